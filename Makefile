@@ -1,0 +1,53 @@
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test check bench clean
+
+help: ## show this list
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+
+demo: .venv/.ready ## see what vitral can do
+	.venv/bin/vitral describe B/16
+	.venv/bin/vitral describe R50+L/32 --image 384
+
+test: .venv/.ready ## run every test
+	.venv/bin/python -m pytest -q
+
+check: .venv/.ready ## lint, formatting, types and the architecture
+	.venv/bin/ruff check
+	.venv/bin/ruff format --check
+	.venv/bin/mypy
+	.venv/bin/python -m pytest -q tests/test_architecture.py
+
+bench: .venv-bench/.ready ## measure vitral beside its peers
+	.venv-bench/bin/python -m benchmarks
+
+clean: ## remove caches and builds; the environments stay (rm -rf .venv .venv-bench for those)
+	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find vitral tests benchmarks -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
+
+# A virtual environment with pip in it, made anew only where it is missing or broken.
+define environment
+@$(1)/bin/python -m pip --version >/dev/null 2>&1 || { \
+	for python in python3.11 python3; do \
+		if $$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+			echo "making $(1) with $$($$python --version)"; exec $$python -m venv --clear $(1); \
+		fi; \
+	done; \
+	echo "vitral needs Python 3.11 or newer, found $$(python3 --version 2>&1); install it and run make again" >&2; \
+	exit 1; \
+}
+endef
+
+# The stamp is the last thing written, so a set-up that was interrupted is taken up again.
+.venv/.ready: pyproject.toml constraints.txt
+	$(call environment,.venv)
+	.venv/bin/python -m pip install -q -c constraints.txt -e '.[dev]'
+	@touch $@
+
+# The peers in the second list would bring torchvision, which breaks the CPU build of torch.
+.venv-bench/.ready: pyproject.toml constraints.txt benchmarks/peers.txt benchmarks/peers-nodeps.txt
+	$(call environment,.venv-bench)
+	.venv-bench/bin/python -m pip install -q -c constraints.txt -e .
+	.venv-bench/bin/python -m pip install -q -c constraints.txt -r benchmarks/peers.txt
+	.venv-bench/bin/python -m pip install -q --no-deps -r benchmarks/peers-nodeps.txt
+	@touch $@

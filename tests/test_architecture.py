@@ -1,0 +1,236 @@
+"""The rules that keep vitral in order, and proof that each rule finds its breach."""
+
+import ast
+from collections.abc import Iterable, Iterator
+from importlib import import_module
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+import vitral
+
+ROOT = Path(__file__).parent.parent
+FOLDERS = ("vitral", "tests", "benchmarks")
+
+# A module imports only from lines below its own; names on one line do not import each other.
+LAYERS = (
+    ("__main__",),
+    ("cli",),
+    ("paper",),
+    ("run",),
+    ("recipes",),
+    ("recipe",),
+    ("report", "serve"),
+    ("train", "evaluate", "explain", "deploy"),
+    ("weights",),
+    ("tasks",),
+    ("model", "data"),
+    ("config",),
+    ("errors",),
+)
+HEIGHT = {name: -line for line, names in enumerate(LAYERS) for name in names}
+FACADE = "vitral/__init__.py"  # imports its names lazily, from any line
+NEVER_IMPORTED = {"pickle", "timm", "torchvision"}
+VAGUE_NAMES = ("utils.py", "helpers.py", "common.py", "misc.py", "new_*.py", "legacy_*.py")
+MOST_LINES = 300
+WHOLE_PACKAGE_TESTS = ("tests/model/test_references.py", "tests/test_architecture.py")
+
+
+def imports(path: str, source: str) -> Iterator[tuple[int, str]]:
+    """Line and full dotted name of everything a file imports, wherever in it; `from a import b` gives `a.b`."""
+    package = PurePosixPath(path).parent.parts
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else ()
+            parts = (*above, *([node.module] if node.module else []))
+            yield from ((node.lineno, ".".join([*parts, alias.name])) for alias in node.names)
+
+
+def unit(path: str) -> str:
+    """The name in LAYERS that a file of vitral belongs to."""
+    return PurePosixPath(path).parts[1].removesuffix(".py")
+
+
+def layer_breaches(path: str, source: str) -> list[str]:
+    """Imports of vitral that go up, sideways or through the facade."""
+    home = unit(path)
+    if path == FACADE:
+        return []
+    if home not in HEIGHT:
+        return [f"{path}: {home} is on no line of LAYERS"]
+    found = []
+    for line, name in imports(path, source):
+        first, *rest = name.split(".")
+        if first != "vitral" or rest == ["__version__"]:
+            continue
+        target = rest[0] if rest else ""
+        if target not in HEIGHT:
+            found.append(f"{path}:{line}: import from where it is defined, not {name}")
+        elif target != home and HEIGHT[target] >= HEIGHT[home]:
+            found.append(f"{path}:{line}: {home} may not import {target}")
+    return found
+
+
+def unsafe_breaches(path: str, source: str) -> list[str]:
+    """Packages that vitral does without, and reading a file as code."""
+    found = [
+        f"{path}:{line}: {name} is not to be used"
+        for line, name in imports(path, source)
+        if name.split(".")[0] in NEVER_IMPORTED or name == "torch.load"
+    ]
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Attribute) and ast.unparse(node) == "torch.load":
+            found.append(f"{path}:{node.lineno}: torch.load runs what it reads")
+    return found
+
+
+def size_breaches(path: str, source: str) -> list[str]:
+    lines = len(source.splitlines())
+    return [f"{path}: {lines} lines, at most {MOST_LINES}"] if lines > MOST_LINES else []
+
+
+def name_breaches(path: str, source: str) -> list[str]:
+    name = PurePosixPath(path)
+    return [f"{path}: the name says nothing"] if any(name.match(vague) for vague in VAGUE_NAMES) else []
+
+
+def mirror_breaches(tests: Iterable[str], modules: Iterable[str]) -> list[str]:
+    """Tests that stand beside no module of the same name."""
+    known = set(modules)
+    mirrored = {test: test.replace("tests/", "vitral/", 1).replace("/test_", "/", 1) for test in tests}
+    return [
+        f"{test}: there is no {module}"
+        for test, module in mirrored.items()
+        if module not in known and test not in WHOLE_PACKAGE_TESTS
+    ]
+
+
+def deferred_names(source: str) -> dict[str, str]:
+    """Name and module of each import under `if TYPE_CHECKING`."""
+    blocks = [node for node in ast.parse(source).body if isinstance(node, ast.If)]
+    return {
+        alias.name: node.module or ""
+        for block in blocks
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+
+
+FILES = {
+    path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
+    for folder in FOLDERS
+    for path in sorted((ROOT / folder).rglob("*.py"))
+}
+PACKAGE = {path: source for path, source in FILES.items() if path.startswith("vitral/")}
+
+
+def test_modules_import_only_from_the_lines_below() -> None:
+    assert [breach for path, source in PACKAGE.items() for breach in layer_breaches(path, source)] == []
+
+
+def test_vitral_runs_no_code_from_files_and_needs_neither_torchvision_nor_timm() -> None:
+    assert [breach for path, source in PACKAGE.items() for breach in unsafe_breaches(path, source)] == []
+
+
+def test_files_are_short() -> None:
+    assert [breach for path, source in FILES.items() for breach in size_breaches(path, source)] == []
+
+
+def test_file_names_say_what_is_inside() -> None:
+    assert [breach for path, source in FILES.items() for breach in name_breaches(path, source)] == []
+
+
+def test_tests_stand_where_their_module_stands() -> None:
+    tests = [path for path in FILES if path.startswith("tests/") and "/test_" in path]
+    assert __file__.endswith(WHOLE_PACKAGE_TESTS)
+    assert mirror_breaches(tests, PACKAGE) == []
+
+
+@pytest.mark.parametrize("name", vitral.__all__)
+def test_a_public_name_is_the_one_in_its_module(name: str) -> None:
+    assert getattr(vitral, name) is getattr(import_module(vitral._HOMES[name]), name)
+    assert name in dir(vitral)
+
+
+def test_public_names_are_sorted_and_the_same_to_a_type_checker() -> None:
+    assert vitral.__all__ == sorted(vitral.__all__)
+    assert list(vitral._HOMES) == vitral.__all__
+    assert deferred_names(FILES[FACADE]) == vitral._HOMES
+
+
+def test_a_name_that_is_not_public_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="'Vite'"):
+        vitral.Vite  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("vitral/model/vit.py", "from vitral.train import loop"),
+        ("vitral/model/vit.py", "import vitral.weights.bundle as bundle"),
+        ("vitral/model/vit.py", "from vitral.data.loader import Loader"),
+        ("vitral/model/vit.py", "from vitral import explain"),
+        ("vitral/model/vit.py", "from vitral import Config"),
+        ("vitral/model/vit.py", "import vitral"),
+        ("vitral/model/vit.py", "from ..train import loop"),
+        ("vitral/model/vit.py", "from .. import tasks"),
+        ("vitral/model/vit.py", "def build():\n    from vitral.data import loader"),
+        ("vitral/model/vit.py", "if TYPE_CHECKING:\n    from vitral.cli import main"),
+        ("vitral/errors.py", "from .config import Config"),
+        ("vitral/cli.py", "from vitral.__main__ import main"),
+        ("vitral/recipe.py", "import vitral.recipes"),
+        ("vitral/novel.py", ""),
+    ],
+)
+def test_an_import_that_goes_up_or_sideways_is_found(path: str, source: str) -> None:
+    assert len(layer_breaches(path, source)) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("vitral/model/vit.py", "from vitral.model.block import Block\nfrom . import head\nfrom .stem import Stem"),
+        ("vitral/model/vit.py", "from vitral.errors import ConfigError\nfrom ..config import Config\nimport torch"),
+        ("vitral/train/state/save.py", "from ...weights import bundle\nfrom ..loop import run"),
+        ("vitral/cli.py", "from vitral import __version__"),
+        ("vitral/__init__.py", "from vitral.model import Vit"),
+    ],
+)
+def test_an_import_from_below_is_allowed(path: str, source: str) -> None:
+    assert layer_breaches(path, source) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import torchvision",
+        "from torchvision.ops import nms",
+        "def pick():\n    import timm.models",
+        "import pickle",
+        "from pickle import loads",
+        "weights = torch.load(path)",
+        "from torch import load",
+    ],
+)
+def test_an_unsafe_or_unwanted_import_is_found(source: str) -> None:
+    assert len(unsafe_breaches("vitral/weights/bundle.py", source)) == 1
+
+
+def test_a_file_of_301_lines_is_found() -> None:
+    assert size_breaches("vitral/cli.py", "x = 1\n" * 300) == []
+    assert len(size_breaches("vitral/cli.py", "x = 1\n" * 301)) == 1
+
+
+@pytest.mark.parametrize("name", ["utils", "helpers", "common", "misc", "new_loop", "legacy_loop"])
+def test_a_vague_file_name_is_found(name: str) -> None:
+    assert len(name_breaches(f"vitral/train/{name}.py", "")) == 1
+    assert name_breaches("vitral/train/renew_loop.py", "") == []
+
+
+def test_a_test_without_its_module_is_found() -> None:
+    modules = ["vitral/config.py", "vitral/model/vit.py"]
+    assert mirror_breaches(["tests/test_config.py", "tests/model/test_vit.py"], modules) == []
+    assert mirror_breaches(["tests/test_vit.py"], modules) == ["tests/test_vit.py: there is no vitral/vit.py"]
