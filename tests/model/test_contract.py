@@ -1,0 +1,154 @@
+"""Every variant keeps the promises of a model."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tests.model.variants import VARIANTS, small
+from vitral.config import Size
+from vitral.errors import ConfigError
+from vitral.model import Resnet, TokenMlp, Vit
+
+EVERY = pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS.keys())
+
+
+def images(config: Vit | Resnet, batch: int = 2, size: Size | None = None) -> Tensor:
+    return torch.rand(batch, config.channels, *(size or config.image)) * 2 - 1
+
+
+def awake(config: Vit | Resnet) -> torch.nn.Module:
+    """A model in eval mode whose every parameter has something to say, the zero ones too."""
+    model = config.build()
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(torch.randn_like(weight) * 0.05)
+    return model.eval()
+
+
+@pytest.fixture(autouse=True)
+def _forget_compiled_code() -> Iterator[None]:
+    yield
+    torch._dynamo.reset()
+
+
+@EVERY
+def test_a_batch_becomes_features_then_a_vector_then_an_answer(config: Vit | Resnet) -> None:
+    model = config.build()
+    features = model.features(images(config))
+    layout = config.layout(config.image)
+    assert features.cls.shape[1] == layout.cls
+    assert features.registers.shape[1] == layout.registers
+    assert features.patches.shape[1] == layout.grid.cells()
+    assert features.grid == layout.grid
+    width = features.patches.shape[2]
+    assert model.pooled(images(config)).shape == (2, width)
+    answers = width if config.head.kind == "none" else config.head.classes
+    assert model(images(config)).shape == (2, answers)
+
+
+@EVERY
+def test_a_config_survives_json(config: Vit | Resnet) -> None:
+    assert type(config).from_json(config.to_json()) == config
+
+
+@EVERY
+def test_an_image_answers_the_same_in_any_company(config: Vit | Resnet) -> None:
+    model, batch = awake(config), images(config, 3)
+    with torch.no_grad():
+        torch.testing.assert_close(model(batch)[1:2], model(batch[1:2]), atol=1e-5, rtol=1e-5)
+
+
+@EVERY
+def test_the_compiler_takes_the_whole_graph(config: Vit | Resnet) -> None:
+    model, batch = awake(config).train(), images(config)
+    compiled = torch.compile(model, fullgraph=True, backend="eager")
+    torch.manual_seed(0)
+    expected = model(batch)
+    torch.manual_seed(0)
+    torch.testing.assert_close(compiled(batch), expected)
+
+
+@EVERY
+def test_the_exported_program_takes_any_batch(config: Vit | Resnet) -> None:
+    model = awake(config)
+    shapes = ({0: torch.export.Dim("batch", min=1, max=64)},)
+    program = torch.export.export(model, (images(config),), dynamic_shapes=shapes).module()
+    for batch in (1, 5):
+        given = images(config, batch)
+        torch.testing.assert_close(program(given), model(given), atol=1e-5, rtol=1e-5)
+
+
+@EVERY
+def test_eight_images_are_learnt_by_heart(config: Vit | Resnet) -> None:
+    model, batch, labels = config.build(), images(config, 8), torch.arange(8) % 4
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    for _ in range(60):
+        loss = F.cross_entropy(model(batch), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if loss < 0.05:
+            break
+    assert loss < 0.05
+
+
+@EVERY
+def test_another_grid_is_answered_or_refused_by_name(config: Vit | Resnet) -> None:
+    model, other = config.build().eval(), images(config, size=Size(48, 32))
+    if isinstance(config, Vit) and isinstance(config.mixer, TokenMlp):
+        with pytest.raises(ConfigError, match=r"built for a 4x6 grid of patches, got 6x4"):
+            model(other)
+    else:
+        features = model.features(other)
+        assert features.grid == config.layout(Size(48, 32)).grid
+        assert model(other).isfinite().all()
+
+
+@EVERY
+def test_weights_go_out_and_come_back(config: Vit | Resnet) -> None:
+    model, batch = awake(config), images(config)
+    again = config.skeleton()
+    again.load(model.state_dict())
+    torch.testing.assert_close(again.eval()(batch), model(batch), rtol=0, atol=0)
+
+
+@EVERY
+def test_every_parameter_learns(config: Vit | Resnet) -> None:
+    model = awake(config).train()
+    model(images(config)).square().sum().backward()
+    asleep = {name for name, weight in model.named_parameters() if weight.grad is None or not weight.grad.any()}
+    # The class token has no place, so where it alone is read, the offsets among patches of the last layer are idle.
+    last = "blocks.1.mixer.heads.relation.table"
+    assert asleep <= {last}
+
+
+def test_weights_that_do_not_fit_are_all_named() -> None:
+    model = small().build()
+    weights = model.state_dict()
+    del weights["norm.weight"]
+    weights["norm.scale"] = torch.ones(32)
+    weights["head.linear.bias"] = torch.ones(5)
+    weights["prefix.tokens"] = torch.full((1, 32), float("nan"))
+    with pytest.raises(ConfigError) as caught:
+        model.load(weights)
+    message = str(caught.value)
+    assert "norm.weight is missing" in message
+    assert "norm.scale is not a part of this model" in message
+    assert "head.linear.bias has shape (5,), expected (4,)" in message
+    assert "prefix.tokens has 32 of 32 values not finite" in message
+    assert model.state_dict()["norm.weight"].equal(torch.ones(32))
+
+
+def test_what_is_no_batch_of_images_is_refused() -> None:
+    model = small().build()
+    with pytest.raises(ValueError, match=r"got 3 dimensions \(3, 32, 48\); add the batch dimension"):
+        model(torch.zeros(3, 32, 48))
+    with pytest.raises(ValueError, match="takes 3 channels, got 1"):
+        model(torch.zeros(2, 1, 32, 48))
+    with pytest.raises(ValueError, match=r"expected floating point pixels, got torch\.uint8"):
+        model(torch.zeros(2, 3, 32, 48, dtype=torch.uint8))
+    with pytest.raises(ValueError, match="a 30x48 image does not divide into 8x8 patches; use 32x48"):
+        model(torch.zeros(2, 3, 30, 48))

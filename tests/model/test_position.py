@@ -1,0 +1,136 @@
+"""Positions: what a model can and cannot tell of the order of its patches."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.model.variants import SMALL, small
+from vitral.config import Size, members
+from vitral.errors import ConfigError
+from vitral.model import Learned1d, Learned2d, NoPosition, SinCos1d, SinCos2d, Tokens, VisionTransformer, Vit
+from vitral.model.patches import cut_patches, join_patches
+from vitral.model.position import PositionConfig
+from vitral.model.resample import resample_grid
+from vitral.model.shapes import Grid
+
+AnyPosition = PositionConfig  # the union itself: a new kind is tested once it is named there
+KINDS: list[AnyPosition] = [kind(**SMALL.get(kind, {})) for kind in members(PositionConfig)]
+EVERY = pytest.mark.parametrize("position", KINDS, ids=lambda position: position.kind)
+
+
+def awake(config: Vit) -> VisionTransformer:
+    model = config.build().eval()
+    for weight in model.parameters():
+        if weight.ndim > 1:
+            torch.nn.init.normal_(weight, std=0.5)
+    return model
+
+
+def shuffled(images: Tensor, order: Tensor) -> Tensor:
+    patch, grid = Size(8, 8), Grid(4, 6)
+    return join_patches(cut_patches(images, patch)[:, order], grid, patch)
+
+
+@EVERY
+@torch.no_grad()
+def test_shuffled_patches_change_nothing_without_positions_and_something_with_each_kind(position: AnyPosition) -> None:
+    model, images = awake(small(position=position)).double(), torch.rand(2, 3, 32, 48, dtype=torch.float64)
+    order = torch.randperm(24)
+    change = (model(images) - model(shuffled(images, order))).abs().max()
+    if isinstance(position, NoPosition):
+        assert change < 1e-12
+    else:
+        assert change > 1e-2
+
+
+@EVERY
+@torch.no_grad()
+def test_keeping_every_patch_in_its_place_changes_nothing(position: AnyPosition) -> None:
+    model, images = awake(small(position=position)), torch.rand(2, 3, 32, 48)
+    assert torch.equal(model(images), model(shuffled(images, torch.arange(24))))
+
+
+@EVERY
+def test_every_kind_has_its_own_name_and_survives_json(position: AnyPosition) -> None:
+    config = small(position=position)
+    assert Vit.from_json(config.to_json()).position == position
+    assert [other.kind for other in KINDS].count(position.kind) == 1
+
+
+@EVERY
+@torch.no_grad()
+def test_places_reach_each_patch_whatever_stands_before_them(position: AnyPosition) -> None:
+    """Class token and registers shift the sequence, never the places."""
+    model = awake(small(position=position, tokens=Tokens(registers=3)))
+    bare = awake(small(position=position))
+    weights = model.state_dict()
+    weights["prefix.tokens"] = weights["prefix.tokens"][:1]
+    bare.load(weights)
+    images = torch.rand(1, 3, 32, 48)
+    one, other = model.embed(images, model.layout(images)), bare.embed(images, bare.layout(images))
+    assert torch.equal(one[:, 4:], other[:, 1:])
+
+
+def test_a_resized_grid_stretches_the_patches_and_keeps_the_class_row() -> None:
+    model = awake(small())
+    table = model.get_parameter("position.table")
+    layout = model.config.layout(Size(48, 64))
+    zeros = torch.zeros(1, layout.length(), 32)
+    rows = model.position(zeros, layout, 0)[0]
+    torch.testing.assert_close(rows[0], table[0, 0])
+    torch.testing.assert_close(rows[1:], resample_grid(table[0, 1:], Grid(4, 6), Grid(6, 8)))
+    corners, places = (0, 5, 18, 23), (0, 7, 40, 47)
+    for old, new in zip(corners, places, strict=True):
+        torch.testing.assert_close(rows[1 + new], table[0, 1 + old])
+
+
+def test_a_class_token_without_a_row_is_left_as_it_is() -> None:
+    model = awake(small(position=Learned1d(cls=False)))
+    layout = model.config.layout(Size(32, 48))
+    rows = model.position(torch.zeros(1, 25, 32), layout, 0)[0]
+    assert not rows[0].any()
+    torch.testing.assert_close(rows[1:], model.get_parameter("position.table")[0])
+
+
+@pytest.mark.parametrize("kind", [Learned1d, Learned2d])
+def test_positions_enter_at_the_stem_in_every_layer_or_in_every_layer_alike(
+    kind: type[Learned1d] | type[Learned2d],
+) -> None:
+    zeros = torch.zeros(1, 25, 32)
+    added = {}
+    for where in ("stem", "layers", "shared"):
+        model = awake(small(position=kind(where=where)))
+        layout = model.config.layout(Size(32, 48))
+        added[where] = [model.position(zeros, layout, layer) for layer in range(2)]
+    assert added["stem"][0].any()
+    assert not added["stem"][1].any()
+    assert added["layers"][1].any()
+    assert not torch.equal(*added["layers"])
+    assert torch.equal(*added["shared"])
+
+
+def test_two_axes_give_a_patch_its_column_then_its_row() -> None:
+    model = awake(small(position=Learned2d()))
+    layout = model.config.layout(Size(32, 48))
+    rows = model.position(torch.zeros(1, 25, 32), layout, 0)[0, 1:].unflatten(0, (4, 6))
+    x, y = model.get_parameter("position.x")[0], model.get_parameter("position.y")[0]
+    torch.testing.assert_close(rows[2, 5], torch.cat([x[5], y[2]]))
+
+
+@pytest.mark.parametrize("position", [SinCos1d(), SinCos2d()], ids=lambda position: position.kind)
+def test_fixed_positions_have_no_weights_and_continue_beyond_the_grid(position: SinCos1d | SinCos2d) -> None:
+    model = small(position=position).build()
+    assert not list(model.position.parameters())
+    small_layout, tall_layout = (model.config.layout(Size(height, 48)) for height in (32, 64))
+    short = model.position(torch.zeros(1, 25, 32), small_layout, 0)
+    tall = model.position(torch.zeros(1, 49, 32), tall_layout, 0)
+    torch.testing.assert_close(tall[:, :25], short)
+
+
+@pytest.mark.parametrize(("position", "width"), [(Learned2d(), 31), (SinCos1d(), 33), (SinCos2d(), 34)])
+def test_a_width_that_an_axis_cannot_share_is_refused(position: AnyPosition, width: int) -> None:
+    with pytest.raises(ConfigError, match=rf"width: {position.kind}.*width is {width}; use a multiple of"):
+        small(width=width, position=position, mixer=SMALL_HEAD)
+
+
+SMALL_HEAD = small().mixer.model_copy(update={"heads": 1})

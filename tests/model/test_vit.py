@@ -1,0 +1,141 @@
+"""The Vision Transformer as a whole: its shortcuts change nothing, and what does not fit is refused."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.model.variants import VITS, small
+from vitral.config import Size
+from vitral.errors import ConfigError
+from vitral.model import (
+    Attention,
+    AttentionPool,
+    Axial,
+    ClassPool,
+    Hybrid,
+    Identity,
+    Local,
+    MeanPool,
+    Patches,
+    Pooling,
+    Rope2d,
+    SinCos2d,
+    Tokens,
+    VisionTransformer,
+    Vit,
+    build,
+)
+
+READ_BY_CLASS = {name: config for name, config in VITS.items() if isinstance(config.pool, ClassPool)}
+
+
+def images(config: Vit) -> Tensor:
+    return torch.rand(3, config.channels, *config.image) * 2 - 1
+
+
+def answer_in_full(model: VisionTransformer, batch: Tensor) -> Tensor:
+    """The answer with every token of every block computed."""
+    layout = model.layout(batch)
+    tokens = model.encode(model.embed(batch, layout), layout, layout.length())
+    return model.head(model.pool(tokens, layout))
+
+
+def gradient(weight: Tensor) -> Tensor:
+    return torch.zeros_like(weight) if weight.grad is None else weight.grad.clone()
+
+
+@pytest.mark.parametrize("config", READ_BY_CLASS.values(), ids=READ_BY_CLASS.keys())
+def test_computing_only_the_class_token_last_changes_neither_answer_nor_gradient(config: Vit) -> None:
+    model = config.build().double()
+    for weight in model.parameters():
+        torch.nn.init.normal_(weight, std=0.2)
+    batch = images(config).double()
+    whole = answer_in_full(model, batch)
+    whole.square().sum().backward()
+    gradients = {name: gradient(weight) for name, weight in model.named_parameters()}
+    model.zero_grad(set_to_none=True)
+    short = model(batch)
+    short.square().sum().backward()
+    torch.testing.assert_close(short, whole, atol=1e-6, rtol=1e-6)
+    for name, weight in model.named_parameters():
+        torch.testing.assert_close(gradient(weight), gradients[name], atol=1e-6, rtol=1e-6)
+
+
+def test_the_shortcut_agrees_in_single_precision_too() -> None:
+    model = build("Ti/16", "depth=3").eval()
+    torch.nn.init.normal_(model.get_parameter("head.linear.weight"), std=0.02)
+    batch = torch.rand(2, 3, 224, 224) * 2 - 1
+    with torch.no_grad():
+        assert isinstance(model, VisionTransformer)
+        torch.testing.assert_close(model(batch), answer_in_full(model, batch), atol=1e-6, rtol=0)
+
+
+def test_the_last_block_passes_on_the_class_token_alone() -> None:
+    model, seen = small().build(), []
+    model.blocks[-1].register_forward_hook(lambda _part, _given, tokens: seen.append(tokens.shape[1]))
+    model(images(small()))
+    model.features(images(small()))
+    assert seen == [1, 25]
+
+
+def test_a_model_of_one_size_refuses_another() -> None:
+    model = small(any_size=False).build()
+    assert model(torch.zeros(1, 3, 32, 48)).shape == (1, 4)
+    with pytest.raises(ConfigError, match=r"takes 32x48 images only, got 48x32; resize the images"):
+        model(torch.zeros(1, 3, 48, 32))
+
+
+def test_dropout_acts_in_training_alone() -> None:
+    mixer = Attention(heads=2, attention_dropout=0.3, dropout=0.3)
+    model = small(tokens=Tokens(dropout=0.3), mixer=mixer).build()
+    torch.nn.init.normal_(model.get_parameter("head.linear.weight"))
+    batch = images(small())
+    assert not torch.equal(model(batch), model(batch))
+    model.eval()
+    assert torch.equal(model(batch), model(batch))
+
+
+def test_the_same_seed_builds_the_same_model() -> None:
+    torch.manual_seed(3)
+    one = small().build().state_dict()
+    torch.manual_seed(3)
+    other = small().build().state_dict()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"image": Size(30, 32)}, r"image: a 30x32 image does not divide into 8x8 patches; use 32x32"),
+        ({"mixer": Attention(heads=5)}, r"mixer\.heads: width 32 does not divide among 5 heads; use one of 1, 2, 4, 8"),
+        (
+            {"mixer": Attention(heads=3, head_width=6), "position": Rope2d()},
+            r"mixer\.head_width.* is 6; use a multiple of 4",
+        ),
+        ({"width": 30, "position": SinCos2d()}, r"width: .*but width is 30; use a multiple of 4, say 32"),
+        ({"mixer": Local(heads=2, rows=3, columns=3)}, r"a 4x6 grid of patches does not divide into 3x3 windows"),
+        ({"mixer": Attention(heads=2, head_width=8, project=False)}, r"must fill width 32, but they have 16"),
+        ({"tokens": Tokens(cls=False)}, r"pool: no class token to read; set tokens\.cls=true or pool=mean"),
+        ({"mixer": Identity()}, r"mixer: the identity mixer moves nothing into the class token"),
+        (
+            {"mixer": Pooling(), "tokens": Tokens(cls=False), "pool": MeanPool(), "position": Rope2d()},
+            r"works inside attention",
+        ),
+        ({"pool": AttentionPool(heads=5)}, r"pool\.heads: width 32 does not divide among 5 heads"),
+        ({"stem": Hybrid(layers=(1,), root=32, project=False)}, r"the width must be the map's 128, but it is 32"),
+        ({"stem": Patches(patch=Size(8, 7))}, r"a 32x48 image does not divide into 8x7 patches; use 32x49"),
+    ],
+)
+def test_parts_that_do_not_fit_are_refused_when_the_config_is_made(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        small(**fields)
+
+
+def test_an_axial_model_works_on_any_grid_but_a_local_one_asks_for_its_windows() -> None:
+    axial = small(mixer=Axial(heads=2)).build()
+    assert axial(torch.zeros(1, 3, 40, 24)).shape == (1, 4)
+    local = small(mixer=Local(heads=2, rows=2, columns=2)).build()
+    with pytest.raises(ConfigError, match=r"a 5x3 grid of patches does not divide into 2x2 windows"):
+        local(torch.zeros(1, 3, 40, 24))

@@ -1,0 +1,70 @@
+"""What every model promises, whatever it is made of.  B images, C channels, D width."""
+
+from collections.abc import Mapping
+from itertools import islice
+
+import torch
+from torch import Tensor, nn
+
+from vitral.config import Size
+from vitral.errors import ConfigError
+from vitral.model.shapes import Features
+
+
+class Model(nn.Module):
+    """Images (B, C, H, W) to answers, with the vector and the features behind them to be had as well."""
+
+    head: nn.Module
+
+    def features(self, images: Tensor) -> Features:
+        """Every token after the last layer."""
+        raise NotImplementedError
+
+    def pooled(self, images: Tensor) -> Tensor:
+        """One vector an image (B, D), which the head turns into an answer."""
+        raise NotImplementedError
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(self.pooled(images))  # (B, classes), or (B, D) without a head
+
+    def load(self, weights: Mapping[str, Tensor]) -> None:
+        """Take these weights as they are, without a copy, or refuse them all and say which is wrong."""
+        own = self.state_dict()
+        faults = [f"{name} is missing" for name in own if name not in weights]
+        faults += [f"{name} is not a part of this model" for name in weights if name not in own]
+        for name, tensor in weights.items():
+            if name in own and tensor.shape != own[name].shape:
+                faults.append(f"{name} has shape {tuple(tensor.shape)}, expected {tuple(own[name].shape)}")
+            elif not tensor.isfinite().all():
+                faults.append(f"{name} has {int((~tensor.isfinite()).sum())} of {tensor.numel()} values not finite")
+        if faults:
+            more = f"; and {len(faults) - 5} more" if len(faults) > 5 else ""
+            raise ConfigError(
+                "; ".join(islice(faults, 5)) + more,
+                where="weights",
+                remedy="give the weights of this very model, or build the model that these weights are of",
+            )
+        self.load_state_dict(dict(weights), assign=True)
+
+
+def check_images(images: Tensor, channels: int) -> Size:
+    """The size of the images, once it is sure that this is a batch of them."""
+    if images.ndim != 4:
+        raise ConfigError(
+            f"expected a batch of images (B, {channels}, H, W), got {images.ndim} dimensions {tuple(images.shape)}",
+            where="images",
+            remedy="add the batch dimension with images[None]" if images.ndim == 3 else "give four dimensions",
+        )
+    if images.shape[1] != channels:
+        raise ConfigError(
+            f"the model takes {channels} channels, got {images.shape[1]}",
+            where="images",
+            remedy=f"convert the images, or build the model with channels={images.shape[1]}",
+        )
+    if not torch.is_floating_point(images):
+        raise ConfigError(
+            f"expected floating point pixels, got {images.dtype}",
+            where="images",
+            remedy="scale them first: images / 127.5 - 1",
+        )
+    return Size(*images.shape[2:])

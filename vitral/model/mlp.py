@@ -1,0 +1,78 @@
+"""What each token does alone: the two-layer MLP of the paper, and the gated one.  B images, L tokens, D width."""
+
+from typing import Annotated, Literal
+
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from vitral.config import Config
+from vitral.model.initial import Initial, Initialised
+from vitral.model.shapes import Whole
+
+
+class Mlp(Config):
+    """Two layers with GELU between. Google's code has the tanh form of GELU, most others the erf form."""
+
+    kind: Literal["mlp"] = "mlp"
+    ratio: float = Field(default=4.0, gt=0)
+    gelu: Literal["tanh", "erf"] = "tanh"
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+
+    def hidden(self, width: int) -> int:
+        return max(1, round(width * self.ratio))
+
+    def build(self, whole: Whole) -> nn.Module:
+        return TwoLayers(self, whole)
+
+
+class TwoLayers(Initialised):
+    def __init__(self, config: Mlp, whole: Whole) -> None:
+        super().__init__()
+        hidden = config.hidden(whole.width)
+        self.approximate = "tanh" if config.gelu == "tanh" else "none"
+        self.expand = nn.Linear(whole.width, hidden)
+        self.contract = nn.Linear(hidden, whole.width)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def initialise(self, initial: Initial) -> None:
+        initial.mlp(self.expand)
+        initial.mlp(self.contract)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.dropout(F.gelu(self.expand(x), approximate=self.approximate))  # (B, L, ratio D)
+        return self.dropout(self.contract(hidden))  # (B, L, D)
+
+
+class SwiGlu(Config):
+    """A layer gated by the swish of another (arXiv 2002.05202), hidden width rounded up to 8 as in DINOv2."""
+
+    kind: Literal["swiglu"] = "swiglu"
+    ratio: float = Field(default=8 / 3, gt=0)
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+
+    def hidden(self, width: int) -> int:
+        return (int(width * self.ratio) + 7) // 8 * 8
+
+    def build(self, whole: Whole) -> nn.Module:
+        return GatedLayers(self, whole)
+
+
+class GatedLayers(Initialised):
+    def __init__(self, config: SwiGlu, whole: Whole) -> None:
+        super().__init__()
+        hidden = config.hidden(whole.width)
+        self.expand = nn.Linear(whole.width, 2 * hidden)
+        self.contract = nn.Linear(hidden, whole.width)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def initialise(self, initial: Initial) -> None:
+        initial.mlp(self.expand, parts=2)
+        initial.mlp(self.contract)
+
+    def forward(self, x: Tensor) -> Tensor:
+        gate, value = self.expand(x).chunk(2, dim=-1)  # each (B, L, hidden)
+        return self.dropout(self.contract(self.dropout(F.silu(gate) * value)))  # (B, L, D)
+
+
+MlpConfig = Annotated[Mlp | SwiGlu, Field(discriminator="kind")]

@@ -1,0 +1,279 @@
+"""Where a patch is: the position embeddings of the paper (appendix D.4), the fixed ones and the rotary one.
+
+R x S patches, N = R S, D width, H heads, d head width.
+A position acts in one of two ways: it is added to the tokens (`Position`), or it enters attention (`Relation`).
+To add a kind, write its config here and name it in `PositionConfig`.
+"""
+
+from typing import Annotated, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from vitral.config import Config
+from vitral.errors import ConfigError
+from vitral.model.initial import Initial, Initialised
+from vitral.model.resample import Resampling, resample_grid, resample_line
+from vitral.model.shapes import Grid, Layout, Whole
+from vitral.model.waves import rotary_angles, rotate, sincos_1d, sincos_2d
+
+
+class Position(Initialised):
+    """What is added to the tokens before a layer. By default nothing is."""
+
+    def forward(self, tokens: Tensor, layout: Layout, layer: int) -> Tensor:
+        return tokens
+
+
+class Relation(Initialised):
+    """What attention knows of places. By default it knows nothing."""
+
+    def rotate(self, x: Tensor, layout: Layout) -> Tensor:
+        """Queries or keys (B, H, tokens, d), turned by their place."""
+        return x
+
+    def bias(self, q: Tensor, grid: Grid, group: Grid) -> Tensor | None:
+        """Logits (..., n, n) to add among the n patches of a group that is part of the grid, if there are any."""
+        return None
+
+
+class PositionKind(Config):
+    """A way of telling places; the hooks of a kind that does nothing."""
+
+    inside_attention: ClassVar[bool] = False
+
+    def check(self, width: int, head_width: int) -> None:
+        """Refuse widths that this kind cannot serve."""
+
+    def build(self, whole: Whole) -> Position:
+        return Position()
+
+    def relate(self, whole: Whole, head_width: int) -> Relation:
+        return Relation()
+
+
+def refuse_width(field: str, found: int, divisor: int, why: str) -> None:
+    if found % divisor:
+        remedy = f"use a multiple of {divisor}, say {(found // divisor + 1) * divisor}"
+        raise ConfigError(f"{why}, but {field} is {found}", where=field, remedy=remedy)
+
+
+class NoPosition(PositionKind):
+    """The patches are a bag: their order means nothing."""
+
+    kind: Literal["none"] = "none"
+
+
+Where = Literal["stem", "layers", "shared"]  # added once; in every layer; in every layer with the same weights
+
+
+class Added(Position):
+    """Adds rows to the class token and the patches, at the stem or before every layer."""
+
+    def __init__(self, where: Where) -> None:
+        super().__init__()
+        self.where = where
+
+    def rows(self, layout: Layout, layer: int, like: Tensor) -> tuple[Tensor, Tensor]:
+        """The rows of the class token (0 or 1, D) and of the patches (N, D)."""
+        raise NotImplementedError
+
+    def forward(self, tokens: Tensor, layout: Layout, layer: int) -> Tensor:
+        if layer and self.where == "stem":
+            return tokens
+        cls, patches = self.rows(layout, layer if self.where == "layers" else 0, tokens)
+        none = patches.new_zeros(layout.prefix() - len(cls), patches.shape[1])
+        return tokens + torch.cat([cls, none, patches])  # (B, prefix + N, D)
+
+
+class Learned1d(PositionKind):
+    """One learned row for each token in reading order: the paper's default."""
+
+    kind: Literal["learned1d"] = "learned1d"
+    where: Where = "stem"
+    cls: bool = True  # big_vision gives the class token no row of its own
+    resampling: Resampling = "bilinear"
+
+    def build(self, whole: Whole) -> Position:
+        return LearnedRows(self, whole)
+
+
+class LearnedRows(Added):
+    def __init__(self, config: Learned1d, whole: Whole) -> None:
+        super().__init__(config.where)
+        self.resampling, self.grid = config.resampling, whole.layout.grid
+        self.cls = whole.layout.cls if config.cls else 0
+        copies = whole.depth if config.where == "layers" else 1
+        self.table = nn.Parameter(torch.empty(copies, self.cls + self.grid.cells(), whole.width))
+
+    def initialise(self, initial: Initial) -> None:
+        initial.table(self.table)
+
+    def rows(self, layout: Layout, layer: int, like: Tensor) -> tuple[Tensor, Tensor]:
+        table = self.table[layer]  # (cls + N, D)
+        return table[: self.cls], resample_grid(table[self.cls :], self.grid, layout.grid, self.resampling)
+
+
+class Learned2d(PositionKind):
+    """A learned half-row for each column beside one for each row of the grid (X and Y of appendix D.4)."""
+
+    kind: Literal["learned2d"] = "learned2d"
+    where: Where = "stem"
+    resampling: Resampling = "bilinear"
+
+    def check(self, width: int, head_width: int) -> None:
+        refuse_width("width", width, 2, "learned2d gives half the width to each axis")
+
+    def build(self, whole: Whole) -> Position:
+        return LearnedAxes(self, whole)
+
+
+class LearnedAxes(Added):
+    def __init__(self, config: Learned2d, whole: Whole) -> None:
+        super().__init__(config.where)
+        self.resampling = config.resampling
+        copies = whole.depth if config.where == "layers" else 1
+        self.x = nn.Parameter(torch.empty(copies, whole.layout.grid.columns, whole.width // 2))
+        self.y = nn.Parameter(torch.empty(copies, whole.layout.grid.rows, whole.width // 2))
+
+    def initialise(self, initial: Initial) -> None:
+        initial.table(self.x)
+        initial.table(self.y)
+
+    def rows(self, layout: Layout, layer: int, like: Tensor) -> tuple[Tensor, Tensor]:
+        rows, columns = layout.grid
+        x = resample_line(self.x[layer], columns, self.resampling).expand(rows, -1, -1)  # (R, S, D/2)
+        y = resample_line(self.y[layer], rows, self.resampling)[:, None].expand(-1, columns, -1)  # (R, S, D/2)
+        patches = torch.cat([x, y], dim=-1).flatten(0, 1)  # (N, D)
+        return patches[:0], patches
+
+
+class SinCos1d(PositionKind):
+    """Fixed sines over the reading order (arXiv 1706.03762); the class token comes first."""
+
+    kind: Literal["sincos1d"] = "sincos1d"
+
+    def check(self, width: int, head_width: int) -> None:
+        refuse_width("width", width, 2, "sincos1d pairs sines with cosines")
+
+    def build(self, whole: Whole) -> Position:
+        return SineRows("stem")
+
+
+class SineRows(Added):
+    def rows(self, layout: Layout, layer: int, like: Tensor) -> tuple[Tensor, Tensor]:
+        table = sincos_1d(layout.cls + layout.grid.cells(), like.shape[-1], like)  # (cls + N, D)
+        return table[: layout.cls], table[layout.cls :]
+
+
+class SinCos2d(PositionKind):
+    """Fixed sines over columns and rows, as in big_vision's plain ViT; the class token has none."""
+
+    kind: Literal["sincos2d"] = "sincos2d"
+
+    def check(self, width: int, head_width: int) -> None:
+        refuse_width("width", width, 4, "sincos2d pairs sines with cosines on two axes")
+
+    def build(self, whole: Whole) -> Position:
+        return SineGrid("stem")
+
+
+class SineGrid(Added):
+    def rows(self, layout: Layout, layer: int, like: Tensor) -> tuple[Tensor, Tensor]:
+        patches = sincos_2d(layout.grid, like.shape[-1], like)  # (N, D)
+        return patches[:0], patches
+
+
+class Relative1d(PositionKind):
+    """Table 8's: the query meets an embedding of the offset in reading order, and the logits are added."""
+
+    kind: Literal["relative1d"] = "relative1d"
+    inside_attention: ClassVar[bool] = True
+
+    def relate(self, whole: Whole, head_width: int) -> Relation:
+        return OffsetsInOrder(whole.layout.grid, head_width)
+
+
+class OffsetLogits(Relation):
+    """Content-to-offset attention among patches; the class token and registers have no place and get no logits."""
+
+    def __init__(self, spread: Grid, head_width: int) -> None:
+        super().__init__()
+        self.spread = spread
+        self.table = nn.Parameter(torch.empty(spread.cells(), head_width))  # an embedding for each possible offset
+
+    def initialise(self, initial: Initial) -> None:
+        initial.table(self.table)
+
+    def offsets(self, down: Tensor, right: Tensor, grid: Grid) -> tuple[Tensor, Grid]:
+        """Which row of the table belongs to a step down and right, and the spread of offsets of this grid."""
+        raise NotImplementedError
+
+    def bias(self, q: Tensor, grid: Grid, group: Grid) -> Tensor:
+        place = torch.arange(group.cells(), device=q.device)
+        row, column = place // group.columns, place % group.columns  # each (n)
+        index, spread = self.offsets(row[:, None] - row, column[:, None] - column, grid)  # (n, n)
+        table = resample_grid(self.table, self.spread, spread)  # (offsets, d)
+        logits = q @ table.mT * q.shape[-1] ** -0.5  # (..., n, offsets)
+        return logits.gather(-1, index.expand(*q.shape[:-2], -1, -1))  # (..., n, n)
+
+
+class OffsetsInOrder(OffsetLogits):
+    def __init__(self, grid: Grid, head_width: int) -> None:
+        super().__init__(Grid(2 * grid.cells() - 1, 1), head_width)
+
+    def offsets(self, down: Tensor, right: Tensor, grid: Grid) -> tuple[Tensor, Grid]:
+        return down * grid.columns + right + grid.cells() - 1, Grid(2 * grid.cells() - 1, 1)
+
+
+class Relative2d(PositionKind):
+    """As relative1d, with an embedding for each pair of steps down and right."""
+
+    kind: Literal["relative2d"] = "relative2d"
+    inside_attention: ClassVar[bool] = True
+
+    def relate(self, whole: Whole, head_width: int) -> Relation:
+        return OffsetsInPlane(whole.layout.grid, head_width)
+
+
+class OffsetsInPlane(OffsetLogits):
+    def __init__(self, grid: Grid, head_width: int) -> None:
+        super().__init__(Grid(2 * grid.rows - 1, 2 * grid.columns - 1), head_width)
+
+    def offsets(self, down: Tensor, right: Tensor, grid: Grid) -> tuple[Tensor, Grid]:
+        spread = Grid(2 * grid.rows - 1, 2 * grid.columns - 1)
+        return (down + grid.rows - 1) * spread.columns + right + grid.columns - 1, spread
+
+
+class Rope2d(PositionKind):
+    """Rotary embedding: half the angles follow the row, half the column (as DINOv3, arXiv 2508.10104)."""
+
+    kind: Literal["rope2d"] = "rope2d"
+    base: float = 100.0
+    inside_attention: ClassVar[bool] = True
+
+    def check(self, width: int, head_width: int) -> None:
+        refuse_width("mixer.head_width", head_width, 4, "rope2d turns pairs on two axes")
+
+    def relate(self, whole: Whole, head_width: int) -> Relation:
+        return Rotation(self.base)
+
+
+class Rotation(Relation):
+    def __init__(self, base: float) -> None:
+        super().__init__()
+        self.base = base
+
+    def rotate(self, x: Tensor, layout: Layout) -> Tensor:
+        prefix = layout.prefix()
+        if x.shape[-2] <= prefix:  # only the class token was asked for, and it has no place
+            return x
+        angles = rotary_angles(layout.grid, x.shape[-1], self.base, x)  # (N, d/2)
+        return torch.cat([x[..., :prefix, :], rotate(x[..., prefix:, :], angles)], dim=-2)  # (B, H, prefix + N, d)
+
+
+PositionConfig = Annotated[
+    NoPosition | Learned1d | Learned2d | SinCos1d | SinCos2d | Relative1d | Relative2d | Rope2d,
+    Field(discriminator="kind"),
+]

@@ -1,0 +1,33 @@
+"""Position tables stretched to another grid.
+
+Google's code zooms with scipy (order 1), which is bilinear with the corners aligned.
+DINOv2 and Hugging Face stretch bicubically with the edges aligned; timm does the same with anti-aliasing.
+"""
+
+from typing import Literal
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from vitral.model.shapes import Grid
+
+Resampling = Literal["bilinear", "bicubic", "bicubic_antialias"]
+
+
+def resample_grid(table: Tensor, old: Grid, new: Grid, how: Resampling = "bilinear") -> Tensor:
+    """A table of one row a patch (..., rows * columns, D), stretched from the old grid to the new one."""
+    if old == new:
+        return table
+    image = table.unflatten(-2, old).movedim(-1, -3)  # (..., D, rows, columns)
+    stack = image.reshape(-1, 1, *old)  # every channel is stretched alone
+    if how == "bilinear":
+        stack = F.interpolate(stack, size=new, mode="bilinear", align_corners=True)
+    else:
+        antialias = how == "bicubic_antialias"
+        stack = F.interpolate(stack, size=new, mode="bicubic", align_corners=False, antialias=antialias)
+    return stack.reshape(*image.shape[:-2], *new).movedim(-3, -1).flatten(-3, -2)  # (..., new rows * columns, D)
+
+
+def resample_line(table: Tensor, new: int, how: Resampling = "bilinear") -> Tensor:
+    """A table of one row a place along one axis (..., places, D), stretched to another number of places."""
+    return resample_grid(table, Grid(table.shape[-2], 1), Grid(new, 1), how)

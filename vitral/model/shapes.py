@@ -1,0 +1,73 @@
+"""The joints of the model: how an image becomes a grid, a grid a sequence, a sequence features.
+
+B images, N patches, D width.
+"""
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+from vitral.config import Size
+from vitral.errors import ConfigError
+
+
+class Grid(NamedTuple):
+    """Rows and columns of patches."""
+
+    rows: int
+    columns: int
+
+    def __str__(self) -> str:
+        return f"{self.rows}x{self.columns}"
+
+    def cells(self) -> int:
+        return self.rows * self.columns
+
+
+class Layout(NamedTuple):
+    """What stands where in a sequence: class token, registers, then the patches row by row."""
+
+    cls: int
+    registers: int
+    grid: Grid
+
+    def prefix(self) -> int:
+        return self.cls + self.registers
+
+    def length(self) -> int:
+        return self.cls + self.registers + self.grid.cells()
+
+
+class Whole(NamedTuple):
+    """What a part needs to know of the model it is built into."""
+
+    width: int
+    depth: int
+    layout: Layout
+    eps: float
+
+
+class Features(NamedTuple):
+    """What a model sees in a batch. Without a class token or registers there are zero of them, not None."""
+
+    cls: Tensor  # (B, 0 or 1, D)
+    registers: Tensor  # (B, registers, D)
+    patches: Tensor  # (B, N, D)
+    grid: Grid
+
+
+def split_tokens(tokens: Tensor, layout: Layout) -> Features:
+    """A sequence (B, prefix + N, D) taken apart into what its tokens are."""
+    sizes = (layout.cls, layout.registers, layout.grid.cells())
+    cls, registers, patches = tokens.split(sizes, dim=1)
+    return Features(cls, registers, patches, layout.grid)
+
+
+def divide(image: Size, patch: Size) -> Grid:
+    """The grid of patches that covers the image exactly."""
+    rows, row_rest = divmod(image.height, patch.height)
+    columns, column_rest = divmod(image.width, patch.width)
+    if row_rest or column_rest or not rows or not columns:
+        near = Size(*(max(1, round(side / step)) * step for side, step in zip(image, patch, strict=True)))
+        raise ConfigError(f"a {image} image does not divide into {patch} patches", where="image", remedy=f"use {near}")
+    return Grid(rows, columns)

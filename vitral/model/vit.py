@@ -1,0 +1,163 @@
+"""The Vision Transformer.  B images, C channels, L tokens, D width."""
+
+from typing import Literal, Self
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from vitral.config import Config, Size
+from vitral.errors import ConfigError
+from vitral.model.block import BlockConfig, PreNorm
+from vitral.model.contract import Model, check_images
+from vitral.model.head import HeadConfig, LinearHead
+from vitral.model.initial import Initial, InitialConfig, Initialised, Original, initialise
+from vitral.model.memory import KeepActivations, MemoryConfig
+from vitral.model.mixer import Attention, AttentionKind, MixerConfig
+from vitral.model.mlp import Mlp, MlpConfig
+from vitral.model.patches import Patches
+from vitral.model.pool import ClassPool, PoolConfig
+from vitral.model.position import Learned1d, PositionConfig, Relation
+from vitral.model.shapes import Features, Layout, Whole, split_tokens
+from vitral.model.stem import StemConfig
+
+
+class Tokens(Config):
+    """The tokens that are no patches, and the dropout once all are together."""
+
+    cls: bool = True
+    registers: int = Field(default=0, ge=0)  # arXiv 2309.16588
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+
+
+class Vit(Config):
+    """A Vision Transformer as one value. As it stands it is ViT-B/16."""
+
+    kind: Literal["vit"] = "vit"
+    image: Size = Size(224, 224)
+    any_size: bool = True  # whether images of another size are welcome, their positions resampled
+    channels: int = Field(default=3, ge=1)
+    width: int = Field(default=768, ge=1)
+    depth: int = Field(default=12, ge=1)
+    stem: StemConfig = Patches()
+    tokens: Tokens = Tokens()
+    position: PositionConfig = Learned1d()
+    block: BlockConfig = PreNorm()
+    mixer: MixerConfig = Attention()
+    mlp: MlpConfig = Mlp()
+    pool: PoolConfig = ClassPool()
+    head: HeadConfig = LinearHead()
+    eps: float = Field(default=1e-6, gt=0)  # of every LayerNorm
+    initial: InitialConfig = Original()
+    memory: MemoryConfig = KeepActivations()
+
+    def layout(self, image: Size) -> Layout:
+        """The sequence that an image of this size becomes."""
+        return Layout(int(self.tokens.cls), self.tokens.registers, self.stem.grid(image))
+
+    def whole(self) -> Whole:
+        return Whole(self.width, self.depth, self.layout(self.image), self.eps)
+
+    @model_validator(mode="after")
+    def parts_fit(self) -> Self:
+        whole = self.whole()
+        self.stem.check(self.width)
+        self.mixer.check(whole)
+        self.pool.check(whole)
+        if isinstance(self.mixer, AttentionKind):
+            self.position.check(self.width, self.mixer.width_of_head(self.width))
+        elif self.position.inside_attention:
+            raise ConfigError(
+                f"{self.position.kind} works inside attention, and the {self.mixer.kind} mixer has none",
+                where="position",
+                remedy="use position=learned1d or mixer=attention",
+            )
+        else:
+            self.position.check(self.width, self.width)
+        return self
+
+    def skeleton(self, device: str = "meta") -> "VisionTransformer":
+        """The model with no values in its weights: for its shapes, or as a frame that loaded weights are put into."""
+        with torch.device(device):
+            return VisionTransformer(self)
+
+    def build(self) -> "VisionTransformer":
+        """The model with fresh weights."""
+        model = self.skeleton().to_empty(device=torch.get_default_device())
+        initialise(model, self.initial)
+        return model
+
+
+class Prefix(Initialised):
+    """The class token and the registers, set before the patches."""
+
+    def __init__(self, whole: Whole) -> None:
+        super().__init__()
+        self.tokens = nn.Parameter(torch.empty(whole.layout.prefix(), whole.width))
+
+    def initialise(self, initial: Initial) -> None:
+        initial.token(self.tokens)
+
+    def forward(self, patches: Tensor) -> Tensor:
+        first = self.tokens.expand(patches.shape[0], -1, -1)  # (B, prefix, D)
+        return torch.cat([first, patches], dim=1)  # (B, L, D)
+
+
+class VisionTransformer(Model):
+    """Patches become tokens, tokens pass the blocks, what is pooled of them answers."""
+
+    def __init__(self, config: Vit) -> None:
+        super().__init__()
+        whole = config.whole()
+        self.config = config
+        self.stem = config.stem.build(config.channels, whole)
+        self.prefix = Prefix(whole) if whole.layout.prefix() else nn.Identity()
+        self.position = config.position.build(whole)
+        self.dropout = nn.Dropout(config.tokens.dropout)
+        self.blocks = nn.ModuleList(build_block(config, whole, layer) for layer in range(config.depth))
+        self.norm = nn.LayerNorm(config.width, config.eps) if config.block.final_norm else nn.Identity()
+        self.pool = config.pool.build(whole, config.mlp)
+        self.head = config.head.build(config.width)
+
+    def features(self, images: Tensor) -> Features:
+        layout = self.layout(images)
+        tokens = self.embed(images, layout)
+        return split_tokens(self.encode(tokens, layout, layout.length()), layout)
+
+    def pooled(self, images: Tensor) -> Tensor:
+        layout = self.layout(images)
+        tokens = self.embed(images, layout)
+        return self.pool(self.encode(tokens, layout, self.pool.keep(layout)), layout)  # (B, D)
+
+    def layout(self, images: Tensor) -> Layout:
+        size = check_images(images, self.config.channels)
+        if size != self.config.image and not self.config.any_size:
+            raise ConfigError(
+                f"the model takes {self.config.image} images only, got {size}",
+                where="images",
+                remedy="resize the images, or build the model with any_size=true",
+            )
+        return self.config.layout(size)
+
+    def embed(self, images: Tensor, layout: Layout) -> Tensor:
+        """Images to the first layer's tokens (eq. 1)."""
+        tokens = self.prefix(self.stem(images))  # (B, L, D)
+        return self.dropout(self.position(tokens, layout, 0))
+
+    def encode(self, tokens: Tensor, layout: Layout, keep: int) -> Tensor:
+        """The first `keep` tokens after the last layer and norm. What is not kept, the last block need not compute."""
+        last = len(self.blocks) - 1
+        for layer, block in enumerate(self.blocks):
+            if layer:
+                tokens = self.position(tokens, layout, layer)
+            tokens = self.config.memory.run(block, tokens, layout, keep if layer == last else layout.length())
+        return self.norm(tokens)  # (B, keep, D)
+
+
+def build_block(config: Vit, whole: Whole, layer: int) -> nn.Module:
+    if isinstance(config.mixer, AttentionKind):
+        relation = config.position.relate(whole, config.mixer.width_of_head(whole.width))
+    else:
+        relation = Relation()
+    mixer = config.mixer.build(whole, layer, relation)
+    return config.block.build(whole, layer, mixer, config.mlp.build(whole))
