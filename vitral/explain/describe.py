@@ -1,0 +1,188 @@
+"""`vitral describe`: every shape, parameter, multiply-add and byte of a model, from image to answer."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from vitral.config import Config, Size
+from vitral.explain.equations import equations
+from vitral.explain.ledger import Ledger
+from vitral.model import Model, Resnet, VisionTransformer, Vit
+from vitral.model.bit import ResidualNetwork
+
+BATCHES = (1, 64)
+BYTES = 4  # of a float32
+
+
+class Part(Config):
+    """One part of a model at work on one image."""
+
+    name: str
+    level: int  # 0 for a part of the model, 1 for a part of that part
+    shape: tuple[int, ...]  # of what it passes on
+    parameters: int
+    multiply_adds: int
+    kept: int  # bytes that training holds until the backward pass
+
+
+class Need(Config):
+    """Bytes that a batch takes: weights, activations, and in training gradients and the two moments of AdamW."""
+
+    batch: int
+    inference: int
+    training: int
+
+
+class Description(Config):
+    """A model, counted."""
+
+    image: Size
+    channels: int
+    tokens: tuple[int, int, int, int]  # class tokens, registers, rows and columns of patches
+    parts: tuple[Part, ...]
+    parameters: int
+    multiply_adds: int
+    multiply_adds_in_full: int  # with every token of the last block, whether it is read or not
+    kept: int
+    needs: tuple[Need, ...]
+    equations: tuple[str, ...]
+    config: Vit | Resnet
+
+
+class Entry(NamedTuple):
+    """A row to be: the modules that it sums over."""
+
+    name: str
+    level: int
+    modules: tuple[nn.Module, ...]
+
+
+def describe(config: Vit | Resnet) -> Description:
+    """The model that the config stands for, run once on an image without values and counted part by part."""
+    with FakeTensorMode():
+        model = config.skeleton("cpu")
+        parts, whole = counted(model, config)
+        answering = sum(part.multiply_adds for part in parts if part.name in ("pool", "head"))
+        full = run(model, config, 1, model.features).multiply_adds + answering
+        needs = tuple(need(model, config, batch) for batch in BATCHES)
+    layout = config.layout(config.image)
+    return Description(
+        image=config.image,
+        channels=config.channels,
+        tokens=(layout.cls, layout.registers, *layout.grid),
+        parts=parts,
+        parameters=whole.parameters,
+        multiply_adds=whole.multiply_adds,
+        multiply_adds_in_full=full,
+        kept=whole.kept,
+        needs=needs,
+        equations=equations(config),
+        config=config,
+    )
+
+
+def counted(model: Model, config: Vit | Resnet) -> tuple[tuple[Part, ...], Part]:
+    """The rows of the table, and the model as one row."""
+    images = blank(config, 1)
+    ledger = Ledger([*model.parameters(), images])
+    meters = {module: Meter(module, ledger) for module in model.modules()}
+    with ledger:
+        model(images)
+    for meter in meters.values():
+        meter.stop()
+    return tuple(row(entry, meters) for entry in entries(model)), row(Entry("model", 0, (model,)), meters)
+
+
+class Meter:
+    """What the ledger gained while a module ran, over all its runs."""
+
+    def __init__(self, module: nn.Module, ledger: Ledger) -> None:
+        self.shape: tuple[int, ...] = ()
+        self.multiply_adds = self.kept = 0
+        self._ledger = ledger
+        self._hooks = [module.register_forward_pre_hook(self._before), module.register_forward_hook(self._after)]
+
+    def stop(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+
+    def _before(self, module: nn.Module, given: object) -> None:
+        self.multiply_adds -= self._ledger.multiply_adds
+        self.kept -= self._ledger.live
+
+    def _after(self, module: nn.Module, given: object, result: object) -> None:
+        self.multiply_adds += self._ledger.multiply_adds
+        self.kept += self._ledger.live
+        if isinstance(result, Tensor):
+            self.shape = tuple(result.shape[1:])
+
+
+def row(entry: Entry, meters: dict[nn.Module, Meter]) -> Part:
+    found = [meters[module] for module in entry.modules]
+    return Part(
+        name=entry.name,
+        level=entry.level,
+        shape=found[-1].shape,
+        parameters=sum(weight.numel() for module in entry.modules for weight in module.parameters()),
+        multiply_adds=sum(meter.multiply_adds for meter in found),
+        kept=sum(meter.kept for meter in found),
+    )
+
+
+def entries(model: Model) -> list[Entry]:
+    """The parts in the order in which an image passes them."""
+    if isinstance(model, ResidualNetwork):
+        return [*inside(model.body, level=0), Entry("head", 0, (model.head,))]
+    assert isinstance(model, VisionTransformer)
+    blocks = list(model.blocks)
+    rows = [Entry("stem", 0, (model.stem,)), *inside(model.stem, level=1)]
+    rows += [Entry(prefix_name(model), 0, (model.prefix,)), Entry("position", 0, (model.position,))]
+    rows += [Entry("block 1", 0, (blocks[0],)), *inside(blocks[0], level=1)]
+    if len(blocks) > 2:
+        name = f"blocks 2 to {len(blocks) - 1}" if len(blocks) > 3 else "block 2"
+        rows.append(Entry(name, 0, tuple(blocks[1:-1])))
+    if len(blocks) > 1:
+        rows.append(Entry(f"block {len(blocks)}", 0, (blocks[-1],)))
+    return [*rows, Entry("norm", 0, (model.norm,)), Entry("pool", 0, (model.pool,)), Entry("head", 0, (model.head,))]
+
+
+def prefix_name(model: VisionTransformer) -> str:
+    names = ["class token"] * model.config.tokens.cls + ["registers"] * (model.config.tokens.registers > 0)
+    return " and ".join(names) or "no tokens but the patches"
+
+
+def inside(module: nn.Module, level: int) -> list[Entry]:
+    """The named children that do something, those of a hybrid's body taken apart into root and stages."""
+    rows: list[Entry] = []
+    for name, child in module.named_children():
+        if name == "body":
+            rows += inside(child, level)
+        elif name == "stages":
+            rows += [Entry(f"stage {index}", level, (stage,)) for index, stage in enumerate(child.children(), start=1)]
+        elif any(True for _ in child.parameters()):
+            rows.append(Entry(name.replace("_", " "), level, (child,)))
+    return rows
+
+
+def need(model: Model, config: Vit | Resnet, batch: int) -> Need:
+    weights = BYTES * sum(weight.numel() for weight in model.parameters())
+    pixels = BYTES * batch * config.channels * config.image.height * config.image.width
+    inference = run(model, config, batch, torch.no_grad()(model)).peak
+    training = run(model, config, batch, lambda images: model(images).sum().backward()).peak
+    model.zero_grad()
+    return Need(batch=batch, inference=weights + pixels + inference, training=3 * weights + pixels + training)
+
+
+def run(model: Model, config: Vit | Resnet, batch: int, use: Callable[[Tensor], object]) -> Ledger:
+    """The ledger of one use of the model; weights and images are not in it."""
+    images = blank(config, batch)
+    with Ledger([*model.parameters(), images]) as ledger:
+        use(images)
+    return ledger
+
+
+def blank(config: Vit | Resnet, batch: int) -> Tensor:
+    return torch.empty(batch, config.channels, *config.image)  # (B, C, H, W)

@@ -1,0 +1,63 @@
+"""A description as text for a terminal."""
+
+from vitral.explain.describe import Description, Part
+
+Row = tuple[str, ...]
+
+
+def as_text(description: Description) -> str:
+    """The table from image to answer, the memory, and the equations."""
+    channels, size = description.channels, description.image
+    image = ("image", f"{channels} x {size.height} x {size.width}", "", "", "")
+    rows: list[Row] = [("part", "passes on", "parameters", "multiply-adds", "kept in training"), image]
+    rows += [line(part) for part in description.parts if part.name == "pool" or does_something(part)]
+    total = (f"{description.parameters:,}", f"{description.multiply_adds:,}", amount(description.kept))
+    rows.append(("total for one image", "", *total))
+    needs: list[Row] = [("a batch of", "inference", "training")]
+    needs += [(str(need.batch), amount(need.inference), amount(need.training)) for need in description.needs]
+    table = aligned(rows, left=2)
+    if description.multiply_adds_in_full > description.multiply_adds:
+        full = f"{description.multiply_adds_in_full:,}"
+        table += (
+            f"\nOnly the class token is read, so the last block computes its row alone; in full: {full} multiply-adds."
+        )
+    return "\n\n".join([table, sequence(description), aligned(needs, left=1), "\n".join(description.equations)])
+
+
+def does_something(part: Part) -> bool:
+    return part.parameters > 0 or part.multiply_adds > 0 or part.kept > 0
+
+
+def line(part: Part) -> Row:
+    shape = " x ".join(map(str, part.shape))
+    numbers = f"{part.parameters:,}" if part.parameters else "", f"{part.multiply_adds:,}" if part.multiply_adds else ""
+    return ("  " * part.level + part.name, shape, *numbers, amount(part.kept) if part.kept > 0 else "")
+
+
+def sequence(description: Description) -> str:
+    cls, registers, rows, columns = description.tokens
+    terms = [f"{cls} class token"] if cls else []
+    terms += [f"{registers} registers"] if registers else []
+    terms.append(f"{rows} x {columns} patches")
+    return f"sequence: {' + '.join(terms)} = {cls + registers + rows * columns} tokens"
+
+
+def amount(size: int) -> str:
+    """Bytes as a person says them."""
+    for unit, scale in (("GB", 10**9), ("MB", 10**6), ("KB", 10**3)):
+        if size >= scale:
+            return f"{size / scale:.1f} {unit}"
+    return f"{size} bytes"
+
+
+def aligned(rows: list[Row], left: int) -> str:
+    """Columns side by side, the first `left` of them flush left, the rest flush right."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = [
+        "  ".join(
+            cell.ljust(width) if column < left else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+    return "\n".join(lines)
