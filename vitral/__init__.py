@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from vitral.config import Config
     from vitral.errors import ConfigError, DataError, ServeError, VitralError, WeightsError
-    from vitral.model import Features, Resnet, Vit, build, model_config
+    from vitral.explain.describe import describe
+    from vitral.model import Features, Resnet, Vit, attention_maps, attention_weights, build, model_config
+    from vitral.model.allocator import keep_freed_memory
 
 __version__ = "0.1.0"
 
@@ -23,7 +25,11 @@ __all__ = [
     "Vit",
     "VitralError",
     "WeightsError",
+    "attention_maps",
+    "attention_weights",
     "build",
+    "describe",
+    "keep_freed_memory",
     "model_config",
 ]
 
@@ -37,7 +43,11 @@ _HOMES = {
     "Vit": "vitral.model",
     "VitralError": "vitral.errors",
     "WeightsError": "vitral.errors",
+    "attention_maps": "vitral.model",
+    "attention_weights": "vitral.model",
     "build": "vitral.model",
+    "describe": "vitral.explain.describe",
+    "keep_freed_memory": "vitral.model.allocator",
     "model_config": "vitral.model",
 }
 

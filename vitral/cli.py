@@ -63,12 +63,10 @@ def describe(
 ) -> None:
     """Show every shape, parameter, FLOP and byte of a model."""
     from vitral.explain.describe import describe as described
-    from vitral.explain.table import as_text
-    from vitral.model import model_config
 
     size = [f"image={image}"] if image else []
-    description = described(model_config(name, *size, *set_))
-    typer.echo(description.to_json() if json else as_text(description))
+    description = described(name, *size, *set_)
+    typer.echo(description.to_json() if json else description)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

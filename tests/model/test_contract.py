@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tests.model.variants import VARIANTS, small
 from vitral.config import Size
-from vitral.errors import ConfigError
+from vitral.errors import ConfigError, WeightsError
 from vitral.model import Resnet, TokenMlp, Vit
 
 EVERY = pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS.keys())
@@ -132,7 +132,7 @@ def test_weights_that_do_not_fit_are_all_named() -> None:
     weights["norm.scale"] = torch.ones(32)
     weights["head.linear.bias"] = torch.ones(5)
     weights["prefix.tokens"] = torch.full((1, 32), float("nan"))
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(WeightsError) as caught:
         model.load(weights)
     message = str(caught.value)
     assert "norm.weight is missing" in message

@@ -7,49 +7,14 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from vitral.config import Config, Size
+from vitral.explain.description import Description, Need, Part
 from vitral.explain.equations import equations
 from vitral.explain.ledger import Ledger
-from vitral.model import Model, Resnet, VisionTransformer, Vit
+from vitral.model import Model, Resnet, VisionTransformer, Vit, model_config
 from vitral.model.bit import ResidualNetwork
 
 BATCHES = (1, 64)
 BYTES = 4  # of a float32
-
-
-class Part(Config):
-    """One part of a model at work on one image."""
-
-    name: str
-    level: int  # 0 for a part of the model, 1 for a part of that part
-    shape: tuple[int, ...]  # of what it passes on
-    parameters: int
-    multiply_adds: int
-    kept: int  # bytes that training holds until the backward pass
-
-
-class Need(Config):
-    """Bytes that a batch takes: weights, activations, and in training gradients and the two moments of AdamW."""
-
-    batch: int
-    inference: int
-    training: int
-
-
-class Description(Config):
-    """A model, counted."""
-
-    image: Size
-    channels: int
-    tokens: tuple[int, int, int, int]  # class tokens, registers, rows and columns of patches
-    parts: tuple[Part, ...]
-    parameters: int
-    multiply_adds: int
-    multiply_adds_in_full: int  # with every token of the last block, whether it is read or not
-    kept: int
-    needs: tuple[Need, ...]
-    equations: tuple[str, ...]
-    config: Vit | Resnet
 
 
 class Entry(NamedTuple):
@@ -60,14 +25,15 @@ class Entry(NamedTuple):
     modules: tuple[nn.Module, ...]
 
 
-def describe(config: Vit | Resnet) -> Description:
-    """The model that the config stands for, run once on an image without values and counted part by part."""
+def describe(model: str | Vit | Resnet, *settings: str) -> Description:
+    """A model by name or config, run on images without values and counted: `print(describe("B/16", "image=384"))`."""
+    config = model_config(model, *settings)
     with FakeTensorMode():
-        model = config.skeleton("cpu")
-        parts, whole = counted(model, config)
+        frame = config.skeleton("cpu")
+        parts, whole = counted(frame, config)
         answering = sum(part.multiply_adds for part in parts if part.name in ("pool", "head"))
-        full = run(model, config, 1, model.features).multiply_adds + answering
-        needs = tuple(need(model, config, batch) for batch in BATCHES)
+        full = run(frame, config, 1, frame.features).multiply_adds + answering
+        needs = tuple(need(frame, config, batch) for batch in BATCHES)
     layout = config.layout(config.image)
     return Description(
         image=config.image,

@@ -130,15 +130,15 @@ class HeadProjection(Initialised):
 
     def forward(self, x: Tensor, layout: Layout, keep: int) -> Heads:
         """Queries of the first `keep` tokens, keys and values of all."""
-        shape = (-1, self.heads, self.head_width)
         if keep == layout.length():
-            q, k, v = self.qkv(x).unflatten(-1, shape).permute(2, 0, 3, 1, 4)  # each (B, H, L, d)
+            q, k, v = self.qkv(x).chunk(3, dim=-1)  # each (B, L, H d)
         else:
             inner = self.heads * self.head_width
             weight, bias = self.qkv.weight, self.qkv.bias
             first, rest = (None, None) if bias is None else (bias[:inner], bias[inner:])
-            (q,) = F.linear(x[:, :keep], weight[:inner], first).unflatten(-1, shape).permute(2, 0, 3, 1, 4)
-            k, v = F.linear(x, weight[inner:], rest).unflatten(-1, shape).permute(2, 0, 3, 1, 4)
+            q = F.linear(x[:, :keep], weight[:inner], first)  # (B, keep, H d)
+            k, v = F.linear(x, weight[inner:], rest).chunk(2, dim=-1)  # each (B, L, H d)
+        q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in (q, k, v))  # each (B, H, ., d)
         q, k = self.q_norm(q), self.k_norm(k)
         return Heads(self.relation.rotate(q, layout), self.relation.rotate(k, layout), v)
 

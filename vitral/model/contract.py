@@ -1,13 +1,12 @@
 """What every model promises, whatever it is made of.  B images, C channels, D width."""
 
 from collections.abc import Mapping
-from itertools import islice
 
 import torch
 from torch import Tensor, nn
 
 from vitral.config import Size
-from vitral.errors import ConfigError
+from vitral.errors import ConfigError, WeightsError
 from vitral.model.shapes import Features
 
 
@@ -39,8 +38,8 @@ class Model(nn.Module):
                 faults.append(f"{name} has {int((~tensor.isfinite()).sum())} of {tensor.numel()} values not finite")
         if faults:
             more = f"; and {len(faults) - 5} more" if len(faults) > 5 else ""
-            raise ConfigError(
-                "; ".join(islice(faults, 5)) + more,
+            raise WeightsError(
+                "; ".join(faults[:5]) + more,
                 where="weights",
                 remedy="give the weights of this very model, or build the model that these weights are of",
             )

@@ -53,16 +53,15 @@ def known_names() -> tuple[str, ...]:
     return (*plain, *hybrids, *timm, *baselines)
 
 
-def model_config(name: str, *settings: str) -> Vit | Resnet:
-    """The config of a named model, with `a.b=c` settings applied to it."""
-    config = named(name)
+def model_config(model: str | Vit | Resnet, *settings: str) -> Vit | Resnet:
+    """The config of a named model, or the one given, with `a.b=c` settings applied to it."""
+    config = named(model) if isinstance(model, str) else model
     return override(config, settings) if settings else config
 
 
 def build(model: str | Vit | Resnet, *settings: str) -> Model:
     """A model with fresh weights, from a name or a config: `build("S/16", "head.classes=10")`."""
-    config = model_config(model, *settings) if isinstance(model, str) else override(model, settings)
-    return config.build()
+    return model_config(model, *settings).build()
 
 
 def named(name: str) -> Vit | Resnet:

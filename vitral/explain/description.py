@@ -1,6 +1,47 @@
-"""A description as text for a terminal."""
+"""What is known of a model once it is counted, and how that reads on a terminal."""
 
-from vitral.explain.describe import Description, Part
+from vitral.config import Config, Size
+from vitral.model import Resnet, Vit
+
+
+class Part(Config):
+    """One part of a model at work on one image."""
+
+    name: str
+    level: int  # 0 for a part of the model, 1 for a part of that part
+    shape: tuple[int, ...]  # of what it passes on
+    parameters: int
+    multiply_adds: int
+    kept: int  # bytes that training holds until the backward pass
+
+
+class Need(Config):
+    """Bytes that a batch takes: weights, activations, and in training gradients and the two moments of AdamW."""
+
+    batch: int
+    inference: int
+    training: int
+
+
+class Description(Config):
+    """A model, counted."""
+
+    image: Size
+    channels: int
+    tokens: tuple[int, int, int, int]  # class tokens, registers, rows and columns of patches
+    parts: tuple[Part, ...]
+    parameters: int
+    multiply_adds: int
+    multiply_adds_in_full: int  # with every token of the last block, whether it is read or not
+    kept: int
+    needs: tuple[Need, ...]
+    equations: tuple[str, ...]
+    config: Vit | Resnet
+
+    def __str__(self) -> str:
+        """The table from image to answer, the memory, and the equations."""
+        return as_text(self)
+
 
 Row = tuple[str, ...]
 

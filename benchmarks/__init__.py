@@ -1,0 +1,1 @@
+"""Side-by-side measurements against other libraries: ratios, never part of the tests."""

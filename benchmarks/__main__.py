@@ -1,0 +1,64 @@
+"""`python -m benchmarks [--rounds 9] [--only TEXT]`: the table of ratios, ours against each peer."""
+
+import argparse
+import os
+import platform
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from benchmarks import model
+from benchmarks.race import Case, best_peer, race, ratio, throughput
+
+
+def machine() -> str:
+    """What the numbers were measured on."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    name = names[0] if names else platform.processor()
+    python = platform.python_version()
+    return (
+        f"{name}, {os.cpu_count()} cores, {torch.get_num_threads()} threads, torch {torch.__version__}, Python {python}"
+    )
+
+
+def report(case: Case, seconds: dict[str, list[float]]) -> str:
+    """Our speed, then how many times that of each engine, with the middle half of the rounds."""
+    best = best_peer(seconds, model.PEERS)
+    lines = [f"{case.name}: {throughput(case, seconds['vitral']):.2f} images/s"]
+    for engine, theirs in seconds.items():
+        if engine != "vitral":
+            found = ratio(seconds["vitral"], theirs)
+            speed = throughput(case, theirs)
+            mark = "  best peer" if engine == best else ""
+            lines.append(
+                f"  {found.median:5.2f} x {engine:<18} ({found.low:.2f} to {found.high:.2f}; {speed:.2f}/s){mark}"
+            )
+    reached = ratio(seconds["vitral"], seconds[best]).median
+    verdict = "met" if reached >= case.goal else "NOT met"
+    return "\n".join([*lines, f"  goal: {case.goal:.2f} x the best peer: {verdict} ({reached:.2f})"])
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=9, help="turns of each engine that count")
+    parser.add_argument("--only", default="", metavar="TEXT", help="cases with this in their name")
+    parser.add_argument("--beside", action="store_true", help="also peers with the fused optimiser, and tanh GELU")
+    given = parser.parse_args(words)
+    print(machine(), flush=True)
+    engines = (*model.ENGINES, *(model.BESIDE if given.beside else ()))
+    for case in model.CASES:
+        if given.only in case.name:
+            seconds = race("benchmarks.model", case, engines, given.rounds, say)
+            print(report(case, seconds), flush=True)
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()

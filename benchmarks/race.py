@@ -1,0 +1,120 @@
+"""The race: one process an engine, one step of work at a time, turn by turn, so that all meet the same machine.
+
+A suite is a module of this package with `CASES` and `prepare`; `benchmarks/model.py` is one.
+"""
+
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import NamedTuple, Protocol
+
+
+class Case(NamedTuple):
+    """Work that engines can be compared at."""
+
+    name: str
+    images: int  # that one step deals with
+    goal: float  # how many times the best peer's speed is wanted
+    steps: int = 1  # in one turn
+
+
+class Suite(Protocol):
+    CASES: Sequence[Case]
+    ENGINES: Sequence[str]
+
+    def prepare(self, engine: str, case: Case) -> Callable[[], object]:
+        """Everything up to the first step; the result does one step."""
+        ...
+
+
+class Runner:
+    """An engine in a process of its own, which works only when asked to."""
+
+    def __init__(self, suite: str, case: Case, engine: str) -> None:
+        words = [sys.executable, "-m", "benchmarks.race", suite, case.name, engine]
+        self._process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._name = f"{engine} at {case.name}"
+
+    def turn(self) -> float:
+        """Seconds that one turn took."""
+        process = self._process
+        assert process.stdin
+        assert process.stdout
+        try:
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        except BrokenPipeError:
+            pass  # said below, with its exit code
+        answer = process.stdout.readline()
+        if not answer:
+            raise RuntimeError(f"{self._name} ended with exit code {process.wait()}")
+        return float(json.loads(answer))
+
+    def stop(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+def race(
+    suite: str, case: Case, engines: Sequence[str], rounds: int, say: Callable[[str], None]
+) -> dict[str, list[float]]:
+    """Seconds of each turn of each engine. The first turn of each warms up and is not counted."""
+    runners = {engine: Runner(suite, case, engine) for engine in engines}
+    seconds: dict[str, list[float]] = {engine: [] for engine in engines}
+    try:
+        for engine, runner in runners.items():
+            say(f"{case.name}: warming up {engine}")
+            runner.turn()
+        for number in range(rounds):
+            say(f"{case.name}: round {number + 1} of {rounds}")
+            # Every other round goes backwards, so that no engine always follows the same one.
+            for engine in engines if number % 2 else reversed(engines):
+                seconds[engine].append(runners[engine].turn())
+    finally:
+        for runner in runners.values():
+            runner.stop()
+    return seconds
+
+
+class Ratio(NamedTuple):
+    """How many times as fast, and the middle half of the rounds."""
+
+    median: float
+    low: float
+    high: float
+
+
+def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
+    """Compared round by round: what slows the machine slows both."""
+    ratios = [peer / own for own, peer in zip(ours, theirs, strict=True)]
+    low, median, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
+    return Ratio(median, low, high)
+
+
+def throughput(case: Case, seconds: Sequence[float]) -> float:
+    """Images a second in the median turn."""
+    return case.images * case.steps / statistics.median(seconds)
+
+
+def best_peer(seconds: Mapping[str, Sequence[float]], peers: Sequence[str]) -> str:
+    return min(peers, key=lambda engine: statistics.median(seconds[engine]))
+
+
+def work(suite_name: str, case_name: str, engine: str) -> None:
+    """The process of an engine: prepare, then a turn for each line that comes in."""
+    suite: Suite = import_module(suite_name)
+    case = next(case for case in suite.CASES if case.name == case_name)
+    step = suite.prepare(engine, case)
+    for _ in sys.stdin:
+        started = time.perf_counter()
+        for _ in range(case.steps):
+            step()
+        print(time.perf_counter() - started, flush=True)
+
+
+if __name__ == "__main__":
+    work(*sys.argv[1:])

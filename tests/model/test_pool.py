@@ -1,0 +1,100 @@
+"""Each pool by hand."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.model.variants import small
+from vitral.config import members
+from vitral.errors import ConfigError
+from vitral.model import AttentionPool, ClassPool, Grid, Layout, MeanAllPool, MeanPool, Mlp, Tokens
+from vitral.model.pool import Pool, PoolConfig
+from vitral.model.shapes import Whole
+
+LAYOUTS = pytest.mark.parametrize(
+    "layout", [Layout(1, 0, Grid(2, 3)), Layout(1, 2, Grid(2, 3)), Layout(0, 2, Grid(2, 3)), Layout(0, 0, Grid(1, 4))]
+)
+WITH_CLASS = pytest.mark.parametrize("layout", [Layout(1, 0, Grid(2, 3)), Layout(1, 3, Grid(2, 3))])
+
+
+def built(config: ClassPool | MeanPool | MeanAllPool | AttentionPool, layout: Layout, width: int = 8) -> Pool:
+    pool = config.build(Whole(width, 1, layout, 1e-6), Mlp(ratio=2)).double()
+    with torch.no_grad():
+        for weight in pool.parameters():
+            weight.normal_()
+    return pool
+
+
+def tokens_of(layout: Layout, width: int = 8) -> Tensor:
+    return torch.randn(2, layout.length(), width, dtype=torch.float64)
+
+
+@WITH_CLASS
+def test_the_class_pool_reads_the_first_token_and_needs_no_other(layout: Layout) -> None:
+    pool, tokens = built(ClassPool(), layout), tokens_of(layout)
+    assert pool.keep(layout) == 1
+    assert pool(tokens, layout).equal(tokens[:, 0])
+    assert pool(tokens[:, :1], layout).equal(tokens[:, 0])
+
+
+@LAYOUTS
+def test_the_mean_pool_reads_the_patches_and_neither_class_token_nor_registers(layout: Layout) -> None:
+    pool, tokens = built(MeanPool(), layout), tokens_of(layout)
+    patches = [tokens[:, place] for place in range(layout.cls + layout.registers, layout.length())]
+    assert pool.keep(layout) == layout.length()
+    expected = torch.stack(patches).sum(dim=0) / layout.grid.cells()
+    torch.testing.assert_close(pool(tokens, layout), expected, rtol=0, atol=1e-12)
+
+
+@LAYOUTS
+def test_the_mean_of_all_reads_every_token(layout: Layout) -> None:
+    """The trap of the notes: their mean has the class token in it."""
+    pool, tokens = built(MeanAllPool(), layout), tokens_of(layout)
+    assert pool.keep(layout) == layout.length()
+    torch.testing.assert_close(pool(tokens, layout), tokens.sum(dim=1) / layout.length(), rtol=0, atol=1e-12)
+
+
+def linear(pool: nn.Module, name: str, x: Tensor) -> Tensor:
+    return x @ pool.get_parameter(f"{name}.weight").T + pool.get_parameter(f"{name}.bias")
+
+
+@LAYOUTS
+@pytest.mark.parametrize("heads", [1, 2, 4])
+def test_the_attention_pool_is_one_query_looking_at_every_token(layout: Layout, heads: int) -> None:
+    pool, tokens = built(AttentionPool(heads=heads), layout), tokens_of(layout)
+    assert pool.keep(layout) == layout.length()
+    width = 8 // heads
+    q = linear(pool, "q", pool.get_parameter("query")[0, 0])  # (D)
+    k, v = linear(pool, "kv", tokens).split(8, dim=-1)  # each (B, L, D)
+    gathered = []
+    for head in range(heads):
+        part = slice(head * width, (head + 1) * width)
+        scores = (k[..., part] @ q[part] / width**0.5).exp()  # (B, L)
+        weights = scores / scores.sum(dim=1, keepdim=True)
+        gathered.append((weights[..., None] * v[..., part]).sum(dim=1))  # (B, d)
+    x = linear(pool, "project", torch.cat(gathered, dim=-1))  # (B, D)
+    expected = x + pool.get_submodule("mlp")(pool.get_submodule("norm")(x))
+    torch.testing.assert_close(pool(tokens, layout), expected, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("kind", members(PoolConfig))
+def test_a_pool_gives_one_vector_an_image(kind: type[ClassPool | MeanPool | MeanAllPool | AttentionPool]) -> None:
+    layout = Layout(1, 1, Grid(2, 2))
+    assert built(kind(), layout, width=12)(tokens_of(layout, width=12), layout).shape == (2, 12)
+
+
+@pytest.mark.parametrize("kind", [MeanPool, MeanAllPool, AttentionPool])
+def test_the_order_of_patches_means_nothing_to_a_pool(kind: type[MeanPool | MeanAllPool | AttentionPool]) -> None:
+    layout = Layout(0, 0, Grid(2, 3))
+    pool, tokens = built(kind(), layout, width=12), tokens_of(layout, width=12)
+    torch.testing.assert_close(pool(tokens.flip(1), layout), pool(tokens, layout), rtol=0, atol=1e-10)
+
+
+def test_the_class_pool_is_refused_without_a_class_token() -> None:
+    with pytest.raises(ConfigError, match=r"^pool: no class token to read; set tokens.cls=true or pool=mean$"):
+        small(tokens=Tokens(cls=False, registers=2), pool=ClassPool())
+
+
+def test_heads_that_do_not_divide_the_width_are_refused_with_both_numbers() -> None:
+    with pytest.raises(ConfigError, match=r"^pool.heads: width 32 does not divide among 12 heads"):
+        small(width=32, pool=AttentionPool())
