@@ -1,4 +1,4 @@
-"""`python -m benchmarks [--rounds 9] [--only TEXT]`: the table of ratios, ours against each peer."""
+"""`python -m benchmarks [--only TEXT]`: the table of ratios, ours against each peer."""
 
 import argparse
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from benchmarks import model
-from benchmarks.race import Case, best_peer, race, ratio, throughput
+from benchmarks.race import Case, Length, best_peer, race, ratio, throughput
 
 
 def machine() -> str:
@@ -44,15 +44,16 @@ def report(case: Case, seconds: dict[str, list[float]]) -> str:
 
 def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=9, help="turns of each engine that count")
+    parser.add_argument("--heats", type=int, default=3, help="times that every process is started anew")
+    parser.add_argument("--rounds", type=int, default=4, help="turns of each engine in a heat")
     parser.add_argument("--only", default="", metavar="TEXT", help="cases with this in their name")
-    parser.add_argument("--beside", action="store_true", help="also peers with the fused optimiser, and tanh GELU")
+    parser.add_argument("--beside", action="store_true", help="also ours untuned, peers tuned, and tanh GELU")
     given = parser.parse_args(words)
     print(machine(), flush=True)
     engines = (*model.ENGINES, *(model.BESIDE if given.beside else ()))
     for case in model.CASES:
         if given.only in case.name:
-            seconds = race("benchmarks.model", case, engines, given.rounds, say)
+            seconds = race("benchmarks.model", case, engines, Length(given.heats, given.rounds), say)
             print(report(case, seconds), flush=True)
 
 

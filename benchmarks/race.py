@@ -31,6 +31,9 @@ class Suite(Protocol):
         ...
 
 
+Say = Callable[[str], None]
+
+
 class Runner:
     """An engine in a process of its own, which works only when asked to."""
 
@@ -59,24 +62,30 @@ class Runner:
         self._process.communicate()
 
 
-def race(
-    suite: str, case: Case, engines: Sequence[str], rounds: int, say: Callable[[str], None]
-) -> dict[str, list[float]]:
-    """Seconds of each turn of each engine. The first turn of each warms up and is not counted."""
-    runners = {engine: Runner(suite, case, engine) for engine in engines}
+class Length(NamedTuple):
+    """How long a race is. Processes are started anew for every heat: each has its own luck with memory."""
+
+    heats: int
+    rounds: int  # in each heat
+
+
+def race(suite: str, case: Case, engines: Sequence[str], length: Length, say: Say) -> dict[str, list[float]]:
+    """Seconds of each turn of each engine. The first turn of a process warms it up and is not counted."""
     seconds: dict[str, list[float]] = {engine: [] for engine in engines}
-    try:
-        for engine, runner in runners.items():
-            say(f"{case.name}: warming up {engine}")
-            runner.turn()
-        for number in range(rounds):
-            say(f"{case.name}: round {number + 1} of {rounds}")
-            # Every other round goes backwards, so that no engine always follows the same one.
-            for engine in engines if number % 2 else reversed(engines):
-                seconds[engine].append(runners[engine].turn())
-    finally:
-        for runner in runners.values():
-            runner.stop()
+    for heat in range(length.heats):
+        runners = {engine: Runner(suite, case, engine) for engine in engines}
+        try:
+            for engine, runner in runners.items():
+                say(f"{case.name}: heat {heat + 1} of {length.heats}, warming up {engine}")
+                runner.turn()
+            for number in range(length.rounds):
+                say(f"{case.name}: heat {heat + 1} of {length.heats}, round {number + 1} of {length.rounds}")
+                # Every other round goes backwards, so that no engine always follows the same one.
+                for engine in engines if number % 2 else reversed(engines):
+                    seconds[engine].append(runners[engine].turn())
+        finally:
+            for runner in runners.values():
+                runner.stop()
     return seconds
 
 

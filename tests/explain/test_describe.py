@@ -191,6 +191,13 @@ def test_a_description_survives_json(name: str) -> None:
     assert description.equations == equations(VARIANTS[name])
 
 
+def test_a_model_is_described_by_name_and_settings_or_by_config() -> None:
+    settings = ("image=32", "depth=1", "width=24", "mixer.heads=3")
+    by_name, by_config = describe("Ti/16", *settings), describe(model_config("Ti/16", *settings))
+    assert by_name == by_config == describe(model_config("Ti/16"), *settings)
+    assert (by_name.image, by_name.tokens) == (Size(32, 32), (1, 0, 2, 2))
+
+
 def test_the_size_of_the_image_counts() -> None:
     narrow, wide = (parts(small(image=Size(side, 48), depth=1, pool=MeanPool()))[1] for side in (32, 64))
     more = block_multiply_adds(49, 32, 128) - block_multiply_adds(25, 32, 128)

@@ -124,5 +124,9 @@ def test_the_work_that_is_spared_is_told_only_where_some_is(tiny: Description) -
     assert "in full" not in as_text(full)
 
 
+def test_a_description_prints_itself(tiny: Description) -> None:
+    assert str(tiny) == as_text(tiny)
+
+
 def test_the_equations_come_last(tiny: Description) -> None:
     assert as_text(tiny).endswith("\n".join(tiny.equations))

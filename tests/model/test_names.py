@@ -195,6 +195,11 @@ def test_settings_apply_to_a_name() -> None:
         model_config("S/16", "head.clases=10")
 
 
+def test_settings_apply_to_a_config_as_to_a_name() -> None:
+    assert model_config(vit("S/16"), "depth=3") == model_config("S/16", "depth=3")
+    assert model_config(Vit()) == Vit()
+
+
 def test_a_model_is_built_from_a_name_or_a_config() -> None:
     settings = ("depth=1", "width=24", "mixer.heads=3", "head.classes=5", "image=32")
     models: list[Model] = [build("S/16", *settings), build(vit("S/16", *settings)), build(vit("S/16"), *settings)]
