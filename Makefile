@@ -10,7 +10,7 @@ demo: .venv/.ready ## see what vitral can do
 	.venv/bin/vitral describe R50+L/32 --image 384
 
 test: .venv/.ready ## run every test
-	.venv/bin/python -m pytest -q
+	.venv/bin/python -m pytest -q -n auto
 
 check: .venv/.ready ## lint, formatting, types and the architecture
 	.venv/bin/ruff check

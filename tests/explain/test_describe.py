@@ -111,6 +111,7 @@ def test_rows_add_up_to_the_model(name: str) -> None:
     assert whole.parameters == sum(weight.numel() for weight in config.skeleton().parameters())
     assert sum(row.parameters for row in rows if row.level == 0) == whole.parameters
     assert sum(row.multiply_adds for row in rows if row.level == 0) == whole.multiply_adds
+    assert sum(row.kept for row in rows if row.level == 0) == whole.kept
     for index, row in enumerate(rows):
         following = [later.level for later in rows[index + 1 :]]
         inner = rows[index + 1 : index + 1 + (following.index(0) if 0 in following else len(following))]

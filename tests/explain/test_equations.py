@@ -5,11 +5,10 @@ import re
 import pytest
 
 from tests.model.variants import VARIANTS, VITS, small
-from vitral.explain.equations import equations
+from vitral.explain.equations import equations, series
 from vitral.model import (
     Axial,
     Hybrid,
-    Learned1d,
     Local,
     MeanAllPool,
     MeanPool,
@@ -20,7 +19,6 @@ from vitral.model import (
     model_config,
 )
 from vitral.model.attention import AttentionKind
-from vitral.model.position import Learned2d, SinCos1d, SinCos2d
 
 EVERY_VIT = pytest.mark.parametrize("name", VITS)
 
@@ -33,7 +31,7 @@ def test_b_16_is_the_papers() -> None:
     assert equations(Vit()) == (
         "z_0 = [x_class; x_1 E; ...; x_196 E] + E_pos    (eq. 1)",
         "      14x14 = 196 16x16 patches of 768 numbers, E: 768 x 768, z: 197 x 768",
-        "      E_pos is learned1d, added once",
+        "      position: One learned row for each token in reading order: the paper's default.",
         "z'_l = MSA(LN(z_l-1)) + z_l-1, l = 1 ... 12    (eq. 2)",
         "      softmax(q k' / sqrt(64)) v in 12 heads of 64, 197 x 197 weights",
         "z_l = MLP(LN(z'_l)) + z'_l, l = 1 ... 12    (eq. 3)",
@@ -53,10 +51,13 @@ def test_the_first_equation_has_the_shapes_of_the_weights(name: str) -> None:
     if "stem.project.weight" in weights:
         width, numbers = weights["stem.project.weight"].shape
         assert f"of {numbers} numbers, E: {numbers} x {width}" in shapes
-    assert f"x_{config.stem.grid(config.image).cells()} E]" in first
+    else:
+        assert "E:" not in shapes
+    last = f"x_{config.stem.grid(config.image).cells()}"
+    assert (f"; {last} E]" if "stem.project.weight" in weights else f"; {last}]") in first
     assert ("x_class" in first) == config.tokens.cls
     assert (f"r_{config.tokens.registers};" in first) == (config.tokens.registers > 0)
-    assert (" + E_pos" in first) == isinstance(config.position, Learned1d | Learned2d | SinCos1d | SinCos2d)
+    assert (" + E_pos" in first) == (config.position.acts == "tokens")
 
 
 @EVERY_VIT
@@ -98,17 +99,23 @@ def test_the_answer_says_what_is_pooled_and_how_many_classes_there_are() -> None
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("position-none", "no positions"),
-        ("position-rope2d", "turn q and k in every layer (rope2d)"),
-        ("position-relative1d", "add logits in every layer (relative1d)"),
-        ("position-relative2d", "add logits in every layer (relative2d)"),
-        ("position-sincos2d", "E_pos is sincos2d, added once"),
-        ("learned1d-layers", "E_pos is learned1d, added before every layer"),
-        ("learned2d-shared", "E_pos is learned2d, added before every layer, with the same weights"),
+        ("position-none", "The patches are a bag"),
+        ("position-rope2d", "half the angles follow the row, half the column"),
+        ("position-relative1d", "the logits are added"),
+        ("position-sincos2d", "Fixed sines over columns and rows"),
+        ("learned1d-layers", "in reading order: the paper's default. Added before every layer."),
+        ("learned2d-shared", "Added before every layer, with the same weights."),
     ],
 )
 def test_the_way_of_telling_places_is_told(name: str, words: str) -> None:
     assert words in equations(VITS[name])[2]
+
+
+def test_a_long_row_is_shortened_and_a_short_one_is_not() -> None:
+    assert series("r_{}", 0) == []
+    assert series("r_{}", 1) == ["r_1"]
+    assert series("r_{}", 2) == ["r_1", "r_2"]
+    assert series("r_{}", 9) == ["r_1", "...", "r_9"]
 
 
 def test_windows_are_told() -> None:

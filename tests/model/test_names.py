@@ -161,6 +161,8 @@ def test_a_hybrid_folds_its_fourth_stage_for_16_pixels_a_token(name: str, layers
         ("ViT_B/16", "B/16"),
         ("R50-B/16", "R50+B/16"),
         ("R50+ViT-B/17", "R50+B/16"),
+        ("vit-b/16", "B/16"),
+        ("ResNet50", "R50x1"),
         ("R51x1", "R50x1"),
         ("vit_bass_patch16_224", "vit_base_patch16_224"),
     ],
@@ -170,14 +172,12 @@ def test_an_unknown_name_is_answered_with_the_nearest(name: str, near: str) -> N
         model_config(name)
     assert caught.value.what == f"unknown model {name!r}"
     assert caught.value.where == "model"
-    assert caught.value.remedy == f"did you mean {near!r}?"
+    assert caught.value.remedy.startswith(f"did you mean {near}, ")
 
 
-def test_a_name_that_is_near_nothing_is_answered_with_the_list() -> None:
-    with pytest.raises(ConfigError) as caught:
-        model_config("ggggggggg")
-    assert "choose from " in caught.value.remedy
-    assert all(name in caught.value.remedy for name in ("B/16", "R50+B/16", "R152x4"))
+def test_a_name_that_is_near_nothing_is_answered_with_examples() -> None:
+    with pytest.raises(ConfigError, match=r"unknown model 'xyzzy'; use a name such as B/16, R50\+B/16 or R50x1"):
+        model_config("xyzzy")
 
 
 @pytest.mark.parametrize("name", ["B/0", "B/", "", "R50", "R50x0", "R50+R50", "vit__patch16_224", "B/16 ", "X/16"])

@@ -52,23 +52,37 @@ def describe(model: str | Vit | Resnet, *settings: str) -> Description:
 
 def counted(model: Model, config: Vit | Resnet) -> tuple[tuple[Part, ...], Part]:
     """The rows of the table, and the model as one row."""
-    images = blank(config, 1)
+    images, listed = blank(config, 1), entries(model)
     ledger = Ledger([*model.parameters(), images])
-    meters = {module: Meter(module, ledger) for module in model.modules()}
+    parts = {module for entry in listed if entry.level == 0 for module in entry.modules}
+    tape = Tape(ledger)
+    meters = {module: Meter(module, tape, is_part=module in parts) for module in model.modules()}
     with ledger:
         model(images)
     for meter in meters.values():
         meter.stop()
-    return tuple(row(entry, meters) for entry in entries(model)), row(Entry("model", 0, (model,)), meters)
+    return tuple(row(entry, meters) for entry in listed), row(Entry("model", 0, (model,)), meters)
+
+
+class Tape:
+    """A ledger, and what lived when the last part ended."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
+        self.live_before = 0
 
 
 class Meter:
-    """What the ledger gained while a module ran, over all its runs."""
+    """What the ledger gained while a module ran, over all its runs.
 
-    def __init__(self, module: nn.Module, ledger: Ledger) -> None:
+    A part of the model is charged from the end of the part before it, so that what one part leaves for the next to
+    free is counted once and the parts add up to the model.
+    """
+
+    def __init__(self, module: nn.Module, tape: Tape, is_part: bool) -> None:
         self.shape: tuple[int, ...] = ()
         self.multiply_adds = self.kept = 0
-        self._ledger = ledger
+        self._tape, self._is_part = tape, is_part
         self._hooks = [module.register_forward_pre_hook(self._before), module.register_forward_hook(self._after)]
 
     def stop(self) -> None:
@@ -76,12 +90,16 @@ class Meter:
             hook.remove()
 
     def _before(self, module: nn.Module, given: object) -> None:
-        self.multiply_adds -= self._ledger.multiply_adds
-        self.kept -= self._ledger.live
+        ledger = self._tape.ledger
+        self.multiply_adds -= ledger.multiply_adds
+        self.kept -= self._tape.live_before if self._is_part else ledger.live
 
     def _after(self, module: nn.Module, given: object, result: object) -> None:
-        self.multiply_adds += self._ledger.multiply_adds
-        self.kept += self._ledger.live
+        ledger = self._tape.ledger
+        self.multiply_adds += ledger.multiply_adds
+        self.kept += ledger.live
+        if self._is_part:
+            self._tape.live_before = ledger.live
         if isinstance(result, Tensor):
             self.shape = tuple(result.shape[1:])
 

@@ -86,7 +86,7 @@ def sequence(description: Description) -> str:
 def amount(size: int) -> str:
     """Bytes as a person says them."""
     for unit, scale in (("GB", 10**9), ("MB", 10**6), ("KB", 10**3)):
-        if size >= scale:
+        if size >= 0.99995 * scale:  # what would be rounded up to this unit is of this unit
             return f"{size / scale:.1f} {unit}"
     return f"{size} bytes"
 

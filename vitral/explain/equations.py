@@ -1,10 +1,11 @@
 """The paper's equations with a model's own numbers in them."""
 
-from vitral.model import Axial, Hybrid, Local, Resnet, Rope2d, Vit
+from vitral.config import Config
+from vitral.model import Axial, Hybrid, Local, Resnet, Vit
 from vitral.model.attention import AttentionKind
 from vitral.model.head import NoHead, TanhHead
 from vitral.model.mlp import SwiGlu
-from vitral.model.position import Learned1d, Learned2d, NoPosition, PositionKind, SinCos1d, SinCos2d
+from vitral.model.position import Learned1d, Learned2d, PositionKind
 
 POOLS = {"cls": "of the class token", "mean": "mean of the patches", "mean_all": "mean of all tokens"}
 
@@ -27,33 +28,39 @@ def residual_equations(config: Resnet) -> tuple[str, ...]:
 
 
 def embedding(config: Vit) -> tuple[str, ...]:
-    grid, width, stem = config.stem.grid(config.image), config.width, config.stem
-    first = ["x_class"] if config.tokens.cls else []
-    first += [f"r_1; ...; r_{config.tokens.registers}"] if config.tokens.registers else []
-    names = "; ".join([*first, "x_1 E; ...", f"x_{grid.cells()} E"])
-    added = isinstance(config.position, Learned1d | Learned2d | SinCos1d | SinCos2d)
+    grid, stem, layout = config.stem.grid(config.image), config.stem, config.layout(config.image)
     if isinstance(stem, Hybrid):
-        source, numbers = f"{stem.patch} patches of a ResNet's map", stem.pixels()
+        source, numbers, projected = f"{stem.patch} patches of a ResNet's map", stem.pixels(), stem.project
     else:
-        source, numbers = f"{stem.patch} patches", config.channels * stem.patch.height * stem.patch.width
-    length = config.layout(config.image).length()
-    lines = [f"z_0 = [{names}]{' + E_pos' if added else ''}    (eq. 1)"]
-    lines.append(
-        f"      {grid} = {grid.cells()} {source} of {numbers} numbers, E: {numbers} x {width}, z: {length} x {width}"
+        numbers = config.channels * stem.patch.height * stem.patch.width
+        source, projected = f"{stem.patch} patches", True
+    tokens = ["x_class"] * layout.cls + series("r_{}", layout.registers)
+    tokens += series("x_{} E" if projected else "x_{}", grid.cells())
+    plus = " + E_pos" if config.position.acts == "tokens" else ""
+    maps = f", E: {numbers} x {config.width}" if projected else ""
+    return (
+        f"z_0 = [{'; '.join(tokens)}]{plus}    (eq. 1)",
+        f"      {grid} = {grid.cells()} {source} of {numbers} numbers{maps}, z: {layout.length()} x {config.width}",
+        f"      position: {place(config.position)}",
     )
-    return (*lines, f"      {place(config.position)}")
+
+
+def series(form: str, count: int) -> list[str]:
+    """The first and the last of so many, and dots for those between."""
+    dots = ["..."] if count > 2 else []
+    return [form.format(1), *dots, form.format(count)] if count > 1 else [form.format(1)] * count
 
 
 def place(position: PositionKind) -> str:
-    if isinstance(position, NoPosition):
-        return "no positions: the patches are a bag"
-    if isinstance(position, Rope2d):
-        return "positions turn q and k in every layer (rope2d)"
-    if position.inside_attention:
-        return f"positions add logits in every layer ({type(position).__name__.lower()})"
-    where = position.where if isinstance(position, Learned1d | Learned2d) else "stem"
-    times = {"stem": "once", "layers": "before every layer", "shared": "before every layer, with the same weights"}
-    return f"E_pos is {type(position).__name__.lower()}, added {times[where]}"
+    """What the kind says of itself, and where a learned one is added."""
+    said = first_line(position)
+    if isinstance(position, Learned1d | Learned2d) and position.where != "stem":
+        said += f" Added before every layer{', with the same weights' if position.where == 'shared' else ''}."
+    return said
+
+
+def first_line(kind: Config) -> str:
+    return (type(kind).__doc__ or "").splitlines()[0]
 
 
 def layers(config: Vit) -> tuple[str, ...]:
@@ -78,7 +85,7 @@ def layers(config: Vit) -> tuple[str, ...]:
 def mixing(config: Vit) -> str:
     mixer, length = config.mixer, config.layout(config.image).length()
     if not isinstance(mixer, AttentionKind):
-        return (type(mixer).__doc__ or "").splitlines()[0]
+        return first_line(mixer)
     width = mixer.width_of_head(config.width)
     scope = ""
     if isinstance(mixer, Axial):

@@ -1,9 +1,9 @@
 """The baseline: a ResNet (BiT) with the contract of a Vision Transformer.  B images, N = R x S places, D width."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from vitral.config import Size
@@ -23,6 +23,11 @@ class Resnet(BodyKind):
     channels: int = Field(default=3, ge=1)
     head: HeadConfig = LinearHead()
     initial: InitialConfig = Original()
+
+    @model_validator(mode="after")
+    def image_divides(self) -> Self:
+        self.grid(self.image)
+        return self
 
     def grid(self, image: Size) -> Grid:
         return divide(image, cell(self, Size(1, 1)))

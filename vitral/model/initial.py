@@ -78,7 +78,7 @@ class BigVision(Initial):
 
 
 class Zeros(Initial):
-    """Seed 003 of the notes: class token and positions of zeros, all maps truncated normal of 0.02."""
+    """Seed 003 of the notes: class token and positions of zeros, all linear maps truncated normal of 0.02."""
 
     kind: Literal["zeros"] = "zeros"
 
@@ -97,7 +97,7 @@ class Zeros(Initial):
 
 
 class Normal(Initial):
-    """Seed 002 of the notes, as vit-pytorch: class token and positions of unit normal, all maps as torch makes them."""
+    """Seed 002 of the notes, as vit-pytorch: class token and positions unit normal, linear maps as torch makes them."""
 
     kind: Literal["normal"] = "normal"
 

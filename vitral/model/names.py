@@ -1,10 +1,11 @@
 """Models by name: `B/16`, `ViT-L/16`, `vit_large_patch16_224`, `R50+ViT-B/16`, `R152x4`."""
 
 import re
+from difflib import SequenceMatcher
 from typing import NamedTuple
 
 from vitral.config import Size, override
-from vitral.errors import ConfigError, suggest
+from vitral.errors import ConfigError, either
 from vitral.model.attention import Attention
 from vitral.model.bit import Resnet
 from vitral.model.contract import Model
@@ -27,8 +28,8 @@ class Scale(NamedTuple):
 SCALES = {
     "Ti": Scale(192, 12, 3, 768, "tiny"),
     "S": Scale(384, 12, 6, 1536, "small"),
-    "b": Scale(384, 12, 12, 1536, ""),  # figure 4: B with all widths halved
     "B": Scale(768, 12, 12, 3072, "base"),
+    "b": Scale(384, 12, 12, 1536, ""),  # figure 4: B with all widths halved
     "L": Scale(1024, 24, 16, 4096, "large"),
     "H": Scale(1280, 32, 16, 5120, "huge"),
     "g": Scale(1408, 40, 16, 6144, "giant"),  # arXiv 2106.04560
@@ -38,10 +39,10 @@ PATCHES = (2, 4, 8, 14, 16, 32)  # those that are suggested; any other parses as
 UNITS = {"26": (2, 2, 2, 2), "50": (3, 4, 6, 3), "101": (3, 4, 23, 3), "152": (3, 8, 36, 3), "200": (3, 24, 36, 3)}
 STEMS = ("26", "50", "101")
 
-PLAIN = re.compile(r"(?:ViT-)?(?P<scale>Ti|S|b|B|L|H|g|G)/(?P<patch>\d+)")
-HYBRID = re.compile(r"R(?P<units>\d*)\+(?:ViT-)?(?P<scale>Ti|S|b|B|L|H|g|G)/(?P<patch>\d+)")
-TIMM = re.compile(r"vit_(?P<word>[a-z]+)_patch(?P<patch>\d+)(?:_(?P<image>\d+))?")
-BASELINE = re.compile(r"(?:BiT-)?R(?P<units>\d+)x(?P<factor>\d+)")
+PLAIN = re.compile(r"(?:ViT-)?(?P<scale>Ti|S|b|B|L|H|g|G)/(?P<patch>[1-9]\d*)")
+HYBRID = re.compile(r"R(?P<units>\d*)\+(?:ViT-)?(?P<scale>Ti|S|b|B|L|H|g|G)/(?P<patch>[1-9]\d*)")
+TIMM = re.compile(r"vit_(?P<word>[a-z]+)_patch(?P<patch>[1-9]\d*)(?:_(?P<image>[1-9]\d*))?")
+BASELINE = re.compile(r"(?:BiT-)?R(?P<units>\d+)x(?P<factor>[1-9]\d*)")
 
 
 def known_names() -> tuple[str, ...]:
@@ -100,4 +101,12 @@ def square(side: str) -> Size:
 
 
 def near(name: str) -> str:
-    return suggest(name, known_names())
+    """The known names that look most like this one, whatever its capitals and prefixes."""
+    plain = simplified(name)
+    alike = {known: SequenceMatcher(None, plain, simplified(known)).ratio() for known in known_names()}
+    best = sorted((known for known in alike if alike[known] > 0.4), key=lambda known: -alike[known])
+    return f"did you mean {either(best[:3])}?" if best else "use a name such as B/16, R50+B/16 or R50x1"
+
+
+def simplified(name: str) -> str:
+    return name.lower().removeprefix("vit").strip("-_ ").replace("resnet", "r")

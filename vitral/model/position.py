@@ -18,6 +18,8 @@ from vitral.model.resample import Resampling, resample_grid, resample_line
 from vitral.model.shapes import Grid, Layout, Whole
 from vitral.model.waves import rotary_angles, rotate, sincos_1d, sincos_2d
 
+Acts = Literal["nowhere", "tokens", "attention"]
+
 
 class Position(Initialised):
     """What is added to the tokens before a layer. By default nothing is."""
@@ -41,7 +43,7 @@ class Relation(Initialised):
 class PositionKind(Config):
     """A way of telling places; the hooks of a kind that does nothing."""
 
-    inside_attention: ClassVar[bool] = False
+    acts: ClassVar[Acts] = "tokens"
 
     def check(self, width: int, head_width: int) -> None:
         """Refuse widths that this kind cannot serve."""
@@ -63,6 +65,7 @@ class NoPosition(PositionKind):
     """The patches are a bag: their order means nothing."""
 
     kind: Literal["none"] = "none"
+    acts: ClassVar[Acts] = "nowhere"
 
 
 Where = Literal["stem", "layers", "shared"]  # added once; in every layer; in every layer with the same weights
@@ -189,7 +192,7 @@ class Relative1d(PositionKind):
     """Table 8's: the query meets an embedding of the offset in reading order, and the logits are added."""
 
     kind: Literal["relative1d"] = "relative1d"
-    inside_attention: ClassVar[bool] = True
+    acts: ClassVar[Acts] = "attention"
 
     def relate(self, whole: Whole, head_width: int) -> Relation:
         return OffsetsInOrder(whole.layout.grid, head_width)
@@ -231,7 +234,7 @@ class Relative2d(PositionKind):
     """As relative1d, with an embedding for each pair of steps down and right."""
 
     kind: Literal["relative2d"] = "relative2d"
-    inside_attention: ClassVar[bool] = True
+    acts: ClassVar[Acts] = "attention"
 
     def relate(self, whole: Whole, head_width: int) -> Relation:
         return OffsetsInPlane(whole.layout.grid, head_width)
@@ -251,7 +254,7 @@ class Rope2d(PositionKind):
 
     kind: Literal["rope2d"] = "rope2d"
     base: float = 100.0
-    inside_attention: ClassVar[bool] = True
+    acts: ClassVar[Acts] = "attention"
 
     def check(self, width: int, head_width: int) -> None:
         refuse_width("mixer.head_width", head_width, 4, "rope2d turns pairs on two axes")

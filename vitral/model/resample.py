@@ -1,7 +1,8 @@
 """Position tables stretched to another grid.
 
 Google's code zooms with scipy (order 1), which is bilinear with the corners aligned.
-DINOv2 and Hugging Face stretch bicubically with the edges aligned; timm does the same with anti-aliasing.
+Hugging Face's ViT and DINOv2 stretch bicubically with the edges aligned; timm, and DINOv2 with registers, do that with
+anti-aliasing.
 """
 
 from typing import Literal
@@ -19,13 +20,19 @@ def resample_grid(table: Tensor, old: Grid, new: Grid, how: Resampling = "biline
     if old == new:
         return table
     image = table.unflatten(-2, old).movedim(-1, -3)  # (..., D, rows, columns)
-    stack = image.reshape(-1, 1, *old)  # every channel is stretched alone
-    if how == "bilinear":
-        stack = F.interpolate(stack, size=new, mode="bilinear", align_corners=True)
-    else:
-        antialias = how == "bicubic_antialias"
-        stack = F.interpolate(stack, size=new, mode="bicubic", align_corners=False, antialias=antialias)
+    stack = stretch(image.reshape(1, -1, *old), new, how)  # every channel is stretched alone
     return stack.reshape(*image.shape[:-2], *new).movedim(-3, -1).flatten(-3, -2)  # (..., new rows * columns, D)
+
+
+def stretch(stack: Tensor, new: Grid, how: Resampling) -> Tensor:
+    """Images (1, channels, rows, columns) of another grid."""
+    if how == "bilinear":
+        return F.interpolate(stack, size=new, mode="bilinear", align_corners=True)
+    if how == "bicubic":
+        return F.interpolate(stack, size=new, mode="bicubic", align_corners=False)
+    if new.columns == 1:  # torch 2.13 gets a single anti-aliased column wrong, and a single row right
+        return F.interpolate(stack.mT, size=new[::-1], mode="bicubic", align_corners=False, antialias=True).mT
+    return F.interpolate(stack, size=new, mode="bicubic", align_corners=False, antialias=True)
 
 
 def resample_line(table: Tensor, new: int, how: Resampling = "bilinear") -> Tensor:

@@ -4,16 +4,18 @@ B images, H x W pixels, C channels, N = R x S places of the last map, D width.
 The hybrid's stem and the baseline are the same body. Padding is TensorFlow's SAME, as in the original.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from vitral.config import Config, Size
+from vitral.errors import ConfigError
 from vitral.model.initial import Initial, Initialised
 
+GROUPS = 32
 Standardisation = Literal["std", "variance"]
 
 
@@ -45,13 +47,26 @@ class StandardConv(Initialised):
         return F.conv2d(pad_same(x, self.kernel, self.stride), standardise(self.weight, self.how), stride=self.stride)
 
 
+Layers = tuple[Annotated[int, Field(ge=1)], ...]
+
+
 class BodyKind(Config):
     """Units in each stage, and the channels of the root: 64 in R50x1, 128 in R50x2."""
 
-    layers: tuple[Annotated[int, Field(ge=1)], ...] = (3, 4, 6, 3)
-    root: int = Field(default=64, ge=32, multiple_of=32)  # GroupNorm has 32 groups
+    layers: Layers = (3, 4, 6, 3)
+    root: int = Field(default=64, ge=32)
     standardisation: Standardisation = "std"
     group_eps: float = Field(default=1e-6, gt=0)
+
+    @model_validator(mode="after")
+    def groups_divide(self) -> Self:
+        if self.root % GROUPS:
+            raise ConfigError(
+                f"the {GROUPS} groups of GroupNorm do not divide {self.root} channels",
+                where="root",
+                remedy=f"use a multiple of {GROUPS}: 64 in R50x1, 128 in R50x2",
+            )
+        return self
 
     def stride(self) -> int:
         """How many pixels across one place of the last map covers."""
@@ -67,7 +82,7 @@ class BodyKind(Config):
 
 def conv_norm(config: BodyKind, inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Sequential:
     conv = StandardConv(inputs, outputs, kernel, stride, config.standardisation)
-    return nn.Sequential(conv, nn.GroupNorm(32, outputs, config.group_eps))
+    return nn.Sequential(conv, nn.GroupNorm(GROUPS, outputs, config.group_eps))
 
 
 class Unit(Initialised):

@@ -9,7 +9,7 @@ from vitral.config import Size
 from vitral.errors import ConfigError
 from vitral.model.initial import Initial, Initialised
 from vitral.model.patches import Patches, cut_patches
-from vitral.model.resnet import BodyKind, cell
+from vitral.model.resnet import BodyKind, Layers, cell
 from vitral.model.shapes import Grid, Whole, divide
 
 
@@ -21,7 +21,7 @@ class Hybrid(BodyKind):
     """
 
     kind: Literal["hybrid"] = "hybrid"
-    layers: tuple[int, ...] = (3, 4, 9)
+    layers: Layers = (3, 4, 9)
     patch: Size = Size(1, 1)
     project: bool = True  # where the map has the model's width already, it may serve as it is
 

@@ -66,7 +66,7 @@ class Vit(Config):
         self.pool.check(whole)
         if isinstance(self.mixer, AttentionKind):
             self.position.check(self.width, self.mixer.width_of_head(self.width))
-        elif self.position.inside_attention:
+        elif self.position.acts == "attention":
             raise ConfigError(
                 f"{self.position.kind} works inside attention, and the {self.mixer.kind} mixer has none",
                 where="position",

@@ -1,6 +1,6 @@
 """Sines and cosines of places: pure functions behind the fixed and the rotary positions.
 
-R x S patches, N = R S, D width, d head width.  `like` gives the device and type of the result.
+R x S patches, N = R S, D width, d head width.  `like` gives the device and, but for angles, the type of the result.
 """
 
 import math
