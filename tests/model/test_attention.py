@@ -8,7 +8,8 @@ from torch import Tensor
 
 from vitral.model import Attention, Axial, Grid, Layout, Local, Relative1d, Relative2d, Rope2d, attention_weights
 from vitral.model.attention import AttentionKind, SelfAttention
-from vitral.model.position import NoPosition, PositionKind
+from vitral.model.place import PositionKind
+from vitral.model.position import NoPosition
 from vitral.model.shapes import Whole
 
 LAYOUT = Layout(cls=1, registers=1, grid=Grid(4, 6))

@@ -13,7 +13,7 @@ from vitral.errors import ConfigError
 from vitral.model import Grid, Identity, Layout, MeanPool, Pooling, TokenMlp, Tokens
 from vitral.model.initial import Original, initialise
 from vitral.model.mixer import MixerConfig, PlainMixer
-from vitral.model.position import Relation
+from vitral.model.place import Relation
 from vitral.model.shapes import Whole
 
 LAYOUT = Layout(0, 0, Grid(3, 5))

@@ -5,7 +5,8 @@ from vitral.model import Axial, Hybrid, Local, Resnet, Vit
 from vitral.model.attention import AttentionKind
 from vitral.model.head import NoHead, TanhHead
 from vitral.model.mlp import SwiGlu
-from vitral.model.position import Learned1d, Learned2d, PositionKind
+from vitral.model.place import PositionKind
+from vitral.model.position import Learned1d, Learned2d
 
 POOLS = {"cls": "of the class token", "mean": "mean of the patches", "mean_all": "mean of all tokens"}
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from vitral.config import Config
 from vitral.errors import ConfigError
 from vitral.model.initial import Initial, Initialised
-from vitral.model.position import Relation
+from vitral.model.place import Relation
 from vitral.model.shapes import Grid, Layout, Whole
 from vitral.model.windows import join_windows, same_window, split_windows
 

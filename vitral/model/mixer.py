@@ -14,7 +14,7 @@ from vitral.config import Config
 from vitral.errors import ConfigError
 from vitral.model.attention import Attention, AttentionKind, Axial, Local
 from vitral.model.initial import Initial, Initialised
-from vitral.model.position import Relation
+from vitral.model.place import Relation
 from vitral.model.shapes import Grid, Layout, Whole
 
 

@@ -1,8 +1,7 @@
 """Where a patch is: the position embeddings of the paper (appendix D.4), the fixed ones and the rotary one.
 
 R x S patches, N = R S, D width, H heads, d head width.
-A position acts in one of two ways: it is added to the tokens (`Position`), or it enters attention (`Relation`).
-To add a kind, write its config here and name it in `PositionConfig`.
+To add a kind, write it here and name it in `PositionConfig`: that is all.
 """
 
 from typing import Annotated, ClassVar, Literal
@@ -11,54 +10,11 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from vitral.config import Config
-from vitral.errors import ConfigError
-from vitral.model.initial import Initial, Initialised
+from vitral.model.initial import Initial
+from vitral.model.place import Acts, Added, Position, PositionKind, Relation, Where, refuse_width
 from vitral.model.resample import Resampling, resample_grid, resample_line
 from vitral.model.shapes import Grid, Layout, Whole
 from vitral.model.waves import rotary_angles, rotate, sincos_1d, sincos_2d
-
-Acts = Literal["nowhere", "tokens", "attention"]
-
-
-class Position(Initialised):
-    """What is added to the tokens before a layer. By default nothing is."""
-
-    def forward(self, tokens: Tensor, layout: Layout, layer: int) -> Tensor:
-        return tokens
-
-
-class Relation(Initialised):
-    """What attention knows of places. By default it knows nothing."""
-
-    def rotate(self, x: Tensor, layout: Layout) -> Tensor:
-        """Queries or keys (B, H, tokens, d), turned by their place."""
-        return x
-
-    def bias(self, q: Tensor, grid: Grid, group: Grid) -> Tensor | None:
-        """Logits (..., n, n) to add among the n patches of a group that is part of the grid, if there are any."""
-        return None
-
-
-class PositionKind(Config):
-    """A way of telling places; the hooks of a kind that does nothing."""
-
-    acts: ClassVar[Acts] = "tokens"
-
-    def check(self, width: int, head_width: int) -> None:
-        """Refuse widths that this kind cannot serve."""
-
-    def build(self, whole: Whole) -> Position:
-        return Position()
-
-    def relate(self, whole: Whole, head_width: int) -> Relation:
-        return Relation()
-
-
-def refuse_width(field: str, found: int, divisor: int, why: str) -> None:
-    if found % divisor:
-        remedy = f"use a multiple of {divisor}, say {(found // divisor + 1) * divisor}"
-        raise ConfigError(f"{why}, but {field} is {found}", where=field, remedy=remedy)
 
 
 class NoPosition(PositionKind):
@@ -66,28 +22,6 @@ class NoPosition(PositionKind):
 
     kind: Literal["none"] = "none"
     acts: ClassVar[Acts] = "nowhere"
-
-
-Where = Literal["stem", "layers", "shared"]  # added once; in every layer; in every layer with the same weights
-
-
-class Added(Position):
-    """Adds rows to the class token and the patches, at the stem or before every layer."""
-
-    def __init__(self, where: Where) -> None:
-        super().__init__()
-        self.where = where
-
-    def rows(self, layout: Layout, layer: int, like: Tensor) -> tuple[Tensor, Tensor]:
-        """The rows of the class token (0 or 1, D) and of the patches (N, D)."""
-        raise NotImplementedError
-
-    def forward(self, tokens: Tensor, layout: Layout, layer: int) -> Tensor:
-        if layer and self.where == "stem":
-            return tokens
-        cls, patches = self.rows(layout, layer if self.where == "layers" else 0, tokens)
-        none = patches.new_zeros(layout.prefix() - len(cls), patches.shape[1])
-        return tokens + torch.cat([cls, none, patches])  # (B, prefix + N, D)
 
 
 class Learned1d(PositionKind):

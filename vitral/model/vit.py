@@ -16,8 +16,9 @@ from vitral.model.memory import KeepActivations, MemoryConfig
 from vitral.model.mixer import Attention, AttentionKind, MixerConfig
 from vitral.model.mlp import Mlp, MlpConfig
 from vitral.model.patches import Patches
+from vitral.model.place import Relation
 from vitral.model.pool import ClassPool, PoolConfig
-from vitral.model.position import Learned1d, PositionConfig, Relation
+from vitral.model.position import Learned1d, PositionConfig
 from vitral.model.shapes import Features, Layout, Whole, split_tokens
 from vitral.model.stem import StemConfig
 
