@@ -27,8 +27,8 @@ def attention_weights(q: Tensor, k: Tensor, bias: Tensor | None = None) -> Tenso
 class AttentionKind(Config):
     """Multi-head self-attention; the kinds differ in the window of patches that a patch can see."""
 
-    heads: int = Field(default=12, ge=1)
-    head_width: Annotated[int, Field(ge=1)] | Literal["width/heads"] = "width/heads"
+    heads: int = Field(default=12, ge=1, le=1_000)
+    head_width: Annotated[int, Field(ge=1, le=10_000)] | Literal["width/heads"] = "width/heads"
     qkv_bias: bool = True
     qk_norm: bool = False
     project: bool = True  # vit-pytorch leaves the output projection out where one head has the model's width
@@ -43,7 +43,7 @@ class AttentionKind(Config):
         if self.head_width != "width/heads":
             return self.head_width
         if width % self.heads:
-            near = ", ".join(str(n) for n in range(1, width + 1) if width % n == 0 and n <= 2 * self.heads)
+            near = ", ".join(str(heads) for heads in range(1, 2 * self.heads) if width % heads == 0)
             raise ConfigError(
                 f"width {width} does not divide among {self.heads} heads",
                 where="mixer.heads",

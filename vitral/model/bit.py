@@ -20,7 +20,7 @@ class Resnet(BodyKind):
 
     kind: Literal["resnet"] = "resnet"
     image: Size = Size(224, 224)
-    channels: int = Field(default=3, ge=1)
+    channels: int = Field(default=3, ge=1, le=10_000)
     head: HeadConfig = LinearHead()
     initial: InitialConfig = Original()
 

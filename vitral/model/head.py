@@ -13,7 +13,7 @@ class LinearHead(Config):
     """One linear layer, zero at the start: the paper's for fine-tuning."""
 
     kind: Literal["linear"] = "linear"
-    classes: int = Field(default=1000, ge=1)
+    classes: int = Field(default=1000, ge=1, le=10_000_000)
     bias: float = 0.0  # where the logits start; -10 for a sigmoid loss over many classes
 
     def build(self, width: int) -> nn.Module:
@@ -37,9 +37,9 @@ class TanhHead(Config):
     """A hidden layer with tanh before the linear one: the paper's for pre-training."""
 
     kind: Literal["tanh"] = "tanh"
-    classes: int = Field(default=1000, ge=1)
+    classes: int = Field(default=1000, ge=1, le=10_000_000)
     bias: float = 0.0
-    hidden: Annotated[int, Field(ge=1)] | Literal["width"] = "width"
+    hidden: Annotated[int, Field(ge=1, le=100_000)] | Literal["width"] = "width"
 
     def build(self, width: int) -> nn.Module:
         hidden = width if self.hidden == "width" else self.hidden

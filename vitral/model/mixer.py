@@ -68,7 +68,7 @@ class TokenMlp(PlainMixer):
     """An MLP across the tokens, the same for every channel (MLP-Mixer, arXiv 2105.01601). Its grid is fixed."""
 
     kind: Literal["token_mlp"] = "token_mlp"
-    hidden: int = Field(default=256, ge=1)
+    hidden: int = Field(default=256, ge=1, le=100_000)
     reaches_prefix: ClassVar[bool] = True
 
     def build(self, whole: Whole, layer: int, relation: Relation) -> nn.Module:

@@ -15,7 +15,7 @@ class Mlp(Config):
     """Two layers with GELU between. Google's code has the tanh form of GELU, most others the erf form."""
 
     kind: Literal["mlp"] = "mlp"
-    ratio: float = Field(default=4.0, gt=0)
+    ratio: float = Field(default=4.0, gt=0, le=100)
     gelu: Literal["tanh", "erf"] = "tanh"
     dropout: float = Field(default=0.0, ge=0, lt=1)
 
@@ -48,7 +48,7 @@ class SwiGlu(Config):
     """A layer gated by the swish of another (arXiv 2002.05202), hidden width rounded up to 8 as in DINOv2."""
 
     kind: Literal["swiglu"] = "swiglu"
-    ratio: float = Field(default=8 / 3, gt=0)
+    ratio: float = Field(default=8 / 3, gt=0, le=100)
     dropout: float = Field(default=0.0, ge=0, lt=1)
 
     def hidden(self, width: int) -> int:

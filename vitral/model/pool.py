@@ -82,7 +82,7 @@ class AttentionPool(PoolKind):
     """A learned query gathers from every token and passes an MLP (MAP of big_vision)."""
 
     kind: Literal["attention"] = "attention"
-    heads: int = Field(default=12, ge=1)
+    heads: int = Field(default=12, ge=1, le=1_000)
 
     def check(self, whole: Whole) -> None:
         if whole.width % self.heads:

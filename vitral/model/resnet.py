@@ -47,14 +47,14 @@ class StandardConv(Initialised):
         return F.conv2d(pad_same(x, self.kernel, self.stride), standardise(self.weight, self.how), stride=self.stride)
 
 
-Layers = tuple[Annotated[int, Field(ge=1)], ...]
+Layers = tuple[Annotated[int, Field(ge=1, le=1_000)], ...]
 
 
 class BodyKind(Config):
     """Units in each stage, and the channels of the root: 64 in R50x1, 128 in R50x2."""
 
     layers: Layers = (3, 4, 6, 3)
-    root: int = Field(default=64, ge=32)
+    root: int = Field(default=64, ge=32, le=10_000)
     standardisation: Standardisation = "std"
     group_eps: float = Field(default=1e-6, gt=0)
 

@@ -27,7 +27,7 @@ class Tokens(Config):
     """The tokens that are no patches, and the dropout once all are together."""
 
     cls: bool = True
-    registers: int = Field(default=0, ge=0)  # arXiv 2309.16588
+    registers: int = Field(default=0, ge=0, le=1_000)  # arXiv 2309.16588
     dropout: float = Field(default=0.0, ge=0, lt=1)
 
 
@@ -37,9 +37,9 @@ class Vit(Config):
     kind: Literal["vit"] = "vit"
     image: Size = Size(224, 224)
     any_size: bool = True  # whether images of another size are welcome, their positions resampled
-    channels: int = Field(default=3, ge=1)
-    width: int = Field(default=768, ge=1)
-    depth: int = Field(default=12, ge=1)
+    channels: int = Field(default=3, ge=1, le=10_000)  # the upper ends are far beyond use: they catch slips of a finger
+    width: int = Field(default=768, ge=1, le=100_000)
+    depth: int = Field(default=12, ge=1, le=1_000)
     stem: StemConfig = Patches()
     tokens: Tokens = Tokens()
     position: PositionConfig = Learned1d()
