@@ -56,6 +56,10 @@ def spread(model: nn.Module, name: str) -> Tensor:
     return values
 
 
+def class_token(model: nn.Module) -> Tensor:
+    return model.get_parameter("prefix.tokens")[0].detach()
+
+
 def assert_uniform(values: Tensor, bound: float) -> None:
     """Spread evenly from -bound to bound."""
     assert values.abs().max() <= bound * (1 + 1e-6)
@@ -155,7 +159,7 @@ def test_lecun_normal_has_the_deviation_of_its_fan_in_after_truncation() -> None
 def test_positions_tokens_and_head_start_as_in_googles_code() -> None:
     model = large()
     assert_normal(spread(model, "position.table"), 0.02)
-    assert_constant(model, "prefix.tokens", 0)
+    assert not class_token(model).any()
     assert_constant(model, "head.classifier.linear.weight", 0)
     assert_constant(model, "head.classifier.linear.bias", -10)
 
@@ -175,7 +179,9 @@ def test_other_learned_places_start_small_too(position: object, names: tuple[str
 
 def test_the_pooling_query_is_xavier_uniform_and_its_maps_are_too() -> None:
     model = large(pool=AttentionPool(heads=4))
-    assert_uniform(spread(model, "pool.query"), math.sqrt(6 / (1 + 192)))
+    query, bound = spread(model, "pool.query"), math.sqrt(6 / (1 + 192))
+    assert query.abs().max() <= bound
+    assert float(query.std()) == pytest.approx(bound / math.sqrt(3), rel=0.2)  # of no more than 192 numbers
     for name in ("pool.q", "pool.project"):
         assert_uniform(spread(model, f"{name}.weight"), math.sqrt(6 / (192 + 192)))
     for matrix in model.get_parameter("pool.kv.weight").detach().double().split(192):
@@ -186,21 +192,22 @@ def test_big_vision_starts_positions_at_the_scale_of_the_tokens() -> None:
     model = large(initial=BigVision())
     assert_normal(spread(model, "position.table"), 192**-0.5)
     assert_uniform(spread(model, "blocks.0.mixer.project.weight"), math.sqrt(6 / (192 + 96)))
-    assert_constant(model, "prefix.tokens", 0)
+    assert not class_token(model).any()
 
 
 def test_zeros_start_tokens_and_positions_from_nothing_and_maps_small() -> None:
     model = large(initial=Zeros())
-    for name in ("position.table", "prefix.tokens", "blocks.0.mlp.expand.bias", "head.classifier.linear.weight"):
+    for name in ("position.table", "blocks.0.mlp.expand.bias", "head.classifier.linear.weight"):
         assert_constant(model, name, 0)
+    assert not class_token(model).any()
     for name in ("stem.project", "blocks.0.mixer.heads.qkv", "blocks.0.mixer.project", "blocks.0.mlp.contract"):
         assert_normal(spread(model, f"{name}.weight"), 0.02)
 
 
 def test_normal_starts_tokens_and_positions_at_one_and_maps_as_torch_does() -> None:
     model = large(initial=Normal(), head=LinearHead(classes=200))
-    for name in ("position.table", "prefix.tokens"):
-        assert_normal(spread(model, name), 1)
+    assert_normal(spread(model, "position.table"), 1)
+    assert float(class_token(model).std()) == pytest.approx(1, rel=0.2)  # of no more than 192 numbers
     maps = {"stem.project": 192, "blocks.0.mixer.heads.qkv": 192, "blocks.0.mlp.contract": 576, "head.linear": 192}
     for name, inputs in maps.items():
         assert_uniform(spread(model, f"{name}.weight"), inputs**-0.5)
@@ -217,3 +224,10 @@ def test_every_residual_unit_starts_as_its_shortcut(config: Resnet | Vit, scheme
     norms = [part for part in model.modules() if isinstance(part, nn.GroupNorm)]
     assert len(units) == 3
     assert all((norm.weight == (0 if norm in last else 1)).all() and not norm.bias.any() for norm in norms)
+
+
+@pytest.mark.parametrize("kind", members(InitialConfig))
+def test_registers_start_different_from_each_other(kind: type[Initial]) -> None:
+    registers = small(tokens=Tokens(registers=3), initial=kind()).build().get_parameter("prefix.tokens")[1:]
+    assert not torch.equal(registers[0], registers[1])
+    assert not torch.equal(registers[1], registers[2])

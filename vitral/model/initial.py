@@ -50,8 +50,12 @@ class Initial(Config):
         nn.init.normal_(linear.bias, std=1e-6)
 
     def token(self, token: Tensor) -> None:
-        """The class token and registers."""
+        """The class token."""
         nn.init.zeros_(token)
+
+    def register(self, registers: Tensor) -> None:
+        """Registers, which nothing but their start tells apart: alike at first, they would stay alike for ever."""
+        nn.init.normal_(registers, std=0.02)
 
     def table(self, table: Tensor) -> None:
         """Learned positions (..., D)."""

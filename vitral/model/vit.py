@@ -94,10 +94,12 @@ class Prefix(Initialised):
 
     def __init__(self, whole: Whole) -> None:
         super().__init__()
+        self.cls = whole.layout.cls
         self.tokens = nn.Parameter(torch.empty(whole.layout.prefix(), whole.width))
 
     def initialise(self, initial: Initial) -> None:
-        initial.token(self.tokens)
+        initial.token(self.tokens[: self.cls])
+        initial.register(self.tokens[self.cls :])
 
     def forward(self, patches: Tensor) -> Tensor:
         first = self.tokens.expand(patches.shape[0], -1, -1)  # (B, prefix, D)
