@@ -1,0 +1,69 @@
+"""Arrays of NumPy as images."""
+
+import numpy as np
+import pytest
+
+from tests.data.pictures import noise, npy
+from vitral.data.arrays import layout
+from vitral.data.decode import FULL, decode
+from vitral.data.header import Decoding
+from vitral.errors import DataError
+
+MANY = noise(12, 10, 5).astype(np.uint8)
+UNIT = np.random.default_rng(0).random((12, 10, 5))
+
+
+@pytest.mark.parametrize("array", [MANY, np.asfortranarray(MANY), MANY[::-1]], ids=["rows", "columns", "view"])
+def test_an_array_of_any_channels_is_itself(array: np.ndarray) -> None:
+    assert (decode(npy(array), "a.npy", Decoding(channels=5), FULL) == array).all()
+
+
+@pytest.mark.parametrize("dtype", ["<f2", "<f4", ">f4", "<f8"])
+def test_floats_from_0_to_1_go_to_the_nearest_level(dtype: str) -> None:
+    array = UNIT.astype(dtype)
+    pixels = decode(npy(array), "a.npy", Decoding(channels=5), FULL)
+    assert np.abs(pixels - array.astype(np.float64) * 255).max() <= 0.5
+
+
+@pytest.mark.parametrize(
+    ("array", "found"),
+    [
+        (UNIT * 2, "expected floats from 0 to 1, found"),
+        (UNIT - 0.5, "expected floats from 0 to 1, found -0.4"),
+        (np.where(UNIT > 0.5, np.nan, UNIT), "found nan to nan"),
+        (np.full((12, 10, 5), np.inf), "found inf to inf"),
+        (MANY.astype(np.uint16), "expected an array of uint8 or floats, found uint16"),
+        (MANY.astype(np.int8), "found int8"),
+        (MANY > 3, "found bool"),
+        (MANY.astype(object), "found object"),
+        (MANY.astype(complex), "found complex128"),
+        (MANY[0, 0], "expected an image, found an array of shape (5,)"),
+        (MANY[None], "found an array of shape (1, 12, 10, 5)"),
+        (MANY[:0], "found an array of shape (0, 10, 5)"),
+        (MANY[..., :4], "expected 5 channels, found 4"),
+        (MANY[..., 0], "expected 5 channels, found 1"),
+    ],
+)
+def test_any_other_array_is_refused(array: np.ndarray, found: str) -> None:
+    with pytest.raises(DataError) as caught:
+        decode(npy(array), "a.npy", Decoding(channels=5), FULL)
+    assert found in caught.value.what
+    assert caught.value.where == "a.npy"
+    assert caught.value.remedy
+
+
+def test_a_file_longer_or_shorter_than_its_header_says_is_refused() -> None:
+    data = npy(MANY)
+    assert layout(data, "a.npy").shape == (12, 10, 5)
+    for wrong in (data[:-1], data + b"\0", data[:130], data.replace(b"(12, ", b"(99, ")):
+        with pytest.raises(DataError, match=r"promises \d+ bytes, found \d+"):
+            layout(wrong, "a.npy")
+    for wrong in (
+        data[:40],
+        data[:8],
+        data[:6] + b"\x09\0" + data[8:],
+        data.replace(b"'shape'", b"'shake'"),
+        data.replace(b"}", b"("),
+    ):
+        with pytest.raises(DataError, match=r"not a readable \.npy file"):
+            layout(wrong, "a.npy")

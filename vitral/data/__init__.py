@@ -1,0 +1,1 @@
+"""Files to batches: every pixel of training, evaluation, prediction and serving comes through here."""

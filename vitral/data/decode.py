@@ -1,0 +1,100 @@
+"""The one decoder: bytes to pixels.  H rows, W columns, C channels, all uint8.
+
+Values are taken as they stand in the file: no colour profile is applied, alpha is not gamma-corrected, and of an
+animation the first frame is the image.
+"""
+
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from vitral.config import Size
+from vitral.data.arrays import read_array
+from vitral.data.depth import Pixels
+from vitral.data.header import Decoding, header, open_image
+from vitral.data.kind import recognise
+from vitral.data.modes import stored_samples
+from vitral.errors import DataError
+
+FULL = Size(65_535, 65_535)  # the largest JPEG: a need that reduces nothing
+
+
+def scale_for(size: Size, need: Size) -> int:
+    """The denominator that a JPEG is decoded at: the largest of 8, 4, 2, 1 that leaves the needed rows and columns.
+
+    A last row or column that stands for less than a whole one does not count. Training, evaluation and serving see the
+    same pixels because this rule, with the size and the need, decides alone.
+    """
+    fits = [scale for scale in (8, 4, 2) if size.height // scale >= need.height and size.width // scale >= need.width]
+    return fits[0] if fits else 1
+
+
+def decode(data: bytes, name: str, decoding: Decoding, need: Size) -> Pixels:
+    """The image, upright, (H, W, C). A JPEG is reduced by `scale_for` to no less than the need; the rest is whole."""
+    kind = recognise(data, name)
+    if kind == "NPY":
+        header(data, name, decoding)
+        return as_channels(read_array(data, name), decoding.channels)
+    image, head = open_image(data, name, kind, decoding)
+    scale = scale_for(head.size, need) if kind == "JPEG" else 1
+    if scale > 1:
+        image.draft("", (image.width // scale, image.height // scale))
+    pixels = _flat(stored_samples(image, head, data, name), decoding.background)  # (H, W, 1 or 3)
+    if kind != "TIFF":  # Pillow has turned a TIFF already
+        pixels = upright(pixels, head.orientation)
+    declared = Size(-(-head.size.height // scale), -(-head.size.width // scale))
+    if pixels.shape[:2] != declared:
+        what = f"declares {declared}, holds {Size(*pixels.shape[:2])}"
+        raise DataError(what, where=name, remedy="save it anew as PNG or JPEG")
+    return as_channels(pixels, decoding.channels)
+
+
+def read(path: Path, decoding: Decoding, need: Size) -> Pixels:
+    """The image in a file: see `decode`."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise DataError("no such file", where=str(path), remedy="check the path") from None
+    except IsADirectoryError:
+        raise DataError("expected an image, found a folder", where=str(path), remedy="name a file in it") from None
+    except PermissionError:
+        raise DataError("not allowed to read it", where=str(path), remedy="change its permissions") from None
+    except OSError as error:
+        raise DataError(f"cannot be read: {error.strerror}", where=str(path), remedy="check the disk") from error
+    return decode(data, str(path), decoding, need)
+
+
+def as_channels(pixels: Pixels, channels: int) -> Pixels:
+    """Grey repeated or colour as ITU-R 601 luma where the counts differ."""
+    if pixels.shape[2] == channels:
+        return np.ascontiguousarray(pixels)
+    if channels == 3:
+        return np.repeat(pixels, 3, axis=2)
+    return np.array(Image.fromarray(pixels).convert("L"))[..., None]
+
+
+def upright(pixels: Pixels, orientation: int) -> Pixels:
+    """The image as EXIF says it is to be seen."""
+    turned = pixels.swapaxes(0, 1) if orientation >= 5 else pixels
+    rows = slice(None, None, -1) if orientation in {3, 4, 7, 8} else slice(None)
+    columns = slice(None, None, -1) if orientation in {2, 3, 6, 7} else slice(None)
+    return turned[rows, columns]
+
+
+def composite(pixels: Pixels, background: tuple[int, int, int]) -> Pixels:
+    """Colour and straight alpha, (H, W, 4), on a background: c a + b (1 - a), to the nearest level."""
+    alpha = pixels[..., 3:].astype(np.uint16)
+    ground = np.array(background, dtype=np.uint16)
+    return ((pixels[..., :3] * alpha + ground * (255 - alpha) + 127) // 255).astype(np.uint8)  # (H, W, 3)
+
+
+def _flat(samples: Pixels, background: tuple[int, int, int]) -> Pixels:
+    """Without alpha: (H, W, 2 or 4) becomes (H, W, 3)."""
+    match samples.shape[2]:
+        case 2:
+            return composite(samples[..., [0, 0, 0, 1]], background)
+        case 4:
+            return composite(samples, background)
+        case _:
+            return samples
