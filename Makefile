@@ -23,7 +23,7 @@ bench: .venv-bench/.ready ## measure vitral beside its peers
 
 clean: ## remove caches and builds; the environments stay (rm -rf .venv .venv-bench for those)
 	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
-	find vitral tests benchmarks -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
+	find vitral tests benchmarks tools -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
 # A virtual environment with pip in it, made anew only where it is missing or broken.
 define environment

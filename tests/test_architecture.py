@@ -10,7 +10,7 @@ import pytest
 import vitral
 
 ROOT = Path(__file__).parent.parent
-FOLDERS = ("vitral", "tests", "benchmarks")
+FOLDERS = ("vitral", "tests", "benchmarks", "tools")
 
 # A module imports only from lines below its own; names on one line do not import each other.
 LAYERS = (

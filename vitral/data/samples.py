@@ -1,0 +1,86 @@
+"""Samples: what every source gives, whatever it was read from."""
+
+import hashlib
+import os
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, Protocol, get_args
+
+Split = Literal["train", "val", "test"]
+SPLITS: tuple[Split, ...] = get_args(Split)
+
+# What people call the splits, in folder names and in manifests.
+SPLIT_WORDS: dict[str, Split] = {
+    "train": "train",
+    "training": "train",
+    "val": "val",
+    "valid": "val",
+    "validation": "val",
+    "test": "test",
+    "testing": "test",
+}
+
+
+class Item(NamedTuple):
+    """One labelled image: its name as a message shows it (`cats/07.jpg`), and its label as an index of the classes."""
+
+    name: str
+    label: int
+    split: Split
+
+
+class Row(NamedTuple):
+    """An item before its label has a number: how a source finds it and how `split.csv` keeps it."""
+
+    name: str
+    label: str
+    split: Split
+
+
+class Store(Protocol):
+    """Where the bytes of images are. It goes to worker processes, so it holds addresses and no open files."""
+
+    def read(self, name: str) -> bytes:
+        """The encoded image."""
+        ...
+
+    def size(self, name: str) -> int:
+        """How many bytes `read` would give."""
+        ...
+
+
+@dataclass(frozen=True)
+class Samples:
+    """A data set: classes in the order of their labels, items in the order of splits and names."""
+
+    where: str
+    classes: tuple[str, ...]
+    items: tuple[Item, ...]
+    store: Store
+    notes: tuple[str, ...] = ()  # what a user should know before training: files left out, a class not in val
+
+    def of(self, split: Split) -> tuple[Item, ...]:
+        """The items of one split, in order."""
+        return tuple(item for item in self.items if item.split == split)
+
+    def read(self, item: Item) -> bytes:
+        """The encoded image, for the decoder."""
+        return self.store.read(item.name)
+
+    def counts(self, split: Split) -> tuple[int, ...]:
+        """How many images of each class the split holds, in the order of the classes."""
+        found = Counter(item.label for item in self.items if item.split == split)
+        return tuple(found[label] for label in range(len(self.classes)))
+
+    def rows(self) -> Iterator[Row]:
+        """Each item with the name of its class."""
+        return (Row(item.name, self.classes[item.label], item.split) for item in self.items)
+
+    def fingerprint(self) -> str:
+        """A hash of every name, label, split and size; not of the pixels, nor of where the set lies."""
+        found = hashlib.sha256()
+        for row in self.rows():
+            fields = (*row, str(self.store.size(row.name)))
+            found.update(b"\0".join(map(os.fsencode, fields)) + b"\n")
+        return found.hexdigest()

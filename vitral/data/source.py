@@ -1,0 +1,55 @@
+"""What a user names on the command line becomes samples. Nothing is ever downloaded."""
+
+from difflib import get_close_matches
+from pathlib import Path
+
+from vitral.data.files import suffix, unreadable
+from vitral.data.folder import open_folder
+from vitral.data.manifest import MANIFESTS, open_manifest
+from vitral.data.sample import open_sample
+from vitral.data.samples import Samples
+from vitral.data.split import Stratified
+from vitral.errors import DataError, either
+
+SAMPLE = "sample"
+
+
+def open_data(where: str, how: Stratified = Stratified()) -> Samples:  # noqa: B008, a frozen value
+    """The samples at `sample` (the bundled images), in a folder, or in a `.csv`, `.tsv` or `.jsonl` manifest.
+
+    A folder called `sample` is `./sample`. `how` divides sets that have training images only.
+    """
+    if where == SAMPLE:
+        return open_sample()
+    if "://" in where:
+        raise DataError("an address, and vitral downloads nothing", where=where, remedy="fetch it and give the folder")
+    if not where.strip():
+        raise DataError("no data is named", remedy=f"give a folder, a manifest ({either(MANIFESTS)}) or {SAMPLE}")
+    path = Path(where).expanduser()
+    try:
+        if path.is_dir():
+            return open_folder(path, how)
+        if path.is_file() and suffix(path.name) in MANIFESTS:
+            return open_manifest(path, how)
+        if path.exists():
+            remedy = f"give a folder with a folder for each class, or a manifest ({either(MANIFESTS)})"
+            raise DataError("neither a folder nor a manifest", where=where, remedy=remedy)
+        raise no_such_path(path)
+    except OSError as error:
+        raise unreadable(where, error) from None
+
+
+def no_such_path(path: Path) -> DataError:
+    """The error for a path that is not there, with the nearest one that is."""
+    there = next(parent for parent in path.parents if parent.is_dir())
+    wrong, *rest = path.relative_to(there).parts
+    beside = {entry.name.lower(): entry for entry in sorted(there.iterdir()) if not entry.name.startswith(".")}
+    if path == Path(wrong):
+        beside.setdefault(SAMPLE, Path(SAMPLE))
+    near = get_close_matches(wrong.lower(), beside, n=1)
+    if not near:
+        remedy = f"nothing in {there.absolute()} has a name like {wrong!r}"
+    else:
+        whole = beside[near[0]].joinpath(*rest)
+        remedy = f"did you mean {str(whole if whole.exists() else beside[near[0]])!r}?"
+    return DataError("no such file or folder", where=str(path), remedy=remedy)
