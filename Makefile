@@ -38,14 +38,20 @@ define environment
 }
 endef
 
+.venv/bin/python:
+	$(call environment,.venv)
+
+.venv-bench/bin/python:
+	$(call environment,.venv-bench)
+
 # The stamp is the last thing written, so a set-up that was interrupted is taken up again.
-.venv/.ready: pyproject.toml constraints.txt
+.venv/.ready: .venv/bin/python pyproject.toml constraints.txt
 	$(call environment,.venv)
 	.venv/bin/python -m pip install -q -c constraints.txt -e '.[dev]'
 	@touch $@
 
 # The peers in the second list would bring torchvision, which breaks the CPU build of torch.
-.venv-bench/.ready: pyproject.toml constraints.txt benchmarks/peers.txt benchmarks/peers-nodeps.txt
+.venv-bench/.ready: .venv-bench/bin/python pyproject.toml constraints.txt benchmarks/peers.txt benchmarks/peers-nodeps.txt
 	$(call environment,.venv-bench)
 	.venv-bench/bin/python -m pip install -q -c constraints.txt -e .
 	.venv-bench/bin/python -m pip install -q -c constraints.txt -r benchmarks/peers.txt

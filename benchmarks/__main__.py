@@ -47,10 +47,10 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--heats", type=int, default=3, help="times that every process is started anew")
     parser.add_argument("--rounds", type=int, default=4, help="turns of each engine in a heat")
     parser.add_argument("--only", default="", metavar="TEXT", help="cases with this in their name")
-    parser.add_argument("--beside", action="store_true", help="also ours untuned, peers tuned, and tanh GELU")
+    parser.add_argument("--beside", action="store_true", help="also ours untuned and peers tuned")
     given = parser.parse_args(words)
     print(machine(), flush=True)
-    engines = (*model.ENGINES, *(model.BESIDE if given.beside else ()))
+    engines = (*model.CONTENDERS, *model.BESIDE) if given.beside else model.ENGINES
     for case in model.CASES:
         if given.only in case.name:
             seconds = race("benchmarks.model", case, engines, Length(given.heats, given.rounds), say)

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -28,79 +28,98 @@ class Shape(NamedTuple):
     classes: int
 
 
-SHAPES = {
-    "32x32 p4 w192 d6": Shape(32, 4, 192, 6, 3, 10),
-    "Ti/16": Shape(224, 16, 192, 12, 3, 1000),
-    "S/16": Shape(224, 16, 384, 12, 6, 1000),
+SMALL, TINY, MEDIUM = Shape(32, 4, 192, 6, 3, 10), Shape(224, 16, 192, 12, 3, 1000), Shape(224, 16, 384, 12, 6, 1000)
+Verb = Literal["train", "infer"]
+WORK: dict[Case, tuple[Verb, Shape]] = {
+    Case("train 32x32 p4 w192 d6, batch 64", images=64, goal=1.2, steps=2): ("train", SMALL),
+    Case("train Ti/16, batch 16", images=16, goal=1.1): ("train", TINY),
+    Case("train S/16, batch 16", images=16, goal=1.1): ("train", MEDIUM),
+    Case("infer S/16, batch 1", images=1, goal=1.15, steps=10): ("infer", MEDIUM),
+    Case("infer S/16, batch 8", images=8, goal=1.15, steps=2): ("infer", MEDIUM),
 }
-CASES = (
-    Case("train 32x32 p4 w192 d6, batch 64", images=64, goal=1.2, steps=2),
-    Case("train Ti/16, batch 16", images=16, goal=1.1),
-    Case("train S/16, batch 16", images=16, goal=1.1),
-    Case("infer S/16, batch 1", images=1, goal=1.15, steps=10),
-    Case("infer S/16, batch 8", images=8, goal=1.15, steps=2),
-)
-PEERS = ("timm", "huggingface", "vit-pytorch")
-ENGINES = ("vitral", *PEERS)
-# There to be seen, not to be beaten: what is left of the lead when peers get all that is not the model.
-BESIDE = ("vitral plain", "vitral tanh", *(f"{peer} tuned" for peer in PEERS))
+CASES = tuple(WORK)
+
+
+class Engine(NamedTuple):
+    """A library, with or without what is not the model: the fused AdamW and the memory that is kept."""
+
+    library: Literal["vitral", "timm", "huggingface", "vit-pytorch"]
+    tuned: bool
+    gelu: Literal["erf", "tanh"] = "erf"  # ours alone has a choice: the others have erf
+
+
+CONTENDERS = {
+    "vitral": Engine("vitral", tuned=True),
+    "timm": Engine("timm", tuned=False),
+    "huggingface": Engine("huggingface", tuned=False),
+    "vit-pytorch": Engine("vit-pytorch", tuned=False),
+}
+# There to be seen, not to be beaten: our default GELU, ours untuned, and what is left of the lead over tuned peers.
+BESIDE = {
+    "vitral tanh": Engine("vitral", tuned=True, gelu="tanh"),
+    "vitral plain": Engine("vitral", tuned=False),
+    "timm tuned": Engine("timm", tuned=True),
+    "huggingface tuned": Engine("huggingface", tuned=True),
+    "vit-pytorch tuned": Engine("vit-pytorch", tuned=True),
+}
+PEERS = tuple(name for name in CONTENDERS if name != "vitral")
+ENGINES = (*CONTENDERS, "vitral tanh")
 
 
 def prepare(engine: str, case: Case) -> Callable[[], object]:
-    """One step of the case.
-
-    Peers run as their users run them. Ours keeps freed memory and has the fused AdamW, as `vitral train` and
-    `vitral predict` do; `plain` is ours without these two, `tuned` a peer with them, `tanh` ours with the default GELU.
-    """
+    """One step of the case. Peers run as their users run them; ours as our training and prediction will run it."""
     torch.manual_seed(0)
-    verb, rest = case.name.split(" ", 1)
-    name = rest.rsplit(", batch", 1)[0]
-    library, _, option = engine.partition(" ")
-    tuned = option == "tuned" or (library == "vitral" and option != "plain")
-    if tuned:
+    (verb, shape), chosen = WORK[case], (CONTENDERS | BESIDE)[engine]
+    if chosen.tuned:
         keep_freed_memory()
-    shape = SHAPES[name]
-    model, answer = BUILDERS[library](shape, option)
+    model = build(shape, chosen)
     images = torch.randn(case.images, 3, shape.image, shape.image)
     if verb == "infer":
-        return partial(infer, model.eval(), answer, images)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=tuned or None)
+        return partial(infer, model.eval(), images)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=chosen.tuned or None)
     labels = torch.randint(shape.classes, (case.images,))
-    return partial(train, model.train(), answer, images, labels, optimizer)
-
-
-Answer = Callable[[Any], Tensor]
+    return partial(train, model.train(), images, labels, optimizer)
 
 
 @torch.inference_mode()
-def infer(model: nn.Module, answer: Answer, images: Tensor) -> None:
-    answer(model(images))
+def infer(model: nn.Module, images: Tensor) -> None:
+    model(images)
 
 
-def train(model: nn.Module, answer: Answer, images: Tensor, labels: Tensor, optimizer: torch.optim.Optimizer) -> None:
-    F.cross_entropy(answer(model(images)), labels).backward()
+def train(model: nn.Module, images: Tensor, labels: Tensor, optimizer: torch.optim.Optimizer) -> None:
+    answer = model(images)
+    logits = answer if isinstance(answer, Tensor) else answer.logits  # (B, classes); transformers wraps them
+    F.cross_entropy(logits, labels).backward()
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
 
 
-def logits(result: Any) -> Tensor:
-    return result if isinstance(result, Tensor) else result.logits
+def build(shape: Shape, engine: Engine) -> nn.Module:
+    match engine.library:
+        case "vitral":
+            return build_vitral(shape, engine)
+        case "timm":
+            return build_timm(shape)
+        case "huggingface":
+            return build_huggingface(shape)
+        case "vit-pytorch":
+            return build_vit_pytorch(shape)
 
 
-def build_vitral(shape: Shape, option: str) -> tuple[nn.Module, Answer]:
+def build_vitral(shape: Shape, engine: Engine) -> nn.Module:
     config = Vit(
         image=Size(shape.image, shape.image),
         width=shape.width,
         depth=shape.depth,
         stem=Patches(patch=Size(shape.patch, shape.patch)),
         mixer=Attention(heads=shape.heads),
-        mlp=Mlp(gelu="tanh" if option == "tanh" else "erf"),
+        mlp=Mlp(gelu=engine.gelu),
         head=LinearHead(classes=shape.classes),
     )
-    return config.build(), logits
+    return config.build()
 
 
-def build_timm(shape: Shape, option: str) -> tuple[nn.Module, Answer]:
+def build_timm(shape: Shape) -> nn.Module:
     stand_in_for_torchvision()
     timm = import_module("timm.models.vision_transformer")
     model = timm.VisionTransformer(
@@ -111,10 +130,11 @@ def build_timm(shape: Shape, option: str) -> tuple[nn.Module, Answer]:
         num_heads=shape.heads,
         num_classes=shape.classes,
     )
-    return model, logits
+    assert isinstance(model, nn.Module)
+    return model
 
 
-def build_huggingface(shape: Shape, option: str) -> tuple[nn.Module, Answer]:
+def build_huggingface(shape: Shape) -> nn.Module:
     os.environ["HF_HUB_OFFLINE"] = "1"
     transformers = import_module("transformers")
     config = transformers.ViTConfig(
@@ -128,10 +148,12 @@ def build_huggingface(shape: Shape, option: str) -> tuple[nn.Module, Answer]:
         hidden_dropout_prob=0.0,
         attn_implementation="sdpa",
     )
-    return transformers.ViTForImageClassification(config), logits
+    model = transformers.ViTForImageClassification(config)
+    assert isinstance(model, nn.Module)
+    return model
 
 
-def build_vit_pytorch(shape: Shape, option: str) -> tuple[nn.Module, Answer]:
+def build_vit_pytorch(shape: Shape) -> nn.Module:
     stand_in_for_torchvision()
     model = import_module("vit_pytorch").ViT(
         image_size=shape.image,
@@ -143,12 +165,5 @@ def build_vit_pytorch(shape: Shape, option: str) -> tuple[nn.Module, Answer]:
         mlp_dim=4 * shape.width,
         num_classes=shape.classes,
     )
-    return model, logits
-
-
-BUILDERS: dict[str, Callable[[Shape, str], tuple[nn.Module, Answer]]] = {
-    "vitral": build_vitral,
-    "timm": build_timm,
-    "huggingface": build_huggingface,
-    "vit-pytorch": build_vit_pytorch,
-}
+    assert isinstance(model, nn.Module)
+    return model

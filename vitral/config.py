@@ -104,7 +104,7 @@ def override(config: C, settings: Iterable[str]) -> C:
     """The config with `a.b=c` settings applied in turn, and checked once all of them are in.
 
     A value is JSON where it parses as JSON, else plain text. A union is named by its kind (`position=rope2d`): another
-    kind than before starts from that kind's defaults, the same kind keeps what it had.
+    kind keeps the fields that both share by descent and has its own defaults for the rest.
     """
     data = config.model_dump(mode="json")
     for setting in settings:
@@ -146,8 +146,18 @@ def _chosen(field: object, current: Any, value: Any, where: str) -> Any:
             raise _no_such_kind(kinds, kind, where)
         if not named and isinstance(current, dict) and current["kind"] == kind:
             return current
-        return _defaults(kinds[kind]) | (value if named else {})
+        kept = _inherited(kinds, current, kinds[kind])
+        return _defaults(kinds[kind]) | kept | (value if named else {})
     return _defaults(field) | value if named and _is_config(field) else value
+
+
+def _inherited(kinds: dict[str, type[Config]], current: Any, new: type[Config]) -> dict[str, Any]:
+    """What a change of kind leaves as it was: fields that both kinds have from one base mean the same in both."""
+    if not isinstance(current, dict):
+        return {}
+    old = kinds[current["kind"]]
+    bases = [base for base in old.__mro__ if issubclass(base, Config) and base is not Config and issubclass(new, base)]
+    return {name: current[name] for base in bases for name in base.model_fields if name != "kind"}
 
 
 def _defaults(config: Any) -> dict[str, Any]:

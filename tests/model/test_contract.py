@@ -10,7 +10,7 @@ from torch import Tensor
 from tests.model.variants import VARIANTS, small
 from vitral.config import Size
 from vitral.errors import ConfigError, WeightsError
-from vitral.model import Resnet, TokenMlp, Vit
+from vitral.model import Patches, Resnet, TokenMlp, Vit
 
 EVERY = pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS.keys())
 
@@ -71,6 +71,16 @@ def test_the_compiler_takes_the_whole_graph(config: Vit | Resnet) -> None:
     torch.testing.assert_close(compiled(batch), expected)
 
 
+def test_the_compiler_takes_one_size_after_another() -> None:
+    torch._dynamo.reset()
+    for config in (small(), small(stem=Patches(patch=Size(4, 4)))):
+        model = config.build().eval()
+        compiled = torch.compile(model, fullgraph=True, backend="eager")
+        for size in (Size(32, 48), Size(48, 32), Size(64, 64)):
+            batch = images(config, size=size)
+            torch.testing.assert_close(compiled(batch), model(batch))
+
+
 @EVERY
 def test_the_exported_program_takes_any_batch(config: Vit | Resnet) -> None:
     model = awake(config)
@@ -119,7 +129,9 @@ def test_weights_go_out_and_come_back(config: Vit | Resnet) -> None:
 def test_every_parameter_learns(config: Vit | Resnet) -> None:
     model = awake(config).train()
     model(images(config)).square().sum().backward()
-    asleep = {name for name, weight in model.named_parameters() if weight.grad is None or not weight.grad.any()}
+    gradients = {name: weight.grad for name, weight in model.named_parameters()}
+    assert all(gradient is not None for gradient in gradients.values())  # as DDP wants it
+    asleep = {name for name, gradient in gradients.items() if gradient is not None and not gradient.any()}
     # The class token has no place, so where it alone is read, the offsets among patches of the last layer are idle.
     last = "blocks.1.mixer.heads.relation.table"
     assert asleep <= {last}
@@ -131,15 +143,32 @@ def test_weights_that_do_not_fit_are_all_named() -> None:
     del weights["norm.weight"]
     weights["norm.scale"] = torch.ones(32)
     weights["head.linear.bias"] = torch.ones(5)
-    weights["prefix.tokens"] = torch.full((1, 32), float("nan"))
+    weights["prefix.tokens"] = torch.zeros(1, 32, dtype=torch.int64)
     with pytest.raises(WeightsError) as caught:
         model.load(weights)
     message = str(caught.value)
     assert "norm.weight is missing" in message
     assert "norm.scale is not a part of this model" in message
     assert "head.linear.bias has shape (5,), expected (4,)" in message
-    assert "prefix.tokens has 32 of 32 values not finite" in message
+    assert "prefix.tokens holds torch.int64, expected floating point" in message
     assert model.state_dict()["norm.weight"].equal(torch.ones(32))
+
+
+def test_weights_of_a_run_that_diverged_are_refused() -> None:
+    model = small().build()
+    weights = model.state_dict() | {"prefix.tokens": torch.full((1, 32), float("nan"))}
+    with pytest.raises(WeightsError, match=r"prefix\.tokens has 32 of 32 values not finite; take an earlier"):
+        model.load(weights)
+
+
+def test_loaded_weights_are_a_copy_unless_the_model_had_none() -> None:
+    giver, taker, frame = small().build(), small().build(), small().skeleton()
+    taker.load(giver.state_dict())
+    frame.load(giver.state_dict())
+    with torch.no_grad():
+        giver.norm.get_parameter("weight").add_(1)
+    assert taker.norm.get_parameter("weight").equal(torch.ones(32))
+    assert frame.norm.get_parameter("weight").equal(torch.full((32,), 2.0))
 
 
 def test_what_is_no_batch_of_images_is_refused() -> None:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from tests.model.variants import small
 from vitral.config import members
 from vitral.errors import ConfigError
-from vitral.model import AttentionPool, ClassPool, Grid, Layout, MeanAllPool, MeanPool, Mlp, Tokens
+from vitral.model import Attention, AttentionPool, ClassPool, Grid, Identity, Layout, MeanAllPool, MeanPool, Mlp, Tokens
 from vitral.model.pool import Pool, PoolConfig
 from vitral.model.shapes import Whole
 
@@ -18,7 +18,7 @@ WITH_CLASS = pytest.mark.parametrize("layout", [Layout(1, 0, Grid(2, 3)), Layout
 
 
 def built(config: ClassPool | MeanPool | MeanAllPool | AttentionPool, layout: Layout, width: int = 8) -> Pool:
-    pool = config.build(Whole(width, 1, layout, 1e-6), Mlp(ratio=2)).double()
+    pool = config.build(Whole(width, 1, layout, 1e-6, heads=2), Mlp(ratio=2)).double()
     with torch.no_grad():
         for weight in pool.parameters():
             weight.normal_()
@@ -96,5 +96,12 @@ def test_the_class_pool_is_refused_without_a_class_token() -> None:
 
 
 def test_heads_that_do_not_divide_the_width_are_refused_with_both_numbers() -> None:
-    with pytest.raises(ConfigError, match=r"^pool.heads: width 32 does not divide among 12 heads"):
-        small(width=32, pool=AttentionPool())
+    with pytest.raises(ConfigError, match=r"^pool.heads: width 32 does not divide among 12 heads; use one of 1, 2"):
+        small(width=32, pool=AttentionPool(heads=12))
+
+
+def test_the_attention_pool_has_as_many_heads_as_the_mixer_unless_told_otherwise() -> None:
+    assert small(pool=AttentionPool(), mixer=Attention(heads=4)).build().pool.heads == 4
+    assert small(pool=AttentionPool(heads=8), mixer=Attention(heads=4)).build().pool.heads == 8
+    with pytest.raises(ConfigError, match=r"pool\.heads: the mixer has no heads to count; set a number"):
+        small(pool=AttentionPool(), mixer=Identity(), tokens=Tokens(cls=False))

@@ -1,5 +1,7 @@
 """Positions: what a model can and cannot tell of the order of its patches."""
 
+from typing import Literal
+
 import pytest
 import torch
 from torch import Tensor
@@ -7,7 +9,18 @@ from torch import Tensor
 from tests.model.variants import SMALL, small
 from vitral.config import Size, members
 from vitral.errors import ConfigError
-from vitral.model import Learned1d, Learned2d, NoPosition, SinCos1d, SinCos2d, Tokens, VisionTransformer, Vit
+from vitral.model import (
+    Learned1d,
+    Learned2d,
+    MeanPool,
+    NoPosition,
+    Relative2d,
+    SinCos1d,
+    SinCos2d,
+    Tokens,
+    VisionTransformer,
+    Vit,
+)
 from vitral.model.patches import cut_patches, join_patches
 from vitral.model.position import PositionConfig
 from vitral.model.resample import resample_grid
@@ -134,3 +147,36 @@ def test_a_width_that_an_axis_cannot_share_is_refused(position: AnyPosition, wid
 
 
 SMALL_HEAD = small().mixer.model_copy(update={"heads": 1})
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("where", ["layers", "shared"])
+def test_the_model_adds_them_before_each_block(where: Literal["layers", "shared"]) -> None:
+    model, images = awake(small(position=Learned1d(where=where))), torch.rand(1, 3, 32, 48)
+    layout = model.layout(images)
+    tokens = model.prefix(model.stem(images))
+    for layer, block in enumerate(model.blocks):
+        tokens = block(model.position(tokens, layout, layer), layout, layout.length())
+    torch.testing.assert_close(torch.cat(model.features(images)[:3], dim=1), model.norm(tokens))
+
+
+def test_sines_in_reading_order_begin_with_the_class_token_only_where_there_is_one() -> None:
+    rows = {}
+    for cls in (True, False):
+        model = small(position=SinCos1d(), tokens=Tokens(cls=cls), pool=MeanPool()).build()
+        layout = model.config.layout(Size(32, 48))
+        rows[cls] = model.position(torch.zeros(1, layout.length(), 32), layout, 0)[0]
+    torch.testing.assert_close(rows[True][:24], rows[False])
+
+
+def test_offsets_on_another_grid_are_the_resampled_table() -> None:
+    config = small(position=Relative2d())
+    relation = config.position.relate(config.whole(), 16)
+    table = torch.nn.init.normal_(relation.get_parameter("table"))
+    q, grid = torch.randn(1, 1, 15, 16), Grid(3, 5)
+    bias = relation.bias(q, grid, grid)
+    stretched = resample_grid(table, Grid(7, 11), Grid(5, 9)).unflatten(0, (5, 9))
+    assert bias is not None
+    query, key = (2, 1), (0, 4)  # two rows up, three columns to the right
+    expected = q[0, 0, 2 * 5 + 1] @ stretched[2 + query[0] - key[0], 4 + query[1] - key[1]] / 4
+    torch.testing.assert_close(bias[0, 0, 2 * 5 + 1, 0 * 5 + 4], expected)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from tests.model.variants import VITS, small
 from vitral.errors import ConfigError
-from vitral.model import Attention, Axial, Identity, Local, Rope2d, VisionTransformer, Vit, attention_maps
+from vitral.model import Attention, Axial, Identity, Local, Relative2d, Rope2d, VisionTransformer, Vit, attention_maps
 from vitral.model.attention import SelfAttention
 from vitral.model.record import recorded
 
@@ -145,3 +145,12 @@ def test_a_model_without_attention_is_refused() -> None:
     config = small(mixer=Identity(), tokens={"cls": False}, pool={"kind": "mean"})
     with pytest.raises(ConfigError, match=r"^model: this model has no attention; use a model with mixer=attention$"):
         attention_maps(config.build(), torch.randn(1, 3, 32, 48))
+
+
+def test_the_class_token_alone_is_recorded_as_the_row_that_it_is() -> None:
+    model, images = small(position=Relative2d()).build().eval(), torch.rand(1, 3, 32, 48)
+    with torch.no_grad(), recorded(model) as recordings:
+        model(images)
+    last = recordings[-1].weights()
+    assert last.shape == (1, 2, 1, 25)
+    torch.testing.assert_close(last, attention_maps(model, images)[-1][:, :, :1])

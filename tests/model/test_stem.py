@@ -65,9 +65,9 @@ def test_a_map_of_another_width_is_refused_with_both_numbers(stem: Hybrid, found
 
 
 def test_an_image_that_the_map_does_not_cover_is_refused_with_both_sizes() -> None:
-    with pytest.raises(ConfigError, match="a 100x96 image does not divide into 32x32 patches; use 96x96"):
+    with pytest.raises(ConfigError, match="a 100x96 image does not divide into 32x32 cells of the map; use 96x96"):
         Vit(stem=FULL, image=Size(100, 96))
-    with pytest.raises(ConfigError, match="a 24x32 image does not divide into 16x16 patches"):
+    with pytest.raises(ConfigError, match="a 24x32 image does not divide into 16x16 cells of the map"):
         Vit(stem=FOLDED, image=Size(96, 96)).skeleton()(torch.empty(1, 3, 24, 32, device="meta"))
 
 

@@ -26,6 +26,7 @@ from vitral.model import (
     VisionTransformer,
     Vit,
     build,
+    model_config,
 )
 
 READ_BY_CLASS = {name: config for name, config in VITS.items() if isinstance(config.pool, ClassPool)}
@@ -139,3 +140,36 @@ def test_an_axial_model_works_on_any_grid_but_a_local_one_asks_for_its_windows()
     local = small(mixer=Local(heads=2, rows=2, columns=2)).build()
     with pytest.raises(ConfigError, match=r"a 5x3 grid of patches does not divide into 2x2 windows"):
         local(torch.zeros(1, 3, 40, 24))
+
+
+def test_dropout_comes_after_the_sum_with_positions_and_after_the_projection() -> None:
+    """A dropped number is exactly nought, which a number that is added to or projected later never is."""
+    config = small(tokens=Tokens(dropout=0.5), mixer=Attention(heads=2, dropout=0.5))
+    model, batch = config.build(), images(config)
+    layout = model.layout(batch)
+    tokens = model.embed(batch, layout)
+    assert 0.4 < float((tokens[:, 1:] == 0).float().mean()) < 0.6
+    gathered = model.blocks[0].get_submodule("mixer")(torch.randn_like(tokens), layout, layout.length())
+    assert 0.4 < float((gathered == 0).float().mean()) < 0.6
+
+
+def test_axial_layers_come_in_pairs() -> None:
+    with pytest.raises(ConfigError, match=r"depth: axial layers come in pairs.* but depth is 3; use 4"):
+        small(mixer=Axial(heads=2), depth=3)
+
+
+@pytest.mark.parametrize(
+    ("settings", "path", "expected"),
+    [
+        (("mixer=axial", "depth=24"), "mixer.heads", 16),
+        (("head.classes=10", "head=tanh"), "head.classes", 10),
+        (("block.drop_path=0.1", "block=post"), "block.drop_path", 0.1),
+        (("mlp.dropout=0.1", "mlp=swiglu"), "mlp.dropout", 0.1),
+        (("mlp=swiglu",), "mlp.ratio", 8 / 3),
+    ],
+)
+def test_another_kind_keeps_what_both_kinds_share(settings: tuple[str, ...], path: str, expected: float) -> None:
+    found: Any = model_config("L/16", *settings)
+    for name in path.split("."):
+        found = getattr(found, name)
+    assert found == expected

@@ -154,8 +154,8 @@ def inside(module: nn.Module, level: int) -> list[Entry]:
 def need(model: Model, config: Vit | Resnet, batch: int) -> Need:
     weights = BYTES * sum(weight.numel() for weight in model.parameters())
     pixels = BYTES * batch * config.channels * config.image.height * config.image.width
-    inference = run(model, config, batch, torch.no_grad()(model)).peak
-    training = run(model, config, batch, lambda images: model(images).sum().backward()).peak
+    inference = run(model.eval(), config, batch, torch.no_grad()(model.forward)).peak
+    training = run(model.train(), config, batch, lambda images: model(images).sum().backward()).peak
     model.zero_grad()
     return Need(batch=batch, inference=weights + pixels + inference, training=3 * weights + pixels + training)
 

@@ -88,12 +88,12 @@ def mixing(config: Vit) -> str:
     if not isinstance(mixer, AttentionKind):
         return first_line(mixer)
     width = mixer.width_of_head(config.width)
-    scope = ""
+    scope = f"{length} x {length} weights"
     if isinstance(mixer, Axial):
-        scope = ", within rows and columns in turn"
+        scope = "within rows and columns in turn"
     elif isinstance(mixer, Local):
-        scope = f", within {mixer.rows}x{mixer.columns} windows"
-    return f"softmax(q k' / sqrt({width})) v in {mixer.heads} heads of {width}, {length} x {length} weights{scope}"
+        scope = f"within {mixer.rows}x{mixer.columns} windows"
+    return f"softmax(q k' / sqrt({width})) v in {mixer.heads} heads of {width}, {scope}"
 
 
 def thinking(config: Vit) -> str:
@@ -105,7 +105,8 @@ def thinking(config: Vit) -> str:
 def answer(config: Vit) -> tuple[str, ...]:
     what = POOLS.get(config.pool.kind, "gathered by a learned query")
     norm = f"LN(z_{config.depth})" if config.block.final_norm else f"z_{config.depth}"
-    return (f"y = {norm}, {what}    (eq. 4)", classes(config))
+    cited = "    (eq. 4)" if config.block.final_norm and config.pool.kind == "cls" else ""
+    return (f"y = {norm}, {what}{cited}", classes(config))
 
 
 def classes(config: Vit | Resnet) -> str:

@@ -1,7 +1,7 @@
 """The model: tensors in, tensors out. It knows no files, no data and no training."""
 
 from vitral.model.attention import Attention, Axial, Local, attention_weights
-from vitral.model.bit import ModelConfig, Resnet
+from vitral.model.bit import Resnet
 from vitral.model.block import LayerScale, NoScale, PostNorm, PreNorm
 from vitral.model.contract import Model
 from vitral.model.head import LinearHead, NoHead, TanhHead
@@ -48,7 +48,6 @@ __all__ = [
     "MeanPool",
     "Mlp",
     "Model",
-    "ModelConfig",
     "NoHead",
     "NoPosition",
     "NoScale",

@@ -14,7 +14,7 @@ from vitral.config import Config
 from vitral.errors import ConfigError
 from vitral.model.initial import Initial, Initialised
 from vitral.model.place import Relation
-from vitral.model.shapes import Grid, Layout, Whole
+from vitral.model.shapes import Grid, Layout, Whole, check_heads
 from vitral.model.windows import join_windows, same_window, split_windows
 
 
@@ -42,13 +42,7 @@ class AttentionKind(Config):
     def width_of_head(self, width: int) -> int:
         if self.head_width != "width/heads":
             return self.head_width
-        if width % self.heads:
-            near = ", ".join(str(heads) for heads in range(1, 2 * self.heads) if width % heads == 0)
-            raise ConfigError(
-                f"width {width} does not divide among {self.heads} heads",
-                where="mixer.heads",
-                remedy=f"use one of {near}, or set mixer.head_width",
-            )
+        check_heads(width, self.heads, where="mixer.heads")
         return width // self.heads
 
     def check(self, whole: Whole) -> None:
@@ -65,12 +59,14 @@ class AttentionKind(Config):
 
     def window_that_fits(self, grid: Grid, layer: int) -> Grid:
         window = self.window(grid, layer)
-        if grid.rows % window.rows or grid.columns % window.columns:
-            raise ConfigError(
-                f"a {grid} grid of patches does not divide into {window} windows",
-                where="mixer",
-                remedy="use a window that divides the grid, or another image size",
-            )
+        for axis, side, part in zip(("rows", "columns"), grid, window, strict=True):
+            if side % part:
+                fitting = ", ".join(str(count) for count in range(1, side + 1) if side % count == 0)
+                raise ConfigError(
+                    f"a {grid} grid of patches does not divide into {window} windows",
+                    where=f"mixer.{axis}",
+                    remedy=f"use one of {fitting}, or another image size",
+                )
         return window
 
     def build(self, whole: Whole, layer: int, relation: Relation) -> "SelfAttention":
@@ -86,10 +82,20 @@ class Attention(AttentionKind):
 class Axial(AttentionKind):
     """Patches see their row in even layers and their column in odd ones (appendix D.6).
 
-    A block of the appendix, row attention with its MLP and then column attention with its own, is two layers here.
+    A block of the appendix, row attention with its MLP and then column attention with its own, is two layers here:
+    Axial-ViT-B/16 is `B/16` with `mixer=axial` and `depth=24`.
     """
 
     kind: Literal["axial"] = "axial"
+
+    def check(self, whole: Whole) -> None:
+        super().check(whole)
+        if whole.depth % 2:
+            raise ConfigError(
+                f"axial layers come in pairs, rows then columns, but depth is {whole.depth}",
+                where="depth",
+                remedy=f"use {whole.depth + 1}",
+            )
 
     def window(self, grid: Grid, layer: int) -> Grid:
         return Grid(grid.rows, 1) if layer % 2 else Grid(1, grid.columns)
@@ -192,9 +198,13 @@ class SelfAttention(Initialised):
         return torch.cat([first, patches], dim=2)  # (B, H, L, d)
 
     def weights(self, heads: Heads, layout: Layout) -> Tensor:
-        """The attention of this layer (B, H, L, L) by the plain formula, from the q and k that any kernel used."""
-        bias = self.bias(heads.q, layout)
+        """The attention of this layer (B, H, keep, L) by the plain formula, from the q and k that any kernel used."""
+        prefix, queries = (
+            layout.prefix(),
+            heads.q.shape[-2],
+        )  # the last layer may have been asked for its first rows only
+        bias = self.bias(heads.q, layout) if queries > prefix else None
         window = self.config.window_that_fits(layout.grid, self.layer)
-        seen = F.pad(same_window(layout.grid, window), (layout.prefix(), 0, layout.prefix(), 0), value=True)
+        seen = F.pad(same_window(layout.grid, window), (prefix, 0, prefix, 0), value=True)[:queries]
         blocked = torch.zeros(seen.shape, dtype=heads.q.dtype).masked_fill(~seen, float("-inf")).to(heads.q.device)
         return attention_weights(heads.q, heads.k, blocked if bias is None else blocked + bias)

@@ -1,6 +1,6 @@
 """The baseline: a ResNet (BiT) with the contract of a Vision Transformer.  B images, N = R x S places, D width."""
 
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
 import torch
 from pydantic import Field, model_validator
@@ -12,7 +12,6 @@ from vitral.model.head import HeadConfig, LinearHead
 from vitral.model.initial import InitialConfig, Original, initialise
 from vitral.model.resnet import BodyKind, cell
 from vitral.model.shapes import Features, Grid, Layout, divide, split_tokens
-from vitral.model.vit import Vit
 
 
 class Resnet(BodyKind):
@@ -30,7 +29,7 @@ class Resnet(BodyKind):
         return self
 
     def grid(self, image: Size) -> Grid:
-        return divide(image, cell(self, Size(1, 1)))
+        return divide(image, cell(self, Size(1, 1)), "cells of the map")
 
     def layout(self, image: Size) -> Layout:
         """The sequence that an image of this size becomes: the places of the last map."""
@@ -51,6 +50,8 @@ class Resnet(BodyKind):
 class ResidualNetwork(Model):
     """The mean of the last map answers; its places are the patches."""
 
+    config: Resnet
+
     def __init__(self, config: Resnet) -> None:
         super().__init__()
         self.config = config
@@ -63,6 +64,3 @@ class ResidualNetwork(Model):
 
     def pooled(self, images: Tensor) -> Tensor:
         return self.features(images).patches.mean(dim=1)  # (B, D)
-
-
-ModelConfig = Annotated[Vit | Resnet, Field(discriminator="kind")]

@@ -1,6 +1,7 @@
 """What every model promises, whatever it is made of.  B images, C channels, D width."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -9,14 +10,19 @@ from vitral.config import Size
 from vitral.errors import ConfigError, WeightsError
 from vitral.model.shapes import Features
 
+if TYPE_CHECKING:  # both are built on this file
+    from vitral.model.bit import Resnet
+    from vitral.model.vit import Vit
+
 
 class Model(nn.Module):
     """Images (B, C, H, W) to answers, with the vector and the features behind them to be had as well."""
 
+    config: "Vit | Resnet"
     head: nn.Module
 
     def features(self, images: Tensor) -> Features:
-        """Every token after the last layer."""
+        """Every token after the last layer and its norm."""
         raise NotImplementedError
 
     def pooled(self, images: Tensor) -> Tensor:
@@ -27,23 +33,30 @@ class Model(nn.Module):
         return self.head(self.pooled(images))  # (B, classes), or (B, D) without a head
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
-        """Take these weights as they are, without a copy, or refuse them all and say which is wrong."""
+        """Take a copy of these weights, or refuse them all and say which are wrong.
+
+        A skeleton, which has no values yet, takes the very tensors instead: loading then costs no copy.
+        """
         own = self.state_dict()
         faults = [f"{name} is missing" for name in own if name not in weights]
         faults += [f"{name} is not a part of this model" for name in weights if name not in own]
         for name, tensor in weights.items():
-            if name in own and tensor.shape != own[name].shape:
+            if not tensor.is_floating_point():
+                faults.append(f"{name} holds {tensor.dtype}, expected floating point")
+            elif name in own and tensor.shape != own[name].shape:
                 faults.append(f"{name} has shape {tuple(tensor.shape)}, expected {tuple(own[name].shape)}")
-            elif not tensor.isfinite().all():
-                faults.append(f"{name} has {int((~tensor.isfinite()).sum())} of {tensor.numel()} values not finite")
-        if faults:
-            more = f"; and {len(faults) - 5} more" if len(faults) > 5 else ""
-            raise WeightsError(
-                "; ".join(faults[:5]) + more,
-                where="weights",
-                remedy="give the weights of this very model, or build the model that these weights are of",
-            )
-        self.load_state_dict(dict(weights), assign=True)
+        refuse(faults, "give the weights of this very model, or build the model that these weights are of")
+        for name, tensor in weights.items():
+            if broken := int((~tensor.isfinite()).sum()):
+                faults.append(f"{name} has {broken} of {tensor.numel()} values not finite")
+        refuse(faults, "take an earlier checkpoint: the run that made these diverged")
+        self.load_state_dict(dict(weights), assign=any(weight.is_meta for weight in own.values()))
+
+
+def refuse(faults: Sequence[str], remedy: str) -> None:
+    if faults:
+        more = f"; and {len(faults) - 5} more" if len(faults) > 5 else ""
+        raise WeightsError("; ".join(faults[:5]) + more, where="weights", remedy=remedy)
 
 
 def check_images(images: Tensor, channels: int) -> Size:

@@ -9,12 +9,17 @@ from vitral.config import Config
 from vitral.model.initial import Initial, Initialised
 
 
-class LinearHead(Config):
+class HeadKind(Config):
+    """An answer for each class."""
+
+    classes: int = Field(default=1000, ge=1, le=10_000_000)
+    bias: float = 0.0  # where the logits start; -10 for a sigmoid loss over many classes
+
+
+class LinearHead(HeadKind):
     """One linear layer, zero at the start: the paper's for fine-tuning."""
 
     kind: Literal["linear"] = "linear"
-    classes: int = Field(default=1000, ge=1, le=10_000_000)
-    bias: float = 0.0  # where the logits start; -10 for a sigmoid loss over many classes
 
     def build(self, width: int) -> nn.Module:
         return Classifier(width, self.classes, self.bias)
@@ -33,12 +38,10 @@ class Classifier(Initialised):
         return self.linear(x)  # (B, K)
 
 
-class TanhHead(Config):
+class TanhHead(HeadKind):
     """A hidden layer with tanh before the linear one: the paper's for pre-training."""
 
     kind: Literal["tanh"] = "tanh"
-    classes: int = Field(default=1000, ge=1, le=10_000_000)
-    bias: float = 0.0
     hidden: Annotated[int, Field(ge=1, le=100_000)] | Literal["width"] = "width"
 
     def build(self, width: int) -> nn.Module:

@@ -122,6 +122,8 @@ class Normal(Initial):
 
     def head(self, linear: nn.Linear, bias: float) -> None:
         linear.reset_parameters()
+        if bias:
+            nn.init.constant_(linear.bias, bias)
 
 
 InitialConfig = Annotated[Original | BigVision | Zeros | Normal, Field(discriminator="kind")]

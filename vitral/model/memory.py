@@ -2,6 +2,7 @@
 
 from typing import Annotated, Literal
 
+import torch
 from pydantic import Field
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
@@ -25,7 +26,7 @@ class Recompute(Config):
     kind: Literal["recompute"] = "recompute"
 
     def run(self, block: nn.Module, x: Tensor, layout: Layout, keep: int) -> Tensor:
-        if not block.training:
+        if not torch.is_grad_enabled() or torch.compiler.is_exporting():
             return block(x, layout, keep)
         return checkpoint(block, x, layout, keep, use_reentrant=False)
 

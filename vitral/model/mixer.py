@@ -93,7 +93,7 @@ class AcrossTokens(Initialised):
                 where="image",
                 remedy="give it images of its own size, or use mixer=attention",
             )
-        hidden = F.gelu(self.expand(x.mT))  # (B, D, hidden)
+        hidden = F.gelu(self.expand(x.mT), approximate="tanh")  # (B, D, hidden)
         return self.contract(hidden).mT[:, :keep]  # (B, keep, D)
 
 

@@ -11,13 +11,18 @@ from vitral.model.initial import Initial, Initialised
 from vitral.model.shapes import Whole
 
 
-class Mlp(Config):
+class MlpKind(Config):
+    """What every MLP has."""
+
+    dropout: float = Field(default=0.0, ge=0, lt=1)  # after each of its layers
+
+
+class Mlp(MlpKind):
     """Two layers with GELU between. Google's code has the tanh form of GELU, most others the erf form."""
 
     kind: Literal["mlp"] = "mlp"
     ratio: float = Field(default=4.0, gt=0, le=100)
     gelu: Literal["tanh", "erf"] = "tanh"
-    dropout: float = Field(default=0.0, ge=0, lt=1)
 
     def hidden(self, width: int) -> int:
         return max(1, round(width * self.ratio))
@@ -44,12 +49,11 @@ class TwoLayers(Initialised):
         return self.dropout(self.contract(hidden))  # (B, L, D)
 
 
-class SwiGlu(Config):
+class SwiGlu(MlpKind):
     """A layer gated by the swish of another (arXiv 2002.05202), hidden width rounded up to 8 as in DINOv2."""
 
     kind: Literal["swiglu"] = "swiglu"
     ratio: float = Field(default=8 / 3, gt=0, le=100)
-    dropout: float = Field(default=0.0, ge=0, lt=1)
 
     def hidden(self, width: int) -> int:
         return (int(width * self.ratio) + 7) // 8 * 8

@@ -14,7 +14,7 @@ from vitral.config import Config
 from vitral.errors import ConfigError
 from vitral.model.initial import Initial, Initialised
 from vitral.model.mlp import MlpConfig
-from vitral.model.shapes import Layout, Whole
+from vitral.model.shapes import Layout, Whole, check_heads
 
 
 class Pool(Initialised):
@@ -82,15 +82,15 @@ class AttentionPool(PoolKind):
     """A learned query gathers from every token and passes an MLP (MAP of big_vision)."""
 
     kind: Literal["attention"] = "attention"
-    heads: int = Field(default=12, ge=1, le=1_000)
+    heads: Annotated[int, Field(ge=1, le=1_000)] | Literal["mixer"] = "mixer"  # as many as the mixer has
+
+    def count(self, whole: Whole) -> int:
+        return whole.heads if self.heads == "mixer" else self.heads
 
     def check(self, whole: Whole) -> None:
-        if whole.width % self.heads:
-            raise ConfigError(
-                f"width {whole.width} does not divide among {self.heads} heads",
-                where="pool.heads",
-                remedy="use a number of heads that divides the width",
-            )
+        if not self.count(whole):
+            raise ConfigError("the mixer has no heads to count", where="pool.heads", remedy="set a number")
+        check_heads(whole.width, self.count(whole), where="pool.heads")
 
     def build(self, whole: Whole, mlp: MlpConfig) -> Pool:
         return Gather(self, whole, mlp)
@@ -99,7 +99,7 @@ class AttentionPool(PoolKind):
 class Gather(Pool):
     def __init__(self, config: AttentionPool, whole: Whole, mlp: MlpConfig) -> None:
         super().__init__()
-        self.heads = config.heads
+        self.heads = config.count(whole)
         self.query = nn.Parameter(torch.empty(1, 1, whole.width))
         self.q = nn.Linear(whole.width, whole.width)
         self.kv = nn.Linear(whole.width, 2 * whole.width)

@@ -143,6 +143,11 @@ class OffsetLogits(Relation):
     def initialise(self, initial: Initial) -> None:
         initial.table(self.table)
 
+    def rotate(self, x: Tensor, layout: Layout) -> Tensor:
+        if x.shape[-2] > layout.prefix():
+            return x
+        return x + 0 * self.table.sum()  # the class token alone uses no offset, but DDP wants every weight in the graph
+
     def offsets(self, down: Tensor, right: Tensor, grid: Grid) -> tuple[Tensor, Grid]:
         """Which row of the table belongs to a step down and right, and the spread of offsets of this grid."""
         raise NotImplementedError
@@ -187,7 +192,7 @@ class Rope2d(PositionKind):
     """Rotary embedding: half the angles follow the row, half the column (as DINOv3, arXiv 2508.10104)."""
 
     kind: Literal["rope2d"] = "rope2d"
-    base: float = 100.0
+    base: float = Field(default=100.0, gt=0)
     acts: ClassVar[Acts] = "attention"
 
     def check(self, width: int, head_width: int) -> None:

@@ -10,8 +10,8 @@ from torch.utils.hooks import RemovableHandle
 
 from vitral.errors import ConfigError
 from vitral.model.attention import Heads, SelfAttention
+from vitral.model.contract import Model
 from vitral.model.shapes import Layout
-from vitral.model.vit import VisionTransformer
 
 
 class Recording(NamedTuple):
@@ -46,10 +46,14 @@ def recorded(model: nn.Module) -> Iterator[list[Recording]]:
 
 
 @torch.no_grad()
-def attention_maps(model: VisionTransformer, images: Tensor) -> list[Tensor]:
-    """The attention (B, H, L, L) of every layer on these images."""
-    with recorded(model) as recordings:
-        model.features(images)
+def attention_maps(model: Model, images: Tensor) -> list[Tensor]:
+    """The attention (B, H, L, L) of every layer on these images, without dropout."""
+    training = model.training
+    with recorded(model.eval()) as recordings:
+        try:
+            model.features(images)
+        finally:
+            model.train(training)
     if not recordings:
         raise ConfigError("this model has no attention", where="model", remedy="use a model with mixer=attention")
     return [recording.weights() for recording in recordings]

@@ -7,6 +7,7 @@ anti-aliasing.
 
 from typing import Literal
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -20,7 +21,8 @@ def resample_grid(table: Tensor, old: Grid, new: Grid, how: Resampling = "biline
     if old == new:
         return table
     image = table.unflatten(-2, old).movedim(-1, -3)  # (..., D, rows, columns)
-    stack = stretch(image.reshape(1, -1, *old), new, how)  # every channel is stretched alone
+    exact = image if image.dtype == torch.float64 else image.float()  # not every kernel takes half precision
+    stack = stretch(exact.reshape(1, -1, *old), new, how).to(table.dtype)  # every channel is stretched alone
     return stack.reshape(*image.shape[:-2], *new).movedim(-3, -1).flatten(-3, -2)  # (..., new rows * columns, D)
 
 

@@ -10,6 +10,8 @@ from torch import Tensor
 from vitral.config import Size
 from vitral.errors import ConfigError
 
+LONGEST_SIDE = 100_000  # pixels; far beyond use, it catches slips of a finger
+
 
 class Grid(NamedTuple):
     """Rows and columns of patches."""
@@ -45,6 +47,7 @@ class Whole(NamedTuple):
     depth: int
     layout: Layout
     eps: float
+    heads: int = 0  # of the mixer, if it has any
 
 
 class Features(NamedTuple):
@@ -63,11 +66,21 @@ def split_tokens(tokens: Tensor, layout: Layout) -> Features:
     return Features(cls, registers, patches, layout.grid)
 
 
-def divide(image: Size, patch: Size) -> Grid:
+def divide(image: Size, patch: Size, what: str = "patches") -> Grid:
     """The grid of patches that covers the image exactly."""
-    rows, row_rest = divmod(image.height, patch.height)
-    columns, column_rest = divmod(image.width, patch.width)
-    if row_rest or column_rest or not rows or not columns:
+    if max(image) > LONGEST_SIDE:
+        raise ConfigError(
+            f"a {image} image is beyond reason", where="image", remedy=f"use at most {LONGEST_SIDE} a side"
+        )
+    rows, columns = image.height // patch.height, image.width // patch.width
+    if image.height % patch.height or image.width % patch.width or not rows or not columns:
         near = Size(*(max(1, round(side / step)) * step for side, step in zip(image, patch, strict=True)))
-        raise ConfigError(f"a {image} image does not divide into {patch} patches", where="image", remedy=f"use {near}")
+        raise ConfigError(f"a {image} image does not divide into {patch} {what}", where="image", remedy=f"use {near}")
     return Grid(rows, columns)
+
+
+def check_heads(width: int, heads: int, where: str) -> None:
+    """Refuse heads that cannot share the width evenly."""
+    if width % heads:
+        remedy = f"use one of {', '.join(str(count) for count in range(1, 2 * heads) if width % count == 0)}"
+        raise ConfigError(f"width {width} does not divide among {heads} heads", where=where, remedy=remedy)

@@ -26,7 +26,7 @@ class Hybrid(BodyKind):
     project: bool = True  # where the map has the model's width already, it may serve as it is
 
     def grid(self, image: Size) -> Grid:
-        return divide(image, cell(self, self.patch))
+        return divide(image, cell(self, self.patch), "cells of the map")
 
     def pixels(self) -> int:
         """Numbers in one patch of the map."""

@@ -57,7 +57,8 @@ class Vit(Config):
         return Layout(int(self.tokens.cls), self.tokens.registers, self.stem.grid(image))
 
     def whole(self) -> Whole:
-        return Whole(self.width, self.depth, self.layout(self.image), self.eps)
+        heads = self.mixer.heads if isinstance(self.mixer, AttentionKind) else 0
+        return Whole(self.width, self.depth, self.layout(self.image), self.eps, heads)
 
     @model_validator(mode="after")
     def parts_fit(self) -> Self:
@@ -108,6 +109,8 @@ class Prefix(Initialised):
 
 class VisionTransformer(Model):
     """Patches become tokens, tokens pass the blocks, what is pooled of them answers."""
+
+    config: Vit
 
     def __init__(self, config: Vit) -> None:
         super().__init__()
