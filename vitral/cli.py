@@ -61,7 +61,7 @@ def describe(
     image: Annotated[str, typer.Option(metavar="SIZE", help="The size of the images: 384 or 224x320.")] = "",
     json: Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")] = False,
 ) -> None:
-    """Show every shape, parameter, FLOP and byte of a model."""
+    """Show every shape, parameter, multiply-add and byte of a model."""
     from vitral.explain.describe import describe as described
 
     size = [f"image={image}"] if image else []

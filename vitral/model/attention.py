@@ -199,10 +199,8 @@ class SelfAttention(Initialised):
 
     def weights(self, heads: Heads, layout: Layout) -> Tensor:
         """The attention of this layer (B, H, keep, L) by the plain formula, from the q and k that any kernel used."""
-        prefix, queries = (
-            layout.prefix(),
-            heads.q.shape[-2],
-        )  # the last layer may have been asked for its first rows only
+        prefix = layout.prefix()
+        queries = heads.q.shape[-2]  # of the last layer, perhaps the class token's alone
         bias = self.bias(heads.q, layout) if queries > prefix else None
         window = self.config.window_that_fits(layout.grid, self.layer)
         seen = F.pad(same_window(layout.grid, window), (prefix, 0, prefix, 0), value=True)[:queries]
