@@ -19,6 +19,9 @@ FAILING = """
 import logging, os, signal, time
 from vitral import cli, errors
 
+# Whoever started the tests in the background may have had interrupts ignored, and children inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 @cli.app.command()
 def spoil():
     raise errors.DataError("truncated after 12 KB", where="photos/cat/07.jpg", remedy="remove it")
