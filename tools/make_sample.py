@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from vitral.data.sample import CLASSES, EACH, FOLDER
 from vitral.data.samples import Split
+from vitral.data.sources.sample import CLASSES, EACH, FOLDER
 
 ORIGINAL: dict[Split, str] = {"train": "train", "test": "t10k"}
 

@@ -1,10 +1,10 @@
 """Files to batches: every pixel of training, evaluation, prediction and serving comes through here."""
 
-from vitral.data.decode import decode, read
-from vitral.data.header import Decoding
+from vitral.data.decoder.decode import decode, read
+from vitral.data.decoder.header import Decoding
 from vitral.data.samples import SPLITS, Item, Samples, Split
-from vitral.data.source import open_data
-from vitral.data.split import Stratified, read_split, write_split
+from vitral.data.sources.source import open_data
+from vitral.data.sources.split import Stratified, read_split, write_split
 
 __all__ = [
     "SPLITS",

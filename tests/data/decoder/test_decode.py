@@ -24,8 +24,8 @@ from tests.data.pictures import (
     tiff,
 )
 from vitral.config import Size
-from vitral.data.decode import FULL, as_channels, composite, decode, read, scale_for, upright
-from vitral.data.header import Decoding
+from vitral.data.decoder.decode import FULL, as_channels, composite, decode, read, scale_for, upright
+from vitral.data.decoder.header import Decoding
 from vitral.errors import DataError
 
 RGB = Decoding()

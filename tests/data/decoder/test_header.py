@@ -11,8 +11,8 @@ from PIL.ImageFile import ImageFile
 
 from tests.data.pictures import ORDERS, chunk, colour, deep_png, empty_png, encoded, exif, noise, npy, png, tiff
 from vitral.config import Size
-from vitral.data.decode import FULL, decode
-from vitral.data.header import Decoding, Header, exif_orientation, header
+from vitral.data.decoder.decode import FULL, decode
+from vitral.data.decoder.header import Decoding, Header, exif_orientation, header
 from vitral.errors import ConfigError, DataError
 
 TALL = noise(30, 20, 3).astype(np.uint8)
@@ -25,8 +25,8 @@ BOMBS = {
 MEASURE = """
 import resource, sys, time
 from pathlib import Path
-from vitral.data.decode import FULL, decode
-from vitral.data.header import Decoding
+from vitral.data.decoder.decode import FULL, decode
+from vitral.data.decoder.header import Decoding
 from vitral.errors import DataError
 data = Path(sys.argv[1]).read_bytes()
 before, started = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
@@ -43,7 +43,7 @@ def measured(data: bytes, folder: Path) -> tuple[float, float, str]:
     """Seconds and megabytes that a process of its own needs to decode or refuse the file, and what it says."""
     (folder / "bomb").write_bytes(data)
     command = [sys.executable, "-c", MEASURE, str(folder / "bomb")]
-    run = subprocess.run(command, check=True, capture_output=True, text=True, cwd=Path(__file__).parents[2])
+    run = subprocess.run(command, check=True, capture_output=True, text=True, cwd=Path(__file__).parents[3])
     seconds, kilobytes, found = run.stdout.strip().split("\t")
     return float(seconds), int(kilobytes) / 1024, found
 

@@ -15,10 +15,10 @@ from io import StringIO
 from pathlib import Path
 from typing import NamedTuple
 
-from vitral.data.files import Files, suffix, unreadable
-from vitral.data.labels import listed, samples_of
 from vitral.data.samples import SPLIT_WORDS, Row, Samples
-from vitral.data.split import Stratified
+from vitral.data.sources.files import Files, suffix, unreadable
+from vitral.data.sources.labels import listed, samples_of
+from vitral.data.sources.split import Stratified
 from vitral.errors import DataError, either, nearest
 
 DELIMITERS = {".csv": ",", ".tsv": "\t"}

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.data.trees import labelled, plant, refusal
-from vitral.data.folder import open_folder
 from vitral.data.samples import Samples
-from vitral.data.split import Stratified
+from vitral.data.sources.folder import open_folder
+from vitral.data.sources.split import Stratified
 from vitral.errors import DataError
 
 HOW = Stratified()

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tests.data.pictures import COLUMNS, ROWS, Array, noise, tiff
-from vitral.data.decode import FULL, decode
-from vitral.data.header import Decoding
+from vitral.data.decoder.decode import FULL, decode
+from vitral.data.decoder.header import Decoding
 from vitral.errors import DataError
 
 WORDS = noise(ROWS, COLUMNS, highest=70_000)

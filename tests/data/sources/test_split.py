@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vitral.data.samples import SPLITS, Row
-from vitral.data.split import Stratified, divide, read_split, write_split
+from vitral.data.sources.split import Stratified, divide, read_split, write_split
 from vitral.errors import ConfigError, DataError
 
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from tools.make_sample import pack, selection
-from vitral.data.sample import CLASSES, EACH, FOLDER, images, open_sample
 from vitral.data.samples import Split
+from vitral.data.sources.sample import CLASSES, EACH, FOLDER, images, open_sample
 
 ORIGINALS = Path("/usr/share/datasets/fashion-mnist")
 FILES = {

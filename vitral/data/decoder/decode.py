@@ -10,11 +10,11 @@ import numpy as np
 from PIL import Image
 
 from vitral.config import Size
-from vitral.data.arrays import read_array
-from vitral.data.depth import Pixels
-from vitral.data.header import Decoding, header, open_image
-from vitral.data.kind import recognise
-from vitral.data.modes import stored_samples
+from vitral.data.decoder.arrays import read_array
+from vitral.data.decoder.depth import Pixels
+from vitral.data.decoder.header import Decoding, header, open_image
+from vitral.data.decoder.kind import recognise
+from vitral.data.decoder.modes import stored_samples
 from vitral.errors import DataError
 
 FULL = Size(65_535, 65_535)  # the largest JPEG: a need that reduces nothing

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from vitral.data.files import Files, is_image, suffix, unreadable
-from vitral.data.labels import composed, listed, samples_of
 from vitral.data.samples import SPLIT_WORDS, SPLITS, Row, Samples, Split
-from vitral.data.split import Stratified
+from vitral.data.sources.files import Files, is_image, suffix, unreadable
+from vitral.data.sources.labels import composed, listed, samples_of
+from vitral.data.sources.split import Stratified
 from vitral.errors import DataError
 
 # What systems leave behind in folders, in any case; so is every name that begins with a dot.

@@ -5,7 +5,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from vitral.data.depth import eight_bits, unit_floats
+from vitral.data.decoder.depth import eight_bits, unit_floats
 from vitral.errors import DataError
 
 

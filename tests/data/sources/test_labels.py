@@ -2,10 +2,10 @@ from pathlib import Path
 
 import pytest
 
-from vitral.data.files import Files
-from vitral.data.labels import listed, samples_of
 from vitral.data.samples import Row, Samples
-from vitral.data.split import Stratified
+from vitral.data.sources.files import Files
+from vitral.data.sources.labels import listed, samples_of
+from vitral.data.sources.split import Stratified
 from vitral.errors import DataError
 
 

@@ -3,12 +3,12 @@
 from difflib import get_close_matches
 from pathlib import Path
 
-from vitral.data.files import suffix, unreadable
-from vitral.data.folder import open_folder
-from vitral.data.manifest import MANIFESTS, open_manifest
-from vitral.data.sample import open_sample
 from vitral.data.samples import Samples
-from vitral.data.split import Stratified
+from vitral.data.sources.files import suffix, unreadable
+from vitral.data.sources.folder import open_folder
+from vitral.data.sources.manifest import MANIFESTS, open_manifest
+from vitral.data.sources.sample import open_sample
+from vitral.data.sources.split import Stratified
 from vitral.errors import DataError, either
 
 SAMPLE = "sample"

@@ -10,8 +10,8 @@ from PIL import Image
 from PIL.ImageFile import ImageFile
 from PIL.TiffImagePlugin import TiffImageFile
 
-from vitral.data.depth import Pixels, eight_bits, is_wide, raw_mode, unit_floats, unpack_as, wide_samples
-from vitral.data.header import Header, damaged, reader
+from vitral.data.decoder.depth import Pixels, eight_bits, is_wide, raw_mode, unit_floats, unpack_as, wide_samples
+from vitral.data.decoder.header import Header, damaged, reader
 from vitral.errors import DataError
 
 BITS, PHOTOMETRIC, PLANES = 258, 262, 284  # tags of a TIFF

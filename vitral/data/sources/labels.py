@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from vitral.data.samples import SPLITS, Item, Row, Samples, Store
-from vitral.data.split import Stratified, by_split_and_name, divide
+from vitral.data.sources.split import Stratified, by_split_and_name, divide
 from vitral.errors import DataError
 
 SHOWN = 5  # of a long list, in a message

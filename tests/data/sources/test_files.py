@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from tests.data.trees import plant
-from vitral.data.files import Files, is_image
+from vitral.data.sources.files import Files, is_image
 from vitral.errors import DataError
 
 

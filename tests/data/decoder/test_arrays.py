@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from tests.data.pictures import noise, npy
-from vitral.data.arrays import layout
-from vitral.data.decode import FULL, decode
-from vitral.data.header import Decoding
+from vitral.data.decoder.arrays import layout
+from vitral.data.decoder.decode import FULL, decode
+from vitral.data.decoder.header import Decoding
 from vitral.errors import DataError
 
 MANY = noise(12, 10, 5).astype(np.uint8)

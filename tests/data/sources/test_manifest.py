@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from tests.data.trees import labelled, plant, refusal
-from vitral.data.manifest import open_manifest
 from vitral.data.samples import Samples
-from vitral.data.split import Stratified
+from vitral.data.sources.manifest import open_manifest
+from vitral.data.sources.split import Stratified
 from vitral.errors import DataError
 
 IMAGES = ["cat/1.jpg", "cat/2.jpg", "dog/1.jpg", "dog/2, left.jpg"]

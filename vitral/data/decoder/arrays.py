@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.lib import format as npy
 
-from vitral.data.depth import Pixels, unit_floats
+from vitral.data.decoder.depth import Pixels, unit_floats
 from vitral.errors import DataError
 
 REMEDY = "save uint8, or floats from 0 to 1, as (height, width) or (height, width, channels)"

@@ -15,9 +15,9 @@ from PIL.WebPImagePlugin import WebPImageFile
 from pydantic import Field
 
 from vitral.config import Config, Size
-from vitral.data.arrays import layout
-from vitral.data.depth import is_wide
-from vitral.data.kind import Kind, recognise, truncated
+from vitral.data.decoder.arrays import layout
+from vitral.data.decoder.depth import is_wide
+from vitral.data.decoder.kind import Kind, recognise, truncated
 from vitral.errors import DataError, VitralError
 
 Level = Annotated[int, Field(ge=0, le=255)]

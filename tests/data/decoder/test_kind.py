@@ -4,9 +4,9 @@ import pytest
 from PIL import Image
 
 from tests.data.pictures import colour, encoded, npy, smooth, tiff
-from vitral.data.decode import FULL, decode
-from vitral.data.header import Decoding, header
-from vitral.data.kind import recognise
+from vitral.data.decoder.decode import FULL, decode
+from vitral.data.decoder.header import Decoding, header
+from vitral.data.decoder.kind import recognise
 from vitral.errors import DataError
 
 HEIC = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic"
