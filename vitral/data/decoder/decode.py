@@ -4,15 +4,18 @@ Values are taken as they stand in the file: no colour profile is applied, alpha 
 animation the first frame is the image.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
+from PIL.ImageFile import ImageFile
 
 from vitral.config import Size
 from vitral.data.decoder.arrays import read_array
 from vitral.data.decoder.depth import Pixels
-from vitral.data.decoder.header import Decoding, header, open_image
+from vitral.data.decoder.header import Decoding, Header, header, open_image
+from vitral.data.decoder.jpeg import quick_jpeg
 from vitral.data.decoder.kind import recognise
 from vitral.data.decoder.modes import stored_samples
 from vitral.errors import DataError
@@ -30,24 +33,62 @@ def scale_for(size: Size, need: Size) -> int:
     return fits[0] if fits else 1
 
 
-def decode(data: bytes, name: str, decoding: Decoding, need: Size) -> Pixels:
-    """The image, upright, (H, W, C). A JPEG is reduced by `scale_for` to no less than the need; the rest is whole."""
+@dataclass(frozen=True)
+class Encoded:
+    """An image that is opened, measured and within the limits, but not decoded."""
+
+    data: bytes
+    name: str
+    decoding: Decoding
+    head: Header
+    image: ImageFile | None  # none for an .npy file
+
+    @property
+    def size(self) -> Size:
+        """Height and width once upright, at full scale."""
+        return self.head.size
+
+    def scale(self, need: Size) -> int:
+        """The denominator that `pixels` would decode at."""
+        return scale_for(self.size, need) if self.head.format == "JPEG" else 1
+
+    def pixels(self, need: Size) -> Pixels:
+        """The image, upright, (H, W, C). A JPEG is reduced by `scale_for`, to no less than the need."""
+        if self.image is None:
+            return as_channels(read_array(self.data, self.name), self.decoding.channels)
+        scale = self.scale(need)
+        pixels = _flat(self._samples(self.image, scale), self.decoding.background)  # (H, W, 1 or 3)
+        if self.head.format != "TIFF":  # Pillow has turned a TIFF already
+            pixels = upright(pixels, self.head.orientation)
+        declared = Size(-(-self.size.height // scale), -(-self.size.width // scale))
+        if pixels.shape[:2] != declared:
+            what = f"declares {declared}, holds {Size(*pixels.shape[:2])}"
+            raise DataError(what, where=self.name, remedy="save it anew as PNG or JPEG")
+        return as_channels(pixels, self.decoding.channels)
+
+    def _samples(self, image: ImageFile, scale: int) -> Pixels:
+        """As stored, with or without alpha: (H, W, 1 to 4)."""
+        if self.head.format == "JPEG":
+            quick = quick_jpeg(self.data, self.head, (image.height, image.width), scale)
+            if quick is not None:
+                return quick
+        if scale > 1:
+            image.draft("", (image.width // scale, image.height // scale))
+        return stored_samples(image, self.head, self.data, self.name)
+
+
+def opened(data: bytes, name: str, decoding: Decoding) -> Encoded:
+    """The image as far as its header tells: refused here if it is no image or breaks a limit."""
     kind = recognise(data, name)
     if kind == "NPY":
-        header(data, name, decoding)
-        return as_channels(read_array(data, name), decoding.channels)
+        return Encoded(data, name, decoding, header(data, name, decoding), None)
     image, head = open_image(data, name, kind, decoding)
-    scale = scale_for(head.size, need) if kind == "JPEG" else 1
-    if scale > 1:
-        image.draft("", (image.width // scale, image.height // scale))
-    pixels = _flat(stored_samples(image, head, data, name), decoding.background)  # (H, W, 1 or 3)
-    if kind != "TIFF":  # Pillow has turned a TIFF already
-        pixels = upright(pixels, head.orientation)
-    declared = Size(-(-head.size.height // scale), -(-head.size.width // scale))
-    if pixels.shape[:2] != declared:
-        what = f"declares {declared}, holds {Size(*pixels.shape[:2])}"
-        raise DataError(what, where=name, remedy="save it anew as PNG or JPEG")
-    return as_channels(pixels, decoding.channels)
+    return Encoded(data, name, decoding, head, image)
+
+
+def decode(data: bytes, name: str, decoding: Decoding, need: Size) -> Pixels:
+    """The image in the bytes of a file, upright, (H, W, C): see `Encoded.pixels`."""
+    return opened(data, name, decoding).pixels(need)
 
 
 def read(path: Path, decoding: Decoding, need: Size) -> Pixels:
