@@ -1,0 +1,31 @@
+"""Preprocessing: a file becomes what the model sees, the same way from a record."""
+
+import numpy as np
+import torch
+from PIL import Image
+
+from tests.data.pictures import encoded, noise
+from vitral.config import Size
+from vitral.data.decoder.header import Decoding
+from vitral.data.transforms.preprocessing import Preprocessing
+from vitral.data.transforms.scaling import IMAGENET
+from vitral.data.transforms.view import CentreCrop
+
+PHOTO = Image.fromarray(noise(30, 40, 3).astype(np.uint8)).resize((400, 300), Image.Resampling.BICUBIC)
+
+
+def test_the_default_is_the_papers_plain_resize_to_minus_one_to_one() -> None:
+    data = encoded(PHOTO, "PNG")
+    expected = np.asarray(PHOTO.resize((224, 224), Image.Resampling.BILINEAR)).astype(np.float32) / 127.5 - 1
+    found = Preprocessing().tensor(data, "photo.png")
+    assert found.shape == (1, 3, 224, 224)
+    assert np.abs(found[0].permute(1, 2, 0).numpy() - expected).max() <= 1.01 / 127.5
+
+
+def test_a_record_gives_the_same_pixels() -> None:
+    chosen = Preprocessing(image=Size(96, 64), decoding=Decoding(channels=1), view=CentreCrop(), scaling=IMAGENET)
+    again = Preprocessing.from_json(chosen.to_json())
+    data = encoded(PHOTO, "JPEG")
+    assert again == chosen
+    assert chosen.pixels(data, "photo.jpg").shape == (96, 64, 1)
+    assert torch.equal(chosen.tensor(data, "photo.jpg"), again.tensor(data, "photo.jpg"))

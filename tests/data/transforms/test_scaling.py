@@ -1,0 +1,34 @@
+"""Scaling: the paper's numbers, ImageNet's, and what is refused."""
+
+import pytest
+import torch
+
+from vitral.data.transforms.scaling import CENTRED, IMAGENET, Scaling
+from vitral.errors import ConfigError
+
+LEVELS = torch.arange(256, dtype=torch.uint8).view(1, 1, 16, 16)
+
+
+def test_bytes_become_minus_one_to_one() -> None:
+    scaled = CENTRED.apply(LEVELS.expand(2, 3, 16, 16))
+    assert scaled.shape == (2, 3, 16, 16)
+    assert scaled.dtype == torch.float32
+    torch.testing.assert_close(scaled[1, 2].flatten(), (torch.arange(256) - 127.5) / 127.5, rtol=0, atol=0)
+
+
+def test_each_channel_has_its_own_mean_and_deviation() -> None:
+    scaled = IMAGENET.apply(LEVELS.expand(1, 3, 16, 16)).double()
+    unit = LEVELS.double()[0, 0] / 255
+    for channel, (mean, deviation) in enumerate([(0.485, 0.229), (0.456, 0.224), (0.406, 0.225)]):
+        torch.testing.assert_close(scaled[0, channel], (unit - mean) / deviation, rtol=1e-6, atol=1e-6)
+
+
+def test_channels_last_in_memory_become_contiguous() -> None:
+    images = torch.zeros(2, 8, 8, 3, dtype=torch.uint8).permute(0, 3, 1, 2)
+    assert CENTRED.apply(images).is_contiguous()
+
+
+@pytest.mark.parametrize("wrong", [{"mean": (0.5, 0.5)}, {"mean": ()}, {"deviation": (0.0,)}])
+def test_numbers_that_do_not_fit_together_are_refused(wrong: dict[str, tuple[float, ...]]) -> None:
+    with pytest.raises(ConfigError):
+        Scaling(**wrong)

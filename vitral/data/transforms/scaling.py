@@ -1,0 +1,36 @@
+"""From bytes to the numbers a model was trained on.  B images, C channels, H rows, W columns."""
+
+from typing import Annotated
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from vitral.config import Config
+
+Positive = Annotated[float, Field(gt=0)]
+
+
+class Scaling(Config):
+    """(x / 255 - mean) / deviation; one number for all channels or one for each. The default is the paper's [-1, 1]."""
+
+    mean: tuple[float, ...] = (0.5,)
+    deviation: tuple[Positive, ...] = (0.5,)
+
+    @model_validator(mode="after")
+    def _agree(self) -> "Scaling":
+        if not self.mean or len(self.mean) != len(self.deviation):
+            raise ValueError(f"expected as many means as deviations, got {len(self.mean)} and {len(self.deviation)}")
+        return self
+
+    def apply(self, images: Tensor) -> Tensor:
+        """uint8 images as float32, (B, C, H, W)."""
+        mean, deviation = (
+            (255 * torch.tensor(numbers, dtype=torch.float64)).float().view(-1, 1, 1).to(images.device)
+            for numbers in (self.mean, self.deviation)
+        )
+        return ((images.float() - mean) / deviation).contiguous()  # (B, C, H, W)
+
+
+CENTRED = Scaling()
+IMAGENET = Scaling(mean=(0.485, 0.456, 0.406), deviation=(0.229, 0.224, 0.225))

@@ -1,0 +1,151 @@
+"""Views: which part of a picture the model sees, and at what size.
+
+A view looks at the size of a picture alone, before any pixel is decoded, so that a JPEG can be decoded at the smallest
+scale that serves.
+"""
+
+from math import ceil, exp, log, sqrt
+from typing import Annotated, Literal, NamedTuple
+
+import numpy as np
+from pydantic import Field
+
+from vitral.config import Config, Size
+
+Filter = Literal["bilinear", "bicubic"]
+Share = Annotated[float, Field(gt=0, le=1)]
+ATTEMPTS = 10  # of drawing a crop that fits, before the largest one in the middle is taken
+
+
+class Box(NamedTuple):
+    """A rectangle of pixels."""
+
+    top: int
+    left: int
+    height: int
+    width: int
+
+    def scaled(self, whole: Size, stored: Size) -> "Box":
+        """The same part of a picture that was decoded at another scale, to the nearest pixel."""
+        top = round(self.top * stored.height / whole.height)
+        left = round(self.left * stored.width / whole.width)
+        bottom = round((self.top + self.height) * stored.height / whole.height)
+        right = round((self.left + self.width) * stored.width / whole.width)
+        return Box(top, left, max(bottom - top, 1), max(right - left, 1))
+
+
+class Glimpse(NamedTuple):
+    """One look at a picture: cut out the part, resize it, keep the window, perhaps mirror it."""
+
+    part: Box
+    resized: Size
+    window: Box
+    mirrored: bool
+    filter: Filter
+
+    def need(self, whole: Size) -> Size:
+        """The rows and columns of the whole picture from which the part need not be enlarged."""
+        rows = ceil(whole.height * self.resized.height / self.part.height)
+        columns = ceil(whole.width * self.resized.width / self.part.width)
+        return Size(rows, columns)
+
+
+class PlainResize(Config):
+    """The whole picture, resized to the model's image whatever its shape: the paper's evaluation."""
+
+    kind: Literal["plain"] = "plain"
+    filter: Filter = "bilinear"
+
+    def outputs(self, image: Size) -> tuple[Size, ...]:
+        return (image,)
+
+    def glimpse(self, whole: Size, image: Size) -> Glimpse:
+        return Glimpse(Box(0, 0, *whole), image, Box(0, 0, *image), False, self.filter)
+
+    def glimpses(self, whole: Size, image: Size, dice: np.random.Generator) -> tuple[Glimpse, ...]:
+        return (self.glimpse(whole, image),)
+
+
+class CentreCrop(Config):
+    """The picture resized until `fraction` of its shorter side fills the image, and the middle of it."""
+
+    kind: Literal["centre"] = "centre"
+    fraction: Share = 0.875
+    filter: Filter = "bilinear"
+
+    def outputs(self, image: Size) -> tuple[Size, ...]:
+        return (image,)
+
+    def glimpse(self, whole: Size, image: Size) -> Glimpse:
+        height, width = (int(side / self.fraction) for side in image)  # 224 / 0.875 = 256; halves are cut off, as usual
+        if whole.height * width <= whole.width * height:  # the height is what binds
+            resized = Size(height, max(int(height * whole.width / whole.height), width))
+        else:
+            resized = Size(max(int(width * whole.height / whole.width), height), width)
+        top, left = (round((had - kept) / 2) for had, kept in zip(resized, image, strict=True))
+        return Glimpse(Box(0, 0, *whole), resized, Box(top, left, *image), False, self.filter)
+
+    def glimpses(self, whole: Size, image: Size, dice: np.random.Generator) -> tuple[Glimpse, ...]:
+        return (self.glimpse(whole, image),)
+
+
+class InceptionCrop(Config):
+    """A part of random area and shape, half of the time mirrored: the paper's training."""
+
+    kind: Literal["inception"] = "inception"
+    area: tuple[Share, Share] = (0.05, 1.0)
+    aspect: tuple[Annotated[float, Field(gt=0)], Annotated[float, Field(gt=0)]] = (3 / 4, 4 / 3)
+    flip: bool = True
+    filter: Filter = "bilinear"
+
+    def outputs(self, image: Size) -> tuple[Size, ...]:
+        return (image,)
+
+    def glimpses(self, whole: Size, image: Size, dice: np.random.Generator) -> tuple[Glimpse, ...]:
+        part = random_part(whole, self.area, self.aspect, dice)
+        mirrored = bool(dice.random() < 0.5) and self.flip
+        return (Glimpse(part, image, Box(0, 0, *image), mirrored, self.filter),)
+
+
+class MultiCrop(Config):
+    """Several large and small crops of one picture, for objectives that compare them (arXiv 2006.09882)."""
+
+    kind: Literal["multi"] = "multi"
+    large: int = Field(default=2, ge=1)
+    small: int = Field(default=6, ge=0)
+    small_image: Size = Size(96, 96)
+    border: Share = 0.32  # small crops have less than this area, large ones more
+    filter: Filter = "bicubic"
+
+    def outputs(self, image: Size) -> tuple[Size, ...]:
+        return (image,) * self.large + (self.small_image,) * self.small
+
+    def glimpses(self, whole: Size, image: Size, dice: np.random.Generator) -> tuple[Glimpse, ...]:
+        large = InceptionCrop(area=(self.border, 1.0), filter=self.filter)
+        small = InceptionCrop(area=(0.05, self.border), filter=self.filter)
+        crops = [(large, image)] * self.large + [(small, self.small_image)] * self.small
+        return tuple(view.glimpses(whole, size, dice)[0] for view, size in crops)
+
+
+View = Annotated[PlainResize | CentreCrop | InceptionCrop | MultiCrop, Field(discriminator="kind")]
+StillView = Annotated[PlainResize | CentreCrop, Field(discriminator="kind")]  # without chance: for evaluation
+
+
+def random_part(whole: Size, area: tuple[float, float], aspect: tuple[float, float], dice: np.random.Generator) -> Box:
+    """A box of uniform area and log-uniform shape; when none drawn fits, the largest of allowed shape in the middle."""
+    for _ in range(ATTEMPTS):
+        pixels = whole.height * whole.width * dice.uniform(*area)
+        ratio = exp(dice.uniform(log(aspect[0]), log(aspect[1])))  # width by height
+        height, width = round(sqrt(pixels / ratio)), round(sqrt(pixels * ratio))
+        if 0 < height <= whole.height and 0 < width <= whole.width:
+            top = int(dice.integers(whole.height - height + 1))
+            left = int(dice.integers(whole.width - width + 1))
+            return Box(top, left, height, width)
+    return _middle(whole, aspect)
+
+
+def _middle(whole: Size, aspect: tuple[float, float]) -> Box:
+    ratio = min(max(whole.width / whole.height, aspect[0]), aspect[1])
+    height = min(whole.height, round(whole.width / ratio))
+    width = min(whole.width, round(whole.height * ratio))
+    return Box((whole.height - height) // 2, (whole.width - width) // 2, height, width)
