@@ -45,6 +45,10 @@ class Store(Protocol):
         """The encoded image."""
         ...
 
+    def address(self, name: str) -> str:
+        """Where a person finds it, as a message says: a path where there is one."""
+        ...
+
     def size(self, name: str) -> int:
         """How many bytes `read` would give."""
         ...

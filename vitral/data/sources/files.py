@@ -27,7 +27,7 @@ class Files:
     root: str
 
     def read(self, name: str) -> bytes:
-        path = self.path(name)
+        path = self.address(name)
         try:
             with open(path, "rb") as file:
                 return file.read()
@@ -35,13 +35,13 @@ class Files:
             raise unreadable(path, error) from None
 
     def size(self, name: str) -> int:
-        path = self.path(name)
+        path = self.address(name)
         try:
             return os.stat(path).st_size
         except OSError as error:
             raise unreadable(path, error) from None
 
-    def path(self, name: str) -> str:
+    def address(self, name: str) -> str:
         return os.path.join(self.root, name)
 
 

@@ -29,6 +29,9 @@ class Bundled:
         np.save(file, images(split)[int(number)])
         return file.getvalue()
 
+    def address(self, name: str) -> str:
+        return f"sample/{name}"
+
     def size(self, name: str) -> int:
         return len(self.read(name))
 

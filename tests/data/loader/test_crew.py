@@ -1,0 +1,140 @@
+"""The crew: real processes that fill, fail, die and go home."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from vitral.data.loader.crew import AHEAD, Crew
+from vitral.data.loader.shared import FORK, SPAWN, Context, Shared, share
+from vitral.errors import DataError, VitralError
+
+
+@dataclass(frozen=True)
+class Counting:
+    """Writes 100 step + row; what happens at the row of trouble is chosen."""
+
+    ring: Shared
+    trouble: str = ""
+    at: tuple[int, int] = (3, 2)
+
+    def rows(self, step: int) -> int:
+        return 5
+
+    def name(self, step: int, row: int) -> str:
+        return f"image {step}.{row}"
+
+    def fill(self, step: int, row: int, slot: int) -> None:
+        if (step, row) == self.at:
+            match self.trouble:
+                case "refuse":
+                    raise DataError("truncated", where=self.name(step, row), remedy="remove it")
+                case "fault":
+                    raise ZeroDivisionError("of ours")
+                case "kill":
+                    os.kill(os.getpid(), signal.SIGKILL)
+                case "exit":
+                    os._exit(0)
+                case "hang":
+                    time.sleep(1000)
+        self.ring.array[slot, row] = 100 * step + row
+
+
+def crew(workers: int, trouble: str = "", steps: range = range(9), context: Context = FORK) -> tuple[Crew, Counting]:
+    work = Counting(share((AHEAD, 5), "int64", context), trouble)
+    return Crew(work, steps, workers, context), work
+
+
+@pytest.mark.parametrize("context", [FORK, SPAWN])
+@pytest.mark.parametrize("workers", [1, 2, 3, 7])
+def test_every_row_of_every_step_is_filled_in_turn(workers: int, context: Context) -> None:
+    if context is SPAWN and workers > 1:
+        pytest.skip("slow to start, and no different")
+    men, work = crew(workers, steps=range(4, 14), context=context)
+    filled = [work.ring.array[slot].tolist() for slot in men.slots()]
+    assert filled == [[100 * step + row for row in range(5)] for step in range(4, 14)]
+    assert men.close()
+
+
+def test_no_worker_runs_further_ahead_than_the_ring() -> None:
+    men, work = crew(2)
+    for step, slot in enumerate(men.slots()):
+        time.sleep(0.02)  # a worker that overran would write over what is looked at
+        assert work.ring.array[slot].tolist() == [100 * step + row for row in range(5)]
+    assert men.close()
+
+
+@pytest.mark.parametrize(
+    ("trouble", "kind", "what"),
+    [
+        ("refuse", DataError, "truncated"),
+        ("fault", VitralError, "ZeroDivisionError: of ours"),
+        ("kill", DataError, "a worker was killed by SIGKILL while it read this image"),
+        ("exit", DataError, "a worker was ended with exit code 0 while it read this image"),
+    ],
+)
+@pytest.mark.parametrize("workers", [1, 2])
+def test_trouble_names_the_image_after_all_batches_before_it(
+    workers: int, trouble: str, kind: type[VitralError], what: str
+) -> None:
+    men, _ = crew(workers, trouble)
+    filled: list[int] = []
+    with pytest.raises(kind) as caught:
+        filled.extend(men.slots())
+    assert filled == [0, 1, 2] or trouble in {"kill", "exit"}  # after a death, nothing more is awaited
+    assert type(caught.value) is kind
+    assert (caught.value.what, caught.value.where) == (what, "image 3.2")
+    assert caught.value.remedy
+    assert men.close() is (trouble != "kill")
+
+
+def test_going_home_early_leaves_no_process() -> None:
+    men, _ = crew(3, steps=range(10**9))
+    next(men.slots())
+    numbers = [process.pid for process in men.processes]
+    assert men.close()
+    for number in numbers:
+        with pytest.raises(ProcessLookupError):
+            os.kill(number or 0, 0)
+
+
+def test_a_worker_that_hangs_is_killed_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vitral.data.loader.crew.FAREWELL", 0.1)
+    men, _ = crew(2, "hang")
+    next(men.slots())
+    assert not men.close()
+
+
+ORPHAN = """
+import os, signal
+from tests.data.loader.test_crew import crew
+men, _ = crew(2, steps=range(10**9))
+next(men.slots())
+print(*[process.pid for process in men.processes], flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_workers_end_soon_after_their_parent_was_killed() -> None:
+    root = Path(__file__).parents[3]
+    run = subprocess.run([sys.executable, "-c", ORPHAN], capture_output=True, text=True, cwd=root, check=False)
+    assert run.returncode == -signal.SIGKILL
+    numbers = [int(word) for word in run.stdout.split()]
+    assert len(numbers) == 2
+    deadline = time.monotonic() + 20
+    while any(_runs(number) for number in numbers) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(_runs(number) for number in numbers)
+
+
+def _runs(number: int) -> bool:
+    try:
+        state = Path(f"/proc/{number}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except OSError:
+        return False
+    return state != "Z"  # an ended process that nobody has asked after

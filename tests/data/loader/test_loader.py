@@ -1,0 +1,168 @@
+"""The stream of batches: byte for byte the same for any workers, processes and start, on every kind of source."""
+
+import multiprocessing
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tests.data.loader.photos import photos
+from vitral.config import Size
+from vitral.data.decoder.depth import Pixels
+from vitral.data.decoder.header import Decoding
+from vitral.data.loader.loader import Batch, Loader, Sight
+from vitral.data.loader.order import Balanced, InOrder, Order, Shuffled
+from vitral.data.loader.plan import ALONE, Plan, Position, World
+from vitral.data.loader.shared import FORK, SPAWN
+from vitral.data.samples import Samples
+from vitral.data.transforms.preprocessing import Preprocessing
+from vitral.data.transforms.view import InceptionCrop, MultiCrop, PlainResize
+from vitral.errors import DataError
+
+IMAGE = Size(24, 20)
+TRAINING = Sight(IMAGE, Decoding(), InceptionCrop())
+
+
+class Speckle:
+    """An augmentation that shows whether the dice are the sample's own."""
+
+    def apply(self, pixels: Pixels, dice: np.random.Generator) -> Pixels:
+        return pixels ^ dice.integers(0, 4, pixels.shape, dtype=np.uint8)
+
+
+SIGHTS = {
+    "training": replace(TRAINING, augment=(Speckle(),)),
+    "crops": Sight(IMAGE, Decoding(channels=1), MultiCrop(large=2, small=3, small_image=Size(8, 8)), (Speckle(),)),
+    "evaluation": Sight(IMAGE, Decoding(), PlainResize()),
+}
+
+
+@pytest.fixture(scope="module")
+def samples(tmp_path_factory: pytest.TempPathFactory) -> Samples:
+    return photos(tmp_path_factory.mktemp("photos"))
+
+
+def loader(
+    samples: Samples, sight: Sight, order: Order, workers: int = 0, world: World = ALONE, room: int = 2**20
+) -> Loader:
+    items = samples.of("train")
+    plan = Plan(np.array([item.label for item in items]), order, 4, 3, world)
+    return Loader(items, samples.store, sight, plan, workers, room)
+
+
+def content(batch: Batch) -> tuple[object, ...]:
+    return (*(view.numpy().tobytes() for view in batch.views), *batch.labels.tolist(), *batch.places.tolist())
+
+
+def woven(parts: tuple[Batch, ...]) -> Batch:
+    """The batch of which each process holds every n-th image."""
+
+    def weave(tensors: list[torch.Tensor]) -> torch.Tensor:
+        whole = tensors[0].new_zeros((sum(map(len, tensors)), *tensors[0].shape[1:]))
+        for rank, part in enumerate(tensors):
+            whole[rank :: len(tensors)] = part
+        return whole
+
+    views = tuple(weave([part.views[number] for part in parts]) for number in range(len(parts[0].views)))
+    labels, places = weave([part.labels for part in parts]), weave([part.places for part in parts])
+    # The loader's images are channels last in memory; so must these be to have the same bytes.
+    return Batch(tuple(view.contiguous() for view in views), labels, places)
+
+
+@pytest.mark.parametrize("order", [Shuffled(), Balanced(), InOrder()])
+@pytest.mark.parametrize("sight", SIGHTS)
+def test_the_stream_is_the_same_for_any_workers_processes_and_start(samples: Samples, sight: str, order: Order) -> None:
+    steps = 2 * loader(samples, SIGHTS[sight], order).plan.epoch_steps + 1
+    truth = [content(batch) for batch in loader(samples, SIGHTS[sight], order).batches(0, steps)]
+    assert len(set(truth)) == (steps if sight != "evaluation" or order == Shuffled() else len(set(truth)))
+    for workers in (0, 1, 2):
+        alone = loader(samples, SIGHTS[sight], order, workers)
+        assert [content(batch) for batch in alone.batches(0, steps)] == truth
+        pair = [loader(samples, SIGHTS[sight], order, workers, World(rank=rank, size=2)) for rank in range(2)]
+        streams = zip(*(half.batches(0, steps) for half in pair), strict=True)
+        assert [content(woven(parts)) for parts in streams] == truth
+        for start in range(steps) if workers < 2 else (1, steps - 1):
+            assert [content(batch) for batch in alone.batches(start, steps)] == truth[start:]
+
+
+def test_an_evaluation_shows_the_pixels_of_prediction(samples: Samples) -> None:
+    seen = Preprocessing(image=IMAGE)
+    for batch in loader(samples, SIGHTS["evaluation"], InOrder()).epoch():
+        for image, place in zip(batch.images, batch.places.tolist(), strict=True):
+            item = samples.of("train")[place]
+            expected = seen.pixels(samples.read(item), item.name)
+            np.testing.assert_array_equal(image.permute(1, 2, 0).numpy(), expected)
+
+
+def test_an_epoch_shows_every_image_once_with_its_label(samples: Samples) -> None:
+    batches = list(loader(samples, SIGHTS["evaluation"], InOrder(), workers=2).epoch())
+    assert [len(batch.images) for batch in batches] == [4, 4, 3]
+    assert torch.cat([batch.places for batch in batches]).tolist() == list(range(11))
+    assert torch.cat([batch.labels for batch in batches]).tolist() == [item.label for item in samples.of("train")]
+
+
+def test_a_stream_goes_on_from_its_json_with_other_workers_and_processes(samples: Samples) -> None:
+    truth = [content(batch) for batch in loader(samples, TRAINING, Shuffled()).batches(0, 5)]
+    saved = loader(samples, TRAINING, Shuffled()).plan.position(3).to_json()
+    pair = [loader(samples, TRAINING, Shuffled(), 1, World(rank=rank, size=2)) for rank in range(2)]
+    streams = zip(*(half.batches(half.plan.step(Position.from_json(saved)), 5) for half in pair), strict=True)
+    assert [content(woven(parts)) for parts in streams] == truth[3:]
+
+
+@pytest.mark.parametrize("room", [0, 30_000, 10**7])
+def test_what_is_kept_in_memory_changes_no_byte(samples: Samples, room: int) -> None:
+    truth = [content(batch) for batch in loader(samples, TRAINING, Shuffled(), room=0).batches(0, 8)]
+    keeping = loader(samples, TRAINING, Shuffled(), workers=2, room=room)
+    assert [content(batch) for batch in keeping.batches(0, 8)] == truth
+    assert [content(batch) for batch in keeping.batches(0, 8)] == truth
+    assert bool(keeping.work.kept.used.array[0]) is bool(room)
+
+
+def test_once_all_is_kept_no_file_is_read(tmp_path: Path) -> None:
+    few = photos(tmp_path)
+    keeping = Loader.of(few, "train", SIGHTS["evaluation"], InOrder(), batch=4, workers=2)
+    first = [content(batch) for batch in keeping.epoch()]
+    for item in few.items:
+        (tmp_path / item.name).unlink()
+    assert [content(batch) for batch in keeping.epoch(1)] == first
+
+
+def test_spawned_workers_give_the_same(samples: Samples) -> None:
+    plan = loader(samples, TRAINING, Shuffled()).plan
+    streams = [
+        [
+            content(batch)
+            for batch in Loader(samples.of("train"), samples.store, TRAINING, plan, 1, 10**6, context).epoch()
+        ]
+        for context in (FORK, SPAWN)
+    ]
+    assert streams[0] == streams[1]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_bad_file_is_named_after_the_batches_before_it(tmp_path: Path, workers: int) -> None:
+    bad = photos(tmp_path)
+    item = bad.of("train")[6]
+    (tmp_path / item.name).write_bytes((tmp_path / item.name).read_bytes()[:-40])
+    stream = Loader.of(bad, "train", SIGHTS["evaluation"], InOrder(), batch=4, workers=workers).epoch()
+    assert next(stream).places.tolist() == [0, 1, 2, 3]
+    with pytest.raises(DataError, match="truncated") as caught:
+        list(stream)
+    assert caught.value.where == str(tmp_path / item.name)
+
+
+def test_after_a_dead_worker_the_loader_can_be_used_again(samples: Samples) -> None:
+    source = loader(samples, TRAINING, Shuffled(), workers=2)
+    truth = [content(batch) for batch in loader(samples, TRAINING, Shuffled()).batches(0, 2)]
+    stream = source.batches(0, 10**6)
+    next(stream)
+    worker = multiprocessing.active_children()[0]
+    os.kill(worker.pid or 0, signal.SIGKILL)
+    with pytest.raises(DataError, match="killed by SIGKILL"):
+        for _ in stream:
+            pass
+    assert [content(batch) for batch in source.batches(0, 2)] == truth

@@ -1,0 +1,73 @@
+"""Plans: the same batches however they are shared out, and positions that fit them or are refused."""
+
+import numpy as np
+import pytest
+
+from vitral.data.loader.order import Balanced, InOrder, Order, Shuffled
+from vitral.data.loader.plan import Plan, Position, World
+from vitral.errors import ConfigError
+
+LABELS = np.arange(23) % 3
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 4, 6])
+@pytest.mark.parametrize("order", [InOrder(), Shuffled(), Balanced()])
+def test_processes_interleaved_show_what_one_shows(order: Order, world: int) -> None:
+    alone = Plan(LABELS, order, 12, 5)
+    shares = [Plan(LABELS, order, 12, 5, World(rank=rank, size=world)) for rank in range(world)]
+    for step in range(3 * alone.epoch_steps):
+        whole = alone.places(step)
+        woven = np.full(len(whole), -1)
+        for rank, share in enumerate(shares):
+            woven[rank::world] = share.places(step)
+            assert len(share.places(step)) <= share.rows
+        np.testing.assert_array_equal(woven, whole)
+
+
+def test_an_evaluation_shows_each_image_exactly_once_across_processes() -> None:
+    shares = [Plan(LABELS, InOrder(), 5, 0, World(rank=rank, size=2)) for rank in range(2)]
+    assert [share.epoch_steps for share in shares] == [5, 5]
+    shown = np.concatenate([share.places(step) for share in shares for step in range(5)])
+    assert sorted(shown) == list(range(23))
+
+
+def test_steps_go_on_through_the_epochs() -> None:
+    plan = Plan(LABELS, Shuffled(), 5, 0)
+    assert [plan.epoch(step) for step in (0, 3, 4, 9)] == [0, 0, 1, 2]
+    assert not np.array_equal(plan.places(0), plan.places(4))
+    np.testing.assert_array_equal(plan.places(0), Plan(LABELS, Shuffled(), 5, 0).places(0))
+
+
+def test_a_position_is_a_small_json_value_that_any_world_can_go_on_from() -> None:
+    text = Plan(LABELS, Balanced(), 4, 9).position(17).to_json()
+    assert len(text) < 200
+    assert Plan(LABELS, Balanced(), 4, 9, World(rank=1, size=2)).step(Position.from_json(text)) == 17
+
+
+@pytest.mark.parametrize(
+    ("other", "field"),
+    [
+        (Plan(LABELS, Shuffled(), 4, 1), "seed"),
+        (Plan(LABELS, Shuffled(), 6, 0), "batch"),
+        (Plan(LABELS[1:], Shuffled(), 4, 0), "images"),
+        (Plan(LABELS, Balanced(), 4, 0), "order"),
+    ],
+)
+def test_a_position_of_another_stream_is_refused_by_field(other: Plan, field: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        other.step(Plan(LABELS, Shuffled(), 4, 0).position(3))
+    assert refusal.value.where == field
+
+
+@pytest.mark.parametrize(
+    ("order", "batch", "world", "words"),
+    [
+        (Shuffled(), 0, World(), "at least 1"),
+        (Shuffled(), 24, World(), "larger than the set, which has 23"),
+        (Shuffled(), 5, World(size=2), "does not divide among 2"),
+        (InOrder(), 5, World(rank=2, size=2), "no process 2 among 2"),
+    ],
+)
+def test_impossible_plans_are_refused(order: Order, batch: int, world: World, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        Plan(LABELS, order, batch, 0, world)

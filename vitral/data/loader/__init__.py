@@ -1,0 +1,1 @@
+"""From samples to batches: the same ones for any number of workers and processes, and from any step on."""

@@ -1,0 +1,173 @@
+"""The crew: worker processes that fill batches, each its own rows of every one, some steps ahead.
+
+Worker w of n fills the rows w, w + n, w + 2n ... of a batch, so there is nothing to hand out: a worker needs to know
+only when a place in the ring of batches is free, and tells when its rows are filled.
+"""
+
+import gc
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from multiprocessing.synchronize import Semaphore
+from typing import Protocol
+
+import torch
+
+from vitral.data.loader.shared import Context, Shared, share
+from vitral.errors import DataError, VitralError
+
+PATIENCE = 1.0  # seconds between two looks whether the process that started a worker is still there
+FAREWELL = 10.0  # seconds for a worker to finish its image before it is killed
+AHEAD = 4  # batches in the ring
+
+
+class Work(Protocol):
+    """What a crew does. It travels to the workers."""
+
+    def rows(self, step: int) -> int:
+        """How many rows the batch of a step has."""
+        ...
+
+    def fill(self, step: int, row: int, slot: int) -> None:
+        """Fill one row of the batch in a place of the ring."""
+        ...
+
+    def name(self, step: int, row: int) -> str:
+        """What a message calls the image of a row."""
+        ...
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An error on its way from a worker: exceptions themselves lose their parts in the post."""
+
+    kind: type[VitralError]
+    what: str
+    where: str
+    remedy: str
+
+    def error(self) -> VitralError:
+        return self.kind(self.what, where=self.where, remedy=self.remedy)
+
+
+@dataclass(frozen=True)
+class Bench:
+    """One worker's place: what it fills, and how it and the crew hear of each other."""
+
+    number: int
+    crew: int
+    free: Semaphore  # counts the slots of the ring that this worker may fill
+    at: Shared  # (workers, 2): step and row that each worker is at
+    over: Shared  # (1,): true once the crew is sent home
+    steps: range
+    work: Work
+
+
+class Crew:
+    """Workers that fill the batches of a range of steps, in turn."""
+
+    def __init__(self, work: Work, steps: range, workers: int, context: Context) -> None:
+        self.work, self.steps = work, steps
+        self.at = share((workers, 2), "int64", context)
+        self.over = share((1,), "bool", context)
+        self.frees = [context.Semaphore(AHEAD) for _ in range(workers)]
+        self.pipes: list[Connection] = []
+        self.processes: list[BaseProcess] = []
+        for number, free in enumerate(self.frees):
+            here, there = context.Pipe(duplex=False)
+            bench = Bench(number, workers, free, self.at, self.over, steps, work)
+            process = context.Process(target=labour, args=(bench, there, os.getpid()), daemon=True)
+            process.start()
+            there.close()  # so that its death closes the pipe
+            self.pipes.append(here)
+            self.processes.append(process)
+
+    def slots(self) -> Iterator[int]:
+        """The slot of the ring with each step's batch, filled; it is filled anew once the next one is asked for."""
+        for step in self.steps:
+            for number in range(len(self.pipes)):
+                self._await(number)
+            yield step % AHEAD
+            for free in self.frees:
+                free.release()
+
+    def close(self) -> bool:
+        """End the workers, and say whether all went in peace: one that was killed may have left things half done.
+
+        What they had prepared is prepared again by whoever goes on.
+        """
+        self.over.array[0] = True
+        for free in self.frees:
+            free.release()
+        for process in self.processes:
+            process.join(FAREWELL)
+            if process.exitcode is None:
+                process.kill()
+                process.join()
+        peaceful = all(process.exitcode == 0 for process in self.processes)
+        for process, pipe in zip(self.processes, self.pipes, strict=True):
+            process.close()
+            pipe.close()
+        return peaceful
+
+    def _await(self, number: int) -> None:
+        """Wait until a worker has filled its rows of the next batch."""
+        pipe = self.pipes[number]
+        while not pipe.poll():  # the end of a dead worker's pipe counts as news
+            alive = [process.sentinel for process in self.processes if process.exitcode is None]
+            wait([pipe, *alive])
+            for other, process in enumerate(self.processes):
+                if process.exitcode:  # it may have died with the lock that all others wait for
+                    raise self._death(other)
+        try:
+            failure = pipe.recv()
+        except EOFError:
+            raise self._death(number) from None
+        if failure is not None:
+            raise failure.error()
+
+    def _death(self, number: int) -> DataError:
+        process = self.processes[number]
+        process.join()
+        code = process.exitcode or 0
+        how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        step, row = self.at.array[number]
+        remedy = "remove the image if it happens there again; if memory ran out, use fewer workers or smaller batches"
+        name = self.work.name(int(step), int(row))
+        return DataError(f"a worker was {how} while it read this image", where=name, remedy=remedy)
+
+
+def labour(bench: Bench, pipe: Connection, parent: int) -> None:
+    """What a worker does all day."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal tells everyone; the crew is ended by who started it
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    torch.set_num_threads(1)
+    gc.freeze()  # or each collection would copy the pages of all that was loaded before the fork
+    for step in bench.steps:
+        while not bench.free.acquire(timeout=PATIENCE):
+            if os.getppid() != parent:
+                return
+        failure = _rows(bench, step)
+        if bench.over.array[0]:
+            return
+        pipe.send(failure)
+        if failure is not None:
+            return
+
+
+def _rows(bench: Bench, step: int) -> Failure | None:
+    for row in range(bench.number, bench.work.rows(step), bench.crew):
+        if bench.over.array[0]:
+            return None
+        bench.at.array[bench.number] = step, row
+        try:
+            bench.work.fill(step, row, step % AHEAD)
+        except VitralError as error:
+            return Failure(type(error), error.what, error.where, error.remedy)
+        except Exception as error:  # anything else is a fault of ours, and must still name the image
+            what = f"{type(error).__name__}: {error}"
+            return Failure(VitralError, what, bench.work.name(step, row), "report it: vitral is at fault")
+    return None

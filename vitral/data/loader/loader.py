@@ -1,0 +1,161 @@
+"""The loader: batches of images, the same whatever the number of workers and processes, from any step on.
+
+B images, C channels, H rows, W columns.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitral.config import Size
+from vitral.data.decoder.decode import Encoded, opened
+from vitral.data.decoder.depth import Pixels
+from vitral.data.decoder.header import Decoding
+from vitral.data.loader.crew import AHEAD, Crew
+from vitral.data.loader.dice import Purpose, dice
+from vitral.data.loader.names import Names
+from vitral.data.loader.order import Order
+from vitral.data.loader.plan import Plan
+from vitral.data.loader.shared import USUAL, Context, Shared, share
+from vitral.data.loader.shelf import ROOM, Kept, Shelf, shelf
+from vitral.data.samples import Item, Samples, Split, Store
+from vitral.data.transforms.preprocessing import Picture, sights
+from vitral.data.transforms.view import View
+
+
+class Augmentation(Protocol):
+    """A change of pixels that keeps their size."""
+
+    def apply(self, pixels: Pixels, dice: np.random.Generator) -> Pixels:
+        """The changed pixels; those given stay as they are."""
+        ...
+
+
+@dataclass(frozen=True)
+class Sight:
+    """How the loader sees a file: what is decoded, which parts are shown, and how they are changed."""
+
+    image: Size
+    decoding: Decoding
+    view: View
+    augment: tuple[Augmentation, ...] = ()
+
+
+class Batch(NamedTuple):
+    """Images as bytes, and what they are of. Places are those in the items the loader was given."""
+
+    views: tuple[Tensor, ...]  # each (B, C, H, W), uint8
+    labels: Tensor  # (B,), int64
+    places: Tensor  # (B,), int64
+
+    @property
+    def images(self) -> Tensor:
+        """The first view, which is the only one unless several crops were asked for."""
+        return self.views[0]
+
+
+@dataclass(frozen=True)
+class Filling:
+    """The work of one row of a batch: read, decode, look, augment, write into the ring."""
+
+    names: Names
+    store: Store
+    sight: Sight
+    plan: Plan
+    kept: Shelf
+    ring: tuple[Shared, ...]  # of each view (AHEAD, B, H, W, C)
+
+    def rows(self, step: int) -> int:
+        return len(self.plan.places(step))
+
+    def name(self, step: int, row: int) -> str:
+        return self.store.address(self.names[int(self.plan.places(step)[row])])
+
+    def fill(self, step: int, row: int, slot: int) -> None:
+        place = int(self.plan.places(step)[row])
+        throws = dice(self.plan.seed, Purpose.VIEW, self.plan.epoch(step), place)
+        picture: Picture = Kept(self.kept, place, lambda: self._open(place))
+        glimpses = self.sight.view.glimpses(picture.size, self.sight.image, throws)
+        for pixels, views in zip(sights(picture, glimpses), self.ring, strict=True):
+            for augment in self.sight.augment:
+                pixels = augment.apply(pixels, throws)  # noqa: PLW2901, each change builds on the one before
+            views.array[slot, row] = pixels
+
+    def _open(self, place: int) -> Encoded:
+        name = self.names[place]
+        return opened(self.store.read(name), self.store.address(name), self.sight.decoding)
+
+
+class Loader:
+    """A stream of batches of the items, numbered by steps."""
+
+    def __init__(
+        self,
+        items: Sequence[Item],
+        store: Store,
+        sight: Sight,
+        plan: Plan,
+        workers: int = 0,
+        room: int = ROOM,
+        context: Context = USUAL,
+    ) -> None:
+        self.plan, self.workers, self.context = plan, workers, context
+        self.labels = torch.tensor([item.label for item in items])
+        self.channels = sight.decoding.channels
+        self.ring = tuple(
+            share((AHEAD, plan.rows, *size, self.channels), "uint8", context)
+            for size in sight.view.outputs(sight.image)
+        )
+        self.room = room
+        self.work = Filling(Names.of(item.name for item in items), store, sight, plan, self._shelf(), self.ring)
+
+    @classmethod
+    def of(
+        cls,
+        samples: Samples,
+        split: Split,
+        sight: Sight,
+        order: Order,
+        batch: int,
+        seed: int = 0,
+        workers: int = 0,
+    ) -> "Loader":
+        """A loader of one split in one process."""
+        items = samples.of(split)
+        plan = Plan(np.array([item.label for item in items], dtype=np.int64), order, batch, seed)
+        return cls(items, samples.store, sight, plan, workers)
+
+    def batches(self, start: int, stop: int) -> Iterator[Batch]:
+        """The batches of the steps from `start` up to `stop`."""
+        steps = range(start, stop)
+        if not self.workers:
+            for step in steps:
+                for row in range(self.work.rows(step)):
+                    self.work.fill(step, row, 0)
+                yield self._batch(step, 0)
+            return
+        crew = Crew(self.work, steps, self.workers, self.context)
+        try:
+            for step, slot in zip(steps, crew.slots(), strict=True):
+                yield self._batch(step, slot)
+        finally:
+            if not crew.close():
+                self.work = replace(self.work, kept=self._shelf())
+
+    def epoch(self, number: int = 0) -> Iterator[Batch]:
+        """The batches of one epoch."""
+        steps = self.plan.epoch_steps
+        return self.batches(number * steps, (number + 1) * steps)
+
+    def _shelf(self) -> Shelf:
+        return shelf(len(self.labels), self.channels, self.room, self.context)
+
+    def _batch(self, step: int, slot: int) -> Batch:
+        places = torch.from_numpy(self.plan.places(step).copy())
+        views = (views.array[slot, : len(places)].copy() for views in self.ring)  # the ring is filled anew
+        images = tuple(torch.from_numpy(view).permute(0, 3, 1, 2) for view in views)
+        return Batch(images, self.labels[places], places)
