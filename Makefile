@@ -50,10 +50,11 @@ endef
 	.venv/bin/python -m pip install -q -c constraints.txt -e '.[dev]'
 	@touch $@
 
-# The peers in the second list would bring torchvision, which breaks the CPU build of torch.
+# The peers in the second list would bring torchvision, which breaks the CPU build of torch; so it stands apart.
 .venv-bench/.ready: .venv-bench/bin/python pyproject.toml constraints.txt benchmarks/peers.txt benchmarks/peers-nodeps.txt
 	$(call environment,.venv-bench)
 	.venv-bench/bin/python -m pip install -q -c constraints.txt -e .
 	.venv-bench/bin/python -m pip install -q -c constraints.txt -r benchmarks/peers.txt
 	.venv-bench/bin/python -m pip install -q --no-deps -r benchmarks/peers-nodeps.txt
+	.venv-bench/bin/python -m pip install -q --no-deps --upgrade --target .venv-bench/torchvision torchvision==0.29.2
 	@touch $@

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import model
-from benchmarks.race import Case, Length, best_peer, race, ratio, throughput
+from benchmarks import data, model
+from benchmarks.race import Case, Length, best_of, race, ratio, throughput
+
+SUITES = {"benchmarks.model": model.CASES, "benchmarks.data": data.CASES}
 
 
 def machine() -> str:
@@ -27,19 +29,19 @@ def machine() -> str:
 
 def report(case: Case, seconds: dict[str, list[float]]) -> str:
     """Our speed, then how many times that of each engine, with the middle half of the rounds."""
-    best = best_peer(seconds, model.PEERS)
-    lines = [f"{case.name}: {throughput(case, seconds['vitral']):.2f} images/s"]
+    ours, best = case.engines[0], best_of(seconds, case.rivals)
+    lines = [f"{case.name}: {throughput(case, seconds[ours]):.2f} images/s"]
     for engine, theirs in seconds.items():
-        if engine != "vitral":
-            found = ratio(seconds["vitral"], theirs)
+        if engine != ours:
+            found = ratio(seconds[ours], theirs)
             speed = throughput(case, theirs)
-            mark = "  best peer" if engine == best else ""
+            mark = "  best rival" if engine == best else ""
             lines.append(
-                f"  {found.median:5.2f} x {engine:<18} ({found.low:.2f} to {found.high:.2f}; {speed:.2f}/s){mark}"
+                f"  {found.median:5.2f} x {engine:<21} ({found.low:.2f} to {found.high:.2f}; {speed:.2f}/s){mark}"
             )
-    reached = ratio(seconds["vitral"], seconds[best]).median
+    reached = ratio(seconds[ours], seconds[best]).median
     verdict = "met" if reached >= case.goal else "NOT met"
-    return "\n".join([*lines, f"  goal: {case.goal:.2f} x the best peer: {verdict} ({reached:.2f})"])
+    return "\n".join([*lines, f"  goal: {case.goal:.2f} x the best rival: {verdict} ({reached:.2f})"])
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -50,11 +52,13 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--beside", action="store_true", help="also ours untuned and peers tuned")
     given = parser.parse_args(words)
     print(machine(), flush=True)
-    engines = (*model.CONTENDERS, *model.BESIDE) if given.beside else model.ENGINES
-    for case in model.CASES:
-        if given.only in case.name:
-            seconds = race("benchmarks.model", case, engines, Length(given.heats, given.rounds), say)
-            print(report(case, seconds), flush=True)
+    beside = tuple(model.BESIDE) if given.beside else ()
+    for suite, cases in SUITES.items():
+        for case in cases:
+            if given.only in case.name:
+                engines = (*case.engines, *(beside if cases is model.CASES else ()))
+                seconds = race(suite, case, tuple(dict.fromkeys(engines)), Length(given.heats, given.rounds), say)
+                print(report(case, seconds), flush=True)
 
 
 def say(text: str) -> None:

@@ -29,15 +29,6 @@ class Shape(NamedTuple):
 
 
 SMALL, TINY, MEDIUM = Shape(32, 4, 192, 6, 3, 10), Shape(224, 16, 192, 12, 3, 1000), Shape(224, 16, 384, 12, 6, 1000)
-Verb = Literal["train", "infer"]
-WORK: dict[Case, tuple[Verb, Shape]] = {
-    Case("train 32x32 p4 w192 d6, batch 64", images=64, goal=1.2, steps=2): ("train", SMALL),
-    Case("train Ti/16, batch 16", images=16, goal=1.1): ("train", TINY),
-    Case("train S/16, batch 16", images=16, goal=1.1): ("train", MEDIUM),
-    Case("infer S/16, batch 1", images=1, goal=1.15, steps=10): ("infer", MEDIUM),
-    Case("infer S/16, batch 8", images=8, goal=1.15, steps=2): ("infer", MEDIUM),
-}
-CASES = tuple(WORK)
 
 
 class Engine(NamedTuple):
@@ -63,7 +54,21 @@ BESIDE = {
     "vit-pytorch tuned": Engine("vit-pytorch", tuned=True),
 }
 PEERS = tuple(name for name in CONTENDERS if name != "vitral")
-ENGINES = (*CONTENDERS, "vitral tanh")
+Verb = Literal["train", "infer"]
+
+
+def case(name: str, images: int, goal: float, steps: int = 1) -> Case:
+    return Case(name, images, goal, (*CONTENDERS, "vitral tanh"), PEERS, steps)
+
+
+WORK: dict[Case, tuple[Verb, Shape]] = {
+    case("train 32x32 p4 w192 d6, batch 64", images=64, goal=1.2, steps=2): ("train", SMALL),
+    case("train Ti/16, batch 16", images=16, goal=1.1): ("train", TINY),
+    case("train S/16, batch 16", images=16, goal=1.1): ("train", MEDIUM),
+    case("infer S/16, batch 1", images=1, goal=1.15, steps=10): ("infer", MEDIUM),
+    case("infer S/16, batch 8", images=8, goal=1.15, steps=2): ("infer", MEDIUM),
+}
+CASES = tuple(WORK)
 
 
 def prepare(engine: str, case: Case) -> Callable[[], object]:

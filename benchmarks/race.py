@@ -18,13 +18,14 @@ class Case(NamedTuple):
 
     name: str
     images: int  # that one step deals with
-    goal: float  # how many times the best peer's speed is wanted
+    goal: float  # how many times the best rival's speed is wanted
+    engines: tuple[str, ...]  # ours first
+    rivals: tuple[str, ...]  # the engines that the goal speaks of
     steps: int = 1  # in one turn
 
 
 class Suite(Protocol):
     CASES: Sequence[Case]
-    ENGINES: Sequence[str]
 
     def prepare(self, engine: str, case: Case) -> Callable[[], object]:
         """Everything up to the first step; the result does one step."""
@@ -109,8 +110,8 @@ def throughput(case: Case, seconds: Sequence[float]) -> float:
     return case.images * case.steps / statistics.median(seconds)
 
 
-def best_peer(seconds: Mapping[str, Sequence[float]], peers: Sequence[str]) -> str:
-    return min(peers, key=lambda engine: statistics.median(seconds[engine]))
+def best_of(seconds: Mapping[str, Sequence[float]], engines: Sequence[str]) -> str:
+    return min(engines, key=lambda engine: statistics.median(seconds[engine]))
 
 
 def work(suite_name: str, case_name: str, engine: str) -> None:

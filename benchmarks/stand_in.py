@@ -1,8 +1,11 @@
-"""A hollow torchvision, for peers that import it and whose models never call it: its wheel breaks the CPU torch."""
+"""torchvision beside the CPU torch, which its wheel would break: hollow for models, the real one for transforms."""
 
 import sys
 from functools import partial
+from importlib import import_module
+from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 
 class Hollow(type):
@@ -28,3 +31,25 @@ def stand_in_for_torchvision() -> None:
     for part in parts[1:]:
         parent, name = f"torchvision{part}".rsplit(".", 1)
         setattr(sys.modules[parent], name, sys.modules[f"torchvision{part}"])
+
+
+def import_torchvision(module: str) -> Any:
+    """A module of the real torchvision, from where `make bench` puts it, beside a CPU torch it was not built for.
+
+    Its compiled operators do not load, so the names that it insists on are defined; its transforms need none of them.
+    """
+    import torch  # only where it is needed: the hollow one is wanted before timm imports torch
+
+    sys.path.append(str(Path(sys.prefix) / "torchvision"))
+    library = torch.library.Library("torchvision", "DEF")
+    library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    library.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    library.define(
+        "roi_align(Tensor input, Tensor rois, float spatial_scale, int pooled_height, int pooled_width, "
+        "int sampling_ratio, bool aligned) -> Tensor"
+    )
+    _KEPT.append(library)  # a library that is collected takes its operators along
+    return import_module(module)
+
+
+_KEPT: list[object] = []

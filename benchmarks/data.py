@@ -1,0 +1,170 @@
+"""From files to pixels, against the usual ways: a random crop on one core, a large photo, and two workers for one."""
+
+import os
+from collections.abc import Callable, Iterator
+from functools import cache
+from importlib import import_module
+from io import BytesIO
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from benchmarks.photos import jpeg
+from benchmarks.race import Case
+from benchmarks.stand_in import import_torchvision
+from vitral.config import Size
+from vitral.data.decoder.decode import opened
+from vitral.data.decoder.header import Decoding
+from vitral.data.loader.dice import Purpose, dice
+from vitral.data.loader.loader import Loader, Sight
+from vitral.data.loader.order import Shuffled
+from vitral.data.sources.source import open_data
+from vitral.data.transforms.preprocessing import Preprocessing, sights
+from vitral.data.transforms.view import InceptionCrop
+
+Way = Callable[[bytes], object]
+CROP = Case(
+    "500x375 JPEG to a random 224 crop, one core",
+    images=64,
+    goal=2.0,
+    engines=("vitral", "torchvision v2 tensor", "torchvision v2 pillow", "pillow", "simplejpeg and cv2"),
+    rivals=("torchvision v2 tensor",),
+)
+LARGE = Case(
+    "12-megapixel JPEG to 224, one core",
+    images=4,
+    goal=1 / 1.2,
+    engines=("vitral", "pillow with draft", "simplejpeg", "pyvips"),
+    rivals=("pillow with draft", "simplejpeg", "pyvips"),
+)
+WORKERS = Case(
+    "two workers for one", images=1024, goal=1.8, engines=("two workers", "one worker"), rivals=("one worker",)
+)
+CASES = (CROP, LARGE, WORKERS)
+IMAGE = Size(224, 224)
+
+
+def prepare(engine: str, case: Case) -> Callable[[], object]:
+    """One step of the case: every photo once."""
+    if case == WORKERS:
+        return epochs(case, {"one worker": 1, "two workers": 2}[engine])
+    torch.set_num_threads(1)
+    sizes = {CROP: (375, 500), LARGE: (3000, 4000)}
+    files = [jpeg(*sizes[case], seed) for seed in range(case.images)]
+    way = {CROP: crops, LARGE: photos}[case](engine)
+
+    def step() -> None:
+        for data in files:
+            way(data)
+
+    return step
+
+
+def epochs(case: Case, workers: int) -> Callable[[], object]:
+    """An epoch of a folder of photos, none of which is kept in memory."""
+    root = Path(mkdtemp(prefix="vitral-benchmark-"))
+    files = [jpeg(375, 500, seed) for seed in range(64)]
+    for number in range(case.images):
+        path = root / "train" / str(number % 2) / f"{number}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(files[number % len(files)])
+    samples = open_data(str(root))
+    sight = Sight(IMAGE, Decoding(), InceptionCrop())
+    whole = Loader.of(samples, "train", sight, Shuffled(), batch=64, workers=workers)
+    loader = Loader(samples.of("train"), samples.store, sight, whole.plan, workers, room=0)
+    stream = loader.batches(0, 10**9)  # one crew for all turns, as in training
+    steps = loader.plan.epoch_steps
+    return lambda: [next(stream) for _ in range(steps)]
+
+
+def crops(engine: str) -> Way:
+    match engine:
+        case "vitral":
+            return our_crop()
+        case "torchvision v2 tensor":
+            return torchvision_crop(lambda image, v2: v2.functional.pil_to_tensor(image))
+        case "torchvision v2 pillow":
+            return torchvision_crop(lambda image, v2: image)
+        case "pillow":
+            return lambda data: np.asarray(_pillow(data).resize((224, 224), Image.Resampling.BILINEAR, box=_corners()))
+        case _:
+            return lambda data: _resized_by_cv2(_simplejpeg(data))
+
+
+def our_crop() -> Way:
+    view, decoding, counts = InceptionCrop(), Decoding(), iter(range(10**9))
+
+    def see(data: bytes) -> object:
+        picture = opened(data, "photo.jpg", decoding)
+        glimpses = view.glimpses(picture.size, IMAGE, dice(0, Purpose.VIEW, 0, next(counts)))
+        return np.ascontiguousarray(sights(picture, glimpses)[0])
+
+    return see
+
+
+def torchvision_crop(convert: Callable[[Image.Image, Any], Any]) -> Way:
+    v2 = import_torchvision("torchvision.transforms.v2")
+    torch.manual_seed(0)
+    crop = v2.Compose([v2.RandomResizedCrop(224, scale=(0.05, 1.0), antialias=True), v2.RandomHorizontalFlip()])
+    return lambda data: crop(convert(_pillow(data), v2))
+
+
+def photos(engine: str) -> Way:
+    match engine:
+        case "vitral":
+            return lambda data: Preprocessing(image=IMAGE).pixels(data, "photo.jpg")
+        case "pillow with draft":
+            return _drafted
+        case "simplejpeg":
+            return lambda data: _resized_by_cv2(_simplejpeg(data, min_height=224, min_width=224))
+        case _:
+            vips = import_module("pyvips")
+            os.environ["VIPS_CONCURRENCY"] = "1"
+            return lambda data: vips.Image.thumbnail_buffer(data, 224, height=224, size="force").numpy()
+
+
+def _drafted(data: bytes) -> object:
+    image = Image.open(BytesIO(data))
+    image.draft("RGB", (224, 224))
+    return np.asarray(image.resize((224, 224), Image.Resampling.BILINEAR))
+
+
+def _pillow(data: bytes) -> Image.Image:
+    return Image.open(BytesIO(data)).convert("RGB")
+
+
+def _simplejpeg(data: bytes, **least: int) -> Any:
+    return import_module("simplejpeg").decode_jpeg(data, **least)
+
+
+def _resized_by_cv2(pixels: Any) -> object:
+    """As fast as it goes: cv2's area filter for a whole photo; for a crop its bilinear, which is not antialiased."""
+    cv2 = _cv2()
+    if pixels.shape[:2] == (375, 500):
+        left, top, right, bottom = _corners()
+        return cv2.resize(pixels[top:bottom, left:right], (224, 224))
+    return cv2.resize(pixels, (224, 224), interpolation=cv2.INTER_AREA)
+
+
+@cache
+def _cv2() -> Any:
+    cv2 = import_module("cv2")
+    cv2.setNumThreads(1)
+    return cv2
+
+
+@cache
+def _boxes() -> Iterator[tuple[int, int, int, int]]:
+    throws = np.random.default_rng(0)
+    while True:
+        part = InceptionCrop().glimpses(Size(375, 500), IMAGE, throws)[0].part
+        yield part.left, part.top, part.left + part.width, part.top + part.height
+
+
+def _corners() -> tuple[int, int, int, int]:
+    """Left, top, right and bottom of the next random part."""
+    return next(_boxes())
