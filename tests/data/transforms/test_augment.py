@@ -1,0 +1,197 @@
+from collections.abc import Callable
+from itertools import permutations
+
+import numpy as np
+import pytest
+
+from tests.data.transforms.oracles import furthest
+from tests.data.transforms.scene import grey_scene, scene
+from vitral.config import Config, members, override
+from vitral.data.decoder.depth import Pixels
+from vitral.data.transforms import colour
+from vitral.data.transforms.augment import (
+    Augment,
+    ColourJitter,
+    Fill,
+    Level,
+    Noise,
+    RandomErasing,
+    ThreeAugment,
+    erased_box,
+)
+from vitral.errors import ConfigError
+
+STRONG = {"colour_jitter": {"hue": 0.5}, "random_erasing": {"probability": 1.0}}
+
+
+def dice(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+@pytest.fixture(params=members(Augment), ids=lambda member: member.__name__)
+def augment(request: pytest.FixtureRequest) -> Augment:
+    member: type[Config] = request.param
+    return member(**STRONG.get(member.model_fields["kind"].default, {}))  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("make", [scene, grey_scene, lambda: scene(1, 1), lambda: scene(3, 200)])
+def test_the_same_dice_give_the_same_pixels_and_the_input_stays(augment: Augment, make: Callable[[], Pixels]) -> None:
+    for seed in range(30):
+        pixels = make()
+        pixels.flags.writeable = False
+        found = augment.apply(pixels, dice(seed))
+        assert found.dtype == np.uint8
+        assert found.shape == pixels.shape
+        assert furthest(augment.apply(pixels, dice(seed)), found) == 0
+        assert furthest(pixels, make()) == 0
+
+
+def test_other_dice_give_other_pixels(augment: Augment) -> None:
+    assert len({augment.apply(scene(), dice(seed)).tobytes() for seed in range(30)}) > 10
+
+
+def test_nothing_but_the_dice_that_were_handed_in_is_thrown(augment: Augment) -> None:
+    expected = augment.apply(scene(), dice(3))
+    np.random.seed(1234)
+    before = np.random.get_state(legacy=False)["state"]["pos"]
+    assert furthest(augment.apply(scene(), dice(3)), expected) == 0
+    assert np.random.get_state(legacy=False)["state"]["pos"] == before
+
+
+def test_a_config_comes_back_from_its_json(augment: Augment) -> None:
+    assert type(augment).from_json(augment.to_json()) == augment
+
+
+def test_five_channels_are_refused_at_once_or_always_work(augment: Augment) -> None:
+    pixels = np.zeros((8, 8, 5), dtype=np.uint8)
+    if isinstance(augment, RandomErasing):
+        assert augment.apply(pixels, dice()).shape == (8, 8, 5)
+        return
+    for seed in range(20):
+        with pytest.raises(ConfigError, match="found 5"):
+            augment.apply(pixels, dice(seed))
+
+
+def test_jitter_makes_every_order_of_its_changes() -> None:
+    changes = {"brightness": colour.brightness, "contrast": colour.contrast, "saturation": colour.saturation}
+    found = set()
+    for seed in range(80):
+        jittered = ColourJitter(brightness=0.4, contrast=0.4, saturation=0.4).apply(scene(), dice(seed))
+        for order in permutations(changes):
+            thrown, pixels = dice(seed), scene()
+            thrown.permutation(3)
+            for name in order:
+                pixels = changes[name](pixels, thrown.uniform(0.6, 1.4))
+            if furthest(pixels, jittered) == 0:
+                found.add(order)
+    assert len(found) == 6
+
+
+@pytest.mark.parametrize(
+    ("field", "change", "low", "high"),
+    [
+        ("brightness", colour.brightness, 0.6, 1.4),
+        ("contrast", colour.contrast, 0.6, 1.4),
+        ("saturation", colour.saturation, 0.6, 1.4),
+        ("hue", colour.hue, -0.4, 0.4),
+    ],
+)
+def test_a_jitter_of_one_thing_is_that_change_alone(
+    field: str, change: Callable[[Pixels, float], Pixels], low: float, high: float
+) -> None:
+    still = ColourJitter(brightness=0.0, contrast=0.0, saturation=0.0, hue=0.0)
+    for seed in range(10):
+        thrown = dice(seed)
+        thrown.permutation(1)
+        found = override(still, [f"{field}=0.4"]).apply(scene(), dice(seed))
+        assert furthest(found, change(scene(), thrown.uniform(low, high))) == 0
+    assert furthest(still.apply(scene(), dice()), scene()) == 0
+
+
+def test_jitter_beyond_one_never_makes_a_factor_negative() -> None:
+    white = np.full((2, 2, 1), 100, dtype=np.uint8)
+    jitter = ColourJitter(brightness=2.0, contrast=0.0, saturation=0.0)
+    means = [float(jitter.apply(white, dice(seed)).mean()) for seed in range(200)]
+    assert min(means) >= 0
+    assert np.mean(np.array(means) == 0) < 0.05  # factors from 0 to 3; from -1 on a quarter would be black
+
+
+def test_three_augment_makes_one_of_three_and_then_a_jitter() -> None:
+    jitter = ColourJitter(brightness=0.3, contrast=0.3, saturation=0.3, hue=0.0)
+    seen = set()
+    for seed in range(30):
+        thrown = dice(seed)
+        choice = int(thrown.integers(3))
+        seen.add(choice)
+        if choice == 0:
+            first = colour.greyscale(scene())
+        elif choice == 1:
+            first = colour.solarize(scene(), 128)
+        else:
+            first = colour.blur(scene(), thrown.uniform(0.1, 2.0))
+        assert furthest(ThreeAugment().apply(scene(), dice(seed)), jitter.apply(first, thrown)) == 0
+    assert seen == {0, 1, 2}
+
+
+@pytest.mark.parametrize(("height", "width"), [(24, 32), (224, 224), (8, 200), (2, 2)])
+def test_an_erased_box_is_inside_and_of_the_stated_area_and_aspect(height: int, width: int) -> None:
+    boxes = [erased_box(height, width, dice(seed)) for seed in range(300)]
+    for box in boxes:
+        assert 0 <= box.top <= box.bottom <= height
+        assert 0 <= box.left <= box.right <= width
+    if min(height, width) > 20:
+        sides = np.array([(box.bottom - box.top, box.right - box.left) for box in boxes], dtype=np.float64)
+        rounding = 1.5 * (height + width) / (height * width)
+        shares = sides.prod(axis=1) / (height * width)
+        assert 0.02 - rounding < shares.min() < 0.06
+        assert 0.27 < shares.max() < 0.33 + rounding
+        aspects = np.log(sides[:, 0] / sides[:, 1])
+        assert abs(aspects).max() < np.log(3.3) + 0.4
+        assert abs(np.median(aspects)) < 0.2
+        assert {int(box.top) for box in boxes} >= {0, 1}
+
+
+@pytest.mark.parametrize("probability", [0.0, 0.25, 1.0])
+def test_erasing_happens_as_often_as_asked(probability: float) -> None:
+    erasing = RandomErasing(probability=probability, fill=Level(level=0))
+    erased = sum(furthest(erasing.apply(scene(), dice(seed)), scene()) > 0 for seed in range(400))
+    assert abs(erased / 400 - probability) < 0.07
+
+
+def test_erasing_covers_one_box_and_nothing_else() -> None:
+    for seed in range(30):
+        thrown = dice(seed)
+        thrown.random()
+        box = erased_box(24, 32, thrown)
+        found = RandomErasing(probability=1.0, fill=Level(level=7)).apply(scene(), dice(seed))
+        expected = scene()
+        expected[box.top : box.bottom, box.left : box.right] = 7
+        assert furthest(found, expected) == 0
+
+
+@pytest.mark.parametrize("fill", members(Fill))
+def test_a_fill_has_the_shape_asked_for(fill: type[Noise | Level]) -> None:
+    drawn = fill().draw((5, 7, 4), dice())
+    assert drawn.shape == (5, 7, 4)
+    assert drawn.dtype == np.uint8
+
+
+def test_noise_is_even_over_all_levels() -> None:
+    drawn = Noise().draw((200, 200, 3), dice())
+    counts = np.bincount(drawn.ravel(), minlength=256)
+    assert counts.min() > 0.6 * counts.mean()
+    assert counts.max() < 1.4 * counts.mean()
+
+
+@pytest.mark.parametrize(
+    ("make", "where"),
+    [
+        (lambda: ColourJitter(hue=0.6), "hue"),
+        (lambda: ColourJitter(brightness=-0.1), "brightness"),
+        (lambda: RandomErasing(probability=1.5), "probability"),
+        (lambda: Level(level=256), "level"),
+    ],
+)
+def test_settings_beyond_reason_are_refused(make: Callable[[], Config], where: str) -> None:
+    with pytest.raises(ConfigError, match=f"{where}: expected at"):
+        make()

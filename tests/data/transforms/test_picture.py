@@ -1,0 +1,27 @@
+import numpy as np
+import pytest
+import torch
+
+from tests.data.transforms.scene import grey_scene, scene
+from vitral.data.decoder.depth import Pixels
+from vitral.data.transforms.picture import check_channels, picture, pixels_of
+from vitral.errors import ConfigError
+
+
+@pytest.mark.parametrize("pixels", [scene(), grey_scene(), scene()[::-1, ::2], scene()[..., 1:2]])
+def test_pixels_come_back_as_they_went(pixels: Pixels) -> None:
+    back = pixels_of(picture(pixels))
+    assert back.dtype == np.uint8
+    np.testing.assert_array_equal(back, pixels)
+
+
+def test_torch_takes_what_comes_back_without_a_warning() -> None:
+    torch.from_numpy(pixels_of(picture(scene()))).add_(1)  # warnings are errors
+
+
+@pytest.mark.parametrize("channels", [2, 4, 5])
+def test_other_channels_than_grey_and_colour_are_refused(channels: int) -> None:
+    pixels = np.zeros((4, 6, channels), dtype=np.uint8)
+    for use in (picture, check_channels):
+        with pytest.raises(ConfigError, match=f"augment: expected images of 1 or 3 channels, found {channels}; use"):
+            use(pixels)

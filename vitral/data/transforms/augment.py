@@ -1,0 +1,123 @@
+"""Augment: what may be done to one training image, each a config with `apply(pixels, dice)`.  H rows, W columns."""
+
+from collections.abc import Callable
+from math import exp, log, sqrt
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import Field
+
+from vitral.config import Config
+from vitral.data.decoder.depth import Pixels
+from vitral.data.transforms import colour
+from vitral.data.transforms.geometry import Edges
+from vitral.data.transforms.picture import check_channels
+from vitral.data.transforms.randaugment import RandAugment
+
+ERASED_AREA, ERASED_ASPECT = (0.02, 0.33), (0.3, 3.3)  # torchvision's; timm goes to 1/3 and 1/0.3
+TRIES = 10
+
+Change = Callable[[Pixels, float], Pixels]
+
+
+class ColourJitter(Config):
+    """Brightness, contrast, saturation and hue changed in random order, as torchvision's ColorJitter does.
+
+    A factor is drawn from 1 - strength to 1 + strength, never below 0; a turn of hue from -strength to strength.
+    """
+
+    kind: Literal["colour_jitter"] = "colour_jitter"
+    brightness: float = Field(default=0.3, ge=0)
+    contrast: float = Field(default=0.3, ge=0)
+    saturation: float = Field(default=0.3, ge=0)
+    hue: float = Field(default=0.0, ge=0, le=0.5)
+
+    def apply(self, pixels: Pixels, dice: np.random.Generator) -> Pixels:
+        """The image, augmented."""
+        check_channels(pixels)
+        strengths: list[tuple[Change, float]] = [
+            (colour.brightness, self.brightness),
+            (colour.contrast, self.contrast),
+            (colour.saturation, self.saturation),
+        ]
+        steps = [(change, max(1 - strength, 0.0), 1 + strength) for change, strength in strengths if strength]
+        if self.hue:  # a turn by 0 is left out: going to HSV and back costs a level here and there
+            steps.append((colour.hue, -self.hue, self.hue))
+        for index in dice.permutation(len(steps)):
+            change, low, high = steps[index]
+            pixels = change(pixels, dice.uniform(low, high))
+        return pixels
+
+
+class ThreeAugment(Config):
+    """DeiT III's three-augment (arXiv 2204.07118): greyscale, solarize or blur, then a colour jitter of 0.3."""
+
+    kind: Literal["three_augment"] = "three_augment"
+
+    def apply(self, pixels: Pixels, dice: np.random.Generator) -> Pixels:
+        """The image, augmented."""
+        check_channels(pixels)
+        match dice.integers(3):
+            case 0:
+                pixels = colour.greyscale(pixels)
+            case 1:
+                pixels = colour.solarize(pixels, 128)
+            case _:
+                pixels = colour.blur(pixels, dice.uniform(0.1, 2.0))
+        return ColourJitter(brightness=0.3, contrast=0.3, saturation=0.3).apply(pixels, dice)
+
+
+class Noise(Config):
+    """Every sample of the box drawn evenly from 0 to 255, as in the paper; timm draws normed pixels from a normal."""
+
+    kind: Literal["noise"] = "noise"
+
+    def draw(self, shape: tuple[int, int, int], dice: np.random.Generator) -> Pixels:
+        return dice.integers(0, 256, shape, dtype=np.uint8)
+
+
+class Level(Config):
+    """One level everywhere in the box; 128 is zero once pixels are scaled to [-1, 1]."""
+
+    kind: Literal["level"] = "level"
+    level: int = Field(default=128, ge=0, le=255)
+
+    def draw(self, shape: tuple[int, int, int], dice: np.random.Generator) -> Pixels:
+        return np.full(shape, self.level, dtype=np.uint8)
+
+
+Fill = Annotated[Noise | Level, Field(discriminator="kind")]
+
+
+class RandomErasing(Config):
+    """A random box of the image covered (arXiv 1708.04896), for images of any number of channels."""
+
+    kind: Literal["random_erasing"] = "random_erasing"
+    probability: float = Field(default=0.25, ge=0, le=1)
+    fill: Fill = Noise()
+
+    def apply(self, pixels: Pixels, dice: np.random.Generator) -> Pixels:
+        """The image, augmented."""
+        if dice.random() >= self.probability:
+            return pixels
+        height, width, channels = pixels.shape
+        box = erased_box(height, width, dice)
+        erased = pixels.copy()
+        shape = (box.bottom - box.top, box.right - box.left, channels)
+        erased[box.top : box.bottom, box.left : box.right] = self.fill.draw(shape, dice)
+        return erased
+
+
+def erased_box(height: int, width: int, dice: np.random.Generator) -> Edges:
+    """A box of random area and aspect somewhere in the image; an empty one where ten draws were all too long."""
+    for _ in range(TRIES):
+        area = dice.uniform(*ERASED_AREA) * height * width
+        aspect = exp(dice.uniform(log(ERASED_ASPECT[0]), log(ERASED_ASPECT[1])))
+        rows, columns = round(sqrt(area * aspect)), round(sqrt(area / aspect))
+        if rows < height and columns < width:
+            top, left = int(dice.integers(height - rows + 1)), int(dice.integers(width - columns + 1))
+            return Edges(top, top + rows, left, left + columns)
+    return Edges(0, 0, 0, 0)
+
+
+Augment = Annotated[RandAugment | ThreeAugment | ColourJitter | RandomErasing, Field(discriminator="kind")]

@@ -1,0 +1,112 @@
+"""RandAugment (arXiv 1909.13719) as big_vision ran it for AugReg (arXiv 2106.10270), oddities and all.
+
+timm and torchvision have the same 16 names but not the same numbers; each difference is noted where it is. All that
+depends on the size of the image (distances, the level of `contrast`) is as in AugReg's images of 224x224, and scales
+from there, so that small images are not pushed out of sight.
+"""
+
+from collections.abc import Callable
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+
+from vitral.config import Config
+from vitral.data.decoder.depth import Pixels
+from vitral.data.transforms import colour, geometry
+from vitral.data.transforms.picture import check_channels
+
+SIDE = 224  # of AugReg's images
+TRANSLATE, CUTOUT = 100, 40  # pixels of SIDE at level 1; timm translates by 0.45 of the side
+PALE = SIDE * SIDE // 256  # big_vision takes the number of pixels / 256 for the mean; timm takes the mean
+
+Operation = Callable[[Pixels, float, np.random.Generator], Pixels]  # of the level: the magnitude / 10
+
+
+def enhancement(level: float) -> float:
+    """The factor of colour, contrast, brightness and sharpness: 0.1 at level 0, so that no level is harmless.
+
+    timm's `increasing` variants and torchvision take 1 +- 0.9 x level instead.
+    """
+    return 1.8 * level + 0.1
+
+
+def bits_kept(level: float) -> int:
+    """How many bits `posterize` keeps: more at higher levels, all 8 from 2 on.
+
+    TensorFlow shifts out at most 7 bits, so level 0 keeps one (Pillow, thus timm, none); beyond level 2 the shift is
+    negative, wraps round in 8 bits, and one bit is kept again.
+    """
+    return 8 - min((8 - int(4 * level)) % 256, 7)
+
+
+def solarize_threshold(level: float) -> int:
+    """From which level of grey `solarize` inverts: it wraps round in 8 bits, so whole levels invert everything.
+
+    timm stops at 256, where nothing is inverted (google-research/big_vision, issue 110).
+    """
+    return int(256 * level) % 256
+
+
+def _sign(dice: np.random.Generator) -> int:
+    return 1 if dice.random() < 0.5 else -1
+
+
+def _contrast(pixels: Pixels, level: float, dice: np.random.Generator) -> Pixels:
+    return colour.contrast_about(pixels, enhancement(level), PALE)
+
+
+def _translate_x(pixels: Pixels, level: float, dice: np.random.Generator) -> Pixels:
+    return geometry.translate_x(pixels, _sign(dice) * level * TRANSLATE * (pixels.shape[1] / SIDE))
+
+
+def _translate_y(pixels: Pixels, level: float, dice: np.random.Generator) -> Pixels:
+    return geometry.translate_y(pixels, _sign(dice) * level * TRANSLATE * (pixels.shape[0] / SIDE))
+
+
+def _cutout(pixels: Pixels, level: float, dice: np.random.Generator) -> Pixels:
+    """timm and torchvision have no cutout among these."""
+    height, width = pixels.shape[:2]
+    reach = int(level * CUTOUT * (min(height, width) / SIDE))
+    return geometry.cutout(pixels, reach, int(dice.integers(height)), int(dice.integers(width)))
+
+
+# In big_vision's order. Where timm and torchvision interpolate by choice, all of these take the nearest pixel.
+OPERATIONS: dict[str, Operation] = {
+    "AutoContrast": lambda pixels, level, dice: colour.autocontrast(pixels),
+    "Equalize": lambda pixels, level, dice: colour.equalize(pixels),
+    "Invert": lambda pixels, level, dice: colour.invert(pixels),
+    "Rotate": lambda pixels, level, dice: geometry.rotate(pixels, _sign(dice) * 30 * level),
+    "Posterize": lambda pixels, level, dice: colour.posterize(pixels, bits_kept(level)),
+    "Solarize": lambda pixels, level, dice: colour.solarize(pixels, solarize_threshold(level)),
+    "Color": lambda pixels, level, dice: colour.saturation(pixels, enhancement(level)),
+    "Contrast": _contrast,
+    "Brightness": lambda pixels, level, dice: colour.brightness(pixels, enhancement(level)),
+    "Sharpness": lambda pixels, level, dice: colour.sharpness(pixels, enhancement(level)),
+    "ShearX": lambda pixels, level, dice: geometry.shear_x(pixels, _sign(dice) * 0.3 * level),
+    "ShearY": lambda pixels, level, dice: geometry.shear_y(pixels, _sign(dice) * 0.3 * level),
+    "TranslateX": _translate_x,
+    "TranslateY": _translate_y,
+    "Cutout": _cutout,
+    "SolarizeAdd": lambda pixels, level, dice: colour.solarize_add(pixels, int(110 * level)),  # timm: at most 128
+}
+
+
+class RandAugment(Config):
+    """So many operations in turn, each drawn from all 16 and always applied, all at one magnitude.
+
+    big_vision also draws a probability for each operation, and does not use it; timm applies each with 0.5.
+    """
+
+    kind: Literal["rand_augment"] = "rand_augment"
+    layers: int = Field(default=2, ge=1)
+    magnitude: int = Field(default=10, ge=0, le=30)
+
+    def apply(self, pixels: Pixels, dice: np.random.Generator) -> Pixels:
+        """The image, augmented."""
+        check_channels(pixels)  # at once, not when the first colour operation happens to be drawn
+        operations = tuple(OPERATIONS.values())
+        for _ in range(self.layers):
+            operation = operations[dice.integers(len(operations))]
+            pixels = operation(pixels, self.magnitude / 10, dice)
+        return pixels
