@@ -21,11 +21,14 @@ from vitral.data.transforms.augment import Augment, ColourJitter, RandomErasing,
 from vitral.data.transforms.mix import Mixed, cut_box, cutmix, mixup
 from vitral.data.transforms.presets import AUGREG
 from vitral.data.transforms.randaugment import OPERATIONS
+from vitral.data.transforms.resize import see
+from vitral.data.transforms.view import InceptionCrop, MultiCrop
 
 SIDE, TILE, GAP = 224, 124, 4
 COLUMNS = 8
 MARGIN, HEADING = 124, 24
 SEED = 54  # from here on eight seeds in a row show eight operations and each choice of three-augment
+DRAWS = tuple(f"draw {draw + 1}" for draw in range(COLUMNS))
 INK, PAPER = (30, 30, 30), (255, 255, 255)
 
 
@@ -38,6 +41,7 @@ class Row(NamedTuple):
 
 
 def rows(photo: Pixels, other: Pixels) -> Iterator[Row]:
+    yield from view_rows(photo)
     yield from operation_rows(photo)
     draws: list[tuple[str, tuple[Augment, ...]]] = [
         ("three_augment", (ThreeAugment(),)),
@@ -49,9 +53,20 @@ def rows(photo: Pixels, other: Pixels) -> Iterator[Row]:
         ("strong1\nstrong2", AUGREG["strong1"].augment),
     ]
     for number, (label, augments) in enumerate(draws):
-        headings = tuple(f"draw {draw + 1}" for draw in range(COLUMNS)) if number in {0, 3} else ()
+        headings = DRAWS if number in {0, 3} else ()
         yield Row(label, [augmented(photo, augments, seed) for seed in range(SEED, SEED + COLUMNS)], headings)
     yield mixing_row(photo, other)
+
+
+def view_rows(photo: Pixels) -> Iterator[Row]:
+    """Crops for training, one and several of a picture."""
+    image = whole = Size(SIDE, SIDE)
+    throws = np.random.default_rng(SEED)
+    single = [InceptionCrop().glimpses(whole, image, throws)[0] for _ in range(COLUMNS)]
+    yield Row("inception", [see(photo, whole, glimpse) for glimpse in single], DRAWS)
+    several = MultiCrop(small=COLUMNS - 2).glimpses(whole, image, throws)
+    headings = ("large", "large", *["small"] * (COLUMNS - 2))
+    yield Row("multi", [see(photo, whole, glimpse) for glimpse in several], headings)
 
 
 def operation_rows(photo: Pixels) -> Iterator[Row]:
