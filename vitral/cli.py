@@ -7,13 +7,16 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Annotated
 
 import typer
 
 from vitral import __version__
 from vitral.errors import VitralError
+
+log = logging.getLogger("vitral")
 
 ANYWHERE = ("--debug", "--quiet")  # options of the program that may also follow the verb
 
@@ -42,7 +45,7 @@ def vitral(
 ) -> None:
     """Vision Transformers: train, understand and serve them."""
     logging.basicConfig(format="%(message)s", stream=sys.stderr)
-    logging.getLogger("vitral").setLevel(logging.ERROR if quiet else logging.INFO)
+    log.setLevel(logging.ERROR if quiet else logging.INFO)
 
 
 @app.command()
@@ -67,6 +70,28 @@ def describe(
     size = [f"image={image}"] if image else []
     description = described(name, *size, *set_)
     typer.echo(description.to_json() if json else description)
+
+
+@app.command()
+def pack(
+    data: Annotated[str, typer.Argument(metavar="DATA", help="A folder, a manifest, shards, or a set by name.")],
+    out: Annotated[str, typer.Argument(metavar="OUT", help="The folder for the shards: new, empty, or begun before.")],
+    shard_size: Annotated[str, typer.Option(metavar="SIZE", help="How large a shard may grow.")] = "256MB",
+) -> None:
+    """Write a data set as tar shards (WebDataset) with an index; run it again to go on after a stop."""
+    from pathlib import Path
+
+    from vitral.data.sources.pack import byte_count
+    from vitral.data.sources.pack import pack as packed
+    from vitral.data.sources.source import open_data
+
+    most = byte_count(shard_size)
+    samples = open_data(data)
+    with _bar("packing", len(samples.items)) as advance:
+        index = packed(samples, Path(out).expanduser(), most, advance)
+    size = sum(shard.bytes for shard in index.shards)
+    log.info(f"packed {len(samples.items):,} images into {len(index.shards):,} shards of {size / 1e6:,.1f} MB in all")
+    typer.echo(out)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -94,6 +119,19 @@ def _in_order(words: Sequence[str]) -> list[str]:
     end = words.index("--") if "--" in words else len(words)
     early = [word for word in words[:end] if word in ANYWHERE]
     return [*early, *(word for word in words[:end] if word not in ANYWHERE), *words[end:]]
+
+
+@contextmanager
+def _bar(what: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A progress bar on stderr, to be advanced by so many; nothing is drawn for a pipe or with --quiet."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    hidden = not console.is_terminal or not log.isEnabledFor(logging.INFO)
+    with Progress(console=console, transient=True, disable=hidden) as progress:
+        task = progress.add_task(what, total=total)
+        yield lambda count: progress.advance(task, count)
 
 
 def _fault(error: Exception) -> VitralError:

@@ -1,4 +1,4 @@
-"""What a user names on the command line becomes samples. Nothing is ever downloaded."""
+"""What a user names on the command line becomes samples. Nothing is downloaded: shards afar are read in place."""
 
 from difflib import get_close_matches
 from pathlib import Path
@@ -8,6 +8,9 @@ from vitral.data.sources.files import suffix, unreadable
 from vitral.data.sources.folder import open_folder
 from vitral.data.sources.manifest import MANIFESTS, open_manifest
 from vitral.data.sources.sample import open_sample
+from vitral.data.sources.shards.addresses import names_shards
+from vitral.data.sources.shards.places import is_remote
+from vitral.data.sources.shards.source import open_shards
 from vitral.data.sources.split import Stratified
 from vitral.errors import DataError, either
 
@@ -15,18 +18,19 @@ SAMPLE = "sample"
 
 
 def open_data(where: str, how: Stratified = Stratified()) -> Samples:  # noqa: B008, a frozen value
-    """The samples at `sample` (the bundled images), in a folder, or in a `.csv`, `.tsv` or `.jsonl` manifest.
+    """The samples at `sample` (the bundled images), in a folder, in a manifest, or in tar shards here or afar.
 
     A folder called `sample` is `./sample`. `how` divides sets that have training images only.
     """
     if where == SAMPLE:
         return open_sample()
-    if "://" in where:
-        raise DataError("an address, and vitral downloads nothing", where=where, remedy="fetch it and give the folder")
     if not where.strip():
         raise DataError("no data is named", remedy=f"give a folder, a manifest ({either(MANIFESTS)}) or {SAMPLE}")
     path = Path(where).expanduser()
+    address = where if is_remote(where) else str(path)
     try:
+        if names_shards(address):
+            return open_shards(address, how)
         if path.is_dir():
             return open_folder(path, how)
         if path.is_file() and suffix(path.name) in MANIFESTS:

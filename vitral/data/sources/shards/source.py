@@ -1,0 +1,149 @@
+"""Shards as a source: a pack opens by its index, tars from elsewhere by a look at their headers."""
+
+import logging
+import os
+import re
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import cache
+
+from vitral.data.samples import SPLIT_WORDS, SPLITS, Item, Row, Samples, Split
+from vitral.data.sources.labels import composed, listed, samples_of
+from vitral.data.sources.shards.addresses import is_pattern, is_tar, tars
+from vitral.data.sources.shards.index import AGAIN, CLASSES, DRAFT, INDEX, parse_index
+from vitral.data.sources.shards.places import exists, join, opened, read_whole, sizes
+from vitral.data.sources.shards.store import Stretches, store_of
+from vitral.data.sources.shards.tar import Entry, scan
+from vitral.data.sources.split import Stratified
+from vitral.errors import DataError
+
+THREADS = 8  # shards scanned at a time; a remote one is mostly waited for
+log = logging.getLogger(__name__)
+
+
+def open_shards(where: str, how: Stratified) -> Samples:
+    """The samples of a pack, or of the tars that an address stands for."""
+    if where.startswith(("http://", "https://")) and not is_tar(where):
+        remedy = "fetch it and give the folder; only tar shards (.tar) are read from afar"
+        raise DataError("an address, and vitral downloads nothing", where=where, remedy=remedy)
+    if (is_tar(where) or is_pattern(where)) and not os.path.isdir(where):
+        return _from_tars(where, tars(where), how)
+    beside = sizes(where)
+    if INDEX in beside:
+        return _from_index(where, beside)
+    found = [join(where, name) for name in beside if is_tar(name)]
+    if DRAFT in beside:
+        raise _unfinished(where)
+    if not found:
+        raise DataError("no tar files in it", where=where, remedy="give the folder of the shards, or a pattern of them")
+    return _from_tars(where, found, how)
+
+
+def _from_index(where: str, beside: dict[str, int]) -> Samples:
+    """A pack has the items, in the order, that the set had before it was packed."""
+    index = parse_index(read_whole(join(where, INDEX)), join(where, INDEX))
+    for shard in index.shards:
+        if beside.get(shard.file) != shard.bytes:
+            found = f"{beside[shard.file]:,}" if shard.file in beside else "none"
+            what = f"expected {shard.bytes:,} bytes, found {found}"
+            raise DataError(what, where=join(where, shard.file), remedy=f"fetch it again, or {AGAIN}")
+    items = [
+        Item(name, label, shard.split)
+        for shard in index.shards
+        for name, label in zip(shard.names, shard.labels, strict=True)
+    ]
+    items.sort(key=lambda item: (SPLITS.index(item.split), item.name))
+    stretches = Stretches(
+        [name for shard in index.shards for name in shard.names],
+        [number for number, shard in enumerate(index.shards) for _ in shard.names],
+        [start for shard in index.shards for start in shard.starts],
+        [length for shard in index.shards for length in shard.lengths],
+    )
+    store = store_of([join(where, shard.file) for shard in index.shards], stretches)
+    return Samples(where, index.classes, tuple(items), store, index.notes)
+
+
+def _unfinished(where: str) -> DataError:
+    remedy = "run vitral pack again with the same data: it goes on where it stopped"
+    return DataError("a pack that was not finished", where=where, remedy=remedy)
+
+
+def _from_tars(where: str, paths: Sequence[str], how: Stratified) -> Samples:
+    prefix = os.path.commonprefix(paths)  # noqa: RUF071, commonpath breaks the // of an address
+    parent = prefix[: prefix.rfind("/") + 1]
+    if exists(f"{parent}{DRAFT}"):
+        raise _unfinished(parent)
+    log.info("reading the headers of %s tars; vitral pack makes an index that spares this", f"{len(paths):,}")
+    with ThreadPoolExecutor(THREADS) as pool:
+        scans = list(pool.map(_scan, paths))
+    classes = _listed_classes(f"{parent}{CLASSES}")
+    found = [(path, entry) for path, entries in zip(paths, scans, strict=True) for entry in entries]
+    names = [f"{path.removeprefix(parent)}/{entry.member}" for path, entry in found]
+    labels = [_class_name(entry, classes, path) for path, entry in found]
+    splits = _splits(where, names, [entry.split or _split_of(path.removeprefix(parent)) for path, entry in found])
+    numbers = [number for number, entries in enumerate(scans) for _ in entries]
+    starts, lengths = [entry.start for _, entry in found], [entry.length for _, entry in found]
+    store = store_of(paths, Stretches(names, numbers, starts, lengths))
+    samples = samples_of(where, map(Row, names, labels, splits), store, how)
+    if not classes and all(isinstance(entry.label, int) for _, entry in found):
+        classes = tuple(sorted(samples.classes, key=int))
+    return _reordered(samples, classes) if classes else samples
+
+
+def _scan(path: str) -> list[Entry]:
+    with opened(path) as file:
+        return scan(file, path)
+
+
+def _listed_classes(path: str) -> tuple[str, ...]:
+    """The classes that a file beside the shards lists, a line for each number; none where there is no file."""
+    if not exists(path):
+        return ()
+    try:
+        lines = read_whole(path).decode("utf-8-sig", errors="surrogateescape").rstrip("\r\n").split("\n")
+    except UnicodeDecodeError:
+        raise DataError("not UTF-8", where=path, remedy="save it as UTF-8") from None
+    classes = tuple(composed(line.removesuffix("\r")) for line in lines)
+    if len(set(classes)) != len(classes) or "" in classes:
+        remedy = "write a line for each class, in the order of the numbers in .cls"
+        raise DataError("a class that is there twice, or an empty line", where=path, remedy=remedy)
+    return classes
+
+
+def _class_name(entry: Entry, classes: tuple[str, ...], path: str) -> str:
+    """The class of an image: a number counts the listed classes, or is itself the name where none are listed."""
+    if not classes:
+        return str(entry.label)
+    if isinstance(entry.label, int) and entry.label < len(classes):
+        return classes[entry.label]
+    if isinstance(entry.label, str) and composed(entry.label) in classes:
+        return entry.label
+    what = f"the label {entry.label!r} is none of the {len(classes)} classes in {CLASSES}"
+    raise DataError(what, where=f"{path}/{entry.member}", remedy=f"mend the label or {CLASSES}; numbers start at 0")
+
+
+def _splits(where: str, names: Sequence[str], told: Sequence[Split | None]) -> list[Split]:
+    """The split of each image as it was told, train where none was; some with and some without are refused."""
+    without = [name for name, split in zip(names, told, strict=True) if split is None]
+    if without and len(without) < len(names):
+        what = f"images without a split, where others have one: {listed(without)}"
+        remedy = "name every shard after its split (train-000.tar, val-000.tar), or none of them"
+        raise DataError(what, where=where, remedy=remedy)
+    return [split or "train" for split in told]
+
+
+@cache
+def _split_of(shard: str) -> Split | None:
+    """What the first word that is a split stands for: train-000, imagenet-train-000, validation/000."""
+    words = re.findall("[a-z]+", shard.lower())
+    return next((SPLIT_WORDS[word] for word in words if word in SPLIT_WORDS), None)
+
+
+def _reordered(samples: Samples, classes: tuple[str, ...]) -> Samples:
+    """The same samples with these classes, in this order; those of which there are no images are told."""
+    label = {name: number for number, name in enumerate(classes)}
+    items = tuple(item._replace(label=label[samples.classes[item.label]]) for item in samples.items)
+    absent = [name for name in classes if name not in samples.classes]
+    notes = (*samples.notes, *([f"no images at all: {listed(absent)}"] if absent else []))
+    return replace(samples, classes=classes, items=items, notes=notes)
