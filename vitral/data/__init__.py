@@ -3,6 +3,7 @@
 from vitral.data.decoder.decode import decode, read
 from vitral.data.decoder.header import Decoding
 from vitral.data.samples import SPLITS, Item, Samples, Split
+from vitral.data.sources.pack import pack
 from vitral.data.sources.source import open_data
 from vitral.data.sources.split import Stratified, read_split, write_split
 
@@ -15,6 +16,7 @@ __all__ = [
     "Stratified",
     "decode",
     "open_data",
+    "pack",
     "read",
     "read_split",
     "write_split",

@@ -3,15 +3,16 @@
 import logging
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
+from itertools import repeat
 
 from vitral.data.samples import SPLIT_WORDS, SPLITS, Item, Row, Samples, Split
 from vitral.data.sources.labels import composed, listed, samples_of
 from vitral.data.sources.shards.addresses import is_pattern, is_tar, tars
-from vitral.data.sources.shards.index import AGAIN, CLASSES, DRAFT, INDEX, parse_index
+from vitral.data.sources.shards.index import AGAIN, CLASSES, DRAFT, INDEX, Shard, parse_index
 from vitral.data.sources.shards.places import exists, join, opened, read_whole, sizes
 from vitral.data.sources.shards.store import Stretches, store_of
 from vitral.data.sources.shards.tar import Entry, scan
@@ -49,11 +50,10 @@ def _from_index(where: str, beside: dict[str, int]) -> Samples:
             what = f"expected {shard.bytes:,} bytes, found {found}"
             raise DataError(what, where=join(where, shard.file), remedy=f"fetch it again, or {AGAIN}")
     items = [
-        Item(name, label, shard.split)
-        for shard in index.shards
-        for name, label in zip(shard.names, shard.labels, strict=True)
+        item
+        for split in SPLITS
+        for item in sorted(item for shard in index.shards if shard.split == split for item in _items(shard))
     ]
-    items.sort(key=lambda item: (SPLITS.index(item.split), item.name))
     stretches = Stretches(
         [name for shard in index.shards for name in shard.names],
         [number for number, shard in enumerate(index.shards) for _ in shard.names],
@@ -62,6 +62,10 @@ def _from_index(where: str, beside: dict[str, int]) -> Samples:
     )
     store = store_of([join(where, shard.file) for shard in index.shards], stretches)
     return Samples(where, index.classes, tuple(items), store, index.notes)
+
+
+def _items(shard: Shard) -> Iterator[Item]:
+    return map(Item, shard.names, shard.labels, repeat(shard.split))
 
 
 def _unfinished(where: str) -> DataError:
