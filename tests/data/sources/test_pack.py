@@ -150,7 +150,19 @@ def test_a_pack_that_was_stopped_goes_on_and_ends_in_the_same_bytes(tmp_path: Pa
     assert digest(out) == digest(tmp_path / "straight")
 
 
-def test_a_finished_pack_is_left_alone_and_a_damaged_shard_written_again(tmp_path: Path) -> None:
+def interrupt(count: int) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_finished_pack_is_left_alone(tmp_path: Path) -> None:
+    data, out = folder(tmp_path / "data"), tmp_path / "out"
+    packed(data, out)
+    before = {path: path.stat().st_ino for path in out.iterdir()}
+    packed(data, out)
+    assert {path: path.stat().st_ino for path in out.iterdir()} == before
+
+
+def test_a_damaged_shard_is_named_and_written_again(tmp_path: Path) -> None:
     data, out = folder(tmp_path / "data"), tmp_path / "out"
     packed(data, out)
     whole = digest(out)
@@ -161,6 +173,10 @@ def test_a_finished_pack_is_left_alone_and_a_damaged_shard_written_again(tmp_pat
         open_data(str(out))
     assert refusal(caught)[0] == str(shard)
     assert "bytes, found 40,959; fetch it again, or pack the data again" in refusal(caught)[1]
+    with pytest.raises(KeyboardInterrupt):
+        pack(open_data(str(data)), out, SIZE, interrupt)
+    with pytest.raises(DataError, match="a pack that was not finished"):
+        open_data(str(out))
     packed(data, out)
     assert digest(out) == whole
     assert {path: path.stat().st_ino for path in untouched} == untouched

@@ -63,7 +63,14 @@ GOOD: dict[str, tuple[list[Any], list[tuple[str, str | int, str | None]]]] = {
         [("a/1.jpg", 4, None), ("b/1.jpg", 5, None)],
     ),
     "what systems leave behind": (
-        [("._1.jpg", b"x"), *sample("1", "4"), ("__MACOSX/._1.jpg", b"x"), ("README", b"x"), (".DS_Store", b"")],
+        [
+            ("._1.jpg", b"x"),
+            *sample("1", "4"),
+            ("__MACOSX/1.jpg", b"x"),
+            ("Thumbs.db", b"x"),
+            ("README", b"x"),
+            (".DS_Store", b""),
+        ],
         [("1.jpg", 4, None)],
     ),
 }
