@@ -81,8 +81,8 @@ def pack(
     """Write a data set as tar shards (WebDataset) with an index; run it again to go on after a stop."""
     from pathlib import Path
 
-    from vitral.data.sources.pack import byte_count
     from vitral.data.sources.pack import pack as packed
+    from vitral.data.sources.shards.plan import byte_count
     from vitral.data.sources.source import open_data
 
     most = byte_count(shard_size)

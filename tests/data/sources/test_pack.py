@@ -17,7 +17,7 @@ from tests.data.pictures import colour, encoded
 from tests.data.tars import sample, write_tar
 from tests.data.trees import plant, refusal
 from vitral.data import Samples, open_data
-from vitral.data.sources.pack import byte_count, pack
+from vitral.data.sources.pack import pack
 from vitral.errors import ConfigError, DataError, VitralError
 
 SIZE = 40_960  # four records of a tar
@@ -296,16 +296,3 @@ def test_a_mistaken_size_is_a_mistake_in_the_command(tmp_path: Path) -> None:
     done = run(folder(tmp_path / "data"), tmp_path / "out", "--shard-size", "many")
     assert done.returncode == 2
     assert done.stderr == "error: expected a size such as 256MB or 1GB, got 'many'\nwhere: shard size\n"
-
-
-@pytest.mark.parametrize(
-    ("text", "count"), [("256MB", 256_000_000), ("1 gb", 10**9), ("512", 512), ("7B", 7), (" 3kb ", 3000)]
-)
-def test_a_size_is_read_with_its_unit(text: str, count: int) -> None:
-    assert byte_count(text) == count
-
-
-@pytest.mark.parametrize("text", ["", "MB", "0", "-1MB", "1.5GB", "1PB", "1e3"])
-def test_a_size_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="expected a size such as 256MB"):
-        byte_count(text)

@@ -5,7 +5,6 @@ and ends in the same bytes. A file has its final name only once it is whole, and
 """
 
 import os
-import re
 import shutil
 import tarfile
 from collections import Counter
@@ -22,7 +21,6 @@ from vitral.data.sources.shards.plan import members, plan
 from vitral.errors import ConfigError, VitralError
 
 SHARD_SIZE = 256_000_000
-UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 HALF = ".tmp"  # how the name of a file ends while it is written
 
 Tell = Callable[[int], None]
@@ -30,14 +28,6 @@ Tell = Callable[[int], None]
 
 def unheard(count: int) -> None:
     """For those who do not listen to the progress."""
-
-
-def byte_count(text: str) -> int:
-    """The bytes that a size such as `256MB` stands for."""
-    match = re.fullmatch(r"([0-9]+) ?([A-Z]*)", text.strip().upper())
-    if not match or match[2] not in UNITS or not int(match[1]):
-        raise ConfigError(f"expected a size such as 256MB or 1GB, got {text!r}", where="shard size")
-    return int(match[1]) * UNITS[match[2]]
 
 
 def pack(samples: Samples, out: Path, shard_size: int = SHARD_SIZE, tell: Tell = unheard) -> Index:

@@ -8,8 +8,8 @@ from tests.data.pictures import colour, encoded
 from tests.data.tars import tar_bytes
 from tests.data.trees import plant
 from vitral.data import Samples, open_data
-from vitral.data.sources.shards.plan import members, plan
-from vitral.errors import DataError
+from vitral.data.sources.shards.plan import byte_count, members, plan
+from vitral.errors import ConfigError, DataError
 
 SIZE = 40_960  # four records of a tar
 
@@ -100,3 +100,16 @@ def test_what_has_neither_the_name_nor_the_bytes_of_an_image_is_refused(tmp_path
 def test_a_class_with_a_line_break_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="a class with a line break"):
         plan(open_data(str(plant(tmp_path, ["a\nb/1.jpg", "c/1.jpg"]))), SIZE)
+
+
+@pytest.mark.parametrize(
+    ("text", "count"), [("256MB", 256_000_000), ("1 gb", 10**9), ("512", 512), ("7B", 7), (" 3kb ", 3000)]
+)
+def test_a_size_is_read_with_its_unit(text: str, count: int) -> None:
+    assert byte_count(text) == count
+
+
+@pytest.mark.parametrize("text", ["", "MB", "0", "-1MB", "1.5GB", "1PB", "1e3"])
+def test_a_size_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="expected a size such as 256MB"):
+        byte_count(text)

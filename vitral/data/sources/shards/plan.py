@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import tarfile
 from collections.abc import Callable, Iterator
 
@@ -10,9 +11,18 @@ from vitral.data.decoder.kind import recognise
 from vitral.data.samples import SPLITS, Samples, Split
 from vitral.data.sources.files import is_image, suffix
 from vitral.data.sources.shards.index import Index, Shard
-from vitral.errors import DataError
+from vitral.errors import ConfigError, DataError
 
 BLOCK = tarfile.BLOCKSIZE
+UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
+
+
+def byte_count(text: str) -> int:
+    """The bytes that a size such as `256MB` stands for."""
+    match = re.fullmatch(r"([0-9]+) ?([A-Z]*)", text.strip().upper())
+    if not match or match[2] not in UNITS or not int(match[1]):
+        raise ConfigError(f"expected a size such as 256MB or 1GB, got {text!r}", where="shard size")
+    return int(match[1]) * UNITS[match[2]]
 
 
 def plan(samples: Samples, shard_size: int) -> Index:
