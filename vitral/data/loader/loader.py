@@ -17,11 +17,11 @@ from vitral.data.decoder.depth import Pixels
 from vitral.data.decoder.header import Decoding
 from vitral.data.loader.crew import AHEAD, Crew
 from vitral.data.loader.dice import Purpose, dice
-from vitral.data.loader.names import Names
 from vitral.data.loader.order import Order
 from vitral.data.loader.plan import Plan
 from vitral.data.loader.shared import USUAL, Context, Shared, share
 from vitral.data.loader.shelf import ROOM, Kept, Shelf, shelf
+from vitral.data.names import Names
 from vitral.data.samples import Item, Samples, Split, Store
 from vitral.data.transforms.preprocessing import Picture, sights
 from vitral.data.transforms.view import View

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from vitral.data.names import Names
 from vitral.data.sources.shards.places import read_range
 
 Integers = NDArray[np.int64]
@@ -28,8 +29,7 @@ class Shards:
     """Reads single images out of tars. Python objects by the million would be copied into every worker's memory."""
 
     paths: tuple[str, ...]
-    names: bytes  # sorted, one after another
-    ends: Integers  # of each name in `names`, from 0 on
+    names: Names  # sorted by their bytes
     shards: Integers
     starts: Integers
     lengths: Integers
@@ -38,24 +38,22 @@ class Shards:
         at = self._find(name)
         return read_range(self.paths[self.shards[at]], int(self.starts[at]), int(self.lengths[at]))
 
+    def address(self, name: str) -> str:
+        return f"{self.paths[self.shards[self._find(name)]]}: {name}"
+
     def size(self, name: str) -> int:
         return int(self.lengths[self._find(name)])
 
     def _find(self, name: str) -> int:
         sought = os.fsencode(name)
-        at = bisect_left(range(len(self.starts)), sought, key=self._name)
-        assert at < len(self.starts) and self._name(at) == sought, name  # noqa: PT018, names come from the items
+        at = bisect_left(range(len(self.names)), sought, key=self.names.encoded)
+        assert self.names.encoded(at) == sought, name  # names come from the items
         return at
-
-    def _name(self, at: int) -> bytes:
-        return self.names[self.ends[at] : self.ends[at + 1]]
 
 
 def store_of(paths: Sequence[str], stretches: Stretches) -> Shards:
     """The store of images in the tars at these paths, which `stretches` numbers from 0."""
-    encoded = [os.fsencode(name) for name in stretches.names]
-    order = sorted(range(len(encoded)), key=encoded.__getitem__)
-    ends = np.cumsum([0, *(len(encoded[at]) for at in order)], dtype=np.int64)
-    names = b"".join(encoded[at] for at in order)
+    order = sorted(range(len(stretches.names)), key=lambda at: os.fsencode(stretches.names[at]))
+    names = Names.of(stretches.names[at] for at in order)
     columns = [np.array(column, dtype=np.int64)[order] for column in stretches[1:]]
-    return Shards(tuple(paths), names, ends, *columns)
+    return Shards(tuple(paths), names, *columns)

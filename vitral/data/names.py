@@ -26,7 +26,11 @@ class Names:
         return len(self.ends)
 
     def __getitem__(self, place: int) -> str:
+        return os.fsdecode(self.encoded(place))
+
+    def encoded(self, place: int) -> bytes:
+        """The name as its file system has it."""
         if not 0 <= place < len(self):
             raise IndexError(place)
         start = self.ends[place - 1] if place else 0
-        return os.fsdecode(self.letters[start : self.ends[place]].tobytes())
+        return self.letters[start : self.ends[place]].tobytes()

@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from vitral.data.loader.names import Names
+from vitral.data.names import Names
 
 NAMES = ["cat/1.jpg", "", "größe/ä b.png", "\udcff/raw.jpg", "猫/1.jpg"]
 
