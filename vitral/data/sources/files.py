@@ -27,12 +27,7 @@ class Files:
     root: str
 
     def read(self, name: str) -> bytes:
-        path = self.address(name)
-        try:
-            with open(path, "rb") as file:
-                return file.read()
-        except OSError as error:
-            raise unreadable(path, error) from None
+        return read_bytes(self.address(name))
 
     def size(self, name: str) -> int:
         path = self.address(name)
@@ -43,6 +38,15 @@ class Files:
 
     def address(self, name: str) -> str:
         return os.path.join(self.root, name)
+
+
+def read_bytes(path: str | PurePath) -> bytes:
+    """All of a file."""
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise unreadable(path, error) from None
 
 
 def unreadable(path: str | PurePath, error: OSError) -> DataError:

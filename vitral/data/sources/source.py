@@ -6,22 +6,32 @@ from pathlib import Path
 from vitral.data.samples import Samples
 from vitral.data.sources.files import suffix, unreadable
 from vitral.data.sources.folder import open_folder
+from vitral.data.sources.hub import open_hub
+from vitral.data.sources.hub_files import holds_tables
 from vitral.data.sources.manifest import MANIFESTS, open_manifest
+from vitral.data.sources.named import NAMED, open_named
 from vitral.data.sources.sample import open_sample
 from vitral.data.sources.shards.addresses import names_shards
 from vitral.data.sources.shards.places import is_remote
 from vitral.data.sources.shards.source import open_shards
 from vitral.data.sources.split import Stratified
-from vitral.errors import DataError, either
+from vitral.errors import ConfigError, DataError, either
 
 SAMPLE = "sample"
 
 
-def open_data(where: str, how: Stratified = Stratified()) -> Samples:  # noqa: B008, a frozen value
-    """The samples at `sample` (the bundled images), in a folder, in a manifest, or in tar shards here or afar.
+def open_data(where: str, how: Stratified = Stratified(), root: str = "") -> Samples:  # noqa: B008, a frozen value
+    """The samples at `sample` (the bundled images), in a data set known by name, in a folder, file or tar shards.
 
-    A folder called `sample` is `./sample`. `how` divides sets that have training images only.
+    A folder holds images in folders, or Parquet or Arrow files of Hugging Face; a file is one of these or a `.csv`,
+    `.tsv` or `.jsonl` manifest. A folder called `sample` or `mnist` is `./sample` or `./mnist`. `how` divides sets that
+    have training images only. A set known by name is looked for in the root, or in the usual places if that is empty.
     """
+    if where in NAMED:
+        return open_named(where, how, root)
+    if root:
+        remedy = f"leave it out, or name one of {', '.join(NAMED)}"
+        raise ConfigError(f"a root is for data sets known by name, got {where!r}", where="root", remedy=remedy)
     if where == SAMPLE:
         return open_sample()
     if not where.strip():
@@ -31,6 +41,8 @@ def open_data(where: str, how: Stratified = Stratified()) -> Samples:  # noqa: B
     try:
         if names_shards(address):
             return open_shards(address, how)
+        if holds_tables(path):
+            return open_hub(path, how)
         if path.is_dir():
             return open_folder(path, how)
         if path.is_file() and suffix(path.name) in MANIFESTS:
@@ -49,7 +61,8 @@ def no_such_path(path: Path) -> DataError:
     wrong, *rest = path.relative_to(there).parts
     beside = {entry.name.lower(): entry for entry in sorted(there.iterdir()) if not entry.name.startswith(".")}
     if path == Path(wrong):
-        beside.setdefault(SAMPLE, Path(SAMPLE))
+        for name in (SAMPLE, *NAMED):
+            beside.setdefault(name, Path(name))
     near = get_close_matches(wrong.lower(), beside, n=1)
     if not near:
         remedy = f"nothing in {there.absolute()} has a name like {wrong!r}"

