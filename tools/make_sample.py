@@ -4,7 +4,6 @@ Run `python -m tools.make_sample FOLDER`, where FOLDER holds the four `*-ubyte.g
 package dataset-fashion-mnist puts them into /usr/share/datasets/fashion-mnist). Running it again writes the same bytes.
 """
 
-import gzip
 import lzma
 import sys
 from io import BytesIO
@@ -14,18 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitral.data.samples import Split
+from vitral.data.sources.idx import Idx
 from vitral.data.sources.sample import CLASSES, EACH, FOLDER
-
-ORIGINAL: dict[Split, str] = {"train": "train", "test": "t10k"}
-
-
-def read_idx(path: Path) -> NDArray[np.uint8]:
-    """The array in an idx file of bytes: two zeros, the type, the number of sides, each side, the values."""
-    data = gzip.decompress(path.read_bytes())
-    assert data[:3] == b"\0\0\x08", f"{path}: not an idx file of bytes"
-    sides = data[3]
-    shape = np.frombuffer(data, ">u4", count=sides, offset=4)
-    return np.frombuffer(data, np.uint8, offset=4 + 4 * sides).reshape(shape)
 
 
 def first_of_each(images: NDArray[np.uint8], labels: NDArray[np.uint8], each: int) -> NDArray[np.uint8]:
@@ -41,9 +30,7 @@ def pack(images: NDArray[np.uint8]) -> bytes:
 
 def selection(source: Path, split: Split) -> NDArray[np.uint8]:
     """The images to bundle, from the files of the data set."""
-    images, labels = (
-        read_idx(source / f"{ORIGINAL[split]}-{what}-ubyte.gz") for what in ("images-idx3", "labels-idx1")
-    )
+    images, labels = Idx(str(source)).load(split)
     return first_of_each(images, labels, EACH[split])
 
 

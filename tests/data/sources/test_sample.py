@@ -12,13 +12,18 @@ import pytest
 
 from tools.make_sample import pack, selection
 from vitral.data.samples import Split
-from vitral.data.sources.sample import CLASSES, EACH, FOLDER, images, open_sample
+from vitral.data.sources.arrays import Array, loaded
+from vitral.data.sources.sample import CLASSES, EACH, FOLDER, Bundled, open_sample
 
 ORIGINALS = Path("/usr/share/datasets/fashion-mnist")
 FILES = {
     "train.npy.xz": "e8912c94837e3254c4626e9560042c129b278917e9676f0d9ee5b9a2ceb04b2e",
     "test.npy.xz": "cc1327f0a042f09742dddcd09decb161c13132b656f6a55a7744d8c9db9453fd",
 }
+
+
+def images(split: Split) -> Array:
+    return loaded(Bundled(), split).images
 
 
 def test_there_are_five_thousand_images_to_train_on_and_a_thousand_to_test_with() -> None:

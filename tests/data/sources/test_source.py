@@ -6,7 +6,7 @@ import pytest
 
 from tests.data.trees import plant, refusal
 from vitral.data import Stratified, open_data
-from vitral.errors import DataError
+from vitral.errors import ConfigError, DataError
 
 BOTH = ["photos/cat/1.jpg", "photos/cat/2.jpg", "photos/dog/1.jpg", "photos/dog/2.jpg", "archive.zip", "photos/m.csv"]
 
@@ -34,6 +34,19 @@ def test_a_folder_called_sample_is_opened_by_its_path(here: Path) -> None:
     assert open_data("./sample").classes == ("cat", "dog")
 
 
+def test_a_folder_called_as_a_known_set_is_opened_by_its_path(here: Path) -> None:
+    plant(here, ["cifar10/cat/1.jpg", "cifar10/dog/1.jpg"])
+    assert open_data("./cifar10").classes == ("cat", "dog")
+    with pytest.raises(DataError, match=r"not found .* the folder of that name here is ./cifar10"):
+        open_data("cifar10")
+
+
+def test_a_root_for_what_has_no_name_is_refused(here: Path) -> None:
+    with pytest.raises(ConfigError, match="root: a root is for data sets known by name, got 'photos'") as caught:
+        open_data("photos", root=str(here))
+    assert caught.value.exit_code == 2
+
+
 def test_the_division_is_as_asked(here: Path) -> None:
     names = {tuple(item.name for item in open_data("photos", Stratified(seed=seed)).of("val")) for seed in range(9)}
     assert len(names) > 1
@@ -49,6 +62,11 @@ def test_the_division_is_as_asked(here: Path) -> None:
         ("photos/cta", "did you mean 'photos/cat'?"),
         ("list.cvs", "did you mean 'list.csv'?"),
         ("smaple", "did you mean 'sample'?"),
+        ("cifar-10", "did you mean 'cifar10'?"),
+        ("CIFAR100", "did you mean 'cifar100'?"),
+        ("fashionmnist", "did you mean 'fashion-mnist'?"),
+        ("MNIST", "did you mean 'mnist'?"),
+        ("photos/cifar-10", "nothing in {here}/photos has a name like 'cifar-10'"),
         ("zebra", "nothing in {here} has a name like 'zebra'"),
         ("archive.zip", "archive.zip: neither a folder nor a manifest; give a folder"),
         ("photos/cat/1.jpg", "neither a folder nor a manifest"),

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from io import BytesIO
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.lib import format as npy
@@ -29,10 +29,12 @@ class Loader(Protocol):
 
     def load(self, part: str) -> Part: ...
 
+    def __hash__(self) -> int: ...
+
 
 @dataclass(frozen=True)
 class Arrays:
-    """A store whose names are `train/00000.npy` and so on: the part and the row. Every process loads a part once."""
+    """A store whose names are `train/0000.npy` and so on: the part and the row. Every process loads a part once."""
 
     loader: Loader
 
@@ -62,7 +64,8 @@ def loaded(loader: Loader, part: str) -> Part:
 def rows_of(loader: Loader, part: str, split: Split, classes: Sequence[str]) -> list[Row]:
     """A row for each image of the part."""
     labels = loaded(loader, part).labels.tolist()
-    return [Row(f"{part}/{number:05}.npy", classes[label], split) for number, label in enumerate(labels)]
+    digits = max(4, len(str(len(labels) - 1)))  # so that the order of names is that of numbers
+    return [Row(f"{part}/{number:0{digits}}.npy", classes[label], split) for number, label in enumerate(labels)]
 
 
 def open_arrays(where: str, classes: tuple[str, ...], loader: Loader, notes: tuple[str, ...] = ()) -> Samples:
@@ -74,7 +77,7 @@ def open_arrays(where: str, classes: tuple[str, ...], loader: Loader, notes: tup
     )
 
 
-def checked(images: Array, labels: Array, classes: int, images_file: str, labels_file: str) -> Part:
+def checked(images: Array, labels: NDArray[np.integer[Any]], classes: int, images_file: str, labels_file: str) -> Part:
     """The two as a part, once there is a label for every image and a class for every label."""
     if not len(images) or len(images) != len(labels):
         what = f"{len(labels)} labels for the {len(images)} images in {images_file}"

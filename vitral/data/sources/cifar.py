@@ -17,6 +17,7 @@ SIDE = 32
 PIXELS = SIDE * SIDE
 PLANES = 3 * PIXELS  # bytes of an image: all of red, then green, then blue
 BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
+SHEET = Decoding(shortest_side=1, longest_aspect=10_000)  # a row of a PNG is an image: its own shape says nothing
 AGAIN = "fetch it again"
 
 
@@ -29,7 +30,7 @@ class Pickles:
 
     def load(self, part: str) -> Part:
         labels = "labels" if self.classes == 10 else "fine_labels"
-        return _joined([_from_pickle(path, labels, self.classes) for path in _paths(self, part, "")])
+        return _joined(self.folder, [_from_pickle(path, labels, self.classes) for path in _paths(self, part, "")])
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Records:
     classes: int
 
     def load(self, part: str) -> Part:
-        return _joined([_from_records(path, self.classes) for path in _paths(self, part, ".bin")])
+        return _joined(self.folder, [_from_records(path, self.classes) for path in _paths(self, part, ".bin")])
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,9 @@ class Pngs:
     def load(self, part: str) -> Part:
         images = np.concatenate([_from_png(path) for path in _paths(self, part, ".png")])
         path = _present(Path(self.folder, f"{part}_lables.json"))
+        text = read_bytes(path)
         try:
-            labels = json.loads(read_bytes(path))
+            labels = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise DataError(f"not JSON: {error}", where=str(path), remedy=AGAIN) from None
         return checked(images, _numbers(labels, path), self.classes, f"the PNGs of {part}", str(path))
@@ -105,7 +107,7 @@ def _from_records(path: Path, classes: int) -> Part:
 
 
 def _from_png(path: Path) -> Array:
-    rows = read(path, Decoding(), FULL)  # (images, pixels, 3)
+    rows = read(path, SHEET, FULL)  # (images, pixels, 3)
     if rows.shape[1] != PIXELS:
         what = f"expected rows of {PIXELS} pixels, found {rows.shape[1]}"
         raise DataError(what, where=str(path), remedy=AGAIN)
@@ -123,5 +125,10 @@ def _numbers(labels: object, path: Path) -> Array:
     return np.array(labels, np.uint8)
 
 
-def _joined(parts: list[Part]) -> Part:
+def _joined(folder: str, parts: list[Part]) -> Part:
+    """The batches as one, once they are of one length: records that were cut off leave no other trace."""
+    lengths = [len(part.labels) for part in parts]
+    if len(set(lengths)) > 1:
+        what = f"its batches hold {', '.join(map(str, lengths))} images"
+        raise DataError(what, where=folder, remedy="fetch the shorter ones again")
     return Part(np.concatenate([part.images for part in parts]), np.concatenate([part.labels for part in parts]))

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from importlib.util import find_spec
-from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -30,16 +29,16 @@ class Digits:
 
     def load(self, part: str) -> Part:
         path = Path(self.folder, FILE)
+        lines = read_packed(path).split()
         try:
-            table = np.loadtxt(BytesIO(read_packed(path)), dtype=np.int64, delimiter=",", ndmin=2)
-        except ValueError as error:
+            table = np.array([list(map(int, line.split(b","))) for line in lines], np.int64)
+        except (ValueError, OverflowError) as error:
             raise DataError(f"not a table of numbers: {error}", where=str(path), remedy="fetch it again") from None
-        ink, labels = table[:, :-1], table[:, -1]
-        if ink.shape[1] != 64 or ink.min() < 0 or ink.max() > HIGHEST:
+        if table.shape[1:] != (65,) or table[:, :-1].min() < 0 or table[:, :-1].max() > HIGHEST:
             what = f"expected lines of 64 numbers from 0 to {HIGHEST} and a label"
             raise DataError(what, where=str(path), remedy="fetch it again")
-        pixels = (ink * 255 + HIGHEST // 2) // HIGHEST
-        return checked(pixels.astype(np.uint8).reshape(-1, 8, 8), labels, CLASSES, str(path), str(path))
+        pixels = (table[:, :-1] * 255 + HIGHEST // 2) // HIGHEST
+        return checked(pixels.astype(np.uint8).reshape(-1, 8, 8), table[:, -1], CLASSES, str(path), str(path))
 
 
 def scikit_learn() -> list[Path]:

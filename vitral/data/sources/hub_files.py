@@ -13,12 +13,13 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
-from vitral.data.samples import SPLIT_WORDS, Split
+from vitral.data.samples import SPLIT_WORDS, SPLITS, Split
 from vitral.data.sources.files import is_image, read_bytes, suffix
 from vitral.data.sources.labels import listed
 from vitral.errors import DataError
 
 TABLES = (".parquet", ".arrow")
+METADATA = "metadata.parquet"  # goes with a folder of images, and has none in it
 DEPTH = 2  # folders between the one that is given and its files: default/train/0000.parquet
 SHARD = re.compile(r"(?P<stem>.*?)(-(?P<number>\d+)-of-(?P<count>\d+)(-[0-9a-z]+)?)?")
 
@@ -48,33 +49,34 @@ def holds_tables(path: Path) -> bool:
 def find_tables(root: Path) -> Found:
     """The files of the data set in a folder."""
     if (root / "dataset_dict.json").is_file():
-        splits = _described(root / "dataset_dict.json", "splits")
-        return _by_split(root, {word: _saved(root, word) for word in splits})
+        words = _names(root / "dataset_dict.json", "splits", _json(root / "dataset_dict.json").get("splits"))
+        return _by_split(root, {word: _saved(root, word) for word in words})
     if (root / "state.json").is_file():
         return _by_split(root, {"": _saved(root, "")})
-    words: defaultdict[str, list[str]] = defaultdict(list)
-    for name in sorted(path.relative_to(root).as_posix() for path in _below(root, DEPTH)):
-        words[_word(name)].append(name)
-    for names in words.values():
-        _refuse_missing(root, names)
-    _refuse_several(root, [name for names in words.values() for name in names])
-    return _by_split(root, words)
+    names = sorted(path.relative_to(root).as_posix() for path in _below(root, DEPTH))
+    _refuse_missing(root, names)
+    _refuse_several(root, names)
+    files: defaultdict[str, list[str]] = defaultdict(list)
+    for name in names:
+        files[_word(name)].append(name)
+    return _by_split(root, files)
 
 
 def _below(folder: Path, depth: int) -> Iterator[Path]:
-    """The tables in the folder and the folders below it, down to the depth; none if it has an image in it."""
+    """The tables in the folder and the folders below it, down to the depth; none in a folder that holds an image."""
+    tables, folders = [], []
     with os.scandir(folder) as entries:
-        inner = []
         for entry in entries:
-            if entry.name.startswith("."):
-                continue
             if is_image(entry.name):
                 return
+            if entry.name.startswith(".") or entry.name == METADATA:
+                continue
             if suffix(entry.name) in TABLES and entry.is_file():
-                yield Path(entry.path)
+                tables.append(Path(entry.path))
             elif depth and entry.is_dir():
-                inner.append(Path(entry.path))
-    for path in inner:
+                folders.append(Path(entry.path))
+    yield from tables
+    for path in folders:
         yield from _below(path, depth - 1)
 
 
@@ -89,35 +91,44 @@ def _by_split(root: Path, words: dict[str, list[str]]) -> Found:
     if len(set(known.values())) < len(known):
         what = f"two of its splits stand for the same: {listed(list(known))}"
         raise DataError(what, where=str(root), remedy="rename or remove one")
+    in_order = sorted(known, key=lambda word: SPLITS.index(known[word]))
     others = [name for word, names in words.items() if word not in known for name in names]
     notes = [f"left out, of no split that is used: {listed(others)}"] if others else []
-    return Found([TableFile(name, split) for word, split in known.items() for name in words[word]], notes)
+    return Found([TableFile(name, known[word]) for word in in_order for name in words[word]], notes)
 
 
 def _saved(root: Path, folder: str) -> list[str]:
     """The files that `save_to_disk` wrote into a folder; others there are leftovers of `map` and `filter`."""
-    state = root / folder / "state.json"
-    if _json(state).get("_indices_data_files"):
+    path = root / folder / "state.json"
+    state = _json(path)
+    if state.get("_indices_data_files"):
         what = "its rows are chosen by a file of indices"
-        raise DataError(what, where=str(state), remedy="save it anew after flatten_indices()")
-    files = _described(state, "_data_files")
-    names = [str(PurePosixPath(folder, str(file.get("filename")))) for file in files if isinstance(file, dict)]
+        raise DataError(what, where=str(path), remedy="save it anew after flatten_indices()")
+    entries = state.get("_data_files")
+    found = [isinstance(file, dict) and file.get("filename") for file in entries] if isinstance(entries, list) else []
+    names = [str(PurePosixPath(folder, name)) for name in _names(path, "_data_files", found)]
     for name in names:
         if not (root / name).is_file():
-            raise DataError(f"{name} is missing", where=str(state), remedy="put it back, or save the set anew")
+            raise DataError(f"{name} is missing", where=str(path), remedy="put it back, or save the set anew")
     return names
 
 
-def _described(path: Path, field: str) -> list[Any]:
-    found = _json(path).get(field)
-    if not isinstance(found, list) or not found:
-        raise DataError(f"expected a list called {field} in it", where=str(path), remedy="save the set anew")
+def _names(path: Path, field: str, found: object) -> list[str]:
+    """What a field lists, once it is names of things that lie beside the file."""
+    if not isinstance(found, list) or not found or not all(map(_is_name, found)):
+        what = f"expected names of files or folders in {field}"
+        raise DataError(what, where=str(path), remedy="save the set anew")
     return found
 
 
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and value != ".." and PurePosixPath(value).name == value
+
+
 def _json(path: Path) -> dict[str, Any]:
+    text = read_bytes(path)
     try:
-        found = json.loads(read_bytes(path))
+        found = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise DataError(f"not JSON: {error}", where=str(path), remedy="save the set anew") from None
     return found if isinstance(found, dict) else {}

@@ -79,7 +79,7 @@ def read_pickled(data: bytes, where: str) -> dict[str, Any]:
 def _run(data: bytes) -> dict[str, Any]:
     """The only value that the opcodes leave on the stack, which must be a dictionary."""
     stack: list[Any] = []
-    memo: dict[int, Any] = {}
+    memo: dict[Any, Any] = {}
     for opcode, argument, place in pickletools.genops(data):
         name = opcode.name
         if name in LITERALS:
@@ -105,7 +105,7 @@ def _taken(stack: list[Any], count: int) -> list[Any]:
     """The last so many values, or those after the last mark, which goes with them."""
     start = len(stack) - count
     if count == TO_MARK:
-        start = next(place for place in range(len(stack), 0, -1) if stack[place - 1] is MARK)
+        start = next((place for place in range(len(stack), 0, -1) if stack[place - 1] is MARK), -1)
     if start < 0 or any(value is MARK for value in stack[start:]):
         raise ValueError("a value is missing")
     values = stack[start:]

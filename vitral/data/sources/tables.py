@@ -5,14 +5,16 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 from itertools import accumulate
 from types import ModuleType
 from typing import Any
 
-from vitral.data.sources.files import read_bytes, suffix
+from vitral.data.sources.files import read_bytes, suffix, unreadable
 from vitral.errors import ConfigError, DataError
 
+Version = tuple[int, int]
+TABLES_KEPT = 4096  # maps of Arrow files and tables of contents of Parquet files
 GROUPS_KEPT = 4  # row groups of Parquet in memory, often of a hundred images each
 
 
@@ -51,7 +53,7 @@ def read_schema(path: str) -> Any:
     if suffix(path) == ".parquet":
         with _parquet(path) as file:
             return file.schema_arrow
-    return _arrow(path).schema
+    return _arrow(path, _version(path)).schema
 
 
 def read_column(path: str, column: str) -> list[Any]:
@@ -59,19 +61,28 @@ def read_column(path: str, column: str) -> list[Any]:
     if suffix(path) == ".parquet":
         with _parquet(path) as file:
             return file.read(columns=[column], use_threads=False).column(column).to_pylist()
-    return _arrow(path).column(column).to_pylist()
+    return _arrow(path, _version(path)).column(column).to_pylist()
 
 
 def _cell(path: str, column: str, row: int) -> Any:
     if suffix(path) == ".arrow":
-        return _arrow(path).column(column)[row].as_py()
-    starts = _starts(path)
+        return _arrow(path, _version(path)).column(column)[row].as_py()
+    starts = _starts(path, _version(path))
     group = bisect_right(starts, row) - 1
-    return _group(path, column, group)[row - starts[group]].as_py()
+    return _group(path, _version(path), column, group)[row - starts[group]].as_py()
 
 
-@cache
-def _arrow(path: str) -> Any:
+def _version(path: str) -> Version:
+    """What changes when a file is written anew, so that nothing old is served from memory."""
+    try:
+        found = os.stat(path)
+    except OSError as error:
+        raise unreadable(path, error) from None
+    return found.st_mtime_ns, found.st_size
+
+
+@lru_cache(maxsize=TABLES_KEPT)
+def _arrow(path: str, version: Version) -> Any:
     """The table in a file of Arrow's stream format. It is mapped, not read: a copy of the process shares the pages."""
     pyarrow = _pyarrow(path)
     with _readable(path), pyarrow.memory_map(path) as file:
@@ -80,8 +91,8 @@ def _arrow(path: str) -> Any:
         return table
 
 
-@cache
-def _starts(path: str) -> tuple[int, ...]:
+@lru_cache(maxsize=TABLES_KEPT)
+def _starts(path: str, version: Version) -> tuple[int, ...]:
     """The first row of each row group, and the row after the last."""
     with _parquet(path) as file:
         groups = range(file.num_row_groups)
@@ -89,7 +100,7 @@ def _starts(path: str) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=GROUPS_KEPT)
-def _group(path: str, column: str, group: int) -> Any:
+def _group(path: str, version: Version, column: str, group: int) -> Any:
     with _parquet(path) as file:
         return file.read_row_group(group, columns=[column], use_threads=False).column(column)
 

@@ -1,0 +1,75 @@
+import gzip
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.data.archives import write_digits
+from tests.data.pictures import noise
+from tests.data.trees import refusal
+from vitral.data.sources.digits import Digits
+from vitral.errors import DataError
+
+LINE = ",".join(["3"] * 64)
+
+
+def test_ink_from_0_to_16_becomes_grey_from_0_to_255(tmp_path: Path) -> None:
+    ink = np.arange(17 * 64).reshape(17, 8, 8) % 17
+    write_digits(tmp_path, ink, np.arange(17) % 10)
+    images, labels = Digits(str(tmp_path)).load("digits")
+    levels = [0, 16, 32, 48, 64, 80, 96, 112, 128, 143, 159, 175, 191, 207, 223, 239, 255]  # 255 n / 16, halves up
+    assert images.tolist() == [[[levels[value] for value in row] for row in image] for image in ink.tolist()]
+    assert labels.tolist() == [*range(10), *range(7)]
+
+
+def test_a_folder_has_a_loader_if_the_file_is_there(tmp_path: Path) -> None:
+    assert Digits.find(tmp_path) is None
+    write_digits(tmp_path, noise(2, 8, 8, highest=16), np.array([1, 2]))
+    assert Digits.find(tmp_path) == Digits(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        (f"{LINE},11", "label 11 of image 0 is not below 10"),
+        (f"{LINE},1\n{LINE},-1", "label -1 of image 1"),
+        (f"{LINE}", "expected lines of 64 numbers from 0 to 16 and a label"),
+        (f"17{LINE[1:]},1", "expected lines of 64 numbers from 0 to 16"),
+        (f"-1{LINE[1:]},1", "expected lines of 64 numbers from 0 to 16"),
+        (f"{LINE},1\n{LINE}", "not a table of numbers"),
+        ("<html>", "not a table of numbers"),
+        (f"{LINE},cat", "not a table of numbers"),
+        (f"{10**30}{LINE[1:]},1", "not a table of numbers"),
+        ("", "expected lines of 64 numbers"),
+    ],
+)
+def test_a_damaged_table_is_refused_by_name(tmp_path: Path, text: str, what: str) -> None:
+    path = tmp_path / "digits.csv.gz"
+    path.write_bytes(gzip.compress(text.encode()))
+    with pytest.raises(DataError) as caught:
+        Digits(str(tmp_path)).load("digits")
+    assert refusal(caught)[0] == str(path)
+    assert what in str(caught.value)
+
+
+def test_a_file_that_is_cut_off_is_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "digits.csv.gz"
+    path.write_bytes(gzip.compress(f"{LINE},1".encode())[:-9])
+    with pytest.raises(DataError, match=r"digits\.csv\.gz: not a whole gzip file"):
+        Digits(str(tmp_path)).load("digits")
+
+
+def test_scikit_learn_is_found_and_not_imported(tmp_path: Path) -> None:
+    """A package of that name that may not be run."""
+    (tmp_path / "sklearn").mkdir()
+    (tmp_path / "sklearn/__init__.py").write_text("raise SystemExit('imported')")
+    code = "from vitral.data.sources.digits import scikit_learn; print(*scikit_learn())"
+    run = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(tmp_path)!r}); {code}"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert run.stdout.strip() == str(tmp_path / "sklearn/datasets/data")

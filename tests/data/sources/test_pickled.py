@@ -1,0 +1,156 @@
+import os
+import pickle
+import pickletools
+import struct
+from collections import OrderedDict
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.data.archives import planes, python2_pickle, some
+from tests.data.trees import refusal
+from vitral.data.sources.pickled import read_pickled
+from vitral.errors import DataError
+
+TRUTH = some(3, 32, 32, 3)
+CONTENT = {
+    "batch_label": "training batch 1 of 5",
+    "labels": TRUTH.labels.tolist(),
+    "data": planes(TRUTH.images),
+    "filenames": ["camion_s_000148.png", "camion_s_001895.png", "camion_s_000148.png"],
+}
+GOOD = python2_pickle(CONTENT)
+
+# As Python 2.7 and numpy 1.6 write {"labels": [6, 9, 300], "data": array of 2 x 3 bytes}, opcode by opcode.
+BY_HAND = (
+    b"\x80\x02}q\x01(U\x06labelsq\x02]q\x03(K\x06K\x09M\x2c\x01eU\x04dataq\x04"
+    b"cnumpy.core.multiarray\n_reconstruct\nq\x05cnumpy\nndarray\nq\x06K\x00\x85q\x07U\x01bq\x08\x87q\x09Rq\x0a"
+    b"(K\x01K\x02\x8a\x01\x03\x86q\x0bcnumpy\ndtype\nq\x0cU\x02u1q\x0dK\x00K\x01\x87q\x0eRq\x0f"
+    b"(K\x03U\x01|q\x10NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tq\x11b\x89T\x06\x00\x00\x00\x00\x01\x7f\x80\xfe\xfftq\x12bu."
+)
+
+
+def new(data: bytes) -> bytes:
+    """The pickle with the name that numpy 2 has for the module of arrays."""
+    return data.replace(b"numpy.core.multiarray", b"numpy._core.multiarray")
+
+
+def test_the_pickles_of_these_tests_have_the_form_of_the_originals() -> None:
+    names = {opcode.name for opcode, _, _ in pickletools.genops(GOOD)}
+    assert names >= {"SHORT_BINSTRING", "BINSTRING", "GLOBAL", "REDUCE", "BUILD", "APPENDS", "SETITEMS", "BINPUT"}
+    assert not [name for name in names if "UNICODE" in name or "BYTES" in name]
+    assert b"cnumpy.core.multiarray\n_reconstruct\n" in GOOD
+
+
+@pytest.mark.parametrize("data", [GOOD, BY_HAND])
+@pytest.mark.parametrize("module", [bytes, new])
+def test_what_is_read_is_what_pickle_itself_would_give(data: bytes, module: Any) -> None:
+    found, truth = read_pickled(module(data), "batch"), pickle.loads(new(data), encoding="latin1")
+    assert list(found) == list(truth)
+    assert found["data"].dtype == np.uint8
+    assert np.array_equal(found.pop("data"), truth.pop("data"))
+    assert found == truth
+
+
+def test_lists_of_any_length_are_read() -> None:
+    """Pickle appends in thousands, and one alone with another opcode; beyond 256 memos it takes longer numbers."""
+    content = {
+        "one": [1],
+        "many": [f"{number}.png" for number in range(2345)],
+        "sizes": [0, 255, 256, 65535, 65536, -1],
+    }
+    assert read_pickled(python2_pickle(content), "batch") == content
+
+
+class Touch:
+    """Unpickled, it makes a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.command = f"touch '{path}'"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.system, (self.command,)
+
+
+def test_nothing_in_a_pickle_is_run(tmp_path: Path) -> None:
+    path = tmp_path / "made"
+    data = python2_pickle({"data": Touch(path)})
+    with pytest.raises(DataError, match=r"GLOBAL posix system at byte \d+ is refused; .* binary version"):
+        read_pickled(data, "batch")
+    assert not path.exists()
+    pickle.loads(data, encoding="latin1")
+    assert path.exists()  # so the test would have shown it
+
+
+def edited(old: bytes, by: bytes) -> bytes:
+    assert BY_HAND.count(old) == 1
+    return BY_HAND.replace(old, by)
+
+
+@pytest.mark.parametrize(
+    ("data", "what"),
+    [
+        (pickle.dumps({"data": 1}, protocol=4), "FRAME"),
+        (pickle.dumps({"labels": [1, 2]}, protocol=0), "DICT at byte"),
+        (pickle.dumps({"data": "text"}, protocol=2), "BINUNICODE data at byte"),
+        (python2_pickle({"data": np.zeros(3, np.float32)}), "it calls something that makes no array of bytes"),
+        (python2_pickle({"data": OrderedDict(a=1)}), "GLOBAL collections OrderedDict at byte"),
+        (python2_pickle({"data": 1.5}), "BINFLOAT 1.5 at byte"),
+        (python2_pickle({"data": np.zeros((2, 3), np.uint8, order="F")}), "an array has another form"),
+        (python2_pickle([1, 2]), "expected a dict, found a list"),
+        (python2_pickle({1: 2}), "a key is not a string"),
+        (edited(b"numpy\ndtype", b"numpy\nload"), "GLOBAL numpy load at byte"),
+        (edited(b"numpy\ndtype", b"numpy\nndarray"), "it calls something"),
+        (edited(b"U\x02u1", b"U\x02O8"), "it calls something"),
+        (edited(b"K\x00\x85", b"K\x09\x85"), "it calls something"),
+        (edited(b"K\x02\x8a\x01\x03", b"K\x02\x8a\x01\x04"), "an array has another form"),
+        (edited(b"K\x02\x8a\x01\x03", b"\x8a\x01\xfe\x8a\x01\xfd"), "an array has another form"),
+        (edited(b"T\x06\x00\x00\x00", b"T\xff\xff\xff\x7f"), "expected 2147483647 bytes"),
+        (edited(b"u.", b"."), "expected one value, found"),
+        (b"", "pickle exhausted before seeing STOP"),
+        (b"\x80\x02.", "expected one value, found 0"),
+        (b"\x80\x02q\x01.", "list index out of range"),
+        (b"\x80\x02h\x01.", "not a pickle as CIFAR has them: 1"),
+        (b"\x80\x02(\x85.", "a value is missing"),
+        (b"\x80\x02K\x01\x86.", "a value is missing"),
+        (b"\x80\x02t.", "a value is missing"),
+        (b"\x80\x02}(U\x01atu.", "a value is missing"),
+        (b"\x80\x02}(U\x01au.", "zip()"),
+        (b"\x80\x02K\x01Nb.", "expected a call, found a int"),
+        (b"<!DOCTYPE html>", "not a pickle"),
+    ],
+)
+def test_what_the_originals_do_not_have_is_refused(data: bytes, what: str) -> None:
+    with pytest.raises(DataError) as caught:
+        read_pickled(data, "folder/data_batch_1")
+    where, message = refusal(caught)
+    assert where == "folder/data_batch_1"
+    assert what in message
+
+
+@given(st.lists(st.tuples(st.integers(0, len(BY_HAND) - 1), st.binary(max_size=3)), min_size=1, max_size=4))
+@settings(max_examples=200, deadline=None)
+def test_damaged_pickles_are_read_or_refused_and_nothing_else(damage: list[tuple[int, bytes]]) -> None:
+    data = bytearray(BY_HAND)
+    for place, by in damage:
+        data[place : place + 1] = by
+    _read_or_refuse(bytes(data))
+
+
+OPCODES = b"".join(opcode.code.encode("latin-1") for opcode in pickletools.opcodes)
+
+
+@given(st.lists(st.one_of(st.sampled_from(OPCODES).map(lambda code: struct.pack("B", code)), st.binary(max_size=2))))
+@settings(max_examples=200, deadline=None)
+def test_any_sequence_of_opcodes_is_read_or_refused(parts: list[bytes]) -> None:
+    _read_or_refuse(b"\x80\x02}" + b"".join(parts) + b".")
+
+
+def _read_or_refuse(data: bytes) -> None:
+    with suppress(DataError):
+        assert isinstance(read_pickled(data, "batch"), dict)
