@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
-from types import ModuleType
 from typing import Any
 
 from vitral.data.sources.files import read_bytes, suffix, unreadable
@@ -30,7 +29,7 @@ class Cells:
 
     def read(self, name: str) -> bytes:
         file, _, row = name.rpartition("#")
-        value = _cell(os.path.join(self.root, file), self.column, int(row))
+        value = read_cell(os.path.join(self.root, file), self.column, int(row))
         data, path = (value.get("bytes"), value.get("path")) if isinstance(value, dict) else (value, None)
         if data is not None:
             return data
@@ -50,45 +49,52 @@ class Cells:
 
 def read_schema(path: str) -> Any:
     """The names and types of the columns."""
-    if suffix(path) == ".parquet":
-        with _parquet(path) as file:
-            return file.schema_arrow
-    return _arrow(path, _version(path)).schema
+    with _readable(path):
+        if suffix(path) == ".arrow":
+            schema = _arrow(path, _version(path)).schema
+        else:
+            with _parquet(path) as file:
+                schema = file.schema_arrow
+        _ = schema.names  # names that are no text raise here, not where they are used
+        return schema
 
 
 def read_column(path: str, column: str) -> list[Any]:
     """All the values of a column."""
-    if suffix(path) == ".parquet":
+    with _readable(path):
+        if suffix(path) == ".arrow":
+            return _arrow(path, _version(path)).column(column).to_pylist()
         with _parquet(path) as file:
             return file.read(columns=[column], use_threads=False).column(column).to_pylist()
-    return _arrow(path, _version(path)).column(column).to_pylist()
 
 
-def _cell(path: str, column: str, row: int) -> Any:
-    if suffix(path) == ".arrow":
-        return _arrow(path, _version(path)).column(column)[row].as_py()
-    starts = _starts(path, _version(path))
-    group = bisect_right(starts, row) - 1
-    return _group(path, _version(path), column, group)[row - starts[group]].as_py()
+def read_cell(path: str, column: str, row: int) -> Any:
+    """The value of a column in a row."""
+    with _readable(path):
+        version = _version(path)
+        if suffix(path) == ".arrow":
+            return _arrow(path, version).column(column)[row].as_py()
+        starts = _starts(path, version)
+        group = bisect_right(starts, row) - 1
+        return _group(path, version, column, group)[row - starts[group]].as_py()
 
 
 def _version(path: str) -> Version:
     """What changes when a file is written anew, so that nothing old is served from memory."""
-    try:
-        found = os.stat(path)
-    except OSError as error:
-        raise unreadable(path, error) from None
+    found = os.stat(path)
     return found.st_mtime_ns, found.st_size
 
 
 @lru_cache(maxsize=TABLES_KEPT)
 def _arrow(path: str, version: Version) -> Any:
     """The table in a file of Arrow's stream format. It is mapped, not read: a copy of the process shares the pages."""
-    pyarrow = _pyarrow(path)
-    with _readable(path), pyarrow.memory_map(path) as file:
-        table = pyarrow.ipc.open_stream(file).read_all()
-        table.validate(full=True)  # Arrow trusts the offsets in a file, and a wrong one would end the process
-        return table
+    import pyarrow
+    from pyarrow.ipc import open_stream
+
+    with pyarrow.memory_map(path) as file:
+        table = open_stream(file).read_all()
+    table.validate(full=True)  # Arrow trusts the offsets in a file, and a wrong one would end the process
+    return table
 
 
 @lru_cache(maxsize=TABLES_KEPT)
@@ -105,34 +111,25 @@ def _group(path: str, version: Version, column: str, group: int) -> Any:
         return file.read_row_group(group, columns=[column], use_threads=False).column(column)
 
 
-@contextmanager
-def _parquet(path: str) -> Iterator[Any]:
-    """A Parquet file, open for a moment. Threads are not used: they do not survive in a copy of the process."""
-    _pyarrow(path)
+def _parquet(path: str) -> Any:
+    """A Parquet file, to be closed again. Threads are not used: they do not survive in a copy of the process."""
     from pyarrow.parquet import ParquetFile
 
-    with _readable(path), ParquetFile(path, pre_buffer=False) as file:
-        yield file
+    return ParquetFile(path, pre_buffer=False)
 
 
 @contextmanager
 def _readable(path: str) -> Iterator[None]:
-    """Whatever pyarrow says of a damaged file, as an error of ours."""
-    from pyarrow import ArrowException
-
+    """Whatever pyarrow says of a damaged file, or its absence, as an error of ours."""
+    try:
+        from pyarrow import ArrowException
+    except ImportError:
+        what = "reading Parquet or Arrow needs more packages"
+        raise ConfigError(what, where=path, remedy="pip install 'vitral[hub]'") from None
     try:
         yield
-    except (ArrowException, OSError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+    except FileNotFoundError as error:
+        raise unreadable(path, error) from None
+    except (ArrowException, OSError, UnicodeDecodeError, LookupError) as error:
+        reason = str(error).partition("\n")[0] or type(error).__name__
         raise DataError(f"not a readable table: {reason}", where=path, remedy="fetch it again") from error
-
-
-def _pyarrow(path: str) -> ModuleType:
-    try:
-        import pyarrow
-        import pyarrow.ipc
-    except ImportError:
-        raise ConfigError(
-            "reading Parquet or Arrow needs more packages", where=path, remedy="pip install 'vitral[hub]'"
-        ) from None
-    return pyarrow
