@@ -131,6 +131,23 @@ def test_a_wrong_offset_is_refused_and_not_followed(tmp_path: Path) -> None:
 
 
 @both
+def test_a_name_that_is_no_text_is_refused(tmp_path: Path, ending: str) -> None:
+    written(tmp_path, ending)
+    path = tmp_path / f"part.{ending}"
+    path.write_bytes(path.read_bytes().replace(b"label", b"\xfflabe"))
+    with pytest.raises(DataError, match="not a readable table") as caught:
+        read_schema(str(path))
+    assert refusal(caught)[0] == str(path)
+
+
+@both
+def test_a_row_that_is_not_there_is_refused(tmp_path: Path, ending: str) -> None:
+    store = written(tmp_path, ending)
+    with pytest.raises(DataError, match="not a readable table"):
+        store.read(f"part.{ending}#0000011")
+
+
+@both
 def test_a_missing_package_is_named(tmp_path: Path, ending: str) -> None:
     """In a process where pyarrow cannot be imported."""
     written(tmp_path, ending)
