@@ -121,11 +121,11 @@ def test_a_file_that_is_cut_off_is_refused_by_name(tmp_path: Path, ending: str, 
 def test_a_wrong_offset_is_refused_and_not_followed(tmp_path: Path) -> None:
     """The lengths of the images in a stream of Arrow, made far too long."""
     path = tmp_path / "part.arrow"
-    write_table(path, pa.table({"image": pa.array([b"a" * 5, b"b" * 7], pa.binary())}))
-    offsets = b"".join(offset.to_bytes(4, "little") for offset in (0, 5, 12))
+    write_table(path, pa.table({"image": pa.array([b"a" * 5, b"b" * 7, b"c" * 9], pa.binary())}), rows=3)
+    offsets = b"".join(offset.to_bytes(4, "little") for offset in (0, 5, 12, 21))
     data = path.read_bytes()
     assert data.count(offsets) == 1
-    path.write_bytes(data.replace(offsets, offsets[:8] + (1 << 30).to_bytes(4, "little")))
+    path.write_bytes(data.replace(offsets, offsets[:8] + (1 << 30).to_bytes(4, "little") + offsets[12:]))
     with pytest.raises(DataError, match="not a readable table"):
         Cells(str(tmp_path), "image").read("part.arrow#0000001")
 
