@@ -1,0 +1,1 @@
+"""The doctor: what is wrong with a data set, told before it is trained on."""

@@ -1,0 +1,114 @@
+"""Diagnosis: all that the doctor found, as one value."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from vitral.config import Size
+from vitral.data.doctor.classes import class_findings
+from vitral.data.doctor.copies import copy_findings
+from vitral.data.doctor.examine import Examined
+from vitral.data.doctor.files import enlargement, file_findings, mode_name, sound
+from vitral.data.doctor.finding import SEVERITIES, Example, Finding, Severity, worst_first
+from vitral.data.samples import SPLITS, Samples
+
+IMAGE = Size(224, 224)  # what the paper's models take
+SQUEEZED = 1.5  # the ratio of the sides from which a resize to a square shows
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What a data set is, and what is wrong with it, worst first."""
+
+    samples: Samples
+    examined: int  # how many files were looked into
+    sizes: Counter[Size]
+    formats: Counter[str]
+    modes: Counter[str]
+    findings: tuple[Finding, ...]
+
+    def count(self, severity: Severity) -> int:
+        """How many findings are so bad."""
+        return sum(finding.severity == severity for finding in self.findings)
+
+
+@dataclass(frozen=True)
+class Resizing:
+    """What the plain resize to the image of the model does to the pictures."""
+
+    smallest: Size
+    median: Size  # of the heights and of the widths
+    largest: Size
+    enlarged: int  # pictures of which a side becomes longer
+    reduction: float  # median ratio of the longer side before to that side after
+    squeezed: int  # pictures of which one side shrinks more than SQUEEZED times as much as the other
+
+
+def diagnose(samples: Samples, examined: Sequence[Examined]) -> Diagnosis:
+    """The findings about a data set of which these files, all or some, were examined."""
+    looks = sound(examined)
+    findings = (*class_findings(samples), *file_findings(examined, IMAGE), *copy_findings(looks))
+    return Diagnosis(
+        samples,
+        len(examined),
+        Counter(exam.header.size for _, exam in looks),
+        Counter(exam.header.format for _, exam in looks),
+        Counter(mode_name(exam.header.mode) for _, exam in looks),
+        worst_first(findings),
+    )
+
+
+def resizing(sizes: Counter[Size], image: Size = IMAGE) -> Resizing:
+    """How pictures of these sizes, one or more, become the image of the model."""
+    every = sorted(sizes.elements(), key=lambda size: size.height * size.width)
+    middle = Size(round(median(size.height for size in every)), round(median(size.width for size in every)))
+    return Resizing(
+        smallest=every[0],
+        median=middle,
+        largest=every[-1],
+        enlarged=sum(enlargement(size, image) > 1 for size in every),
+        reduction=median(max(size) / max(image) for size in every),
+        squeezed=sum(max(size) > SQUEEZED * min(size) for size in every),
+    )
+
+
+def as_data(diagnosis: Diagnosis) -> dict[str, Any]:
+    """Plain data for JSON.
+
+    where, classes            what was examined, and the names of the classes
+    splits                    images by split
+    counts                    images by class and split
+    examined                  how many files were looked into
+    formats, modes            files by format and by mode, of those that decode
+    resizing                  sizes as [height, width], and what a resize to `image` does; null when nothing decodes
+    findings                  severity, kind, title, count, remedy, and all examples with their files (name, class,
+                              split) and a detail
+    errors, warnings, notes   how many findings of each severity
+    """
+    samples = diagnosis.samples
+    counts = {split: samples.counts(split) for split in SPLITS}
+    sizes = diagnosis.sizes
+    return {
+        "where": samples.where,
+        "classes": list(samples.classes),
+        "splits": {split: sum(found) for split, found in counts.items()},
+        "counts": {
+            name: {split: counts[split][label] for split in SPLITS} for label, name in enumerate(samples.classes)
+        },
+        "examined": diagnosis.examined,
+        "formats": dict(diagnosis.formats),
+        "modes": dict(diagnosis.modes),
+        "resizing": {"image": IMAGE, **vars(resizing(sizes))} if sizes else None,
+        "findings": [
+            {**vars(finding), "examples": [_example(example, samples) for example in finding.examples]}
+            for finding in diagnosis.findings
+        ],
+        **{f"{severity}s": diagnosis.count(severity) for severity in SEVERITIES},
+    }
+
+
+def _example(example: Example, samples: Samples) -> dict[str, Any]:
+    files = [{"name": item.name, "class": samples.classes[item.label], "split": item.split} for item in example.items]
+    return {"files": files, "detail": example.detail}

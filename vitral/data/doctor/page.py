@@ -1,0 +1,145 @@
+"""The diagnosis as a page: one file that needs no network, with the pictures that the findings are about."""
+
+import os
+from base64 import b64encode
+from io import BytesIO
+from pathlib import Path
+from typing import NamedTuple
+
+from jinja2 import Environment, StrictUndefined
+from PIL import Image
+
+from vitral import __version__
+from vitral.config import Size
+from vitral.data.decoder.decode import decode
+from vitral.data.doctor.diagnosis import IMAGE, SQUEEZED, Diagnosis, resizing
+from vitral.data.doctor.drawing import draw_sizes
+from vitral.data.doctor.examine import decoding_of, viewable
+from vitral.data.doctor.finding import Example, Finding
+from vitral.data.doctor.report import printable, splits_of, verdict
+from vitral.data.samples import Item, Samples
+from vitral.errors import DataError
+
+TEMPLATE = Path(__file__).with_name("page.html")
+THUMBNAIL = 128  # pixels
+MOST_EXAMPLES = 12  # of one finding
+MOST_PICTURES = 4  # of one example
+MOST_CLASSES = 60
+MOST_BYTES = 2_000_000  # of thumbnails, so that the page stays below 3 MB
+
+
+class Picture(NamedTuple):
+    """One file of an example; without a source where it cannot be shown."""
+
+    name: str
+    label: str
+    split: str
+    source: str
+
+
+class Shown(NamedTuple):
+    """An example on the page, and how many more files it has."""
+
+    pictures: tuple[Picture, ...]
+    detail: str
+    more: int
+
+
+class Bar(NamedTuple):
+    """A class in the table: its images by split, and the length of its bar in hundredths of the longest."""
+
+    name: str
+    counts: tuple[int, ...]
+    share: float
+
+
+def write_page(path: Path, diagnosis: Diagnosis) -> None:
+    """Write the page; whoever looks finds the whole file or the one before it."""
+    text = page(diagnosis)
+    draft = path.with_name(f"{path.name}.tmp")
+    try:
+        with draft.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise DataError(
+            f"cannot be written: {(error.strerror or str(error)).lower()}",
+            where=str(path),
+            remedy="name a file in a folder that you may write to",
+        ) from None
+
+
+def page(diagnosis: Diagnosis) -> str:
+    """The page as HTML."""
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["printable"] = printable
+    samples = diagnosis.samples
+    bars = _bars(samples)
+    album = _Album(samples)
+    return environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
+        diagnosis=diagnosis,
+        samples=samples,
+        version=__version__,
+        verdict=verdict(diagnosis),
+        splits=splits_of(samples),
+        bars=bars[:MOST_CLASSES],
+        more_classes=len(bars) - MOST_CLASSES,
+        image=IMAGE,
+        squeezed=SQUEEZED,
+        resizing=resizing(diagnosis.sizes) if diagnosis.sizes else None,
+        drawing=draw_sizes(diagnosis.sizes, IMAGE) if diagnosis.sizes else None,
+        findings=[(finding, album.shown(finding)) for finding in diagnosis.findings],
+    )
+
+
+def _bars(samples: Samples) -> list[Bar]:
+    """Every class, the largest first."""
+    counts = list(zip(*(samples.counts(split) for split in splits_of(samples)), strict=True))
+    most = max(map(sum, counts))
+    bars = [Bar(name, row, 100 * sum(row) / most) for name, row in zip(samples.classes, counts, strict=True)]
+    return sorted(bars, key=lambda bar: -bar.share)
+
+
+class _Album:
+    """Thumbnails, until there are enough of them."""
+
+    def __init__(self, samples: Samples) -> None:
+        self.samples = samples
+        self.left = MOST_BYTES
+
+    def shown(self, finding: Finding) -> list[Shown]:
+        pictured = finding.kind != "corrupt"
+        return [self._example(example, pictured) for example in finding.examples[:MOST_EXAMPLES]]
+
+    def _example(self, example: Example, pictured: bool) -> Shown:
+        items = example.items[:MOST_PICTURES]
+        pictures = tuple(
+            Picture(item.name, self.samples.classes[item.label], item.split, self._source(item) if pictured else "")
+            for item in items
+        )
+        return Shown(pictures, example.detail, len(example.items) - len(items))
+
+    def _source(self, item: Item) -> str:
+        if self.left <= 0:
+            return ""
+        try:
+            source = thumbnail(self.samples, item)
+        except DataError:  # it was sound when it was examined: the page is not the place to tell
+            return ""
+        self.left -= len(source)
+        return source
+
+
+def thumbnail(samples: Samples, item: Item) -> str:
+    """The address of the picture in itself: a JPEG of at most 128 pixels, or a smaller picture as it is, as PNG."""
+    data = samples.read(item)
+    pixels = decode(data, item.name, decoding_of(data, item.name), Size(THUMBNAIL, THUMBNAIL))
+    picture = viewable(pixels)
+    kind = "png" if max(picture.size) < THUMBNAIL else "jpeg"
+    picture.thumbnail((THUMBNAIL, THUMBNAIL), Image.Resampling.BICUBIC)
+    stream = BytesIO()
+    picture.save(stream, kind)
+    return f"data:image/{kind};base64,{b64encode(stream.getvalue()).decode()}"
