@@ -33,7 +33,7 @@ FACADE = "vitral/__init__.py"  # imports its names lazily, from any line
 NEVER_IMPORTED = {"pickle", "timm", "torchvision"}
 VAGUE_NAMES = ("utils.py", "helpers.py", "common.py", "misc.py", "new_*.py", "legacy_*.py")
 MOST_LINES = 300
-WHOLE_PACKAGE_TESTS = ("tests/model/test_references.py", "tests/test_architecture.py")
+WHOLE_PACKAGE_TESTS = ("tests/model/test_references.py", "tests/test_architecture.py", "tests/test_layouts.py")
 
 
 def imports(path: str, source: str) -> Iterator[tuple[int, str]]:

@@ -1,0 +1,61 @@
+"""Real folders of real pictures for the tests of the doctor."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from tests.data.pictures import encoded
+from vitral.data.doctor.diagnosis import Diagnosis, diagnose
+from vitral.data.doctor.finding import Finding
+from vitral.data.doctor.workers import examined
+from vitral.data.sources.source import open_data
+
+
+def scene(seed: int, height: int = 240, width: int = 320) -> Image.Image:
+    """A picture with large shapes, unlike that of any other seed."""
+    coarse = np.random.default_rng(seed).integers(0, 256, (5, 6, 3)).astype(np.uint8)
+    return Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)
+
+
+def photo(seed: int, quality: int = 90) -> bytes:
+    return encoded(scene(seed), "JPEG", quality=quality)
+
+
+def fill(root: Path, files: Mapping[str, bytes]) -> Path:
+    """Make each file below the root."""
+    for name, content in files.items():
+        path = os.path.join(root, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb") as file:
+            file.write(content)
+    return root
+
+
+def pets(train: int = 12, val: int = 3) -> dict[str, bytes]:
+    """Cats and dogs with nothing wrong: `train/cat/00.jpg` and so on."""
+    places = [
+        (split, pet, n)
+        for split, count in (("train", train), ("val", val))
+        for pet in ("cat", "dog")
+        for n in range(count)
+    ]
+    return {f"{split}/{pet}/{n:02}.jpg": photo(seed) for seed, (split, pet, n) in enumerate(places)}
+
+
+def diagnosed(root: Path, files: Mapping[str, bytes]) -> Diagnosis:
+    """What the doctor says of the files, examined by this process."""
+    samples = open_data(str(fill(root, files)))
+    return diagnose(samples, list(examined(samples, workers=0)))
+
+
+def found(diagnosis: Diagnosis) -> dict[str, Finding]:
+    """The findings by kind."""
+    return {finding.kind: finding for finding in diagnosis.findings}
+
+
+def names(finding: Finding) -> list[tuple[str, ...]]:
+    """The files of each example."""
+    return [tuple(item.name for item in example.items) for example in finding.examples]

@@ -1,0 +1,105 @@
+"""One file: what is told of it, against values computed here."""
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.data.doctor.albums import fill, photo, scene
+from tests.data.pictures import deep_png, encoded, exif, noise, npy
+from vitral.config import Size
+from vitral.data.decoder.header import Header
+from vitral.data.doctor.examine import Broken, Exam, Sound, examine, viewable
+from vitral.data.samples import Item
+from vitral.data.sources.files import Files
+
+
+def exam_of(folder: Path, content: bytes) -> Exam:
+    fill(folder, {"it": content})
+    return examine(Files(str(folder)), Item("it", 0, "train"))
+
+
+def sound(folder: Path, content: bytes) -> Sound:
+    exam = exam_of(folder, content)
+    assert isinstance(exam, Sound)
+    return exam
+
+
+GREY = noise(40, 30).astype(np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("content", "header"),
+    [
+        (photo(0), Header("JPEG", Size(240, 320), "RGB", 1)),
+        (encoded(scene(0), "JPEG", exif=exif(6)), Header("JPEG", Size(320, 240), "RGB", 6)),
+        (encoded(GREY, "PNG"), Header("PNG", Size(40, 30), "L", 1)),
+        (deep_png(noise(40, 30, highest=65_535), colour=0), Header("PNG", Size(40, 30), "I;16", 1)),
+        (npy(GREY), Header("NPY", Size(40, 30), "uint8 x 1", 1)),
+        (npy(noise(40, 30, 5).astype(np.uint8)), Header("NPY", Size(40, 30), "uint8 x 5", 1)),
+    ],
+)
+def test_a_sound_file_is_described(tmp_path: Path, content: bytes, header: Header) -> None:
+    exam = sound(tmp_path, content)
+    assert exam.header == header
+    assert exam.digest == hashlib.blake2b(content, digest_size=16).digest()
+    assert len(exam.sketch) == 16 * 16 * 3
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        (photo(0)[:-200], "JPEG truncated after"),
+        (photo(0)[:700], "JPEG truncated after 700 bytes"),
+        (encoded(GREY, "PNG")[:-20], "PNG truncated after"),
+        (npy(GREY)[:-1], "promises"),
+        (b"<html>404</html>", "found an HTML page"),
+        (b"", "found an empty file"),
+        (encoded(scene(0, height=4), "PNG"), "the shortest allowed is 8"),
+    ],
+)
+def test_a_file_that_does_not_decode_is_an_answer(tmp_path: Path, content: bytes, what: str) -> None:
+    exam = exam_of(tmp_path, content)
+    assert isinstance(exam, Broken)
+    assert what in exam.what
+    assert exam.remedy
+
+
+def test_a_file_that_vanished_is_an_answer(tmp_path: Path) -> None:
+    exam = examine(Files(str(tmp_path)), Item("gone.jpg", 0, "train"))
+    assert isinstance(exam, Broken)
+    assert "no such file" in exam.what
+
+
+def test_a_sketch_is_the_picture_averaged(tmp_path: Path) -> None:
+    image = np.zeros((64, 64, 3), dtype=np.uint8)
+    image[:, 32:] = (200, 100, 50)
+    sketch = np.frombuffer(sound(tmp_path, encoded(image, "PNG")).sketch, dtype=np.uint8).reshape(16, 16, 3)
+    assert (sketch[:, :7] == 0).all()
+    assert (sketch[:, 9:] == (200, 100, 50)).all()
+
+
+@pytest.mark.parametrize("levels", [0, 1, 90])
+def test_the_spread_is_from_the_darkest_to_the_brightest(tmp_path: Path, levels: int) -> None:
+    image = np.full((40, 40, 3), 100, dtype=np.uint8)
+    image[5, 5, 2] += levels
+    assert sound(tmp_path, encoded(image, "PNG")).spread == levels
+
+
+def test_other_channels_are_seen_as_their_mean() -> None:
+    pixels = noise(9, 8, 5).astype(np.uint8)
+    shown = np.asarray(viewable(pixels))
+    assert shown.shape == (9, 8, 3)
+    assert np.abs(shown - pixels.mean(axis=2, keepdims=True)).max() < 1
+    assert np.array_equal(np.asarray(viewable(pixels[..., :3])), pixels[..., :3])
+
+
+def test_a_png_copy_of_a_jpeg_has_nearly_the_same_sketch(tmp_path: Path) -> None:
+    jpeg = photo(3)
+    (tmp_path / "a.jpg").write_bytes(jpeg)
+    with Image.open(tmp_path / "a.jpg") as image:
+        png = encoded(image, "PNG")
+    one, other = (np.frombuffer(sound(tmp_path, data).sketch, dtype=np.uint8).astype(int) for data in (jpeg, png))
+    assert np.abs(one - other).mean() < 3

@@ -1,0 +1,117 @@
+"""Every layout that people have images in: `vitral check` with no flags gives the right answer, or says why not."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from tests.data.doctor.albums import fill
+from tests.data.pictures import encoded, noise
+from vitral.cli import main
+
+
+class Layout(NamedTuple):
+    """How it is made, what is then named on the command line, the exit code, and words of the answer."""
+
+    build: Callable[[Path], str]
+    exit_code: int
+    words: tuple[str, ...]
+
+
+def picture(seed: int) -> bytes:
+    return encoded(noise(64, 64, 3, seed=seed).astype(np.uint8), "PNG")
+
+
+def folder(*names: str) -> Callable[[Path], str]:
+    """A folder of different pictures of these names; one that ends in / is an empty folder."""
+
+    def build(root: Path) -> str:
+        fill(root, {name: picture(seed) for seed, name in enumerate(names) if not name.endswith("/")})
+        for name in names:
+            if name.endswith("/"):
+                (root / name).mkdir(parents=True)
+        return str(root)
+
+    return build
+
+
+def each(*classes: str, images: int = 12) -> list[str]:
+    return [f"{name}/{number}.png" for name in classes for number in range(images)]
+
+
+def symlink_loop(root: Path) -> str:
+    folder(*each("cat", "dog"))(root)
+    (root / "cat" / "inner").symlink_to(root)
+    return str(root)
+
+
+def read_only(root: Path) -> str:
+    folder(*each("cat", "dog"))(root)
+    for place in (root / "cat", root / "dog", root):
+        place.chmod(0o555)
+    return str(root)
+
+
+def manifest(root: Path, *lines: str) -> str:
+    folder(*each("pictures", images=24))(root)
+    rows = [f"pictures/{number}.png,{'cat' if number % 2 else 'dog'}" for number in range(24)]
+    (root / "list.csv").write_text("\n".join(["path,label", *rows, *lines]), encoding="utf-8")
+    return str(root / "list.csv")
+
+
+TRAIN_AND_VAL = [*each("train/cat", "train/dog"), *each("val/cat", "val/dog", images=3)]
+
+LAYOUTS = {
+    "train and val": Layout(folder(*TRAIN_AND_VAL), 0, ("30 pictures of 2 classes (24 train, 6 val)", "vitral train")),
+    "classes alone": Layout(folder(*each("cat", "dog")), 0, ("(20 train, 4 val)", "20% of every class")),
+    "nested, unicode, spaces": Layout(
+        folder(*each("animals/ねこ", "animals/red fox", "Крот")), 0, ("animals/ねこ", "animals/red fox", "Крот")
+    ),
+    "an empty class": Layout(folder(*each("cat", "dog"), "lynx/"), 3, ("a class without images", "lynx", "hint:")),
+    "a class only in val": Layout(
+        folder(*TRAIN_AND_VAL, "val/lynx/1.png"), 3, ("'lynx' is in val and not in train", "val/lynx/1.png", "hint:")
+    ),
+    "one image a class": Layout(
+        folder("cat/1.png", "dog/1.png"), 0, ("2 classes have fewer than 10 training images", "none for validation")
+    ),
+    "one class": Layout(folder(*each("cat")), 3, ("only one class, 'cat'", "hint:")),
+    "a thousand classes": Layout(
+        folder(*each(*(f"{number:04}" for number in range(1000)), images=2)),
+        0,
+        ("2,000 pictures of 1,000 classes", "... and 988 more"),
+    ),
+    "names that differ in case": Layout(
+        folder(*each("Cat", "cat")), 3, ("'Cat' and 'cat' differ only in case", "Cat/0.png", "hint:")
+    ),
+    "a symlink loop": Layout(
+        symlink_loop, 3, ("leads back to a folder above it", "cat/inner", "hint: remove the link")
+    ),
+    "a read-only folder": Layout(read_only, 0, ("24 pictures of 2 classes",)),
+    "a manifest": Layout(manifest, 0, ("24 pictures of 2 classes (20 train, 4 val)",)),
+    "a manifest with a missing file": Layout(
+        lambda root: manifest(root, "gone.png,cat"), 3, ("1 of 25 files are missing: gone.png", "list.csv", "hint:")
+    ),
+    "the bundled sample": Layout(lambda root: "sample", 0, ("6,000 pictures of 10 classes", "vitral train sample")),
+    "a mistyped path": Layout(
+        lambda root: folder(*each("pets/cat", "pets/dog"))(root) + "/pest", 3, ("no such file or folder", "/pets'?")
+    ),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+def test_check_answers_with_no_flags(layout: Layout, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    data = layout.build(tmp_path)
+    before = sorted(os.walk(tmp_path))
+    with pytest.raises(SystemExit) as left:
+        main(["check", data])
+    shown, talk = capfd.readouterr()
+    assert left.value.code == layout.exit_code, talk
+    assert all(word in shown + talk for word in layout.words), shown + talk
+    assert sorted(os.walk(tmp_path)) == before
+    if layout.exit_code:
+        assert [line.split(":")[0] for line in talk.splitlines()] == ["error", "where", "hint"]
+    else:
+        assert talk == ""
