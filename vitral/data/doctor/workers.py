@@ -3,7 +3,7 @@
 import logging
 import multiprocessing
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from itertools import chain, islice
@@ -16,7 +16,7 @@ CHUNK = 64  # items that a worker takes at a time
 TALK = logging.getLogger("vitral")
 
 
-def examined(samples: Samples, workers: int) -> Iterator[Examined]:
+def examined(samples: Samples, workers: int) -> Generator[Examined, None, None]:
     """Each item with its exam, in the order of the items; with no workers, or few items, by this process."""
     if workers < 1 or len(samples.items) <= CHUNK:
         for item in samples.items:
