@@ -1,4 +1,4 @@
-"""Every layout that people have images in: `vitral check` with no flags gives the right answer, or says why not."""
+"""Every layout that people have images in: checking and loading it with no flags works, or says why it does not."""
 
 import os
 from collections.abc import Callable
@@ -10,7 +10,14 @@ import pytest
 
 from tests.data.doctor.albums import fill
 from tests.data.pictures import encoded, noise
+from tests.data.tars import write_tar
 from vitral.cli import main
+from vitral.config import Size
+from vitral.data import Decoding, open_data
+from vitral.data.loader.loader import Loader, Sight
+from vitral.data.loader.order import InOrder
+from vitral.data.transforms.view import PlainResize
+from vitral.errors import DataError
 
 
 class Layout(NamedTuple):
@@ -62,10 +69,33 @@ def manifest(root: Path, *lines: str) -> str:
     return str(root / "list.csv")
 
 
+def shards(root: Path, *strange: str) -> str:
+    """Two tars, of which the second also has members of strange names."""
+    for split, count in (("train", 20), ("val", 4)):
+        files = [(f"{number}.png", picture(1000 * count + number)) for number in range(count)]
+        labels = [(f"{number}.cls", b"cat" if number % 2 else b"dog") for number in range(count)]
+        members = sorted([*files, *labels], key=lambda member: int(member[0].split(".")[0]))
+        write_tar(root / f"{split}-000.tar", [*members, *((name, picture(0)) for name in strange)])
+    return str(root)
+
+
+def linked(root: Path) -> str:
+    folder(*each("far/cat", "far/dog"))(root / "elsewhere")
+    (root / "near").mkdir()
+    for name in ("cat", "dog"):
+        (root / "near" / name).symlink_to(root / "elsewhere" / "far" / name)
+    return str(root / "near")
+
+
 TRAIN_AND_VAL = [*each("train/cat", "train/dog"), *each("val/cat", "val/dog", images=3)]
 
 LAYOUTS = {
     "train and val": Layout(folder(*TRAIN_AND_VAL), 0, ("30 pictures of 2 classes (24 train, 6 val)", "vitral train")),
+    "training, validation and test": Layout(
+        folder(*each("training/cat", "training/dog"), *each("validation/cat", "validation/dog", "test/cat", images=3)),
+        0,
+        ("33 pictures of 2 classes (24 train, 6 val, 3 test)", "dog"),
+    ),
     "classes alone": Layout(folder(*each("cat", "dog")), 0, ("(20 train, 4 val)", "20% of every class")),
     "nested, unicode, spaces": Layout(
         folder(*each("animals/ねこ", "animals/red fox", "Крот")), 0, ("animals/ねこ", "animals/red fox", "Крот")
@@ -89,10 +119,20 @@ LAYOUTS = {
     "a symlink loop": Layout(
         symlink_loop, 3, ("leads back to a folder above it", "cat/inner", "hint: remove the link")
     ),
+    "linked classes": Layout(linked, 0, ("24 pictures of 2 classes",)),
+    "litter beside classes": Layout(
+        folder(*each("cat", "dog", ".ipynb_checkpoints", "__MACOSX"), "Thumbs.db", "cat/.DS_Store"),
+        0,
+        ("24 pictures of 2 classes",),
+    ),
     "a read-only folder": Layout(read_only, 0, ("24 pictures of 2 classes",)),
     "a manifest": Layout(manifest, 0, ("24 pictures of 2 classes (20 train, 4 val)",)),
     "a manifest with a missing file": Layout(
         lambda root: manifest(root, "gone.png,cat"), 3, ("1 of 25 files are missing: gone.png", "list.csv", "hint:")
+    ),
+    "tar shards": Layout(shards, 0, ("24 pictures of 2 classes (20 train, 4 val)",)),
+    "a tar with a traversal name": Layout(
+        lambda root: shards(root, "../outside.png"), 3, ("../outside.png", "train-000.tar", "hint:")
     ),
     "the bundled sample": Layout(lambda root: "sample", 0, ("6,000 pictures of 10 classes", "vitral train sample")),
     "a mistyped path": Layout(
@@ -115,3 +155,22 @@ def test_check_answers_with_no_flags(layout: Layout, tmp_path: Path, capfd: pyte
         assert [line.split(":")[0] for line in talk.splitlines()] == ["error", "where", "hint"]
     else:
         assert talk == ""
+
+
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+def test_an_epoch_shows_every_image_once_or_the_set_is_refused(layout: Layout, tmp_path: Path) -> None:
+    data = layout.build(tmp_path)
+    if layout.exit_code:
+        with pytest.raises(DataError) as caught:
+            open_data(data)
+        assert caught.value.remedy
+        return
+    samples = open_data(data)
+    sight = Sight(Size(16, 16), Decoding(), PlainResize())
+    items = samples.of("train")
+    batches = list(Loader.of(samples, "train", sight, InOrder(), batch=64).epoch())
+    shown = [place for batch in batches for place in batch.places.tolist()]
+    labels = [label for batch in batches for label in batch.labels.tolist()]
+    assert shown == list(range(len(items)))
+    assert labels == [item.label for item in items]
+    assert all(batch.images.shape[1:] == (3, 16, 16) for batch in batches)

@@ -19,6 +19,16 @@ from vitral.errors import DataError, VitralError
 
 log = logging.getLogger("vitral")
 
+Data = Annotated[
+    str,
+    typer.Argument(
+        metavar="DATA",
+        help="A folder, a manifest, shards, Parquet or Arrow files, or a name: sample, fashion-mnist, mnist, cifar10, "
+        "cifar100, digits.",
+    ),
+]
+Root = Annotated[str, typer.Option(metavar="FOLDER", help="Where the files of a set known by name are.")]
+
 ANYWHERE = ("--debug", "--quiet")  # options of the program that may also follow the verb
 
 # Typer's boxed help would double the time that --help takes.
@@ -80,9 +90,10 @@ def describe(
 
 @app.command()
 def pack(
-    data: Annotated[str, typer.Argument(metavar="DATA", help="A folder, a manifest, shards, or a set by name.")],
+    data: Data,
     out: Annotated[str, typer.Argument(metavar="OUT", help="The folder for the shards: new, empty, or begun before.")],
     shard_size: Annotated[str, typer.Option(metavar="SIZE", help="How large a shard may grow.")] = "256MB",
+    root: Root = "",
 ) -> None:
     """Write a data set as tar shards (WebDataset) with an index; run it again to go on after a stop."""
     from vitral.data.sources.pack import pack as packed
@@ -90,7 +101,7 @@ def pack(
     from vitral.data.sources.source import open_data
 
     most = byte_count(shard_size)
-    samples = open_data(data)
+    samples = open_data(data, root=root)
     with _bar("packing", len(samples.items)) as advance:
         index = packed(samples, Path(out).expanduser(), most, advance)
     size = sum(shard.bytes for shard in index.shards)
@@ -100,12 +111,13 @@ def pack(
 
 @app.command()
 def check(
-    data: Annotated[str, typer.Argument(metavar="DATA", help="A folder, a manifest, or sample.")],
+    data: Data,
     workers: Annotated[
         int, typer.Option(help="Processes that read files.", min=0, default_factory=_cores, show_default="one a core")
     ],
     json: Annotated[bool, typer.Option("--json", help="Print JSON, with every example.")] = False,
     html: Annotated[str, typer.Option(metavar="PAGE", help="Also write a page with the pictures at fault.")] = "",
+    root: Root = "",
 ) -> None:
     """Find what would make accuracy wrong: damage, copies, leaks, bad labels, imbalance.
 
@@ -122,7 +134,7 @@ def check(
     from vitral.data.doctor.page import write_page
     from vitral.data.doctor.report import as_text, show
 
-    diagnosis = checked(open_data(data), workers)
+    diagnosis = checked(open_data(data, root=root), workers)
     if html:
         write_page(Path(html), diagnosis)
     if json:

@@ -13,7 +13,7 @@ from vitral.errors import DataError
 
 @dataclass(frozen=True)
 class Made:
-    """A loader of noise, the same for the same seed."""
+    """A reader of noise, the same for the same seed."""
 
     seed: int
     shape: tuple[int, ...] = (9, 8)
@@ -24,7 +24,7 @@ class Made:
 
 @pytest.mark.parametrize("shape", [(9, 8), (9, 8, 3)])
 def test_an_image_is_read_as_numpy_itself_would_have_saved_it(shape: tuple[int, ...]) -> None:
-    store = Arrays(Made(1, shape))
+    store = Arrays("made", Made(1, shape))
     file = BytesIO()
     np.save(file, Made(1, shape).load("train").images[11])
     assert store.read("train/0011.npy") == file.getvalue()
@@ -47,7 +47,7 @@ def test_a_part_is_loaded_once_for_equal_loaders_and_cannot_be_written_to() -> N
 
 
 def test_a_store_goes_to_another_process_without_its_images() -> None:
-    store = Arrays(Made(5, (200, 200)))
+    store = Arrays("made", Made(5, (200, 200)))
     read = store.read("test/0004.npy")
     packed = pickle.dumps(store)
     assert len(packed) < 500

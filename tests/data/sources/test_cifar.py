@@ -35,9 +35,9 @@ def truths(classes: int) -> tuple[Truth, Truth]:
     return some(20, 32, 32, 3, classes=classes), some(5, 32, 32, 3, classes=classes, seed=1)
 
 
-def load_all(loader: Form) -> None:
+def load_all(reader: Form) -> None:
     for part in ("train", "test"):
-        loader.load(part)
+        reader.load(part)
 
 
 @every_form
@@ -45,10 +45,10 @@ def test_every_form_gives_the_images_and_labels_that_went_in(
     tmp_path: Path, form: type[Form], classes: int, write: Write
 ) -> None:
     write(tmp_path, *truths(classes))
-    loader = find_cifar(tmp_path, classes)
-    assert loader == form(str(tmp_path), classes)
+    reader = find_cifar(tmp_path, classes)
+    assert reader == form(str(tmp_path), classes)
     for part, truth in zip(("train", "test"), truths(classes), strict=True):
-        images, labels = loader.load(part)
+        images, labels = reader.load(part)
         assert images.flags.c_contiguous
         assert np.array_equal(images, truth.images)
         assert np.array_equal(labels, truth.labels)

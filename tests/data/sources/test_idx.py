@@ -15,10 +15,10 @@ TRAIN, TEST = some(20, 28, 28), some(5, 28, 28, seed=1)
 @pytest.mark.parametrize("packed", [False, True])
 def test_the_four_files_are_read_plain_and_packed(tmp_path: Path, packed: bool) -> None:
     write_idx(tmp_path, TRAIN, TEST, packed)
-    loader = Idx.find(tmp_path)
-    assert loader == Idx(str(tmp_path))
+    reader = Idx.find(tmp_path)
+    assert reader == Idx(str(tmp_path))
     for part, truth in (("train", TRAIN), ("test", TEST)):
-        images, labels = loader.load(part)
+        images, labels = reader.load(part)
         assert np.array_equal(images, truth.images)
         assert np.array_equal(labels, truth.labels)
 

@@ -8,9 +8,9 @@ from PIL import Image
 
 from vitral.config import Size
 from vitral.data.decoder.arrays import layout
-from vitral.data.decoder.decode import decode
+from vitral.data.decoder.decode import opened
 from vitral.data.decoder.depth import Pixels
-from vitral.data.decoder.header import Decoding, Header, header
+from vitral.data.decoder.header import Decoding, Header
 from vitral.data.decoder.kind import recognise
 from vitral.data.samples import Item, Store
 from vitral.errors import DataError
@@ -69,9 +69,8 @@ def viewable(pixels: Pixels) -> Image.Image:
 
 
 def _sound(data: bytes, name: str) -> Sound:
-    decoding = decoding_of(data, name)
-    head = header(data, name, decoding)
-    picture = viewable(decode(data, name, decoding, NEED))
+    encoded = opened(data, name, decoding_of(data, name))
+    picture = viewable(encoded.pixels(NEED))
     spread = int(np.diff(np.array(picture.getextrema())).max())  # Pillow is faster at this than NumPy by far
     sketch = picture.resize((SKETCH, SKETCH), Image.Resampling.BILINEAR)
-    return Sound(head, hashlib.blake2b(data, digest_size=16).digest(), spread, sketch.tobytes())
+    return Sound(encoded.head, hashlib.blake2b(data, digest_size=16).digest(), spread, sketch.tobytes())

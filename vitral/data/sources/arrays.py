@@ -24,7 +24,7 @@ class Part(NamedTuple):
     labels: Array
 
 
-class Loader(Protocol):
+class Reader(Protocol):
     """How to load a part of a data set. A frozen value: it goes to other processes, and equal ones load the same."""
 
     def load(self, part: str) -> Part: ...
@@ -36,12 +36,16 @@ class Loader(Protocol):
 class Arrays:
     """A store whose names are `train/0000.npy` and so on: the part and the row. Every process loads a part once."""
 
-    loader: Loader
+    where: str
+    reader: Reader
 
     def read(self, name: str) -> bytes:
         """The image as a `.npy` file."""
         image = self._image(name)
         return _header(image.shape) + image.tobytes()
+
+    def address(self, name: str) -> str:
+        return f"{self.where}: {name}"
 
     def size(self, name: str) -> int:
         image = self._image(name)
@@ -49,31 +53,31 @@ class Arrays:
 
     def _image(self, name: str) -> Array:
         part, _, number = name.removesuffix(".npy").rpartition("/")
-        return loaded(self.loader, part).images[int(number)]
+        return loaded(self.reader, part).images[int(number)]
 
 
 @cache
-def loaded(loader: Loader, part: str) -> Part:
-    """The part as its loader gives it, kept for as long as the process runs and not to be written to."""
-    found = loader.load(part)
+def loaded(reader: Reader, part: str) -> Part:
+    """The part as its reader gives it, kept for as long as the process runs and not to be written to."""
+    found = reader.load(part)
     for array in found:
         array.setflags(write=False)
     return found
 
 
-def rows_of(loader: Loader, part: str, split: Split, classes: Sequence[str]) -> list[Row]:
+def rows_of(reader: Reader, part: str, split: Split, classes: Sequence[str]) -> list[Row]:
     """A row for each image of the part."""
-    labels = loaded(loader, part).labels.tolist()
+    labels = loaded(reader, part).labels.tolist()
     digits = max(4, len(str(len(labels) - 1)))  # so that the order of names is that of numbers
     return [Row(f"{part}/{number:0{digits}}.npy", classes[label], split) for number, label in enumerate(labels)]
 
 
-def open_arrays(where: str, classes: tuple[str, ...], loader: Loader, notes: tuple[str, ...] = ()) -> Samples:
-    """The samples of a loader with a part for training and one for testing."""
+def open_arrays(where: str, classes: tuple[str, ...], reader: Reader, notes: tuple[str, ...] = ()) -> Samples:
+    """The samples of a reader with a part for training and one for testing."""
     label = {name: number for number, name in enumerate(classes)}
-    rows = [row for part in PARTS for row in rows_of(loader, part, part, classes)]
+    rows = [row for part in PARTS for row in rows_of(reader, part, part, classes)]
     return Samples(
-        where, classes, tuple(Item(row.name, label[row.label], row.split) for row in rows), Arrays(loader), notes
+        where, classes, tuple(Item(row.name, label[row.label], row.split) for row in rows), Arrays(where, reader), notes
     )
 
 

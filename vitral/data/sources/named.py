@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vitral.data.samples import Samples
-from vitral.data.sources.arrays import Arrays, Loader, loaded, open_arrays, rows_of
+from vitral.data.sources.arrays import Arrays, Reader, loaded, open_arrays, rows_of
 from vitral.data.sources.cifar import find_cifar
 from vitral.data.sources.digits import FILE, Digits, scikit_learn
 from vitral.data.sources.idx import IMAGES, Idx
@@ -30,10 +30,10 @@ CIFAR100 = tuple(FINE_LABELS.split())
 
 
 class Known(NamedTuple):
-    """A data set with a name: its classes, its loader for a folder that holds it, and where that folder may be."""
+    """A data set with a name: its classes, its reader for a folder that holds it, and where that folder may be."""
 
     classes: tuple[str, ...]
-    find: Callable[[Path], Loader | None]
+    find: Callable[[Path], Reader | None]
     folders: tuple[str, ...]  # below the root; the root itself is tried first
     brought_by: str
     first: tuple[int, ...] = ()  # the first labels, of sets whose files have the same names
@@ -83,21 +83,21 @@ def open_named(name: str, how: Stratified, root: str) -> Samples:
     `how` divides digits; the others have images to train on and to test with.
     """
     known = NAMED[name]
-    loader, folder = _found(name, root)
+    reader, folder = _found(name, root)
     note = f"read from {folder}"
-    if isinstance(loader, Digits):
-        return samples_of(name, rows_of(loader, name, "train", known.classes), Arrays(loader), how, [note])
-    samples = open_arrays(name, known.classes, loader, (note,))
-    _refuse_mistaken(name, loader, folder)
+    if isinstance(reader, Digits):
+        return samples_of(name, rows_of(reader, name, "train", known.classes), Arrays(name, reader), how, [note])
+    samples = open_arrays(name, known.classes, reader, (note,))
+    _refuse_mistaken(name, reader, folder)
     return samples
 
 
-def _found(name: str, root: str) -> tuple[Loader, Path]:
-    """The loader of the set in the first folder that holds it, and that folder."""
+def _found(name: str, root: str) -> tuple[Reader, Path]:
+    """The reader of the set in the first folder that holds it, and that folder."""
     for folder in _places(name, root):
-        loader = NAMED[name].find(folder)
-        if loader:
-            return loader, folder
+        reader = NAMED[name].find(folder)
+        if reader:
+            return reader, folder
     roots = [root] if root else ROOTS
     here = f"; the folder of that name here is ./{name}" if Path(name).is_dir() else ""
     raise DataError(
@@ -121,9 +121,9 @@ def _places(name: str, root: str) -> Iterator[Path]:
         yield from scikit_learn()
 
 
-def _refuse_mistaken(name: str, loader: Loader, folder: Path) -> None:
+def _refuse_mistaken(name: str, reader: Reader, folder: Path) -> None:
     """Fashion-MNIST has the same files, shapes and number of classes as MNIST; the labels tell them apart."""
-    first = tuple(loaded(loader, "train").labels[:10].tolist())
+    first = tuple(loaded(reader, "train").labels[:10].tolist())
     for other, known in NAMED.items():
         if other != name and known.first == first:
             raise DataError(f"holds {other}, not {name}", where=str(folder), remedy=f"open it as {other}")

@@ -21,7 +21,7 @@ EACH: dict[Split, int] = {"train": 500, "test": 100}  # images of every class
 
 @dataclass(frozen=True)
 class Bundled:
-    """The loader of the bundled images."""
+    """The reader of the bundled images."""
 
     def load(self, part: str) -> Part:
         packed = (FOLDER / f"{part}.npy.xz").read_bytes()

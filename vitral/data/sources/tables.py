@@ -33,7 +33,7 @@ class Cells:
         data, path = (value.get("bytes"), value.get("path")) if isinstance(value, dict) else (value, None)
         if data is not None:
             return data
-        where = os.path.join(self.root, name)
+        where = self.address(name)
         if not path:
             raise DataError("no image in this row", where=where, remedy="remove the row")
         outside = os.path.join(self.root, path)
@@ -41,6 +41,9 @@ class Cells:
             what = f"holds no image but the path {path}, and there is no such file"
             raise DataError(what, where=where, remedy=f"put it into {self.root}, or save the images in the table")
         return read_bytes(outside)
+
+    def address(self, name: str) -> str:
+        return os.path.join(self.root, name)
 
     def size(self, name: str) -> int:
         """As many bytes as `read` gives, and as much work: tables have no list of sizes."""
