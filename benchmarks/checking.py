@@ -14,7 +14,7 @@ def main(files: int = 100_000) -> None:
     with TemporaryDirectory() as root:
         # Pictures of their own: thousands of copies would be thousands of findings.
         for number in range(files):
-            path = Path(root) / ("val" if number % 5 == 0 else "train") / f"class {number % 20}" / f"{number}.jpg"
+            path = Path(root) / ("val" if number // 20 % 5 == 0 else "train") / f"class {number % 20}" / f"{number}.jpg"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(jpeg(64, 64, number))
             if number % 1000 == 999:

@@ -36,7 +36,8 @@ def main() -> None:
         samples = open_data(root)
         loader = Loader.of(samples, "train", sight, Shuffled(), batch=16, workers=2)
         seen = []
-        for step, _ in enumerate(loader.batches(0, BATCHES)):
+        stream = loader.batches(0, 2 * BATCHES)  # more than are taken, or the workers would have gone home at the end
+        for step, _ in zip(range(BATCHES), stream, strict=False):
             if step % EVERY == EVERY - 1:
                 seen.append(resident())
                 print(f"\r{step + 1} batches, {seen[-1]:.1f} MB ", end="", file=sys.stderr, flush=True)

@@ -38,6 +38,8 @@ def import_torchvision(module: str) -> Any:
 
     Its compiled operators do not load, so the names that it insists on are defined; its transforms need none of them.
     """
+    if _KEPT:
+        return import_module(module)
     import torch  # only where it is needed: the hollow one is wanted before timm imports torch
 
     sys.path.append(str(Path(sys.prefix) / "torchvision"))

@@ -8,6 +8,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from vitral.config import Config
+    from vitral.data.doctor.check import check
+    from vitral.data.loader.loader import Loader, Sight
+    from vitral.data.sources.pack import pack
+    from vitral.data.sources.source import open_data
+    from vitral.data.transforms.preprocessing import Preprocessing
     from vitral.errors import ConfigError, DataError, ServeError, VitralError, WeightsError
     from vitral.explain.describe import describe
     from vitral.model import Features, Resnet, Vit, attention_maps, attention_weights, build, model_config
@@ -20,17 +25,23 @@ __all__ = [
     "ConfigError",
     "DataError",
     "Features",
+    "Loader",
+    "Preprocessing",
     "Resnet",
     "ServeError",
+    "Sight",
     "Vit",
     "VitralError",
     "WeightsError",
     "attention_maps",
     "attention_weights",
     "build",
+    "check",
     "describe",
     "keep_freed_memory",
     "model_config",
+    "open_data",
+    "pack",
 ]
 
 _HOMES = {
@@ -38,17 +49,23 @@ _HOMES = {
     "ConfigError": "vitral.errors",
     "DataError": "vitral.errors",
     "Features": "vitral.model",
+    "Loader": "vitral.data.loader.loader",
+    "Preprocessing": "vitral.data.transforms.preprocessing",
     "Resnet": "vitral.model",
     "ServeError": "vitral.errors",
+    "Sight": "vitral.data.loader.loader",
     "Vit": "vitral.model",
     "VitralError": "vitral.errors",
     "WeightsError": "vitral.errors",
     "attention_maps": "vitral.model",
     "attention_weights": "vitral.model",
     "build": "vitral.model",
+    "check": "vitral.data.doctor.check",
     "describe": "vitral.explain.describe",
     "keep_freed_memory": "vitral.model.allocator",
     "model_config": "vitral.model",
+    "open_data": "vitral.data.sources.source",
+    "pack": "vitral.data.sources.pack",
 }
 
 

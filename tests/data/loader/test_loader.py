@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from tests.data.loader.photos import photos
+from tests.data.loader.photos import photo, photos
+from tests.data.pictures import encoded
+from tests.data.tars import write_tar
 from vitral.config import Size
 from vitral.data.decoder.depth import Pixels
 from vitral.data.decoder.header import Decoding
@@ -19,6 +21,8 @@ from vitral.data.loader.order import Balanced, InOrder, Order, Shuffled
 from vitral.data.loader.plan import ALONE, Plan, Position, World
 from vitral.data.loader.shared import FORK, SPAWN
 from vitral.data.samples import Samples
+from vitral.data.sources.pack import pack
+from vitral.data.sources.source import open_data
 from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.data.transforms.view import InceptionCrop, MultiCrop, PlainResize
 from vitral.errors import DataError
@@ -87,6 +91,37 @@ def test_the_stream_is_the_same_for_any_workers_processes_and_start(samples: Sam
         assert [content(woven(parts)) for parts in streams] == truth
         for start in range(steps) if workers < 2 else (1, steps - 1):
             assert [content(batch) for batch in alone.batches(start, steps)] == truth[start:]
+
+
+def test_packed_into_shards_a_set_gives_the_same_stream(samples: Samples, tmp_path: Path) -> None:
+    pack(samples, tmp_path / "packed", shard_size=20_000)
+    sight = SIGHTS["training"]
+    truth = [content(batch) for batch in loader(samples, sight, Shuffled()).batches(0, 5)]
+    for where in (str(tmp_path / "packed"), f"file://{tmp_path}/packed"):
+        packed = open_data(where)
+        assert len(list((tmp_path / "packed").glob("train-*.tar"))) > 1
+        for workers in (0, 1, 2):
+            alone = loader(packed, sight, Shuffled(), workers)
+            assert [content(batch) for batch in alone.batches(0, 5)] == truth
+            pair = [loader(packed, sight, Shuffled(), workers, World(rank=rank, size=2)) for rank in range(2)]
+            for start in range(5):
+                assert [content(batch) for batch in alone.batches(start, 5)] == truth[start:]
+                streams = zip(*(half.batches(start, 5) for half in pair), strict=True)
+                assert [content(woven(parts)) for parts in streams] == truth[start:]
+
+
+def test_shards_of_others_give_the_same_stream_from_any_step(tmp_path: Path) -> None:
+    for shard in range(3):
+        keys = [f"{shard}{number}" for number in range(5)]
+        files = [(f"{key}.jpg", encoded(photo(int(key)), "JPEG"), f"{key}.cls", key[-1] == "0") for key in keys]
+        members = [pair for name, data, label, first in files for pair in ((name, data), (label, b"01"[first:][:1]))]
+        write_tar(tmp_path / f"train-{shard}.tar", members)
+    others = open_data(str(tmp_path / "train-{0..2}.tar"))
+    truth = [content(batch) for batch in loader(others, TRAINING, Shuffled()).batches(0, 5)]
+    for workers in (0, 2):
+        for start in range(5):
+            stream = loader(others, TRAINING, Shuffled(), workers).batches(start, 5)
+            assert [content(batch) for batch in stream] == truth[start:]
 
 
 def test_an_evaluation_shows_the_pixels_of_prediction(samples: Samples) -> None:

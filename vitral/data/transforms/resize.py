@@ -1,6 +1,7 @@
 """Resizing: antialiased, on uint8, by torch, whose results are Pillow's to a level.  H rows, W columns, C channels."""
 
 import torch
+from torch import Tensor
 from torch.nn.functional import interpolate
 
 from vitral.config import Size
@@ -12,10 +13,13 @@ def resize(pixels: Pixels, size: Size, how: Filter) -> Pixels:
     """The picture at another size, (H, W, C); every pixel counts when it shrinks."""
     if pixels.shape[:2] == size:
         return pixels
-    image = torch.from_numpy(pixels).permute(2, 0, 1)[None]  # (1, C, H, W), channels last in memory
     # Bicubic overshoots; on uint8 torch clamps by itself, as Pillow does.
-    resized = interpolate(image, size=tuple(size), mode=how, antialias=True)
-    return resized[0].permute(1, 2, 0).numpy()  # (H, W, C)
+    return _pixels(interpolate(_image(pixels), size=tuple(size), mode=how, antialias=True))
+
+
+def mirror(pixels: Pixels) -> Pixels:
+    """Left and right exchanged. NumPy's reversed view is slow to copy, pixel by pixel."""
+    return _pixels(_image(pixels).flip(-1))
 
 
 def cut(pixels: Pixels, box: Box) -> Pixels:
@@ -28,4 +32,14 @@ def see(pixels: Pixels, whole: Size, glimpse: Glimpse) -> Pixels:
     part = glimpse.part.scaled(whole, Size(*pixels.shape[:2]))
     resized = resize(cut(pixels, part), glimpse.resized, glimpse.filter)
     window = cut(resized, glimpse.window)
-    return window[:, ::-1] if glimpse.mirrored else window
+    return mirror(window) if glimpse.mirrored else window
+
+
+def _image(pixels: Pixels) -> Tensor:
+    """As torch wants images, (1, C, H, W), with channels last in memory, which its quick kernels ask for."""
+    return torch.from_numpy(pixels)[None].permute(0, 3, 1, 2)
+
+
+def _pixels(image: Tensor) -> Pixels:
+    """As everything else wants them, (H, W, C)."""
+    return image[0].permute(1, 2, 0).numpy()

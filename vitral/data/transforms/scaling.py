@@ -26,10 +26,11 @@ class Scaling(Config):
     def apply(self, images: Tensor) -> Tensor:
         """uint8 images as float32, (B, C, H, W)."""
         mean, deviation = (
-            (255 * torch.tensor(numbers, dtype=torch.float64)).float().view(-1, 1, 1).to(images.device)
-            for numbers in (self.mean, self.deviation)
+            (255 * torch.tensor(each, dtype=torch.float64)).float().view(-1, 1, 1).to(images.device)
+            for each in (self.mean, self.deviation)
         )
-        return ((images.float() - mean) / deviation).contiguous()  # (B, C, H, W)
+        numbers = images.to(torch.float32, memory_format=torch.contiguous_format)
+        return numbers.sub_(mean).div_(deviation)  # (B, C, H, W)
 
 
 CENTRED = Scaling()
