@@ -71,3 +71,8 @@ def test_a_position_of_another_stream_is_refused_by_field(other: Plan, field: st
 def test_impossible_plans_are_refused(order: Order, batch: int, world: World, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         Plan(LABELS, order, batch, 0, world)
+
+
+def test_a_split_without_images_is_refused() -> None:
+    with pytest.raises(ConfigError, match="no images"):
+        Plan(LABELS[:0], InOrder(), 4, 0)

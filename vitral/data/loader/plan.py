@@ -42,6 +42,8 @@ class Plan:
     _orders: dict[int, Indices] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        if not len(self.labels):
+            raise ConfigError("there are no images to show", where="split", remedy="choose a split that has some")
         if self.batch < 1:
             raise ConfigError(f"expected a batch of at least 1, got {self.batch}", where="batch")
         if self.world.rank >= self.world.size:
