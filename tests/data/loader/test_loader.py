@@ -3,6 +3,8 @@
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -154,7 +156,7 @@ def test_what_is_kept_in_memory_changes_no_byte(samples: Samples, room: int) -> 
     keeping = loader(samples, TRAINING, Shuffled(), workers=2, room=room)
     assert [content(batch) for batch in keeping.batches(0, 8)] == truth
     assert [content(batch) for batch in keeping.batches(0, 8)] == truth
-    assert bool(keeping.work.kept.used.array[0]) is bool(room)
+    assert bool(keeping.kept.used.array[0]) is bool(room)
 
 
 def test_once_all_is_kept_no_file_is_read(tmp_path: Path) -> None:
@@ -164,6 +166,34 @@ def test_once_all_is_kept_no_file_is_read(tmp_path: Path) -> None:
     for item in few.items:
         (tmp_path / item.name).unlink()
     assert [content(batch) for batch in keeping.epoch(1)] == first
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_two_streams_of_one_loader_do_not_disturb_each_other(samples: Samples, workers: int) -> None:
+    truth = [content(batch) for batch in loader(samples, TRAINING, Shuffled()).batches(0, 20)]
+    both = loader(samples, TRAINING, Shuffled(), workers)
+    pairs = zip(both.batches(0, 10), both.batches(10, 20), strict=True)
+    assert [(content(one), content(other)) for one, other in pairs] == list(zip(truth[:10], truth[10:], strict=True))
+
+
+UNFINISHED = """
+import sys
+from pathlib import Path
+from tests.data.loader.test_loader import TRAINING, Shuffled, loader, photos
+stream = loader(photos(Path(sys.argv[1])), TRAINING, Shuffled(), workers=2).batches(0, 10**6)
+next(stream)
+"""
+
+
+def test_a_program_may_end_in_the_middle_of_a_stream(tmp_path: Path) -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", UNFINISHED, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[3],
+        check=False,
+    )
+    assert (run.returncode, run.stderr) == (0, "")
 
 
 def test_spawned_workers_give_the_same(samples: Samples) -> None:

@@ -4,7 +4,7 @@ B images, C channels, H rows, W columns.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -103,15 +103,12 @@ class Loader:
         room: int = ROOM,
         context: Context = USUAL,
     ) -> None:
-        self.plan, self.workers, self.context = plan, workers, context
+        self.store, self.sight, self.plan = store, sight, plan
+        self.workers, self.room, self.context = workers, room, context
+        self.names = Names.of(item.name for item in items)
         self.labels = torch.tensor([item.label for item in items])
-        self.channels = sight.decoding.channels
-        self.ring = tuple(
-            share((AHEAD, plan.rows, *size, self.channels), "uint8", context)
-            for size in sight.view.outputs(sight.image)
-        )
-        self.room = room
-        self.work = Filling(Names.of(item.name for item in items), store, sight, plan, self._shelf(), self.ring)
+        self.kept = self._shelf()
+        self.peaceful = True  # no worker was killed, perhaps with the lock of the shelf
 
     @classmethod
     def of(
@@ -130,21 +127,23 @@ class Loader:
         return cls(items, samples.store, sight, plan, workers)
 
     def batches(self, start: int, stop: int) -> Iterator[Batch]:
-        """The batches of the steps from `start` up to `stop`."""
-        steps = range(start, stop)
+        """The batches of the steps from `start` up to `stop`. Several such streams may be open at once."""
+        if not self.peaceful:
+            self.kept, self.peaceful = self._shelf(), True
+        steps, ring = range(start, stop), self._ring()
+        work = Filling(self.names, self.store, self.sight, self.plan, self.kept, ring)
         if not self.workers:
             for step in steps:
-                for row in range(self.work.rows(step)):
-                    self.work.fill(step, row, 0)
-                yield self._batch(step, 0)
+                for row in range(work.rows(step)):
+                    work.fill(step, row, 0)
+                yield self._batch(step, 0, ring)
             return
-        crew = Crew(self.work, steps, self.workers, self.context)
+        crew = Crew(work, steps, self.workers, self.context)
         try:
             for step, slot in zip(steps, crew.slots(), strict=True):
-                yield self._batch(step, slot)
+                yield self._batch(step, slot, ring)
         finally:
-            if not crew.close():
-                self.work = replace(self.work, kept=self._shelf())
+            self.peaceful &= crew.close()
 
     def epoch(self, number: int = 0) -> Iterator[Batch]:
         """The batches of one epoch."""
@@ -152,10 +151,14 @@ class Loader:
         return self.batches(number * steps, (number + 1) * steps)
 
     def _shelf(self) -> Shelf:
-        return shelf(len(self.labels), self.channels, self.room, self.context)
+        return shelf(len(self.labels), self.sight.decoding.channels, self.room, self.context)
 
-    def _batch(self, step: int, slot: int) -> Batch:
+    def _ring(self) -> tuple[Shared, ...]:
+        shapes = [(AHEAD, self.plan.rows, *size) for size in self.sight.view.outputs(self.sight.image)]
+        return tuple(share((*shape, self.sight.decoding.channels), "uint8", self.context) for shape in shapes)
+
+    def _batch(self, step: int, slot: int, ring: tuple[Shared, ...]) -> Batch:
         places = torch.from_numpy(self.plan.places(step).copy())
-        views = (views.array[slot, : len(places)].copy() for views in self.ring)  # the ring is filled anew
+        views = (views.array[slot, : len(places)].copy() for views in ring)  # the ring is filled anew
         images = tuple(torch.from_numpy(view).permute(0, 3, 1, 2) for view in views)
         return Batch(images, self.labels[places], places)
