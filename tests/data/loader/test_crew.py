@@ -1,5 +1,6 @@
 """The crew: real processes that fill, fail, die and go home."""
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -98,6 +99,42 @@ def test_going_home_early_leaves_no_process() -> None:
     for number in numbers:
         with pytest.raises(ProcessLookupError):
             os.kill(number or 0, 0)
+
+
+def test_a_worker_that_dies_while_it_waits_is_not_laid_to_an_image() -> None:
+    men, _ = crew(2, steps=range(10**6))
+    slots = men.slots()
+    next(slots)
+    while men.at.array[1].tolist() != [AHEAD - 1, -1]:  # the ring is full
+        time.sleep(0.01)
+    os.kill(men.processes[1].pid or 0, signal.SIGKILL)
+    with pytest.raises(VitralError, match="killed by SIGKILL while it read no image") as caught:
+        list(slots)
+    assert caught.value.where == ""
+    assert not men.close()
+
+
+def test_a_fault_of_ours_tells_where_it_happened() -> None:
+    men, _ = crew(2, "fault")
+    with pytest.raises(VitralError) as caught:
+        list(men.slots())
+    assert 'raise ZeroDivisionError("of ours")' in "".join(caught.value.__notes__)
+    assert men.close()
+
+
+class Clinging(Counting):
+    """Work that travels to one worker and no further."""
+
+    def __getstate__(self) -> dict[str, object]:
+        if multiprocessing.active_children():
+            raise OSError("no more processes")
+        return vars(self)
+
+
+def test_when_one_worker_cannot_be_started_the_others_go_home() -> None:
+    with pytest.raises(OSError, match="no more processes"):
+        Crew(Clinging(share((AHEAD, 5), "int64", SPAWN)), range(9), 2, SPAWN)
+    assert not multiprocessing.active_children()
 
 
 def test_a_worker_that_hangs_is_killed_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:

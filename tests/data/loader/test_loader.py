@@ -27,7 +27,7 @@ from vitral.data.sources.pack import pack
 from vitral.data.sources.source import open_data
 from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.data.transforms.view import InceptionCrop, MultiCrop, PlainResize
-from vitral.errors import DataError
+from vitral.errors import DataError, VitralError
 
 IMAGE = Size(24, 20)
 TRAINING = Sight(IMAGE, Decoding(), InceptionCrop())
@@ -227,7 +227,7 @@ def test_after_a_dead_worker_the_loader_can_be_used_again(samples: Samples) -> N
     next(stream)
     worker = multiprocessing.active_children()[0]
     os.kill(worker.pid or 0, signal.SIGKILL)
-    with pytest.raises(DataError, match="killed by SIGKILL"):
+    with pytest.raises(VitralError, match="killed by SIGKILL"):
         for _ in stream:
             pass
     assert [content(batch) for batch in source.batches(0, 2)] == truth

@@ -7,6 +7,8 @@ only when a place in the ring of batches is free, and tells when its rows are fi
 import gc
 import os
 import signal
+import time
+import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -20,7 +22,7 @@ from vitral.data.loader.shared import Context, Shared, share
 from vitral.errors import DataError, VitralError
 
 PATIENCE = 1.0  # seconds between two looks whether the process that started a worker is still there
-FAREWELL = 10.0  # seconds for a worker to finish its image before it is killed
+FAREWELL = 10.0  # seconds for all workers to finish their images before they are killed
 AHEAD = 4  # batches in the ring
 
 
@@ -48,9 +50,13 @@ class Failure:
     what: str
     where: str
     remedy: str
+    story: str = ""  # the traceback of a fault, which is lost with the worker
 
     def error(self) -> VitralError:
-        return self.kind(self.what, where=self.where, remedy=self.remedy)
+        error = self.kind(self.what, where=self.where, remedy=self.remedy)
+        if self.story:
+            error.add_note(self.story)
+        return error
 
 
 @dataclass(frozen=True)
@@ -60,7 +66,7 @@ class Bench:
     number: int
     crew: int
     free: Semaphore  # counts the slots of the ring that this worker may fill
-    at: Shared  # (workers, 2): step and row that each worker is at
+    at: Shared  # (workers, 2): step and row that each worker is at, the row -1 while it waits
     over: Shared  # (1,): true once the crew is sent home
     steps: range
     work: Work
@@ -72,18 +78,23 @@ class Crew:
     def __init__(self, work: Work, steps: range, workers: int, context: Context) -> None:
         self.work, self.steps = work, steps
         self.at = share((workers, 2), "int64", context)
+        self.at.array[:] = -1
         self.over = share((1,), "bool", context)
         self.frees = [context.Semaphore(AHEAD) for _ in range(workers)]
         self.pipes: list[Connection] = []
         self.processes: list[BaseProcess] = []
-        for number, free in enumerate(self.frees):
-            here, there = context.Pipe(duplex=False)
-            bench = Bench(number, workers, free, self.at, self.over, steps, work)
-            process = context.Process(target=labour, args=(bench, there, os.getpid()), daemon=True)
-            process.start()
-            there.close()  # so that its death closes the pipe
-            self.pipes.append(here)
-            self.processes.append(process)
+        try:
+            for number, free in enumerate(self.frees):
+                here, there = context.Pipe(duplex=False)
+                bench = Bench(number, workers, free, self.at, self.over, steps, work)
+                process = context.Process(target=labour, args=(bench, there, os.getpid()), daemon=True)
+                process.start()
+                there.close()  # so that its death closes the pipe
+                self.pipes.append(here)
+                self.processes.append(process)
+        except BaseException:  # an interrupt, or no more processes to be had: those that began would wait for ever
+            self.close()
+            raise
 
     def slots(self) -> Iterator[int]:
         """The slot of the ring with each step's batch, filled; it is filled anew once the next one is asked for."""
@@ -102,8 +113,9 @@ class Crew:
         self.over.array[0] = True
         for free in self.frees:
             free.release()
+        deadline = time.monotonic() + FAREWELL
         for process in self.processes:
-            process.join(FAREWELL)
+            process.join(max(deadline - time.monotonic(), 0))
             if process.exitcode is None:
                 process.kill()
                 process.join()
@@ -129,15 +141,17 @@ class Crew:
         if failure is not None:
             raise failure.error()
 
-    def _death(self, number: int) -> DataError:
+    def _death(self, number: int) -> VitralError:
         process = self.processes[number]
         process.join()
         code = process.exitcode or 0
         how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        step, row = self.at.array[number]
-        remedy = "remove the image if it happens there again; if memory ran out, use fewer workers or smaller batches"
-        name = self.work.name(int(step), int(row))
-        return DataError(f"a worker was {how} while it read this image", where=name, remedy=remedy)
+        step, row = self.at.array[number].tolist()
+        memory = "if memory ran out, use fewer workers or smaller batches"
+        if row < 0:
+            return VitralError(f"a worker was {how} while it read no image", remedy=memory)
+        remedy = f"remove the image if it happens there again; {memory}"
+        return DataError(f"a worker was {how} while it read this image", where=self.work.name(step, row), remedy=remedy)
 
 
 def labour(bench: Bench, pipe: Connection, parent: int) -> None:
@@ -169,5 +183,7 @@ def _rows(bench: Bench, step: int) -> Failure | None:
             return Failure(type(error), error.what, error.where, error.remedy)
         except Exception as error:  # anything else is a fault of ours, and must still name the image
             what = f"{type(error).__name__}: {error}"
-            return Failure(VitralError, what, bench.work.name(step, row), "report it: vitral is at fault")
+            name = bench.work.name(step, row)
+            return Failure(VitralError, what, name, "report it: vitral is at fault", traceback.format_exc())
+    bench.at.array[bench.number] = step, -1
     return None
