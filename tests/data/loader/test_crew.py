@@ -6,7 +6,8 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from multiprocessing.synchronize import Lock
 from pathlib import Path
 
 import pytest
@@ -135,6 +136,53 @@ def test_when_one_worker_cannot_be_started_the_others_go_home() -> None:
     with pytest.raises(OSError, match="no more processes"):
         Crew(Clinging(share((AHEAD, 5), "int64", SPAWN)), range(9), 2, SPAWN)
     assert not multiprocessing.active_children()
+
+
+@dataclass(frozen=True)
+class Locking(Counting):
+    """One worker dies with the lock that the other waits for."""
+
+    lock: Lock = field(default_factory=FORK.Lock)
+
+    def fill(self, step: int, row: int, slot: int) -> None:
+        if row == 0:
+            time.sleep(0.2)
+        self.lock.acquire()
+        super().fill(step, row, slot)
+        self.lock.release()
+
+
+def test_a_death_is_heard_of_while_the_others_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vitral.data.loader.crew.FAREWELL", 0.1)
+    men = Crew(Locking(share((AHEAD, 5), "int64", FORK), "kill", (0, 1)), range(9), 2, FORK)
+    with pytest.raises(DataError, match="killed by SIGKILL") as caught:
+        list(men.slots())
+    assert caught.value.where == "image 0.1"
+    assert not men.close()
+
+
+INTERRUPTED = """
+import signal
+from tests.data.loader.test_crew import crew
+signal.signal(signal.SIGINT, signal.default_int_handler)
+men, _ = crew(2, steps=range(10**9))
+try:
+    for step, slot in enumerate(men.slots()):
+        if not step:
+            print("begun", flush=True)
+except KeyboardInterrupt:
+    print("peaceful" if men.close() else "killed")
+"""
+
+
+def test_an_interrupt_at_the_terminal_is_answered_by_one_process_alone() -> None:
+    root = Path(__file__).parents[3]
+    words = [sys.executable, "-c", INTERRUPTED]
+    with subprocess.Popen(words, stdout=-1, stderr=-1, text=True, cwd=root, start_new_session=True) as process:
+        assert process.stdout
+        assert process.stdout.readline() == "begun\n"
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.communicate(timeout=60) == ("peaceful\n", "")
 
 
 def test_a_worker_that_hangs_is_killed_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:

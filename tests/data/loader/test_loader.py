@@ -169,6 +169,13 @@ def test_once_all_is_kept_no_file_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
+def test_batches_stay_as_they_are_while_others_follow(samples: Samples, workers: int) -> None:
+    truth = [content(batch) for batch in loader(samples, TRAINING, Shuffled()).batches(0, 10)]
+    held = list(loader(samples, TRAINING, Shuffled(), workers).batches(0, 10))
+    assert [content(batch) for batch in held] == truth
+
+
+@pytest.mark.parametrize("workers", [0, 2])
 def test_two_streams_of_one_loader_do_not_disturb_each_other(samples: Samples, workers: int) -> None:
     truth = [content(batch) for batch in loader(samples, TRAINING, Shuffled()).batches(0, 20)]
     both = loader(samples, TRAINING, Shuffled(), workers)
@@ -177,9 +184,10 @@ def test_two_streams_of_one_loader_do_not_disturb_each_other(samples: Samples, w
 
 
 UNFINISHED = """
-import sys
+import signal, sys
 from pathlib import Path
 from tests.data.loader.test_loader import TRAINING, Shuffled, loader, photos
+signal.signal(signal.SIGTERM, signal.SIG_IGN)  # which is not for the workers
 stream = loader(photos(Path(sys.argv[1])), TRAINING, Shuffled(), workers=2).batches(0, 10**6)
 next(stream)
 """
@@ -192,6 +200,7 @@ def test_a_program_may_end_in_the_middle_of_a_stream(tmp_path: Path) -> None:
         text=True,
         cwd=Path(__file__).parents[3],
         check=False,
+        timeout=60,
     )
     assert (run.returncode, run.stderr) == (0, "")
 
