@@ -41,6 +41,18 @@ def test_balanced_shows_every_class_equally_often_and_in_any_stretch() -> None:
         assert sorted(shown[start : start + 3]) == [0, 1, 3]
 
 
+def test_balanced_does_not_keep_the_classes_in_one_sequence() -> None:
+    shown = LABELS[Balanced().epoch(LABELS, 0, 0)].reshape(-1, 3)
+    assert len({tuple(turn) for turn in shown.tolist()}) == 6
+
+
+def test_balanced_follows_the_labels_wherever_the_images_stand() -> None:
+    mixed = LABELS[np.random.default_rng(0).permutation(len(LABELS))]
+    assert Counter(mixed[Balanced().epoch(mixed, 0, 0)].tolist()) == {0: 20, 1: 20, 3: 20}
+    few = np.array([2, 0, 1])  # more classes than any batch has room for
+    assert sorted(Balanced().epoch(few, 0, 0)) == [0, 1, 2]
+
+
 def test_balanced_repeats_no_image_before_all_of_its_class_were_shown() -> None:
     order = Balanced().epoch(LABELS, 0, 0)
     large, small = order[LABELS[order] == 0], order[LABELS[order] == 1]
