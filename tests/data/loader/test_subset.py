@@ -34,6 +34,7 @@ def test_the_smaller_lies_within_the_larger() -> None:
 def test_every_class_gives_its_share_and_other_splits_stay() -> None:
     tenth = subset(SOME, 0.1)
     assert tenth.counts("train") == (10, 4, 1)
+    assert subset(SOME, 0.07).counts("train") == (7, 3, 1)  # 100 * 0.07 is a little more than 7
     assert tenth.of("val") == SOME.of("val")
     assert tenth.notes == ("0.1 of the training images of every class (seed 0)",)
 

@@ -13,7 +13,7 @@ from vitral.errors import ConfigError
 def subset(samples: Samples, fraction: float, seed: int = 0) -> Samples:
     """The samples with a share of the training images of every class, at least one; other splits stay whole.
 
-    With the same seed, 10 % is inside 30 %, whatever else is in the set: an image is in or out by its name.
+    With the same seed, 10 % is inside 30 %: the images of a class stand in line by a hash of their names.
     """
     if not 0 < fraction <= 1:
         raise ConfigError(f"expected more than 0 and at most 1, got {fraction}", where="fraction")
@@ -23,7 +23,7 @@ def subset(samples: Samples, fraction: float, seed: int = 0) -> Samples:
     chosen = {
         item.name
         for members in classes.values()
-        for item in sorted(members, key=lambda item: _draw(item.name, seed))[: ceil(len(members) * fraction)]
+        for item in sorted(members, key=lambda item: _draw(item.name, seed))[: ceil(round(len(members) * fraction, 6))]
     }
     items = tuple(item for item in samples.items if item.split != "train" or item.name in chosen)
     note = f"{fraction:.3g} of the training images of every class (seed {seed})"
