@@ -1,5 +1,6 @@
 """Findings about single files: what does not decode, and what decodes and is still suspicious."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from statistics import median
 
@@ -124,11 +125,11 @@ def _misnamed(looks: Sequence[Look]) -> Iterator[Finding]:
 
 def _modes(looks: Sequence[Look]) -> Iterator[Finding]:
     named = [(item, mode_name(exam.header.mode)) for item, exam in looks]
-    found = {name for _, name in named}
-    usual = max(found, key=[name for _, name in named].count, default="")
+    found = Counter(name for _, name in named)
+    usual = max(found, key=found.__getitem__, default="")  # the first of them where two are as many
     rest = tuple(Example((item,), name) for item, name in named if name != usual)
     if rest:
-        title = f"{plural(len(rest), 'file')} among {usual} pictures: {', '.join(sorted(found - {usual}))}"
+        title = f"{plural(len(rest), 'file')} among {usual} pictures: {', '.join(sorted(found.keys() - {usual}))}"
         remedy = "nothing to do if that is meant: each is read rightly, alpha on white"
         yield Finding("note", "modes", title, len(rest), rest, remedy)
 
