@@ -135,12 +135,12 @@ def check(
     from vitral.data.doctor.report import as_text, show
 
     diagnosis = checked(open_data(data, root=root), workers)
-    if html:
-        write_page(Path(html), diagnosis)
     if json:
         typer.echo(dumps(as_data(diagnosis), indent=2))
     else:
         show(as_text(diagnosis), Console())
+    if html:  # last: where it cannot be written, the answer is not lost
+        write_page(Path(html).expanduser(), diagnosis)
     if diagnosis.count("error"):
         raise typer.Exit(DataError.exit_code)
 
