@@ -143,8 +143,8 @@ def photos(engine: str) -> Way:
         case "simplejpeg":
             return lambda data: _resized_by_cv2(_simplejpeg(data, min_height=224, min_width=224))
         case _:
+            os.environ["VIPS_CONCURRENCY"] = "1"  # which it reads once, on import
             vips = import_module("pyvips")
-            os.environ["VIPS_CONCURRENCY"] = "1"
             return lambda data: vips.Image.thumbnail_buffer(data, 224, height=224, size="force").numpy()
 
 
