@@ -175,6 +175,15 @@ def test_batches_stay_as_they_are_while_others_follow(samples: Samples, workers:
     assert [content(batch) for batch in held] == truth
 
 
+def test_what_is_drawn_for_an_image_depends_on_no_batch(samples: Samples) -> None:
+    shown: list[dict[int, bytes]] = []
+    for size in (1, 4):
+        batches = Loader.of(samples, "train", SIGHTS["training"], Shuffled(), size, seed=3).epoch(2)
+        images = [(place, view) for batch in batches for place, view in zip(batch.places, batch.images, strict=True)]
+        shown.append({int(place): view.numpy().tobytes() for place, view in images})
+    assert shown[1].items() < shown[0].items()
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_two_streams_of_one_loader_do_not_disturb_each_other(samples: Samples, workers: int) -> None:
     truth = [content(batch) for batch in loader(samples, TRAINING, Shuffled()).batches(0, 20)]

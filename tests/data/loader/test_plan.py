@@ -31,6 +31,14 @@ def test_an_evaluation_shows_each_image_exactly_once_across_processes() -> None:
     assert sorted(shown) == list(range(23))
 
 
+def test_a_process_makes_room_for_its_own_images_and_one_epoch_alone() -> None:
+    plan = Plan(LABELS, InOrder(), 5, 0, World(rank=0, size=2))
+    assert plan.rows == 3
+    for step in range(20):
+        plan.places(step)
+    assert len(plan._orders) == 1
+
+
 def test_steps_go_on_through_the_epochs() -> None:
     plan = Plan(LABELS, Shuffled(), 5, 0)
     assert [plan.epoch(step) for step in (0, 3, 4, 9)] == [0, 0, 1, 2]

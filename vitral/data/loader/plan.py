@@ -23,7 +23,7 @@ ALONE = World()
 class Position(Config):
     """Where a stream of batches stands: all that must be known to go on, with any number of workers or processes."""
 
-    step: int
+    step: int = Field(ge=0)
     seed: int
     batch: int
     images: int
