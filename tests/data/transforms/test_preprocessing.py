@@ -1,6 +1,7 @@
 """Preprocessing: a file becomes what the model sees, the same way from a record."""
 
 import numpy as np
+import pytest
 import torch
 from PIL import Image
 
@@ -8,8 +9,9 @@ from tests.data.pictures import encoded, noise
 from vitral.config import Size
 from vitral.data.decoder.header import Decoding
 from vitral.data.transforms.preprocessing import Preprocessing
-from vitral.data.transforms.scaling import IMAGENET
+from vitral.data.transforms.scaling import IMAGENET, Scaling
 from vitral.data.transforms.view import CentreCrop
+from vitral.errors import ConfigError
 
 PHOTO = Image.fromarray(noise(30, 40, 3).astype(np.uint8)).resize((400, 300), Image.Resampling.BICUBIC)
 
@@ -23,9 +25,17 @@ def test_the_default_is_the_papers_plain_resize_to_minus_one_to_one() -> None:
 
 
 def test_a_record_gives_the_same_pixels() -> None:
-    chosen = Preprocessing(image=Size(96, 64), decoding=Decoding(channels=1), view=CentreCrop(), scaling=IMAGENET)
+    grey = Scaling(mean=(0.45,), deviation=(0.22,))
+    chosen = Preprocessing(image=Size(96, 64), decoding=Decoding(channels=1), view=CentreCrop(), scaling=grey)
     again = Preprocessing.from_json(chosen.to_json())
     data = encoded(PHOTO, "JPEG")
     assert again == chosen
     assert chosen.pixels(data, "photo.jpg").shape == (96, 64, 1)
+    assert chosen.tensor(data, "photo.jpg").shape == (1, 1, 96, 64)
     assert torch.equal(chosen.tensor(data, "photo.jpg"), again.tensor(data, "photo.jpg"))
+
+
+def test_a_scaling_for_other_channels_is_refused() -> None:
+    assert Preprocessing(scaling=IMAGENET).tensor(encoded(PHOTO, "JPEG"), "photo.jpg").shape == (1, 3, 224, 224)
+    with pytest.raises(ConfigError, match="expected 1 mean or one for each of 1 channels, got 3"):
+        Preprocessing(decoding=Decoding(channels=1), scaling=IMAGENET)

@@ -23,12 +23,19 @@ def test_each_channel_has_its_own_mean_and_deviation() -> None:
         torch.testing.assert_close(scaled[0, channel], (unit - mean) / deviation, rtol=1e-6, atol=1e-6)
 
 
+def test_numbers_that_are_scaled_already_are_not_scaled_again() -> None:
+    with pytest.raises(AssertionError, match="in place"):
+        CENTRED.apply(LEVELS.float())
+
+
 def test_channels_last_in_memory_become_contiguous() -> None:
     images = torch.zeros(2, 8, 8, 3, dtype=torch.uint8).permute(0, 3, 1, 2)
     assert CENTRED.apply(images).is_contiguous()
 
 
-@pytest.mark.parametrize("wrong", [{"mean": (0.5, 0.5)}, {"mean": ()}, {"deviation": (0.0,)}])
+@pytest.mark.parametrize(
+    "wrong", [{"mean": (0.5, 0.5)}, {"mean": ()}, {"mean": (), "deviation": ()}, {"deviation": (0.0,)}]
+)
 def test_numbers_that_do_not_fit_together_are_refused(wrong: dict[str, tuple[float, ...]]) -> None:
     with pytest.raises(ConfigError):
         Scaling(**wrong)

@@ -4,6 +4,7 @@ from typing import Protocol
 
 import numpy as np
 import torch
+from pydantic import model_validator
 from torch import Tensor
 
 from vitral.config import Config, Size
@@ -22,6 +23,13 @@ class Preprocessing(Config):
     decoding: Decoding = Decoding()
     view: StillView = PlainResize()
     scaling: Scaling = CENTRED
+
+    @model_validator(mode="after")
+    def _fit(self) -> "Preprocessing":
+        numbers, channels = len(self.scaling.mean), self.decoding.channels
+        if numbers not in {1, channels}:
+            raise ValueError(f"scaling: expected 1 mean or one for each of {channels} channels, got {numbers}")
+        return self
 
     def pixels(self, data: bytes, name: str) -> Pixels:
         """The image in the bytes of a file as the model sees it, (H, W, C)."""

@@ -25,6 +25,7 @@ class Scaling(Config):
 
     def apply(self, images: Tensor) -> Tensor:
         """uint8 images as float32, (B, C, H, W)."""
+        assert images.dtype == torch.uint8, "numbers that are scaled already would be changed in place"
         mean, deviation = (
             (255 * torch.tensor(each, dtype=torch.float64)).float().view(-1, 1, 1).to(images.device)
             for each in (self.mean, self.deviation)
