@@ -1,11 +1,13 @@
 """From files to pixels, against the usual ways: a random crop on one core, a large photo, and two workers for one."""
 
+import atexit
 import os
 from collections.abc import Callable, Iterator
 from functools import cache
 from importlib import import_module
 from io import BytesIO
 from pathlib import Path
+from shutil import rmtree
 from tempfile import mkdtemp
 from typing import Any
 
@@ -90,6 +92,7 @@ def whole(engine: str, files: list[bytes]) -> Callable[[], object]:
 def epochs(case: Case, workers: int) -> Callable[[], object]:
     """An epoch of a folder of photos, none of which is kept in memory."""
     root = Path(mkdtemp(prefix="vitral-benchmark-"))
+    atexit.register(rmtree, root, ignore_errors=True)
     files = [jpeg(375, 500, seed) for seed in range(64)]
     for number in range(case.images):
         path = root / "train" / str(number % 2) / f"{number}.jpg"

@@ -59,8 +59,12 @@ class Runner:
         return float(json.loads(answer))
 
     def stop(self) -> None:
-        self._process.kill()
-        self._process.communicate()
+        """End the process; it leaves no files behind if it is between two turns, and is killed if it is not."""
+        try:
+            self._process.communicate(timeout=10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.communicate()
 
 
 class Length(NamedTuple):
