@@ -24,6 +24,7 @@ def test_resizing_counts_what_a_square_does_to_the_pictures() -> None:
     assert found.median == Size(448, 448)
     assert found.largest == Size(448, 448)
     assert (found.enlarged, found.reduction, found.squeezed) == (1, 2.0, 1)
+    assert resizing(Counter({Size(224, 672): 1}), Size(224, 224)).reduction == 3.0
 
 
 def test_the_json_has_everything_and_its_keys_stay(tmp_path: Path) -> None:

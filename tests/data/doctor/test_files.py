@@ -85,3 +85,15 @@ def test_enlargement_is_of_the_side_that_grows_most(size: Size, times: float) ->
 )
 def test_modes_have_names_for_readers(mode: str, name: str) -> None:
     assert mode_name(mode) == name
+
+
+def test_grey_and_colour_arrays_go_together(tmp_path: Path) -> None:
+    arrays = {f"train/cat/{n}.npy": npy(noise(240, 320, n).astype(np.uint8)) for n in (1, 3)}
+    assert "channels" not in found(diagnosed(tmp_path, {**pets(), **arrays}))
+
+
+def test_of_two_modes_that_are_as_many_the_first_is_the_usual_one(tmp_path: Path) -> None:
+    modes = ("L", "RGB", "RGBA", "P", "1")
+    files = {f"train/{'ab'[n > 2]}/{n}.png": encoded(scene(n).convert(mode), "PNG") for n, mode in enumerate(modes)}
+    finding = found(diagnosed(tmp_path, {**files, "val/a/x.png": encoded(scene(9).convert("CMYK"), "TIFF")}))["modes"]
+    assert "among grey pictures" in finding.title

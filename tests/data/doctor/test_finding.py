@@ -7,10 +7,12 @@ from vitral.data.doctor.finding import Finding, plural, worst_first
 
 def test_the_worst_comes_first() -> None:
     note = Finding("note", "rotated", "n", 1, (), "")
+    usual = Finding("note", "aspect", "n", 1, (), "")
+    odd = Finding("warning", "look-alikes", "w", 1, (), "")
     few = Finding("warning", "few", "w", 1, (), "")
     blank = Finding("warning", "blank", "w", 1, (), "")
     leak = Finding("error", "leak", "e", 1, (), "")
-    assert worst_first([note, few, leak, blank]) == (leak, blank, few, note)
+    assert worst_first([usual, note, odd, few, leak, blank]) == (leak, blank, few, odd, usual, note)
 
 
 @pytest.mark.parametrize(("count", "text"), [(0, "0 files"), (1, "1 file"), (2, "2 files"), (12_345, "12,345 files")])

@@ -109,3 +109,17 @@ def test_thousands_of_stills_are_one_group() -> None:
 
 def test_nothing_is_alike_among_no_pictures() -> None:
     assert alike(np.zeros((0, 768), dtype=np.uint8)) == []
+
+
+def test_flat_pictures_are_alike_whatever_they_show_and_are_left_out() -> None:
+    flat = (128 + np.arange(768) % 3).astype(np.uint8)
+    assert alike(np.stack([flat, flat])) == []
+
+
+def test_pictures_of_one_hash_are_told_apart_by_their_colours() -> None:
+    grey = np.repeat(sketch(scene(5).convert("L").convert("RGB")).reshape(-1, 3)[:, :1], 3, axis=1) // 2 + 64
+    blue = grey + np.array([0, 0, 1]) * (np.arange(256) % 2 * 90)[:, None]  # too fine for the hash
+    values = np.stack([grey, blue, blue]).reshape(3, -1).astype(np.uint8)
+    hashes, _ = hashed(values)
+    assert len(set(hashes.tolist())) == 1
+    assert alike(values) == [[1, 2]]

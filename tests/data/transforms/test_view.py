@@ -69,6 +69,11 @@ def test_areas_shapes_places_and_flips_are_as_in_the_paper() -> None:
     assert not any(InceptionCrop(flip=False).glimpses(whole, whole, throws)[0].mirrored for _ in range(50))
 
 
+def test_a_part_may_lie_at_any_edge() -> None:
+    corners = {random_part(Size(10, 10), (0.81, 0.81), (1.0, 1.0), dice(seed)) for seed in range(50)}
+    assert corners == {Box(top, left, 9, 9) for top in (0, 1) for left in (0, 1)}
+
+
 def test_a_long_strip_falls_back_to_the_largest_part_in_its_middle() -> None:
     assert random_part(Size(10, 400), (0.9, 1.0), (3 / 4, 4 / 3), dice()) == Box(0, 193, 10, 13)
     assert random_part(Size(400, 10), (0.9, 1.0), (3 / 4, 4 / 3), dice()) == Box(193, 0, 13, 10)
@@ -121,6 +126,7 @@ def test_small_crops_are_smaller_than_large_ones() -> None:
     assert min(areas[:2]) > 0.319
     assert max(areas[2:]) < 0.321
     assert [glimpse.resized for glimpse in glimpses] == [Size(224, 224)] * 2 + [Size(96, 96)] * 4
+    assert {glimpse.filter for glimpse in glimpses} == {"bicubic"}
 
 
 @pytest.mark.parametrize("settings", [{"area": (0.0, 1.0)}, {"area": (0.5, 1.5)}, {"aspect": (0.0, 1.0)}])
