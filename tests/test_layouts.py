@@ -90,7 +90,9 @@ def linked(root: Path) -> str:
 TRAIN_AND_VAL = [*each("train/cat", "train/dog"), *each("val/cat", "val/dog", images=3)]
 
 LAYOUTS = {
-    "train and val": Layout(folder(*TRAIN_AND_VAL), 0, ("30 pictures of 2 classes (24 train, 6 val)", "vitral train")),
+    "train and val": Layout(
+        folder(*TRAIN_AND_VAL), 0, ("30 pictures of 2 classes (24 train, 6 val)", "ready to train")
+    ),
     "training, validation and test": Layout(
         folder(*each("training/cat", "training/dog"), *each("validation/cat", "validation/dog", "test/cat", images=3)),
         0,
@@ -104,8 +106,18 @@ LAYOUTS = {
     "a class only in val": Layout(
         folder(*TRAIN_AND_VAL, "val/lynx/1.png"), 3, ("'lynx' is in val and not in train", "val/lynx/1.png", "hint:")
     ),
+    "a mistyped train": Layout(
+        folder(*each("trian/cat", "trian/dog"), *each("val/cat", "val/dog", images=3)),
+        3,
+        ("val without train", "hint: rename trian to train"),
+    ),
+    "an archive": Layout(
+        lambda root: str(fill(root, {"photos.zip": b"PK"}) / "photos.zip"), 3, ("hint: unpack it and give the folder",)
+    ),
     "one image a class": Layout(
-        folder("cat/1.png", "dog/1.png"), 0, ("2 classes have fewer than 10 training images", "none for validation")
+        folder("cat/1.png", "dog/1.png"),
+        0,
+        ("2 classes have fewer than 10 training images", "no images to judge a model by"),
     ),
     "one class": Layout(folder(*each("cat")), 3, ("only one class, 'cat'", "hint:")),
     "a thousand classes": Layout(
@@ -134,7 +146,7 @@ LAYOUTS = {
     "a tar with a traversal name": Layout(
         lambda root: shards(root, "../outside.png"), 3, ("../outside.png", "train-000.tar", "hint:")
     ),
-    "the bundled sample": Layout(lambda root: "sample", 0, ("6,000 pictures of 10 classes", "vitral train sample")),
+    "the bundled sample": Layout(lambda root: "sample", 0, ("6,000 pictures of 10 classes", "ready to train")),
     "a mistyped path": Layout(
         lambda root: folder(*each("pets/cat", "pets/dog"))(root) + "/pest", 3, ("no such file or folder", "/pets'?")
     ),

@@ -153,6 +153,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             app(words)
         finally:
             sys.stdout.flush()  # a reader that went away shows here, not while Python shuts down
+    except KeyboardInterrupt:  # in the first moments, before typer looks for one
+        sys.exit(130)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)

@@ -54,7 +54,7 @@ class Store(Protocol):
         ...
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Samples:
     """A data set: classes in the order of their labels, items in the order of splits and names."""
 
@@ -63,6 +63,9 @@ class Samples:
     items: tuple[Item, ...]
     store: Store
     notes: tuple[str, ...] = ()  # what a user should know before training: files left out, a class not in val
+
+    def __repr__(self) -> str:
+        return f"Samples({self.where!r}: {len(self.items):,} images of {len(self.classes):,} classes)"
 
     def of(self, split: Split) -> tuple[Item, ...]:
         """The items of one split, in order."""

@@ -26,7 +26,7 @@ def samples(*notes: str, **counts: tuple[int, int]) -> Samples:
         ({"cat": (10, 1), "dog": (101, 1)}, ["imbalance"]),
         ({"cat": (9, 1), "dog": (20, 1)}, ["few"]),
         ({"cat": (10, 0), "dog": (20, 1)}, ["missing"]),
-        ({"cat": (10, 0), "dog": (20, 0)}, []),
+        ({"cat": (10, 0), "dog": (20, 0)}, ["unjudged"]),
         ({"cat": (1, 0), "dog": (20, 1)}, ["missing", "imbalance", "few"]),
     ],
 )

@@ -24,9 +24,9 @@ COPIES = {
         {"contradiction": ("error", IDENTICAL), "leak": ("error", IDENTICAL)},
     ),
     "saved again beside it": ("train/cat/x.jpg", RESAVED, {"look-alikes": ("note", LOOKS_THE_SAME)}),
-    "saved again in val": ("val/cat/x.jpg", RESAVED, {"leak": ("error", LOOKS_THE_SAME)}),
+    "saved again in val": ("val/cat/x.jpg", RESAVED, {"look-alike leak": ("warning", LOOKS_THE_SAME)}),
     "saved again as a dog": ("train/dog/x.jpg", RESAVED, {"look-alike labels": ("warning", LOOKS_THE_SAME)}),
-    "resized in val": ("val/cat/x.png", RESIZED, {"leak": ("error", LOOKS_THE_SAME)}),
+    "resized in val": ("val/cat/x.png", RESIZED, {"look-alike leak": ("warning", LOOKS_THE_SAME)}),
     "another picture": ("val/cat/x.jpg", photo(99), {}),
 }
 

@@ -63,7 +63,7 @@ def test_a_set_of_small_pictures_is_told_the_size_to_train_at(tmp_path: Path) ->
     }
     finding = found(diagnosed(tmp_path, files))["enlarged"]
     assert (finding.severity, finding.count) == ("note", 24)
-    assert finding.remedy.endswith("--image 32")
+    assert finding.remedy.endswith("images of 32")
 
 
 @pytest.mark.parametrize(

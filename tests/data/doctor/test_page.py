@@ -52,7 +52,7 @@ class Reader(HTMLParser):
 
 def test_a_leak_is_shown_side_by_side(tmp_path: Path) -> None:
     read = Reader(page(diagnosed(tmp_path, {**pets(), "val/cat/x.jpg": photo(0)})))
-    assert "1 picture is in two splits" in read.text
+    assert "1 file is in two splits" in read.text
     first, second = read.images()
     assert first["alt"] == "train/cat/00.jpg, labelled cat, in train"
     assert second["alt"] == "val/cat/x.jpg, labelled cat, in val"
@@ -123,7 +123,7 @@ def test_a_small_picture_of_any_channels_keeps_its_pixels(tmp_path: Path, channe
 
 def test_a_set_of_which_nothing_decodes_has_a_page(tmp_path: Path) -> None:
     text = page(diagnosed(tmp_path, {"a/1.jpg": b"no", "a/2.jpg": b"no", "b/1.jpg": b"no", "b/2.jpg": b"no"}))
-    assert "4 files cannot be decoded" in Reader(text).text
+    assert "4 files cannot be used" in Reader(text).text
 
 
 def test_writing_leaves_one_whole_file(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ def test_a_sound_set_is_a_few_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         "sizes    240x320 (height x width)",
         "resize   to 224x224: 1.4 times smaller at the median; 0 enlarged, 0 squeezed by more than 1.5 times",
         "",
-        "no errors, no warnings: go on with  vitral train pets",
+        "no errors, no warnings: ready to train on",
     ]
 
 
@@ -37,9 +37,11 @@ def test_findings_stand_worst_first_with_files_and_remedy(tmp_path: Path) -> Non
     files = {**pets(), **{f"val/cat/x{n}.jpg": photo(n) for n in range(4)}, "train/dog/x.png": photo(99)}
     lines = as_text(diagnosed(tmp_path / "my pets", files)).splitlines()
     assert lines[10:] == [
-        "error    4 pictures are in two splits: accuracy will look too high",
+        "error    4 files are in two splits: accuracy will look too high",
         "           train/cat/00.jpg = val/cat/x0.jpg (the same file)",
-        "           train/cat/01.jpg = val/cat/x1.jpg (the same file) and 2 more",
+        "           train/cat/01.jpg = val/cat/x1.jpg (the same file)",
+        "           train/cat/02.jpg = val/cat/x2.jpg (the same file)",
+        "           train/cat/03.jpg = val/cat/x3.jpg (the same file)",
         "         > keep each in one split only",
         "note     1 file is of another format than the name says",
         "           train/dog/x.png (is JPEG)",

@@ -27,7 +27,7 @@ from vitral.data.sources.pack import pack
 from vitral.data.sources.source import open_data
 from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.data.transforms.view import InceptionCrop, MultiCrop, PlainResize
-from vitral.errors import DataError, VitralError
+from vitral.errors import ConfigError, DataError, VitralError
 
 IMAGE = Size(24, 20)
 TRAINING = Sight(IMAGE, Decoding(), InceptionCrop())
@@ -249,3 +249,13 @@ def test_after_a_dead_worker_the_loader_can_be_used_again(samples: Samples) -> N
         for _ in stream:
             pass
     assert [content(batch) for batch in source.batches(0, 2)] == truth
+
+
+def test_a_split_without_images_names_those_that_have_some(samples: Samples) -> None:
+    with pytest.raises(ConfigError, match="no images in 'test', this set has train and val"):
+        Loader.of(samples, "test", TRAINING, InOrder(), batch=4)
+
+
+def test_fewer_workers_than_none_are_refused(samples: Samples) -> None:
+    with pytest.raises(ConfigError, match="expected 0 or more, got -1"):
+        Loader.of(samples, "train", TRAINING, InOrder(), batch=4, workers=-1)

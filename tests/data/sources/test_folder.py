@@ -261,3 +261,10 @@ def test_an_image_that_vanished_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
         samples.read(samples.items[0])
     assert refusal(caught)[0] == str(gone)
+
+
+def test_pictures_of_kinds_that_are_not_read_are_told_apart_from_litter(tmp_path: Path) -> None:
+    plant(tmp_path, ["cat/1.jpg", "cat/2.jpg", "dog/1.jpg", "dog/2.jpg", "cat/3.HEIC", "dog/notes.txt"])
+    first, second, _ = open_folder(tmp_path, Stratified()).notes
+    assert first == "left out, pictures to be saved as JPEG or PNG first: cat/3.HEIC"
+    assert second == "left out, not an image by its name: dog/notes.txt"

@@ -68,7 +68,7 @@ def test_the_division_is_as_asked(here: Path) -> None:
         ("MNIST", "did you mean 'mnist'?"),
         ("photos/cifar-10", "nothing in {here}/photos has a name like 'cifar-10'"),
         ("zebra", "nothing in {here} has a name like 'zebra'"),
-        ("archive.zip", "archive.zip: neither a folder nor a manifest; give a folder"),
+        ("archive.zip", "archive.zip: neither a folder nor a manifest; unpack it and give the folder"),
         ("photos/cat/1.jpg", "neither a folder nor a manifest"),
         ("https://example.com/photos", "vitral downloads nothing; fetch it"),
         ("", "no data is named; give a folder"),

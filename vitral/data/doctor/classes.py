@@ -14,6 +14,7 @@ def class_findings(samples: Samples) -> Iterator[Finding]:
     """What the counts give cause to say, and the notes of the source."""
     missing = list(_missing(samples))
     yield from missing
+    yield from _unjudged(samples)
     yield from _imbalance(samples)
     yield from _few(samples)
     said = {finding.title for finding in missing}
@@ -26,8 +27,14 @@ def _missing(samples: Samples) -> Iterator[Finding]:
         names = [name for name, count in zip(samples.classes, counts, strict=True) if not count]
         if names and any(counts):
             title = f"no images in {split}: {listed(names)}"
-            remedy = f"add some to {split}: nothing will be known of how well {listed(names)} is told"
+            remedy = f"add some to {split}: without them nobody knows how well these are told apart"
             yield Finding("warning", "missing", title, len(names), tuple(Example((), name) for name in names), remedy)
+
+
+def _unjudged(samples: Samples) -> Iterator[Finding]:
+    if all(item.split == "train" for item in samples.items):
+        title = "no images to judge a model by, all are for training"
+        yield Finding("warning", "unjudged", title, 1, (), "add images, some of them in a folder called val")
 
 
 def _imbalance(samples: Samples) -> Iterator[Finding]:
@@ -47,4 +54,4 @@ def _few(samples: Samples) -> Iterator[Finding]:
     found = tuple(Example((), f"{name} ({count})") for name, count in counts if count < FEW)
     if found:
         title = f"{plural(len(found), 'class has', 'classes have')} fewer than {FEW} training images"
-        yield Finding("warning", "few", title, len(found), found, "add images, or begin from trained weights: --from")
+        yield Finding("warning", "few", title, len(found), found, "add images, or begin from trained weights")

@@ -63,15 +63,22 @@ def _across(repeated: Sequence[Picture], field: str) -> Iterator[Example]:
 def _contradictions(repeated: Sequence[Picture]) -> Iterator[Finding]:
     found = tuple(_across([[files] for picture in repeated for files in picture], "label"))
     if found:
-        title = f"{plural(len(found), 'file is', 'files are')} there under two labels or more"
+        title = f"{plural(len(found), 'file is', 'files are')} under two labels or more"
         yield Finding("error", "contradiction", title, len(found), found, "keep the one that is right")
 
 
 def _leaks(repeated: Sequence[Picture]) -> Iterator[Finding]:
-    found = tuple(_across(repeated, "split"))
+    """The very same file in two splits is an error; of a look-alike, such as one of a burst, a person must judge."""
+    leaks = tuple(_across(repeated, "split"))
+    found = tuple(example for example in leaks if example.detail == IDENTICAL)
     if found:
-        title = f"{plural(len(found), 'picture is', 'pictures are')} in two splits: accuracy will look too high"
+        title = f"{plural(len(found), 'file is', 'files are')} in two splits: accuracy will look too high"
         yield Finding("error", "leak", title, len(found), found, "keep each in one split only")
+    found = tuple(example for example in leaks if example.detail == LOOKS_THE_SAME)
+    if found:
+        title = f"{plural(len(found), 'picture looks', 'pictures look')} the same in two splits"
+        remedy = "look at them: if they are copies, accuracy will look too high"
+        yield Finding("warning", "look-alike leak", title, len(found), found, remedy)
 
 
 def _look_alike_labels(repeated: Sequence[Picture]) -> Iterator[Finding]:
@@ -94,7 +101,7 @@ def _look_alikes(repeated: Sequence[Picture]) -> Iterator[Finding]:
     firsts = [[same[0] for files in picture for same in _together(files)] for picture in repeated]
     found = tuple(Example(tuple(same), LOOKS_THE_SAME) for some in firsts for same in _together(some) if len(same) > 1)
     if found:
-        title = f"{plural(len(found), 'picture is', 'pictures are')} there in versions that look the same"
+        title = f"{plural(len(found), 'picture is', 'pictures are')} there more than once, in versions that look alike"
         yield Finding("note", "look-alikes", title, len(found), found, "keep one of each, unless they are meant")
 
 

@@ -55,7 +55,7 @@ def enlargement(size: Size, image: Size) -> float:
 def _corrupt(examined: Sequence[Examined]) -> Iterator[Finding]:
     broken = [(item, exam) for item, exam in examined if isinstance(exam, Broken)]
     if broken:
-        title = f"{plural(len(broken), 'file')} cannot be decoded"
+        title = f"{plural(len(broken), 'file')} cannot be used"
         examples = tuple(Example((item,), exam.what) for item, exam in broken)
         remedies = list(dict.fromkeys(exam.remedy for _, exam in broken if exam.remedy))
         remedy = remedies[0] if len(remedies) == 1 else "remove them, or replace them with sound ones"
@@ -94,13 +94,15 @@ def _sizes(looks: Sequence[Look], image: Size) -> Iterator[Finding]:
         ordinary = len(small) > len(looks) / 2
         fitting = -(-round(median(min(exam.header.size) for _, exam in looks)) // 16) * 16  # a whole number of patches
         remedy = (
-            f"train near their size: --image {fitting}" if ordinary else "replace them with larger ones, or remove them"
+            f"train near their size, with images of {fitting}"
+            if ordinary
+            else "replace them with larger ones, or remove them"
         )
         yield Finding("note" if ordinary else "warning", "enlarged", title, len(small), small, remedy)
     long = _those(looks, lambda exam: max(exam.header.size) > LONG_ASPECT * min(exam.header.size))
     if long:
         title = f"{plural(len(long), 'picture is', 'pictures are')} more than {LONG_ASPECT:g} times as long as wide"
-        yield Finding("warning", "aspect", title, len(long), long, "cut them: the resize to a square squeezes them")
+        yield Finding("warning", "aspect", title, len(long), long, "crop them: the resize to a square squeezes them")
     large = _those(looks, lambda exam: exam.header.size.height * exam.header.size.width > MANY_PIXELS)
     if large:
         title = f"{plural(len(large), 'picture has', 'pictures have')} more than {MANY_PIXELS // 10**6} megapixels"

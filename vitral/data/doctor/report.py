@@ -15,7 +15,7 @@ from vitral.data.samples import SPLITS, Samples, Split
 
 COLUMNS = 100
 MOST_CLASSES = 12
-MOST_EXAMPLES = 2
+MOST_EXAMPLES = {"error": 8, "warning": 2, "note": 1}
 MOST_NAMES = 3  # of one example
 MARGIN = 9  # columns that the severity takes
 STYLES = {"error": "bold red", "warning": "bold yellow", "note": "bold cyan"}
@@ -44,14 +44,14 @@ def printable(name: str) -> str:
 
 
 def verdict(diagnosis: Diagnosis) -> str:
-    """Whether to train, and what to type next."""
+    """Whether to train, or what to mend."""
     data = printable(shlex.quote(diagnosis.samples.where))
     errors, warnings = diagnosis.count("error"), diagnosis.count("warning")
     if errors:
         more = f" and {plural(warnings, 'warning')}" if warnings else ""
         return f"{plural(errors, 'error')}{more}: mend the errors, then run  vitral check {data}"
     found = f"{plural(warnings, 'warning')}, no errors" if warnings else "no errors, no warnings"
-    return f"{found}: go on with  vitral train {data}"
+    return f"{found}: ready to train on"
 
 
 def sentence(example: Example) -> str:
@@ -135,11 +135,11 @@ def _finding(finding: Finding) -> Iterator[str]:
     indent = " " * MARGIN
     yield from _wrapped(finding.title, f"{finding.severity:<{MARGIN}}", indent)
     if finding.kind != "missing":  # whose title has the names already
-        most = 1 if finding.severity == "note" else MOST_EXAMPLES
+        most = MOST_EXAMPLES[finding.severity]
         examples = [sentence(example) for example in finding.examples[:most]]
         left = len(finding.examples) - most
         if left > 0:
-            examples[-1] += f" and {left:,} more"
+            examples[-1] += f" and {left:,} more: --json and --html show all"
         yield from (f"{indent}  {example}" for example in examples)
     if finding.remedy:
         yield from _wrapped(finding.remedy, f"{indent}> ", f"{indent}  ")

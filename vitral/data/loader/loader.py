@@ -22,9 +22,10 @@ from vitral.data.loader.plan import Plan
 from vitral.data.loader.shared import USUAL, Context, Shared, share
 from vitral.data.loader.shelf import ROOM, Kept, Shelf, shelf
 from vitral.data.names import Names
-from vitral.data.samples import Item, Samples, Split, Store
+from vitral.data.samples import SPLITS, Item, Samples, Split, Store
 from vitral.data.transforms.preprocessing import Picture, sights
 from vitral.data.transforms.view import View
+from vitral.errors import ConfigError
 
 
 class Augmentation(Protocol):
@@ -103,6 +104,8 @@ class Loader:
         room: int = ROOM,
         context: Context = USUAL,
     ) -> None:
+        if workers < 0:
+            raise ConfigError(f"expected 0 or more, got {workers}", where="workers", remedy="give one for each core")
         self.store, self.sight, self.plan = store, sight, plan
         self.workers, self.room, self.context = workers, room, context
         self.names = Names.of(item.name for item in items)
@@ -123,6 +126,9 @@ class Loader:
     ) -> "Loader":
         """A loader of one split in one process."""
         items = samples.of(split)
+        if not items:
+            held = " and ".join(each for each in SPLITS if samples.of(each))
+            raise ConfigError(f"no images in {split!r}, this set has {held}", where="split", remedy="choose another")
         plan = Plan(np.array([item.label for item in items], dtype=np.int64), order, batch, seed)
         return cls(items, samples.store, sight, plan, workers)
 

@@ -13,10 +13,13 @@ from vitral.data.samples import SPLIT_WORDS, SPLITS, Row, Samples, Split
 from vitral.data.sources.files import Files, is_image, suffix, unreadable
 from vitral.data.sources.labels import composed, listed, samples_of
 from vitral.data.sources.split import Stratified
-from vitral.errors import DataError
+from vitral.errors import DataError, nearest
 
 # What systems leave behind in folders, in any case; so is every name that begins with a dot.
 LITTER = frozenset(("$recycle.bin", "@eadir", "__macosx", "__pycache__", "desktop.ini", "lost+found", "thumbs.db"))
+
+# Pictures of kinds that are not read.
+FOREIGN = frozenset((".arw", ".cr2", ".dng", ".heic", ".heif", ".jp2", ".jxl", ".nef", ".psd", ".svg"))
 
 Identity = tuple[int, int]  # device and inode: one folder, whatever path leads to it
 
@@ -50,7 +53,10 @@ def open_folder(path: Path, how: Stratified) -> Samples:
         leaves = _classes(root, part, chain)
         rows += [Row(f"{leaf.name}/{image}", label, split) for label, leaf in leaves.items() for image in leaf.images]
         others += [f"{leaf.name}/{other}" for leaf in leaves.values() for other in leaf.others]
-    notes = [f"left out, not an image by its name: {listed(others)}"] if others else []
+    foreign = [other for other in others if suffix(other) in FOREIGN]
+    notes = [f"left out, pictures to be saved as JPEG or PNG first: {listed(foreign)}"] if foreign else []
+    rest = [other for other in others if other not in foreign]
+    notes += [f"left out, not an image by its name: {listed(rest)}"] if rest else []
     beside = [folder for folder in top.folders if splits and folder not in splits.values()]
     if beside:
         notes.append(f"left out, beside {splits['train']}: {listed(beside)}")
@@ -63,7 +69,8 @@ def _classes(root: str, part: str, chain: tuple[Identity, ...]) -> dict[str, Lea
     leaves = list(_leaves(root, part, chain))
     if leaves[0].name == part:
         found = f"images without a class ({listed(leaves[0].images)})" if leaves[0].images else "no images"
-        raise DataError(f"{found} in it", where=where, remedy="put the images of each class in a folder of their own")
+        remedy = "put the images of each class in a folder of their own, or list them with labels in a manifest"
+        raise DataError(f"{found} in it", where=where, remedy=remedy)
     empty = [leaf for leaf in leaves if not leaf.images]
     if empty:
         raise _empty_class(root, empty)
@@ -119,8 +126,13 @@ def _split_folders(path: str, listing: Listing) -> dict[Split, str]:
         folders[split] = word
     classes = len(words) < len(listing.folders)
     if "train" not in folders:
-        if words and not classes:
+        if words and (not classes or _listing(_path(path, words[0])).folders):
+            others = [folder for folder in listing.folders if nearest(folder.lower(), ["train", "training"])]
             remedy = "put the training images in a folder called train beside it"
+            if classes:
+                remedy = (
+                    f"rename {others[0]} to train" if others else f"{remedy}, or rename {words[0]} if it is a class"
+                )
             raise DataError(f"{words[0]} without train", where=path, remedy=remedy)
         return {}
     if classes and not _listing(_path(path, folders["train"])).folders:

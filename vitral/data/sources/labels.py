@@ -19,9 +19,10 @@ def samples_of(where: str, found: Iterable[Row], store: Store, how: Stratified, 
     _check_classes(where, classes, rows)
     if all(row.split == "train" for row in rows):
         rows, alone = divide(rows, how)
-        notes = [*notes, f"{how.fraction:.0%} of every class is kept for validation (seed {how.seed})"]
+        if len(alone) < len(classes):
+            notes = [*notes, f"{how.fraction:.0%} of every class is kept for validation (seed {how.seed})"]
         if alone:
-            notes.append(f"one image only, so none for validation: {listed(alone)}")
+            notes = [*notes, f"one image only, so none for validation: {listed(alone)}"]
     else:
         notes = [*notes, *_gaps(classes, rows)]
     label = {name: number for number, name in enumerate(classes)}

@@ -18,6 +18,7 @@ from vitral.data.sources.split import Stratified
 from vitral.errors import ConfigError, DataError, either
 
 SAMPLE = "sample"
+ARCHIVES = {".7z", ".bz2", ".gz", ".rar", ".tgz", ".xz", ".zip"}
 
 
 def open_data(where: str, how: Stratified = Stratified(), root: str = "") -> Samples:  # noqa: B008, a frozen value
@@ -49,6 +50,8 @@ def open_data(where: str, how: Stratified = Stratified(), root: str = "") -> Sam
             return open_manifest(path, how)
         if path.exists():
             remedy = f"give a folder with a folder for each class, or a manifest ({either(MANIFESTS)})"
+            if suffix(path.name) in ARCHIVES:
+                remedy = "unpack it and give the folder"
             raise DataError("neither a folder nor a manifest", where=where, remedy=remedy)
         raise no_such_path(path)
     except OSError as error:
