@@ -1,0 +1,1 @@
+"""Training: optimiser, schedule, averaging, precision, the state of a run, the loop."""
