@@ -43,12 +43,13 @@ MATRICES_THAT_STAY = {
 
 
 class Masked(nn.Module):
-    """A task with a token of its own."""
+    """A task with a token, a convolution and a map of its own."""
 
     def __init__(self) -> None:
         super().__init__()
         self.model = small().build()
         self.mask = nn.Parameter(torch.zeros(1, 32))
+        self.look = nn.Conv2d(3, 4, 3)
         self.guess = nn.Linear(32, 512)
 
 
@@ -86,8 +87,10 @@ def test_the_decaying_weights_of_a_vision_transformer_are_these() -> None:
 def test_what_a_task_adds_learns_at_the_full_rate_and_its_token_does_not_decay() -> None:
     optimizer = AdamW(decay=0.1, layer_decay=0.5).build(Masked())
     decay, multiplier = groups(optimizer, "weight_decay"), groups(optimizer, "multiplier")
-    assert (decay["mask"], decay["guess.weight"], decay["guess.bias"]) == (0, 0.1, 0)
-    assert (multiplier["mask"], multiplier["guess.weight"], multiplier["model.stem.project.weight"]) == (1, 1, 0.125)
+    added = ("mask", "look.weight", "look.bias", "guess.weight", "guess.bias")
+    assert [decay[name] for name in added] == [0, 0.1, 0, 0.1, 0]
+    assert [multiplier[name] for name in added] == [1, 1, 1, 1, 1]
+    assert multiplier["model.stem.project.weight"] == 0.125
 
 
 @pytest.mark.parametrize(
@@ -197,13 +200,13 @@ def adam(gradients: list[Tensor], betas: tuple[float, float], epsilon: float) ->
 
 def test_a_decay_of_a_tenth_is_big_visions_ten_thousandth_at_a_rate_of_a_thousandth() -> None:
     shares, rate, decay = [0.5, 1.0, 0.7, 0.3], 1e-3, 1e-4
-    kind = AdamW(rate=rate, decay=decay / rate, betas=(0.8, 0.95), epsilon=1e-6)
+    kind = AdamW(rate=rate, decay=decay / rate, betas=(0.8, 0.95), epsilon=0.1)
     assert kind.decay == pytest.approx(0.1)
     before, after, gradients = train(kind, shares)
     for index, decays in enumerate((True, False)):  # the kernel, the bias
         weight = before[index]
         for count, share in enumerate(shares, start=1):
-            direction = adam([gradient[index] for gradient in gradients[:count]], (0.8, 0.95), 1e-6)
+            direction = adam([gradient[index] for gradient in gradients[:count]], (0.8, 0.95), 0.1)
             weight = weight - share * (rate * direction + decays * decay * weight)
         torch.testing.assert_close(after[index], weight, atol=1e-7, rtol=1e-6)
 
