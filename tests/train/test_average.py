@@ -1,9 +1,7 @@
 """Averages of weights, against sums in float64, and their way into a model and out again."""
 
 import copy
-from collections.abc import Iterator
 from math import prod
-from pathlib import Path
 
 import pytest
 import torch
@@ -158,16 +156,6 @@ def test_averages_of_another_model_are_refused() -> None:
     with pytest.raises(WeightsError, match=r"0\.bias is missing, unknown"):
         fresh.restore(walker, tensors, 0)
     assert (fresh.tensors, fresh.count) == ({}, 0)
-
-
-@pytest.fixture
-def alone(tmp_path: Path) -> Iterator[None]:
-    """A group of one process, as sharding wants it."""
-    from torch import distributed
-
-    distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/meeting", rank=0, world_size=1)
-    yield
-    distributed.destroy_process_group()
 
 
 @pytest.mark.usefixtures("alone")

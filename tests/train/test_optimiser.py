@@ -251,14 +251,34 @@ def test_the_state_comes_back_with_names_and_multipliers_in_plain_data(kind: typ
     assert groups(resumed, "multiplier") == groups(optimizer, "multiplier")
 
 
-@pytest.mark.parametrize("kind", members(OptimiserConfig))
-def test_a_step_is_fused_where_torch_can(kind: type[AdamW | Sgd]) -> None:
-    model = small().build()
+def test_a_step_of_adam_is_fused_where_torch_can() -> None:
+    model, frame = small().build(), small().skeleton("meta")
     assert has_fused(model)
-    assert all(group["fused"] for group in kind().build(model).param_groups)
-    frame = small().skeleton("meta")
+    assert all(group["fused"] for group in AdamW().build(model).param_groups)
     assert not has_fused(frame)
-    assert not any(group["fused"] for group in kind().build(frame).param_groups)
+    assert not any(group["fused"] for group in AdamW().build(frame).param_groups)
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize("kind", members(OptimiserConfig))
+def test_a_sharded_model_takes_the_same_steps(kind: type[AdamW | Sgd]) -> None:
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import DTensor
+
+    whole, images = small().build(), torch.rand(2, 3, 32, 48)
+    sharded = copy.deepcopy(whole)
+    fully_shard(sharded)
+    for model in (whole, sharded):
+        optimizer = kind(layer_decay=0.5).build(model)
+        for _ in range(2):
+            model(images).exp().sum().backward()
+            optimizer.step()
+    weights = dict(sharded.named_parameters())
+    assert without_decay(kind(decay=0.1).build(sharded)) == without_decay(kind(decay=0.1).build(whole))
+    for name, weight in whole.named_parameters():
+        part = weights[name]
+        assert isinstance(part, DTensor)
+        torch.testing.assert_close(part.full_tensor(), weight)
 
 
 @pytest.mark.parametrize(

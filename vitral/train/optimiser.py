@@ -44,7 +44,10 @@ class AdamW(OptimiserKind):
 
 
 class Sgd(OptimiserKind):
-    """Stochastic gradient descent with momentum: the paper's for fine-tuning. Decay is added to the gradient."""
+    """Stochastic gradient descent with momentum: the paper's for fine-tuning. Decay is added to the gradient.
+
+    Its step is not fused: torch has no fused one for a model that is divided among processes.
+    """
 
     kind: Literal["sgd"] = "sgd"
     rate: float = Field(default=0.01, gt=0)  # at its peak
@@ -61,9 +64,7 @@ class Sgd(OptimiserKind):
 
     def build(self, task: nn.Module) -> Optimizer:
         groups = split(task, self.decay, self.layer_decay)
-        optimizer = torch.optim.SGD(
-            groups, lr=self.rate, momentum=self.momentum, nesterov=self.nesterov, fused=has_fused(task)
-        )
+        optimizer = torch.optim.SGD(groups, lr=self.rate, momentum=self.momentum, nesterov=self.nesterov)
         set_rate(optimizer, self.rate)
         return optimizer
 
