@@ -1,1 +1,1 @@
-"""Training: optimiser, schedule, averaging, precision, the state of a run, the loop."""
+"""Training: how gradients become steps, and how nothing of a run is lost."""

@@ -1,0 +1,91 @@
+"""Manifests: no damage to a checkpoint goes unseen."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.train.states import passed_over, surviving, two
+from vitral.errors import WeightsError
+from vitral.train.checkpoint import open_checkpoint
+from vitral.train.durable import Digest
+from vitral.train.manifest import Manifest, manifest_of, verify
+
+FILES = ("manifest.json", "model.safetensors", "optimizer.safetensors", "state.json")
+
+
+def test_a_manifest_is_json_with_what_was_written() -> None:
+    manifest = manifest_of(5, {"state.json": Digest(3, "abc")})
+    plain = {"format": 1, "step": 5, "files": {"state.json": {"size": 3, "sha256": "abc"}}}
+    assert json.loads(manifest.to_json()) == plain
+    assert Manifest.from_json(manifest.to_json()) == manifest
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_every_flipped_byte_is_found(tmp_path: Path, file: str) -> None:
+    path = two(tmp_path) / file
+    good = path.read_bytes()
+    for at, byte in enumerate(good):
+        path.write_bytes(good[:at] + bytes([byte ^ 1 << at % 8]) + good[at + 1 :])
+        with pytest.raises(WeightsError, match=path.parent.name):
+            open_checkpoint(path.parent)
+    assert passed_over(tmp_path).startswith(str(path.parent))
+    path.write_bytes(good)
+    assert surviving(tmp_path) == 2
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_every_truncation_is_found(tmp_path: Path, file: str) -> None:
+    path = two(tmp_path) / file
+    good = path.read_bytes()
+    for other in [good[:length] for length in range(len(good))] + [good + b"\n"]:
+        path.write_bytes(other)
+        with pytest.raises(WeightsError, match=file):
+            open_checkpoint(path.parent)
+    assert passed_over(tmp_path).startswith(str(path))
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_a_missing_file_is_found_and_one_more_is_nobodys(tmp_path: Path, file: str) -> None:
+    path = two(tmp_path) / file
+    (path.parent / f"{file}.more").write_bytes(b"more")
+    assert surviving(tmp_path) == 2
+    path.unlink()
+    assert passed_over(tmp_path) == f"{path}: cannot be read: no such file or directory"
+    path.mkdir()
+    assert passed_over(tmp_path).startswith(str(path))
+
+
+def test_a_damaged_file_is_named_with_what_is_wrong(tmp_path: Path) -> None:
+    path = two(tmp_path) / "state.json"
+    size = path.stat().st_size
+    path.write_bytes(b"x" * size)
+    assert passed_over(tmp_path) == f"{path}: its bytes are not those that were written"
+    path.write_bytes(b"x" * 7)
+    assert passed_over(tmp_path) == f"{path}: has 7 bytes, and {size} were written"
+
+
+@pytest.mark.parametrize("change", [(b" ", b"\t"), (b"\n", b" "), (b": ", b":"), (b'"format": 1,', b"")])
+def test_the_same_manifest_in_other_letters_is_found(tmp_path: Path, change: tuple[bytes, bytes]) -> None:
+    path = two(tmp_path) / "manifest.json"
+    manifest = verify(path.parent)
+    path.write_bytes(path.read_bytes().replace(*change, 1))
+    assert Manifest.from_json(path.read_bytes()) == manifest
+    assert passed_over(tmp_path) == f"{path}: not as vitral writes a manifest"
+
+
+WRONG = {
+    "a format to come": ({"format": 2, "step": 2, "files": {}}, "expected 1, got 2"),
+    "no state": ({"format": 1, "step": 2, "files": {}}, "names no state.json"),
+    "a file elsewhere": ({"format": 1, "step": 2, "files": {"../s": {"size": 1, "sha256": ""}}}, "files"),
+    "a size in words": ({"format": 1, "step": 2, "files": {"state.json": {"size": "1", "sha256": ""}}}, "size"),
+    "a list": ([], "not a manifest"),
+}
+
+
+@pytest.mark.parametrize(("manifest", "why"), WRONG.values(), ids=WRONG)
+def test_a_manifest_of_another_kind_is_found(tmp_path: Path, manifest: object, why: str) -> None:
+    path = two(tmp_path) / "manifest.json"
+    path.write_text(json.dumps(manifest, indent=2))
+    assert why in passed_over(tmp_path)
+    assert passed_over(tmp_path).startswith(f"{path}: ")

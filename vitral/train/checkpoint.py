@@ -1,0 +1,215 @@
+"""Checkpoints that cannot be lost.
+
+    checkpoints/step-00000500/
+        manifest.json       the format, the step, and the size and SHA-256 of every other file
+        state.json          what is no tensor
+        model.safetensors   tensors by name, in as many files as the caller likes
+
+A checkpoint is written as `step-00000500.tmp-<process>` and gets its name once all of it is on the disk; one that is
+removed loses its name first. So whatever ends a process, and whenever, what has the name is whole. What happens to the
+bytes later is seen by their hashes. A run takes the lock, sweeps, looks for the newest, and then saves.
+"""
+
+import errno
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from pydantic import JsonValue
+from torch import Tensor
+
+from vitral.errors import VitralError, WeightsError
+from vitral.train.durable import Disk
+from vitral.train.manifest import MANIFEST, manifest_of, reading, verify
+from vitral.train.tensors import pieces, read
+
+STATE = "state.json"
+SUFFIX = ".safetensors"
+DRAFT = ".tmp-"  # between the name and the process that gives it, or takes it away
+DISK = Disk()
+REMEDIES = {
+    errno.ENOSPC: "make room on that disk",
+    errno.EDQUOT: "make room within your quota",
+    errno.EFBIG: "raise the limit on the size of files: ulimit -f",
+    errno.EACCES: "give yourself the right to write there: chmod u+rwX",
+    errno.EPERM: "give yourself the right to write there: chmod u+rwX",
+    errno.EROFS: "make that disk writable",
+    errno.ENOENT: "put the folder back",
+    errno.ENOTDIR: "put the folder back",
+}
+
+
+class Loaded(NamedTuple):
+    """What was handed to `save`: tensors by file and name, and the rest."""
+
+    tensors: dict[str, dict[str, Tensor]]
+    state: JsonValue
+
+
+class Checkpoint(NamedTuple):
+    """A checkpoint that was whole when it was opened."""
+
+    path: Path
+    step: int
+    stems: tuple[str, ...]
+
+    def load(self) -> Loaded:
+        """Read it. The tensors are mapped from the disk; changing them changes no file."""
+        tensors = {stem: read(self.path / f"{stem}{SUFFIX}") for stem in self.stems}
+        with reading(self.path / STATE):
+            text = (self.path / STATE).read_bytes()
+        return Loaded(tensors, json.loads(text))
+
+
+class Found(NamedTuple):
+    """The newest whole checkpoint, and why each newer one is not: the file and what is wrong with it."""
+
+    checkpoint: Checkpoint | None
+    passed_over: tuple[str, ...]
+
+
+def newest(folder: Path) -> Found:
+    """The newest checkpoint of a folder that is whole."""
+    passed_over: list[str] = []
+    try:
+        steps = _steps(folder)
+    except OSError as error:
+        return Found(None, (f"{folder}: cannot be read: {_reason(error)}",))
+    for step in reversed(steps):
+        try:
+            return Found(open_checkpoint(folder / _name(step)), tuple(passed_over))
+        except WeightsError as error:
+            passed_over.append(str(error))
+    return Found(None, tuple(passed_over))
+
+
+def open_checkpoint(path: Path) -> Checkpoint:
+    """The checkpoint in a folder `step-...`, once every byte of it is found to be right; else WeightsError."""
+    manifest = verify(path)
+    if _name(manifest.step) != path.name.partition(DRAFT)[0]:
+        raise WeightsError(f"of step {manifest.step}, unlike the folder", where=str(path / MANIFEST))
+    if STATE not in manifest.files:
+        raise WeightsError(f"names no {STATE}", where=str(path / MANIFEST))
+    stems = tuple(name.removesuffix(SUFFIX) for name in manifest.files if name.endswith(SUFFIX))
+    return Checkpoint(path, manifest.step, stems)
+
+
+def save(
+    folder: Path,
+    step: int,
+    tensors: Mapping[str, Mapping[str, Tensor]],
+    state: JsonValue,
+    keep: int,
+    best: int | None,
+    disk: Disk = DISK,
+) -> Path:
+    """Write a checkpoint, then remove all but the newest `keep` and the one of the best step.
+
+    Those of later steps, which a run that went back to an earlier one has left, stay until it comes by.
+    """
+    assert keep >= 1
+    final = folder / _name(step)
+    draft = folder / f"{final.name}{DRAFT}{os.getpid()}"
+    with _writing(folder):
+        try:
+            if not folder.exists():
+                disk.make(folder)
+            disk.remove(draft)
+            _write(draft, step, tensors, state, disk)
+            _publish(draft, final, disk)
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+        past = [known for known in _steps(folder) if known <= step]
+        for known in set(past[:-keep]) - {best}:
+            _remove(folder / _name(known), disk)
+    return final
+
+
+def sweep(folder: Path, disk: Disk = DISK) -> None:
+    """Clear up after writers that were killed: what they left whole gets its name, what they left half is removed.
+
+    Only who holds the lock of the run may do that.
+    """
+    with _writing(folder):
+        for leftover in (folder / name for name in _names(folder) if re.match(rf"step-[0-9]+{re.escape(DRAFT)}", name)):
+            final = folder / leftover.name.partition(DRAFT)[0]
+            try:
+                whole = not final.exists() and open_checkpoint(leftover)
+            except WeightsError:
+                whole = False
+            if whole:
+                for file in leftover.iterdir():
+                    disk.flush(file)
+                disk.flush(leftover)
+                disk.rename(leftover, final)
+            else:
+                disk.remove(leftover)
+
+
+def _write(draft: Path, step: int, tensors: Mapping[str, Mapping[str, Tensor]], state: JsonValue, disk: Disk) -> None:
+    disk.make(draft)
+    contents = {f"{stem}{SUFFIX}": pieces(group) for stem, group in tensors.items()}
+    contents[STATE] = iter([memoryview(json.dumps(state).encode())])
+    digests = {name: disk.write(draft / name, content) for name, content in contents.items()}
+    disk.write(draft / MANIFEST, [memoryview(manifest_of(step, digests).to_json().encode())])
+    disk.flush(draft)
+
+
+def _publish(draft: Path, final: Path, disk: Disk) -> None:
+    """Give the draft its name. A checkpoint that has it already stands aside, and comes back if that fails."""
+    aside = draft.with_name(f"{draft.name}-old")
+    try:
+        if final.exists():
+            disk.remove(aside)
+            disk.rename(final, aside)
+        disk.rename(draft, final)
+    except OSError:
+        if aside.exists() and not final.exists():
+            disk.rename(aside, final)
+        raise
+    disk.remove(aside)
+
+
+def _remove(path: Path, disk: Disk) -> None:
+    nameless = path.with_name(f"{path.name}{DRAFT}{os.getpid()}")
+    disk.rename(path, nameless)
+    disk.remove(nameless)
+
+
+def _name(step: int) -> str:
+    return f"step-{step:08}"
+
+
+def _steps(folder: Path) -> list[int]:
+    """The steps of all checkpoints that have a name, whole or not, from the oldest."""
+    matches = (re.fullmatch(r"step-([0-9]{8,})", name) for name in _names(folder))
+    return sorted(step for match in matches if match and _name(step := int(match[1])) == match[0])
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except FileNotFoundError:  # nothing was saved yet
+        return []
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    """Tell what failed, how to mend it, and which checkpoint there is to go on from."""
+    try:
+        yield
+    except OSError as error:
+        last = newest(folder).checkpoint
+        kept = f"the checkpoint {last.path} is whole" if last else "there is no whole checkpoint"
+        remedy = f"{REMEDIES.get(error.errno or 0, 'mend that')}, then resume the run"
+        what = f"cannot be written: {_reason(error)}; {kept}"
+        raise VitralError(what, where=str(error.filename or folder), remedy=remedy) from error
+
+
+def _reason(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()

@@ -1,0 +1,56 @@
+"""Tensors in a safetensors file, written piece by piece.
+
+The library that reads them here would write them too, but only after it has copied all of them once more, and a full
+disk is then not told as an OSError.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from vitral.errors import WeightsError
+
+PIECE = 2**24  # bytes; few enough that the other threads are not kept waiting
+NAMES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+
+
+def pieces(tensors: Mapping[str, Tensor]) -> Iterator[memoryview]:
+    """The bytes of a safetensors file of these tensors: the same bytes whatever the order of the names."""
+    # The widest first, so that each begins at a multiple of its width; a reader maps them where they are.
+    order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
+    header, end = {}, 0
+    for name in order:
+        tensor = tensors[name]
+        start, end = end, end + tensor.numel() * tensor.element_size()
+        header[name] = {"dtype": NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    yield memoryview(len(text).to_bytes(8, "little") + text)
+    for name in order:
+        data = tensors[name].detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data
+        yield from (data[start : start + PIECE] for start in range(0, len(data), PIECE))
+
+
+def read(path: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file, mapped from the disk as they are used; changing them leaves it as it is."""
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError) as error:
+        remedy = "remove the folder that it is in: the checkpoint before it is then used"
+        raise WeightsError(f"not a readable safetensors file: {error}", where=str(path), remedy=remedy) from None
