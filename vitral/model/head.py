@@ -13,7 +13,7 @@ class HeadKind(Config):
     """An answer for each class."""
 
     classes: int = Field(default=1000, ge=1, le=10_000_000)
-    bias: float = 0.0  # where the logits start; -10 for a sigmoid loss over many classes
+    bias: float = 0.0  # where the logits start; -10 for a sigmoid loss over 21,000 classes, -6.9 over 1,000
 
 
 class LinearHead(HeadKind):

@@ -1,4 +1,4 @@
-"""The Vision Transformer.  B images, C channels, L tokens, D width."""
+"""The Vision Transformer.  B images, C channels, N patches, L tokens, D width."""
 
 from typing import Literal, Self
 
@@ -147,7 +147,11 @@ class VisionTransformer(Model):
 
     def embed(self, images: Tensor, layout: Layout) -> Tensor:
         """Images to the first layer's tokens (eq. 1)."""
-        tokens = self.prefix(self.stem(images))  # (B, L, D)
+        return self.sequence(self.stem(images), layout)
+
+    def sequence(self, patches: Tensor, layout: Layout) -> Tensor:
+        """Embedded patches (B, N, D) to the first layer's tokens: the others set before them, positions added."""
+        tokens = self.prefix(patches)  # (B, L, D)
         return self.dropout(self.position(tokens, layout, 0))
 
     def encode(self, tokens: Tensor, layout: Layout, keep: int) -> Tensor:

@@ -39,3 +39,12 @@ def test_channels_last_in_memory_become_contiguous() -> None:
 def test_numbers_that_do_not_fit_together_are_refused(wrong: dict[str, tuple[float, ...]]) -> None:
     with pytest.raises(ConfigError):
         Scaling(**wrong)
+
+
+@pytest.mark.parametrize("scaling", [CENTRED, IMAGENET], ids=["centred", "imagenet"])
+def test_every_byte_comes_back_exactly(scaling: Scaling) -> None:
+    images = LEVELS.expand(2, 3, 16, 16)
+    restored = scaling.restore(scaling.apply(images))
+    torch.testing.assert_close(restored, images.float(), rtol=0, atol=0)
+    patches = scaling.apply(images).view(1, 2, 3, 16, 16)
+    torch.testing.assert_close(scaling.restore(patches), images.float()[None], rtol=0, atol=0)

@@ -26,12 +26,22 @@ class Scaling(Config):
     def apply(self, images: Tensor) -> Tensor:
         """uint8 images as float32, (B, C, H, W)."""
         assert images.dtype == torch.uint8, "numbers that are scaled already would be changed in place"
-        mean, deviation = (
-            (255 * torch.tensor(each, dtype=torch.float64)).float().view(-1, 1, 1).to(images.device)
-            for each in (self.mean, self.deviation)
-        )
+        mean, deviation = self._of_bytes(images.device)
         numbers = images.to(torch.float32, memory_format=torch.contiguous_format)
         return numbers.sub_(mean).div_(deviation)  # (B, C, H, W)
+
+    def restore(self, images: Tensor) -> Tensor:
+        """The whole numbers that `apply` made these float32 images (..., C, H, W) from, as float32."""
+        mean, deviation = self._of_bytes(images.device)
+        return (images * deviation + mean).round()
+
+    def _of_bytes(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Mean and deviation of bytes rather than of parts of 255, each (C, 1, 1) or (1, 1, 1)."""
+        mean, deviation = (
+            (255 * torch.tensor(each, dtype=torch.float64)).float().view(-1, 1, 1).to(device)
+            for each in (self.mean, self.deviation)
+        )
+        return mean, deviation
 
 
 CENTRED = Scaling()

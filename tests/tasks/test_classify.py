@@ -1,0 +1,129 @@
+"""Classification.  B images, K classes."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.testing import assert_close
+
+from tests.model.variants import small
+from vitral.config import Config, members
+from vitral.data.transforms.mix import CutMix, Mixing, Mixup, mixup, one_hot
+from vitral.data.transforms.scaling import CENTRED
+from vitral.errors import ConfigError
+from vitral.model import LinearHead, Model, NoHead
+from vitral.tasks.classify import Classify, balanced
+from vitral.tasks.loss import LossConfig, Sigmoid, Softmax
+from vitral.tasks.task import Task
+
+COUNTS = (4, 1, 3, 8)
+
+
+def awake(**fields: Any) -> Model:
+    """A model whose answers differ from image to image."""
+    model = small(**fields).build()
+    torch.nn.init.normal_(model.get_parameter("head.linear.weight"), std=0.5)
+    return model
+
+
+def task(config: Classify, model: Model | None = None) -> Task:
+    return config.build(model or awake(), 4, COUNTS, CENTRED)
+
+
+def batch(size: int = 6) -> tuple[Tensor, Tensor]:
+    return torch.rand(size, 3, 32, 48) * 2 - 1, torch.arange(size) % 4
+
+
+def dice(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def test_the_loss_is_the_mean_over_the_images_and_accuracy_the_share_of_right_answers() -> None:
+    model, (images, labels) = awake(), batch()
+    logits = model(images)
+    outcome = task(Classify(loss=Softmax(smoothing=0.1)), model)(images, labels, dice())
+    assert_close(outcome.loss, F.cross_entropy(logits, labels, label_smoothing=0.1))
+    labels = torch.cat([logits.argmax(1)[:5], (logits.argmax(1)[5:] + 1) % 4])
+    assert_close(task(Classify(), model)(images, labels, dice()).metrics["accuracy"], torch.tensor(5 / 6))
+
+
+@pytest.mark.parametrize("loss", [Softmax(smoothing=0.1), Sigmoid()], ids=["softmax", "sigmoid"])
+def test_training_mixes_images_and_targets_alike(loss: LossConfig) -> None:
+    model, (images, labels) = awake(), batch()
+    share = dice(3).beta(0.4, 0.4)
+    mixed = mixup(images, one_hot(labels, 4), max(share, 1 - share))
+    outcome = task(Classify(loss=loss, mixing=Mixup(alpha=0.4)), model)(images, labels, dice(3))
+    expected = loss.losses(model(mixed.images), loss.soften(mixed.targets)).mean()
+    assert_close(outcome.loss, expected)
+
+
+def test_a_mixed_image_is_rightly_answered_by_the_class_with_the_greater_part() -> None:
+    model, (images, labels) = awake(), batch()
+    mixing = CutMix()
+    both = set()
+    for seed in range(20):
+        targets = mixing.apply(images, one_hot(labels, 4), dice(seed)).targets
+        heavier = labels if targets[0, labels[0]] > 0.5 else labels.roll(1)
+        both.add(heavier is labels)
+        answers = model(mixing.apply(images, targets, dice(seed)).images).argmax(1)
+        found = task(Classify(mixing=mixing), model)(images, labels, dice(seed)).metrics["accuracy"]
+        assert_close(found, (answers == heavier).float().mean())
+    assert both == {True, False}
+
+
+@pytest.mark.parametrize("mixing", members(Mixing), ids=lambda member: member.__name__)
+def test_evaluation_neither_mixes_nor_smooths(mixing: type[Config]) -> None:
+    model, (images, labels) = awake(), batch()
+    config = Classify.parse({"loss": {"kind": "softmax", "smoothing": 0.3}, "mixing": mixing().model_dump()})
+    outcome = task(config, model).eval()(images, labels, dice())
+    assert_close(outcome.loss, F.cross_entropy(model(images), labels))
+
+
+def test_balanced_weights_are_inverse_to_the_counts_with_mean_one_over_the_images() -> None:
+    weights = balanced(COUNTS)
+    assert_close(weights, torch.tensor([1.0, 4.0, 4 / 3, 0.5]))
+    assert_close((weights * torch.tensor(COUNTS)).sum() / sum(COUNTS), torch.tensor(1.0))
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_weighted_costs_are_torchs(training: bool) -> None:
+    model, (images, labels) = awake(), batch()
+    outcome = task(Classify(weights="balanced"), model).train(training)(images, labels, dice())
+    expected = F.cross_entropy(model(images), labels, weight=balanced(COUNTS), reduction="sum") / len(images)
+    assert_close(outcome.loss, expected)
+
+
+def test_a_mixed_image_weighs_as_much_as_what_is_in_it() -> None:
+    model, (images, labels) = awake(), batch()
+    mixed = Mixup(alpha=0.8).apply(images, one_hot(labels, 4), dice(5))
+    losses = Sigmoid().losses(model(mixed.images), mixed.targets)
+    weights = mixed.targets @ torch.tensor([1.0, 4.0, 4 / 3, 0.5])
+    outcome = task(Classify(loss=Sigmoid(), mixing=Mixup(alpha=0.8), weights="balanced"), model)
+    assert_close(outcome(images, labels, dice(5)).loss, (losses * weights).mean())
+
+
+def test_a_class_without_images_cannot_be_balanced() -> None:
+    with pytest.raises(ConfigError, match=r"weights: .*no training images of class 1, 3 .*; use weights=none"):
+        Classify(weights="balanced").build(small().build(), 4, (2, 0, 1, 0), CENTRED)
+    Classify().build(small().build(), 4, (2, 0, 1, 0), CENTRED)
+
+
+@pytest.mark.parametrize(("head", "found"), [(LinearHead(classes=5), "5"), (NoHead(), "none")])
+def test_a_head_of_other_classes_is_refused(head: LinearHead | NoHead, found: str) -> None:
+    with pytest.raises(ConfigError, match=rf"head\.classes: the data has 4 classes, the head has {found}; build"):
+        task(Classify(), small(head=head).build())
+
+
+def test_the_bias_of_the_head_is_where_a_sigmoid_loss_starts() -> None:
+    model = small(head=LinearHead(classes=4, bias=-6.9)).build()
+    outcome = task(Classify(loss=Sigmoid()), model)(*batch(), dice())
+    expected = F.softplus(torch.tensor(6.9)) + 3 * F.softplus(torch.tensor(-6.9))
+    assert_close(outcome.loss, expected)
+
+
+def test_weights_of_classes_are_no_part_of_the_state() -> None:
+    built = task(Classify(weights="balanced"))
+    assert all(name.startswith("model.") for name in built.state_dict())
