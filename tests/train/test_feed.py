@@ -1,0 +1,40 @@
+"""Portions: all of a batch, scaled, with dice of their own."""
+
+import numpy as np
+import pytest
+import torch
+
+from vitral.data.loader.loader import Batch
+from vitral.data.loader.order import Shuffled
+from vitral.data.loader.plan import Plan, World
+from vitral.data.transforms.scaling import CENTRED
+from vitral.train.feed import Serving, portions
+
+LABELS = np.zeros(20, dtype=np.int64)
+BYTES = torch.arange(7 * 3 * 4 * 4, dtype=torch.int64).remainder(256).to(torch.uint8).view(7, 3, 4, 4)
+BATCH = Batch((BYTES,), torch.arange(7), torch.arange(7))
+PLAN = Plan(LABELS, Shuffled(), 8, seed=1)
+
+
+def test_portions_together_are_the_batch() -> None:
+    for count in (1, 3, 7):
+        found = portions(BATCH, 5, PLAN, Serving(CENTRED, count, torch.device("cpu")))
+        assert len(found) == count
+        assert torch.equal(torch.cat([portion.images for portion in found]), CENTRED.apply(BYTES))
+        assert torch.cat([portion.labels for portion in found]).tolist() == list(range(7))
+        assert sum(portion.share for portion in found) == pytest.approx(1)
+
+
+def test_dice_depend_on_step_portion_and_rank_alone() -> None:
+    serving = Serving(CENTRED, 2, torch.device("cpu"))
+    pair = [Plan(LABELS, Shuffled(), 8, 1, World(rank=rank, size=2)) for rank in range(2)]
+    seeds = {
+        (step, rank, number): portion.seed
+        for step in (0, 1)
+        for rank, plan in enumerate(pair)
+        for number, portion in enumerate(portions(BATCH, step, plan, serving))
+    }
+    assert len(set(seeds.values())) == 8
+    again = portions(BATCH, 1, pair[1], serving)
+    assert again[1].seed == seeds[1, 1, 1]
+    assert again[1].dice.random() == portions(BATCH, 1, pair[1], serving)[1].dice.random()
