@@ -8,6 +8,7 @@ help: ## show this list
 demo: .venv/.ready ## see what vitral can do
 	.venv/bin/vitral describe B/16
 	.venv/bin/vitral describe R50+L/32 --image 384
+	.venv/bin/vitral check sample
 
 test: .venv/.ready ## run every test
 	.venv/bin/python -m pytest -q -n auto
