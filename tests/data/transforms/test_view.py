@@ -129,7 +129,10 @@ def test_small_crops_are_smaller_than_large_ones() -> None:
     assert {glimpse.filter for glimpse in glimpses} == {"bicubic"}
 
 
-@pytest.mark.parametrize("settings", [{"area": (0.0, 1.0)}, {"area": (0.5, 1.5)}, {"aspect": (0.0, 1.0)}])
+@pytest.mark.parametrize(
+    "settings",
+    [{"area": (0.0, 1.0)}, {"area": (0.5, 1.5)}, {"aspect": (0.0, 1.0)}, {"area": (0.5, 0.2)}, {"aspect": (2.0, 0.5)}],
+)
 def test_impossible_crops_are_refused(settings: dict[str, tuple[float, float]]) -> None:
     with pytest.raises(ConfigError):
         InceptionCrop(**settings)  # type: ignore[arg-type]

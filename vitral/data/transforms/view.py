@@ -5,12 +5,13 @@ scale that serves.
 """
 
 from math import ceil, exp, log, sqrt
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple, Self
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from vitral.config import Config, Size
+from vitral.errors import ConfigError
 
 Filter = Literal["bilinear", "bicubic"]
 Share = Annotated[float, Field(gt=0, le=1)]
@@ -97,6 +98,13 @@ class InceptionCrop(Config):
     aspect: tuple[Annotated[float, Field(gt=0)], Annotated[float, Field(gt=0)]] = (3 / 4, 4 / 3)
     flip: bool = True
     filter: Filter = "bilinear"
+
+    @model_validator(mode="after")
+    def _rising(self) -> Self:
+        for name, (low, high) in (("area", self.area), ("aspect", self.aspect)):
+            if low > high:
+                raise ConfigError(f"expected the smaller number first, got {low:g} and {high:g}", where=name)
+        return self
 
     def outputs(self, image: Size) -> tuple[Size, ...]:
         return (image,)

@@ -13,7 +13,7 @@ import pytest
 from tests.data.tars import File, sample, write_tar
 from tests.data.trees import labelled, refusal
 from vitral.data import Samples, open_data
-from vitral.errors import DataError
+from vitral.errors import ConfigError, DataError
 
 Tars = dict[str, list[File]]
 
@@ -194,3 +194,10 @@ def test_no_file_stays_open(tmp_path: Path) -> None:
     contents(samples)
     assert [link for link in Path("/proc/self/fd").iterdir() if str(link.resolve()).endswith(".tar")] == []
     assert contents(pickle.loads(pickle.dumps(samples))) == contents(samples)
+
+
+def test_an_address_that_needs_a_package_is_named_as_it_was_given() -> None:
+    where = "s3://bucket/train-{000..001}.tar"
+    with pytest.raises(ConfigError, match="needs another package") as caught:
+        open_data(where)
+    assert caught.value.where == where

@@ -30,6 +30,12 @@ def is_remote(path: str) -> bool:
     return "://" in path
 
 
+def check_protocol(path: str) -> None:
+    """Refuse an address that cannot be read here, by the name that the user gave it."""
+    if is_remote(path):
+        _system(path)
+
+
 @contextmanager
 def opened(path: str) -> Iterator[BinaryIO]:
     """The file, open for reading and seeking."""

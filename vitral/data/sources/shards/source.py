@@ -13,7 +13,7 @@ from vitral.data.samples import SPLIT_WORDS, SPLITS, Item, Row, Samples, Split
 from vitral.data.sources.labels import composed, listed, samples_of
 from vitral.data.sources.shards.addresses import is_pattern, is_tar, tars
 from vitral.data.sources.shards.index import AGAIN, CLASSES, DRAFT, INDEX, Shard, parse_index
-from vitral.data.sources.shards.places import exists, join, opened, read_whole, sizes
+from vitral.data.sources.shards.places import check_protocol, exists, join, opened, read_whole, sizes
 from vitral.data.sources.shards.store import Stretches, store_of
 from vitral.data.sources.shards.tar import Entry, scan
 from vitral.data.sources.split import Stratified
@@ -28,6 +28,7 @@ def open_shards(where: str, how: Stratified) -> Samples:
     if where.startswith(("http://", "https://")) and not is_tar(where):
         remedy = "fetch it and give the folder; only tar shards (.tar) are read from afar"
         raise DataError("an address, and vitral downloads nothing", where=where, remedy=remedy)
+    check_protocol(where)
     if (is_tar(where) or is_pattern(where)) and not os.path.isdir(where):
         return _from_tars(where, tars(where), how)
     beside = sizes(where)
