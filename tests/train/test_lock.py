@@ -58,7 +58,7 @@ def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
         process.kill()
         process.wait()
         with Lock(tmp_path):
-            pass
+            assert str(os.getpid()) in (tmp_path / ".lock").read_text()
 
 
 def test_one_process_cannot_hold_it_twice_but_again(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_a_worker_that_outlives_its_killed_parent_does_not_hold_it(tmp_path: Pat
     try:
         os.kill(worker, 0)  # it lives
         with Lock(tmp_path):
-            pass
+            assert str(os.getpid()) in (tmp_path / ".lock").read_text()
     finally:
         os.kill(worker, signal.SIGKILL)
         os.close(reader)

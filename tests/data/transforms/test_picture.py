@@ -16,7 +16,8 @@ def test_pixels_come_back_as_they_went(pixels: Pixels) -> None:
 
 
 def test_torch_takes_what_comes_back_without_a_warning() -> None:
-    torch.from_numpy(pixels_of(picture(scene()))).add_(1)  # warnings are errors
+    taken = torch.from_numpy(pixels_of(picture(scene()))).add_(1)  # warnings are errors
+    np.testing.assert_array_equal(taken.numpy(), scene() + np.uint8(1))
 
 
 @pytest.mark.parametrize("channels", [2, 4, 5])
