@@ -17,21 +17,26 @@ from vitral.errors import ConfigError
 class ScheduleKind(Config):
     """The warm-up that all share; the hooks of a kind that stays at its peak."""
 
-    warmup: int = Field(default=0, ge=0)  # steps
+    warmup: float = Field(default=0, ge=0)  # steps; below 1 a share of the run
+
+    def warm(self, steps: int) -> int:
+        """The steps of the warm-up of a run of so many."""
+        return round(self.warmup * steps if self.warmup < 1 else self.warmup)
 
     def check(self, steps: int) -> None:
         """Refuse a run too short for this schedule."""
-        if self.warmup >= steps > 1:
+        if self.warm(steps) >= steps > 1:
             raise ConfigError(
-                f"the warm-up takes {self.warmup} steps, the whole run only {steps}",
+                f"the warm-up takes {self.warm(steps)} steps, the whole run only {steps}",
                 where="warmup",
                 remedy="shorten the warm-up or train for longer",
             )
 
     def rate(self, step: int, steps: int) -> float:
         """The share of the peak rate at a step, counted from 0, of a run of so many steps."""
-        risen = min(1.0, step / self.warmup) if self.warmup else 1.0
-        return risen * self.fallen(max(0, step - self.warmup), steps - self.warmup)
+        warm = self.warm(steps)
+        risen = min(1.0, step / warm) if warm else 1.0
+        return risen * self.fallen(max(0, step - warm), steps - warm)
 
     def fallen(self, step: int, steps: int) -> float:
         """What is left of the peak, both counted from the end of the warm-up."""
@@ -80,9 +85,9 @@ class InverseSquareRoot(ScheduleKind):
 
     def check(self, steps: int) -> None:
         super().check(steps)
-        if self.warmup + self.cooldown > steps > 1:
+        if (taken := self.warm(steps) + self.cooldown) > steps > 1:
             raise ConfigError(
-                f"warm-up and cooldown take {self.warmup + self.cooldown} steps, the whole run only {steps}",
+                f"warm-up and cooldown take {taken} steps, the whole run only {steps}",
                 where="cooldown",
                 remedy="shorten the cooldown or train for longer",
             )

@@ -1,0 +1,57 @@
+import numpy as np
+import pytest
+
+from vitral.config import Size, override
+from vitral.data.loader.order import Shuffled
+from vitral.data.loader.plan import Plan
+from vitral.data.transforms.scaling import IMAGENET
+from vitral.data.transforms.view import InceptionCrop, PlainResize
+from vitral.errors import ConfigError
+from vitral.model.head import LinearHead, NoHead
+from vitral.model.vit import Vit
+from vitral.recipe import Epochs, Images, Patience, Recipe, Steps, ToTheEnd
+
+PLAN = Plan(np.zeros(25, dtype=np.int64), Shuffled(), batch=10, seed=0)  # two steps an epoch
+
+
+def test_a_recipe_survives_its_json() -> None:
+    recipe = override(Recipe(), ["task=masked", "optimiser=sgd", "stopping=patience", "length=steps", "workers=3"])
+    assert Recipe.from_json(recipe.to_json()) == recipe
+
+
+@pytest.mark.parametrize(
+    ("length", "steps"),
+    [
+        (Epochs(epochs=3), 6),
+        (Epochs(epochs=1.5), 3),
+        (Epochs(epochs=0.1), 1),
+        (Steps(steps=7), 7),
+    ],
+)
+def test_a_length_is_a_number_of_steps(length: Epochs | Steps, steps: int) -> None:
+    assert length.total(PLAN) == steps
+
+
+def test_training_and_evaluation_differ_in_their_view_alone() -> None:
+    recipe = Recipe(model=Vit(image=Size(32, 32), channels=1), images=Images(view=InceptionCrop(area=(0.5, 1))))
+    training, still, needs = recipe.sight(), recipe.still_sight(), recipe.preprocessing()
+    assert training.view == InceptionCrop(area=(0.5, 1))
+    assert still.view == needs.view == PlainResize()
+    assert training.image == still.image == needs.image == Size(32, 32)
+    assert training.decoding == still.decoding == needs.decoding
+    assert needs.decoding.channels == 1
+
+
+def test_the_head_follows_the_data_and_the_task() -> None:
+    assert Recipe().fitted(7).model.head == LinearHead(classes=7)
+    assert override(Recipe(), ["task=masked"]).fitted(7).model.head == NoHead()
+
+
+def test_a_scaling_of_three_channels_does_not_fit_grey_images() -> None:
+    with pytest.raises(ConfigError, match=r"images\.scaling: has 3 means for the 1 channels"):
+        Recipe(model=Vit(channels=1), images=Images(scaling=IMAGENET))
+
+
+def test_patience_ends_only_where_it_was_asked_for() -> None:
+    assert not ToTheEnd().enough(1_000)
+    assert [Patience(evaluations=3).enough(count) for count in (0, 2, 3, 4)] == [False, False, True, True]
