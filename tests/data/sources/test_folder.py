@@ -10,7 +10,7 @@ import pytest
 
 from tests.data.trees import labelled, plant, refusal
 from vitral.data.samples import Samples
-from vitral.data.sources.folder import open_folder
+from vitral.data.sources.folder import open_folder, open_unlabelled
 from vitral.data.sources.split import Stratified
 from vitral.errors import DataError
 
@@ -268,3 +268,23 @@ def test_pictures_of_kinds_that_are_not_read_are_told_apart_from_litter(tmp_path
     first, second, _ = open_folder(tmp_path, Stratified()).notes
     assert first == "left out, pictures to be saved as JPEG or PNG first: cat/3.HEIC"
     assert second == "left out, not an image by its name: dog/notes.txt"
+
+
+def test_without_labels_every_image_below_is_taken(tmp_path: Path) -> None:
+    names = ["a.jpg", "deep/er/b.png", "train/cat/c.jpg", "d.jpg", "e.jpg"]
+    samples = open_unlabelled(plant(tmp_path, [*names, "notes.txt"]), HOW)
+    assert sorted(item.name for item in samples.items) == sorted(names)
+    assert {item.label for item in samples.items} == {0}
+    assert (len(samples.of("train")), len(samples.of("val"))) == (4, 1)
+
+
+def test_a_folder_without_any_image_is_refused_without_labels_too(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no images in it or in its folders"):
+        open_unlabelled(plant(tmp_path, ["notes.txt"]), HOW)
+
+
+def test_a_link_that_loops_is_named_without_labels_too(tmp_path: Path) -> None:
+    plant(tmp_path, ["a.jpg"])
+    (tmp_path / "again").symlink_to(tmp_path)
+    with pytest.raises(DataError, match="leads back to a folder above it"):
+        open_unlabelled(tmp_path, HOW)

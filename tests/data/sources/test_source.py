@@ -6,6 +6,7 @@ import pytest
 
 from tests.data.trees import plant, refusal
 from vitral.data import Stratified, open_data
+from vitral.data.sources.source import open_images
 from vitral.errors import ConfigError, DataError
 
 BOTH = ["photos/cat/1.jpg", "photos/cat/2.jpg", "photos/dog/1.jpg", "photos/dog/2.jpg", "archive.zip", "photos/m.csv"]
@@ -91,3 +92,9 @@ def test_a_path_from_the_root_is_mended_the_same_way(here: Path) -> None:
 def test_opening_data_does_not_wait_for_torch() -> None:
     code = "import sys; from vitral.data import open_data; open_data('sample'); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_use_without_labels_takes_loose_images_and_every_set_that_has_labels(tmp_path: Path) -> None:
+    loose = open_images(str(plant(tmp_path, ["a.jpg", "b.jpg"])))
+    assert loose.classes == ("",)
+    assert len(open_images("sample").classes) == 10

@@ -8,6 +8,8 @@ import mmap
 import multiprocessing
 import sys
 from dataclasses import dataclass
+from functools import cached_property
+from math import prod
 from multiprocessing.context import ForkContext, SpawnContext
 from typing import Any
 
@@ -29,15 +31,17 @@ class Shared:
     shape: tuple[int, ...]
     dtype: str
 
-    @property
+    @cached_property
     def array(self) -> NDArray[Any]:
         """The array, as this process sees it."""
-        count = int(np.prod(self.shape, dtype=np.int64))
-        return np.frombuffer(self.memory, dtype=self.dtype, count=count).reshape(self.shape)
+        return np.frombuffer(self.memory, dtype=self.dtype, count=prod(self.shape)).reshape(self.shape)
+
+    def __reduce__(self) -> tuple[type["Shared"], tuple[Any, tuple[int, ...], str]]:
+        return Shared, (self.memory, self.shape, self.dtype)  # without the array, which would travel as a copy
 
 
 def share(shape: tuple[int, ...], dtype: str, context: Context) -> Shared:
     """Shared memory for processes that this context starts."""
-    size = max(int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize, 1)
+    size = max(prod(shape) * np.dtype(dtype).itemsize, 1)
     memory = mmap.mmap(-1, size) if isinstance(context, ForkContext) else context.RawArray("B", size)
     return Shared(memory, shape, dtype)

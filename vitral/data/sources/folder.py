@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from vitral.data.samples import SPLIT_WORDS, SPLITS, Row, Samples, Split
+from vitral.data.samples import SPLIT_WORDS, SPLITS, Item, Row, Samples, Split
 from vitral.data.sources.files import Files, is_image, suffix, unreadable
 from vitral.data.sources.labels import composed, listed, samples_of
-from vitral.data.sources.split import Stratified
+from vitral.data.sources.split import Stratified, divide
 from vitral.errors import DataError, nearest
 
 # What systems leave behind in folders, in any case; so is every name that begins with a dot.
@@ -61,6 +61,29 @@ def open_folder(path: Path, how: Stratified) -> Samples:
     if beside:
         notes.append(f"left out, beside {splits['train']}: {listed(beside)}")
     return samples_of(root, rows, Files(root), how, notes)
+
+
+def open_unlabelled(path: Path, how: Stratified) -> Samples:
+    """All images anywhere below a folder, of one class without a name, some set aside for validation."""
+    chain = tuple(_identity(str(folder)) for folder in path.resolve().parents)
+    names = list(_images(str(path), "", chain))
+    if not names:
+        raise DataError("no images in it or in its folders", where=str(path), remedy="give a folder with JPEG or PNG")
+    rows, _ = divide((Row(name, "", "train") for name in names), how)
+    note = f"{how.fraction:.0%} of the images are kept for validation (seed {how.seed})"
+    items = tuple(Item(row.name, 0, row.split) for row in rows)
+    return Samples(str(path), ("",), items, Files(str(path)), (note,))
+
+
+def _images(root: str, name: str, chain: tuple[Identity, ...]) -> Iterator[str]:
+    path = _path(root, name)
+    here = _identity(path)
+    if here in chain:
+        raise DataError("leads back to a folder above it", where=path, remedy="remove the link")
+    listing = _listing(path)
+    yield from (_join(name, image) for image in listing.images)
+    for folder in listing.folders:
+        yield from _images(root, _join(name, folder), (*chain, here))
 
 
 def _classes(root: str, part: str, chain: tuple[Identity, ...]) -> dict[str, Leaf]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from vitral.data.samples import Samples
 from vitral.data.sources.files import suffix, unreadable
-from vitral.data.sources.folder import open_folder
+from vitral.data.sources.folder import open_folder, open_unlabelled
 from vitral.data.sources.hub import open_hub
 from vitral.data.sources.hub_files import holds_tables
 from vitral.data.sources.manifest import MANIFESTS, open_manifest
@@ -56,6 +56,13 @@ def open_data(where: str, how: Stratified = Stratified(), root: str = "") -> Sam
         raise no_such_path(path)
     except OSError as error:
         raise unreadable(where, error) from None
+
+
+def open_images(where: str, how: Stratified = Stratified(), root: str = "") -> Samples:  # noqa: B008, a frozen value
+    """The same for a use that needs no labels: a folder's images are taken wherever below it they lie."""
+    path = Path(where).expanduser()
+    plain = where not in (SAMPLE, *NAMED) and path.is_dir() and not names_shards(str(path)) and not holds_tables(path)
+    return open_unlabelled(path, how) if plain else open_data(where, how, root)
 
 
 def no_such_path(path: Path) -> DataError:
