@@ -50,6 +50,13 @@ def describe(model: str | Vit | Resnet, *settings: str) -> Description:
     )
 
 
+def multiply_adds(model: Vit | Resnet, in_full: bool) -> int:
+    """Multiply-adds of a forward pass for one image: of the answer alone, or of all tokens to the last layer."""
+    with FakeTensorMode():
+        frame = model.skeleton("cpu")
+        return run(frame, model, 1, frame.features if in_full else frame.forward).multiply_adds
+
+
 def counted(model: Model, config: Vit | Resnet) -> tuple[tuple[Part, ...], Part]:
     """The rows of the table, and the model as one row."""
     images, listed = blank(config, 1), entries(model)

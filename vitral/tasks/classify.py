@@ -1,7 +1,7 @@
 """Classification: which class an image is of.  B images, K classes."""
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -19,6 +19,8 @@ from vitral.tasks.task import Outcome, Task, mean_of
 
 class Classify(Config):
     """Train the model's head to name the class."""
+
+    labelled: ClassVar[bool] = True  # whether the images must have labels
 
     kind: Literal["classify"] = "classify"
     loss: LossConfig = Softmax()

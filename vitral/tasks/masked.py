@@ -4,7 +4,7 @@ B images, C channels, N patches, M of them corrupted, P x Q pixels a patch, D wi
 """
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -24,6 +24,8 @@ from vitral.tasks.task import Outcome, Task, mean_of
 
 class MaskedPatches(Config):
     """Hide half of the patches and have them told from the rest."""
+
+    labelled: ClassVar[bool] = False
 
     kind: Literal["masked"] = "masked"
     target: TargetConfig = MeanColour()
