@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from tests.train.states import save_step
 from vitral.train.checkpoint import DISK
-from vitral.train.durable import Disk
+from vitral.weights.durable import Disk
 
 
 def kill() -> None:

@@ -7,7 +7,7 @@ from pydantic import JsonValue
 from torch import Tensor
 
 from vitral.train.checkpoint import DISK, Loaded, newest, open_checkpoint, save
-from vitral.train.durable import Disk
+from vitral.weights.durable import Disk
 
 Tensors = dict[str, dict[str, Tensor]]
 

@@ -21,7 +21,7 @@ from tests.train.states import identical, name, names, passed_over, raw, save_st
 from vitral.data.loader.shared import FORK
 from vitral.errors import VitralError, WeightsError
 from vitral.train.checkpoint import newest, open_checkpoint, save, sweep
-from vitral.train.durable import Disk
+from vitral.weights.durable import Disk
 
 ROOT = Path(__file__).parents[2]
 

@@ -8,8 +8,8 @@ import pytest
 from tests.train.states import passed_over, surviving, two
 from vitral.errors import WeightsError
 from vitral.train.checkpoint import open_checkpoint
-from vitral.train.durable import Digest
 from vitral.train.manifest import Manifest, manifest_of, verify
+from vitral.weights.durable import Digest
 
 FILES = ("manifest.json", "model.safetensors", "optimizer.safetensors", "state.json")
 

@@ -9,8 +9,8 @@ import torch
 from tests.train.states import identical, names, state_of, surviving
 from vitral.errors import VitralError
 from vitral.train.checkpoint import newest
-from vitral.train.durable import Disk
 from vitral.train.saver import Saver
+from vitral.weights.durable import Disk
 
 
 class Gate:

@@ -10,7 +10,6 @@ removed loses its name first. So whatever ends a process, and whenever, what has
 bytes later is seen by their hashes. A run takes the lock, sweeps, looks for the newest, and then saves.
 """
 
-import errno
 import json
 import os
 import re
@@ -24,24 +23,16 @@ from pydantic import JsonValue
 from torch import Tensor
 
 from vitral.errors import VitralError, WeightsError
-from vitral.train.durable import Disk
-from vitral.train.manifest import MANIFEST, manifest_of, reading, verify
-from vitral.train.tensors import pieces, read
+from vitral.train.manifest import MANIFEST, manifest_of, verify
+from vitral.weights.durable import Disk
+from vitral.weights.refusal import reading, reason, remedy
+from vitral.weights.tensors import pieces, read
 
 STATE = "state.json"
 SUFFIX = ".safetensors"
 DRAFT = ".tmp-"  # between the name and the process that gives it, or takes it away
 DISK = Disk()
-REMEDIES = {
-    errno.ENOSPC: "make room on that disk",
-    errno.EDQUOT: "make room within your quota",
-    errno.EFBIG: "raise the limit on the size of files: ulimit -f",
-    errno.EACCES: "give yourself the right to write there: chmod u+rwX",
-    errno.EPERM: "give yourself the right to write there: chmod u+rwX",
-    errno.EROFS: "make that disk writable",
-    errno.ENOENT: "put the folder back",
-    errno.ENOTDIR: "put the folder back",
-}
+REMEDY = "remove the folder that it is in: the checkpoint before it is then used"
 
 
 class Loaded(NamedTuple):
@@ -60,7 +51,7 @@ class Checkpoint(NamedTuple):
 
     def load(self) -> Loaded:
         """Read it. The tensors are mapped from the disk; changing them changes no file."""
-        tensors = {stem: read(self.path / f"{stem}{SUFFIX}") for stem in self.stems}
+        tensors = {stem: read(self.path / f"{stem}{SUFFIX}", REMEDY) for stem in self.stems}
         with reading(self.path / STATE):
             text = (self.path / STATE).read_bytes()
         return Loaded(tensors, json.loads(text))
@@ -79,7 +70,7 @@ def newest(folder: Path) -> Found:
     try:
         steps = _steps(folder)
     except OSError as error:
-        return Found(None, (f"{folder}: cannot be read: {_reason(error)}",))
+        return Found(None, (f"{folder}: cannot be read: {reason(error)}",))
     for step in reversed(steps):
         try:
             return Found(open_checkpoint(folder / _name(step)), tuple(passed_over))
@@ -121,7 +112,7 @@ def save(
                 disk.make(folder)
             disk.remove(draft)
             _write(draft, step, tensors, state, disk)
-            _publish(draft, final, disk)
+            disk.replace(draft, final, aside=draft.with_name(f"{draft.name}-old"))
         finally:
             shutil.rmtree(draft, ignore_errors=True)
         past = [known for known in _steps(folder) if known <= step]
@@ -160,21 +151,6 @@ def _write(draft: Path, step: int, tensors: Mapping[str, Mapping[str, Tensor]], 
     disk.flush(draft)
 
 
-def _publish(draft: Path, final: Path, disk: Disk) -> None:
-    """Give the draft its name. A checkpoint that has it already stands aside, and comes back if that fails."""
-    aside = draft.with_name(f"{draft.name}-old")
-    try:
-        if final.exists():
-            disk.remove(aside)
-            disk.rename(final, aside)
-        disk.rename(draft, final)
-    except OSError:
-        if aside.exists() and not final.exists():
-            disk.rename(aside, final)
-        raise
-    disk.remove(aside)
-
-
 def _remove(path: Path, disk: Disk) -> None:
     nameless = path.with_name(f"{path.name}{DRAFT}{os.getpid()}")
     disk.rename(path, nameless)
@@ -206,10 +182,6 @@ def _writing(folder: Path) -> Iterator[None]:
     except OSError as error:
         last = newest(folder).checkpoint
         kept = f"the checkpoint {last.path} is whole" if last else "there is no whole checkpoint"
-        remedy = f"{REMEDIES.get(error.errno or 0, 'mend that')}, then resume the run"
-        what = f"cannot be written: {_reason(error)}; {kept}"
-        raise VitralError(what, where=str(error.filename or folder), remedy=remedy) from error
-
-
-def _reason(error: OSError) -> str:
-    return (error.strerror or str(error)).lower()
+        what = f"cannot be written: {reason(error)}; {kept}"
+        advice = f"{remedy(error)}, then resume the run"
+        raise VitralError(what, where=str(error.filename or folder), remedy=advice) from error

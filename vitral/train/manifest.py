@@ -1,8 +1,7 @@
 """`manifest.json`: what the files of a folder must be, to the byte."""
 
 import hashlib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -10,7 +9,8 @@ from pydantic import Field
 
 from vitral.config import Config
 from vitral.errors import ConfigError, WeightsError
-from vitral.train.durable import Digest
+from vitral.weights.durable import Digest
+from vitral.weights.refusal import reading
 
 MANIFEST = "manifest.json"
 
@@ -61,12 +61,3 @@ def _read(path: Path) -> Manifest:
     if manifest.to_json().encode() != text:
         raise WeightsError("not as vitral writes a manifest", where=str(path))
     return manifest
-
-
-@contextmanager
-def reading(path: Path) -> Iterator[None]:
-    """What the system does not hand out is a WeightsError that names the file."""
-    try:
-        yield
-    except OSError as error:
-        raise WeightsError(f"cannot be read: {(error.strerror or str(error)).lower()}", where=str(path)) from None

@@ -10,7 +10,7 @@ from pydantic import JsonValue
 from torch import Tensor
 
 from vitral.train.checkpoint import DISK, save
-from vitral.train.durable import Disk
+from vitral.weights.durable import Disk
 
 
 class Saver:

@@ -65,6 +65,19 @@ class Disk:
         self.tell(f"renamed {old.name} to {new.name}")
         self.flush(new.parent)
 
+    def replace(self, draft: Path, final: Path, aside: Path) -> None:
+        """Give the draft its final name. What has it already stands aside, and comes back if that fails."""
+        try:
+            if final.exists():
+                self.remove(aside)
+                self.rename(final, aside)
+            self.rename(draft, final)
+        except OSError:
+            if aside.exists() and not final.exists():
+                self.rename(aside, final)
+            raise
+        self.remove(aside)
+
     def remove(self, path: Path) -> None:
         """Remove a file, or a folder with all that is in it, where there is one."""
         if not os.path.lexists(path):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tests.train.states import identical
 from vitral.errors import WeightsError
-from vitral.train.tensors import NAMES, PIECE, pieces, read
+from vitral.weights.tensors import NAMES, PIECE, pieces, read
 
 
 def file_of(tensors: dict[str, Tensor]) -> bytes:
@@ -62,19 +62,19 @@ def test_a_million_numbers_come_in_pieces_and_back_to_the_bit(tmp_path: Path) ->
     parts = list(pieces(tensors))
     assert [part.nbytes for part in parts[1:]] == [PIECE, 4_000_000, 28]
     (tmp_path / "t").write_bytes(b"".join(parts))
-    assert identical({"": read(tmp_path / "t")}, {"": tensors})
+    assert identical({"": read(tmp_path / "t", "")}, {"": tensors})
 
 
 def test_what_was_read_can_be_changed_and_the_file_stays(tmp_path: Path) -> None:
     path = tmp_path / "t"
     path.write_bytes(file_of({"a": torch.arange(100_000.0)}))
     before = path.read_bytes()
-    tensor = read(path)["a"]
+    tensor = read(path, "copy it again")["a"]
     tensor.mul_(2)
     path.unlink()  # what is mapped stays
     assert tensor[99_999] == 199_998
     path.write_bytes(before)
-    assert read(path)["a"][99_999] == 99_999
+    assert read(path, "copy it again")["a"][99_999] == 99_999
 
 
 def damaged(header: bytes, body: bytes = b"", length: int | None = None) -> bytes:
@@ -107,10 +107,10 @@ BAD = {
 def test_a_file_that_is_wrong_is_refused_by_name(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "model.safetensors"
     path.write_bytes(data)
-    with pytest.raises(WeightsError, match=re.escape(str(path))):
-        read(path)
+    with pytest.raises(WeightsError, match=rf"^{re.escape(str(path))}: .*; copy it again$"):
+        read(path, "copy it again")
 
 
 def test_a_file_that_is_missing_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(WeightsError, match=r"none\.safetensors"):
-        read(tmp_path / "none.safetensors")
+        read(tmp_path / "none.safetensors", "")

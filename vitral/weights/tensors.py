@@ -47,10 +47,12 @@ def pieces(tensors: Mapping[str, Tensor]) -> Iterator[memoryview]:
         yield from (data[start : start + PIECE] for start in range(0, len(data), PIECE))
 
 
-def read(path: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file, mapped from the disk as they are used; changing them leaves it as it is."""
+def read(path: Path, remedy: str) -> dict[str, Tensor]:
+    """The tensors of a safetensors file, mapped from the disk as they are used; changing them leaves it as it is.
+
+    The remedy is what to do should the file be damaged.
+    """
     try:
         return load_file(path)
     except (SafetensorError, OSError) as error:
-        remedy = "remove the folder that it is in: the checkpoint before it is then used"
         raise WeightsError(f"not a readable safetensors file: {error}", where=str(path), remedy=remedy) from None

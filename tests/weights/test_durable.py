@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from vitral.train.durable import Disk
+from vitral.weights.durable import Disk
 
 
 def test_a_file_is_written_piece_by_piece_and_its_digest_told(tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""What is on disk: bundles, and what it takes to write and read them."""

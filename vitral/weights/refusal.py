@@ -1,0 +1,38 @@
+"""What the system refuses to do with a file, told so that a person can mend it."""
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from vitral.errors import WeightsError
+
+REMEDIES = {
+    errno.ENOSPC: "make room on that disk",
+    errno.EDQUOT: "make room within your quota",
+    errno.EFBIG: "raise the limit on the size of files: ulimit -f",
+    errno.EACCES: "give yourself the right to write there: chmod u+rwX",
+    errno.EPERM: "give yourself the right to write there: chmod u+rwX",
+    errno.EROFS: "make that disk writable",
+    errno.ENOENT: "put the folder back",
+    errno.ENOTDIR: "put the folder back",
+}
+
+
+def reason(error: OSError) -> str:
+    """What the system says, as a part of a sentence."""
+    return (error.strerror or str(error)).lower()
+
+
+def remedy(error: OSError) -> str:
+    """What to do so that writing succeeds."""
+    return REMEDIES.get(error.errno or 0, "mend that")
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """What the system does not hand out is a WeightsError that names the file."""
+    try:
+        yield
+    except OSError as error:
+        raise WeightsError(f"cannot be read: {reason(error)}", where=str(path)) from None
