@@ -17,10 +17,13 @@ if TYPE_CHECKING:
     from vitral.explain.describe import describe
     from vitral.model import Features, Resnet, Vit, attention_maps, attention_weights, build, model_config
     from vitral.model.allocator import keep_freed_memory
+    from vitral.weights.bundle import Bundle
+    from vitral.weights.load import load
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Bundle",
     "Config",
     "ConfigError",
     "DataError",
@@ -39,12 +42,14 @@ __all__ = [
     "check",
     "describe",
     "keep_freed_memory",
+    "load",
     "model_config",
     "open_data",
     "pack",
 ]
 
 _HOMES = {
+    "Bundle": "vitral.weights.bundle",
     "Config": "vitral.config",
     "ConfigError": "vitral.errors",
     "DataError": "vitral.errors",
@@ -63,6 +68,7 @@ _HOMES = {
     "check": "vitral.data.doctor.check",
     "describe": "vitral.explain.describe",
     "keep_freed_memory": "vitral.model.allocator",
+    "load": "vitral.weights.load",
     "model_config": "vitral.model",
     "open_data": "vitral.data.sources.source",
     "pack": "vitral.data.sources.pack",

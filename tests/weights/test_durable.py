@@ -62,3 +62,24 @@ def test_an_error_names_the_file_even_when_the_system_does_not(tmp_path: Path) -
     with pytest.raises(FileNotFoundError) as missing:
         Disk().flush(tmp_path / "none")
     assert missing.value.filename in {tmp_path / "none", str(tmp_path / "none")}
+
+
+def test_what_is_replaced_stands_aside_until_the_new_one_has_its_name(tmp_path: Path) -> None:
+    told: list[str] = []
+    for name in ("new", "b", "old"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"of {name}").touch()
+    Disk(told.append).replace(tmp_path / "new", tmp_path / "b", aside=tmp_path / "old")
+    assert [step for step in told if step.startswith("re")] == [
+        *("removed of old", "removed old"),
+        *("renamed b to old", "renamed new to b"),
+        *("removed of b", "removed old"),
+    ]
+    assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")] == ["b", "b/of new"]
+
+
+def test_what_cannot_be_replaced_comes_back(tmp_path: Path) -> None:
+    (tmp_path / "b").mkdir()
+    with pytest.raises(FileNotFoundError):
+        Disk().replace(tmp_path / "new", tmp_path / "b", aside=tmp_path / "old")
+    assert [path.name for path in tmp_path.iterdir()] == ["b"]

@@ -38,25 +38,33 @@ class Model(nn.Module):
         A skeleton, which has no values yet, takes the very tensors instead: loading then costs no copy.
         """
         own = self.state_dict()
-        faults = [f"{name} is missing" for name in own if name not in weights]
-        faults += [f"{name} is not a part of this model" for name in weights if name not in own]
-        for name, tensor in weights.items():
-            if not tensor.is_floating_point():
-                faults.append(f"{name} holds {tensor.dtype}, expected floating point")
-            elif name in own and tensor.shape != own[name].shape:
-                faults.append(f"{name} has shape {tuple(tensor.shape)}, expected {tuple(own[name].shape)}")
-        refuse(faults, "give the weights of this very model, or build the model that these weights are of")
+        remedy = "give the weights of this very model, or build the model that these weights are of"
+        refuse(misfits(own, weights), "weights", remedy)
+        faults = []
         for name, tensor in weights.items():
             if broken := int((~tensor.isfinite()).sum()):
                 faults.append(f"{name} has {broken} of {tensor.numel()} values not finite")
-        refuse(faults, "take an earlier checkpoint: the run that made these diverged")
+        refuse(faults, "weights", "take an earlier checkpoint: the run that made these diverged")
         self.load_state_dict(dict(weights), assign=any(weight.is_meta for weight in own.values()))
 
 
-def refuse(faults: Sequence[str], remedy: str) -> None:
+def misfits(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> list[str]:
+    """Why a model with these tensors of its own cannot take the weights: each that is wrong, with the reason."""
+    faults = [f"{name} is missing" for name in own if name not in weights]
+    faults += [f"{name} is not a part of this model" for name in weights if name not in own]
+    for name, tensor in weights.items():
+        if not tensor.is_floating_point():
+            faults.append(f"{name} holds {tensor.dtype}, expected floating point")
+        elif name in own and tensor.shape != own[name].shape:
+            faults.append(f"{name} has shape {tuple(tensor.shape)}, expected {tuple(own[name].shape)}")
+    return faults
+
+
+def refuse(faults: Sequence[str], where: str, remedy: str) -> None:
+    """Raise what is wrong, if anything is: the first five, and how many more."""
     if faults:
         more = f"; and {len(faults) - 5} more" if len(faults) > 5 else ""
-        raise WeightsError("; ".join(faults[:5]) + more, where="weights", remedy=remedy)
+        raise WeightsError("; ".join(faults[:5]) + more, where=where, remedy=remedy)
 
 
 def check_images(images: Tensor, channels: int) -> Size:

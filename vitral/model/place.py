@@ -3,6 +3,7 @@
 N patches, D width, H heads, d head width.
 """
 
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 import torch
@@ -16,14 +17,22 @@ from vitral.model.shapes import Grid, Layout, Whole
 Acts = Literal["nowhere", "tokens", "attention"]
 
 
-class Position(Initialised):
+class Placed(Initialised):
+    """A part that knows places. By default its weights are the same for every grid."""
+
+    def regridded(self, weights: Mapping[str, Tensor], old: Grid) -> dict[str, Tensor]:
+        """Its weights by name, made from those that the same part has in a model of another grid."""
+        return dict(weights)
+
+
+class Position(Placed):
     """What is added to the tokens before a layer. By default nothing is."""
 
     def forward(self, tokens: Tensor, layout: Layout, layer: int) -> Tensor:
         return tokens
 
 
-class Relation(Initialised):
+class Relation(Placed):
     """What attention knows of places. By default it knows nothing."""
 
     def rotate(self, x: Tensor, layout: Layout) -> Tensor:

@@ -4,6 +4,7 @@ R x S patches, N = R S, D width, H heads, d head width.
 To add a kind, write it here and name it in `PositionConfig`: that is all.
 """
 
+from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
 import torch
@@ -51,6 +52,10 @@ class LearnedRows(Added):
         table = self.table[layer]  # (cls + N, D)
         return table[: self.cls], resample_grid(table[self.cls :], self.grid, layout.grid, self.resampling)
 
+    def regridded(self, weights: Mapping[str, Tensor], old: Grid) -> dict[str, Tensor]:
+        cls, patches = weights["table"].tensor_split([self.cls], dim=1)  # (copies, cls, D), (copies, N, D)
+        return {"table": torch.cat([cls, resample_grid(patches, old, self.grid, self.resampling)], dim=1)}
+
 
 class Learned2d(PositionKind):
     """A learned half-row for each column beside one for each row of the grid (X and Y of appendix D.4)."""
@@ -84,6 +89,10 @@ class LearnedAxes(Added):
         y = resample_line(self.y[layer], rows, self.resampling)[:, None].expand(-1, columns, -1)  # (R, S, D/2)
         patches = torch.cat([x, y], dim=-1).flatten(0, 1)  # (N, D)
         return patches[:0], patches
+
+    def regridded(self, weights: Mapping[str, Tensor], old: Grid) -> dict[str, Tensor]:
+        places = {"x": self.x.shape[1], "y": self.y.shape[1]}
+        return {axis: resample_line(weights[axis], count, self.resampling) for axis, count in places.items()}
 
 
 class SinCos1d(PositionKind):
@@ -135,10 +144,10 @@ class Relative1d(PositionKind):
 class OffsetLogits(Relation):
     """Content-to-offset attention among patches; the class token and registers have no place and get no logits."""
 
-    def __init__(self, spread: Grid, head_width: int) -> None:
+    def __init__(self, grid: Grid, head_width: int) -> None:
         super().__init__()
-        self.spread = spread
-        self.table = nn.Parameter(torch.empty(spread.cells(), head_width))  # an embedding for each possible offset
+        self.spread = self.spread_of(grid)
+        self.table = nn.Parameter(torch.empty(self.spread.cells(), head_width))  # an embedding for each possible offset
 
     def initialise(self, initial: Initial) -> None:
         initial.table(self.table)
@@ -148,25 +157,32 @@ class OffsetLogits(Relation):
             return x
         return x + 0 * self.table.sum()  # the class token alone uses no offset, but DDP wants every weight in the graph
 
-    def offsets(self, down: Tensor, right: Tensor, grid: Grid) -> tuple[Tensor, Grid]:
-        """Which row of the table belongs to a step down and right, and the spread of offsets of this grid."""
+    def regridded(self, weights: Mapping[str, Tensor], old: Grid) -> dict[str, Tensor]:
+        return {"table": resample_grid(weights["table"], self.spread_of(old), self.spread)}
+
+    def spread_of(self, grid: Grid) -> Grid:
+        """How many offsets a grid has, down and right."""
+        raise NotImplementedError
+
+    def offsets(self, down: Tensor, right: Tensor, grid: Grid) -> Tensor:
+        """Which row of the grid's table belongs to a step down and right."""
         raise NotImplementedError
 
     def bias(self, q: Tensor, grid: Grid, group: Grid) -> Tensor:
         place = torch.arange(group.cells(), device=q.device)
         row, column = place // group.columns, place % group.columns  # each (n)
-        index, spread = self.offsets(row[:, None] - row, column[:, None] - column, grid)  # (n, n)
-        table = resample_grid(self.table, self.spread, spread)  # (offsets, d)
+        index = self.offsets(row[:, None] - row, column[:, None] - column, grid)  # (n, n)
+        table = resample_grid(self.table, self.spread, self.spread_of(grid))  # (offsets, d)
         logits = q @ table.mT * q.shape[-1] ** -0.5  # (..., n, offsets)
         return logits.gather(-1, index.expand(*q.shape[:-2], -1, -1))  # (..., n, n)
 
 
 class OffsetsInOrder(OffsetLogits):
-    def __init__(self, grid: Grid, head_width: int) -> None:
-        super().__init__(Grid(2 * grid.cells() - 1, 1), head_width)
+    def spread_of(self, grid: Grid) -> Grid:
+        return Grid(2 * grid.cells() - 1, 1)
 
-    def offsets(self, down: Tensor, right: Tensor, grid: Grid) -> tuple[Tensor, Grid]:
-        return down * grid.columns + right + grid.cells() - 1, Grid(2 * grid.cells() - 1, 1)
+    def offsets(self, down: Tensor, right: Tensor, grid: Grid) -> Tensor:
+        return down * grid.columns + right + grid.cells() - 1
 
 
 class Relative2d(PositionKind):
@@ -180,12 +196,11 @@ class Relative2d(PositionKind):
 
 
 class OffsetsInPlane(OffsetLogits):
-    def __init__(self, grid: Grid, head_width: int) -> None:
-        super().__init__(Grid(2 * grid.rows - 1, 2 * grid.columns - 1), head_width)
+    def spread_of(self, grid: Grid) -> Grid:
+        return Grid(2 * grid.rows - 1, 2 * grid.columns - 1)
 
-    def offsets(self, down: Tensor, right: Tensor, grid: Grid) -> tuple[Tensor, Grid]:
-        spread = Grid(2 * grid.rows - 1, 2 * grid.columns - 1)
-        return (down + grid.rows - 1) * spread.columns + right + grid.columns - 1, spread
+    def offsets(self, down: Tensor, right: Tensor, grid: Grid) -> Tensor:
+        return (down + grid.rows - 1) * self.spread_of(grid).columns + right + grid.columns - 1
 
 
 class Rope2d(PositionKind):

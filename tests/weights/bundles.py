@@ -1,0 +1,45 @@
+"""Small bundles to write and read."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tests.model.variants import small
+from vitral.config import Size
+from vitral.data.decoder.header import Decoding
+from vitral.data.transforms.preprocessing import Preprocessing
+from vitral.model import LinearHead, Mlp, NoHead, Resnet, Vit
+from vitral.weights.bundle import Bundle
+from vitral.weights.load import Loaded
+
+CLASSES = ("cat", "dog", "Ünlü", "a|b")
+TINY = small(width=8, depth=1, mlp=Mlp(ratio=1), head=LinearHead(classes=4))
+
+
+def bundle_of(model: Vit | Resnet = TINY, **fields: Any) -> Bundle:
+    """The bundle of a model that tells as many of the classes as its head has, or none."""
+    classes = () if isinstance(model.head, NoHead) else CLASSES[: model.head.classes]
+    given: dict[str, Any] = {
+        "model": model,
+        "task": "classify" if classes else "masked",
+        "preprocessing": Preprocessing(image=model.image, decoding=Decoding(channels=model.channels)),
+        "classes": classes,
+    }
+    return Bundle(**(given | fields))
+
+
+def tensors_of(model: Vit | Resnet = TINY, seed: int = 0) -> dict[str, Tensor]:
+    """Weights of which no two are alike."""
+    dice = torch.Generator().manual_seed(seed)
+    return {name: torch.randn(weight.shape, generator=dice) for name, weight in model.skeleton().state_dict().items()}
+
+
+def loaded(model: Vit | Resnet = TINY, **fields: Any) -> Loaded:
+    frame = model.skeleton()
+    frame.load(tensors_of(model))
+    return Loaded(frame.eval(), bundle_of(model, **fields))
+
+
+def square(side: int) -> Size:
+    return Size(side, side)

@@ -1,0 +1,179 @@
+"""Old weights in a new model."""
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tests.model.variants import VARIANTS, VITS, small
+from tests.train.states import identical
+from tests.weights.bundles import loaded, square, tensors_of
+from vitral.config import Size, override
+from vitral.errors import WeightsError
+from vitral.model import (
+    Attention,
+    AttentionPool,
+    BigVision,
+    Learned1d,
+    Learned2d,
+    LinearHead,
+    MeanPool,
+    Mlp,
+    NoHead,
+    Normal,
+    Patches,
+    PreNorm,
+    Relative2d,
+    Resnet,
+    Rope2d,
+    SinCos2d,
+    TanhHead,
+    TokenMlp,
+    Tokens,
+    Vit,
+)
+from vitral.weights.adapt import FREE, adapted
+
+OLD = small()
+
+
+@pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS)
+def test_all_but_the_head_is_taken_to_the_bit(config: Vit | Resnet) -> None:
+    model = override(config, ["head=linear", "head.classes=7"]).build()
+    head = "a new head of 7 classes" if isinstance(config.head, NoHead) else "head of 4 classes dropped, a new one of 7"
+    fields = {"task": "masked"} if isinstance(config.head, NoHead) else {}
+    told = adapted(model, loaded(config, **fields))
+    assert told[0] == f"{head} starts at zero"
+    taken = {name: weight for name, weight in model.state_dict().items() if not name.startswith("head.")}
+    if fields:  # of masked patches the pool is not taken, but these models' pools have no weights
+        assert told[1:] == ()
+    expected = {name: weight for name, weight in tensors_of(config).items() if not name.startswith("head.")}
+    assert identical({"": taken}, {"": expected})
+    images = torch.randn(2, config.channels, *config.image)
+    assert torch.equal(model(images), torch.zeros(2, 7))
+
+
+@pytest.mark.parametrize("head", [LinearHead(classes=3, bias=-6.9), TanhHead(classes=3, bias=-6.9)])
+def test_whatever_the_model_begins_with_the_new_answers_start_at_the_bias(head: LinearHead | TanhHead) -> None:
+    model = small(head=head, initial=Normal()).build()
+    assert adapted(model, loaded(OLD)) == (
+        "head of 4 classes dropped, a new one of 3 starts at zero, its bias at -6.9",
+    )
+    assert torch.equal(model(torch.randn(2, 3, 32, 48)), torch.full((2, 3), -6.9))
+
+
+def test_a_head_of_the_same_classes_is_dropped_too_and_none_is_put_where_there_is_none() -> None:
+    assert adapted(small().build(), loaded(OLD)) == ("head of 4 classes dropped, a new one of 4 starts at zero",)
+    assert adapted(small(head=NoHead()).build(), loaded(OLD)) == ("head of 4 classes dropped",)
+    assert adapted(small(head=NoHead()).build(), loaded(small(head=NoHead()))) == ()
+
+
+@pytest.mark.parametrize("name", [name for name in VITS if "token_mlp" not in name and "local" not in name])
+def test_a_model_of_another_size_answers_as_the_old_one_does_at_that_size(name: str) -> None:
+    """The old model resamples its positions whenever it sees another size, which is tested where it is built."""
+    old, new = VITS[name], override(VITS[name], ["image=48x80"])
+    source, model = loaded(old), new.build()
+    told = adapted(model, source)
+    images = torch.randn(2, old.channels, 48, 80)
+    with torch.inference_mode():
+        assert torch.allclose(model.eval().pooled(images), source.model.pooled(images), atol=1e-5)
+    assert model.config.image == (48, 80)
+    changed = any(weight.shape != tensors_of(old)[name].shape for name, weight in model.state_dict().items())
+    grids = f"from {old.layout(old.image).grid} to {new.layout(new.image).grid}"
+    assert (told[-1] == f"positions resampled {grids}") == changed
+
+
+def test_learned_rows_are_stretched_as_an_image_with_its_corners_aligned() -> None:
+    source, model = loaded(OLD), small(image=square(64)).build()
+    assert "positions resampled from 4x6 to 8x8" in adapted(model, source)
+    table: Tensor = source.model.state_dict()["position.table"]  # (1, 1 + 24, D)
+    image = table[:, 1:].unflatten(1, (4, 6)).permute(0, 3, 1, 2)  # (1, D, 4, 6)
+    stretched = F.interpolate(image, size=(8, 8), mode="bilinear", align_corners=True).flatten(2).mT  # (1, 64, D)
+    found = model.state_dict()["position.table"]
+    assert torch.equal(found, torch.cat([table[:, :1], stretched], dim=1))
+    assert torch.equal(found[0, [1, 8, 57, 64]], table[0, [1, 6, 19, 24]])  # the corners stay
+
+
+def test_an_image_of_the_same_grid_is_not_resampled() -> None:
+    model = small(image=Size(32, 48), head=LinearHead(classes=2)).build()
+    assert len(adapted(model, loaded(OLD))) == 1
+    assert torch.equal(model.state_dict()["position.table"], tensors_of(OLD)["position.table"])
+
+
+def test_masked_patches_leave_the_pool_that_they_did_not_train() -> None:
+    old = small(head=NoHead(), pool=AttentionPool(heads=2))
+    model = small(pool=AttentionPool(heads=4)).build()
+    fresh = {name: weight.clone() for name, weight in model.state_dict().items() if name.startswith("pool.")}
+    assert adapted(model, loaded(old)) == (
+        "a new head of 4 classes starts at zero",
+        "the pool, which masked patches do not train, starts afresh",
+    )
+    state = dict(model.state_dict())
+    assert len(fresh) > 5
+    assert identical({"": {name: state[name] for name in fresh}}, {"": fresh})
+    assert torch.equal(state["norm.weight"], tensors_of(old)["norm.weight"])
+    mean = small(pool=MeanPool()).build()
+    assert adapted(mean, loaded(old)) == ("a new head of 4 classes starts at zero",)
+
+
+def test_what_a_new_run_may_choose_is_free() -> None:
+    chosen = small(
+        any_size=False,
+        initial=BigVision(),
+        tokens=Tokens(dropout=0.1),
+        position=Learned1d(resampling="bicubic"),
+        block=PreNorm(drop_path=0.1),
+        mixer=Attention(heads=2, dropout=0.1, attention_dropout=0.1),
+        mlp=Mlp(dropout=0.1),
+    )
+    assert len(adapted(chosen.build(), loaded(OLD))) == 1
+
+
+def test_every_free_field_exists() -> None:
+    def has(path: str) -> bool:
+        configs: list[Any] = list(VITS.values())
+        *way, last = path.split(".")
+        for name in way:
+            configs = [getattr(config, name) for config in configs if hasattr(config, name)]
+        return any(last in type(config).model_fields for config in configs)
+
+    assert [path for path in FREE if not has(path)] == []
+
+
+DIFFERENT = {
+    "heads": (small(mixer=Attention(heads=4)), "mixer.heads is 4, and 2 in the weights"),
+    "gelu": (small(mlp=Mlp(gelu="erf")), "mlp.gelu is erf, and tanh in the weights"),
+    "eps": (small(eps=1e-12), "eps is 1e-12, and 1e-06 in the weights"),
+    "pool": (small(pool=MeanPool()), "pool.kind is mean, and cls in the weights"),
+    "position without weights": (small(position=SinCos2d()), "position.kind is sincos2d, and learned1d in the weights"),
+    "position": (small(position=Rope2d()), "position.table is not a part of this model"),
+    "another table": (small(position=Learned2d()), "position.x is missing; position.y is missing"),
+    "relative": (small(position=Relative2d()), "blocks.0.mixer.heads.relation.table is missing"),
+    "depth": (small(depth=3), "depth is 3, and 2 in the weights; blocks.2."),
+    "width": (
+        small(width=64),
+        "width is 64, and 32 in the weights; stem.project.weight has shape (32, 192), expected (64, 192)",
+    ),
+    "patch": (small(stem=Patches(patch=Size(4, 4))), "stem.project.weight has shape (32, 192), expected (32, 48)"),
+    "channels": (small(channels=1), "stem.project.weight has shape (32, 192), expected (32, 64)"),
+    "another model": (Resnet(layers=(1, 1), root=32, image=Size(32, 48)), "kind is resnet, and vit in the weights"),
+}
+
+
+@pytest.mark.parametrize(("config", "complaint"), DIFFERENT.values(), ids=DIFFERENT)
+def test_all_else_must_be_the_same(config: Vit | Resnet, complaint: str) -> None:
+    model = config.build()
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    with pytest.raises(WeightsError) as caught:
+        adapted(model, loaded(OLD))
+    assert complaint in caught.value.what
+    assert "only its head and its image size may differ" in caught.value.remedy
+    assert identical({"": dict(model.state_dict())}, {"": before})
+
+
+def test_a_mixer_made_for_so_many_patches_takes_no_other_size() -> None:
+    old = small(mixer=TokenMlp(hidden=24))
+    with pytest.raises(WeightsError, match=r"blocks\.0\.mixer\.\S+ has shape"):
+        adapted(override(old, ["image=48x80"]).build(), loaded(old))

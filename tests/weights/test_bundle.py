@@ -1,0 +1,262 @@
+"""Bundles: what is read is what was written, or the reason why not."""
+
+import json
+import os
+import resource
+import shutil
+import signal
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+import torch
+
+import vitral
+from tests.model.variants import VARIANTS, small
+from tests.train.scenes import fill, kill, until
+from tests.train.states import identical
+from tests.weights.bundles import TINY, bundle_of, tensors_of
+from tests.weights.damage import DAMAGE, rewrite
+from vitral.config import Size, members
+from vitral.data.decoder.header import Decoding
+from vitral.data.loader.shared import FORK
+from vitral.data.transforms.preprocessing import Preprocessing
+from vitral.data.transforms.scaling import IMAGENET
+from vitral.data.transforms.view import CentreCrop
+from vitral.errors import ConfigError, VitralError, WeightsError
+from vitral.model import NoHead, Resnet, Vit
+from vitral.tasks.choice import TaskConfig
+from vitral.weights.bundle import DISK, Bundle, is_bundle, read_bundle, write_bundle
+from vitral.weights.durable import Disk
+
+CARD = "# Ünlü\n"
+
+
+def write(folder: Path, seed: int = 0, disk: Disk = DISK) -> None:
+    write_bundle(folder, bundle_of(), tensors_of(seed=seed), f"{CARD}{seed}", disk)
+
+
+def seed_of(folder: Path) -> int | None:
+    """Which of the tiny bundles is read there; None when there is none. It must be whole."""
+    if not is_bundle(folder):
+        return None
+    read = read_bundle(folder)
+    assert read.bundle == bundle_of()
+    return next(seed for seed in range(9) if identical({"": read.tensors}, {"": tensors_of(seed=seed)}))
+
+
+@pytest.mark.parametrize("model", VARIANTS.values(), ids=VARIANTS)
+def test_a_bundle_of_every_kind_of_model_comes_back_to_the_bit(tmp_path: Path, model: Vit | Resnet) -> None:
+    bundle, tensors = bundle_of(model), tensors_of(model)
+    write_bundle(tmp_path / "best", bundle, tensors, CARD)
+    read = read_bundle(tmp_path / "best")
+    assert read.bundle == bundle
+    assert identical({"": read.tensors}, {"": tensors})
+
+
+def test_a_bundle_is_three_files_that_say_what_the_weights_need(tmp_path: Path) -> None:
+    view = Preprocessing(image=Size(32, 48), view=CentreCrop(filter="bicubic"), scaling=IMAGENET)
+    write_bundle(tmp_path / "b", bundle_of(preprocessing=view), tensors_of(), CARD)
+    assert sorted(os.listdir(tmp_path / "b")) == ["README.md", "config.json", "model.safetensors"]
+    assert (tmp_path / "b/README.md").read_text(encoding="utf-8") == CARD
+    config = json.loads((tmp_path / "b/config.json").read_bytes())
+    assert list(config) == ["format", "vitral", "model", "task", "preprocessing", "classes"]
+    assert (config["format"], config["vitral"], config["task"]) == (1, vitral.__version__, "classify")
+    assert config["classes"] == ["cat", "dog", "Ünlü", "a|b"]
+    assert config["preprocessing"]["scaling"]["mean"] == [0.485, 0.456, 0.406]
+    assert config["model"]["image"] == [32, 48]
+
+
+def test_half_precision_stays_half(tmp_path: Path) -> None:
+    halves = {name: tensor.half() for name, tensor in tensors_of().items()}
+    write_bundle(tmp_path / "b", bundle_of(), halves, CARD)
+    assert identical({"": read_bundle(tmp_path / "b").tensors}, {"": halves})
+
+
+def test_the_tasks_are_those_that_exist() -> None:
+    kinds = {task.model_fields["kind"].default for task in members(TaskConfig)}
+    assert kinds == set(Bundle.model_fields["task"].annotation.__args__)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("model", "fields", "complaint"),
+    [
+        (TINY, {"classes": ("cat", "dog")}, "classes: expected 4 names of classes, got 2"),
+        (TINY, {"task": "masked"}, "classes: expected 0 names of classes, got 4"),
+        (small(head=NoHead()), {"task": "classify"}, "model.head: a model that classifies needs a head"),
+        (TINY, {"preprocessing": Preprocessing(image=Size(32, 40), decoding=Decoding(channels=1))}, "expected 3, as"),
+        (TINY, {"preprocessing": Preprocessing(image=Size(32, 50))}, "preprocessing.image: a 32x50 image does not"),
+        (small(any_size=False), {"preprocessing": Preprocessing(image=Size(32, 32))}, "the only size that the model"),
+        (TINY, {"task": "guess"}, "task: expected classify or masked, got 'guess'"),
+    ],
+)
+def test_parts_that_do_not_fit_make_no_bundle(model: Vit, fields: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        bundle_of(model, **fields)
+
+
+def test_an_image_of_another_size_is_welcome_where_the_model_resamples() -> None:
+    assert bundle_of(preprocessing=Preprocessing(image=Size(64, 64))).preprocessing.image == (64, 64)
+
+
+@pytest.mark.parametrize(("damage", "file", "complaint"), DAMAGE.values(), ids=DAMAGE)
+def test_damage_is_told_by_file_and_field(
+    tmp_path: Path, damage: Callable[[Path], object], file: str, complaint: str
+) -> None:
+    write(tmp_path / "b")
+    damage(tmp_path / "b")
+    with pytest.raises(WeightsError, match=complaint) as caught:
+        read_bundle(tmp_path / "b")
+    assert caught.value.where == str(tmp_path / "b" / file)
+
+
+def test_a_newer_format_is_refused_with_what_to_install(tmp_path: Path) -> None:
+    write(tmp_path / "b")
+    rewrite(format=2, vitral="9.1.0", novelty={"x": 1})(tmp_path / "b")
+    with pytest.raises(WeightsError) as caught:
+        read_bundle(tmp_path / "b")
+    assert caught.value.where == f"{tmp_path}/b/config.json"
+    assert caught.value.what == "a bundle of format 2, written by vitral 9.1.0; expected format 1"
+    assert caught.value.remedy == f"install a newer vitral (this one is {vitral.__version__})"
+
+
+MISFITS = {
+    "missing": ({"norm.weight": None}, "norm.weight is missing"),
+    "unexpected": ({"norm.wait": torch.ones(3)}, "norm.wait is not a part of this model"),
+    "misshapen": ({"norm.weight": torch.ones(9)}, r"norm.weight has shape \(9,\), expected \(8,\)"),
+    "turned": ({"head.linear.weight": torch.ones(8, 4)}, r"head.linear.weight has shape \(8, 4\), expected \(4, 8\)"),
+    "whole numbers": ({"norm.bias": torch.ones(8).long()}, "norm.bias holds torch.int64, expected floating point"),
+    "several": ({"norm.weight": None, "norm.bias": None}, "norm.weight is missing; norm.bias is missing"),
+}
+
+
+@pytest.mark.parametrize(("changes", "complaint"), MISFITS.values(), ids=MISFITS)
+def test_tensors_that_do_not_fit_are_neither_read_nor_written(
+    tmp_path: Path, changes: dict[str, torch.Tensor | None], complaint: str
+) -> None:
+    from safetensors.torch import save_file
+
+    write(tmp_path / "b")
+    tensors = {name: tensor for name, tensor in (tensors_of() | changes).items() if tensor is not None}
+    with pytest.raises(WeightsError, match=complaint):
+        write_bundle(tmp_path / "b", bundle_of(), tensors, CARD)
+    assert seed_of(tmp_path / "b") == 0
+    save_file(tensors, tmp_path / "b/model.safetensors")
+    with pytest.raises(WeightsError, match=complaint) as caught:
+        read_bundle(tmp_path / "b")
+    assert caught.value.where == f"{tmp_path}/b/model.safetensors"
+
+
+def test_nothing_has_the_final_name_before_all_of_it_is_flushed(tmp_path: Path) -> None:
+    told: list[str] = []
+    write(tmp_path / "b", disk=Disk(told.append))
+    assert [step for step in told if not step.startswith("wrote")] == [
+        *("made b.tmp-new", f"flushed {tmp_path.name}"),
+        *("flushed model.safetensors", "flushed config.json", "flushed README.md", "flushed b.tmp-new"),
+        *("renamed b.tmp-new to b", f"flushed {tmp_path.name}"),
+    ]
+
+
+def killed(stop: int, work: Callable[[Disk], None]) -> None:
+    process = FORK.Process(target=until, args=(stop, kill, work))
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+
+
+def filled(stop: int, work: Callable[[Disk], None]) -> None:
+    with pytest.raises(VitralError, match=r"cannot be written: no space left on device; .*; make room on that disk"):
+        until(stop, fill, work)
+
+
+@pytest.mark.parametrize("before", [None, 1])
+@pytest.mark.parametrize("trouble", [killed, filled])
+def test_trouble_at_any_instant_leaves_the_old_or_the_new(
+    tmp_path: Path, before: int | None, trouble: Callable[[int, Callable[[Disk], None]], None]
+) -> None:
+    told: list[str] = []
+    for folder in ("start", "count"):
+        (tmp_path / folder).mkdir()
+        if before is not None:
+            write(tmp_path / folder / "b", before)
+    write(tmp_path / "count/b", 2, Disk(told.append))
+    assert len(told) > 10
+    seen = set()
+    for stop in (number for number, done in enumerate(told) if number % 8 == 2 or not done.startswith("wrote")):
+        home = tmp_path / str(stop)
+        shutil.copytree(tmp_path / "start", home)
+        trouble(stop, partial(write, home / "b", 2))
+        seen.add(seed_of(home / "b"))
+        write(home / "b", 3)
+        assert seed_of(home / "b") == 3
+        assert os.listdir(home) == ["b"]
+    assert seen == {before, 2}
+
+
+@pytest.mark.parametrize("name", ["photo.jpg", ".git", "best"])
+@pytest.mark.parametrize("place", ["b", "b.tmp-new", "b.tmp-old"])
+def test_a_folder_with_anything_else_in_it_is_never_replaced(tmp_path: Path, place: str, name: str) -> None:
+    (tmp_path / place).mkdir()
+    (tmp_path / place / name).touch()
+    with pytest.raises(VitralError, match=f"holds {name}, which is no part of a bundle and would be lost"):
+        write(tmp_path / "b")
+    assert [path.relative_to(tmp_path).as_posix() for path in sorted(tmp_path.rglob("*"))] == [place, f"{place}/{name}"]
+
+
+def test_a_file_is_never_replaced(tmp_path: Path) -> None:
+    (tmp_path / "b").write_text("precious")
+    with pytest.raises(VitralError, match="is a file, expected a folder"):
+        write(tmp_path / "b")
+    assert (tmp_path / "b").read_text() == "precious"
+
+
+def test_a_bundle_can_be_read_from_within_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "b")
+    monkeypatch.chdir(tmp_path / "b")
+    assert seed_of(Path()) == 0
+
+
+def test_a_missing_parent_is_told(tmp_path: Path) -> None:
+    with pytest.raises(VitralError, match="cannot be written: no such file or directory; there is no bundle") as caught:
+        write(tmp_path / "gone/b")
+    assert caught.value.remedy == "put the folder back, then try again"
+
+
+def _limited(folder: Path) -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+    with pytest.raises(VitralError, match="file too large; the bundle before it is whole") as caught:
+        write(folder, 2)
+    assert caught.value.where == f"{folder}.tmp-new/model.safetensors"
+    assert caught.value.remedy == "raise the limit on the size of files: ulimit -f, then try again"
+
+
+def test_a_limit_on_the_size_of_files_leaves_the_one_before(tmp_path: Path) -> None:
+    write(tmp_path / "b", 1)
+    process = FORK.Process(target=_limited, args=(tmp_path / "b",))
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+    assert seed_of(tmp_path / "b") == 1
+    assert os.listdir(tmp_path) == ["b"]
+
+
+def _unprivileged(folder: Path) -> None:
+    if os.geteuid() == 0:
+        os.setuid(65534)  # root may write everywhere
+    with pytest.raises(VitralError, match="permission denied; the bundle before it is whole; give yourself the right"):
+        write(folder, 2)
+
+
+def test_a_read_only_folder_leaves_the_one_before() -> None:
+    with TemporaryDirectory() as root:  # where any user may look
+        write(Path(root) / "b", 1)
+        Path(root).chmod(0o555)
+        process = FORK.Process(target=_unprivileged, args=(Path(root) / "b",))
+        process.start()
+        process.join()
+        Path(root).chmod(0o755)
+        assert process.exitcode == 0
+        assert seed_of(Path(root) / "b") == 1

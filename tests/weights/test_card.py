@@ -1,0 +1,154 @@
+"""Model cards: what they say, and that what they say works."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from tests.model.variants import VARIANTS, small
+from tests.weights.bundles import TINY, bundle_of, tensors_of
+from vitral.config import Size
+from vitral.data.decoder.header import Decoding
+from vitral.data.transforms.preprocessing import Preprocessing
+from vitral.data.transforms.scaling import IMAGENET
+from vitral.data.transforms.view import CentreCrop
+from vitral.model import LinearHead, NoHead, Resnet, Vit, build, model_config
+from vitral.weights.bundle import Bundle, write_bundle
+from vitral.weights.card import Facts, Result, Trained, architecture, card
+
+ROOT = Path(__file__).parents[2]
+TRAINED = Trained(
+    data="my_photos",
+    images={"train": 1200, "val": 300},
+    fingerprint="ab12",
+    recipe=("recipe small_data", "AdamW, rate 0.001"),
+    steps=12_345,
+    seconds=3 * 3600 + 25 * 60,
+)
+RESULTS = (
+    Result("accuracy", 0.9133, 0.876, 0.9423, "val", 300, chosen=True),
+    Result("accuracy", 0.9, 0.85, 0.94, "test", 1_000, chosen=False),
+)
+FACTS = Facts("my_photos [2]", TRAINED, RESULTS)
+
+
+def section(text: str, title: str) -> str:
+    """What stands under a heading."""
+    return text.split(f"\n## {title}\n\n")[1].split("\n\n## ", maxsplit=1)[0].strip()
+
+
+def test_the_card_says_what_a_colleague_would_ask() -> None:
+    text = card(bundle_of(), FACTS)
+    assert "\n# my\\_photos \\[2\\]\n" in text
+    assert f"{sum(weight.numel() for weight in TINY.build().parameters()):,} parameters" in text
+    assert "It tells which of 4 classes an image is of." in text
+    assert section(text, "Classes").endswith("config.json`: cat, dog, Ünlü, a\\|b.")
+    assert section(text, "Data").startswith("my\\_photos; images: 1,200 for train, 300 for val. Fingerprint")
+    assert "`ab12`" in section(text, "Data")
+    assert section(text, "Training") == "- recipe small\\_data\n- AdamW, rate 0.001\n- 12,345 steps in 3 h 25 min"
+    assert section(text, "Results").splitlines()[2:] == [
+        "| accuracy | 91.33% | 87.60% to 94.23% | 300 for val |",
+        "| accuracy | 90.00% | 85.00% to 94.00% | 1,000 for test |",
+    ]
+    assert "- The images for val also chose which weights were kept" in section(text, "Limits")
+    assert section(text, "Licence").startswith("Not stated.")
+
+
+def test_the_header_is_what_the_hub_reads() -> None:
+    header, _, _ = card(bundle_of(), FACTS).removeprefix("---\n").partition("\n---\n")
+    assert header.splitlines() == [
+        "library_name: vitral",
+        "pipeline_tag: image-classification",
+        *("tags:", "- vision-transformer", "- vitral"),
+        *("metrics:", '- "accuracy"'),
+    ]
+
+
+def test_a_model_without_figures_or_classes_claims_none() -> None:
+    text = card(bundle_of(small(head=NoHead())), FACTS._replace(results=()))
+    assert section(text, "Results") == "Not measured."
+    assert "## Classes" not in text
+    assert "metrics:" not in text
+    assert "chose which" not in text
+    assert "pipeline_tag: image-feature-extraction" in text
+    assert "It was trained to tell masked patches" in text
+    assert "names one of" not in text
+
+
+def test_of_many_classes_the_first_hundred_are_named() -> None:
+    names = tuple(f"c{number}" for number in range(1_234))
+    text = section(card(bundle_of(small(head=LinearHead(classes=1_234)), classes=names), FACTS), "Classes")
+    assert text.endswith(", c98, c99, and 1,134 more.")
+
+
+@pytest.mark.parametrize("bundle", [bundle_of(), bundle_of(small(head=NoHead()))], ids=["classify", "masked"])
+def test_the_lines_of_the_card_run_as_they_stand(tmp_path: Path, bundle: Bundle) -> None:
+    text = card(bundle, FACTS)
+    write_bundle(tmp_path / "b", bundle, tensors_of(bundle.model), text)
+    Image.new("RGB", (60, 50), "red").save(tmp_path / "photo.jpg")
+    found = re.search(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    assert found
+    lines = f"import sys; sys.path.insert(0, {str(ROOT)!r})\n" + found[1].replace("PATH/TO/THIS/FOLDER", "b")
+    done = subprocess.run([sys.executable, "-c", lines], cwd=tmp_path, capture_output=True, text=True, check=True)
+    expected = {f"{name}\n" for name in bundle.classes} or {"torch.Size([1, 24, 32])\n"}
+    assert done.stdout in expected
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("Ti/16", "12 layers of width 192, 3 heads, 14x14 patches of 16x16 of the image, for 224x224 images"),
+        ("R50+B/16", "12 layers of width 768, 12 heads, 14x14 patches of 1x1 of a ResNet's map, for 224x224 images"),
+        ("R50x1", "A ResNet (BiT): stages of 3, 4, 6, 3 units, root of width 64, for 224x224 images"),
+    ],
+)
+def test_the_architecture_is_told_in_a_line(name: str, words: str) -> None:
+    assert architecture(model_config(name)).endswith(words)
+
+
+def test_a_large_model_is_counted_without_being_built() -> None:
+    model = model_config("Ti/16", "head.classes=4")
+    count = sum(weight.numel() for weight in build(model).parameters())
+    assert f"{count:,} parameters" in card(bundle_of(model), FACTS)
+
+
+@pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS)
+def test_every_kind_of_model_has_a_card(config: Vit | Resnet) -> None:
+    text = card(bundle_of(config), FACTS)
+    assert str(config.image) in text
+    assert "None" not in text
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        (
+            {},
+            "The model sees the whole picture, whatever its shape, resized to 32x48 (bilinear), in red, green and blue.",
+        ),
+        ({}, "with mean 0.5 and deviation 0.5."),
+        ({"view": CentreCrop(filter="bicubic")}, "so much that 87.5% of its shorter side fills the image, resized to"),
+        ({"scaling": IMAGENET}, "with mean 0.485, 0.456, 0.406 and deviation 0.229, 0.224, 0.225."),
+    ],
+)
+def test_preprocessing_is_told_in_words(fields: dict[str, Any], words: str) -> None:
+    text = card(bundle_of(preprocessing=Preprocessing(image=Size(32, 48), **fields)), FACTS)
+    assert words in section(text, "Preprocessing")
+
+
+def test_grey_images_are_told() -> None:
+    grey = Preprocessing(image=Size(32, 48), decoding=Decoding(channels=1))
+    assert "in grey." in card(bundle_of(small(channels=1), preprocessing=grey), FACTS)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0.2, "0 s"), (12.4, "12 s"), (60, "1 min"), (200, "3 min 20 s"), (3600, "1 h"), (90_061, "25 h 1 min")],
+)
+def test_a_time_is_told_in_two_units(seconds: float, words: str) -> None:
+    text = card(bundle_of(), FACTS._replace(trained=TRAINED._replace(seconds=seconds)))
+    assert text.count(f"steps in {words}\n") == 1

@@ -1,0 +1,107 @@
+"""Loading by path."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+import vitral
+from tests.model.variants import VARIANTS
+from tests.train.states import identical
+from tests.weights.bundles import bundle_of, tensors_of
+from vitral.errors import WeightsError
+from vitral.model import Resnet, Vit
+from vitral.weights.bundle import write_bundle
+from vitral.weights.load import bundle_of as found
+
+
+def write(folder: Path, seed: int = 0) -> None:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    write_bundle(folder, bundle_of(), tensors_of(seed=seed), "")
+
+
+@pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS)
+def test_a_loaded_model_answers_as_the_one_that_was_written(tmp_path: Path, config: Vit | Resnet) -> None:
+    model = config.build()
+    for weight in model.parameters():
+        torch.nn.init.normal_(weight, std=0.1)  # the head is zero at the start
+    write_bundle(tmp_path / "b", bundle_of(config), model.state_dict(), "")
+    loaded, bundle = vitral.load(tmp_path / "b")
+    images = torch.randn(2, config.channels, *config.image)
+    assert bundle == bundle_of(config)
+    assert not loaded.training
+    assert all(weight.requires_grad for weight in loaded.parameters())
+    with torch.inference_mode():
+        assert torch.equal(loaded(images), model.eval()(images))
+
+
+def test_a_loaded_model_can_be_trained_and_its_file_stays(tmp_path: Path) -> None:
+    write(tmp_path / "b")
+    before = (tmp_path / "b/model.safetensors").read_bytes()
+    model = vitral.load(str(tmp_path / "b")).model.train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(torch.randn(2, 3, 32, 48)).sum().backward()
+    optimizer.step()
+    assert (tmp_path / "b/model.safetensors").read_bytes() == before
+    assert not identical({"": dict(model.state_dict())}, {"": tensors_of()})
+    again = vitral.load(tmp_path / "b").model
+    assert identical({"": dict(again.state_dict())}, {"": tensors_of()})
+
+
+@pytest.mark.parametrize(
+    ("bundles", "taken"), [(("best", "last"), "best"), (("last",), "last"), (("best",), "best"), (("",), "")]
+)
+def test_a_run_stands_for_its_best_and_else_its_last(tmp_path: Path, bundles: tuple[str, ...], taken: str) -> None:
+    for seed, name in enumerate(bundles):
+        write(tmp_path / "run" / name, seed)
+    assert found(tmp_path / "run") == tmp_path / "run" / taken
+    tensors = dict(vitral.load(tmp_path / "run").model.state_dict())
+    assert identical({"": tensors}, {"": tensors_of(seed=bundles.index(taken))})
+
+
+@pytest.mark.parametrize("file", ["config.json", "model.safetensors"])
+def test_a_damaged_best_is_told_rather_than_passed_over(tmp_path: Path, file: str) -> None:
+    for name in ("best", "last"):
+        write(tmp_path / name)
+    (tmp_path / "best" / file).unlink()
+    with pytest.raises(WeightsError, match=f"best/{file}: "):
+        vitral.load(tmp_path)
+
+
+def test_a_best_whose_writer_was_killed_between_its_renames_is_found(tmp_path: Path) -> None:
+    write(tmp_path / "best", 1)
+    write(tmp_path / "last", 2)
+    os.rename(tmp_path / "best", tmp_path / "best.tmp-old")
+    tensors = dict(vitral.load(tmp_path).model.state_dict())
+    assert identical({"": tensors}, {"": tensors_of(seed=1)})
+
+
+def test_weights_of_a_run_that_diverged_are_refused_by_file(tmp_path: Path) -> None:
+    tensors = tensors_of()
+    tensors["norm.bias"][3] = float("nan")
+    write_bundle(tmp_path / "b", bundle_of(), tensors, "")
+    with pytest.raises(WeightsError, match=r"norm\.bias has 1 of 8 values not finite") as caught:
+        vitral.load(tmp_path / "b")
+    assert caught.value.where == f"{tmp_path}/b/model.safetensors"
+
+
+def test_what_is_no_bundle_is_told_with_what_was_expected(tmp_path: Path) -> None:
+    write(tmp_path / "b")
+    for folder in ("photos/cat", "run/checkpoints/step-00000500"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "run/recipe.json").touch()
+    (tmp_path / "weights.npz").touch()
+    complaints = {
+        "none": "there is no such folder; expected the folder of a bundle (model.safetensors, config.json), or",
+        "photos": "a folder that is neither; expected the folder of a bundle",
+        "weights.npz": "a file; expected the folder of a bundle",
+        "b/model.safetensors": f"give the folder: {tmp_path}/b",
+        "run": f"no bundle yet; let it go on until its first evaluation: vitral train --resume {tmp_path}/run",
+        "run/checkpoints/step-00000500": f"give the run, {tmp_path}/run, or one of its bundles, {tmp_path}/run/best",
+    }
+    for path, complaint in complaints.items():
+        with pytest.raises(WeightsError) as caught:
+            vitral.load(tmp_path / path)
+        assert complaint in str(caught.value)
+        assert caught.value.where == str(tmp_path / path)

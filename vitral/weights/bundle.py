@@ -1,0 +1,176 @@
+"""Bundles: a model on disk, with all that its weights need.
+
+    best/
+        model.safetensors   the model's tensors by name
+        config.json         the architecture, the task, the preprocessing, the class names, the format
+        README.md           the model card
+
+A bundle is written as `best.tmp-new` and gets its name once all of it is on the disk; the one before it is called
+`best.tmp-old` between the two renames, and is read under that name if nothing has the right one. So whatever ends a
+process, and whenever, the old bundle or the new one is found.
+"""
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, Self
+
+from pydantic import Field, model_validator
+from pydantic_core import from_json
+from torch import Tensor
+
+from vitral import __version__
+from vitral.config import Config
+from vitral.data.transforms.preprocessing import Preprocessing
+from vitral.errors import ConfigError, VitralError, WeightsError
+from vitral.model.bit import Resnet
+from vitral.model.contract import misfits, refuse
+from vitral.model.head import NoHead
+from vitral.model.vit import Vit
+from vitral.weights.durable import Disk
+from vitral.weights.refusal import reading, reason, remedy
+from vitral.weights.tensors import pieces, read
+
+CONFIG, MODEL, CARD = "config.json", "model.safetensors", "README.md"
+FILES = (MODEL, CONFIG, CARD)
+FORMAT = 1
+DISK = Disk()
+COPY_AGAIN = "copy the bundle again, or take another one of the run"
+
+
+class Bundle(Config):
+    """All that a model's weights need: what `config.json` says."""
+
+    format: Literal[1] = 1
+    vitral: str = __version__  # that wrote it
+    model: Annotated[Vit | Resnet, Field(discriminator="kind")]
+    task: Literal["classify", "masked"]  # what it was trained for
+    preprocessing: Preprocessing
+    classes: tuple[str, ...]  # by label; a model that was not trained to classify knows none
+
+    @model_validator(mode="after")
+    def parts_fit(self) -> Self:
+        head, channels, image = self.model.head, self.preprocessing.decoding.channels, self.preprocessing.image
+        expected = 0 if self.task == "masked" or isinstance(head, NoHead) else head.classes
+        if self.task == "classify" and isinstance(head, NoHead):
+            raise ConfigError("a model that classifies needs a head", where="model.head")
+        if len(self.classes) != expected:
+            raise ConfigError(f"expected {expected} names of classes, got {len(self.classes)}", where="classes")
+        if channels != self.model.channels:
+            what = f"expected {self.model.channels}, as the model has, got {channels}"
+            raise ConfigError(what, where="preprocessing.decoding.channels")
+        if isinstance(self.model, Vit) and not self.model.any_size and image != self.model.image:
+            what = f"expected {self.model.image}, the only size that the model takes, got {image}"
+            raise ConfigError(what, where="preprocessing.image")
+        try:
+            self.model.layout(image)
+        except ConfigError as error:
+            raise error.within("preprocessing") from None
+        return self
+
+
+class Read(NamedTuple):
+    """A bundle and the tensors of its model, mapped from the disk; changing them changes no file."""
+
+    bundle: Bundle
+    tensors: dict[str, Tensor]
+
+
+def is_bundle(folder: Path) -> bool:
+    """Whether a bundle is to be had under this name, whole or damaged."""
+    return any((_present(folder) / name).is_file() for name in (CONFIG, MODEL))
+
+
+def read_bundle(folder: Path) -> Read:
+    """The bundle in a folder; WeightsError names the file and the field or tensor that is wrong."""
+    home = _present(folder)
+    bundle = _read_config(home / CONFIG)
+    tensors = read(home / MODEL, COPY_AGAIN)
+    own = bundle.model.skeleton().state_dict()
+    refuse(misfits(own, tensors), str(home / MODEL), f"{CONFIG} beside it is of another model: {COPY_AGAIN}")
+    return Read(bundle, tensors)
+
+
+def write_bundle(folder: Path, bundle: Bundle, tensors: Mapping[str, Tensor], card: str, disk: Disk = DISK) -> None:
+    """Write a bundle, in the place of the one that may be there: all of it, or nothing is changed.
+
+    The tensors are those of the model's `state_dict`. Only one process at a time may write under a name.
+    """
+    own = bundle.model.skeleton().state_dict()
+    refuse(misfits(own, tensors), str(folder), "write the tensors of the model that the bundle describes")
+    draft, aside = _beside(folder, "new"), _beside(folder, "old")
+    for place in (folder, draft, aside):
+        _refuse_other_files(place)
+    try:
+        if aside.exists() and not folder.exists():  # a writer was killed between its renames
+            disk.rename(aside, folder)
+        disk.remove(draft)
+        try:
+            _write(draft, bundle, tensors, card, disk)
+            disk.replace(draft, folder, aside)
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+    except OSError as error:
+        kept = "the bundle before it is whole" if is_bundle(folder) else "there is no bundle"
+        what, advice = f"cannot be written: {reason(error)}; {kept}", f"{remedy(error)}, then try again"
+        raise VitralError(what, where=str(error.filename or folder), remedy=advice) from error
+
+
+def _write(draft: Path, bundle: Bundle, tensors: Mapping[str, Tensor], card: str, disk: Disk) -> None:
+    disk.make(draft)
+    disk.write(draft / MODEL, pieces(tensors))
+    disk.write(draft / CONFIG, [memoryview(bundle.to_json().encode())])
+    disk.write(draft / CARD, [memoryview(card.encode())])
+    disk.flush(draft)
+
+
+def _read_config(path: Path) -> Bundle:
+    with reading(path):
+        text = path.read_bytes()
+    try:
+        data = from_json(text)
+    except ValueError as error:
+        raise WeightsError(f"not JSON: {error}", where=str(path), remedy=COPY_AGAIN) from None
+    _check_format(data, path)
+    try:
+        return Bundle.from_json(text)
+    except ConfigError as error:
+        raise WeightsError(str(error), where=str(path), remedy="" if error.remedy else COPY_AGAIN) from None
+
+
+def _check_format(data: Any, path: Path) -> None:
+    """Refuse what no vitral wrote, and what a later one did: its other fields are not to be judged here."""
+    found = data.get("format") if isinstance(data, dict) else None
+    if type(found) is not int:
+        what = f"not of a bundle of vitral: its format is {found!r}, expected a whole number"
+        raise WeightsError(what, where=str(path), remedy="give a bundle or a run of vitral")
+    if found > FORMAT:
+        raise WeightsError(
+            f"a bundle of format {found}, written by vitral {data.get('vitral')}; expected format {FORMAT}",
+            where=str(path),
+            remedy=f"install a newer vitral (this one is {__version__})",
+        )
+
+
+def _refuse_other_files(folder: Path) -> None:
+    """What is replaced is removed, so it may be nothing but a bundle."""
+    if not os.path.lexists(folder):
+        return
+    if not folder.is_dir():
+        raise VitralError("is a file, expected a folder", where=str(folder), remedy="choose another name")
+    if others := sorted(path.name for path in folder.iterdir() if path.name not in FILES):
+        more = f" and {len(others) - 1} more" if len(others) > 1 else ""
+        what = f"holds {others[0]}{more}, which is no part of a bundle and would be lost"
+        raise VitralError(what, where=str(folder), remedy="move it elsewhere, or choose another name")
+
+
+def _present(folder: Path) -> Path:
+    """The folder itself, or what stood aside when its writer was killed between the renames."""
+    aside = _beside(folder, "old")
+    return aside if aside.exists() and not folder.exists() else folder
+
+
+def _beside(folder: Path, what: str) -> Path:
+    home = Path(os.path.abspath(folder))  # `.` has no name
+    return home.parent / f"{home.name}.tmp-{what}"

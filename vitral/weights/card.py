@@ -1,0 +1,182 @@
+"""Model cards: the README.md of a bundle, in Markdown with the header that Hugging Face reads."""
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from vitral.data.transforms.preprocessing import Preprocessing
+from vitral.data.transforms.view import CentreCrop
+from vitral.model.attention import AttentionKind
+from vitral.model.bit import Resnet
+from vitral.model.stem import Hybrid
+from vitral.model.vit import Vit
+from vitral.weights.bundle import Bundle
+
+MOST_CLASSES = 100  # that are named in the card
+PURPOSES = {"classify": "image-classification", "masked": "image-feature-extraction"}  # in the words of the hub
+
+USE = """\
+import torch
+import vitral
+
+model, bundle = vitral.load("PATH/TO/THIS/FOLDER")
+with open("photo.jpg", "rb") as file:
+    image = bundle.preprocessing.tensor(file.read(), "photo.jpg")
+with torch.inference_mode():
+"""
+ANSWERS = {
+    "classify": "    scores = model(image)[0]\nprint(bundle.classes[int(scores.argmax())])",
+    "masked": "    features = model.features(image)\nprint(features.patches.shape)  # images, patches, width",
+}
+
+
+class Trained(NamedTuple):
+    """The images it was trained on, and how."""
+
+    data: str  # the name or path of the set
+    images: Mapping[str, int]  # by split
+    fingerprint: str  # of the set
+    recipe: tuple[str, ...]  # a line each: the recipe's name, the optimiser, the augmentation, the start
+    steps: int
+    seconds: float
+
+
+class Result(NamedTuple):
+    """A share of images that were answered rightly, with its 95 % interval."""
+
+    name: str  # `accuracy`
+    value: float
+    low: float
+    high: float
+    split: str
+    images: int
+    chosen: bool  # whether the weights were chosen among others for this very figure
+
+
+class Facts(NamedTuple):
+    """What a card tells beside what the bundle says."""
+
+    name: str
+    trained: Trained
+    results: tuple[Result, ...]
+
+
+def card(bundle: Bundle, facts: Facts) -> str:
+    """The card of a bundle, for a colleague who was not there."""
+    parameters = sum(weight.numel() for weight in bundle.model.skeleton().parameters())
+    sections = {
+        "": _summary(bundle, parameters),
+        "How to use it": f"```python\n{USE}{ANSWERS[bundle.task]}\n```",
+        "Results": _results(facts.results),
+        "Classes": _classes(bundle.classes),
+        "Data": _data(facts.trained),
+        "Preprocessing": f"{_preprocessing(bundle.preprocessing)} `bundle.preprocessing.tensor` does all of it.",
+        "Training": _training(facts.trained),
+        "Limits": _bullets(_limits(bundle, facts)),
+        "Licence": "Not stated. Whoever shares these weights states it here, with regard to the images' own licence.",
+    }
+    body = "\n\n".join(f"## {title}\n\n{text}" if title else text for title, text in sections.items() if text)
+    return f"{_header(bundle, facts)}\n# {_plain(facts.name)}\n\n{body}\n"
+
+
+def _header(bundle: Bundle, facts: Facts) -> str:
+    """What the hub reads. Text is in JSON, which is YAML too."""
+    kind = "resnet" if isinstance(bundle.model, Resnet) else "vision-transformer"
+    metrics = sorted({result.name for result in facts.results})
+    lines = ["library_name: vitral", f"pipeline_tag: {PURPOSES[bundle.task]}", "tags:", f"- {kind}", "- vitral"]
+    lines += ["metrics:", *(f"- {json.dumps(name)}" for name in metrics)] if metrics else []
+    return "\n".join(["---", *lines, "---", ""])
+
+
+def _summary(bundle: Bundle, parameters: int) -> str:
+    purpose = {
+        "classify": f"It tells which of {len(bundle.classes):,} classes an image is of.",
+        "masked": "It was trained to tell masked patches, without labels: a start for other tasks, not an answer.",
+    }
+    return f"{architecture(bundle.model)}, {parameters:,} parameters. {purpose[bundle.task]}"
+
+
+def architecture(model: Vit | Resnet) -> str:
+    """The model in a line: `A Vision Transformer (arXiv 2010.11929): 12 layers of width 192, ...`."""
+    if isinstance(model, Resnet):
+        units = ", ".join(map(str, model.layers))
+        return f"A ResNet (BiT): stages of {units} units, root of width {model.root}, for {model.image} images"
+    stem = "of a ResNet's map" if isinstance(model.stem, Hybrid) else "of the image"
+    heads = f", {model.mixer.heads} heads" if isinstance(model.mixer, AttentionKind) else f", {model.mixer.kind} mixer"
+    return (
+        f"A Vision Transformer (arXiv 2010.11929): {model.depth} layers of width {model.width}{heads}, "
+        f"{model.layout(model.image).grid} patches of {model.stem.patch} {stem}, for {model.image} images"
+    )
+
+
+def _results(results: tuple[Result, ...]) -> str:
+    if not results:
+        return "Not measured."
+    table = ["| measure | value | 95 % interval | images |", "|---|---|---|---|"]
+    for each in results:
+        interval, images = f"{each.low:.2%} to {each.high:.2%}", f"{each.images:,} for {each.split}"
+        table.append(f"| {_plain(each.name)} | {each.value:.2%} | {interval} | {images} |")
+    return "\n".join(table)
+
+
+def _classes(classes: tuple[str, ...]) -> str:
+    if not classes:
+        return ""
+    named = ", ".join(map(_plain, classes[:MOST_CLASSES]))
+    more = f", and {len(classes) - MOST_CLASSES:,} more" if len(classes) > MOST_CLASSES else ""
+    return f"In the order of their labels, as in `config.json`: {named}{more}."
+
+
+def _data(trained: Trained) -> str:
+    counts = ", ".join(f"{count:,} for {split}" for split, count in trained.images.items())
+    return (
+        f"{_plain(trained.data)}; images: {counts}. "
+        f"Fingerprint of their names, labels, splits and sizes: `{trained.fingerprint}`."
+    )
+
+
+def _preprocessing(given: Preprocessing) -> str:
+    channels, view, scaling = given.decoding.channels, given.view, given.scaling
+    colours = {1: "grey", 3: "red, green and blue"}.get(channels, f"{channels} channels")
+    if isinstance(view, CentreCrop):
+        seen = f"the middle of the picture, so much that {view.fraction:.1%} of its shorter side fills the image"
+    else:
+        seen = "the whole picture, whatever its shape"
+    mean, deviation = (", ".join(f"{number:g}" for number in each) for each in (scaling.mean, scaling.deviation))
+    return (
+        f"The model sees {seen}, resized to {given.image} ({view.filter}), in {colours}. Each byte x becomes "
+        f"(x / 255 - mean) / deviation, with mean {mean} and deviation {deviation}."
+    )
+
+
+def _training(trained: Trained) -> str:
+    took = f"{trained.steps:,} steps in {_duration(trained.seconds)}"
+    return _bullets([*map(_plain, trained.recipe), took])
+
+
+def _limits(bundle: Bundle, facts: Facts) -> Iterator[str]:
+    """What the figures do not say."""
+    if bundle.task == "classify":
+        yield f"It names one of its {len(bundle.classes):,} classes whatever the picture shows, other things included."
+    if chosen := sorted({result.split for result in facts.results if result.chosen}):
+        images = f"The images for {' and '.join(chosen)}"
+        yield f"{images} also chose which weights were kept, so their figure flatters a little."
+    yield "The figures are for images like those it was trained on; on others they must be measured."
+
+
+def _duration(seconds: float) -> str:
+    """`2 h 5 min`, `3 min 20 s` or `12 s`: no more than two units."""
+    whole = round(seconds)
+    units = ((whole // 3600, "h"), (whole // 60 % 60, "min"), (whole % 60, "s"))
+    first = next((place for place, (count, _) in enumerate(units) if count), 2)
+    return " ".join(f"{count} {unit}" for count, unit in units[first : first + 2] if count or first == 2)
+
+
+def _bullets(lines: Iterable[str]) -> str:
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def _plain(text: str) -> str:
+    """Text that Markdown shows as it is, in one line."""
+    return re.sub(r"([\\`*_\[\]<>|~&$])", r"\\\1", " ".join(text.split()))
