@@ -100,9 +100,9 @@ def write_bundle(folder: Path, bundle: Bundle, tensors: Mapping[str, Tensor], ca
     own = bundle.model.skeleton().state_dict()
     refuse(misfits(own, tensors), str(folder), "write the tensors of the model that the bundle describes")
     draft, aside = _beside(folder, "new"), _beside(folder, "old")
-    for place in (folder, draft, aside):
-        _refuse_other_files(place)
     try:
+        for place in (folder, draft, aside):
+            _refuse_other_files(place)
         if aside.exists() and not folder.exists():  # a writer was killed between its renames
             disk.rename(aside, folder)
         disk.remove(draft)

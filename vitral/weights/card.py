@@ -102,7 +102,7 @@ def architecture(model: Vit | Resnet) -> str:
     if isinstance(model, Resnet):
         units = ", ".join(map(str, model.layers))
         return f"A ResNet (BiT): stages of {units} units, root of width {model.root}, for {model.image} images"
-    stem = "of a ResNet's map" if isinstance(model.stem, Hybrid) else "of the image"
+    stem = "places of a ResNet's map" if isinstance(model.stem, Hybrid) else "pixels"
     heads = f", {model.mixer.heads} heads" if isinstance(model.mixer, AttentionKind) else f", {model.mixer.kind} mixer"
     return (
         f"A Vision Transformer (arXiv 2010.11929): {model.depth} layers of width {model.width}{heads}, "
