@@ -1,0 +1,63 @@
+"""The answers of a model to every image of a set.  B images of a batch, N of the set, K classes."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from vitral.data.loader.loader import Loader
+from vitral.data.loader.order import InOrder
+from vitral.data.transforms.scaling import Scaling
+
+
+class Answers(NamedTuple):
+    """One row for each image, in the order of the set, whichever process answered it."""
+
+    logits: Tensor  # (N, K), float32
+    labels: Tensor  # (N,), int64
+    places: Tensor  # (N,), int64, those in the items that the loader was given
+
+    @property
+    def given(self) -> Tensor:
+        """The class that each image was said to be of (N,); of equal logits the first."""
+        return torch.from_numpy(self.logits.numpy().argmax(axis=1))  # torch promises no order among equals
+
+
+@torch.no_grad()  # in inference mode, what a model keeps between calls could never again be trained with
+def answer(
+    model: nn.Module,
+    loader: Loader,
+    scaling: Scaling,
+    device: torch.device,
+    gather: Callable[[Tensor], Tensor],
+    advance: Callable[[int], None],
+) -> Answers:
+    """The model's answers on the CPU; `gather` puts the rows of all processes together, `advance` hears of each batch.
+
+    Every process takes part in every batch, be it with no image: a model that is divided among them waits for all.
+    """
+    assert isinstance(loader.plan.order, InOrder), "any other order leaves images out or shows some twice"
+    found: list[Answers] = []
+    with resting(model):
+        for batch in loader.epoch():
+            logits = model(scaling.apply(batch.images.to(device))).float()  # (B, K)
+            found.append(Answers(logits, batch.labels.to(device), batch.places.to(device)))
+            advance(len(batch.labels))
+    whole = Answers(*(gather(torch.cat(rows)).cpu() for rows in zip(*found, strict=True)))
+    order = whole.places.argsort()
+    assert torch.equal(whole.places[order], torch.arange(len(loader.plan.labels))), "each image is answered once"
+    return Answers(*(rows[order] for rows in whole))
+
+
+@contextmanager
+def resting(model: nn.Module) -> Iterator[None]:
+    """Inside the `with` the model is in evaluation mode; after it, each of its parts is in the mode it was in."""
+    modes = {part: part.training for part in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for part, mode in modes.items():
+            part.training = mode

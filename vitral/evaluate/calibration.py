@@ -1,0 +1,57 @@
+"""Whether a model is right as often as it is sure.  N images, K classes."""
+
+import torch
+from torch.nn import functional
+
+from vitral.config import Config
+from vitral.evaluate.answers import Answers
+
+BINS = 15
+
+
+class Bin(Config):
+    """The answers whose probability is above `low` and at most `high`; null where there are none."""
+
+    low: float
+    high: float
+    images: int
+    confidence: float | None  # the mean probability of the answers
+    accuracy: float | None
+
+
+class Calibration(Config):
+    """How far what the model says of its answers is from how they turn out; 0 is perfect for each."""
+
+    error: float  # expected calibration error: the gap between confidence and accuracy, a mean over images by bin
+    brier: float  # the squared distance of the probabilities from the truth, summed over classes; at most 2
+    confidence: float  # the mean probability of the answers: above the accuracy, the model is too sure of itself
+    bins: tuple[Bin, ...]
+
+
+def calibrated(answers: Answers) -> Calibration:
+    """The calibration of the softmax of the answers, over 15 bins of equal width (arXiv 1706.04599)."""
+    probabilities = answers.logits.double().softmax(dim=1)  # (N, K)
+    truth = functional.one_hot(answers.labels, probabilities.shape[1])  # (N, K)
+    sure = probabilities.gather(1, answers.given[:, None])[:, 0]  # (N,)
+    right = (answers.given == answers.labels).double()  # (N,)
+    numbers = (sure * BINS).ceil().long().clamp(1, BINS) - 1  # (N,)
+    counts, confidence, accuracy = (
+        torch.bincount(numbers, weights, BINS).tolist() for weights in (torch.ones_like(sure), sure, right)
+    )
+    bins = tuple(
+        Bin(
+            low=number / BINS,
+            high=(number + 1) / BINS,
+            images=int(count),
+            confidence=confidence[number] / count if count else None,
+            accuracy=accuracy[number] / count if count else None,
+        )
+        for number, count in enumerate(counts)
+    )
+    gaps = sum(abs(said - turned_out) for said, turned_out in zip(confidence, accuracy, strict=True))
+    return Calibration(
+        error=gaps / len(sure),
+        brier=(probabilities - truth).square().sum(dim=1).mean().item(),
+        confidence=sure.mean().item(),
+        bins=bins,
+    )
