@@ -43,7 +43,7 @@ def test_one_that_knows_is_perfect_and_one_that_errs_surely_is_worst() -> None:
     assert (wrong.error, wrong.brier) == pytest.approx((1, 2))
 
 
-@pytest.mark.parametrize(("images", "classes"), [(1, 2), (60, 3), (500, 20)])
+@pytest.mark.parametrize(("images", "classes"), [(1, 2), (60, 3), (500, 20), (5000, 3)])
 def test_everything_agrees_with_brute_force(images: int, classes: int) -> None:
     answers = random_answers(images, classes)
     found = calibrated(answers)

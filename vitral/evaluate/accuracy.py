@@ -68,7 +68,7 @@ class Accuracy(Config):
 
 def judged(answers: Answers, classes: Sequence[str]) -> Accuracy:
     """The accuracy of the answers over the classes, named in the order of their labels."""
-    logits, labels = answers.logits.double(), answers.labels
+    logits, labels = answers.logits, answers.labels
     assert len(labels) > 0
     assert logits.shape == (len(labels), len(classes))
     _refuse_strange(logits)
@@ -80,7 +80,7 @@ def judged(answers: Answers, classes: Sequence[str]) -> Accuracy:
         top1=right / images,
         interval=wilson(right, images),
         top5=int((ranks < 5).sum()) / images if len(classes) > 5 else None,
-        loss=functional.cross_entropy(logits, labels).item(),
+        loss=functional.cross_entropy(logits, labels, reduction="none").double().mean().item(),
         usual=int(labels.bincount().max()) / images,
         classes=_by_class(pairs, classes),
         pairs=pairs,

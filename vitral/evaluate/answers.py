@@ -11,6 +11,8 @@ from vitral.data.loader.loader import Loader
 from vitral.data.loader.order import InOrder
 from vitral.data.transforms.scaling import Scaling
 
+ROWS = 4096
+
 
 class Answers(NamedTuple):
     """One row for each image, in the order of the set, whichever process answered it."""
@@ -23,6 +25,15 @@ class Answers(NamedTuple):
     def given(self) -> Tensor:
         """The class that each image was said to be of (N,); of equal logits the first."""
         return torch.from_numpy(self.logits.numpy().argmax(axis=1))  # torch promises no order among equals
+
+    @property
+    def sure(self) -> Tensor:
+        """The probability, by softmax, of the class that each image was said to be of (N,), float64."""
+        return torch.cat([chances.amax(dim=1) for chances in self.chances()])
+
+    def chances(self) -> Iterator[Tensor]:
+        """The softmax of all logits, float64, some rows at a time: a large set has not room for it twice."""
+        return (rows.double().softmax(dim=1) for rows in self.logits.split(ROWS))
 
 
 @torch.no_grad()  # in inference mode, what a model keeps between calls could never again be trained with

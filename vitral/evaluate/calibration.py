@@ -1,10 +1,9 @@
 """Whether a model is right as often as it is sure.  N images, K classes."""
 
 import torch
-from torch.nn import functional
 
 from vitral.config import Config
-from vitral.evaluate.answers import Answers
+from vitral.evaluate.answers import ROWS, Answers
 
 BINS = 15
 
@@ -30,9 +29,7 @@ class Calibration(Config):
 
 def calibrated(answers: Answers) -> Calibration:
     """The calibration of the softmax of the answers, over 15 bins of equal width (arXiv 1706.04599)."""
-    probabilities = answers.logits.double().softmax(dim=1)  # (N, K)
-    truth = functional.one_hot(answers.labels, probabilities.shape[1])  # (N, K)
-    sure = probabilities.gather(1, answers.given[:, None])[:, 0]  # (N,)
+    sure = answers.sure  # (N,)
     right = (answers.given == answers.labels).double()  # (N,)
     numbers = (sure * BINS).ceil().long().clamp(1, BINS) - 1  # (N,)
     counts, confidence, accuracy = (
@@ -51,7 +48,14 @@ def calibrated(answers: Answers) -> Calibration:
     gaps = sum(abs(said - turned_out) for said, turned_out in zip(confidence, accuracy, strict=True))
     return Calibration(
         error=gaps / len(sure),
-        brier=(probabilities - truth).square().sum(dim=1).mean().item(),
+        brier=_brier(answers),
         confidence=sure.mean().item(),
         bins=bins,
     )
+
+
+def _brier(answers: Answers) -> float:
+    squares = torch.cat([chances.square().sum(dim=1) for chances in answers.chances()])  # (N,)
+    labels = answers.labels.split(ROWS)
+    own = [chances.gather(1, rows[:, None])[:, 0] for chances, rows in zip(answers.chances(), labels, strict=True)]
+    return (squares - 2 * torch.cat(own) + 1).mean().item()  # the square of each distance, multiplied out

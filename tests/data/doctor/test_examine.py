@@ -11,7 +11,7 @@ from tests.data.doctor.albums import fill, photo, scene
 from tests.data.pictures import deep_png, encoded, exif, noise, npy
 from vitral.config import Size
 from vitral.data.decoder.header import Header
-from vitral.data.doctor.examine import Broken, Exam, Sound, examine, viewable
+from vitral.data.doctor.examine import Broken, Exam, Sound, examine
 from vitral.data.samples import Item
 from vitral.data.sources.files import Files
 
@@ -86,14 +86,6 @@ def test_the_spread_is_from_the_darkest_to_the_brightest(tmp_path: Path, levels:
     image = np.full((40, 40, 3), 100, dtype=np.uint8)
     image[5, 5, 2] += levels
     assert sound(tmp_path, encoded(image, "PNG")).spread == levels
-
-
-def test_other_channels_are_seen_as_their_mean() -> None:
-    pixels = noise(9, 8, 5).astype(np.uint8)
-    shown = np.asarray(viewable(pixels))
-    assert shown.shape == (9, 8, 3)
-    assert np.abs(shown - pixels.mean(axis=2, keepdims=True)).max() < 1
-    assert np.array_equal(np.asarray(viewable(pixels[..., :3])), pixels[..., :3])
 
 
 def test_a_png_copy_of_a_jpeg_has_nearly_the_same_sketch(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from tests.data.doctor.albums import diagnosed, pets, photo
 from tests.data.pictures import encoded, noise
 from vitral.data.doctor.check import quick
 from vitral.data.doctor.finding import Example
-from vitral.data.doctor.report import COLUMNS, as_text, printable, sentence, show
+from vitral.data.doctor.report import COLUMNS, as_text, sentence, show
 from vitral.data.samples import Item
 from vitral.data.sources.sample import open_sample
 
@@ -81,20 +81,6 @@ def test_an_ordinary_set_is_one_screen_and_some_files_are_told_from_all() -> Non
     assert lines[0] == "sample: 6,000 pictures of 10 classes (5,000 train, 1,000 test); 200 examined"
     assert len(lines) <= 40
     assert max(map(len, lines)) <= COLUMNS
-
-
-@pytest.mark.parametrize(
-    ("name", "shown"),
-    [
-        ("ねこ/é 1.jpg", "ねこ/é 1.jpg"),
-        ("a\nb", "a\\nb"),
-        ("\x1b[31mred", "\\x1b[31mred"),
-        ("\udcff.jpg", "\\udcff.jpg"),
-        ("gpj.\u202eexe", "gpj.\\u202eexe"),
-    ],
-)
-def test_a_name_cannot_disturb_a_terminal(name: str, shown: str) -> None:
-    assert printable(name) == shown
 
 
 def test_an_example_names_its_files() -> None:

@@ -7,12 +7,10 @@ import numpy as np
 from PIL import Image
 
 from vitral.config import Size
-from vitral.data.decoder.arrays import layout
 from vitral.data.decoder.decode import opened
-from vitral.data.decoder.depth import Pixels
-from vitral.data.decoder.header import Decoding, Header
-from vitral.data.decoder.kind import recognise
+from vitral.data.decoder.header import Header
 from vitral.data.samples import Item, Store
+from vitral.data.thumbnail import decoding_of, viewable
 from vitral.errors import DataError
 
 SKETCH = 16  # rows and columns of a sketch
@@ -52,20 +50,6 @@ def examine(store: Store, item: Item) -> Exam:
         return _sound(store.read(item.name), item.name)
     except DataError as error:
         return Broken(error.what, error.remedy)
-
-
-def decoding_of(data: bytes, name: str) -> Decoding:
-    """How to decode a file by itself: an array has the channels that it has."""
-    return Decoding(channels=layout(data, name).channels) if recognise(data, name) == "NPY" else Decoding()
-
-
-def viewable(pixels: Pixels) -> Image.Image:
-    """The pixels, of any number of channels, as a picture in colour; what is neither grey nor RGB becomes its mean."""
-    channels = pixels.shape[2]
-    if channels == 3:
-        return Image.fromarray(pixels)
-    grey = pixels[..., 0] if channels == 1 else pixels.mean(axis=2).astype(np.uint8)
-    return Image.fromarray(grey).convert("RGB")
 
 
 def _sound(data: bytes, name: str) -> Sound:

@@ -1,27 +1,19 @@
 """The diagnosis as a page: one file that needs no network, with the pictures that the findings are about."""
 
-import os
-from base64 import b64encode
-from io import BytesIO
 from pathlib import Path
 from typing import NamedTuple
 
-from jinja2 import Environment, StrictUndefined
-from PIL import Image
-
 from vitral import __version__
-from vitral.config import Size
-from vitral.data.decoder.decode import decode
 from vitral.data.doctor.diagnosis import IMAGE, SQUEEZED, Diagnosis, resizing
 from vitral.data.doctor.drawing import draw_sizes
-from vitral.data.doctor.examine import decoding_of, viewable
 from vitral.data.doctor.finding import Example, Finding
-from vitral.data.doctor.report import printable, splits_of, verdict
+from vitral.data.doctor.report import splits_of, verdict
+from vitral.data.pages import render, write_whole
 from vitral.data.samples import Item, Samples
+from vitral.data.thumbnail import thumbnail
 from vitral.errors import DataError
 
 TEMPLATE = Path(__file__).with_name("page.html")
-THUMBNAIL = 128  # pixels
 MOST_EXAMPLES = 12  # of one finding
 MOST_PICTURES = 4  # of one example
 MOST_CLASSES = 60
@@ -55,31 +47,16 @@ class Bar(NamedTuple):
 
 def write_page(path: Path, diagnosis: Diagnosis) -> None:
     """Write the page; whoever looks finds the whole file or the one before it."""
-    text = page(diagnosis)
-    draft = path.with_name(f"{path.name}.tmp")
-    try:
-        with draft.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
-    except OSError as error:
-        draft.unlink(missing_ok=True)
-        raise DataError(
-            f"cannot be written: {(error.strerror or str(error)).lower()}",
-            where=str(path),
-            remedy="name a file in a folder that you may write to",
-        ) from None
+    write_whole(path, page(diagnosis))
 
 
 def page(diagnosis: Diagnosis) -> str:
     """The page as HTML."""
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters["printable"] = printable
     samples = diagnosis.samples
     bars = _bars(samples)
     album = _Album(samples)
-    return environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
+    return render(
+        TEMPLATE,
         diagnosis=diagnosis,
         samples=samples,
         version=__version__,
@@ -131,15 +108,3 @@ class _Album:
             return ""
         self.left -= len(source)
         return source
-
-
-def thumbnail(samples: Samples, item: Item) -> str:
-    """The address of the picture in itself: a JPEG of at most 128 pixels, or a smaller picture as it is, as PNG."""
-    data = samples.read(item)
-    pixels = decode(data, item.name, decoding_of(data, item.name), Size(THUMBNAIL, THUMBNAIL))
-    picture = viewable(pixels)
-    kind = "png" if max(picture.size) < THUMBNAIL else "jpeg"
-    picture.thumbnail((THUMBNAIL, THUMBNAIL), Image.Resampling.BICUBIC)
-    stream = BytesIO()
-    picture.save(stream, kind)
-    return f"data:image/{kind};base64,{b64encode(stream.getvalue()).decode()}"

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from vitral.data.doctor.diagnosis import IMAGE, SQUEEZED, Diagnosis, resizing
 from vitral.data.doctor.finding import Example, Finding, plural
+from vitral.data.pages import printable
 from vitral.data.samples import SPLITS, Samples, Split
 
 COLUMNS = 100
@@ -36,11 +37,6 @@ def show(text: str, console: Console) -> None:
         word = line.partition(" ")[0]
         shown.stylize(STYLES.get(word, ""), 0, len(word))
         console.print(shown, soft_wrap=True)
-
-
-def printable(name: str) -> str:
-    """The name with what would disturb a terminal or a page (control codes, broken unicode) written out."""
-    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in name)
 
 
 def verdict(diagnosis: Diagnosis) -> str:

@@ -1,0 +1,87 @@
+"""What a reader should see first, and what they might overlook, in sentences drawn from the numbers alone."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from vitral.data.doctor.finding import plural
+from vitral.evaluate.accuracy import Accuracy, ClassAccuracy
+from vitral.report.story import Line, Story
+from vitral.report.words import NOTHING, loss_of, percent, points
+
+RISEN = 1.05  # a held-out loss this many times its lowest has risen
+
+
+class Headline(NamedTuple):
+    """The one number, what it is, and how far to believe it."""
+
+    number: str
+    meaning: str
+    detail: str
+
+
+def headline(story: Story) -> Headline:
+    """The accuracy where the model was judged; before that the latest that was measured."""
+    judgement = story.judgement
+    if judgement is not None:
+        accuracy = judgement.accuracy
+        detail = (
+            f"95 % interval {percent(accuracy.interval.low)} to {percent(accuracy.interval.high)}; "
+            f"always naming the commonest class would give {percent(accuracy.usual)}"
+        )
+        meaning = f"of {plural(accuracy.images, f'{judgement.split} image')} are named rightly"
+        return Headline(percent(accuracy.top1), meaning, detail)
+    held_out = [line for line in story.metrics if line["split"] != "train"]
+    if not story.metrics:
+        return Headline(NOTHING, "nothing is measured yet", "")
+    line = held_out[-1] if held_out else story.metrics[-1]
+    when = f"epoch {line['epoch']:g}, step {line['step']:,} of {story.steps:,}"
+    if "accuracy" not in line:
+        return Headline(loss_of(line["loss"]), f"{line['split']} loss", when)
+    which = f"{line['split']} images" if held_out else "images of the latest training batch"
+    return Headline(percent(line["accuracy"]), f"of the {which} are named rightly", when)
+
+
+def remarks(story: Story) -> list[str]:
+    """Sentences that the numbers bear out; none where there is nothing to say."""
+    found = list(story.notes)
+    if story.judgement is not None:
+        found += [*_certainty(story.judgement.accuracy), *_weakest(story.judgement.accuracy)]
+    return found + _course(story)
+
+
+def worst_first(classes: Sequence[ClassAccuracy]) -> list[ClassAccuracy]:
+    """The classes by the share of their images that is named rightly; those without images last."""
+    return sorted(classes, key=lambda each: (2.0 if each.recall is None else each.recall, -each.images))
+
+
+def _certainty(accuracy: Accuracy) -> list[str]:
+    reach = (accuracy.interval.high - accuracy.interval.low) / 2
+    images = plural(accuracy.images, "image")
+    return [f"With {images}, the accuracy is known to {points(reach)} either way: smaller differences mean little."]
+
+
+def _weakest(accuracy: Accuracy) -> list[str]:
+    weakest = worst_first(accuracy.classes)[0]
+    if weakest.recall is None or weakest.recall >= accuracy.top1:
+        return []
+    right = f"{weakest.name} is recognised least: {weakest.right:,} of {plural(weakest.images, 'image')}"
+    return [f"{right}; {weakest.times:,} {'is' if weakest.times == 1 else 'are'} taken for {weakest.taken_for}."]
+
+
+def _course(story: Story) -> list[str]:
+    """How the loss on images that were not learnt from went."""
+    held_out = [line for line in story.metrics if line["split"] != "train" and "loss" in line]
+    if len(held_out) < 3:
+        return []
+    split = held_out[-1]["split"]
+    lines = [line for line in held_out if line["split"] == split]
+    lowest: Line = min(lines, key=lambda line: line["loss"])
+    last = lines[-1]
+    if last["loss"] > RISEN * lowest["loss"]:
+        return [
+            f"The {split} loss was lowest at epoch {lowest['epoch']:g} ({loss_of(lowest['loss'])}) and has risen "
+            f"to {loss_of(last['loss'])}: the model has begun to learn the training images by heart."
+        ]
+    if lowest is last and story.status == "done":
+        return [f"The {split} loss was lowest at the end: a longer run may go further."]
+    return []

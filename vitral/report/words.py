@@ -1,0 +1,61 @@
+"""Numbers as a reader takes them in."""
+
+from rich.cells import cell_len, set_cell_size
+
+NOTHING = "\N{EN DASH}"  # in place of a number that there is not
+TIMES = "\N{MULTIPLICATION SIGN}"
+SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def percent(share: float | None) -> str:
+    """`86.3 %`; a share that is not quite all or nothing never reads as if it were. A dash where there is none."""
+    if share is None:
+        return NOTHING
+    if 0 < share < 0.0005:
+        return "< 0.1 %"
+    if 0.9995 <= share < 1:
+        return "> 99.9 %"
+    return f"{100 * share:.1f} %"
+
+
+def points(share: float) -> str:
+    """A difference of shares: `2.2 points`."""
+    return f"{100 * share:.1f} points"
+
+
+def loss_of(value: float) -> str:
+    """Three digits that matter: `0.413`, `12.1`, `0.000210`."""
+    return f"{value:#.3g}" if 0 < abs(value) < 1000 else f"{value:,.0f}"
+
+
+def duration(seconds: float) -> str:
+    """The two units that matter: `42 s`, `12 min 4 s`, `3 h 20 min`, `2 d 5 h`."""
+    left = max(0, round(seconds))
+    units = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
+    for place, (unit, size) in enumerate(units):
+        if left >= size:
+            whole, rest = divmod(left, size)
+            smaller, smaller_size = units[min(place + 1, 3)]
+            part = rest // smaller_size
+            return f"{whole} {unit} {part} {smaller}" if part else f"{whole} {unit}"
+    return "0 s"
+
+
+def large(count: int) -> str:
+    """`5,702`, `21.7 million`, `1.3` times a power of ten."""
+    if count < 10**6:
+        return f"{count:,}"
+    for name, size in (("million", 10**6), ("billion", 10**9)):
+        if count < 999.95 * size:
+            return f"{count / size:.1f} {name}"
+    digits, power = f"{count:.1e}".split("e+")
+    return f"{digits} {TIMES} 10{str(int(power)).translate(SUPERSCRIPTS)}"
+
+
+def brief(name: str, cells: int) -> str:
+    """The name, cut in the middle where it would take more room than so many letters: its end often tells it apart."""
+    if cell_len(name) <= cells:
+        return name
+    end = (cells - 1) // 2
+    first, last = set_cell_size(name, cells - 1 - end), set_cell_size(name[::-1], end)[::-1]
+    return f"{first.rstrip()}…{last.lstrip()}"
