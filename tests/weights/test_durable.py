@@ -69,7 +69,7 @@ def test_what_is_replaced_stands_aside_until_the_new_one_has_its_name(tmp_path: 
     for name in ("new", "b", "old"):
         (tmp_path / name).mkdir()
         (tmp_path / name / f"of {name}").touch()
-    Disk(told.append).replace(tmp_path / "new", tmp_path / "b", aside=tmp_path / "old")
+    Disk(told.append).exchange(tmp_path / "new", tmp_path / "b", aside=tmp_path / "old")
     assert [step for step in told if step.startswith("re")] == [
         *("removed of old", "removed old"),
         *("renamed b to old", "renamed new to b"),
@@ -81,5 +81,27 @@ def test_what_is_replaced_stands_aside_until_the_new_one_has_its_name(tmp_path: 
 def test_what_cannot_be_replaced_comes_back(tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     with pytest.raises(FileNotFoundError):
-        Disk().replace(tmp_path / "new", tmp_path / "b", aside=tmp_path / "old")
+        Disk().exchange(tmp_path / "new", tmp_path / "b", aside=tmp_path / "old")
     assert [path.name for path in tmp_path.iterdir()] == ["b"]
+
+
+def test_a_file_is_replaced_as_a_whole_once_the_new_one_is_on_the_disk(tmp_path: Path) -> None:
+    told: list[str] = []
+    (tmp_path / "a.tmp").write_bytes(b"left by a kill")
+    for content in (b"old", b"new"):
+        Disk(told.append).replace(tmp_path / "a", content)
+        assert (tmp_path / "a").read_bytes() == content
+    assert told[:2] == ["removed a.tmp", "wrote 3 bytes of a.tmp"]
+    assert told[-4:] == ["wrote 3 bytes of a.tmp", "flushed a.tmp", "replaced a", f"flushed {tmp_path.name}"]
+    assert os.listdir(tmp_path) == ["a"]
+
+
+def test_a_replacement_that_fails_leaves_the_file_and_no_draft(tmp_path: Path) -> None:
+    def full(done: str) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    (tmp_path / "a").write_bytes(b"old")
+    with pytest.raises(OSError, match="No space left"):
+        Disk(full).replace(tmp_path / "a", b"new")
+    assert (tmp_path / "a").read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["a"]

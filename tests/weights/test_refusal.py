@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from vitral.errors import WeightsError
-from vitral.weights.refusal import reading, reason, remedy
+from vitral.weights.refusal import failure, reading, reason, remedy
 
 
 def test_a_refusal_is_told_with_its_remedy() -> None:
@@ -20,3 +20,9 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(WeightsError, match="cannot be read: is a directory") as caught, reading(tmp_path):
         tmp_path.read_bytes()
     assert caught.value.where == str(tmp_path)
+
+
+def test_a_failure_names_file_reason_what_is_kept_and_remedy(tmp_path: Path) -> None:
+    told = str(failure(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), tmp_path, "all else is whole"))
+    start = f"{tmp_path}: cannot be written: no space left on device; all else is whole; "
+    assert told == f"{start}make room on that disk, then resume the run"

@@ -9,9 +9,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from vitral.explain.description import Description, Need, Part
 from vitral.explain.equations import equations
-from vitral.explain.ledger import Ledger
 from vitral.model import Model, Resnet, VisionTransformer, Vit, model_config
 from vitral.model.bit import ResidualNetwork
+from vitral.model.ledger import Ledger
 
 BATCHES = (1, 64)
 BYTES = 4  # of a float32

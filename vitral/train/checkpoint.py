@@ -22,10 +22,10 @@ from typing import NamedTuple
 from pydantic import JsonValue
 from torch import Tensor
 
-from vitral.errors import VitralError, WeightsError
+from vitral.errors import WeightsError
 from vitral.train.manifest import MANIFEST, manifest_of, verify
 from vitral.weights.durable import Disk
-from vitral.weights.refusal import reading, reason, remedy
+from vitral.weights.refusal import failure, reading, reason
 from vitral.weights.tensors import pieces, read
 
 STATE = "state.json"
@@ -112,7 +112,7 @@ def save(
                 disk.make(folder)
             disk.remove(draft)
             _write(draft, step, tensors, state, disk)
-            disk.replace(draft, final, aside=draft.with_name(f"{draft.name}-old"))
+            disk.exchange(draft, final, aside=draft.with_name(f"{draft.name}-old"))
         finally:
             shutil.rmtree(draft, ignore_errors=True)
         past = [known for known in _steps(folder) if known <= step]
@@ -182,6 +182,4 @@ def _writing(folder: Path) -> Iterator[None]:
     except OSError as error:
         last = newest(folder).checkpoint
         kept = f"the checkpoint {last.path} is whole" if last else "there is no whole checkpoint"
-        what = f"cannot be written: {reason(error)}; {kept}"
-        advice = f"{remedy(error)}, then resume the run"
-        raise VitralError(what, where=str(error.filename or folder), remedy=advice) from error
+        raise failure(error, folder, kept) from error

@@ -108,7 +108,7 @@ def write_bundle(folder: Path, bundle: Bundle, tensors: Mapping[str, Tensor], ca
         disk.remove(draft)
         try:
             _write(draft, bundle, tensors, card, disk)
-            disk.replace(draft, folder, aside)
+            disk.exchange(draft, folder, aside)
         finally:
             shutil.rmtree(draft, ignore_errors=True)
     except OSError as error:

@@ -65,7 +65,7 @@ class Disk:
         self.tell(f"renamed {old.name} to {new.name}")
         self.flush(new.parent)
 
-    def replace(self, draft: Path, final: Path, aside: Path) -> None:
+    def exchange(self, draft: Path, final: Path, aside: Path) -> None:
         """Give the draft its final name. What has it already stands aside, and comes back if that fails."""
         try:
             if final.exists():
@@ -77,6 +77,18 @@ class Disk:
                 self.rename(aside, final)
             raise
         self.remove(aside)
+
+    def replace(self, path: Path, content: bytes) -> None:
+        """Have a file with this content, whether there was one before or not; at no instant is there half of one."""
+        draft = path.with_name(f"{path.name}.tmp")  # always the same, so that what a kill leaves is used up next time
+        try:
+            self.remove(draft)
+            self.write(draft, [memoryview(content)])
+            draft.replace(path)
+        finally:
+            draft.unlink(missing_ok=True)
+        self.tell(f"replaced {path.name}")
+        self.flush(path.parent)
 
     def remove(self, path: Path) -> None:
         """Remove a file, or a folder with all that is in it, where there is one."""

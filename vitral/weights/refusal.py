@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from vitral.errors import WeightsError
+from vitral.errors import VitralError, WeightsError
 
 REMEDIES = {
     errno.ENOSPC: "make room on that disk",
@@ -27,6 +27,12 @@ def reason(error: OSError) -> str:
 def remedy(error: OSError) -> str:
     """What to do so that writing succeeds."""
     return REMEDIES.get(error.errno or 0, "mend that")
+
+
+def failure(error: OSError, path: Path, kept: str) -> VitralError:
+    """What to tell of a write that failed: the file or `path`, the reason, what is kept all the same, the remedy."""
+    what = f"cannot be written: {reason(error)}; {kept}"
+    return VitralError(what, where=str(error.filename or path), remedy=f"{remedy(error)}, then resume the run")
 
 
 @contextmanager

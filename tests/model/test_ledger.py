@@ -10,8 +10,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from tests.model.variants import VARIANTS
-from vitral.explain.ledger import Ledger
 from vitral.model import Resnet, Vit, model_config
+from vitral.model.ledger import Ledger
 
 NAMES: dict[str, tuple[str, ...]] = {
     "B/16": (),

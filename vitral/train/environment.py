@@ -1,0 +1,107 @@
+"""Where a run took place: the versions, the machine, the code, the data and the words that began it."""
+
+import os
+import platform
+import shlex
+import subprocess
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+
+from vitral import __version__
+from vitral.config import Config
+from vitral.train.memory import total
+from vitral.train.times import now
+
+PATIENCE = 5.0  # seconds for git to answer; a repository on a network drive may never
+
+
+class Revision(Config):
+    """The code in a folder: its git commit, empty where there is none, and whether files differ from it."""
+
+    commit: str = ""
+    dirty: bool = False
+
+
+class Environment(Config):
+    """What environment.json holds."""
+
+    vitral: str
+    python: str
+    torch: str
+    numpy: str
+    pillow: str
+    platform: str
+    processor: str
+    cores: int  # that this process may use
+    memory: int  # bytes
+    gpus: tuple[str, ...]
+    git: Revision
+    data: str  # where it is
+    fingerprint: str  # of the data
+    command: str
+    started: str  # ISO time, UTC
+
+
+def environment(data: str, fingerprint: str, command: Sequence[str]) -> Environment:
+    """Where this process runs, at this moment, for data at an address and by a command."""
+    return Environment(
+        vitral=__version__,
+        python=platform.python_version(),
+        torch=str(torch.__version__),
+        numpy=version("numpy"),
+        pillow=version("pillow"),
+        platform=platform.platform(),
+        processor=processor(),
+        cores=cores(),
+        memory=total(),
+        gpus=tuple(torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())),
+        git=revision(Path.cwd()),
+        data=data,
+        fingerprint=fingerprint,
+        command=shlex.join(command),
+        started=now(),
+    )
+
+
+def processor() -> str:
+    """The name of the processor, as far as the system tells."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, "") or platform.processor() or platform.machine()
+
+
+def cores() -> int:
+    """How many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def revision(folder: Path) -> Revision:
+    """The code in the repository that a folder belongs to; files that git does not know make nothing dirty."""
+    commit = _git(folder, "rev-parse", "--verify", "HEAD")
+    changes = _git(folder, "status", "--porcelain", "--untracked-files=no") if commit else ""
+    return Revision(commit=commit, dirty=bool(changes))
+
+
+def _git(folder: Path, *words: str) -> str:
+    """What git answers; nothing where there is no git, no repository, or no answer in time."""
+    quiet = ["-c", "core.fsmonitor=false"]  # else a repository could name a program to be started
+    try:
+        answer = subprocess.run(
+            ["git", *quiet, *words],
+            cwd=folder,
+            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return answer.stdout.strip() if answer.returncode == 0 else ""

@@ -1,0 +1,102 @@
+"""In how many portions a batch must be taken to fit into memory.  B images, C channels, H rows, W columns."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from math import ceil, floor, prod
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.func import functional_call
+
+from vitral.errors import ConfigError
+from vitral.model.ledger import Ledger
+from vitral.tasks.task import Task
+from vitral.train.precision import Precision
+
+MARGIN = 1 / 3  # of what is free: for the workspace of kernels, pieces that do not fit together, other programs
+HELD = 4  # copies of what learns beside itself: the gradient, two of the optimiser, the average
+SAVED = 4  # more of them in the memory of the CPU while a checkpoint is written: the weights and the last three
+BYTES = 4  # of a float32
+
+Shape = tuple[int, int, int]  # (C, H, W)
+
+
+class Fit(NamedTuple):
+    """The number of portions, and what to tell the user; empty when a batch is taken whole."""
+
+    portions: int
+    words: str = ""
+
+
+def fit(task: Task, shape: Shape, batch: int, memory: int, precision: Precision) -> Fit:
+    """The portions in which a task can take batches of images with so many bytes free; the task stays as it is."""
+    fixed = held(task, precision.device) + batch * prod(shape) * BYTES  # all portions are there from the start
+    room = (1 - MARGIN) * memory - fixed
+    whole = peak(task, shape, batch, precision)
+    if whole <= room:
+        return Fit(1)
+    one = peak(task, shape, 1, precision)
+    if one > room:
+        raise ConfigError(
+            f"one image at a time needs {amount((fixed + one) / (1 - MARGIN))}, and {amount(memory)} are free",
+            where="batch",
+            remedy="make room, or use a smaller model, smaller images, a smaller batch or memory=recompute",
+        )
+    # At each moment of a step so much lives, and so much more for each image; the most of that over all moments bends
+    # upwards, so between two known sizes a straight line is never too low.
+    most = 1 + floor((room - one) / (whole - one) * (batch - 1))
+    portions = ceil(batch / most)
+    return Fit(
+        portions,
+        f"a batch of {batch:,} needs {amount((fixed + whole) / (1 - MARGIN))}, {amount(memory)} are free: "
+        f"taken in {portions:,} portions, whose gradients add up to that of the batch",
+    )
+
+
+def held(task: Task, device: torch.device) -> int:
+    """Bytes that a run holds from step to step, beside the weights themselves."""
+    learning = sum(weight.numel() * weight.element_size() for weight in task.parameters() if weight.requires_grad)
+    return learning * (HELD + (SAVED if device.type == "cpu" else 0))
+
+
+def peak(task: Task, shape: Shape, images: int, precision: Precision) -> int:
+    """The most bytes that live at once in a forward and a backward pass, beside weights, gradients and images.
+
+    It is run on tensors without values, so nothing is computed, whatever the number of images. The task must not be
+    compiled or divided among processes yet.
+    """
+    with training(task), FakeTensorMode(allow_non_fake_inputs=True) as blank:
+        state: dict[str, Tensor] = {
+            name: blank.from_tensor(tensor) for name, tensor in [*task.named_parameters(), *task.named_buffers()]
+        }
+        for tensor in state.values():
+            if tensor.requires_grad:  # it is counted in `held`, so it is dropped as soon as it is there
+                tensor.register_post_accumulate_grad_hook(lambda weight: setattr(weight, "grad", None))
+        inputs = torch.empty(images, *shape, device=precision.device)  # (B, C, H, W)
+        labels = torch.zeros(images, dtype=torch.int64, device=precision.device)  # (B,)
+        with Ledger([*state.values(), inputs, labels]) as ledger:
+            with precision.autocast():
+                outcome = functional_call(task, state, (inputs, labels, np.random.default_rng(0)))
+            outcome.loss.backward()
+    return ledger.peak
+
+
+@contextmanager
+def training(task: Task) -> Iterator[None]:
+    """Inside the `with` the task is in training mode; after it, every part of it is in its own."""
+    modes = {part: part.training for part in task.modules()}
+    task.train()
+    try:
+        yield
+    finally:
+        for part, mode in modes.items():
+            part.training = mode
+
+
+def amount(size: float) -> str:
+    """Bytes as a person says them."""
+    unit, scale = ("GB", 1e9) if size >= 0.95e9 else ("MB", 1e6)
+    return f"{size / scale:,.1f} {unit}" if size < 9.95 * scale else f"{size / scale:,.0f} {unit}"
