@@ -161,6 +161,14 @@ def test_weights_of_a_run_that_diverged_are_refused() -> None:
         model.load(weights)
 
 
+def test_infinities_that_cancel_are_found_and_large_values_are_welcome() -> None:
+    model, infinity = small().build(), float("inf")
+    bad = torch.tensor([infinity, -infinity, *[0.0] * 30])
+    with pytest.raises(WeightsError, match=r"norm\.bias has 2 of 32 values not finite"):
+        model.load(model.state_dict() | {"norm.bias": bad})
+    model.load(model.state_dict() | {"norm.bias": torch.full((32,), 3e38)})
+
+
 def test_loaded_weights_are_a_copy_unless_the_model_had_none() -> None:
     giver, taker, frame = small().build(), small().build(), small().skeleton()
     taker.load(giver.state_dict())

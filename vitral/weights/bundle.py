@@ -103,8 +103,6 @@ def write_bundle(folder: Path, bundle: Bundle, tensors: Mapping[str, Tensor], ca
     try:
         for place in (folder, draft, aside):
             _refuse_other_files(place)
-        if aside.exists() and not folder.exists():  # a writer was killed between its renames
-            disk.rename(aside, folder)
         disk.remove(draft)
         try:
             _write(draft, bundle, tensors, card, disk)
