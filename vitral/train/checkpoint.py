@@ -4,6 +4,7 @@
         manifest.json       the format, the step, and the size and SHA-256 of every other file
         state.json          what is no tensor
         model.safetensors   tensors by name, in as many files as the caller likes
+        shard-1-of-2.safetensors    or parts of all tensors, those that one of two processes had
 
 A checkpoint is written as `step-00000500.tmp-<process>` and gets its name once all of it is on the disk; one that is
 removed loses its name first. So whatever ends a process, and whenever, what has the name is whole. What happens to the
@@ -23,20 +24,22 @@ from pydantic import JsonValue
 from torch import Tensor
 
 from vitral.errors import WeightsError
+from vitral.train.chunks import assembled
 from vitral.train.manifest import MANIFEST, manifest_of, verify
-from vitral.weights.durable import Disk
+from vitral.weights.durable import Digest, Disk
 from vitral.weights.refusal import failure, reading, reason
 from vitral.weights.tensors import pieces, read
 
 STATE = "state.json"
 SUFFIX = ".safetensors"
+SHARD = re.compile(r"shard-[0-9]+-of-[0-9]+")
 DRAFT = ".tmp-"  # between the name and the process that gives it, or takes it away
 DISK = Disk()
 REMEDY = "remove the folder that it is in: the checkpoint before it is then used"
 
 
 class Loaded(NamedTuple):
-    """What was handed to `save`: tensors by file and name, and the rest."""
+    """What was handed to `save`: tensors by group and name, and the rest."""
 
     tensors: dict[str, dict[str, Tensor]]
     state: JsonValue
@@ -50,11 +53,33 @@ class Checkpoint(NamedTuple):
     stems: tuple[str, ...]
 
     def load(self) -> Loaded:
-        """Read it. The tensors are mapped from the disk; changing them changes no file."""
-        tensors = {stem: read(self.path / f"{stem}{SUFFIX}", REMEDY) for stem in self.stems}
+        """Read it. Whole tensors are mapped from the disk; changing them changes no file."""
+        tensors = {stem: read(self.file(stem), REMEDY) for stem in self.stems if not SHARD.fullmatch(stem)}
+        return Loaded(grouped(assembled(self.shards)) | tensors, self.state())
+
+    @property
+    def shards(self) -> list[Path]:
+        """The files of processes that had a part of every tensor; none if it was written by one."""
+        return [self.file(stem) for stem in self.stems if SHARD.fullmatch(stem)]
+
+    def file(self, stem: str) -> Path:
+        return self.path / f"{stem}{SUFFIX}"
+
+    def state(self) -> JsonValue:
+        """What is no tensor."""
         with reading(self.path / STATE):
             text = (self.path / STATE).read_bytes()
-        return Loaded(tensors, json.loads(text))
+        state: JsonValue = json.loads(text)
+        return state
+
+
+def grouped(tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+    """Tensors that are named `group/name`, by group and name."""
+    groups: dict[str, dict[str, Tensor]] = {}
+    for address, tensor in tensors.items():
+        group, _, name = address.partition("/")
+        groups.setdefault(group, {})[name] = tensor
+    return groups
 
 
 class Found(NamedTuple):
@@ -103,21 +128,41 @@ def save(
 
     Those of later steps, which a run that went back to an earlier one has left, stay until it comes by.
     """
-    assert keep >= 1
-    final = folder / _name(step)
-    draft = folder / f"{final.name}{DRAFT}{os.getpid()}"
-    with _writing(folder):
+    with writing(folder):
+        draft = begin(folder, step, disk)
         try:
-            if not folder.exists():
-                disk.make(folder)
-            disk.remove(draft)
-            _write(draft, step, tensors, state, disk)
-            disk.exchange(draft, final, aside=draft.with_name(f"{draft.name}-old"))
+            contents = {f"{stem}{SUFFIX}": pieces(group) for stem, group in tensors.items()}
+            digests = {name: disk.write(draft / name, content) for name, content in contents.items()}
+            return conclude(draft, digests, state, keep, best, disk)
         finally:
             shutil.rmtree(draft, ignore_errors=True)
-        past = [known for known in _steps(folder) if known <= step]
-        for known in set(past[:-keep]) - {best}:
-            _remove(folder / _name(known), disk)
+
+
+def begin(folder: Path, step: int, disk: Disk) -> Path:
+    """A new draft of a checkpoint, for files to be written to."""
+    draft = folder / f"{_name(step)}{DRAFT}{os.getpid()}"
+    if not folder.exists():
+        disk.make(folder)
+    disk.remove(draft)
+    disk.make(draft)
+    return draft
+
+
+def conclude(
+    draft: Path, digests: Mapping[str, Digest], state: JsonValue, keep: int, best: int | None, disk: Disk
+) -> Path:
+    """Complete a draft that has these files, give it its name, and remove what need not be kept."""
+    assert keep >= 1
+    final = draft.with_name(draft.name.partition(DRAFT)[0])
+    step = int(final.name.removeprefix("step-"))
+    written = disk.write(draft / STATE, [memoryview(json.dumps(state).encode())])
+    manifest = manifest_of(step, {**digests, STATE: written})
+    disk.write(draft / MANIFEST, [memoryview(manifest.to_json().encode())])
+    disk.flush(draft)
+    disk.exchange(draft, final, aside=draft.with_name(f"{draft.name}-old"))
+    past = [known for known in _steps(final.parent) if known <= step]
+    for known in set(past[:-keep]) - {best}:
+        _remove(final.with_name(_name(known)), disk)
     return final
 
 
@@ -126,7 +171,7 @@ def sweep(folder: Path, disk: Disk = DISK) -> None:
 
     Only who holds the lock of the run may do that.
     """
-    with _writing(folder):
+    with writing(folder):
         for leftover in (folder / name for name in _names(folder) if re.match(rf"step-[0-9]+{re.escape(DRAFT)}", name)):
             final = folder / leftover.name.partition(DRAFT)[0]
             try:
@@ -140,15 +185,6 @@ def sweep(folder: Path, disk: Disk = DISK) -> None:
                 disk.rename(leftover, final)
             else:
                 disk.remove(leftover)
-
-
-def _write(draft: Path, step: int, tensors: Mapping[str, Mapping[str, Tensor]], state: JsonValue, disk: Disk) -> None:
-    disk.make(draft)
-    contents = {f"{stem}{SUFFIX}": pieces(group) for stem, group in tensors.items()}
-    contents[STATE] = iter([memoryview(json.dumps(state).encode())])
-    digests = {name: disk.write(draft / name, content) for name, content in contents.items()}
-    disk.write(draft / MANIFEST, [memoryview(manifest_of(step, digests).to_json().encode())])
-    disk.flush(draft)
 
 
 def _remove(path: Path, disk: Disk) -> None:
@@ -175,7 +211,7 @@ def _names(folder: Path) -> list[str]:
 
 
 @contextmanager
-def _writing(folder: Path) -> Iterator[None]:
+def writing(folder: Path) -> Iterator[None]:
     """Tell what failed, how to mend it, and which checkpoint there is to go on from."""
     try:
         yield

@@ -18,7 +18,7 @@ class Portion(NamedTuple):
 
     images: Tensor  # (B, C, H, W), scaled
     labels: Tensor  # (B,)
-    share: float  # of the images of the batch
+    share: float  # of the images of the batch, which is that of all processes
     dice: np.random.Generator  # for what the task draws
     seed: int  # for what the model draws
 
@@ -38,13 +38,13 @@ def feed(loader: Loader, start: int, stop: int, serving: Serving) -> Iterator[Se
 
 
 def portions(batch: Batch, step: int, plan: Plan, serving: Serving) -> list[Portion]:
-    """A batch in parts of nearly the same size, each with dice of its own."""
-    whole = len(batch.labels)
+    """This process's part of a batch in portions of nearly the same size, each with dice of its own."""
+    whole = plan.images(step)
     pieces = zip(batch.images.tensor_split(serving.portions), batch.labels.tensor_split(serving.portions), strict=True)
     found = []
     for number, (images, labels) in enumerate(pieces, plan.world.rank * serving.portions):
         throws = dice(plan.seed, Purpose.MIXING, step, number)
         seed = int(throws.integers(2**63))
         scaled = serving.scaling.apply(images.to(serving.device))
-        found.append(Portion(scaled, labels.to(serving.device), len(labels) / max(whole, 1), throws, seed))
+        found.append(Portion(scaled, labels.to(serving.device), len(labels) / whole, throws, seed))
     return found

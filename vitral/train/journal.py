@@ -24,14 +24,14 @@ class Journal:
 
     def __init__(self, path: Path, disk: Disk = DISK) -> None:
         self.path, self.disk = path, disk
-        with self._writing():
+        with self.writing():
             self._handle = self._open()
             os.ftruncate(self._handle, len(_whole(path.read_bytes())))
 
     def add(self, record: Record) -> None:
         """Write a line. It is the system's when this returns, and outlives the process; see `flush` for power cuts."""
         rest = memoryview(_line(record))
-        with self._writing():
+        with self.writing():
             while rest:
                 rest = rest[os.write(self._handle, rest) :]
 
@@ -41,14 +41,14 @@ class Journal:
         kept = [line for line, record in zip(text, read(self.path), strict=True) if wanted(record)]
         if len(kept) == len(text):
             return
-        with self._writing():
+        with self.writing():
             self.disk.replace(self.path, b"".join(kept))
             os.close(self._handle)
             self._handle = self._open()
 
     def flush(self) -> None:
         """Bring all lines to the disk, where a power cut cannot undo them."""
-        with self._writing():
+        with self.writing():
             os.fsync(self._handle)
 
     def close(self) -> None:
@@ -59,7 +59,7 @@ class Journal:
         return os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666)
 
     @contextmanager
-    def _writing(self) -> Iterator[None]:
+    def writing(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:

@@ -1,15 +1,16 @@
 """The loop. It does not know what is learnt: a task gives a loss, and what must differ is handed in."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 
 from vitral.errors import VitralError
-from vitral.tasks.task import Outcome, Task
+from vitral.tasks.task import Outcome
 from vitral.train.feed import Portion
 from vitral.train.optimiser import set_rate
 from vitral.train.precision import Precision
@@ -27,6 +28,28 @@ class Job(Protocol):
         ...
 
 
+class Company(Protocol):
+    """The processes that take every step together."""
+
+    def passing(self, last: bool) -> AbstractContextManager[None]:
+        """Around the passes of a portion; with those of the last the gradients become sums over all processes."""
+        ...
+
+    def joined(self, outcome: Outcome) -> Outcome:
+        """The outcome of the whole batch, from that of this process's part of it."""
+        ...
+
+
+class Alone:
+    """One process has nobody to agree with."""
+
+    def passing(self, last: bool) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def joined(self, outcome: Outcome) -> Outcome:
+        return outcome
+
+
 class Descent(NamedTuple):
     """How gradients become steps: the optimiser, its rate at each step, the longest gradient that is believed."""
 
@@ -34,6 +57,7 @@ class Descent(NamedTuple):
     rate: Callable[[int], float]
     clip: float
     precision: Precision
+    company: Company = Alone()
 
 
 class Diverged(VitralError):
@@ -41,14 +65,17 @@ class Diverged(VitralError):
 
 
 def train(
-    task: Task, batches: Iterator[Sequence[Portion]], descent: Descent, start: int, steps: int, jobs: Sequence[Job]
+    task: nn.Module, batches: Iterator[Sequence[Portion]], descent: Descent, start: int, steps: int, jobs: Sequence[Job]
 ) -> None:
-    """Take the steps from `start` up to `steps`, and after each do the jobs that are due."""
+    """Take the steps from `start` up to `steps`, and after each do the jobs that are due.
+
+    The task is a `Task`, or what spreads one over processes and is called like it.
+    """
     optimizer, scaler = descent.optimizer, descent.precision.scaler
     task.train()
     for step in range(start, steps):
         set_rate(optimizer, descent.rate(step))
-        outcome = gathered([descended(task, portion, descent.precision) for portion in next(batches)])
+        outcome = descent.company.joined(gathered(descended(task, next(batches), descent)))
         refuse_divergence(step, outcome)
         scaler.unscale_(optimizer)
         clip_grad_norm_(task.parameters(), descent.clip)
@@ -60,13 +87,17 @@ def train(
                 job.run(step + 1, outcome)
 
 
-def descended(task: Task, portion: Portion, precision: Precision) -> Outcome:
-    """The outcome of a portion of a batch, with its share of the gradient added to what is there."""
-    torch.manual_seed(portion.seed)  # what the model draws itself, for dropout and depth, is counted too
-    with precision.autocast():
-        outcome: Outcome = task(portion.images, portion.labels, portion.dice)
-    precision.scaler.scale(outcome.loss * portion.share).backward()
-    return outcome._replace(loss=outcome.loss.detach())
+def descended(task: nn.Module, portions: Sequence[Portion], descent: Descent) -> list[Outcome]:
+    """The outcome of each portion of a batch, with its share of the gradient added to what is there."""
+    outcomes = []
+    for number, portion in enumerate(portions, start=1):
+        torch.manual_seed(portion.seed)  # what the model draws itself, for dropout and depth, is counted too
+        with descent.company.passing(last=number == len(portions)):
+            with descent.precision.autocast():
+                outcome: Outcome = task(portion.images, portion.labels, portion.dice)
+            descent.precision.scaler.scale(outcome.loss * portion.share).backward()
+        outcomes.append(outcome._replace(loss=outcome.loss.detach()))
+    return outcomes
 
 
 def gathered(outcomes: Sequence[Outcome]) -> Outcome:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from copy import deepcopy
 from pathlib import Path
+from typing import Protocol
 
 import torch
 from pydantic import JsonValue
@@ -11,6 +12,35 @@ from torch import Tensor
 
 from vitral.train.checkpoint import DISK, save
 from vitral.weights.durable import Disk
+
+
+class Keeper(Protocol):
+    """What saves a run."""
+
+    def save(self, step: int, tensors: Mapping[str, Mapping[str, Tensor]], state: JsonValue, best: int | None) -> None:
+        """Begin to save what the tensors and the state are now."""
+        ...
+
+    def wait(self) -> None:
+        """Return once it is saved, or raise what went wrong."""
+        ...
+
+    def close(self) -> None:
+        """The same, for the last time."""
+        ...
+
+
+class Idle:
+    """For a process that leaves the saving to another."""
+
+    def save(self, step: int, tensors: Mapping[str, Mapping[str, Tensor]], state: JsonValue, best: int | None) -> None:
+        return
+
+    def wait(self) -> None:
+        return
+
+    def close(self) -> None:
+        return
 
 
 class Saver:

@@ -55,8 +55,8 @@ def restore(learning: Learning, plan: Plan, tensors: Mapping[str, Mapping[str, T
     """Put everything back as it was, and give the step to go on with."""
     step = plan.step(saved.position)
     learning.task.load_state_dict(tensors["task"])
-    restore_optimizer(learning.optimizer, tensors["optimizer"])
-    learning.average.restore(learning.task, tensors["average"], saved.averaged)
+    restore_optimizer(learning.optimizer, tensors.get("optimizer", {}))  # parts of nothing leave no group
+    learning.average.restore(learning.task, tensors.get("average", {}), saved.averaged)
     learning.precision.restore(saved.precision)
     return step
 
@@ -85,5 +85,11 @@ def restore_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> No
         if name not in weights:
             what = f"the saved optimiser knows {name}, which this model has not or does not train"
             raise WeightsError(what, where="optimizer", remedy="resume with the model that was saved")
-        kept = value.clone() if key == "step" else torch.empty_like(weights[name]).copy_(value)
-        optimizer.state[weights[name]][key] = kept
+        weight = weights[name]
+        kept = count(value, weight, optimizer) if key == "step" else torch.empty_like(weight).copy_(value)
+        optimizer.state[weight][key] = kept
+
+
+def count(value: Tensor, weight: Tensor, optimizer: Optimizer) -> Tensor:
+    """The number of steps that a weight was moved; a step in one kernel wants it where the weight is."""
+    return value.to(weight.device if optimizer.defaults.get("fused") else "cpu", copy=True)

@@ -16,6 +16,7 @@ from torch import Tensor
 from vitral.errors import WeightsError
 
 PIECE = 2**24  # bytes; few enough that the other threads are not kept waiting
+NO_NOTES: Mapping[str, str] = {}
 NAMES = {
     torch.float64: "F64",
     torch.float32: "F32",
@@ -30,11 +31,12 @@ NAMES = {
 }
 
 
-def pieces(tensors: Mapping[str, Tensor]) -> Iterator[memoryview]:
-    """The bytes of a safetensors file of these tensors: the same bytes whatever the order of the names."""
+def pieces(tensors: Mapping[str, Tensor], notes: Mapping[str, str] = NO_NOTES) -> Iterator[memoryview]:
+    """The bytes of a safetensors file of these tensors and notes: the same bytes whatever the order of the names."""
     # The widest first, so that each begins at a multiple of its width; a reader maps them where they are.
     order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
-    header, end = {}, 0
+    header: dict[str, object] = {"__metadata__": dict(notes)} if notes else {}
+    end = 0
     for name in order:
         tensor = tensors[name]
         start, end = end, end + tensor.numel() * tensor.element_size()

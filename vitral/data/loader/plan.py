@@ -67,9 +67,11 @@ class Plan:
 
     def places(self, step: int) -> Indices:
         """The places in the set of the images that this process shows at a step: every n-th of n processes."""
-        order = self._order(self.epoch(step))
-        start = step % self.epoch_steps * self.batch
-        return order[start : start + self.batch][self.world.rank :: self.world.size]
+        return self._together(step)[self.world.rank :: self.world.size]
+
+    def images(self, step: int) -> int:
+        """How many images all processes show together at a step."""
+        return len(self._together(step))
 
     @property
     def rows(self) -> int:
@@ -88,6 +90,11 @@ class Plan:
                 what = f"the stream was left with {name} {_word(there)}, and this one has {_word(here)}"
                 raise ConfigError(what, where=name, remedy="go on with the same data and settings, or start anew")
         return position.step
+
+    def _together(self, step: int) -> Indices:
+        order = self._order(self.epoch(step))
+        start = step % self.epoch_steps * self.batch
+        return order[start : start + self.batch]
 
     def _order(self, epoch: int) -> Indices:
         if epoch not in self._orders:

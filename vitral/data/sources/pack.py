@@ -34,7 +34,7 @@ def pack(samples: Samples, out: Path, shard_size: int = SHARD_SIZE, tell: Tell =
     """Write the samples as shards into the folder `out`; `tell` is called with the number of images just done."""
     _refuse_places(samples.where, out)
     index = plan(samples, shard_size)
-    with _writing(out):
+    with writing(out):
         _refuse_strangers(out, index)
         missing = {shard.file for shard in index.shards if not _is_finished(out, shard)}
         if missing or not (out / INDEX).exists():
@@ -118,7 +118,7 @@ def _whole(path: Path) -> Iterator[BinaryIO]:
 
 
 @contextmanager
-def _writing(out: Path) -> Iterator[None]:
+def writing(out: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:

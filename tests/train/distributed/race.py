@@ -1,0 +1,123 @@
+"""A run whose every step is the same for any number of processes: no chance but in the crops, which are counted."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import vitral
+from tests.data.loader.photos import photos
+from vitral.config import Size
+from vitral.data.decoder.header import Decoding
+from vitral.data.loader.loader import Loader, Sight
+from vitral.data.loader.order import InOrder
+from vitral.data.loader.plan import Plan
+from vitral.data.samples import Samples
+from vitral.data.transforms.scaling import CENTRED
+from vitral.data.transforms.view import InceptionCrop
+from vitral.tasks.classify import Classify
+from vitral.tasks.task import Outcome
+from vitral.train.average import Exponential
+from vitral.train.distributed.choice import DistributedConfig, newest_for_all
+from vitral.train.distributed.group import Group
+from vitral.train.feed import Serving, feed
+from vitral.train.loop import Descent, train
+from vitral.train.optimiser import AdamW
+from vitral.train.precision import Precision
+from vitral.train.schedule import Cosine
+from vitral.train.state import Learning, Saved, restore, saved_of, tensors_of
+
+CPU = torch.device("cpu")
+STEPS = 20
+IMAGES, BATCH = 21, 4  # the sixth batch has one image, so one of two processes has none
+
+
+class Averaging(NamedTuple):
+    """The job that takes every step into the average."""
+
+    learning: Learning
+
+    def due(self, step: int, steps: int) -> bool:
+        return True
+
+    def run(self, step: int, outcome: Outcome) -> None:
+        self.learning.average.update(self.learning.task, step - 1)
+
+
+class Logging(NamedTuple):
+    """The job that notes every loss, accuracy and number of images."""
+
+    lines: list[tuple[float, float, int]]
+
+    def due(self, step: int, steps: int) -> bool:
+        return True
+
+    def run(self, step: int, outcome: Outcome) -> None:
+        self.lines.append((outcome.loss.item(), outcome.metrics["accuracy"].item(), outcome.images))
+
+
+class Race:
+    """All parts of a run, new."""
+
+    def __init__(self, samples: Samples, group: Group, distributed: DistributedConfig, portions: int) -> None:
+        items = samples.of("train")
+        plan = Plan(np.array([item.label for item in items]), InOrder(), BATCH, 5, group.world)
+        torch.manual_seed(0)
+        model = vitral.build(
+            "Ti/16", "image=16", "stem.patch=8", "width=16", "depth=2", "mixer.heads=2", "head.classes=2"
+        )
+        task = Classify().build(model, 2, samples.counts("train"), CENTRED)
+        self.group, self.distributed = group, distributed
+        self.spread = distributed.spread(task, group)
+        optimiser, schedule = AdamW(rate=3e-3), Cosine(warmup=2)
+        self.learning = Learning(
+            task, optimiser.build(task), Exponential(decay=0.9).build(STEPS), Precision(torch.float32, CPU)
+        )
+        sight = Sight(Size(16, 16), Decoding(), InceptionCrop())
+        self.loader = Loader(items, samples.store, sight, plan, workers=0, room=2**20)
+        self.serving = Serving(CENTRED, portions, CPU)
+        self.descent = Descent(
+            self.learning.optimizer,
+            lambda step: optimiser.rate * schedule.rate(step, STEPS),
+            1.0,
+            self.learning.precision,
+            self.spread,
+        )
+        self.lines: list[tuple[float, float, int]] = []
+
+    def resume(self, folder: Path) -> int:
+        """Go back to the newest checkpoint, and give its step."""
+        checkpoint = newest_for_all(folder, self.group).checkpoint
+        assert checkpoint is not None
+        tensors, state = self.distributed.load(checkpoint, self.learning.task, self.group)
+        assert isinstance(state, dict)
+        return restore(self.learning, self.loader.plan, tensors, Saved.parse(state))
+
+    def run(self, start: int, stop: int) -> "Race":
+        """Take the steps from one up to another."""
+        batches = feed(self.loader, start, stop, self.serving)
+        jobs = [Averaging(self.learning), Logging(self.lines)]
+        train(self.spread.module, batches, self.descent, start, stop, jobs)
+        return self
+
+    def save(self, folder: Path, step: int) -> None:
+        keeper = self.distributed.keeper(folder, 2, self.group)
+        saved = saved_of(self.learning, self.loader.plan, step)
+        keeper.save(step, tensors_of(self.learning), saved.model_dump(mode="json"), None)
+        for weight in self.learning.task.parameters():
+            weight.data.zero_()  # what was handed over is a copy
+        keeper.close()
+        self.group.meet()
+
+    def weights(self) -> dict[str, Tensor]:
+        """The whole model, by its own weights and by their averages."""
+        own = {f"own/{name}": tensor.clone() for name, tensor in self.spread.whole(self.learning.task).items()}
+        with self.learning.average.averaged(self.learning.task):
+            averaged = self.spread.whole(self.learning.task)
+        return own | {f"averaged/{name}": tensor.clone() for name, tensor in averaged.items()}
+
+
+def images(folder: Path) -> Samples:
+    return photos(folder, train=IMAGES)

@@ -1,0 +1,35 @@
+"""A task that every process has a copy of."""
+
+from contextlib import AbstractContextManager, nullcontext
+
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import GradBucket  # type: ignore[attr-defined]
+from torch.futures import Future
+from torch.nn.parallel import DistributedDataParallel
+
+from vitral.tasks.task import Task
+from vitral.train.distributed.group import Group
+from vitral.train.distributed.spread import Spread
+
+
+class Replicated(Spread):
+    """The copies begin as that of the first process and stay alike, since they take the same steps."""
+
+    module: DistributedDataParallel
+
+    def __init__(self, task: Task, group: Group) -> None:
+        super().__init__(task, group)
+        # Buffers are tables that no step changes, so they need not be sent again.
+        self.module = DistributedDataParallel(task, forward_sync_buffers=False, gradient_as_bucket_view=True)
+        self.module.register_comm_hook(None, summed)
+
+    def passing(self, last: bool) -> AbstractContextManager[None]:
+        return nullcontext() if last else self.module.no_sync()
+
+
+def summed(state: None, bucket: GradBucket) -> Future[Tensor]:
+    """The sum over processes, where torch would take the mean: a portion's share is already one of the whole batch."""
+    work = dist.all_reduce(bucket.buffer(), async_op=True)
+    assert work is not None
+    return work.get_future().then(lambda done: done.value()[0])

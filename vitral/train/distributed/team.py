@@ -1,0 +1,121 @@
+"""Several processes that take every step together."""
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from pydantic import JsonValue
+from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
+
+from vitral.data.loader.plan import World
+from vitral.errors import VitralError
+from vitral.tasks.task import Outcome
+from vitral.train.distributed.group import Group
+from vitral.train.distributed.pulse import Pulse
+
+MEETING = timedelta(minutes=10)  # in which all processes must have come
+PATIENCE = timedelta(hours=2)  # with a process that lives but is slow; one that does not is found by its pulse
+MOST_WORDS = 500  # of a cause
+
+
+class Team(Group):
+    """What is said goes through the memory of the host, whatever the device, so it works alike for all of them."""
+
+    def __init__(self, world: World, device: torch.device, pulse: Pulse) -> None:
+        super().__init__(device)
+        self.world = world
+        self.beside = dist.new_group(backend="gloo", timeout=PATIENCE)  # for what is said while the model trains
+        self._pulse = pulse
+
+    def advise(self, remedy: str) -> None:
+        self._pulse.remedy = remedy
+
+    def gather(self, rows: Tensor) -> Tensor:
+        counts = [torch.zeros(1, dtype=torch.int64) for _ in range(self.world.size)]
+        dist.all_gather(counts, torch.tensor([len(rows)]))
+        most = max(int(count) for count in counts)
+        padded = torch.zeros((most, *rows.shape[1:]), dtype=rows.dtype)
+        padded[: len(rows)] = rows.detach().cpu()
+        size = padded.numel() * padded.element_size()
+        found = [torch.empty(size, dtype=torch.uint8) for _ in range(self.world.size)]
+        dist.all_gather(found, padded.flatten().view(torch.uint8))  # as bytes, since not every type can be sent
+        whole = [part.view(rows.dtype).view_as(padded)[: int(count)] for part, count in zip(found, counts, strict=True)]
+        return torch.cat(whole).to(rows.device)
+
+    def joined(self, outcome: Outcome) -> Outcome:
+        means = {"": outcome.loss, **outcome.metrics}
+        values = [value.item() * outcome.images for value in means.values()]
+        sums = torch.tensor([*values, outcome.images], dtype=torch.float64)
+        dist.all_reduce(sums)
+        images = int(sums[-1])
+        for (name, value), total in zip(means.items(), sums[:-1], strict=True):
+            means[name] = (total / max(images, 1)).to(value)
+        return Outcome(means.pop(""), images, means)
+
+    def share(self, value: JsonValue) -> JsonValue:
+        letters = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+        length = torch.tensor([len(letters)])
+        dist.broadcast(length, 0)
+        letters = letters if self.first else torch.empty(int(length), dtype=torch.uint8)
+        dist.broadcast(letters, 0)
+        shared: JsonValue = json.loads(letters.numpy().tobytes())
+        return shared
+
+    def most(self, number: int) -> int:
+        value = torch.tensor([number])
+        dist.all_reduce(value, dist.ReduceOp.MAX)
+        return int(value)
+
+    def meet(self) -> None:
+        self.most(0)
+
+
+@contextmanager
+def team(world: World, device: torch.device) -> Iterator[Team]:
+    """The processes of this run, from where they meet to where all have left."""
+    backend = "gloo"
+    if device.type == "cuda":
+        device, backend = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))), "cpu:gloo,cuda:nccl"
+        torch.cuda.set_device(device)
+    store = met(world)
+    apart = store.clone()  # type: ignore[attr-defined] # the stubs lack it
+    with Pulse(PrefixStore("pulse", apart), world) as pulse:
+        try:
+            meeting = PrefixStore("team", store)
+            dist.init_process_group(backend, store=meeting, rank=world.rank, world_size=world.size, timeout=PATIENCE)
+            several = Team(world, device, pulse)
+            yield several
+            several.meet()
+        except RuntimeError as error:  # torch says only that a connection broke, so look whose
+            if lost := pulse.lost():
+                raise lost from error
+            pulse.tell(cause(error))
+            raise
+        except BaseException as error:
+            pulse.tell(cause(error))
+            raise
+        dist.destroy_process_group()  # not after an error: a device may wait for a process that is gone
+
+
+def met(world: World) -> Store:
+    """The store that all processes share."""
+    try:
+        store, _, _ = next(rendezvous("env://", world.rank, world.size, timeout=MEETING))
+    except (RuntimeError, ValueError) as error:
+        place = f"{os.environ.get('MASTER_ADDR', '')}:{os.environ.get('MASTER_PORT', '')}"
+        remedy = "start with torchrun, and look whether every machine reaches that address"
+        raise VitralError(f"the {world.size} processes did not meet: {error}", where=place, remedy=remedy) from error
+    assert isinstance(store, Store)
+    return store
+
+
+def cause(error: BaseException) -> str:
+    """What a process says of its end to the others."""
+    words = str(error) if isinstance(error, VitralError) else f"{type(error).__name__} {error}".strip()
+    return f"ended: {' '.join(words.split())[:MOST_WORDS]}"
