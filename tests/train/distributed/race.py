@@ -1,5 +1,6 @@
 """A run whose every step is the same for any number of processes: no chance but in the crops, which are counted."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,8 +23,8 @@ from vitral.tasks.task import Outcome
 from vitral.train.average import Exponential
 from vitral.train.distributed.choice import DistributedConfig, newest_for_all
 from vitral.train.distributed.group import Group
-from vitral.train.feed import Serving, feed
-from vitral.train.loop import Descent, train
+from vitral.train.feed import Portion, Serving, feed
+from vitral.train.loop import Descent, Job, gathered, train
 from vitral.train.optimiser import AdamW
 from vitral.train.precision import Precision
 from vitral.train.schedule import Cosine
@@ -71,7 +72,8 @@ class Race:
         task = Classify().build(model, 2, samples.counts("train"), CENTRED)
         self.group, self.distributed = group, distributed
         self.spread = distributed.spread(task, group)
-        optimiser, schedule = AdamW(rate=3e-3), Cosine(warmup=2)
+        # A larger epsilon than usual, or Adam would blow up the rounding of gradients that ought to be 0.
+        optimiser, schedule = AdamW(rate=3e-3, epsilon=1e-4), Cosine(warmup=2)
         self.learning = Learning(
             task, optimiser.build(task), Exponential(decay=0.9).build(STEPS), Precision(torch.float32, CPU)
         )
@@ -98,25 +100,40 @@ class Race:
     def run(self, start: int, stop: int) -> "Race":
         """Take the steps from one up to another."""
         batches = feed(self.loader, start, stop, self.serving)
-        jobs = [Averaging(self.learning), Logging(self.lines)]
+        jobs: list[Job] = [Averaging(self.learning), Logging(self.lines)]
         train(self.spread.module, batches, self.descent, start, stop, jobs)
         return self
 
+    def evaluate(self) -> "Race":
+        """Note what the averaged weights do on all images."""
+        task, learning = self.learning.task, self.learning
+        task.eval()
+        with learning.average.averaged(task), torch.no_grad():
+            outcomes = [task(*portion[:2], portion.dice) for portion in self._portions()]
+        task.train()
+        Logging(self.lines).run(0, self.group.joined(gathered(outcomes)))
+        return self
+
+    def _portions(self) -> Iterator[Portion]:
+        for portions in feed(self.loader, 0, self.loader.plan.epoch_steps, self.serving):
+            yield from portions
+
     def save(self, folder: Path, step: int) -> None:
+        """Write a checkpoint, and spoil the weights before it is on the disk: what was handed over is a copy."""
         keeper = self.distributed.keeper(folder, 2, self.group)
         saved = saved_of(self.learning, self.loader.plan, step)
         keeper.save(step, tensors_of(self.learning), saved.model_dump(mode="json"), None)
         for weight in self.learning.task.parameters():
-            weight.data.zero_()  # what was handed over is a copy
+            weight.data.zero_()
         keeper.close()
         self.group.meet()
 
     def weights(self) -> dict[str, Tensor]:
         """The whole model, by its own weights and by their averages."""
-        own = {f"own/{name}": tensor.clone() for name, tensor in self.spread.whole(self.learning.task).items()}
+        own = {f"own/{name}": tensor for name, tensor in self.spread.whole(self.learning.task).items()}
         with self.learning.average.averaged(self.learning.task):
             averaged = self.spread.whole(self.learning.task)
-        return own | {f"averaged/{name}": tensor.clone() for name, tensor in averaged.items()}
+        return own | {f"averaged/{name}": tensor for name, tensor in averaged.items()}
 
 
 def images(folder: Path) -> Samples:

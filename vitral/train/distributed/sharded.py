@@ -42,7 +42,10 @@ class Sharded(Spread):
 
     def whole(self, part: nn.Module) -> dict[str, Tensor]:
         state = part.state_dict()
-        return {name: tensor.full_tensor() if isinstance(tensor, DTensor) else tensor for name, tensor in state.items()}
+        return {
+            name: tensor.full_tensor().detach() if isinstance(tensor, DTensor) else tensor.detach().clone()
+            for name, tensor in state.items()
+        }
 
 
 def sharing(task: nn.Module) -> list[FSDPModule]:

@@ -30,5 +30,5 @@ class Spread:
         return self.group.joined(outcome)
 
     def whole(self, part: nn.Module) -> dict[str, Tensor]:
-        """The state of the task or of a part of it, as one process would have it; for all processes to call."""
-        return {name: tensor.detach() for name, tensor in part.state_dict().items()}
+        """A copy of the state of the task or of a part of it, as one process would have it; for all to call."""
+        return {name: tensor.detach().clone() for name, tensor in part.state_dict().items()}

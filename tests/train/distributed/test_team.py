@@ -1,0 +1,56 @@
+"""What two processes say to each other."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from vitral.errors import DataError, VitralError
+from vitral.train.distributed.team import cause
+
+
+@pytest.fixture
+def heard(played: Path) -> list[dict[str, Any]]:
+    return [json.loads((played / f"heard-{rank}.json").read_text()) for rank in range(2)]
+
+
+def test_all_processes_hear_the_same(heard: list[dict[str, Any]]) -> None:
+    assert [each.pop("first") for each in heard] == [True, False]
+    assert heard[0] == heard[1]
+
+
+def test_an_outcome_is_the_mean_over_all_images(heard: list[dict[str, Any]]) -> None:
+    # Three images of loss 1 and accuracy 0, one of loss 2 and accuracy 0.5; and a batch without any.
+    assert heard[0]["joined"] == [(3 * 1 + 2) / 4, 4, 0.5 / 4, 0]
+
+
+def test_rows_of_unequal_numbers_are_gathered_in_turn(heard: list[dict[str, Any]]) -> None:
+    assert heard[0]["gathered"] == [[0, 0], [10, 10], [11, 11], [12, 12]]
+    assert heard[0]["kind"] == str(torch.bfloat16)
+    assert heard[0]["flags"] == [True, False, False]
+    assert heard[0]["none"] == [0, 3]
+
+
+def test_the_first_process_decides(heard: list[dict[str, Any]]) -> None:
+    assert heard[1]["shared"] == {"é": [0, None, 0.1]}
+    assert heard[1]["decided"] == "0"
+
+
+def test_one_is_enough_for_any(heard: list[dict[str, Any]]) -> None:
+    assert heard[0]["most"] == 0  # of 0 and -1
+    assert heard[0]["any"] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (DataError("truncated", where="a.jpg", remedy="remove it"), "ended: a.jpg: truncated; remove it"),
+        (VitralError("two\n  lines"), "ended: two lines"),
+        (KeyboardInterrupt(), "ended: KeyboardInterrupt"),
+        (ValueError("x" * 1000), "ended: ValueError " + "x" * 489),
+    ],
+)
+def test_an_end_is_told_in_a_line(error: BaseException, words: str) -> None:
+    assert cause(error) == words
