@@ -55,7 +55,8 @@ def calibrated(answers: Answers) -> Calibration:
 
 
 def _brier(answers: Answers) -> float:
-    squares = torch.cat([chances.square().sum(dim=1) for chances in answers.chances()])  # (N,)
-    labels = answers.labels.split(ROWS)
-    own = [chances.gather(1, rows[:, None])[:, 0] for chances, rows in zip(answers.chances(), labels, strict=True)]
-    return (squares - 2 * torch.cat(own) + 1).mean().item()  # the square of each distance, multiplied out
+    distances = [
+        chances.square().sum(dim=1) - 2 * chances.gather(1, labels[:, None])[:, 0] + 1  # (p - 1)^2 for the right class
+        for chances, labels in zip(answers.chances(), answers.labels.split(ROWS), strict=True)
+    ]
+    return torch.cat(distances).mean().item()
