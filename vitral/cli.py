@@ -5,26 +5,37 @@ stdout carries data, stderr the talk. Only what every verb needs is imported her
 
 import logging
 import os
+import shlex
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from vitral import __version__
-from vitral.errors import DataError, VitralError
+from vitral.errors import ConfigError, DataError, VitralError
+
+if TYPE_CHECKING:
+    from vitral.run.start import Run
 
 log = logging.getLogger("vitral")
 
-Data = Annotated[
-    str,
-    typer.Argument(
-        metavar="DATA",
-        help="A folder, a manifest, shards, Parquet or Arrow files, or a name: sample, fashion-mnist, mnist, cifar10, "
-        "cifar100, digits.",
+DATA_HELP = (
+    "A folder, a manifest, shards, Parquet or Arrow files, or a name: sample, fashion-mnist, mnist, cifar10, cifar100, "
+    "digits."
+)
+Data = Annotated[str, typer.Argument(metavar="DATA", help=DATA_HELP)]
+Settings = Annotated[
+    list[str],
+    typer.Option(
+        "--set",
+        metavar="A.B=C",
+        help="Change a setting, such as position=rope2d; may be repeated.",
+        default_factory=list,
+        show_default=False,
     ),
 ]
 Root = Annotated[str, typer.Option(metavar="FOLDER", help="Where the files of a set known by name are.")]
@@ -67,16 +78,7 @@ def vitral(
 @app.command()
 def describe(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A model of the paper, such as B/16 or R50+L/32.")],
-    set_: Annotated[
-        list[str],
-        typer.Option(
-            "--set",
-            metavar="A.B=C",
-            help="Change a setting, such as position=rope2d; may be repeated.",
-            default_factory=list,
-            show_default=False,
-        ),
-    ],
+    set_: Settings,
     image: Annotated[str, typer.Option(metavar="SIZE", help="The size of the images: 384 or 224x320.")] = "",
     json: Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")] = False,
 ) -> None:
@@ -86,6 +88,59 @@ def describe(
     size = [f"image={image}"] if image else []
     description = described(name, *size, *set_)
     typer.echo(description.to_json() if json else description)
+
+
+@app.command()
+def train(  # noqa: PLR0913, PLR0917, one option a wish
+    set_: Settings,
+    data: Annotated[str, typer.Argument(metavar="[DATA]", help=DATA_HELP)] = "",
+    resume: Annotated[str, typer.Option(metavar="RUN", help="Go on with a run that was stopped.")] = "",
+    recipe: Annotated[str, typer.Option(metavar="NAME", help="A recipe; by itself one is chosen by the data.")] = "",
+    model: Annotated[str, typer.Option(metavar="NAME", help="A model of the paper, such as S/16.")] = "",
+    from_: Annotated[str, typer.Option("--from", metavar="WEIGHTS", help="A run or a bundle to start from.")] = "",
+    image: Annotated[str, typer.Option(metavar="SIZE", help="The size of the images: 64 or 224x320.")] = "",
+    epochs: Annotated[str, typer.Option(metavar="N", help="How many times over the images.")] = "",
+    batch: Annotated[str, typer.Option(metavar="N", help="Images a step, of all processes together.")] = "",
+    lr: Annotated[str, typer.Option(metavar="RATE", help="The rate of learning at its peak.")] = "",
+    task: Annotated[str, typer.Option(metavar="KIND", help="classify, or masked, which needs no labels.")] = "",
+    seed: Annotated[str, typer.Option(metavar="N", help="Another seed is another run.")] = "",
+    device: Annotated[str, typer.Option(metavar="KIND", help="cpu, cuda, mps or auto.")] = "",
+    workers: Annotated[str, typer.Option(metavar="N", help="Processes that read images.")] = "",
+    out: Annotated[str, typer.Option(metavar="FOLDER", help="The new run folder; by itself runs/NAME.")] = "",
+    time_limit: Annotated[str, typer.Option(metavar="TIME", help="Plan for so much time: 90s, 10m, 1h30m.")] = "",
+    root: Root = "",
+) -> None:
+    """Train or fine-tune a model on a folder of images, and write a run folder with a report.
+
+    Ctrl-C, or a SIGTERM, saves after the step at hand and prints the line that goes on.
+    """
+    from vitral.run.start import resume as resumed
+    from vitral.run.start import train as trained
+
+    words = {"from": from_, "image": image, "epochs": epochs, "batch": batch, "lr": lr, "task": task}
+    words |= {"seed": seed, "device": device, "workers": workers}
+    settings = [f"{name}={value}" for name, value in words.items() if value]
+    others = [*settings, *set_, *filter(None, (data, recipe, model, out, time_limit, root))]
+    if resume:
+        if others:
+            what = f"a run goes on as it began, so --resume stands alone; got {shlex.join(others)} too"
+            raise ConfigError(what, where="--resume", remedy=f"vitral train --resume {shlex.quote(resume)}")
+        _tell(resumed(resume))
+        return
+    if not data:
+        raise ConfigError("no data is named", where="DATA", remedy="give a folder of images, or sample")
+    settings += set_
+    _tell(trained(data, *settings, recipe=recipe, model=model, root=root, out=out, time_limit=time_limit))
+
+
+@app.command()
+def demo(
+    out: Annotated[str, typer.Option(metavar="FOLDER", help="The new run folder; by itself runs/sample.")] = "",
+) -> None:
+    """Train on the bundled images, and show what comes of it."""
+    from vitral.run.demo import demo as shown
+
+    typer.echo(shown(out))
 
 
 @app.command()
@@ -143,6 +198,16 @@ def check(
         write_page(Path(html).expanduser(), diagnosis)
     if diagnosis.count("error"):
         raise typer.Exit(DataError.exit_code)
+
+
+def _tell(run: "Run") -> None:
+    """One summary, the folder on stdout; a run that a signal stopped ends with that signal's code."""
+    if not int(os.environ.get("RANK", "0")):  # of many processes one speaks for all
+        for line in run.summary():
+            log.info(line)
+        typer.echo(run.folder.path)
+    if run.signal:
+        raise typer.Exit(128 + run.signal)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -20,6 +20,7 @@ from vitral.model.vit import Vit
 from vitral.tasks.choice import TaskConfig
 from vitral.tasks.classify import Classify
 from vitral.train.average import AverageConfig, NoAverage
+from vitral.train.distributed.choice import Ddp, DistributedConfig
 from vitral.train.optimiser import AdamW, OptimiserConfig
 from vitral.train.precision import Auto, PrecisionConfig
 from vitral.train.schedule import Cosine, ScheduleConfig
@@ -118,6 +119,7 @@ class Recipe(Config):
     clip: float = Field(default=1.0, gt=0)  # the longest gradient
     average: AverageConfig = NoAverage()
     precision: PrecisionConfig = Auto()
+    distributed: DistributedConfig = Ddp()
     evaluate: float = Field(default=1.0, gt=0)  # every so many epochs, and at the end
     stopping: Stopping = ToTheEnd()
     saving: Saving = Saving()

@@ -49,14 +49,14 @@ def steps_within(limit: float, spent: float, step_seconds: float, evaluation_sec
     return max(1, epochs * epoch_steps + more)  # one fits, whatever rounding says
 
 
-def seconds_for(work: Callable[[], object], device: torch.device, most: float) -> float:
+def seconds_for(work: Callable[[], object], device: torch.device, enough: Callable[[float], bool]) -> float:
     """How long it takes to do the work: the median of some times after two that only warm up.
 
-    It is done five times more, or fewer once `most` seconds are over, but at least once.
+    It is done five times more, or fewer once so many seconds are enough, but at least once.
     """
     found: list[float] = []
     began = time.perf_counter()
-    while len(found) < 3 or (len(found) < 7 and time.perf_counter() - began < most):
+    while len(found) < 3 or (len(found) < 7 and not enough(time.perf_counter() - began)):
         start = time.perf_counter()
         work()
         if device.type == "cuda":  # whose work goes on after it was asked for

@@ -1,6 +1,6 @@
 """From the loader's bytes to what a task is given, portion by portion.  B images, C channels, H rows, W columns."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -31,7 +31,7 @@ class Serving(NamedTuple):
     device: torch.device
 
 
-def feed(loader: Loader, start: int, stop: int, serving: Serving) -> Iterator[Sequence[Portion]]:
+def feed(loader: Loader, start: int, stop: int, serving: Serving) -> Generator[Sequence[Portion]]:
     """The portions of the batch of every step, in turn."""
     for step, batch in enumerate(loader.batches(start, stop), start):
         yield portions(batch, step, loader.plan, serving)

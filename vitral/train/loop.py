@@ -63,6 +63,10 @@ class Descent(NamedTuple):
 class Diverged(VitralError):
     """A loss that is infinite or not a number. The weights are those before its step."""
 
+    def __init__(self, what: str, *, step: int, where: str = "", remedy: str = "") -> None:
+        super().__init__(what, where=where, remedy=remedy)
+        self.step = step
+
 
 def train(
     task: nn.Module, batches: Iterator[Sequence[Portion]], descent: Descent, start: int, steps: int, jobs: Sequence[Job]
@@ -105,7 +109,7 @@ def gathered(outcomes: Sequence[Outcome]) -> Outcome:
     images = sum(outcome.images for outcome in outcomes)
 
     def mean(values: Sequence[Tensor]) -> Tensor:
-        weights = torch.tensor([outcome.images / max(images, 1) for outcome in outcomes], device=values[0].device)
+        weights = values[0].new_tensor([outcome.images / max(images, 1) for outcome in outcomes])
         return (torch.stack(list(values)) * weights).sum()
 
     if len(outcomes) == 1:
@@ -118,6 +122,7 @@ def refuse_divergence(step: int, outcome: Outcome) -> None:
     if not outcome.loss.isfinite():
         raise Diverged(
             f"the loss of step {step} is {outcome.loss.item()}",
+            step=step,
             where=f"step {step}",
             remedy="lower the rate, lengthen the warm-up, or clip the gradient more",
         )

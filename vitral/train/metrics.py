@@ -132,6 +132,11 @@ def _columns(rows: Iterable[Mapping[str, float]]) -> list[str]:
     return [*first, *sorted(inner, key=lambda name: not name.startswith(f"{TRAIN}_")), *last]
 
 
+def rounded(line: Line) -> Line:
+    """The line as the record has it."""
+    return _line(_record(line))
+
+
 def _record(line: Line) -> Record:
     values = {name: _short(value) for name, value in line.values.items()}
     return {"step": line.step, "epoch": _short(line.epoch), "split": line.split, **values}

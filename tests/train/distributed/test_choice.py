@@ -75,7 +75,7 @@ def test_what_is_saved_has_the_names_and_shapes_that_one_process_gives_them(play
 
 def test_processes_agree_on_an_overflow(played: Path) -> None:
     found = [json.loads((played / f"scales-{rank}.json").read_text()) for rank in range(2)]
-    assert found == [dict.fromkeys(NAMES, [4.0, True])] * 2  # the scale is halved, the step left out
+    assert found == [{name: [4.0, True] for name in NAMES}] * 2  # the scale is halved, the step left out
 
 
 @pytest.mark.parametrize("kind", [Ddp(), Fsdp()])

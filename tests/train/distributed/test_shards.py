@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import torch
-from torch.distributed.checkpoint import HuggingFaceStorageReader
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from vitral.train.checkpoint import open_checkpoint

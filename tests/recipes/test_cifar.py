@@ -1,0 +1,14 @@
+from vitral.data.sources.named import NAMED
+from vitral.recipes.choose import OWN
+from vitral.recipes.cifar import cifar10
+
+
+def test_the_model_takes_the_photos_as_they_are() -> None:
+    recipe = cifar10()
+    assert (recipe.model.image, recipe.model.channels) == ((32, 32), 3)
+    assert len(recipe.images.scaling.mean) == 3
+
+
+def test_its_name_is_that_of_a_set() -> None:
+    assert cifar10.__name__ in NAMED
+    assert OWN["cifar10"] is cifar10

@@ -1,0 +1,49 @@
+from pathlib import Path
+
+import torch
+
+from tests.run.small import EACH, photos, recipe_and_samples
+from vitral.run.finish import Output
+from vitral.run.parts import parts_of
+from vitral.run.session import Session, watched_split
+from vitral.train.distributed.group import Group
+from vitral.train.folder import Folder
+from vitral.train.metrics import Line
+from vitral.train.stop import Stop
+from vitral.train.watch import Best
+
+HERE = Group(torch.device("cpu"))
+
+
+def session(home: Path, splits: dict[str, int], *settings: str) -> Session:
+    recipe, samples = recipe_and_samples(photos(home / "photos", splits), *settings)
+    parts = parts_of(recipe, samples, HERE)
+    folder = Folder(home)
+    found = Session(folder, parts, HERE, Stop(), Output(folder, parts, HERE))
+    found.begin()
+    return found
+
+
+def evaluations(split: str) -> list[Line]:
+    return [Line(step, step / 4, split, {"loss": 1.0, "accuracy": score}) for step, score in ((4, 0.9), (8, 0.5))]
+
+
+def test_images_for_validation_choose_the_best_weights(tmp_path: Path) -> None:
+    found = session(tmp_path, EACH, "stopping=patience", "stopping.evaluations=1")
+    assert found.split == "val"
+    found.evaluations, found.step = evaluations("val"), 8
+    assert found.best == Best(4, 1)
+    assert found.enough
+
+
+def test_images_for_testing_are_watched_and_choose_nothing(tmp_path: Path) -> None:
+    found = session(tmp_path, {"train": 12, "test": 4}, "stopping=patience", "stopping.evaluations=1")
+    assert found.split == "test"
+    found.evaluations, found.step = evaluations("test"), 8
+    assert found.best == Best(8, 0)
+    assert not found.enough
+
+
+def test_validation_comes_before_testing(tmp_path: Path) -> None:
+    _, samples = recipe_and_samples(photos(tmp_path, {"train": 12, "val": 2, "test": 2}))
+    assert watched_split(samples) == "val"

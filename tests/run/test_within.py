@@ -1,0 +1,74 @@
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.run.small import photos, recipe_and_samples
+from vitral.config import override
+from vitral.errors import ConfigError
+from vitral.model.names import model_config
+from vitral.recipe import Recipe, Steps
+from vitral.run import within
+from vitral.run.parts import task_of
+from vitral.run.within import fitted_in_memory, fitted_in_time, rough_need
+from vitral.train.distributed.group import Group
+from vitral.train.fit import held, peak
+from vitral.train.precision import Precision
+
+CPU = torch.device("cpu")
+HERE = Group(CPU)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        (),
+        ("model.width=192", "model.mixer.heads=3"),
+        ("image=96", "model.stem.patch=4"),
+        ("model.mlp=swiglu", "model.tokens.registers=4"),
+        ("task=masked",),
+    ],
+)
+def test_the_rule_of_thumb_is_on_the_safe_side(tmp_path: Path, settings: tuple[str, ...]) -> None:
+    recipe, samples = recipe_and_samples(photos(tmp_path), *settings)
+    task = task_of(recipe, samples, CPU)
+    for rows in (1, 64):
+        found = peak(task, (3, *recipe.model.image), rows, Precision(torch.float32, CPU))
+        assert rough_need(recipe, rows) > held(task, CPU) + found
+
+
+def test_there_is_no_rule_of_thumb_for_a_resnet() -> None:
+    assert rough_need(Recipe(model=model_config("R50x1")), 1) == float("inf")
+
+
+def test_short_memory_divides_a_batch_and_plenty_leaves_it_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "vitral")
+    recipe, samples = recipe_and_samples(photos(tmp_path), "image=64", "batch=24")
+    assert fitted_in_memory(recipe, samples, HERE) == recipe
+    task = task_of(recipe, samples, CPU)
+    some = held(task, CPU) + peak(task, (3, 64, 64), 13, Precision(torch.float32, CPU))
+    monkeypatch.setattr(within, "available", lambda device: some * 3 // 2)
+    fitted = fitted_in_memory(recipe, samples, HERE)
+    assert 2 <= fitted.portions <= 4
+    assert f"taken in {fitted.portions} portions" in caplog.text
+    assert override(fitted, ["portions=1"]) == recipe
+    monkeypatch.setattr(within, "available", lambda device: 1000)
+    with pytest.raises(ConfigError, match="one image at a time needs"):
+        fitted_in_memory(recipe, samples, HERE)
+
+
+def test_more_time_is_more_steps(tmp_path: Path) -> None:
+    recipe, samples = recipe_and_samples(photos(tmp_path))
+    short, long = (fitted_in_time(recipe, samples, HERE, limit, time.monotonic()).length for limit in ("20s", "20m"))
+    assert isinstance(short, Steps)
+    assert isinstance(long, Steps)
+    assert long.steps > 10 * short.steps > 100
+
+
+def test_no_time_at_all_is_told(tmp_path: Path) -> None:
+    recipe, samples = recipe_and_samples(photos(tmp_path))
+    with pytest.raises(ConfigError, match="are too few"):
+        fitted_in_time(recipe, samples, HERE, "1s", began=time.monotonic() - 60)

@@ -1,0 +1,68 @@
+"""A folder of photos of one's own, from scratch: small images, so that a laptop is done in minutes."""
+
+from vitral.config import Size
+from vitral.data.transforms.mix import Mixup
+from vitral.data.transforms.view import InceptionCrop
+from vitral.model.attention import Attention
+from vitral.model.patches import Patches
+from vitral.model.pool import MeanPool
+from vitral.model.vit import Tokens, Vit
+from vitral.recipe import Epochs, Images, Recipe
+from vitral.tasks.classify import Classify
+from vitral.train.average import Exponential
+from vitral.train.optimiser import AdamW
+from vitral.train.schedule import Cosine
+
+
+def photos(image: int, patch: int, width: int, depth: int) -> Vit:
+    """A plain ViT for square colour images, with heads of 32."""
+    return Vit(
+        image=Size(image, image),
+        width=width,
+        depth=depth,
+        stem=Patches(patch=Size(patch, patch)),
+        tokens=Tokens(cls=False),
+        mixer=Attention(heads=width // 32),
+        pool=MeanPool(),
+    )
+
+
+def small_hundreds() -> Recipe:
+    """Some hundreds of photos: so few that any model learns them by heart, so a small one on crops of them.
+
+    Run:     vitral train photos/
+    Takes:   not measured here
+    Reaches: not measured here
+    """
+    return Recipe(
+        name="small_hundreds",
+        model=photos(image=64, patch=16, width=128, depth=4),
+        images=Images(view=InceptionCrop(area=(0.3, 1.0))),
+        task=Classify(mixing=Mixup(alpha=0.2)),
+        length=Epochs(epochs=100),
+        batch=16,
+        optimiser=AdamW(rate=5e-4, decay=0.1),
+        schedule=Cosine(warmup=0.1),
+        average=Exponential(decay=0.98),
+        evaluate=5.0,
+    )
+
+
+def small_thousands() -> Recipe:
+    """Thousands of photos and up.
+
+    Run:     vitral train photos/
+    Takes:   not measured here
+    Reaches: not measured here
+    """
+    return Recipe(
+        name="small_thousands",
+        model=photos(image=64, patch=8, width=192, depth=6),
+        images=Images(view=InceptionCrop(area=(0.3, 1.0))),
+        task=Classify(mixing=Mixup(alpha=0.2)),
+        length=Epochs(epochs=30),
+        batch=64,
+        optimiser=AdamW(rate=5e-4, decay=0.1),
+        schedule=Cosine(warmup=0.05),
+        average=Exponential(decay=0.995),
+    )

@@ -1,0 +1,1 @@
+"""The composition root: a recipe becomes parts becomes a run folder."""

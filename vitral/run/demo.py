@@ -1,0 +1,47 @@
+"""The demo: train on the bundled images, look at some answers, and see what to type next."""
+
+from vitral.run.start import Run, train
+
+NEXT = (
+    ("see what a model is made of", "vitral describe B/16"),
+    ("look over photos of your own, a folder for each class", "vitral check PHOTOS/"),
+    ("train on them", "vitral train PHOTOS/"),
+)
+
+
+def demo(out: str, *settings: str) -> str:
+    """Train for a minute or so, and tell what came of it."""
+    run = train("sample", *settings, recipe="sample", out=out)
+    if run.signal:
+        raise KeyboardInterrupt
+    return "\n".join([*answers(run), "", *outcome(run), "", *next_commands()])
+
+
+def answers(run: Run) -> list[str]:
+    """A table with the answer to one image of each class."""
+    assert run.judgement is not None
+    given, classes = run.judgement.answers, run.samples.classes
+    shares = given.logits.softmax(dim=1)
+    rows = []
+    for label, name in enumerate(classes):
+        place = int((given.labels == label).nonzero()[0])
+        answer = int(given.given[place])
+        mark = "" if answer == label else "wrong"
+        rows.append(f"{name:<14}{classes[answer]:<14}{shares[place, answer]:>9.0%}  {mark}".rstrip())
+    return [f"{'image of':<14}{'answer':<14}{'how sure':>9}", *rows]
+
+
+def outcome(run: Run) -> list[str]:
+    """How well it does, and where its page is."""
+    assert run.judgement is not None
+    found = run.judgement.accuracy
+    return [
+        f"right on {found.top1:.1%} of {found.images:,} images that it never saw",
+        f"the whole story: {run.folder.report}",
+    ]
+
+
+def next_commands() -> list[str]:
+    """Three commands to try."""
+    width = max(len(command) for _, command in NEXT)
+    return ["try next:", *(f"  {command:<{width}}   {purpose}" for purpose, command in NEXT)]

@@ -1,0 +1,152 @@
+"""What is made of a run: its bundles, the judgement of its images, its page."""
+
+import shlex
+from pathlib import Path
+from typing import Literal
+
+from vitral.data.samples import Split
+from vitral.evaluate.accuracy import judged
+from vitral.evaluate.answers import answer
+from vitral.evaluate.calibration import calibrated
+from vitral.explain.describe import multiply_adds
+from vitral.report.page import write_report
+from vitral.report.story import Cost, Judgement, Story
+from vitral.run.parts import Parts, loader_of
+from vitral.run.summary import summary
+from vitral.tasks.classify import Classify
+from vitral.train.distributed.group import Group
+from vitral.train.environment import Environment
+from vitral.train.folder import Folder
+from vitral.train.metrics import recorded
+from vitral.train.times import moments, spent
+from vitral.weights.bundle import Bundle, read_bundle, write_bundle
+from vitral.weights.card import Facts, Result, Trained, card
+from vitral.weights.load import load
+
+Fact = tuple[str, str]
+Status = Literal["running", "stopped", "done"]
+BACKWARD = 2  # a backward pass costs as much as so many forward passes
+
+
+class Output:
+    """What a run leaves behind for its users. Every process has one; only the first of them writes."""
+
+    def __init__(self, folder: Folder, parts: Parts, group: Group) -> None:
+        self.folder, self.parts, self.group = folder, parts, group
+
+    def keep(self, home: Path, step: int, results: tuple[Result, ...] = ()) -> None:
+        """Write the averaged weights as they are now as a bundle."""
+        learning = self.parts.learning
+        with learning.average.averaged(learning.task):
+            tensors = self.parts.spread.whole(self.parts.model)
+        if self.group.first:
+            bundle = self.bundle()
+            write_bundle(home, bundle, tensors, card(bundle, self.facts(step, results)))
+
+    def bundle(self) -> Bundle:
+        """What the weights of this run need."""
+        recipe = self.parts.recipe
+        classes = self.parts.samples.classes if isinstance(recipe.task, Classify) else ()
+        needs = recipe.preprocessing()
+        return Bundle(model=recipe.model, task=recipe.task.kind, preprocessing=needs, classes=classes)
+
+    def facts(self, step: int, results: tuple[Result, ...]) -> Facts:
+        """What the card tells of the run."""
+        samples = self.parts.samples
+        images = {split: len(samples.of(split)) for split in ("train", "val", "test") if samples.of(split)}
+        lines = tuple(f"{label}: {value}" for label, value in summary(self.parts.recipe))
+        seconds = spent(moments(self.folder.path))
+        environment = Environment.from_json(self.folder.environment.read_bytes())
+        trained = Trained(samples.where, images, environment.fingerprint, lines, step, seconds)
+        return Facts(self.folder.path.name, trained, results)
+
+    def judge(self, home: Path) -> Judgement | None:
+        """The answers of a bundle to the images for testing, or for validation where there are none."""
+        samples = self.parts.samples
+        splits: tuple[Split, ...] = ("test", "val")
+        split = next((split for split in splits if samples.of(split)), None)
+        if split is None or not isinstance(self.parts.recipe.task, Classify):
+            return None
+        device, scaling = self.parts.serving.device, self.parts.recipe.images.scaling
+        model = load(home).model.to(device)
+        loader = loader_of(self.parts.recipe, samples, split, self.group.world)
+        answers = answer(model, loader, scaling, device, self.group.gather, lambda images: None)
+        return Judgement(split, answers, judged(answers, samples.classes), calibrated(answers))
+
+    def tell(self, home: Path, step: int, judgement: Judgement) -> None:
+        """Write the card of a bundle anew, with what its weights, those after a step, are worth."""
+        bundle, tensors = read_bundle(home)
+        found, split = judgement.accuracy, judgement.split
+        low, high = found.interval.low, found.interval.high
+        result = Result("accuracy", found.top1, low, high, split, found.images, chosen=split == "val")
+        write_bundle(home, bundle, tensors, card(bundle, self.facts(step, (result,))))
+
+    def write_page(self, step: int, status: Status, judgement: Judgement | None) -> None:
+        """Write report.html, as things stand after a step."""
+        environment = Environment.from_json(self.folder.environment.read_bytes())
+        recipe, samples = self.parts.recipe, self.parts.samples
+        story = Story(
+            title=self.folder.path.name,
+            status=status,
+            steps=self.parts.steps,
+            command=environment.command,
+            summary=summary(recipe),
+            recipe=recipe.to_json(),
+            environment=described(environment),
+            samples=samples,
+            metrics=[
+                {"step": line.step, "epoch": line.epoch, "split": line.split, **line.values}
+                for line in recorded(self.folder.path)
+            ],
+            judgement=judgement,
+            cost=self.cost(step),
+            notes=[*samples.notes, *self.notes()],
+            next=self.next_commands(status),
+        )
+        write_report(self.folder.report, story)
+
+    def cost(self, step: int) -> Cost:
+        """What the run took up to a step, over all its sessions."""
+        noted = moments(self.folder.path)
+        images = step * self.parts.plan.batch
+        once = multiply_adds(self.parts.recipe.model, in_full=not isinstance(self.parts.recipe.task, Classify))
+        parameters = sum(weight.numel() for weight in self.parts.model.parameters())
+        peak = max((moment.peak_memory for moment in noted), default=0)
+        return Cost(spent(noted), images, (1 + BACKWARD) * once * images, peak, parameters)
+
+    def notes(self) -> list[str]:
+        """What a reader of the figures should know."""
+        if self.parts.samples.of("val"):
+            return []
+        return ["There are no images for validation, so nothing was chosen by them: the last weights are the best."]
+
+    def next_commands(self, status: Status) -> list[Fact]:
+        """What to type next."""
+        run = shlex.quote(str(self.folder.path))
+        if status != "done":
+            return [("go on with it", f"vitral train --resume {run}")]
+        data = shlex.quote(self.parts.recipe.data.where)
+        return [
+            ("train for longer", f"vitral train {data} --recipe {self.parts.recipe.name} --epochs 100"),
+            ("look at the data", f"vitral check {data}"),
+        ]
+
+
+def described(environment: Environment) -> list[Fact]:
+    """The environment as a reader wants it."""
+    memory = f"{environment.memory / 2**30:,.0f} GiB"
+    git = f"{environment.git.commit}{' and changes' if environment.git.dirty else ''}"
+    facts = [
+        ("vitral", environment.vitral),
+        ("torch", environment.torch),
+        ("python", environment.python),
+        ("numpy, pillow", f"{environment.numpy}, {environment.pillow}"),
+        ("system", environment.platform),
+        ("processor", f"{environment.processor}, {environment.cores} cores, {memory}"),
+        ("GPU", ", ".join(environment.gpus)),
+        ("code", git),
+        ("data", environment.data),
+        ("fingerprint of the data", environment.fingerprint),
+        ("started", environment.started),
+    ]
+    return [(name, value) for name, value in facts if value]

@@ -1,0 +1,150 @@
+"""One session of a run: from the newest checkpoint, or the first step, to the end or to where it is stopped."""
+
+import logging
+
+from vitral.data.loader.plan import Plan
+from vitral.data.samples import Samples, Split
+from vitral.errors import VitralError
+from vitral.run.finish import Output
+from vitral.run.parts import Parts, loader_of
+from vitral.train.checkpoint import newest, sweep
+from vitral.train.distributed.choice import newest_for_all
+from vitral.train.distributed.group import Group
+from vitral.train.feed import feed
+from vitral.train.folder import Folder
+from vitral.train.jobs import Averaging, Recording, Saving, Watching, line_of
+from vitral.train.loop import Diverged, Job, train
+from vitral.train.metrics import Line, Metrics, recorded, rounded
+from vitral.train.progress import Progress
+from vitral.train.state import Saved, restore, saved_of, tensors_of
+from vitral.train.stop import Stop
+from vitral.train.times import Times
+from vitral.train.watch import Best, best_of, watched
+
+log = logging.getLogger("vitral")
+MOST_FILES = 5  # that a message names
+
+
+class Session:
+    """The parts at work. Every process of the group has one; only the first of them writes."""
+
+    def __init__(self, folder: Folder, parts: Parts, group: Group, stop: Stop, output: Output) -> None:
+        self.folder, self.parts, self.group, self.stop, self.output = folder, parts, group, stop, output
+        self.saver = parts.recipe.distributed.keeper(folder.checkpoints, parts.recipe.saving.keep, group)
+        self.split = watched_split(parts.samples)
+        self.watch = loader_of(parts.recipe, parts.samples, self.split, group.world) if self.split else None
+        self.metrics: Metrics | None = None  # of the process that writes
+        self.evaluations: list[Line] = []
+        self.times: Times | None = None
+        self.start = self.step = 0
+
+    @property
+    def best(self) -> Best:
+        """The best evaluation. Images for testing choose nothing: without any for validation the last is the best."""
+        return best_of(self.evaluations, "val") if self.split == "val" else Best(self.step, 0)
+
+    def begin(self) -> int:
+        """Put back what the newest whole checkpoint has, if there is one, and give the step to go on with."""
+        if self.group.first:
+            sweep(self.folder.checkpoints)
+        self.group.meet()
+        found = newest_for_all(self.folder.checkpoints, self.group)
+        for reason in found.passed_over if self.group.first else ():
+            log.warning(f"passed over: {reason}")
+        if found.checkpoint is not None:
+            learning = self.parts.learning
+            tensors, state = self.parts.recipe.distributed.load(found.checkpoint, learning.task, self.group)
+            assert isinstance(state, dict)
+            self.step = restore(learning, self.parts.plan, tensors, Saved.parse(state))
+        if self.group.first:
+            self.metrics = Metrics(self.folder.path)
+            self.metrics.cut(self.step)
+            self.times = Times(self.folder.path, self.group.world.size, self.group.device)
+        self.start = self.step
+        self.group.meet()
+        self.evaluations = [line for line in recorded(self.folder.path) if line.split == self.split]
+        return self.step
+
+    def go(self, progress: Progress) -> None:
+        """Take all steps that are left; `Halt` says that some still are."""
+        parts = self.parts
+        jobs: list[Job] = [Averaging(parts.learning), progress]
+        if self.metrics is not None:
+            jobs.append(Recording(self.metrics, parts.plan.epoch_steps, parts.descent.rate))
+        if self.watch is not None:
+            every = max(1, round(parts.recipe.evaluate * parts.plan.epoch_steps))
+            jobs.append(Watching(every, lambda step: self.evaluate(step, progress)))
+        jobs.append(Saving(parts.recipe.saving.seconds, self.save, self._is_best, self._halted, self.group.any))
+        last = self.step if self.enough else parts.steps
+        batches = feed(parts.loader, self.step, last, parts.serving)
+        try:
+            train(parts.spread.module, batches, parts.descent, self.step, last, jobs)
+        except Diverged as error:
+            raise self._told(error) from None
+        finally:
+            batches.close()
+            self.saver.close()
+            self.note()
+        self.step = last
+
+    def evaluate(self, step: int, progress: Progress) -> None:
+        """Evaluate the averaged weights, and keep them if they are the best so far."""
+        assert self.watch is not None
+        assert self.split is not None
+        self.saver.wait()  # a thread that writes would not survive in the workers of the loader
+        batches = feed(self.watch, 0, self.watch.plan.epoch_steps, self.parts.serving)
+        outcome = self.group.joined(watched(self.parts.learning, batches))
+        line = rounded(line_of(step, self.parts.plan.epoch_steps, self.split, outcome))
+        self.evaluations.append(line)
+        self.step = step
+        if self.metrics is not None:
+            self.metrics.add(line)
+        self.note()
+        progress.evaluated(step, self.split, line.values)
+        if self._is_best(step):
+            self.output.keep(self.folder.best, step)
+
+    def note(self) -> None:
+        """Write down what the session has cost so far."""
+        if self.times is not None:
+            self.times.add(self.step, (self.step - self.start) * self.parts.plan.batch)
+
+    def save(self, step: int) -> None:
+        """Begin to write a checkpoint."""
+        self.step = step
+        learning = self.parts.learning
+        if self.metrics is not None:
+            self.metrics.flush()  # a checkpoint must not be newer than the record
+        saved = saved_of(learning, self.parts.plan, step)
+        self.saver.save(step, tensors_of(learning), saved.model_dump(mode="json"), self.best.step or None)
+
+    @property
+    def enough(self) -> bool:
+        """Whether the recipe would stop early, now."""
+        return self.split == "val" and self.parts.recipe.stopping.enough(self.best.since)
+
+    def _is_best(self, step: int) -> bool:
+        return self.split == "val" and self.best.step == step
+
+    def _halted(self) -> int | None:
+        if number := self.group.most(self.stop.signal):
+            return number
+        return 0 if self.enough else None
+
+    def _told(self, error: Diverged) -> VitralError:
+        """The error with the files of the batch and the checkpoint before it."""
+        self.saver.wait()
+        step, plan = error.step, self.parts.plan
+        whole = Plan(plan.labels, plan.order, plan.batch, plan.seed)
+        names = [self.parts.samples.store.address(self.parts.loader.names[place]) for place in whole.places(step)]
+        more = f" and {len(names) - MOST_FILES:,} more" if len(names) > MOST_FILES else ""
+        last = newest(self.folder.checkpoints).checkpoint
+        kept = f"the last good checkpoint is {last.path}" if last else "there is no checkpoint yet"
+        what = f"{error.what}; its batch: {', '.join(names[:MOST_FILES])}{more}; {kept}"
+        return Diverged(what, step=step, where=error.where, remedy=error.remedy)
+
+
+def watched_split(samples: Samples) -> Split | None:
+    """The images that are watched in training: those for validation, or for testing where there are none."""
+    splits: tuple[Split, ...] = ("val", "test")
+    return next((split for split in splits if samples.of(split)), None)

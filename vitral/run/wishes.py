@@ -1,0 +1,76 @@
+"""From what a user asks for to a recipe, resolved to the last field."""
+
+from typing import NamedTuple
+
+from vitral.config import override
+from vitral.data.loader.subset import subset
+from vitral.data.samples import Samples
+from vitral.data.sources.source import open_data, open_images
+from vitral.model.names import model_config
+from vitral.recipe import Recipe
+from vitral.recipes.choose import choose, named
+
+# Settings that most people change, by the names that they know.
+SHORT = {
+    "epochs": ("length=epochs", "length.epochs="),
+    "steps": ("length=steps", "length.steps="),
+    "image": ("model.image=",),
+    "lr": ("optimiser.rate=",),
+    "from": ("weights=",),
+}
+
+
+class Wish(NamedTuple):
+    """What a user asks for: data, perhaps a recipe and a model by name, and settings such as `epochs=5`."""
+
+    data: str
+    settings: tuple[str, ...] = ()
+    recipe: str = ""
+    model: str = ""
+    root: str = ""
+
+
+class Granted(NamedTuple):
+    """The recipe that a wish comes to, its data, and why it is this one if nobody named it."""
+
+    recipe: Recipe
+    samples: Samples
+    why: str
+
+
+def granted(wish: Wish) -> Granted:
+    """The recipe and its data; what is wrong with a setting is found here, before any work is done."""
+    settings = [each for setting in wish.settings for each in _long(setting)]
+    base = named(wish.recipe, wish.model) if wish.recipe else Recipe()
+    early = override(_of(base, wish), [each for each in settings if each.startswith(("task", "data."))])
+    samples, why = opened(early), ""
+    if not wish.recipe:
+        chosen = choose(samples)
+        base, why = chosen.recipe, chosen.why
+        if wish.model:
+            sizes = f"image={base.model.image}", f"channels={base.model.channels}"
+            model = model_config(
+                wish.model, *sizes, *(each[6:] for each in settings if each.startswith("model.image="))
+            )
+            base = base.model_copy(update={"model": model})
+    return Granted(override(_of(base, wish), settings).fitted(len(samples.classes)), samples, why)
+
+
+def _of(recipe: Recipe, wish: Wish) -> Recipe:
+    """The recipe for the data that is wished for."""
+    data = recipe.data.model_copy(update={"where": wish.data, "root": wish.root})
+    return recipe.model_copy(update={"data": data})
+
+
+def opened(recipe: Recipe) -> Samples:
+    """The images of a recipe."""
+    open_ = open_data if recipe.task.labelled else open_images
+    samples = open_(recipe.data.where, recipe.data.split, recipe.data.root)
+    return subset(samples, recipe.data.share, recipe.data.split.seed) if recipe.data.share < 1 else samples
+
+
+def _long(setting: str) -> list[str]:
+    """A setting by the names of the recipe's fields; a value goes to the last of them."""
+    name, _, value = setting.partition("=")
+    *before, last = SHORT.get(name, ("",))
+    return [*before, f"{last}{value}"] if last else [setting]

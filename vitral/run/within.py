@@ -1,0 +1,94 @@
+"""Fitting a recipe to the machine: to its memory, and to the time that the user has."""
+
+import logging
+import os
+import time
+
+from vitral.config import override
+from vitral.data.samples import Samples
+from vitral.model.vit import Vit
+from vitral.recipe import Recipe
+from vitral.run.parts import Parts, loader_of, parts_of, task_of
+from vitral.run.session import watched_split
+from vitral.train.clock import seconds_for, seconds_of, steps_within
+from vitral.train.distributed.group import Group
+from vitral.train.feed import feed
+from vitral.train.fit import fit
+from vitral.train.loop import train
+from vitral.train.memory import available
+from vitral.train.precision import Precision, probe
+from vitral.train.progress import duration
+from vitral.train.watch import watched
+
+log = logging.getLogger("vitral")
+TRIAL = 5.0  # seconds for timing steps
+PLAIN = 0.1  # of the memory that is free: what surely takes less need not be counted
+MOST_OUTPUTS = 25_000  # of a head
+BYTES = 4  # of a float32
+
+
+def fitted_in_memory(recipe: Recipe, samples: Samples, group: Group) -> Recipe:
+    """The recipe with its batches taken in as many portions as the memory asks for."""
+    neighbours = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if group.device.type == "cpu" else 1
+    free = available(group.device) // neighbours
+    rows = -(-recipe.batch // group.world.size)
+    if rough_need(recipe, rows) < PLAIN * free:
+        return recipe
+    precision = Precision(recipe.precision.decide(probe(group.device)).dtype, group.device)
+    shape = (recipe.model.channels, *recipe.model.image)
+    found = fit(task_of(recipe, samples, group.device), shape, rows, free, precision)
+    portions = group.most(found.portions)
+    if portions <= recipe.portions:
+        return recipe
+    log.info(found.words)
+    return override(recipe, [f"portions={portions}"])
+
+
+def rough_need(recipe: Recipe, rows: int) -> float:
+    """More bytes than a step takes, by a rule of thumb that needs no run of the model; endless for a ResNet."""
+    model = recipe.model
+    if not isinstance(model, Vit):
+        return float("inf")
+    tokens = model.layout(model.image).length()
+    ends = model.channels * model.stem.patch.height * model.stem.patch.width + MOST_OUTPUTS
+    weights = model.width * (16 * model.depth * model.width + ends)
+    activations = tokens * model.depth * (40 * model.width + 2 * tokens * max(1, model.width // 16))
+    return BYTES * (10 * weights + rows * activations)
+
+
+def fitted_in_time(recipe: Recipe, samples: Samples, group: Group, limit: str, began: float) -> Recipe:
+    """The recipe with as many steps as fit into a time that began at a moment, whatever its own length is.
+
+    A few steps are taken, and thrown away, to see how long one takes.
+    """
+    allowed = seconds_of(limit)
+    trial = override(recipe, ['length={"kind":"steps","steps":1000000}'])  # so that its schedule fits
+    parts = parts_of(trial, samples, group)
+    batches = feed(parts.loader, 0, parts.steps, parts.serving)
+    step = seconds_for(
+        lambda: train(parts.spread.module, batches, parts.descent, 0, 1, []),
+        group.device,
+        lambda seconds: group.any(seconds > TRIAL),
+    )
+    batches.close()
+    evaluation = _evaluation_seconds(parts, group)
+    every = max(1, round(recipe.evaluate * parts.plan.epoch_steps))
+    spent = time.monotonic() - began + 2 * evaluation  # the last word on the best weights is another one
+    steps = group.share(steps_within(allowed, spent, step, evaluation, every))
+    assert isinstance(steps, int)
+    epochs = steps / parts.plan.epoch_steps
+    if group.first:
+        log.info(f"a step takes {step:.3g} s: {steps:,} steps ({epochs:.3g} epochs) fit into {duration(allowed)}")
+    return override(recipe, [f'length={{"kind":"steps","steps":{steps}}}'])
+
+
+def _evaluation_seconds(parts: Parts, group: Group) -> float:
+    """How long an evaluation takes, from a few of its batches."""
+    split = watched_split(parts.samples)
+    if split is None:
+        return 0.0
+    loader = loader_of(parts.recipe, parts.samples, split, group.world)
+    some = min(3, loader.plan.epoch_steps)
+    started = time.perf_counter()
+    watched(parts.learning, feed(loader, 0, some, parts.serving))
+    return (time.perf_counter() - started) / some * loader.plan.epoch_steps
