@@ -1,6 +1,7 @@
 """The loop: steps, portions, jobs, and a loss that is no number."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import numpy as np
@@ -106,3 +107,25 @@ def test_a_loss_that_is_no_number_stops_before_the_weights_change() -> None:
         train(task, batches(batch(0, 2), bad), descent(task), 0, 3, [notes])
     assert task.weight() == pytest.approx(1 - 0.01 * 5, rel=1e-6)
     assert notes.heard == []
+
+
+class Pair:
+    """Notes what the loop asks of the company, and has a second process that always has 3 images of loss 10."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    @contextmanager
+    def passing(self, last: bool) -> Iterator[None]:
+        self.heard.append("last" if last else "passing")
+        yield
+
+    def joined(self, outcome: Outcome) -> Outcome:
+        return gathered([outcome, Outcome(torch.tensor(10.0), 3, {"error": torch.tensor(0.0)})])
+
+
+def test_the_company_hears_of_the_last_portion_and_joins_the_outcome() -> None:
+    task, pair, notes = Line(), Pair(), Notes([])
+    train(task, batches(batch(0, 1, 1, 1)), descent(task)._replace(company=pair), 0, 1, [notes])
+    assert pair.heard == ["passing", "passing", "last"]
+    assert [loss for _, loss in notes.heard] == pytest.approx([((1 + 4 + 9) + 3 * 10) / 6])

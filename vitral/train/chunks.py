@@ -7,6 +7,7 @@ checkpoints, whose `HuggingFaceStorageReader` reads these files too.
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from vitral.errors import WeightsError
 from vitral.weights.tensors import NAMES
 
 NOTE, OFFSETS = "DCP_SHARDING_INFO", "saved_offsets"
+REMEDY = "remove the folder that it is in: the checkpoint before it is then used"
 TYPES = {name: dtype for dtype, name in NAMES.items()}
 
 
@@ -66,6 +68,11 @@ def assembled(paths: Iterable[Path]) -> dict[str, Tensor]:
         for chunk in chunks(path):
             parts.setdefault(chunk.name, []).append(chunk)
     whole = {name: torch.empty(shape_of(some), dtype=some[0].dtype) for name, some in parts.items()}
+    for name, some in parts.items():
+        there = sum(prod(chunk.shape) for chunk in some)
+        if there != whole[name].numel():
+            what = f"parts of {name} are missing, {there} of {whole[name].numel()} numbers are there"
+            raise WeightsError(what, where=str(some[-1].path), remedy=REMEDY)
     for path in {chunk.path for some in parts.values() for chunk in some}:
         with _opened(path) as file:
             for chunk in (chunk for some in parts.values() for chunk in some if chunk.path == path):
@@ -89,5 +96,4 @@ def _opened(path: Path) -> Iterator[Any]:
         with safe_open(path, framework="pt") as file:
             yield file
     except (SafetensorError, OSError, ValueError) as error:
-        remedy = "remove the folder that it is in: the checkpoint before it is then used"
-        raise WeightsError(f"not a readable safetensors file: {error}", where=str(path), remedy=remedy) from None
+        raise WeightsError(f"not a readable safetensors file: {error}", where=str(path), remedy=REMEDY) from None

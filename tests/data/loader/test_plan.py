@@ -21,6 +21,7 @@ def test_processes_interleaved_show_what_one_shows(order: Order, world: int) -> 
         for rank, share in enumerate(shares):
             woven[rank::world] = share.places(step)
             assert len(share.places(step)) <= share.rows
+            assert share.images(step) == len(whole)
         np.testing.assert_array_equal(woven, whole)
 
 

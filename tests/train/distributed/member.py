@@ -19,7 +19,7 @@ from vitral.data.sources.source import open_data
 from vitral.errors import DataError, VitralError
 from vitral.tasks.task import Outcome
 from vitral.train.distributed import pulse
-from vitral.train.distributed.choice import DistributedConfig, Fsdp
+from vitral.train.distributed.choice import Ddp, DistributedConfig, Fsdp
 from vitral.train.distributed.group import Group, group
 
 KINDS: tuple[DistributedConfig, ...] = tuple(kind() for kind in members(DistributedConfig))
@@ -84,6 +84,15 @@ def keep(name: Path, race: Race) -> None:
         name.with_suffix(".json").write_text(json.dumps(race.lines))
 
 
+def three(folder: Path, company: Group) -> None:
+    """More processes than two, whose sums depend on the order; one run goes through, another stops."""
+    samples = open_data(str(folder / "photos"))
+    keep(folder / "through", Race(samples, company, Ddp(), 3).run(0, STEPS))
+    Race(samples, company, Ddp(), 3).run(0, 7).save(folder / "halfway", 7)
+    second = Race(samples, company, Ddp(), 3)
+    keep(folder / "stopped", second.run(second.resume(folder / "halfway"), STEPS))
+
+
 def scales(folder: Path, company: Group) -> None:
     """Gradients that overflow in a weight that one process has all of."""
     samples = open_data(str(folder / "photos"))
@@ -142,7 +151,7 @@ def failed(folder: Path, company: Group) -> None:
 
 
 SCENES: dict[str, Callable[[Path, Group], None]] = {
-    scene.__name__: scene for scene in (talk, races, resumes, scales, full, killed, frozen, failed)
+    scene.__name__: scene for scene in (talk, races, resumes, three, scales, full, killed, frozen, failed)
 }
 
 

@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[3]
 SECONDS = 120  # in which any scene must be over
 
 
-def begin(scene: str, folder: Path, size: int = 2) -> list[subprocess.Popen[str]]:
+def begin(scene: str, folder: Path, size: int) -> list[subprocess.Popen[str]]:
     """The processes of a scene, each with one thread."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -25,8 +25,8 @@ def begin(scene: str, folder: Path, size: int = 2) -> list[subprocess.Popen[str]
     ]
 
 
-def play(scene: str, folder: Path) -> None:
+def play(scene: str, folder: Path, size: int = 2) -> None:
     """See a scene through."""
-    for process in begin(scene, folder):
+    for process in begin(scene, folder, size):
         _, said = process.communicate(timeout=SECONDS)
         assert process.returncode == 0, said

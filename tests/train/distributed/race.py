@@ -32,6 +32,7 @@ from vitral.train.state import Learning, Saved, restore, saved_of, tensors_of
 
 CPU = torch.device("cpu")
 STEPS = 20
+CLIPS = {1: 1.0, 3: 1e9}  # by the number of portions: every gradient is cut, which would hide a wrong length, or none
 IMAGES, BATCH = 21, 4  # the sixth batch has one image, so one of two processes has none
 
 
@@ -83,7 +84,7 @@ class Race:
         self.descent = Descent(
             self.learning.optimizer,
             lambda step: optimiser.rate * schedule.rate(step, STEPS),
-            1.0,
+            CLIPS[portions],
             self.learning.precision,
             self.spread,
         )

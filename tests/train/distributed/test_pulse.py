@@ -42,7 +42,7 @@ def test_a_killed_process_ends_the_job_within_30_seconds_and_it_can_be_resumed(t
 
 
 def test_the_cause_that_a_process_gives_is_told_by_the_others(tmp_path: Path) -> None:
-    waiting, failing = begin("failed", tmp_path)
+    waiting, failing = begin("failed", tmp_path, 2)
     _, own = failing.communicate(timeout=SECONDS)
     _, told = waiting.communicate(timeout=SECONDS)
     assert (failing.returncode, waiting.returncode) == (3, 1)
@@ -53,7 +53,7 @@ def test_the_cause_that_a_process_gives_is_told_by_the_others(tmp_path: Path) ->
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGSTOP")
 def test_a_process_that_waits_for_a_silent_one_is_ended(tmp_path: Path) -> None:
-    waiting, silent = begin("frozen", tmp_path)
+    waiting, silent = begin("frozen", tmp_path, 2)
     try:
         _, told = waiting.communicate(timeout=SECONDS)
     finally:

@@ -10,7 +10,6 @@ import json
 import os
 import sys
 import threading
-import time
 from types import TracebackType
 from typing import NamedTuple, Self
 
@@ -81,20 +80,19 @@ class Pulse:
         self.store.compare_set(END, "", json.dumps(end))  # only the first is kept
 
     def _beat(self) -> None:
-        count, heard = -1, time.monotonic()
+        count, silent = -1, 0.0
         while self._end is None:
             if self._left.wait(BEAT):
                 return
             try:
                 self.store.add(f"beat {self.world.rank}", 1)
                 now = self.store.add(f"beat {self._next}", 0)
-                if now != count:
-                    count, heard = now, time.monotonic()
-                elif time.monotonic() - heard > (SUSPECT if self._suspicious else SILENCE):
+                # Told by our own beats, not by a clock: a machine that sleeps or a job that is stopped loses nobody.
+                count, silent = now, silent + BEAT if now == count else 0.0
+                if silent > (SUSPECT if self._suspicious else SILENCE):
                     self._say(End(self._next, "was killed, or its machine cannot be reached"))
                 if self.store.check([END]):
-                    end = End(*json.loads(self.store.get(END)))
-                    self._end = end if end.rank != self.world.rank else None
+                    self._end = End(*json.loads(self.store.get(END)))
             except RuntimeError:
                 self._end = End(0, "or the machine where the processes meet cannot be reached")
         self._found.set()

@@ -8,6 +8,7 @@ import os
 import shutil
 from collections.abc import Mapping
 from concurrent.futures import Future as Promise
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -96,7 +97,7 @@ class ShardSaver:
         """Begin to write what the tensors and the state are now; if the one before is not yet written, wait for it."""
         self.wait()
         flat = {f"{stem}/{name}": tensor for stem, some in tensors.items() for name, tensor in some.items()}
-        self._writer = ShardWriter(self.folder, step, state, self.keep, best, self.disk)
+        self._writer = ShardWriter(self.folder, step, deepcopy(state), self.keep, best, self.disk)
         # It speaks in a group of its own, so that training can go on speaking at the same time.
         promise = async_save(flat, storage_writer=self._writer, process_group=self.group.beside)
         assert isinstance(promise, Promise)

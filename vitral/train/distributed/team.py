@@ -108,7 +108,7 @@ def met(world: World) -> Store:
     try:
         store, _, _ = next(rendezvous("env://", world.rank, world.size, timeout=MEETING))
     except (RuntimeError, ValueError) as error:
-        place = f"{os.environ.get('MASTER_ADDR', '')}:{os.environ.get('MASTER_PORT', '')}"
+        place = ":".join(os.environ.get(name, name) for name in ("MASTER_ADDR", "MASTER_PORT"))
         remedy = "start with torchrun, and look whether every machine reaches that address"
         raise VitralError(f"the {world.size} processes did not meet: {error}", where=place, remedy=remedy) from error
     assert isinstance(store, Store)
