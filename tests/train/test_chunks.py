@@ -9,7 +9,7 @@ from torch import Tensor
 
 from vitral.errors import WeightsError
 from vitral.train.chunks import Chunk, assembled, chunks, note, part, shape_of
-from vitral.train.tensors import pieces
+from vitral.weights.tensors import pieces
 
 WHOLE = {
     "even": torch.arange(24.0).view(4, 6),
