@@ -185,6 +185,17 @@ def test_an_interrupt_at_the_terminal_is_answered_by_one_process_alone() -> None
         assert process.communicate(timeout=60) == ("peaceful\n", "")
 
 
+def test_a_signal_to_end_that_reaches_the_workers_too_is_left_to_who_started_them() -> None:
+    men, _ = crew(2, steps=range(200))
+    slots = men.slots()
+    next(slots)
+    for process in men.processes:
+        assert process.pid is not None
+        os.kill(process.pid, signal.SIGTERM)  # as torchrun does
+    assert len(list(slots)) == 199
+    assert men.close()
+
+
 def test_a_worker_that_hangs_is_killed_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vitral.data.loader.crew.FAREWELL", 0.1)
     men, _ = crew(2, "hang")

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from multiprocessing.synchronize import Semaphore
+from multiprocessing.util import Finalize
 from typing import Protocol
 
 import torch
@@ -81,6 +82,8 @@ class Crew:
         self.at.array[:] = -1
         self.over = share((1,), "bool", context)
         self.frees = [context.Semaphore(AHEAD) for _ in range(workers)]
+        # Before Python, at its own end, terminates daemons and waits for them.
+        Finalize(self, send_home, (self.over,), exitpriority=1)
         self.pipes: list[Connection] = []
         self.processes: list[BaseProcess] = []
         try:
@@ -110,7 +113,7 @@ class Crew:
 
         What they had prepared is prepared again by whoever goes on.
         """
-        self.over.array[0] = True
+        send_home(self.over)
         for free in self.frees:
             free.release()
         deadline = time.monotonic() + FAREWELL
@@ -154,10 +157,16 @@ class Crew:
         return DataError(f"a worker was {how} while it read this image", where=self.work.name(step, row), remedy=remedy)
 
 
+def send_home(over: Shared) -> None:
+    """Have the workers go as soon as they look, and obey a signal to end."""
+    over.array[0] = True
+
+
 def labour(bench: Bench, pipe: Connection, parent: int) -> None:
     """What a worker does all day."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal tells everyone; the crew is ended by who started it
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    # The terminal, and torchrun, tell everyone; but the crew is ended by who started it, perhaps after a last step.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda number, frame: os._exit(0) if bench.over.array[0] else None)
     torch.set_num_threads(1)
     gc.freeze()  # or each collection would copy the pages of all that was loaded before the fork
     for step in bench.steps:
