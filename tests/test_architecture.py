@@ -161,6 +161,11 @@ def test_public_names_are_sorted_and_the_same_to_a_type_checker() -> None:
     assert deferred_names(FILES[FACADE]) == vitral._HOMES
 
 
+def test_a_package_does_not_hide_the_public_name_that_it_shares() -> None:
+    import_module("vitral.train.loop")
+    assert callable(vitral.train)
+
+
 def test_a_name_that_is_not_public_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="'Vite'"):
         vitral.Vite  # noqa: B018

@@ -91,7 +91,7 @@ TRAIN_AND_VAL = [*each("train/cat", "train/dog"), *each("val/cat", "val/dog", im
 
 LAYOUTS = {
     "train and val": Layout(
-        folder(*TRAIN_AND_VAL), 0, ("30 pictures of 2 classes (24 train, 6 val)", "ready to train")
+        folder(*TRAIN_AND_VAL), 0, ("30 pictures of 2 classes (24 train, 6 val)", "vitral train")
     ),
     "training, validation and test": Layout(
         folder(*each("training/cat", "training/dog"), *each("validation/cat", "validation/dog", "test/cat", images=3)),
@@ -146,7 +146,7 @@ LAYOUTS = {
     "a tar with a traversal name": Layout(
         lambda root: shards(root, "../outside.png"), 3, ("../outside.png", "train-000.tar", "hint:")
     ),
-    "the bundled sample": Layout(lambda root: "sample", 0, ("6,000 pictures of 10 classes", "ready to train")),
+    "the bundled sample": Layout(lambda root: "sample", 0, ("6,000 pictures of 10 classes", "vitral train")),
     "a mistyped path": Layout(
         lambda root: folder(*each("pets/cat", "pets/dog"))(root) + "/pest", 3, ("no such file or folder", "/pets'?")
     ),

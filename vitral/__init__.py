@@ -3,7 +3,9 @@
 The names below are imported when they are first used, so that `import vitral` does not wait for torch.
 """
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     from vitral.explain.describe import describe
     from vitral.model import Features, Resnet, Vit, attention_maps, attention_weights, build, model_config
     from vitral.model.allocator import keep_freed_memory
+    from vitral.recipe import Recipe
+    from vitral.run.start import Run, resume, train
     from vitral.weights.bundle import Bundle
     from vitral.weights.load import load
 
@@ -30,7 +34,9 @@ __all__ = [
     "Features",
     "Loader",
     "Preprocessing",
+    "Recipe",
     "Resnet",
+    "Run",
     "ServeError",
     "Sight",
     "Vit",
@@ -46,6 +52,8 @@ __all__ = [
     "model_config",
     "open_data",
     "pack",
+    "resume",
+    "train",
 ]
 
 _HOMES = {
@@ -56,7 +64,9 @@ _HOMES = {
     "Features": "vitral.model",
     "Loader": "vitral.data.loader.loader",
     "Preprocessing": "vitral.data.transforms.preprocessing",
+    "Recipe": "vitral.recipe",
     "Resnet": "vitral.model",
+    "Run": "vitral.run.start",
     "ServeError": "vitral.errors",
     "Sight": "vitral.data.loader.loader",
     "Vit": "vitral.model",
@@ -72,7 +82,21 @@ _HOMES = {
     "model_config": "vitral.model",
     "open_data": "vitral.data.sources.source",
     "pack": "vitral.data.sources.pack",
+    "resume": "vitral.run.start",
+    "train": "vitral.run.start",
 }
+
+
+class _Facade(ModuleType):
+    """A module in which a public name stays what it is, though a package has the same name."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        # To import anything from vitral.train would else put that package in the place of `vitral.train(...)`.
+        if name not in _HOMES or not isinstance(value, ModuleType):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Facade
 
 
 def __getattr__(name: str) -> object:

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import vitral
+from vitral.train import environment as environment_module
 from vitral.train.environment import Environment, Revision, cores, environment, processor, revision
 
 
@@ -83,7 +84,7 @@ def test_a_git_that_is_missing_or_hangs_or_fails_holds_nothing_up(
         (programs / "git").write_text(script)
         (programs / "git").chmod(0o755)
     monkeypatch.setenv("PATH", str(programs))
-    monkeypatch.setattr("vitral.train.environment.PATIENCE", 0.3)
+    monkeypatch.setattr(environment_module, "PATIENCE", 0.3)
     assert revision(repository) == Revision()
 
 

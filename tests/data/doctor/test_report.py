@@ -29,7 +29,7 @@ def test_a_sound_set_is_a_few_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         "sizes    240x320 (height x width)",
         "resize   to 224x224: 1.4 times smaller at the median; 0 enlarged, 0 squeezed by more than 1.5 times",
         "",
-        "no errors, no warnings: ready to train on",
+        "no errors, no warnings: train on it with  vitral train pets",
     ]
 
 

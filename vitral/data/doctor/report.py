@@ -47,7 +47,7 @@ def verdict(diagnosis: Diagnosis) -> str:
         more = f" and {plural(warnings, 'warning')}" if warnings else ""
         return f"{plural(errors, 'error')}{more}: mend the errors, then run  vitral check {data}"
     found = f"{plural(warnings, 'warning')}, no errors" if warnings else "no errors, no warnings"
-    return f"{found}: ready to train on"
+    return f"{found}: train on it with  vitral train {data}"
 
 
 def sentence(example: Example) -> str:
