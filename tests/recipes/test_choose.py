@@ -84,12 +84,12 @@ def test_a_recipe_of_a_set_has_any_model_for_the_images_of_the_set() -> None:
 def test_the_number_of_images_chooses(images: int, name: str) -> None:
     recipe, why = choose(photos(images))
     assert recipe.name == name
-    assert why == f"{name}, for {images:,} training images"
+    assert why == f"recipe {name}, for {images:,} training images"
 
 
 def test_a_set_known_by_name_has_its_own_recipe() -> None:
     recipe, why = choose(photos(5_000, "fashion-mnist"))
-    assert (recipe.name, why) == ("fashion_mnist", "fashion_mnist, tried on fashion-mnist")
+    assert (recipe.name, why) == ("fashion_mnist", "recipe fashion_mnist, which is for fashion-mnist")
 
 
 def test_a_batch_is_never_larger_than_the_set() -> None:

@@ -75,12 +75,12 @@ def choose(samples: Samples) -> Choice:
     images = len(samples.of("train"))
     if samples.where in OWN:
         chosen = OWN[samples.where]()
-        why = f"{chosen.name}, tried on {samples.where}"
+        why = f"recipe {chosen.name}, which is for {samples.where}"
     elif images <= HUNDREDS:
-        chosen, why = small_hundreds(), f"small_hundreds, for {images:,} training images"
+        chosen, why = small_hundreds(), f"recipe small_hundreds, for {images:,} training images"
     elif images <= THOUSANDS:
-        chosen, why = small_thousands(), f"small_thousands, for {images:,} training images"
+        chosen, why = small_thousands(), f"recipe small_thousands, for {images:,} training images"
     else:
-        chosen, why = plain_imagenet(), f"plain_imagenet, for {images:,} training images"
+        chosen, why = plain_imagenet(), f"recipe plain_imagenet, for {images:,} training images"
     batch = max(1, min(chosen.batch, images))  # a batch cannot be larger than the set
     return Choice(chosen.model_copy(update={"batch": batch}), why)

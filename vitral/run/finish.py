@@ -75,6 +75,8 @@ class Output:
 
     def tell(self, home: Path, step: int, judgement: Judgement) -> None:
         """Write the card of a bundle anew, with what its weights, those after a step, are worth."""
+        if not self.group.first:
+            return
         bundle, tensors = read_bundle(home)
         found, split = judgement.accuracy, judgement.split
         low, high = found.interval.low, found.interval.high
@@ -83,6 +85,8 @@ class Output:
 
     def write_page(self, step: int, status: Status, judgement: Judgement | None) -> None:
         """Write report.html, as things stand after a step."""
+        if not self.group.first:
+            return
         environment = Environment.from_json(self.folder.environment.read_bytes())
         recipe, samples = self.parts.recipe, self.parts.samples
         story = Story(

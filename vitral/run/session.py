@@ -61,8 +61,7 @@ class Session:
             self.metrics.cut(self.step)
             self.times = Times(self.folder.path, self.group.world.size, self.group.device)
         self.start = self.step
-        self.group.meet()
-        self.evaluations = [line for line in recorded(self.folder.path) if line.split == self.split]
+        self.evaluations = self._recorded()
         return self.step
 
     def go(self, progress: Progress) -> None:
@@ -117,6 +116,13 @@ class Session:
             self.metrics.flush()  # a checkpoint must not be newer than the record
         saved = saved_of(learning, self.parts.plan, step)
         self.saver.save(step, tensors_of(learning), saved.model_dump(mode="json"), self.best.step or None)
+
+    def _recorded(self) -> list[Line]:
+        """The evaluations so far, as the first process has them: on a shared disk others might see older ones."""
+        lines = recorded(self.folder.path) if self.group.first else []
+        told = self.group.share([[*line[:3], dict(line.values)] for line in lines if line.split == self.split])
+        assert isinstance(told, list)
+        return [Line(*line) for line in told]  # type: ignore[misc]  # what went in comes out
 
     @property
     def enough(self) -> bool:

@@ -187,9 +187,8 @@ def finish(session: Session, output: Output) -> Run:
         output.keep(folder.best, step)
     team.meet()
     judgement = output.judge(folder.best)
-    if team.first:
-        if judgement is not None:
-            output.tell(folder.best, best, judgement)
-        output.write_page(step, "done", judgement)
+    if judgement is not None:
+        output.tell(folder.best, best, judgement)
+    output.write_page(step, "done", judgement)
     team.meet()
     return Run(folder, output.parts.recipe, output.parts.samples, step, output.parts.steps, 0, judgement)
