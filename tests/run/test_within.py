@@ -60,6 +60,22 @@ def test_short_memory_divides_a_batch_and_plenty_leaves_it_whole(
         fitted_in_memory(recipe, samples, HERE)
 
 
+def test_one_process_with_little_memory_divides_the_batches_of_all(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class AnotherNeedsThree(Group):
+        """Says what the largest number is when another process has 3."""
+
+        def most(self, number: int) -> int:
+            return max(number, 3)
+
+    caplog.set_level("INFO", "vitral")
+    recipe, samples = recipe_and_samples(photos(tmp_path))
+    assert fitted_in_memory(recipe, samples, HERE) == recipe
+    assert fitted_in_memory(recipe, samples, AnotherNeedsThree(CPU)).portions == 3
+    assert "another process has less memory: a batch is taken in 3 portions" in caplog.text
+
+
 def test_more_time_is_more_steps(tmp_path: Path) -> None:
     recipe, samples = recipe_and_samples(photos(tmp_path))
     short, long = (fitted_in_time(recipe, samples, HERE, limit, time.monotonic()).length for limit in ("20s", "20m"))

@@ -32,7 +32,7 @@ def fitted_in_memory(recipe: Recipe, samples: Samples, group: Group) -> Recipe:
     neighbours = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if group.device.type == "cpu" else 1
     free = available(group.device) // neighbours
     rows = -(-recipe.batch // group.world.size)
-    if rough_need(recipe, rows) < PLAIN * free:
+    if not group.any(rough_need(recipe, rows) >= PLAIN * free):  # all count, or none: some may have less memory
         return recipe
     precision = Precision(recipe.precision.decide(probe(group.device)).dtype, group.device)
     shape = (recipe.model.channels, *recipe.model.image)
@@ -40,7 +40,9 @@ def fitted_in_memory(recipe: Recipe, samples: Samples, group: Group) -> Recipe:
     portions = group.most(found.portions)
     if portions <= recipe.portions:
         return recipe
-    log.info(found.words)
+    if group.first:
+        less = f"another process has less memory: a batch is taken in {portions:,} portions"
+        log.info(found.words if found.portions == portions else less)
     return override(recipe, [f"portions={portions}"])
 
 
