@@ -138,9 +138,13 @@ def demo(
     out: Annotated[str, typer.Option(metavar="FOLDER", help="The new run folder; by itself runs/sample.")] = "",
 ) -> None:
     """Train on the bundled images, and show what comes of it."""
-    from vitral.run.demo import demo as shown
+    from vitral.run.demo import demo as trained
+    from vitral.run.demo import told
 
-    typer.echo(shown(out))
+    run = trained(out)
+    if run.signal:
+        _tell(run)
+    typer.echo(told(run))
 
 
 @app.command()

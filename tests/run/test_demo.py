@@ -1,21 +1,36 @@
 from pathlib import Path
 
-from vitral.run.demo import demo
+import pytest
+
+from tests.run.test_start import StopAfterEachStep
+from vitral.cli import main
+from vitral.run import start
+from vitral.run.demo import demo, told
 
 
 def test_the_demo_shows_an_answer_for_each_class_the_page_and_three_commands(tmp_path: Path) -> None:
-    told = demo(str(tmp_path / "run"), "steps=20", "data.share=0.1").splitlines()
-    assert told[0].split() == ["image", "of", "answer", "how", "sure"]
-    rows = told[1:11]
+    lines = told(demo(str(tmp_path / "run"), "steps=20", "data.share=0.1")).splitlines()
+    assert lines[0].split() == ["image", "of", "answer", "how", "sure"]
+    rows = lines[1:11]
     assert [row[:14].strip() for row in rows][::9] == ["T-shirt/top", "Ankle boot"]
     for row in rows:
         assert ("wrong" in row) == (row[:14].strip() != row[14:28].strip())
         assert row[28:37].strip().endswith("%")
-    assert told[12].startswith("right on ")
-    assert f"the whole story: {tmp_path / 'run' / 'report.html'}" in told
+    assert lines[12].startswith("right on ")
+    assert f"the whole story: {tmp_path / 'run' / 'report.html'}" in lines
     assert (tmp_path / "run" / "report.html").exists()
-    assert [line.strip().split()[:2] for line in told[-3:]] == [
+    assert [line.strip().split()[:2] for line in lines[-3:]] == [
         ["vitral", "describe"],
         ["vitral", "check"],
         ["vitral", "train"],
     ]
+
+
+def test_a_demo_that_is_stopped_says_how_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(start, "Stop", StopAfterEachStep)
+    with pytest.raises(SystemExit) as left:
+        main(["demo", "--out", str(tmp_path / "run")])
+    assert left.value.code == 143
+    assert f"vitral train --resume {tmp_path / 'run'}" in caplog.messages

@@ -9,11 +9,13 @@ NEXT = (
 )
 
 
-def demo(out: str, *settings: str) -> str:
-    """Train for a minute or so, and tell what came of it."""
-    run = train("sample", *settings, recipe="sample", out=out)
-    if run.signal:
-        raise KeyboardInterrupt
+def demo(out: str, *settings: str) -> Run:
+    """Train for a minute or so."""
+    return train("sample", *settings, recipe="sample", out=out)
+
+
+def told(run: Run) -> str:
+    """What came of it."""
     return "\n".join([*answers(run), "", *outcome(run), "", *next_commands()])
 
 
