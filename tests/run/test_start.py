@@ -77,6 +77,13 @@ def test_a_run_explains_itself(home: Path) -> None:
     assert any(f"vitral train {home / 'photos'} --from {folder}" in line for line in run.summary())
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_a_run_leaves_no_file_open(home: Path) -> None:
+    begin(home, "steps=1")
+    opened = [os.path.realpath(handle) for handle in Path("/proc/self/fd").iterdir()]
+    assert not [path for path in opened if path.startswith(str(home))]
+
+
 def test_the_recipe_of_a_run_does_it_again_to_the_byte(home: Path) -> None:
     begin(home)
     begin(home, out="again")

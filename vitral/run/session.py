@@ -108,6 +108,12 @@ class Session:
         if self.times is not None:
             self.times.add(self.step, (self.step - self.start) * self.parts.plan.batch)
 
+    def close(self) -> None:
+        """Write no more to the record and the times."""
+        for journal in (self.metrics, self.times):
+            if journal is not None:
+                journal.close()
+
     def save(self, step: int) -> None:
         """Begin to write a checkpoint."""
         self.step = step

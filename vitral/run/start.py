@@ -165,6 +165,7 @@ def go(folder: Folder, recipe: Recipe, samples: Samples, team: Group) -> Run:
         parts = parts_of(recipe, samples, team)
         output = Output(folder, parts, team)
         session = Session(folder, parts, team, stop, output)
+        stack.callback(session.close)
         start = session.begin()
         course = Course(start, parts.steps, parts.plan.epoch_steps, parts.plan.batch)
         quiet = not team.first or not log.isEnabledFor(logging.INFO)
