@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import pytest
 
 from vitral import __version__, cli
+from vitral.recipes.choose import names
 
 VERBS = [command.name or command.callback.__name__ for command in cli.app.registered_commands if command.callback]
 
@@ -203,3 +204,8 @@ def test_describe_answers_a_mistyped_setting_with_the_nearest_field() -> None:
 def test_describe_prints_text_or_json() -> None:
     assert "86,567,656" in run("describe", "B/16").stdout  # the parameters of ViT-B/16 with 1000 classes
     assert json.loads(run("describe", "B/16", "--image", "384", "--json").stdout)["image"] == [384, 384]
+
+
+def test_the_help_names_every_recipe() -> None:
+    listed = cli.RECIPE_HELP.partition("There are ")[2].removesuffix(".").split(", ")
+    assert tuple(listed) == names()

@@ -90,9 +90,7 @@ def linked(root: Path) -> str:
 TRAIN_AND_VAL = [*each("train/cat", "train/dog"), *each("val/cat", "val/dog", images=3)]
 
 LAYOUTS = {
-    "train and val": Layout(
-        folder(*TRAIN_AND_VAL), 0, ("30 pictures of 2 classes (24 train, 6 val)", "vitral train")
-    ),
+    "train and val": Layout(folder(*TRAIN_AND_VAL), 0, ("30 pictures of 2 classes (24 train, 6 val)", "vitral train")),
     "training, validation and test": Layout(
         folder(*each("training/cat", "training/dog"), *each("validation/cat", "validation/dog", "test/cat", images=3)),
         0,

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from vitral.model import Features, Resnet, Vit, attention_maps, attention_weights, build, model_config
     from vitral.model.allocator import keep_freed_memory
     from vitral.recipe import Recipe
-    from vitral.run.start import Run, resume, train
+    from vitral.run.outcome import Run
+    from vitral.run.start import resume, train
     from vitral.weights.bundle import Bundle
     from vitral.weights.load import load
 
@@ -66,7 +67,7 @@ _HOMES = {
     "Preprocessing": "vitral.data.transforms.preprocessing",
     "Recipe": "vitral.recipe",
     "Resnet": "vitral.model",
-    "Run": "vitral.run.start",
+    "Run": "vitral.run.outcome",
     "ServeError": "vitral.errors",
     "Sight": "vitral.data.loader.loader",
     "Vit": "vitral.model",

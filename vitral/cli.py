@@ -19,7 +19,7 @@ from vitral import __version__
 from vitral.errors import ConfigError, DataError, VitralError
 
 if TYPE_CHECKING:
-    from vitral.run.start import Run
+    from vitral.run.outcome import Run
 
 log = logging.getLogger("vitral")
 
@@ -28,6 +28,12 @@ DATA_HELP = (
     "digits."
 )
 Data = Annotated[str, typer.Argument(metavar="DATA", help=DATA_HELP)]
+RECIPE_HELP = (
+    "A recipe; by itself one is chosen by the data. There are sample, fashion_mnist, fashion_masked, fashion_finetune, "
+    "fashion_tenth, cifar10, small_hundreds, small_thousands, paper_imagenet, paper_imagenet21k, paper_jft, "
+    "paper_masked, finetune_imagenet, finetune_cifar, finetune_flowers, finetune_vtab, augreg_imagenet, "
+    "augreg_imagenet21k, plain_imagenet."
+)
 Settings = Annotated[
     list[str],
     typer.Option(
@@ -95,7 +101,7 @@ def train(  # noqa: PLR0913, PLR0917, one option a wish
     set_: Settings,
     data: Annotated[str, typer.Argument(metavar="[DATA]", help=DATA_HELP)] = "",
     resume: Annotated[str, typer.Option(metavar="RUN", help="Go on with a run that was stopped.")] = "",
-    recipe: Annotated[str, typer.Option(metavar="NAME", help="A recipe; by itself one is chosen by the data.")] = "",
+    recipe: Annotated[str, typer.Option(metavar="NAME", help=RECIPE_HELP)] = "",
     model: Annotated[str, typer.Option(metavar="NAME", help="A model of the paper, such as S/16.")] = "",
     from_: Annotated[str, typer.Option("--from", metavar="WEIGHTS", help="A run or a bundle to start from.")] = "",
     image: Annotated[str, typer.Option(metavar="SIZE", help="The size of the images: 64 or 224x320.")] = "",
@@ -120,10 +126,11 @@ def train(  # noqa: PLR0913, PLR0917, one option a wish
     words = {"from": from_, "image": image, "epochs": epochs, "batch": batch, "lr": lr, "task": task}
     words |= {"seed": seed, "device": device, "workers": workers}
     settings = [f"{name}={value}" for name, value in words.items() if value]
-    others = [*settings, *set_, *filter(None, (data, recipe, model, out, time_limit, root))]
+    words |= {"DATA": data, "recipe": recipe, "model": model, "out": out, "time-limit": time_limit, "root": root}
+    others = [*(name for name, value in words.items() if value), *(["set"] if set_ else [])]
     if resume:
         if others:
-            what = f"a run goes on as it began, so --resume stands alone; got {shlex.join(others)} too"
+            what = f"a run goes on as it began, so --resume stands alone; got {', '.join(others)} too"
             raise ConfigError(what, where="--resume", remedy=f"vitral train --resume {shlex.quote(resume)}")
         _tell(resumed(resume))
         return
@@ -208,7 +215,7 @@ def _tell(run: "Run") -> None:
     """One summary, the folder on stdout; a run that a signal stopped ends with that signal's code."""
     if not int(os.environ.get("RANK", "0")):  # of many processes one speaks for all
         for line in run.summary():
-            log.info(line)
+            log.log(logging.ERROR if run.signal else logging.INFO, line)  # --quiet hides no way to go on
         typer.echo(run.folder.path)
     if run.signal:
         raise typer.Exit(128 + run.signal)

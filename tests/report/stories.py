@@ -62,6 +62,7 @@ def story_of(samples: Samples) -> Story:
     return Story(
         title="photos-2",
         status="running",
+        answers="images are named",
         steps=40,
         command="vitral train photos",
         summary=(("model", "Ti/16"), ("optimiser", "AdamW, rate 0.001")),

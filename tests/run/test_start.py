@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import os
 import random
+import shlex
 import signal
 import subprocess
 import sys
@@ -11,17 +12,20 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 import vitral
 from tests.run.small import SETTINGS, photos
 from vitral.config import Config
-from vitral.errors import ConfigError, DataError
+from vitral.errors import ConfigError, DataError, VitralError, WeightsError
 from vitral.run import start
-from vitral.run.start import Run, resume, train
-from vitral.train.checkpoint import newest
+from vitral.run.outcome import Run
+from vitral.run.start import resume, train
+from vitral.train.checkpoint import newest, open_checkpoint, path_of
 from vitral.train.lock import Lock
 from vitral.train.loop import Diverged
 from vitral.train.stop import Stop
+from vitral.weights.bundle import read_bundle
 
 STEPS = 12  # three epochs of 24 images in batches of 5
 COMPARED = ("last/model.safetensors", "best/model.safetensors", "metrics.jsonl", "results.csv")
@@ -44,7 +48,7 @@ class StopAfterEachStep(Stop):
 
     signal = signal.SIGTERM
 
-    def __init__(self) -> None:
+    def __init__(self, words: str) -> None:
         self._before = {}
 
     def __enter__(self) -> "StopAfterEachStep":
@@ -153,6 +157,107 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(home: Path, capl
     assert content(folder) == content(home / "unbroken")
 
 
+def test_a_run_whose_checkpoints_are_lost_is_not_begun_anew_over_its_record(home: Path) -> None:
+    begin(home)
+    record = (home / "run/metrics.jsonl").read_bytes()
+    for checkpoint in (home / "run/checkpoints").iterdir():
+        (checkpoint / "state.json").unlink()
+    with pytest.raises(WeightsError, match="came to step 12, and no whole checkpoint of it is left"):
+        resume(str(home / "run"))
+    assert (home / "run/metrics.jsonl").read_bytes() == record
+
+
+def test_the_bundles_hold_the_averaged_weights_of_their_steps(home: Path) -> None:
+    begin(home, "average=exponential", "average.decay=0.9", "saving.seconds=0", "saving.keep=20", "seed=1")
+    lines = [json.loads(line) for line in (home / "run/metrics.jsonl").read_text().splitlines()]
+    watched = [line for line in lines if line["split"] == "val"]
+    best = max(watched, key=lambda line: (line["accuracy"], -line["step"]))["step"]
+    for name, step in (("best", best), ("last", STEPS)):
+        saved = open_checkpoint(path_of(home / "run/checkpoints", step)).load().tensors["average"]
+        for part, tensor in read_bundle(home / "run" / name).tensors.items():
+            assert torch.equal(tensor, saved[f"model.{part}"]), (name, part)
+        assert f"{step} steps" in (home / "run" / name / "README.md").read_text()
+
+
+def test_a_bundle_of_a_step_that_was_lost_and_redone_otherwise_is_written_anew(home: Path) -> None:
+    begin(home)
+    kept = (home / "run/best/model.safetensors").read_bytes()
+    weights = (home / "run/last/model.safetensors").read_bytes()
+    (home / "run/best/model.safetensors").write_bytes(weights if weights != kept else kept[:-4] + bytes(4))
+    resume(str(home / "run"))
+    assert (home / "run/best/model.safetensors").read_bytes() == kept
+
+
+def test_a_run_goes_on_though_the_weights_that_it_started_from_are_gone(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin(home, out="first")
+    begin(home, f"from={home / 'first'}", out="unbroken")
+    with monkeypatch.context() as patch:
+        patch.setattr(start, "Stop", StopAfterEachStep)
+        assert begin(home, f"from={home / 'first'}").step == 1
+    (home / "first").rename(home / "gone")
+    resume(str(home / "run"))
+    assert content(home / "run") == content(home / "unbroken")
+
+
+def test_the_next_command_that_is_printed_works(home: Path) -> None:
+    line = begin(home).summary()[-1]
+    words = shlex.split(line.partition("vitral train ")[2])
+    assert train(words[0], "from=" + words[2], "steps=1", "workers=0", out=str(home / "more")).step == 1
+
+
+@pytest.mark.parametrize("name", ["recipe.json", "environment.json"])
+def test_a_file_of_the_run_that_is_lost_or_broken_is_named(home: Path, name: str) -> None:
+    begin(home)
+    (home / "run" / name).write_text("{")
+    with pytest.raises(ConfigError, match="put the file back as it was"):
+        resume(str(home / "run"))
+    (home / "run" / name).unlink()
+    with pytest.raises(VitralError, match=name if name != "recipe.json" else "holds no recipe"):
+        resume(str(home / "run"))
+
+
+def test_a_recipe_that_was_changed_by_hand_is_refused(home: Path) -> None:
+    begin(home)
+    path = home / "run/recipe.json"
+    path.write_text(path.read_text().replace('"epochs": 3', '"epochs": 4'))
+    with pytest.raises(ConfigError, match=r"recipe\.json: is not as the run began with"):
+        resume(str(home / "run"))
+
+
+def test_a_run_goes_on_from_any_directory(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(home)
+    begin(home, data="photos")
+    monkeypatch.chdir("/")
+    assert resume(str(home / "run")).step == STEPS
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (("batch=500",), "larger than the set"),
+        (("schedule.warmup=12",), "the warm-up takes 12 steps"),
+        (("image=20",), "does not divide"),
+    ],
+)
+def test_what_cannot_run_leaves_no_folder(home: Path, settings: tuple[str, ...], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        begin(home, *settings)
+    assert not (home / "run").exists()
+
+
+def test_patience_without_images_for_validation_is_refused(tmp_path: Path) -> None:
+    photos(tmp_path / "photos", {"train": 12, "test": 4})
+    with pytest.raises(ConfigError, match="stops by the images for validation, and there are none"):
+        begin(tmp_path, "stopping=patience")
+
+
+def test_a_time_limit_and_a_length_are_one_too_many(home: Path) -> None:
+    with pytest.raises(ConfigError, match="says how long to train, and so does epochs=3"):
+        train(str(home / "photos"), *SETTINGS, recipe="small_hundreds", out=str(home / "run"), time_limit="4s")
+
+
 def test_a_run_that_is_over_can_be_resumed_and_stays_as_it_is(home: Path) -> None:
     begin(home)
     before = content(home / "run")
@@ -217,7 +322,8 @@ def test_masked_patches_learn_without_labels_and_another_run_starts_from_them(
 def test_a_time_limit_plans_the_steps(home: Path) -> None:
     started = time.monotonic()
     where = str(home / "photos")
-    run = train(where, *SETTINGS, recipe="small_hundreds", out=str(home / "run"), time_limit="4s")
+    settings = [setting for setting in SETTINGS if setting != "epochs=3"]
+    run = train(where, *settings, recipe="small_hundreds", out=str(home / "run"), time_limit="4s")
     assert run.step == run.steps > 12
     assert time.monotonic() - started < 20
     planned: Config = run.recipe.length

@@ -32,7 +32,7 @@ def repository(tmp_path: Path) -> Path:
 
 
 def test_versions_and_machine_are_those_of_this_process() -> None:
-    found = environment("photos/", "abc", ["vitral", "train", "my photos/"])
+    found = environment("photos/", "abc", "def", "vitral train photos/")
     assert (found.vitral, found.torch) == (vitral.__version__, torch.__version__)
     assert (found.numpy, found.pillow) == (np.__version__, PIL.__version__)
     assert found.python == platform.python_version()
@@ -40,7 +40,10 @@ def test_versions_and_machine_are_those_of_this_process() -> None:
     assert len(found.gpus) == torch.cuda.device_count()
     assert found.memory > 10**8
     assert found.processor == processor() != ""
-    assert (found.data, found.fingerprint, found.command) == ("photos/", "abc", "vitral train 'my photos/'")
+    assert (found.data, found.fingerprint, found.recipe, found.command) == (
+        *("photos/", "abc"),
+        *("def", "vitral train photos/"),
+    )
 
 
 def without(name: str) -> dict[str, str]:
@@ -48,7 +51,7 @@ def without(name: str) -> dict[str, str]:
 
 
 def test_it_survives_being_written() -> None:
-    found = environment("photos/", "abc", ["vitral"])
+    found = environment("photos/", "abc", "def", "vitral")
     assert Environment.from_json(found.to_json()) == found
 
 

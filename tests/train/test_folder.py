@@ -37,7 +37,7 @@ def test_a_folder_that_was_asked_for_must_be_new_or_empty(here: Path) -> None:
     assert claimed("mine/own", "photos").path == Path("mine/own")
     assert claimed("mine/own", "photos").path == Path("mine/own")  # it is still empty
     (here / "mine/own/recipe.json").write_text("{}")
-    with pytest.raises(ConfigError, match=r"never overwritten; .* vitral train --resume mine/own"):
+    with pytest.raises(ConfigError, match=r"nothing is overwritten; .* vitral train --resume mine/own"):
         claimed("mine/own", "photos")
 
 

@@ -79,7 +79,7 @@ def _costs(cost: Cost) -> list[Fact]:
 def _data(samples: Samples) -> list[Fact]:
     facts = [("data", samples.where)]
     facts += [(f"{split} images", f"{len(samples.of(split)):,}") for split in SPLITS if samples.of(split)]
-    if samples.classes:
+    if len(samples.classes) > 1:
         facts.append(("classes", f"{len(samples.classes):,}"))
         counts = samples.counts("train")
         few, many = min(counts), max(counts)

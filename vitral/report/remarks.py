@@ -37,8 +37,8 @@ def headline(story: Story) -> Headline:
     when = f"epoch {line['epoch']:g}, step {line['step']:,} of {story.steps:,}"
     if "accuracy" not in line:
         return Headline(loss_of(line["loss"]), f"{line['split']} loss", when)
-    which = f"{line['split']} images" if held_out else "images of the latest training batch"
-    return Headline(percent(line["accuracy"]), f"of the {which} are named rightly", when)
+    which = line["split"] if held_out else "latest training"
+    return Headline(percent(line["accuracy"]), f"of the {which} {story.answers} rightly", when)
 
 
 def remarks(story: Story) -> list[str]:

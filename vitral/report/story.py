@@ -38,6 +38,7 @@ class Story(NamedTuple):
 
     title: str
     status: Literal["running", "stopped", "done"]
+    answers: str  # what its accuracy counts: "images are named"
     steps: int  # of the whole run
     command: str  # as it was typed
     summary: Sequence[Fact]  # of the recipe

@@ -1,6 +1,7 @@
 """The demo: train on the bundled images, look at some answers, and see what to type next."""
 
-from vitral.run.start import Run, train
+from vitral.run.outcome import Run
+from vitral.run.start import train
 
 NEXT = (
     ("see what a model is made of", "vitral describe B/16"),

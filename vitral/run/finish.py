@@ -1,11 +1,15 @@
 """What is made of a run: its bundles, the judgement of its images, its page."""
 
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
+from torch import Tensor
+
 from vitral.data.samples import Split
-from vitral.evaluate.accuracy import judged
+from vitral.errors import WeightsError
+from vitral.evaluate.accuracy import judged, wilson
 from vitral.evaluate.answers import answer
 from vitral.evaluate.calibration import calibrated
 from vitral.explain.describe import multiply_adds
@@ -14,10 +18,11 @@ from vitral.report.story import Cost, Judgement, Story
 from vitral.run.parts import Parts, loader_of
 from vitral.run.summary import summary
 from vitral.tasks.classify import Classify
+from vitral.train.checkpoint import open_checkpoint, path_of
 from vitral.train.distributed.group import Group
 from vitral.train.environment import Environment
 from vitral.train.folder import Folder
-from vitral.train.metrics import recorded
+from vitral.train.metrics import Line, recorded
 from vitral.train.times import moments, spent
 from vitral.weights.bundle import Bundle, read_bundle, write_bundle
 from vitral.weights.card import Facts, Result, Trained, card
@@ -34,14 +39,39 @@ class Output:
     def __init__(self, folder: Folder, parts: Parts, group: Group) -> None:
         self.folder, self.parts, self.group = folder, parts, group
 
-    def keep(self, home: Path, step: int, results: tuple[Result, ...] = ()) -> None:
-        """Write the averaged weights as they are now as a bundle."""
+    def keep(self, home: Path, step: int, line: Line | None) -> None:
+        """Write the averaged weights as they are now, after a step, as a bundle, with what an evaluation found."""
         learning = self.parts.learning
         with learning.average.averaged(learning.task):
             tensors = self.parts.spread.whole(self.parts.model)
+        self._write(home, step, tensors, line)
+
+    def keep_saved(self, home: Path, step: int, line: Line | None) -> None:
+        """The same for the weights that were saved after an earlier step, if that checkpoint is whole."""
+        if not self.group.first:
+            return
+        try:
+            groups = open_checkpoint(path_of(self.folder.checkpoints, step)).load().tensors
+        except WeightsError:
+            return  # the bundle was written when the step was taken
+        saved = groups["task"] | groups.get("average", {})
+        prefix = "model."
+        tensors = {name.removeprefix(prefix): saved[name] for name in groups["task"] if name.startswith(prefix)}
+        self._write(home, step, tensors, line)
+
+    def _write(self, home: Path, step: int, tensors: Mapping[str, Tensor], line: Line | None) -> None:
         if self.group.first:
             bundle = self.bundle()
-            write_bundle(home, bundle, tensors, card(bundle, self.facts(step, results)))
+            write_bundle(home, bundle, tensors, card(bundle, self.facts(step, self._results(line))))
+
+    def _results(self, line: Line | None) -> tuple[Result, ...]:
+        """What the card says of an evaluation in the midst of the run."""
+        if line is None or not isinstance(self.parts.recipe.task, Classify):
+            return ()
+        images = len([item for item in self.parts.samples.items if item.split == line.split])
+        share = wilson(round(line.values["accuracy"] * images), images)
+        value = line.values["accuracy"]
+        return (Result("accuracy", value, share.low, share.high, line.split, images, chosen=line.split == "val"),)
 
     def bundle(self) -> Bundle:
         """What the weights of this run need."""
@@ -83,8 +113,8 @@ class Output:
         result = Result("accuracy", found.top1, low, high, split, found.images, chosen=split == "val")
         write_bundle(home, bundle, tensors, card(bundle, self.facts(step, (result,))))
 
-    def write_page(self, step: int, status: Status, judgement: Judgement | None) -> None:
-        """Write report.html, as things stand after a step."""
+    def write_page(self, step: int, status: Status, best: int, judgement: Judgement | None) -> None:
+        """Write report.html, as things stand after a step, with the best weights so far those of another."""
         if not self.group.first:
             return
         environment = Environment.from_json(self.folder.environment.read_bytes())
@@ -92,6 +122,7 @@ class Output:
         story = Story(
             title=self.folder.path.name,
             status=status,
+            answers="images are named" if recipe.task.labelled else "patches are told",
             steps=self.parts.steps,
             command=environment.command,
             summary=summary(recipe),
@@ -104,7 +135,7 @@ class Output:
             ],
             judgement=judgement,
             cost=self.cost(step),
-            notes=[*samples.notes, *self.notes()],
+            notes=[*samples.notes, *self.notes(status, best)],
             next=self.next_commands(status),
         )
         write_report(self.folder.report, story)
@@ -118,20 +149,24 @@ class Output:
         peak = max((moment.peak_memory for moment in noted), default=0)
         return Cost(spent(noted), images, (1 + BACKWARD) * once * images, peak, parameters)
 
-    def notes(self) -> list[str]:
+    def notes(self, status: Status, best: int) -> list[str]:
         """What a reader of the figures should know."""
-        if self.parts.samples.of("val"):
+        if not self.parts.samples.of("val"):
+            return ["There are no images for validation, so nothing was chosen by them: the last weights are the best."]
+        if status == "done" or not best:
             return []
-        return ["There are no images for validation, so nothing was chosen by them: the last weights are the best."]
+        return [f"The best weights so far, those of step {best:,}, are in best/ and can be used."]
 
     def next_commands(self, status: Status) -> list[Fact]:
         """What to type next."""
         run = shlex.quote(str(self.folder.path))
         if status != "done":
             return [("go on with it", f"vitral train --resume {run}")]
+        if not self.parts.recipe.task.labelled:
+            return [("put what it saw to use", f"vitral train PHOTOS/ --from {run}")]
         data = shlex.quote(self.parts.recipe.data.where)
         return [
-            ("train for longer", f"vitral train {data} --recipe {self.parts.recipe.name} --epochs 100"),
+            ("learn more from here", f"vitral train {data} --from {run}"),
             ("look at the data", f"vitral check {data}"),
         ]
 
@@ -149,7 +184,6 @@ def described(environment: Environment) -> list[Fact]:
         ("processor", f"{environment.processor}, {environment.cores} cores, {memory}"),
         ("GPU", ", ".join(environment.gpus)),
         ("code", git),
-        ("data", environment.data),
         ("fingerprint of the data", environment.fingerprint),
         ("started", environment.started),
     ]

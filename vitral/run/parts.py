@@ -48,12 +48,12 @@ class Parts:
         return self.learning.task.model
 
 
-def parts_of(recipe: Recipe, samples: Samples, group: Group) -> Parts:
-    """New parts, the weights as they are before the first step."""
+def parts_of(recipe: Recipe, samples: Samples, group: Group, begun: bool = False) -> Parts:
+    """New parts, the weights as they are before the first step; a run that has begun will get others."""
     loader = loader_of(recipe, samples, "train", group.world)
     steps = recipe.length.total(loader.plan)
     recipe.schedule.check(steps)
-    spread = recipe.distributed.spread(task_of(recipe, samples, group.device), group)
+    spread = recipe.distributed.spread(task_of(recipe, samples, group.device, begun), group)
     precision = Precision(recipe.precision.decide(probe(group.device)).dtype, group.device)
     optimizer = recipe.optimiser.build(spread.task)  # after the task was spread: it learns the parts that are here
     learning = Learning(spread.task, optimizer, recipe.average.build(steps), precision)
@@ -64,11 +64,11 @@ def parts_of(recipe: Recipe, samples: Samples, group: Group) -> Parts:
     return Parts(recipe, samples, spread, learning, descent, loader, serving, steps)
 
 
-def task_of(recipe: Recipe, samples: Samples, device: torch.device) -> Task:
-    """The task with a model of fresh weights, or of those that the recipe starts from."""
+def task_of(recipe: Recipe, samples: Samples, device: torch.device, begun: bool = False) -> Task:
+    """The task with a model of fresh weights, or of those that the recipe starts from, which may be gone later."""
     torch.manual_seed(recipe.seed)
     model = recipe.model.build()
-    if recipe.weights:
+    if recipe.weights and not begun:
         adapted(model, load(recipe.weights))
     counts = samples.counts("train")
     return recipe.task.build(model, len(samples.classes), counts, recipe.images.scaling).to(device)
@@ -81,7 +81,8 @@ def loader_of(recipe: Recipe, samples: Samples, split: Split, world: World) -> L
     sight: Sight = recipe.sight() if training else recipe.still_sight()
     items = samples.of(split)
     labels = np.array([item.label for item in items], dtype=np.int64)
-    plan = Plan(labels, order, recipe.batch, recipe.seed, world)
+    batch = recipe.batch if training else -(-recipe.batch // recipe.portions)  # what fits is known for a portion
+    plan = Plan(labels, order, batch, recipe.seed, world)
     return Loader(items, samples.store, sight, plan, workers_of(recipe))
 
 

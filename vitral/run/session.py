@@ -4,7 +4,7 @@ import logging
 
 from vitral.data.loader.plan import Plan
 from vitral.data.samples import Samples, Split
-from vitral.errors import VitralError
+from vitral.errors import VitralError, WeightsError
 from vitral.run.finish import Output
 from vitral.run.parts import Parts, loader_of
 from vitral.train.checkpoint import newest, sweep
@@ -43,8 +43,18 @@ class Session:
         """The best evaluation. Images for testing choose nothing: without any for validation the last is the best."""
         return best_of(self.evaluations, "val") if self.split == "val" else Best(self.step, 0)
 
-    def begin(self) -> int:
-        """Put back what the newest whole checkpoint has, if there is one, and give the step to go on with."""
+    @property
+    def latest(self) -> Line | None:
+        """The newest evaluation."""
+        return self.evaluations[-1] if self.evaluations else None
+
+    @property
+    def best_line(self) -> Line | None:
+        """The best evaluation in full."""
+        return next((line for line in self.evaluations if line.step == self.best.step), None)
+
+    def begin(self) -> None:
+        """Put back what the newest whole checkpoint has, or save the start where there is none yet."""
         if self.group.first:
             sweep(self.folder.checkpoints)
         self.group.meet()
@@ -56,13 +66,31 @@ class Session:
             tensors, state = self.parts.recipe.distributed.load(found.checkpoint, learning.task, self.group)
             assert isinstance(state, dict)
             self.step = restore(learning, self.parts.plan, tensors, Saved.parse(state))
+        else:
+            self._first_checkpoint()
         if self.group.first:
             self.metrics = Metrics(self.folder.path)
             self.metrics.cut(self.step)
             self.times = Times(self.folder.path, self.group.world.size, self.group.device)
         self.start = self.step
         self.evaluations = self._recorded()
-        return self.step
+
+    def _first_checkpoint(self) -> None:
+        """Save the start, so that from the first line of the record on there always is a checkpoint."""
+        last = self.group.decide(lambda: max((line.step for line in recorded(self.folder.path)), default=0))
+        if last:
+            raise WeightsError(
+                f"the run came to step {last}, and no whole checkpoint of it is left",
+                where=str(self.folder.checkpoints),
+                remedy="put one back, or begin another run from its best weights: vitral train DATA --from RUN",
+            )
+        self.save(0)
+        self.saver.wait()
+
+    @property
+    def over(self) -> bool:
+        """Whether no step is left to take."""
+        return self.step == self.parts.steps or self.enough
 
     def go(self, progress: Progress) -> None:
         """Take all steps that are left; `Halt` says that some still are."""
@@ -74,7 +102,7 @@ class Session:
             every = max(1, round(parts.recipe.evaluate * parts.plan.epoch_steps))
             jobs.append(Watching(every, lambda step: self.evaluate(step, progress)))
         jobs.append(Saving(parts.recipe.saving.seconds, self.save, self._is_best, self._halted, self.group.any))
-        last = self.step if self.enough else parts.steps
+        last = self.step if self.over else parts.steps
         batches = feed(parts.loader, self.step, last, parts.serving)
         try:
             train(parts.spread.module, batches, parts.descent, self.step, last, jobs)
@@ -101,7 +129,7 @@ class Session:
         self.note()
         progress.evaluated(step, self.split, line.values)
         if self._is_best(step):
-            self.output.keep(self.folder.best, step)
+            self.output.keep(self.folder.best, step, line)
 
     def note(self) -> None:
         """Write down what the session has cost so far."""

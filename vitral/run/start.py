@@ -1,33 +1,28 @@
 """`train` and `resume`: the two ways into a run, and the way through it."""
 
 import logging
-import shlex
-import signal
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import NamedTuple
 
-from vitral.data.doctor.check import quick
-from vitral.data.doctor.report import sentence
 from vitral.data.samples import Samples
-from vitral.data.sources.split import write_split
-from vitral.errors import DataError
+from vitral.errors import ConfigError
 from vitral.model.allocator import keep_freed_memory
 from vitral.recipe import Recipe
-from vitral.report.story import Judgement
 from vitral.run.finish import Output
+from vitral.run.opening import looked_over, prepared, refuse_impossible, reopened
+from vitral.run.outcome import Run
 from vitral.run.parts import device_of, parts_of
 from vitral.run.session import Session
-from vitral.run.wishes import Wish, granted, opened
+from vitral.run.wishes import Wish, granted
 from vitral.run.within import fitted_in_memory, fitted_in_time
+from vitral.train.clock import seconds_of
 from vitral.train.display import display
 from vitral.train.distributed.group import Group, group
-from vitral.train.environment import Environment, environment
-from vitral.train.folder import Folder, claimed, found
+from vitral.train.folder import Folder, found, refuse_taken
 from vitral.train.jobs import Halt
 from vitral.train.lock import Lock
+from vitral.train.metrics import recorded
 from vitral.train.precision import probe
 from vitral.train.progress import Course, Progress
 from vitral.train.stop import Stop
@@ -35,39 +30,7 @@ from vitral.weights.adapt import adapted
 from vitral.weights.load import load
 
 log = logging.getLogger("vitral")
-
-
-class Run(NamedTuple):
-    """A run: where it is, what it was, how far it came, and what its weights are worth if that is known."""
-
-    folder: Folder
-    recipe: Recipe
-    samples: Samples
-    step: int
-    steps: int
-    signal: int  # that stopped it; 0 if nothing did
-    judgement: Judgement | None
-
-    def summary(self) -> list[str]:
-        """What a user wants to know at the end, a line each, with what to type next."""
-        path = shlex.quote(str(self.folder.path))
-        if self.signal:
-            name = signal.Signals(self.signal).name
-            return [f"{name}: stopped and saved after step {self.step:,} of {self.steps:,}; to go on:", self.again]
-        lines = [f"report: {self.folder.report}"]
-        if self.judgement is not None:
-            found, split = self.judgement.accuracy, self.judgement.split
-            low, high = 100 * found.interval.low, 100 * found.interval.high
-            words = (
-                f"accuracy {found.top1:.1%} on {found.images:,} {split} images (95 % sure: {low:.1f} to {high:.1f} %)"
-            )
-            lines.insert(0, words)
-        return [*lines, f"next, to learn more from here: vitral train {shlex.quote(self.samples.where)} --from {path}"]
-
-    @property
-    def again(self) -> str:
-        """The line that goes on with it."""
-        return f"vitral train --resume {shlex.quote(str(self.folder.path))}"
+STOPPING = "stopping after this step; once more to end at once\n"
 
 
 def train(
@@ -85,111 +48,88 @@ def train(
     `from`. Without the name of a recipe, one is chosen by the data.
     """
     began = time.monotonic()
+    refuse_taken(out)
+    limit = _limit(time_limit, settings)
     wanted, samples, why = granted(Wish(data, settings, recipe, model, root))
+    named = {"recipe": recipe, "model": model, "root": root, "out": out, "time_limit": time_limit}
+    call = [*map(repr, (data, *settings)), *(f"{name}={value!r}" for name, value in named.items() if value)]
     with group(device_of(wanted)) as team:
-        tell(team, [why, *samples.notes, *looked_over(samples), *told(wanted, team)])
+        refuse_impossible(wanted, samples, team.world)
+        changes = adapted(wanted.model.build(), load(wanted.weights)) if wanted.weights and team.first else ()
+        _tell(team, [why, *samples.notes, *looked_over(samples), *changes])
         wanted = fitted_in_memory(wanted, samples, team)
-        if time_limit:
-            wanted = fitted_in_time(wanted, samples, team, time_limit, began)
-        path = team.decide(lambda: str(prepared(out, wanted, samples).path))
+        if limit:
+            wanted = fitted_in_time(wanted, samples, team, limit, began)
+        path = team.decide(lambda: str(prepared(out, wanted, samples, call).path))
         return go(found(str(path)), wanted, samples, team)
 
 
 def resume(where: str) -> Run:
     """Go on with a run that was stopped, however that happened; it ends as if it had not been, to the last bit."""
     folder = found(where)
-    recipe = Recipe.from_json(folder.recipe.read_bytes())
-    samples = opened(recipe)
-    refuse_other_data(folder, samples)
+    recipe, samples = reopened(folder)
     with group(device_of(recipe)) as team:
-        tell(team, told(recipe, team))
         return go(folder, recipe, samples, team)
-
-
-def tell(team: Group, lines: Sequence[str]) -> None:
-    """Say what there is to say, once."""
-    for words in filter(None, lines if team.first else ()):
-        log.info(words)
-
-
-def told(recipe: Recipe, team: Group) -> list[str]:
-    """What becomes of the precision and of the weights that were asked for."""
-    decision = recipe.precision.decide(probe(team.device))
-    changes = adapted(recipe.model.build(), load(recipe.weights)) if recipe.weights and team.first else ()
-    return [decision.words, *changes]
-
-
-def looked_over(samples: Samples) -> list[str]:
-    """What the doctor finds in seconds, a line each; DataError if a file cannot be read."""
-    findings = quick(samples).findings
-    for finding in findings:
-        if finding.kind == "corrupt":
-            example = finding.examples[0]
-            raise DataError(
-                f"{finding.title}: {sentence(example)}",
-                where=samples.where,
-                remedy=f"{finding.remedy}; all that is wrong: vitral check {shlex.quote(samples.where)}",
-            )
-    return [f"{finding.severity}: {finding.title}" for finding in findings if finding.severity != "note"]
-
-
-def prepared(out: str, recipe: Recipe, samples: Samples) -> Folder:
-    """A new folder with all that is known before the first step."""
-    folder = claimed(out, samples.where)
-    record = environment(samples.where, samples.fingerprint(), ["vitral", *sys.argv[1:]])
-    folder.environment.write_text(record.to_json())
-    write_split(folder.split, samples.rows())
-    folder.recipe.write_text(recipe.to_json())  # last: with it the folder is a run
-    return folder
-
-
-def refuse_other_data(folder: Folder, samples: Samples) -> None:
-    """A run goes on with the very images that it began with."""
-    before = Environment.from_json(folder.environment.read_bytes()).fingerprint
-    if samples.fingerprint() != before:
-        raise DataError(
-            "the images, their labels or their sizes are not those that the run began with",
-            where=samples.where,
-            remedy=f"put them back as {folder.split} lists them, or begin another run",
-        )
 
 
 def go(folder: Folder, recipe: Recipe, samples: Samples, team: Group) -> Run:
     """Take the steps that are left, and make of the run what is to be made of it."""
     keep_freed_memory()
+    _tell(team, [recipe.precision.decide(probe(team.device)).words])
     with ExitStack() as stack:
         if team.first:
             stack.enter_context(Lock(folder.path))
-        team.advise(f"vitral train --resume {shlex.quote(str(folder.path))}")
-        stop = stack.enter_context(Stop())
-        parts = parts_of(recipe, samples, team)
+        begun = bool(team.decide(lambda: bool(recorded(folder.path))))
+        parts = parts_of(recipe, samples, team, begun)
         output = Output(folder, parts, team)
+        stop = stack.enter_context(Stop(STOPPING if team.first else ""))
         session = Session(folder, parts, team, stop, output)
         stack.callback(session.close)
-        start = session.begin()
-        course = Course(start, parts.steps, parts.plan.epoch_steps, parts.plan.batch)
-        quiet = not team.first or not log.isEnabledFor(logging.INFO)
+        session.begin()
+        again = Run(folder, recipe, samples, session.step, parts.steps, 0, None).again
+        team.advise(again)
+        if session.over:
+            _tell(team, [f"all of its steps were taken before: {session.step:,}"])
+        course = Course(session.step, parts.steps, parts.plan.epoch_steps, parts.plan.batch)
+        quiet = not team.first or log.level > logging.INFO
         with Progress(course, display(quiet)) as progress:
             try:
                 session.go(progress)
             except Halt as halt:
                 if halt.signal:
-                    output.write_page(halt.step, "stopped", None)
+                    output.write_page(halt.step, "stopped", session.best.step, None)
                     return Run(folder, recipe, samples, halt.step, parts.steps, halt.signal, None)
         return finish(session, output)
 
 
 def finish(session: Session, output: Output) -> Run:
-    """Judge the best weights, and write bundles, cards and the page; done again after a kill, it comes out the same."""
-    folder, team, step = output.folder, output.group, session.step
-    best = session.best.step
-    output.keep(folder.last, step)
-    if session.split != "val":  # nothing was chosen, so the last weights stand for the best
-        output.keep(folder.best, step)
+    """Judge the best weights, and write bundles, cards and the page."""
+    folder, team, step, best = output.folder, output.group, session.step, session.best.step
+    output.keep(folder.last, step, session.latest)
+    if best == step:
+        output.keep(folder.best, step, session.latest)
+    else:
+        output.keep_saved(folder.best, best, session.best_line)
     team.meet()
     judgement = output.judge(folder.best)
     if judgement is not None:
         output.tell(folder.best, best, judgement)
-    output.write_page(step, "done", judgement)
+    output.write_page(step, "done", best, judgement)
     team.meet()
     return Run(folder, output.parts.recipe, output.parts.samples, step, output.parts.steps, 0, judgement)
+
+
+def _limit(time_limit: str, settings: Sequence[str]) -> float:
+    """The seconds of a time limit, 0 without one."""
+    if not time_limit:
+        return 0.0
+    if lengths := [setting for setting in settings if setting.startswith(("epochs=", "steps=", "length"))]:
+        what = f"says how long to train, and so does {lengths[0]}"
+        raise ConfigError(what, where="time-limit", remedy="leave one of them out")
+    return seconds_of(time_limit)
+
+
+def _tell(team: Group, lines: Sequence[str]) -> None:
+    """Say what there is to say, once."""
+    for words in filter(None, lines if team.first else ()):
+        log.info(words)

@@ -1,14 +1,19 @@
 """From what a user asks for to a recipe, resolved to the last field."""
 
+import os
+from pathlib import Path
 from typing import NamedTuple
 
 from vitral.config import override
 from vitral.data.loader.subset import subset
 from vitral.data.samples import Samples
-from vitral.data.sources.source import open_data, open_images
+from vitral.data.sources.named import NAMED
+from vitral.data.sources.source import SAMPLE, open_data, open_images
 from vitral.model.names import model_config
 from vitral.recipe import Recipe
 from vitral.recipes.choose import choose, named
+from vitral.weights.bundle import read_bundle
+from vitral.weights.load import bundle_of
 
 # Settings that most people change, by the names that they know.
 SHORT = {
@@ -42,23 +47,38 @@ def granted(wish: Wish) -> Granted:
     """The recipe and its data; what is wrong with a setting is found here, before any work is done."""
     settings = [each for setting in wish.settings for each in _long(setting)]
     base = named(wish.recipe, wish.model) if wish.recipe else Recipe()
-    early = override(_of(base, wish), [each for each in settings if each.startswith(("task", "data."))])
+    early = override(_of(base, wish), [each for each in settings if each.startswith(("task", "data.", "weights="))])
     samples, why = opened(early), ""
     if not wish.recipe:
         chosen = choose(samples)
         base, why = chosen.recipe, chosen.why
-        if wish.model:
-            sizes = f"image={base.model.image}", f"channels={base.model.channels}"
-            model = model_config(
-                wish.model, *sizes, *(each[6:] for each in settings if each.startswith("model.image="))
-            )
-            base = base.model_copy(update={"model": model})
+    sizes = [each.removeprefix("model.") for each in settings if each.startswith("model.image=")]
+    if wish.model and not wish.recipe:
+        own = f"image={base.model.image}", f"channels={base.model.channels}"
+        base = base.model_copy(update={"model": model_config(wish.model, *own, *sizes)})
+    elif early.weights and not wish.model:
+        base = started(base, early.weights)
+    if early.weights:
+        settings.append(f"weights={os.path.abspath(Path(early.weights).expanduser())}")
     return Granted(override(_of(base, wish), settings).fitted(len(samples.classes)), samples, why)
 
 
+def started(recipe: Recipe, weights: str) -> Recipe:
+    """The recipe for the model that the weights are of, which sees images as that did; its head is new."""
+    source = read_bundle(bundle_of(Path(weights).expanduser())).bundle
+    needs = source.preprocessing
+    images = recipe.images.model_copy(update={"still": needs.view, "scaling": needs.scaling})
+    model = model_config(source.model, "head=linear", f"image={needs.image}")
+    return recipe.model_copy(update={"model": model, "images": images})
+
+
 def _of(recipe: Recipe, wish: Wish) -> Recipe:
-    """The recipe for the data that is wished for."""
-    data = recipe.data.model_copy(update={"where": wish.data, "root": wish.root})
+    """The recipe for the data that is wished for, a path on this machine in full: it may be resumed from elsewhere."""
+    path = Path(wish.data).expanduser()
+    known = wish.data in NAMED or wish.data == SAMPLE or not path.exists()
+    where = wish.data if known else os.path.abspath(path)
+    root = os.path.abspath(Path(wish.root).expanduser()) if wish.root else ""
+    data = recipe.data.model_copy(update={"where": where, "root": root})
     return recipe.model_copy(update={"data": data})
 
 

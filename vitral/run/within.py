@@ -10,7 +10,7 @@ from vitral.model.vit import Vit
 from vitral.recipe import Recipe
 from vitral.run.parts import Parts, loader_of, parts_of, task_of
 from vitral.run.session import watched_split
-from vitral.train.clock import seconds_for, seconds_of, steps_within
+from vitral.train.clock import seconds_for, steps_within
 from vitral.train.distributed.group import Group
 from vitral.train.feed import feed
 from vitral.train.fit import fit
@@ -58,12 +58,11 @@ def rough_need(recipe: Recipe, rows: int) -> float:
     return BYTES * (10 * weights + rows * activations)
 
 
-def fitted_in_time(recipe: Recipe, samples: Samples, group: Group, limit: str, began: float) -> Recipe:
-    """The recipe with as many steps as fit into a time that began at a moment, whatever its own length is.
+def fitted_in_time(recipe: Recipe, samples: Samples, group: Group, limit: float, began: float) -> Recipe:
+    """The recipe with as many steps as fit into so many seconds from a moment on, whatever its own length is.
 
     A few steps are taken, and thrown away, to see how long one takes.
     """
-    allowed = seconds_of(limit)
     trial = override(recipe, ['length={"kind":"steps","steps":1000000}'])  # so that its schedule fits
     parts = parts_of(trial, samples, group)
     batches = feed(parts.loader, 0, parts.steps, parts.serving)
@@ -76,11 +75,11 @@ def fitted_in_time(recipe: Recipe, samples: Samples, group: Group, limit: str, b
     evaluation = _evaluation_seconds(parts, group)
     every = max(1, round(recipe.evaluate * parts.plan.epoch_steps))
     spent = time.monotonic() - began + 2 * evaluation  # the last word on the best weights is another one
-    steps = group.share(steps_within(allowed, spent, step, evaluation, every))
+    steps = group.share(steps_within(limit, spent, step, evaluation, every))
     assert isinstance(steps, int)
     epochs = steps / parts.plan.epoch_steps
     if group.first:
-        log.info(f"a step takes {step:.3g} s: {steps:,} steps ({epochs:.3g} epochs) fit into {duration(allowed)}")
+        log.info(f"a step takes {step:.3g} s: {steps:,} steps ({epochs:.3g} epochs) fit into {duration(limit)}")
     return override(recipe, [f'length={{"kind":"steps","steps":{steps}}}'])
 
 

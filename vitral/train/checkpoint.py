@@ -104,6 +104,11 @@ def newest(folder: Path) -> Found:
     return Found(None, tuple(passed_over))
 
 
+def path_of(folder: Path, step: int) -> Path:
+    """Where the checkpoint of a step is, if there is one."""
+    return folder / _name(step)
+
+
 def open_checkpoint(path: Path) -> Checkpoint:
     """The checkpoint in a folder `step-...`, once every byte of it is found to be right; else WeightsError."""
     manifest = verify(path)

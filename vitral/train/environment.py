@@ -2,9 +2,7 @@
 
 import os
 import platform
-import shlex
 import subprocess
-from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
@@ -41,12 +39,13 @@ class Environment(Config):
     git: Revision
     data: str  # where it is
     fingerprint: str  # of the data
+    recipe: str  # its hash
     command: str
     started: str  # ISO time, UTC
 
 
-def environment(data: str, fingerprint: str, command: Sequence[str]) -> Environment:
-    """Where this process runs, at this moment, for data at an address and by a command."""
+def environment(data: str, fingerprint: str, recipe: str, command: str) -> Environment:
+    """Where this process runs, at this moment, for data at an address, by a recipe of this hash and a command."""
     return Environment(
         vitral=__version__,
         python=platform.python_version(),
@@ -61,7 +60,8 @@ def environment(data: str, fingerprint: str, command: Sequence[str]) -> Environm
         git=revision(Path.cwd()),
         data=data,
         fingerprint=fingerprint,
-        command=shlex.join(command),
+        recipe=recipe,
+        command=command,
         started=now(),
     )
 

@@ -1,6 +1,7 @@
 """The run folder: a new one for every run, never one that is there already."""
 
 import re
+import shlex
 from itertools import count
 from pathlib import Path
 from typing import NamedTuple
@@ -51,21 +52,29 @@ class Folder(NamedTuple):
         return self.path / "report.html"
 
 
+def refuse_taken(out: str) -> None:
+    """Refuse a folder that was asked for, unless it is new or empty."""
+    path = Path(out).expanduser()
+    if out and path.exists() and not (path.is_dir() and not any(path.iterdir())):
+        remedy = "choose another folder"
+        if Folder(path).recipe.exists():
+            remedy = f"{remedy}; to go on with the run in it: vitral train --resume {shlex.quote(out)}"
+        raise ConfigError("is there already, and nothing is overwritten", where=out, remedy=remedy)
+
+
 def claimed(out: str, data: str) -> Folder:
     """A new folder: the one asked for, or one in `runs` named after the data, with a number if there was one before."""
     if out:
-        path = Path(out).expanduser()
-        if path.is_dir() and not any(path.iterdir()):
-            return Folder(path)
-        if path.exists():
-            remedy = f"choose another folder; to go on with the run in it: vitral train --resume {out}"
-            raise ConfigError("is there already, and a run is never overwritten", where=out, remedy=remedy)
-        return _made(path)
-    name = (
-        re.split(r"[.*?{\[]", Path(data.rstrip("/")).name)[0].strip("-_ ") or "run"
-    )  # `shards-{00..09}.tar` is shards
-    paths = (RUNS / (name if number == 1 else f"{name}-{number}") for number in count(1))
-    return _made(next(path for path in paths if not path.exists()))
+        refuse_taken(out)
+        return _made(Path(out).expanduser(), there=True)
+    stem = re.split(r"[.*?{\[]", Path(data.rstrip("/")).name)[0]  # of `shards-{00..09}.tar` only `shards-`
+    name = stem.strip("-_ ") or "run"
+    for number in count(1):
+        try:
+            return _made(RUNS / (name if number == 1 else f"{name}-{number}"), there=False)
+        except FileExistsError:  # perhaps made this very moment
+            continue
+    raise AssertionError("the numbers do not end")
 
 
 def found(where: str) -> Folder:
@@ -77,9 +86,12 @@ def found(where: str) -> Folder:
     return folder
 
 
-def _made(path: Path) -> Folder:
+def _made(path: Path, there: bool) -> Folder:
+    """The folder, made unless it may be there."""
     try:
-        path.mkdir(parents=True)
+        path.mkdir(parents=True, exist_ok=there)
+    except FileExistsError:
+        raise
     except OSError as error:
         what = f"cannot be made: {(error.strerror or str(error)).lower()}"
         raise VitralError(what, where=str(path), remedy="choose a folder that you may write to: --out") from error

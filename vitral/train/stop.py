@@ -6,19 +6,25 @@ import threading
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGHUP = getattr(signal, "SIGHUP", 0)  # not on Windows
+SIGNALS = tuple(filter(None, (signal.SIGINT, signal.SIGTERM, SIGHUP)))
 
 
 class Stop:
-    """While this context lasts, SIGINT and SIGTERM are noted. Outside the main thread nothing is changed."""
+    """While this context lasts, an interrupt, a signal to end and a closed terminal are noted.
 
-    def __init__(self) -> None:
+    Outside the main thread nothing is changed, and what `nohup` has the process ignore stays ignored.
+    """
+
+    def __init__(self, words: str = "") -> None:
+        self.words = words  # for the user, once the first has come
         self.signal = 0  # the number of the first that came
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._note) for number in SIGNALS}
+            heard = [number for number in SIGNALS if number != SIGHUP or signal.getsignal(number) != signal.SIG_IGN]
+            self._before = {number: signal.signal(number, self._note) for number in heard}
         return self
 
     def __exit__(
@@ -32,3 +38,4 @@ class Stop:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
         self.signal = number
+        os.write(2, self.words.encode())  # not by print: the signal may have come in the midst of one

@@ -39,11 +39,17 @@ def watched(learning: Learning, batches: Iterable[Sequence[Portion]]) -> Outcome
 def best_of(lines: Iterable[Line], split: str) -> Best:
     """The first of the best evaluations on a split: by accuracy, or by loss where a task has no accuracy."""
     evaluations = [line for line in lines if line.split == split]
-    scores = [line.values.get("accuracy", -line.values["loss"]) for line in evaluations]
+    scores = [score(line) for line in evaluations]
     if not scores:
         return Best(0, 0)
     place = scores.index(max(scores))
     return Best(evaluations[place].step, len(scores) - 1 - place)
+
+
+def score(line: Line) -> float:
+    """The more the better; a loss that is not a number is the worst."""
+    found = line.values.get("accuracy", -line.values["loss"])
+    return found if found == found else float("-inf")  # noqa: PLR0124, only nan differs from itself
 
 
 def _doubled(outcome: Outcome) -> Outcome:

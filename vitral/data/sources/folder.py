@@ -92,7 +92,10 @@ def _classes(root: str, part: str, chain: tuple[Identity, ...]) -> dict[str, Lea
     leaves = list(_leaves(root, part, chain))
     if leaves[0].name == part:
         found = f"images without a class ({listed(leaves[0].images)})" if leaves[0].images else "no images"
-        remedy = "put the images of each class in a folder of their own, or list them with labels in a manifest"
+        remedy = (
+            "put the images of each class in a folder of their own, or list them with labels in a manifest; "
+            "to learn without labels: vitral train --task masked"
+        )
         raise DataError(f"{found} in it", where=where, remedy=remedy)
     empty = [leaf for leaf in leaves if not leaf.images]
     if empty:
