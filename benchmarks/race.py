@@ -4,13 +4,15 @@ A suite is a module of this package with `CASES` and `prepare`; `benchmarks/mode
 """
 
 import json
+import os
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from importlib import import_module
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 
 class Case(NamedTuple):
@@ -36,35 +38,61 @@ Say = Callable[[str], None]
 
 
 class Runner:
-    """An engine in a process of its own, which works only when asked to."""
+    """A process that works only when asked to: one answer on its stdout for each line on its stdin."""
 
-    def __init__(self, suite: str, case: Case, engine: str) -> None:
-        words = [sys.executable, "-m", "benchmarks.race", suite, case.name, engine]
-        self._process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self._name = f"{engine} at {case.name}"
+    def __init__(self, name: str, words: Sequence[str], **environment: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", *words],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ | environment,
+        )
+        self._name = name
 
-    def turn(self) -> float:
-        """Seconds that one turn took."""
-        process = self._process
-        assert process.stdin
-        assert process.stdout
+    def ask(self) -> None:
+        """Have it take a turn; `answer` waits for the end of that."""
+        assert self._process.stdin
         try:
-            process.stdin.write("go\n")
-            process.stdin.flush()
+            self._process.stdin.write("go\n")
+            self._process.stdin.flush()
         except BrokenPipeError:
-            pass  # said below, with its exit code
-        answer = process.stdout.readline()
+            pass  # said by who waits for the answer, with its exit code
+
+    def answer(self) -> Any:
+        """What it found in the turn it was asked for: the seconds that it took, or what else it prints as JSON."""
+        assert self._process.stdout
+        answer = self._process.stdout.readline()
         if not answer:
-            raise RuntimeError(f"{self._name} ended with exit code {process.wait()}")
-        return float(json.loads(answer))
+            raise RuntimeError(f"{self._name} ended with exit code {self._process.wait()}")
+        return json.loads(answer)
+
+    def turn(self) -> Any:
+        """Ask, and wait for the answer."""
+        self.ask()
+        return self.answer()
+
+    def dismiss(self) -> None:
+        """Ask for nothing more: it ends by itself if it is between two turns."""
+        assert self._process.stdin
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
 
     def stop(self) -> None:
         """End the process; it leaves no files behind if it is between two turns, and is killed if it is not."""
+        self.dismiss()
         try:
-            self._process.communicate(timeout=10)
+            self._process.wait(timeout=10)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            self._process.communicate()
+            self._process.wait()
+        assert self._process.stdout
+        self._process.stdout.close()
+
+
+def runner(suite: str, case: Case, engine: str, **environment: str) -> Runner:
+    """An engine in a process of its own."""
+    return Runner(f"{engine} at {case.name}", ["benchmarks.race", suite, case.name, engine], **environment)
 
 
 class Length(NamedTuple):
@@ -78,19 +106,19 @@ def race(suite: str, case: Case, engines: Sequence[str], length: Length, say: Sa
     """Seconds of each turn of each engine. The first turn of a process warms it up and is not counted."""
     seconds: dict[str, list[float]] = {engine: [] for engine in engines}
     for heat in range(length.heats):
-        runners = {engine: Runner(suite, case, engine) for engine in engines}
+        runners = {engine: runner(suite, case, engine) for engine in engines}
         try:
-            for engine, runner in runners.items():
+            for engine, process in runners.items():
                 say(f"{case.name}: heat {heat + 1} of {length.heats}, warming up {engine}")
-                runner.turn()
+                process.turn()
             for number in range(length.rounds):
                 say(f"{case.name}: heat {heat + 1} of {length.heats}, round {number + 1} of {length.rounds}")
                 # Every other round goes backwards, so that no engine always follows the same one.
                 for engine in engines if number % 2 else reversed(engines):
                     seconds[engine].append(runners[engine].turn())
         finally:
-            for runner in runners.values():
-                runner.stop()
+            for process in runners.values():
+                process.stop()
     return seconds
 
 

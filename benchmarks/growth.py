@@ -1,0 +1,52 @@
+"""`python -m benchmarks.growth`: the memory of a run of 5,000 steps, tenth by tenth; it should not grow.
+
+The run is all there, with a worker, evaluations and checkpoints; its model is tiny, so that it is over soon.
+"""
+
+import sys
+from contextlib import closing
+from statistics import median
+
+from benchmarks.__main__ import machine
+from benchmarks.memory import resident
+from benchmarks.paced import Paced
+from vitral.config import override
+from vitral.data.sources.source import open_data
+from vitral.recipe import Recipe
+from vitral.recipes.choose import named
+
+STEPS, LOOKS = 5_000, 100
+FLAT = 1.02  # times the memory of the second tenth; in the first some is still being taken for the first time
+SETTINGS = (
+    "model.width=16", "model.depth=2", "model.mixer.heads=2", "batch=10", "device=cpu", "workers=1", "evaluate=1",
+    "saving.seconds=2", "length=steps",
+)  # fmt: skip
+
+
+def tiny(steps: int) -> Recipe:
+    """A run of so many steps that evaluates and saves often."""
+    return override(named("sample"), [*SETTINGS, f"length.steps={steps}"]).fitted(10)
+
+
+def measure(steps: int = STEPS) -> str:
+    """Megabytes of all processes of the run."""
+    seen = []
+    with closing(Paced(tiny(steps), open_data("sample"))) as paced:
+        for look in range(LOOKS):
+            paced.take(steps // LOOKS)
+            seen.append(resident())
+            taken = (look + 1) * (steps // LOOKS)
+            print(f"\r{taken} steps, {seen[-1]:.1f} MB ", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
+    tenth = LOOKS // 10
+    parts = [median(seen[part * tenth : (part + 1) * tenth]) for part in range(10)]
+    grown = parts[-1] / parts[1]
+    return (
+        f"MB in each tenth of a run of {steps:,} steps: {' '.join(f'{part:.1f}' for part in parts)}\n"
+        f"  the last is {grown:.3f} x the second; goal: at most {FLAT}: {'met' if grown <= FLAT else 'NOT met'}"
+    )
+
+
+if __name__ == "__main__":
+    print(machine())
+    print(measure())

@@ -1,0 +1,117 @@
+"""A run that takes its steps only when asked to, to be measured turn by turn. Nothing else of it differs."""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from queue import SimpleQueue
+from shutil import rmtree
+from tempfile import mkdtemp
+from threading import Thread
+
+from vitral.data.loader.loader import Batch, Loader
+from vitral.data.samples import Item, Samples
+from vitral.model.allocator import keep_freed_memory
+from vitral.recipe import Recipe
+from vitral.run.finish import Output
+from vitral.run.parts import device_of, parts_of
+from vitral.run.session import Session
+from vitral.run.start import prepared
+from vitral.train.display import Lines
+from vitral.train.distributed.group import group
+from vitral.train.folder import found
+from vitral.train.progress import Course, Progress
+from vitral.train.stop import Stop
+
+
+class Over(Exception):
+    """Nobody will ask for another step."""
+
+
+class Gate:
+    """Where the thread of a run waits between two turns."""
+
+    def __init__(self) -> None:
+        self.wanted: SimpleQueue[int] = SimpleQueue()  # steps of a turn; 0 is the end of it all
+        self.done: SimpleQueue[BaseException | None] = SimpleQueue()  # a turn, or the run, and what went wrong if any
+        self._left = 0
+
+    def pass_through(self) -> None:
+        """Called by the run before each step: wait here if the turn is over."""
+        if not self._left:
+            self.done.put(None)
+            self._left = self.wanted.get()
+            if not self._left:
+                raise Over
+        self._left -= 1
+
+
+class Gated(Loader):
+    """A loader that has every step begin at a gate, with its data still to be had."""
+
+    def __init__(self, loader: Loader, items: Sequence[Item], gate: Gate) -> None:
+        super().__init__(items, loader.store, loader.sight, loader.plan, loader.workers)
+        self._gate = gate
+
+    def batches(self, start: int, stop: int) -> Iterator[Batch]:
+        stream = super().batches(start, stop)
+        for _ in range(start, stop):
+            self._gate.pass_through()
+            yield next(stream)
+
+
+class Paced:
+    """The session of a run, with its folder, its record, its progress as lines, and its checkpoints.
+
+    It is one process of several where the environment says so, as torchrun does.
+    """
+
+    def __init__(self, recipe: Recipe, samples: Samples) -> None:
+        keep_freed_memory()
+        self._stack, self._gate = ExitStack(), Gate()
+        team = self._stack.enter_context(group(device_of(recipe)))
+        self.folder = found(str(team.decide(partial(made, recipe, samples))))
+        if team.first:
+            self._stack.callback(rmtree, self.folder.path, ignore_errors=True)
+        parts = parts_of(recipe, samples, team)
+        parts = replace(parts, loader=Gated(parts.loader, samples.of("train"), self._gate))
+        session = Session(self.folder, parts, team, Stop(), Output(self.folder, parts, team))
+        course = Course(session.begin(), parts.steps, parts.plan.epoch_steps, parts.plan.batch)
+        nowhere = self._stack.enter_context(open(os.devnull, "w"))  # noqa: SIM115, the stack closes it
+        self.epoch_steps = parts.plan.epoch_steps
+        self._thread = Thread(target=self._run, args=(session, Progress(course, Lines(nowhere))), daemon=True)
+        self._thread.start()
+        self._wait()
+
+    def take(self, steps: int) -> None:
+        """Take so many steps, with all that a run does after each of them."""
+        self._gate.wanted.put(steps)
+        self._wait()
+
+    def close(self) -> None:
+        """Leave the run where it is, and remove its folder."""
+        self._gate.wanted.put(0)
+        self._thread.join()
+        self._stack.close()
+
+    def _run(self, session: Session, progress: Progress) -> None:
+        try:
+            with progress:
+                session.go(progress)
+        except Over:
+            return
+        except BaseException as error:  # raised again by who asked for the step
+            self._gate.done.put(error)
+        else:
+            self._gate.done.put(None)
+
+    def _wait(self) -> None:
+        error = self._gate.done.get()
+        if error is not None:
+            raise error
+
+
+def made(recipe: Recipe, samples: Samples) -> str:
+    """A new folder of a run, in the usual place for what does not last."""
+    return str(prepared(mkdtemp(prefix="vitral-benchmark-"), recipe, samples).path)

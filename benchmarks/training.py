@@ -1,0 +1,81 @@
+"""`python -m benchmarks.training [--only TEXT]`: what training costs beyond the bare step, with the goal beside.
+
+    loop        the whole loop against the bare training step, at the sample's size and at CIFAR-10's
+    processes   two processes of one thread against one process of two
+    start       seconds from the start of `vitral train sample` to its first step, beyond importing torch
+    memory      of a run of 5,000 steps, tenth by tenth
+    save        how long a save stalls a step
+    ninety      seconds to 90 % on Fashion-MNIST against a plain loop with timm's model: an hour or so
+
+TEXT is one of these words, or a part of one. For the last, run it with the Python of `make bench`.
+"""
+
+import argparse
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from benchmarks import growth, ninety, stall, starting, steps
+from benchmarks.__main__ import machine, say
+from benchmarks.race import Case, Length, race, ratio, throughput
+
+
+def raced(case: Case, length: Length) -> dict[str, list[float]]:
+    return race("benchmarks.steps", case, case.engines, length, say)
+
+
+def loop(case: Case, length: Length) -> str:
+    """How many times the seconds of the bare step the loop takes, with the middle half of the rounds."""
+    seconds = raced(case, length)
+    bare = seconds[steps.BARE]
+    most = 1 / case.goal
+    lines = [f"{case.name}: bare step {throughput(case, bare):.1f} images/s"]
+    for engine in case.engines:
+        if engine != steps.BARE:
+            found = ratio(bare, seconds[engine])
+            verdict = "met" if found.median <= most else "NOT met"
+            lines.append(
+                f"  {found.median:.3f} x its seconds with {engine:<11} ({found.low:.3f} to {found.high:.3f}; "
+                f"{throughput(case, seconds[engine]):.1f}/s); goal: at most {most:.2f}: {verdict}"
+            )
+    return "\n".join(lines)
+
+
+def processes(case: Case, length: Length) -> str:
+    """The speed of two processes, in times that of one."""
+    seconds = raced(case, length)
+    two, one = case.engines
+    found = ratio(seconds[two], seconds[one])
+    verdict = "met" if found.median >= case.goal else "NOT met"
+    speeds = (f"  {engine}: {throughput(case, seconds[engine]):.1f} images/s" for engine in case.engines)
+    last = f"  {found.median:.3f} x ({found.low:.3f} to {found.high:.3f}); goal: at least {case.goal}: {verdict}"
+    return "\n".join([f"{case.name}:", *speeds, last])
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.training", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", default="", metavar="TEXT", help="measurements with this in their name")
+    parser.add_argument("--heats", type=int, default=3, help="times that every process of a race is started anew")
+    parser.add_argument("--rounds", type=int, default=8, help="turns of each engine in a heat")
+    parser.add_argument("--root", default="", help="where Fashion-MNIST is, if not in a usual place")
+    parser.add_argument("--epochs", type=int, default=0, help="of Fashion-MNIST; as many as the recipe has if 0")
+    given = parser.parse_args(words)
+    length = Length(given.heats, given.rounds)
+    measurements: dict[str, Callable[[], str]] = {
+        "loop, sample": partial(loop, steps.SAMPLE, length),
+        "loop, cifar10": partial(loop, steps.CIFAR, length),
+        "processes": partial(processes, steps.PROCESSES, length),
+        "start": starting.measure,
+        "memory": growth.measure,
+        "save": stall.measure,
+        "ninety": partial(ninety.measure, given.root, given.epochs),
+    }
+    print(machine(), flush=True)
+    for name, measure in measurements.items():
+        if given.only in name:
+            print(measure(), flush=True)
+
+
+if __name__ == "__main__":
+    main()
