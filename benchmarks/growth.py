@@ -33,10 +33,10 @@ def measure(steps: int = STEPS) -> str:
     seen = []
     with closing(Paced(tiny(steps), open_data("sample"))) as paced:
         for look in range(LOOKS):
-            paced.take(steps // LOOKS)
-            seen.append(resident())
-            taken = (look + 1) * (steps // LOOKS)
+            seen.append(resident())  # before the steps: during the last of them the worker goes home
+            taken = look * (steps // LOOKS)
             print(f"\r{taken} steps, {seen[-1]:.1f} MB ", end="", file=sys.stderr, flush=True)
+            paced.take(steps // LOOKS)
     print(file=sys.stderr)
     tenth = LOOKS // 10
     parts = [median(seen[part * tenth : (part + 1) * tenth]) for part in range(10)]

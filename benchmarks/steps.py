@@ -1,7 +1,8 @@
 """The training loop against the bare step, and two processes against two threads: a suite for `benchmarks.race`.
 
 The loop is a whole run but for its evaluations: images from memory through the loader, the record of every step,
-progress, checkpoints as often as a recipe asks for. The bare step has one batch, ready to be used, again and again.
+progress, checkpoints as often as a recipe asks for by the clock, which does not rest while others have their turn. The
+bare step has one batch, ready to be used, again and again.
 """
 
 import atexit
