@@ -15,9 +15,9 @@ from vitral.data.samples import Item, Samples
 from vitral.model.allocator import keep_freed_memory
 from vitral.recipe import Recipe
 from vitral.run.finish import Output
+from vitral.run.opening import prepared
 from vitral.run.parts import device_of, parts_of
 from vitral.run.session import Session
-from vitral.run.start import prepared
 from vitral.train.display import Lines
 from vitral.train.distributed.group import group
 from vitral.train.folder import found
@@ -77,7 +77,8 @@ class Paced:
         parts = parts_of(recipe, samples, team)
         parts = replace(parts, loader=Gated(parts.loader, samples.of("train"), self._gate))
         session = Session(self.folder, parts, team, Stop(), Output(self.folder, parts, team))
-        course = Course(session.begin(), parts.steps, parts.plan.epoch_steps, parts.plan.batch)
+        session.begin()
+        course = Course(session.step, parts.steps, parts.plan.epoch_steps, parts.plan.batch)
         nowhere = self._stack.enter_context(open(os.devnull, "w"))  # noqa: SIM115, the stack closes it
         self.epoch_steps = parts.plan.epoch_steps
         self._thread = Thread(target=self._run, args=(session, Progress(course, Lines(nowhere))), daemon=True)
@@ -114,4 +115,4 @@ class Paced:
 
 def made(recipe: Recipe, samples: Samples) -> str:
     """A new folder of a run, in the usual place for what does not last."""
-    return str(prepared(mkdtemp(prefix="vitral-benchmark-"), recipe, samples).path)
+    return str(prepared(mkdtemp(prefix="vitral-benchmark-"), recipe, samples, []).path)
