@@ -30,7 +30,7 @@ def test_a_run_under_way_is_told_by_its_latest_measurement(begun: Story) -> None
     assert headline(begun) == Headline("\u2013", "nothing is measured yet", "")
     train: Line = {"step": 5, "epoch": 0.5, "split": "train", "loss": 2.0, "accuracy": 0.25, "rate": 0.1}
     assert headline(begun._replace(metrics=[train])) == Headline(
-        "25.0 %", "of the images of the latest training batch are named rightly", "epoch 0.5, step 5 of 40"
+        "25.0 %", "of the latest training images are named rightly", "epoch 0.5, step 5 of 40"
     )
     val: Line = {"step": 10, "epoch": 1.0, "split": "val", "loss": 1.5, "accuracy": 0.5}
     later = {**train, "step": 15, "epoch": 1.5}

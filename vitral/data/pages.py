@@ -1,9 +1,14 @@
 """Pages: one file each, which needs no network, in the one look that they share."""
 
 import os
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from vitral.errors import VitralError
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 LOOK = Path(__file__).parent  # where look.css is
 
@@ -15,17 +20,23 @@ def printable(name: str) -> str:
 
 def render(template: Path, **values: object) -> str:
     """The page that a template makes of the values, all escaped; it may include `look.css` and its own siblings."""
+    return _environment(template.parent).get_template(template.name).render(values)
+
+
+@cache
+def _environment(folder: Path) -> "Environment":
+    """Where the templates of a folder are compiled, each once."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
-        loader=FileSystemLoader([template.parent, LOOK]),
+        loader=FileSystemLoader([folder, LOOK]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     environment.filters["printable"] = printable
-    return environment.get_template(template.name).render(values)
+    return environment
 
 
 def write_whole(path: Path, text: str) -> None:

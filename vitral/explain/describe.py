@@ -1,6 +1,7 @@
 """`vitral describe`: every shape, parameter, multiply-add and byte of a model, from image to answer."""
 
 from collections.abc import Callable
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -50,6 +51,7 @@ def describe(model: str | Vit | Resnet, *settings: str) -> Description:
     )
 
 
+@cache
 def multiply_adds(model: Vit | Resnet, in_full: bool) -> int:
     """Multiply-adds of a forward pass for one image: of the answer alone, or of all tokens to the last layer."""
     with FakeTensorMode():
