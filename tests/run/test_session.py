@@ -1,14 +1,21 @@
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
+import pytest
 import torch
 
-from tests.run.small import EACH, photos, recipe_and_samples
+from tests.run.small import EACH, SETTINGS, photos, recipe_and_samples
 from vitral.run.finish import Output
 from vitral.run.parts import parts_of
 from vitral.run.session import Session, watched_split
+from vitral.run.start import resume, train
+from vitral.train.checkpoint import path_of
 from vitral.train.distributed.group import Group
 from vitral.train.folder import Folder
-from vitral.train.metrics import Line
+from vitral.train.metrics import Line, recorded
 from vitral.train.stop import Stop
 from vitral.train.watch import Best
 
@@ -47,3 +54,23 @@ def test_images_for_testing_are_watched_and_choose_nothing(tmp_path: Path) -> No
 def test_validation_comes_before_testing(tmp_path: Path) -> None:
     _, samples = recipe_and_samples(photos(tmp_path, {"train": 12, "val": 2, "test": 2}))
     assert watched_split(samples) == "val"
+
+
+def test_two_processes_record_what_one_does_and_one_goes_on_with_it(tmp_path: Path) -> None:
+    photos(tmp_path / "photos")
+    settings = (*SETTINGS, "batch=6", "task.mixing=none", "saving.seconds=0", "saving.keep=20")
+    words = [word for setting in settings for word in ("--set", setting)]
+    several = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "vitral"]
+    command = [*several, "train", str(tmp_path / "photos"), "--recipe", "small_hundreds", *words]
+    quiet = {**os.environ, "OMP_NUM_THREADS": "1"}
+    subprocess.run([*command, "--out", str(tmp_path / "two")], env=quiet, check=True, capture_output=True, timeout=120)
+    train(str(tmp_path / "photos"), *settings, recipe="small_hundreds", out=str(tmp_path / "one"))
+    for late in (10, 11, 12):
+        shutil.rmtree(path_of(tmp_path / "two/checkpoints", late))
+    both = recorded(tmp_path / "two")
+    assert resume(str(tmp_path / "two")).step == 12
+    alone = recorded(tmp_path / "one")
+    for found in (both, recorded(tmp_path / "two")):
+        assert [line[:3] for line in found] == [line[:3] for line in alone]
+        for here, there in zip(found, alone, strict=True):
+            assert here.values == pytest.approx(there.values, rel=1e-4, abs=1e-5)
