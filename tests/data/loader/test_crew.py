@@ -152,9 +152,12 @@ class Locking(Counting):
         self.lock.release()
 
 
-def test_a_death_is_heard_of_while_the_others_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("late", [False, True], ids=["while it is waited for", "before that"])
+def test_a_death_is_heard_of_while_the_others_wait_for_ever(monkeypatch: pytest.MonkeyPatch, late: bool) -> None:
     monkeypatch.setattr("vitral.data.loader.crew.FAREWELL", 0.1)
     men = Crew(Locking(share((AHEAD, 5), "int64", FORK), "kill", (0, 1)), range(9), 2, FORK)
+    if late:
+        men.processes[1].join()
     with pytest.raises(DataError, match="killed by SIGKILL") as caught:
         list(men.slots())
     assert caught.value.where == "image 0.1"

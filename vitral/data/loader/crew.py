@@ -132,11 +132,11 @@ class Crew:
         """Wait until a worker has filled its rows of the next batch."""
         pipe = self.pipes[number]
         while not pipe.poll():  # the end of a dead worker's pipe counts as news
-            alive = [process.sentinel for process in self.processes if process.exitcode is None]
-            wait([pipe, *alive])
-            for other, process in enumerate(self.processes):
-                if process.exitcode:  # it may have died with the lock that all others wait for
+            codes = [process.exitcode for process in self.processes]  # once: one that dies after this ends the wait
+            for other, code in enumerate(codes):
+                if code:  # it may have died with the lock that all others wait for
                     raise self._death(other)
+            wait([pipe, *(hand.sentinel for hand, code in zip(self.processes, codes, strict=True) if code is None)])
         try:
             failure = pipe.recv()
         except EOFError:
