@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.run.test_start import StopAfterEachStep
+from tests.run.small import StopAfterEachStep
 from vitral.cli import main
 from vitral.run import start
 from vitral.run.demo import demo, told

@@ -3,9 +3,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.run.small import photos, recipe_and_samples
-from vitral.errors import ConfigError
+from tests.run.small import begin, photos, recipe_and_samples
+from vitral.errors import ConfigError, DataError, VitralError
 from vitral.run.opening import command, prepared, reopened
+from vitral.run.start import resume
 from vitral.train.folder import Folder
 from vitral.train.lock import Lock
 
@@ -30,3 +31,64 @@ def test_what_was_typed_is_a_command_or_a_call(monkeypatch: pytest.MonkeyPatch) 
     assert command(["'my photos'"]) == "vitral train 'my photos'"
     monkeypatch.setattr(sys, "argv", ["study.py", "7"])
     assert command(["'my photos'", "'epochs=3'"]) == "vitral.train('my photos', 'epochs=3')"
+
+
+@pytest.mark.parametrize("name", ["recipe.json", "environment.json"])
+def test_a_file_of_the_run_that_is_lost_or_broken_is_named(home: Path, name: str) -> None:
+    begin(home)
+    (home / "run" / name).write_text("{")
+    with pytest.raises(ConfigError, match="put the file back as it was"):
+        resume(str(home / "run"))
+    (home / "run" / name).unlink()
+    with pytest.raises(VitralError, match=name if name != "recipe.json" else "holds no recipe"):
+        resume(str(home / "run"))
+
+
+def test_a_recipe_that_was_changed_by_hand_is_refused(home: Path) -> None:
+    begin(home)
+    path = home / "run/recipe.json"
+    path.write_text(path.read_text().replace('"epochs": 3', '"epochs": 4'))
+    with pytest.raises(ConfigError, match=r"recipe\.json: is not as the run began with"):
+        resume(str(home / "run"))
+
+
+def test_a_run_goes_on_from_any_directory(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(home)
+    begin(home, data="photos")
+    monkeypatch.chdir("/")
+    assert resume(str(home / "run")).step == 12
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (("batch=500",), "larger than the set"),
+        (("schedule.warmup=12",), "the warm-up takes 12 steps"),
+        (("image=20",), "does not divide"),
+    ],
+)
+def test_what_cannot_run_leaves_no_folder(home: Path, settings: tuple[str, ...], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        begin(home, *settings)
+    assert not (home / "run").exists()
+
+
+def test_patience_without_images_for_validation_is_refused(tmp_path: Path) -> None:
+    photos(tmp_path / "photos", {"train": 12, "test": 4})
+    with pytest.raises(ConfigError, match="stops by the images for validation, and there are none"):
+        begin(tmp_path, "stopping=patience")
+
+
+def test_other_images_than_those_it_began_with_are_refused(home: Path) -> None:
+    begin(home)
+    extra = home / "photos/train/dark/extra.png"
+    extra.write_bytes((home / "photos/train/dark/0.png").read_bytes())
+    with pytest.raises(DataError, match="not those that the run began with"):
+        resume(str(home / "run"))
+
+
+def test_a_file_that_cannot_be_read_is_found_before_the_run_begins(home: Path) -> None:
+    (home / "photos/train/dark/0.png").write_bytes(b"not a picture")
+    with pytest.raises(DataError, match=r"0\.png"):
+        begin(home)
+    assert not (home / "run").exists()

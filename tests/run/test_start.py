@@ -15,48 +15,18 @@ import pytest
 import torch
 
 import vitral
-from tests.run.small import SETTINGS, photos
+from tests.run.small import SETTINGS, StopAfterEachStep, begin, content
 from vitral.config import Config
-from vitral.errors import ConfigError, DataError, VitralError, WeightsError
+from vitral.errors import ConfigError, WeightsError
 from vitral.run import start
-from vitral.run.outcome import Run
 from vitral.run.start import resume, train
 from vitral.train.checkpoint import newest, open_checkpoint, path_of
 from vitral.train.lock import Lock
 from vitral.train.loop import Diverged
-from vitral.train.stop import Stop
 from vitral.weights.bundle import read_bundle
 
 STEPS = 12  # three epochs of 24 images in batches of 5
-COMPARED = ("last/model.safetensors", "best/model.safetensors", "metrics.jsonl", "results.csv")
 ALL = ("average=exponential", "average.decay=0.9", "task.mixing=mixup", "model.block.drop_path=0.2")
-
-
-def begin(home: Path, *settings: str, data: str = "", out: str = "run") -> Run:
-    where = data or str(home / "photos")
-    return train(where, *SETTINGS, *settings, recipe="small_hundreds", out=str(home / out))
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Path:
-    photos(tmp_path / "photos")
-    return tmp_path
-
-
-class StopAfterEachStep(Stop):
-    """A signal comes while the first step of every session is taken."""
-
-    signal = signal.SIGTERM
-
-    def __init__(self, words: str) -> None:
-        self._before = {}
-
-    def __enter__(self) -> "StopAfterEachStep":
-        return self
-
-
-def content(folder: Path) -> dict[str, bytes]:
-    return {name: (folder / name).read_bytes() for name in COMPARED}
 
 
 def test_a_run_explains_itself(home: Path) -> None:
@@ -207,52 +177,6 @@ def test_the_next_command_that_is_printed_works(home: Path) -> None:
     assert train(words[0], "from=" + words[2], "steps=1", "workers=0", out=str(home / "more")).step == 1
 
 
-@pytest.mark.parametrize("name", ["recipe.json", "environment.json"])
-def test_a_file_of_the_run_that_is_lost_or_broken_is_named(home: Path, name: str) -> None:
-    begin(home)
-    (home / "run" / name).write_text("{")
-    with pytest.raises(ConfigError, match="put the file back as it was"):
-        resume(str(home / "run"))
-    (home / "run" / name).unlink()
-    with pytest.raises(VitralError, match=name if name != "recipe.json" else "holds no recipe"):
-        resume(str(home / "run"))
-
-
-def test_a_recipe_that_was_changed_by_hand_is_refused(home: Path) -> None:
-    begin(home)
-    path = home / "run/recipe.json"
-    path.write_text(path.read_text().replace('"epochs": 3', '"epochs": 4'))
-    with pytest.raises(ConfigError, match=r"recipe\.json: is not as the run began with"):
-        resume(str(home / "run"))
-
-
-def test_a_run_goes_on_from_any_directory(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(home)
-    begin(home, data="photos")
-    monkeypatch.chdir("/")
-    assert resume(str(home / "run")).step == STEPS
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        (("batch=500",), "larger than the set"),
-        (("schedule.warmup=12",), "the warm-up takes 12 steps"),
-        (("image=20",), "does not divide"),
-    ],
-)
-def test_what_cannot_run_leaves_no_folder(home: Path, settings: tuple[str, ...], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        begin(home, *settings)
-    assert not (home / "run").exists()
-
-
-def test_patience_without_images_for_validation_is_refused(tmp_path: Path) -> None:
-    photos(tmp_path / "photos", {"train": 12, "test": 4})
-    with pytest.raises(ConfigError, match="stops by the images for validation, and there are none"):
-        begin(tmp_path, "stopping=patience")
-
-
 def test_a_time_limit_and_a_length_are_one_too_many(home: Path) -> None:
     with pytest.raises(ConfigError, match="says how long to train, and so does epochs=3"):
         train(str(home / "photos"), *SETTINGS, recipe="small_hundreds", out=str(home / "run"), time_limit="4s")
@@ -285,26 +209,11 @@ def test_a_loss_that_is_not_finite_names_step_files_and_checkpoint(home: Path) -
     assert error.exit_code == 1
 
 
-def test_other_images_than_those_it_began_with_are_refused(home: Path) -> None:
-    begin(home)
-    extra = home / "photos/train/dark/extra.png"
-    extra.write_bytes((home / "photos/train/dark/0.png").read_bytes())
-    with pytest.raises(DataError, match="not those that the run began with"):
-        resume(str(home / "run"))
-
-
 def test_a_second_writer_is_refused(home: Path) -> None:
     begin(home)
     with Lock(home / "run"), pytest.raises(ConfigError, match="is writing this run") as caught:
         resume(str(home / "run"))
     assert caught.value.exit_code == 2
-
-
-def test_a_file_that_cannot_be_read_is_found_before_the_run_begins(home: Path) -> None:
-    (home / "photos/train/dark/0.png").write_bytes(b"not a picture")
-    with pytest.raises(DataError, match=r"0\.png"):
-        begin(home)
-    assert not (home / "run").exists()
 
 
 def test_masked_patches_learn_without_labels_and_another_run_starts_from_them(
