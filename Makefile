@@ -5,7 +5,7 @@
 help: ## show this list
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
 
-demo: .venv/.ready ## train on the bundled images, in two minutes on two cores
+demo: .venv/.ready ## train on the bundled images and look at the answers
 	.venv/bin/vitral demo
 
 test: .venv/.ready ## run every test

@@ -37,8 +37,8 @@ def sample() -> Recipe:
     In so short a time large patches learn the most: see `fashion_mnist`.
 
     Run:     vitral train sample
-    Takes:   not measured here
-    Reaches: not measured here
+    Takes:   1 minute on two cores of an AMD EPYC
+    Reaches: 86.6 % of the 1,000 test images (seeds 0-2: 87.5, 86.1, 86.1)
     """
     return Recipe(
         name="sample",

@@ -1,5 +1,8 @@
 """The demo: train on the bundled images, look at some answers, and see what to type next."""
 
+import sys
+from shutil import which
+
 from vitral.run.outcome import Run
 from vitral.run.start import train
 
@@ -45,6 +48,8 @@ def outcome(run: Run) -> list[str]:
 
 
 def next_commands() -> list[str]:
-    """Three commands to try."""
-    width = max(len(command) for _, command in NEXT)
-    return ["try next:", *(f"  {command:<{width}}   {purpose}" for purpose, command in NEXT)]
+    """Three commands to try, by a name that the shell finds."""
+    program = "vitral" if which("vitral") else sys.argv[0]
+    lines = [(command.replace("vitral", program, 1), purpose) for purpose, command in NEXT]
+    width = max(len(command) for command, _ in lines)
+    return ["try next:", *(f"  {command:<{width}}   {purpose}" for command, purpose in lines)]
