@@ -18,9 +18,10 @@ from tempfile import TemporaryDirectory
 import torch
 
 from benchmarks.__main__ import machine
+from vitral.run.start import resume, train
 
 SETTINGS = (
-    "data.share=0.02", "epochs=60", "batch=20", "saving.seconds=0", "seed=3", "workers=0", "portions=3",
+    "data.share=0.02", "epochs=20", "batch=20", "saving.seconds=0", "seed=3", "workers=0", "portions=3",
     "model.width=16", "model.depth=2", "model.mixer.heads=2", "model.block.drop_path=0.2", "task.mixing=mixup",
     "average=exponential", "evaluate=2",
 )  # fmt: skip
@@ -29,9 +30,6 @@ COMPARED = ("last/model.safetensors", "best/model.safetensors", "metrics.jsonl",
 
 def work(folder: Path) -> None:
     """Begin the run or go on with it, to its end."""
-    from vitral.run.start import resume, train
-
-    torch.set_num_threads(1)
     sys.stderr = open(os.devnull, "w")  # noqa: SIM115, it lasts as long as the process
     if (folder / "recipe.json").exists():
         resume(str(folder))
@@ -52,9 +50,9 @@ def main() -> None:
     options = parser.parse_args()
     throws = random.Random(options.seed)
     context = multiprocessing.get_context("fork")  # torch is imported once, here
-    import vitral.run.start  # noqa: F401, so that a child begins at once
-
+    torch.set_num_threads(1)
     with TemporaryDirectory() as home:
+        train("sample", *SETTINGS, "steps=1", recipe="sample", out=f"{home}/warm")  # so that a child begins at once
         whole, broken = Path(home) / "whole", Path(home) / "broken"
         started = time.monotonic()
         undisturbed = context.Process(target=work, args=(whole,))
