@@ -22,6 +22,7 @@ from vitral.tasks.task import Outcome
 from vitral.train.average import Exponential
 from vitral.train.checkpoint import newest, save
 from vitral.train.feed import Serving, feed
+from vitral.train.jobs import Averaging
 from vitral.train.loop import Descent, train
 from vitral.train.optimiser import AdamW
 from vitral.train.precision import Precision
@@ -30,18 +31,6 @@ from vitral.train.state import Learning, Saved, restore, saved_of, tensors_of
 
 CPU = torch.device("cpu")
 EPOCHS = 3
-
-
-class Averaging(NamedTuple):
-    """The job that takes every step into the average."""
-
-    learning: Learning
-
-    def due(self, step: int, steps: int) -> bool:
-        return True
-
-    def run(self, step: int, outcome: Outcome) -> None:
-        self.learning.average.update(self.learning.task, step - 1)
 
 
 class Logging(NamedTuple):

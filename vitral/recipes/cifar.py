@@ -1,13 +1,9 @@
 """CIFAR-10 and CIFAR-100: 50,000 small colour photos."""
 
-from vitral.config import Size
 from vitral.data.transforms.scaling import Scaling
 from vitral.data.transforms.view import InceptionCrop
-from vitral.model.attention import Attention
-from vitral.model.patches import Patches
-from vitral.model.pool import MeanPool
-from vitral.model.vit import Tokens, Vit
 from vitral.recipe import Epochs, Images, Recipe
+from vitral.recipes.small import small_vit
 from vitral.tasks.classify import Classify
 from vitral.tasks.loss import Softmax
 from vitral.train.average import Exponential
@@ -24,18 +20,9 @@ def cifar10() -> Recipe:
     Takes:   not measured here
     Reaches: not measured here
     """
-    model = Vit(
-        image=Size(32, 32),
-        width=128,
-        depth=6,
-        stem=Patches(patch=Size(4, 4)),
-        tokens=Tokens(cls=False),
-        mixer=Attention(heads=4),
-        pool=MeanPool(),
-    )
     return Recipe(
         name="cifar10",
-        model=model,
+        model=small_vit(image=32, channels=3, patch=4, width=128, depth=6),
         images=Images(view=InceptionCrop(area=(0.5, 1.0)), scaling=PHOTOS),
         task=Classify(loss=Softmax(smoothing=0.1)),
         length=Epochs(epochs=18),

@@ -1,13 +1,10 @@
 """The bundled images, which are small, grey and few: 500 of each class of Fashion-MNIST."""
 
-from vitral.config import Size
 from vitral.data.transforms.scaling import Scaling
 from vitral.data.transforms.view import InceptionCrop
-from vitral.model.attention import Attention
-from vitral.model.patches import Patches
-from vitral.model.pool import MeanPool
-from vitral.model.vit import Tokens, Vit
+from vitral.model.vit import Vit
 from vitral.recipe import Epochs, Images, Recipe
+from vitral.recipes.small import small_vit
 from vitral.train.average import Exponential
 from vitral.train.optimiser import AdamW
 from vitral.train.schedule import Cosine
@@ -18,17 +15,8 @@ CLOTHES = Scaling(mean=(0.286,), deviation=(0.353,))  # of all pixels of Fashion
 
 
 def grey(patch: int, width: int, depth: int) -> Vit:
-    """A plain ViT for grey images of 28x28, with heads of 32."""
-    return Vit(
-        image=Size(28, 28),
-        channels=1,
-        width=width,
-        depth=depth,
-        stem=Patches(patch=Size(patch, patch)),
-        tokens=Tokens(cls=False),
-        mixer=Attention(heads=width // 32),
-        pool=MeanPool(),
-    )
+    """A plain ViT for grey images of 28x28."""
+    return small_vit(28, 1, patch, width, depth)
 
 
 def sample() -> Recipe:

@@ -14,10 +14,11 @@ from vitral.train.optimiser import AdamW
 from vitral.train.schedule import Cosine
 
 
-def photos(image: int, patch: int, width: int, depth: int) -> Vit:
-    """A plain ViT for square colour images, with heads of 32."""
+def small_vit(image: int, channels: int, patch: int, width: int, depth: int) -> Vit:
+    """A plain ViT for square images, with heads of 32 and the mean of its patches for an answer."""
     return Vit(
         image=Size(image, image),
+        channels=channels,
         width=width,
         depth=depth,
         stem=Patches(patch=Size(patch, patch)),
@@ -36,7 +37,7 @@ def small_hundreds() -> Recipe:
     """
     return Recipe(
         name="small_hundreds",
-        model=photos(image=64, patch=16, width=128, depth=4),
+        model=small_vit(image=64, channels=3, patch=16, width=128, depth=4),
         images=Images(view=InceptionCrop(area=(0.3, 1.0))),
         task=Classify(mixing=Mixup(alpha=0.2)),
         length=Epochs(epochs=60),
@@ -57,7 +58,7 @@ def small_thousands() -> Recipe:
     """
     return Recipe(
         name="small_thousands",
-        model=photos(image=64, patch=8, width=192, depth=6),
+        model=small_vit(image=64, channels=3, patch=8, width=192, depth=6),
         images=Images(view=InceptionCrop(area=(0.3, 1.0))),
         task=Classify(mixing=Mixup(alpha=0.2)),
         length=Epochs(epochs=30),

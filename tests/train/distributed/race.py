@@ -24,6 +24,7 @@ from vitral.train.average import Exponential
 from vitral.train.distributed.choice import DistributedConfig, newest_for_all
 from vitral.train.distributed.group import Group
 from vitral.train.feed import Portion, Serving, feed
+from vitral.train.jobs import Averaging
 from vitral.train.loop import Descent, Job, gathered, train
 from vitral.train.optimiser import AdamW
 from vitral.train.precision import Precision
@@ -34,18 +35,6 @@ CPU = torch.device("cpu")
 STEPS = 20
 CLIPS = {1: 1.0, 3: 1e9}  # by the number of portions: every gradient is cut, which would hide a wrong length, or none
 IMAGES, BATCH = 21, 4  # the sixth batch has one image, so one of two processes has none
-
-
-class Averaging(NamedTuple):
-    """The job that takes every step into the average."""
-
-    learning: Learning
-
-    def due(self, step: int, steps: int) -> bool:
-        return True
-
-    def run(self, step: int, outcome: Outcome) -> None:
-        self.learning.average.update(self.learning.task, step - 1)
 
 
 class Logging(NamedTuple):
