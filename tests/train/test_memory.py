@@ -1,5 +1,6 @@
 """Memory: what is free within every limit, and the most that was had."""
 
+import mmap
 import resource
 import subprocess
 from multiprocessing.connection import Connection
@@ -75,7 +76,9 @@ def test_what_is_available_is_less_than_there_is() -> None:
 
 def _grow(tell: Connection) -> None:
     before = peak_memory(CPU)
-    np.ones(25_000_000)
+    with mmap.mmap(-1, 200_000_000) as fresh:  # not from the heap, which may keep what was freed
+        for _ in range(200):
+            fresh.write(bytes(range(1, 101)) * 10_000)
     tell.send(peak_memory(CPU) - before)
 
 
