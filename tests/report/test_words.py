@@ -2,7 +2,7 @@
 
 import pytest
 
-from vitral.report.words import brief, duration, large, loss_of, percent, points
+from vitral.report.words import brief, large, loss_of, percent, points
 
 
 @pytest.mark.parametrize(
@@ -26,17 +26,6 @@ def test_a_difference_is_in_points() -> None:
 )
 def test_a_loss_has_three_digits(value: float, shown: str) -> None:
     assert loss_of(value) == shown
-
-
-@pytest.mark.parametrize(
-    ("seconds", "shown"),
-    [
-        (0, "0 s"), (0.4, "0 s"), (42.4, "42 s"), (59.6, "1 min"), (724, "12 min 4 s"), (3600, "1 h"),
-        (12_059, "3 h 20 min"), (190_800, "2 d 5 h"),
-    ],
-)  # fmt: skip
-def test_a_duration_has_the_two_units_that_matter(seconds: float, shown: str) -> None:
-    assert duration(seconds) == shown
 
 
 @pytest.mark.parametrize(

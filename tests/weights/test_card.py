@@ -16,7 +16,7 @@ from vitral.data.transforms.scaling import IMAGENET
 from vitral.data.transforms.view import CentreCrop
 from vitral.model import LinearHead, NoHead, Resnet, Vit, build, model_config
 from vitral.weights.bundle import Bundle, write_bundle
-from vitral.weights.card import Facts, Result, Trained, architecture, card
+from vitral.weights.card import Facts, Result, Trained, architecture, card, duration
 
 TRAINED = Trained(
     data="my_photos",
@@ -146,8 +146,19 @@ def test_grey_images_are_told() -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "words"),
-    [(0.2, "0 s"), (12.4, "12 s"), (60, "1 min"), (200, "3 min 20 s"), (3600, "1 h"), (90_061, "25 h 1 min")],
+    [(0.2, "0 s"), (12.4, "12 s"), (60, "1 min"), (200, "3 min 20 s"), (3600, "1 h"), (90_061, "1 d 1 h")],
 )
 def test_a_time_is_told_in_two_units(seconds: float, words: str) -> None:
     text = card(bundle_of(), FACTS._replace(trained=TRAINED._replace(seconds=seconds)))
     assert text.count(f"steps in {words}\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (0, "0 s"), (0.4, "0 s"), (42.4, "42 s"), (59.6, "1 min"), (724, "12 min 4 s"), (3600, "1 h"),
+        (12_059, "3 h 20 min"), (190_800, "2 d 5 h"),
+    ],
+)  # fmt: skip
+def test_a_duration_has_the_two_units_that_matter(seconds: float, shown: str) -> None:
+    assert duration(seconds) == shown

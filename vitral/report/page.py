@@ -13,7 +13,8 @@ from vitral.report.mistakes import worst_mistakes
 from vitral.report.reliability import draw_calibration
 from vitral.report.remarks import headline, remarks, worst_first
 from vitral.report.story import Cost, Fact, Judgement, Story
-from vitral.report.words import NOTHING, duration, large, loss_of, percent
+from vitral.report.words import NOTHING, large, loss_of, percent
+from vitral.weights.card import duration
 
 TEMPLATE = Path(__file__).with_name("page.html")
 MOST_CLASSES = 60

@@ -28,19 +28,6 @@ def loss_of(value: float) -> str:
     return f"{value:#.3g}" if 0 < abs(value) < 1000 else f"{value:,.0f}"
 
 
-def duration(seconds: float) -> str:
-    """The two units that matter: `42 s`, `12 min 4 s`, `3 h 20 min`, `2 d 5 h`."""
-    left = max(0, round(seconds))
-    units = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
-    for place, (unit, size) in enumerate(units):
-        if left >= size:
-            whole, rest = divmod(left, size)
-            smaller, smaller_size = units[min(place + 1, 3)]
-            part = rest // smaller_size
-            return f"{whole} {unit} {part} {smaller}" if part else f"{whole} {unit}"
-    return "0 s"
-
-
 def large(count: int) -> str:
     """`5,702`, `21.7 million`, `1.3` times a power of ten."""
     if count < 10**6:

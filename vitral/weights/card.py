@@ -151,7 +151,7 @@ def _preprocessing(given: Preprocessing) -> str:
 
 
 def _training(trained: Trained) -> str:
-    took = f"{trained.steps:,} steps in {_duration(trained.seconds)}"
+    took = f"{trained.steps:,} steps in {duration(trained.seconds)}"
     return _bullets([*map(_plain, trained.recipe), took])
 
 
@@ -165,12 +165,17 @@ def _limits(bundle: Bundle, facts: Facts) -> Iterator[str]:
     yield "The figures are for images like those it was trained on; on others they must be measured."
 
 
-def _duration(seconds: float) -> str:
-    """`2 h 5 min`, `3 min 20 s` or `12 s`: no more than two units."""
-    whole = round(seconds)
-    units = ((whole // 3600, "h"), (whole // 60 % 60, "min"), (whole % 60, "s"))
-    first = next((place for place, (count, _) in enumerate(units) if count), 2)
-    return " ".join(f"{count} {unit}" for count, unit in units[first : first + 2] if count or first == 2)
+def duration(seconds: float) -> str:
+    """The two units that matter: `42 s`, `12 min 4 s`, `3 h 20 min`, `2 d 5 h`."""
+    left = max(0, round(seconds))
+    units = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
+    for place, (unit, size) in enumerate(units):
+        if left >= size:
+            whole, rest = divmod(left, size)
+            smaller, smaller_size = units[min(place + 1, 3)]
+            part = rest // smaller_size
+            return f"{whole} {unit} {part} {smaller}" if part else f"{whole} {unit}"
+    return "0 s"
 
 
 def _bullets(lines: Iterable[str]) -> str:
