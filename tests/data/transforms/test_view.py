@@ -13,7 +13,6 @@ from vitral.data.transforms.view import (
     MultiCrop,
     PlainResize,
     View,
-    random_part,
 )
 from vitral.errors import ConfigError
 
@@ -69,14 +68,38 @@ def test_areas_shapes_places_and_flips_are_as_in_the_paper() -> None:
     assert not any(InceptionCrop(flip=False).glimpses(whole, whole, throws)[0].mirrored for _ in range(50))
 
 
+def part(view: InceptionCrop, whole: Size, seed: int = 0) -> Box:
+    return view.glimpses(whole, Size(8, 8), dice(seed))[0].part
+
+
 def test_a_part_may_lie_at_any_edge() -> None:
-    corners = {random_part(Size(10, 10), (0.81, 0.81), (1.0, 1.0), dice(seed)) for seed in range(50)}
+    view = InceptionCrop(area=(0.81, 0.81), aspect=(1.0, 1.0))
+    corners = {part(view, Size(10, 10), seed) for seed in range(50)}
     assert corners == {Box(top, left, 9, 9) for top in (0, 1) for left in (0, 1)}
 
 
 def test_a_long_strip_falls_back_to_the_largest_part_in_its_middle() -> None:
-    assert random_part(Size(10, 400), (0.9, 1.0), (3 / 4, 4 / 3), dice()) == Box(0, 193, 10, 13)
-    assert random_part(Size(400, 10), (0.9, 1.0), (3 / 4, 4 / 3), dice()) == Box(193, 0, 13, 10)
+    view = InceptionCrop(area=(0.9, 1.0))
+    assert part(view, Size(10, 400)) == Box(0, 193, 10, 13)
+    assert part(view, Size(400, 10)) == Box(193, 0, 13, 10)
+
+
+@pytest.mark.parametrize("view", [InceptionCrop(), InceptionCrop(area=(0.85, 1.0), flip=False), PlainResize()])
+def test_many_crops_are_those_of_each_picture_alone(view: InceptionCrop | PlainResize) -> None:
+    throws = dice(3).random((200, view.throws))
+    boxes, mirrored = view.crops(Size(28, 33), throws)
+    alone = [view.crops(Size(28, 33), row[None]) for row in throws]
+    assert len(boxes) == 200
+    assert [box.tolist() for box in boxes] == [each.boxes[0].tolist() for each in alone]
+    assert mirrored.tolist() == [bool(each.mirrored[0]) for each in alone]
+
+
+def test_the_first_attempt_that_fits_is_taken() -> None:
+    """On a square a whole area of another shape never fits; half of the area, in the third attempt, does."""
+    view = InceptionCrop(area=(0.5, 1.0), aspect=(0.5, 2.0))
+    too_wide, half, other = (1.0, 1.0, 0.0, 0.0), (0.0, 0.5, 0.5, 0.0), (0.1, 0.5, 0.0, 0.0)
+    throws = np.array([[0.9, *too_wide, *too_wide, *half, *other * 7]])
+    assert view.crops(Size(20, 20), throws).boxes.tolist() == [[3, 0, 14, 14]]
 
 
 # Whole picture, image, fraction: what torchvision's Resize(int(image / fraction)) and CenterCrop(image) arrive at.
@@ -112,9 +135,9 @@ def test_a_picture_of_the_needed_size_never_has_its_part_enlarged(whole: Size, i
 @given(whole=sizes, scale=st.sampled_from([1, 2, 4, 8]), seed=st.integers(0, 99))
 def test_a_part_stays_within_a_picture_at_a_smaller_scale(whole: Size, scale: int, seed: int) -> None:
     stored = Size(-(-whole.height // scale), -(-whole.width // scale))
-    part = random_part(whole, (0.05, 1.0), (3 / 4, 4 / 3), dice(seed))
-    found = part.scaled(whole, stored)
-    assert found == part or scale > 1
+    drawn = part(InceptionCrop(), whole, seed)
+    found = drawn.scaled(whole, stored)
+    assert found == drawn or scale > 1
     assert found.top + found.height <= stored.height
     assert found.left + found.width <= stored.width
 

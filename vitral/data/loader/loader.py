@@ -5,6 +5,7 @@ B images, C channels, H rows, W columns.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -15,6 +16,7 @@ from vitral.config import Size
 from vitral.data.decoder.decode import Encoded, opened
 from vitral.data.decoder.depth import Pixels
 from vitral.data.decoder.header import Decoding
+from vitral.data.loader.album import Album, Pages
 from vitral.data.loader.crew import AHEAD, Crew
 from vitral.data.loader.dice import Purpose, dice
 from vitral.data.loader.order import Order
@@ -23,8 +25,9 @@ from vitral.data.loader.shared import USUAL, Context, Shared, share
 from vitral.data.loader.shelf import ROOM, Kept, Shelf, shelf
 from vitral.data.names import Names
 from vitral.data.samples import SPLITS, Item, Samples, Split, Store
+from vitral.data.sources.arrays import Arrays
 from vitral.data.transforms.preprocessing import Picture, sights
-from vitral.data.transforms.view import View
+from vitral.data.transforms.view import InceptionCrop, PlainResize, View
 from vitral.errors import ConfigError
 
 
@@ -138,6 +141,10 @@ class Loader:
             self.kept, self.peaceful = self._shelf(), True
         steps, ring = range(start, stop), self._ring()
         work = Filling(self.names, self.store, self.sight, self.plan, self.kept, ring)
+        if not self.workers and self._album:
+            for step in steps:
+                yield self._shown(step, (self._album.images(step),))
+            return
         if not self.workers:
             for step in steps:
                 for row in range(work.rows(step)):
@@ -163,8 +170,21 @@ class Loader:
         shapes = [(AHEAD, self.plan.rows, *size) for size in self.sight.view.outputs(self.sight.image)]
         return tuple(share((*shape, self.sight.decoding.channels), "uint8", self.context) for shape in shapes)
 
+    @cached_property
+    def _album(self) -> Album | None:
+        """The items as an album, where they lie in memory and are seen in a way that an album knows."""
+        view, store = self.sight.view, self.store
+        if self.sight.augment or not isinstance(view, InceptionCrop | PlainResize) or not isinstance(store, Arrays):
+            return None
+        found = store.rows(self.names[place] for place in range(len(self.names)))
+        if found is None or found[0].shape[-1] != self.sight.decoding.channels:
+            return None
+        return Album(Pages(*found), view, self.sight.image, self.plan)
+
     def _batch(self, step: int, slot: int, ring: tuple[Shared, ...]) -> Batch:
+        views = (views.array[slot, : len(self.plan.places(step))].copy() for views in ring)  # the ring is filled anew
+        return self._shown(step, tuple(torch.from_numpy(view).permute(0, 3, 1, 2) for view in views))
+
+    def _shown(self, step: int, views: tuple[Tensor, ...]) -> Batch:
         places = torch.from_numpy(self.plan.places(step).copy())
-        views = (views.array[slot, : len(places)].copy() for views in ring)  # the ring is filled anew
-        images = tuple(torch.from_numpy(view).permute(0, 3, 1, 2) for view in views)
-        return Batch(images, self.labels[places], places)
+        return Batch(views, self.labels[places], places)

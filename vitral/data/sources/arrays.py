@@ -1,6 +1,6 @@
 """Images that are rows of a few large arrays: whole data sets of small pictures."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from io import BytesIO
@@ -51,9 +51,23 @@ class Arrays:
         image = self._image(name)
         return len(_header(image.shape)) + image.nbytes
 
+    def rows(self, names: Iterable[str]) -> tuple[Array, NDArray[np.int64]] | None:
+        """All images of a part, (images, H, W, C), and the row of each name; nothing if the names are of two parts."""
+        found = [_place(name) for name in names]
+        if len({part for part, _ in found}) != 1:
+            return None
+        images = loaded(self.reader, found[0][0]).images
+        return images if images.ndim == 4 else images[..., None], np.array([row for _, row in found])
+
     def _image(self, name: str) -> Array:
-        part, _, number = name.removesuffix(".npy").rpartition("/")
-        return loaded(self.reader, part).images[int(number)]
+        part, row = _place(name)
+        return loaded(self.reader, part).images[row]
+
+
+def _place(name: str) -> tuple[str, int]:
+    """The part and the row that a name stands for."""
+    part, _, number = name.removesuffix(".npy").rpartition("/")
+    return part, int(number)
 
 
 @cache

@@ -4,10 +4,11 @@ A view looks at the size of a picture alone, before any pixel is decoded, so tha
 scale that serves.
 """
 
-from math import ceil, exp, log, sqrt
-from typing import Annotated, Literal, NamedTuple, Self
+from math import ceil, log
+from typing import Annotated, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from vitral.config import Config, Size
@@ -51,11 +52,25 @@ class Glimpse(NamedTuple):
         return Size(rows, columns)
 
 
+class Crops(NamedTuple):
+    """Parts of many pictures of one size, each to be resized to the model's image."""
+
+    boxes: NDArray[np.int64]  # (pictures, 4), each a Box
+    mirrored: NDArray[np.bool_]  # (pictures,)
+
+
 class PlainResize(Config):
     """The whole picture, resized to the model's image whatever its shape: the paper's evaluation."""
 
+    throws: ClassVar[int] = 0  # of the dice, for each picture
+
     kind: Literal["plain"] = "plain"
     filter: Filter = "bilinear"
+
+    def crops(self, whole: Size, throws: NDArray[np.float64]) -> Crops:
+        """What is seen of as many pictures as there are rows of throws, (pictures, throws)."""
+        boxes = np.tile(np.array(Box(0, 0, *whole)), (len(throws), 1))
+        return Crops(boxes, np.zeros(len(throws), dtype=np.bool_))
 
     def outputs(self, image: Size) -> tuple[Size, ...]:
         return (image,)
@@ -93,6 +108,8 @@ class CentreCrop(Config):
 class InceptionCrop(Config):
     """A part of random area and shape, half of the time mirrored: the paper's training."""
 
+    throws: ClassVar[int] = 1 + 4 * ATTEMPTS  # of the dice, for each picture
+
     kind: Literal["inception"] = "inception"
     area: tuple[Share, Share] = (0.05, 1.0)
     aspect: tuple[Annotated[float, Field(gt=0)], Annotated[float, Field(gt=0)]] = (3 / 4, 4 / 3)
@@ -109,10 +126,14 @@ class InceptionCrop(Config):
     def outputs(self, image: Size) -> tuple[Size, ...]:
         return (image,)
 
+    def crops(self, whole: Size, throws: NDArray[np.float64]) -> Crops:
+        """What is seen of as many pictures as there are rows of throws, (pictures, throws)."""
+        boxes = random_parts(whole, self.area, self.aspect, throws[:, 1:])
+        return Crops(boxes, (throws[:, 0] < 0.5) & self.flip)
+
     def glimpses(self, whole: Size, image: Size, dice: np.random.Generator) -> tuple[Glimpse, ...]:
-        part = random_part(whole, self.area, self.aspect, dice)
-        mirrored = bool(dice.random() < 0.5) and self.flip
-        return (Glimpse(part, image, Box(0, 0, *image), mirrored, self.filter),)
+        boxes, mirrored = self.crops(whole, dice.random((1, self.throws)))
+        return (Glimpse(Box(*boxes[0].tolist()), image, Box(0, 0, *image), bool(mirrored[0]), self.filter),)
 
 
 class MultiCrop(Config):
@@ -139,17 +160,23 @@ View = Annotated[PlainResize | CentreCrop | InceptionCrop | MultiCrop, Field(dis
 StillView = Annotated[PlainResize | CentreCrop, Field(discriminator="kind")]  # without chance: for evaluation
 
 
-def random_part(whole: Size, area: tuple[float, float], aspect: tuple[float, float], dice: np.random.Generator) -> Box:
-    """A box of uniform area and log-uniform shape; when none drawn fits, the largest of allowed shape in the middle."""
-    for _ in range(ATTEMPTS):
-        pixels = whole.height * whole.width * dice.uniform(*area)
-        ratio = exp(dice.uniform(log(aspect[0]), log(aspect[1])))  # width by height
-        height, width = round(sqrt(pixels / ratio)), round(sqrt(pixels * ratio))
-        if 0 < height <= whole.height and 0 < width <= whole.width:
-            top = int(dice.integers(whole.height - height + 1))
-            left = int(dice.integers(whole.width - width + 1))
-            return Box(top, left, height, width)
-    return _middle(whole, aspect)
+def random_parts(
+    whole: Size, area: tuple[float, float], aspect: tuple[float, float], throws: NDArray[np.float64]
+) -> NDArray[np.int64]:
+    """Boxes of uniform area and log-uniform shape, (pictures, 4), by four throws for each of the attempts.
+
+    The first attempt that fits counts; where none does, the largest box of allowed shape in the middle.
+    """
+    sizes, shapes, tops, lefts = throws.reshape(len(throws), -1, 4).transpose(2, 0, 1)  # each (pictures, attempts)
+    pixels = whole.height * whole.width * (area[0] + (area[1] - area[0]) * sizes)
+    ratios = np.exp(log(aspect[0]) + log(aspect[1] / aspect[0]) * shapes)  # width by height
+    heights, widths = np.rint(np.sqrt(pixels / ratios)), np.rint(np.sqrt(pixels * ratios))
+    boxes = (tops * (whole.height - heights + 1), lefts * (whole.width - widths + 1), heights, widths)
+    fits = (heights > 0) & (heights <= whole.height) & (widths > 0) & (widths <= whole.width)
+    first = fits.argmax(axis=1)[:, None]
+    found = np.stack([np.take_along_axis(side, first, axis=1)[:, 0] for side in boxes], axis=1).astype(np.int64)
+    fitting: NDArray[np.bool_] = np.take_along_axis(fits, first, axis=1)  # (pictures, 1)
+    return np.where(fitting, found, np.array(_middle(whole, aspect)))
 
 
 def _middle(whole: Size, aspect: tuple[float, float]) -> Box:
