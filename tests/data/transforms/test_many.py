@@ -45,4 +45,4 @@ def test_the_weights_are_whole_numbers_that_sums_of_levels_keep_exact(how: Filte
     assert (weights == weights.round()).all()
     largest = 2.0 ** (24 if weights.dtype.itemsize == 4 else 53)
     assert (255 * weights.abs().sum(dim=-1)).max() < largest
-    assert (weights.sum(dim=-1) * units[..., 0])[1:].sub(1).abs().max() < 1e-3
+    assert (weights.sum(dim=-1) * units[..., 0, 0])[1:].sub(1).abs().max() < 1e-3

@@ -26,7 +26,7 @@ class Resizing(NamedTuple):
     """How parts of every length up to `longest` are resized to one length."""
 
     weights: Tensor  # (longest + 1, length, longest): whole numbers
-    units: Tensor  # (longest + 1, 1, 1): what a whole number stands for, a power of two
+    units: Tensor  # (longest + 1, 1, 1, 1): what a whole number stands for, a power of two
 
 
 def see_many(pictures: Pixels, rows: NDArray[np.int64], crops: Crops, image: Size, how: Filter) -> Tensor:
@@ -43,18 +43,18 @@ def see_many(pictures: Pixels, rows: NDArray[np.int64], crops: Crops, image: Siz
     cut = torch.from_numpy(flat.take(places, axis=0).reshape(-1, high, wide, channels)).permute(0, 3, 1, 2)
     across, upright = resizing(wide, image.width, how), resizing(high, image.height, how)
     levels = cut.to(across.weights.dtype, memory_format=torch.contiguous_format)  # (B, C, H, W)
-    levels = _resized(levels.flatten(1, 2), across, widths).unflatten(1, (-1, high))  # (B, C, H, image.width)
-    lines = levels.to(upright.weights.dtype).mT.flatten(1, 2)  # (B, C x image.width, H)
-    seen = _resized(lines, upright, heights).unflatten(1, (-1, image.width)).mT  # (B, C, *image)
-    mirrored = torch.from_numpy(crops.mirrored)[:, None, None, None]
-    return torch.where(mirrored, seen.flip(-1), seen).to(torch.uint8)
+    by_width, by_height = torch.from_numpy(widths[:, 0]), torch.from_numpy(heights[:, 0])
+    levels = _rounded(levels @ across.weights[by_width].mT[:, None], across, by_width)  # (B, C, H, image.width)
+    levels = levels.to(upright.weights.dtype)
+    seen = _rounded(upright.weights[by_height][:, None] @ levels, upright, by_height).to(torch.uint8)  # (B, C, *image)
+    mirrored = torch.from_numpy(crops.mirrored).nonzero()[:, 0]
+    seen[mirrored] = seen[mirrored].flip(-1)
+    return seen
 
 
-def _resized(lines: Tensor, resizing: Resizing, lengths: NDArray[np.int64]) -> Tensor:
-    """Lines of levels (B, lines, longest), of which so much counts (B, 1), at their new length (B, lines, length)."""
-    chosen = torch.from_numpy(lengths[:, 0])
-    sums = torch.bmm(lines, resizing.weights[chosen].mT)
-    return sums.mul_(resizing.units[chosen]).add_(0.5).floor_().clamp_(0, 255)
+def _rounded(sums: Tensor, resizing: Resizing, lengths: Tensor) -> Tensor:
+    """The nearest level for each sum (B, C, H, W) of levels that counted as the matrices for these lengths (B,) say."""
+    return sums.mul_(resizing.units[lengths]).add_(0.5).floor_().clamp_(0, 255)
 
 
 @cache
@@ -64,7 +64,7 @@ def resizing(longest: int, length: int, how: Filter) -> Resizing:
     for part in range(1, longest + 1):
         weights[part, :, :part], bits[part] = _whole(_weights(part, length, how))
     exact = torch.float32 if bits.max() <= 15 else torch.float64  # 255 x 2 ** 15 is below 2 ** 24, and a bit for signs
-    return Resizing(torch.tensor(weights, dtype=exact), torch.tensor(2.0**-bits, dtype=exact)[:, None, None])
+    return Resizing(torch.tensor(weights, dtype=exact), torch.tensor(2.0**-bits, dtype=exact)[:, None, None, None])
 
 
 def _weights(part: int, length: int, how: Filter) -> NDArray[np.float64]:

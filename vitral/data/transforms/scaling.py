@@ -26,22 +26,19 @@ class Scaling(Config):
     def apply(self, images: Tensor) -> Tensor:
         """uint8 images as float32, (B, C, H, W)."""
         assert images.dtype == torch.uint8, "numbers that are scaled already would be changed in place"
-        mean, deviation = self._of_bytes(images.device)
         numbers = images.to(torch.float32, memory_format=torch.contiguous_format)
+        mean, deviation = of_bytes(self.mean, images.device), of_bytes(self.deviation, images.device)
         return numbers.sub_(mean).div_(deviation)  # (B, C, H, W)
 
     def restore(self, images: Tensor) -> Tensor:
         """The whole numbers that `apply` made these float32 images (..., C, H, W) from, as float32."""
-        mean, deviation = self._of_bytes(images.device)
+        mean, deviation = of_bytes(self.mean, images.device), of_bytes(self.deviation, images.device)
         return (images * deviation + mean).round()
 
-    def _of_bytes(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Mean and deviation of bytes rather than of parts of 255, each (C, 1, 1) or (1, 1, 1)."""
-        mean, deviation = (
-            (255 * torch.tensor(each, dtype=torch.float64)).float().view(-1, 1, 1).to(device)
-            for each in (self.mean, self.deviation)
-        )
-        return mean, deviation
+
+def of_bytes(numbers: tuple[float, ...], device: torch.device) -> Tensor:
+    """Numbers for bytes rather than for parts of 255, (C, 1, 1) or (1, 1, 1)."""
+    return torch.tensor([255 * number for number in numbers], device=device).view(-1, 1, 1)
 
 
 CENTRED = Scaling()
