@@ -185,7 +185,7 @@ def test_a_name_that_is_not_public_is_an_attribute_error() -> None:
         ("vitral/model/vit.py", "def build():\n    from vitral.data import loader"),
         ("vitral/model/vit.py", "if TYPE_CHECKING:\n    from vitral.cli import main"),
         ("vitral/errors.py", "from .config import Config"),
-        ("vitral/cli.py", "from vitral.__main__ import main"),
+        ("vitral/cli/program.py", "from vitral.__main__ import main"),
         ("vitral/recipe.py", "import vitral.recipes"),
         ("vitral/novel.py", ""),
     ],
@@ -200,7 +200,7 @@ def test_an_import_that_goes_up_or_sideways_is_found(path: str, source: str) -> 
         ("vitral/model/vit.py", "from vitral.model.block import Block\nfrom . import head\nfrom .stem import Stem"),
         ("vitral/model/vit.py", "from vitral.errors import ConfigError\nfrom ..config import Config\nimport torch"),
         ("vitral/train/state/save.py", "from ...weights import bundle\nfrom ..loop import run"),
-        ("vitral/cli.py", "from vitral import __version__"),
+        ("vitral/cli/program.py", "from vitral import __version__"),
         ("vitral/__init__.py", "from vitral.model import Vit"),
     ],
 )
@@ -225,8 +225,8 @@ def test_an_unsafe_or_unwanted_import_is_found(source: str) -> None:
 
 
 def test_a_file_of_301_lines_is_found() -> None:
-    assert size_breaches("vitral/cli.py", "x = 1\n" * 300) == []
-    assert len(size_breaches("vitral/cli.py", "x = 1\n" * 301)) == 1
+    assert size_breaches("vitral/cli/program.py", "x = 1\n" * 300) == []
+    assert len(size_breaches("vitral/cli/program.py", "x = 1\n" * 301)) == 1
 
 
 @pytest.mark.parametrize("name", ["utils", "helpers", "common", "misc", "new_loop", "legacy_loop"])

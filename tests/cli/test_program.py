@@ -207,5 +207,5 @@ def test_describe_prints_text_or_json() -> None:
 
 
 def test_the_help_names_every_recipe() -> None:
-    listed = cli.RECIPE_HELP.partition("There are ")[2].removesuffix(".").split(", ")
+    listed = cli.training.RECIPE_HELP.partition("There are ")[2].removesuffix(".").split(", ")
     assert tuple(listed) == names()

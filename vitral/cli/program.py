@@ -1,0 +1,94 @@
+"""The program around the verbs: its options, its errors in three lines, its exit codes."""
+
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from vitral import __version__
+from vitral.errors import VitralError
+
+log = logging.getLogger("vitral")
+
+ANYWHERE = ("--debug", "--quiet")  # options of the program that may also follow the verb
+
+# Typer's boxed help would double the time that --help takes.
+app = typer.Typer(
+    name="vitral",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"vitral {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def vitral(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and stop.", callback=_version)] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Say nothing but errors.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    """Vision Transformers: train, understand and serve them."""
+    logging.basicConfig(format="%(message)s", stream=sys.stderr)
+    log.setLevel(logging.ERROR if quiet else logging.INFO)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run a command line and leave the process with its exit code."""
+    words = _in_order(sys.argv[1:] if arguments is None else arguments)
+    try:
+        try:
+            app(words)
+        finally:
+            sys.stdout.flush()  # a reader that went away shows here, not while Python shuts down
+    except KeyboardInterrupt:  # in the first moments, before typer looks for one
+        sys.exit(130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except Exception as error:
+        mendable = error if isinstance(error, VitralError) else _fault(error)
+        if "--debug" in words:
+            traceback.print_exc()
+        else:
+            _complain(mendable)
+        sys.exit(mendable.exit_code)
+
+
+def _in_order(words: Sequence[str]) -> list[str]:
+    """The words with the options of the program moved in front of the verb, where typer looks for them."""
+    end = words.index("--") if "--" in words else len(words)
+    early = [word for word in words[:end] if word in ANYWHERE]
+    return [*early, *(word for word in words[:end] if word not in ANYWHERE), *words[end:]]
+
+
+def _fault(error: Exception) -> VitralError:
+    """An error that nobody foresaw, told like the others."""
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return VitralError(
+        f"{type(error).__name__}: {error}",
+        where=f"{place.filename}:{place.lineno}",
+        remedy="run it again with --debug for the whole story, and report it if vitral is at fault",
+    )
+
+
+def _complain(error: VitralError) -> None:
+    """Up to three lines on stderr: what, where, what to do. Rich leaves colour out for a pipe and for NO_COLOR."""
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(stderr=True)
+    for label, part, style in (("error", error.what, "red"), ("where", error.where, ""), ("hint", error.remedy, "")):
+        if part:
+            console.print(Text(f"{label}: {part}", style=style), soft_wrap=True)
