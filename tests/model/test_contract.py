@@ -43,7 +43,7 @@ def test_a_batch_becomes_features_then_a_vector_then_an_answer(config: Vit | Res
     assert features.registers.shape[1] == layout.registers
     assert features.patches.shape[1] == layout.grid.cells()
     assert features.grid == layout.grid
-    width = features.patches.shape[2]
+    width = features.patches.shape[2] if isinstance(config, Resnet) else config.pool.outputs(config.width)
     assert model.pooled(images(config)).shape == (2, width)
     answers = width if config.head.kind == "none" else config.head.classes
     assert model(images(config)).shape == (2, answers)

@@ -29,6 +29,10 @@ def tanh_gelu(x: float) -> float:
     return 0.5 * x * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
 
 
+def quick_gelu(x: float) -> float:
+    return x / (1 + math.exp(-1.702 * x))
+
+
 def erf_gelu(x: float) -> float:
     return 0.5 * x * (1 + math.erf(x / math.sqrt(2)))
 
@@ -44,7 +48,12 @@ def linear(mlp: nn.Module, name: str, x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    ("config", "formula"), [(Mlp(ratio=2.5, gelu="tanh"), tanh_gelu), (Mlp(ratio=2.5, gelu="erf"), erf_gelu)]
+    ("config", "formula"),
+    [
+        (Mlp(ratio=2.5, gelu="tanh"), tanh_gelu),
+        (Mlp(ratio=2.5, gelu="erf"), erf_gelu),
+        (Mlp(ratio=2.5, gelu="quick"), quick_gelu),
+    ],
 )
 def test_the_mlp_is_two_layers_with_the_gelu_named_between(config: Mlp, formula: Callable[[float], float]) -> None:
     mlp = built(config)

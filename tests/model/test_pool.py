@@ -7,17 +7,31 @@ from torch import Tensor, nn
 from tests.model.variants import small
 from vitral.config import members
 from vitral.errors import ConfigError
-from vitral.model import Attention, AttentionPool, ClassPool, Grid, Identity, Layout, MeanAllPool, MeanPool, Mlp, Tokens
+from vitral.model import (
+    Attention,
+    AttentionPool,
+    ClassMeanPool,
+    ClassPool,
+    DistilledPool,
+    Grid,
+    Identity,
+    Layout,
+    MeanAllPool,
+    MeanPool,
+    Mlp,
+    Tokens,
+)
 from vitral.model.pool import Pool, PoolConfig
 from vitral.model.shapes import Whole
 
 LAYOUTS = pytest.mark.parametrize(
     "layout", [Layout(1, 0, Grid(2, 3)), Layout(1, 2, Grid(2, 3)), Layout(0, 2, Grid(2, 3)), Layout(0, 0, Grid(1, 4))]
 )
+Kind = ClassPool | DistilledPool | MeanPool | ClassMeanPool | MeanAllPool | AttentionPool
 WITH_CLASS = pytest.mark.parametrize("layout", [Layout(1, 0, Grid(2, 3)), Layout(1, 3, Grid(2, 3))])
 
 
-def built(config: ClassPool | MeanPool | MeanAllPool | AttentionPool, layout: Layout, width: int = 8) -> Pool:
+def built(config: Kind, layout: Layout, width: int = 8) -> Pool:
     pool = config.build(Whole(width, 1, layout, 1e-6, heads=2), Mlp(ratio=2)).double()
     with torch.no_grad():
         for weight in pool.parameters():
@@ -78,9 +92,9 @@ def test_the_attention_pool_is_one_query_looking_at_every_token(layout: Layout, 
 
 
 @pytest.mark.parametrize("kind", members(PoolConfig))
-def test_a_pool_gives_one_vector_an_image(kind: type[ClassPool | MeanPool | MeanAllPool | AttentionPool]) -> None:
+def test_a_pool_gives_one_vector_an_image(kind: type[Kind]) -> None:
     layout = Layout(1, 1, Grid(2, 2))
-    assert built(kind(), layout, width=12)(tokens_of(layout, width=12), layout).shape == (2, 12)
+    assert built(kind(), layout, width=12)(tokens_of(layout, width=12), layout).shape == (2, kind().outputs(12))
 
 
 @pytest.mark.parametrize("kind", [MeanPool, MeanAllPool, AttentionPool])
@@ -88,6 +102,30 @@ def test_the_order_of_patches_means_nothing_to_a_pool(kind: type[MeanPool | Mean
     layout = Layout(0, 0, Grid(2, 3))
     pool, tokens = built(kind(), layout, width=12), tokens_of(layout, width=12)
     torch.testing.assert_close(pool(tokens.flip(1), layout), pool(tokens, layout), rtol=0, atol=1e-10)
+
+
+def test_the_pools_for_two_put_both_side_by_side() -> None:
+    layout = Layout(1, 2, Grid(2, 2))
+    tokens = tokens_of(layout)
+    expected = torch.cat([tokens[:, 0], tokens[:, 1]], dim=1)
+    assert torch.equal(built(DistilledPool(), layout)(tokens, layout), expected)
+    expected = torch.cat([tokens[:, 0], tokens[:, 3:].mean(dim=1)], dim=1)
+    assert torch.equal(built(ClassMeanPool(), layout)(tokens, layout), expected)
+
+
+def test_the_mean_is_normalised_where_the_pool_is_told_to() -> None:
+    layout = Layout(1, 0, Grid(2, 3))
+    tokens, pool = tokens_of(layout), built(MeanPool(norm="after"), layout)
+    norm = pool.get_submodule("norm")
+    assert isinstance(norm, nn.LayerNorm)
+    mean = tokens[:, 1:].mean(dim=1)
+    centred = (mean - mean.mean(dim=1, keepdim=True)) / (mean.var(dim=1, keepdim=True, correction=0) + 1e-6).sqrt()
+    torch.testing.assert_close(pool(tokens, layout), centred * norm.weight + norm.bias)
+
+
+def test_the_distilled_pool_is_refused_without_a_register() -> None:
+    with pytest.raises(ConfigError, match=r"set tokens.cls=true and tokens.registers=1$"):
+        small(pool=DistilledPool())
 
 
 def test_the_class_pool_is_refused_without_a_class_token() -> None:

@@ -7,6 +7,7 @@ from vitral.model import (
     Attention,
     AttentionPool,
     Axial,
+    DistilledPool,
     Hybrid,
     Identity,
     Learned1d,
@@ -62,7 +63,11 @@ SMALL: dict[type[Config], dict[str, Any]] = {
     TanhHead: {"classes": 4},
 }
 NO_CLASS = {"tokens": Tokens(cls=False), "pool": MeanPool()}
-ALONGSIDE: dict[type[Config], dict[str, Any]] = {Pooling: NO_CLASS, Identity: NO_CLASS}
+ALONGSIDE: dict[type[Config], dict[str, Any]] = {
+    Pooling: NO_CLASS,
+    Identity: NO_CLASS,
+    DistilledPool: {"tokens": Tokens(registers=1)},
+}
 
 
 def small(**fields: Any) -> Vit:
@@ -113,6 +118,9 @@ def options() -> dict[str, Vit]:
         "no-qkv-bias": small(mixer=Attention(heads=2, qkv_bias=False)),
         "query-key-norm": small(mixer=Attention(heads=2, qk_norm=True)),
         "erf": small(mlp=Mlp(gelu="erf")),
+        "quick": small(mlp=Mlp(gelu="quick")),
+        "first-norm": small(tokens=Tokens(norm=True), stem=Patches(patch=Size(8, 8), bias=False)),
+        "norm-of-the-mean": small(tokens=Tokens(cls=False), pool=MeanPool(norm="after")),
         "axial-rope-registers": small(mixer=Axial(heads=2), position=Rope2d(), tokens=Tokens(registers=2)),
         "axial-without-class": small(mixer=Axial(heads=2), **NO_CLASS),
         "local-relative": small(mixer=Local(heads=2, rows=2, columns=2), position=Relative2d()),

@@ -133,6 +133,8 @@ def entries(model: Model) -> list[Entry]:
     blocks = list(model.blocks)
     rows = [Entry("stem", 0, (model.stem,)), *inside(model.stem, level=1)]
     rows += [Entry(prefix_name(model), 0, (model.prefix,)), Entry("position", 0, (model.position,))]
+    if model.config.tokens.norm:
+        rows.append(Entry("first norm", 0, (model.first_norm,)))
     rows += [Entry("block 1", 0, (blocks[0],)), *inside(blocks[0], level=1)]
     if len(blocks) > 2:
         name = f"blocks 2 to {len(blocks) - 1}" if len(blocks) > 3 else "block 2"

@@ -8,7 +8,13 @@ from vitral.model.mlp import SwiGlu
 from vitral.model.place import PositionKind
 from vitral.model.position import Learned1d, Learned2d
 
-POOLS = {"cls": "of the class token", "mean": "mean of the patches", "mean_all": "mean of all tokens"}
+POOLS = {
+    "cls": "of the class token",
+    "distilled": "of the class token and the first register, side by side",
+    "mean": "mean of the patches",
+    "cls_mean": "of the class token, beside the mean of the patches",
+    "mean_all": "mean of all tokens",
+}
 
 
 def equations(config: Vit | Resnet) -> tuple[str, ...]:
@@ -39,8 +45,9 @@ def embedding(config: Vit) -> tuple[str, ...]:
     tokens += series("x_{} E" if projected else "x_{}", grid.cells())
     plus = " + E_pos" if config.position.acts == "tokens" else ""
     maps = f", E: {numbers} x {config.width}" if projected else ""
+    first = ", then LN" if config.tokens.norm else ""
     return (
-        f"z_0 = [{'; '.join(tokens)}]{plus}    (eq. 1)",
+        f"z_0 = [{'; '.join(tokens)}]{plus}{first}    (eq. 1)",
         f"      {grid} = {grid.cells()} {source} of {numbers} numbers{maps}, z: {layout.length()} x {config.width}",
         f"      position: {place(config.position)}",
     )
@@ -104,7 +111,10 @@ def thinking(config: Vit) -> str:
 
 def answer(config: Vit) -> tuple[str, ...]:
     what = POOLS.get(config.pool.kind, "gathered by a learned query")
-    norm = f"LN(z_{config.depth})" if config.block.final_norm else f"z_{config.depth}"
+    if config.pool.normalises():
+        what += ", LN of that"
+    normed = config.block.final_norm and not config.pool.normalises()
+    norm = f"LN(z_{config.depth})" if normed else f"z_{config.depth}"
     cited = "    (eq. 4)" if config.block.final_norm and config.pool.kind == "cls" else ""
     return (f"y = {norm}, {what}{cited}", classes(config))
 

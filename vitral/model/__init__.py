@@ -11,7 +11,7 @@ from vitral.model.mixer import Identity, Pooling, TokenMlp
 from vitral.model.mlp import Mlp, SwiGlu
 from vitral.model.names import build, model_config
 from vitral.model.patches import Patches
-from vitral.model.pool import AttentionPool, ClassPool, MeanAllPool, MeanPool
+from vitral.model.pool import AttentionPool, ClassMeanPool, ClassPool, DistilledPool, MeanAllPool, MeanPool
 from vitral.model.position import (
     Learned1d,
     Learned2d,
@@ -32,7 +32,9 @@ __all__ = [
     "AttentionPool",
     "Axial",
     "BigVision",
+    "ClassMeanPool",
     "ClassPool",
+    "DistilledPool",
     "Features",
     "Grid",
     "Hybrid",

@@ -2,6 +2,7 @@
 
 from typing import Annotated, Literal
 
+import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
@@ -9,6 +10,15 @@ from torch import Tensor, nn
 from vitral.config import Config
 from vitral.model.initial import Initial, Initialised
 from vitral.model.shapes import Whole
+
+Gelu = Literal["tanh", "erf", "quick"]
+
+
+def gelu(x: Tensor, how: Gelu) -> Tensor:
+    """x times the share of a normal distribution below it (arXiv 1606.08415), or something close to that."""
+    if how == "quick":
+        return x * torch.sigmoid(1.702 * x)
+    return F.gelu(x, approximate="tanh" if how == "tanh" else "none")
 
 
 class MlpKind(Config):
@@ -18,11 +28,11 @@ class MlpKind(Config):
 
 
 class Mlp(MlpKind):
-    """Two layers with GELU between. Google's code has the tanh form of GELU, most others the erf form."""
+    """Two layers with GELU between. Google's code has its tanh form, most others the erf form, CLIP a sigmoid's."""
 
     kind: Literal["mlp"] = "mlp"
     ratio: float = Field(default=4.0, gt=0, le=100)
-    gelu: Literal["tanh", "erf"] = "tanh"
+    gelu: Gelu = "tanh"
 
     def hidden(self, width: int) -> int:
         return max(1, round(width * self.ratio))
@@ -35,7 +45,7 @@ class TwoLayers(Initialised):
     def __init__(self, config: Mlp, whole: Whole) -> None:
         super().__init__()
         hidden = config.hidden(whole.width)
-        self.approximate = "tanh" if config.gelu == "tanh" else "none"
+        self.gelu = config.gelu
         self.expand = nn.Linear(whole.width, hidden)
         self.contract = nn.Linear(hidden, whole.width)
         self.dropout = nn.Dropout(config.dropout)
@@ -45,7 +55,7 @@ class TwoLayers(Initialised):
         initial.mlp(self.contract)
 
     def forward(self, x: Tensor) -> Tensor:
-        hidden = self.dropout(F.gelu(self.expand(x), approximate=self.approximate))  # (B, L, ratio D)
+        hidden = self.dropout(gelu(self.expand(x), self.gelu))  # (B, L, ratio D)
         return self.dropout(self.contract(hidden))  # (B, L, D)
 
 

@@ -48,6 +48,7 @@ class Patches(Config):
     kind: Literal["patches"] = "patches"
     patch: Size = Size(16, 16)
     norm: Literal["none", "both"] = "none"  # vit-pytorch normalises before and after the map
+    bias: bool = True  # CLIP's map has none
 
     def grid(self, image: Size) -> Grid:
         return divide(image, self.patch)
@@ -68,7 +69,7 @@ class PatchStem(Initialised):
         pixels = channels * config.patch.height * config.patch.width
         both = config.norm == "both"
         self.before = nn.LayerNorm(pixels, whole.eps) if both else nn.Identity()
-        self.project = nn.Linear(pixels, whole.width)
+        self.project = nn.Linear(pixels, whole.width, bias=config.bias)
         self.after = nn.LayerNorm(whole.width, whole.eps) if both else nn.Identity()
 
     def initialise(self, initial: Initial) -> None:

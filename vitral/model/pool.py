@@ -28,6 +28,14 @@ class PoolKind(Config):
     def check(self, whole: Whole) -> None:
         """Refuse what cannot be built into this model."""
 
+    def outputs(self, width: int) -> int:
+        """How many numbers the vector has."""
+        return width
+
+    def normalises(self) -> bool:
+        """Whether the pool does what the norm after the last layer would do."""
+        return False
+
 
 class ClassPool(PoolKind):
     """The class token (eq. 4)."""
@@ -50,18 +58,74 @@ class ReadClass(Pool):
         return tokens[:, 0]  # (B, D)
 
 
+class DistilledPool(PoolKind):
+    """The class token beside the first register, which is DeiT's distillation token (arXiv 2012.12877).
+
+    A linear head on both is the mean of DeiT's two heads.
+    """
+
+    kind: Literal["distilled"] = "distilled"
+
+    def check(self, whole: Whole) -> None:
+        if not (whole.layout.cls and whole.layout.registers):
+            what = "reads the class token and the first register, and one of them is not there"
+            raise ConfigError(what, where="pool", remedy="set tokens.cls=true and tokens.registers=1")
+
+    def outputs(self, width: int) -> int:
+        return 2 * width
+
+    def build(self, whole: Whole, mlp: MlpConfig) -> Pool:
+        return ReadPair()
+
+
+class ReadPair(Pool):
+    def keep(self, layout: Layout) -> int:
+        return 2
+
+    def forward(self, tokens: Tensor, layout: Layout) -> Tensor:
+        return tokens[:, :2].flatten(1)  # (B, 2 D)
+
+
 class MeanPool(PoolKind):
     """The mean of the patches; as good as the class token at a learning rate of its own (appendix D.3)."""
 
     kind: Literal["mean"] = "mean"
+    norm: Literal["before", "after"] = "before"  # MAE's fine-tuning normalises the mean, not the tokens
+
+    def normalises(self) -> bool:
+        return self.norm == "after"
 
     def build(self, whole: Whole, mlp: MlpConfig) -> Pool:
-        return PatchMean()
+        return PatchMean(nn.LayerNorm(whole.width, whole.eps) if self.normalises() else nn.Identity())
 
 
 class PatchMean(Pool):
+    def __init__(self, norm: nn.Module) -> None:
+        super().__init__()
+        self.norm = norm
+
     def forward(self, tokens: Tensor, layout: Layout) -> Tensor:
-        return tokens[:, layout.prefix() :].mean(dim=1)  # (B, D)
+        return self.norm(tokens[:, layout.prefix() :].mean(dim=1))  # (B, D)
+
+
+class ClassMeanPool(PoolKind):
+    """The class token beside the mean of the patches: what DINOv2's linear head reads (arXiv 2304.07193)."""
+
+    kind: Literal["cls_mean"] = "cls_mean"
+
+    def check(self, whole: Whole) -> None:
+        ClassPool().check(whole)
+
+    def outputs(self, width: int) -> int:
+        return 2 * width
+
+    def build(self, whole: Whole, mlp: MlpConfig) -> Pool:
+        return ClassAndMean()
+
+
+class ClassAndMean(Pool):
+    def forward(self, tokens: Tensor, layout: Layout) -> Tensor:
+        return torch.cat([tokens[:, 0], tokens[:, layout.prefix() :].mean(dim=1)], dim=1)  # (B, 2 D)
 
 
 class MeanAllPool(PoolKind):
@@ -122,4 +186,6 @@ class Gather(Pool):
         return x + self.mlp(self.norm(x))  # (B, D)
 
 
-PoolConfig = Annotated[ClassPool | MeanPool | MeanAllPool | AttentionPool, Field(discriminator="kind")]
+PoolConfig = Annotated[
+    ClassPool | DistilledPool | MeanPool | ClassMeanPool | MeanAllPool | AttentionPool, Field(discriminator="kind")
+]

@@ -28,6 +28,7 @@ class Tokens(Config):
 
     cls: bool = True
     registers: int = Field(default=0, ge=0, le=1_000)  # arXiv 2309.16588
+    norm: bool = False  # CLIP normalises all tokens before the first layer
     dropout: float = Field(default=0.0, ge=0, lt=1)
 
 
@@ -120,10 +121,12 @@ class VisionTransformer(Model):
         self.prefix = Prefix(whole) if whole.layout.prefix() else nn.Identity()
         self.position = config.position.build(whole)
         self.dropout = nn.Dropout(config.tokens.dropout)
+        self.first_norm = nn.LayerNorm(config.width, config.eps) if config.tokens.norm else nn.Identity()
         self.blocks = nn.ModuleList(build_block(config, whole, layer) for layer in range(config.depth))
-        self.norm = nn.LayerNorm(config.width, config.eps) if config.block.final_norm else nn.Identity()
+        normed = config.block.final_norm and not config.pool.normalises()
+        self.norm = nn.LayerNorm(config.width, config.eps) if normed else nn.Identity()
         self.pool = config.pool.build(whole, config.mlp)
-        self.head = config.head.build(config.width)
+        self.head = config.head.build(config.pool.outputs(config.width))
 
     def features(self, images: Tensor) -> Features:
         layout = self.layout(images)
@@ -152,7 +155,7 @@ class VisionTransformer(Model):
     def sequence(self, patches: Tensor, layout: Layout) -> Tensor:
         """Embedded patches (B, N, D) to the first layer's tokens: the others set before them, positions added."""
         tokens = self.prefix(patches)  # (B, L, D)
-        return self.dropout(self.position(tokens, layout, 0))
+        return self.first_norm(self.dropout(self.position(tokens, layout, 0)))
 
     def encode(self, tokens: Tensor, layout: Layout, keep: int) -> Tensor:
         """The first `keep` tokens after the last layer and norm. What is not kept, the last block need not compute."""
