@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from vitral.model import Grid
 from vitral.model.resample import Resampling, resample_grid, resample_line
 
 Weights = Callable[[int, int], Tensor]
-HOW = pytest.mark.parametrize("how", ["bilinear", "bicubic", "bicubic_antialias"])
+HOW = pytest.mark.parametrize("how", get_args(Resampling))
 PAIRS = pytest.mark.parametrize(
     ("old", "new"),
     [
@@ -79,10 +80,24 @@ def cubic(distance: float, a: float) -> float:
 
 
 def bicubic_weights(old: int, new: int) -> Tensor:
-    """How much of each old place is in each new one; places beyond the edge are the edge."""
-    weights = torch.zeros(new, old, dtype=torch.float64)
-    for place in range(new):
-        centre = (place + 0.5) * old / new - 0.5
+    """How much of each old place is in each new one, the edges aligned."""
+    return cubic_weights(old, [(place + 0.5) * old / new - 0.5 for place in range(new)])
+
+
+def corner_weights(old: int, new: int) -> Tensor:
+    """The first place is the first, the last the last."""
+    return cubic_weights(old, [place * (old - 1) / max(new - 1, 1) for place in range(new)])
+
+
+def offset_weights(old: int, new: int) -> Tensor:
+    """As if there were a tenth of a place more."""
+    return cubic_weights(old, [(place + 0.5) * old / (new + 0.1) - 0.5 for place in range(new)])
+
+
+def cubic_weights(old: int, centres: list[float]) -> Tensor:
+    """What is at each centre; places beyond the edge are the edge."""
+    weights = torch.zeros(len(centres), old, dtype=torch.float64)
+    for place, centre in enumerate(centres):
         for tap in range(math.floor(centre) - 1, math.floor(centre) + 3):
             weights[place, min(max(tap, 0), old - 1)] += cubic(centre - tap, -0.75)
     return weights
@@ -97,7 +112,13 @@ def antialias_weights(old: int, new: int) -> Tensor:
 
 
 CUBIC = pytest.mark.parametrize(
-    ("how", "weights"), [("bicubic", bicubic_weights), ("bicubic_antialias", antialias_weights)]
+    ("how", "weights"),
+    [
+        ("bicubic", bicubic_weights),
+        ("bicubic_antialias", antialias_weights),
+        ("bicubic_corners", corner_weights),
+        ("bicubic_offset", offset_weights),
+    ],
 )
 
 

@@ -111,6 +111,8 @@ def options() -> dict[str, Vit]:
         "learned1d-patches-only": small(position=Learned1d(cls=False)),
         "learned1d-bicubic": small(position=Learned1d(resampling="bicubic")),
         "learned1d-antialias": small(position=Learned1d(resampling="bicubic_antialias")),
+        "learned1d-corners": small(position=Learned1d(resampling="bicubic_corners")),
+        "learned1d-offset": small(position=Learned1d(resampling="bicubic_offset")),
         "learned2d-layers": small(position=Learned2d(where="layers")),
         "learned2d-shared": small(position=Learned2d(where="shared")),
         "wide-heads": small(mixer=Attention(heads=3, head_width=20)),

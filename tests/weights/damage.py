@@ -36,7 +36,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "a config that is a list": (replace("config.json", b"[1]"), "config.json", "its format is None"),
     "another library's config": (replace("config.json", b'{"hidden_size": 8}'), "config.json", "its format is None"),
     "a format that is true": (rewrite(format=True), "config.json", "its format is True"),
-    "a format of old": (rewrite(format=0), "config.json", "format: expected 1, got 0"),
+    "a format of old": (rewrite(format=0), "config.json", "format: expected 1 or 2, got 0"),
     "an unknown field": (rewrite(labels=[]), "config.json", "labels: unknown field"),
     "a missing field": (rewrite(classes=None), "config.json", "classes: "),
     "too few classes": (rewrite(classes=["cat"]), "config.json", "classes: expected 4 names of classes, got 1"),

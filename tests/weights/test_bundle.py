@@ -63,8 +63,8 @@ def test_a_bundle_is_three_files_that_say_what_the_weights_need(tmp_path: Path) 
     assert sorted(os.listdir(tmp_path / "b")) == ["README.md", "config.json", "model.safetensors"]
     assert (tmp_path / "b/README.md").read_text(encoding="utf-8") == CARD
     config = json.loads((tmp_path / "b/config.json").read_bytes())
-    assert list(config) == ["format", "vitral", "model", "task", "preprocessing", "classes"]
-    assert (config["format"], config["vitral"], config["task"]) == (1, vitral.__version__, "classify")
+    assert list(config) == ["format", "vitral", "model", "task", "preprocessing", "classes", "source"]
+    assert (config["format"], config["vitral"], config["task"]) == (2, vitral.__version__, "classify")
     assert config["classes"] == ["cat", "dog", "Ünlü", "a|b"]
     assert config["preprocessing"]["scaling"]["mean"] == [0.485, 0.456, 0.406]
     assert config["model"]["image"] == [32, 48]
@@ -78,7 +78,8 @@ def test_half_precision_stays_half(tmp_path: Path) -> None:
 
 def test_the_tasks_are_those_that_exist() -> None:
     kinds = {task.model_fields["kind"].default for task in members(TaskConfig)}
-    assert kinds == set(Bundle.model_fields["task"].annotation.__args__)  # type: ignore[union-attr]
+    known = set(Bundle.model_fields["task"].annotation.__args__)  # type: ignore[union-attr]
+    assert kinds == known - {"features"}  # which is of weights that were not trained here
 
 
 @pytest.mark.parametrize(
@@ -90,7 +91,7 @@ def test_the_tasks_are_those_that_exist() -> None:
         (TINY, {"preprocessing": Preprocessing(image=Size(32, 40), decoding=Decoding(channels=1))}, "expected 3, as"),
         (TINY, {"preprocessing": Preprocessing(image=Size(32, 50))}, "preprocessing.image: a 32x50 image does not"),
         (small(any_size=False), {"preprocessing": Preprocessing(image=Size(32, 32))}, "the only size that the model"),
-        (TINY, {"task": "guess"}, "task: expected classify or masked, got 'guess'"),
+        (TINY, {"task": "guess"}, "task: expected classify, masked or features, got 'guess'"),
     ],
 )
 def test_parts_that_do_not_fit_make_no_bundle(model: Vit, fields: dict[str, Any], complaint: str) -> None:
@@ -115,12 +116,19 @@ def test_damage_is_told_by_file_and_field(
 
 def test_a_newer_format_is_refused_with_what_to_install(tmp_path: Path) -> None:
     write(tmp_path / "b")
-    rewrite(format=2, vitral="9.1.0", novelty={"x": 1})(tmp_path / "b")
+    rewrite(format=3, vitral="9.1.0", novelty={"x": 1})(tmp_path / "b")
     with pytest.raises(WeightsError) as caught:
         read_bundle(tmp_path / "b")
     assert caught.value.where == f"{tmp_path}/b/config.json"
-    assert caught.value.what == "a bundle of format 2, written by vitral 9.1.0; expected format 1"
-    assert caught.value.remedy == f"install a newer vitral (this one is {vitral.__version__})"
+    assert caught.value.what == "a bundle of format 3, written by vitral 9.1.0; expected at most 2"
+    assert caught.value.remedy == f"pip install 'vitral>=9.1.0' (this one is {vitral.__version__})"
+
+
+def test_a_bundle_of_the_first_format_is_read_for_ever(tmp_path: Path) -> None:
+    write(tmp_path / "b")
+    rewrite(format=1, source=None)(tmp_path / "b")
+    bundle = read_bundle(tmp_path / "b").bundle
+    assert (bundle.format, bundle.source, bundle.classes) == (1, "", bundle_of().classes)
 
 
 MISFITS = {

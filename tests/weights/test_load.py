@@ -93,9 +93,9 @@ def test_what_is_no_bundle_is_told_with_what_was_expected(tmp_path: Path) -> Non
     (tmp_path / "run/recipe.json").touch()
     (tmp_path / "weights.npz").touch()
     complaints = {
-        "none": "there is no such folder; expected the folder of a bundle (model.safetensors, config.json), or",
-        "photos": "a folder that is neither; expected the folder of a bundle",
-        "weights.npz": "a file; expected the folder of a bundle",
+        "none": "there is no such file or folder; expected a run (best/, last/), a bundle (model.safetensors, ",
+        "photos": "holds no file of weights (.safetensors or .npz); give a run, a bundle, or a folder",
+        "weights.npz": "weights.npz: ",
         "b/model.safetensors": f"give the folder: {tmp_path}/b",
         "run": f"no bundle yet; let it go on until its first evaluation: vitral train --resume {tmp_path}/run",
         "run/checkpoints/step-00000500": f"give the run, {tmp_path}/run, or one of its bundles, {tmp_path}/run/best",

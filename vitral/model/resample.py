@@ -2,7 +2,8 @@
 
 Google's code zooms with scipy (order 1), which is bilinear with the corners aligned.
 Hugging Face's ViT and DINOv2 stretch bicubically with the edges aligned; timm, and DINOv2 with registers, do that with
-anti-aliasing.
+anti-aliasing. torchvision aligns the corners. Facebook's own DINO and DINOv2 ask for a tenth of a patch more than they
+keep, and so shift every row a little.
 """
 
 from typing import Literal
@@ -13,7 +14,8 @@ from torch import Tensor
 
 from vitral.model.shapes import Grid
 
-Resampling = Literal["bilinear", "bicubic", "bicubic_antialias"]
+Resampling = Literal["bilinear", "bicubic", "bicubic_antialias", "bicubic_corners", "bicubic_offset"]
+OFFSET = 0.1  # of a patch
 
 
 def resample_grid(table: Tensor, old: Grid, new: Grid, how: Resampling = "bilinear") -> Tensor:
@@ -32,6 +34,11 @@ def stretch(stack: Tensor, new: Grid, how: Resampling) -> Tensor:
         return F.interpolate(stack, size=new, mode="bilinear", align_corners=True)
     if how == "bicubic":
         return F.interpolate(stack, size=new, mode="bicubic", align_corners=False)
+    if how == "bicubic_corners":
+        return F.interpolate(stack, size=new, mode="bicubic", align_corners=True)
+    if how == "bicubic_offset":
+        factors = [(side + OFFSET) / before for side, before in zip(new, stack.shape[-2:], strict=True)]
+        return F.interpolate(stack, scale_factor=factors, mode="bicubic", align_corners=False)
     if new.columns == 1:  # torch 2.13 gets a single anti-aliased column wrong, and a single row right
         return F.interpolate(stack.mT, size=new[::-1], mode="bicubic", align_corners=False, antialias=True).mT
     return F.interpolate(stack, size=new, mode="bicubic", align_corners=False, antialias=True)

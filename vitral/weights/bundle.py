@@ -30,11 +30,11 @@ from vitral.model.head import NoHead
 from vitral.model.vit import Vit
 from vitral.weights.durable import Disk
 from vitral.weights.refusal import reading, reason, remedy
-from vitral.weights.tensors import pieces, read
+from vitral.weights.tensors import names, pieces, read
 
 CONFIG, MODEL, CARD = "config.json", "model.safetensors", "README.md"
 FILES = (MODEL, CONFIG, CARD)
-FORMAT = 1
+FORMAT = 2  # 1 had no source, and no models that give features alone
 DISK = Disk()
 COPY_AGAIN = "copy the bundle again, or take another one of the run"
 
@@ -42,17 +42,18 @@ COPY_AGAIN = "copy the bundle again, or take another one of the run"
 class Bundle(Config):
     """All that a model's weights need: what `config.json` says."""
 
-    format: Literal[1] = 1
+    format: Literal[1, 2] = 2
     vitral: str = __version__  # that wrote it
     model: Annotated[Vit | Resnet, Field(discriminator="kind")]
-    task: Literal["classify", "masked"]  # what it was trained for
+    task: Literal["classify", "masked", "features"]  # what it was trained for; of a backbone nobody knows
     preprocessing: Preprocessing
     classes: tuple[str, ...]  # by label; a model that was not trained to classify knows none
+    source: str = ""  # where weights of others came from: the format, the file and its hash, a revision of the hub
 
     @model_validator(mode="after")
     def parts_fit(self) -> Self:
         head, channels, image = self.model.head, self.preprocessing.decoding.channels, self.preprocessing.image
-        expected = 0 if self.task == "masked" or isinstance(head, NoHead) else head.classes
+        expected = 0 if self.task != "classify" or isinstance(head, NoHead) else head.classes
         if self.task == "classify" and isinstance(head, NoHead):
             raise ConfigError("a model that classifies needs a head", where="model.head")
         if len(self.classes) != expected:
@@ -78,8 +79,28 @@ class Read(NamedTuple):
 
 
 def is_bundle(folder: Path) -> bool:
-    """Whether a bundle is to be had under this name, whole or damaged."""
-    return any((_present(folder) / name).is_file() for name in (CONFIG, MODEL))
+    """Whether a bundle is to be had under this name, whole or damaged; other libraries' folders have the same files."""
+    home = _present(folder)
+    return ((home / CONFIG).is_file() and _says_so(home / CONFIG)) or (
+        (home / MODEL).is_file() and _is_ours(home / MODEL)
+    )
+
+
+def _says_so(config: Path) -> bool:
+    """Whether a config.json is of a bundle, or too damaged to tell."""
+    try:
+        data = from_json(config.read_bytes())
+    except (ValueError, OSError):
+        return True
+    return not isinstance(data, dict) or ("format" in data and "vitral" in data)
+
+
+def _is_ours(file: Path) -> bool:
+    """Whether the tensors of a file have our names."""
+    try:
+        return any(name.startswith(("stem.", "body.root.")) for name in names(file))
+    except WeightsError:
+        return False
 
 
 def read_bundle(folder: Path) -> Read:
@@ -145,9 +166,9 @@ def _check_format(data: Any, path: Path) -> None:
         raise WeightsError(what, where=str(path), remedy="give a bundle or a run of vitral")
     if found > FORMAT:
         raise WeightsError(
-            f"a bundle of format {found}, written by vitral {data.get('vitral')}; expected format {FORMAT}",
+            f"a bundle of format {found}, written by vitral {data.get('vitral')}; expected at most {FORMAT}",
             where=str(path),
-            remedy=f"install a newer vitral (this one is {__version__})",
+            remedy=f"pip install 'vitral>={data.get('vitral')}' (this one is {__version__})",
         )
 
 

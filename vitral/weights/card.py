@@ -14,7 +14,12 @@ from vitral.model.vit import Vit
 from vitral.weights.bundle import Bundle
 
 MOST_CLASSES = 100  # that are named in the card
-PURPOSES = {"classify": "image-classification", "masked": "image-feature-extraction"}  # in the words of the hub
+# In the words of the hub.
+PURPOSES = {
+    "classify": "image-classification",
+    "masked": "image-feature-extraction",
+    "features": "image-feature-extraction",
+}
 
 USE = """\
 import torch
@@ -28,6 +33,7 @@ with torch.inference_mode():
 ANSWERS = {
     "classify": "    scores = model(image)[0]\nprint(bundle.classes[int(scores.argmax())])",
     "masked": "    features = model.features(image)\nprint(features.patches.shape)  # images, patches, width",
+    "features": "    vector = model.pooled(image)\nprint(vector.shape)  # images, width",
 }
 
 
@@ -58,7 +64,7 @@ class Facts(NamedTuple):
     """What a card tells beside what the bundle says."""
 
     name: str
-    trained: Trained
+    trained: Trained | None  # unknown of weights that were not trained here
     results: tuple[Result, ...]
 
 
@@ -70,9 +76,10 @@ def card(bundle: Bundle, facts: Facts) -> str:
         "How to use it": f"```python\n{USE}{ANSWERS[bundle.task]}\n```",
         "Results": _results(facts.results),
         "Classes": _classes(bundle.classes),
-        "Data": _data(facts.trained),
+        "Origin": _plain(bundle.source),
+        "Data": _data(facts.trained) if facts.trained else "",
         "Preprocessing": f"{_preprocessing(bundle.preprocessing)} `bundle.preprocessing.tensor` does all of it.",
-        "Training": _training(facts.trained),
+        "Training": _training(facts.trained) if facts.trained else "",
         "Limits": _bullets(_limits(bundle, facts)),
         "Licence": "Not stated. Whoever shares these weights states it here, with regard to the images' own licence.",
     }
@@ -93,6 +100,7 @@ def _summary(bundle: Bundle, parameters: int) -> str:
     purpose = {
         "classify": f"It tells which of {len(bundle.classes):,} classes an image is of.",
         "masked": "It was trained to tell masked patches, without labels: a start for other tasks, not an answer.",
+        "features": "It has no head: it gives one vector for an image, a start for other tasks.",
     }
     return f"{architecture(bundle.model)}, {parameters:,} parameters. {purpose[bundle.task]}"
 

@@ -1,14 +1,26 @@
 """Loading: a path becomes a model that is ready to use."""
 
+import hashlib
+import logging
 import re
 from pathlib import Path
 from typing import NamedTuple
 
-from vitral.errors import WeightsError
+from vitral.config import override
+from vitral.errors import ConfigError, WeightsError
+from vitral.model.bit import Resnet
 from vitral.model.contract import Model
+from vitral.model.head import NoHead
 from vitral.weights.bundle import MODEL, Bundle, is_bundle, read_bundle
+from vitral.weights.card import architecture
+from vitral.weights.formats.format import Hints, Recognised
+from vitral.weights.formats.rule import translated
+from vitral.weights.hub import Fetched, fetched
+from vitral.weights.opening import opened
+from vitral.weights.recognise import format_of
 
-EXPECTED = "expected the folder of a bundle (model.safetensors, config.json), or of a run (best/, last/)"
+log = logging.getLogger("vitral")
+EXPECTED = "expected a run (best/, last/), a bundle (model.safetensors, config.json), or weights of another library"
 
 
 class Loaded(NamedTuple):
@@ -18,45 +30,134 @@ class Loaded(NamedTuple):
     bundle: Bundle
 
 
-def load(where: str | Path) -> Loaded:
-    """The model of a bundle, or the best of a run: `model, bundle = vitral.load("runs/photos")`.
+class Reading(NamedTuple):
+    """How weights of others are read: which of two kinds they are, and what is allowed."""
 
-    Its weights are mapped from the disk as they are used, and changing them changes no file.
+    format: str = ""
+    allow_pickle: bool = False
+    offline: bool = False  # a model of the hub comes from the cache alone
+
+
+PLAIN = Reading()
+
+
+class Opened(NamedTuple):
+    """A model, the file that its weights are in, and what was found out about it, a sentence each."""
+
+    loaded: Loaded
+    file: Path
+    told: tuple[str, ...]
+
+
+def load(
+    where: str | Path, *settings: str, format: str = "", allow_pickle: bool = False, offline: bool = False
+) -> Loaded:
+    """The model of a run, of a bundle, or of another library: `model, bundle = vitral.load("runs/photos")`.
+
+    `hf:owner/name` is a model of the hub. Settings such as `mixer.heads=6` tell what a file of others does not, and
+    `format` which of two kinds it is. The weights are mapped from the disk as they are used, and changing them changes
+    no file.
     """
-    home = bundle_of(Path(where))
+    found = opened_model(where, *settings, reading=Reading(format, allow_pickle, offline))
+    for line in found.told:
+        log.info(line)
+    return found.loaded
+
+
+def opened_model(where: str | Path, *settings: str, reading: Reading = PLAIN) -> Opened:
+    """The same, with what there is to tell of it, and nothing said."""
+    place = fetched(str(where), reading.offline)
+    if (home := bundle_of(place.path)) is None:
+        return _foreign(place, settings, reading)
+    if settings or reading.format:
+        what = f"a bundle tells all about itself, and takes no {settings[0] if settings else 'format'}"
+        raise ConfigError(what, where=str(home), remedy="leave it out")
     bundle, tensors = read_bundle(home)
     model = bundle.model.skeleton()
     try:
         model.load(tensors)
     except WeightsError as error:
         raise WeightsError(error.what, where=str(home / MODEL), remedy=error.remedy) from None
-    return Loaded(model.eval(), bundle)
+    return Opened(Loaded(model.eval(), bundle), home / MODEL, ())
 
 
-def bundle_of(path: Path) -> Path:
+def bundle_of(path: Path) -> Path | None:
     """The bundle that a path stands for: the folder itself, or a run's best, or its last where there is no best."""
-    for home in (path, path / "best", path / "last"):
-        if is_bundle(home):
-            return home
-    raise _no_bundle(path)
+    refuse_unusable(path)
+    homes = (path, path / "best", path / "last")
+    return next((home for home in homes if is_bundle(home)), None)
 
 
-def _no_bundle(path: Path) -> WeightsError:
-    """What the path is instead, and what to give."""
+def refuse_unusable(path: Path) -> None:
+    """Say what a path is that holds no weights to use, and what to give instead."""
     where = str(path)
+    if is_bundle(path):
+        return
     if not path.exists():
-        return WeightsError(f"there is no such folder; {EXPECTED}", where=where, remedy="check the path")
-    if path.is_file():
-        remedy = f"give the folder: {path.parent}" if is_bundle(path.parent) else "give a bundle or a run"
-        return WeightsError(f"a file; {EXPECTED}", where=where, remedy=remedy)
+        raise WeightsError(f"there is no such file or folder; {EXPECTED}", where=where, remedy="check the path")
+    if path.is_file() and is_bundle(path.parent):
+        raise WeightsError("a file of a bundle", where=where, remedy=f"give the folder: {path.parent}")
     if re.fullmatch(r"step-[0-9]+", path.name) and path.parent.name == "checkpoints":
         run = path.parent.parent
-        return WeightsError(
+        raise WeightsError(
             f"a checkpoint, which is for its run to go on from; {EXPECTED}",
             where=where,
             remedy=f"give the run, {run}, or one of its bundles, {run / 'best'} and {run / 'last'}",
         )
-    if (path / "recipe.json").exists():
+    if (path / "recipe.json").exists() and not any(is_bundle(path / name) for name in ("best", "last")):
         remedy = f"let it go on until its first evaluation: vitral train --resume {path}"
-        return WeightsError("a run that has written no bundle yet", where=where, remedy=remedy)
-    return WeightsError(f"a folder that is neither; {EXPECTED}", where=where, remedy="check the path")
+        raise WeightsError("a run that has written no bundle yet", where=where, remedy=remedy)
+
+
+def _foreign(place: Fetched, settings: tuple[str, ...], reading: Reading) -> Opened:
+    """A model from a file of another library, as that library would run it."""
+    raw = opened(place.path, reading.allow_pickle)
+    kind = format_of(raw, reading.format)
+    try:
+        found = kind.recognise(raw, Hints(settings))
+        config = override(found.model, settings)
+    except ConfigError as error:
+        raise WeightsError(error.what, where=f"{raw.where}, {error.where}", remedy=error.remedy) from None
+    assert not isinstance(config, Resnet)
+    frame = config.skeleton()
+    remedy = f"this is {found.title} with {config.depth} layers of width {config.width}: give a whole file of one"
+    try:
+        ours = translated(kind.rules(config), frame.state_dict(), found.tensors, str(raw.where), remedy)
+        frame.load({name: tensor.float() for name, tensor in ours.items()})
+    except WeightsError as error:
+        raise WeightsError(error.what, where=str(raw.where), remedy=error.remedy) from None
+    seen = found.preprocessing  # of DINOv2 it shows images of another size than the positions were made for
+    if config.image != found.model.image:
+        seen = seen.model_copy(update={"image": config.image})
+    bundle = Bundle(
+        model=config,
+        task="features" if isinstance(config.head, NoHead) else "classify",
+        preprocessing=seen,
+        classes=found.classes,
+        source=f"{found.title}, from {place.source or raw.where.name}",
+    )
+    return Opened(Loaded(frame.eval(), bundle), raw.where, (*told(found), *_told_of_bits(found)))
+
+
+def told(found: Recognised) -> list[str]:
+    """What was recognised, in a line, and a line for each thing that was left out or assumed."""
+    lines = [f"recognised {found.title}: {architecture(found.model).partition(': ')[2]}"]
+    reasons: dict[str, list[str]] = {}
+    for name, reason in found.dropped.items():
+        reasons.setdefault(reason, []).append(name)
+    for reason, names in reasons.items():
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        lines.append(f"left out {names[0]}{more}: {reason}")
+    return lines + [f"assumed: {words}" for words in found.assumed]
+
+
+def _told_of_bits(found: Recognised) -> list[str]:
+    """A line where the weights were kept in other than 32 bits."""
+    kinds = sorted({str(tensor.dtype).removeprefix("torch.") for tensor in found.tensors.values()} - {"float32"})
+    return [f"weights in {' and '.join(kinds)}, read as float32"] if kinds else []
+
+
+def hash_of(path: Path) -> str:
+    """The sha256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

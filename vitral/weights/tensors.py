@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -47,6 +47,15 @@ def pieces(tensors: Mapping[str, Tensor], notes: Mapping[str, str] = NO_NOTES) -
     for name in order:
         data = tensors[name].detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data
         yield from (data[start : start + PIECE] for start in range(0, len(data), PIECE))
+
+
+def names(path: Path) -> list[str]:
+    """The names of the tensors in a safetensors file, none of which is read."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return list(file.keys())
+    except (SafetensorError, OSError) as error:
+        raise WeightsError(f"not a readable safetensors file: {error}", where=str(path)) from None
 
 
 def read(path: Path, remedy: str) -> dict[str, Tensor]:

@@ -1,0 +1,107 @@
+"""`python -m benchmarks.loading`: from the start of a process to the first answer of a ViT-B/16 that lies on the disk.
+
+timm writes its weights as a .safetensors file, which timm and we open; transformers writes a folder, which it and we
+open. Every process is a new one, and they take turns. Needs the Python of `make bench`.
+"""
+
+import argparse
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+
+from benchmarks.__main__ import machine, say
+from benchmarks.race import ratio
+
+REPEATS, GOAL, READY = 7, 2.5, 1.3
+
+WRITE_TIMM = """
+from benchmarks.stand_in import stand_in_for_torchvision
+stand_in_for_torchvision()
+import timm
+from safetensors.torch import save_file
+save_file(timm.create_model("vit_base_patch16_224").state_dict(), {path!r})
+"""
+WRITE_TRANSFORMERS = """
+from transformers import ViTConfig, ViTForImageClassification
+ViTForImageClassification(ViTConfig(num_labels=1000)).save_pretrained({path!r})
+"""
+ANSWER = """
+with torch.inference_mode():
+    assert model(torch.zeros(1, 3, 224, 224)){logits}.shape == (1, 1000)
+"""
+TORCH = "import torch"
+OURS_READY = "import vitral\nmodel, _ = vitral.load({path!r})\n"
+OURS = OURS_READY + "import torch" + ANSWER.format(logits="")
+TIMM = """
+from benchmarks.stand_in import stand_in_for_torchvision
+stand_in_for_torchvision()
+import timm, torch
+from safetensors.torch import load_file
+model = timm.create_model("vit_base_patch16_224").eval()
+model.load_state_dict(load_file({path!r}))
+""" + ANSWER.format(logits="")
+TRANSFORMERS = """
+import torch
+from transformers import ViTForImageClassification
+model = ViTForImageClassification.from_pretrained({path!r}).eval()
+""" + ANSWER.format(logits=".logits")
+
+
+def seconds_of(script: str) -> float:
+    """How long a new process takes for a script."""
+    started = time.perf_counter()
+    subprocess.run([sys.executable, "-c", script], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return time.perf_counter() - started
+
+
+def measured(scripts: dict[str, str], repeats: int) -> dict[str, list[float]]:
+    """The seconds of each script in each round; before the first, every file is in the memory of the machine."""
+    runs = {name: partial(seconds_of, script) for name, script in scripts.items()}
+    for name, run in runs.items():
+        say(f"warming up: {name} {run():.2f} s")
+    seconds: dict[str, list[float]] = {name: [] for name in scripts}
+    for number in range(repeats):
+        say(f"round {number + 1} of {repeats}")
+        for name in list(runs) if number % 2 else list(reversed(runs)):
+            seconds[name].append(runs[name]())
+    return seconds
+
+
+def measure(repeats: int = REPEATS) -> str:
+    """The table."""
+    with TemporaryDirectory() as home:
+        file, folder = str(Path(home, "timm.safetensors")), str(Path(home, "huggingface"))
+        seconds_of(WRITE_TIMM.format(path=file))
+        seconds_of(WRITE_TRANSFORMERS.format(path=folder))
+        scripts = {
+            "import torch": TORCH,
+            "vitral, ready": OURS_READY.format(path=file),
+            "vitral, timm's file": OURS.format(path=file),
+            "timm": TIMM.format(path=file),
+            "vitral, transformers' folder": OURS.format(path=folder),
+            "transformers": TRANSFORMERS.format(path=folder),
+        }
+        seconds = measured(scripts, repeats)
+    lines = [f"  {name:<28} {median(times):.2f} s" for name, times in seconds.items()]
+    for ours, theirs in (("vitral, timm's file", "timm"), ("vitral, transformers' folder", "transformers")):
+        found = ratio(seconds[ours], seconds[theirs])
+        goal = f"; goal: {GOAL}: {'met' if found.median >= GOAL else 'NOT met'}" if theirs == "timm" else ""
+        lines.append(f"  {found.median:.2f} x as fast as {theirs} ({found.low:.2f} to {found.high:.2f}){goal}")
+    ready = ratio(seconds["import torch"], seconds["vitral, ready"]).median
+    lines.append(
+        f"  ready in {ready:.2f} x what torch takes to import; "
+        f"goal: at most {READY}: {'met' if ready <= READY else 'NOT met'}"
+    )
+    return "\n".join(["start of a process to the first answer of a ViT-B/16:", *lines])
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=REPEATS)
+    given = parser.parse_args()
+    print(machine())
+    print(measure(given.repeats))

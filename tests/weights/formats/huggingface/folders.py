@@ -1,0 +1,116 @@
+"""Folders as the library writes them, made from its fixtures, and what is to be true of each."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+import vitral
+from tests.model.references import reference
+from vitral.config import Size
+from vitral.data.transforms.preprocessing import Preprocessing
+from vitral.errors import WeightsError
+from vitral.model.head import NoHead
+from vitral.model.vit import Vit
+from vitral.weights.convert import counterpart, write_files
+from vitral.weights.formats.format import Format
+from vitral.weights.formats.rule import written
+from vitral.weights.load import Loaded
+
+TOLERANCE = 1e-5
+Tensors = Mapping[str, Tensor]
+
+
+def folder(
+    path: Path,
+    name: str,
+    *,
+    tensors: Tensors | None = None,
+    processor: Mapping[str, Any] | None = None,
+    **changes: Any,
+) -> Path:
+    """The folder of a fixture, with other tensors, a processor, or other fields of config.json; None removes one."""
+    found = reference(name)
+    config = {field: value for field, value in (found.config | changes).items() if value is not None}
+    path.mkdir(exist_ok=True)
+    path.joinpath("config.json").write_text(json.dumps(config))
+    if processor is not None:
+        path.joinpath("preprocessor_config.json").write_text(json.dumps(processor))
+    weights = found.weights if tensors is None else tensors
+    save_file(
+        {key: tensor.contiguous() for key, tensor in weights.items()}, path / "model.safetensors", {"format": "pt"}
+    )
+    return path
+
+
+def alone(path: Path, name: str, tensors: Tensors | None = None) -> Path:
+    """The tensors of a fixture without its config.json."""
+    made = folder(path, name, tensors=tensors)
+    made.joinpath("config.json").unlink()
+    return made
+
+
+def vit(loaded: Loaded) -> Vit:
+    assert isinstance(loaded.bundle.model, Vit)
+    return loaded.bundle.model
+
+
+def largest_difference(one: Tensor, other: Tensor) -> float:
+    assert one.shape == other.shape
+    return float((one - other).abs().max())
+
+
+@torch.no_grad()
+def check_answers(loaded: Loaded, name: str) -> None:
+    """Tokens, logits and what is pooled agree with the library's, for images of both sizes."""
+    answers = reference(name).answers
+    model = loaded.model
+    for size in ("", "_large"):
+        images = answers[f"images{size}"]
+        if images.shape[-1] % 8:  # the library leaves out what its patches do not cover
+            images = images[..., : images.shape[-2] // 8 * 8, : images.shape[-1] // 8 * 8]
+        tokens = torch.cat(model.features(images)[:3], dim=1)
+        assert largest_difference(tokens, answers[f"tokens{size}"]) <= TOLERANCE
+        if f"logits{size}" in answers:
+            assert not isinstance(model.config.head, NoHead)
+            assert largest_difference(model(images), answers[f"logits{size}"]) <= TOLERANCE
+        if f"pooled{size}" in answers:
+            assert largest_difference(model(images), answers[f"pooled{size}"]) <= TOLERANCE
+
+
+def check_round_trip(loaded: Loaded, path: Path, kind: str) -> Path:
+    """Written for the library and read again, the model is the same to the last bit; the folder is given back."""
+    found = counterpart(loaded, "huggingface")
+    assert found.name == kind
+    return check_again(loaded, path, found)
+
+
+def check_again(loaded: Loaded, path: Path, kind: Format) -> Path:
+    write_files(path, kind.files(loaded.bundle, written(kind.rules(vit(loaded)), loaded.model.state_dict())))
+    again = vitral.load(path)
+    assert again.bundle.model == loaded.bundle.model
+    assert sees(again.bundle.preprocessing) == sees(loaded.bundle.preprocessing)
+    assert again.bundle.classes == loaded.bundle.classes
+    own, other = loaded.model.state_dict(), again.model.state_dict()
+    assert own.keys() == other.keys()
+    assert all(torch.equal(own[name], other[name]) for name in own)
+    return path
+
+
+def sees(needs: Preprocessing) -> list[object]:
+    """What is done to pictures of several sizes, whatever numbers it is told in."""
+    pixels = torch.arange(256).to(torch.uint8).expand(1, needs.decoding.channels, 1, -1)
+    glimpses = [needs.view.glimpse(Size(*size), needs.image) for size in ((300, 500), (41, 40), (500, 501))]
+    return [needs.image, glimpses, needs.scaling.apply(pixels).tolist()]
+
+
+def refusal(path: Path, *settings: str) -> str:
+    """What loading the folder is refused with."""
+    with pytest.raises(WeightsError) as caught:
+        vitral.load(path, *settings)
+    return str(caught.value)

@@ -1,0 +1,75 @@
+"""CLIP's vision tower of transformers."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import vitral
+from tests.model.references import reference
+from tests.weights.formats.huggingface.folders import alone, check_answers, check_round_trip, folder, refusal, vit
+from vitral.model.mlp import Mlp
+
+FIXTURES = {"hf_clip": ("quick", 1e-5), "hf_clip_vision": ("erf", 1e-4)}
+
+
+@pytest.mark.parametrize("name", FIXTURES)
+def test_it_answers_as_the_library_does(tmp_path: Path, name: str) -> None:
+    loaded = vitral.load(folder(tmp_path, name))
+    check_answers(loaded, name)
+    model = vit(loaded)
+    assert isinstance(model.mlp, Mlp)
+    assert (model.mlp.gelu, model.eps) == FIXTURES[name]
+
+
+@pytest.mark.parametrize("name", FIXTURES)
+def test_it_comes_back_bit_for_bit(tmp_path: Path, name: str) -> None:
+    check_round_trip(vitral.load(folder(tmp_path / "theirs", name)), tmp_path / "ours", "hf-clip")
+
+
+def test_what_is_not_of_the_tower_is_left_out_with_a_reason(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO"):
+        vitral.load(folder(tmp_path, "hf_clip"))
+    left = [line for line in caplog.messages if line.startswith("left out")]
+    assert [line.rpartition(": ")[2] for line in left] == [
+        "scales comparisons of images with texts",
+        "of the text tower",
+        "takes texts to the space that images are compared with them in",
+        "takes images to the space that texts are compared with them in",
+    ]
+
+
+def test_a_tower_without_its_name_is_read_too(tmp_path: Path) -> None:
+    weights = reference("hf_clip_vision").weights
+    bare = {name.removeprefix("vision_model."): tensor for name, tensor in weights.items()}
+    check_answers(vitral.load(folder(tmp_path, "hf_clip_vision", tensors=bare)), "hf_clip_vision")
+
+
+def test_the_numbers_of_positions_in_older_files_are_left_out(tmp_path: Path) -> None:
+    weights = reference("hf_clip").weights
+    weights["vision_model.embeddings.position_ids"] = torch.arange(17)[None]
+    check_answers(vitral.load(folder(tmp_path, "hf_clip", tensors=weights)), "hf_clip")
+
+
+def test_without_a_config_the_kind_of_gelu_is_not_guessed(tmp_path: Path) -> None:
+    told = refusal(alone(tmp_path, "hf_clip"), "mixer.heads=3")
+    assert "hidden_act is missing; put the model's config.json beside it" in told
+
+
+def test_what_a_whole_model_leaves_out_is_the_librarys_default(tmp_path: Path) -> None:
+    vision = {
+        name: value for name, value in reference("hf_clip").config["vision_config"].items() if name[:6] != "hidden"
+    }
+    path = folder(tmp_path, "hf_clip", vision_config={**vision, "hidden_size": 36})
+    check_answers(vitral.load(path), "hf_clip")
+
+
+def test_a_wrong_head_count_is_named_within_its_part(tmp_path: Path) -> None:
+    vision = reference("hf_clip").config["vision_config"] | {"num_attention_heads": 5}
+    told = refusal(folder(tmp_path, "hf_clip", vision_config=vision))
+    assert "config.json: vision_config.num_attention_heads: hidden_size 36 does not divide among 5 heads" in told
+
+
+def test_a_classifier_before_the_last_norm_is_refused(tmp_path: Path) -> None:
+    weights = reference("hf_clip").weights | {"classifier.weight": torch.zeros(5, 36)}
+    assert "reads patches before the last norm" in refusal(folder(tmp_path, "hf_clip", tensors=weights))

@@ -1,0 +1,159 @@
+"""What all families of transformers share: which files they claim, and what they make of a wrong config.json."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+
+import vitral
+from tests.model.references import FOLDER, reference
+from tests.weights.formats.huggingface.folders import folder, refusal
+from vitral.config import override
+from vitral.errors import WeightsError
+from vitral.model.vit import Vit
+from vitral.weights.formats.format import Hints, Raw
+from vitral.weights.formats.huggingface.families import FAMILIES
+
+OWNERS = {
+    "hf_vit": "hf-vit",
+    "hf_vit_pooler": "hf-vit",
+    "hf_deit": "hf-deit",
+    "hf_deit_distilled": "hf-deit",
+    "hf_mae": "hf-mae",
+    "hf_dinov2": "hf-dinov2",
+    "hf_dinov2_registers": "hf-dinov2",
+    "hf_dinov2_registers_head": "hf-dinov2",
+    "hf_dinov2_swiglu": "hf-dinov2",
+    "hf_dinov3": "hf-dinov3",
+    "hf_clip": "hf-clip",
+    "hf_clip_vision": "hf-clip",
+    "hf_siglip": "hf-siglip",
+    "hf_siglip_uneven": "hf-siglip",
+    "hf_siglip_head": "hf-siglip",
+}
+OTHERS = [path.stem for path in sorted(FOLDER.glob("*.safetensors")) if not path.stem.startswith("hf_")]
+ODD: tuple[Any, ...] = ([], {}, "x", "3", -1, 0, 0.5, 10**12, float("inf"), True, [1, 2, 3], {"a": 1})
+CONFIG = Path("folder") / "model.safetensors"
+
+
+def raw(name: str, config: dict[str, Any]) -> Raw:
+    return Raw(CONFIG, reference(name).weights, config, {})
+
+
+def claimed(found: Raw) -> list[str]:
+    return [family.name for family in FAMILIES if family.claims(found)]
+
+
+def test_every_fixture_has_an_owner_here() -> None:
+    assert OWNERS.keys() == {path.stem for path in FOLDER.glob("hf_*.safetensors")}
+    assert {family.name for family in FAMILIES} == set(OWNERS.values())
+
+
+@pytest.mark.parametrize("name", OWNERS)
+def test_a_file_is_claimed_by_its_model_type_alone(name: str) -> None:
+    assert claimed(raw(name, reference(name).config)) == [OWNERS[name]]
+
+
+@pytest.mark.parametrize("name", OWNERS)
+def test_a_file_without_a_config_is_claimed_by_its_names(name: str) -> None:
+    assert claimed(raw(name, {})) == [OWNERS[name]]
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_files_of_other_libraries_are_not_claimed(name: str) -> None:
+    tensors = load_file(FOLDER / f"{name}.safetensors")
+    weights = {key.removeprefix("weights/"): tensor for key, tensor in tensors.items()}
+    assert not claimed(Raw(CONFIG, weights, {}, {}))
+
+
+def test_an_unknown_model_type_is_refused(tmp_path: Path) -> None:
+    told = refusal(folder(tmp_path, "hf_vit", model_type="beit"))
+    assert "no Vision Transformer that is known here" in told
+    assert "'beit'" in told
+
+
+def test_another_format_than_config_json_tells_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(WeightsError, match=r"config\.json: model_type: expected deit, got 'vit'"):
+        vitral.load(folder(tmp_path, "hf_vit"), format="hf-deit")
+
+
+@pytest.mark.parametrize(
+    ("heads", "words"),
+    [
+        (5, "num_attention_heads: hidden_size 36 does not divide among 5 heads"),
+        (10**9, "num_attention_heads: hidden_size 36 does not divide among 1000000000 heads"),
+        (0, "num_attention_heads: expected a whole number from 1 on, got 0"),
+        (3.0, "num_attention_heads: expected a whole number from 1 on, got 3.0"),
+        ("3", "num_attention_heads: expected a whole number from 1 on, got '3'"),
+        (None, "num_attention_heads is missing"),
+    ],
+)
+def test_a_wrong_head_count_is_refused_by_its_field(tmp_path: Path, heads: object, words: str) -> None:
+    told = refusal(folder(tmp_path, "hf_vit", num_attention_heads=heads))
+    assert f"config.json: {words}" in told
+
+
+def fields_of(config: dict[str, Any]) -> Iterator[tuple[str, ...]]:
+    for name, value in config.items():
+        yield (name,)
+        if isinstance(value, dict) and name == "vision_config":
+            yield from ((name, inner) for inner in value)
+
+
+def changed(config: dict[str, Any], path: tuple[str, ...], value: object) -> dict[str, Any]:
+    first, *rest = path
+    return {**config, first: changed(config[first], tuple(rest), value) if rest else value}
+
+
+def place(name: str, config: dict[str, Any]) -> str:
+    """Where the fault lies that a config is refused for, or nothing."""
+    family = next(each for each in FAMILIES if each.name == OWNERS[name])
+    try:
+        family.recognise(raw(name, config), Hints())
+    except WeightsError as error:
+        return error.where
+    return ""
+
+
+@pytest.mark.parametrize("name", ["hf_vit", "hf_deit_distilled", "hf_dinov2_swiglu", "hf_dinov3", "hf_siglip"])
+def test_whatever_a_field_holds_it_is_read_or_refused(name: str) -> None:
+    config = reference(name).config
+    assert place(name, config) == ""
+    for path in fields_of(config):
+        for odd in (*ODD, None):
+            assert place(name, changed(config, path, odd)) in {"", "folder/config.json"}
+
+
+@pytest.mark.parametrize("field", ["hidden_size", "num_hidden_layers", "patch_size", "layer_norm_eps", "hidden_act"])
+def test_a_missing_field_is_named(tmp_path: Path, field: str) -> None:
+    assert f"config.json: {field} is missing" in refusal(folder(tmp_path, "hf_vit", **{field: None}))
+
+
+def test_a_config_of_more_layers_than_the_file_has_names_what_is_missing(tmp_path: Path) -> None:
+    told = refusal(folder(tmp_path, "hf_vit", num_hidden_layers=4))
+    assert "vit.encoder.layer.3." in told
+    assert "is missing" in told
+
+
+def test_another_activation_is_refused(tmp_path: Path) -> None:
+    assert "hidden_act: expected gelu" in refusal(folder(tmp_path, "hf_vit", hidden_act="relu"))
+
+
+def test_labels_that_do_not_number_the_classes_are_refused(tmp_path: Path) -> None:
+    told = refusal(folder(tmp_path, "hf_vit", id2label={"0": "a", "1": "b"}))
+    assert "id2label: expected a name for each label from 0 to 4" in told
+
+
+def test_labels_are_read_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    labels = {str(label): f"class {label}" for label in (4, 2, 0, 1, 3)}
+    bundle = vitral.load(folder(tmp_path, "hf_vit", id2label=labels)).bundle
+    assert bundle.classes == ("class 0", "class 1", "class 2", "class 3", "class 4")
+
+
+def test_a_rectangle_is_written_as_two_numbers(tmp_path: Path) -> None:
+    bundle = vitral.load(folder(tmp_path, "hf_vit")).bundle
+    wide = override(bundle, ["model.image=32x48", "preprocessing.image=32x48"])
+    assert isinstance(wide.model, Vit)
+    assert FAMILIES[0].described(wide.model)["image_size"] == [32, 48]

@@ -1,0 +1,140 @@
+"""preprocessor_config.json: as published files have it, and what is refused in it."""
+
+from typing import Any
+
+import pytest
+
+from tests.weights.formats.huggingface.folders import sees
+from vitral.config import Size
+from vitral.data.transforms.preprocessing import Preprocessing
+from vitral.data.transforms.scaling import CENTRED, IMAGENET, Scaling
+from vitral.data.transforms.view import CentreCrop, PlainResize
+from vitral.errors import WeightsError
+from vitral.weights.formats.huggingface.families import FAMILIES
+from vitral.weights.formats.huggingface.fields import Fields
+from vitral.weights.formats.huggingface.processor import described, read
+
+MEANS = {"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225]}
+HALVES = Scaling(mean=(0.5, 0.5, 0.5), deviation=(0.5, 0.5, 0.5))
+PUBLISHED: dict[str, tuple[str, dict[str, Any], Preprocessing]] = {
+    "google/vit-base-patch16-224": (
+        "hf-vit",
+        {"do_normalize": True, "do_resize": True, "image_mean": [0.5] * 3, "image_std": [0.5] * 3, "size": 224},
+        Preprocessing(scaling=HALVES),
+    ),
+    "facebook/vit-mae-base": (
+        "hf-mae",
+        {"do_normalize": True, "do_resize": True, "resample": 2, "size": 224, **MEANS},
+        Preprocessing(scaling=IMAGENET),
+    ),
+    "facebook/dinov2-base": (
+        "hf-dinov2",
+        {
+            "crop_size": {"height": 224, "width": 224},
+            "do_center_crop": True,
+            "do_convert_rgb": True,
+            "do_rescale": True,
+            "image_processor_type": "BitImageProcessor",
+            "resample": 3,
+            "rescale_factor": 0.00392156862745098,
+            "size": {"shortest_edge": 256},
+            **MEANS,
+        },
+        Preprocessing(view=CentreCrop(fraction=0.875, filter="bicubic"), scaling=IMAGENET),
+    ),
+    "openai/clip-vit-base-patch32": (
+        "hf-clip",
+        {"crop_size": 224, "do_center_crop": True, "resample": 3, "size": 224, **MEANS},
+        Preprocessing(view=CentreCrop(fraction=1.0, filter="bicubic"), scaling=IMAGENET),
+    ),
+    "google/siglip-base-patch16-256": (
+        "hf-siglip",
+        {"resample": 3, "size": {"height": 256, "width": 256}, "image_mean": [0.5] * 3, "image_std": [0.5] * 3},
+        Preprocessing(image=Size(256, 256), view=PlainResize(filter="bicubic"), scaling=HALVES),
+    ),
+    "facebook/dinov3-vits16-pretrain-lvd1689m": (
+        "hf-dinov3",
+        {"crop_size": None, "do_center_crop": None, "resample": 2, "size": {"height": 224, "width": 224}, **MEANS},
+        Preprocessing(scaling=IMAGENET),
+    ),
+}
+GOOD: dict[str, Any] = {
+    "size": {"shortest_edge": 256},
+    "crop_size": 224,
+    "do_center_crop": True,
+    "resample": 3,
+    "do_rescale": True,
+    "rescale_factor": 1 / 255,
+    "do_normalize": True,
+    "do_resize": True,
+    **MEANS,
+}
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "no resizing": ({"do_resize": False}, "do_resize: expected true"),
+    "bytes as they are": ({"do_rescale": False}, "do_rescale: expected true"),
+    "another factor": ({"rescale_factor": 1 / 127.5}, "rescale_factor: expected 1/255"),
+    "another filter": ({"resample": 1}, "resample: expected 2 (bilinear) or 3 (bicubic), got 1"),
+    "a filter that is a list": ({"resample": [2]}, "resample: expected"),
+    "no crop": ({"do_center_crop": False}, "do_center_crop: expected true beside size.shortest_edge"),
+    "no size": ({"size": None}, "size is missing"),
+    "the longest edge": ({"size": {"longest_edge": 256}}, "size: expected height and width, or shortest_edge"),
+    "a size of text": ({"size": "large"}, "size: expected a number of pixels"),
+    "a part of a pixel": ({"size": {"shortest_edge": 2.5}}, "size.shortest_edge: expected a whole number"),
+    "a crop beyond the picture": ({"crop_size": 300}, "crop_size: expected at most the size, 256x256"),
+    "a crop that is no square": ({"crop_size": {"height": 224, "width": 192}}, "crop_size: expected a square"),
+    "a crop of nothing": ({"crop_size": None}, "crop_size is missing"),
+    "two means": ({"image_mean": [0.5, 0.5], "image_std": [0.5, 0.5]}, "image_mean: expected as many numbers as"),
+    "a deviation too few": ({"image_std": [0.5, 0.5]}, "image_std: expected 3 numbers above 0"),
+    "a deviation of zero": ({"image_std": [0.5, 0.5, 0]}, "image_std: expected 3 numbers above 0"),
+    "a mean of text": ({"image_mean": ["a"]}, "image_mean: expected numbers"),
+    "a flag of text": ({"do_normalize": "yes"}, "do_normalize: expected true or false"),
+}
+
+
+def fields(data: dict[str, Any]) -> Fields:
+    return Fields(data, "preprocessor_config.json", "get it again")
+
+
+def custom(name: str) -> Any:
+    return next(family.custom for family in FAMILIES if family.name == name)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_files_are_read_as_the_library_has_them(name: str) -> None:
+    family, data, expected = PUBLISHED[name]
+    assert read(fields(data), 3, custom(family)) == (expected, ())
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_told_exactly_is_refused_by_its_field(name: str) -> None:
+    change, words = REFUSED[name]
+    with pytest.raises(WeightsError) as caught:
+        read(fields(GOOD | change), 3, custom("hf-dinov2"))
+    assert str(caught.value).startswith(f"preprocessor_config.json: {words}")
+
+
+def test_images_that_are_not_scaled_keep_parts_of_one() -> None:
+    made, _ = read(fields(GOOD | {"do_normalize": False}), 3, custom("hf-vit"))
+    assert made.scaling == Scaling(mean=(0.0,), deviation=(1.0,))
+
+
+def test_the_shorter_side_is_met_whatever_the_fraction_rounds_to() -> None:
+    for shortest in range(224, 640):
+        made, _ = read(fields(GOOD | {"size": {"shortest_edge": shortest}}), 3, custom("hf-dinov2"))
+        assert made.view.glimpse(Size(1000, 1500), made.image).resized.height == shortest
+
+
+@pytest.mark.parametrize("filter", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("kind", [PlainResize, CentreCrop])
+def test_what_is_written_does_the_same_when_read(kind: Any, filter: str) -> None:
+    for scaling in (CENTRED, IMAGENET):
+        given = Preprocessing(image=Size(96, 96), view=kind(filter=filter), scaling=scaling)
+        made, assumed = read(fields(described(given)), 3, custom("hf-vit"))
+        assert sees(made) == sees(given)
+        assert not assumed
+
+
+def test_a_rectangle_is_written_with_both_sides() -> None:
+    given = Preprocessing(image=Size(64, 96))
+    assert described(given)["size"] == {"height": 64, "width": 96}
+    assert read(fields(described(given)), 3, custom("hf-vit"))[0].image == Size(64, 96)

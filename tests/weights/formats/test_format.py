@@ -1,0 +1,85 @@
+"""What formats have in common."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from vitral.config import Size
+from vitral.errors import ConfigError, WeightsError
+from vitral.weights.formats.format import HEADS, Hints, Raw, layers, numbered, shape, whole
+
+RAW = Raw(Path("a/file"), {"table": torch.zeros(1, 5, 8), "empty": torch.zeros(0, 8)}, {}, {})
+PATCH = Size(8, 4)
+
+
+def test_the_last_of_several_settings_counts() -> None:
+    hints = Hints(("mixer.heads=3", "image=32", "mixer.heads=6"))
+    assert (hints.told("mixer.heads"), hints.told("image"), hints.told("width")) == ("6", "32", "")
+
+
+def test_heads_are_told_or_those_of_the_published_width() -> None:
+    assert [Hints().heads(width, RAW) for width in (192, 384, 768, 1024, 1280)] == [3, 6, 12, 16, 16]
+    assert Hints(("mixer.heads=4",)).heads(768, RAW) == 4
+    assert 36 not in HEADS
+    with pytest.raises(WeightsError, match=r"a/file: .* a width of 36; tell it: mixer\.heads=N"):
+        Hints().heads(36, RAW)
+
+
+@pytest.mark.parametrize(
+    ("rows", "prefixes", "told", "expected"),
+    [
+        (16, [0], "", (Size(32, 16), 0)),
+        (17, [0, 1], "", (Size(32, 16), 1)),
+        (18, [0, 2], "", (Size(32, 16), 2)),
+        (24, [0], "32x24", (Size(32, 24), 0)),
+        (25, [0, 1], "32x24", (Size(32, 24), 1)),
+    ],
+)
+def test_a_table_tells_the_image_and_the_rows_that_are_no_patches(
+    rows: int, prefixes: list[int], told: str, expected: tuple[Size, int]
+) -> None:
+    hints = Hints((f"image={told}",) if told else ())
+    assert hints.grid(rows, prefixes, PATCH, RAW) == expected
+
+
+@pytest.mark.parametrize(
+    ("rows", "prefixes", "told"), [(24, [0], ""), (1, [0, 1], "8x8"), (17, [0, 1], "64x64"), (0, [1], "")]
+)
+def test_a_table_that_fits_no_image_is_refused(rows: int, prefixes: list[int], told: str) -> None:
+    with pytest.raises(WeightsError, match=rf"{rows} positions are not .*image=HEIGHTxWIDTH"):
+        Hints((f"image={told}",) if told else ()).grid(rows, prefixes, PATCH, RAW)
+
+
+def test_two_squares_that_fit_are_one_too_many() -> None:
+    with pytest.raises(WeightsError, match="1 positions are not those of one square"):
+        Hints().grid(1, [0, -3], PATCH, RAW)
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "1.5", "x", ""])
+def test_a_number_is_whole_and_from_one_on(text: str) -> None:
+    assert whole("12", "mixer.heads") == 12
+    with pytest.raises(ConfigError, match=r"mixer\.heads: expected a whole number"):
+        whole(text, "mixer.heads")
+
+
+def test_layers_are_counted_by_the_largest_number() -> None:
+    names = ["blocks.0.a", "blocks.10.b", "blocks.x.c", "more.99.d"]
+    assert layers(names, "blocks.") == 11
+    assert layers(names, "none.") == 0
+
+
+def test_a_shape_is_that_of_a_tensor_that_is_there() -> None:
+    assert shape(RAW, "table", 3) == (1, 5, 8)
+    for name, dims, complaint in (
+        ("other", 1, "other is missing"),
+        ("table", 2, r"table has shape \(1, 5, 8\), expected 2 dimensions"),
+        ("empty", 2, r"empty has shape \(0, 8\)"),
+    ):
+        with pytest.raises(WeightsError, match=f"a/file: {complaint}"):
+            shape(RAW, name, dims)
+
+
+def test_classes_without_names_have_numbers() -> None:
+    assert numbered(3) == ("0", "1", "2")
+    assert numbered(0) == ()

@@ -1,0 +1,285 @@
+"""Google's .npz files: the published names and shapes, and what flax answers with such weights."""
+
+import re
+from collections.abc import Callable
+from math import prod
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+import vitral
+from tests.model.references import FOLDER
+from tests.weights.formats.files import differences
+from vitral.config import Size
+from vitral.data.transforms.preprocessing import Preprocessing
+from vitral.data.transforms.scaling import CENTRED
+from vitral.data.transforms.view import PlainResize
+from vitral.errors import WeightsError
+from vitral.model.head import NoHead, TanhHead
+from vitral.model.names import model_config
+from vitral.model.pool import AttentionPool, ClassPool, MeanPool, PoolConfig
+from vitral.model.position import Learned1d, PositionConfig, SinCos2d
+from vitral.model.stem import Hybrid
+from vitral.model.vit import Vit
+from vitral.weights.formats.format import Raw
+from vitral.weights.formats.google import BigVision, Google
+from vitral.weights.formats.npz import read_npz, write_npz
+from vitral.weights.formats.rule import shapes
+from vitral.weights.recognise import format_of
+
+ORIGINALS = ("google_vit", "google_tanh", "google_gap", "google_hybrid", "google_root")
+NEWER = ("big_vision_cls", "big_vision_map", "big_vision_sines")
+SINES = {"big_vision_sines": ("image=16",)}  # fixed positions tell no size
+Q = "Transformer/encoderblock_1/MultiHeadDotProductAttention_1/query/kernel"
+K = "Transformer/encoderblock_1/MultiHeadDotProductAttention_1/key/kernel"
+KB = "Transformer/encoderblock_1/MultiHeadDotProductAttention_1/key/bias"
+
+Weights = dict[str, Tensor]
+
+
+def put(path: Path, tensors: Weights) -> Path:
+    path.write_bytes(b"".join(write_npz(tensors)))
+    return path
+
+
+def weights(name: str) -> Weights:
+    return read_npz(FOLDER / f"{name}.npz")
+
+
+def answers(name: str) -> Weights:
+    return load_file(FOLDER / f"{name}.safetensors")
+
+
+def published(width: int, heads: int, depth: int, patch: int, rows: int, classes: int) -> dict[str, tuple[int, ...]]:
+    """The names and shapes of PAPER.md, section 3."""
+    each, hidden = width // heads, 4 * width
+    found: dict[str, tuple[int, ...]] = {
+        "cls": (1, 1, width),
+        "Transformer/posembed_input/pos_embedding": (1, rows, width),
+    }
+    found |= {"embedding/kernel": (patch, patch, 3, width), "embedding/bias": (width,)}
+    found |= {"head/kernel": (width, classes), "head/bias": (classes,)}
+    norms = ["Transformer/encoder_norm"]
+    for block in (f"Transformer/encoderblock_{layer}" for layer in range(depth)):
+        norms += [f"{block}/LayerNorm_0", f"{block}/LayerNorm_2"]
+        attention, mlp = f"{block}/MultiHeadDotProductAttention_1", f"{block}/MlpBlock_3"
+        for part in ("query", "key", "value"):
+            found |= {f"{attention}/{part}/kernel": (width, heads, each), f"{attention}/{part}/bias": (heads, each)}
+        found |= {f"{attention}/out/kernel": (heads, each, width), f"{attention}/out/bias": (width,)}
+        found |= {f"{mlp}/Dense_0/kernel": (width, hidden), f"{mlp}/Dense_0/bias": (hidden,)}
+        found |= {f"{mlp}/Dense_1/kernel": (hidden, width), f"{mlp}/Dense_1/bias": (width,)}
+    return found | {f"{norm}/{part}": (width,) for norm in norms for part in ("scale", "bias")}
+
+
+@pytest.mark.parametrize("name", [*ORIGINALS, *NEWER])
+def test_tokens_and_logits_are_flaxs_at_both_sizes(name: str) -> None:
+    model = vitral.load(FOLDER / f"{name}.npz", *SINES.get(name, ())).model
+    expected = answers(name)
+    assert {"images", "tokens", "logits", "images_large", "tokens_large", "logits_large"} == expected.keys()
+    assert max(differences(model, expected)) < 1e-5
+    assert all(tensor.is_contiguous() for tensor in model.state_dict().values())
+    exact = {key: tensor.double() for key, tensor in expected.items()}
+    assert max(differences(model.double(), exact)) < 1e-6
+
+
+@pytest.mark.parametrize("setting", ["eps=1e-5", "mlp.gelu=erf", "position.resampling=bicubic"])
+def test_the_answers_would_tell_another_constant(setting: str) -> None:
+    assert max(differences(vitral.load(FOLDER / "google_vit.npz", setting).model, answers("google_vit"))) > 1e-4
+
+
+@pytest.mark.parametrize("name", ["google_vit", "big_vision_map"])
+@pytest.mark.parametrize("prefix", ["opt/target/", "params/", "params/img/"])
+def test_names_may_stand_behind_a_prefix(name: str, prefix: str, tmp_path: Path) -> None:
+    renamed = {prefix + key: tensor for key, tensor in weights(name).items()}
+    path = put(tmp_path / "a.npz", renamed | {"opt/state/step": torch.tensor(7)})
+    loaded = vitral.load(path)
+    assert max(differences(loaded.model, answers(name))) < 1e-5
+    assert loaded.bundle.model == vitral.load(FOLDER / f"{name}.npz").bundle.model
+
+
+def test_what_does_not_belong_to_the_model_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    both = {f"params/img/{key}": tensor for key, tensor in weights("big_vision_map").items()}
+    both |= {"params/txt/head/kernel": torch.ones(3, 3), "params/t": torch.ones(1)}
+    with caplog.at_level("INFO", "vitral"):
+        loaded = vitral.load(put(tmp_path / "a.npz", both))
+    assert isinstance(loaded.bundle.model, Vit)
+    assert loaded.bundle.model.head == NoHead()
+    assert loaded.bundle.task == "features"
+    assert "left out params/txt/head/kernel: belongs to another tower" in caplog.messages
+    assert "left out params/t: belongs to the training, not to the model" in caplog.messages
+    assert "left out head/bias and 1 more: leads into the space of another tower" in caplog.messages
+
+
+def test_classes_without_names_are_numbered_and_that_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", "vitral"):
+        bundle = vitral.load(FOLDER / "google_vit.npz").bundle
+    assert bundle.classes == ("0", "1", "2", "3", "4")
+    assert "assumed: its 5 classes have no names: numbered" in caplog.messages
+    assert bundle.preprocessing == Preprocessing(
+        image=Size(16, 16), view=PlainResize(filter="bilinear"), scaling=CENTRED
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "position", "pool"),
+    [
+        ("google_vit", Learned1d(), ClassPool()),
+        ("google_gap", Learned1d(cls=False), MeanPool()),
+        ("big_vision_cls", Learned1d(cls=False), ClassPool()),
+        ("big_vision_map", Learned1d(cls=False), AttentionPool()),
+        ("big_vision_sines", SinCos2d(), MeanPool()),
+    ],
+)
+def test_the_model_has_googles_constants(name: str, position: PositionConfig, pool: PoolConfig) -> None:
+    model = vitral.load(FOLDER / f"{name}.npz").bundle.model
+    assert isinstance(model, Vit)
+    assert (model.position, model.pool, model.eps) == (position, pool, 1e-6)
+    assert model.mlp.model_dump() == {"kind": "mlp", "ratio": 60 / 36, "gelu": "tanh", "dropout": 0.0}
+
+
+def test_a_file_without_a_head_is_a_backbone(tmp_path: Path) -> None:
+    bare = {key: tensor for key, tensor in weights("google_tanh").items() if not key.startswith("head/")}
+    loaded = vitral.load(put(tmp_path / "a.npz", bare))
+    assert loaded.bundle.model.head == NoHead()
+    assert max(differences(loaded.model, {k: v for k, v in answers("google_tanh").items() if "logits" not in k})) < 1e-5
+
+
+def test_a_hidden_layer_of_its_own_width_is_kept() -> None:
+    assert vitral.load(FOLDER / "google_tanh.npz").bundle.model.head == TanhHead(classes=5, hidden=28)
+    assert vitral.load(FOLDER / "big_vision_sines.npz").bundle.model.head == TanhHead(classes=5)
+
+
+def stacked(found: Weights) -> Weights:
+    """All layers of a part in one tensor, as big_vision's scan keeps them."""
+    first = "Transformer/encoderblock_0/"
+    parts = [key.removeprefix(first) for key in found if key.startswith(first)]
+    rest = {key: tensor for key, tensor in found.items() if "encoderblock_" not in key}
+    blocks = ["Transformer/encoderblock_0", "Transformer/encoderblock_1"]
+    return rest | {
+        f"Transformer/encoderblock/{part}": torch.stack([found[f"{b}/{part}"] for b in blocks]) for part in parts
+    }
+
+
+def old_table(found: Weights) -> Weights:
+    return {key.replace("pos_embedding", "Transformer/pos_embedding"): tensor for key, tensor in found.items()}
+
+
+def old_norms(found: Weights) -> Weights:
+    """Norms of the shape that the paper's hybrids have."""
+    norm = re.compile(r"(.*/)?gn\w+/(scale|bias)")
+    return {key: tensor[None, None, None] if norm.fullmatch(key) else tensor for key, tensor in found.items()}
+
+
+@pytest.mark.parametrize(
+    ("name", "change"), [("big_vision_cls", stacked), ("big_vision_map", old_table), ("google_hybrid", old_norms)]
+)
+def test_other_ways_to_keep_the_same_are_read(name: str, change: Callable[[Weights], Weights], tmp_path: Path) -> None:
+    changed = change(weights(name))
+    assert {key: tensor.shape for key, tensor in changed.items()} != {k: t.shape for k, t in weights(name).items()}
+    assert max(differences(vitral.load(put(tmp_path / "a.npz", changed)).model, answers(name))) < 1e-5
+
+
+def test_bfloat16_is_read_as_float32(tmp_path: Path) -> None:
+    rounded = {key: tensor.bfloat16() for key, tensor in weights("google_vit").items()}
+    model = vitral.load(put(tmp_path / "a.npz", rounded)).model
+    assert {tensor.dtype for tensor in model.state_dict().values()} == {torch.float32}
+    assert 1e-4 < max(differences(model, answers("google_vit"))) < 0.1
+
+
+def test_a_published_file_is_what_it_is_called(tmp_path: Path) -> None:
+    names = published(width=768, heads=12, depth=2, patch=16, rows=577, classes=1000)
+    path = put(tmp_path / "B_16.npz", {name: torch.zeros(()).expand(shape) for name, shape in names.items()})
+    bundle = vitral.load(path).bundle
+    assert bundle.model == model_config("B/16", "depth=2", "image=384")
+    assert bundle.preprocessing == Preprocessing(image=Size(384, 384))
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    {
+        "Ti/16": 5_717_416,
+        "S/32": 22_878_952,
+        "B/16": 86_567_656,
+        "L/16": 304_326_632,
+        "H/14": 632_045_800,
+        "R+Ti/16": 6_337_704,
+        "R26+S/32": 36_431_912,
+        "R50+B/16": 98_659_112,
+        "R50+L/32": 328_994_856,
+    }.items(),
+)
+def test_a_file_has_as_many_numbers_as_google_counts(name: str, count: int) -> None:
+    model = model_config(name)
+    assert isinstance(model, Vit)
+    found = shapes(Google().rules(model), model.skeleton().state_dict())
+    assert sum(prod(shape) for shape in found.values()) == count
+    if not isinstance(model.stem, Hybrid) and model.width < 1024:
+        rows = 1 + (224 // model.stem.patch.height) ** 2
+        heads = model.width // 64
+        assert found == published(model.width, heads, model.depth, model.stem.patch.height, rows, 1000)
+
+
+def test_an_oblong_table_needs_the_image_size(tmp_path: Path) -> None:
+    table = "Transformer/posembed_input/pos_embedding"
+    path = put(tmp_path / "a.npz", weights("google_gap") | {table: torch.zeros(1, 12, 36)})
+    with pytest.raises(WeightsError, match="12 positions are not those of one square of patches; tell the image size"):
+        vitral.load(path)
+    assert vitral.load(path, "image=12x16").bundle.model.image == Size(12, 16)
+
+
+WRONG: dict[str, tuple[Callable[[Weights], object], str]] = {
+    "missing": (lambda found: found.pop(KB), f"{KB} is missing"),
+    "first missing": (lambda found: found.pop(Q.replace("_1/M", "_0/M")), "query/kernel is missing"),
+    "no positions": (lambda found: found.pop("Transformer/posembed_input/pos_embedding"), "pos_embedding is missing"),
+    "not expected": (lambda found: found.update(more=torch.ones(2)), "more is not expected"),
+    "turned": (
+        lambda found: found.update({K: found[K].permute(2, 1, 0)}),
+        f"{K} has shape (12, 3, 36), expected (36, 3, 12)",
+    ),
+    "turned at first": (
+        lambda found: found.update({key: found[key].permute(1, 2, 0) for key in found if key.endswith("query/kernel")}),
+        "query/kernel has shape (3, 12, 36), expected (36, heads, 36 / heads)",
+    ),
+    "other heads": (
+        lambda found: found.update({K: found[K].reshape(36, 2, 18), KB: found[KB].reshape(2, 18)}),
+        f"{KB} has shape (2, 18), expected (3, 12)",
+    ),
+    "flat": (
+        lambda found: found.update({"embedding/kernel": torch.ones(48, 36)}),
+        "embedding/kernel has shape (48, 36)",
+    ),
+    "whole numbers": (lambda found: found.update({K: found[K].long()}), f"{K} holds torch.int64"),
+    "not finite": (lambda found: found[K].fill_(torch.nan), "values not finite"),
+    "so many layers": (
+        lambda found: found.update({"Transformer/encoderblock_99999/x": torch.ones(1)}),
+        "depth: expected at most 1000",
+    ),
+}
+
+
+@pytest.mark.parametrize(("damage", "message"), WRONG.values(), ids=WRONG)
+def test_what_is_wrong_is_refused_by_its_own_name(
+    damage: Callable[[Weights], object], message: str, tmp_path: Path
+) -> None:
+    found = weights("google_vit")
+    damage(found)
+    with pytest.raises(WeightsError) as refused:
+        vitral.load(put(tmp_path / "a.npz", found))
+    assert str(tmp_path / "a.npz") in str(refused.value)
+    assert message in str(refused.value)
+
+
+@pytest.mark.parametrize("name", [*ORIGINALS, *NEWER])
+def test_one_layout_alone_claims_a_file(name: str) -> None:
+    raw = Raw(Path(f"{name}.npz"), weights(name), {}, {})
+    assert format_of(raw).name == ("google" if name in ORIGINALS else "big_vision")
+
+
+@pytest.mark.parametrize("kind", [Google(), BigVision()], ids=["google", "big_vision"])
+def test_files_of_others_are_not_claimed(kind: Google) -> None:
+    for path in sorted(FOLDER.glob("*.safetensors")):
+        found = {key.removeprefix("weights/"): tensor for key, tensor in load_file(path).items()}
+        assert not kind.claims(Raw(path, found, {}, {})), path

@@ -1,0 +1,101 @@
+"""Writing Google's .npz files, and what they have no place for."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import vitral
+from tests.model.references import FOLDER
+from tests.weights.bundles import bundle_of
+from tests.weights.formats.files import rewritten, unlike
+from vitral.config import override
+from vitral.data.transforms.preprocessing import Preprocessing
+from vitral.data.transforms.scaling import IMAGENET
+from vitral.model.names import model_config
+from vitral.weights.convert import convert, counterpart
+from vitral.weights.formats.google import BigVision, Google
+from vitral.weights.formats.npz import read_npz
+
+ORIGINALS = ("google_vit", "google_tanh", "google_gap", "google_hybrid", "google_root")
+NEWER = ("big_vision_cls", "big_vision_map", "big_vision_sines")
+LIKE = ("mlp.gelu=tanh",)  # the small model of the tests has erf
+
+
+@pytest.mark.parametrize("name", [*ORIGINALS, *NEWER])
+def test_a_round_trip_gives_the_same_bits_by_the_same_names(name: str, tmp_path: Path) -> None:
+    loaded = vitral.load(FOLDER / f"{name}.npz", *(["image=16"] if name == "big_vision_sines" else []))
+    kind = counterpart(loaded, "google")
+    assert kind.name == ("google" if name in ORIGINALS else "big_vision")
+    tensors, before = rewritten(loaded, kind, tmp_path / "again"), read_npz(FOLDER / f"{name}.npz")
+    assert [path.name for path in (tmp_path / "again").iterdir()] == ["model.npz"]
+    assert tensors.keys() == before.keys()
+    assert all(torch.equal(tensor, before[key]) for key, tensor in tensors.items())
+    with np.load(tmp_path / "again/model.npz") as arrays:
+        assert all(np.array_equal(arrays[key], tensor.numpy()) for key, tensor in before.items())
+
+
+@pytest.mark.parametrize(
+    ("settings", "field"),
+    {
+        ("mlp.gelu=erf",): "mlp.gelu",
+        ("mlp=swiglu",): "mlp",
+        ("eps=1e-5",): "eps",
+        ("block.scale=layer_scale",): "block.scale",
+        ("block=post",): "block",
+        ("tokens.registers=2",): "tokens.registers",
+        ("tokens.norm=true",): "tokens.norm",
+        ("mixer.qk_norm=true",): "mixer.qk_norm",
+        ("mixer.qkv_bias=false",): "mixer.qkv_bias",
+        ("mixer.head_width=8",): "mixer",
+        ("mixer=axial", "mixer.heads=3"): "mixer",
+        ("stem.norm=both",): "stem.norm",
+        ("stem.bias=false",): "stem.bias",
+        ("position=rope2d",): "position",
+        ("position.where=layers",): "position",
+        ("position.cls=false",): "position.cls",
+        ("position.resampling=bicubic",): "position.resampling",
+        ("position=sincos2d",): "position",
+        ("pool=cls_mean",): "pool",
+    }.items(),
+)
+def test_what_has_no_counterpart_is_named_by_its_field(settings: tuple[str, ...], field: str) -> None:
+    assert field in unlike(Google(), *LIKE, *settings)
+    assert unlike(Google(), *LIKE) == []
+
+
+def test_big_vision_holds_what_the_original_cannot() -> None:
+    assert unlike(BigVision(), *LIKE, "position.cls=false") == []
+    assert unlike(BigVision(), *LIKE, "position=sincos2d") == []
+    assert unlike(BigVision(), *LIKE, "tokens.cls=false", "pool=attention") == []
+    assert unlike(Google(), *LIKE, "tokens.cls=false", "pool=attention") == ["pool"]
+    assert unlike(BigVision(), *LIKE) == ["position.cls"]
+    assert unlike(BigVision(), *LIKE, "tokens.cls=false", "pool=attention", "pool.heads=2") == ["pool.heads"]
+    assert unlike(BigVision(), *LIKE, "pool=mean", "position.cls=false") == ["tokens.cls"]
+
+
+def test_a_hybrid_that_google_would_run_otherwise_is_not_written() -> None:
+    hybrid = override(
+        model_config("R26+S/32"), ["head.classes=4", "stem.standardisation=variance", "stem.group_eps=1e-5"]
+    )
+    fields = [words.partition(":")[0] for words in Google().without_counterpart(bundle_of(hybrid))]
+    assert fields == ["stem.standardisation", "stem.group_eps"]
+    assert "stem" in [words.partition(":")[0] for words in BigVision().without_counterpart(bundle_of(hybrid))]
+
+
+def test_images_on_another_scale_are_not_written() -> None:
+    model = override(model_config("S/16"), ["head.classes=4"])
+    bundle = bundle_of(model, preprocessing=Preprocessing(scaling=IMAGENET))
+    assert [words.partition(":")[0] for words in Google().without_counterpart(bundle)] == ["preprocessing.scaling"]
+
+
+def test_a_certificate_says_that_google_has_no_package(tmp_path: Path) -> None:
+    source = FOLDER / "big_vision_map.npz"
+    certificate = convert(vitral.load(source), source, tmp_path / "out", "google")
+    assert certificate is not None
+    assert (
+        certificate.library == "none: big_vision's code is no package to install, so there is nothing to compare with"
+    )
+    assert certificate.again.tokens == 0
+    assert certificate.again.logits == 0

@@ -1,0 +1,233 @@
+"""Reading and writing .npz files."""
+
+import os
+import pickle
+import struct
+from collections.abc import Callable
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+from zipfile import ZIP64_LIMIT, ZIP_BZIP2, ZIP_DEFLATED, ZIP_STORED, ZipFile
+
+import numpy as np
+import pytest
+import torch
+from numpy.lib import format as npy
+from torch import Tensor
+
+from vitral.errors import WeightsError
+from vitral.weights.formats import npz
+from vitral.weights.formats.npz import read_npz, write_npz
+
+ARRAYS: dict[str, Any] = {
+    "a/kernel": np.arange(12, dtype=np.float32).reshape(3, 4),
+    "columns first": np.asfortranarray(np.arange(24, dtype=np.float64).reshape(2, 3, 4)),
+    "one number": np.int64(7),
+    "nothing": np.zeros((0, 3), np.float32),
+    "bytes": np.arange(7, dtype=np.uint8),
+    "half": np.arange(5, dtype=np.float16),
+    "other end first": np.arange(5, dtype=">f4"),
+    "truth": np.array([True, False]),
+}
+SAVERS: dict[str, Callable[..., None]] = {"stored": np.savez, "compressed": np.savez_compressed}
+
+
+def written(path: Path, tensors: dict[str, Tensor]) -> Path:
+    path.write_bytes(b"".join(write_npz(tensors)))
+    return path
+
+
+def array(values: Any) -> bytes:
+    """A .npy file."""
+    file = BytesIO()
+    np.save(file, values, allow_pickle=True)
+    return file.getvalue()
+
+
+def claiming(shape: tuple[int, ...], descr: str = "<f4", bytes_there: int = 40) -> bytes:
+    """A .npy file that says it has an array of this shape."""
+    file = BytesIO()
+    npy.write_array_header_1_0(file, {"descr": descr, "fortran_order": False, "shape": shape})
+    return file.getvalue() + bytes(bytes_there)
+
+
+def zipped(data: bytes, name: str = "w.npy", how: int = ZIP_STORED, times: int = 1) -> bytes:
+    file = BytesIO()
+    with ZipFile(file, "w", how) as archive:
+        for number in range(times):
+            archive.writestr(f"{number or ''}{name}", data)
+    return file.getvalue()
+
+
+def listed(data: bytes, field: int, value: int) -> bytes:
+    """Change a field of four bytes in what the list of members says of the last one."""
+    start = data.rfind(b"PK\1\2") + field
+    return data[:start] + struct.pack("<I", value) + data[start + 4 :]
+
+
+def flipped(data: bytes, place: int) -> bytes:
+    return data[:place] + bytes([data[place] ^ 255]) + data[place + 1 :]
+
+
+class Hostile:
+    """A pickle of this makes a folder where it is read."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.folder),)
+
+
+@pytest.mark.parametrize("saver", SAVERS.values(), ids=SAVERS)
+def test_what_numpy_saved_is_read(tmp_path: Path, saver: Callable[..., None]) -> None:
+    saver(tmp_path / "a.npz", **ARRAYS)
+    found = read_npz(tmp_path / "a.npz")
+    assert found.keys() == ARRAYS.keys()
+    for name, expected in ARRAYS.items():
+        assert found[name].numpy().dtype == expected.dtype.newbyteorder("=")
+        assert np.array_equal(found[name].numpy(), expected)
+
+
+@pytest.mark.parametrize("saver", SAVERS.values(), ids=SAVERS)
+def test_two_bytes_without_a_meaning_are_bfloat16(tmp_path: Path, saver: Callable[..., None]) -> None:
+    expected = torch.randn(3, 5).bfloat16()
+    saver(tmp_path / "a.npz", w=expected.view(torch.int16).numpy().view("V2"))
+    found = read_npz(tmp_path / "a.npz")["w"]
+    assert found.dtype == torch.bfloat16
+    assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("saver", SAVERS.values(), ids=SAVERS)
+def test_changing_a_tensor_changes_no_file(tmp_path: Path, saver: Callable[..., None]) -> None:
+    path = tmp_path / "a.npz"
+    saver(path, **{f"{'x' * number}": np.ones(3, np.float32) for number in range(1, 9)})  # aligned and not
+    before = path.read_bytes()
+    for tensor in read_npz(path).values():
+        tensor.fill_(5)
+        assert tensor.sum() == 15
+    assert path.read_bytes() == before
+
+
+def test_what_is_written_is_mapped_where_it_lies(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.npz", {"a": torch.zeros(5), "longer": torch.ones(7, dtype=torch.float64)})
+    found, data = read_npz(path), path.read_bytes()
+    apart = data.index(torch.ones(7, dtype=torch.float64).numpy().tobytes()) - (data.index(b"\n") + 1)
+    assert found["longer"].data_ptr() - found["a"].data_ptr() == apart
+    assert all(tensor.data_ptr() % npz.ALIGNMENT == 0 for tensor in found.values())
+
+
+def test_an_array_that_torch_may_not_compute_on_is_copied(tmp_path: Path) -> None:
+    for name in ("a", "ab", "abc", "abcd"):
+        SAVERS["stored"](tmp_path / "a.npz", **{name: np.arange(5.0)})
+        found = read_npz(tmp_path / "a.npz")[name]
+        assert found.data_ptr() % 8 == 0
+        assert found.tolist() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("limit", [ZIP64_LIMIT, 100], ids=["short", "long"])
+def test_numpy_reads_what_is_written(tmp_path: Path, limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("zipfile.ZIP64_LIMIT", limit)
+    monkeypatch.setattr(npz, "ZIP64_LIMIT", limit)
+    native = {name: values.astype(values.dtype.newbyteorder("=")) for name, values in ARRAYS.items()}
+    tensors = {name: torch.from_numpy(np.array(values)) for name, values in native.items()}
+    path = written(tmp_path / "a.npz", tensors)
+    with np.load(path) as found:
+        assert sorted(found) == sorted(tensors)
+        assert all(np.array_equal(found[name], tensor.numpy()) for name, tensor in tensors.items())
+    with ZipFile(path) as archive:
+        assert archive.testzip() is None
+    again = read_npz(path)
+    assert all(
+        again[name].dtype == tensor.dtype and torch.equal(again[name], tensor) for name, tensor in tensors.items()
+    )
+    assert all(tensor.data_ptr() % npz.ALIGNMENT == 0 for tensor in again.values() if tensor.numel())
+
+
+def test_the_same_tensors_are_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    tensors = {"b": torch.randn(3, 4).mT, "a": torch.randn(2).bfloat16(), "ü": torch.tensor(1.0, requires_grad=True)}
+    first = b"".join(write_npz(tensors))
+    monkeypatch.setattr(npz, "PIECE", 7)
+    assert b"".join(write_npz(dict(reversed(tensors.items())))) == first
+
+
+REFUSED: dict[str, tuple[bytes, str]] = {
+    "nothing": (b"", "not a readable npz file"),
+    "a pickle": (pickle.dumps({"w": [1.0]}), "not a readable npz file"),
+    "cut": (zipped(array(np.ones(100)))[:-30], "not a readable npz file"),
+    "cut in the middle": (zipped(array(np.ones(100)))[:300], "not a readable npz file"),
+    "objects": (zipped(array(np.array([{}, 1], dtype=object))), "w holds object, expected numbers"),
+    "text": (zipped(array(np.array(["a", "b"]))), "w holds <U1, expected numbers"),
+    "fields": (zipped(array(np.zeros(2, [("a", "i1"), ("b", "i1")]))), "w holds "),
+    "wide numbers": (zipped(array(np.zeros(2, np.longdouble))), "w holds float128, expected numbers"),
+    "no array": (zipped(b"print(1)", "code.py"), "code.py is no array of numpy"),
+    "no header": (zipped(b"nothing of numpy"), "w has no header that numpy reads"),
+    "a header of code": (
+        zipped(b"\x93NUMPY\1\0" + struct.pack("<H", 20) + b"__import__('os')    "),
+        "w has no header that numpy reads",
+    ),
+    "a header of 4 GB": (zipped(b"\x93NUMPY\2\0\xff\xff\xff\xff{}"), "w has no header that numpy reads"),
+    "too much claimed": (zipped(claiming((11,))), "w of shape (11,) claims 44 bytes and has 40"),
+    "too little claimed": (zipped(claiming((9,))), "w of shape (9,) claims 36 bytes and has 40"),
+    "2^63 bytes": (zipped(claiming((2**61,))), "claims 9,223,372,036,854,775,808 bytes and has 40"),
+    "2^64 numbers": (zipped(claiming((2**32, 2**32))), "claims 73,786,976,294,838,206,464 bytes and has 40"),
+    "less than nothing": (zipped(claiming((-2, -5))), "w of shape (-2, -5) claims"),
+    "2^63 compressed": (zipped(claiming((2**61,)), how=ZIP_DEFLATED), "claims 9,223,372,036,854,775,808 bytes"),
+    "more than the file": (listed(listed(zipped(array(np.ones(9))), 20, 2**31), 24, 2**31), "w runs into what follows"),
+    "two sizes": (listed(zipped(array(np.ones(9))), 24, 2**31), "w claims 2,147,483,648 bytes and has 200"),
+    "overlapping": (listed(zipped(array(np.ones(9)), times=2), 42, 0), "w runs into what follows"),
+    "elsewhere": (listed(zipped(array(np.ones(9)), times=2), 42, 100), "w runs into what follows"),
+    "beyond": (listed(zipped(array(np.ones(9))), 42, 2**31), "w runs into what follows"),
+    "a bomb": (zipped(bytes(npz.UNPACKED // 2), how=ZIP_DEFLATED, times=3), "unpacks to 100,663,296 bytes"),
+    "a liar": (listed(zipped(array(np.ones(9)), how=ZIP_DEFLATED), 24, 150), "w is damaged: Bad CRC-32"),
+    "other bits": (flipped(zipped(array(np.arange(90)), how=ZIP_DEFLATED), 150), "w is damaged: "),
+    "another compression": (zipped(array(np.ones(9)), how=ZIP_BZIP2), "w is compressed in a way"),
+    "a way out": (zipped(array(np.ones(9)), "../../w.npy"), "../../w has a name that leads out"),
+    "from the root": (zipped(array(np.ones(9)), "/w.npy"), "/w has a name that leads out"),
+    "encrypted": (listed(zipped(array(np.ones(9))), 8, 1), "w is encrypted"),
+}
+
+
+@pytest.mark.parametrize(("data", "message"), REFUSED.values(), ids=REFUSED)
+def test_a_damaged_or_hostile_file_is_refused_by_name(tmp_path: Path, data: bytes, message: str) -> None:
+    path = tmp_path / "a.npz"
+    path.write_bytes(data)
+    with pytest.raises(WeightsError) as refused:
+        read_npz(path)
+    assert str(refused.value).startswith(f"{path}: ")
+    assert message in str(refused.value)
+    assert refused.value.remedy
+
+
+def test_a_name_that_is_there_twice_is_refused(tmp_path: Path) -> None:
+    data = zipped(array(np.ones(9)), times=2).replace(b"1w.npy", b"xw.npy")
+    (tmp_path / "a.npz").write_bytes(data.replace(b"xw.npy", b"w.npy\0"))
+    with pytest.raises(WeightsError, match="w is there twice"):
+        read_npz(tmp_path / "a.npz")
+
+
+@pytest.mark.parametrize("cut", range(0, 700, 23))
+def test_a_file_cut_anywhere_is_refused(tmp_path: Path, cut: int) -> None:
+    whole = b"".join(write_npz({"a": torch.ones(20), "b": torch.ones(30)}))
+    (tmp_path / "a.npz").write_bytes(whole[:cut])
+    with pytest.raises(WeightsError, match=r"a\.npz"):
+        read_npz(tmp_path / "a.npz")
+
+
+@pytest.mark.parametrize("saver", SAVERS.values(), ids=SAVERS)
+def test_no_pickle_in_a_file_is_run(tmp_path: Path, saver: Callable[..., None]) -> None:
+    saver(tmp_path / "a.npz", w=np.array([Hostile(tmp_path / "made")], dtype=object))
+    with pytest.raises(WeightsError, match="w holds object"):
+        read_npz(tmp_path / "a.npz")
+    assert not (tmp_path / "made").exists()
+
+
+def test_a_checkpoint_of_torch_by_another_name_is_refused(tmp_path: Path) -> None:
+    torch.save({"w": torch.ones(3)}, tmp_path / "a.npz")
+    with pytest.raises(WeightsError, match="is no array of numpy"):
+        read_npz(tmp_path / "a.npz")
+
+
+def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(WeightsError, match=r"none\.npz: cannot be read: no such file"):
+        read_npz(tmp_path / "none.npz")

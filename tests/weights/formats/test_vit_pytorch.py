@@ -1,0 +1,188 @@
+"""vit-pytorch's ViT and SimpleViT, of several versions."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.model.references import reference
+from tests.weights.formats.files import TOLERANCE, differences, fixture, put, rewritten, unlike, vit
+from vitral.config import Size
+from vitral.data.transforms.scaling import CENTRED
+from vitral.errors import WeightsError
+from vitral.model import Attention, MeanAllPool
+from vitral.weights.formats.format import Format
+from vitral.weights.formats.vit_pytorch import SimpleVit, VitPytorch
+from vitral.weights.load import load
+
+HEADS = "mixer.heads=2"
+WIDE = (HEADS, "stem.patch=6x8", "image=24x48")
+TODAY: dict[str, tuple[Format, tuple[str, ...]]] = {
+    "vit_pytorch": (VitPytorch(), WIDE),
+    "vit_pytorch_mean": (VitPytorch(), WIDE),
+    "simple_vit": (SimpleVit(), WIDE),
+    "vit_pytorch_one_head": (VitPytorch(), ()),
+}
+BEFORE = {
+    "vit_pytorch_1_6": (HEADS, "pool=mean_all"),
+    "vit_pytorch_0_40": (HEADS, "pool=cls"),
+    "simple_vit_0_40": (HEADS, "image=32"),
+}
+
+
+@pytest.mark.parametrize("name", TODAY)
+def test_it_answers_as_vit_pytorch_does(tmp_path: Path, name: str) -> None:
+    kind, hints = TODAY[name]
+    folder, found = fixture(name, tmp_path / "a")
+    loaded = load(folder, *hints)
+    assert max(differences(loaded.model, found.answers)) <= TOLERANCE
+    written = rewritten(loaded, kind, tmp_path / "b")
+    assert written.keys() == found.weights.keys()
+    assert all(torch.equal(tensor, found.weights[key]) for key, tensor in written.items())
+
+
+@pytest.mark.parametrize("name", BEFORE)
+def test_it_answers_as_older_versions_do(tmp_path: Path, name: str) -> None:
+    folder, found = fixture(name, tmp_path / "a")
+    assert max(differences(load(folder, *BEFORE[name]).model, found.answers)) <= TOLERANCE
+
+
+def test_another_pool_than_was_trained_answers_otherwise(tmp_path: Path) -> None:
+    folder, found = fixture("vit_pytorch_1_6", tmp_path / "a")
+    assert isinstance(vit(load(folder, HEADS, "pool=mean_all")).pool, MeanAllPool)
+    assert max(differences(load(folder, HEADS, "pool=cls").model, found.answers)) > 0.1
+
+
+@pytest.mark.parametrize(
+    ("name", "hints", "wanted"),
+    [
+        ("vit_pytorch", (), "mixer.heads=N"),
+        ("vit_pytorch_1_6", (HEADS,), "pool=cls, or pool=mean_all for what is called mean there"),
+        ("vit_pytorch_1_6", (), "mixer.heads=N, pool=cls, or"),
+        ("simple_vit_0_40", (), "mixer.heads=N, image=HEIGHTxWIDTH"),
+    ],
+)
+def test_all_that_a_file_does_not_tell_is_asked_for_at_once(
+    tmp_path: Path, name: str, hints: tuple[str, ...], wanted: str
+) -> None:
+    folder, _ = fixture(name, tmp_path / "a")
+    with pytest.raises(WeightsError, match="does not tell all of its settings") as caught:
+        load(folder, *hints)
+    assert caught.value.remedy.startswith(f"tell the rest: {wanted}")
+
+
+def test_one_head_without_projection_is_told_by_the_file(tmp_path: Path) -> None:
+    loaded = load(fixture("vit_pytorch_one_head", tmp_path / "a")[0])
+    bundle, mixer = loaded.bundle, vit(loaded).mixer
+    assert isinstance(mixer, Attention)
+    assert (mixer.heads, mixer.project) == (1, False)
+    assert bundle.preprocessing.scaling == CENTRED
+    assert bundle.preprocessing.view.kind == "plain"
+
+
+def test_the_width_of_a_head_tells_their_number(tmp_path: Path) -> None:
+    folder, found = fixture("vit_pytorch_0_40", tmp_path / "a")
+    model = load(folder, "mixer.head_width=12", "pool=cls").model
+    assert max(differences(model, found.answers)) <= TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("pixels", "patch", "channels"), [(49, 7, 1), (768, 16, 3), (192, 8, 3), (196, None, None), (144 * 2, None, None)]
+)
+def test_a_patch_is_told_by_its_numbers_where_only_one_square_has_them(
+    tmp_path: Path, pixels: int, patch: int | None, channels: int | None
+) -> None:
+    weights = reference("vit_pytorch_0_40").weights
+    weights["to_patch_embedding.1.weight"] = torch.zeros(40, pixels)  # 196 are 14x14 of one channel, 7x7 of four
+    folder = put(tmp_path / "a", weights)
+    if patch is None:
+        with pytest.raises(WeightsError, match=r"stem\.patch=HEIGHTxWIDTH"):
+            load(folder, HEADS, "pool=cls")
+        return
+    model = vit(load(folder, HEADS, "pool=cls"))
+    assert (model.stem.patch, model.channels) == (Size(patch, patch), channels)
+
+
+def test_channels_tell_a_patch_that_may_be_of_two_kinds(tmp_path: Path) -> None:
+    weights = reference("vit_pytorch_0_40").weights
+    weights["to_patch_embedding.1.weight"] = torch.zeros(40, 196)
+    model = vit(load(put(tmp_path / "a", weights), HEADS, "pool=cls", "channels=4"))
+    assert (model.channels, model.image) == (4, Size(28, 28))
+
+
+def test_a_normed_mean_of_all_tokens_is_refused(tmp_path: Path) -> None:
+    folder, _ = fixture("vit_pytorch_0_40", tmp_path / "a")
+    with pytest.raises(WeightsError, match=r"mlp_head\.0, which no model here does"):
+        load(folder, HEADS, "pool=mean_all")
+
+
+@pytest.mark.parametrize(
+    ("setting", "complaint"),
+    [
+        ("mixer.heads=5", "24 numbers for queries do not divide into 5 heads"),
+        ("mixer.heads=0", "expected a whole number from 1 on"),
+        ("stem.patch=7", "144 numbers, which are not so many channels of 7x7 pixels"),
+        ("channels=2", "has shape"),
+    ],
+)
+def test_wrong_settings_are_refused(tmp_path: Path, setting: str, complaint: str) -> None:
+    folder, _ = fixture("vit_pytorch", tmp_path / "a")
+    with pytest.raises(WeightsError, match=complaint):
+        load(folder, *WIDE, setting)
+
+
+@pytest.mark.parametrize("name", ["to_patch_embedding.1.bias", "transformer.layers.1.1.net.4.weight", "mlp_head.bias"])
+def test_a_tensor_that_is_missing_or_of_another_shape_is_named(tmp_path: Path, name: str) -> None:
+    weights = reference("vit_pytorch").weights
+    odd = weights | {name: weights[name][:-1]}
+    with pytest.raises(WeightsError, match=f"{name} has shape"):
+        load(put(tmp_path / "a", odd), *WIDE)
+    del weights[name]
+    with pytest.raises(WeightsError, match=f"{name} is missing"):
+        load(put(tmp_path / "b", weights), *WIDE)
+
+
+def test_other_models_of_the_library_are_not_taken_for_these(tmp_path: Path) -> None:
+    weights = reference("vit_pytorch").weights | {"transformer.layers.0.0.reattn_weights": torch.ones(2, 2)}  # DeepViT
+    with pytest.raises(WeightsError, match="reattn_weights is not expected"):
+        load(put(tmp_path / "a", weights), *WIDE)
+
+
+BASE = ("stem.norm=both", "mixer.qkv_bias=false", "eps=1e-5")
+SIMPLE = (*BASE, "position=sincos2d", "tokens.cls=false", "pool=mean")
+
+
+@pytest.mark.parametrize(
+    ("settings", "field"),
+    [
+        ("stem.norm=none", "stem"),
+        ("tokens.registers=1", "tokens"),
+        ("block.scale=layer_scale", "block"),
+        ("mixer.qkv_bias=true", "mixer"),
+        ("mlp=swiglu", "mlp"),
+        ("eps=1e-6", "eps"),
+    ],
+)
+def test_a_part_without_counterpart_is_named(settings: str, field: str) -> None:
+    assert not unlike(VitPytorch(), *BASE)
+    assert not unlike(SimpleVit(), *SIMPLE)
+    assert unlike(VitPytorch(), *BASE, settings) == [field]
+    assert unlike(SimpleVit(), *SIMPLE, settings) == [field]
+
+
+def test_what_one_of_the_two_models_has_the_other_lacks() -> None:
+    assert unlike(VitPytorch(), *SIMPLE) == ["position"]
+    assert unlike(SimpleVit(), *BASE) == ["position", "pool"]
+    assert unlike(VitPytorch(), *BASE, "pool=mean") == ["pool"]
+    assert unlike(VitPytorch(), *BASE, "head=tanh") == ["head"]
+    assert unlike(SimpleVit(), *SIMPLE, "head=none") == ["head"]
+    assert unlike(VitPytorch(), *BASE, "mixer.heads=1") == ["mixer.project"]
+    assert not unlike(SimpleVit(), *SIMPLE, "mixer.heads=1")
+
+
+def test_simple_vit_holds_no_bias_of_the_output(tmp_path: Path) -> None:
+    folder, _ = fixture("simple_vit", tmp_path / "a")
+    loaded = load(folder, *WIDE)
+    loaded.model.get_parameter("blocks.1.mixer.project.bias").data[3] = 0.5
+    with pytest.raises(WeightsError, match="bias of attention's output, which is not 0 in this model"):
+        rewritten(loaded, SimpleVit(), tmp_path / "b")

@@ -1,0 +1,137 @@
+"""Weights from one library to another, and the proof that nothing was lost on the way."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+import vitral
+from tests.model.variants import small
+from tests.weights.bundles import loaded
+from tests.weights.formats.timms import HINTS, timm_tensors
+from vitral.cli import main
+from vitral.errors import VitralError, WeightsError
+from vitral.model import LayerScale, Learned1d, MeanAllPool, Mlp, PreNorm, Rope2d
+from vitral.model.vit import Vit
+from vitral.weights.convert import convert, converted
+from vitral.weights.formats.format import Format
+from vitral.weights.recognise import FORMATS
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    save_file(timm_tensors(), tmp_path / "timm.safetensors")
+    return tmp_path / "timm.safetensors"
+
+
+def test_a_file_becomes_a_bundle_that_needs_no_more_telling(source: Path, tmp_path: Path) -> None:
+    made = converted(str(source), str(tmp_path / "ours"), *HINTS)
+    assert made.certificate is None
+    model, bundle = vitral.load(tmp_path / "ours")
+    assert bundle.source == "timm's Vision Transformer, from timm.safetensors"
+    expected = vitral.load(source, *HINTS).model.state_dict()
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in model.state_dict().items())
+
+
+def test_there_and_back_again_is_equal_to_the_bit_and_certified(source: Path, tmp_path: Path) -> None:
+    converted(str(source), str(tmp_path / "ours"), *HINTS)
+    made = converted(str(tmp_path / "ours"), str(tmp_path / "theirs"), to="timm")
+    assert sorted(path.name for path in (tmp_path / "theirs").iterdir()) == [
+        "certificate.json",
+        "config.json",
+        "model.safetensors",
+    ]
+    certificate = json.loads((tmp_path / "theirs/certificate.json").read_bytes())
+    assert made.certificate is not None
+    assert certificate["again"] == {"tokens": 0.0, "logits": 0.0}
+    assert certificate["read"]["sha256"] != certificate["written"]["sha256"]
+    assert len(certificate["written"]["sha256"]) == 64
+    expected = timm_tensors()
+    found = vitral.load(tmp_path / "theirs")  # config.json tells heads and image
+    assert found.bundle.model == vitral.load(tmp_path / "ours").bundle.model
+    converted(str(tmp_path / "theirs"), str(tmp_path / "again"), to="timm")
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in tensors(tmp_path / "again").items())
+
+
+def tensors(folder: Path) -> dict[str, Tensor]:
+    from safetensors.torch import load_file
+
+    return load_file(folder / "model.safetensors")
+
+
+def writable() -> dict[str, tuple[Format, Vit]]:
+    """Each format with a model of its own that it can hold."""
+    erf, learned = Mlp(gelu="erf"), Learned1d(resampling="bicubic")
+    candidates = [
+        small(),
+        small(mlp=erf),
+        small(mlp=erf, position=learned),
+        small(mlp=erf, position=learned, eps=1e-12),
+        small(mlp=erf, position=learned, block=PreNorm(scale=LayerScale())),
+    ]
+    return {
+        f"{kind.name}-{number}": (kind, model)
+        for kind in FORMATS
+        for number, model in enumerate(candidates)
+        if not list(kind.without_counterpart(loaded(model).bundle))
+    }
+
+
+@pytest.mark.parametrize(("kind", "model"), writable().values(), ids=writable())
+def test_a_round_trip_through_every_writable_format_is_equal_to_the_bit(
+    tmp_path: Path, kind: Format, model: Vit
+) -> None:
+    before = loaded(model)
+    (tmp_path / "file").write_bytes(b"")
+    convert(before, tmp_path / "file", tmp_path / "out", kind.library)
+    hints = (f"image={model.image}", *kind.hints(model))
+    after = vitral.load(tmp_path / "out", *hints, format=kind.name)
+    expected = before.model.state_dict()
+    assert after.model.state_dict().keys() == expected.keys()
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in after.model.state_dict().items())
+
+
+def test_every_library_that_is_written_holds_some_model() -> None:
+    held = {kind.library for kind, _ in writable().values()}
+    assert held >= {"timm"}
+
+
+def test_a_part_without_counterpart_is_named(tmp_path: Path) -> None:
+    model = loaded(small(position=Rope2d(), pool=MeanAllPool()))
+    with pytest.raises(WeightsError, match="position: timm's ViT has one learned table at the stem, this model rope2d"):
+        convert(model, tmp_path, tmp_path / "out", "timm")
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_is_there_is_not_overwritten(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    with pytest.raises(VitralError, match="is there already"):
+        converted(str(source), str(tmp_path / "out"), *HINTS)
+
+
+def test_a_conversion_that_answers_otherwise_is_not_kept(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vitral.weights import convert as module
+
+    honest = module.written
+    monkeypatch.setattr(module, "written", lambda rules, own: {k: v + 0.01 for k, v in honest(rules, own).items()})
+    with pytest.raises(WeightsError, match="answers otherwise: tokens differ by"):
+        converted(str(source), str(tmp_path / "out"), *HINTS, to="timm")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["timm.safetensors"]
+
+
+def test_the_command_tells_what_it_did(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = str(tmp_path / "out")
+    words = ["convert", str(source), out, "--set", HINTS[0], "--set", HINTS[1], "--image", "64", "--layers", "1"]
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code in (0, None)
+    assert capsys.readouterr().out.strip() == out
+    bundle = vitral.load(out).bundle
+    assert (bundle.model.image, bundle.preprocessing.image) == ((64, 64), (64, 64))
+    assert isinstance(bundle.model, Vit)
+    assert bundle.model.depth == 1

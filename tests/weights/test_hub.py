@@ -1,0 +1,134 @@
+"""Models of the hub. No test reaches it: the library is a stand-in, or the real one with nothing but its cache."""
+
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+import vitral
+from tests.model.references import reference
+from tests.weights.formats.files import put
+from vitral.errors import ConfigError, WeightsError
+from vitral.weights.hub import fetched
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+class GatedError(OSError):
+    pass
+
+
+class MissingError(OSError):
+    pass
+
+
+class Hub(ModuleType):
+    """What is used of huggingface_hub, and what it was asked for."""
+
+    def __init__(self, cache: Path, trouble: Exception | None = None) -> None:
+        super().__init__("huggingface_hub")
+        self.cache, self.trouble, self.asked = cache, trouble, list[dict[str, Any]]()
+        self.errors = SimpleNamespace(
+            GatedRepoError=GatedError, RepositoryNotFoundError=MissingError, RevisionNotFoundError=MissingError
+        )
+
+    def snapshot_download(self, repo_id: str, **settings: Any) -> str:
+        self.asked.append({"repo_id": repo_id} | settings)
+        if self.trouble:
+            raise self.trouble
+        return str(cached(self.cache))
+
+
+def cached(cache: Path) -> Path:
+    """A model in the layout that the library has for its cache."""
+    home = cache / "models--owner--name"
+    for folder in (home / "refs", home / "snapshots"):
+        folder.mkdir(parents=True, exist_ok=True)
+    (home / "refs/main").write_text(COMMIT)
+    return put(home / "snapshots" / COMMIT, reference("timm_vit").weights)
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
+    module = Hub(tmp_path / "cache")
+    monkeypatch.setitem(sys.modules, "huggingface_hub", module)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("where", "revision"),
+    [("hf:owner/name", None), ("hf:owner/name@v1.0", "v1.0"), ("hf:owner/name@refs/pr/7", "refs/pr/7")],
+)
+@pytest.mark.parametrize("offline", [False, True])
+def test_a_model_is_fetched_at_its_revision_without_any_pickle(
+    hub: Hub, where: str, revision: str | None, offline: bool
+) -> None:
+    found = fetched(where, offline)
+    assert (found.path / "model.safetensors").is_file()
+    assert found.source == f"the hub's owner/name at {COMMIT}"
+    wanted = ["*.safetensors", "*.npz", "*.json"]
+    asked = {"repo_id": "owner/name", "revision": revision, "allow_patterns": wanted, "local_files_only": offline}
+    assert hub.asked == [asked]
+
+
+def test_the_commit_is_kept_with_the_model(hub: Hub) -> None:
+    bundle = vitral.load("hf:owner/name", "mixer.heads=3", "image=32x48").bundle
+    assert bundle.source == f"timm's Vision Transformer, from the hub's owner/name at {COMMIT}"
+
+
+def test_nothing_but_the_prefix_reaches_the_hub(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
+    assert fetched("runs/photos", False) == (Path("runs/photos"), "")
+    assert fetched("~/a/b", False).path == Path.home() / "a/b"
+    with pytest.raises(WeightsError, match=r"google/vit: .*; check the path; a model of the hub is hf:google/vit"):
+        fetched("google/vit", False)
+    assert hub.asked == []
+
+
+@pytest.mark.parametrize(
+    "where", ["hf:", "hf:name", "hf:a/b/c", "hf:../b", "hf:a/..", "hf:a/b@c/../../d", "hf:a/b@", "hf:a b/c"]
+)
+def test_what_is_no_name_of_the_hub_is_refused(hub: Hub, where: str) -> None:
+    with pytest.raises(ConfigError, match="hf:owner/name@revision") as caught:
+        fetched(where, False)
+    assert caught.value.where == where
+    assert hub.asked == []
+
+
+@pytest.mark.parametrize(
+    ("trouble", "offline", "remedy"),
+    [
+        (GatedError("403: gated\nlong story"), False, "accept its terms"),
+        (MissingError("404: no such thing"), False, "check the owner, the name and the revision"),
+        (ConnectionError("no route"), False, "check the network and the name"),
+        (FileNotFoundError("not in the cache"), True, "fetch it once while online"),
+        (RuntimeError(), False, "check the network"),
+    ],
+)
+def test_what_goes_wrong_is_told_with_what_to_do(hub: Hub, trouble: Exception, offline: bool, remedy: str) -> None:
+    hub.trouble = trouble
+    with pytest.raises(WeightsError, match=r"hf:owner/name: cannot be had from the hub: ") as caught:
+        fetched("hf:owner/name", offline)
+    assert remedy in caught.value.remedy
+    assert "\n" not in str(caught.value)
+
+
+def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(ConfigError) as caught:
+        fetched("hf:owner/name", False)
+    assert str(caught.value) == "loading from the hub needs more packages: pip install 'vitral[hub]'"
+    assert caught.value.exit_code == 2
+
+
+def test_the_library_itself_finds_what_is_in_its_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    constants = pytest.importorskip("huggingface_hub.constants", reason="pip install 'vitral[hub]'")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    folder = cached(tmp_path)
+    for where in ("hf:owner/name", f"hf:owner/name@{COMMIT}"):
+        assert fetched(where, True) == (folder, f"the hub's owner/name at {COMMIT}")
+    with pytest.raises(WeightsError, match="fetch it once while online"):
+        fetched("hf:owner/other", True)

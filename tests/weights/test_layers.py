@@ -1,0 +1,90 @@
+"""Other channels and some of the layers."""
+
+import pytest
+import torch
+
+from tests.model.variants import VARIANTS, small
+from tests.weights.bundles import loaded, tensors_of
+from vitral.config import Size
+from vitral.errors import ConfigError, WeightsError
+from vitral.model import Hybrid, Learned1d, Patches, Resnet, Vit
+from vitral.weights.adapt import adapt, adapted
+from vitral.weights.layers import other_channels, some_layers, spread
+
+STEMS: dict[str, Vit | Resnet] = {
+    "patches": small(),
+    "hybrid": small(stem=Hybrid(layers=(1, 1), root=32)),
+    "resnet": VARIANTS["resnet"],
+}
+
+
+@pytest.mark.parametrize("config", [STEMS["patches"]], ids=["patches"])
+def test_a_grey_image_is_answered_as_three_equal_channels_were(config: Vit) -> None:
+    source = loaded(config)
+    grey = torch.randn(2, 1, *config.image)
+    found = adapt(source, "channels=1")
+    with torch.no_grad():
+        expected = source.model(grey.expand(-1, 3, -1, -1))
+        assert torch.allclose(found.loaded.model(grey), expected, atol=1e-4)
+    assert found.told == ("the stem's weights for 3 channels summed for 1",)
+    assert found.loaded.bundle.preprocessing.decoding.channels == 1
+
+
+@pytest.mark.parametrize("config", STEMS.values(), ids=STEMS)
+@pytest.mark.parametrize("channels", [1, 2, 4, 6])
+def test_any_stem_takes_any_number_of_channels(config: Vit | Resnet, channels: int) -> None:
+    found = adapt(loaded(config), f"channels={channels}").loaded
+    assert found.model(torch.zeros(1, channels, *config.image)).shape == (1, 4)
+
+
+def test_repeated_channels_let_as_much_through() -> None:
+    kernel = torch.randn(5, 3, 4, 4)
+    six = spread(kernel, 6)
+    assert torch.allclose(six.sum(dim=1), kernel.sum(dim=1), atol=1e-6)
+    assert torch.equal(six[:, 3:], six[:, :3])
+    assert torch.equal(spread(kernel, 1)[:, 0], kernel.sum(dim=1))
+
+
+def test_a_norm_over_all_channels_takes_no_others() -> None:
+    config = small(stem=Patches(patch=Size(8, 8), norm="both"))
+    with pytest.raises(ConfigError, match="channels: the norm before the patches' map is over all channels"):
+        other_channels(tensors_of(config), config, 1)
+
+
+def test_chosen_layers_stand_in_the_chosen_order() -> None:
+    config = small(depth=4, position=Learned1d(where="layers"))
+    weights = tensors_of(config)
+    found = some_layers(weights, config, (3, 0))
+    assert torch.equal(found["blocks.0.mlp.expand.weight"], weights["blocks.3.mlp.expand.weight"])
+    assert torch.equal(found["blocks.1.mlp.expand.weight"], weights["blocks.0.mlp.expand.weight"])
+    assert torch.equal(found["position.table"], weights["position.table"][[3, 0]])
+    assert not any(name.startswith(("blocks.2.", "blocks.3.")) for name in found)
+    made = adapt(loaded(config), layers=(3, 0))
+    assert made.told == ("layers 3, 0 of 4 taken",)
+    assert made.loaded.model(torch.zeros(1, 3, *config.image)).shape == (1, 4)
+
+
+@pytest.mark.parametrize("layers", [(0, 0), (4,), (-1,)])
+def test_layers_that_are_not_there_are_refused(layers: tuple[int, ...]) -> None:
+    with pytest.raises(ConfigError, match="layers: expected some of the layers 0 to 3, each once"):
+        some_layers({}, small(depth=4), layers)
+
+
+def test_a_shallower_model_starts_from_the_first_layers() -> None:
+    model, source = small(depth=1).build(), loaded(small(depth=2))
+    told = adapted(model, source)
+    assert "the first 1 of 2 layers taken" in told
+    own = model.state_dict()
+    assert torch.equal(own["blocks.0.mixer.project.weight"], source.model.state_dict()["blocks.0.mixer.project.weight"])
+
+
+def test_new_classes_get_a_head_of_zeros_and_their_names() -> None:
+    made = adapt(loaded(), classes=("bee", "ant", "fly"))
+    assert made.loaded.bundle.classes == ("bee", "ant", "fly")
+    assert made.told == ("head of 4 classes dropped", "a new one of 3 starts at zero")
+    assert not made.loaded.model(torch.randn(2, 3, 32, 48)).any()
+
+
+def test_other_settings_are_refused() -> None:
+    with pytest.raises(WeightsError, match=r"eps is 0\.1, and 1e-06 in the weights"):
+        adapt(loaded(), "eps=0.1")

@@ -1,0 +1,166 @@
+"""Files of weights, whole and corrupt: each is refused at once, by name."""
+
+import json
+import struct
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+import vitral
+from tests.weights.formats.timms import HINTS, timm_tensors
+from vitral.errors import WeightsError
+from vitral.weights.load import opened_model
+from vitral.weights.opening import opened
+
+Tensors = dict[str, Tensor]
+
+
+def write(path: Path, tensors: Tensors) -> Path:
+    save_file(tensors, path)
+    return path
+
+
+def header(path: Path, change: Callable[[dict[str, dict[str, object]]], object]) -> None:
+    """Change what a safetensors file says of its tensors, and leave the numbers."""
+    data = path.read_bytes()
+    (length,) = struct.unpack("<Q", data[:8])
+    said = json.loads(data[8 : 8 + length])
+    change(said)
+    text = json.dumps(said).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data[8 + length :])
+
+
+def overlap(said: dict[str, dict[str, object]]) -> None:
+    said["norm.weight"]["data_offsets"] = said["norm.bias"]["data_offsets"]
+
+
+CORRUPT: dict[str, tuple[Callable[[Path], object], str]] = {
+    "truncated": (lambda path: path.write_bytes(path.read_bytes()[:-5]), "not a readable safetensors file"),
+    "truncated in its header": (lambda path: path.write_bytes(path.read_bytes()[:40]), "not a readable safetensors"),
+    "empty": (lambda path: path.write_bytes(b""), "not a readable safetensors file"),
+    "a header of 2^63 bytes": (
+        lambda path: path.write_bytes(struct.pack("<Q", 2**63) + path.read_bytes()[8:]),
+        "not a readable safetensors file",
+    ),
+    "overlapping offsets": (lambda path: header(path, overlap), "not a readable safetensors file"),
+    "a pickle by another name": (
+        lambda path: torch.save({"norm.weight": torch.ones(3)}, path),
+        "not a readable safetensors file",
+    ),
+}
+
+
+@pytest.mark.parametrize(("damage", "complaint"), CORRUPT.values(), ids=CORRUPT)
+def test_a_corrupt_file_is_refused_by_name_in_under_a_second(
+    tmp_path: Path, damage: Callable[[Path], object], complaint: str
+) -> None:
+    path = write(tmp_path / "model.safetensors", timm_tensors())
+    damage(path)
+    started = time.process_time()
+    with pytest.raises(WeightsError, match=complaint) as caught:
+        vitral.load(path, *HINTS)
+    assert time.process_time() - started < 1
+    assert caught.value.where == str(path)
+
+
+def missing(tensors: Tensors) -> None:
+    del tensors["blocks.1.attn.proj.weight"]
+
+
+def transposed(tensors: Tensors) -> None:
+    tensors["blocks.0.mlp.fc1.weight"] = tensors["blocks.0.mlp.fc1.weight"].T.contiguous()
+
+
+def unexpected(tensors: Tensors) -> None:
+    tensors["blocks.0.adapter.weight"] = torch.ones(3)
+
+
+def whole_numbers(tensors: Tensors) -> None:
+    tensors["norm.bias"] = torch.ones(36, dtype=torch.int64)
+
+
+def not_finite(tensors: Tensors) -> None:
+    tensors["norm.bias"] = torch.full((36,), float("nan"))
+
+
+WRONG: dict[str, tuple[Callable[[Tensors], None], str]] = {
+    "missing": (missing, "blocks.1.attn.proj.weight is missing"),
+    "transposed": (transposed, r"blocks.0.mlp.fc1.weight has shape \(36, 90\), expected \(90, 36\)"),
+    "unexpected": (unexpected, "blocks.0.adapter.weight is not expected"),
+    "whole numbers": (whole_numbers, "norm.bias holds torch.int64, expected floating point"),
+    "not finite": (not_finite, "norm.bias has 36 of 36 values not finite"),
+}
+
+
+@pytest.mark.parametrize(("damage", "complaint"), WRONG.values(), ids=WRONG)
+def test_a_wrong_tensor_is_named_as_the_file_names_it(
+    tmp_path: Path, damage: Callable[[Tensors], None], complaint: str
+) -> None:
+    tensors = timm_tensors()
+    damage(tensors)
+    path = write(tmp_path / "w.safetensors", tensors)
+    with pytest.raises(WeightsError, match=complaint) as caught:
+        vitral.load(path, *HINTS)
+    assert caught.value.where == str(path)
+
+
+def test_a_wrong_count_of_heads_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "w.safetensors", timm_tensors())
+    with pytest.raises(WeightsError, match=r"w.safetensors, mixer.heads: width 36 does not divide among 5 heads"):
+        vitral.load(path, "mixer.heads=5", "image=32x48")
+
+
+def test_a_file_that_does_not_tell_its_heads_is_refused_not_guessed(tmp_path: Path) -> None:
+    path = write(tmp_path / "w.safetensors", timm_tensors())
+    with pytest.raises(WeightsError, match=r"does not tell the number of heads.*mixer\.heads=N"):
+        vitral.load(path, "image=32x48")
+
+
+def test_of_several_files_one_must_be_named(tmp_path: Path) -> None:
+    for name in ("a.safetensors", "b.safetensors"):
+        write(tmp_path / name, timm_tensors())
+    with pytest.raises(WeightsError, match=r"several files of weights; name the one: a.safetensors or b.safetensors"):
+        vitral.load(tmp_path, *HINTS)
+
+
+def test_weights_spread_over_several_files_are_put_together(tmp_path: Path) -> None:
+    tensors = timm_tensors()
+    parts = dict.fromkeys(list(tensors)[:5], "model-1.safetensors")
+    places = {name: parts.get(name, "model-2.safetensors") for name in tensors}
+    for part in set(places.values()):
+        write(tmp_path / part, {name: tensors[name] for name in tensors if places[name] == part})
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+    found = opened(tmp_path).tensors
+    assert found.keys() == tensors.keys()
+    assert all(torch.equal(found[name], tensors[name]) for name in tensors)
+
+
+def test_an_index_names_no_file_outside_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "../b.safetensors"}}))
+    with pytest.raises(WeightsError, match="outside its folder"):
+        opened(tmp_path)
+
+
+def test_the_file_that_libraries_look_for_is_taken_among_others(tmp_path: Path) -> None:
+    write(tmp_path / "model.safetensors", timm_tensors())
+    write(tmp_path / "model.fp16.safetensors", {"other": torch.ones(1)})
+    assert opened(tmp_path).where == tmp_path / "model.safetensors"
+
+
+def test_what_newer_folders_note_of_images_is_found(tmp_path: Path) -> None:
+    write(tmp_path / "model.safetensors", timm_tensors())
+    (tmp_path / "processor_config.json").write_text(json.dumps({"image_processor": {"do_resize": True}}))
+    assert opened(tmp_path).processor == {"do_resize": True}
+
+
+def test_weights_in_half_precision_are_read_as_float32_and_said(tmp_path: Path) -> None:
+    path = write(tmp_path / "w.safetensors", {name: tensor.half() for name, tensor in timm_tensors().items()})
+    found = opened_model(path, *HINTS)
+    assert found.told[-1] == "weights in float16, read as float32"
+    assert {weight.dtype for weight in found.loaded.model.state_dict().values()} == {torch.float32}
+    assert found.loaded.model(torch.zeros(1, 3, 32, 48)).isfinite().all()

@@ -1,0 +1,74 @@
+"""Pickles are read only for who asks, and nothing in them is run."""
+
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import vitral
+from vitral.errors import WeightsError
+from vitral.weights.pickled import read_pickled
+
+
+class Hostile:
+    """What makes a folder as soon as it is unpickled."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (os.mkdir, (str(self.folder),))
+
+
+def test_a_hostile_pickle_runs_nothing_under_any_name(tmp_path: Path) -> None:
+    mark = tmp_path / "executed"
+    torch.save({"weight": torch.ones(2), "more": Hostile(mark)}, tmp_path / "hostile.pth")
+    (tmp_path / "plain.pt").write_bytes(pickle.dumps(Hostile(mark)))
+    for name in ("hostile.safetensors", "hostile.npz"):
+        (tmp_path / name).write_bytes((tmp_path / "hostile.pth").read_bytes())
+    (tmp_path / "plain.safetensors").write_bytes((tmp_path / "plain.pt").read_bytes())
+    for name in ("hostile.pth", "plain.pt", "hostile.safetensors", "hostile.npz", "plain.safetensors"):
+        for allowed in (False, True):
+            with pytest.raises(WeightsError, match=name.replace(".", r"\.")):
+                vitral.load(tmp_path / name, allow_pickle=allowed)
+            assert not mark.exists()
+    pickle.loads((tmp_path / "plain.pt").read_bytes())  # it would have
+    assert mark.exists()
+
+
+def test_a_pickle_is_refused_with_the_command_that_reads_it(tmp_path: Path) -> None:
+    torch.save({"weight": torch.ones(2)}, tmp_path / "w.pth")
+    for path in (tmp_path / "w.pth", tmp_path):
+        with pytest.raises(WeightsError, match=r"is a pickle.*vitral convert \S+w.pth NEW-FOLDER .*--allow-pickle"):
+            vitral.load(path)
+
+
+def test_the_state_dict_is_found_in_what_training_scripts_wrap_around_it(tmp_path: Path) -> None:
+    weights = {"a.weight": torch.ones(2), "b.bias": torch.zeros(3)}
+    for wrapped in (weights, {"model": weights, "epoch": 3}, {"state_dict": {"model": weights}}, {"teacher": weights}):
+        torch.save(wrapped, tmp_path / "w.pt")
+        assert read_pickled(tmp_path / "w.pt").keys() == weights.keys()
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        ([1, 2], "holds no tensors by name"),
+        ({}, "holds no tensors by name"),
+        ({"w": torch.ones(1), "epoch": 3, "rate": 0.1}, "holds epoch and 1 more beside its tensors"),
+    ],
+)
+def test_what_is_no_state_dict_is_refused(tmp_path: Path, content: object, complaint: str) -> None:
+    torch.save(content, tmp_path / "w.pt")
+    with pytest.raises(WeightsError, match=complaint):
+        read_pickled(tmp_path / "w.pt")
+
+
+def test_a_cut_pickle_is_refused(tmp_path: Path) -> None:
+    torch.save({"w": torch.ones(100)}, tmp_path / "w.pt")
+    (tmp_path / "w.pt").write_bytes((tmp_path / "w.pt").read_bytes()[:200])
+    with pytest.raises(WeightsError, match=r"w\.pt: holds more than weights, or is damaged"):
+        read_pickled(tmp_path / "w.pt")

@@ -1,0 +1,108 @@
+"""A certificate: how far what was written is from what was read, by the code of those who will use it."""
+
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from vitral import __version__
+from vitral.config import Config
+from vitral.model.contract import Model
+from vitral.weights.bundle import Bundle
+from vitral.weights.formats.format import Answers, Format
+from vitral.weights.load import Loaded
+
+FILE = "certificate.json"
+IMAGES, SEED = 2, 0
+TOLERANCE = 1e-4
+
+
+class Subject(Config):
+    """A file of weights."""
+
+    what: str
+    file: str
+    sha256: str
+
+
+class Difference(Config):
+    """The largest difference of a number between two answers to the same images."""
+
+    tokens: float
+    logits: float | None  # null where there is no head
+
+    def words(self) -> str:
+        """Both numbers, for a person."""
+        logits = "" if self.logits is None else f", logits by at most {self.logits:.1e}"
+        return f"tokens differ by at most {self.tokens:.1e}{logits}"
+
+
+class Certificate(Config):
+    """What was compared, and how far apart it was."""
+
+    vitral: str = __version__
+    torch: str = torch.__version__
+    images: str  # what was shown to both
+    read: Subject
+    written: Subject
+    library: str  # whose code answered, and its version, or why none did
+    theirs: Difference | None  # ours before against the target library's own code
+    again: Difference  # ours before against ours, read back from what was written
+
+    def lines(self) -> list[str]:
+        """The certificate in words."""
+        theirs = f"{self.library}: {self.theirs.words()}" if self.theirs else f"their code: {self.library}"
+        return [theirs, f"read back: {self.again.words()}"]
+
+    @property
+    def holds(self) -> bool:
+        """Whether both agree."""
+        found = [each for each in (self.theirs, self.again) if each is not None]
+        return all(max(each.tokens, each.logits or 0.0) <= TOLERANCE for each in found)
+
+
+def certify(before: Loaded, after: Model, folder: Path, kind: Format, read: Subject, written: Subject) -> Certificate:
+    """Compare a model with what was written of it."""
+    bundle = before.bundle
+    images = shown(bundle)
+    expected = answers_of(before.model, images)
+    theirs, library = _theirs(kind, folder, bundle)
+    return Certificate(
+        images=f"{IMAGES} of {bundle.model.image}, uniform noise in [-1, 1] of torch's generator with seed {SEED}",
+        read=read,
+        written=written,
+        library=library,
+        theirs=difference(expected, theirs(images)) if theirs else None,
+        again=difference(expected, answers_of(after, images)),
+    )
+
+
+def shown(bundle: Bundle) -> Tensor:
+    """The images that are shown to both, always the same, (B, C, H, W)."""
+    dice = torch.Generator().manual_seed(SEED)
+    return torch.rand(IMAGES, bundle.model.channels, *bundle.model.image, generator=dice) * 2 - 1
+
+
+@torch.no_grad()
+def answers_of(model: Model, images: Tensor) -> Answers:
+    """Our answers."""
+    tokens = torch.cat(model.features(images)[:3], dim=1)
+    return Answers(tokens, model(images) if model.config.head.kind != "none" else None)
+
+
+def difference(one: Answers, other: Answers) -> Difference:
+    """The largest differences between two answers."""
+    logits = None
+    if one.logits is not None and other.logits is not None:
+        logits = float((one.logits - other.logits).abs().max())
+    return Difference(tokens=float((one.tokens - other.tokens).abs().max()), logits=logits)
+
+
+def _theirs(kind: Format, folder: Path, bundle: Bundle) -> tuple[Callable[[Tensor], Answers] | None, str]:
+    """The library's own code, or why it is not to be had."""
+    try:
+        return kind.reference(folder, bundle), f"{kind.package} {version(kind.package)}"
+    except (ImportError, PackageNotFoundError) as error:
+        return None, f"none: {error}"

@@ -1,0 +1,115 @@
+"""Convert: weights of one library as those of another, with a certificate beside them."""
+
+import os
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from vitral.errors import VitralError, WeightsError
+from vitral.model.vit import Vit
+from vitral.weights.adapt import adapt
+from vitral.weights.bundle import write_bundle
+from vitral.weights.card import Facts, card
+from vitral.weights.certificate import FILE, Certificate, Subject, certify
+from vitral.weights.durable import Disk
+from vitral.weights.formats.format import Format
+from vitral.weights.formats.rule import written
+from vitral.weights.load import PLAIN, Loaded, Reading, hash_of, opened_model
+from vitral.weights.recognise import writers
+from vitral.weights.refusal import reason, remedy
+
+DISK = Disk()
+
+
+class Converted(NamedTuple):
+    """What was made, and what was done on the way, a sentence each."""
+
+    folder: Path
+    certificate: Certificate | None  # a bundle of ours needs none: it holds the very tensors
+    told: tuple[str, ...]
+
+
+def convert(source: Loaded, where: Path, out: Path, to: str) -> Certificate | None:
+    """Write a model, which was read from `where`, as a new folder in the form of a library."""
+    if os.path.lexists(out):
+        raise VitralError("is there already, and is not overwritten", where=str(out), remedy="choose another name")
+    if to == "vitral":
+        text = card(source.bundle, Facts(out.name, None, ()))
+        write_bundle(out, source.bundle, source.model.state_dict(), text)
+        return None
+    kind = counterpart(source, to)
+    assert isinstance(source.bundle.model, Vit)
+    tensors = written(kind.rules(source.bundle.model), source.model.state_dict())
+    draft = out.with_name(f"{out.name}.tmp-new")
+    try:
+        DISK.remove(draft)
+        write_files(draft, kind.files(source.bundle, tensors))
+        certificate = _certified(source, where, draft, kind)
+        DISK.write(draft / FILE, [memoryview(certificate.to_json().encode())])
+        DISK.flush(draft)
+        DISK.rename(draft, out)
+    except OSError as error:
+        what = f"cannot be written: {reason(error)}"
+        raise VitralError(what, where=str(error.filename or out), remedy=f"{remedy(error)}, then try again") from error
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return certificate
+
+
+def counterpart(source: Loaded, library: str) -> Format:
+    """The format of a library that can hold the model; WeightsError names the parts that have no counterpart."""
+    faults = {kind: list(kind.without_counterpart(source.bundle)) for kind in writers(library)}
+    for kind, found in faults.items():
+        if not found:
+            return kind
+    kind, found = min(faults.items(), key=lambda each: len(each[1]))
+    raise WeightsError(
+        f"this model cannot be written as {kind.name}: {'; '.join(found)}",
+        where=library,
+        remedy="convert it to another library, or keep it as a bundle: --to vitral",
+    )
+
+
+def write_files(folder: Path, files: Mapping[str, Iterable[memoryview]]) -> None:
+    """Write files into a new folder."""
+    DISK.make(folder)
+    for name, pieces in files.items():
+        DISK.write(folder / name, pieces)
+
+
+def _certified(source: Loaded, where: Path, draft: Path, kind: Format) -> Certificate:
+    """The certificate of what was written; WeightsError, and nothing is kept, where it does not agree."""
+    model = source.bundle.model
+    assert isinstance(model, Vit)
+    hints = [f"image={model.image}", *kind.hints(model)]
+    again = opened_model(draft, *hints, reading=Reading(kind.name))
+    read = Subject(what=source.bundle.source or "a bundle of vitral", file=str(where), sha256=hash_of(where))
+    written_to = Subject(what=kind.name, file=again.file.name, sha256=hash_of(again.file))
+    found = certify(source, again.loaded.model, draft, kind, read, written_to)
+    if not found.holds:
+        differs = found.theirs or found.again
+        what = f"what was written answers otherwise: tokens differ by {differs.tokens:.1e}, logits by {differs.logits}"
+        raise WeightsError(what, where=str(where), remedy="report this: the conversion is at fault; nothing was kept")
+    return found
+
+
+def converted(
+    where: str,
+    out: str,
+    *settings: str,
+    to: str = "vitral",
+    layers: tuple[int, ...] = (),
+    changes: tuple[str, ...] = (),
+    reading: Reading = PLAIN,
+) -> Converted:
+    """Read weights, perhaps for other images or with some of the layers alone, and write them for a library.
+
+    Settings tell what a file does not, as for `vitral.load`; changes are `image=384` and `channels=1`.
+    """
+    source, file, told = opened_model(where, *settings, reading=reading)
+    if changes or layers:
+        source, done = adapt(source, *changes, layers=layers)
+        told += done
+    folder = Path(out).expanduser()
+    return Converted(folder, convert(source, file, folder, to), told)

@@ -1,0 +1,143 @@
+"""facebook's DINO (arXiv 2104.14294) and DINOv2 (arXiv 2304.07193): backbones, as their own repositories save them.
+
+Their code began as timm's, and a layer has timm's names. A whole checkpoint of training holds the backbone of the
+teacher under `backbone.`, or of the student under `module.backbone.`, beside a head for training.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import ClassVar
+
+from torch import Tensor
+
+from vitral.config import Size
+from vitral.data.decoder.header import Decoding
+from vitral.data.transforms.preprocessing import Preprocessing
+from vitral.data.transforms.scaling import CENTRED, IMAGENET
+from vitral.data.transforms.view import CentreCrop
+from vitral.model.attention import Attention
+from vitral.model.block import LayerScale, NoScale, PreNorm
+from vitral.model.head import NoHead
+from vitral.model.mlp import Mlp, SwiGlu
+from vitral.model.patches import Patches
+from vitral.model.position import Learned1d
+from vitral.model.resample import Resampling
+from vitral.model.vit import Tokens, Vit
+from vitral.weights.bundle import Bundle
+from vitral.weights.formats.format import Format, Hints, Raw, Recognised, layers, shape
+from vitral.weights.formats.places import TABLE, TOKENS, joined, lifted_parts
+from vitral.weights.formats.rule import Rule, affine, kernel, same
+from vitral.weights.formats.timm import DINOV2, block_rules, gated
+
+BACKBONE = re.compile(r"^(module\.)?backbone\.")
+TRAINED_WITH = re.compile(r"^(module\.)?(head|dino_head|ibot_head)\.(mlp|last_layer)\.")
+CHUNKED = re.compile(r"^blocks\.\d+\.(\d+)\.")  # layers in groups, each with its number among all
+GIANT = {1536: 24}  # DINOv2's largest has a width of its own
+HEAD_FOR_TRAINING = "the head that DINO trains with, which no later use reads"
+MASK = "stands for hidden patches in training alone"
+ALWAYS = {"patch_embed.proj.weight", "pos_embed", "cls_token", "blocks.0.attn.qkv.weight", "norm.weight"}
+TIMM = ("head.weight", "norm_pre.weight", "dist_token", "reg_token", "attn_pool.latent", "blocks.0.attn.q_norm.weight")
+
+
+class Dino(Format):
+    """A backbone of DINO."""
+
+    library: ClassVar[str] = "dino"
+    package: ClassVar[str] = "dino"
+    name: ClassVar[str] = "dino"
+    title: ClassVar[str] = "facebook's DINO"
+
+    def claims(self, raw: Raw) -> bool:
+        names = backbone(raw.tensors).keys()
+        return is_backbone(raw) and not names & DINOV2 and "blocks.0.ls1.gamma" not in names
+
+    def recognise(self, raw: Raw, hints: Hints) -> Recognised:
+        dropped = {name: HEAD_FOR_TRAINING for name in raw.tensors if TRAINED_WITH.match(name)}
+        dropped |= {name: MASK for name in raw.tensors if name.endswith("mask_token")}
+        raw = raw._replace(tensors=backbone({name: raw.tensors[name] for name in raw.tensors if name not in dropped}))
+        width, channels, *sides = shape(raw, "patch_embed.proj.weight", 4)
+        registers = shape(raw, "register_tokens", 3)[1] if "register_tokens" in raw.tensors else 0
+        image, _ = hints.grid(shape(raw, "pos_embed", 3)[1], [1], Size(*sides), raw)
+        model = Vit(
+            image=image,
+            channels=channels,
+            width=width,
+            depth=layers(raw.tensors, "blocks."),
+            stem=Patches(patch=Size(*sides)),
+            tokens=Tokens(registers=registers),
+            position=Learned1d(resampling=resampling(registers)),
+            block=PreNorm(scale=LayerScale() if "blocks.0.ls1.gamma" in raw.tensors else NoScale()),
+            mixer=Attention(heads=_heads(raw, width, hints), qkv_bias="blocks.0.attn.qkv.bias" in raw.tensors),
+            mlp=_mlp(raw, width),
+            head=NoHead(),
+            eps=1e-6,
+        )
+        preprocessing = Preprocessing(
+            image=image,
+            decoding=Decoding(channels=channels),
+            view=CentreCrop(fraction=224 / 256, filter="bicubic"),
+            scaling=IMAGENET if channels == 3 else CENTRED,
+        )
+        assumed = ("images as in its evaluation: the middle 224 of 256 pixels, ImageNet's mean",)
+        return Recognised(self.title, model, preprocessing, (), raw.tensors, dropped, assumed)
+
+    def rules(self, model: Vit) -> list[Rule]:
+        rules = [kernel("stem.project.weight", "patch_embed.proj.weight", model.stem.patch)]
+        rules += [same("stem.project.bias", "patch_embed.proj.bias"), *places(model)]
+        for layer in range(model.depth):
+            rules += [own_names(rule, model) for rule in block_rules(model, f"blocks.{layer}", f"blocks.{layer}")]
+        return rules + affine("norm", "norm")
+
+    def without_counterpart(self, bundle: Bundle) -> Iterator[str]:
+        yield f"library: {self.title} files are read here, not written; timm's have the same layers"
+
+
+class Dinov2Facebook(Dino):
+    """A backbone of DINOv2, with and without registers, and with the gated MLP of its largest."""
+
+    name: ClassVar[str] = "dinov2-facebook"
+    title: ClassVar[str] = "facebook's DINOv2"
+
+    def claims(self, raw: Raw) -> bool:
+        return is_backbone(raw) and bool(backbone(raw.tensors).keys() & DINOV2)
+
+
+def is_backbone(raw: Raw) -> bool:
+    """Whether the names are of such a backbone, or of one of timm's that has the same ones."""
+    names = backbone(raw.tensors).keys()
+    return names >= ALWAYS and not any(name in names for name in TIMM) and "architecture" not in raw.config
+
+
+def backbone(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors by the names that the backbone has for them when it is saved alone, its layers in one row."""
+    return {CHUNKED.sub(r"blocks.\1.", BACKBONE.sub("", name)): tensor for name, tensor in tensors.items()}
+
+
+def places(model: Vit) -> list[Rule]:
+    """Tokens and positions; unlike timm's, the registers have no rows where the class token has one."""
+    counts = [1, model.tokens.registers] if model.tokens.registers else [1]
+    tokens = ("cls_token", "register_tokens")[: len(counts)]
+    return [Rule((TOKENS,), tokens, joined, lambda own: lifted_parts(own[0], counts)), same(TABLE, "pos_embed")]
+
+
+def own_names(rule: Rule, model: Vit) -> Rule:
+    """A rule of timm's for a layer, by the names that the gated MLP has here."""
+    if not isinstance(model.mlp, SwiGlu):
+        return rule
+    return replace(rule, theirs=tuple(re.sub("fc1", "w12", re.sub("fc2", "w3", name)) for name in rule.theirs))
+
+
+def resampling(registers: int) -> Resampling:
+    """How positions are stretched for images of another size; DINOv2 with registers was made with newer code."""
+    return "bicubic_antialias" if registers else "bicubic_offset"
+
+
+def _heads(raw: Raw, width: int, hints: Hints) -> int:
+    return GIANT[width] if width in GIANT and not hints.told("mixer.heads") else hints.heads(width, raw)
+
+
+def _mlp(raw: Raw, width: int) -> Mlp | SwiGlu:
+    if "blocks.0.mlp.w3.weight" in raw.tensors:
+        return gated(shape(raw, "blocks.0.mlp.w3.weight", 2)[1], width, raw)
+    return Mlp(ratio=shape(raw, "blocks.0.mlp.fc1.weight", 2)[0] / width, gelu="erf")

@@ -1,0 +1,155 @@
+"""What every format promises, and what they have in common."""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+from torch import Tensor
+
+from vitral.config import Size
+from vitral.data.transforms.preprocessing import Preprocessing
+from vitral.errors import ConfigError, WeightsError
+from vitral.model.bit import Resnet
+from vitral.model.names import SCALES
+from vitral.model.vit import Vit
+from vitral.weights.bundle import Bundle
+from vitral.weights.formats.rule import Rule
+from vitral.weights.tensors import pieces
+
+HEADS = {scale.width: scale.heads for scale in reversed(SCALES.values())}  # of the published models, by their width
+
+
+class Raw(NamedTuple):
+    """What lies on the disk, before anybody knows what it is."""
+
+    where: Path  # the file that holds the tensors
+    tensors: Mapping[str, Tensor]
+    config: Mapping[str, Any]  # of a config.json beside it; empty where there is none
+    processor: Mapping[str, Any]  # of a preprocessor_config.json beside it
+
+
+class Recognised(NamedTuple):
+    """What a file turned out to be."""
+
+    title: str  # `timm's ViT`
+    model: Vit | Resnet
+    preprocessing: Preprocessing
+    classes: tuple[str, ...]  # of a model with a head
+    tensors: Mapping[str, Tensor]  # of the model, by the names that the rules have
+    dropped: Mapping[str, str] = {}  # names of tensors that the model has no use for, and why
+    assumed: tuple[str, ...] = ()  # what the file does not tell, as the custom of its family has it
+
+
+class Answers(NamedTuple):
+    """What another library's code makes of images."""
+
+    tokens: Tensor  # (B, L, D), after the last norm, in the order in which ours stand
+    logits: Tensor | None  # (B, K), of a model with a head
+
+
+class Format:
+    """A library's way of keeping a kind of model, known by names and shapes, read and written by the same rules."""
+
+    library: ClassVar[str]  # as --to has it: timm, huggingface
+    package: ClassVar[str]  # as pip has it
+    name: ClassVar[str]  # of this kind of file among all, as --format has it: timm, dinov2
+
+    def claims(self, raw: Raw) -> bool:
+        """Whether the names, shapes and notes are of this kind."""
+        raise NotImplementedError
+
+    def recognise(self, raw: Raw, hints: "Hints") -> Recognised:
+        """What the file is; WeightsError where it does not tell and no hint does."""
+        raise NotImplementedError
+
+    def rules(self, model: Vit) -> list[Rule]:
+        """Which tensors are which, for a model that `without_counterpart` finds nothing in."""
+        raise NotImplementedError
+
+    def without_counterpart(self, bundle: Bundle) -> Iterator[str]:
+        """The parts of a model that this kind of file cannot hold, each as a sentence that begins with its field."""
+        raise NotImplementedError
+
+    def hints(self, model: Vit) -> tuple[str, ...]:
+        """The settings that reading needs, since the files do not tell."""
+        return ()
+
+    def files(self, bundle: Bundle, tensors: Mapping[str, Tensor]) -> dict[str, Iterable[memoryview]]:
+        """The files of a folder that the library reads, from tensors by its own names."""
+        return {"model.safetensors": pieces(tensors, {"format": "pt"})}
+
+    def reference(self, folder: Path, bundle: Bundle) -> Callable[[Tensor], Answers]:
+        """The library's own code on such a folder; ImportError where it is not installed."""
+        raise ImportError(f"{self.library} has no code to compare with")
+
+
+class Hints(NamedTuple):
+    """Settings such as `mixer.heads=3`, for what a file does not tell."""
+
+    settings: tuple[str, ...] = ()
+
+    def told(self, field: str) -> str:
+        """The value of a setting, or nothing."""
+        found = [value for name, _, value in (each.partition("=") for each in self.settings) if name == field]
+        return found[-1] if found else ""
+
+    def heads(self, width: int, raw: Raw) -> int:
+        """As many as are told, or as the published models of this width have."""
+        if told := self.told("mixer.heads"):
+            return whole(told, "mixer.heads")
+        if width not in HEADS:
+            what = f"does not tell the number of heads, and no published model has a width of {width}"
+            raise WeightsError(what, where=str(raw.where), remedy="tell it: mixer.heads=N")
+        return HEADS[width]
+
+    def grid(self, rows: int, prefixes: Sequence[int], patch: Size, raw: Raw) -> tuple[Size, int]:
+        """The image size that a table of so many positions is for, and how many of them are no patches'."""
+        if told := self.told("image"):
+            image = Size.parse(told)
+            cells = (image.height // patch.height) * (image.width // patch.width)
+            found = [(image, prefix) for prefix in prefixes if rows == prefix + cells]
+        else:
+            sides = [(round((rows - prefix) ** 0.5), prefix) for prefix in prefixes if rows > prefix]
+            found = [
+                (Size(side * patch.height, side * patch.width), prefix)
+                for side, prefix in sides
+                if side * side == rows - prefix
+            ]
+        if len(found) != 1:
+            what = f"{rows} positions are not those of one square of patches"
+            raise WeightsError(what, where=str(raw.where), remedy="tell the image size: image=HEIGHTxWIDTH")
+        return found[0]
+
+
+def whole(text: str, where: str) -> int:
+    """A number from 1 on."""
+    if not text.isdecimal() or not int(text):
+        raise ConfigError(f"expected a whole number from 1 on, got {text!r}", where=where)
+    return int(text)
+
+
+def layers(tensors: Iterable[str], before: str) -> int:
+    """How many layers there are names of, `blocks.0.` and so on."""
+    numbers = {name.removeprefix(before).split(".")[0] for name in tensors if name.startswith(before)}
+    return 1 + max((int(number) for number in numbers if number.isdecimal()), default=-1)
+
+
+def shape(raw: Raw, name: str, dims: int) -> tuple[int, ...]:
+    """The shape of a tensor that must be there, with so many dimensions."""
+    if name not in raw.tensors:
+        raise WeightsError(f"{name} is missing", where=str(raw.where), remedy="give the whole file")
+    found = tuple(raw.tensors[name].shape)
+    if len(found) != dims or not all(found):
+        raise WeightsError(f"{name} has shape {found}, expected {dims} dimensions", where=str(raw.where))
+    return found
+
+
+def numbered(classes: int) -> tuple[str, ...]:
+    """Names for classes that have none."""
+    return tuple(map(str, range(classes)))
+
+
+def as_json(data: Mapping[str, Any]) -> Iterable[memoryview]:
+    """A file of JSON."""
+    return [memoryview(json.dumps(data, indent=2).encode())]

@@ -1,0 +1,92 @@
+"""CLIP's vision tower: `CLIPVisionModel`, with or without its projection, or within a whole `CLIPModel`."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from vitral.data.transforms.scaling import Scaling
+from vitral.data.transforms.view import CentreCrop
+from vitral.errors import WeightsError
+from vitral.model.vit import Vit
+from vitral.weights.formats.format import Hints, Raw
+from vitral.weights.formats.huggingface.counterpart import Holds
+from vitral.weights.formats.huggingface.family import Family
+from vitral.weights.formats.huggingface.fields import Fields
+from vitral.weights.formats.huggingface.layers import CLIP, bare, layer_rules, many
+from vitral.weights.formats.huggingface.names import Found, Names
+from vitral.weights.formats.huggingface.processor import Custom
+from vitral.weights.formats.huggingface.shapes import Shapes
+from vitral.weights.formats.huggingface.vit import stem_rules
+from vitral.weights.formats.rule import Rule
+
+STEM, TABLE, LAYER = "embeddings.patch_embedding", "embeddings.position_embedding.weight", "encoder.layers."
+TOWER = "vision_model."
+TEXT = (
+    (r"text_model\.", "of the text tower"),
+    (r"text_projection\.", "takes texts to the space that images are compared with them in"),
+    (r"logit_(scale|bias)$", "scales comparisons of images with texts"),
+    (r"embeddings\.position_ids$", "numbers the positions"),
+)
+PROJECTION = (r"visual_projection\.", "takes images to the space that texts are compared with them in")
+SCALING = Scaling(mean=(0.48145466, 0.4578275, 0.40821073), deviation=(0.26862954, 0.26130258, 0.27577711))
+DEFAULTS = {
+    "hidden_size": 768,
+    "intermediate_size": 3072,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "num_channels": 3,
+    "image_size": 224,
+    "patch_size": 32,
+    "hidden_act": "quick_gelu",
+    "layer_norm_eps": 1e-5,
+}
+
+
+class HfClip(Family):
+    """A ViT that normalises its tokens before the first layer (arXiv 2103.00020)."""
+
+    name: ClassVar[str] = "hf-clip"
+    title: ClassVar[str] = "Hugging Face's CLIP vision tower"
+    types: ClassVar[tuple[str, ...]] = ("clip_vision_model", "clip")
+    names: ClassVar[Names] = Names((TOWER,), (), (*TEXT, PROJECTION))
+    shapes: ClassVar[Shapes] = Shapes(f"{STEM}.weight", "mlp.fc1.weight", LAYER, TABLE, 1, 2)
+    untold: ClassVar[dict[str, Any]] = {"layer_norm_eps": 1e-5}  # two kinds of GELU are published
+    custom: ClassVar[Custom] = Custom(CentreCrop(fraction=1.0, filter="bicubic"), SCALING, shortest=True)
+    holds: ClassVar[Holds] = Holds(frozenset({("cls", "none")}), stem_bias=False, first_norm=True, free_bias=False)
+
+    def known(self, names: set[str]) -> bool:
+        return {"pre_layrnorm.weight", f"{STEM}.weight", f"{LAYER}0.self_attn.q_proj.weight"} <= names
+
+    def fields(self, raw: Raw, found: Found, hints: Hints) -> tuple[Fields, tuple[str, ...]]:
+        if "classifier.weight" in found.tensors:
+            what = "classifier.weight reads patches before the last norm, which no model here does"
+            raise WeightsError(what, where=str(raw.where), remedy="give the vision tower without its classifier")
+        return super().fields(raw, found, hints)
+
+    def tower(self, fields: Fields) -> Fields:
+        return in_whole_model(fields, "clip", DEFAULTS)
+
+    def before(self, model: Vit) -> str:
+        return TOWER
+
+    def tower_rules(self, model: Vit) -> list[Rule]:
+        return [
+            *stem_rules(model, STEM),
+            bare("prefix.tokens", "embeddings.class_embedding"),
+            bare("position.table", TABLE),
+            *layer_rules(model, CLIP, LAYER),
+            *many({"first_norm": "pre_layrnorm", "norm": "post_layernorm"}),
+        ]
+
+    def architecture(self, model: Vit) -> str:
+        return "CLIPVisionModel"
+
+    def ask(self, peer: Any, images: Tensor, ways: Mapping[str, Any]) -> Tensor:
+        tokens: Tensor = peer.post_layernorm(peer(images, **ways).last_hidden_state)
+        return tokens
+
+
+def in_whole_model(fields: Fields, model: str, defaults: Mapping[str, Any]) -> Fields:
+    """The fields of the vision tower; those of a whole model leave out what is as usual."""
+    return fields.part("vision_config", defaults) if fields.data.get("model_type") == model else fields

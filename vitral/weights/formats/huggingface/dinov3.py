@@ -1,0 +1,117 @@
+"""DINOv3: `DINOv3ViTModel`, whose positions turn queries and keys (arXiv 2508.10104)."""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from vitral.data.transforms.scaling import IMAGENET
+from vitral.data.transforms.view import PlainResize
+from vitral.model.mlp import MlpConfig, SwiGlu
+from vitral.model.position import PositionConfig, Rope2d
+from vitral.model.vit import Tokens, Vit
+from vitral.weights.bundle import Bundle
+from vitral.weights.formats.format import Raw, shape
+from vitral.weights.formats.huggingface.counterpart import ANY, Holds
+from vitral.weights.formats.huggingface.dinov2 import REGISTERS, token_rule
+from vitral.weights.formats.huggingface.family import Family
+from vitral.weights.formats.huggingface.fields import Fields
+from vitral.weights.formats.huggingface.layers import DINO3, layer_rules
+from vitral.weights.formats.huggingface.names import MASK_TOKEN, Found, Names
+from vitral.weights.formats.huggingface.processor import Custom
+from vitral.weights.formats.huggingface.shapes import Shapes
+from vitral.weights.formats.huggingface.vit import stem_rules
+from vitral.weights.formats.rule import Rule, affine
+
+STEM = "embeddings.patch_embeddings"
+BIASES = ("query_bias", "key_bias", "value_bias")
+
+
+class HfDinov3(Family):
+    """A ViT with LayerScale, registers and rotary positions. Its keys have no bias: here that is a bias of zeros."""
+
+    name: ClassVar[str] = "hf-dinov3"
+    title: ClassVar[str] = "Hugging Face's DINOv3"
+    types: ClassVar[tuple[str, ...]] = ("dinov3_vit",)
+    names: ClassVar[Names] = Names(("model.",), (), (MASK_TOKEN,))
+    shapes: ClassVar[Shapes] = Shapes(f"{STEM}.weight", "mlp.up_proj.weight", "layer.")
+    untold: ClassVar[dict[str, Any]] = {
+        "layer_norm_eps": 1e-5,
+        "hidden_act": "gelu",
+        "rope_theta": 100.0,
+        "image_size": 224,
+    }
+    custom: ClassVar[Custom] = Custom(PlainResize(), IMAGENET)
+    holds: ClassVar[Holds] = Holds(
+        frozenset({("cls", "none")}), registers=(0, ANY), position="rope2d", scale=True, gated=True
+    )
+    resizes: ClassVar[bool] = False
+
+    def known(self, names: set[str]) -> bool:
+        return {f"{STEM}.weight", "layer.0.layer_scale1.lambda1", "layer.0.attention.q_proj.weight"} <= names
+
+    def prepared(self, found: Found) -> Found:
+        """Zeros for the biases that are not there, in layers that have one of the three."""
+        given = [name for name in found.tensors if re.fullmatch(r"layer\.\d+\.attention\.[qkv]_proj\.bias", name)]
+        for name in given:
+            for each in DINO3.qkv:
+                other = f"{name.partition('.attention.')[0]}.{each}.bias"
+                found.tensors.setdefault(other, torch.zeros_like(found.tensors[name]))
+        return found
+
+    def shown(self, raw: Raw) -> dict[str, Any]:
+        registers = shape(raw, REGISTERS, 3)[1] if REGISTERS in raw.tensors else 0
+        gated = any(DINO3.gated[0] in name for name in raw.tensors)
+        return {"num_register_tokens": registers, "use_gated_mlp": gated}
+
+    def tokens(self, fields: Fields) -> Tokens:
+        return Tokens(registers=fields.count("num_register_tokens"))
+
+    def position(self, fields: Fields) -> PositionConfig:
+        return Rope2d(base=fields.number("rope_theta"))
+
+    def qkv_bias(self, fields: Fields) -> bool:
+        return any(fields.flag(name, name != "key_bias") for name in BIASES)
+
+    def mlp(self, fields: Fields, width: int) -> MlpConfig:
+        for name in ("proj_bias", "mlp_bias"):
+            if not fields.flag(name, True):
+                raise fields.wrong(name, "true")
+        if not fields.flag("use_gated_mlp", False):
+            return super().mlp(fields, width)
+        if fields.whole("intermediate_size") % 8:
+            raise fields.wrong("intermediate_size", "a multiple of 8, for a gated MLP")
+        return SwiGlu(ratio=fields.whole("intermediate_size") / width)
+
+    def tower_rules(self, model: Vit) -> list[Rule]:
+        return [
+            *stem_rules(model, STEM),
+            token_rule(model, ["embeddings.cls_token", REGISTERS]),
+            *layer_rules(model, DINO3, "layer."),
+            *affine("norm", "norm"),
+        ]
+
+    def architecture(self, model: Vit) -> str:
+        return "DINOv3ViTModel"
+
+    def described(self, model: Vit) -> dict[str, Any]:
+        assert isinstance(model.position, Rope2d)
+        fields = super().described(model)
+        biased = fields.pop("qkv_bias")
+        return fields | {
+            "num_register_tokens": model.tokens.registers,
+            "rope_theta": model.position.base,
+            "use_gated_mlp": isinstance(model.mlp, SwiGlu),
+            **dict.fromkeys(BIASES, biased),
+        }
+
+    def files(self, bundle: Bundle, tensors: Mapping[str, Tensor]) -> dict[str, Iterable[memoryview]]:
+        assert isinstance(bundle.model, Vit)
+        unused = {"embeddings.mask_token": torch.zeros(1, 1, bundle.model.width)}
+        return super().files(bundle, {**tensors, **unused})
+
+    def ask(self, peer: Any, images: Tensor, ways: Mapping[str, Any]) -> Tensor:
+        tokens: Tensor = peer(images).last_hidden_state  # what it has as `model` is the layers alone
+        return tokens

@@ -1,0 +1,256 @@
+"""What every family of the library's Vision Transformers has in common.
+
+A family says what its parts are; reading, writing and asking the library itself are done here.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from vitral.config import Size
+from vitral.data.decoder.header import Decoding
+from vitral.data.transforms.preprocessing import Preprocessing
+from vitral.data.transforms.scaling import CENTRED
+from vitral.errors import ConfigError, WeightsError, either
+from vitral.model.attention import Attention
+from vitral.model.block import LayerScale, NoScale, PreNorm
+from vitral.model.head import LinearHead, NoHead
+from vitral.model.mlp import Mlp, MlpConfig, SwiGlu
+from vitral.model.patches import Patches
+from vitral.model.pool import ClassPool, PoolConfig
+from vitral.model.position import Learned1d, PositionConfig
+from vitral.model.vit import Tokens, Vit
+from vitral.weights.bundle import Bundle
+from vitral.weights.formats.format import Answers, Format, Hints, Raw, Recognised, as_json, numbered, whole
+from vitral.weights.formats.huggingface.counterpart import Holds, gaps
+from vitral.weights.formats.huggingface.fields import ACTIVATIONS, Fields
+from vitral.weights.formats.huggingface.names import HEADS, Found, Names, in_whole, sorted_out
+from vitral.weights.formats.huggingface.processor import Custom, described, read
+from vitral.weights.formats.huggingface.shapes import Shapes
+from vitral.weights.formats.rule import Rule, affine
+
+CONFIG, PROCESSOR = "config.json", "preprocessor_config.json"
+AGAIN = "get it again from where the weights came from"
+BESIDE = "put the model's config.json beside it"
+
+
+class Family(Format):
+    """A kind of model of the library, known by the `model_type` in its config.json or else by its names."""
+
+    library: ClassVar[str] = "huggingface"
+    package: ClassVar[str] = "transformers"
+    title: ClassVar[str]
+    types: ClassVar[tuple[str, ...]]  # model_type in config.json
+    names: ClassVar[Names]
+    shapes: ClassVar[Shapes]  # where the tensors show what a missing config.json would tell
+    untold: ClassVar[Mapping[str, Any]]  # fields that no tensor shows, as all published models have them
+    custom: ClassVar[Custom]
+    holds: ClassVar[Holds]
+    resizes: ClassVar[bool] = True  # whether its code has to be told that an image has another size than its own
+
+    def claims(self, raw: Raw) -> bool:
+        if "model_type" in raw.config:
+            return raw.config["model_type"] in self.types
+        return self.known({self.names.short(name) for name in raw.tensors})
+
+    def known(self, names: set[str]) -> bool:
+        """Whether short names are of this family and no other."""
+        raise NotImplementedError
+
+    def recognise(self, raw: Raw, hints: Hints) -> Recognised:
+        found = self.prepared(sorted_out(raw, self.names))
+        fields, assumed = self.fields(raw, found, hints)
+        try:
+            model = self.model(self.tower(fields), found, hints)
+        except ConfigError as error:
+            raise WeightsError(str(error), where=fields.where, remedy=fields.remedy) from None
+        seen, more = self.preprocessing(raw, model)
+        classes = model.head.classes if isinstance(model.head, LinearHead) else 0
+        named = fields.labels(classes) if classes else ()
+        if named is None:
+            named, more = numbered(classes), (*more, f"its {classes:,} classes have no names: numbered")
+        tensors = in_whole(found.tensors, self.before(model))
+        return Recognised(self.title, model, seen, named, tensors, found.dropped, (*assumed, *more))
+
+    def prepared(self, found: Found) -> Found:
+        """The tensors once those are brought together, or set aside, of which a name alone does not tell."""
+        return found
+
+    def fields(self, raw: Raw, found: Found, hints: Hints) -> tuple[Fields, tuple[str, ...]]:
+        """What config.json tells; without one, what the tensors do, and what had to be assumed."""
+        if not raw.config:
+            short = raw._replace(tensors=found.tensors)
+            data = {**self.shown(short), **self.shapes.fields(short, hints), **self.untold}
+            words = ", ".join(f"{name} {value}" for name, value in self.untold.items())
+            heads = f"{data['num_attention_heads']} heads"
+            return Fields(data, str(raw.where), BESIDE), (f"there is no config.json: {heads}, {words}",)
+        fields = Fields(raw.config, str(raw.where.parent / CONFIG), AGAIN)
+        if fields.given("model_type") not in self.types:
+            raise fields.wrong("model_type", either(self.types))
+        return fields, ()
+
+    def shown(self, raw: Raw) -> dict[str, Any]:
+        """More fields that the tensors, by short names, show where there is no config.json."""
+        return {}
+
+    def tower(self, fields: Fields) -> Fields:
+        """The fields that describe the Vision Transformer, in a file that may describe more."""
+        return fields
+
+    def model(self, fields: Fields, found: Found, hints: Hints) -> Vit:
+        width, patch = fields.whole("hidden_size"), fields.size("patch_size")
+        return Vit(
+            image=_covered(fields.size("image_size"), patch),
+            channels=fields.whole("num_channels"),
+            width=width,
+            depth=fields.whole("num_hidden_layers"),
+            stem=Patches(patch=patch, bias=self.holds.stem_bias),
+            tokens=self.tokens(fields),
+            position=self.position(fields),
+            block=PreNorm(scale=LayerScale() if self.holds.scale else NoScale()),
+            mixer=Attention(heads=_heads(fields, width, hints), qkv_bias=self.qkv_bias(fields)),
+            mlp=self.mlp(fields, width),
+            pool=self.pool(found),
+            head=self.head(found),
+            eps=fields.number("layer_norm_eps"),
+        )
+
+    def tokens(self, fields: Fields) -> Tokens:
+        return Tokens(cls=self.holds.cls, norm=self.holds.first_norm)
+
+    def position(self, fields: Fields) -> PositionConfig:
+        return Learned1d(cls=self.holds.cls, resampling="bicubic")
+
+    def qkv_bias(self, fields: Fields) -> bool:
+        return fields.flag("qkv_bias", True) or not self.holds.free_bias
+
+    def mlp(self, fields: Fields, width: int) -> MlpConfig:
+        return Mlp(ratio=fields.whole("intermediate_size") / width, gelu=fields.gelu())
+
+    def pool(self, found: Found) -> PoolConfig:
+        return ClassPool()
+
+    def head(self, found: Found) -> LinearHead | NoHead:
+        head = next((tensor for name, tensor in found.tensors.items() if name.startswith(HEADS)), None)
+        return NoHead() if head is None else LinearHead(classes=len(head))
+
+    def preprocessing(self, raw: Raw, model: Vit) -> tuple[Preprocessing, tuple[str, ...]]:
+        """What is done to images, and what had to be assumed."""
+        if not raw.processor:
+            scaling = self.custom.scaling if len(self.custom.scaling.mean) in {1, model.channels} else CENTRED
+            decoding = Decoding(channels=model.channels)
+            own = Preprocessing(image=model.image, decoding=decoding, view=self.custom.view, scaling=scaling)
+            mean = ", ".join(f"{number:g}" for number in scaling.mean)
+            return own, (f"there is no {PROCESSOR}: images of {model.image}, {own.view.kind} view, mean {mean}",)
+        fields = Fields(raw.processor, str(raw.where.parent / PROCESSOR), AGAIN)
+        made, assumed = read(fields, model.channels, self.custom)
+        assert isinstance(model.stem, Patches)
+        covered = _covered(made.image, model.stem.patch)
+        if covered != made.image:
+            if not all(covered):
+                raise fields.wrong("size", f"no less than a patch, {model.stem.patch}")
+            assumed += (f"images of {covered}; the library leaves out what its patches do not cover of {made.image}",)
+        return made.model_copy(update={"image": covered}), assumed
+
+    def before(self, model: Vit) -> str:
+        """What stands before the tower's names in a file of such a model."""
+        return "" if isinstance(model.head, NoHead) else self.names.towers[0]
+
+    def tower_rules(self, model: Vit) -> list[Rule]:
+        """The rules of the tower by itself."""
+        raise NotImplementedError
+
+    def head_rules(self, model: Vit) -> list[Rule]:
+        return affine("head.linear", "classifier")
+
+    def rules(self, model: Vit) -> list[Rule]:
+        before = self.before(model)
+        rules = [replace(rule, theirs=tuple(before + name for name in rule.theirs)) for rule in self.tower_rules(model)]
+        return rules + (self.head_rules(model) if isinstance(model.head, LinearHead) else [])
+
+    def without_counterpart(self, bundle: Bundle) -> Iterator[str]:
+        return gaps(bundle, self.holds, self.title)
+
+    def architecture(self, model: Vit) -> str:
+        """The class of the library that reads such a model."""
+        raise NotImplementedError
+
+    def described(self, model: Vit) -> dict[str, Any]:
+        """The fields of config.json, save those that every model has."""
+        return {"model_type": self.types[0]} | plain_fields(model)
+
+    def files(self, bundle: Bundle, tensors: Mapping[str, Tensor]) -> dict[str, Iterable[memoryview]]:
+        assert isinstance(bundle.model, Vit)
+        config = {"architectures": [self.architecture(bundle.model)]} | self.described(bundle.model)
+        if bundle.classes:
+            config["id2label"] = dict(enumerate(bundle.classes))
+            config["label2id"] = {name: label for label, name in enumerate(bundle.classes)}
+        notes = {CONFIG: as_json(config), PROCESSOR: as_json(described(bundle.preprocessing))}
+        return super().files(bundle, tensors) | notes
+
+    def reference(self, folder: Path, bundle: Bundle) -> Callable[[Tensor], Answers]:
+        transformers = import_module("transformers")
+        model = bundle.model
+        assert isinstance(model, Vit)
+        kind = getattr(transformers, self.architecture(model))
+        peer = kind.from_pretrained(folder, **self.options(model)).eval()
+
+        @torch.no_grad()
+        def answers(images: Tensor) -> Answers:
+            other = self.resizes and Size(*images.shape[2:]) != model.image
+            ways = {"interpolate_pos_encoding": True} if other else {}
+            logits = None if isinstance(model.head, NoHead) else peer(images, **ways).logits
+            return Answers(self.ask(peer, images, ways), logits)
+
+        return answers
+
+    def options(self, model: Vit) -> dict[str, Any]:
+        """What the library has to be told beside the folder."""
+        return {}
+
+    def ask(self, peer: Any, images: Tensor, ways: Mapping[str, Any]) -> Tensor:
+        """The library's tokens after the last norm, (B, L, D)."""
+        inside = [getattr(peer, name.rstrip(".")) for name in self.names.towers if hasattr(peer, name.rstrip("."))]
+        tokens: Tensor = (inside or [peer])[0](images, **ways).last_hidden_state
+        return tokens
+
+
+def plain_fields(model: Vit) -> dict[str, Any]:
+    """What every config.json has of a Vision Transformer."""
+    assert isinstance(model.stem, Patches)
+    assert isinstance(model.mixer, Attention)
+    return {
+        "hidden_size": model.width,
+        "num_hidden_layers": model.depth,
+        "num_attention_heads": model.mixer.heads,
+        "intermediate_size": model.mlp.hidden(model.width),
+        "hidden_act": "silu" if isinstance(model.mlp, SwiGlu) else ACTIVATIONS[model.mlp.gelu],
+        "layer_norm_eps": model.eps,
+        "image_size": _side(model.image),
+        "patch_size": _side(model.stem.patch),
+        "num_channels": model.channels,
+        "qkv_bias": model.mixer.qkv_bias,
+    }
+
+
+def _side(size: Size) -> int | list[int]:
+    return size.height if size.height == size.width else list(size)
+
+
+def _covered(image: Size, patch: Size) -> Size:
+    """As much of an image as whole patches cover: the library's convolution leaves out the rest."""
+    return Size(image.height // patch.height * patch.height, image.width // patch.width * patch.width)
+
+
+def _heads(fields: Fields, width: int, hints: Hints) -> int:
+    told = hints.told("mixer.heads")
+    heads = whole(told, "mixer.heads") if told else fields.whole("num_attention_heads")
+    if width % heads:
+        what = f"{fields.path}num_attention_heads: hidden_size {width} does not divide among {heads} heads"
+        raise WeightsError(what, where=fields.where, remedy=fields.remedy)
+    return heads

@@ -1,0 +1,103 @@
+"""Fields of a config.json or a preprocessor_config.json, each checked when it is read."""
+
+from collections.abc import Mapping
+from math import isfinite
+from typing import Any, NamedTuple
+
+from vitral.config import Size
+from vitral.errors import ConfigError, WeightsError, either
+from vitral.model.mlp import Gelu
+
+GELUS: dict[str, Gelu] = {
+    "gelu": "erf",
+    "gelu_python": "erf",
+    "gelu_pytorch_tanh": "tanh",
+    "gelu_new": "tanh",
+    "quick_gelu": "quick",
+}
+ACTIVATIONS: dict[Gelu, str] = {"erf": "gelu", "tanh": "gelu_pytorch_tanh", "quick": "quick_gelu"}
+WHOLE, POSITIVE = "a whole number from 1 on", "a number above 0"
+
+
+class Fields(NamedTuple):
+    """The fields of a file, or of a part of it. What is null is as if it were not there."""
+
+    data: Mapping[str, Any]
+    where: str  # the file, for messages
+    remedy: str
+    path: str = ""  # of a part: `vision_config.`
+
+    def has(self, name: str) -> bool:
+        return self.data.get(name) is not None
+
+    def given(self, name: str) -> Any:
+        if not self.has(name):
+            raise WeightsError(f"{self.path}{name} is missing", where=self.where, remedy=self.remedy)
+        return self.data[name]
+
+    def wrong(self, name: str, expected: str) -> WeightsError:
+        """The error for a field that is not what it should be."""
+        found = repr(self.data.get(name))
+        what = f"{self.path}{name}: expected {expected}, got {found[:60]}"
+        return WeightsError(what, where=self.where, remedy=self.remedy)
+
+    def whole(self, name: str) -> int:
+        value = self.given(name)
+        if type(value) is not int or value < 1:
+            raise self.wrong(name, WHOLE)
+        return value
+
+    def count(self, name: str) -> int:
+        value = self.given(name)
+        if type(value) is not int or value < 0:
+            raise self.wrong(name, "a whole number from 0 on")
+        return value
+
+    def number(self, name: str) -> float:
+        value = self.given(name)
+        if type(value) not in (int, float) or not isfinite(value) or value <= 0:
+            raise self.wrong(name, POSITIVE)
+        return float(value)
+
+    def numbers(self, name: str) -> tuple[float, ...]:
+        value = self.given(name)
+        values = value if isinstance(value, list) else [value]
+        if not values or not all(type(each) in (int, float) and isfinite(each) for each in values):
+            raise self.wrong(name, "numbers")
+        return tuple(map(float, values))
+
+    def flag(self, name: str, default: bool) -> bool:
+        value = self.data.get(name)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise self.wrong(name, "true or false")
+        return value
+
+    def size(self, name: str) -> Size:
+        try:
+            return Size.parse(self.given(name))
+        except ConfigError:
+            raise self.wrong(name, "a number of pixels, or two") from None
+
+    def gelu(self) -> Gelu:
+        """The kind of GELU that `hidden_act` stands for."""
+        if self.given("hidden_act") not in list(GELUS):
+            raise self.wrong("hidden_act", either(GELUS))
+        return GELUS[self.data["hidden_act"]]
+
+    def part(self, name: str, defaults: Mapping[str, Any]) -> "Fields":
+        """The fields within a field, which leaves out what the library has as its default."""
+        value = self.data.get(name) or {}
+        if not isinstance(value, dict):
+            raise self.wrong(name, "fields by name")
+        return self._replace(data={**defaults, **value}, path=f"{self.path}{name}.")
+
+    def labels(self, classes: int) -> tuple[str, ...] | None:
+        """The names of the classes in the order of their labels; None where the file has none."""
+        value = self.data.get("id2label")
+        if value is None:
+            return None
+        if not isinstance(value, dict) or sorted(value) != sorted(map(str, range(classes))):
+            raise self.wrong("id2label", f"a name for each label from 0 to {classes - 1}, as the classifier has")
+        return tuple(str(value[str(label)]) for label in range(classes))

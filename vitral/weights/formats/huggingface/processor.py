@@ -1,0 +1,135 @@
+"""preprocessor_config.json, in all its ages, and the preprocessing that it stands for."""
+
+from collections.abc import Mapping
+from math import isclose, nextafter
+from typing import Any, NamedTuple
+
+from vitral.config import Size
+from vitral.data.decoder.header import Decoding
+from vitral.data.transforms.preprocessing import Preprocessing
+from vitral.data.transforms.scaling import Scaling
+from vitral.data.transforms.view import CentreCrop, Filter, PlainResize, StillView
+from vitral.errors import ConfigError
+from vitral.weights.formats.huggingface.fields import Fields
+
+FILTERS: dict[int, Filter] = {2: "bilinear", 3: "bicubic"}  # Pillow's numbers
+NUMBERS = {name: number for number, name in FILTERS.items()}
+BYTE = 1 / 255
+
+
+class Custom(NamedTuple):
+    """What a family's processor does where its file does not tell."""
+
+    view: StillView
+    scaling: Scaling
+    shortest: bool = False  # whether a size of one number is that of the shorter side, not of a square
+
+
+class Sight(NamedTuple):
+    """Which part of a picture is seen, at what size, and what is not quite as in the file."""
+
+    image: Size
+    view: StillView
+    assumed: tuple[str, ...] = ()
+
+
+def read(fields: Fields, channels: int, custom: Custom) -> tuple[Preprocessing, tuple[str, ...]]:
+    """The preprocessing, and what is not quite as in the file; what it cannot be told in is refused by its field."""
+    for step in ("do_resize", "do_rescale"):
+        if not fields.flag(step, True):
+            raise fields.wrong(step, "true: images are always resized, and their bytes divided by 255")
+    if fields.has("rescale_factor") and not isclose(fields.number("rescale_factor"), BYTE, rel_tol=1e-6):
+        raise fields.wrong("rescale_factor", "1/255")
+    if fields.has("resample") and fields.data["resample"] not in list(FILTERS):
+        raise fields.wrong("resample", "2 (bilinear) or 3 (bicubic)")
+    how = FILTERS[fields.data["resample"]] if fields.has("resample") else custom.view.filter
+    sight = _sight(fields, how, custom)
+    try:
+        decoding = Decoding(channels=channels)
+        made = Preprocessing(image=sight.image, decoding=decoding, view=sight.view, scaling=_scaling(fields, custom))
+    except ConfigError as error:
+        raise fields.wrong("image_mean", f"as many numbers as channels, {channels}: {error.what}") from None
+    return made, sight.assumed
+
+
+def described(given: Preprocessing) -> dict[str, Any]:
+    """The fields of a file that the library reads."""
+    each = given.decoding.channels if len(given.scaling.mean) == 1 else 1
+    whole = {"height": given.image.height, "width": given.image.width}
+    crops = isinstance(given.view, CentreCrop)
+    fields: dict[str, Any] = {
+        "image_processor_type": "CLIPImageProcessor" if crops else "ViTImageProcessor",
+        "do_resize": True,
+        "size": {"shortest_edge": _shortest(given.image, given.view)} if isinstance(given.view, CentreCrop) else whole,
+        "resample": NUMBERS[given.view.filter],
+        "do_center_crop": crops,
+        "do_rescale": True,
+        "rescale_factor": BYTE,
+        "do_normalize": True,
+        "image_mean": [*given.scaling.mean] * each,
+        "image_std": [*given.scaling.deviation] * each,
+    }
+    return fields | ({"crop_size": whole} if crops else {})
+
+
+def _scaling(fields: Fields, custom: Custom) -> Scaling:
+    if not fields.flag("do_normalize", True):
+        return Scaling(mean=(0.0,), deviation=(1.0,))
+    if not fields.has("image_mean") and not fields.has("image_std"):
+        return custom.scaling
+    mean, deviation = fields.numbers("image_mean"), fields.numbers("image_std")
+    if len(mean) != len(deviation) or min(deviation) <= 0:
+        raise fields.wrong("image_std", f"{len(mean)} numbers above 0, as image_mean has")
+    return Scaling(mean=mean, deviation=deviation)
+
+
+def _sight(fields: Fields, how: Filter, custom: Custom) -> Sight:
+    resized, shortest = _resized(fields, custom)
+    if not fields.flag("do_center_crop", isinstance(custom.view, CentreCrop)):
+        if shortest:
+            raise fields.wrong("do_center_crop", "true beside size.shortest_edge, for images of one size")
+        return Sight(resized, PlainResize(filter=how))
+    crop = _sides(fields, "crop_size")
+    if crop.height > resized.height or crop.width > resized.width:
+        raise fields.wrong("crop_size", f"at most the size, {resized}")
+    if crop == resized and not shortest:
+        return Sight(crop, PlainResize(filter=how))
+    if crop.height != crop.width or resized.height != resized.width:
+        raise fields.wrong("crop_size", "a square out of a square: no other crop keeps the shape of a picture")
+    view = CentreCrop(fraction=_fraction(crop.height, resized.height), filter=how)
+    if shortest:
+        return Sight(crop, view)
+    words = f"a picture that is no square keeps its shape; the library would first squash it to {resized}"
+    return Sight(crop, view, (words,))
+
+
+def _resized(fields: Fields, custom: Custom) -> tuple[Size, bool]:
+    """The size before cropping, and whether it is the shorter side's alone."""
+    value = fields.given("size")
+    if not isinstance(value, dict):
+        return fields.size("size"), custom.shortest
+    if set(value) == {"shortest_edge"}:
+        side = fields.part("size", {}).whole("shortest_edge")
+        return Size(side, side), True
+    return _sides(fields, "size"), False
+
+
+def _sides(fields: Fields, name: str) -> Size:
+    """A size of one number, or of height and width by name."""
+    value: object = fields.given(name)
+    if not isinstance(value, Mapping):
+        return fields.size(name)
+    if set(value) != {"height", "width"}:
+        raise fields.wrong(name, "height and width, or shortest_edge")
+    part = fields.part(name, {})
+    return Size(part.whole("height"), part.whole("width"))
+
+
+def _fraction(crop: int, shortest: int) -> float:
+    """The share from which `CentreCrop` comes back to the same side, whatever rounding does to it."""
+    fraction = crop / shortest
+    return fraction if int(crop / fraction) == shortest else nextafter(fraction, 0)
+
+
+def _shortest(image: Size, view: CentreCrop) -> int:
+    return int(min(image) / view.fraction)

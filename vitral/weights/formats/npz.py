@@ -1,0 +1,229 @@
+"""Arrays of numpy in a .npz file: a zip of .npy files, mapped from the disk where they lie in it uncompressed.
+
+Nothing in a file is run and nothing it says is believed: what a member claims to hold is compared with the bytes that
+are there before they are read.
+"""
+
+import struct
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from io import BytesIO
+from math import prod
+from mmap import ACCESS_COPY, mmap
+from pathlib import Path
+from typing import Any, NamedTuple
+from zipfile import ZIP64_LIMIT, ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
+from zlib import error as ZlibError
+
+import numpy as np
+import torch
+from numpy.lib import format as npy
+from torch import Tensor
+
+from vitral.errors import WeightsError
+from vitral.weights.refusal import reading
+
+ENDING = ".npy"
+LOCAL = struct.Struct(
+    "<4s22xHH"
+)  # what stands before a member: a mark, ..., the length of its name and of extra fields
+EXTRA = struct.Struct("<HH")  # before an extra field: its kind, its length
+PADDING = 0xD935  # the kind of extra field that aligns what follows it
+ALIGNMENT = 64
+LONG_EXTRA = 20  # bytes of the field that zipfile adds to a member of 2 GB and more
+LONGEST_HEADER = 2**14  # of an array; numpy itself takes none beyond 10,000
+UNPACKED, RATIO = 2**26, 20  # bytes that compressed members may take in any file, and else by the bytes of the file
+PIECE = 2**24  # bytes; few enough that the other threads are not kept waiting
+AGAIN = "copy or download it again"
+REPACK = "write it anew: numpy.savez(FILE, **arrays), with arrays of numbers alone"
+
+
+class Header(NamedTuple):
+    """What a .npy file says of its array."""
+
+    shape: tuple[int, ...]
+    fortran: bool  # the first index is the quickest
+    dtype: np.dtype[Any]
+    length: int  # of the header, in bytes
+
+    def size(self) -> int:
+        """How many bytes the array claims."""
+        return prod(self.shape) * self.dtype.itemsize
+
+
+def read_npz(path: Path) -> dict[str, Tensor]:
+    """The arrays by name; changing them changes no file. WeightsError names the member that is wrong.
+
+    An array that does not begin at a multiple of its numbers' width is copied: torch may not compute on it.
+    """
+    with reading(path), _damage(path), path.open("rb") as file, ZipFile(file) as archive:
+        whole = mmap(file.fileno(), 0, access=ACCESS_COPY)
+        starts = _starts(path, archive, whole)
+        found = {}
+        for info in archive.infolist():
+            name, start = info.filename.removesuffix(ENDING), starts[info.filename]
+            with _naming(path, name):
+                if info.compress_type == ZIP_STORED:
+                    found[name] = _tensor(whole, start, info.file_size)
+                else:
+                    found[name] = _tensor(bytearray(archive.read(info)), 0, info.file_size)
+        return found
+
+
+def write_npz(tensors: Mapping[str, Tensor]) -> Iterator[memoryview]:
+    """The bytes of an uncompressed .npz file, which are the same whatever the order of the names and the day."""
+    sink = _Sink()
+    with ZipFile(sink, "w") as archive:
+        for name in sorted(tensors):
+            header, data = _array(tensors[name])
+            info = ZipInfo(name + ENDING)  # of 1980, as long as nobody says otherwise
+            info.create_system, info.file_size = 3, len(header) + len(data)
+            long = info.file_size * 1.05 > ZIP64_LIMIT  # as zipfile has it
+            before = sink.tell() + LOCAL.size + len(info.filename.encode()) + long * LONG_EXTRA + EXTRA.size
+            gap = -(before + len(header)) % ALIGNMENT
+            info.extra = EXTRA.pack(PADDING, gap) + bytes(gap)
+            with archive.open(info, "w") as member:
+                member.write(header)
+                for start in range(0, len(data), PIECE):
+                    member.write(data[start : start + PIECE])
+                    yield from sink.drained()
+    yield from sink.drained()
+
+
+class _Sink:
+    """Where zipfile writes to, piece by piece."""
+
+    def __init__(self) -> None:
+        self.pieces: list[memoryview] = []
+        self.length = 0
+
+    def write(self, data: bytes | memoryview) -> int:
+        self.pieces.append(memoryview(data))
+        self.length += len(data)
+        return len(data)
+
+    def tell(self) -> int:
+        return self.length
+
+    def flush(self) -> None:
+        """Nothing is kept back."""
+
+    def close(self) -> None:
+        """Nothing is to be closed."""
+
+    def drained(self) -> Iterable[memoryview]:
+        """What was written since the last time."""
+        pieces, self.pieces = self.pieces, []
+        return pieces
+
+
+def _array(tensor: Tensor) -> tuple[bytes, memoryview]:
+    """A tensor as the header and the bytes of a .npy file; numpy has no bfloat16, and keeps it as two bytes."""
+    plain = tensor.detach().cpu().contiguous()
+    data = plain.view(-1).view(torch.uint8).numpy().data
+    descr = "|V2" if tensor.dtype == torch.bfloat16 else npy.dtype_to_descr(plain.numpy().dtype)
+    text = BytesIO()
+    npy.write_array_header_1_0(text, {"descr": descr, "fortran_order": False, "shape": tuple(tensor.shape)})
+    return text.getvalue(), data
+
+
+def _starts(path: Path, archive: ZipFile, whole: mmap) -> dict[str, int]:
+    """Where the bytes of each member begin, once it is sure that they are its own and not too many."""
+    members = sorted(archive.infolist(), key=lambda info: info.header_offset)
+    ends = [*(info.header_offset for info in members[1:]), archive.start_dir]
+    starts: dict[str, int] = {}
+    for info, end in zip(members, ends, strict=True):
+        name = info.filename.removesuffix(ENDING)
+        if fault := _fault(info):
+            raise WeightsError(f"{name} {fault}", where=str(path), remedy=REPACK)
+        if info.filename in starts:
+            raise WeightsError(f"{name} is there twice", where=str(path), remedy=REPACK)
+        starts[info.filename] = start = _start(info, end, whole)
+        if not 0 <= start <= end - info.compress_size:
+            what = f"{name} runs into what follows it: {info.compress_size:,} bytes do not lie between"
+            raise WeightsError(what, where=str(path), remedy=AGAIN)
+    unpacked = sum(info.file_size for info in members if info.compress_type != ZIP_STORED)
+    if unpacked > max(UNPACKED, RATIO * len(whole)):
+        first = max(members, key=lambda info: info.file_size).filename.removesuffix(ENDING)
+        what = f"unpacks to {unpacked:,} bytes, more than {RATIO} times the file, the most of it {first}"
+        raise WeightsError(what, where=str(path), remedy="if that is right, write it uncompressed: numpy.savez")
+    return starts
+
+
+def _fault(info: ZipInfo) -> str:
+    """Why a member cannot be taken, by what the list of members says."""
+    if not info.filename.endswith(ENDING):
+        return "is no array of numpy"
+    if info.filename.startswith("/") or "\\" in info.filename or ".." in info.filename.split("/"):
+        return "has a name that leads out of the file"
+    if info.flag_bits & 1:
+        return "is encrypted"
+    if info.compress_type not in (ZIP_STORED, ZIP_DEFLATED):
+        return f"is compressed in a way that numpy does not use (number {info.compress_type})"
+    if info.compress_type == ZIP_STORED and info.compress_size != info.file_size:
+        return f"claims {info.file_size:,} bytes and has {info.compress_size:,}"
+    return ""
+
+
+def _start(info: ZipInfo, end: int, whole: mmap) -> int:
+    """Where the bytes of a member begin, by what stands before them; -1 if nothing of a member does."""
+    if not 0 <= info.header_offset <= end - LOCAL.size:
+        return -1
+    mark, name, extra = LOCAL.unpack_from(whole, info.header_offset)
+    return info.header_offset + LOCAL.size + name + extra if mark == b"PK\3\4" else -1
+
+
+def _tensor(data: mmap | bytearray, start: int, size: int) -> Tensor:
+    """The tensor of a .npy file that has so many bytes of the data; ValueError where it is not one."""
+    header = _header(bytes(data[start : start + min(size, LONGEST_HEADER)]))
+    dtype = header.dtype
+    brain = dtype.kind == "V" and dtype.itemsize == 2 and dtype.names is None and dtype.subdtype is None
+    if not brain and (dtype.kind not in "fiub" or dtype.itemsize > 8):
+        raise ValueError(f"holds {dtype}, expected numbers")
+    if min(header.shape, default=0) < 0 or header.size() != size - header.length:
+        raise ValueError(f"of shape {header.shape} claims {header.size():,} bytes and has {size - header.length:,}")
+    kept = np.dtype(np.int16) if brain else dtype
+    content = np.frombuffer(data, np.uint8, header.size(), start + header.length)
+    array = content.view(kept)
+    if not array.flags.aligned:
+        array = content.copy().view(kept)
+    if not kept.isnative:
+        array = array.astype(kept.newbyteorder("="))
+    shaped = array.reshape(header.shape, order="F" if header.fortran else "C")
+    found = torch.from_numpy(shaped)
+    return found.view(torch.bfloat16) if brain else found
+
+
+def _header(data: bytes) -> Header:
+    """The header of a .npy file; ValueError where there is none that numpy would read."""
+    text = BytesIO(data)
+    try:
+        version = npy.read_magic(text)
+        parse = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}[version]
+        shape, fortran, dtype = parse(text)
+    except Exception as error:  # numpy tells of a bad header in many ways
+        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ValueError(f"has no header that numpy reads: {first}") from None
+    return Header(shape, fortran, dtype, text.tell())
+
+
+@contextmanager
+def _damage(path: Path) -> Iterator[None]:
+    """What is no zip file is a WeightsError."""
+    try:
+        yield
+    except WeightsError:
+        raise
+    except (BadZipFile, ValueError, NotImplementedError, struct.error) as error:
+        raise WeightsError(f"not a readable npz file: {error}", where=str(path), remedy=AGAIN) from None
+
+
+@contextmanager
+def _naming(path: Path, name: str) -> Iterator[None]:
+    """What is wrong with a member is a WeightsError that names it."""
+    try:
+        yield
+    except (BadZipFile, ZlibError, EOFError) as error:
+        raise WeightsError(f"{name} is damaged: {error}", where=str(path), remedy=AGAIN) from None
+    except ValueError as error:
+        raise WeightsError(f"{name} {error}", where=str(path), remedy=AGAIN) from None

@@ -1,0 +1,220 @@
+"""timm: `vit_*`, `deit_*` and their hybrids; a state dict, alone or with the config.json of the hub.
+
+D width, P x Q pixels a patch, R registers.
+"""
+
+from vitral.config import Size
+from vitral.data.transforms.preprocessing import Preprocessing
+from vitral.data.transforms.scaling import CENTRED, IMAGENET
+from vitral.errors import WeightsError
+from vitral.model.attention import Attention
+from vitral.model.block import LayerScale, NoScale, PreNorm
+from vitral.model.head import LinearHead, NoHead
+from vitral.model.mlp import Gelu, Mlp, SwiGlu
+from vitral.model.patches import Patches
+from vitral.model.pool import AttentionPool, ClassPool, DistilledPool, MeanPool, PoolConfig
+from vitral.model.position import Learned1d
+from vitral.model.stem import Hybrid, StemConfig
+from vitral.model.vit import Tokens, Vit
+from vitral.weights.formats.format import Hints, Raw, Recognised, layers, numbered, shape
+from vitral.weights.formats.places import halved_heads, place_rules
+from vitral.weights.formats.resnet import resnet_layers, resnet_rules
+from vitral.weights.formats.rule import Rule, affine, kernel, same
+from vitral.weights.formats.timm_files import TimmFiles
+from vitral.weights.formats.timm_notes import Notes, notes_of, preprocessing_of
+
+BACKBONE = "patch_embed.backbone"
+DINOV2 = {"mask_token", "register_tokens", "blocks.0.mlp.w12.weight"}  # facebook's files have these, and timm's none
+HEADS = {256: 4, 320: 5, 512: 8, 640: 10, 832: 13, 896: 14, 1152: 16}  # of timm's own sizes, by their width
+
+
+class Timm(TimmFiles):
+    """A Vision Transformer of timm."""
+
+    def claims(self, raw: Raw) -> bool:
+        names = raw.tensors.keys()
+        return {"patch_embed.proj.weight", "blocks.0.attn.qkv.weight"} <= names and not names & DINOV2
+
+    def recognise(self, raw: Raw, hints: Hints) -> Recognised:
+        names, notes = raw.tensors.keys(), notes_of(raw)
+        width = shape(raw, "patch_embed.proj.weight", 4)[0]
+        tokens = Tokens(cls="cls_token" in names, registers=_registers(raw), norm="norm_pre.weight" in names)
+        stem, channels = _stem(raw)
+        image, rows = self._grid(raw, tokens, stem, hints, notes)
+        classes = shape(raw, "head.weight", 2)[0] if "head.weight" in names else 0
+        model = Vit(
+            image=image,
+            channels=channels,
+            width=width,
+            depth=layers(names, "blocks."),
+            stem=stem,
+            tokens=tokens,
+            position=Learned1d(cls=tokens.cls and rows > 0, resampling="bicubic_antialias"),
+            block=PreNorm(scale=LayerScale() if "blocks.0.ls1.gamma" in names else NoScale()),
+            mixer=Attention(
+                heads=_heads(raw, width, tokens, hints, notes),
+                qkv_bias="blocks.0.attn.qkv.bias" in names,
+                qk_norm="blocks.0.attn.q_norm.weight" in names,
+            ),
+            mlp=_mlp(raw, width, hints, notes),
+            pool=_pool(raw, tokens, notes),
+            head=LinearHead(classes=classes) if classes else NoHead(),
+            eps=1e-5 if tokens.norm else 1e-6,
+        )
+        scaling = IMAGENET if "dist_token" in names else CENTRED
+        preprocessing = preprocessing_of(notes, image, channels, scaling, raw)
+        assumed = () if notes.images else (f"what timm has by default: the erf form of GELU, {_words(preprocessing)}",)
+        labels = notes.labels if classes else ()
+        if len(labels) != classes:
+            labels, assumed = numbered(classes), (*assumed, f"its {classes:,} classes have no names: numbered")
+        return Recognised("timm's Vision Transformer", model, preprocessing, labels, raw.tensors, {}, assumed)
+
+    def rules(self, model: Vit) -> list[Rule]:
+        distilled = isinstance(model.pool, DistilledPool)
+        tokens = ["cls_token"] * model.tokens.cls
+        tokens += ["dist_token" if distilled else "reg_token"] * bool(model.tokens.registers)
+        rules = [*stem_rules(model), *place_rules(model, tokens, "pos_embed")]
+        rules += affine("first_norm", "norm_pre") if model.tokens.norm else []
+        for layer in range(model.depth):
+            rules += block_rules(model, f"blocks.{layer}", f"blocks.{layer}")
+        rules += affine("pool.norm", "fc_norm") if model.pool.normalises() else affine("norm", "norm")
+        if isinstance(model.pool, AttentionPool):
+            rules += pool_rules()
+        if isinstance(model.head, LinearHead):
+            rules += halved_heads("head.linear", ("head", "head_dist")) if distilled else affine("head.linear", "head")
+        return rules
+
+    def _grid(self, raw: Raw, tokens: Tokens, stem: StemConfig, hints: Hints, notes: Notes) -> tuple[Size, int]:
+        """The image size, and how many rows of the table are for tokens that are no patches."""
+        rows = shape(raw, "pos_embed", 3)[1]
+        prefixes = sorted({0, tokens.cls + tokens.registers})
+        cell = stem.patch if isinstance(stem, Patches) else Size(*(stem.stride() * side for side in stem.patch))
+        if not hints.told("image"):  # timm notes the size it was trained with, which need not be the table's
+            cells = [(size, (size.height // cell.height) * (size.width // cell.width)) for size in notes.sizes()]
+            fitting = [f"image={size}" for size, count in cells if rows - count in prefixes]
+            hints = Hints((*hints.settings, *fitting[:1]))
+        return hints.grid(rows, prefixes, cell, raw)
+
+
+def stem_rules(model: Vit) -> list[Rule]:
+    """The stem, plain or hybrid."""
+    rules = []
+    if isinstance(model.stem, Hybrid):
+        rules += resnet_rules(model.stem, "stem.body", BACKBONE)
+    rules.append(kernel("stem.project.weight", "patch_embed.proj.weight", model.stem.patch))
+    if not isinstance(model.stem, Patches) or model.stem.bias:
+        rules.append(same("stem.project.bias", "patch_embed.proj.bias"))
+    return rules
+
+
+def block_rules(model: Vit, ours: str, theirs: str) -> list[Rule]:
+    """One layer, in the names that timm and facebook's own repositories share."""
+    assert isinstance(model.mixer, Attention)
+    rules = [*affine(f"{ours}.mixer_norm", f"{theirs}.norm1"), *affine(f"{ours}.mlp_norm", f"{theirs}.norm2")]
+    rules += affine(f"{ours}.mixer.heads.qkv", f"{theirs}.attn.qkv", bias=model.mixer.qkv_bias)
+    if model.mixer.qk_norm:
+        rules += affine(f"{ours}.mixer.heads.q_norm", f"{theirs}.attn.q_norm")
+        rules += affine(f"{ours}.mixer.heads.k_norm", f"{theirs}.attn.k_norm")
+    rules += affine(f"{ours}.mixer.project", f"{theirs}.attn.proj")
+    rules += affine(f"{ours}.mlp.expand", f"{theirs}.mlp.fc1") + affine(f"{ours}.mlp.contract", f"{theirs}.mlp.fc2")
+    if isinstance(model.block.scale, LayerScale):
+        rules.append(same(f"{ours}.mixer_branch.scale.factor", f"{theirs}.ls1.gamma"))
+        rules.append(same(f"{ours}.mlp_branch.scale.factor", f"{theirs}.ls2.gamma"))
+    return rules
+
+
+def pool_rules() -> list[Rule]:
+    """The learned query that gathers."""
+    names = {
+        "q": "q",
+        "kv": "kv",
+        "project": "proj",
+        "norm": "norm",
+        "mlp.expand": "mlp.fc1",
+        "mlp.contract": "mlp.fc2",
+    }
+    rules = [same("pool.query", "attn_pool.latent")]
+    return rules + [rule for own, other in names.items() for rule in affine(f"pool.{own}", f"attn_pool.{other}")]
+
+
+def _registers(raw: Raw) -> int:
+    if "dist_token" in raw.tensors:
+        return 1
+    return shape(raw, "reg_token", 3)[1] if "reg_token" in raw.tensors else 0
+
+
+def _stem(raw: Raw) -> tuple[StemConfig, int]:
+    """The stem and its channels."""
+    _, inputs, height, width = shape(raw, "patch_embed.proj.weight", 4)
+    patch = Size(height, width)
+    root = f"{BACKBONE}.stem.conv.weight"
+    if root not in raw.tensors:
+        return Patches(patch=patch, bias="norm_pre.weight" not in raw.tensors), inputs  # as timm has it
+    outputs, channels, *_ = shape(raw, root, 4)
+    units = resnet_layers(raw.tensors, BACKBONE)
+    return Hybrid(layers=units, root=outputs, patch=patch, standardisation="variance", group_eps=1e-5), channels
+
+
+def _heads(raw: Raw, width: int, tokens: Tokens, hints: Hints, notes: Notes) -> int:
+    if "blocks.0.attn.q_norm.weight" in raw.tensors:
+        return width // shape(raw, "blocks.0.attn.q_norm.weight", 1)[0]
+    if hints.told("mixer.heads"):
+        return hints.heads(width, raw)
+    if notes.heads() or width in HEADS:
+        return notes.heads() or HEADS[width]
+    if width == 768 and not tokens.cls and not notes.architecture and "attn_pool.latent" not in raw.tensors:
+        what = "does not tell the number of heads: timm has models like this with 12 and with 16"
+        raise WeightsError(what, where=str(raw.where), remedy="tell it: mixer.heads=N")
+    return hints.heads(width, raw)
+
+
+def _mlp(raw: Raw, width: int, hints: Hints, notes: Notes) -> Mlp | SwiGlu:
+    hidden = shape(raw, "blocks.0.mlp.fc2.weight", 2)[1]
+    if shape(raw, "blocks.0.mlp.fc1.weight", 2)[0] == 2 * hidden:
+        return gated(hidden, width, raw)
+    return Mlp(ratio=hidden / width, gelu=_gelu(raw, hints, notes))
+
+
+def gated(hidden: int, width: int, raw: Raw) -> SwiGlu:
+    """A gated MLP with so many hidden numbers."""
+    if hidden % 8:
+        what = f"a gated MLP with {hidden} hidden numbers has no counterpart: a multiple of 8 is expected"
+        raise WeightsError(what, where=str(raw.where))
+    return SwiGlu(ratio=hidden / width)
+
+
+def _gelu(raw: Raw, hints: Hints, notes: Notes) -> Gelu:
+    if hints.told("mlp.gelu"):
+        return "erf"  # the setting is applied to what is recognised
+    if notes.architecture:
+        if (found := notes.gelu()) is None:
+            what = f"its MLP has {notes.arguments.get('act_layer')}, expected a kind of GELU"
+            raise WeightsError(what, where=str(raw.where))
+        return found
+    for mark, kin, kinds in (("norm_pre.weight", "CLIP", "quick (OpenAI's)"), ("attn_pool.latent", "SigLIP", "tanh")):
+        if mark in raw.tensors:
+            what = f"has {mark} as {kin}'s towers have, and does not tell their kind of GELU"
+            raise WeightsError(what, where=str(raw.where), remedy=f"tell it: mlp.gelu={kinds} or mlp.gelu=erf")
+    return "erf"
+
+
+def _pool(raw: Raw, tokens: Tokens, notes: Notes) -> PoolConfig:
+    normed = "fc_norm.weight" in raw.tensors
+    if notes.pool not in {"", "token", "avg", "map"} or (notes.pool == "token" and normed):
+        what = f"its pool, {notes.pool}{' with a norm after it' * normed}, has no counterpart"
+        raise WeightsError(what, where=str(raw.where))
+    if "attn_pool.latent" in raw.tensors:
+        if tokens.cls or tokens.registers:
+            what = "its query gathers from the patches alone, ours from the class token and the registers too"
+            raise WeightsError(what, where=str(raw.where))
+        return AttentionPool()
+    if "dist_token" in raw.tensors:
+        return DistilledPool()
+    if normed:
+        return MeanPool(norm="after")
+    return ClassPool() if tokens.cls and notes.pool != "avg" else MeanPool()
+
+
+def _words(given: Preprocessing) -> str:
+    mean = ", ".join(f"{number:g}" for number in given.scaling.mean)
+    return f"{given.image}, mean {mean}"

@@ -1,0 +1,90 @@
+"""The config.json that timm writes for the hub: an architecture, its arguments, and what images it was trained on."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from vitral.config import Size
+from vitral.data.decoder.header import Decoding
+from vitral.data.transforms.preprocessing import Preprocessing
+from vitral.data.transforms.scaling import CENTRED, Scaling
+from vitral.data.transforms.view import CentreCrop, Filter, PlainResize
+from vitral.errors import ConfigError, WeightsError
+from vitral.model.mlp import Gelu
+from vitral.weights.formats.format import Raw
+
+GELUS: dict[Gelu, str] = {"erf": "gelu", "tanh": "gelu_tanh", "quick": "quick_gelu"}
+# Which of timm's SigLIP towers have the tanh form; the others, of the same layout, have the erf form.
+TANH = re.compile(r"vit_(base_patch32|large_patch16(?=.*_512)|so400m_patch16|giantopt_patch16)_siglip_(gap_)?\d+")
+HEADS = {"vit_base_patch16_gap_224": 16}  # where they are not as many as others of the width have
+
+
+class Notes(NamedTuple):
+    """What the file tells; all of it is empty where there is none."""
+
+    architecture: str = ""
+    arguments: Mapping[str, Any] = {}
+    images: Mapping[str, Any] = {}  # `pretrained_cfg`
+    labels: tuple[str, ...] = ()
+    pool: str = ""  # token, avg, map
+
+    def heads(self) -> int:
+        """The number of heads, or nothing."""
+        told = self.arguments.get("num_heads")
+        return told if isinstance(told, int) else HEADS.get(self.architecture, 0)
+
+    def sizes(self) -> list[Size]:
+        """The image sizes that are named, the likeliest first."""
+        named = [self.arguments.get("img_size"), self.images.get("input_size")]
+        return [Size.parse(each[-2:] if isinstance(each, list) else each) for each in named if each]
+
+    def gelu(self) -> Gelu | None:
+        """The kind of GELU; timm's default is erf."""
+        if not self.architecture:
+            return None
+        told = self.arguments.get("act_layer")
+        if told is not None:
+            return next((kind for kind, name in GELUS.items() if name == told), None)
+        if "quickgelu" in self.architecture:
+            return "quick"
+        return "tanh" if TANH.fullmatch(self.architecture) else "erf"
+
+
+def notes_of(raw: Raw) -> Notes:
+    """What a config.json of timm's tells; nothing where there is none, or another library's."""
+    found = raw.config
+    architecture = found.get("architecture")
+    if not isinstance(architecture, str):
+        return Notes()
+    arguments, images = found.get("model_args", {}), found.get("pretrained_cfg", found)
+    if not isinstance(arguments, Mapping) or not isinstance(images, Mapping):
+        raise WeightsError("model_args and pretrained_cfg are not fields by name", where=str(raw.where.parent))
+    labels = next((part[name] for part in (found, images) for name in ("label_names", "labels") if part.get(name)), ())
+    pool = arguments.get("global_pool") or found.get("global_pool") or ""
+    return Notes(architecture.partition(".")[0], arguments, images, labels_of(labels), str(pool))
+
+
+def labels_of(found: Any) -> tuple[str, ...]:
+    """The names of classes, from a list or by number; none where numbers are left out."""
+    if isinstance(found, Mapping):
+        found = [found.get(str(number)) for number in range(len(found))]
+    known = isinstance(found, Sequence) and all(isinstance(name, str) for name in found)
+    return tuple(found) if known else ()
+
+
+def preprocessing_of(notes: Notes, image: Size, channels: int, scaling: Scaling, raw: Raw) -> Preprocessing:
+    """What is done to images, as the notes have it, or as timm's default has it."""
+    told = notes.images
+    try:
+        if "mean" in told and "std" in told:
+            scaling = Scaling(mean=tuple(map(float, told["mean"])), deviation=tuple(map(float, told["std"])))
+        if len(scaling.mean) not in {1, channels}:
+            scaling = CENTRED
+        fraction = float(told.get("crop_pct", 0.9))
+        filter: Filter = "bilinear" if told.get("interpolation") == "bilinear" else "bicubic"
+        whole = told.get("crop_mode") == "squash" and fraction == 1
+        view = PlainResize(filter=filter) if whole else CentreCrop(fraction=fraction, filter=filter)
+        return Preprocessing(image=image, decoding=Decoding(channels=channels), view=view, scaling=scaling)
+    except (TypeError, ValueError, ConfigError) as error:
+        what = f"pretrained_cfg is not as timm writes it: {error}"
+        raise WeightsError(what, where=str(raw.where.parent / "config.json")) from None

@@ -1,0 +1,179 @@
+"""torchvision: `vit_b_16` to `vit_h_14`, a state dict.  D width.
+
+torchvision keeps the names of classes and the preprocessing in its code, beside each of its published weights.
+"""
+
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import ClassVar
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from vitral.config import Size
+from vitral.data.decoder.header import Decoding
+from vitral.data.transforms.preprocessing import Preprocessing
+from vitral.data.transforms.scaling import CENTRED, IMAGENET
+from vitral.data.transforms.view import CentreCrop
+from vitral.model.attention import Attention
+from vitral.model.block import NoScale, PreNorm
+from vitral.model.head import HeadConfig, LinearHead, NoHead, TanhHead
+from vitral.model.mlp import Mlp
+from vitral.model.patches import Patches
+from vitral.model.pool import ClassPool
+from vitral.model.position import Learned1d
+from vitral.model.vit import Tokens, Vit
+from vitral.weights.bundle import Bundle
+from vitral.weights.formats.format import Answers, Format, Hints, Raw, Recognised, layers, numbered, shape
+from vitral.weights.formats.places import place_rules
+from vitral.weights.formats.rule import Rule, affine, kernel, same
+
+LAYER = "encoder.layers.encoder_layer_"
+EPS = 1e-6
+OLDER = {"mlp.linear_1.": "mlp.0.", "mlp.linear_2.": "mlp.3."}  # names before torchvision 0.13
+
+
+class Torchvision(Format):
+    """A Vision Transformer of torchvision."""
+
+    library: ClassVar[str] = "torchvision"
+    package: ClassVar[str] = "torchvision"
+    name: ClassVar[str] = "torchvision"
+
+    def claims(self, raw: Raw) -> bool:
+        return {"class_token", "encoder.pos_embedding", f"{LAYER}0.ln_1.weight"} <= raw.tensors.keys()
+
+    def recognise(self, raw: Raw, hints: Hints) -> Recognised:
+        raw = raw._replace(tensors={renamed(name): tensor for name, tensor in raw.tensors.items()})
+        width, channels, *sides = shape(raw, "conv_proj.weight", 4)
+        stem = Patches(patch=Size(*sides))
+        image, _ = hints.grid(shape(raw, "encoder.pos_embedding", 3)[1], [1], stem.patch, raw)
+        head = head_of(raw)
+        classes = 0 if isinstance(head, NoHead) else head.classes
+        model = Vit(
+            image=image,
+            channels=channels,
+            width=width,
+            depth=layers(raw.tensors, LAYER),
+            stem=stem,
+            position=Learned1d(resampling="bicubic_corners"),
+            mixer=Attention(heads=hints.heads(width, raw)),
+            mlp=Mlp(ratio=shape(raw, f"{LAYER}0.mlp.0.weight", 2)[0] / width, gelu="erf"),
+            head=head,
+            eps=EPS,
+        )
+        preprocessing = Preprocessing(
+            image=image,
+            decoding=Decoding(channels=channels),
+            view=CentreCrop(fraction=224 / 256, filter="bilinear"),
+            scaling=IMAGENET if channels == 3 else CENTRED,
+        )
+        assumed = ["images as torchvision's default has them: the middle 224 of 256 pixels, ImageNet's mean"]
+        if classes:
+            assumed.append(f"its {classes:,} classes have no names: numbered")
+        title = "torchvision's Vision Transformer"
+        return Recognised(title, model, preprocessing, numbered(classes), raw.tensors, {}, tuple(assumed))
+
+    def rules(self, model: Vit) -> list[Rule]:
+        rules = [kernel("stem.project.weight", "conv_proj.weight", model.stem.patch)]
+        rules += [same("stem.project.bias", "conv_proj.bias")]
+        rules += place_rules(model, ["class_token"], "encoder.pos_embedding")
+        for layer in range(model.depth):
+            rules += block_rules(f"blocks.{layer}", f"{LAYER}{layer}")
+        rules += affine("norm", "encoder.ln")
+        if isinstance(model.head, LinearHead):
+            rules += affine("head.linear", "heads.head")
+        elif isinstance(model.head, TanhHead):
+            rules += [*affine("head.hidden", "heads.pre_logits"), *affine("head.classifier.linear", "heads.head")]
+        return rules
+
+    def without_counterpart(self, bundle: Bundle) -> Iterator[str]:
+        model = bundle.model
+        if not isinstance(model, Vit):
+            yield "kind: torchvision's files of this ResNet are not written"
+            return
+        if not isinstance(model.stem, Patches) or model.stem.norm != "none" or not model.stem.bias:
+            yield "stem: torchvision's ViT has one map of patches, with a bias and no norm"
+        elif model.stem.patch.height != model.stem.patch.width or model.image.height != model.image.width:
+            yield f"image: torchvision's images and patches are square, here {model.image} in {model.stem.patch}"
+        if model.channels != 3:
+            yield f"channels: torchvision's ViT has 3, this model {model.channels}"
+        if model.tokens.model_copy(update={"dropout": 0.0}) != Tokens():
+            yield "tokens: torchvision's ViT has a class token alone, and no norm before the first layer"
+        if not isinstance(model.position, Learned1d) or model.position.where != "stem" or not model.position.cls:
+            yield "position: torchvision's ViT has one learned table at the stem, with a row for the class token"
+        if not isinstance(model.block, PreNorm) or not isinstance(model.block.scale, NoScale):
+            yield "block: torchvision's ViT normalises before each branch, and scales none"
+        yield from _unlike_in_layers(model)
+        if not isinstance(model.pool, ClassPool):
+            yield f"pool: torchvision's ViT reads the class token, this model has {model.pool.kind}"
+        if isinstance(model.head, NoHead):
+            yield "head: torchvision's ViT always has one"
+
+    def hints(self, model: Vit) -> tuple[str, ...]:
+        assert isinstance(model.mixer, Attention)
+        return (f"mixer.heads={model.mixer.heads}",)
+
+    def reference(self, folder: Path, bundle: Bundle) -> Callable[[Tensor], Answers]:
+        vision = import_module("torchvision.models.vision_transformer")
+        config = bundle.model
+        assert isinstance(config, Vit)
+        assert isinstance(config.mixer, Attention)
+        assert isinstance(config.head, LinearHead | TanhHead)
+        found = load_file(folder / "model.safetensors")
+        hidden = found["heads.pre_logits.bias"].numel() if isinstance(config.head, TanhHead) else None
+        model = vision.VisionTransformer(
+            config.image.height, config.stem.patch.height, config.depth, config.mixer.heads, config.width,
+            config.mlp.hidden(config.width), num_classes=config.head.classes, representation_size=hidden,
+        )  # fmt: skip
+        model.load_state_dict(found)
+        kept: list[Tensor] = []
+        model.eval().encoder.register_forward_hook(lambda _part, _given, tokens: kept.append(tokens))
+
+        @torch.no_grad()
+        def answers(images: Tensor) -> Answers:
+            logits = model(images)
+            return Answers(kept.pop(), logits)
+
+        return answers
+
+
+def block_rules(ours: str, theirs: str) -> list[Rule]:
+    """One layer."""
+    rules = [*affine(f"{ours}.mixer_norm", f"{theirs}.ln_1"), *affine(f"{ours}.mlp_norm", f"{theirs}.ln_2")]
+    rules += [
+        same(f"{ours}.mixer.heads.qkv.{part}", f"{theirs}.self_attention.in_proj_{part}") for part in ("weight", "bias")
+    ]
+    rules += affine(f"{ours}.mixer.project", f"{theirs}.self_attention.out_proj")
+    return rules + affine(f"{ours}.mlp.expand", f"{theirs}.mlp.0") + affine(f"{ours}.mlp.contract", f"{theirs}.mlp.3")
+
+
+def renamed(name: str) -> str:
+    """The name that a tensor of an older file has today."""
+    for old, new in OLDER.items():
+        name = name.replace(old, new)
+    return name
+
+
+def head_of(raw: Raw) -> HeadConfig:
+    if "heads.head.weight" not in raw.tensors:
+        return NoHead()
+    classes = shape(raw, "heads.head.weight", 2)[0]
+    if "heads.pre_logits.weight" not in raw.tensors:
+        return LinearHead(classes=classes)
+    return TanhHead(classes=classes, hidden=shape(raw, "heads.pre_logits.weight", 2)[0])
+
+
+def _unlike_in_layers(model: Vit) -> Iterator[str]:
+    if not isinstance(model.mixer, Attention):
+        yield f"mixer: torchvision's ViT has attention over all tokens, this model {model.mixer.kind}"
+    elif not (model.mixer.qkv_bias and model.mixer.project) or model.mixer.qk_norm:
+        yield "mixer: torchvision's attention has biases and a projection, and no norm of queries and keys"
+    elif model.mixer.width_of_head(model.width) * model.mixer.heads != model.width:
+        yield "mixer: torchvision's heads share the width evenly"
+    if not isinstance(model.mlp, Mlp) or model.mlp.gelu != "erf":
+        yield "mlp: torchvision's ViT has two layers with the erf form of GELU"
+    if model.eps != EPS:
+        yield f"eps: torchvision's norms have {EPS:g}, this model {model.eps:g}"

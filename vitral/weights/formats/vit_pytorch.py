@@ -1,0 +1,251 @@
+"""vit-pytorch: `ViT` and `SimpleViT`, a state dict, of any version since 0.20.
+
+D width, P x Q pixels a patch, C channels. The names are those of today's version; those of older ones are brought to
+them first. A file tells neither the number of heads nor, at times, what a patch is or what is read: settings do.
+"""
+
+import re
+from collections.abc import Mapping
+from math import isqrt
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from vitral.config import Size
+from vitral.data.decoder.header import Decoding
+from vitral.data.transforms.preprocessing import Preprocessing
+from vitral.errors import WeightsError
+from vitral.model.attention import Attention
+from vitral.model.head import LinearHead, NoHead
+from vitral.model.mlp import Mlp
+from vitral.model.patches import Patches
+from vitral.model.pool import ClassPool, MeanAllPool, MeanPool, PoolConfig
+from vitral.model.position import Learned1d, PositionConfig, SinCos2d
+from vitral.model.vit import Tokens, Vit
+from vitral.weights.formats.format import Hints, Raw, Recognised, layers, numbered, shape, whole
+from vitral.weights.formats.places import TABLE, TOKENS
+from vitral.weights.formats.rule import Rule, absent, affine, changed, same
+from vitral.weights.formats.vit_pytorch_files import EPS, SimpleVitFiles, VitFiles, VitPytorchFiles
+
+LAYER, STEM = "transformer.layers", "to_patch_embedding"
+CHANNELS = (1, 3, 4)  # that a patch of unknown shape may have
+OLDER = (  # before 1.2 a norm stood around each branch, and the last one in the head
+    (r"(layers\.\d+\.0)\.fn\.", r"\1."),
+    (r"(layers\.\d+\.1)\.norm\.", r"\1.net.0."),
+    (r"(layers\.\d+\.1)\.fn\.net\.3\.", r"\1.net.4."),
+    (r"(layers\.\d+\.1)\.fn\.net\.0\.", r"\1.net.1."),
+    (r"^mlp_head\.0\.", "transformer.norm."),
+    (r"^mlp_head\.1\.", "mlp_head."),
+)
+
+
+class Ends(NamedTuple):
+    """What the two models have of their own, before and after the layers."""
+
+    image: Size
+    tokens: Tokens
+    position: PositionConfig
+    pool: PoolConfig
+    head: str  # the name of its linear layer
+
+
+class Reader(VitPytorchFiles):
+    """What both formats read in the same way."""
+
+    def recognise(self, raw: Raw, hints: Hints) -> Recognised:
+        raw = raw._replace(tensors=modern(raw.tensors))
+        width = shape(raw, f"{STEM}.2.weight", 2)[0]
+        patch, channels, mixer = self._settled(raw, hints, width)
+        ends = self.ends(raw, hints, patch)
+        named = f"{ends.head}.weight"
+        classes = shape(raw, named, 2)[0] if named in raw.tensors else 0
+        model = Vit(
+            image=ends.image,
+            channels=channels,
+            width=width,
+            depth=layers(raw.tensors, f"{LAYER}."),
+            stem=Patches(patch=patch, norm="both" if f"{STEM}.1.weight" in raw.tensors else "none"),
+            tokens=ends.tokens,
+            position=ends.position,
+            mixer=mixer,
+            mlp=Mlp(ratio=shape(raw, f"{LAYER}.0.1.net.1.weight", 2)[0] / width, gelu="erf"),
+            pool=ends.pool,
+            head=LinearHead(classes=classes) if classes else NoHead(),
+            eps=EPS,
+        )
+        preprocessing = Preprocessing(image=ends.image, decoding=Decoding(channels=channels))
+        assumed = ["whole images, resized and scaled to [-1, 1]: vit-pytorch has no preprocessing of its own"]
+        if classes:
+            assumed.append(f"its {classes:,} classes have no names: numbered")
+        title = f"vit-pytorch's {self.class_name}"
+        return Recognised(title, model, preprocessing, numbered(classes), flat(raw.tensors), {}, tuple(assumed))
+
+    def ends(self, raw: Raw, hints: Hints, patch: Size) -> Ends:
+        """What stands before and after the layers, once nothing is missing."""
+        raise NotImplementedError
+
+    def missing(self, raw: Raw, hints: Hints) -> list[str]:
+        """The settings, besides those of both models, that the file does not make up for."""
+        raise NotImplementedError
+
+    def _settled(self, raw: Raw, hints: Hints, width: int) -> tuple[Size, int, Attention]:
+        """The patch, its channels and the mixer; or all that is to be told, in one error."""
+        cut, mixer = patch_of(raw, hints), mixer_of(raw, hints, width)
+        wanted = ["mixer.heads=N"] * (mixer is None) + ["stem.patch=HEIGHTxWIDTH"] * (cut is None)
+        wanted += self.missing(raw, hints)
+        if cut is None or mixer is None or wanted:
+            what = f"a file of vit-pytorch's {self.class_name} does not tell all of its settings"
+            raise WeightsError(what, where=str(raw.where), remedy=f"tell the rest: {', '.join(wanted)}")
+        return (*cut, mixer)
+
+
+class VitPytorch(VitFiles, Reader):
+    """`ViT`: learned positions, and a class token or the mean."""
+
+    def claims(self, raw: Raw) -> bool:
+        return _plain(raw) and {"cls_token", "pos_embedding"} <= raw.tensors.keys()
+
+    def recognise(self, raw: Raw, hints: Hints) -> Recognised:
+        if "mlp_head.0.weight" in raw.tensors and hints.told("pool") == "mean_all":
+            what = "the mean of all tokens is normalised in the head, mlp_head.0, which no model here does"
+            raise WeightsError(what, where=str(raw.where), remedy="give one that reads its class token: pool=cls")
+        return super().recognise(raw, hints)
+
+    def missing(self, raw: Raw, hints: Hints) -> list[str]:
+        # In older versions the class token is always there, whether it is read or not.
+        known = raw.tensors["cls_token"].ndim == 2 or hints.told("pool") in {"cls", "mean_all"}
+        return [] if known else ["pool=cls, or pool=mean_all for what is called mean there"]
+
+    def ends(self, raw: Raw, hints: Hints, patch: Size) -> Ends:
+        plain = raw._replace(tensors=flat(raw.tensors))
+        cls = shape(plain, "cls_token", 2)[0] if raw.tensors["cls_token"].numel() else 0
+        image, _ = hints.grid(shape(plain, "pos_embedding", 2)[0], [cls], patch, raw)
+        pool = MeanAllPool() if hints.told("pool") == "mean_all" else ClassPool() if cls else MeanPool()
+        return Ends(image, Tokens(cls=bool(cls)), Learned1d(cls=bool(cls)), pool, "mlp_head")
+
+    def rules(self, model: Vit) -> list[Rule]:
+        assert isinstance(model.mixer, Attention)
+        cls = same(TOKENS, "cls_token") if model.tokens.cls else _empty("cls_token", model.width)
+        table = changed(TABLE, "pos_embedding", lambda found: found[None], lambda own: own[0])
+        rules = [*stem_rules(model), cls, table]
+        for layer in range(model.depth):
+            rules += block_rules(layer, "1.net.4")
+            if model.mixer.project:
+                rules += affine(f"blocks.{layer}.mixer.project", f"{LAYER}.{layer}.0.to_out.0")
+        rules += affine("norm", "transformer.norm")
+        return rules + (affine("head.linear", "mlp_head") if isinstance(model.head, LinearHead) else [])
+
+
+class SimpleVit(SimpleVitFiles, Reader):
+    """`SimpleViT`: fixed sines, the mean, no biases in attention."""
+
+    def claims(self, raw: Raw) -> bool:
+        head = {"linear_head.weight", "linear_head.1.weight"} & raw.tensors.keys()
+        return _plain(raw) and bool(head) and "pos_embedding" not in raw.tensors
+
+    def missing(self, raw: Raw, hints: Hints) -> list[str]:
+        return [] if hints.told("image") else ["image=HEIGHTxWIDTH"]
+
+    def ends(self, raw: Raw, hints: Hints, patch: Size) -> Ends:
+        early = "linear_head.0.weight" in raw.tensors  # the mean was normalised, not the tokens
+        pool = MeanPool(norm="after" if early else "before")
+        head = "linear_head.1" if early else "linear_head"
+        return Ends(Size.parse(hints.told("image")), Tokens(cls=False), SinCos2d(), pool, head)
+
+    def rules(self, model: Vit) -> list[Rule]:
+        rules = stem_rules(model)
+        for layer in range(model.depth):
+            rules += block_rules(layer, "1.net.3")
+            ours = f"blocks.{layer}.mixer.project"
+            rules += affine(ours, f"{LAYER}.{layer}.0.to_out", bias=False)
+            rules += [absent(f"{ours}.bias", [model.width], 0.0, "the bias of attention's output")]
+        if model.pool.normalises():
+            return [*rules, *affine("pool.norm", "linear_head.0"), *affine("head.linear", "linear_head.1")]
+        return [*rules, *affine("norm", "transformer.norm"), *affine("head.linear", "linear_head")]
+
+
+def stem_rules(model: Vit) -> list[Rule]:
+    """The map of the patches, whose channels are innermost there, and the norms around it."""
+    stem = model.stem
+    assert isinstance(stem, Patches)
+    rules = [_pixels("stem.project.weight", f"{STEM}.2.weight", stem.patch)]
+    rules += [same("stem.project.bias", f"{STEM}.2.bias")]
+    if stem.norm == "both":
+        rules += [_pixels(f"stem.before.{part}", f"{STEM}.1.{part}", stem.patch) for part in ("weight", "bias")]
+        rules += affine("stem.after", f"{STEM}.3")
+    return rules
+
+
+def block_rules(layer: int, contract: str) -> list[Rule]:
+    """One layer without its output projection."""
+    ours, theirs = f"blocks.{layer}", f"{LAYER}.{layer}"
+    rules = [*affine(f"{ours}.mixer_norm", f"{theirs}.0.norm"), *affine(f"{ours}.mlp_norm", f"{theirs}.1.net.0")]
+    rules += [same(f"{ours}.mixer.heads.qkv.weight", f"{theirs}.0.to_qkv.weight")]
+    rules += affine(f"{ours}.mlp.expand", f"{theirs}.1.net.1")
+    return rules + affine(f"{ours}.mlp.contract", f"{theirs}.{contract}")
+
+
+def modern(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors by the names that today's version has."""
+    rules = OLDER if f"{STEM}.2.weight" in tensors else (*OLDER, (rf"^{STEM}\.1\.", f"{STEM}.2."))
+
+    def named(name: str) -> str:
+        for pattern, replacement in rules:
+            name = re.sub(pattern, replacement, name)
+        return name
+
+    return {named(name): tensor for name, tensor in tensors.items()}
+
+
+def flat(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Tokens and positions (rows, D), which had a dimension of one in front in older versions."""
+    return {name: found[0] if found.ndim == 3 and len(found) == 1 else found for name, found in tensors.items()}
+
+
+def patch_of(raw: Raw, hints: Hints) -> tuple[Size, int] | None:
+    """The patch and its channels, if they are told, or if only one square patch has so many numbers."""
+    pixels = shape(raw, f"{STEM}.2.weight", 2)[1]
+    channels = [whole(told, "channels")] if (told := hints.told("channels")) else list(CHANNELS)
+    if told := hints.told("stem.patch"):
+        patch = Size.parse(told)
+        if pixels % (patch.height * patch.width):
+            what = f"a patch has {pixels} numbers, which are not so many channels of {patch} pixels"
+            raise WeightsError(what, where=str(raw.where), remedy="tell its right size: stem.patch=HEIGHTxWIDTH")
+        return patch, pixels // (patch.height * patch.width)
+    squares = [(isqrt(pixels // each), each) for each in channels]
+    found = [(Size(side, side), each) for side, each in squares if side * side * each == pixels]
+    return found[0] if len(found) == 1 else None
+
+
+def mixer_of(raw: Raw, hints: Hints, width: int) -> Attention | None:
+    """The attention, if its heads are told, or if it has no output projection, which one head alone does without."""
+    inner = shape(raw, f"{LAYER}.0.0.to_qkv.weight", 2)[0] // 3
+    project = any(name.startswith(f"{LAYER}.0.0.to_out.") for name in raw.tensors)
+    told, wide = hints.told("mixer.heads"), hints.told("mixer.head_width")
+    if not told and not wide and project:
+        return None
+    heads = whole(told, "mixer.heads") if told else inner // whole(wide, "mixer.head_width") if wide else 1
+    if not heads or inner % heads:
+        what = f"{inner} numbers for queries do not divide into {heads} heads"
+        raise WeightsError(what, where=str(raw.where), remedy="tell their right number: mixer.heads=N")
+    return Attention(heads=heads, head_width=inner // heads, qkv_bias=False, project=project)
+
+
+def _plain(raw: Raw) -> bool:
+    names = {f"{LAYER}.0.0.to_qkv.weight", f"{LAYER}.0.0.fn.to_qkv.weight"}
+    return f"{STEM}.1.weight" in raw.tensors and bool(names & raw.tensors.keys())
+
+
+def _pixels(ours: str, theirs: str, patch: Size) -> Rule:
+    return changed(
+        ours,
+        theirs,
+        lambda found: found.unflatten(-1, (*patch, -1)).movedim(-1, -3).flatten(-3),  # (..., C P Q)
+        lambda own: own.unflatten(-1, (-1, *patch)).movedim(-3, -1).flatten(-3),  # (..., P Q C)
+    )
+
+
+def _empty(theirs: str, width: int) -> Rule:
+    """A tensor of theirs without a row."""
+    return Rule((), (theirs,), lambda found: [], lambda own: [torch.empty(0, width)])

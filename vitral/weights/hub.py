@@ -1,0 +1,72 @@
+"""Models of the Hugging Face hub: `hf:owner/name`, or `hf:owner/name@revision`.
+
+Nothing is fetched unless the name begins with `hf:`, so a path with a slip in it never reaches the network. Only
+safetensors, npz and JSON files are fetched, never a pickle.
+"""
+
+import os
+import re
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from vitral.errors import ConfigError, WeightsError
+
+PREFIX = "hf:"
+WANTED = ["*.safetensors", "*.npz", "*.json"]
+PART = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
+NAME = re.compile(rf"(?P<id>{PART}/{PART})(?:@(?P<revision>[A-Za-z0-9][A-Za-z0-9._/-]*))?")
+NEEDED = "loading from the hub needs more packages: pip install 'vitral[hub]'"
+
+
+class Fetched(NamedTuple):
+    """Where a model is on this machine, and where it came from, in words, if that was elsewhere."""
+
+    path: Path
+    source: str
+
+
+def fetched(where: str, offline: bool) -> Fetched:
+    """The folder of a model of the hub, or the path itself; offline, a model that was fetched before."""
+    if not where.startswith(PREFIX):
+        path = Path(where).expanduser()
+        if NAME.fullmatch(where) and not path.parent.exists():  # where the folder is there, it is a slip in a path
+            what = "there is no such file or folder"
+            raise WeightsError(what, where=where, remedy=f"check the path; a model of the hub is {PREFIX}{where}")
+        return Fetched(path, "")
+    match = NAME.fullmatch(where.removeprefix(PREFIX))
+    if match is None or ".." in where:
+        raise ConfigError("expected a model of the hub such as hf:owner/name or hf:owner/name@revision", where=where)
+    folder = Path(_snapshot(match["id"], match["revision"], offline, where))
+    return Fetched(folder, f"the hub's {match['id']} at {folder.name}")  # a snapshot is named after its commit
+
+
+def _snapshot(name: str, revision: str | None, offline: bool, where: str) -> str:
+    hub = _library()
+    try:
+        return str(hub.snapshot_download(name, revision=revision, allow_patterns=WANTED, local_files_only=offline))
+    except Exception as error:  # the library, and what it stands on, tell of trouble in many ways
+        raise WeightsError(_reason(error), where=where, remedy=_remedy(hub, error, offline)) from None
+
+
+def _library() -> Any:
+    try:
+        return import_module("huggingface_hub")
+    except ImportError:
+        raise ConfigError(NEEDED) from None
+
+
+def _reason(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return f"cannot be had from the hub: {lines[0] if lines else type(error).__name__}"
+
+
+def _remedy(hub: Any, error: Exception, offline: bool) -> str:
+    errors = hub.errors
+    if isinstance(error, errors.GatedRepoError):
+        return "accept its terms on the hub, and log in: hf auth login"
+    if isinstance(error, errors.RepositoryNotFoundError | errors.RevisionNotFoundError):
+        return "check the owner, the name and the revision; log in if it is private: hf auth login"
+    if offline or os.environ.get("HF_HUB_OFFLINE"):
+        return "fetch it once while online"
+    return "check the network and the name; what was fetched before is read with offline"

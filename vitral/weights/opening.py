@@ -1,0 +1,99 @@
+"""From a path to tensors by name, whatever library wrote them; nothing in a file is ever run."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from vitral.errors import WeightsError, either
+from vitral.weights.formats.format import Raw
+from vitral.weights.formats.npz import read_npz
+from vitral.weights.pickled import SUFFIXES, read_pickled
+from vitral.weights.refusal import reading
+from vitral.weights.tensors import read
+
+CONFIG, INDEX, USUAL = "config.json", "model.safetensors.index.json", "model.safetensors"
+PROCESSOR, PROCESSORS = "preprocessor_config.json", "processor_config.json"  # the second holds several, by name
+READERS = (".safetensors", ".npz")
+GET_AGAIN = "copy or download it again"
+
+
+def opened(path: Path, allow_pickle: bool = False) -> Raw:
+    """The tensors of a file, or of the one weight file in a folder, and what is noted beside them."""
+    file = weight_file(path, allow_pickle)
+    tensors = _sharded(file) if file.name == INDEX else _tensors(file, allow_pickle)
+    return Raw(file, tensors, _notes(file.parent / CONFIG), _processor(file.parent))
+
+
+def weight_file(path: Path, allow_pickle: bool = False) -> Path:
+    """The file that a path stands for; of a folder, the only one that holds weights."""
+    if path.is_file():
+        return path
+    wanted = READERS + (SUFFIXES if allow_pickle else ())
+    with reading(path):
+        names = sorted(each for each in path.iterdir() if each.is_file())
+    usual = [path / name for name in (INDEX, USUAL) if path / name in names]  # what the libraries themselves look for
+    found = usual[:1] or [each for each in names if each.suffix in wanted]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        several = either(each.name for each in found)
+        raise WeightsError("holds several files of weights", where=str(path), remedy=f"name the one: {several}")
+    if pickles := [each for each in names if each.suffix in SUFFIXES]:
+        raise refused_pickle(pickles[0])
+    what = f"holds no file of weights ({either(READERS)})"
+    raise WeightsError(what, where=str(path), remedy="give a run, a bundle, or a folder or file of weights")
+
+
+def refused_pickle(path: Path) -> WeightsError:
+    """A pickle is a program: it is opened only for who asks for that."""
+    remedy = f"if you trust who made it: vitral convert {path} NEW-FOLDER --to vitral --allow-pickle"
+    return WeightsError("is a pickle, which can run code when it is read", where=str(path), remedy=remedy)
+
+
+def _tensors(file: Path, allow_pickle: bool) -> Mapping[str, Tensor]:
+    if file.suffix == ".npz":
+        return read_npz(file)
+    if file.suffix in SUFFIXES:
+        if not allow_pickle:
+            raise refused_pickle(file)
+        return read_pickled(file)
+    return read(file, GET_AGAIN)
+
+
+def _sharded(index: Path) -> dict[str, Tensor]:
+    """The tensors of a model that is spread over several files beside its index."""
+    names = _notes(index).get("weight_map")
+    if not isinstance(names, dict):
+        raise WeightsError("has no weight_map", where=str(index), remedy=GET_AGAIN)
+    found: dict[str, Tensor] = {}
+    for name in sorted(set(map(str, names.values()))):
+        if Path(name).name != name:
+            raise WeightsError(f"names a file outside its folder: {name!r}", where=str(index))
+        found |= read(index.parent / name, GET_AGAIN)
+    return found
+
+
+def _processor(folder: Path) -> Mapping[str, Any]:
+    """What is noted of images: in a file of its own, or among other things in newer folders of Hugging Face."""
+    if found := _notes(folder / PROCESSOR):
+        return found
+    inner = _notes(folder / PROCESSORS).get("image_processor", {})
+    return inner if isinstance(inner, dict) else {}
+
+
+def _notes(path: Path) -> Mapping[str, Any]:
+    """A JSON file, or nothing where there is none."""
+    if not path.is_file():
+        return {}
+    with reading(path):
+        text = path.read_bytes()
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise WeightsError(f"not JSON: {error}", where=str(path), remedy=GET_AGAIN) from None
+    if not isinstance(found, dict):
+        raise WeightsError("expected fields by name", where=str(path), remedy=GET_AGAIN)
+    return found

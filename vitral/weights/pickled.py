@@ -1,0 +1,43 @@
+"""Weights in a pickle of torch, for who asks for that by name: only tensors and plain values are taken out of it."""
+
+import re
+from argparse import Namespace
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.serialization import safe_globals
+
+from vitral.errors import WeightsError
+from vitral.weights.refusal import reading
+
+SUFFIXES = (".pt", ".pth", ".bin", ".ckpt")
+COLOURS = re.compile(r"\x1b\[[0-9;]*m")  # in which torch prints its advice
+WRAPPERS = ("state_dict", "model", "teacher", "module", "model_state_dict", "state_dict_ema")  # around a state dict
+
+
+def read_pickled(path: Path) -> Mapping[str, Tensor]:
+    """The tensors by name, from a state dict or from what training scripts wrap around one."""
+    with reading(path):
+        path.stat()
+    try:
+        # Training scripts of facebook keep their arguments beside the weights: a plain record, which runs nothing.
+        with safe_globals([Namespace]):
+            found = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch tells of a bad file in many ways
+        said = COLOURS.sub("", str(error)).strip()
+        first = said.splitlines()[0] if said else type(error).__name__
+        remedy = "save its state dict as safetensors where it was made, and give that"
+        raise WeightsError(f"holds more than weights, or is damaged: {first}", where=str(path), remedy=remedy) from None
+    while isinstance(found, dict) and (inner := next((name for name in WRAPPERS if name in found), "")):
+        if not isinstance(found[inner], dict):
+            break
+        found = found[inner]
+    if not isinstance(found, dict) or not found:
+        raise WeightsError("holds no tensors by name", where=str(path))
+    others = [str(name) for name, value in found.items() if not isinstance(value, Tensor)]
+    if others:
+        what = f"holds {others[0]}{f' and {len(others) - 1} more' if len(others) > 1 else ''} beside its tensors"
+        raise WeightsError(what, where=str(path), remedy="save its state dict alone")
+    return {str(name): tensor for name, tensor in found.items()}

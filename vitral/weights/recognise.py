@@ -1,0 +1,60 @@
+"""Which format a file is of: told by names and shapes, and an error where that leaves two."""
+
+from collections.abc import Sequence
+
+from vitral.errors import ConfigError, WeightsError, either, suggest
+from vitral.weights.formats.dino import Dino, Dinov2Facebook
+from vitral.weights.formats.format import Format, Raw
+from vitral.weights.formats.google import BigVision, Google
+from vitral.weights.formats.huggingface.families import FAMILIES
+from vitral.weights.formats.timm import Timm
+from vitral.weights.formats.torchvision import Torchvision
+from vitral.weights.formats.vit_pytorch import SimpleVit, VitPytorch
+
+FORMATS: tuple[Format, ...] = (  # this is the list of what exists
+    Timm(),
+    Google(),
+    BigVision(),
+    *FAMILIES,
+    Torchvision(),
+    VitPytorch(),
+    SimpleVit(),
+    Dino(),
+    Dinov2Facebook(),
+)
+LIBRARIES = tuple(dict.fromkeys(each.library for each in FORMATS))
+SHOWN = 5  # tensors that a message names
+
+
+def format_of(raw: Raw, name: str = "") -> Format:
+    """The only format that claims the file, or the one that is named."""
+    if name:
+        return _named(name)
+    found = [each for each in FORMATS if each.claims(raw)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        names = [each.name for each in found]
+        what = f"may be {either(names)}: their files have the same names and shapes"
+        raise WeightsError(what, where=str(raw.where), remedy=f"say which: format={either(names)}")
+    some = ", ".join(sorted(raw.tensors)[:SHOWN])
+    kind = f" (model_type {raw.config['model_type']!r})" if "model_type" in raw.config else ""
+    more = ", ..." if len(raw.tensors) > SHOWN else ""
+    what = f"no Vision Transformer that is known here{kind}; its tensors: {some}{more}"
+    raise WeightsError(what, where=str(raw.where), remedy=f"known are {either(each.name for each in FORMATS)}")
+
+
+def writers(library: str) -> Sequence[Format]:
+    """The formats of a library."""
+    found = [each for each in FORMATS if each.library == library]
+    if not found:
+        raise ConfigError(f"unknown library {library!r}", where="to", remedy=suggest(library, ("vitral", *LIBRARIES)))
+    return found
+
+
+def _named(name: str) -> Format:
+    found = next((each for each in FORMATS if each.name == name), None)
+    if found is None:
+        remedy = suggest(name, [each.name for each in FORMATS])
+        raise ConfigError(f"unknown format {name!r}", where="format", remedy=remedy)
+    return found
