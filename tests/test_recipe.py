@@ -9,7 +9,7 @@ from vitral.data.transforms.view import InceptionCrop, PlainResize
 from vitral.errors import ConfigError
 from vitral.model.head import LinearHead, NoHead
 from vitral.model.vit import Vit
-from vitral.recipe import Epochs, Images, Patience, Recipe, Steps, ToTheEnd
+from vitral.recipe import Epochs, Images, Length, Patience, Recipe, Shown, Steps, ToTheEnd
 
 PLAN = Plan(np.zeros(25, dtype=np.int64), Shuffled(), batch=10, seed=0)  # two steps an epoch
 
@@ -26,10 +26,25 @@ def test_a_recipe_survives_its_json() -> None:
         (Epochs(epochs=1.5), 3),
         (Epochs(epochs=0.1), 1),
         (Steps(steps=7), 7),
+        (Shown(images=75), 10),  # no fewer than five epochs
+        (Shown(images=250), 20),
+        (Shown(images=75, fewest=1), 6),
+        (Shown(images=10_000, most=8), 16),
     ],
 )
-def test_a_length_is_a_number_of_steps(length: Epochs | Steps, steps: int) -> None:
+def test_a_length_is_a_number_of_steps(length: Length, steps: int) -> None:
     assert length.total(PLAN) == steps
+
+
+def test_the_fewest_epochs_are_not_more_than_the_most() -> None:
+    with pytest.raises(ConfigError, match=r"fewest: the fewest epochs, 9, are more than the most, 3; use at most 3"):
+        Shown(fewest=9, most=3)
+
+
+def test_a_recipe_of_before_there_was_tuning_trains_everything() -> None:
+    data = Recipe().model_dump(mode="json")
+    assert data.pop("tuning") == {"kind": "everything"}
+    assert Recipe.parse(data) == Recipe()
 
 
 def test_training_and_evaluation_differ_in_their_view_alone() -> None:

@@ -24,6 +24,7 @@ from vitral.train.distributed.choice import Ddp, DistributedConfig
 from vitral.train.optimiser import AdamW, OptimiserConfig
 from vitral.train.precision import Auto, PrecisionConfig
 from vitral.train.schedule import Cosine, ScheduleConfig
+from vitral.train.tuning import Everything, TuningConfig
 
 ModelConfig = Annotated[Vit | Resnet, Field(discriminator="kind")]
 TrainingView = Annotated[InceptionCrop | PlainResize | CentreCrop, Field(discriminator="kind")]
@@ -70,6 +71,27 @@ class Steps(Config):
         return self.steps
 
 
+class Shown(Config):
+    """So many images, one as often as another, but within these epochs: few images often, many not too seldom."""
+
+    kind: Literal["shown"] = "shown"
+    images: int = Field(default=10_000, ge=1)
+    fewest: float = Field(default=5, gt=0)  # epochs
+    most: float = Field(default=50, gt=0)  # epochs
+
+    @model_validator(mode="after")
+    def epochs_rise(self) -> Self:
+        if self.fewest > self.most:
+            what = f"the fewest epochs, {self.fewest:g}, are more than the most, {self.most:g}"
+            raise ConfigError(what, where="fewest", remedy=f"use at most {self.most:g}")
+        return self
+
+    def total(self, plan: Plan) -> int:
+        """The steps of the whole run, at least one."""
+        epochs = min(max(self.images / len(plan.labels), self.fewest), self.most)
+        return Epochs(epochs=epochs).total(plan)
+
+
 class ToTheEnd(Config):
     """All steps are taken."""
 
@@ -98,7 +120,7 @@ class Saving(Config):
     keep: int = Field(default=2, ge=1)
 
 
-Length = Annotated[Epochs | Steps, Field(discriminator="kind")]
+Length = Annotated[Epochs | Steps | Shown, Field(discriminator="kind")]
 Stopping = Annotated[ToTheEnd | Patience, Field(discriminator="kind")]
 
 
@@ -109,6 +131,7 @@ class Recipe(Config):
     data: DataConfig = DataConfig()
     model: ModelConfig = Vit()
     weights: str = ""  # a bundle or a run to start from; fresh weights if it is empty
+    tuning: TuningConfig = Everything()
     images: Images = Images()
     task: TaskConfig = Classify()
     length: Length = Epochs(epochs=300)

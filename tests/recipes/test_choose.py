@@ -10,6 +10,7 @@ from vitral.config import Size
 from vitral.data.samples import Item, Samples
 from vitral.data.transforms.scaling import CENTRED
 from vitral.errors import ConfigError
+from vitral.model.names import model_config
 from vitral.recipe import Recipe
 from vitral.recipes.choose import FAMILIES, FIXED, choose, named, names
 
@@ -90,6 +91,13 @@ def test_the_number_of_images_chooses(images: int, name: str) -> None:
 def test_a_set_known_by_name_has_its_own_recipe() -> None:
     recipe, why = choose(photos(5_000, "fashion-mnist"))
     assert (recipe.name, why) == ("fashion_mnist", "recipe fashion_mnist, which is for fashion-mnist")
+
+
+@pytest.mark.parametrize(("images", "where"), [(40, "photos"), (300_000, "photos"), (5_000, "fashion-mnist")])
+def test_given_weights_are_fine_tuned_whatever_the_set(images: int, where: str) -> None:
+    recipe, why = choose(photos(images, where), model_config("S/16"))
+    assert (recipe.name, recipe.batch) == ("photos", 32)
+    assert why == f"recipe photos, to fine-tune the given weights on {images:,} training images"
 
 
 def test_a_batch_is_never_larger_than_the_set() -> None:

@@ -65,6 +65,7 @@ def test_a_run_goes_on_from_any_directory(home: Path, monkeypatch: pytest.Monkey
         (("batch=500",), "larger than the set"),
         (("schedule.warmup=12",), "the warm-up takes 12 steps"),
         (("image=20",), "does not divide"),
+        (("tuning=lora", "tuning.rank=2"), "tuning: keeps what the weights know"),
     ],
 )
 def test_what_cannot_run_leaves_no_folder(home: Path, settings: tuple[str, ...], words: str) -> None:

@@ -1,16 +1,23 @@
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 
-from tests.run.small import photos, recipe_and_samples
+from tests.run.small import SETTINGS, begin, photos, recipe_and_samples
 from vitral.config import override
 from vitral.data.loader.order import InOrder, Shuffled
 from vitral.data.loader.plan import ALONE, World
 from vitral.errors import ConfigError
 from vitral.recipe import Recipe
-from vitral.run.parts import device_of, loader_of, parts_of, workers_of
+from vitral.run.parts import device_of, loader_of, look_of, parts_of, still_loader_of, workers_of
+from vitral.run.start import resume
+from vitral.train.checkpoint import path_of
 from vitral.train.distributed.group import Group
+from vitral.weights.bundle import read_bundle
 
 HERE = Group(torch.device("cpu"))
 
@@ -21,6 +28,56 @@ def test_training_is_shuffled_and_all_else_comes_in_order(tmp_path: Path) -> Non
     assert (train.plan.order, train.sight.view) == (Shuffled(), recipe.images.view)
     assert (val.plan.order, val.sight.view) == (InOrder(), recipe.images.still)
     assert loader_of(recipe, samples, "val", World(rank=1, size=2)).plan.rows == 3
+
+
+def test_the_first_look_sees_each_training_image_once_and_still(tmp_path: Path) -> None:
+    recipe, samples = recipe_and_samples(photos(tmp_path))
+    look = look_of(recipe, samples, HERE)
+    labels = torch.cat([portion.labels for portions in look.batches() for portion in portions])
+    assert labels.tolist() == [item.label for item in samples.of("train")]
+    assert still_loader_of(recipe, samples, "train", ALONE).sight.view == recipe.images.still
+    seen = [next(iter(look.batches()))[0].images for _ in range(2)]
+    assert torch.equal(seen[0], seen[1])
+
+
+def test_the_head_is_fitted_by_the_loss_of_the_task(tmp_path: Path) -> None:
+    photos(tmp_path)
+    features = torch.tensor([[0.0], [1.0], [3.0], [4.0]])
+    heads = []
+    for loss in ("softmax", "sigmoid"):
+        recipe, samples = recipe_and_samples(tmp_path, f"task.loss={loss}")
+        heads.append(look_of(recipe, samples, HERE).fit(features, torch.tensor([0, 0, 1, 1]))[0])
+    assert heads[0].shape == (2, 1)
+    assert not torch.allclose(heads[0], heads[1])
+
+
+@pytest.mark.parametrize(("tuning", "distributed"), [("lora", "fsdp"), ("probed", "ddp")])
+def test_two_processes_tune_as_one_does_and_one_goes_on_with_it(home: Path, tuning: str, distributed: str) -> None:
+    begin(home, out="first")
+    settings = (
+        f"from={home / 'first'}", f"tuning={tuning}", f"distributed={distributed}", "epochs=2", "batch=6",
+        "task.mixing=none", "saving.seconds=0", "saving.keep=20",
+    )  # fmt: skip
+    begin(home, *settings, out="one")
+    words = [word for setting in (*SETTINGS, *settings) for word in ("--set", setting)]
+    several = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "vitral"]
+    command = [
+        *several,
+        "train",
+        str(home / "photos"),
+        "--recipe",
+        "small_hundreds",
+        *words,
+        "--out",
+        str(home / "two"),
+    ]
+    subprocess.run(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, check=True, capture_output=True, timeout=180)
+    alone, both = (read_bundle(home / name / "last").tensors for name in ("one", "two"))
+    torch.testing.assert_close(both, alone, atol=1e-4, rtol=0)
+    for late in (7, 8):
+        shutil.rmtree(path_of(home / "two/checkpoints", late))
+    assert resume(str(home / "two")).step == 8
+    torch.testing.assert_close(read_bundle(home / "two/last").tensors, alone, atol=1e-4, rtol=0)
 
 
 def test_the_weights_come_from_the_seed_alone(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ def test_the_papers_recipe_in_a_few_words() -> None:
     assert facts["recipe"] == "paper"
     assert facts["model"] == "ViT, 12 layers of width 768, patches of 16x16, images of 224x224"
     assert facts["start"] == "fresh weights, seed 0"
+    assert facts["tuning"] == "everything"
     assert facts["task"] == "classify, softmax loss, mixing none"
     assert facts["length"] == "300 epochs in batches of 4,096"
     assert facts["optimiser"] == "adamw, rate 0.003, decay 0.3"
@@ -24,3 +25,14 @@ def test_other_kinds_are_told_too() -> None:
     assert facts["start"] == "weights of runs/a"
     resnet = Recipe(model=model_config("R50x1"))
     assert dict(summary(resnet))["model"] == "ResNet, stages of 3, 4, 6, 3, images of 224x224"
+
+
+def test_tuning_is_told_with_its_numbers() -> None:
+    def told(*settings: str) -> dict[str, str]:
+        return dict(summary(override(Recipe(), settings)))
+
+    assert told("tuning=probed")["tuning"] == "probed"
+    assert told("tuning=layers", "tuning.count=3")["tuning"] == "layers, the last 3"
+    assert told("tuning=lora", 'tuning.parts=["qkv","mlp"]')["tuning"] == "lora, rank 8, alpha 16, on qkv, mlp"
+    shown = told("length=shown", "length.images=5000", "length.most=30", "batch=32")["length"]
+    assert shown == "5,000 images shown, in 5 to 30 epochs, in batches of 32"

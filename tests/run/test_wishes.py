@@ -2,12 +2,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.run.small import photos, wish
+from tests.run.small import begin, photos, wish
+from tests.weights.bundles import bundle_of, tensors_of
 from vitral.config import Size
+from vitral.data.transforms.preprocessing import Preprocessing
+from vitral.data.transforms.scaling import IMAGENET
 from vitral.errors import ConfigError
 from vitral.model.head import LinearHead, NoHead
 from vitral.recipe import Epochs, Steps
 from vitral.run.wishes import Wish, granted, opened
+from vitral.weights.bundle import write_bundle
 
 
 def test_settings_are_taken_by_their_short_and_their_long_names(tmp_path: Path) -> None:
@@ -40,6 +44,18 @@ def test_without_a_recipe_one_is_chosen_and_said_why(tmp_path: Path) -> None:
     assert granted(Wish(str(tmp_path), recipe="small_hundreds")).why == ""
 
 
+def test_weights_without_a_recipe_are_fine_tuned_as_photos(home: Path) -> None:
+    begin(home, "steps=1", out="first")
+    found = granted(Wish(str(home / "photos"), (f"from={home / 'first'}",)))
+    assert found.why == "recipe photos, to fine-tune the given weights on 24 training images"
+    assert (found.recipe.name, found.recipe.tuning.kind, found.recipe.batch) == ("photos", "probed", 24)
+    assert found.recipe.model.image == Size(16, 16)
+    unlabelled = Wish(str(home / "photos"), (f"from={home / 'first'}", "task=masked"))
+    assert granted(unlabelled).recipe.name == "small_hundreds"
+    named = Wish(str(home / "photos"), (f"from={home / 'first'}",), recipe="small_hundreds")
+    assert granted(named).recipe.tuning.kind == "everything"
+
+
 @pytest.mark.parametrize("recipe", ["", "small_hundreds"])
 def test_a_model_by_name_keeps_the_images_of_the_recipe(tmp_path: Path, recipe: str) -> None:
     found = granted(Wish(str(photos(tmp_path)), recipe=recipe, model="Ti/16")).recipe.model
@@ -66,3 +82,19 @@ def test_a_share_of_the_training_images_is_drawn_from_every_class(tmp_path: Path
 def test_a_wrong_setting_is_named(tmp_path: Path, setting: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         granted(wish(photos(tmp_path), setting))
+
+
+def test_the_papers_fine_tuning_is_at_its_own_size_whatever_the_weights_have_seen(tmp_path: Path) -> None:
+    write_bundle(tmp_path / "b", bundle_of(), tensors_of(), "")
+    found = granted(Wish("sample", (f"from={tmp_path / 'b'}",), recipe="finetune_flowers")).recipe
+    assert found.model.image == (384, 384)
+    asked = granted(Wish("sample", (f"from={tmp_path / 'b'}", "image=64"), recipe="finetune_flowers")).recipe
+    assert asked.model.image == (64, 64)
+
+
+def test_other_channels_bring_one_mean_for_all(tmp_path: Path) -> None:
+    seen = Preprocessing(image=Size(32, 48), scaling=IMAGENET)
+    write_bundle(tmp_path / "b", bundle_of(preprocessing=seen), tensors_of(), "")
+    found = granted(Wish("sample", (f"from={tmp_path / 'b'}", "model.channels=1"))).recipe
+    assert found.model.channels == 1
+    assert list(found.images.scaling.mean) == pytest.approx([0.449], abs=1e-3)

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.run.small import photos, recipe_and_samples
+from tests.run.small import begin, photos, recipe_and_samples
 from vitral.config import override
 from vitral.errors import ConfigError
 from vitral.model.names import model_config
@@ -82,6 +82,19 @@ def test_more_time_is_more_steps(tmp_path: Path) -> None:
     assert isinstance(short, Steps)
     assert isinstance(long, Steps)
     assert long.steps > 10 * short.steps > 100
+
+
+def test_a_look_at_all_training_images_takes_time_too(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begin(home, "steps=1", out="first")
+    lengths = []
+    monkeypatch.setattr(within, "seconds_for", lambda *_: 0.1)
+    monkeypatch.setattr(within, "_seconds_over", lambda parts, split, group: 40.0 if split == "train" else 0.0)
+    for tuning in ("everything", "probed"):
+        recipe, samples = recipe_and_samples(home / "photos", f"from={home / 'first'}", f"tuning={tuning}")
+        length = fitted_in_time(recipe, samples, HERE, 60, time.monotonic()).length
+        assert isinstance(length, Steps)
+        lengths.append(length.steps)
+    assert lengths[0] > 2 * lengths[1] > 0
 
 
 def test_no_time_at_all_is_told(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ MATRICES_THAT_STAY = {
     "mixer-identity": {"position.table"},
     "pool-attention": {*TABLE, "pool.query"},
     "no-class-token": {"position.table"},
+    "norm-of-the-mean": {"position.table"},
     "learned2d-layers": AXES,
     "learned2d-shared": AXES,
     "axial-rope-registers": {"prefix.tokens"},
@@ -116,7 +117,7 @@ def test_the_rates_of_the_layers_are_those_of_mae(name: str) -> None:
     model, layers = config.skeleton("cpu"), config.depth + 1
     for weight, found in groups(AdamW(layer_decay=0.65).build(model), "multiplier").items():
         first, *rest = weight.split(".")
-        layer = {"stem": 0, "prefix": 0, "position": 0, "blocks": 1 + int(rest[0]) if rest[0].isdigit() else 0}
+        layer = {"stem": 0, "prefix": 0, "position": 0, "first_norm": 0, "blocks": 1 + int(rest[0]) if rest[0].isdigit() else 0}
         assert found == pytest.approx(0.65 ** (layers - layer.get(first, layers)), rel=1e-12)
 
 

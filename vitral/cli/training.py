@@ -19,7 +19,7 @@ log = logging.getLogger("vitral")
 RECIPE_HELP = (
     "A recipe; by itself one is chosen by the data. There are sample, fashion_mnist, fashion_masked, fashion_finetune, "
     "fashion_tenth, cifar10, small_hundreds, small_thousands, paper_imagenet, paper_imagenet21k, paper_jft, "
-    "paper_masked, finetune_imagenet, finetune_cifar, finetune_flowers, finetune_vtab, augreg_imagenet, "
+    "paper_masked, finetune_imagenet, finetune_cifar, finetune_flowers, finetune_vtab, photos, augreg_imagenet, "
     "augreg_imagenet21k, plain_imagenet."
 )
 

@@ -5,7 +5,9 @@ from typing import NamedTuple
 
 from vitral.data.samples import Samples
 from vitral.errors import ConfigError, suggest
+from vitral.model.bit import Resnet
 from vitral.model.names import model_config
+from vitral.model.vit import Vit
 from vitral.recipe import Recipe
 from vitral.recipes.augreg import augreg_imagenet, augreg_imagenet21k
 from vitral.recipes.cifar import cifar10
@@ -20,6 +22,7 @@ from vitral.recipes.paper import (
     paper_jft,
     paper_masked,
 )
+from vitral.recipes.photos import photos
 from vitral.recipes.plain import plain_imagenet
 from vitral.recipes.sample import sample
 from vitral.recipes.small import small_hundreds, small_thousands
@@ -29,7 +32,7 @@ FAMILIES: Mapping[str, Callable[..., Recipe]] = {
     family.__name__: family
     for family in (
         paper_imagenet, paper_imagenet21k, paper_jft, paper_masked, finetune_imagenet, finetune_cifar,
-        finetune_flowers, finetune_vtab, augreg_imagenet, augreg_imagenet21k, plain_imagenet,
+        finetune_flowers, finetune_vtab, photos, augreg_imagenet, augreg_imagenet21k, plain_imagenet,
     )
 }  # fmt: skip
 # For one kind of data, with the model that was tried on it.
@@ -40,6 +43,9 @@ FIXED: Mapping[str, Callable[[], Recipe]] = {
         small_thousands,
     )
 }  # fmt: skip
+
+# With given weights too these show images of the recipe's size, not of the size that the weights have seen.
+AT_ITS_OWN_SIZE = ("finetune_imagenet", "finetune_cifar", "finetune_flowers", "finetune_vtab")
 
 OWN = {"sample": sample, "digits": sample, "fashion-mnist": fashion_mnist, "mnist": fashion_mnist, "cifar10": cifar10}
 HUNDREDS, THOUSANDS = 2_000, 200_000  # of training images, the most that a recipe is for
@@ -70,10 +76,15 @@ def named(name: str, model: str = "") -> Recipe:
     return recipe.model_copy(update={"model": model_config(model, *sizes)})
 
 
-def choose(samples: Samples) -> Choice:
-    """The recipe that was made for this set, or else one for as many images as it has."""
+def choose(samples: Samples, start: Vit | Resnet | None = None) -> Choice:
+    """The recipe that was made for this set, or else one for as many images as it has; `photos` for given weights.
+
+    What was made for a set starts from fresh weights, and its rate would wipe out what others know.
+    """
     images = len(samples.of("train"))
-    if samples.where in OWN:
+    if start is not None:
+        chosen, why = photos(start), f"recipe photos, to fine-tune the given weights on {images:,} training images"
+    elif samples.where in OWN:
         chosen = OWN[samples.where]()
         why = f"recipe {chosen.name}, which is for {samples.where}"
     elif images <= HUNDREDS:

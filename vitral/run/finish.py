@@ -61,8 +61,8 @@ class Output:
 
     def _write(self, home: Path, step: int, tensors: Mapping[str, Tensor], line: Line | None) -> None:
         if self.group.first:
-            bundle = self.bundle()
-            write_bundle(home, bundle, tensors, card(bundle, self.facts(step, self._results(line))))
+            bundle, plain = self.bundle(), self.parts.recipe.tuning.plain(tensors)
+            write_bundle(home, bundle, plain, card(bundle, self.facts(step, self._results(line))))
 
     def _results(self, line: Line | None) -> tuple[Result, ...]:
         """What the card says of an evaluation in the midst of the run."""
@@ -145,7 +145,7 @@ class Output:
         noted = moments(self.folder.path)
         images = step * self.parts.plan.batch
         once = multiply_adds(self.parts.recipe.model, in_full=not isinstance(self.parts.recipe.task, Classify))
-        parameters = sum(weight.numel() for weight in self.parts.model.parameters())
+        parameters = sum(weight.numel() for weight in self.parts.recipe.model.skeleton().parameters())
         peak = max((moment.peak_memory for moment in noted), default=0)
         return Cost(spent(noted), images, (1 + BACKWARD) * once * images, peak, parameters)
 

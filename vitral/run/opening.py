@@ -25,6 +25,7 @@ def refuse_impossible(recipe: Recipe, samples: Samples, world: World) -> None:
     """Find what would end the run at its first step, before anything is made for it."""
     plan = loader_of(recipe, samples, "train", world).plan
     recipe.schedule.check(recipe.length.total(plan))
+    recipe.tuning.check(recipe.weights, recipe.model, recipe.task)
     if isinstance(recipe.stopping, Patience) and not samples.of("val"):
         remedy = "set stopping=end, or keep some images for validation"
         raise ConfigError("stops by the images for validation, and there are none", where="stopping", remedy=remedy)

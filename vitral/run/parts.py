@@ -4,21 +4,23 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from vitral.data.loader.loader import Loader, Sight
-from vitral.data.loader.order import InOrder, Order
+from vitral.data.loader.loader import Loader
+from vitral.data.loader.order import Indices, InOrder
 from vitral.data.loader.plan import Plan, World
 from vitral.data.samples import Samples, Split
 from vitral.errors import ConfigError
 from vitral.recipe import Recipe
+from vitral.tasks.classify import Classify
 from vitral.tasks.task import Task
 from vitral.train.distributed.group import Group
 from vitral.train.distributed.spread import Spread
 from vitral.train.environment import cores
-from vitral.train.feed import Serving
+from vitral.train.feed import Serving, feed
 from vitral.train.loop import Descent
 from vitral.train.precision import Precision, probe
+from vitral.train.probing import Fitted, Look, fit_head
 from vitral.train.state import Learning
 from vitral.weights.adapt import adapted
 from vitral.weights.load import load
@@ -48,12 +50,17 @@ class Parts:
         return self.learning.task.model
 
 
-def parts_of(recipe: Recipe, samples: Samples, group: Group, begun: bool = False) -> Parts:
-    """New parts, the weights as they are before the first step; a run that has begun will get others."""
+def parts_of(recipe: Recipe, samples: Samples, group: Group) -> Parts:
+    """New parts, the weights as they are before the first step."""
+    return parts_around(task_of(recipe, samples, group.device), recipe, samples, group)
+
+
+def parts_around(task: Task, recipe: Recipe, samples: Samples, group: Group) -> Parts:
+    """The parts of a run for its task, which is spread over the processes."""
     loader = loader_of(recipe, samples, "train", group.world)
     steps = recipe.length.total(loader.plan)
     recipe.schedule.check(steps)
-    spread = recipe.distributed.spread(task_of(recipe, samples, group.device, begun), group)
+    spread = recipe.distributed.spread(task, group)
     precision = Precision(recipe.precision.decide(probe(group.device)).dtype, group.device)
     optimizer = recipe.optimiser.build(spread.task)  # after the task was spread: it learns the parts that are here
     learning = Learning(spread.task, optimizer, recipe.average.build(steps), precision)
@@ -65,25 +72,49 @@ def parts_of(recipe: Recipe, samples: Samples, group: Group, begun: bool = False
 
 
 def task_of(recipe: Recipe, samples: Samples, device: torch.device, begun: bool = False) -> Task:
-    """The task with a model of fresh weights, or of those that the recipe starts from, which may be gone later."""
+    """The task with a model of fresh weights, or of those that the recipe starts from, which may be gone later.
+
+    What is not to learn is frozen. A run that has begun will get other weights.
+    """
     torch.manual_seed(recipe.seed)
     model = recipe.model.build()
     if recipe.weights and not begun:
         adapted(model, load(recipe.weights))
     counts = samples.counts("train")
-    return recipe.task.build(model, len(samples.classes), counts, recipe.images.scaling).to(device)
+    task = recipe.task.build(model, len(samples.classes), counts, recipe.images.scaling)
+    recipe.tuning.apply(task)
+    return task.to(device)
+
+
+def look_of(recipe: Recipe, samples: Samples, group: Group) -> Look:
+    """A look at the training images, for what is done before the first step."""
+    loader = still_loader_of(recipe, samples, "train", group.world)
+    serving = Serving(recipe.images.scaling, 1, group.device)
+
+    def fit(features: Tensor, labels: Tensor) -> Fitted:
+        assert isinstance(recipe.task, Classify)
+        return fit_head(features, labels, len(samples.classes), recipe.task.loss)
+
+    return Look(lambda: feed(loader, 0, loader.plan.epoch_steps, serving), group.gather, group.first, fit)
 
 
 def loader_of(recipe: Recipe, samples: Samples, split: Split, world: World) -> Loader:
     """The images of a split: as training sees them, or one after the other as every other use does."""
-    training = split == "train"
-    order: Order = recipe.data.order if training else InOrder()
-    sight: Sight = recipe.sight() if training else recipe.still_sight()
-    items = samples.of(split)
-    labels = np.array([item.label for item in items], dtype=np.int64)
-    batch = recipe.batch if training else -(-recipe.batch // recipe.portions)  # what fits is known for a portion
-    plan = Plan(labels, order, batch, recipe.seed, world)
-    return Loader(items, samples.store, sight, plan, workers_of(recipe))
+    if split != "train":
+        return still_loader_of(recipe, samples, split, world)
+    plan = Plan(_labels(samples, split), recipe.data.order, recipe.batch, recipe.seed, world)
+    return Loader(samples.of(split), samples.store, recipe.sight(), plan, workers_of(recipe))
+
+
+def still_loader_of(recipe: Recipe, samples: Samples, split: Split, world: World) -> Loader:
+    """The images of any split, one after the other, each as evaluation sees it."""
+    batch = -(-recipe.batch // recipe.portions)  # what fits is known for a portion
+    plan = Plan(_labels(samples, split), InOrder(), batch, recipe.seed, world)
+    return Loader(samples.of(split), samples.store, recipe.still_sight(), plan, workers_of(recipe))
+
+
+def _labels(samples: Samples, split: Split) -> Indices:
+    return np.array([item.label for item in samples.of(split)], dtype=np.int64)
 
 
 def device_of(recipe: Recipe) -> torch.device:

@@ -12,7 +12,7 @@ from vitral.recipe import Recipe
 from vitral.run.finish import Output
 from vitral.run.opening import looked_over, prepared, refuse_impossible, reopened
 from vitral.run.outcome import Run
-from vitral.run.parts import device_of, parts_of
+from vitral.run.parts import device_of, look_of, parts_around, task_of
 from vitral.run.session import Session
 from vitral.run.wishes import Wish, granted
 from vitral.run.within import fitted_in_memory, fitted_in_time
@@ -80,7 +80,10 @@ def go(folder: Folder, recipe: Recipe, samples: Samples, team: Group) -> Run:
         if team.first:
             stack.enter_context(Lock(folder.path))
         begun = bool(team.decide(lambda: bool(recorded(folder.path))))
-        parts = parts_of(recipe, samples, team, begun)
+        task = task_of(recipe, samples, team.device, begun)
+        if not begun:
+            _tell(team, [recipe.tuning.begin(task, look_of(recipe, samples, team))])
+        parts = parts_around(task, recipe, samples, team)
         output = Output(folder, parts, team)
         stop = stack.enter_context(Stop(STOPPING if team.first else ""))
         session = Session(folder, parts, team, stop, output)

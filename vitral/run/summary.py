@@ -1,8 +1,9 @@
 """A recipe in a few words, for the card, the page and the log."""
 
 from vitral.model.vit import Vit
-from vitral.recipe import Epochs, Recipe
+from vitral.recipe import Epochs, Recipe, Steps
 from vitral.tasks.classify import Classify
+from vitral.train.tuning import LastLayers, Lora
 
 Fact = tuple[str, str]
 
@@ -13,6 +14,7 @@ def summary(recipe: Recipe) -> list[Fact]:
         ("recipe", recipe.name),
         ("model", _model(recipe)),
         ("start", f"weights of {recipe.weights}" if recipe.weights else f"fresh weights, seed {recipe.seed}"),
+        ("tuning", _tuning(recipe)),
         ("task", _task(recipe)),
         ("length", _length(recipe)),
         ("optimiser", f"{recipe.optimiser.kind}, rate {recipe.optimiser.rate:g}, decay {recipe.optimiser.decay:g}"),
@@ -38,9 +40,24 @@ def _task(recipe: Recipe) -> str:
     return f"masked patches, target {task.target.kind}"
 
 
+def _tuning(recipe: Recipe) -> str:
+    match recipe.tuning:
+        case LastLayers(count=count):
+            return f"layers, the last {count}"
+        case Lora(rank=rank, alpha=alpha, parts=parts):
+            return f"lora, rank {rank}, alpha {alpha:g}, on {', '.join(parts)}"
+        case other:
+            return other.kind
+
+
 def _length(recipe: Recipe) -> str:
-    length = recipe.length
-    how_long = f"{length.epochs:g} epochs" if isinstance(length, Epochs) else f"{length.steps:,} steps"
+    match recipe.length:
+        case Epochs(epochs=epochs):
+            how_long = f"{epochs:g} epochs"
+        case Steps(steps=steps):
+            how_long = f"{steps:,} steps"
+        case shown:
+            how_long = f"{shown.images:,} images shown, in {shown.fewest:g} to {shown.most:g} epochs,"
     return f"{how_long} in batches of {recipe.batch:,}"
 
 

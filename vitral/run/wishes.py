@@ -11,10 +11,12 @@ from vitral.data.sources.named import NAMED
 from vitral.data.sources.source import SAMPLE, open_data, open_images
 from vitral.model.names import model_config
 from vitral.recipe import Recipe
-from vitral.recipes.choose import choose, named
-from vitral.weights.bundle import read_bundle
-from vitral.weights.load import bundle_of
+from vitral.recipes.choose import AT_ITS_OWN_SIZE, choose, named
+from vitral.weights.adapt import other_images
+from vitral.weights.bundle import Bundle
+from vitral.weights.load import opened_model
 
+HUB = "hf:"  # before the id of a model of the hub
 # Settings that most people change, by the names that they know.
 SHORT = {
     "epochs": ("length=epochs", "length.epochs="),
@@ -49,27 +51,36 @@ def granted(wish: Wish) -> Granted:
     base = named(wish.recipe, wish.model) if wish.recipe else Recipe()
     early = override(_of(base, wish), [each for each in settings if each.startswith(("task", "data.", "weights="))])
     samples, why = opened(early), ""
+    source = opened_model(early.weights).loaded.bundle if early.weights else None
     if not wish.recipe:
-        chosen = choose(samples)
+        chosen = choose(samples, source.model if source and early.task.labelled else None)
         base, why = chosen.recipe, chosen.why
-    sizes = [each.removeprefix("model.") for each in settings if each.startswith("model.image=")]
+    sizes = [each.removeprefix("model.") for each in settings if each.startswith(("model.image=", "model.channels="))]
     if wish.model and not wish.recipe:
         own = f"image={base.model.image}", f"channels={base.model.channels}"
         base = base.model_copy(update={"model": model_config(wish.model, *own, *sizes)})
-    elif early.weights and not wish.model:
-        base = started(base, early.weights)
+    elif source and not wish.model:
+        large = [f"image={base.model.image}"] if wish.recipe in AT_ITS_OWN_SIZE else []
+        base = started(base, source, *large, *sizes)
     if early.weights:
-        settings.append(f"weights={os.path.abspath(Path(early.weights).expanduser())}")
+        settings.append(f"weights={_lasting(early.weights)}")
     return Granted(override(_of(base, wish), settings).fitted(len(samples.classes)), samples, why)
 
 
-def started(recipe: Recipe, weights: str) -> Recipe:
-    """The recipe for the model that the weights are of, which sees images as that did; its head is new."""
-    source = read_bundle(bundle_of(Path(weights).expanduser())).bundle
-    needs = source.preprocessing
+def started(recipe: Recipe, source: Bundle, *sizes: str) -> Recipe:
+    """The recipe for the model of a bundle, which sees images as that did; its head is new.
+
+    Other sizes are settings of the model, `image` and `channels`.
+    """
+    model = model_config(source.model, "head=linear", f"image={source.preprocessing.image}", *sizes)
+    needs = other_images(source.preprocessing, model.image, model.channels)
     images = recipe.images.model_copy(update={"still": needs.view, "scaling": needs.scaling})
-    model = model_config(source.model, "head=linear", f"image={needs.image}")
     return recipe.model_copy(update={"model": model, "images": images})
+
+
+def _lasting(weights: str) -> str:
+    """The same weights by a name that holds wherever a run is resumed from."""
+    return weights if weights.startswith(HUB) else os.path.abspath(Path(weights).expanduser())
 
 
 def _of(recipe: Recipe, wish: Wish) -> Recipe:

@@ -5,10 +5,10 @@ import os
 import time
 
 from vitral.config import override
-from vitral.data.samples import Samples
+from vitral.data.samples import Samples, Split
 from vitral.model.vit import Vit
 from vitral.recipe import Recipe
-from vitral.run.parts import Parts, loader_of, parts_of, task_of
+from vitral.run.parts import Parts, parts_of, still_loader_of, task_of
 from vitral.run.session import watched_split
 from vitral.train.clock import seconds_for, steps_within
 from vitral.train.distributed.group import Group
@@ -72,9 +72,11 @@ def fitted_in_time(recipe: Recipe, samples: Samples, group: Group, limit: float,
         lambda seconds: group.any(seconds > TRIAL),
     )
     batches.close()
-    evaluation = _evaluation_seconds(parts, group)
+    split = watched_split(samples)
+    evaluation = _seconds_over(parts, split, group) if split else 0.0
+    looking = _seconds_over(parts, "train", group) if recipe.tuning.looks else 0.0
     every = max(1, round(recipe.evaluate * parts.plan.epoch_steps))
-    spent = time.monotonic() - began + 2 * evaluation  # the last word on the best weights is another one
+    spent = time.monotonic() - began + looking + 2 * evaluation  # the last word on the best weights is another one
     steps = group.share(steps_within(limit, spent, step, evaluation, every))
     assert isinstance(steps, int)
     epochs = steps / parts.plan.epoch_steps
@@ -83,12 +85,9 @@ def fitted_in_time(recipe: Recipe, samples: Samples, group: Group, limit: float,
     return override(recipe, [f'length={{"kind":"steps","steps":{steps}}}'])
 
 
-def _evaluation_seconds(parts: Parts, group: Group) -> float:
-    """How long an evaluation takes, from a few of its batches."""
-    split = watched_split(parts.samples)
-    if split is None:
-        return 0.0
-    loader = loader_of(parts.recipe, parts.samples, split, group.world)
+def _seconds_over(parts: Parts, split: Split, group: Group) -> float:
+    """How long it takes to answer every image of a split, from a few of its batches."""
+    loader = still_loader_of(parts.recipe, parts.samples, split, group.world)
     some = min(3, loader.plan.epoch_steps)
     started = time.perf_counter()
     watched(parts.learning, feed(loader, 0, some, parts.serving))

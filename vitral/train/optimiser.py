@@ -109,8 +109,8 @@ def decaying(task: nn.Module) -> set[Tensor]:
 def layer_multipliers(task: nn.Module, layer_decay: float) -> dict[Tensor, float]:
     """What the rate of each parameter below the final norm is multiplied by (BEiT, arXiv 2106.08254; MAE, 2111.06377).
 
-    The stem, the tokens before the patches and the positions are layer 0, the first block is layer 1. All that follows
-    the blocks, and all that the task adds, learns at the full rate.
+    The stem, the tokens before the patches, the positions and the norm after them are layer 0, the first block is layer
+    1. All that follows the blocks, and all that the task adds, learns at the full rate.
     """
     if layer_decay == 1:
         return {}
@@ -121,7 +121,8 @@ def layer_multipliers(task: nn.Module, layer_decay: float) -> dict[Tensor, float
             where="layer_decay",
             remedy="set layer_decay=1",
         )
-    layers = [nn.ModuleList([encoder.stem, encoder.prefix, encoder.position]), *encoder.blocks]
+    first = nn.ModuleList([encoder.stem, encoder.prefix, encoder.position, encoder.first_norm])
+    layers = [first, *encoder.blocks]
     return {
         weight: layer_decay ** (len(layers) - layer)
         for layer, part in enumerate(layers)

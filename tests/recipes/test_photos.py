@@ -1,0 +1,32 @@
+import numpy as np
+import pytest
+
+from vitral.data.loader.plan import Plan
+from vitral.recipes.photos import photos
+from vitral.train.tuning import Probed
+
+
+@pytest.mark.parametrize(("images", "epochs"), [(40, 30), (244, 30), (1_000, 10), (20_000, 5)])
+def test_few_images_are_shown_often_and_many_not_seldom(images: int, epochs: int) -> None:
+    recipe = photos()
+    plan = Plan(np.zeros(images, dtype=np.int64), recipe.data.order, recipe.batch, recipe.seed)
+    steps = recipe.length.total(plan)
+    recipe.schedule.check(steps)
+    assert round(steps / plan.epoch_steps) == epochs
+
+
+def test_it_keeps_to_the_paper_but_starts_from_a_head_that_was_fitted() -> None:
+    recipe = photos()
+    assert recipe.tuning == Probed()
+    assert (recipe.clip, recipe.schedule.kind, recipe.model.head.kind) == (1.0, "cosine", "linear")
+    assert recipe.optimiser.layer_decay == 1  # so that weights of a ResNet can be tuned too
+
+
+def test_any_model_can_be_named() -> None:
+    assert photos("B/32").model.model_dump()["width"] == 768
+
+
+def test_a_wide_model_learns_slower() -> None:
+    assert photos("B/16").optimiser.rate == pytest.approx(5.2e-5, rel=0.01)
+    assert photos("S/16").optimiser.rate == pytest.approx(1.04e-4, rel=0.01)
+    assert photos("R50x1").optimiser.rate == pytest.approx(0.04 / 2048)

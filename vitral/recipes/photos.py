@@ -1,0 +1,42 @@
+"""A folder of photos of one's own, from weights that know pictures."""
+
+from vitral.data.transforms.view import InceptionCrop
+from vitral.model.bit import Resnet
+from vitral.model.names import model_config
+from vitral.model.vit import Vit
+from vitral.recipe import Images, Recipe, Shown
+from vitral.train.average import Polyak
+from vitral.train.optimiser import AdamW
+from vitral.train.schedule import Cosine
+from vitral.train.tuning import Probed
+
+RATE = 0.04  # at a width of 1: 5e-5 for B, 1e-4 for S
+
+
+def photos(model: str | Vit | Resnet = "S/16") -> Recipe:
+    """Dozens to thousands of photos: chosen by itself with `--from`, which brings the model and how it sees images.
+
+    The head is fitted to frozen features first, and a small rate, the smaller the wider the model is, then bends those
+    only as far as it helps. Mild crops keep the subject in the picture; the mean over the last quarter of the steps
+    asks for no constant that would depend on how many images there are. What to change first: `lr`, `length.images`,
+    `optimiser.layer_decay=0.75`, `tuning=head` where features are as good as they can get, `tuning=lora` where memory
+    is short.
+
+    Run:     vitral train photos/ --from WEIGHTS
+    Takes:   not measured here
+    Reaches: not measured here
+    """
+    config = model_config(model)
+    width = config.width if isinstance(config, Vit) else config.outputs()
+    return Recipe(
+        name="photos",
+        model=config,
+        tuning=Probed(),
+        images=Images(view=InceptionCrop(area=(0.5, 1.0))),
+        length=Shown(images=10_000, fewest=5, most=30),
+        batch=32,
+        optimiser=AdamW(rate=RATE / width, decay=0.05),
+        schedule=Cosine(warmup=0.1),
+        clip=1.0,
+        average=Polyak(start=0.75),
+    )
