@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from vitral.model import Features, Resnet, Vit, attention_maps, attention_weights, build, model_config
     from vitral.model.allocator import keep_freed_memory
     from vitral.recipe import Recipe
+    from vitral.run.evaluation import evaluate
     from vitral.run.outcome import Run
     from vitral.run.start import resume, train
     from vitral.weights.bundle import Bundle
@@ -48,6 +49,7 @@ __all__ = [
     "build",
     "check",
     "describe",
+    "evaluate",
     "keep_freed_memory",
     "load",
     "model_config",
@@ -78,6 +80,7 @@ _HOMES = {
     "build": "vitral.model",
     "check": "vitral.data.doctor.check",
     "describe": "vitral.explain.describe",
+    "evaluate": "vitral.run.evaluation",
     "keep_freed_memory": "vitral.model.allocator",
     "load": "vitral.weights.load",
     "model_config": "vitral.model",

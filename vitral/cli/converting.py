@@ -24,7 +24,6 @@ def convert(  # noqa: PLR0913, PLR0917, one option a wish
     layers: Annotated[str, typer.Option(metavar="0,2,4", help="Some of the layers alone, counted from 0.")] = "",
     format: Annotated[str, typer.Option(metavar="NAME", help="What FROM is, where names leave a doubt.")] = "",
     allow_pickle: Annotated[bool, typer.Option("--allow-pickle", help="Read a .pt or .pth, its weights only.")] = False,
-    offline: Annotated[bool, typer.Option("--offline", help="Take a model of the hub from the cache alone.")] = False,
 ) -> None:
     """Convert weights between libraries, with a certificate that both sides answer alike.
 
@@ -36,7 +35,7 @@ def convert(  # noqa: PLR0913, PLR0917, one option a wish
     words = {"image": image, "channels": channels}
     changes = tuple(f"{name}={value}" for name, value in words.items() if value)
     numbers = tuple(_layer(text) for text in layers.split(",")) if layers else ()
-    reading = Reading(format=format, allow_pickle=allow_pickle, offline=offline)
+    reading = Reading(format=format, allow_pickle=allow_pickle)
     made = converted(source, out, *set_, to=to, layers=numbers, changes=changes, reading=reading)
     for line in (*made.told, *(made.certificate.lines() if made.certificate else ())):
         log.info(line)

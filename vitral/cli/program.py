@@ -14,7 +14,7 @@ from vitral.errors import VitralError
 
 log = logging.getLogger("vitral")
 
-ANYWHERE = ("--debug", "--quiet")  # options of the program that may also follow the verb
+ANYWHERE = ("--debug", "--offline", "--quiet")  # options of the program that may also follow the verb
 
 # Typer's boxed help would double the time that --help takes.
 app = typer.Typer(
@@ -38,10 +38,13 @@ def vitral(
     version: Annotated[bool, typer.Option("--version", help="Print the version and stop.", callback=_version)] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Say nothing but errors.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    offline: Annotated[bool, typer.Option("--offline", help="Take models of the hub from the cache alone.")] = False,
 ) -> None:
     """Vision Transformers: train, understand and serve them."""
     logging.basicConfig(format="%(message)s", stream=sys.stderr)
     log.setLevel(logging.ERROR if quiet else logging.INFO)
+    if offline:
+        os.environ["HF_HUB_OFFLINE"] = "1"  # the hub's own word for it, which workers inherit
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -10,8 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from vitral.config import Config
-from vitral.errors import WeightsError
-from vitral.evaluate.answers import Answers
+from vitral.evaluate.answers import Answers, refuse_strange
 
 Z = 1.959963984540054  # 95 % of a normal distribution lies within so many deviations
 
@@ -71,7 +70,7 @@ def judged(answers: Answers, classes: Sequence[str]) -> Accuracy:
     logits, labels = answers.logits, answers.labels
     assert len(labels) > 0
     assert logits.shape == (len(labels), len(classes))
-    _refuse_strange(logits)
+    refuse_strange(logits, "answers to")
     ranks = ranks_of(logits, labels)
     pairs = _pairs(labels.numpy(), answers.given.numpy(), len(classes))
     right, images = int((ranks == 0).sum()), len(labels)
@@ -101,15 +100,6 @@ def wilson(right: int, images: int) -> Interval:
     reach = Z * sqrt(share * (1 - share) / images + Z * Z / (4 * images * images))
     scale = 1 + Z * Z / images
     return Interval(low=max(0.0, (middle - reach) / scale), high=min(1.0, (middle + reach) / scale))
-
-
-def _refuse_strange(logits: Tensor) -> None:
-    strange = int((~logits.isfinite()).any(dim=1).sum())
-    if strange:
-        raise WeightsError(
-            f"the answers to {strange:,} of {len(logits):,} images are infinite or not numbers",
-            remedy="take weights from before training went astray",
-        )
 
 
 def _pairs(labels: NDArray[np.int64], given: NDArray[np.int64], classes: int) -> tuple[Pair, ...]:

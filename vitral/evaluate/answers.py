@@ -1,4 +1,4 @@
-"""The answers of a model to every image of a set.  B images of a batch, N of the set, K classes."""
+"""What a model makes of every image of a set, such as its answers.  B images of a batch, N of the set, K classes."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,8 +10,17 @@ from torch import Tensor, nn
 from vitral.data.loader.loader import Loader
 from vitral.data.loader.order import InOrder
 from vitral.data.transforms.scaling import Scaling
+from vitral.errors import WeightsError
 
 ROWS = 4096
+
+
+class Rows(NamedTuple):
+    """One row for each image, in the order of the set, whichever process saw it."""
+
+    values: Tensor  # (N, ...), float32
+    labels: Tensor  # (N,), int64
+    places: Tensor  # (N,), int64, those in the items that the loader was given
 
 
 class Answers(NamedTuple):
@@ -36,7 +45,6 @@ class Answers(NamedTuple):
         return (rows.double().softmax(dim=1) for rows in self.logits.split(ROWS))
 
 
-@torch.no_grad()  # in inference mode, what a model keeps between calls could never again be trained with
 def answer(
     model: nn.Module,
     loader: Loader,
@@ -45,21 +53,34 @@ def answer(
     gather: Callable[[Tensor], Tensor],
     advance: Callable[[int], None],
 ) -> Answers:
-    """The model's answers on the CPU; `gather` puts the rows of all processes together, `advance` hears of each batch.
+    """The model's answers on the CPU; `gather` joins the rows of all processes, `advance` hears of each batch."""
+    with resting(model):
+        return Answers(*rows_of(model, loader, scaling, device, gather, advance))
+
+
+@torch.no_grad()  # in inference mode, what a model keeps between calls could never again be trained with
+def rows_of(
+    see: Callable[[Tensor], Tensor],
+    loader: Loader,
+    scaling: Scaling,
+    device: torch.device,
+    gather: Callable[[Tensor], Tensor],
+    advance: Callable[[int], None],
+) -> Rows:
+    """What `see` makes of the scaled images of each batch (B, C, H, W), on the CPU.
 
     Every process takes part in every batch, be it with no image: a model that is divided among them waits for all.
     """
     assert isinstance(loader.plan.order, InOrder), "any other order leaves images out or shows some twice"
-    found: list[Answers] = []
-    with resting(model):
-        for batch in loader.epoch():
-            logits = model(scaling.apply(batch.images.to(device))).float()  # (B, K)
-            found.append(Answers(logits, batch.labels.to(device), batch.places.to(device)))
-            advance(len(batch.labels))
-    whole = Answers(*(gather(torch.cat(rows)).cpu() for rows in zip(*found, strict=True)))
+    found: list[Rows] = []
+    for batch in loader.epoch():
+        values = see(scaling.apply(batch.images.to(device))).float()  # (B, ...)
+        found.append(Rows(values, batch.labels.to(device), batch.places.to(device)))
+        advance(len(batch.labels))
+    whole = Rows(*(gather(torch.cat(rows)).cpu() for rows in zip(*found, strict=True)))
     order = whole.places.argsort()
-    assert torch.equal(whole.places[order], torch.arange(len(loader.plan.labels))), "each image is answered once"
-    return Answers(*(rows[order] for rows in whole))
+    assert torch.equal(whole.places[order], torch.arange(len(loader.plan.labels))), "each image is seen once"
+    return Rows(*(rows[order] for rows in whole))
 
 
 @contextmanager
@@ -72,3 +93,13 @@ def resting(model: nn.Module) -> Iterator[None]:
     finally:
         for part, mode in modes.items():
             part.training = mode
+
+
+def refuse_strange(rows: Tensor, what: str) -> None:
+    """Refuse rows (N, ...) with numbers that are none, called `answers to` or `features of` the images."""
+    strange = int((~rows.isfinite()).any(dim=1).sum())
+    if strange:
+        raise WeightsError(
+            f"the {what} {strange:,} of {len(rows):,} images are infinite or not numbers",
+            remedy="take weights from before training went astray",
+        )

@@ -1,0 +1,35 @@
+"""The judge of answers."""
+
+import pytest
+
+from tests.evaluate.subjects import striped_model, stripes, subject
+from vitral.config import Size
+from vitral.errors import ConfigError, DataError
+from vitral.evaluate.accuracy import judged
+from vitral.evaluate.answering import AccuracyJudge
+from vitral.evaluate.calibration import calibrated
+
+
+def test_it_finds_the_accuracy_and_calibration_of_the_answers() -> None:
+    whole = subject()
+    found = AccuracyJudge().judge(whole)
+    answers = whole.answers(Size(16, 16))
+    assert found.accuracy == judged(answers, ("ant", "bee", "cat"))
+    assert found.calibration == calibrated(answers)
+
+
+def test_the_order_of_the_models_classes_does_not_matter() -> None:
+    plain = AccuracyJudge().judge(subject(striped_model(("ant", "bee", "cat")))).accuracy
+    loaded = striped_model(("cat", "ant", "bee"))  # the same weights under other names: its ants are the other's cats
+    other = AccuracyJudge().judge(subject(loaded, stripes())).accuracy
+    rows = {each.name: each.right for each in other.classes}
+    truth = plain.confusion
+    assert rows == {"cat": truth[2, 0], "ant": truth[0, 1], "bee": truth[1, 2]}
+
+
+def test_other_classes_and_no_head_are_refused_before_any_work() -> None:
+    AccuracyJudge().check(subject())
+    with pytest.raises(DataError, match="does not know 1 of the 3 classes"):
+        AccuracyJudge().check(subject(striped_model(("ant", "bee", "dog"))))
+    with pytest.raises(ConfigError, match="needs a head"):
+        AccuracyJudge().check(subject(striped_model(())))

@@ -1,0 +1,58 @@
+"""The list of judges, and what all of them promise."""
+
+import pytest
+
+from tests.evaluate.subjects import striped_model, stripes, subject, without
+from vitral.config import members
+from vitral.errors import ConfigError, DataError
+from vitral.evaluate.fewshot import FewShotJudge
+from vitral.evaluate.judges import Evaluation, Found, Judge, found_by, judges_of
+from vitral.evaluate.knn import KnnJudge
+
+KINDS = [judge.model_fields["kind"].default for judge in members(Judge)]
+
+
+def test_every_judge_has_a_kind_and_finds_something_of_that_kind() -> None:
+    assert KINDS == ["accuracy", "knn", "fewshot", "linear", "resolution"]
+    assert [found.model_fields["kind"].default for found in members(Found)] == KINDS
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_judge_finds_comes_back_from_json(kind: str) -> None:
+    found = found_by(judges_of(kind), subject())
+    whole = Evaluation(model="m", data="d", split="test", images=18, classes=3, seed=0, found=found, notes=())
+    assert [each.kind for each in whole.found] == [kind]
+    assert Evaluation.from_json(whole.to_json()) == whole
+
+
+@pytest.mark.parametrize("kind", ["knn", "fewshot", "linear"])
+def test_features_are_judged_on_any_classes_with_or_without_a_head(kind: str) -> None:
+    for loaded in (striped_model(("x", "y")), striped_model(())):
+        assert found_by(judges_of(kind), subject(loaded))
+
+
+def test_judges_are_named_by_kind_or_given() -> None:
+    assert [judge.kind for judge in judges_of("linear, knn,knn")] == ["linear", "knn"]
+    own = FewShotJudge(shots=(2,))
+    assert judges_of(["knn", own]) == [KnnJudge(), own]
+
+
+@pytest.mark.parametrize(
+    ("word", "remedy"), [("kn", "did you mean 'knn'?"), ("", "choose from accuracy"), ("knn,,linear", "choose from")]
+)
+def test_an_unknown_judge_is_answered_with_those_there_are(word: str, remedy: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        judges_of(word)
+    assert remedy in caught.value.remedy
+
+
+def test_no_judge_is_refused() -> None:
+    with pytest.raises(ConfigError, match="no judge is named"):
+        judges_of([])
+
+
+def test_what_the_last_judge_refuses_is_refused_before_the_first_begins() -> None:
+    whole = subject(samples=without(stripes(), "train"))
+    with pytest.raises(DataError, match="knn learns"):
+        found_by(judges_of("accuracy,knn"), whole)
+    assert whole._answers == {}

@@ -1,0 +1,100 @@
+"""An evaluation: a model and a set of images become what each judge finds."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from vitral.config import Config, override
+from vitral.data.samples import SPLITS, Samples, Split
+from vitral.data.sources.source import open_data
+from vitral.data.transforms.preprocessing import Preprocessing
+from vitral.errors import ConfigError, DataError
+from vitral.evaluate.cache import NoCache, usual_folder
+from vitral.evaluate.judges import Evaluation, Judge, found_by, judges_of
+from vitral.evaluate.matching import refuse_other_preprocessing
+from vitral.evaluate.subject import Progress, Subject, Tools, silent
+from vitral.model.allocator import keep_freed_memory
+from vitral.recipe import Recipe
+from vitral.run.parts import device_of, workers_of
+from vitral.weights.bundle import Bundle
+from vitral.weights.load import Loaded, load
+
+JUDGED: tuple[Split, ...] = ("test", "val")
+
+
+class Setup(Config):
+    """How an evaluation is run."""
+
+    batch: int = Field(default=64, ge=1)  # images at a time; those larger than the trained size come fewer at a time
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    workers: Annotated[int, Field(ge=0)] | Literal["auto"] = "auto"  # processes that read images; they change nothing
+    seed: int = Field(default=0, ge=0)  # of folds and draws
+    cache: bool = True  # whether features are kept on the disk for the next time
+
+
+def evaluate(
+    model: str | Path | Loaded,
+    data: str | Samples,
+    *settings: str,
+    with_: str | Iterable[str | Judge] = "accuracy",
+    split: str = "",
+    root: str = "",
+    preprocessing: Preprocessing | None = None,
+    progress: Progress = silent,
+) -> Evaluation:
+    """What the judges find: `vitral.evaluate("runs/photos", "photos/", "seed=1", with_=("accuracy", "knn"))`.
+
+    The model is what `vitral.load` takes, or gives (it is then moved to the device). Without the name of a split the
+    images for testing judge, or those for validation where there are none. The preprocessing is the bundle's; another
+    one that is given is refused. Settings are `batch`, `device`, `workers`, `seed` and `cache`.
+    """
+    setup, judges = override(Setup(), settings), judges_of(with_)
+    samples = data if isinstance(data, Samples) else open_data(data, root=root)
+    chosen = split_of(samples, split)
+    loaded = model if isinstance(model, Loaded) else load(model)
+    if preprocessing is not None:
+        refuse_other_preprocessing(loaded.bundle.preprocessing, preprocessing)
+    recipe = Recipe(device=setup.device, workers=setup.workers)
+    device = device_of(recipe)
+    cache = usual_folder() if setup.cache else NoCache()
+    tools = Tools(device, setup.batch, workers_of(recipe), setup.seed, cache, progress)
+    keep_freed_memory()
+    subject = Subject(loaded.model.to(device), loaded.bundle, samples, chosen, tools)
+    return Evaluation(
+        model="a model in memory" if isinstance(model, Loaded) else str(model),
+        data=samples.where,
+        split=chosen,
+        images=len(samples.of(chosen)),
+        classes=len(samples.classes),
+        seed=setup.seed,
+        found=found_by(judges, subject),
+        notes=(*samples.notes, *_notes(samples, loaded.bundle)),
+    )
+
+
+def split_of(samples: Samples, wanted: str) -> Split:
+    """The split that judges: the one wanted, or test, or val where there is no test."""
+    if wanted and wanted not in JUDGED:
+        raise ConfigError(
+            f"expected test or val, got {wanted!r}", where="--split", remedy="leave it out, or choose one"
+        )
+    for split in JUDGED:
+        if split == (wanted or split) and samples.of(split):
+            return split
+    held = ", ".join(f"{len(samples.of(each)):,} {each}" for each in SPLITS if samples.of(each))
+    what = f"there are no images in {wanted or 'test and val'!r}; this set has {held}"
+    raise DataError(what, where=samples.where, remedy="choose the other split, or give other data")
+
+
+def _notes(samples: Samples, bundle: Bundle) -> list[str]:
+    if (
+        bundle.task != "classify"
+        or samples.classes == bundle.classes
+        or not set(samples.classes) <= set(bundle.classes)
+    ):
+        return []
+    if len(samples.classes) < len(bundle.classes):
+        return [f"the data has {len(samples.classes):,} of the {len(bundle.classes):,} classes that the model names"]
+    return ["the classes of the data have another order than the model's; they were matched by name"]
