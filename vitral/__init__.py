@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from vitral.run.evaluation import evaluate
     from vitral.run.outcome import Run
     from vitral.run.start import resume, train
+    from vitral.weights.adapt import adapt
     from vitral.weights.bundle import Bundle
+    from vitral.weights.convert import convert
     from vitral.weights.load import load
 
 __version__ = "0.1.0"
@@ -44,10 +46,12 @@ __all__ = [
     "Vit",
     "VitralError",
     "WeightsError",
+    "adapt",
     "attention_maps",
     "attention_weights",
     "build",
     "check",
+    "convert",
     "describe",
     "evaluate",
     "keep_freed_memory",
@@ -75,10 +79,12 @@ _HOMES = {
     "Vit": "vitral.model",
     "VitralError": "vitral.errors",
     "WeightsError": "vitral.errors",
+    "adapt": "vitral.weights.adapt",
     "attention_maps": "vitral.model",
     "attention_weights": "vitral.model",
     "build": "vitral.model",
     "check": "vitral.data.doctor.check",
+    "convert": "vitral.weights.convert",
     "describe": "vitral.explain.describe",
     "evaluate": "vitral.run.evaluation",
     "keep_freed_memory": "vitral.model.allocator",

@@ -18,27 +18,21 @@ from vitral.train.optimiser import AdamW, OptimiserConfig, Sgd, has_fused, set_r
 
 TABLE = {"prefix.tokens", "position.table"}
 OFFSETS = {"prefix.tokens", "blocks.0.mixer.heads.relation.table", "blocks.1.mixer.heads.relation.table"}
+TOKENS, PLACES = {"prefix.tokens"}, {"position.table"}
 AXES = {"prefix.tokens", "position.x", "position.y"}
 # Every parameter of two dimensions or more that must not decay; a model that is not here has a table and a token.
 MATRICES_THAT_STAY = {
-    "position-none": {"prefix.tokens"},
-    "position-learned2d": AXES,
-    "position-sincos1d": {"prefix.tokens"},
-    "position-sincos2d": {"prefix.tokens"},
-    "position-relative1d": OFFSETS,
-    "position-relative2d": OFFSETS,
-    "position-rope2d": {"prefix.tokens"},
-    "mixer-pooling": {"position.table"},
-    "mixer-identity": {"position.table"},
+    **dict.fromkeys(
+        ("position-none", "position-sincos1d", "position-sincos2d", "position-rope2d", "axial-rope-registers"),
+        TOKENS,
+    ),
+    **dict.fromkeys(
+        ("mixer-pooling", "mixer-identity", "no-class-token", "norm-of-the-mean", "axial-without-class"),
+        PLACES,
+    ),
+    **dict.fromkeys(("position-learned2d", "learned2d-layers", "learned2d-shared"), AXES),
+    **dict.fromkeys(("position-relative1d", "position-relative2d", "local-relative", "recompute-relative"), OFFSETS),
     "pool-attention": {*TABLE, "pool.query"},
-    "no-class-token": {"position.table"},
-    "norm-of-the-mean": {"position.table"},
-    "learned2d-layers": AXES,
-    "learned2d-shared": AXES,
-    "axial-rope-registers": {"prefix.tokens"},
-    "axial-without-class": {"position.table"},
-    "local-relative": OFFSETS,
-    "recompute-relative": OFFSETS,
     "resnet": set(),
 }
 
@@ -117,8 +111,9 @@ def test_the_rates_of_the_layers_are_those_of_mae(name: str) -> None:
     model, layers = config.skeleton("cpu"), config.depth + 1
     for weight, found in groups(AdamW(layer_decay=0.65).build(model), "multiplier").items():
         first, *rest = weight.split(".")
-        layer = {"stem": 0, "prefix": 0, "position": 0, "first_norm": 0, "blocks": 1 + int(rest[0]) if rest[0].isdigit() else 0}
-        assert found == pytest.approx(0.65 ** (layers - layer.get(first, layers)), rel=1e-12)
+        block = 1 + int(rest[0]) if first == "blocks" else 0
+        layer = {"stem": 0, "prefix": 0, "position": 0, "first_norm": 0, "blocks": block}.get(first, layers)
+        assert found == pytest.approx(0.65 ** (layers - layer), rel=1e-12)
 
 
 def test_the_rates_of_a_deep_model_run_over_its_whole_depth() -> None:

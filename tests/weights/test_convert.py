@@ -16,7 +16,7 @@ from vitral.cli import main
 from vitral.errors import VitralError, WeightsError
 from vitral.model import LayerScale, Learned1d, MeanAllPool, Mlp, PreNorm, Rope2d
 from vitral.model.vit import Vit
-from vitral.weights.convert import convert, converted
+from vitral.weights.convert import convert, write_as
 from vitral.weights.formats.format import Format
 from vitral.weights.formats.rule import Rule, written
 from vitral.weights.recognise import FORMATS
@@ -29,7 +29,7 @@ def source(tmp_path: Path) -> Path:
 
 
 def test_a_file_becomes_a_bundle_that_needs_no_more_telling(source: Path, tmp_path: Path) -> None:
-    made = converted(str(source), str(tmp_path / "ours"), *HINTS)
+    made = convert(str(source), str(tmp_path / "ours"), *HINTS)
     assert made.certificate is None
     model, bundle = vitral.load(tmp_path / "ours")
     assert bundle.source == "timm's Vision Transformer, from timm.safetensors"
@@ -38,8 +38,8 @@ def test_a_file_becomes_a_bundle_that_needs_no_more_telling(source: Path, tmp_pa
 
 
 def test_there_and_back_again_is_equal_to_the_bit_and_certified(source: Path, tmp_path: Path) -> None:
-    converted(str(source), str(tmp_path / "ours"), *HINTS)
-    made = converted(str(tmp_path / "ours"), str(tmp_path / "theirs"), to="timm")
+    convert(str(source), str(tmp_path / "ours"), *HINTS)
+    made = convert(str(tmp_path / "ours"), str(tmp_path / "theirs"), to="timm")
     assert sorted(path.name for path in (tmp_path / "theirs").iterdir()) == [
         "certificate.json",
         "config.json",
@@ -53,7 +53,7 @@ def test_there_and_back_again_is_equal_to_the_bit_and_certified(source: Path, tm
     expected = timm_tensors()
     found = vitral.load(tmp_path / "theirs")  # config.json tells heads and image
     assert found.bundle.model == vitral.load(tmp_path / "ours").bundle.model
-    converted(str(tmp_path / "theirs"), str(tmp_path / "again"), to="timm")
+    convert(str(tmp_path / "theirs"), str(tmp_path / "again"), to="timm")
     assert all(torch.equal(tensor, expected[name]) for name, tensor in tensors(tmp_path / "again").items())
 
 
@@ -87,7 +87,7 @@ def test_a_round_trip_through_every_writable_format_is_equal_to_the_bit(
 ) -> None:
     before = loaded(model)
     (tmp_path / "file").write_bytes(b"")
-    convert(before, tmp_path / "file", tmp_path / "out", kind.library)
+    write_as(before, tmp_path / "file", tmp_path / "out", kind.library)
     hints = (f"image={model.image}", *kind.hints(model))
     after = vitral.load(tmp_path / "out", *hints, format=kind.name)
     expected = before.model.state_dict()
@@ -103,14 +103,14 @@ def test_every_library_that_is_written_holds_some_model() -> None:
 def test_a_part_without_counterpart_is_named(tmp_path: Path) -> None:
     model = loaded(small(position=Rope2d(), pool=MeanAllPool()))
     with pytest.raises(WeightsError, match="position: timm's ViT has one learned table at the stem, this model rope2d"):
-        convert(model, tmp_path, tmp_path / "out", "timm")
+        write_as(model, tmp_path, tmp_path / "out", "timm")
     assert not (tmp_path / "out").exists()
 
 
 def test_what_is_there_is_not_overwritten(source: Path, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     with pytest.raises(VitralError, match="is there already"):
-        converted(str(source), str(tmp_path / "out"), *HINTS)
+        convert(str(source), str(tmp_path / "out"), *HINTS)
 
 
 def test_a_conversion_that_answers_otherwise_is_not_kept(
@@ -121,7 +121,7 @@ def test_a_conversion_that_answers_otherwise_is_not_kept(
 
     monkeypatch.setattr("vitral.weights.convert.written", changed)
     with pytest.raises(WeightsError, match="answers otherwise: tokens differ by"):
-        converted(str(source), str(tmp_path / "out"), *HINTS, to="timm")
+        convert(str(source), str(tmp_path / "out"), *HINTS, to="timm")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["timm.safetensors"]
 
 

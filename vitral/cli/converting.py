@@ -29,7 +29,7 @@ def convert(  # noqa: PLR0913, PLR0917, one option a wish
 
     --set tells what a file does not, such as mixer.heads=6.
     """
-    from vitral.weights.convert import converted
+    from vitral.weights.convert import convert as converted
     from vitral.weights.load import Reading
 
     words = {"image": image, "channels": channels}

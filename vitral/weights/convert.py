@@ -30,7 +30,7 @@ class Converted(NamedTuple):
     told: tuple[str, ...]
 
 
-def convert(source: Loaded, where: Path, out: Path, to: str) -> Certificate | None:
+def write_as(source: Loaded, where: Path, out: Path, to: str) -> Certificate | None:
     """Write a model, which was read from `where`, as a new folder in the form of a library."""
     if os.path.lexists(out):
         raise VitralError("is there already, and is not overwritten", where=str(out), remedy="choose another name")
@@ -94,7 +94,7 @@ def _certified(source: Loaded, where: Path, draft: Path, kind: Format) -> Certif
     return found
 
 
-def converted(
+def convert(
     where: str,
     out: str,
     *settings: str,
@@ -112,4 +112,4 @@ def converted(
         source, done = adapt(source, *changes, layers=layers)
         told += done
     folder = Path(out).expanduser()
-    return Converted(folder, convert(source, file, folder, to), told)
+    return Converted(folder, write_as(source, file, folder, to), told)
