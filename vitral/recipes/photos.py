@@ -10,7 +10,7 @@ from vitral.train.optimiser import AdamW
 from vitral.train.schedule import Cosine
 from vitral.train.tuning import Probed
 
-RATE = 0.04  # at a width of 1: 5e-5 for B, 1e-4 for S
+RATE = 0.06  # at a width of 1: 8e-5 for B, 1.6e-4 for S
 
 
 def photos(model: str | Vit | Resnet = "S/16") -> Recipe:
@@ -33,7 +33,7 @@ def photos(model: str | Vit | Resnet = "S/16") -> Recipe:
         model=config,
         tuning=Probed(),
         images=Images(view=InceptionCrop(area=(0.5, 1.0))),
-        length=Shown(images=10_000, fewest=5, most=30),
+        length=Shown(images=30_000, fewest=5, most=30),
         batch=32,
         optimiser=AdamW(rate=RATE / width, decay=0.05),
         schedule=Cosine(warmup=0.1),

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from torch import Tensor
 
 from vitral.model.resnet import BodyKind
-from vitral.weights.formats.resnet import UnitNames
+from vitral.weights.formats.resnet import UnitNames, unit_parts, units_of_stages
 from vitral.weights.formats.rule import Rule, changed, same
 
 ROOT = "conv_root/kernel"
@@ -20,12 +20,9 @@ NAMES = UnitNames(("conv1", "gn1"), ("conv2", "gn2"), ("conv3", "gn3"), ("conv_p
 def body_rules(body: BodyKind, ours: str) -> list[Rule]:
     """The rules of a body."""
     rules = conv_norm(f"{ours}.root", "conv_root", "gn_root")
-    for stage, units in enumerate(body.layers):
-        for unit in range(units):
-            own, other = f"{ours}.stages.{stage}.{unit}", f"block{stage + 1}/unit{unit + 1}"
-            for part, (conv, norm) in NAMES._asdict().items():
-                if part != "shortcut" or unit == 0:  # a stage always changes the number of channels
-                    rules += conv_norm(f"{own}.{part}", f"{other}/{conv}", f"{other}/{norm}")
+    for part in unit_parts(body, ours, NAMES):
+        other = f"block{part.stage + 1}/unit{part.unit + 1}"
+        rules += conv_norm(part.ours, f"{other}/{part.conv}", f"{other}/{part.norm}")
     return rules
 
 
@@ -39,12 +36,7 @@ def conv_norm(ours: str, conv: str, norm: str) -> list[Rule]:
 
 def body_layers(names: Iterable[str]) -> tuple[int, ...]:
     """How many units each stage has, by the names of the tensors; none where the root is all."""
-    units: dict[int, int] = {}
-    for name in names:
-        if match := UNIT.match(name):
-            stage, unit = int(match[1]), int(match[2])
-            units[stage] = max(units.get(stage, 0), unit)
-    return tuple(units.get(stage, 1) for stage in range(1, max(units, default=0) + 1))
+    return units_of_stages(names, UNIT, 1)
 
 
 def to_convolution(kernel: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
-"""The ResNet of a hybrid, in names like timm's.  The names of its parts are handed in by who reads or writes it."""
+"""The ResNet of a hybrid: what is alike in all libraries, and timm's names for it."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from vitral.model.resnet import BodyKind
@@ -17,18 +17,43 @@ class UnitNames(NamedTuple):
     shortcut: tuple[str, str]
 
 
+class UnitPart(NamedTuple):
+    """A convolution and its norm: where they stand, counted from 0, and what they are called in a library."""
+
+    stage: int
+    unit: int
+    ours: str
+    conv: str
+    norm: str
+
+
+def unit_parts(body: BodyKind, ours: str, names: UnitNames) -> Iterator[UnitPart]:
+    """Every part of every unit; only the first of a stage, which changes the number of channels, has a shortcut."""
+    for stage, units in enumerate(body.layers):
+        for unit in range(units):
+            for part, (conv, norm) in names._asdict().items():
+                if part != "shortcut" or unit == 0:
+                    yield UnitPart(stage, unit, f"{ours}.stages.{stage}.{unit}.{part}", conv, norm)
+
+
+def units_of_stages(names: Iterable[str], pattern: re.Pattern[str], first: int) -> tuple[int, ...]:
+    """How many units each stage has, by names with both numbers, counted from `first`; 1 for a stage unheard of."""
+    units: dict[int, int] = {}
+    for match in filter(None, map(pattern.match, names)):
+        stage, unit = int(match[1]) - first, int(match[2]) - first
+        units[stage] = max(units.get(stage, 1), unit + 1)
+    return tuple(units.get(stage, 1) for stage in range(max(units, default=-1) + 1))
+
+
 TIMM = UnitNames(("conv1", "norm1"), ("conv2", "norm2"), ("conv3", "norm3"), ("downsample.conv", "downsample.norm"))
 
 
 def resnet_rules(body: BodyKind, ours: str, theirs: str) -> list[Rule]:
     """The rules of a body in timm's names: `stem.conv`, `stages.0.blocks.1.conv2`."""
     rules = conv_norm(f"{ours}.root", f"{theirs}.stem.conv", f"{theirs}.stem.norm")
-    for stage, units in enumerate(body.layers):
-        for unit in range(units):
-            own, other = f"{ours}.stages.{stage}.{unit}", f"{theirs}.stages.{stage}.blocks.{unit}"
-            for part, (conv, norm) in TIMM._asdict().items():
-                if part != "shortcut" or unit == 0:  # a stage always changes the number of channels
-                    rules += conv_norm(f"{own}.{part}", f"{other}.{conv}", f"{other}.{norm}")
+    for part in unit_parts(body, ours, TIMM):
+        other = f"{theirs}.stages.{part.stage}.blocks.{part.unit}"
+        rules += conv_norm(part.ours, f"{other}.{part.conv}", f"{other}.{part.norm}")
     return rules
 
 
@@ -37,11 +62,5 @@ def conv_norm(ours: str, conv: str, norm: str) -> list[Rule]:
 
 
 def resnet_layers(names: Iterable[str], theirs: str) -> tuple[int, ...]:
-    """How many units each stage has, by the names of the tensors."""
-    pattern = re.compile(re.escape(theirs) + r"\.stages\.(\d+)\.blocks\.(\d+)\.")
-    units: dict[int, int] = {}
-    for name in names:
-        if match := pattern.match(name):
-            stage, unit = int(match[1]), int(match[2])
-            units[stage] = max(units.get(stage, 0), unit + 1)
-    return tuple(units[stage] for stage in sorted(units))
+    """How many units each stage has, by timm's names of the tensors."""
+    return units_of_stages(names, re.compile(re.escape(theirs) + r"\.stages\.(\d{1,3})\.blocks\.(\d{1,3})\."), 0)
