@@ -130,7 +130,7 @@ class Recipe(Config):
     name: str = "custom"
     data: DataConfig = DataConfig()
     model: ModelConfig = Vit()
-    weights: str = ""  # a bundle or a run to start from; fresh weights if it is empty
+    weights: str = ""  # to start from, whatever vitral.load takes; fresh weights if it is empty
     tuning: TuningConfig = Everything()
     images: Images = Images()
     task: TaskConfig = Classify()

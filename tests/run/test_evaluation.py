@@ -11,11 +11,13 @@ from tests.evaluate.subjects import files_in, striped_model, stripes, without
 from tests.run.small import photos
 from vitral.config import Size
 from vitral.data.samples import Item, Samples
+from vitral.data.sources.split import Stratified
 from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.errors import ConfigError, DataError
 from vitral.evaluate.answering import AccuracyFound
 from vitral.evaluate.fewshot import FewShotFound, FewShotJudge
-from vitral.run.evaluation import evaluate, split_of
+from vitral.recipe import DataConfig, Recipe
+from vitral.run.evaluation import division, evaluate, split_of
 from vitral.weights.bundle import write_bundle
 from vitral.weights.load import Loaded
 
@@ -139,3 +141,12 @@ def test_the_weights_are_left_as_they_were() -> None:
     before = {name: weight.clone() for name, weight in loaded.model.state_dict().items()}
     evaluate(loaded, stripes(), with_="accuracy,knn,fewshot,linear,resolution")
     assert all(torch.equal(weight, before[name]) for name, weight in loaded.model.state_dict().items())
+
+
+def test_a_run_is_judged_by_images_that_it_did_not_learn_from(tmp_path: Path) -> None:
+    recipe = Recipe(data=DataConfig(split=Stratified(seed=5)))
+    (tmp_path / "run/best").mkdir(parents=True)
+    (tmp_path / "run/recipe.json").write_text(recipe.to_json())
+    for place in (tmp_path / "run", tmp_path / "run/best", str(tmp_path / "run")):
+        assert division(place) == Stratified(seed=5)
+    assert division(tmp_path) == Stratified()

@@ -98,3 +98,10 @@ def test_other_channels_bring_one_mean_for_all(tmp_path: Path) -> None:
     found = granted(Wish("sample", (f"from={tmp_path / 'b'}", "model.channels=1"))).recipe
     assert found.model.channels == 1
     assert list(found.images.scaling.mean) == pytest.approx([0.449], abs=1e-3)
+
+
+def test_a_model_that_is_named_sees_images_as_the_weights_did(tmp_path: Path) -> None:
+    seen = Preprocessing(image=Size(32, 48), scaling=IMAGENET)
+    write_bundle(tmp_path / "b", bundle_of(preprocessing=seen), tensors_of(), "")
+    found = granted(Wish("sample", (f"from={tmp_path / 'b'}",), model="Ti/16")).recipe
+    assert found.images.scaling == IMAGENET

@@ -13,13 +13,25 @@ from tests.model.variants import small
 from tests.weights.bundles import loaded
 from tests.weights.formats.timms import HINTS, timm_tensors
 from vitral.cli import main
-from vitral.errors import VitralError, WeightsError
-from vitral.model import LayerScale, Learned1d, MeanAllPool, Mlp, PreNorm, Rope2d
+from vitral.config import Size
+from vitral.errors import ConfigError, VitralError, WeightsError
+from vitral.model import (
+    Attention,
+    AttentionPool,
+    LayerScale,
+    Learned1d,
+    MeanAllPool,
+    Mlp,
+    Patches,
+    PreNorm,
+    Rope2d,
+    Tokens,
+)
 from vitral.model.vit import Vit
 from vitral.weights.convert import convert, write_as
 from vitral.weights.formats.format import Format
 from vitral.weights.formats.rule import Rule, written
-from vitral.weights.recognise import FORMATS
+from vitral.weights.recognise import FORMATS, LIBRARIES
 
 
 @pytest.fixture
@@ -63,6 +75,10 @@ def tensors(folder: Path) -> dict[str, Tensor]:
     return load_file(folder / "model.safetensors")
 
 
+SQUARE = Size(32, 32)
+NORMED = Patches(patch=Size(8, 8), norm="both")
+
+
 def writable() -> dict[str, tuple[Format, Vit]]:
     """Each format with a model of its own that it can hold."""
     erf, learned = Mlp(gelu="erf"), Learned1d(resampling="bicubic")
@@ -72,6 +88,9 @@ def writable() -> dict[str, tuple[Format, Vit]]:
         small(mlp=erf, position=learned),
         small(mlp=erf, position=learned, eps=1e-12),
         small(mlp=erf, position=learned, block=PreNorm(scale=LayerScale())),
+        small(image=SQUARE, mlp=erf, position=Learned1d(resampling="bicubic_corners")),
+        small(mlp=erf, stem=NORMED, mixer=Attention(heads=2, qkv_bias=False), eps=1e-5),
+        small(position=Learned1d(cls=False), tokens=Tokens(cls=False), pool=AttentionPool()),
     ]
     return {
         f"{kind.name}-{number}": (kind, model)
@@ -97,7 +116,7 @@ def test_a_round_trip_through_every_writable_format_is_equal_to_the_bit(
 
 def test_every_library_that_is_written_holds_some_model() -> None:
     held = {kind.library for kind, _ in writable().values()}
-    assert held >= {"timm"}
+    assert held == set(LIBRARIES) - {"dino"}
 
 
 def test_a_part_without_counterpart_is_named(tmp_path: Path) -> None:
@@ -123,6 +142,27 @@ def test_a_conversion_that_answers_otherwise_is_not_kept(
     with pytest.raises(WeightsError, match="answers otherwise: tokens differ by"):
         convert(str(source), str(tmp_path / "out"), *HINTS, to="timm")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["timm.safetensors"]
+
+
+def test_what_the_files_have_no_place_for_is_told(tmp_path: Path) -> None:
+    model = loaded(small(image=SQUARE, mlp=Mlp(gelu="erf"), position=Learned1d(resampling="bicubic_corners")))
+    (tmp_path / "file").write_bytes(b"")
+    certificate = write_as(model, tmp_path / "file", tmp_path / "out", "torchvision")
+    assert certificate is not None
+    assert certificate.untold[0] == "not in the files: the names of the 4 classes"
+    assert certificate.untold[1].startswith("not in the files: how images are seen (32x32, plain view, mean 0.5,")
+
+
+def test_settings_tell_what_is_open_and_change_nothing_else(source: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"position: is not something that a file of weights leaves open"):
+        convert(str(source), str(tmp_path / "out"), *HINTS, "position=rope2d")
+
+
+def test_a_folder_of_the_users_beside_the_result_is_left_alone(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "out.tmp-new").mkdir()
+    (tmp_path / "out.tmp-new/precious").touch()
+    convert(str(source), str(tmp_path / "out"), *HINTS, to="timm")
+    assert (tmp_path / "out.tmp-new/precious").exists()
 
 
 def test_the_command_tells_what_it_did(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,6 +6,7 @@ import torch
 from tests.model.variants import VARIANTS, small
 from tests.weights.bundles import loaded, tensors_of
 from vitral.config import Size
+from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.errors import ConfigError, WeightsError
 from vitral.model import Hybrid, Learned1d, Patches, Resnet, Vit
 from vitral.weights.adapt import adapt, adapted
@@ -83,6 +84,13 @@ def test_new_classes_get_a_head_of_zeros_and_their_names() -> None:
     assert made.loaded.bundle.classes == ("bee", "ant", "fly")
     assert made.told == ("head of 4 classes dropped", "a new one of 3 starts at zero")
     assert not made.loaded.model(torch.randn(2, 3, 32, 48)).any()
+
+
+def test_images_are_seen_in_the_size_they_were_unless_another_is_asked_for() -> None:
+    seen = Preprocessing(image=Size(16, 24))  # as DINOv2's are smaller than what its positions were made for
+    source = loaded(small(depth=2), preprocessing=seen)
+    assert adapt(source, layers=(0,)).loaded.bundle.preprocessing.image == (16, 24)
+    assert adapt(source, "image=64").loaded.bundle.preprocessing.image == (64, 64)
 
 
 def test_other_settings_are_refused() -> None:

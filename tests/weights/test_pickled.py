@@ -53,6 +53,13 @@ def test_the_state_dict_is_found_in_what_training_scripts_wrap_around_it(tmp_pat
         assert read_pickled(tmp_path / "w.pt").keys() == weights.keys()
 
 
+def test_of_several_sets_of_weights_none_is_chosen(tmp_path: Path) -> None:
+    weights = {"a.weight": torch.ones(2)}
+    torch.save({"state_dict": weights, "state_dict_ema": weights}, tmp_path / "w.pt")
+    with pytest.raises(WeightsError, match=r"several sets of weights: state_dict, state_dict_ema; save the one"):
+        read_pickled(tmp_path / "w.pt")
+
+
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [

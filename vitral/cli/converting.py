@@ -5,11 +5,20 @@ from typing import Annotated
 
 import typer
 
-from vitral.cli.options import Settings
 from vitral.cli.program import app
 from vitral.errors import ConfigError
 
 log = logging.getLogger("vitral")
+Telling = Annotated[
+    list[str],
+    typer.Option(
+        "--set",
+        metavar="A.B=C",
+        help="Tell what a file does not, such as mixer.heads=6 or image=224x320; may be repeated.",
+        default_factory=list,
+        show_default=False,
+    ),
+]
 TO_HELP = "vitral, google, timm, huggingface, torchvision or vit-pytorch."
 
 
@@ -17,7 +26,7 @@ TO_HELP = "vitral, google, timm, huggingface, torchvision or vit-pytorch."
 def convert(  # noqa: PLR0913, PLR0917, one option a wish
     source: Annotated[str, typer.Argument(metavar="FROM", help="A run, a bundle, or weights of another library.")],
     out: Annotated[str, typer.Argument(metavar="TO", help="The new folder.")],
-    set_: Settings,
+    set_: Telling,
     to: Annotated[str, typer.Option("--to", metavar="LIBRARY", help=TO_HELP)] = "vitral",
     image: Annotated[str, typer.Option(metavar="SIZE", help="Another image size: positions are resampled.")] = "",
     channels: Annotated[str, typer.Option(metavar="N", help="Other channels: the stem is summed or repeated.")] = "",
@@ -27,16 +36,16 @@ def convert(  # noqa: PLR0913, PLR0917, one option a wish
 ) -> None:
     """Convert weights between libraries, with a certificate that both sides answer alike.
 
-    --set tells what a file does not, such as mixer.heads=6.
+    A bundle of vitral, which is what comes without --to, holds the very numbers and needs no certificate.
     """
     from vitral.weights.convert import convert as converted
-    from vitral.weights.load import Reading
 
     words = {"image": image, "channels": channels}
     changes = tuple(f"{name}={value}" for name, value in words.items() if value)
     numbers = tuple(_layer(text) for text in layers.split(",")) if layers else ()
-    reading = Reading(format=format, allow_pickle=allow_pickle)
-    made = converted(source, out, *set_, to=to, layers=numbers, changes=changes, reading=reading)
+    made = converted(
+        source, out, *set_, to=to, layers=numbers, changes=changes, format=format, allow_pickle=allow_pickle
+    )
     for line in (*made.told, *(made.certificate.lines() if made.certificate else ())):
         log.info(line)
     typer.echo(made.folder)

@@ -19,7 +19,7 @@ Settings = Annotated[
     typer.Option(
         "--set",
         metavar="A.B=C",
-        help="Change a setting, such as position=rope2d; may be repeated.",
+        help="Change a setting, by its path and its value; may be repeated.",
         default_factory=list,
         show_default=False,
     ),

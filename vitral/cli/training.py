@@ -23,6 +23,8 @@ RECIPE_HELP = (
     "augreg_imagenet21k, plain_imagenet."
 )
 
+FROM_HELP = "What to start from: a run, a bundle, weights of another library, or hf:owner/name."
+
 
 @app.command()
 def train(  # noqa: PLR0913, PLR0917, one option a wish
@@ -31,7 +33,7 @@ def train(  # noqa: PLR0913, PLR0917, one option a wish
     resume: Annotated[str, typer.Option(metavar="RUN", help="Go on with a run that was stopped.")] = "",
     recipe: Annotated[str, typer.Option(metavar="NAME", help=RECIPE_HELP)] = "",
     model: Annotated[str, typer.Option(metavar="NAME", help="A model of the paper, such as S/16.")] = "",
-    from_: Annotated[str, typer.Option("--from", metavar="WEIGHTS", help="A run or a bundle to start from.")] = "",
+    from_: Annotated[str, typer.Option("--from", metavar="WEIGHTS", help=FROM_HELP)] = "",
     image: Annotated[str, typer.Option(metavar="SIZE", help="The size of the images: 64 or 224x320.")] = "",
     epochs: Annotated[str, typer.Option(metavar="N", help="How many times over the images.")] = "",
     batch: Annotated[str, typer.Option(metavar="N", help="Images a step, of all processes together.")] = "",

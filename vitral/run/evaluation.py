@@ -9,6 +9,7 @@ from pydantic import Field
 from vitral.config import Config, override
 from vitral.data.samples import SPLITS, Samples, Split
 from vitral.data.sources.source import open_data
+from vitral.data.sources.split import Stratified
 from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.errors import ConfigError, DataError
 from vitral.evaluate.cache import NoCache, usual_folder
@@ -21,6 +22,7 @@ from vitral.run.parts import device_of, workers_of
 from vitral.weights.bundle import Bundle
 from vitral.weights.load import Loaded, load
 
+RECIPE = "recipe.json"  # of a run
 JUDGED: tuple[Split, ...] = ("test", "val")
 
 
@@ -47,11 +49,12 @@ def evaluate(
     """What the judges find: `vitral.evaluate("runs/photos", "photos/", "seed=1", with_=("accuracy", "knn"))`.
 
     The model is what `vitral.load` takes, or gives (it is then moved to the device). Without the name of a split the
-    images for testing judge, or those for validation where there are none. The preprocessing is the bundle's; another
-    one that is given is refused. Settings are `batch`, `device`, `workers`, `seed` and `cache`.
+    images for testing judge, or those for validation where there are none; a set that has no splits is divided as the
+    run of the model divided it. The preprocessing is the bundle's; another one that is given is refused. Settings are
+    `batch`, `device`, `workers`, `seed` and `cache`.
     """
     setup, judges = override(Setup(), settings), judges_of(with_)
-    samples = data if isinstance(data, Samples) else open_data(data, root=root)
+    samples = data if isinstance(data, Samples) else open_data(data, division(model), root)
     chosen = split_of(samples, split)
     loaded = model if isinstance(model, Loaded) else load(model)
     if preprocessing is not None:
@@ -72,6 +75,15 @@ def evaluate(
         found=found_by(judges, subject),
         notes=(*samples.notes, *_notes(samples, loaded.bundle)),
     )
+
+
+def division(model: str | Path | Loaded) -> Stratified:
+    """How a set without a split is divided: as the run of the model did, which must not be judged by what it learnt."""
+    path = Path() if isinstance(model, Loaded) else Path(model).expanduser()
+    for home in (path, path.parent):
+        if not isinstance(model, Loaded) and (home / RECIPE).is_file():
+            return Recipe.from_json((home / RECIPE).read_bytes()).data.split
+    return Stratified()
 
 
 def split_of(samples: Samples, wanted: str) -> Split:

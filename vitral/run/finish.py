@@ -78,7 +78,8 @@ class Output:
         recipe = self.parts.recipe
         classes = self.parts.samples.classes if isinstance(recipe.task, Classify) else ()
         needs = recipe.preprocessing()
-        return Bundle(model=recipe.model, task=recipe.task.kind, preprocessing=needs, classes=classes)
+        source = f"fine-tuned from {recipe.weights}" if recipe.weights else ""
+        return Bundle(model=recipe.model, task=recipe.task.kind, preprocessing=needs, classes=classes, source=source)
 
     def facts(self, step: int, results: tuple[Result, ...]) -> Facts:
         """What the card tells of the run."""

@@ -23,7 +23,7 @@ from vitral.train.precision import Precision, probe
 from vitral.train.probing import Fitted, Look, fit_head
 from vitral.train.state import Learning
 from vitral.weights.adapt import adapted
-from vitral.weights.load import load
+from vitral.weights.load import opened_model
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def task_of(recipe: Recipe, samples: Samples, device: torch.device, begun: bool 
     torch.manual_seed(recipe.seed)
     model = recipe.model.build()
     if recipe.weights and not begun:
-        adapted(model, load(recipe.weights))
+        adapted(model, opened_model(recipe.weights).loaded)
     counts = samples.counts("train")
     task = recipe.task.build(model, len(samples.classes), counts, recipe.images.scaling)
     recipe.tuning.apply(task)

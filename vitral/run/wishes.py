@@ -14,9 +14,9 @@ from vitral.recipe import Recipe
 from vitral.recipes.choose import AT_ITS_OWN_SIZE, choose, named
 from vitral.weights.adapt import other_images
 from vitral.weights.bundle import Bundle
+from vitral.weights.hub import lasting
 from vitral.weights.load import opened_model
 
-HUB = "hf:"  # before the id of a model of the hub
 # Settings that most people change, by the names that they know.
 SHORT = {
     "epochs": ("length=epochs", "length.epochs="),
@@ -61,26 +61,19 @@ def granted(wish: Wish) -> Granted:
         base = base.model_copy(update={"model": model_config(wish.model, *own, *sizes)})
     elif source and not wish.model:
         large = [f"image={base.model.image}"] if wish.recipe in AT_ITS_OWN_SIZE else []
-        base = started(base, source, *large, *sizes)
-    if early.weights:
-        settings.append(f"weights={_lasting(early.weights)}")
+        size = f"image={source.preprocessing.image}"
+        base = base.model_copy(update={"model": model_config(source.model, "head=linear", size, *large, *sizes)})
+    if source:
+        base = seeing(base, source)
+        settings.append(f"weights={lasting(early.weights)}")
     return Granted(override(_of(base, wish), settings).fitted(len(samples.classes)), samples, why)
 
 
-def started(recipe: Recipe, source: Bundle, *sizes: str) -> Recipe:
-    """The recipe for the model of a bundle, which sees images as that did; its head is new.
-
-    Other sizes are settings of the model, `image` and `channels`.
-    """
-    model = model_config(source.model, "head=linear", f"image={source.preprocessing.image}", *sizes)
-    needs = other_images(source.preprocessing, model.image, model.channels)
+def seeing(recipe: Recipe, source: Bundle) -> Recipe:
+    """The recipe, seeing images as the model of a bundle did, in the size and the channels of its own."""
+    needs = other_images(source.preprocessing, recipe.model.image, recipe.model.channels)
     images = recipe.images.model_copy(update={"still": needs.view, "scaling": needs.scaling})
-    return recipe.model_copy(update={"model": model, "images": images})
-
-
-def _lasting(weights: str) -> str:
-    """The same weights by a name that holds wherever a run is resumed from."""
-    return weights if weights.startswith(HUB) else os.path.abspath(Path(weights).expanduser())
+    return recipe.model_copy(update={"images": images})
 
 
 def _of(recipe: Recipe, wish: Wish) -> Recipe:

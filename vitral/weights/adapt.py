@@ -92,7 +92,8 @@ def adapt(source: Loaded, *settings: str, layers: Sequence[int] = (), classes: S
     weights = _fitted(weights, old, new)
     resampled = _regridded(frame, weights, old)
     frame.load(weights | resampled)
-    needs = other_images(bundle.preprocessing, new.image, new.channels)
+    image = new.image if new.image != old.image else bundle.preprocessing.image  # DINOv2 shows others than its own
+    needs = other_images(bundle.preprocessing, image, new.channels)
     made = Loaded(frame.eval(), bundle.model_copy(update={"model": new, "preprocessing": needs}))
     told += _told_of_images(old, new, bool(resampled))
     if classes:

@@ -34,6 +34,8 @@ from vitral.weights.tensors import names, pieces, read
 
 CONFIG, MODEL, CARD = "config.json", "model.safetensors", "README.md"
 FILES = (MODEL, CONFIG, CARD)
+# Tensors that every model of a kind has, by names that no other library gives them.
+OURS = ({"blocks.0.mixer_norm.weight", "blocks.0.mlp_norm.weight"}, {"body.root.0.weight"})
 FORMAT = 2  # 1 had no source, and no models that give features alone
 DISK = Disk()
 COPY_AGAIN = "copy the bundle again, or take another one of the run"
@@ -48,7 +50,7 @@ class Bundle(Config):
     task: Literal["classify", "masked", "features"]  # what it was trained for; of a backbone nobody knows
     preprocessing: Preprocessing
     classes: tuple[str, ...]  # by label; a model that was not trained to classify knows none
-    source: str = ""  # where weights of others came from: the format, the file and its hash, a revision of the hub
+    source: str = ""  # where weights came from: the format and the file, the commit of the hub, what was fine-tuned
 
     @model_validator(mode="after")
     def parts_fit(self) -> Self:
@@ -87,20 +89,21 @@ def is_bundle(folder: Path) -> bool:
 
 
 def _says_so(config: Path) -> bool:
-    """Whether a config.json is of a bundle, or too damaged to tell."""
+    """Whether a config.json is of a bundle; of a damaged one, the names of the tensors decide."""
     try:
         data = from_json(config.read_bytes())
     except (ValueError, OSError):
-        return True
-    return not isinstance(data, dict) or ("format" in data and "vitral" in data)
+        return False
+    return isinstance(data, dict) and "format" in data and "vitral" in data
 
 
 def _is_ours(file: Path) -> bool:
     """Whether the tensors of a file have our names."""
     try:
-        return any(name.startswith(("stem.", "body.root.")) for name in names(file))
+        found = set(names(file))
     except WeightsError:
         return False
+    return any(ours <= found for ours in OURS)
 
 
 def read_bundle(folder: Path) -> Read:
@@ -139,7 +142,8 @@ def write_bundle(folder: Path, bundle: Bundle, tensors: Mapping[str, Tensor], ca
 def _write(draft: Path, bundle: Bundle, tensors: Mapping[str, Tensor], card: str, disk: Disk) -> None:
     disk.make(draft)
     disk.write(draft / MODEL, pieces(tensors))
-    disk.write(draft / CONFIG, [memoryview(bundle.to_json().encode())])
+    now = bundle.model_copy(update={"format": FORMAT, "vitral": __version__})  # one that was read may be older
+    disk.write(draft / CONFIG, [memoryview(now.to_json().encode())])
     disk.write(draft / CARD, [memoryview(card.encode())])
     disk.flush(draft)
 

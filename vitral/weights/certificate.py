@@ -1,7 +1,8 @@
 """A certificate: how far what was written is from what was read, by the code of those who will use it."""
 
-from collections.abc import Callable
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Callable, Iterator
+from importlib.metadata import version
+from math import isfinite
 from pathlib import Path
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from vitral import __version__
 from vitral.config import Config
+from vitral.errors import WeightsError
 from vitral.model.contract import Model
 from vitral.weights.bundle import Bundle
 from vitral.weights.formats.format import Answers, Format
@@ -50,20 +52,26 @@ class Certificate(Config):
     library: str  # whose code answered, and its version, or why none did
     theirs: Difference | None  # ours before against the target library's own code
     again: Difference  # ours before against ours, read back from what was written
+    untold: tuple[str, ...]  # what the files have no place for, a sentence each
 
     def lines(self) -> list[str]:
         """The certificate in words."""
         theirs = f"{self.library}: {self.theirs.words()}" if self.theirs else f"their code: {self.library}"
-        return [theirs, f"read back: {self.again.words()}"]
+        return [theirs, f"read back: {self.again.words()}", *self.untold]
+
+    @property
+    def worst(self) -> Difference:
+        """The greater of the differences."""
+        found = [each for each in (self.theirs, self.again) if each is not None]
+        return max(found, key=lambda each: max(each.tokens, each.logits or 0.0))
 
     @property
     def holds(self) -> bool:
         """Whether both agree."""
-        found = [each for each in (self.theirs, self.again) if each is not None]
-        return all(max(each.tokens, each.logits or 0.0) <= TOLERANCE for each in found)
+        return max(self.worst.tokens, self.worst.logits or 0.0) <= TOLERANCE
 
 
-def certify(before: Loaded, after: Model, folder: Path, kind: Format, read: Subject, written: Subject) -> Certificate:
+def certify(before: Loaded, after: Loaded, folder: Path, kind: Format, read: Subject, written: Subject) -> Certificate:
     """Compare a model with what was written of it."""
     bundle = before.bundle
     images = shown(bundle)
@@ -75,8 +83,20 @@ def certify(before: Loaded, after: Model, folder: Path, kind: Format, read: Subj
         written=written,
         library=library,
         theirs=difference(expected, theirs(images)) if theirs else None,
-        again=difference(expected, answers_of(after, images)),
+        again=difference(expected, answers_of(after.model, images)),
+        untold=tuple(untold(bundle, after.bundle)),
     )
+
+
+def untold(before: Bundle, after: Bundle) -> Iterator[str]:
+    """What whoever reads the files cannot know."""
+    if before.classes != after.classes:
+        yield f"not in the files: the names of the {len(before.classes):,} classes"
+    if before.preprocessing != after.preprocessing:
+        needs, scaling = before.preprocessing, before.preprocessing.scaling
+        mean, deviation = (", ".join(map("{:g}".format, each)) for each in (scaling.mean, scaling.deviation))
+        seen = f"{needs.image}, {needs.view.kind} view, mean {mean}, deviation {deviation}"
+        yield f"not in the files: how images are seen ({seen})"
 
 
 def shown(bundle: Bundle) -> Tensor:
@@ -97,12 +117,17 @@ def difference(one: Answers, other: Answers) -> Difference:
     logits = None
     if one.logits is not None and other.logits is not None:
         logits = float((one.logits - other.logits).abs().max())
-    return Difference(tokens=float((one.tokens - other.tokens).abs().max()), logits=logits)
+    tokens = float((one.tokens - other.tokens).abs().max())
+    if not isfinite(tokens) or not isfinite(logits or 0.0):
+        what = "what was written gives answers that are infinite or not numbers"
+        raise WeightsError(what, remedy="report this: the conversion is at fault; nothing was kept")
+    return Difference(tokens=tokens, logits=logits)
 
 
 def _theirs(kind: Format, folder: Path, bundle: Bundle) -> tuple[Callable[[Tensor], Answers] | None, str]:
     """The library's own code, or why it is not to be had."""
     try:
         return kind.reference(folder, bundle), f"{kind.package} {version(kind.package)}"
-    except (ImportError, PackageNotFoundError) as error:
-        return None, f"none: {error}"
+    except Exception as error:  # a library that is installed may still fail on import in many ways
+        said = str(error).strip().splitlines() or [type(error).__name__]
+        return None, f"none: {said[0]}"

@@ -1,9 +1,10 @@
 """Convert: weights of one library as those of another, with a certificate beside them."""
 
+import logging
 import os
-import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from vitral.errors import VitralError, WeightsError
@@ -15,15 +16,16 @@ from vitral.weights.certificate import FILE, Certificate, Subject, certify
 from vitral.weights.durable import Disk
 from vitral.weights.formats.format import Format
 from vitral.weights.formats.rule import written
-from vitral.weights.load import PLAIN, Loaded, Reading, hash_of, opened_model
+from vitral.weights.load import Loaded, Reading, hash_of, opened_model
 from vitral.weights.recognise import writers
 from vitral.weights.refusal import reason, remedy
 
+log = logging.getLogger("vitral")
 DISK = Disk()
 
 
 class Converted(NamedTuple):
-    """What was made, and what was done on the way, a sentence each."""
+    """What was made, and what was done to the weights on the way, a sentence each."""
 
     folder: Path
     certificate: Certificate | None  # a bundle of ours needs none: it holds the very tensors
@@ -34,6 +36,7 @@ def write_as(source: Loaded, where: Path, out: Path, to: str) -> Certificate | N
     """Write a model, which was read from `where`, as a new folder in the form of a library."""
     if os.path.lexists(out):
         raise VitralError("is there already, and is not overwritten", where=str(out), remedy="choose another name")
+    out.parent.mkdir(parents=True, exist_ok=True)
     if to == "vitral":
         text = card(source.bundle, Facts(out.name, None, ()))
         write_bundle(out, source.bundle, source.model.state_dict(), text)
@@ -41,19 +44,17 @@ def write_as(source: Loaded, where: Path, out: Path, to: str) -> Certificate | N
     kind = counterpart(source, to)
     assert isinstance(source.bundle.model, Vit)
     tensors = written(kind.rules(source.bundle.model), source.model.state_dict())
-    draft = out.with_name(f"{out.name}.tmp-new")
     try:
-        DISK.remove(draft)
-        write_files(draft, kind.files(source.bundle, tensors))
-        certificate = _certified(source, where, draft, kind)
-        DISK.write(draft / FILE, [memoryview(certificate.to_json().encode())])
-        DISK.flush(draft)
-        DISK.rename(draft, out)
+        with TemporaryDirectory(prefix=f"{out.name}.tmp-", dir=out.parent, ignore_cleanup_errors=True) as home:
+            draft = Path(home, "new")
+            write_files(draft, kind.files(source.bundle, tensors))
+            certificate = _certified(source, where, draft, kind)
+            DISK.write(draft / FILE, [memoryview(certificate.to_json().encode())])
+            DISK.flush(draft)
+            DISK.rename(draft, out)
     except OSError as error:
         what = f"cannot be written: {reason(error)}"
         raise VitralError(what, where=str(error.filename or out), remedy=f"{remedy(error)}, then try again") from error
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
     return certificate
 
 
@@ -86,10 +87,9 @@ def _certified(source: Loaded, where: Path, draft: Path, kind: Format) -> Certif
     again = opened_model(draft, *hints, reading=Reading(kind.name))
     read = Subject(what=source.bundle.source or "a bundle of vitral", file=str(where), sha256=hash_of(where))
     written_to = Subject(what=kind.name, file=again.file.name, sha256=hash_of(again.file))
-    found = certify(source, again.loaded.model, draft, kind, read, written_to)
+    found = certify(source, again.loaded, draft, kind, read, written_to)
     if not found.holds:
-        differs = found.theirs or found.again
-        what = f"what was written answers otherwise: tokens differ by {differs.tokens:.1e}, logits by {differs.logits}"
+        what = f"what was written answers otherwise: {found.worst.words()}"
         raise WeightsError(what, where=str(where), remedy="report this: the conversion is at fault; nothing was kept")
     return found
 
@@ -101,15 +101,19 @@ def convert(
     to: str = "vitral",
     layers: tuple[int, ...] = (),
     changes: tuple[str, ...] = (),
-    reading: Reading = PLAIN,
+    format: str = "",
+    allow_pickle: bool = False,
+    offline: bool = False,
 ) -> Converted:
     """Read weights, perhaps for other images or with some of the layers alone, and write them for a library.
 
     Settings tell what a file does not, as for `vitral.load`; changes are `image=384` and `channels=1`.
     """
-    source, file, told = opened_model(where, *settings, reading=reading)
+    source, file, told = opened_model(where, *settings, reading=Reading(format, allow_pickle, offline))
+    for line in told:
+        log.info(line)
+    done: tuple[str, ...] = ()
     if changes or layers:
         source, done = adapt(source, *changes, layers=layers)
-        told += done
     folder = Path(out).expanduser()
-    return Converted(folder, write_as(source, file, folder, to), told)
+    return Converted(folder, write_as(source, file, folder, to), done)

@@ -41,6 +41,15 @@ def fetched(where: str, offline: bool) -> Fetched:
     return Fetched(folder, f"the hub's {match['id']} at {folder.name}")  # a snapshot is named after its commit
 
 
+def lasting(where: str) -> str:
+    """The same model by a name that will mean it tomorrow and from elsewhere: a whole path, or the hub's commit."""
+    if not where.startswith(PREFIX):
+        return os.path.abspath(Path(where).expanduser())
+    match = NAME.fullmatch(where.removeprefix(PREFIX))
+    assert match is not None, "it was fetched before"
+    return f"{PREFIX}{match['id']}@{fetched(where, offline=False).path.name}"
+
+
 def _snapshot(name: str, revision: str | None, offline: bool, where: str) -> str:
     hub = _library()
     try:

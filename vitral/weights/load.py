@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vitral.config import override
-from vitral.errors import ConfigError, WeightsError
+from vitral.errors import ConfigError, WeightsError, either
 from vitral.model.bit import Resnet
 from vitral.model.contract import Model
 from vitral.model.head import NoHead
@@ -16,10 +16,13 @@ from vitral.weights.card import architecture
 from vitral.weights.formats.format import Hints, Recognised
 from vitral.weights.formats.rule import translated
 from vitral.weights.hub import Fetched, fetched
-from vitral.weights.opening import opened
+from vitral.weights.opening import opened, parts_of
 from vitral.weights.recognise import format_of
 
 log = logging.getLogger("vitral")
+PIECE = 2**24  # bytes
+# What files of some kind do not tell.
+OPEN = ("image", "channels", "stem.patch", "mixer.heads", "mixer.head_width", "mlp.gelu", "pool")
 EXPECTED = "expected a run (best/, last/), a bundle (model.safetensors, config.json), or weights of another library"
 
 
@@ -113,14 +116,18 @@ def _foreign(place: Fetched, settings: tuple[str, ...], reading: Reading) -> Ope
     """A model from a file of another library, as that library would run it."""
     raw = opened(place.path, reading.allow_pickle)
     kind = format_of(raw, reading.format)
+    refuse_other_settings(settings)
     try:
         found = kind.recognise(raw, Hints(settings))
         config = override(found.model, settings)
     except ConfigError as error:
-        raise WeightsError(error.what, where=f"{raw.where}, {error.where}", remedy=error.remedy) from None
+        place_in_file = ", ".join(filter(None, (str(raw.where), error.where)))
+        raise WeightsError(error.what, where=place_in_file, remedy=error.remedy) from None
     assert not isinstance(config, Resnet)
     frame = config.skeleton()
     remedy = f"this is {found.title} with {config.depth} layers of width {config.width}: give a whole file of one"
+    if Hints(settings).told("image"):
+        remedy += "; for images of another size, convert it with --image"
     try:
         ours = translated(kind.rules(config), frame.state_dict(), found.tensors, str(raw.where), remedy)
         frame.load({name: tensor.float() for name, tensor in ours.items()})
@@ -137,6 +144,14 @@ def _foreign(place: Fetched, settings: tuple[str, ...], reading: Reading) -> Ope
         source=f"{found.title}, from {place.source or raw.where.name}",
     )
     return Opened(Loaded(frame.eval(), bundle), raw.where, (*told(found), *_told_of_bits(found)))
+
+
+def refuse_other_settings(settings: tuple[str, ...]) -> None:
+    """Settings tell what files leave open; what they do not is not to be changed on the way in."""
+    for name in (each.partition("=")[0] for each in settings):
+        if name not in OPEN:
+            what = "is not something that a file of weights leaves open"
+            raise ConfigError(what, where=name, remedy=f"what may be told is {either(OPEN)}")
 
 
 def told(found: Recognised) -> list[str]:
@@ -158,6 +173,10 @@ def _told_of_bits(found: Recognised) -> list[str]:
 
 
 def hash_of(path: Path) -> str:
-    """The sha256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    """The sha256 of a file of weights; of an index, that of all of its files one after the other."""
+    found = hashlib.sha256()
+    for part in parts_of(path):
+        with part.open("rb") as file:
+            while piece := file.read(PIECE):
+                found.update(piece)
+    return found.hexdigest()

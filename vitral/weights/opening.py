@@ -1,6 +1,7 @@
 """From a path to tensors by name, whatever library wrote them; nothing in a file is ever run."""
 
 import json
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -8,14 +9,14 @@ from typing import Any
 from torch import Tensor
 
 from vitral.errors import WeightsError, either
-from vitral.weights.formats.format import Raw
+from vitral.weights.formats.format import CONFIG, PROCESSOR, Raw
 from vitral.weights.formats.npz import read_npz
 from vitral.weights.pickled import SUFFIXES, read_pickled
 from vitral.weights.refusal import reading
 from vitral.weights.tensors import read
 
-CONFIG, INDEX, USUAL = "config.json", "model.safetensors.index.json", "model.safetensors"
-PROCESSOR, PROCESSORS = "preprocessor_config.json", "processor_config.json"  # the second holds several, by name
+INDEX, USUAL = "model.safetensors.index.json", "model.safetensors"
+PROCESSORS = "processor_config.json"  # newer folders hold several there, by name
 READERS = (".safetensors", ".npz")
 GET_AGAIN = "copy or download it again"
 
@@ -23,7 +24,7 @@ GET_AGAIN = "copy or download it again"
 def opened(path: Path, allow_pickle: bool = False) -> Raw:
     """The tensors of a file, or of the one weight file in a folder, and what is noted beside them."""
     file = weight_file(path, allow_pickle)
-    tensors = _sharded(file) if file.name == INDEX else _tensors(file, allow_pickle)
+    tensors = {name: tensor for part in parts_of(file) for name, tensor in _tensors(part, allow_pickle).items()}
     return Raw(file, tensors, _notes(file.parent / CONFIG), _processor(file.parent))
 
 
@@ -49,7 +50,7 @@ def weight_file(path: Path, allow_pickle: bool = False) -> Path:
 
 def refused_pickle(path: Path) -> WeightsError:
     """A pickle is a program: it is opened only for who asks for that."""
-    remedy = f"if you trust who made it: vitral convert {path} NEW-FOLDER --to vitral --allow-pickle"
+    remedy = f"if you trust who made it: vitral convert {shlex.quote(str(path))} NEW-FOLDER --to vitral --allow-pickle"
     return WeightsError("is a pickle, which can run code when it is read", where=str(path), remedy=remedy)
 
 
@@ -60,20 +61,23 @@ def _tensors(file: Path, allow_pickle: bool) -> Mapping[str, Tensor]:
         if not allow_pickle:
             raise refused_pickle(file)
         return read_pickled(file)
+    if file.suffix not in READERS:
+        what = f"expected {either((*READERS, *SUFFIXES))}, got a file that ends in {file.suffix or 'nothing'}"
+        raise WeightsError(what, where=str(file), remedy="give a file of weights")
     return read(file, GET_AGAIN)
 
 
-def _sharded(index: Path) -> dict[str, Tensor]:
-    """The tensors of a model that is spread over several files beside its index."""
-    names = _notes(index).get("weight_map")
+def parts_of(file: Path) -> list[Path]:
+    """The files that hold the weights: the file itself, or those beside it that an index names."""
+    if file.name != INDEX:
+        return [file]
+    names = _notes(file).get("weight_map")
     if not isinstance(names, dict):
-        raise WeightsError("has no weight_map", where=str(index), remedy=GET_AGAIN)
-    found: dict[str, Tensor] = {}
-    for name in sorted(set(map(str, names.values()))):
-        if Path(name).name != name:
-            raise WeightsError(f"names a file outside its folder: {name!r}", where=str(index))
-        found |= read(index.parent / name, GET_AGAIN)
-    return found
+        raise WeightsError("has no weight_map", where=str(file), remedy=GET_AGAIN)
+    parts = sorted(set(map(str, names.values())))
+    if outside := [name for name in parts if Path(name).name != name]:
+        raise WeightsError(f"names a file outside its folder: {outside[0]!r}", where=str(file))
+    return [file.parent / name for name in parts]
 
 
 def _processor(folder: Path) -> Mapping[str, Any]:

@@ -30,10 +30,11 @@ def read_pickled(path: Path) -> Mapping[str, Tensor]:
         first = said.splitlines()[0] if said else type(error).__name__
         remedy = "save its state dict as safetensors where it was made, and give that"
         raise WeightsError(f"holds more than weights, or is damaged: {first}", where=str(path), remedy=remedy) from None
-    while isinstance(found, dict) and (inner := next((name for name in WRAPPERS if name in found), "")):
-        if not isinstance(found[inner], dict):
-            break
-        found = found[inner]
+    while isinstance(found, dict) and (inner := [name for name in WRAPPERS if isinstance(found.get(name), dict)]):
+        if len(inner) > 1:
+            what = f"holds several sets of weights: {', '.join(inner)}"
+            raise WeightsError(what, where=str(path), remedy="save the one that you want alone")
+        found = found[inner[0]]
     if not isinstance(found, dict) or not found:
         raise WeightsError("holds no tensors by name", where=str(path))
     others = [str(name) for name, value in found.items() if not isinstance(value, Tensor)]

@@ -1,5 +1,6 @@
 """Which format a file is of: told by names and shapes, and an error where that leaves two."""
 
+import shlex
 from collections.abc import Sequence
 
 from vitral.errors import ConfigError, WeightsError, either, suggest
@@ -36,7 +37,11 @@ def format_of(raw: Raw, name: str = "") -> Format:
     if found:
         names = [each.name for each in found]
         what = f"may be {either(names)}: their files have the same names and shapes"
-        raise WeightsError(what, where=str(raw.where), remedy=f"say which: format={either(names)}")
+        raise WeightsError(
+            what,
+            where=str(raw.where),
+            remedy=f"say which: vitral convert {shlex.quote(str(raw.where))} NEW-FOLDER --format {names[0]}",
+        )
     some = ", ".join(sorted(raw.tensors)[:SHOWN])
     kind = f" (model_type {raw.config['model_type']!r})" if "model_type" in raw.config else ""
     more = ", ..." if len(raw.tensors) > SHOWN else ""

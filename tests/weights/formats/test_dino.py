@@ -45,7 +45,7 @@ def test_what_is_left_out_is_told_with_the_reason(tmp_path: Path) -> None:
 
 def test_a_bare_backbone_may_be_timm_s_too_so_it_is_asked(tmp_path: Path) -> None:
     folder = put(tmp_path / "a", bare())
-    with pytest.raises(WeightsError, match=r"may be timm or dino: .*; say which: format=timm or dino"):
+    with pytest.raises(WeightsError, match=r"may be timm or dino: .*; say which: vitral convert .* --format timm"):
         load(folder, HEADS)
     answers = reference("dino").answers
     positions = {"timm": Learned1d(resampling="bicubic_antialias"), "dino": Learned1d(resampling="bicubic_offset")}

@@ -22,7 +22,7 @@ def test_heads_are_told_or_those_of_the_published_width() -> None:
     assert [Hints().heads(width, RAW) for width in (192, 384, 768, 1024, 1280)] == [3, 6, 12, 16, 16]
     assert Hints(("mixer.heads=4",)).heads(768, RAW) == 4
     assert 36 not in HEADS
-    with pytest.raises(WeightsError, match=r"a/file: .* a width of 36; tell it: mixer\.heads=N"):
+    with pytest.raises(WeightsError, match=r"a/file: .* a width of 36; tell it: .*--set mixer\.heads=N"):
         Hints().heads(36, RAW)
 
 

@@ -85,10 +85,14 @@ def test_rows_of_registers_are_added_to_them(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "hints", "complaint"),
     [
-        ("timm_vit", ("image=32x48",), "no published model has a width of 36; tell it: mixer.heads=N"),
+        ("timm_vit", ("image=32x48",), "no published model has a width of 36; tell it: vitral convert"),
         ("timm_vit_gap", ("mixer.heads=3",), "24 positions are not those of one square of patches"),
-        ("timm_clip", ("mixer.heads=2", "image=32x48"), "as CLIP's towers have, and does not tell their kind of GELU"),
-        ("timm_vit_map", WIDE, "as SigLIP's towers have, and does not tell their kind of GELU"),
+        (
+            "timm_clip",
+            ("mixer.heads=2", "image=32x48"),
+            "which is quick in OpenAI's CLIP and erf in others",
+        ),
+        ("timm_vit_map", WIDE, "does not tell its kind of GELU, which is tanh in a SigLIP and erf in others"),
         ("timm_vit", ("mixer.heads=5", "image=32x48"), "36 does not divide"),
     ],
 )
@@ -219,3 +223,39 @@ def test_what_is_written_is_described_as_timm_wants_it(tmp_path: Path, name: str
     hidden = tensors["blocks.0.mlp.fc1.bias"].numel()
     assert int(40 * written["model_args"]["mlp_ratio"]) == hidden
     assert all(value is not None for value in written["model_args"].values())  # timm takes none for not given
+
+
+CONTRADICTIONS = [
+    ("depth", 7, "model_args.depth is 7, and 2"),
+    ("class_token", False, "model_args.class_token is False"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "complaint"), CONTRADICTIONS)
+def test_tensors_of_another_model_than_the_noted_one_are_refused(
+    tmp_path: Path, name: str, value: object, complaint: str
+) -> None:
+    found = reference("timm_clip")
+    found.config.setdefault("model_args", {})[name] = value
+    folder = put(tmp_path / "a", found.weights, found.config)
+    with pytest.raises(WeightsError, match=complaint):
+        load(folder)
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"interpolation": "lanczos"}, "pretrained_cfg has 'lanczos', expected bilinear"),
+        ({"crop_mode": "border"}, "pretrained_cfg has 'border', expected bilinear"),
+        ({"crop_mode": "squash", "crop_pct": 0.9}, "crop_mode is squash and crop_pct 0.9"),
+        ({"mean": [0.5, 0.5], "std": [0.5, 0.5]}, "2 means for 3 channels"),
+    ],
+)
+def test_a_way_of_seeing_that_is_unknown_here_is_refused(
+    tmp_path: Path, change: dict[str, object], complaint: str
+) -> None:
+    found = reference("timm_clip")
+    found.config["pretrained_cfg"] |= change
+    folder = put(tmp_path / "a", found.weights, found.config)
+    with pytest.raises(WeightsError, match=complaint):
+        load(folder)

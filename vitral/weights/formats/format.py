@@ -1,6 +1,7 @@
 """What every format promises, and what they have in common."""
 
 import json
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -17,6 +18,7 @@ from vitral.weights.bundle import Bundle
 from vitral.weights.formats.rule import Rule
 from vitral.weights.tensors import pieces
 
+CONFIG, PROCESSOR = "config.json", "preprocessor_config.json"  # files that may lie beside the tensors
 HEADS = {scale.width: scale.heads for scale in reversed(SCALES.values())}  # of the published models, by their width
 
 
@@ -100,7 +102,7 @@ class Hints(NamedTuple):
             return whole(told, "mixer.heads")
         if width not in HEADS:
             what = f"does not tell the number of heads, and no published model has a width of {width}"
-            raise WeightsError(what, where=str(raw.where), remedy="tell it: mixer.heads=N")
+            raise WeightsError(what, where=str(raw.where), remedy=told_by(raw, "mixer.heads=N"))
         return HEADS[width]
 
     def grid(self, rows: int, prefixes: Sequence[int], patch: Size, raw: Raw) -> tuple[Size, int]:
@@ -118,8 +120,13 @@ class Hints(NamedTuple):
             ]
         if len(found) != 1:
             what = f"{rows} positions are not those of one square of patches"
-            raise WeightsError(what, where=str(raw.where), remedy="tell the image size: image=HEIGHTxWIDTH")
+            raise WeightsError(what, where=str(raw.where), remedy=told_by(raw, "image=HEIGHTxWIDTH"))
         return found[0]
+
+
+def told_by(raw: Raw, setting: str) -> str:
+    """What to do about a file that leaves something open."""
+    return f"tell it: vitral convert {shlex.quote(str(raw.where))} NEW-FOLDER --set {setting}, and use NEW-FOLDER"
 
 
 def whole(text: str, where: str) -> int:

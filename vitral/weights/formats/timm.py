@@ -16,12 +16,12 @@ from vitral.model.pool import AttentionPool, ClassPool, DistilledPool, MeanPool,
 from vitral.model.position import Learned1d
 from vitral.model.stem import Hybrid, StemConfig
 from vitral.model.vit import Tokens, Vit
-from vitral.weights.formats.format import Hints, Raw, Recognised, layers, numbered, shape
+from vitral.weights.formats.format import Hints, Raw, Recognised, layers, numbered, shape, told_by
 from vitral.weights.formats.places import halved_heads, place_rules
 from vitral.weights.formats.resnet import resnet_layers, resnet_rules
 from vitral.weights.formats.rule import Rule, affine, kernel, same
 from vitral.weights.formats.timm_files import TimmFiles
-from vitral.weights.formats.timm_notes import Notes, notes_of, preprocessing_of
+from vitral.weights.formats.timm_notes import Notes, notes_of, preprocessing_of, refuse_contradiction
 
 BACKBONE = "patch_embed.backbone"
 DINOV2 = {"mask_token", "register_tokens", "blocks.0.mlp.w12.weight"}  # facebook's files have these, and timm's none
@@ -61,6 +61,7 @@ class Timm(TimmFiles):
             head=LinearHead(classes=classes) if classes else NoHead(),
             eps=1e-5 if tokens.norm else 1e-6,
         )
+        refuse_contradiction(notes, model, raw)
         scaling = IMAGENET if "dist_token" in names else CENTRED
         preprocessing = preprocessing_of(notes, image, channels, scaling, raw)
         assumed = () if notes.images else (f"what timm has by default: the erf form of GELU, {_words(preprocessing)}",)
@@ -164,7 +165,7 @@ def _heads(raw: Raw, width: int, tokens: Tokens, hints: Hints, notes: Notes) -> 
         return notes.heads() or HEADS[width]
     if width == 768 and not tokens.cls and not notes.architecture and "attn_pool.latent" not in raw.tensors:
         what = "does not tell the number of heads: timm has models like this with 12 and with 16"
-        raise WeightsError(what, where=str(raw.where), remedy="tell it: mixer.heads=N")
+        raise WeightsError(what, where=str(raw.where), remedy=told_by(raw, "mixer.heads=N"))
     return hints.heads(width, raw)
 
 
@@ -191,10 +192,10 @@ def _gelu(raw: Raw, hints: Hints, notes: Notes) -> Gelu:
             what = f"its MLP has {notes.arguments.get('act_layer')}, expected a kind of GELU"
             raise WeightsError(what, where=str(raw.where))
         return found
-    for mark, kin, kinds in (("norm_pre.weight", "CLIP", "quick (OpenAI's)"), ("attn_pool.latent", "SigLIP", "tanh")):
+    for mark, kin, other in (("norm_pre.weight", "OpenAI's CLIP", "quick"), ("attn_pool.latent", "a SigLIP", "tanh")):
         if mark in raw.tensors:
-            what = f"has {mark} as {kin}'s towers have, and does not tell their kind of GELU"
-            raise WeightsError(what, where=str(raw.where), remedy=f"tell it: mlp.gelu={kinds} or mlp.gelu=erf")
+            what = f"has {mark} and does not tell its kind of GELU, which is {other} in {kin} and erf in others"
+            raise WeightsError(what, where=str(raw.where), remedy=told_by(raw, f"mlp.gelu={other}"))
     return "erf"
 
 

@@ -9,14 +9,20 @@ from vitral.data.decoder.header import Decoding
 from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.data.transforms.scaling import CENTRED, Scaling
 from vitral.data.transforms.view import CentreCrop, Filter, PlainResize
-from vitral.errors import ConfigError, WeightsError
+from vitral.errors import ConfigError, WeightsError, either
 from vitral.model.mlp import Gelu
+from vitral.model.pool import DistilledPool
+from vitral.model.vit import Vit
 from vitral.weights.formats.format import Raw
 
 GELUS: dict[Gelu, str] = {"erf": "gelu", "tanh": "gelu_tanh", "quick": "quick_gelu"}
 # Which of timm's SigLIP towers have the tanh form; the others, of the same layout, have the erf form.
 TANH = re.compile(r"vit_(base_patch32|large_patch16(?=.*_512)|so400m_patch16|giantopt_patch16)_siglip_(gap_)?\d+")
 HEADS = {"vit_base_patch16_gap_224": 16}  # where they are not as many as others of the width have
+
+
+FILTERS: dict[str, Filter] = {"bilinear": "bilinear", "bicubic": "bicubic", "random": "bicubic"}
+CROPS = {"center": False, "squash": True}  # whether the whole picture is seen
 
 
 class Notes(NamedTuple):
@@ -64,6 +70,25 @@ def notes_of(raw: Raw) -> Notes:
     return Notes(architecture.partition(".")[0], arguments, images, labels_of(labels), str(pool))
 
 
+def refuse_contradiction(notes: Notes, model: Vit, raw: Raw) -> None:
+    """Refuse tensors that are not of the model that is noted beside them: a file may have been cut."""
+    found = {
+        "depth": model.depth,
+        "embed_dim": model.width,
+        "class_token": model.tokens.cls,
+        "reg_tokens": 0 if isinstance(model.pool, DistilledPool) else model.tokens.registers,
+        "patch_size": model.stem.patch,
+    }
+    for name, value in found.items():
+        told = notes.arguments.get(name, value)
+        if isinstance(value, Size) and isinstance(told, int | list):
+            told = Size.parse(told)
+        if told != value:
+            what = f"model_args.{name} is {told}, and {value} in the tensors"
+            remedy = "get both from where they came from"
+            raise WeightsError(what, where=str(raw.where.parent / "config.json"), remedy=remedy)
+
+
 def labels_of(found: Any) -> tuple[str, ...]:
     """The names of classes, from a list or by number; none where numbers are left out."""
     if isinstance(found, Mapping):
@@ -78,13 +103,20 @@ def preprocessing_of(notes: Notes, image: Size, channels: int, scaling: Scaling,
     try:
         if "mean" in told and "std" in told:
             scaling = Scaling(mean=tuple(map(float, told["mean"])), deviation=tuple(map(float, told["std"])))
+        if len(scaling.mean) not in {1, channels} and "mean" in told:
+            raise ValueError(f"{len(scaling.mean)} means for {channels} channels")
         if len(scaling.mean) not in {1, channels}:
             scaling = CENTRED
         fraction = float(told.get("crop_pct", 0.9))
-        filter: Filter = "bilinear" if told.get("interpolation") == "bilinear" else "bicubic"
-        whole = told.get("crop_mode") == "squash" and fraction == 1
+        filter: Filter = FILTERS[str(told.get("interpolation", "bicubic"))]
+        whole = CROPS[str(told.get("crop_mode", "center"))]
+        if whole and fraction != 1:
+            raise ValueError(f"crop_mode is squash and crop_pct {fraction:g}, expected 1")
         view = PlainResize(filter=filter) if whole else CentreCrop(fraction=fraction, filter=filter)
         return Preprocessing(image=image, decoding=Decoding(channels=channels), view=view, scaling=scaling)
+    except KeyError as error:
+        what = f"pretrained_cfg has {error}, expected {either((*FILTERS, *CROPS))}"
+        raise WeightsError(what, where=str(raw.where.parent / "config.json")) from None
     except (TypeError, ValueError, ConfigError) as error:
         what = f"pretrained_cfg is not as timm writes it: {error}"
         raise WeightsError(what, where=str(raw.where.parent / "config.json")) from None

@@ -23,7 +23,7 @@ from vitral.model.patches import Patches
 from vitral.model.pool import ClassPool, MeanAllPool, MeanPool, PoolConfig
 from vitral.model.position import Learned1d, PositionConfig, SinCos2d
 from vitral.model.vit import Tokens, Vit
-from vitral.weights.formats.format import Hints, Raw, Recognised, layers, numbered, shape, whole
+from vitral.weights.formats.format import Hints, Raw, Recognised, layers, numbered, shape, told_by, whole
 from vitral.weights.formats.places import TABLE, TOKENS
 from vitral.weights.formats.rule import Rule, absent, affine, changed, same
 from vitral.weights.formats.vit_pytorch_files import EPS, SimpleVitFiles, VitFiles, VitPytorchFiles
@@ -211,7 +211,7 @@ def patch_of(raw: Raw, hints: Hints) -> tuple[Size, int] | None:
         patch = Size.parse(told)
         if pixels % (patch.height * patch.width):
             what = f"a patch has {pixels} numbers, which are not so many channels of {patch} pixels"
-            raise WeightsError(what, where=str(raw.where), remedy="tell its right size: stem.patch=HEIGHTxWIDTH")
+            raise WeightsError(what, where=str(raw.where), remedy=told_by(raw, "stem.patch=HEIGHTxWIDTH"))
         return patch, pixels // (patch.height * patch.width)
     squares = [(isqrt(pixels // each), each) for each in channels]
     found = [(Size(side, side), each) for side, each in squares if side * side * each == pixels]

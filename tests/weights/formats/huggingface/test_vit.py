@@ -89,7 +89,7 @@ def test_the_same_tensor_by_two_names_is_refused(tmp_path: Path) -> None:
 
 def test_without_a_config_the_head_count_has_to_be_told(tmp_path: Path) -> None:
     path = alone(tmp_path, "hf_vit")
-    assert "tell it: mixer.heads=N" in refusal(path)
+    assert "--set mixer.heads=N" in refusal(path)
     loaded = vitral.load(path, "mixer.heads=3")
     check_answers(loaded, "hf_vit")
     assert loaded.bundle.classes == ("0", "1", "2", "3", "4")

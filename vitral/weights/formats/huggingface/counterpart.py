@@ -56,17 +56,17 @@ def _stem_gaps(model: Vit, holds: Holds, who: str) -> Iterator[str]:
     if not isinstance(stem, Patches) or stem.norm != "none":
         yield f"stem: {who} has patches through one map and no norm"
     elif stem.bias != holds.stem_bias:
-        yield f"stem.bias: {who}'s is {str(holds.stem_bias).lower()}"
+        yield f"stem.bias: {who} has {'a bias' if holds.stem_bias else 'no bias'}"
     elif not holds.rectangles and (len(set(model.image)) > 1 or len(set(stem.patch)) > 1):
         yield f"image: {who} has squares, this model {model.image} in {stem.patch}"
     if tokens.cls != holds.cls:
-        yield f"tokens.cls: {who}'s is {str(holds.cls).lower()}"
+        yield f"tokens.cls: {who} has {'a class token' if holds.cls else 'no class token'}"
     fewest, most = holds.registers
     if not fewest <= tokens.registers <= most:
         count = str(fewest) if fewest == most else f"{fewest} or more"
         yield f"tokens.registers: {who} has {count}, this model {tokens.registers}"
     if tokens.norm != holds.first_norm:
-        yield f"tokens.norm: {who}'s is {str(holds.first_norm).lower()}"
+        yield f"tokens.norm: {who} has {'a' if holds.first_norm else 'no'} norm before the first layer"
     if model.position.kind != holds.position:
         yield f"position: {who} has {holds.position}, this model {model.position.kind}"
     elif isinstance(model.position, Learned1d):

@@ -26,7 +26,18 @@ from vitral.model.pool import ClassPool, PoolConfig
 from vitral.model.position import Learned1d, PositionConfig
 from vitral.model.vit import Tokens, Vit
 from vitral.weights.bundle import Bundle
-from vitral.weights.formats.format import Answers, Format, Hints, Raw, Recognised, as_json, numbered, whole
+from vitral.weights.formats.format import (
+    CONFIG,
+    PROCESSOR,
+    Answers,
+    Format,
+    Hints,
+    Raw,
+    Recognised,
+    as_json,
+    numbered,
+    whole,
+)
 from vitral.weights.formats.huggingface.counterpart import Holds, gaps
 from vitral.weights.formats.huggingface.fields import ACTIVATIONS, Fields
 from vitral.weights.formats.huggingface.names import HEADS, Found, Names, in_whole, sorted_out
@@ -34,7 +45,6 @@ from vitral.weights.formats.huggingface.processor import Custom, described, read
 from vitral.weights.formats.huggingface.shapes import Shapes
 from vitral.weights.formats.rule import Rule, affine
 
-CONFIG, PROCESSOR = "config.json", "preprocessor_config.json"
 AGAIN = "get it again from where the weights came from"
 BESIDE = "put the model's config.json beside it"
 
@@ -136,8 +146,13 @@ class Family(Format):
         return ClassPool()
 
     def head(self, found: Found) -> LinearHead | NoHead:
-        head = next((tensor for name, tensor in found.tensors.items() if name.startswith(HEADS)), None)
-        return NoHead() if head is None else LinearHead(classes=len(head))
+        heads = ((name, tensor) for name, tensor in found.tensors.items() if name.startswith(HEADS))
+        name, head = next(heads, ("", None))
+        if head is None:
+            return NoHead()
+        if not head.ndim or not len(head):
+            raise WeightsError(f"{name} has shape {tuple(head.shape)}, expected a row for each class")
+        return LinearHead(classes=len(head))
 
     def preprocessing(self, raw: Raw, model: Vit) -> tuple[Preprocessing, tuple[str, ...]]:
         """What is done to images, and what had to be assumed."""
