@@ -7,11 +7,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
+from tests.weights.bundles import bundle_of, tensors_of
 from vitral import __version__, cli
 from vitral.recipes.choose import names
+from vitral.weights.bundle import write_bundle
 
 VERBS = [command.name or command.callback.__name__ for command in cli.app.registered_commands if command.callback]
 
@@ -199,6 +202,11 @@ def test_describe_answers_a_mistyped_setting_with_the_nearest_field() -> None:
     done = run("describe", "B/16", "--set", "widht=64")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "error: unknown field\nwhere: widht\nhint: did you mean 'width'?\n"
+
+
+def test_describe_takes_weights_too(tmp_path: Path) -> None:
+    write_bundle(tmp_path / "b", bundle_of(), tensors_of(), "")
+    assert json.loads(run("describe", str(tmp_path / "b"), "--json").stdout)["image"] == [32, 48]
 
 
 def test_describe_prints_text_or_json() -> None:
