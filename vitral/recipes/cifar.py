@@ -16,18 +16,21 @@ PHOTOS = Scaling(mean=(0.491, 0.482, 0.447), deviation=(0.247, 0.243, 0.262))  #
 def cifar10() -> Recipe:
     """A plain ViT of 64 patches of 4x4 pixels, from scratch.
 
-    Run:     vitral train cifar10
-    Takes:   not measured here
-    Reaches: not measured here
+    The epochs are those that `--time-limit 60m` planned for two processes of one thread each.
+
+    Run:     torchrun --nproc-per-node 2 -m vitral train cifar10
+    Takes:   60 minutes on two cores of an AMD EPYC as planned; 81 when it was run, since other work shared the cores
+    Reaches: 70.8 % of the 10,000 test images (seed 0); 51.0, 57.7, 62.2, 65.7, 68.3, 70.0, 70.6 after 2, 4, ... epochs
     """
     return Recipe(
         name="cifar10",
         model=small_vit(image=32, channels=3, patch=4, width=128, depth=6),
         images=Images(view=InceptionCrop(area=(0.5, 1.0)), scaling=PHOTOS),
         task=Classify(loss=Softmax(smoothing=0.1)),
-        length=Epochs(epochs=18),
+        length=Epochs(epochs=15),
         batch=128,
         optimiser=AdamW(rate=1e-3, decay=0.1),
         schedule=Cosine(warmup=0.05),
         average=Exponential(decay=0.998),
+        evaluate=2.0,
     )
