@@ -39,6 +39,18 @@ def test_the_bits_are_those_of_every_picture_alone(how: Filter, image: Size, cha
 
 
 @pytest.mark.parametrize("how", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("image", [WHOLE, Size(20, 16)], ids=str)
+def test_parts_of_the_very_size_are_shown_as_they_are(how: Filter, image: Size) -> None:
+    album = pictures(3)
+    boxes = np.array([(shift, shift, *image) for shift in range(1 if image == WHOLE else 5)])
+    rows = np.arange(len(boxes)) % len(album)
+    found = see_many(album, rows, Crops(boxes, np.zeros(len(boxes), dtype=np.bool_)), image, how)
+    for row, box, seen in zip(rows, boxes, found, strict=True):
+        glimpse = Glimpse(Box(*box.tolist()), image, Box(0, 0, *image), False, how)
+        assert np.array_equal(seen.permute(1, 2, 0).numpy(), see(album[row], WHOLE, glimpse))
+
+
+@pytest.mark.parametrize("how", ["bilinear", "bicubic"])
 @pytest.mark.parametrize("length", [4, 28, 200])
 def test_the_weights_are_whole_numbers_that_sums_of_levels_keep_exact(how: Filter, length: int) -> None:
     weights, units = resizing(64, length, how)

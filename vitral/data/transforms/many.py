@@ -41,6 +41,8 @@ def see_many(pictures: Pixels, rows: NDArray[np.int64], crops: Crops, image: Siz
     places = down[:, :, None] * wide + along[:, None, :]  # (B, H, W)
     flat = pictures.reshape(-1) if channels == 1 else pictures.reshape(-1, channels)  # NumPy is slow with sides of 1
     cut = torch.from_numpy(flat.take(places, axis=0).reshape(-1, high, wide, channels)).permute(0, 3, 1, 2)
+    if bool((widths == image.width).all() and (heights == image.height).all() and not crops.mirrored.any()):
+        return cut[:, :, : image.height, : image.width]  # as evaluation sees pictures of the model's own size
     across, upright = resizing(wide, image.width, how), resizing(high, image.height, how)
     levels = cut.to(across.weights.dtype, memory_format=torch.contiguous_format)  # (B, C, H, W)
     by_width, by_height = torch.from_numpy(widths[:, 0]), torch.from_numpy(heights[:, 0])
