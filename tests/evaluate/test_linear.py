@@ -11,7 +11,7 @@ from tests.evaluate.subjects import stripes, subject, without
 from vitral.errors import DataError
 from vitral.evaluate import linear
 from vitral.evaluate.folds import folds_of
-from vitral.evaluate.linear import GRID, LinearJudge, fitted, right_of, scale_of, tried
+from vitral.evaluate.linear import GRID, LinearJudge, best, fitted, head_of, logits, right_of, scale_of, tried
 from vitral.evaluate.subject import Vectors
 
 CLASSES, WIDTH = 6, 20
@@ -104,3 +104,25 @@ def test_a_fit_that_was_cut_short_says_so(monkeypatch: pytest.MonkeyPatch) -> No
 def test_without_training_images_it_is_refused() -> None:
     with pytest.raises(DataError, match="linear learns from the split 'train'"):
         LinearJudge().check(subject(samples=without(stripes(), "train")))
+
+
+def test_the_head_answers_features_as_they_are_as_the_probe_does() -> None:
+    dice = torch.Generator().manual_seed(0)
+    labels = torch.arange(60) % 3
+    features = torch.randn(3, 5, generator=dice)[labels] + torch.randn(60, 5, generator=dice)
+    features = features * torch.tensor([1.0, 10.0, 0.1, 3.0, 0.0]) + 5.0  # at an odd scale; the last says nothing
+    weight, bias = head_of(features, labels, 3, seed=0)
+    assert (weight.shape, bias.shape) == ((3, 5), (3,))
+    found = best(features, labels, 3, seed=0)
+    expected = logits(found.probe.weights, found.scale.apply(features))
+    torch.testing.assert_close((features @ weight.mT + bias).double(), expected, atol=1e-4, rtol=0)
+    assert not weight[:, 4].any()
+
+
+def test_few_images_of_many_numbers_are_not_learnt_by_heart() -> None:
+    """Separable by chance alone: a weak penalty would make the head as sure as can be, and fine-tuning begin badly."""
+    dice = torch.Generator().manual_seed(0)
+    labels = torch.arange(40) % 2
+    weight, bias = head_of(torch.randn(40, 300, generator=dice), labels, 2, seed=0)
+    fresh = torch.randn(200, 300, generator=dice)
+    assert torch.nn.functional.cross_entropy(fresh @ weight.mT + bias, torch.arange(200) % 2) < 2

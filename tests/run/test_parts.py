@@ -12,6 +12,7 @@ from vitral.config import override
 from vitral.data.loader.order import InOrder, Shuffled
 from vitral.data.loader.plan import ALONE, World
 from vitral.errors import ConfigError
+from vitral.evaluate.linear import head_of
 from vitral.recipe import Recipe
 from vitral.run.parts import device_of, loader_of, look_of, parts_of, still_loader_of, workers_of
 from vitral.run.start import resume
@@ -40,15 +41,12 @@ def test_the_first_look_sees_each_training_image_once_and_still(tmp_path: Path) 
     assert torch.equal(seen[0], seen[1])
 
 
-def test_the_head_is_fitted_by_the_loss_of_the_task(tmp_path: Path) -> None:
+def test_the_head_is_fitted_as_the_linear_judge_would(tmp_path: Path) -> None:
     photos(tmp_path)
-    features = torch.tensor([[0.0], [1.0], [3.0], [4.0]])
-    heads = []
-    for loss in ("softmax", "sigmoid"):
-        recipe, samples = recipe_and_samples(tmp_path, f"task.loss={loss}")
-        heads.append(look_of(recipe, samples, HERE).fit(features, torch.tensor([0, 0, 1, 1]))[0])
-    assert heads[0].shape == (2, 1)
-    assert not torch.allclose(heads[0], heads[1])
+    recipe, samples = recipe_and_samples(tmp_path, "seed=3")
+    features, labels = torch.tensor([[0.0], [1.0], [3.0], [4.0]]), torch.tensor([0, 0, 1, 1])
+    found, expected = look_of(recipe, samples, HERE).fit(features, labels), head_of(features, labels, 2, seed=3)
+    assert all(torch.equal(here, there) for here, there in zip(found, expected, strict=True))
 
 
 @pytest.mark.parametrize(("tuning", "distributed"), [("lora", "fsdp"), ("probed", "ddp")])
@@ -73,7 +71,7 @@ def test_two_processes_tune_as_one_does_and_one_goes_on_with_it(home: Path, tuni
     ]
     subprocess.run(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, check=True, capture_output=True, timeout=180)
     alone, both = (read_bundle(home / name / "last").tensors for name in ("one", "two"))
-    torch.testing.assert_close(both, alone, atol=1e-4, rtol=0)
+    torch.testing.assert_close(both, alone, atol=5e-4, rtol=0)
     for late in (7, 8):
         shutil.rmtree(path_of(home / "two/checkpoints", late))
     assert resume(str(home / "two")).step == 8

@@ -1,78 +1,13 @@
-"""The head that is fitted before anything is tuned, against Newton's method on the same cost."""
+"""A look at the training images before anything is tuned."""
 
 import numpy as np
-import pytest
 import torch
 from torch import Tensor
 
 import vitral
 from vitral.model.contract import Model
-from vitral.tasks.loss import LossConfig, Sigmoid, Softmax
 from vitral.train.feed import Portion
-from vitral.train.probing import PENALTY, Look, fit_head, fitted, seen
-
-CLASSES = 3
-
-
-def data(images: int = 60, width: int = 4) -> tuple[Tensor, Tensor]:
-    """Features of three classes, which overlap, at an odd scale and place."""
-    throws = torch.Generator().manual_seed(0)
-    labels = torch.arange(images) % CLASSES
-    centres = torch.randn(CLASSES, width, generator=throws)
-    features = centres[labels] + torch.randn(images, width, generator=throws)
-    return features * torch.tensor([1.0, 10.0, 0.1, 3.0])[:width] + 5.0, labels
-
-
-def newton(features: Tensor, labels: Tensor, loss: LossConfig) -> Tensor:
-    """The logits of the training images under the weights of least cost."""
-    x = features.double()
-    x = (x - x.mean(dim=0)) / x.std(dim=0, correction=0)
-    targets = torch.nn.functional.one_hot(labels, CLASSES).double()
-    size = CLASSES * x.shape[1]
-
-    def cost(values: Tensor) -> Tensor:
-        weight, bias = values[:size].view(CLASSES, -1), values[size:]
-        return loss.losses(x @ weight.mT + bias, targets).sum() + PENALTY / 2 * weight.square().sum()
-
-    values = torch.zeros(size + CLASSES, dtype=torch.float64)
-    for _ in range(30):
-        bend = torch.autograd.functional.hessian(cost, values)
-        (slope,) = torch.autograd.grad(cost(values.requires_grad_()), values)
-        values = values.detach() - torch.linalg.pinv(bend) @ slope
-    return x @ values[:size].view(CLASSES, -1).mT + values[size:]
-
-
-@pytest.mark.parametrize("loss", [Softmax(), Sigmoid()])
-def test_the_fit_has_the_least_cost(loss: LossConfig) -> None:
-    features, labels = data()
-    weight, bias = fit_head(features, labels, CLASSES, loss)
-    assert (weight.shape, bias.shape) == ((CLASSES, 4), (CLASSES,))
-    truth = newton(features, labels, loss)
-    logits = (features @ weight.mT + bias).double()
-    if isinstance(loss, Softmax):  # which a constant for all classes does not change
-        truth, logits = (each - each.mean(dim=1, keepdim=True) for each in (truth, logits))
-    torch.testing.assert_close(logits, truth, atol=1e-4, rtol=0)
-
-
-def test_the_fit_is_the_same_each_time() -> None:
-    one, other = (fit_head(*data(), CLASSES, Softmax()) for _ in range(2))
-    assert all(torch.equal(here, there) for here, there in zip(one, other, strict=True))
-
-
-def test_a_feature_that_says_nothing_has_no_weight() -> None:
-    features, labels = data()
-    features[:, 1] = 7.0
-    weight, bias = fit_head(features, labels, CLASSES, Softmax())
-    assert weight[:, 1].abs().max() == 0
-    assert weight.isfinite().all()
-    assert bias.isfinite().all()
-
-
-def test_a_class_without_images_is_the_last_to_be_answered() -> None:
-    features, labels = data()
-    some = labels < 2
-    weight, bias = fit_head(features[some], labels[some], CLASSES, Softmax())
-    assert (features[some] @ weight.mT + bias).argmin(dim=1).eq(2).all()
+from vitral.train.probing import Look, fitted, seen
 
 
 def portions(images: int) -> list[Portion]:

@@ -51,11 +51,7 @@ class LinearJudge(Config):
     def judge(self, subject: Subject) -> LinearFound:
         known, asked = subject.vectors("train"), subject.vectors(subject.split)
         classes = len(subject.samples.classes)
-        trials = tried(known.values, known.labels, classes, subject.tools.seed)
-        l2 = max(trials, key=lambda trial: trial.accuracy).l2
-        scale = scale_of(known.values)
-        start = torch.zeros(known.values.shape[1] + 1, classes, dtype=torch.float64)
-        probe = fitted(scale.apply(known.values), known.labels, l2, start)
+        trials, l2, scale, probe = best(known.values, known.labels, classes, subject.tools.seed)
         right, images = right_of(probe.weights, scale.apply(asked.values), asked.labels), len(asked.labels)
         return LinearFound(
             images=images,
@@ -84,6 +80,32 @@ class Probe(NamedTuple):
 
     weights: Tensor  # (D + 1, K), float64, the last row the bias
     converged: bool
+
+
+class Best(NamedTuple):
+    """The probe of the l2 that was best on the part set aside, fitted to all images."""
+
+    trials: tuple[LinearTrial, ...]
+    l2: float
+    scale: Scale
+    probe: Probe
+
+
+def best(features: Tensor, labels: Tensor, classes: int, seed: int) -> Best:
+    """The probe of features (N, D) and labels (N,)."""
+    trials = tried(features, labels, classes, seed)
+    l2 = max(trials, key=lambda trial: trial.accuracy).l2
+    scale = scale_of(features)
+    start = torch.zeros(features.shape[1] + 1, classes, dtype=torch.float64)
+    return Best(trials, l2, scale, fitted(scale.apply(features), labels, l2, start))
+
+
+def head_of(features: Tensor, labels: Tensor, classes: int, seed: int) -> tuple[Tensor, Tensor]:
+    """The best probe as a head for features as they are: weight (K, D) and bias (K,), float32."""
+    found = best(features, labels, classes, seed)
+    weight = (found.probe.weights[:-1] / found.scale.deviation[:, None]).mT  # (K, D)
+    bias = found.probe.weights[-1] - weight @ found.scale.mean  # (K,)
+    return weight.float().contiguous(), bias.float()
 
 
 def scale_of(features: Tensor) -> Scale:

@@ -1,18 +1,19 @@
 """A recipe and its data become the parts of a run."""
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from vitral.data.loader.loader import Loader
 from vitral.data.loader.order import Indices, InOrder
 from vitral.data.loader.plan import Plan, World
 from vitral.data.samples import Samples, Split
 from vitral.errors import ConfigError
+from vitral.evaluate.linear import head_of
 from vitral.recipe import Recipe
-from vitral.tasks.classify import Classify
 from vitral.tasks.task import Task
 from vitral.train.distributed.group import Group
 from vitral.train.distributed.spread import Spread
@@ -20,7 +21,7 @@ from vitral.train.environment import cores
 from vitral.train.feed import Serving, feed
 from vitral.train.loop import Descent
 from vitral.train.precision import Precision, probe
-from vitral.train.probing import Fitted, Look, fit_head
+from vitral.train.probing import Look
 from vitral.train.state import Learning
 from vitral.weights.adapt import adapted
 from vitral.weights.load import opened_model
@@ -91,10 +92,7 @@ def look_of(recipe: Recipe, samples: Samples, group: Group) -> Look:
     loader = still_loader_of(recipe, samples, "train", group.world)
     serving = Serving(recipe.images.scaling, 1, group.device)
 
-    def fit(features: Tensor, labels: Tensor) -> Fitted:
-        assert isinstance(recipe.task, Classify)
-        return fit_head(features, labels, len(samples.classes), recipe.task.loss)
-
+    fit = partial(head_of, classes=len(samples.classes), seed=recipe.seed)
     return Look(lambda: feed(loader, 0, loader.plan.epoch_steps, serving), group.gather, group.first, fit)
 
 

@@ -6,14 +6,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from vitral.data.transforms.mix import one_hot
 from vitral.model.contract import Model
-from vitral.tasks.loss import LossConfig
 from vitral.train.feed import Portion
-
-PENALTY = 1.0  # on half the squared weights, against the sum of the losses: C = 1 of scikit-learn
-MOST_ROUNDS = 1_000  # of L-BFGS
-FLATTEST = 1e-3  # of the mean deviation: what varies less counts as varying so much, or it would be blown up
 
 
 class Fitted(NamedTuple):
@@ -56,31 +50,3 @@ def fitted(features: Tensor, labels: Tensor, look: Look) -> Fitted:
     """What the first process fits, for all of them: the others add no rows to it."""
     weight, bias = look.fit(features, labels) if look.first else (features[:0], features[:0, 0])  # (K, D), (K,)
     return Fitted(look.gather(weight), look.gather(bias))
-
-
-def fit_head(features: Tensor, labels: Tensor, classes: int, loss: LossConfig) -> Fitted:
-    """The regularised regression of the labels on the features, by L-BFGS in 64 bits; nothing in it is drawn.
-
-    Features are first brought to mean 0 and deviation 1, so that the penalty means the same for any model.
-    """
-    x = features.double()  # (N, D)
-    mean, deviation = x.mean(dim=0), x.std(dim=0, correction=0)  # each (D,)
-    deviation = deviation.clamp_min(max(FLATTEST * deviation.mean().item(), torch.finfo(torch.float64).tiny))
-    x = (x - mean) / deviation
-    targets = one_hot(labels, classes).double()  # (N, K)
-    weight = torch.zeros(classes, x.shape[1], dtype=torch.float64, requires_grad=True)  # (K, D)
-    bias = torch.zeros(classes, dtype=torch.float64, requires_grad=True)  # (K,)
-    descent = torch.optim.LBFGS(
-        [weight, bias], max_iter=MOST_ROUNDS, tolerance_grad=1e-6, tolerance_change=1e-12, line_search_fn="strong_wolfe"
-    )
-
-    def cost() -> float:
-        descent.zero_grad()
-        losses = loss.losses(x @ weight.mT + bias, targets)  # (N,)
-        total = (losses.sum() + PENALTY / 2 * weight.square().sum()) / len(x)
-        total.backward()
-        return total.item()
-
-    descent.step(cost)
-    weight = weight.detach() / deviation  # for features as they are
-    return Fitted(weight.float(), (bias.detach() - weight @ mean).float())
