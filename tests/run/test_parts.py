@@ -71,11 +71,12 @@ def test_two_processes_tune_as_one_does_and_one_goes_on_with_it(home: Path, tuni
     ]
     subprocess.run(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, check=True, capture_output=True, timeout=180)
     alone, both = (read_bundle(home / name / "last").tensors for name in ("one", "two"))
+    # Biases of keys change nothing, so their gradients are rounding alone, which Adam makes steps of.
     torch.testing.assert_close(both, alone, atol=5e-4, rtol=0)
     for late in (7, 8):
         shutil.rmtree(path_of(home / "two/checkpoints", late))
     assert resume(str(home / "two")).step == 8
-    torch.testing.assert_close(read_bundle(home / "two/last").tensors, alone, atol=1e-4, rtol=0)
+    torch.testing.assert_close(read_bundle(home / "two/last").tensors, alone, atol=5e-4, rtol=0)
 
 
 def test_the_weights_come_from_the_seed_alone(tmp_path: Path) -> None:
