@@ -23,8 +23,8 @@ def photos(model: str | Vit | Resnet = "S/16") -> Recipe:
     is short.
 
     Run:     vitral train photos/ --from WEIGHTS
-    Takes:   not measured here
-    Reaches: not measured here
+    Takes:   1 minute on two cores of an AMD EPYC for 1,000 images of 32x32 pixels and a small ViT
+    Reaches: 68.7 % where training from scratch reaches 61.0 (docs/training.md); it broke a ViT-S/14: see there
     """
     config = model_config(model)
     width = config.width if isinstance(config, Vit) else config.outputs()
