@@ -33,6 +33,7 @@ from vitral.weights.bundle import DISK, Bundle, is_bundle, read_bundle, write_bu
 from vitral.weights.durable import Disk
 
 CARD = "# Ünlü\n"
+FIRST = Path(__file__).parent.parent / "fixtures/bundle_format_1"
 
 
 def write(folder: Path, seed: int = 0, disk: Disk = DISK) -> None:
@@ -124,11 +125,12 @@ def test_a_newer_format_is_refused_with_what_to_install(tmp_path: Path) -> None:
     assert caught.value.remedy == f"pip install 'vitral>=9.1.0' (this one is {vitral.__version__})"
 
 
-def test_a_bundle_of_the_first_format_is_read_for_ever(tmp_path: Path) -> None:
-    write(tmp_path / "b")
-    rewrite(format=1, source=None)(tmp_path / "b")
-    bundle = read_bundle(tmp_path / "b").bundle
-    assert (bundle.format, bundle.source, bundle.classes) == (1, "", bundle_of().classes)
+def test_a_bundle_of_the_first_format_is_read_for_ever() -> None:
+    model, bundle = vitral.load(FIRST)
+    assert (bundle.format, bundle.source, bundle.classes) == (1, "", ("ant", "bee"))
+    ramp = torch.linspace(-1, 1, 3 * 16 * 16).view(1, 3, 16, 16)
+    answer = torch.tensor([[0.12030007690191269, 0.0012932196259498596]])  # of the code that wrote it
+    assert torch.allclose(model(ramp), answer, atol=1e-6)
 
 
 MISFITS = {

@@ -85,7 +85,7 @@ def whole_numbers(tensors: Tensors) -> None:
 
 
 def not_finite(tensors: Tensors) -> None:
-    tensors["norm.bias"] = torch.full((36,), float("nan"))
+    tensors["blocks.0.norm1.bias"] = torch.full((36,), float("nan"))
 
 
 WRONG: dict[str, tuple[Callable[[Tensors], None], str]] = {
@@ -93,7 +93,7 @@ WRONG: dict[str, tuple[Callable[[Tensors], None], str]] = {
     "transposed": (transposed, r"blocks.0.mlp.fc1.weight has shape \(36, 90\), expected \(90, 36\)"),
     "unexpected": (unexpected, "blocks.0.adapter.weight is not expected"),
     "whole numbers": (whole_numbers, "norm.bias holds torch.int64, expected floating point"),
-    "not finite": (not_finite, "norm.bias has 36 of 36 values not finite"),
+    "not finite": (not_finite, "blocks.0.norm1.bias has 36 of 36 values not finite"),
 }
 
 

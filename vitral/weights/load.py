@@ -3,8 +3,11 @@
 import hashlib
 import logging
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
+
+from torch import Tensor
 
 from vitral.config import override
 from vitral.errors import ConfigError, WeightsError, either
@@ -128,11 +131,12 @@ def _foreign(place: Fetched, settings: tuple[str, ...], reading: Reading) -> Ope
     remedy = f"this is {found.title} with {config.depth} layers of width {config.width}: give a whole file of one"
     if Hints(settings).told("image"):
         remedy += "; for images of another size, convert it with --image"
+    ours = translated(kind.rules(config), frame.state_dict(), found.tensors, str(raw.where), remedy)
     try:
-        ours = translated(kind.rules(config), frame.state_dict(), found.tensors, str(raw.where), remedy)
         frame.load({name: tensor.float() for name, tensor in ours.items()})
     except WeightsError as error:
-        raise WeightsError(error.what, where=str(raw.where), remedy=error.remedy) from None
+        what = broken(found.tensors) or error.what
+        raise WeightsError(what, where=str(raw.where), remedy=error.remedy) from None
     seen = found.preprocessing  # of DINOv2 it shows images of another size than the positions were made for
     if config.image != found.model.image:
         seen = seen.model_copy(update={"image": config.image})
@@ -144,6 +148,15 @@ def _foreign(place: Fetched, settings: tuple[str, ...], reading: Reading) -> Ope
         source=f"{found.title}, from {place.source or raw.where.name}",
     )
     return Opened(Loaded(frame.eval(), bundle), raw.where, (*told(found), *_told_of_bits(found)))
+
+
+def broken(tensors: Mapping[str, Tensor]) -> str:
+    """Which values are not finite, by the names that the file has."""
+    counts = {name: int((~tensor.isfinite()).sum()) for name, tensor in tensors.items()}
+    faults = [
+        f"{name} has {count} of {tensors[name].numel()} values not finite" for name, count in counts.items() if count
+    ]
+    return "; ".join(faults[:5]) + (f"; and {len(faults) - 5} more" if len(faults) > 5 else "")
 
 
 def refuse_other_settings(settings: tuple[str, ...]) -> None:

@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 
 import vitral
 from tests.model.references import FOLDER, reference
-from tests.weights.formats.huggingface.folders import folder, refusal
+from tests.weights.formats.huggingface.folders import check_answers, folder, refusal
 from vitral.config import override
 from vitral.errors import WeightsError
 from vitral.model.vit import Vit
@@ -93,6 +93,16 @@ def test_another_format_than_config_json_tells_is_refused(tmp_path: Path) -> Non
 def test_a_wrong_head_count_is_refused_by_its_field(tmp_path: Path, heads: object, words: str) -> None:
     told = refusal(folder(tmp_path, "hf_vit", num_attention_heads=heads))
     assert f"config.json: {words}" in told
+
+
+@pytest.mark.parametrize("setting", ["mixer.heads=6", "image=64", "mlp.gelu=tanh"])
+def test_a_setting_that_contradicts_config_json_is_refused(tmp_path: Path, setting: str) -> None:
+    told = refusal(folder(tmp_path, "hf_vit"), setting)
+    assert f"config.json: tells another {setting.partition('=')[0]} than {setting}" in told
+
+
+def test_a_setting_that_says_the_same_as_config_json_is_welcome(tmp_path: Path) -> None:
+    check_answers(vitral.load(folder(tmp_path, "hf_vit"), "mixer.heads=3"), "hf_vit")
 
 
 def fields_of(config: dict[str, Any]) -> Iterator[tuple[str, ...]]:

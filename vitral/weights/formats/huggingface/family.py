@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from vitral.config import Size
+from vitral.config import Size, override
 from vitral.data.decoder.header import Decoding
 from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.data.transforms.scaling import CENTRED
@@ -36,7 +36,6 @@ from vitral.weights.formats.format import (
     Recognised,
     as_json,
     numbered,
-    whole,
 )
 from vitral.weights.formats.huggingface.counterpart import Holds, gaps
 from vitral.weights.formats.huggingface.fields import ACTIVATIONS, Fields
@@ -76,9 +75,11 @@ class Family(Format):
         found = self.prepared(sorted_out(raw, self.names))
         fields, assumed = self.fields(raw, found, hints)
         try:
-            model = self.model(self.tower(fields), found, hints)
+            model = self.model(self.tower(fields), found)
         except ConfigError as error:
             raise WeightsError(str(error), where=fields.where, remedy=fields.remedy) from None
+        if raw.config:
+            _refuse_contradiction(model, hints, fields)
         seen, more = self.preprocessing(raw, model)
         classes = model.head.classes if isinstance(model.head, LinearHead) else 0
         named = fields.labels(classes) if classes else ()
@@ -112,7 +113,7 @@ class Family(Format):
         """The fields that describe the Vision Transformer, in a file that may describe more."""
         return fields
 
-    def model(self, fields: Fields, found: Found, hints: Hints) -> Vit:
+    def model(self, fields: Fields, found: Found) -> Vit:
         width, patch = fields.whole("hidden_size"), fields.size("patch_size")
         return Vit(
             image=_covered(fields.size("image_size"), patch),
@@ -123,7 +124,7 @@ class Family(Format):
             tokens=self.tokens(fields),
             position=self.position(fields),
             block=PreNorm(scale=LayerScale() if self.holds.scale else NoScale()),
-            mixer=Attention(heads=_heads(fields, width, hints), qkv_bias=self.qkv_bias(fields)),
+            mixer=Attention(heads=_heads(fields, width), qkv_bias=self.qkv_bias(fields)),
             mlp=self.mlp(fields, width),
             pool=self.pool(found),
             head=self.head(found),
@@ -262,9 +263,17 @@ def _covered(image: Size, patch: Size) -> Size:
     return Size(image.height // patch.height * patch.height, image.width // patch.width * patch.width)
 
 
-def _heads(fields: Fields, width: int, hints: Hints) -> int:
-    told = hints.told("mixer.heads")
-    heads = whole(told, "mixer.heads") if told else fields.whole("num_attention_heads")
+def _refuse_contradiction(model: Vit, hints: Hints, fields: Fields) -> None:
+    """Settings are for what a file leaves open, and config.json leaves open the pool alone."""
+    for setting in hints.settings:
+        name = setting.partition("=")[0]
+        if name != "pool" and override(model, (setting,)) != model:
+            what = f"tells another {name} than {setting}"
+            raise WeightsError(what, where=fields.where, remedy="leave the setting out, or mend config.json")
+
+
+def _heads(fields: Fields, width: int) -> int:
+    heads = fields.whole("num_attention_heads")
     if width % heads:
         what = f"{fields.path}num_attention_heads: hidden_size {width} does not divide among {heads} heads"
         raise WeightsError(what, where=fields.where, remedy=fields.remedy)
