@@ -21,7 +21,7 @@ from vitral.model import (
     Mlp,
     Tokens,
 )
-from vitral.model.pool import Pool, PoolConfig
+from vitral.model.pool import Gather, Pool, PoolConfig
 from vitral.model.shapes import Whole
 
 LAYOUTS = pytest.mark.parametrize(
@@ -80,15 +80,31 @@ def test_the_attention_pool_is_one_query_looking_at_every_token(layout: Layout, 
     width = 8 // heads
     q = linear(pool, "q", pool.get_parameter("query")[0, 0])  # (D)
     k, v = linear(pool, "kv", tokens).split(8, dim=-1)  # each (B, L, D)
-    gathered = []
+    gathered, looks = [], []
     for head in range(heads):
         part = slice(head * width, (head + 1) * width)
         scores = (k[..., part] @ q[part] / width**0.5).exp()  # (B, L)
         weights = scores / scores.sum(dim=1, keepdim=True)
         gathered.append((weights[..., None] * v[..., part]).sum(dim=1))  # (B, d)
+        looks.append(weights)
     x = linear(pool, "project", torch.cat(gathered, dim=-1))  # (B, D)
     expected = x + pool.get_submodule("mlp")(pool.get_submodule("norm")(x))
     torch.testing.assert_close(pool(tokens, layout), expected, rtol=0, atol=1e-10)
+    assert isinstance(pool, Gather)
+    found = pool.weights(pool.look(tokens), layout)  # (B, H, 1, L)
+    torch.testing.assert_close(found[:, :, 0], torch.stack(looks, dim=1), rtol=0, atol=1e-12)
+    torch.testing.assert_close(pool.reads(tokens, layout), torch.stack(looks).mean(dim=0), rtol=0, atol=1e-12)
+
+
+@WITH_CLASS
+@pytest.mark.parametrize("kind", [ClassPool, DistilledPool, MeanPool, ClassMeanPool, MeanAllPool])
+def test_what_a_pool_reads_is_what_its_vector_is_made_of(kind: type[Kind], layout: Layout) -> None:
+    """Of a pool that puts two things side by side, half of each."""
+    pool, tokens = built(kind(), layout), tokens_of(layout)
+    shares = pool.reads(tokens, layout)
+    torch.testing.assert_close(shares.sum(dim=1), torch.ones(2, dtype=torch.float64))
+    made = (shares[:, :, None] * tokens).sum(dim=1)  # (B, D)
+    torch.testing.assert_close(pool(tokens, layout).unflatten(1, (-1, 8)).mean(dim=1), made)
 
 
 @pytest.mark.parametrize("kind", members(PoolConfig))

@@ -116,7 +116,7 @@ def test_no_hook_stays_behind() -> None:
     attention_maps(model, torch.randn(1, 3, 32, 48))
     assert hooks_of(model) == 0
     with recorded(model) as recordings:
-        assert hooks_of(model) == model.config.depth
+        assert hooks_of(model) == 2 * model.config.depth
         model.features(torch.randn(1, 3, 32, 48))
     model.features(torch.randn(1, 3, 32, 48))
     assert len(recordings) == model.config.depth

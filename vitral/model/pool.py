@@ -1,4 +1,4 @@
-"""From a sequence to one vector an image.  B images, L tokens, D width.
+"""From a sequence to one vector an image.  B images, L tokens, D width, H heads, d head width.
 
 A pool says how many leading tokens it reads, so that the last block need not compute the rest.
 """
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from vitral.config import Config
 from vitral.errors import ConfigError
+from vitral.model.attention import Heads, attention_weights
 from vitral.model.initial import Initial, Initialised
 from vitral.model.mlp import MlpConfig
 from vitral.model.shapes import Layout, Whole, check_heads
@@ -22,6 +23,17 @@ class Pool(Initialised):
 
     def keep(self, layout: Layout) -> int:
         return layout.length()
+
+    def reads(self, tokens: Tensor, layout: Layout) -> Tensor:
+        """How much of each of all tokens the vector is made of (B, L); rows sum to one."""
+        raise NotImplementedError
+
+
+def evenly(tokens: Tensor, first: int, end: int) -> Tensor:
+    """As much of each token from the first to before the end, and none of the others."""
+    shares = tokens.new_zeros(tokens.shape[:2])  # (B, L)
+    shares[:, first:end] = 1 / (end - first)
+    return shares
 
 
 class PoolKind(Config):
@@ -57,6 +69,9 @@ class ReadClass(Pool):
     def forward(self, tokens: Tensor, layout: Layout) -> Tensor:
         return tokens[:, 0]  # (B, D)
 
+    def reads(self, tokens: Tensor, layout: Layout) -> Tensor:
+        return evenly(tokens, 0, 1)  # (B, L)
+
 
 class DistilledPool(PoolKind):
     """The class token beside the first register, which is DeiT's distillation token (arXiv 2012.12877).
@@ -85,6 +100,9 @@ class ReadPair(Pool):
     def forward(self, tokens: Tensor, layout: Layout) -> Tensor:
         return tokens[:, :2].flatten(1)  # (B, 2 D)
 
+    def reads(self, tokens: Tensor, layout: Layout) -> Tensor:
+        return evenly(tokens, 0, 2)  # (B, L)
+
 
 class MeanPool(PoolKind):
     """The mean of the patches; as good as the class token at a learning rate of its own (appendix D.3)."""
@@ -107,6 +125,9 @@ class PatchMean(Pool):
     def forward(self, tokens: Tensor, layout: Layout) -> Tensor:
         return self.norm(tokens[:, layout.prefix() :].mean(dim=1))  # (B, D)
 
+    def reads(self, tokens: Tensor, layout: Layout) -> Tensor:
+        return evenly(tokens, layout.prefix(), layout.length())  # (B, L)
+
 
 class ClassMeanPool(PoolKind):
     """The class token beside the mean of the patches: what DINOv2's linear head reads (arXiv 2304.07193)."""
@@ -127,6 +148,9 @@ class ClassAndMean(Pool):
     def forward(self, tokens: Tensor, layout: Layout) -> Tensor:
         return torch.cat([tokens[:, 0], tokens[:, layout.prefix() :].mean(dim=1)], dim=1)  # (B, 2 D)
 
+    def reads(self, tokens: Tensor, layout: Layout) -> Tensor:
+        return (evenly(tokens, 0, 1) + evenly(tokens, layout.prefix(), layout.length())) / 2  # (B, L)
+
 
 class MeanAllPool(PoolKind):
     """The mean of every token, class token and registers included, as in seed 002 of the notes."""
@@ -140,6 +164,9 @@ class MeanAllPool(PoolKind):
 class TokenMean(Pool):
     def forward(self, tokens: Tensor, layout: Layout) -> Tensor:
         return tokens.mean(dim=1)  # (B, D)
+
+    def reads(self, tokens: Tensor, layout: Layout) -> Tensor:
+        return evenly(tokens, 0, layout.length())  # (B, L)
 
 
 class AttentionPool(PoolKind):
@@ -178,12 +205,28 @@ class Gather(Pool):
         initial.attention(self.project)
 
     def forward(self, tokens: Tensor, layout: Layout) -> Tensor:
+        return self.think(self.gather(self.look(tokens)))  # (B, D)
+
+    def look(self, tokens: Tensor) -> Heads:
+        """The learned query, and the keys and values of every token."""
         q = self.q(self.query).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (1, H, 1, d)
         kv = self.kv(tokens).unflatten(-1, (2, self.heads, -1))  # (B, L, 2, H, d)
         k, v = kv.permute(2, 0, 3, 1, 4)  # each (B, H, L, d)
-        gathered = F.scaled_dot_product_attention(q.expand(k.shape[0], -1, -1, -1), k, v)  # (B, H, 1, d)
-        x = self.project(gathered.flatten(1))  # (B, D)
+        return Heads(q.expand(k.shape[0], -1, -1, -1), k, v)
+
+    def gather(self, heads: Heads) -> Tensor:
+        return F.scaled_dot_product_attention(*heads).transpose(1, 2).flatten(2)  # (B, 1, D)
+
+    def think(self, gathered: Tensor) -> Tensor:
+        x = self.project(gathered[:, 0])  # (B, D)
         return x + self.mlp(self.norm(x))  # (B, D)
+
+    def weights(self, heads: Heads, layout: Layout) -> Tensor:
+        """What the query looked at (B, H, 1, L) by the plain formula; rows sum to one."""
+        return attention_weights(heads.q, heads.k)
+
+    def reads(self, tokens: Tensor, layout: Layout) -> Tensor:
+        return self.weights(self.look(tokens), layout).mean(dim=1)[:, 0]  # (B, L)
 
 
 PoolConfig = Annotated[
