@@ -1,0 +1,134 @@
+"""`python -m benchmarks.faithful MODEL [DATA] [--images 200] [--seed 0] [--threads 2]`: which maps are to be believed.
+
+Test images of a trained model, as many of each class as can be, are explained by every map, for the class that the
+model names. Each map is then judged by deletion and insertion curves, with random maps of the same image beside it.
+"""
+
+import argparse
+import math
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+import vitral
+from benchmarks.__main__ import machine
+from vitral.data.samples import Item, Samples
+from vitral.data.sources.source import open_data
+from vitral.explain.explanation import Array, Curve, MapKind
+from vitral.explain.faithful import RANDOM, curves
+from vitral.explain.look import look_at
+from vitral.explain.occlusion import occlusion
+from vitral.weights.load import Loaded, load
+
+
+class Case(NamedTuple):
+    """One image in the model's hands."""
+
+    image: Tensor  # (1, C, H, W)
+    target: int  # the class that the model names
+    maps: dict[MapKind, Array]  # each (R, S)
+
+
+class Areas(NamedTuple):
+    """What each image gave: the areas of a map, and the mean areas of its random maps."""
+
+    deletion: NDArray[np.float64]  # (images,)
+    insertion: NDArray[np.float64]
+    random_deletion: NDArray[np.float64]
+    random_insertion: NDArray[np.float64]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", help="a run or a bundle")
+    parser.add_argument("data", nargs="?", default="fashion-mnist")
+    parser.add_argument("--root", default="", help="where a set known by name is, if not in a usual place")
+    parser.add_argument("--images", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=0, help="of the random maps")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    given = parser.parse_args()
+    torch.set_num_threads(given.threads)
+    loaded = load(given.model)
+    samples = open_data(given.data, root=given.root)
+    items = evenly(samples, given.images)
+    began = time.perf_counter()
+    found = judged(loaded, samples, items, given.seed)
+    bundle = loaded.bundle
+    grid = bundle.model.layout(bundle.preprocessing.image).grid
+    print(machine())
+    print(f"{given.model} on {len(items)} test images of {given.data}, {grid} patches, {RANDOM} random maps an image,")
+    print(f"seed {given.seed}, {time.perf_counter() - began:.0f} s, vitral {vitral.__version__}\n")
+    print(table(found))
+
+
+def evenly(samples: Samples, count: int) -> list[Item]:
+    """So many test images, as many of each class as can be: the first ones in the order of the set."""
+    turns: dict[int, int] = defaultdict(int)
+    ranked: list[tuple[int, int, Item]] = []
+    for number, item in enumerate(samples.of("test") or samples.of("val")):
+        ranked.append((turns[item.label], number, item))
+        turns[item.label] += 1
+    return [item for _, _, item in sorted(ranked, key=lambda each: each[:2])[:count]]
+
+
+def judged(loaded: Loaded, samples: Samples, items: Sequence[Item], seed: int) -> dict[MapKind, Areas]:
+    """The areas of every map of every image."""
+    rows: dict[MapKind, list[tuple[float, ...]]] = defaultdict(list)
+    for number, case in enumerate(explained(loaded, samples, items)):
+        print(f"\r{number + 1} of {len(items)} ", end="", file=sys.stderr, flush=True)
+        found = curves(loaded.model, case.image, case.target, case.maps, seed=seed + number)
+        chance = areas(found.chance).mean(axis=0)  # (2,)
+        for kind, curve in found.trials:
+            rows[kind].append((curve.deletion_area, curve.insertion_area, *chance))
+    print(file=sys.stderr)
+    return {kind: Areas(*np.array(lines).T) for kind, lines in rows.items()}
+
+
+def areas(found: Sequence[Curve]) -> NDArray[np.float64]:
+    return np.array([(curve.deletion_area, curve.insertion_area) for curve in found])  # (curves, 2)
+
+
+def explained(loaded: Loaded, samples: Samples, items: Sequence[Item]) -> Iterator[Case]:
+    """Each image with the maps that a page would show of it."""
+    model, bundle = loaded
+    for item in items:
+        image = bundle.preprocessing.tensor(samples.read(item), item.name)  # (1, C, H, W)
+        look = look_at(model, image, "answer", bundle.classes)
+        target = int(look.probabilities.argmax())
+        yield Case(image, target, {**look.maps, "occlusion": occlusion(model, image, target)})
+
+
+def table(found: dict[MapKind, Areas]) -> str:
+    """A line for each map: its areas, by how much they differ from chance, and on how many images they do so."""
+    lines = [
+        "| map | deletion, less is better | below random by | on | insertion, more is better | above random by | on |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for kind, each in found.items():
+        below, above = each.random_deletion - each.deletion, each.insertion - each.random_insertion
+        gone, back = cells(each.deletion, below), cells(each.insertion, above)
+        lines.append(f"| {kind} | {gone} | {back} |")
+    for each in list(found.values())[:1]:  # chance is the same for all
+        lines.append(f"| random | {spread(each.random_deletion)} | | | {spread(each.random_insertion)} | | |")
+    note = "Areas are means over images +- their deviation; differences are means +- the standard error of the mean;"
+    return "\n".join([*lines, "", f"{note} `on` is the share of images on which the map is better than random."])
+
+
+def cells(area: NDArray[np.float64], better: NDArray[np.float64]) -> str:
+    error = better.std(ddof=1) / math.sqrt(len(better))
+    return f"{spread(area)} | {better.mean():+.3f} +- {error:.3f} | {100 * (better > 0).mean():.0f} %"
+
+
+def spread(values: NDArray[np.float64]) -> str:
+    return f"{values.mean():.3f} +- {values.std(ddof=1):.3f}"
+
+
+if __name__ == "__main__":
+    main()
