@@ -34,7 +34,12 @@ PICKLES = "vitral/weights/pickled.py"  # the only file that opens pickles of tor
 NEVER_IMPORTED = {"pickle", "timm", "torchvision"}
 VAGUE_NAMES = ("utils.py", "helpers.py", "common.py", "misc.py", "new_*.py", "legacy_*.py")
 MOST_LINES = 300
-WHOLE_PACKAGE_TESTS = ("tests/model/test_references.py", "tests/test_architecture.py", "tests/test_layouts.py")
+WHOLE_PACKAGE_TESTS = (
+    "tests/explain/test_browser.py",
+    "tests/model/test_references.py",
+    "tests/test_architecture.py",
+    "tests/test_layouts.py",
+)
 
 
 def imports(path: str, source: str) -> Iterator[tuple[int, str]]:
