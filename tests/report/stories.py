@@ -71,6 +71,7 @@ def story_of(samples: Samples) -> Story:
         samples=samples,
         metrics=(),
         judgement=None,
+        attended=None,
         cost=Cost(seconds=754, images=2560, multiply_adds=3 * 10**15, peak_memory=1_500_000_000, parameters=5_700_000),
         notes=(),
         next=(("Look at it again", "vitral evaluate runs/photos-2 photos"),),

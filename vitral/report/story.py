@@ -7,6 +7,8 @@ from vitral.data.samples import Samples, Split
 from vitral.evaluate.accuracy import Accuracy
 from vitral.evaluate.answers import Answers
 from vitral.evaluate.calibration import Calibration
+from vitral.explain.view import Figures
+from vitral.report.chart import Chart
 
 # A line of metrics.jsonl: step, epoch, split and what was measured; a step of training has its rate too.
 Line = Mapping[str, Any]
@@ -21,6 +23,26 @@ class Judgement(NamedTuple):
     answers: Answers  # places are those in `samples.of(split)`
     accuracy: Accuracy
     calibration: Calibration
+
+
+class Glance(NamedTuple):
+    """An image, the answer, and the patches that spoke for it."""
+
+    name: str
+    label: str
+    given: str
+    probability: float  # of what was given
+    picture: str  # what the model saw, as an address that holds it
+    overlay: str  # the same under the map
+
+
+class Attended(NamedTuple):
+    """What is seen of a model on its page; glances only where its layers attend."""
+
+    right: tuple[Glance, ...]
+    wrong: tuple[Glance, ...]
+    figures: Figures  # of the first filters and of the positions
+    distances: tuple[Chart, ...]  # how far heads look; none where nothing attends
 
 
 class Cost(NamedTuple):
@@ -47,6 +69,7 @@ class Story(NamedTuple):
     samples: Samples
     metrics: Sequence[Line]
     judgement: Judgement | None
+    attended: Attended | None  # of the judged model; there is none without a judgement
     cost: Cost
     notes: Sequence[str]  # whole sentences
     next: Sequence[Fact]  # what a command is for, and the command

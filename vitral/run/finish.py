@@ -13,6 +13,7 @@ from vitral.evaluate.accuracy import judged, wilson
 from vitral.evaluate.answers import answer
 from vitral.evaluate.calibration import calibrated
 from vitral.explain.describe import multiply_adds
+from vitral.report.attention import attended
 from vitral.report.page import write_report
 from vitral.report.story import Cost, Judgement, Story
 from vitral.run.parts import Parts, loader_of
@@ -118,6 +119,7 @@ class Output:
         """Write report.html, as things stand after a step, with the best weights so far those of another."""
         if not self.group.first:
             return
+        seen = None if judgement is None else attended(load(self.folder.best), self.parts.samples, judgement)
         environment = Environment.from_json(self.folder.environment.read_bytes())
         recipe, samples = self.parts.recipe, self.parts.samples
         story = Story(
@@ -135,6 +137,7 @@ class Output:
                 for line in recorded(self.folder.path)
             ],
             judgement=judgement,
+            attended=seen,
             cost=self.cost(step),
             notes=[*samples.notes, *self.notes(status, best)],
             next=self.next_commands(status),
