@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from vitral.data.transforms.preprocessing import Preprocessing
     from vitral.errors import ConfigError, DataError, ServeError, VitralError, WeightsError
     from vitral.explain.describe import describe
+    from vitral.explain.explain import explain
     from vitral.model import Features, Resnet, Vit, attention_maps, attention_weights, build, model_config
     from vitral.model.allocator import keep_freed_memory
     from vitral.recipe import Recipe
@@ -54,6 +55,7 @@ __all__ = [
     "convert",
     "describe",
     "evaluate",
+    "explain",
     "keep_freed_memory",
     "load",
     "model_config",
@@ -87,6 +89,7 @@ _HOMES = {
     "convert": "vitral.weights.convert",
     "describe": "vitral.explain.describe",
     "evaluate": "vitral.run.evaluation",
+    "explain": "vitral.explain.explain",
     "keep_freed_memory": "vitral.model.allocator",
     "load": "vitral.weights.load",
     "model_config": "vitral.model",
