@@ -51,8 +51,8 @@ def main() -> None:
         if name in trained and name in fresh:
             sheet = side_by_side(picture(trained[name]), picture(fresh[name]))
             sheet.thumbnail((1600, 1600), Image.Resampling.LANCZOS)
-            sheet.save(folder / f"explain-{name}.jpg", quality=QUALITY)
-            print(folder / f"explain-{name}.jpg", *sheet.size)
+            sheet.save(folder / f"{name}.jpg", quality=QUALITY)
+            print(folder / f"{name}.jpg", *sheet.size)
 
 
 if __name__ == "__main__":
