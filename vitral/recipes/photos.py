@@ -35,7 +35,7 @@ def photos(model: str | Vit | Resnet = "S/16") -> Recipe:
         images=Images(view=InceptionCrop(area=(0.5, 1.0))),
         length=Shown(images=30_000, fewest=5, most=30),
         batch=32,
-        optimiser=AdamW(rate=RATE / width, decay=0.05),
+        optimiser=AdamW(rate=RATE / width, decay=0.05, layer_decay=0.75),
         schedule=Cosine(warmup=0.1),
         clip=1.0,
         average=Polyak(start=0.75),
