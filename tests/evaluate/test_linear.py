@@ -11,7 +11,20 @@ from tests.evaluate.subjects import stripes, subject, without
 from vitral.errors import DataError
 from vitral.evaluate import linear
 from vitral.evaluate.folds import folds_of
-from vitral.evaluate.linear import GRID, LinearJudge, best, fitted, head_of, logits, right_of, scale_of, tried
+from vitral.evaluate.linear import (
+    GRID,
+    LinearJudge,
+    LinearTrial,
+    best,
+    fitted,
+    head_of,
+    logits,
+    modest,
+    right_of,
+    scale_of,
+    tried,
+    whole,
+)
 from vitral.evaluate.subject import Vectors
 
 CLASSES, WIDTH = 6, 20
@@ -113,10 +126,19 @@ def test_the_head_answers_features_as_they_are_as_the_probe_does() -> None:
     features = features * torch.tensor([1.0, 10.0, 0.1, 3.0, 0.0]) + 5.0  # at an odd scale; the last says nothing
     weight, bias = head_of(features, labels, 3, seed=0)
     assert (weight.shape, bias.shape) == ((3, 5), (3,))
-    found = best(features, labels, 3, seed=0)
-    expected = logits(found.probe.weights, found.scale.apply(features))
+    l2 = modest(tried(features, labels, 3, seed=0), 12)
+    scale, probe = whole(features, labels, 3, l2)
+    expected = logits(probe.weights, scale.apply(features))
     torch.testing.assert_close((features @ weight.mT + bias).double(), expected, atol=1e-4, rtol=0)
     assert not weight[:, 4].any()
+
+
+def test_the_strongest_l2_that_is_as_good_as_the_best_is_the_modest_one() -> None:
+    trials = [LinearTrial(l2=l2, accuracy=right) for l2, right in ((10, 0.5), (1, 0.78), (0.1, 0.8), (0.01, 0.9))]
+    assert best(trials) == 0.01
+    assert modest(trials, images=9) == 0.1  # a standard error of 0.1
+    assert modest(trials, images=4) == 1  # of 0.15
+    assert modest(trials, images=10_000) == 0.01
 
 
 def test_few_images_of_many_numbers_are_not_learnt_by_heart() -> None:

@@ -1,5 +1,6 @@
 """The linear probe: logistic regression on frozen features.  N images, D width, K classes."""
 
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import torch
@@ -51,7 +52,9 @@ class LinearJudge(Config):
     def judge(self, subject: Subject) -> LinearFound:
         known, asked = subject.vectors("train"), subject.vectors(subject.split)
         classes = len(subject.samples.classes)
-        trials, l2, scale, probe = best(known.values, known.labels, classes, subject.tools.seed)
+        trials = tried(known.values, known.labels, classes, subject.tools.seed)
+        l2 = best(trials)
+        scale, probe = whole(known.values, known.labels, classes, l2)
         right, images = right_of(probe.weights, scale.apply(asked.values), asked.labels), len(asked.labels)
         return LinearFound(
             images=images,
@@ -82,29 +85,42 @@ class Probe(NamedTuple):
     converged: bool
 
 
-class Best(NamedTuple):
-    """The probe of the l2 that was best on the part set aside, fitted to all images."""
+def best(trials: Sequence[LinearTrial]) -> float:
+    """The l2 of the best trial, of equals the strongest."""
+    return max(trials, key=lambda trial: trial.accuracy).l2
 
-    trials: tuple[LinearTrial, ...]
-    l2: float
+
+def modest(trials: Sequence[LinearTrial], images: int) -> float:
+    """The strongest l2 that cannot be told from the best by so many images: it is within their standard error."""
+    top = max(trial.accuracy for trial in trials)
+    error = (top * (1 - top) / images) ** 0.5
+    return next(trial.l2 for trial in trials if trial.accuracy >= top - error)
+
+
+class Whole(NamedTuple):
+    """A probe of one l2, fitted to all images."""
+
     scale: Scale
     probe: Probe
 
 
-def best(features: Tensor, labels: Tensor, classes: int, seed: int) -> Best:
+def whole(features: Tensor, labels: Tensor, classes: int, l2: float) -> Whole:
     """The probe of features (N, D) and labels (N,)."""
-    trials = tried(features, labels, classes, seed)
-    l2 = max(trials, key=lambda trial: trial.accuracy).l2
     scale = scale_of(features)
     start = torch.zeros(features.shape[1] + 1, classes, dtype=torch.float64)
-    return Best(trials, l2, scale, fitted(scale.apply(features), labels, l2, start))
+    return Whole(scale, fitted(scale.apply(features), labels, l2, start))
 
 
 def head_of(features: Tensor, labels: Tensor, classes: int, seed: int) -> tuple[Tensor, Tensor]:
-    """The best probe as a head for features as they are: weight (K, D) and bias (K,), float32."""
-    found = best(features, labels, classes, seed)
-    weight = (found.probe.weights[:-1] / found.scale.deviation[:, None]).mT  # (K, D)
-    bias = found.probe.weights[-1] - weight @ found.scale.mean  # (K,)
+    """A probe as a head for features as they are: weight (K, D) and bias (K,), float32.
+
+    It is no surer than the images warrant. Tuning starts from it, and through a head of large weights the first steps
+    would tear the features apart.
+    """
+    trials = tried(features, labels, classes, seed)
+    scale, probe = whole(features, labels, classes, modest(trials, max(1, len(labels) // PARTS)))
+    weight = (probe.weights[:-1] / scale.deviation[:, None]).mT  # (K, D)
+    bias = probe.weights[-1] - weight @ scale.mean  # (K,)
     return weight.float().contiguous(), bias.float()
 
 
