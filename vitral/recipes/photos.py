@@ -10,7 +10,7 @@ from vitral.train.optimiser import AdamW
 from vitral.train.schedule import Cosine
 from vitral.train.tuning import Probed
 
-RATE = 0.06  # at a width of 1: 8e-5 for B, 1.6e-4 for S
+RATE = 0.03  # at a width of 1: 4e-5 for B, 8e-5 for S
 
 
 def photos(model: str | Vit | Resnet = "S/16") -> Recipe:
@@ -36,7 +36,7 @@ def photos(model: str | Vit | Resnet = "S/16") -> Recipe:
         length=Shown(images=30_000, fewest=5, most=30),
         batch=32,
         optimiser=AdamW(rate=RATE / width, decay=0.05, layer_decay=0.75),
-        schedule=Cosine(warmup=0.1),
+        schedule=Cosine(warmup=0.2),
         clip=1.0,
         average=Polyak(start=0.75),
     )
