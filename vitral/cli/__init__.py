@@ -3,7 +3,27 @@
 stdout carries data, stderr the talk. Only what every verb needs is imported here; torch waits until work starts.
 """
 
-from vitral.cli import converting, data, evaluating, models, training  # each adds its verbs
+from vitral.cli import (
+    benching,
+    converting,
+    data,
+    evaluating,
+    exporting,
+    models,
+    predicting,
+    training,
+)  # each adds its verbs
 from vitral.cli.program import app, main
 
-__all__ = ["app", "converting", "data", "evaluating", "main", "models", "training"]
+__all__ = [
+    "app",
+    "benching",
+    "converting",
+    "data",
+    "evaluating",
+    "exporting",
+    "main",
+    "models",
+    "predicting",
+    "training",
+]
