@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.__main__ import machine, say
-from benchmarks.race import Case, Length, Runner, race, ratio
+from benchmarks.race import Case, Length, race, ratio
+from vitral.deploy.turns import Runner
 from vitral.explain.distance import mean_distances
 from vitral.explain.examine import examine
 from vitral.model.allocator import keep_freed_memory

@@ -22,11 +22,11 @@ from torch import Tensor, nn
 
 from benchmarks.__main__ import machine, say
 from benchmarks.paced import Paced
-from benchmarks.race import Runner
 from benchmarks.stand_in import import_torchvision
 from vitral.data.samples import Samples
 from vitral.data.sources.arrays import Arrays, loaded
 from vitral.data.transforms.view import InceptionCrop
+from vitral.deploy.turns import Runner
 from vitral.model.attention import Attention
 from vitral.model.vit import Vit
 from vitral.recipe import Epochs, Recipe

@@ -3,16 +3,14 @@
 A suite is a module of this package with `CASES` and `prepare`; `benchmarks/model.py` is one.
 """
 
-import json
-import os
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from importlib import import_module
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
+
+from vitral.deploy.turns import Runner
 
 
 class Case(NamedTuple):
@@ -35,59 +33,6 @@ class Suite(Protocol):
 
 
 Say = Callable[[str], None]
-
-
-class Runner:
-    """A process that works only when asked to: one answer on its stdout for each line on its stdin."""
-
-    def __init__(self, name: str, words: Sequence[str], **environment: str) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", *words],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=os.environ | environment,
-        )
-        self._name = name
-
-    def ask(self) -> None:
-        """Have it take a turn; `answer` waits for the end of that."""
-        assert self._process.stdin
-        try:
-            self._process.stdin.write("go\n")
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            pass  # said by who waits for the answer, with its exit code
-
-    def answer(self) -> Any:
-        """What it found in the turn it was asked for: the seconds that it took, or what else it prints as JSON."""
-        assert self._process.stdout
-        answer = self._process.stdout.readline()
-        if not answer:
-            raise RuntimeError(f"{self._name} ended with exit code {self._process.wait()}")
-        return json.loads(answer)
-
-    def turn(self) -> Any:
-        """Ask, and wait for the answer."""
-        self.ask()
-        return self.answer()
-
-    def dismiss(self) -> None:
-        """Ask for nothing more: it ends by itself if it is between two turns."""
-        assert self._process.stdin
-        with suppress(BrokenPipeError):
-            self._process.stdin.close()
-
-    def stop(self) -> None:
-        """End the process; it leaves no files behind if it is between two turns, and is killed if it is not."""
-        self.dismiss()
-        try:
-            self._process.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        assert self._process.stdout
-        self._process.stdout.close()
 
 
 def runner(suite: str, case: Case, engine: str, **environment: str) -> Runner:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from vitral.data.sources.pack import pack
     from vitral.data.sources.source import open_data
     from vitral.data.transforms.preprocessing import Preprocessing
+    from vitral.deploy.predictor import Predictor
     from vitral.errors import ConfigError, DataError, ServeError, VitralError, WeightsError
     from vitral.explain.describe import describe
     from vitral.explain.explain import explain
@@ -38,6 +39,7 @@ __all__ = [
     "DataError",
     "Features",
     "Loader",
+    "Predictor",
     "Preprocessing",
     "Recipe",
     "Resnet",
@@ -72,6 +74,7 @@ _HOMES = {
     "DataError": "vitral.errors",
     "Features": "vitral.model",
     "Loader": "vitral.data.loader.loader",
+    "Predictor": "vitral.deploy.predictor",
     "Preprocessing": "vitral.data.transforms.preprocessing",
     "Recipe": "vitral.recipe",
     "Resnet": "vitral.model",

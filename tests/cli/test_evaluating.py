@@ -19,7 +19,7 @@ from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.evaluate.judges import Evaluation, Judge
 from vitral.weights.bundle import Bundle, write_bundle
 
-JUDGES = "accuracy,knn,fewshot,linear,resolution"
+JUDGES = "accuracy,knn,fewshot,linear,resolution,tokens"
 
 
 def tiny(folder: Path, classes: tuple[str, ...] = CLASSES) -> str:

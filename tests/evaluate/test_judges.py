@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.evaluate.subjects import striped_model, stripes, subject, without
+from tests.evaluate.subjects import striped_model, stripes, subject, tools, without
+from tests.evaluate.test_tokens import Blunt
 from vitral.config import members
 from vitral.errors import ConfigError, DataError
 from vitral.evaluate.fewshot import FewShotJudge
@@ -13,13 +14,13 @@ KINDS = [judge.model_fields["kind"].default for judge in members(Judge)]
 
 
 def test_every_judge_has_a_kind_and_finds_something_of_that_kind() -> None:
-    assert KINDS == ["accuracy", "knn", "fewshot", "linear", "resolution"]
+    assert KINDS == ["accuracy", "knn", "fewshot", "linear", "resolution", "tokens"]
     assert [found.model_fields["kind"].default for found in members(Found)] == KINDS
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_a_judge_finds_comes_back_from_json(kind: str) -> None:
-    found = found_by(judges_of(kind), subject())
+    found = found_by(judges_of(kind), subject(means=tools()._replace(fewer=Blunt(most=9))))
     whole = Evaluation(model="m", data="d", split="test", images=18, classes=3, seed=0, found=found, notes=())
     assert [each.kind for each in whole.found] == [kind]
     assert Evaluation.from_json(whole.to_json()) == whole

@@ -16,6 +16,7 @@ from vitral.evaluate.fewshot import FewShotFound, Score, Shots
 from vitral.evaluate.knn import KnnFound
 from vitral.evaluate.linear import LinearFound
 from vitral.evaluate.resolution import AtSize, ResolutionFound, held_around
+from vitral.evaluate.tokens import AtCount, TokensFound
 from vitral.report.words import NOTHING
 from vitral.run.evaluation import evaluate
 from vitral.run.findings import as_text, show, told
@@ -103,8 +104,39 @@ def test_where_accuracy_falls_off_is_said_in_words() -> None:
     assert "accuracy holds at 24x24 alone" in told(over_sizes([10, 10, 80, 10]))[-3]
 
 
+def over_counts(right: list[int], most: int) -> TokensFound:
+    """So many of 100 right when each layer merges 0, 4, 8 ..., twice as fast with each step."""
+    rows = [
+        AtCount(
+            per_layer=4 * step,
+            tokens=65 - step,
+            rate=10.0 * 2**step,
+            times=2.0**step,
+            top1=each / 100,
+            interval=wilson(each, 100),
+        )
+        for step, each in enumerate(right)
+    ]
+    return TokensFound(images=100, engine="openvino", batch=64, rows=tuple(rows), most=most)
+
+
+def test_accuracy_against_speed_is_a_table_a_verdict_and_a_curve() -> None:
+    lines = told(over_counts([80, 80, 60], most=4))
+    assert lines[:6] == [
+        "merged  tokens left  images/s  times  top-1",
+        "0       65           10.0      1.00   80.0 %  (95 % sure: 71.1 % to 86.7 %)",
+        "4       64           20.0      2.00   80.0 %  (95 % sure: 71.1 % to 86.7 %)",
+        "8       63           40.0      4.00   60.0 %  (95 % sure: 50.2 % to 69.1 %)",
+        "by openvino, 64 images at a time; merged is how many patches every layer merges",
+        "the fastest that loses at most half a point merges 4: 2.00 times, 0.0 points less",
+    ]
+    assert lines[7].startswith("80 % |0")
+    assert "images/s" in lines[-1]
+    assert told(over_counts([80, 60], most=0))[4].startswith("none that loses at most half a point is faster")
+
+
 def test_the_whole_evaluation_is_a_heading_and_a_part_for_each_judge() -> None:
-    kinds = ("accuracy", "knn", "fewshot", "linear", "resolution")
+    kinds = ("accuracy", "knn", "fewshot", "linear", "resolution", "tokens")
     text = as_text(evaluate(striped_model(), stripes(), "cache=false", with_=kinds))
     headings = [line for line in text.splitlines() if line and not line.startswith(" ")]
     assert headings == ["a model in memory on stripes: 18 test images of 3 classes", *kinds]

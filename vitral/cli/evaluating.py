@@ -10,7 +10,7 @@ from vitral.cli.program import app
 
 log = logging.getLogger("vitral")
 
-WITH_HELP = "The judges, with commas between them: accuracy, knn, fewshot, linear, resolution."
+WITH_HELP = "The judges, with commas between them: accuracy, knn, fewshot, linear, resolution, tokens."
 
 
 @app.command()
@@ -27,7 +27,7 @@ def evaluate(  # noqa: PLR0913, PLR0917, one option a wish
     seed: Annotated[str, typer.Option(metavar="N", help="Of the folds, and of the draws of fewshot.")] = "",
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Keep no features on the disk, and use none.")] = False,
 ) -> None:
-    """Judge a model: its answers, its features, and how far its images may be stretched.
+    """Judge a model: its answers, its features, how far images may be stretched and tokens merged.
 
     Features are kept in the user's cache folder, so that the next judge does not wait for them.
     """

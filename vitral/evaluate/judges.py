@@ -14,9 +14,12 @@ from vitral.evaluate.knn import KnnFound, KnnJudge
 from vitral.evaluate.linear import LinearFound, LinearJudge
 from vitral.evaluate.resolution import ResolutionFound, ResolutionJudge
 from vitral.evaluate.subject import Subject
+from vitral.evaluate.tokens import TokensFound, TokensJudge
 
-Judge = AccuracyJudge | KnnJudge | FewShotJudge | LinearJudge | ResolutionJudge
-Found = Annotated[AccuracyFound | KnnFound | FewShotFound | LinearFound | ResolutionFound, Field(discriminator="kind")]
+Judge = AccuracyJudge | KnnJudge | FewShotJudge | LinearJudge | ResolutionJudge | TokensJudge
+Found = Annotated[
+    AccuracyFound | KnnFound | FewShotFound | LinearFound | ResolutionFound | TokensFound, Field(discriminator="kind")
+]
 
 
 class Evaluation(Config):

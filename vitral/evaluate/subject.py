@@ -20,6 +20,7 @@ from vitral.data.samples import SPLITS, Samples, Split
 from vitral.errors import DataError
 from vitral.evaluate.answers import Answers, answer, refuse_strange, resting, rows_of
 from vitral.evaluate.cache import Cache, key_of
+from vitral.evaluate.fewer import Ask, Fewer, NoEngine
 from vitral.evaluate.matching import labels_by_name, refuse_headless
 from vitral.model.contract import Model
 from vitral.weights.bundle import Bundle
@@ -36,7 +37,7 @@ def silent(what: str, total: int) -> Iterator[Callable[[int], None]]:
 
 
 class Tools(NamedTuple):
-    """What an evaluation works with. None of it changes what is found, but for the seed."""
+    """What an evaluation works with. None of it changes what is found, but for the seed, and for speed the engine."""
 
     device: torch.device
     batch: int
@@ -44,6 +45,7 @@ class Tools(NamedTuple):
     seed: int
     cache: Cache
     progress: Progress
+    fewer: Fewer = NoEngine()
 
 
 class Vectors(NamedTuple):
@@ -89,6 +91,17 @@ class Subject:
                 )
             self._answers[image] = found._replace(labels=labels_by_name(self.samples, self.bundle)[found.labels])
         return self._answers[image]
+
+    def asked(self, ask: Ask, what: str) -> Answers:
+        """The answers of an engine to the split, in images of the trained size; the labels are the model's."""
+        loader = self._loader(self.split, self.trained)
+        found = []
+        with self.tools.progress(what, len(loader.labels)) as advance:
+            for batch in loader.epoch():
+                found.append(ask(np.ascontiguousarray(batch.images.permute(0, 2, 3, 1).numpy())))  # (B, K)
+                advance(len(batch.labels))
+        labels = labels_by_name(self.samples, self.bundle)[loader.labels]
+        return Answers(torch.from_numpy(np.concatenate(found)), labels, torch.arange(len(labels)))
 
     def need_classes(self, judge: str) -> None:
         """Refuse to judge answers that are about other classes, or that there are none of."""

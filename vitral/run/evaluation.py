@@ -18,6 +18,7 @@ from vitral.evaluate.matching import refuse_other_preprocessing
 from vitral.evaluate.subject import Progress, Subject, Tools, silent
 from vitral.model.allocator import keep_freed_memory
 from vitral.recipe import Recipe
+from vitral.run.fewer import usual_engines
 from vitral.run.parts import device_of, workers_of
 from vitral.weights.bundle import Bundle
 from vitral.weights.load import Loaded, load
@@ -62,7 +63,7 @@ def evaluate(
     recipe = Recipe(device=setup.device, workers=setup.workers)
     device = device_of(recipe)
     cache = usual_folder() if setup.cache else NoCache()
-    tools = Tools(device, setup.batch, workers_of(recipe), setup.seed, cache, progress)
+    tools = Tools(device, setup.batch, workers_of(recipe), setup.seed, cache, progress, usual_engines())
     keep_freed_memory()
     subject = Subject(loaded.model.to(device), loaded.bundle, samples, chosen, tools)
     return Evaluation(

@@ -16,6 +16,8 @@ from vitral.evaluate.judges import Evaluation
 from vitral.evaluate.knn import FOLDS, KnnFound
 from vitral.evaluate.linear import LinearFound
 from vitral.evaluate.resolution import AtSize, ResolutionFound
+from vitral.evaluate.tokens import TokensFound
+from vitral.report.plot import Spot, draw_plot
 from vitral.report.words import NOTHING, brief, loss_of, percent, points
 
 MOST_CLASSES = 12
@@ -111,6 +113,27 @@ def _fall(found: ResolutionFound) -> Iterator[str]:
         yield f"smaller images cost it: {_loss(found.rows[first - 1], own)}"
     if last < len(sizes) - 1:
         yield f"stretched further it falls off: {_loss(found.rows[last + 1], own)}; fine-tune at that size instead"
+
+
+@told.register
+def _(found: TokensFound) -> list[str]:
+    rows = [
+        (str(row.per_layer), str(row.tokens), f"{row.rate:.1f}", f"{row.times:.2f}", _share(row.top1, row.interval))
+        for row in found.rows
+    ]
+    spots = [Spot(row.rate, row.top1, str(row.per_layer)) for row in found.rows]
+    best = next(row for row in found.rows if row.per_layer == found.most)
+    lost = points(max(0.0, found.rows[0].top1 - best.top1))
+    verdict = (
+        f"the fastest that loses at most half a point merges {best.per_layer}: {best.times:.2f} times, {lost} less"
+    )
+    return [
+        *_table([("merged", "tokens left", "images/s", "times", "top-1"), *rows]),
+        f"by {found.engine}, {found.batch} images at a time; merged is how many patches every layer merges",
+        verdict if best.per_layer else "none that loses at most half a point is faster than merging nothing",
+        "",
+        *draw_plot(spots, "images/s", lambda share: f"{100 * share:g} %"),
+    ]
 
 
 def _loss(row: AtSize, own: AtSize) -> str:

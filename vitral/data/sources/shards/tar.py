@@ -46,7 +46,7 @@ def scan(file: BinaryIO, where: str) -> list[Entry]:
     """Every sample of a tar, from its headers and its labels alone; `where` names it in messages."""
     entries: list[Entry] = []
     keys: set[str] = set()
-    for key, group in groupby(_parts(file, where), key=lambda part: part.key):
+    for key, group in groupby(parts(file, where), key=lambda part: part.key):
         if key in keys:
             remedy = "put the files of a sample side by side, and give every sample a key of its own"
             raise DataError("a second sample with the same key", where=f"{where}/{key}", remedy=remedy)
@@ -57,7 +57,7 @@ def scan(file: BinaryIO, where: str) -> list[Entry]:
     return entries
 
 
-def _parts(file: BinaryIO, where: str) -> Iterator[Part]:
+def parts(file: BinaryIO, where: str) -> Iterator[Part]:
     """The files in a tar that belong to samples, each safe to name."""
     for info in _headers(file, where):
         name = info.name.removeprefix("./")

@@ -1,0 +1,170 @@
+"""`python -m benchmarks.inference [--cells S/16@8,B/16@1]`: ours against the best of the peers, cell by cell.
+
+A cell is a model at a batch. What is measured is added to a file of JSON lines as soon as a cell is done, and a cell
+that is in the file is not measured again: so it may be stopped and taken up at any time. Needs the Python of
+`make bench`.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from math import prod
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks.race import Ratio, ratio
+from benchmarks.rivals import BESIDE
+from vitral.deploy.bench import PEERS, Bench, Cell, Contestant, Length, Row, cells_of, machine, ours, peers
+from vitral.deploy.standings import as_text
+
+MODELS, BATCHES = ("Ti/16", "S/16", "B/16"), (1, 8, 32)
+# What a goal asks for: times the best float32 peer in each cell and over all cells, the share of peak, and int8.
+AHEAD, MEAN, SHARE, INT8 = 1.0, 1.1, 0.8, 1.25
+SLOW = ("vitral compiled",)  # to be made, and never the fastest here: only with --all
+
+
+class Place(NamedTuple):
+    """A cell of the table."""
+
+    model: str
+    batch: int
+
+    def __str__(self) -> str:
+        return f"{self.model}@{self.batch}"
+
+
+PLACES = tuple(Place(model, batch) for model in MODELS for batch in BATCHES)
+
+
+def chosen(words: str) -> list[Place]:
+    """The cells that `S/16@8,B/16` names: all of a model, or one."""
+    wanted = [word.strip() for word in words.split(",") if word.strip()]
+    found = [place for place in PLACES if not wanted or str(place) in wanted or place.model in wanted]
+    unknown = [word for word in wanted if word not in {*MODELS, *map(str, PLACES)}]
+    if unknown:
+        sys.exit(f"--cells: expected some of {', '.join(map(str, PLACES))}, got {unknown[0]!r}")
+    return found
+
+
+def read(file: Path) -> dict[Place, Cell]:
+    """What was measured before; of a cell that is there twice, the last."""
+    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+    cells = [Cell.from_json(line) for line in lines]
+    return {Place(cell.model, cell.batch): cell for cell in cells}
+
+
+def measure(places: Sequence[Place], contestants: Sequence[Contestant], length: Length, file: Path) -> None:
+    """Measure the cells and add each to the file."""
+    threads = len(os.sched_getaffinity(0))
+    for model in dict.fromkeys(place.model for place in places):
+        batches = [place.batch for place in places if place.model == model]
+        for cell in cells_of([model], batches, contestants, threads, length, told):
+            with file.open("a", encoding="utf-8") as out:
+                out.write(cell.model_dump_json() + "\n")
+            say("\n".join(verdict(cell)))
+
+
+@contextmanager
+def told(what: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A line for each eighth that is done."""
+    done = 0
+
+    def advance(count: int) -> None:
+        nonlocal done
+        before, done = done, done + count
+        if 8 * before // total != 8 * done // total:
+            say(f"{what}: {100 * done // total} %")
+
+    yield advance
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def best(rows: Sequence[Row]) -> Row:
+    """The fastest in the median round."""
+    return max(rows, key=lambda row: row.rate)
+
+
+def rivals(cell: Cell) -> list[Row]:
+    """The peers that the goals speak of: those that give float32 answers."""
+    return [row for row in cell.rows if not row.own and row.engine not in BESIDE]
+
+
+def lead(own: Row, peer: Row) -> Ratio:
+    """How many times as fast, round by round."""
+    return ratio(own.seconds, peer.seconds)
+
+
+def verdict(cell: Cell) -> Iterator[str]:
+    """Our fastest engine of float32 and of int8, each against the fastest float32 peer."""
+    if not rivals(cell):
+        return
+    peer = best(rivals(cell))
+    for what, goal, rows in (("float32", AHEAD, floats(cell)), ("int8", INT8, bytes_of(cell))):
+        if rows:
+            own = best(rows)
+            found = lead(own, peer)
+            met = "met" if found.median >= goal else "NOT met"
+            yield (
+                f"{cell.model}@{cell.batch} {what}: {own.engine} {own.rate:.2f}/s is {found.median:.2f} x "
+                f"{peer.engine} {peer.rate:.2f}/s ({found.low:.2f} to {found.high:.2f}); "
+                f"{100 * own.share:.0f} % of the matmul peak; goal {goal:g} x: {met}"
+            )
+
+
+def floats(cell: Cell) -> list[Row]:
+    return [row for row in cell.rows if row.own and "int8" not in row.engine]
+
+
+def bytes_of(cell: Cell) -> list[Row]:
+    return [row for row in cell.rows if row.own and "int8" in row.engine]
+
+
+def summary(cells: Sequence[Cell]) -> Iterator[str]:
+    """All verdicts, and the goals that are about several cells."""
+    full = [cell for cell in cells if rivals(cell)]
+    for cell in full:
+        yield from verdict(cell)
+    leads = [lead(best(floats(cell)), best(rivals(cell))).median for cell in full]
+    if leads:
+        mean = prod(leads) ** (1 / len(leads))
+        met = "met" if mean >= MEAN else "NOT met"
+        yield f"float32, geometric mean of {len(leads)} cells: {mean:.2f} x the best peer; goal {MEAN} x: {met}"
+    for cell in cells:
+        if cell.model in {"S/16", "B/16"} and cell.batch == 8 and floats(cell):
+            share = best(floats(cell)).share
+            met = "met" if share >= SHARE else "NOT met"
+            yield f"{cell.model}@8: {100 * share:.0f} % of the matmul peak; goal {100 * SHARE:.0f} %: {met}"
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.inference", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--cells", default="", metavar="S/16@8,B/16", help="some of the cells; by itself all")
+    parser.add_argument("--rounds", type=int, default=7, help="turns of each engine in a cell, at the most")
+    parser.add_argument("--minutes", type=float, default=12, help="for all cells; three rounds each at the least")
+    parser.add_argument("--file", type=Path, default=Path("inference.jsonl"), help="where cells are kept")
+    parser.add_argument("--again", action="store_true", help="measure cells that are in the file once more")
+    parser.add_argument("--all", action="store_true", help="also engines that are slow to make, or give other answers")
+    given = parser.parse_args(words)
+    places = chosen(given.cells)
+    kept = {} if given.again else read(given.file)
+    open_ = [place for place in places if place not in kept]
+    contestants = [*(each for each in ours() if given.all or each.name not in SLOW), *peers()]
+    contestants += [Contestant(name, PEERS) for name in BESIDE] if given.all else []
+    say(f"{len(open_)} of {len(places)} cells to measure, with {len(contestants)} engines; kept in {given.file}")
+    measure(open_, contestants, Length(given.rounds, seconds=60 * given.minutes / len(PLACES) / 2), given.file)
+    found = read(given.file)
+    cells = tuple(found[place] for place in places)
+    threads = len(os.sched_getaffinity(0))
+    print(as_text(Bench(machine=machine(threads), threads=threads, cells=cells)))
+    print("\n".join(["", *summary(cells)]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,160 @@
+"""Other libraries, each in a process of its own: `python -m benchmarks.rivals NAME MODEL THREADS` takes turns.
+
+They run as their users would run them at their best: as many threads as ours, in float32, on numbers that are scaled
+already, compiled with frozen weights. Needs the Python of `make bench`.
+"""
+
+import logging
+import os
+import sys
+import warnings
+from collections.abc import Callable
+from functools import partial
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import NamedTemporaryFile, gettempdir
+
+import numpy as np
+import torch
+from torch import nn
+
+from benchmarks.model import Shape, build_huggingface, build_timm, build_vit_pytorch
+from vitral.deploy.packages import load_onnxruntime, load_openvino
+from vitral.deploy.turns import take_turns, timed
+from vitral.errors import ConfigError
+from vitral.model.attention import Attention
+from vitral.model.head import LinearHead
+from vitral.model.names import model_config
+from vitral.model.patches import Patches
+from vitral.model.vit import Vit
+
+Step = Callable[[], object]
+Prepared = Callable[[int], Step]  # what a batch is answered by
+OPSET = 20
+
+
+def shape_of(model: str) -> Shape:
+    """The shape of a plain model of the paper, by its name."""
+    if Path(model).expanduser().exists():
+        raise ConfigError("other libraries are measured with models of the paper, by name", where=model)
+    config = model_config(model)
+    assert isinstance(config, Vit)
+    if not isinstance(config.stem, Patches):
+        raise ConfigError("other libraries are measured with plain patches", where=model)
+    assert isinstance(config.mixer, Attention)
+    assert isinstance(config.head, LinearHead)
+    sides = config.image.height, config.stem.patch.height
+    return Shape(*sides, config.width, config.depth, config.mixer.heads, config.head.classes)
+
+
+def numbers(shape: Shape, batch: int) -> torch.Tensor:
+    return torch.randn(batch, 3, shape.image, shape.image, generator=torch.Generator().manual_seed(0))
+
+
+def eager(build: Callable[[Shape], nn.Module], shape: Shape) -> Prepared:
+    model = build(shape).eval()
+
+    @torch.inference_mode()
+    def run(images: torch.Tensor) -> None:
+        model(images)
+
+    return lambda batch: partial(run, numbers(shape, batch))
+
+
+def compiled(shape: Shape) -> Prepared:
+    """timm's model by torch.compile, anew for each batch."""
+    torch._inductor.config.freezing = True
+    model = torch.compile(build_timm(shape).eval(), dynamic=False)
+
+    @torch.no_grad()  # weights are frozen outside of inference mode alone
+    def run(images: torch.Tensor) -> None:
+        model(images)
+
+    return lambda batch: partial(run, numbers(shape, batch))
+
+
+def exported(shape: Shape) -> bytes:
+    """timm's model as torch exports it to ONNX; kept among the temporary files for the next process."""
+    name = "-".join(map(str, (*shape, version("timm"), version("torch"))))
+    file = Path(gettempdir()) / f"vitral-bench-timm-{name}.onnx"
+    if not file.exists():
+        torch.manual_seed(0)
+        model, images = build_timm(shape).eval(), numbers(shape, 2)
+        for part in [part for part in sys.modules if part.partition(".")[0] == "torchvision"]:
+            del sys.modules[part]  # the stand-in has done its work, and the exporter would look into it
+        sides = ({0: torch.export.Dim.DYNAMIC},)
+        made = torch.onnx.export(
+            model, (images,), dynamo=True, opset_version=OPSET, dynamic_shapes=sides, verbose=False
+        )
+        assert made is not None
+        made.optimize()
+        with NamedTemporaryFile(dir=file.parent, delete=False) as draft:
+            draft.write(made.model_proto.SerializeToString())
+        Path(draft.name).rename(file)
+    return file.read_bytes()
+
+
+def onnxruntime(shape: Shape, threads: int) -> Prepared:
+    package = load_onnxruntime()
+    options = package.SessionOptions()
+    options.intra_op_num_threads = threads
+    session = package.InferenceSession(exported(shape), options, providers=["CPUExecutionProvider"])
+    name = session.get_inputs()[0].name
+    return lambda batch: partial(session.run, None, {name: numbers(shape, batch).numpy()})
+
+
+def openvino(shape: Shape, threads: int, precision: str) -> Prepared:
+    """In float32 unless told otherwise: where the processor has bfloat16, OpenVINO takes it without being asked."""
+    package = load_openvino()
+    core = package.Core()
+    hints = {"INFERENCE_PRECISION_HINT": precision, "INFERENCE_NUM_THREADS": threads}
+    request = core.compile_model(core.read_model(exported(shape), b""), "CPU", hints).create_infer_request()
+
+    def prepared(batch: int) -> Step:
+        images: np.ndarray = numbers(shape, batch).numpy()
+        return lambda: request.infer([images], share_inputs=True)
+
+    return prepared
+
+
+# The name of each, the packages that it needs, and how it is made ready.
+RIVALS: dict[str, tuple[tuple[str, ...], Callable[[Shape, int], Prepared]]] = {
+    "timm": (("timm",), lambda shape, threads: eager(build_timm, shape)),
+    "timm compiled": (("timm",), lambda shape, threads: compiled(shape)),
+    "huggingface": (("transformers",), lambda shape, threads: eager(build_huggingface, shape)),
+    "vit-pytorch": (("vit_pytorch",), lambda shape, threads: eager(build_vit_pytorch, shape)),
+    "timm on onnxruntime": (("timm", "onnxscript", "onnxruntime"), onnxruntime),
+    "timm on openvino": (("timm", "onnxscript", "openvino"), partial(openvino, precision="f32")),
+}
+# There to be seen, not to be beaten: it gives other answers.
+BESIDE = {
+    "timm on openvino bf16": (("timm", "onnxscript", "openvino"), partial(openvino, precision="bf16")),
+}
+
+
+def installed() -> list[str]:
+    """The names of those whose packages are here."""
+    return [name for name, (packages, _) in RIVALS.items() if all(map(find_spec, packages))]
+
+
+def prepare(name: str, model: str, threads: int) -> Callable[[str], float]:
+    """A turn: seconds of a call, for a line such as `8 0.5`."""
+    warnings.simplefilter("ignore")
+    logging.disable(logging.WARNING)
+    torch.set_num_threads(threads)
+    torch.manual_seed(0)
+    prepared = (RIVALS | BESIDE)[name][1](shape_of(model), threads)
+    steps: dict[int, Step] = {}
+
+    def turn(words: str) -> float:
+        batch, least = words.split()
+        step = steps.setdefault(int(batch), prepared(int(batch)))
+        return timed(step, float(least))
+
+    return turn
+
+
+if __name__ == "__main__":
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    take_turns(lambda: prepare(sys.argv[1], sys.argv[2], int(sys.argv[3])))

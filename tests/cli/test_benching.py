@@ -1,0 +1,47 @@
+"""`vitral bench` as its users meet it: a real process, and one for each engine."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.test_evaluating import tiny
+from vitral import cli
+from vitral.deploy.bench import ENGINES, Bench
+from vitral.deploy.standings import as_text
+
+
+def test_a_bundle_is_measured_with_each_engine_at_each_batch(tmp_path: Path) -> None:
+    model = tiny(tmp_path)
+    options = ("--batches", "1,3", "--engines", "eager,openvino", "--rounds", "2", "--threads", "1", "--json")
+    words = [sys.executable, "-m", "vitral", "bench", "--models", model, *options]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    found = Bench.from_json(done.stdout)
+    rows = [(row.engine, row.batch, len(row.seconds), row.own) for cell in found.cells for row in cell.rows]
+    engines = ("vitral eager", "vitral openvino")
+    assert rows == [(engine, batch, 2, True) for batch in (1, 3) for engine in engines]
+    assert as_text(found).splitlines()[3].split() == [model, "batch", "1", "batch", "3"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--batches", "1,x"), "expected numbers such as 1,8,32, got 'x'"),
+        (("--batches", "0"), "got '0'"),
+        (("--engines", "open"), "expected eager, compiled, onnxruntime, openvino"),
+        (("--models", "S16"), "unknown model 'S16'"),
+    ],
+)
+def test_a_wrong_option_is_refused(arguments: tuple[str, ...], words: str, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        cli.main(["bench", *arguments])
+    shown, talk = capfd.readouterr()
+    assert (left.value.code, shown) == (2, "")
+    assert words in talk.splitlines()[0]
+
+
+def test_the_help_names_every_engine() -> None:
+    listed = cli.benching.ENGINES_HELP.removeprefix("Some of ").partition(";")[0].split(", ")
+    assert listed == [name.removeprefix("vitral ") for name in ENGINES]

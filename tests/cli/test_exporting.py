@@ -1,0 +1,111 @@
+"""`vitral export` as its users meet it: real processes, and a runner that is run by itself."""
+
+import json
+import os
+import subprocess
+import sys
+from inspect import signature
+from pathlib import Path
+
+import pytest
+
+from tests.deploy.exports import loaded
+from tests.run.small import photos
+from vitral import cli
+from vitral.config import members
+from vitral.deploy.exported import Export
+from vitral.deploy.targets import Target
+from vitral.run.exporting import IMAGES
+from vitral.weights.bundle import write_bundle
+
+
+def bundled(folder: Path) -> str:
+    model, bundle = loaded()
+    write_bundle(folder / "tiny", bundle, model.state_dict(), "a card")
+    return str(folder / "tiny")
+
+
+def run(home: Path, *arguments: str, code: str = "") -> subprocess.CompletedProcess[str]:
+    program = ["-c", code] if code else ["-m", "vitral"]
+    words = [sys.executable, *program, "export", *arguments]
+    return subprocess.run(words, capture_output=True, text=True, timeout=300, check=False, cwd=home, env=paths())
+
+
+def paths() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(Path(cli.__file__).parents[2])}
+
+
+def test_the_folder_goes_to_stdout_and_the_certificate_to_stderr_and_the_runner_runs(tmp_path: Path) -> None:
+    done = run(tmp_path, bundled(tmp_path), "--images", "20", "--out", "out")
+    assert (done.returncode, done.stdout) == (0, "out\n")
+    told = done.stderr.splitlines()
+    assert told[1].startswith("this is no run, and no --data is named")
+    assert told[2].startswith("judged by 20 images for testing of sample")
+    assert told[3].startswith("largest difference of a number: ")
+    assert told[4] == "the same top-1: 100.00%"
+    assert told[5].startswith("accuracy: ")
+    assert told[6] == "the runner was tried on 16 files, and answers alike"
+    notes = Export.from_json((tmp_path / "out" / "export.json").read_bytes())
+    assert f"{notes.certificate.difference:.1e}" in told[3]
+
+    pictures = sorted(map(str, photos(tmp_path / "photos").rglob("*.png")))[:3]
+    words = [sys.executable, "-I", str(tmp_path / "out" / "run.py"), *pictures]
+    answers = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
+    rows = [json.loads(line) for line in answers.stdout.splitlines()]
+    assert [row["image"] for row in rows] == pictures
+    assert {row["class"] for row in rows} <= set(notes.classes)
+
+    again = run(tmp_path, bundled(tmp_path), "--images", "20", "--out", "out", "--quiet")
+    assert (again.returncode, again.stdout) == (1, "")
+    assert again.stderr.splitlines()[0] == "error: is there already, and is not overwritten"
+
+
+def test_a_broken_export_ends_with_1_and_no_folder(tmp_path: Path) -> None:
+    script = (
+        "import torch\n"
+        "from vitral import cli\n"
+        "from vitral.deploy import export\n"
+        "real = export.graph_of\n"
+        "def broken(loaded, answer):\n"
+        "    graph = real(loaded, answer)\n"
+        "    with torch.no_grad():\n"
+        "        graph.head.linear.bias[3] += 0.001\n"
+        "    return graph\n"
+        "export.graph_of = broken\n"
+        "cli.main()\n"
+    )
+    done = run(tmp_path, bundled(tmp_path), "--images", "20", "--out", "out", code=script)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "error: the export answers otherwise than its model: answers differ by 1.0e-03, at most 1e-04" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["tiny"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        (["--to", "onx"], 2, "unknown format 'onx'"),
+        (["--to", "torch", "--int8"], 2, "int8 is for ONNX and OpenVINO"),
+        (["--batch", "none"], 2, "expected a number of images or dynamic, got 'none'"),
+        (["--data", "nowhere"], 3, "no such file or folder"),
+    ],
+)
+def test_wishes_that_cannot_be_granted_have_their_codes(
+    arguments: list[str], code: int, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["export", bundled(tmp_path), "--out", str(tmp_path / "out"), *arguments])
+    assert caught.value.code == code
+    assert told in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["tiny"]
+
+
+def test_the_help_names_every_format() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "vitral", "export", "--help"], capture_output=True, text=True, check=True
+    )
+    kinds = [target.model_fields["kind"].default for target in members(Target)]
+    assert f"{kinds[0]}, {kinds[1]} or {kinds[2]}." in done.stdout
+
+
+def test_the_number_of_images_is_the_same_in_python() -> None:
+    assert signature(cli.exporting.export).parameters["images"].default == IMAGES

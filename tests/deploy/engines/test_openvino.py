@@ -1,0 +1,31 @@
+"""OpenVINO: 32 bits, threads, and models from files."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.deploy.truth import graph, pixels, truth
+from tests.model.variants import small
+from vitral.deploy.engines.openvino import OpenVinoEngine
+from vitral.deploy.onnx import to_onnx
+from vitral.deploy.packages import load_openvino
+
+
+def test_a_model_in_a_file_answers_as_one_in_memory(tmp_path: Path) -> None:
+    source, made = graph(small())
+    data = to_onnx(made, batch=1).SerializeToString()
+    (tmp_path / "model.onnx").write_bytes(data)
+    images = pixels(source)
+    one, other = OpenVinoEngine(data, 4, 1), OpenVinoEngine(tmp_path / "model.onnx", 4, 1)
+    assert np.array_equal(one.run(images), other.run(images))
+    assert abs(one.run(images) - truth(source, images)).max() < 1e-5
+
+
+@pytest.mark.parametrize("streams", [1, 2])
+def test_numbers_have_32_bits_and_streams_have_the_threads(streams: int) -> None:
+    engine = OpenVinoEngine(to_onnx(graph(small())[1], batch=1).SerializeToString(), 4, 2)
+    compiled = engine._compiled(streams)
+    assert compiled.get_property("INFERENCE_PRECISION_HINT") == load_openvino().Type.f32
+    assert compiled.get_property("INFERENCE_NUM_THREADS") == 2
+    assert compiled.get_property("NUM_STREAMS") == streams

@@ -1,0 +1,80 @@
+"""Small models that have something to say of the bundled images, and albums of those."""
+
+from functools import cache
+
+import numpy as np
+import torch
+
+from vitral.config import Size
+from vitral.data.decoder.header import Decoding
+from vitral.data.sources.sample import CLASSES, open_sample
+from vitral.data.transforms.preprocessing import Preprocessing
+from vitral.data.transforms.scaling import Scaling
+from vitral.data.transforms.view import PlainResize, StillView
+from vitral.deploy.export import Source
+from vitral.deploy.graph import Graph, graph_of
+from vitral.deploy.pictures import Album, Sitting, seen, spread
+from vitral.deploy.targets import Batch, Incoming, Plan
+from vitral.deploy.verify import Expected, Original, expected
+from vitral.model import NoHead, build
+from vitral.weights.bundle import Bundle
+from vitral.weights.load import Loaded
+
+SETTINGS = ("image=24x32", "stem.patch=8", "width=32", "depth=2", "mixer.heads=2", "head.classes=10")
+COLOURS = Scaling(mean=(0.2, 0.4, 0.6), deviation=(0.2, 0.3, 0.4))
+SCALES = (2.0, 0.7)  # of the fresh weights of the head, and of the layers
+
+
+def loaded(channels: int = 3, view: StillView = PlainResize(), head: bool = True) -> Loaded:  # noqa: B008, frozen
+    """A model with fresh weights, large enough that its answers differ."""
+    torch.manual_seed(0)
+    model = build("Ti/16", *SETTINGS, f"channels={channels}", *([] if head else ["head=none"])).eval()
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if weight.ndim > 1:
+                torch.nn.init.normal_(weight, std=SCALES[not name.startswith("head")] * weight.shape[-1] ** -0.5)
+    config = model.config
+    needs = Preprocessing(
+        image=Size(24, 32),
+        decoding=Decoding(channels=channels),
+        view=view,
+        scaling=COLOURS if channels == 3 else Scaling(),
+    )
+    named = () if isinstance(config.head, NoHead) else CLASSES
+    return Loaded(
+        model, Bundle(model=config, task="classify" if named else "features", preprocessing=needs, classes=named)
+    )
+
+
+def source(channels: int = 3, view: StillView = PlainResize(), head: bool = True) -> Source:  # noqa: B008, frozen
+    return Source(loaded(channels, view, head), "0" * 64)
+
+
+@cache
+def album(judging: int = 40, calibrating: int = 16) -> Album:
+    """Some of the bundled images."""
+    samples = open_sample()
+    items = spread(samples.of("test"), judging)
+    labels = tuple(item.label for item in items)
+    return Album("bundled images", samples, items, labels, spread(samples.of("train"), calibrating))
+
+
+def sure(found: Loaded, judging: int = 40) -> Album:
+    """Those of the bundled images by which the model is least in doubt: bytes will not sway it."""
+    some = album(300)
+    answers = np.sort(Original(found).run(seen(some.samples, some.judging, found.bundle.preprocessing)))  # (N, K)
+    places = np.argsort(answers[:, -2] - answers[:, -1])[:judging].tolist()
+    items, labels = (tuple(each[place] for place in places) for each in (some.judging, some.labels))
+    return some._replace(judging=items, labels=labels)
+
+
+def plan(
+    found: Loaded, batch: Batch = "dynamic", incoming: Incoming | None = None, facts: dict[str, str] | None = None
+) -> Plan:
+    needs = found.bundle.preprocessing
+    graph: Graph = graph_of(found, "logits" if found.bundle.classes else "features")
+    return Plan(graph, needs, batch, incoming or needs.image, facts or {})
+
+
+def truth(found: Loaded, sitting: Sitting) -> Expected:
+    return expected(found, sitting, sitting.album.labels)

@@ -1,0 +1,57 @@
+"""Our engines as contestants."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.deploy.test_merging import loaded as random_model
+from tests.model.variants import small
+from vitral.deploy.bench import ENGINES, PEAK
+from vitral.deploy.contestant import NAME, engine_of, loaded, noise, prepare
+from vitral.deploy.verify import Original
+from vitral.errors import ConfigError
+from vitral.model import Rope2d
+from vitral.weights.bundle import write_bundle
+
+
+@pytest.mark.parametrize("name", [name for name in ENGINES if name != "vitral compiled"])
+def test_every_engine_answers_as_the_model_does(name: str) -> None:
+    model = random_model(small())
+    pixels = noise(model.bundle, 3)
+    engine = engine_of(name, model, 1, pixels)
+    truth = Original(model).run(pixels)
+    np.testing.assert_allclose(engine.run(pixels), truth, atol=0.2 if "int8" in name else 1e-4)
+
+
+def test_the_name_tells_how_many_are_merged() -> None:
+    model = random_model(small(depth=3))
+    pixels = noise(model.bundle, 2)
+    whole, merged = (engine_of(f"vitral eager{more}", model, 1, pixels) for more in ("", " merging 6"))
+    assert np.abs(whole.run(pixels) - merged.run(pixels)).max() > 1e-3
+    found = NAME.fullmatch("vitral openvino int8 merging 12")
+    assert found
+    assert (found["kind"], found["int8"], found["per_layer"]) == ("openvino", " int8", "12")
+
+
+def test_what_an_engine_refuses_is_refused() -> None:
+    model = random_model(small(position=Rope2d()))
+    with pytest.raises(ConfigError, match="tokens cannot be merged"):
+        engine_of("vitral eager merging 6", model, 1, noise(model.bundle, 1))
+
+
+def test_a_model_is_a_name_or_a_bundle(tmp_path: Path) -> None:
+    model, bundle = random_model(small())
+    write_bundle(tmp_path / "own", bundle, model.state_dict(), "")
+    assert loaded(str(tmp_path / "own")).bundle.model == bundle.model
+    named = loaded("Ti/16").bundle
+    assert (named.model.head.kind, len(named.classes)) == ("linear", 1000)
+    assert "erf" in named.model.to_json()
+
+
+@pytest.mark.parametrize("name", [PEAK, "vitral eager"])
+def test_a_turn_gives_seconds(name: str, tmp_path: Path) -> None:
+    model, bundle = random_model(small())
+    write_bundle(tmp_path / "own", bundle, model.state_dict(), "")
+    turn = prepare(name, str(tmp_path / "own"), 1)
+    assert 0 < turn("2 0") < 60

@@ -1,0 +1,158 @@
+"""Exports: whole folders, run again as strangers would, and none where something is wrong."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from tests.deploy.exports import album, loaded, source, sure
+from tests.deploy.test_verify import swapped_channels, transposed_weight, wrong_mean
+from vitral.config import Size, members
+from vitral.data.transforms.view import CentreCrop, PlainResize
+from vitral.deploy import export as module
+from vitral.deploy import quantise
+from vitral.deploy.export import Source, Wish, export
+from vitral.deploy.exported import BY_RUNNER, IN_GRAPH, Export, files_in
+from vitral.deploy.graph import Graph
+from vitral.deploy.runner import run
+from vitral.deploy.targets import OnnxTarget, OpenVinoTarget, Target, TorchTarget
+from vitral.deploy.verify import Original
+from vitral.errors import ConfigError, DataError, VitralError
+from vitral.weights.load import Loaded
+
+FILES = {"onnx": {"model.onnx"}, "openvino": {"model.xml", "model.bin"}, "torch": {"model.pt2"}}
+
+
+def test_the_folder_holds_the_model_the_runner_and_the_notes(tmp_path: Path) -> None:
+    for target in (target() for target in members(Target)):
+        out = tmp_path / target.kind
+        notes = export(source(view=CentreCrop()), album(), Wish(target), out)
+        assert {path.name for path in out.iterdir()} == {*FILES[target.kind], "run.py", "export.json", "README.md"}
+        assert Export.from_json((out / "export.json").read_bytes()) == notes
+        assert {each.name: each for each in files_in(out)}.items() >= {each.name: each for each in notes.files}.items()
+        assert (notes.kind, notes.precision, notes.quantisation) == (target.kind, "float32", None)
+        assert notes.opset == (None if target.kind == "torch" else 20)
+        assert (notes.input.name, notes.input.shape) == ("pixels", ("batch", 24, 32, 3))
+        assert (notes.output.name, notes.output.shape) == ("logits", ("batch", 10))
+        assert notes.classes == source().loaded.bundle.classes
+        assert notes.preprocessing == source(view=CentreCrop()).loaded.bundle.preprocessing
+        assert notes.resizing == BY_RUNNER
+        assert notes.certificate.agreement == 1.0
+        assert notes.certificate.difference <= 1e-4
+        assert notes.runner is not None
+        assert notes.runner.agreement == 1.0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["onnx", "openvino", "torch"]  # no draft is left
+
+
+@pytest.mark.parametrize(
+    ("target", "incoming", "batch"),
+    [(OnnxTarget(), "dynamic", "dynamic"), (OpenVinoTarget(), Size(50, 37), 4)],
+    ids=["onnx", "openvino"],
+)
+def test_pictures_of_other_sizes_are_resized_in_the_graph(
+    target: Target, incoming: Size | str, batch: int | str, tmp_path: Path
+) -> None:
+    wish = Wish(target, "float32", batch, incoming)  # type: ignore[arg-type]
+    notes = export(source(view=CentreCrop()), album(), wish, tmp_path / "out")
+    assert notes.resizing == IN_GRAPH
+    sides = ("height", "width") if incoming == "dynamic" else incoming
+    assert notes.input.shape == ("batch" if batch == "dynamic" else batch, *sides, 3)
+    assert notes.certificate.difference <= 1e-4
+
+
+@pytest.mark.parametrize("target", [OnnxTarget(), OpenVinoTarget()], ids=lambda target: target.kind)
+def test_int8_tells_how_it_came_to_be(target: Target, tmp_path: Path) -> None:
+    found = loaded(channels=1)
+    notes = export(Source(found, ""), sure(found), Wish(target, "int8"), tmp_path / "out")
+    assert notes.precision == "int8"
+    assert notes.quantisation is not None
+    assert notes.quantisation.layers == 8
+    assert (notes.certificate.agreement or 0) >= 0.99
+    assert notes.certificate.bound == "int8: the same top-1 for 99%, at most 0.5 points of accuracy lost"
+    plain = export(Source(found, ""), sure(found), Wish(target), tmp_path / "plain")
+    size, plain_size = (sum(file.bytes for file in each.files if file.name != "model.xml") for each in (notes, plain))
+    assert size < plain_size
+
+
+@pytest.mark.parametrize("broken", [wrong_mean, swapped_channels, transposed_weight])
+def test_a_broken_export_is_refused_and_leaves_nothing(
+    broken: Callable[[Loaded], Graph], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "graph_of", lambda found, answer: broken(found))
+    with pytest.raises(VitralError, match="the export answers otherwise than its model: answers differ by") as caught:
+        export(source(), album(), Wish(OnnxTarget()), tmp_path / "out")
+    assert caught.value.exit_code == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_int8_that_does_not_hold_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quantise, "LEVELS", 1)
+    with pytest.raises(VitralError, match="int8 does not hold its bound") as caught:
+        export(source(), album(), Wish(OpenVinoTarget(), "int8"), tmp_path / "out")
+    assert caught.value.exit_code == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_there_is_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    with pytest.raises(VitralError, match="is there already, and is not overwritten"):
+        export(source(), album(), Wish(OnnxTarget()), tmp_path / "out")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("found", "wish", "what"),
+    [
+        (source(), Wish(TorchTarget(), "int8"), "int8 is for ONNX and OpenVINO"),
+        (source(head=False), Wish(OnnxTarget(), "int8"), "this model names none"),
+        (source(channels=2), Wish(OnnxTarget()), "no picture has 2 channels"),
+        (source(), Wish(OpenVinoTarget(), incoming="dynamic"), "OpenVINO calculates in 32 bits"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_any_work(found: Source, wish: Wish, what: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=what):
+        export(found, album(), wish, tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_int8_needs_images_that_do_not_judge(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="none is left to calibrate with"):
+        export(source(), album()._replace(calibrating=()), Wish(OnnxTarget(), "int8"), tmp_path / "out")
+
+
+def test_features_are_exported_where_there_is_no_head(tmp_path: Path) -> None:
+    notes = export(source(head=False), album(), Wish(OnnxTarget()), tmp_path / "out")
+    assert (notes.task, notes.classes) == ("features", ())
+    assert (notes.output.name, notes.output.shape) == ("features", ("batch", 32))
+    assert (notes.certificate.agreement, notes.certificate.accuracy) == (None, None)
+
+
+@pytest.mark.parametrize("target", [OnnxTarget(), OpenVinoTarget()], ids=lambda target: target.kind)
+def test_the_runner_alone_gives_the_model_s_own_answers(target: Target, tmp_path: Path) -> None:
+    """Files of the model's own size need no resizing, so the answers are the same to the last digit printed."""
+    found = source(view=PlainResize())
+    out = tmp_path / "out"
+    export(found, album(), Wish(target), out)
+    pixels = np.random.default_rng(0).integers(0, 256, (4, 24, 32, 3), dtype=np.uint8)
+    paths = [tmp_path / f"{number}.png" for number in range(len(pixels))]
+    for path, each in zip(paths, pixels, strict=True):
+        Image.fromarray(each).save(path)
+    answers = Original(found.loaded).run(pixels)  # (B, K)
+    chances = torch.from_numpy(answers).softmax(dim=1).numpy()
+    for path, said, answer in zip(paths, run(out, target, paths), chances, strict=True):
+        assert said["image"] == str(path)
+        assert said["label"] == answer.argmax()
+        assert said["class"] == found.loaded.bundle.classes[answer.argmax()]
+        assert said["chance"] == pytest.approx(answer.max(), abs=2e-6)
+
+
+def test_the_readme_and_the_notes_say_where_resizing_is_done(tmp_path: Path) -> None:
+    export(source(), album(), Wish(OnnxTarget()), tmp_path / "out")
+    text = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+    assert "python run.py PICTURE..." in text
+    assert BY_RUNNER in text
+    assert json.loads((tmp_path / "out" / "export.json").read_text(encoding="utf-8"))["resizing"] == BY_RUNNER

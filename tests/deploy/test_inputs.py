@@ -1,0 +1,167 @@
+"""What words stand for, in real folders."""
+
+import os
+import tracemalloc
+from collections.abc import Sequence
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+
+from tests.data.tars import sample, write_tar
+from tests.data.trees import plant
+from vitral.data.sources.pack import pack
+from vitral.data.sources.source import open_data
+from vitral.deploy.inputs import images, natural
+from vitral.deploy.places import Image, Refused
+from vitral.errors import ConfigError, DataError
+
+TREE = ["b/10.jpg", "b/2.png", "b/9/1.jpeg", "b/9/notes.txt", "a/x.JPG", "10.jpg", "2.jpg", ".hidden.jpg", "Thumbs.db"]
+IN_ORDER = ["2.jpg", "10.jpg", "a/x.JPG", "b/2.png", "b/10.jpg", "b/9/1.jpeg"]
+
+
+def found(words: Sequence[str], stdin: bytes = b"") -> list[Image]:
+    return list(images(words, BytesIO(stdin)))
+
+
+def names(words: Sequence[str], root: Path, stdin: bytes = b"") -> list[str]:
+    """The names below the root; each good image gives its own bytes, and what is refused ends in its reason."""
+    told = []
+    for image in found(words, stdin):
+        name = os.path.relpath(image.name, root)
+        if isinstance(image.place, Refused):
+            name += f": {image.place.error.what}"
+        else:
+            assert image.place.read() == name.encode()
+        told.append(name)
+    return told
+
+
+def test_a_folder_is_all_images_below_it_in_the_order_of_numbers(tmp_path: Path) -> None:
+    assert names([str(plant(tmp_path, TREE))], tmp_path) == IN_ORDER
+
+
+def test_words_are_taken_in_the_order_given_and_named_as_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(plant(tmp_path, TREE))
+    assert [image.name for image in found(["10.jpg", "b/9", "./2.jpg"])] == ["10.jpg", "b/9/1.jpeg", "./2.jpg"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("*.jpg", ["2.jpg", "10.jpg"]),
+        ("b/*", ["b/2.png", "b/10.jpg", "b/9/1.jpeg"]),
+        ("*/*.[jJ][pP]*", ["a/x.JPG", "b/10.jpg"]),
+        ("**/1?.jpg", ["10.jpg", "b/10.jpg"]),
+        ("b/**", ["b/2.png", "b/10.jpg", "b/9/1.jpeg"]),
+        ("**/9/*.jpeg", ["b/9/1.jpeg"]),
+        ("?/x.JPG", ["a/x.JPG"]),
+        ("*.gif", ["*.gif: nothing has a name like this"]),
+    ],
+)
+def test_a_pattern_stands_for_what_has_such_a_name(tmp_path: Path, pattern: str, expected: list[str]) -> None:
+    plant(tmp_path, TREE)
+    assert names([f"{tmp_path}/{pattern}"], tmp_path) == expected
+
+
+def test_a_relative_pattern_is_looked_for_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(plant(tmp_path, TREE))
+    assert [image.name for image in found(["**/*.jpg", "b/?.png"])] == ["2.jpg", "10.jpg", "b/10.jpg", "b/2.png"]
+
+
+def test_a_file_with_the_letters_of_a_pattern_in_its_name_is_that_file(tmp_path: Path) -> None:
+    plant(tmp_path, ["a[1].jpg", "a1.jpg"])
+    assert names([str(tmp_path / "a[1].jpg")], tmp_path) == ["a[1].jpg"]
+
+
+def test_a_file_that_is_named_is_taken_whatever_its_name(tmp_path: Path) -> None:
+    plant(tmp_path, ["photo", "notes.txt"])
+    assert names([f"{tmp_path}/photo", f"{tmp_path}/notes.txt"], tmp_path) == ["photo", "notes.txt"]
+
+
+def test_manifests_and_stdin_are_followed(tmp_path: Path) -> None:
+    plant(tmp_path, TREE)
+    (tmp_path / "b" / "list.csv").write_text("path,label\n10.jpg,x\n../2.jpg,y\n")
+    assert names([f"{tmp_path}/b/list.csv"], tmp_path) == ["b/10.jpg", "2.jpg"]
+    assert names(["-", f"{tmp_path}/2.jpg"], tmp_path, f"{tmp_path}/10.jpg\n".encode()) == ["10.jpg", "2.jpg"]
+
+
+def test_tars_are_read_by_name_by_pattern_and_as_a_folder(tmp_path: Path) -> None:
+    for number in (1, 2, 10):
+        write_tar(tmp_path / "set" / f"{number}.tar", sample(f"{number}", "0"))
+    every = [f"{tmp_path}/set/{number}.tar/{number}.jpg" for number in (1, 2, 10)]
+    assert [image.name for image in found([f"{tmp_path}/set"])] == every
+    assert [image.name for image in found([f"{tmp_path}/set/2.tar"])] == every[1:2]
+    assert {image.name for image in found([f"{tmp_path}/set/*.tar"])} == set(every)
+    assert [image.name for image in found([f"{tmp_path}/set/{{1,10}}.tar"])] == [every[0], every[2]]
+    assert [image.name for image in found([f"{tmp_path}/*"])] == every
+
+
+def test_a_tar_beside_images_is_what_they_came_from_and_left_out(tmp_path: Path) -> None:
+    write_tar(plant(tmp_path, ["1.jpg"]) / "all.tar", sample("1", "0"))
+    assert names([str(tmp_path)], tmp_path) == ["1.jpg"]
+
+
+def test_sets_known_by_name_packs_and_all_their_splits_are_found(tmp_path: Path) -> None:
+    samples = open_data("sample")
+    pack(samples, tmp_path / "pack", 2_000_000)
+    named, packed = found(["sample"]), found([str(tmp_path / "pack")])
+    assert [image.name for image in named] == [f"sample/{item.name}" for item in samples.items]
+    assert {image.name for image in packed} == {f"{tmp_path}/pack/{item.name}" for item in samples.items}
+    assert named[6].place.read() == samples.read(samples.items[6])
+
+
+def test_what_is_wrong_is_told_and_the_rest_goes_on(tmp_path: Path) -> None:
+    plant(tmp_path, ["1.jpg", "empty/", "list.csv", "deep/er/", "deep/2.jpg"])
+    (tmp_path / "3.jpg").symlink_to("nowhere.jpg")
+    (tmp_path / "deep" / "back").symlink_to(tmp_path)
+    every = ["nope.jpg", "empty", "list.csv", "deep", "1.jpg"]
+    assert names([str(tmp_path / word) for word in every], tmp_path) == [
+        "nope.jpg: no such file or folder",
+        "empty: no images in it or in its folders",
+        "list.csv: expected one column 'path' in the header, which is 'list.csv'",
+        "deep/2.jpg",
+        "deep/back: leads back to a folder above it",
+        "1.jpg",
+    ]
+    link = found([str(tmp_path / "3.jpg")])[0]
+    with pytest.raises(DataError, match="no such file"):
+        link.place.read()
+
+
+def test_a_folder_that_cannot_be_listed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(tmp_path, ["a/1.jpg", "b/1.jpg", "c/1.jpg"])
+    real = os.scandir
+
+    def refusing(path: str) -> object:
+        if str(path).endswith("/b"):  # whoever runs the tests may be allowed everything
+            raise PermissionError(13, "Permission denied", path)
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+    expected = ["a/1.jpg", "b: cannot be read: permission denied", "c/1.jpg"]
+    assert names([str(tmp_path)], tmp_path) == expected
+    assert names([f"{tmp_path}/*/*.jpg"], tmp_path) == expected
+
+
+def test_a_package_that_is_missing_stops_at_once() -> None:
+    with pytest.raises(ConfigError, match="no way is known"):
+        found(["ssss://bucket/a.tar"])
+
+
+def test_numbers_in_names_count_as_numbers() -> None:
+    ordered = ["a1", "a2", "a10", "a10b", "b1", "1a", "01a"]
+    assert sorted(ordered, key=natural) == ["01a", "1a", "a1", "a2", "a10", "a10b", "b1"]
+    assert natural("7") != natural("07")
+
+
+def test_many_paths_are_not_held_at_once() -> None:
+    """A hundred thousand paths on stdin take no more memory than a few."""
+    lines = b"".join(b"folder/%d.jpg\n" % number for number in range(100_000))
+    stream = BytesIO(lines)
+    tracemalloc.start()
+    count = sum(1 for _ in images(["-"], stream))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert count == 100_000
+    assert peak < 200_000

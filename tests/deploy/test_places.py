@@ -1,0 +1,40 @@
+"""Each kind of place gives its bytes, or says what is wrong."""
+
+from pathlib import Path
+
+import pytest
+
+from vitral.data.sources.sample import open_sample
+from vitral.deploy.places import File, Refused, Stored, Stretch
+from vitral.errors import DataError
+
+
+def test_every_place_gives_its_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "a.jpg"
+    path.write_bytes(b"0123456789")
+    samples = open_sample()
+    assert File(str(path)).read() == b"0123456789"
+    assert Stretch(str(path), 2, 3).read() == b"234"
+    assert Stored(samples.store, samples.items[0].name).read() == samples.read(samples.items[0])
+
+
+def test_what_is_not_there_is_told(tmp_path: Path) -> None:
+    path = str(tmp_path / "a.jpg")
+    with pytest.raises(DataError, match="no such file"):
+        File(path).read()
+    (tmp_path / "a.jpg").write_bytes(b"0123456789")
+    with pytest.raises(DataError, match="expected 3 bytes from byte 8 on, found 2"):
+        Stretch(path, 8, 3).read()
+
+
+def test_what_was_refused_says_why_to_whoever_reads_it() -> None:
+    error = DataError("no images in it")
+    with pytest.raises(DataError) as caught:
+        Refused(error).read()
+    assert caught.value is error
+
+
+@pytest.mark.parametrize("path", ["a.jpg\0b.jpg", "\ud800.jpg"], ids=ascii)
+def test_a_path_that_no_file_can_have_is_told(path: str) -> None:
+    with pytest.raises(DataError, match="no file can have such a name"):
+        File(path).read()

@@ -1,0 +1,190 @@
+"""The predictor: names for files, numbers for pixels, the same whoever asks."""
+
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+
+from tests.deploy.truth import loaded, pixels, truth
+from tests.model.variants import VARIANTS, small
+from vitral.deploy import auto
+from vitral.deploy.engines.onnxruntime import OnnxRuntime
+from vitral.deploy.merging import TokenMerging
+from vitral.deploy.predictor import Prediction, Predictor
+from vitral.errors import ConfigError, DataError, WeightsError
+from vitral.weights.bundle import write_bundle
+from vitral.weights.load import Loaded
+
+SOURCE = loaded(small())
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[Path]:
+    """Pictures of sizes of their own."""
+    dice = np.random.default_rng(0)
+    found = []
+    for number in range(5):
+        found.append(tmp_path / f"{number}.png")
+        Image.fromarray(dice.integers(256, size=(40 + number, 50, 3), dtype=np.uint8)).save(found[-1])
+    return found
+
+
+def test_files_are_given_the_likeliest_classes_first(files: list[Path]) -> None:
+    found = Predictor(SOURCE, engine="eager").predict(files, top=2)
+    needs = SOURCE.bundle.preprocessing
+    seen = np.stack([needs.pixels(file.read_bytes(), file.name) for file in files])
+    chances = torch.from_numpy(truth(SOURCE, seen)).softmax(dim=1)
+    assert [each.name for each in found] == [str(file) for file in files]
+    for each, row in zip(found, chances, strict=True):
+        expected = row.topk(2)
+        assert each.classes == tuple("abcd"[place] for place in expected.indices)
+        assert each.probabilities == pytest.approx(expected.values.tolist(), abs=1e-5)
+
+
+def test_more_classes_than_there_are_is_all_of_them(files: list[Path]) -> None:
+    [found] = Predictor(SOURCE, engine="eager").predict([str(files[0])], top=9)
+    assert isinstance(found, Prediction)
+    assert sorted(found.classes) == list("abcd")
+    assert sum(found.probabilities) == pytest.approx(1)
+    assert list(found.probabilities) == sorted(found.probabilities, reverse=True)
+
+
+def test_no_files_are_no_predictions() -> None:
+    assert Predictor(SOURCE, engine="eager").predict([]) == []
+
+
+def test_a_file_that_cannot_be_read_is_an_error(files: list[Path], tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"gone\.jpg"):
+        Predictor(SOURCE, engine="eager").predict([*files, tmp_path / "gone.jpg"])
+    with pytest.raises(ConfigError, match="top: expected at least 1, got 0"):
+        Predictor(SOURCE, engine="eager").predict(files, top=0)
+
+
+def test_a_run_on_the_disk_is_named_by_its_path(tmp_path: Path) -> None:
+    home = tmp_path / "photos" / "best"
+    home.parent.mkdir()
+    write_bundle(home, SOURCE.bundle, SOURCE.model.state_dict(), "a card")
+    images = pixels(SOURCE)
+    found = Predictor(str(tmp_path / "photos"), engine="eager")
+    assert np.array_equal(found.logits(images), Predictor(SOURCE, engine="eager").logits(images))
+    with pytest.raises(WeightsError, match="nowhere"):
+        Predictor(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("engine", ["eager", "onnxruntime", OnnxRuntime()], ids=["eager", "name", "config"])
+def test_numbers_are_those_of_the_model(engine: str) -> None:
+    predictor = Predictor(SOURCE, engine=engine)
+    for count in (1, 33):
+        images = pixels(SOURCE, count)
+        logits = truth(SOURCE, images)
+        assert abs(predictor.logits(images) - logits).max() < 1e-4
+        assert abs(predictor.features(images) - truth(SOURCE, images, "features")).max() < 1e-4
+        chances = torch.from_numpy(logits).softmax(dim=1).numpy()
+        assert abs(predictor.probabilities(images) - chances).max() < 1e-5
+    none = pixels(SOURCE, 0)
+    assert predictor.logits(none).shape == predictor.probabilities(none).shape == (0, 4)
+
+
+def test_by_itself_it_takes_the_quickest_engine(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(auto, "ROUNDS", 1)
+    caplog.set_level(logging.INFO, "vitral")
+    images = pixels(SOURCE, 2)
+    assert abs(Predictor(SOURCE).logits(images) - truth(SOURCE, images)).max() < 1e-4
+    assert sum("the engine for batches is" in record.message for record in caplog.records) == 1
+    caplog.clear()
+    Predictor(SOURCE).features(images)  # as quick as logits
+    [told] = (record.message for record in caplog.records)
+    assert told.endswith("; as measured before")
+
+
+def test_many_threads_are_given_the_same_bytes() -> None:
+    predictor = Predictor(SOURCE, engine="eager")  # which is made by whoever comes first
+    images = pixels(SOURCE, 5)
+    with ThreadPoolExecutor(8) as pool:
+        found = set(pool.map(lambda _: predictor.logits(images).tobytes(), range(64)))
+    assert len(found) == 1
+
+
+def test_a_predictor_never_changes() -> None:
+    predictor = Predictor(SOURCE, engine="eager")
+    for name in ("bundle", "new"):
+        with pytest.raises(AttributeError, match="a predictor never changes"):
+            setattr(predictor, name, 1)
+    with pytest.raises(AttributeError, match="a predictor never changes"):
+        del predictor.bundle
+    assert predictor.bundle is SOURCE.bundle
+
+
+def test_warming_up_has_the_engine_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    predictor = Predictor(SOURCE, engine="eager")
+    predictor.warm_up()
+    predictor.warm_up(1, 4)
+    monkeypatch.setattr("vitral.deploy.predictor.engine_for", None)
+    assert predictor.logits(pixels(SOURCE)).shape == (3, 4)
+
+
+def test_tokens_may_be_merged() -> None:
+    images = pixels(SOURCE)
+    whole = Predictor(SOURCE, engine="eager").logits(images)
+    none, some = (
+        Predictor(SOURCE, engine="eager", merging=TokenMerging(per_layer=count)).logits(images) for count in (0, 4)
+    )
+    assert np.allclose(whole, none, atol=1e-5)
+    assert not np.allclose(whole, some, atol=1e-3)
+
+
+def test_a_model_that_names_no_classes_gives_features_alone() -> None:
+    source = loaded(VARIANTS["head-none"])
+    predictor = Predictor(source, engine="eager")
+    predictor.warm_up()
+    assert predictor.features(pixels(source)).shape == (3, 32)
+    with pytest.raises(
+        ConfigError, match="this model was made for features, and names no classes; ask for its features"
+    ):
+        predictor.logits(pixels(source))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        np.zeros((2, 32, 48, 3), dtype=np.float32),
+        np.zeros((32, 48, 3), dtype=np.uint8),
+        np.zeros((2, 48, 32, 3), dtype=np.uint8),
+        np.zeros((2, 3, 32, 48), dtype=np.uint8),
+    ],
+    ids=["floats", "one image", "another size", "channels first"],
+)
+def test_pixels_of_another_shape_are_refused(wrong: NDArray[Any]) -> None:
+    with pytest.raises(ConfigError, match=r"pixels: expected uint8 \(B, 32, 48, 3\), got .*; make them with"):
+        Predictor(SOURCE, engine="eager").logits(wrong)
+
+
+def test_pixels_may_lie_in_any_order() -> None:
+    images = pixels(SOURCE)
+    turned = np.asfortranarray(images)
+    for engine in ("eager", "onnxruntime", "openvino"):
+        predictor = Predictor(SOURCE, engine=engine)
+        assert np.array_equal(predictor.logits(turned), predictor.logits(images))
+
+
+def test_an_engine_that_there_is_not_is_refused_before_anything_is_read() -> None:
+    with pytest.raises(ConfigError, match=r"engine: expected auto, eager, .* or openvino, got 'steam'"):
+        Predictor("nowhere", engine="steam")
+    with pytest.raises(ConfigError, match="did you mean 'openvino'"):
+        Predictor(SOURCE, engine="openvina")
+
+
+def test_nothing_keeps_a_gradient() -> None:
+    assert all(weight.requires_grad for weight in SOURCE.model.parameters())
+    with torch.enable_grad():
+        found = Predictor(Loaded(SOURCE.model, SOURCE.bundle), engine="eager").logits(pixels(SOURCE))
+    assert isinstance(found, np.ndarray)

@@ -1,0 +1,130 @@
+"""Features in files, read back by NumPy and pyarrow."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+import torch
+
+from tests.model.variants import VARIANTS
+from vitral.data.decoder.header import Decoding
+from vitral.data.transforms.preprocessing import Preprocessing
+from vitral.deploy import vectors as module
+from vitral.deploy.engine import Numbers
+from vitral.deploy.reading import Batch
+from vitral.deploy.vectors import check_vectors, vectors, width_of
+from vitral.errors import ConfigError, DataError
+from vitral.model import NoHead, Resnet, Vit
+from vitral.weights.bundle import Bundle
+
+WIDTH = 3
+STRANGE = os.fsdecode(b"caf\xe9\n2.jpg")
+
+
+def batch_of(names: tuple[str, ...], *failed: int) -> tuple[Batch, Numbers]:
+    pixels = np.zeros((len(names) - len(failed), 2, 2, 3), dtype=np.uint8)
+    width = WIDTH if len(pixels) else 1  # nobody knows the width of no vectors
+    numbers = np.random.default_rng(len(names)).normal(size=(len(pixels), width)).astype(np.float32)
+    return Batch(names, {place: DataError("cut off") for place in failed}, pixels), numbers
+
+
+BATCHES = [
+    batch_of(("1.jpg", "bad.jpg", "a-much-longer-name.jpg"), 1),
+    batch_of(("bad.jpg",), 0),
+    batch_of(("3.jpg", STRANGE)),
+]
+NAMES = [name for batch, _ in BATCHES for name in batch.good]
+ROWS = np.concatenate([numbers for batch, numbers in BATCHES if batch.good])
+
+
+def written(path: Path, batches: list[tuple[Batch, Numbers]]) -> Path:
+    with path.open("wb") as file, vectors(file, path, WIDTH) as sink:
+        for batch, numbers in batches:
+            sink.write(batch, numbers)
+    return path
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 4096])
+def test_an_archive_for_numpy_has_names_and_features(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
+) -> None:
+    monkeypatch.setattr(module, "NAMES", chunk)
+    with np.load(written(tmp_path / "a.npz", BATCHES), allow_pickle=False) as found:
+        assert sorted(found) == ["features", "names"]
+        assert found["names"].tolist() == NAMES
+        assert found["features"].dtype == np.float32
+        assert (found["features"] == ROWS).all()
+    assert [path.name for path in tmp_path.iterdir()] == ["a.npz"]
+
+
+@pytest.mark.parametrize("numbers", [1, 7, 1 << 22])
+def test_a_table_of_parquet_has_paths_and_features(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, numbers: int
+) -> None:
+    monkeypatch.setattr(module, "NUMBERS", numbers)
+    found = pyarrow.parquet.read_table(written(tmp_path / "a.parquet", BATCHES))
+    assert found.column_names == ["path", "features"]
+    readable = [name.encode("utf-8", "backslashreplace").decode() for name in NAMES]
+    assert found["path"].to_pylist() == readable
+    assert (np.array(found["features"].to_pylist(), dtype=np.float32) == ROWS).all()
+
+
+def test_rows_do_not_pile_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "NUMBERS", 2 * WIDTH)
+    file = pyarrow.parquet.ParquetFile(written(tmp_path / "a.parquet", BATCHES))
+    assert file.num_row_groups == 2
+
+
+@pytest.mark.parametrize("name", ["a.npz", "a.parquet"])
+def test_a_file_of_no_images_has_its_columns(tmp_path: Path, name: str) -> None:
+    path = written(tmp_path / name, BATCHES[1:2])
+    if name == "a.npz":
+        with np.load(path) as found:
+            assert (found["names"].shape, found["features"].shape) == ((0,), (0, WIDTH))
+    else:
+        assert pyarrow.parquet.read_table(path).shape == (0, 2)
+
+
+@pytest.mark.parametrize("name", ["a.npz", "a.parquet"])
+def test_an_error_in_the_midst_of_it_goes_through_and_leaves_nothing_beside(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+
+    def broken_off() -> None:
+        with path.open("wb") as file, vectors(file, path, WIDTH) as sink:
+            sink.write(*BATCHES[0])
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        broken_off()
+    assert [beside.name for beside in tmp_path.iterdir()] == [name]
+
+
+@pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS)
+def test_the_width_is_known_before_any_image_is_seen(config: Vit | Resnet) -> None:
+    size, head, decoding = config.image, config.head, Decoding(channels=config.channels)
+    classes = () if isinstance(head, NoHead) else tuple(map(str, range(head.classes)))
+    task: Literal["classify", "features"] = "classify" if classes else "features"
+    needs = Preprocessing(image=size, decoding=decoding)
+    bundle = Bundle(model=config, task=task, preprocessing=needs, classes=classes)
+    model = config.build().eval()
+    with torch.no_grad():
+        assert width_of(bundle) == model.pooled(torch.zeros(1, config.channels, *size)).shape[1]
+
+
+def test_a_file_of_another_kind_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"expected a file that ends in .npz or .parquet, got 'x.csv'") as caught:
+        check_vectors(Path("out/x.csv"))
+    assert (caught.value.where, caught.value.remedy) == ("--features", "write x.npz")
+    check_vectors(Path("X.NPZ"))
+
+
+def test_a_missing_package_is_told_before_anything_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(ConfigError, match="needs more packages") as caught:
+        check_vectors(Path("x.parquet"))
+    assert caught.value.remedy == "pip install 'vitral[hub]', or write .npz"
+    check_vectors(Path("x.npz"))

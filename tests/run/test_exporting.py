@@ -1,0 +1,113 @@
+"""An export, as Python asks for it."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.deploy.exports import loaded
+from tests.run.small import begin, photos
+from vitral.config import Size, members
+from vitral.data.samples import Samples
+from vitral.data.sources.sample import CLASSES, open_sample
+from vitral.deploy.targets import Target
+from vitral.errors import ConfigError
+from vitral.run.exporting import KINDS, album_of, batch_of, export, incoming_of, judges_of, name_of
+from vitral.weights.bundle import write_bundle
+
+
+def bundled(folder: Path) -> Path:
+    model, bundle = loaded()
+    write_bundle(folder / "tiny", bundle, model.state_dict(), "a card")
+    return folder / "tiny"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of its own photos."""
+    home = tmp_path_factory.mktemp("run")
+    photos(home / "photos")
+    return begin(home).folder.path
+
+
+def test_a_run_is_judged_by_its_own_images_for_validation(run: Path) -> None:
+    found = export(run, out=str(run.parent / "out"))
+    assert found.folder == run.parent / "out"
+    assert found.told == ()
+    assert found.notes.certificate.images == f"8 images for validation of {run.parent / 'photos'}"
+    assert found.notes.certificate.accuracy is not None
+    assert found.notes.classes == ("bright", "dark")
+    assert len(found.notes.weights) == 64
+
+
+def test_a_bundle_of_a_run_finds_the_same_images(run: Path) -> None:
+    assert judges_of(run / "best", "", "").samples.where == str(run.parent / "photos")
+    assert judges_of(run, "sample", "").samples.where == "sample"
+
+
+def test_a_run_whose_images_are_gone_is_judged_by_the_bundled_ones_and_says_so(run: Path) -> None:
+    (run.parent / "photos").rename(run.parent / "elsewhere")
+    try:
+        found = judges_of(run, "", "")
+    finally:
+        (run.parent / "elsewhere").rename(run.parent / "photos")
+    assert found.samples.where == "sample"
+    assert found.told[0].startswith("the images of the run are not to be had (no such file or folder)")
+
+
+def test_a_bundle_alone_is_judged_by_the_bundled_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = export(bundled(tmp_path), images=20)
+    assert found.folder == Path("exports/tiny-onnx")
+    assert found.notes.certificate.images == ("20 images for testing of sample, 20 of them once more in mixed colours")
+    assert found.told == ("this is no run, and no --data is named: the bundled images judge",)
+
+
+def test_images_judge_or_calibrate_never_both() -> None:
+    samples, bundle = open_sample(), loaded().bundle
+    some = album_of(samples, bundle, 30)
+    assert (len(some.judging), len(some.calibrating)) == (30, 128)
+    assert {item.split for item in some.judging} == {"test"}
+    assert {item.split for item in some.calibrating} == {"train"}
+    only = replace(samples, items=samples.of("train")[:50])
+    alone = album_of(only, bundle, 30)
+    assert (len(alone.judging), len(alone.calibrating)) == (30, 20)
+    assert not {*alone.judging} & {*alone.calibrating}
+    tests = album_of(replace(samples, items=samples.of("test")), bundle, 30)
+    assert not {*tests.judging} & {*tests.calibrating}
+    assert len(tests.calibrating) == 128
+
+
+def test_labels_go_by_the_names_of_classes_and_strange_ones_have_none() -> None:
+    samples = open_sample()
+    turned: Samples = replace(samples, classes=CLASSES[::-1])
+    bundle = loaded().bundle
+    assert album_of(turned, bundle, 10).labels == tuple(9 - item.label for item in album_of(turned, bundle, 10).judging)
+    strange = replace(samples, classes=tuple(f"thing {number}" for number in range(10)))
+    assert album_of(strange, bundle, 10).labels == ()
+
+
+def test_words_are_understood() -> None:
+    assert (batch_of("dynamic"), batch_of("8")) == ("dynamic", 8)
+    assert (incoming_of(""), incoming_of("dynamic"), incoming_of("480x640")) == ("own", "dynamic", Size(480, 640))
+    assert [name_of(where) for where in ("runs/photos/best", "runs/photos", "b.safetensors")] == [
+        "photos",
+        "photos",
+        "b",
+    ]
+    assert list(KINDS) == [target.model_fields["kind"].default for target in members(Target)]
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "many", "1.5"])
+def test_a_batch_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="expected a number of images or dynamic"):
+        batch_of(text)
+
+
+def test_wrong_words_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="expected a size such as 224 or 224x320, got 'large', or dynamic"):
+        incoming_of("large")
+    with pytest.raises(ConfigError, match=r"unknown format 'onx'.*did you mean 'onnx'"):
+        export(tmp_path, "onx")
+    with pytest.raises(ConfigError, match="expected at least 1, got 0"):
+        album_of(open_sample(), loaded().bundle, 0)

@@ -1,0 +1,150 @@
+"""The verb predict."""
+
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, BinaryIO, NamedTuple
+
+import typer
+
+from vitral.cli.program import app
+from vitral.errors import ConfigError, DataError, either
+
+if TYPE_CHECKING:
+    from vitral.deploy.outputs import Format, Sink
+    from vitral.deploy.predictor import Predictor
+    from vitral.deploy.reading import Batch
+
+log = logging.getLogger("vitral")
+
+IMAGE_HELP = (
+    "Files, folders, patterns in quotes, manifests (.csv, .tsv or .jsonl with a column path), tar shards, a name such "
+    "as sample, or - for paths on stdin."
+)
+FORMAT_HELP = "table, json, jsonl or csv; by itself a table, or what FILE of --out ends in."
+FEATURES_HELP = "Write the vectors before the head to a .npz or .parquet, and name no classes."
+SHARD_HELP = "Take one of N shares of the images, such as 2/8."
+OUT_HELP = "Write there, all or nothing; if the file is there already, nothing is done."
+ENGINE_HELP = "auto, eager, compiled, onnxruntime or openvino."
+
+
+class Target(NamedTuple):
+    """Where the output goes: to stdout, or to a file that an option names."""
+
+    option: str
+    name: str
+
+    @property
+    def path(self) -> Path:
+        return Path(self.name).expanduser()
+
+
+@app.command()
+def predict(  # noqa: PLR0913, PLR0917, one option a wish
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A run, a bundle, or weights of another library.")],
+    image: Annotated[list[str], typer.Argument(metavar="IMAGE", help=IMAGE_HELP)],
+    top: Annotated[int, typer.Option(metavar="N", min=1, help="Classes to name for each image.")] = 5,
+    format: Annotated[str, typer.Option(metavar="NAME", help=FORMAT_HELP)] = "",
+    features: Annotated[str, typer.Option(metavar="FILE", help=FEATURES_HELP)] = "",
+    shard: Annotated[str, typer.Option(metavar="I/N", help=SHARD_HELP)] = "",
+    out: Annotated[str, typer.Option(metavar="FILE", help=OUT_HELP)] = "",
+    strict: Annotated[bool, typer.Option("--strict", help="Stop at the first file that cannot be read.")] = False,
+    batch: Annotated[int, typer.Option(metavar="N", min=1, help="Images at a time.")] = 32,
+    engine: Annotated[str, typer.Option(metavar="NAME", help=ENGINE_HELP)] = "auto",
+) -> None:
+    """Name what is on images: answers on stdout, talk on stderr.
+
+    Files that cannot be read are told and passed by, and the exit code is then 3.
+    """
+    from vitral.deploy.inputs import images
+    from vitral.deploy.parts import WHOLE, is_there, shard_of, writing
+
+    share = shard_of(shard) if shard else WHOLE
+    target = Target("--features", features) if features else Target("--out", out)
+    wanted = _format(format, features, out)
+    if target.name and is_there(target.path, target.option):
+        log.info(f"{target.name} is there already, so nothing was done; remove it to have it made anew")
+        return
+    found = (each for each in images(image, sys.stdin.buffer) if share.holds(each.name))
+    with writing(target.path, target.option) if target.name else nullcontext(sys.stdout.buffer) as file:
+        from vitral.deploy.predicting import predict as predicted  # and torch
+        from vitral.deploy.predictor import Predictor
+        from vitral.deploy.reading import batches
+
+        predictor = Predictor(model, engine=engine)
+        see = predictor.features if features else predictor.logits
+        with _sink(file, target, wanted, top, predictor) as sink, _told(strict) as hear:
+            count = predicted(see, batches(found, predictor.bundle.preprocessing, batch), sink, hear)
+    if target.name:
+        log.info(f"{count.answered:,} images in {target.name}")
+    if count.failed:
+        what = f"{count.failed:,} of {count.answered + count.failed:,} files could not be read"
+        raise DataError(what, remedy="they are named above; mend or remove them")
+
+
+def _format(format: str, features: str, out: str) -> "Format":
+    """The format that was asked for, or that the ending of a file tells, or a table."""
+    from vitral.data.sources.files import suffix
+    from vitral.deploy.outputs import ENDINGS, format_of
+    from vitral.deploy.vectors import check_vectors
+
+    if features:
+        if format or out:
+            option = "--format" if format else "--out"
+            remedy = "leave it out, or ask for classes and features one after the other"
+            what = f"{option} is for classes, and --features writes a file of its own"
+            raise ConfigError(what, where=option, remedy=remedy)
+        check_vectors(Path(features))
+    if format:
+        return format_of(format)
+    if not out:
+        return "table"
+    if suffix(out) not in ENDINGS:
+        what = f"expected a FILE that ends in {either(ENDINGS)}, or --format, got {out!r}"
+        raise ConfigError(what, where="--out", remedy="add --format jsonl, or another one")
+    return ENDINGS[suffix(out)]
+
+
+def _sink(
+    file: BinaryIO, target: Target, wanted: "Format", top: int, predictor: "Predictor"
+) -> "AbstractContextManager[Sink]":
+    """What takes the numbers: a file of features, or the names of classes."""
+    from vitral.deploy.outputs import answers
+    from vitral.deploy.vectors import vectors, width_of
+
+    bundle = predictor.bundle
+    if target.option == "--features":
+        return vectors(file, target.path, width_of(bundle))
+    if not bundle.classes:
+        what = f"this model was made for {bundle.task}, and names no classes"
+        raise ConfigError(what, where="MODEL", remedy="ask for its features: --features FILE.npz")
+    return answers(file, wanted, bundle.classes, top)
+
+
+@contextmanager
+def _told(strict: bool) -> "Iterator[Callable[[Batch], None]]":
+    """Tell of bad files by name, or stop at the first; and count on stderr where only the talk is on the terminal."""
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.text import Text
+
+    from vitral.data.pages import printable
+
+    console = Console(stderr=True)
+    hidden = not console.is_terminal or sys.stdout.isatty() or not log.isEnabledFor(logging.INFO)
+    columns = (SpinnerColumn(), TextColumn("{task.completed:,} images"), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=hidden) as progress:
+        task = progress.add_task("", total=None)
+
+        def hear(batch: "Batch") -> None:
+            for place, error in batch.failed.items():
+                if strict:
+                    raise error
+                advice = f"; {error.remedy}" if error.remedy else ""
+                line = f"{printable(batch.names[place])}: {printable(error.what)}{advice}"
+                progress.console.print(Text(line), soft_wrap=True)
+            progress.advance(task, len(batch.names))
+
+        yield hear

@@ -1,0 +1,1 @@
+"""Fast answers: engines, the predictor, export, quantisation."""

@@ -1,0 +1,248 @@
+"""How fast engines are on this machine: one process each, turn by turn, beside a plain matmul.
+
+A contestant is a module that takes turns: `python -m MODULE NAME MODEL THREADS`, and a line such as `8 0.5` asks for
+the seconds of a call with a batch of 8, the mean over half a second of calls.
+"""
+
+import os
+import platform
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from statistics import median, quantiles
+from typing import NamedTuple
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from vitral.config import Config
+from vitral.deploy.auto import processor, version_of
+from vitral.deploy.turns import Runner
+from vitral.errors import ConfigError, either, nearest
+from vitral.model.bit import Resnet
+from vitral.model.names import model_config
+from vitral.model.vit import Vit
+from vitral.weights.load import load
+
+OURS, PEERS = "vitral.deploy.contestant", "benchmarks.rivals"
+PEAK = "matmul"  # the contestant that all are held against
+PEAK_SIDE = 2048
+PEAK_FLOPS = 2 * PEAK_SIDE**3
+PATIENCE = 0.5  # seconds for a process to end by itself
+LEAST_ROUNDS = 3
+ENGINES = {  # ours, and the packages that they need
+    "vitral eager": (),
+    "vitral compiled": (),
+    "vitral onnxruntime": ("onnx", "onnxruntime"),
+    "vitral openvino": ("onnx", "openvino"),
+    "vitral onnxruntime int8": ("onnx", "onnxruntime"),
+    "vitral openvino int8": ("onnx", "onnxruntime", "openvino"),
+}
+PACKAGES = ("torch", "onnxruntime", "openvino", "timm", "transformers", "vit-pytorch")
+
+# A bar for so many of something; what it gives is called with how many more are done.
+Progress = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
+
+
+class Contestant(NamedTuple):
+    """An engine, and the module whose process runs it."""
+
+    name: str
+    module: str
+
+    @property
+    def own(self) -> bool:
+        """Whether it is one of ours."""
+        return self.module == OURS
+
+
+class Length(NamedTuple):
+    """How long a cell of the table is measured."""
+
+    rounds: int = 7
+    turn: float = 0.4  # seconds of calls in a turn, one call at the least
+    seconds: float = float("inf")  # after so many no round is begun, once there were three
+
+
+class Row(Config):
+    """One engine with one model at one batch."""
+
+    model: str
+    batch: int
+    engine: str
+    own: bool
+    rate: float  # images a second, in the median round
+    low: float  # the middle half of the rounds
+    high: float
+    share: float  # of the matmul peak: of what a plain model computes, every token in every layer
+    seconds: tuple[float, ...]  # of a call, round by round
+
+
+class Cell(Config):
+    """What was measured of one model at one batch, all engines in the same rounds."""
+
+    model: str
+    batch: int
+    peak: float  # floating-point operations a second of a float32 matmul, in the median round
+    rows: tuple[Row, ...]
+    left_out: tuple[str, ...]  # which engines, and why
+
+
+class Bench(Config):
+    """The whole table."""
+
+    machine: str
+    threads: int
+    cells: tuple[Cell, ...]
+
+
+def bench(
+    models: Sequence[str],
+    batches: Sequence[int],
+    contestants: Sequence[Contestant],
+    threads: int,
+    length: Length,
+    progress: Progress,
+) -> Bench:
+    """The table of these models at these batches, of engines with so many threads."""
+    cells = tuple(cells_of(models, batches, contestants, threads, length, progress))
+    return Bench(machine=machine(threads), threads=threads, cells=cells)
+
+
+def cells_of(
+    models: Sequence[str],
+    batches: Sequence[int],
+    contestants: Sequence[Contestant],
+    threads: int,
+    length: Length,
+    progress: Progress,
+) -> Iterator[Cell]:
+    """The cells, each as soon as it is done."""
+    for model in models:
+        work = flops(model)
+        with ExitStack() as stack:
+            runners: dict[Contestant, Runner] = {}
+            for each in (Contestant(PEAK, OURS), *contestants):
+                words = [each.module, each.name, model, str(threads)]
+                runners[each] = Runner(f"{each.name} with {model}", words)
+                stack.callback(runners[each].stop, PATIENCE)
+            stack.callback(dismiss, tuple(runners.values()))  # all at once, before each is waited for
+            for batch in batches:
+                with progress(f"{model}, batch {batch}", len(runners) * (length.rounds + 1)) as advance:
+                    seconds, left_out = rounds_of(runners, batch, length, advance)
+                yield cell_of(model, batch, work, seconds, left_out)
+
+
+def dismiss(runners: Sequence[Runner]) -> None:
+    for runner in runners:
+        runner.dismiss()
+
+
+Seconds = dict[Contestant, list[float]]
+
+
+def rounds_of(
+    runners: dict[Contestant, Runner], batch: int, length: Length, advance: Callable[[int], None]
+) -> tuple[Seconds, list[str]]:
+    """Seconds of a call of each contestant in each round, and those that cannot take part. A first turn warms up."""
+    seconds: Seconds = {}
+    left_out = []
+    for each, runner in runners.items():
+        try:
+            found = runner.turn(f"{batch} 0")
+        except RuntimeError as error:  # it fell; its own words are on stderr
+            found = {"refused": str(error)}
+        if isinstance(found, dict):
+            left_out.append(f"{each.name}: {found['refused']}")
+        else:
+            seconds[each] = []
+        advance(1)
+    started = time.perf_counter()
+    for number in range(length.rounds):
+        if number >= LEAST_ROUNDS and time.perf_counter() - started > length.seconds:
+            break
+        # Every other round goes backwards, so that none always follows the same one.
+        for each in seconds if number % 2 else reversed(seconds):
+            seconds[each].append(runners[each].turn(f"{batch} {length.turn}"))
+            advance(1)
+    return seconds, left_out
+
+
+def cell_of(model: str, batch: int, work: float, seconds: Seconds, left_out: Sequence[str]) -> Cell:
+    """The cell, from the seconds of each contestant and the floating-point operations of an image."""
+    peak = next(PEAK_FLOPS / median(times) for each, times in seconds.items() if each.name == PEAK)
+    rows = []
+    for each, times in seconds.items():
+        if each.name != PEAK:
+            low, rate, high = (batch / some for some in reversed(quarters(times)))
+            rows.append(
+                Row(
+                    model=model,
+                    batch=batch,
+                    engine=each.name,
+                    own=each.own,
+                    rate=rate,
+                    low=low,
+                    high=high,
+                    share=rate * work / peak,
+                    seconds=tuple(times),
+                )
+            )
+    return Cell(model=model, batch=batch, peak=peak, rows=tuple(rows), left_out=tuple(left_out))
+
+
+def quarters(values: Sequence[float]) -> list[float]:
+    """The first quartile, the median and the third."""
+    return quantiles(values, n=4, method="inclusive") if len(values) > 1 else [*values] * 3
+
+
+def flops(model: str) -> float:
+    """Floating-point operations of a plain model for an image, two for each multiply-add."""
+    plain = config_of(model).skeleton().eval()
+    images = torch.zeros(1, plain.config.channels, *plain.config.image, device="meta")  # (1, C, H, W)
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        plain.features(images)
+    return float(counter.get_total_flops())
+
+
+def config_of(model: str) -> Vit | Resnet:
+    """The architecture of a model by name, or of a bundle by path."""
+    return load(model).bundle.model if Path(model).expanduser().exists() else model_config(model)
+
+
+def ours(wanted: Iterable[str] = ENGINES) -> list[Contestant]:
+    """Our engines of these names whose packages are installed."""
+    names = list(wanted)
+    for name in names:
+        if name not in ENGINES:
+            known = [each.removeprefix("vitral ") for each in ENGINES]
+            asked = name.removeprefix("vitral ")
+            what = f"expected {either(known)}, got {asked!r}"
+            raise ConfigError(what, where="--engines", remedy=nearest(asked, known))
+    return [Contestant(name, OURS) for name in names if all(map(find_spec, ENGINES[name]))]
+
+
+def peers() -> list[Contestant]:
+    """The other libraries that are installed. What runs them is in a checkout of vitral, not in the package."""
+    if find_spec(PEERS.partition(".")[0]) is None:
+        raise ConfigError(
+            "what runs the peers is in a checkout of vitral, and no part of the installed package",
+            where="--peers",
+            remedy="there, `make bench` sets up an environment with the peers: .venv-bench/bin/vitral bench --peers",
+        )
+    names: list[str] = import_module(PEERS).installed()
+    if not names:
+        what = "none of timm, transformers and vit-pytorch is installed"
+        raise ConfigError(what, where="--peers", remedy="`make bench` sets up an environment with them: .venv-bench")
+    return [Contestant(name, PEERS) for name in names]
+
+
+def machine(threads: int) -> str:
+    """What the numbers were measured on."""
+    name = processor().rpartition(":")[2].strip()
+    found = [f"{package} {version_of(package)}" for package in PACKAGES if version_of(package) != "none"]
+    plural = "thread" if threads == 1 else "threads"
+    return f"{name}, {os.cpu_count()} cores, {threads} {plural}, Python {platform.python_version()}, {', '.join(found)}"

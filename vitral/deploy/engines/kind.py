@@ -1,0 +1,50 @@
+"""What every kind of engine has.  B images, K numbers."""
+
+from collections.abc import Callable
+from threading import Lock
+from typing import Generic, Literal, TypeVar
+
+import torch
+
+from vitral.config import Config
+from vitral.deploy.engine import Engine
+from vitral.deploy.graph import Graph
+
+Threads = int | Literal["torch"]  # so many, or as many as torch uses
+
+T = TypeVar("T")
+
+
+def count_of(threads: Threads) -> int:
+    return torch.get_num_threads() if threads == "torch" else threads
+
+
+def shared_out(images: int, threads: int) -> int:
+    """How many images of a batch the threads share out, as many to each; the rest they answer together."""
+    return images - images % threads if threads > 1 else 0
+
+
+class EngineKind(Config):
+    """A way to run a graph; the hooks of a kind that runs any."""
+
+    def check(self, graph: Graph) -> None:
+        """Refuse a graph that this kind cannot run, and name the part; ConfigError too where a package is missing."""
+
+    def build(self, graph: Graph, threads: Threads = "torch") -> Engine:
+        """The graph, ready to answer; what it needs of the graph it keeps."""
+        raise NotImplementedError
+
+
+class Lazily(Generic[T]):
+    """Something that is made when it is first asked for, once, whoever asks."""
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make, self._lock = make, Lock()
+        self._made: list[T] = []
+
+    def get(self) -> T:
+        if not self._made:
+            with self._lock:
+                if not self._made:
+                    self._made.append(self._make())
+        return self._made[0]

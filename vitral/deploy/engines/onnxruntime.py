@@ -1,0 +1,71 @@
+"""ONNX Runtime.  B images, H x W pixels, C channels, K numbers."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from vitral.deploy.engine import Bytes, Engine, Numbers
+from vitral.deploy.engines.kind import EngineKind, Lazily, Threads, count_of, shared_out
+from vitral.deploy.graph import Graph
+from vitral.deploy.packages import load_onnx, load_onnxruntime
+
+ERRORS_ONLY = 3
+INPUT = "pixels"
+
+
+class OnnxRuntime(EngineKind):
+    """ONNX Runtime on the processor."""
+
+    kind: Literal["onnxruntime"] = "onnxruntime"
+
+    def check(self, graph: Graph) -> None:
+        load_onnx()
+        load_onnxruntime()
+        from vitral.deploy.onnx import traced
+
+        traced(graph)
+
+    def build(self, graph: Graph, threads: Threads = "torch") -> Engine:
+        load_onnx()
+        load_onnxruntime()
+        from vitral.deploy.onnx import to_onnx
+
+        return OnnxRuntimeEngine(to_onnx(graph).SerializeToString(), count_of(threads))
+
+
+class OnnxRuntimeEngine:
+    """An ONNX model for any batch: the threads share the images of a batch, and the work on one that is alone."""
+
+    def __init__(self, model: bytes | Path, threads: int) -> None:
+        self._threads = threads
+        source = model if isinstance(model, bytes) else str(model)
+        self._together = Lazily(lambda: session(source, threads))
+        self._apart = Lazily(lambda: (session(source, 1), ThreadPoolExecutor(threads)))
+
+    def run(self, pixels: Bytes) -> Numbers:
+        images = [pixels[place : place + 1] for place in range(len(pixels))]
+        whole = shared_out(len(images), self._threads)
+        rows: list[Numbers] = []
+        if whole:
+            one, pool = self._apart.get()  # each image on one thread: they need not wait for each other at every step
+            rows += pool.map(lambda image: answer(one, image), images[:whole])
+        rows += (answer(self._together.get(), image) for image in images[whole:])
+        return np.concatenate(rows) if rows else self._nothing()  # (B, K)
+
+    def _nothing(self) -> Numbers:
+        return np.zeros((0, self._together.get().get_outputs()[0].shape[1]), dtype=np.float32)
+
+
+def answer(session: Any, pixels: Bytes) -> Numbers:
+    return session.run(None, {INPUT: pixels})[0]  # (B, K)
+
+
+def session(model: bytes | str, threads: int) -> Any:
+    """A session that uses so many threads for one run."""
+    runtime = load_onnxruntime()
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    options.log_severity_level = ERRORS_ONLY
+    return runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])

@@ -1,0 +1,106 @@
+"""OpenVINO.  B images, H x W pixels, C channels, K numbers."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any, Literal
+
+import numpy as np
+
+from vitral.deploy.engine import Bytes, Engine, Numbers
+from vitral.deploy.engines.kind import EngineKind, Lazily, Threads, count_of, shared_out
+from vitral.deploy.graph import Graph
+from vitral.deploy.packages import load_onnx, load_openvino
+
+
+class OpenVino(EngineKind):
+    """OpenVINO on the processor, in 32 bits: left to itself it takes 16 where the processor has them."""
+
+    kind: Literal["openvino"] = "openvino"
+
+    def check(self, graph: Graph) -> None:
+        load_onnx()
+        load_openvino()
+        from vitral.deploy.onnx import traced
+
+        traced(graph)
+
+    def build(self, graph: Graph, threads: Threads = "torch") -> Engine:
+        load_onnx()
+        load_openvino()
+        from vitral.deploy.onnx import to_onnx
+
+        return OpenVinoEngine(to_onnx(graph, batch=1).SerializeToString(), graph.outputs, count_of(threads))
+
+
+class OpenVinoEngine:
+    """A model of one image: the threads share the images of a batch, and the work on one that is alone."""
+
+    def __init__(self, model: bytes | Path, outputs: int, threads: int) -> None:
+        self._outputs, self._threads = outputs, threads
+        self._core = load_openvino().Core()
+        self._model = self._core.read_model(model)
+        self._together = Lazily(partial(self._pool, 1))
+        self._apart = Lazily(partial(self._pool, threads))
+
+    def run(self, pixels: Bytes) -> Numbers:
+        found = np.empty((len(pixels), self._outputs), dtype=np.float32)  # (B, K)
+        whole = shared_out(len(pixels), self._threads)
+        if whole:
+            with self._apart.get().lent() as queue:
+                for place in range(whole):
+                    queue.start_async([pixels[place : place + 1]], found[place : place + 1], share_inputs=True)
+                queue.wait_all()
+        if whole < len(pixels):
+            with self._together.get().lent() as request:
+                for place in range(whole, len(pixels)):
+                    request.infer([pixels[place : place + 1]], share_inputs=True)
+                    write(request, found[place : place + 1])
+        return found
+
+    def _pool(self, streams: int) -> "Pool":
+        """Requests to a model whose threads work in so many streams, each on images of its own."""
+        compiled = self._compiled(streams)
+        if streams == 1:
+            return Pool(compiled.create_infer_request)
+        return Pool(partial(queue_of, compiled, streams))
+
+    def _compiled(self, streams: int) -> Any:
+        settings = {
+            "INFERENCE_PRECISION_HINT": "f32",
+            "INFERENCE_NUM_THREADS": self._threads,
+            "NUM_STREAMS": streams,
+            "PERFORMANCE_HINT": "LATENCY" if streams == 1 else "THROUGHPUT",
+        }
+        return self._core.compile_model(self._model, "CPU", settings)
+
+
+class Pool:
+    """Things of which each is in the hands of one caller at a time; there are as many as ever were needed at once."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._make = make
+        self._free: SimpleQueue[Any] = SimpleQueue()
+
+    @contextmanager
+    def lent(self) -> Iterator[Any]:
+        """One of them for the time of the `with`; one in which something went wrong is not used again."""
+        try:
+            thing = self._free.get_nowait()
+        except Empty:
+            thing = self._make()
+        yield thing
+        self._free.put(thing)
+
+
+def queue_of(compiled: Any, jobs: int) -> Any:
+    queue = load_openvino().AsyncInferQueue(compiled, jobs)
+    queue.set_callback(write)
+    return queue
+
+
+def write(request: Any, row: Numbers) -> None:
+    """Copy the answer into its row."""
+    row[:] = request.get_output_tensor(0).data  # (1, K)

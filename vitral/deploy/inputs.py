@@ -1,0 +1,192 @@
+"""What `vitral predict MODEL IMAGE...` is given: words that stand for images, found one after the other.
+
+A word is a file, a folder (all images below it), a pattern, a manifest, tar shards here or afar, the name of a data
+set, or `-` for paths on stdin. Folders are read one at a time, in the order of numbers: `2.jpg` before `10.jpg`.
+"""
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from vitral.data.samples import Samples
+from vitral.data.sources.files import is_image, suffix, unreadable
+from vitral.data.sources.folder import LITTER
+from vitral.data.sources.hub_files import holds_tables
+from vitral.data.sources.manifest import MANIFESTS
+from vitral.data.sources.named import NAMED
+from vitral.data.sources.shards.addresses import is_pattern, is_tar, tars
+from vitral.data.sources.shards.index import DRAFT, INDEX
+from vitral.data.sources.shards.places import is_remote
+from vitral.data.sources.source import SAMPLE, no_such_path, open_data
+from vitral.deploy.lists import paths_in, paths_on
+from vitral.deploy.places import File, Image, Refused, Stored
+from vitral.deploy.tarred import afar, in_pack, in_tars
+from vitral.errors import DataError
+
+STDIN = "-"
+Identity = tuple[int, int]  # device and inode: one folder, whatever path leads to it
+
+
+class Listing(NamedTuple):
+    """What one folder holds, each in natural order; `others` are tars and indexes of packs."""
+
+    images: list[str]
+    folders: list[str]
+    others: list[str]
+
+
+def images(words: Iterable[str], stdin: BinaryIO) -> Iterator[Image]:
+    """The images that the words stand for. What cannot be listed is among them as Refused, and the rest goes on."""
+    for word in words:
+        try:
+            yield from _meant_by(word, stdin)
+        except DataError as error:
+            yield Image(error.where or word, Refused(error))
+
+
+def natural(name: str) -> tuple[list[str | int], str]:
+    """A key that sorts by the numbers within names: `a2` before `a10`."""
+    pieces = re.split("([0-9]+)", name)  # text and digits in turn
+    return [int(piece) if place % 2 else piece for place, piece in enumerate(pieces)], name
+
+
+def _meant_by(word: str, stdin: BinaryIO) -> Iterator[Image]:
+    if word == STDIN:
+        return (Image(path, File(path)) for path in paths_on(stdin))
+    if word == SAMPLE or word in NAMED:
+        return _of_set(word, open_data(word))
+    if is_remote(word):
+        return afar(word)
+    path = os.path.expanduser(word)
+    if os.path.lexists(path):
+        return _of_named(path)
+    if is_tar(path) and is_pattern(path):
+        return in_tars(tars(path))
+    if is_pattern(path):
+        return _of_pattern(path)
+    raise no_such_path(Path(path))
+
+
+def _of_named(path: str) -> Iterator[Image]:
+    """The images of a file or folder that was named itself: of a file, the bytes decide what it is."""
+    if suffix(path) in MANIFESTS and not os.path.isdir(path):
+        return (Image(listed, File(listed)) for listed in paths_in(path))
+    if holds_tables(Path(path)):
+        return _of_set(path, open_data(path))
+    if os.path.isdir(path) or is_tar(path):
+        return _of_found(path)
+    return iter([Image(path, File(path))])
+
+
+def _of_found(path: str) -> Iterator[Image]:
+    """The images of a file or folder that has a name like the one sought; other files are left out."""
+    if os.path.isdir(path):
+        return _of_folder(path)
+    if is_tar(path):
+        return in_tars([path])
+    return iter([Image(path, File(path))] if is_image(path) else [])
+
+
+def _of_set(where: str, samples: Samples) -> Iterator[Image]:
+    """All images of a data set, whatever they are there for."""
+    return (Image(f"{where}/{item.name}", Stored(samples.store, item.name)) for item in samples.items)
+
+
+def _of_folder(path: str) -> Iterator[Image]:
+    above = tuple(_identity(str(folder)) for folder in Path(path).resolve().parents)
+    first = True
+    for image in _below(path, above):
+        first = False
+        yield image
+    if first:
+        remedy = "give a folder with JPEG or PNG"
+        yield Image(path, Refused(DataError("no images in it or in its folders", where=path, remedy=remedy)))
+
+
+def _below(folder: str, above: tuple[Identity, ...]) -> Iterator[Image]:
+    """The images of a folder, then those of its folders; what cannot be listed is told and passed by."""
+    try:
+        here = _identity(folder)
+        if here in above:
+            raise DataError("leads back to a folder above it", where=folder, remedy="remove the link")
+        listing = _listing(folder)
+        if INDEX in listing.others or DRAFT in listing.others:
+            yield from in_pack(folder)
+        elif listing.folders or listing.images:
+            yield from (_in(folder, name) for name in listing.images)
+            for name in listing.folders:
+                yield from _below(os.path.join(folder, name), (*above, here))
+        else:
+            yield from in_tars([os.path.join(folder, name) for name in listing.others])
+    except DataError as error:
+        yield Image(error.where or folder, Refused(error))
+
+
+def _in(folder: str, name: str) -> Image:
+    path = os.path.join(folder, name)
+    return Image(path, File(path))
+
+
+def _listing(folder: str) -> Listing:
+    """What the folder holds, apart from litter. A link that leads nowhere counts as the image it is named as."""
+    found = Listing([], [], [])
+    try:
+        with os.scandir(folder or ".") as entries:
+            for entry in entries:
+                if entry.name.startswith(".") or entry.name.lower() in LITTER:
+                    continue
+                if entry.is_dir():
+                    found.folders.append(entry.name)
+                elif is_image(entry.name) and (entry.is_file() or entry.is_symlink()):
+                    found.images.append(entry.name)
+                elif is_tar(entry.name) or entry.name in (INDEX, DRAFT):
+                    found.others.append(entry.name)
+    except OSError as error:
+        raise unreadable(error.filename or folder, error) from None
+    for names in found:
+        names.sort(key=natural)
+    return found
+
+
+def _identity(path: str) -> Identity:
+    try:
+        found = os.stat(path)
+    except OSError as error:
+        raise unreadable(path, error) from None
+    return found.st_dev, found.st_ino
+
+
+def _of_pattern(pattern: str) -> Iterator[Image]:
+    """The images that a pattern with `*`, `?`, `[` stands for; `**` is any number of folders."""
+    root, inner = ("/", pattern.lstrip("/")) if pattern.startswith("/") else ("", pattern)
+    first = True
+    for path in _matches(root, [part for part in inner.split("/") if part]):
+        first = False
+        yield from _of_found(path)
+    if first:
+        raise DataError("nothing has a name like this", where=pattern, remedy="look what is there, mend the pattern")
+
+
+def _matches(folder: str, pieces: list[str]) -> Iterator[str]:
+    """The paths below a folder that the pieces of a pattern stand for; a folder that cannot be read is one of them."""
+    piece, *rest = pieces
+    plain = not is_pattern(piece)
+    try:
+        listing = Listing([], [], []) if plain else _listing(folder)
+    except DataError:
+        yield folder
+        return
+    if piece == "**":
+        yield from _matches(folder, rest or ["*"])
+        for name in listing.folders if rest else ():
+            yield from _matches(os.path.join(folder, name), pieces)
+        return
+    names = [piece] if plain else [name for kind in listing for name in kind if fnmatchcase(name, piece)]
+    for path in (os.path.join(folder, name) for name in names):
+        if rest and os.path.isdir(path):
+            yield from _matches(path, rest)
+        elif not rest and os.path.lexists(path):
+            yield path

@@ -1,0 +1,191 @@
+"""The layers of a graph: what the model's own do, shaped for inference.
+
+B images, H x W pixels, C channels, P x Q pixels a patch, R x S patches, N = R S, L tokens, D width, H heads,
+d head width.  Shapes but the batch's are constants, so that an exported graph computes none of them.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitral.config import Size
+from vitral.data.transforms.scaling import Scaling
+from vitral.deploy.folding import channels_last, joined, patch_map, projection, scaled_bytes, scaled_norm
+from vitral.model.attention import SelfAttention
+from vitral.model.patches import PatchStem
+from vitral.model.position import Rotation
+from vitral.model.resnet import StandardConv, pad_same, standardise
+from vitral.model.shapes import Layout
+from vitral.model.waves import rotary_angles
+
+
+class Held(nn.Module):
+    """A part with tensors that are constants of the graph."""
+
+    def hold(self, name: str, value: Tensor) -> None:
+        self.register_buffer(name, value.detach().clone().contiguous())
+
+
+def cut(pixels: Tensor, image: Size, patch: Size) -> Tensor:
+    """Every patch of pixels (B, H, W, C) as one vector of bytes, in the order in which they lie in memory."""
+    rows, columns = image.height // patch.height, image.width // patch.width
+    tiles = pixels.flatten(2).unflatten(2, (columns, -1)).unflatten(1, (rows, patch.height))  # (B, R, P, S, Q C)
+    return tiles.transpose(2, 3).flatten(3).flatten(1, 2)  # (B, N, P Q C)
+
+
+class LinearStem(Held):
+    """Bytes to patch tokens by one map: the scaling is in it."""
+
+    weight: Tensor  # (D, P Q C)
+
+    def __init__(self, stem: PatchStem, scaling: Scaling, image: Size, channels: int) -> None:
+        super().__init__()
+        self.image, self.patch = image, stem.patch
+        folded = patch_map(stem.project, scaling, channels, stem.patch)
+        self.hold("weight", folded.weight)
+        self.bias = folded.bias  # goes into the positions
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        patches = cut(pixels, self.image, self.patch).float()  # (B, N, P Q C)
+        return F.linear(patches, self.weight)  # (B, N, D)
+
+
+class NormedStem(Held):
+    """Bytes to patch tokens with norms around the map: those of the pixels have to see them scaled."""
+
+    factor: Tensor  # (P Q C)
+    offset: Tensor  # (P Q C)
+
+    def __init__(self, stem: PatchStem, scaling: Scaling, image: Size, channels: int) -> None:
+        super().__init__()
+        self.image, self.patch = image, stem.patch
+        cells = stem.patch.height * stem.patch.width
+        factor, offset = (each.float().repeat(cells) for each in scaled_bytes(scaling, channels))
+        self.hold("factor", factor)
+        self.hold("offset", offset)
+        self.before, self.project, self.after = stem.before, stem.project, stem.after
+        assert isinstance(self.before, nn.LayerNorm)
+        for part, name in ((self.before, "weight"), (self.before, "bias"), (self.project, "weight")):
+            ordered = channels_last(getattr(part, name).detach(), channels, stem.patch)
+            setattr(part, name, nn.Parameter(ordered.contiguous()))
+        self.bias = torch.zeros(len(self.project.weight))
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        patches = cut(pixels, self.image, self.patch).float()  # (B, N, P Q C)
+        return self.after(self.project(self.before(patches * self.factor + self.offset)))  # (B, N, D)
+
+
+class Scaled(Held):
+    """Bytes as the images (B, C, H, W) that the model was trained on: a padded convolution cannot take the mean in."""
+
+    factor: Tensor  # (C)
+    offset: Tensor  # (C)
+
+    def __init__(self, scaling: Scaling, channels: int) -> None:
+        super().__init__()
+        factor, offset = scaled_bytes(scaling, channels)
+        self.hold("factor", factor.float())
+        self.hold("offset", offset.float())
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        return (pixels.float() * self.factor + self.offset).permute(0, 3, 1, 2)  # (B, C, H, W)
+
+
+class FixedConv(Held):
+    """A convolution whose kernels were standardised once and for all."""
+
+    weight: Tensor  # (outputs, inputs, k, k)
+
+    def __init__(self, conv: StandardConv) -> None:
+        super().__init__()
+        self.kernel, self.stride = conv.kernel, conv.stride
+        self.hold("weight", standardise(conv.weight, conv.how))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.conv2d(pad_same(x, self.kernel, self.stride), self.weight, stride=self.stride)
+
+
+def fix_convolutions(part: nn.Module) -> None:
+    """Put fixed convolutions in the place of those that standardise their kernels at every use."""
+    for name, child in part.named_children():
+        if isinstance(child, StandardConv):
+            setattr(part, name, FixedConv(child))
+        else:
+            fix_convolutions(child)
+
+
+class WholeAttention(Held):
+    """Tokens look at every token; the scale of the logits is in the weights, the angles of places are at hand."""
+
+    cos: Tensor  # (L, d), where places turn queries and keys
+    sin: Tensor
+
+    def __init__(self, mixer: SelfAttention, layout: Layout, keep: int) -> None:
+        super().__init__()
+        heads, parts = mixer.heads, projection(mixer.heads)
+        self.heads, self.head_width, self.keep, self.all = heads.heads, heads.head_width, keep, keep == layout.length()
+        if self.all:
+            self.qkv = joined(parts).layer()
+        else:
+            self.q, self.kv = parts.q.layer(), joined(parts[1:]).layer()
+        self.q_norm, self.k_norm, self.project = heads.q_norm, heads.k_norm, mixer.project
+        if isinstance(self.q_norm, nn.LayerNorm):
+            self.q_norm = scaled_norm(self.q_norm, self.head_width**-0.5)
+        self.turns = isinstance(heads.relation, Rotation)
+        if isinstance(heads.relation, Rotation):
+            angles = rotary_angles(layout.grid, self.head_width, heads.relation.base, torch.zeros(1))  # (N, d/2)
+            first = (0, 0, layout.prefix(), 0)  # tokens without a place: cos 1, sin 0
+            self.hold("cos", F.pad(angles.cos().repeat(1, 2), first, value=1.0))
+            self.hold("sin", F.pad(torch.cat([-angles.sin(), angles.sin()], dim=1), first))
+
+    def split(self, x: Tensor) -> list[Tensor]:
+        """Queries, keys and values (B, ., H d)."""
+        if self.all:
+            return list(self.qkv(x).chunk(3, dim=-1))
+        return [self.q(x[:, : self.keep]), *self.kv(x).chunk(2, dim=-1)]
+
+    def turned(self, x: Tensor) -> Tensor:
+        """Queries or keys (B, H, tokens, d) turned by their place."""
+        if not self.turns:
+            return x
+        first, second = x.chunk(2, dim=-1)
+        cos, sin = self.cos[: x.shape[2]], self.sin[: x.shape[2]]
+        return x * cos + torch.cat([second, first], dim=-1) * sin
+
+    def forward(self, x: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+        """What is gathered (B, keep, D), and the keys (B, H, L, d); a bias (B, 1, 1, L) is added to the logits."""
+        q, k, v = (part.unflatten(-1, (self.heads, self.head_width)).transpose(1, 2) for part in self.split(x))
+        q, k = self.turned(self.q_norm(q)), self.turned(self.k_norm(k))  # each (B, H, ., d)
+        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=1.0)  # (B, H, keep, d)
+        return self.project(mixed.transpose(1, 2).flatten(2)), k
+
+
+class FirstAttention(Held):
+    """What the first few tokens gather from all, without ever making the keys and values of the others.
+
+    A logit is q (K x) = (q K) x, and what is gathered is V of the mean of x: so the maps K and V act on a few vectors
+    instead of on every token. The bias of the keys adds the same to all logits of a query, and drops out.
+    """
+
+    k: Tensor  # (H, d, D)
+    v: Tensor  # (H, D, d)
+    v_bias: Tensor  # (H d)
+
+    def __init__(self, mixer: SelfAttention, keep: int) -> None:
+        super().__init__()
+        heads, parts = mixer.heads, projection(mixer.heads)
+        self.heads, self.head_width, self.keep, self.project = heads.heads, heads.head_width, keep, mixer.project
+        self.q = parts.q.layer()
+        self.hold("k", parts.k.weight.unflatten(0, (self.heads, self.head_width)))
+        self.hold("v", parts.v.weight.unflatten(0, (self.heads, self.head_width)).mT)
+        self.hold("v_bias", parts.v.bias)
+
+    def forward(self, x: Tensor, bias: Tensor | None) -> Tensor:
+        """What is gathered (B, keep, D); a bias (B, 1, 1, L) is added to the logits."""
+        q = self.q(x[:, : self.keep]).unflatten(-1, (self.heads, self.head_width)).transpose(1, 2)  # (B, H, keep, d)
+        asks = q @ self.k  # (B, H, keep, D)
+        logits = asks @ x.mT[:, None]  # (B, H, keep, L)
+        weights = (logits if bias is None else logits + bias).softmax(dim=-1)
+        means = weights @ x[:, None]  # (B, H, keep, D)
+        values = (means @ self.v).transpose(1, 2).flatten(2) + self.v_bias  # (B, keep, H d)
+        return self.project(values)

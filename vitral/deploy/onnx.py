@@ -1,0 +1,50 @@
+"""Graphs as ONNX models.  B images, H x W pixels, C channels, K numbers."""
+
+from copy import deepcopy
+from typing import Literal
+
+import onnx
+import torch
+from onnx import TensorProto, helper, numpy_helper
+
+from vitral import __version__
+from vitral.deploy.choosing import CHOOSING
+from vitral.deploy.graph import Graph
+from vitral.deploy.operators import OPERATORS
+from vitral.deploy.tracing import Notes, Trace, parts_told
+
+OPSET = 20  # the first that has Gelu; 2023
+FORMAT = 9  # of the file, the first that goes with it
+INPUT = "pixels"
+SAMPLE = 2  # images: enough to tell what is repeated for a batch from what is there once
+
+
+def to_onnx(graph: Graph, batch: int | Literal["dynamic"] = "dynamic") -> onnx.ModelProto:
+    """The graph as an ONNX model: `pixels` uint8 (B, H, W, C) to `logits` or `features` float32 (B, K)."""
+    notes = traced(graph)
+    size = "batch" if batch == "dynamic" else batch
+    model = helper.make_graph(
+        notes.nodes,
+        "vitral",
+        [helper.make_tensor_value_info(INPUT, TensorProto.UINT8, [size, *graph.image, graph.channels])],
+        [helper.make_tensor_value_info(graph.answer, TensorProto.FLOAT, [size, graph.outputs])],
+        [numpy_helper.from_array(value, name) for name, value in notes.constants.items()],
+    )
+    opset = helper.make_opsetid("", OPSET)
+    return helper.make_model(
+        model, opset_imports=[opset], ir_version=FORMAT, producer_name="vitral", producer_version=__version__
+    )
+
+
+def traced(graph: Graph) -> Notes:
+    """All that the graph does, in nodes; ConfigError names the part that cannot be written so."""
+    kept = {id(each): each for each in (*graph.parameters(), *graph.buffers())}
+    own = deepcopy(graph, kept)  # the hooks go on a copy, the weights are the same
+    pixels = torch.zeros(SAMPLE, *graph.image, graph.channels, dtype=torch.uint8)
+    with parts_told(own) as part, torch.no_grad():
+        notes = Notes(part)
+        notes.name(pixels, INPUT)
+        with Trace(notes, OPERATORS | CHOOSING):
+            answer = own(pixels)
+    notes.finish(answer, graph.answer)
+    return notes

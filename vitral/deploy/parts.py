@@ -1,0 +1,125 @@
+"""Parts of a large output: each is there whole or not at all, whatever ends its process.
+
+A part is written as a hidden draft beside it (`.1.jsonl.tmp-9f3c07aa`), brought to the disk and renamed. The writer
+holds the kernel's lock on its draft, so a draft that can be locked was left by a process that died, and is removed.
+"""
+
+import hashlib
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from secrets import token_hex
+from typing import BinaryIO, NamedTuple
+
+from vitral.errors import ConfigError, VitralError
+from vitral.weights.durable import Disk
+from vitral.weights.refusal import reason, remedy
+
+if sys.platform != "win32":
+    import fcntl
+
+DISK = Disk()
+SHARD = re.compile("([0-9]{1,9})/([0-9]{1,9})")
+
+
+class Shard(NamedTuple):
+    """One of so many shares of the images, counted from 1.
+
+    The name of an image decides its share: whatever is added to a folder or taken from it, no other image moves.
+    """
+
+    number: int
+    of: int
+
+    def holds(self, name: str) -> bool:
+        """Whether the image of that name is in this share; it is in exactly one."""
+        digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+        return int.from_bytes(digest) % self.of == self.number - 1
+
+
+WHOLE = Shard(1, 1)
+
+
+def shard_of(text: str) -> Shard:
+    """The share that `2/8` stands for."""
+    match = SHARD.fullmatch(text.strip())
+    if match and 1 <= int(match[1]) <= int(match[2]):
+        return Shard(int(match[1]), int(match[2]))
+    remedy = "write the number of the share, from 1 on, and how many there are"
+    raise ConfigError(f"expected one of 1/N to N/N such as 2/8, got {text!r}", where="--shard", remedy=remedy)
+
+
+def is_there(path: Path, option: str) -> bool:
+    """Whether a part was made before; what cannot be one is refused in the name of the option."""
+    if os.path.lexists(path) and not path.is_file():
+        found = "a folder" if path.is_dir() else "something else"
+        raise ConfigError(f"expected a file to write, found {found} at {path}", where=option, remedy="name a new file")
+    return path.is_file()
+
+
+@contextmanager
+def writing(path: Path, option: str) -> Iterator[BinaryIO]:
+    """A file to write a part into, which gets its name at the end; after an error there is nothing."""
+    draft, file = _begun(path, option)
+    try:
+        with file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+            if sys.platform == "win32":  # where an open file keeps its name
+                file.close()
+            draft.replace(path)
+        DISK.flush(path.parent)
+    except OSError as error:
+        what = f"cannot be written: {reason(error)}"
+        raise VitralError(what, where=str(path), remedy=f"{remedy(error)}, then run it again") from error
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _begun(path: Path, option: str) -> tuple[Path, BinaryIO]:
+    """A new draft, locked, after those that dead processes left were removed."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _sweep(path)
+        while True:
+            draft = path.with_name(f"{_prefix(path)}{token_hex(4)}")
+            file = draft.open("xb")
+            if _kept(file, draft):
+                return draft, file
+            file.close()
+    except OSError as error:
+        what = f"expected a file that can be written, and {path} cannot: {reason(error)}"
+        raise ConfigError(what, where=option, remedy=f"{remedy(error)}, or name another file") from error
+
+
+def _kept(file: BinaryIO, draft: Path) -> bool:
+    """Whether the new draft is locked, and no other process took it for a leftover before it was."""
+    try:
+        _lock(file.fileno())
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True  # a disk without locks, where nothing can be swept either
+    return draft.exists()
+
+
+def _sweep(path: Path) -> None:
+    for draft in path.parent.iterdir():
+        if draft.name.startswith(_prefix(path)):
+            with suppress(OSError), draft.open("r+b") as file:  # one that has just got its name, or is still written
+                _lock(file.fileno())
+                draft.unlink()
+
+
+def _prefix(path: Path) -> str:
+    return f".{path.name}.tmp-"
+
+
+def _lock(handle: int) -> None:
+    """Have a file alone, or raise BlockingIOError: the lock of a process is gone the moment the process is."""
+    if sys.platform != "win32":  # where an open file cannot be removed anyway
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,0 +1,161 @@
+"""The runner beside an export: a short script that answers for image files, with neither Vitral nor, mostly, torch."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from vitral import __version__
+from vitral.config import Size
+from vitral.data.transforms.view import CentreCrop
+from vitral.deploy.targets import Plan, Target
+from vitral.errors import VitralError
+
+FILE = "run.py"
+SECONDS = 600  # that it may take; far beyond what it needs
+MODES = ("1", "L", "LA", "P", "RGB", "RGBA")  # of pictures that it reads as Vitral does
+ENGINES = {
+    "onnx": """\
+import onnxruntime
+""",
+    "openvino": """\
+sys.modules["openvino_telemetry"] = None  # else importing openvino sends word to its makers
+import openvino
+""",
+    "torch": """\
+import torch
+""",
+}
+OPENED = {
+    "onnx": """\
+session = onnxruntime.InferenceSession(HERE / "model.onnx", providers=["CPUExecutionProvider"])
+run = lambda pixels: session.run(None, {"pixels": pixels})[0]
+""",
+    "openvino": """\
+model = openvino.Core().compile_model(str(HERE / "model.xml"), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+run = lambda pixels: model({"pixels": pixels})[0]
+""",
+    "torch": """\
+module = torch.export.load(HERE / "model.pt2").module()
+run = lambda pixels: module(torch.from_numpy(pixels)).numpy(force=True)
+""",
+}
+SCRIPT = '''\
+"""What is in pictures: python run.py PICTURE...   Needs numpy, pillow and {package}; written by vitral {version}."""
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageOps
+{engine}
+HERE = Path(__file__).parent
+NOTES = json.loads((HERE / "export.json").read_text(encoding="utf-8"))
+{opened}
+
+def pixels(path):
+    """A picture as the model takes it: bytes ({sides}, {channels})."""
+    with Image.open(path) as file:
+        if file.mode not in {modes}:
+            sys.exit(f"{{path}}: pixels of mode {{file.mode}} are for `vitral predict`")
+{before}        image = ImageOps.exif_transpose(file)
+    if image.has_transparency_data:
+        image = Image.alpha_composite(Image.new("RGBA", image.size, {background}), image.convert("RGBA"))
+    image = image.convert("RGB"){grey}
+{after}    return np.asarray(image).reshape(image.height, image.width, {channels})
+
+
+for path in sys.argv[1:]:
+    numbers = run({batch})[0]
+{answer}'''
+# What is done to a picture before it is decoded, and after.
+PLAIN = """\
+        file.draft(None, ({need.width}, {need.height}))  # a JPEG is read at the smallest scale that serves
+"""
+TURNED = """\
+        turned = file.getexif().get(0x0112, 1) >= 5
+"""
+PLAIN_TURNED = """\
+        sides = ({need.width}, {need.height})
+        file.draft(None, sides[::-1] if turned else sides)  # a JPEG is read at the smallest scale that serves
+"""
+CENTRE = """\
+        wide, high = file.size[::-1] if turned else file.size
+        sides = max({filled.width}, {filled.height} * wide // high), max({filled.height}, {filled.width} * high // wide)
+        file.draft(None, sides[::-1] if turned else sides)  # a JPEG is read at the smallest scale that serves
+"""
+RESIZED = """\
+    image = image.resize(({size.width}, {size.height}), Image.Resampling.{filter})
+"""
+CROPPED = """\
+    left, top = round((sides[0] - {size.width}) / 2), round((sides[1] - {size.height}) / 2)
+    image = image.resize(sides, Image.Resampling.{filter})
+    image = image.crop((left, top, left + {size.width}, top + {size.height}))
+"""
+CLASSES = """\
+    chances, label = np.exp(numbers - numbers.max()), int(numbers.argmax())
+    chance = float(chances[label] / chances.sum())
+    print(json.dumps({"image": path, "label": label, "class": NOTES["classes"][label], "chance": round(chance, 6)}))
+"""
+FEATURES = """\
+    print(json.dumps({"image": path, "features": numbers.tolist()}))
+"""
+# What is not to be had where the runner runs, refused in the process that tries it.
+WITHOUT = """
+import runpy, sys
+class Refusal:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {refused!r}:
+            raise ImportError(f"{{name}} is not to be had here", name=name)
+sys.meta_path.insert(0, Refusal())
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def script(target: Target, plan: Plan) -> str:
+    """The runner of an export."""
+    needs, pixels = plan.needs, "pixels(path)[None]"
+    before, after = _seeing(plan)
+    return SCRIPT.format(
+        package=target.package,
+        modes=MODES,
+        version=__version__,
+        engine=ENGINES[target.kind],
+        opened=OPENED[target.kind],
+        sides="height, width" if plan.incoming == "dynamic" else ", ".join(map(str, plan.incoming)),
+        channels=needs.decoding.channels,
+        background=(*needs.decoding.background, 255),
+        before=before,
+        grey='.convert("L")' if needs.decoding.channels == 1 else "",
+        after=after,
+        batch=pixels if plan.batch == "dynamic" else f"np.repeat({pixels}, {plan.batch}, axis=0)",
+        answer=CLASSES if plan.graph.answer == "logits" else FEATURES,
+    )
+
+
+def _seeing(plan: Plan) -> tuple[str, str]:
+    """What is done to a picture before it is decoded and after, so that it is as the model takes it."""
+    view, image, incoming = plan.needs.view, plan.needs.image, plan.incoming
+    filter = view.filter.upper()
+    if isinstance(view, CentreCrop) and (incoming == "dynamic" or not plan.resizes):
+        filled = Size(*(int(side / view.fraction) for side in image))
+        after = "" if plan.resizes else CROPPED.format(size=image, filter=filter)
+        return TURNED + CENTRE.format(filled=filled), after
+    need = image if incoming == "dynamic" else incoming
+    before = PLAIN.format(need=need) if need.height == need.width else TURNED + PLAIN_TURNED.format(need=need)
+    return before, "" if incoming == "dynamic" else RESIZED.format(size=need, filter=filter)
+
+
+def run(folder: Path, target: Target, files: Sequence[Path]) -> list[dict[str, Any]]:
+    """What the runner in a folder says of files, in a process that has neither Vitral nor, mostly, torch."""
+    refused = {"vitral"} if target.package == "torch" else {"vitral", "torch"}
+    words = [sys.executable, "-I", "-c", WITHOUT.format(refused=refused), str(folder / FILE), *map(str, files)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=SECONDS, check=False, encoding="utf-8")
+    if done.returncode:
+        told = (done.stderr.strip() or "nothing").splitlines()[-1]
+        remedy = "report this: the export is at fault; nothing was kept"
+        raise VitralError(f"the runner was tried, and failed: {told}", where=FILE, remedy=remedy)
+    return [json.loads(line) for line in done.stdout.splitlines()]

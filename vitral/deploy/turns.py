@@ -1,0 +1,91 @@
+"""Processes that work only when asked to, turn by turn, so that all of them meet the same machine."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from vitral.errors import ConfigError
+
+
+class Runner:
+    """A Python process that takes a turn for each line on its stdin, and prints what it found as a line of JSON."""
+
+    def __init__(self, name: str, words: Sequence[str], **environment: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", *words],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ | environment,
+        )
+        self._name = name
+
+    def ask(self, words: str = "go") -> None:
+        """Have it take a turn; `answer` waits for the end of that."""
+        assert self._process.stdin
+        try:
+            self._process.stdin.write(f"{words}\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            pass  # said by who waits for the answer, with its exit code
+
+    def answer(self) -> Any:
+        """What it found in the turn it was asked for: the seconds that it took, or what else it prints as JSON."""
+        assert self._process.stdout
+        answer = self._process.stdout.readline()
+        if not answer:
+            raise RuntimeError(f"{self._name} ended with exit code {self._process.wait()}")
+        return json.loads(answer)
+
+    def turn(self, words: str = "go") -> Any:
+        """Ask, and wait for the answer."""
+        self.ask(words)
+        return self.answer()
+
+    def dismiss(self) -> None:
+        """Ask for nothing more: it ends by itself if it is between two turns."""
+        assert self._process.stdin
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
+
+    def stop(self, patience: float = 10) -> None:
+        """End the process; it leaves no files behind if it is between two turns, and is killed if it is not."""
+        self.dismiss()
+        try:
+            self._process.wait(timeout=patience)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        assert self._process.stdout
+        self._process.stdout.close()
+
+
+def take_turns(prepare: Callable[[], Callable[[str], object]]) -> None:
+    """The other side: prepare, then a turn for each line that comes in. An interrupt is left to the process that asks.
+
+    What is refused, or not installed, is the answer to every line.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        turn = prepare()
+    except (ConfigError, ImportError) as error:
+        reason = {"refused": str(error)}
+        turn = lambda words: reason  # noqa: E731
+    for line in sys.stdin:
+        print(json.dumps(turn(line.strip())), flush=True)
+
+
+def timed(call: Callable[[], object], least: float) -> float:
+    """Seconds of a call: the mean over as many, one at the least, as fill so many seconds."""
+    calls, started = 0, time.perf_counter()
+    while True:
+        call()
+        calls += 1
+        if (spent := time.perf_counter() - started) >= least:
+            return spent / calls
