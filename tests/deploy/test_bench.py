@@ -28,7 +28,7 @@ from vitral.deploy.bench import (
     rounds_of,
 )
 from vitral.deploy.turns import Runner
-from vitral.errors import ConfigError
+from vitral.errors import ConfigError, VitralError
 
 METRONOME = "tests.deploy.metronome"
 QUICK, SLOW, BROKEN = (Contestant(name, METRONOME) for name in ("1", "2", "broken"))
@@ -67,13 +67,26 @@ def test_the_table_has_each_engine_at_each_batch_and_says_who_is_left_out() -> N
 
 
 def test_an_engine_that_falls_is_left_out(capfd: pytest.CaptureFixture[str]) -> None:
-    runners = {each: Runner(each.name, [METRONOME, each.name]) for each in (QUICK, Contestant("two", METRONOME))}
-    seconds, left_out = rounds_of(runners, 4, Length(rounds=2, turn=0), lambda count: None)
+    runners = {each: Runner(each.name, [METRONOME, each.name]) for each in (QUICK, SLOW, Contestant("two", METRONOME))}
+
+    def advance(count: int) -> None:
+        turns.append(count)
+        if len(turns) == 6:  # after the round that warms up and a first one
+            runners[SLOW]._process.kill()
+            runners[SLOW]._process.wait()
+
+    turns: list[int] = []
+    seconds, left_out = rounds_of(runners, 4, Length(rounds=4, turn=0), advance)
     for runner in runners.values():
         runner.stop()
-    assert seconds == {QUICK: [0.004, 0.004]}
-    assert left_out == ["two: two ended with exit code 1"]
+    assert seconds == {QUICK: [0.004] * 4}
+    assert left_out == ["two: two ended with exit code 1", "2: 2 ended with exit code -9"]
     assert "could not convert" in capfd.readouterr().err
+
+
+def test_without_the_matmul_there_is_no_table() -> None:
+    with pytest.raises(VitralError, match="gave no answer: matmul: it fell"):
+        cell_of("S/16", 8, 1.0, {QUICK: [1.0]}, ["matmul: it fell"])
 
 
 def test_a_long_cell_ends_after_three_rounds() -> None:

@@ -21,7 +21,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from vitral.config import Config
 from vitral.deploy.auto import processor, version_of
 from vitral.deploy.turns import Runner
-from vitral.errors import ConfigError, either, nearest
+from vitral.errors import ConfigError, VitralError, either, nearest
 from vitral.model.bit import Resnet
 from vitral.model.names import model_config
 from vitral.model.vit import Vit
@@ -147,33 +147,42 @@ Seconds = dict[Contestant, list[float]]
 def rounds_of(
     runners: dict[Contestant, Runner], batch: int, length: Length, advance: Callable[[int], None]
 ) -> tuple[Seconds, list[str]]:
-    """Seconds of a call of each contestant in each round, and those that cannot take part. A first turn warms up."""
-    seconds: Seconds = {}
+    """Seconds of a call of each contestant in each round, and who is left out, and why. A round before warms up."""
+    seconds: Seconds = {each: [] for each in runners}
     left_out = []
-    for each, runner in runners.items():
-        try:
-            found = runner.turn(f"{batch} 0")
-        except RuntimeError as error:  # it fell; its own words are on stderr
-            found = {"refused": str(error)}
-        if isinstance(found, dict):
-            left_out.append(f"{each.name}: {found['refused']}")
-        else:
-            seconds[each] = []
-        advance(1)
     started = time.perf_counter()
-    for number in range(length.rounds):
-        if number >= LEAST_ROUNDS and time.perf_counter() - started > length.seconds:
+    for number in range(1 + length.rounds):
+        if number == 1:
+            started = time.perf_counter()
+        if number > LEAST_ROUNDS and time.perf_counter() - started > length.seconds:
             break
         # Every other round goes backwards, so that none always follows the same one.
-        for each in seconds if number % 2 else reversed(seconds):
-            seconds[each].append(runners[each].turn(f"{batch} {length.turn}"))
+        for each in [*seconds] if number % 2 else [*reversed(seconds)]:
+            found = turn_of(runners[each], f"{batch} {length.turn if number else 0}")
             advance(1)
+            if isinstance(found, str):
+                del seconds[each]
+                left_out.append(f"{each.name}: {found}")
+            elif number:
+                seconds[each].append(found)
     return seconds, left_out
+
+
+def turn_of(runner: Runner, words: str) -> float | str:
+    """The seconds that it finds, or why it finds none."""
+    try:
+        found = runner.turn(words)
+    except RuntimeError as error:  # it fell; its own words are on stderr
+        return str(error)
+    return str(found["refused"]) if isinstance(found, dict) else float(found)
 
 
 def cell_of(model: str, batch: int, work: float, seconds: Seconds, left_out: Sequence[str]) -> Cell:
     """The cell, from the seconds of each contestant and the floating-point operations of an image."""
-    peak = next(PEAK_FLOPS / median(times) for each, times in seconds.items() if each.name == PEAK)
+    multiplied = [times for each, times in seconds.items() if each.name == PEAK]
+    if not multiplied:
+        raise VitralError(f"the matmul that engines are held against gave no answer: {'; '.join(left_out)}")
+    peak = PEAK_FLOPS / median(multiplied[0])
     rows = []
     for each, times in seconds.items():
         if each.name != PEAK:
