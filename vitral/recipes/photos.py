@@ -18,10 +18,10 @@ def photos(model: str | Vit | Resnet = "S/16") -> Recipe:
 
     The head is fitted to frozen features first, and a small rate, the smaller the wider the model is and the lower the
     layer, then bends those only as far as it helps: at twice the rate, and the same for all layers, a few steps broke a
-    ViT-S/14 whose last layers multiply what they add by up to 11. Mild crops keep the subject in the picture; the mean over the last quarter of the steps
-    asks for no constant that would depend on how many images there are. What to change first: `lr`, `length.images`,
-    `tuning=head` where features are as good as they can get, `tuning=lora` where memory
-    is short.
+    ViT-S/14 whose last layers multiply what they add by up to 11. Mild crops keep the subject in the picture; the mean
+    over the last quarter of the steps asks for no constant that would depend on how many images there are. What to
+    change first: `lr`, `length.images`, `tuning=head` where features are as good as they can get, `tuning=lora` where
+    memory is short.
 
     Run:     vitral train photos/ --from WEIGHTS
     Takes:   1 minute on two cores of an AMD EPYC for 1,000 images of 32x32 pixels and a small ViT
