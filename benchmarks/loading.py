@@ -31,11 +31,12 @@ ViTForImageClassification(ViTConfig(num_labels=1000)).save_pretrained({path!r})
 """
 ANSWER = """
 with torch.inference_mode():
-    assert model(torch.zeros(1, 3, 224, 224)){logits}.shape == (1, 1000)
+    print(model(torch.zeros(1, 3, 224, 224)){logits}.argmax().item(), flush=True)
 """
-TORCH = "import torch"
-OURS_READY = "import vitral\nmodel, _ = vitral.load({path!r})\n"
-OURS = OURS_READY + "import torch" + ANSWER.format(logits="")
+TORCH = "import torch\nprint(torch, flush=True)"
+OURS_LOADS = "import vitral\nmodel, _ = vitral.load({path!r})\n"
+OURS_READY = OURS_LOADS + "print(model, flush=True)"
+OURS = OURS_LOADS + "import torch" + ANSWER.format(logits="")
 TIMM = """
 from benchmarks.stand_in import stand_in_for_torchvision
 stand_in_for_torchvision()
@@ -51,15 +52,27 @@ model = ViTForImageClassification.from_pretrained({path!r}).eval()
 """ + ANSWER.format(logits=".logits")
 
 
-def seconds_of(script: str) -> float:
-    """How long a new process takes for a script."""
-    started = time.perf_counter()
+def run(script: str) -> None:
+    """Run a script in a new process."""
     subprocess.run([sys.executable, "-c", script], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    return time.perf_counter() - started
+
+
+def seconds_of(script: str) -> float:
+    """How long it is from the start of a new process to the first line that its script prints."""
+    words, quiet = [sys.executable, "-c", script], subprocess.DEVNULL
+    started = time.perf_counter()
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=quiet) as process:
+        assert process.stdout
+        first = process.stdout.readline()
+        seconds = time.perf_counter() - started
+        process.stdout.read()
+    if process.returncode or not first:
+        raise RuntimeError(f"ended with exit code {process.returncode}, and printed {first!r}: {script}")
+    return seconds
 
 
 def measured(scripts: dict[str, str], repeats: int) -> dict[str, list[float]]:
-    """The seconds of each script in each round; before the first, every file is in the memory of the machine."""
+    """Seconds to the answer of each script in each round; before the first, all files are in the machine's memory."""
     runs = {name: partial(seconds_of, script) for name, script in scripts.items()}
     for name, run in runs.items():
         say(f"warming up: {name} {run():.2f} s")
@@ -75,8 +88,8 @@ def measure(repeats: int = REPEATS) -> str:
     """The table."""
     with TemporaryDirectory() as home:
         file, folder = str(Path(home, "timm.safetensors")), str(Path(home, "huggingface"))
-        seconds_of(WRITE_TIMM.format(path=file))
-        seconds_of(WRITE_TRANSFORMERS.format(path=folder))
+        run(WRITE_TIMM.format(path=file))
+        run(WRITE_TRANSFORMERS.format(path=folder))
         scripts = {
             "import torch": TORCH,
             "vitral, ready": OURS_READY.format(path=file),

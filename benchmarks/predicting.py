@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from benchmarks.__main__ import say
-from benchmarks.loading import measured
+from benchmarks.loading import WRITE_TIMM, measured, run
 from benchmarks.photos import jpeg
 from benchmarks.race import Case, Length, race, ratio, throughput
 from vitral.deploy.bench import machine
@@ -46,27 +46,18 @@ picture = Image.open({image!r}).convert("RGB").resize((224, 224), Image.Resampli
 pixels = torch.from_numpy(numpy.array(picture)).permute(2, 0, 1)[None] / 127.5 - 1
 with torch.inference_mode():
     chances, classes = model(pixels).softmax(dim=1).topk(5)
-print(classes.tolist(), chances.tolist())
-"""
-WRITE = """
-from benchmarks.stand_in import stand_in_for_torchvision
-stand_in_for_torchvision()
-import timm
-from safetensors.torch import save_file
-save_file(timm.create_model("vit_base_patch16_224").state_dict(), {path!r})
+print(classes.tolist(), chances.tolist(), flush=True)
 """
 
 
 def starting(repeats: int) -> str:
     """Seconds to the first answer, of each engine and of timm."""
-    from benchmarks.loading import seconds_of
-
     with TemporaryDirectory() as home:
         image, bundle, weights = Path(home, "photo.jpg"), Path(home, "bundle"), Path(home, "timm.safetensors")
         image.write_bytes(jpeg(375, 500, 0))
         model, facts = loaded("B/16")
         write_bundle(bundle, facts, model.state_dict(), "")
-        seconds_of(WRITE.format(path=str(weights)))
+        run(WRITE_TIMM.format(path=str(weights)))
         words = {"model": str(bundle), "image": str(image)}
         engines = ("auto", "eager", "onnxruntime", "openvino")
         scripts = {f"vitral predict, {engine}": OURS.format(engine=engine, **words) for engine in engines}

@@ -8,6 +8,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from vitral.importing import without_collecting
+
 if TYPE_CHECKING:
     from vitral.config import Config
     from vitral.data.doctor.check import check
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from vitral.model.allocator import keep_freed_memory
     from vitral.recipe import Recipe
     from vitral.run.evaluation import evaluate
+    from vitral.run.exporting import export
     from vitral.run.outcome import Run
     from vitral.run.start import resume, train
     from vitral.weights.adapt import adapt
@@ -58,6 +61,7 @@ __all__ = [
     "describe",
     "evaluate",
     "explain",
+    "export",
     "keep_freed_memory",
     "load",
     "model_config",
@@ -93,6 +97,7 @@ _HOMES = {
     "describe": "vitral.explain.describe",
     "evaluate": "vitral.run.evaluation",
     "explain": "vitral.explain.explain",
+    "export": "vitral.run.exporting",
     "keep_freed_memory": "vitral.model.allocator",
     "load": "vitral.weights.load",
     "model_config": "vitral.model",
@@ -118,7 +123,8 @@ sys.modules[__name__].__class__ = _Facade
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module 'vitral' has no attribute {name!r}")
-    value = getattr(import_module(_HOMES[name]), name)
+    with without_collecting():
+        value = getattr(import_module(_HOMES[name]), name)
     globals()[name] = value  # the next use finds it without coming here
     return value
 

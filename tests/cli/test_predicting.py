@@ -15,14 +15,19 @@ import numpy as np
 import pytest
 import torch
 
+from tests.cli.forking import forked
 from tests.cli.test_evaluating import tiny
+from tests.deploy import truth
 from tests.deploy.album import BAD, photos, spoilt
 from tests.evaluate.subjects import files_in, striped_model
+from tests.model.variants import small
 from vitral import cli
 from vitral.config import members
 from vitral.data.sources.sample import CLASSES
 from vitral.deploy.engines.union import EngineConfig
+from vitral.deploy.merging import TokenMerging
 from vitral.deploy.outputs import FORMATS
+from vitral.deploy.predictor import Predictor
 from vitral.weights.bundle import write_bundle
 from vitral.weights.load import load
 
@@ -107,6 +112,20 @@ def test_answers_are_the_softmax_of_the_model_on_what_evaluation_sees(run: Runne
         chances = loaded.model(images)[0].double().softmax(dim=0).tolist()
         found = {answer["class"]: answer["probability"] for answer in row["answers"]}
         assert found == pytest.approx(dict(zip(CLASSES, chances, strict=True)), rel=1e-4)
+
+
+def test_merge_asks_a_predictor_that_merges(run: Runner, album: Path, tmp_path: Path) -> None:
+    source = truth.loaded(small())
+    write_bundle(tmp_path / "deep", source.bundle, source.model.state_dict(), "a card")
+    predictor = Predictor(source, engine="eager", merging=TokenMerging(per_layer=4))
+    plain, merged = (
+        [row["answers"] for row in told(run(tmp_path / "deep", album, "--format", "jsonl", *words).stdout)]
+        for words in ((), ("--merge", "4"))
+    )
+    assert plain != merged
+    for answers, found in zip(merged, predictor.predict(names(album)), strict=True):
+        assert [answer["class"] for answer in answers] == list(found.classes)
+        assert [answer["probability"] for answer in answers] == pytest.approx(found.probabilities, rel=1e-4)
 
 
 def test_the_bundled_images_are_a_name(run: Runner, model: str) -> None:
@@ -241,39 +260,6 @@ def test_paths_on_stdin_and_a_pipe_to_jq(model: str, album: Path) -> None:
     if shutil.which("jq"):
         words = ["jq", "-r", ".path"]
         assert subprocess.run(words, input=done.stdout, capture_output=True, text=True, check=True).stdout == paths
-
-
-# Forks children that run the verb, so that torch is imported once; each is sent a signal after so many seconds.
-FORKING = """
-import json, os, signal, sys, time
-from vitral import cli
-from vitral.deploy import predicting, predictor  # once, for all children
-
-real = predicting.predict
-def slowly(see, *others):
-    def seen(pixels):
-        time.sleep(0.03)
-        return see(pixels)
-    return real(seen, *others)
-predicting.predict = slowly
-signal.signal(signal.SIGINT, signal.default_int_handler)
-for words, number, delay in json.loads(sys.argv[1]):
-    child = os.fork()
-    if not child:
-        cli.main(["predict", *words])
-    time.sleep(delay)
-    if number:
-        os.kill(child, number)
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-"""
-
-
-def forked(attempts: list[tuple[list[str], int, float]]) -> list[int]:
-    """The exit codes, or minus the signal that ended it, of each attempt."""
-    words = [sys.executable, "-c", FORKING, json.dumps(attempts)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=True)
-    assert "Traceback" not in done.stderr
-    return [int(code) for code in done.stdout.split()]
 
 
 def test_shares_that_are_killed_and_run_again_are_the_whole_without_doubles(model: str, tmp_path: Path) -> None:

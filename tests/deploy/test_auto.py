@@ -145,8 +145,21 @@ def test_each_kind_of_batch_has_an_engine_of_its_own(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(auto, "chosen", best_of)
     source, made = graph(small())
     engine = AutoEngine(made, "a")
+    engine.settle()
     assert [engine.run(pixels(source, count)).max(initial=0) for count in (1, 2, 5)] == [2.0, 1.0, 1.0]
     assert engine.run(pixels(source, 0)).shape == (0, 4)
+
+
+@pytest.mark.parametrize("batches", [[1, 30, 1, 1], [40, 1], [31, 1], [32]])
+def test_a_few_images_are_answered_at_once_and_more_by_the_quickest(batches: list[int]) -> None:
+    source, made = graph(small())
+    engine, seen = AutoEngine(made, "a"), 0
+    for count in batches:
+        images = pixels(source, count)
+        expected = truth(source, images) if seen + count < 32 else np.ones((count, 4))  # the mark of the hare
+        seen += count
+        assert abs(engine.run(images) - expected).max() < 1e-4
+    assert cache_folder().exists() == (seen > 31)
 
 
 def test_the_engines_that_there_are_answer_as_the_model_does(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,6 +168,7 @@ def test_the_engines_that_there_are_answer_as_the_model_does(monkeypatch: pytest
     monkeypatch.setattr(auto, "ROUNDS", 1)
     source = loaded(small())
     engine = AutoEngine(graph(small())[1], "a")
+    engine.settle()
     for count in (1, 3):
         images = pixels(source, count)
         assert abs(engine.run(images) - truth(source, images)).max() < 1e-4

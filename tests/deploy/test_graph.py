@@ -1,5 +1,7 @@
 """A graph answers as its model does, whatever the model is made of."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
@@ -8,7 +10,7 @@ from tests.model.variants import VARIANTS, small
 from vitral.config import Size
 from vitral.data.transforms.scaling import CENTRED, IMAGENET, Scaling
 from vitral.deploy.blocks import Block
-from vitral.deploy.graph import Answer, Encoder, graph_of
+from vitral.deploy.graph import Answer, Encoder, Graph, graph_around, graph_of
 from vitral.deploy.layers import FirstAttention, LinearStem, WholeAttention
 from vitral.errors import ConfigError
 from vitral.model import Attention, Hybrid, Patches, Rope2d
@@ -52,19 +54,37 @@ def test_a_graph_is_for_the_images_that_the_preprocessing_makes(name: str) -> No
     assert abs(graph(torch.from_numpy(images)).numpy() - truth(other, images)).max() < NEAR
 
 
+@pytest.mark.parametrize("make", [graph_of, graph_around])
 @pytest.mark.parametrize("name", ["stem-patches", "stem-hybrid", "patch-norms", "scale-layer_scale", "query-key-norm"])
-def test_a_graph_and_its_model_do_not_touch_each_other(name: str) -> None:
+def test_a_graph_leaves_its_model_as_it_was(name: str, make: Callable[[Loaded], Graph]) -> None:
     source = loaded(VARIANTS[name])
     before = {name: weight.clone() for name, weight in source.model.state_dict().items()}
     images = torch.from_numpy(pixels(source))
+    found = make(source)(images)
+    assert torch.equal(found, graph_of(source)(images))
+    assert before.keys() == source.model.state_dict().keys()
+    assert all(torch.equal(weight, before[name]) for name, weight in source.model.state_dict().items())
+    assert all(weight.requires_grad for weight in source.model.parameters())
+
+
+@pytest.mark.parametrize("name", ["stem-patches", "stem-hybrid", "patch-norms", "scale-layer_scale", "query-key-norm"])
+def test_a_model_that_changes_changes_no_graph(name: str) -> None:
+    source = loaded(VARIANTS[name])
+    images = torch.from_numpy(pixels(source))
     graph = graph_of(source)
     found = graph(images)
-    assert all(torch.equal(weight, before[name]) for name, weight in source.model.state_dict().items())
     with torch.no_grad():
         for weight in source.model.parameters():
             weight.zero_()
     assert torch.equal(graph(images), found)
-    assert all(weight.requires_grad for weight in source.model.parameters())
+
+
+def test_a_graph_around_a_model_has_its_very_weights() -> None:
+    source = loaded(small())
+    theirs = {weight.data_ptr() for weight in source.model.parameters()}
+    for make in (graph_of, graph_around):
+        held = make(source).get_parameter("body.blocks.0.mlp.expand.weight")
+        assert (held.data_ptr() in theirs) == (make is graph_around)
 
 
 def test_a_vit_is_shaped_for_inference() -> None:

@@ -97,13 +97,27 @@ def test_by_itself_it_takes_the_quickest_engine(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(auto, "ROUNDS", 1)
     caplog.set_level(logging.INFO, "vitral")
-    images = pixels(SOURCE, 2)
+    images = pixels(SOURCE, 40)
     assert abs(Predictor(SOURCE).logits(images) - truth(SOURCE, images)).max() < 1e-4
     assert sum("the engine for batches is" in record.message for record in caplog.records) == 1
     caplog.clear()
     Predictor(SOURCE).features(images)  # as quick as logits
     [told] = (record.message for record in caplog.records)
     assert told.endswith("; as measured before")
+
+
+def test_by_itself_it_answers_a_few_at_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(auto, "ROUNDS", 1)
+    caplog.set_level(logging.INFO, "vitral")
+    images = pixels(SOURCE, 2)
+    predictor = Predictor(SOURCE)
+    assert np.array_equal(predictor.logits(images), Predictor(SOURCE, engine="eager").logits(images))
+    assert caplog.messages == []
+    predictor.warm_up(2)  # who warms up has many
+    assert any("the engine for batches is" in message for message in caplog.messages)
 
 
 def test_many_threads_are_given_the_same_bytes() -> None:
@@ -122,6 +136,17 @@ def test_a_predictor_never_changes() -> None:
     with pytest.raises(AttributeError, match="a predictor never changes"):
         del predictor.bundle
     assert predictor.bundle is SOURCE.bundle
+
+
+def test_a_model_that_is_trained_on_changes_no_predictor() -> None:
+    source = loaded(small())
+    images = pixels(source)
+    expected = truth(source, images)
+    predictor = Predictor(source, engine="eager")
+    with torch.no_grad():
+        for weight in source.model.parameters():
+            weight.zero_()
+    assert abs(predictor.logits(images) - expected).max() < 1e-4
 
 
 def test_warming_up_has_the_engine_made(monkeypatch: pytest.MonkeyPatch) -> None:

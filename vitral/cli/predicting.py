@@ -11,6 +11,7 @@ import typer
 
 from vitral.cli.program import app
 from vitral.errors import ConfigError, DataError, either
+from vitral.importing import without_collecting
 
 if TYPE_CHECKING:
     from vitral.deploy.outputs import Format, Sink
@@ -28,6 +29,7 @@ FEATURES_HELP = "Write the vectors before the head to a .npz or .parquet, and na
 SHARD_HELP = "Take one of N shares of the images, such as 2/8."
 OUT_HELP = "Write there, all or nothing; if the file is there already, nothing is done."
 ENGINE_HELP = "auto, eager, compiled, onnxruntime or openvino."
+MERGE_HELP = "Patches that every layer merges with others like them: faster, and not quite the same answers."
 
 
 class Target(NamedTuple):
@@ -53,6 +55,7 @@ def predict(  # noqa: PLR0913, PLR0917, one option a wish
     strict: Annotated[bool, typer.Option("--strict", help="Stop at the first file that cannot be read.")] = False,
     batch: Annotated[int, typer.Option(metavar="N", min=1, help="Images at a time.")] = 32,
     engine: Annotated[str, typer.Option(metavar="NAME", help=ENGINE_HELP)] = "auto",
+    merge: Annotated[int, typer.Option(metavar="N", min=0, help=MERGE_HELP)] = 0,
 ) -> None:
     """Name what is on images: answers on stdout, talk on stderr.
 
@@ -69,11 +72,14 @@ def predict(  # noqa: PLR0913, PLR0917, one option a wish
         return
     found = (each for each in images(image, sys.stdin.buffer) if share.holds(each.name))
     with writing(target.path, target.option) if target.name else nullcontext(sys.stdout.buffer) as file:
-        from vitral.deploy.predicting import predict as predicted  # and torch
-        from vitral.deploy.predictor import Predictor
-        from vitral.deploy.reading import batches
+        with without_collecting():
+            from vitral.deploy.merging import NoMerging, TokenMerging
+            from vitral.deploy.predicting import predict as predicted  # and torch
+            from vitral.deploy.predictor import Predictor
+            from vitral.deploy.reading import batches
 
-        predictor = Predictor(model, engine=engine)
+        merging = TokenMerging(per_layer=merge) if merge else NoMerging()
+        predictor = Predictor(model, engine=engine, merging=merging)
         see = predictor.features if features else predictor.logits
         with _sink(file, target, wanted, top, predictor) as sink, _told(strict) as hear:
             count = predicted(see, batches(found, predictor.bundle.preprocessing, batch), sink, hear)

@@ -1,5 +1,7 @@
 """The engine that is quickest here: measured once for a machine and a kind of model, and remembered.
 
+To make it takes seconds, in which another that is ready at once has answered a few images: so those are left to it.
+
 What is remembered is a small file in the user's cache, called by a hash of all that decides the speed. The values of
 weights do not, so models that differ in nothing else share what was found.
 """
@@ -15,6 +17,7 @@ from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from secrets import token_hex
+from threading import Lock
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -34,6 +37,8 @@ log = logging.getLogger("vitral")
 Case = Literal["single images", "batches"]  # one engine may be best for the one and another for the other
 PACKAGES = ("numpy", "onnx", "onnxruntime", "openvino", "torch")
 ROUNDS = 5
+FIRST = Eager()
+FEW = 31  # images that the first engine answers; who comes with more, or has had so many, is worth another engine
 TRIED: tuple[EngineKind, ...] = (OpenVino(), OnnxRuntime(), Eager())  # what is not here takes a minute to try
 
 
@@ -80,16 +85,36 @@ class Question(NamedTuple):
 
 
 class AutoEngine:
-    """Whichever engine is quickest for the batch at hand. It is found out when the first batch of its kind comes."""
+    """Whichever engine is quickest for the batch at hand, once there were more than a few images.
+
+    Which one it is, is found out when the first batch of its kind comes.
+    """
 
     def __init__(self, graph: Graph, about: str, threads: Threads = "torch") -> None:
         self._graph, self._about, self._threads = graph, about, count_of(threads)
         self._built = {kind_of(each): Lazily(partial(each.build, graph, self._threads)) for each in TRIED}
         self._single = Lazily(partial(self._chosen, "single images"))
         self._batches = Lazily(partial(self._chosen, "batches"))
+        self._first: Lazily[Engine] | None = Lazily(partial(FIRST.build, graph, self._threads))
+        self._lock, self._seen = Lock(), 0
 
     def run(self, pixels: Bytes) -> Numbers:
+        first = self._first
+        if first is not None and self._are_few(len(pixels)):
+            return first.get().run(pixels)
         return (self._single if len(pixels) < 2 else self._batches).get().run(pixels)
+
+    def settle(self) -> None:
+        """Leave no more images to the first engine: many are to come."""
+        self._first = None
+
+    def _are_few(self, images: int) -> bool:
+        """Whether there were but a few with these."""
+        with self._lock:
+            self._seen += images
+            if self._seen > FEW:
+                self.settle()
+            return self._seen <= FEW
 
     def _chosen(self, case: Case) -> Engine:
         choice = chosen(Question(self._graph, self._about, self._threads, case), cache_folder())

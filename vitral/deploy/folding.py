@@ -1,7 +1,7 @@
 """Weights with the work around them worked in: the same answers from fewer steps.
 
 B images, C channels, P x Q pixels a patch, D width, H heads, d head width.
-Every function gives new tensors and leaves what it is given as it was.
+No function changes what it is given; what nothing is worked into comes back as it is.
 """
 
 from collections.abc import Iterable
@@ -34,7 +34,7 @@ def affine(linear: nn.Linear) -> Affine:
     """What a linear layer does, with a bias of zeros where it has none."""
     weight = linear.weight.detach()
     bias = weight.new_zeros(len(weight)) if linear.bias is None else linear.bias.detach()
-    return Affine(weight.clone(), bias.clone())
+    return Affine(weight, bias)
 
 
 def scaled_bytes(scaling: Scaling, channels: int) -> tuple[Tensor, Tensor]:

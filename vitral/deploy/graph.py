@@ -50,17 +50,28 @@ class Graph(nn.Module):
 
 def graph_of(loaded: Loaded, answer: Answer = "logits", merging: Merging = EVERY_TOKEN) -> Graph:
     """The graph of a model, for images of the size that its preprocessing makes; its weights are copies."""
+    return graph_around(Loaded(deepcopy(loaded.model), loaded.bundle), answer, merging)
+
+
+def graph_around(loaded: Loaded, answer: Answer = "logits", merging: Merging = EVERY_TOKEN) -> Graph:
+    """The same, ready sooner: weights that nothing is worked into are the model's own, and must not change any more."""
     config, needs = loaded.bundle.model, loaded.bundle.preprocessing
     if answer == "logits" and isinstance(config.head, NoHead):
         what = "this model has no head, and gives no logits"
         raise ConfigError(what, where="model.head", remedy="ask for its features")
     merging.check(config)
     with torch.no_grad():
-        model = deepcopy(loaded.model).float().eval()
+        model = shared(loaded.model).eval()
         body = body_of(model, needs.scaling, needs.image, merging)
     if answer == "features" or isinstance(config.head, NoHead):
         return Graph(body, nn.Identity(), needs.image, config.channels, width_of(config))
     return Graph(body, model.head, needs.image, config.channels, config.head.classes)
+
+
+def shared(model: Model) -> Model:
+    """The model once more, in parts of its own around the same weights, in float32."""
+    weights = {id(each): nn.Parameter(each.detach().float(), requires_grad=False) for each in model.parameters()}
+    return deepcopy(model, weights)
 
 
 def width_of(config: Vit | Resnet) -> int:

@@ -1,6 +1,7 @@
 """The predictor: a model that is ready to answer.  B images, H x W pixels, C channels, K classes, D width."""
 
 from collections.abc import Iterable, Mapping
+from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, NoReturn
@@ -12,7 +13,7 @@ from vitral.deploy.auto import AutoEngine, kind_of
 from vitral.deploy.engine import Bytes, Engine, Numbers
 from vitral.deploy.engines.kind import EngineKind, Lazily
 from vitral.deploy.engines.union import EngineConfig
-from vitral.deploy.graph import EVERY_TOKEN, Answer, graph_of
+from vitral.deploy.graph import EVERY_TOKEN, Answer, graph_around
 from vitral.deploy.merging import Merging
 from vitral.deploy.places import File, Image
 from vitral.deploy.reading import batches
@@ -35,8 +36,9 @@ class Prediction(NamedTuple):
 class Predictor:
     """A model that is ready to answer: `Predictor("runs/photos").predict(["cat.jpg"])`.
 
-    The engine is `auto`, the name of one, or one with its settings. A predictor never changes, any thread may use it,
-    and a batch may have any number of images. Engines are made when they are first needed: `warm_up` has it done now.
+    The engine is the name of one, or one with its settings, or `auto`: at once for a few images, and for more the
+    quickest, once it was found. A predictor never changes, any thread may use it, and a batch may have any number of
+    images. Engines are made when they are first needed: `warm_up` has it done now.
     """
 
     __slots__ = ("_engines", "bundle")
@@ -47,7 +49,8 @@ class Predictor:
         self, source: str | Path | Loaded, engine: str | EngineKind = AUTO, merging: Merging = EVERY_TOKEN
     ) -> None:
         wanted = engine_named(engine) if isinstance(engine, str) else engine
-        loaded = source if isinstance(source, Loaded) else load(source)
+        # A model of the caller's may be trained on, and this is to stay what it was.
+        loaded = Loaded(deepcopy(source.model), source.bundle) if isinstance(source, Loaded) else load(source)
         answers: tuple[Answer, ...] = ("logits", "features")
         engines = {each: Lazily(partial(engine_for, wanted, loaded, each, merging)) for each in answers}
         object.__setattr__(self, "bundle", loaded.bundle)
@@ -90,9 +93,12 @@ class Predictor:
 
     def warm_up(self, *sizes: int) -> None:
         """Have all made that batches of these sizes need, so that the first of them is as quick as the next."""
-        see = self.logits if self.bundle.classes else self.features
+        answer: Answer = "logits" if self.bundle.classes else "features"
+        engine = self._engines[answer].get()
+        if isinstance(engine, AutoEngine):
+            engine.settle()
         for size in sizes or (1,):
-            see(np.zeros((size, *self._shape), dtype=np.uint8))
+            engine.run(np.zeros((size, *self._shape), dtype=np.uint8))
 
     @property
     def _shape(self) -> tuple[int, int, int]:
@@ -125,7 +131,7 @@ def engine_named(name: str) -> EngineKind | None:
 
 
 def engine_for(wanted: EngineKind | None, loaded: Loaded, answer: Answer, merging: Merging) -> Engine:
-    graph = graph_of(loaded, answer, merging)
+    graph = graph_around(loaded, answer, merging)
     if wanted is not None:
         return wanted.build(graph)
     about = (loaded.bundle.model.to_json(), str(graph.image), merging.to_json())
