@@ -1,8 +1,8 @@
 """`python -m benchmarks.inference [--cells S/16@8,B/16@1]`: ours against the best of the peers, cell by cell.
 
 A cell is a model at a batch. What is measured is added to a file of JSON lines as soon as a cell is done, and a cell
-that is in the file is not measured again: so it may be stopped and taken up at any time. Needs the Python of
-`make bench`.
+that is in the file, of this machine with these versions, is not measured again: so it may be stopped and taken up at
+any time. Needs the Python of `make bench`.
 """
 
 import argparse
@@ -48,11 +48,13 @@ def chosen(words: str) -> list[Place]:
     return found
 
 
-def read(file: Path) -> dict[Place, Cell]:
-    """What was measured before; of a cell that is there twice, the last."""
+def read(file: Path, machine: str) -> dict[Place, Cell]:
+    """What was measured before on such a machine; of a cell that is there twice, the last."""
     lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
-    cells = [Cell.from_json(line) for line in lines]
-    return {Place(cell.model, cell.batch): cell for cell in cells}
+    benches = [Bench.from_json(line) for line in lines]
+    return {
+        Place(cell.model, cell.batch): cell for bench in benches if bench.machine == machine for cell in bench.cells
+    }
 
 
 def measure(places: Sequence[Place], contestants: Sequence[Contestant], length: Length, file: Path) -> None:
@@ -62,7 +64,7 @@ def measure(places: Sequence[Place], contestants: Sequence[Contestant], length: 
         batches = [place.batch for place in places if place.model == model]
         for cell in cells_of([model], batches, contestants, threads, length, told):
             with file.open("a", encoding="utf-8") as out:
-                out.write(cell.model_dump_json() + "\n")
+                out.write(Bench(machine=machine(threads), threads=threads, cells=(cell,)).model_dump_json() + "\n")
             say("\n".join(verdict(cell)))
 
 
@@ -109,10 +111,11 @@ def verdict(cell: Cell) -> Iterator[str]:
             own = best(rows)
             found = lead(own, peer)
             met = "met" if found.median >= goal else "NOT met"
+            note = ", in speed; whether the answers hold is for an export of a trained model" if what == "int8" else ""
             yield (
                 f"{cell.model}@{cell.batch} {what}: {own.engine} {own.rate:.2f}/s is {found.median:.2f} x "
                 f"{peer.engine} {peer.rate:.2f}/s ({found.low:.2f} to {found.high:.2f}); "
-                f"{100 * own.share:.0f} % of the matmul peak; goal {goal:g} x: {met}"
+                f"{100 * own.share:.0f} % of the matmul peak; goal {goal:g} x: {met}{note}"
             )
 
 
@@ -153,16 +156,17 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--all", action="store_true", help="also engines that are slow to make, or give other answers")
     given = parser.parse_args(words)
     places = chosen(given.cells)
-    kept = {} if given.again else read(given.file)
+    threads = len(os.sched_getaffinity(0))
+    here = machine(threads)
+    kept = {} if given.again else read(given.file, here)
     open_ = [place for place in places if place not in kept]
     contestants = [*(each for each in ours() if given.all or each.name not in SLOW), *peers()]
     contestants += [Contestant(name, PEERS) for name in BESIDE] if given.all else []
     say(f"{len(open_)} of {len(places)} cells to measure, with {len(contestants)} engines; kept in {given.file}")
     measure(open_, contestants, Length(given.rounds, seconds=60 * given.minutes / len(PLACES) / 2), given.file)
-    found = read(given.file)
+    found = read(given.file, here)
     cells = tuple(found[place] for place in places)
-    threads = len(os.sched_getaffinity(0))
-    print(as_text(Bench(machine=machine(threads), threads=threads, cells=cells)))
+    print(as_text(Bench(machine=here, threads=threads, cells=cells)))
     print("\n".join(["", *summary(cells)]))
 
 

@@ -1,7 +1,7 @@
 """Other libraries, each in a process of its own: `python -m benchmarks.rivals NAME MODEL THREADS` takes turns.
 
-They run as their users would run them at their best: as many threads as ours, in float32, on numbers that are scaled
-already, compiled with frozen weights. Needs the Python of `make bench`.
+They run as their users would run them at their best: as many threads as ours and the same allocator, in float32, on
+numbers that are scaled already, compiled with frozen weights. Needs the Python of `make bench`.
 """
 
 import logging
@@ -23,6 +23,7 @@ from benchmarks.model import Shape, build_huggingface, build_timm, build_vit_pyt
 from vitral.deploy.packages import load_onnxruntime, load_openvino
 from vitral.deploy.turns import take_turns, timed
 from vitral.errors import ConfigError
+from vitral.model.allocator import keep_freed_memory
 from vitral.model.attention import Attention
 from vitral.model.head import LinearHead
 from vitral.model.names import model_config
@@ -118,6 +119,33 @@ def openvino(shape: Shape, threads: int, precision: str) -> Prepared:
     return prepared
 
 
+def openvino_streams(shape: Shape, threads: int) -> Prepared:
+    """A stream a thread, each with an image at a time: OpenVINO's own way to answer many."""
+    package = load_openvino()
+    core = package.Core()
+    model = core.read_model(exported(shape), b"")
+    model.reshape([1, 3, shape.image, shape.image])
+    hints = {
+        "INFERENCE_PRECISION_HINT": "f32",
+        "INFERENCE_NUM_THREADS": threads,
+        "NUM_STREAMS": threads,
+        "PERFORMANCE_HINT": "THROUGHPUT",
+    }
+    queue = package.AsyncInferQueue(core.compile_model(model, "CPU", hints), threads)
+
+    def prepared(batch: int) -> Step:
+        images: np.ndarray = numbers(shape, batch).numpy()
+
+        def step() -> None:
+            for place in range(batch):
+                queue.start_async([images[place : place + 1]], share_inputs=True)
+            queue.wait_all()
+
+        return step
+
+    return prepared
+
+
 # The name of each, the packages that it needs, and how it is made ready.
 RIVALS: dict[str, tuple[tuple[str, ...], Callable[[Shape, int], Prepared]]] = {
     "timm": (("timm",), lambda shape, threads: eager(build_timm, shape)),
@@ -126,6 +154,7 @@ RIVALS: dict[str, tuple[tuple[str, ...], Callable[[Shape, int], Prepared]]] = {
     "vit-pytorch": (("vit_pytorch",), lambda shape, threads: eager(build_vit_pytorch, shape)),
     "timm on onnxruntime": (("timm", "onnxscript", "onnxruntime"), onnxruntime),
     "timm on openvino": (("timm", "onnxscript", "openvino"), partial(openvino, precision="f32")),
+    "timm on openvino streams": (("timm", "onnxscript", "openvino"), openvino_streams),
 }
 # There to be seen, not to be beaten: it gives other answers.
 BESIDE = {
@@ -157,4 +186,5 @@ def prepare(name: str, model: str, threads: int) -> Callable[[str], float]:
 
 if __name__ == "__main__":
     os.environ["HF_HUB_OFFLINE"] = "1"
+    keep_freed_memory()
     take_turns(lambda: prepare(sys.argv[1], sys.argv[2], int(sys.argv[3])))

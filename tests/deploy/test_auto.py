@@ -49,6 +49,13 @@ class Snail(EngineKind):
         raise ConfigError("body.blocks.0 is uphill", where="engine")
 
 
+class Lame(EngineKind):
+    kind: Literal["lame"] = "lame"
+
+    def build(self, graph: Graph, threads: Threads = "torch") -> Engine:
+        raise RuntimeError("out of breath")
+
+
 @pytest.fixture(autouse=True)
 def race(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(auto, "TRIED", (Tortoise(), Snail(), Hare()))
@@ -71,6 +78,15 @@ def test_the_quickest_is_chosen_and_told_with_the_others_and_the_reasons(
     assert first.startswith("measuring which engine is quickest for batches")
     assert second.startswith("the engine for batches is hare; tortoise has 0.")
     assert second.endswith("of its speed; snail was passed over (body.blocks.0 is uphill)")
+
+
+def test_an_engine_that_fails_is_passed_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(auto, "TRIED", (Lame(), Tortoise()))
+    found = chosen(question(), tmp_path)
+    assert (found.best, found.passed_over) == ("tortoise", {"lame": "it failed: out of breath"})
+    monkeypatch.setattr(auto, "TRIED", (Lame(), Snail()))
+    with pytest.raises(ConfigError, match="no engine can run this model: lame: it failed: out of breath; snail: body"):
+        chosen(question(about="b"), tmp_path)
 
 
 def test_what_was_measured_is_not_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from tests.deploy.truth import GRAPHS, answer_of, graph, pixels, truth
 from tests.model.variants import small
 from vitral.deploy.graph import Graph
-from vitral.deploy.onnx import OPSET, to_onnx, traced
+from vitral.deploy.onnx import OPSET, serialised, to_onnx, traced
 from vitral.errors import ConfigError
 
 
@@ -81,6 +81,19 @@ def test_nodes_are_called_after_the_parts_that_they_do_the_work_of() -> None:
     products = {node.name.rpartition(".")[0]: node for node in model.graph.node if node.op_type == "MatMul"}
     expand = products["body.blocks.0.mlp.expand"]
     assert expand.input[1] == "body.blocks.0.mlp.expand.weight"
+
+
+class Huge:
+    """A model that protobuf does not take."""
+
+    def SerializeToString(self) -> bytes:
+        raise ValueError("Message onnx.ModelProto exceeds maximum protobuf size of 2GB: 2528000000")
+
+
+def test_a_model_of_more_than_two_gigabytes_is_refused_with_what_to_do() -> None:
+    with pytest.raises(ConfigError, match=r"engine: a model of ONNX has 2 GB at most: .*; use engine=eager") as caught:
+        serialised(Huge(), "engine", "use engine=eager")  # type: ignore[arg-type]
+    assert caught.value.where == "engine"
 
 
 class Fourier(nn.Module):

@@ -45,7 +45,7 @@ def bench(
 
     sizes = [_size(text) for text in batches.split(",")]
     names = [name.strip() for name in models.split(",")]
-    wanted = [f"vitral {name.strip()}" for name in engines.split(",")] if engines else list(benching.ENGINES)
+    wanted = [f"vitral {name.strip()}" for name in engines.split(",")] if engines else []
     contestants = [*benching.ours(wanted), *(benching.peers() if peers else ())]
     found = benching.bench(names, sizes, contestants, threads, benching.Length(rounds), bar)
     typer.echo(found.to_json() if json else as_text(found))

@@ -77,7 +77,9 @@ def predict(  # noqa: PLR0913, PLR0917, one option a wish
             from vitral.deploy.predicting import predict as predicted  # and torch
             from vitral.deploy.predictor import Predictor
             from vitral.deploy.reading import batches
+            from vitral.model.allocator import keep_freed_memory
 
+        keep_freed_memory()
         merging = TokenMerging(per_layer=merge) if merge else NoMerging()
         predictor = Predictor(model, engine=engine, merging=merging)
         see = predictor.features if features else predictor.logits

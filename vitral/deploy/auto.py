@@ -140,26 +140,35 @@ def measured(question: Question, key: str) -> Choice:
     log.info(f"measuring which engine is quickest for {question.case}; this is done once")
     engines: dict[str, Engine] = {}
     passed_over = {}
+    pixels = question.images()
     for each in TRIED:
         try:
             each.check(question.graph)
-            engines[kind_of(each)] = each.build(question.graph, question.threads)
+            engine = each.build(question.graph, question.threads)
+            engine.run(pixels)  # to warm up
         except ConfigError as error:
             passed_over[kind_of(each)] = error.what
-    pixels = question.images()
+        except (RuntimeError, MemoryError) as error:  # of a package that is not ours; there are others
+            passed_over[kind_of(each)] = f"it failed: {error}"
+        else:
+            engines[kind_of(each)] = engine
+    if not engines:
+        remedy = "ask for one by its name to see all of it: engine=eager"
+        reasons = "; ".join(f"{kind}: {why}" for kind, why in passed_over.items())
+        raise ConfigError(f"no engine can run this model: {reasons}", where="engine", remedy=remedy)
     return Choice(key=key, seconds=quickest(engines, pixels), passed_over=passed_over)
 
 
 def quickest(engines: Mapping[str, Engine], pixels: Bytes) -> dict[str, float]:
-    """Seconds an image of the quickest round of each, after one to warm up. What disturbs a round only makes it slower,
-    and by turns it disturbs all alike."""
+    """Seconds an image of the quickest round of each. What disturbs a round only makes it slower, and by turns it
+    disturbs all alike."""
     found: dict[str, list[float]] = {name: [] for name in engines}
-    for _ in range(1 + ROUNDS):
+    for _ in range(ROUNDS):
         for name, engine in engines.items():
             started = time.perf_counter()
             engine.run(pixels)
             found[name].append((time.perf_counter() - started) / len(pixels))
-    return {name: min(seconds[1:]) for name, seconds in found.items()}
+    return {name: min(seconds) for name, seconds in found.items()}
 
 
 def read(path: Path, key: str) -> Choice | None:

@@ -7,7 +7,7 @@ the seconds of a call with a batch of 8, the mean over half a second of calls.
 import os
 import platform
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from importlib import import_module
 from importlib.util import find_spec
@@ -18,7 +18,7 @@ from typing import NamedTuple
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from vitral.config import Config
+from vitral.config import Config, Size
 from vitral.deploy.auto import processor, version_of
 from vitral.deploy.turns import Runner
 from vitral.errors import ConfigError, VitralError, either, nearest
@@ -209,29 +209,43 @@ def quarters(values: Sequence[float]) -> list[float]:
 
 
 def flops(model: str) -> float:
-    """Floating-point operations of a plain model for an image, two for each multiply-add."""
-    plain = config_of(model).skeleton().eval()
-    images = torch.zeros(1, plain.config.channels, *plain.config.image, device="meta")  # (1, C, H, W)
+    """Floating-point operations of a plain model for an image as it is shown to it, two for each multiply-add."""
+    shown = shown_of(model)
+    plain = shown.config.skeleton().eval()
+    images = torch.zeros(1, shown.config.channels, *shown.image, device="meta")  # (1, C, H, W)
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         plain.features(images)
     return float(counter.get_total_flops())
 
 
-def config_of(model: str) -> Vit | Resnet:
-    """The architecture of a model by name, or of a bundle by path."""
-    return load(model).bundle.model if Path(model).expanduser().exists() else model_config(model)
+class Shown(NamedTuple):
+    """An architecture, and the size of the images that it is shown."""
+
+    config: Vit | Resnet
+    image: Size
 
 
-def ours(wanted: Iterable[str] = ENGINES) -> list[Contestant]:
-    """Our engines of these names whose packages are installed."""
-    names = list(wanted)
-    for name in names:
+def shown_of(model: str) -> Shown:
+    """Of a model by name, or of a bundle by path."""
+    if Path(model).expanduser().exists():
+        bundle = load(model).bundle
+        return Shown(bundle.model, bundle.preprocessing.image)
+    config = model_config(model)
+    return Shown(config, config.image)
+
+
+def ours(wanted: Sequence[str] = ()) -> list[Contestant]:
+    """Our engines of these names; where none are named, all whose packages are installed."""
+    for name in wanted:
+        asked = name.removeprefix("vitral ")
         if name not in ENGINES:
             known = [each.removeprefix("vitral ") for each in ENGINES]
-            asked = name.removeprefix("vitral ")
             what = f"expected {either(known)}, got {asked!r}"
             raise ConfigError(what, where="--engines", remedy=nearest(asked, known))
-    return [Contestant(name, OURS) for name in names if all(map(find_spec, ENGINES[name]))]
+        if missing := [package for package in ENGINES[name] if not find_spec(package)]:
+            remedy = "pip install 'vitral[deploy]'"
+            raise ConfigError(f"{asked} needs {' and '.join(missing)}", where="--engines", remedy=remedy)
+    return [Contestant(name, OURS) for name in wanted or ENGINES if all(map(find_spec, ENGINES[name]))]
 
 
 def peers() -> list[Contestant]:

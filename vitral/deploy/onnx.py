@@ -12,6 +12,7 @@ from vitral.deploy.choosing import CHOOSING
 from vitral.deploy.graph import Graph
 from vitral.deploy.operators import OPERATORS
 from vitral.deploy.tracing import Notes, Trace, parts_told
+from vitral.errors import ConfigError
 
 OPSET = 20  # the first that has Gelu; 2023
 FORMAT = 9  # of the file, the first that goes with it
@@ -34,6 +35,14 @@ def to_onnx(graph: Graph, batch: int | Literal["dynamic"] = "dynamic") -> onnx.M
     return helper.make_model(
         model, opset_imports=[opset], ir_version=FORMAT, producer_name="vitral", producer_version=__version__
     )
+
+
+def serialised(model: onnx.ModelProto, where: str, remedy: str) -> bytes:
+    """The model as the bytes of a file, of which protobuf makes 2 GB at most."""
+    try:
+        return model.SerializeToString()
+    except Exception as error:  # protobuf has several for this
+        raise ConfigError(f"a model of ONNX has 2 GB at most: {error}", where=where, remedy=remedy) from None
 
 
 def traced(graph: Graph) -> Notes:

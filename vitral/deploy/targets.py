@@ -191,11 +191,9 @@ Target = Annotated[OnnxTarget | OpenVinoTarget | TorchTarget, Field(discriminato
 
 
 def _serialised(model: "ModelProto") -> bytes:
-    try:
-        return model.SerializeToString()
-    except Exception as error:  # protobuf has several for this
-        what = f"the model cannot be one file: {error}"
-        raise ConfigError(what, where="--to", remedy="a file of ONNX holds 2 GB at most: use --to torch") from None
+    from vitral.deploy.onnx import serialised
+
+    return serialised(model, "--to", "use --to torch")
 
 
 def _session(source: str | bytes) -> Session:

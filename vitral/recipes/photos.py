@@ -10,7 +10,7 @@ from vitral.train.optimiser import AdamW
 from vitral.train.schedule import Cosine
 from vitral.train.tuning import Probed
 
-RATE = 0.03  # at a width of 1: 4e-5 for B, 8e-5 for S
+RATE = 0.06  # at a width of 1: 8e-5 for B, 1.6e-4 for S
 
 
 def photos(model: str | Vit | Resnet = "S/16") -> Recipe:

@@ -1,13 +1,15 @@
 """Torch's compiler: the graphs that it takes, the code it makes, and what it says of its cost."""
 
 import logging
+import os
+import shutil
 
 import pytest
 import torch
 from torch._inductor import cpp_builder
 from torch._inductor.exc import InvalidCxxCompiler
 
-from tests.deploy.truth import GRAPHS, graph, pixels, truth
+from tests.deploy.truth import GRAPHS, answer_of, graph, pixels, truth
 from tests.model.variants import small
 from vitral.deploy.engines import compiled
 from vitral.deploy.engines.compiled import Compiled
@@ -35,7 +37,6 @@ PARTS = (
 def test_the_compiler_reads_every_part(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     torch._dynamo.reset()
     monkeypatch.setattr(compiled, "BACKEND", "eager")
-    monkeypatch.setattr(compiled, "OPTIONS", None)
     source, made = graph(GRAPHS[name])
     images = pixels(source, 1)
     with torch._dynamo.config.patch(error_on_recompile=True):
@@ -43,12 +44,27 @@ def test_the_compiler_reads_every_part(name: str, monkeypatch: pytest.MonkeyPatc
     assert abs(found - truth(source, images)).max() < 1e-4
 
 
+HAS_COMPILER = shutil.which("g++") is not None or shutil.which("c++") is not None
+ALL = os.environ.get("VITRAL_TEST_ALL_COMPILED", "") == "1"  # a quarter of a minute each
+MADE = list(GRAPHS) if ALL else ["stem-patches"]
+
+
+@pytest.mark.skipif(not HAS_COMPILER, reason="torch's compiler needs one for C++")
+@pytest.mark.filterwarnings("ignore")  # of a compiler that is still changing
+@pytest.mark.parametrize("name", MADE)
+def test_the_code_that_is_made_answers_as_the_model_does(name: str) -> None:
+    torch._dynamo.reset()
+    source, made = graph(GRAPHS[name])
+    images = pixels(source, 1)
+    found = Compiled().build(made).run(images)
+    assert abs(found - truth(source, images, answer_of(source))).max() < 1e-4
+
+
 def test_code_is_made_once_for_a_portion_and_once_for_one_image(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     torch._dynamo.reset()
     monkeypatch.setattr(compiled, "BACKEND", "eager")
-    monkeypatch.setattr(compiled, "OPTIONS", None)
     monkeypatch.setattr(compiled, "PORTION", 3)
     caplog.set_level(logging.INFO, "vitral")
     source, made = graph(small())

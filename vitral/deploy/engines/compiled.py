@@ -14,7 +14,7 @@ from vitral.errors import ConfigError
 
 log = logging.getLogger("vitral")
 BACKEND = "inductor"
-OPTIONS: dict[str, Any] = {"freezing": True}  # weights are constants, and packed
+FROZEN: dict[str, Any] = {"freezing": True}  # weights are constants, and packed
 PORTION = 8  # images at a time: code is made for this many and for one, and for no other number
 
 
@@ -38,15 +38,22 @@ class Compiled(EngineKind):
         return CompiledEngine(graph)
 
 
+def inductor() -> Any:
+    """The settings of torch's compiler, which take a second to import."""
+    from torch._inductor import config
+
+    return config
+
+
 class CompiledEngine:
     """Code for one image and for a portion of them; what is left over of a batch is answered one by one."""
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
-        self._code = torch.compile(graph, backend=BACKEND, options=OPTIONS, dynamic=False)
+        self._code = torch.compile(graph, backend=BACKEND, dynamic=False)
         self._lock, self._made = Lock(), set[int]()
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def run(self, pixels: Bytes) -> Numbers:
         found = torch.empty(len(pixels), self._graph.outputs)  # (B, K)
         whole = len(pixels) - len(pixels) % PORTION
@@ -63,7 +70,11 @@ class CompiledEngine:
         with self._lock:
             if size not in self._made:
                 started = time.perf_counter()
-                self._code(torch.zeros(size, *self._graph.image, self._graph.channels, dtype=torch.uint8))
+                zeros = torch.zeros(size, *self._graph.image, self._graph.channels, dtype=torch.uint8)
+                # As an option of torch.compile it would come too late: by then the weights are inputs of the code.
+                # Nor are weights frozen in inference mode.
+                with inductor().patch(FROZEN), torch.inference_mode(mode=False), torch.no_grad():
+                    self._code(zeros)
                 self._made.add(size)
                 images = "one image" if size == 1 else f"{size} images"
                 log.info(f"compiled for {images} in {time.perf_counter() - started:.0f} s")

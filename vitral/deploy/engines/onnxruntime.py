@@ -30,9 +30,9 @@ class OnnxRuntime(EngineKind):
     def build(self, graph: Graph, threads: Threads = "torch") -> Engine:
         load_onnx()
         load_onnxruntime()
-        from vitral.deploy.onnx import to_onnx
+        from vitral.deploy.onnx import serialised, to_onnx
 
-        return OnnxRuntimeEngine(to_onnx(graph).SerializeToString(), count_of(threads))
+        return OnnxRuntimeEngine(serialised(to_onnx(graph), "engine", "use engine=eager"), count_of(threads))
 
 
 class OnnxRuntimeEngine:

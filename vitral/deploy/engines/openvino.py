@@ -30,9 +30,10 @@ class OpenVino(EngineKind):
     def build(self, graph: Graph, threads: Threads = "torch") -> Engine:
         load_onnx()
         load_openvino()
-        from vitral.deploy.onnx import to_onnx
+        from vitral.deploy.onnx import serialised, to_onnx
 
-        return OpenVinoEngine(to_onnx(graph, batch=1).SerializeToString(), graph.outputs, count_of(threads))
+        model = serialised(to_onnx(graph, batch=1), "engine", "use engine=eager")
+        return OpenVinoEngine(model, graph.outputs, count_of(threads))
 
 
 class OpenVinoEngine:
