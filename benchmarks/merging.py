@@ -82,12 +82,21 @@ class Setting(NamedTuple):
         return f"vitral {kind}{' int8' if self.precision == 'int8' else ''}{merging}"
 
 
-def measure(model: str, samples: Samples, kind: str, batch: int, settings: Sequence[Setting], rounds: int) -> Curves:
+class Wish(NamedTuple):
+    """How much is measured."""
+
+    kind: str  # of engine
+    batch: int
+    rounds: int
+    images: int
+
+
+def measure(model: str, samples: Samples, wish: Wish, settings: Sequence[Setting]) -> Curves:
     """A point for each setting of an engine."""
-    threads = len(os.sched_getaffinity(0))
-    hits, images = answered(model, samples, kind, settings, threads)
+    threads, kind, batch = len(os.sched_getaffinity(0)), wish.kind, wish.batch
+    hits, images = answered(model, samples, wish, settings, threads)
     contestants = [Contestant(setting.name(kind), OURS) for setting in settings]
-    (cell,) = cells_of([model], [batch], contestants, threads, Length(rounds), told)
+    (cell,) = cells_of([model], [batch], contestants, threads, Length(wish.rounds), told)
     rows = {row.engine: row for row in cell.rows}
     points = [point_of(setting, rows[setting.name(kind)], hits[setting], images) for setting in settings]
     facts = {"machine": machine(threads), "model": model, "data": samples.where, "engine": kind}
@@ -95,16 +104,16 @@ def measure(model: str, samples: Samples, kind: str, batch: int, settings: Seque
 
 
 def answered(
-    model: str, samples: Samples, kind: str, settings: Sequence[Setting], threads: int
+    model: str, samples: Samples, wish: Wish, settings: Sequence[Setting], threads: int
 ) -> tuple[dict[Setting, int], int]:
     """How many images each engine names rightly, and how many there are."""
     loaded = load(model)
-    pixels, labels = pixels_of(loaded.bundle, samples, split_of(samples, ""), most=10_000)
+    pixels, labels = pixels_of(loaded.bundle, samples, split_of(samples, ""), wish.images)
     calibrating, _ = pixels_of(loaded.bundle, samples, "train", most=CALIBRATING)
     hits = {}
     for setting in settings:
-        hits[setting] = right(engine_of(setting.name(kind), loaded, threads, calibrating), pixels, labels)
-        say(f"{setting.name(kind)}: {hits[setting]} of {len(labels)} right")
+        hits[setting] = right(engine_of(setting.name(wish.kind), loaded, threads, calibrating), pixels, labels)
+        say(f"{setting.name(wish.kind)}: {hits[setting]} of {len(labels)} right")
     return hits, len(labels)
 
 
@@ -144,13 +153,15 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--engine", default="openvino")
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--images", type=int, default=10_000, help="that judge, at the most")
     parser.add_argument("--out", type=Path, default=Path("merging.json"))
     given = parser.parse_args(words)
     counts = [int(word) for word in given.counts.split(",")]
     kinds: tuple[Precision, ...] = ("float32", "int8")
     settings = [Setting(precision, count) for precision in kinds for count in counts]
     samples = open_data(given.data, division(given.model), given.root)
-    found = measure(given.model, samples, given.engine, given.batch, settings, given.rounds)
+    wish = Wish(given.engine, given.batch, given.rounds, given.images)
+    found = measure(given.model, samples, wish, settings)
     given.out.write_text(found.to_json(), encoding="utf-8")
     print(found.machine)
     print(table(found))

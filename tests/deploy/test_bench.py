@@ -124,7 +124,9 @@ def test_engines_whose_packages_are_missing_do_not_take_part(monkeypatch: pytest
         ours(["vitral opnvino"])
     monkeypatch.setattr(module, "find_spec", lambda name: None)
     assert [each.name for each in ours()] == ["vitral eager", "vitral compiled"]
-    with pytest.raises(ConfigError, match=r"--engines: openvino needs onnx and openvino; pip install 'vitral\[deploy\]'"):
+    with pytest.raises(
+        ConfigError, match=r"--engines: openvino needs onnx and openvino; pip install 'vitral\[deploy\]'"
+    ):
         ours(["vitral openvino"])
 
 
