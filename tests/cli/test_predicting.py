@@ -164,6 +164,16 @@ def test_strict_stops_at_the_first_and_leaves_no_file(run: Runner, model: str, t
     assert isinstance(json.loads(done.stdout), list)
 
 
+def test_what_cannot_be_listed_is_an_error_in_every_share_and_no_part(run: Runner, model: str, tmp_path: Path) -> None:
+    out, missing = tmp_path / "a.npz", tmp_path / "not-mounted"
+    for number in (1, 2, 3):
+        done = run(model, missing, "--shard", f"{number}/3", "--features", out)
+        assert (done.code, f"where: {missing}" in done.stderr) == (3, True)
+        assert files_in(tmp_path) == []
+    done = run(model, missing, f"{missing}.jpg", "--format", "jsonl")
+    assert (done.code, [row["path"] for row in told(done.stdout)]) == (3, [str(missing), f"{missing}.jpg"])
+
+
 @pytest.mark.parametrize("count", [1, 3])
 def test_the_parts_of_all_shares_are_the_whole(
     run: Runner, model: str, album: Path, tmp_path: Path, count: int

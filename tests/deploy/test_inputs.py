@@ -1,6 +1,8 @@
 """What words stand for, in real folders."""
 
 import os
+import subprocess
+import sys
 import tracemalloc
 from collections.abc import Sequence
 from io import BytesIO
@@ -8,15 +10,35 @@ from pathlib import Path
 
 import pytest
 
+from tests.data.tables import table, write_table
 from tests.data.tars import sample, write_tar
 from tests.data.trees import plant
 from vitral.data.sources.pack import pack
 from vitral.data.sources.source import open_data
-from vitral.deploy.inputs import images, natural
-from vitral.deploy.places import Image, Refused
+from vitral.deploy.inputs import complete, images, natural
+from vitral.deploy.places import Image, Refused, Unlisted
 from vitral.errors import ConfigError, DataError
 
 TREE = ["b/10.jpg", "b/2.png", "b/9/1.jpeg", "b/9/notes.txt", "a/x.JPG", "10.jpg", "2.jpg", ".hidden.jpg", "Thumbs.db"]
+# A user who may not look into a folder; whoever runs the tests may be allowed everything, and becomes one who is not.
+LOCKED_OUT = """
+import os, sys, tempfile
+from io import BytesIO
+from vitral.deploy.inputs import images
+
+if not os.getuid():
+    os.setuid(65534)
+with tempfile.TemporaryDirectory() as folder:
+    os.chdir(folder)
+    for name, mode in (("locked", 0o000), ("dark", 0o111)):
+        os.mkdir(name, mode)
+    os.symlink("locked/x.jpg", "link.jpg")
+    os.symlink("locked/photos", "link")
+    open("ok.jpg", "w").close()
+    words = ("locked/x.jpg", "locked/a/b/x.jpg", "locked/photos", "dark/x.jpg", "link.jpg", "link", "ok.jpg")
+    for image in images(words, BytesIO()):
+        print(image.name, type(image.place).__name__, getattr(getattr(image.place, "error", ""), "what", ""), sep="|")
+"""
 IN_ORDER = ["2.jpg", "10.jpg", "a/x.JPG", "b/2.png", "b/10.jpg", "b/9/1.jpeg"]
 
 
@@ -29,7 +51,7 @@ def names(words: Sequence[str], root: Path, stdin: bytes = b"") -> list[str]:
     told = []
     for image in found(words, stdin):
         name = os.path.relpath(image.name, root)
-        if isinstance(image.place, Refused):
+        if isinstance(image.place, Refused | Unlisted):
             name += f": {image.place.error.what}"
         else:
             assert image.place.read() == name.encode()
@@ -56,7 +78,7 @@ def test_words_are_taken_in_the_order_given_and_named_as_given(tmp_path: Path, m
         ("b/**", ["b/2.png", "b/10.jpg", "b/9/1.jpeg"]),
         ("**/9/*.jpeg", ["b/9/1.jpeg"]),
         ("?/x.JPG", ["a/x.JPG"]),
-        ("*.gif", ["*.gif: nothing has a name like this"]),
+        ("*.gif", ["*.gif: no image has a name like this"]),
     ],
 )
 def test_a_pattern_stands_for_what_has_such_a_name(tmp_path: Path, pattern: str, expected: list[str]) -> None:
@@ -142,6 +164,75 @@ def test_a_folder_that_cannot_be_listed_is_told(tmp_path: Path, monkeypatch: pyt
     expected = ["a/1.jpg", "b: cannot be read: permission denied", "c/1.jpg"]
     assert names([str(tmp_path)], tmp_path) == expected
     assert names([f"{tmp_path}/*/*.jpg"], tmp_path) == expected
+
+
+def test_what_one_may_not_look_into_is_told_and_the_rest_goes_on() -> None:
+    done = subprocess.run([sys.executable, "-c", LOCKED_OUT], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.splitlines() == [
+        "locked/x.jpg|Refused|cannot be read: permission denied",
+        "locked/a/b/x.jpg|Refused|cannot be read: permission denied",
+        "locked/photos|Unlisted|cannot be read: permission denied",
+        "dark/x.jpg|Refused|no such file or folder",
+        "link.jpg|File|",
+        "link|Unlisted|cannot be read: permission denied",
+        "ok.jpg|File|",
+    ], done.stderr
+
+
+def test_an_empty_word_is_told_and_the_rest_goes_on(tmp_path: Path) -> None:
+    first, second = found(["", str(plant(tmp_path, ["1.jpg"]))])
+    assert isinstance(first.place, Unlisted)
+    assert "got an empty word" in first.place.error.what
+    assert second.name == f"{tmp_path}/1.jpg"
+
+
+@pytest.mark.parametrize("word", ["gone", "gone/", "empty", "link", "list.jsonl", "a.tar", "*.gif", "t-{0..1}.tar", ""])
+def test_a_list_that_ends_too_early_is_an_error_for_what_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, word: str
+) -> None:
+    plant(tmp_path, ["1.jpg", "empty/", "a.tar"])
+    (tmp_path / "list.jsonl").write_text('{"path": "1.jpg"}\n{"path": 7}\n')
+    (tmp_path / "link").symlink_to("not-mounted")
+    monkeypatch.chdir(tmp_path)
+    images_found = complete(found(["1.jpg", word]))
+    assert next(images_found).name == "1.jpg"
+    with pytest.raises(DataError) as caught:
+        list(images_found)
+    assert caught.value.where.startswith(word.rstrip("/"))
+
+
+def test_a_bad_image_and_a_link_that_leads_back_are_no_gap_in_a_list(tmp_path: Path) -> None:
+    plant(tmp_path, ["in/1.jpg"])
+    (tmp_path / "in" / "gone.jpg").symlink_to("nowhere.jpg")
+    (tmp_path / "in" / "self").symlink_to(".")
+    words = [f"{tmp_path}/{word}" for word in ("in", "in/gone.jpg", "missing.jpg")]
+    assert [Path(image.name).name for image in complete(found(words))] == [
+        *("1.jpg", "gone.jpg", "self"),
+        "gone.jpg",
+        "missing.jpg",
+    ]
+
+
+def test_a_pattern_does_not_go_round_and_round(tmp_path: Path) -> None:
+    plant(tmp_path, ["in/1.jpg", "in/a/2.jpg", "else.jpg"])
+    (tmp_path / "in" / "self").symlink_to(".")
+    (tmp_path / "in" / "a" / "up").symlink_to(tmp_path)
+    expected = [
+        "in/1.jpg",
+        "in/a/2.jpg",
+        "in/a/up: leads back to a folder above it",
+        "in/self: leads back to a folder above it",
+    ]
+    assert names([f"{tmp_path}/in/**/*.jpg"], tmp_path) == expected
+    assert names([f"{tmp_path}/in/a/../*.jpg"], tmp_path) == ["in/1.jpg"]
+
+
+def test_tables_are_taken_from_a_folder_that_has_no_images(tmp_path: Path) -> None:
+    write_table(tmp_path / "f.parquet", table([1, 2], [0, 1]))
+    assert len(found([str(tmp_path)])) == 2
+    plant(tmp_path, ["a/1.jpg"])
+    assert names([str(tmp_path)], tmp_path) == ["a/1.jpg"]
+    assert len(found([str(tmp_path / "f.parquet")])) == 2
 
 
 def test_a_package_that_is_missing_stops_at_once() -> None:

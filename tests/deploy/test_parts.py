@@ -2,18 +2,24 @@
 
 import os
 import random
+import resource
 import signal
 import subprocess
 import sys
 import threading
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from vitral.deploy.parts import WHOLE, Shard, is_there, shard_of, writing
+from vitral.deploy.reading import Batch
+from vitral.deploy.vectors import vectors
 from vitral.errors import ConfigError, VitralError
 
 # Writes the names of its share, a line at a time, and dies by SIGKILL after so many moments.
@@ -98,17 +104,66 @@ def test_after_an_error_there_is_nothing(tmp_path: Path, error: BaseException) -
             file.write(b"half")
             raise error
 
-    with pytest.raises((KeyboardInterrupt, SystemExit, VitralError)):
+    with pytest.raises(type(error)) as caught:
         broken_off()
+    assert caught.value is error
     assert files(tmp_path) == []
 
 
-def test_a_full_disk_is_told_with_the_part(tmp_path: Path) -> None:
+@contextmanager
+def no_file_larger_than(size: int) -> Iterator[None]:
+    """The system refuses to write more, as it does where a disk is full."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("size", [4097, 100_000])  # refused at the end, and in the midst of it
+def test_what_the_disk_refuses_is_told_with_the_part(tmp_path: Path, size: int) -> None:
+    path = tmp_path / "1.jsonl"
+    with (
+        pytest.raises(VitralError, match="cannot be written: file too large") as caught,
+        no_file_larger_than(4096),
+        writing(path, "--out") as file,
+    ):
+        file.write(bytes(size))
+    assert caught.value.remedy == "raise the limit on the size of files: ulimit -f, then run it again"
+    assert (caught.value.where, caught.value.exit_code) == (str(path), 1)
+    assert files(tmp_path) == []
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_what_the_disk_refuses_at_the_end_is_told_with_the_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    def refusing(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, call, refusing)
     path = tmp_path / "1.jsonl"
     with pytest.raises(VitralError, match="cannot be written: no space left") as caught, writing(path, "--out"):
-        raise OSError(28, "No space left on device")
-    assert caught.value.remedy == "make room on that disk, then run it again"
-    assert (caught.value.where, caught.value.exit_code) == (str(tmp_path / "1.jsonl"), 1)
+        pass
+    assert (caught.value.where, caught.value.remedy) == (str(path), "make room on that disk, then run it again")
+    assert files(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["1.npz", "1.parquet"])
+def test_features_that_the_disk_refuses_are_told_with_the_part(tmp_path: Path, name: str) -> None:
+    path, width = tmp_path / name, 50_000
+    batch = Batch(("a.jpg",), {}, np.zeros((1, 2, 2, 3), dtype=np.uint8))
+    numbers = np.random.default_rng(0).normal(size=(1, width)).astype(np.float32)  # no packing makes these small
+    with (
+        pytest.raises(VitralError, match="cannot be written: file too large") as caught,
+        no_file_larger_than(4096),
+        writing(path, "--features") as file,
+        vectors(file, path, width) as sink,
+    ):
+        sink.write(batch, numbers)
+    assert caught.value.where == str(path)
+    assert files(tmp_path) == []
 
 
 def test_what_a_killed_process_left_is_swept_and_what_others_write_is_not(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from vitral.data.sources.sample import open_sample
-from vitral.deploy.places import File, Refused, Stored, Stretch
+from vitral.deploy.places import File, Refused, Stored, Stretch, Unlisted
 from vitral.errors import DataError
 
 
@@ -27,10 +27,11 @@ def test_what_is_not_there_is_told(tmp_path: Path) -> None:
         Stretch(path, 8, 3).read()
 
 
-def test_what_was_refused_says_why_to_whoever_reads_it() -> None:
+@pytest.mark.parametrize("kind", [Refused, Unlisted])
+def test_what_was_refused_says_why_to_whoever_reads_it(kind: type[Refused] | type[Unlisted]) -> None:
     error = DataError("no images in it")
     with pytest.raises(DataError) as caught:
-        Refused(error).read()
+        kind(error).read()
     assert caught.value is error
 
 

@@ -1,5 +1,7 @@
 """Batches of pixels, the very pixels that evaluation sees."""
 
+import os
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -20,7 +22,7 @@ from vitral.data.sources.sample import open_sample
 from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.data.transforms.view import CentreCrop, PlainResize
 from vitral.deploy.places import Image, Stored
-from vitral.deploy.reading import AHEAD, MOST_FAILED, THREADS, batches
+from vitral.deploy.reading import AHEAD, MOST_FAILED, POLITE, THREADS, batches
 from vitral.errors import VitralError
 
 NEEDS = Preprocessing(image=Size(16, 24))
@@ -135,3 +137,41 @@ def test_a_fault_of_ours_names_the_image(tmp_path: Path) -> None:
     with pytest.raises(VitralError, match="ZeroDivisionError: never seen before") as caught:
         list(batches([*listed(photos(tmp_path, 3)), Image("odd.jpg", Strange())], NEEDS, 2))
     assert caught.value.where == "odd.jpg"
+
+
+@dataclass(frozen=True)
+class Weighed:
+    """A place that notes how far its readers stand back."""
+
+    data: bytes
+    priorities: set[int]
+
+    def read(self) -> bytes:
+        self.priorities.add(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+        return self.data
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere threads have no priority of their own")
+@pytest.mark.parametrize(("own", "expected"), [(None, POLITE), (19, 19)])
+def test_readers_stand_back_and_never_ahead_of_who_started_them(tmp_path: Path, own: int | None, expected: int) -> None:
+    place = Weighed(photos(tmp_path, 1)[0].read_bytes(), set())
+    counts: list[int] = []
+
+    def work() -> None:
+        if own is not None:  # what `nice -n 19` does, for this thread and those that it starts
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), own)
+        counts.extend(len(batch.pixels) for batch in batches([Image("a.jpg", place)] * 8, NEEDS, 8))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert counts == [8]
+    assert place.priorities == {max(expected, os.getpriority(os.PRIO_PROCESS, 0))}
+
+
+def test_readers_that_may_not_stand_back_read_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refusing(*_: int) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "setpriority", refusing)
+    assert [len(batch.pixels) for batch in batches(listed(photos(tmp_path, 3)), NEEDS, 3)] == [3]

@@ -7,7 +7,7 @@ import pytest
 from tests.data.tars import sample, tar_bytes, write_tar
 from vitral.data.sources.pack import pack
 from vitral.data.sources.source import open_data
-from vitral.deploy.places import Refused
+from vitral.deploy.places import Unlisted
 from vitral.deploy.tarred import afar, in_pack, in_tars
 from vitral.errors import ConfigError, DataError
 
@@ -29,7 +29,7 @@ def test_a_tar_that_is_broken_is_told_and_the_next_goes_on(tmp_path: Path, broke
     if broken in content:
         path.write_bytes(content[broken])
     found = list(in_tars([str(path), str(write_tar(tmp_path / "b.tar", sample("3", "0")))]))
-    bad = [image for image in found if isinstance(image.place, Refused)]
+    bad = [image for image in found if isinstance(image.place, Unlisted)]
     assert [image.name for image in bad] == [str(path)]
     with pytest.raises(DataError):
         bad[0].place.read()

@@ -61,7 +61,7 @@ def predict(  # noqa: PLR0913, PLR0917, one option a wish
 
     Files that cannot be read are told and passed by, and the exit code is then 3.
     """
-    from vitral.deploy.inputs import images
+    from vitral.deploy.inputs import complete, images
     from vitral.deploy.parts import WHOLE, is_there, shard_of, writing
 
     share = shard_of(shard) if shard else WHOLE
@@ -70,7 +70,8 @@ def predict(  # noqa: PLR0913, PLR0917, one option a wish
     if target.name and is_there(target.path, target.option):
         log.info(f"{target.name} is there already, so nothing was done; remove it to have it made anew")
         return
-    found = (each for each in images(image, sys.stdin.buffer) if share.holds(each.name))
+    listed = images(image, sys.stdin.buffer)
+    found = (each for each in (complete(listed) if target.name else listed) if share.holds(each.name))
     with writing(target.path, target.option) if target.name else nullcontext(sys.stdout.buffer) as file:
         with without_collecting():
             from vitral.deploy.merging import NoMerging, TokenMerging

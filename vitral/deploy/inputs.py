@@ -22,7 +22,7 @@ from vitral.data.sources.shards.index import DRAFT, INDEX
 from vitral.data.sources.shards.places import is_remote
 from vitral.data.sources.source import SAMPLE, no_such_path, open_data
 from vitral.deploy.lists import paths_in, paths_on
-from vitral.deploy.places import File, Image, Refused, Stored
+from vitral.deploy.places import File, Image, Refused, Stored, Unlisted
 from vitral.deploy.tarred import afar, in_pack, in_tars
 from vitral.errors import DataError
 
@@ -39,12 +39,23 @@ class Listing(NamedTuple):
 
 
 def images(words: Iterable[str], stdin: BinaryIO) -> Iterator[Image]:
-    """The images that the words stand for. What cannot be listed is among them as Refused, and the rest goes on."""
+    """The images that the words stand for. What cannot be listed is among them as Unlisted, and the rest goes on."""
     for word in words:
         try:
             yield from _meant_by(word, stdin)
         except DataError as error:
-            yield Image(error.where or word, Refused(error))
+            yield Image(error.where or word, Unlisted(error))
+        except OSError as error:
+            yield Image(word, Unlisted(unreadable(word, error)))
+
+
+def complete(images: Iterable[Image]) -> Iterator[Image]:
+    """The same images for an output that is kept: a list that ends too early is an error, whoever's share it is in."""
+    for image in images:
+        if isinstance(image.place, Unlisted):
+            error = image.place.error
+            raise DataError(error.what, where=image.name, remedy=error.remedy) from error
+        yield image
 
 
 def natural(name: str) -> tuple[list[str | int], str]:
@@ -60,6 +71,9 @@ def _meant_by(word: str, stdin: BinaryIO) -> Iterator[Image]:
         return _of_set(word, open_data(word))
     if is_remote(word):
         return afar(word)
+    if not word:
+        remedy = "name a file or a folder; a variable of the shell may be empty"
+        raise DataError("expected the name of an image, got an empty word", remedy=remedy)
     path = os.path.expanduser(word)
     if os.path.lexists(path):
         return _of_named(path)
@@ -67,17 +81,22 @@ def _meant_by(word: str, stdin: BinaryIO) -> Iterator[Image]:
         return in_tars(tars(path))
     if is_pattern(path):
         return _of_pattern(path)
-    raise no_such_path(Path(path))
+    error = no_such_path(Path(path))
+    if is_image(path):
+        return iter([Image(path, Refused(error))])
+    raise error  # it may have been a folder of many
 
 
 def _of_named(path: str) -> Iterator[Image]:
     """The images of a file or folder that was named itself: of a file, the bytes decide what it is."""
     if suffix(path) in MANIFESTS and not os.path.isdir(path):
         return (Image(listed, File(listed)) for listed in paths_in(path))
-    if holds_tables(Path(path)):
+    if holds_tables(Path(path)) and not (os.path.isdir(path) and _has_images(path)):
         return _of_set(path, open_data(path))
     if os.path.isdir(path) or is_tar(path):
         return _of_found(path)
+    if not is_image(path):
+        _identity(path)  # a link that leads nowhere may have been a folder of many
     return iter([Image(path, File(path))])
 
 
@@ -96,14 +115,18 @@ def _of_set(where: str, samples: Samples) -> Iterator[Image]:
 
 
 def _of_folder(path: str) -> Iterator[Image]:
-    above = tuple(_identity(str(folder)) for folder in Path(path).resolve().parents)
     first = True
-    for image in _below(path, above):
+    for image in _below(path, _above(path)):
         first = False
         yield image
     if first:
         remedy = "give a folder with JPEG or PNG"
-        yield Image(path, Refused(DataError("no images in it or in its folders", where=path, remedy=remedy)))
+        yield Image(path, Unlisted(DataError("no images in it or in its folders", where=path, remedy=remedy)))
+
+
+def _has_images(folder: str) -> bool:
+    """Whether any image lies in the folder or below it."""
+    return any(not isinstance(image.place, Refused | Unlisted) for image in _below(folder, _above(folder)))
 
 
 def _below(folder: str, above: tuple[Identity, ...]) -> Iterator[Image]:
@@ -111,7 +134,8 @@ def _below(folder: str, above: tuple[Identity, ...]) -> Iterator[Image]:
     try:
         here = _identity(folder)
         if here in above:
-            raise DataError("leads back to a folder above it", where=folder, remedy="remove the link")
+            yield _loop(folder)
+            return
         listing = _listing(folder)
         if INDEX in listing.others or DRAFT in listing.others:
             yield from in_pack(folder)
@@ -122,7 +146,12 @@ def _below(folder: str, above: tuple[Identity, ...]) -> Iterator[Image]:
         else:
             yield from in_tars([os.path.join(folder, name) for name in listing.others])
     except DataError as error:
-        yield Image(error.where or folder, Refused(error))
+        yield Image(error.where or folder, Unlisted(error))
+
+
+def _loop(folder: str) -> Image:
+    """What is told of a link that leads back: no image is lost with it."""
+    return Image(folder, Refused(DataError("leads back to a folder above it", where=folder, remedy="remove the link")))
 
 
 def _in(folder: str, name: str) -> Image:
@@ -151,9 +180,13 @@ def _listing(folder: str) -> Listing:
     return found
 
 
+def _above(folder: str) -> tuple[Identity, ...]:
+    return tuple(_identity(str(parent)) for parent in Path(folder).resolve().parents)
+
+
 def _identity(path: str) -> Identity:
     try:
-        found = os.stat(path)
+        found = os.stat(path or ".")
     except OSError as error:
         raise unreadable(path, error) from None
     return found.st_dev, found.st_ino
@@ -163,30 +196,43 @@ def _of_pattern(pattern: str) -> Iterator[Image]:
     """The images that a pattern with `*`, `?`, `[` stands for; `**` is any number of folders."""
     root, inner = ("/", pattern.lstrip("/")) if pattern.startswith("/") else ("", pattern)
     first = True
-    for path in _matches(root, [part for part in inner.split("/") if part]):
+    for image in _matches(root, [part for part in inner.split("/") if part]):
         first = False
-        yield from _of_found(path)
+        yield image
     if first:
-        raise DataError("nothing has a name like this", where=pattern, remedy="look what is there, mend the pattern")
+        raise DataError("no image has a name like this", where=pattern, remedy="look what is there, mend the pattern")
 
 
-def _matches(folder: str, pieces: list[str]) -> Iterator[str]:
-    """The paths below a folder that the pieces of a pattern stand for; a folder that cannot be read is one of them."""
+def _matches(folder: str, pieces: list[str]) -> Iterator[Image]:
+    """The images below a folder that the pieces of a pattern stand for; what cannot be listed is told and passed by."""
     piece, *rest = pieces
-    plain = not is_pattern(piece)
+    if piece == "**" and rest:
+        yield from _at_any_depth(folder, rest, _above(folder))
+        return
     try:
-        listing = Listing([], [], []) if plain else _listing(folder)
-    except DataError:
-        yield folder
+        listing = _listing(folder) if is_pattern(piece) else Listing([piece], [], [])
+    except DataError as error:
+        yield Image(error.where or folder, Unlisted(error))
         return
-    if piece == "**":
-        yield from _matches(folder, rest or ["*"])
-        for name in listing.folders if rest else ():
-            yield from _matches(os.path.join(folder, name), pieces)
-        return
-    names = [piece] if plain else [name for kind in listing for name in kind if fnmatchcase(name, piece)]
+    names = [name for kind in listing for name in kind if fnmatchcase(name, piece)]
     for path in (os.path.join(folder, name) for name in names):
         if rest and os.path.isdir(path):
             yield from _matches(path, rest)
         elif not rest and os.path.lexists(path):
-            yield path
+            yield from _of_found(path)
+
+
+def _at_any_depth(folder: str, pieces: list[str], above: tuple[Identity, ...]) -> Iterator[Image]:
+    """The images that the pieces stand for in the folder, then in its folders, but not round and round."""
+    try:
+        here = _identity(folder)
+        if here in above:
+            yield _loop(folder)
+            return
+        listing = _listing(folder)
+    except DataError as error:
+        yield Image(error.where or folder, Unlisted(error))
+        return
+    yield from _matches(folder, pieces)
+    for name in listing.folders:
+        yield from _at_any_depth(os.path.join(folder, name), pieces, (*above, here))

@@ -10,13 +10,17 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from io import BufferedWriter, FileIO
 from pathlib import Path
 from secrets import token_hex
-from typing import BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from vitral.errors import ConfigError, VitralError
 from vitral.weights.durable import Disk
 from vitral.weights.refusal import reason, remedy
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 if sys.platform != "win32":
     import fcntl
@@ -62,22 +66,46 @@ def is_there(path: Path, option: str) -> bool:
 
 @contextmanager
 def writing(path: Path, option: str) -> Iterator[BinaryIO]:
-    """A file to write a part into, which gets its name at the end; after an error there is nothing."""
+    """A file to write a part into, which gets its name at the end; after an error there is nothing.
+
+    What the disk refuses is told in the name of the part; whatever else goes wrong meanwhile goes through as it is.
+    """
     draft, file = _begun(path, option)
     try:
         with file:
             yield file
-            file.flush()
-            os.fsync(file.fileno())
-            if sys.platform == "win32":  # where an open file keeps its name
-                file.close()
-            draft.replace(path)
-        DISK.flush(path.parent)
-    except OSError as error:
-        what = f"cannot be written: {reason(error)}"
-        raise VitralError(what, where=str(path), remedy=f"{remedy(error)}, then run it again") from error
+            with refusal_told(path):
+                file.flush()
+                os.fsync(file.fileno())
+                if sys.platform == "win32":  # where an open file keeps its name
+                    file.close()
+                draft.replace(path)
+        with refusal_told(path):
+            DISK.flush(path.parent)
     finally:
         draft.unlink(missing_ok=True)
+
+
+@contextmanager
+def refusal_told(part: Path) -> Iterator[None]:
+    """What the system refuses to write meanwhile is an error that names the part."""
+    try:
+        yield
+    except OSError as error:
+        what = f"cannot be written: {reason(error)}"
+        raise VitralError(what, where=str(part), remedy=f"{remedy(error)}, then run it again") from error
+
+
+class _Draft(FileIO):
+    """A new file below the buffer that all who write a part share, so that none of them has to know the part."""
+
+    def __init__(self, path: Path, part: Path) -> None:
+        super().__init__(path, "xb")
+        self.part = part
+
+    def write(self, data: "ReadableBuffer", /) -> int:
+        with refusal_told(self.part):
+            return super().write(data)
 
 
 def _begun(path: Path, option: str) -> tuple[Path, BinaryIO]:
@@ -87,7 +115,7 @@ def _begun(path: Path, option: str) -> tuple[Path, BinaryIO]:
         _sweep(path)
         while True:
             draft = path.with_name(f"{_prefix(path)}{token_hex(4)}")
-            file = draft.open("xb")
+            file = BufferedWriter(_Draft(draft, path))
             if _kept(file, draft):
                 return draft, file
             file.close()

@@ -65,9 +65,19 @@ class Stored:
 
 @dataclass(frozen=True)
 class Refused:
-    """What was named and is no image: whoever reads it learns why."""
+    """One image that was named and is not there: whoever reads it learns why."""
 
     error: VitralError
+
+    def read(self) -> bytes:
+        raise self.error
+
+
+@dataclass(frozen=True)
+class Unlisted:
+    """A folder, a list or a tar whose images are not known, all of them or the rest: whoever reads it learns why."""
+
+    error: DataError
 
     def read(self) -> bytes:
         raise self.error

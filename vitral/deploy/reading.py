@@ -9,6 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
@@ -100,4 +101,7 @@ def _seen(image: Image, needs: Preprocessing) -> Pixels | VitralError:
 def _stand_back() -> None:
     """Let the engine go first where both want a processor; Linux counts threads as it counts processes."""
     if sys.platform == "linux":
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), POLITE)
+        thread = threading.get_native_id()
+        with suppress(PermissionError):  # a sandbox may forbid even this, and the images are read all the same
+            present = os.getpriority(os.PRIO_PROCESS, thread)  # which `nice` may have set, and is not to be undone
+            os.setpriority(os.PRIO_PROCESS, thread, max(POLITE, present))

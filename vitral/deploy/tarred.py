@@ -7,7 +7,7 @@ from vitral.data.sources.shards.addresses import is_pattern, is_tar, tars
 from vitral.data.sources.shards.index import DRAFT, INDEX, parse_index
 from vitral.data.sources.shards.places import check_protocol, join, opened, read_whole, sizes
 from vitral.data.sources.shards.tar import parts
-from vitral.deploy.places import Image, Refused, Stretch
+from vitral.deploy.places import Image, Stretch, Unlisted
 from vitral.errors import DataError
 
 
@@ -24,7 +24,7 @@ def in_tars(paths: Iterable[str]) -> Iterator[Image]:
             if empty:
                 raise DataError("no images in it", where=path, remedy="remove it or fetch it again")
         except DataError as error:
-            yield Image(error.where or path, Refused(error))
+            yield Image(error.where or path, Unlisted(error))
 
 
 def in_pack(folder: str) -> Iterator[Image]:

@@ -19,6 +19,7 @@ from numpy.lib import format as npy
 from vitral.data.sources.files import suffix
 from vitral.deploy.engine import Numbers
 from vitral.deploy.outputs import Sink
+from vitral.deploy.parts import refusal_told
 from vitral.errors import ConfigError, either
 
 if TYPE_CHECKING:  # both would wait for torch
@@ -51,16 +52,17 @@ def width_of(bundle: "Bundle") -> int:
 
 def vectors(file: BinaryIO, path: Path, width: int) -> AbstractContextManager[Sink]:
     """A sink that writes vectors of so many numbers into the file, of the kind that its path tells."""
-    return _parquet(file, width) if suffix(path.name) == ".parquet" else _npz(file, path.parent, width)
+    return _parquet(file, width) if suffix(path.name) == ".parquet" else _npz(file, path, width)
 
 
 @contextmanager
-def _npz(file: BinaryIO, folder: Path, width: int) -> Iterator[Sink]:
+def _npz(file: BinaryIO, path: Path, width: int) -> Iterator[Sink]:
     """An archive of `names` (N,) and `features` (N, D), put together at the end, when N is known."""
+    folder = path.parent
     with TemporaryFile(dir=folder) as rows, TemporaryFile(dir=folder) as names:  # without a name, so never left behind
-        sink = _Spool(rows, names)
+        sink = _Spool(rows, names, path)
         yield sink
-        with ZipFile(file, "w") as archive:
+        with refusal_told(path), ZipFile(file, "w") as archive:
             with archive.open("names.npy", "w", force_zip64=True) as part:
                 _header(part, f"<U{sink.longest}", (sink.count,))
                 names.seek(0)
@@ -75,13 +77,14 @@ def _npz(file: BinaryIO, folder: Path, width: int) -> Iterator[Sink]:
 class _Spool:
     """Rows and names on the disk, one after the other."""
 
-    def __init__(self, rows: IO[bytes], names: IO[bytes]) -> None:
-        self.rows, self.names = rows, names
+    def __init__(self, rows: IO[bytes], names: IO[bytes], part: Path) -> None:
+        self.rows, self.names, self.part = rows, names, part
         self.count, self.longest = 0, 1
 
     def write(self, batch: "Batch", numbers: Numbers) -> None:
-        self.rows.write(numbers.astype("<f4").tobytes())
-        self.names.writelines(f"{json.dumps(name)}\n".encode() for name in batch.good)
+        with refusal_told(self.part):
+            self.rows.write(numbers.astype("<f4").tobytes())
+            self.names.writelines(f"{json.dumps(name)}\n".encode() for name in batch.good)
         self.count += len(batch.good)
         self.longest = max([self.longest, *map(len, batch.good)])
 

@@ -38,9 +38,9 @@ class Found(NamedTuple):
 
 def holds_tables(path: Path) -> bool:
     """Whether the path is a Parquet or Arrow file or a folder of them; an image tells a folder of images."""
-    if not path.is_dir():
-        return suffix(path.name) in TABLES and path.is_file()
     try:
+        if not path.is_dir():
+            return suffix(path.name) in TABLES and path.is_file()
         return any(_below(path, DEPTH))
     except OSError:
         return False  # the source of folders says what is wrong with it

@@ -67,9 +67,21 @@ def open_images(where: str, how: Stratified = Stratified(), root: str = "") -> S
 
 def no_such_path(path: Path) -> DataError:
     """The error for a path that is not there, with the nearest one that is."""
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except OSError as error:  # it may be there, for all that the system tells
+        return unreadable(path, error)
     there = next(parent for parent in path.parents if parent.is_dir())
     wrong, *rest = path.relative_to(there).parts
-    beside = {entry.name.lower(): entry for entry in sorted(there.iterdir()) if not entry.name.startswith(".")}
+    try:
+        entries = sorted(there.iterdir())
+    except OSError as error:  # a folder that may be entered and not be listed
+        return DataError(
+            "no such file or folder", where=str(path), remedy=f"its folder {unreadable(there, error).what}"
+        )
+    beside = {entry.name.lower(): entry for entry in entries if not entry.name.startswith(".")}
     if path == Path(wrong):
         for name in (SAMPLE, *NAMED):
             beside.setdefault(name, Path(name))
