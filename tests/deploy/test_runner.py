@@ -131,6 +131,19 @@ def test_in_its_process_there_is_no_vitral_and_no_torch(tmp_path: Path) -> None:
     assert list(run(tmp_path, TorchTarget(), names[2:])[0].values()) == [True, True, False]
 
 
+def test_its_process_has_the_packages_of_this_one_wherever_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in ("export", "modules", "here"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "modules" / "engine.py").write_text("name = 'of the cluster'", encoding="utf-8")
+    (tmp_path / "here" / "engine.py").write_text("name = 'by chance'", encoding="utf-8")
+    (tmp_path / "export" / FILE).write_text("import json, engine\nprint(json.dumps({'is': engine.name}))")
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "modules"))
+    assert run(tmp_path / "export", OnnxTarget(), []) == [{"is": "of the cluster"}]
+
+
 def test_one_that_fails_tells_why(tmp_path: Path) -> None:
     (tmp_path / FILE).write_text("raise OSError('the disk is on fire')", encoding="utf-8")
     with pytest.raises(VitralError, match="the runner was tried, and failed: OSError: the disk is on fire"):

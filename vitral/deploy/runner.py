@@ -151,8 +151,10 @@ def _seeing(plan: Plan) -> tuple[str, str]:
 
 def run(folder: Path, target: Target, files: Sequence[Path]) -> list[dict[str, Any]]:
     """What the runner in a folder says of files, in a process that has neither Vitral nor, mostly, torch."""
+    # Packages come from wherever this process has them, be it the user's site or PYTHONPATH; -P leaves out the folder
+    # that it happens to be in, which whoever runs the script does not have either.
     refused = {"vitral"} if target.package == "torch" else {"vitral", "torch"}
-    words = [sys.executable, "-I", "-c", WITHOUT.format(refused=refused), str(folder / FILE), *map(str, files)]
+    words = [sys.executable, "-P", "-c", WITHOUT.format(refused=refused), str(folder / FILE), *map(str, files)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=SECONDS, check=False, encoding="utf-8")
     if done.returncode:
         told = (done.stderr.strip() or "nothing").splitlines()[-1]
