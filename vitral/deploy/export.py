@@ -53,11 +53,9 @@ class Work(NamedTuple):
     def bound(self) -> Bound:
         return INT8 if self.wish.precision == "int8" else FLOAT32
 
-    def judged(self, engine: Engine, whole: bool = True) -> Certificate:
-        """The certificate of an engine; where it is one of many tried, the largest batch is enough."""
-        batches = BATCHES if whole else BATCHES[-1:]
-        if self.plan.batch != "dynamic":
-            batches = (self.plan.batch,)
+    def judged(self, engine: Engine) -> Certificate:
+        """The certificate of an engine: of one on trial by the very questions that the written file is asked."""
+        batches = BATCHES if self.plan.batch == "dynamic" else (self.plan.batch,)
         return judge(engine, self.truth, self.sitting, self.bound, self.sitting.words(), batches)
 
 
@@ -166,7 +164,7 @@ def _model_written(work: Work, draft: Path) -> Quantisation | None:
         raise DataError(what, where=album.samples.where, remedy="let fewer judge: --images")
     calibrating = seen(album.samples, album.calibrating, plan.needs)  # (B, H, W, C)
     found = quantised(
-        Quantising(core, target, calibrating, lambda model: work.judged(target.engine(plan.finished(model)), False))
+        Quantising(core, target, calibrating, lambda model: work.judged(target.engine(plan.finished(model))))
     )
     target.save(plan.finished(found.model), draft)
     return found.notes
