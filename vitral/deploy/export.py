@@ -22,7 +22,7 @@ from vitral.weights.load import Loaded
 from vitral.weights.refusal import reason, remedy
 
 README = "README.md"
-SIDES = ((1.0, 1.0), (1.7, 2.3), (0.6, 0.9), (2.9, 1.4))  # of pictures of any size, by the model's own
+SIDES = ((1.7, 2.3), (0.6, 0.9), (2.9, 1.4), (1.0, 1.0))  # of pictures of any size, by the model's own
 
 
 class Wish(NamedTuple):
