@@ -18,7 +18,7 @@ from vitral.deploy import export as module
 from vitral.deploy import quantise, targets
 from vitral.deploy.engine import Bytes, Numbers
 from vitral.deploy.export import Source, Wish, export
-from vitral.deploy.exported import BY_RUNNER, IN_GRAPH, Export, files_in
+from vitral.deploy.exported import BY_RUNNER, IN_GRAPH, TO_SIZE, Export, files_in
 from vitral.deploy.graph import Graph
 from vitral.deploy.runner import run
 from vitral.deploy.targets import OnnxTarget, OpenVinoTarget, Session, Target, TorchTarget
@@ -60,7 +60,7 @@ def test_pictures_of_other_sizes_are_resized_in_the_graph(
 ) -> None:
     wish = Wish(target, "float32", batch, incoming)  # type: ignore[arg-type]
     notes = export(source(view=CentreCrop()), album(), wish, tmp_path / "out")
-    assert notes.resizing == IN_GRAPH
+    assert notes.resizing == (IN_GRAPH if incoming == "dynamic" else TO_SIZE)
     sides = ("height", "width") if incoming == "dynamic" else incoming
     assert notes.input.shape == ("batch" if batch == "dynamic" else batch, *sides, 3)
     assert notes.certificate.difference <= 1e-4

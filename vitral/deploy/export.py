@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 from vitral.config import Size
 from vitral.deploy.engine import Engine
-from vitral.deploy.exported import BY_RUNNER, FILE, IN_GRAPH, Export, Port, Quantisation, files_in, versions
+from vitral.deploy.exported import BY_RUNNER, FILE, IN_GRAPH, TO_SIZE, Export, Port, Quantisation, files_in, versions
 from vitral.deploy.graph import graph_of
 from vitral.deploy.pictures import Album, Sitting, seen
 from vitral.deploy.runner import FILE as RUNNER
@@ -115,6 +115,13 @@ def incoming_sizes(plan: Plan) -> tuple[Size, ...]:
     return (plan.incoming,) if plan.resizes else ()
 
 
+def where_resized(plan: Plan) -> str:
+    """Who makes a picture what the model sees, in words."""
+    if plan.incoming == "dynamic":
+        return IN_GRAPH
+    return TO_SIZE if plan.resizes else BY_RUNNER
+
+
 def written(work: Work, source: Source, draft: Path) -> Export:
     """All files of the export in a folder that is still a draft, judged; the notes are written last."""
     wish, plan, bundle = work.wish, work.plan, source.loaded.bundle
@@ -134,7 +141,7 @@ def written(work: Work, source: Source, draft: Path) -> Export:
         task=bundle.task,
         classes=bundle.classes,
         preprocessing=plan.needs,
-        resizing=IN_GRAPH if plan.resizes else BY_RUNNER,
+        resizing=where_resized(plan),
         weights=source.weights,
         source=bundle.source,
         versions=versions(),
