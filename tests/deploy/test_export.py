@@ -11,6 +11,7 @@ import torch
 from PIL import Image
 
 from tests.deploy.exports import album, loaded, source, sure
+from tests.deploy.test_drafts import left_behind
 from tests.deploy.test_verify import swapped_channels, transposed_weight, wrong_mean
 from vitral.config import Size, members
 from vitral.data.transforms.view import CentreCrop, PlainResize
@@ -97,6 +98,12 @@ def test_int8_that_does_not_hold_leaves_nothing(tmp_path: Path, monkeypatch: pyt
         export(source(), album(), Wish(OpenVinoTarget(), "int8"), tmp_path / "out")
     assert caught.value.exit_code == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_killed_export_left_is_gone_after_the_next(tmp_path: Path) -> None:
+    left_behind(tmp_path / "out")
+    export(source(), album(), Wish(OnnxTarget()), tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
 def test_int8_on_trial_is_held_to_what_the_file_is_held_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,10 +3,10 @@
 import json
 import os
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Literal, NamedTuple
 
 from vitral.config import Size
+from vitral.deploy.drafts import drafting
 from vitral.deploy.engine import Engine
 from vitral.deploy.exported import BY_RUNNER, FILE, IN_GRAPH, TO_SIZE, Export, Port, Quantisation, files_in, versions
 from vitral.deploy.graph import graph_of
@@ -67,8 +67,7 @@ def export(source: Source, album: Album, wish: Wish, out: Path) -> Export:
     work = Work(wish, plan, sitting, expected(source.loaded, sitting, album.labels))
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(prefix=f"{out.name}.tmp-", dir=out.parent, ignore_cleanup_errors=True) as home:
-            draft = Path(home, "new")
+        with drafting(out) as draft:
             DISK.make(draft)
             notes = written(work, source, draft)
             DISK.flush(draft)
