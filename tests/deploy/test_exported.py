@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from vitral.deploy.exported import File, Quantisation, Trial, files_in, versions
+from vitral.deploy.exported import File, Quantisation, RunnerCheck, Trial, files_in, versions
 
 
 def test_files_are_told_with_their_sizes_and_hashes(tmp_path: Path) -> None:
@@ -41,3 +41,10 @@ def test_a_trial_and_a_choice_are_told_in_a_line() -> None:
         "int8, static: static 12.3, float32 4.0 images a second; in float stay patch embedding, head, blocks.0.mlp"
     ]
     assert Quantisation.from_json(chosen.to_json()) == chosen
+
+
+def test_the_check_of_the_runner_is_told_in_a_line() -> None:
+    alike = RunnerCheck(files=16, agreement=1.0, difference=0.01)
+    assert alike.line() == "the runner was tried on 16 files, and answers alike"
+    unsure = RunnerCheck(files=16, agreement=14 / 16, difference=0.01)
+    assert unsure.line().endswith("and answers alike but for 2, of which the export itself is unsure")

@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 
-from tests.deploy.exports import album, loaded
+from tests.deploy.exports import album, loaded, plan
 from vitral.config import Size
 from vitral.data.samples import Item
 from vitral.data.transforms.view import CentreCrop
-from vitral.deploy.pictures import PORTION, Sitting, mixed, seen, spread
+from vitral.deploy.export import incoming_sizes
+from vitral.deploy.pictures import PORTION, SMALL, Sitting, mixed, seen, spread
 
 
 @pytest.mark.parametrize(("have", "most", "places"), [(10, 5, [0, 2, 4, 6, 8]), (3, 5, [0, 1, 2]), (0, 5, [])])
@@ -27,11 +28,27 @@ def test_what_comes_in_is_what_the_model_sees_where_nothing_is_resized() -> None
 
 def test_sizes_come_in_turns_and_the_model_sees_each_as_its_view_has_it() -> None:
     needs = loaded(view=CentreCrop()).bundle.preprocessing
-    first, second, _ = Sitting(album(), needs, (Size(50, 40), Size(24, 32)))
-    assert first.incoming.shape == (PORTION, 50, 40, 3)
-    assert second.incoming.shape == (40 - PORTION, 24, 32, 3)
+    first, second, third, _ = Sitting(album(), needs, (Size(50, 40), Size(24, 32)))
+    assert first.incoming.shape == (SMALL, 50, 40, 3)
+    assert second.incoming.shape == (SMALL, 24, 32, 3)
+    assert third.incoming.shape == (40 - 2 * SMALL, 50, 40, 3)
     assert first.seen.shape[1:] == second.seen.shape[1:] == (24, 32, 3)
     assert not np.array_equal(second.incoming, second.seen)  # the middle of it, enlarged
+
+
+@pytest.mark.parametrize(
+    ("count", "lengths"), [(1, [1]), (3, [1, 1, 1]), (10, [3, 3, 3, 1]), (32, [8] * 4), (100, [8, 8, 8, 8, 32, 32, 4])]
+)
+def test_few_images_meet_every_size(count: int, lengths: list[int]) -> None:
+    needs = loaded(channels=1).bundle.preprocessing
+    sizes = incoming_sizes(plan(loaded(channels=1), incoming="dynamic"))
+    portions = list(Sitting(album(count), needs, sizes))
+    assert [len(portion.incoming) for portion in portions] == lengths
+    assert [Size(*portion.incoming.shape[1:3]) for portion in portions] == [*sizes, *sizes][: len(lengths)]
+    assert sizes[0] != needs.image  # one image alone is resized
+    for portion in portions[3:4]:  # of the model's own size: the images are in their order, as labels are
+        items = album(count).judging[sum(lengths[:3]) : sum(lengths[:4])]
+        assert np.array_equal(portion.seen, seen(album(count).samples, items, needs))
 
 
 def test_grey_images_come_once_more_in_colours_where_the_model_sees_colours() -> None:

@@ -1,6 +1,7 @@
 """The runner: it sees files as Vitral does, and needs neither Vitral nor torch."""
 
 import runpy
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from PIL import Image
 from tests.deploy.exports import loaded, plan
 from vitral.config import Size
 from vitral.data.transforms.preprocessing import Preprocessing
+from vitral.data.transforms.resize import see
 from vitral.data.transforms.view import CentreCrop, PlainResize, StillView
 from vitral.deploy.runner import FILE, run, script
 from vitral.deploy.targets import Incoming, OnnxTarget, TorchTarget
@@ -100,6 +102,21 @@ def test_pictures_of_another_fixed_size_are_made_of_that_size(home: Path) -> Non
     assert pixels(home / "photos" / "one.png").shape == (40, 30, 3)
 
 
+@pytest.mark.parametrize("incoming", [Size(96, 128), Size(128, 96), Size(70, 200)], ids=str)
+@pytest.mark.parametrize("view", [CentreCrop(), CentreCrop(fraction=1.0), PlainResize()], ids=repr)
+def test_by_way_of_another_fixed_size_the_model_sees_what_vitral_shows(
+    view: StillView, incoming: Size, home: Path
+) -> None:
+    pixels, needs = functions(home / "export", view, incoming)["pixels"], loaded(view=view).bundle.preprocessing
+    for path in files(home / "photos"):
+        came, own = pixels(path).copy(), needs.pixels(path.read_bytes(), path.name)
+        assert came.shape == (*incoming, 3)
+        off = np.abs(see(came, incoming, view.glimpse(incoming, needs.image)).astype(int) - own)
+        assert off.mean() < 7, path.name  # half a pixel of the 24x32; of a squashed picture it is up to 40
+    photo((incoming.width, incoming.height)).save(home / "photos" / "own.png")
+    assert np.array_equal(pixels(home / "photos" / "own.png"), np.asarray(photo((incoming.width, incoming.height))))
+
+
 def test_it_stops_at_pixels_that_it_would_read_otherwise(home: Path) -> None:
     pixels = functions(home / "export", PlainResize())["pixels"]
     Image.fromarray(np.zeros((40, 40), dtype=np.uint16)).save(home / "photos" / "deep.png")
@@ -108,8 +125,9 @@ def test_it_stops_at_pixels_that_it_would_read_otherwise(home: Path) -> None:
 
 
 def test_it_is_short() -> None:
-    for view in (PlainResize(), CentreCrop()):
-        lines = script(OnnxTarget(), plan(loaded(view=view))).splitlines()
+    views: tuple[StillView, ...] = (PlainResize(), CentreCrop())
+    for view, incoming in product(views, (None, Size(96, 128))):
+        lines = script(OnnxTarget(), plan(loaded(view=view), incoming=incoming)).splitlines()
         assert len([line for line in lines if line.strip()]) <= 35
         assert max(map(len, lines)) <= 120
 
@@ -129,6 +147,19 @@ def test_in_its_process_there_is_no_vitral_and_no_torch(tmp_path: Path) -> None:
     names = [Path(name) for name in ("torch", "torch.nn", "vitral", "vitral.config", "numpy")]
     assert list(run(tmp_path, OnnxTarget(), names)[0].values()) == [True, True, True, True, False]
     assert list(run(tmp_path, TorchTarget(), names[2:])[0].values()) == [True, True, False]
+
+
+def test_its_process_has_the_packages_of_this_one_wherever_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in ("export", "modules", "here"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "modules" / "engine.py").write_text("name = 'of the cluster'", encoding="utf-8")
+    (tmp_path / "here" / "engine.py").write_text("name = 'by chance'", encoding="utf-8")
+    (tmp_path / "export" / FILE).write_text("import json, engine\nprint(json.dumps({'is': engine.name}))")
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "modules"))
+    assert run(tmp_path / "export", OnnxTarget(), []) == [{"is": "of the cluster"}]
 
 
 def test_one_that_fails_tells_why(tmp_path: Path) -> None:

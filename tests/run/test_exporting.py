@@ -88,20 +88,29 @@ def test_labels_go_by_the_names_of_classes_and_strange_ones_have_none() -> None:
 
 
 def test_words_are_understood() -> None:
-    assert (batch_of("dynamic"), batch_of("8")) == ("dynamic", 8)
+    assert (batch_of("dynamic"), batch_of("8"), batch_of(8)) == ("dynamic", 8, 8)
     assert (incoming_of(""), incoming_of("dynamic"), incoming_of("480x640")) == ("own", "dynamic", Size(480, 640))
-    assert [name_of(where) for where in ("runs/photos/best", "runs/photos", "b.safetensors")] == [
-        "photos",
-        "photos",
-        "b",
-    ]
     assert list(KINDS) == [target.model_fields["kind"].default for target in members(Target)]
 
 
-@pytest.mark.parametrize("text", ["0", "-1", "many", "1.5"])
-def test_a_batch_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="expected a number of images or dynamic"):
-        batch_of(text)
+def test_two_models_of_different_names_have_exports_of_different_names(tmp_path: Path) -> None:
+    for folder in ("photos", "photos.v2", "photos.v2/best"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "B_16.safetensors").touch()
+    names = ("photos", "photos.v2", "photos.v2/best", "B_16.safetensors")
+    assert [name_of(tmp_path / name) for name in names] == ["photos", "photos.v2", "photos.v2", "B_16"]
+    assert [name_of(f"hf:owner/vit-{version}") for version in ("1.0", "1.5")] == ["vit-1.0", "vit-1.5"]
+
+
+@pytest.mark.parametrize("given", ["0", "-1", "many", "1.5", 0, -1, True])
+def test_a_batch_that_is_none_is_refused(given: int | str) -> None:
+    with pytest.raises(ConfigError, match=f"expected a number of images or dynamic, got {given!r}"):
+        batch_of(given)
+
+
+def test_a_batch_is_a_number_in_python(tmp_path: Path) -> None:
+    found = export(bundled(tmp_path), "torch", batch=2, images=6, out=str(tmp_path / "out"))
+    assert found.notes.input.shape[0] == 2
 
 
 def test_wrong_words_are_refused(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def export(  # noqa: PLR0913, PLR0917, one option a wish
 
     found = exported(model, to, int8=int8, batch=batch, image=image, data=data, root=root, out=out, images=images)
     notes = found.notes
-    tried = f"the runner was tried on {notes.runner.files} files, and answers alike" if notes.runner else ""
+    tried = notes.runner.line() if notes.runner else ""
     quantised = notes.quantisation.lines() if notes.quantisation else ()
     for line in (*found.told, *quantised, *notes.certificate.lines(), tried):
         log.info(line)

@@ -3,12 +3,12 @@
 import json
 import os
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Literal, NamedTuple
 
 from vitral.config import Size
+from vitral.deploy.drafts import drafting
 from vitral.deploy.engine import Engine
-from vitral.deploy.exported import BY_RUNNER, FILE, IN_GRAPH, Export, Port, Quantisation, files_in, versions
+from vitral.deploy.exported import BY_RUNNER, FILE, IN_GRAPH, TO_SIZE, Export, Port, Quantisation, files_in, versions
 from vitral.deploy.graph import graph_of
 from vitral.deploy.pictures import Album, Sitting, seen
 from vitral.deploy.runner import FILE as RUNNER
@@ -22,7 +22,7 @@ from vitral.weights.load import Loaded
 from vitral.weights.refusal import reason, remedy
 
 README = "README.md"
-SIDES = ((1.0, 1.0), (1.7, 2.3), (0.6, 0.9), (2.9, 1.4))  # of pictures of any size, by the model's own
+SIDES = ((1.7, 2.3), (0.6, 0.9), (2.9, 1.4), (1.0, 1.0))  # of pictures of any size, by the model's own
 
 
 class Wish(NamedTuple):
@@ -53,11 +53,9 @@ class Work(NamedTuple):
     def bound(self) -> Bound:
         return INT8 if self.wish.precision == "int8" else FLOAT32
 
-    def judged(self, engine: Engine, whole: bool = True) -> Certificate:
-        """The certificate of an engine; where it is one of many tried, the largest batch is enough."""
-        batches = BATCHES if whole else BATCHES[-1:]
-        if self.plan.batch != "dynamic":
-            batches = (self.plan.batch,)
+    def judged(self, engine: Engine) -> Certificate:
+        """The certificate of an engine: of one on trial by the very questions that the written file is asked."""
+        batches = BATCHES if self.plan.batch == "dynamic" else (self.plan.batch,)
         return judge(engine, self.truth, self.sitting, self.bound, self.sitting.words(), batches)
 
 
@@ -69,8 +67,7 @@ def export(source: Source, album: Album, wish: Wish, out: Path) -> Export:
     work = Work(wish, plan, sitting, expected(source.loaded, sitting, album.labels))
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(prefix=f"{out.name}.tmp-", dir=out.parent, ignore_cleanup_errors=True) as home:
-            draft = Path(home, "new")
+        with drafting(out) as draft:
             DISK.make(draft)
             notes = written(work, source, draft)
             DISK.flush(draft)
@@ -117,6 +114,13 @@ def incoming_sizes(plan: Plan) -> tuple[Size, ...]:
     return (plan.incoming,) if plan.resizes else ()
 
 
+def where_resized(plan: Plan) -> str:
+    """Who makes a picture what the model sees, in words."""
+    if plan.incoming == "dynamic":
+        return IN_GRAPH
+    return TO_SIZE if plan.resizes else BY_RUNNER
+
+
 def written(work: Work, source: Source, draft: Path) -> Export:
     """All files of the export in a folder that is still a draft, judged; the notes are written last."""
     wish, plan, bundle = work.wish, work.plan, source.loaded.bundle
@@ -136,7 +140,7 @@ def written(work: Work, source: Source, draft: Path) -> Export:
         task=bundle.task,
         classes=bundle.classes,
         preprocessing=plan.needs,
-        resizing=IN_GRAPH if plan.resizes else BY_RUNNER,
+        resizing=where_resized(plan),
         weights=source.weights,
         source=bundle.source,
         versions=versions(),
@@ -166,7 +170,7 @@ def _model_written(work: Work, draft: Path) -> Quantisation | None:
         raise DataError(what, where=album.samples.where, remedy="let fewer judge: --images")
     calibrating = seen(album.samples, album.calibrating, plan.needs)  # (B, H, W, C)
     found = quantised(
-        Quantising(core, target, calibrating, lambda model: work.judged(target.engine(plan.finished(model)), False))
+        Quantising(core, target, calibrating, lambda model: work.judged(target.engine(plan.finished(model))))
     )
     target.save(plan.finished(found.model), draft)
     return found.notes

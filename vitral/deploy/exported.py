@@ -16,6 +16,10 @@ FILE = "export.json"
 FORMAT: Literal[1] = 1
 PACKAGES = ("torch", "numpy", "pillow", "onnx", "onnxruntime", "openvino")
 IN_GRAPH = "in the graph, to the pixels that Vitral sees"
+TO_SIZE = (
+    "in the graph for pictures of its size, to the pixels that Vitral sees; "
+    "the runner first brings others to that size, with Pillow and so that the model sees the same part of them"
+)
 BY_RUNNER = "left to the runner, with Pillow, whose pixels are Vitral's to a level or a few"
 
 
@@ -78,6 +82,12 @@ class RunnerCheck(Config):
     files: int
     agreement: float  # share of the same top-1; of features, of the same direction
     difference: float  # the largest, of the chance of the answer, or of a feature
+
+    def line(self) -> str:
+        """The check in words."""
+        other = round(self.files * (1 - self.agreement))
+        answers = "alike" if not other else f"alike but for {other}, of which the export itself is unsure"
+        return f"the runner was tried on {self.files} files, and answers {answers}"
 
 
 class Export(Config):

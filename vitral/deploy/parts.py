@@ -116,7 +116,7 @@ def _begun(path: Path, option: str) -> tuple[Path, BinaryIO]:
         while True:
             draft = path.with_name(f"{_prefix(path)}{token_hex(4)}")
             file = BufferedWriter(_Draft(draft, path))
-            if _kept(file, draft):
+            if kept(file, draft):
                 return draft, file
             file.close()
     except OSError as error:
@@ -124,10 +124,10 @@ def _begun(path: Path, option: str) -> tuple[Path, BinaryIO]:
         raise ConfigError(what, where=option, remedy=f"{remedy(error)}, or name another file") from error
 
 
-def _kept(file: BinaryIO, draft: Path) -> bool:
+def kept(file: BinaryIO, draft: Path) -> bool:
     """Whether the new draft is locked, and no other process took it for a leftover before it was."""
     try:
-        _lock(file.fileno())
+        lock(file.fileno())
     except BlockingIOError:
         return False
     except OSError:
@@ -139,7 +139,7 @@ def _sweep(path: Path) -> None:
     for draft in path.parent.iterdir():
         if draft.name.startswith(_prefix(path)):
             with suppress(OSError), draft.open("r+b") as file:  # one that has just got its name, or is still written
-                _lock(file.fileno())
+                lock(file.fileno())
                 draft.unlink()
 
 
@@ -147,7 +147,7 @@ def _prefix(path: Path) -> str:
     return f".{path.name}.tmp-"
 
 
-def _lock(handle: int) -> None:
+def lock(handle: int) -> None:
     """Have a file alone, or raise BlockingIOError: the lock of a process is gone the moment the process is."""
     if sys.platform != "win32":  # where an open file cannot be removed anyway
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -6,6 +6,8 @@ N images, B of them in a portion, H x W pixels, C channels.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain, islice, repeat
+from math import ceil
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +21,7 @@ from vitral.data.transforms.resize import resize, see
 from vitral.deploy.engine import Bytes
 
 PORTION = 32  # images at a time
+SMALL = 8  # images of a size at first, where several sizes come in: any few of them meet every size
 
 
 class Album(NamedTuple):
@@ -67,13 +70,12 @@ class Sitting:
     sizes: tuple[Size, ...]  # that come in, portion by portion in turns; none where a file takes what the model sees
 
     def __iter__(self) -> Iterator[Portion]:
-        items = self.album.judging
-        for number, start in enumerate(range(0, len(items), PORTION)):
+        for number, items in enumerate(self._shares()):
             size = self.sizes[number % len(self.sizes)] if self.sizes else self.needs.image
-            yield self._portion(self._incoming(items[start : start + PORTION], size), size)
+            yield self._portion(self._incoming(items, size), size)
         if self.mixes:
             size = self.sizes[0] if self.sizes else self.needs.image
-            yield self._portion(mixed(self._incoming(items[:PORTION], size)), size)
+            yield self._portion(mixed(self._incoming(self.album.judging[:PORTION], size)), size)
 
     @cached_property
     def mixes(self) -> bool:
@@ -85,6 +87,14 @@ class Sitting:
         """How many images there are, and which."""
         more = f", {min(PORTION, len(self.album.judging))} of them once more in mixed colours" if self.mixes else ""
         return f"{len(self.album.judging):,} {self.album.where}{more}"
+
+    def _shares(self) -> Iterator[Sequence[Item]]:
+        """The images of each portion; where there are several sizes, the first of each is small."""
+        items, count = iter(self.album.judging), len(self.sizes)
+        first = min(SMALL, ceil(len(self.album.judging) / count)) if count > 1 else PORTION
+        lengths = chain(repeat(first, count), repeat(PORTION))
+        while share := tuple(islice(items, next(lengths))):
+            yield share
 
     def _incoming(self, items: Sequence[Item], size: Size) -> Bytes:
         """Images as a file takes them: as the model sees them, or pictures that have come to be of this size."""

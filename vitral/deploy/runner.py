@@ -79,11 +79,15 @@ TURNED = """\
 """
 PLAIN_TURNED = """\
         sides = ({need.width}, {need.height})
-        file.draft(None, sides[::-1] if turned else sides)  # a JPEG is read at the smallest scale that serves
 """
 CENTRE = """\
         wide, high = file.size[::-1] if turned else file.size
         sides = max({filled.width}, {filled.height} * wide // high), max({filled.height}, {filled.width} * high // wide)
+"""
+SCALED = """\
+        sides = round(sides[0] * {size.width} / {shown.width}), round(sides[1] * {size.height} / {shown.height})
+"""
+DRAFT = """\
         file.draft(None, sides[::-1] if turned else sides)  # a JPEG is read at the smallest scale that serves
 """
 RESIZED = """\
@@ -93,6 +97,12 @@ CROPPED = """\
     left, top = round((sides[0] - {size.width}) / 2), round((sides[1] - {size.height}) / 2)
     image = image.resize(sides, Image.Resampling.{filter})
     image = image.crop((left, top, left + {size.width}, top + {size.height}))
+"""
+PLACED = """\
+    rows = np.arange({size.height}) + round((sides[1] - {size.height}) / 2)
+    columns = np.arange({size.width}) + round((sides[0] - {size.width}) / 2)
+    image = np.asarray(image.resize(sides, Image.Resampling.{filter}))[rows.clip(0, sides[1] - 1)]
+    image = Image.fromarray(image[:, columns.clip(0, sides[0] - 1)])  # edges are repeated where the picture ends
 """
 CLASSES = """\
     chances, label = np.exp(numbers - numbers.max()), int(numbers.argmax())
@@ -140,19 +150,26 @@ def _seeing(plan: Plan) -> tuple[str, str]:
     """What is done to a picture before it is decoded and after, so that it is as the model takes it."""
     view, image, incoming = plan.needs.view, plan.needs.image, plan.incoming
     filter = view.filter.upper()
-    if isinstance(view, CentreCrop) and (incoming == "dynamic" or not plan.resizes):
-        filled = Size(*(int(side / view.fraction) for side in image))
-        after = "" if plan.resizes else CROPPED.format(size=image, filter=filter)
-        return TURNED + CENTRE.format(filled=filled), after
+    if isinstance(view, CentreCrop):
+        before = TURNED + CENTRE.format(filled=Size(*(int(side / view.fraction) for side in image)))
+        if incoming == "dynamic":
+            return before + DRAFT, ""
+        if not plan.resizes:
+            return before + DRAFT, CROPPED.format(size=image, filter=filter)
+        shown = view.glimpse(incoming, image).resized  # to which the graph resizes all that comes in
+        before += SCALED.format(size=incoming, shown=shown)
+        return before + DRAFT, PLACED.format(size=incoming, filter=filter)
     need = image if incoming == "dynamic" else incoming
-    before = PLAIN.format(need=need) if need.height == need.width else TURNED + PLAIN_TURNED.format(need=need)
+    before = PLAIN.format(need=need) if need.height == need.width else TURNED + PLAIN_TURNED.format(need=need) + DRAFT
     return before, "" if incoming == "dynamic" else RESIZED.format(size=need, filter=filter)
 
 
 def run(folder: Path, target: Target, files: Sequence[Path]) -> list[dict[str, Any]]:
     """What the runner in a folder says of files, in a process that has neither Vitral nor, mostly, torch."""
+    # Packages come from wherever this process has them, be it the user's site or PYTHONPATH; -P leaves out the folder
+    # that it happens to be in, which whoever runs the script does not have either.
     refused = {"vitral"} if target.package == "torch" else {"vitral", "torch"}
-    words = [sys.executable, "-I", "-c", WITHOUT.format(refused=refused), str(folder / FILE), *map(str, files)]
+    words = [sys.executable, "-P", "-c", WITHOUT.format(refused=refused), str(folder / FILE), *map(str, files)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=SECONDS, check=False, encoding="utf-8")
     if done.returncode:
         told = (done.stderr.strip() or "nothing").splitlines()[-1]

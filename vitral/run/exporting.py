@@ -46,7 +46,7 @@ def export(  # noqa: PLR0913, one argument a wish
     to: str = "onnx",
     *,
     int8: bool = False,
-    batch: str = "dynamic",
+    batch: int | str = "dynamic",
     image: str = "",
     data: str = "",
     root: str = "",
@@ -69,13 +69,14 @@ def export(  # noqa: PLR0913, one argument a wish
     return Exported(folder, notes, (*found.told, *judges.told))
 
 
-def batch_of(text: str) -> Batch:
+def batch_of(given: int | str) -> Batch:
     """A number of images, or any."""
+    text = str(given)
     if text == "dynamic":
         return "dynamic"
     if text.isdecimal() and int(text):
         return int(text)
-    raise ConfigError(f"expected a number of images or dynamic, got {text!r}", where="--batch")
+    raise ConfigError(f"expected a number of images or dynamic, got {given!r}", where="--batch")
 
 
 def incoming_of(text: str) -> Incoming | Literal["own"]:
@@ -89,9 +90,11 @@ def incoming_of(text: str) -> Incoming | Literal["own"]:
 
 
 def name_of(model: str | Path) -> str:
-    """What an export is called after: the run, or the bundle."""
+    """What an export is called after: the run, the bundle, or the file without its ending."""
     path = Path(model).expanduser().absolute()
-    return path.parent.name if path.name in ("best", "last") else path.stem
+    if path.name in ("best", "last"):
+        return path.parent.name
+    return path.stem if path.is_file() else path.name  # what follows a dot in the name of a folder is no ending
 
 
 def judges_of(model: str | Path, data: str, root: str) -> Judges:
