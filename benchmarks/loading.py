@@ -35,7 +35,7 @@ with torch.inference_mode():
 """
 TORCH = "import torch\nprint(torch, flush=True)"
 OURS_LOADS = "import vitral\nmodel, _ = vitral.load({path!r})\n"
-OURS_READY = OURS_LOADS + "print(model, flush=True)"
+OURS_READY = OURS_LOADS + "print(type(model), flush=True)"
 OURS = OURS_LOADS + "import torch" + ANSWER.format(logits="")
 TIMM = """
 from benchmarks.stand_in import stand_in_for_torchvision

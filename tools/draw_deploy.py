@@ -15,6 +15,7 @@ from benchmarks.merging import Curves, Point, Precision
 COLOURS: dict[Precision, str] = {"float32": "#1f6f8b", "int8": "#d1495b"}
 INK, FAINT = "#222222", "#999999"
 HALF = 0.5  # points of accuracy that may be lost
+SPAN = 4.0  # points from top to bottom at the least, lest chance look like a trend
 
 
 def draw(curves: Curves, out: Path) -> None:
@@ -32,6 +33,8 @@ def draw(curves: Curves, out: Path) -> None:
     axes.set_title("patches merged in every layer, beside each point", loc="left", fontsize=10, color=INK)
     axes.grid(color="#e6e6e6", linewidth=0.6)
     axes.set_xlim(left=0)
+    top = 100 * max(point.top1 for point in curves.points) + HALF
+    axes.set_ylim(min(axes.get_ylim()[0], top - SPAN), top)
     axes.legend(frameon=False, loc="lower left")
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)

@@ -4,11 +4,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from tests.deploy.test_merging import loaded as random_model
 from tests.model.variants import small
 from vitral.deploy.bench import ENGINES, PEAK
-from vitral.deploy.contestant import NAME, engine_of, loaded, noise, prepare
+from vitral.deploy.contestant import NAME, engine_of, loaded, multiplying, noise, prepare
 from vitral.deploy.verify import Original
 from vitral.errors import ConfigError
 from vitral.model import Rope2d
@@ -47,6 +48,14 @@ def test_a_model_is_a_name_or_a_bundle(tmp_path: Path) -> None:
     named = loaded("Ti/16").bundle
     assert (named.model.head.kind, len(named.classes)) == ("linear", 1000)
     assert "erf" in named.model.to_json()
+
+
+def test_the_product_is_the_same_by_every_library() -> None:
+    products = [way() for way in multiplying()]
+    assert len(products) == 1 + torch.backends.mkldnn.is_available()
+    for product in products:
+        assert isinstance(product, torch.Tensor)
+        torch.testing.assert_close(product, products[0], rtol=1e-4, atol=1e-2)
 
 
 @pytest.mark.parametrize("name", [PEAK, "vitral eager"])

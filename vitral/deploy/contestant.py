@@ -34,7 +34,6 @@ from vitral.weights.bundle import Bundle
 from vitral.weights.load import Loaded, load
 
 CALIBRATING = 8  # images
-TRIES = 5  # of each way to multiply
 KINDS = {kind.model_fields["kind"].default: kind for kind in members(EngineConfig)}
 NAME = re.compile(r"vitral (?P<kind>[a-z]+)(?P<int8> int8)?( merging (?P<per_layer>[0-9]+))?")
 
@@ -83,14 +82,14 @@ def noise(bundle: Bundle, images: int) -> Bytes:
     return np.random.default_rng(0).integers(256, size=shape, dtype=np.uint8)
 
 
-def multiply() -> Callable[[], object]:
-    """The product that all are held against, by the quicker of the two libraries that torch has for it."""
+def multiplying() -> list[Callable[[], object]]:
+    """The product that all are held against, by each of the two libraries that torch has for it."""
     first, second = (torch.randn(PEAK_SIDE, PEAK_SIDE) for _ in range(2))
     ways: list[Callable[[], object]] = [partial(torch.mm, first, second, out=torch.empty(PEAK_SIDE, PEAK_SIDE))]
     if torch.backends.mkldnn.is_available():
         packed = PackedLinear(Affine(second.mT, torch.zeros(PEAK_SIDE)).layer())
         ways.append(torch.inference_mode()(partial(packed, first)))
-    return min(ways, key=lambda way: min(timed(way, 0.0) for _ in range(TRIES)))
+    return ways
 
 
 def prepare(name: str, model: str, threads: int) -> Callable[[str], float]:
@@ -98,8 +97,8 @@ def prepare(name: str, model: str, threads: int) -> Callable[[str], float]:
     torch.set_num_threads(threads)
     torch.manual_seed(0)
     if name == PEAK:
-        step = multiply()
-        return lambda words: timed(step, float(words.split()[1]))
+        ways = multiplying()
+        return lambda words: min(timed(way, float(words.split()[1]) / len(ways)) for way in ways)
     own = loaded(model)
     engine = engine_of(name, own, threads, noise(own.bundle, CALIBRATING))
     pixels: dict[str, Bytes] = {}
