@@ -11,8 +11,8 @@ import torch
 from PIL import Image
 
 from tests.deploy.exports import album, loaded, source, sure
-from tests.deploy.test_drafts import left_behind
 from tests.deploy.test_verify import swapped_channels, transposed_weight, wrong_mean
+from tests.weights.test_drafts import left_behind
 from vitral.config import Size, members
 from vitral.data.transforms.view import CentreCrop, PlainResize
 from vitral.deploy import export as module

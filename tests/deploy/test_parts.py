@@ -6,9 +6,9 @@ import resource
 import signal
 import subprocess
 import sys
-import threading
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -178,22 +178,12 @@ def test_what_a_killed_process_left_is_swept_and_what_others_write_is_not(tmp_pa
 
 
 def test_many_that_begin_the_same_part_at_once_do_not_sweep_each_other(tmp_path: Path) -> None:
-    troubles: list[BaseException] = []
+    def work(_: int) -> None:
+        with writing(tmp_path / "1.jsonl", "--out") as file:
+            file.write(b"whole")
 
-    def work() -> None:
-        try:
-            for _ in range(50):
-                with writing(tmp_path / "1.jsonl", "--out") as file:
-                    file.write(b"whole")
-        except BaseException as error:
-            troubles.append(error)
-
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert troubles == []
+    with ThreadPoolExecutor(4) as crowd:
+        list(crowd.map(work, range(200)))
     assert files(tmp_path) == ["1.jsonl"]
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from vitral.config import Size
-from vitral.deploy.drafts import drafting
 from vitral.deploy.engine import Engine
 from vitral.deploy.exported import BY_RUNNER, FILE, IN_GRAPH, TO_SIZE, Export, Port, Quantisation, files_in, versions
 from vitral.deploy.graph import graph_of
@@ -18,8 +17,8 @@ from vitral.deploy.trying import tried
 from vitral.deploy.verify import BATCHES, FLOAT32, INT8, Bound, Certificate, Expected, expected, faults, judge
 from vitral.errors import ConfigError, DataError, VitralError
 from vitral.weights.bundle import Bundle
+from vitral.weights.drafts import new_folder
 from vitral.weights.load import Loaded
-from vitral.weights.refusal import reason, remedy
 
 README = "README.md"
 SIDES = ((1.7, 2.3), (0.6, 0.9), (2.9, 1.4), (1.0, 1.0))  # of pictures of any size, by the model's own
@@ -65,17 +64,8 @@ def export(source: Source, album: Album, wish: Wish, out: Path) -> Export:
     plan = planned(source.loaded, wish)
     sitting = Sitting(album, plan.needs, incoming_sizes(plan))
     work = Work(wish, plan, sitting, expected(source.loaded, sitting, album.labels))
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        with drafting(out) as draft:
-            DISK.make(draft)
-            notes = written(work, source, draft)
-            DISK.flush(draft)
-            DISK.rename(draft, out)
-    except OSError as error:
-        what = f"cannot be written: {reason(error)}"
-        raise VitralError(what, where=str(error.filename or out), remedy=f"{remedy(error)}, then try again") from error
-    return notes
+    with new_folder(out) as draft:
+        return written(work, source, draft)
 
 
 def refuse_impossible(bundle: Bundle, wish: Wish, out: Path) -> None:

@@ -16,14 +16,12 @@ from secrets import token_hex
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from vitral.errors import ConfigError, VitralError
+from vitral.weights.drafts import kept, lock
 from vitral.weights.durable import Disk
 from vitral.weights.refusal import reason, remedy
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
-
-if sys.platform != "win32":
-    import fcntl
 
 DISK = Disk()
 SHARD = re.compile("([0-9]{1,9})/([0-9]{1,9})")
@@ -124,17 +122,6 @@ def _begun(path: Path, option: str) -> tuple[Path, BinaryIO]:
         raise ConfigError(what, where=option, remedy=f"{remedy(error)}, or name another file") from error
 
 
-def kept(file: BinaryIO, draft: Path) -> bool:
-    """Whether the new draft is locked, and no other process took it for a leftover before it was."""
-    try:
-        lock(file.fileno())
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True  # a disk without locks, where nothing can be swept either
-    return draft.exists()
-
-
 def _sweep(path: Path) -> None:
     for draft in path.parent.iterdir():
         if draft.name.startswith(_prefix(path)):
@@ -145,9 +132,3 @@ def _sweep(path: Path) -> None:
 
 def _prefix(path: Path) -> str:
     return f".{path.name}.tmp-"
-
-
-def lock(handle: int) -> None:
-    """Have a file alone, or raise BlockingIOError: the lock of a process is gone the moment the process is."""
-    if sys.platform != "win32":  # where an open file cannot be removed anyway
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

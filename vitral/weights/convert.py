@@ -2,9 +2,7 @@
 
 import logging
 import os
-from collections.abc import Iterable, Mapping
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from vitral.errors import VitralError, WeightsError
@@ -13,12 +11,12 @@ from vitral.weights.adapt import adapt
 from vitral.weights.bundle import write_bundle
 from vitral.weights.card import Facts, card
 from vitral.weights.certificate import FILE, Certificate, Subject, certify
+from vitral.weights.drafts import new_folder
 from vitral.weights.durable import Disk
 from vitral.weights.formats.format import Format
 from vitral.weights.formats.rule import written
 from vitral.weights.load import Loaded, Reading, hash_of, opened_model
 from vitral.weights.recognise import writers
-from vitral.weights.refusal import reason, remedy
 
 log = logging.getLogger("vitral")
 DISK = Disk()
@@ -44,17 +42,11 @@ def write_as(source: Loaded, where: Path, out: Path, to: str) -> Certificate | N
     kind = counterpart(source, to)
     assert isinstance(source.bundle.model, Vit)
     tensors = written(kind.rules(source.bundle.model), source.model.state_dict())
-    try:
-        with TemporaryDirectory(prefix=f"{out.name}.tmp-", dir=out.parent, ignore_cleanup_errors=True) as home:
-            draft = Path(home, "new")
-            write_files(draft, kind.files(source.bundle, tensors))
-            certificate = _certified(source, where, draft, kind)
-            DISK.write(draft / FILE, [memoryview(certificate.to_json().encode())])
-            DISK.flush(draft)
-            DISK.rename(draft, out)
-    except OSError as error:
-        what = f"cannot be written: {reason(error)}"
-        raise VitralError(what, where=str(error.filename or out), remedy=f"{remedy(error)}, then try again") from error
+    with new_folder(out) as draft:
+        for name, pieces in kind.files(source.bundle, tensors).items():
+            DISK.write(draft / name, pieces)
+        certificate = _certified(source, where, draft, kind)
+        DISK.write(draft / FILE, [memoryview(certificate.to_json().encode())])
     return certificate
 
 
@@ -70,13 +62,6 @@ def counterpart(source: Loaded, library: str) -> Format:
         where=library,
         remedy="convert it to another library, or keep it as a bundle: --to vitral",
     )
-
-
-def write_files(folder: Path, files: Mapping[str, Iterable[memoryview]]) -> None:
-    """Write files into a new folder."""
-    DISK.make(folder)
-    for name, pieces in files.items():
-        DISK.write(folder / name, pieces)
 
 
 def _certified(source: Loaded, where: Path, draft: Path, kind: Format) -> Certificate:

@@ -17,7 +17,8 @@ from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.errors import WeightsError
 from vitral.model.head import NoHead
 from vitral.model.vit import Vit
-from vitral.weights.convert import counterpart, write_files
+from vitral.weights.convert import counterpart
+from vitral.weights.durable import Disk
 from vitral.weights.formats.format import Format
 from vitral.weights.formats.rule import written
 from vitral.weights.load import Loaded
@@ -91,7 +92,10 @@ def check_round_trip(loaded: Loaded, path: Path, kind: str) -> Path:
 
 
 def check_again(loaded: Loaded, path: Path, kind: Format) -> Path:
-    write_files(path, kind.files(loaded.bundle, written(kind.rules(vit(loaded)), loaded.model.state_dict())))
+    path.mkdir()
+    tensors = written(kind.rules(vit(loaded)), loaded.model.state_dict())
+    for name, pieces in kind.files(loaded.bundle, tensors).items():
+        Disk().write(path / name, pieces)
     again = vitral.load(path)
     assert again.bundle.model == loaded.bundle.model
     assert sees(again.bundle.preprocessing) == sees(loaded.bundle.preprocessing)
