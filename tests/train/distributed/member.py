@@ -5,10 +5,13 @@ import os
 import signal
 import sys
 import warnings
+import weakref
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import patch
 
 import torch
+import torch.distributed as dist
 from safetensors.torch import save_file
 from torch import nn
 
@@ -46,6 +49,23 @@ def talk(folder: Path, company: Group) -> None:
         "first": company.first,
     }
     (folder / f"heard-{rank}.json").write_text(json.dumps(heard))
+
+
+def partings(folder: Path, company: Group) -> None:
+    """How often a library still held what was said when a meeting was over."""
+    words: list[weakref.ref[torch.Tensor]] = []
+    all_reduce = dist.all_reduce
+
+    def noted(word: torch.Tensor) -> None:
+        words.append(weakref.ref(word))
+        all_reduce(word)
+
+    with patch.object(dist, "all_reduce", noted):
+        held = 0
+        for _ in range(300):
+            company.meet()
+            held += words[-1]() is not None
+    (folder / f"held-{company.world.rank}.json").write_text(json.dumps([len(words), held]))
 
 
 def races(folder: Path, company: Group) -> None:
@@ -151,7 +171,7 @@ def failed(folder: Path, company: Group) -> None:
 
 
 SCENES: dict[str, Callable[[Path, Group], None]] = {
-    scene.__name__: scene for scene in (talk, races, resumes, three, scales, full, killed, frozen, failed)
+    scene.__name__: scene for scene in (talk, partings, races, resumes, three, scales, full, killed, frozen, failed)
 }
 
 

@@ -43,6 +43,11 @@ def test_one_is_enough_for_any(heard: list[dict[str, Any]]) -> None:
     assert heard[0]["any"] == [True, False]
 
 
+def test_when_a_meeting_is_over_nothing_holds_what_was_said(played: Path) -> None:
+    for rank in range(2):
+        assert json.loads((played / f"held-{rank}.json").read_text()) == [300, 0]
+
+
 @pytest.mark.parametrize(
     ("error", "words"),
     [

@@ -2,6 +2,8 @@
 
 import json
 import os
+import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -21,6 +23,7 @@ from vitral.train.distributed.pulse import Pulse
 
 MEETING = timedelta(minutes=10)  # in which all processes must have come
 PATIENCE = timedelta(hours=2)  # with a process that lives but is slow; one that does not is found by its pulse
+LETTING_GO = 5.0  # seconds after a meeting in which the threads of gloo should be done with it
 MOST_WORDS = 500  # of a cause
 
 
@@ -73,7 +76,14 @@ class Team(Group):
         return int(value)
 
     def meet(self) -> None:
-        self.most(0)
+        # A thread of gloo lets go of a tensor only after the wait for it is over, and needs the interpreter for that:
+        # one that is ending by then aborts the whole process.
+        word = torch.zeros(1)
+        held = sys.getrefcount(word)
+        dist.all_reduce(word)
+        patience = time.monotonic() + LETTING_GO
+        while sys.getrefcount(word) > held and time.monotonic() < patience:
+            time.sleep(0.001)
 
 
 @contextmanager
