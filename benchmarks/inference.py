@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from benchmarks.race import Ratio, ratio
 from benchmarks.rivals import BESIDE
-from vitral.deploy.bench import PEERS, Bench, Cell, Contestant, Length, Row, cells_of, machine, ours, peers
+from vitral.deploy.bench import PEERS, Bench, Cell, Contest, Contestant, Length, Row, cells_of, machine, ours, peers
 from vitral.deploy.standings import as_text
 
 MODELS, BATCHES = ("Ti/16", "S/16", "B/16"), (1, 8, 32)
@@ -62,7 +62,7 @@ def measure(places: Sequence[Place], contestants: Sequence[Contestant], length: 
     threads = len(os.sched_getaffinity(0))
     for model in dict.fromkeys(place.model for place in places):
         batches = [place.batch for place in places if place.model == model]
-        for cell in cells_of([model], batches, contestants, threads, length, told):
+        for cell in cells_of(Contest([model], batches, contestants, threads, length), told):
             with file.open("a", encoding="utf-8") as out:
                 out.write(Bench(machine=machine(threads), threads=threads, cells=(cell,)).model_dump_json() + "\n")
             say("\n".join(verdict(cell)))

@@ -17,7 +17,7 @@ from benchmarks.inference import say, told
 from vitral.config import Config
 from vitral.data.samples import Samples, Split
 from vitral.data.sources.source import open_data
-from vitral.deploy.bench import OURS, Contestant, Length, Row, cells_of, machine
+from vitral.deploy.bench import OURS, Contest, Contestant, Length, Row, cells_of, machine
 from vitral.deploy.contestant import engine_of
 from vitral.deploy.engine import Bytes, Engine
 from vitral.evaluate.accuracy import Interval, wilson
@@ -96,7 +96,7 @@ def measure(model: str, samples: Samples, wish: Wish, settings: Sequence[Setting
     threads, kind, batch = len(os.sched_getaffinity(0)), wish.kind, wish.batch
     hits, images = answered(model, samples, wish, settings, threads)
     contestants = [Contestant(setting.name(kind), OURS) for setting in settings]
-    (cell,) = cells_of([model], [batch], contestants, threads, Length(wish.rounds), told)
+    (cell,) = cells_of(Contest([model], [batch], contestants, threads, Length(wish.rounds)), told)
     rows = {row.engine: row for row in cell.rows}
     points = [point_of(setting, rows[setting.name(kind)], hits[setting], images) for setting in settings]
     facts = {"machine": machine(threads), "model": model, "data": samples.where, "engine": kind}

@@ -17,6 +17,7 @@ from vitral.deploy.bench import (
     PEAK,
     PEAK_FLOPS,
     Bench,
+    Contest,
     Contestant,
     Length,
     bench,
@@ -52,7 +53,7 @@ class Steps:
 
 def test_the_table_has_each_engine_at_each_batch_and_says_who_is_left_out() -> None:
     steps = Steps()
-    found = bench(["Ti/16"], [1, 8], [QUICK, SLOW, BROKEN], 1, Length(rounds=3, turn=0), steps.bar)
+    found = bench(Contest(["Ti/16"], [1, 8], [QUICK, SLOW, BROKEN], 1, Length(rounds=3, turn=0)), steps.bar)
     assert Bench.from_json(found.to_json()) == found
     assert [(cell.model, cell.batch) for cell in found.cells] == [("Ti/16", 1), ("Ti/16", 8)]
     for cell in found.cells:
@@ -150,12 +151,12 @@ def test_an_interrupt_ends_every_process() -> None:
         "import signal\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "from contextlib import contextmanager\n"
-        "from vitral.deploy.bench import Contestant, Length, bench\n"
+        "from vitral.deploy.bench import Contest, Contestant, Length, bench\n"
         "@contextmanager\n"
         "def bar(what, total):\n"
         "    print('begun', flush=True)\n"
         "    yield lambda count: None\n"
-        "bench(['Ti/16'], [1], [Contestant('1', 'tests.deploy.metronome')], 1, Length(10**9, 0), bar)\n"
+        "bench(Contest(['Ti/16'], [1], [Contestant('1', 'tests.deploy.metronome')], 1, Length(10**9, 0)), bar)\n"
     )
     with subprocess.Popen([sys.executable, "-c", script], stdout=-1, stderr=-1, text=True) as process:
         assert process.stdout is not None

@@ -91,33 +91,34 @@ def test_numbers_are_those_of_the_model(engine: str) -> None:
     assert predictor.logits(none).shape == predictor.probabilities(none).shape == (0, 4)
 
 
-def test_by_itself_it_takes_the_quickest_engine(
+@pytest.fixture
+def first_time(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+) -> pytest.LogCaptureFixture:
+    """What is told where nothing was measured yet, and measuring is short."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(auto, "ROUNDS", 1)
     caplog.set_level(logging.INFO, "vitral")
+    return caplog
+
+
+def test_by_itself_it_takes_the_quickest_engine(first_time: pytest.LogCaptureFixture) -> None:
     images = pixels(SOURCE, 40)
     assert abs(Predictor(SOURCE).logits(images) - truth(SOURCE, images)).max() < 1e-4
-    assert sum("the engine for batches is" in record.message for record in caplog.records) == 1
-    caplog.clear()
+    assert sum("the engine for batches is" in record.message for record in first_time.records) == 1
+    first_time.clear()
     Predictor(SOURCE).features(images)  # as quick as logits
-    [told] = (record.message for record in caplog.records)
+    [told] = (record.message for record in first_time.records)
     assert told.endswith("; as measured before")
 
 
-def test_by_itself_it_answers_a_few_at_once(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(auto, "ROUNDS", 1)
-    caplog.set_level(logging.INFO, "vitral")
+def test_by_itself_it_answers_a_few_at_once(first_time: pytest.LogCaptureFixture) -> None:
     images = pixels(SOURCE, 2)
     predictor = Predictor(SOURCE)
     assert np.array_equal(predictor.logits(images), Predictor(SOURCE, engine="eager").logits(images))
-    assert caplog.messages == []
+    assert first_time.messages == []
     predictor.warm_up(2)  # who warms up has many
-    assert any("the engine for batches is" in message for message in caplog.messages)
+    assert any("the engine for batches is" in message for message in first_time.messages)
 
 
 def test_many_threads_are_given_the_same_bytes() -> None:

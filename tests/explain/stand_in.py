@@ -83,7 +83,7 @@ def stand_in(
         ),
         colours=colours.astype(np.float32),
         similarity=(unit @ unit.T).astype(np.float32),
-        faithfulness=tested(dice) if told else Faithfulness(),
+        faithfulness=judged(dice) if told else Faithfulness(),
         stages=stages(dice, layout),
         model=model_view(dice, grid, layers, heads),
         lacks=("This is a stand-in: it computes nothing.",),
@@ -139,7 +139,7 @@ def attend(dice: np.random.Generator, layout: Layout, heads: int, depth: float, 
     return (weights / weights.sum(axis=-1, keepdims=True)).astype(np.float32)
 
 
-def tested(dice: np.random.Generator) -> Faithfulness:
+def judged(dice: np.random.Generator) -> Faithfulness:
     shares = np.linspace(0, 1, 11, dtype=np.float32)
 
     def curve(speed: float) -> Curve:

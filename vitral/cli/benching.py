@@ -47,7 +47,7 @@ def bench(
     names = [name.strip() for name in models.split(",")]
     wanted = [f"vitral {name.strip()}" for name in engines.split(",")] if engines else []
     contestants = [*benching.ours(wanted), *(benching.peers() if peers else ())]
-    found = benching.bench(names, sizes, contestants, threads, benching.Length(rounds), bar)
+    found = benching.bench(benching.Contest(names, sizes, contestants, threads, benching.Length(rounds)), bar)
     typer.echo(found.to_json() if json else as_text(found))
 
 

@@ -67,6 +67,16 @@ class Length(NamedTuple):
     seconds: float = float("inf")  # after so many no round is begun, once there were three
 
 
+class Contest(NamedTuple):
+    """Who meets on what: every contestant with so many threads, on every model at every batch."""
+
+    models: Sequence[str]
+    batches: Sequence[int]
+    contestants: Sequence[Contestant]
+    threads: int
+    length: Length = Length()
+
+
 class Row(Config):
     """One engine with one model at one batch."""
 
@@ -99,40 +109,26 @@ class Bench(Config):
     cells: tuple[Cell, ...]
 
 
-def bench(
-    models: Sequence[str],
-    batches: Sequence[int],
-    contestants: Sequence[Contestant],
-    threads: int,
-    length: Length,
-    progress: Progress,
-) -> Bench:
-    """The table of these models at these batches, of engines with so many threads."""
-    cells = tuple(cells_of(models, batches, contestants, threads, length, progress))
-    return Bench(machine=machine(threads), threads=threads, cells=cells)
+def bench(contest: Contest, progress: Progress) -> Bench:
+    """The whole table of a contest."""
+    cells = tuple(cells_of(contest, progress))
+    return Bench(machine=machine(contest.threads), threads=contest.threads, cells=cells)
 
 
-def cells_of(
-    models: Sequence[str],
-    batches: Sequence[int],
-    contestants: Sequence[Contestant],
-    threads: int,
-    length: Length,
-    progress: Progress,
-) -> Iterator[Cell]:
+def cells_of(contest: Contest, progress: Progress) -> Iterator[Cell]:
     """The cells, each as soon as it is done."""
-    for model in models:
+    for model in contest.models:
         work = flops(model)
         with ExitStack() as stack:
             runners: dict[Contestant, Runner] = {}
-            for each in (Contestant(PEAK, OURS), *contestants):
-                words = [each.module, each.name, model, str(threads)]
+            for each in (Contestant(PEAK, OURS), *contest.contestants):
+                words = [each.module, each.name, model, str(contest.threads)]
                 runners[each] = Runner(f"{each.name} with {model}", words)
                 stack.callback(runners[each].stop, PATIENCE)
             stack.callback(dismiss, tuple(runners.values()))  # all at once, before each is waited for
-            for batch in batches:
-                with progress(f"{model}, batch {batch}", len(runners) * (length.rounds + 1)) as advance:
-                    seconds, left_out = rounds_of(runners, batch, length, advance)
+            for batch in contest.batches:
+                with progress(f"{model}, batch {batch}", len(runners) * (contest.length.rounds + 1)) as advance:
+                    seconds, left_out = rounds_of(runners, batch, contest.length, advance)
                 yield cell_of(model, batch, work, seconds, left_out)
 
 

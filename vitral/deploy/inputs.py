@@ -38,6 +38,13 @@ class Listing(NamedTuple):
     others: list[str]
 
 
+class Room(NamedTuple):
+    """A folder from within, and the way that led into it, itself included."""
+
+    listing: Listing
+    way: tuple[Identity, ...]
+
+
 def images(words: Iterable[str], stdin: BinaryIO) -> Iterator[Image]:
     """The images that the words stand for. What cannot be listed is among them as Unlisted, and the rest goes on."""
     for word in words:
@@ -131,27 +138,34 @@ def _has_images(folder: str) -> bool:
 
 def _below(folder: str, above: tuple[Identity, ...]) -> Iterator[Image]:
     """The images of a folder, then those of its folders; what cannot be listed is told and passed by."""
+    room = _entered(folder, above)
+    if isinstance(room, Image):
+        yield room
+        return
+    listing, way = room
     try:
-        here = _identity(folder)
-        if here in above:
-            yield _loop(folder)
-            return
-        listing = _listing(folder)
         if INDEX in listing.others or DRAFT in listing.others:
             yield from in_pack(folder)
         elif listing.folders or listing.images:
             yield from (_in(folder, name) for name in listing.images)
             for name in listing.folders:
-                yield from _below(os.path.join(folder, name), (*above, here))
+                yield from _below(os.path.join(folder, name), way)
         else:
             yield from in_tars([os.path.join(folder, name) for name in listing.others])
     except DataError as error:
         yield Image(error.where or folder, Unlisted(error))
 
 
-def _loop(folder: str) -> Image:
-    """What is told of a link that leads back: no image is lost with it."""
-    return Image(folder, Refused(DataError("leads back to a folder above it", where=folder, remedy="remove the link")))
+def _entered(folder: str, above: tuple[Identity, ...]) -> Room | Image:
+    """The folder from within, or what is told of one that cannot be entered."""
+    try:
+        here = _identity(folder)
+        if here in above:  # by a link: no image is lost with it
+            loop = DataError("leads back to a folder above it", where=folder, remedy="remove the link")
+            return Image(folder, Refused(loop))
+        return Room(_listing(folder), (*above, here))
+    except DataError as error:
+        return Image(error.where or folder, Unlisted(error))
 
 
 def _in(folder: str, name: str) -> Image:
@@ -224,15 +238,10 @@ def _matches(folder: str, pieces: list[str]) -> Iterator[Image]:
 
 def _at_any_depth(folder: str, pieces: list[str], above: tuple[Identity, ...]) -> Iterator[Image]:
     """The images that the pieces stand for in the folder, then in its folders, but not round and round."""
-    try:
-        here = _identity(folder)
-        if here in above:
-            yield _loop(folder)
-            return
-        listing = _listing(folder)
-    except DataError as error:
-        yield Image(error.where or folder, Unlisted(error))
+    room = _entered(folder, above)
+    if isinstance(room, Image):
+        yield room
         return
     yield from _matches(folder, pieces)
-    for name in listing.folders:
-        yield from _at_any_depth(os.path.join(folder, name), pieces, (*above, here))
+    for name in room.listing.folders:
+        yield from _at_any_depth(os.path.join(folder, name), pieces, room.way)

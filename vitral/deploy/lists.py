@@ -4,13 +4,13 @@ A manifest is a CSV or TSV file with a column `path`, or JSON Lines with a field
 alone. Paths in it are relative to it.
 """
 
-import csv
 import json
 import os
 from collections.abc import Iterator
 from typing import BinaryIO, TextIO
 
 from vitral.data.sources.files import suffix, unreadable
+from vitral.data.sources.lines import objects_of, rows_of
 from vitral.data.sources.manifest import DELIMITERS
 from vitral.errors import DataError
 
@@ -43,35 +43,18 @@ def paths_on(stream: BinaryIO) -> Iterator[str]:
 
 
 def _from_table(manifest: str, file: TextIO, delimiter: str) -> Iterator[str]:
-    reader = csv.reader(file, delimiter=delimiter, strict=True)
-    try:
-        header = [name.strip().lower() for name in next(reader, [])]
+    def check(header: list[str]) -> None:
         if header.count(COLUMN) != 1:
             what = f"expected one column {COLUMN!r} in the header, which is {delimiter.join(header)!r}"
             raise DataError(what, where=manifest, remedy="let the first line name the columns")
-        place = header.index(COLUMN)
-        for fields in reader:
-            if fields and len(fields) != len(header):
-                what = f"expected {len(header)} fields ({', '.join(header)}), found {len(fields)}"
-                remedy = f'put a field that has a {delimiter!r} in it between "quotes"'
-                raise DataError(what, where=f"{manifest}:{reader.line_num}", remedy=remedy)
-            if fields:
-                yield _told(fields[place], f"{manifest}:{reader.line_num}")
-    except csv.Error as error:
-        where = f"{manifest}:{reader.line_num}"
-        raise DataError(f"not a table: {error}", where=where, remedy="close every quote") from None
+
+    for number, fields in rows_of(manifest, file, delimiter, check):
+        yield _told(fields[COLUMN], f"{manifest}:{number}")
 
 
 def _from_json(manifest: str, file: TextIO) -> Iterator[str]:
-    for number, line in enumerate(file, start=1):
-        if not line.strip():
-            continue
-        where = f"{manifest}:{number}"
-        try:
-            fields = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise DataError(f"not JSON: {error}", where=where, remedy="write one object a line") from None
-        yield _told(fields.get(COLUMN) if isinstance(fields, dict) else fields, where)
+    for number, fields in objects_of(manifest, file):
+        yield _told(fields.get(COLUMN) if isinstance(fields, dict) else fields, f"{manifest}:{number}")
 
 
 def _told(path: object, where: str) -> str:

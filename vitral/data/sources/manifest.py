@@ -6,7 +6,6 @@ read, and only as an image. Labels are class names, so 7 is the class called "7"
 are left alone.
 """
 
-import csv
 import json
 import os
 from collections import Counter
@@ -18,6 +17,7 @@ from typing import NamedTuple
 from vitral.data.samples import SPLIT_WORDS, Row, Samples
 from vitral.data.sources.files import Files, suffix, unreadable
 from vitral.data.sources.labels import listed, samples_of
+from vitral.data.sources.lines import objects_of, rows_of
 from vitral.data.sources.split import Stratified
 from vitral.errors import DataError, either, nearest
 
@@ -58,24 +58,11 @@ def _text(path: Path) -> str:
 
 
 def _from_table(path: Path, text: str, delimiter: str) -> Iterator[Record]:
-    reader = csv.reader(StringIO(text, newline=""), delimiter=delimiter, strict=True)
-    try:
-        header = [name.strip().lower() for name in next(reader, [])]
+    def check(header: list[str]) -> None:
         _check_header(path, header, delimiter)
-        for fields in reader:
-            if not fields:
-                continue
-            if len(fields) != len(header):
-                raise DataError(
-                    f"expected {len(header)} fields ({', '.join(header)}), found {len(fields)}",
-                    where=f"{path}:{reader.line_num}",
-                    remedy=f'put a field that has a {delimiter!r} in it between "quotes"',
-                )
-            yield _record(path, reader.line_num, dict(zip(header, fields, strict=True)))
-    except csv.Error as error:
-        raise DataError(
-            f"not a table: {error}", where=f"{path}:{reader.line_num}", remedy="close every quote"
-        ) from None
+
+    for number, fields in rows_of(path, StringIO(text, newline=""), delimiter, check):
+        yield _record(path, number, fields)
 
 
 def _check_header(path: Path, header: list[str], delimiter: str) -> None:
@@ -102,14 +89,8 @@ def _refuse_misspelt(where: str, names: Iterable[str]) -> None:
 
 
 def _from_json(path: Path, text: str) -> Iterator[Record]:
-    for number, line in enumerate(text.split("\n"), start=1):
-        if not line.strip():
-            continue
+    for number, fields in objects_of(path, text.split("\n")):
         where = f"{path}:{number}"
-        try:
-            fields = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise DataError(f"not JSON: {error}", where=where, remedy="write one object a line") from None
         if not isinstance(fields, dict) or any(name not in fields for name in REQUIRED):
             example = '{"path": "cat/1.jpg", "label": "cat"}'
             raise DataError(f"no {either(REQUIRED)} in it", where=where, remedy=f"write {example}")
