@@ -11,9 +11,9 @@ import pytest
 from tests.data.doctor.albums import fill
 from tests.data.pictures import encoded, noise
 from tests.data.tars import write_tar
+from vitral import Decoding, open_data
 from vitral.cli import main
 from vitral.config import Size
-from vitral.data import Decoding, open_data
 from vitral.data.loader.loader import Loader, Sight
 from vitral.data.loader.order import InOrder
 from vitral.data.transforms.view import PlainResize

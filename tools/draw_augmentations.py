@@ -15,8 +15,10 @@ import torch
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from vitral.config import Size
-from vitral.data import Decoding, decode, open_data, read
+from vitral.data.decoder.decode import decode, read
 from vitral.data.decoder.depth import Pixels
+from vitral.data.decoder.header import Decoding
+from vitral.data.sources.source import open_data
 from vitral.data.transforms.augment import Augment, ColourJitter, RandomErasing, ThreeAugment
 from vitral.data.transforms.mix import Mixed, cut_box, cutmix, mixup
 from vitral.data.transforms.presets import AUGREG

@@ -12,6 +12,7 @@ from vitral.importing import without_collecting
 
 if TYPE_CHECKING:
     from vitral.config import Config
+    from vitral.data.decoder.header import Decoding
     from vitral.data.doctor.check import check
     from vitral.data.loader.loader import Loader, Sight
     from vitral.data.sources.pack import pack
@@ -40,6 +41,7 @@ __all__ = [
     "Config",
     "ConfigError",
     "DataError",
+    "Decoding",
     "Features",
     "Loader",
     "Predictor",
@@ -76,6 +78,7 @@ _HOMES = {
     "Config": "vitral.config",
     "ConfigError": "vitral.errors",
     "DataError": "vitral.errors",
+    "Decoding": "vitral.data.decoder.header",
     "Features": "vitral.model",
     "Loader": "vitral.data.loader.loader",
     "Predictor": "vitral.deploy.predictor",

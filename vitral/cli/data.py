@@ -59,11 +59,11 @@ def check(
 
     from rich.console import Console
 
-    from vitral.data import open_data
     from vitral.data.doctor.check import check as checked
     from vitral.data.doctor.diagnosis import as_data
     from vitral.data.doctor.page import write_page
     from vitral.data.doctor.report import as_text, show
+    from vitral.data.sources.source import open_data
 
     diagnosis = checked(open_data(data, root=root), workers)
     if json:

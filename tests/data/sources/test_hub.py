@@ -16,7 +16,11 @@ from tests.data.tables import (
 )
 from tests.data.trees import refusal
 from vitral.config import Size
-from vitral.data import Decoding, Samples, Stratified, decode, open_data
+from vitral.data.decoder.decode import decode
+from vitral.data.decoder.header import Decoding
+from vitral.data.samples import Samples
+from vitral.data.sources.source import open_data
+from vitral.data.sources.split import Stratified
 from vitral.errors import DataError
 
 TRAIN = [table(range(5), [0, 1, 2, 0, 1]), table(range(5, 9), [2, 0, 1, 2])]

@@ -10,8 +10,12 @@ from tests.data.archives import Truth, some
 from tests.data.pictures import noise
 from tests.data.trees import labelled, plant, refusal
 from vitral.config import Size
-from vitral.data import Decoding, Samples, Stratified, decode, open_data
+from vitral.data.decoder.decode import decode
+from vitral.data.decoder.header import Decoding
+from vitral.data.samples import Samples
 from vitral.data.sources.named import NAMED
+from vitral.data.sources.source import open_data
+from vitral.data.sources.split import Stratified
 from vitral.errors import DataError
 
 HOW = Stratified()

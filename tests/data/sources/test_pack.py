@@ -16,8 +16,9 @@ import pytest
 from tests.data.pictures import colour, encoded
 from tests.data.tars import sample, write_tar
 from tests.data.trees import plant, refusal
-from vitral.data import Samples, open_data
+from vitral.data.samples import Samples
 from vitral.data.sources.pack import pack
+from vitral.data.sources.source import open_data
 from vitral.errors import ConfigError, DataError, VitralError
 
 SIZE = 40_960  # four records of a tar
@@ -119,7 +120,7 @@ def test_the_tars_are_what_other_readers_expect(tmp_path: Path) -> None:
 STOPPED = """
 import os, sys
 from pathlib import Path
-from vitral.data import open_data
+from vitral.data.sources.source import open_data
 from vitral.data.sources.pack import pack
 
 left = int(sys.argv[3])

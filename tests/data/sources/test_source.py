@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from tests.data.trees import plant, refusal
-from vitral.data import Stratified, open_data
-from vitral.data.sources.source import open_images
+from vitral.data.sources.source import open_data, open_images
+from vitral.data.sources.split import Stratified
 from vitral.errors import ConfigError, DataError
 
 BOTH = ["photos/cat/1.jpg", "photos/cat/2.jpg", "photos/dog/1.jpg", "photos/dog/2.jpg", "archive.zip", "photos/m.csv"]
@@ -90,7 +90,7 @@ def test_a_path_from_the_root_is_mended_the_same_way(here: Path) -> None:
 
 
 def test_opening_data_does_not_wait_for_torch() -> None:
-    code = "import sys; from vitral.data import open_data; open_data('sample'); sys.exit('torch' in sys.modules)"
+    code = "import sys; from vitral import open_data; open_data('sample'); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

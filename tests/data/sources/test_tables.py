@@ -152,7 +152,7 @@ def test_a_missing_package_is_named(tmp_path: Path, ending: str) -> None:
     """In a process where pyarrow cannot be imported."""
     written(tmp_path, ending)
     (tmp_path / "pyarrow.py").write_text("raise ImportError")
-    code = f"import sys; sys.path.insert(0, '.'); from vitral.data import open_data; open_data('part.{ending}')"
+    code = f"import sys; sys.path.insert(0, '.'); from vitral import open_data; open_data('part.{ending}')"
     root = Path(__file__).parents[3]
     run = subprocess.run(
         [sys.executable, "-c", code],

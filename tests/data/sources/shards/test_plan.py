@@ -7,8 +7,9 @@ import pytest
 from tests.data.pictures import colour, encoded
 from tests.data.tars import tar_bytes
 from tests.data.trees import plant
-from vitral.data import Samples, open_data
+from vitral.data.samples import Samples
 from vitral.data.sources.shards.plan import byte_count, members, plan
+from vitral.data.sources.source import open_data
 from vitral.errors import ConfigError, DataError
 
 SIZE = 40_960  # four records of a tar

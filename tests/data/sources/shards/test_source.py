@@ -12,7 +12,8 @@ import pytest
 
 from tests.data.tars import File, sample, write_tar
 from tests.data.trees import labelled, refusal
-from vitral.data import Samples, open_data
+from vitral.data.samples import Samples
+from vitral.data.sources.source import open_data
 from vitral.errors import ConfigError, DataError
 
 Tars = dict[str, list[File]]
