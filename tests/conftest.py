@@ -17,6 +17,16 @@ settings.load_profile("vitral")
 
 @pytest.fixture(autouse=True)
 def seeds() -> None:
+    seed()
+
+
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[object]) -> None:
+    """Seed for what several tests share too: it is made before their own seeds, after whichever tests came first."""
+    if fixturedef.scope != "function":
+        seed()
+
+
+def seed() -> None:
     """Seed every generator that has been imported."""
     random.seed(0)
     if numpy := sys.modules.get("numpy"):

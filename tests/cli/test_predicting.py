@@ -130,7 +130,7 @@ def test_merge_asks_a_predictor_that_merges(run: Runner, album: Path, tmp_path: 
 
 def test_the_bundled_images_are_a_name(run: Runner, model: str) -> None:
     done = run(model, "sample", "--top", "1", "--format", "csv", "--batch", "500")
-    assert done.code == 0, done.talk
+    assert done.code == 0, done.stderr
     assert done.stdout.count("\n") == 6001
     assert "\nsample/test/0999.npy," in done.stdout
 

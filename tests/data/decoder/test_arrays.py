@@ -1,10 +1,15 @@
 """Arrays of NumPy as images."""
 
+import gc
+import multiprocessing
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
 from tests.data.pictures import noise, npy
-from vitral.data.decoder.arrays import layout
+from vitral.data.decoder.arrays import _Turns, layout
 from vitral.data.decoder.decode import FULL, decode
 from vitral.data.decoder.header import Decoding
 from vitral.errors import DataError
@@ -67,3 +72,41 @@ def test_a_file_longer_or_shorter_than_its_header_says_is_refused() -> None:
     ):
         with pytest.raises(DataError, match=r"not a readable \.npy file"):
             layout(wrong, "a.npy")
+
+
+def test_a_child_does_not_wait_for_a_thread_of_its_parent() -> None:
+    with _Turns.lock:
+        child = multiprocessing.get_context("fork").Process(target=layout, args=(npy(MANY), "a.npy"))
+        child.start()
+        child.join(20)
+        child.kill()  # if it still waits
+        child.join()
+    assert child.exitcode == 0
+
+
+class Litter:
+    """What the collector has to run code for, which gives another thread its turn in the midst of whatever goes on."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+    def __del__(self) -> None:
+        for _ in range(50):
+            pass
+
+
+def test_threads_read_headers_at_once() -> None:
+    data, often, interval = npy(MANY), gc.get_threshold(), sys.getswitchinterval()
+
+    def work(_: int) -> tuple[int, ...]:
+        Litter()
+        return layout(data, "a.npy").shape
+
+    gc.set_threshold(50)
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            assert set(pool.map(work, range(10_000))) == {MANY.shape}
+    finally:
+        gc.set_threshold(*often)
+        sys.setswitchinterval(interval)

@@ -1,6 +1,9 @@
 """NumPy's .npy files as images, (H, W) or (H, W, C), of any number of channels. Never pickle."""
 
+import os
+import sys
 from io import BytesIO
+from threading import Lock
 from tokenize import TokenError
 from typing import NamedTuple
 
@@ -49,12 +52,27 @@ def read_array(data: bytes, name: str) -> Pixels:
     return unit_floats(image.astype(np.float64), name) if found.dtype.kind == "f" else image.astype(np.uint8)
 
 
+class _Turns:
+    """A header is parsed by Python's `ast`, which in 3.11 fails now and then when two threads parse at once."""
+
+    lock = Lock()
+
+    @classmethod
+    def begin(cls) -> None:
+        cls.lock = Lock()
+
+
+if sys.platform != "win32":
+    os.register_at_fork(after_in_child=_Turns.begin)  # whoever held it is not in the child
+
+
 def _header(data: bytes, name: str) -> Layout:
     stream = BytesIO(data)
     try:
         version = npy.read_magic(stream)
         read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-        shape, columns_first, dtype = read(stream)
+        with _Turns.lock:
+            shape, columns_first, dtype = read(stream)
     except (ValueError, SyntaxError, TokenError) as error:  # the header is a literal of Python
         raise DataError(f"not a readable .npy file: {error}", where=name, remedy=REMEDY) from error
     return Layout(shape, columns_first, dtype, stream.tell())
