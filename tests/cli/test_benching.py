@@ -32,6 +32,7 @@ def test_a_bundle_is_measured_with_each_engine_at_each_batch(tmp_path: Path) -> 
         (("--batches", "0"), "got '0'"),
         (("--engines", "open"), "expected eager, compiled, onnxruntime, openvino"),
         (("--models", "S16"), "unknown model 'S16'"),
+        (("--models", "S/16,"), "expected names such as Ti/16,S/16, got ''"),
     ],
 )
 def test_a_wrong_option_is_refused(arguments: tuple[str, ...], words: str, capfd: pytest.CaptureFixture[str]) -> None:

@@ -84,7 +84,6 @@ def told(text: str) -> list[dict[str, Any]]:
 
 
 def names(folder: Path) -> list[str]:
-    """The photos of the album in the order of numbers."""
     return [f"{folder}/{part}/{number}.jpg" for part, count in (("a", 5), ("b", 7)) for number in range(count)]
 
 
@@ -130,8 +129,7 @@ def test_merge_asks_a_predictor_that_merges(run: Runner, album: Path, tmp_path: 
 
 def test_the_bundled_images_are_a_name(run: Runner, model: str) -> None:
     done = run(model, "sample", "--top", "1", "--format", "csv", "--batch", "500")
-    assert done.code == 0, done.stderr
-    assert done.stdout.count("\n") == 6001
+    assert (done.code, done.stdout.count("\n")) == (0, 6001), done.stderr
     assert "\nsample/test/0999.npy," in done.stdout
 
 
@@ -260,12 +258,18 @@ def test_the_help_names_every_format_and_engine() -> None:
     assert listed == ["auto", *(engine.model_fields["kind"].default for engine in members(EngineConfig))]
 
 
+def test_without_stdin_it_answers_what_was_named(model: str, album: Path) -> None:
+    words = [sys.executable, "-m", "vitral", "predict", model, str(album), "--format", "jsonl", *ENGINE]
+    done = subprocess.run(["sh", "-c", '"$@" <&-', "sh", *words], capture_output=True, timeout=120, check=True)
+    assert len(told(done.stdout.decode())) == 12
+
+
 def test_paths_on_stdin_and_a_pipe_to_jq(model: str, album: Path) -> None:
     line = [sys.executable, "-m", "vitral", "predict", model, "-", "--format", "jsonl", *ENGINE]
     paths = "".join(f"{name}\n" for name in [*names(album), "nowhere.jpg"])
     done = subprocess.run(line, input=paths, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 3
-    assert "nowhere.jpg: cannot be read: no such file or directory" in done.stderr
+    assert "nowhere.jpg: no such file; check the path" in done.stderr
     assert [row["path"] for row in told(done.stdout)] == [*names(album), "nowhere.jpg"]
     if shutil.which("jq"):
         words = ["jq", "-r", ".path"]

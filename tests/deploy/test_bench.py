@@ -67,6 +67,13 @@ def test_the_table_has_each_engine_at_each_batch_and_says_who_is_left_out() -> N
     assert steps.done == 2 * (4 + 3 * 3)
 
 
+def test_a_name_that_is_none_is_found_before_anything_is_measured() -> None:
+    steps = Steps()
+    with pytest.raises(ConfigError, match="unknown model 'S16'"):
+        bench(Contest(["Ti/16", "S16"], [1], [QUICK], 1, Length(rounds=1, turn=0)), steps.bar)
+    assert steps.told == []
+
+
 def test_an_engine_that_falls_is_left_out(capfd: pytest.CaptureFixture[str]) -> None:
     runners = {each: Runner(each.name, [METRONOME, each.name]) for each in (QUICK, SLOW, Contestant("two", METRONOME))}
 

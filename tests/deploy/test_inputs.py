@@ -77,6 +77,11 @@ def test_words_are_taken_in_the_order_given_and_named_as_given(tmp_path: Path, m
         ("**/1?.jpg", ["10.jpg", "b/10.jpg"]),
         ("b/**", ["b/2.png", "b/10.jpg", "b/9/1.jpeg"]),
         ("**/9/*.jpeg", ["b/9/1.jpeg"]),
+        ("**/**/9/*.jpeg", ["b/9/1.jpeg"]),
+        ("**/9", ["b/9/1.jpeg"]),
+        ("b/**/*", ["b/2.png", "b/10.jpg", "b/9/1.jpeg"]),
+        ("**/b/**/*", ["b/2.png", "b/10.jpg", "b/9/1.jpeg"]),
+        ("**/b/**/9/*", ["b/9/1.jpeg"]),
         ("?/x.JPG", ["a/x.JPG"]),
         ("*.gif", ["*.gif: no image has a name like this"]),
     ],
@@ -211,6 +216,25 @@ def test_a_bad_image_and_a_link_that_leads_back_are_no_gap_in_a_list(tmp_path: P
         "gone.jpg",
         "missing.jpg",
     ]
+
+
+def test_a_link_in_circles_hides_no_image_beside_it(tmp_path: Path) -> None:
+    plant(tmp_path, ["in/1.jpg", "in/2.jpg"])
+    (tmp_path / "in" / "circle").symlink_to("circle")
+    (tmp_path / "in" / "round.jpg").symlink_to("round.jpg")
+    told = [image.name for image in found([f"{tmp_path}/in"])]
+    assert [os.path.basename(name) for name in told] == ["1.jpg", "2.jpg", "round.jpg", "circle"]
+    (tmp_path / "in" / "round.jpg").unlink()
+    assert names([f"{tmp_path}/in/*.jpg"], tmp_path) == ["in/1.jpg", "in/2.jpg"]
+    (unlisted,) = (image.place for image in found([f"{tmp_path}/in"]) if isinstance(image.place, Unlisted))
+    assert "too many levels of symbolic links" in unlisted.error.what
+
+
+def test_a_pattern_passes_by_a_folder_without_images(tmp_path: Path) -> None:
+    plant(tmp_path, ["in/1.jpg"])
+    (tmp_path / "in" / "empty").mkdir()
+    assert names([f"{tmp_path}/in/*"], tmp_path) == ["in/1.jpg"]
+    assert names([f"{tmp_path}/in/e*"], tmp_path) == ["in/e*: no image has a name like this"]
 
 
 def test_a_pattern_does_not_go_round_and_round(tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ class Fourier(nn.Module):
 
 def test_what_cannot_be_written_is_refused_with_the_name_of_the_part() -> None:
     odd = Graph(nn.Sequential(nn.Identity(), Fourier()), nn.Identity(), small().image, 3, 4)
-    with pytest.raises(ConfigError, match=r"engine: body\.1 uses torch\.fft\.rfft, which is not written in ONNX"):
+    with pytest.raises(ConfigError, match=r"model: body\.1 uses torch\.fft\.rfft, which is not written in ONNX"):
         traced(odd)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from vitral.deploy.packages import load_onnx, load_onnxruntime, load_openvino
+from vitral.deploy.packages import TELLTALE, load_onnx, load_onnxruntime, load_openvino
 from vitral.errors import ConfigError
 
 LOADERS = {"onnx": load_onnx, "onnxruntime": load_onnxruntime, "openvino": load_openvino}
@@ -20,7 +20,7 @@ def test_a_package_that_is_missing_is_named_with_the_way_to_get_it(name: str, mo
     monkeypatch.setattr(sys, "path_importer_cache", {})
     with pytest.raises(ConfigError) as caught:
         LOADERS[name]()
-    assert str(caught.value) == f"engine: {name} needs more packages: pip install 'vitral[deploy]'"
+    assert str(caught.value) == f"{name} is not installed; pip install 'vitral[deploy]'"
     assert caught.value.exit_code == 2
 
 
@@ -41,6 +41,12 @@ package.Core()
 assert not any("openvino_telemetry" in name for name in sys.modules), "telemetry was imported"
 assert threading.active_count() == before, "something runs in the background"
 """
+
+
+def test_telemetry_that_somebody_else_forbade_stays_forbidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, TELLTALE, None)
+    load_openvino()
+    assert sys.modules[TELLTALE] is None
 
 
 def test_openvino_is_used_without_its_telemetry(tmp_path: Path) -> None:

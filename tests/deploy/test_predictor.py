@@ -109,7 +109,7 @@ def test_by_itself_it_takes_the_quickest_engine(first_time: pytest.LogCaptureFix
     first_time.clear()
     Predictor(SOURCE).features(images)  # as quick as logits
     [told] = (record.message for record in first_time.records)
-    assert told.endswith("; as measured before")
+    assert told.startswith("as measured before, the engine is ")
 
 
 def test_by_itself_it_answers_a_few_at_once(first_time: pytest.LogCaptureFixture) -> None:
@@ -154,8 +154,10 @@ def test_warming_up_has_the_engine_made(monkeypatch: pytest.MonkeyPatch) -> None
     predictor = Predictor(SOURCE, engine="eager")
     predictor.warm_up()
     predictor.warm_up(1, 4)
+    predictor.warm_up(2, answer="features")
     monkeypatch.setattr("vitral.deploy.predictor.engine_for", None)
     assert predictor.logits(pixels(SOURCE)).shape == (3, 4)
+    assert predictor.features(pixels(SOURCE)).shape == (3, 32)
 
 
 def test_tokens_may_be_merged() -> None:

@@ -12,7 +12,8 @@ from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.data.transforms.resize import see
 from vitral.data.transforms.view import CentreCrop, Filter, PlainResize, StillView
 from vitral.deploy.engine import Bytes
-from vitral.deploy.onnx import FORMAT, INPUT, OPSET
+from vitral.deploy.graph import INPUT
+from vitral.deploy.onnx import FORMAT, OPSET
 from vitral.deploy.resizing import fixed, with_resizing
 from vitral.deploy.targets import OnnxTarget, OpenVinoTarget
 from vitral.errors import ConfigError

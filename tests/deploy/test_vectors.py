@@ -3,23 +3,16 @@
 import os
 import sys
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import pyarrow.parquet
 import pytest
-import torch
 
-from tests.model.variants import VARIANTS
-from vitral.data.decoder.header import Decoding
-from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.deploy import vectors as module
 from vitral.deploy.engine import Numbers
 from vitral.deploy.reading import Batch
-from vitral.deploy.vectors import check_vectors, vectors, width_of
+from vitral.deploy.vectors import check_vectors, vectors
 from vitral.errors import ConfigError, DataError
-from vitral.model import NoHead, Resnet, Vit
-from vitral.weights.bundle import Bundle
 
 WIDTH = 3
 STRANGE = os.fsdecode(b"caf\xe9\n2.jpg")
@@ -101,18 +94,6 @@ def test_an_error_in_the_midst_of_it_goes_through_and_leaves_nothing_beside(tmp_
     with pytest.raises(KeyboardInterrupt):
         broken_off()
     assert [beside.name for beside in tmp_path.iterdir()] == [name]
-
-
-@pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS)
-def test_the_width_is_known_before_any_image_is_seen(config: Vit | Resnet) -> None:
-    size, head, decoding = config.image, config.head, Decoding(channels=config.channels)
-    classes = () if isinstance(head, NoHead) else tuple(map(str, range(head.classes)))
-    task: Literal["classify", "features"] = "classify" if classes else "features"
-    needs = Preprocessing(image=size, decoding=decoding)
-    bundle = Bundle(model=config, task=task, preprocessing=needs, classes=classes)
-    model = config.build().eval()
-    with torch.no_grad():
-        assert width_of(bundle) == model.pooled(torch.zeros(1, config.channels, *size)).shape[1]
 
 
 def test_a_file_of_another_kind_is_refused() -> None:

@@ -135,10 +135,6 @@ def test_a_folder_that_cannot_be_written_costs_no_more_than_time(tmp_path: Path)
 def test_the_folder_is_the_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert usual_folder().path == tmp_path / "vitral" / "features"
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    for unset in ("", "relative"):
-        monkeypatch.setenv("XDG_CACHE_HOME", unset)
-        assert usual_folder().path == tmp_path / "home" / ".cache" / "vitral" / "features"
 
 
 def test_every_part_and_image_and_their_order_is_in_the_key() -> None:

@@ -5,13 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.deploy.album import photos as pictures
 from tests.deploy.exports import loaded
 from tests.run.small import begin, photos
 from vitral.config import Size, members
 from vitral.data.samples import Samples
 from vitral.data.sources.sample import CLASSES, open_sample
 from vitral.deploy.targets import Target
-from vitral.errors import ConfigError
+from vitral.errors import ConfigError, DataError
 from vitral.run.exporting import KINDS, album_of, batch_of, export, incoming_of, judges_of, name_of
 from vitral.weights.bundle import write_bundle
 
@@ -41,14 +42,14 @@ def test_a_run_is_judged_by_its_own_images_for_validation(run: Path) -> None:
 
 
 def test_a_bundle_of_a_run_finds_the_same_images(run: Path) -> None:
-    assert judges_of(run / "best", "", "").samples.where == str(run.parent / "photos")
-    assert judges_of(run, "sample", "").samples.where == "sample"
+    assert judges_of(run / "best", loaded().bundle, "", "").samples.where == str(run.parent / "photos")
+    assert judges_of(run, loaded().bundle, "sample", "").samples.where == "sample"
 
 
 def test_a_run_whose_images_are_gone_is_judged_by_the_bundled_ones_and_says_so(run: Path) -> None:
     (run.parent / "photos").rename(run.parent / "elsewhere")
     try:
-        found = judges_of(run, "", "")
+        found = judges_of(run, loaded().bundle, "", "")
     finally:
         (run.parent / "elsewhere").rename(run.parent / "photos")
     assert found.samples.where == "sample"
@@ -61,6 +62,15 @@ def test_a_bundle_alone_is_judged_by_the_bundled_images(tmp_path: Path, monkeypa
     assert found.folder == Path("exports/tiny-onnx")
     assert found.notes.certificate.images == ("20 images for testing of sample, 20 of them once more in mixed colours")
     assert found.told == ("this is no run, and no --data is named: the bundled images judge",)
+
+
+def test_a_model_without_classes_is_judged_by_images_without_any(tmp_path: Path) -> None:
+    pictures(tmp_path, 6)
+    bundle = loaded().bundle
+    with pytest.raises(DataError, match="without a class"):
+        judges_of(tmp_path / "model", bundle, str(tmp_path), "")
+    backbone = bundle.model_copy(update={"task": "features", "classes": ()})
+    assert len(judges_of(tmp_path / "model", backbone, str(tmp_path), "").samples.items) == 6
 
 
 def test_images_judge_or_calibrate_never_both() -> None:

@@ -11,8 +11,9 @@ import pytest
 import torch
 
 import vitral
+from vitral.machine import cores, processor
 from vitral.train import environment as environment_module
-from vitral.train.environment import Environment, Revision, cores, environment, processor, revision
+from vitral.train.environment import Environment, Revision, environment, revision
 
 
 def git(folder: Path, *words: str) -> str:

@@ -1,6 +1,5 @@
 """The verb bench."""
 
-import os
 from typing import Annotated
 
 import typer
@@ -8,6 +7,7 @@ import typer
 from vitral.cli.options import bar
 from vitral.cli.program import app
 from vitral.errors import ConfigError
+from vitral.machine import cores
 
 PEERS_HELP = (
     "Also timm, transformers and vit-pytorch, and timm's graph on ONNX Runtime and OpenVINO, where they are installed; "
@@ -18,15 +18,10 @@ ENGINES_HELP = (
 )
 
 
-def _cores() -> int:
-    """How many processors this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 @app.command()
 def bench(
     threads: Annotated[
-        int, typer.Option(help="Of each engine.", min=1, default_factory=_cores, show_default="one a core")
+        int, typer.Option(help="Of each engine.", min=1, default_factory=cores, show_default="one a core")
     ],
     models: Annotated[str, typer.Option(metavar="A,B", help="Names such as S/16, or bundles.")] = "Ti/16,S/16,B/16",
     batches: Annotated[str, typer.Option(metavar="N,M", help="Images at a time.")] = "1,8,32",
@@ -44,11 +39,17 @@ def bench(
     from vitral.deploy.standings import as_text
 
     sizes = [_size(text) for text in batches.split(",")]
-    names = [name.strip() for name in models.split(",")]
+    names = [_name(text) for text in models.split(",")]
     wanted = [f"vitral {name.strip()}" for name in engines.split(",")] if engines else []
     contestants = [*benching.ours(wanted), *(benching.peers() if peers else ())]
     found = benching.bench(benching.Contest(names, sizes, contestants, threads, benching.Length(rounds)), bar)
     typer.echo(found.to_json() if json else as_text(found))
+
+
+def _name(text: str) -> str:
+    if not text.strip():
+        raise ConfigError(f"expected names such as Ti/16,S/16, got {text!r}", where="--models")
+    return text.strip()
 
 
 def _size(text: str) -> int:

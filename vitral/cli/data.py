@@ -1,7 +1,6 @@
 """The verbs of data: pack and check."""
 
 import logging
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -10,13 +9,9 @@ import typer
 from vitral.cli.options import Data, Root, bar
 from vitral.cli.program import app
 from vitral.errors import DataError
+from vitral.machine import cores
 
 log = logging.getLogger("vitral")
-
-
-def _cores() -> int:
-    """How many processors this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @app.command()
@@ -44,7 +39,7 @@ def pack(
 def check(
     data: Data,
     workers: Annotated[
-        int, typer.Option(help="Processes that read files.", min=0, default_factory=_cores, show_default="one a core")
+        int, typer.Option(help="Processes that read files.", min=0, default_factory=cores, show_default="one a core")
     ],
     json: Annotated[bool, typer.Option("--json", help="Print JSON, with every example.")] = False,
     html: Annotated[str, typer.Option(metavar="PAGE", help="Also write a page with the pictures at fault.")] = "",

@@ -4,6 +4,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO, NamedTuple
 
@@ -70,7 +71,7 @@ def predict(  # noqa: PLR0913, PLR0917, one option a wish
     if target.name and is_there(target.path, target.option):
         log.info(f"{target.name} is there already, so nothing was done; remove it to have it made anew")
         return
-    listed = images(image, sys.stdin.buffer)
+    listed = images(image, sys.stdin.buffer if sys.stdin else BytesIO())  # a daemon may have none
     found = (each for each in (complete(listed) if target.name else listed) if share.holds(each.name))
     with writing(target.path, target.option) if target.name else nullcontext(sys.stdout.buffer) as file:
         with without_collecting():
@@ -120,12 +121,13 @@ def _sink(
     file: BinaryIO, target: Target, wanted: "Format", top: int, predictor: "Predictor"
 ) -> "AbstractContextManager[Sink]":
     """What takes the numbers: a file of features, or the names of classes."""
+    from vitral.deploy.graph import width_of
     from vitral.deploy.outputs import answers
-    from vitral.deploy.vectors import vectors, width_of
+    from vitral.deploy.vectors import vectors
 
     bundle = predictor.bundle
     if target.option == "--features":
-        return vectors(file, target.path, width_of(bundle))
+        return vectors(file, target.path, width_of(bundle.model))
     if not bundle.classes:
         what = f"this model was made for {bundle.task}, and names no classes"
         raise ConfigError(what, where="MODEL", remedy="ask for its features: --features FILE.npz")

@@ -18,7 +18,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from secrets import token_hex
 from threading import Lock
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -31,10 +31,12 @@ from vitral.deploy.engines.onnxruntime import OnnxRuntime
 from vitral.deploy.engines.openvino import OpenVino
 from vitral.deploy.graph import Graph
 from vitral.errors import ConfigError
+from vitral.machine import cache_folder, processor
 
 log = logging.getLogger("vitral")
 
 Case = Literal["single images", "batches"]  # one engine may be best for the one and another for the other
+CASES: tuple[Case, ...] = get_args(Case)
 PACKAGES = ("numpy", "onnx", "onnxruntime", "openvino", "torch")
 ROUNDS = 5
 FIRST = Eager()
@@ -43,66 +45,68 @@ TRIED: tuple[EngineKind, ...] = (OpenVino(), OnnxRuntime(), Eager())  # what is 
 
 
 class Choice(Config):
-    """What was found: seconds an image of each engine that was tried, and why others were not."""
+    """What was found: seconds an image of each engine that was tried, by the case, and why others were not."""
 
     key: str
-    seconds: dict[str, float]
+    seconds: dict[Case, dict[str, float]]
     passed_over: dict[str, str]
 
-    @property
-    def best(self) -> str:
-        return min(self.seconds, key=lambda kind: self.seconds[kind])
+    def best(self, case: Case) -> str:
+        seconds = self.seconds[case]
+        return min(seconds, key=lambda kind: seconds[kind])
 
-    def told(self, case: Case) -> str:
-        """The choice in a line: how fast the others are beside it."""
-        least = self.seconds[self.best]
-        others = sorted((seconds, kind) for kind, seconds in self.seconds.items() if kind != self.best)
-        shares = [f"{kind} has {least / seconds:.2f} of its speed" for seconds, kind in others]
-        reasons = [f"{kind} was passed over ({why})" for kind, why in self.passed_over.items()]
-        return "; ".join([f"the engine for {case} is {self.best}", *shares, *reasons])
+    def told(self) -> list[str]:
+        """The choice in lines: how fast the others are beside the best of each case."""
+        reasons = (f"{kind} was {why}" for kind, why in self.passed_over.items())
+        return [*map(self._compared, CASES), *reasons]
+
+    def _compared(self, case: Case) -> str:
+        best, seconds = self.best(case), self.seconds[case]
+        others = sorted((time, kind) for kind, time in seconds.items() if kind != best)
+        shares = [f"{kind} has {seconds[best] / time:.2f} of its speed" for time, kind in others]
+        return "; ".join([f"the engine for {case} is {best}", *shares])
 
 
 class Question(NamedTuple):
-    """What is to be run, with how many threads, and for what."""
+    """What is to be run, and with how many threads."""
 
     graph: Graph
     about: str  # the architecture and all else that the graph was made from
     threads: int
-    case: Case
 
     def key(self) -> str:
         """A hash of all that decides the speed."""
         machine = (platform.machine(), processor(), str(os.cpu_count()), str(self.threads))
         versions = (f"{name} {version_of(name)}" for name in PACKAGES)
-        parts = (__version__, self.about, self.case, *machine, *versions)
+        parts = (__version__, self.about, *machine, *versions)
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
-    def images(self) -> Bytes:
+    def images(self, case: Case) -> Bytes:
         """Noise to measure with: one image, or two for each thread."""
-        count = 1 if self.case == "single images" else 2 * self.threads
+        count = 1 if case == "single images" else 2 * self.threads
         shape = (count, *self.graph.image, self.graph.channels)
         return np.random.default_rng(0).integers(256, size=shape, dtype=np.uint8)  # (B, H, W, C)
 
 
-class AutoEngine:
-    """Whichever engine is quickest for the batch at hand, once there were more than a few images.
+Built = Mapping[str, Lazily[Engine]]  # by the name of their kind
 
-    Which one it is, is found out when the first batch of its kind comes.
-    """
+
+class AutoEngine:
+    """Whichever engine is quickest for the batch at hand, once there were more than a few images."""
 
     def __init__(self, graph: Graph, about: str, threads: Threads = "torch") -> None:
-        self._graph, self._about, self._threads = graph, about, count_of(threads)
-        self._built = {kind_of(each): Lazily(partial(each.build, graph, self._threads)) for each in TRIED}
-        self._single = Lazily(partial(self._chosen, "single images"))
-        self._batches = Lazily(partial(self._chosen, "batches"))
-        self._first: Lazily[Engine] | None = Lazily(partial(FIRST.build, graph, self._threads))
+        self._question = Question(graph, about, count_of(threads))
+        self._built: Built = {kind_of(each): self._lazily(each) for each in TRIED}
+        self._choice = Lazily(self._choose)
+        self._first: Lazily[Engine] | None = self._lazily(FIRST)
         self._lock, self._seen = Lock(), 0
 
     def run(self, pixels: Bytes) -> Numbers:
         first = self._first
         if first is not None and self._are_few(len(pixels)):
             return first.get().run(pixels)
-        return (self._single if len(pixels) < 2 else self._batches).get().run(pixels)
+        best = self._choice.get().best("single images" if len(pixels) < 2 else "batches")
+        return self._built[best].get().run(pixels)
 
     def settle(self) -> None:
         """Leave no more images to the first engine: many are to come."""
@@ -116,47 +120,55 @@ class AutoEngine:
                 self.settle()
             return self._seen <= FEW
 
-    def _chosen(self, case: Case) -> Engine:
-        choice = chosen(Question(self._graph, self._about, self._threads, case), cache_folder())
-        return self._built[choice.best].get()
+    def _choose(self) -> Choice:
+        choice = chosen(self._question, self._built, cache_folder("engines"))
+        self._built = {best: self._built[best] for best in map(choice.best, CASES)}  # the others are let go
+        return choice
+
+    def _lazily(self, kind: EngineKind) -> Lazily[Engine]:
+        return Lazily(partial(kind.build, self._question.graph, self._question.threads))
 
 
-def chosen(question: Question, folder: Path) -> Choice:
+def chosen(question: Question, built: Built, folder: Path) -> Choice:
     """The choice that was made before, or one that is made now and kept; either way it is told."""
     key = question.key()
     path = folder / f"{key}.json"
     found = read(path, key)
     if found is not None:
-        log.info(f"{found.told(question.case)}; as measured before")
+        best = " and ".join(f"{found.best(case)} for {case}" for case in CASES)
+        log.info(f"as measured before, the engine is {best}")
         return found
-    found = measured(question, key)
-    log.info(found.told(question.case))
+    found = measured(question, built, key)
+    for line in found.told():
+        log.info(line)
     keep(path, found)
     return found
 
 
-def measured(question: Question, key: str) -> Choice:
+def measured(question: Question, built: Built, key: str) -> Choice:
     """Try every engine that can run the graph."""
-    log.info(f"measuring which engine is quickest for {question.case}; this is done once")
+    log.info("measuring which engine is quickest for this model; this is done once")
+    noise = {case: question.images(case) for case in CASES}
     engines: dict[str, Engine] = {}
     passed_over = {}
-    pixels = question.images()
     for each in TRIED:
+        kind = kind_of(each)
         try:
             each.check(question.graph)
-            engine = each.build(question.graph, question.threads)
-            engine.run(pixels)  # to warm up
+            for pixels in noise.values():
+                built[kind].get().run(pixels)  # to warm up
         except ConfigError as error:
-            passed_over[kind_of(each)] = error.what
-        except (RuntimeError, MemoryError) as error:  # of a package that is not ours; there are others
-            passed_over[kind_of(each)] = f"it failed: {error}"
+            passed_over[kind] = f"passed over: {error.what}"
+        except Exception as error:  # of a package that is not ours, and has errors of its own; there are others
+            passed_over[kind] = f"passed over, for it failed: {error}"
         else:
-            engines[kind_of(each)] = engine
+            engines[kind] = built[kind].get()
     if not engines:
         remedy = "ask for one by its name to see all of it: engine=eager"
-        reasons = "; ".join(f"{kind}: {why}" for kind, why in passed_over.items())
+        reasons = "; ".join(f"{kind} was {why}" for kind, why in passed_over.items())
         raise ConfigError(f"no engine can run this model: {reasons}", where="engine", remedy=remedy)
-    return Choice(key=key, seconds=quickest(engines, pixels), passed_over=passed_over)
+    seconds = {case: quickest(engines, pixels) for case, pixels in noise.items()}
+    return Choice(key=key, seconds=seconds, passed_over=passed_over)
 
 
 def quickest(engines: Mapping[str, Engine], pixels: Bytes) -> dict[str, float]:
@@ -175,7 +187,8 @@ def read(path: Path, key: str) -> Choice | None:
     """The choice in a file, if it is whole and is about this."""
     try:
         found = Choice.from_json(path.read_bytes())
-        if found.key == key and found.seconds and set(found.seconds) <= {kind_of(each) for each in TRIED}:
+        known = {kind_of(each) for each in TRIED}
+        if found.key == key and all(set() < {*found.seconds.get(case, ())} <= known for case in CASES):
             return found
     except FileNotFoundError:
         return None
@@ -197,20 +210,6 @@ def keep(path: Path, choice: Choice) -> None:
     finally:
         with suppress(OSError):
             draft.unlink(missing_ok=True)
-
-
-def cache_folder() -> Path:
-    """The user's: `$XDG_CACHE_HOME/vitral/engines`, or in `~/.cache`."""
-    home = os.environ.get("XDG_CACHE_HOME", "")
-    base = Path(home) if os.path.isabs(home) else Path.home() / ".cache"  # the XDG rules ignore a relative one
-    return base / "vitral" / "engines"
-
-
-def processor() -> str:
-    """The processor's name."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    return next((line for line in lines if line.startswith("model name")), platform.processor())
 
 
 def version_of(package: str) -> str:

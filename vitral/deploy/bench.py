@@ -19,9 +19,10 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from vitral.config import Config, Size
-from vitral.deploy.auto import processor, version_of
+from vitral.deploy.auto import version_of
 from vitral.deploy.turns import Runner
 from vitral.errors import ConfigError, VitralError, either, nearest
+from vitral.machine import processor
 from vitral.model.bit import Resnet
 from vitral.model.names import model_config
 from vitral.model.vit import Vit
@@ -117,8 +118,8 @@ def bench(contest: Contest, progress: Progress) -> Bench:
 
 def cells_of(contest: Contest, progress: Progress) -> Iterator[Cell]:
     """The cells, each as soon as it is done."""
-    for model in contest.models:
-        work = flops(model)
+    works = {model: flops(model) for model in contest.models}  # before all else: it finds a name that is none
+    for model, work in works.items():
         with ExitStack() as stack:
             runners: dict[Contestant, Runner] = {}
             for each in (Contestant(PEAK, OURS), *contest.contestants):
@@ -261,7 +262,7 @@ def peers() -> list[Contestant]:
 
 def machine(threads: int) -> str:
     """What the numbers were measured on."""
-    name = processor().rpartition(":")[2].strip()
     found = [f"{package} {version_of(package)}" for package in PACKAGES if version_of(package) != "none"]
     plural = "thread" if threads == 1 else "threads"
-    return f"{name}, {os.cpu_count()} cores, {threads} {plural}, Python {platform.python_version()}, {', '.join(found)}"
+    here = (processor(), f"{os.cpu_count()} cores", f"{threads} {plural}", f"Python {platform.python_version()}")
+    return ", ".join([*here, *found])

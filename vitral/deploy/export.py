@@ -8,11 +8,11 @@ from typing import Literal, NamedTuple
 from vitral.config import Size
 from vitral.deploy.engine import Engine
 from vitral.deploy.exported import BY_RUNNER, FILE, IN_GRAPH, TO_SIZE, Export, Port, Quantisation, files_in, versions
-from vitral.deploy.graph import graph_of
+from vitral.deploy.graph import INPUT, graph_of
 from vitral.deploy.pictures import Album, Sitting, seen
 from vitral.deploy.runner import FILE as RUNNER
 from vitral.deploy.runner import script
-from vitral.deploy.targets import DISK, INPUT, Batch, Incoming, Plan, Target, TorchTarget
+from vitral.deploy.targets import DISK, Batch, Incoming, Plan, Target, TorchTarget
 from vitral.deploy.trying import tried
 from vitral.deploy.verify import BATCHES, FLOAT32, INT8, Bound, Certificate, Expected, expected, faults, judge
 from vitral.errors import ConfigError, DataError, VitralError
@@ -60,7 +60,7 @@ class Work(NamedTuple):
 
 def export(source: Source, album: Album, wish: Wish, out: Path) -> Export:
     """Write a new folder and give what its `export.json` says; VitralError, and no folder, if it answers otherwise."""
-    refuse_impossible(source.loaded.bundle, wish, out)
+    refuse_impossible(source.loaded.bundle, album, wish, out)
     plan = planned(source.loaded, wish)
     sitting = Sitting(album, plan.needs, incoming_sizes(plan))
     work = Work(wish, plan, sitting, expected(source.loaded, sitting, album.labels))
@@ -68,7 +68,7 @@ def export(source: Source, album: Album, wish: Wish, out: Path) -> Export:
         return written(work, source, draft)
 
 
-def refuse_impossible(bundle: Bundle, wish: Wish, out: Path) -> None:
+def refuse_impossible(bundle: Bundle, album: Album, wish: Wish, out: Path) -> None:
     """Find what would end an export, before anything is made for it."""
     if os.path.lexists(out):
         raise VitralError("is there already, and is not overwritten", where=str(out), remedy="choose another: --out")
@@ -80,6 +80,9 @@ def refuse_impossible(bundle: Bundle, wish: Wish, out: Path) -> None:
     if wish.precision == "int8" and bundle.task != "classify":
         what = "int8 is held to the classes that it names, and this model names none"
         raise ConfigError(what, where="--int8", remedy="leave it out")
+    if wish.precision == "int8" and not album.calibrating:
+        what = "all images judge, and none is left to calibrate with"
+        raise DataError(what, where=album.samples.where, remedy="let fewer judge: --images")
     wish.target.check(wish.incoming if wish.incoming != "own" else bundle.preprocessing.image)
 
 
@@ -155,9 +158,6 @@ def _model_written(work: Work, draft: Path) -> Quantisation | None:
     from vitral.deploy.int8 import Quantising, quantised
 
     album, core = work.sitting.album, plan.core()
-    if not album.calibrating:
-        what = "all images judge, and none is left to calibrate with"
-        raise DataError(what, where=album.samples.where, remedy="let fewer judge: --images")
     calibrating = seen(album.samples, album.calibrating, plan.needs)  # (B, H, W, C)
     found = quantised(
         Quantising(core, target, calibrating, lambda model: work.judged(target.engine(plan.finished(model))))

@@ -28,6 +28,7 @@ from vitral.weights.load import Loaded
 
 Answer = Literal["logits", "features"]
 EVERY_TOKEN = NoMerging()
+INPUT = "pixels"  # what the images are called wherever a graph is written to
 
 
 class Graph(nn.Module):

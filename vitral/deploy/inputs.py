@@ -6,8 +6,9 @@ set, or `-` for paths on stdin. Folders are read one at a time, in the order of 
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence, Set
 from fnmatch import fnmatchcase
+from itertools import chain
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -36,6 +37,42 @@ class Listing(NamedTuple):
     images: list[str]
     folders: list[str]
     others: list[str]
+
+
+class Search(NamedTuple):
+    """A pattern, piece by piece, and the pieces that what lies in the folder at hand may match: `**` leaves several."""
+
+    pieces: Sequence[str]
+    places: Set[int]
+
+    def literals(self) -> Sequence[str]:
+        """The names to look at, where they are known without a look into the folder."""
+        wanted = {self.pieces[place] for place in self._open()}
+        return () if any(map(is_pattern, wanted)) else sorted(wanted)
+
+    def goes_deeper(self) -> bool:
+        """Whether it goes on however deep the folders are."""
+        return any(map(self._any_depth, self.places))
+
+    def after(self, name: str) -> "Search":
+        """What is searched in the folder of that name; it is over if the name itself is all that was sought."""
+        stay = {place for place in self._open() if self._any_depth(place)}
+        onward = {place + 1 for place in self._open() - stay if fnmatchcase(name, self.pieces[place])}
+        return Search(self.pieces, stay | onward)
+
+    def is_over(self) -> bool:
+        return len(self.pieces) in self.places
+
+    def _open(self) -> set[int]:
+        """The places, and those that follow where `**` stands for no folder at all."""
+        found = set(self.places)
+        for place in range(len(self.pieces)):
+            if place in found and self._any_depth(place):
+                found.add(place + 1)
+        return found
+
+    def _any_depth(self, place: int) -> bool:
+        return self.pieces[place] == "**" and place + 1 < len(self.pieces)
 
 
 class Room(NamedTuple):
@@ -100,20 +137,13 @@ def _of_named(path: str) -> Iterator[Image]:
         return (Image(listed, File(listed)) for listed in paths_in(path))
     if holds_tables(Path(path)) and not (os.path.isdir(path) and _has_images(path)):
         return _of_set(path, open_data(path))
-    if os.path.isdir(path) or is_tar(path):
-        return _of_found(path)
-    if not is_image(path):
-        _identity(path)  # a link that leads nowhere may have been a folder of many
-    return iter([Image(path, File(path))])
-
-
-def _of_found(path: str) -> Iterator[Image]:
-    """The images of a file or folder that has a name like the one sought; other files are left out."""
     if os.path.isdir(path):
         return _of_folder(path)
     if is_tar(path):
         return in_tars([path])
-    return iter([Image(path, File(path))] if is_image(path) else [])
+    if not is_image(path):
+        _identity(path)  # a link that leads nowhere may have been a folder of many
+    return iter([Image(path, File(path))])
 
 
 def _of_set(where: str, samples: Samples) -> Iterator[Image]:
@@ -181,9 +211,9 @@ def _listing(folder: str) -> Listing:
             for entry in entries:
                 if entry.name.startswith(".") or entry.name.lower() in LITTER:
                     continue
-                if entry.is_dir():
+                if _is_folder(entry):
                     found.folders.append(entry.name)
-                elif is_image(entry.name) and (entry.is_file() or entry.is_symlink()):
+                elif is_image(entry.name) and (entry.is_symlink() or entry.is_file()):
                     found.images.append(entry.name)
                 elif is_tar(entry.name) or entry.name in (INDEX, DRAFT):
                     found.others.append(entry.name)
@@ -192,6 +222,13 @@ def _listing(folder: str) -> Listing:
     for names in found:
         names.sort(key=natural)
     return found
+
+
+def _is_folder(entry: "os.DirEntry[str]") -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link in circles, or to where one may not look: whoever enters it or reads it learns why
+        return not is_image(entry.name)
 
 
 def _above(folder: str) -> tuple[Identity, ...]:
@@ -210,38 +247,34 @@ def _of_pattern(pattern: str) -> Iterator[Image]:
     """The images that a pattern with `*`, `?`, `[` stands for; `**` is any number of folders."""
     root, inner = ("/", pattern.lstrip("/")) if pattern.startswith("/") else ("", pattern)
     first = True
-    for image in _matches(root, [part for part in inner.split("/") if part]):
+    for image in _matches(root, Search([part for part in inner.split("/") if part], {0}), ()):
         first = False
         yield image
     if first:
         raise DataError("no image has a name like this", where=pattern, remedy="look what is there, mend the pattern")
 
 
-def _matches(folder: str, pieces: list[str]) -> Iterator[Image]:
-    """The images below a folder that the pieces of a pattern stand for; what cannot be listed is told and passed by."""
-    piece, *rest = pieces
-    if piece == "**" and rest:
-        yield from _at_any_depth(folder, rest, _above(folder))
-        return
-    try:
-        listing = _listing(folder) if is_pattern(piece) else Listing([piece], [], [])
-    except DataError as error:
-        yield Image(error.where or folder, Unlisted(error))
-        return
-    names = [name for kind in listing for name in kind if fnmatchcase(name, piece)]
-    for path in (os.path.join(folder, name) for name in names):
-        if rest and os.path.isdir(path):
-            yield from _matches(path, rest)
-        elif not rest and os.path.lexists(path):
-            yield from _of_found(path)
+def _matches(folder: str, search: Search, above: tuple[Identity, ...]) -> Iterator[Image]:
+    """The images below a folder that are searched; what cannot be listed is told and passed by."""
+    names: Iterable[str] = search.literals()
+    if not names:
+        room = _entered(folder, (above or _above(folder)) if search.goes_deeper() else ())
+        if isinstance(room, Image):
+            yield room
+            return
+        names, above = chain(*room.listing), room.way
+    for name in names:
+        path, onward = os.path.join(folder, name), search.after(name)
+        if onward.is_over():
+            yield from _at(path)
+        elif onward.places and os.path.isdir(path):
+            yield from _matches(path, onward, above)
 
 
-def _at_any_depth(folder: str, pieces: list[str], above: tuple[Identity, ...]) -> Iterator[Image]:
-    """The images that the pieces stand for in the folder, then in its folders, but not round and round."""
-    room = _entered(folder, above)
-    if isinstance(room, Image):
-        yield room
-        return
-    yield from _matches(folder, pieces)
-    for name in room.listing.folders:
-        yield from _at_any_depth(os.path.join(folder, name), pieces, room.way)
+def _at(path: str) -> Iterator[Image]:
+    """The images of a file or folder that has a name like the one sought; other files are left out."""
+    if os.path.isdir(path):
+        return _below(path, _above(path))
+    if is_tar(path):
+        return in_tars([path])
+    return iter([Image(path, File(path))] if is_image(path) and os.path.lexists(path) else [])

@@ -14,8 +14,8 @@ from vitral.config import Config
 from vitral.errors import ConfigError
 from vitral.model.attention import Attention
 from vitral.model.bit import Resnet
-from vitral.model.place import Where
 from vitral.model.pool import ClassAndMean, Gather, PatchMean, TokenMean
+from vitral.model.position import Learned1d, Learned2d
 from vitral.model.shapes import Layout
 from vitral.model.vit import Vit
 
@@ -69,8 +69,7 @@ class TokenMerging(MergingKind):
         if model.position.acts == "attention":
             what = f"{model.position.kind} positions need every token in its place inside attention"
             raise refusal(what, "model.position")
-        where: Where = getattr(model.position, "where", "stem")
-        if where != "stem":
+        if isinstance(model.position, Learned1d | Learned2d) and model.position.where != "stem":
             raise refusal("positions are added in every layer, to every token in its place", "model.position.where")
 
     def removed(self, layout: Layout, depth: int) -> tuple[int, ...]:

@@ -9,14 +9,13 @@ from onnx import TensorProto, helper, numpy_helper
 
 from vitral import __version__
 from vitral.deploy.choosing import CHOOSING
-from vitral.deploy.graph import Graph
+from vitral.deploy.graph import INPUT, Graph
 from vitral.deploy.operators import OPERATORS
 from vitral.deploy.tracing import Notes, Trace, parts_told
 from vitral.errors import ConfigError
 
 OPSET = 20  # the first that has Gelu; 2023
 FORMAT = 9  # of the file, the first that goes with it
-INPUT = "pixels"
 SAMPLE = 2  # images: enough to tell what is repeated for a batch from what is there once
 
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from io import StringIO
 from typing import TYPE_CHECKING, BinaryIO, Literal, NamedTuple, Protocol, get_args
 
-import numpy as np
 from rich.cells import cell_len, set_cell_size
 
 from vitral.data.pages import printable
 from vitral.deploy.engine import Numbers
+from vitral.deploy.likely import likeliest
 from vitral.errors import ConfigError, VitralError, either, nearest
 
 if TYPE_CHECKING:  # it would wait for torch
@@ -103,20 +103,11 @@ def answers(file: BinaryIO, format: Format, classes: Sequence[str], top: int) ->
 
 def rows_of(batch: "Batch", logits: Numbers, classes: Sequence[str], top: int) -> list[Row]:
     """A row for each image of the batch, in order; the logits (B, K) are of those that could be read."""
-    found = iter(_answers(logits, classes, top))
+    found = (tuple(Answer(classes[place], _short(chance)) for place, chance in each) for each in likeliest(logits, top))
     return [
         Row(name, (), batch.failed[place].what) if place in batch.failed else Row(name, next(found))
         for place, name in enumerate(batch.names)
     ]
-
-
-def _answers(logits: Numbers, classes: Sequence[str], top: int) -> Iterator[tuple[Answer, ...]]:
-    """The likeliest classes of each image; of equal ones the first of the list comes first."""
-    powers = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True, initial=-np.inf))  # (B, K)
-    chances = powers / powers.sum(axis=1, keepdims=True)
-    order = np.argsort(-logits, axis=1, kind="stable")[:, :top]  # (B, top)
-    for best, row in zip(order.tolist(), chances, strict=True):
-        yield tuple(Answer(classes[place], _short(row[place])) for place in best)
 
 
 def _short(number: float) -> float:

@@ -30,15 +30,16 @@ def load_onnxruntime() -> Any:
 def load_openvino() -> Any:
     """The package openvino, its telemetry never imported."""
     with QUIET:
+        ours = TELLTALE not in sys.modules
         before = sys.modules.get(TELLTALE)
         sys.modules[TELLTALE] = None  # type: ignore[assignment]  # to import it is an ImportError from here on
         try:
             return _loaded("openvino")
         finally:
-            if before is None:
+            if ours:
                 del sys.modules[TELLTALE]
-            else:  # somebody else's choice
-                sys.modules[TELLTALE] = before
+            else:  # somebody else's choice, which may be that it cannot be imported either
+                sys.modules[TELLTALE] = before  # type: ignore[assignment]
 
 
 def _loaded(name: str) -> Any:
@@ -46,5 +47,5 @@ def _loaded(name: str) -> Any:
         return import_module(name)
     except ImportError as error:
         if error.name != name:  # it is there, but something that it needs is not
-            raise ConfigError(f"{name} cannot be used: {error}", where="engine") from None
-        raise ConfigError(f"{name} needs more packages: pip install 'vitral[deploy]'", where="engine") from None
+            raise ConfigError(f"{name} cannot be used: {error}") from None
+        raise ConfigError(f"{name} is not installed", remedy="pip install 'vitral[deploy]'") from None

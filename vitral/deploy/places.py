@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from vitral.data.samples import Store
-from vitral.data.sources.files import read_bytes
+from vitral.data.sources.files import unreadable
 from vitral.data.sources.shards.places import read_range
 from vitral.errors import DataError, VitralError
 
@@ -32,10 +32,13 @@ class File:
 
     def read(self) -> bytes:
         try:
-            return read_bytes(self.path)
-        except ValueError as error:  # a zero byte, or half a surrogate from JSON
-            if isinstance(error, DataError):
-                raise
+            with open(self.path, "rb") as file:
+                return file.read()
+        except FileNotFoundError:
+            raise DataError("no such file", where=self.path, remedy="check the path") from None
+        except OSError as error:
+            raise unreadable(self.path, error) from None
+        except ValueError:  # a zero byte, or half a surrogate from JSON
             remedy = "write one path a line" if "\0" in self.path else "mend the path"
             raise DataError("no file can have such a name", where=self.path, remedy=remedy) from None
 

@@ -1,6 +1,6 @@
 """The predictor: a model that is ready to answer.  B images, H x W pixels, C channels, K classes, D width."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
@@ -14,6 +14,7 @@ from vitral.deploy.engine import Bytes, Engine, Numbers
 from vitral.deploy.engines.kind import EngineKind, Lazily
 from vitral.deploy.engines.union import EngineConfig
 from vitral.deploy.graph import EVERY_TOKEN, Answer, graph_around
+from vitral.deploy.likely import likeliest, probabilities
 from vitral.deploy.merging import Merging
 from vitral.deploy.places import File, Image
 from vitral.deploy.reading import batches
@@ -71,9 +72,7 @@ class Predictor:
 
     def probabilities(self, pixels: Bytes) -> Numbers:
         """How likely each class is (B, K); the numbers of an image sum to one."""
-        logits = self.logits(pixels).astype(np.float64)
-        powers = np.exp(logits - logits.max(axis=1, keepdims=True))  # (B, K)
-        return (powers / powers.sum(axis=1, keepdims=True)).astype(np.float32)
+        return probabilities(self.logits(pixels))
 
     def features(self, pixels: Bytes) -> Numbers:
         """The vectors behind the logits (B, D)."""
@@ -88,13 +87,15 @@ class Predictor:
         for batch in batches(files, self.bundle.preprocessing, BATCH):
             for error in batch.failed.values():
                 raise error
-            found += map(partial(self._named, top), batch.good, self.probabilities(batch.pixels))
+            found += map(self._named, batch.good, likeliest(self.logits(batch.pixels), top))
         return found
 
-    def warm_up(self, *sizes: int) -> None:
-        """Have all made that batches of these sizes need, so that the first of them is as quick as the next."""
-        answer: Answer = "logits" if self.bundle.classes else "features"
-        engine = self._engines[answer].get()
+    def warm_up(self, *sizes: int, answer: Answer = "logits") -> None:
+        """Have all made that batches of these sizes need, so that the first of them is as quick as the next.
+
+        Logits are what names and probabilities are made of; features have an engine of their own.
+        """
+        engine = self._engines[answer if self.bundle.classes else "features"].get()
         if isinstance(engine, AutoEngine):
             engine.settle()
         for size in sizes or (1,):
@@ -105,10 +106,10 @@ class Predictor:
         needs = self.bundle.preprocessing
         return (*needs.image, needs.decoding.channels)
 
-    def _named(self, top: int, name: str, chances: Numbers) -> Prediction:
-        likeliest = np.argsort(-chances, kind="stable")[:top]  # of equal ones the first
-        classes = tuple(self.bundle.classes[place] for place in likeliest)
-        return Prediction(name, classes, tuple(float(chances[place]) for place in likeliest))
+    def _named(self, name: str, found: Sequence[tuple[int, float]]) -> Prediction:
+        return Prediction(
+            name, tuple(self.bundle.classes[place] for place, _ in found), tuple(chance for _, chance in found)
+        )
 
     def _run(self, answer: Answer, pixels: Bytes) -> Numbers:
         if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[1:] != self._shape:

@@ -20,7 +20,8 @@ from vitral.config import Size
 from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.data.transforms.view import CentreCrop, Filter
 from vitral.deploy.arithmetic import BYTE, DOUBLE, FLOAT, INTEGER, Sheet, Value
-from vitral.deploy.onnx import FORMAT, INPUT, OPSET
+from vitral.deploy.graph import INPUT
+from vitral.deploy.onnx import FORMAT, OPSET
 from vitral.errors import ConfigError
 
 PART, SEEN = "resize", "seen"

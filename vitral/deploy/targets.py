@@ -15,7 +15,8 @@ from pydantic import Field
 from vitral.config import Config, Size
 from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.deploy.engine import Bytes, Engine, Numbers
-from vitral.deploy.graph import Graph
+from vitral.deploy.engines.onnxruntime import ALL_THREADS, session
+from vitral.deploy.graph import INPUT, Graph
 from vitral.deploy.packages import load_onnx, load_onnxruntime, load_openvino
 from vitral.errors import ConfigError
 from vitral.weights.durable import Disk
@@ -27,7 +28,6 @@ Batch = int | Literal["dynamic"]
 Incoming = Size | Literal["dynamic"]  # what comes in: pictures of one size, or of any
 Method = Literal["dynamic", "static"]  # of quantisation
 
-INPUT = "pixels"
 DISK = Disk()
 
 
@@ -197,10 +197,7 @@ def _serialised(model: "ModelProto") -> bytes:
 
 
 def _session(source: str | bytes) -> Session:
-    onnxruntime = load_onnxruntime()
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3  # errors; its warnings are about what it tidies up
-    return Session(onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"]))
+    return Session(session(source, ALL_THREADS))
 
 
 def _compiled(source: str | bytes) -> Compiled:

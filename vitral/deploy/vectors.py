@@ -22,9 +22,8 @@ from vitral.deploy.outputs import Sink
 from vitral.deploy.parts import refusal_told
 from vitral.errors import ConfigError, either
 
-if TYPE_CHECKING:  # both would wait for torch
+if TYPE_CHECKING:  # it would wait for torch
     from vitral.deploy.reading import Batch
-    from vitral.weights.bundle import Bundle
 
 KINDS = (".npz", ".parquet")
 NUMBERS = 1 << 22  # of float32 in a row group of Parquet
@@ -38,16 +37,6 @@ def check_vectors(path: Path) -> None:
         raise ConfigError(what, where="--features", remedy=f"write {path.stem or 'features'}.npz")
     if suffix(path.name) == ".parquet":
         _pyarrow()
-
-
-def width_of(bundle: "Bundle") -> int:
-    """How many numbers the features of an image are, found without a computation."""
-    import torch  # all else here does without
-
-    needs = bundle.preprocessing
-    images = torch.empty(1, needs.decoding.channels, *needs.image, device="meta")  # (1, C, H, W)
-    with torch.no_grad():
-        return bundle.model.skeleton().eval().pooled(images).shape[1]
 
 
 def vectors(file: BinaryIO, path: Path, width: int) -> AbstractContextManager[Sink]:

@@ -18,6 +18,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from vitral.machine import cache_folder
 from vitral.weights.durable import Disk
 from vitral.weights.refusal import reason
 from vitral.weights.tensors import pieces
@@ -99,10 +100,8 @@ class Folder:
 
 
 def usual_folder() -> Folder:
-    """The user's: `$XDG_CACHE_HOME/vitral/features`, or in `~/.cache`."""
-    home = os.environ.get("XDG_CACHE_HOME", "")
-    base = Path(home) if os.path.isabs(home) else Path.home() / ".cache"  # the XDG rules ignore a relative one
-    return Folder(base / "vitral" / "features")
+    """The user's."""
+    return Folder(cache_folder("features"))
 
 
 def key_of(parts: Iterable[str], images: Iterable[bytes]) -> str:

@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 from vitral.config import Size, members
 from vitral.data.samples import Item, Samples, Split
 from vitral.data.sources.sample import open_sample
-from vitral.data.sources.source import open_data
+from vitral.data.sources.source import open_data, open_images
 from vitral.deploy.export import Source, Wish
 from vitral.deploy.export import export as written
 from vitral.deploy.exported import Export
@@ -63,7 +63,7 @@ def export(  # noqa: PLR0913, one argument a wish
     wish = Wish(target, "int8" if int8 else "float32", batch_of(batch), incoming_of(image))
     folder = Path(out).expanduser() if out else EXPORTS / f"{name_of(model)}-{to}{'-int8' if int8 else ''}"
     found = opened_model(model)
-    judges = judges_of(model, data, root)
+    judges = judges_of(model, found.loaded.bundle, data, root)
     album = album_of(judges.samples, found.loaded.bundle, images)
     notes = written(Source(found.loaded, hash_of(found.file)), album, wish, folder)
     return Exported(folder, notes, (*found.told, *judges.told))
@@ -97,10 +97,11 @@ def name_of(model: str | Path) -> str:
     return path.stem if path.is_file() else path.name  # what follows a dot in the name of a folder is no ending
 
 
-def judges_of(model: str | Path, data: str, root: str) -> Judges:
+def judges_of(model: str | Path, bundle: Bundle, data: str, root: str) -> Judges:
     """The images that judge: those named, or the run's own, or the bundled ones."""
     if data:
-        return Judges(open_data(data, division(model), root))
+        open_ = open_data if bundle.task == "classify" else open_images  # without classes labels are nothing to it
+        return Judges(open_(data, division(model), root))
     path = Path(model).expanduser()
     for home in (path, path.parent):
         if (home / RECIPE).is_file():

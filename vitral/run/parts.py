@@ -13,11 +13,11 @@ from vitral.data.loader.plan import Plan, World
 from vitral.data.samples import Samples, Split
 from vitral.errors import ConfigError
 from vitral.evaluate.linear import head_of
+from vitral.machine import cores
 from vitral.recipe import Recipe
 from vitral.tasks.task import Task
 from vitral.train.distributed.group import Group
 from vitral.train.distributed.spread import Spread
-from vitral.train.environment import cores
 from vitral.train.feed import Serving, feed
 from vitral.train.loop import Descent
 from vitral.train.precision import Precision, probe

@@ -10,6 +10,7 @@ import torch
 
 from vitral import __version__
 from vitral.config import Config
+from vitral.machine import cores, processor
 from vitral.train.memory import total
 from vitral.train.times import now
 
@@ -64,21 +65,6 @@ def environment(data: str, fingerprint: str, recipe: str, command: str) -> Envir
         command=command,
         started=now(),
     )
-
-
-def processor() -> str:
-    """The name of the processor, as far as the system tells."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
-    except OSError:
-        lines = []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, "") or platform.processor() or platform.machine()
-
-
-def cores() -> int:
-    """How many processors this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def revision(folder: Path) -> Revision:

@@ -89,7 +89,7 @@ def test_an_engine_refuses_what_it_cannot_run_with_the_name_of_the_part(kind: ty
     odd = Graph(nn.Sequential(nn.Identity(), Odd()), nn.Identity(), small().image, 3, 4)
     for attempt in (kind().check, kind().build):
         with pytest.raises(
-            ConfigError, match=r"engine: body\.1 uses torch.*, which is not written in ONNX; use engine=eager"
+            ConfigError, match=r"model: body\.1 uses torch.*, which is not written in ONNX; use engine=eager"
         ):
             attempt(odd)
     assert Eager().build(odd).run(pixels(loaded(small()))).shape == (3, 4)

@@ -39,12 +39,14 @@ class Lazily(Generic[T]):
     """Something that is made when it is first asked for, once, whoever asks."""
 
     def __init__(self, make: Callable[[], T]) -> None:
-        self._make, self._lock = make, Lock()
+        self._make: Callable[[], T] | None = make
+        self._lock = Lock()
         self._made: list[T] = []
 
     def get(self) -> T:
         if not self._made:
             with self._lock:
-                if not self._made:
+                if self._make is not None:
                     self._made.append(self._make())
+                    self._make = None  # with all that it was to be made of
         return self._made[0]

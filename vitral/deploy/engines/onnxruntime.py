@@ -8,11 +8,11 @@ import numpy as np
 
 from vitral.deploy.engine import Bytes, Engine, Numbers
 from vitral.deploy.engines.kind import EngineKind, Lazily, Threads, count_of, shared_out
-from vitral.deploy.graph import Graph
+from vitral.deploy.graph import INPUT, Graph
 from vitral.deploy.packages import load_onnx, load_onnxruntime
 
-ERRORS_ONLY = 3
-INPUT = "pixels"
+ERRORS_ONLY = 3  # its warnings are about what it tidies up
+ALL_THREADS = 0
 
 
 class OnnxRuntime(EngineKind):
