@@ -5,26 +5,20 @@ import os
 import platform
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import torch
 
 from benchmarks import data, model
 from benchmarks.race import Case, Length, best_of, race, ratio, throughput
+from vitral.machine import processor
 
 SUITES = {"benchmarks.model": model.CASES, "benchmarks.data": data.CASES}
 
 
 def machine() -> str:
     """What the numbers were measured on."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    name = names[0] if names else platform.processor()
-    python = platform.python_version()
-    return (
-        f"{name}, {os.cpu_count()} cores, {torch.get_num_threads()} threads, torch {torch.__version__}, Python {python}"
-    )
+    threads, python = torch.get_num_threads(), platform.python_version()
+    return f"{processor()}, {os.cpu_count()} cores, {threads} threads, torch {torch.__version__}, Python {python}"
 
 
 def report(case: Case, seconds: dict[str, list[float]]) -> str:

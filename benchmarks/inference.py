@@ -6,7 +6,6 @@ any time. Needs the Python of `make bench`.
 """
 
 import argparse
-import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,10 +13,13 @@ from math import prod
 from pathlib import Path
 from typing import NamedTuple
 
+from benchmarks.__main__ import say
 from benchmarks.race import Ratio, ratio
 from benchmarks.rivals import BESIDE
 from vitral.deploy.bench import PEERS, Bench, Cell, Contest, Contestant, Length, Row, cells_of, machine, ours, peers
 from vitral.deploy.standings import as_text
+from vitral.machine import cores
+from vitral.train.environment import revision
 
 MODELS, BATCHES = ("Ti/16", "S/16", "B/16"), (1, 8, 32)
 # What a goal asks for: times the best float32 peer in each cell and over all cells, the share of peak, and int8.
@@ -57,14 +59,20 @@ def read(file: Path, machine: str) -> dict[Place, Cell]:
     }
 
 
+def here(threads: int) -> str:
+    """The machine, and the code that runs on it."""
+    code = revision(Path(__file__).parent)
+    return f"{machine(threads)}, vitral at {code.commit[:9]}{' and changed' if code.dirty else ''}"
+
+
 def measure(places: Sequence[Place], contestants: Sequence[Contestant], length: Length, file: Path) -> None:
     """Measure the cells and add each to the file."""
-    threads = len(os.sched_getaffinity(0))
+    threads = cores()
     for model in dict.fromkeys(place.model for place in places):
         batches = [place.batch for place in places if place.model == model]
         for cell in cells_of(Contest([model], batches, contestants, threads, length), told):
             with file.open("a", encoding="utf-8") as out:
-                out.write(Bench(machine=machine(threads), threads=threads, cells=(cell,)).model_dump_json() + "\n")
+                out.write(Bench(machine=here(threads), threads=threads, cells=(cell,)).model_dump_json() + "\n")
             say("\n".join(verdict(cell)))
 
 
@@ -80,10 +88,6 @@ def told(what: str, total: int) -> Iterator[Callable[[int], None]]:
             say(f"{what}: {100 * done // total} %")
 
     yield advance
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def best(rows: Sequence[Row]) -> Row:
@@ -156,17 +160,16 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--all", action="store_true", help="also engines that are slow to make, or give other answers")
     given = parser.parse_args(words)
     places = chosen(given.cells)
-    threads = len(os.sched_getaffinity(0))
-    here = machine(threads)
-    kept = {} if given.again else read(given.file, here)
+    threads = cores()
+    kept = {} if given.again else read(given.file, here(threads))
     open_ = [place for place in places if place not in kept]
     contestants = [*(each for each in ours() if given.all or each.name not in SLOW), *peers()]
     contestants += [Contestant(name, PEERS) for name in BESIDE] if given.all else []
     say(f"{len(open_)} of {len(places)} cells to measure, with {len(contestants)} engines; kept in {given.file}")
     measure(open_, contestants, Length(given.rounds, seconds=60 * given.minutes / len(PLACES) / 2), given.file)
-    found = read(given.file, here)
+    found = read(given.file, here(threads))
     cells = tuple(found[place] for place in places)
-    print(as_text(Bench(machine=here, threads=threads, cells=cells)))
+    print(as_text(Bench(machine=here(threads), threads=threads, cells=cells)))
     print("\n".join(["", *summary(cells)]))
 
 

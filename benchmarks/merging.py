@@ -5,7 +5,6 @@ others. Layers in int8 have their ranges measured on training images. `python -m
 """
 
 import argparse
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -13,7 +12,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.inference import say, told
+from benchmarks.__main__ import say
+from benchmarks.inference import told
 from vitral.config import Config
 from vitral.data.samples import Samples, Split
 from vitral.data.sources.source import open_data
@@ -21,6 +21,7 @@ from vitral.deploy.bench import OURS, Contest, Contestant, Length, Row, cells_of
 from vitral.deploy.contestant import engine_of
 from vitral.deploy.engine import Bytes, Engine
 from vitral.evaluate.accuracy import Interval, wilson
+from vitral.machine import cores
 from vitral.run.evaluation import division, split_of
 from vitral.weights.bundle import Bundle
 from vitral.weights.load import load
@@ -93,7 +94,7 @@ class Wish(NamedTuple):
 
 def measure(model: str, samples: Samples, wish: Wish, settings: Sequence[Setting]) -> Curves:
     """A point for each setting of an engine."""
-    threads, kind, batch = len(os.sched_getaffinity(0)), wish.kind, wish.batch
+    threads, kind, batch = cores(), wish.kind, wish.batch
     hits, images = answered(model, samples, wish, settings, threads)
     contestants = [Contestant(setting.name(kind), OURS) for setting in settings]
     (cell,) = cells_of(Contest([model], [batch], contestants, threads, Length(wish.rounds)), told)

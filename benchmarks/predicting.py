@@ -25,6 +25,7 @@ from vitral.deploy.engines.openvino import OpenVino
 from vitral.deploy.places import File, Image
 from vitral.deploy.predictor import Predictor
 from vitral.deploy.reading import batches
+from vitral.machine import cores
 from vitral.weights.bundle import write_bundle
 
 START, FILES = 2.0, 0.95  # the goals: times as fast as timm, share of the rate in memory
@@ -113,7 +114,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=4, help="turns from files and in memory, in each of two heats")
     given = parser.parse_args(words)
     parts = {"starting": partial(starting, given.repeats), "files": partial(from_files, Length(2, given.rounds))}
-    print(machine(len(os.sched_getaffinity(0))), flush=True)
+    print(machine(cores()), flush=True)
     for name, part in parts.items():
         if given.only in {"", name}:
             print(part(), flush=True)

@@ -9,20 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.deploy.exports import loaded
+from tests.deploy.exports import bundled
 from tests.run.small import photos
 from vitral import cli
 from vitral.config import members
 from vitral.deploy.exported import Export
 from vitral.deploy.targets import Target
 from vitral.run.exporting import IMAGES
-from vitral.weights.bundle import write_bundle
-
-
-def bundled(folder: Path) -> str:
-    model, bundle = loaded()
-    write_bundle(folder / "tiny", bundle, model.state_dict(), "a card")
-    return str(folder / "tiny")
 
 
 def run(home: Path, *arguments: str, code: str = "") -> subprocess.CompletedProcess[str]:
@@ -36,7 +29,7 @@ def paths() -> dict[str, str]:
 
 
 def test_the_folder_goes_to_stdout_and_the_certificate_to_stderr_and_the_runner_runs(tmp_path: Path) -> None:
-    done = run(tmp_path, bundled(tmp_path), "--images", "20", "--out", "out")
+    done = run(tmp_path, str(bundled(tmp_path)), "--images", "20", "--out", "out")
     assert (done.returncode, done.stdout) == (0, "out\n")
     told = done.stderr.splitlines()
     assert told[1].startswith("this is no run, and no --data is named")
@@ -55,7 +48,7 @@ def test_the_folder_goes_to_stdout_and_the_certificate_to_stderr_and_the_runner_
     assert [row["image"] for row in rows] == pictures
     assert {row["class"] for row in rows} <= set(notes.classes)
 
-    again = run(tmp_path, bundled(tmp_path), "--images", "20", "--out", "out", "--quiet")
+    again = run(tmp_path, str(bundled(tmp_path)), "--images", "20", "--out", "out", "--quiet")
     assert (again.returncode, again.stdout) == (1, "")
     assert again.stderr.splitlines()[0] == "error: is there already, and is not overwritten"
 
@@ -74,7 +67,7 @@ def test_a_broken_export_ends_with_1_and_no_folder(tmp_path: Path) -> None:
         "export.graph_of = broken\n"
         "cli.main()\n"
     )
-    done = run(tmp_path, bundled(tmp_path), "--images", "20", "--out", "out", code=script)
+    done = run(tmp_path, str(bundled(tmp_path)), "--images", "20", "--out", "out", code=script)
     assert (done.returncode, done.stdout) == (1, "")
     assert "error: the export answers otherwise than its model: answers differ by 1.0e-03, at most 1e-04" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["tiny"]
@@ -93,7 +86,7 @@ def test_wishes_that_cannot_be_granted_have_their_codes(
     arguments: list[str], code: int, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as caught:
-        cli.main(["export", bundled(tmp_path), "--out", str(tmp_path / "out"), *arguments])
+        cli.main(["export", str(bundled(tmp_path)), "--out", str(tmp_path / "out"), *arguments])
     assert caught.value.code == code
     assert told in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["tiny"]

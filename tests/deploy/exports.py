@@ -1,6 +1,7 @@
 """Small models that have something to say of the bundled images, and albums of those."""
 
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ from vitral.deploy.pictures import Album, Sitting, seen, spread
 from vitral.deploy.targets import Batch, Incoming, Plan
 from vitral.deploy.verify import Expected, Original, expected
 from vitral.model import NoHead, build
-from vitral.weights.bundle import Bundle
+from vitral.weights.bundle import Bundle, write_bundle
 from vitral.weights.load import Loaded
 
 SETTINGS = ("image=24x32", "stem.patch=8", "width=32", "depth=2", "mixer.heads=2", "head.classes=10")
@@ -44,6 +45,13 @@ def loaded(channels: int = 3, view: StillView = PlainResize(), head: bool = True
     return Loaded(
         model, Bundle(model=config, task="classify" if named else "features", preprocessing=needs, classes=named)
     )
+
+
+def bundled(folder: Path) -> Path:
+    """Such a model in a folder."""
+    model, bundle = loaded()
+    write_bundle(folder / "tiny", bundle, model.state_dict(), "a card")
+    return folder / "tiny"
 
 
 def source(channels: int = 3, view: StillView = PlainResize(), head: bool = True) -> Source:  # noqa: B008, frozen

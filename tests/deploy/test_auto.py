@@ -218,9 +218,9 @@ def test_a_few_images_are_answered_at_once_and_more_by_the_quickest(batches: lis
     assert cache_folder("engines").exists() == (seen > 31)
 
 
-def test_the_engines_that_there_are_answer_as_the_model_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_engines_that_there_are_answer_as_the_model_does(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.undo()
-    monkeypatch.setattr(auto, "cache_folder", lambda name: Path("/nowhere"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(auto, "ROUNDS", 1)
     source = loaded(small())
     engine = AutoEngine(graph(small())[1], "a")

@@ -1,6 +1,7 @@
 """The bench: real processes that take turns."""
 
 import importlib.util
+import os
 import signal
 import subprocess
 import sys
@@ -165,11 +166,12 @@ def test_an_interrupt_ends_every_process() -> None:
         "    yield lambda count: None\n"
         "bench(Contest(['Ti/16'], [1], [Contestant('1', 'tests.deploy.metronome')], 1, Length(10**9, 0)), bar)\n"
     )
-    with subprocess.Popen([sys.executable, "-c", script], stdout=-1, stderr=-1, text=True) as process:
+    words = [sys.executable, "-c", script]
+    with subprocess.Popen(words, stdout=-1, stderr=-1, text=True, start_new_session=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "begun\n"
         time.sleep(1)
-        process.send_signal(signal.SIGINT)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the children too
         _, talk = process.communicate(timeout=60)  # which waits until nobody holds stderr, the children too
     assert process.returncode != 0
     assert "KeyboardInterrupt" in talk

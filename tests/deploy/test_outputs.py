@@ -120,7 +120,8 @@ def test_no_images_and_more_ranks_than_classes_are_fine(format: Format) -> None:
     with answers(file, format, CLASSES, 50):
         pass
     text = file.getvalue().decode()
-    expected = {"table": "", "jsonl": "", "json": "[\n]\n", "csv": text}
+    header = "path,class,probability,class_2,probability_2,class_3,probability_3,error\n"
+    expected = {"table": "", "jsonl": "", "json": "[\n]\n", "csv": header}
     assert text == expected[format]
     assert written(format, top=50) == written(format, top=3)
 

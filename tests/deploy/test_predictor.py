@@ -19,7 +19,6 @@ from vitral.deploy.merging import TokenMerging
 from vitral.deploy.predictor import Prediction, Predictor
 from vitral.errors import ConfigError, DataError, WeightsError
 from vitral.weights.bundle import write_bundle
-from vitral.weights.load import Loaded
 
 SOURCE = loaded(small())
 
@@ -209,10 +208,3 @@ def test_an_engine_that_there_is_not_is_refused_before_anything_is_read() -> Non
         Predictor("nowhere", engine="steam")
     with pytest.raises(ConfigError, match="did you mean 'openvino'"):
         Predictor(SOURCE, engine="openvina")
-
-
-def test_nothing_keeps_a_gradient() -> None:
-    assert all(weight.requires_grad for weight in SOURCE.model.parameters())
-    with torch.enable_grad():
-        found = Predictor(Loaded(SOURCE.model, SOURCE.bundle), engine="eager").logits(pixels(SOURCE))
-    assert isinstance(found, np.ndarray)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.deploy.album import photos as pictures
-from tests.deploy.exports import loaded
+from tests.deploy.exports import bundled, loaded
 from tests.run.small import begin, photos
 from vitral.config import Size, members
 from vitral.data.samples import Samples
@@ -14,13 +14,6 @@ from vitral.data.sources.sample import CLASSES, open_sample
 from vitral.deploy.targets import Target
 from vitral.errors import ConfigError, DataError
 from vitral.run.exporting import KINDS, album_of, batch_of, export, incoming_of, judges_of, name_of
-from vitral.weights.bundle import write_bundle
-
-
-def bundled(folder: Path) -> Path:
-    model, bundle = loaded()
-    write_bundle(folder / "tiny", bundle, model.state_dict(), "a card")
-    return folder / "tiny"
 
 
 @pytest.fixture(scope="module")

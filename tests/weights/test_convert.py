@@ -153,6 +153,15 @@ def test_what_the_files_have_no_place_for_is_told(tmp_path: Path) -> None:
     assert certificate.untold[1].startswith("not in the files: how images are seen (32x32, plain view, mean 0.5,")
 
 
+def test_a_scaling_is_told_whether_it_has_one_number_or_one_for_each_channel(tmp_path: Path) -> None:
+    model = loaded(small(image=SQUARE, mlp=Mlp(gelu="erf"), position=Learned1d(resampling="bicubic_corners")))
+    (tmp_path / "file").write_bytes(b"")
+    assert len(model.bundle.preprocessing.scaling.mean) == 1
+    certificate = write_as(model, tmp_path / "file", tmp_path / "out", "huggingface")
+    assert certificate is not None
+    assert certificate.untold == ()
+
+
 def test_settings_tell_what_is_open_and_change_nothing_else(source: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"position: is not something that a file of weights leaves open"):
         convert(str(source), str(tmp_path / "out"), *HINTS, "position=rope2d")

@@ -11,6 +11,7 @@ from vitral.cli.program import app
 log = logging.getLogger("vitral")
 
 IMAGE_HELP = "The size of the pictures that come in, or dynamic: the graph resizes them. By itself the model's own."
+OUT_HELP = "The new folder; by itself exports/NAME-FORMAT, or exports/NAME-FORMAT-int8."
 JUDGES_HELP = f"The images that judge it; by itself those of the run for validation, or sample. {DATA_HELP}"
 
 
@@ -24,7 +25,7 @@ def export(  # noqa: PLR0913, PLR0917, one option a wish
     data: Annotated[str, typer.Option(metavar="DATA", help=JUDGES_HELP)] = "",
     root: Root = "",
     images: Annotated[int, typer.Option(metavar="N", help="How many images judge it.")] = 500,
-    out: Annotated[str, typer.Option(metavar="FOLDER", help="The new folder; by itself exports/NAME-FORMAT.")] = "",
+    out: Annotated[str, typer.Option(metavar="FOLDER", help=OUT_HELP)] = "",
 ) -> None:
     """Write a model as files that others run, with a runner that needs no Vitral; refused unless it answers alike.
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -23,6 +22,7 @@ class Runner:
             stdout=subprocess.PIPE,
             text=True,
             env=os.environ | environment,
+            start_new_session=True,  # so that an interrupt at the terminal is left to the process that asks
         )
         self._name = name
 
@@ -67,11 +67,7 @@ class Runner:
 
 
 def take_turns(prepare: Callable[[], Callable[[str], object]]) -> None:
-    """The other side: prepare, then a turn for each line that comes in. An interrupt is left to the process that asks.
-
-    What is refused, or not installed, is the answer to every line.
-    """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """The other side: prepare, then a turn for each line. What is refused, or not installed, is the answer to all."""
     try:
         turn = prepare()
     except (ConfigError, ImportError) as error:

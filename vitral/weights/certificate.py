@@ -10,6 +10,7 @@ from torch import Tensor
 
 from vitral import __version__
 from vitral.config import Config
+from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.errors import WeightsError
 from vitral.model.contract import Model
 from vitral.weights.bundle import Bundle
@@ -92,11 +93,17 @@ def untold(before: Bundle, after: Bundle) -> Iterator[str]:
     """What whoever reads the files cannot know."""
     if before.classes != after.classes:
         yield f"not in the files: the names of the {len(before.classes):,} classes"
-    if before.preprocessing != after.preprocessing:
+    if _seen(before) != _seen(after):
         needs, scaling = before.preprocessing, before.preprocessing.scaling
         mean, deviation = (", ".join(map("{:g}".format, each)) for each in (scaling.mean, scaling.deviation))
         seen = f"{needs.image}, {needs.view.kind} view, mean {mean}, deviation {deviation}"
         yield f"not in the files: how images are seen ({seen})"
+
+
+def _seen(bundle: Bundle) -> Preprocessing:
+    """How images are seen, in words that are the same for the same."""
+    needs = bundle.preprocessing
+    return needs.model_copy(update={"scaling": needs.scaling.over(needs.decoding.channels)})
 
 
 def shown(bundle: Bundle) -> Tensor:

@@ -23,6 +23,12 @@ class Scaling(Config):
             raise ValueError(f"expected as many means as deviations, got {len(self.mean)} and {len(self.deviation)}")
         return self
 
+    def over(self, channels: int) -> "Scaling":
+        """The same, told with a number for each of so many channels."""
+        if len(self.mean) > 1:
+            return self
+        return Scaling(mean=self.mean * channels, deviation=self.deviation * channels)
+
     def apply(self, images: Tensor) -> Tensor:
         """uint8 images as float32, (B, C, H, W)."""
         assert images.dtype == torch.uint8, "numbers that are scaled already would be changed in place"
