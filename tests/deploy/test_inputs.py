@@ -230,6 +230,12 @@ def test_a_link_in_circles_hides_no_image_beside_it(tmp_path: Path) -> None:
     assert "too many levels of symbolic links" in unlisted.error.what
 
 
+def test_a_closed_stdin_is_told_where_it_was_asked_for() -> None:
+    [unlisted] = images(["-"], None)
+    assert isinstance(unlisted.place, Unlisted)
+    assert unlisted.place.error.what == "stdin is closed"
+
+
 def test_a_pattern_passes_by_a_folder_without_images(tmp_path: Path) -> None:
     plant(tmp_path, ["in/1.jpg"])
     (tmp_path / "in" / "empty").mkdir()

@@ -4,7 +4,6 @@ import logging
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO, NamedTuple
 
@@ -71,7 +70,7 @@ def predict(  # noqa: PLR0913, PLR0917, one option a wish
     if target.name and is_there(target.path, target.option):
         log.info(f"{target.name} is there already, so nothing was done; remove it to have it made anew")
         return
-    listed = images(image, sys.stdin.buffer if sys.stdin else BytesIO())  # a daemon may have none
+    listed = images(image, sys.stdin.buffer if sys.stdin else None)  # a daemon has none
     found = (each for each in (complete(listed) if target.name else listed) if share.holds(each.name))
     with writing(target.path, target.option) if target.name else nullcontext(sys.stdout.buffer) as file:
         with without_collecting():

@@ -75,7 +75,7 @@ class Contest(NamedTuple):
     batches: Sequence[int]
     contestants: Sequence[Contestant]
     threads: int
-    length: Length = Length()
+    length: Length
 
 
 class Row(Config):

@@ -82,7 +82,7 @@ class Room(NamedTuple):
     way: tuple[Identity, ...]
 
 
-def images(words: Iterable[str], stdin: BinaryIO) -> Iterator[Image]:
+def images(words: Iterable[str], stdin: BinaryIO | None) -> Iterator[Image]:
     """The images that the words stand for. What cannot be listed is among them as Unlisted, and the rest goes on."""
     for word in words:
         try:
@@ -108,8 +108,10 @@ def natural(name: str) -> tuple[list[str | int], str]:
     return [int(piece) if place % 2 else piece for place, piece in enumerate(pieces)], name
 
 
-def _meant_by(word: str, stdin: BinaryIO) -> Iterator[Image]:
+def _meant_by(word: str, stdin: BinaryIO | None) -> Iterator[Image]:
     if word == STDIN:
+        if stdin is None:
+            raise DataError("stdin is closed", where=STDIN, remedy="pipe paths into it, one a line")
         return (Image(path, File(path)) for path in paths_on(stdin))
     if word == SAMPLE or word in NAMED:
         return _of_set(word, open_data(word))
