@@ -18,10 +18,10 @@ from torch import Tensor
 
 from benchmarks.__main__ import machine, say
 from benchmarks.race import Case, Length, race, ratio
+from vitral.allocator import keep_freed_memory
 from vitral.deploy.turns import Runner
 from vitral.explain.distance import mean_distances
 from vitral.explain.examine import examine
-from vitral.model.allocator import keep_freed_memory
 from vitral.model.contract import Model
 from vitral.model.names import build
 

@@ -17,13 +17,13 @@ import torch
 
 from benchmarks.__main__ import machine, say
 from benchmarks.race import Case, Length, race, ratio, throughput
+from vitral.allocator import keep_freed_memory
 from vitral.data.decoder.header import Decoding
 from vitral.data.samples import Samples
 from vitral.data.sources.arrays import Part, open_arrays
 from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.evaluate.cache import Cache, Folder, NoCache
 from vitral.evaluate.subject import Subject, Tools, silent
-from vitral.model.allocator import keep_freed_memory
 from vitral.model.contract import Model
 from vitral.model.names import model_config
 from vitral.weights.bundle import Bundle

@@ -1,7 +1,8 @@
 """`python -m benchmarks.loading`: from the start of a process to the first answer of a ViT-B/16 that lies on the disk.
 
-timm writes its weights as a .safetensors file, which timm and we open; transformers writes a folder, which it and we
-open. Every process is a new one, and they take turns. Needs the Python of `make bench`.
+timm writes its weights as a .safetensors file, which timm and we open, and an export of ours is made of it beforehand;
+transformers writes a folder, which it and we open. Every process is a new one, and they take turns. Needs the Python of
+`make bench`.
 """
 
 import argparse
@@ -13,10 +14,12 @@ from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
+import vitral
 from benchmarks.__main__ import machine, say
 from benchmarks.race import ratio
 
 REPEATS, GOAL, READY = 7, 2.5, 1.3
+JUDGES = 40  # images that judge the export
 
 WRITE_TIMM = """
 from benchmarks.stand_in import stand_in_for_torchvision
@@ -37,6 +40,11 @@ TORCH = "import torch\nprint(torch, flush=True)"
 OURS_LOADS = "import vitral\nmodel, _ = vitral.load({path!r})\n"
 OURS_READY = OURS_LOADS + "print(type(model), flush=True)"
 OURS = OURS_LOADS + "import torch" + ANSWER.format(logits="")
+OURS_EXPORTED = """
+import vitral, numpy
+predictor = vitral.Predictor({path!r})
+print(predictor.logits(numpy.zeros((1, 224, 224, 3), dtype=numpy.uint8)).argmax().item(), flush=True)
+"""
 TIMM = """
 from benchmarks.stand_in import stand_in_for_torchvision
 stand_in_for_torchvision()
@@ -90,20 +98,26 @@ def measure(repeats: int = REPEATS) -> str:
         file, folder = str(Path(home, "timm.safetensors")), str(Path(home, "huggingface"))
         run(WRITE_TIMM.format(path=file))
         run(WRITE_TRANSFORMERS.format(path=folder))
+        exported = vitral.export(file, "openvino", out=str(Path(home, "exported")), images=JUDGES).folder
         scripts = {
             "import torch": TORCH,
             "vitral, ready": OURS_READY.format(path=file),
             "vitral, timm's file": OURS.format(path=file),
+            "vitral, an export": OURS_EXPORTED.format(path=str(exported)),
             "timm": TIMM.format(path=file),
             "vitral, transformers' folder": OURS.format(path=folder),
             "transformers": TRANSFORMERS.format(path=folder),
         }
         seconds = measured(scripts, repeats)
     lines = [f"  {name:<28} {median(times):.2f} s" for name, times in seconds.items()]
-    for ours, theirs in (("vitral, timm's file", "timm"), ("vitral, transformers' folder", "transformers")):
+    for ours, theirs in (
+        ("vitral, timm's file", "timm"),
+        ("vitral, an export", "timm"),
+        ("vitral, transformers' folder", "transformers"),
+    ):
         found = ratio(seconds[ours], seconds[theirs])
         goal = f"; goal: {GOAL}: {'met' if found.median >= GOAL else 'NOT met'}" if theirs == "timm" else ""
-        lines.append(f"  {found.median:.2f} x as fast as {theirs} ({found.low:.2f} to {found.high:.2f}){goal}")
+        lines.append(f"  {ours}: {found.median:.2f} x as fast as {theirs} ({found.low:.2f} to {found.high:.2f}){goal}")
     ready = ratio(seconds["import torch"], seconds["vitral, ready"]).median
     lines.append(
         f"  ready in {ready:.2f} x what torch takes to import; "

@@ -10,9 +10,9 @@ from shutil import rmtree
 from tempfile import mkdtemp
 from threading import Thread
 
+from vitral.allocator import keep_freed_memory
 from vitral.data.loader.loader import Batch, Loader
 from vitral.data.samples import Item, Samples
-from vitral.model.allocator import keep_freed_memory
 from vitral.recipe import Recipe
 from vitral.run.finish import Output
 from vitral.run.opening import prepared

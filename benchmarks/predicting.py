@@ -1,8 +1,9 @@
 """`python -m benchmarks.predicting`: from the start of a process to the first answer, and from files to answers.
 
 The first part starts new processes in turn that name what is on a JPEG with a ViT-B/16 from the disk: `vitral predict`
-with each engine, and timm by a script as one would write it. The second part has S/16 answer photos in files, 32 at a
-time, and the same photos in memory, already decoded. Needs the Python of `make bench`.
+with each engine and with exports that were made beforehand, and timm by a script as one would write it. The second part
+has S/16 answer photos in files, 32 at a time, and the same photos in memory, already decoded. Needs the Python of
+`make bench`.
 """
 
 import argparse
@@ -15,6 +16,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
+import vitral
 from benchmarks.__main__ import say
 from benchmarks.loading import WRITE_TIMM, measured, run
 from benchmarks.photos import jpeg
@@ -30,6 +32,7 @@ from vitral.weights.bundle import write_bundle
 
 START, FILES = 2.0, 0.95  # the goals: times as fast as timm, share of the rate in memory
 PHOTOS, BATCH = 256, 32
+EXPORTED, JUDGES = ("onnx", "openvino"), 40  # kinds, and images that judge each: what is measured is its start
 FOLDER = "VITRAL_BENCH_PHOTOS"  # where the photos are
 FROM_FILES, IN_MEMORY = "from files", "in memory"
 CASES = (Case(f"S/16, batch {BATCH}", PHOTOS, FILES, (FROM_FILES, IN_MEMORY), (IN_MEMORY,)),)
@@ -62,6 +65,9 @@ def starting(repeats: int) -> str:
         words = {"model": str(bundle), "image": str(image)}
         engines = ("auto", "eager", "onnxruntime", "openvino")
         scripts = {f"vitral predict, {engine}": OURS.format(engine=engine, **words) for engine in engines}
+        for kind in EXPORTED:
+            folder = vitral.export(str(bundle), kind, out=str(Path(home, kind)), images=JUDGES).folder
+            scripts[f"vitral predict, {kind} export"] = OURS.format(model=str(folder), image=str(image), engine="auto")
         scripts["timm"] = TIMM.format(weights=str(weights), image=str(image))
         seconds = measured(scripts, repeats)
     lines = ["start of a process to the first answer of a ViT-B/16:"]
@@ -70,8 +76,10 @@ def starting(repeats: int) -> str:
         lines.append(
             f"  {name:<28} {median(times):.2f} s  {found.median:.2f} x timm ({found.low:.2f} to {found.high:.2f})"
         )
-    reached = ratio(seconds["vitral predict, auto"], seconds["timm"]).median
-    return "\n".join([*lines, f"  goal: {START} x with auto: {'met' if reached >= START else 'NOT met'}"])
+    for name in ("auto", *(f"{kind} export" for kind in EXPORTED)):
+        reached = ratio(seconds[f"vitral predict, {name}"], seconds["timm"]).median
+        lines.append(f"  goal: {START} x with {name}: {'met' if reached >= START else 'NOT met'}")
+    return "\n".join(lines)
 
 
 def prepare(engine: str, case: Case) -> Callable[[], object]:

@@ -21,11 +21,11 @@ import torch
 from torch import nn
 
 from benchmarks.model import Shape, build_huggingface, build_timm, build_vit_pytorch
+from vitral.allocator import keep_freed_memory
 from vitral.deploy.engines.onnxruntime import session as session_of
 from vitral.deploy.packages import load_openvino
 from vitral.deploy.turns import take_turns, timed
 from vitral.errors import ConfigError
-from vitral.model.allocator import keep_freed_memory
 from vitral.model.attention import Attention
 from vitral.model.head import LinearHead
 from vitral.model.names import model_config

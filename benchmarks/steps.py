@@ -20,10 +20,10 @@ from torch.nn.utils import clip_grad_norm_
 from benchmarks.noise import open_noise
 from benchmarks.paced import Paced
 from benchmarks.race import Case, runner
+from vitral.allocator import keep_freed_memory
 from vitral.config import override
 from vitral.data.samples import Samples
 from vitral.data.sources.source import open_data
-from vitral.model.allocator import keep_freed_memory
 from vitral.recipe import Recipe
 from vitral.recipes.choose import named
 from vitral.run.parts import parts_of

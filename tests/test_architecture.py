@@ -26,7 +26,7 @@ LAYERS = (
     ("tasks",),
     ("model", "data"),
     ("config",),
-    ("errors", "importing", "machine"),
+    ("allocator", "errors", "importing", "machine"),
 )
 HEIGHT = {name: -line for line, names in enumerate(LAYERS) for name in names}
 FACADE = "vitral/__init__.py"  # imports its names lazily, from any line

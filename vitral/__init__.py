@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from vitral.importing import without_collecting
 
 if TYPE_CHECKING:
+    from vitral.allocator import keep_freed_memory
     from vitral.config import Config
     from vitral.data.decoder.header import Decoding
     from vitral.data.doctor.check import check
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from vitral.explain.describe import describe
     from vitral.explain.explain import explain
     from vitral.model import Features, Resnet, Vit, attention_maps, attention_weights, build, model_config
-    from vitral.model.allocator import keep_freed_memory
     from vitral.recipe import Recipe
     from vitral.run.evaluation import evaluate
     from vitral.run.exporting import export
@@ -101,7 +101,7 @@ _HOMES = {
     "evaluate": "vitral.run.evaluation",
     "explain": "vitral.explain.explain",
     "export": "vitral.run.exporting",
-    "keep_freed_memory": "vitral.model.allocator",
+    "keep_freed_memory": "vitral.allocator",
     "load": "vitral.weights.load",
     "model_config": "vitral.model",
     "open_data": "vitral.data.sources.source",

@@ -10,6 +10,26 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def threads() -> int:
+    """How many threads calculate at once: one for each core that this process has, or fewer by OMP_NUM_THREADS.
+
+    Two processors that are one core share what multiplies, so two threads there are no quicker than one.
+    """
+    asked = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    return min(_own_cores(), int(asked) if asked.isdecimal() and int(asked) else cores())
+
+
+def _own_cores() -> int:
+    """Cores of which this process has a processor; as many as processors where the system does not tell."""
+    if not hasattr(os, "sched_getaffinity"):
+        return cores()
+    homes = (Path(f"/sys/devices/system/cpu/cpu{each}/topology/thread_siblings") for each in os.sched_getaffinity(0))
+    try:
+        return len({home.read_text() for home in homes})
+    except OSError:
+        return cores()
+
+
 def processor() -> str:
     """The name of the processor, as far as the system tells."""
     try:

@@ -48,6 +48,13 @@ def test_the_folder_goes_to_stdout_and_the_certificate_to_stderr_and_the_runner_
     assert [row["image"] for row in rows] == pictures
     assert {row["class"] for row in rows} <= set(notes.classes)
 
+    words = [sys.executable, "-m", "vitral", "predict", "out", *pictures, "--format", "jsonl"]
+    named = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True, cwd=tmp_path, env=paths())
+    found = [json.loads(line) for line in named.stdout.splitlines()]
+    assert [row["path"] for row in found] == pictures
+    assert [row["answers"][0]["class"] for row in found] == [row["class"] for row in rows]
+    assert named.stderr == ""
+
     again = run(tmp_path, str(bundled(tmp_path)), "--images", "20", "--out", "out", "--quiet")
     assert (again.returncode, again.stdout) == (1, "")
     assert again.stderr.splitlines()[0] == "error: is there already, and is not overwritten"

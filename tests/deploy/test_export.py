@@ -18,11 +18,12 @@ from vitral.data.transforms.view import CentreCrop, PlainResize
 from vitral.deploy import export as module
 from vitral.deploy import quantise, targets
 from vitral.deploy.engine import Bytes, Numbers
+from vitral.deploy.engines.onnxruntime import Session
 from vitral.deploy.export import Source, Wish, export
 from vitral.deploy.exported import BY_RUNNER, IN_GRAPH, TO_SIZE, Export, files_in
 from vitral.deploy.graph import Graph
 from vitral.deploy.runner import run
-from vitral.deploy.targets import OnnxTarget, OpenVinoTarget, Session, Target, TorchTarget
+from vitral.deploy.targets import OnnxTarget, OpenVinoTarget, Target, TorchTarget
 from vitral.deploy.verify import Original
 from vitral.errors import ConfigError, DataError, VitralError
 from vitral.weights.load import Loaded

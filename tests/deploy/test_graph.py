@@ -10,7 +10,8 @@ from tests.model.variants import VARIANTS, small
 from vitral.config import Size
 from vitral.data.transforms.scaling import CENTRED, IMAGENET, Scaling
 from vitral.deploy.blocks import Block
-from vitral.deploy.graph import Answer, Encoder, Graph, graph_around, graph_of
+from vitral.deploy.engine import Answer
+from vitral.deploy.graph import Encoder, Graph, graph_around, graph_of
 from vitral.deploy.layers import FirstAttention, LinearStem, WholeAttention
 from vitral.errors import ConfigError
 from vitral.model import Attention, Hybrid, Patches, Rope2d

@@ -10,7 +10,8 @@ from torch import Tensor
 from tests.model.variants import VARIANTS, small
 from vitral.data.decoder.header import Decoding
 from vitral.data.transforms.preprocessing import Preprocessing
-from vitral.deploy.graph import Answer, graph_of
+from vitral.deploy.engine import Answer
+from vitral.deploy.graph import graph_of
 from vitral.deploy.merging import Merged, NoMerging, TokenMerging, alike, gone_into_others
 from vitral.errors import ConfigError
 from vitral.model import Attention, AttentionPool, MeanPool, NoPosition, PostNorm, Resnet, Tokens, Vit

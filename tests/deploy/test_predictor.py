@@ -1,6 +1,9 @@
 """The predictor: names for files, numbers for pixels, the same whoever asks."""
 
+import json
 import logging
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -11,12 +14,15 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
+from tests.deploy import exports
 from tests.deploy.truth import loaded, pixels, truth
 from tests.model.variants import VARIANTS, small
 from vitral.deploy import auto
 from vitral.deploy.engines.onnxruntime import OnnxRuntime
+from vitral.deploy.export import Wish, export
 from vitral.deploy.merging import TokenMerging
 from vitral.deploy.predictor import Prediction, Predictor
+from vitral.deploy.targets import OnnxTarget, OpenVinoTarget, Target
 from vitral.errors import ConfigError, DataError, WeightsError
 from vitral.weights.bundle import write_bundle
 
@@ -154,7 +160,7 @@ def test_warming_up_has_the_engine_made(monkeypatch: pytest.MonkeyPatch) -> None
     predictor.warm_up()
     predictor.warm_up(1, 4)
     predictor.warm_up(2, answer="features")
-    monkeypatch.setattr("vitral.deploy.predictor.engine_for", None)
+    monkeypatch.setattr("vitral.deploy.auto.engine_for", None)
     assert predictor.logits(pixels(SOURCE)).shape == (3, 4)
     assert predictor.features(pixels(SOURCE)).shape == (3, 32)
 
@@ -208,3 +214,47 @@ def test_an_engine_that_there_is_not_is_refused_before_anything_is_read() -> Non
         Predictor("nowhere", engine="steam")
     with pytest.raises(ConfigError, match="did you mean 'openvino'"):
         Predictor(SOURCE, engine="openvina")
+
+
+WITHOUT_TORCH = """
+import json, sys
+from vitral import Predictor
+found = Predictor(sys.argv[1]).predict(sys.argv[2:])
+print(json.dumps([each._asdict() for each in found]))
+assert "torch" not in sys.modules
+"""
+
+
+@pytest.mark.parametrize("target", [OnnxTarget(), OpenVinoTarget()], ids=lambda target: target.kind)
+def test_an_export_names_what_its_model_names_without_torch(target: Target, files: list[Path], tmp_path: Path) -> None:
+    export(exports.source(), exports.album(), Wish(target), tmp_path / "exported")
+    expected = Predictor(exports.loaded(), engine="eager").predict(files)
+    words = [sys.executable, "-c", WITHOUT_TORCH, str(tmp_path / "exported"), *map(str, files)]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60)
+    for told, each in zip(json.loads(done.stdout), expected, strict=True):
+        assert (told["name"], tuple(told["classes"])) == each[:2]
+        assert told["probabilities"] == pytest.approx(each.probabilities, abs=1e-4)
+
+
+def test_an_export_is_as_it_was_made(tmp_path: Path) -> None:
+    export(exports.source(), exports.album(), Wish(OnnxTarget()), tmp_path / "exported")
+    predictor = Predictor(tmp_path / "exported", engine="onnxruntime")
+    predictor.warm_up(1, 2)
+    assert predictor.logits(np.zeros((3, 24, 32, 3), dtype=np.uint8)).shape == (3, 10)
+    for ask in (predictor.features, lambda _: predictor.width):
+        with pytest.raises(ConfigError, match="an export that gives no features; give the model that it was made of"):
+            ask(np.zeros((1, 24, 32, 3), dtype=np.uint8))
+    with pytest.raises(ConfigError, match="engine: this export was made for onnxruntime, and runs on no other"):
+        Predictor(tmp_path / "exported", engine="openvino")
+    with pytest.raises(ConfigError, match="merging: an export has the layers that it was made with"):
+        Predictor(tmp_path / "exported", merging=TokenMerging(per_layer=2))
+
+
+def test_an_export_of_features_gives_them(tmp_path: Path) -> None:
+    export(exports.source(head=False), exports.album(), Wish(OnnxTarget()), tmp_path / "exported")
+    predictor, images = Predictor(tmp_path / "exported"), np.zeros((3, 24, 32, 3), dtype=np.uint8)
+    own = Predictor(exports.loaded(head=False), engine="eager")
+    assert predictor.width == own.width == 32
+    np.testing.assert_allclose(predictor.features(images), own.features(images), atol=1e-4)
+    with pytest.raises(ConfigError, match="this model was made for features, and names no classes"):
+        predictor.logits(images)

@@ -11,8 +11,7 @@ from vitral.config import Size, members
 from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.data.transforms.resize import see
 from vitral.data.transforms.view import CentreCrop, Filter, PlainResize, StillView
-from vitral.deploy.engine import Bytes
-from vitral.deploy.graph import INPUT
+from vitral.deploy.engine import INPUT, Bytes
 from vitral.deploy.onnx import FORMAT, OPSET
 from vitral.deploy.resizing import fixed, with_resizing
 from vitral.deploy.targets import OnnxTarget, OpenVinoTarget

@@ -9,25 +9,13 @@ import torch
 
 from tests.deploy.exports import album, loaded, plan, truth
 from vitral.data.transforms.scaling import Scaling
-from vitral.deploy.engine import Bytes, Engine, Numbers
+from vitral.deploy.certificate import Accuracy, Certificate, Comparison
+from vitral.deploy.engine import Bytes, Engine, Numbers, in_batches
 from vitral.deploy.graph import Graph, graph_of
 from vitral.deploy.onnx import to_onnx
 from vitral.deploy.pictures import Sitting, seen
 from vitral.deploy.targets import OnnxTarget
-from vitral.deploy.verify import (
-    BATCHES,
-    FEW,
-    FLOAT32,
-    INT8,
-    Accuracy,
-    Certificate,
-    Comparison,
-    Original,
-    expected,
-    faults,
-    in_batches,
-    judge,
-)
+from vitral.deploy.verify import BATCHES, FEW, FLOAT32, INT8, Original, expected, faults, judge
 from vitral.errors import VitralError
 from vitral.weights.load import Loaded
 

@@ -9,8 +9,8 @@ from tests.model.variants import VARIANTS, VITS
 from vitral.data.decoder.header import Decoding
 from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.data.transforms.scaling import IMAGENET, Scaling
-from vitral.deploy.engine import Bytes, Numbers
-from vitral.deploy.graph import Answer, Graph, graph_of
+from vitral.deploy.engine import Answer, Bytes, Numbers
+from vitral.deploy.graph import Graph, graph_of
 from vitral.model import Resnet, Vit
 from vitral.model.head import NoHead
 from vitral.weights.bundle import Bundle

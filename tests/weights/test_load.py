@@ -92,11 +92,16 @@ def test_what_is_no_bundle_is_told_with_what_was_expected(tmp_path: Path) -> Non
         (tmp_path / folder).mkdir(parents=True)
     (tmp_path / "run/recipe.json").touch()
     (tmp_path / "weights.npz").touch()
+    (tmp_path / "exported").mkdir()
+    for file in ("export.json", "model.onnx"):
+        (tmp_path / "exported" / file).touch()
     complaints = {
         "none": "there is no such file or folder; expected a run (best/, last/), a bundle (model.safetensors, ",
         "photos": "holds no file of weights (.safetensors or .npz); give a run, a bundle, or a folder",
         "weights.npz": "weights.npz: ",
         "b/model.safetensors": f"give the folder: {tmp_path}/b",
+        "exported": "an export, which is for vitral predict; expected a run (best/, last/)",
+        "exported/model.onnx": f"a file of an export; give the folder, to predict: {tmp_path}/exported",
         "run": f"no bundle yet; let it go on until its first evaluation: vitral train --resume {tmp_path}/run",
         "run/checkpoints/step-00000500": f"give the run, {tmp_path}/run, or one of its bundles, {tmp_path}/run/best",
     }

@@ -39,10 +39,10 @@ def explain(
     Attention of every layer and head, maps of what the answer hangs on and whether to believe them, and the way from
     pixels to probabilities, step by step.
     """
+    from vitral.allocator import keep_freed_memory
     from vitral.explain.explain import Explainer, together
     from vitral.explain.page import write_page
     from vitral.explain.summary import Summary, summary_of
-    from vitral.model.allocator import keep_freed_memory
 
     page = page_of(out, images, model)
     paths = list(pictures(images))

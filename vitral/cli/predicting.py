@@ -14,12 +14,14 @@ from vitral.errors import ConfigError, DataError, either
 from vitral.importing import without_collecting
 
 if TYPE_CHECKING:
+    from vitral.deploy.merging import Merging
     from vitral.deploy.outputs import Format, Sink
     from vitral.deploy.predictor import Predictor
     from vitral.deploy.reading import Batch
 
 log = logging.getLogger("vitral")
 
+MODEL_HELP = "A run, a bundle, weights of another library, or a folder of vitral export."
 IMAGE_HELP = (
     "Files, folders, patterns in quotes, manifests (.csv, .tsv or .jsonl with a column path), tar shards, a name such "
     "as sample, or - for paths on stdin."
@@ -45,7 +47,7 @@ class Target(NamedTuple):
 
 @app.command()
 def predict(  # noqa: PLR0913, PLR0917, one option a wish
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A run, a bundle, or weights of another library.")],
+    model: Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP)],
     image: Annotated[list[str], typer.Argument(metavar="IMAGE", help=IMAGE_HELP)],
     top: Annotated[int, typer.Option(metavar="N", min=1, help="Classes to name for each image.")] = 5,
     format: Annotated[str, typer.Option(metavar="NAME", help=FORMAT_HELP)] = "",
@@ -74,15 +76,13 @@ def predict(  # noqa: PLR0913, PLR0917, one option a wish
     found = (each for each in (complete(listed) if target.name else listed) if share.holds(each.name))
     with writing(target.path, target.option) if target.name else nullcontext(sys.stdout.buffer) as file:
         with without_collecting():
-            from vitral.deploy.merging import NoMerging, TokenMerging
-            from vitral.deploy.predicting import predict as predicted  # and torch
+            from vitral.allocator import keep_freed_memory
+            from vitral.deploy.predicting import predict as predicted
             from vitral.deploy.predictor import Predictor
             from vitral.deploy.reading import batches
-            from vitral.model.allocator import keep_freed_memory
 
-        keep_freed_memory()
-        merging = TokenMerging(per_layer=merge) if merge else NoMerging()
-        predictor = Predictor(model, engine=engine, merging=merging)
+            keep_freed_memory()
+            predictor = Predictor(model, engine=engine, merging=_merging(merge))  # and torch, but for an export
         see = predictor.features if features else predictor.logits
         with _sink(file, target, wanted, top, predictor) as sink, _told(strict) as hear:
             count = predicted(see, batches(found, predictor.bundle.preprocessing, batch), sink, hear)
@@ -91,6 +91,14 @@ def predict(  # noqa: PLR0913, PLR0917, one option a wish
     if count.failed:
         what = f"{count.failed:,} of {count.answered + count.failed:,} files could not be read"
         raise DataError(what, remedy="they are named above; mend or remove them")
+
+
+def _merging(per_layer: int) -> "Merging | None":
+    if not per_layer:
+        return None
+    from vitral.deploy.merging import TokenMerging
+
+    return TokenMerging(per_layer=per_layer)
 
 
 def _format(format: str, features: str, out: str) -> "Format":
@@ -120,13 +128,12 @@ def _sink(
     file: BinaryIO, target: Target, wanted: "Format", top: int, predictor: "Predictor"
 ) -> "AbstractContextManager[Sink]":
     """What takes the numbers: a file of features, or the names of classes."""
-    from vitral.deploy.graph import width_of
     from vitral.deploy.outputs import answers
     from vitral.deploy.vectors import vectors
 
     bundle = predictor.bundle
     if target.option == "--features":
-        return vectors(file, target.path, width_of(bundle.model))
+        return vectors(file, target.path, predictor.width)
     if not bundle.classes:
         what = f"this model was made for {bundle.task}, and names no classes"
         raise ConfigError(what, where="MODEL", remedy="ask for its features: --features FILE.npz")

@@ -23,15 +23,18 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 
 from vitral import __version__
-from vitral.config import Config
-from vitral.deploy.engine import Bytes, Engine, Numbers
+from vitral.config import Config, members
+from vitral.deploy.engine import AUTO, Answer, Bytes, Engine, Numbers
 from vitral.deploy.engines.eager import Eager
 from vitral.deploy.engines.kind import EngineKind, Lazily, Threads, count_of
 from vitral.deploy.engines.onnxruntime import OnnxRuntime
 from vitral.deploy.engines.openvino import OpenVino
-from vitral.deploy.graph import Graph
-from vitral.errors import ConfigError
+from vitral.deploy.engines.union import EngineConfig
+from vitral.deploy.graph import Graph, graph_around
+from vitral.deploy.merging import Merging
+from vitral.errors import ConfigError, either, nearest
 from vitral.machine import cache_folder, processor
+from vitral.weights.load import Loaded
 
 log = logging.getLogger("vitral")
 
@@ -221,3 +224,23 @@ def version_of(package: str) -> str:
 
 def kind_of(engine: EngineKind) -> str:
     return type(engine).model_fields["kind"].default
+
+
+def engine_named(name: str) -> EngineKind | None:
+    """The engine of that name with its defaults; nothing for `auto`, which is none."""
+    kinds = {kind_of(kind()): kind for kind in members(EngineConfig)}
+    if name == AUTO:
+        return None
+    if name not in kinds:
+        choices = (AUTO, *kinds)
+        what = f"expected {either(choices)}, got {name!r}"
+        raise ConfigError(what, where="engine", remedy=nearest(name, choices))
+    return kinds[name]()
+
+
+def engine_for(wanted: EngineKind | None, loaded: Loaded, answer: Answer, merging: Merging) -> Engine:
+    graph = graph_around(loaded, answer, merging)
+    if wanted is not None:
+        return wanted.build(graph)
+    about = (loaded.bundle.model.to_json(), str(graph.image), merging.to_json())
+    return AutoEngine(graph, "\n".join(about))

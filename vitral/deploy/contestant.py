@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from vitral.allocator import keep_freed_memory
 from vitral.config import members
 from vitral.data.decoder.header import Decoding
 from vitral.data.transforms.preprocessing import Preprocessing
@@ -27,7 +28,6 @@ from vitral.deploy.folding import Affine
 from vitral.deploy.graph import Graph, graph_of
 from vitral.deploy.merging import Merging, NoMerging, TokenMerging
 from vitral.deploy.turns import take_turns, timed
-from vitral.model.allocator import keep_freed_memory
 from vitral.model.head import NoHead
 from vitral.model.names import model_config
 from vitral.weights.bundle import Bundle

@@ -6,15 +6,16 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from vitral.config import Size
-from vitral.deploy.engine import Engine
+from vitral.deploy.certificate import Certificate
+from vitral.deploy.engine import INPUT, Engine
 from vitral.deploy.exported import BY_RUNNER, FILE, IN_GRAPH, TO_SIZE, Export, Port, Quantisation, files_in, versions
-from vitral.deploy.graph import INPUT, graph_of
+from vitral.deploy.graph import graph_of
 from vitral.deploy.pictures import Album, Sitting, seen
 from vitral.deploy.runner import FILE as RUNNER
 from vitral.deploy.runner import script
 from vitral.deploy.targets import DISK, Batch, Incoming, Plan, Target, TorchTarget
 from vitral.deploy.trying import tried
-from vitral.deploy.verify import BATCHES, FLOAT32, INT8, Bound, Certificate, Expected, expected, faults, judge
+from vitral.deploy.verify import BATCHES, FLOAT32, INT8, Bound, Expected, expected, faults, judge
 from vitral.errors import ConfigError, DataError, VitralError
 from vitral.weights.bundle import Bundle
 from vitral.weights.drafts import new_folder

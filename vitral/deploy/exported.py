@@ -1,5 +1,6 @@
 """What `export.json` says of an export: all that whoever runs it has to know, and what it was held to."""
 
+import hashlib
 import platform
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -8,12 +9,14 @@ from typing import Literal
 from vitral import __version__
 from vitral.config import Config
 from vitral.data.transforms.preprocessing import Preprocessing
-from vitral.deploy.targets import Method
-from vitral.deploy.verify import Certificate
-from vitral.weights.load import hash_of
+from vitral.deploy.certificate import Certificate
+from vitral.deploy.engine import Answer
 
 FILE = "export.json"
 FORMAT: Literal[1] = 1
+Kind = Literal["onnx", "openvino", "torch"]
+MODELS: dict[Kind, str] = {"onnx": "model.onnx", "openvino": "model.xml", "torch": "model.pt2"}  # by their files
+Method = Literal["dynamic", "static"]  # of quantisation
 PACKAGES = ("torch", "numpy", "pillow", "onnx", "onnxruntime", "openvino")
 IN_GRAPH = "in the graph, to the pixels that Vitral sees"
 TO_SIZE = (
@@ -95,7 +98,7 @@ class Export(Config):
 
     format: Literal[1] = FORMAT
     vitral: str = __version__
-    kind: Literal["onnx", "openvino", "torch"]
+    kind: Kind
     precision: Literal["float32", "int8"]
     opset: int | None  # of ONNX; null for torch
     files: tuple[File, ...]
@@ -112,6 +115,18 @@ class Export(Config):
     certificate: Certificate
     runner: RunnerCheck | None  # null until it was tried
 
+    @property
+    def answer(self) -> Answer:
+        """What comes out."""
+        return "logits" if self.task == "classify" else "features"
+
+    @property
+    def width(self) -> int:
+        """How many numbers an answer has."""
+        width = self.output.shape[-1]
+        assert isinstance(width, int)
+        return width
+
 
 def versions() -> dict[str, str]:
     """The packages that had a part in it."""
@@ -127,5 +142,10 @@ def versions() -> dict[str, str]:
 def files_in(folder: Path) -> tuple[File, ...]:
     """The files of a folder, by name."""
     return tuple(
-        File(name=path.name, bytes=path.stat().st_size, sha256=hash_of(path)) for path in sorted(folder.iterdir())
+        File(name=path.name, bytes=path.stat().st_size, sha256=_hash(path)) for path in sorted(folder.iterdir())
     )
+
+
+def _hash(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

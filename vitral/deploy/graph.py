@@ -4,7 +4,6 @@ B images, H x W pixels, C channels, N patches, L tokens, D width, K numbers.
 """
 
 from copy import deepcopy
-from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 from vitral.config import Size
 from vitral.data.transforms.scaling import Scaling
 from vitral.deploy.blocks import Block
+from vitral.deploy.engine import Answer
 from vitral.deploy.layers import Held, LinearStem, NormedStem, Scaled, fix_convolutions
 from vitral.deploy.merging import Merged, Merging, NoMerging
 from vitral.errors import ConfigError
@@ -26,9 +26,7 @@ from vitral.model.shapes import Layout
 from vitral.model.vit import VisionTransformer, Vit
 from vitral.weights.load import Loaded
 
-Answer = Literal["logits", "features"]
 EVERY_TOKEN = NoMerging()
-INPUT = "pixels"  # what the images are called wherever a graph is written to
 
 
 class Graph(nn.Module):

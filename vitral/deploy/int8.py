@@ -8,11 +8,12 @@ from typing import NamedTuple
 import numpy as np
 import onnx
 
+from vitral.deploy.certificate import Certificate
 from vitral.deploy.engine import Bytes, Engine
-from vitral.deploy.exported import Quantisation, Trial
+from vitral.deploy.exported import Method, Quantisation, Trial
 from vitral.deploy.quantise import Range, dynamic, layers_of, measured, part_of, static
-from vitral.deploy.targets import Method, OnnxTarget, OpenVinoTarget
-from vitral.deploy.verify import INT8, Certificate, faults
+from vitral.deploy.targets import OnnxTarget, OpenVinoTarget
+from vitral.deploy.verify import INT8, faults
 from vitral.errors import ConfigError, VitralError
 
 log = logging.getLogger("vitral")

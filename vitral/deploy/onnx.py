@@ -9,7 +9,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from vitral import __version__
 from vitral.deploy.choosing import CHOOSING
-from vitral.deploy.graph import INPUT, Graph
+from vitral.deploy.engine import INPUT
+from vitral.deploy.graph import Graph
 from vitral.deploy.operators import OPERATORS
 from vitral.deploy.tracing import Notes, Trace, parts_told
 from vitral.errors import ConfigError

@@ -5,11 +5,14 @@ openvino_telemetry cannot be imported; so here it cannot.
 """
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
+from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from vitral.errors import ConfigError
+from vitral.errors import ConfigError, WeightsError
 
 TELLTALE = "openvino_telemetry"
 QUIET = Lock()
@@ -40,6 +43,18 @@ def load_openvino() -> Any:
                 del sys.modules[TELLTALE]
             else:  # somebody else's choice, which may be that it cannot be imported either
                 sys.modules[TELLTALE] = before  # type: ignore[assignment]
+
+
+@contextmanager
+def telling_of(model: bytes | Path) -> Iterator[None]:
+    """What a package has against a file is told with the name of that file."""
+    try:
+        yield
+    except Exception as error:  # each package has errors of its own
+        if isinstance(model, bytes):
+            raise
+        told = " ".join(str(error).split())
+        raise WeightsError(f"cannot be opened: {told}", where=str(model), remedy="export the model again") from error
 
 
 def _loaded(name: str) -> Any:

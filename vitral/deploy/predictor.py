@@ -4,25 +4,24 @@ from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import numpy as np
 
-from vitral.config import members
-from vitral.deploy.auto import AutoEngine, kind_of
-from vitral.deploy.engine import Bytes, Engine, Numbers
+from vitral.deploy.engine import AUTO, Answer, Bytes, Engine, Numbers, Undecided
 from vitral.deploy.engines.kind import EngineKind, Lazily
-from vitral.deploy.engines.union import EngineConfig
-from vitral.deploy.graph import EVERY_TOKEN, Answer, graph_around
+from vitral.deploy.exported import Export
 from vitral.deploy.likely import likeliest, probabilities
-from vitral.deploy.merging import Merging
+from vitral.deploy.opening import ENGINES, engine_of, is_export, read_export
 from vitral.deploy.places import File, Image
 from vitral.deploy.reading import batches
-from vitral.errors import ConfigError, either, nearest
-from vitral.weights.bundle import Bundle
-from vitral.weights.load import Loaded, load
+from vitral.errors import ConfigError
 
-AUTO = "auto"
+if TYPE_CHECKING:  # they bring torch, which an export does without
+    from vitral.deploy.merging import Merging
+    from vitral.weights.bundle import Bundle
+    from vitral.weights.load import Loaded
+
 BATCH = 32
 
 
@@ -34,28 +33,40 @@ class Prediction(NamedTuple):
     probabilities: tuple[float, ...]
 
 
+class Ready(NamedTuple):
+    """What a predictor is made of."""
+
+    bundle: "Bundle | Export"
+    engines: Mapping[Answer, Lazily[Engine]]
+
+
 class Predictor:
     """A model that is ready to answer: `Predictor("runs/photos").predict(["cat.jpg"])`.
 
     The engine is the name of one, or one with its settings, or `auto`: at once for a few images, and for more the
     quickest, once it was found. A predictor never changes, any thread may use it, and a batch may have any number of
     images. Engines are made when they are first needed: `warm_up` has it done now.
+
+    A folder of `vitral export` is a model too. It is ready sooner, for torch has no part in it, and on its own engine.
     """
 
     __slots__ = ("_engines", "bundle")
-    bundle: Bundle
+    bundle: "Bundle | Export"  # either has classes, a task and the preprocessing
     _engines: Mapping[Answer, Lazily[Engine]]
 
     def __init__(
-        self, source: str | Path | Loaded, engine: str | EngineKind = AUTO, merging: Merging = EVERY_TOKEN
+        self,
+        source: "str | Path | Loaded",
+        engine: str | EngineKind = AUTO,
+        merging: "Merging | None" = None,
     ) -> None:
-        wanted = engine_named(engine) if isinstance(engine, str) else engine
-        # A model of the caller's may be trained on, and this is to stay what it was.
-        loaded = Loaded(deepcopy(source.model), source.bundle) if isinstance(source, Loaded) else load(source)
-        answers: tuple[Answer, ...] = ("logits", "features")
-        engines = {each: Lazily(partial(engine_for, wanted, loaded, each, merging)) for each in answers}
-        object.__setattr__(self, "bundle", loaded.bundle)
-        object.__setattr__(self, "_engines", engines)
+        folder = Path(source).expanduser() if isinstance(source, str | Path) else None
+        if folder and is_export(folder):
+            ready = ready_export(folder, engine, merging)
+        else:
+            ready = ready_model(source, engine, merging)
+        object.__setattr__(self, "bundle", ready.bundle)
+        object.__setattr__(self, "_engines", ready.engines)
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise AttributeError("a predictor never changes; make another one")
@@ -78,6 +89,16 @@ class Predictor:
         """The vectors behind the logits (B, D)."""
         return self._run("features", pixels)
 
+    @property
+    def width(self) -> int:
+        """How many numbers a vector of features has."""
+        self._engine("features")
+        if isinstance(self.bundle, Export):
+            return self.bundle.width
+        from vitral.deploy.graph import width_of
+
+        return width_of(self.bundle.model)
+
     def predict(self, images: Iterable[str | Path], top: int = 5) -> list[Prediction]:
         """The likeliest classes of each file; the first that cannot be read is an error."""
         if top < 1:
@@ -95,8 +116,8 @@ class Predictor:
 
         Logits are what names and probabilities are made of; features have an engine of their own.
         """
-        engine = self._engines[answer if self.bundle.classes else "features"].get()
-        if isinstance(engine, AutoEngine):
+        engine = self._engine(answer if self.bundle.classes else "features").get()
+        if isinstance(engine, Undecided):
             engine.settle()
         for size in sizes or (1,):
             engine.run(np.zeros((size, *self._shape), dtype=np.uint8))
@@ -116,24 +137,39 @@ class Predictor:
             height, width, channels = self._shape
             what = f"expected uint8 (B, {height}, {width}, {channels}), got {pixels.dtype} {pixels.shape}"
             raise ConfigError(what, where="pixels", remedy="make them with bundle.preprocessing.pixels")
-        return self._engines[answer].get().run(np.ascontiguousarray(pixels))
+        return self._engine(answer).get().run(np.ascontiguousarray(pixels))
+
+    def _engine(self, answer: Answer) -> Lazily[Engine]:
+        if answer not in self._engines:
+            what, remedy = f"an export that gives no {answer}", "give the model that it was made of"
+            raise ConfigError(what, where="model", remedy=remedy)
+        return self._engines[answer]
 
 
-def engine_named(name: str) -> EngineKind | None:
-    """The engine of that name with its defaults; nothing for `auto`, which is none."""
-    kinds = {kind_of(kind()): kind for kind in members(EngineConfig)}
-    if name == AUTO:
-        return None
-    if name not in kinds:
-        choices = (AUTO, *kinds)
-        what = f"expected {either(choices)}, got {name!r}"
-        raise ConfigError(what, where="engine", remedy=nearest(name, choices))
-    return kinds[name]()
+def ready_export(folder: Path, engine: str | EngineKind, merging: "Merging | None") -> Ready:
+    """An export, on the engine that it was made for."""
+    notes = read_export(folder)
+    own = ENGINES[notes.kind]
+    if engine not in {AUTO, own}:
+        what = f"this export was made for {own}, and runs on no other"
+        raise ConfigError(what, where="engine", remedy="leave it out, or export the model anew")
+    if merging is not None:
+        what = "an export has the layers that it was made with, and merges no patches"
+        raise ConfigError(what, where="merging", remedy="give the model that it was made of")
+    return Ready(notes, {notes.answer: Lazily(partial(engine_of, folder, notes))})
 
 
-def engine_for(wanted: EngineKind | None, loaded: Loaded, answer: Answer, merging: Merging) -> Engine:
-    graph = graph_around(loaded, answer, merging)
-    if wanted is not None:
-        return wanted.build(graph)
-    about = (loaded.bundle.model.to_json(), str(graph.image), merging.to_json())
-    return AutoEngine(graph, "\n".join(about))
+def ready_model(source: "str | Path | Loaded", engine: str | EngineKind, merging: "Merging | None") -> Ready:
+    """A model of torch, on any engine."""
+    from vitral.deploy.auto import engine_for, engine_named
+    from vitral.deploy.graph import EVERY_TOKEN
+    from vitral.weights.load import Loaded, load
+
+    wanted = engine_named(engine) if isinstance(engine, str) else engine
+    # A model of the caller's may be trained on, and this is to stay what it was.
+    loaded = Loaded(deepcopy(source.model), source.bundle) if isinstance(source, Loaded) else load(source)
+    answers: tuple[Answer, ...] = ("logits", "features")
+    return Ready(
+        loaded.bundle,
+        {each: Lazily(partial(engine_for, wanted, loaded, each, merging or EVERY_TOKEN)) for each in answers},
+    )

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from importlib import import_module
 from typing import NamedTuple
 
 import numpy as np
@@ -45,8 +46,10 @@ def batches(images: Iterable[Image], needs: Preprocessing, size: int) -> Iterato
     waiting: deque[tuple[str, Future[Pixels | VitralError]]] = deque()
     found = _Growing(needs, size)
     try:
-        for image in images:
+        for number, image in enumerate(images, start=1):
             waiting.append((image.name, pool.submit(_seen, image, needs)))
+            if number == AHEAD * size:
+                pool.submit(import_module, "torch")  # many are to come, and it resizes them quicker
             if len(waiting) >= AHEAD * size:
                 yield from found.added(*waiting.popleft())
         while waiting:

@@ -6,28 +6,25 @@ otherwise.  B pictures, H x W pixels, C channels.
 """
 
 from collections.abc import Callable
-from math import log2
 from typing import Literal, NamedTuple
 
 import numpy as np
 import onnx
 import torch
 from onnx import TensorProto, compose, helper
-from onnx.reference import ReferenceEvaluator
 from torch import Tensor
 
 from vitral.config import Size
 from vitral.data.transforms.preprocessing import Preprocessing
+from vitral.data.transforms.taps import LARGEST, MOST_BITS, REACH, taps
 from vitral.data.transforms.view import CentreCrop, Filter
 from vitral.deploy.arithmetic import BYTE, DOUBLE, FLOAT, INTEGER, Sheet, Value
-from vitral.deploy.graph import INPUT
+from vitral.deploy.engine import INPUT
 from vitral.deploy.onnx import FORMAT, OPSET
 from vitral.errors import ConfigError
 
 PART, SEEN = "resize", "seen"
-REACH = {"bilinear": 1.0, "bicubic": 2.0}  # of the filters, in pixels
-LARGEST = 2**15  # a weight is less than this
-MOST_BITS = 19  # with which sums of half bytes are exact in float32, even if some weights are below zero
+EXACT_BITS = 19  # with which sums of half bytes are exact in float32, even if some weights are below zero
 
 
 class Line(NamedTuple):
@@ -88,7 +85,7 @@ def line(part: Value, length: Value, how: Filter) -> Line:
     distance = (pixels - centres + 0.5).do("Abs") * (stretch.like(1.0) / stretch)  # (length, part)
     raw = _counts(distance, how).where(within, 0.0)
     share = raw / raw.along("ReduceSum", 1)
-    powers = part.sheet.constant(torch.tensor([2.0**bits for bits in range(1, 23)], dtype=torch.float64))
+    powers = part.sheet.constant(torch.tensor([2.0**bits for bits in range(1, MOST_BITS + 1)], dtype=torch.float64))
     fits = (powers * share.all("ReduceMax") + 0.5).floor() < LARGEST
     unit = scale.like(2.0).do("Pow", fits.to(DOUBLE).all("ReduceSum"))
     return Line(share.do("Sign") * (share.do("Abs") * unit + 0.5).floor(), unit)
@@ -141,16 +138,13 @@ class Fixed(NamedTuple):
 
 def fixed(part: int, length: int, how: Filter) -> Fixed:
     """The weights with which `part` pixels become `length`, worked out now."""
-    sheet = Sheet(PART)
-    found = line(sheet.constant(torch.tensor(part)), sheet.constant(torch.tensor(length)), how)
-    outputs = [helper.make_tensor_value_info(each.name, DOUBLE, None) for each in found]
-    graph = helper.make_graph(sheet.nodes, PART, [], outputs, sheet.constants)
-    weights, unit = map(np.asarray, ReferenceEvaluator(_model(graph)).run(None, {}))
-    bits = round(log2(unit))
-    if bits > MOST_BITS:
+    places, counts, bits = taps(part, length, how)
+    if bits > EXACT_BITS:
         what = f"a side of {part} pixels is too long to become {length} within the graph, to the last bit"
         raise ConfigError(what, where="--image", remedy="let pictures come in smaller")
-    return Fixed(torch.from_numpy(weights).float(), bits)
+    weights = np.zeros((length, part), dtype=np.float32)
+    np.add.at(weights, (np.arange(length), places), counts)
+    return Fixed(torch.from_numpy(weights), bits)
 
 
 def _in_halves(levels: Value, product: Callable[[Value], Value], bits: int) -> Value:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, NamedTuple
 
 import torch
 from pydantic import Field
@@ -15,8 +15,10 @@ from pydantic import Field
 from vitral.config import Config, Size
 from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.deploy.engine import Bytes, Engine, Numbers
-from vitral.deploy.engines.onnxruntime import ALL_THREADS, session
-from vitral.deploy.graph import INPUT, Graph
+from vitral.deploy.engines.onnxruntime import ALL_THREADS, Session, session
+from vitral.deploy.engines.openvino import compiled
+from vitral.deploy.exported import MODELS, Method
+from vitral.deploy.graph import Graph
 from vitral.deploy.packages import load_onnx, load_onnxruntime, load_openvino
 from vitral.errors import ConfigError
 from vitral.weights.durable import Disk
@@ -26,7 +28,6 @@ if TYPE_CHECKING:
 
 Batch = int | Literal["dynamic"]
 Incoming = Size | Literal["dynamic"]  # what comes in: pictures of one size, or of any
-Method = Literal["dynamic", "static"]  # of quantisation
 
 DISK = Disk()
 
@@ -72,26 +73,6 @@ class Plan(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Session:
-    """An ONNX model in ONNX Runtime."""
-
-    session: Any
-
-    def run(self, pixels: Bytes) -> Numbers:
-        return self.session.run(None, {INPUT: pixels})[0]  # (B, K)
-
-
-@dataclass(frozen=True)
-class Compiled:
-    """A model in OpenVINO."""
-
-    model: Any
-
-    def run(self, pixels: Bytes) -> Numbers:
-        return self.model.create_infer_request().infer({INPUT: pixels}, share_inputs=True)[0]  # (B, K)
-
-
-@dataclass(frozen=True)
 class Program:
     """A program of torch.export."""
 
@@ -106,7 +87,7 @@ class OnnxTarget(Config):
     """One .onnx file."""
 
     kind: Literal["onnx"] = "onnx"
-    file: ClassVar[str] = "model.onnx"
+    file: ClassVar[str] = MODELS["onnx"]
     package: ClassVar[str] = "onnxruntime"
     opset: ClassVar[int | None] = 20  # of vitral.deploy.onnx, which not everyone can import
     methods: ClassVar[tuple[Method, ...]] = ("dynamic", "static")  # of quantisation that it runs quickly
@@ -122,18 +103,18 @@ class OnnxTarget(Config):
         DISK.write(folder / self.file, [memoryview(_serialised(model))])
 
     def open(self, folder: Path) -> Engine:
-        return _session(str(folder / self.file))
+        return Session(session(folder / self.file, ALL_THREADS))
 
     def engine(self, model: "ModelProto") -> Engine:
         """A model that is in no file yet."""
-        return _session(_serialised(model))
+        return Session(session(_serialised(model), ALL_THREADS))
 
 
 class OpenVinoTarget(Config):
     """An .xml file of OpenVINO and the .bin file with its weights."""
 
     kind: Literal["openvino"] = "openvino"
-    file: ClassVar[str] = "model.xml"
+    file: ClassVar[str] = MODELS["openvino"]
     package: ClassVar[str] = "openvino"
     opset: ClassVar[int | None] = 20  # it is made of a model of ONNX
     methods: ClassVar[tuple[Method, ...]] = ("static",)  # it has no quick way for ranges that are found batch by batch
@@ -158,18 +139,18 @@ class OpenVinoTarget(Config):
             DISK.flush(folder / name)
 
     def open(self, folder: Path) -> Engine:
-        return _compiled(str(folder / self.file))
+        return compiled(folder / self.file)
 
     def engine(self, model: "ModelProto") -> Engine:
         """A model that is in no file yet."""
-        return _compiled(_serialised(model))
+        return compiled(_serialised(model))
 
 
 class TorchTarget(Config):
     """One .pt2 file of torch.export, which holds no pickle."""
 
     kind: Literal["torch"] = "torch"
-    file: ClassVar[str] = "model.pt2"
+    file: ClassVar[str] = MODELS["torch"]
     package: ClassVar[str] = "torch"
     opset: ClassVar[int | None] = None
     methods: ClassVar[tuple[Method, ...]] = ()
@@ -194,13 +175,3 @@ def _serialised(model: "ModelProto") -> bytes:
     from vitral.deploy.onnx import serialised
 
     return serialised(model, "--to", "use --to torch")
-
-
-def _session(source: str | bytes) -> Session:
-    return Session(session(source, ALL_THREADS))
-
-
-def _compiled(source: str | bytes) -> Compiled:
-    core = load_openvino().Core()
-    exact = {"INFERENCE_PRECISION_HINT": "f32"}  # where there is hardware for bfloat16 it would be used unasked
-    return Compiled(core.compile_model(core.read_model(source), "CPU", exact))

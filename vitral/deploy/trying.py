@@ -15,12 +15,11 @@ from vitral.data.decoder.kind import recognise
 from vitral.data.transforms.picture import picture
 from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.data.transforms.resize import resize
-from vitral.deploy.engine import Engine, Numbers
+from vitral.deploy.engine import Engine, Numbers, in_batches
 from vitral.deploy.exported import RunnerCheck
 from vitral.deploy.pictures import Album, spread
 from vitral.deploy.runner import MODES, run
 from vitral.deploy.targets import Plan, Target
-from vitral.deploy.verify import in_batches
 from vitral.errors import VitralError
 
 FILES = 16

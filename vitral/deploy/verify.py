@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from vitral.config import Config
-from vitral.deploy.engine import Bytes, Engine, Numbers
+from vitral.deploy.certificate import Accuracy, Certificate, Comparison
+from vitral.deploy.engine import Bytes, Engine, Numbers, in_batches
 from vitral.deploy.pictures import PORTION, Portion
 from vitral.errors import VitralError
 from vitral.weights.load import Loaded
@@ -36,53 +36,6 @@ class Bound(NamedTuple):
 
 FLOAT32 = Bound("float32", difference=1e-4, agreement=1.0, loss=0.0)
 INT8 = Bound("int8", difference=inf, agreement=0.99, loss=0.005)
-
-
-class Comparison(Config):
-    """Answers of an export and of its model to the same images."""
-
-    batch: int
-    images: int
-    difference: float  # the largest, of any number of an answer
-    agreement: float | None  # share of the same top-1; null where answers are features
-
-
-class Accuracy(Config):
-    """Shares of right answers."""
-
-    model: float
-    export: float
-
-
-class Certificate(Config):
-    """What an export was held to, and how it did."""
-
-    bound: str
-    images: str  # which they were
-    comparisons: tuple[Comparison, ...]  # by batch
-    accuracy: Accuracy | None  # null where the images are not of the model's classes
-
-    @property
-    def difference(self) -> float:
-        """The largest difference of all."""
-        return max(each.difference for each in self.comparisons)
-
-    @property
-    def agreement(self) -> float | None:
-        """The share of the same top-1 among all answers, whatever the batch."""
-        shares = [(each.agreement, each.images) for each in self.comparisons if each.agreement is not None]
-        return sum(share * images for share, images in shares) / sum(images for _, images in shares) if shares else None
-
-    def lines(self) -> list[str]:
-        """The certificate in words."""
-        batches = ", ".join(str(each.batch) for each in self.comparisons)
-        lines = [f"judged by {self.images}, in batches of {batches}; {self.bound}"]
-        lines.append(f"largest difference of a number: {self.difference:.1e}")
-        if self.agreement is not None:
-            lines.append(f"the same top-1: {self.agreement:.2%}")
-        if self.accuracy is not None:
-            lines.append(f"accuracy: {self.accuracy.model:.2%} of the model, {self.accuracy.export:.2%} of the export")
-        return lines
 
 
 @dataclass(frozen=True)
@@ -138,16 +91,6 @@ def judge(
         comparisons=compared,
         accuracy=_accuracy(whole[max(batches)], truth),
     )
-
-
-def in_batches(engine: Engine, pixels: Bytes, batch: int) -> Numbers:
-    """The answers to images in batches of exactly so many: the last is filled up, and what fills it forgotten."""
-    found = []
-    for start in range(0, len(pixels), batch):
-        some = pixels[start : start + batch]
-        filled = np.concatenate([some, np.repeat(some[-1:], batch - len(some), axis=0)])
-        found.append(engine.run(np.ascontiguousarray(filled))[: len(some)])
-    return np.concatenate(found)
 
 
 def compare(answers: Numbers, truth: Expected, batch: int) -> Comparison:

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from vitral.allocator import keep_freed_memory
 from vitral.config import Config, override
 from vitral.data.samples import SPLITS, Samples, Split
 from vitral.data.sources.source import open_data
@@ -16,7 +17,6 @@ from vitral.evaluate.cache import NoCache, usual_folder
 from vitral.evaluate.judges import Evaluation, Judge, found_by, judges_of
 from vitral.evaluate.matching import refuse_other_preprocessing
 from vitral.evaluate.subject import Progress, Subject, Tools, silent
-from vitral.model.allocator import keep_freed_memory
 from vitral.recipe import Recipe
 from vitral.run.fewer import usual_engines
 from vitral.run.parts import device_of, workers_of

@@ -5,9 +5,9 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 
+from vitral.allocator import keep_freed_memory
 from vitral.data.samples import Samples
 from vitral.errors import ConfigError
-from vitral.model.allocator import keep_freed_memory
 from vitral.recipe import Recipe
 from vitral.run.finish import Output
 from vitral.run.opening import looked_over, prepared, refuse_impossible, reopened

@@ -103,6 +103,11 @@ def refuse_unusable(path: Path) -> None:
         raise WeightsError(f"there is no such file or folder; {EXPECTED}", where=where, remedy="check the path")
     if path.is_file() and is_bundle(path.parent):
         raise WeightsError("a file of a bundle", where=where, remedy=f"give the folder: {path.parent}")
+    if (path / "export.json").exists():
+        what, remedy = f"an export, which is for vitral predict; {EXPECTED}", "give the model that it was made of"
+        raise WeightsError(what, where=where, remedy=remedy)
+    if path.is_file() and (path.parent / "export.json").exists():
+        raise WeightsError("a file of an export", where=where, remedy=f"give the folder, to predict: {path.parent}")
     if re.fullmatch(r"step-[0-9]+", path.name) and path.parent.name == "checkpoints":
         run = path.parent.parent
         raise WeightsError(

@@ -1,11 +1,9 @@
 """Preprocessing: what a model needs done to a file before it sees it, recorded with its weights."""
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
-import torch
 from pydantic import model_validator
-from torch import Tensor
 
 from vitral.config import Config, Size
 from vitral.data.decoder.decode import opened
@@ -14,6 +12,9 @@ from vitral.data.decoder.header import Decoding
 from vitral.data.transforms.resize import see
 from vitral.data.transforms.scaling import CENTRED, Scaling
 from vitral.data.transforms.view import Glimpse, PlainResize, StillView
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Preprocessing(Config):
@@ -36,8 +37,10 @@ class Preprocessing(Config):
         picture = opened(data, name, self.decoding)
         return sights(picture, (self.view.glimpse(picture.size, self.image),))[0]
 
-    def tensor(self, data: bytes, name: str) -> Tensor:
+    def tensor(self, data: bytes, name: str) -> "Tensor":
         """The image in the bytes of a file as numbers for the model, (1, C, H, W)."""
+        import torch
+
         pixels = torch.from_numpy(np.ascontiguousarray(self.pixels(data, name)))
         return self.scaling.apply(pixels.permute(2, 0, 1)[None])
 

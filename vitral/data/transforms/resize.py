@@ -1,18 +1,29 @@
-"""Resizing: antialiased, on uint8, by torch, whose results are Pillow's to a level.  H rows, W columns, C channels."""
+"""Resizing: antialiased, on uint8, as torch does it, whose results are Pillow's to a level.
 
-import torch
-from torch import Tensor
-from torch.nn.functional import interpolate
+Where torch was not imported NumPy gives the same bytes: to answer for a picture, an export needs no more.
+H rows, W columns, C channels.
+"""
+
+import sys
+from typing import TYPE_CHECKING
 
 from vitral.config import Size
 from vitral.data.decoder.depth import Pixels
+from vitral.data.transforms.taps import resized
 from vitral.data.transforms.view import Box, Filter, Glimpse
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def resize(pixels: Pixels, size: Size, how: Filter) -> Pixels:
     """The picture at another size, (H, W, C); every pixel counts when it shrinks."""
     if pixels.shape[:2] == size:
         return pixels
+    if "torch" not in sys.modules:
+        return resized(pixels, size, how)
+    from torch.nn.functional import interpolate
+
     # Bicubic overshoots; on uint8 torch clamps by itself, as Pillow does.
     return _pixels(interpolate(_image(pixels), size=tuple(size), mode=how, antialias=True))
 
@@ -35,11 +46,13 @@ def see(pixels: Pixels, whole: Size, glimpse: Glimpse) -> Pixels:
     return mirror(window) if glimpse.mirrored else window
 
 
-def _image(pixels: Pixels) -> Tensor:
+def _image(pixels: Pixels) -> "Tensor":
     """As torch wants images, (1, C, H, W), with channels last in memory, which its quick kernels ask for."""
+    import torch
+
     return torch.from_numpy(pixels)[None].permute(0, 3, 1, 2)
 
 
-def _pixels(image: Tensor) -> Pixels:
+def _pixels(image: "Tensor") -> Pixels:
     """As everything else wants them, (H, W, C)."""
     return image[0].permute(1, 2, 0).numpy()

@@ -1,12 +1,17 @@
-"""From bytes to the numbers a model was trained on.  B images, C channels, H rows, W columns."""
+"""From bytes to the numbers a model was trained on.  B images, C channels, H rows, W columns.
 
-from typing import Annotated
+To know a scaling takes no torch, only to use it: an export does that in its graph.
+"""
 
-import torch
+from typing import TYPE_CHECKING, Annotated
+
 from pydantic import Field, model_validator
-from torch import Tensor
 
 from vitral.config import Config
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 Positive = Annotated[float, Field(gt=0)]
 
@@ -29,21 +34,25 @@ class Scaling(Config):
             return self
         return Scaling(mean=self.mean * channels, deviation=self.deviation * channels)
 
-    def apply(self, images: Tensor) -> Tensor:
+    def apply(self, images: "Tensor") -> "Tensor":
         """uint8 images as float32, (B, C, H, W)."""
+        import torch
+
         assert images.dtype == torch.uint8, "numbers that are scaled already would be changed in place"
         numbers = images.to(torch.float32, memory_format=torch.contiguous_format)
         mean, deviation = of_bytes(self.mean, images.device), of_bytes(self.deviation, images.device)
         return numbers.sub_(mean).div_(deviation)  # (B, C, H, W)
 
-    def restore(self, images: Tensor) -> Tensor:
+    def restore(self, images: "Tensor") -> "Tensor":
         """The whole numbers that `apply` made these float32 images (..., C, H, W) from, as float32."""
         mean, deviation = of_bytes(self.mean, images.device), of_bytes(self.deviation, images.device)
         return (images * deviation + mean).round()
 
 
-def of_bytes(numbers: tuple[float, ...], device: torch.device) -> Tensor:
+def of_bytes(numbers: tuple[float, ...], device: "torch.device") -> "Tensor":
     """Numbers for bytes rather than for parts of 255, (C, 1, 1) or (1, 1, 1)."""
+    import torch
+
     return torch.tensor([255 * number for number in numbers], device=device).view(-1, 1, 1)
 
 

@@ -1,22 +1,27 @@
 """What every kind of engine has.  B images, K numbers."""
 
+import sys
 from collections.abc import Callable
 from threading import Lock
-from typing import Generic, Literal, TypeVar
-
-import torch
+from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
 from vitral.config import Config
 from vitral.deploy.engine import Engine
-from vitral.deploy.graph import Graph
+from vitral.machine import threads as usual_threads
 
-Threads = int | Literal["torch"]  # so many, or as many as torch uses
+if TYPE_CHECKING:
+    from vitral.deploy.graph import Graph
+
+Threads = int | Literal["torch"]  # so many, or as many as torch uses, or would use
 
 T = TypeVar("T")
 
 
 def count_of(threads: Threads) -> int:
-    return torch.get_num_threads() if threads == "torch" else threads
+    if threads != "torch":
+        return threads
+    torch = sys.modules.get("torch")  # which an export does without
+    return torch.get_num_threads() if torch else usual_threads()
 
 
 def shared_out(images: int, threads: int) -> int:
@@ -27,10 +32,10 @@ def shared_out(images: int, threads: int) -> int:
 class EngineKind(Config):
     """A way to run a graph; the hooks of a kind that runs any."""
 
-    def check(self, graph: Graph) -> None:
+    def check(self, graph: "Graph") -> None:
         """Refuse a graph that this kind cannot run, and name the part; ConfigError too where a package is missing."""
 
-    def build(self, graph: Graph, threads: Threads = "torch") -> Engine:
+    def build(self, graph: "Graph", threads: Threads = "torch") -> Engine:
         """The graph, ready to answer; what it needs of the graph it keeps."""
         raise NotImplementedError
 

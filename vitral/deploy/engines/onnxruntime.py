@@ -1,15 +1,18 @@
 """ONNX Runtime.  B images, H x W pixels, C channels, K numbers."""
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from vitral.deploy.engine import Bytes, Engine, Numbers
+from vitral.deploy.engine import INPUT, Bytes, Engine, Numbers
 from vitral.deploy.engines.kind import EngineKind, Lazily, Threads, count_of, shared_out
-from vitral.deploy.graph import INPUT, Graph
-from vitral.deploy.packages import load_onnx, load_onnxruntime
+from vitral.deploy.packages import load_onnx, load_onnxruntime, telling_of
+
+if TYPE_CHECKING:
+    from vitral.deploy.graph import Graph
 
 ERRORS_ONLY = 3  # its warnings are about what it tidies up
 ALL_THREADS = 0
@@ -20,14 +23,14 @@ class OnnxRuntime(EngineKind):
 
     kind: Literal["onnxruntime"] = "onnxruntime"
 
-    def check(self, graph: Graph) -> None:
+    def check(self, graph: "Graph") -> None:
         load_onnx()
         load_onnxruntime()
         from vitral.deploy.onnx import traced
 
         traced(graph)
 
-    def build(self, graph: Graph, threads: Threads = "torch") -> Engine:
+    def build(self, graph: "Graph", threads: Threads = "torch") -> Engine:
         load_onnx()
         load_onnxruntime()
         from vitral.deploy.onnx import serialised, to_onnx
@@ -40,9 +43,8 @@ class OnnxRuntimeEngine:
 
     def __init__(self, model: bytes | Path, threads: int) -> None:
         self._threads = threads
-        source = model if isinstance(model, bytes) else str(model)
-        self._together = Lazily(lambda: session(source, threads))
-        self._apart = Lazily(lambda: (session(source, 1), ThreadPoolExecutor(threads)))
+        self._together = Lazily(lambda: session(model, threads))
+        self._apart = Lazily(lambda: (session(model, 1), ThreadPoolExecutor(threads)))
 
     def run(self, pixels: Bytes) -> Numbers:
         images = [pixels[place : place + 1] for place in range(len(pixels))]
@@ -58,14 +60,26 @@ class OnnxRuntimeEngine:
         return np.zeros((0, self._together.get().get_outputs()[0].shape[1]), dtype=np.float32)
 
 
+@dataclass(frozen=True)
+class Session:
+    """An ONNX model that is given a batch as it is."""
+
+    session: Any
+
+    def run(self, pixels: Bytes) -> Numbers:
+        return answer(self.session, pixels)
+
+
 def answer(session: Any, pixels: Bytes) -> Numbers:
     return session.run(None, {INPUT: pixels})[0]  # (B, K)
 
 
-def session(model: bytes | str, threads: int) -> Any:
+def session(model: bytes | Path, threads: int) -> Any:
     """A session that uses so many threads for one run."""
     runtime = load_onnxruntime()
     options = runtime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     options.log_severity_level = ERRORS_ONLY
-    return runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    source = model if isinstance(model, bytes) else str(model)
+    with telling_of(model):
+        return runtime.InferenceSession(source, options, providers=["CPUExecutionProvider"])

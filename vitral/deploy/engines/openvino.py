@@ -2,17 +2,20 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from vitral.deploy.engine import Bytes, Engine, Numbers
+from vitral.deploy.engine import INPUT, Bytes, Engine, Numbers
 from vitral.deploy.engines.kind import EngineKind, Lazily, Threads, count_of, shared_out
-from vitral.deploy.graph import Graph
-from vitral.deploy.packages import load_onnx, load_openvino
+from vitral.deploy.packages import load_onnx, load_openvino, telling_of
+
+if TYPE_CHECKING:
+    from vitral.deploy.graph import Graph
 
 
 class OpenVino(EngineKind):
@@ -20,14 +23,14 @@ class OpenVino(EngineKind):
 
     kind: Literal["openvino"] = "openvino"
 
-    def check(self, graph: Graph) -> None:
+    def check(self, graph: "Graph") -> None:
         load_onnx()
         load_openvino()
         from vitral.deploy.onnx import traced
 
         traced(graph)
 
-    def build(self, graph: Graph, threads: Threads = "torch") -> Engine:
+    def build(self, graph: "Graph", threads: Threads = "torch") -> Engine:
         load_onnx()
         load_openvino()
         from vitral.deploy.onnx import serialised, to_onnx
@@ -37,12 +40,15 @@ class OpenVino(EngineKind):
 
 
 class OpenVinoEngine:
-    """A model of one image: the threads share the images of a batch, and the work on one that is alone."""
+    """A model that takes one image: the threads share the images of a batch, and the work on one that is alone."""
 
     def __init__(self, model: bytes | Path, outputs: int, threads: int) -> None:
         self._outputs, self._threads = outputs, threads
         self._core = load_openvino().Core()
-        self._model = self._core.read_model(model)
+        with telling_of(model):
+            self._model = self._core.read_model(model)
+        _, *sides = self._model.input(0).partial_shape
+        self._model.reshape([1, *sides])  # an export may be for any batch, and one that is known is quicker
         self._together = Lazily(partial(self._pool, 1))
         self._apart = Lazily(partial(self._pool, threads))
 
@@ -76,6 +82,24 @@ class OpenVinoEngine:
             "PERFORMANCE_HINT": "LATENCY" if streams == 1 else "THROUGHPUT",
         }
         return self._core.compile_model(self._model, "CPU", settings)
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A model that is given a batch as it is."""
+
+    model: Any
+
+    def run(self, pixels: Bytes) -> Numbers:
+        return self.model.create_infer_request().infer({INPUT: pixels}, share_inputs=True)[0]  # (B, K)
+
+
+def compiled(model: bytes | Path) -> Compiled:
+    """A model as its file has it."""
+    core = load_openvino().Core()
+    exact = {"INFERENCE_PRECISION_HINT": "f32"}  # where there is hardware for bfloat16 it would be used unasked
+    with telling_of(model):
+        return Compiled(core.compile_model(core.read_model(model), "CPU", exact))
 
 
 class Pool:

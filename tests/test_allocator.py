@@ -8,7 +8,7 @@ import pytest
 # Counts the page faults of ten large tensors that come and go, in a process of its own: the setting is for good.
 PROGRAM = """
 import resource, sys, torch
-from vitral.model.allocator import keep_freed_memory
+from vitral.allocator import keep_freed_memory
 kept = keep_freed_memory() if sys.argv[1] == "keep" else False
 def turn():
     for _ in range(10):
