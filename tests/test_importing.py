@@ -1,10 +1,12 @@
-"""The garbage collector rests while modules are imported, and works on as before."""
+"""The garbage collector rests while modules are imported, and works on; a module is there once it is whole."""
 
 import gc
+import sys
+from pathlib import Path
 
 import pytest
 
-from vitral.importing import without_collecting
+from vitral.importing import is_imported, without_collecting
 
 
 def fail() -> None:
@@ -25,3 +27,17 @@ def test_the_collector_is_left_as_it_was(working: bool) -> None:
         assert gc.isenabled() == working
     finally:
         (gc.enable if before else gc.disable)()
+
+
+def test_a_module_is_there_once_it_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "slow_module.py").write_text(
+        "from vitral.importing import is_imported\nmidway = is_imported(__name__)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    assert not is_imported("slow_module")
+    import slow_module  # type: ignore[import-not-found]
+
+    assert slow_module.midway is False
+    assert is_imported("slow_module")
+    monkeypatch.delitem(sys.modules, "slow_module")
+    assert not is_imported("slow_module")

@@ -1,6 +1,7 @@
 """Batches of pixels, the very pixels that evaluation sees."""
 
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -175,3 +176,29 @@ def test_readers_that_may_not_stand_back_read_all_the_same(tmp_path: Path, monke
 
     monkeypatch.setattr(os, "setpriority", refusing)
     assert [len(batch.pixels) for batch in batches(listed(photos(tmp_path, 3)), NEEDS, 3)] == [3]
+
+
+MIDWAY = """
+import sys
+from pathlib import Path
+from vitral.config import Size
+from vitral.data.transforms.preprocessing import Preprocessing
+from vitral.deploy import reading
+from vitral.deploy.engines.kind import count_of
+from vitral.deploy.places import File, Image
+reading.MANY = 10
+images = (Image(path, File(path)) for path in sys.argv[1:] * 50)
+before = "torch" in sys.modules
+for batch in reading.batches(images, Preprocessing(image=Size(16, 24)), 4):
+    assert count_of("torch") >= 1  # whether or not it is there
+    sys.stdout.buffer.write(batch.pixels.tobytes())
+assert (before, "torch" in sys.modules) == (False, True)
+"""
+
+
+def test_torch_comes_midway_where_many_are_read_and_no_byte_differs(tmp_path: Path) -> None:
+    paths = photos(tmp_path, 7, side=60)
+    words = [sys.executable, "-c", MIDWAY, *map(str, paths)]
+    done = subprocess.run(words, capture_output=True, check=True, timeout=120)
+    expected = b"".join(NEEDS.pixels(path.read_bytes(), path.name).tobytes() for path in paths)
+    assert done.stdout == expected * 50

@@ -23,6 +23,7 @@ from vitral.errors import VitralError
 
 THREADS = 4
 AHEAD = 2  # batches that may lie ready or be on their way
+MANY = 500  # images, after which more are to be expected
 MOST_FAILED = 4  # times the size of a batch: then it is handed on, however few of it are good
 POLITE = 10  # how far the threads stand back for the engine, in the system's measure of niceness
 
@@ -48,8 +49,8 @@ def batches(images: Iterable[Image], needs: Preprocessing, size: int) -> Iterato
     try:
         for number, image in enumerate(images, start=1):
             waiting.append((image.name, pool.submit(_seen, image, needs)))
-            if number == AHEAD * size:
-                pool.submit(import_module, "torch")  # many are to come, and it resizes them quicker
+            if number == MANY:
+                pool.submit(import_module, "torch")  # which resizes quicker, and is worth it now
             if len(waiting) >= AHEAD * size:
                 yield from found.added(*waiting.popleft())
         while waiting:

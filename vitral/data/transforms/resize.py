@@ -4,13 +4,13 @@ Where torch was not imported NumPy gives the same bytes: to answer for a picture
 H rows, W columns, C channels.
 """
 
-import sys
 from typing import TYPE_CHECKING
 
 from vitral.config import Size
 from vitral.data.decoder.depth import Pixels
 from vitral.data.transforms.taps import resized
 from vitral.data.transforms.view import Box, Filter, Glimpse
+from vitral.importing import is_imported
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -20,7 +20,7 @@ def resize(pixels: Pixels, size: Size, how: Filter) -> Pixels:
     """The picture at another size, (H, W, C); every pixel counts when it shrinks."""
     if pixels.shape[:2] == size:
         return pixels
-    if "torch" not in sys.modules:
+    if not is_imported("torch"):
         return resized(pixels, size, how)
     from torch.nn.functional import interpolate
 

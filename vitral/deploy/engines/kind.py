@@ -1,12 +1,12 @@
 """What every kind of engine has.  B images, K numbers."""
 
-import sys
 from collections.abc import Callable
 from threading import Lock
 from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
 from vitral.config import Config
 from vitral.deploy.engine import Engine
+from vitral.importing import is_imported
 from vitral.machine import threads as usual_threads
 
 if TYPE_CHECKING:
@@ -20,8 +20,11 @@ T = TypeVar("T")
 def count_of(threads: Threads) -> int:
     if threads != "torch":
         return threads
-    torch = sys.modules.get("torch")  # which an export does without
-    return torch.get_num_threads() if torch else usual_threads()
+    if not is_imported("torch"):  # an export does without
+        return usual_threads()
+    import torch
+
+    return torch.get_num_threads()
 
 
 def shared_out(images: int, threads: int) -> int:
