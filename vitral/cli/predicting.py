@@ -1,5 +1,6 @@
 """The verb predict."""
 
+import gc
 import logging
 import sys
 from collections.abc import Callable, Iterator
@@ -63,8 +64,13 @@ def predict(  # noqa: PLR0913, PLR0917, one option a wish
 
     Files that cannot be read are told and passed by, and the exit code is then 3.
     """
-    from vitral.deploy.inputs import complete, images
-    from vitral.deploy.parts import WHOLE, is_there, shard_of, writing
+    with without_collecting():
+        from vitral.allocator import keep_freed_memory
+        from vitral.deploy.inputs import complete, images
+        from vitral.deploy.parts import WHOLE, is_there, shard_of, writing
+        from vitral.deploy.predicting import predict as predicted
+        from vitral.deploy.predictor import Predictor
+        from vitral.deploy.reading import batches
 
     share = shard_of(shard) if shard else WHOLE
     target = Target("--features", features) if features else Target("--out", out)
@@ -75,14 +81,10 @@ def predict(  # noqa: PLR0913, PLR0917, one option a wish
     listed = images(image, sys.stdin.buffer if sys.stdin else None)  # a daemon has none
     found = (each for each in (complete(listed) if target.name else listed) if share.holds(each.name))
     with writing(target.path, target.option) if target.name else nullcontext(sys.stdout.buffer) as file:
+        keep_freed_memory()
         with without_collecting():
-            from vitral.allocator import keep_freed_memory
-            from vitral.deploy.predicting import predict as predicted
-            from vitral.deploy.predictor import Predictor
-            from vitral.deploy.reading import batches
-
-            keep_freed_memory()
             predictor = Predictor(model, engine=engine, merging=_merging(merge))  # and torch, but for an export
+        gc.freeze()  # none of it will be garbage before the end, so the collector need not look
         see = predictor.features if features else predictor.logits
         with _sink(file, target, wanted, top, predictor) as sink, _told(strict) as hear:
             count = predicted(see, batches(found, predictor.bundle.preprocessing, batch), sink, hear)

@@ -20,7 +20,6 @@ from vitral.weights.formats.format import Hints, Recognised
 from vitral.weights.formats.rule import translated
 from vitral.weights.hub import Fetched, fetched
 from vitral.weights.opening import opened, parts_of
-from vitral.weights.recognise import format_of
 
 log = logging.getLogger("vitral")
 PIECE = 2**24  # bytes
@@ -122,6 +121,8 @@ def refuse_unusable(path: Path) -> None:
 
 def _foreign(place: Fetched, settings: tuple[str, ...], reading: Reading) -> Opened:
     """A model from a file of another library, as that library would run it."""
+    from vitral.weights.recognise import format_of  # with all formats, which a bundle does without
+
     raw = opened(place.path, reading.allow_pickle)
     kind = format_of(raw, reading.format)
     refuse_other_settings(settings)
