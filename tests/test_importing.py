@@ -2,11 +2,19 @@
 
 import gc
 import sys
+import weakref
 from pathlib import Path
 
 import pytest
 
 from vitral.importing import is_imported, without_collecting
+
+
+class Cycle:
+    """Garbage that only the collector finds."""
+
+    def __init__(self) -> None:
+        self.own = self
 
 
 def fail() -> None:
@@ -27,6 +35,31 @@ def test_the_collector_is_left_as_it_was(working: bool) -> None:
         assert gc.isenabled() == working
     finally:
         (gc.enable if before else gc.disable)()
+
+
+def test_what_was_made_meanwhile_counts_as_old_and_may_still_be_collected() -> None:
+    with without_collecting():
+        made: list[object] = []
+        made.append(made)
+    assert any(each is made for each in gc.get_objects(generation=2))
+    assert gc.get_freeze_count() == 0
+    with without_collecting():
+        gone = weakref.finalize(Cycle(), lambda: None)
+    assert gone.alive
+    gc.collect()
+    assert not gone.alive
+
+
+def test_what_somebody_has_frozen_stays_so() -> None:
+    gc.freeze()
+    try:
+        frozen = gc.get_freeze_count()
+        with without_collecting():
+            made: list[object] = []
+            made.append(made)
+        assert gc.get_freeze_count() == frozen > 0
+    finally:
+        gc.unfreeze()
 
 
 def test_a_module_is_there_once_it_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,13 +9,16 @@ from contextlib import contextmanager
 @contextmanager
 def without_collecting() -> Iterator[None]:
     """Have the garbage collector rest: what modules make as they are imported stays, and it would look through it all
-    again and again."""
+    again and again. Afterwards all that is there counts as old, which it looks through last."""
     working = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
         if working:
+            if not gc.get_freeze_count():  # else somebody has frozen what is to stay so
+                gc.freeze()
+                gc.unfreeze()  # to the oldest generation
             gc.enable()
 
 

@@ -1,6 +1,5 @@
 """The verb predict."""
 
-import gc
 import logging
 import sys
 from collections.abc import Callable, Iterator
@@ -84,7 +83,6 @@ def predict(  # noqa: PLR0913, PLR0917, one option a wish
         keep_freed_memory()
         with without_collecting():
             predictor = Predictor(model, engine=engine, merging=_merging(merge))  # and torch, but for an export
-        gc.freeze()  # none of it will be garbage before the end, so the collector need not look
         see = predictor.features if features else predictor.logits
         with _sink(file, target, wanted, top, predictor) as sink, _told(strict) as hear:
             count = predicted(see, batches(found, predictor.bundle.preprocessing, batch), sink, hear)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from vitral.config import override
 from vitral.errors import ConfigError, WeightsError, either
+from vitral.importing import without_collecting
 from vitral.model.bit import Resnet
 from vitral.model.contract import Model
 from vitral.model.head import NoHead
@@ -63,7 +64,8 @@ def load(
     `format` which of two kinds it is. The weights are mapped from the disk as they are used, and changing them changes
     no file.
     """
-    found = opened_model(where, *settings, reading=Reading(format, allow_pickle, offline))
+    with without_collecting():
+        found = opened_model(where, *settings, reading=Reading(format, allow_pickle, offline))
     for line in found.told:
         log.info(line)
     return found.loaded
