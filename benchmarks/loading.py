@@ -1,11 +1,13 @@
 """`python -m benchmarks.loading`: from the start of a process to the first answer of a ViT-B/16 that lies on the disk.
 
 timm writes its weights as a .safetensors file, which timm and we open, and an export of ours is made of it beforehand;
-transformers writes a folder, which it and we open. Every process is a new one, and they take turns. Needs the Python of
-`make bench`.
+transformers writes a folder, which it and we open. Every process is a new one, and they take turns. All have their
+modules as bytecode, as installed packages have: a checkout writes it when it is warmed up. Needs the Python of `make
+bench`.
 """
 
 import argparse
+import os
 import subprocess
 import sys
 import time
@@ -68,8 +70,9 @@ def run(script: str) -> None:
 def seconds_of(script: str) -> float:
     """How long it is from the start of a new process to the first line that its script prints."""
     words, quiet = [sys.executable, "-c", script], subprocess.DEVNULL
+    usual = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     started = time.perf_counter()
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=quiet) as process:
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=quiet, env=usual) as process:
         assert process.stdout
         first = process.stdout.readline()
         seconds = time.perf_counter() - started
