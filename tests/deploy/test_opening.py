@@ -59,6 +59,7 @@ def test_it_answers_any_number_of_images_as_its_model_does(home: Path, target: T
 def test_a_folder_without_notes_is_none(tmp_path: Path) -> None:
     assert not is_export(tmp_path)
     assert not is_export(tmp_path / "nowhere")
+    assert not is_export(Path("a" * 5000))
 
 
 def noted(folder: Path, **fields: object) -> None:
@@ -94,7 +95,10 @@ def test_notes_that_are_not_what_vitral_writes_are_refused(copied: Path) -> None
     noted(copied, format=None)
     with pytest.raises(WeightsError, match="not of an export of vitral: its format is None"):
         read_export(copied)
-    noted(copied, format=1, classes=3)
+    noted(copied, format=1, classes=["a", "b"])
+    with pytest.raises(WeightsError, match=r"export\.json: tells of 10 numbers an answer and 2 classes"):
+        read_export(copied)
+    noted(copied, classes=3)
     with pytest.raises(WeightsError, match=r"export\.json: .*classes"):
         read_export(copied)
     (copied / "export.json").write_text("{")

@@ -238,6 +238,7 @@ def test_an_export_names_what_its_model_names_without_torch(target: Target, file
 
 def test_an_export_is_as_it_was_made(tmp_path: Path) -> None:
     export(exports.source(), exports.album(), Wish(OnnxTarget()), tmp_path / "exported")
+    Predictor(tmp_path / "exported", engine=OnnxRuntime())
     predictor = Predictor(tmp_path / "exported", engine="onnxruntime")
     predictor.warm_up(1, 2)
     assert predictor.logits(np.zeros((3, 24, 32, 3), dtype=np.uint8)).shape == (3, 10)

@@ -26,7 +26,7 @@ from vitral import __version__
 from vitral.config import Config, members
 from vitral.deploy.engine import AUTO, Answer, Bytes, Engine, Numbers
 from vitral.deploy.engines.eager import Eager
-from vitral.deploy.engines.kind import EngineKind, Lazily, Threads, count_of
+from vitral.deploy.engines.kind import EngineKind, Lazily, Threads, count_of, kind_of
 from vitral.deploy.engines.onnxruntime import OnnxRuntime
 from vitral.deploy.engines.openvino import OpenVino
 from vitral.deploy.engines.union import EngineConfig
@@ -220,10 +220,6 @@ def version_of(package: str) -> str:
         return version(package)
     except PackageNotFoundError:
         return "none"
-
-
-def kind_of(engine: EngineKind) -> str:
-    return type(engine).model_fields["kind"].default
 
 
 def engine_named(name: str) -> EngineKind | None:

@@ -3,6 +3,7 @@
 B images, H x W pixels, C channels, K numbers.
 """
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ AGAIN = "copy the export again, or make it anew: vitral export"
 
 def is_export(path: Path) -> bool:
     """Whether this is a folder of `vitral export`."""
-    return (path / FILE).is_file()
+    return os.path.isfile(path / FILE)  # false too where the system would not even look
 
 
 def read_export(folder: Path) -> Export:
@@ -89,9 +90,14 @@ def _check_format(data: Any, path: Path) -> None:
 
 
 def _refuse_useless(notes: Export, folder: Path) -> None:
+    """Refuse what a predictor cannot use, though it may be whole."""
     if notes.kind not in ENGINES:
         what, remedy = "an export for torch, which is for its run.py", "give the model that it was made of"
         raise WeightsError(what, where=str(folder), remedy=remedy)
     if notes.input.shape[1:3] != tuple(notes.preprocessing.image):
         what = "an export that resizes pictures by itself, which is for its run.py"
         raise WeightsError(what, where=str(folder), remedy="export the model without --image")
+    numbers = notes.output.shape[-1]
+    if not isinstance(numbers, int) or (notes.answer == "logits" and numbers != len(notes.classes)):
+        what = f"tells of {numbers} numbers an answer and {len(notes.classes)} classes, which do not go together"
+        raise WeightsError(what, where=str(folder / FILE), remedy=AGAIN)

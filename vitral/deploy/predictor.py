@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 import numpy as np
 
 from vitral.deploy.engine import AUTO, Answer, Bytes, Engine, Numbers, Undecided
-from vitral.deploy.engines.kind import EngineKind, Lazily
+from vitral.deploy.engines.kind import EngineKind, Lazily, kind_of
 from vitral.deploy.exported import Export
 from vitral.deploy.likely import likeliest, probabilities
 from vitral.deploy.opening import ENGINES, engine_of, is_export, read_export
@@ -150,7 +150,7 @@ def ready_export(folder: Path, engine: str | EngineKind, merging: "Merging | Non
     """An export, on the engine that it was made for."""
     notes = read_export(folder)
     own = ENGINES[notes.kind]
-    if engine not in {AUTO, own}:
+    if (engine if isinstance(engine, str) else kind_of(engine)) not in {AUTO, own}:
         what = f"this export was made for {own}, and runs on no other"
         raise ConfigError(what, where="engine", remedy="leave it out, or export the model anew")
     if merging is not None:

@@ -43,6 +43,11 @@ class EngineKind(Config):
         raise NotImplementedError
 
 
+def kind_of(engine: EngineKind) -> str:
+    """The name of an engine."""
+    return type(engine).model_fields["kind"].default
+
+
 class Lazily(Generic[T]):
     """Something that is made when it is first asked for, once, whoever asks."""
 
