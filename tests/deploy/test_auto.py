@@ -17,7 +17,7 @@ from tests.model.variants import small
 from vitral.deploy import auto
 from vitral.deploy.auto import AutoEngine, Built, Choice, Question, chosen, keep, read
 from vitral.deploy.engine import Bytes, Engine, Numbers
-from vitral.deploy.engines.kind import EngineKind, Lazily, Threads
+from vitral.deploy.engines.kind import EngineKind, Lazily, Threads, kind_of
 from vitral.deploy.graph import Graph
 from vitral.deploy.packages import load_onnxruntime
 from vitral.errors import ConfigError
@@ -80,7 +80,7 @@ def question(about: str = "a", threads: int = 1) -> Question:
 
 def choose(folder: Path, about: str = "a") -> Choice:
     asked = question(about)
-    built = {auto.kind_of(each): Lazily(partial(each.build, asked.graph)) for each in auto.TRIED}
+    built = {kind_of(each): Lazily(partial(each.build, asked.graph)) for each in auto.TRIED}
     return chosen(asked, built, folder)
 
 
