@@ -12,6 +12,7 @@ from vitral.data.sources.sample import CLASSES, open_sample
 from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.data.transforms.scaling import Scaling
 from vitral.data.transforms.view import PlainResize, StillView
+from vitral.deploy.engine import Precision
 from vitral.deploy.export import Source
 from vitral.deploy.graph import Graph, graph_of
 from vitral.deploy.pictures import Album, Sitting, seen, spread
@@ -77,11 +78,15 @@ def sure(found: Loaded, judging: int = 40) -> Album:
 
 
 def plan(
-    found: Loaded, batch: Batch = "dynamic", incoming: Incoming | None = None, facts: dict[str, str] | None = None
+    found: Loaded,
+    batch: Batch = "dynamic",
+    incoming: Incoming | None = None,
+    facts: dict[str, str] | None = None,
+    precision: Precision = "float32",
 ) -> Plan:
     needs = found.bundle.preprocessing
     graph: Graph = graph_of(found, "logits" if found.bundle.classes else "features")
-    return Plan(graph, needs, batch, incoming or needs.image, facts or {})
+    return Plan(graph, needs, batch, incoming or needs.image, facts or {}, precision)
 
 
 def truth(found: Loaded, sitting: Sitting) -> Expected:

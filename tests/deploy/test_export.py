@@ -74,7 +74,7 @@ def test_int8_tells_how_it_came_to_be(target: Target, tmp_path: Path) -> None:
     notes = export(Source(found, ""), sure(found), Wish(target, "int8"), tmp_path / "out")
     assert notes.precision == "int8"
     assert notes.quantisation is not None
-    assert notes.quantisation.layers == 8
+    assert notes.quantisation.layers == 10
     assert (notes.certificate.agreement or 0) >= 0.99
     assert notes.certificate.bound == "int8: the same top-1 for 99%, at most 0.5 points of accuracy lost"
     plain = export(Source(found, ""), sure(found), Wish(target), tmp_path / "plain")

@@ -5,7 +5,17 @@ from torch import nn
 
 from vitral.config import Size
 from vitral.data.transforms.scaling import IMAGENET
-from vitral.deploy.folding import affine, channels_last, joined, patch_map, projection, scaled_norm, with_scale
+from vitral.deploy.folding import (
+    affine,
+    bare,
+    behind,
+    channels_last,
+    joined,
+    patch_map,
+    projection,
+    scaled_norm,
+    with_scale,
+)
 from vitral.model import Attention
 from vitral.model.attention import SelfAttention
 from vitral.model.block import ChannelScale
@@ -34,6 +44,13 @@ def test_a_layer_takes_in_the_factors_after_it() -> None:
     nn.init.normal_(scale.factor)
     assert torch.allclose(with_scale(linear, scale).layer()(x), scale(linear(x)), atol=1e-6)
     assert torch.equal(with_scale(linear, nn.Identity()).layer()(x), linear(x))
+
+
+def test_a_layer_takes_in_the_weights_of_the_norm_before_it() -> None:
+    norm, linear, x = nn.LayerNorm(6, eps=0.1), nn.Linear(6, 4, bias=False), torch.randn(2, 6)
+    nn.init.normal_(norm.weight)
+    nn.init.normal_(norm.bias)
+    assert torch.allclose(behind(norm, linear).layer()(bare(norm)(x)), linear(norm(x)), atol=1e-6)
 
 
 def test_a_norm_gives_so_many_times_as_much() -> None:

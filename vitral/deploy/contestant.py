@@ -63,10 +63,12 @@ def engine_of(name: str, model: Loaded, threads: int, calibrating: Bytes) -> Eng
 
 def int8(graph: Graph, kind: str, threads: int, calibrating: Bytes) -> Engine:
     """The graph with every layer in bytes that can be."""
+    from vitral.deploy.lowering import lowered
     from vitral.deploy.onnx import to_onnx
     from vitral.deploy.quantise import dynamic, layers_of, measured, static
     from vitral.deploy.targets import OnnxTarget
 
+    graph = lowered(graph, "int8")
     core = to_onnx(graph)
     layers = layers_of(core)
     if kind == "onnxruntime":  # which is quicker when it measures ranges by itself

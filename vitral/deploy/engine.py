@@ -9,6 +9,7 @@ Bytes = NDArray[np.uint8]
 Numbers = NDArray[np.float32]
 AUTO = "auto"  # whichever engine is quickest
 Answer = Literal["logits", "features"]
+Precision = Literal["float32", "int8"]  # what the layers of blocks multiply
 INPUT = "pixels"  # what the images are called wherever a graph is written to
 
 

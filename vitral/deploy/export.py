@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 from vitral.config import Size
 from vitral.deploy.certificate import Certificate
-from vitral.deploy.engine import INPUT, Engine
+from vitral.deploy.engine import INPUT, Engine, Precision
 from vitral.deploy.exported import BY_RUNNER, FILE, IN_GRAPH, TO_SIZE, Export, Port, Quantisation, files_in, versions
 from vitral.deploy.graph import graph_of
 from vitral.deploy.pictures import Album, Sitting, seen
@@ -29,7 +29,7 @@ class Wish(NamedTuple):
     """What an export is to be."""
 
     target: Target
-    precision: Literal["float32", "int8"] = "float32"
+    precision: Precision = "float32"
     batch: Batch = "dynamic"
     incoming: Incoming | Literal["own"] = "own"  # the size of pictures; the model's own by itself
 
@@ -97,7 +97,7 @@ def planned(loaded: Loaded, wish: Wish) -> Plan:
         "task": bundle.task,
     }
     incoming = bundle.preprocessing.image if wish.incoming == "own" else wish.incoming
-    return Plan(graph, bundle.preprocessing, wish.batch, incoming, facts)
+    return Plan(graph, bundle.preprocessing, wish.batch, incoming, facts, wish.precision)
 
 
 def incoming_sizes(plan: Plan) -> tuple[Size, ...]:

@@ -10,7 +10,7 @@ from vitral import __version__
 from vitral.config import Config
 from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.deploy.certificate import Certificate
-from vitral.deploy.engine import Answer
+from vitral.deploy.engine import Answer, Precision
 
 FILE = "export.json"
 FORMAT: Literal[1] = 1
@@ -99,7 +99,7 @@ class Export(Config):
     format: Literal[1] = FORMAT
     vitral: str = __version__
     kind: Kind
-    precision: Literal["float32", "int8"]
+    precision: Precision
     opset: int | None  # of ONNX; null for torch
     files: tuple[File, ...]
     input: Port

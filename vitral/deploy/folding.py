@@ -65,6 +65,18 @@ def with_scale(linear: nn.Linear, scale: nn.Module) -> Affine:
     return Affine(weight * factor[:, None], bias * factor)
 
 
+def behind(norm: nn.LayerNorm, linear: nn.Linear) -> Affine:
+    """The layer with the weights of a norm before it, which needs none any more."""
+    weight, bias = affine(linear)
+    shift = weight.double() @ norm.bias.detach().double()
+    return Affine(weight * norm.weight.detach(), (bias + shift).to(bias.dtype))
+
+
+def bare(norm: nn.LayerNorm) -> nn.LayerNorm:
+    """A norm without weights."""
+    return nn.LayerNorm(norm.normalized_shape, norm.eps, elementwise_affine=False)
+
+
 class Projection(NamedTuple):
     """The parts of attention's first layer, the queries divided by the root of the head width already."""
 

@@ -4,13 +4,24 @@ B images, H x W pixels, C channels, P x Q pixels a patch, R x S patches, N = R S
 d head width.  Shapes but the batch's are constants, so that an exported graph computes none of them.
 """
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitral.config import Size
 from vitral.data.transforms.scaling import Scaling
-from vitral.deploy.folding import channels_last, joined, patch_map, projection, scaled_bytes, scaled_norm
+from vitral.deploy.folding import (
+    Affine,
+    Projection,
+    channels_last,
+    joined,
+    patch_map,
+    projection,
+    scaled_bytes,
+    scaled_norm,
+)
 from vitral.model.attention import SelfAttention
 from vitral.model.patches import PatchStem
 from vitral.model.position import Rotation
@@ -27,7 +38,10 @@ class Held(nn.Module):
 
 
 def cut(pixels: Tensor, image: Size, patch: Size) -> Tensor:
-    """Every patch of pixels (B, H, W, C) as one vector of bytes, in the order in which they lie in memory."""
+    """Every patch of pixels (B, H, W, C) as one vector, in the order in which they lie in memory.
+
+    Engines move floats quicker than bytes, though there is four times as much of them.
+    """
     rows, columns = image.height // patch.height, image.width // patch.width
     tiles = pixels.flatten(2).unflatten(2, (columns, -1)).unflatten(1, (rows, patch.height))  # (B, R, P, S, Q C)
     return tiles.transpose(2, 3).flatten(3).flatten(1, 2)  # (B, N, P Q C)
@@ -46,7 +60,7 @@ class LinearStem(Held):
         self.bias = folded.bias  # goes into the positions
 
     def forward(self, pixels: Tensor) -> Tensor:
-        patches = cut(pixels, self.image, self.patch).float()  # (B, N, P Q C)
+        patches = cut(pixels.float(), self.image, self.patch)  # (B, N, P Q C)
         return F.linear(patches, self.weight)  # (B, N, D)
 
 
@@ -71,7 +85,7 @@ class NormedStem(Held):
         self.bias = torch.zeros(len(self.project.weight))
 
     def forward(self, pixels: Tensor) -> Tensor:
-        patches = cut(pixels, self.image, self.patch).float()  # (B, N, P Q C)
+        patches = cut(pixels.float(), self.image, self.patch)  # (B, N, P Q C)
         return self.after(self.project(self.before(patches * self.factor + self.offset)))  # (B, N, D)
 
 
@@ -114,6 +128,50 @@ def fix_convolutions(part: nn.Module) -> None:
             fix_convolutions(child)
 
 
+class Together(nn.Module):
+    """Queries, keys and values of every token by one product, which is torch's quickest way."""
+
+    def __init__(self, parts: Projection) -> None:
+        super().__init__()
+        self.all = joined(parts).layer()
+
+    def forward(self, x: Tensor) -> Sequence[Tensor]:
+        """Queries, keys and values (B, L, H d)."""
+        return self.all(x).chunk(3, dim=-1)
+
+    def apart(self) -> "Apart":
+        """The same by three products."""
+        weights, biases = (each.detach().chunk(3) for each in (self.all.weight, self.all.bias))
+        return Apart(Projection(*map(Affine, weights, biases)))
+
+
+class Apart(nn.Module):
+    """Queries, keys and values each by a product of its own."""
+
+    def __init__(self, parts: Projection) -> None:
+        super().__init__()
+        self.q, self.k, self.v = (part.layer() for part in parts)
+
+    def forward(self, x: Tensor) -> Sequence[Tensor]:
+        """Queries, keys and values (B, L, H d)."""
+        return self.q(x), self.k(x), self.v(x)
+
+    def apart(self) -> "Apart":
+        return self
+
+
+class FirstAsk(Apart):
+    """Queries of the first few tokens alone, keys and values of all."""
+
+    def __init__(self, parts: Projection, keep: int) -> None:
+        super().__init__(parts)
+        self.keep = keep
+
+    def forward(self, x: Tensor) -> Sequence[Tensor]:
+        """Queries (B, keep, H d), keys and values (B, L, H d)."""
+        return self.q(x[:, : self.keep]), self.k(x), self.v(x)
+
+
 class WholeAttention(Held):
     """Tokens look at every token; the scale of the logits is in the weights, the angles of places are at hand."""
 
@@ -123,11 +181,8 @@ class WholeAttention(Held):
     def __init__(self, mixer: SelfAttention, layout: Layout, keep: int) -> None:
         super().__init__()
         heads, parts = mixer.heads, projection(mixer.heads)
-        self.heads, self.head_width, self.keep, self.all = heads.heads, heads.head_width, keep, keep == layout.length()
-        if self.all:
-            self.qkv = joined(parts).layer()
-        else:
-            self.q, self.kv = parts.q.layer(), joined(parts[1:]).layer()
+        self.heads, self.head_width = heads.heads, heads.head_width
+        self.qkv: Together | Apart = Together(parts) if keep == layout.length() else FirstAsk(parts, keep)
         self.q_norm, self.k_norm, self.project = heads.q_norm, heads.k_norm, mixer.project
         if isinstance(self.q_norm, nn.LayerNorm):
             self.q_norm = scaled_norm(self.q_norm, self.head_width**-0.5)
@@ -137,12 +192,6 @@ class WholeAttention(Held):
             first = (0, 0, layout.prefix(), 0)  # tokens without a place: cos 1, sin 0
             self.hold("cos", F.pad(angles.cos().repeat(1, 2), first, value=1.0))
             self.hold("sin", F.pad(torch.cat([-angles.sin(), angles.sin()], dim=1), first))
-
-    def split(self, x: Tensor) -> list[Tensor]:
-        """Queries, keys and values (B, ., H d)."""
-        if self.all:
-            return list(self.qkv(x).chunk(3, dim=-1))
-        return [self.q(x[:, : self.keep]), *self.kv(x).chunk(2, dim=-1)]
 
     def turned(self, x: Tensor) -> Tensor:
         """Queries or keys (B, H, tokens, d) turned by their place."""
@@ -154,7 +203,7 @@ class WholeAttention(Held):
 
     def forward(self, x: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
         """What is gathered (B, keep, D), and the keys (B, H, L, d); a bias (B, 1, 1, L) is added to the logits."""
-        q, k, v = (part.unflatten(-1, (self.heads, self.head_width)).transpose(1, 2) for part in self.split(x))
+        q, k, v = (part.unflatten(-1, (self.heads, self.head_width)).transpose(1, 2) for part in self.qkv(x))
         q, k = self.turned(self.q_norm(q)), self.turned(self.k_norm(k))  # each (B, H, ., d)
         mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=1.0)  # (B, H, keep, d)
         return self.project(mixed.transpose(1, 2).flatten(2)), k

@@ -68,9 +68,11 @@ def linear(notes: Notes, made: Tensor, x: Tensor, weight: Tensor, bias: Tensor |
 
 
 def layer_norm(
-    notes: Notes, made: Tensor, x: Tensor, shape: Sequence[int], weight: Tensor, bias: Tensor, eps: float
+    notes: Notes, made: Tensor, x: Tensor, shape: Sequence[int], weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> str:
-    return notes.one("LayerNormalization", notes.of(x), notes.of(weight), notes.of(bias), axis=-1, epsilon=eps)
+    factor = notes.of(torch.ones(*shape) if weight is None else weight)  # a norm of ONNX cannot be without
+    shift = () if bias is None else (notes.of(bias),)
+    return notes.one("LayerNormalization", notes.of(x), factor, *shift, axis=-1, epsilon=eps)
 
 
 def group_norm(notes: Notes, made: Tensor, x: Tensor, groups: int, weight: Tensor, bias: Tensor, eps: float) -> str:

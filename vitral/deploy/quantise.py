@@ -39,7 +39,7 @@ def layers_of(model: onnx.ModelProto) -> tuple[str, ...]:
 
 
 def part_of(layer: str) -> str:
-    """The part of the model that a layer is, as people know it: `blocks.0.mixer.qkv`."""
+    """The part of the model that a layer is, as people know it: `blocks.0.mixer.project`."""
     return layer.removeprefix("body.").rpartition(".")[0]
 
 

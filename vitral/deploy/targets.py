@@ -14,7 +14,7 @@ from pydantic import Field
 
 from vitral.config import Config, Size
 from vitral.data.transforms.preprocessing import Preprocessing
-from vitral.deploy.engine import Bytes, Engine, Numbers
+from vitral.deploy.engine import Bytes, Engine, Numbers, Precision
 from vitral.deploy.engines.onnxruntime import ALL_THREADS, Session, session
 from vitral.deploy.engines.openvino import compiled
 from vitral.deploy.exported import MODELS, Method
@@ -40,6 +40,7 @@ class Plan(NamedTuple):
     batch: Batch
     incoming: Incoming
     facts: Mapping[str, str]  # for the metadata of the file
+    precision: Precision
 
     @property
     def resizes(self) -> bool:
@@ -52,10 +53,11 @@ class Plan(NamedTuple):
         return ["batch" if self.batch == "dynamic" else self.batch, *sides, self.graph.channels]
 
     def core(self) -> "ModelProto":
-        """The graph alone as an ONNX model, for any batch."""
+        """The graph alone as an ONNX model, for any batch; in float32, be it to be quantised."""
+        from vitral.deploy.lowering import lowered
         from vitral.deploy.onnx import to_onnx
 
-        return to_onnx(self.graph, "dynamic")
+        return to_onnx(lowered(self.graph, self.precision), "dynamic")
 
     def finished(self, core: "ModelProto") -> "ModelProto":
         """An ONNX model of the graph, be it quantised, with what stands before it and its metadata."""

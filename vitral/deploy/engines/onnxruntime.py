@@ -33,9 +33,11 @@ class OnnxRuntime(EngineKind):
     def build(self, graph: "Graph", threads: Threads = "torch") -> Engine:
         load_onnx()
         load_onnxruntime()
+        from vitral.deploy.lowering import lowered
         from vitral.deploy.onnx import serialised, to_onnx
 
-        return OnnxRuntimeEngine(serialised(to_onnx(graph), "engine", "use engine=eager"), count_of(threads))
+        model = serialised(to_onnx(lowered(graph, "float32")), "engine", "use engine=eager")
+        return OnnxRuntimeEngine(model, count_of(threads))
 
 
 class OnnxRuntimeEngine:

@@ -33,9 +33,10 @@ class OpenVino(EngineKind):
     def build(self, graph: "Graph", threads: Threads = "torch") -> Engine:
         load_onnx()
         load_openvino()
+        from vitral.deploy.lowering import lowered
         from vitral.deploy.onnx import serialised, to_onnx
 
-        model = serialised(to_onnx(graph, batch=1), "engine", "use engine=eager")
+        model = serialised(to_onnx(lowered(graph, "float32"), batch=1), "engine", "use engine=eager")
         return OpenVinoEngine(model, graph.outputs, count_of(threads))
 
 
