@@ -46,6 +46,10 @@ class Graph(nn.Module):
     def forward(self, pixels: Tensor) -> Tensor:
         return self.head(self.body(pixels))  # (B, K)
 
+    def again(self) -> "Graph":
+        """The graph once more, in parts of its own around the same weights."""
+        return deepcopy(self, {id(each): each for each in (*self.parameters(), *self.buffers())})
+
 
 def graph_of(loaded: Loaded, answer: Answer = "logits", merging: Merging = EVERY_TOKEN) -> Graph:
     """The graph of a model, for images of the size that its preprocessing makes; its weights are copies."""

@@ -5,7 +5,6 @@ weights of a norm are a step of their own over all tokens, and to part what one 
 """
 
 from collections.abc import Sequence
-from copy import deepcopy
 
 from torch import nn
 
@@ -23,8 +22,7 @@ def lowered(graph: Graph, precision: Precision) -> Graph:
     What is to be quantised keeps the weights of its norms: in the layers after them they would widen the range of each
     row, and int8 would drift further (by a sixth on a DINOv2, and it would be no quicker).
     """
-    kept = {id(each): each for each in (*graph.parameters(), *graph.buffers())}
-    own = deepcopy(graph, kept)
+    own = graph.again()
     for block in [part for part in own.modules() if isinstance(part, Block)]:
         if isinstance(block.mixer, WholeAttention):
             block.mixer.qkv = block.mixer.qkv.apart()

@@ -1,6 +1,5 @@
 """Graphs as ONNX models.  B images, H x W pixels, C channels, K numbers."""
 
-from copy import deepcopy
 from typing import Literal
 
 import onnx
@@ -47,8 +46,7 @@ def serialised(model: onnx.ModelProto, where: str, remedy: str) -> bytes:
 
 def traced(graph: Graph) -> Notes:
     """All that the graph does, in nodes; ConfigError names the part that cannot be written so."""
-    kept = {id(each): each for each in (*graph.parameters(), *graph.buffers())}
-    own = deepcopy(graph, kept)  # the hooks go on a copy, the weights are the same
+    own = graph.again()  # to hang hooks on
     pixels = torch.zeros(SAMPLE, *graph.image, graph.channels, dtype=torch.uint8)
     with parts_told(own) as part, torch.no_grad():
         notes = Notes(part)

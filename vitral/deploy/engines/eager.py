@@ -1,6 +1,5 @@
 """Torch as it is, with the weights packed for the processor where that pays.  B images, H x W pixels, K numbers."""
 
-from copy import deepcopy
 from typing import Literal
 
 import torch
@@ -68,8 +67,7 @@ def packed(graph: Graph) -> Graph:
     """The graph with packed layers in the place of its linear ones, where torch can; the rest is shared."""
     if not torch.backends.mkldnn.is_available():
         return graph
-    kept = {id(each): each for each in (*graph.parameters(), *graph.buffers())}
-    own = deepcopy(graph, kept)
+    own = graph.again()
     pack(own)
     return own
 
