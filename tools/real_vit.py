@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 import vitral
+from vitral.deploy.packages import load_onnxruntime
 
 BACKBONE, NORM = "backbone.", "/backbone/layernorm/Add_1_output_0"
 PATCH, SIDE, MOST = 14, 37, 1e-4
@@ -90,7 +91,7 @@ def runner(model: Any) -> Any:
         side.dim_param = name
     del graph.output[:]
     graph.output.append(onnx.helper.make_tensor_value_info(NORM, onnx.TensorProto.FLOAT, None))
-    return import_module("onnxruntime").InferenceSession(model.SerializeToString())
+    return load_onnxruntime().InferenceSession(model.SerializeToString())
 
 
 def main(file: str, folder: str) -> None:

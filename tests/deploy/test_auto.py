@@ -103,10 +103,11 @@ def test_an_engine_that_fails_is_passed_over(monkeypatch: pytest.MonkeyPatch, tm
     monkeypatch.setattr(auto, "TRIED", (Lame(), Tortoise()))
     found = choose(tmp_path)
     assert found.best("batches") == "tortoise"
-    [why] = found.passed_over.values()
-    assert why.startswith("passed over, for it failed: [ONNXRuntimeError]")
+    assert found.failed["lame"].startswith("[ONNXRuntimeError]")
+    assert found.told()[-1].startswith("lame was passed over, for it failed: [ONNXRuntimeError]")
+    assert list(tmp_path.iterdir()) == []  # the next time it may go well
     monkeypatch.setattr(auto, "TRIED", (Lame(), Snail()))
-    with pytest.raises(ConfigError, match=r"no engine can run this model: lame was .*; snail was passed over: body"):
+    with pytest.raises(ConfigError, match=r"no engine can run this model: snail was .* uphill; lame was passed over"):
         choose(tmp_path, "b")
 
 

@@ -55,6 +55,23 @@ def test_openvino_is_used_without_its_telemetry(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []  # telemetry keeps a number for each user
 
 
+TOLD = """
+from vitral.deploy.engines.onnxruntime import session
+from vitral.deploy.packages import load_onnx
+onnx = load_onnx()
+x, y = (onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1]) for name in "xy")
+graph = onnx.helper.make_graph([onnx.helper.make_node("Relu", ["x"], ["y"])], "one", [x], [y])
+opset = onnx.helper.make_opsetid("", 20)
+session(onnx.helper.make_model(graph, opset_imports=[opset], ir_version=9).SerializeToString(), 1)
+"""
+
+
+def test_onnxruntime_keeps_no_notes_for_its_makers(tmp_path: Path) -> None:
+    home = {"HOME": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[2])}
+    subprocess.run([sys.executable, "-c", TOLD], env=home, check=True, timeout=120)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_whoever_wants_the_telemetry_still_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
     theirs = object()
     monkeypatch.setitem(sys.modules, "openvino_telemetry", theirs)

@@ -75,6 +75,16 @@ def test_it_sees_files_as_vitral_does_but_for_a_level_or_two(view: StillView, ch
         assert off.mean() < 0.4, path.name
 
 
+def test_it_keeps_no_notes_for_the_makers_of_its_engine(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    functions(home / "export", PlainResize())
+    monkeypatch.delenv("ORT_DISABLE_TELEMETRY", raising=False)
+    (home / "user").mkdir()
+    for name in ("HOME", "XDG_CACHE_HOME"):
+        monkeypatch.setenv(name, str(home / "user"))
+    run(home / "export", OnnxTarget(), ())
+    assert list((home / "user").iterdir()) == []
+
+
 def test_it_reads_a_jpeg_at_the_scale_that_vitral_does(home: Path) -> None:
     found = plan(loaded())
     square = found._replace(

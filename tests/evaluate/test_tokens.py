@@ -56,6 +56,8 @@ def test_counts_go_up_by_eighths_of_what_would_leave_no_patch() -> None:
     assert counts_of(judged_by(Blunt(9))) == [0, 8, 16, 24, 32, 40, 48, 56]
     few = subject(striped_model(stem=Patches(patch=Size(8, 8)), depth=2), means=tools())
     assert counts_of(few) == [0, 1], "each number once"
+    deep = subject(striped_model(stem=Patches(patch=Size(8, 8)), depth=9), means=tools())
+    assert counts_of(deep) == [0, 1], "one at the least, else nothing would be tried"
 
 
 @pytest.mark.parametrize("batch", [7, 100])

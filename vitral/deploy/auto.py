@@ -21,6 +21,7 @@ from threading import Lock
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
+from pydantic import Field
 
 from vitral import __version__
 from vitral.config import Config, members
@@ -53,6 +54,9 @@ class Choice(Config):
     key: str
     seconds: dict[Case, dict[str, float]]
     passed_over: dict[str, str]
+    failed: dict[str, str] = Field(
+        default_factory=dict
+    )  # perhaps by accident, so it is not kept
 
     def best(self, case: Case) -> str:
         seconds = self.seconds[case]
@@ -60,8 +64,7 @@ class Choice(Config):
 
     def told(self) -> list[str]:
         """The choice in lines: how fast the others are beside the best of each case."""
-        reasons = (f"{kind} was {why}" for kind, why in self.passed_over.items())
-        return [*map(self._compared, CASES), *reasons]
+        return [*map(self._compared, CASES), *reasons(self.passed_over, self.failed)]
 
     def _compared(self, case: Case) -> str:
         best, seconds = self.best(case), self.seconds[case]
@@ -144,7 +147,8 @@ def chosen(question: Question, built: Built, folder: Path) -> Choice:
     found = measured(question, built, key)
     for line in found.told():
         log.info(line)
-    keep(path, found)
+    if not found.failed:
+        keep(path, found)
     return found
 
 
@@ -153,7 +157,8 @@ def measured(question: Question, built: Built, key: str) -> Choice:
     log.info("measuring which engine is quickest for this model; this is done once")
     noise = {case: question.images(case) for case in CASES}
     engines: dict[str, Engine] = {}
-    passed_over = {}
+    passed_over: dict[str, str] = {}
+    failed: dict[str, str] = {}
     for each in TRIED:
         kind = kind_of(each)
         try:
@@ -161,17 +166,23 @@ def measured(question: Question, built: Built, key: str) -> Choice:
             for pixels in noise.values():
                 built[kind].get().run(pixels)  # to warm up
         except ConfigError as error:
-            passed_over[kind] = f"passed over: {error.what}"
+            passed_over[kind] = error.what
         except Exception as error:  # of a package that is not ours, and has errors of its own; there are others
-            passed_over[kind] = f"passed over, for it failed: {error}"
+            failed[kind] = str(error)
         else:
             engines[kind] = built[kind].get()
     if not engines:
         remedy = "ask for one by its name to see all of it: engine=eager"
-        reasons = "; ".join(f"{kind} was {why}" for kind, why in passed_over.items())
-        raise ConfigError(f"no engine can run this model: {reasons}", where="engine", remedy=remedy)
+        why = "; ".join(reasons(passed_over, failed))
+        raise ConfigError(f"no engine can run this model: {why}", where="engine", remedy=remedy)
     seconds = {case: quickest(engines, pixels) for case, pixels in noise.items()}
-    return Choice(key=key, seconds=seconds, passed_over=passed_over)
+    return Choice(key=key, seconds=seconds, passed_over=passed_over, failed=failed)
+
+
+def reasons(passed_over: Mapping[str, str], failed: Mapping[str, str]) -> list[str]:
+    """Why engines do not take part, a line each."""
+    unfit = [f"{kind} was passed over: {why}" for kind, why in passed_over.items()]
+    return unfit + [f"{kind} was passed over, for it failed: {why}" for kind, why in failed.items()]
 
 
 def quickest(engines: Mapping[str, Engine], pixels: Bytes) -> dict[str, float]:

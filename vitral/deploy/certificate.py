@@ -11,6 +11,11 @@ class Comparison(Config):
     difference: float  # the largest, of any number of an answer
     agreement: float | None  # share of the same top-1; null where answers are features
 
+    @property
+    def changed(self) -> int:
+        """How many images have another top-1."""
+        return 0 if self.agreement is None else round(self.images * (1 - self.agreement))
+
 
 class Accuracy(Config):
     """Shares of right answers."""
@@ -34,9 +39,8 @@ class Certificate(Config):
 
     @property
     def agreement(self) -> float | None:
-        """The share of the same top-1 among all answers, whatever the batch."""
-        shares = [(each.agreement, each.images) for each in self.comparisons if each.agreement is not None]
-        return sum(share * images for share, images in shares) / sum(images for _, images in shares) if shares else None
+        """The share of images of the same top-1 in the largest batch, in which all of them were asked about."""
+        return max(self.comparisons, key=lambda each: each.batch).agreement
 
     def lines(self) -> list[str]:
         """The certificate in words."""

@@ -1,9 +1,11 @@
 """The packages of engines, which Vitral does without until they are asked for. None of them may tell tales.
 
 `import openvino` sends an event to its makers and writes a client number into `~/intel`, unless the package
-openvino_telemetry cannot be imported; so here it cannot.
+openvino_telemetry cannot be imported; so here it cannot. `import onnxruntime` writes a number for the device and an
+event about the process into the user's cache, on Linux too, unless the environment forbids it; so here it does.
 """
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +17,7 @@ from typing import Any
 from vitral.errors import ConfigError, WeightsError
 
 TELLTALE = "openvino_telemetry"
+FORBIDDING = "ORT_DISABLE_TELEMETRY"  # which onnxruntime reads when it is imported
 QUIET = Lock()
 
 
@@ -24,9 +27,10 @@ def load_onnx() -> Any:
 
 
 def load_onnxruntime() -> Any:
-    """The package onnxruntime, its telemetry off: that of Windows has some."""
+    """The package onnxruntime, its telemetry off."""
+    os.environ[FORBIDDING] = "1"
     package = _loaded("onnxruntime")
-    package.disable_telemetry_events()
+    package.disable_telemetry_events()  # if somebody else had it imported before
     return package
 
 

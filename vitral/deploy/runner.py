@@ -18,6 +18,7 @@ SECONDS = 600  # that it may take; far beyond what it needs
 MODES = ("1", "L", "LA", "P", "RGB", "RGBA")  # of pictures that it reads as Vitral does
 ENGINES = {
     "onnx": """\
+os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # else importing onnxruntime keeps notes for its makers
 import onnxruntime
 """,
     "openvino": """\
@@ -44,8 +45,7 @@ run = lambda pixels: module(torch.from_numpy(pixels)).numpy(force=True)
 }
 SCRIPT = '''\
 """What is in pictures: python run.py PICTURE...   Needs numpy, pillow and {package}; written by vitral {version}."""
-import json
-import sys
+import json, os, sys
 from pathlib import Path
 
 import numpy as np

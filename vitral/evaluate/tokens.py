@@ -124,8 +124,9 @@ def fastest(rows: Sequence[AtCount]) -> AtCount:
 
 
 def counts_of(subject: Subject) -> list[int]:
-    """How many patches to merge a layer, from none on, in steps of an eighth of what would leave none."""
+    """How many patches to merge a layer, from none on, in steps of an eighth of what would leave none, or of one."""
     model = subject.bundle.model
     assert isinstance(model, Vit), "a ResNet is refused by the check"
     patches = model.layout(subject.trained).grid.cells()
-    return sorted({patches * step // (STEPS * model.depth) for step in range(STEPS)})
+    least = min(1, patches // 2)
+    return sorted({0, *(max(least, patches * step // (STEPS * model.depth)) for step in range(1, STEPS))})
