@@ -198,6 +198,12 @@ def test_describe_answers_an_unknown_model_with_the_nearest_name() -> None:
     assert "hint: did you mean B/16, " in done.stderr
 
 
+def test_describe_tells_of_a_file_that_is_not_there() -> None:
+    done = run("describe", "nosuch.safetensors")
+    assert done.returncode == 1
+    assert "there is no such file or folder" in done.stderr
+
+
 def test_describe_answers_a_mistyped_setting_with_the_nearest_field() -> None:
     done = run("describe", "B/16", "--set", "widht=64")
     assert (done.returncode, done.stdout) == (2, "")

@@ -17,7 +17,7 @@ from vitral.errors import ConfigError, DataError
 from vitral.evaluate.answering import AccuracyFound
 from vitral.evaluate.fewshot import FewShotFound, FewShotJudge
 from vitral.recipe import DataConfig, Recipe
-from vitral.run.evaluation import division, evaluate, split_of
+from vitral.run.evaluation import division_of, evaluate, split_of
 from vitral.weights.bundle import write_bundle
 from vitral.weights.load import Loaded
 
@@ -148,5 +148,14 @@ def test_a_run_is_judged_by_images_that_it_did_not_learn_from(tmp_path: Path) ->
     (tmp_path / "run/best").mkdir(parents=True)
     (tmp_path / "run/recipe.json").write_text(recipe.to_json())
     for place in (tmp_path / "run", tmp_path / "run/best", str(tmp_path / "run")):
-        assert division(place) == Stratified(seed=5)
-    assert division(tmp_path) == Stratified()
+        assert division_of(place) == Stratified(seed=5)
+    assert division_of(tmp_path) is None
+
+
+def test_a_model_apart_from_its_run_is_noted_where_the_set_was_divided_here(tmp_path: Path) -> None:
+    where, data = bundled(tmp_path, ("bright", "dark")), photos(tmp_path / "photos") / "train"
+    apart = "the run of this model is not at hand: "
+    for model in (where, vitral.load(where)):
+        assert evaluate(model, str(data)).notes[-1].startswith(apart)
+    (where.parent / "recipe.json").write_text(Recipe().to_json())
+    assert not [note for note in evaluate(where, str(data)).notes if note.startswith(apart)]

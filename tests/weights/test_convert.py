@@ -1,6 +1,8 @@
 """Weights from one library to another, and the proof that nothing was lost on the way."""
 
 import json
+import sys
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -41,9 +43,13 @@ def source(tmp_path: Path) -> Path:
 
 
 def test_a_file_becomes_a_bundle_that_needs_no_more_telling(source: Path, tmp_path: Path) -> None:
-    made = convert(str(source), str(tmp_path / "ours"), *HINTS)
-    assert made.certificate is None
+    convert(str(source), str(tmp_path / "ours"), *HINTS)
     model, bundle = vitral.load(tmp_path / "ours")
+    found = json.loads((tmp_path / "ours/certificate.json").read_bytes())
+    assert found["theirs"] == found["again"] == {"tokens": 0.0, "logits": 0.0}
+    assert found["library"] == f"vitral {vitral.__version__}"
+    for subject, file in (("read", source), ("written", tmp_path / "ours/model.safetensors")):
+        assert found[subject]["sha256"] == sha256(file.read_bytes()).hexdigest()
     assert bundle.source == "timm's Vision Transformer, from timm.safetensors"
     expected = vitral.load(source, *HINTS).model.state_dict()
     assert all(torch.equal(tensor, expected[name]) for name, tensor in model.state_dict().items())
@@ -58,7 +64,7 @@ def test_there_and_back_again_is_equal_to_the_bit_and_certified(source: Path, tm
         "model.safetensors",
     ]
     certificate = json.loads((tmp_path / "theirs/certificate.json").read_bytes())
-    assert made.certificate is not None
+    assert json.loads(made.certificate.to_json()) == certificate
     assert certificate["again"] == {"tokens": 0.0, "logits": 0.0}
     assert certificate["read"]["sha256"] != certificate["written"]["sha256"]
     assert len(certificate["written"]["sha256"]) == 64
@@ -148,7 +154,6 @@ def test_what_the_files_have_no_place_for_is_told(tmp_path: Path) -> None:
     model = loaded(small(image=SQUARE, mlp=Mlp(gelu="erf"), position=Learned1d(resampling="bicubic_corners")))
     (tmp_path / "file").write_bytes(b"")
     certificate = write_as(model, tmp_path / "file", tmp_path / "out", "torchvision")
-    assert certificate is not None
     assert certificate.untold[0] == "not in the files: the names of the 4 classes"
     assert certificate.untold[1].startswith("not in the files: how images are seen (32x32, plain view, mean 0.5,")
 
@@ -158,8 +163,72 @@ def test_a_scaling_is_told_whether_it_has_one_number_or_one_for_each_channel(tmp
     (tmp_path / "file").write_bytes(b"")
     assert len(model.bundle.preprocessing.scaling.mean) == 1
     certificate = write_as(model, tmp_path / "file", tmp_path / "out", "huggingface")
-    assert certificate is not None
+    assert certificate.untold == (
+        "not in the files: positions for images of other sizes are resampled as bicubic_corners; read back, as bicubic",
+    )
+
+
+def test_positions_that_would_be_resampled_otherwise_for_the_images_seen_are_refused(tmp_path: Path) -> None:
+    model = loaded(small(image=SQUARE, mlp=Mlp(gelu="erf")))
+    needs = model.bundle.preprocessing.model_copy(update={"image": Size(48, 48)})
+    seen = model._replace(bundle=model.bundle.model_copy(update={"preprocessing": needs}))
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(
+        WeightsError, match=r"images of 48x48 .* 32x32 .* bicubic_antialias by timm, as bilinear .*--image 48x48"
+    ):
+        write_as(seen, tmp_path / "file", tmp_path / "out", "timm")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file"]
+    write_as(vitral.adapt(seen, "image=48").loaded, tmp_path / "file", tmp_path / "out", "timm")
+    write_as(seen, tmp_path / "file", tmp_path / "ours", "vitral")
+
+
+def test_a_size_seen_that_is_not_the_tables_comes_back_from_timms_files(tmp_path: Path) -> None:
+    model = loaded(small(image=SQUARE, mlp=Mlp(gelu="erf"), position=Learned1d(resampling="bicubic_antialias")))
+    needs = model.bundle.preprocessing.model_copy(update={"image": Size(48, 48)})
+    seen = model._replace(bundle=model.bundle.model_copy(update={"preprocessing": needs}))
+    (tmp_path / "file").write_bytes(b"")
+    certificate = write_as(seen, tmp_path / "file", tmp_path / "out", "timm")
+    assert certificate.images.startswith("2 of 32x32 and 2 of 48x48, ")
     assert certificate.untold == ()
+    arguments = json.loads((tmp_path / "out/config.json").read_bytes())["model_args"]
+    assert (arguments["img_size"], arguments["dynamic_img_size"]) == ([32, 32], True)
+    again = vitral.load(tmp_path / "out").bundle
+    assert (again.model.image, again.preprocessing.image) == ((32, 32), (48, 48))
+
+
+REFUSING = """
+def create_model(name, pretrained):
+    raise RuntimeError("Error(s) in loading state_dict: Missing key(s): 'blocks.0.ls1.gamma'")
+"""
+
+
+def test_a_library_that_refuses_what_was_written_is_heard(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "packages"
+    (home / "timm-9.9.dist-info").mkdir(parents=True)
+    (home / "timm-9.9.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: timm\nVersion: 9.9\n")
+    (home / "timm.py").write_text(REFUSING)
+    monkeypatch.syspath_prepend(home)
+    monkeypatch.delitem(sys.modules, "timm", raising=False)
+    with pytest.raises(WeightsError, match=r"cannot be opened by timm 9\.9: Error\(s\) in loading state_dict"):
+        convert(str(source), str(tmp_path / "out"), *HINTS, to="timm")
+    monkeypatch.delitem(sys.modules, "timm")
+    (home / "timm.py").write_text("raise RuntimeError('operator torchvision::nms does not exist')")
+    made = convert(str(source), str(tmp_path / "out"), *HINTS, to="timm")
+    assert made.certificate.library == "none: operator torchvision::nms does not exist"
+
+
+@pytest.mark.parametrize("to", ["vitral", "timm"])
+def test_a_place_that_cannot_be_written_to_is_told(source: Path, tmp_path: Path, to: str) -> None:
+    with pytest.raises(VitralError, match=r"timm\.safetensors: cannot be written"):
+        convert(str(source), str(source / "out"), *HINTS, to=to)
+
+
+def test_an_unknown_library_is_refused_before_anything_is_read_or_made(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"unknown library 'jax'; choose from vitral, timm, .* or vit-pytorch$"):
+        convert("nowhere", str(tmp_path / "new/out"), to="jax")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_settings_tell_what_is_open_and_change_nothing_else(source: Path, tmp_path: Path) -> None:

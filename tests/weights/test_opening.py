@@ -164,3 +164,34 @@ def test_weights_in_half_precision_are_read_as_float32_and_said(tmp_path: Path) 
     assert found.told[-1] == "weights in float16, read as float32"
     assert {weight.dtype for weight in found.loaded.model.state_dict().values()} == {torch.float32}
     assert found.loaded.model(torch.zeros(1, 3, 32, 48)).isfinite().all()
+
+
+@pytest.mark.parametrize("wrapper", ["module.", "model.", "_orig_mod."])
+def test_what_a_training_script_puts_before_every_name_is_left_out_and_told(tmp_path: Path, wrapper: str) -> None:
+    plain = write(tmp_path / "plain.safetensors", timm_tensors())
+    file = write(tmp_path / "file.safetensors", {f"{wrapper}{name}": each for name, each in timm_tensors().items()})
+    found, own = opened_model(file, *HINTS), opened_model(plain, *HINTS)
+    expected = own.loaded.model.state_dict()
+    assert all(torch.equal(each, expected[name]) for name, each in found.loaded.model.state_dict().items())
+    assert [line for line in found.told if line not in own.told] == [
+        f"left out {wrapper!r} before every name, which a training script put there"
+    ]
+
+
+def test_a_name_before_some_of_the_tensors_is_no_wrapper(tmp_path: Path) -> None:
+    names = dict(timm_tensors())
+    first = next(iter(names))
+    wrapped = {f"model.{name}" if name != first else name: each for name, each in names.items()}
+    with pytest.raises(WeightsError, match="no Vision Transformer that is known here"):
+        opened_model(write(tmp_path / "file.safetensors", wrapped), *HINTS)
+
+
+def test_a_tensor_in_two_files_of_an_index_is_refused(tmp_path: Path) -> None:
+    tensors = timm_tensors()
+    first, *rest = tensors
+    write(tmp_path / "a.safetensors", {name: tensors[name] for name in (first, *rest[:3])})
+    write(tmp_path / "b.safetensors", {name: tensors[name] for name in (first, *rest[3:])})
+    places = {name: "a.safetensors" if name in rest[:3] else "b.safetensors" for name in tensors}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+    with pytest.raises(WeightsError, match=f"index.json: {first} is in two of its files"):
+        opened(tmp_path)

@@ -34,10 +34,7 @@ def convert(  # noqa: PLR0913, PLR0917, one option a wish
     format: Annotated[str, typer.Option(metavar="NAME", help="What FROM is, where names leave a doubt.")] = "",
     allow_pickle: Annotated[bool, typer.Option("--allow-pickle", help="Read a .pt or .pth, its weights only.")] = False,
 ) -> None:
-    """Convert weights between libraries, with a certificate that both sides answer alike.
-
-    A bundle of vitral, which is what comes without --to, holds the very numbers and needs no certificate.
-    """
+    """Convert weights between libraries, with a certificate that both sides answer alike."""
     from vitral.weights.convert import convert as converted
 
     words = {"image": image, "channels": channels}
@@ -46,7 +43,7 @@ def convert(  # noqa: PLR0913, PLR0917, one option a wish
     made = converted(
         source, out, *set_, to=to, layers=numbers, changes=changes, format=format, allow_pickle=allow_pickle
     )
-    for line in (*made.told, *(made.certificate.lines() if made.certificate else ())):
+    for line in (*made.told, *made.certificate.lines()):
         log.info(line)
     typer.echo(made.folder)
 

@@ -21,9 +21,10 @@ def describe(
     from vitral.model import Resnet, Vit
     from vitral.weights.hub import PREFIX
     from vitral.weights.load import load
+    from vitral.weights.opening import READERS
 
     model: str | Vit | Resnet = name
-    if Path(name).expanduser().exists() or name.startswith(PREFIX):
+    if Path(name).expanduser().exists() or name.startswith(PREFIX) or name.endswith(READERS):
         model = load(name).bundle.model
     size = [f"image={image}"] if image else []
     description = described(model, *size, *set_)

@@ -63,6 +63,7 @@ class Samples:
     items: tuple[Item, ...]
     store: Store
     notes: tuple[str, ...] = ()  # what a user should know before training: files left out, a class not in val
+    divided: bool = False  # here, by a seed: the set came without a split of its own
 
     def __repr__(self) -> str:
         return f"Samples({self.where!r}: {len(self.items):,} images of {len(self.classes):,} classes)"

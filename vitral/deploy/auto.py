@@ -54,9 +54,7 @@ class Choice(Config):
     key: str
     seconds: dict[Case, dict[str, float]]
     passed_over: dict[str, str]
-    failed: dict[str, str] = Field(
-        default_factory=dict
-    )  # perhaps by accident, so it is not kept
+    failed: dict[str, str] = Field(default_factory=dict)  # perhaps by accident, so it is not kept
 
     def best(self, case: Case) -> str:
         seconds = self.seconds[case]

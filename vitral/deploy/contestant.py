@@ -68,13 +68,12 @@ def int8(graph: Graph, kind: str, threads: int, calibrating: Bytes) -> Engine:
     from vitral.deploy.quantise import dynamic, layers_of, measured, static
     from vitral.deploy.targets import OnnxTarget
 
-    graph = lowered(graph, "int8")
-    core = to_onnx(graph)
+    core = to_onnx(lowered(graph, "int8"))
     layers = layers_of(core)
     if kind == "onnxruntime":  # which is quicker when it measures ranges by itself
         return OnnxRuntimeEngine(dynamic(core, layers).SerializeToString(), threads)
     ranges = measured(core, layers, OnnxTarget().engine).ranges(calibrating)
-    model = static(to_onnx(graph, batch=1), layers, ranges).SerializeToString()
+    model = static(core, layers, ranges).SerializeToString()
     return OpenVinoEngine(model, graph.outputs, threads)
 
 

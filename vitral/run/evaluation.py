@@ -51,8 +51,8 @@ def evaluate(
 
     The model is what `vitral.load` takes, or gives (it is then moved to the device). Without the name of a split the
     images for testing judge, or those for validation where there are none; a set that has no splits is divided as the
-    run of the model divided it. The preprocessing is the bundle's; another one that is given is refused. Settings are
-    `batch`, `device`, `workers`, `seed` and `cache`.
+    run of the model divided it, or as is usual where that run is not at hand, which is noted. The preprocessing is the
+    bundle's; another one that is given is refused. Settings are `batch`, `device`, `workers`, `seed` and `cache`.
     """
     setup, judges = override(Setup(), settings), judges_of(with_)
     samples = data if isinstance(data, Samples) else open_data(data, division(model), root)
@@ -74,17 +74,28 @@ def evaluate(
         classes=len(samples.classes),
         seed=setup.seed,
         found=found_by(judges, subject),
-        notes=(*samples.notes, *_notes(samples, loaded.bundle)),
+        notes=(
+            *samples.notes,
+            *_notes(samples, loaded.bundle),
+            *_unknown(model, samples, loaded.bundle),
+        ),
     )
 
 
 def division(model: str | Path | Loaded) -> Stratified:
     """How a set without a split is divided: as the run of the model did, which must not be judged by what it learnt."""
-    path = Path() if isinstance(model, Loaded) else Path(model).expanduser()
+    return division_of(model) or Stratified()
+
+
+def division_of(model: str | Path | Loaded) -> Stratified | None:
+    """How the run of the model divided such a set; nothing where the run is not at hand."""
+    if isinstance(model, Loaded):
+        return None
+    path = Path(model).expanduser()
     for home in (path, path.parent):
-        if not isinstance(model, Loaded) and (home / RECIPE).is_file():
+        if (home / RECIPE).is_file():
             return Recipe.from_json((home / RECIPE).read_bytes()).data.split
-    return Stratified()
+    return None
 
 
 def split_of(samples: Samples, wanted: str) -> Split:
@@ -99,6 +110,15 @@ def split_of(samples: Samples, wanted: str) -> Split:
     held = ", ".join(f"{len(samples.of(each)):,} {each}" for each in SPLITS if samples.of(each))
     what = f"there are no images in {wanted or 'test and val'!r}; this set has {held}"
     raise DataError(what, where=samples.where, remedy="choose the other split, or give other data")
+
+
+def _unknown(model: str | Path | Loaded, samples: Samples, bundle: Bundle) -> list[str]:
+    """What a model has learnt from nobody can tell apart from its run."""
+    if division_of(model) or bundle.task != "classify" or not samples.divided:
+        return []
+    return [
+        "the run of this model is not at hand: if it learnt from this set by another division, it has seen some of it"
+    ]
 
 
 def _notes(samples: Samples, bundle: Bundle) -> list[str]:

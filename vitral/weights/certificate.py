@@ -1,18 +1,21 @@
 """A certificate: how far what was written is from what was read, by the code of those who will use it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
 from math import isfinite
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from vitral import __version__
-from vitral.config import Config
+from vitral.config import Config, Size
 from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.errors import WeightsError
 from vitral.model.contract import Model
+from vitral.model.position import Learned1d, Learned2d
+from vitral.model.vit import Vit
 from vitral.weights.bundle import Bundle
 from vitral.weights.formats.format import Answers, Format
 from vitral.weights.load import Loaded
@@ -42,6 +45,10 @@ class Difference(Config):
         return f"tokens differ by at most {self.tokens:.1e}{logits}"
 
 
+def greatest(differences: Sequence[Difference]) -> Difference:
+    return max(differences, key=lambda each: max(each.tokens, each.logits or 0.0))
+
+
 class Certificate(Config):
     """What was compared, and how far apart it was."""
 
@@ -63,8 +70,7 @@ class Certificate(Config):
     @property
     def worst(self) -> Difference:
         """The greater of the differences."""
-        found = [each for each in (self.theirs, self.again) if each is not None]
-        return max(found, key=lambda each: max(each.tokens, each.logits or 0.0))
+        return greatest([each for each in (self.theirs, self.again) if each is not None])
 
     @property
     def holds(self) -> bool:
@@ -72,19 +78,31 @@ class Certificate(Config):
         return max(self.worst.tokens, self.worst.logits or 0.0) <= TOLERANCE
 
 
-def certify(before: Loaded, after: Loaded, folder: Path, kind: Format, read: Subject, written: Subject) -> Certificate:
-    """Compare a model with what was written of it."""
+class Peer(NamedTuple):
+    """A library's own code on what was written, and its name and version; or why there is none."""
+
+    library: str
+    ask: Callable[[Tensor], Answers] | None
+
+
+def certify(before: Loaded, after: Loaded, peer: Peer, read: Subject, written: Subject) -> Certificate:
+    """Compare a model with what was written of it.
+
+    Ours are compared at the size that positions are kept for and at the one that images have, where that is another.
+    """
     bundle = before.bundle
-    images = shown(bundle)
-    expected = answers_of(before.model, images)
-    theirs, library = _theirs(kind, folder, bundle)
+    sizes = list(dict.fromkeys((bundle.model.image, bundle.preprocessing.image)))
+    images = [shown(bundle, size) for size in sizes]
+    expected = [answers_of(before.model, some) for some in images]
+    again = [difference(own, answers_of(after.model, some)) for own, some in zip(expected, images, strict=True)]
+    sorts = " and ".join(f"{IMAGES} of {size}" for size in sizes)
     return Certificate(
-        images=f"{IMAGES} of {bundle.model.image}, uniform noise in [-1, 1] of torch's generator with seed {SEED}",
+        images=f"{sorts}, uniform noise in [-1, 1] of torch's generator with seed {SEED}; libraries see the first",
         read=read,
         written=written,
-        library=library,
-        theirs=difference(expected, theirs(images)) if theirs else None,
-        again=difference(expected, answers_of(after.model, images)),
+        library=peer.library,
+        theirs=difference(expected[0], peer.ask(images[0])) if peer.ask else None,
+        again=greatest(again),
         untold=tuple(untold(bundle, after.bundle)),
     )
 
@@ -98,6 +116,15 @@ def untold(before: Bundle, after: Bundle) -> Iterator[str]:
         mean, deviation = (", ".join(map("{:g}".format, each)) for each in (scaling.mean, scaling.deviation))
         seen = f"{needs.image}, {needs.view.kind} view, mean {mean}, deviation {deviation}"
         yield f"not in the files: how images are seen ({seen})"
+    own, theirs = (resampling_of(bundle) for bundle in (before, after))
+    if own != theirs:
+        yield f"not in the files: positions for images of other sizes are resampled as {own}; read back, as {theirs}"
+
+
+def resampling_of(bundle: Bundle) -> str:
+    """How learned positions are resampled; nothing where there are none to resample."""
+    position = bundle.model.position if isinstance(bundle.model, Vit) else None
+    return position.resampling if isinstance(position, Learned1d | Learned2d) else ""
 
 
 def _seen(bundle: Bundle) -> Preprocessing:
@@ -106,10 +133,10 @@ def _seen(bundle: Bundle) -> Preprocessing:
     return needs.model_copy(update={"scaling": needs.scaling.over(needs.decoding.channels)})
 
 
-def shown(bundle: Bundle) -> Tensor:
+def shown(bundle: Bundle, size: Size) -> Tensor:
     """The images that are shown to both, always the same, (B, C, H, W)."""
     dice = torch.Generator().manual_seed(SEED)
-    return torch.rand(IMAGES, bundle.model.channels, *bundle.model.image, generator=dice) * 2 - 1
+    return torch.rand(IMAGES, bundle.model.channels, *size, generator=dice) * 2 - 1
 
 
 @torch.no_grad()
@@ -131,10 +158,20 @@ def difference(one: Answers, other: Answers) -> Difference:
     return Difference(tokens=tokens, logits=logits)
 
 
-def _theirs(kind: Format, folder: Path, bundle: Bundle) -> tuple[Callable[[Tensor], Answers] | None, str]:
-    """The library's own code, or why it is not to be had."""
+def peer_of(kind: Format, folder: Path, bundle: Bundle) -> Peer:
+    """The library's own code on a folder, or why it is not to be had; WeightsError where it refuses the folder."""
+    assert isinstance(bundle.model, Vit)
     try:
-        return kind.reference(folder, bundle), f"{kind.package} {version(kind.package)}"
+        code, library = kind.code(bundle.model), f"{kind.package} {version(kind.package)}"
     except Exception as error:  # a library that is installed may still fail on import in many ways
-        said = str(error).strip().splitlines() or [type(error).__name__]
-        return None, f"none: {said[0]}"
+        return Peer(f"none: {_said(error)}", None)
+    try:
+        return Peer(library, kind.reference(code, folder, bundle))
+    except Exception as error:  # libraries have errors of their own
+        what = f"what was written cannot be opened by {library}: {_said(error)}"
+        raise WeightsError(what, remedy="report this: the conversion is at fault; nothing was kept") from error
+
+
+def _said(error: Exception) -> str:
+    """The first line of an error."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -2,52 +2,72 @@
 
 import logging
 import os
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from vitral import __version__
 from vitral.errors import VitralError, WeightsError
 from vitral.model.vit import Vit
 from vitral.weights.adapt import adapt
 from vitral.weights.bundle import write_bundle
 from vitral.weights.card import Facts, card
-from vitral.weights.certificate import FILE, Certificate, Subject, certify
+from vitral.weights.certificate import FILE, Certificate, Peer, Subject, answers_of, certify, peer_of, resampling_of
 from vitral.weights.drafts import new_folder
 from vitral.weights.durable import Disk
 from vitral.weights.formats.format import Format
 from vitral.weights.formats.rule import written
-from vitral.weights.load import Loaded, Reading, hash_of, opened_model
+from vitral.weights.load import Loaded, Opened, Reading, hash_of, opened_model
 from vitral.weights.recognise import writers
 
 log = logging.getLogger("vitral")
 DISK = Disk()
+OURS = "vitral"
 
 
 class Converted(NamedTuple):
     """What was made, and what was done to the weights on the way, a sentence each."""
 
     folder: Path
-    certificate: Certificate | None  # a bundle of ours needs none: it holds the very tensors
+    certificate: Certificate
     told: tuple[str, ...]
 
 
-def write_as(source: Loaded, where: Path, out: Path, to: str) -> Certificate | None:
+class Written(NamedTuple):
+    """What was written, read back."""
+
+    what: str
+    again: Opened
+    peer: Peer
+
+
+def write_as(source: Loaded, where: Path, out: Path, to: str) -> Certificate:
     """Write a model, which was read from `where`, as a new folder in the form of a library."""
     if os.path.lexists(out):
         raise VitralError("is there already, and is not overwritten", where=str(out), remedy="choose another name")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    if to == "vitral":
-        text = card(source.bundle, Facts(out.name, None, ()))
-        write_bundle(out, source.bundle, source.model.state_dict(), text)
-        return None
-    kind = counterpart(source, to)
-    assert isinstance(source.bundle.model, Vit)
-    tensors = written(kind.rules(source.bundle.model), source.model.state_dict())
+    fill = partial(_fill_bundle, name=out.name) if to == OURS else partial(_fill, kind=counterpart(source, to))
     with new_folder(out) as draft:
-        for name, pieces in kind.files(source.bundle, tensors).items():
-            DISK.write(draft / name, pieces)
-        certificate = _certified(source, where, draft, kind)
+        certificate = _certified(source, where, fill(source, draft))
         DISK.write(draft / FILE, [memoryview(certificate.to_json().encode())])
     return certificate
+
+
+def _fill_bundle(source: Loaded, draft: Path, name: str) -> Written:
+    """A bundle of ours: the code of those who will use it is our own."""
+    write_bundle(draft, source.bundle, source.model.state_dict(), card(source.bundle, Facts(name, None, ())))
+    again = opened_model(draft)
+    return Written("a bundle of vitral", again, Peer(f"vitral {__version__}", partial(answers_of, again.loaded.model)))
+
+
+def _fill(source: Loaded, draft: Path, kind: Format) -> Written:
+    """The files of another library."""
+    model = source.bundle.model
+    assert isinstance(model, Vit)
+    tensors = written(kind.rules(model), source.model.state_dict())
+    for name, pieces in kind.files(source.bundle, tensors).items():
+        DISK.write(draft / name, pieces)
+    again = opened_model(draft, f"image={model.image}", *kind.hints(model), reading=Reading(kind.name))
+    return Written(kind.name, again, peer_of(kind, draft, source.bundle))
 
 
 def counterpart(source: Loaded, library: str) -> Format:
@@ -64,19 +84,23 @@ def counterpart(source: Loaded, library: str) -> Format:
     )
 
 
-def _certified(source: Loaded, where: Path, draft: Path, kind: Format) -> Certificate:
+def _certified(source: Loaded, where: Path, made: Written) -> Certificate:
     """The certificate of what was written; WeightsError, and nothing is kept, where it does not agree."""
-    model = source.bundle.model
-    assert isinstance(model, Vit)
-    hints = [f"image={model.image}", *kind.hints(model)]
-    again = opened_model(draft, *hints, reading=Reading(kind.name))
-    read = Subject(what=source.bundle.source or "a bundle of vitral", file=str(where), sha256=hash_of(where))
-    written_to = Subject(what=kind.name, file=again.file.name, sha256=hash_of(again.file))
-    found = certify(source, again.loaded, draft, kind, read, written_to)
-    if not found.holds:
-        what = f"what was written answers otherwise: {found.worst.words()}"
-        raise WeightsError(what, where=str(where), remedy="report this: the conversion is at fault; nothing was kept")
-    return found
+    bundle, (after, file, _) = source.bundle, made.again
+    read = Subject(what=bundle.source or "a bundle of vitral", file=str(where), sha256=hash_of(where))
+    written_to = Subject(what=made.what, file=file.name, sha256=hash_of(file))
+    found = certify(source, after, made.peer, read, written_to)
+    if found.holds:
+        return found
+    seen, ours, theirs = bundle.preprocessing.image, resampling_of(bundle), resampling_of(after.bundle)
+    if seen != bundle.model.image and ours != theirs:
+        what = f"images of {seen} would be answered otherwise: positions kept for {bundle.model.image} are resampled"
+        remedy = f"write them as they are for those images: --image {seen}"
+        raise WeightsError(
+            f"{what} as {theirs} by {made.what}, as {ours} by this model", where=str(where), remedy=remedy
+        )
+    what = f"what was written answers otherwise: {found.worst.words()}"
+    raise WeightsError(what, where=str(where), remedy="report this: the conversion is at fault; nothing was kept")
 
 
 def convert(
@@ -94,6 +118,8 @@ def convert(
 
     Settings tell what a file does not, as for `vitral.load`; changes are `image=384` and `channels=1`.
     """
+    if to != OURS:
+        writers(to)  # refuses a name that nobody has, before anything is read
     source, file, told = opened_model(where, *settings, reading=Reading(format, allow_pickle, offline))
     for line in told:
         log.info(line)

@@ -123,9 +123,9 @@ def refuse_unusable(path: Path) -> None:
 
 def _foreign(place: Fetched, settings: tuple[str, ...], reading: Reading) -> Opened:
     """A model from a file of another library, as that library would run it."""
-    from vitral.weights.recognise import format_of  # with all formats, which a bundle does without
+    from vitral.weights.recognise import format_of, unwrapped  # with all formats, which a bundle does without
 
-    raw = opened(place.path, reading.allow_pickle)
+    raw, wrapper = unwrapped(opened(place.path, reading.allow_pickle))
     kind = format_of(raw, reading.format)
     refuse_other_settings(settings)
     try:
@@ -155,7 +155,8 @@ def _foreign(place: Fetched, settings: tuple[str, ...], reading: Reading) -> Ope
         classes=found.classes,
         source=f"{found.title}, from {place.source or raw.where.name}",
     )
-    return Opened(Loaded(frame.eval(), bundle), raw.where, (*told(found), *_told_of_bits(found)))
+    names = (f"left out {wrapper!r} before every name, which a training script put there",) if wrapper else ()
+    return Opened(Loaded(frame.eval(), bundle), raw.where, (*told(found), *names, *_told_of_bits(found)))
 
 
 def broken(tensors: Mapping[str, Tensor]) -> str:

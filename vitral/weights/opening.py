@@ -24,7 +24,12 @@ GET_AGAIN = "copy or download it again"
 def opened(path: Path, allow_pickle: bool = False) -> Raw:
     """The tensors of a file, or of the one weight file in a folder, and what is noted beside them."""
     file = weight_file(path, allow_pickle)
-    tensors = {name: tensor for part in parts_of(file) for name, tensor in _tensors(part, allow_pickle).items()}
+    tensors: dict[str, Tensor] = {}
+    for part in parts_of(file):
+        found = _tensors(part, allow_pickle)
+        if twice := sorted(tensors.keys() & found.keys()):
+            raise WeightsError(f"{twice[0]} is in two of its files", where=str(file), remedy=GET_AGAIN)
+        tensors |= found
     return Raw(file, tensors, _notes(file.parent / CONFIG), _processor(file.parent))
 
 

@@ -24,7 +24,23 @@ FORMATS: tuple[Format, ...] = (  # this is the list of what exists
     Dinov2Facebook(),
 )
 LIBRARIES = tuple(dict.fromkeys(each.library for each in FORMATS))
+WRITTEN = ("vitral", *(each for each in LIBRARIES if each != Dino.library))  # facebook's files are only read
 SHOWN = 5  # tensors that a message names
+WRAPPERS = ("module.", "model.", "_orig_mod.")  # that DDP, Lightning and torch.compile put before every name
+
+
+def unwrapped(raw: Raw) -> tuple[Raw, str]:
+    """The file without what a training script put before all names, and what that was: where it is known only so."""
+    for wrapper in WRAPPERS if not _claimed(raw) else ():
+        if all(name.startswith(wrapper) for name in raw.tensors):
+            inner = {name.removeprefix(wrapper): tensor for name, tensor in raw.tensors.items()}
+            if _claimed(raw._replace(tensors=inner)):
+                return raw._replace(tensors=inner), wrapper
+    return raw, ""
+
+
+def _claimed(raw: Raw) -> bool:
+    return any(each.claims(raw) for each in FORMATS)
 
 
 def format_of(raw: Raw, name: str = "") -> Format:
@@ -53,7 +69,7 @@ def writers(library: str) -> Sequence[Format]:
     """The formats of a library."""
     found = [each for each in FORMATS if each.library == library]
     if not found:
-        raise ConfigError(f"unknown library {library!r}", where="to", remedy=suggest(library, ("vitral", *LIBRARIES)))
+        raise ConfigError(f"unknown library {library!r}", where="to", remedy=suggest(library, WRITTEN))
     return found
 
 

@@ -17,7 +17,8 @@ def samples_of(where: str, found: Iterable[Row], store: Store, how: Stratified, 
     refuse_look_alikes(where, {row.label: row.name for row in reversed(rows)})
     classes = tuple(sorted({row.label for row in rows}))
     _check_classes(where, classes, rows)
-    if all(row.split == "train" for row in rows):
+    undivided = all(row.split == "train" for row in rows)
+    if undivided:
         rows, alone = divide(rows, how)
         if len(alone) < len(classes):
             notes = [*notes, f"{how.fraction:.0%} of every class is kept for validation (seed {how.seed})"]
@@ -27,7 +28,7 @@ def samples_of(where: str, found: Iterable[Row], store: Store, how: Stratified, 
         notes = [*notes, *_gaps(classes, rows)]
     label = {name: number for number, name in enumerate(classes)}
     items = tuple(Item(row.name, label[row.label], row.split) for row in rows)
-    return Samples(where, classes, items, store, tuple(notes))
+    return Samples(where, classes, items, store, tuple(notes), divided=undivided)
 
 
 def composed(name: str) -> str:

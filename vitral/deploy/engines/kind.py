@@ -27,9 +27,9 @@ def count_of(threads: Threads) -> int:
     return torch.get_num_threads()
 
 
-def shared_out(images: int, threads: int) -> int:
-    """How many images of a batch the threads share out, as many to each; the rest they answer together."""
-    return images - images % threads if threads > 1 else 0
+def shared_out(images: int, threads: int, portion: int = 1) -> int:
+    """How many images of a batch the threads share out by portions, as many to each; the rest they answer together."""
+    return images - images % (portion * threads) if threads > 1 else 0
 
 
 class EngineKind(Config):

@@ -81,9 +81,13 @@ class Format:
         """The files of a folder that the library reads, from tensors by its own names."""
         return {"model.safetensors": pieces(tensors, {"format": "pt"})}
 
-    def reference(self, folder: Path, bundle: Bundle) -> Callable[[Tensor], Answers]:
-        """The library's own code on such a folder; ImportError where it is not installed."""
+    def code(self, model: Vit) -> Any:
+        """The library's own code for such a model; raises anything where it is not installed, or broken."""
         raise ImportError(f"{self.library} has no code to compare with")
+
+    def reference(self, code: Any, folder: Path, bundle: Bundle) -> Callable[[Tensor], Answers]:
+        """That code on a folder that was written for it."""
+        raise NotImplementedError
 
 
 class Hints(NamedTuple):

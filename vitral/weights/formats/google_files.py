@@ -1,8 +1,7 @@
 """What Google's .npz files can hold, and how they are written."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
-from typing import ClassVar
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -16,7 +15,7 @@ from vitral.model.position import Learned1d, SinCos2d
 from vitral.model.stem import Hybrid
 from vitral.model.vit import Vit
 from vitral.weights.bundle import Bundle
-from vitral.weights.formats.format import Answers, Format
+from vitral.weights.formats.format import Format
 from vitral.weights.formats.google_rules import BIG_VISION, Names
 from vitral.weights.formats.npz import write_npz
 
@@ -48,7 +47,7 @@ class GoogleFiles(Format):
     def files(self, bundle: Bundle, tensors: Mapping[str, Tensor]) -> dict[str, Iterable[memoryview]]:
         return {"model.npz": write_npz(tensors)}
 
-    def reference(self, folder: Path, bundle: Bundle) -> Callable[[Tensor], Answers]:
+    def code(self, model: Vit) -> Any:
         raise ImportError(f"{self.owner}'s code is no package to install, so there is nothing to compare with")
 
     def _stem(self, model: Vit) -> Iterator[str]:

@@ -66,9 +66,11 @@ class TimmFiles(Format):
         assert isinstance(bundle.model, Vit)
         return super().files(bundle, tensors) | {"config.json": as_json(described(bundle, bundle.model))}
 
-    def reference(self, folder: Path, bundle: Bundle) -> Callable[[Tensor], Answers]:
-        timm = import_module("timm")
-        model = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()  # as a user of timm would open it
+    def code(self, model: Vit) -> Any:
+        return import_module("timm")
+
+    def reference(self, code: Any, folder: Path, bundle: Bundle) -> Callable[[Tensor], Answers]:
+        model = code.create_model(f"local-dir:{folder}", pretrained=True).eval()  # as a user of timm would open it
 
         @torch.no_grad()
         def answers(images: Tensor) -> Answers:
@@ -129,6 +131,8 @@ def described(bundle: Bundle, model: Vit) -> dict[str, Any]:
         assert isinstance(model.position, Learned1d)
         arguments |= {"reg_tokens": model.tokens.registers, "no_embed_class": not model.position.cls}
         arguments["fc_norm"] = model.pool.normalises()
+    if needs.image != model.image:
+        arguments["dynamic_img_size"] = True  # else timm refuses images of any size but the table's
     if isinstance(model.block.scale, LayerScale):
         arguments["init_values"] = model.block.scale.initial
     each = model.channels if len(needs.scaling.mean) == 1 else 1

@@ -113,6 +113,8 @@ def preprocessing_of(notes: Notes, image: Size, channels: int, scaling: Scaling,
         if whole and fraction != 1:
             raise ValueError(f"crop_mode is squash and crop_pct {fraction:g}, expected 1")
         view = PlainResize(filter=filter) if whole else CentreCrop(fraction=fraction, filter=filter)
+        if notes.arguments.get("dynamic_img_size") and "input_size" in told:
+            image = Size.parse(told["input_size"][-2:])  # which may be another than the table's
         return Preprocessing(image=image, decoding=Decoding(channels=channels), view=view, scaling=scaling)
     except KeyError as error:
         what = f"pretrained_cfg has {error}, expected {either((*FILTERS, *CROPS))}"

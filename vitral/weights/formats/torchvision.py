@@ -6,7 +6,7 @@ torchvision keeps the names of classes and the preprocessing in its code, beside
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from safetensors.torch import load_file
@@ -116,15 +116,17 @@ class Torchvision(Format):
         assert isinstance(model.mixer, Attention)
         return (f"mixer.heads={model.mixer.heads}",)
 
-    def reference(self, folder: Path, bundle: Bundle) -> Callable[[Tensor], Answers]:
-        vision = import_module("torchvision.models.vision_transformer")
+    def code(self, model: Vit) -> Any:
+        return import_module("torchvision.models.vision_transformer")
+
+    def reference(self, code: Any, folder: Path, bundle: Bundle) -> Callable[[Tensor], Answers]:
         config = bundle.model
         assert isinstance(config, Vit)
         assert isinstance(config.mixer, Attention)
         assert isinstance(config.head, LinearHead | TanhHead)
         found = load_file(folder / "model.safetensors")
         hidden = found["heads.pre_logits.bias"].numel() if isinstance(config.head, TanhHead) else None
-        model = vision.VisionTransformer(
+        model = code.VisionTransformer(
             config.image.height, config.stem.patch.height, config.depth, config.mixer.heads, config.width,
             config.mlp.hidden(config.width), num_classes=config.head.classes, representation_size=hidden,
         )  # fmt: skip

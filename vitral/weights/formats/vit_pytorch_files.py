@@ -63,10 +63,13 @@ class VitPytorchFiles(Format):
         assert isinstance(model.mixer, Attention)
         return (f"mixer.heads={model.mixer.heads}", f"stem.patch={model.stem.patch}", f"channels={model.channels}")
 
-    def reference(self, folder: Path, bundle: Bundle) -> Callable[[Tensor], Answers]:
-        library, config = import_module("vit_pytorch"), bundle.model
+    def code(self, model: Vit) -> Any:
+        return getattr(import_module("vit_pytorch"), self.class_name)
+
+    def reference(self, code: Any, folder: Path, bundle: Bundle) -> Callable[[Tensor], Answers]:
+        config = bundle.model
         assert isinstance(config, Vit)
-        model = getattr(library, self.class_name)(**self.arguments(config)).eval()
+        model = code(**self.arguments(config)).eval()
         model.load_state_dict(load_file(folder / "model.safetensors"))
         kept: list[Tensor] = []
         model.transformer.register_forward_hook(lambda _part, _given, tokens: kept.append(tokens))

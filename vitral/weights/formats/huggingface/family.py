@@ -209,12 +209,13 @@ class Family(Format):
         notes = {CONFIG: as_json(config), PROCESSOR: as_json(described(bundle.preprocessing))}
         return super().files(bundle, tensors) | notes
 
-    def reference(self, folder: Path, bundle: Bundle) -> Callable[[Tensor], Answers]:
-        transformers = import_module("transformers")
+    def code(self, model: Vit) -> Any:
+        return getattr(import_module("transformers"), self.architecture(model))
+
+    def reference(self, code: Any, folder: Path, bundle: Bundle) -> Callable[[Tensor], Answers]:
         model = bundle.model
         assert isinstance(model, Vit)
-        kind = getattr(transformers, self.architecture(model))
-        peer = kind.from_pretrained(folder, **self.options(model)).eval()
+        peer = code.from_pretrained(folder, **self.options(model)).eval()
 
         @torch.no_grad()
         def answers(images: Tensor) -> Answers:
