@@ -3,10 +3,19 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 
 import pytest
 
 from vitral.train.stop import SIGNALS, Stop
+
+
+@pytest.fixture(autouse=True)
+def heard() -> Iterator[None]:
+    """Tests may run under nohup, which has them ignore a signal."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.parametrize("number", SIGNALS)
