@@ -32,10 +32,8 @@ def test_no_step_is_left_for_the_weights_of_norms_or_for_parting_a_product() -> 
     before, after = (to_onnx(each) for each in (graph, lowered(graph, "float32")))
     assert [count(before, "Split"), count(after, "Split")] == [2, 0]
     plain = [node for node in after.graph.node if node.op_type == "LayerNormalization" and len(node.input) == 2]
-    assert [count(before, "LayerNormalization"), len(plain)] == [
-        7,
-        5,
-    ]  # all but those of the last attention and the end
+    assert count(before, "LayerNormalization") == 7
+    assert len(plain) == 5, "all but those of the last attention and of the end"
 
 
 def test_what_is_to_be_quantised_keeps_the_weights_of_its_norms() -> None:
