@@ -10,7 +10,7 @@ import torch
 from tests.deploy.exports import album, loaded, plan, sure, truth
 from vitral.deploy import int8, quantise
 from vitral.deploy.engine import Bytes, Numbers
-from vitral.deploy.int8 import PREFERENCE, Quantised, Quantising, group_of, quantised, sensitive, timed
+from vitral.deploy.int8 import PREFERENCE, Quantised, Quantising, group_of, quantised, sensitive, stages, timed
 from vitral.deploy.pictures import Album, Sitting, seen
 from vitral.deploy.quantise import layers_of, measured
 from vitral.deploy.targets import OnnxTarget, OpenVinoTarget
@@ -80,6 +80,12 @@ def test_a_model_without_such_layers_is_refused() -> None:
         node.name = f"head.{node.name}"
     with pytest.raises(ConfigError, match="int8 is for the layers of blocks, and this model has none"):
         quantised(work)
+
+
+def test_trials_go_on_until_a_single_part_is_left_in_bytes() -> None:
+    assert stages(24) == [0, 1, 2, 4, 8, 16, 20, 22, 23]
+    assert stages(5) == [0, 1, 2, 4]
+    assert stages(1) == [0]
 
 
 def test_a_group_is_half_a_block() -> None:

@@ -87,8 +87,7 @@ def attempts(
     """Trials of a method, each with more of the sensitive parts left in float, until one holds or nothing is left."""
     groups = list(dict.fromkeys(map(group_of, layers)))
     order: list[str] = []
-    kept = 0
-    while kept < len(groups):
+    for kept in stages(len(groups)):
         floats = tuple(order[:kept])
         model = work.applied(method, [layer for layer in layers if group_of(layer) not in floats], ranges)
         trial = tried(method, floats, work.judge(model))
@@ -97,7 +96,14 @@ def attempts(
         if trial.holds:
             return
         order = order or sensitive(work, method, layers, ranges)
-        kept = max(1, 2 * kept)
+
+
+def stages(parts: int) -> list[int]:
+    """How many parts stay in float, trial by trial: twice as many each time, and from half on, half of what is left."""
+    found = [0]
+    while (last := found[-1]) < parts - 1:
+        found.append(max(1, min(2 * last, (last + parts + 1) // 2)))
+    return found
 
 
 def tried(method: Method, floats: tuple[str, ...], certificate: Certificate) -> Trial:
