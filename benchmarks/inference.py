@@ -1,8 +1,10 @@
 """`python -m benchmarks.inference [--cells S/16@8,B/16@1]`: ours against the best of the peers, cell by cell.
 
-A cell is a model at a batch. What is measured is added to a file of JSON lines as soon as a cell is done, and a cell
-that is in the file, of this machine with these versions, is not measured again: so it may be stopped and taken up at
-any time. Needs the Python of `make bench`.
+A cell is a model at a batch. All engines meet in a few rounds, and the leaders, three peers among them, once more with
+nobody else on the machine: in many rounds, their processes started anew now and then, since each has its own luck with
+memory. The ratios are of that final. A cell that is done is added to a file of JSON lines, and one that is in the file,
+of this machine with these versions, is not measured again: so it may be stopped and taken up at any time. Needs the
+Python of `make bench`.
 """
 
 import argparse
@@ -16,7 +18,25 @@ from typing import NamedTuple
 from benchmarks.__main__ import say
 from benchmarks.race import Ratio, ratio
 from benchmarks.rivals import BESIDE
-from vitral.deploy.bench import PEERS, Bench, Cell, Contest, Contestant, Length, Row, cells_of, machine, ours, peers
+from vitral.config import Config
+from vitral.deploy.bench import (
+    OURS,
+    PEAK,
+    PEAK_FLOPS,
+    PEERS,
+    Bench,
+    Cell,
+    Contest,
+    Contestant,
+    Length,
+    Row,
+    cell_of,
+    cells_of,
+    flops,
+    machine,
+    ours,
+    peers,
+)
 from vitral.deploy.standings import as_text
 from vitral.machine import cores
 from vitral.train.environment import revision
@@ -25,6 +45,9 @@ MODELS, BATCHES = ("Ti/16", "S/16", "B/16"), (1, 8, 32)
 # What a goal asks for: times the best float32 peer in each cell and over all cells, the share of peak, and int8.
 AHEAD, MEAN, SHARE, INT8 = 1.0, 1.1, 0.8, 1.25
 SLOW = ("vitral compiled",)  # to be made, and never the fastest here: only with --all
+EVERYONE = Length(rounds=3)
+HEATS, TURN = 3, 1.0  # of a final, and the seconds of a turn in it
+OWN, PEER = 2, 3  # how many of the float32 engines are in a final; of int8 the one that leads
 
 
 class Place(NamedTuple):
@@ -40,6 +63,14 @@ class Place(NamedTuple):
 PLACES = tuple(Place(model, batch) for model in MODELS for batch in BATCHES)
 
 
+class Match(Config):
+    """How a cell was decided."""
+
+    machine: str
+    everyone: Cell
+    final: Cell
+
+
 def chosen(words: str) -> list[Place]:
     """The cells that `S/16@8,B/16` names: all of a model, or one."""
     wanted = [word.strip() for word in words.split(",") if word.strip()]
@@ -50,13 +81,11 @@ def chosen(words: str) -> list[Place]:
     return found
 
 
-def read(file: Path, machine: str) -> dict[Place, Cell]:
+def read(file: Path, machine: str) -> dict[Place, Match]:
     """What was measured before on such a machine; of a cell that is there twice, the last."""
     lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
-    benches = [Bench.from_json(line) for line in lines]
-    return {
-        Place(cell.model, cell.batch): cell for bench in benches if bench.machine == machine for cell in bench.cells
-    }
+    matches = [Match.from_json(line) for line in lines]
+    return {Place(each.final.model, each.final.batch): each for each in matches if each.machine == machine}
 
 
 def here(threads: int) -> str:
@@ -70,10 +99,31 @@ def measure(places: Sequence[Place], contestants: Sequence[Contestant], length: 
     threads = cores()
     for model in dict.fromkeys(place.model for place in places):
         batches = [place.batch for place in places if place.model == model]
-        for cell in cells_of(Contest([model], batches, contestants, threads, length), told):
+        for everyone in list(cells_of(Contest([model], batches, contestants, threads, EVERYONE), told)):
+            final = decided(Contest([model], [everyone.batch], finalists(everyone), threads, length))
             with file.open("a", encoding="utf-8") as out:
-                out.write(Bench(machine=here(threads), threads=threads, cells=(cell,)).model_dump_json() + "\n")
-            say("\n".join(verdict(cell)))
+                match = Match(machine=here(threads), everyone=everyone, final=final)
+                out.write(match.model_dump_json() + "\n")
+            say("\n".join(verdict(final)))
+
+
+def finalists(cell: Cell) -> list[Contestant]:
+    """Those that led when everyone took part."""
+    leading = [*leaders(floats(cell), OWN), *leaders(bytes_of(cell), 1), *leaders(rivals(cell), PEER)]
+    return [Contestant(row.engine, OURS if row.own else PEERS) for row in leading]
+
+
+def decided(contest: Contest) -> Cell:
+    """The one cell of a final, over all of its heats; who fell in one of them has no part in it."""
+    (model,), (batch,) = contest.models, contest.batches
+    heats = [cell for _ in range(HEATS) for cell in cells_of(contest, told)]
+    rows = [{row.engine: row for row in heat.rows} for heat in heats]
+    seconds = {Contestant(PEAK, OURS): [PEAK_FLOPS / heat.peak for heat in heats]}
+    for each in contest.contestants:
+        if all(each.name in heat for heat in rows):
+            seconds[each] = [second for heat in rows for second in heat[each.name].seconds]
+    left_out = [reason for heat in heats for reason in heat.left_out]
+    return cell_of(model, batch, flops(model), seconds, left_out)
 
 
 @contextmanager
@@ -90,9 +140,13 @@ def told(what: str, total: int) -> Iterator[Callable[[int], None]]:
     yield advance
 
 
+def leaders(rows: Sequence[Row], count: int) -> list[Row]:
+    """The fastest in the median round, the first before the second."""
+    return sorted(rows, key=lambda row: -row.rate)[:count]
+
+
 def best(rows: Sequence[Row]) -> Row:
-    """The fastest in the median round."""
-    return max(rows, key=lambda row: row.rate)
+    return leaders(rows, 1)[0]
 
 
 def rivals(cell: Cell) -> list[Row]:
@@ -153,8 +207,8 @@ def main(words: Sequence[str] | None = None) -> None:
         prog="python -m benchmarks.inference", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--cells", default="", metavar="S/16@8,B/16", help="some of the cells; by itself all")
-    parser.add_argument("--rounds", type=int, default=7, help="turns of each engine in a cell, at the most")
-    parser.add_argument("--minutes", type=float, default=12, help="for all cells; three rounds each at the least")
+    parser.add_argument("--rounds", type=int, default=5, help=f"of each of the {HEATS} heats of a final, at the most")
+    parser.add_argument("--minutes", type=float, default=30, help="for all finals; three rounds a heat at the least")
     parser.add_argument("--file", type=Path, default=Path("inference.jsonl"), help="where cells are kept")
     parser.add_argument("--again", action="store_true", help="measure cells that are in the file once more")
     parser.add_argument("--all", action="store_true", help="also engines that are slow to make, or give other answers")
@@ -166,11 +220,13 @@ def main(words: Sequence[str] | None = None) -> None:
     contestants = [*(each for each in ours() if given.all or each.name not in SLOW), *peers()]
     contestants += [Contestant(name, PEERS) for name in BESIDE] if given.all else []
     say(f"{len(open_)} of {len(places)} cells to measure, with {len(contestants)} engines; kept in {given.file}")
-    measure(open_, contestants, Length(given.rounds, seconds=60 * given.minutes / len(PLACES) / 2), given.file)
+    measure(open_, contestants, Length(given.rounds, TURN, 60 * given.minutes / len(PLACES) / HEATS), given.file)
     found = read(given.file, here(threads))
-    cells = tuple(found[place] for place in places)
-    print(as_text(Bench(machine=here(threads), threads=threads, cells=cells)))
-    print("\n".join(["", *summary(cells)]))
+    matches = [found[place] for place in places]
+    everyone, finals = (tuple(cells) for cells in zip(*((each.everyone, each.final) for each in matches), strict=True))
+    for title, cells in (("everyone", everyone), ("the finals", finals)):
+        print(f"{title}:\n{as_text(Bench(machine=here(threads), threads=threads, cells=cells))}\n")
+    print("\n".join(summary(finals)))
 
 
 if __name__ == "__main__":

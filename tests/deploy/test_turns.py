@@ -3,6 +3,8 @@
 import os
 import signal
 import time
+from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 
@@ -50,10 +52,16 @@ def test_a_process_in_the_midst_of_a_turn_is_killed() -> None:
     assert runner._process.returncode == -signal.SIGKILL
 
 
-def test_calls_are_repeated_until_the_time_is_filled() -> None:
-    calls: list[float] = []
-    timed(lambda: calls.append(time.perf_counter()), 0)
-    assert len(calls) == 1
-    mean = timed(lambda: calls.append(time.perf_counter()), 0.05)
-    assert len(calls) > 2
-    assert mean * (len(calls) - 1) >= 0.05
+def test_calls_are_repeated_until_the_time_is_filled_and_the_first_only_wakes_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr("vitral.deploy.turns.time.perf_counter", lambda: clock.now)
+
+    def taking(*seconds: float) -> Callable[[], None]:
+        left = iter(seconds)
+        return lambda: setattr(clock, "now", clock.now + next(left))
+
+    assert timed(taking(9.0, 1.0), 5.0) == 9.0
+    assert timed(taking(4.0, 1.0, 3.0, 2.0), 5.0) == 2.0
+    assert timed(taking(0.5), 0.0) == 0.5

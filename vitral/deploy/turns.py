@@ -78,10 +78,21 @@ def take_turns(prepare: Callable[[], Callable[[str], object]]) -> None:
 
 
 def timed(call: Callable[[], object], least: float) -> float:
-    """Seconds of a call: the mean over as many, one at the least, as fill so many seconds."""
-    calls, started = 0, time.perf_counter()
-    while True:
-        call()
+    """Seconds of a call: the mean over as many as fill so many seconds, after a first one, which wakes the process up.
+
+    Where the first one takes that long already, it is the only one.
+    """
+    first = _seconds(call)
+    if first >= least:
+        return first
+    calls, spent = 0, 0.0
+    while spent < least:
+        spent += _seconds(call)
         calls += 1
-        if (spent := time.perf_counter() - started) >= least:
-            return spent / calls
+    return spent / calls
+
+
+def _seconds(call: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    call()
+    return time.perf_counter() - started
