@@ -23,17 +23,19 @@ def to_onnx(graph: Graph, batch: int | Literal["dynamic"] = "dynamic") -> onnx.M
     """The graph as an ONNX model: `pixels` uint8 (B, H, W, C) to `logits` or `features` float32 (B, K)."""
     notes = traced(graph)
     size = "batch" if batch == "dynamic" else batch
-    model = helper.make_graph(
+    nodes = helper.make_graph(
         notes.nodes,
         "vitral",
         [helper.make_tensor_value_info(INPUT, TensorProto.UINT8, [size, *graph.image, graph.channels])],
         [helper.make_tensor_value_info(graph.answer, TensorProto.FLOAT, [size, graph.outputs])],
-        [numpy_helper.from_array(value, name) for name, value in notes.constants.items()],
     )
     opset = helper.make_opsetid("", OPSET)
-    return helper.make_model(
-        model, opset_imports=[opset], ir_version=FORMAT, producer_name="vitral", producer_version=__version__
+    model = helper.make_model(
+        nodes, opset_imports=[opset], ir_version=FORMAT, producer_name="vitral", producer_version=__version__
     )
+    for name, value in notes.constants.items():  # into the model itself: whatever it is made of is copied
+        model.graph.initializer.add().CopyFrom(numpy_helper.from_array(value.contiguous().numpy(), name))
+    return model
 
 
 def serialised(model: onnx.ModelProto, where: str, remedy: str) -> bytes:

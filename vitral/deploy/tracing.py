@@ -9,10 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from onnx import NodeProto, helper
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode, resolve_name
@@ -29,7 +27,7 @@ class Notes:
     def __init__(self, part: Callable[[], str]) -> None:
         self.part = part  # tells whose work is being written down
         self.nodes: list[NodeProto] = []
-        self.constants: dict[str, NDArray[Any]] = {}
+        self.constants: dict[str, Tensor] = {}  # as they lie in the graph: nothing is copied before it is written
         self._names: dict[int, str] = {}  # of tensors, by id
         self._alive: list[Tensor] = []  # an id means a tensor only as long as it lives
         self._reshaped: dict[str, str] = {}  # what was made by a Reshape, and of what
@@ -53,7 +51,7 @@ class Notes:
         name = f"{self.part()}.{kind}"
         if name in self.constants:
             name += f"_{len(self.constants)}"
-        self.constants[name] = np.ascontiguousarray(value.detach().numpy())
+        self.constants[name] = value.detach()
         return name
 
     def integers(self, *values: int) -> str:
