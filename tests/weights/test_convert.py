@@ -30,7 +30,7 @@ from vitral.model import (
     Tokens,
 )
 from vitral.model.vit import Vit
-from vitral.weights.convert import convert, write_as
+from vitral.weights.convert import Origin, convert, write_as
 from vitral.weights.formats.format import Format
 from vitral.weights.formats.rule import Rule, written
 from vitral.weights.recognise import FORMATS, LIBRARIES
@@ -46,8 +46,9 @@ def test_a_file_becomes_a_bundle_that_needs_no_more_telling(source: Path, tmp_pa
     convert(str(source), str(tmp_path / "ours"), *HINTS)
     model, bundle = vitral.load(tmp_path / "ours")
     found = json.loads((tmp_path / "ours/certificate.json").read_bytes())
-    assert found["theirs"] == found["again"] == {"tokens": 0.0, "logits": 0.0}
-    assert found["library"] == f"vitral {vitral.__version__}"
+    assert found["again"] == {"tokens": 0.0, "logits": 0.0}
+    assert (found["theirs"], found["library"]) == (None, "none: vitral itself reads a bundle")
+    assert found["changed"] == []
     for subject, file in (("read", source), ("written", tmp_path / "ours/model.safetensors")):
         assert found[subject]["sha256"] == sha256(file.read_bytes()).hexdigest()
     assert bundle.source == "timm's Vision Transformer, from timm.safetensors"
@@ -73,6 +74,25 @@ def test_there_and_back_again_is_equal_to_the_bit_and_certified(source: Path, tm
     assert found.bundle.model == vitral.load(tmp_path / "ours").bundle.model
     convert(str(tmp_path / "theirs"), str(tmp_path / "again"), to="timm")
     assert all(torch.equal(tensor, expected[name]) for name, tensor in tensors(tmp_path / "again").items())
+
+
+def test_what_was_done_to_the_weights_is_in_the_certificate_and_the_card(source: Path, tmp_path: Path) -> None:
+    convert(str(source), str(tmp_path / "whole"), *HINTS)
+    made = convert(str(tmp_path / "whole"), str(tmp_path / "part"), layers=(1,))
+    done = ("layers 1 of 2 taken",)
+    assert (made.told, made.certificate.changed) == (done, done)
+    told = "timm's Vision Transformer, from timm.safetensors; layers 1 of 2 taken"
+    assert vitral.load(tmp_path / "part").bundle.source == told
+    assert told in (tmp_path / "part/README.md").read_text()
+
+
+def test_a_model_that_stays_what_it_was_keeps_its_card(source: Path, tmp_path: Path) -> None:
+    convert(str(source), str(tmp_path / "ours"), *HINTS)
+    (tmp_path / "ours/README.md").write_text("# Bees\n\nRight on 91 %.\n")
+    convert(str(tmp_path / "ours"), str(tmp_path / "same"))
+    assert (tmp_path / "same/README.md").read_text() == "# Bees\n\nRight on 91 %.\n"
+    convert(str(tmp_path / "ours"), str(tmp_path / "other"), changes=("image=64",))
+    assert "Not measured" in (tmp_path / "other/README.md").read_text()
 
 
 def tensors(folder: Path) -> dict[str, Tensor]:
@@ -112,7 +132,7 @@ def test_a_round_trip_through_every_writable_format_is_equal_to_the_bit(
 ) -> None:
     before = loaded(model)
     (tmp_path / "file").write_bytes(b"")
-    write_as(before, tmp_path / "file", tmp_path / "out", kind.library)
+    write_as(before, Origin(tmp_path / "file"), tmp_path / "out", kind.library)
     hints = (f"image={model.image}", *kind.hints(model))
     after = vitral.load(tmp_path / "out", *hints, format=kind.name)
     expected = before.model.state_dict()
@@ -128,7 +148,7 @@ def test_every_library_that_is_written_holds_some_model() -> None:
 def test_a_part_without_counterpart_is_named(tmp_path: Path) -> None:
     model = loaded(small(position=Rope2d(), pool=MeanAllPool()))
     with pytest.raises(WeightsError, match="position: timm's ViT has one learned table at the stem, this model rope2d"):
-        write_as(model, tmp_path, tmp_path / "out", "timm")
+        write_as(model, Origin(tmp_path), tmp_path / "out", "timm")
     assert not (tmp_path / "out").exists()
 
 
@@ -153,7 +173,7 @@ def test_a_conversion_that_answers_otherwise_is_not_kept(
 def test_what_the_files_have_no_place_for_is_told(tmp_path: Path) -> None:
     model = loaded(small(image=SQUARE, mlp=Mlp(gelu="erf"), position=Learned1d(resampling="bicubic_corners")))
     (tmp_path / "file").write_bytes(b"")
-    certificate = write_as(model, tmp_path / "file", tmp_path / "out", "torchvision")
+    certificate = write_as(model, Origin(tmp_path / "file"), tmp_path / "out", "torchvision")
     assert certificate.untold[0] == "not in the files: the names of the 4 classes"
     assert certificate.untold[1].startswith("not in the files: how images are seen (32x32, plain view, mean 0.5,")
 
@@ -162,7 +182,7 @@ def test_a_scaling_is_told_whether_it_has_one_number_or_one_for_each_channel(tmp
     model = loaded(small(image=SQUARE, mlp=Mlp(gelu="erf"), position=Learned1d(resampling="bicubic_corners")))
     (tmp_path / "file").write_bytes(b"")
     assert len(model.bundle.preprocessing.scaling.mean) == 1
-    certificate = write_as(model, tmp_path / "file", tmp_path / "out", "huggingface")
+    certificate = write_as(model, Origin(tmp_path / "file"), tmp_path / "out", "huggingface")
     assert certificate.untold == (
         "not in the files: positions for images of other sizes are resampled as bicubic_corners; read back, as bicubic",
     )
@@ -176,10 +196,10 @@ def test_positions_that_would_be_resampled_otherwise_for_the_images_seen_are_ref
     with pytest.raises(
         WeightsError, match=r"images of 48x48 .* 32x32 .* bicubic_antialias by timm, as bilinear .*--image 48x48"
     ):
-        write_as(seen, tmp_path / "file", tmp_path / "out", "timm")
+        write_as(seen, Origin(tmp_path / "file"), tmp_path / "out", "timm")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file"]
-    write_as(vitral.adapt(seen, "image=48").loaded, tmp_path / "file", tmp_path / "out", "timm")
-    write_as(seen, tmp_path / "file", tmp_path / "ours", "vitral")
+    write_as(vitral.adapt(seen, "image=48").loaded, Origin(tmp_path / "file"), tmp_path / "out", "timm")
+    write_as(seen, Origin(tmp_path / "file"), tmp_path / "ours", "vitral")
 
 
 def test_a_size_seen_that_is_not_the_tables_comes_back_from_timms_files(tmp_path: Path) -> None:
@@ -187,7 +207,7 @@ def test_a_size_seen_that_is_not_the_tables_comes_back_from_timms_files(tmp_path
     needs = model.bundle.preprocessing.model_copy(update={"image": Size(48, 48)})
     seen = model._replace(bundle=model.bundle.model_copy(update={"preprocessing": needs}))
     (tmp_path / "file").write_bytes(b"")
-    certificate = write_as(seen, tmp_path / "file", tmp_path / "out", "timm")
+    certificate = write_as(seen, Origin(tmp_path / "file"), tmp_path / "out", "timm")
     assert certificate.images.startswith("2 of 32x32 and 2 of 48x48, ")
     assert certificate.untold == ()
     arguments = json.loads((tmp_path / "out/config.json").read_bytes())["model_args"]

@@ -7,8 +7,8 @@ from tests.model.variants import VARIANTS, small
 from tests.weights.bundles import loaded, tensors_of
 from vitral.config import Size
 from vitral.data.transforms.preprocessing import Preprocessing
-from vitral.errors import ConfigError, WeightsError
-from vitral.model import Hybrid, Learned1d, Patches, Resnet, Vit
+from vitral.errors import ConfigError
+from vitral.model import Axial, Hybrid, Learned1d, Patches, Resnet, Vit
 from vitral.weights.adapt import adapt, adapted
 from vitral.weights.layers import other_channels, some_layers, spread
 
@@ -93,6 +93,19 @@ def test_images_are_seen_in_the_size_they_were_unless_another_is_asked_for() -> 
     assert adapt(source, "image=64").loaded.bundle.preprocessing.image == (64, 64)
 
 
-def test_other_settings_are_refused() -> None:
-    with pytest.raises(WeightsError, match=r"eps is 0\.1, and 1e-06 in the weights"):
-        adapt(loaded(), "eps=0.1")
+@pytest.mark.parametrize("setting", ["eps=0.1", "depth=1", "mixer.dropout=0.5", "any_size=false"])
+def test_other_settings_are_refused(setting: str) -> None:
+    with pytest.raises(ConfigError, match=f"{setting.partition('=')[0]}: is not something that weights are adapted to"):
+        adapt(loaded(small(depth=2)), setting)
+
+
+def test_a_layer_is_not_put_where_it_would_see_other_patches() -> None:
+    source = loaded(small(depth=6, mixer=Axial(heads=2)))
+    with pytest.raises(ConfigError, match="layers: layer 1 would become layer 0, in which axial attention sees other"):
+        adapt(source, layers=(1, 2))
+    made, model = adapt(source, layers=(2, 1)).loaded.model, source.bundle.model
+    layout = model.layout(model.image)
+    tokens = torch.randn(1, layout.length(), model.width)
+    for new, old in enumerate((2, 1)):
+        one, other = (each.get_submodule(f"blocks.{layer}") for each, layer in ((made, new), (source.model, old)))
+        assert torch.equal(one(tokens, layout, layout.length()), other(tokens, layout, layout.length()))

@@ -166,7 +166,7 @@ def test_weights_in_half_precision_are_read_as_float32_and_said(tmp_path: Path) 
     assert found.loaded.model(torch.zeros(1, 3, 32, 48)).isfinite().all()
 
 
-@pytest.mark.parametrize("wrapper", ["module.", "model.", "_orig_mod."])
+@pytest.mark.parametrize("wrapper", ["module.", "model.", "_orig_mod.", "module._orig_mod.", "_orig_mod.module."])
 def test_what_a_training_script_puts_before_every_name_is_left_out_and_told(tmp_path: Path, wrapper: str) -> None:
     plain = write(tmp_path / "plain.safetensors", timm_tensors())
     file = write(tmp_path / "file.safetensors", {f"{wrapper}{name}": each for name, each in timm_tensors().items()})

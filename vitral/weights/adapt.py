@@ -20,6 +20,7 @@ from vitral.weights.layers import other_channels, some_layers
 from vitral.weights.load import Loaded
 
 REMEDY = "build the model that the weights are of; only its head, image, channels and a smaller depth may differ"
+CHANGES = ("image", "channels")  # that a model takes while it stays what it is
 # Fields that change no answer of the weights, or that a new run chooses anew.
 FREE = (
     "image",
@@ -77,6 +78,7 @@ def adapt(source: Loaded, *settings: str, layers: Sequence[int] = (), classes: S
 
     Settings are `image` and `channels`. The head stays as it is; with names of classes there is a new one of zeros.
     """
+    refuse_other_changes(settings)
     bundle = source.bundle
     old, told = bundle.model, []
     weights = dict(source.model.state_dict())
@@ -88,7 +90,6 @@ def adapt(source: Loaded, *settings: str, layers: Sequence[int] = (), classes: S
         old = old.model_copy(update={"depth": len(layers)})
     new = override(old, settings)
     frame = new.skeleton()
-    refuse(differences(old, new, ()), "settings", "change the image size and the channels alone")
     weights = _fitted(weights, old, new)
     resampled = _regridded(frame, weights, old)
     frame.load(weights | resampled)
@@ -100,6 +101,14 @@ def adapt(source: Loaded, *settings: str, layers: Sequence[int] = (), classes: S
         made = _with_classes(made, tuple(classes))
         told += _told_of_heads(old.head, made.bundle.model.head)
     return Adapted(made, tuple(told))
+
+
+def refuse_other_changes(settings: Sequence[str]) -> None:
+    """Say of any other setting that weights are not adapted to it."""
+    for name in (each.partition("=")[0] for each in settings):
+        if name not in CHANGES:
+            what = "is not something that weights are adapted to"
+            raise ConfigError(what, where=name, remedy="change the image size and the channels alone")
 
 
 def other_images(needs: Preprocessing, image: Size, channels: int) -> Preprocessing:

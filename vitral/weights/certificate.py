@@ -56,6 +56,7 @@ class Certificate(Config):
     torch: str = torch.__version__
     images: str  # what was shown to both
     read: Subject
+    changed: tuple[str, ...] = ()  # what was done to the weights after they were read, a sentence each
     written: Subject
     library: str  # whose code answered, and its version, or why none did
     theirs: Difference | None  # ours before against the target library's own code
@@ -85,8 +86,16 @@ class Peer(NamedTuple):
     ask: Callable[[Tensor], Answers] | None
 
 
-def certify(before: Loaded, after: Loaded, peer: Peer, read: Subject, written: Subject) -> Certificate:
-    """Compare a model with what was written of it.
+class Passage(NamedTuple):
+    """From which file to which, and what was done to the weights on the way, a sentence each."""
+
+    read: Subject
+    changed: tuple[str, ...]
+    written: Subject
+
+
+def certify(before: Loaded, after: Loaded, peer: Peer, passage: Passage) -> Certificate:
+    """Compare a model, as it was when it was written, with what was written of it.
 
     Ours are compared at the size that positions are kept for and at the one that images have, where that is another.
     """
@@ -98,8 +107,9 @@ def certify(before: Loaded, after: Loaded, peer: Peer, read: Subject, written: S
     sorts = " and ".join(f"{IMAGES} of {size}" for size in sizes)
     return Certificate(
         images=f"{sorts}, uniform noise in [-1, 1] of torch's generator with seed {SEED}; libraries see the first",
-        read=read,
-        written=written,
+        read=passage.read,
+        changed=passage.changed,
+        written=passage.written,
         library=peer.library,
         theirs=difference(expected[0], peer.ask(images[0])) if peer.ask else None,
         again=greatest(again),

@@ -6,13 +6,12 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from vitral import __version__
 from vitral.errors import VitralError, WeightsError
 from vitral.model.vit import Vit
 from vitral.weights.adapt import adapt
-from vitral.weights.bundle import write_bundle
+from vitral.weights.bundle import CARD, is_bundle, write_bundle
 from vitral.weights.card import Facts, card
-from vitral.weights.certificate import FILE, Certificate, Peer, Subject, answers_of, certify, peer_of, resampling_of
+from vitral.weights.certificate import FILE, Certificate, Passage, Peer, Subject, certify, peer_of, resampling_of
 from vitral.weights.drafts import new_folder
 from vitral.weights.durable import Disk
 from vitral.weights.formats.format import Format
@@ -22,7 +21,7 @@ from vitral.weights.recognise import writers
 
 log = logging.getLogger("vitral")
 DISK = Disk()
-OURS = "vitral"
+OURS, BUNDLE = "vitral", "a bundle of vitral"
 
 
 class Converted(NamedTuple):
@@ -41,22 +40,39 @@ class Written(NamedTuple):
     peer: Peer
 
 
-def write_as(source: Loaded, where: Path, out: Path, to: str) -> Certificate:
-    """Write a model, which was read from `where`, as a new folder in the form of a library."""
+class Origin(NamedTuple):
+    """The file that a model was read from, and what was done to its weights since, a sentence each."""
+
+    file: Path
+    changed: tuple[str, ...] = ()
+
+
+def write_as(source: Loaded, origin: Origin, out: Path, to: str) -> Certificate:
+    """Write a model as a new folder in the form of a library."""
     if os.path.lexists(out):
         raise VitralError("is there already, and is not overwritten", where=str(out), remedy="choose another name")
-    fill = partial(_fill_bundle, name=out.name) if to == OURS else partial(_fill, kind=counterpart(source, to))
+    if to == OURS:
+        fill = partial(_fill_bundle, origin=origin, name=out.name)
+    else:
+        fill = partial(_fill, kind=counterpart(source, to))
     with new_folder(out) as draft:
-        certificate = _certified(source, where, fill(source, draft))
+        certificate = _certified(source, origin, fill(source, draft))
         DISK.write(draft / FILE, [memoryview(certificate.to_json().encode())])
     return certificate
 
 
-def _fill_bundle(source: Loaded, draft: Path, name: str) -> Written:
-    """A bundle of ours: the code of those who will use it is our own."""
-    write_bundle(draft, source.bundle, source.model.state_dict(), card(source.bundle, Facts(name, None, ())))
-    again = opened_model(draft)
-    return Written("a bundle of vitral", again, Peer(f"vitral {__version__}", partial(answers_of, again.loaded.model)))
+def _fill_bundle(source: Loaded, draft: Path, origin: Origin, name: str) -> Written:
+    """A bundle of ours."""
+    bundle, home = source.bundle, origin.file.parent
+    if origin.changed:
+        told = "; ".join((bundle.source or f"the bundle {home.name}", *origin.changed))
+        bundle = bundle.model_copy(update={"source": told})
+    if not origin.changed and is_bundle(home) and (home / CARD).is_file():
+        text = (home / CARD).read_text(encoding="utf-8")  # it is the same model, and all that was measured holds
+    else:
+        text = card(bundle, Facts(name, None, ()))
+    write_bundle(draft, bundle, source.model.state_dict(), text)
+    return Written(BUNDLE, opened_model(draft), Peer("none: vitral itself reads a bundle", None))
 
 
 def _fill(source: Loaded, draft: Path, kind: Format) -> Written:
@@ -84,12 +100,12 @@ def counterpart(source: Loaded, library: str) -> Format:
     )
 
 
-def _certified(source: Loaded, where: Path, made: Written) -> Certificate:
+def _certified(source: Loaded, origin: Origin, made: Written) -> Certificate:
     """The certificate of what was written; WeightsError, and nothing is kept, where it does not agree."""
-    bundle, (after, file, _) = source.bundle, made.again
-    read = Subject(what=bundle.source or "a bundle of vitral", file=str(where), sha256=hash_of(where))
+    bundle, where, (after, file, _) = source.bundle, origin.file, made.again
+    read = Subject(what=bundle.source or BUNDLE, file=str(where), sha256=hash_of(where))
     written_to = Subject(what=made.what, file=file.name, sha256=hash_of(file))
-    found = certify(source, after, made.peer, read, written_to)
+    found = certify(source, after, made.peer, Passage(read, origin.changed, written_to))
     if found.holds:
         return found
     seen, ours, theirs = bundle.preprocessing.image, resampling_of(bundle), resampling_of(after.bundle)
@@ -127,4 +143,4 @@ def convert(
     if changes or layers:
         source, done = adapt(source, *changes, layers=layers)
     folder = Path(out).expanduser()
-    return Converted(folder, write_as(source, file, folder, to), done)
+    return Converted(folder, write_as(source, Origin(file, done), folder, to), done)

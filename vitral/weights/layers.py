@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor
 
 from vitral.errors import ConfigError
+from vitral.model.attention import AttentionKind
 from vitral.model.bit import Resnet
 from vitral.model.patches import Patches
 from vitral.model.vit import Vit
@@ -17,6 +18,7 @@ TABLES = ("position.table", "position.x", "position.y")  # where positions are a
 def some_layers(weights: Mapping[str, Tensor], model: Vit, layers: Sequence[int]) -> dict[str, Tensor]:
     """The weights of a model that has these layers of the old one, counted from 0, in this order."""
     check_layers(layers, model.depth)
+    check_windows(layers, model)
     places = {old: new for new, old in enumerate(layers)}
     found: dict[str, Tensor] = {}
     for name, tensor in weights.items():
@@ -35,6 +37,17 @@ def check_layers(layers: Sequence[int], depth: int) -> None:
     if not layers or len(set(layers)) != len(layers) or not all(0 <= layer < depth for layer in layers):
         what = f"expected some of the layers 0 to {depth - 1}, each once, got {', '.join(map(str, layers)) or 'none'}"
         raise ConfigError(what, where="layers", remedy="give for example 0,2,4")
+
+
+def check_windows(layers: Sequence[int], model: Vit) -> None:
+    """Refuse to put a layer where patches see others than those that it learnt to look at."""
+    if not isinstance(model.mixer, AttentionKind):
+        return
+    grid = model.layout(model.image).grid
+    for new, old in enumerate(layers):
+        if model.mixer.window(grid, new) != model.mixer.window(grid, old):
+            what = f"layer {old} would become layer {new}, in which {model.mixer.kind} attention sees other patches"
+            raise ConfigError(what, where="layers", remedy="take rows and columns in turn: 0,1,4,5")
 
 
 def other_channels(weights: Mapping[str, Tensor], old: Vit | Resnet, channels: int) -> dict[str, Tensor]:

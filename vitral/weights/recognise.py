@@ -31,12 +31,14 @@ WRAPPERS = ("module.", "model.", "_orig_mod.")  # that DDP, Lightning and torch.
 
 def unwrapped(raw: Raw) -> tuple[Raw, str]:
     """The file without what a training script put before all names, and what that was: where it is known only so."""
-    for wrapper in WRAPPERS if not _claimed(raw) else ():
-        if all(name.startswith(wrapper) for name in raw.tensors):
-            inner = {name.removeprefix(wrapper): tensor for name, tensor in raw.tensors.items()}
-            if _claimed(raw._replace(tensors=inner)):
-                return raw._replace(tensors=inner), wrapper
-    return raw, ""
+    inner, removed = raw, ""
+    while not _claimed(inner):
+        found = next((each for each in WRAPPERS if all(name.startswith(each) for name in inner.tensors)), "")
+        if not found or not inner.tensors:
+            return raw, ""
+        bare = {name.removeprefix(found): tensor for name, tensor in inner.tensors.items()}
+        inner, removed = inner._replace(tensors=bare), removed + found
+    return inner, removed
 
 
 def _claimed(raw: Raw) -> bool:

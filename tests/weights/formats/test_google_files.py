@@ -14,7 +14,7 @@ from vitral.config import override
 from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.data.transforms.scaling import IMAGENET
 from vitral.model.names import model_config
-from vitral.weights.convert import counterpart, write_as
+from vitral.weights.convert import Origin, counterpart, write_as
 from vitral.weights.formats.google import BigVision, Google
 from vitral.weights.formats.npz import read_npz
 
@@ -92,7 +92,7 @@ def test_images_on_another_scale_are_not_written() -> None:
 
 def test_a_certificate_says_that_google_has_no_package(tmp_path: Path) -> None:
     source = FOLDER / "big_vision_map.npz"
-    certificate = write_as(vitral.load(source), source, tmp_path / "out", "google")
+    certificate = write_as(vitral.load(source), Origin(source), tmp_path / "out", "google")
     assert certificate is not None
     assert (
         certificate.library == "none: big_vision's code is no package to install, so there is nothing to compare with"

@@ -13,7 +13,6 @@ from vitral.weights.formats.rule import (
     affine,
     changed,
     kernel,
-    lifted,
     same,
     shapes,
     split,
@@ -35,8 +34,6 @@ RULES: dict[str, list[Rule]] = {
     "stacked": [stacked("a", ("q", "k", "v"))],
     "split": [split(("b", "c"), "x", (3, 2))],
     "kernel": [kernel("stem", "conv", Size(2, 4))],
-    "lifted": [lifted("a", "x", dims=1)],
-    "lifted twice": [lifted("a", "x", dims=2)],
     "absent": [absent("zero", [4], 0.0, "a bias")],
 }
 

@@ -59,11 +59,6 @@ def kernel(ours: str, theirs: str, patch: Size) -> Rule:
     return changed(ours, theirs, kernel_to_linear, lambda weight: linear_to_kernel(weight, patch))
 
 
-def lifted(ours: str, theirs: str, dims: int = 1) -> Rule:
-    """A tensor that has so many more dimensions in their files, of one each, in front."""
-    return changed(ours, theirs, lambda found: found.flatten(0, dims), lambda own: own[(None,) * dims])
-
-
 def absent(ours: str, shape: Sequence[int], value: float, what: str) -> Rule:
     """A tensor that their files have no place for, since it is always the same there."""
 
