@@ -143,12 +143,30 @@ def test_the_weights_are_left_as_they_were() -> None:
     assert all(torch.equal(weight, before[name]) for name, weight in loaded.model.state_dict().items())
 
 
-def test_a_run_is_judged_by_images_that_it_did_not_learn_from(tmp_path: Path) -> None:
+def test_a_run_is_judged_by_images_that_it_did_not_learn_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = Recipe(data=DataConfig(split=Stratified(seed=5)))
-    (tmp_path / "run/best").mkdir(parents=True)
+    (tmp_path / "run").mkdir()
+    bundled(tmp_path, ("bright", "dark")).rename(tmp_path / "run/best")
     (tmp_path / "run/recipe.json").write_text(recipe.to_json())
-    for place in (tmp_path / "run", tmp_path / "run/best", str(tmp_path / "run")):
+    (tmp_path / "link").symlink_to(tmp_path / "run/best")
+    for place in (tmp_path / "run", tmp_path / "run/best", str(tmp_path / "run"), tmp_path / "link"):
         assert division_of(place) == Stratified(seed=5)
+    monkeypatch.chdir(tmp_path / "run/best")
+    assert division_of(".") == Stratified(seed=5)
+    assert division_of(bundled(tmp_path, ("bright", "dark"))) is None
+
+
+def test_a_recipe_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    where = bundled(tmp_path, ("bright", "dark"))
+    (tmp_path / "recipe.json").write_text("{bad")
+    with pytest.raises(ConfigError, match=r"recipe\.json: not valid JSON") as caught:
+        division_of(where)
+    assert caught.value.remedy
+
+
+def test_a_recipe_in_a_folder_of_weights_is_no_run(tmp_path: Path) -> None:
+    (tmp_path / "recipe.json").write_text('{"title": "pancakes"}')
+    (tmp_path / "weights.npz").touch()
     assert division_of(tmp_path) is None
 
 

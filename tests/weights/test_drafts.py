@@ -1,5 +1,6 @@
 """Drafts of folders, made by real processes that are killed."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from vitral.errors import VitralError
+from vitral.errors import ConfigError, VitralError
 from vitral.weights.drafts import new_folder
 
 KILLED = """
@@ -88,3 +89,12 @@ def test_a_folder_that_came_meanwhile_is_left_as_it_is(tmp_path: Path) -> None:
     assert caught.value.where
     assert names(tmp_path) == ["out"]
     assert names(tmp_path / "out") == ["theirs"]
+
+
+@pytest.mark.skipif(sys.platform in {"darwin", "win32"}, reason="names are text there")
+@pytest.mark.parametrize("name", [b"ou\xe9t", b"p\xe9/out"])
+def test_a_name_that_is_no_text_is_refused_before_anything_is_made(tmp_path: Path, name: bytes) -> None:
+    out = tmp_path / os.fsdecode(name)
+    with pytest.raises(ConfigError, match="has bytes in its name that are not UTF-8"), new_folder(out):
+        pass
+    assert not list(tmp_path.iterdir())

@@ -132,3 +132,8 @@ def test_the_library_itself_finds_what_is_in_its_cache(tmp_path: Path, monkeypat
         assert fetched(where, True) == (folder, f"the hub's owner/name at {COMMIT}")
     with pytest.raises(WeightsError, match="fetch it once while online"):
         fetched("hf:owner/other", True)
+
+
+def test_an_empty_name_is_not_the_folder_at_hand() -> None:
+    with pytest.raises(ConfigError, match="MODEL: expected a model, got an empty name; check the command"):
+        fetched("", offline=False)

@@ -104,6 +104,7 @@ def test_a_layer_is_not_put_where_it_would_see_other_patches() -> None:
     with pytest.raises(ConfigError, match="layers: layer 1 would become layer 0, in which axial attention sees other"):
         adapt(source, layers=(1, 2))
     made, model = adapt(source, layers=(2, 1)).loaded.model, source.bundle.model
+    assert isinstance(model, Vit)
     layout = model.layout(model.image)
     tokens = torch.randn(1, layout.length(), model.width)
     for new, old in enumerate((2, 1)):

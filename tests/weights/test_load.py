@@ -90,7 +90,8 @@ def test_what_is_no_bundle_is_told_with_what_was_expected(tmp_path: Path) -> Non
     write(tmp_path / "b")
     for folder in ("photos/cat", "run/checkpoints/step-00000500"):
         (tmp_path / folder).mkdir(parents=True)
-    (tmp_path / "run/recipe.json").touch()
+    for file in ("recipe.json", "environment.json"):
+        (tmp_path / "run" / file).touch()
     (tmp_path / "weights.npz").touch()
     (tmp_path / "exported").mkdir()
     for file in ("export.json", "model.onnx"):

@@ -74,6 +74,13 @@ def test_what_is_no_state_dict_is_refused(tmp_path: Path, content: object, compl
         read_pickled(tmp_path / "w.pt")
 
 
+def test_advice_to_run_what_a_file_holds_is_not_passed_on(tmp_path: Path) -> None:
+    torch.save({"w": torch.ones(1), "hook": Path("x")}, tmp_path / "w.pt")
+    with pytest.raises(WeightsError, match=r"it calls pathlib\.\S+, which was not run") as caught:
+        read_pickled(tmp_path / "w.pt")
+    assert "weights_only" not in str(caught.value)
+
+
 def test_a_cut_pickle_is_refused(tmp_path: Path) -> None:
     torch.save({"w": torch.ones(100)}, tmp_path / "w.pt")
     (tmp_path / "w.pt").write_bytes((tmp_path / "w.pt").read_bytes()[:200])

@@ -20,6 +20,8 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(WeightsError, match="cannot be read: is a directory") as caught, reading(tmp_path):
         tmp_path.read_bytes()
     assert caught.value.where == str(tmp_path)
+    with pytest.raises(WeightsError, match="no such file or directory; check the path, or copy"), reading(tmp_path):
+        (tmp_path / "none").read_bytes()
 
 
 def test_a_failure_names_file_reason_what_is_kept_and_remedy(tmp_path: Path) -> None:

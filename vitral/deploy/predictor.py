@@ -16,6 +16,7 @@ from vitral.deploy.opening import ENGINES, engine_of, is_export, read_export
 from vitral.deploy.places import File, Image
 from vitral.deploy.reading import batches
 from vitral.errors import ConfigError
+from vitral.weights.hub import refuse_empty
 
 if TYPE_CHECKING:  # they bring torch, which an export does without
     from vitral.deploy.merging import Merging
@@ -60,6 +61,8 @@ class Predictor:
         engine: str | EngineKind = AUTO,
         merging: "Merging | None" = None,
     ) -> None:
+        if isinstance(source, str):
+            refuse_empty(source)
         folder = Path(source).expanduser() if isinstance(source, str | Path) else None
         if folder and is_export(folder):
             ready = ready_export(folder, engine, merging)

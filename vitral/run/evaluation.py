@@ -21,7 +21,8 @@ from vitral.recipe import Recipe
 from vitral.run.fewer import usual_engines
 from vitral.run.parts import device_of, workers_of
 from vitral.weights.bundle import Bundle
-from vitral.weights.load import Loaded, load
+from vitral.weights.hub import PREFIX
+from vitral.weights.load import Loaded, bundle_of, load
 
 RECIPE = "recipe.json"  # of a run
 JUDGED: tuple[Split, ...] = ("test", "val")
@@ -89,13 +90,23 @@ def division(model: str | Path | Loaded) -> Stratified:
 
 def division_of(model: str | Path | Loaded) -> Stratified | None:
     """How the run of the model divided such a set; nothing where the run is not at hand."""
-    if isinstance(model, Loaded):
+    recipe = recipe_of(model)
+    return recipe.data.split if recipe else None
+
+
+def recipe_of(model: str | Path | Loaded) -> Recipe | None:
+    """The recipe of the run that a model is of; nothing where the run is not at hand."""
+    if isinstance(model, Loaded) or str(model).startswith(PREFIX):
         return None
-    path = Path(model).expanduser()
-    for home in (path, path.parent):
-        if (home / RECIPE).is_file():
-            return Recipe.from_json((home / RECIPE).read_bytes()).data.split
-    return None
+    home = bundle_of(Path(model).expanduser().resolve())  # a run is the folder around its bundles
+    file = home.parent / RECIPE if home else None
+    if file is None or not file.is_file():
+        return None
+    try:
+        return Recipe.from_json(file.read_bytes())
+    except ConfigError as error:
+        where = ", ".join(filter(None, (str(file), error.where)))
+        raise ConfigError(error.what, where=where, remedy=error.remedy or "mend it, or move the bundle away") from None
 
 
 def split_of(samples: Samples, wanted: str) -> Split:

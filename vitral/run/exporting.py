@@ -14,8 +14,7 @@ from vitral.deploy.pictures import Album, spread
 from vitral.deploy.targets import Batch, Incoming, Target
 from vitral.errors import ConfigError, DataError, suggest
 from vitral.evaluate.matching import labels_by_name
-from vitral.recipe import Recipe
-from vitral.run.evaluation import RECIPE, division
+from vitral.run.evaluation import division, recipe_of
 from vitral.run.wishes import opened
 from vitral.weights.bundle import Bundle
 from vitral.weights.load import hash_of, opened_model
@@ -102,16 +101,14 @@ def judges_of(model: str | Path, bundle: Bundle, data: str, root: str) -> Judges
     if data:
         open_ = open_data if bundle.task == "classify" else open_images  # without classes labels are nothing to it
         return Judges(open_(data, division(model), root))
-    path = Path(model).expanduser()
-    for home in (path, path.parent):
-        if (home / RECIPE).is_file():
-            recipe = Recipe.from_json((home / RECIPE).read_bytes())
-            try:
-                return Judges(opened(recipe))
-            except DataError as error:
-                told = f"the images of the run are not to be had ({error.what}): the bundled ones judge instead"
-                return Judges(open_sample(), (told,))
-    return Judges(open_sample(), ("this is no run, and no --data is named: the bundled images judge",))
+    recipe = recipe_of(model)
+    if recipe is None:
+        return Judges(open_sample(), ("this is no run, and no --data is named: the bundled images judge",))
+    try:
+        return Judges(opened(recipe))
+    except DataError as error:
+        told = f"the images of the run are not to be had ({error.what}): the bundled ones judge instead"
+        return Judges(open_sample(), (told,))
 
 
 def album_of(samples: Samples, bundle: Bundle, images: int) -> Album:

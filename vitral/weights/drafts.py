@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import BinaryIO
 
-from vitral.errors import VitralError
+from vitral.errors import ConfigError, VitralError
 from vitral.weights.durable import Disk
 from vitral.weights.refusal import reason, remedy
 
@@ -26,6 +26,7 @@ DISK = Disk()
 @contextmanager
 def new_folder(out: Path) -> Iterator[Path]:
     """A folder to fill, which gets its name at the end, all of it on the disk; after an error there is nothing."""
+    refuse_unspeakable(out)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         _sweep(out)
@@ -41,6 +42,15 @@ def new_folder(out: Path) -> Iterator[Path]:
     except OSError as error:
         what = f"cannot be written: {reason(error)}"
         raise VitralError(what, where=str(error.filename or out), remedy=f"{remedy(error)}, then try again") from error
+
+
+def refuse_unspeakable(out: Path) -> None:
+    """Refuse a name that is no text: what is written there could not tell where it is."""
+    try:
+        str(out.absolute()).encode()
+    except UnicodeEncodeError:
+        what, remedy = "has bytes in its name that are not UTF-8", "choose another name"
+        raise ConfigError(what, where=ascii(str(out)), remedy=remedy) from None
 
 
 def _begun(out: Path) -> tuple[Path, BinaryIO]:

@@ -28,6 +28,7 @@ class Fetched(NamedTuple):
 
 def fetched(where: str, offline: bool) -> Fetched:
     """The folder of a model of the hub, or the path itself; offline, a model that was fetched before."""
+    refuse_empty(where)
     if not where.startswith(PREFIX):
         path = Path(where).expanduser()
         if NAME.fullmatch(where) and not path.parent.exists():  # where the folder is there, it is a slip in a path
@@ -39,6 +40,13 @@ def fetched(where: str, offline: bool) -> Fetched:
         raise ConfigError("expected a model of the hub such as hf:owner/name or hf:owner/name@revision", where=where)
     folder = Path(_snapshot(match["id"], match["revision"], offline, where))
     return Fetched(folder, f"the hub's {match['id']} at {folder.name}")  # a snapshot is named after its commit
+
+
+def refuse_empty(where: str) -> None:
+    """Refuse a name of nothing, which as a path would mean the folder at hand."""
+    if not where:
+        what = "expected a model, got an empty name"
+        raise ConfigError(what, where="MODEL", remedy="check the command; a variable of the shell may be empty")
 
 
 def lasting(where: str) -> str:

@@ -26,6 +26,7 @@ log = logging.getLogger("vitral")
 PIECE = 2**24  # bytes
 # What files of some kind do not tell.
 OPEN = ("image", "channels", "stem.patch", "mixer.heads", "mixer.head_width", "mlp.gelu", "pool")
+RUN = ("recipe.json", "environment.json")  # by which a run is known before it has a bundle
 EXPECTED = "expected a run (best/, last/), a bundle (model.safetensors, config.json), or weights of another library"
 
 
@@ -74,6 +75,7 @@ def load(
 def opened_model(where: str | Path, *settings: str, reading: Reading = PLAIN) -> Opened:
     """The same, with what there is to tell of it, and nothing said."""
     place = fetched(str(where), reading.offline)
+    refuse_unusable(place.path)
     if (home := bundle_of(place.path)) is None:
         return _foreign(place, settings, reading)
     if settings or reading.format:
@@ -90,7 +92,6 @@ def opened_model(where: str | Path, *settings: str, reading: Reading = PLAIN) ->
 
 def bundle_of(path: Path) -> Path | None:
     """The bundle that a path stands for: the folder itself, or a run's best, or its last where there is no best."""
-    refuse_unusable(path)
     homes = (path, path / "best", path / "last")
     return next((home for home in homes if is_bundle(home)), None)
 
@@ -116,7 +117,7 @@ def refuse_unusable(path: Path) -> None:
             where=where,
             remedy=f"give the run, {run}, or one of its bundles, {run / 'best'} and {run / 'last'}",
         )
-    if (path / "recipe.json").exists() and not any(is_bundle(path / name) for name in ("best", "last")):
+    if all((path / name).exists() for name in RUN) and not any(is_bundle(path / name) for name in ("best", "last")):
         remedy = f"let it go on until its first evaluation: vitral train --resume {path}"
         raise WeightsError("a run that has written no bundle yet", where=where, remedy=remedy)
 
@@ -132,8 +133,7 @@ def _foreign(place: Fetched, settings: tuple[str, ...], reading: Reading) -> Ope
         found = kind.recognise(raw, Hints(settings))
         config = override(found.model, settings)
     except ConfigError as error:
-        place_in_file = ", ".join(filter(None, (str(raw.where), error.where)))
-        raise WeightsError(error.what, where=place_in_file, remedy=error.remedy) from None
+        raise _in_file(raw.where, error) from None
     assert not isinstance(config, Resnet)
     frame = config.skeleton()
     remedy = f"this is {found.title} with {config.depth} layers of width {config.width}: give a whole file of one"
@@ -148,15 +148,23 @@ def _foreign(place: Fetched, settings: tuple[str, ...], reading: Reading) -> Ope
     seen = found.preprocessing  # of DINOv2 it shows images of another size than the positions were made for
     if config.image != found.model.image:
         seen = seen.model_copy(update={"image": config.image})
-    bundle = Bundle(
-        model=config,
-        task="features" if isinstance(config.head, NoHead) else "classify",
-        preprocessing=seen,
-        classes=found.classes,
-        source=f"{found.title}, from {place.source or raw.where.name}",
-    )
+    try:
+        bundle = Bundle(
+            model=config,
+            task="features" if isinstance(config.head, NoHead) else "classify",
+            preprocessing=seen,
+            classes=found.classes,
+            source=f"{found.title}, from {place.source or raw.where.name}",
+        )
+    except ConfigError as error:  # what is noted beside the weights does not go with them
+        raise _in_file(raw.where.parent, error) from None
     names = (f"left out {wrapper!r} before every name, which a training script put there",) if wrapper else ()
     return Opened(Loaded(frame.eval(), bundle), raw.where, (*told(found), *names, *_told_of_bits(found)))
+
+
+def _in_file(path: Path, error: ConfigError) -> WeightsError:
+    """The same fault, told as one of a file or folder of others."""
+    return WeightsError(error.what, where=", ".join(filter(None, (str(path), error.where))), remedy=error.remedy)
 
 
 def broken(tensors: Mapping[str, Tensor]) -> str:

@@ -14,6 +14,7 @@ from vitral.weights.refusal import reading
 
 SUFFIXES = (".pt", ".pth", ".bin", ".ckpt")
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")  # in which torch prints its advice
+CODE = re.compile(r"GLOBAL (\S+)")  # how torch names what a pickle would have called
 WRAPPERS = ("state_dict", "model", "teacher", "module", "model_state_dict", "state_dict_ema")  # around a state dict
 
 
@@ -26,8 +27,7 @@ def read_pickled(path: Path) -> Mapping[str, Tensor]:
         with safe_globals([Namespace]):
             found = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch tells of a bad file in many ways
-        said = COLOURS.sub("", str(error)).strip()
-        first = said.splitlines()[0] if said else type(error).__name__
+        first = _said(error)
         remedy = "save its state dict as safetensors where it was made, and give that"
         raise WeightsError(f"holds more than weights, or is damaged: {first}", where=str(path), remedy=remedy) from None
     while isinstance(found, dict) and (inner := [name for name in WRAPPERS if isinstance(found.get(name), dict)]):
@@ -42,3 +42,12 @@ def read_pickled(path: Path) -> Mapping[str, Tensor]:
         what = f"holds {others[0]}{f' and {len(others) - 1} more' if len(others) > 1 else ''} beside its tensors"
         raise WeightsError(what, where=str(path), remedy="save its state dict alone")
     return {str(name): tensor for name, tensor in found.items()}
+
+
+def _said(error: Exception) -> str:
+    """What torch says of a file, but not its advice, which is to run what the file holds."""
+    said = COLOURS.sub("", str(error)).strip()
+    if called := CODE.search(said):
+        return f"it calls {called[1]}, which was not run"
+    lines = [line for line in said.splitlines() if "weights_only" not in line]
+    return lines[0] if lines else type(error).__name__

@@ -18,6 +18,12 @@ REMEDIES = {
     errno.ENOTDIR: "put the folder back",
 }
 
+TO_READ = {
+    errno.ENOENT: "check the path, or copy the folder again",
+    errno.EACCES: "give yourself the right to read it: chmod u+rX",
+    errno.EPERM: "give yourself the right to read it: chmod u+rX",
+}
+
 
 def reason(error: OSError) -> str:
     """What the system says, as a part of a sentence."""
@@ -41,4 +47,5 @@ def reading(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise WeightsError(f"cannot be read: {reason(error)}", where=str(path)) from None
+        advice = TO_READ.get(error.errno or 0, "")
+        raise WeightsError(f"cannot be read: {reason(error)}", where=str(path), remedy=advice) from None

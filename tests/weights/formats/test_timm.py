@@ -13,7 +13,9 @@ from vitral.config import Size
 from vitral.data.transforms.view import PlainResize
 from vitral.errors import WeightsError
 from vitral.model import Attention, DistilledPool, MeanPool, Mlp, SwiGlu
+from vitral.weights.formats.format import Raw
 from vitral.weights.formats.timm import Timm
+from vitral.weights.formats.timm_notes import notes_of
 from vitral.weights.load import load
 
 WIDE = ("mixer.heads=3", "image=32x48")
@@ -259,3 +261,18 @@ def test_a_way_of_seeing_that_is_unknown_here_is_refused(
     folder = put(tmp_path / "a", found.weights, found.config)
     with pytest.raises(WeightsError, match=complaint):
         load(folder)
+
+
+@pytest.mark.parametrize(
+    ("config", "complaint"),
+    [
+        ({"model_args": {"num_heads": -3}}, r"config\.json, model_args\.num_heads: expected a whole number from 1 on"),
+        ({"pretrained_cfg": {"input_size": "x"}}, r"config\.json, pretrained_cfg\.input_size: expected"),
+    ],
+)
+def test_what_is_wrong_in_the_notes_is_told_as_theirs(
+    tmp_path: Path, config: dict[str, object], complaint: str
+) -> None:
+    raw = Raw(tmp_path / "model.safetensors", {}, {"architecture": "vit_tiny_patch16_224", **config}, {})
+    with pytest.raises(WeightsError, match=complaint):
+        notes_of(raw)

@@ -68,7 +68,8 @@ def test_all_that_a_file_does_not_tell_is_asked_for_at_once(
     folder, _ = fixture(name, tmp_path / "a")
     with pytest.raises(WeightsError, match="does not tell all of its settings") as caught:
         load(folder, *hints)
-    assert caught.value.remedy.startswith(f"tell the rest: {wanted}")
+    assert caught.value.remedy.startswith(f"tell the rest, {wanted}")
+    assert f"vitral convert {folder}" in caught.value.remedy
 
 
 def test_one_head_without_projection_is_told_by_the_file(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from vitral.model.names import SCALES
 from vitral.model.vit import Vit
 from vitral.weights.bundle import Bundle
 from vitral.weights.formats.rule import Rule
+from vitral.weights.pickled import SUFFIXES
 from vitral.weights.tensors import pieces
 
 CONFIG, PROCESSOR = "config.json", "preprocessor_config.json"  # files that may lie beside the tensors
@@ -130,7 +131,13 @@ class Hints(NamedTuple):
 
 def told_by(raw: Raw, setting: str) -> str:
     """What to do about a file that leaves something open."""
-    return f"tell it: vitral convert {shlex.quote(str(raw.where))} NEW-FOLDER --set {setting}, and use NEW-FOLDER"
+    return f"tell it: {told_once(raw, f'--set {setting}')}"
+
+
+def told_once(raw: Raw, options: str) -> str:
+    """The command by which a file is told what it leaves open."""
+    allowed = " --allow-pickle" if raw.where.suffix in SUFFIXES else ""
+    return f"vitral convert {shlex.quote(str(raw.where))} NEW-FOLDER {options}{allowed}, and use NEW-FOLDER"
 
 
 def whole(text: str, where: str) -> int:

@@ -91,7 +91,7 @@ class Timm(TimmFiles):
         prefixes = sorted({0, tokens.cls + tokens.registers})
         cell = stem.patch if isinstance(stem, Patches) else Size(*(stem.stride() * side for side in stem.patch))
         if not hints.told("image"):  # timm notes the size it was trained with, which need not be the table's
-            cells = [(size, (size.height // cell.height) * (size.width // cell.width)) for size in notes.sizes()]
+            cells = [(size, (size.height // cell.height) * (size.width // cell.width)) for size in notes.sizes]
             fitting = [f"image={size}" for size, count in cells if rows - count in prefixes]
             hints = Hints((*hints.settings, *fitting[:1]))
         return hints.grid(rows, prefixes, cell, raw)
@@ -161,8 +161,8 @@ def _heads(raw: Raw, width: int, tokens: Tokens, hints: Hints, notes: Notes) -> 
         return width // shape(raw, "blocks.0.attn.q_norm.weight", 1)[0]
     if hints.told("mixer.heads"):
         return hints.heads(width, raw)
-    if notes.heads() or width in HEADS:
-        return notes.heads() or HEADS[width]
+    if notes.heads or width in HEADS:
+        return notes.heads or HEADS[width]
     if width == 768 and not tokens.cls and not notes.architecture and "attn_pool.latent" not in raw.tensors:
         what = "does not tell the number of heads: timm has models like this with 12 and with 16"
         raise WeightsError(what, where=str(raw.where), remedy=told_by(raw, "mixer.heads=N"))

@@ -33,16 +33,8 @@ class Notes(NamedTuple):
     images: Mapping[str, Any] = {}  # `pretrained_cfg`
     labels: tuple[str, ...] = ()
     pool: str = ""  # token, avg, map
-
-    def heads(self) -> int:
-        """The number of heads, or nothing."""
-        told = self.arguments.get("num_heads")
-        return told if isinstance(told, int) else HEADS.get(self.architecture, 0)
-
-    def sizes(self) -> list[Size]:
-        """The image sizes that are named, the likeliest first."""
-        named = [self.arguments.get("img_size"), self.images.get("input_size")]
-        return [Size.parse(each[-2:] if isinstance(each, list) else each) for each in named if each]
+    heads: int = 0  # or nothing
+    sizes: tuple[Size, ...] = ()  # of images, the likeliest first
 
     def gelu(self) -> Gelu | None:
         """The kind of GELU; timm's default is erf."""
@@ -67,7 +59,32 @@ def notes_of(raw: Raw) -> Notes:
         raise WeightsError("model_args and pretrained_cfg are not fields by name", where=str(raw.where.parent))
     labels = next((part[name] for part in (found, images) for name in ("label_names", "labels") if part.get(name)), ())
     pool = arguments.get("global_pool") or found.get("global_pool") or ""
-    return Notes(architecture.partition(".")[0], arguments, images, labels_of(labels), str(pool))
+    name = architecture.partition(".")[0]
+    try:
+        heads, sizes = heads_of(name, arguments), sizes_of(arguments, images)
+    except ConfigError as error:
+        raise WeightsError(error.what, where=f"{raw.where.parent / 'config.json'}, {error.where}") from None
+    return Notes(name, arguments, images, labels_of(labels), str(pool), heads, sizes)
+
+
+def heads_of(architecture: str, arguments: Mapping[str, Any]) -> int:
+    """The number of heads, or nothing."""
+    told = arguments.get("num_heads", HEADS.get(architecture, 0))
+    if not isinstance(told, int) or (told < 1 and "num_heads" in arguments):
+        raise ConfigError(f"expected a whole number from 1 on, got {told!r}", where="model_args.num_heads")
+    return told
+
+
+def sizes_of(arguments: Mapping[str, Any], images: Mapping[str, Any]) -> tuple[Size, ...]:
+    """The image sizes that are named."""
+    named = {"model_args.img_size": arguments.get("img_size"), "pretrained_cfg.input_size": images.get("input_size")}
+    found = []
+    for where, each in named.items():
+        try:
+            found += [Size.parse(each[-2:] if isinstance(each, list) else each)] if each else []
+        except ConfigError as error:
+            raise ConfigError(error.what, where=where) from None
+    return tuple(found)
 
 
 def refuse_contradiction(notes: Notes, model: Vit, raw: Raw) -> None:

@@ -23,7 +23,7 @@ from vitral.model.patches import Patches
 from vitral.model.pool import ClassPool, MeanAllPool, MeanPool, PoolConfig
 from vitral.model.position import Learned1d, PositionConfig, SinCos2d
 from vitral.model.vit import Tokens, Vit
-from vitral.weights.formats.format import Hints, Raw, Recognised, layers, numbered, shape, told_by, whole
+from vitral.weights.formats.format import Hints, Raw, Recognised, layers, numbered, shape, told_by, told_once, whole
 from vitral.weights.formats.places import TABLE, TOKENS
 from vitral.weights.formats.rule import Rule, absent, affine, changed, same
 from vitral.weights.formats.vit_pytorch_files import EPS, SimpleVitFiles, VitFiles, VitPytorchFiles
@@ -96,7 +96,8 @@ class Reader(VitPytorchFiles):
         wanted += self.missing(raw, hints)
         if cut is None or mixer is None or wanted:
             what = f"a file of vit-pytorch's {self.class_name} does not tell all of its settings"
-            raise WeightsError(what, where=str(raw.where), remedy=f"tell the rest: {', '.join(wanted)}")
+            remedy = f"tell the rest, {', '.join(wanted)}: {told_once(raw, '--set A=B --set C=D')}"
+            raise WeightsError(what, where=str(raw.where), remedy=remedy)
         return (*cut, mixer)
 
 
