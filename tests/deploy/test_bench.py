@@ -98,6 +98,12 @@ def test_without_the_matmul_there_is_no_table() -> None:
         cell_of("S/16", 8, 1.0, {QUICK: [1.0]}, ["matmul: it fell"])
 
 
+def test_a_cell_that_no_engine_runs_is_an_error_with_every_reason() -> None:
+    contest = Contest(["Ti/16"], [8], [BROKEN], 1, Length(rounds=1, turn=0))
+    with pytest.raises(VitralError, match="no engine runs Ti/16 at batch 8: broken: metronome: it is broken"):
+        bench(contest, Steps().bar)
+
+
 def test_a_long_cell_ends_after_three_rounds() -> None:
     runners = {QUICK: Runner("1", [METRONOME, "1"])}
     seconds, _ = rounds_of(runners, 4, Length(rounds=9, turn=0, seconds=0.0), lambda count: None)

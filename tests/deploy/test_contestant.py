@@ -7,12 +7,13 @@ import pytest
 import torch
 
 from tests.deploy.test_merging import loaded as random_model
+from tests.deploy.truth import GRAPHS
 from tests.model.variants import small
 from vitral.deploy.bench import ENGINES, PEAK
 from vitral.deploy.contestant import NAME, engine_of, loaded, multiplying, noise, prepare
 from vitral.deploy.verify import Original
 from vitral.errors import ConfigError
-from vitral.model import Rope2d
+from vitral.model import Resnet, Rope2d
 from vitral.weights.bundle import write_bundle
 
 
@@ -41,6 +42,13 @@ def test_what_an_engine_refuses_is_refused() -> None:
         engine_of("vitral eager merging 6", model, 1, noise(model.bundle, 1))
 
 
+def test_int8_is_refused_where_there_is_nothing_to_quantise() -> None:
+    model = random_model(GRAPHS["resnet"])
+    for name in ("vitral onnxruntime int8", "vitral openvino int8"):
+        with pytest.raises(ConfigError, match="int8 is for the layers of blocks, and this model has none"):
+            engine_of(name, model, 1, noise(model.bundle, 1))
+
+
 def test_a_model_is_a_name_or_a_bundle(tmp_path: Path) -> None:
     model, bundle = random_model(small())
     write_bundle(tmp_path / "own", bundle, model.state_dict(), "")
@@ -48,6 +56,10 @@ def test_a_model_is_a_name_or_a_bundle(tmp_path: Path) -> None:
     named = loaded("Ti/16").bundle
     assert (named.model.head.kind, len(named.classes)) == ("linear", 1000)
     assert "erf" in named.model.to_json()
+
+
+def test_a_resnet_by_name_needs_no_gelu() -> None:
+    assert isinstance(loaded("R50x1").bundle.model, Resnet)
 
 
 def test_the_product_is_the_same_by_every_library() -> None:

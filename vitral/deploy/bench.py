@@ -197,6 +197,8 @@ def cell_of(model: str, batch: int, work: float, seconds: Seconds, left_out: Seq
                     seconds=tuple(times),
                 )
             )
+    if not rows:
+        raise VitralError(f"no engine runs {model} at batch {batch}: {'; '.join(left_out)}")
     return Cell(model=model, batch=batch, peak=peak, rows=tuple(rows), left_out=tuple(left_out))
 
 

@@ -28,8 +28,10 @@ from vitral.deploy.folding import Affine
 from vitral.deploy.graph import Graph, graph_of
 from vitral.deploy.merging import Merging, NoMerging, TokenMerging
 from vitral.deploy.turns import take_turns, timed
+from vitral.errors import ConfigError
 from vitral.model.head import NoHead
 from vitral.model.names import model_config
+from vitral.model.vit import Vit
 from vitral.weights.bundle import Bundle
 from vitral.weights.load import Loaded, load
 
@@ -42,7 +44,9 @@ def loaded(model: str) -> Loaded:
     """A bundle by its path, or a model of the paper by name: with fresh weights, and the GELU that peers have."""
     if Path(model).expanduser().exists():
         return load(model)
-    config = model_config(model, "mlp.gelu=erf")
+    config = model_config(model)
+    if isinstance(config, Vit):
+        config = model_config(config, "mlp.gelu=erf")
     assert not isinstance(config.head, NoHead)
     needs = Preprocessing(image=config.image, decoding=Decoding(channels=config.channels))
     classes = tuple(map(str, range(config.head.classes)))
@@ -70,6 +74,8 @@ def int8(graph: Graph, kind: str, threads: int, calibrating: Bytes) -> Engine:
 
     core = to_onnx(lowered(graph, "int8"))
     layers = layers_of(core)
+    if not layers:
+        raise ConfigError("int8 is for the layers of blocks, and this model has none")
     if kind == "onnxruntime":  # which is quicker when it measures ranges by itself
         return OnnxRuntimeEngine(dynamic(core, layers).SerializeToString(), threads)
     ranges = measured(core, layers, OnnxTarget().engine).ranges(calibrating)
