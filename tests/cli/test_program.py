@@ -177,6 +177,23 @@ def test_a_reader_that_went_away_is_no_reason_to_complain(verb: str) -> None:
     assert (done.returncode, done.stderr) == (1, "")
 
 
+@pytest.mark.parametrize(("verb", "code"), [("talk", 0), ("mistake", 2), ("spoil", 3), ("crash", 1)])
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+def test_closed_streams_change_no_exit_code(verb: str, code: int, closed: str) -> None:
+    line = ["sh", "-c", f'"$@" {closed}', "sh", *command([verb], failing=True)]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == code
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ("data\n" if verb == "talk" and closed == "2>&-" else "")
+
+
+@pytest.mark.parametrize("arguments", [["descibe", "B/16"], ["describe", "nope"], ["describe", "nope", "--debug"]])
+def test_without_stderr_the_talk_does_not_go_to_stdout(arguments: list[str]) -> None:
+    line = ["sh", "-c", '"$@" 2>&-', "sh", *command(arguments)]
+    done = subprocess.run(line, stdout=-1, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+
+
 @pytest.mark.parametrize("colour", [True, False])
 def test_a_terminal_gets_colour_unless_no_color_is_set(colour: bool) -> None:
     ours, theirs = pty.openpty()

@@ -53,6 +53,7 @@ def vitral(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command line and leave the process with its exit code."""
+    _open_closed()
     words = _in_order(sys.argv[1:] if arguments is None else arguments)
     try:
         try:
@@ -71,6 +72,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         else:
             _complain(mendable)
         sys.exit(mendable.exit_code)
+
+
+def _open_closed() -> None:
+    """Let what is written to a stream that the caller closed go nowhere; Python has None for such a stream."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            nowhere = open(os.devnull, "w", encoding="utf-8", errors="backslashreplace")  # noqa: SIM115, to the end
+            setattr(sys, name, nowhere)
 
 
 def _in_order(words: Sequence[str]) -> list[str]:
