@@ -39,6 +39,15 @@ def crash():
     raise KeyError("nobody foresaw this")
 
 @cli.app.command()
+def grow(library: str):
+    if library == "numpy":
+        import numpy
+        numpy.empty(10**17, numpy.uint8)  # more than any address has room for
+    else:
+        import torch
+        torch.empty(10**17, dtype=torch.uint8)
+
+@cli.app.command()
 def talk():
     logging.getLogger("vitral.train").info("step 1 of 2")
     print("data")
@@ -134,6 +143,16 @@ def test_an_error_nobody_foresaw_asks_for_a_report() -> None:
     assert done.returncode == 1
     assert done.stderr.startswith("error: KeyError: 'nobody foresaw this'\nwhere: <string>:")
     assert "--debug" in done.stderr
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_too_little_memory_is_told_with_what_takes_less(library: str) -> None:
+    done = run("grow", library, failing=True)
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [
+        "error: not enough memory for this",
+        "hint: use smaller batches (--batch) or images (--image)",
+    ]
 
 
 @pytest.mark.parametrize("arguments", [["--debug", "spoil"], ["spoil", "--debug"]], ids=" ".join)

@@ -19,6 +19,7 @@ log = logging.getLogger("vitral")
 atexit.register(gc.freeze)  # else Python looks through all of torch once more as it leaves: a quarter of a second
 
 ANYWHERE = ("--debug", "--offline", "--quiet")  # options of the program that may also follow the verb
+OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")  # as torch says it
 
 # Typer's boxed help would double the time that --help takes.
 app = typer.Typer(
@@ -91,12 +92,20 @@ def _in_order(words: Sequence[str]) -> list[str]:
 
 def _fault(error: Exception) -> VitralError:
     """An error that nobody foresaw, told like the others."""
+    if _is_out_of_memory(error):
+        return VitralError("not enough memory for this", remedy="use smaller batches (--batch) or images (--image)")
     place = traceback.extract_tb(error.__traceback__)[-1]
     return VitralError(
         f"{type(error).__name__}: {error}",
         where=f"{place.filename}:{place.lineno}",
         remedy="run it again with --debug for the whole story, and report it if vitral is at fault",
     )
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Python and numpy have a type for it; torch's allocators have words alone."""
+    told = isinstance(error, RuntimeError) and any(words in str(error) for words in OUT_OF_MEMORY)
+    return told or isinstance(error, MemoryError)
 
 
 def _complain(error: VitralError) -> None:
