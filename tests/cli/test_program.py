@@ -155,6 +155,17 @@ def test_too_little_memory_is_told_with_what_takes_less(library: str) -> None:
     ]
 
 
+@pytest.mark.parametrize("arguments", [["describe", "~nosuchuser/x"], ["convert", "~nosuchuser/x", "~/out"]])
+def test_a_home_that_there_is_not_is_a_mistake_in_the_path(arguments: list[str]) -> None:
+    done = run(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.splitlines() == [
+        "error: there is no such user's home folder",
+        "where: ~nosuchuser/x",
+        "hint: check the path, or write it without ~",
+    ]
+
+
 @pytest.mark.parametrize("arguments", [["--debug", "spoil"], ["spoil", "--debug"]], ids=" ".join)
 def test_debug_before_or_after_the_verb_shows_the_traceback(arguments: list[str]) -> None:
     done = run(*arguments, failing=True)

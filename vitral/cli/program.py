@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from vitral import __version__
-from vitral.errors import VitralError
+from vitral.errors import ConfigError, VitralError
 
 log = logging.getLogger("vitral")
 
@@ -20,6 +20,7 @@ atexit.register(gc.freeze)  # else Python looks through all of torch once more a
 
 ANYWHERE = ("--debug", "--offline", "--quiet")  # options of the program that may also follow the verb
 OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")  # as torch says it
+NO_HOME = "Could not determine home directory"  # as pathlib says it
 
 # Typer's boxed help would double the time that --help takes.
 app = typer.Typer(
@@ -67,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except Exception as error:
-        mendable = error if isinstance(error, VitralError) else _fault(error)
+        mendable = error if isinstance(error, VitralError) else _fault(error, words)
         if "--debug" in words:
             traceback.print_exc()
         else:
@@ -90,10 +91,14 @@ def _in_order(words: Sequence[str]) -> list[str]:
     return [*early, *(word for word in words[:end] if word not in ANYWHERE), *words[end:]]
 
 
-def _fault(error: Exception) -> VitralError:
+def _fault(error: Exception, words: Sequence[str]) -> VitralError:
     """An error that nobody foresaw, told like the others."""
     if _is_out_of_memory(error):
         return VitralError("not enough memory for this", remedy="use smaller batches (--batch) or images (--image)")
+    if isinstance(error, RuntimeError) and str(error).startswith(NO_HOME):
+        lost = [word for word in words if word.startswith("~") and os.path.expanduser(word) == word]
+        what = "there is no such user's home folder"
+        return ConfigError(what, where=", ".join(lost), remedy="check the path, or write it without ~")
     place = traceback.extract_tb(error.__traceback__)[-1]
     return VitralError(
         f"{type(error).__name__}: {error}",
