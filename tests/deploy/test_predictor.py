@@ -60,6 +60,12 @@ def test_more_classes_than_there_are_is_all_of_them(files: list[Path]) -> None:
     assert list(found.probabilities) == sorted(found.probabilities, reverse=True)
 
 
+def test_a_path_by_itself_is_one_file(files: list[Path]) -> None:
+    predictor = Predictor(SOURCE, engine="eager")
+    listed = predictor.predict([files[0]])
+    assert predictor.predict(files[0]) == predictor.predict(str(files[0])) == listed
+
+
 def test_no_files_are_no_predictions() -> None:
     assert Predictor(SOURCE, engine="eager").predict([]) == []
 

@@ -102,11 +102,12 @@ class Predictor:
 
         return width_of(self.bundle.model)
 
-    def predict(self, images: Iterable[str | Path], top: int = 5) -> list[Prediction]:
-        """The likeliest classes of each file; the first that cannot be read is an error."""
+    def predict(self, images: str | Path | Iterable[str | Path], top: int = 5) -> list[Prediction]:
+        """The likeliest classes of each file, or of the only one; the first that cannot be read is an error."""
         if top < 1:
             raise ConfigError(f"expected at least 1, got {top}", where="top")
-        files = (Image(str(image), File(str(image))) for image in images)
+        paths = [images] if isinstance(images, str | Path) else images
+        files = (Image(str(path), File(str(path))) for path in paths)
         found: list[Prediction] = []
         for batch in batches(files, self.bundle.preprocessing, BATCH):
             for error in batch.failed.values():
