@@ -236,6 +236,7 @@ def test_a_model_without_classes_gives_features_alone(run: Runner, album: Path, 
         (("--out", "/tmp", "--format", "csv"), ("--out", "expected a file to write, found a folder")),
         (("--out", "a.bin"), ("--out", "expected a FILE that ends in .json, .jsonl, .ndjson or .csv")),
         (("--features", "a.csv"), ("--features", "expected a file that ends in .npz or .parquet")),
+        (("--features", "a.npz", "--top", "5"), ("--top", "leave it out")),
         (("--features", "a.npz", "--format", "csv"), ("--format", "leave it out")),
         (("--features", "a.npz", "--out", "b.csv"), ("--out", "leave it out")),
         (("--top", "0"), ("--top", "greater than or equal to 1")),
@@ -272,8 +273,7 @@ def test_paths_on_stdin_and_a_pipe_to_jq(model: str, album: Path) -> None:
     assert "nowhere.jpg: no such file; check the path" in done.stderr
     assert [row["path"] for row in told(done.stdout)] == [*names(album), "nowhere.jpg"]
     if shutil.which("jq"):
-        words = ["jq", "-r", ".path"]
-        assert subprocess.run(words, input=done.stdout, capture_output=True, text=True, check=True).stdout == paths
+        assert subprocess.check_output(["jq", "-r", ".path"], input=done.stdout, text=True) == paths
 
 
 def test_shares_that_are_killed_and_run_again_are_the_whole_without_doubles(model: str, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import logging
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO, NamedTuple
@@ -47,6 +47,7 @@ class Target(NamedTuple):
 
 @app.command()
 def predict(  # noqa: PLR0913, PLR0917, one option a wish
+    context: typer.Context,
     model: Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP)],
     image: Annotated[list[str], typer.Argument(metavar="IMAGE", help=IMAGE_HELP)],
     top: Annotated[int, typer.Option(metavar="N", min=1, help="Classes to name for each image.")] = 5,
@@ -73,7 +74,9 @@ def predict(  # noqa: PLR0913, PLR0917, one option a wish
 
     share = shard_of(shard) if shard else WHOLE
     target = Target("--features", features) if features else Target("--out", out)
-    wanted = _format(format, features, out)
+    if features:
+        _check_features(features, {"--top": _is_given(context, "top"), "--format": bool(format), "--out": bool(out)})
+    wanted = _format(format, out)
     if target.name and is_there(target.path, target.option):
         log.info(f"{target.name} is there already, so nothing was done; remove it to have it made anew")
         return
@@ -101,19 +104,28 @@ def _merging(per_layer: int) -> "Merging | None":
     return TokenMerging(per_layer=per_layer)
 
 
-def _format(format: str, features: str, out: str) -> "Format":
+def _is_given(context: typer.Context, name: str) -> bool:
+    """Whether an option was written, be it with the value that it has by itself."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _check_features(file: str, given: Mapping[str, bool]) -> None:
+    """Refuse a file that cannot hold features, and options that say nothing of them."""
+    from vitral.deploy.vectors import check_vectors
+
+    for option in (option for option, is_given in given.items() if is_given):
+        what = f"{option} is for classes, and --features writes a file of its own"
+        remedy = "leave it out, or ask for classes and features one after the other"
+        raise ConfigError(what, where=option, remedy=remedy)
+    check_vectors(Path(file))
+
+
+def _format(format: str, out: str) -> "Format":
     """The format that was asked for, or that the ending of a file tells, or a table."""
     from vitral.data.sources.files import suffix
     from vitral.deploy.outputs import ENDINGS, format_of
-    from vitral.deploy.vectors import check_vectors
 
-    if features:
-        if format or out:
-            option = "--format" if format else "--out"
-            remedy = "leave it out, or ask for classes and features one after the other"
-            what = f"{option} is for classes, and --features writes a file of its own"
-            raise ConfigError(what, where=option, remedy=remedy)
-        check_vectors(Path(features))
     if format:
         return format_of(format)
     if not out:
