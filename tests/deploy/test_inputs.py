@@ -83,6 +83,11 @@ def test_words_are_taken_in_the_order_given_and_named_as_given(tmp_path: Path, m
         ("**/b/**/*", ["b/2.png", "b/10.jpg", "b/9/1.jpeg"]),
         ("**/b/**/9/*", ["b/9/1.jpeg"]),
         ("?/x.JPG", ["a/x.JPG"]),
+        ("{10,2}.jpg", ["10.jpg", "2.jpg"]),
+        ("b/{2..3}.png", ["b/2.png", "b/3.png: no such file or folder"]),
+        ("b/{9/1.jpeg,2.png}", ["b/9/1.jpeg", "b/2.png"]),
+        ("**/*.{png,jpeg}", ["b/2.png", "b/9/1.jpeg"]),
+        ("{2.jpg,*.gif}", ["2.jpg", "*.gif: no image has a name like this"]),
         ("*.gif", ["*.gif: no image has a name like this"]),
     ],
 )
@@ -99,6 +104,12 @@ def test_a_relative_pattern_is_looked_for_here(tmp_path: Path, monkeypatch: pyte
 def test_a_file_with_the_letters_of_a_pattern_in_its_name_is_that_file(tmp_path: Path) -> None:
     plant(tmp_path, ["a[1].jpg", "a1.jpg"])
     assert names([str(tmp_path / "a[1].jpg")], tmp_path) == ["a[1].jpg"]
+
+
+@pytest.mark.parametrize("word", ["a{1,2}/b{3}.jpg", "a{1,2}/*.jpg", "*/b{3}.jpg"])
+def test_braces_may_be_letters_of_a_name(tmp_path: Path, word: str) -> None:
+    plant(tmp_path, ["a{1,2}/b{3}.jpg", "a1/b3.jpg"])
+    assert names([f"{tmp_path}/{word}"], tmp_path) == ["a{1,2}/b{3}.jpg"]
 
 
 def test_a_file_that_is_named_is_taken_whatever_its_name(tmp_path: Path) -> None:
@@ -254,6 +265,7 @@ def test_a_pattern_does_not_go_round_and_round(tmp_path: Path) -> None:
         "in/self: leads back to a folder above it",
     ]
     assert names([f"{tmp_path}/in/**/*.jpg"], tmp_path) == expected
+    assert names([f"{tmp_path}/in/**/{{1,2}}.jpg"], tmp_path) == [expected[0], *expected[2:], *expected[1:]]
     assert names([f"{tmp_path}/in/a/../*.jpg"], tmp_path) == ["in/1.jpg"]
 
 

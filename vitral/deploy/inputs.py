@@ -18,7 +18,7 @@ from vitral.data.sources.folder import LITTER
 from vitral.data.sources.hub_files import holds_tables
 from vitral.data.sources.manifest import MANIFESTS
 from vitral.data.sources.named import NAMED
-from vitral.data.sources.shards.addresses import is_pattern, is_tar, tars
+from vitral.data.sources.shards.addresses import BRACES, expand, is_glob, is_pattern, is_tar, tars
 from vitral.data.sources.shards.index import DRAFT, INDEX
 from vitral.data.sources.shards.places import is_remote
 from vitral.data.sources.source import SAMPLE, no_such_path, open_data
@@ -48,7 +48,7 @@ class Search(NamedTuple):
     def literals(self) -> Sequence[str]:
         """The names to look at, where they are known without a look into the folder."""
         wanted = {self.pieces[place] for place in self._open()}
-        return () if any(map(is_pattern, wanted)) else sorted(wanted)
+        return () if any(map(is_glob, wanted)) else sorted(wanted)
 
     def goes_deeper(self) -> bool:
         """Whether it goes on however deep the folders are."""
@@ -125,6 +125,8 @@ def _meant_by(word: str, stdin: BinaryIO | None) -> Iterator[Image]:
         return _of_named(path)
     if is_tar(path) and is_pattern(path):
         return in_tars(tars(path))
+    if BRACES.search(path) and not any(map(_is_there, _like(path))):  # they may be letters of a name
+        return images(expand(path), stdin)
     if is_pattern(path):
         return _of_pattern(path)
     error = no_such_path(Path(path))
@@ -165,7 +167,11 @@ def _of_folder(path: str) -> Iterator[Image]:
 
 def _has_images(folder: str) -> bool:
     """Whether any image lies in the folder or below it."""
-    return any(not isinstance(image.place, Refused | Unlisted) for image in _below(folder, _above(folder)))
+    return any(map(_is_there, _below(folder, _above(folder))))
+
+
+def _is_there(image: Image) -> bool:
+    return not isinstance(image.place, Refused | Unlisted)
 
 
 def _below(folder: str, above: tuple[Identity, ...]) -> Iterator[Image]:
@@ -247,13 +253,17 @@ def _identity(path: str) -> Identity:
 
 def _of_pattern(pattern: str) -> Iterator[Image]:
     """The images that a pattern with `*`, `?`, `[` stands for; `**` is any number of folders."""
-    root, inner = ("/", pattern.lstrip("/")) if pattern.startswith("/") else ("", pattern)
     first = True
-    for image in _matches(root, Search([part for part in inner.split("/") if part], {0}), ()):
+    for image in _like(pattern):
         first = False
         yield image
     if first:
         raise DataError("no image has a name like this", where=pattern, remedy="look what is there, mend the pattern")
+
+
+def _like(pattern: str) -> Iterator[Image]:
+    root, inner = ("/", pattern.lstrip("/")) if pattern.startswith("/") else ("", pattern)
+    return _matches(root, Search([part for part in inner.split("/") if part], {0}), ())
 
 
 def _matches(folder: str, search: Search, above: tuple[Identity, ...]) -> Iterator[Image]:

@@ -26,7 +26,7 @@ def names_shards(path: str) -> bool:
 
 
 def is_pattern(path: str) -> bool:
-    return bool(BRACES.search(path)) or _is_glob(path)
+    return bool(BRACES.search(path)) or is_glob(path)
 
 
 def tars(address: str) -> list[str]:
@@ -34,7 +34,7 @@ def tars(address: str) -> list[str]:
     found: set[str] = set()
     literal = not is_remote(address) and os.path.exists(address)
     for path in [address] if literal else expand(address):
-        if literal or not _is_glob(path):
+        if literal or not is_glob(path):
             found.add(path)
             continue
         matched = matches(path)
@@ -56,7 +56,7 @@ def expand(address: str) -> list[str]:
     for choice in choices:
         count *= len(choice)
     if count > MOST:
-        raise DataError(f"stands for {count:,} shards", where=address, remedy="write a smaller range")
+        raise DataError(f"stands for {count:,} names", where=address, remedy="write a smaller range")
     return ["".join(words) for words in product(*choices)]
 
 
@@ -91,5 +91,5 @@ def is_tar(path: str) -> bool:
     return path.lower().endswith((".tar", *COMPRESSED))
 
 
-def _is_glob(path: str) -> bool:
+def is_glob(path: str) -> bool:
     return any(letter in path for letter in "*?[")
