@@ -34,12 +34,6 @@ def sides(value: onnx.ValueInfoProto) -> list[str | int]:
     return [side.dim_param or side.dim_value for side in value.type.tensor_type.shape.dim]
 
 
-def test_a_batch_may_be_fixed() -> None:
-    model = to_onnx(graph(small())[1], batch=7)
-    onnx.checker.check_model(model, full_check=True)
-    assert (sides(model.graph.input[0]), sides(model.graph.output[0])) == ([7, 32, 48, 3], [7, 4])
-
-
 @pytest.mark.parametrize("name", ["stem-patches", "position-relative2d", "mixer-axial", "pool-attention", "resnet"])
 def test_the_formulas_of_onnx_itself_agree_with_the_model(name: str) -> None:
     source, made = graph(GRAPHS[name])

@@ -63,6 +63,15 @@ def test_the_facts_are_in_the_metadata(tmp_path: Path) -> None:
     assert json.loads(notes["export.json"]) == FACTS
 
 
+def test_a_model_for_one_batch_says_so_at_both_ends() -> None:
+    found = plan(loaded(), batch=7)
+    model = found.finished(found.core())
+    onnx.checker.check_model(model, full_check=True)
+    [incoming], [outgoing] = model.graph.input, model.graph.output
+    shapes = [[side.dim_value for side in end.type.tensor_type.shape.dim] for end in (incoming, outgoing)]
+    assert shapes == [[7, 24, 32, 3], [7, 10]]
+
+
 def test_what_is_written_leaves_the_model_that_it_was_made_of_alone() -> None:
     found = plan(loaded(), batch=4, facts=FACTS)
     core = found.core()

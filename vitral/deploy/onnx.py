@@ -1,7 +1,5 @@
 """Graphs as ONNX models.  B images, H x W pixels, C channels, K numbers."""
 
-from typing import Literal
-
 import onnx
 import torch
 from onnx import TensorProto, helper, numpy_helper
@@ -19,15 +17,14 @@ FORMAT = 9  # of the file, the first that goes with it
 SAMPLE = 2  # images: enough to tell what is repeated for a batch from what is there once
 
 
-def to_onnx(graph: Graph, batch: int | Literal["dynamic"] = "dynamic") -> onnx.ModelProto:
-    """The graph as an ONNX model: `pixels` uint8 (B, H, W, C) to `logits` or `features` float32 (B, K)."""
+def to_onnx(graph: Graph) -> onnx.ModelProto:
+    """The graph as an ONNX model: `pixels` uint8 (B, H, W, C) to `logits` or `features` float32 (B, K), for any B."""
     notes = traced(graph)
-    size = "batch" if batch == "dynamic" else batch
     nodes = helper.make_graph(
         notes.nodes,
         "vitral",
-        [helper.make_tensor_value_info(INPUT, TensorProto.UINT8, [size, *graph.image, graph.channels])],
-        [helper.make_tensor_value_info(graph.answer, TensorProto.FLOAT, [size, graph.outputs])],
+        [helper.make_tensor_value_info(INPUT, TensorProto.UINT8, ["batch", *graph.image, graph.channels])],
+        [helper.make_tensor_value_info(graph.answer, TensorProto.FLOAT, ["batch", graph.outputs])],
     )
     opset = helper.make_opsetid("", OPSET)
     model = helper.make_model(

@@ -57,7 +57,7 @@ class Plan(NamedTuple):
         from vitral.deploy.lowering import lowered
         from vitral.deploy.onnx import to_onnx
 
-        return to_onnx(lowered(self.graph, self.precision), "dynamic")
+        return to_onnx(lowered(self.graph, self.precision))
 
     def finished(self, core: "ModelProto") -> "ModelProto":
         """An ONNX model of the graph, be it quantised, with what stands before it and its metadata."""

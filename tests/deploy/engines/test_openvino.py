@@ -15,7 +15,7 @@ from vitral.machine import cores
 
 def test_a_model_in_a_file_answers_as_one_in_memory(tmp_path: Path) -> None:
     source, made = graph(small())
-    data = to_onnx(made, batch=1).SerializeToString()
+    data = to_onnx(made).SerializeToString()
     (tmp_path / "model.onnx").write_bytes(data)
     images = pixels(source)
     one, other = OpenVinoEngine(data, 4, 1), OpenVinoEngine(tmp_path / "model.onnx", 4, 1)
@@ -25,7 +25,7 @@ def test_a_model_in_a_file_answers_as_one_in_memory(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("streams", [1, 2])
 def test_numbers_have_32_bits_and_streams_have_the_threads(streams: int) -> None:
-    engine = OpenVinoEngine(to_onnx(graph(small())[1], batch=1).SerializeToString(), 4, 2)
+    engine = OpenVinoEngine(to_onnx(graph(small())[1]).SerializeToString(), 4, 2)
     compiled = engine._compiled(streams, images=1)
     assert compiled.get_property("INFERENCE_PRECISION_HINT") == load_openvino().Type.f32
     assert compiled.get_property("INFERENCE_NUM_THREADS") == min(2, cores())  # of more than there are it takes all
