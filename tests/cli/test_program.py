@@ -245,6 +245,16 @@ def test_describe_answers_an_unknown_model_with_the_nearest_name() -> None:
     assert "hint: did you mean B/16, " in done.stderr
 
 
+@pytest.mark.parametrize("name", ["runs/missing", "./nowhere", "Q/16"])
+def test_describe_tells_that_what_may_be_a_path_is_none(name: str) -> None:
+    done = run("describe", name)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"error: unknown model '{name}'\n")
+    hint = done.stderr.splitlines()[-1]
+    assert hint.startswith("hint: there is no such file or folder either; ")
+    assert "B/16" in hint
+
+
 def test_describe_tells_of_a_file_that_is_not_there() -> None:
     done = run("describe", "nosuch.safetensors")
     assert done.returncode == 1

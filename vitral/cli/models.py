@@ -1,12 +1,17 @@
 """The verbs of models: describe."""
 
+import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from vitral.cli.options import Settings
 from vitral.cli.program import app
+from vitral.errors import ConfigError
+
+if TYPE_CHECKING:
+    from vitral.model import Resnet, Vit
 
 
 @app.command()
@@ -18,14 +23,25 @@ def describe(
 ) -> None:
     """Show every shape, parameter, multiply-add and byte of a model."""
     from vitral.explain.describe import describe as described
-    from vitral.model import Resnet, Vit
     from vitral.weights.hub import PREFIX
     from vitral.weights.load import load
     from vitral.weights.opening import READERS
 
-    model: str | Vit | Resnet = name
-    if Path(name).expanduser().exists() or name.startswith(PREFIX) or name.endswith(READERS):
-        model = load(name).bundle.model
+    is_weights = Path(name).expanduser().exists() or name.startswith(PREFIX) or name.endswith(READERS)
+    model = load(name).bundle.model if is_weights else _named(name)
     size = [f"image={image}"] if image else []
     description = described(model, *size, *set_)
     typer.echo(description.to_json() if json else description)
+
+
+def _named(name: str) -> "Vit | Resnet":
+    """The model of that name; a name that may have been a path is told to be none either."""
+    from vitral.model import model_config
+
+    try:
+        return model_config(name)
+    except ConfigError as error:
+        if "/" not in name and os.sep not in name:
+            raise
+        remedy = f"there is no such file or folder either; {error.remedy}"
+        raise ConfigError(error.what, where=error.where, remedy=remedy) from None
