@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import UnionType
 from typing import Annotated, Any, NamedTuple, Self, TypeVar, Union, get_args, get_origin
 
@@ -174,7 +174,23 @@ def _value(text: str) -> Any:
 
 def _explain(error: ValidationError, config: type[Config]) -> ConfigError:
     """What pydantic found wrong, in our words."""
-    return ConfigError.join([_problem(details, config) for details in error.errors(include_url=False)])
+    fields: dict[str, list[ErrorDetails]] = {}  # pydantic complains once for each type that a field may have
+    for details in error.errors(include_url=False):
+        path, _, _ = _locate(config, details["loc"])
+        fields.setdefault(".".join(path), []).append(details)
+    return ConfigError.join([problem for where in fields for problem in _problems(fields[where], where, config)])
+
+
+def _problems(complaints: Sequence[ErrorDetails], where: str, config: type[Config]) -> list[ConfigError]:
+    """What is wrong with one field: a single problem where all complaints are of what was expected."""
+    if any(each["type"] not in EXPECTED for each in complaints):
+        return [_problem(each, config) for each in complaints]
+    expected = either(dict.fromkeys(map(_expected, complaints)))
+    return [ConfigError(f"expected {expected}, got {_brief(complaints[0]['input'])}", where=where)]
+
+
+def _expected(details: ErrorDetails) -> str:
+    return EXPECTED[details["type"]].format(**details.get("ctx", {})).replace("'", "")
 
 
 def _problem(details: ErrorDetails, config: type[Config]) -> ConfigError:
@@ -195,10 +211,8 @@ def _problem(details: ErrorDetails, config: type[Config]) -> ConfigError:
             return ConfigError(f"not valid JSON: {context['error']}")
         case "union_tag_invalid" | "union_tag_not_found":
             return _no_such_kind(_kinds(expected_type), context.get("tag"), where)
-    if complaint not in EXPECTED:
-        return ConfigError(f"{details['msg']}, got {found}", where=where)
-    expected = EXPECTED[complaint].format(**context).replace("'", "")
-    return ConfigError(f"expected {expected}, got {found}", where=where)
+    told = f"expected {_expected(details)}" if complaint in EXPECTED else details["msg"]
+    return ConfigError(f"{told}, got {found}", where=where)
 
 
 def _unknown(config: type[Config], name: str, where: str, siblings: Mapping[str, type[Config]]) -> ConfigError:
