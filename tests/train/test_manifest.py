@@ -51,7 +51,7 @@ def test_a_missing_file_is_found_and_one_more_is_nobodys(tmp_path: Path, file: s
     (path.parent / f"{file}.more").write_bytes(b"more")
     assert surviving(tmp_path) == 2
     path.unlink()
-    assert passed_over(tmp_path) == f"{path}: cannot be read: no such file or directory"
+    assert passed_over(tmp_path).startswith(f"{path}: cannot be read: no such file or directory")
     path.mkdir()
     assert passed_over(tmp_path).startswith(str(path))
 
