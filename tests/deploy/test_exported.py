@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from vitral.deploy.exported import File, Quantisation, RunnerCheck, Trial, files_in, versions
+from vitral.deploy.exported import File, Quantisation, RunnerCheck, Trial, files_in, some, versions
 
 
 def test_files_are_told_with_their_sizes_and_hashes(tmp_path: Path) -> None:
@@ -41,6 +41,12 @@ def test_a_trial_and_a_choice_are_told_in_a_line() -> None:
         "int8, static: static 12.3, float32 4.0 images a second; in float stay patch embedding, head, blocks.0.mlp"
     ]
     assert Quantisation.from_json(chosen.to_json()) == chosen
+
+
+def test_of_many_parts_the_first_are_named() -> None:
+    parts = [f"blocks.{layer}.mlp" for layer in range(12)]
+    assert some(parts[:2]) == "blocks.0.mlp, blocks.1.mlp"
+    assert some(parts).endswith("blocks.4.mlp, blocks.5.mlp and 6 more")
 
 
 def test_the_check_of_the_runner_is_told_in_a_line() -> None:

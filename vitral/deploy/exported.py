@@ -2,6 +2,7 @@
 
 import hashlib
 import platform
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Literal
@@ -23,6 +24,7 @@ TO_SIZE = (
     "in the graph for pictures of its size, to the pixels that Vitral sees; "
     "the runner first brings others to that size, with Pillow and so that the model sees the same part of them"
 )
+NAMED = 6  # parts that a line names; export.json has them all
 BY_RUNNER = "left to the runner, with Pillow, whose pixels are Vitral's to a level or a few"
 
 
@@ -42,6 +44,12 @@ class Port(Config):
     shape: tuple[int | str, ...]  # a word where any number will do
 
 
+def some(parts: Sequence[str]) -> str:
+    """The first of many names, and how many more there are."""
+    more = f" and {len(parts) - NAMED} more" if len(parts) > NAMED else ""
+    return ", ".join(parts[:NAMED]) + more
+
+
 class Trial(Config):
     """One way to quantise, and what came of it."""
 
@@ -56,7 +64,7 @@ class Trial(Config):
     def line(self) -> str:
         """The trial in words."""
         lost = "" if self.lost is None else f", accuracy {100 * (0 - self.lost):+.2f} points"
-        kept = f" with {', '.join(self.floats)} in float" if self.floats else ""
+        kept = f" with {some(self.floats)} in float" if self.floats else ""
         held = "holds" if self.holds else "does not hold"
         return f"int8, {self.method}{kept}: {self.agreement or 0:.2%} of the same top-1{lost}: it {held}"
 
@@ -75,7 +83,7 @@ class Quantisation(Config):
         """The choice in words."""
         rates = [f"{each.method} {each.rate:.1f}" for each in self.trials if each.rate is not None]
         rates.append(f"float32 {self.float_rate:.1f}")
-        kept = ", ".join(("patch embedding", "head", *self.floats))
+        kept = some(("patch embedding", "head", *self.floats))
         return [f"int8, {self.method}: {', '.join(rates)} images a second; in float stay {kept}"]
 
 
