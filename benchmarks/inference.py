@@ -2,9 +2,9 @@
 
 A cell is a model at a batch. All engines meet in a few rounds, and the leaders, three peers among them, once more with
 nobody else on the machine: in many rounds, their processes started anew now and then, since each has its own luck with
-memory. The ratios are of that final. A cell that is done is added to a file of JSON lines, and one that is in the file,
-of this machine with these versions, is not measured again: so it may be stopped and taken up at any time. Needs the
-Python of `make bench`.
+memory. The ratios are of that final, round by round, and against whichever peer comes closest. A cell that is done is
+added to a file of JSON lines, and one that is in the file, of this machine with these versions, is not measured again:
+so it may be stopped and taken up at any time. Needs the Python of `make bench`.
 """
 
 import argparse
@@ -145,29 +145,36 @@ def leaders(rows: Sequence[Row], count: int) -> list[Row]:
     return sorted(rows, key=lambda row: -row.rate)[:count]
 
 
-def best(rows: Sequence[Row]) -> Row:
-    return leaders(rows, 1)[0]
-
-
 def rivals(cell: Cell) -> list[Row]:
     """The peers that the goals speak of: those that give float32 answers."""
     return [row for row in cell.rows if not row.own and row.engine not in BESIDE]
 
 
-def lead(own: Row, peer: Row) -> Ratio:
-    """How many times as fast, round by round."""
-    return ratio(own.seconds, peer.seconds)
+class Lead(NamedTuple):
+    """One of our engines, the peer that comes closest to it, and how many times as fast it is, round by round.
+
+    A machine may be slower for a while, and for all alike: the speeds of the median round need not be of one time.
+    """
+
+    own: Row
+    peer: Row
+    times: Ratio
+
+
+def lead(rows: Sequence[Row], peers: Sequence[Row]) -> Lead:
+    """The lead of the best of our engines."""
+    closest = [
+        min((Lead(own, peer, ratio(own.seconds, peer.seconds)) for peer in peers), key=lambda each: each.times.median)
+        for own in rows
+    ]
+    return max(closest, key=lambda each: each.times.median)
 
 
 def verdict(cell: Cell) -> Iterator[str]:
-    """Our fastest engine of float32 and of int8, each against the fastest float32 peer."""
-    if not rivals(cell):
-        return
-    peer = best(rivals(cell))
+    """Our fastest engine of float32 and of int8, each against the float32 peer that comes closest."""
     for what, goal, rows in (("float32", AHEAD, floats(cell)), ("int8", INT8, bytes_of(cell))):
-        if rows:
-            own = best(rows)
-            found = lead(own, peer)
+        if rows and rivals(cell):
+            own, peer, found = lead(rows, rivals(cell))
             met = "met" if found.median >= goal else "NOT met"
             note = ", in speed; whether the answers hold is for an export of a trained model" if what == "int8" else ""
             yield (
@@ -190,14 +197,14 @@ def summary(cells: Sequence[Cell]) -> Iterator[str]:
     full = [cell for cell in cells if rivals(cell)]
     for cell in full:
         yield from verdict(cell)
-    leads = [lead(best(floats(cell)), best(rivals(cell))).median for cell in full]
+    leads = [lead(floats(cell), rivals(cell)).times.median for cell in full]
     if leads:
         mean = prod(leads) ** (1 / len(leads))
         met = "met" if mean >= MEAN else "NOT met"
         yield f"float32, geometric mean of {len(leads)} cells: {mean:.2f} x the best peer; goal {MEAN} x: {met}"
     for cell in cells:
         if cell.model in {"S/16", "B/16"} and cell.batch == 8 and floats(cell):
-            share = best(floats(cell)).share
+            share = max(row.share for row in floats(cell))
             met = "met" if share >= SHARE else "NOT met"
             yield f"{cell.model}@8: {100 * share:.0f} % of the matmul peak; goal {100 * SHARE:.0f} %: {met}"
 
