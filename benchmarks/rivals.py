@@ -40,11 +40,13 @@ OPSET = 20
 def shape_of(model: str) -> Shape:
     """The shape of a plain model of the paper, by its name."""
     if Path(model).expanduser().exists():
-        raise ConfigError("other libraries are measured with models of the paper, by name", where=model)
+        raise ConfigError(
+            "other libraries are measured with models of the paper, by name", code="config.unsupported", where=model
+        )
     config = model_config(model)
     assert isinstance(config, Vit)
     if not isinstance(config.stem, Patches):
-        raise ConfigError("other libraries are measured with plain patches", where=model)
+        raise ConfigError("other libraries are measured with plain patches", code="config.unsupported", where=model)
     assert isinstance(config.mixer, Attention)
     assert isinstance(config.head, LinearHead)
     sides = config.image.height, config.stem.patch.height

@@ -6,8 +6,10 @@ from vitral.errors import ConfigError, DataError, ServeError, VitralError, Weigh
 
 
 def test_a_message_reads_where_what_and_remedy_in_one_line() -> None:
-    error = DataError("truncated after 12 KB", where="photos/cat/07.jpg", remedy="remove it or pass --skip-bad")
-    assert str(error) == "photos/cat/07.jpg: truncated after 12 KB; remove it or pass --skip-bad"
+    error = DataError(
+        "truncated after 12 KB", code="data.truncated_image", where="photos/cat/07.jpg", remedy="remove it"
+    )
+    assert str(error) == "photos/cat/07.jpg: truncated after 12 KB; remove it"
 
 
 @pytest.mark.parametrize(
@@ -15,7 +17,7 @@ def test_a_message_reads_where_what_and_remedy_in_one_line() -> None:
     [("", "", "no such model"), ("B/17", "", "B/17: no such model"), ("", "use B/16", "no such model; use B/16")],
 )
 def test_parts_that_are_empty_leave_no_trace(where: str, remedy: str, message: str) -> None:
-    assert str(VitralError("no such model", where=where, remedy=remedy)) == message
+    assert str(VitralError("no such model", code="file.exists", where=where, remedy=remedy)) == message
 
 
 @pytest.mark.parametrize(
@@ -29,34 +31,39 @@ def test_each_error_has_its_exit_code_and_is_a_vitral_error(kind: type[VitralErr
 @pytest.mark.parametrize("kind", [ConfigError, DataError, WeightsError])
 def test_a_bad_value_can_be_caught_as_a_value_error(kind: type[VitralError]) -> None:
     with pytest.raises(ValueError, match="not this one"):
-        raise kind("not this one")
+        raise kind("not this one", code="data.empty")
 
 
 def test_an_error_survives_the_way_from_one_process_to_another() -> None:
-    parts = [ConfigError("too wide", where="width", remedy="use 64"), ConfigError("too deep", where="depth")]
+    wide = ConfigError("too wide", code="config.out_of_range", where="width", remedy="use 64")
+    parts = [wide, ConfigError("too deep", code="config.conflict", where="depth")]
     error = pickle.loads(pickle.dumps(ConfigError.join(parts)))
-    assert [(part.what, part.where, part.remedy) for part in error.problems] == [
-        ("too wide", "width", "use 64"),
-        ("too deep", "depth", ""),
+    assert error.code == "config.several"
+    assert [(part.what, part.code, part.where, part.remedy) for part in error.problems] == [
+        ("too wide", "config.out_of_range", "width", "use 64"),
+        ("too deep", "config.conflict", "depth", ""),
     ]
 
 
 def test_a_single_problem_is_its_own_error() -> None:
-    problem = ConfigError("too wide", where="width")
+    problem = ConfigError("too wide", code="config.conflict", where="width")
     assert ConfigError.join([problem]) is problem
     assert problem.problems == (problem,)
 
 
 def test_several_problems_are_listed_one_to_a_line() -> None:
-    error = ConfigError.join([ConfigError("too wide", where="width"), ConfigError("too deep", where="depth")])
+    wide = ConfigError("too wide", code="config.out_of_range", where="width")
+    error = ConfigError.join([wide, ConfigError("too deep", code="config.out_of_range", where="depth")])
+    assert error.code == "config.several"
     assert str(error) == "2 settings are wrong:\n  width: too wide\n  depth: too deep"
 
 
 def test_an_error_seen_from_outside_names_the_whole_path() -> None:
-    pair = ConfigError.join([ConfigError("too many", where="heads", remedy="use 6"), ConfigError("too wide")])
-    assert [str(problem) for problem in pair.within("block.mixer").problems] == [
-        "block.mixer.heads: too many; use 6",
-        "block.mixer: too wide",
+    many = ConfigError("too many", code="config.out_of_range", where="heads", remedy="use 6")
+    pair = ConfigError.join([many, ConfigError("too wide", code="config.conflict")])
+    assert [(problem.code, str(problem)) for problem in pair.within("block.mixer").problems] == [
+        ("config.out_of_range", "block.mixer.heads: too many; use 6"),
+        ("config.conflict", "block.mixer: too wide"),
     ]
     assert pair.within("") is pair
 

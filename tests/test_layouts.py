@@ -11,6 +11,7 @@ import pytest
 from tests.data.doctor.albums import fill
 from tests.data.pictures import encoded, noise
 from tests.data.tars import write_tar
+from tests.errors import raises
 from vitral import Decoding, open_data
 from vitral.cli import main
 from vitral.config import Size
@@ -21,10 +22,10 @@ from vitral.errors import DataError
 
 
 class Layout(NamedTuple):
-    """How it is made, what is then named on the command line, the exit code, and words of the answer."""
+    """How it is made, what is then named on the command line, the code of its error, and words of the answer."""
 
     build: Callable[[Path], str]
-    exit_code: int
+    code: str  # of the error; none where the layout is read
     words: tuple[str, ...]
 
 
@@ -90,63 +91,61 @@ def linked(root: Path) -> str:
 TRAIN_AND_VAL = [*each("train/cat", "train/dog"), *each("val/cat", "val/dog", images=3)]
 
 LAYOUTS = {
-    "train and val": Layout(folder(*TRAIN_AND_VAL), 0, ("30 pictures of 2 classes (24 train, 6 val)", "vitral train")),
+    "train and val": Layout(folder(*TRAIN_AND_VAL), "", ("30 pictures of 2 classes (24 train, 6 val)", "vitral train")),
     "training, validation and test": Layout(
         folder(*each("training/cat", "training/dog"), *each("validation/cat", "validation/dog", "test/cat", images=3)),
-        0,
+        "",
         ("33 pictures of 2 classes (24 train, 6 val, 3 test)", "dog"),
     ),
-    "classes alone": Layout(folder(*each("cat", "dog")), 0, ("(20 train, 4 val)", "20% of every class")),
+    "classes alone": Layout(folder(*each("cat", "dog")), "", ("(20 train, 4 val)", "20% of every class")),
     "nested, unicode, spaces": Layout(
-        folder(*each("animals/ねこ", "animals/red fox", "Крот")), 0, ("animals/ねこ", "animals/red fox", "Крот")
+        folder(*each("animals/ねこ", "animals/red fox", "Крот")), "", ("animals/ねこ", "animals/red fox", "Крот")
     ),
-    "an empty class": Layout(folder(*each("cat", "dog"), "lynx/"), 3, ("a class without images", "lynx", "hint:")),
+    "an empty class": Layout(folder(*each("cat", "dog"), "lynx/"), "data.empty_class", ("lynx",)),
     "a class only in val": Layout(
-        folder(*TRAIN_AND_VAL, "val/lynx/1.png"), 3, ("'lynx' is in val and not in train", "val/lynx/1.png", "hint:")
+        folder(*TRAIN_AND_VAL, "val/lynx/1.png"), "data.class_not_in_train", ("'lynx'", "val/lynx/1.png")
     ),
     "a mistyped train": Layout(
         folder(*each("trian/cat", "trian/dog"), *each("val/cat", "val/dog", images=3)),
-        3,
-        ("val without train", "hint: rename trian to train"),
+        "data.no_train_split",
+        ("val", "trian"),
     ),
     "an archive": Layout(
-        lambda root: str(fill(root, {"photos.zip": b"PK"}) / "photos.zip"), 3, ("hint: unpack it and give the folder",)
+        lambda root: str(fill(root, {"photos.zip": b"PK"}) / "photos.zip"), "data.unknown_format", ("photos.zip",)
     ),
     "one image a class": Layout(
         folder("cat/1.png", "dog/1.png"),
-        0,
+        "",
         ("2 classes have fewer than 10 training images", "no images to judge a model by"),
     ),
-    "one class": Layout(folder(*each("cat")), 3, ("only one class, 'cat'", "hint:")),
+    "one class": Layout(folder(*each("cat")), "data.too_few", ("'cat'",)),
     "a thousand classes": Layout(
         folder(*each(*(f"{number:04}" for number in range(1000)), images=2)),
-        0,
+        "",
         ("2,000 pictures of 1,000 classes", "... and 988 more"),
     ),
     "names that differ in case": Layout(
-        folder(*each("Cat", "cat")), 3, ("'Cat' and 'cat' differ only in case", "Cat/0.png", "hint:")
+        folder(*each("Cat", "cat")), "data.ambiguous_class", ("'Cat'", "'cat'", "Cat/0.png")
     ),
-    "a symlink loop": Layout(
-        symlink_loop, 3, ("leads back to a folder above it", "cat/inner", "hint: remove the link")
-    ),
-    "linked classes": Layout(linked, 0, ("24 pictures of 2 classes",)),
+    "a symlink loop": Layout(symlink_loop, "data.link_loop", ("cat/inner",)),
+    "linked classes": Layout(linked, "", ("24 pictures of 2 classes",)),
     "litter beside classes": Layout(
         folder(*each("cat", "dog", ".ipynb_checkpoints", "__MACOSX"), "Thumbs.db", "cat/.DS_Store"),
-        0,
+        "",
         ("24 pictures of 2 classes",),
     ),
-    "a read-only folder": Layout(read_only, 0, ("24 pictures of 2 classes",)),
-    "a manifest": Layout(manifest, 0, ("24 pictures of 2 classes (20 train, 4 val)",)),
+    "a read-only folder": Layout(read_only, "", ("24 pictures of 2 classes",)),
+    "a manifest": Layout(manifest, "", ("24 pictures of 2 classes (20 train, 4 val)",)),
     "a manifest with a missing file": Layout(
-        lambda root: manifest(root, "gone.png,cat"), 3, ("1 of 25 files are missing: gone.png", "list.csv", "hint:")
+        lambda root: manifest(root, "gone.png,cat"), "data.missing_file", ("1 of 25", "gone.png", "list.csv")
     ),
-    "tar shards": Layout(shards, 0, ("24 pictures of 2 classes (20 train, 4 val)",)),
+    "tar shards": Layout(shards, "", ("24 pictures of 2 classes (20 train, 4 val)",)),
     "a tar with a traversal name": Layout(
-        lambda root: shards(root, "../outside.png"), 3, ("../outside.png", "train-000.tar", "hint:")
+        lambda root: shards(root, "../outside.png"), "data.unsafe_archive", ("../outside.png", "train-000.tar")
     ),
-    "the bundled sample": Layout(lambda root: "sample", 0, ("6,000 pictures of 10 classes", "vitral train")),
+    "the bundled sample": Layout(lambda root: "sample", "", ("6,000 pictures of 10 classes", "vitral train")),
     "a mistyped path": Layout(
-        lambda root: folder(*each("pets/cat", "pets/dog"))(root) + "/pest", 3, ("no such file or folder", "/pets'?")
+        lambda root: folder(*each("pets/cat", "pets/dog"))(root) + "/pest", "data.not_found", ("/pest", "/pets'?")
     ),
 }
 
@@ -158,11 +157,11 @@ def test_check_answers_with_no_flags(layout: Layout, tmp_path: Path, capfd: pyte
     with pytest.raises(SystemExit) as left:
         main(["check", data])
     shown, talk = capfd.readouterr()
-    assert left.value.code == layout.exit_code, talk
+    assert left.value.code == (DataError.exit_code if layout.code else 0), talk
     assert all(word in shown + talk for word in layout.words), shown + talk
     assert sorted(os.walk(tmp_path)) == before
-    if layout.exit_code:
-        assert [line.split(":")[0] for line in talk.splitlines()] == ["error", "where", "hint"]
+    if layout.code:
+        assert [line.split(":")[0] for line in talk.splitlines()] == [f"error[{layout.code}]", "where", "hint"]
     else:
         assert talk == ""
 
@@ -170,8 +169,8 @@ def test_check_answers_with_no_flags(layout: Layout, tmp_path: Path, capfd: pyte
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
 def test_an_epoch_shows_every_image_once_or_the_set_is_refused(layout: Layout, tmp_path: Path) -> None:
     data = layout.build(tmp_path)
-    if layout.exit_code:
-        with pytest.raises(DataError) as caught:
+    if layout.code:
+        with raises(layout.code, *layout.words) as caught:
             open_data(data)
         assert caught.value.remedy
         return

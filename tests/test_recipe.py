@@ -1,12 +1,12 @@
 import numpy as np
 import pytest
 
+from tests.errors import raises
 from vitral.config import Size, override
 from vitral.data.loader.order import Shuffled
 from vitral.data.loader.plan import Plan
 from vitral.data.transforms.scaling import IMAGENET
 from vitral.data.transforms.view import InceptionCrop, PlainResize
-from vitral.errors import ConfigError
 from vitral.model.head import LinearHead, NoHead
 from vitral.model.vit import Vit
 from vitral.recipe import Epochs, Images, Length, Patience, Recipe, Shown, Steps, ToTheEnd
@@ -37,7 +37,7 @@ def test_a_length_is_a_number_of_steps(length: Length, steps: int) -> None:
 
 
 def test_the_fewest_epochs_are_not_more_than_the_most() -> None:
-    with pytest.raises(ConfigError, match=r"fewest: the fewest epochs, 9, are more than the most, 3; use at most 3"):
+    with raises("config.conflict", "fewest", 9, 3):
         Shown(fewest=9, most=3)
 
 
@@ -63,7 +63,7 @@ def test_the_head_follows_the_data_and_the_task() -> None:
 
 
 def test_a_scaling_of_three_channels_does_not_fit_grey_images() -> None:
-    with pytest.raises(ConfigError, match=r"images\.scaling: has 3 means for the 1 channels"):
+    with raises("config.conflict", "images.scaling", 3, 1):
         Recipe(model=Vit(channels=1), images=Images(scaling=IMAGENET))
 
 

@@ -31,6 +31,7 @@ EXPECTED = {
     "string_type": "text",
     "tuple_type": "a list",
 }
+OUT_OF_RANGE = {"finite_number", "greater_than", "greater_than_equal", "less_than", "less_than_equal"}
 
 
 class Size(NamedTuple):
@@ -54,7 +55,7 @@ class Size(NamedTuple):
             size = cls(sides[0], sides[-1])
             if min(size) > 0:
                 return size
-        raise ConfigError(f"expected a size such as 224 or 224x320, got {_brief(value)}")
+        raise ConfigError(f"expected a size such as 224 or 224x320, got {_brief(value)}", code="config.wrong_type")
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
@@ -110,7 +111,7 @@ def override(config: C, settings: Iterable[str]) -> C:
     for setting in settings:
         path, equals, text = setting.partition("=")
         if not path or not equals:
-            raise ConfigError(f"expected field=value, got {setting!r}")
+            raise ConfigError(f"expected field=value, got {setting!r}", code="config.bad_setting")
         _assign(type(config), data, path, _value(text))
     return type(config).parse(data)
 
@@ -131,7 +132,7 @@ def _assign(config: type[Config], data: dict[str, Any], path: str, value: Any) -
             return
         if not isinstance(inner, dict):
             what = f"{place} is {_brief(inner)}, which has no fields"
-            raise ConfigError(what, where=path, remedy=f"set it as {place}=VALUE")
+            raise ConfigError(what, code="config.unknown_field", where=path, remedy=f"set it as {place}=VALUE")
         config = kinds[inner["kind"]] if kinds else members(field)[0]
         data, siblings = inner, kinds
 
@@ -186,7 +187,17 @@ def _problems(complaints: Sequence[ErrorDetails], where: str, config: type[Confi
     if any(each["type"] not in EXPECTED for each in complaints):
         return [_problem(each, config) for each in complaints]
     expected = either(dict.fromkeys(map(_expected, complaints)))
-    return [ConfigError(f"expected {expected}, got {_brief(complaints[0]['input'])}", where=where)]
+    what = f"expected {expected}, got {_brief(complaints[0]['input'])}"
+    return [ConfigError(what, code=_code({each["type"] for each in complaints}), where=where)]
+
+
+def _code(types: set[str]) -> str:
+    """The code for a value that is not what was expected, by the types of pydantic's complaints."""
+    if types <= OUT_OF_RANGE:
+        return "config.out_of_range"
+    if not types <= EXPECTED.keys():
+        return "config.bad_value"
+    return "config.unknown_name" if types == {"literal_error"} else "config.wrong_type"
 
 
 def _expected(details: ErrorDetails) -> str:
@@ -204,31 +215,34 @@ def _problem(details: ErrorDetails, config: type[Config]) -> ConfigError:
     match complaint:
         case "value_error":
             inner = context["error"]
-            return (inner if isinstance(inner, ConfigError) else ConfigError(str(inner))).within(where)
+            known = isinstance(inner, ConfigError)
+            return (inner if known else ConfigError(str(inner), code="config.bad_value")).within(where)
         case "missing":
-            return ConfigError("a value is required, none was given", where=where)
+            return ConfigError("a value is required, none was given", code="config.missing_value", where=where)
         case "json_invalid":
-            return ConfigError(f"not valid JSON: {context['error']}")
+            return ConfigError(f"not valid JSON: {context['error']}", code="config.bad_json")
         case "union_tag_invalid" | "union_tag_not_found":
             return _no_such_kind(_kinds(expected_type), context.get("tag"), where)
     told = f"expected {_expected(details)}" if complaint in EXPECTED else details["msg"]
-    return ConfigError(f"{told}, got {found}", where=where)
+    return ConfigError(f"{told}, got {found}", code=_code({complaint}), where=where)
 
 
 def _unknown(config: type[Config], name: str, where: str, siblings: Mapping[str, type[Config]]) -> ConfigError:
     """The error for a field that the config, perhaps chosen from a union, does not have."""
     if not siblings:
-        return ConfigError("unknown field", where=where, remedy=suggest(name, config.model_fields))
+        remedy = suggest(name, config.model_fields)
+        return ConfigError("unknown field", code="config.unknown_field", where=where, remedy=remedy)
     fields = [field for field in config.model_fields if field != "kind"]
     owners = [kind for kind, sibling in siblings.items() if name in sibling.model_fields]
     what = f"unknown field of {_kind(config)} (its fields: {', '.join(fields) or 'none'})"
     remedy = f"{name} is a field of {either(owners)}" if owners else nearest(name, fields)
-    return ConfigError(what, where=where, remedy=remedy)
+    return ConfigError(what, code="config.unknown_field", where=where, remedy=remedy)
 
 
 def _no_such_kind(kinds: Mapping[str, type[Config]], kind: object, where: str) -> ConfigError:
     found = "no kind" if kind is None else _brief(kind)
-    return ConfigError(f"expected {either(kinds)}, got {found}", where=where, remedy=nearest(str(kind), kinds))
+    what = f"expected {either(kinds)}, got {found}"
+    return ConfigError(what, code="config.unknown_name", where=where, remedy=nearest(str(kind), kinds))
 
 
 def _locate(config: type[Config], loc: Iterable[int | str]) -> tuple[list[str], Any, dict[str, type[Config]]]:

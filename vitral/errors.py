@@ -9,21 +9,27 @@ VitralError            exit 1   caught by whoever wants them all
 What cannot happen is an `assert`, never one of these.
 """
 
+import copyreg
 from collections.abc import Collection, Iterable, Sequence
 from difflib import get_close_matches
-from typing import ClassVar
+from typing import Any, ClassVar
 
 
 class VitralError(Exception):
-    """What went wrong, where, and what to do about it."""
+    """What went wrong, where, and what to do about it; `code` is stable, for programs and tests to rely on."""
 
     exit_code: ClassVar[int] = 1
 
-    def __init__(self, what: str, *, where: str = "", remedy: str = "") -> None:
+    def __init__(self, what: str, *, code: str, where: str = "", remedy: str = "") -> None:
         super().__init__(what)
         self.what = what
+        self.code = code
         self.where = where
         self.remedy = remedy
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Python's own way to copy an exception would call its class without the code."""
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
     def __str__(self) -> str:
         """`where: what; remedy` in one line, without the parts that are empty."""
@@ -44,7 +50,7 @@ class ConfigError(VitralError, ValueError):
         if len(problems) == 1:
             return problems[0]
         lines = "".join(f"\n  {problem}" for problem in problems)
-        error = cls(f"{len(problems)} settings are wrong:{lines}")
+        error = cls(f"{len(problems)} settings are wrong:{lines}", code="config.several")
         error._parts = tuple(problems)
         return error
 
@@ -61,7 +67,7 @@ class ConfigError(VitralError, ValueError):
 
     def _below(self, path: str) -> "ConfigError":
         where = f"{path}.{self.where}" if self.where else path
-        return ConfigError(self.what, where=where, remedy=self.remedy)
+        return ConfigError(self.what, code=self.code, where=where, remedy=self.remedy)
 
 
 class DataError(VitralError, ValueError):

@@ -83,7 +83,7 @@ class Shown(Config):
     def epochs_rise(self) -> Self:
         if self.fewest > self.most:
             what = f"the fewest epochs, {self.fewest:g}, are more than the most, {self.most:g}"
-            raise ConfigError(what, where="fewest", remedy=f"use at most {self.most:g}")
+            raise ConfigError(what, code="config.conflict", where="fewest", remedy=f"use at most {self.most:g}")
         return self
 
     def total(self, plan: Plan) -> int:
@@ -154,7 +154,8 @@ class Recipe(Config):
     def scaling_fits_channels(self) -> Self:
         if len(self.images.scaling.mean) not in {1, self.model.channels}:
             what = f"has {len(self.images.scaling.mean)} means for the {self.model.channels} channels of the model"
-            raise ConfigError(what, where="images.scaling", remedy="give one, or one for each channel")
+            remedy = "give one, or one for each channel"
+            raise ConfigError(what, code="config.conflict", where="images.scaling", remedy=remedy)
         return self
 
     def preprocessing(self) -> Preprocessing:

@@ -26,21 +26,25 @@ def test_a_bundle_is_measured_with_each_engine_at_each_batch(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "code", "value"),
     [
-        (("--batches", "1,x"), "expected numbers such as 1,8,32, got 'x'"),
-        (("--batches", "0"), "got '0'"),
-        (("--engines", "open"), "expected eager, compiled, onnxruntime, openvino"),
-        (("--models", "S16"), "unknown model 'S16'"),
-        (("--models", "S/16,"), "expected names such as Ti/16,S/16, got ''"),
+        (("--batches", "1,x"), "config.wrong_type", "'x'"),
+        (("--batches", "0"), "config.wrong_type", "'0'"),
+        (("--engines", "open"), "config.unknown_name", "eager, compiled, onnxruntime, openvino"),
+        (("--models", "S16"), "config.unknown_name", "'S16'"),
+        (("--models", "S/16,"), "config.missing_value", "''"),
     ],
 )
-def test_a_wrong_option_is_refused(arguments: tuple[str, ...], words: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_option_is_refused(
+    arguments: tuple[str, ...], code: str, value: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as left:
         cli.main(["bench", *arguments])
     shown, talk = capfd.readouterr()
     assert (left.value.code, shown) == (2, "")
-    assert words in talk.splitlines()[0]
+    first = talk.splitlines()[0]
+    assert first.startswith(f"error[{code}]: ")
+    assert value in first
 
 
 def test_the_help_names_every_engine() -> None:

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.errors import raises
 from tests.model.variants import VARIANTS, small
 from tests.weights.bundles import loaded
 from vitral import cli
-from vitral.errors import ConfigError, DataError
 from vitral.explain.summary import Summary
 from vitral.model import NoHead, Resnet, Vit
 from vitral.weights.bundle import write_bundle
@@ -105,30 +105,31 @@ def test_of_a_large_folder_the_first_images_are_shown(
     assert found == [Path("pets/a.png"), Path("cat.png")]
     assert "the first 1 of its images" in caplog.text
     (home / "empty").mkdir()
-    with pytest.raises(DataError, match="no images in it"):
+    with raises("data.empty", "empty"):
         list(cli.explaining.pictures(["empty"]))
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "words"),
+    ("arguments", "exit_code", "code", "value"),
     [
-        (["run", "no.png"], 3, "no such file"),
-        (["run", "bad.jpg"], 3, "bad.jpg"),
-        (["run", "bad.jpg", "bad.jpg"], 3, "none of the 2 images can be read"),
-        (["run", "cat.png", "--class", "dgo"], 2, "did you mean 'dog'"),
-        (["run", "cat.png", "--layers", "3"], 2, "from 1 to 2"),
-        (["nowhere", "cat.png"], 1, "no such file or folder"),
-        (["run", "cat.png", "--out", "no/where.html"], 2, "no such folder"),
-        (["run", "cat.png", "--out", "dog.jpg"], 2, "another file of this name"),
+        (["run", "no.png"], 3, "data.not_found", "no.png"),
+        (["run", "bad.jpg"], 3, "data.unknown_format", "bad.jpg"),
+        (["run", "bad.jpg", "bad.jpg"], 3, "data.bad_files", "2"),
+        (["run", "cat.png", "--class", "dgo"], 2, "config.unknown_name", "'dog'"),
+        (["run", "cat.png", "--layers", "3"], 2, "config.out_of_range", "1 to 2"),
+        (["nowhere", "cat.png"], 1, "weights.not_found", "nowhere"),
+        (["run", "cat.png", "--out", "no/where.html"], 2, "config.not_found", "where: no"),
+        (["run", "cat.png", "--out", "dog.jpg"], 2, "config.path_exists", "where: dog.jpg"),
     ],
 )
 def test_mistakes_are_answered_in_a_few_lines_and_nothing_is_written(
-    home: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, words: str
+    home: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], exit_code: int, code: str, value: str
 ) -> None:
     before = sorted(home.rglob("*"))
     found, out, err = told(capsys, *arguments)
-    assert (found, out) == (code, "")
-    assert words in " ".join(err.split())
+    assert (found, out) == (exit_code, "")
+    assert f"error[{code}]: " in err
+    assert value in err
     assert sorted(home.rglob("*")) == before
 
 
@@ -139,6 +140,7 @@ def test_an_earlier_page_gives_way_to_a_new_one(home: Path, capsys: pytest.Captu
     (home / "cat.explain.html").write_text("<html><title>my own</title></html>")
     code, _, err = told(capsys, "run", "cat.png", "--quick")
     assert code == 2
+    assert err.startswith("error[config.path_exists]: ")
     assert "--out" in err
     assert (home / "cat.explain.html").read_text() == "<html><title>my own</title></html>"
 
@@ -147,7 +149,7 @@ def test_a_folder_for_the_page_gets_it_by_its_usual_name(home: Path) -> None:
     assert cli.explaining.page_of("pets", ["cat.png"], "run") == Path("pets/cat.explain.html")
     assert cli.explaining.page_of("", ["cat.png", "dog.jpg"], "runs/garden") == Path("garden.explain.html")
     assert cli.explaining.page_of("", ["."], "run").name == f"{home.name}.explain.html"
-    with pytest.raises(ConfigError, match="no such folder"):
+    with raises("config.not_found", "nowhere"):
         cli.explaining.page_of("nowhere/page.html", ["cat.png"], "run")
 
 

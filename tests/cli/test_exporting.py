@@ -57,7 +57,8 @@ def test_the_folder_goes_to_stdout_and_the_certificate_to_stderr_and_the_runner_
 
     again = run(tmp_path, str(bundled(tmp_path)), "--images", "20", "--out", "out", "--quiet")
     assert (again.returncode, again.stdout) == (1, "")
-    assert again.stderr.splitlines()[0] == "error: is there already, and is not overwritten"
+    assert again.stderr.startswith("error[file.exists]: ")
+    assert "where: out\n" in again.stderr
 
 
 def test_a_broken_export_ends_with_1_and_no_folder(tmp_path: Path) -> None:
@@ -76,26 +77,30 @@ def test_a_broken_export_ends_with_1_and_no_folder(tmp_path: Path) -> None:
     )
     done = run(tmp_path, str(bundled(tmp_path)), "--images", "20", "--out", "out", code=script)
     assert (done.returncode, done.stdout) == (1, "")
-    assert "error: the export answers otherwise than its model: answers differ by 1.0e-03, at most 1e-04" in done.stderr
+    told = next(line for line in done.stderr.splitlines() if line.startswith("error[export.disagrees]: "))
+    assert "1.0e-03" in told
+    assert "1e-04" in told
     assert [path.name for path in tmp_path.iterdir()] == ["tiny"]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "told"),
+    ("arguments", "exit_code", "code", "value"),
     [
-        (["--to", "onx"], 2, "unknown format 'onx'"),
-        (["--to", "torch", "--int8"], 2, "int8 is for ONNX and OpenVINO"),
-        (["--batch", "none"], 2, "expected a number of images or dynamic, got 'none'"),
-        (["--data", "nowhere"], 3, "no such file or folder"),
+        (["--to", "onx"], 2, "config.unknown_name", "'onx'"),
+        (["--to", "torch", "--int8"], 2, "config.conflict", "int8"),
+        (["--batch", "none"], 2, "config.wrong_type", "'none'"),
+        (["--data", "nowhere"], 3, "data.not_found", "nowhere"),
     ],
 )
 def test_wishes_that_cannot_be_granted_have_their_codes(
-    arguments: list[str], code: int, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], exit_code: int, code: str, value: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as caught:
         cli.main(["export", str(bundled(tmp_path)), "--out", str(tmp_path / "out"), *arguments])
-    assert caught.value.code == code
-    assert told in capsys.readouterr().err
+    assert caught.value.code == exit_code
+    talk = capsys.readouterr().err
+    assert f"error[{code}]: " in talk
+    assert value in talk
     assert [path.name for path in tmp_path.iterdir()] == ["tiny"]
 
 

@@ -28,11 +28,11 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 @cli.app.command()
 def spoil():
-    raise errors.DataError("truncated after 12 KB", where="photos/cat/07.jpg", remedy="remove it")
+    raise errors.DataError("12 KB", code="data.truncated_image", where="photos/cat/07.jpg", remedy="remove it")
 
 @cli.app.command()
 def mistake():
-    raise errors.ConfigError("expected learned1d or rope2d, got 'alibi'")
+    raise errors.ConfigError("not 'alibi'", code="config.unknown_name")
 
 @cli.app.command()
 def crash():
@@ -126,7 +126,7 @@ def test_an_error_is_three_lines_on_stderr_and_its_exit_code() -> None:
     assert done.returncode == 3
     assert done.stdout == ""
     assert done.stderr.splitlines() == [
-        "error: truncated after 12 KB",
+        "error[data.truncated_image]: 12 KB",
         "where: photos/cat/07.jpg",
         "hint: remove it",
     ]
@@ -134,14 +134,13 @@ def test_an_error_is_three_lines_on_stderr_and_its_exit_code() -> None:
 
 def test_an_error_without_place_and_remedy_is_one_line() -> None:
     done = run("mistake", failing=True)
-    assert done.returncode == 2
-    assert done.stderr == "error: expected learned1d or rope2d, got 'alibi'\n"
+    assert (done.returncode, done.stderr) == (2, "error[config.unknown_name]: not 'alibi'\n")
 
 
 def test_an_error_nobody_foresaw_asks_for_a_report() -> None:
     done = run("crash", failing=True)
     assert done.returncode == 1
-    assert done.stderr.startswith("error: KeyError: 'nobody foresaw this'\nwhere: <string>:")
+    assert done.stderr.startswith("error[internal.unexpected]: KeyError: 'nobody foresaw this'\nwhere: <string>:")
     assert "--debug" in done.stderr
 
 
@@ -149,21 +148,18 @@ def test_an_error_nobody_foresaw_asks_for_a_report() -> None:
 def test_too_little_memory_is_told_with_what_takes_less(library: str) -> None:
     done = run("grow", library, failing=True)
     assert done.returncode == 1
-    assert done.stderr.splitlines() == [
-        "error: not enough memory for this",
-        "hint: use smaller batches (--batch) or images (--image)",
-    ]
+    first, hint = done.stderr.splitlines()
+    assert first.startswith("error[machine.out_of_memory]: ")
+    assert all(option in hint for option in ("--batch", "--image"))
 
 
 @pytest.mark.parametrize("arguments", [["describe", "~nosuchuser/x"], ["convert", "~nosuchuser/x", "~/out"]])
 def test_a_home_that_there_is_not_is_a_mistake_in_the_path(arguments: list[str]) -> None:
     done = run(*arguments)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.splitlines() == [
-        "error: there is no such user's home folder",
-        "where: ~nosuchuser/x",
-        "hint: check the path, or write it without ~",
-    ]
+    first, where, _ = done.stderr.splitlines()
+    assert first.startswith("error[config.not_found]: ")
+    assert where == "where: ~nosuchuser/x"
 
 
 @pytest.mark.parametrize("arguments", [["--debug", "spoil"], ["spoil", "--debug"]], ids=" ".join)
@@ -171,7 +167,7 @@ def test_debug_before_or_after_the_verb_shows_the_traceback(arguments: list[str]
     done = run(*arguments, failing=True)
     assert done.returncode == 3
     assert done.stderr.startswith("Traceback")
-    assert "DataError: photos/cat/07.jpg: truncated after 12 KB; remove it" in done.stderr
+    assert "DataError: photos/cat/07.jpg: 12 KB; remove it" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -234,37 +230,44 @@ def test_a_terminal_gets_colour_unless_no_color_is_set(colour: bool) -> None:
     shown = os.read(ours, 4096).decode()
     os.close(ours)
     assert done.returncode == 3
-    assert "truncated after 12 KB" in shown
+    assert "error[data.truncated_image]: 12 KB" in shown
     assert ("\x1b[" in shown) == colour
 
 
 def test_describe_answers_an_unknown_model_with_the_nearest_name() -> None:
     done = run("describe", "B16")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("error: unknown model 'B16'\n")
-    assert "hint: did you mean B/16, " in done.stderr
+    first, *_, hint = done.stderr.splitlines()
+    assert first.startswith("error[config.unknown_name]: ")
+    assert "'B16'" in first
+    assert "B/16, " in hint
 
 
 @pytest.mark.parametrize("name", ["runs/missing", "./nowhere", "Q/16"])
 def test_describe_tells_that_what_may_be_a_path_is_none(name: str) -> None:
     done = run("describe", name)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(f"error: unknown model '{name}'\n")
-    hint = done.stderr.splitlines()[-1]
-    assert hint.startswith("hint: there is no such file or folder either; ")
+    first, *_, hint = done.stderr.splitlines()
+    assert first.startswith("error[config.unknown_name]: ")
+    assert f"'{name}'" in first
+    assert "file or folder" in hint
     assert "B/16" in hint
 
 
 def test_describe_tells_of_a_file_that_is_not_there() -> None:
     done = run("describe", "nosuch.safetensors")
     assert done.returncode == 1
-    assert "there is no such file or folder" in done.stderr
+    assert done.stderr.startswith("error[weights.not_found]: ")
+    assert "where: nosuch.safetensors" in done.stderr
 
 
 def test_describe_answers_a_mistyped_setting_with_the_nearest_field() -> None:
     done = run("describe", "B/16", "--set", "widht=64")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "error: unknown field\nwhere: widht\nhint: did you mean 'width'?\n"
+    first, where, hint = done.stderr.splitlines()
+    assert first.startswith("error[config.unknown_field]: ")
+    assert where == "where: widht"
+    assert "'width'" in hint
 
 
 def test_describe_takes_weights_too(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from vitral.data.samples import Samples
-from vitral.errors import DataError
+from vitral.errors import VitralError
 
 
 def plant(root: Path, names: Iterable[str]) -> Path:
@@ -26,8 +26,8 @@ def labelled(samples: Samples) -> dict[str, str]:
     return {row.name: row.label for row in samples.rows()}
 
 
-def refusal(caught: pytest.ExceptionInfo[DataError]) -> tuple[str, str]:
-    """Where the error points and all that it says, having a remedy and the exit code of bad data."""
+def refused_at(caught: pytest.ExceptionInfo[VitralError]) -> str:
+    """Where the error points, having a remedy and the exit code of bad data."""
     assert caught.value.exit_code == 3
     assert caught.value.remedy
-    return caught.value.where, str(caught.value)
+    return caught.value.where

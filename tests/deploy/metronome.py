@@ -9,7 +9,7 @@ from vitral.errors import ConfigError
 
 def prepare() -> Callable[[str], float]:
     if sys.argv[1] == "broken":
-        raise ConfigError("it is broken", where="metronome")
+        raise ConfigError("it is broken", code="config.unsupported", where="metronome")
     factor = float(sys.argv[1])
     return lambda words: factor * int(words.split()[0]) / 1000
 

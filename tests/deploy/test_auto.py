@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from tests.deploy.truth import graph, loaded, pixels, truth
+from tests.errors import raises
 from tests.model.variants import small
 from vitral.deploy import auto
 from vitral.deploy.auto import AutoEngine, Built, Choice, Question, chosen, keep, read
@@ -51,7 +52,7 @@ class Snail(EngineKind):
     kind: Literal["snail"] = "snail"
 
     def check(self, graph: Graph) -> None:
-        raise ConfigError("body.blocks.0 is uphill", where="engine")
+        raise ConfigError("body.blocks.0 is uphill", code="config.unsupported", where="engine")
 
 
 class Breathless:
@@ -107,7 +108,7 @@ def test_an_engine_that_fails_is_passed_over(monkeypatch: pytest.MonkeyPatch, tm
     assert found.told()[-1].startswith("lame was passed over, for it failed: [ONNXRuntimeError]")
     assert list(tmp_path.iterdir()) == []  # the next time it may go well
     monkeypatch.setattr(auto, "TRIED", (Lame(), Snail()))
-    with pytest.raises(ConfigError, match=r"no engine can run this model: snail was .* uphill; lame was passed over"):
+    with raises("config.no_engine", "engine", "snail", "body.blocks.0 is uphill", "lame", "[ONNXRuntimeError]"):
         choose(tmp_path, "b")
 
 

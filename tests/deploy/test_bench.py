@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from tests.errors import raises
 from vitral.deploy import bench as module
 from vitral.deploy.bench import (
     ENGINES,
@@ -30,7 +31,6 @@ from vitral.deploy.bench import (
     rounds_of,
 )
 from vitral.deploy.turns import Runner
-from vitral.errors import ConfigError, VitralError
 
 METRONOME = "tests.deploy.metronome"
 QUICK, SLOW, BROKEN = (Contestant(name, METRONOME) for name in ("1", "2", "broken"))
@@ -70,7 +70,7 @@ def test_the_table_has_each_engine_at_each_batch_and_says_who_is_left_out() -> N
 
 def test_a_name_that_is_none_is_found_before_anything_is_measured() -> None:
     steps = Steps()
-    with pytest.raises(ConfigError, match="unknown model 'S16'"):
+    with raises("config.unknown_name", "'S16'"):
         bench(Contest(["Ti/16", "S16"], [1], [QUICK], 1, Length(rounds=1, turn=0)), steps.bar)
     assert steps.told == []
 
@@ -94,13 +94,13 @@ def test_an_engine_that_falls_is_left_out(capfd: pytest.CaptureFixture[str]) -> 
 
 
 def test_without_the_matmul_there_is_no_table() -> None:
-    with pytest.raises(VitralError, match="gave no answer: matmul: it fell"):
+    with raises("bench.no_baseline", "matmul: it fell"):
         cell_of("S/16", 8, 1.0, {QUICK: [1.0]}, ["matmul: it fell"])
 
 
 def test_a_cell_that_no_engine_runs_is_an_error_with_every_reason() -> None:
     contest = Contest(["Ti/16"], [8], [BROKEN], 1, Length(rounds=1, turn=0))
-    with pytest.raises(VitralError, match="no engine runs Ti/16 at batch 8: broken: metronome: it is broken"):
+    with raises("bench.no_engine", "Ti/16", 8, "broken: metronome: it is broken"):
         bench(contest, Steps().bar)
 
 
@@ -135,25 +135,23 @@ def test_engines_whose_packages_are_missing_do_not_take_part(monkeypatch: pytest
     assert [each.name for each in ours()] == list(ENGINES)
     assert all(each.own for each in ours())
     assert [each.name for each in ours(["vitral openvino"])] == ["vitral openvino"]
-    with pytest.raises(ConfigError, match=r"expected eager, compiled, .* got 'opnvino'; did you mean 'openvino'"):
+    with raises("config.unknown_name", "--engines", "eager", "compiled", "'opnvino'", "'openvino'"):
         ours(["vitral opnvino"])
     monkeypatch.setattr(module, "find_spec", lambda name: None)
     assert [each.name for each in ours()] == ["vitral eager", "vitral compiled"]
-    with pytest.raises(
-        ConfigError, match=r"--engines: openvino needs onnx and openvino; pip install 'vitral\[deploy\]'"
-    ):
+    with raises("config.missing_package", "--engines", "onnx and openvino", "vitral[deploy]"):
         ours(["vitral openvino"])
 
 
 def test_peers_need_a_checkout_and_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     real = importlib.util.find_spec
     monkeypatch.setattr(module, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match="in a checkout of vitral") as caught:
+    with raises("config.missing_package", "make bench") as caught:
         peers()
     assert caught.value.where == "--peers"
     monkeypatch.setattr(module, "find_spec", real)
     monkeypatch.setattr("benchmarks.rivals.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match="none of timm, transformers and vit-pytorch"):
+    with raises("config.missing_package", "timm", "transformers", "vit-pytorch"):
         peers()
     monkeypatch.setattr("benchmarks.rivals.find_spec", lambda name: name if name != "timm" else None)
     assert [each.name for each in peers()] == ["huggingface", "vit-pytorch"]

@@ -8,11 +8,11 @@ import torch
 
 from tests.deploy.test_merging import loaded as random_model
 from tests.deploy.truth import GRAPHS
+from tests.errors import raises
 from tests.model.variants import small
 from vitral.deploy.bench import ENGINES, PEAK
 from vitral.deploy.contestant import NAME, engine_of, loaded, multiplying, noise, prepare
 from vitral.deploy.verify import Original
-from vitral.errors import ConfigError
 from vitral.model import Resnet, Rope2d
 from vitral.weights.bundle import write_bundle
 
@@ -38,14 +38,14 @@ def test_the_name_tells_how_many_are_merged() -> None:
 
 def test_what_an_engine_refuses_is_refused() -> None:
     model = random_model(small(position=Rope2d()))
-    with pytest.raises(ConfigError, match="tokens cannot be merged"):
+    with raises("config.unsupported", "model.position"):
         engine_of("vitral eager merging 6", model, 1, noise(model.bundle, 1))
 
 
 def test_int8_is_refused_where_there_is_nothing_to_quantise() -> None:
     model = random_model(GRAPHS["resnet"])
     for name in ("vitral onnxruntime int8", "vitral openvino int8"):
-        with pytest.raises(ConfigError, match="int8 is for the layers of blocks, and this model has none"):
+        with raises("config.unsupported", "int8"):
             engine_of(name, model, 1, noise(model.bundle, 1))
 
 

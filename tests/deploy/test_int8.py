@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tests.deploy.exports import album, loaded, plan, sure, truth
+from tests.errors import raises
 from vitral.deploy import int8, quantise
 from vitral.deploy.engine import Bytes, Numbers
 from vitral.deploy.int8 import PREFERENCE, Quantised, Quantising, group_of, quantised, sensitive, stages, timed
@@ -15,7 +16,6 @@ from vitral.deploy.pictures import Album, Sitting, seen
 from vitral.deploy.quantise import layers_of, measured
 from vitral.deploy.targets import OnnxTarget, OpenVinoTarget
 from vitral.deploy.verify import INT8, judge
-from vitral.errors import ConfigError, VitralError
 from vitral.weights.load import Loaded
 
 
@@ -70,7 +70,7 @@ def test_the_part_that_sways_the_answers_stays_in_float() -> None:
 
 def test_where_nothing_holds_there_is_no_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quantise, "LEVELS", 1)
-    with pytest.raises(VitralError, match=r"int8 does not hold its bound: at best [0-9.]+% of images"):
+    with raises("export.int8_inaccurate", "int8", "%"):
         quantised(quantising(loaded(channels=1), OpenVinoTarget(), album()))
 
 
@@ -78,7 +78,7 @@ def test_a_model_without_such_layers_is_refused() -> None:
     work = quantising(loaded(channels=1), OnnxTarget(), album())
     for node in work.core.graph.node:
         node.name = f"head.{node.name}"
-    with pytest.raises(ConfigError, match="int8 is for the layers of blocks, and this model has none"):
+    with raises("config.unsupported", "--int8"):
         quantised(work)
 
 

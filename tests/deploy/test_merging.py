@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.errors import raises
 from tests.model.variants import VARIANTS, small
 from vitral.data.decoder.header import Decoding
 from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.deploy.engine import Answer
 from vitral.deploy.graph import graph_of
 from vitral.deploy.merging import Merged, NoMerging, TokenMerging, alike, gone_into_others
-from vitral.errors import ConfigError
 from vitral.model import Attention, AttentionPool, MeanPool, NoPosition, PostNorm, Resnet, Tokens, Vit
 from vitral.model.attention import SelfAttention
 from vitral.model.block import Parts, PreNormBlock
@@ -230,7 +230,7 @@ def test_a_model_merges_or_the_part_that_cannot_is_named(name: str) -> None:
     answer: Answer = "features" if isinstance(config.head, NoHead) else "logits"
     merging = TokenMerging(per_layer=3)
     if name in REFUSED:
-        with pytest.raises(ConfigError, match="tokens cannot be merged") as caught:
+        with raises("config.unsupported") as caught:
             graph_of(loaded(config), answer, merging)
         assert caught.value.where == REFUSED[name]
         return
@@ -242,5 +242,5 @@ def test_a_model_merges_or_the_part_that_cannot_is_named(name: str) -> None:
 
 
 def test_fewer_than_none_are_refused() -> None:
-    with pytest.raises(ConfigError, match="at least 0"):
+    with raises("config.out_of_range", "per_layer", -1):
         TokenMerging(per_layer=-1)

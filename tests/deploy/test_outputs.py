@@ -13,17 +13,21 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.errors import raises
 from vitral.deploy.engine import Numbers
 from vitral.deploy.outputs import FORMATS, Answer, Format, Row, answers, format_of, rows_of, writer_of
 from vitral.deploy.reading import Batch
-from vitral.errors import ConfigError, DataError
+from vitral.errors import DataError
 
 CLASSES = ("cat", 'a "dog", barking', "Gürtel\nand tail")
 STRANGE = os.fsdecode(b'caf\xe9, "the" \n2.jpg')
 
 
 def batch_of(names: tuple[str, ...], *failed: int) -> Batch:
-    errors = {place: DataError("cut off", where=names[place], remedy="fetch it") for place in failed}
+    errors = {
+        place: DataError("cut off", code="data.truncated_image", where=names[place], remedy="fetch it")
+        for place in failed
+    }
     return Batch(names, dict(errors), np.zeros((len(names) - len(failed), 2, 2, 3), dtype=np.uint8))
 
 
@@ -132,7 +136,7 @@ def test_json_is_whole_even_where_a_bad_file_ended_it() -> None:
     def broken_off() -> None:
         with answers(file, "json", CLASSES, 1) as sink:
             sink.write(batch_of(("1.jpg",)), logits([0, 1, 3]))
-            raise DataError("cut off")
+            raise DataError("cut off", code="data.truncated_image")
 
     with pytest.raises(DataError):
         broken_off()
@@ -159,6 +163,5 @@ def test_any_name_comes_back_from_json_and_csv(names: list[str], trouble: str) -
 
 def test_a_format_that_is_none_is_answered_with_the_nearest() -> None:
     assert [format_of(name) for name in FORMATS] == list(FORMATS)
-    with pytest.raises(ConfigError, match="expected table, json, jsonl or csv, got 'cvs'") as caught:
+    with raises("config.unknown_name", "--format", *FORMATS, "'cvs'", "'csv'"):
         format_of("cvs")
-    assert (caught.value.where, caught.value.remedy) == ("--format", "did you mean 'csv'?")

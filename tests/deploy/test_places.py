@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.errors import raises
 from vitral.data.sources.sample import open_sample
 from vitral.deploy.places import File, Refused, Stored, Stretch, Unlisted
 from vitral.errors import DataError
@@ -20,16 +21,16 @@ def test_every_place_gives_its_bytes(tmp_path: Path) -> None:
 
 def test_what_is_not_there_is_told(tmp_path: Path) -> None:
     path = str(tmp_path / "a.jpg")
-    with pytest.raises(DataError, match="no such file"):
+    with raises("data.not_found", path):
         File(path).read()
     (tmp_path / "a.jpg").write_bytes(b"0123456789")
-    with pytest.raises(DataError, match="expected 3 bytes from byte 8 on, found 2"):
+    with raises("data.changed", path, 3, 8, 2):
         Stretch(path, 8, 3).read()
 
 
 @pytest.mark.parametrize("kind", [Refused, Unlisted])
 def test_what_was_refused_says_why_to_whoever_reads_it(kind: type[Refused] | type[Unlisted]) -> None:
-    error = DataError("no images in it")
+    error = DataError("no images in it", code="data.empty")
     with pytest.raises(DataError) as caught:
         kind(error).read()
     assert caught.value is error
@@ -37,5 +38,5 @@ def test_what_was_refused_says_why_to_whoever_reads_it(kind: type[Refused] | typ
 
 @pytest.mark.parametrize("path", ["a.jpg\0b.jpg", "\ud800.jpg"], ids=ascii)
 def test_a_path_that_no_file_can_have_is_told(path: str) -> None:
-    with pytest.raises(DataError, match="no file can have such a name"):
+    with raises("data.bad_path", path):
         File(path).read()

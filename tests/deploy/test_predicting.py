@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import numpy as np
-import pytest
 import torch
 
 from tests.deploy.album import BAD, Itself, listed, photos, spoilt
+from tests.errors import raises
 from tests.evaluate.subjects import SIDE, striped_model
 from vitral.data.loader.loader import Loader, Sight
 from vitral.data.loader.order import InOrder
@@ -15,7 +15,7 @@ from vitral.data.sources.files import Files
 from vitral.deploy.engine import Bytes, Numbers
 from vitral.deploy.predicting import predict
 from vitral.deploy.reading import Batch, batches
-from vitral.errors import DataError, VitralError, WeightsError
+from vitral.errors import VitralError
 from vitral.evaluate.answers import answer
 
 
@@ -70,7 +70,7 @@ def test_who_hears_of_a_bad_file_may_stop_it_all(tmp_path: Path) -> None:
         for error in batch.failed.values():
             raise error
 
-    with pytest.raises(DataError, match="truncated"):
+    with raises("data.truncated_image", "cut.jpg"):
         predict(Itself(loaded).run, batches(images, loaded.bundle.preprocessing, 2), kept, stop)
     assert [len(numbers) for numbers in kept.numbers] == [2]
 
@@ -83,6 +83,6 @@ def test_an_answer_that_is_no_number_is_refused_with_the_image(tmp_path: Path) -
         rows[1, 2] = np.nan
         return rows
 
-    with pytest.raises(WeightsError, match="not a number") as caught:
+    with raises("weights.not_finite") as caught:
         predict(broken, batches(images, striped_model().bundle.preprocessing, 3), Kept(), deaf)
     assert caught.value.where == images[1].name

@@ -7,6 +7,7 @@ import onnx
 import pytest
 from onnx import helper
 
+from tests.errors import raises
 from vitral.config import Size, members
 from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.data.transforms.resize import see
@@ -15,7 +16,6 @@ from vitral.deploy.engine import INPUT, Bytes
 from vitral.deploy.onnx import FORMAT, OPSET
 from vitral.deploy.resizing import fixed, with_resizing
 from vitral.deploy.targets import OnnxTarget, OpenVinoTarget
-from vitral.errors import ConfigError
 
 IMAGE = Size(24, 32)
 SIZES = ((24, 32), (100, 150), (17, 9), (8, 300), (131, 24), (65, 48), (49, 33))
@@ -82,5 +82,5 @@ def test_weights_are_whole_numbers_that_add_up_to_their_unit() -> None:
 
 def test_a_side_whose_sums_would_not_be_exact_is_refused() -> None:
     assert fixed(24 * 20, 24, "bilinear").bits <= 19
-    with pytest.raises(ConfigError, match="a side of 2400 pixels is too long to become 24"):
+    with raises("config.out_of_range", "--image", 2400, 24):
         with_resizing(back(), Preprocessing(image=IMAGE, view=PlainResize()), Size(2400, 32))

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from tests.data.tars import sample, tar_bytes, write_tar
+from tests.errors import raises
 from vitral.data.sources.pack import pack
 from vitral.data.sources.source import open_data
 from vitral.deploy.places import Unlisted
 from vitral.deploy.tarred import afar, in_pack, in_tars
-from vitral.errors import ConfigError, DataError
 
 JPEGS = [("cat/1.jpg", b"one"), ("notes.txt", b"no image"), ("cat/2.jpg", b"two"), (".hidden.jpg", b"litter")]
 
@@ -22,8 +22,16 @@ def test_images_need_no_labels_and_come_in_the_order_of_the_tar(tmp_path: Path) 
     assert [image.place.read() for image in found] == [b"one", b"two", b"3.jpg"]
 
 
-@pytest.mark.parametrize("broken", ["cut", "compressed", "empty", "missing"])
-def test_a_tar_that_is_broken_is_told_and_the_next_goes_on(tmp_path: Path, broken: str) -> None:
+@pytest.mark.parametrize(
+    ("broken", "code"),
+    [
+        ("cut", "data.bad_archive"),
+        ("compressed", "data.compressed_archive"),
+        ("empty", "data.empty"),
+        ("missing", "data.unreadable"),
+    ],
+)
+def test_a_tar_that_is_broken_is_told_and_the_next_goes_on(tmp_path: Path, broken: str, code: str) -> None:
     path = tmp_path / "a.tar"
     content = {"cut": tar_bytes(JPEGS)[:3000], "compressed": b"\x1f\x8b" + bytes(600), "empty": tar_bytes([])}
     if broken in content:
@@ -31,7 +39,7 @@ def test_a_tar_that_is_broken_is_told_and_the_next_goes_on(tmp_path: Path, broke
     found = list(in_tars([str(path), str(write_tar(tmp_path / "b.tar", sample("3", "0")))]))
     bad = [image for image in found if isinstance(image.place, Unlisted)]
     assert [image.name for image in bad] == [str(path)]
-    with pytest.raises(DataError):
+    with raises(code, path):
         bad[0].place.read()
     assert found[-1].place.read() == b"3.jpg"
     assert (len(found) > 2) == (broken == "cut")  # what comes before the cut is there
@@ -49,7 +57,7 @@ def test_a_pack_has_the_names_from_before_it_was_packed(tmp_path: Path) -> None:
 
 def test_a_pack_that_was_not_finished_is_refused(tmp_path: Path) -> None:
     (tmp_path / "shards.unfinished.json").write_text("{}")
-    with pytest.raises(DataError, match="not finished"):
+    with raises("data.unfinished_pack", tmp_path):
         list(in_pack(str(tmp_path)))
 
 
@@ -62,9 +70,9 @@ def test_tars_of_another_file_system_are_read_in_place(tmp_path: Path) -> None:
 
 
 def test_addresses_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="downloads nothing"):
+    with raises("data.remote_address", "https://example.org/cat.jpg"):
         afar("https://example.org/cat.jpg")
-    with pytest.raises(ConfigError, match="no way is known"):
+    with raises("config.unknown_name", "ssss"):
         afar("ssss://bucket/a.tar")
-    with pytest.raises(DataError, match="no tar files"):
+    with raises("data.empty", tmp_path):
         afar(f"file://{tmp_path}")

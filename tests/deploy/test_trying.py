@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 from tests.deploy.exports import album, loaded, plan
+from tests.errors import raises
 from vitral.config import Size
 from vitral.data.transforms.resize import see
 from vitral.data.transforms.view import CentreCrop, PlainResize, StillView
@@ -16,7 +17,6 @@ from vitral.deploy.engine import Bytes, Engine, Numbers
 from vitral.deploy.runner import FILE, script
 from vitral.deploy.targets import OnnxTarget, Plan
 from vitral.deploy.trying import FILES, as_file, taken, tried
-from vitral.errors import VitralError
 
 
 def written(folder: Path, found: Plan) -> Engine:
@@ -55,7 +55,7 @@ def test_a_runner_that_says_something_else_is_refused(tmp_path: Path) -> None:
             return self.own.run(pixels)[:, ::-1]
 
     found = plan(loaded())
-    with pytest.raises(VitralError, match=r"the runner answers otherwise than the export for \d+ of 16 files"):
+    with raises("export.runner_disagrees", tmp_path.name, FILES):
         tried(tmp_path, OnnxTarget(), found, Reversed(written(tmp_path, found)), album())
 
 
@@ -77,7 +77,7 @@ def test_another_class_counts_only_where_the_export_is_sure(ahead: float, sound:
         assert (told.files, told.agreement) == (FILES, 0.0)  # what is told is the truth
         assert told.difference == pytest.approx(0.46 - chances[2], abs=1e-6)
     else:
-        with pytest.raises(VitralError, match="the runner answers otherwise than the export for 16 of 16 files"):
+        with raises("export.runner_disagrees", tmp_path.name, f"{FILES} of {FILES}"):
             tried(tmp_path, OnnxTarget(), plan(loaded()), Unsure(), album())
 
 
@@ -119,5 +119,5 @@ def test_a_runner_that_squashes_is_refused(tmp_path: Path) -> None:
     assert tried(tmp_path, OnnxTarget(), found, engine, album()).files == FILES
     squashing = found._replace(needs=found.needs.model_copy(update={"view": PlainResize()}))
     (tmp_path / FILE).write_text(script(OnnxTarget(), squashing), encoding="utf-8")
-    with pytest.raises(VitralError, match="the runner answers otherwise than the export"):
+    with raises("export.runner_disagrees", tmp_path.name):
         tried(tmp_path, OnnxTarget(), found, engine, album())

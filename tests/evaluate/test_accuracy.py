@@ -8,7 +8,7 @@ import torch
 from scipy.special import log_softmax
 from scipy.stats import binomtest
 
-from vitral.errors import WeightsError
+from tests.errors import raises
 from vitral.evaluate.accuracy import Accuracy, judged, wilson
 from vitral.evaluate.answers import Answers
 
@@ -102,5 +102,5 @@ def test_what_a_million_pairs_could_be_is_kept_small() -> None:
 
 @pytest.mark.parametrize("strange", [float("nan"), float("inf"), float("-inf")])
 def test_answers_that_are_no_numbers_are_refused(strange: float) -> None:
-    with pytest.raises(WeightsError, match="the answers to 1 of 2 images are infinite or not numbers"):
+    with raises("weights.not_finite", "answers", "1 of 2"):
         judged(answers_of([[0.0, 1.0], [strange, 0.0]], [0, 1]), ("a", "b"))

@@ -1,10 +1,8 @@
 """The judge of answers."""
 
-import pytest
-
+from tests.errors import raises
 from tests.evaluate.subjects import striped_model, stripes, subject
 from vitral.config import Size
-from vitral.errors import ConfigError, DataError
 from vitral.evaluate.accuracy import judged
 from vitral.evaluate.answering import AccuracyJudge
 from vitral.evaluate.calibration import calibrated
@@ -29,7 +27,7 @@ def test_the_order_of_the_models_classes_does_not_matter() -> None:
 
 def test_other_classes_and_no_head_are_refused_before_any_work() -> None:
     AccuracyJudge().check(subject())
-    with pytest.raises(DataError, match="does not know 1 of the 3 classes"):
+    with raises("data.unknown_class", "1 of the 3", "cat"):
         AccuracyJudge().check(subject(striped_model(("ant", "bee", "dog"))))
-    with pytest.raises(ConfigError, match="needs a head"):
+    with raises("config.unsupported", "--with accuracy"):
         AccuracyJudge().check(subject(striped_model(())))

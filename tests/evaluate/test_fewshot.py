@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tests.errors import raises
 from tests.evaluate.subjects import CLASSES, stripes, subject, without
-from vitral.errors import DataError
 from vitral.evaluate.fewshot import GRID, L2, FewShotJudge, Images, drawn, judged_shots, solved
 
 Rows = NDArray[np.float64]
@@ -106,5 +106,5 @@ def test_shots_that_a_class_has_too_few_images_for_are_left_out_by_name() -> Non
 
 
 def test_without_training_images_it_is_refused() -> None:
-    with pytest.raises(DataError, match="fewshot learns from the split 'train'"):
+    with raises("data.too_few", "fewshot", "'train'"):
         FewShotJudge().check(subject(samples=without(stripes(), "train")))

@@ -2,10 +2,10 @@
 
 import pytest
 
+from tests.errors import raises
 from tests.evaluate.subjects import striped_model, stripes, subject, tools, without
 from tests.evaluate.test_tokens import Blunt
 from vitral.config import members
-from vitral.errors import ConfigError, DataError
 from vitral.evaluate.fewshot import FewShotJudge
 from vitral.evaluate.judges import Evaluation, Found, Judge, found_by, judges_of
 from vitral.evaluate.knn import KnnJudge
@@ -39,21 +39,21 @@ def test_judges_are_named_by_kind_or_given() -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "remedy"), [("kn", "did you mean 'knn'?"), ("", "choose from accuracy"), ("knn,,linear", "choose from")]
+    ("word", "names"),
+    [("kn", ("'kn'", "'knn'")), ("", ("accuracy", "tokens")), ("knn,,linear", ("accuracy", "tokens"))],
 )
-def test_an_unknown_judge_is_answered_with_those_there_are(word: str, remedy: str) -> None:
-    with pytest.raises(ConfigError) as caught:
+def test_an_unknown_judge_is_answered_with_those_there_are(word: str, names: tuple[str, ...]) -> None:
+    with raises("config.unknown_name", "--with", *names):
         judges_of(word)
-    assert remedy in caught.value.remedy
 
 
 def test_no_judge_is_refused() -> None:
-    with pytest.raises(ConfigError, match="no judge is named"):
+    with raises("config.missing_value", "--with", "accuracy", "tokens"):
         judges_of([])
 
 
 def test_what_the_last_judge_refuses_is_refused_before_the_first_begins() -> None:
     whole = subject(samples=without(stripes(), "train"))
-    with pytest.raises(DataError, match="knn learns"):
+    with raises("data.too_few", "knn"):
         found_by(judges_of("accuracy,knn"), whole)
     assert whole._answers == {}

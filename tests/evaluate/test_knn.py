@@ -5,8 +5,8 @@ import pytest
 from numpy.typing import NDArray
 from sklearn.neighbors import KNeighborsClassifier
 
+from tests.errors import raises
 from tests.evaluate.subjects import stripes, subject, without
-from vitral.errors import DataError
 from vitral.evaluate import knn
 from vitral.evaluate.folds import folds_of
 from vitral.evaluate.knn import GRID, KnnJudge, commonest, predicted, tried
@@ -89,5 +89,5 @@ def test_the_judge_chooses_the_best_k_and_of_equals_the_smallest() -> None:
 
 
 def test_without_training_images_it_is_refused_by_the_name_of_the_split() -> None:
-    with pytest.raises(DataError, match=r"knn learns from the split 'train', which has 0 images; this set has 18 test"):
+    with raises("data.too_few", "knn", "'train'", 0, "18 test"):
         KnnJudge().check(subject(samples=without(stripes(), "train")))

@@ -7,8 +7,8 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
+from tests.errors import raises
 from tests.evaluate.subjects import stripes, subject, without
-from vitral.errors import DataError
 from vitral.evaluate import linear
 from vitral.evaluate.folds import folds_of
 from vitral.evaluate.linear import (
@@ -115,7 +115,7 @@ def test_a_fit_that_was_cut_short_says_so(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_without_training_images_it_is_refused() -> None:
-    with pytest.raises(DataError, match="linear learns from the split 'train'"):
+    with raises("data.too_few", "linear", "'train'"):
         LinearJudge().check(subject(samples=without(stripes(), "train")))
 
 

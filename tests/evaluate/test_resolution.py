@@ -3,11 +3,11 @@
 import pytest
 import torch
 
+from tests.errors import raises
 from tests.evaluate.subjects import striped_model, subject
 from tests.model.variants import small
 from vitral.config import Size
 from vitral.data.transforms.preprocessing import Preprocessing
-from vitral.errors import ConfigError, DataError
 from vitral.evaluate.accuracy import judged
 from vitral.evaluate.resolution import ResolutionJudge, held_around, sizes_of
 from vitral.model import Patches, TokenMlp
@@ -63,12 +63,12 @@ def test_accuracy_holds_up_to_the_first_fall_on_either_side(shares: list[float],
 def test_a_model_of_one_size_is_refused_before_any_work() -> None:
     ResolutionJudge().check(subject())
     for loaded in (striped_model(any_size=False), striped_model(mixer=TokenMlp(hidden=24), position={"kind": "none"})):
-        with pytest.raises(ConfigError, match=r"--with resolution: .*leave resolution out"):
+        with raises("config.size_mismatch", "--with resolution"):
             ResolutionJudge().check(subject(loaded))
 
 
 def test_other_classes_are_refused() -> None:
-    with pytest.raises(DataError, match="does not know"):
+    with raises("data.unknown_class", "cat"):
         ResolutionJudge().check(subject(striped_model(("ant", "bee", "dog"))))
 
 

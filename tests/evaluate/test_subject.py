@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
+from tests.errors import raises
 from tests.evaluate.subjects import Stripes, files_in, striped_model, stripes, subject, tools
 from vitral.config import Size
 from vitral.data.samples import Samples
 from vitral.data.sources.arrays import Part, open_arrays
 from vitral.data.transforms.scaling import IMAGENET
-from vitral.errors import WeightsError
 from vitral.evaluate.cache import Folder
 from vitral.evaluate.subject import Subject
 from vitral.model import Tokens
@@ -156,7 +156,7 @@ def test_features_that_are_no_numbers_are_refused_and_not_kept(tmp_path: Path) -
     loaded = striped_model()
     with torch.no_grad():
         loaded.model.get_parameter("norm.bias")[0] = float("nan")
-    with pytest.raises(WeightsError, match="the features of 18 of 18 images are infinite or not numbers"):
+    with raises("weights.not_finite", "features", "18 of 18"):
         cached(tmp_path, loaded)
     assert files_in(tmp_path) == []
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.errors import raises
 from tests.explain.one_patch import OnePatch, patch_of, photo
 from tests.model.variants import small
-from vitral.errors import ConfigError
 from vitral.explain import asking
 from vitral.explain.asking import only, probabilities
 from vitral.model import Grid, NoHead
@@ -66,12 +66,12 @@ def test_the_model_is_left_in_the_mode_it_was_in(training: bool) -> None:
 
 @pytest.mark.parametrize("target", [-1, 2])
 def test_a_class_that_is_not_there_is_refused(target: int) -> None:
-    with pytest.raises(ConfigError, match="from 0 to 1"):
+    with raises("config.out_of_range", "target", 0, 1, target):
         probabilities(OnePatch(GRID, (0, 0)), pictures(1), target)
 
 
 def test_a_model_without_classes_is_refused() -> None:
-    with pytest.raises(ConfigError, match="names no classes"):
+    with raises("config.unsupported", "target"):
         probabilities(small(head=NoHead()).build(), [torch.zeros(3, 32, 48)], 0)
 
 
@@ -80,7 +80,7 @@ def test_one_image_is_taken_with_its_grid_and_more_are_refused() -> None:
     picture, grid = only(model, image)
     assert torch.equal(picture, image[0])
     assert grid == GRID
-    with pytest.raises(ConfigError, match="expected one, got 2"):
+    with raises("config.wrong_count", "images", 2):
         only(model, image.expand(2, -1, -1, -1))
-    with pytest.raises(ConfigError, match="batch dimension"):
+    with raises("config.shape_mismatch", "images"):
         only(model, picture)

@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.errors import raises
 from tests.explain.by_hand import awake, images_for
 from tests.model.variants import VARIANTS, VITS, small
 from vitral.config import Size
-from vitral.errors import DataError
 from vitral.explain.distance import distances, mean_distances
 from vitral.model import Attention, Axial, Grid, Layout, Local, Patches, Tokens, VisionTransformer, attention_maps
 from vitral.model.attention import SelfAttention
@@ -116,5 +116,5 @@ def test_dropout_is_off_and_training_goes_on_afterwards() -> None:
 
 
 def test_no_images_are_refused() -> None:
-    with pytest.raises(DataError, match=r"^images: no images to measure attention on; give at least one$"):
+    with raises("data.empty", "images"):
         mean_distances(small().build(), [])

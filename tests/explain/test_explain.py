@@ -11,11 +11,11 @@ import torch
 from PIL import Image
 
 import vitral
+from tests.errors import raises
 from tests.model.variants import VARIANTS, VITS, small
 from tests.weights.bundles import bundle_of, loaded
 from vitral.config import Size
 from vitral.data.transforms.view import CentreCrop
-from vitral.errors import ConfigError, DataError, WeightsError
 from vitral.explain.explain import Explainer, explain, together
 from vitral.explain.explanation import Explanation
 from vitral.model import NoHead, Patches, Resnet, attention_maps
@@ -96,17 +96,17 @@ def test_layers_are_chosen_by_number(picture: Path) -> None:
 
 def test_mistakes_are_refused_before_the_image_is_read() -> None:
     nowhere = Path("nowhere.png")
-    with pytest.raises(ConfigError, match=r"none of the 4 classes is called 'cats'.*did you mean 'cat'"):
+    with raises("config.unknown_name", "class", 4, "'cats'", "'cat'"):
         explain(loaded(small()), nowhere, class_="cats")
-    with pytest.raises(ConfigError, match="from 1 to 2"):
+    with raises("config.out_of_range", "layers", 2, 3):
         explain(loaded(small()), nowhere, layers="3")
-    with pytest.raises(ConfigError, match="names no classes"):
+    with raises("config.unsupported", "class"):
         explain(loaded(small(head=NoHead())), nowhere, class_="cat")
-    with pytest.raises(ConfigError, match="no layers of tokens"):
+    with raises("config.unsupported", "layers"):
         explain(loaded(VARIANTS["resnet"]), nowhere, layers="1")
-    with pytest.raises(WeightsError, match="no such file or folder"):
+    with raises("weights.not_found", "no/such/run"):
         explain("no/such/run", nowhere)
-    with pytest.raises(DataError, match="no such file"):
+    with raises("data.not_found", nowhere):
         explain(loaded(small()), nowhere)
 
 
@@ -118,7 +118,7 @@ def test_a_head_that_was_not_trained_names_nothing(picture: Path) -> None:
     assert kinds(found) == ["rollout", "attention"]
     assert (found.classes, found.target, found.probabilities.size) == ((), "", 0)
     assert not any(layer.probabilities.size for layer in found.layers)
-    with pytest.raises(ConfigError, match="names no classes"):
+    with raises("config.unsupported", "class"):
         explain(masked, picture, class_="cat")
 
 

@@ -6,8 +6,8 @@ import torch
 from scipy.ndimage import gaussian_filter
 from torch import Tensor
 
+from tests.errors import raises
 from tests.explain.one_patch import SIDE, OnePatch, patch_of, photo
-from vitral.errors import ConfigError
 from vitral.explain.explanation import Array, Curve, Faithfulness, Trial
 from vitral.explain.faithful import RANDOM, Verdict, blur, count_pictures, curves, order_of, points, verdicts
 from vitral.model import Grid
@@ -161,7 +161,7 @@ def test_nothing_measured_has_no_verdict() -> None:
 
 def test_a_map_of_another_grid_or_of_no_numbers_is_refused() -> None:
     model, image = OnePatch(FEW, PLACE), photo(FEW)
-    with pytest.raises(ConfigError, match=r"maps, attention: expected a map of 3x5 patches, got 5x3"):
+    with raises("config.shape_mismatch", "attention", "3x5", "5x3"):
         curves(model, image, 0, {"attention": np.zeros((5, 3), np.float32)})
-    with pytest.raises(ConfigError, match=r"maps, rollout: .* not numbers"):
+    with raises("config.not_finite", "rollout"):
         curves(model, image, 0, {"rollout": np.full(FEW, np.nan, np.float32)})

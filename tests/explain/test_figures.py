@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.errors import raises
 from tests.explain.stand_in import stand_in, stand_in_resnet
-from vitral.errors import VitralError
 from vitral.explain.canvas import HUES, glow, plain
 from vitral.explain.explanation import Explanation, Faithfulness, HeatMap, Photo
 from vitral.explain.figures import distinct, figures, write_figures
@@ -141,8 +141,12 @@ def test_two_images_of_one_name_have_files_of_their_own(names: Sequence[str], st
 
 def test_a_folder_that_cannot_be_made_is_an_error_with_a_remedy(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(VitralError, match="cannot be made"):
-        write_figures(tmp_path / "file" / "inside", [stand_in(Grid(2, 2), layers=1)])
+    inside = tmp_path / "file" / "inside"
+    with raises("file.write_failed", inside):
+        write_figures(inside, [stand_in(Grid(2, 2), layers=1)])
+    drawing = next(iter(figures(stand_in(Grid(2, 2), layers=1)).values()))
+    with raises("file.write_failed", inside / "map.png"):
+        drawing.save(inside / "map.png")
 
 
 def test_nothing_is_left_in_the_global_state_of_pyplot() -> None:

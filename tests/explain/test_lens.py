@@ -3,9 +3,9 @@
 import pytest
 import torch
 
+from tests.errors import raises
 from tests.explain.by_hand import awake, images_for
 from tests.model.variants import VARIANTS, VITS, small
-from vitral.errors import ConfigError
 from vitral.explain.lens import lens
 from vitral.model import Attention, MeanPool, NoHead, Tokens
 
@@ -54,5 +54,5 @@ def test_dropout_is_off_and_training_goes_on_afterwards() -> None:
 
 
 def test_a_model_without_layers_is_refused() -> None:
-    with pytest.raises(ConfigError, match="no tokens to follow"):
+    with raises("config.unsupported", "model"):
         lens(VARIANTS["resnet"].build(), torch.randn(1, 3, 32, 48))

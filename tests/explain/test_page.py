@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tests.data.reader import Reader
+from tests.errors import raises
 from tests.explain.stand_in import stand_in, stand_in_resnet
-from vitral.errors import VitralError
 from vitral.explain import page as module
 from vitral.explain.explanation import Explanation
 from vitral.explain.page import notebook, page, write_page
@@ -149,8 +149,9 @@ def test_writing_leaves_one_whole_file(tmp_path: Path) -> None:
     write_page(path, [explanation])
     assert path.read_text(encoding="utf-8") == page([explanation])
     assert list(tmp_path.iterdir()) == [path]
-    with pytest.raises(VitralError, match="cannot be written"):
-        write_page(tmp_path / "nowhere" / "page.html", [explanation])
+    missing = tmp_path / "nowhere" / "page.html"
+    with raises("file.write_failed", missing):
+        write_page(missing, [explanation])
 
 
 def test_a_page_that_is_slow_to_open_is_told_of(

@@ -8,12 +8,12 @@ import torch
 from PIL import Image
 
 from tests.data.pictures import encoded, exif, npy
+from tests.errors import raises
 from vitral.config import Size
 from vitral.data.decoder.depth import Pixels
 from vitral.data.decoder.header import Decoding
 from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.data.transforms.view import CentreCrop, PlainResize
-from vitral.errors import DataError
 from vitral.explain.explanation import Photo
 from vitral.explain.photo import LONGEST, sighted
 
@@ -124,9 +124,9 @@ def test_an_array_of_many_channels_is_looked_at_as_grey(tmp_path: Path) -> None:
 
 def test_what_is_no_image_is_refused_by_name(tmp_path: Path) -> None:
     near = saved(tmp_path, b"no image at all", "cat.jpg")
-    with pytest.raises(DataError, match=r"cat\.jpg"):
+    with raises("data.unknown_format", near):
         sighted(near, Preprocessing())
-    with pytest.raises(DataError, match=r"no such file.*did you mean.*cat\.jpg"):
+    with raises("data.not_found", tmp_path / "cats.jpg", near):
         sighted(tmp_path / "cats.jpg", Preprocessing())
-    with pytest.raises(DataError, match="found a folder"):
+    with raises("data.not_a_file", tmp_path):
         sighted(tmp_path, Preprocessing())

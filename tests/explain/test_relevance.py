@@ -5,10 +5,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from tests.errors import raises
 from tests.explain.by_hand import awake, images_for
 from tests.model.variants import VARIANTS, VITS, small
 from vitral.config import Size
-from vitral.errors import ConfigError
 from vitral.explain.relevance import relevance
 from vitral.model import (
     Attention,
@@ -212,9 +212,9 @@ def test_a_model_without_tokens_or_attention_has_no_map() -> None:
 
 def test_classes_that_are_not_there_are_refused() -> None:
     model, images = small().build(), images_for(small())
-    with pytest.raises(ConfigError, match="from 0 to 3, got 4"):
+    with raises("config.out_of_range", "target", 3, 4):
         relevance(model, images, [0, 4])
-    with pytest.raises(ConfigError, match=r"^targets: expected a class for each of 2 images, got 1"):
+    with raises("config.wrong_count", "targets", 2, 1):
         relevance(model, images, [0])
-    with pytest.raises(ConfigError, match="names no classes"):
+    with raises("config.unsupported", "target"):
         relevance(small(head=NoHead()).build(), images, TARGETS)

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.errors import raises
 from tests.model.variants import small
 from vitral.config import members
-from vitral.errors import ConfigError
 from vitral.model import Grid, LayerScale, Layout, PostNorm, PreNorm, Vit
 from vitral.model.block import BlockConfig, Branch, DropPath
 from vitral.model.initial import Original, initialise
@@ -128,5 +128,5 @@ def test_a_branch_is_scaled_by_channel(kind: type[PreNorm | PostNorm]) -> None:
 
 @pytest.mark.parametrize("rate", [-0.1, 1.0])
 def test_a_rate_that_drops_everything_or_less_than_nothing_is_refused(rate: float) -> None:
-    with pytest.raises(ConfigError, match=r"^drop_path: expected (at least 0|less than 1)"):
+    with raises("config.out_of_range", "drop_path", rate):
         PreNorm(drop_path=rate)

@@ -7,10 +7,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tests.errors import raises
 from tests.model.variants import VARIANTS, small
 from vitral.config import Size
-from vitral.errors import ConfigError, WeightsError
 from vitral.model import Patches, Resnet, TokenMlp, Vit
+from vitral.model.contract import refuse
 
 EVERY = pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS.keys())
 
@@ -109,7 +110,7 @@ def test_eight_images_are_learnt_by_heart(config: Vit | Resnet) -> None:
 def test_another_grid_is_answered_or_refused_by_name(config: Vit | Resnet) -> None:
     model, other = config.build().eval(), images(config, size=Size(48, 32))
     if isinstance(config, Vit) and isinstance(config.mixer, TokenMlp):
-        with pytest.raises(ConfigError, match=r"built for a 4x6 grid of patches, got 6x4"):
+        with raises("config.size_mismatch", "image", "4x6", "6x4"):
             model(other)
     else:
         features = model.features(other)
@@ -144,27 +145,47 @@ def test_weights_that_do_not_fit_are_all_named() -> None:
     weights["norm.scale"] = torch.ones(32)
     weights["head.linear.bias"] = torch.ones(5)
     weights["prefix.tokens"] = torch.zeros(1, 32, dtype=torch.int64)
-    with pytest.raises(WeightsError) as caught:
+    with raises("weights.missing_tensor", "norm.weight", "norm.scale") as caught:
         model.load(weights)
-    message = str(caught.value)
-    assert "norm.weight is missing" in message
-    assert "norm.scale is not a part of this model" in message
-    assert "head.linear.bias has shape (5,), expected (4,)" in message
-    assert "prefix.tokens holds torch.int64, expected floating point" in message
+    for found in ("head.linear.bias", (5,), (4,), "prefix.tokens", torch.int64):
+        assert str(found) in caught.value.what
     assert model.state_dict()["norm.weight"].equal(torch.ones(32))
+
+
+@pytest.mark.parametrize(
+    ("changed", "code", "values"),
+    [
+        ({"norm.scale": torch.ones(32)}, "weights.unexpected_tensor", ("norm.scale",)),
+        ({"head.linear.bias": torch.ones(5)}, "weights.shape_mismatch", ("head.linear.bias", (5,), (4,))),
+        ({"norm.bias": torch.zeros(32, dtype=torch.int64)}, "weights.wrong_type", ("norm.bias", torch.int64)),
+    ],
+)
+def test_a_tensor_that_does_not_fit_is_refused_by_its_fault(
+    changed: dict[str, Tensor], code: str, values: tuple[object, ...]
+) -> None:
+    model = small().build()
+    with raises(code, "weights", *values):
+        model.load(model.state_dict() | changed)
+
+
+def test_faults_are_counted_beyond_the_fifth_and_may_be_without_a_code_of_their_own() -> None:
+    refuse([], "model.safetensors", "")
+    with raises("weights.mismatch", "model.safetensors", "depth 4", "and 2 more") as caught:
+        refuse([f"depth {number}" for number in range(7)], "model.safetensors", "")
+    assert "depth 5" not in caught.value.what
 
 
 def test_weights_of_a_run_that_diverged_are_refused() -> None:
     model = small().build()
     weights = model.state_dict() | {"prefix.tokens": torch.full((1, 32), float("nan"))}
-    with pytest.raises(WeightsError, match=r"prefix\.tokens has 32 of 32 values not finite; take an earlier"):
+    with raises("weights.not_finite", "prefix.tokens", "32 of 32"):
         model.load(weights)
 
 
 def test_infinities_that_cancel_are_found_and_large_values_are_welcome() -> None:
     model, infinity = small().build(), float("inf")
     bad = torch.tensor([infinity, -infinity, *[0.0] * 30])
-    with pytest.raises(WeightsError, match=r"norm\.bias has 2 of 32 values not finite"):
+    with raises("weights.not_finite", "norm.bias", "2 of 32"):
         model.load(model.state_dict() | {"norm.bias": bad})
     model.load(model.state_dict() | {"norm.bias": torch.full((32,), 3e38)})
 
@@ -181,11 +202,11 @@ def test_loaded_weights_are_a_copy_unless_the_model_had_none() -> None:
 
 def test_what_is_no_batch_of_images_is_refused() -> None:
     model = small().build()
-    with pytest.raises(ValueError, match=r"got 3 dimensions \(3, 32, 48\); add the batch dimension"):
+    with raises("config.shape_mismatch", "images", (3, 32, 48), "images[None]"):
         model(torch.zeros(3, 32, 48))
-    with pytest.raises(ValueError, match="takes 3 channels, got 1"):
+    with raises("config.channel_mismatch", "images", 3, "channels=1"):
         model(torch.zeros(2, 1, 32, 48))
-    with pytest.raises(ValueError, match=r"expected floating point pixels, got torch\.uint8"):
+    with raises("config.wrong_type", "images", torch.uint8):
         model(torch.zeros(2, 3, 32, 48, dtype=torch.uint8))
-    with pytest.raises(ValueError, match="a 30x48 image does not divide into 8x8 patches; use 32x48"):
+    with raises("config.indivisible", "image", "30x48", "8x8", "32x48"):
         model(torch.zeros(2, 3, 30, 48))

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.errors import raises
 from tests.model.variants import small
-from vitral.errors import ConfigError
 from vitral.model import LinearHead, NoHead, TanhHead
 from vitral.model.initial import Original, initialise
 
@@ -74,5 +74,5 @@ def test_without_a_head_the_vector_is_the_answer() -> None:
 
 @HEADS
 def test_a_head_without_classes_is_refused(kind: type[LinearHead | TanhHead]) -> None:
-    with pytest.raises(ConfigError, match=r"^classes: expected at least 1, got 0"):
+    with raises("config.out_of_range", "classes", 0):
         kind(classes=0)

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from tests.errors import raises
 from vitral.config import Size
-from vitral.errors import ConfigError
 from vitral.model import Grid, Layout, Patches, Vit
 from vitral.model.patches import Order, PatchStem, cut_patches, join_patches, kernel_to_linear, linear_to_kernel
 from vitral.model.shapes import Whole
@@ -123,10 +123,9 @@ def test_the_stem_with_both_norms_is_that_of_vit_pytorch() -> None:
 
 @pytest.mark.parametrize("image", [Size(30, 32), Size(32, 30), Size(30, 30), Size(4, 32)], ids=str)
 def test_a_size_that_does_not_divide_is_refused_with_both_sizes_named(image: Size) -> None:
-    message = f"a {image} image does not divide into 8x8 patches"
-    with pytest.raises(ConfigError, match=message):
+    with raises("config.indivisible", "image", image, "8x8"):
         cut_patches(torch.zeros(1, 3, *image), Size(8, 8))
-    with pytest.raises(ConfigError, match=message):
+    with raises("config.indivisible", "image", image, "8x8"):
         Patches(patch=Size(8, 8)).grid(image)
-    with pytest.raises(ConfigError, match=message):
+    with raises("config.indivisible", "image", image, "8x8"):
         Vit(image=image, stem=Patches(patch=Size(8, 8)))

@@ -1,10 +1,9 @@
 """A position that says nothing of itself does nothing, and one that is added leaves the other tokens alone."""
 
-import pytest
 import torch
 from torch import Tensor
 
-from vitral.errors import ConfigError
+from tests.errors import raises
 from vitral.model.place import Added, Position, PositionKind, Relation, refuse_width
 from vitral.model.shapes import Grid, Layout, Whole
 
@@ -43,5 +42,5 @@ def test_rows_are_added_once_or_in_every_layer_or_in_every_layer_alike() -> None
 
 def test_a_width_that_does_not_divide_is_refused_with_the_next_that_does() -> None:
     refuse_width("width", 12, 4, "pairs on two axes")
-    with pytest.raises(ConfigError, match="width: pairs on two axes, but width is 14; use a multiple of 4, say 16"):
+    with raises("config.indivisible", "width", 14, 4, 16):
         refuse_width("width", 14, 4, "pairs on two axes")

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.errors import raises
 from tests.model.variants import SMALL, small
 from vitral.config import Size, members
-from vitral.errors import ConfigError
 from vitral.model import (
     Learned1d,
     Learned2d,
@@ -142,7 +142,7 @@ def test_fixed_positions_have_no_weights_and_continue_beyond_the_grid(position: 
 
 @pytest.mark.parametrize(("position", "width"), [(Learned2d(), 31), (SinCos1d(), 33), (SinCos2d(), 34)])
 def test_a_width_that_an_axis_cannot_share_is_refused(position: AnyPosition, width: int) -> None:
-    with pytest.raises(ConfigError, match=rf"width: {position.kind}.*width is {width}; use a multiple of"):
+    with raises("config.indivisible", "width", position.kind, width):
         small(width=width, position=position, mixer=SMALL_HEAD)
 
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.errors import raises
 from tests.model.variants import VITS, small
-from vitral.errors import ConfigError
 from vitral.model import Attention, Axial, Identity, Local, Relative2d, Rope2d, VisionTransformer, Vit, attention_maps
 from vitral.model.attention import SelfAttention
 from vitral.model.record import recorded
@@ -124,7 +124,7 @@ def test_no_hook_stays_behind() -> None:
 
 def test_no_hook_stays_behind_when_the_model_fails() -> None:
     model = small().build()
-    with pytest.raises(ConfigError, match="takes 3 channels"):
+    with raises("config.channel_mismatch", "images", 3, 1):
         attention_maps(model, torch.randn(1, 1, 32, 48))
     model.blocks[-1].register_forward_pre_hook(lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
@@ -143,7 +143,7 @@ def test_looking_changes_neither_the_answer_nor_the_gradients() -> None:
 
 def test_a_model_without_attention_is_refused() -> None:
     config = small(mixer=Identity(), tokens={"cls": False}, pool={"kind": "mean"})
-    with pytest.raises(ConfigError, match=r"^model: this model has no attention; use a model with mixer=attention$"):
+    with raises("config.unsupported", "model", "mixer=attention"):
         attention_maps(config.build(), torch.randn(1, 3, 32, 48))
 
 

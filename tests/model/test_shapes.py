@@ -1,14 +1,13 @@
 """Grids, sequences and features fit together."""
 
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.errors import raises
 from vitral.config import Size
-from vitral.errors import ConfigError
 from vitral.model import Grid, Layout
-from vitral.model.shapes import divide, split_tokens
+from vitral.model.shapes import LONGEST_SIDE, divide, split_tokens
 
 sides = st.integers(1, 40)
 sizes = st.builds(Size, sides, sides)
@@ -25,17 +24,23 @@ def test_an_image_divides_or_is_refused_with_a_size_that_does(image: Size, patch
     if image.height % patch.height == 0 and image.width % patch.width == 0:
         assert divide(image, patch) == (image.height // patch.height, image.width // patch.width)
         return
-    with pytest.raises(ConfigError, match=f"a {image} image does not divide into {patch} patches") as caught:
+    with raises("config.indivisible", image, patch) as caught:
         divide(image, patch)
-    advised = Size.parse(caught.value.remedy.removeprefix("use "))
+    advised = Size.parse(caught.value.remedy.split()[-1])
     assert min(divide(advised, patch)) >= 1
     assert all(abs(new - old) < step for new, old, step in zip(advised, image, patch, strict=True))
 
 
-def test_the_words_of_a_refusal_are_whole() -> None:
-    with pytest.raises(ConfigError) as caught:
+def test_a_refusal_names_the_field_both_sizes_and_one_that_divides() -> None:
+    with raises("config.indivisible", "30x32", "8x8", "32x32") as caught:
         divide(Size(30, 32), Size(8, 8))
-    assert str(caught.value) == "image: a 30x32 image does not divide into 8x8 patches; use 32x32"
+    assert caught.value.where == "image"
+
+
+def test_an_image_beyond_the_longest_side_is_refused() -> None:
+    assert divide(Size(LONGEST_SIDE, 8), Size(8, 8)) == (LONGEST_SIDE // 8, 1)
+    with raises("config.out_of_range", "image", LONGEST_SIDE + 8, LONGEST_SIDE):
+        divide(Size(LONGEST_SIDE + 8, 8), Size(8, 8))
 
 
 @given(cls=st.integers(0, 1), registers=st.integers(0, 4), grid=grids)

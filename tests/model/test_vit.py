@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.errors import raises
 from tests.model.variants import VITS, small
 from vitral.config import Size
-from vitral.errors import ConfigError
 from vitral.model import (
     Attention,
     AttentionPool,
@@ -84,7 +84,7 @@ def test_the_last_block_passes_on_the_class_token_alone() -> None:
 def test_a_model_of_one_size_refuses_another() -> None:
     model = small(any_size=False).build()
     assert model(torch.zeros(1, 3, 32, 48)).shape == (1, 4)
-    with pytest.raises(ConfigError, match=r"takes 32x48 images only, got 48x32; resize the images"):
+    with raises("config.size_mismatch", "images", "32x48", "48x32", "any_size"):
         model(torch.zeros(1, 3, 48, 32))
 
 
@@ -107,38 +107,45 @@ def test_the_same_seed_builds_the_same_model() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "message"),
+    ("fields", "code", "where", "values"),
     [
-        ({"image": Size(30, 32)}, r"image: a 30x32 image does not divide into 8x8 patches; use 32x32"),
-        ({"mixer": Attention(heads=5)}, r"mixer\.heads: width 32 does not divide among 5 heads; use one of 1, 2, 4, 8"),
+        ({"image": Size(30, 32)}, "config.indivisible", "image", ("30x32", "8x8", "32x32")),
+        ({"mixer": Attention(heads=5)}, "config.indivisible", "mixer.heads", (32, 5, "1, 2, 4, 8")),
         (
             {"mixer": Attention(heads=3, head_width=6), "position": Rope2d()},
-            r"mixer\.head_width.* is 6; use a multiple of 4",
+            "config.indivisible",
+            "mixer.head_width",
+            (6, 4),
         ),
-        ({"width": 30, "position": SinCos2d()}, r"width: .*but width is 30; use a multiple of 4, say 32"),
-        ({"mixer": Local(heads=2, rows=3, columns=3)}, r"a 4x6 grid of patches does not divide into 3x3 windows"),
-        ({"mixer": Attention(heads=2, head_width=8, project=False)}, r"must fill width 32, but they have 16"),
-        ({"tokens": Tokens(cls=False)}, r"pool: no class token to read; set tokens\.cls=true or pool=mean"),
-        ({"mixer": Identity()}, r"mixer: the identity mixer moves nothing into the class token"),
+        ({"width": 30, "position": SinCos2d()}, "config.indivisible", "width", (30, 4, 32)),
+        ({"mixer": Local(heads=2, rows=3, columns=3)}, "config.indivisible", "mixer.rows", ("4x6", "3x3")),
+        ({"mixer": Attention(heads=2, head_width=8, project=False)}, "config.conflict", "mixer.project", (32, 16)),
+        ({"tokens": Tokens(cls=False)}, "config.conflict", "pool", ("tokens.cls=true", "pool=mean")),
+        ({"mixer": Identity()}, "config.conflict", "mixer", ("identity",)),
         (
             {"mixer": Pooling(), "tokens": Tokens(cls=False), "pool": MeanPool(), "position": Rope2d()},
-            r"works inside attention",
+            "config.conflict",
+            "position",
+            ("rope2d", "pooling"),
         ),
-        ({"pool": AttentionPool(heads=5)}, r"pool\.heads: width 32 does not divide among 5 heads"),
-        ({"stem": Hybrid(layers=(1,), root=32, project=False)}, r"the width must be the map's 128, but it is 32"),
-        ({"stem": Patches(patch=Size(8, 7))}, r"a 32x48 image does not divide into 8x7 patches; use 32x49"),
+        ({"pool": AttentionPool(heads=5)}, "config.indivisible", "pool.heads", (32, 5)),
+        ({"stem": Hybrid(layers=(1,), root=32, project=False)}, "config.conflict", "stem.project", (128, 32)),
+        ({"stem": Patches(patch=Size(8, 7))}, "config.indivisible", "image", ("32x48", "8x7", "32x49")),
     ],
 )
-def test_parts_that_do_not_fit_are_refused_when_the_config_is_made(fields: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+def test_parts_that_do_not_fit_are_refused_when_the_config_is_made(
+    fields: dict[str, Any], code: str, where: str, values: tuple[object, ...]
+) -> None:
+    with raises(code, *values) as caught:
         small(**fields)
+    assert caught.value.where == where
 
 
 def test_an_axial_model_works_on_any_grid_but_a_local_one_asks_for_its_windows() -> None:
     axial = small(mixer=Axial(heads=2)).build()
     assert axial(torch.zeros(1, 3, 40, 24)).shape == (1, 4)
     local = small(mixer=Local(heads=2, rows=2, columns=2)).build()
-    with pytest.raises(ConfigError, match=r"a 5x3 grid of patches does not divide into 2x2 windows"):
+    with raises("config.indivisible", "mixer.rows", "5x3", "2x2"):
         local(torch.zeros(1, 3, 40, 24))
 
 
@@ -154,7 +161,7 @@ def test_dropout_comes_after_the_sum_with_positions_and_after_the_projection() -
 
 
 def test_axial_layers_come_in_pairs() -> None:
-    with pytest.raises(ConfigError, match=r"depth: axial layers come in pairs.* but depth is 3; use 4"):
+    with raises("config.indivisible", "depth", 3, 4):
         small(mixer=Axial(heads=2), depth=3)
 
 

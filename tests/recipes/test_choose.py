@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import vitral
+from tests.errors import raises
 from vitral.config import Size
 from vitral.data.samples import Item, Samples
 from vitral.data.transforms.scaling import CENTRED
-from vitral.errors import ConfigError
 from vitral.model.names import model_config
 from vitral.recipe import Recipe
 from vitral.recipes.choose import FAMILIES, FIXED, choose, named, names
@@ -57,7 +57,7 @@ def test_every_recipe_of_a_set_takes_its_images(name: str) -> None:
 
 
 def test_a_name_that_is_near_is_suggested() -> None:
-    with pytest.raises(ConfigError, match="unknown recipe 'fashion-mnist'; did you mean 'fashion_mnist'"):
+    with raises("config.unknown_name", "'fashion-mnist'", "'fashion_mnist'"):
         named("fashion-mnist")
 
 

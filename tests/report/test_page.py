@@ -9,10 +9,10 @@ from PIL import Image
 
 from tests.data.pictures import encoded
 from tests.data.reader import Reader
+from tests.errors import raises
 from tests.evaluate.test_accuracy import given_as
 from tests.report.stories import album, answers_to, judgement_of, measured, story_of, whole_story
 from vitral.data.samples import Item, Samples
-from vitral.errors import VitralError
 from vitral.report.page import MOST_CLASSES, page, write_report
 from vitral.report.story import Story
 
@@ -138,5 +138,6 @@ def test_writing_leaves_one_whole_file(tmp_path: Path) -> None:
     write_report(tmp_path / "report.html", story)
     assert (tmp_path / "report.html").read_text(encoding="utf-8") == page(story)
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["photos", "report.html"]
-    with pytest.raises(VitralError, match="cannot be written"):
-        write_report(tmp_path / "nowhere" / "report.html", story)
+    missing = tmp_path / "nowhere" / "report.html"
+    with raises("file.write_failed", missing):
+        write_report(missing, story)

@@ -7,13 +7,13 @@ import pytest
 import torch
 
 import vitral
+from tests.errors import raises
 from tests.evaluate.subjects import files_in, striped_model, stripes, without
 from tests.run.small import photos
 from vitral.config import Size
 from vitral.data.samples import Item, Samples
 from vitral.data.sources.split import Stratified
 from vitral.data.transforms.preprocessing import Preprocessing
-from vitral.errors import ConfigError, DataError
 from vitral.evaluate.answering import AccuracyFound
 from vitral.evaluate.fewshot import FewShotFound, FewShotJudge
 from vitral.recipe import DataConfig, Recipe
@@ -91,18 +91,18 @@ def test_test_images_judge_before_those_for_validation() -> None:
 
 
 def test_a_split_that_is_not_there_is_refused() -> None:
-    with pytest.raises(DataError, match=r"there are no images in 'val'; this set has 36 train, 18 test"):
+    with raises("data.empty", "'val'", "36 train", "18 test"):
         evaluate(striped_model(), stripes(), split="val")
-    with pytest.raises(DataError, match=r"no images in 'test and val'; this set has 36 train"):
+    with raises("data.empty", "36 train"):
         evaluate(striped_model(), without(stripes(), "test"))
-    with pytest.raises(ConfigError, match="expected test or val, got 'train'"):
+    with raises("config.unknown_name", "--split", "'train'"):
         evaluate(striped_model(), stripes(), split="train")
 
 
 def test_another_preprocessing_than_the_bundles_is_refused() -> None:
     own = striped_model().bundle.preprocessing
     assert evaluate(striped_model(), stripes(), preprocessing=own).images == 18
-    with pytest.raises(ConfigError, match="image is 32x32, the model needs 16x16"):
+    with raises("config.conflict", "32x32", "16x16"):
         evaluate(striped_model(), stripes(), preprocessing=Preprocessing(image=Size(32, 32)))
 
 
@@ -126,13 +126,21 @@ def test_a_backbone_is_judged_by_its_features_alone(task: str) -> None:
     model, bundle = striped_model(())
     backbone = Loaded(model, bundle.model_copy(update={"task": task}))
     assert evaluate(backbone, stripes(), with_="knn").notes == ()
-    with pytest.raises(ConfigError, match=f"whose task is '{task}', has none"):
+    with raises("config.unsupported", repr(task)):
         evaluate(backbone, stripes())
 
 
-@pytest.mark.parametrize("setting", ["batch=0", "device=tpu", "sead=1", "workers=-1"])
-def test_a_wrong_setting_is_refused(setting: str) -> None:
-    with pytest.raises(ConfigError):
+@pytest.mark.parametrize(
+    ("setting", "code"),
+    [
+        ("batch=0", "config.out_of_range"),
+        ("device=tpu", "config.unknown_name"),
+        ("sead=1", "config.unknown_field"),
+        ("workers=-1", "config.wrong_type"),
+    ],
+)
+def test_a_wrong_setting_is_refused(setting: str, code: str) -> None:
+    with raises(code, setting.partition("=")[0]):
         evaluate(striped_model(), stripes(), setting)
 
 
@@ -159,7 +167,7 @@ def test_a_run_is_judged_by_images_that_it_did_not_learn_from(tmp_path: Path, mo
 def test_a_recipe_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     where = bundled(tmp_path, ("bright", "dark"))
     (tmp_path / "recipe.json").write_text("{bad")
-    with pytest.raises(ConfigError, match=r"recipe\.json: not valid JSON") as caught:
+    with raises("config.bad_json", tmp_path / "recipe.json") as caught:
         division_of(where)
     assert caught.value.remedy
 

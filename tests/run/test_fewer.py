@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 
+from tests.errors import raises
 from tests.evaluate.subjects import striped_model, stripes
 from vitral.config import Size
 from vitral.deploy.engines.eager import Eager
 from vitral.deploy.engines.onnxruntime import OnnxRuntime
 from vitral.deploy.engines.openvino import OpenVino
-from vitral.errors import ConfigError
 from vitral.evaluate.tokens import TokensFound
 from vitral.model import ClassPool, MeanPool, Patches, Rope2d, Tokens
 from vitral.run import fewer
@@ -43,7 +43,7 @@ def test_the_tokens_that_the_last_layer_sees_are_counted(fields: dict[str, Any])
 
 
 def test_what_cannot_be_merged_is_refused() -> None:
-    with pytest.raises(ConfigError, match="rope2d") as caught:
+    with raises("config.unsupported", "rope2d") as caught:
         evaluate(striped_model(position=Rope2d()), stripes(), "cache=false", with_="tokens")
     assert caught.value.where == "--with tokens"
 

@@ -3,8 +3,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.errors import raises
 from tests.run.small import begin, photos, recipe_and_samples
-from vitral.errors import ConfigError, DataError, VitralError
+from vitral.run import opening
 from vitral.run.opening import command, prepared, reopened
 from vitral.run.start import resume
 from vitral.train.folder import Folder
@@ -21,9 +22,21 @@ def test_what_is_prepared_opens_again(tmp_path: Path) -> None:
 def test_of_two_that_want_the_same_empty_folder_one_gets_it(tmp_path: Path) -> None:
     recipe, samples = recipe_and_samples(photos(tmp_path / "photos"))
     (tmp_path / "run").mkdir()
-    with Lock(tmp_path / "run"), pytest.raises(ConfigError):
+    with Lock(tmp_path / "run"), raises("config.path_exists", tmp_path / "run"):
         prepared(str(tmp_path / "run"), recipe, samples, [])
     assert not Folder(tmp_path / "run").recipe.exists()
+
+
+def test_a_run_that_another_process_has_just_begun_is_not_overwritten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe, samples = recipe_and_samples(photos(tmp_path / "photos"))
+    folder = prepared(str(tmp_path / "run"), recipe, samples, [])
+    monkeypatch.setattr(opening, "claimed", lambda out, data: folder)  # as if it had been empty a moment ago
+    with raises("config.path_exists", tmp_path / "run", "--out"):
+        prepared(str(tmp_path / "run"), recipe, samples, [])
+    with Lock(tmp_path / "run"), raises("config.run_locked", tmp_path / "run"):
+        prepared(str(tmp_path / "run"), recipe, samples, [])
 
 
 def test_what_was_typed_is_a_command_or_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,10 +50,10 @@ def test_what_was_typed_is_a_command_or_a_call(monkeypatch: pytest.MonkeyPatch) 
 def test_a_file_of_the_run_that_is_lost_or_broken_is_named(home: Path, name: str) -> None:
     begin(home)
     (home / "run" / name).write_text("{")
-    with pytest.raises(ConfigError, match="put the file back as it was"):
+    with raises("config.bad_json", home / "run"):
         resume(str(home / "run"))
     (home / "run" / name).unlink()
-    with pytest.raises(VitralError, match=name if name != "recipe.json" else "holds no recipe"):
+    with raises("config.not_found" if name == "recipe.json" else "file.read_failed", name):
         resume(str(home / "run"))
 
 
@@ -48,7 +61,7 @@ def test_a_recipe_that_was_changed_by_hand_is_refused(home: Path) -> None:
     begin(home)
     path = home / "run/recipe.json"
     path.write_text(path.read_text().replace('"epochs": 3', '"epochs": 4'))
-    with pytest.raises(ConfigError, match=r"recipe\.json: is not as the run began with"):
+    with raises("config.recipe_changed", path):
         resume(str(home / "run"))
 
 
@@ -60,23 +73,25 @@ def test_a_run_goes_on_from_any_directory(home: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("settings", "code", "values"),
     [
-        (("batch=500",), "larger than the set"),
-        (("schedule.warmup=12",), "the warm-up takes 12 steps"),
-        (("image=20",), "does not divide"),
-        (("tuning=lora", "tuning.rank=2"), "tuning: keeps what the weights know"),
+        (("batch=500",), "config.out_of_range", ("batch", 500, 24)),
+        (("schedule.warmup=12",), "config.conflict", ("warmup", 12)),
+        (("image=20",), "config.indivisible", ("model.image", 20)),
+        (("tuning=lora", "tuning.rank=2"), "config.missing_value", ("tuning",)),
     ],
 )
-def test_what_cannot_run_leaves_no_folder(home: Path, settings: tuple[str, ...], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
+def test_what_cannot_run_leaves_no_folder(
+    home: Path, settings: tuple[str, ...], code: str, values: tuple[object, ...]
+) -> None:
+    with raises(code, *values):
         begin(home, *settings)
     assert not (home / "run").exists()
 
 
 def test_patience_without_images_for_validation_is_refused(tmp_path: Path) -> None:
     photos(tmp_path / "photos", {"train": 12, "test": 4})
-    with pytest.raises(ConfigError, match="stops by the images for validation, and there are none"):
+    with raises("config.no_validation_images", "stopping=end"):
         begin(tmp_path, "stopping=patience")
 
 
@@ -84,12 +99,12 @@ def test_other_images_than_those_it_began_with_are_refused(home: Path) -> None:
     begin(home)
     extra = home / "photos/train/dark/extra.png"
     extra.write_bytes((home / "photos/train/dark/0.png").read_bytes())
-    with pytest.raises(DataError, match="not those that the run began with"):
+    with raises("data.changed", home / "photos"):
         resume(str(home / "run"))
 
 
 def test_a_file_that_cannot_be_read_is_found_before_the_run_begins(home: Path) -> None:
     (home / "photos/train/dark/0.png").write_bytes(b"not a picture")
-    with pytest.raises(DataError, match=r"0\.png"):
+    with raises("data.corrupt_image", home / "photos", "0.png"):
         begin(home)
     assert not (home / "run").exists()

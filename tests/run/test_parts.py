@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.errors import raises
 from tests.run.small import SETTINGS, begin, photos, recipe_and_samples
 from vitral.config import override
 from vitral.data.loader.order import InOrder, Shuffled
 from vitral.data.loader.plan import ALONE, World
-from vitral.errors import ConfigError
 from vitral.evaluate.linear import head_of
 from vitral.recipe import Recipe
 from vitral.run.parts import device_of, loader_of, look_of, parts_of, still_loader_of, workers_of
@@ -99,15 +99,15 @@ def test_the_rate_follows_the_schedule_to_the_last_step(tmp_path: Path) -> None:
 
 def test_a_run_too_short_for_its_warm_up_is_refused(tmp_path: Path) -> None:
     recipe, samples = recipe_and_samples(photos(tmp_path), "schedule.warmup=12")
-    with pytest.raises(ConfigError, match="the warm-up takes 12 steps"):
+    with raises("config.conflict", "warmup", 12):
         parts_of(recipe, samples, HERE)
 
 
-def test_a_device_that_is_not_there_is_refused() -> None:
+def test_a_device_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert device_of(override(Recipe(), ["device=cpu"])) == torch.device("cpu")
-    if not torch.cuda.is_available():
-        with pytest.raises(ConfigError, match="torch finds no cuda here"):
-            device_of(override(Recipe(), ["device=cuda"]))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with raises("config.device_unavailable", "device", "cuda", "cpu"):
+        device_of(override(Recipe(), ["device=cuda"]))
 
 
 def test_the_workers_are_those_asked_for() -> None:

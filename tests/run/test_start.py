@@ -15,9 +15,9 @@ import pytest
 import torch
 
 import vitral
+from tests.errors import raises
 from tests.run.small import SETTINGS, StopAfterEachStep, begin, content
 from vitral.config import Config
-from vitral.errors import ConfigError, WeightsError
 from vitral.run import start
 from vitral.run.start import resume, train
 from vitral.train.checkpoint import newest, open_checkpoint, path_of
@@ -132,7 +132,7 @@ def test_a_run_whose_checkpoints_are_lost_is_not_begun_anew_over_its_record(home
     record = (home / "run/metrics.jsonl").read_bytes()
     for checkpoint in (home / "run/checkpoints").iterdir():
         (checkpoint / "state.json").unlink()
-    with pytest.raises(WeightsError, match="came to step 12, and no whole checkpoint of it is left"):
+    with raises("weights.not_found", home / "run/checkpoints", f"step {STEPS}"):
         resume(str(home / "run"))
     assert (home / "run/metrics.jsonl").read_bytes() == record
 
@@ -178,7 +178,7 @@ def test_the_next_command_that_is_printed_works(home: Path) -> None:
 
 
 def test_a_time_limit_and_a_length_are_one_too_many(home: Path) -> None:
-    with pytest.raises(ConfigError, match="says how long to train, and so does epochs=3"):
+    with raises("config.conflict", "time-limit", "epochs=3"):
         train(str(home / "photos"), *SETTINGS, recipe="small_hundreds", out=str(home / "run"), time_limit="4s")
 
 
@@ -199,19 +199,20 @@ def test_early_stopping_ends_a_run_and_resuming_takes_no_more_steps(home: Path) 
 
 
 def test_a_loss_that_is_not_finite_names_step_files_and_checkpoint(home: Path) -> None:
-    with pytest.raises(Diverged) as caught:
+    with raises("run.diverged", home / "run/checkpoints") as caught:
         begin(home, "lr=1e30", "clip=1e30", "saving.seconds=0", "schedule.warmup=0")
     error = caught.value
+    assert isinstance(error, Diverged)
     assert error.step > 0
-    assert f"the loss of step {error.step} is" in error.what
+    assert error.where == f"step {error.step}"
     assert error.what.count(".png") == 5
-    assert f"the last good checkpoint is {home / 'run/checkpoints'}/step-{error.step:08}" in error.what
+    assert f"{home / 'run/checkpoints'}/step-{error.step:08}" in error.what
     assert error.exit_code == 1
 
 
 def test_a_second_writer_is_refused(home: Path) -> None:
     begin(home)
-    with Lock(home / "run"), pytest.raises(ConfigError, match="is writing this run") as caught:
+    with Lock(home / "run"), raises("config.run_locked", home / "run") as caught:
         resume(str(home / "run"))
     assert caught.value.exit_code == 2
 

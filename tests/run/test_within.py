@@ -4,9 +4,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.errors import raises
 from tests.run.small import begin, photos, recipe_and_samples
 from vitral.config import override
-from vitral.errors import ConfigError
 from vitral.model.names import model_config
 from vitral.recipe import Recipe, Steps
 from vitral.run import within
@@ -56,7 +56,7 @@ def test_short_memory_divides_a_batch_and_plenty_leaves_it_whole(
     assert f"taken in {fitted.portions} portions" in caplog.text
     assert override(fitted, ["portions=1"]) == recipe
     monkeypatch.setattr(within, "available", lambda device: 1000)
-    with pytest.raises(ConfigError, match="one image at a time needs"):
+    with raises("config.out_of_memory", "batch"):
         fitted_in_memory(recipe, samples, HERE)
 
 
@@ -73,7 +73,7 @@ def test_one_process_with_little_memory_divides_the_batches_of_all(
     recipe, samples = recipe_and_samples(photos(tmp_path))
     assert fitted_in_memory(recipe, samples, HERE) == recipe
     assert fitted_in_memory(recipe, samples, AnotherNeedsThree(CPU)).portions == 3
-    assert "another process has less memory: a batch is taken in 3 portions" in caplog.text
+    assert "3 portions" in caplog.text
 
 
 def test_more_time_is_more_steps(tmp_path: Path) -> None:
@@ -99,5 +99,5 @@ def test_a_look_at_all_training_images_takes_time_too(home: Path, monkeypatch: p
 
 def test_no_time_at_all_is_told(tmp_path: Path) -> None:
     recipe, samples = recipe_and_samples(photos(tmp_path))
-    with pytest.raises(ConfigError, match="are too few"):
+    with raises("config.time_limit_too_short", "time-limit", "1 s"):
         fitted_in_time(recipe, samples, HERE, 1, began=time.monotonic() - 60)

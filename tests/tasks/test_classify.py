@@ -9,11 +9,11 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.testing import assert_close
 
+from tests.errors import raises
 from tests.model.variants import small
 from vitral.config import Config, members
 from vitral.data.transforms.mix import CutMix, Mixing, Mixup, mixup, one_hot
 from vitral.data.transforms.scaling import CENTRED
-from vitral.errors import ConfigError
 from vitral.model import LinearHead, Model, NoHead
 from vitral.tasks.classify import Classify, balanced
 from vitral.tasks.loss import LossConfig, Sigmoid, Softmax
@@ -106,14 +106,14 @@ def test_a_mixed_image_weighs_as_much_as_what_is_in_it() -> None:
 
 
 def test_a_class_without_images_cannot_be_balanced() -> None:
-    with pytest.raises(ConfigError, match=r"weights: .*no training images of class 1, 3 .*; use weights=none"):
+    with raises("config.empty_class", "weights", "1, 3", "weights=none"):
         Classify(weights="balanced").build(small().build(), 4, (2, 0, 1, 0), CENTRED)
     Classify().build(small().build(), 4, (2, 0, 1, 0), CENTRED)
 
 
 @pytest.mark.parametrize(("head", "found"), [(LinearHead(classes=5), "5"), (NoHead(), "none")])
 def test_a_head_of_other_classes_is_refused(head: LinearHead | NoHead, found: str) -> None:
-    with pytest.raises(ConfigError, match=rf"head\.classes: the data has 4 classes, the head has {found}; build"):
+    with raises("config.class_mismatch", "head.classes", 4, found):
         task(Classify(), small(head=head).build())
 
 

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from vitral.errors import WeightsError
+from tests.errors import raises
 from vitral.train.chunks import Chunk, assembled, chunks, note, part, shape_of
 from vitral.weights.tensors import pieces
 
@@ -70,11 +70,11 @@ def test_the_note_is_no_tensor_to_others(files: list[Path]) -> None:
 
 
 def test_a_part_that_no_file_has_is_missed(files: list[Path]) -> None:
-    with pytest.raises(WeightsError, match=r"3\.safetensors: parts of even are missing, 13 of 24 numbers are there"):
+    with raises("weights.missing_tensor", "3.safetensors", "even", "13 of 24"):
         assembled([files[0], write(files[2], {"even": WHOLE["even"][3:, 5:]}, {"even": (3, 5)})])
 
 
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.safetensors").write_bytes(b"\x08")
-    with pytest.raises(WeightsError, match=r"a\.safetensors: not a readable safetensors file"):
+    with raises("weights.corrupt", "a.safetensors"):
         assembled([tmp_path / "a.safetensors"])

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from vitral.errors import ConfigError, VitralError
+from tests.errors import raises
 from vitral.train.folder import Folder, claimed, found
 
 
@@ -37,21 +37,21 @@ def test_a_folder_that_was_asked_for_must_be_new_or_empty(here: Path) -> None:
     assert claimed("mine/own", "photos").path == Path("mine/own")
     assert claimed("mine/own", "photos").path == Path("mine/own")  # it is still empty
     (here / "mine/own/recipe.json").write_text("{}")
-    with pytest.raises(ConfigError, match=r"nothing is overwritten; .* vitral train --resume mine/own"):
+    with raises("config.path_exists", "vitral train --resume mine/own"):
         claimed("mine/own", "photos")
 
 
 def test_a_place_where_nothing_can_be_made_is_told(here: Path) -> None:
     (here / "file").write_text("")
-    with pytest.raises(VitralError, match=r"file/run: cannot be made: not a directory") as caught:
+    with raises("file.write_failed", "file/run") as caught:
         claimed("file/run", "photos")
     assert caught.value.exit_code == 1
 
 
 def test_what_is_no_run_cannot_be_resumed(here: Path) -> None:
-    with pytest.raises(ConfigError, match="not a run: no such folder"):
+    with raises("config.not_found", "nowhere"):
         found("nowhere")
-    with pytest.raises(ConfigError, match=r"not a run: holds no recipe\.json"):
+    with raises("config.not_found", here, "recipe.json"):
         found(str(here))
     (here / "recipe.json").write_text("{}")
     assert found(str(here)) == Folder(here)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.errors import raises
 from vitral.data.loader.shared import FORK
-from vitral.errors import VitralError
 from vitral.train.journal import Journal, read
 
 ROOT = Path(__file__).parents[2]
@@ -95,7 +95,7 @@ def test_keeping_everything_writes_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("bad", [b"nonsense", b"[1]", b"3", b"", b"\xff"])
 def test_a_line_that_is_no_object_is_named(tmp_path: Path, bad: bytes) -> None:
     (tmp_path / "a").write_bytes(b'{"number": 1}\n' + bad + b"\n")
-    with pytest.raises(VitralError, match="expected a JSON object") as caught:
+    with raises("run.bad_log") as caught:
         read(tmp_path / "a")
     assert caught.value.where == f"{tmp_path}/a:2"
 
@@ -104,10 +104,9 @@ def _limited(path: Path) -> None:
     found = journal(path, 1, 2, 3)
     size = path.stat().st_size + 5
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
-    with pytest.raises(VitralError, match="cannot be written: file too large; its earlier lines are whole") as caught:
+    with raises("file.write_failed", "ulimit -f") as caught:
         found.add({"number": 4})
     assert caught.value.where == str(path)
-    assert caught.value.remedy == "raise the limit on the size of files: ulimit -f, then resume the run"
 
 
 def test_a_disk_without_room_is_told_with_what_to_do_and_loses_no_earlier_line(tmp_path: Path) -> None:
@@ -121,7 +120,13 @@ def test_a_disk_without_room_is_told_with_what_to_do_and_loses_no_earlier_line(t
 
 
 def test_a_folder_that_is_gone_is_told_with_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(VitralError, match="no such file") as caught:
+    with raises("file.write_failed") as caught:
         journal(tmp_path / "none/a")
     assert caught.value.where == f"{tmp_path}/none/a"
-    assert caught.value.remedy == "put the folder back, then resume the run"
+    assert caught.value.remedy
+
+
+def test_a_journal_that_the_system_does_not_hand_out_is_named(tmp_path: Path) -> None:
+    assert read(tmp_path / "none") == []
+    with raises("file.read_failed", tmp_path):
+        read(tmp_path)  # a folder

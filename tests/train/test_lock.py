@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.errors import raises
 from vitral.data.loader.shared import FORK
-from vitral.errors import ConfigError, VitralError
 from vitral.train.lock import Lock
 
 ROOT = Path(__file__).parents[2]
@@ -42,11 +42,10 @@ def holder(folder: Path) -> Iterator[subprocess.Popen[str]]:
 
 def test_a_second_writer_is_told_who_the_first_is_and_what_to_do(tmp_path: Path) -> None:
     with holder(tmp_path) as process:
-        with pytest.raises(ConfigError) as caught, Lock(tmp_path):
+        with raises("config.run_locked", f"process {process.pid} on {socket.gethostname()}") as caught, Lock(tmp_path):
             pass
-        assert caught.value.what == f"process {process.pid} on {socket.gethostname()} is writing this run"
         assert caught.value.where == str(tmp_path)
-        assert "wait until that ends" in caught.value.remedy
+        assert caught.value.remedy
         assert caught.value.exit_code == 2
         process.communicate()
         with Lock(tmp_path):
@@ -63,7 +62,7 @@ def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
 
 def test_one_process_cannot_hold_it_twice_but_again(tmp_path: Path) -> None:
     for _ in range(2):
-        with Lock(tmp_path), pytest.raises(ConfigError, match=f"process {os.getpid()} "), Lock(tmp_path):
+        with Lock(tmp_path), raises("config.run_locked", f"process {os.getpid()} "), Lock(tmp_path):
             pass
 
 
@@ -110,14 +109,14 @@ def test_a_forked_process_cannot_free_what_its_parent_holds(tmp_path: Path) -> N
         process.start()
         process.join()
         assert process.exitcode == 0
-        with pytest.raises(ConfigError), Lock(tmp_path):
+        with raises("config.run_locked"), Lock(tmp_path):
             pass
 
 
 def test_a_folder_that_cannot_be_locked_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for folder in (tmp_path / "none", tmp_path / "file"):
-        with pytest.raises(VitralError, match="cannot be locked for writing") as caught, Lock(folder):
+        with raises("file.lock_failed") as caught, Lock(folder):
             pass
         assert caught.value.where == str(folder)
         assert caught.value.exit_code == 1
@@ -126,5 +125,6 @@ def test_a_folder_that_cannot_be_locked_is_named(tmp_path: Path) -> None:
 def test_a_lock_with_no_name_in_it_is_held_by_another_process(tmp_path: Path) -> None:
     with Lock(tmp_path):
         (tmp_path / ".lock").write_bytes(b"")  # as in the instant before the holder has signed
-        with pytest.raises(ConfigError, match="another process is writing"), Lock(tmp_path):
+        with raises("config.run_locked", tmp_path) as caught, Lock(tmp_path):
             pass
+        assert str(os.getpid()) not in caught.value.what

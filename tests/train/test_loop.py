@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.errors import raises
 from vitral.tasks.task import Outcome, Task
 from vitral.train.feed import Portion
 from vitral.train.loop import Descent, Diverged, gathered, train
@@ -103,8 +104,10 @@ def test_a_loss_that_is_no_number_stops_before_the_weights_change() -> None:
     task, notes = Line(), Notes([])
     bad = batch(1, 2)
     bad[0] = bad[0]._replace(images=bad[0].images * torch.inf)
-    with pytest.raises(Diverged, match="the loss of step 1 is inf"):
+    with raises("run.diverged", "step 1", "inf") as caught:
         train(task, batches(batch(0, 2), bad), descent(task), 0, 3, [notes])
+    assert isinstance(caught.value, Diverged)
+    assert caught.value.step == 1
     assert task.weight() == pytest.approx(1 - 0.01 * 5, rel=1e-6)
     assert notes.heard == []
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.errors import raises
 from tests.train.toy import Toy, small_set
 from vitral.data.samples import Samples
-from vitral.errors import ConfigError, WeightsError
 from vitral.train.optimiser import AdamW
 from vitral.train.state import Saved, optimizer_tensors, restore, restore_optimizer, saved_of, tensors_of
 
@@ -53,7 +53,7 @@ def test_the_state_of_another_stream_is_refused_before_anything_changes(samples:
     saved = saved_of(toy.learning, toy.loader.plan, 3)
     other = saved.model_copy(update={"position": saved.position.model_copy(update={"seed": 6})})
     before = toy.bits()
-    with pytest.raises(ConfigError, match="seed"):
+    with raises("config.resume_mismatch", "seed"):
         restore(toy.learning, toy.loader.plan, tensors_of(toy.learning), other)
     assert toy.bits() == before
 
@@ -65,5 +65,5 @@ def test_an_optimiser_of_another_model_is_refused() -> None:
     optimizer.step()
     kept = optimizer_tensors(optimizer)
     assert set(kept) == {f"{name}/{key}" for name in ("weight", "bias") for key in ("step", "exp_avg", "exp_avg_sq")}
-    with pytest.raises(WeightsError, match="knows stranger"):
+    with raises("weights.mismatch", "optimizer", "stranger"):
         restore_optimizer(optimizer, {"stranger/exp_avg": torch.zeros(2)})

@@ -1,4 +1,4 @@
-"""What can be wrong with the files of a bundle: the damage, the file that is to be named, and what is to be said."""
+"""What can be wrong with the files of a bundle: the damage, the file that is to be named, the code, and a value."""
 
 import json
 from collections.abc import Callable
@@ -25,21 +25,27 @@ def cut(folder: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1])
 
 
-DAMAGE: dict[str, tuple[Callable[[Path], object], str, str]] = {
-    "a missing config": (lambda folder: (folder / "config.json").unlink(), "config.json", "no such file"),
-    "missing weights": (lambda folder: (folder / "model.safetensors").unlink(), "model.safetensors", "No such file"),
-    "cut weights": (cut, "model.safetensors", "not a readable safetensors file"),
-    "a pickle": (replace("model.safetensors", b"\x80\x04K\x01."), "model.safetensors", "not a readable safetensors"),
-    "an empty config": (replace("config.json", b""), "config.json", "not JSON"),
-    "a config that is no text": (replace("config.json", b"\xff\xfe{"), "config.json", "not JSON"),
-    "a config without end": (replace("config.json", b"[" * 100_000), "config.json", "not JSON: recursion limit"),
-    "a config that is a list": (replace("config.json", b"[1]"), "config.json", "its format is None"),
-    "another library's config": (replace("config.json", b'{"hidden_size": 8}'), "config.json", "its format is None"),
-    "a format that is true": (rewrite(format=True), "config.json", "its format is True"),
-    "a format of old": (rewrite(format=0), "config.json", "format: expected 1 or 2, got 0"),
-    "an unknown field": (rewrite(labels=[]), "config.json", "labels: unknown field"),
-    "a missing field": (rewrite(classes=None), "config.json", "classes: "),
-    "too few classes": (rewrite(classes=["cat"]), "config.json", "classes: expected 4 names of classes, got 1"),
-    "no model": (rewrite(model={"kind": "vat"}), "config.json", "model: expected vit or resnet, got 'vat'"),
-    "a field of the model": (rewrite(model={"kind": "vit", "width": "8"}), "config.json", "model.width: expected"),
+BAD, UNKNOWN = "weights.bad_config", "weights.unknown_format"
+DAMAGE: dict[str, tuple[Callable[[Path], object], str, str, object]] = {
+    "a missing config": (lambda folder: (folder / "config.json").unlink(), "config.json", "weights.not_found", ""),
+    "missing weights": (
+        lambda folder: (folder / "model.safetensors").unlink(),
+        "model.safetensors",
+        "weights.not_found",
+        "",
+    ),
+    "cut weights": (cut, "model.safetensors", "weights.corrupt", ""),
+    "a pickle": (replace("model.safetensors", b"\x80\x04K\x01."), "model.safetensors", "weights.corrupt", ""),
+    "an empty config": (replace("config.json", b""), "config.json", BAD, ""),
+    "a config that is no text": (replace("config.json", b"\xff\xfe{"), "config.json", BAD, ""),
+    "a config without end": (replace("config.json", b"[" * 100_000), "config.json", BAD, ""),
+    "a config that is a list": (replace("config.json", b"[1]"), "config.json", UNKNOWN, None),
+    "another library's config": (replace("config.json", b'{"hidden_size": 8}'), "config.json", UNKNOWN, None),
+    "a format that is true": (rewrite(format=True), "config.json", UNKNOWN, True),
+    "a format of old": (rewrite(format=0), "config.json", BAD, "format"),
+    "an unknown field": (rewrite(labels=[]), "config.json", BAD, "labels"),
+    "a missing field": (rewrite(classes=None), "config.json", BAD, "classes"),
+    "too few classes": (rewrite(classes=["cat"]), "config.json", BAD, "classes"),
+    "no model": (rewrite(model={"kind": "vat"}), "config.json", BAD, "vat"),
+    "a field of the model": (rewrite(model={"kind": "vit", "width": "8"}), "config.json", BAD, "model.width"),
 }

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
+from tests.errors import raises
 from tests.model.variants import VARIANTS, small
 from tests.weights.bundles import loaded, tensors_of
 from vitral.config import Size
 from vitral.data.transforms.preprocessing import Preprocessing
-from vitral.errors import ConfigError
 from vitral.model import Axial, Hybrid, Learned1d, Patches, Resnet, Vit
 from vitral.weights.adapt import adapt, adapted
 from vitral.weights.layers import other_channels, some_layers, spread
@@ -48,7 +48,7 @@ def test_repeated_channels_let_as_much_through() -> None:
 
 def test_a_norm_over_all_channels_takes_no_others() -> None:
     config = small(stem=Patches(patch=Size(8, 8), norm="both"))
-    with pytest.raises(ConfigError, match="channels: the norm before the patches' map is over all channels"):
+    with raises("config.unsupported", "channels"):
         other_channels(tensors_of(config), config, 1)
 
 
@@ -67,7 +67,7 @@ def test_chosen_layers_stand_in_the_chosen_order() -> None:
 
 @pytest.mark.parametrize("layers", [(0, 0), (4,), (-1,)])
 def test_layers_that_are_not_there_are_refused(layers: tuple[int, ...]) -> None:
-    with pytest.raises(ConfigError, match="layers: expected some of the layers 0 to 3, each once"):
+    with raises("config.out_of_range", "layers", 3, layers[-1]):
         some_layers({}, small(depth=4), layers)
 
 
@@ -95,13 +95,18 @@ def test_images_are_seen_in_the_size_they_were_unless_another_is_asked_for() -> 
 
 @pytest.mark.parametrize("setting", ["eps=0.1", "depth=1", "mixer.dropout=0.5", "any_size=false"])
 def test_other_settings_are_refused(setting: str) -> None:
-    with pytest.raises(ConfigError, match=f"{setting.partition('=')[0]}: is not something that weights are adapted to"):
+    with raises("config.unsupported", setting.partition("=")[0]):
         adapt(loaded(small(depth=2)), setting)
+
+
+def test_a_resnet_has_no_layers_to_choose_from() -> None:
+    with raises("config.unsupported", "layers", "ResNet"):
+        adapt(loaded(VARIANTS["resnet"]), layers=(0,))
 
 
 def test_a_layer_is_not_put_where_it_would_see_other_patches() -> None:
     source = loaded(small(depth=6, mixer=Axial(heads=2)))
-    with pytest.raises(ConfigError, match="layers: layer 1 would become layer 0, in which axial attention sees other"):
+    with raises("config.conflict", "layers", "layer 1", "layer 0", "axial"):
         adapt(source, layers=(1, 2))
     made, model = adapt(source, layers=(2, 1)).loaded.model, source.bundle.model
     assert isinstance(model, Vit)

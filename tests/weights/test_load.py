@@ -7,10 +7,10 @@ import pytest
 import torch
 
 import vitral
+from tests.errors import raises
 from tests.model.variants import VARIANTS
 from tests.train.states import identical
 from tests.weights.bundles import bundle_of, tensors_of
-from vitral.errors import WeightsError
 from vitral.model import Resnet, Vit
 from vitral.weights.bundle import write_bundle
 from vitral.weights.load import bundle_of as found
@@ -65,8 +65,15 @@ def test_a_damaged_best_is_told_rather_than_passed_over(tmp_path: Path, file: st
     for name in ("best", "last"):
         write(tmp_path / name)
     (tmp_path / "best" / file).unlink()
-    with pytest.raises(WeightsError, match=f"best/{file}: "):
+    with raises("weights.not_found", f"best/{file}"):
         vitral.load(tmp_path)
+
+
+@pytest.mark.parametrize(("settings", "format"), [(("mixer.heads=3",), ""), ((), "timm")])
+def test_a_bundle_takes_no_settings_and_no_format(tmp_path: Path, settings: tuple[str, ...], format: str) -> None:
+    write(tmp_path / "b")
+    with raises("config.conflict", tmp_path / "b", *settings):
+        vitral.load(tmp_path / "b", *settings, format=format)
 
 
 def test_a_best_whose_writer_was_killed_between_its_renames_is_found(tmp_path: Path) -> None:
@@ -81,7 +88,7 @@ def test_weights_of_a_run_that_diverged_are_refused_by_file(tmp_path: Path) -> N
     tensors = tensors_of()
     tensors["norm.bias"][3] = float("nan")
     write_bundle(tmp_path / "b", bundle_of(), tensors, "")
-    with pytest.raises(WeightsError, match=r"norm\.bias has 1 of 8 values not finite") as caught:
+    with raises("weights.not_finite", "norm.bias", 1, 8) as caught:
         vitral.load(tmp_path / "b")
     assert caught.value.where == f"{tmp_path}/b/model.safetensors"
 
@@ -96,18 +103,17 @@ def test_what_is_no_bundle_is_told_with_what_was_expected(tmp_path: Path) -> Non
     (tmp_path / "exported").mkdir()
     for file in ("export.json", "model.onnx"):
         (tmp_path / "exported" / file).touch()
-    complaints = {
-        "none": "there is no such file or folder; expected a run (best/, last/), a bundle (model.safetensors, ",
-        "photos": "holds no file of weights (.safetensors or .npz); give a run, a bundle, or a folder",
-        "weights.npz": "weights.npz: ",
-        "b/model.safetensors": f"give the folder: {tmp_path}/b",
-        "exported": "an export, which is for vitral predict; expected a run (best/, last/)",
-        "exported/model.onnx": f"a file of an export; give the folder, to predict: {tmp_path}/exported",
-        "run": f"no bundle yet; let it go on until its first evaluation: vitral train --resume {tmp_path}/run",
-        "run/checkpoints/step-00000500": f"give the run, {tmp_path}/run, or one of its bundles, {tmp_path}/run/best",
+    expected = {
+        "none": ("weights.not_found", "best/"),
+        "photos": ("weights.not_found", ".safetensors"),
+        "weights.npz": ("weights.corrupt", ".npz"),
+        "b/model.safetensors": ("weights.wrong_path", f": {tmp_path}/b"),
+        "exported": ("weights.wrong_path", "vitral predict"),
+        "exported/model.onnx": ("weights.wrong_path", f": {tmp_path}/exported"),
+        "run": ("weights.no_bundle", f"vitral train --resume {tmp_path}/run"),
+        "run/checkpoints/step-00000500": ("weights.wrong_path", f"{tmp_path}/run/best"),
     }
-    for path, complaint in complaints.items():
-        with pytest.raises(WeightsError) as caught:
+    for path, (code, value) in expected.items():
+        with raises(code, value) as caught:
             vitral.load(tmp_path / path)
-        assert complaint in str(caught.value)
         assert caught.value.where == str(tmp_path / path)

@@ -12,8 +12,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 import vitral
+from tests.errors import raises
 from tests.weights.formats.timms import HINTS, timm_tensors
-from vitral.errors import WeightsError
 from vitral.weights.load import opened_model
 from vitral.weights.opening import opened
 
@@ -39,30 +39,22 @@ def overlap(said: dict[str, dict[str, object]]) -> None:
     said["norm.weight"]["data_offsets"] = said["norm.bias"]["data_offsets"]
 
 
-CORRUPT: dict[str, tuple[Callable[[Path], object], str]] = {
-    "truncated": (lambda path: path.write_bytes(path.read_bytes()[:-5]), "not a readable safetensors file"),
-    "truncated in its header": (lambda path: path.write_bytes(path.read_bytes()[:40]), "not a readable safetensors"),
-    "empty": (lambda path: path.write_bytes(b""), "not a readable safetensors file"),
-    "a header of 2^63 bytes": (
-        lambda path: path.write_bytes(struct.pack("<Q", 2**63) + path.read_bytes()[8:]),
-        "not a readable safetensors file",
-    ),
-    "overlapping offsets": (lambda path: header(path, overlap), "not a readable safetensors file"),
-    "a pickle by another name": (
-        lambda path: torch.save({"norm.weight": torch.ones(3)}, path),
-        "not a readable safetensors file",
-    ),
+CORRUPT: dict[str, Callable[[Path], object]] = {
+    "truncated": lambda path: path.write_bytes(path.read_bytes()[:-5]),
+    "truncated in its header": lambda path: path.write_bytes(path.read_bytes()[:40]),
+    "empty": lambda path: path.write_bytes(b""),
+    "a header of 2^63 bytes": lambda path: path.write_bytes(struct.pack("<Q", 2**63) + path.read_bytes()[8:]),
+    "overlapping offsets": lambda path: header(path, overlap),
+    "a pickle by another name": lambda path: torch.save({"norm.weight": torch.ones(3)}, path),
 }
 
 
-@pytest.mark.parametrize(("damage", "complaint"), CORRUPT.values(), ids=CORRUPT)
-def test_a_corrupt_file_is_refused_by_name_in_under_a_second(
-    tmp_path: Path, damage: Callable[[Path], object], complaint: str
-) -> None:
+@pytest.mark.parametrize("damage", CORRUPT.values(), ids=CORRUPT)
+def test_a_corrupt_file_is_refused_by_name_in_under_a_second(tmp_path: Path, damage: Callable[[Path], object]) -> None:
     path = write(tmp_path / "model.safetensors", timm_tensors())
     damage(path)
     started = time.process_time()
-    with pytest.raises(WeightsError, match=complaint) as caught:
+    with raises("weights.corrupt") as caught:
         vitral.load(path, *HINTS)
     assert time.process_time() - started < 1
     assert caught.value.where == str(path)
@@ -88,43 +80,43 @@ def not_finite(tensors: Tensors) -> None:
     tensors["blocks.0.norm1.bias"] = torch.full((36,), float("nan"))
 
 
-WRONG: dict[str, tuple[Callable[[Tensors], None], str]] = {
-    "missing": (missing, "blocks.1.attn.proj.weight is missing"),
-    "transposed": (transposed, r"blocks.0.mlp.fc1.weight has shape \(36, 90\), expected \(90, 36\)"),
-    "unexpected": (unexpected, "blocks.0.adapter.weight is not expected"),
-    "whole numbers": (whole_numbers, "norm.bias holds torch.int64, expected floating point"),
-    "not finite": (not_finite, "blocks.0.norm1.bias has 36 of 36 values not finite"),
+WRONG: dict[str, tuple[Callable[[Tensors], None], str, tuple[object, ...]]] = {
+    "missing": (missing, "weights.missing_tensor", ("blocks.1.attn.proj.weight",)),
+    "transposed": (transposed, "weights.shape_mismatch", ("blocks.0.mlp.fc1.weight", "(36, 90)", "(90, 36)")),
+    "unexpected": (unexpected, "weights.unexpected_tensor", ("blocks.0.adapter.weight",)),
+    "whole numbers": (whole_numbers, "weights.wrong_type", ("norm.bias", "int64")),
+    "not finite": (not_finite, "weights.not_finite", ("blocks.0.norm1.bias", 36)),
 }
 
 
-@pytest.mark.parametrize(("damage", "complaint"), WRONG.values(), ids=WRONG)
+@pytest.mark.parametrize(("damage", "code", "values"), WRONG.values(), ids=WRONG)
 def test_a_wrong_tensor_is_named_as_the_file_names_it(
-    tmp_path: Path, damage: Callable[[Tensors], None], complaint: str
+    tmp_path: Path, damage: Callable[[Tensors], None], code: str, values: tuple[object, ...]
 ) -> None:
     tensors = timm_tensors()
     damage(tensors)
     path = write(tmp_path / "w.safetensors", tensors)
-    with pytest.raises(WeightsError, match=complaint) as caught:
+    with raises(code, *values) as caught:
         vitral.load(path, *HINTS)
     assert caught.value.where == str(path)
 
 
 def test_a_wrong_count_of_heads_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "w.safetensors", timm_tensors())
-    with pytest.raises(WeightsError, match=r"w.safetensors, mixer.heads: width 36 does not divide among 5 heads"):
+    with raises("weights.bad_setting", path, "mixer.heads", 36, 5):
         vitral.load(path, "mixer.heads=5", "image=32x48")
 
 
 def test_a_file_that_does_not_tell_its_heads_is_refused_not_guessed(tmp_path: Path) -> None:
     path = write(tmp_path / "w.safetensors", timm_tensors())
-    with pytest.raises(WeightsError, match=r"does not tell the number of heads.*mixer\.heads=N"):
+    with raises("weights.missing_setting", path, "mixer.heads=N"):
         vitral.load(path, "image=32x48")
 
 
 def test_of_several_files_one_must_be_named(tmp_path: Path) -> None:
     for name in ("a.safetensors", "b.safetensors"):
         write(tmp_path / name, timm_tensors())
-    with pytest.raises(WeightsError, match=r"several files of weights; name the one: a.safetensors or b.safetensors"):
+    with raises("weights.ambiguous", tmp_path, "a.safetensors", "b.safetensors"):
         vitral.load(tmp_path, *HINTS)
 
 
@@ -142,8 +134,36 @@ def test_weights_spread_over_several_files_are_put_together(tmp_path: Path) -> N
 
 def test_an_index_names_no_file_outside_its_folder(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "../b.safetensors"}}))
-    with pytest.raises(WeightsError, match="outside its folder"):
+    with raises("weights.bad_index", "../b.safetensors"):
         opened(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"weight_map": 3}', "[" * 100_000])
+def test_an_index_without_a_map_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "model.safetensors.index.json").write_text(text)
+    with raises("weights.bad_index", "model.safetensors.index.json"):
+        opened(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["config.json", "preprocessor_config.json"])
+@pytest.mark.parametrize("text", ["{", "[1]"])
+def test_notes_that_are_no_fields_are_refused(tmp_path: Path, name: str, text: str) -> None:
+    write(tmp_path / "model.safetensors", timm_tensors())
+    (tmp_path / name).write_text(text)
+    with raises("weights.bad_config", tmp_path / name):
+        opened(tmp_path)
+
+
+def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "w.gguf").touch()
+    with raises("weights.unknown_format", "w.gguf", ".safetensors", ".npz"):
+        opened(tmp_path / "w.gguf")
+
+
+def test_a_format_of_no_known_name_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "w.safetensors", timm_tensors())
+    with raises("config.unknown_name", "tim", "timm"):
+        vitral.load(path, *HINTS, format="tim")
 
 
 def test_the_file_that_libraries_look_for_is_taken_among_others(tmp_path: Path) -> None:
@@ -182,7 +202,7 @@ def test_a_name_before_some_of_the_tensors_is_no_wrapper(tmp_path: Path) -> None
     names = dict(timm_tensors())
     first = next(iter(names))
     wrapped = {f"model.{name}" if name != first else name: each for name, each in names.items()}
-    with pytest.raises(WeightsError, match="no Vision Transformer that is known here"):
+    with raises("weights.unknown_format", "file.safetensors", first):
         opened_model(write(tmp_path / "file.safetensors", wrapped), *HINTS)
 
 
@@ -193,5 +213,5 @@ def test_a_tensor_in_two_files_of_an_index_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "b.safetensors", {name: tensors[name] for name in (first, *rest[3:])})
     places = {name: "a.safetensors" if name in rest[:3] else "b.safetensors" for name in tensors}
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
-    with pytest.raises(WeightsError, match=f"index.json: {first} is in two of its files"):
+    with raises("weights.duplicate_tensor", "index.json", first):
         opened(tmp_path)

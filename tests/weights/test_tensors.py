@@ -1,7 +1,6 @@
 """Tensors to a file and back, judged by the library of the format."""
 
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -9,9 +8,9 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
+from tests.errors import raises
 from tests.train.states import identical
-from vitral.errors import WeightsError
-from vitral.weights.tensors import NAMES, PIECE, pieces, read
+from vitral.weights.tensors import NAMES, PIECE, names, pieces, read
 
 
 def file_of(tensors: dict[str, Tensor]) -> bytes:
@@ -107,10 +106,17 @@ BAD = {
 def test_a_file_that_is_wrong_is_refused_by_name(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "model.safetensors"
     path.write_bytes(data)
-    with pytest.raises(WeightsError, match=rf"^{re.escape(str(path))}: .*; copy it again$"):
+    with raises("weights.corrupt", path, "copy it again"):
         read(path, "copy it again")
+    with raises("weights.corrupt", path):
+        names(path)
 
 
 def test_a_file_that_is_missing_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(WeightsError, match=r"none\.safetensors"):
+    with raises("weights.not_found", "none.safetensors"):
         read(tmp_path / "none.safetensors", "")
+
+
+def test_a_folder_in_its_place_is_refused_by_name(tmp_path: Path) -> None:
+    with raises("weights.unreadable", tmp_path):
+        read(tmp_path, "")

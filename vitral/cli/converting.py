@@ -50,5 +50,6 @@ def convert(  # noqa: PLR0913, PLR0917, one option a wish
 
 def _layer(text: str) -> int:
     if not text.strip().isdecimal():
-        raise ConfigError(f"expected numbers such as 0,2,4, got {text!r}", where="--layers")
+        what = f"expected numbers such as 0,2,4, got {text!r}"
+        raise ConfigError(what, code="config.wrong_type", where="--layers")
     return int(text)

@@ -79,10 +79,12 @@ def page_of(out: str, images: list[str], model: str) -> Path:
     if page.is_dir():
         page /= name
     if not page.parent.is_dir():
-        raise ConfigError("there is no such folder", where=str(page.parent), remedy="make it, or give another --out")
+        what, remedy = "there is no such folder", "make it, or give another --out"
+        raise ConfigError(what, code="config.not_found", where=str(page.parent), remedy=remedy)
     if page.exists() and not is_page(page):
         what = "there is another file of this name, and it is no page of this kind"
-        raise ConfigError(what, where=str(page), remedy="give another name: --out FILE")
+        remedy = "give another name: --out FILE"
+        raise ConfigError(what, code="config.path_exists", where=str(page), remedy=remedy)
     return page
 
 
@@ -102,7 +104,8 @@ def pictures(images: list[str]) -> Iterator[Path]:
             continue
         found = list(islice(images_below(path), MOST + 1))
         if not found:
-            raise DataError("no images in it or in its folders", where=word, remedy="give a folder with JPEG or PNG")
+            what, remedy = "no images in it or in its folders", "give a folder with JPEG or PNG"
+            raise DataError(what, code="data.empty", where=word, remedy=remedy)
         if len(found) > MOST:
             log.info(f"{word}: the first {MOST} of its images; name others by themselves")
         yield from found[:MOST]
@@ -134,7 +137,8 @@ def told(explainer: "Explainer", paths: list[Path]) -> "tuple[list[Explanation],
             refused.append(error)
     if not explained:
         what = f"none of the {len(paths)} images can be read"
-        raise DataError(what, where=str(paths[0].parent), remedy="see above what is wrong with each")
+        remedy = "see above what is wrong with each"
+        raise DataError(what, code="data.bad_files", where=str(paths[0].parent), remedy=remedy)
     return explained, refused
 
 

@@ -44,4 +44,4 @@ def _named(name: str) -> "Vit | Resnet":
         if "/" not in name and os.sep not in name:
             raise
         remedy = f"there is no such file or folder either; {error.remedy}"
-        raise ConfigError(error.what, where=error.where, remedy=remedy) from None
+        raise ConfigError(error.what, code=error.code, where=error.where, remedy=remedy) from None

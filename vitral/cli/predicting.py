@@ -93,7 +93,7 @@ def predict(  # noqa: PLR0913, PLR0917, one option a wish
         log.info(f"{count.answered:,} images in {target.name}")
     if count.failed:
         what = f"{count.failed:,} of {count.answered + count.failed:,} files could not be read"
-        raise DataError(what, remedy="they are named above; mend or remove them")
+        raise DataError(what, code="data.bad_files", remedy="they are named above; mend or remove them")
 
 
 def _merging(per_layer: int) -> "Merging | None":
@@ -117,7 +117,7 @@ def _check_features(file: str, given: Mapping[str, bool]) -> None:
     for option in (option for option, is_given in given.items() if is_given):
         what = f"{option} is for classes, and --features writes a file of its own"
         remedy = "leave it out, or ask for classes and features one after the other"
-        raise ConfigError(what, where=option, remedy=remedy)
+        raise ConfigError(what, code="config.conflict", where=option, remedy=remedy)
     check_vectors(Path(file))
 
 
@@ -132,7 +132,9 @@ def _format(format: str, out: str) -> "Format":
         return "table"
     if suffix(out) not in ENDINGS:
         what = f"expected a FILE that ends in {either(ENDINGS)}, or --format, got {out!r}"
-        raise ConfigError(what, where="--out", remedy="add --format jsonl, or another one")
+        raise ConfigError(
+            what, code="config.unknown_format", where="--out", remedy="add --format jsonl, or another one"
+        )
     return ENDINGS[suffix(out)]
 
 
@@ -148,7 +150,8 @@ def _sink(
         return vectors(file, target.path, predictor.width)
     if not bundle.classes:
         what = f"this model was made for {bundle.task}, and names no classes"
-        raise ConfigError(what, where="MODEL", remedy="ask for its features: --features FILE.npz")
+        remedy = "ask for its features: --features FILE.npz"
+        raise ConfigError(what, code="config.unsupported", where="MODEL", remedy=remedy)
     return answers(file, wanted, bundle.classes, top)
 
 

@@ -61,11 +61,13 @@ def train(  # noqa: PLR0913, PLR0917, one option a wish
     if resume:
         if others:
             what = f"a run goes on as it began, so --resume stands alone; got {', '.join(others)} too"
-            raise ConfigError(what, where="--resume", remedy=f"vitral train --resume {shlex.quote(resume)}")
+            remedy = f"vitral train --resume {shlex.quote(resume)}"
+            raise ConfigError(what, code="config.conflict", where="--resume", remedy=remedy)
         _tell(resumed(resume))
         return
     if not data:
-        raise ConfigError("no data is named", where="DATA", remedy="give a folder of images, or sample")
+        remedy = "give a folder of images, or sample"
+        raise ConfigError("no data is named", code="config.missing_value", where="DATA", remedy=remedy)
     settings += set_
     _tell(trained(data, *settings, recipe=recipe, model=model, root=root, out=out, time_limit=time_limit))
 

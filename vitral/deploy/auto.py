@@ -172,7 +172,9 @@ def measured(question: Question, built: Built, key: str) -> Choice:
     if not engines:
         remedy = "ask for one by its name to see all of it: engine=eager"
         why = "; ".join(reasons(passed_over, failed))
-        raise ConfigError(f"no engine can run this model: {why}", where="engine", remedy=remedy)
+        raise ConfigError(
+            f"no engine can run this model: {why}", code="config.no_engine", where="engine", remedy=remedy
+        )
     seconds = {case: quickest(engines, pixels) for case, pixels in noise.items()}
     return Choice(key=key, seconds=seconds, passed_over=passed_over, failed=failed)
 
@@ -239,7 +241,7 @@ def engine_named(name: str) -> EngineKind | None:
     if name not in kinds:
         choices = (AUTO, *kinds)
         what = f"expected {either(choices)}, got {name!r}"
-        raise ConfigError(what, where="engine", remedy=nearest(name, choices))
+        raise ConfigError(what, code="config.unknown_name", where="engine", remedy=nearest(name, choices))
     return kinds[name]()
 
 

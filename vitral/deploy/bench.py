@@ -178,7 +178,9 @@ def cell_of(model: str, batch: int, work: float, seconds: Seconds, left_out: Seq
     """The cell, from the seconds of each contestant and the floating-point operations of an image."""
     multiplied = [times for each, times in seconds.items() if each.name == PEAK]
     if not multiplied:
-        raise VitralError(f"the matmul that engines are held against gave no answer: {'; '.join(left_out)}")
+        raise VitralError(
+            f"the matmul that engines are held against gave no answer: {'; '.join(left_out)}", code="bench.no_baseline"
+        )
     peak = PEAK_FLOPS / median(multiplied[0])
     rows = []
     for each, times in seconds.items():
@@ -198,7 +200,7 @@ def cell_of(model: str, batch: int, work: float, seconds: Seconds, left_out: Seq
                 )
             )
     if not rows:
-        raise VitralError(f"no engine runs {model} at batch {batch}: {'; '.join(left_out)}")
+        raise VitralError(f"no engine runs {model} at batch {batch}: {'; '.join(left_out)}", code="bench.no_engine")
     return Cell(model=model, batch=batch, peak=peak, rows=tuple(rows), left_out=tuple(left_out))
 
 
@@ -240,10 +242,15 @@ def ours(wanted: Sequence[str] = ()) -> list[Contestant]:
         if name not in ENGINES:
             known = [each.removeprefix("vitral ") for each in ENGINES]
             what = f"expected {either(known)}, got {asked!r}"
-            raise ConfigError(what, where="--engines", remedy=nearest(asked, known))
+            raise ConfigError(what, code="config.unknown_name", where="--engines", remedy=nearest(asked, known))
         if missing := [package for package in ENGINES[name] if not find_spec(package)]:
             remedy = "pip install 'vitral[deploy]'"
-            raise ConfigError(f"{asked} needs {' and '.join(missing)}", where="--engines", remedy=remedy)
+            raise ConfigError(
+                f"{asked} needs {' and '.join(missing)}",
+                code="config.missing_package",
+                where="--engines",
+                remedy=remedy,
+            )
     return [Contestant(name, OURS) for name in wanted or ENGINES if all(map(find_spec, ENGINES[name]))]
 
 
@@ -252,13 +259,19 @@ def peers() -> list[Contestant]:
     if find_spec(PEERS.partition(".")[0]) is None:
         raise ConfigError(
             "what runs the peers is in a checkout of vitral, and no part of the installed package",
+            code="config.missing_package",
             where="--peers",
             remedy="there, `make bench` sets up an environment with the peers: .venv-bench/bin/vitral bench --peers",
         )
     names: list[str] = import_module(PEERS).installed()
     if not names:
         what = "none of timm, transformers and vit-pytorch is installed"
-        raise ConfigError(what, where="--peers", remedy="`make bench` sets up an environment with them: .venv-bench")
+        raise ConfigError(
+            what,
+            code="config.missing_package",
+            where="--peers",
+            remedy="`make bench` sets up an environment with them: .venv-bench",
+        )
     return [Contestant(name, PEERS) for name in names]
 
 

@@ -75,7 +75,7 @@ def int8(graph: Graph, kind: str, threads: int, calibrating: Bytes) -> Engine:
     core = to_onnx(lowered(graph, "int8"))
     layers = layers_of(core)
     if not layers:
-        raise ConfigError("int8 is for the layers of blocks, and this model has none")
+        raise ConfigError("int8 is for the layers of blocks, and this model has none", code="config.unsupported")
     if kind == "onnxruntime":  # which is quicker when it measures ranges by itself
         return OnnxRuntimeEngine(dynamic(core, layers).SerializeToString(), threads)
     ranges = measured(core, layers, OnnxTarget().engine).ranges(calibrating)

@@ -72,18 +72,30 @@ def export(source: Source, album: Album, wish: Wish, out: Path) -> Export:
 def refuse_impossible(bundle: Bundle, album: Album, wish: Wish, out: Path) -> None:
     """Find what would end an export, before anything is made for it."""
     if os.path.lexists(out):
-        raise VitralError("is there already, and is not overwritten", where=str(out), remedy="choose another: --out")
+        raise VitralError(
+            "is there already, and is not overwritten",
+            code="file.exists",
+            where=str(out),
+            remedy="choose another: --out",
+        )
     if bundle.model.channels not in (1, 3):
         what = f"the runner reads pictures, and no picture has {bundle.model.channels} channels"
-        raise ConfigError(what, where="model.channels", remedy="use vitral.Predictor in Python")
+        raise ConfigError(
+            what, code="config.unsupported", where="model.channels", remedy="use vitral.Predictor in Python"
+        )
     if wish.precision == "int8" and isinstance(wish.target, TorchTarget):
-        raise ConfigError("int8 is for ONNX and OpenVINO", where="--int8", remedy="use --to onnx or --to openvino")
+        raise ConfigError(
+            "int8 is for ONNX and OpenVINO",
+            code="config.conflict",
+            where="--int8",
+            remedy="use --to onnx or --to openvino",
+        )
     if wish.precision == "int8" and bundle.task != "classify":
         what = "int8 is held to the classes that it names, and this model names none"
-        raise ConfigError(what, where="--int8", remedy="leave it out")
+        raise ConfigError(what, code="config.unsupported", where="--int8", remedy="leave it out")
     if wish.precision == "int8" and not album.calibrating:
         what = "all images judge, and none is left to calibrate with"
-        raise DataError(what, where=album.samples.where, remedy="let fewer judge: --images")
+        raise DataError(what, code="data.too_few", where=album.samples.where, remedy="let fewer judge: --images")
     wish.target.check(wish.incoming if wish.incoming != "own" else bundle.preprocessing.image)
 
 
@@ -123,7 +135,9 @@ def written(work: Work, source: Source, draft: Path) -> Export:
     certificate = work.judged(engine)
     if found := faults(certificate, work.bound):
         remedy = "report this: the export is at fault; nothing was kept"
-        raise VitralError(f"the export answers otherwise than its model: {'; '.join(found)}", remedy=remedy)
+        raise VitralError(
+            f"the export answers otherwise than its model: {'; '.join(found)}", code="export.disagrees", remedy=remedy
+        )
     notes = Export(
         kind=wish.target.kind,
         precision=wish.precision,

@@ -61,7 +61,7 @@ def graph_around(loaded: Loaded, answer: Answer = "logits", merging: Merging = E
     config, needs = loaded.bundle.model, loaded.bundle.preprocessing
     if answer == "logits" and isinstance(config.head, NoHead):
         what = "this model has no head, and gives no logits"
-        raise ConfigError(what, where="model.head", remedy="ask for its features")
+        raise ConfigError(what, code="config.unsupported", where="model.head", remedy="ask for its features")
     merging.check(config)
     with torch.no_grad():
         model = shared(loaded.model).eval()

@@ -98,7 +98,7 @@ def complete(images: Iterable[Image]) -> Iterator[Image]:
     for image in images:
         if isinstance(image.place, Unlisted):
             error = image.place.error
-            raise DataError(error.what, where=image.name, remedy=error.remedy) from error
+            raise DataError(error.what, code=error.code, where=image.name, remedy=error.remedy) from error
         yield image
 
 
@@ -111,7 +111,9 @@ def natural(name: str) -> tuple[list[str | int], str]:
 def _meant_by(word: str, stdin: BinaryIO | None) -> Iterator[Image]:
     if word == STDIN:
         if stdin is None:
-            raise DataError("stdin is closed", where=STDIN, remedy="pipe paths into it, one a line")
+            raise DataError(
+                "stdin is closed", code="data.stdin_closed", where=STDIN, remedy="pipe paths into it, one a line"
+            )
         return (Image(path, File(path)) for path in paths_on(stdin))
     if word == SAMPLE or word in NAMED:
         return _of_set(word, open_data(word))
@@ -119,7 +121,7 @@ def _meant_by(word: str, stdin: BinaryIO | None) -> Iterator[Image]:
         return afar(word)
     if not word:
         remedy = "name a file or a folder; a variable of the shell may be empty"
-        raise DataError("expected the name of an image, got an empty word", remedy=remedy)
+        raise DataError("expected the name of an image, got an empty word", code="data.empty_name", remedy=remedy)
     path = os.path.expanduser(word)
     if os.path.lexists(path):
         return _of_named(path)
@@ -162,7 +164,9 @@ def _of_folder(path: str) -> Iterator[Image]:
         yield image
     if first:
         remedy = "give a folder with JPEG or PNG"
-        yield Image(path, Unlisted(DataError("no images in it or in its folders", where=path, remedy=remedy)))
+        yield Image(
+            path, Unlisted(DataError("no images in it or in its folders", code="data.empty", where=path, remedy=remedy))
+        )
 
 
 def _has_images(folder: str) -> bool:
@@ -199,7 +203,9 @@ def _entered(folder: str, above: tuple[Identity, ...]) -> Room | Image:
     try:
         here = _identity(folder)
         if here in above:  # by a link: no image is lost with it
-            loop = DataError("leads back to a folder above it", where=folder, remedy="remove the link")
+            loop = DataError(
+                "leads back to a folder above it", code="data.link_loop", where=folder, remedy="remove the link"
+            )
             return Image(folder, Refused(loop))
         return Room(_listing(folder), (*above, here))
     except DataError as error:
@@ -258,7 +264,8 @@ def _of_pattern(pattern: str) -> Iterator[Image]:
         first = False
         yield image
     if first:
-        raise DataError("no image has a name like this", where=pattern, remedy="look what is there, mend the pattern")
+        remedy = "look what is there, mend the pattern"
+        raise DataError("no image has a name like this", code="data.not_found", where=pattern, remedy=remedy)
 
 
 def _like(pattern: str) -> Iterator[Image]:

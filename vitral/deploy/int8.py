@@ -48,7 +48,12 @@ def quantised(work: Quantising) -> Quantised:
     """The quickest of the ways that hold the bound, or nearly so; where none does, an error that says by how much."""
     layers = layers_of(work.core)
     if not layers:
-        raise ConfigError("int8 is for the layers of blocks, and this model has none", where="--int8", remedy=WITHOUT)
+        raise ConfigError(
+            "int8 is for the layers of blocks, and this model has none",
+            code="config.unsupported",
+            where="--int8",
+            remedy=WITHOUT,
+        )
     ranges = measured(work.core, layers, work.target.engine).ranges(work.calibrating)
     engines: dict[str, Engine] = {"float32": work.target.engine(work.core)}
     models: dict[Method, onnx.ModelProto] = {}
@@ -63,6 +68,7 @@ def quantised(work: Quantising) -> Quantised:
         lost = "" if best.lost is None else f" and {100 * best.lost:.2f} points of accuracy lost"
         raise VitralError(
             f"int8 does not hold its bound: at best {best.agreement or 0:.2%} of images have the same top-1{lost}",
+            code="export.int8_inaccurate",
             remedy=f"{WITHOUT}, or train the model further: one that is unsure is easily swayed",
         )
     rates = timed(engines, work.calibrating[:TIMED])

@@ -29,9 +29,11 @@ def paths_in(manifest: str) -> Iterator[str]:
     except OSError as error:
         raise unreadable(manifest, error) from None
     except UnicodeDecodeError:
-        raise DataError("not UTF-8", where=manifest, remedy="save it as UTF-8") from None
+        raise DataError("not UTF-8", code="data.bad_manifest", where=manifest, remedy="save it as UTF-8") from None
     if empty:
-        raise DataError("lists no images", where=manifest, remedy=f"write a line with a {COLUMN} for each")
+        raise DataError(
+            "lists no images", code="data.empty", where=manifest, remedy=f"write a line with a {COLUMN} for each"
+        )
 
 
 def paths_on(stream: BinaryIO) -> Iterator[str]:
@@ -46,7 +48,9 @@ def _from_table(manifest: str, file: TextIO, delimiter: str) -> Iterator[str]:
     def check(header: list[str]) -> None:
         if header.count(COLUMN) != 1:
             what = f"expected one column {COLUMN!r} in the header, which is {delimiter.join(header)!r}"
-            raise DataError(what, where=manifest, remedy="let the first line name the columns")
+            raise DataError(
+                what, code="data.bad_manifest", where=manifest, remedy="let the first line name the columns"
+            )
 
     for number, fields in rows_of(manifest, file, delimiter, check):
         yield _told(fields[COLUMN], f"{manifest}:{number}")
@@ -60,5 +64,10 @@ def _from_json(manifest: str, file: TextIO) -> Iterator[str]:
 def _told(path: object, where: str) -> str:
     if not isinstance(path, str) or not path:
         found = json.dumps(path)[:60]
-        raise DataError(f"{COLUMN}: expected text, got {found}", where=where, remedy='write {"path": "cat/1.jpg"}')
+        raise DataError(
+            f"{COLUMN}: expected text, got {found}",
+            code="data.bad_manifest",
+            where=where,
+            remedy='write {"path": "cat/1.jpg"}',
+        )
     return path

@@ -99,7 +99,12 @@ Merging = Annotated[NoMerging | TokenMerging, Field(discriminator="kind")]
 
 
 def refusal(what: str, where: str) -> ConfigError:
-    return ConfigError(f"tokens cannot be merged: {what}", where=where, remedy="leave merging out for this model")
+    return ConfigError(
+        f"tokens cannot be merged: {what}",
+        code="config.unsupported",
+        where=where,
+        remedy="leave merging out for this model",
+    )
 
 
 class Pairs(NamedTuple):

@@ -40,7 +40,9 @@ def serialised(model: onnx.ModelProto, where: str, remedy: str) -> bytes:
     try:
         return model.SerializeToString()
     except Exception as error:  # protobuf has several for this
-        raise ConfigError(f"a model of ONNX has 2 GB at most: {error}", where=where, remedy=remedy) from None
+        raise ConfigError(
+            f"a model of ONNX has 2 GB at most: {error}", code="config.model_too_large", where=where, remedy=remedy
+        ) from None
 
 
 def traced(graph: Graph) -> Notes:

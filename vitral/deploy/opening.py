@@ -37,19 +37,19 @@ def read_export(folder: Path) -> Export:
     try:
         data = from_json(text)
     except ValueError as error:
-        raise WeightsError(f"not JSON: {error}", where=str(path), remedy=AGAIN) from None
+        raise WeightsError(f"not JSON: {error}", code="weights.bad_config", where=str(path), remedy=AGAIN) from None
     _check_format(data, path)
     try:
         notes = Export.from_json(text)
     except ConfigError as error:
-        raise WeightsError(str(error), where=str(path), remedy=AGAIN) from None
+        raise WeightsError(str(error), code="weights.bad_config", where=str(path), remedy=AGAIN) from None
     _refuse_useless(notes, folder)
     for file in notes.files:
         with reading(folder / file.name):
             size = (folder / file.name).stat().st_size
         if size != file.bytes:
             what = f"has {size:,} bytes, and {file.bytes:,} were written"
-            raise WeightsError(what, where=str(folder / file.name), remedy=AGAIN)
+            raise WeightsError(what, code="weights.corrupt", where=str(folder / file.name), remedy=AGAIN)
     return notes
 
 
@@ -82,22 +82,26 @@ def _check_format(data: Any, path: Path) -> None:
     found = data.get("format") if isinstance(data, dict) else None
     if type(found) is not int:
         what = f"not of an export of vitral: its format is {found!r}, expected a whole number"
-        raise WeightsError(what, where=str(path), remedy="give a folder of vitral export")
+        raise WeightsError(
+            what, code="weights.unknown_format", where=str(path), remedy="give a folder of vitral export"
+        )
     if found > FORMAT:
         what = f"an export of format {found}, written by vitral {data.get('vitral')}; expected at most {FORMAT}"
         remedy = f"pip install 'vitral>={data.get('vitral')}' (this one is {__version__})"
-        raise WeightsError(what, where=str(path), remedy=remedy)
+        raise WeightsError(what, code="weights.newer_version", where=str(path), remedy=remedy)
 
 
 def _refuse_useless(notes: Export, folder: Path) -> None:
     """Refuse what a predictor cannot use, though it may be whole."""
     if notes.kind not in ENGINES:
         what, remedy = "an export for torch, which is for its run.py", "give the model that it was made of"
-        raise WeightsError(what, where=str(folder), remedy=remedy)
+        raise WeightsError(what, code="weights.unsupported", where=str(folder), remedy=remedy)
     if notes.input.shape[1:3] != tuple(notes.preprocessing.image):
         what = "an export that resizes pictures by itself, which is for its run.py"
-        raise WeightsError(what, where=str(folder), remedy="export the model without --image")
+        raise WeightsError(
+            what, code="weights.unsupported", where=str(folder), remedy="export the model without --image"
+        )
     numbers = notes.output.shape[-1]
     if not isinstance(numbers, int) or (notes.answer == "logits" and numbers != len(notes.classes)):
         what = f"tells of {numbers} numbers an answer and {len(notes.classes)} classes, which do not go together"
-        raise WeightsError(what, where=str(folder / FILE), remedy=AGAIN)
+        raise WeightsError(what, code="weights.bad_config", where=str(folder / FILE), remedy=AGAIN)

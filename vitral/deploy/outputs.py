@@ -65,7 +65,9 @@ def format_of(name: str) -> Format:
         if known == name:
             return known
     remedy = nearest(name, FORMATS) or "choose one of them"
-    raise ConfigError(f"expected {either(FORMATS)}, got {name!r}", where="--format", remedy=remedy)
+    raise ConfigError(
+        f"expected {either(FORMATS)}, got {name!r}", code="config.unknown_name", where="--format", remedy=remedy
+    )
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,9 @@ def telling_of(model: bytes | Path) -> Iterator[None]:
         if isinstance(model, bytes):
             raise
         told = " ".join(str(error).split())
-        raise WeightsError(f"cannot be opened: {told}", where=str(model), remedy="export the model again") from error
+        raise WeightsError(
+            f"cannot be opened: {told}", code="weights.corrupt", where=str(model), remedy="export the model again"
+        ) from error
 
 
 def _loaded(name: str) -> Any:
@@ -66,5 +68,7 @@ def _loaded(name: str) -> Any:
         return import_module(name)
     except ImportError as error:
         if error.name != name:  # it is there, but something that it needs is not
-            raise ConfigError(f"{name} cannot be used: {error}") from None
-        raise ConfigError(f"{name} is not installed", remedy="pip install 'vitral[deploy]'") from None
+            raise ConfigError(f"{name} cannot be used: {error}", code="config.broken_package") from None
+        raise ConfigError(
+            f"{name} is not installed", code="config.missing_package", remedy="pip install 'vitral[deploy]'"
+        ) from None

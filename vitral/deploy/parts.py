@@ -51,14 +51,21 @@ def shard_of(text: str) -> Shard:
     if match and 1 <= int(match[1]) <= int(match[2]):
         return Shard(int(match[1]), int(match[2]))
     remedy = "write the number of the share, from 1 on, and how many there are"
-    raise ConfigError(f"expected one of 1/N to N/N such as 2/8, got {text!r}", where="--shard", remedy=remedy)
+    raise ConfigError(
+        f"expected one of 1/N to N/N such as 2/8, got {text!r}", code="config.bad_shard", where="--shard", remedy=remedy
+    )
 
 
 def is_there(path: Path, option: str) -> bool:
     """Whether a part was made before; what cannot be one is refused in the name of the option."""
     if os.path.lexists(path) and not path.is_file():
         found = "a folder" if path.is_dir() else "something else"
-        raise ConfigError(f"expected a file to write, found {found} at {path}", where=option, remedy="name a new file")
+        raise ConfigError(
+            f"expected a file to write, found {found} at {path}",
+            code="config.path_exists",
+            where=option,
+            remedy="name a new file",
+        )
     return path.is_file()
 
 
@@ -91,7 +98,9 @@ def refusal_told(part: Path) -> Iterator[None]:
         yield
     except OSError as error:
         what = f"cannot be written: {reason(error)}"
-        raise VitralError(what, where=str(part), remedy=f"{remedy(error)}, then run it again") from error
+        raise VitralError(
+            what, code="file.write_failed", where=str(part), remedy=f"{remedy(error)}, then run it again"
+        ) from error
 
 
 class _Draft(FileIO):
@@ -119,7 +128,9 @@ def _begun(path: Path, option: str) -> tuple[Path, BinaryIO]:
             file.close()
     except OSError as error:
         what = f"expected a file that can be written, and {path} cannot: {reason(error)}"
-        raise ConfigError(what, where=option, remedy=f"{remedy(error)}, or name another file") from error
+        raise ConfigError(
+            what, code="config.not_writable", where=option, remedy=f"{remedy(error)}, or name another file"
+        ) from error
 
 
 def _sweep(path: Path) -> None:

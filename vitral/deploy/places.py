@@ -35,12 +35,14 @@ class File:
             with open(self.path, "rb") as file:
                 return file.read()
         except FileNotFoundError:
-            raise DataError("no such file", where=self.path, remedy="check the path") from None
+            raise DataError("no such file", code="data.not_found", where=self.path, remedy="check the path") from None
         except OSError as error:
             raise unreadable(self.path, error) from None
         except ValueError:  # a zero byte, or half a surrogate from JSON
             remedy = "write one path a line" if "\0" in self.path else "mend the path"
-            raise DataError("no file can have such a name", where=self.path, remedy=remedy) from None
+            raise DataError(
+                "no file can have such a name", code="data.bad_path", where=self.path, remedy=remedy
+            ) from None
 
 
 @dataclass(frozen=True)

@@ -38,4 +38,4 @@ def _refuse_strange(batch: Batch, numbers: Numbers) -> None:
     if len(strange):
         what = "what the model makes of it is infinite or not a number"
         remedy = "take weights from before training went astray"
-        raise WeightsError(what, where=batch.good[strange[0]], remedy=remedy)
+        raise WeightsError(what, code="weights.not_finite", where=batch.good[strange[0]], remedy=remedy)

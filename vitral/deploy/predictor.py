@@ -81,7 +81,7 @@ class Predictor:
         """The logits of the classes (B, K) for images (B, H, W, C) as `bundle.preprocessing` makes them."""
         if not self.bundle.classes:
             what = f"this model was made for {self.bundle.task}, and names no classes"
-            raise ConfigError(what, where="model", remedy="ask for its features")
+            raise ConfigError(what, code="config.unsupported", where="model", remedy="ask for its features")
         return self._run("logits", pixels)
 
     def probabilities(self, pixels: Bytes) -> Numbers:
@@ -105,7 +105,7 @@ class Predictor:
     def predict(self, images: str | Path | Iterable[str | Path], top: int = 5) -> list[Prediction]:
         """The likeliest classes of each file, or of the only one; the first that cannot be read is an error."""
         if top < 1:
-            raise ConfigError(f"expected at least 1, got {top}", where="top")
+            raise ConfigError(f"expected at least 1, got {top}", code="config.out_of_range", where="top")
         paths = [images] if isinstance(images, str | Path) else images
         files = (Image(str(path), File(str(path))) for path in paths)
         found: list[Prediction] = []
@@ -140,13 +140,15 @@ class Predictor:
         if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[1:] != self._shape:
             height, width, channels = self._shape
             what = f"expected uint8 (B, {height}, {width}, {channels}), got {pixels.dtype} {pixels.shape}"
-            raise ConfigError(what, where="pixels", remedy="make them with bundle.preprocessing.pixels")
+            raise ConfigError(
+                what, code="config.wrong_type", where="pixels", remedy="make them with bundle.preprocessing.pixels"
+            )
         return self._engine(answer).get().run(np.ascontiguousarray(pixels))
 
     def _engine(self, answer: Answer) -> Lazily[Engine]:
         if answer not in self._engines:
             what, remedy = f"an export that gives no {answer}", "give the model that it was made of"
-            raise ConfigError(what, where="model", remedy=remedy)
+            raise ConfigError(what, code="config.unsupported", where="model", remedy=remedy)
         return self._engines[answer]
 
 
@@ -156,10 +158,10 @@ def ready_export(folder: Path, engine: str | EngineKind, merging: "Merging | Non
     own = ENGINES[notes.kind]
     if (engine if isinstance(engine, str) else kind_of(engine)) not in {AUTO, own}:
         what = f"this export was made for {own}, and runs on no other"
-        raise ConfigError(what, where="engine", remedy="leave it out, or export the model anew")
+        raise ConfigError(what, code="config.conflict", where="engine", remedy="leave it out, or export the model anew")
     if merging is not None:
         what = "an export has the layers that it was made with, and merges no patches"
-        raise ConfigError(what, where="merging", remedy="give the model that it was made of")
+        raise ConfigError(what, code="config.conflict", where="merging", remedy="give the model that it was made of")
     return Ready(notes, {notes.answer: Lazily(partial(engine_of, folder, notes))})
 
 

@@ -99,7 +99,9 @@ def _seen(image: Image, needs: Preprocessing) -> Pixels | VitralError:
         return error
     except Exception as error:  # a fault of ours, which must still name the image
         what = f"{type(error).__name__}: {error}"
-        raise VitralError(what, where=image.name, remedy="report it: vitral is at fault") from error
+        raise VitralError(
+            what, code="internal.unexpected", where=image.name, remedy="report it: vitral is at fault"
+        ) from error
 
 
 def _stand_back() -> None:

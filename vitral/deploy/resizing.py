@@ -141,7 +141,7 @@ def fixed(part: int, length: int, how: Filter) -> Fixed:
     places, counts, bits = taps(part, length, how)
     if bits > EXACT_BITS:
         what = f"a side of {part} pixels is too long to become {length} within the graph, to the last bit"
-        raise ConfigError(what, where="--image", remedy="let pictures come in smaller")
+        raise ConfigError(what, code="config.out_of_range", where="--image", remedy="let pictures come in smaller")
     weights = np.zeros((length, part), dtype=np.float32)
     np.add.at(weights, (np.arange(length), places), counts)
     return Fixed(torch.from_numpy(weights), bits)

@@ -174,5 +174,7 @@ def run(folder: Path, target: Target, files: Sequence[Path]) -> list[dict[str, A
     if done.returncode:
         told = (done.stderr.strip() or "nothing").splitlines()[-1]
         remedy = "report this: the export is at fault; nothing was kept"
-        raise VitralError(f"the runner was tried, and failed: {told}", where=FILE, remedy=remedy)
+        raise VitralError(
+            f"the runner was tried, and failed: {told}", code="export.runner_failed", where=FILE, remedy=remedy
+        )
     return [json.loads(line) for line in done.stdout.splitlines()]

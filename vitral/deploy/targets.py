@@ -126,7 +126,9 @@ class OpenVinoTarget(Config):
         load_openvino()
         if incoming == "dynamic":
             what = "OpenVINO calculates in 32 bits, in which pictures of any size are not resized to the last bit"
-            raise ConfigError(what, where="--image", remedy="give the size of the pictures, or use --to onnx")
+            raise ConfigError(
+                what, code="config.conflict", where="--image", remedy="give the size of the pictures, or use --to onnx"
+            )
 
     def write(self, plan: Plan, folder: Path) -> None:
         self.save(plan.finished(plan.core()), folder)

@@ -22,7 +22,7 @@ def in_tars(paths: Iterable[str]) -> Iterator[Image]:
                         empty = False
                         yield Image(f"{path}/{part.name}", Stretch(path, part.start, part.length))
             if empty:
-                raise DataError("no images in it", where=path, remedy="remove it or fetch it again")
+                raise DataError("no images in it", code="data.empty", where=path, remedy="remove it or fetch it again")
         except DataError as error:
             yield Image(error.where or path, Unlisted(error))
 
@@ -31,7 +31,7 @@ def in_pack(folder: str) -> Iterator[Image]:
     """The images of a pack by the names that they had before it was packed."""
     if INDEX not in sizes(folder):
         remedy = "run vitral pack again with the same data: it goes on where it stopped"
-        raise DataError("a pack that was not finished", where=folder, remedy=remedy)
+        raise DataError("a pack that was not finished", code="data.unfinished_pack", where=folder, remedy=remedy)
     for shard in parse_index(read_whole(join(folder, INDEX)), join(folder, INDEX)).shards:
         tar = join(folder, shard.file)
         for name, start, length in zip(shard.names, shard.starts, shard.lengths, strict=True):
@@ -42,7 +42,9 @@ def afar(address: str) -> Iterator[Image]:
     """The images of tar shards at an address such as `s3://bucket/set/*.tar`, or of a pack or folder of tars there."""
     if address.startswith(("http://", "https://")) and not is_tar(address):
         remedy = "fetch it and give the file; only tar shards (.tar) are read from afar"
-        raise DataError("an address, and vitral downloads nothing", where=address, remedy=remedy)
+        raise DataError(
+            "an address, and vitral downloads nothing", code="data.remote_address", where=address, remedy=remedy
+        )
     check_protocol(address)
     if is_tar(address) or is_pattern(address):
         return in_tars(tars(address))
@@ -52,5 +54,5 @@ def afar(address: str) -> Iterator[Image]:
     found = [join(address, name) for name in beside if is_tar(name)]
     if not found:
         remedy = "give the folder of the shards, or a pattern of them"
-        raise DataError("no tar files in it", where=address, remedy=remedy)
+        raise DataError("no tar files in it", code="data.empty", where=address, remedy=remedy)
     return in_tars(found)

@@ -113,7 +113,7 @@ class Trace(TorchFunctionMode):
             return found  # a constant; a shape or a type; or a tensor of no tokens, which nobody need make
         if func not in self.operators:
             what = f"{self.notes.part()} uses {resolve_name(func) or func}, which is not written in ONNX"
-            raise ConfigError(what, where="model", remedy="use engine=eager, or --to torch")
+            raise ConfigError(what, code="config.unsupported", where="model", remedy="use engine=eager, or --to torch")
         names = self.operators[func](self.notes, found, *args, **words)
         for tensor, name in zip(made, [names] if isinstance(names, str) else names, strict=True):
             self.notes.name(tensor, name)

@@ -53,7 +53,12 @@ def tried(folder: Path, target: Target, plan: Plan, engine: Engine, album: Album
     found = [_chance(*pair) if plan.graph.answer == "logits" else _features(*pair) for pair in pairs]
     if wrong := sum(each.wrong for each in found):
         what = f"the runner answers otherwise than the export for {wrong} of {len(found)} files"
-        raise VitralError(what, where=folder.name, remedy="report this: the export is at fault; nothing was kept")
+        raise VitralError(
+            what,
+            code="export.runner_disagrees",
+            where=folder.name,
+            remedy="report this: the export is at fault; nothing was kept",
+        )
     agreement = sum(each.same for each in found) / len(found)
     return RunnerCheck(files=len(found), agreement=agreement, difference=max(each.difference for each in found))
 

@@ -34,7 +34,9 @@ def check_vectors(path: Path) -> None:
     """Refuse a file for features of which the kind, or the package that writes it, is unknown here."""
     if suffix(path.name) not in KINDS:
         what = f"expected a file that ends in {either(KINDS)}, got {path.name!r}"
-        raise ConfigError(what, where="--features", remedy=f"write {path.stem or 'features'}.npz")
+        raise ConfigError(
+            what, code="config.unknown_format", where="--features", remedy=f"write {path.stem or 'features'}.npz"
+        )
     if suffix(path.name) == ".parquet":
         _pyarrow()
 
@@ -127,5 +129,7 @@ def _pyarrow() -> tuple[Any, Any]:
         import pyarrow.parquet
     except ImportError:
         what = "writing Parquet needs more packages"
-        raise ConfigError(what, where="--features", remedy="pip install 'vitral[hub]', or write .npz") from None
+        raise ConfigError(
+            what, code="config.missing_package", where="--features", remedy="pip install 'vitral[hub]', or write .npz"
+        ) from None
     return pyarrow, pyarrow.parquet

@@ -66,7 +66,7 @@ def expected(loaded: Loaded, portions: Iterable[Portion], labels: Sequence[int])
     answers = np.concatenate([engine.run(portion.seen) for portion in portions])
     if len(answers) > 1 and np.ptp(answers, axis=0).max() == 0:
         what = "the model gives every image the same answer, so an export of it could not be told from a broken one"
-        raise VitralError(what, remedy="train it first, or give other images: --data")
+        raise VitralError(what, code="export.constant_output", remedy="train it first, or give other images: --data")
     classes = loaded.bundle.task == "classify"
     return Expected(answers, np.array(labels if classes else (), dtype=np.int64), classes)
 
@@ -100,7 +100,11 @@ def compare(answers: Numbers, truth: Expected, batch: int) -> Comparison:
     difference = float(np.abs(answers - own).max())
     if not np.isfinite(difference):
         what = "the export gives answers that are infinite or not numbers"
-        raise VitralError(what, remedy="take float32, or weights from before training went astray; nothing was kept")
+        raise VitralError(
+            what,
+            code="export.not_finite",
+            remedy="take float32, or weights from before training went astray; nothing was kept",
+        )
     agreement = same if truth.classes else None
     return Comparison(batch=batch, images=len(answers), difference=difference, agreement=agreement)
 

@@ -101,5 +101,6 @@ def refuse_strange(rows: Tensor, what: str) -> None:
     if strange:
         raise WeightsError(
             f"the {what} {strange:,} of {len(rows):,} images are infinite or not numbers",
+            code="weights.not_finite",
             remedy="take weights from before training went astray",
         )

@@ -42,7 +42,8 @@ class NoEngine:
     engine = "none"
 
     def check(self, bundle: Bundle) -> None:
-        raise ConfigError("no fast engine was handed in", where="tools.fewer", remedy="use vitral.evaluate")
+        what = "no fast engine was handed in"
+        raise ConfigError(what, code="config.missing_value", where="tools.fewer", remedy="use vitral.evaluate")
 
     def tokens(self, bundle: Bundle, per_layer: int) -> int:
         raise NotImplementedError

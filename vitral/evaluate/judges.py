@@ -43,10 +43,12 @@ def judges_of(wanted: str | Iterable[str | Judge]) -> list[Judge]:
     for word in words:
         name = word.strip() if isinstance(word, str) else word.kind
         if name not in kinds:
-            raise ConfigError(f"there is no judge {name!r}", where="--with", remedy=suggest(name, kinds))
+            what = f"there is no judge {name!r}"
+            raise ConfigError(what, code="config.unknown_name", where="--with", remedy=suggest(name, kinds))
         found[name] = kinds[name]() if isinstance(word, str) else word
     if not found:
-        raise ConfigError("no judge is named", where="--with", remedy=suggest("", kinds))
+        remedy = suggest("", kinds)
+        raise ConfigError("no judge is named", code="config.missing_value", where="--with", remedy=remedy)
     return list(found.values())
 
 

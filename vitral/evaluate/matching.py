@@ -28,15 +28,15 @@ def labels_by_name(samples: Samples, bundle: Bundle) -> Tensor:
             f"the model does not know {len(missing):,} of the {len(samples.classes):,} classes of the data: "
             f"{shortened(missing)}. The data has {shortened(samples.classes)}. The model has "
             f"{shortened(bundle.classes)}",
+            code="data.unknown_class",
             where=samples.where,
             remedy=f"give data of the model's classes, or {OTHERWISE}",
         )
     counts = Counter(bundle.classes)
     if twice := [name for name in samples.classes if counts[name] > 1]:
         what = f"the model has more than one class of the name {shortened(twice)}: labels cannot be matched by name"
-        raise DataError(
-            what, where=samples.where, remedy="name the classes of the data in the model's order, all of them"
-        )
+        remedy = "name the classes of the data in the model's order, all of them"
+        raise DataError(what, code="data.ambiguous_class", where=samples.where, remedy=remedy)
     numbers = {name: label for label, name in enumerate(bundle.classes)}
     return torch.tensor([numbers[name] for name in samples.classes])  # (K,)
 
@@ -45,7 +45,7 @@ def refuse_headless(bundle: Bundle, judge: str) -> None:
     """Refuse a model that gives no answers."""
     if bundle.task != "classify":
         what = f"{judge} needs a head that names classes, and the model, whose task is {bundle.task!r}, has none"
-        raise ConfigError(what, where=f"--with {judge}", remedy=OTHERWISE)
+        raise ConfigError(what, code="config.unsupported", where=f"--with {judge}", remedy=OTHERWISE)
 
 
 def refuse_other_preprocessing(needed: Preprocessing, given: Preprocessing) -> None:
@@ -57,7 +57,7 @@ def refuse_other_preprocessing(needed: Preprocessing, given: Preprocessing) -> N
             f"{name} is {_brief(theirs[name])}, the model needs {_brief(ours[name])}" for name in differing
         )
         remedy = "leave it out, as the bundle has its own; other sizes of images are judged by --with resolution"
-        raise ConfigError(told, where="preprocessing", remedy=remedy)
+        raise ConfigError(told, code="config.conflict", where="preprocessing", remedy=remedy)
 
 
 def shortened(names: Sequence[str]) -> str:

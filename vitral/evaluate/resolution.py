@@ -52,7 +52,7 @@ class ResolutionJudge(Config):
                 subject.model.pooled(blank)
         except ConfigError as error:
             remedy = "leave resolution out of --with: this model has one size"
-            raise ConfigError(error.what, where=f"--with {self.kind}", remedy=remedy) from None
+            raise ConfigError(error.what, code=error.code, where=f"--with {self.kind}", remedy=remedy) from None
 
     def judge(self, subject: Subject) -> ResolutionFound:
         rows = [row_at(subject, size) for size in sizes_of(subject)]

@@ -115,6 +115,7 @@ class Subject:
             held = ", ".join(f"{len(self.samples.of(each)):,} {each}" for each in SPLITS if self.samples.of(each))
             raise DataError(
                 f"{judge} learns from the split 'train', which has {found} images; this set has {held}",
+                code="data.too_few",
                 where=self.samples.where,
                 remedy="give a set with training images, or use --with accuracy",
             )

@@ -52,7 +52,7 @@ class TokensJudge(Config):
             subject.tools.fewer.check(subject.bundle)
         except ConfigError as error:
             remedy = error.remedy or "leave tokens out of --with"
-            raise ConfigError(error.what, where=f"--with {self.kind}", remedy=remedy) from None
+            raise ConfigError(error.what, code=error.code, where=f"--with {self.kind}", remedy=remedy) from None
 
     def judge(self, subject: Subject) -> TokensFound:
         fewer, loaded = subject.tools.fewer, Loaded(subject.model, subject.bundle)

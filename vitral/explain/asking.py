@@ -45,7 +45,8 @@ def only(model: Model, image: Tensor) -> tuple[Tensor, Grid]:
     """The one picture (C, H, W) in a batch of it, and the grid of patches that the model sees in it."""
     size = check_images(image, model.config.channels)
     if len(image) != 1:
-        raise ConfigError(f"expected one, got {len(image)}", where="images", remedy="give them one by one: images[:1]")
+        what, remedy = f"expected one, got {len(image)}", "give them one by one: images[:1]"
+        raise ConfigError(what, code="config.wrong_count", where="images", remedy=remedy)
     return image[0], model.config.layout(size).grid
 
 
@@ -72,6 +73,9 @@ def check_class(model: Model, target: int) -> None:
     """Refuse to ask about a class that the model does not know."""
     head = model.config.head
     known = 0 if isinstance(head, NoHead) else head.classes
+    if not known:
+        what = "this model names no classes"
+        raise ConfigError(what, code="config.unsupported", where="target", remedy="give a model with a head")
     if not 0 <= target < known:
-        what = f"expected a class from 0 to {known - 1}, got {target}" if known else "this model names no classes"
-        raise ConfigError(what, where="target", remedy="" if known else "give a model with a head")
+        what = f"expected a class from 0 to {known - 1}, got {target}"
+        raise ConfigError(what, code="config.out_of_range", where="target")

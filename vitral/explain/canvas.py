@@ -53,7 +53,8 @@ class Drawing(NamedTuple):
             Path(path).expanduser().write_bytes(self.png())
         except OSError as error:
             what = f"cannot be written: {(error.strerror or str(error)).lower()}"
-            raise VitralError(what, where=str(path), remedy="make room, or name another folder") from None
+            remedy = "make room, or name another folder"
+            raise VitralError(what, code="file.write_failed", where=str(path), remedy=remedy) from None
 
     def _repr_png_(self) -> bytes:
         """The figure, as a notebook shows it."""

@@ -12,16 +12,18 @@ NEAREST = 5  # names that are suggested
 def label_of(wanted: str, classes: Sequence[str]) -> int:
     """The label of the class of this name; a number that is no name is a label by itself."""
     if not classes:
-        raise ConfigError("this model names no classes", where="class", remedy="leave it out")
+        what = "this model names no classes"
+        raise ConfigError(what, code="config.unsupported", where="class", remedy="leave it out")
     labels = [label for label, name in enumerate(classes) if name == wanted]
     if len(labels) > 1:
         what = f"{len(labels)} classes are called {wanted!r}"
-        raise ConfigError(what, where="class", remedy=f"give the number of one: {either(labels)}")
+        remedy = f"give the number of one: {either(labels)}"
+        raise ConfigError(what, code="config.ambiguous_name", where="class", remedy=remedy)
     if not labels and re.fullmatch("[0-9]+", wanted) and int(wanted) < len(classes):
         labels = [int(wanted)]
     if not labels:
         what = f"none of the {len(classes):,} classes is called {wanted!r}"
-        raise ConfigError(what, where="class", remedy=near_names(wanted, classes))
+        raise ConfigError(what, code="config.unknown_name", where="class", remedy=near_names(wanted, classes))
     return labels[0]
 
 
@@ -42,13 +44,15 @@ def chosen_layers(wanted: str | Sequence[int], depth: int) -> tuple[int, ...]:
     if not wanted:
         return tuple(range(1, depth + 1))
     if not depth:
-        raise ConfigError("this model has no layers of tokens to choose from", where="layers", remedy="leave it out")
+        what = "this model has no layers of tokens to choose from"
+        raise ConfigError(what, code="config.unsupported", where="layers", remedy="leave it out")
     found: set[int] = set()
     for part in wanted.split(",") if isinstance(wanted, str) else map(str, wanted):
         ends = re.fullmatch(r"\s*([0-9]+)\s*(?:-\s*([0-9]+)\s*)?", part)
         first, last = (int(ends[1]), int(ends[2] or ends[1])) if ends else (0, 0)
         if not 1 <= first <= last <= depth:
             what = f"expected numbers from 1 to {depth}, the layers of this model, got {part.strip()!r}"
-            raise ConfigError(what, where="layers", remedy="give them as in 1,6,12 or 1-4,12, or leave it out")
+            remedy = "give them as in 1,6,12 or 1-4,12, or leave it out"
+            raise ConfigError(what, code="config.out_of_range", where="layers", remedy=remedy)
         found.update(range(first, last + 1))
     return tuple(sorted(found))

@@ -29,7 +29,8 @@ def mean_distances(model: Model, batches: Iterable[Tensor]) -> Tensor:
             total = total + torch.stack(found).sum(dim=1, dtype=torch.float64).cpu()  # (L, H)
             images += len(batch)
     if not images:
-        raise DataError("no images to measure attention on", where="images", remedy="give at least one")
+        what = "no images to measure attention on"
+        raise DataError(what, code="data.empty", where="images", remedy="give at least one")
     return (total / images).float()
 
 

@@ -54,7 +54,8 @@ def examine(model: Model, image: Tensor, target: Target = "answer") -> Examined:
     follower = transformer(model)
     layout, size = follower.layout(image), Size(*image.shape[2:])
     if len(image) != 1:
-        raise ConfigError(f"expected one image, got {len(image)}", where="image", remedy="give one after the other")
+        what = f"expected one image, got {len(image)}"
+        raise ConfigError(what, code="config.wrong_count", where="image", remedy="give one after the other")
     if target != "answer":
         check_class(model, target)
     told = attends(model) and not isinstance(model.config.head, NoHead)  # whether there is relevance

@@ -109,10 +109,11 @@ def blur(image: Tensor) -> Tensor:
 def check_maps(maps: Mapping[MapKind, Array], grid: Grid) -> None:
     for kind, values in maps.items():
         if values.shape != grid:
-            shape = "x".join(map(str, values.shape))
-            raise ConfigError(f"expected a map of {grid} patches, got {shape}", where=f"maps, {kind}")
+            what = f"expected a map of {grid} patches, got {'x'.join(map(str, values.shape))}"
+            raise ConfigError(what, code="config.shape_mismatch", where=f"maps, {kind}")
         if not np.isfinite(values).all():
-            raise ConfigError("some of its values are infinite or not numbers", where=f"maps, {kind}")
+            what = "some of its values are infinite or not numbers"
+            raise ConfigError(what, code="config.not_finite", where=f"maps, {kind}")
 
 
 class Verdict(NamedTuple):

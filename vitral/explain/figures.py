@@ -52,7 +52,7 @@ def write_figures(folder: Path, explanations: Sequence[Explanation]) -> list[Pat
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         what = f"cannot be made: {(error.strerror or str(error)).lower()}"
-        raise VitralError(what, where=str(folder), remedy="name another folder") from None
+        raise VitralError(what, code="file.write_failed", where=str(folder), remedy="name another folder") from None
     written = []
     for name, explanation in zip(distinct([each.photo.name for each in explanations]), explanations, strict=True):
         written += [(folder / f"{name}-{each.name}.png", each) for each in image_figures(explanation)]

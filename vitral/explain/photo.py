@@ -45,7 +45,8 @@ def sighted(path: Path, needs: Preprocessing) -> Sighted:
 def existing(path: Path) -> Path:
     """The path of a file that is there."""
     if path.is_dir():
-        raise DataError("expected an image, found a folder", where=str(path), remedy="name a file in it")
+        what = "expected an image, found a folder"
+        raise DataError(what, code="data.not_a_file", where=str(path), remedy="name a file in it")
     if not path.exists():
         raise no_such_path(path)
     return path

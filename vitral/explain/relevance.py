@@ -37,7 +37,7 @@ def relevance(model: Model, images: Tensor, targets: Sequence[int]) -> Tensor:
     """
     if len(targets) != len(images):
         what = f"expected a class for each of {len(images)} images, got {len(targets)}"
-        raise ConfigError(what, where="targets", remedy="give one for each")
+        raise ConfigError(what, code="config.wrong_count", where="targets", remedy="give one for each")
     for target in targets:
         check_class(model, target)
     if not attends(model):

@@ -61,4 +61,5 @@ def transformer(model: Model) -> VisionTransformer:
     """The model as one that has tokens and layers; a ResNet is refused."""
     if isinstance(model, VisionTransformer):
         return model
-    raise ConfigError("this model has no tokens to follow", where="model", remedy="use a Vision Transformer")
+    what = "this model has no tokens to follow"
+    raise ConfigError(what, code="config.unsupported", where="model", remedy="use a Vision Transformer")

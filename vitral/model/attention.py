@@ -51,6 +51,7 @@ class AttentionKind(Config):
         if not self.project and inner != whole.width:
             raise ConfigError(
                 f"without an output projection the heads must fill width {whole.width}, but they have {inner}",
+                code="config.conflict",
                 where="mixer.project",
                 remedy="set it to true, or mixer.head_width to width/heads",
             )
@@ -64,6 +65,7 @@ class AttentionKind(Config):
                 fitting = ", ".join(str(count) for count in range(1, side + 1) if side % count == 0)
                 raise ConfigError(
                     f"a {grid} grid of patches does not divide into {window} windows",
+                    code="config.indivisible",
                     where=f"mixer.{axis}",
                     remedy=f"use one of {fitting}, or another image size",
                 )
@@ -93,6 +95,7 @@ class Axial(AttentionKind):
         if whole.depth % 2:
             raise ConfigError(
                 f"axial layers come in pairs, rows then columns, but depth is {whole.depth}",
+                code="config.indivisible",
                 where="depth",
                 remedy=f"use {whole.depth + 1}",
             )

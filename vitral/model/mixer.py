@@ -29,6 +29,7 @@ class PlainMixer(Config):
             kind = type(self).__name__.lower()
             raise ConfigError(
                 f"the {kind} mixer moves nothing into the class token or registers",
+                code="config.conflict",
                 where="mixer",
                 remedy="set tokens.cls=false, tokens.registers=0 and pool=mean, or use mixer=attention",
             )
@@ -90,6 +91,7 @@ class AcrossTokens(Initialised):
         if layout.grid != self.grid:
             raise ConfigError(
                 f"the token_mlp mixer was built for a {self.grid} grid of patches, got {layout.grid}",
+                code="config.size_mismatch",
                 where="image",
                 remedy="give it images of its own size, or use mixer=attention",
             )

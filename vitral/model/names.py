@@ -76,7 +76,7 @@ def named(name: str) -> Vit | Resnet:
         return sized(words[match["word"]], stem, match["image"] or "224")
     if (match := BASELINE.fullmatch(name)) and match["units"] in UNITS:
         return Resnet(layers=UNITS[match["units"]], root=64 * int(match["factor"]))
-    raise ConfigError(f"unknown model {name!r}", where="model", remedy=near(name))
+    raise ConfigError(f"unknown model {name!r}", code="config.unknown_name", where="model", remedy=near(name))
 
 
 def sized(scale: Scale, stem: StemConfig, image: str = "224") -> Vit:
@@ -93,7 +93,7 @@ def hybrid_stem(name: str, units: str, stride: int) -> Hybrid:
     if units in STEMS and stride in (16, 32):
         one, two, three, four = UNITS[units]
         return Hybrid(layers=(one, two, three, four) if stride == 32 else (one, two, three + four))
-    raise ConfigError(f"unknown model {name!r}", where="model", remedy=near(name))
+    raise ConfigError(f"unknown model {name!r}", code="config.unknown_name", where="model", remedy=near(name))
 
 
 def square(side: str) -> Size:

@@ -62,7 +62,7 @@ class PositionKind(Config):
 def refuse_width(field: str, found: int, divisor: int, why: str) -> None:
     if found % divisor:
         remedy = f"use a multiple of {divisor}, say {(found // divisor + 1) * divisor}"
-        raise ConfigError(f"{why}, but {field} is {found}", where=field, remedy=remedy)
+        raise ConfigError(f"{why}, but {field} is {found}", code="config.indivisible", where=field, remedy=remedy)
 
 
 Where = Literal["stem", "layers", "shared"]  # added once; in every layer; in every layer with the same weights

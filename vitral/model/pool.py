@@ -56,7 +56,8 @@ class ClassPool(PoolKind):
 
     def check(self, whole: Whole) -> None:
         if not whole.layout.cls:
-            raise ConfigError("no class token to read", where="pool", remedy="set tokens.cls=true or pool=mean")
+            what, remedy = "no class token to read", "set tokens.cls=true or pool=mean"
+            raise ConfigError(what, code="config.conflict", where="pool", remedy=remedy)
 
     def build(self, whole: Whole, mlp: MlpConfig) -> Pool:
         return ReadClass()
@@ -84,7 +85,8 @@ class DistilledPool(PoolKind):
     def check(self, whole: Whole) -> None:
         if not (whole.layout.cls and whole.layout.registers):
             what = "reads the class token and the first register, and one of them is not there"
-            raise ConfigError(what, where="pool", remedy="set tokens.cls=true and tokens.registers=1")
+            remedy = "set tokens.cls=true and tokens.registers=1"
+            raise ConfigError(what, code="config.conflict", where="pool", remedy=remedy)
 
     def outputs(self, width: int) -> int:
         return 2 * width
@@ -180,7 +182,8 @@ class AttentionPool(PoolKind):
 
     def check(self, whole: Whole) -> None:
         if not self.count(whole):
-            raise ConfigError("the mixer has no heads to count", where="pool.heads", remedy="set a number")
+            what = "the mixer has no heads to count"
+            raise ConfigError(what, code="config.conflict", where="pool.heads", remedy="set a number")
         check_heads(whole.width, self.count(whole), where="pool.heads")
 
     def build(self, whole: Whole, mlp: MlpConfig) -> Pool:

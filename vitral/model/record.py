@@ -64,5 +64,6 @@ def attention_maps(model: Model, images: Tensor) -> list[Tensor]:
         finally:
             model.train(training)
     if not recordings:
-        raise ConfigError("this model has no attention", where="model", remedy="use a model with mixer=attention")
+        what, remedy = "this model has no attention", "use a model with mixer=attention"
+        raise ConfigError(what, code="config.unsupported", where="model", remedy=remedy)
     return [recording.weights() for recording in recordings]

@@ -63,6 +63,7 @@ class BodyKind(Config):
         if self.root % GROUPS:
             raise ConfigError(
                 f"the {GROUPS} groups of GroupNorm do not divide {self.root} channels",
+                code="config.indivisible",
                 where="root",
                 remedy=f"use a multiple of {GROUPS}: 64 in R50x1, 128 in R50x2",
             )

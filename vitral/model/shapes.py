@@ -69,13 +69,13 @@ def split_tokens(tokens: Tensor, layout: Layout) -> Features:
 def divide(image: Size, patch: Size, what: str = "patches") -> Grid:
     """The grid of patches that covers the image exactly."""
     if max(image) > LONGEST_SIDE:
-        raise ConfigError(
-            f"a {image} image is beyond reason", where="image", remedy=f"use at most {LONGEST_SIDE} a side"
-        )
+        what, remedy = f"a {image} image is beyond reason", f"use at most {LONGEST_SIDE} a side"
+        raise ConfigError(what, code="config.out_of_range", where="image", remedy=remedy)
     rows, columns = image.height // patch.height, image.width // patch.width
     if image.height % patch.height or image.width % patch.width or not rows or not columns:
         near = Size(*(max(1, round(side / step)) * step for side, step in zip(image, patch, strict=True)))
-        raise ConfigError(f"a {image} image does not divide into {patch} {what}", where="image", remedy=f"use {near}")
+        told = f"a {image} image does not divide into {patch} {what}"
+        raise ConfigError(told, code="config.indivisible", where="image", remedy=f"use {near}")
     return Grid(rows, columns)
 
 
@@ -83,4 +83,5 @@ def check_heads(width: int, heads: int, where: str) -> None:
     """Refuse heads that cannot share the width evenly."""
     if width % heads:
         remedy = f"use one of {', '.join(str(count) for count in range(1, 2 * heads) if width % count == 0)}"
-        raise ConfigError(f"width {width} does not divide among {heads} heads", where=where, remedy=remedy)
+        what = f"width {width} does not divide among {heads} heads"
+        raise ConfigError(what, code="config.indivisible", where=where, remedy=remedy)

@@ -36,6 +36,7 @@ class Hybrid(BodyKind):
         if not self.project and self.pixels() != width:
             raise ConfigError(
                 f"without a projection the width must be the map's {self.pixels()}, but it is {width}",
+                code="config.conflict",
                 where="stem.project",
                 remedy=f"set it to true, or width={self.pixels()}",
             )

@@ -72,6 +72,7 @@ class Vit(Config):
         elif self.position.acts == "attention":
             raise ConfigError(
                 f"{self.position.kind} works inside attention, and the {self.mixer.kind} mixer has none",
+                code="config.conflict",
                 where="position",
                 remedy="use position=learned1d or mixer=attention",
             )
@@ -143,6 +144,7 @@ class VisionTransformer(Model):
         if size != self.config.image and not self.config.any_size:
             raise ConfigError(
                 f"the model takes {self.config.image} images only, got {size}",
+                code="config.size_mismatch",
                 where="images",
                 remedy="resize the images, or build the model with any_size=true",
             )

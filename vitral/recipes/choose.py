@@ -68,7 +68,8 @@ def named(name: str, model: str = "") -> Recipe:
     if name in FAMILIES:
         return FAMILIES[name](model) if model else FAMILIES[name]()
     if name not in FIXED:
-        raise ConfigError(f"unknown recipe {name!r}", where="recipe", remedy=suggest(name, names()))
+        remedy = suggest(name, names())
+        raise ConfigError(f"unknown recipe {name!r}", code="config.unknown_name", where="recipe", remedy=remedy)
     recipe = FIXED[name]()
     if not model:
         return recipe

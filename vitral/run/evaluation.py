@@ -106,21 +106,26 @@ def recipe_of(model: str | Path | Loaded) -> Recipe | None:
         return Recipe.from_json(file.read_bytes())
     except ConfigError as error:
         where = ", ".join(filter(None, (str(file), error.where)))
-        raise ConfigError(error.what, where=where, remedy=error.remedy or "mend it, or move the bundle away") from None
+        remedy = error.remedy or "mend it, or move the bundle away"
+        raise ConfigError(error.what, code=error.code, where=where, remedy=remedy) from None
 
 
 def split_of(samples: Samples, wanted: str) -> Split:
     """The split that judges: the one wanted, or test, or val where there is no test."""
     if wanted and wanted not in JUDGED:
         raise ConfigError(
-            f"expected test or val, got {wanted!r}", where="--split", remedy="leave it out, or choose one"
+            f"expected test or val, got {wanted!r}",
+            code="config.unknown_name",
+            where="--split",
+            remedy="leave it out, or choose one",
         )
     for split in JUDGED:
         if split == (wanted or split) and samples.of(split):
             return split
     held = ", ".join(f"{len(samples.of(each)):,} {each}" for each in SPLITS if samples.of(each))
     what = f"there are no images in {wanted or 'test and val'!r}; this set has {held}"
-    raise DataError(what, where=samples.where, remedy="choose the other split, or give other data")
+    remedy = "choose the other split, or give other data"
+    raise DataError(what, code="data.empty", where=samples.where, remedy=remedy)
 
 
 def _unknown(model: str | Path | Loaded, samples: Samples, bundle: Bundle) -> list[str]:

@@ -75,7 +75,8 @@ def batch_of(given: int | str) -> Batch:
         return "dynamic"
     if text.isdecimal() and int(text):
         return int(text)
-    raise ConfigError(f"expected a number of images or dynamic, got {given!r}", where="--batch")
+    what = f"expected a number of images or dynamic, got {given!r}"
+    raise ConfigError(what, code="config.wrong_type", where="--batch")
 
 
 def incoming_of(text: str) -> Incoming | Literal["own"]:
@@ -85,7 +86,7 @@ def incoming_of(text: str) -> Incoming | Literal["own"]:
     try:
         return Size.parse(text) if text else "own"
     except ConfigError as error:
-        raise ConfigError(f"{error.what}, or dynamic", where="--image") from None
+        raise ConfigError(f"{error.what}, or dynamic", code=error.code, where="--image") from None
 
 
 def name_of(model: str | Path) -> str:
@@ -114,7 +115,7 @@ def judges_of(model: str | Path, bundle: Bundle, data: str, root: str) -> Judges
 def album_of(samples: Samples, bundle: Bundle, images: int) -> Album:
     """Images to judge by, for validation or else for testing, and others to calibrate with."""
     if images < 1:
-        raise ConfigError(f"expected at least 1, got {images}", where="--images")
+        raise ConfigError(f"expected at least 1, got {images}", code="config.out_of_range", where="--images")
     split = next(each for each in PREFERRED if samples.of(each))
     judging = spread(samples.of(split), images)
     taken = set(judging)
@@ -134,5 +135,6 @@ def labels_of(samples: Samples, bundle: Bundle, items: tuple[Item, ...]) -> tupl
 
 def _known(to: str) -> str:
     if to not in KINDS:
-        raise ConfigError(f"unknown format {to!r}", where="--to", remedy=suggest(to, KINDS))
+        what = f"unknown format {to!r}"
+        raise ConfigError(what, code="config.unknown_name", where="--to", remedy=suggest(to, KINDS))
     return to

@@ -28,7 +28,8 @@ def refuse_impossible(recipe: Recipe, samples: Samples, world: World) -> None:
     recipe.tuning.check(recipe.weights, recipe.model, recipe.task)
     if isinstance(recipe.stopping, Patience) and not samples.of("val"):
         remedy = "set stopping=end, or keep some images for validation"
-        raise ConfigError("stops by the images for validation, and there are none", where="stopping", remedy=remedy)
+        what = "stops by the images for validation, and there are none"
+        raise ConfigError(what, code="config.no_validation_images", where="stopping", remedy=remedy)
 
 
 def looked_over(samples: Samples) -> list[str]:
@@ -38,6 +39,7 @@ def looked_over(samples: Samples) -> list[str]:
         if finding.kind == "corrupt":
             raise DataError(
                 f"{finding.title}: {sentence(finding.examples[0])}",
+                code="data.corrupt_image",
                 where=samples.where,
                 remedy=f"{finding.remedy}; all that is wrong: vitral check {shlex.quote(samples.where)}",
             )
@@ -50,7 +52,8 @@ def prepared(out: str, recipe: Recipe, samples: Samples, call: Sequence[str]) ->
     with Lock(folder.path):
         if folder.recipe.exists():
             what = "another process has just begun a run in it"
-            raise ConfigError(what, where=str(folder.path), remedy="choose another folder: --out")
+            remedy = "choose another folder: --out"
+            raise ConfigError(what, code="config.path_exists", where=str(folder.path), remedy=remedy)
         text = recipe.to_json() + "\n"
         record = environment(samples.where, samples.fingerprint(), digest(text), command(call))
         write_whole(folder.environment, record.to_json() + "\n")
@@ -66,10 +69,11 @@ def reopened(folder: Folder) -> tuple[Recipe, Samples]:
         recipe, record = Recipe.from_json(recipe_text), Environment.from_json(record_text)
     except ConfigError as error:
         remedy = "put the file back as it was, or begin another run"
-        raise ConfigError(str(error), where=str(folder.path), remedy=remedy) from None
+        raise ConfigError(str(error), code=error.code, where=str(folder.path), remedy=remedy) from None
     if digest(recipe_text.decode()) != record.recipe:
         raise ConfigError(
             "is not as the run began with, so it could not go on as if it had never stopped",
+            code="config.recipe_changed",
             where=str(folder.recipe),
             remedy=f"put it back, or begin another run: vitral train DATA --from {shlex.quote(str(folder.path))}",
         )
@@ -77,6 +81,7 @@ def reopened(folder: Folder) -> tuple[Recipe, Samples]:
     if samples.fingerprint() != record.fingerprint:
         raise DataError(
             "the images, their labels or their sizes are not those that the run began with",
+            code="data.changed",
             where=samples.where,
             remedy=f"put them back as {folder.split} lists them, or begin another run",
         )
@@ -100,4 +105,5 @@ def _read(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         what = f"cannot be read: {(error.strerror or str(error)).lower()}"
-        raise VitralError(what, where=str(path), remedy="put it back, or begin another run") from None
+        remedy = "put it back, or begin another run"
+        raise VitralError(what, code="file.read_failed", where=str(path), remedy=remedy) from None

@@ -122,7 +122,8 @@ def device_of(recipe: Recipe) -> torch.device:
         return torch.device(next(name for name in ("cuda", "mps", "cpu") if there[name]))
     if not there[recipe.device]:
         held = ", ".join(name for name, found in there.items() if found)
-        raise ConfigError(f"torch finds no {recipe.device} here, only {held}", where="device", remedy="use auto or cpu")
+        what = f"torch finds no {recipe.device} here, only {held}"
+        raise ConfigError(what, code="config.device_unavailable", where="device", remedy="use auto or cpu")
     return torch.device(recipe.device)
 
 

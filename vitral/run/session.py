@@ -81,6 +81,7 @@ class Session:
         if last:
             raise WeightsError(
                 f"the run came to step {last}, and no whole checkpoint of it is left",
+                code="weights.not_found",
                 where=str(self.folder.checkpoints),
                 remedy="put one back, or begin another run from its best weights: vitral train DATA --from RUN",
             )

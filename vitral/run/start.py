@@ -128,7 +128,7 @@ def _limit(time_limit: str, settings: Sequence[str]) -> float:
         return 0.0
     if lengths := [setting for setting in settings if setting.startswith(("epochs=", "steps=", "length"))]:
         what = f"says how long to train, and so does {lengths[0]}"
-        raise ConfigError(what, where="time-limit", remedy="leave one of them out")
+        raise ConfigError(what, code="config.conflict", where="time-limit", remedy="leave one of them out")
     return seconds_of(time_limit)
 
 

@@ -34,6 +34,7 @@ class Classify(Config):
         if found != str(classes):
             raise ConfigError(
                 f"the data has {classes} classes, the head has {found}",
+                code="config.class_mismatch",
                 where="head.classes",
                 remedy=f"build the model with a head of {classes} classes",
             )
@@ -47,6 +48,7 @@ def balanced(class_counts: Sequence[int]) -> Tensor:
     if empty := [str(number) for number, count in enumerate(class_counts) if not count]:
         raise ConfigError(
             f"there are no training images of class {', '.join(empty)} (counted from 0)",
+            code="config.empty_class",
             where="weights",
             remedy="use weights=none, or data with images of every class",
         )

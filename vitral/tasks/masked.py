@@ -40,6 +40,7 @@ class MaskedPatches(Config):
             found = "ResNet" if not isinstance(model, VisionTransformer) else "hybrid stem"
             raise ConfigError(
                 f"masked patches need a model of plain patches, got a {found}",
+                code="config.unsupported",
                 where="task",
                 remedy="choose a model such as S/16",
             )
@@ -52,6 +53,7 @@ def refuse_single(grid: Grid) -> None:
     if grid.cells() < 2:
         raise ConfigError(
             "a patch is told from the others, but the image is one patch",
+            code="config.unsupported",
             where="image",
             remedy="use larger images or smaller patches",
         )

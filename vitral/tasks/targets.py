@@ -47,12 +47,14 @@ class Colours(Config):
         if channels > MOST_CHANNELS:
             raise ConfigError(
                 f"{channels} channels of 3 bits are too many colours to choose from",
+                code="config.unsupported",
                 where="target",
                 remedy=f"use target=whole_patch, or at most {MOST_CHANNELS} channels",
             )
         if min(patch) < self.side:
             raise ConfigError(
                 f"a patch of {patch} pixels cannot be downsized to {self.side}x{self.side}",
+                code="config.unsupported",
                 where="target",
                 remedy="use target=mean_colour, or larger patches",
             )

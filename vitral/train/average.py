@@ -99,6 +99,7 @@ class Average:
             odd = sorted(name for name, _ in shapes(tensors).items() ^ shapes(weights).items())
             raise WeightsError(
                 f"the saved averages do not fit the model: {odd[0]} is missing, unknown or of another shape",
+                code="weights.mismatch",
                 where="averages",
                 remedy="resume with the model that was saved",
             )

@@ -113,9 +113,10 @@ def open_checkpoint(path: Path) -> Checkpoint:
     """The checkpoint in a folder `step-...`, once every byte of it is found to be right; else WeightsError."""
     manifest = verify(path)
     if _name(manifest.step) != path.name.partition(DRAFT)[0]:
-        raise WeightsError(f"of step {manifest.step}, unlike the folder", where=str(path / MANIFEST))
+        what = f"of step {manifest.step}, unlike the folder"
+        raise WeightsError(what, code="weights.corrupt", where=str(path / MANIFEST))
     if STATE not in manifest.files:
-        raise WeightsError(f"names no {STATE}", where=str(path / MANIFEST))
+        raise WeightsError(f"names no {STATE}", code="weights.corrupt", where=str(path / MANIFEST))
     stems = tuple(name.removesuffix(SUFFIX) for name in manifest.files if name.endswith(SUFFIX))
     return Checkpoint(path, manifest.step, stems)
 

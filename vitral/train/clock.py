@@ -23,7 +23,10 @@ def seconds_of(text: str) -> float:
     found = 3600 * hours + 60 * minutes + seconds + bare
     if not found:
         raise ConfigError(
-            f"expected a time, got {text!r}", where=WHERE, remedy="write it as 90s, 10m, 1h30m, 2h, or 45 for seconds"
+            f"expected a time, got {text!r}",
+            code="config.wrong_type",
+            where=WHERE,
+            remedy="write it as 90s, 10m, 1h30m, 2h, or 45 for seconds",
         )
     return found
 
@@ -39,6 +42,7 @@ def steps_within(limit: float, spent: float, step_seconds: float, evaluation_sec
         raise ConfigError(
             f"{limit:g} s are too few: {spent:.0f} s went into the start, and a step with an evaluation takes "
             f"{first:.2g} s",
+            code="config.time_limit_too_short",
             where=WHERE,
             remedy=f"allow at least {ceil((spent + first) / (1 - IN_HAND))}s, or use a smaller model or smaller images",
         )

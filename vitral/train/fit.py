@@ -42,6 +42,7 @@ def fit(task: Task, shape: Shape, batch: int, memory: int, precision: Precision)
     if one > room:
         raise ConfigError(
             f"one image at a time needs {amount((fixed + one) / (1 - MARGIN))}, and {amount(memory)} are free",
+            code="config.out_of_memory",
             where="batch",
             remedy="make room, or use a smaller model, smaller images, a smaller batch or memory=recompute",
         )

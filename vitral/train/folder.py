@@ -59,7 +59,8 @@ def refuse_taken(out: str) -> None:
         remedy = "choose another folder"
         if Folder(path).recipe.exists():
             remedy = f"{remedy}; to go on with the run in it: vitral train --resume {shlex.quote(out)}"
-        raise ConfigError("is there already, and nothing is overwritten", where=out, remedy=remedy)
+        what = "is there already, and nothing is overwritten"
+        raise ConfigError(what, code="config.path_exists", where=out, remedy=remedy)
 
 
 def claimed(out: str, data: str) -> Folder:
@@ -82,7 +83,8 @@ def found(where: str) -> Folder:
     folder = Folder(Path(where).expanduser())
     if not folder.recipe.is_file():
         what = "holds no recipe.json" if folder.path.is_dir() else "no such folder"
-        raise ConfigError(f"not a run: {what}", where=where, remedy="give the folder that `vitral train` made")
+        remedy = "give the folder that `vitral train` made"
+        raise ConfigError(f"not a run: {what}", code="config.not_found", where=where, remedy=remedy)
     return folder
 
 
@@ -94,5 +96,6 @@ def _made(path: Path, there: bool) -> Folder:
         raise
     except OSError as error:
         what = f"cannot be made: {(error.strerror or str(error)).lower()}"
-        raise VitralError(what, where=str(path), remedy="choose a folder that you may write to: --out") from error
+        remedy = "choose a folder that you may write to: --out"
+        raise VitralError(what, code="file.write_failed", where=str(path), remedy=remedy) from error
     return Folder(path)

@@ -73,7 +73,8 @@ def read(path: Path) -> list[Record]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise VitralError(f"cannot be read: {reason(error)}", where=str(path)) from error
+        what = f"cannot be read: {reason(error)}"
+        raise VitralError(what, code="file.read_failed", where=str(path)) from error
     return [_record(line, f"{path}:{number}") for number, line in enumerate(_whole(text).splitlines(), start=1)]
 
 
@@ -92,5 +93,5 @@ def _record(line: bytes, where: str) -> Record:
         record = None
     if not isinstance(record, dict):
         what = f"expected a JSON object, got {line[:40].decode(errors='replace')!r}"
-        raise VitralError(what, where=where, remedy="remove that line")
+        raise VitralError(what, code="run.bad_log", where=where, remedy="remove that line")
     return record

@@ -49,7 +49,7 @@ class Lock:
         except OSError as error:
             what = f"cannot be locked for writing: {(error.strerror or str(error)).lower()}"
             remedy = "mend that, or write to another folder or disk"
-            raise VitralError(what, where=str(self.folder), remedy=remedy) from error
+            raise VitralError(what, code="file.lock_failed", where=str(self.folder), remedy=remedy) from error
         self._handle = handle
         _held.add(handle)
         return self
@@ -74,4 +74,5 @@ class Lock:
     def _refusal(self, holder: bytes) -> ConfigError:
         who = holder.decode(errors="replace") or "another process"
         remedy = "wait until that ends or stop it, or write to another folder"
-        return ConfigError(f"{who} is writing this run", where=str(self.folder), remedy=remedy)
+        what = f"{who} is writing this run"
+        return ConfigError(what, code="config.run_locked", where=str(self.folder), remedy=remedy)

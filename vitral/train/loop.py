@@ -64,7 +64,7 @@ class Diverged(VitralError):
     """A loss that is infinite or not a number. The weights are those before its step."""
 
     def __init__(self, what: str, *, step: int, where: str = "", remedy: str = "") -> None:
-        super().__init__(what, where=where, remedy=remedy)
+        super().__init__(what, code="run.diverged", where=where, remedy=remedy)
         self.step = step
 
 

@@ -43,10 +43,12 @@ def verify(folder: Path) -> Manifest:
         with reading(path):
             size = path.stat().st_size
             if size != entry.size:
-                raise WeightsError(f"has {size:,} bytes, and {entry.size:,} were written", where=str(path))
+                what = f"has {size:,} bytes, and {entry.size:,} were written"
+                raise WeightsError(what, code="weights.corrupt", where=str(path))
             with path.open("rb") as file:
                 if hashlib.file_digest(file, "sha256").hexdigest() != entry.sha256:
-                    raise WeightsError("its bytes are not those that were written", where=str(path))
+                    what = "its bytes are not those that were written"
+                    raise WeightsError(what, code="weights.corrupt", where=str(path))
     return manifest
 
 
@@ -56,8 +58,9 @@ def _read(path: Path) -> Manifest:
     try:
         manifest = Manifest.from_json(text)
     except ConfigError as error:
-        raise WeightsError(f"not a manifest that this vitral can read: {error}", where=str(path)) from None
+        what = f"not a manifest that this vitral can read: {error}"
+        raise WeightsError(what, code="weights.corrupt", where=str(path)) from None
     # Nothing vouches for the manifest but its form, so that must be right to the byte.
     if manifest.to_json().encode() != text:
-        raise WeightsError("not as vitral writes a manifest", where=str(path))
+        raise WeightsError("not as vitral writes a manifest", code="weights.corrupt", where=str(path))
     return manifest

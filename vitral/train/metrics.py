@@ -86,7 +86,8 @@ def recorded(folder: Path) -> list[Line]:
             found.append(_line(record))
         except (KeyError, TypeError, ValueError):
             what = f"expected step, epoch, split and numbers, got {', '.join(record) or 'nothing'}"
-            raise VitralError(what, where=f"{path}:{number}", remedy="remove that line") from None
+            where = f"{path}:{number}"
+            raise VitralError(what, code="run.bad_log", where=where, remedy="remove that line") from None
     return found
 
 

@@ -59,7 +59,8 @@ class Sgd(OptimiserKind):
     def nesterov_has_momentum(self) -> Self:
         if self.nesterov and not self.momentum:
             remedy = "set momentum=0.9, or nesterov=false"
-            raise ConfigError("looks ahead along the momentum, which is 0", where="nesterov", remedy=remedy)
+            what = "looks ahead along the momentum, which is 0"
+            raise ConfigError(what, code="config.conflict", where="nesterov", remedy=remedy)
         return self
 
     def build(self, task: nn.Module) -> Optimizer:
@@ -95,7 +96,8 @@ def split(task: nn.Module, decay: float, layer_decay: float) -> list[dict[str, A
             lot = Lot(decay if weight in kernels else 0.0, multipliers.get(weight, 1.0))
             lots[lot].append((name, weight))
     if not lots:
-        raise ConfigError("every weight is frozen", where="task", remedy="leave at least the head free to learn")
+        remedy = "leave at least the head free to learn"
+        raise ConfigError("every weight is frozen", code="config.nothing_to_train", where="task", remedy=remedy)
     return [
         {"params": weights, "weight_decay": lot.decay, "multiplier": lot.multiplier} for lot, weights in lots.items()
     ]
@@ -118,6 +120,7 @@ def layer_multipliers(task: nn.Module, layer_decay: float) -> dict[Tensor, float
     if encoder is None:
         raise ConfigError(
             "counts the layers of a Vision Transformer, and this model is none",
+            code="config.unsupported",
             where="layer_decay",
             remedy="set layer_decay=1",
         )

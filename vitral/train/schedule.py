@@ -28,6 +28,7 @@ class ScheduleKind(Config):
         if self.warm(steps) >= steps > 1:
             raise ConfigError(
                 f"the warm-up takes {self.warm(steps)} steps, the whole run only {steps}",
+                code="config.conflict",
                 where="warmup",
                 remedy="shorten the warm-up or train for longer",
             )
@@ -88,6 +89,7 @@ class InverseSquareRoot(ScheduleKind):
         if (taken := self.warm(steps) + self.cooldown) > steps > 1:
             raise ConfigError(
                 f"warm-up and cooldown take {taken} steps, the whole run only {steps}",
+                code="config.conflict",
                 where="cooldown",
                 remedy="shorten the cooldown or train for longer",
             )

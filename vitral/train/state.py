@@ -84,7 +84,8 @@ def restore_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> No
         name, _, key = address.rpartition("/")
         if name not in weights:
             what = f"the saved optimiser knows {name}, which this model has not or does not train"
-            raise WeightsError(what, where="optimizer", remedy="resume with the model that was saved")
+            remedy = "resume with the model that was saved"
+            raise WeightsError(what, code="weights.mismatch", where="optimizer", remedy=remedy)
         weight = weights[name]
         kept = count(value, weight, optimizer) if key == "step" else torch.empty_like(weight).copy_(value)
         optimizer.state[weight][key] = kept

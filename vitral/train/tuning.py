@@ -31,7 +31,7 @@ class TuningKind(Config):
         if self.needs_weights and not weights:
             what = "keeps what the weights know, and this run starts from fresh ones"
             remedy = "give weights to start from, --from WEIGHTS, or set tuning=everything"
-            raise ConfigError(what, where="tuning", remedy=remedy)
+            raise ConfigError(what, code="config.missing_value", where="tuning", remedy=remedy)
 
     def apply(self, task: Task) -> None:
         """Freeze what is not to learn, add what is; before the task is spread, whether it starts or goes on."""
@@ -74,7 +74,8 @@ class LastLayers(TuningKind):
         depth = vit_of(model, "counts the layers").depth
         if self.count > depth:
             what = f"{self.count} of the last layers are to learn, and the model has {depth}"
-            raise ConfigError(what, where="tuning.count", remedy=f"use at most {depth}, or set tuning=everything")
+            remedy = f"use at most {depth}, or set tuning=everything"
+            raise ConfigError(what, code="config.out_of_range", where="tuning.count", remedy=remedy)
 
     def apply(self, task: Task) -> None:
         model = model_of(task)
@@ -96,10 +97,12 @@ class Probed(TuningKind):
         super().check(weights, model, task)
         if not isinstance(task, Classify):
             what = f"the head is fitted to labels, and the {task.kind} task has none"
-            raise ConfigError(what, where="tuning", remedy="set tuning=everything, or task=classify")
+            remedy = "set tuning=everything, or task=classify"
+            raise ConfigError(what, code="config.unsupported", where="tuning", remedy=remedy)
         if not isinstance(model.head, LinearHead):
             what = f"a linear head can be fitted to features, and this one is {model.head.kind}"
-            raise ConfigError(what, where="tuning", remedy="set model.head=linear, or tuning=everything")
+            remedy = "set model.head=linear, or tuning=everything"
+            raise ConfigError(what, code="config.unsupported", where="tuning", remedy=remedy)
 
     def begin(self, task: Task, look: Look) -> str:
         model = model_of(task)
@@ -124,7 +127,8 @@ class Lora(TuningKind):
     @model_validator(mode="after")
     def some_parts(self) -> Self:
         if not self.parts:
-            raise ConfigError("no part has an adapter", where="parts", remedy="name qkv, project or mlp")
+            remedy = "name qkv, project or mlp"
+            raise ConfigError("no part has an adapter", code="config.missing_value", where="parts", remedy=remedy)
         return self
 
     @property
@@ -137,7 +141,8 @@ class Lora(TuningKind):
         blocks = vit_of(model, "adapts the linear maps").skeleton().blocks
         if not any(maps(blocks, self.parts)):
             what = f"the blocks of this model have no {' or '.join(self.parts)} to adapt"
-            raise ConfigError(what, where="tuning.parts", remedy="name other parts, or set tuning=layers")
+            remedy = "name other parts, or set tuning=layers"
+            raise ConfigError(what, code="config.unsupported", where="tuning.parts", remedy=remedy)
 
     def apply(self, task: Task) -> None:
         model = model_of(task)
@@ -170,4 +175,5 @@ def vit_of(model: Vit | Resnet, purpose: str) -> Vit:
     if isinstance(model, Vit):
         return model
     what = f"{purpose} of a Vision Transformer, and this model is a ResNet"
-    raise ConfigError(what, where="tuning", remedy="set tuning=head, tuning=probed or tuning=everything")
+    remedy = "set tuning=head, tuning=probed or tuning=everything"
+    raise ConfigError(what, code="config.unsupported", where="tuning", remedy=remedy)

@@ -58,7 +58,7 @@ def adapted(model: Model, source: Loaded) -> tuple[str, ...]:
         resampled = _regridded(model, weights, old)
     weights |= resampled
     weights |= {name: tensor for name, tensor in own.items() if name.startswith(fresh)}
-    refuse(faults + misfits(own, weights), "weights", REMEDY)
+    refuse(faults + misfits(own, weights), "weights", REMEDY, "weights.config_mismatch")
     model.load(weights)
     for part in model.head.modules():
         if isinstance(part, Classifier):
@@ -84,7 +84,8 @@ def adapt(source: Loaded, *settings: str, layers: Sequence[int] = (), classes: S
     weights = dict(source.model.state_dict())
     if layers:
         if not isinstance(old, Vit):
-            raise ConfigError("a ResNet has no layers to choose from", where="layers", remedy="leave them out")
+            what = "a ResNet has no layers to choose from"
+            raise ConfigError(what, code="config.unsupported", where="layers", remedy="leave them out")
         weights = some_layers(weights, old, layers)
         told.append(f"layers {', '.join(map(str, layers))} of {old.depth} taken")
         old = old.model_copy(update={"depth": len(layers)})
@@ -107,8 +108,11 @@ def refuse_other_changes(settings: Sequence[str]) -> None:
     """Say of any other setting that weights are not adapted to it."""
     for name in (each.partition("=")[0] for each in settings):
         if name not in CHANGES:
-            what = "is not something that weights are adapted to"
-            raise ConfigError(what, where=name, remedy="change the image size and the channels alone")
+            what, remedy = (
+                "is not something that weights are adapted to",
+                "change the image size and the channels alone",
+            )
+            raise ConfigError(what, code="config.unsupported", where=name, remedy=remedy)
 
 
 def other_images(needs: Preprocessing, image: Size, channels: int) -> Preprocessing:

@@ -57,15 +57,16 @@ class Bundle(Config):
         head, channels, image = self.model.head, self.preprocessing.decoding.channels, self.preprocessing.image
         expected = 0 if self.task != "classify" or isinstance(head, NoHead) else head.classes
         if self.task == "classify" and isinstance(head, NoHead):
-            raise ConfigError("a model that classifies needs a head", where="model.head")
+            raise ConfigError("a model that classifies needs a head", code="config.conflict", where="model.head")
         if len(self.classes) != expected:
-            raise ConfigError(f"expected {expected} names of classes, got {len(self.classes)}", where="classes")
+            what = f"expected {expected} names of classes, got {len(self.classes)}"
+            raise ConfigError(what, code="config.conflict", where="classes")
         if channels != self.model.channels:
             what = f"expected {self.model.channels}, as the model has, got {channels}"
-            raise ConfigError(what, where="preprocessing.decoding.channels")
+            raise ConfigError(what, code="config.conflict", where="preprocessing.decoding.channels")
         if isinstance(self.model, Vit) and not self.model.any_size and image != self.model.image:
             what = f"expected {self.model.image}, the only size that the model takes, got {image}"
-            raise ConfigError(what, where="preprocessing.image")
+            raise ConfigError(what, code="config.conflict", where="preprocessing.image")
         try:
             self.model.layout(image)
         except ConfigError as error:
@@ -136,7 +137,8 @@ def write_bundle(folder: Path, bundle: Bundle, tensors: Mapping[str, Tensor], ca
     except OSError as error:
         kept = "the bundle before it is whole" if is_bundle(folder) else "there is no bundle"
         what, advice = f"cannot be written: {reason(error)}; {kept}", f"{remedy(error)}, then try again"
-        raise VitralError(what, where=str(error.filename or folder), remedy=advice) from error
+        where = str(error.filename or folder)
+        raise VitralError(what, code="file.write_failed", where=where, remedy=advice) from error
 
 
 def _write(draft: Path, bundle: Bundle, tensors: Mapping[str, Tensor], card: str, disk: Disk) -> None:
@@ -154,12 +156,14 @@ def _read_config(path: Path) -> Bundle:
     try:
         data = from_json(text)
     except ValueError as error:
-        raise WeightsError(f"not JSON: {error}", where=str(path), remedy=COPY_AGAIN) from None
+        what = f"not JSON: {error}"
+        raise WeightsError(what, code="weights.bad_config", where=str(path), remedy=COPY_AGAIN) from None
     _check_format(data, path)
     try:
         return Bundle.from_json(text)
     except ConfigError as error:
-        raise WeightsError(str(error), where=str(path), remedy="" if error.remedy else COPY_AGAIN) from None
+        advice = "" if error.remedy else COPY_AGAIN
+        raise WeightsError(str(error), code="weights.bad_config", where=str(path), remedy=advice) from None
 
 
 def _check_format(data: Any, path: Path) -> None:
@@ -167,10 +171,12 @@ def _check_format(data: Any, path: Path) -> None:
     found = data.get("format") if isinstance(data, dict) else None
     if type(found) is not int:
         what = f"not of a bundle of vitral: its format is {found!r}, expected a whole number"
-        raise WeightsError(what, where=str(path), remedy="give a bundle or a run of vitral")
+        advice = "give a bundle or a run of vitral"
+        raise WeightsError(what, code="weights.unknown_format", where=str(path), remedy=advice)
     if found > FORMAT:
         raise WeightsError(
             f"a bundle of format {found}, written by vitral {data.get('vitral')}; expected at most {FORMAT}",
+            code="weights.newer_version",
             where=str(path),
             remedy=f"pip install 'vitral>={data.get('vitral')}' (this one is {__version__})",
         )
@@ -181,11 +187,13 @@ def _refuse_other_files(folder: Path) -> None:
     if not os.path.lexists(folder):
         return
     if not folder.is_dir():
-        raise VitralError("is a file, expected a folder", where=str(folder), remedy="choose another name")
+        what, advice = "is a file, expected a folder", "choose another name"
+        raise VitralError(what, code="file.exists", where=str(folder), remedy=advice)
     if others := sorted(path.name for path in folder.iterdir() if path.name not in FILES):
         more = f" and {len(others) - 1} more" if len(others) > 1 else ""
         what = f"holds {others[0]}{more}, which is no part of a bundle and would be lost"
-        raise VitralError(what, where=str(folder), remedy="move it elsewhere, or choose another name")
+        advice = "move it elsewhere, or choose another name"
+        raise VitralError(what, code="file.exists", where=str(folder), remedy=advice)
 
 
 def _present(folder: Path) -> Path:

@@ -164,7 +164,8 @@ def difference(one: Answers, other: Answers) -> Difference:
     tokens = float((one.tokens - other.tokens).abs().max())
     if not isfinite(tokens) or not isfinite(logits or 0.0):
         what = "what was written gives answers that are infinite or not numbers"
-        raise WeightsError(what, remedy="report this: the conversion is at fault; nothing was kept")
+        remedy = "report this: the conversion is at fault; nothing was kept"
+        raise WeightsError(what, code="weights.conversion_differs", remedy=remedy)
     return Difference(tokens=tokens, logits=logits)
 
 
@@ -179,7 +180,8 @@ def peer_of(kind: Format, folder: Path, bundle: Bundle) -> Peer:
         return Peer(library, kind.reference(code, folder, bundle))
     except Exception as error:  # libraries have errors of their own
         what = f"what was written cannot be opened by {library}: {_said(error)}"
-        raise WeightsError(what, remedy="report this: the conversion is at fault; nothing was kept") from error
+        remedy = "report this: the conversion is at fault; nothing was kept"
+        raise WeightsError(what, code="weights.conversion_unreadable", remedy=remedy) from error
 
 
 def _said(error: Exception) -> str:

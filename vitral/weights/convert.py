@@ -50,7 +50,8 @@ class Origin(NamedTuple):
 def write_as(source: Loaded, origin: Origin, out: Path, to: str) -> Certificate:
     """Write a model as a new folder in the form of a library."""
     if os.path.lexists(out):
-        raise VitralError("is there already, and is not overwritten", where=str(out), remedy="choose another name")
+        what, remedy = "is there already, and is not overwritten", "choose another name"
+        raise VitralError(what, code="file.exists", where=str(out), remedy=remedy)
     if to == OURS:
         fill = partial(_fill_bundle, origin=origin, name=out.name)
     else:
@@ -95,6 +96,7 @@ def counterpart(source: Loaded, library: str) -> Format:
     kind, found = min(faults.items(), key=lambda each: len(each[1]))
     raise WeightsError(
         f"this model cannot be written as {kind.name}: {'; '.join(found)}",
+        code="weights.no_counterpart",
         where=library,
         remedy="convert it to another library, or keep it as a bundle: --to vitral",
     )
@@ -111,12 +113,15 @@ def _certified(source: Loaded, origin: Origin, made: Written) -> Certificate:
     seen, ours, theirs = bundle.preprocessing.image, resampling_of(bundle), resampling_of(after.bundle)
     if seen != bundle.model.image and ours != theirs:
         what = f"images of {seen} would be answered otherwise: positions kept for {bundle.model.image} are resampled"
-        remedy = f"write them as they are for those images: --image {seen}"
         raise WeightsError(
-            f"{what} as {theirs} by {made.what}, as {ours} by this model", where=str(where), remedy=remedy
+            f"{what} as {theirs} by {made.what}, as {ours} by this model",
+            code="weights.resampling_differs",
+            where=str(where),
+            remedy=f"write them as they are for those images: --image {seen}",
         )
     what = f"what was written answers otherwise: {found.worst.words()}"
-    raise WeightsError(what, where=str(where), remedy="report this: the conversion is at fault; nothing was kept")
+    remedy = "report this: the conversion is at fault; nothing was kept"
+    raise WeightsError(what, code="weights.conversion_differs", where=str(where), remedy=remedy)
 
 
 def convert(

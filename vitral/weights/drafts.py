@@ -40,8 +40,9 @@ def new_folder(out: Path) -> Iterator[Path]:
         finally:
             shutil.rmtree(home, ignore_errors=True)
     except OSError as error:
-        what = f"cannot be written: {reason(error)}"
-        raise VitralError(what, where=str(error.filename or out), remedy=f"{remedy(error)}, then try again") from error
+        what, where = f"cannot be written: {reason(error)}", str(error.filename or out)
+        advice = f"{remedy(error)}, then try again"
+        raise VitralError(what, code="file.write_failed", where=where, remedy=advice) from error
 
 
 def refuse_unspeakable(out: Path) -> None:
@@ -50,7 +51,7 @@ def refuse_unspeakable(out: Path) -> None:
         str(out.absolute()).encode()
     except UnicodeEncodeError:
         what, remedy = "has bytes in its name that are not UTF-8", "choose another name"
-        raise ConfigError(what, where=ascii(str(out)), remedy=remedy) from None
+        raise ConfigError(what, code="config.invalid_name", where=ascii(str(out)), remedy=remedy) from None
 
 
 def _begun(out: Path) -> tuple[Path, BinaryIO]:

@@ -32,12 +32,13 @@ def fetched(where: str, offline: bool) -> Fetched:
     if not where.startswith(PREFIX):
         path = Path(where).expanduser()
         if NAME.fullmatch(where) and not path.parent.exists():  # where the folder is there, it is a slip in a path
-            what = "there is no such file or folder"
-            raise WeightsError(what, where=where, remedy=f"check the path; a model of the hub is {PREFIX}{where}")
+            what, remedy = "there is no such file or folder", f"check the path; a model of the hub is {PREFIX}{where}"
+            raise WeightsError(what, code="weights.not_found", where=where, remedy=remedy)
         return Fetched(path, "")
     match = NAME.fullmatch(where.removeprefix(PREFIX))
     if match is None or ".." in where:
-        raise ConfigError("expected a model of the hub such as hf:owner/name or hf:owner/name@revision", where=where)
+        what = "expected a model of the hub such as hf:owner/name or hf:owner/name@revision"
+        raise ConfigError(what, code="config.invalid_name", where=where)
     folder = Path(_snapshot(match["id"], match["revision"], offline, where))
     return Fetched(folder, f"the hub's {match['id']} at {folder.name}")  # a snapshot is named after its commit
 
@@ -45,8 +46,8 @@ def fetched(where: str, offline: bool) -> Fetched:
 def refuse_empty(where: str) -> None:
     """Refuse a name of nothing, which as a path would mean the folder at hand."""
     if not where:
-        what = "expected a model, got an empty name"
-        raise ConfigError(what, where="MODEL", remedy="check the command; a variable of the shell may be empty")
+        what, remedy = "expected a model, got an empty name", "check the command; a variable of the shell may be empty"
+        raise ConfigError(what, code="config.missing_value", where="MODEL", remedy=remedy)
 
 
 def lasting(where: str) -> str:
@@ -63,14 +64,15 @@ def _snapshot(name: str, revision: str | None, offline: bool, where: str) -> str
     try:
         return str(hub.snapshot_download(name, revision=revision, allow_patterns=WANTED, local_files_only=offline))
     except Exception as error:  # the library, and what it stands on, tell of trouble in many ways
-        raise WeightsError(_reason(error), where=where, remedy=_remedy(hub, error, offline)) from None
+        code, remedy = _advice(hub, error, offline)
+        raise WeightsError(_reason(error), code=code, where=where, remedy=remedy) from None
 
 
 def _library() -> Any:
     try:
         return import_module("huggingface_hub")
     except ImportError:
-        raise ConfigError(NEEDED) from None
+        raise ConfigError(NEEDED, code="config.missing_package") from None
 
 
 def _reason(error: Exception) -> str:
@@ -78,12 +80,14 @@ def _reason(error: Exception) -> str:
     return f"cannot be had from the hub: {lines[0] if lines else type(error).__name__}"
 
 
-def _remedy(hub: Any, error: Exception, offline: bool) -> str:
+def _advice(hub: Any, error: Exception, offline: bool) -> tuple[str, str]:
+    """The code of the error, and what to do about it."""
     errors = hub.errors
     if isinstance(error, errors.GatedRepoError):
-        return "accept its terms on the hub, and log in: hf auth login"
+        return "weights.access_denied", "accept its terms on the hub, and log in: hf auth login"
     if isinstance(error, errors.RepositoryNotFoundError | errors.RevisionNotFoundError):
-        return "check the owner, the name and the revision; log in if it is private: hf auth login"
+        advice = "check the owner, the name and the revision; log in if it is private: hf auth login"
+        return "weights.not_found", advice
     if offline or os.environ.get("HF_HUB_OFFLINE"):
-        return "fetch it once while online"
-    return "check the network and the name; what was fetched before is read with offline"
+        return "weights.not_cached", "fetch it once while online"
+    return "weights.download_failed", "check the network and the name; what was fetched before is read with offline"

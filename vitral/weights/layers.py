@@ -36,7 +36,7 @@ def check_layers(layers: Sequence[int], depth: int) -> None:
     """Refuse layers that are not there, or that are named twice."""
     if not layers or len(set(layers)) != len(layers) or not all(0 <= layer < depth for layer in layers):
         what = f"expected some of the layers 0 to {depth - 1}, each once, got {', '.join(map(str, layers)) or 'none'}"
-        raise ConfigError(what, where="layers", remedy="give for example 0,2,4")
+        raise ConfigError(what, code="config.out_of_range", where="layers", remedy="give for example 0,2,4")
 
 
 def check_windows(layers: Sequence[int], model: Vit) -> None:
@@ -47,7 +47,9 @@ def check_windows(layers: Sequence[int], model: Vit) -> None:
     for new, old in enumerate(layers):
         if model.mixer.window(grid, new) != model.mixer.window(grid, old):
             what = f"layer {old} would become layer {new}, in which {model.mixer.kind} attention sees other patches"
-            raise ConfigError(what, where="layers", remedy="take rows and columns in turn: 0,1,4,5")
+            raise ConfigError(
+                what, code="config.conflict", where="layers", remedy="take rows and columns in turn: 0,1,4,5"
+            )
 
 
 def other_channels(weights: Mapping[str, Tensor], old: Vit | Resnet, channels: int) -> dict[str, Tensor]:
@@ -59,7 +61,7 @@ def other_channels(weights: Mapping[str, Tensor], old: Vit | Resnet, channels: i
     if isinstance(old, Vit) and isinstance(old.stem, Patches):
         if old.stem.norm == "both":
             what = "the norm before the patches' map is over all channels together"
-            raise ConfigError(what, where="channels", remedy=f"leave them at {old.channels}")
+            raise ConfigError(what, code="config.unsupported", where="channels", remedy=f"leave them at {old.channels}")
         name, kernel = "stem.project.weight", weights["stem.project.weight"].unflatten(1, (old.channels, -1))
         return {name: spread(kernel, channels).flatten(1)}  # (D, C P Q)
     name = "stem.body.root.0.weight" if isinstance(old, Vit) else "body.root.0.weight"

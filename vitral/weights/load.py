@@ -80,13 +80,13 @@ def opened_model(where: str | Path, *settings: str, reading: Reading = PLAIN) ->
         return _foreign(place, settings, reading)
     if settings or reading.format:
         what = f"a bundle tells all about itself, and takes no {settings[0] if settings else 'format'}"
-        raise ConfigError(what, where=str(home), remedy="leave it out")
+        raise ConfigError(what, code="config.conflict", where=str(home), remedy="leave it out")
     bundle, tensors = read_bundle(home)
     model = bundle.model.skeleton()
     try:
         model.load(tensors)
     except WeightsError as error:
-        raise WeightsError(error.what, where=str(home / MODEL), remedy=error.remedy) from None
+        raise WeightsError(error.what, code=error.code, where=str(home / MODEL), remedy=error.remedy) from None
     return Opened(Loaded(model.eval(), bundle), home / MODEL, ())
 
 
@@ -102,24 +102,29 @@ def refuse_unusable(path: Path) -> None:
     if is_bundle(path):
         return
     if not path.exists():
-        raise WeightsError(f"there is no such file or folder; {EXPECTED}", where=where, remedy="check the path")
+        what = f"there is no such file or folder; {EXPECTED}"
+        raise WeightsError(what, code="weights.not_found", where=where, remedy="check the path")
     if path.is_file() and is_bundle(path.parent):
-        raise WeightsError("a file of a bundle", where=where, remedy=f"give the folder: {path.parent}")
+        remedy = f"give the folder: {path.parent}"
+        raise WeightsError("a file of a bundle", code="weights.wrong_path", where=where, remedy=remedy)
     if (path / "export.json").exists():
         what, remedy = f"an export, which is for vitral predict; {EXPECTED}", "give the model that it was made of"
-        raise WeightsError(what, where=where, remedy=remedy)
+        raise WeightsError(what, code="weights.wrong_path", where=where, remedy=remedy)
     if path.is_file() and (path.parent / "export.json").exists():
-        raise WeightsError("a file of an export", where=where, remedy=f"give the folder, to predict: {path.parent}")
+        remedy = f"give the folder, to predict: {path.parent}"
+        raise WeightsError("a file of an export", code="weights.wrong_path", where=where, remedy=remedy)
     if re.fullmatch(r"step-[0-9]+", path.name) and path.parent.name == "checkpoints":
         run = path.parent.parent
         raise WeightsError(
             f"a checkpoint, which is for its run to go on from; {EXPECTED}",
+            code="weights.wrong_path",
             where=where,
             remedy=f"give the run, {run}, or one of its bundles, {run / 'best'} and {run / 'last'}",
         )
     if all((path / name).exists() for name in RUN) and not any(is_bundle(path / name) for name in ("best", "last")):
         remedy = f"let it go on until its first evaluation: vitral train --resume {path}"
-        raise WeightsError("a run that has written no bundle yet", where=where, remedy=remedy)
+        what = "a run that has written no bundle yet"
+        raise WeightsError(what, code="weights.no_bundle", where=where, remedy=remedy)
 
 
 def _foreign(place: Fetched, settings: tuple[str, ...], reading: Reading) -> Opened:
@@ -133,7 +138,7 @@ def _foreign(place: Fetched, settings: tuple[str, ...], reading: Reading) -> Ope
         found = kind.recognise(raw, Hints(settings))
         config = override(found.model, settings)
     except ConfigError as error:
-        raise _in_file(raw.where, error) from None
+        raise _in_file(raw.where, error, "weights.bad_setting" if settings else "weights.bad_config") from None
     assert not isinstance(config, Resnet)
     frame = config.skeleton()
     remedy = f"this is {found.title} with {config.depth} layers of width {config.width}: give a whole file of one"
@@ -144,7 +149,7 @@ def _foreign(place: Fetched, settings: tuple[str, ...], reading: Reading) -> Ope
         frame.load({name: tensor.float() for name, tensor in ours.items()})
     except WeightsError as error:
         what = broken(found.tensors) or error.what
-        raise WeightsError(what, where=str(raw.where), remedy=error.remedy) from None
+        raise WeightsError(what, code=error.code, where=str(raw.where), remedy=error.remedy) from None
     seen = found.preprocessing  # of DINOv2 it shows images of another size than the positions were made for
     if config.image != found.model.image:
         seen = seen.model_copy(update={"image": config.image})
@@ -157,14 +162,15 @@ def _foreign(place: Fetched, settings: tuple[str, ...], reading: Reading) -> Ope
             source=f"{found.title}, from {place.source or raw.where.name}",
         )
     except ConfigError as error:  # what is noted beside the weights does not go with them
-        raise _in_file(raw.where.parent, error) from None
+        raise _in_file(raw.where.parent, error, "weights.bad_config") from None
     names = (f"left out {wrapper!r} before every name, which a training script put there",) if wrapper else ()
     return Opened(Loaded(frame.eval(), bundle), raw.where, (*told(found), *names, *_told_of_bits(found)))
 
 
-def _in_file(path: Path, error: ConfigError) -> WeightsError:
+def _in_file(path: Path, error: ConfigError, code: str) -> WeightsError:
     """The same fault, told as one of a file or folder of others."""
-    return WeightsError(error.what, where=", ".join(filter(None, (str(path), error.where))), remedy=error.remedy)
+    where = ", ".join(filter(None, (str(path), error.where)))
+    return WeightsError(error.what, code=code, where=where, remedy=error.remedy)
 
 
 def broken(tensors: Mapping[str, Tensor]) -> str:
@@ -181,7 +187,8 @@ def refuse_other_settings(settings: tuple[str, ...]) -> None:
     for name in (each.partition("=")[0] for each in settings):
         if name not in OPEN:
             what = "is not something that a file of weights leaves open"
-            raise ConfigError(what, where=name, remedy=f"what may be told is {either(OPEN)}")
+            remedy = f"what may be told is {either(OPEN)}"
+            raise ConfigError(what, code="config.unsupported", where=name, remedy=remedy)
 
 
 def told(found: Recognised) -> list[str]:

@@ -28,7 +28,8 @@ def opened(path: Path, allow_pickle: bool = False) -> Raw:
     for part in parts_of(file):
         found = _tensors(part, allow_pickle)
         if twice := sorted(tensors.keys() & found.keys()):
-            raise WeightsError(f"{twice[0]} is in two of its files", where=str(file), remedy=GET_AGAIN)
+            what = f"{twice[0]} is in two of its files"
+            raise WeightsError(what, code="weights.duplicate_tensor", where=str(file), remedy=GET_AGAIN)
         tensors |= found
     return Raw(file, tensors, _notes(file.parent / CONFIG), _processor(file.parent))
 
@@ -45,18 +46,20 @@ def weight_file(path: Path, allow_pickle: bool = False) -> Path:
     if len(found) == 1:
         return found[0]
     if found:
-        several = either(each.name for each in found)
-        raise WeightsError("holds several files of weights", where=str(path), remedy=f"name the one: {several}")
+        what, remedy = "holds several files of weights", f"name the one: {either(each.name for each in found)}"
+        raise WeightsError(what, code="weights.ambiguous", where=str(path), remedy=remedy)
     if pickles := [each for each in names if each.suffix in SUFFIXES]:
         raise refused_pickle(pickles[0])
     what = f"holds no file of weights ({either(READERS)})"
-    raise WeightsError(what, where=str(path), remedy="give a run, a bundle, or a folder or file of weights")
+    remedy = "give a run, a bundle, or a folder or file of weights"
+    raise WeightsError(what, code="weights.not_found", where=str(path), remedy=remedy)
 
 
 def refused_pickle(path: Path) -> WeightsError:
     """A pickle is a program: it is opened only for who asks for that."""
     remedy = f"if you trust who made it: vitral convert {shlex.quote(str(path))} NEW-FOLDER --to vitral --allow-pickle"
-    return WeightsError("is a pickle, which can run code when it is read", where=str(path), remedy=remedy)
+    what = "is a pickle, which can run code when it is read"
+    return WeightsError(what, code="weights.pickle_refused", where=str(path), remedy=remedy)
 
 
 def _tensors(file: Path, allow_pickle: bool) -> Mapping[str, Tensor]:
@@ -68,7 +71,7 @@ def _tensors(file: Path, allow_pickle: bool) -> Mapping[str, Tensor]:
         return read_pickled(file)
     if file.suffix not in READERS:
         what = f"expected {either((*READERS, *SUFFIXES))}, got a file that ends in {file.suffix or 'nothing'}"
-        raise WeightsError(what, where=str(file), remedy="give a file of weights")
+        raise WeightsError(what, code="weights.unknown_format", where=str(file), remedy="give a file of weights")
     return read(file, GET_AGAIN)
 
 
@@ -76,12 +79,13 @@ def parts_of(file: Path) -> list[Path]:
     """The files that hold the weights: the file itself, or those beside it that an index names."""
     if file.name != INDEX:
         return [file]
-    names = _notes(file).get("weight_map")
+    names = _notes(file, "weights.bad_index").get("weight_map")
     if not isinstance(names, dict):
-        raise WeightsError("has no weight_map", where=str(file), remedy=GET_AGAIN)
+        raise WeightsError("has no weight_map", code="weights.bad_index", where=str(file), remedy=GET_AGAIN)
     parts = sorted(set(map(str, names.values())))
     if outside := [name for name in parts if Path(name).name != name]:
-        raise WeightsError(f"names a file outside its folder: {outside[0]!r}", where=str(file))
+        what = f"names a file outside its folder: {outside[0]!r}"
+        raise WeightsError(what, code="weights.bad_index", where=str(file))
     return [file.parent / name for name in parts]
 
 
@@ -93,7 +97,7 @@ def _processor(folder: Path) -> Mapping[str, Any]:
     return inner if isinstance(inner, dict) else {}
 
 
-def _notes(path: Path) -> Mapping[str, Any]:
+def _notes(path: Path, code: str = "weights.bad_config") -> Mapping[str, Any]:
     """A JSON file, or nothing where there is none."""
     if not path.is_file():
         return {}
@@ -102,7 +106,7 @@ def _notes(path: Path) -> Mapping[str, Any]:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise WeightsError(f"not JSON: {error}", where=str(path), remedy=GET_AGAIN) from None
+        raise WeightsError(f"not JSON: {error}", code=code, where=str(path), remedy=GET_AGAIN) from None
     if not isinstance(found, dict):
-        raise WeightsError("expected fields by name", where=str(path), remedy=GET_AGAIN)
+        raise WeightsError("expected fields by name", code=code, where=str(path), remedy=GET_AGAIN)
     return found

@@ -27,20 +27,23 @@ def read_pickled(path: Path) -> Mapping[str, Tensor]:
         with safe_globals([Namespace]):
             found = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch tells of a bad file in many ways
-        first = _said(error)
+        what = f"holds more than weights, or is damaged: {_said(error)}"
+        code = "weights.unsafe_pickle" if CODE.search(str(error)) else "weights.corrupt"
         remedy = "save its state dict as safetensors where it was made, and give that"
-        raise WeightsError(f"holds more than weights, or is damaged: {first}", where=str(path), remedy=remedy) from None
+        raise WeightsError(what, code=code, where=str(path), remedy=remedy) from None
     while isinstance(found, dict) and (inner := [name for name in WRAPPERS if isinstance(found.get(name), dict)]):
         if len(inner) > 1:
             what = f"holds several sets of weights: {', '.join(inner)}"
-            raise WeightsError(what, where=str(path), remedy="save the one that you want alone")
+            remedy = "save the one that you want alone"
+            raise WeightsError(what, code="weights.ambiguous", where=str(path), remedy=remedy)
         found = found[inner[0]]
     if not isinstance(found, dict) or not found:
-        raise WeightsError("holds no tensors by name", where=str(path))
+        raise WeightsError("holds no tensors by name", code="weights.not_state_dict", where=str(path))
     others = [str(name) for name, value in found.items() if not isinstance(value, Tensor)]
     if others:
         what = f"holds {others[0]}{f' and {len(others) - 1} more' if len(others) > 1 else ''} beside its tensors"
-        raise WeightsError(what, where=str(path), remedy="save its state dict alone")
+        remedy = "save its state dict alone"
+        raise WeightsError(what, code="weights.not_state_dict", where=str(path), remedy=remedy)
     return {str(name): tensor for name, tensor in found.items()}
 
 

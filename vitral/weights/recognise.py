@@ -57,6 +57,7 @@ def format_of(raw: Raw, name: str = "") -> Format:
         what = f"may be {either(names)}: their files have the same names and shapes"
         raise WeightsError(
             what,
+            code="weights.ambiguous",
             where=str(raw.where),
             remedy=f"say which: vitral convert {shlex.quote(str(raw.where))} NEW-FOLDER --format {names[0]}",
         )
@@ -64,14 +65,16 @@ def format_of(raw: Raw, name: str = "") -> Format:
     kind = f" (model_type {raw.config['model_type']!r})" if "model_type" in raw.config else ""
     more = ", ..." if len(raw.tensors) > SHOWN else ""
     what = f"no Vision Transformer that is known here{kind}; its tensors: {some}{more}"
-    raise WeightsError(what, where=str(raw.where), remedy=f"known are {either(each.name for each in FORMATS)}")
+    remedy = f"known are {either(each.name for each in FORMATS)}"
+    raise WeightsError(what, code="weights.unknown_format", where=str(raw.where), remedy=remedy)
 
 
 def writers(library: str) -> Sequence[Format]:
     """The formats of a library."""
     found = [each for each in FORMATS if each.library == library]
     if not found:
-        raise ConfigError(f"unknown library {library!r}", where="to", remedy=suggest(library, WRITTEN))
+        what, remedy = f"unknown library {library!r}", suggest(library, WRITTEN)
+        raise ConfigError(what, code="config.unknown_name", where="to", remedy=remedy)
     return found
 
 
@@ -79,5 +82,5 @@ def _named(name: str) -> Format:
     found = next((each for each in FORMATS if each.name == name), None)
     if found is None:
         remedy = suggest(name, [each.name for each in FORMATS])
-        raise ConfigError(f"unknown format {name!r}", where="format", remedy=remedy)
+        raise ConfigError(f"unknown format {name!r}", code="config.unknown_name", where="format", remedy=remedy)
     return found

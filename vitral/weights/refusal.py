@@ -38,7 +38,8 @@ def remedy(error: OSError) -> str:
 def failure(error: OSError, path: Path, kept: str) -> VitralError:
     """What to tell of a write that failed: the file or `path`, the reason, what is kept all the same, the remedy."""
     what = f"cannot be written: {reason(error)}; {kept}"
-    return VitralError(what, where=str(error.filename or path), remedy=f"{remedy(error)}, then resume the run")
+    where, advice = str(error.filename or path), f"{remedy(error)}, then resume the run"
+    return VitralError(what, code="file.write_failed", where=where, remedy=advice)
 
 
 @contextmanager
@@ -48,4 +49,5 @@ def reading(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         advice = TO_READ.get(error.errno or 0, "")
-        raise WeightsError(f"cannot be read: {reason(error)}", where=str(path), remedy=advice) from None
+        code = "weights.not_found" if isinstance(error, FileNotFoundError) else "weights.unreadable"
+        raise WeightsError(f"cannot be read: {reason(error)}", code=code, where=str(path), remedy=advice) from None

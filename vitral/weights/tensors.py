@@ -55,7 +55,7 @@ def names(path: Path) -> list[str]:
         with safe_open(path, framework="pt") as file:
             return list(file.keys())
     except (SafetensorError, OSError) as error:
-        raise WeightsError(f"not a readable safetensors file: {error}", where=str(path)) from None
+        raise _unreadable(error, path, "") from None
 
 
 def read(path: Path, remedy: str) -> dict[str, Tensor]:
@@ -66,4 +66,11 @@ def read(path: Path, remedy: str) -> dict[str, Tensor]:
     try:
         return load_file(path)
     except (SafetensorError, OSError) as error:
-        raise WeightsError(f"not a readable safetensors file: {error}", where=str(path), remedy=remedy) from None
+        raise _unreadable(error, path, remedy) from None
+
+
+def _unreadable(error: SafetensorError | OSError, path: Path, remedy: str) -> WeightsError:
+    code = "weights.corrupt"
+    if isinstance(error, OSError):
+        code = "weights.not_found" if isinstance(error, FileNotFoundError) else "weights.unreadable"
+    return WeightsError(f"not a readable safetensors file: {error}", code=code, where=str(path), remedy=remedy)

@@ -1,7 +1,9 @@
-"""Every kind of image against pixels computed another way, or against the words of its refusal."""
+"""Every kind of image against pixels computed another way, or against the code of its refusal."""
 
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -23,10 +25,10 @@ from tests.data.pictures import (
     smooth,
     tiff,
 )
+from tests.errors import raises
 from vitral.config import Size
-from vitral.data.decoder.decode import FULL, as_channels, composite, decode, read, scale_for, upright
+from vitral.data.decoder.decode import FULL, as_channels, composite, decode, opened, read, scale_for, upright
 from vitral.data.decoder.header import Decoding
-from vitral.errors import DataError
 
 RGB = Decoding()
 SHOT = smooth()
@@ -278,8 +280,21 @@ def test_a_file_is_read_from_its_path(tmp_path: Path) -> None:
     path.write_bytes(encoded(SHARP, "PNG"))
     assert (read(path, RGB, FULL) == SHARP).all()
     (tmp_path / "loop").symlink_to("loop")
-    for name, found in (("missing.png", "no such file"), ("", "found a folder"), ("loop", "cannot be read")):
-        with pytest.raises(DataError, match=found) as caught:
+    for name, code in (("missing.png", "data.not_found"), ("", "data.not_a_file"), ("loop", "data.unreadable")):
+        with raises(code) as caught:
             read(tmp_path / name, RGB, FULL)
         assert caught.value.where == str(tmp_path / name)
         assert caught.value.remedy
+
+
+def test_a_file_that_the_system_keeps_to_itself_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    denied = Mock(side_effect=PermissionError(13, "Permission denied"))
+    monkeypatch.setattr(Path, "read_bytes", denied)  # whoever runs the tests may be allowed everything
+    with raises("data.unreadable", tmp_path / "mine.png"):
+        read(tmp_path / "mine.png", RGB, FULL)
+
+
+def test_a_picture_that_holds_another_size_than_it_declares_is_refused() -> None:
+    picture = opened(encoded(SHARP, "PNG"), "a.png", RGB)
+    with raises("data.corrupt_image", "a.png", Size(ROWS + 1, COLUMNS), Size(ROWS, COLUMNS)):
+        replace(picture, head=picture.head._replace(size=Size(ROWS + 1, COLUMNS))).pixels(FULL)

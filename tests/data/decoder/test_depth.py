@@ -5,8 +5,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from tests.errors import raises
 from vitral.data.decoder.depth import eight_bits, unit_floats
-from vitral.errors import DataError
 
 
 @pytest.mark.parametrize("bits", [1, 2, 4, 8, 12, 16])
@@ -21,5 +21,5 @@ def test_every_value_goes_to_the_nearest_level(bits: int) -> None:
 
 def test_floats_of_the_unit_range_reach_both_ends() -> None:
     assert unit_floats(np.array([0.0, 0.001, 0.25, 0.9981, 1.0]), "a").tolist() == [0, 0, 64, 255, 255]
-    with pytest.raises(DataError, match=r"a\.tif: expected floats from 0 to 1, found 0 to 255"):
+    with raises("data.pixel_out_of_range", "a.tif", "0 to 255"):
         unit_floats(np.array([0.0, 255.0]), "a.tif")

@@ -7,11 +7,11 @@ import pytest
 from PIL import Image
 
 from tests.data.pictures import encoded, exif, noise
+from tests.errors import raises
 from vitral.config import Size
 from vitral.data.decoder.decode import decode
 from vitral.data.decoder.header import Decoding, Header
 from vitral.data.decoder.jpeg import quick_jpeg
-from vitral.errors import DataError
 
 PHOTO = np.asarray(Image.fromarray(noise(12, 15, 3).astype(np.uint8)).resize((121, 93), Image.Resampling.BICUBIC))
 FILES = {
@@ -64,5 +64,5 @@ def test_stray_bytes_before_the_end_cost_no_pixel() -> None:
 
 @pytest.mark.parametrize("kind", FILES)
 def test_lost_pixels_are_never_filled_in(kind: str) -> None:
-    with pytest.raises(DataError, match="truncated"):
+    with raises("data.truncated_image", "half.jpg"):
         decode(FILES[kind][: len(FILES[kind]) // 2], "half.jpg", Decoding(), Size(8, 8))

@@ -49,28 +49,29 @@ def test_a_sound_file_is_described(tmp_path: Path, content: bytes, header: Heade
 
 
 @pytest.mark.parametrize(
-    ("content", "what"),
+    ("content", "code"),
     [
-        (photo(0)[:-200], "JPEG truncated after"),
-        (photo(0)[:700], "JPEG truncated after 700 bytes"),
-        (encoded(GREY, "PNG")[:-20], "PNG truncated after"),
-        (npy(GREY)[:-1], "promises"),
-        (b"<html>404</html>", "found an HTML page"),
-        (b"", "found an empty file"),
-        (encoded(scene(0, height=4), "PNG"), "the shortest allowed is 8"),
+        (photo(0)[:-200], "data.truncated_image"),
+        (photo(0)[:700], "data.truncated_image"),
+        (encoded(GREY, "PNG")[:-20], "data.truncated_image"),
+        (npy(GREY)[:-1], "data.truncated_image"),
+        (b"<html>404</html>", "data.unknown_format"),
+        (b"", "data.unknown_format"),
+        (encoded(scene(0, height=4), "PNG"), "data.image_too_small"),
     ],
 )
-def test_a_file_that_does_not_decode_is_an_answer(tmp_path: Path, content: bytes, what: str) -> None:
+def test_a_file_that_does_not_decode_is_an_answer(tmp_path: Path, content: bytes, code: str) -> None:
     exam = exam_of(tmp_path, content)
     assert isinstance(exam, Broken)
-    assert what in exam.what
+    assert exam.code == code
+    assert exam.what
     assert exam.remedy
 
 
 def test_a_file_that_vanished_is_an_answer(tmp_path: Path) -> None:
     exam = examine(Files(str(tmp_path)), Item("gone.jpg", 0, "train"))
     assert isinstance(exam, Broken)
-    assert "no such file" in exam.what
+    assert exam.code == "data.unreadable"
 
 
 def test_a_sketch_is_the_picture_averaged(tmp_path: Path) -> None:

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from tests.errors import raises
 from vitral.data.loader.order import Balanced, InOrder, Order, Shuffled
 from vitral.data.loader.plan import Plan, Position, World
-from vitral.errors import ConfigError
 
 LABELS = np.arange(23) % 3
 
@@ -63,25 +63,27 @@ def test_a_position_is_a_small_json_value_that_any_world_can_go_on_from() -> Non
     ],
 )
 def test_a_position_of_another_stream_is_refused_by_field(other: Plan, field: str) -> None:
-    with pytest.raises(ConfigError) as refusal:
+    with raises("config.resume_mismatch") as refusal:
         other.step(Plan(LABELS, Shuffled(), 4, 0).position(3))
     assert refusal.value.where == field
 
 
 @pytest.mark.parametrize(
-    ("order", "batch", "world", "words"),
+    ("order", "batch", "world", "code", "values"),
     [
-        (Shuffled(), 0, World(), "at least 1"),
-        (Shuffled(), 24, World(), "larger than the set, which has 23"),
-        (Shuffled(), 5, World(size=2), "does not divide among 2"),
-        (InOrder(), 5, World(rank=2, size=2), "no process 2 among 2"),
+        (Shuffled(), 0, World(), "config.out_of_range", ("batch", 1, 0)),
+        (Shuffled(), 24, World(), "config.out_of_range", ("batch", 24, 23)),
+        (Shuffled(), 5, World(size=2), "config.indivisible", ("batch", 5, 2)),
+        (InOrder(), 5, World(rank=2, size=2), "config.out_of_range", ("world", 2)),
     ],
 )
-def test_impossible_plans_are_refused(order: Order, batch: int, world: World, words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
+def test_impossible_plans_are_refused(
+    order: Order, batch: int, world: World, code: str, values: tuple[object, ...]
+) -> None:
+    with raises(code, *values):
         Plan(LABELS, order, batch, 0, world)
 
 
 def test_a_split_without_images_is_refused() -> None:
-    with pytest.raises(ConfigError, match="no images"):
+    with raises("config.empty_split", "split"):
         Plan(LABELS[:0], InOrder(), 4, 0)

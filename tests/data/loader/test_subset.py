@@ -4,10 +4,10 @@ from itertools import pairwise
 
 import pytest
 
+from tests.errors import raises
 from vitral.data.loader.subset import subset
 from vitral.data.samples import Item, Samples, Split
 from vitral.data.sources.files import Files
-from vitral.errors import ConfigError
 
 
 def some(counts: dict[Split, tuple[int, ...]]) -> Samples:
@@ -49,5 +49,5 @@ def test_another_seed_draws_others_and_new_images_move_none() -> None:
 
 @pytest.mark.parametrize("fraction", [0.0, -0.5, 1.01])
 def test_an_impossible_share_is_refused(fraction: float) -> None:
-    with pytest.raises(ConfigError, match="more than 0"):
+    with raises("config.out_of_range", "fraction", fraction):
         subset(SOME, fraction)

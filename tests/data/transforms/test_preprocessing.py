@@ -1,17 +1,16 @@
 """Preprocessing: a file becomes what the model sees, the same way from a record."""
 
 import numpy as np
-import pytest
 import torch
 from PIL import Image
 
 from tests.data.pictures import encoded, noise
+from tests.errors import raises
 from vitral.config import Size
 from vitral.data.decoder.header import Decoding
 from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.data.transforms.scaling import IMAGENET, Scaling
 from vitral.data.transforms.view import CentreCrop
-from vitral.errors import ConfigError
 
 PHOTO = Image.fromarray(noise(30, 40, 3).astype(np.uint8)).resize((400, 300), Image.Resampling.BICUBIC)
 
@@ -37,5 +36,5 @@ def test_a_record_gives_the_same_pixels() -> None:
 
 def test_a_scaling_for_other_channels_is_refused() -> None:
     assert Preprocessing(scaling=IMAGENET).tensor(encoded(PHOTO, "JPEG"), "photo.jpg").shape == (1, 3, 224, 224)
-    with pytest.raises(ConfigError, match="expected 1 mean or one for each of 1 channels, got 3"):
+    with raises("config.bad_value", "scaling", 1, 3):
         Preprocessing(decoding=Decoding(channels=1), scaling=IMAGENET)

@@ -5,6 +5,7 @@ import pytest
 
 from tests.data.transforms.oracles import TENSORFLOW, furthest
 from tests.data.transforms.scene import COLUMNS, ROWS, grey_scene, scene
+from tests.errors import raises
 from vitral.config import override
 from vitral.data.decoder.depth import Pixels
 from vitral.data.transforms import colour, geometry
@@ -15,7 +16,6 @@ from vitral.data.transforms.randaugment import (
     enhancement,
     solarize_threshold,
 )
-from vitral.errors import ConfigError
 
 SIXTEEN = """AutoContrast Equalize Invert Rotate Posterize Solarize Color Contrast Brightness Sharpness ShearX ShearY
 TranslateX TranslateY Cutout SolarizeAdd"""
@@ -145,5 +145,5 @@ def test_grey_images_go_through_every_operation(name: str, magnitude: int) -> No
 
 @pytest.mark.parametrize("setting", ["layers=0", "magnitude=-1", "magnitude=31"])
 def test_settings_beyond_reason_are_refused(setting: str) -> None:
-    with pytest.raises(ConfigError, match="expected at"):
+    with raises("config.out_of_range", *setting.split("=")):
         override(RandAugment(), [setting])

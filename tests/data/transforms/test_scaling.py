@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from tests.errors import raises
 from vitral.data.transforms.scaling import CENTRED, IMAGENET, Scaling
-from vitral.errors import ConfigError
 
 LEVELS = torch.arange(256, dtype=torch.uint8).view(1, 1, 16, 16)
 
@@ -34,10 +34,18 @@ def test_channels_last_in_memory_become_contiguous() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"mean": (0.5, 0.5)}, {"mean": ()}, {"mean": (), "deviation": ()}, {"deviation": (0.0,)}]
+    ("wrong", "code", "values"),
+    [
+        ({"mean": (0.5, 0.5)}, "config.bad_value", (2, 1)),
+        ({"mean": ()}, "config.bad_value", (0, 1)),
+        ({"mean": (), "deviation": ()}, "config.bad_value", (0,)),
+        ({"deviation": (0.0,)}, "config.out_of_range", ("deviation", 0)),
+    ],
 )
-def test_numbers_that_do_not_fit_together_are_refused(wrong: dict[str, tuple[float, ...]]) -> None:
-    with pytest.raises(ConfigError):
+def test_numbers_that_do_not_fit_together_are_refused(
+    wrong: dict[str, tuple[float, ...]], code: str, values: tuple[object, ...]
+) -> None:
+    with raises(code, *values):
         Scaling(**wrong)
 
 

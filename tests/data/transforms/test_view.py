@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.errors import raises
 from vitral.config import Size, members
 from vitral.data.transforms.view import (
     Box,
@@ -14,7 +15,6 @@ from vitral.data.transforms.view import (
     PlainResize,
     View,
 )
-from vitral.errors import ConfigError
 
 sides = st.integers(8, 3000)
 sizes = st.builds(Size, sides, sides)
@@ -153,9 +153,15 @@ def test_small_crops_are_smaller_than_large_ones() -> None:
 
 
 @pytest.mark.parametrize(
-    "settings",
-    [{"area": (0.0, 1.0)}, {"area": (0.5, 1.5)}, {"aspect": (0.0, 1.0)}, {"area": (0.5, 0.2)}, {"aspect": (2.0, 0.5)}],
+    ("settings", "code"),
+    [
+        ({"area": (0.0, 1.0)}, "config.out_of_range"),
+        ({"area": (0.5, 1.5)}, "config.out_of_range"),
+        ({"aspect": (0.0, 1.0)}, "config.out_of_range"),
+        ({"area": (0.5, 0.2)}, "config.wrong_order"),
+        ({"aspect": (2.0, 0.5)}, "config.wrong_order"),
+    ],
 )
-def test_impossible_crops_are_refused(settings: dict[str, tuple[float, float]]) -> None:
-    with pytest.raises(ConfigError):
+def test_impossible_crops_are_refused(settings: dict[str, tuple[float, float]], code: str) -> None:
+    with raises(code, *settings):
         InceptionCrop(**settings)  # type: ignore[arg-type]

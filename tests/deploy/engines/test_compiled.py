@@ -10,10 +10,10 @@ from torch._inductor import cpp_builder
 from torch._inductor.exc import InvalidCxxCompiler
 
 from tests.deploy.truth import GRAPHS, answer_of, graph, pixels, truth
+from tests.errors import raises
 from tests.model.variants import small
 from vitral.deploy.engines import compiled
 from vitral.deploy.engines.compiled import Compiled
-from vitral.errors import ConfigError
 
 # One of each part that is a different piece of code; a graph takes a second to be read.
 PARTS = (
@@ -82,5 +82,5 @@ def test_without_a_compiler_of_c_plus_plus_it_is_refused(monkeypatch: pytest.Mon
         raise InvalidCxxCompiler
 
     monkeypatch.setattr(cpp_builder, "get_cpp_compiler", nothing)
-    with pytest.raises(ConfigError, match="torch's compiler needs one for C\\+\\+, and there is none; install g\\+\\+"):
+    with raises("config.missing_compiler", "engine", "g++"):
         Compiled().check(graph(small())[1])

@@ -142,7 +142,7 @@ def full(folder: Path, company: Group) -> None:
     try:
         race.save(folder / "checkpoints", 1)
     except VitralError as error:
-        (folder / f"full-{company.world.rank}.txt").write_text(str(error))
+        (folder / f"full-{company.world.rank}.txt").write_text(f"{error.code} {error}")
 
 
 def killed(folder: Path, company: Group) -> None:
@@ -166,7 +166,7 @@ def frozen(folder: Path, company: Group) -> None:
 def failed(folder: Path, company: Group) -> None:
     """A process that leaves with an error, while the other waits for it."""
     if company.world.rank == 1:
-        raise DataError("truncated after 12 KB", where="cat/07.jpg", remedy="remove it")
+        raise DataError("truncated after 12 KB", code="data.truncated_image", where="cat/07.jpg", remedy="remove it")
     company.meet()
 
 
@@ -185,7 +185,7 @@ def main(scene: str, folder: str) -> None:
             for name in scene.split("+"):
                 SCENES[name](Path(folder), company)
     except VitralError as error:
-        print(f"error: {error.what}\nwhere: {error.where}\nhint: {error.remedy}", file=sys.stderr)
+        print(f"error[{error.code}]: {error.what}\nwhere: {error.where}\nhint: {error.remedy}", file=sys.stderr)
         sys.exit(error.exit_code)
 
 

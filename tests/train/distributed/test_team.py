@@ -1,14 +1,19 @@
 """What two processes say to each other."""
 
 import json
+import socket
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from tests.errors import raises
+from vitral.data.loader.plan import World
 from vitral.errors import DataError, VitralError
-from vitral.train.distributed.team import cause
+from vitral.train.distributed import team
+from vitral.train.distributed.team import cause, met
 
 
 @pytest.fixture
@@ -51,11 +56,25 @@ def test_when_a_meeting_is_over_nothing_holds_what_was_said(played: Path) -> Non
 @pytest.mark.parametrize(
     ("error", "words"),
     [
-        (DataError("truncated", where="a.jpg", remedy="remove it"), "ended: a.jpg: truncated; remove it"),
-        (VitralError("two\n  lines"), "ended: two lines"),
+        (
+            DataError("truncated", code="data.truncated_image", where="a.jpg", remedy="remove it"),
+            "ended: a.jpg: truncated; remove it",
+        ),
+        (VitralError("two\n  lines", code="run.bad_log"), "ended: two lines"),
         (KeyboardInterrupt(), "ended: KeyboardInterrupt"),
         (ValueError("x" * 1000), "ended: ValueError " + "x" * 489),
     ],
 )
 def test_an_end_is_told_in_a_line(error: BaseException, words: str) -> None:
     assert cause(error) == words
+
+
+def test_processes_that_do_not_meet_name_the_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", port)
+    monkeypatch.setattr(team, "MEETING", timedelta(seconds=1))
+    with raises("run.rendezvous_failed", f"127.0.0.1:{port}", "2 processes"):
+        met(World(rank=1, size=2))  # nobody is there

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.errors import raises
 from tests.model.references import reference
 from tests.weights.bundles import bundle_of
 from tests.weights.formats.files import TOLERANCE, differences, fixture, put, vit
-from vitral.errors import WeightsError
 from vitral.model import Learned1d, NoHead, SwiGlu
 from vitral.weights.formats.dino import Dino, Dinov2Facebook
 from vitral.weights.load import load, opened_model
@@ -45,7 +45,7 @@ def test_what_is_left_out_is_told_with_the_reason(tmp_path: Path) -> None:
 
 def test_a_bare_backbone_may_be_timm_s_too_so_it_is_asked(tmp_path: Path) -> None:
     folder = put(tmp_path / "a", bare())
-    with pytest.raises(WeightsError, match=r"may be timm or dino: .*; say which: vitral convert .* --format timm"):
+    with raises("weights.ambiguous", "timm", "dino", f"vitral convert {folder}", "--format timm"):
         load(folder, HEADS)
     answers = reference("dino").answers
     positions = {"timm": Learned1d(resampling="bicubic_antialias"), "dino": Learned1d(resampling="bicubic_offset")}
@@ -102,10 +102,10 @@ def test_parts_of_dinov2_are_recognised(tmp_path: Path) -> None:
 def test_a_tensor_that_is_missing_or_of_another_shape_is_named_as_in_the_file(tmp_path: Path, name: str) -> None:
     weights = reference("dinov2_registers").weights
     odd = weights | {name: weights[name][:-1]}
-    with pytest.raises(WeightsError, match=f"{name} has shape"):
+    with raises("weights.shape_mismatch", name):
         load(put(tmp_path / "a", odd), HEADS)
     del weights[name]
-    with pytest.raises(WeightsError, match=f"{name} is missing"):
+    with raises("weights.missing_tensor", name):
         load(put(tmp_path / "b", weights), HEADS)
 
 

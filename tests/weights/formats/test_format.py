@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.errors import raises
 from vitral.config import Size
-from vitral.errors import ConfigError, WeightsError
 from vitral.weights.formats.format import HEADS, Hints, Raw, layers, numbered, shape, whole
 
 RAW = Raw(Path("a/file"), {"table": torch.zeros(1, 5, 8), "empty": torch.zeros(0, 8)}, {}, {})
@@ -22,7 +22,7 @@ def test_heads_are_told_or_those_of_the_published_width() -> None:
     assert [Hints().heads(width, RAW) for width in (192, 384, 768, 1024, 1280)] == [3, 6, 12, 16, 16]
     assert Hints(("mixer.heads=4",)).heads(768, RAW) == 4
     assert 36 not in HEADS
-    with pytest.raises(WeightsError, match=r"a/file: .* a width of 36; tell it: .*--set mixer\.heads=N"):
+    with raises("weights.missing_setting", "a/file", 36, "--set mixer.heads=N"):
         Hints().heads(36, RAW)
 
 
@@ -47,19 +47,19 @@ def test_a_table_tells_the_image_and_the_rows_that_are_no_patches(
     ("rows", "prefixes", "told"), [(24, [0], ""), (1, [0, 1], "8x8"), (17, [0, 1], "64x64"), (0, [1], "")]
 )
 def test_a_table_that_fits_no_image_is_refused(rows: int, prefixes: list[int], told: str) -> None:
-    with pytest.raises(WeightsError, match=rf"{rows} positions are not .*image=HEIGHTxWIDTH"):
+    with raises("weights.bad_setting" if told else "weights.missing_setting", rows, "image=HEIGHTxWIDTH"):
         Hints((f"image={told}",) if told else ()).grid(rows, prefixes, PATCH, RAW)
 
 
 def test_two_squares_that_fit_are_one_too_many() -> None:
-    with pytest.raises(WeightsError, match="1 positions are not those of one square"):
+    with raises("weights.missing_setting", 1, "image=HEIGHTxWIDTH"):
         Hints().grid(1, [0, -3], PATCH, RAW)
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "1.5", "x", ""])
 def test_a_number_is_whole_and_from_one_on(text: str) -> None:
     assert whole("12", "mixer.heads") == 12
-    with pytest.raises(ConfigError, match=r"mixer\.heads: expected a whole number"):
+    with raises("config.out_of_range", "mixer.heads", repr(text)):
         whole(text, "mixer.heads")
 
 
@@ -71,12 +71,12 @@ def test_layers_are_counted_by_the_largest_number() -> None:
 
 def test_a_shape_is_that_of_a_tensor_that_is_there() -> None:
     assert shape(RAW, "table", 3) == (1, 5, 8)
-    for name, dims, complaint in (
-        ("other", 1, "other is missing"),
-        ("table", 2, r"table has shape \(1, 5, 8\), expected 2 dimensions"),
-        ("empty", 2, r"empty has shape \(0, 8\)"),
+    for name, dims, code, value in (
+        ("other", 1, "weights.missing_tensor", "other"),
+        ("table", 2, "weights.shape_mismatch", "(1, 5, 8)"),
+        ("empty", 2, "weights.shape_mismatch", "(0, 8)"),
     ):
-        with pytest.raises(WeightsError, match=f"a/file: {complaint}"):
+        with raises(code, f"a/file: {name} ", value):
             shape(RAW, name, dims)
 
 

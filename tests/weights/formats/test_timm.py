@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 import torch
 
+from tests.errors import raises
 from tests.model.references import reference
 from tests.weights.formats.files import TOLERANCE, differences, fixture, put, rewritten, unlike, vit
 from vitral.config import Size
 from vitral.data.transforms.view import PlainResize
-from vitral.errors import WeightsError
 from vitral.model import Attention, DistilledPool, MeanPool, Mlp, SwiGlu
 from vitral.weights.formats.format import Raw
 from vitral.weights.formats.timm import Timm
-from vitral.weights.formats.timm_notes import notes_of
+from vitral.weights.formats.timm_notes import heads_of, notes_of, sizes_of
 from vitral.weights.load import load
 
 WIDE = ("mixer.heads=3", "image=32x48")
@@ -85,24 +85,20 @@ def test_rows_of_registers_are_added_to_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "hints", "complaint"),
+    ("name", "hints", "code", "values"),
     [
-        ("timm_vit", ("image=32x48",), "no published model has a width of 36; tell it: vitral convert"),
-        ("timm_vit_gap", ("mixer.heads=3",), "24 positions are not those of one square of patches"),
-        (
-            "timm_clip",
-            ("mixer.heads=2", "image=32x48"),
-            "which is quick in OpenAI's CLIP and erf in others",
-        ),
-        ("timm_vit_map", WIDE, "does not tell its kind of GELU, which is tanh in a SigLIP and erf in others"),
-        ("timm_vit", ("mixer.heads=5", "image=32x48"), "36 does not divide"),
+        ("timm_vit", ("image=32x48",), "weights.missing_setting", (36, "vitral convert", "mixer.heads=N")),
+        ("timm_vit_gap", ("mixer.heads=3",), "weights.missing_setting", (24, "image=HEIGHTxWIDTH")),
+        ("timm_clip", ("mixer.heads=2", "image=32x48"), "weights.missing_setting", ("mlp.gelu=quick", "CLIP")),
+        ("timm_vit_map", WIDE, "weights.missing_setting", ("mlp.gelu=tanh", "SigLIP")),
+        ("timm_vit", ("mixer.heads=5", "image=32x48"), "weights.bad_setting", ("mixer.heads", 36, 5)),
     ],
 )
 def test_what_a_bare_file_does_not_tell_is_asked_for(
-    tmp_path: Path, name: str, hints: tuple[str, ...], complaint: str
+    tmp_path: Path, name: str, hints: tuple[str, ...], code: str, values: tuple[object, ...]
 ) -> None:
     folder, _ = fixture(name, tmp_path / "a")
-    with pytest.raises(WeightsError, match=complaint):
+    with raises(code, *values):
         load(folder, *hints)
 
 
@@ -110,31 +106,29 @@ def test_what_a_bare_file_does_not_tell_is_asked_for(
 def test_a_tensor_that_is_missing_is_named(tmp_path: Path, name: str) -> None:
     weights = reference("timm_vit").weights
     del weights[name]
-    with pytest.raises(WeightsError, match=f"{name} is missing"):
+    with raises("weights.missing_tensor", name):
         load(put(tmp_path / "a", weights), *WIDE)
 
 
 @pytest.mark.parametrize(
-    ("name", "notes", "complaint"),
+    ("name", "notes", "value"),
     [
-        ("timm_vit", {"pool": "avgmax"}, "its pool, avgmax, has no counterpart"),
-        ("timm_fc_norm", {"pool": "token"}, "its pool, token with a norm after it, has no counterpart"),
-        ("timm_vit", {"act_layer": "silu"}, "its MLP has silu, expected a kind of GELU"),
+        ("timm_vit", {"pool": "avgmax"}, "avgmax"),
+        ("timm_fc_norm", {"pool": "token"}, "token"),
+        ("timm_vit", {"act_layer": "silu"}, "silu"),
     ],
 )
-def test_what_has_no_counterpart_here_is_refused(
-    tmp_path: Path, name: str, notes: dict[str, str], complaint: str
-) -> None:
+def test_what_has_no_counterpart_here_is_refused(tmp_path: Path, name: str, notes: dict[str, str], value: str) -> None:
     arguments = {"img_size": [32, 48], "num_heads": 3} | {key: value for key, value in notes.items() if key != "pool"}
     config = {"architecture": "vit_tiny_patch16_224", "model_args": arguments, "pretrained_cfg": {"num_classes": 5}}
     config |= {"global_pool": notes["pool"]} if "pool" in notes else {}
-    with pytest.raises(WeightsError, match=complaint):
+    with raises("weights.unsupported", value):
         load(put(tmp_path / "a", reference(name).weights, config))
 
 
 def test_a_query_that_gathers_from_patches_alone_is_refused_beside_other_tokens(tmp_path: Path) -> None:
     weights = reference("timm_vit_map").weights | {"cls_token": torch.zeros(1, 1, 36)}
-    with pytest.raises(WeightsError, match="gathers from the patches alone"):
+    with raises("weights.unsupported", tmp_path / "a"):
         load(put(tmp_path / "a", weights), *WIDE, "mlp.gelu=erf")
 
 
@@ -143,7 +137,7 @@ def test_a_gated_mlp_of_a_width_that_ours_cannot_have_is_refused(tmp_path: Path)
     for layer in range(2):
         weights[f"blocks.{layer}.mlp.fc1.weight"] = torch.zeros(2 * 107, 40)
         weights[f"blocks.{layer}.mlp.fc2.weight"] = torch.zeros(40, 107)
-    with pytest.raises(WeightsError, match="107 hidden numbers has no counterpart: a multiple of 8"):
+    with raises("weights.unsupported", 107, 8):
         load(put(tmp_path / "a", weights), "mixer.heads=2", "image=32x48")
 
 
@@ -160,7 +154,7 @@ def test_models_with_one_layout_and_two_numbers_of_heads_are_told_apart_by_name(
     mixer = vit(loaded).mixer
     assert isinstance(mixer, Attention)
     assert mixer.heads == 16
-    with pytest.raises(WeightsError, match="with 12 and with 16"):
+    with raises("weights.missing_setting", 12, 16, "mixer.heads=N"):
         load(put(tmp_path / "b", weights))
 
 
@@ -227,52 +221,58 @@ def test_what_is_written_is_described_as_timm_wants_it(tmp_path: Path, name: str
     assert all(value is not None for value in written["model_args"].values())  # timm takes none for not given
 
 
-CONTRADICTIONS = [
-    ("depth", 7, "model_args.depth is 7, and 2"),
-    ("class_token", False, "model_args.class_token is False"),
+CONTRADICTIONS: list[tuple[str, object, tuple[object, ...]]] = [
+    ("depth", 7, ("model_args.depth", 7, 2)),
+    ("class_token", False, ("model_args.class_token", False, True)),
 ]
 
 
-@pytest.mark.parametrize(("name", "value", "complaint"), CONTRADICTIONS)
+@pytest.mark.parametrize(("name", "value", "values"), CONTRADICTIONS)
 def test_tensors_of_another_model_than_the_noted_one_are_refused(
-    tmp_path: Path, name: str, value: object, complaint: str
+    tmp_path: Path, name: str, value: object, values: tuple[object, ...]
 ) -> None:
     found = reference("timm_clip")
     found.config.setdefault("model_args", {})[name] = value
     folder = put(tmp_path / "a", found.weights, found.config)
-    with pytest.raises(WeightsError, match=complaint):
+    with raises("weights.config_mismatch", folder / "config.json", *values):
         load(folder)
 
 
 @pytest.mark.parametrize(
-    ("change", "complaint"),
+    ("change", "code", "values"),
     [
-        ({"interpolation": "lanczos"}, "pretrained_cfg has 'lanczos', expected bilinear"),
-        ({"crop_mode": "border"}, "pretrained_cfg has 'border', expected bilinear"),
-        ({"crop_mode": "squash", "crop_pct": 0.9}, "crop_mode is squash and crop_pct 0.9"),
-        ({"mean": [0.5, 0.5], "std": [0.5, 0.5]}, "2 means for 3 channels"),
+        ({"interpolation": "lanczos"}, "weights.unsupported", ("lanczos", "bilinear")),
+        ({"crop_mode": "border"}, "weights.unsupported", ("border", "squash")),
+        ({"crop_mode": "squash", "crop_pct": 0.9}, "weights.bad_config", ("crop_mode", "crop_pct", 0.9)),
+        ({"mean": [0.5, 0.5], "std": [0.5, 0.5]}, "weights.bad_config", (2, 3)),
     ],
 )
 def test_a_way_of_seeing_that_is_unknown_here_is_refused(
-    tmp_path: Path, change: dict[str, object], complaint: str
+    tmp_path: Path, change: dict[str, object], code: str, values: tuple[object, ...]
 ) -> None:
     found = reference("timm_clip")
     found.config["pretrained_cfg"] |= change
     folder = put(tmp_path / "a", found.weights, found.config)
-    with pytest.raises(WeightsError, match=complaint):
+    with raises(code, folder / "config.json", "pretrained_cfg", *values):
         load(folder)
 
 
 @pytest.mark.parametrize(
-    ("config", "complaint"),
+    ("config", "value"),
     [
-        ({"model_args": {"num_heads": -3}}, r"config\.json, model_args\.num_heads: expected a whole number from 1 on"),
-        ({"pretrained_cfg": {"input_size": "x"}}, r"config\.json, pretrained_cfg\.input_size: expected"),
+        ({"model_args": {"num_heads": -3}}, "config.json, model_args.num_heads"),
+        ({"pretrained_cfg": {"input_size": "x"}}, "config.json, pretrained_cfg.input_size"),
+        ({"model_args": 3}, "model_args"),
     ],
 )
-def test_what_is_wrong_in_the_notes_is_told_as_theirs(
-    tmp_path: Path, config: dict[str, object], complaint: str
-) -> None:
+def test_what_is_wrong_in_the_notes_is_told_as_theirs(tmp_path: Path, config: dict[str, object], value: str) -> None:
     raw = Raw(tmp_path / "model.safetensors", {}, {"architecture": "vit_tiny_patch16_224", **config}, {})
-    with pytest.raises(WeightsError, match=complaint):
+    with raises("weights.bad_config", tmp_path, value):
         notes_of(raw)
+
+
+def test_numbers_in_the_notes_are_checked_one_by_one() -> None:
+    with raises("config.out_of_range", "model_args.num_heads", -3):
+        heads_of("vit_tiny_patch16_224", {"num_heads": -3})
+    with raises("config.wrong_type", "pretrained_cfg.input_size"):
+        sizes_of({}, {"input_size": "x"})

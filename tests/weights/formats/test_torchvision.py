@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.errors import raises
 from tests.model.references import reference
 from tests.weights.formats.files import TOLERANCE, differences, fixture, put, rewritten, unlike
 from vitral.config import Size
 from vitral.data.transforms.scaling import IMAGENET
-from vitral.errors import WeightsError
 from vitral.model import LinearHead, TanhHead
 from vitral.weights.formats.torchvision import Torchvision
 from vitral.weights.load import load
@@ -54,7 +54,7 @@ def test_a_backbone_without_its_head_gives_features(tmp_path: Path) -> None:
 
 def test_heads_of_a_width_that_was_not_published_are_asked_for(tmp_path: Path) -> None:
     folder, _ = fixture("torchvision_vit", tmp_path / "a")
-    with pytest.raises(WeightsError, match=r"no published model has a width of 36; tell it: .*--set mixer\.heads=N"):
+    with raises("weights.missing_setting", 36, "--set mixer.heads=N"):
         load(folder)
 
 
@@ -62,7 +62,7 @@ def test_heads_of_a_width_that_was_not_published_are_asked_for(tmp_path: Path) -
 def test_a_tensor_that_is_missing_is_named(tmp_path: Path, name: str) -> None:
     weights = reference("torchvision_vit").weights
     del weights[name]
-    with pytest.raises(WeightsError, match=f"{name} is missing"):
+    with raises("weights.missing_tensor", name):
         load(put(tmp_path / "a", weights), HEADS, format="torchvision")
 
 

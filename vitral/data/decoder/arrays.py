@@ -33,13 +33,16 @@ def layout(data: bytes, name: str) -> Layout:
     """What the header promises, once the file is as long as that."""
     found = _header(data, name)
     if found.dtype != np.uint8 and found.dtype.kind != "f":
-        raise DataError(f"expected an array of uint8 or floats, found {found.dtype}", where=name, remedy=REMEDY)
+        what = f"expected an array of uint8 or floats, found {found.dtype}"
+        raise DataError(what, code="data.unsupported_image", where=name, remedy=REMEDY)
     if len(found.shape) not in {2, 3} or 0 in found.shape:
-        raise DataError(f"expected an image, found an array of shape {found.shape}", where=name, remedy=REMEDY)
+        what = f"expected an image, found an array of shape {found.shape}"
+        raise DataError(what, code="data.unsupported_image", where=name, remedy=REMEDY)
     promised = found.offset + int(np.prod(found.shape, dtype=object)) * found.dtype.itemsize
     if len(data) != promised:
         what = f"its header promises {promised} bytes, found {len(data)}"
-        raise DataError(what, where=name, remedy="remove it or fetch it again")
+        code = "data.truncated_image" if len(data) < promised else "data.corrupt_image"
+        raise DataError(what, code=code, where=name, remedy="remove it or fetch it again")
     return found
 
 
@@ -74,5 +77,6 @@ def _header(data: bytes, name: str) -> Layout:
         with _Turns.lock:
             shape, columns_first, dtype = read(stream)
     except (ValueError, SyntaxError, TokenError) as error:  # the header is a literal of Python
-        raise DataError(f"not a readable .npy file: {error}", where=name, remedy=REMEDY) from error
+        what = f"not a readable .npy file: {error}"
+        raise DataError(what, code="data.corrupt_image", where=name, remedy=REMEDY) from error
     return Layout(shape, columns_first, dtype, stream.tell())

@@ -63,7 +63,7 @@ class Encoded:
         declared = Size(-(-self.size.height // scale), -(-self.size.width // scale))
         if pixels.shape[:2] != declared:
             what = f"declares {declared}, holds {Size(*pixels.shape[:2])}"
-            raise DataError(what, where=self.name, remedy="save it anew as PNG or JPEG")
+            raise DataError(what, code="data.corrupt_image", where=self.name, remedy="save it anew as PNG or JPEG")
         return as_channels(pixels, self.decoding.channels)
 
     def _samples(self, image: ImageFile, scale: int) -> Pixels:
@@ -96,13 +96,16 @@ def read(path: Path, decoding: Decoding, need: Size) -> Pixels:
     try:
         data = path.read_bytes()
     except FileNotFoundError:
-        raise DataError("no such file", where=str(path), remedy="check the path") from None
+        raise DataError("no such file", code="data.not_found", where=str(path), remedy="check the path") from None
     except IsADirectoryError:
-        raise DataError("expected an image, found a folder", where=str(path), remedy="name a file in it") from None
+        what = "expected an image, found a folder"
+        raise DataError(what, code="data.not_a_file", where=str(path), remedy="name a file in it") from None
     except PermissionError:
-        raise DataError("not allowed to read it", where=str(path), remedy="change its permissions") from None
+        what = "not allowed to read it"
+        raise DataError(what, code="data.unreadable", where=str(path), remedy="change its permissions") from None
     except OSError as error:
-        raise DataError(f"cannot be read: {error.strerror}", where=str(path), remedy="check the disk") from error
+        what = f"cannot be read: {error.strerror}"
+        raise DataError(what, code="data.unreadable", where=str(path), remedy="check the disk") from error
     return decode(data, str(path), decoding, need)
 
 

@@ -27,7 +27,8 @@ def unit_floats(values: NDArray[np.floating], name: str) -> Pixels:
     low, high = float(values.min()), float(values.max())
     if not (low >= 0.0 and high <= 1.0):  # not a number fails both
         what = f"expected floats from 0 to 1, found {low:g} to {high:g}"
-        raise DataError(what, where=name, remedy="scale them, or save it with 8 bits a sample")
+        remedy = "scale them, or save it with 8 bits a sample"
+        raise DataError(what, code="data.pixel_out_of_range", where=name, remedy=remedy)
     return np.rint(values * np.float64(255.0)).astype(np.uint8)
 
 

@@ -113,7 +113,7 @@ def damaged(data: bytes, name: str, kind: Kind, error: Exception) -> VitralError
     if isinstance(error, EOFError) or isinstance(error.__cause__, EOFError) or "truncated" in str(error).lower():
         return truncated(data, name, kind)
     what = f"not a readable {kind}: {str(error) or type(error).__name__}"
-    return DataError(what, where=name, remedy="remove it, or save it anew as PNG or JPEG")
+    return DataError(what, code="data.corrupt_image", where=name, remedy="remove it, or save it anew as PNG or JPEG")
 
 
 def exif_orientation(exif: bytes) -> int:
@@ -154,17 +154,19 @@ def _check_channels(found: int, name: str, decoding: Decoding) -> None:
     wanted = decoding.channels
     if found != wanted and not {found, wanted} <= {1, 3}:
         what = f"expected {wanted} channels, found {found}"
-        raise DataError(what, where=name, remedy="give .npy arrays of (height, width, channels)")
+        raise DataError(
+            what, code="data.channel_mismatch", where=name, remedy="give .npy arrays of (height, width, channels)"
+        )
 
 
 def _check_size(size: Size, name: str, decoding: Decoding) -> None:
     pixels, short, long = size.height * size.width, min(size), max(size)
     if pixels > decoding.pixel_limit:
         what = f"{size} is {pixels:,} pixels, the limit is {decoding.pixel_limit:,}"
-        raise DataError(what, where=name, remedy="make it smaller or raise pixel_limit")
+        raise DataError(what, code="data.image_too_large", where=name, remedy="make it smaller or raise pixel_limit")
     if short < decoding.shortest_side:
         what = f"{size} has a side of {short}, the shortest allowed is {decoding.shortest_side}"
-        raise DataError(what, where=name, remedy="remove it or lower shortest_side")
+        raise DataError(what, code="data.image_too_small", where=name, remedy="remove it or lower shortest_side")
     if long > short * decoding.longest_aspect:
         what = f"{size} is {long / short:.0f} times as long as wide, at most {decoding.longest_aspect:g} is allowed"
-        raise DataError(what, where=name, remedy="cut it or raise longest_aspect")
+        raise DataError(what, code="data.extreme_aspect", where=name, remedy="cut it or raise longest_aspect")

@@ -45,14 +45,16 @@ def recognise(data: bytes, name: str) -> Kind:
     kind = _kind(data)
     if kind is None:
         remedy = f"give {either(get_args(Kind))}, or remove it"
-        raise DataError(f"expected an image, found {_stranger(data)}", where=name, remedy=remedy)
+        what = f"expected an image, found {_stranger(data)}"
+        raise DataError(what, code="data.unknown_format", where=name, remedy=remedy)
     if not _ends(data, kind):
         raise truncated(data, name, kind)
     return kind
 
 
 def truncated(data: bytes, name: str, kind: Kind) -> DataError:
-    return DataError(f"{kind} truncated after {len(data)} bytes", where=name, remedy="remove it or fetch it again")
+    what = f"{kind} truncated after {len(data)} bytes"
+    return DataError(what, code="data.truncated_image", where=name, remedy="remove it or fetch it again")
 
 
 def _kind(data: bytes) -> Kind | None:

@@ -24,7 +24,7 @@ def stored_samples(image: ImageFile, head: Header, data: bytes, name: str) -> Pi
     """Grey, grey and alpha, colour, or colour and alpha: (H, W, 1 to 4), as stored but for the turning of a TIFF."""
     if isinstance(image, TiffImageFile) and image.tag_v2.get(PLANES, 1) != 1 and max(image.tag_v2.get(BITS, (1,))) > 8:
         what = "more than 8 bits a sample in separate planes"  # of which Pillow makes noise
-        raise DataError(what, where=name, remedy="save it interleaved")
+        raise DataError(what, code="data.unsupported_image", where=name, remedy="save it interleaved")
     if is_wide(image):
         return _wide_colour(image, head, data, name)
     covered = image.tile[0].extents if head.format == "GIF" else None
@@ -65,7 +65,7 @@ def _deep_grey(image: ImageFile, name: str) -> Pixels:
         levels = eight_bits(values, 2**bits - 1)
     else:
         what = f"pixels of mode {image.mode}, from {values.min()} to {values.max()}, have no one meaning as an image"
-        raise DataError(what, where=name, remedy="save it with 8 or 16 bits a sample")
+        raise DataError(what, code="data.unsupported_image", where=name, remedy="save it with 8 or 16 bits a sample")
     return 255 - levels if dark_is_high else levels
 
 
@@ -73,7 +73,8 @@ def _wide_colour(image: ImageFile, head: Header, data: bytes, name: str) -> Pixe
     """Colour of 16 bits a sample, (H, W, 2 to 4)."""
     raw = raw_mode(image)
     if raw.startswith("RGBa"):
-        raise DataError("16-bit colour with premultiplied alpha", where=name, remedy="save it with straight alpha")
+        what = "16-bit colour with premultiplied alpha"
+        raise DataError(what, code="data.unsupported_image", where=name, remedy="save it with straight alpha")
 
     def load(mode: str) -> Pixels:
         copy = reader(data, name, head.format)

@@ -30,6 +30,7 @@ class Sound(NamedTuple):
 class Broken(NamedTuple):
     """A file that does not, in the words of the error."""
 
+    code: str
     what: str
     remedy: str
 
@@ -49,7 +50,7 @@ def examine(store: Store, item: Item) -> Exam:
     try:
         return _sound(store.read(item.name), item.name)
     except DataError as error:
-        return Broken(error.what, error.remedy)
+        return Broken(error.code, error.what, error.remedy)
 
 
 def _sound(data: bytes, name: str) -> Sound:

@@ -39,6 +39,7 @@ class Hand(NamedTuple):
             item = chunk[int(self.at.array[0])]
             raise VitralError(
                 f"a worker process was ended with exit code {self.process.exitcode} while it read this image",
+                code="run.lost_process",
                 where=store.address(item.name),
                 remedy="remove the image if it happens there again; if memory ran out, use --workers 1",
             ) from None

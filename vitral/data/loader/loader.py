@@ -108,7 +108,8 @@ class Loader:
         context: Context = USUAL,
     ) -> None:
         if workers < 0:
-            raise ConfigError(f"expected 0 or more, got {workers}", where="workers", remedy="give one for each core")
+            what = f"expected 0 or more, got {workers}"
+            raise ConfigError(what, code="config.out_of_range", where="workers", remedy="give one for each core")
         self.store, self.sight, self.plan = store, sight, plan
         self.workers, self.room, self.context = workers, room, context
         self.names = Names.of(item.name for item in items)
@@ -131,7 +132,8 @@ class Loader:
         items = samples.of(split)
         if not items:
             held = " and ".join(each for each in SPLITS if samples.of(each))
-            raise ConfigError(f"no images in {split!r}, this set has {held}", where="split", remedy="choose another")
+            what = f"no images in {split!r}, this set has {held}"
+            raise ConfigError(what, code="config.empty_split", where="split", remedy="choose another")
         plan = Plan(np.array([item.label for item in items], dtype=np.int64), order, batch, seed)
         return cls(items, samples.store, sight, plan, workers)
 

@@ -43,18 +43,22 @@ class Plan:
 
     def __post_init__(self) -> None:
         if not len(self.labels):
-            raise ConfigError("there are no images to show", where="split", remedy="choose a split that has some")
+            what, remedy = "there are no images to show", "choose a split that has some"
+            raise ConfigError(what, code="config.empty_split", where="split", remedy=remedy)
         if self.batch < 1:
-            raise ConfigError(f"expected a batch of at least 1, got {self.batch}", where="batch")
+            what = f"expected a batch of at least 1, got {self.batch}"
+            raise ConfigError(what, code="config.out_of_range", where="batch")
         if self.world.rank >= self.world.size:
             what = f"there is no process {self.world.rank} among {self.world.size}, counted from 0"
-            raise ConfigError(what, where="world")
+            raise ConfigError(what, code="config.out_of_range", where="world")
         if not isinstance(self.order, InOrder) and self.batch % self.world.size:
             what = f"a batch of {self.batch} does not divide among {self.world.size} processes"
-            raise ConfigError(what, where="batch", remedy=f"use a multiple of {self.world.size}")
+            raise ConfigError(
+                what, code="config.indivisible", where="batch", remedy=f"use a multiple of {self.world.size}"
+            )
         if self.epoch_steps == 0:
             what = f"a batch of {self.batch} is larger than the set, which has {len(self.labels)} images"
-            raise ConfigError(what, where="batch", remedy=f"use at most {len(self.labels)}")
+            raise ConfigError(what, code="config.out_of_range", where="batch", remedy=f"use at most {len(self.labels)}")
 
     @cached_property
     def epoch_steps(self) -> int:
@@ -88,7 +92,8 @@ class Plan:
             there = getattr(position, name)
             if here != there:
                 what = f"the stream was left with {name} {_word(there)}, and this one has {_word(here)}"
-                raise ConfigError(what, where=name, remedy="go on with the same data and settings, or start anew")
+                remedy = "go on with the same data and settings, or start anew"
+                raise ConfigError(what, code="config.resume_mismatch", where=name, remedy=remedy)
         return position.step
 
     def _together(self, step: int) -> Indices:

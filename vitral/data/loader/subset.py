@@ -16,7 +16,8 @@ def subset(samples: Samples, fraction: float, seed: int = 0) -> Samples:
     With the same seed, 10 % is inside 30 %: the images of a class stand in line by a hash of their names.
     """
     if not 0 < fraction <= 1:
-        raise ConfigError(f"expected more than 0 and at most 1, got {fraction}", where="fraction")
+        what = f"expected more than 0 and at most 1, got {fraction}"
+        raise ConfigError(what, code="config.out_of_range", where="fraction")
     classes: defaultdict[int, list[Item]] = defaultdict(list)
     for item in samples.of("train"):
         classes[item.label].append(item)

@@ -99,11 +99,16 @@ def checked(images: Array, labels: NDArray[np.integer[Any]], classes: int, image
     """The two as a part, once there is a label for every image and a class for every label."""
     if not len(images) or len(images) != len(labels):
         what = f"{len(labels)} labels for the {len(images)} images in {images_file}"
-        raise DataError(what, where=labels_file, remedy="fetch both files again")
+        raise DataError(what, code="data.count_mismatch", where=labels_file, remedy="fetch both files again")
     wrong = np.flatnonzero((labels < 0) | (labels >= classes))
     if len(wrong):
         what = f"label {int(labels[wrong[0]])} of image {int(wrong[0])} is not below {classes}"
-        raise DataError(what, where=labels_file, remedy="fetch the file again, and check that it is of this data set")
+        raise DataError(
+            what,
+            code="data.bad_label",
+            where=labels_file,
+            remedy="fetch the file again, and check that it is of this data set",
+        )
     return Part(np.ascontiguousarray(images), labels.astype(np.uint8))
 
 

@@ -58,7 +58,7 @@ class Pngs:
         try:
             labels = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise DataError(f"not JSON: {error}", where=str(path), remedy=AGAIN) from None
+            raise DataError(f"not JSON: {error}", code="data.bad_archive", where=str(path), remedy=AGAIN) from None
         return checked(images, _numbers(labels, path), self.classes, f"the PNGs of {part}", str(path))
 
 
@@ -83,7 +83,9 @@ def _paths(form: Form, part: str, ending: str) -> list[Path]:
 def _present(path: Path) -> Path:
     if not path.is_file():
         what = f"{path.name} is missing beside the other files of the set"
-        raise DataError(what, where=str(path.parent), remedy="put it there, or unpack the whole set again")
+        raise DataError(
+            what, code="data.missing_file", where=str(path.parent), remedy="put it there, or unpack the whole set again"
+        )
     return path
 
 
@@ -91,7 +93,9 @@ def _from_pickle(path: Path, key: str, classes: int) -> Part:
     found = read_pickled(read_bytes(path), str(path))
     data = found.get("data")
     if not isinstance(data, np.ndarray) or data.ndim != 2 or data.shape[1] != PLANES:
-        raise DataError(f"no array of {PLANES} columns called data in it", where=str(path), remedy=AGAIN)
+        raise DataError(
+            f"no array of {PLANES} columns called data in it", code="data.bad_archive", where=str(path), remedy=AGAIN
+        )
     return checked(_images(data), _numbers(found.get(key), path), classes, str(path), str(path))
 
 
@@ -101,7 +105,7 @@ def _from_records(path: Path, classes: int) -> Part:
     length = labels + PLANES
     if not data or len(data) % length:
         what = f"expected records of {length} bytes, found {len(data)} bytes, which is no whole number of them"
-        raise DataError(what, where=str(path), remedy=AGAIN)
+        raise DataError(what, code="data.bad_archive", where=str(path), remedy=AGAIN)
     records = np.frombuffer(data, np.uint8).reshape(-1, length)
     return checked(_images(records[:, labels:]), records[:, labels - 1], classes, str(path), str(path))
 
@@ -110,7 +114,7 @@ def _from_png(path: Path) -> Array:
     rows = read(path, SHEET, FULL)  # (images, pixels, 3)
     if rows.shape[1] != PIXELS:
         what = f"expected rows of {PIXELS} pixels, found {rows.shape[1]}"
-        raise DataError(what, where=str(path), remedy=AGAIN)
+        raise DataError(what, code="data.bad_archive", where=str(path), remedy=AGAIN)
     return rows.reshape(-1, SIDE, SIDE, 3)
 
 
@@ -121,7 +125,9 @@ def _images(planes: Array) -> Array:
 def _numbers(labels: object, path: Path) -> Array:
     """Labels as an array, once they are a list of whole numbers that fit."""
     if not isinstance(labels, list) or not all(type(label) is int and 0 <= label <= 255 for label in labels):
-        raise DataError("expected a list of labels, whole numbers from 0", where=str(path), remedy=AGAIN)
+        raise DataError(
+            "expected a list of labels, whole numbers from 0", code="data.bad_label", where=str(path), remedy=AGAIN
+        )
     return np.array(labels, np.uint8)
 
 
@@ -130,5 +136,5 @@ def _joined(folder: str, parts: list[Part]) -> Part:
     lengths = [len(part.labels) for part in parts]
     if len(set(lengths)) > 1:
         what = f"its batches hold {', '.join(map(str, lengths))} images"
-        raise DataError(what, where=folder, remedy="fetch the shorter ones again")
+        raise DataError(what, code="data.count_mismatch", where=folder, remedy="fetch the shorter ones again")
     return Part(np.concatenate([part.images for part in parts]), np.concatenate([part.labels for part in parts]))

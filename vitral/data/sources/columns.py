@@ -38,7 +38,9 @@ def _features(schema: Any, where: str) -> dict[str, Any]:
     try:
         found = json.loads(noted)
     except (ValueError, RecursionError) as error:
-        raise DataError(f"its note on columns is not JSON: {error}", where=where, remedy="save the set anew") from None
+        raise DataError(
+            f"its note on columns is not JSON: {error}", code="data.bad_table", where=where, remedy="save the set anew"
+        ) from None
     for field in ("info", "features"):
         found = found.get(field) if isinstance(found, dict) else None
     return found if isinstance(found, dict) else {}
@@ -52,11 +54,13 @@ def _only(what: str, candidates: Sequence[str], usual: Sequence[str], names: Seq
     if not candidates:
         raise DataError(
             f"no column of {what}s among {either(names) if names else 'its columns, of which there are none'}",
+            code="data.missing_column",
             where=where,
             remedy=f"give a table with a column called {usual[0]}",
         )
     raise DataError(
         f"several columns may be the {what}: {', '.join(candidates)}",
+        code="data.ambiguous_column",
         where=where,
         remedy=f"keep one of them, or call it {usual[0]}",
     )

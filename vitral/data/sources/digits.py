@@ -33,10 +33,12 @@ class Digits:
         try:
             table = np.array([list(map(int, line.split(b","))) for line in lines], np.int64)
         except (ValueError, OverflowError) as error:
-            raise DataError(f"not a table of numbers: {error}", where=str(path), remedy="fetch it again") from None
+            raise DataError(
+                f"not a table of numbers: {error}", code="data.bad_archive", where=str(path), remedy="fetch it again"
+            ) from None
         if table.shape[1:] != (65,) or table[:, :-1].min() < 0 or table[:, :-1].max() > HIGHEST:
             what = f"expected lines of 64 numbers from 0 to {HIGHEST} and a label"
-            raise DataError(what, where=str(path), remedy="fetch it again")
+            raise DataError(what, code="data.bad_archive", where=str(path), remedy="fetch it again")
         pixels = (table[:, :-1] * 255 + HIGHEST // 2) // HIGHEST
         return checked(pixels.astype(np.uint8).reshape(-1, 8, 8), table[:, -1], CLASSES, str(path), str(path))
 

@@ -56,4 +56,9 @@ def unreadable(path: str | PurePath, error: OSError) -> DataError:
         PermissionError: "give yourself the right to read it: chmod -R u+rX",
     }
     remedy = next((advice for kind, advice in remedies.items() if isinstance(error, kind)), "")
-    return DataError(f"cannot be read: {(error.strerror or str(error)).lower()}", where=str(path), remedy=remedy)
+    return DataError(
+        f"cannot be read: {(error.strerror or str(error)).lower()}",
+        code="data.unreadable",
+        where=str(path),
+        remedy=remedy,
+    )

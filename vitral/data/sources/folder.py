@@ -68,7 +68,12 @@ def open_unlabelled(path: Path, how: Stratified) -> Samples:
     chain = tuple(_identity(str(folder)) for folder in path.resolve().parents)
     names = list(_images(str(path), "", chain))
     if not names:
-        raise DataError("no images in it or in its folders", where=str(path), remedy="give a folder with JPEG or PNG")
+        raise DataError(
+            "no images in it or in its folders",
+            code="data.empty",
+            where=str(path),
+            remedy="give a folder with JPEG or PNG",
+        )
     rows, _ = divide((Row(name, "", "train") for name in names), how)
     note = f"{how.fraction:.0%} of the images are kept for validation (seed {how.seed})"
     items = tuple(Item(row.name, 0, row.split) for row in rows)
@@ -79,7 +84,7 @@ def _images(root: str, name: str, chain: tuple[Identity, ...]) -> Iterator[str]:
     path = _path(root, name)
     here = _identity(path)
     if here in chain:
-        raise DataError("leads back to a folder above it", where=path, remedy="remove the link")
+        raise DataError("leads back to a folder above it", code="data.link_loop", where=path, remedy="remove the link")
     listing = _listing(path)
     yield from (_join(name, image) for image in listing.images)
     for folder in listing.folders:
@@ -96,7 +101,9 @@ def _classes(root: str, part: str, chain: tuple[Identity, ...]) -> dict[str, Lea
             "put the images of each class in a folder of their own, or list them with labels in a manifest; "
             "to learn without labels: vitral train --task masked"
         )
-        raise DataError(f"{found} in it", where=where, remedy=remedy)
+        raise DataError(
+            f"{found} in it", code="data.no_labels" if leaves[0].images else "data.empty", where=where, remedy=remedy
+        )
     empty = [leaf for leaf in leaves if not leaf.images]
     if empty:
         raise _empty_class(root, empty)
@@ -105,7 +112,12 @@ def _classes(root: str, part: str, chain: tuple[Identity, ...]) -> dict[str, Lea
         label = composed(leaf.name.removeprefix(f"{part}/"))
         if label in classes:
             twins = f"{classes[label].name!a} and {leaf.name!a}"
-            raise DataError(f"two folders have the same name to a reader: {twins}", where=where, remedy="rename one")
+            raise DataError(
+                f"two folders have the same name to a reader: {twins}",
+                code="data.ambiguous_class",
+                where=where,
+                remedy="rename one",
+            )
         classes[label] = leaf
     return classes
 
@@ -115,11 +127,12 @@ def _leaves(root: str, name: str, chain: tuple[Identity, ...]) -> Iterator[Leaf]
     path = _path(root, name)
     here = _identity(path)
     if here in chain:
-        raise DataError("leads back to a folder above it", where=path, remedy="remove the link")
+        raise DataError("leads back to a folder above it", code="data.link_loop", where=path, remedy="remove the link")
     listing = _listing(path)
     if name and _split_folders(path, listing):
         raise DataError(
             "has train and its like inside",
+            code="data.bad_layout",
             where=path,
             remedy=f"give {path} itself, or put train and val above the classes",
         )
@@ -131,6 +144,7 @@ def _leaves(root: str, name: str, chain: tuple[Identity, ...]) -> Iterator[Leaf]
     if nested:
         raise DataError(
             f"holds images ({listed(listing.images)}) and a folder of images ({nested})",
+            code="data.bad_layout",
             where=path,
             remedy="keep one of them there: a class has no classes inside",
         )
@@ -142,13 +156,20 @@ def _split_folders(path: str, listing: Listing) -> dict[Split, str]:
     words = [folder for folder in listing.folders if folder.lower() in SPLIT_WORDS]
     files = [other for other in listing.others if other.lower() in SPLIT_WORDS]
     if files and (words or not listing.folders):
-        raise DataError("expected a folder, found a file", where=_path(path, files[0]), remedy="rename or remove it")
+        raise DataError(
+            "expected a folder, found a file",
+            code="data.bad_layout",
+            where=_path(path, files[0]),
+            remedy="rename or remove it",
+        )
     folders: dict[Split, str] = {}
     for word in words:
         split = SPLIT_WORDS[word.lower()]
         if split in folders:
             what = f"{folders[split]} and {word} both stand for {split}"
-            raise DataError(what, where=path, remedy="make one folder of the two, or rename one")
+            raise DataError(
+                what, code="data.ambiguous_split", where=path, remedy="make one folder of the two, or rename one"
+            )
         folders[split] = word
     classes = len(words) < len(listing.folders)
     if "train" not in folders:
@@ -159,14 +180,19 @@ def _split_folders(path: str, listing: Listing) -> dict[Split, str]:
                 remedy = (
                     f"rename {others[0]} to train" if others else f"{remedy}, or rename {words[0]} if it is a class"
                 )
-            raise DataError(f"{words[0]} without train", where=path, remedy=remedy)
+            raise DataError(f"{words[0]} without train", code="data.no_train_split", where=path, remedy=remedy)
         return {}
     if classes and not _listing(_path(path, folders["train"])).folders:
         return {}  # a class called train, beside cars and ships
     if classes and len(folders) == 1:
         beside = [folder for folder in listing.folders if folder not in words]
         remedy = "put them inside train, or rename train if it is a class"
-        raise DataError(f"{listed(beside)} beside {words[0]}: splits or classes?", where=path, remedy=remedy)
+        raise DataError(
+            f"{listed(beside)} beside {words[0]}: splits or classes?",
+            code="data.ambiguous_split",
+            where=path,
+            remedy=remedy,
+        )
     return {split: folders[split] for split in SPLITS if split in folders}
 
 
@@ -181,7 +207,12 @@ def _listing(path: str) -> Listing:
                 if entry.is_dir():
                     found.folders.append(entry.name)
                 elif entry.is_symlink() and not entry.is_file():
-                    raise DataError("a link that leads nowhere", where=entry.path, remedy="mend or remove the link")
+                    raise DataError(
+                        "a link that leads nowhere",
+                        code="data.broken_link",
+                        where=entry.path,
+                        remedy="mend or remove the link",
+                    )
                 elif is_image(entry.name) and entry.is_file():
                     found.images.append(entry.name)
                 else:
@@ -201,7 +232,9 @@ def _empty_class(root: str, empty: list[Leaf]) -> DataError:
     if kinds:
         more += f"; what it holds ends in {listed([kind for kind, _ in kinds.most_common()])}"
         remedy = "save them as JPEG or PNG, or remove the folder"
-    return DataError(f"a class without images{more}", where=_path(root, first.name), remedy=remedy)
+    return DataError(
+        f"a class without images{more}", code="data.empty_class", where=_path(root, first.name), remedy=remedy
+    )
 
 
 def _identity(path: str) -> Identity:

@@ -27,7 +27,7 @@ def open_hub(path: Path, how: Stratified) -> Samples:
         for number, value in enumerate(values)
     ]
     if not rows:
-        raise DataError("holds no rows", where=str(path), remedy="give a set with images in it")
+        raise DataError("holds no rows", code="data.empty", where=str(path), remedy="give a set with images in it")
     samples = samples_of(str(path), rows, Cells(str(root), columns.image), how, notes)
     return _in_order(samples, columns.classes or _counted(value for values in labels for value in values))
 
@@ -39,6 +39,7 @@ def _columns(root: Path, files: list[TableFile]) -> Columns:
         if columns != found[0]:
             raise DataError(
                 f"its columns or classes are not those of {files[0].name}",
+                code="data.schema_mismatch",
                 where=str(root / file.name),
                 remedy="let all files have the same columns of images and labels, and the same classes",
             )
@@ -48,12 +49,16 @@ def _columns(root: Path, files: list[TableFile]) -> Columns:
 def _class(value: Any, classes: tuple[str, ...], where: str) -> str:
     """The name of the class that a label stands for."""
     if value is None or value == "":
-        raise DataError("no label in this row", where=where, remedy="remove the row, or give it a label")
+        raise DataError(
+            "no label in this row", code="data.bad_label", where=where, remedy="remove the row, or give it a label"
+        )
     if not classes:
         return str(value)
     if not isinstance(value, int) or not 0 <= value < len(classes):
         what = f"label {value!r} is none of the {len(classes)} classes"
-        raise DataError(what, where=where, remedy="remove the row, or the file if it has no labels")
+        raise DataError(
+            what, code="data.bad_label", where=where, remedy="remove the row, or the file if it has no labels"
+        )
     return classes[value]
 
 

@@ -87,10 +87,12 @@ def _by_split(root: Path, words: dict[str, list[str]]) -> Found:
         known = dict.fromkeys(words, "train")
     if not known:
         what = f"none of its splits is for training: {listed(list(words))}"
-        raise DataError(what, where=str(root), remedy="give one of the folders, or call one split train")
+        raise DataError(
+            what, code="data.no_train_split", where=str(root), remedy="give one of the folders, or call one split train"
+        )
     if len(set(known.values())) < len(known):
         what = f"two of its splits stand for the same: {listed(list(known))}"
-        raise DataError(what, where=str(root), remedy="rename or remove one")
+        raise DataError(what, code="data.ambiguous_split", where=str(root), remedy="rename or remove one")
     in_order = sorted(known, key=lambda word: SPLITS.index(known[word]))
     others = [name for word, names in words.items() if word not in known for name in names]
     notes = [f"left out, of no split that is used: {listed(others)}"] if others else []
@@ -103,13 +105,20 @@ def _saved(root: Path, folder: str) -> list[str]:
     state = _json(path)
     if state.get("_indices_data_files"):
         what = "its rows are chosen by a file of indices"
-        raise DataError(what, where=str(path), remedy="save it anew after flatten_indices()")
+        raise DataError(
+            what, code="data.unsupported_table", where=str(path), remedy="save it anew after flatten_indices()"
+        )
     entries = state.get("_data_files")
     found = [isinstance(file, dict) and file.get("filename") for file in entries] if isinstance(entries, list) else []
     names = [str(PurePosixPath(folder, name)) for name in _names(path, "_data_files", found)]
     for name in names:
         if not (root / name).is_file():
-            raise DataError(f"{name} is missing", where=str(path), remedy="put it back, or save the set anew")
+            raise DataError(
+                f"{name} is missing",
+                code="data.missing_file",
+                where=str(path),
+                remedy="put it back, or save the set anew",
+            )
     return names
 
 
@@ -117,7 +126,7 @@ def _names(path: Path, field: str, found: object) -> list[str]:
     """What a field lists, once it is names of things that lie beside the file."""
     if not isinstance(found, list) or not found or not all(map(_is_name, found)):
         what = f"expected names of files or folders in {field}"
-        raise DataError(what, where=str(path), remedy="save the set anew")
+        raise DataError(what, code="data.bad_index", where=str(path), remedy="save the set anew")
     return found
 
 
@@ -130,7 +139,9 @@ def _json(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise DataError(f"not JSON: {error}", where=str(path), remedy="save the set anew") from None
+        raise DataError(
+            f"not JSON: {error}", code="data.bad_index", where=str(path), remedy="save the set anew"
+        ) from None
     return found if isinstance(found, dict) else {}
 
 
@@ -160,7 +171,7 @@ def _refuse_missing(root: Path, names: list[str]) -> None:
         missing = sorted(set(range(count)) - set(numbers))
         if missing:
             what = f"{len(missing)} of the {count} files of {stem} are missing: {listed([f'{n:05}' for n in missing])}"
-            raise DataError(what, where=str(root), remedy="fetch them")
+            raise DataError(what, code="data.missing_file", where=str(root), remedy="fetch them")
 
 
 def _refuse_several(root: Path, names: list[str]) -> None:
@@ -168,4 +179,9 @@ def _refuse_several(root: Path, names: list[str]) -> None:
     parents = {PurePosixPath(name).parent for name in names}
     sets = sorted({str(parent.parent if parent.name.lower() in SPLIT_WORDS else parent) for parent in parents})
     if len(sets) > 1:
-        raise DataError(f"holds several data sets: {listed(sets)}", where=str(root), remedy="give one of these folders")
+        raise DataError(
+            f"holds several data sets: {listed(sets)}",
+            code="data.several_sets",
+            where=str(root),
+            remedy="give one of these folders",
+        )

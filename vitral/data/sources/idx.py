@@ -42,12 +42,12 @@ def read_idx(path: Path, sides: int) -> Array:
     head = 4 + 4 * sides
     if data[:4] != bytes([0, 0, 8, sides]) or len(data) < head:
         what = f"expected an idx file of bytes with {sides} sides, found one that begins {data[:4].hex(' ')!r}"
-        raise DataError(what, where=str(path), remedy="fetch it again")
+        raise DataError(what, code="data.bad_archive", where=str(path), remedy="fetch it again")
     shape = np.frombuffer(data, ">u4", count=sides, offset=4).tolist()
     promised = head + int(np.prod(shape, dtype=object))
     if len(data) != promised:
         what = f"its header promises {promised} bytes, found {len(data)}"
-        raise DataError(what, where=str(path), remedy="fetch it again")
+        raise DataError(what, code="data.bad_archive", where=str(path), remedy="fetch it again")
     return np.frombuffer(data, np.uint8, offset=head).reshape(shape)
 
 
@@ -56,7 +56,9 @@ def read_packed(path: Path) -> bytes:
     try:
         return gzip.decompress(read_bytes(path))
     except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"not a whole gzip file: {error}", where=str(path), remedy="fetch it again") from None
+        raise DataError(
+            f"not a whole gzip file: {error}", code="data.bad_archive", where=str(path), remedy="fetch it again"
+        ) from None
 
 
 def _either(path: Path) -> Path:
@@ -65,5 +67,7 @@ def _either(path: Path) -> Path:
     found = next((file for file in (path, packed) if file.is_file()), None)
     if found is None:
         what = f"{path.name} (or {packed.name}) is missing beside the other files of the set"
-        raise DataError(what, where=str(path.parent), remedy="put it there, or unpack the whole set again")
+        raise DataError(
+            what, code="data.missing_file", where=str(path.parent), remedy="put it there, or unpack the whole set again"
+        )
     return found

@@ -22,11 +22,13 @@ def rows_of(
             if len(fields) != len(header):
                 what = f"expected {len(header)} fields ({', '.join(header)}), found {len(fields)}"
                 remedy = f'put a field that has a {delimiter!r} in it between "quotes"'
-                raise DataError(what, where=f"{path}:{reader.line_num}", remedy=remedy)
+                raise DataError(what, code="data.bad_manifest", where=f"{path}:{reader.line_num}", remedy=remedy)
             yield reader.line_num, dict(zip(header, fields, strict=True))
     except csv.Error as error:
         where = f"{path}:{reader.line_num}"
-        raise DataError(f"not a table: {error}", where=where, remedy="close every quote") from None
+        raise DataError(
+            f"not a table: {error}", code="data.bad_manifest", where=where, remedy="close every quote"
+        ) from None
 
 
 def objects_of(path: str | Path, lines: Iterable[str]) -> Iterator[tuple[int, object]]:
@@ -38,4 +40,6 @@ def objects_of(path: str | Path, lines: Iterable[str]) -> Iterator[tuple[int, ob
             yield number, json.loads(line)
         except (ValueError, RecursionError) as error:
             where = f"{path}:{number}"
-            raise DataError(f"not JSON: {error}", where=where, remedy="write one object a line") from None
+            raise DataError(
+                f"not JSON: {error}", code="data.bad_manifest", where=where, remedy="write one object a line"
+            ) from None

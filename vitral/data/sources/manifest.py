@@ -42,7 +42,12 @@ def open_manifest(path: Path, how: Stratified) -> Samples:
     delimiter = DELIMITERS.get(suffix(path.name))
     records = list(_from_table(path, text, delimiter) if delimiter else _from_json(path, text))
     if not records:
-        raise DataError("lists no images", where=str(path), remedy="write a line with a path and a label for each")
+        raise DataError(
+            "lists no images",
+            code="data.empty",
+            where=str(path),
+            remedy="write a line with a path and a label for each",
+        )
     _check_paths(path, records)
     return samples_of(str(path), _rows(path, records), Files(str(path.parent)), how)
 
@@ -54,7 +59,7 @@ def _text(path: Path) -> str:
         raise unreadable(path, error) from None
     except UnicodeDecodeError as error:
         what = f"not UTF-8 at byte {error.start}"
-        raise DataError(what, where=str(path), remedy="save it as UTF-8") from None
+        raise DataError(what, code="data.bad_manifest", where=str(path), remedy="save it as UTF-8") from None
 
 
 def _from_table(path: Path, text: str, delimiter: str) -> Iterator[Record]:
@@ -70,12 +75,15 @@ def _check_header(path: Path, header: list[str], delimiter: str) -> None:
     if missing:
         raise DataError(
             f"no column {either(missing)} in the header, which is {delimiter.join(header)!r}",
+            code="data.bad_manifest",
             where=str(path),
             remedy=f"let the first line name the columns: {delimiter.join(REQUIRED)} and, if you like, split",
         )
     repeated = [name for name, times in Counter(header).items() if name in COLUMNS and times > 1]
     if repeated:
-        raise DataError(f"two columns are called {repeated[0]!r}", where=str(path), remedy="rename one")
+        raise DataError(
+            f"two columns are called {repeated[0]!r}", code="data.bad_manifest", where=str(path), remedy="rename one"
+        )
     _refuse_misspelt(str(path), header)
 
 
@@ -85,7 +93,7 @@ def _refuse_misspelt(where: str, names: Iterable[str]) -> None:
     for name in sorted(others.difference(COLUMNS)):
         meant = nearest(name, ["split"])
         if meant and "split" not in others:
-            raise DataError(f"unknown column {name!r}", where=where, remedy=meant)
+            raise DataError(f"unknown column {name!r}", code="data.bad_manifest", where=where, remedy=meant)
 
 
 def _from_json(path: Path, text: str) -> Iterator[Record]:
@@ -93,7 +101,9 @@ def _from_json(path: Path, text: str) -> Iterator[Record]:
         where = f"{path}:{number}"
         if not isinstance(fields, dict) or any(name not in fields for name in REQUIRED):
             example = '{"path": "cat/1.jpg", "label": "cat"}'
-            raise DataError(f"no {either(REQUIRED)} in it", where=where, remedy=f"write {example}")
+            raise DataError(
+                f"no {either(REQUIRED)} in it", code="data.bad_manifest", where=where, remedy=f"write {example}"
+            )
         _refuse_misspelt(where, fields)
         for name in COLUMNS:
             value = fields.get(name, "")
@@ -101,6 +111,7 @@ def _from_json(path: Path, text: str) -> Iterator[Record]:
             if not isinstance(value, str) and not numeric:
                 raise DataError(
                     f"{name}: expected text, got {json.dumps(value)[:60]}",
+                    code="data.bad_manifest",
                     where=where,
                     remedy="write one text in quotes",
                 )
@@ -112,7 +123,12 @@ def _record(path: Path, line: int, fields: dict[str, str]) -> Record:
     record = Record(line, fields["path"], fields["label"].strip(), fields.get("split", "").strip())
     for name in REQUIRED:
         if not getattr(record, name):
-            raise DataError(f"the {name} is empty", where=f"{path}:{line}", remedy="fill it in or remove the line")
+            raise DataError(
+                f"the {name} is empty",
+                code="data.bad_manifest",
+                where=f"{path}:{line}",
+                remedy="fill it in or remove the line",
+            )
     return record
 
 
@@ -123,7 +139,9 @@ def _check_paths(path: Path, records: list[Record]) -> None:
         address = os.path.normpath(os.path.join(path.parent, record.path))
         if address in lines:
             what = f"{record.path} is on line {lines[address]} already"
-            raise DataError(what, where=f"{path}:{record.line}", remedy="remove one of the two lines")
+            raise DataError(
+                what, code="data.bad_manifest", where=f"{path}:{record.line}", remedy="remove one of the two lines"
+            )
         lines[address] = record.line
         if not os.path.isfile(address):
             missing.append(record.path)
@@ -131,6 +149,7 @@ def _check_paths(path: Path, records: list[Record]) -> None:
         slashes = " with / between folders" if any("\\" in name for name in missing) else ""
         raise DataError(
             f"{len(missing)} of {len(records)} files are missing: {listed(missing)}",
+            code="data.missing_file",
             where=str(path),
             remedy=f"put them back, or remove their lines; paths are relative to {path.parent}{slashes}",
         )
@@ -143,5 +162,5 @@ def _rows(path: Path, records: list[Record]) -> Iterator[Row]:
         if word not in SPLIT_WORDS:
             found = f"split: expected {either(SPLIT_WORDS)}, got {record.split!r}"
             remedy = nearest(word, SPLIT_WORDS) or "give every line a split, or none of them"
-            raise DataError(found, where=f"{path}:{record.line}", remedy=remedy)
+            raise DataError(found, code="data.bad_split", where=f"{path}:{record.line}", remedy=remedy)
         yield Row(record.path, record.label, SPLIT_WORDS[word])

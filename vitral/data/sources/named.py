@@ -102,6 +102,7 @@ def _found(name: str, root: str) -> tuple[Reader, Path]:
     here = f"; the folder of that name here is ./{name}" if Path(name).is_dir() else ""
     raise DataError(
         f"not found in {either(roots)}, nor in {either(NAMED[name].folders)} there",
+        code="data.not_found",
         where=name,
         remedy=f"{NAMED[name].brought_by} into ./data or a folder that you name with --root{here}",
     )
@@ -113,7 +114,9 @@ def _places(name: str, root: str) -> Iterator[Path]:
     if root:
         given = Path(root).expanduser()
         if not given.is_dir():
-            raise DataError("no such folder", where=root, remedy=f"give the folder that holds {name}")
+            raise DataError(
+                "no such folder", code="data.not_found", where=root, remedy=f"give the folder that holds {name}"
+            )
         yield from (given / folder for folder in ("", *folders))
         return
     yield from (Path(usual, folder) for usual in ROOTS for folder in folders)
@@ -126,4 +129,6 @@ def _refuse_mistaken(name: str, reader: Reader, folder: Path) -> None:
     first = tuple(loaded(reader, "train").labels[:10].tolist())
     for other, known in NAMED.items():
         if other != name and known.first == first:
-            raise DataError(f"holds {other}, not {name}", where=str(folder), remedy=f"open it as {other}")
+            raise DataError(
+                f"holds {other}, not {name}", code="data.wrong_set", where=str(folder), remedy=f"open it as {other}"
+            )

@@ -57,9 +57,16 @@ def pack(samples: Samples, out: Path, shard_size: int = SHARD_SIZE, tell: Tell =
 def _refuse_places(data: str, out: Path) -> None:
     if out.parts and out.parts[0].endswith(":"):
         remedy = "give a folder here, and copy it there afterwards"
-        raise ConfigError("an address, and shards are written to this machine", where=str(out), remedy=remedy)
+        raise ConfigError(
+            "an address, and shards are written to this machine",
+            code="config.unsupported",
+            where=str(out),
+            remedy=remedy,
+        )
     if Path(data).is_dir() and out.resolve().is_relative_to(Path(data).resolve()):
-        raise ConfigError(f"lies inside the data, {data}", where=str(out), remedy="give a folder beside it")
+        raise ConfigError(
+            f"lies inside the data, {data}", code="config.conflict", where=str(out), remedy="give a folder beside it"
+        )
 
 
 def _refuse_strangers(out: Path, index: Index) -> None:
@@ -70,19 +77,25 @@ def _refuse_strangers(out: Path, index: Index) -> None:
     begun = found & {INDEX, DRAFT}
     if any((out / name).read_bytes() != text for name in begun):
         what = "holds a pack of other data, or of another shard size"
-        raise ConfigError(what, where=str(out), remedy="give another folder, or empty this one")
+        raise ConfigError(
+            what, code="config.path_exists", where=str(out), remedy="give another folder, or empty this one"
+        )
     ours = [CLASSES, DRAFT, INDEX, *(shard.file for shard in index.shards)]
     allowed = {*ours, *(f"{name}{HALF}" for name in ours)} if begun else {f"{DRAFT}{HALF}"}
     if strangers := sorted(found - allowed):
         what = f"holds something else: {listed(strangers)}"
-        raise ConfigError(what, where=str(out), remedy="give another folder, or empty this one")
+        raise ConfigError(
+            what, code="config.path_exists", where=str(out), remedy="give another folder, or empty this one"
+        )
 
 
 def _check_room(out: Path, needed: int) -> None:
     free = shutil.disk_usage(out).free
     if needed > free:
         what = f"the shards take {needed:,} bytes, and {free:,} are free"
-        raise VitralError(what, where=str(out), remedy="make room, or give a folder on another disk")
+        raise VitralError(
+            what, code="file.no_space", where=str(out), remedy="make room, or give a folder on another disk"
+        )
 
 
 def _is_finished(out: Path, shard: Shard) -> bool:
@@ -124,4 +137,4 @@ def writing(out: Path) -> Iterator[None]:
     except OSError as error:
         remedy = "mend that and run the same command again: it goes on from the shards that are finished"
         what = f"cannot be written: {(error.strerror or str(error)).lower()}"
-        raise VitralError(what, where=str(error.filename or out), remedy=remedy) from None
+        raise VitralError(what, code="file.write_failed", where=str(error.filename or out), remedy=remedy) from None

@@ -73,6 +73,7 @@ def read_pickled(data: bytes, where: str) -> dict[str, Any]:
     except (ValueError, TypeError, LookupError, Warning) as error:
         raise DataError(
             f"not a pickle as CIFAR has them: {error}",
+            code="data.bad_archive",
             where=where,
             remedy="fetch it again, or fetch the binary version of the set, which is no pickle",
         ) from None

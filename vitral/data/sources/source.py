@@ -32,11 +32,17 @@ def open_data(where: str, how: Stratified = Stratified(), root: str = "") -> Sam
         return open_named(where, how, root)
     if root:
         remedy = f"leave it out, or name one of {', '.join(NAMED)}"
-        raise ConfigError(f"a root is for data sets known by name, got {where!r}", where="root", remedy=remedy)
+        raise ConfigError(
+            f"a root is for data sets known by name, got {where!r}", code="config.conflict", where="root", remedy=remedy
+        )
     if where == SAMPLE:
         return open_sample()
     if not where.strip():
-        raise DataError("no data is named", remedy=f"give a folder, a manifest ({either(MANIFESTS)}) or {SAMPLE}")
+        raise DataError(
+            "no data is named",
+            code="data.not_given",
+            remedy=f"give a folder, a manifest ({either(MANIFESTS)}) or {SAMPLE}",
+        )
     path = Path(where).expanduser()
     address = where if is_remote(where) else str(path)
     try:
@@ -52,7 +58,7 @@ def open_data(where: str, how: Stratified = Stratified(), root: str = "") -> Sam
             remedy = f"give a folder with a folder for each class, or a manifest ({either(MANIFESTS)})"
             if suffix(path.name) in ARCHIVES:
                 remedy = "unpack it and give the folder"
-            raise DataError("neither a folder nor a manifest", where=where, remedy=remedy)
+            raise DataError("neither a folder nor a manifest", code="data.unknown_format", where=where, remedy=remedy)
         raise no_such_path(path)
     except OSError as error:
         raise unreadable(where, error) from None
@@ -79,7 +85,10 @@ def no_such_path(path: Path) -> DataError:
         entries = sorted(there.iterdir())
     except OSError as error:  # a folder that may be entered and not be listed
         return DataError(
-            "no such file or folder", where=str(path), remedy=f"its folder {unreadable(there, error).what}"
+            "no such file or folder",
+            code="data.not_found",
+            where=str(path),
+            remedy=f"its folder {unreadable(there, error).what}",
         )
     beside = {entry.name.lower(): entry for entry in entries if not entry.name.startswith(".")}
     if path == Path(wrong):
@@ -91,4 +100,4 @@ def no_such_path(path: Path) -> DataError:
     else:
         whole = beside[near[0]].joinpath(*rest)
         remedy = f"did you mean {str(whole if whole.exists() else beside[near[0]])!r}?"
-    return DataError("no such file or folder", where=str(path), remedy=remedy)
+    return DataError("no such file or folder", code="data.not_found", where=str(path), remedy=remedy)

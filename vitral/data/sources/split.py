@@ -73,9 +73,13 @@ def read_split(path: Path) -> tuple[Row, ...]:
         with path.open(encoding="utf-8", errors="surrogateescape", newline="") as file:
             header, *lines = csv.reader(file, strict=True)
     except (OSError, ValueError, csv.Error) as error:
-        raise DataError(f"not a split file: {error}", where=str(path)) from None
+        raise DataError(f"not a split file: {error}", code="data.bad_split_file", where=str(path)) from None
     if header != HEADER:
-        raise DataError(f"expected the columns {','.join(HEADER)}, found {','.join(header)}", where=str(path))
+        raise DataError(
+            f"expected the columns {','.join(HEADER)}, found {','.join(header)}",
+            code="data.bad_split_file",
+            where=str(path),
+        )
     return tuple(_row(path, number, line) for number, line in enumerate(lines, start=2))
 
 
@@ -83,7 +87,9 @@ def _row(path: Path, number: int, line: list[str]) -> Row:
     splits: dict[str, Split] = {split: split for split in SPLITS}
     if len(line) != len(HEADER) or line[2] not in splits:
         expected = f"name, label and {either(SPLITS)}"
-        raise DataError(f"expected {expected}, found {','.join(line)!r}", where=f"{path}:{number}")
+        raise DataError(
+            f"expected {expected}, found {','.join(line)!r}", code="data.bad_split_file", where=f"{path}:{number}"
+        )
     return Row(line[0], line[1], splits[line[2]])
 
 

@@ -35,11 +35,16 @@ class Cells:
             return data
         where = self.address(name)
         if not path:
-            raise DataError("no image in this row", where=where, remedy="remove the row")
+            raise DataError("no image in this row", code="data.missing_image", where=where, remedy="remove the row")
         outside = os.path.join(self.root, path)
         if not os.path.isfile(outside):
             what = f"holds no image but the path {path}, and there is no such file"
-            raise DataError(what, where=where, remedy=f"put it into {self.root}, or save the images in the table")
+            raise DataError(
+                what,
+                code="data.missing_file",
+                where=where,
+                remedy=f"put it into {self.root}, or save the images in the table",
+            )
         return read_bytes(outside)
 
     def address(self, name: str) -> str:
@@ -128,11 +133,13 @@ def _readable(path: str) -> Iterator[None]:
         from pyarrow import ArrowException
     except ImportError:
         what = "reading Parquet or Arrow needs more packages"
-        raise ConfigError(what, where=path, remedy="pip install 'vitral[hub]'") from None
+        raise ConfigError(what, code="config.missing_package", where=path, remedy="pip install 'vitral[hub]'") from None
     try:
         yield
     except FileNotFoundError as error:
         raise unreadable(path, error) from None
     except (ArrowException, OSError, UnicodeDecodeError, LookupError) as error:
         reason = str(error).partition("\n")[0] or type(error).__name__
-        raise DataError(f"not a readable table: {reason}", where=path, remedy="fetch it again") from error
+        raise DataError(
+            f"not a readable table: {reason}", code="data.bad_table", where=path, remedy="fetch it again"
+        ) from error

@@ -14,7 +14,8 @@ def check_channels(pixels: Pixels) -> None:
     channels = pixels.shape[-1]
     if channels not in MODES:
         what = f"expected images of 1 or 3 channels, found {channels}"
-        raise ConfigError(what, where="augment", remedy="use random_erasing alone, or decode to grey or colour")
+        remedy = "use random_erasing alone, or decode to grey or colour"
+        raise ConfigError(what, code="config.unsupported", where="augment", remedy=remedy)
 
 
 def picture(pixels: Pixels) -> Image.Image:

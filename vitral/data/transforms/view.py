@@ -120,7 +120,8 @@ class InceptionCrop(Config):
     def _rising(self) -> Self:
         for name, (low, high) in (("area", self.area), ("aspect", self.aspect)):
             if low > high:
-                raise ConfigError(f"expected the smaller number first, got {low:g} and {high:g}", where=name)
+                what = f"expected the smaller number first, got {low:g} and {high:g}"
+                raise ConfigError(what, code="config.wrong_order", where=name)
         return self
 
     def outputs(self, image: Size) -> tuple[Size, ...]:

@@ -31,7 +31,9 @@ class Compiled(EngineKind):
             get_cpp_compiler()
         except InvalidCxxCompiler:
             what = "torch's compiler needs one for C++, and there is none"
-            raise ConfigError(what, where="engine", remedy="install g++, or use engine=eager") from None
+            raise ConfigError(
+                what, code="config.missing_compiler", where="engine", remedy="install g++, or use engine=eager"
+            ) from None
 
     def build(self, graph: Graph, threads: Threads = "torch") -> Engine:
         self.check(graph)

@@ -81,12 +81,15 @@ def world_of(environment: "os._Environ[str] | dict[str, str]") -> World:
     numbers = {name: environment.get(name, default) for name, default in (("RANK", "0"), ("WORLD_SIZE", "1"))}
     for name, text in numbers.items():
         if not text.isdecimal():
-            raise ConfigError(f"expected a whole number, got {text!r}", where=name, remedy="start with torchrun")
+            what = f"expected a whole number, got {text!r}"
+            raise ConfigError(what, code="config.wrong_type", where=name, remedy="start with torchrun")
     world = World(rank=int(numbers["RANK"]), size=max(1, int(numbers["WORLD_SIZE"])))
     if world.size > 1 and "RANK" not in environment:
         what = f"says {world.size} processes, and nothing says which of them this is"
-        raise ConfigError(what, where="WORLD_SIZE", remedy="start with torchrun, or unset WORLD_SIZE")
+        remedy = "start with torchrun, or unset WORLD_SIZE"
+        raise ConfigError(what, code="config.missing_value", where="WORLD_SIZE", remedy=remedy)
     if world.rank >= world.size:
         what = f"there is no process {world.rank} among {world.size}, counted from 0"
-        raise ConfigError(what, where="RANK", remedy="start with torchrun, or unset RANK")
+        remedy = "start with torchrun, or unset RANK"
+        raise ConfigError(what, code="config.out_of_range", where="RANK", remedy=remedy)
     return world

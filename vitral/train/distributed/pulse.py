@@ -74,7 +74,8 @@ class Pulse:
     def _loss(self) -> Lost:
         assert self._end is not None
         what = f"process {self._end.rank} of {self.world.size} {self._end.what}"
-        return Lost(what, where=f"process {self.world.rank}, which waited for it", remedy=self.remedy)
+        where = f"process {self.world.rank}, which waited for it"
+        return Lost(what, code="run.lost_process", where=where, remedy=self.remedy)
 
     def _say(self, end: End) -> None:
         self.store.compare_set(END, "", json.dumps(end))  # only the first is kept
@@ -101,5 +102,5 @@ class Pulse:
 
     def _leave(self, loss: Lost) -> None:
         """End this process: its main thread waits for one that is gone, and cannot be interrupted."""
-        print(f"error: {loss.what}\nwhere: {loss.where}\nhint: {loss.remedy}", file=sys.stderr, flush=True)
+        print(f"error[{loss.code}]: {loss.what}\nwhere: {loss.where}\nhint: {loss.remedy}", file=sys.stderr, flush=True)
         os._exit(loss.exit_code)

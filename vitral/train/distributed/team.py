@@ -120,7 +120,8 @@ def met(world: World) -> Store:
     except (RuntimeError, ValueError) as error:
         place = ":".join(os.environ.get(name, name) for name in ("MASTER_ADDR", "MASTER_PORT"))
         remedy = "start with torchrun, and look whether every machine reaches that address"
-        raise VitralError(f"the {world.size} processes did not meet: {error}", where=place, remedy=remedy) from error
+        what = f"the {world.size} processes did not meet: {error}"
+        raise VitralError(what, code="run.rendezvous_failed", where=place, remedy=remedy) from error
     assert isinstance(store, Store)
     return store
 

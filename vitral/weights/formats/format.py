@@ -107,7 +107,8 @@ class Hints(NamedTuple):
             return whole(told, "mixer.heads")
         if width not in HEADS:
             what = f"does not tell the number of heads, and no published model has a width of {width}"
-            raise WeightsError(what, where=str(raw.where), remedy=told_by(raw, "mixer.heads=N"))
+            remedy = told_by(raw, "mixer.heads=N")
+            raise WeightsError(what, code="weights.missing_setting", where=str(raw.where), remedy=remedy)
         return HEADS[width]
 
     def grid(self, rows: int, prefixes: Sequence[int], patch: Size, raw: Raw) -> tuple[Size, int]:
@@ -125,7 +126,8 @@ class Hints(NamedTuple):
             ]
         if len(found) != 1:
             what = f"{rows} positions are not those of one square of patches"
-            raise WeightsError(what, where=str(raw.where), remedy=told_by(raw, "image=HEIGHTxWIDTH"))
+            code = "weights.bad_setting" if told else "weights.missing_setting"
+            raise WeightsError(what, code=code, where=str(raw.where), remedy=told_by(raw, "image=HEIGHTxWIDTH"))
         return found[0]
 
 
@@ -143,7 +145,8 @@ def told_once(raw: Raw, options: str) -> str:
 def whole(text: str, where: str) -> int:
     """A number from 1 on."""
     if not text.isdecimal() or not int(text):
-        raise ConfigError(f"expected a whole number from 1 on, got {text!r}", where=where)
+        what, code = f"expected a whole number from 1 on, got {text!r}", "config.out_of_range"
+        raise ConfigError(what, code=code, where=where)
     return int(text)
 
 
@@ -156,10 +159,12 @@ def layers(tensors: Iterable[str], before: str) -> int:
 def shape(raw: Raw, name: str, dims: int) -> tuple[int, ...]:
     """The shape of a tensor that must be there, with so many dimensions."""
     if name not in raw.tensors:
-        raise WeightsError(f"{name} is missing", where=str(raw.where), remedy="give the whole file")
+        what, remedy = f"{name} is missing", "give the whole file"
+        raise WeightsError(what, code="weights.missing_tensor", where=str(raw.where), remedy=remedy)
     found = tuple(raw.tensors[name].shape)
     if len(found) != dims or not all(found):
-        raise WeightsError(f"{name} has shape {found}, expected {dims} dimensions", where=str(raw.where))
+        what = f"{name} has shape {found}, expected {dims} dimensions"
+        raise WeightsError(what, code="weights.shape_mismatch", where=str(raw.where))
     return found
 
 

@@ -146,7 +146,8 @@ def _heads(raw: Raw, width: int, names: Names) -> int:
     inputs, heads, each = shape(raw, query, 3)
     if inputs != width or heads * each != width:
         what = f"{query} has shape {(inputs, heads, each)}, expected ({width}, heads, {width} / heads)"
-        raise WeightsError(what, where=str(raw.where), remedy="give the file as Google's code wrote it")
+        remedy = "give the file as Google's code wrote it"
+        raise WeightsError(what, code="weights.shape_mismatch", where=str(raw.where), remedy=remedy)
     return heads
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from vitral.config import Size
 from vitral.errors import WeightsError
-from vitral.model.contract import refuse
+from vitral.model.contract import Fault, refuse
 from vitral.model.patches import kernel_to_linear, linear_to_kernel
 
 Change = Callable[[Sequence[Tensor]], Sequence[Tensor]]
@@ -64,7 +64,8 @@ def absent(ours: str, shape: Sequence[int], value: float, what: str) -> Rule:
 
     def write(own: Sequence[Tensor]) -> Sequence[Tensor]:
         if not own[0].is_meta and not bool((own[0] == value).all()):
-            raise WeightsError(f"{what}, which is not {value:g} in this model, has no counterpart", where=ours)
+            fault = f"{what}, which is not {value:g} in this model, has no counterpart"
+            raise WeightsError(fault, code="weights.no_counterpart", where=ours)
         return []
 
     return Rule((ours,), (), lambda found: [torch.full(tuple(shape), value)], write)
@@ -83,15 +84,18 @@ def written(rules: Iterable[Rule], own: Weights) -> dict[str, Tensor]:
 def translated(rules: Sequence[Rule], own: Weights, found: Weights, where: str, remedy: str) -> dict[str, Tensor]:
     """Their tensors as ours; what is missing, not expected or of another shape is refused, by their names."""
     expected = shapes(rules, own)
-    faults = [f"{name} is missing" for name in expected if name not in found]
-    faults += [f"{name} is not expected" for name in found if name not in expected]
+    faults = [Fault(f"{name} is missing", "weights.missing_tensor") for name in expected if name not in found]
+    unknown = [name for name in found if name not in expected]
+    faults += [Fault(f"{name} is not expected", "weights.unexpected_tensor") for name in unknown]
     for name, shape in expected.items():
         if name not in found:
             continue
         if not found[name].is_floating_point():
-            faults.append(f"{name} holds {found[name].dtype}, expected floating point")
+            what = f"{name} holds {found[name].dtype}, expected floating point"
+            faults.append(Fault(what, "weights.wrong_type"))
         elif found[name].shape != shape:
-            faults.append(f"{name} has shape {tuple(found[name].shape)}, expected {tuple(shape)}")
+            what = f"{name} has shape {tuple(found[name].shape)}, expected {tuple(shape)}"
+            faults.append(Fault(what, "weights.shape_mismatch"))
     refuse(faults, where, remedy)
     return {
         name: tensor

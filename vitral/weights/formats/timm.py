@@ -165,7 +165,8 @@ def _heads(raw: Raw, width: int, tokens: Tokens, hints: Hints, notes: Notes) -> 
         return notes.heads or HEADS[width]
     if width == 768 and not tokens.cls and not notes.architecture and "attn_pool.latent" not in raw.tensors:
         what = "does not tell the number of heads: timm has models like this with 12 and with 16"
-        raise WeightsError(what, where=str(raw.where), remedy=told_by(raw, "mixer.heads=N"))
+        remedy = told_by(raw, "mixer.heads=N")
+        raise WeightsError(what, code="weights.missing_setting", where=str(raw.where), remedy=remedy)
     return hints.heads(width, raw)
 
 
@@ -180,7 +181,7 @@ def gated(hidden: int, width: int, raw: Raw) -> SwiGlu:
     """A gated MLP with so many hidden numbers."""
     if hidden % 8:
         what = f"a gated MLP with {hidden} hidden numbers has no counterpart: a multiple of 8 is expected"
-        raise WeightsError(what, where=str(raw.where))
+        raise WeightsError(what, code="weights.unsupported", where=str(raw.where))
     return SwiGlu(ratio=hidden / width)
 
 
@@ -190,12 +191,13 @@ def _gelu(raw: Raw, hints: Hints, notes: Notes) -> Gelu:
     if notes.architecture:
         if (found := notes.gelu()) is None:
             what = f"its MLP has {notes.arguments.get('act_layer')}, expected a kind of GELU"
-            raise WeightsError(what, where=str(raw.where))
+            raise WeightsError(what, code="weights.unsupported", where=str(raw.where))
         return found
     for mark, kin, other in (("norm_pre.weight", "OpenAI's CLIP", "quick"), ("attn_pool.latent", "a SigLIP", "tanh")):
         if mark in raw.tensors:
             what = f"has {mark} and does not tell its kind of GELU, which is {other} in {kin} and erf in others"
-            raise WeightsError(what, where=str(raw.where), remedy=told_by(raw, f"mlp.gelu={other}"))
+            remedy = told_by(raw, f"mlp.gelu={other}")
+            raise WeightsError(what, code="weights.missing_setting", where=str(raw.where), remedy=remedy)
     return "erf"
 
 
@@ -203,11 +205,11 @@ def _pool(raw: Raw, tokens: Tokens, notes: Notes) -> PoolConfig:
     normed = "fc_norm.weight" in raw.tensors
     if notes.pool not in {"", "token", "avg", "map"} or (notes.pool == "token" and normed):
         what = f"its pool, {notes.pool}{' with a norm after it' * normed}, has no counterpart"
-        raise WeightsError(what, where=str(raw.where))
+        raise WeightsError(what, code="weights.unsupported", where=str(raw.where))
     if "attn_pool.latent" in raw.tensors:
         if tokens.cls or tokens.registers:
             what = "its query gathers from the patches alone, ours from the class token and the registers too"
-            raise WeightsError(what, where=str(raw.where))
+            raise WeightsError(what, code="weights.unsupported", where=str(raw.where))
         return AttentionPool()
     if "dist_token" in raw.tensors:
         return DistilledPool()

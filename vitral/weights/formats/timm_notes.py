@@ -56,14 +56,16 @@ def notes_of(raw: Raw) -> Notes:
         return Notes()
     arguments, images = found.get("model_args", {}), found.get("pretrained_cfg", found)
     if not isinstance(arguments, Mapping) or not isinstance(images, Mapping):
-        raise WeightsError("model_args and pretrained_cfg are not fields by name", where=str(raw.where.parent))
+        what = "model_args and pretrained_cfg are not fields by name"
+        raise WeightsError(what, code="weights.bad_config", where=str(raw.where.parent))
     labels = next((part[name] for part in (found, images) for name in ("label_names", "labels") if part.get(name)), ())
     pool = arguments.get("global_pool") or found.get("global_pool") or ""
     name = architecture.partition(".")[0]
     try:
         heads, sizes = heads_of(name, arguments), sizes_of(arguments, images)
     except ConfigError as error:
-        raise WeightsError(error.what, where=f"{raw.where.parent / 'config.json'}, {error.where}") from None
+        where = f"{raw.where.parent / 'config.json'}, {error.where}"
+        raise WeightsError(error.what, code="weights.bad_config", where=where) from None
     return Notes(name, arguments, images, labels_of(labels), str(pool), heads, sizes)
 
 
@@ -71,7 +73,8 @@ def heads_of(architecture: str, arguments: Mapping[str, Any]) -> int:
     """The number of heads, or nothing."""
     told = arguments.get("num_heads", HEADS.get(architecture, 0))
     if not isinstance(told, int) or (told < 1 and "num_heads" in arguments):
-        raise ConfigError(f"expected a whole number from 1 on, got {told!r}", where="model_args.num_heads")
+        what = f"expected a whole number from 1 on, got {told!r}"
+        raise ConfigError(what, code="config.out_of_range", where="model_args.num_heads")
     return told
 
 
@@ -83,7 +86,7 @@ def sizes_of(arguments: Mapping[str, Any], images: Mapping[str, Any]) -> tuple[S
         try:
             found += [Size.parse(each[-2:] if isinstance(each, list) else each)] if each else []
         except ConfigError as error:
-            raise ConfigError(error.what, where=where) from None
+            raise ConfigError(error.what, code=error.code, where=where) from None
     return tuple(found)
 
 
@@ -102,8 +105,8 @@ def refuse_contradiction(notes: Notes, model: Vit, raw: Raw) -> None:
             told = Size.parse(told)
         if told != value:
             what = f"model_args.{name} is {told}, and {value} in the tensors"
-            remedy = "get both from where they came from"
-            raise WeightsError(what, where=str(raw.where.parent / "config.json"), remedy=remedy)
+            where, remedy = str(raw.where.parent / "config.json"), "get both from where they came from"
+            raise WeightsError(what, code="weights.config_mismatch", where=where, remedy=remedy)
 
 
 def labels_of(found: Any) -> tuple[str, ...]:
@@ -135,7 +138,8 @@ def preprocessing_of(notes: Notes, image: Size, channels: int, scaling: Scaling,
         return Preprocessing(image=image, decoding=Decoding(channels=channels), view=view, scaling=scaling)
     except KeyError as error:
         what = f"pretrained_cfg has {error}, expected {either((*FILTERS, *CROPS))}"
-        raise WeightsError(what, where=str(raw.where.parent / "config.json")) from None
+        where = str(raw.where.parent / "config.json")
+        raise WeightsError(what, code="weights.unsupported", where=where) from None
     except (TypeError, ValueError, ConfigError) as error:
         what = f"pretrained_cfg is not as timm writes it: {error}"
-        raise WeightsError(what, where=str(raw.where.parent / "config.json")) from None
+        raise WeightsError(what, code="weights.bad_config", where=str(raw.where.parent / "config.json")) from None

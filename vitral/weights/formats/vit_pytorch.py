@@ -97,7 +97,7 @@ class Reader(VitPytorchFiles):
         if cut is None or mixer is None or wanted:
             what = f"a file of vit-pytorch's {self.class_name} does not tell all of its settings"
             remedy = f"tell the rest, {', '.join(wanted)}: {told_once(raw, '--set A=B --set C=D')}"
-            raise WeightsError(what, where=str(raw.where), remedy=remedy)
+            raise WeightsError(what, code="weights.missing_setting", where=str(raw.where), remedy=remedy)
         return (*cut, mixer)
 
 
@@ -110,7 +110,8 @@ class VitPytorch(VitFiles, Reader):
     def recognise(self, raw: Raw, hints: Hints) -> Recognised:
         if "mlp_head.0.weight" in raw.tensors and hints.told("pool") == "mean_all":
             what = "the mean of all tokens is normalised in the head, mlp_head.0, which no model here does"
-            raise WeightsError(what, where=str(raw.where), remedy="give one that reads its class token: pool=cls")
+            remedy = "give one that reads its class token: pool=cls"
+            raise WeightsError(what, code="weights.unsupported", where=str(raw.where), remedy=remedy)
         return super().recognise(raw, hints)
 
     def missing(self, raw: Raw, hints: Hints) -> list[str]:
@@ -212,7 +213,8 @@ def patch_of(raw: Raw, hints: Hints) -> tuple[Size, int] | None:
         patch = Size.parse(told)
         if pixels % (patch.height * patch.width):
             what = f"a patch has {pixels} numbers, which are not so many channels of {patch} pixels"
-            raise WeightsError(what, where=str(raw.where), remedy=told_by(raw, "stem.patch=HEIGHTxWIDTH"))
+            remedy = told_by(raw, "stem.patch=HEIGHTxWIDTH")
+            raise WeightsError(what, code="weights.bad_setting", where=str(raw.where), remedy=remedy)
         return patch, pixels // (patch.height * patch.width)
     squares = [(isqrt(pixels // each), each) for each in channels]
     found = [(Size(side, side), each) for side, each in squares if side * side * each == pixels]
@@ -229,7 +231,8 @@ def mixer_of(raw: Raw, hints: Hints, width: int) -> Attention | None:
     heads = whole(told, "mixer.heads") if told else inner // whole(wide, "mixer.head_width") if wide else 1
     if not heads or inner % heads:
         what = f"{inner} numbers for queries do not divide into {heads} heads"
-        raise WeightsError(what, where=str(raw.where), remedy="tell their right number: mixer.heads=N")
+        remedy = "tell their right number: mixer.heads=N"
+        raise WeightsError(what, code="weights.bad_setting", where=str(raw.where), remedy=remedy)
     return Attention(heads=heads, head_width=inner // heads, qkv_bias=False, project=project)
 
 

@@ -3,9 +3,9 @@ from typing import Any
 
 import pytest
 
-from tests.data.trees import refusal
+from tests.data.trees import refused_at
+from tests.errors import raises
 from vitral.data.sources.shards.index import Index, Shard, parse_index
-from vitral.errors import DataError
 
 TRAIN = Shard("train-00000.tar", "train", 10240, ("cat/é 1.jpg", "dog/\udcff.png"), (0, 1), (1536, 4608), (7, 0))
 VAL = Shard("val-00000.tar", "val", 10240, ("cat/2.jpg",), (0,), (1536,), (900,))
@@ -57,19 +57,17 @@ BAD: dict[str, Any] = {
 
 @pytest.mark.parametrize("data", BAD.values(), ids=BAD)
 def test_an_index_that_cannot_be_true_is_refused(data: Any) -> None:
-    with pytest.raises(DataError) as caught:
+    with raises("data.bad_index") as caught:
         parse_index(json.dumps(data).encode(), "set/shards.json")
-    where, message = refusal(caught)
-    assert where == "set/shards.json"
-    assert "not an index that vitral wrote" in message
+    assert refused_at(caught) == "set/shards.json"
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b"\xff", INDEX.to_json().encode()[:-20]])
 def test_a_file_that_is_not_whole_json_is_refused(text: bytes) -> None:
-    with pytest.raises(DataError, match="not an index that vitral wrote"):
+    with raises("data.bad_index", "set/shards.json"):
         parse_index(text, "set/shards.json")
 
 
 def test_a_later_format_asks_for_a_later_vitral() -> None:
-    with pytest.raises(DataError, match="format 2, and this vitral reads 1; update vitral"):
+    with raises("data.unsupported_version", "set/shards.json", 2, 1):
         parse_index(b'{"format": 2}', "set/shards.json")

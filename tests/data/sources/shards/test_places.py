@@ -7,9 +7,9 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from tests.data.trees import refusal
+from tests.data.trees import refused_at
+from tests.errors import raises
 from vitral.data.sources.shards.places import exists, join, matches, opened, read_range, read_whole, sizes
-from vitral.errors import ConfigError, DataError
 
 FILES = {"b.tar": b"0123456789", "a.tar": b"abc", "notes.txt": b"", ".hidden": b"x"}
 SHOWN = {"a.tar": 3, "b.tar": 10, "notes.txt": 0}
@@ -62,21 +62,17 @@ def test_a_file_is_there_or_not(folder: str) -> None:
 
 
 def test_a_range_beyond_the_end_is_refused(folder: str) -> None:
-    with pytest.raises(DataError) as caught:
+    with raises("data.changed", 4, 8, 2) as caught:
         read_range(join(folder, "b.tar"), 8, 4)
-    assert refusal(caught) == (
-        join(folder, "b.tar"),
-        f"{join(folder, 'b.tar')}: expected 4 bytes from byte 8 on, found 2; it changed after it was opened, "
-        "or its server gives no parts of files; fetch it again",
-    )
+    assert refused_at(caught) == join(folder, "b.tar")
 
 
 def test_a_file_that_is_gone_is_named(folder: str) -> None:
     path = join(folder, "gone.tar")
     for reading in (lambda: read_range(path, 0, 1), lambda: read_whole(path), lambda: sizes(path)):
-        with pytest.raises(DataError) as caught:
+        with raises("data.unreadable") as caught:
             reading()
-        assert refusal(caught)[0] == path
+        assert refused_at(caught) == path
 
 
 @pytest.mark.parametrize(
@@ -86,7 +82,7 @@ def test_a_file_that_is_gone_is_named(folder: str) -> None:
 def test_a_protocol_whose_package_is_missing_names_the_package(address: str, package: str) -> None:
     if importlib.util.find_spec(package):
         pytest.skip(f"{package} is installed")
-    with pytest.raises(ConfigError) as caught:
+    with raises("config.missing_package") as caught:
         read_whole(address)
     assert caught.value.exit_code == 2
     assert caught.value.where == address
@@ -94,5 +90,5 @@ def test_a_protocol_whose_package_is_missing_names_the_package(address: str, pac
 
 
 def test_a_protocol_nobody_knows_is_answered_with_the_nearest() -> None:
-    with pytest.raises(ConfigError, match=r"no way is known to read memry://; did you mean 'memory'\?"):
+    with raises("config.unknown_name", "memry://", "'memory'"):
         read_whole("memry://set/a.tar")

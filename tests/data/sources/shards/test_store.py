@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.data.trees import refusal
+from tests.data.trees import refused_at
+from tests.errors import raises
 from vitral.data.sources.shards.store import Shards, Stretches, store_of
-from vitral.errors import DataError
 
 NAMES = ["b", "", "a", "ab", "a/b.jpg", "é", "ねこ/1.jpg", "\udcff", "z" * 300, "a\nb", "B"]
 
@@ -52,9 +52,9 @@ def test_a_shard_that_was_cut_or_removed_later_is_named(store: tuple[Shards, dic
     shards, _ = store
     path = Path(shards.paths[0])
     path.write_bytes(b"short")
-    with pytest.raises(DataError) as caught:
+    with raises("data.changed") as caught:
         shards.read("z" * 300)
-    assert refusal(caught)[0] == str(path)
+    assert refused_at(caught) == str(path)
     path.unlink()
-    with pytest.raises(DataError, match="no such file"):
+    with raises("data.unreadable", path):
         shards.read("z" * 300)

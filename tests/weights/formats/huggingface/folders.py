@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
@@ -14,7 +13,6 @@ import vitral
 from tests.model.references import reference
 from vitral.config import Size
 from vitral.data.transforms.preprocessing import Preprocessing
-from vitral.errors import WeightsError
 from vitral.model.head import NoHead
 from vitral.model.vit import Vit
 from vitral.weights.convert import counterpart
@@ -111,10 +109,3 @@ def sees(needs: Preprocessing) -> list[object]:
     pixels = torch.arange(256).to(torch.uint8).expand(1, needs.decoding.channels, 1, -1)
     glimpses = [needs.view.glimpse(Size(*size), needs.image) for size in ((300, 500), (41, 40), (500, 501))]
     return [needs.image, glimpses, needs.scaling.apply(pixels).tolist()]
-
-
-def refusal(path: Path, *settings: str) -> str:
-    """What loading the folder is refused with."""
-    with pytest.raises(WeightsError) as caught:
-        vitral.load(path, *settings)
-    return str(caught.value)

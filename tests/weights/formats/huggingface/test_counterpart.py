@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 import vitral
+from tests.errors import raises
 from tests.weights.formats.huggingface.folders import folder
 from vitral.config import override
-from vitral.errors import WeightsError
 from vitral.weights.convert import counterpart
 from vitral.weights.formats.huggingface.families import FAMILIES
 from vitral.weights.formats.huggingface.vit import HfVit
@@ -63,5 +63,5 @@ def test_a_table_for_squares_holds_no_rectangle(tmp_path: Path) -> None:
 def test_the_family_that_is_nearest_tells_what_it_lacks(tmp_path: Path) -> None:
     loaded = vitral.load(folder(tmp_path, "hf_vit"))
     odd = loaded._replace(bundle=override(loaded.bundle, ["model.mixer.qk_norm=true"]))
-    with pytest.raises(WeightsError, match=r"cannot be written as hf-vit: mixer\.qk_norm: Hugging Face's ViT has none"):
+    with raises("weights.no_counterpart", "hf-vit", "mixer.qk_norm"):
         counterpart(odd, "huggingface")

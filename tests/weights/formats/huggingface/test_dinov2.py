@@ -6,8 +6,9 @@ import pytest
 from safetensors.torch import load_file
 
 import vitral
+from tests.errors import raises
 from tests.model.references import reference
-from tests.weights.formats.huggingface.folders import alone, check_answers, check_round_trip, folder, refusal
+from tests.weights.formats.huggingface.folders import alone, check_answers, check_round_trip, folder
 from vitral.config import override
 from vitral.weights.formats.huggingface.dinov2 import HfDinov2
 
@@ -51,8 +52,8 @@ def test_half_of_a_gated_map_is_refused(tmp_path: Path) -> None:
     weights = reference("hf_dinov2_swiglu").weights
     name = "encoder.layer.0.mlp.weights_in.weight"
     weights["encoder.layer.0.mlp.gate_proj.weight"] = weights.pop(name).chunk(2)[0].clone()
-    told = refusal(folder(tmp_path, "hf_dinov2_swiglu", tensors=weights))
-    assert f"{name} has shape (112, 40), expected (224, 40)" in told
+    with raises("weights.shape_mismatch", name, "(112, 40)", "(224, 40)"):
+        vitral.load(folder(tmp_path, "hf_dinov2_swiglu", tensors=weights))
 
 
 @pytest.mark.parametrize("name", FIXTURES[:3])
@@ -61,8 +62,8 @@ def test_without_a_config_names_and_shapes_tell(tmp_path: Path, name: str) -> No
 
 
 def test_a_gated_mlp_without_a_config_asks_for_it(tmp_path: Path) -> None:
-    told = refusal(alone(tmp_path, "hf_dinov2_swiglu"), "mixer.heads=4")
-    assert "put the model's config.json beside it" in told
+    with raises("weights.missing_setting", "config.json"):
+        vitral.load(alone(tmp_path, "hf_dinov2_swiglu"), "mixer.heads=4")
 
 
 def test_images_may_be_of_another_size_than_the_positions(tmp_path: Path) -> None:

@@ -5,8 +5,9 @@ from pathlib import Path
 from safetensors.torch import load_file
 
 import vitral
+from tests.errors import raises
 from tests.model.references import reference
-from tests.weights.formats.huggingface.folders import alone, check_answers, check_round_trip, folder, refusal
+from tests.weights.formats.huggingface.folders import alone, check_answers, check_round_trip, folder
 
 
 def test_it_answers_as_the_library_does(tmp_path: Path) -> None:
@@ -30,4 +31,5 @@ def test_without_a_config_names_and_shapes_tell(tmp_path: Path) -> None:
 
 
 def test_maps_without_a_bias_are_refused(tmp_path: Path) -> None:
-    assert "mlp_bias: expected true, got False" in refusal(folder(tmp_path, "hf_dinov3", mlp_bias=False))
+    with raises("weights.unsupported", "config.json: mlp_bias", False):
+        vitral.load(folder(tmp_path, "hf_dinov3", mlp_bias=False))

@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
+from tests.errors import raises
 from tests.weights.formats.huggingface.folders import sees
 from vitral.config import Size
 from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.data.transforms.scaling import CENTRED, IMAGENET, Scaling
 from vitral.data.transforms.view import CentreCrop, PlainResize
-from vitral.errors import WeightsError
 from vitral.weights.formats.huggingface.families import FAMILIES
 from vitral.weights.formats.huggingface.fields import Fields
 from vitral.weights.formats.huggingface.processor import described, read
@@ -69,25 +69,25 @@ GOOD: dict[str, Any] = {
     "do_resize": True,
     **MEANS,
 }
-REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "no resizing": ({"do_resize": False}, "do_resize: expected true"),
-    "bytes as they are": ({"do_rescale": False}, "do_rescale: expected true"),
-    "another factor": ({"rescale_factor": 1 / 127.5}, "rescale_factor: expected 1/255"),
-    "another filter": ({"resample": 1}, "resample: expected 2 (bilinear) or 3 (bicubic), got 1"),
-    "a filter that is a list": ({"resample": [2]}, "resample: expected"),
-    "no crop": ({"do_center_crop": False}, "do_center_crop: expected true beside size.shortest_edge"),
-    "no size": ({"size": None}, "size is missing"),
-    "the longest edge": ({"size": {"longest_edge": 256}}, "size: expected height and width, or shortest_edge"),
-    "a size of text": ({"size": "large"}, "size: expected a number of pixels"),
-    "a part of a pixel": ({"size": {"shortest_edge": 2.5}}, "size.shortest_edge: expected a whole number"),
-    "a crop beyond the picture": ({"crop_size": 300}, "crop_size: expected at most the size, 256x256"),
-    "a crop that is no square": ({"crop_size": {"height": 224, "width": 192}}, "crop_size: expected a square"),
-    "a crop of nothing": ({"crop_size": None}, "crop_size is missing"),
-    "two means": ({"image_mean": [0.5, 0.5], "image_std": [0.5, 0.5]}, "image_mean: expected as many numbers as"),
-    "a deviation too few": ({"image_std": [0.5, 0.5]}, "image_std: expected 3 numbers above 0"),
-    "a deviation of zero": ({"image_std": [0.5, 0.5, 0]}, "image_std: expected 3 numbers above 0"),
-    "a mean of text": ({"image_mean": ["a"]}, "image_mean: expected numbers"),
-    "a flag of text": ({"do_normalize": "yes"}, "do_normalize: expected true or false"),
+REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
+    "no resizing": ({"do_resize": False}, "weights.unsupported", "do_resize: "),
+    "bytes as they are": ({"do_rescale": False}, "weights.unsupported", "do_rescale: "),
+    "another factor": ({"rescale_factor": 1 / 127.5}, "weights.unsupported", "rescale_factor: "),
+    "another filter": ({"resample": 1}, "weights.unsupported", "resample: "),
+    "a filter that is a list": ({"resample": [2]}, "weights.unsupported", "resample: "),
+    "no crop": ({"do_center_crop": False}, "weights.unsupported", "do_center_crop: "),
+    "no size": ({"size": None}, "weights.bad_config", "size "),
+    "the longest edge": ({"size": {"longest_edge": 256}}, "weights.bad_config", "size: "),
+    "a size of text": ({"size": "large"}, "weights.bad_config", "size: "),
+    "a part of a pixel": ({"size": {"shortest_edge": 2.5}}, "weights.bad_config", "size.shortest_edge: "),
+    "a crop beyond the picture": ({"crop_size": 300}, "weights.bad_config", "crop_size: "),
+    "a crop that is no square": ({"crop_size": {"height": 224, "width": 192}}, "weights.unsupported", "crop_size: "),
+    "a crop of nothing": ({"crop_size": None}, "weights.bad_config", "crop_size "),
+    "two means": ({"image_mean": [0.5, 0.5], "image_std": [0.5, 0.5]}, "weights.bad_config", "image_mean: "),
+    "a deviation too few": ({"image_std": [0.5, 0.5]}, "weights.bad_config", "image_std: "),
+    "a deviation of zero": ({"image_std": [0.5, 0.5, 0]}, "weights.bad_config", "image_std: "),
+    "a mean of text": ({"image_mean": ["a"]}, "weights.bad_config", "image_mean: "),
+    "a flag of text": ({"do_normalize": "yes"}, "weights.bad_config", "do_normalize: "),
 }
 
 
@@ -107,10 +107,9 @@ def test_published_files_are_read_as_the_library_has_them(name: str) -> None:
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_told_exactly_is_refused_by_its_field(name: str) -> None:
-    change, words = REFUSED[name]
-    with pytest.raises(WeightsError) as caught:
+    change, code, field = REFUSED[name]
+    with raises(code, f"preprocessor_config.json: {field}"):
         read(fields(GOOD | change), 3, custom("hf-dinov2"))
-    assert str(caught.value).startswith(f"preprocessor_config.json: {words}")
 
 
 def test_images_that_are_not_scaled_keep_parts_of_one() -> None:

@@ -7,8 +7,9 @@ import pytest
 from safetensors.torch import load_file
 
 import vitral
+from tests.errors import raises
 from tests.model.references import reference
-from tests.weights.formats.huggingface.folders import alone, check_answers, check_round_trip, folder, refusal
+from tests.weights.formats.huggingface.folders import alone, check_answers, check_round_trip, folder
 from vitral.model.head import NoHead
 
 
@@ -61,35 +62,36 @@ def test_a_tower_under_its_name_is_read_too(tmp_path: Path) -> None:
 def test_a_missing_tensor_is_named(tmp_path: Path) -> None:
     weights = reference("hf_vit").weights
     del weights["vit.encoder.layer.1.attention.attention.key.bias"]
-    told = refusal(folder(tmp_path, "hf_vit", tensors=weights))
-    assert "vit.encoder.layer.1.attention.attention.key.bias is missing" in told
+    with raises("weights.missing_tensor", "vit.encoder.layer.1.attention.attention.key.bias"):
+        vitral.load(folder(tmp_path, "hf_vit", tensors=weights))
 
 
 def test_a_tensor_too_many_is_named(tmp_path: Path) -> None:
     weights = reference("hf_vit").weights
     weights["vit.encoder.layer.3.layernorm_after.bias"] = weights["vit.layernorm.bias"].clone()
-    assert "vit.encoder.layer.3.layernorm_after.bias is not expected" in refusal(
-        folder(tmp_path, "hf_vit", tensors=weights)
-    )
+    with raises("weights.unexpected_tensor", "vit.encoder.layer.3.layernorm_after.bias"):
+        vitral.load(folder(tmp_path, "hf_vit", tensors=weights))
 
 
 def test_a_transposed_tensor_is_named_with_both_shapes(tmp_path: Path) -> None:
     weights = reference("hf_vit").weights
     name = "vit.encoder.layer.0.intermediate.dense.weight"
     weights[name] = weights[name].T.contiguous()
-    told = refusal(folder(tmp_path, "hf_vit", tensors=weights))
-    assert f"{name} has shape (36, 60), expected (60, 36)" in told
+    with raises("weights.shape_mismatch", name, "(36, 60)", "(60, 36)"):
+        vitral.load(folder(tmp_path, "hf_vit", tensors=weights))
 
 
 def test_the_same_tensor_by_two_names_is_refused(tmp_path: Path) -> None:
     weights = reference("hf_vit").weights
     weights["layernorm.bias"] = weights["vit.layernorm.bias"].clone()
-    assert "holds the same tensor twice" in refusal(folder(tmp_path, "hf_vit", tensors=weights))
+    with raises("weights.duplicate_tensor", "vit.layernorm.bias", "layernorm.bias"):
+        vitral.load(folder(tmp_path, "hf_vit", tensors=weights))
 
 
 def test_without_a_config_the_head_count_has_to_be_told(tmp_path: Path) -> None:
     path = alone(tmp_path, "hf_vit")
-    assert "--set mixer.heads=N" in refusal(path)
+    with raises("weights.missing_setting", "--set mixer.heads=N"):
+        vitral.load(path)
     loaded = vitral.load(path, "mixer.heads=3")
     check_answers(loaded, "hf_vit")
     assert loaded.bundle.classes == ("0", "1", "2", "3", "4")
@@ -98,5 +100,6 @@ def test_without_a_config_the_head_count_has_to_be_told(tmp_path: Path) -> None:
 def test_without_a_config_a_bare_tower_may_be_two_families(tmp_path: Path) -> None:
     weights = {name: tensor for name, tensor in reference("hf_vit_pooler").weights.items() if "pooler" not in name}
     path = alone(tmp_path, "hf_vit_pooler", weights)
-    assert "may be hf-vit or hf-mae" in refusal(path, "mixer.heads=3")
+    with raises("weights.ambiguous", "hf-vit", "hf-mae"):
+        vitral.load(path, "mixer.heads=3")
     check_answers(vitral.load(path, "mixer.heads=3", format="hf-vit"), "hf_vit_pooler")

@@ -39,12 +39,19 @@ def tars(address: str) -> list[str]:
             continue
         matched = matches(path)
         if not matched:
-            raise DataError("no file has a name like this", where=path, remedy="look what is there, mend the pattern")
+            raise DataError(
+                "no file has a name like this",
+                code="data.not_found",
+                where=path,
+                remedy="look what is there, mend the pattern",
+            )
         found.update(matched)
     missing = sorted(path for path in found if not is_remote(path) and not os.path.isfile(path))
     if missing:
         what = f"{len(missing)} of {len(found)} shards are missing: {listed(missing)}"
-        raise DataError(what, where=address, remedy="put them back, or write the range that is there")
+        raise DataError(
+            what, code="data.missing_file", where=address, remedy="put them back, or write the range that is there"
+        )
     return sorted(found)
 
 
@@ -56,7 +63,9 @@ def expand(address: str) -> list[str]:
     for choice in choices:
         count *= len(choice)
     if count > MOST:
-        raise DataError(f"stands for {count:,} names", where=address, remedy="write a smaller range")
+        raise DataError(
+            f"stands for {count:,} names", code="data.bad_pattern", where=address, remedy="write a smaller range"
+        )
     return ["".join(words) for words in product(*choices)]
 
 
@@ -71,7 +80,9 @@ def _choices(inside: str, address: str) -> list[str]:
         first, last = int(match[1]), int(match[2])
         if not first <= last < first + MOST:
             example = "write it from the lower to the higher number, such as {000..127}"
-            raise DataError(f"the range {part} cannot be followed", where=address, remedy=example)
+            raise DataError(
+                f"the range {part} cannot be followed", code="data.bad_pattern", where=address, remedy=example
+            )
         found += [f"{number:0{len(match[1])}}" for number in range(first, last + 1)]
     return found
 

@@ -54,8 +54,13 @@ def parse_index(text: bytes, where: str) -> Index:
             return index
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         what = f"not an index that vitral wrote: {type(error).__name__} {error}"
-        raise DataError(what, where=where, remedy=AGAIN) from None
-    raise DataError(f"format {found}, and this vitral reads {FORMAT}", where=where, remedy=f"update vitral, or {AGAIN}")
+        raise DataError(what, code="data.bad_index", where=where, remedy=AGAIN) from None
+    raise DataError(
+        f"format {found}, and this vitral reads {FORMAT}",
+        code="data.unsupported_version",
+        where=where,
+        remedy=f"update vitral, or {AGAIN}",
+    )
 
 
 def _shard(fields: dict[str, list[str]]) -> Shard:

@@ -61,6 +61,7 @@ def read_range(path: str, start: int, length: int) -> bytes:
     if len(data) != length:
         raise DataError(
             f"expected {length} bytes from byte {start} on, found {len(data)}",
+            code="data.changed",
             where=path,
             remedy="it changed after it was opened, or its server gives no parts of files; fetch it again",
         )
@@ -115,10 +116,14 @@ def _system(address: str) -> tuple[Any, str]:
         return fsspec.core.url_to_fs(address)
     except ImportError as error:
         remedy = f"pip install {PACKAGES[protocol]}" if protocol in PACKAGES else str(error)
-        raise ConfigError(f"reading {protocol}:// needs another package", where=address, remedy=remedy) from None
+        raise ConfigError(
+            f"reading {protocol}:// needs another package", code="config.missing_package", where=address, remedy=remedy
+        ) from None
     except ValueError:
         remedy = nearest(protocol, fsspec.available_protocols()) or "fetch the files and give their folder"
-        raise ConfigError(f"no way is known to read {protocol}://", where=address, remedy=remedy) from None
+        raise ConfigError(
+            f"no way is known to read {protocol}://", code="config.unknown_name", where=address, remedy=remedy
+        ) from None
 
 
 def _is_file(entry: dict[str, Any]) -> bool:

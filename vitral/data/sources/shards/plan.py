@@ -21,14 +21,18 @@ def byte_count(text: str) -> int:
     """The bytes that a size such as `256MB` stands for."""
     match = re.fullmatch(r"([0-9]+) ?([A-Z]*)", text.strip().upper())
     if not match or match[2] not in UNITS or not int(match[1]):
-        raise ConfigError(f"expected a size such as 256MB or 1GB, got {text!r}", where="shard size")
+        raise ConfigError(
+            f"expected a size such as 256MB or 1GB, got {text!r}", code="config.wrong_type", where="shard size"
+        )
     return int(match[1]) * UNITS[match[2]]
 
 
 def plan(samples: Samples, shard_size: int) -> Index:
     """What the shards will hold, to the byte. A shard is larger than asked only where one image is."""
     if any("\n" in name for name in samples.classes):
-        raise DataError("a class with a line break in its name", where=samples.where, remedy="rename it")
+        raise DataError(
+            "a class with a line break in its name", code="data.bad_class_name", where=samples.where, remedy="rename it"
+        )
     shards = tuple(shard for split in SPLITS for shard in _shards(samples, split, shard_size))
     return Index(samples.classes, samples.notes, samples.fingerprint(), shards)
 
@@ -42,7 +46,7 @@ def members(samples: Samples, shard: Shard, first: int, tell: Callable[[int], No
         image = samples.store.read(name)
         if len(image) != length:
             what = f"had {length} bytes when the pack was planned, has {len(image)} now"
-            raise DataError(what, where=name, remedy="pack when nobody changes the data")
+            raise DataError(what, code="data.changed", where=name, remedy="pack when nobody changes the data")
         ending = suffix(name) if is_image(name) else f".{recognise(image, name).lower()}"
         yield f"{number:08}.cls", str(label).encode()
         yield f"{number:08}{ending}", image

@@ -27,7 +27,9 @@ def open_shards(where: str, how: Stratified) -> Samples:
     """The samples of a pack, or of the tars that an address stands for."""
     if where.startswith(("http://", "https://")) and not is_tar(where):
         remedy = "fetch it and give the folder; only tar shards (.tar) are read from afar"
-        raise DataError("an address, and vitral downloads nothing", where=where, remedy=remedy)
+        raise DataError(
+            "an address, and vitral downloads nothing", code="data.remote_address", where=where, remedy=remedy
+        )
     check_protocol(where)
     if (is_tar(where) or is_pattern(where)) and not os.path.isdir(where):
         return _from_tars(where, tars(where), how)
@@ -38,7 +40,12 @@ def open_shards(where: str, how: Stratified) -> Samples:
     if DRAFT in beside:
         raise _unfinished(where)
     if not found:
-        raise DataError("no tar files in it", where=where, remedy="give the folder of the shards, or a pattern of them")
+        raise DataError(
+            "no tar files in it",
+            code="data.empty",
+            where=where,
+            remedy="give the folder of the shards, or a pattern of them",
+        )
     return _from_tars(where, found, how)
 
 
@@ -49,7 +56,12 @@ def _from_index(where: str, beside: dict[str, int]) -> Samples:
         if beside.get(shard.file) != shard.bytes:
             found = f"{beside[shard.file]:,}" if shard.file in beside else "none"
             what = f"expected {shard.bytes:,} bytes, found {found}"
-            raise DataError(what, where=join(where, shard.file), remedy=f"fetch it again, or {AGAIN}")
+            raise DataError(
+                what,
+                code="data.bad_archive" if shard.file in beside else "data.missing_file",
+                where=join(where, shard.file),
+                remedy=f"fetch it again, or {AGAIN}",
+            )
     items = [
         item
         for split in SPLITS
@@ -71,7 +83,7 @@ def _items(shard: Shard) -> Iterator[Item]:
 
 def _unfinished(where: str) -> DataError:
     remedy = "run vitral pack again with the same data: it goes on where it stopped"
-    return DataError("a pack that was not finished", where=where, remedy=remedy)
+    return DataError("a pack that was not finished", code="data.unfinished_pack", where=where, remedy=remedy)
 
 
 def _from_tars(where: str, paths: Sequence[str], how: Stratified) -> Samples:
@@ -108,11 +120,13 @@ def _listed_classes(path: str) -> tuple[str, ...]:
     try:
         lines = read_whole(path).decode("utf-8-sig", errors="surrogateescape").rstrip("\r\n").split("\n")
     except UnicodeDecodeError:
-        raise DataError("not UTF-8", where=path, remedy="save it as UTF-8") from None
+        raise DataError("not UTF-8", code="data.bad_class_list", where=path, remedy="save it as UTF-8") from None
     classes = tuple(composed(line.removesuffix("\r")) for line in lines)
     if len(set(classes)) != len(classes) or "" in classes:
         remedy = "write a line for each class, in the order of the numbers in .cls"
-        raise DataError("a class that is there twice, or an empty line", where=path, remedy=remedy)
+        raise DataError(
+            "a class that is there twice, or an empty line", code="data.bad_class_list", where=path, remedy=remedy
+        )
     return classes
 
 
@@ -125,7 +139,12 @@ def _class_name(entry: Entry, classes: tuple[str, ...], path: str) -> str:
     if isinstance(entry.label, str) and composed(entry.label) in classes:
         return entry.label
     what = f"the label {entry.label!r} is none of the {len(classes)} classes in {CLASSES}"
-    raise DataError(what, where=f"{path}/{entry.member}", remedy=f"mend the label or {CLASSES}; numbers start at 0")
+    raise DataError(
+        what,
+        code="data.bad_label",
+        where=f"{path}/{entry.member}",
+        remedy=f"mend the label or {CLASSES}; numbers start at 0",
+    )
 
 
 def _splits(where: str, names: Sequence[str], told: Sequence[Split | None]) -> list[Split]:
@@ -134,7 +153,7 @@ def _splits(where: str, names: Sequence[str], told: Sequence[Split | None]) -> l
     if without and len(without) < len(names):
         what = f"images without a split, where others have one: {listed(without)}"
         remedy = "name every shard after its split (train-000.tar, val-000.tar), or none of them"
-        raise DataError(what, where=where, remedy=remedy)
+        raise DataError(what, code="data.bad_split", where=where, remedy=remedy)
     return [split or "train" for split in told]
 
 

@@ -61,7 +61,8 @@ class HfClip(Family):
     def fields(self, raw: Raw, found: Found, hints: Hints) -> tuple[Fields, tuple[str, ...]]:
         if "classifier.weight" in found.tensors:
             what = "classifier.weight reads patches before the last norm, which no model here does"
-            raise WeightsError(what, where=str(raw.where), remedy="give the vision tower without its classifier")
+            remedy = "give the vision tower without its classifier"
+            raise WeightsError(what, code="weights.unsupported", where=str(raw.where), remedy=remedy)
         return super().fields(raw, found, hints)
 
     def tower(self, fields: Fields) -> Fields:

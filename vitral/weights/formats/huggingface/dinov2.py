@@ -65,7 +65,8 @@ class HfDinov2(Family):
 
     def shown(self, raw: Raw) -> dict[str, Any]:
         if any(DINO.gated[0] in name for name in raw.tensors):
-            raise WeightsError("does not tell the size of its gated MLP", where=str(raw.where), remedy=BESIDE)
+            what = "does not tell the size of its gated MLP"
+            raise WeightsError(what, code="weights.missing_setting", where=str(raw.where), remedy=BESIDE)
         return {"num_register_tokens": shape(raw, REGISTERS, 3)[1]} if REGISTERS in raw.tensors else {}
 
     def tokens(self, fields: Fields) -> Tokens:

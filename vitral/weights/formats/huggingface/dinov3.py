@@ -78,11 +78,11 @@ class HfDinov3(Family):
     def mlp(self, fields: Fields, width: int) -> MlpConfig:
         for name in ("proj_bias", "mlp_bias"):
             if not fields.flag(name, True):
-                raise fields.wrong(name, "true")
+                raise fields.wrong(name, "true", "weights.unsupported")
         if not fields.flag("use_gated_mlp", False):
             return super().mlp(fields, width)
         if fields.whole("intermediate_size") % 8:
-            raise fields.wrong("intermediate_size", "a multiple of 8, for a gated MLP")
+            raise fields.wrong("intermediate_size", "a multiple of 8, for a gated MLP", "weights.unsupported")
         return SwiGlu(ratio=fields.whole("intermediate_size") / width)
 
     def tower_rules(self, model: Vit) -> list[Rule]:

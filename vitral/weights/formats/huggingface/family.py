@@ -77,7 +77,9 @@ class Family(Format):
         try:
             model = self.model(self.tower(fields), found)
         except ConfigError as error:
-            raise WeightsError(str(error), where=fields.where, remedy=fields.remedy) from None
+            raise WeightsError(
+                str(error), code="weights.bad_config", where=fields.where, remedy=fields.remedy
+            ) from None
         if raw.config:
             _refuse_contradiction(model, hints, fields)
         seen, more = self.preprocessing(raw, model)
@@ -152,7 +154,8 @@ class Family(Format):
         if head is None:
             return NoHead()
         if not head.ndim or not len(head):
-            raise WeightsError(f"{name} has shape {tuple(head.shape)}, expected a row for each class")
+            what = f"{name} has shape {tuple(head.shape)}, expected a row for each class"
+            raise WeightsError(what, code="weights.shape_mismatch")
         return LinearHead(classes=len(head))
 
     def preprocessing(self, raw: Raw, model: Vit) -> tuple[Preprocessing, tuple[str, ...]]:
@@ -270,12 +273,13 @@ def _refuse_contradiction(model: Vit, hints: Hints, fields: Fields) -> None:
         name = setting.partition("=")[0]
         if name != "pool" and override(model, (setting,)) != model:
             what = f"tells another {name} than {setting}"
-            raise WeightsError(what, where=fields.where, remedy="leave the setting out, or mend config.json")
+            remedy = "leave the setting out, or mend config.json"
+            raise WeightsError(what, code="weights.bad_setting", where=fields.where, remedy=remedy)
 
 
 def _heads(fields: Fields, width: int) -> int:
     heads = fields.whole("num_attention_heads")
     if width % heads:
         what = f"{fields.path}num_attention_heads: hidden_size {width} does not divide among {heads} heads"
-        raise WeightsError(what, where=fields.where, remedy=fields.remedy)
+        raise WeightsError(what, code="weights.bad_config", where=fields.where, remedy=fields.remedy)
     return heads

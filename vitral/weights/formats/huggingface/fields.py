@@ -32,14 +32,15 @@ class Fields(NamedTuple):
 
     def given(self, name: str) -> Any:
         if not self.has(name):
-            raise WeightsError(f"{self.path}{name} is missing", where=self.where, remedy=self.remedy)
+            what = f"{self.path}{name} is missing"
+            raise WeightsError(what, code="weights.bad_config", where=self.where, remedy=self.remedy)
         return self.data[name]
 
-    def wrong(self, name: str, expected: str) -> WeightsError:
+    def wrong(self, name: str, expected: str, code: str = "weights.bad_config") -> WeightsError:
         """The error for a field that is not what it should be."""
         found = repr(self.data.get(name))
         what = f"{self.path}{name}: expected {expected}, got {found[:60]}"
-        return WeightsError(what, where=self.where, remedy=self.remedy)
+        return WeightsError(what, code=code, where=self.where, remedy=self.remedy)
 
     def whole(self, name: str) -> int:
         value = self.given(name)
@@ -83,7 +84,7 @@ class Fields(NamedTuple):
     def gelu(self) -> Gelu:
         """The kind of GELU that `hidden_act` stands for."""
         if self.given("hidden_act") not in list(GELUS):
-            raise self.wrong("hidden_act", either(GELUS))
+            raise self.wrong("hidden_act", either(GELUS), "weights.unsupported")
         return GELUS[self.data["hidden_act"]]
 
     def part(self, name: str, defaults: Mapping[str, Any]) -> "Fields":

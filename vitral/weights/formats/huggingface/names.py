@@ -60,7 +60,8 @@ def sorted_out(raw: Raw, names: Names) -> Found:
             found.dropped[name] = reason
         elif short in origins:
             what = f"holds the same tensor twice, as {origins[short]} and as {name}"
-            raise WeightsError(what, where=str(raw.where), remedy="give a file with one of them")
+            remedy = "give a file with one of them"
+            raise WeightsError(what, code="weights.duplicate_tensor", where=str(raw.where), remedy=remedy)
         else:
             origins[short], found.tensors[short] = name, tensor
     return found

@@ -37,11 +37,12 @@ def read(fields: Fields, channels: int, custom: Custom) -> tuple[Preprocessing, 
     """The preprocessing, and what is not quite as in the file; what it cannot be told in is refused by its field."""
     for step in ("do_resize", "do_rescale"):
         if not fields.flag(step, True):
-            raise fields.wrong(step, "true: images are always resized, and their bytes divided by 255")
+            expected = "true: images are always resized, and their bytes divided by 255"
+            raise fields.wrong(step, expected, "weights.unsupported")
     if fields.has("rescale_factor") and not isclose(fields.number("rescale_factor"), BYTE, rel_tol=1e-6):
-        raise fields.wrong("rescale_factor", "1/255")
+        raise fields.wrong("rescale_factor", "1/255", "weights.unsupported")
     if fields.has("resample") and fields.data["resample"] not in list(FILTERS):
-        raise fields.wrong("resample", "2 (bilinear) or 3 (bicubic)")
+        raise fields.wrong("resample", "2 (bilinear) or 3 (bicubic)", "weights.unsupported")
     how = FILTERS[fields.data["resample"]] if fields.has("resample") else custom.view.filter
     sight = _sight(fields, how, custom)
     try:
@@ -87,7 +88,8 @@ def _sight(fields: Fields, how: Filter, custom: Custom) -> Sight:
     resized, shortest = _resized(fields, custom)
     if not fields.flag("do_center_crop", isinstance(custom.view, CentreCrop)):
         if shortest:
-            raise fields.wrong("do_center_crop", "true beside size.shortest_edge, for images of one size")
+            expected = "true beside size.shortest_edge, for images of one size"
+            raise fields.wrong("do_center_crop", expected, "weights.unsupported")
         return Sight(resized, PlainResize(filter=how))
     crop = _sides(fields, "crop_size")
     if crop.height > resized.height or crop.width > resized.width:
@@ -95,7 +97,8 @@ def _sight(fields: Fields, how: Filter, custom: Custom) -> Sight:
     if crop == resized and not shortest:
         return Sight(crop, PlainResize(filter=how))
     if crop.height != crop.width or resized.height != resized.width:
-        raise fields.wrong("crop_size", "a square out of a square: no other crop keeps the shape of a picture")
+        expected = "a square out of a square: no other crop keeps the shape of a picture"
+        raise fields.wrong("crop_size", expected, "weights.unsupported")
     view = CentreCrop(fraction=_fraction(crop.height, resized.height), filter=how)
     if shortest:
         return Sight(crop, view)
