@@ -10,7 +10,7 @@ import torch
 
 from benchmarks import data, model
 from benchmarks.race import Case, Length, best_of, race, ratio, throughput
-from vitral.machine import processor
+from vitral.core.machine import processor
 
 SUITES = {"benchmarks.model": model.CASES, "benchmarks.data": data.CASES}
 

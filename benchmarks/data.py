@@ -18,17 +18,16 @@ from PIL import Image
 from benchmarks.photos import jpeg
 from benchmarks.race import Case
 from benchmarks.stand_in import import_torchvision
-from vitral.config import Size
-from vitral.data.decoder.decode import opened
-from vitral.data.decoder.depth import Pixels
-from vitral.data.decoder.header import Decoding
-from vitral.data.loader.dice import Purpose, dice
-from vitral.data.loader.loader import Loader, Sight
-from vitral.data.loader.order import Shuffled
-from vitral.data.sources.source import open_data
-from vitral.data.transforms.preprocessing import Preprocessing, sights
-from vitral.data.transforms.scaling import CENTRED
-from vitral.data.transforms.view import InceptionCrop
+from vitral.core.config import Size
+from vitral.core.rng import Purpose, dice
+from vitral.data.datasets.source import open_data
+from vitral.data.decoding.decode import opened
+from vitral.data.decoding.header import Decoding
+from vitral.data.decoding.pixels import Pixels
+from vitral.data.loading.loader import Loader, Sight
+from vitral.data.loading.sampler import Shuffled
+from vitral.data.transforms.crop import InceptionCrop
+from vitral.data.transforms.preprocessing import CENTRED, Preprocessing, sights
 
 Way = Callable[[bytes], object]
 CROP = Case(

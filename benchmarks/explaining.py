@@ -18,12 +18,12 @@ from torch import Tensor
 
 from benchmarks.__main__ import machine, say
 from benchmarks.race import Case, Length, race, ratio
-from vitral.allocator import keep_freed_memory
-from vitral.deploy.turns import Runner
-from vitral.explain.distance import mean_distances
-from vitral.explain.examine import examine
-from vitral.model.contract import Model
-from vitral.model.names import build
+from vitral.core.machine import keep_freed_memory
+from vitral.explanation.analysis import examine
+from vitral.explanation.attention_distance import mean_distances
+from vitral.models.base import Model
+from vitral.models.registry import build
+from vitral.runs.bench.subprocess_runner import Runner
 
 SEEING, FORWARD = "everything", "one forward pass"
 DISTANCE, INFERENCE = "attention distance", "inference"

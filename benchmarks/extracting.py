@@ -17,15 +17,15 @@ import torch
 
 from benchmarks.__main__ import machine, say
 from benchmarks.race import Case, Length, race, ratio, throughput
-from vitral.allocator import keep_freed_memory
-from vitral.data.decoder.header import Decoding
+from vitral.core.machine import keep_freed_memory
+from vitral.data.datasets.arrays import Part, open_arrays
+from vitral.data.decoding.header import Decoding
 from vitral.data.samples import Samples
-from vitral.data.sources.arrays import Part, open_arrays
 from vitral.data.transforms.preprocessing import Preprocessing
-from vitral.evaluate.cache import Cache, Folder, NoCache
-from vitral.evaluate.subject import Subject, Tools, silent
-from vitral.model.contract import Model
-from vitral.model.names import model_config
+from vitral.evaluation.feature_cache import Cache, Folder, NoCache
+from vitral.evaluation.subject import Subject, Tools, silent
+from vitral.models.base import Model
+from vitral.models.registry import model_config
 from vitral.weights.bundle import Bundle
 
 BARE, EXTRACTION, KEPT = "bare inference", "extraction", "extraction, kept"

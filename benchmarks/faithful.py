@@ -19,12 +19,12 @@ from torch import Tensor
 
 import vitral
 from benchmarks.__main__ import machine
+from vitral.data.datasets.source import open_data
 from vitral.data.samples import Item, Samples
-from vitral.data.sources.source import open_data
-from vitral.explain.explanation import Array, Curve, MapKind
-from vitral.explain.faithful import RANDOM, curves
-from vitral.explain.look import look_at
-from vitral.explain.occlusion import occlusion
+from vitral.explanation.analysis import look_at
+from vitral.explanation.explanation import Array, Curve, MapKind
+from vitral.explanation.faithfulness import RANDOM, curves
+from vitral.explanation.occlusion import occlusion
 from vitral.weights.load import Loaded, load
 
 

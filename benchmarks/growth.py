@@ -10,10 +10,10 @@ from statistics import median
 from benchmarks.__main__ import machine
 from benchmarks.memory import resident
 from benchmarks.paced import Paced
-from vitral.config import override
-from vitral.data.sources.source import open_data
-from vitral.recipe import Recipe
-from vitral.recipes.choose import named
+from vitral.core.config import override
+from vitral.data.datasets.source import open_data
+from vitral.recipes.recipe import Recipe
+from vitral.recipes.registry import named
 
 STEPS, LOOKS = 5_000, 100
 FLAT = 1.02  # times the memory of the second tenth; in the first some is still being taken for the first time

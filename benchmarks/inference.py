@@ -18,8 +18,9 @@ from typing import NamedTuple
 from benchmarks.__main__ import say
 from benchmarks.race import Ratio, ratio
 from benchmarks.rivals import BESIDE
-from vitral.config import Config
-from vitral.deploy.bench import (
+from vitral.core.config import Config
+from vitral.core.machine import cores
+from vitral.runs.bench.bench import (
     OURS,
     PEAK,
     PEAK_FLOPS,
@@ -30,6 +31,7 @@ from vitral.deploy.bench import (
     Contestant,
     Length,
     Row,
+    as_text,
     cell_of,
     cells_of,
     flops,
@@ -37,9 +39,7 @@ from vitral.deploy.bench import (
     ours,
     peers,
 )
-from vitral.deploy.standings import as_text
-from vitral.machine import cores
-from vitral.train.environment import revision
+from vitral.runs.environment import revision
 
 MODELS, BATCHES = ("Ti/16", "S/16", "B/16"), (1, 8, 32)
 # What a goal asks for: times the best float32 peer in each cell and over all cells, the share of peak, and int8.

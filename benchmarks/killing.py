@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 import torch
 
 from benchmarks.__main__ import machine
-from vitral.run.start import resume, train
+from vitral.runs.train import resume, train
 
 SETTINGS = (
     "data.share=0.02", "epochs=20", "batch=20", "saving.seconds=0", "seed=3", "workers=0", "portions=3",

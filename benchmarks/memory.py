@@ -9,12 +9,12 @@ from tempfile import TemporaryDirectory
 
 from benchmarks.__main__ import machine
 from benchmarks.photos import jpeg
-from vitral.config import Size
-from vitral.data.decoder.header import Decoding
-from vitral.data.loader.loader import Loader, Sight
-from vitral.data.loader.order import Shuffled
-from vitral.data.sources.source import open_data
-from vitral.data.transforms.view import InceptionCrop
+from vitral.core.config import Size
+from vitral.data.datasets.source import open_data
+from vitral.data.decoding.header import Decoding
+from vitral.data.loading.loader import Loader, Sight
+from vitral.data.loading.sampler import Shuffled
+from vitral.data.transforms.crop import InceptionCrop
 
 BATCHES, EVERY = 10_000, 100
 

@@ -14,15 +14,15 @@ from numpy.typing import NDArray
 
 from benchmarks.__main__ import say
 from benchmarks.inference import told
-from vitral.config import Config
+from vitral.core.config import Config
+from vitral.core.machine import cores
+from vitral.data.datasets.source import open_data
 from vitral.data.samples import Samples, Split
-from vitral.data.sources.source import open_data
-from vitral.deploy.bench import OURS, Contest, Contestant, Length, Row, cells_of, machine
-from vitral.deploy.contestant import engine_of
-from vitral.deploy.engine import Bytes, Engine
-from vitral.evaluate.accuracy import Interval, wilson
-from vitral.machine import cores
-from vitral.run.evaluation import division, split_of
+from vitral.evaluation.accuracy import Interval, wilson
+from vitral.inference.engines.engine import Bytes, Engine
+from vitral.runs.bench.bench import OURS, Contest, Contestant, Length, Row, cells_of, machine
+from vitral.runs.bench.worker import engine_of
+from vitral.runs.evaluate import division, split_of
 from vitral.weights.bundle import Bundle
 from vitral.weights.load import load
 

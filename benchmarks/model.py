@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from benchmarks.race import Case
 from benchmarks.stand_in import stand_in_for_torchvision
-from vitral.allocator import keep_freed_memory
-from vitral.config import Size
-from vitral.model import Attention, LinearHead, Mlp, Patches, Vit
+from vitral.core.config import Size
+from vitral.core.machine import keep_freed_memory
+from vitral.models import Attention, LinearHead, Mlp, Patches, Vit
 
 
 class Shape(NamedTuple):

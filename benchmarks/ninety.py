@@ -23,15 +23,15 @@ from torch import Tensor, nn
 from benchmarks.__main__ import machine, say
 from benchmarks.paced import Paced
 from benchmarks.stand_in import import_torchvision
+from vitral.data.datasets.arrays import Arrays, loaded
 from vitral.data.samples import Samples
-from vitral.data.sources.arrays import Arrays, loaded
-from vitral.data.transforms.view import InceptionCrop
-from vitral.deploy.turns import Runner
-from vitral.model.attention import Attention
-from vitral.model.vit import Vit
-from vitral.recipe import Epochs, Recipe
-from vitral.run.wishes import Wish, granted
-from vitral.train.metrics import recorded
+from vitral.data.transforms.crop import InceptionCrop
+from vitral.models.attention import Attention
+from vitral.models.vit import Vit
+from vitral.recipes.recipe import Epochs, Recipe
+from vitral.runs.bench.subprocess_runner import Runner
+from vitral.runs.request import Wish, granted
+from vitral.training.metrics import recorded
 
 GOAL = 0.9  # of the images
 ENGINES = ("vitral", "timm")

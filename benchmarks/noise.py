@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from vitral.data.datasets.arrays import Part, open_arrays
 from vitral.data.samples import Samples
-from vitral.data.sources.arrays import Part, open_arrays
 
 SIDE, CLASSES = 32, tuple("0123456789")
 

@@ -10,19 +10,18 @@ from shutil import rmtree
 from tempfile import mkdtemp
 from threading import Thread
 
-from vitral.allocator import keep_freed_memory
-from vitral.data.loader.loader import Batch, Loader
+from vitral.core.machine import keep_freed_memory
+from vitral.data.loading.loader import Batch, Loader
 from vitral.data.samples import Item, Samples
-from vitral.recipe import Recipe
-from vitral.run.finish import Output
-from vitral.run.opening import prepared
-from vitral.run.parts import device_of, parts_of
-from vitral.run.session import Session
-from vitral.train.display import Lines
-from vitral.train.distributed.group import group
-from vitral.train.folder import found
-from vitral.train.progress import Course, Progress
-from vitral.train.stop import Stop
+from vitral.recipes.recipe import Recipe
+from vitral.runs.artifacts import Output
+from vitral.runs.build import device_of, parts_of
+from vitral.runs.folder import found
+from vitral.runs.preflight import prepared
+from vitral.runs.session import Session
+from vitral.training.callbacks import Stop
+from vitral.training.distributed.process_group import group
+from vitral.training.progress import Course, Lines, Progress
 
 
 class Over(Exception):

@@ -22,13 +22,13 @@ from benchmarks.__main__ import say
 from benchmarks.loading import WRITE_TIMM, measured, run
 from benchmarks.photos import jpeg
 from benchmarks.race import Case, Length, race, ratio, throughput
-from vitral.deploy.bench import machine
-from vitral.deploy.contestant import loaded
-from vitral.deploy.engines.openvino import OpenVino
-from vitral.deploy.places import File, Image
-from vitral.deploy.predictor import Predictor
-from vitral.deploy.reading import batches
-from vitral.machine import cores
+from vitral.core.machine import cores
+from vitral.inference.batches import batches
+from vitral.inference.engines.openvino import OpenVino
+from vitral.inference.image_refs import File, Image
+from vitral.inference.predictor import Predictor
+from vitral.runs.bench.bench import machine
+from vitral.runs.bench.worker import loaded
 from vitral.weights.bundle import write_bundle
 
 START, FILES = 2.0, 0.95  # the goals: times as fast as timm, share of the rate in memory

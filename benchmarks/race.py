@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import NamedTuple, Protocol
 
-from vitral.deploy.turns import Runner
+from vitral.runs.bench.subprocess_runner import Runner
 
 
 class Case(NamedTuple):

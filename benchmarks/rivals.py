@@ -21,16 +21,16 @@ import torch
 from torch import nn
 
 from benchmarks.model import Shape, build_huggingface, build_timm, build_vit_pytorch
-from vitral.allocator import keep_freed_memory
-from vitral.deploy.engines.onnxruntime import session as session_of
-from vitral.deploy.packages import load_openvino
-from vitral.deploy.turns import take_turns, timed
-from vitral.errors import ConfigError
-from vitral.model.attention import Attention
-from vitral.model.head import LinearHead
-from vitral.model.names import model_config
-from vitral.model.patches import Patches
-from vitral.model.vit import Vit
+from vitral.core.errors import ConfigError
+from vitral.core.imports import load_openvino
+from vitral.core.machine import keep_freed_memory
+from vitral.inference.engines.onnxruntime import session as session_of
+from vitral.models.attention import Attention
+from vitral.models.embed import Patches
+from vitral.models.head import LinearHead
+from vitral.models.registry import model_config
+from vitral.models.vit import Vit
+from vitral.runs.bench.subprocess_runner import take_turns, timed
 
 Step = Callable[[], object]
 Prepared = Callable[[int], Step]  # what a batch is answered by

@@ -14,10 +14,10 @@ from typing import NamedTuple
 from benchmarks.__main__ import machine
 from benchmarks.noise import open_noise
 from benchmarks.paced import Paced
-from vitral.config import override
-from vitral.model.names import model_config
-from vitral.recipe import Recipe
-from vitral.recipes.choose import named
+from vitral.core.config import override
+from vitral.models.registry import model_config
+from vitral.recipes.recipe import Recipe
+from vitral.recipes.registry import named
 
 SECONDS, WARM = 45.0, 3  # of measuring, and steps before it
 NEVER, SELDOM, ALWAYS = 1e9, 8.0, 0.0  # seconds between two checkpoints

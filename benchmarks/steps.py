@@ -20,17 +20,16 @@ from torch.nn.utils import clip_grad_norm_
 from benchmarks.noise import open_noise
 from benchmarks.paced import Paced
 from benchmarks.race import Case, runner
-from vitral.allocator import keep_freed_memory
-from vitral.config import override
+from vitral.core.config import override
+from vitral.core.machine import keep_freed_memory
+from vitral.data.datasets.source import open_data
 from vitral.data.samples import Samples
-from vitral.data.sources.source import open_data
-from vitral.recipe import Recipe
-from vitral.recipes.choose import named
-from vitral.run.parts import parts_of
-from vitral.tasks.classify import Classify
-from vitral.tasks.loss import Softmax
-from vitral.train.distributed.group import Group
-from vitral.train.feed import feed
+from vitral.recipes.recipe import Recipe
+from vitral.recipes.registry import named
+from vitral.runs.build import parts_of
+from vitral.tasks.classify import Classify, Softmax
+from vitral.training.distributed.process_group import Group
+from vitral.training.loop import feed
 
 BARE, NO_WORKER, ONE_WORKER = "bare step", "no worker", "one worker"
 TWO_PROCESSES, ONE_PROCESS, SECOND = "two processes of one thread", "one process of two threads", "the second of two"

@@ -19,9 +19,9 @@ from PIL import Image
 
 import vitral
 from benchmarks.__main__ import machine, say
-from vitral.data.sources.arrays import Arrays, loaded
-from vitral.data.sources.source import open_data
-from vitral.evaluate.linear import LinearFound
+from vitral.data.datasets.arrays import Arrays, loaded
+from vitral.data.datasets.source import open_data
+from vitral.evaluation.linear_probe import LinearFound
 
 FIRST = {"airplane", "bird", "cat", "horse", "truck"}  # those that are pre-trained on
 PRETRAINED, KNOWN = 4_000, 200  # images of each class

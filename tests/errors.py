@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from vitral.errors import VitralError
+from vitral.core.errors import VitralError
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from importlib import import_module
 from pathlib import Path, PurePosixPath
@@ -17,29 +18,29 @@ FOLDERS = ("vitral", "tests", "benchmarks", "tools")
 LAYERS = (
     ("__main__",),
     ("cli",),
-    ("paper",),
-    ("run",),
+    ("serving", "experiments", "lessons"),
+    ("runs",),
     ("recipes",),
-    ("recipe",),
-    ("report", "serve"),
-    ("train", "evaluate", "explain", "deploy"),
+    ("exporters",),
+    ("training", "evaluation", "explanation", "inference"),
     ("weights",),
     ("tasks",),
-    ("model", "data"),
-    ("config",),
-    ("allocator", "errors", "importing", "machine"),
+    ("models", "data"),
+    ("html",),
+    ("core",),
 )
 HEIGHT = {name: -line for line, names in enumerate(LAYERS) for name in names}
 FACADE = "vitral/__init__.py"  # imports its names lazily, from any line
-PICKLES = "vitral/weights/pickled.py"  # the only file that opens pickles of torch, and takes only weights out
+PICKLES = "vitral/weights/torch_pickle.py"  # the only file that opens pickles of torch, and takes only weights out
 NEVER_IMPORTED = {"pickle", "timm", "torchvision"}
 VAGUE_NAMES = ("utils.py", "helpers.py", "common.py", "misc.py", "new_*.py", "legacy_*.py")
 MOST_LINES = 500
+MOST_FILES = 15
 WHOLE_PACKAGE_TESTS = (
-    "tests/explain/test_browser.py",
-    "tests/model/test_references.py",
-    "tests/test_before.py",
+    "tests/explanation/test_browser.py",
+    "tests/models/test_references.py",
     "tests/test_architecture.py",
+    "tests/test_before.py",
     "tests/test_layouts.py",
 )
 
@@ -111,15 +112,29 @@ def name_breaches(path: str, source: str) -> list[str]:
     return [f"{path}: the name says nothing"] if any(name.match(vague) for vague in VAGUE_NAMES) else []
 
 
+def folder_breaches(paths: Iterable[str]) -> list[str]:
+    """Folders with more modules than a reader takes in at a glance; `__init__.py` is the folder's own."""
+    counts = Counter(str(PurePosixPath(path).parent) for path in paths if not path.endswith("/__init__.py"))
+    return [f"{folder}: {count} files, at most {MOST_FILES}" for folder, count in counts.items() if count > MOST_FILES]
+
+
+def shadow_breaches(paths: Iterable[str], public: Iterable[str]) -> list[str]:
+    """Packages with the name of a public function, which an import would put in its place."""
+    rooms = {unit(path) for path in paths if PurePosixPath(path).parts[1:2]}
+    return [f"vitral/{name}: vitral.{name} is public already" for name in sorted(rooms & set(public))]
+
+
 def mirror_breaches(tests: Iterable[str], modules: Iterable[str]) -> list[str]:
-    """Tests that stand beside no module of the same name."""
+    """Tests that stand beside no module whose name theirs begins with, as `test_position_sincos.py` does."""
     known = set(modules)
-    mirrored = {test: test.replace("tests/", "vitral/", 1).replace("/test_", "/", 1) for test in tests}
-    return [
-        f"{test}: there is no {module}"
-        for test, module in mirrored.items()
-        if module not in known and test not in WHOLE_PACKAGE_TESTS
-    ]
+    found = []
+    for test in tests:
+        folder, _, name = test.replace("tests/", "vitral/", 1).rpartition("/test_")
+        words = name.removesuffix(".py").split("_")
+        candidates = {f"{folder}/{'_'.join(words[:count])}.py" for count in range(1, len(words) + 1)}
+        if not candidates & known and test not in WHOLE_PACKAGE_TESTS:
+            found.append(f"{test}: there is no {folder}/{name}")
+    return found
 
 
 def deferred_names(source: str) -> dict[str, str]:
@@ -176,8 +191,13 @@ def test_public_names_are_sorted_and_the_same_to_a_type_checker() -> None:
     assert deferred_names(FILES[FACADE]) == vitral._HOMES
 
 
-def test_a_package_does_not_hide_the_public_name_that_it_shares() -> None:
-    import_module("vitral.train.loop")
+def test_folders_show_their_plan() -> None:
+    assert folder_breaches(PACKAGE) == []
+
+
+def test_no_package_has_the_name_of_a_public_function() -> None:
+    assert shadow_breaches(PACKAGE, vitral.__all__) == []
+    import_module("vitral.training.loop")
     assert callable(vitral.train)
 
 
@@ -189,19 +209,20 @@ def test_a_name_that_is_not_public_is_an_attribute_error() -> None:
 @pytest.mark.parametrize(
     ("path", "source"),
     [
-        ("vitral/model/vit.py", "from vitral.train import loop"),
-        ("vitral/model/vit.py", "import vitral.weights.bundle as bundle"),
-        ("vitral/model/vit.py", "from vitral.data.loader import Loader"),
-        ("vitral/model/vit.py", "from vitral import explain"),
-        ("vitral/model/vit.py", "from vitral import Config"),
-        ("vitral/model/vit.py", "import vitral"),
-        ("vitral/model/vit.py", "from ..train import loop"),
-        ("vitral/model/vit.py", "from .. import tasks"),
-        ("vitral/model/vit.py", "def build():\n    from vitral.data import loader"),
-        ("vitral/model/vit.py", "if TYPE_CHECKING:\n    from vitral.cli import main"),
-        ("vitral/errors.py", "from .config import Config"),
-        ("vitral/cli/program.py", "from vitral.__main__ import main"),
-        ("vitral/recipe.py", "import vitral.recipes"),
+        ("vitral/models/vit.py", "from vitral.training import loop"),
+        ("vitral/models/vit.py", "import vitral.weights.bundle as bundle"),
+        ("vitral/models/vit.py", "from vitral.data.loading import Loader"),
+        ("vitral/models/vit.py", "from vitral import explain"),
+        ("vitral/models/vit.py", "from vitral import Config"),
+        ("vitral/models/vit.py", "import vitral"),
+        ("vitral/models/vit.py", "from ..training import loop"),
+        ("vitral/models/vit.py", "from .. import tasks"),
+        ("vitral/models/vit.py", "def build():\n    from vitral.data import loading"),
+        ("vitral/models/vit.py", "if TYPE_CHECKING:\n    from vitral.cli import main"),
+        ("vitral/core/errors.py", "from vitral.html.text import percent"),
+        ("vitral/cli/app.py", "from vitral.__main__ import main"),
+        ("vitral/training/loop.py", "from vitral.evaluation.knn import predict"),
+        ("vitral/inference/predictor.py", "from vitral.exporters.export import export"),
         ("vitral/novel.py", ""),
     ],
 )
@@ -212,11 +233,14 @@ def test_an_import_that_goes_up_or_sideways_is_found(path: str, source: str) -> 
 @pytest.mark.parametrize(
     ("path", "source"),
     [
-        ("vitral/model/vit.py", "from vitral.model.block import Block\nfrom . import head\nfrom .stem import Stem"),
-        ("vitral/model/vit.py", "from vitral.errors import ConfigError\nfrom ..config import Config\nimport torch"),
-        ("vitral/train/state/save.py", "from ...weights import bundle\nfrom ..loop import run"),
-        ("vitral/cli/program.py", "from vitral import __version__"),
-        ("vitral/__init__.py", "from vitral.model import Vit"),
+        (
+            "vitral/models/vit.py",
+            "from vitral.models.block import Block\nfrom . import head\nfrom .embed import Patches",
+        ),
+        ("vitral/models/vit.py", "from vitral.core.errors import ConfigError\nfrom ..core import config\nimport torch"),
+        ("vitral/training/checkpoints/state.py", "from ...weights import bundle\nfrom ..loop import run"),
+        ("vitral/cli/app.py", "from vitral import __version__"),
+        ("vitral/__init__.py", "from vitral.models import Vit"),
     ],
 )
 def test_an_import_from_below_is_allowed(path: str, source: str) -> None:
@@ -240,20 +264,34 @@ def test_an_unsafe_or_unwanted_import_is_found(source: str) -> None:
 
 
 def test_a_file_of_501_lines_is_found() -> None:
-    assert size_breaches("vitral/cli/program.py", "x = 1\n" * 500) == []
-    assert len(size_breaches("vitral/cli/program.py", "x = 1\n" * 501)) == 1
+    assert size_breaches("vitral/cli/app.py", "x = 1\n" * 500) == []
+    assert len(size_breaches("vitral/cli/app.py", "x = 1\n" * 501)) == 1
 
 
 @pytest.mark.parametrize("name", ["utils", "helpers", "common", "misc", "new_loop", "legacy_loop"])
 def test_a_vague_file_name_is_found(name: str) -> None:
-    assert len(name_breaches(f"vitral/train/{name}.py", "")) == 1
-    assert name_breaches("vitral/train/renew_loop.py", "") == []
+    assert len(name_breaches(f"vitral/training/{name}.py", "")) == 1
+    assert name_breaches("vitral/training/renew_loop.py", "") == []
 
 
 def test_a_test_without_its_module_is_found() -> None:
-    modules = ["vitral/config.py", "vitral/model/vit.py"]
-    assert mirror_breaches(["tests/test_config.py", "tests/model/test_vit.py"], modules) == []
-    assert mirror_breaches(["tests/test_vit.py"], modules) == ["tests/test_vit.py: there is no vitral/vit.py"]
+    modules = ["vitral/core/config.py", "vitral/models/vit.py", "vitral/models/logit_lens.py"]
+    good = ["tests/core/test_config.py", "tests/models/test_vit_tokens.py", "tests/models/test_logit_lens.py"]
+    assert mirror_breaches(good, modules) == []
+    assert mirror_breaches(["tests/core/test_vit.py"], modules) == [
+        "tests/core/test_vit.py: there is no vitral/core/vit.py"
+    ]
+
+
+def test_a_folder_of_16_files_is_found() -> None:
+    files = ["vitral/core/__init__.py", *(f"vitral/core/part{number}.py" for number in range(15))]
+    assert folder_breaches(files) == []
+    assert folder_breaches([*files, "vitral/core/one_more.py"]) == ["vitral/core: 16 files, at most 15"]
+
+
+def test_a_package_with_the_name_of_a_public_function_is_found() -> None:
+    assert shadow_breaches(["vitral/training/loop.py"], ["train"]) == []
+    assert len(shadow_breaches(["vitral/train/loop.py"], ["train"])) == 1
 
 
 def test_pickles_are_opened_in_one_place_and_for_weights_alone() -> None:

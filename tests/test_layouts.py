@@ -14,11 +14,11 @@ from tests.data.tars import write_tar
 from tests.errors import raises
 from vitral import Decoding, open_data
 from vitral.cli import main
-from vitral.config import Size
-from vitral.data.loader.loader import Loader, Sight
-from vitral.data.loader.order import InOrder
-from vitral.data.transforms.view import PlainResize
-from vitral.errors import DataError
+from vitral.core.config import Size
+from vitral.core.errors import DataError
+from vitral.data.loading.loader import Loader, Sight
+from vitral.data.loading.sampler import InOrder
+from vitral.data.transforms.crop import PlainResize
 
 
 class Layout(NamedTuple):

@@ -14,17 +14,17 @@ import numpy as np
 import torch
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
-from vitral.config import Size
-from vitral.data.decoder.decode import decode, read
-from vitral.data.decoder.depth import Pixels
-from vitral.data.decoder.header import Decoding
-from vitral.data.sources.source import open_data
+from vitral.core.config import Size
+from vitral.data.datasets.source import open_data
+from vitral.data.decoding.decode import decode, read
+from vitral.data.decoding.header import Decoding
+from vitral.data.decoding.pixels import Pixels
 from vitral.data.transforms.augment import Augment, ColourJitter, RandomErasing, ThreeAugment
-from vitral.data.transforms.mix import Mixed, cut_box, cutmix, mixup
-from vitral.data.transforms.presets import AUGREG
+from vitral.data.transforms.crop import InceptionCrop, MultiCrop
+from vitral.data.transforms.mixup import Mixed, cut_box, cutmix, mixup
 from vitral.data.transforms.randaugment import OPERATIONS
 from vitral.data.transforms.resize import see
-from vitral.data.transforms.view import InceptionCrop, MultiCrop
+from vitral.recipes.augreg import AUGREG
 
 SIDE, TILE, GAP = 224, 124, 4
 COLUMNS = 8

@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 import vitral
-from vitral.explain.canvas import Drawing
+from vitral.explanation.figures.canvas import Drawing
 from vitral.weights.load import Loaded
 
 SHOWN = ("relevance", "rollout", "heads", "filters", "positions", "distance", "depth", "believe")

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from vitral.data.datasets.arrays import Idx
+from vitral.data.datasets.named import CLASSES, EACH, FOLDER
 from vitral.data.samples import Split
-from vitral.data.sources.idx import Idx
-from vitral.data.sources.sample import CLASSES, EACH, FOLDER
 
 
 def first_of_each(images: NDArray[np.uint8], labels: NDArray[np.uint8], each: int) -> NDArray[np.uint8]:

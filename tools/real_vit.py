@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 import vitral
-from vitral.deploy.packages import load_onnxruntime
+from vitral.core.imports import load_onnxruntime
 
 BACKBONE, NORM = "backbone.", "/backbone/layernorm/Add_1_output_0"
 PATCH, SIDE, MOST = 14, 37, 1e-4

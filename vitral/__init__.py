@@ -3,32 +3,30 @@
 The names below are imported when they are first used, so that `import vitral` does not wait for torch.
 """
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING
 
-from vitral.importing import without_collecting
+from vitral.core.imports import without_collecting
 
 if TYPE_CHECKING:
-    from vitral.allocator import keep_freed_memory
-    from vitral.config import Config
-    from vitral.data.decoder.header import Decoding
-    from vitral.data.doctor.check import check
-    from vitral.data.loader.loader import Loader, Sight
-    from vitral.data.sources.pack import pack
-    from vitral.data.sources.source import open_data
+    from vitral.core.config import Config
+    from vitral.core.errors import ConfigError, DataError, ServeError, VitralError, WeightsError
+    from vitral.core.machine import keep_freed_memory
+    from vitral.data.datasets.shards.pack import pack
+    from vitral.data.datasets.source import open_data
+    from vitral.data.decoding.header import Decoding
+    from vitral.data.doctor.diagnosis import check
+    from vitral.data.loading.loader import Loader, Sight
     from vitral.data.transforms.preprocessing import Preprocessing
-    from vitral.deploy.predictor import Predictor
-    from vitral.errors import ConfigError, DataError, ServeError, VitralError, WeightsError
-    from vitral.explain.describe import describe
-    from vitral.explain.explain import explain
-    from vitral.model import Features, Resnet, Vit, attention_maps, attention_weights, build, model_config
-    from vitral.recipe import Recipe
-    from vitral.run.evaluation import evaluate
-    from vitral.run.exporting import export
-    from vitral.run.outcome import Run
-    from vitral.run.start import resume, train
+    from vitral.explanation.explain import explain
+    from vitral.explanation.walkthrough.describe import describe
+    from vitral.inference.predictor import Predictor
+    from vitral.models import Features, Resnet, Vit, attention_maps, attention_weights, build, model_config
+    from vitral.recipes.recipe import Recipe
+    from vitral.runs.evaluate import evaluate
+    from vitral.runs.export import export
+    from vitral.runs.result import Run
+    from vitral.runs.train import resume, train
     from vitral.weights.adapt import adapt
     from vitral.weights.bundle import Bundle
     from vitral.weights.convert import convert
@@ -75,52 +73,40 @@ __all__ = [
 
 _HOMES = {
     "Bundle": "vitral.weights.bundle",
-    "Config": "vitral.config",
-    "ConfigError": "vitral.errors",
-    "DataError": "vitral.errors",
-    "Decoding": "vitral.data.decoder.header",
-    "Features": "vitral.model",
-    "Loader": "vitral.data.loader.loader",
-    "Predictor": "vitral.deploy.predictor",
+    "Config": "vitral.core.config",
+    "ConfigError": "vitral.core.errors",
+    "DataError": "vitral.core.errors",
+    "Decoding": "vitral.data.decoding.header",
+    "Features": "vitral.models",
+    "Loader": "vitral.data.loading.loader",
+    "Predictor": "vitral.inference.predictor",
     "Preprocessing": "vitral.data.transforms.preprocessing",
-    "Recipe": "vitral.recipe",
-    "Resnet": "vitral.model",
-    "Run": "vitral.run.outcome",
-    "ServeError": "vitral.errors",
-    "Sight": "vitral.data.loader.loader",
-    "Vit": "vitral.model",
-    "VitralError": "vitral.errors",
-    "WeightsError": "vitral.errors",
+    "Recipe": "vitral.recipes.recipe",
+    "Resnet": "vitral.models",
+    "Run": "vitral.runs.result",
+    "ServeError": "vitral.core.errors",
+    "Sight": "vitral.data.loading.loader",
+    "Vit": "vitral.models",
+    "VitralError": "vitral.core.errors",
+    "WeightsError": "vitral.core.errors",
     "adapt": "vitral.weights.adapt",
-    "attention_maps": "vitral.model",
-    "attention_weights": "vitral.model",
-    "build": "vitral.model",
-    "check": "vitral.data.doctor.check",
+    "attention_maps": "vitral.models",
+    "attention_weights": "vitral.models",
+    "build": "vitral.models",
+    "check": "vitral.data.doctor.diagnosis",
     "convert": "vitral.weights.convert",
-    "describe": "vitral.explain.describe",
-    "evaluate": "vitral.run.evaluation",
-    "explain": "vitral.explain.explain",
-    "export": "vitral.run.exporting",
-    "keep_freed_memory": "vitral.allocator",
+    "describe": "vitral.explanation.walkthrough.describe",
+    "evaluate": "vitral.runs.evaluate",
+    "explain": "vitral.explanation.explain",
+    "export": "vitral.runs.export",
+    "keep_freed_memory": "vitral.core.machine",
     "load": "vitral.weights.load",
-    "model_config": "vitral.model",
-    "open_data": "vitral.data.sources.source",
-    "pack": "vitral.data.sources.pack",
-    "resume": "vitral.run.start",
-    "train": "vitral.run.start",
+    "model_config": "vitral.models",
+    "open_data": "vitral.data.datasets.source",
+    "pack": "vitral.data.datasets.shards.pack",
+    "resume": "vitral.runs.train",
+    "train": "vitral.runs.train",
 }
-
-
-class _Facade(ModuleType):
-    """A module in which a public name stays what it is, though a package has the same name."""
-
-    def __setattr__(self, name: str, value: object) -> None:
-        # To import anything from vitral.train would else put that package in the place of `vitral.train(...)`.
-        if name not in _HOMES or not isinstance(value, ModuleType):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Facade
 
 
 def __getattr__(name: str) -> object:

@@ -8,15 +8,15 @@ import sys
 FORKING = """
 import json, os, signal, sys, time
 from vitral import cli
-from vitral.deploy import predicting, predictor  # once, for all children
+from vitral.inference import predictor  # once, for all children
 
-real = predicting.predict
+real = predictor.predict
 def slowly(see, *others):
     def seen(pixels):
         time.sleep(0.03)
         return see(pixels)
     return real(seen, *others)
-predicting.predict = slowly
+predictor.predict = slowly
 signal.signal(signal.SIGINT, signal.default_int_handler)
 for words, number, delay in json.loads(sys.argv[1]):
     child = os.fork()

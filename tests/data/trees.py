@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from vitral.core.errors import VitralError
 from vitral.data.samples import Samples
-from vitral.errors import VitralError
 
 
 def plant(root: Path, names: Iterable[str]) -> Path:

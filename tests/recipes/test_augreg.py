@@ -1,7 +1,7 @@
 import pytest
 
-from vitral.recipe import Recipe
 from vitral.recipes.augreg import augreg_imagenet, augreg_imagenet21k
+from vitral.recipes.recipe import Recipe
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
-from vitral.data.sources.named import NAMED
-from vitral.recipes.choose import OWN
+from vitral.data.datasets.named import NAMED
 from vitral.recipes.cifar import cifar10
+from vitral.recipes.registry import OWN
 
 
 def test_the_model_takes_the_photos_as_they_are() -> None:

@@ -2,10 +2,9 @@
 
 import pytest
 
-from vitral.model.bit import Resnet
-from vitral.model.head import TanhHead
-from vitral.model.vit import Vit
-from vitral.recipe import Recipe
+from vitral.models.head import TanhHead
+from vitral.models.resnet import Resnet
+from vitral.models.vit import Vit
 from vitral.recipes.paper import (
     JFT,
     finetune_cifar,
@@ -17,6 +16,7 @@ from vitral.recipes.paper import (
     paper_jft,
     paper_masked,
 )
+from vitral.recipes.recipe import Recipe
 from vitral.tasks.classify import Classify
 
 

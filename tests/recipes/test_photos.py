@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from vitral.data.loader.plan import Plan
+from vitral.data.loading.sampler import Plan
 from vitral.recipes.photos import photos
-from vitral.train.tuning import Probed
+from vitral.training.finetune import Probed
 
 
 @pytest.mark.parametrize(("images", "epochs"), [(40, 30), (244, 30), (3_000, 10), (20_000, 5)])

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from vitral.data.loader.plan import Plan
-from vitral.recipe import Recipe
+from vitral.data.loading.sampler import Plan
+from vitral.recipes.recipe import Recipe
 from vitral.recipes.small import small_hundreds, small_thousands
 
 

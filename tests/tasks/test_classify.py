@@ -10,13 +10,12 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from tests.errors import raises
-from tests.model.variants import small
-from vitral.config import Config, members
-from vitral.data.transforms.mix import CutMix, Mixing, Mixup, mixup, one_hot
-from vitral.data.transforms.scaling import CENTRED
-from vitral.model import LinearHead, Model, NoHead
-from vitral.tasks.classify import Classify, balanced
-from vitral.tasks.loss import LossConfig, Sigmoid, Softmax
+from tests.models.variants import small
+from vitral.core.config import Config, members
+from vitral.data.transforms.mixup import CutMix, Mixing, Mixup, mixup, one_hot
+from vitral.data.transforms.preprocessing import CENTRED
+from vitral.models import LinearHead, Model, NoHead
+from vitral.tasks.classify import Classify, LossConfig, Sigmoid, Softmax, balanced
 from vitral.tasks.task import Task
 
 COUNTS = (4, 1, 3, 8)

@@ -5,11 +5,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tests.model.variants import small
-from vitral.config import Size
-from vitral.data.decoder.header import Decoding
+from tests.models.variants import small
+from vitral.core.config import Size
+from vitral.data.decoding.header import Decoding
 from vitral.data.transforms.preprocessing import Preprocessing
-from vitral.model import LinearHead, Mlp, NoHead, Resnet, Vit
+from vitral.models import LinearHead, Mlp, NoHead, Resnet, Vit
 from vitral.weights.bundle import Bundle
 from vitral.weights.load import Loaded
 

@@ -8,11 +8,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tests.errors import raises
-from tests.model.variants import VARIANTS, VITS, small
-from tests.train.states import identical
+from tests.models.variants import VARIANTS, VITS, small
+from tests.training.states import identical
 from tests.weights.bundles import loaded, square, tensors_of
-from vitral.config import Size, override
-from vitral.model import (
+from vitral.core.config import Size, override
+from vitral.models import (
     Attention,
     AttentionPool,
     BigVision,

@@ -17,22 +17,20 @@ import torch
 
 import vitral
 from tests.errors import raises
-from tests.model.variants import VARIANTS, small
-from tests.train.scenes import fill, kill, until
-from tests.train.states import identical
+from tests.models.variants import VARIANTS, small
+from tests.training.scenes import fill, kill, until
+from tests.training.states import identical
 from tests.weights.bundles import TINY, bundle_of, tensors_of
 from tests.weights.damage import DAMAGE, rewrite
-from vitral.config import Size, members
-from vitral.data.decoder.header import Decoding
-from vitral.data.loader.shared import FORK
-from vitral.data.transforms.preprocessing import Preprocessing
-from vitral.data.transforms.scaling import IMAGENET
-from vitral.data.transforms.view import CentreCrop
-from vitral.model import NoHead, Resnet, Vit
-from vitral.tasks.choice import TaskConfig
+from vitral.core.config import Size, members
+from vitral.core.storage import REMEDIES, Disk
+from vitral.data.decoding.header import Decoding
+from vitral.data.loading.shared_memory import FORK
+from vitral.data.transforms.crop import CentreCrop
+from vitral.data.transforms.preprocessing import IMAGENET, Preprocessing
+from vitral.models import NoHead, Resnet, Vit
+from vitral.tasks.registry import TaskConfig
 from vitral.weights.bundle import DISK, Bundle, is_bundle, read_bundle, write_bundle
-from vitral.weights.durable import Disk
-from vitral.weights.refusal import REMEDIES
 
 CARD = "# Ünlü\n"
 FIRST = Path(__file__).parent.parent / "fixtures/bundle_format_1"

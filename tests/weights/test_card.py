@@ -7,14 +7,13 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from tests.model.variants import VARIANTS, small
+from tests.models.variants import VARIANTS, small
 from tests.weights.bundles import TINY, bundle_of, tensors_of
-from vitral.config import Size
-from vitral.data.decoder.header import Decoding
-from vitral.data.transforms.preprocessing import Preprocessing
-from vitral.data.transforms.scaling import IMAGENET
-from vitral.data.transforms.view import CentreCrop
-from vitral.model import LinearHead, NoHead, Resnet, Vit, build, model_config
+from vitral.core.config import Size
+from vitral.data.decoding.header import Decoding
+from vitral.data.transforms.crop import CentreCrop
+from vitral.data.transforms.preprocessing import IMAGENET, Preprocessing
+from vitral.models import LinearHead, NoHead, Resnet, Vit, build, model_config
 from vitral.weights.bundle import Bundle, write_bundle
 from vitral.weights.card import Facts, Result, Trained, architecture, card, duration
 

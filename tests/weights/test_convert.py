@@ -12,12 +12,12 @@ from torch import Tensor
 
 import vitral
 from tests.errors import raises
-from tests.model.variants import small
+from tests.models.variants import small
 from tests.weights.bundles import loaded
 from tests.weights.formats.timms import HINTS, timm_tensors
 from vitral.cli import main
-from vitral.config import Size
-from vitral.model import (
+from vitral.core.config import Size
+from vitral.models import (
     Attention,
     AttentionPool,
     LayerScale,
@@ -29,12 +29,11 @@ from vitral.model import (
     Rope2d,
     Tokens,
 )
-from vitral.model.vit import Vit
-from vitral.weights.certificate import difference
-from vitral.weights.convert import Origin, convert, write_as
+from vitral.models.vit import Vit
+from vitral.weights.convert import Origin, convert, difference, write_as
 from vitral.weights.formats.format import Answers, Format
-from vitral.weights.formats.rule import Rule, written
-from vitral.weights.recognise import FORMATS, LIBRARIES
+from vitral.weights.formats.registry import FORMATS, LIBRARIES
+from vitral.weights.formats.rules import Rule, written
 
 
 @pytest.fixture

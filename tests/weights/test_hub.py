@@ -9,7 +9,7 @@ import pytest
 
 import vitral
 from tests.errors import raises
-from tests.model.references import reference
+from tests.models.references import reference
 from tests.weights.formats.files import put
 from vitral.weights.hub import fetched
 

@@ -8,10 +8,10 @@ import torch
 
 import vitral
 from tests.errors import raises
-from tests.model.variants import VARIANTS
-from tests.train.states import identical
+from tests.models.variants import VARIANTS
+from tests.training.states import identical
 from tests.weights.bundles import bundle_of, tensors_of
-from vitral.model import Resnet, Vit
+from vitral.models import Resnet, Vit
 from vitral.weights.bundle import write_bundle
 from vitral.weights.load import bundle_of as found
 

@@ -9,7 +9,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from tests.errors import raises
-from tests.train.states import identical
+from tests.training.states import identical
 from vitral.weights.tensors import NAMES, PIECE, names, pieces, read
 
 

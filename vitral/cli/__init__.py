@@ -1,31 +1,23 @@
-"""The command line: one verb a function, nothing more.
+"""The command line: one file a verb.
 
 stdout carries data, stderr the talk. Only what every verb needs is imported here; torch waits until work starts.
 """
 
-from vitral.cli import (
-    benching,
-    converting,
-    data,
-    evaluating,
-    explaining,
-    exporting,
-    models,
-    predicting,
-    training,
-)  # each adds its verbs
-from vitral.cli.program import app, main
+from vitral.cli import bench, check, convert, demo, describe, evaluate, explain, export, pack, predict, train
+from vitral.cli.app import app, main
 
 __all__ = [
     "app",
-    "benching",
-    "converting",
-    "data",
-    "evaluating",
-    "explaining",
-    "exporting",
+    "bench",
+    "check",
+    "convert",
+    "demo",
+    "describe",
+    "evaluate",
+    "explain",
+    "export",
     "main",
-    "models",
-    "predicting",
-    "training",
+    "pack",
+    "predict",
+    "train",
 ]

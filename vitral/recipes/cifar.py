@@ -1,14 +1,13 @@
 """CIFAR-10 and CIFAR-100: 50,000 small colour photos."""
 
-from vitral.data.transforms.scaling import Scaling
-from vitral.data.transforms.view import InceptionCrop
-from vitral.recipe import Epochs, Images, Recipe
+from vitral.data.transforms.crop import InceptionCrop
+from vitral.data.transforms.preprocessing import Scaling
+from vitral.recipes.recipe import Epochs, Images, Recipe
 from vitral.recipes.small import small_vit
-from vitral.tasks.classify import Classify
-from vitral.tasks.loss import Softmax
-from vitral.train.average import Exponential
-from vitral.train.optimiser import AdamW
-from vitral.train.schedule import Cosine
+from vitral.tasks.classify import Classify, Softmax
+from vitral.training.ema import Exponential
+from vitral.training.optimizers import AdamW
+from vitral.training.schedules import Cosine
 
 PHOTOS = Scaling(mean=(0.491, 0.482, 0.447), deviation=(0.247, 0.243, 0.262))  # of all pixels of CIFAR-10
 

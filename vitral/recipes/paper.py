@@ -5,16 +5,15 @@ What the tables leave out is as in google-research/vision_transformer and its ma
 
 from typing import NamedTuple
 
-from vitral.config import Size
-from vitral.data.sources.split import Stratified
-from vitral.model.names import model_config
-from vitral.model.vit import Vit
-from vitral.recipe import DataConfig, Epochs, ModelConfig, Recipe, Steps
-from vitral.tasks.classify import Classify
-from vitral.tasks.loss import Sigmoid
-from vitral.tasks.masked import MaskedPatches
-from vitral.train.optimiser import AdamW, Sgd
-from vitral.train.schedule import Cosine, Linear
+from vitral.core.config import Size
+from vitral.data.datasets.split import Stratified
+from vitral.models.registry import model_config
+from vitral.models.vit import Vit
+from vitral.recipes.recipe import DataConfig, Epochs, ModelConfig, Recipe, Steps
+from vitral.tasks.classify import Classify, Sigmoid
+from vitral.tasks.selfsupervised.masked_patches import MaskedPatches
+from vitral.training.optimizers import AdamW, Sgd
+from vitral.training.schedules import Cosine, Linear
 
 END = 1e-5  # the rate at the end of a linear decay
 

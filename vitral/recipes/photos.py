@@ -1,14 +1,14 @@
 """A folder of photos of one's own, from weights that know pictures."""
 
-from vitral.data.transforms.view import InceptionCrop
-from vitral.model.bit import Resnet
-from vitral.model.names import model_config
-from vitral.model.vit import Vit
-from vitral.recipe import Images, Recipe, Shown
-from vitral.train.average import Polyak
-from vitral.train.optimiser import AdamW
-from vitral.train.schedule import Cosine
-from vitral.train.tuning import Probed
+from vitral.data.transforms.crop import InceptionCrop
+from vitral.models.registry import model_config
+from vitral.models.resnet import Resnet
+from vitral.models.vit import Vit
+from vitral.recipes.recipe import Images, Recipe, Shown
+from vitral.training.ema import Polyak
+from vitral.training.finetune import Probed
+from vitral.training.optimizers import AdamW
+from vitral.training.schedules import Cosine
 
 RATE = 0.06  # at a width of 1: 8e-5 for B, 1.6e-4 for S
 

@@ -1,17 +1,17 @@
 """A folder of photos of one's own, from scratch: small images, so that a laptop is done in minutes."""
 
-from vitral.config import Size
-from vitral.data.transforms.mix import Mixup
-from vitral.data.transforms.view import InceptionCrop
-from vitral.model.attention import Attention
-from vitral.model.patches import Patches
-from vitral.model.pool import MeanPool
-from vitral.model.vit import Tokens, Vit
-from vitral.recipe import Epochs, Images, Recipe
+from vitral.core.config import Size
+from vitral.data.transforms.crop import InceptionCrop
+from vitral.data.transforms.mixup import Mixup
+from vitral.models.attention import Attention
+from vitral.models.embed import Patches
+from vitral.models.pool import MeanPool
+from vitral.models.vit import Tokens, Vit
+from vitral.recipes.recipe import Epochs, Images, Recipe
 from vitral.tasks.classify import Classify
-from vitral.train.average import Exponential
-from vitral.train.optimiser import AdamW
-from vitral.train.schedule import Cosine
+from vitral.training.ema import Exponential
+from vitral.training.optimizers import AdamW
+from vitral.training.schedules import Cosine
 
 
 def small_vit(image: int, channels: int, patch: int, width: int, depth: int) -> Vit:

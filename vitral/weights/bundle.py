@@ -21,15 +21,14 @@ from pydantic_core import from_json
 from torch import Tensor
 
 from vitral import __version__
-from vitral.config import Config
+from vitral.core.config import Config
+from vitral.core.errors import ConfigError, VitralError, WeightsError
+from vitral.core.storage import Disk, reading, reason, remedy
 from vitral.data.transforms.preprocessing import Preprocessing
-from vitral.errors import ConfigError, VitralError, WeightsError
-from vitral.model.bit import Resnet
-from vitral.model.contract import misfits, refuse
-from vitral.model.head import NoHead
-from vitral.model.vit import Vit
-from vitral.weights.durable import Disk
-from vitral.weights.refusal import reading, reason, remedy
+from vitral.models.base import misfits, refuse
+from vitral.models.head import NoHead
+from vitral.models.resnet import Resnet
+from vitral.models.vit import Vit
 from vitral.weights.tensors import names, pieces, read
 
 CONFIG, MODEL, CARD = "config.json", "model.safetensors", "README.md"

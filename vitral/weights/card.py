@@ -5,12 +5,12 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
+from vitral.data.transforms.crop import CentreCrop
 from vitral.data.transforms.preprocessing import Preprocessing
-from vitral.data.transforms.view import CentreCrop
-from vitral.model.attention import AttentionKind
-from vitral.model.bit import Resnet
-from vitral.model.stem import Hybrid
-from vitral.model.vit import Vit
+from vitral.models.attention import AttentionKind
+from vitral.models.embed import Hybrid
+from vitral.models.resnet import Resnet
+from vitral.models.vit import Vit
 from vitral.weights.bundle import Bundle
 
 MOST_CLASSES = 100  # that are named in the card

@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from vitral.errors import ConfigError, WeightsError
+from vitral.core.errors import ConfigError, WeightsError
 
 PREFIX = "hf:"
 WANTED = ["*.safetensors", "*.npz", "*.json"]

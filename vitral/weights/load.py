@@ -9,18 +9,18 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from vitral.config import override
-from vitral.errors import ConfigError, WeightsError, either
-from vitral.importing import without_collecting
-from vitral.model.bit import Resnet
-from vitral.model.contract import Model
-from vitral.model.head import NoHead
+from vitral.core.config import override
+from vitral.core.errors import ConfigError, WeightsError, either
+from vitral.core.imports import without_collecting
+from vitral.models.base import Model
+from vitral.models.head import NoHead
+from vitral.models.resnet import Resnet
 from vitral.weights.bundle import MODEL, Bundle, is_bundle, read_bundle
 from vitral.weights.card import architecture
 from vitral.weights.formats.format import Hints, Recognised
-from vitral.weights.formats.rule import translated
+from vitral.weights.formats.rules import translated
 from vitral.weights.hub import Fetched, fetched
-from vitral.weights.opening import opened, parts_of
+from vitral.weights.reader import opened, parts_of
 
 log = logging.getLogger("vitral")
 PIECE = 2**24  # bytes
@@ -129,7 +129,7 @@ def refuse_unusable(path: Path) -> None:
 
 def _foreign(place: Fetched, settings: tuple[str, ...], reading: Reading) -> Opened:
     """A model from a file of another library, as that library would run it."""
-    from vitral.weights.recognise import format_of, unwrapped  # with all formats, which a bundle does without
+    from vitral.weights.formats.registry import format_of, unwrapped  # with all formats, which a bundle does without
 
     raw, wrapper = unwrapped(opened(place.path, reading.allow_pickle))
     kind = format_of(raw, reading.format)

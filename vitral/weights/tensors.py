@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
-from vitral.errors import WeightsError
+from vitral.core.errors import WeightsError
 
 PIECE = 2**24  # bytes; few enough that the other threads are not kept waiting
 NO_NOTES: Mapping[str, str] = {}

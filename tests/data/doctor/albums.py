@@ -8,10 +8,10 @@ import numpy as np
 from PIL import Image
 
 from tests.data.pictures import encoded
+from vitral.data.datasets.source import open_data
 from vitral.data.doctor.diagnosis import Diagnosis, diagnose
+from vitral.data.doctor.examine import examined
 from vitral.data.doctor.finding import Finding
-from vitral.data.doctor.workers import examined
-from vitral.data.sources.source import open_data
 
 
 def scene(seed: int, height: int = 240, width: int = 320) -> Image.Image:

@@ -5,7 +5,7 @@ from collections import Counter
 from pathlib import Path
 
 from tests.data.doctor.albums import diagnosed, pets, photo
-from vitral.config import Size
+from vitral.core.config import Size
 from vitral.data.doctor.diagnosis import as_data, resizing
 
 

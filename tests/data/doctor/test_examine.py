@@ -9,11 +9,11 @@ from PIL import Image
 
 from tests.data.doctor.albums import fill, photo, scene
 from tests.data.pictures import deep_png, encoded, exif, noise, npy
-from vitral.config import Size
-from vitral.data.decoder.header import Header
+from vitral.core.config import Size
+from vitral.data.datasets.files import Files
+from vitral.data.decoding.header import Header
 from vitral.data.doctor.examine import Broken, Exam, Sound, examine
 from vitral.data.samples import Item
-from vitral.data.sources.files import Files
 
 
 def exam_of(folder: Path, content: bytes) -> Exam:

@@ -10,12 +10,12 @@ from rich.console import Console
 
 from tests.data.doctor.albums import diagnosed, pets, photo
 from tests.data.pictures import encoded, noise
-from vitral.data.doctor.check import quick
-from vitral.data.doctor.copies import IDENTICAL
+from vitral.data.datasets.named import open_sample
+from vitral.data.doctor.diagnosis import quick
+from vitral.data.doctor.duplicates import IDENTICAL
 from vitral.data.doctor.finding import Example
 from vitral.data.doctor.report import COLUMNS, as_text, sentence, show
 from vitral.data.samples import Item
-from vitral.data.sources.sample import open_sample
 
 
 def test_a_sound_set_is_a_few_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

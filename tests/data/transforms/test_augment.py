@@ -7,9 +7,9 @@ import pytest
 from tests.data.transforms.oracles import furthest
 from tests.data.transforms.scene import grey_scene, scene
 from tests.errors import raises
-from vitral.config import Config, members, override
-from vitral.data.decoder.depth import Pixels
-from vitral.data.transforms import colour
+from vitral.core.config import Config, members, override
+from vitral.data.decoding.pixels import Pixels
+from vitral.data.transforms import image_ops
 from vitral.data.transforms.augment import (
     Augment,
     ColourJitter,
@@ -73,7 +73,7 @@ def test_five_channels_are_refused_at_once_or_always_work(augment: Augment) -> N
 
 
 def test_jitter_makes_every_order_of_its_changes() -> None:
-    changes = {"brightness": colour.brightness, "contrast": colour.contrast, "saturation": colour.saturation}
+    changes = {"brightness": image_ops.brightness, "contrast": image_ops.contrast, "saturation": image_ops.saturation}
     found = set()
     for seed in range(80):
         jittered = ColourJitter(brightness=0.4, contrast=0.4, saturation=0.4).apply(scene(), dice(seed))
@@ -90,10 +90,10 @@ def test_jitter_makes_every_order_of_its_changes() -> None:
 @pytest.mark.parametrize(
     ("field", "change", "low", "high"),
     [
-        ("brightness", colour.brightness, 0.6, 1.4),
-        ("contrast", colour.contrast, 0.6, 1.4),
-        ("saturation", colour.saturation, 0.6, 1.4),
-        ("hue", colour.hue, -0.4, 0.4),
+        ("brightness", image_ops.brightness, 0.6, 1.4),
+        ("contrast", image_ops.contrast, 0.6, 1.4),
+        ("saturation", image_ops.saturation, 0.6, 1.4),
+        ("hue", image_ops.hue, -0.4, 0.4),
     ],
 )
 def test_a_jitter_of_one_thing_is_that_change_alone(
@@ -124,11 +124,11 @@ def test_three_augment_makes_one_of_three_and_then_a_jitter() -> None:
         choice = int(thrown.integers(3))
         seen.add(choice)
         if choice == 0:
-            first = colour.greyscale(scene())
+            first = image_ops.greyscale(scene())
         elif choice == 1:
-            first = colour.solarize(scene(), 128)
+            first = image_ops.solarize(scene(), 128)
         else:
-            first = colour.blur(scene(), thrown.uniform(0.1, 2.0))
+            first = image_ops.blur(scene(), thrown.uniform(0.1, 2.0))
         assert furthest(ThreeAugment().apply(scene(), dice(seed)), jitter.apply(first, thrown)) == 0
     assert seen == {0, 1, 2}
 

@@ -6,11 +6,10 @@ from PIL import Image
 
 from tests.data.pictures import encoded, noise
 from tests.errors import raises
-from vitral.config import Size
-from vitral.data.decoder.header import Decoding
-from vitral.data.transforms.preprocessing import Preprocessing
-from vitral.data.transforms.scaling import IMAGENET, Scaling
-from vitral.data.transforms.view import CentreCrop
+from vitral.core.config import Size
+from vitral.data.decoding.header import Decoding
+from vitral.data.transforms.crop import CentreCrop
+from vitral.data.transforms.preprocessing import IMAGENET, Preprocessing, Scaling
 
 PHOTO = Image.fromarray(noise(30, 40, 3).astype(np.uint8)).resize((400, 300), Image.Resampling.BICUBIC)
 

@@ -6,9 +6,10 @@ import pytest
 from tests.data.transforms.oracles import TENSORFLOW, furthest
 from tests.data.transforms.scene import COLUMNS, ROWS, grey_scene, scene
 from tests.errors import raises
-from vitral.config import override
-from vitral.data.decoder.depth import Pixels
-from vitral.data.transforms import colour, geometry
+from vitral.core.config import override
+from vitral.data.decoding.pixels import Pixels
+from vitral.data.transforms import image_ops
+from vitral.data.transforms import image_ops as geometry
 from vitral.data.transforms.randaugment import (
     OPERATIONS,
     RandAugment,
@@ -38,7 +39,7 @@ def test_operations_equal_those_of_tensorflow(name: str) -> None:
     operation, magnitude = name.split("/")
     factor = enhancement(float(magnitude) / 10)
     if operation == "Contrast":  # turns about the number of pixels / 256, which is 3 here and 196 at 224x224
-        found = colour.contrast_about(scene(), factor, ROWS * COLUMNS // 256)
+        found = image_ops.contrast_about(scene(), factor, ROWS * COLUMNS // 256)
     else:
         found = applied(operation, scene(), float(magnitude))
     # Pillow rounds the grey and the smoothed image, which TensorFlow cuts off; the factor widens that one level.
@@ -60,7 +61,7 @@ def test_magnitudes_have_the_strengths_of_big_vision(magnitude: int, factor: flo
 
 @pytest.mark.parametrize("magnitude", [0, 10, 15, 20])
 def test_contrast_turns_about_196_as_at_224(magnitude: int) -> None:
-    expected = colour.contrast_about(scene(), enhancement(magnitude / 10), 196)
+    expected = image_ops.contrast_about(scene(), enhancement(magnitude / 10), 196)
     assert furthest(applied("Contrast", scene(), magnitude), expected) == 0
 
 
@@ -103,7 +104,7 @@ def test_cutout_shrinks_with_the_image() -> None:
 
 @pytest.mark.parametrize("magnitude", [10, 20])
 def test_solarize_add_grows_without_end(magnitude: int) -> None:
-    expected = colour.solarize_add(scene(), 11 * magnitude)
+    expected = image_ops.solarize_add(scene(), 11 * magnitude)
     assert furthest(applied("SolarizeAdd", scene(), magnitude), expected) == 0
 
 

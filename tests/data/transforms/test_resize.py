@@ -7,12 +7,12 @@ import pytest
 from PIL import Image
 
 from tests.data.pictures import encoded, noise
-from vitral.config import Size
-from vitral.data.decoder.decode import decode
-from vitral.data.decoder.header import Decoding
+from vitral.core.config import Size
+from vitral.data.decoding.decode import decode
+from vitral.data.decoding.header import Decoding
+from vitral.data.transforms.crop import Box, Filter, Glimpse
 from vitral.data.transforms.preprocessing import sights
 from vitral.data.transforms.resize import resize, see
-from vitral.data.transforms.view import Box, Filter, Glimpse
 
 PHOTO = np.array(Image.fromarray(noise(30, 40, 3).astype(np.uint8)).resize((500, 375), Image.Resampling.BICUBIC))
 BY_PILLOW = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}

@@ -9,13 +9,13 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from tests.model.references import Reference, reference
+from tests.models.references import Reference, reference
 from tests.weights.bundles import bundle_of
-from vitral.config import override
-from vitral.model.contract import Model
-from vitral.model.vit import Vit
+from vitral.core.config import override
+from vitral.models.base import Model
+from vitral.models.vit import Vit
 from vitral.weights.formats.format import Format
-from vitral.weights.formats.rule import written
+from vitral.weights.formats.rules import written
 from vitral.weights.load import Loaded, load
 
 TOLERANCE = 1e-5

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from tests.errors import raises
-from tests.model.references import reference
+from tests.models.references import reference
 from tests.weights.bundles import bundle_of
 from tests.weights.formats.files import TOLERANCE, differences, fixture, put, vit
-from vitral.model import Learned1d, NoHead, SwiGlu
+from vitral.models import Learned1d, NoHead, SwiGlu
 from vitral.weights.formats.dino import Dino, Dinov2Facebook
 from vitral.weights.load import load, opened_model
 

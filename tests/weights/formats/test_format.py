@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.errors import raises
-from vitral.config import Size
+from vitral.core.config import Size
 from vitral.weights.formats.format import HEADS, Hints, Raw, layers, numbered, shape, whole
 
 RAW = Raw(Path("a/file"), {"table": torch.zeros(1, 5, 8), "empty": torch.zeros(0, 8)}, {}, {})

@@ -12,23 +12,22 @@ from torch import Tensor
 
 import vitral
 from tests.errors import raises
-from tests.model.references import FOLDER
+from tests.models.references import FOLDER
 from tests.weights.formats.files import differences
-from vitral.config import Size, override
-from vitral.data.transforms.preprocessing import Preprocessing
-from vitral.data.transforms.scaling import CENTRED
-from vitral.data.transforms.view import PlainResize
-from vitral.model.head import NoHead, TanhHead
-from vitral.model.names import model_config
-from vitral.model.pool import AttentionPool, ClassPool, MeanPool, PoolConfig
-from vitral.model.position import Learned1d, PositionConfig, SinCos2d
-from vitral.model.stem import Hybrid
-from vitral.model.vit import Vit
+from vitral.core.config import Size, override
+from vitral.data.transforms.crop import PlainResize
+from vitral.data.transforms.preprocessing import CENTRED, Preprocessing
+from vitral.models.embed import Hybrid
+from vitral.models.head import NoHead, TanhHead
+from vitral.models.pool import AttentionPool, ClassPool, MeanPool, PoolConfig
+from vitral.models.position import Learned1d, PositionConfig, SinCos2d
+from vitral.models.registry import model_config
+from vitral.models.vit import Vit
 from vitral.weights.formats.format import Raw
 from vitral.weights.formats.google import BigVision, Google
 from vitral.weights.formats.npz import read_npz, write_npz
-from vitral.weights.formats.rule import shapes
-from vitral.weights.recognise import format_of
+from vitral.weights.formats.registry import format_of
+from vitral.weights.formats.rules import shapes
 
 ORIGINALS = ("google_vit", "google_tanh", "google_gap", "google_hybrid", "google_root")
 NEWER = ("big_vision_cls", "big_vision_map", "big_vision_sines")

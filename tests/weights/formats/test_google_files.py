@@ -7,13 +7,12 @@ import pytest
 import torch
 
 import vitral
-from tests.model.references import FOLDER
+from tests.models.references import FOLDER
 from tests.weights.bundles import bundle_of
 from tests.weights.formats.files import rewritten, unlike
-from vitral.config import override
-from vitral.data.transforms.preprocessing import Preprocessing
-from vitral.data.transforms.scaling import IMAGENET
-from vitral.model.names import model_config
+from vitral.core.config import override
+from vitral.data.transforms.preprocessing import IMAGENET, Preprocessing
+from vitral.models.registry import model_config
 from vitral.weights.convert import Origin, counterpart, write_as
 from vitral.weights.formats.google import BigVision, Google
 from vitral.weights.formats.npz import read_npz

@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from tests.errors import raises
-from tests.model.references import reference
+from tests.models.references import reference
 from tests.weights.formats.files import TOLERANCE, differences, fixture, put, rewritten, unlike, vit
-from vitral.config import Size
-from vitral.data.transforms.view import PlainResize
-from vitral.model import Attention, DistilledPool, MeanPool, Mlp, SwiGlu
+from vitral.core.config import Size
+from vitral.data.transforms.crop import PlainResize
+from vitral.models import Attention, DistilledPool, MeanPool, Mlp, SwiGlu
 from vitral.weights.formats.format import Raw
 from vitral.weights.formats.timm import Timm
-from vitral.weights.formats.timm_notes import heads_of, notes_of, sizes_of
+from vitral.weights.formats.timm_config import heads_of, notes_of, sizes_of
 from vitral.weights.load import load
 
 WIDE = ("mixer.heads=3", "image=32x48")

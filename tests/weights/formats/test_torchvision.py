@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from tests.errors import raises
-from tests.model.references import reference
+from tests.models.references import reference
 from tests.weights.formats.files import TOLERANCE, differences, fixture, put, rewritten, unlike
-from vitral.config import Size
-from vitral.data.transforms.scaling import IMAGENET
-from vitral.model import LinearHead, TanhHead
+from vitral.core.config import Size
+from vitral.data.transforms.preprocessing import IMAGENET
+from vitral.models import LinearHead, TanhHead
 from vitral.weights.formats.torchvision import Torchvision
 from vitral.weights.load import load
 

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from tests.errors import raises
-from tests.model.references import reference
+from tests.models.references import reference
 from tests.weights.formats.files import TOLERANCE, differences, fixture, put, rewritten, unlike, vit
-from vitral.config import Size
-from vitral.data.transforms.scaling import CENTRED
-from vitral.model import Attention, MeanAllPool
+from vitral.core.config import Size
+from vitral.data.transforms.preprocessing import CENTRED
+from vitral.models import Attention, MeanAllPool
 from vitral.weights.formats.format import Format
 from vitral.weights.formats.vit_pytorch import SimpleVit, VitPytorch
 from vitral.weights.load import load

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from tests.model.references import reference
+from tests.models.references import reference
 
 HINTS = ("mixer.heads=3", "image=32x48")  # its width is no published model's, its images are no squares
 

@@ -1,16 +1,20 @@
-"""Diagnosis: all that the doctor found, as one value."""
+"""Diagnosis: all that the doctor found, as one value.
 
+The two ways to see the doctor: every file, or as much as seconds allow.
+"""
+
+import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from vitral.config import Size
-from vitral.data.doctor.classes import class_findings
-from vitral.data.doctor.copies import copy_findings
-from vitral.data.doctor.examine import Examined
-from vitral.data.doctor.files import enlargement, file_findings, mode_name, sound
+from vitral.core.config import Size
+from vitral.core.errors import DataError
+from vitral.data.doctor.checks import class_findings, enlargement, file_findings, mode_name, sound
+from vitral.data.doctor.duplicates import copy_findings
+from vitral.data.doctor.examine import Examined, examine, examined, watched
 from vitral.data.doctor.finding import SEVERITIES, Example, Finding, Severity, worst_first
 from vitral.data.samples import SPLITS, Samples
 
@@ -112,3 +116,34 @@ def as_data(diagnosis: Diagnosis) -> dict[str, Any]:
 def _example(example: Example, samples: Samples) -> dict[str, Any]:
     files = [{"name": item.name, "class": samples.classes[item.label], "split": item.split} for item in example.items]
     return {"files": files, "detail": example.detail}
+
+
+FEW_FILES = 200
+FEW_BYTES = 64_000_000  # of encoded images: some seconds of decoding, whatever their size
+
+
+def check(samples: Samples, workers: int) -> Diagnosis:
+    """Every file examined, by so many processes, with a bar on a terminal."""
+    return diagnose(samples, list(watched(examined(samples, workers), len(samples.items))))
+
+
+def quick(samples: Samples) -> Diagnosis:
+    """All that can be told without reading every file, and a few files drawn at random, the same ones every time."""
+    return diagnose(samples, list(_drawn(samples)))
+
+
+def _drawn(samples: Samples) -> Iterator[Examined]:
+    count = min(FEW_FILES, len(samples.items))
+    left = FEW_BYTES
+    for item in random.Random(0).sample(samples.items, count):
+        yield Examined(item, examine(samples.store, item))
+        left -= _size(samples, item.name)
+        if left < 0:
+            return
+
+
+def _size(samples: Samples, name: str) -> int:
+    try:
+        return samples.store.size(name)
+    except DataError:  # it vanished, and its exam says so
+        return 0

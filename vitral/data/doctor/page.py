@@ -1,17 +1,75 @@
-"""The diagnosis as a page: one file that needs no network, with the pictures that the findings are about."""
+"""The diagnosis as a page: one file that needs no network, with the pictures that the findings are about.
 
+The sizes of the pictures, drawn: places on a page for a template to fill in.
+"""
+
+from collections import Counter
+from math import floor, log2, sqrt
 from pathlib import Path
 from typing import NamedTuple
 
 from vitral import __version__
+from vitral.core.config import Size
+from vitral.core.errors import DataError
 from vitral.data.doctor.diagnosis import IMAGE, SQUEEZED, Diagnosis, resizing
-from vitral.data.doctor.drawing import draw_sizes
 from vitral.data.doctor.finding import Example, Finding
 from vitral.data.doctor.report import splits_of, verdict
-from vitral.data.pages import render, write_whole
 from vitral.data.samples import Item, Samples
-from vitral.data.thumbnail import thumbnail
-from vitral.errors import DataError
+from vitral.data.thumbnails import thumbnail
+from vitral.html.page import render, write_whole
+
+SIDE = 320.0  # of the drawing, in its own units
+MOST_DOTS = 400
+
+
+class Dot(NamedTuple):
+    """All the pictures of one size: a place, a radius, and what it stands for."""
+
+    x: float
+    y: float
+    radius: float
+    label: str
+
+
+class Tick(NamedTuple):
+    """A line of the grid at a number of pixels."""
+
+    place: float
+    pixels: int
+
+
+class Drawing(NamedTuple):
+    """Width to the right and height upwards, both by doublings; `box` is the corner of the image of the model."""
+
+    side: float
+    dots: tuple[Dot, ...]
+    ticks: tuple[Tick, ...]
+    box: float
+    hidden: int  # sizes that are not drawn, being the rarest
+
+
+def draw_sizes(sizes: Counter[Size], image: Size) -> Drawing:
+    """A dot for each size, of an area that follows how many pictures have it."""
+    shown = sizes.most_common(MOST_DOTS)
+    sides = [side for size, _ in shown for side in size] + list(image)
+    low, high = floor(log2(min(sides))), floor(log2(max(sides))) + 1
+    most = shown[0][1]
+
+    def place(pixels: int) -> float:
+        return round((log2(pixels) - low) / (high - low) * SIDE, 1)
+
+    dots = tuple(
+        Dot(
+            place(size.width),
+            SIDE - place(size.height),
+            round(2.5 + 9.5 * sqrt(count / most) * (most > 1), 1),
+            f"{size.width} wide, {size.height} high: {count:,}",
+        )
+        for size, count in shown
+    )
+    ticks = tuple(Tick(place(2**power), 2**power) for power in range(low, high + 1))
+    return Drawing(SIDE, dots, ticks, place(max(image)), len(sizes) - len(shown))
+
 
 TEMPLATE = Path(__file__).with_name("page.html")
 MOST_EXAMPLES = 12  # of one finding

@@ -11,8 +11,8 @@ from rich.text import Text
 
 from vitral.data.doctor.diagnosis import IMAGE, SQUEEZED, Diagnosis, resizing
 from vitral.data.doctor.finding import Example, Finding, plural
-from vitral.data.pages import printable
 from vitral.data.samples import SPLITS, Samples, Split
+from vitral.html.page import printable
 
 COLUMNS = 100
 MOST_CLASSES = 12

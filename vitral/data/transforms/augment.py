@@ -7,11 +7,10 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from vitral.config import Config
-from vitral.data.decoder.depth import Pixels
-from vitral.data.transforms import colour
-from vitral.data.transforms.geometry import Edges
-from vitral.data.transforms.picture import check_channels
+from vitral.core.config import Config
+from vitral.data.decoding.pixels import Pixels
+from vitral.data.transforms import image_ops
+from vitral.data.transforms.image_ops import Edges, check_channels
 from vitral.data.transforms.randaugment import RandAugment
 
 ERASED_AREA, ERASED_ASPECT = (0.02, 0.33), (0.3, 3.3)  # torchvision's; timm goes to 1/3 and 1/0.3
@@ -36,13 +35,13 @@ class ColourJitter(Config):
         """The image, augmented."""
         check_channels(pixels)
         strengths: list[tuple[Change, float]] = [
-            (colour.brightness, self.brightness),
-            (colour.contrast, self.contrast),
-            (colour.saturation, self.saturation),
+            (image_ops.brightness, self.brightness),
+            (image_ops.contrast, self.contrast),
+            (image_ops.saturation, self.saturation),
         ]
         steps = [(change, max(1 - strength, 0.0), 1 + strength) for change, strength in strengths if strength]
         if self.hue:  # a turn by 0 is left out: going to HSV and back costs a level here and there
-            steps.append((colour.hue, -self.hue, self.hue))
+            steps.append((image_ops.hue, -self.hue, self.hue))
         for index in dice.permutation(len(steps)):
             change, low, high = steps[index]
             pixels = change(pixels, dice.uniform(low, high))
@@ -59,11 +58,11 @@ class ThreeAugment(Config):
         check_channels(pixels)
         match dice.integers(3):
             case 0:
-                pixels = colour.greyscale(pixels)
+                pixels = image_ops.greyscale(pixels)
             case 1:
-                pixels = colour.solarize(pixels, 128)
+                pixels = image_ops.solarize(pixels, 128)
             case _:
-                pixels = colour.blur(pixels, dice.uniform(0.1, 2.0))
+                pixels = image_ops.blur(pixels, dice.uniform(0.1, 2.0))
         return ColourJitter(brightness=0.3, contrast=0.3, saturation=0.3).apply(pixels, dice)
 
 

@@ -11,10 +11,11 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from vitral.config import Config
-from vitral.data.decoder.depth import Pixels
-from vitral.data.transforms import colour, geometry
-from vitral.data.transforms.picture import check_channels
+from vitral.core.config import Config
+from vitral.data.decoding.pixels import Pixels
+from vitral.data.transforms import image_ops
+from vitral.data.transforms import image_ops as geometry
+from vitral.data.transforms.image_ops import check_channels
 
 SIDE = 224  # of AugReg's images
 TRANSLATE, CUTOUT = 100, 40  # pixels of SIDE at level 1; timm translates by 0.45 of the side
@@ -53,7 +54,7 @@ def _sign(dice: np.random.Generator) -> int:
 
 
 def _contrast(pixels: Pixels, level: float, dice: np.random.Generator) -> Pixels:
-    return colour.contrast_about(pixels, enhancement(level), PALE)
+    return image_ops.contrast_about(pixels, enhancement(level), PALE)
 
 
 def _translate_x(pixels: Pixels, level: float, dice: np.random.Generator) -> Pixels:
@@ -73,22 +74,22 @@ def _cutout(pixels: Pixels, level: float, dice: np.random.Generator) -> Pixels:
 
 # In big_vision's order. Where timm and torchvision interpolate by choice, all of these take the nearest pixel.
 OPERATIONS: dict[str, Operation] = {
-    "AutoContrast": lambda pixels, level, dice: colour.autocontrast(pixels),
-    "Equalize": lambda pixels, level, dice: colour.equalize(pixels),
-    "Invert": lambda pixels, level, dice: colour.invert(pixels),
+    "AutoContrast": lambda pixels, level, dice: image_ops.autocontrast(pixels),
+    "Equalize": lambda pixels, level, dice: image_ops.equalize(pixels),
+    "Invert": lambda pixels, level, dice: image_ops.invert(pixels),
     "Rotate": lambda pixels, level, dice: geometry.rotate(pixels, _sign(dice) * 30 * level),
-    "Posterize": lambda pixels, level, dice: colour.posterize(pixels, bits_kept(level)),
-    "Solarize": lambda pixels, level, dice: colour.solarize(pixels, solarize_threshold(level)),
-    "Color": lambda pixels, level, dice: colour.saturation(pixels, enhancement(level)),
+    "Posterize": lambda pixels, level, dice: image_ops.posterize(pixels, bits_kept(level)),
+    "Solarize": lambda pixels, level, dice: image_ops.solarize(pixels, solarize_threshold(level)),
+    "Color": lambda pixels, level, dice: image_ops.saturation(pixels, enhancement(level)),
     "Contrast": _contrast,
-    "Brightness": lambda pixels, level, dice: colour.brightness(pixels, enhancement(level)),
-    "Sharpness": lambda pixels, level, dice: colour.sharpness(pixels, enhancement(level)),
+    "Brightness": lambda pixels, level, dice: image_ops.brightness(pixels, enhancement(level)),
+    "Sharpness": lambda pixels, level, dice: image_ops.sharpness(pixels, enhancement(level)),
     "ShearX": lambda pixels, level, dice: geometry.shear_x(pixels, _sign(dice) * 0.3 * level),
     "ShearY": lambda pixels, level, dice: geometry.shear_y(pixels, _sign(dice) * 0.3 * level),
     "TranslateX": _translate_x,
     "TranslateY": _translate_y,
     "Cutout": _cutout,
-    "SolarizeAdd": lambda pixels, level, dice: colour.solarize_add(pixels, int(110 * level)),  # timm: at most 128
+    "SolarizeAdd": lambda pixels, level, dice: image_ops.solarize_add(pixels, int(110 * level)),  # timm: at most 128
 }
 
 

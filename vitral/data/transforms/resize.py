@@ -2,18 +2,84 @@
 
 Where torch was not imported NumPy gives the same bytes: to answer for a picture, an export needs no more.
 H rows, W columns, C channels.
+
+Which old pixels make a new one, and what each counts: torch's antialiased resizing of bytes in whole numbers.
 """
 
-from typing import TYPE_CHECKING
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
 
-from vitral.config import Size
-from vitral.data.decoder.depth import Pixels
-from vitral.data.transforms.taps import resized
-from vitral.data.transforms.view import Box, Filter, Glimpse
-from vitral.importing import is_imported
+import numpy as np
+from numpy.typing import NDArray
+
+from vitral.core.config import Size
+from vitral.core.imports import is_imported
+from vitral.data.decoding.pixels import Pixels
+from vitral.data.transforms.crop import Box, Filter, Glimpse
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+REACH = {"bilinear": 1.0, "bicubic": 2.0}  # of the filters, in pixels
+LARGEST = 2**15  # a weight is less than this
+MOST_BITS = 22
+REMEMBERED = 256  # lengths; most pictures of a folder have the same few
+
+
+class Taps(NamedTuple):
+    """How lines of pixels become others: the sum of pixels by weights, divided by 2 ** bits and rounded."""
+
+    places: NDArray[np.int64]  # (T, new pixels), of old pixels
+    weights: NDArray[np.int32]  # (T, new pixels), whole numbers
+    bits: int
+
+
+@lru_cache(REMEMBERED)
+def taps(part: int, length: int, how: Filter) -> Taps:
+    """The taps with which `part` pixels become `length`."""
+    scale = part / length
+    stretch = max(scale, 1.0)
+    centres = (np.arange(length) + 0.5) * scale  # (new,)
+    reach = stretch * REACH[how]
+    first = np.floor(centres - reach + 0.5).clip(0)
+    last = np.floor(centres + reach + 0.5).clip(None, part)
+    places = first + np.arange((last - first).max())[:, None]  # (T, new)
+    counts = np.where(places < last, _counts(np.abs(places - centres + 0.5) * (1.0 / stretch), how), 0.0)
+    share = counts / counts.sum(axis=0)
+    bits = sum(np.floor(share.max() * 2.0**bits + 0.5) < LARGEST for bits in range(1, MOST_BITS + 1))
+    weights = np.sign(share) * np.floor(np.abs(share) * 2.0**bits + 0.5)
+    return Taps(places.clip(None, part - 1).astype(np.int64), weights.astype(np.int32), int(bits))
+
+
+def resized(pixels: Pixels, size: Size, how: Filter) -> Pixels:
+    """The picture at another size, (H, W, C): first along the rows, then down the columns."""
+    if pixels.shape[1] != size.width:
+        pixels = _combined(pixels.swapaxes(0, 1), taps(pixels.shape[1], size.width, how)).swapaxes(0, 1)
+    if pixels.shape[0] != size.height:
+        pixels = _combined(pixels, taps(pixels.shape[0], size.height, how))
+    return np.ascontiguousarray(pixels)
+
+
+def _combined(lines: Pixels, found: Taps) -> Pixels:
+    """New lines from old ones, along the first axis."""
+    old = np.ascontiguousarray(lines).reshape(len(lines), -1)
+    sums = np.full((found.weights.shape[1], old.shape[1]), 1 << (found.bits - 1), dtype=np.int32)  # a half, to round
+    product = np.empty_like(sums)
+    for places, weights in zip(found.places, found.weights, strict=True):
+        np.multiply(old[places], weights[:, None], out=product)
+        sums += product
+    sums >>= found.bits
+    return sums.clip(0, 255).astype(np.uint8).reshape(-1, *lines.shape[1:])
+
+
+def _counts(x: NDArray[np.float64], how: Filter) -> NDArray[np.float64]:
+    """What a pixel at a distance counts."""
+    if how == "bilinear":
+        return np.maximum(1.0 - x, 0.0)
+    near = (x * 1.5 - 2.5) * x * x + 1.0
+    far = (((x - 5.0) * x + 8.0) * x - 4.0) * -0.5
+    return np.where(x < 1.0, near, np.where(x < 2.0, far, 0.0))
 
 
 def resize(pixels: Pixels, size: Size, how: Filter) -> Pixels:

@@ -11,23 +11,20 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from vitral.config import Size
-from vitral.data.decoder.header import Decoding
-from vitral.data.transforms.preprocessing import Preprocessing
-from vitral.data.transforms.scaling import CENTRED, IMAGENET
-from vitral.data.transforms.view import CentreCrop
-from vitral.model.attention import Attention
-from vitral.model.block import LayerScale, NoScale, PreNorm
-from vitral.model.head import NoHead
-from vitral.model.mlp import Mlp, SwiGlu
-from vitral.model.patches import Patches
-from vitral.model.position import Learned1d
-from vitral.model.resample import Resampling
-from vitral.model.vit import Tokens, Vit
+from vitral.core.config import Size
+from vitral.data.decoding.header import Decoding
+from vitral.data.transforms.crop import CentreCrop
+from vitral.data.transforms.preprocessing import CENTRED, IMAGENET, Preprocessing
+from vitral.models.attention import Attention
+from vitral.models.block import LayerScale, NoScale, PreNorm
+from vitral.models.embed import Patches
+from vitral.models.head import NoHead
+from vitral.models.mlp import Mlp, SwiGlu
+from vitral.models.position import Learned1d, Resampling
+from vitral.models.vit import Tokens, Vit
 from vitral.weights.bundle import Bundle
 from vitral.weights.formats.format import Format, Hints, Raw, Recognised, layers, shape
-from vitral.weights.formats.places import TABLE, TOKENS, joined, lifted_parts
-from vitral.weights.formats.rule import Rule, affine, kernel, same
+from vitral.weights.formats.rules import TABLE, TOKENS, Rule, affine, joined, kernel, lifted_parts, same
 from vitral.weights.formats.timm import DINOV2, block_rules, gated
 
 BACKBONE = re.compile(r"^(module\.)?backbone\.")

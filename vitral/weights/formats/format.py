@@ -8,16 +8,16 @@ from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor
 
-from vitral.config import Size
+from vitral.core.config import Size
+from vitral.core.errors import ConfigError, WeightsError
 from vitral.data.transforms.preprocessing import Preprocessing
-from vitral.errors import ConfigError, WeightsError
-from vitral.model.bit import Resnet
-from vitral.model.names import SCALES
-from vitral.model.vit import Vit
+from vitral.models.registry import SCALES
+from vitral.models.resnet import Resnet
+from vitral.models.vit import Vit
 from vitral.weights.bundle import Bundle
-from vitral.weights.formats.rule import Rule
-from vitral.weights.pickled import SUFFIXES
+from vitral.weights.formats.rules import Rule
 from vitral.weights.tensors import pieces
+from vitral.weights.torch_pickle import SUFFIXES
 
 CONFIG, PROCESSOR = "config.json", "preprocessor_config.json"  # files that may lie beside the tensors
 HEADS = {scale.width: scale.heads for scale in reversed(SCALES.values())}  # of the published models, by their width

@@ -1,31 +1,308 @@
 """Google's .npz files, as google-research/vision_transformer and big_vision have them.
 
 D width, H heads, h head width, P x Q pixels a patch, C channels, K classes.
+
+The ResNet of Google's hybrids: `conv_root`, `gn_root`, `block1/unit1/conv1` and so on.
+Which tensors of ours are which of Google's, who keep every map with its inputs first.
+What Google's .npz files can hold, and how they are written.
 """
 
 import re
-from typing import ClassVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
 
+import torch
 from torch import Tensor
 
-from vitral.config import Size
-from vitral.data.decoder.header import Decoding
-from vitral.data.transforms.preprocessing import Preprocessing
-from vitral.errors import WeightsError
-from vitral.model.attention import Attention
-from vitral.model.head import HeadConfig, LinearHead, NoHead, TanhHead
-from vitral.model.mlp import Mlp
-from vitral.model.patches import Patches
-from vitral.model.pool import AttentionPool, ClassPool, MeanPool, PoolConfig
-from vitral.model.position import Learned1d, PositionConfig, SinCos2d
-from vitral.model.resnet import cell
-from vitral.model.stem import Hybrid, StemConfig
-from vitral.model.vit import Tokens, Vit
-from vitral.weights.formats.format import Hints, Raw, Recognised, numbered, shape
-from vitral.weights.formats.google_files import GoogleFiles
-from vitral.weights.formats.google_hybrid import ROOT, body_layers
-from vitral.weights.formats.google_rules import BIG_VISION, BLOCK, EMBEDDING, ORIGINAL, PROBE, Names, google_rules
-from vitral.weights.formats.rule import Rule, Weights
+from vitral.core.config import Size
+from vitral.core.errors import WeightsError
+from vitral.data.decoding.header import Decoding
+from vitral.data.transforms.preprocessing import CENTRED, Preprocessing
+from vitral.models.attention import Attention
+from vitral.models.block import NoScale, PreNorm
+from vitral.models.embed import Hybrid, Patches, StemConfig
+from vitral.models.head import HeadConfig, LinearHead, NoHead, TanhHead
+from vitral.models.mlp import Mlp
+from vitral.models.pool import AttentionPool, ClassPool, MeanPool, PoolConfig
+from vitral.models.position import Learned1d, PositionConfig, SinCos2d
+from vitral.models.resnet import BodyKind, cell
+from vitral.models.vit import Tokens, Vit
+from vitral.weights.bundle import Bundle
+from vitral.weights.formats.format import Format, Hints, Raw, Recognised, numbered, shape
+from vitral.weights.formats.npz import write_npz
+from vitral.weights.formats.rules import (
+    Rule,
+    UnitNames,
+    Weights,
+    changed,
+    place_rules,
+    same,
+    unit_parts,
+    units_of_stages,
+)
+
+ROOT = "conv_root/kernel"
+UNIT = re.compile(r"block(\d{1,3})/unit(\d{1,3})/")
+NAMES = UnitNames(("conv1", "gn1"), ("conv2", "gn2"), ("conv3", "gn3"), ("conv_proj", "gn_proj"))
+
+
+def body_rules(body: BodyKind, ours: str) -> list[Rule]:
+    """The rules of a body."""
+    rules = conv_norm(f"{ours}.root", "conv_root", "gn_root")
+    for part in unit_parts(body, ours, NAMES):
+        other = f"block{part.stage + 1}/unit{part.unit + 1}"
+        rules += conv_norm(part.ours, f"{other}/{part.conv}", f"{other}/{part.norm}")
+    return rules
+
+
+def conv_norm(ours: str, conv: str, norm: str) -> list[Rule]:
+    return [
+        changed(f"{ours}.0.weight", f"{conv}/kernel", to_convolution, to_kernel),
+        same(f"{ours}.1.weight", f"{norm}/scale"),
+        same(f"{ours}.1.bias", f"{norm}/bias"),
+    ]
+
+
+def body_layers(names: Iterable[str]) -> tuple[int, ...]:
+    """How many units each stage has, by the names of the tensors; none where the root is all."""
+    return units_of_stages(names, UNIT, 1)
+
+
+def to_convolution(kernel: Tensor) -> Tensor:
+    """A kernel (P, Q, C, D) as torch has it, (D, C, P, Q)."""
+    return kernel.permute(3, 2, 0, 1).contiguous()
+
+
+def to_kernel(weight: Tensor) -> Tensor:
+    """The way back."""
+    return weight.permute(2, 3, 1, 0).contiguous()
+
+
+BLOCK = "Transformer/encoderblock"
+EMBEDDING, PROBE = "embedding/kernel", "MAPHead_0/probe"
+
+
+class Names(NamedTuple):
+    """What differs between the two layouts: the numbers of a block's parts, and where the positions are."""
+
+    attention: str
+    mlp: str
+    mlp_norm: str
+    table: str
+
+    def query(self, block: str) -> str:
+        """The kernel that tells the heads of a block."""
+        return f"{block}/{self.attention}/query/kernel"
+
+
+ORIGINAL = Names(
+    "MultiHeadDotProductAttention_1", "MlpBlock_3", "LayerNorm_2", "Transformer/posembed_input/pos_embedding"
+)
+BIG_VISION = Names("MultiHeadDotProductAttention_0", "MlpBlock_0", "LayerNorm_1", "pos_embedding")
+
+
+def google_rules(model: Vit, names: Names) -> list[Rule]:
+    """The rules of a whole model in one of the layouts."""
+    assert isinstance(model.mixer, Attention)
+    heads = model.mixer.heads
+    rules = body_rules(model.stem, "stem.body") if isinstance(model.stem, Hybrid) else []
+    rules += [
+        _stem_rule("stem.project.weight", EMBEDDING, model.stem.patch),
+        same("stem.project.bias", "embedding/bias"),
+    ]
+    rules += place_rules(model, ["cls"] * model.tokens.cls, names.table)
+    for layer in range(model.depth):
+        own, other = f"blocks.{layer}", f"{BLOCK}_{layer}"
+        rules += norm(f"{own}.mixer_norm", f"{other}/LayerNorm_0") + norm(
+            f"{own}.mlp_norm", f"{other}/{names.mlp_norm}"
+        )
+        maps = [f"{other}/{names.attention}/{part}" for part in ("query", "key", "value")]
+        rules += stacked_heads(f"{own}.mixer.heads.qkv", maps, heads)
+        rules += joined_heads(f"{own}.mixer.project", f"{other}/{names.attention}/out", heads)
+        rules += mlp(f"{own}.mlp", f"{other}/{names.mlp}")
+    rules += norm("norm", "Transformer/encoder_norm")
+    if isinstance(model.pool, AttentionPool):
+        rules += pool_rules(heads)
+    if isinstance(model.head, TanhHead):
+        rules += dense("head.hidden", "pre_logits") + dense("head.classifier.linear", "head")
+    elif isinstance(model.head, LinearHead):
+        rules += dense("head.linear", "head")
+    return rules
+
+
+def pool_rules(heads: int) -> list[Rule]:
+    """The learned query that gathers."""
+    attention = "MAPHead_0/MultiHeadDotProductAttention_0"
+    return [
+        same("pool.query", PROBE),
+        *stacked_heads("pool.q", [f"{attention}/query"], heads),
+        *stacked_heads("pool.kv", [f"{attention}/key", f"{attention}/value"], heads),
+        *joined_heads("pool.project", f"{attention}/out", heads),
+        *norm("pool.norm", "MAPHead_0/LayerNorm_0"),
+        *mlp("pool.mlp", "MAPHead_0/MlpBlock_0"),
+    ]
+
+
+def norm(ours: str, theirs: str) -> list[Rule]:
+    return [same(f"{ours}.weight", f"{theirs}/scale"), same(f"{ours}.bias", f"{theirs}/bias")]
+
+
+def mlp(ours: str, theirs: str) -> list[Rule]:
+    """Kernels (D, M) and (M, D)."""
+    return dense(f"{ours}.expand", f"{theirs}/Dense_0") + dense(f"{ours}.contract", f"{theirs}/Dense_1")
+
+
+def dense(ours: str, theirs: str) -> list[Rule]:
+    """A kernel (inputs, outputs) and its bias."""
+    kernel = changed(f"{ours}.weight", f"{theirs}/kernel", _turned, _turned)
+    return [kernel, same(f"{ours}.bias", f"{theirs}/bias")]
+
+
+def stacked_heads(ours: str, theirs: Sequence[str], heads: int) -> list[Rule]:
+    """Maps to heads, kernels (D, H, h) and biases (H, h), which stand above one another in ours."""
+
+    def read(found: Sequence[Tensor]) -> Sequence[Tensor]:
+        return [torch.cat([kernel.flatten(1).mT for kernel in found])]  # (maps H h, D)
+
+    def write(own: Sequence[Tensor]) -> Sequence[Tensor]:
+        return [part.mT.unflatten(1, (heads, -1)) for part in own[0].chunk(len(theirs))]  # each (D, H, h)
+
+    def read_bias(found: Sequence[Tensor]) -> Sequence[Tensor]:
+        return [torch.cat([bias.flatten() for bias in found])]  # (maps H h)
+
+    def write_bias(own: Sequence[Tensor]) -> Sequence[Tensor]:
+        return [part.unflatten(0, (heads, -1)) for part in own[0].chunk(len(theirs))]  # each (H, h)
+
+    return [
+        Rule((f"{ours}.weight",), tuple(f"{name}/kernel" for name in theirs), read, write),
+        Rule((f"{ours}.bias",), tuple(f"{name}/bias" for name in theirs), read_bias, write_bias),
+    ]
+
+
+def joined_heads(ours: str, theirs: str, heads: int) -> list[Rule]:
+    """The map from heads, a kernel (H, h, D), and its bias."""
+
+    def read(kernel: Tensor) -> Tensor:
+        return _turned(kernel.flatten(0, 1))  # (D, H h)
+
+    def write(weight: Tensor) -> Tensor:
+        return weight.mT.unflatten(0, (heads, -1))  # (H, h, D)
+
+    return [changed(f"{ours}.weight", f"{theirs}/kernel", read, write), same(f"{ours}.bias", f"{theirs}/bias")]
+
+
+def _stem_rule(ours: str, theirs: str, patch: Size) -> Rule:
+    """A kernel (P, Q, C, D)."""
+
+    def read(kernel: Tensor) -> Tensor:
+        return to_convolution(kernel).flatten(1)  # (D, C P Q)
+
+    def write(weight: Tensor) -> Tensor:
+        return to_kernel(weight.unflatten(1, (-1, *patch)))  # (P, Q, C, D)
+
+    return changed(ours, theirs, read, write)
+
+
+def _turned(weight: Tensor) -> Tensor:
+    return weight.mT.contiguous()
+
+
+EPS = 1e-6  # of every norm
+
+
+class GoogleFiles(Format):
+    """The writing half of Google's formats."""
+
+    library: ClassVar[str] = "google"
+    package: ClassVar[str] = "big_vision"  # which is on no index
+    names: ClassVar[Names]
+    owner: ClassVar[str]
+
+    def without_counterpart(self, bundle: Bundle) -> Iterator[str]:
+        model = bundle.model
+        if not isinstance(model, Vit):
+            yield "kind: Google's files of a ResNet are not written"
+            return
+        yield from self._stem(model)
+        yield from self._places(model)
+        yield from self._layers(model)
+        yield from self._pool(model)
+        if model.eps != EPS:
+            yield f"eps: Google's norms have {EPS:g}, this model {model.eps:g}"
+        if bundle.preprocessing.scaling != CENTRED:
+            yield "preprocessing.scaling: Google's models see pixels from -1 to 1, and their files tell no other scale"
+
+    def files(self, bundle: Bundle, tensors: Mapping[str, Tensor]) -> dict[str, Iterable[memoryview]]:
+        return {"model.npz": write_npz(tensors)}
+
+    def code(self, model: Vit) -> Any:
+        raise ImportError(f"{self.owner}'s code is no package to install, so there is nothing to compare with")
+
+    def _stem(self, model: Vit) -> Iterator[str]:
+        stem = model.stem
+        if isinstance(stem, Patches):
+            if stem.norm != "none":
+                yield "stem.norm: Google's stem has no norm"
+            if not stem.bias:
+                yield "stem.bias: Google's stem has a bias"
+            return
+        assert isinstance(stem, Hybrid)
+        if self.names is BIG_VISION:
+            yield "stem: big_vision has no hybrids"
+        if not stem.project:
+            yield "stem.project: Google's hybrids map what the ResNet gives to the width"
+        if stem.standardisation != "std":
+            yield f"stem.standardisation: Google guards a kernel's deviation, this model its {stem.standardisation}"
+        if stem.group_eps != EPS:
+            yield f"stem.group_eps: Google's norms have {EPS:g}, this model {stem.group_eps:g}"
+
+    def _places(self, model: Vit) -> Iterator[str]:
+        position, big_vision = model.position, self.names is BIG_VISION
+        if model.tokens.registers:
+            yield "tokens.registers: Google's ViT has none"
+        if model.tokens.norm:
+            yield "tokens.norm: Google's ViT has no norm before its first layer"
+        if big_vision and isinstance(position, SinCos2d):
+            return
+        if not isinstance(position, Learned1d) or position.where != "stem":
+            yield f"position: Google's ViT has one learned table at the stem, this model {position.kind}"
+            return
+        if position.resampling != "bilinear":
+            yield f"position.resampling: Google's is bilinear, this model's {position.resampling}"
+        if model.tokens.cls and position.cls == big_vision:
+            has = "has no row for the class token" if big_vision else "has a row for the class token"
+            yield f"position.cls: the table of {self.owner} {has}"
+
+    def _layers(self, model: Vit) -> Iterator[str]:
+        mixer = model.mixer
+        if not isinstance(model.block, PreNorm):
+            yield "block: Google's ViT normalises before each branch"
+        if not isinstance(model.block.scale, NoScale):
+            yield "block.scale: Google's ViT adds its branches as they are"
+        if not isinstance(mixer, Attention):
+            yield f"mixer: Google's ViT has attention over all tokens, this model {mixer.kind}"
+        else:
+            if mixer.width_of_head(model.width) * mixer.heads != model.width or not mixer.project:
+                yield "mixer: Google's heads share the width evenly, and are projected"
+            if not mixer.qkv_bias:
+                yield "mixer.qkv_bias: Google's heads have biases"
+            if mixer.qk_norm:
+                yield "mixer.qk_norm: Google's heads have no norms"
+        if not isinstance(model.mlp, Mlp):
+            yield f"mlp: Google's ViT has two layers with GELU between, this model {model.mlp.kind}"
+        elif model.mlp.gelu != "tanh":
+            yield f"mlp.gelu: Google's is the tanh form, this model's {model.mlp.gelu}"
+
+    def _pool(self, model: Vit) -> Iterator[str]:
+        pool, big_vision = model.pool, self.names is BIG_VISION
+        if isinstance(pool, AttentionPool) and big_vision:
+            if pool.count(model.whole()) != model.whole().heads:
+                yield "pool.heads: big_vision gathers with as many heads as the layers have"
+        elif not isinstance(pool, ClassPool) and not (isinstance(pool, MeanPool) and not pool.normalises()):
+            yield f"pool: {self.owner} reads the class token or the mean of normed patches, this model has {pool.kind}"
+        if model.tokens.cls and not isinstance(pool, ClassPool):
+            yield "tokens.cls: Google's ViT has a class token only to read it"
+
 
 PREFIXES = ("", "opt/target/", "params/", "params/img/")
 LAYER = re.compile(BLOCK + r"_(\d{1,6})/")

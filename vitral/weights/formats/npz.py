@@ -20,8 +20,8 @@ import torch
 from numpy.lib import format as npy
 from torch import Tensor
 
-from vitral.errors import WeightsError
-from vitral.weights.refusal import reading
+from vitral.core.errors import WeightsError
+from vitral.core.storage import reading
 
 ENDING = ".npy"
 LOCAL = struct.Struct(

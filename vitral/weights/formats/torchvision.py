@@ -12,23 +12,21 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from vitral.config import Size
-from vitral.data.decoder.header import Decoding
-from vitral.data.transforms.preprocessing import Preprocessing
-from vitral.data.transforms.scaling import CENTRED, IMAGENET
-from vitral.data.transforms.view import CentreCrop
-from vitral.model.attention import Attention
-from vitral.model.block import NoScale, PreNorm
-from vitral.model.head import HeadConfig, LinearHead, NoHead, TanhHead
-from vitral.model.mlp import Mlp
-from vitral.model.patches import Patches
-from vitral.model.pool import ClassPool
-from vitral.model.position import Learned1d
-from vitral.model.vit import Tokens, Vit
+from vitral.core.config import Size
+from vitral.data.decoding.header import Decoding
+from vitral.data.transforms.crop import CentreCrop
+from vitral.data.transforms.preprocessing import CENTRED, IMAGENET, Preprocessing
+from vitral.models.attention import Attention
+from vitral.models.block import NoScale, PreNorm
+from vitral.models.embed import Patches
+from vitral.models.head import HeadConfig, LinearHead, NoHead, TanhHead
+from vitral.models.mlp import Mlp
+from vitral.models.pool import ClassPool
+from vitral.models.position import Learned1d
+from vitral.models.vit import Tokens, Vit
 from vitral.weights.bundle import Bundle
 from vitral.weights.formats.format import Answers, Format, Hints, Raw, Recognised, layers, numbered, shape
-from vitral.weights.formats.places import place_rules
-from vitral.weights.formats.rule import Rule, affine, kernel, same
+from vitral.weights.formats.rules import Rule, affine, kernel, place_rules, same
 
 LAYER = "encoder.layers.encoder_layer_"
 EPS = 1e-6

@@ -10,15 +10,15 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 import vitral
-from tests.model.references import reference
-from vitral.config import Size
+from tests.models.references import reference
+from vitral.core.config import Size
+from vitral.core.storage import Disk
 from vitral.data.transforms.preprocessing import Preprocessing
-from vitral.model.head import NoHead
-from vitral.model.vit import Vit
+from vitral.models.head import NoHead
+from vitral.models.vit import Vit
 from vitral.weights.convert import counterpart
-from vitral.weights.durable import Disk
 from vitral.weights.formats.format import Format
-from vitral.weights.formats.rule import written
+from vitral.weights.formats.rules import written
 from vitral.weights.load import Loaded
 
 TOLERANCE = 1e-5

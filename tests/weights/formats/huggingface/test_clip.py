@@ -7,9 +7,9 @@ import torch
 
 import vitral
 from tests.errors import raises
-from tests.model.references import reference
+from tests.models.references import reference
 from tests.weights.formats.huggingface.folders import alone, check_answers, check_round_trip, folder, vit
-from vitral.model.mlp import Mlp
+from vitral.models.mlp import Mlp
 
 FIXTURES = {"hf_clip": ("quick", 1e-5), "hf_clip_vision": ("erf", 1e-4)}
 

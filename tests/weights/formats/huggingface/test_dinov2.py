@@ -7,9 +7,9 @@ from safetensors.torch import load_file
 
 import vitral
 from tests.errors import raises
-from tests.model.references import reference
+from tests.models.references import reference
 from tests.weights.formats.huggingface.folders import alone, check_answers, check_round_trip, folder
-from vitral.config import override
+from vitral.core.config import override
 from vitral.weights.formats.huggingface.dinov2 import HfDinov2
 
 FIXTURES = ("hf_dinov2", "hf_dinov2_registers", "hf_dinov2_registers_head", "hf_dinov2_swiglu")

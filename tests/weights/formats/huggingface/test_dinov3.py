@@ -6,7 +6,7 @@ from safetensors.torch import load_file
 
 import vitral
 from tests.errors import raises
-from tests.model.references import reference
+from tests.models.references import reference
 from tests.weights.formats.huggingface.folders import alone, check_answers, check_round_trip, folder
 
 

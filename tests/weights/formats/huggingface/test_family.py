@@ -10,13 +10,13 @@ from safetensors.torch import load_file
 
 import vitral
 from tests.errors import raises
-from tests.model.references import FOLDER, reference
+from tests.models.references import FOLDER, reference
 from tests.weights.formats.huggingface.folders import check_answers, folder
-from vitral.config import override
-from vitral.errors import WeightsError
-from vitral.model.vit import Vit
+from vitral.core.config import override
+from vitral.core.errors import WeightsError
+from vitral.models.vit import Vit
 from vitral.weights.formats.format import Hints, Raw
-from vitral.weights.formats.huggingface.families import FAMILIES
+from vitral.weights.formats.huggingface.registry import FAMILIES
 
 OWNERS = {
     "hf_vit": "hf-vit",

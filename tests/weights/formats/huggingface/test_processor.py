@@ -6,13 +6,12 @@ import pytest
 
 from tests.errors import raises
 from tests.weights.formats.huggingface.folders import sees
-from vitral.config import Size
-from vitral.data.transforms.preprocessing import Preprocessing
-from vitral.data.transforms.scaling import CENTRED, IMAGENET, Scaling
-from vitral.data.transforms.view import CentreCrop, PlainResize
-from vitral.weights.formats.huggingface.families import FAMILIES
+from vitral.core.config import Size
+from vitral.data.transforms.crop import CentreCrop, PlainResize
+from vitral.data.transforms.preprocessing import CENTRED, IMAGENET, Preprocessing, Scaling
 from vitral.weights.formats.huggingface.fields import Fields
 from vitral.weights.formats.huggingface.processor import described, read
+from vitral.weights.formats.huggingface.registry import FAMILIES
 
 MEANS = {"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225]}
 HALVES = Scaling(mean=(0.5, 0.5, 0.5), deviation=(0.5, 0.5, 0.5))

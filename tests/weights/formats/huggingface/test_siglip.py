@@ -6,9 +6,9 @@ import pytest
 from safetensors.torch import load_file
 
 import vitral
-from tests.model.references import reference
+from tests.models.references import reference
 from tests.weights.formats.huggingface.folders import alone, check_answers, check_round_trip, folder, vit
-from vitral.model.pool import AttentionPool, MeanPool
+from vitral.models.pool import AttentionPool, MeanPool
 
 FIXTURES = {"hf_siglip": AttentionPool(), "hf_siglip_uneven": AttentionPool(), "hf_siglip_head": MeanPool()}
 

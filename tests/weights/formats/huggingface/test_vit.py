@@ -8,9 +8,9 @@ from safetensors.torch import load_file
 
 import vitral
 from tests.errors import raises
-from tests.model.references import reference
+from tests.models.references import reference
 from tests.weights.formats.huggingface.folders import alone, check_answers, check_round_trip, folder
-from vitral.model.head import NoHead
+from vitral.models.head import NoHead
 
 
 def inside(name: str) -> str:

@@ -5,20 +5,17 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from vitral.data.transforms.scaling import Scaling
-from vitral.data.transforms.view import CentreCrop
-from vitral.errors import WeightsError
-from vitral.model.vit import Vit
+from vitral.core.errors import WeightsError
+from vitral.data.transforms.crop import CentreCrop
+from vitral.data.transforms.preprocessing import Scaling
+from vitral.models.vit import Vit
 from vitral.weights.formats.format import Hints, Raw
-from vitral.weights.formats.huggingface.counterpart import Holds
-from vitral.weights.formats.huggingface.family import Family
-from vitral.weights.formats.huggingface.fields import Fields
-from vitral.weights.formats.huggingface.layers import CLIP, bare, layer_rules, many
-from vitral.weights.formats.huggingface.names import Found, Names
+from vitral.weights.formats.huggingface.family import Family, Holds
+from vitral.weights.formats.huggingface.fields import Fields, Shapes
+from vitral.weights.formats.huggingface.names import CLIP, Found, Names, bare, layer_rules, many
 from vitral.weights.formats.huggingface.processor import Custom
-from vitral.weights.formats.huggingface.shapes import Shapes
 from vitral.weights.formats.huggingface.vit import stem_rules
-from vitral.weights.formats.rule import Rule
+from vitral.weights.formats.rules import Rule
 
 STEM, TABLE, LAYER = "embeddings.patch_embedding", "embeddings.position_embedding.weight", "encoder.layers."
 TOWER = "vision_model."

@@ -6,26 +6,22 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from vitral.data.transforms.scaling import IMAGENET
-from vitral.data.transforms.view import CentreCrop
-from vitral.errors import WeightsError
-from vitral.model.head import NoHead
-from vitral.model.mlp import Mlp, MlpConfig, SwiGlu
-from vitral.model.pool import ClassMeanPool, ClassPool, PoolConfig
-from vitral.model.position import Learned1d, PositionConfig
-from vitral.model.vit import Tokens, Vit
+from vitral.core.errors import WeightsError
+from vitral.data.transforms.crop import CentreCrop
+from vitral.data.transforms.preprocessing import IMAGENET
+from vitral.models.head import NoHead
+from vitral.models.mlp import Mlp, MlpConfig, SwiGlu
+from vitral.models.pool import ClassMeanPool, ClassPool, PoolConfig
+from vitral.models.position import Learned1d, PositionConfig
+from vitral.models.vit import Tokens, Vit
 from vitral.weights.bundle import Bundle
 from vitral.weights.formats.format import Raw, shape
-from vitral.weights.formats.huggingface.counterpart import ANY, Holds
-from vitral.weights.formats.huggingface.family import BESIDE, Family, plain_fields
-from vitral.weights.formats.huggingface.fields import Fields
-from vitral.weights.formats.huggingface.layers import DINO, layer_rules
-from vitral.weights.formats.huggingface.names import MASK_TOKEN, RENAMED, Found, Names
+from vitral.weights.formats.huggingface.family import ANY, BESIDE, Family, Holds, plain_fields
+from vitral.weights.formats.huggingface.fields import Fields, Shapes
+from vitral.weights.formats.huggingface.names import DINO, MASK_TOKEN, RENAMED, Found, Names, layer_rules
 from vitral.weights.formats.huggingface.processor import Custom
-from vitral.weights.formats.huggingface.shapes import Shapes
 from vitral.weights.formats.huggingface.vit import LAYER, STEM, TABLE, stem_rules
-from vitral.weights.formats.places import joined, lifted_parts
-from vitral.weights.formats.rule import Rule, affine, same
+from vitral.weights.formats.rules import Rule, affine, joined, lifted_parts, same
 
 REGISTERS = "embeddings.register_tokens"
 GATES = ("mlp.gate_proj.", "mlp.up_proj.")  # inside the library since version 5; one map in published files

@@ -7,23 +7,20 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from vitral.data.transforms.scaling import IMAGENET
-from vitral.data.transforms.view import PlainResize
-from vitral.model.mlp import MlpConfig, SwiGlu
-from vitral.model.position import PositionConfig, Rope2d
-from vitral.model.vit import Tokens, Vit
+from vitral.data.transforms.crop import PlainResize
+from vitral.data.transforms.preprocessing import IMAGENET
+from vitral.models.mlp import MlpConfig, SwiGlu
+from vitral.models.position import PositionConfig, Rope2d
+from vitral.models.vit import Tokens, Vit
 from vitral.weights.bundle import Bundle
 from vitral.weights.formats.format import Raw, shape
-from vitral.weights.formats.huggingface.counterpart import ANY, Holds
 from vitral.weights.formats.huggingface.dinov2 import REGISTERS, token_rule
-from vitral.weights.formats.huggingface.family import Family
-from vitral.weights.formats.huggingface.fields import Fields
-from vitral.weights.formats.huggingface.layers import DINO3, layer_rules
-from vitral.weights.formats.huggingface.names import MASK_TOKEN, Found, Names
+from vitral.weights.formats.huggingface.family import ANY, Family, Holds
+from vitral.weights.formats.huggingface.fields import Fields, Shapes
+from vitral.weights.formats.huggingface.names import DINO3, MASK_TOKEN, Found, Names, layer_rules
 from vitral.weights.formats.huggingface.processor import Custom
-from vitral.weights.formats.huggingface.shapes import Shapes
 from vitral.weights.formats.huggingface.vit import stem_rules
-from vitral.weights.formats.rule import Rule, affine
+from vitral.weights.formats.rules import Rule, affine
 
 STEM = "embeddings.patch_embeddings"
 BIASES = ("query_bias", "key_bias", "value_bias")

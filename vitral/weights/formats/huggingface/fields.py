@@ -1,12 +1,16 @@
-"""Fields of a config.json or a preprocessor_config.json, each checked when it is read."""
+"""Fields of a config.json or a preprocessor_config.json, each checked when it is read.
+
+What the shapes of tensors tell where there is no config.json.
+"""
 
 from collections.abc import Mapping
 from math import isfinite
 from typing import Any, NamedTuple
 
-from vitral.config import Size
-from vitral.errors import ConfigError, WeightsError, either
-from vitral.model.mlp import Gelu
+from vitral.core.config import Size
+from vitral.core.errors import ConfigError, WeightsError, either
+from vitral.models.mlp import Gelu
+from vitral.weights.formats.format import Hints, Raw, layers, shape
 
 GELUS: dict[str, Gelu] = {
     "gelu": "erf",
@@ -102,3 +106,31 @@ class Fields(NamedTuple):
         if not isinstance(value, dict) or sorted(value) != sorted(map(str, range(classes))):
             raise self.wrong("id2label", f"a name for each label from 0 to {classes - 1}, as the classifier has")
         return tuple(str(value[str(label)]) for label in range(classes))
+
+
+class Shapes(NamedTuple):
+    """The tensors that show the size of a model, by short names."""
+
+    kernel: str
+    hidden: str  # the first map of an MLP
+    layer: str  # what stands before a layer's number
+    table: str = ""  # of positions, if there is one
+    rows: int = 0  # of the table, that are for no patches
+    dims: int = 3  # of the table
+
+    def fields(self, raw: Raw, hints: Hints) -> dict[str, Any]:
+        """The fields of a config.json; the head count is that of the published models of this width."""
+        width, channels, *sides = shape(raw, self.kernel, 4)
+        patch = Size(sides[0], sides[1])
+        found = {
+            "hidden_size": width,
+            "num_channels": channels,
+            "patch_size": list(patch),
+            "num_hidden_layers": layers(raw.tensors, self.layer),
+            "num_attention_heads": hints.heads(width, raw),
+            "intermediate_size": shape(raw, f"{self.layer}0.{self.hidden}", 2)[0],
+        }
+        if self.table:
+            rows = shape(raw, self.table, self.dims)[-2]
+            found["image_size"] = list(hints.grid(rows, (self.rows,), patch, raw)[0])
+        return found

@@ -4,12 +4,11 @@ from collections.abc import Mapping
 from math import isclose, nextafter
 from typing import Any, NamedTuple
 
-from vitral.config import Size
-from vitral.data.decoder.header import Decoding
-from vitral.data.transforms.preprocessing import Preprocessing
-from vitral.data.transforms.scaling import Scaling
-from vitral.data.transforms.view import CentreCrop, Filter, PlainResize, StillView
-from vitral.errors import ConfigError
+from vitral.core.config import Size
+from vitral.core.errors import ConfigError
+from vitral.data.decoding.header import Decoding
+from vitral.data.transforms.crop import CentreCrop, Filter, PlainResize, StillView
+from vitral.data.transforms.preprocessing import Preprocessing, Scaling
 from vitral.weights.formats.huggingface.fields import Fields
 
 FILTERS: dict[int, Filter] = {2: "bilinear", 3: "bicubic"}  # Pillow's numbers

@@ -2,22 +2,19 @@
 
 from typing import Any, ClassVar
 
-from vitral.data.transforms.scaling import CENTRED
-from vitral.data.transforms.view import PlainResize
-from vitral.model.head import NoHead
-from vitral.model.pool import AttentionPool, MeanPool, PoolConfig
-from vitral.model.vit import Vit
+from vitral.data.transforms.crop import PlainResize
+from vitral.data.transforms.preprocessing import CENTRED
+from vitral.models.head import NoHead
+from vitral.models.pool import AttentionPool, MeanPool, PoolConfig
+from vitral.models.vit import Vit
 from vitral.weights.formats.huggingface.clip import DEFAULTS as CLIP_DEFAULTS
 from vitral.weights.formats.huggingface.clip import LAYER, STEM, TABLE, TEXT, TOWER, in_whole_model
-from vitral.weights.formats.huggingface.counterpart import Holds
-from vitral.weights.formats.huggingface.family import Family
-from vitral.weights.formats.huggingface.fields import Fields
-from vitral.weights.formats.huggingface.layers import CLIP, bare, layer_rules, many
-from vitral.weights.formats.huggingface.names import Found, Names
+from vitral.weights.formats.huggingface.family import Family, Holds
+from vitral.weights.formats.huggingface.fields import Fields, Shapes
+from vitral.weights.formats.huggingface.names import CLIP, Found, Names, bare, layer_rules, many
 from vitral.weights.formats.huggingface.processor import Custom
-from vitral.weights.formats.huggingface.shapes import Shapes
 from vitral.weights.formats.huggingface.vit import stem_rules
-from vitral.weights.formats.rule import Rule, same, split
+from vitral.weights.formats.rules import Rule, same, split
 
 DEFAULTS = CLIP_DEFAULTS | {"patch_size": 16, "hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 1e-6}
 UNREAD = "gathers the patches in another way than the classifier does"

@@ -1,20 +1,26 @@
-"""ViT: `ViTModel`, `ViTForImageClassification`, and the tower of `ViTForMaskedImageModeling`."""
+"""ViT: `ViTModel`, `ViTForImageClassification`, and the tower of `ViTForMaskedImageModeling`.
 
+ViT-MAE: the encoder of `ViTMAEModel` and `ViTMAEForPreTraining` (arXiv 2111.06377).
+DeiT: `DeiTModel`, `DeiTForImageClassification`, and `DeiTForImageClassificationWithTeacher` with its two heads.
+"""
+
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from vitral.data.transforms.scaling import CENTRED
-from vitral.data.transforms.view import PlainResize
-from vitral.model.head import NoHead
-from vitral.model.patches import Patches
-from vitral.model.vit import Vit
-from vitral.weights.formats.huggingface.counterpart import Holds
-from vitral.weights.formats.huggingface.family import Family
-from vitral.weights.formats.huggingface.layers import BERT, layer_rules
-from vitral.weights.formats.huggingface.names import MASK_TOKEN, RENAMED, RENAMED_MLP, Names
+import torch
+from torch import Tensor
+
+from vitral.data.transforms.crop import CentreCrop, PlainResize
+from vitral.data.transforms.preprocessing import CENTRED, IMAGENET
+from vitral.models.embed import Patches
+from vitral.models.head import NoHead
+from vitral.models.pool import ClassPool, DistilledPool, PoolConfig
+from vitral.models.vit import Tokens, Vit
+from vitral.weights.formats.huggingface.family import Family, Holds
+from vitral.weights.formats.huggingface.fields import Fields, Shapes
+from vitral.weights.formats.huggingface.names import BERT, MASK_TOKEN, RENAMED, RENAMED_MLP, Found, Names, layer_rules
 from vitral.weights.formats.huggingface.processor import Custom
-from vitral.weights.formats.huggingface.shapes import Shapes
-from vitral.weights.formats.places import place_rules
-from vitral.weights.formats.rule import Rule, affine, kernel, same
+from vitral.weights.formats.rules import Rule, affine, halved_heads, kernel, place_rules, same
 
 STEM, LAYER = "embeddings.patch_embeddings.projection", "encoder.layer."
 TABLE = "embeddings.position_embeddings"
@@ -62,3 +68,78 @@ def stem_rules(model: Vit, stem: str) -> list[Rule]:
     weight = kernel("stem.project.weight", f"{stem}.weight", model.stem.patch)
     assert isinstance(model.stem, Patches)
     return [weight, same("stem.project.bias", f"{stem}.bias")] if model.stem.bias else [weight]
+
+
+class HfMae(Family):
+    """A ViT by its tensors; its fixed positions are a table as learned ones are."""
+
+    name: ClassVar[str] = "hf-mae"
+    title: ClassVar[str] = "Hugging Face's ViT-MAE"
+    types: ClassVar[tuple[str, ...]] = ("vit_mae",)
+    names: ClassVar[Names] = Names(("vit.",), RENAMED + RENAMED_MLP, (DECODER,))
+    shapes: ClassVar[Shapes] = SHAPES
+    untold: ClassVar[dict[str, Any]] = UNTOLD
+    custom: ClassVar[Custom] = Custom(PlainResize(), IMAGENET)
+    holds: ClassVar[Holds] = Holds(frozenset({("cls", "none")}))
+
+    def known(self, names: set[str]) -> bool:
+        others = {"embeddings.distillation_token", "pooler.dense.weight", "classifier.weight", "decoder.0.weight"}
+        return names >= PARTS and not names & others
+
+    def tower_rules(self, model: Vit) -> list[Rule]:
+        return tower_rules(model, ["embeddings.cls_token"])
+
+    def architecture(self, model: Vit) -> str:
+        return "ViTMAEModel"
+
+    def options(self, model: Vit) -> dict[str, Any]:
+        return {"mask_ratio": 0.0}
+
+    def ask(self, peer: Any, images: Tensor, ways: Mapping[str, Any]) -> Tensor:
+        patches = images.shape[2] * images.shape[3] // peer.config.patch_size**2
+        order = torch.arange(patches).expand(len(images), -1)  # it shuffles the patches by the order of such numbers
+        tokens: Tensor = peer(images, noise=order, **ways).last_hidden_state
+        return tokens
+
+
+TOKEN = "embeddings.distillation_token"
+TEACHER = ("cls_classifier", "distillation_classifier")
+ANSWERS = frozenset({("cls", "none"), ("cls", "linear"), ("distilled", "linear")})
+
+
+class HfDeit(Family):
+    """A ViT with a distillation token, which is a register here (arXiv 2012.12877)."""
+
+    name: ClassVar[str] = "hf-deit"
+    title: ClassVar[str] = "Hugging Face's DeiT"
+    types: ClassVar[tuple[str, ...]] = ("deit",)
+    names: ClassVar[Names] = Names(("deit.",), RENAMED + RENAMED_MLP, (POOLER, MASK_TOKEN, DECODER))
+    shapes: ClassVar[Shapes] = SHAPES._replace(rows=2)
+    untold: ClassVar[dict[str, Any]] = UNTOLD
+    custom: ClassVar[Custom] = Custom(CentreCrop(fraction=0.875, filter="bicubic"), IMAGENET)
+    holds: ClassVar[Holds] = Holds(ANSWERS, registers=(1, 1), rectangles=True)
+
+    def known(self, names: set[str]) -> bool:
+        return names >= PARTS | {TOKEN}
+
+    def tokens(self, fields: Fields) -> Tokens:
+        return Tokens(registers=1)
+
+    def pool(self, found: Found) -> PoolConfig:
+        return DistilledPool() if f"{TEACHER[1]}.weight" in found.tensors else ClassPool()
+
+    def tower_rules(self, model: Vit) -> list[Rule]:
+        return tower_rules(model, ["embeddings.cls_token", TOKEN])
+
+    def head_rules(self, model: Vit) -> list[Rule]:
+        distilled = isinstance(model.pool, DistilledPool)
+        return halved_heads("head.linear", TEACHER) if distilled else affine("head.linear", "classifier")
+
+    def architecture(self, model: Vit) -> str:
+        if isinstance(model.head, NoHead):
+            return "DeiTModel"
+        teacher = "WithTeacher" if isinstance(model.pool, DistilledPool) else ""
+        return f"DeiTForImageClassification{teacher}"
+
+    def options(self, model: Vit) -> dict[str, Any]:
+        return {"add_pooling_layer": False} if isinstance(model.head, NoHead) else {}

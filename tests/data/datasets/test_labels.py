@@ -1,0 +1,69 @@
+from pathlib import Path
+
+from tests.errors import raises
+from vitral.data.datasets.files import Files
+from vitral.data.datasets.labels import listed, samples_of
+from vitral.data.datasets.split import Stratified
+from vitral.data.samples import Row, Samples
+
+
+def samples(*rows: Row) -> Samples:
+    return samples_of("photos", rows, Files("photos"), Stratified())
+
+
+def test_classes_are_numbered_in_the_order_of_their_names_whatever_the_order_of_rows() -> None:
+    rows = [Row("1", "dog", "train"), Row("2", "cat", "train"), Row("3", "ant", "train"), Row("4", "dog", "test")]
+    found = samples(*rows)
+    assert found.classes == ("ant", "cat", "dog")
+    assert [item.label for item in found.items] == [2, 1, 0, 2]
+    assert found == samples(*reversed(rows))
+
+
+def test_rows_with_a_held_out_split_are_not_divided() -> None:
+    found = samples(
+        Row("1", "cat", "train"), Row("2", "cat", "train"), Row("3", "dog", "train"), Row("4", "dog", "test")
+    )
+    assert (len(found.of("train")), len(found.of("val")), len(found.of("test"))) == (3, 0, 1)
+    (note,) = found.notes
+    assert note.endswith("test: cat")
+
+
+def test_rows_for_training_alone_are_divided_and_it_is_told() -> None:
+    found = samples(Row("1", "cat", "train"), Row("2", "cat", "train"), Row("3", "dog", "train"))
+    assert found.counts("val") == (1, 0)
+    share, alone = found.notes
+    assert "20%" in share
+    assert "seed 0" in share
+    assert alone.endswith(": dog")
+
+
+def test_a_class_that_training_never_sees_is_refused() -> None:
+    with raises("data.class_not_in_train", "photos", "'elk'", "test", 3):
+        samples(Row("1", "cat", "train"), Row("2", "dog", "train"), Row("3", "elk", "test"))
+
+
+def test_two_spellings_of_an_accent_are_one_class() -> None:
+    found = samples(Row("1", "caf\u00e9", "train"), Row("2", "cafe\u0301", "train"), Row("3", "tea", "train"))
+    assert found.classes == ("caf\u00e9", "tea")
+
+
+def test_letters_that_fold_to_the_same_are_alike() -> None:
+    with raises("data.ambiguous_class", "'STRASSE'", "'straße'"):
+        samples(Row("1", "straße", "train"), Row("2", "STRASSE", "train"))
+
+
+def test_a_long_list_is_cut_after_five() -> None:
+    assert listed(["a", "b", "c", "d", "e"]) == "a, b, c, d, e"
+    assert listed(["a", "b", "c", "d", "e", "f", "g"]) == "a, b, c, d, e and 2 more"
+
+
+def test_paths_do_not_enter_the_fingerprint(tmp_path: Path) -> None:
+    prints = []
+    for home in ("here", "there"):
+        root = tmp_path / home
+        root.mkdir()
+        for name in ("1", "2"):
+            (root / name).write_bytes(b"x")
+        rows = [Row("1", "cat", "train"), Row("2", "dog", "train")]
+        prints.append(samples_of(home, rows, Files(str(root)), Stratified()).fingerprint())
+    assert prints[0] == prints[1]

@@ -1,0 +1,300 @@
+"""Every kind of image against pixels computed another way, or against the code of its refusal."""
+
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from unittest.mock import Mock
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.data.pictures import (
+    COLUMNS,
+    ORDERS,
+    ROWS,
+    Array,
+    chunk,
+    colour,
+    deep_png,
+    encoded,
+    exif,
+    noise,
+    npy,
+    png,
+    smooth,
+    tiff,
+)
+from tests.errors import raises
+from vitral.core.config import Size
+from vitral.data.decoding.decode import FULL, as_channels, composite, decode, opened, read, scale_for, upright
+from vitral.data.decoding.header import Decoding
+
+RGB = Decoding()
+SHOT = smooth()
+SHARP = colour()
+GREY = noise(ROWS, COLUMNS).astype(np.uint8)
+BITS = noise(ROWS, COLUMNS, highest=1)
+ALPHA = noise(ROWS, COLUMNS, 4, seed=1).astype(np.uint8)
+GREY_ALPHA = noise(ROWS, COLUMNS, 2, seed=2).astype(np.uint8)
+DEEP = noise(ROWS, COLUMNS, highest=65_535)
+DEEP_COLOUR = noise(ROWS, COLUMNS, 3, highest=65_535)
+DEEP_ALPHA = noise(ROWS, COLUMNS, 4, highest=65_535)
+DEEP_GREY_ALPHA = noise(ROWS, COLUMNS, 2, highest=65_535)
+UNIT = np.random.default_rng(0).random((ROWS, COLUMNS), dtype=np.float32)
+INK = noise(ROWS, COLUMNS, 4, seed=3).astype(np.uint8)
+FRAMES = [Image.fromarray(colour()[::-1]), Image.fromarray(255 - colour())]
+
+
+def grey(values: Array) -> Array:
+    return np.stack([values] * 3, axis=-1)
+
+
+def on_white(colours: Array, alpha: Array) -> Array:
+    share = alpha[..., None] / 255
+    return np.rint(colours * share + 255 * (1 - share))
+
+
+def to_8(values: Array) -> Array:
+    return np.rint(values / 257)
+
+
+def from_ink(ink: Array) -> Array:
+    """RGB of CMYK in which 255 is full ink."""
+    return np.rint((255.0 - ink[..., :3]) * (255.0 - ink[..., 3:]) / 255)
+
+
+def palette() -> tuple[Image.Image, Array]:
+    """An image of 16 colours, and its indices."""
+    indices = noise(ROWS, COLUMNS, highest=15).astype(np.uint8)
+    image = Image.fromarray(indices)
+    image.putpalette(noise(16, 3, seed=4).astype(np.uint8).tobytes())
+    return image, indices
+
+
+def palette_colours() -> Array:
+    return noise(16, 3, seed=4)[palette()[1]]
+
+
+def adobe(data: bytes) -> bytes:
+    """The file, with the marker by which inverted CMYK is known."""
+    assert b"Adobe" in data
+    return data
+
+
+def plain(data: bytes) -> bytes:
+    """The same CMYK without Adobe's marker: inverted all the same, as writers leave it and viewers read it."""
+    start = data.index(b"\xff\xee")
+    return data[:start] + data[start + 2 + int.from_bytes(data[start + 2 : start + 4], "big") :]
+
+
+SMOOTH_INK = np.dstack([SHOT, SHOT[..., :1] // 3])
+P16, P16_ALPHA = palette()[0], bytes(range(0, 256, 16))
+SHALLOW = noise(ROWS, COLUMNS, highest=3)
+SHALLOW_ROWS = [bytes(sum(int(v) << (6 - 2 * i) for i, v in enumerate(row[j : j + 4])) for j in range(0, COLUMNS, 4))
+                for row in SHALLOW]  # fmt: skip
+KEY = tuple(int(value) for value in DEEP_COLOUR[0, 0])
+
+
+def keyed(values: Array, key: Array, colours: Array) -> Array:
+    same = (values == key).all(axis=-1) if values.ndim == 3 else values == key
+    return np.where(same[..., None], 255, colours)
+
+
+def trns(body: bytes) -> bytes:
+    return chunk(b"tRNS", body)
+
+
+# Name: the file, the pixels it stands for, by how many levels a lossy format may miss them.
+EXACT: dict[str, tuple[bytes, Array, int]] = {
+    "jpeg": (encoded(SHOT, "JPEG", quality=95, subsampling=0), SHOT, 5),
+    "jpeg-progressive": (encoded(SHOT, "JPEG", quality=95, subsampling=0, progressive=True), SHOT, 5),
+    "jpeg-grey": (encoded(SHOT[..., 0], "JPEG", quality=95), grey(SHOT[..., 0]), 4),
+    "jpeg-cmyk-adobe": (
+        adobe(encoded(Image.fromarray(SMOOTH_INK, "CMYK"), "JPEG", quality=98)), from_ink(SMOOTH_INK), 6),
+    "jpeg-cmyk-plain": (
+        plain(encoded(Image.fromarray(SMOOTH_INK, "CMYK"), "JPEG", quality=98)), from_ink(SMOOTH_INK), 6),
+    "webp": (encoded(SHOT, "WEBP", quality=95), SHOT, 12),
+    "webp-lossless": (encoded(SHARP, "WEBP", lossless=True), SHARP, 0),
+    "webp-alpha": (encoded(ALPHA, "WEBP", lossless=True, exact=True), on_white(ALPHA[..., :3], ALPHA[..., 3]), 0),
+    "webp-animated": (
+        encoded(SHARP, "WEBP", lossless=True, save_all=True, append_images=FRAMES, duration=50), SHARP, 0),
+    "avif": (encoded(SHOT, "AVIF", quality=95), SHOT, 8),
+    "bmp": (encoded(SHARP, "BMP"), SHARP, 0),
+    "bmp-1-bit": (encoded(Image.fromarray(BITS.astype(bool)), "BMP"), grey(BITS * 255), 0),
+    "gif": (encoded(P16, "GIF"), palette_colours(), 0),
+    "gif-animated": (encoded(P16, "GIF", save_all=True, append_images=FRAMES), palette_colours(), 0),
+    "gif-transparent": (
+        encoded(P16, "GIF", transparency=3), keyed(palette()[1], np.array(3), palette_colours()), 0),
+    "png": (encoded(SHARP, "PNG"), SHARP, 0),
+    "png-grey": (encoded(GREY, "PNG"), grey(GREY), 0),
+    "png-1-bit": (encoded(Image.fromarray(BITS.astype(bool)), "PNG"), grey(BITS * 255), 0),
+    "png-la": (encoded(Image.fromarray(GREY_ALPHA, "LA"), "PNG"),
+               on_white(grey(GREY_ALPHA[..., 0]), GREY_ALPHA[..., 1]), 0),
+    "png-rgba": (encoded(ALPHA, "PNG"), on_white(ALPHA[..., :3], ALPHA[..., 3]), 0),
+    "png-palette": (encoded(P16, "PNG"), palette_colours(), 0),
+    "png-palette-transparent": (
+        encoded(P16, "PNG", transparency=P16_ALPHA),
+        on_white(palette_colours(), np.frombuffer(P16_ALPHA, np.uint8)[palette()[1]]), 0),
+    "png-grey-key": (encoded(GREY, "PNG", transparency=int(GREY[0, 0])), keyed(GREY, GREY[0, 0], grey(GREY)), 0),
+    "png-colour-key": (encoded(SHARP, "PNG", transparency=tuple(map(int, SHARP[0, 0]))),
+                       keyed(SHARP, SHARP[0, 0], SHARP), 0),
+    "png-2-bit-key": (png(SHALLOW_ROWS, (ROWS, COLUMNS), 2, 0, trns(b"\0\x02")),
+                      keyed(SHALLOW, np.array(2), grey(SHALLOW * 85)), 0),
+    "png-16-grey": (deep_png(DEEP, 0), grey(to_8(DEEP)), 0),
+    "png-16-grey-key": (deep_png(DEEP, 0, trns(int(DEEP[0, 0]).to_bytes(2, "big"))),
+                        keyed(DEEP, DEEP[0, 0], grey(to_8(DEEP))), 0),
+    "png-16-colour": (deep_png(DEEP_COLOUR, 2), to_8(DEEP_COLOUR), 0),
+    "png-16-colour-key": (deep_png(DEEP_COLOUR, 2, trns(b"".join(v.to_bytes(2, "big") for v in KEY))),
+                          keyed(DEEP_COLOUR, DEEP_COLOUR[0, 0], to_8(DEEP_COLOUR)), 0),
+    "png-16-grey-alpha": (deep_png(DEEP_GREY_ALPHA, 4),
+                          on_white(grey(to_8(DEEP_GREY_ALPHA[..., 0])), to_8(DEEP_GREY_ALPHA[..., 1])), 0),
+    "png-16-colour-alpha": (deep_png(DEEP_ALPHA, 6),
+                            on_white(to_8(DEEP_ALPHA[..., :3]), to_8(DEEP_ALPHA[..., 3])), 0),
+    "tiff": (encoded(SHARP, "TIFF"), SHARP, 0),
+    "tiff-pages": (encoded(SHARP, "TIFF", save_all=True, append_images=FRAMES), SHARP, 0),
+    "tiff-palette": (encoded(P16, "TIFF"), palette_colours(), 0),
+    "tiff-cmyk": (encoded(Image.fromarray(INK, "CMYK"), "TIFF", compression="tiff_lzw"), from_ink(INK), 1),
+    "tiff-dark-is-high": (tiff(DEEP.astype(np.uint16), 0), grey(to_8(65_535 - DEEP)), 0),
+    "tiff-float-dark-is-high": (tiff(UNIT, 0), grey(255 - np.rint(UNIT.astype(np.float64) * 255)), 0),
+    **{
+        f"tiff-{order}{'z' if packed else ''}-{kind}": (
+            tiff(values.astype(dtype), photometric, order, packed, **tags), truth, slack)
+        for order, packed in product(ORDERS, (False, True))
+        for kind, values, dtype, photometric, tags, truth, slack in (
+            ("16-grey", DEEP, np.uint16, 1, {}, grey(to_8(DEEP)), 0),
+            ("16-colour", DEEP_COLOUR, np.uint16, 2, {}, to_8(DEEP_COLOUR), 0),
+            ("16-alpha", DEEP_ALPHA, np.uint16, 2, {"t338": [2]},
+             on_white(to_8(DEEP_ALPHA[..., :3]), to_8(DEEP_ALPHA[..., 3])), 0),
+            ("16-cmyk", DEEP_ALPHA, np.uint16, 5, {}, from_ink(to_8(DEEP_ALPHA)), 1),
+            ("float", UNIT, np.float32, 1, {}, grey(np.rint(UNIT.astype(np.float64) * 255)), 0),
+        )
+    },
+    "npy": (npy(SHARP), SHARP, 0),
+    "npy-grey": (npy(GREY), grey(GREY), 0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_every_kind_of_image_gives_its_pixels(name: str) -> None:
+    data, truth, slack = EXACT[name]
+    pixels = decode(data, name, RGB, FULL)
+    assert pixels.dtype == np.uint8
+    assert pixels.shape == (ROWS, COLUMNS, 3)
+    assert pixels.flags.c_contiguous
+    assert pixels.flags.writeable
+    assert np.abs(pixels - truth.astype(np.int64)).max() <= slack
+
+
+def turned(image: Array, orientation: int) -> Array:
+    """What EXIF 2.3 says: where the stored first row and first column are to be seen."""
+    rows, columns = image.shape[:2]
+    places = {
+        1: lambda r, c: (r, c),
+        2: lambda r, c: (r, columns - 1 - c),
+        3: lambda r, c: (rows - 1 - r, columns - 1 - c),
+        4: lambda r, c: (rows - 1 - r, c),
+        5: lambda r, c: (c, r),
+        6: lambda r, c: (c, rows - 1 - r),
+        7: lambda r, c: (columns - 1 - c, rows - 1 - r),
+        8: lambda r, c: (columns - 1 - c, r),
+    }
+    seen = np.empty((columns, rows, 3) if orientation >= 5 else image.shape, dtype=image.dtype)
+    for row, column in np.ndindex(rows, columns):
+        seen[places[orientation](row, column)] = image[row, column]
+    return seen
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_an_image_is_turned_as_its_exif_says(orientation: int) -> None:
+    exact = turned(SHARP, orientation)
+    assert (upright(SHARP, orientation) == exact).all()
+    for kind, options in (("PNG", {}), ("WEBP", {"lossless": True})):
+        assert (decode(encoded(SHARP, kind, exif=exif(orientation), **options), kind, RGB, FULL) == exact).all()
+    for values in (SHARP, DEEP_COLOUR.astype(np.uint16)):
+        truth = exact if values is SHARP else turned(to_8(DEEP_COLOUR).astype(np.uint8), orientation)
+        assert (decode(tiff(values, 2, t274=[orientation]), "tiff", RGB, FULL) == truth).all()
+    for lossy in ("JPEG", "AVIF"):
+        pixels = decode(encoded(SHOT, lossy, quality=95, exif=exif(orientation)), lossy, RGB, FULL)
+        assert np.abs(pixels - turned(SHOT, orientation).astype(np.int64)).max() <= 8
+
+
+def test_alpha_is_composited_on_the_stated_background() -> None:
+    ground = (10, 200, 77)
+    share = ALPHA[..., 3:] / 255
+    truth = np.rint(ALPHA[..., :3] * share + np.array(ground) * (1 - share))
+    assert (decode(encoded(ALPHA, "PNG"), "a.png", Decoding(background=ground), FULL) == truth).all()
+    assert (composite(ALPHA, ground) == truth).all()
+
+
+def test_the_part_of_a_gif_that_its_first_frame_leaves_open_shows_the_background() -> None:
+    data = bytearray(encoded(P16, "GIF"))
+    data[6:10] = (COLUMNS + 5).to_bytes(2, "little") + (ROWS + 3).to_bytes(2, "little")
+    truth = np.full((ROWS + 3, COLUMNS + 5, 3), 255)
+    truth[:ROWS, :COLUMNS] = palette_colours()
+    assert (decode(bytes(data), "a.gif", RGB, FULL) == truth).all()
+
+
+def test_colour_becomes_luma_and_grey_is_repeated() -> None:
+    one = Decoding(channels=1)
+    luma = SHARP.astype(np.float64) @ np.array([0.299, 0.587, 0.114])
+    pixels = decode(encoded(SHARP, "PNG"), "a.png", one, FULL)
+    assert pixels.shape == (ROWS, COLUMNS, 1)
+    assert np.abs(pixels[..., 0] - luma).max() < 0.51
+    assert (decode(encoded(GREY, "PNG"), "a.png", one, FULL)[..., 0] == GREY).all()
+    assert (as_channels(GREY[..., None], 3) == grey(GREY)).all()
+    assert (decode(npy(SHARP), "a.npy", one, FULL) == pixels).all()
+
+
+@pytest.mark.parametrize(("side", "need", "scale"), [
+    (224, 224, 1), (447, 224, 1), (448, 224, 2), (895, 224, 2), (896, 224, 4), (1791, 224, 4), (1792, 224, 8),
+    (9000, 224, 8), (7, 1, 4), (100, 200, 1),
+])  # fmt: skip
+def test_a_jpeg_is_reduced_as_far_as_the_need_allows(side: int, need: int, scale: int) -> None:
+    assert scale_for(Size(side, side), Size(need, need)) == scale
+    assert scale_for(Size(side, 9000), Size(need, 1)) == scale
+    assert scale_for(Size(9000, side), Size(1, need)) == scale
+    assert scale_for(Size(side, side), FULL) == 1
+
+
+@pytest.mark.parametrize("orientation", [1, 6])
+@pytest.mark.parametrize("scale", [1, 2, 4, 8])
+@pytest.mark.parametrize("mode", ["L", "RGB", "CMYK"])
+def test_a_reduced_jpeg_is_the_average_of_its_blocks(mode: str, scale: int, orientation: int) -> None:
+    rows, columns = 163, 242
+    shot = smooth(rows, columns)
+    stored = {"L": shot[..., 0], "RGB": shot, "CMYK": np.dstack([shot, shot[..., :1] // 3])}[mode]
+    data = encoded(Image.fromarray(stored, mode), "JPEG", quality=98, exif=exif(orientation))
+    need = Size(rows // scale, columns // scale)
+    pixels = decode(data, "a.jpg", RGB, Size(*need[::-1]) if orientation == 6 else need)
+    truth = from_ink(stored) if mode == "CMYK" else grey(stored) if mode == "L" else stored
+    whole = truth[: need.height * scale, : need.width * scale].astype(np.float64)
+    blocks = whole.reshape(need.height, scale, need.width, scale, 3).mean(axis=(1, 3))
+    seen = np.rot90(pixels) if orientation == 6 else pixels
+    assert seen.shape == (-(-rows // scale), -(-columns // scale), 3)
+    assert np.abs(seen[: need.height, : need.width] - blocks).max() < 6
+
+
+def test_a_file_is_read_from_its_path(tmp_path: Path) -> None:
+    path = tmp_path / "föto one.jpg"  # a PNG under another name is still what it is
+    path.write_bytes(encoded(SHARP, "PNG"))
+    assert (read(path, RGB, FULL) == SHARP).all()
+    (tmp_path / "loop").symlink_to("loop")
+    for name, code in (("missing.png", "data.not_found"), ("", "data.not_a_file"), ("loop", "data.unreadable")):
+        with raises(code) as caught:
+            read(tmp_path / name, RGB, FULL)
+        assert caught.value.where == str(tmp_path / name)
+        assert caught.value.remedy
+
+
+def test_a_file_that_the_system_keeps_to_itself_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    denied = Mock(side_effect=PermissionError(13, "Permission denied"))
+    monkeypatch.setattr(Path, "read_bytes", denied)  # whoever runs the tests may be allowed everything
+    with raises("data.unreadable", tmp_path / "mine.png"):
+        read(tmp_path / "mine.png", RGB, FULL)
+
+
+def test_a_picture_that_holds_another_size_than_it_declares_is_refused() -> None:
+    picture = opened(encoded(SHARP, "PNG"), "a.png", RGB)
+    with raises("data.corrupt_image", "a.png", Size(ROWS + 1, COLUMNS), Size(ROWS, COLUMNS)):
+        replace(picture, head=picture.head._replace(size=Size(ROWS + 1, COLUMNS))).pixels(FULL)

@@ -1,0 +1,100 @@
+"""Findings about single files: one spoilt among good ones, and only what is wrong is told."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.data.doctor.albums import diagnosed, found, names, pets, photo, scene
+from tests.data.pictures import deep_png, encoded, exif, noise, npy
+from vitral.core.config import Size
+from vitral.data.doctor.checks import enlargement, mode_name
+
+GREY = noise(240, 320).astype(np.uint8)
+
+# What is spoilt, how severe that is, the kind of the finding, and a word of its title or its detail.
+SPOILT = {
+    "truncated": ("x.jpg", photo(90)[:-300], "error", "corrupt", "JPEG"),
+    "a page called jpg": ("x.jpg", b"<!doctype html><p>404", "error", "corrupt", "HTML"),
+    "more channels": ("x.npy", npy(noise(240, 320, 5).astype(np.uint8)), "error", "channels", "5 channels"),
+    "white": ("x.jpg", encoded(Image.new("RGB", (300, 300), "white"), "JPEG"), "warning", "blank", "1"),
+    "small": ("x.png", encoded(scene(90, 50, 60), "PNG"), "warning", "enlarged", "50x60"),
+    "long": ("x.png", encoded(scene(90, 240, 900), "PNG"), "warning", "aspect", "240x900"),
+    "large": ("x.jpg", encoded(scene(90, 3001, 4000), "JPEG"), "note", "large", "3001x4000"),
+    "misnamed": ("x.png", photo(90), "note", "misnamed", "is JPEG"),
+    "grey": ("x.png", encoded(GREY, "PNG"), "note", "modes", "grey"),
+    "16-bit": ("x.png", deep_png(noise(240, 320, highest=65_535), 0), "note", "modes", "16-bit grey"),
+    "CMYK": ("x.jpg", encoded(scene(90).convert("CMYK"), "JPEG"), "note", "modes", "CMYK"),
+    "alpha": ("x.png", encoded(scene(90).convert("RGBA"), "PNG"), "note", "modes", "colour with alpha"),
+    "turned": ("x.jpg", encoded(scene(90), "JPEG", exif=exif(8)), "note", "rotated", "EXIF 8"),
+}
+
+
+@pytest.mark.parametrize(("name", "content", "severity", "kind", "word"), SPOILT.values(), ids=SPOILT)
+def test_one_spoilt_file_is_one_finding(
+    tmp_path: Path, name: str, content: bytes, severity: str, kind: str, word: str
+) -> None:
+    spoilt = f"train/cat/{name}"
+    findings = found(diagnosed(tmp_path, {**pets(), spoilt: content}))
+    assert set(findings) - {"modes"} == {kind} - {"modes"}
+    finding = findings[kind]
+    assert (finding.severity, finding.count, names(finding)) == (severity, 1, [(spoilt,)])
+    assert word in finding.title + finding.examples[0].detail
+    assert finding.remedy
+
+
+def test_a_sound_set_gives_no_finding(tmp_path: Path) -> None:
+    assert diagnosed(tmp_path, pets()).findings == ()
+
+
+def test_arrays_that_all_have_five_channels_are_well(tmp_path: Path) -> None:
+    files = {
+        f"{part}/{n:02}.npy": npy(noise(240, 320, 5, seed=n).astype(np.uint8)) for n in range(12) for part in ("a", "b")
+    }
+    assert "channels" not in found(diagnosed(tmp_path, files))
+
+
+def test_a_set_of_small_pictures_is_told_the_size_to_train_at(tmp_path: Path) -> None:
+    files = {
+        f"{part}/{n:02}.png": encoded(noise(28, 28, seed=n + 50 * (part == "b")).astype(np.uint8), "PNG")
+        for n in range(12)
+        for part in "ab"
+    }
+    finding = found(diagnosed(tmp_path, files))["enlarged"]
+    assert (finding.severity, finding.count) == ("note", 24)
+    assert "32" in finding.remedy
+
+
+@pytest.mark.parametrize(
+    ("size", "times"), [(Size(224, 224), 1), (Size(112, 224), 2), (Size(224, 56), 4), (Size(448, 448), 0.5)]
+)
+def test_enlargement_is_of_the_side_that_grows_most(size: Size, times: float) -> None:
+    assert enlargement(size, Size(224, 224)) == times
+
+
+@pytest.mark.parametrize(
+    ("mode", "name"),
+    [
+        ("RGB", "colour"),
+        ("I;16B", "16-bit grey"),
+        ("uint8 x 3", "colour"),
+        ("float32 x 1", "grey"),
+        ("uint8 x 5", "5 channels"),
+    ],
+)
+def test_modes_have_names_for_readers(mode: str, name: str) -> None:
+    assert mode_name(mode) == name
+
+
+def test_grey_and_colour_arrays_go_together(tmp_path: Path) -> None:
+    arrays = {f"train/cat/{n}.npy": npy(noise(240, 320, n).astype(np.uint8)) for n in (1, 3)}
+    assert "channels" not in found(diagnosed(tmp_path, {**pets(), **arrays}))
+
+
+def test_of_two_modes_that_are_as_many_the_first_is_the_usual_one(tmp_path: Path) -> None:
+    modes = ("L", "RGB", "RGBA", "P", "1")
+    files = {f"train/{'ab'[n > 2]}/{n}.png": encoded(scene(n).convert(mode), "PNG") for n, mode in enumerate(modes)}
+    finding = found(diagnosed(tmp_path, {**files, "val/a/x.png": encoded(scene(9).convert("CMYK"), "TIFF")}))["modes"]
+    assert re.findall("grey|colour|palette|1-bit|CMYK", finding.title)[0] == "grey"

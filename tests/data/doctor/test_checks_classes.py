@@ -1,0 +1,53 @@
+"""Findings from the counts alone."""
+
+import re
+
+import pytest
+
+from vitral.data.datasets.files import Files
+from vitral.data.doctor.checks import class_findings
+from vitral.data.samples import Item, Samples, Split
+
+
+def samples(*notes: str, **counts: tuple[int, int]) -> Samples:
+    """A data set of so many images in train and val of each class; no file of it is ever read."""
+    splits: tuple[Split, Split] = ("train", "val")
+    items = tuple(
+        Item(f"{split}/{name}/{number}.jpg", label, split)
+        for column, split in enumerate(splits)
+        for label, (name, count) in enumerate(counts.items())
+        for number in range(count[column])
+    )
+    return Samples("set", tuple(counts), items, Files("nowhere"), notes)
+
+
+@pytest.mark.parametrize(
+    ("counts", "kinds"),
+    [
+        ({"cat": (10, 1), "dog": (100, 1)}, []),
+        ({"cat": (10, 1), "dog": (101, 1)}, ["imbalance"]),
+        ({"cat": (9, 1), "dog": (20, 1)}, ["few"]),
+        ({"cat": (10, 0), "dog": (20, 1)}, ["missing"]),
+        ({"cat": (10, 0), "dog": (20, 0)}, ["unjudged"]),
+        ({"cat": (1, 0), "dog": (20, 1)}, ["missing", "imbalance", "few"]),
+    ],
+)
+def test_counts_give_warnings(counts: dict[str, tuple[int, int]], kinds: list[str]) -> None:
+    findings = list(class_findings(samples(**counts)))
+    assert [finding.kind for finding in findings] == kinds
+    assert all(finding.severity == "warning" and finding.remedy for finding in findings)
+
+
+def test_an_imbalance_names_both_ends() -> None:
+    (finding,) = class_findings(samples(cat=(10, 1), dog=(2000, 1), eel=(50, 1)))
+    assert re.findall(r"dog|cat|eel|[\d,]+", finding.title) == ["dog", "200", "cat", "2,000", "10"]
+
+
+def test_the_notes_of_the_source_are_notes() -> None:
+    (finding,) = class_findings(samples("left out: raw", cat=(10, 1), dog=(10, 1)))
+    assert (finding.severity, finding.kind, finding.title) == ("note", "source", "left out: raw")
+
+
+def test_what_the_source_said_already_is_told_once() -> None:
+    (finding,) = class_findings(samples("no images in val: cat", cat=(10, 0), dog=(10, 1)))
+    assert (finding.severity, finding.title) == ("warning", "no images in val: cat")

@@ -1,0 +1,129 @@
+"""Many processes: the same answers in the same order, and none of them left behind."""
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.data.doctor.albums import fill, photo
+from tests.data.pictures import encoded, noise
+from tests.errors import raises
+from vitral.data.datasets.files import Files
+from vitral.data.datasets.named import open_sample
+from vitral.data.datasets.source import open_data
+from vitral.data.doctor.examine import CHUNK, Broken, examined
+from vitral.data.samples import Samples
+
+
+@pytest.fixture
+def samples(tmp_path: Path) -> Samples:
+    """A few chunks of pictures, one of them damaged."""
+    files = {f"{n % 2}/{n:03}.png": encoded(noise(16, 16, seed=n).astype("uint8"), "PNG") for n in range(3 * CHUNK + 5)}
+    return open_data(str(fill(tmp_path, {**files, "1/101.png": photo(0)[:300]})))
+
+
+def test_any_number_of_workers_gives_the_same(samples: Samples) -> None:
+    alone = list(examined(samples, workers=0))
+    assert [item for item, _ in alone] == list(samples.items)
+    assert [item.name for item, exam in alone if isinstance(exam, Broken)] == ["1/101.png"]
+    for workers in (1, 3):
+        assert list(examined(samples, workers)) == alone
+
+
+def test_who_stops_listening_leaves_no_process_behind(samples: Samples) -> None:
+    exams = examined(samples, workers=2)
+    next(exams)
+    children = _children(os.getpid())
+    assert len(children) >= 2
+    exams.close()
+    assert not set(children) & set(_children(os.getpid()))
+
+
+class Deadly(Files):
+    """A store that ends the process which reads from it."""
+
+    def read(self, name: str) -> bytes:
+        os.kill(os.getpid(), signal.SIGKILL)
+        return b""
+
+
+def test_a_worker_that_was_killed_is_told(samples: Samples) -> None:
+    deadly = Samples(samples.where, samples.classes, samples.items, Deadly(samples.where))
+    with raises("run.lost_process", -9, "--workers 1") as caught:
+        list(examined(deadly, workers=2))
+    assert caught.value.where == str(Path(samples.where) / samples.items[0].name)
+
+
+SLOW = """
+import signal, sys, time
+from vitral import cli
+from vitral.data.datasets.files import Files
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # it may be ignored where tests run in the background
+whole = Files.read
+
+def slowly(self, name):
+    time.sleep(0.5)
+    return whole(self, name)
+
+Files.read = slowly
+cli.main(["check", sys.argv[1], "--workers", "2"])
+"""
+
+
+@pytest.mark.parametrize(
+    "send", [os.kill, os.killpg], ids=["to the parent alone", "to the whole group, as a terminal does"]
+)
+def test_an_interrupt_ends_at_once_without_a_word(samples: Samples, send: object) -> None:
+    assert callable(send)
+    line = [sys.executable, "-c", SLOW, samples.where]
+    with subprocess.Popen(line, stdout=-1, stderr=-1, text=True, start_new_session=True) as process:
+        children: list[int] = []
+        while len(children) < 2 and process.poll() is None:
+            time.sleep(0.05)
+            children = _children(process.pid)
+        time.sleep(0.2)  # for the workers to become ready
+        send(process.pid, signal.SIGINT)
+        shown, talk = process.communicate(timeout=20)  # the chunks at hand would take half a minute
+    assert process.returncode == 130
+    assert (shown, talk) == ("", "")
+    assert not any(Path(f"/proc/{child}").exists() for child in children)
+
+
+@pytest.mark.parametrize(("options", "bar"), [([], True), (["--quiet"], False)])
+def test_a_terminal_sees_a_bar_unless_it_is_to_be_quiet(samples: Samples, options: list[str], bar: bool) -> None:
+    ours, theirs = pty.openpty()
+    line = [sys.executable, "-m", "vitral", "check", samples.where, *options]
+    environment = {**os.environ, "TERM": "xterm"}
+    with subprocess.Popen(line, stdout=-1, stderr=theirs, env=environment) as process:
+        os.close(theirs)
+        shown = b"".join(_read(ours))
+        report, _ = process.communicate(timeout=60)
+    os.close(ours)
+    assert process.returncode == 3
+    assert (b"examining" in shown) == bar
+    assert b"examining" not in report
+
+
+def test_a_set_without_files_is_examined_by_workers_too() -> None:
+    whole = open_sample()
+    part = Samples(whole.where, whole.classes, whole.items[: 2 * CHUNK], whole.store)
+    assert list(examined(part, workers=2)) == list(examined(part, workers=0))
+
+
+def _children(parent: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]
+
+
+def _read(terminal: int) -> Iterator[bytes]:
+    """What is written to a terminal, until nobody has it open any more."""
+    with suppress(OSError):
+        while block := os.read(terminal, 65_536):
+            yield block

@@ -1,0 +1,60 @@
+"""Many pictures at once give the bits of each alone, which torch resizes."""
+
+import numpy as np
+import pytest
+
+from tests.data.pictures import noise
+from vitral.core.config import Size
+from vitral.data.decoding.pixels import Pixels
+from vitral.data.transforms.batch_resize import resizing, see_many
+from vitral.data.transforms.crop import Box, Crops, Filter, Glimpse
+from vitral.data.transforms.resize import see
+
+WHOLE = Size(28, 33)
+
+
+def pictures(channels: int) -> Pixels:
+    return np.stack([noise(*WHOLE, channels, seed=seed).astype(np.uint8) for seed in range(4)])
+
+
+def every_length() -> Crops:
+    """A part of each height and of each width, at either end and in the middle, every other one mirrored."""
+    heights = [(top, 3, height, 20) for height in range(1, 29) for top in {0, (28 - height) // 2, 28 - height}]
+    widths = [(2, left, 9, width) for width in range(1, 34) for left in {0, (33 - width) // 2, 33 - width}]
+    boxes = np.array(heights + widths)
+    return Crops(boxes, np.arange(len(boxes)) % 2 == 1)
+
+
+@pytest.mark.parametrize("how", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("image", [WHOLE, Size(32, 32), Size(7, 5), Size(60, 28)], ids=str)
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_the_bits_are_those_of_every_picture_alone(how: Filter, image: Size, channels: int) -> None:
+    album, crops = pictures(channels), every_length()
+    rows = np.arange(len(crops.boxes)) % len(album)
+    found = see_many(album, rows, crops, image, how)
+    assert found.shape == (len(rows), channels, *image)
+    for row, box, mirrored, seen in zip(rows, crops.boxes, crops.mirrored, found, strict=True):
+        glimpse = Glimpse(Box(*box.tolist()), image, Box(0, 0, *image), bool(mirrored), how)
+        assert np.array_equal(seen.permute(1, 2, 0).numpy(), see(album[row], WHOLE, glimpse))
+
+
+@pytest.mark.parametrize("how", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("image", [WHOLE, Size(20, 16)], ids=str)
+def test_parts_of_the_very_size_are_shown_as_they_are(how: Filter, image: Size) -> None:
+    album = pictures(3)
+    boxes = np.array([(shift, shift, *image) for shift in range(1 if image == WHOLE else 5)])
+    rows = np.arange(len(boxes)) % len(album)
+    found = see_many(album, rows, Crops(boxes, np.zeros(len(boxes), dtype=np.bool_)), image, how)
+    for row, box, seen in zip(rows, boxes, found, strict=True):
+        glimpse = Glimpse(Box(*box.tolist()), image, Box(0, 0, *image), False, how)
+        assert np.array_equal(seen.permute(1, 2, 0).numpy(), see(album[row], WHOLE, glimpse))
+
+
+@pytest.mark.parametrize("how", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("length", [4, 28, 200])
+def test_the_weights_are_whole_numbers_that_sums_of_levels_keep_exact(how: Filter, length: int) -> None:
+    weights, units = resizing(64, length, how)
+    assert (weights == weights.round()).all()
+    largest = 2.0 ** (24 if weights.dtype.itemsize == 4 else 53)
+    assert (255 * weights.abs().sum(dim=-1)).max() < largest
+    assert (weights.sum(dim=-1) * units[..., 0, 0])[1:].sub(1).abs().max() < 1e-3

@@ -1,0 +1,167 @@
+"""Views: boxes within the picture, distributed as they should be, and the same as the usual libraries'."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.errors import raises
+from vitral.core.config import Size, members
+from vitral.data.transforms.crop import (
+    Box,
+    CentreCrop,
+    InceptionCrop,
+    MultiCrop,
+    PlainResize,
+    View,
+)
+
+sides = st.integers(8, 3000)
+sizes = st.builds(Size, sides, sides)
+images = st.builds(Size, st.integers(1, 384), st.integers(1, 384))
+
+
+def dice(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+@pytest.mark.parametrize("view", members(View))
+@given(whole=sizes, image=images, seed=st.integers(0, 2**32))
+def test_every_glimpse_lies_within_the_picture(view: type[PlainResize], whole: Size, image: Size, seed: int) -> None:
+    chosen = view()
+    glimpses = chosen.glimpses(whole, image, dice(seed))
+    assert tuple(Size(*glimpse.window[2:]) for glimpse in glimpses) == chosen.outputs(image)
+    for part, resized, window, *_ in glimpses:
+        for box, frame in ((part, whole), (window, resized)):
+            assert min(box.top, box.left) >= 0
+            assert min(box.height, box.width) >= 1
+            assert box.top + box.height <= frame.height
+            assert box.left + box.width <= frame.width
+
+
+@pytest.mark.parametrize("view", members(View))
+def test_the_same_dice_show_the_same_and_others_something_else(view: type[PlainResize]) -> None:
+    first, again, other = (view().glimpses(Size(375, 500), Size(224, 224), dice(seed)) for seed in (1, 1, 2))
+    assert first == again
+    assert (first == other) is (view in members(PlainResize | CentreCrop))
+
+
+def test_areas_shapes_places_and_flips_are_as_in_the_paper() -> None:
+    throws = dice()
+    view, whole = InceptionCrop(), Size(1000, 1000)
+    glimpses = [view.glimpses(whole, Size(224, 224), throws)[0] for _ in range(20_000)]
+    parts = np.array([glimpse.part for glimpse in glimpses])
+    area = parts[:, 2] * parts[:, 3] / 1e6
+    shape = np.log(parts[:, 3] / parts[:, 2])
+    # On a square the large areas are drawn again more often the less their shape is square; below half none are.
+    small = area[area < 0.5]
+    assert np.quantile(small, [0.0, 0.25, 0.5, 0.75, 1.0]) == pytest.approx(
+        [0.05, 0.1625, 0.275, 0.3875, 0.5], abs=0.01
+    )
+    assert np.quantile(shape[area < 0.5], [0.0, 0.25, 0.5, 0.75, 1.0]) == pytest.approx(
+        np.log(4 / 3) * np.array([-1, -0.5, 0, 0.5, 1]), abs=0.02
+    )
+    room = 1000 - parts[area < 0.5][:, :2] / 1
+    assert (parts[:, 0] / (1000 - parts[:, 2] + 1e-9))[area < 0.5].mean() == pytest.approx(0.5, abs=0.01)
+    assert room.min() > 0
+    assert np.mean([glimpse.mirrored for glimpse in glimpses]) == pytest.approx(0.5, abs=0.02)
+    assert not any(InceptionCrop(flip=False).glimpses(whole, whole, throws)[0].mirrored for _ in range(50))
+
+
+def part(view: InceptionCrop, whole: Size, seed: int = 0) -> Box:
+    return view.glimpses(whole, Size(8, 8), dice(seed))[0].part
+
+
+def test_a_part_may_lie_at_any_edge() -> None:
+    view = InceptionCrop(area=(0.81, 0.81), aspect=(1.0, 1.0))
+    corners = {part(view, Size(10, 10), seed) for seed in range(50)}
+    assert corners == {Box(top, left, 9, 9) for top in (0, 1) for left in (0, 1)}
+
+
+def test_a_long_strip_falls_back_to_the_largest_part_in_its_middle() -> None:
+    view = InceptionCrop(area=(0.9, 1.0))
+    assert part(view, Size(10, 400)) == Box(0, 193, 10, 13)
+    assert part(view, Size(400, 10)) == Box(193, 0, 13, 10)
+
+
+@pytest.mark.parametrize("view", [InceptionCrop(), InceptionCrop(area=(0.85, 1.0), flip=False), PlainResize()])
+def test_many_crops_are_those_of_each_picture_alone(view: InceptionCrop | PlainResize) -> None:
+    throws = dice(3).random((200, view.throws))
+    boxes, mirrored = view.crops(Size(28, 33), throws)
+    alone = [view.crops(Size(28, 33), row[None]) for row in throws]
+    assert len(boxes) == 200
+    assert [box.tolist() for box in boxes] == [each.boxes[0].tolist() for each in alone]
+    assert mirrored.tolist() == [bool(each.mirrored[0]) for each in alone]
+
+
+def test_the_first_attempt_that_fits_is_taken() -> None:
+    """On a square a whole area of another shape never fits; half of the area, in the third attempt, does."""
+    view = InceptionCrop(area=(0.5, 1.0), aspect=(0.5, 2.0))
+    too_wide, half, other = (1.0, 1.0, 0.0, 0.0), (0.0, 0.5, 0.5, 0.0), (0.1, 0.5, 0.0, 0.0)
+    throws = np.array([[0.9, *too_wide, *too_wide, *half, *other * 7]])
+    assert view.crops(Size(20, 20), throws).boxes.tolist() == [[3, 0, 14, 14]]
+
+
+# Whole picture, image, fraction: what torchvision's Resize(int(image / fraction)) and CenterCrop(image) arrive at.
+CENTRES = [
+    (Size(375, 500), 224, 0.875, Size(256, 341), Box(16, 58, 224, 224)),
+    (Size(500, 375), 224, 0.875, Size(341, 256), Box(58, 16, 224, 224)),
+    (Size(300, 301), 224, 0.9, Size(248, 248), Box(12, 12, 224, 224)),
+    (Size(100, 103), 384, 1.0, Size(384, 395), Box(0, 6, 384, 384)),
+]
+
+
+@pytest.mark.parametrize(("whole", "side", "fraction", "resized", "window"), CENTRES)
+def test_the_middle_is_where_others_find_it(
+    whole: Size, side: int, fraction: float, resized: Size, window: Box
+) -> None:
+    found = CentreCrop(fraction=fraction).glimpse(whole, Size(side, side))
+    assert (found.part, found.resized, found.window) == (Box(0, 0, *whole), resized, window)
+
+
+def test_a_rectangle_is_filled_by_the_middle_without_distortion() -> None:
+    found = CentreCrop(fraction=1.0).glimpse(Size(400, 800), Size(100, 300))
+    assert (found.resized, found.window) == (Size(150, 300), Box(25, 0, 100, 300))
+
+
+@given(whole=sizes, image=images, seed=st.integers(0, 99))
+def test_a_picture_of_the_needed_size_never_has_its_part_enlarged(whole: Size, image: Size, seed: int) -> None:
+    glimpse = InceptionCrop().glimpses(whole, image, dice(seed))[0]
+    need = glimpse.need(whole)
+    assert glimpse.part.height * need.height >= image.height * whole.height
+    assert glimpse.part.width * need.width >= image.width * whole.width
+
+
+@given(whole=sizes, scale=st.sampled_from([1, 2, 4, 8]), seed=st.integers(0, 99))
+def test_a_part_stays_within_a_picture_at_a_smaller_scale(whole: Size, scale: int, seed: int) -> None:
+    stored = Size(-(-whole.height // scale), -(-whole.width // scale))
+    drawn = part(InceptionCrop(), whole, seed)
+    found = drawn.scaled(whole, stored)
+    assert found == drawn or scale > 1
+    assert found.top + found.height <= stored.height
+    assert found.left + found.width <= stored.width
+
+
+def test_small_crops_are_smaller_than_large_ones() -> None:
+    view = MultiCrop(large=2, small=4)
+    glimpses = view.glimpses(Size(800, 800), Size(224, 224), dice())
+    areas = [glimpse.part.height * glimpse.part.width / 640_000 for glimpse in glimpses]
+    assert min(areas[:2]) > 0.319
+    assert max(areas[2:]) < 0.321
+    assert [glimpse.resized for glimpse in glimpses] == [Size(224, 224)] * 2 + [Size(96, 96)] * 4
+    assert {glimpse.filter for glimpse in glimpses} == {"bicubic"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "code"),
+    [
+        ({"area": (0.0, 1.0)}, "config.out_of_range"),
+        ({"area": (0.5, 1.5)}, "config.out_of_range"),
+        ({"aspect": (0.0, 1.0)}, "config.out_of_range"),
+        ({"area": (0.5, 0.2)}, "config.wrong_order"),
+        ({"aspect": (2.0, 0.5)}, "config.wrong_order"),
+    ],
+)
+def test_impossible_crops_are_refused(settings: dict[str, tuple[float, float]], code: str) -> None:
+    with raises(code, *settings):
+        InceptionCrop(**settings)  # type: ignore[arg-type]

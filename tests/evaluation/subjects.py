@@ -1,0 +1,86 @@
+"""A small model and a small set of pictures in memory, to be judged in no time."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tests.models.variants import small
+from vitral.core.config import Size
+from vitral.data.datasets.arrays import Part, open_arrays
+from vitral.data.samples import Samples
+from vitral.data.transforms.preprocessing import Preprocessing
+from vitral.evaluation.feature_cache import Cache, NoCache
+from vitral.evaluation.subject import Progress, Subject, Tools, silent
+from vitral.models import LinearHead, Mlp, NoHead
+from vitral.weights.bundle import Bundle
+from vitral.weights.load import Loaded
+
+CLASSES = ("ant", "bee", "cat")
+SIDE = 16
+EACH = {"train": 12, "test": 6}  # pictures of each class
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class Stripes:
+    """Pictures of each class have stripes of their own, under noise."""
+
+    classes: int = len(CLASSES)
+
+    def load(self, part: str) -> Part:
+        dice = np.random.default_rng([len(part), self.classes])
+        labels = np.arange(self.classes).repeat(EACH[part])
+        rows = np.arange(SIDE)[None, :, None, None] // (labels[:, None, None, None] + 1) % 2 * 120
+        noise = dice.integers(0, 130, (len(labels), SIDE, SIDE, 3))
+        return Part((rows + noise).astype(np.uint8), labels.astype(np.uint8))
+
+
+def stripes(classes: tuple[str, ...] = CLASSES) -> Samples:
+    return open_arrays("stripes", classes, Stripes(len(classes)))
+
+
+def without(samples: Samples, split: str) -> Samples:
+    return replace(samples, items=tuple(item for item in samples.items if item.split != split))
+
+
+def striped_model(classes: tuple[str, ...] = CLASSES, seed: int = 0, **fields: Any) -> Loaded:
+    """A model with random weights, its head too, that names the classes; without classes it has no head."""
+    head = LinearHead(classes=len(classes)) if classes else NoHead()
+    given = {"image": Size(SIDE, SIDE), "width": 16, "depth": 1, "mlp": Mlp(ratio=1), "head": head}
+    config = small(**(given | fields))
+    torch.manual_seed(seed)
+    model = config.build().eval()
+    if classes:
+        torch.nn.init.normal_(model.get_parameter("head.linear.weight"))
+    needs = Preprocessing(image=Size(SIDE, SIDE))
+    task: Literal["classify", "masked"] = "classify" if classes else "masked"
+    return Loaded(model, Bundle(model=config, task=task, preprocessing=needs, classes=classes))
+
+
+def tools(batch: int = 7, cache: Cache | None = None, progress: Progress = silent) -> Tools:
+    return Tools(CPU, batch, workers=0, seed=0, cache=cache or NoCache(), progress=progress)
+
+
+def subject(loaded: Loaded | None = None, samples: Samples | None = None, means: Tools | None = None) -> Subject:
+    model, bundle = loaded or striped_model()
+    return Subject(model, bundle, samples or stripes(), "test", means or tools())
+
+
+class Counted:
+    """Something to make, and how often it was made."""
+
+    def __init__(self, make: Callable[[], Tensor]) -> None:
+        self.make, self.times = make, 0
+
+    def __call__(self) -> Tensor:
+        self.times += 1
+        return self.make()
+
+
+def files_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())

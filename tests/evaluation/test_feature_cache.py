@@ -1,0 +1,150 @@
+"""The cache of features: made once, whole or not at all, never larger than it may be."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from tests.evaluation.subjects import Counted, files_in
+from vitral.core.storage import Disk
+from vitral.evaluation import feature_cache
+from vitral.evaluation.feature_cache import Folder, NoCache, key_of, usual_folder
+
+VECTORS = torch.arange(12.0).reshape(4, 3)
+BYTES = 8 + 4 * 256  # about what a file of one row of 256 takes, without its header
+
+
+def made() -> Counted:
+    return Counted(VECTORS.clone)
+
+
+def test_what_was_made_once_is_read_the_next_time(tmp_path: Path) -> None:
+    make = made()
+    for _ in range(3):
+        assert torch.equal(Folder(tmp_path / "new" / "folder").vectors(lambda: "key", 4, make), VECTORS)
+    assert make.times == 1
+    assert files_in(tmp_path / "new" / "folder") == ["key.safetensors"]
+
+
+def test_another_key_is_made_anew(tmp_path: Path) -> None:
+    make = made()
+    for key in ("a", "b"):
+        Folder(tmp_path).vectors(lambda key=key: key, 4, make)  # type: ignore[misc]
+    assert make.times == 2
+
+
+def test_without_a_cache_nothing_is_hashed_or_written() -> None:
+    make = made()
+    for _ in range(2):
+        assert torch.equal(NoCache().vectors(lambda: pytest.fail("hashed"), 4, make), VECTORS)
+    assert make.times == 2
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-5])
+
+
+def flip(path: Path) -> None:
+    whole = bytearray(path.read_bytes())
+    whole[-3] ^= 1
+    path.write_bytes(whole)
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def foreign(path: Path) -> None:
+    save_file({"vectors": VECTORS}, path)
+
+
+def other_names(path: Path) -> None:
+    save_file({"weight": VECTORS}, path)
+
+
+def of_another_key(path: Path) -> None:
+    Folder(path.parent).vectors(lambda: "other", 4, lambda: VECTORS + 1)
+    (path.parent / "other.safetensors").replace(path)
+
+
+def of_fewer_images(path: Path) -> None:
+    path.unlink()
+    Folder(path.parent).vectors(lambda: "key", 3, lambda: VECTORS[:3])
+
+
+@pytest.mark.parametrize("damage", [cut, flip, empty, foreign, other_names, of_another_key, of_fewer_images])
+def test_a_damaged_or_foreign_file_is_made_again(tmp_path: Path, damage: object) -> None:
+    make, folder = made(), Folder(tmp_path)
+    folder.vectors(lambda: "key", 4, make)
+    assert callable(damage)
+    damage(tmp_path / "key.safetensors")
+    assert torch.equal(folder.vectors(lambda: "key", 4, make), VECTORS)
+    assert make.times == 2
+    assert torch.equal(folder.vectors(lambda: "key", 4, make), VECTORS)
+    assert make.times == 2, "and is whole again"
+
+
+def test_an_interrupt_leaves_nothing_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(done: str) -> None:
+        assert list(tmp_path.iterdir()), "the draft is there when the interrupt comes"
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(feature_cache, "DISK", Disk(tell=interrupt))
+    with pytest.raises(KeyboardInterrupt):
+        Folder(tmp_path).vectors(lambda: "key", 4, made())
+    assert files_in(tmp_path) == []
+
+
+def test_what_was_used_longest_ago_makes_room(tmp_path: Path) -> None:
+    folder = Folder(tmp_path, room=4 * BYTES)
+    for age, key in enumerate("abc"):
+        folder.vectors(lambda key=key: key, 1, lambda: torch.ones(1, 256))  # type: ignore[misc]
+        os.utime(tmp_path / f"{key}.safetensors", (1000 + age, 1000 + age))
+    folder.vectors(lambda: "a", 1, lambda: pytest.fail("made again"))  # so `b` is now the oldest
+    folder.vectors(lambda: "d", 1, lambda: torch.ones(1, 256))
+    assert files_in(tmp_path) == ["a.safetensors", "c.safetensors", "d.safetensors"]
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= folder.room
+
+
+def test_what_is_larger_than_the_room_is_not_kept(tmp_path: Path) -> None:
+    found = Folder(tmp_path, room=100).vectors(lambda: "key", 1, lambda: torch.ones(1, 256))
+    assert found.shape == (1, 256)
+    assert files_in(tmp_path) == []
+
+
+def test_what_a_killed_process_left_is_swept_up_and_what_another_writes_is_not(tmp_path: Path) -> None:
+    old, new = tmp_path / "x.tmp-1", tmp_path / "y.tmp-2"
+    for draft in (old, new):
+        draft.write_bytes(b"half")
+    os.utime(old, (time.time() - 2 * feature_cache.ABANDONED,) * 2)
+    Folder(tmp_path).vectors(lambda: "key", 4, made())
+    assert files_in(tmp_path) == ["key.safetensors", "y.tmp-2"]
+
+
+def test_a_folder_that_cannot_be_written_costs_no_more_than_time(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    make = made()
+    for _ in range(2):
+        assert torch.equal(Folder(tmp_path / "file" / "features").vectors(lambda: "key", 4, make), VECTORS)
+    assert make.times == 2
+
+
+def test_the_folder_is_the_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert usual_folder().path == tmp_path / "vitral" / "features"
+
+
+def test_every_part_and_image_and_their_order_is_in_the_key() -> None:
+    keys = [
+        key_of(["ab", "c"], [b"12", b"3"]),
+        key_of(["a", "bc"], [b"12", b"3"]),
+        key_of(["ab", "c"], [b"1", b"23"]),
+        key_of(["ab", "c"], [b"3", b"12"]),
+        key_of(["ab", "c", "12"], [b"3"]),
+        key_of(["ab"], [b"c", b"12", b"3"]),
+    ]
+    assert len(set(keys)) == len(keys)
+    assert key_of(["ab", "c"], iter([b"12", b"3"])) == keys[0]

@@ -1,0 +1,136 @@
+"""The equations carry the model's own numbers."""
+
+import re
+
+import pytest
+
+from tests.models.variants import VARIANTS, VITS, small
+from vitral.explanation.walkthrough.equations import equations, series
+from vitral.models import Axial, Hybrid, Local, MeanAllPool, MeanPool, NoHead, SwiGlu, TanhHead, Vit, model_config
+from vitral.models.attention import AttentionKind
+
+EVERY_VIT = pytest.mark.parametrize("name", VITS)
+
+
+def text(config: Vit) -> str:
+    return "\n".join(equations(config))
+
+
+def test_b_16_is_the_papers() -> None:
+    assert equations(Vit()) == (
+        "z_0 = [x_class; x_1 E; ...; x_196 E] + E_pos    (eq. 1)",
+        "      14x14 = 196 16x16 patches of 768 numbers, E: 768 x 768, z: 197 x 768",
+        "      position: One learned row for each token in reading order: the paper's default.",
+        "z'_l = MSA(LN(z_l-1)) + z_l-1, l = 1 ... 12    (eq. 2)",
+        "      softmax(q k' / sqrt(64)) v in 12 heads of 64, 197 x 197 weights",
+        "z_l = MLP(LN(z'_l)) + z'_l, l = 1 ... 12    (eq. 3)",
+        "      768 -> GELU of 3072 -> 768",
+        "y = LN(z_12), of the class token    (eq. 4)",
+        "      linear to 1000 classes",
+    )
+
+
+@EVERY_VIT
+def test_the_first_equation_has_the_shapes_of_the_weights(name: str) -> None:
+    config = VITS[name]
+    first, shapes, _ = equations(config)[:3]
+    weights = dict(config.skeleton().named_parameters())
+    length = config.layout(config.image).length()
+    assert f"z: {length} x {config.width}" in shapes
+    if "stem.project.weight" in weights:
+        width, numbers = weights["stem.project.weight"].shape
+        assert f"of {numbers} numbers, E: {numbers} x {width}" in shapes
+    else:
+        assert "E:" not in shapes
+    last = f"x_{config.stem.grid(config.image).cells()}"
+    assert (f"; {last} E]" if "stem.project.weight" in weights else f"; {last}]") in first
+    assert ("x_class" in first) == config.tokens.cls
+    assert (f"r_{config.tokens.registers};" in first) == (config.tokens.registers > 0)
+    assert (" + E_pos" in first) == (config.position.acts == "tokens")
+
+
+@EVERY_VIT
+def test_the_layers_have_the_widths_of_the_weights(name: str) -> None:
+    config = VITS[name]
+    weights = dict(config.skeleton().named_parameters())
+    hidden = weights["blocks.0.mlp.contract.weight"].shape[1]
+    assert re.search(rf"{config.width} -> \D*{hidden} -> {config.width}", text(config))
+    assert f"l = 1 ... {config.depth}" in text(config)
+    if isinstance(config.mixer, AttentionKind):
+        inner = weights["blocks.0.mixer.heads.qkv.weight"].shape[0] // 3
+        width = inner // config.mixer.heads
+        assert f"softmax(q k' / sqrt({width})) v in {config.mixer.heads} heads of {width}" in text(config)
+    else:
+        assert "softmax" not in text(config)
+        assert f"{type(config.mixer).__name__}(" in text(config)
+
+
+@EVERY_VIT
+def test_the_norm_stands_where_the_model_has_it(name: str) -> None:
+    config, found = VITS[name], text(VITS[name])
+    before = config.block.kind == "pre"
+    assert ("(LN(z_l-1)) + z_l-1" in found) == before
+    assert ("= LN(z_l-1 + " in found) == (not before)
+    assert (f"y = LN(z_{config.depth})" in found) == (before and not config.pool.normalises())
+    assert ("(eq. 2)" in found and "(eq. 3)" in found) == before  # the paper has no such equation
+
+
+def test_the_answer_says_what_is_pooled_and_how_many_classes_there_are() -> None:
+    assert "of the class token" in text(small())
+    assert "mean of the patches" in text(small(pool=MeanPool()))
+    assert "mean of all tokens" in text(small(pool=MeanAllPool()))
+    assert "gathered by a learned query" in text(VITS["pool-attention"])
+    assert equations(small())[-1].strip() == "linear to 4 classes"
+    assert equations(small(head=TanhHead(classes=9)))[-1].strip() == "tanh layer, then linear to 9 classes"
+    assert "no head" in equations(small(head=NoHead()))[-1]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("position-none", "The patches are a bag"),
+        ("position-rope2d", "half the angles follow the row, half the column"),
+        ("position-relative1d", "the logits are added"),
+        ("position-sincos2d", "Fixed sines over columns and rows"),
+        ("learned1d-layers", "in reading order: the paper's default. Added before every layer."),
+        ("learned2d-shared", "Added before every layer, with the same weights."),
+    ],
+)
+def test_the_way_of_telling_places_is_told(name: str, words: str) -> None:
+    assert words in equations(VITS[name])[2]
+
+
+def test_a_long_row_is_shortened_and_a_short_one_is_not() -> None:
+    assert series("r_{}", 0) == []
+    assert series("r_{}", 1) == ["r_1"]
+    assert series("r_{}", 2) == ["r_1", "r_2"]
+    assert series("r_{}", 9) == ["r_1", "...", "r_9"]
+
+
+def test_windows_are_told() -> None:
+    assert "within rows and columns in turn" in text(small(mixer=Axial(heads=2)))
+    assert "within 2x3 windows" in text(small(mixer=Local(heads=2, rows=2, columns=3)))
+    assert "silu(gate) * value of 88" in text(small(mlp=SwiGlu()))
+
+
+def test_a_hybrid_takes_its_patches_from_a_map() -> None:
+    config = model_config("R50+B/16")
+    assert isinstance(config, Vit)
+    assert isinstance(config.stem, Hybrid)
+    assert "14x14 = 196 1x1 patches of a ResNet's map of 1024 numbers, E: 1024 x 768" in text(config)
+
+
+def test_a_residual_network_has_three_lines_of_its_own() -> None:
+    found = equations(model_config("R50x2"))
+    assert len(found) == 3
+    assert "3 + 4 + 6 + 3 bottleneck units" in found[0]
+    assert found[1].endswith("7x7 places of 4096")
+    assert found[2].strip() == "linear to 1000 classes"
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_no_line_is_empty_or_broken(name: str) -> None:
+    for line in equations(VARIANTS[name]):
+        assert line.strip()
+        assert "\n" not in line
+        assert "None" not in line

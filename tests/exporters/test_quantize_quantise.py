@@ -1,0 +1,101 @@
+"""Quantised layers, against whole numbers in NumPy."""
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+from tests.inference.exports import album, loaded, plan
+from vitral.exporters.quantize import LEVELS, Range, dynamic, layers_of, measured, part_of, static
+from vitral.exporters.targets import OnnxTarget, OpenVinoTarget
+from vitral.exporters.verify import seen
+
+DICE = np.random.default_rng(0)
+INPUTS = DICE.normal(size=(5, 1, 1, 8)).astype(np.float32)
+WEIGHTS = (DICE.normal(size=(8, 6)) * np.array([1, 10, 0.01, 3, 1, 0])).astype(np.float32)  # one output has none at all
+
+
+def one_layer() -> onnx.ModelProto:
+    """A model of a single layer."""
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["pixels", "w"], ["logits"], name="body.blocks.0.mlp.expand.MatMul_0")],
+        "vitral",
+        [helper.make_tensor_value_info("pixels", TensorProto.FLOAT, ["batch", 1, 1, 8])],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", 1, 1, 6])],
+        [numpy_helper.from_array(WEIGHTS, "w")],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+
+
+def answered(target: OnnxTarget | OpenVinoTarget, model: onnx.ModelProto) -> NDArray[np.float64]:
+    inputs: Any = INPUTS  # no bytes, for once
+    return target.engine(model).run(inputs).astype(np.float64)
+
+
+def by_hand(low: float, high: float) -> NDArray[np.float64]:
+    """Inputs in 256 levels from low to high, weights in 63 to either side, each output by a scale of its own."""
+    step = (high - low) / 255
+    zero = round(-low / step)
+    levels = np.clip(np.rint(INPUTS.astype(np.float64) / step) + zero, 0, 255) - zero
+    scales = np.abs(WEIGHTS.astype(np.float64)).max(axis=0) / LEVELS
+    whole = np.rint(WEIGHTS / np.where(scales == 0, 1, scales))
+    return (levels @ whole) * step * scales
+
+
+def test_a_layer_is_known_by_its_matrix_and_the_sensitive_ones_are_left_out() -> None:
+    model = plan(loaded(), precision="int8").core()
+    layers = layers_of(model)
+    assert len(layers) == 6 + 4  # q, k and v, project, expand, contract; of the last block q alone
+    assert not [layer for layer in layers if "stem" in layer or layer.startswith("head")]
+    assert part_of("body.blocks.0.mixer.project.MatMul_8") == "blocks.0.mixer.project"
+
+
+@pytest.mark.parametrize("target", [OnnxTarget(), OpenVinoTarget()], ids=lambda target: target.kind)
+def test_static_quantisation_is_what_one_would_do_by_hand(target: OnnxTarget | OpenVinoTarget) -> None:
+    model = one_layer()
+    found = static(model, layers_of(model), {"pixels": Range(-1.0, 2.0)})
+    onnx.checker.check_model(found, full_check=True)
+    answers = answered(target, found)
+    np.testing.assert_allclose(answers, by_hand(-1.0, 2.0), rtol=1e-5, atol=1e-5)
+    assert model.graph.initializer[0].data_type == TensorProto.FLOAT  # the model itself is as it was
+
+
+def test_dynamic_quantisation_takes_its_range_from_the_batch() -> None:
+    model = one_layer()
+    found = dynamic(model, layers_of(model))
+    onnx.checker.check_model(found, full_check=True)
+    low, high = float(INPUTS.min()), float(INPUTS.max())
+    np.testing.assert_allclose(answered(OnnxTarget(), found), by_hand(low, high), rtol=1e-5, atol=1e-5)
+
+
+def test_layers_that_are_not_asked_for_stay_as_they_are() -> None:
+    model = one_layer()
+    for found in (dynamic(model, ()), static(model, (), {})):
+        assert found.SerializeToString() == model.SerializeToString()
+
+
+def test_weights_take_a_quarter_of_the_room_and_never_the_eighth_bit() -> None:
+    model = plan(loaded(), precision="int8").core()
+    layers = layers_of(model)
+    found = dynamic(model, layers)
+    bytes_ = [each for each in found.graph.initializer if each.data_type == TensorProto.INT8 and len(each.dims) == 2]
+    assert len(bytes_) == len(layers)
+    assert {int(np.abs(numpy_helper.to_array(each)).max()) for each in bytes_} == {63}
+
+
+def test_ranges_are_the_least_and_greatest_over_all_images() -> None:
+    model = plan(loaded(), precision="int8").core()
+    layers = layers_of(model)[2:4]
+    pixels = seen(album().samples, album().calibrating, loaded().bundle.preprocessing)
+    found = measured(model, layers, OnnxTarget().engine).ranges(pixels)
+    assert len(found) == 2
+    for name, range_ in found.items():
+        copy = onnx.ModelProto()
+        copy.CopyFrom(model)
+        copy.graph.output[0].name = name
+        copy.graph.output[0].type.tensor_type.ClearField("shape")
+        values = OnnxTarget().engine(copy).run(pixels)
+        assert range_ == Range(float(values.min()), float(values.max()))

@@ -1,0 +1,119 @@
+"""What an export can be: every format answers as the graph does, and tells of itself."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+
+from tests.errors import raises
+from tests.inference.exports import loaded, plan
+from vitral.core.config import Size, members
+from vitral.core.imports import load_openvino
+from vitral.exporters.targets import OnnxTarget, OpenVinoTarget, Plan, Target, TorchTarget
+from vitral.inference.engines.engine import Bytes
+from vitral.inference.graph.onnx import OPSET
+
+TARGETS = [target() for target in members(Target)]
+FACTS = {"classes": json.dumps(["cat", "Ünlü <&>"]), "task": "classify"}
+
+
+def pixels(batch: int = 3, size: tuple[int, int] = (24, 32)) -> Bytes:
+    return np.random.default_rng(0).integers(0, 256, (batch, *size, 3), dtype=np.uint8)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.kind)
+def test_a_file_that_was_opened_again_answers_as_the_graph_does(target: Target, tmp_path: Path) -> None:
+    found = plan(loaded(), facts=FACTS)
+    target.check(found.incoming)
+    target.write(found, tmp_path)
+    assert (tmp_path / target.file).is_file()
+    engine = target.open(tmp_path)
+    for batch in (1, 3, 5):
+        wanted = found.graph(torch.from_numpy(pixels(batch))).numpy()
+        np.testing.assert_allclose(engine.run(pixels(batch)), wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.kind)
+def test_a_file_may_be_for_one_batch(target: Target, tmp_path: Path) -> None:
+    found = plan(loaded(), batch=2)
+    target.write(found, tmp_path)
+    engine = target.open(tmp_path)
+    assert engine.run(pixels(2)).shape == (2, 10)
+    with pytest.raises(Exception, match=r"(?i)shape|dimension"):
+        engine.run(pixels(3))
+
+
+def test_the_facts_are_in_the_metadata(tmp_path: Path) -> None:
+    found = plan(loaded(), facts=FACTS)
+    for target in TARGETS:
+        target.write(found, tmp_path)
+    model = onnx.load(tmp_path / OnnxTarget.file)
+    onnx.checker.check_model(model, full_check=True)
+    assert {each.key: each.value for each in model.metadata_props} == FACTS
+    assert [each.version for each in model.opset_import] == [OPSET] == [OnnxTarget.opset] == [OpenVinoTarget.opset]
+    read = load_openvino().Core().read_model(str(tmp_path / OpenVinoTarget.file))
+    assert {key: read.get_rt_info(["vitral", key]).astype(str) for key in FACTS} == FACTS
+    notes = {"export.json": ""}
+    torch.export.load(tmp_path / TorchTarget.file, extra_files=notes)
+    assert json.loads(notes["export.json"]) == FACTS
+
+
+def test_a_model_for_one_batch_says_so_at_both_ends() -> None:
+    found = plan(loaded(), batch=7)
+    model = found.finished(found.core())
+    onnx.checker.check_model(model, full_check=True)
+    [incoming], [outgoing] = model.graph.input, model.graph.output
+    shapes = [[side.dim_value for side in end.type.tensor_type.shape.dim] for end in (incoming, outgoing)]
+    assert shapes == [[7, 24, 32, 3], [7, 10]]
+
+
+def test_what_is_written_leaves_the_model_that_it_was_made_of_alone() -> None:
+    found = plan(loaded(), batch=4, facts=FACTS)
+    core = found.core()
+    before = core.SerializeToString()
+    found.finished(core)
+    assert core.SerializeToString() == before
+
+
+@pytest.mark.parametrize(
+    ("found", "shape", "resizes"),
+    [
+        (plan(loaded()), ["batch", 24, 32, 3], False),
+        (plan(loaded(), incoming=Size(40, 50)), ["batch", 40, 50, 3], True),
+        (plan(loaded(channels=1), batch=8, incoming="dynamic"), [8, "height", "width", 1], True),
+    ],
+)
+def test_a_plan_tells_what_comes_in(found: Plan, shape: list[int | str], resizes: bool) -> None:
+    assert (found.shape(), found.resizes) == (shape, resizes)
+
+
+def test_openvino_is_not_for_pictures_of_any_size() -> None:
+    with raises("config.conflict", "--image", "--to onnx"):
+        OpenVinoTarget().check("dynamic")
+    OpenVinoTarget().check(Size(40, 50))
+
+
+@pytest.mark.parametrize(("target", "package"), [(OnnxTarget(), "onnxruntime"), (OpenVinoTarget(), "openvino")])
+def test_a_package_that_is_missing_is_named(
+    target: OnnxTarget | OpenVinoTarget, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with raises("config.missing_package", package, "vitral[deploy]"):
+        target.check(Size(24, 32))
+
+
+def test_nothing_that_tells_tales_is_imported(tmp_path: Path) -> None:
+    script = (
+        "import sys, pathlib\n"
+        "from tests.inference.exports import loaded, plan\n"
+        "from vitral.exporters.targets import OpenVinoTarget\n"
+        "OpenVinoTarget().write(plan(loaded()), pathlib.Path(sys.argv[1]))\n"
+        "assert 'openvino' in sys.modules\n"
+        "assert [name for name in sys.modules if name.startswith('openvino_telemetry')] == []\n"
+    )
+    subprocess.run([sys.executable, "-c", script, str(tmp_path)], timeout=120, check=True)

@@ -1,0 +1,86 @@
+"""Torch's compiler: the graphs that it takes, the code it makes, and what it says of its cost."""
+
+import logging
+import os
+import shutil
+
+import pytest
+import torch
+from torch._inductor import cpp_builder
+from torch._inductor.exc import InvalidCxxCompiler
+
+from tests.errors import raises
+from tests.inference.truth import GRAPHS, answer_of, graph, pixels, truth
+from tests.models.variants import small
+from vitral.inference.engines import compiled
+from vitral.inference.engines.compiled import Compiled
+
+# One of each part that is a different piece of code; a graph takes a second to be read.
+PARTS = (
+    "stem-patches",
+    "stem-hybrid",
+    "patch-norms",
+    "position-relative2d",
+    "position-rope2d",
+    "block-post",
+    "mixer-axial",
+    "mixer-pooling",
+    "mixer-token_mlp",
+    "mlp-swiglu",
+    "pool-attention",
+    "head-tanh",
+    "resnet",
+)
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_the_compiler_reads_every_part(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch._dynamo.reset()
+    monkeypatch.setattr(compiled, "BACKEND", "eager")
+    source, made = graph(GRAPHS[name])
+    images = pixels(source, 1)
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        found = Compiled().build(made).run(images)
+    assert abs(found - truth(source, images)).max() < 1e-4
+
+
+HAS_COMPILER = shutil.which("g++") is not None or shutil.which("c++") is not None
+ALL = os.environ.get("VITRAL_TEST_ALL_COMPILED", "") == "1"  # a quarter of a minute each
+MADE = list(GRAPHS) if ALL else ["stem-patches"]
+
+
+@pytest.mark.skipif(not HAS_COMPILER, reason="torch's compiler needs one for C++")
+@pytest.mark.filterwarnings("ignore")  # of a compiler that is still changing
+@pytest.mark.parametrize("name", MADE)
+def test_the_code_that_is_made_answers_as_the_model_does(name: str) -> None:
+    torch._dynamo.reset()
+    source, made = graph(GRAPHS[name])
+    images = pixels(source, 1)
+    found = Compiled().build(made).run(images)
+    assert abs(found - truth(source, images, answer_of(source))).max() < 1e-4
+
+
+def test_code_is_made_once_for_a_portion_and_once_for_one_image(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    torch._dynamo.reset()
+    monkeypatch.setattr(compiled, "BACKEND", "eager")
+    monkeypatch.setattr(compiled, "PORTION", 3)
+    caplog.set_level(logging.INFO, "vitral")
+    source, made = graph(small())
+    engine = Compiled().build(made)
+    images = pixels(source, 8)
+    expected = truth(source, images)
+    for count in (0, 8, 5, 1, 3):
+        assert abs(engine.run(images[:count]) - expected[:count]).max(initial=0) < 1e-4
+    told = [record.message.partition(" in ")[0] for record in caplog.records]
+    assert told == ["compiled for 3 images", "compiled for one image"]
+
+
+def test_without_a_compiler_of_c_plus_plus_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nothing() -> str:
+        raise InvalidCxxCompiler
+
+    monkeypatch.setattr(cpp_builder, "get_cpp_compiler", nothing)
+    with raises("config.missing_compiler", "engine", "g++"):
+        Compiled().check(graph(small())[1])

@@ -1,0 +1,18 @@
+"""A contestant that takes turns and always finds the same: a thousandth of a second an image."""
+
+import sys
+from collections.abc import Callable
+
+from vitral.core.errors import ConfigError
+from vitral.runs.bench.subprocess_runner import take_turns
+
+
+def prepare() -> Callable[[str], float]:
+    if sys.argv[1] == "broken":
+        raise ConfigError("it is broken", code="config.unsupported", where="metronome")
+    factor = float(sys.argv[1])
+    return lambda words: factor * int(words.split()[0]) / 1000
+
+
+if __name__ == "__main__":
+    take_turns(prepare)

@@ -1,0 +1,56 @@
+"""What `export.json` says."""
+
+from pathlib import Path
+
+import torch
+
+from vitral.inference.exported import File, Quantisation, RunnerCheck, Trial, files_in, some, versions
+
+
+def test_files_are_told_with_their_sizes_and_hashes(tmp_path: Path) -> None:
+    (tmp_path / "b.bin").write_bytes(b"")
+    (tmp_path / "a.bin").write_bytes(b"abc")
+    assert files_in(tmp_path) == (
+        File(name="a.bin", bytes=3, sha256="ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"),
+        File(name="b.bin", bytes=0, sha256="e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"),
+    )
+
+
+def test_versions_are_of_what_is_installed() -> None:
+    assert versions()["torch"] == torch.__version__
+    assert {"python", "numpy", "pillow", "onnx", "onnxruntime", "openvino"} <= versions().keys()
+
+
+def test_a_trial_and_a_choice_are_told_in_a_line() -> None:
+    trial = Trial(
+        method="static",
+        floats=("blocks.0.mlp",),
+        holds=True,
+        difference=0.2,
+        agreement=0.994,
+        lost=-0.002,
+        rate=12.34,
+    )
+    assert trial.line() == (
+        "int8, static with blocks.0.mlp in float: 99.40% of the same top-1, accuracy +0.20 points: it holds"
+    )
+    chosen = Quantisation(
+        method="static", layers=46, floats=("blocks.0.mlp",), calibrated=128, float_rate=4.0, trials=(trial,)
+    )
+    assert chosen.lines() == [
+        "int8, static: static 12.3, float32 4.0 images a second; in float stay patch embedding, head, blocks.0.mlp"
+    ]
+    assert Quantisation.from_json(chosen.to_json()) == chosen
+
+
+def test_of_many_parts_the_first_are_named() -> None:
+    parts = [f"blocks.{layer}.mlp" for layer in range(12)]
+    assert some(parts[:2]) == "blocks.0.mlp, blocks.1.mlp"
+    assert some(parts).endswith("blocks.4.mlp, blocks.5.mlp and 6 more")
+
+
+def test_the_check_of_the_runner_is_told_in_a_line() -> None:
+    alike = RunnerCheck(files=16, agreement=1.0, difference=0.01)
+    assert alike.line() == "the runner was tried on 16 files, and answers alike"
+    unsure = RunnerCheck(files=16, agreement=14 / 16, difference=0.01)
+    assert unsure.line().endswith("and answers alike but for 2, of which the export itself is unsure")

@@ -1,0 +1,116 @@
+"""Exports that are opened again: the answers they were certified with, and nothing of what is damaged."""
+
+import json
+from pathlib import Path
+from shutil import copytree
+
+import numpy as np
+import pytest
+
+from tests.errors import raises
+from tests.inference.exports import album, loaded, source
+from vitral.core.config import Size
+from vitral.exporters.export import Wish, export
+from vitral.exporters.targets import Batch, OnnxTarget, OpenVinoTarget, Target, TorchTarget
+from vitral.exporters.verify import Original
+from vitral.inference.engines.engine import Bytes
+from vitral.inference.exported import engine_of, is_export, read_export
+
+TARGETS = [OnnxTarget(), OpenVinoTarget()]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the exports of these tests are."""
+    return tmp_path_factory.mktemp("exports")
+
+
+def made(home: Path, target: Target, batch: Batch = "dynamic") -> Path:
+    """An export, made when it is first asked for."""
+    out = home / f"{target.kind}-{batch}"
+    if not out.exists():
+        export(source(), album(), Wish(target, batch=batch), out)
+    return out
+
+
+@pytest.fixture
+def copied(home: Path, tmp_path: Path) -> Path:
+    """An export to be spoilt."""
+    return Path(copytree(made(home, OnnxTarget()), tmp_path / "copied"))
+
+
+def pixels(count: int) -> Bytes:
+    return np.random.default_rng(count).integers(256, size=(count, 24, 32, 3), dtype=np.uint8)
+
+
+@pytest.mark.parametrize("batch", ["dynamic", 1, 4])
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.kind)
+def test_it_answers_any_number_of_images_as_its_model_does(home: Path, target: Target, batch: Batch) -> None:
+    folder = made(home, target, batch)
+    notes = read_export(folder)
+    assert is_export(folder)
+    assert (notes.answer, notes.width) == ("logits", 10)
+    engine, model = engine_of(folder, notes, threads=2), Original(loaded())
+    for count in (1, 3, 4, 9):
+        np.testing.assert_allclose(engine.run(pixels(count)), model.run(pixels(count)), atol=1e-4)
+    assert engine.run(pixels(0)).shape == (0, 10)
+
+
+def test_a_folder_without_notes_is_none(tmp_path: Path) -> None:
+    assert not is_export(tmp_path)
+    assert not is_export(tmp_path / "nowhere")
+    assert not is_export(Path("a" * 5000))
+
+
+def noted(folder: Path, **fields: object) -> None:
+    path = folder / "export.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
+
+
+def test_a_file_that_is_missing_or_cut_is_named(copied: Path) -> None:
+    file = copied / "model.onnx"
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-1])
+    with raises("weights.corrupt", file, f"{len(whole) - 1:,}", f"{len(whole):,}"):
+        read_export(copied)
+    file.unlink()
+    with raises("weights.not_found", file):
+        read_export(copied)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.kind)
+def test_a_file_that_its_engine_cannot_open_is_named(home: Path, tmp_path: Path, target: Target) -> None:
+    folder = Path(copytree(made(home, target), tmp_path / "copied"))
+    file = folder / target.file
+    file.write_bytes(bytes(file.stat().st_size))
+    with raises("weights.corrupt", file):
+        engine_of(folder, read_export(folder)).run(pixels(1))
+
+
+def test_notes_that_are_not_what_vitral_writes_are_refused(copied: Path) -> None:
+    noted(copied, format=2, vitral="9.1")
+    with raises("weights.newer_version", copied / "export.json", 2, "'vitral>=9.1'"):
+        read_export(copied)
+    noted(copied, format=None)
+    with raises("weights.unknown_format", copied / "export.json", None):
+        read_export(copied)
+    noted(copied, format=1, classes=["a", "b"])
+    with raises("weights.bad_config", copied / "export.json", 10, "2 classes"):
+        read_export(copied)
+    noted(copied, classes=3)
+    with raises("weights.bad_config", copied / "export.json", "classes"):
+        read_export(copied)
+    (copied / "export.json").write_text("{")
+    with raises("weights.bad_config", copied / "export.json", "JSON"):
+        read_export(copied)
+
+
+def test_what_is_for_the_runner_alone_is_refused(tmp_path: Path) -> None:
+    export(source(), album(), Wish(TorchTarget()), tmp_path / "torch")
+    with raises("weights.unsupported", tmp_path / "torch", "run.py"):
+        read_export(tmp_path / "torch")
+    wishes = {"any": Wish(OnnxTarget(), incoming="dynamic"), "one": Wish(OnnxTarget(), incoming=Size(40, 50))}
+    for name, wish in wishes.items():
+        export(source(), album(), wish, tmp_path / name)
+        with raises("weights.unsupported", tmp_path / name, "--image"):
+            read_export(tmp_path / name)

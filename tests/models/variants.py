@@ -1,0 +1,147 @@
+"""Every kind that the model's unions name, each in a small model. A new kind is here as soon as its union has it."""
+
+from typing import Any
+
+from vitral.core.config import Config, Size, members
+from vitral.models import (
+    Attention,
+    AttentionPool,
+    Axial,
+    DistilledPool,
+    Hybrid,
+    Identity,
+    Learned1d,
+    Learned2d,
+    LinearHead,
+    Local,
+    MeanPool,
+    Mlp,
+    Patches,
+    Pooling,
+    PreNorm,
+    Recompute,
+    Relative2d,
+    Resnet,
+    Rope2d,
+    TanhHead,
+    TokenMlp,
+    Tokens,
+    Vit,
+)
+from vitral.models.block import BlockConfig, LayerScale, MemoryConfig, ScaleConfig
+from vitral.models.embed import StemConfig
+from vitral.models.head import HeadConfig
+from vitral.models.init import InitialConfig
+from vitral.models.mixers import MixerConfig
+from vitral.models.mlp import MlpConfig
+from vitral.models.pool import PoolConfig
+from vitral.models.position import PositionConfig
+
+UNIONS = {
+    "stem": StemConfig,
+    "position": PositionConfig,
+    "block": BlockConfig,
+    "mixer": MixerConfig,
+    "mlp": MlpConfig,
+    "pool": PoolConfig,
+    "head": HeadConfig,
+    "initial": InitialConfig,
+    "memory": MemoryConfig,
+}
+
+# What a kind needs to fit into a small model; a kind that is not here is built as it stands.
+SMALL: dict[type[Config], dict[str, Any]] = {
+    Patches: {"patch": Size(8, 8)},
+    Hybrid: {"layers": (1, 1), "root": 32},
+    Attention: {"heads": 2},
+    Axial: {"heads": 2},
+    Local: {"heads": 2, "rows": 2, "columns": 2},
+    TokenMlp: {"hidden": 24},
+    AttentionPool: {"heads": 2},
+    LinearHead: {"classes": 4},
+    TanhHead: {"classes": 4},
+}
+NO_CLASS = {"tokens": Tokens(cls=False), "pool": MeanPool()}
+ALONGSIDE: dict[type[Config], dict[str, Any]] = {
+    Pooling: NO_CLASS,
+    Identity: NO_CLASS,
+    DistilledPool: {"tokens": Tokens(registers=1)},
+}
+
+
+def small(**fields: Any) -> Vit:
+    """A model of 4 x 6 patches and two layers, with some fields of one's own."""
+    base: dict[str, Any] = {
+        "image": Size(32, 48),
+        "width": 32,
+        "depth": 2,
+        "stem": Patches(patch=Size(8, 8)),
+        "mixer": Attention(heads=2),
+        "head": LinearHead(classes=4),
+    }
+    return Vit(**(base | fields))
+
+
+def kinds() -> dict[str, Vit]:
+    """One model for each member of each union."""
+    return {
+        f"{field}-{kind.model_fields['kind'].default}": small(
+            **{field: kind(**SMALL.get(kind, {}))}, **ALONGSIDE.get(kind, {})
+        )
+        for field, union in UNIONS.items()
+        for kind in members(union)
+    }
+
+
+def options() -> dict[str, Vit]:
+    """The choices inside a kind, and kinds that meet."""
+    attention = Attention(heads=2)
+    return {
+        "no-class-token": small(**NO_CLASS),
+        "registers": small(tokens=Tokens(registers=3)),
+        "registers-alone": small(tokens=Tokens(cls=False, registers=2), pool=MeanPool()),
+        "grey-rectangles": small(channels=1, stem=Patches(patch=Size(8, 4))),
+        "patch-norms": small(stem=Patches(patch=Size(8, 8), norm="both")),
+        "hybrid-of-patches": small(stem=Hybrid(layers=(), patch=Size(2, 2), root=32)),
+        "hybrid-unprojected": small(width=128, stem=Hybrid(layers=(1,), root=32, project=False)),
+        "hybrid-variance": small(stem=Hybrid(layers=(1,), root=32, patch=Size(2, 2), standardisation="variance")),
+        "learned1d-layers": small(position=Learned1d(where="layers")),
+        "learned1d-shared": small(position=Learned1d(where="shared")),
+        "learned1d-patches-only": small(position=Learned1d(cls=False)),
+        "learned1d-bicubic": small(position=Learned1d(resampling="bicubic")),
+        "learned1d-antialias": small(position=Learned1d(resampling="bicubic_antialias")),
+        "learned1d-corners": small(position=Learned1d(resampling="bicubic_corners")),
+        "learned1d-offset": small(position=Learned1d(resampling="bicubic_offset")),
+        "learned2d-layers": small(position=Learned2d(where="layers")),
+        "learned2d-shared": small(position=Learned2d(where="shared")),
+        "wide-heads": small(mixer=Attention(heads=3, head_width=20)),
+        "no-projection": small(mixer=Attention(heads=1, project=False)),
+        "no-qkv-bias": small(mixer=Attention(heads=2, qkv_bias=False)),
+        "query-key-norm": small(mixer=Attention(heads=2, qk_norm=True)),
+        "erf": small(mlp=Mlp(gelu="erf")),
+        "quick": small(mlp=Mlp(gelu="quick")),
+        "first-norm": small(tokens=Tokens(norm=True), stem=Patches(patch=Size(8, 8), bias=False)),
+        "norm-of-the-mean": small(tokens=Tokens(cls=False), pool=MeanPool(norm="after")),
+        "axial-rope-registers": small(mixer=Axial(heads=2), position=Rope2d(), tokens=Tokens(registers=2)),
+        "axial-without-class": small(mixer=Axial(heads=2), **NO_CLASS),
+        "local-relative": small(mixer=Local(heads=2, rows=2, columns=2), position=Relative2d()),
+        "layer-scale": small(block=PreNorm(scale=LayerScale(initial=0.5))),
+        "one-layer": small(depth=1),
+        "recompute-relative": small(memory=Recompute(), position=Relative2d(), mixer=attention),
+    }
+
+
+def scales() -> dict[str, Vit]:
+    return {
+        f"scale-{kind.model_fields['kind'].default}": small(block=PreNorm(scale=kind()))
+        for kind in members(ScaleConfig)
+    }
+
+
+VARIANTS: dict[str, Vit | Resnet] = {
+    **kinds(),
+    **options(),
+    **scales(),
+    "resnet": Resnet(layers=(1, 1), root=32, image=Size(32, 48), head=LinearHead(classes=4)),
+}
+VITS = {name: config for name, config in VARIANTS.items() if isinstance(config, Vit)}

@@ -1,0 +1,71 @@
+import numpy as np
+import pytest
+
+from tests.errors import raises
+from vitral.core.config import Size, override
+from vitral.data.loading.sampler import Plan, Shuffled
+from vitral.data.transforms.crop import InceptionCrop, PlainResize
+from vitral.data.transforms.preprocessing import IMAGENET
+from vitral.models.head import LinearHead, NoHead
+from vitral.models.vit import Vit
+from vitral.recipes.recipe import Epochs, Images, Length, Patience, Recipe, Shown, Steps, ToTheEnd
+
+PLAN = Plan(np.zeros(25, dtype=np.int64), Shuffled(), batch=10, seed=0)  # two steps an epoch
+
+
+def test_a_recipe_survives_its_json() -> None:
+    recipe = override(Recipe(), ["task=masked", "optimiser=sgd", "stopping=patience", "length=steps", "workers=3"])
+    assert Recipe.from_json(recipe.to_json()) == recipe
+
+
+@pytest.mark.parametrize(
+    ("length", "steps"),
+    [
+        (Epochs(epochs=3), 6),
+        (Epochs(epochs=1.5), 3),
+        (Epochs(epochs=0.1), 1),
+        (Steps(steps=7), 7),
+        (Shown(images=75), 10),  # no fewer than five epochs
+        (Shown(images=250), 20),
+        (Shown(images=75, fewest=1), 6),
+        (Shown(images=10_000, most=8), 16),
+    ],
+)
+def test_a_length_is_a_number_of_steps(length: Length, steps: int) -> None:
+    assert length.total(PLAN) == steps
+
+
+def test_the_fewest_epochs_are_not_more_than_the_most() -> None:
+    with raises("config.conflict", "fewest", 9, 3):
+        Shown(fewest=9, most=3)
+
+
+def test_a_recipe_of_before_there_was_tuning_trains_everything() -> None:
+    data = Recipe().model_dump(mode="json")
+    assert data.pop("tuning") == {"kind": "everything"}
+    assert Recipe.parse(data) == Recipe()
+
+
+def test_training_and_evaluation_differ_in_their_view_alone() -> None:
+    recipe = Recipe(model=Vit(image=Size(32, 32), channels=1), images=Images(view=InceptionCrop(area=(0.5, 1))))
+    training, still, needs = recipe.sight(), recipe.still_sight(), recipe.preprocessing()
+    assert training.view == InceptionCrop(area=(0.5, 1))
+    assert still.view == needs.view == PlainResize()
+    assert training.image == still.image == needs.image == Size(32, 32)
+    assert training.decoding == still.decoding == needs.decoding
+    assert needs.decoding.channels == 1
+
+
+def test_the_head_follows_the_data_and_the_task() -> None:
+    assert Recipe().fitted(7).model.head == LinearHead(classes=7)
+    assert override(Recipe(), ["task=masked"]).fitted(7).model.head == NoHead()
+
+
+def test_a_scaling_of_three_channels_does_not_fit_grey_images() -> None:
+    with raises("config.conflict", "images.scaling", 3, 1):
+        Recipe(model=Vit(channels=1), images=Images(scaling=IMAGENET))
+
+
+def test_patience_ends_only_where_it_was_asked_for() -> None:
+    assert not ToTheEnd().enough(1_000)
+    assert [Patience(evaluations=3).enough(count) for count in (0, 2, 3, 4)] == [False, False, True, True]

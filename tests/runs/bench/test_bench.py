@@ -1,0 +1,182 @@
+"""The bench: real processes that take turns."""
+
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.errors import raises
+from vitral.runs.bench import bench as module
+from vitral.runs.bench.bench import (
+    ENGINES,
+    OURS,
+    PEAK,
+    PEAK_FLOPS,
+    Bench,
+    Contest,
+    Contestant,
+    Length,
+    bench,
+    cell_of,
+    flops,
+    ours,
+    peers,
+    quarters,
+    rounds_of,
+)
+from vitral.runs.bench.subprocess_runner import Runner
+
+METRONOME = "tests.inference.metronome"
+QUICK, SLOW, BROKEN = (Contestant(name, METRONOME) for name in ("1", "2", "broken"))
+
+
+class Steps:
+    """How far each bar came."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, int]] = []
+        self.done = 0
+
+    @contextmanager
+    def bar(self, what: str, total: int) -> Iterator[Callable[[int], None]]:
+        self.told.append((what, total))
+        yield self.advance
+
+    def advance(self, count: int) -> None:
+        self.done += count
+
+
+def test_the_table_has_each_engine_at_each_batch_and_says_who_is_left_out() -> None:
+    steps = Steps()
+    found = bench(Contest(["Ti/16"], [1, 8], [QUICK, SLOW, BROKEN], 1, Length(rounds=3, turn=0)), steps.bar)
+    assert Bench.from_json(found.to_json()) == found
+    assert [(cell.model, cell.batch) for cell in found.cells] == [("Ti/16", 1), ("Ti/16", 8)]
+    for cell in found.cells:
+        assert [(row.engine, row.own) for row in cell.rows] == [("1", False), ("2", False)]
+        assert [round(row.rate) for row in cell.rows] == [1000, 500]
+        assert [len(row.seconds) for row in cell.rows] == [3, 3]
+        assert cell.left_out == ("broken: metronome: it is broken",)
+        assert cell.rows[0].share == pytest.approx(1000 * flops("Ti/16") / cell.peak)
+    assert "1 thread, Python" in found.machine
+    assert steps.told == [("Ti/16, batch 1", 16), ("Ti/16, batch 8", 16)]
+    assert steps.done == 2 * (4 + 3 * 3)
+
+
+def test_a_name_that_is_none_is_found_before_anything_is_measured() -> None:
+    steps = Steps()
+    with raises("config.unknown_name", "'S16'"):
+        bench(Contest(["Ti/16", "S16"], [1], [QUICK], 1, Length(rounds=1, turn=0)), steps.bar)
+    assert steps.told == []
+
+
+def test_an_engine_that_falls_is_left_out(capfd: pytest.CaptureFixture[str]) -> None:
+    runners = {each: Runner(each.name, [METRONOME, each.name]) for each in (QUICK, SLOW, Contestant("two", METRONOME))}
+
+    def advance(count: int) -> None:
+        turns.append(count)
+        if len(turns) == 6:  # after the round that warms up and a first one
+            runners[SLOW]._process.kill()
+            runners[SLOW]._process.wait()
+
+    turns: list[int] = []
+    seconds, left_out = rounds_of(runners, 4, Length(rounds=4, turn=0), advance)
+    for runner in runners.values():
+        runner.stop()
+    assert seconds == {QUICK: [0.004] * 4}
+    assert left_out == ["two: two ended with exit code 1", "2: 2 ended with exit code -9"]
+    assert "could not convert" in capfd.readouterr().err
+
+
+def test_without_the_matmul_there_is_no_table() -> None:
+    with raises("bench.no_baseline", "matmul: it fell"):
+        cell_of("S/16", 8, 1.0, {QUICK: [1.0]}, ["matmul: it fell"])
+
+
+def test_a_cell_that_no_engine_runs_is_an_error_with_every_reason() -> None:
+    contest = Contest(["Ti/16"], [8], [BROKEN], 1, Length(rounds=1, turn=0))
+    with raises("bench.no_engine", "Ti/16", 8, "broken: metronome: it is broken"):
+        bench(contest, Steps().bar)
+
+
+def test_a_long_cell_ends_after_three_rounds() -> None:
+    runners = {QUICK: Runner("1", [METRONOME, "1"])}
+    seconds, _ = rounds_of(runners, 4, Length(rounds=9, turn=0, seconds=0.0), lambda count: None)
+    runners[QUICK].stop()
+    assert len(seconds[QUICK]) == 3
+
+
+def test_rates_are_medians_and_the_middle_half_beside_the_peak() -> None:
+    times = {Contestant(PEAK, OURS): [1.0, 2.0, 5.0], Contestant("vitral eager", OURS): [1.0, 2.0, 4.0, 8.0, 100.0]}
+    cell = cell_of("S/16", 8, PEAK_FLOPS / 16, times, [])
+    assert cell.peak == PEAK_FLOPS / 2
+    (row,) = cell.rows
+    assert (row.low, row.rate, row.high) == (1.0, 2.0, 4.0)
+    assert row.share == 2 / 8  # two images a second, where the peak would do eight
+    assert row.own
+    assert quarters([3.0]) == [3.0, 3.0, 3.0]
+
+
+@pytest.mark.parametrize(("model", "giga"), [("Ti/16", 2.51), ("S/16", 9.20), ("B/16", 35.13)])
+def test_floating_point_operations_are_those_of_every_token_in_every_layer(model: str, giga: float) -> None:
+    layers, width = 12, {"Ti/16": 192, "S/16": 384, "B/16": 768}[model]
+    tokens, patches = 197, 196
+    block = tokens * (4 * width**2 + 8 * width**2) + 2 * tokens**2 * width
+    assert flops(model) == 2 * (layers * block + patches * 768 * width)
+    assert flops(model) / 1e9 == pytest.approx(giga, abs=0.006)
+
+
+def test_engines_whose_packages_are_missing_do_not_take_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [each.name for each in ours()] == list(ENGINES)
+    assert all(each.own for each in ours())
+    assert [each.name for each in ours(["vitral openvino"])] == ["vitral openvino"]
+    with raises("config.unknown_name", "--engines", "eager", "compiled", "'opnvino'", "'openvino'"):
+        ours(["vitral opnvino"])
+    monkeypatch.setattr(module, "find_spec", lambda name: None)
+    assert [each.name for each in ours()] == ["vitral eager", "vitral compiled"]
+    with raises("config.missing_package", "--engines", "onnx and openvino", "vitral[deploy]"):
+        ours(["vitral openvino"])
+
+
+def test_peers_need_a_checkout_and_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = importlib.util.find_spec
+    monkeypatch.setattr(module, "find_spec", lambda name: None)
+    with raises("config.missing_package", "make bench") as caught:
+        peers()
+    assert caught.value.where == "--peers"
+    monkeypatch.setattr(module, "find_spec", real)
+    monkeypatch.setattr("benchmarks.rivals.find_spec", lambda name: None)
+    with raises("config.missing_package", "timm", "transformers", "vit-pytorch"):
+        peers()
+    monkeypatch.setattr("benchmarks.rivals.find_spec", lambda name: name if name != "timm" else None)
+    assert [each.name for each in peers()] == ["huggingface", "vit-pytorch"]
+    assert not any(each.own for each in peers())
+
+
+def test_an_interrupt_ends_every_process() -> None:
+    script = (
+        "import signal\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from contextlib import contextmanager\n"
+        "from vitral.runs.bench.bench import Contest, Contestant, Length, bench\n"
+        "@contextmanager\n"
+        "def bar(what, total):\n"
+        "    print('begun', flush=True)\n"
+        "    yield lambda count: None\n"
+        "bench(Contest(['Ti/16'], [1], [Contestant('1', 'tests.inference.metronome')], 1, Length(10**9, 0)), bar)\n"
+    )
+    words = [sys.executable, "-c", script]
+    with subprocess.Popen(words, stdout=-1, stderr=-1, text=True, start_new_session=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        time.sleep(1)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the children too
+        _, talk = process.communicate(timeout=60)  # which waits until nobody holds stderr, the children too
+    assert process.returncode != 0
+    assert "KeyboardInterrupt" in talk
+    assert talk.count("Traceback") == 1, "the children say nothing"

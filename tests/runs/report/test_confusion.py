@@ -1,0 +1,52 @@
+"""The matrix and the pairs, against counting."""
+
+import pytest
+
+from tests.evaluation.test_accuracy import NAMES, ZOO, given_as, random_answers
+from vitral.evaluation.accuracy import judged
+from vitral.runs.report.confusion import MOST_CLASSES, MOST_PAIRS, draw_matrix, most_confused
+
+
+def test_a_cell_stands_at_its_row_and_column() -> None:
+    matrix = draw_matrix(judged(given_as(ZOO, 4), NAMES))
+    assert matrix is not None
+    counts = {(cell.y / matrix.side, cell.x / matrix.side): cell.images for cell in matrix.cells}
+    assert counts == {(0, 0): 3, (0, 1): 1, (0, 3): 1, (1, 0): 2, (1, 1): 1, (2, 1): 1}
+    assert [cell.style for cell in matrix.cells] == ["right", "wrong", "wrong", "wrong", "right", "wrong"]
+    assert matrix.cells[0].label == "cat: 3 of 5 named rightly (60.0 %)"
+    assert matrix.cells[1].label == "cat: 1 of 5 taken for dog (20.0 %)"
+    assert matrix.cells[0].strength == 0.6
+    assert [name.full for name in matrix.names] == list(NAMES)
+
+
+@pytest.mark.parametrize("count", [2, 10, 16, 17, MOST_CLASSES])
+def test_a_matrix_holds_all_its_classes(count: int) -> None:
+    matrix = draw_matrix(judged(random_answers(300, count), [f"a class of number {n}" for n in range(count)]))
+    assert matrix is not None
+    assert matrix.width == count * matrix.side
+    assert all(0 <= cell.x <= matrix.width - matrix.side for cell in matrix.cells)
+    assert len({name.short for name in matrix.names}) == count
+    assert matrix.numbered == (count <= 16)
+
+
+def test_too_many_classes_have_no_matrix() -> None:
+    assert draw_matrix(judged(random_answers(300, 31), [str(n) for n in range(31)])) is None
+
+
+def test_a_name_that_disturbs_is_short_after_it_is_written_out() -> None:
+    matrix = draw_matrix(judged(random_answers(9, 2), ("\n" * 20, "b")))
+    assert matrix is not None
+    assert matrix.names[0].short == r"\n\n\n\…\n\n\n"
+
+
+def test_pairs_come_most_confused_first() -> None:
+    found = most_confused(judged(given_as(ZOO, 4), NAMES))
+    assert [(pair.name, pair.taken_for, pair.images) for pair in found] == [
+        ("dog", "cat", 2), ("cat", "dog", 1), ("cat", "hen", 1), ("fox", "dog", 1)
+    ]  # fmt: skip
+    assert found[0].share == pytest.approx(2 / 3)
+
+
+def test_pairs_are_few_and_none_when_all_is_right() -> None:
+    assert len(most_confused(judged(random_answers(500, 40), [str(n) for n in range(40)]))) == MOST_PAIRS
+    assert most_confused(judged(given_as([(0, 0), (1, 1)], 2), ("a", "b"))) == []

@@ -1,0 +1,111 @@
+"""Curves: every measurement in its place, and few enough of them to draw."""
+
+import re
+
+import numpy as np
+import pytest
+
+from tests.runs.report.stories import measured
+from vitral.html.charts import HEIGHT, WIDTH, Chart
+from vitral.runs.report.curves import MOST_BANDS, MOST_DOTS, MOST_PIECES, Spot, draw_curves, extremes, smooth
+from vitral.runs.report.story import Line
+
+
+def by_title(lines: list[Line]) -> dict[str, Chart]:
+    return {chart.title: chart for chart in draw_curves(lines)}
+
+
+def places(path: str) -> list[tuple[float, float]]:
+    numbers = [float(number) for number in re.findall(r"[-.\de]+", path)]
+    return list(zip(numbers[::2], numbers[1::2], strict=True))
+
+
+def test_nothing_measured_draws_nothing() -> None:
+    assert draw_curves([]) == []
+
+
+def test_each_thing_measured_has_a_chart_in_order() -> None:
+    assert [chart.title for chart in draw_curves(measured())] == ["loss", "accuracy", "learning rate"]
+    odd: list[Line] = [{"step": 1, "epoch": 0.1, "split": "train", "rate": 1e-3, "error": 0.2, "loss": 1.0}]
+    assert [chart.title for chart in draw_curves(odd)] == ["loss", "error", "learning rate"]
+
+
+def test_points_stand_where_their_numbers_say() -> None:
+    lines: list[Line] = [
+        {"step": 1, "epoch": 1.0, "split": "val", "loss": 2.0},
+        {"step": 2, "epoch": 2.0, "split": "val", "loss": 1.0},
+        {"step": 4, "epoch": 4.0, "split": "val", "loss": 0.0},
+    ]
+    (chart,) = draw_curves(lines)
+    truth = [(WIDTH / 4, 0.0), (WIDTH / 2, HEIGHT / 2), (WIDTH, HEIGHT)]
+    assert [(dot.x, dot.y) for dot in chart.dots] == truth
+    assert [places(line.path) for line in chart.lines] == [truth]
+    assert [dot.label for dot in chart.dots] == [
+        "val, epoch 1: 2.00", "val, epoch 2: 1.00", "val, epoch 4: 0"
+    ]  # fmt: skip
+    assert chart.upward[0].place == HEIGHT
+    assert chart.alt == "loss by epoch: val from 2.00 to 0"
+    assert chart.caption == "Lowest on val at epoch 4: 0; last 0."
+
+
+def test_accuracy_reads_in_percent_and_tells_its_best() -> None:
+    chart = by_title(measured())["accuracy"]
+    assert all(tick.text.endswith(" %") for tick in chart.upward)
+    best = max(line["accuracy"] for line in measured() if line["split"] == "val")
+    assert chart.caption.startswith("Highest on val at epoch ")
+    assert f"{100 * best:.1f} %" in chart.caption
+    assert chart.legend == (("train", "train"), ("val", "val"))
+
+
+def test_val_and_test_are_told_apart() -> None:
+    lines = [*measured(), {"step": 40, "epoch": 4.0, "split": "test", "loss": 0.9, "accuracy": 0.5}]
+    chart = by_title(lines)["loss"]
+    assert [dot.style for dot in chart.dots] == ["val"] * 4 + ["test"]
+    assert [name for name, _ in chart.legend] == ["train", "val", "test"]
+
+
+def test_a_smooth_curve_is_the_mean_of_its_neighbours() -> None:
+    values = np.random.default_rng(0).normal(size=230)
+    reach = 230 // 50
+    truth = [values[max(0, place - reach) : place + reach + 1].mean() for place in range(230)]
+    assert smooth(list(values)) == pytest.approx(truth)
+    assert smooth([3.0, 1.0]) == [3.0, 1.0]
+    assert smooth([]) == []
+
+
+def test_of_many_spots_the_extremes_stay() -> None:
+    values = np.random.default_rng(0).normal(size=10_000)
+    values[1234], values[777] = 99, -99
+    spots = [Spot(step, step / 100, float(value)) for step, value in enumerate(values)]
+    shown = extremes(spots)
+    assert len(shown) <= MOST_PIECES
+    assert {99.0, -99.0} <= {spot.value for spot in shown}
+    assert shown == sorted(shown)
+    assert extremes(spots[:50]) == spots[:50]
+
+
+def test_a_long_run_is_drawn_with_few_pieces() -> None:
+    loss = by_title(measured(epochs=300, each=20))["loss"]
+    assert all(len(places(line.path)) <= MOST_PIECES + 1 for line in loss.lines)
+    assert len(loss.bars) == MOST_BANDS
+    assert len(loss.dots) == MOST_DOTS
+    assert loss.dots[-1].label.startswith("val, epoch 300:")
+    assert loss.bars[0].label.startswith("train, epoch 5, steps 1 to 100: ")
+    assert loss.bars[-1].x + loss.bars[-1].width == pytest.approx(WIDTH)
+
+
+def test_what_is_not_finite_is_left_out() -> None:
+    lines = [*measured(), {"step": 41, "epoch": 4.1, "split": "train", "loss": float("inf"), "rate": 1e-3}]
+    assert "inf" not in str(by_title(lines)["loss"])
+    assert draw_curves([{"step": 1, "epoch": 0.1, "split": "train", "loss": float("nan")}]) == []
+
+
+def test_the_rate_is_drawn_as_it_was_set() -> None:
+    lines: list[Line] = [
+        {"step": step, "epoch": step / 10, "split": "train", "loss": 1.0, "rate": rate}
+        for step, rate in enumerate([0.5e-3, 1e-3, 0.0], start=1)
+    ]
+    chart = by_title(lines)["learning rate"]
+    (line,) = chart.lines
+    assert [y for _, y in places(line.path)] == [HEIGHT / 2, 0.0, HEIGHT]
+    assert chart.caption == "Highest at epoch 0.2: 0.00100."

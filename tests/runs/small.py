@@ -1,0 +1,63 @@
+"""A small run: a folder of little photos, and settings under which it is over in a second."""
+
+import signal
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from vitral.data.samples import Samples
+from vitral.recipes.recipe import Recipe
+from vitral.runs.request import Wish, granted
+from vitral.runs.result import Run
+from vitral.runs.train import train
+from vitral.training.callbacks import Stop
+
+EACH = {"train": 12, "val": 4}  # images of each class
+COMPARED = ("last/model.safetensors", "best/model.safetensors", "metrics.jsonl", "results.csv")
+SETTINGS = (
+    "image=16", "model.stem.patch=8", "model.width=16", "model.depth=2", "model.mixer.heads=2", "batch=5", "epochs=3",
+    "lr=3e-3", "evaluate=1", "workers=0", "saving.seconds=1000",
+)  # fmt: skip
+
+
+def photos(folder: Path, each: dict[str, int] = EACH) -> Path:
+    """Dark photos of one class, bright ones of another, not all of them easy to tell."""
+    for split, count in each.items():
+        for label, level in (("dark", 90), ("bright", 150)):
+            home = folder / split / label
+            home.mkdir(parents=True)
+            for number in range(count):
+                noise = np.random.default_rng([number, level]).integers(-80, 80, (20, 20, 3))
+                Image.fromarray((level + noise).astype(np.uint8)).save(home / f"{number}.png")
+    return folder
+
+
+def wish(folder: Path, *settings: str) -> Wish:
+    return Wish(str(folder), (*SETTINGS, *settings), recipe="small_hundreds")
+
+
+def recipe_and_samples(folder: Path, *settings: str) -> tuple[Recipe, Samples]:
+    found = granted(wish(folder, *settings))
+    return found.recipe, found.samples
+
+
+def begin(home: Path, *settings: str, data: str = "", out: str = "run") -> Run:
+    where = data or str(home / "photos")
+    return train(where, *SETTINGS, *settings, recipe="small_hundreds", out=str(home / out))
+
+
+class StopAfterEachStep(Stop):
+    """A signal comes while the first step of every session is taken."""
+
+    signal = signal.SIGTERM
+
+    def __init__(self, words: str) -> None:
+        self._before = {}
+
+    def __enter__(self) -> "StopAfterEachStep":
+        return self
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {name: (folder / name).read_bytes() for name in COMPARED}

@@ -1,0 +1,38 @@
+from vitral.core.config import override
+from vitral.models.registry import model_config
+from vitral.recipes.recipe import Recipe
+from vitral.runs.artifacts import summary
+
+
+def test_the_papers_recipe_in_a_few_words() -> None:
+    facts = dict(summary(Recipe(name="paper")))
+    assert facts["recipe"] == "paper"
+    assert facts["model"] == "ViT, 12 layers of width 768, patches of 16x16, images of 224x224"
+    assert facts["start"] == "fresh weights, seed 0"
+    assert facts["tuning"] == "everything"
+    assert facts["task"] == "classify, softmax loss, mixing none"
+    assert facts["length"] == "300 epochs in batches of 4,096"
+    assert facts["optimiser"] == "adamw, rate 0.003, decay 0.3"
+    assert facts["schedule"] == "cosine, warm-up 10,000 steps"
+
+
+def test_other_kinds_are_told_too() -> None:
+    settings = ["task=masked", "length=steps", "schedule.warmup=0.05", "weights=runs/a"]
+    facts = dict(summary(override(Recipe(), settings)))
+    assert facts["task"] == "masked patches, target mean_colour"
+    assert facts["length"] == "20,000 steps in batches of 4,096"
+    assert facts["schedule"] == "cosine, warm-up 5% of the run"
+    assert facts["start"] == "weights of runs/a"
+    resnet = Recipe(model=model_config("R50x1"))
+    assert dict(summary(resnet))["model"] == "ResNet, stages of 3, 4, 6, 3, images of 224x224"
+
+
+def test_tuning_is_told_with_its_numbers() -> None:
+    def told(*settings: str) -> dict[str, str]:
+        return dict(summary(override(Recipe(), settings)))
+
+    assert told("tuning=probed")["tuning"] == "probed"
+    assert told("tuning=layers", "tuning.count=3")["tuning"] == "layers, the last 3"
+    assert told("tuning=lora", 'tuning.parts=["qkv","mlp"]')["tuning"] == "lora, rank 8, alpha 16, on qkv, mlp"
+    shown = told("length=shown", "length.images=5000", "length.most=30", "batch=32")["length"]
+    assert shown == "5,000 images shown, in 5 to 30 epochs, in batches of 32"

@@ -1,0 +1,110 @@
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.errors import raises
+from tests.runs.small import begin, photos, recipe_and_samples
+from vitral.core.storage import Lock
+from vitral.runs import preflight
+from vitral.runs.folder import Folder
+from vitral.runs.preflight import command, prepared, reopened
+from vitral.runs.train import resume
+
+
+def test_what_is_prepared_opens_again(tmp_path: Path) -> None:
+    recipe, samples = recipe_and_samples(photos(tmp_path / "photos"))
+    folder = prepared(str(tmp_path / "run"), recipe, samples, [])
+    assert reopened(folder) == (recipe, samples)
+    assert folder.recipe.read_text().endswith("}\n")
+
+
+def test_of_two_that_want_the_same_empty_folder_one_gets_it(tmp_path: Path) -> None:
+    recipe, samples = recipe_and_samples(photos(tmp_path / "photos"))
+    (tmp_path / "run").mkdir()
+    with Lock(tmp_path / "run"), raises("config.path_exists", tmp_path / "run"):
+        prepared(str(tmp_path / "run"), recipe, samples, [])
+    assert not Folder(tmp_path / "run").recipe.exists()
+
+
+def test_a_run_that_another_process_has_just_begun_is_not_overwritten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe, samples = recipe_and_samples(photos(tmp_path / "photos"))
+    folder = prepared(str(tmp_path / "run"), recipe, samples, [])
+    monkeypatch.setattr(preflight, "claimed", lambda out, data: folder)  # as if it had been empty a moment ago
+    with raises("config.path_exists", tmp_path / "run", "--out"):
+        prepared(str(tmp_path / "run"), recipe, samples, [])
+    with Lock(tmp_path / "run"), raises("config.run_locked", tmp_path / "run"):
+        prepared(str(tmp_path / "run"), recipe, samples, [])
+
+
+def test_what_was_typed_is_a_command_or_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/vitral", "train", "my photos"])
+    assert command(["'my photos'"]) == "vitral train 'my photos'"
+    monkeypatch.setattr(sys, "argv", ["study.py", "7"])
+    assert command(["'my photos'", "'epochs=3'"]) == "vitral.train('my photos', 'epochs=3')"
+
+
+@pytest.mark.parametrize("name", ["recipe.json", "environment.json"])
+def test_a_file_of_the_run_that_is_lost_or_broken_is_named(home: Path, name: str) -> None:
+    begin(home)
+    (home / "run" / name).write_text("{")
+    with raises("config.bad_json", home / "run"):
+        resume(str(home / "run"))
+    (home / "run" / name).unlink()
+    with raises("config.not_found" if name == "recipe.json" else "file.read_failed", name):
+        resume(str(home / "run"))
+
+
+def test_a_recipe_that_was_changed_by_hand_is_refused(home: Path) -> None:
+    begin(home)
+    path = home / "run/recipe.json"
+    path.write_text(path.read_text().replace('"epochs": 3', '"epochs": 4'))
+    with raises("config.recipe_changed", path):
+        resume(str(home / "run"))
+
+
+def test_a_run_goes_on_from_any_directory(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(home)
+    begin(home, data="photos")
+    monkeypatch.chdir("/")
+    assert resume(str(home / "run")).step == 12
+
+
+@pytest.mark.parametrize(
+    ("settings", "code", "values"),
+    [
+        (("batch=500",), "config.out_of_range", ("batch", 500, 24)),
+        (("schedule.warmup=12",), "config.conflict", ("warmup", 12)),
+        (("image=20",), "config.indivisible", ("model.image", 20)),
+        (("tuning=lora", "tuning.rank=2"), "config.missing_value", ("tuning",)),
+    ],
+)
+def test_what_cannot_run_leaves_no_folder(
+    home: Path, settings: tuple[str, ...], code: str, values: tuple[object, ...]
+) -> None:
+    with raises(code, *values):
+        begin(home, *settings)
+    assert not (home / "run").exists()
+
+
+def test_patience_without_images_for_validation_is_refused(tmp_path: Path) -> None:
+    photos(tmp_path / "photos", {"train": 12, "test": 4})
+    with raises("config.no_validation_images", "stopping=end"):
+        begin(tmp_path, "stopping=patience")
+
+
+def test_other_images_than_those_it_began_with_are_refused(home: Path) -> None:
+    begin(home)
+    extra = home / "photos/train/dark/extra.png"
+    extra.write_bytes((home / "photos/train/dark/0.png").read_bytes())
+    with raises("data.changed", home / "photos"):
+        resume(str(home / "run"))
+
+
+def test_a_file_that_cannot_be_read_is_found_before_the_run_begins(home: Path) -> None:
+    (home / "photos/train/dark/0.png").write_bytes(b"not a picture")
+    with raises("data.corrupt_image", home / "photos", "0.png"):
+        begin(home)
+    assert not (home / "run").exists()

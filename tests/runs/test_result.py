@@ -1,0 +1,32 @@
+import signal
+from pathlib import Path
+
+from tests.runs.small import photos, recipe_and_samples
+from vitral.runs.folder import Folder
+from vitral.runs.result import Run
+
+
+def run(home: Path, number: int = 0, *settings: str) -> Run:
+    recipe, samples = recipe_and_samples(photos(home / "my photos"), *settings)
+    return Run(Folder(Path("runs/my photos")), recipe, samples, 7, 12, number, None)
+
+
+def test_a_run_that_was_stopped_says_how_to_go_on(tmp_path: Path) -> None:
+    assert run(tmp_path, signal.SIGTERM).summary() == [
+        "SIGTERM: stopped and saved after step 7 of 12; to go on:",
+        "vitral train --resume 'runs/my photos'",
+    ]
+
+
+def test_the_next_command_is_quoted_for_the_shell(tmp_path: Path) -> None:
+    report, following = run(tmp_path).summary()
+    assert report == "report: runs/my photos/report.html"
+    assert following.endswith(f"vitral train '{tmp_path}/my photos' --from 'runs/my photos'")
+
+
+def test_what_was_learnt_without_labels_wants_images_with_labels(tmp_path: Path) -> None:
+    assert run(tmp_path, 0, "task=masked").summary()[-1].endswith("vitral train PHOTOS/ --from 'runs/my photos'")
+
+
+def test_a_run_shows_itself_in_a_line(tmp_path: Path) -> None:
+    assert repr(run(tmp_path)) == "Run('runs/my photos': step 7 of 12)"

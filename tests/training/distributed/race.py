@@ -1,0 +1,128 @@
+"""A run whose every step is the same for any number of processes: no chance but in the crops, which are counted."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import vitral
+from tests.data.loading.photos import photos
+from vitral.core.config import Size
+from vitral.data.decoding.header import Decoding
+from vitral.data.loading.loader import Loader, Sight
+from vitral.data.loading.sampler import InOrder, Plan
+from vitral.data.samples import Samples
+from vitral.data.transforms.crop import InceptionCrop
+from vitral.data.transforms.preprocessing import CENTRED
+from vitral.tasks.classify import Classify
+from vitral.tasks.task import Outcome
+from vitral.training.callbacks import Averaging
+from vitral.training.checkpoints.state import Learning, Saved, restore, saved_of, tensors_of
+from vitral.training.distributed.process_group import Group
+from vitral.training.distributed.strategy import DistributedConfig, newest_for_all
+from vitral.training.ema import Exponential
+from vitral.training.loop import Descent, Job, Portion, Serving, feed, gathered, train
+from vitral.training.optimizers import AdamW
+from vitral.training.precision import Precision
+from vitral.training.schedules import Cosine
+
+CPU = torch.device("cpu")
+STEPS = 20
+CLIPS = {1: 1.0, 3: 1e9}  # by the number of portions: every gradient is cut, which would hide a wrong length, or none
+IMAGES, BATCH = 21, 4  # the sixth batch has one image, so one of two processes has none
+
+
+class Logging(NamedTuple):
+    """The job that notes every loss, accuracy and number of images."""
+
+    lines: list[tuple[float, float, int]]
+
+    def due(self, step: int, steps: int) -> bool:
+        return True
+
+    def run(self, step: int, outcome: Outcome) -> None:
+        self.lines.append((outcome.loss.item(), outcome.metrics["accuracy"].item(), outcome.images))
+
+
+class Race:
+    """All parts of a run, new."""
+
+    def __init__(self, samples: Samples, group: Group, distributed: DistributedConfig, portions: int) -> None:
+        items = samples.of("train")
+        plan = Plan(np.array([item.label for item in items]), InOrder(), BATCH, 5, group.world)
+        torch.manual_seed(0)
+        model = vitral.build(
+            "Ti/16", "image=16", "stem.patch=8", "width=16", "depth=2", "mixer.heads=2", "head.classes=2"
+        )
+        task = Classify().build(model, 2, samples.counts("train"), CENTRED)
+        self.group, self.distributed = group, distributed
+        self.spread = distributed.spread(task, group)
+        # A larger epsilon than usual, or Adam would blow up the rounding of gradients that ought to be 0.
+        optimiser, schedule = AdamW(rate=3e-3, epsilon=1e-4), Cosine(warmup=2)
+        self.learning = Learning(
+            task, optimiser.build(task), Exponential(decay=0.9).build(STEPS), Precision(torch.float32, CPU)
+        )
+        sight = Sight(Size(16, 16), Decoding(), InceptionCrop())
+        self.loader = Loader(items, samples.store, sight, plan, workers=0, room=2**20)
+        self.serving = Serving(CENTRED, portions, CPU)
+        self.descent = Descent(
+            self.learning.optimizer,
+            lambda step: optimiser.rate * schedule.rate(step, STEPS),
+            CLIPS[portions],
+            self.learning.precision,
+            self.spread,
+        )
+        self.lines: list[tuple[float, float, int]] = []
+
+    def resume(self, folder: Path) -> int:
+        """Go back to the newest checkpoint, and give its step."""
+        checkpoint = newest_for_all(folder, self.group).checkpoint
+        assert checkpoint is not None
+        tensors, state = self.distributed.load(checkpoint, self.learning.task, self.group)
+        assert isinstance(state, dict)
+        return restore(self.learning, self.loader.plan, tensors, Saved.parse(state))
+
+    def run(self, start: int, stop: int) -> "Race":
+        """Take the steps from one up to another."""
+        batches = feed(self.loader, start, stop, self.serving)
+        jobs: list[Job] = [Averaging(self.learning), Logging(self.lines)]
+        train(self.spread.module, batches, self.descent, start, stop, jobs)
+        return self
+
+    def evaluate(self) -> "Race":
+        """Note what the averaged weights do on all images."""
+        task, learning = self.learning.task, self.learning
+        task.eval()
+        with learning.average.averaged(task), torch.no_grad():
+            outcomes = [task(*portion[:2], portion.dice) for portion in self._portions()]
+        task.train()
+        Logging(self.lines).run(0, self.group.joined(gathered(outcomes)))
+        return self
+
+    def _portions(self) -> Iterator[Portion]:
+        for portions in feed(self.loader, 0, self.loader.plan.epoch_steps, self.serving):
+            yield from portions
+
+    def save(self, folder: Path, step: int) -> None:
+        """Write a checkpoint, and spoil the weights before it is on the disk: what was handed over is a copy."""
+        keeper = self.distributed.keeper(folder, 2, self.group)
+        saved = saved_of(self.learning, self.loader.plan, step)
+        keeper.save(step, tensors_of(self.learning), saved.model_dump(mode="json"), None)
+        for weight in self.learning.task.parameters():
+            weight.data.zero_()
+        keeper.close()
+        self.group.meet()
+
+    def weights(self) -> dict[str, Tensor]:
+        """The whole model, by its own weights and by their averages."""
+        own = {f"own/{name}": tensor for name, tensor in self.spread.whole(self.learning.task).items()}
+        with self.learning.average.averaged(self.learning.task):
+            averaged = self.spread.whole(self.learning.task)
+        return own | {f"averaged/{name}": tensor for name, tensor in averaged.items()}
+
+
+def images(folder: Path) -> Samples:
+    return photos(folder, train=IMAGES)

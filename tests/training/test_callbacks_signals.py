@@ -1,0 +1,57 @@
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from vitral.training.callbacks import SIGNALS, Stop
+
+
+@pytest.fixture(autouse=True)
+def heard() -> Iterator[None]:
+    """Tests may run under nohup, which has them ignore a signal."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_the_first_signal_is_noted_and_ends_nothing(number: int) -> None:
+    with Stop() as stop:
+        assert stop.signal == 0
+        os.kill(os.getpid(), number)
+        assert stop.signal == number
+
+
+def test_the_handlers_are_put_back() -> None:
+    before = [signal.getsignal(number) for number in SIGNALS]
+    with Stop():
+        assert [signal.getsignal(number) for number in SIGNALS] != before
+    assert [signal.getsignal(number) for number in SIGNALS] == before
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_the_second_signal_ends_the_process_at_once(number: int) -> None:
+    code = (
+        "import os, time\nfrom vitral.training.callbacks import Stop\n"
+        f"with Stop():\n    os.kill(os.getpid(), 15)\n    os.kill(os.getpid(), {int(number)})\n    time.sleep(60)"
+    )
+    found = subprocess.run([sys.executable, "-c", code], timeout=50, check=False)
+    assert found.returncode == -number
+
+
+def test_outside_the_main_thread_no_handler_is_touched() -> None:
+    before = [signal.getsignal(number) for number in SIGNALS]
+    seen: list[object] = []
+
+    def inside() -> None:
+        with Stop():
+            seen.extend(signal.getsignal(number) for number in SIGNALS)
+
+    thread = threading.Thread(target=inside)
+    thread.start()
+    thread.join()
+    assert seen == before

@@ -1,0 +1,133 @@
+"""The loop: steps, portions, jobs, and a loss that is no number."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.errors import raises
+from vitral.tasks.task import Outcome, Task
+from vitral.training.loop import Descent, Diverged, Portion, gathered, train
+from vitral.training.optimizers import Sgd
+from vitral.training.precision import Precision
+
+
+class Line(Task):
+    """Fits labels by a line through the mean of each image, which has a gradient that can be done by hand."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        line = nn.Linear(1, 1, bias=False)
+        nn.init.ones_(line.weight)
+        self.model = line
+
+    def weight(self) -> float:
+        return next(self.parameters()).item()
+
+    def forward(self, images: Tensor, labels: Tensor, dice: np.random.Generator) -> Outcome:
+        error = self.model(images.mean((1, 2, 3))[:, None])[:, 0] - labels
+        return Outcome((error**2).mean(), len(labels), {"error": error.detach().abs().mean()})
+
+
+def batch(step: int, *sizes: int) -> list[Portion]:
+    """A batch of the given portions; images of 1, 2, 3 ... and labels of 0."""
+    images = (torch.arange(sum(sizes)) + 1.0).view(-1, 1, 1, 1)
+    labels = torch.zeros(sum(sizes), dtype=torch.int64)
+    pieces = zip(images.split(list(sizes)), labels.split(list(sizes)), strict=True)
+    return [Portion(*piece, len(piece[1]) / sum(sizes), np.random.default_rng(step), step) for piece in pieces]
+
+
+def descent(task: Task, clip: float = 1e9) -> Descent:
+    optimiser = Sgd(rate=0.01, momentum=0.0)
+    return Descent(
+        optimiser.build(task), lambda step: 0.01 * (step + 1), clip, Precision(torch.float32, torch.device("cpu"))
+    )
+
+
+class Notes(NamedTuple):
+    """A job that is due every other step and at the end."""
+
+    heard: list[tuple[int, float]]
+
+    def due(self, step: int, steps: int) -> bool:
+        return step % 2 == 0 or step == steps
+
+    def run(self, step: int, outcome: Outcome) -> None:
+        self.heard.append((step, outcome.loss.item()))
+
+
+def batches(*made: Sequence[Portion]) -> Iterator[Sequence[Portion]]:
+    return iter(made)
+
+
+def test_steps_are_those_done_by_hand() -> None:
+    task, notes = Line(), Notes([])
+    train(task, batches(*(batch(step, 2) for step in range(3))), descent(task), 0, 3, [notes])
+    weight, losses = 1.0, []
+    for step in range(3):
+        losses.append(weight**2 * (1 + 4) / 2)
+        weight -= 0.01 * (step + 1) * 2 * weight * (1 + 4) / 2
+    assert task.weight() == pytest.approx(weight, rel=1e-6)
+    assert [step for step, _ in notes.heard] == [2, 3]
+    assert [loss for _, loss in notes.heard] == pytest.approx(losses[1:], rel=1e-6)
+
+
+@pytest.mark.parametrize("sizes", [(6,), (3, 3), (1, 5), (2, 3, 1)])
+def test_portions_of_any_sizes_take_the_step_of_the_whole(sizes: tuple[int, ...]) -> None:
+    whole, parted = Line(), Line()
+    train(whole, batches(batch(0, 6)), descent(whole), 0, 1, [])
+    train(parted, batches(batch(0, *sizes)), descent(parted), 0, 1, [])
+    assert parted.weight() == pytest.approx(whole.weight(), rel=1e-6)
+
+
+def test_the_outcome_of_portions_is_the_mean_over_images() -> None:
+    outcomes = [
+        Outcome(torch.tensor(1.0), 1, {"a": torch.tensor(0.0)}),
+        Outcome(torch.tensor(5.0), 3, {"a": torch.tensor(1.0)}),
+    ]
+    found = gathered(outcomes)
+    assert (found.loss.item(), found.images, found.metrics["a"].item()) == (4.0, 4, 0.75)
+
+
+def test_a_long_gradient_is_cut() -> None:
+    task = Line()
+    train(task, batches(batch(0, 2)), descent(task, clip=1.0), 0, 1, [])
+    assert task.weight() == pytest.approx(1 - 0.01, rel=1e-5)
+
+
+def test_a_loss_that_is_no_number_stops_before_the_weights_change() -> None:
+    task, notes = Line(), Notes([])
+    bad = batch(1, 2)
+    bad[0] = bad[0]._replace(images=bad[0].images * torch.inf)
+    with raises("run.diverged", "step 1", "inf") as caught:
+        train(task, batches(batch(0, 2), bad), descent(task), 0, 3, [notes])
+    assert isinstance(caught.value, Diverged)
+    assert caught.value.step == 1
+    assert task.weight() == pytest.approx(1 - 0.01 * 5, rel=1e-6)
+    assert notes.heard == []
+
+
+class Pair:
+    """Notes what the loop asks of the company, and has a second process that always has 3 images of loss 10."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    @contextmanager
+    def passing(self, last: bool) -> Iterator[None]:
+        self.heard.append("last" if last else "passing")
+        yield
+
+    def joined(self, outcome: Outcome) -> Outcome:
+        return gathered([outcome, Outcome(torch.tensor(10.0), 3, {"error": torch.tensor(0.0)})])
+
+
+def test_the_company_hears_of_the_last_portion_and_joins_the_outcome() -> None:
+    task, pair, notes = Line(), Pair(), Notes([])
+    train(task, batches(batch(0, 1, 1, 1)), descent(task)._replace(company=pair), 0, 1, [notes])
+    assert pair.heard == ["passing", "passing", "last"]
+    assert [loss for _, loss in notes.heard] == pytest.approx([((1 + 4 + 9) + 3 * 10) / 6])

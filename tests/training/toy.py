@@ -1,0 +1,96 @@
+"""A toy run: a small model on a small folder of photos, with all that could make two runs differ."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+import vitral
+from tests.data.loading.photos import photos
+from vitral.core.config import Size
+from vitral.data.decoding.header import Decoding
+from vitral.data.loading.loader import Loader, Sight
+from vitral.data.loading.sampler import Plan, Shuffled
+from vitral.data.samples import Samples
+from vitral.data.transforms.crop import InceptionCrop
+from vitral.data.transforms.mixup import Mixup
+from vitral.data.transforms.preprocessing import CENTRED
+from vitral.tasks.classify import Classify
+from vitral.tasks.task import Outcome
+from vitral.training.callbacks import Averaging
+from vitral.training.checkpoints.checkpoint import newest, save
+from vitral.training.checkpoints.state import Learning, Saved, restore, saved_of, tensors_of
+from vitral.training.ema import Exponential
+from vitral.training.loop import Descent, Serving, feed, train
+from vitral.training.optimizers import AdamW
+from vitral.training.precision import Precision
+from vitral.training.schedules import Cosine
+
+CPU = torch.device("cpu")
+EPOCHS = 3
+
+
+class Logging(NamedTuple):
+    """The job that notes every loss and accuracy."""
+
+    lines: list[tuple[int, float, float]]
+
+    def due(self, step: int, steps: int) -> bool:
+        return True
+
+    def run(self, step: int, outcome: Outcome) -> None:
+        self.lines.append((step, outcome.loss.item(), outcome.metrics["accuracy"].item()))
+
+
+class Toy:
+    """All parts of a run, new, and resumed from the folder if there is a checkpoint."""
+
+    def __init__(self, samples: Samples, folder: Path, portions: int, workers: int) -> None:
+        items = samples.of("train")
+        plan = Plan(np.array([item.label for item in items]), Shuffled(), 4, seed=5)
+        sight = Sight(Size(16, 16), Decoding(), InceptionCrop())
+        torch.manual_seed(0)
+        model = vitral.build(
+            "Ti/16", "image=16", "stem.patch=8", "width=16", "depth=2", "mixer.heads=2", "head.classes=2",
+            "block.drop_path=0.2",
+        )  # fmt: skip
+        task = Classify(mixing=Mixup(alpha=0.5)).build(model, 2, samples.counts("train"), CENTRED)
+        self.folder, self.steps = folder, EPOCHS * plan.epoch_steps
+        optimiser, schedule = AdamW(rate=1e-2), Cosine(warmup=2)
+        self.learning = Learning(
+            task, optimiser.build(task), Exponential(decay=0.9).build(self.steps), Precision(torch.float32, CPU)
+        )
+        self.loader = Loader(items, samples.store, sight, plan, workers, room=2**20)
+        self.serving = Serving(CENTRED, portions, CPU)
+        self.descent = Descent(
+            self.learning.optimizer,
+            lambda step: optimiser.rate * schedule.rate(step, self.steps),
+            1.0,
+            self.learning.precision,
+        )
+        self.lines: list[tuple[int, float, float]] = []
+
+    def run(self, stop: int) -> None:
+        """Go on from the newest checkpoint up to a step, and save there."""
+        found = newest(self.folder).checkpoint
+        start = 0
+        if found is not None:
+            tensors, state = found.load()
+            assert isinstance(state, dict)
+            start = restore(self.learning, self.loader.plan, tensors, Saved.parse(state))
+        batches = feed(self.loader, start, stop, self.serving)
+        train(self.learning.task, batches, self.descent, start, stop, [Averaging(self.learning), Logging(self.lines)])
+        saved = saved_of(self.learning, self.loader.plan, stop)
+        save(self.folder, stop, tensors_of(self.learning), saved.model_dump(mode="json"), keep=1, best=None)
+
+    def bits(self) -> dict[str, bytes]:
+        """Every byte of the state."""
+        groups = tensors_of(self.learning)
+        return {
+            f"{group}/{name}": tensor.numpy().tobytes() for group in groups for name, tensor in groups[group].items()
+        }
+
+
+def small_set(folder: Path) -> Samples:
+    return photos(folder, train=11)

@@ -1,0 +1,1 @@
+"""What `tools/golden.py` asks of a tree: each file gathers the facts of some sections."""

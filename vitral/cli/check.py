@@ -1,0 +1,47 @@
+"""The verb check."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from vitral.cli.app import app
+from vitral.cli.options import Data, Root
+from vitral.core.errors import DataError
+from vitral.core.machine import cores
+
+
+@app.command()
+def check(
+    data: Data,
+    workers: Annotated[
+        int, typer.Option(help="Processes that read files.", min=0, default_factory=cores, show_default="one a core")
+    ],
+    json: Annotated[bool, typer.Option("--json", help="Print JSON, with every example.")] = False,
+    html: Annotated[str, typer.Option(metavar="PAGE", help="Also write a page with the pictures at fault.")] = "",
+    root: Root = "",
+) -> None:
+    """Find what would make accuracy wrong: damage, copies, leaks, bad labels, imbalance.
+
+    Ends with 3 where something is an error: a file that cannot be read, one picture in two splits or under two
+    labels. Warnings and notes end with 0.
+    """
+    from json import dumps
+
+    from rich.console import Console
+
+    from vitral.data.datasets.source import open_data
+    from vitral.data.doctor.diagnosis import as_data
+    from vitral.data.doctor.diagnosis import check as checked
+    from vitral.data.doctor.page import write_page
+    from vitral.data.doctor.report import as_text, show
+
+    diagnosis = checked(open_data(data, root=root), workers)
+    if json:
+        typer.echo(dumps(as_data(diagnosis), indent=2))
+    else:
+        show(as_text(diagnosis), Console())
+    if html:  # last: where it cannot be written, the answer is not lost
+        write_page(Path(html).expanduser(), diagnosis)
+    if diagnosis.count("error"):
+        raise typer.Exit(DataError.exit_code)

@@ -1,0 +1,47 @@
+"""The verbs of models: describe."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from vitral.cli.app import app
+from vitral.cli.options import Settings
+from vitral.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from vitral.models import Resnet, Vit
+
+
+@app.command()
+def describe(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A model such as B/16 or R50+L/32, or weights.")],
+    set_: Settings,
+    image: Annotated[str, typer.Option(metavar="SIZE", help="The size of the images: 384 or 224x320.")] = "",
+    json: Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")] = False,
+) -> None:
+    """Show every shape, parameter, multiply-add and byte of a model."""
+    from vitral.explanation.walkthrough.describe import describe as described
+    from vitral.weights.hub import PREFIX
+    from vitral.weights.load import load
+    from vitral.weights.reader import READERS
+
+    is_weights = Path(name).expanduser().exists() or name.startswith(PREFIX) or name.endswith(READERS)
+    model = load(name).bundle.model if is_weights else _named(name)
+    size = [f"image={image}"] if image else []
+    description = described(model, *size, *set_)
+    typer.echo(description.to_json() if json else description)
+
+
+def _named(name: str) -> "Vit | Resnet":
+    """The model of that name; a name that may have been a path is told to be none either."""
+    from vitral.models import model_config
+
+    try:
+        return model_config(name)
+    except ConfigError as error:
+        if "/" not in name and os.sep not in name:
+            raise
+        remedy = f"there is no such file or folder either; {error.remedy}"
+        raise ConfigError(error.what, code=error.code, where=error.where, remedy=remedy) from None

@@ -1,0 +1,33 @@
+"""The verb pack."""
+
+import logging
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from vitral.cli.app import app
+from vitral.cli.options import Data, Root, bar
+
+log = logging.getLogger("vitral")
+
+
+@app.command()
+def pack(
+    data: Data,
+    out: Annotated[str, typer.Argument(metavar="OUT", help="The folder for the shards: new, empty, or begun before.")],
+    shard_size: Annotated[str, typer.Option(metavar="SIZE", help="How large a shard may grow.")] = "256MB",
+    root: Root = "",
+) -> None:
+    """Write a data set as tar shards (WebDataset) with an index; run it again to go on after a stop."""
+    from vitral.data.datasets.shards.pack import byte_count
+    from vitral.data.datasets.shards.pack import pack as packed
+    from vitral.data.datasets.source import open_data
+
+    most = byte_count(shard_size)
+    samples = open_data(data, root=root)
+    with bar("packing", len(samples.items)) as advance:
+        index = packed(samples, Path(out).expanduser(), most, advance)
+    size = sum(shard.bytes for shard in index.shards)
+    log.info(f"packed {len(samples.items):,} images into {len(index.shards):,} shards of {size / 1e6:,.1f} MB in all")
+    typer.echo(out)

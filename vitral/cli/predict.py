@@ -1,0 +1,181 @@
+"""The verb predict."""
+
+import logging
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, BinaryIO, NamedTuple
+
+import typer
+
+from vitral.cli.app import app
+from vitral.core.errors import ConfigError, DataError, either
+from vitral.core.imports import without_collecting
+
+if TYPE_CHECKING:
+    from vitral.inference.batches import Batch
+    from vitral.inference.graph.token_merging import Merging
+    from vitral.inference.predictor import Predictor
+    from vitral.inference.writers import Format, Sink
+
+log = logging.getLogger("vitral")
+
+MODEL_HELP = "A run, a bundle, weights of another library, or a folder of vitral export."
+IMAGE_HELP = (
+    "Files, folders, patterns in quotes, manifests (.csv, .tsv or .jsonl with a column path), tar shards, a name such "
+    "as sample, or - for paths on stdin."
+)
+FORMAT_HELP = "table, json, jsonl or csv; by itself a table, or what FILE of --out ends in."
+FEATURES_HELP = "Write the vectors before the head to a .npz or .parquet, and name no classes."
+SHARD_HELP = "Take one of N shares of the images, such as 2/8."
+OUT_HELP = "Write there, all or nothing; if the file is there already, nothing is done."
+ENGINE_HELP = "auto, eager, compiled, onnxruntime or openvino."
+MERGE_HELP = "Patches that every layer merges with others like them: faster, and not quite the same answers."
+
+
+class Target(NamedTuple):
+    """Where the output goes: to stdout, or to a file that an option names."""
+
+    option: str
+    name: str
+
+    @property
+    def path(self) -> Path:
+        return Path(self.name).expanduser()
+
+
+@app.command()
+def predict(  # noqa: PLR0913, PLR0917, one option a wish
+    context: typer.Context,
+    model: Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP)],
+    image: Annotated[list[str], typer.Argument(metavar="IMAGE", help=IMAGE_HELP)],
+    top: Annotated[int, typer.Option(metavar="N", min=1, help="Classes to name for each image.")] = 5,
+    format: Annotated[str, typer.Option(metavar="NAME", help=FORMAT_HELP)] = "",
+    features: Annotated[str, typer.Option(metavar="FILE", help=FEATURES_HELP)] = "",
+    shard: Annotated[str, typer.Option(metavar="I/N", help=SHARD_HELP)] = "",
+    out: Annotated[str, typer.Option(metavar="FILE", help=OUT_HELP)] = "",
+    strict: Annotated[bool, typer.Option("--strict", help="Stop at the first file that cannot be read.")] = False,
+    batch: Annotated[int, typer.Option(metavar="N", min=1, help="Images at a time.")] = 32,
+    engine: Annotated[str, typer.Option(metavar="NAME", help=ENGINE_HELP)] = "auto",
+    merge: Annotated[int, typer.Option(metavar="N", min=0, help=MERGE_HELP)] = 0,
+) -> None:
+    """Name what is on images: answers on stdout, talk on stderr.
+
+    Files that cannot be read are told and passed by, and the exit code is then 3.
+    """
+    with without_collecting():
+        from vitral.core.machine import keep_freed_memory
+        from vitral.inference.batches import batches
+        from vitral.inference.inputs import complete, images
+        from vitral.inference.output_shards import WHOLE, is_there, shard_of, writing
+        from vitral.inference.predictor import Predictor
+        from vitral.inference.predictor import predict as predicted
+
+    share = shard_of(shard) if shard else WHOLE
+    target = Target("--features", features) if features else Target("--out", out)
+    if features:
+        _check_features(features, {"--top": _is_given(context, "top"), "--format": bool(format), "--out": bool(out)})
+    wanted = _format(format, out)
+    if target.name and is_there(target.path, target.option):
+        log.info(f"{target.name} is there already, so nothing was done; remove it to have it made anew")
+        return
+    listed = images(image, sys.stdin.buffer if sys.stdin else None)  # a daemon has none
+    found = (each for each in (complete(listed) if target.name else listed) if share.holds(each.name))
+    with writing(target.path, target.option) if target.name else nullcontext(sys.stdout.buffer) as file:
+        keep_freed_memory()
+        with without_collecting():
+            predictor = Predictor(model, engine=engine, merging=_merging(merge))  # and torch, but for an export
+        see = predictor.features if features else predictor.logits
+        with _sink(file, target, wanted, top, predictor) as sink, _told(strict) as hear:
+            count = predicted(see, batches(found, predictor.bundle.preprocessing, batch), sink, hear)
+    if target.name:
+        log.info(f"{count.answered:,} images in {target.name}")
+    if count.failed:
+        what = f"{count.failed:,} of {count.answered + count.failed:,} files could not be read"
+        raise DataError(what, code="data.bad_files", remedy="they are named above; mend or remove them")
+
+
+def _merging(per_layer: int) -> "Merging | None":
+    if not per_layer:
+        return None
+    from vitral.inference.graph.token_merging import TokenMerging
+
+    return TokenMerging(per_layer=per_layer)
+
+
+def _is_given(context: typer.Context, name: str) -> bool:
+    """Whether an option was written, be it with the value that it has by itself."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _check_features(file: str, given: Mapping[str, bool]) -> None:
+    """Refuse a file that cannot hold features, and options that say nothing of them."""
+    from vitral.inference.writers import check_vectors
+
+    for option in (option for option, is_given in given.items() if is_given):
+        what = f"{option} is for classes, and --features writes a file of its own"
+        remedy = "leave it out, or ask for classes and features one after the other"
+        raise ConfigError(what, code="config.conflict", where=option, remedy=remedy)
+    check_vectors(Path(file))
+
+
+def _format(format: str, out: str) -> "Format":
+    """The format that was asked for, or that the ending of a file tells, or a table."""
+    from vitral.data.datasets.files import suffix
+    from vitral.inference.writers import ENDINGS, format_of
+
+    if format:
+        return format_of(format)
+    if not out:
+        return "table"
+    if suffix(out) not in ENDINGS:
+        what = f"expected a FILE that ends in {either(ENDINGS)}, or --format, got {out!r}"
+        raise ConfigError(
+            what, code="config.unknown_format", where="--out", remedy="add --format jsonl, or another one"
+        )
+    return ENDINGS[suffix(out)]
+
+
+def _sink(
+    file: BinaryIO, target: Target, wanted: "Format", top: int, predictor: "Predictor"
+) -> "AbstractContextManager[Sink]":
+    """What takes the numbers: a file of features, or the names of classes."""
+    from vitral.inference.writers import answers, vectors
+
+    bundle = predictor.bundle
+    if target.option == "--features":
+        return vectors(file, target.path, predictor.width)
+    if not bundle.classes:
+        what = f"this model was made for {bundle.task}, and names no classes"
+        remedy = "ask for its features: --features FILE.npz"
+        raise ConfigError(what, code="config.unsupported", where="MODEL", remedy=remedy)
+    return answers(file, wanted, bundle.classes, top)
+
+
+@contextmanager
+def _told(strict: bool) -> "Iterator[Callable[[Batch], None]]":
+    """Tell of bad files by name, or stop at the first; and count on stderr where only the talk is on the terminal."""
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.text import Text
+
+    from vitral.html.page import printable
+
+    console = Console(stderr=True)
+    hidden = not console.is_terminal or sys.stdout.isatty() or not log.isEnabledFor(logging.INFO)
+    columns = (SpinnerColumn(), TextColumn("{task.completed:,} images"), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=hidden) as progress:
+        task = progress.add_task("", total=None)
+
+        def hear(batch: "Batch") -> None:
+            for place, error in batch.failed.items():
+                if strict:
+                    raise error
+                advice = f"; {error.remedy}" if error.remedy else ""
+                line = f"{printable(batch.names[place])}: {printable(error.what)}{advice}"
+                progress.console.print(Text(line), soft_wrap=True)
+            progress.advance(task, len(batch.names))
+
+        yield hear

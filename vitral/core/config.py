@@ -1,0 +1,294 @@
+"""Config: the frozen, checked value behind every choice, its JSON and its `a.b=c` overrides."""
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from types import UnionType
+from typing import Annotated, Any, NamedTuple, Self, TypeVar, Union, get_args, get_origin
+
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationError
+from pydantic_core import CoreSchema, ErrorDetails, core_schema, to_json
+
+from vitral.core.errors import ConfigError, either, nearest, suggest
+
+C = TypeVar("C", bound="Config")
+
+# What a field expects, by the type of pydantic's complaint; for any other, pydantic's own words are used.
+EXPECTED = {
+    "bool_type": "true or false",
+    "dict_type": "fields by name",
+    "finite_number": "a finite number",
+    "float_type": "a number",
+    "greater_than": "more than {gt}",
+    "greater_than_equal": "at least {ge}",
+    "int_type": "a whole number",
+    "less_than": "less than {lt}",
+    "less_than_equal": "at most {le}",
+    "list_type": "a list",
+    "literal_error": "{expected}",
+    "model_attributes_type": "fields by name",
+    "model_type": "fields by name",
+    "string_type": "text",
+    "tuple_type": "a list",
+}
+OUT_OF_RANGE = {"finite_number", "greater_than", "greater_than_equal", "less_than", "less_than_equal"}
+
+
+class Size(NamedTuple):
+    """Height and width in pixels or patches, written `224x320`; a field of this type also takes 224 or [224, 320]."""
+
+    height: int
+    width: int
+
+    def __str__(self) -> str:
+        return f"{self.height}x{self.width}"
+
+    @classmethod
+    def parse(cls, value: object) -> "Size":
+        """The size that `224`, `"224"`, `"224x320"` or `[224, 320]` stands for."""
+        sides: object = value
+        if isinstance(value, str) and re.fullmatch(r"[0-9]+(x[0-9]+)?", value):
+            sides = [int(side) for side in value.split("x")]
+        elif isinstance(value, int):
+            sides = [value]
+        if isinstance(sides, list | tuple) and len(sides) in {1, 2} and all(type(side) is int for side in sides):
+            size = cls(sides[0], sides[-1])
+            if min(size) > 0:
+                return size
+        raise ConfigError(f"expected a size such as 224 or 224x320, got {_brief(value)}", code="config.wrong_type")
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(
+            cls.parse, serialization=core_schema.plain_serializer_function_ser_schema(list)
+        )
+
+
+class Config(BaseModel):
+    """A frozen group of fields. Unknown fields, wrong types and numbers that are not finite raise ConfigError."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    def __init__(self, /, **fields: Any) -> None:
+        try:
+            super().__init__(**fields)
+        except ValidationError as error:
+            raise _explain(error, type(self)) from None
+
+    # Without this mark pydantic would call __init__ for nested configs too, and report them without their path.
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
+
+    @classmethod
+    def parse(cls, data: Mapping[str, Any]) -> Self:
+        """The config in plain data, as a reader of JSON or TOML gives it: lists stand for tuples, text for paths."""
+        return cls.from_json(to_json(data))
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Self:
+        """The config that `to_json` wrote."""
+        try:
+            return cls.model_validate_json(text)
+        except ValidationError as error:
+            raise _explain(error, cls) from None
+
+    def to_json(self) -> str:
+        """Indented JSON of every field, in the order of the class."""
+        return self.model_dump_json(indent=2)
+
+
+def members(union: object) -> tuple[type[Any], ...]:
+    """The classes of a union such as `PositionConfig`, in its order; a class by itself is its only member."""
+    return get_args(_bare(union)) if _is_union(union) else (_bare(union),)
+
+
+def override(config: C, settings: Iterable[str]) -> C:
+    """The config with `a.b=c` settings applied in turn, and checked once all of them are in.
+
+    A value is JSON where it parses as JSON, else plain text. A union is named by its kind (`position=rope2d`): another
+    kind keeps the fields that both share by descent and has its own defaults for the rest.
+    """
+    data = config.model_dump(mode="json")
+    for setting in settings:
+        path, equals, text = setting.partition("=")
+        if not path or not equals:
+            raise ConfigError(f"expected field=value, got {setting!r}", code="config.bad_setting")
+        _assign(type(config), data, path, _value(text))
+    return type(config).parse(data)
+
+
+def _assign(config: type[Config], data: dict[str, Any], path: str, value: Any) -> None:
+    """Put the value at a dotted path of a config's plain data."""
+    names = path.split(".")
+    siblings: dict[str, type[Config]] = {}  # the union that `config` was chosen from, by kind
+    for depth, name in enumerate(names, start=1):
+        place = ".".join(names[:depth])
+        if name not in config.model_fields:
+            raise _unknown(config, name, place, siblings)
+        field = config.model_fields[name].annotation
+        kinds = _kinds(field)
+        inner = data.get(name)
+        if depth == len(names) or (kinds and names[depth:] == ["kind"]):
+            data[name] = _chosen(field, inner, value, place)
+            return
+        if not isinstance(inner, dict):
+            what = f"{place} is {_brief(inner)}, which has no fields"
+            raise ConfigError(what, code="config.unknown_field", where=path, remedy=f"set it as {place}=VALUE")
+        config = kinds[inner["kind"]] if kinds else members(field)[0]
+        data, siblings = inner, kinds
+
+
+def _chosen(field: object, current: Any, value: Any, where: str) -> Any:
+    """The plain data of a field that is set to a value: a kind and fields by name are completed by the defaults."""
+    kinds = _kinds(field)
+    named = isinstance(value, dict)
+    if kinds:
+        kind = value.get("kind") if named else value
+        if kind not in list(kinds):
+            raise _no_such_kind(kinds, kind, where)
+        if not named and isinstance(current, dict) and current["kind"] == kind:
+            return current
+        kept = _inherited(kinds, current, kinds[kind])
+        return _defaults(kinds[kind]) | kept | (value if named else {})
+    return _defaults(field) | value if named and _is_config(field) else value
+
+
+def _inherited(kinds: dict[str, type[Config]], current: Any, new: type[Config]) -> dict[str, Any]:
+    """What a change of kind leaves as it was: fields that both kinds have from one base mean the same in both."""
+    if not isinstance(current, dict):
+        return {}
+    old = kinds[current["kind"]]
+    bases = [base for base in old.__mro__ if issubclass(base, Config) and base is not Config and issubclass(new, base)]
+    return {name: current[name] for base in bases for name in base.model_fields if name != "kind"}
+
+
+def _defaults(config: Any) -> dict[str, Any]:
+    """The plain data of a config before anything is set; a field that must be given is left out."""
+    return config.model_construct().model_dump(mode="json")
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _explain(error: ValidationError, config: type[Config]) -> ConfigError:
+    """What pydantic found wrong, in our words."""
+    fields: dict[str, list[ErrorDetails]] = {}  # pydantic complains once for each type that a field may have
+    for details in error.errors(include_url=False):
+        path, _, _ = _locate(config, details["loc"])
+        fields.setdefault(".".join(path), []).append(details)
+    return ConfigError.join([problem for where in fields for problem in _problems(fields[where], where, config)])
+
+
+def _problems(complaints: Sequence[ErrorDetails], where: str, config: type[Config]) -> list[ConfigError]:
+    """What is wrong with one field: a single problem where all complaints are of what was expected."""
+    if any(each["type"] not in EXPECTED for each in complaints):
+        return [_problem(each, config) for each in complaints]
+    expected = either(dict.fromkeys(map(_expected, complaints)))
+    what = f"expected {expected}, got {_brief(complaints[0]['input'])}"
+    return [ConfigError(what, code=_code({each["type"] for each in complaints}), where=where)]
+
+
+def _code(types: set[str]) -> str:
+    """The code for a value that is not what was expected, by the types of pydantic's complaints."""
+    if types <= OUT_OF_RANGE:
+        return "config.out_of_range"
+    if not types <= EXPECTED.keys():
+        return "config.bad_value"
+    return "config.unknown_name" if types == {"literal_error"} else "config.wrong_type"
+
+
+def _expected(details: ErrorDetails) -> str:
+    return EXPECTED[details["type"]].format(**details.get("ctx", {})).replace("'", "")
+
+
+def _problem(details: ErrorDetails, config: type[Config]) -> ConfigError:
+    complaint, loc, context = details["type"], details["loc"], details.get("ctx", {})
+    if complaint == "extra_forbidden":
+        path, holder, siblings = _locate(config, loc[:-1])
+        return _unknown(holder, str(loc[-1]), ".".join([*path, str(loc[-1])]), siblings)
+    path, expected_type, _ = _locate(config, loc)
+    where = ".".join(path)
+    found = _brief(details["input"])
+    match complaint:
+        case "value_error":
+            inner = context["error"]
+            known = isinstance(inner, ConfigError)
+            return (inner if known else ConfigError(str(inner), code="config.bad_value")).within(where)
+        case "missing":
+            return ConfigError("a value is required, none was given", code="config.missing_value", where=where)
+        case "json_invalid":
+            return ConfigError(f"not valid JSON: {context['error']}", code="config.bad_json")
+        case "union_tag_invalid" | "union_tag_not_found":
+            return _no_such_kind(_kinds(expected_type), context.get("tag"), where)
+    told = f"expected {_expected(details)}" if complaint in EXPECTED else details["msg"]
+    return ConfigError(f"{told}, got {found}", code=_code({complaint}), where=where)
+
+
+def _unknown(config: type[Config], name: str, where: str, siblings: Mapping[str, type[Config]]) -> ConfigError:
+    """The error for a field that the config, perhaps chosen from a union, does not have."""
+    if not siblings:
+        remedy = suggest(name, config.model_fields)
+        return ConfigError("unknown field", code="config.unknown_field", where=where, remedy=remedy)
+    fields = [field for field in config.model_fields if field != "kind"]
+    owners = [kind for kind, sibling in siblings.items() if name in sibling.model_fields]
+    what = f"unknown field of {_kind(config)} (its fields: {', '.join(fields) or 'none'})"
+    remedy = f"{name} is a field of {either(owners)}" if owners else nearest(name, fields)
+    return ConfigError(what, code="config.unknown_field", where=where, remedy=remedy)
+
+
+def _no_such_kind(kinds: Mapping[str, type[Config]], kind: object, where: str) -> ConfigError:
+    found = "no kind" if kind is None else _brief(kind)
+    what = f"expected {either(kinds)}, got {found}"
+    return ConfigError(what, code="config.unknown_name", where=where, remedy=nearest(str(kind), kinds))
+
+
+def _locate(config: type[Config], loc: Iterable[int | str]) -> tuple[list[str], Any, dict[str, type[Config]]]:
+    """The names on the way to pydantic's location, the type found there, and the union it was chosen from, by kind."""
+    path: list[str] = []
+    here: Any = config
+    siblings: dict[str, type[Config]] = {}
+    for step in loc:
+        if _is_union(here):  # the step says which member was tried; it is no part of the path
+            siblings = _kinds(here)
+            here = siblings.get(str(step))
+        else:
+            path.append(str(step))
+            here, siblings = _inside(here, str(step)), {}
+    return path, here, siblings
+
+
+def _inside(holder: Any, name: str) -> Any:
+    """The type of a config's field or of a container's items; None where there is nothing more to know."""
+    if _is_config(holder):
+        return holder.model_fields[name].annotation if name in holder.model_fields else None
+    return next((item for item in reversed(get_args(_bare(holder))) if item is not Ellipsis), None)
+
+
+def _kinds(union: object) -> dict[str, type[Config]]:
+    """The members of a union by kind; empty when it is not a union of configs with kinds."""
+    kinds = {_kind(member): member for member in members(union) if _is_config(member)}
+    return kinds if all(kinds) and len(kinds) == len(members(union)) else {}
+
+
+def _kind(config: type[Config]) -> str:
+    return config.model_fields["kind"].default if "kind" in config.model_fields else ""
+
+
+def _is_config(value: Any) -> bool:
+    return isinstance(value, type) and get_origin(value) is None and issubclass(value, Config)
+
+
+def _is_union(value: object) -> bool:
+    return get_origin(_bare(value)) in {Union, UnionType}
+
+
+def _bare(value: object) -> Any:
+    return get_args(value)[0] if get_origin(value) is Annotated else value
+
+
+def _brief(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

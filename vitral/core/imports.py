@@ -1,0 +1,100 @@
+"""The packages of engines, which Vitral does without until they are asked for. None of them may tell tales.
+
+`import openvino` sends an event to its makers and writes a client number into `~/intel`, unless the package
+openvino_telemetry cannot be imported; so here it cannot. `import onnxruntime` writes a number for the device and an
+event about the process into the user's cache, on Linux too, unless the environment forbids it; so here it does.
+
+Imports of torch and of all that needs it, a tenth of a second quicker; and whether they are done.
+"""
+
+import gc
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from vitral.core.errors import ConfigError, WeightsError
+
+
+@contextmanager
+def without_collecting() -> Iterator[None]:
+    """Have the garbage collector rest: what modules make as they are imported stays, and it would look through it all
+    again and again. Afterwards all that is there counts as old, which it looks through last."""
+    working = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if working:
+            if not gc.get_freeze_count():  # else somebody has frozen what is to stay so
+                gc.freeze()
+                gc.unfreeze()  # to the oldest generation
+            gc.enable()
+
+
+def is_imported(name: str) -> bool:
+    """Whether a module is there, and whole: another thread may be in the midst of importing it."""
+    module = sys.modules.get(name)
+    return module is not None and not getattr(module.__spec__, "_initializing", False)
+
+
+TELLTALE = "openvino_telemetry"
+FORBIDDING = "ORT_DISABLE_TELEMETRY"  # which onnxruntime reads when it is imported
+QUIET = Lock()
+
+
+def load_onnx() -> Any:
+    """The package onnx."""
+    return _loaded("onnx")
+
+
+def load_onnxruntime() -> Any:
+    """The package onnxruntime, its telemetry off."""
+    os.environ[FORBIDDING] = "1"
+    package = _loaded("onnxruntime")
+    package.disable_telemetry_events()  # if somebody else had it imported before
+    return package
+
+
+def load_openvino() -> Any:
+    """The package openvino, its telemetry never imported."""
+    with QUIET:
+        ours = TELLTALE not in sys.modules
+        before = sys.modules.get(TELLTALE)
+        sys.modules[TELLTALE] = None  # type: ignore[assignment]  # to import it is an ImportError from here on
+        try:
+            return _loaded("openvino")
+        finally:
+            if ours:
+                del sys.modules[TELLTALE]
+            else:  # somebody else's choice, which may be that it cannot be imported either
+                sys.modules[TELLTALE] = before  # type: ignore[assignment]
+
+
+@contextmanager
+def telling_of(model: bytes | Path) -> Iterator[None]:
+    """What a package has against a file is told with the name of that file."""
+    try:
+        yield
+    except Exception as error:  # each package has errors of its own
+        if isinstance(model, bytes):
+            raise
+        told = " ".join(str(error).split())
+        raise WeightsError(
+            f"cannot be opened: {told}", code="weights.corrupt", where=str(model), remedy="export the model again"
+        ) from error
+
+
+def _loaded(name: str) -> Any:
+    try:
+        return import_module(name)
+    except ImportError as error:
+        if error.name != name:  # it is there, but something that it needs is not
+            raise ConfigError(f"{name} cannot be used: {error}", code="config.broken_package") from None
+        raise ConfigError(
+            f"{name} is not installed", code="config.missing_package", remedy="pip install 'vitral[deploy]'"
+        ) from None

@@ -1,0 +1,186 @@
+"""Images that are rows of a few large arrays: whole data sets of small pictures.
+
+MNIST and Fashion-MNIST as they are published: idx files, plain or with gzip.
+"""
+
+import gzip
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from io import BytesIO
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from vitral.core.errors import DataError
+from vitral.data.datasets.files import read_bytes
+from vitral.data.samples import Item, Row, Samples, Split
+
+Array = NDArray[np.uint8]
+PARTS: tuple[Split, ...] = ("train", "test")
+
+
+class Part(NamedTuple):
+    """Images, (images, H, W) or (images, H, W, 3), and the number of the class of each."""
+
+    images: Array
+    labels: Array
+
+
+class Reader(Protocol):
+    """How to load a part of a data set. A frozen value: it goes to other processes, and equal ones load the same."""
+
+    def load(self, part: str) -> Part: ...
+
+    def __hash__(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Arrays:
+    """A store whose names are `train/0000.npy` and so on: the part and the row. Every process loads a part once."""
+
+    where: str
+    reader: Reader
+
+    def read(self, name: str) -> bytes:
+        """The image as a `.npy` file."""
+        image = self._image(name)
+        return _header(image.shape) + image.tobytes()
+
+    def address(self, name: str) -> str:
+        return f"{self.where}: {name}"
+
+    def size(self, name: str) -> int:
+        image = self._image(name)
+        return len(_header(image.shape)) + image.nbytes
+
+    def rows(self, names: Iterable[str]) -> tuple[Array, NDArray[np.int64]] | None:
+        """All images of a part, (images, H, W, C), and the row of each name; nothing if the names are of two parts."""
+        found = [_place(name) for name in names]
+        if len({part for part, _ in found}) != 1:
+            return None
+        images = loaded(self.reader, found[0][0]).images
+        return images if images.ndim == 4 else images[..., None], np.array([row for _, row in found])
+
+    def _image(self, name: str) -> Array:
+        part, row = _place(name)
+        return loaded(self.reader, part).images[row]
+
+
+def _place(name: str) -> tuple[str, int]:
+    """The part and the row that a name stands for."""
+    part, _, number = name.removesuffix(".npy").rpartition("/")
+    return part, int(number)
+
+
+@cache
+def loaded(reader: Reader, part: str) -> Part:
+    """The part as its reader gives it, kept for as long as the process runs and not to be written to."""
+    found = reader.load(part)
+    for array in found:
+        array.setflags(write=False)
+    return found
+
+
+def rows_of(reader: Reader, part: str, split: Split, classes: Sequence[str]) -> list[Row]:
+    """A row for each image of the part."""
+    labels = loaded(reader, part).labels.tolist()
+    digits = max(4, len(str(len(labels) - 1)))  # so that the order of names is that of numbers
+    return [Row(f"{part}/{number:0{digits}}.npy", classes[label], split) for number, label in enumerate(labels)]
+
+
+def open_arrays(where: str, classes: tuple[str, ...], reader: Reader, notes: tuple[str, ...] = ()) -> Samples:
+    """The samples of a reader with a part for training and one for testing."""
+    label = {name: number for number, name in enumerate(classes)}
+    rows = [row for part in PARTS for row in rows_of(reader, part, part, classes)]
+    return Samples(
+        where, classes, tuple(Item(row.name, label[row.label], row.split) for row in rows), Arrays(where, reader), notes
+    )
+
+
+def checked(images: Array, labels: NDArray[np.integer[Any]], classes: int, images_file: str, labels_file: str) -> Part:
+    """The two as a part, once there is a label for every image and a class for every label."""
+    if not len(images) or len(images) != len(labels):
+        what = f"{len(labels)} labels for the {len(images)} images in {images_file}"
+        raise DataError(what, code="data.count_mismatch", where=labels_file, remedy="fetch both files again")
+    wrong = np.flatnonzero((labels < 0) | (labels >= classes))
+    if len(wrong):
+        what = f"label {int(labels[wrong[0]])} of image {int(wrong[0])} is not below {classes}"
+        raise DataError(
+            what,
+            code="data.bad_label",
+            where=labels_file,
+            remedy="fetch the file again, and check that it is of this data set",
+        )
+    return Part(np.ascontiguousarray(images), labels.astype(np.uint8))
+
+
+@cache
+def _header(shape: tuple[int, ...]) -> bytes:
+    """The first bytes of a `.npy` file of so many uint8."""
+    file = BytesIO()
+    npy.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": shape})
+    return file.getvalue()
+
+
+PREFIXES = {"train": "train", "test": "t10k"}
+IMAGES, LABELS = "images-idx3-ubyte", "labels-idx1-ubyte"
+CLASSES = 10
+
+
+@dataclass(frozen=True)
+class Idx:
+    """The reader of a folder with the four files."""
+
+    folder: str
+
+    @classmethod
+    def find(cls, folder: Path) -> "Idx | None":
+        """The reader, if the images to train on are in the folder."""
+        there = any((folder / f"train-{IMAGES}{ending}").is_file() for ending in ("", ".gz"))
+        return cls(str(folder)) if there else None
+
+    def load(self, part: str) -> Part:
+        images, labels = (_either(Path(self.folder, f"{PREFIXES[part]}-{what}")) for what in (IMAGES, LABELS))
+        return checked(read_idx(images, 3), read_idx(labels, 1), CLASSES, str(images), str(labels))
+
+
+def read_idx(path: Path, sides: int) -> Array:
+    """The array of so many sides in an idx file of bytes, unpacked where the name ends in `.gz`."""
+    data = read_packed(path) if path.suffix == ".gz" else read_bytes(path)
+    head = 4 + 4 * sides
+    if data[:4] != bytes([0, 0, 8, sides]) or len(data) < head:
+        what = f"expected an idx file of bytes with {sides} sides, found one that begins {data[:4].hex(' ')!r}"
+        raise DataError(what, code="data.bad_archive", where=str(path), remedy="fetch it again")
+    shape = np.frombuffer(data, ">u4", count=sides, offset=4).tolist()
+    promised = head + int(np.prod(shape, dtype=object))
+    if len(data) != promised:
+        what = f"its header promises {promised} bytes, found {len(data)}"
+        raise DataError(what, code="data.bad_archive", where=str(path), remedy="fetch it again")
+    return np.frombuffer(data, np.uint8, offset=head).reshape(shape)
+
+
+def read_packed(path: Path) -> bytes:
+    """What is in a file packed with gzip."""
+    try:
+        return gzip.decompress(read_bytes(path))
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(
+            f"not a whole gzip file: {error}", code="data.bad_archive", where=str(path), remedy="fetch it again"
+        ) from None
+
+
+def _either(path: Path) -> Path:
+    """The file as it is or packed; one of the two must be there."""
+    packed = path.with_name(f"{path.name}.gz")
+    found = next((file for file in (path, packed) if file.is_file()), None)
+    if found is None:
+        what = f"{path.name} (or {packed.name}) is missing beside the other files of the set"
+        raise DataError(
+            what, code="data.missing_file", where=str(path.parent), remedy="put it there, or unpack the whole set again"
+        )
+    return found

@@ -1,0 +1,253 @@
+"""A folder of images: a folder for each class, below train, val and test or alone.
+
+A class is a folder that holds images, named by its path: `cat`, or `animals/cat` where folders are nested.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from vitral.core.errors import DataError, nearest
+from vitral.data.datasets.files import Files, is_image, suffix, unreadable
+from vitral.data.datasets.labels import composed, listed, samples_of
+from vitral.data.datasets.split import Stratified, divide
+from vitral.data.samples import SPLIT_WORDS, SPLITS, Item, Row, Samples, Split
+
+# What systems leave behind in folders, in any case; so is every name that begins with a dot.
+LITTER = frozenset(("$recycle.bin", "@eadir", "__macosx", "__pycache__", "desktop.ini", "lost+found", "thumbs.db"))
+
+# Pictures of kinds that are not read.
+FOREIGN = frozenset((".arw", ".cr2", ".dng", ".heic", ".heif", ".jp2", ".jxl", ".nef", ".psd", ".svg"))
+
+Identity = tuple[int, int]  # device and inode: one folder, whatever path leads to it
+
+
+class Listing(NamedTuple):
+    """What one folder holds, each in the order of names."""
+
+    folders: list[str]
+    images: list[str]
+    others: list[str]
+
+
+class Leaf(NamedTuple):
+    """A folder without further classes in it, by its path from the root."""
+
+    name: str
+    images: list[str]
+    others: list[str]
+
+
+def open_folder(path: Path, how: Stratified) -> Samples:
+    """The images of a folder; where only training images are found, some are set aside for validation."""
+    root = str(path)
+    top = _listing(root)
+    splits = _split_folders(root, top)
+    parts: dict[Split, str] = splits or {"train": ""}
+    chain = tuple(_identity(str(folder)) for folder in path.resolve().parents)
+    rows: list[Row] = []
+    others: list[str] = []
+    for split, part in parts.items():
+        leaves = _classes(root, part, chain)
+        rows += [Row(f"{leaf.name}/{image}", label, split) for label, leaf in leaves.items() for image in leaf.images]
+        others += [f"{leaf.name}/{other}" for leaf in leaves.values() for other in leaf.others]
+    foreign = [other for other in others if suffix(other) in FOREIGN]
+    notes = [f"left out, pictures to be saved as JPEG or PNG first: {listed(foreign)}"] if foreign else []
+    rest = [other for other in others if other not in foreign]
+    notes += [f"left out, not an image by its name: {listed(rest)}"] if rest else []
+    beside = [folder for folder in top.folders if splits and folder not in splits.values()]
+    if beside:
+        notes.append(f"left out, beside {splits['train']}: {listed(beside)}")
+    return samples_of(root, rows, Files(root), how, notes)
+
+
+def open_unlabelled(path: Path, how: Stratified) -> Samples:
+    """All images anywhere below a folder, of one class without a name, some set aside for validation."""
+    chain = tuple(_identity(str(folder)) for folder in path.resolve().parents)
+    names = list(_images(str(path), "", chain))
+    if not names:
+        raise DataError(
+            "no images in it or in its folders",
+            code="data.empty",
+            where=str(path),
+            remedy="give a folder with JPEG or PNG",
+        )
+    rows, _ = divide((Row(name, "", "train") for name in names), how)
+    note = f"{how.fraction:.0%} of the images are kept for validation (seed {how.seed})"
+    items = tuple(Item(row.name, 0, row.split) for row in rows)
+    return Samples(str(path), ("",), items, Files(str(path)), (note,))
+
+
+def _images(root: str, name: str, chain: tuple[Identity, ...]) -> Iterator[str]:
+    path = _path(root, name)
+    here = _identity(path)
+    if here in chain:
+        raise DataError("leads back to a folder above it", code="data.link_loop", where=path, remedy="remove the link")
+    listing = _listing(path)
+    yield from (_join(name, image) for image in listing.images)
+    for folder in listing.folders:
+        yield from _images(root, _join(name, folder), (*chain, here))
+
+
+def _classes(root: str, part: str, chain: tuple[Identity, ...]) -> dict[str, Leaf]:
+    """The classes below one part of the root (`train`, or the root itself) by name."""
+    where = _path(root, part)
+    leaves = list(_leaves(root, part, chain))
+    if leaves[0].name == part:
+        found = f"images without a class ({listed(leaves[0].images)})" if leaves[0].images else "no images"
+        remedy = (
+            "put the images of each class in a folder of their own, or list them with labels in a manifest; "
+            "to learn without labels: vitral train --task masked"
+        )
+        raise DataError(
+            f"{found} in it", code="data.no_labels" if leaves[0].images else "data.empty", where=where, remedy=remedy
+        )
+    empty = [leaf for leaf in leaves if not leaf.images]
+    if empty:
+        raise _empty_class(root, empty)
+    classes: dict[str, Leaf] = {}
+    for leaf in leaves:
+        label = composed(leaf.name.removeprefix(f"{part}/"))
+        if label in classes:
+            twins = f"{classes[label].name!a} and {leaf.name!a}"
+            raise DataError(
+                f"two folders have the same name to a reader: {twins}",
+                code="data.ambiguous_class",
+                where=where,
+                remedy="rename one",
+            )
+        classes[label] = leaf
+    return classes
+
+
+def _leaves(root: str, name: str, chain: tuple[Identity, ...]) -> Iterator[Leaf]:
+    """Every folder that holds images, and every folder that holds nothing, by its path from the root."""
+    path = _path(root, name)
+    here = _identity(path)
+    if here in chain:
+        raise DataError("leads back to a folder above it", code="data.link_loop", where=path, remedy="remove the link")
+    listing = _listing(path)
+    if name and _split_folders(path, listing):
+        raise DataError(
+            "has train and its like inside",
+            code="data.bad_layout",
+            where=path,
+            remedy=f"give {path} itself, or put train and val above the classes",
+        )
+    inner = [leaf for folder in listing.folders for leaf in _leaves(root, _join(name, folder), (*chain, here))]
+    if not listing.images:
+        yield from inner or [Leaf(name, [], listing.others)]
+        return
+    nested = next((leaf.name for leaf in inner if leaf.images), "")
+    if nested:
+        raise DataError(
+            f"holds images ({listed(listing.images)}) and a folder of images ({nested})",
+            code="data.bad_layout",
+            where=path,
+            remedy="keep one of them there: a class has no classes inside",
+        )
+    yield Leaf(name, listing.images, listing.others)
+
+
+def _split_folders(path: str, listing: Listing) -> dict[Split, str]:
+    """The folders for each split; none where the folders are classes, even if one of them is called train."""
+    words = [folder for folder in listing.folders if folder.lower() in SPLIT_WORDS]
+    files = [other for other in listing.others if other.lower() in SPLIT_WORDS]
+    if files and (words or not listing.folders):
+        raise DataError(
+            "expected a folder, found a file",
+            code="data.bad_layout",
+            where=_path(path, files[0]),
+            remedy="rename or remove it",
+        )
+    folders: dict[Split, str] = {}
+    for word in words:
+        split = SPLIT_WORDS[word.lower()]
+        if split in folders:
+            what = f"{folders[split]} and {word} both stand for {split}"
+            raise DataError(
+                what, code="data.ambiguous_split", where=path, remedy="make one folder of the two, or rename one"
+            )
+        folders[split] = word
+    classes = len(words) < len(listing.folders)
+    if "train" not in folders:
+        if words and (not classes or _listing(_path(path, words[0])).folders):
+            others = [folder for folder in listing.folders if nearest(folder.lower(), ["train", "training"])]
+            remedy = "put the training images in a folder called train beside it"
+            if classes:
+                remedy = (
+                    f"rename {others[0]} to train" if others else f"{remedy}, or rename {words[0]} if it is a class"
+                )
+            raise DataError(f"{words[0]} without train", code="data.no_train_split", where=path, remedy=remedy)
+        return {}
+    if classes and not _listing(_path(path, folders["train"])).folders:
+        return {}  # a class called train, beside cars and ships
+    if classes and len(folders) == 1:
+        beside = [folder for folder in listing.folders if folder not in words]
+        remedy = "put them inside train, or rename train if it is a class"
+        raise DataError(
+            f"{listed(beside)} beside {words[0]}: splits or classes?",
+            code="data.ambiguous_split",
+            where=path,
+            remedy=remedy,
+        )
+    return {split: folders[split] for split in SPLITS if split in folders}
+
+
+def _listing(path: str) -> Listing:
+    """What the folder holds, apart from litter. Asks the system about links only: the rest comes with the names."""
+    found = Listing([], [], [])
+    try:
+        with os.scandir(path) as entries:
+            for entry in entries:
+                if entry.name.startswith(".") or entry.name.lower() in LITTER:
+                    continue
+                if entry.is_dir():
+                    found.folders.append(entry.name)
+                elif entry.is_symlink() and not entry.is_file():
+                    raise DataError(
+                        "a link that leads nowhere",
+                        code="data.broken_link",
+                        where=entry.path,
+                        remedy="mend or remove the link",
+                    )
+                elif is_image(entry.name) and entry.is_file():
+                    found.images.append(entry.name)
+                else:
+                    found.others.append(entry.name)
+    except OSError as error:
+        raise unreadable(error.filename or path, error) from None
+    for names in found:
+        names.sort()
+    return found
+
+
+def _empty_class(root: str, empty: list[Leaf]) -> DataError:
+    first = empty[0]
+    more = f" (so have {listed([leaf.name for leaf in empty[1:]])})" if empty[1:] else ""
+    remedy = "add images to it, or remove the folder"
+    kinds = Counter(suffix(other) or "no ending" for other in first.others)
+    if kinds:
+        more += f"; what it holds ends in {listed([kind for kind, _ in kinds.most_common()])}"
+        remedy = "save them as JPEG or PNG, or remove the folder"
+    return DataError(
+        f"a class without images{more}", code="data.empty_class", where=_path(root, first.name), remedy=remedy
+    )
+
+
+def _identity(path: str) -> Identity:
+    try:
+        found = os.stat(path)
+    except OSError as error:
+        raise unreadable(path, error) from None
+    return found.st_dev, found.st_ino
+
+
+def _path(root: str, name: str) -> str:
+    return os.path.join(root, name) if name else root
+
+
+def _join(name: str, folder: str) -> str:
+    return f"{name}/{folder}" if name else folder

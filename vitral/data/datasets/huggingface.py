@@ -1,0 +1,471 @@
+"""Data sets of Hugging Face that are on disk: Parquet or Arrow files with a column of images and one of labels.
+
+Parquet and Arrow files, read with pyarrow: one cell at a time, and no file is held open.
+Which columns of a table hold the images and their labels.
+Which Parquet and Arrow files make up a data set of Hugging Face, and what each is for.
+"""
+
+import json
+import os
+import re
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import accumulate
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
+
+from vitral.core.errors import ConfigError, DataError, either
+from vitral.data.datasets.files import is_image, read_bytes, suffix, unreadable
+from vitral.data.datasets.labels import composed, listed, samples_of
+from vitral.data.datasets.split import Stratified
+from vitral.data.samples import SPLIT_WORDS, SPLITS, Row, Samples, Split
+
+Version = tuple[int, int]
+TABLES_KEPT = 4096  # maps of Arrow files and tables of contents of Parquet files
+GROUPS_KEPT = 4  # row groups of Parquet in memory, often of a hundred images each
+
+
+@dataclass(frozen=True)
+class Cells:
+    """A store of the cells of one column, named `data/train.parquet#0000012`: the file and the row.
+
+    A cell holds the bytes of an image, or the path of its file from the root.
+    """
+
+    root: str
+    column: str
+
+    def read(self, name: str) -> bytes:
+        file, _, row = name.rpartition("#")
+        value = read_cell(os.path.join(self.root, file), self.column, int(row))
+        data, path = (value.get("bytes"), value.get("path")) if isinstance(value, dict) else (value, None)
+        if data is not None:
+            return data
+        where = self.address(name)
+        if not path:
+            raise DataError("no image in this row", code="data.missing_image", where=where, remedy="remove the row")
+        outside = os.path.join(self.root, path)
+        if not os.path.isfile(outside):
+            what = f"holds no image but the path {path}, and there is no such file"
+            raise DataError(
+                what,
+                code="data.missing_file",
+                where=where,
+                remedy=f"put it into {self.root}, or save the images in the table",
+            )
+        return read_bytes(outside)
+
+    def address(self, name: str) -> str:
+        return os.path.join(self.root, name)
+
+    def size(self, name: str) -> int:
+        """As many bytes as `read` gives, and as much work: tables have no list of sizes."""
+        return len(self.read(name))
+
+
+def read_schema(path: str) -> Any:
+    """The names and types of the columns."""
+    with _readable(path):
+        if suffix(path) == ".arrow":
+            schema = _arrow(path, _version(path)).schema
+        else:
+            with _parquet(path) as file:
+                schema = file.schema_arrow
+        _ = schema.names  # names that are no text raise here, not where they are used
+        return schema
+
+
+def read_column(path: str, column: str) -> list[Any]:
+    """All the values of a column."""
+    with _readable(path):
+        if suffix(path) == ".arrow":
+            return _arrow(path, _version(path)).column(column).to_pylist()
+        with _parquet(path) as file:
+            return file.read(columns=[column], use_threads=False).column(column).to_pylist()
+
+
+def read_cell(path: str, column: str, row: int) -> Any:
+    """The value of a column in a row."""
+    with _readable(path):
+        version = _version(path)
+        if suffix(path) == ".arrow":
+            return _arrow(path, version).column(column)[row].as_py()
+        starts = _starts(path, version)
+        group = bisect_right(starts, row) - 1
+        return _group(path, version, column, group)[row - starts[group]].as_py()
+
+
+def _version(path: str) -> Version:
+    """What changes when a file is written anew, so that nothing old is served from memory."""
+    found = os.stat(path)
+    return found.st_mtime_ns, found.st_size
+
+
+@lru_cache(maxsize=TABLES_KEPT)
+def _arrow(path: str, version: Version) -> Any:
+    """The table in a file of Arrow's stream format. It is mapped, not read: a copy of the process shares the pages."""
+    import pyarrow
+    from pyarrow.ipc import open_stream
+
+    with pyarrow.memory_map(path) as file:
+        table = open_stream(file).read_all()
+    table.validate(full=True)  # Arrow trusts the offsets in a file, and a wrong one would end the process
+    return table
+
+
+@lru_cache(maxsize=TABLES_KEPT)
+def _starts(path: str, version: Version) -> tuple[int, ...]:
+    """The first row of each row group, and the row after the last."""
+    with _parquet(path) as file:
+        groups = range(file.num_row_groups)
+        return tuple(accumulate((file.metadata.row_group(group).num_rows for group in groups), initial=0))
+
+
+@lru_cache(maxsize=GROUPS_KEPT)
+def _group(path: str, version: Version, column: str, group: int) -> Any:
+    with _parquet(path) as file:
+        return file.read_row_group(group, columns=[column], use_threads=False).column(column)
+
+
+def _parquet(path: str) -> Any:
+    """A Parquet file, to be closed again. Threads are not used: they do not survive in a copy of the process."""
+    from pyarrow.parquet import ParquetFile
+
+    return ParquetFile(path, pre_buffer=False)
+
+
+@contextmanager
+def _readable(path: str) -> Iterator[None]:
+    """Whatever pyarrow says of a damaged file, or its absence, as an error of ours."""
+    try:
+        from pyarrow import ArrowException
+    except ImportError:
+        what = "reading Parquet or Arrow needs more packages"
+        raise ConfigError(what, code="config.missing_package", where=path, remedy="pip install 'vitral[hub]'") from None
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise unreadable(path, error) from None
+    except (ArrowException, OSError, UnicodeDecodeError, LookupError) as error:
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise DataError(
+            f"not a readable table: {reason}", code="data.bad_table", where=path, remedy="fetch it again"
+        ) from error
+
+
+IMAGE_NAMES = ("image", "img")
+LABEL_NAMES = ("label", "labels", "fine_label")
+
+
+class Columns(NamedTuple):
+    """The two columns, and the names of the classes by number; no names where the labels are names or mere numbers."""
+
+    image: str
+    label: str
+    classes: tuple[str, ...]
+
+
+def choose_columns(schema: Any, where: str) -> Columns:
+    """The columns that `datasets` noted as image and label in the schema, else those that look like them."""
+    features = _features(schema, where)
+    kinds = {name: feature.get("_type") for name, feature in features.items() if isinstance(feature, dict)}
+    images = [name for name in schema.names if kinds.get(name) == "Image"]
+    images = images or [field.name for field in schema if _may_be_image(field.type)]
+    image = _only("image", images, IMAGE_NAMES, schema.names, where)
+    labels = [name for name in schema.names if kinds.get(name) == "ClassLabel"]
+    labels = labels or [field.name for field in schema if field.name != image and _may_be_label(field.type)]
+    label = _only("label", labels, LABEL_NAMES, schema.names, where)
+    classes = features[label].get("names") or () if kinds.get(label) == "ClassLabel" else ()
+    return Columns(image, label, tuple(map(str, classes)))
+
+
+def _features(schema: Any, where: str) -> dict[str, Any]:
+    """What `datasets` noted of each column; nothing in tables of other origin."""
+    noted = (schema.metadata or {}).get(b"huggingface", b"{}")
+    try:
+        found = json.loads(noted)
+    except (ValueError, RecursionError) as error:
+        raise DataError(
+            f"its note on columns is not JSON: {error}", code="data.bad_table", where=where, remedy="save the set anew"
+        ) from None
+    for field in ("info", "features"):
+        found = found.get(field) if isinstance(found, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
+def _only(what: str, candidates: Sequence[str], usual: Sequence[str], names: Sequence[str], where: str) -> str:
+    """The candidate, or of several the one with a usual name."""
+    found = [name for name in candidates if name.lower() in usual] if len(candidates) > 1 else candidates
+    if len(found) == 1:
+        return found[0]
+    if not candidates:
+        raise DataError(
+            f"no column of {what}s among {either(names) if names else 'its columns, of which there are none'}",
+            code="data.missing_column",
+            where=where,
+            remedy=f"give a table with a column called {usual[0]}",
+        )
+    raise DataError(
+        f"several columns may be the {what}: {', '.join(candidates)}",
+        code="data.ambiguous_column",
+        where=where,
+        remedy=f"keep one of them, or call it {usual[0]}",
+    )
+
+
+def _may_be_image(kind: Any) -> bool:
+    """Whether values are encoded images: binary, or a structure with binary `bytes` in it."""
+    from pyarrow import types
+
+    if types.is_struct(kind):
+        fields = {field.name: field.type for field in kind}
+        return "bytes" in fields and _may_be_image(fields["bytes"])
+    return types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind)
+
+
+def _may_be_label(kind: Any) -> bool:
+    from pyarrow import types
+
+    if types.is_dictionary(kind):
+        return _may_be_label(kind.value_type)
+    return any(of(kind) for of in (types.is_integer, types.is_string, types.is_large_string, types.is_string_view))
+
+
+TABLES = (".parquet", ".arrow")
+METADATA = "metadata.parquet"  # goes with a folder of images, and has none in it
+DEPTH = 2  # folders between the one that is given and its files: default/train/0000.parquet
+SHARD = re.compile(r"(?P<stem>.*?)(-(?P<number>\d+)-of-(?P<count>\d+)(-[0-9a-z]+)?)?")
+
+
+class TableFile(NamedTuple):
+    """A file by its path from the root, with `/` between the parts, and what its rows are for."""
+
+    name: str
+    split: Split
+
+
+class Found(NamedTuple):
+    files: list[TableFile]
+    notes: list[str]
+
+
+def holds_tables(path: Path) -> bool:
+    """Whether the path is a Parquet or Arrow file or a folder of them; an image tells a folder of images."""
+    try:
+        if not path.is_dir():
+            return suffix(path.name) in TABLES and path.is_file()
+        return any(_below(path, DEPTH))
+    except OSError:
+        return False  # the source of folders says what is wrong with it
+
+
+def find_tables(root: Path) -> Found:
+    """The files of the data set in a folder."""
+    if (root / "dataset_dict.json").is_file():
+        words = _names(root / "dataset_dict.json", "splits", _json(root / "dataset_dict.json").get("splits"))
+        return _by_split(root, {word: _saved(root, word) for word in words})
+    if (root / "state.json").is_file():
+        return _by_split(root, {"": _saved(root, "")})
+    names = sorted(path.relative_to(root).as_posix() for path in _below(root, DEPTH))
+    _refuse_missing(root, names)
+    _refuse_several(root, names)
+    files: defaultdict[str, list[str]] = defaultdict(list)
+    for name in names:
+        files[_word(name)].append(name)
+    return _by_split(root, files)
+
+
+def _below(folder: Path, depth: int) -> Iterator[Path]:
+    """The tables in the folder and the folders below it, down to the depth; none in a folder that holds an image."""
+    tables, folders = [], []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if is_image(entry.name):
+                return
+            if entry.name.startswith(".") or entry.name == METADATA:
+                continue
+            if suffix(entry.name) in TABLES and entry.is_file():
+                tables.append(Path(entry.path))
+            elif depth and entry.is_dir():
+                folders.append(Path(entry.path))
+    yield from tables
+    for path in folders:
+        yield from _below(path, depth - 1)
+
+
+def _by_split(root: Path, words: dict[str, list[str]]) -> Found:
+    """The files for each split; those of other words are left out, unless there is nothing else."""
+    known = {word: SPLIT_WORDS[word.lower()] for word in words if word.lower() in SPLIT_WORDS}
+    if not known and len(words) == 1:
+        known = dict.fromkeys(words, "train")
+    if not known:
+        what = f"none of its splits is for training: {listed(list(words))}"
+        raise DataError(
+            what, code="data.no_train_split", where=str(root), remedy="give one of the folders, or call one split train"
+        )
+    if len(set(known.values())) < len(known):
+        what = f"two of its splits stand for the same: {listed(list(known))}"
+        raise DataError(what, code="data.ambiguous_split", where=str(root), remedy="rename or remove one")
+    in_order = sorted(known, key=lambda word: SPLITS.index(known[word]))
+    others = [name for word, names in words.items() if word not in known for name in names]
+    notes = [f"left out, of no split that is used: {listed(others)}"] if others else []
+    return Found([TableFile(name, known[word]) for word in in_order for name in words[word]], notes)
+
+
+def _saved(root: Path, folder: str) -> list[str]:
+    """The files that `save_to_disk` wrote into a folder; others there are leftovers of `map` and `filter`."""
+    path = root / folder / "state.json"
+    state = _json(path)
+    if state.get("_indices_data_files"):
+        what = "its rows are chosen by a file of indices"
+        raise DataError(
+            what, code="data.unsupported_table", where=str(path), remedy="save it anew after flatten_indices()"
+        )
+    entries = state.get("_data_files")
+    found = [isinstance(file, dict) and file.get("filename") for file in entries] if isinstance(entries, list) else []
+    names = [str(PurePosixPath(folder, name)) for name in _names(path, "_data_files", found)]
+    for name in names:
+        if not (root / name).is_file():
+            raise DataError(
+                f"{name} is missing",
+                code="data.missing_file",
+                where=str(path),
+                remedy="put it back, or save the set anew",
+            )
+    return names
+
+
+def _names(path: Path, field: str, found: object) -> list[str]:
+    """What a field lists, once it is names of things that lie beside the file."""
+    if not isinstance(found, list) or not found or not all(map(_is_name, found)):
+        what = f"expected names of files or folders in {field}"
+        raise DataError(what, code="data.bad_index", where=str(path), remedy="save the set anew")
+    return found
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and value != ".." and PurePosixPath(value).name == value
+
+
+def _json(path: Path) -> dict[str, Any]:
+    text = read_bytes(path)
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DataError(
+            f"not JSON: {error}", code="data.bad_index", where=str(path), remedy="save the set anew"
+        ) from None
+    return found if isinstance(found, dict) else {}
+
+
+def _word(name: str) -> str:
+    """The word for the split in the name of a file or of its folder; empty where there is none."""
+    path = PurePosixPath(name)
+    parts = re.split(r"[-_.]", _shard(name)["stem"].lower())
+    words = (parts[0], parts[-1], path.parent.name.lower())
+    return next((word for word in words if word in SPLIT_WORDS), "")
+
+
+def _shard(name: str) -> re.Match[str]:
+    match = SHARD.fullmatch(PurePosixPath(name).stem)
+    assert match  # the stem may be anything
+    return match
+
+
+def _refuse_missing(root: Path, names: list[str]) -> None:
+    """Refuse a split of which some files are not there, as after a download that was broken off."""
+    counts: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
+    for name in names:
+        shard = _shard(name)
+        if shard["count"]:
+            stem = PurePosixPath(name).with_name(shard["stem"]).as_posix()
+            counts[stem, int(shard["count"])].append(int(shard["number"]))
+    for (stem, count), numbers in counts.items():
+        missing = sorted(set(range(count)) - set(numbers))
+        if missing:
+            what = f"{len(missing)} of the {count} files of {stem} are missing: {listed([f'{n:05}' for n in missing])}"
+            raise DataError(what, code="data.missing_file", where=str(root), remedy="fetch them")
+
+
+def _refuse_several(root: Path, names: list[str]) -> None:
+    """Refuse folders that hold several data sets, as some on the hub do."""
+    parents = {PurePosixPath(name).parent for name in names}
+    sets = sorted({str(parent.parent if parent.name.lower() in SPLIT_WORDS else parent) for parent in parents})
+    if len(sets) > 1:
+        raise DataError(
+            f"holds several data sets: {listed(sets)}",
+            code="data.several_sets",
+            where=str(root),
+            remedy="give one of these folders",
+        )
+
+
+def open_hub(path: Path, how: Stratified) -> Samples:
+    """The images of a folder of tables, or of one table, all of which are then for training."""
+    alone = path.is_file()
+    root = path.parent if alone else path
+    files, notes = Found([TableFile(path.name, "train")], []) if alone else find_tables(path)
+    columns = _columns(root, files)
+    labels = [read_column(str(root / file.name), columns.label) for file in files]
+    rows = [
+        Row(f"{file.name}#{number:07}", _class(value, columns.classes, f"{root / file.name}#{number}"), file.split)
+        for file, values in zip(files, labels, strict=True)
+        for number, value in enumerate(values)
+    ]
+    if not rows:
+        raise DataError("holds no rows", code="data.empty", where=str(path), remedy="give a set with images in it")
+    samples = samples_of(str(path), rows, Cells(str(root), columns.image), how, notes)
+    return _in_order(samples, columns.classes or _counted(value for values in labels for value in values))
+
+
+def _columns(root: Path, files: list[TableFile]) -> Columns:
+    """The columns, which must be the same in every file."""
+    found = [choose_columns(read_schema(str(root / file.name)), str(root / file.name)) for file in files]
+    for file, columns in zip(files, found, strict=True):
+        if columns != found[0]:
+            raise DataError(
+                f"its columns or classes are not those of {files[0].name}",
+                code="data.schema_mismatch",
+                where=str(root / file.name),
+                remedy="let all files have the same columns of images and labels, and the same classes",
+            )
+    return found[0]
+
+
+def _class(value: Any, classes: tuple[str, ...], where: str) -> str:
+    """The name of the class that a label stands for."""
+    if value is None or value == "":
+        raise DataError(
+            "no label in this row", code="data.bad_label", where=where, remedy="remove the row, or give it a label"
+        )
+    if not classes:
+        return str(value)
+    if not isinstance(value, int) or not 0 <= value < len(classes):
+        what = f"label {value!r} is none of the {len(classes)} classes"
+        raise DataError(
+            what, code="data.bad_label", where=where, remedy="remove the row, or the file if it has no labels"
+        )
+    return classes[value]
+
+
+def _counted(values: Iterable[Any]) -> tuple[str, ...]:
+    """Labels that are mere numbers in the order of numbers, which is not that of their names: 2 before 10."""
+    distinct = set(values)
+    return tuple(map(str, sorted(distinct))) if all(isinstance(value, int) for value in distinct) else ()
+
+
+def _in_order(samples: Samples, order: tuple[str, ...]) -> Samples:
+    """The samples with their classes numbered in that order; as they are where it is empty."""
+    names = [composed(name) for name in order]
+    classes = tuple(name for name in names if name in samples.classes)
+    if not classes:
+        return samples
+    number = {name: label for label, name in enumerate(classes)}
+    items = tuple(item._replace(label=number[samples.classes[item.label]]) for item in samples.items)
+    unseen = [name for name in names if name not in number]
+    notes = (*samples.notes, f"no images, so not among the classes: {listed(unseen)}") if unseen else samples.notes
+    return replace(samples, classes=classes, items=items, notes=notes)

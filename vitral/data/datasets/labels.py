@@ -1,0 +1,85 @@
+"""From rows with class names to samples with numbered labels: one number a name, in every split."""
+
+import unicodedata
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+
+from vitral.core.errors import DataError
+from vitral.data.datasets.split import Stratified, by_split_and_name, divide
+from vitral.data.samples import SPLITS, Item, Row, Samples, Store
+
+SHOWN = 5  # of a long list, in a message
+
+
+def samples_of(where: str, found: Iterable[Row], store: Store, how: Stratified, notes: Sequence[str] = ()) -> Samples:
+    """The samples of the rows. Rows that are all for training are divided; others keep the split they have."""
+    rows: Sequence[Row] = sorted((row._replace(label=composed(row.label)) for row in found), key=by_split_and_name)
+    refuse_look_alikes(where, {row.label: row.name for row in reversed(rows)})
+    classes = tuple(sorted({row.label for row in rows}))
+    _check_classes(where, classes, rows)
+    undivided = all(row.split == "train" for row in rows)
+    if undivided:
+        rows, alone = divide(rows, how)
+        if len(alone) < len(classes):
+            notes = [*notes, f"{how.fraction:.0%} of every class is kept for validation (seed {how.seed})"]
+        if alone:
+            notes = [*notes, f"one image only, so none for validation: {listed(alone)}"]
+    else:
+        notes = [*notes, *_gaps(classes, rows)]
+    label = {name: number for number, name in enumerate(classes)}
+    items = tuple(Item(row.name, label[row.label], row.split) for row in rows)
+    return Samples(where, classes, items, store, tuple(notes), divided=undivided)
+
+
+def composed(name: str) -> str:
+    """The class name in one spelling: file systems differ in how they store an accent."""
+    return unicodedata.normalize("NFC", name)
+
+
+def refuse_look_alikes(where: str, examples: dict[str, str]) -> None:
+    """Refuse classes such as Cat and cat, given an image (or a folder) of each."""
+    ordered = sorted(examples, key=lambda name: (name.casefold(), name))
+    for _, group in groupby(ordered, key=str.casefold):
+        alike = list(group)
+        if len(alike) > 1:
+            first, second = alike[:2]
+            raise DataError(
+                f"classes {first!r} and {second!r} differ only in case ({examples[first]}, {examples[second]})",
+                code="data.ambiguous_class",
+                where=where,
+                remedy="give both the same name if they are one class, else names that differ",
+            )
+
+
+def listed(names: Sequence[str]) -> str:
+    """The first few names and how many more there are."""
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more
+
+
+def _gaps(classes: tuple[str, ...], rows: Sequence[Row]) -> list[str]:
+    """A note for each split that lacks some of the classes."""
+    held = {split: {row.label for row in rows if row.split == split} for split in SPLITS}
+    missing = {split: [name for name in classes if name not in names] for split, names in held.items() if names}
+    return [f"no images in {split}: {listed(names)}" for split, names in missing.items() if names]
+
+
+def _check_classes(where: str, classes: tuple[str, ...], rows: Sequence[Row]) -> None:
+    taught = {row.label for row in rows if row.split == "train"}
+    for name in classes:
+        if name not in taught:
+            strays = [row for row in rows if row.label == name]
+            split = strays[0].split
+            raise DataError(
+                f"class {name!r} is in {split} and not in train ({listed([row.name for row in strays])})",
+                code="data.class_not_in_train",
+                where=where,
+                remedy=f"add images of it to train, or remove it from {split}",
+            )
+    if len(classes) == 1:
+        raise DataError(
+            f"only one class, {classes[0]!r}",
+            code="data.too_few",
+            where=where,
+            remedy="there must be two or more to tell apart: one folder or label for each",
+        )

@@ -1,0 +1,206 @@
+"""A manifest: a CSV, TSV or JSON Lines file with a path, a label and perhaps a split for each image.
+
+Paths are relative to the manifest. One that leads out of its folder (`../raw/1.jpg`, `/photos/1.jpg`) is
+followed, since manifests often lie apart from their images; it must name a file that exists, which is only ever
+read, and only as an image. Labels are class names, so 7 is the class called "7". Other columns
+are left alone.
+
+Lines of tables and of JSON Lines, each with its number; what is malformed is refused by file and line.
+"""
+
+import csv
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from io import StringIO
+from pathlib import Path
+from typing import NamedTuple
+
+from vitral.core.errors import DataError, either, nearest
+from vitral.data.datasets.files import Files, suffix, unreadable
+from vitral.data.datasets.labels import listed, samples_of
+from vitral.data.datasets.split import Stratified
+from vitral.data.samples import SPLIT_WORDS, Row, Samples
+
+
+def rows_of(
+    path: str | Path, lines: Iterable[str], delimiter: str, check: Callable[[list[str]], None]
+) -> Iterator[tuple[int, dict[str, str]]]:
+    """The fields of each row by their columns, once the header has passed the check; empty rows are none."""
+    reader = csv.reader(lines, delimiter=delimiter, strict=True)
+    try:
+        header = [name.strip().lower() for name in next(reader, [])]
+        check(header)
+        for fields in reader:
+            if not fields:
+                continue
+            if len(fields) != len(header):
+                what = f"expected {len(header)} fields ({', '.join(header)}), found {len(fields)}"
+                remedy = f'put a field that has a {delimiter!r} in it between "quotes"'
+                raise DataError(what, code="data.bad_manifest", where=f"{path}:{reader.line_num}", remedy=remedy)
+            yield reader.line_num, dict(zip(header, fields, strict=True))
+    except csv.Error as error:
+        where = f"{path}:{reader.line_num}"
+        raise DataError(
+            f"not a table: {error}", code="data.bad_manifest", where=where, remedy="close every quote"
+        ) from None
+
+
+def objects_of(path: str | Path, lines: Iterable[str]) -> Iterator[tuple[int, object]]:
+    """What each line of JSON says; empty lines are none."""
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            yield number, json.loads(line)
+        except (ValueError, RecursionError) as error:
+            where = f"{path}:{number}"
+            raise DataError(
+                f"not JSON: {error}", code="data.bad_manifest", where=where, remedy="write one object a line"
+            ) from None
+
+
+DELIMITERS = {".csv": ",", ".tsv": "\t"}
+MANIFESTS = (*DELIMITERS, ".jsonl", ".ndjson")
+REQUIRED = ("path", "label")
+COLUMNS = (*REQUIRED, "split")
+
+
+class Record(NamedTuple):
+    """One line of a manifest; an empty split was not given."""
+
+    line: int
+    path: str
+    label: str
+    split: str
+
+
+def open_manifest(path: Path, how: Stratified) -> Samples:
+    """The images that a manifest lists; without splits in it, some are set aside for validation."""
+    text = _text(path)
+    delimiter = DELIMITERS.get(suffix(path.name))
+    records = list(_from_table(path, text, delimiter) if delimiter else _from_json(path, text))
+    if not records:
+        raise DataError(
+            "lists no images",
+            code="data.empty",
+            where=str(path),
+            remedy="write a line with a path and a label for each",
+        )
+    _check_paths(path, records)
+    return samples_of(str(path), _rows(path, records), Files(str(path.parent)), how)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise unreadable(path, error) from None
+    except UnicodeDecodeError as error:
+        what = f"not UTF-8 at byte {error.start}"
+        raise DataError(what, code="data.bad_manifest", where=str(path), remedy="save it as UTF-8") from None
+
+
+def _from_table(path: Path, text: str, delimiter: str) -> Iterator[Record]:
+    def check(header: list[str]) -> None:
+        _check_header(path, header, delimiter)
+
+    for number, fields in rows_of(path, StringIO(text, newline=""), delimiter, check):
+        yield _record(path, number, fields)
+
+
+def _check_header(path: Path, header: list[str], delimiter: str) -> None:
+    missing = [name for name in REQUIRED if name not in header]
+    if missing:
+        raise DataError(
+            f"no column {either(missing)} in the header, which is {delimiter.join(header)!r}",
+            code="data.bad_manifest",
+            where=str(path),
+            remedy=f"let the first line name the columns: {delimiter.join(REQUIRED)} and, if you like, split",
+        )
+    repeated = [name for name, times in Counter(header).items() if name in COLUMNS and times > 1]
+    if repeated:
+        raise DataError(
+            f"two columns are called {repeated[0]!r}", code="data.bad_manifest", where=str(path), remedy="rename one"
+        )
+    _refuse_misspelt(str(path), header)
+
+
+def _refuse_misspelt(where: str, names: Iterable[str]) -> None:
+    """Other columns are the user's own; one that was meant for the split must not go unread."""
+    others = set(names)
+    for name in sorted(others.difference(COLUMNS)):
+        meant = nearest(name, ["split"])
+        if meant and "split" not in others:
+            raise DataError(f"unknown column {name!r}", code="data.bad_manifest", where=where, remedy=meant)
+
+
+def _from_json(path: Path, text: str) -> Iterator[Record]:
+    for number, fields in objects_of(path, text.split("\n")):
+        where = f"{path}:{number}"
+        if not isinstance(fields, dict) or any(name not in fields for name in REQUIRED):
+            example = '{"path": "cat/1.jpg", "label": "cat"}'
+            raise DataError(
+                f"no {either(REQUIRED)} in it", code="data.bad_manifest", where=where, remedy=f"write {example}"
+            )
+        _refuse_misspelt(where, fields)
+        for name in COLUMNS:
+            value = fields.get(name, "")
+            numeric = name == "label" and isinstance(value, int | float) and not isinstance(value, bool)
+            if not isinstance(value, str) and not numeric:
+                raise DataError(
+                    f"{name}: expected text, got {json.dumps(value)[:60]}",
+                    code="data.bad_manifest",
+                    where=where,
+                    remedy="write one text in quotes",
+                )
+        yield _record(path, number, {name: str(fields[name]) for name in COLUMNS if name in fields})
+
+
+def _record(path: Path, line: int, fields: dict[str, str]) -> Record:
+    """A path is taken to the letter; spaces around a label or a split mean nothing."""
+    record = Record(line, fields["path"], fields["label"].strip(), fields.get("split", "").strip())
+    for name in REQUIRED:
+        if not getattr(record, name):
+            raise DataError(
+                f"the {name} is empty",
+                code="data.bad_manifest",
+                where=f"{path}:{line}",
+                remedy="fill it in or remove the line",
+            )
+    return record
+
+
+def _check_paths(path: Path, records: list[Record]) -> None:
+    lines: dict[str, int] = {}
+    missing: list[str] = []
+    for record in records:
+        address = os.path.normpath(os.path.join(path.parent, record.path))
+        if address in lines:
+            what = f"{record.path} is on line {lines[address]} already"
+            raise DataError(
+                what, code="data.bad_manifest", where=f"{path}:{record.line}", remedy="remove one of the two lines"
+            )
+        lines[address] = record.line
+        if not os.path.isfile(address):
+            missing.append(record.path)
+    if missing:
+        slashes = " with / between folders" if any("\\" in name for name in missing) else ""
+        raise DataError(
+            f"{len(missing)} of {len(records)} files are missing: {listed(missing)}",
+            code="data.missing_file",
+            where=str(path),
+            remedy=f"put them back, or remove their lines; paths are relative to {path.parent}{slashes}",
+        )
+
+
+def _rows(path: Path, records: list[Record]) -> Iterator[Row]:
+    divided = any(record.split for record in records)
+    for record in records:
+        word = record.split.lower() if divided else "train"
+        if word not in SPLIT_WORDS:
+            found = f"split: expected {either(SPLIT_WORDS)}, got {record.split!r}"
+            remedy = nearest(word, SPLIT_WORDS) or "give every line a split, or none of them"
+            raise DataError(found, code="data.bad_split", where=f"{path}:{record.line}", remedy=remedy)
+        yield Row(record.path, record.label, SPLIT_WORDS[word])

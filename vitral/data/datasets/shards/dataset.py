@@ -1,0 +1,237 @@
+"""Shards as a source: a pack opens by its index, tars from elsewhere by a look at their headers.
+
+The store of images inside tars: a few arrays, whatever the number of images, and no open file.
+"""
+
+import logging
+import os
+import re
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import repeat
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitral.core.errors import DataError
+from vitral.data.datasets.labels import composed, listed, samples_of
+from vitral.data.datasets.shards.index import AGAIN, CLASSES, DRAFT, INDEX, Shard, parse_index
+from vitral.data.datasets.shards.tar import Entry, scan
+from vitral.data.datasets.shards.urls import (
+    check_protocol,
+    exists,
+    is_pattern,
+    is_tar,
+    join,
+    opened,
+    read_range,
+    read_whole,
+    sizes,
+    tars,
+)
+from vitral.data.datasets.split import Stratified
+from vitral.data.samples import SPLIT_WORDS, SPLITS, Item, Names, Row, Samples, Split
+
+Integers = NDArray[np.int64]
+
+
+class Stretches(NamedTuple):
+    """Images by name, and where the bytes of each are: the number of its shard, the first byte, how many."""
+
+    names: Sequence[str]
+    shards: Sequence[int]
+    starts: Sequence[int]
+    lengths: Sequence[int]
+
+
+@dataclass(frozen=True, eq=False)
+class Shards:
+    """Reads single images out of tars. Python objects by the million would be copied into every worker's memory."""
+
+    paths: tuple[str, ...]
+    names: Names  # sorted by their bytes
+    shards: Integers
+    starts: Integers
+    lengths: Integers
+
+    def read(self, name: str) -> bytes:
+        at = self._find(name)
+        return read_range(self.paths[self.shards[at]], int(self.starts[at]), int(self.lengths[at]))
+
+    def address(self, name: str) -> str:
+        return f"{self.paths[self.shards[self._find(name)]]}: {name}"
+
+    def size(self, name: str) -> int:
+        return int(self.lengths[self._find(name)])
+
+    def _find(self, name: str) -> int:
+        sought = os.fsencode(name)
+        at = bisect_left(range(len(self.names)), sought, key=self.names.encoded)
+        assert self.names.encoded(at) == sought, name  # names come from the items
+        return at
+
+
+def store_of(paths: Sequence[str], stretches: Stretches) -> Shards:
+    """The store of images in the tars at these paths, which `stretches` numbers from 0."""
+    order = sorted(range(len(stretches.names)), key=lambda at: os.fsencode(stretches.names[at]))
+    names = Names.of(stretches.names[at] for at in order)
+    columns = [np.array(column, dtype=np.int64)[order] for column in stretches[1:]]
+    return Shards(tuple(paths), names, *columns)
+
+
+THREADS = 8  # shards scanned at a time; a remote one is mostly waited for
+log = logging.getLogger(__name__)
+
+
+def open_shards(where: str, how: Stratified) -> Samples:
+    """The samples of a pack, or of the tars that an address stands for."""
+    if where.startswith(("http://", "https://")) and not is_tar(where):
+        remedy = "fetch it and give the folder; only tar shards (.tar) are read from afar"
+        raise DataError(
+            "an address, and vitral downloads nothing", code="data.remote_address", where=where, remedy=remedy
+        )
+    check_protocol(where)
+    if (is_tar(where) or is_pattern(where)) and not os.path.isdir(where):
+        return _from_tars(where, tars(where), how)
+    beside = sizes(where)
+    if INDEX in beside:
+        return _from_index(where, beside)
+    found = [join(where, name) for name in beside if is_tar(name)]
+    if DRAFT in beside:
+        raise _unfinished(where)
+    if not found:
+        raise DataError(
+            "no tar files in it",
+            code="data.empty",
+            where=where,
+            remedy="give the folder of the shards, or a pattern of them",
+        )
+    return _from_tars(where, found, how)
+
+
+def _from_index(where: str, beside: dict[str, int]) -> Samples:
+    """A pack has the items, in the order, that the set had before it was packed."""
+    index = parse_index(read_whole(join(where, INDEX)), join(where, INDEX))
+    for shard in index.shards:
+        if beside.get(shard.file) != shard.bytes:
+            found = f"{beside[shard.file]:,}" if shard.file in beside else "none"
+            what = f"expected {shard.bytes:,} bytes, found {found}"
+            raise DataError(
+                what,
+                code="data.bad_archive" if shard.file in beside else "data.missing_file",
+                where=join(where, shard.file),
+                remedy=f"fetch it again, or {AGAIN}",
+            )
+    items = [
+        item
+        for split in SPLITS
+        for item in sorted(item for shard in index.shards if shard.split == split for item in _items(shard))
+    ]
+    stretches = Stretches(
+        [name for shard in index.shards for name in shard.names],
+        [number for number, shard in enumerate(index.shards) for _ in shard.names],
+        [start for shard in index.shards for start in shard.starts],
+        [length for shard in index.shards for length in shard.lengths],
+    )
+    store = store_of([join(where, shard.file) for shard in index.shards], stretches)
+    return Samples(where, index.classes, tuple(items), store, index.notes)
+
+
+def _items(shard: Shard) -> Iterator[Item]:
+    return map(Item, shard.names, shard.labels, repeat(shard.split))
+
+
+def _unfinished(where: str) -> DataError:
+    remedy = "run vitral pack again with the same data: it goes on where it stopped"
+    return DataError("a pack that was not finished", code="data.unfinished_pack", where=where, remedy=remedy)
+
+
+def _from_tars(where: str, paths: Sequence[str], how: Stratified) -> Samples:
+    prefix = os.path.commonprefix(paths)  # noqa: RUF071, commonpath breaks the // of an address
+    parent = prefix[: prefix.rfind("/") + 1]
+    if exists(f"{parent}{DRAFT}"):
+        raise _unfinished(parent)
+    log.info("reading the headers of %s tars; vitral pack makes an index that spares this", f"{len(paths):,}")
+    with ThreadPoolExecutor(THREADS) as pool:
+        scans = list(pool.map(_scan, paths))
+    classes = _listed_classes(f"{parent}{CLASSES}")
+    found = [(path, entry) for path, entries in zip(paths, scans, strict=True) for entry in entries]
+    names = [f"{path.removeprefix(parent)}/{entry.member}" for path, entry in found]
+    labels = [_class_name(entry, classes, path) for path, entry in found]
+    splits = _splits(where, names, [entry.split or _split_of(path.removeprefix(parent)) for path, entry in found])
+    numbers = [number for number, entries in enumerate(scans) for _ in entries]
+    starts, lengths = [entry.start for _, entry in found], [entry.length for _, entry in found]
+    store = store_of(paths, Stretches(names, numbers, starts, lengths))
+    samples = samples_of(where, map(Row, names, labels, splits), store, how)
+    if not classes and all(isinstance(entry.label, int) for _, entry in found):
+        classes = tuple(sorted(samples.classes, key=int))
+    return _reordered(samples, classes) if classes else samples
+
+
+def _scan(path: str) -> list[Entry]:
+    with opened(path) as file:
+        return scan(file, path)
+
+
+def _listed_classes(path: str) -> tuple[str, ...]:
+    """The classes that a file beside the shards lists, a line for each number; none where there is no file."""
+    if not exists(path):
+        return ()
+    try:
+        lines = read_whole(path).decode("utf-8-sig", errors="surrogateescape").rstrip("\r\n").split("\n")
+    except UnicodeDecodeError:
+        raise DataError("not UTF-8", code="data.bad_class_list", where=path, remedy="save it as UTF-8") from None
+    classes = tuple(composed(line.removesuffix("\r")) for line in lines)
+    if len(set(classes)) != len(classes) or "" in classes:
+        remedy = "write a line for each class, in the order of the numbers in .cls"
+        raise DataError(
+            "a class that is there twice, or an empty line", code="data.bad_class_list", where=path, remedy=remedy
+        )
+    return classes
+
+
+def _class_name(entry: Entry, classes: tuple[str, ...], path: str) -> str:
+    """The class of an image: a number counts the listed classes, or is itself the name where none are listed."""
+    if not classes:
+        return str(entry.label)
+    if isinstance(entry.label, int) and entry.label < len(classes):
+        return classes[entry.label]
+    if isinstance(entry.label, str) and composed(entry.label) in classes:
+        return entry.label
+    what = f"the label {entry.label!r} is none of the {len(classes)} classes in {CLASSES}"
+    raise DataError(
+        what,
+        code="data.bad_label",
+        where=f"{path}/{entry.member}",
+        remedy=f"mend the label or {CLASSES}; numbers start at 0",
+    )
+
+
+def _splits(where: str, names: Sequence[str], told: Sequence[Split | None]) -> list[Split]:
+    """The split of each image as it was told, train where none was; some with and some without are refused."""
+    without = [name for name, split in zip(names, told, strict=True) if split is None]
+    if without and len(without) < len(names):
+        what = f"images without a split, where others have one: {listed(without)}"
+        remedy = "name every shard after its split (train-000.tar, val-000.tar), or none of them"
+        raise DataError(what, code="data.bad_split", where=where, remedy=remedy)
+    return [split or "train" for split in told]
+
+
+@cache
+def _split_of(shard: str) -> Split | None:
+    """What the first word that is a split stands for: train-000, imagenet-train-000, validation/000."""
+    words = re.findall("[a-z]+", shard.lower())
+    return next((SPLIT_WORDS[word] for word in words if word in SPLIT_WORDS), None)
+
+
+def _reordered(samples: Samples, classes: tuple[str, ...]) -> Samples:
+    """The same samples with these classes, in this order; those of which there are no images are told."""
+    label = {name: number for number, name in enumerate(classes)}
+    items = tuple(item._replace(label=label[samples.classes[item.label]]) for item in samples.items)
+    absent = [name for name in classes if name not in samples.classes]
+    notes = (*samples.notes, *([f"no images at all: {listed(absent)}"] if absent else []))
+    return replace(samples, classes=classes, items=items, notes=notes)

@@ -1,0 +1,167 @@
+"""The samples in one tar file: where each image lies and what its label is. Nothing is ever unpacked.
+
+A sample is a run of members whose names agree up to the first dot of the last part: `cat/07.jpg`, `cat/07.cls`. One
+of them is the image. The label is in a `.cls`, as a number or a name, or in a `.json` as `"label"`, and a `"split"` may
+stand beside it.
+"""
+
+import json
+import re
+import tarfile
+from collections.abc import Iterator
+from itertools import groupby
+from typing import BinaryIO, NamedTuple
+
+from vitral.core.errors import DataError, either
+from vitral.data.datasets.files import is_image, suffix
+from vitral.data.datasets.folder import LITTER
+from vitral.data.datasets.labels import listed
+from vitral.data.samples import SPLIT_WORDS, Split
+
+COMPRESSIONS = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
+MOST_LABEL = 1 << 20  # bytes of a label's file that are still believed
+FETCH = "remove it or fetch it again"
+
+
+class Entry(NamedTuple):
+    """One image of a tar. A label that is a number has yet to find its class; a split may be told by the shard."""
+
+    member: str
+    start: int
+    length: int
+    label: str | int
+    split: Split | None
+
+
+class Part(NamedTuple):
+    """A member by its name, the key of its sample, and where its bytes are."""
+
+    name: str
+    key: str
+    start: int
+    length: int
+
+
+def scan(file: BinaryIO, where: str) -> list[Entry]:
+    """Every sample of a tar, from its headers and its labels alone; `where` names it in messages."""
+    entries: list[Entry] = []
+    keys: set[str] = set()
+    for key, group in groupby(parts(file, where), key=lambda part: part.key):
+        if key in keys:
+            remedy = "put the files of a sample side by side, and give every sample a key of its own"
+            raise DataError(
+                "a second sample with the same key", code="data.bad_sample", where=f"{where}/{key}", remedy=remedy
+            )
+        keys.add(key)
+        entries.append(_entry(file, f"{where}/{key}", list(group)))
+    if not entries:
+        raise DataError("no images in it", code="data.empty", where=where, remedy=FETCH)
+    return entries
+
+
+def parts(file: BinaryIO, where: str) -> Iterator[Part]:
+    """The files in a tar that belong to samples, each safe to name."""
+    for info in _headers(file, where):
+        name = info.name.removeprefix("./")
+        _refuse_unsafe(info, name, where)
+        folder, _, last = name.rpartition("/")
+        stem, dot, _ = last.partition(".")
+        litter = any(part.startswith(".") or part.lower() in LITTER for part in name.split("/"))
+        if info.isfile() and dot and not litter:
+            yield Part(name, f"{folder}/{stem}" if folder else stem, info.offset_data, info.size)
+
+
+def _headers(file: BinaryIO, where: str) -> Iterator[tarfile.TarInfo]:
+    """The headers of a tar in order. Others may move the place in the file between two of them."""
+    opening = file.read(tarfile.BLOCKSIZE)
+    for magic, kind in COMPRESSIONS.items():
+        if opening.startswith(magic):
+            remedy = "decompress it: an image in the middle cannot be read from a compressed file"
+            raise DataError(f"compressed with {kind}", code="data.compressed_archive", where=where, remedy=remedy)
+    file.seek(0)
+    try:
+        with tarfile.open(fileobj=file, mode="r:") as tar:
+            yield from tar
+            end = tar.offset
+    except (tarfile.TarError, ValueError, OverflowError) as error:
+        raise DataError(f"not a whole tar file: {error}", code="data.bad_archive", where=where, remedy=FETCH) from None
+    file.seek(end)
+    if file.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
+        # tarfile takes a damaged header, or a file cut between two members, for the end.
+        raise DataError(f"broken or cut off at byte {end}", code="data.bad_archive", where=where, remedy=FETCH)
+
+
+def _refuse_unsafe(info: tarfile.TarInfo, name: str, where: str) -> None:
+    remedy = "remove it from the tar, or make the tar anew"
+    if name.startswith("/") or ".." in name.split("/") or "\0" in name:
+        raise DataError(
+            f"the name {name!r} leads out of the tar", code="data.unsafe_archive", where=where, remedy=remedy
+        )
+    plain = (info.isfile() and not info.issparse()) or info.isdir()
+    if not plain or info.size < 0:
+        raise DataError(
+            f"{name} is neither a plain file nor a folder", code="data.unsafe_archive", where=where, remedy=remedy
+        )
+
+
+def _entry(file: BinaryIO, where: str, parts: list[Part]) -> Entry:
+    images = [part for part in parts if is_image(part.name)]
+    if len(images) != 1:
+        found = f"several images: {listed([part.name for part in images])}" if images else "no image"
+        held = "" if images else f" among {listed([part.name for part in parts])}"
+        raise DataError(f"{found}{held}", code="data.bad_sample", where=where, remedy="give every sample one image")
+    labels: dict[str, Part] = {}
+    for part in parts:
+        ending = suffix(part.name)
+        if ending in {".cls", ".json"} and labels.setdefault(ending, part) is not part:
+            raise DataError(
+                f"two files of labels: {part.name}", code="data.bad_sample", where=where, remedy="keep one of them"
+            )
+    label, split = _described(file, where, labels[".json"]) if ".json" in labels else (None, None)
+    if ".cls" in labels:
+        text = _text(file, where, labels[".cls"]).strip()
+        label = int(text) if re.fullmatch("-?[0-9]{1,18}", text) else text
+    if label is None or label == "" or (isinstance(label, int) and label < 0):
+        found = "no label" if label is None else f"the label {label!r}"
+        remedy = 'put its class, a name or a number from 0 on, into a .cls, or into a .json as "label"'
+        raise DataError(found, code="data.bad_label", where=where, remedy=remedy)
+    return Entry(images[0].name, images[0].start, images[0].length, label, split)
+
+
+def _described(file: BinaryIO, where: str, part: Part) -> tuple[str | int | None, Split | None]:
+    """The label and the split in a `.json`, as far as they are there; other fields are the user's own."""
+    try:
+        fields = json.loads(_text(file, where, part))
+    except (ValueError, RecursionError) as error:
+        raise DataError(
+            f"{part.name} is not JSON: {error}", code="data.bad_label", where=where, remedy="write one object"
+        ) from None
+    if not isinstance(fields, dict):
+        raise DataError(
+            f"{part.name} is JSON of another kind", code="data.bad_label", where=where, remedy='write {"label": "cat"}'
+        )
+    label, split = fields.get("label"), fields.get("split")
+    if not isinstance(label, str | int | None) or isinstance(label, bool):
+        found = f"label: expected text or a number, got {json.dumps(label)[:60]}"
+        raise DataError(found, code="data.bad_label", where=where, remedy="write one label for each image")
+    if split is not None and str(split).lower() not in SPLIT_WORDS:
+        what = f"split: expected {either(SPLIT_WORDS)}, got {split!r}"
+        raise DataError(what, code="data.bad_split", where=where, remedy="write one of them, or leave it out")
+    return label.strip() if isinstance(label, str) else label, SPLIT_WORDS[str(split).lower()] if split else None
+
+
+def _text(file: BinaryIO, where: str, part: Part) -> str:
+    if part.length > MOST_LABEL:
+        raise DataError(
+            f"{part.name} has {part.length:,} bytes",
+            code="data.bad_label",
+            where=where,
+            remedy="a label takes a few; mend it",
+        )
+    file.seek(part.start)
+    try:
+        return file.read(part.length).decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise DataError(
+            f"{part.name} is not UTF-8", code="data.bad_label", where=where, remedy="save it as UTF-8"
+        ) from None

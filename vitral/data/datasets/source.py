@@ -1,0 +1,100 @@
+"""What a user names on the command line becomes samples. Nothing is downloaded: shards afar are read in place."""
+
+from difflib import get_close_matches
+from pathlib import Path
+
+from vitral.core.errors import ConfigError, DataError, either
+from vitral.data.datasets.files import suffix, unreadable
+from vitral.data.datasets.folder import open_folder, open_unlabelled
+from vitral.data.datasets.huggingface import holds_tables, open_hub
+from vitral.data.datasets.manifest import MANIFESTS, open_manifest
+from vitral.data.datasets.named import NAMED, open_named, open_sample
+from vitral.data.datasets.shards.dataset import open_shards
+from vitral.data.datasets.shards.urls import is_remote, names_shards
+from vitral.data.datasets.split import Stratified
+from vitral.data.samples import Samples
+
+SAMPLE = "sample"
+ARCHIVES = {".7z", ".bz2", ".gz", ".rar", ".tgz", ".xz", ".zip"}
+
+
+def open_data(where: str, how: Stratified = Stratified(), root: str = "") -> Samples:  # noqa: B008, a frozen value
+    """The samples at `sample` (the bundled images), in a data set known by name, in a folder, file or tar shards.
+
+    A folder holds images in folders, or Parquet or Arrow files of Hugging Face; a file is one of these or a `.csv`,
+    `.tsv` or `.jsonl` manifest. A folder called `sample` or `mnist` is `./sample` or `./mnist`. `how` divides sets that
+    have training images only. A set known by name is looked for in the root, or in the usual places if that is empty.
+    """
+    if where in NAMED:
+        return open_named(where, how, root)
+    if root:
+        remedy = f"leave it out, or name one of {', '.join(NAMED)}"
+        raise ConfigError(
+            f"a root is for data sets known by name, got {where!r}", code="config.conflict", where="root", remedy=remedy
+        )
+    if where == SAMPLE:
+        return open_sample()
+    if not where.strip():
+        raise DataError(
+            "no data is named",
+            code="data.not_given",
+            remedy=f"give a folder, a manifest ({either(MANIFESTS)}) or {SAMPLE}",
+        )
+    path = Path(where).expanduser()
+    address = where if is_remote(where) else str(path)
+    try:
+        if names_shards(address):
+            return open_shards(address, how)
+        if holds_tables(path):
+            return open_hub(path, how)
+        if path.is_dir():
+            return open_folder(path, how)
+        if path.is_file() and suffix(path.name) in MANIFESTS:
+            return open_manifest(path, how)
+        if path.exists():
+            remedy = f"give a folder with a folder for each class, or a manifest ({either(MANIFESTS)})"
+            if suffix(path.name) in ARCHIVES:
+                remedy = "unpack it and give the folder"
+            raise DataError("neither a folder nor a manifest", code="data.unknown_format", where=where, remedy=remedy)
+        raise no_such_path(path)
+    except OSError as error:
+        raise unreadable(where, error) from None
+
+
+def open_images(where: str, how: Stratified = Stratified(), root: str = "") -> Samples:  # noqa: B008, a frozen value
+    """The same for a use that needs no labels: a folder's images are taken wherever below it they lie."""
+    path = Path(where).expanduser()
+    plain = where not in (SAMPLE, *NAMED) and path.is_dir() and not names_shards(str(path)) and not holds_tables(path)
+    return open_unlabelled(path, how) if plain else open_data(where, how, root)
+
+
+def no_such_path(path: Path) -> DataError:
+    """The error for a path that is not there, with the nearest one that is."""
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except OSError as error:  # it may be there, for all that the system tells
+        return unreadable(path, error)
+    there = next(parent for parent in path.parents if parent.is_dir())
+    wrong, *rest = path.relative_to(there).parts
+    try:
+        entries = sorted(there.iterdir())
+    except OSError as error:  # a folder that may be entered and not be listed
+        return DataError(
+            "no such file or folder",
+            code="data.not_found",
+            where=str(path),
+            remedy=f"its folder {unreadable(there, error).what}",
+        )
+    beside = {entry.name.lower(): entry for entry in entries if not entry.name.startswith(".")}
+    if path == Path(wrong):
+        for name in (SAMPLE, *NAMED):
+            beside.setdefault(name, Path(name))
+    near = get_close_matches(wrong.lower(), beside, n=1)
+    if not near:
+        remedy = f"nothing in {there.absolute()} has a name like {wrong!r}"
+    else:
+        whole = beside[near[0]].joinpath(*rest)
+        remedy = f"did you mean {str(whole if whole.exists() else beside[near[0]])!r}?"
+    return DataError("no such file or folder", code="data.not_found", where=str(path), remedy=remedy)

@@ -1,0 +1,163 @@
+"""The one decoder: bytes to pixels.  H rows, W columns, C channels, all uint8.
+
+Values are taken as they stand in the file: no colour profile is applied, alpha is not gamma-corrected, and of an
+animation the first frame is the image.
+
+JPEG by libjpeg-turbo without Pillow's copies: the same pixels in two thirds of the time.  H rows, W columns.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import simplejpeg
+from PIL import Image
+from PIL.ImageFile import ImageFile
+
+from vitral.core.config import Size
+from vitral.core.errors import DataError
+from vitral.data.decoding.header import Decoding, Header, header, open_image, recognise
+from vitral.data.decoding.modes import stored_samples
+from vitral.data.decoding.pixels import Pixels, read_array
+
+COLOURS = {"RGB": "RGB", "L": "GRAY"}  # Pillow's modes and the reader's words; the rest is Pillow's
+
+
+def quick_jpeg(data: bytes, head: Header, stored: tuple[int, int], scale: int) -> Pixels | None:
+    """Grey or colour as stored, (H, W, 1 or 3), at 1/scale; None for what only Pillow can judge.
+
+    `stored` is the height and width in the file, before any turning. A file with the least flaw goes to Pillow, which
+    tells the harmless ones, such as stray bytes between markers, from lost pixels.
+    """
+    if head.mode not in COLOURS:
+        return None
+    height, width = (-(-side // scale) for side in stored)
+    try:
+        pixels = simplejpeg.decode_jpeg(data, COLOURS[head.mode], min_height=height, min_width=width)
+    except ValueError:
+        return None
+    return pixels if pixels.shape[:2] == (height, width) else None
+
+
+FULL = Size(65_535, 65_535)  # the largest JPEG: a need that reduces nothing
+
+
+def scale_for(size: Size, need: Size) -> int:
+    """The denominator that a JPEG is decoded at: the largest of 8, 4, 2, 1 that leaves the needed rows and columns.
+
+    A last row or column that stands for less than a whole one does not count. Training, evaluation and serving see the
+    same pixels because this rule, with the size and the need, decides alone.
+    """
+    fits = [scale for scale in (8, 4, 2) if size.height // scale >= need.height and size.width // scale >= need.width]
+    return fits[0] if fits else 1
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """An image that is opened, measured and within the limits, but not decoded."""
+
+    data: bytes
+    name: str
+    decoding: Decoding
+    head: Header
+    image: ImageFile | None  # none for an .npy file
+
+    @property
+    def size(self) -> Size:
+        """Height and width once upright, at full scale."""
+        return self.head.size
+
+    def scale(self, need: Size) -> int:
+        """The denominator that `pixels` would decode at."""
+        return scale_for(self.size, need) if self.head.format == "JPEG" else 1
+
+    def pixels(self, need: Size) -> Pixels:
+        """The image, upright, (H, W, C). A JPEG is reduced by `scale_for`, to no less than the need."""
+        if self.image is None:
+            return as_channels(read_array(self.data, self.name), self.decoding.channels)
+        scale = self.scale(need)
+        pixels = _flat(self._samples(self.image, scale), self.decoding.background)  # (H, W, 1 or 3)
+        if self.head.format != "TIFF":  # Pillow has turned a TIFF already
+            pixels = upright(pixels, self.head.orientation)
+        declared = Size(-(-self.size.height // scale), -(-self.size.width // scale))
+        if pixels.shape[:2] != declared:
+            what = f"declares {declared}, holds {Size(*pixels.shape[:2])}"
+            raise DataError(what, code="data.corrupt_image", where=self.name, remedy="save it anew as PNG or JPEG")
+        return as_channels(pixels, self.decoding.channels)
+
+    def _samples(self, image: ImageFile, scale: int) -> Pixels:
+        """As stored, with or without alpha: (H, W, 1 to 4)."""
+        if self.head.format == "JPEG":
+            quick = quick_jpeg(self.data, self.head, (image.height, image.width), scale)
+            if quick is not None:
+                return quick
+        if scale > 1:
+            image.draft("", (image.width // scale, image.height // scale))
+        return stored_samples(image, self.head, self.data, self.name)
+
+
+def opened(data: bytes, name: str, decoding: Decoding) -> Encoded:
+    """The image as far as its header tells: refused here if it is no image or breaks a limit."""
+    kind = recognise(data, name)
+    if kind == "NPY":
+        return Encoded(data, name, decoding, header(data, name, decoding), None)
+    image, head = open_image(data, name, kind, decoding)
+    return Encoded(data, name, decoding, head, image)
+
+
+def decode(data: bytes, name: str, decoding: Decoding, need: Size) -> Pixels:
+    """The image in the bytes of a file, upright, (H, W, C): see `Encoded.pixels`."""
+    return opened(data, name, decoding).pixels(need)
+
+
+def read(path: Path, decoding: Decoding, need: Size) -> Pixels:
+    """The image in a file: see `decode`."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise DataError("no such file", code="data.not_found", where=str(path), remedy="check the path") from None
+    except IsADirectoryError:
+        what = "expected an image, found a folder"
+        raise DataError(what, code="data.not_a_file", where=str(path), remedy="name a file in it") from None
+    except PermissionError:
+        what = "not allowed to read it"
+        raise DataError(what, code="data.unreadable", where=str(path), remedy="change its permissions") from None
+    except OSError as error:
+        what = f"cannot be read: {error.strerror}"
+        raise DataError(what, code="data.unreadable", where=str(path), remedy="check the disk") from error
+    return decode(data, str(path), decoding, need)
+
+
+def as_channels(pixels: Pixels, channels: int) -> Pixels:
+    """Grey repeated or colour as ITU-R 601 luma where the counts differ."""
+    if pixels.shape[2] == channels:
+        return np.ascontiguousarray(pixels)
+    if channels == 3:
+        return np.repeat(pixels, 3, axis=2)
+    return np.array(Image.fromarray(pixels).convert("L"))[..., None]
+
+
+def upright(pixels: Pixels, orientation: int) -> Pixels:
+    """The image as EXIF says it is to be seen."""
+    turned = pixels.swapaxes(0, 1) if orientation >= 5 else pixels
+    rows = slice(None, None, -1) if orientation in {3, 4, 7, 8} else slice(None)
+    columns = slice(None, None, -1) if orientation in {2, 3, 6, 7} else slice(None)
+    return turned[rows, columns]
+
+
+def composite(pixels: Pixels, background: tuple[int, int, int]) -> Pixels:
+    """Colour and straight alpha, (H, W, 4), on a background: c a + b (1 - a), to the nearest level."""
+    alpha = pixels[..., 3:].astype(np.uint16)
+    ground = np.array(background, dtype=np.uint16)
+    return ((pixels[..., :3] * alpha + ground * (255 - alpha) + 127) // 255).astype(np.uint8)  # (H, W, 3)
+
+
+def _flat(samples: Pixels, background: tuple[int, int, int]) -> Pixels:
+    """Without alpha: (H, W, 2 or 4) becomes (H, W, 3)."""
+    match samples.shape[2]:
+        case 2:
+            return composite(samples[..., [0, 0, 0, 1]], background)
+        case 4:
+            return composite(samples, background)
+        case _:
+            return samples

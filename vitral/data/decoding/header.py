@@ -1,0 +1,262 @@
+"""What a file says of its image before any pixel is decoded, and the limits it is held to.
+
+What a file is, told by its bytes: its name is never believed, and what is on no list is refused.
+"""
+
+import struct
+from io import BytesIO
+from typing import Annotated, Literal, NamedTuple, get_args
+
+from PIL.AvifImagePlugin import AvifImageFile
+from PIL.BmpImagePlugin import BmpImageFile
+from PIL.GifImagePlugin import GifImageFile
+from PIL.ImageFile import ImageFile
+from PIL.JpegImagePlugin import JpegImageFile
+from PIL.PngImagePlugin import PngImageFile
+from PIL.TiffImagePlugin import TiffImageFile
+from PIL.WebPImagePlugin import WebPImageFile
+from pydantic import Field
+
+from vitral.core.config import Config, Size
+from vitral.core.errors import DataError, VitralError, either
+from vitral.data.decoding.pixels import is_wide, layout
+
+Kind = Literal["JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "AVIF", "NPY"]  # this line is the list of what is read
+
+OPENINGS: dict[bytes, Kind] = {
+    b"\xff\xd8\xff": "JPEG",
+    b"\x89PNG\r\n\x1a\n": "PNG",
+    b"BM": "BMP",
+    b"GIF87a": "GIF",
+    b"GIF89a": "GIF",
+    b"II*\0": "TIFF",
+    b"MM\0*": "TIFF",
+    b"II+\0": "TIFF",  # the larger TIFF, with offsets of 64 bits
+    b"MM\0+": "TIFF",
+    b"\x93NUMPY": "NPY",
+}
+AVIF_BRANDS = (b"avif", b"avis", b"mif1", b"msf1")
+
+# What is often found under the name of an image. Words are sought in lower case, after any blanks.
+STRANGERS = {
+    b"<!doctype html": "an HTML page",
+    b"<html": "an HTML page",
+    b"<svg": "an SVG drawing",
+    b"<?xml": "an XML or SVG document",
+    b"%!ps": "an EPS or PostScript document",
+    b"\xc5\xd0\xd3\xc6": "an EPS document",
+    b"%pdf": "a PDF document",
+    b"8bps": "a Photoshop document",
+    b"pk\x03\x04": "a ZIP archive",
+    b"\x1f\x8b": "a gzip archive",
+    b"\x00\x00\x00\x0cjp": "a JPEG 2000 image",
+    b"\x00\x00\x01\x00": "an icon",
+    b"version https://git-lfs": "a Git LFS pointer, not the file it stands for",
+}
+PNG_END = b"\0\0\0\0IEND\xaeB`\x82"
+
+
+def recognise(data: bytes, name: str) -> Kind:
+    """The kind of a file, which must be one that is read and must have its end."""
+    kind = _kind(data)
+    if kind is None:
+        remedy = f"give {either(get_args(Kind))}, or remove it"
+        what = f"expected an image, found {_stranger(data)}"
+        raise DataError(what, code="data.unknown_format", where=name, remedy=remedy)
+    if not _ends(data, kind):
+        raise truncated(data, name, kind)
+    return kind
+
+
+def truncated(data: bytes, name: str, kind: Kind) -> DataError:
+    what = f"{kind} truncated after {len(data)} bytes"
+    return DataError(what, code="data.truncated_image", where=name, remedy="remove it or fetch it again")
+
+
+def _kind(data: bytes) -> Kind | None:
+    for opening, kind in OPENINGS.items():
+        if data.startswith(opening):
+            return kind
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        return "WEBP"
+    return "AVIF" if data[4:8] == b"ftyp" and data[8:12] in AVIF_BRANDS else None
+
+
+def _ends(data: bytes, kind: Kind) -> bool:
+    """Whether the last bytes are there, for the kinds of which Pillow also reads what has lost some."""
+    match kind:
+        case "PNG":
+            return PNG_END in data
+        case "GIF":
+            return data.rstrip(b"\0").endswith(b";")
+        case "BMP":
+            return len(data) >= 6 and len(data) >= struct.unpack_from("<I", data, 2)[0]
+        case _:
+            return True
+
+
+def _stranger(data: bytes) -> str:
+    if not data:
+        return "an empty file"
+    opening = data[:256].removeprefix(b"\xef\xbb\xbf").lstrip().lower() or data[:256]
+    for start, what in STRANGERS.items():
+        if opening.startswith(start) or data.startswith(start):
+            return what
+    if data[4:8] == b"ftyp":
+        return f"a media file of brand {data[8:12].decode('latin-1')!r}"
+    text = data[:256].decode("utf-8", errors="ignore")
+    if all(letter.isprintable() or letter.isspace() for letter in text) and len(text.encode()) > len(data[:256]) - 4:
+        return f"text beginning {text.strip()[:24]!r}"
+    return f"bytes beginning {data[:8].hex(' ')}"
+
+
+Level = Annotated[int, Field(ge=0, le=255)]
+PILLOW_LIMIT = 89_478_485  # above it Pillow has its own rules
+ORIENTATION = 0x0112  # EXIF and TIFF
+SIDEWAYS = {5, 6, 7, 8}  # the orientations that exchange height and width
+
+# The classes themselves, not Image.open: no other format is tried, none warns of what is refused here anyway.
+READERS: dict[Kind, type[ImageFile]] = {
+    "JPEG": JpegImageFile,
+    "PNG": PngImageFile,
+    "WEBP": WebPImageFile,
+    "BMP": BmpImageFile,
+    "GIF": GifImageFile,
+    "TIFF": TiffImageFile,
+    "AVIF": AvifImageFile,
+}
+
+
+class Decoding(Config):
+    """How files become pixels, recorded with the weights.
+
+    Channels are what the model takes: grey is repeated, colour becomes ITU-R 601 luma; counts other than 1 and 3 come
+    from .npy files only. Alpha is composited on the background.
+    """
+
+    channels: int = Field(default=3, ge=1)
+    background: tuple[Level, Level, Level] = (255, 255, 255)
+    pixel_limit: int = Field(default=50_000_000, ge=1, le=PILLOW_LIMIT)
+    shortest_side: int = Field(default=8, ge=1)
+    longest_aspect: float = Field(default=50.0, ge=1)
+
+
+class Header(NamedTuple):
+    """An image as declared: its size once upright, its mode in Pillow's words (`RGB;16` and `uint8 x 4` are ours)."""
+
+    format: Kind
+    size: Size
+    mode: str
+    orientation: int
+
+
+class _Exact(BytesIO):
+    """Bytes of which a short read is an error: Pillow only warns when the tags of a TIFF are cut off."""
+
+    exact = True
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        got = super().read(size)
+        if self.exact and size is not None and len(got) < size:
+            raise EOFError
+        return got
+
+
+def header(data: bytes, name: str, decoding: Decoding) -> Header:
+    """What the file declares, within the limits; no pixel is decoded, whatever the size."""
+    kind = recognise(data, name)
+    if kind != "NPY":
+        return open_image(data, name, kind, decoding)[1]
+    found = layout(data, name)
+    _check_channels(found.channels, name, decoding)
+    head = Header(kind, Size(*found.shape[:2]), f"{found.dtype} x {found.channels}", 1)
+    _check_size(head.size, name, decoding)
+    return head
+
+
+def open_image(data: bytes, name: str, kind: Kind, decoding: Decoding) -> tuple[ImageFile, Header]:
+    """A picture of any kind but NPY, opened and within the limits, but not loaded."""
+    _check_channels(3, name, decoding)
+    image = reader(data, name, kind)
+    orientation = _orientation(image, data)
+    width, height = image.size
+    sideways = orientation in SIDEWAYS and kind != "TIFF"  # Pillow turns a TIFF, and its size, itself
+    size = Size(width, height) if sideways else Size(height, width)
+    _check_size(size, name, decoding)
+    return image, Header(kind, size, f"{image.mode};16" if is_wide(image) else image.mode, orientation)
+
+
+def reader(data: bytes, name: str, kind: Kind) -> ImageFile:
+    """Pillow's reader of the file, whatever its size."""
+    stream = _Exact(data) if kind == "TIFF" else BytesIO(data)
+    try:
+        image = READERS[kind](stream)
+    except Exception as error:  # Pillow answers damaged bytes with almost any exception
+        raise damaged(data, name, kind, error) from error
+    if isinstance(stream, _Exact):
+        stream.exact = False
+    return image
+
+
+def damaged(data: bytes, name: str, kind: Kind, error: Exception) -> VitralError:
+    """The error for a file that Pillow could not read."""
+    if isinstance(error, EOFError) or isinstance(error.__cause__, EOFError) or "truncated" in str(error).lower():
+        return truncated(data, name, kind)
+    what = f"not a readable {kind}: {str(error) or type(error).__name__}"
+    return DataError(what, code="data.corrupt_image", where=name, remedy="remove it, or save it anew as PNG or JPEG")
+
+
+def exif_orientation(exif: bytes) -> int:
+    """The orientation, 1 to 8, in a block of EXIF; 1, as stored, where there is none or it cannot be read."""
+    tags = exif.removeprefix(b"Exif\0\0")
+    order = {b"II": "<", b"MM": ">"}.get(tags[:2], "")
+    try:
+        (start,) = struct.unpack_from(f"{order}I", tags, 4)
+        (count,) = struct.unpack_from(f"{order}H", tags, start)
+        for entry in range(start + 2, start + 2 + 12 * count, 12):
+            tag, _, _, value = struct.unpack_from(f"{order}HHIH", tags, entry)
+            if tag == ORIENTATION:
+                return value if order and 1 <= value <= 8 else 1
+    except struct.error:
+        pass  # damaged metadata is common, and says nothing of the pixels
+    return 1
+
+
+def _orientation(image: ImageFile, data: bytes) -> int:
+    if isinstance(image, TiffImageFile):
+        value = image.tag_v2.get(ORIENTATION, 1)
+        return value if value in range(1, 9) else 1
+    return exif_orientation(_png_exif(data) if isinstance(image, PngImageFile) else image.info.get("exif", b""))
+
+
+def _png_exif(data: bytes) -> bytes:
+    """The EXIF of a PNG: it may stand after the pixels, where Pillow would decode them all to reach it."""
+    place = 8
+    while place + 8 <= len(data):
+        length, kind = struct.unpack_from(">I4s", data, place)
+        if kind == b"eXIf":
+            return data[place + 8 : place + 8 + length]
+        place += 12 + length
+    return b""
+
+
+def _check_channels(found: int, name: str, decoding: Decoding) -> None:
+    wanted = decoding.channels
+    if found != wanted and not {found, wanted} <= {1, 3}:
+        what = f"expected {wanted} channels, found {found}"
+        raise DataError(
+            what, code="data.channel_mismatch", where=name, remedy="give .npy arrays of (height, width, channels)"
+        )
+
+
+def _check_size(size: Size, name: str, decoding: Decoding) -> None:
+    pixels, short, long = size.height * size.width, min(size), max(size)
+    if pixels > decoding.pixel_limit:
+        what = f"{size} is {pixels:,} pixels, the limit is {decoding.pixel_limit:,}"
+        raise DataError(what, code="data.image_too_large", where=name, remedy="make it smaller or raise pixel_limit")
+    if short < decoding.shortest_side:
+        what = f"{size} has a side of {short}, the shortest allowed is {decoding.shortest_side}"
+        raise DataError(what, code="data.image_too_small", where=name, remedy="remove it or lower shortest_side")
+    if long > short * decoding.longest_aspect:
+        what = f"{size} is {long / short:.0f} times as long as wide, at most {decoding.longest_aspect:g} is allowed"
+        raise DataError(what, code="data.extreme_aspect", where=name, remedy="cut it or raise longest_aspect")

@@ -1,0 +1,139 @@
+"""NumPy's .npy files as images, (H, W) or (H, W, C), of any number of channels. Never pickle.
+
+Samples of more than 8 bits. Pillow keeps the upper byte of some and saturates others; here each goes to the nearest.
+"""
+
+import os
+import sys
+from collections.abc import Callable
+from io import BytesIO
+from threading import Lock
+from tokenize import TokenError
+from typing import NamedTuple
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+from PIL.ImageFile import ImageFile
+
+from vitral.core.errors import DataError
+
+Pixels = NDArray[np.uint8]
+WIDE = (";16B", ";16L", ";16N")  # how Pillow's raw modes of 16 bits a sample end: big, little, native order
+OTHER = {"B": "L", "L": "B", "N": "B" if sys.byteorder == "little" else "L"}
+
+
+def eight_bits(values: NDArray[np.integer], highest: int) -> Pixels:
+    """Samples of 0 to `highest` as 0 to 255, each to the nearest: round(v / 257) for 16 bits."""
+    return ((values.astype(np.uint32) * 255 + highest // 2) // highest).astype(np.uint8)
+
+
+def unit_floats(values: NDArray[np.floating], name: str) -> Pixels:
+    """Samples of 0 to 1 as 0 to 255, each to the nearest; any other range has no one meaning, and is refused."""
+    low, high = float(values.min()), float(values.max())
+    if not (low >= 0.0 and high <= 1.0):  # not a number fails both
+        what = f"expected floats from 0 to 1, found {low:g} to {high:g}"
+        remedy = "scale them, or save it with 8 bits a sample"
+        raise DataError(what, code="data.pixel_out_of_range", where=name, remedy=remedy)
+    return np.rint(values * np.float64(255.0)).astype(np.uint8)
+
+
+def raw_mode(image: ImageFile) -> str:
+    """How the samples lie in the file, in Pillow's words; nothing where Pillow does not unpack them."""
+    args = image.tile[0].args if image.tile else ""
+    first = args[0] if isinstance(args, tuple) and args else args
+    return first if isinstance(first, str) else ""
+
+
+def is_wide(image: ImageFile) -> bool:
+    """Whether this is colour of 16 bits a sample: Pillow has modes for such grey only."""
+    return raw_mode(image).endswith(WIDE) and not image.mode.startswith("I")
+
+
+def unpack_as(image: ImageFile, raw: str) -> None:
+    """Have an image that is not loaded yet read its samples as if they lay in another way."""
+    image.tile = [
+        tile._replace(args=(raw, *tile.args[1:]) if isinstance(tile.args, tuple) else raw) for tile in image.tile
+    ]
+
+
+def wide_samples(load: Callable[[str], NDArray[np.uint8]], raw: str) -> NDArray[np.uint16]:
+    """All 16 bits of each sample, (H, W, C), of a file that `load` reads in any raw mode.
+
+    Pillow has no colour mode of 16 bits and keeps the first byte of each sample. Read in the other byte order, the
+    same file gives the second.
+    """
+    if raw == "LA;16B":  # has no other order, but its four bytes a pixel can be read as four samples
+        pairs = load("RGBA").astype(np.uint16)  # (H, W, 4)
+        return pairs[..., 0::2] * np.uint16(256) + pairs[..., 1::2]  # (H, W, 2)
+    high = load(raw).astype(np.uint16)  # (H, W, C)
+    return high * np.uint16(256) + load(raw[:-1] + OTHER[raw[-1]])
+
+
+REMEDY = "save uint8, or floats from 0 to 1, as (height, width) or (height, width, channels)"
+
+
+class Layout(NamedTuple):
+    """How an array lies in its file."""
+
+    shape: tuple[int, ...]
+    columns_first: bool
+    dtype: np.dtype[np.generic]
+    offset: int
+
+    @property
+    def channels(self) -> int:
+        return self.shape[2] if len(self.shape) == 3 else 1
+
+
+def layout(data: bytes, name: str) -> Layout:
+    """What the header promises, once the file is as long as that."""
+    found = _header(data, name)
+    if found.dtype != np.uint8 and found.dtype.kind != "f":
+        what = f"expected an array of uint8 or floats, found {found.dtype}"
+        raise DataError(what, code="data.unsupported_image", where=name, remedy=REMEDY)
+    if len(found.shape) not in {2, 3} or 0 in found.shape:
+        what = f"expected an image, found an array of shape {found.shape}"
+        raise DataError(what, code="data.unsupported_image", where=name, remedy=REMEDY)
+    promised = found.offset + int(np.prod(found.shape, dtype=object)) * found.dtype.itemsize
+    if len(data) != promised:
+        what = f"its header promises {promised} bytes, found {len(data)}"
+        code = "data.truncated_image" if len(data) < promised else "data.corrupt_image"
+        raise DataError(what, code=code, where=name, remedy="remove it or fetch it again")
+    return found
+
+
+def read_array(data: bytes, name: str) -> Pixels:
+    """The image in an .npy file."""
+    found = layout(data, name)
+    flat = np.frombuffer(data, dtype=found.dtype, offset=found.offset)
+    array = flat.reshape(found.shape, order="F" if found.columns_first else "C")
+    image = array.reshape(*found.shape[:2], found.channels)  # (H, W, C)
+    return unit_floats(image.astype(np.float64), name) if found.dtype.kind == "f" else image.astype(np.uint8)
+
+
+class _Turns:
+    """A header is parsed by Python's `ast`, which in 3.11 fails now and then when two threads parse at once."""
+
+    lock = Lock()
+
+    @classmethod
+    def begin(cls) -> None:
+        cls.lock = Lock()
+
+
+if sys.platform != "win32":
+    os.register_at_fork(after_in_child=_Turns.begin)  # whoever held it is not in the child
+
+
+def _header(data: bytes, name: str) -> Layout:
+    stream = BytesIO(data)
+    try:
+        version = npy.read_magic(stream)
+        read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+        with _Turns.lock:
+            shape, columns_first, dtype = read(stream)
+    except (ValueError, SyntaxError, TokenError) as error:  # the header is a literal of Python
+        what = f"not a readable .npy file: {error}"
+        raise DataError(what, code="data.corrupt_image", where=name, remedy=REMEDY) from error
+    return Layout(shape, columns_first, dtype, stream.tell())

@@ -1,0 +1,244 @@
+"""Findings about pictures that are there more than once: in two splits, under two labels, or for nothing.
+
+Pictures that look the same: saved again, resized, or a little brighter.  N pictures, P pairs.
+"""
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterator, Sequence
+from itertools import chain
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitral.data.doctor.checks import Look
+from vitral.data.doctor.examine import SKETCH
+from vitral.data.doctor.finding import Example, Finding, plural
+from vitral.data.samples import Item
+
+MOST_BITS = 6  # by which the hashes of two copies may differ
+LEAST_CORRELATION = 0.997
+LEAST_CONTRAST = 2.0  # standard deviation of a sketch: flatter ones are alike whatever they show, and are left out
+BAND = 9  # bits; 7 bands make 63, so that two hashes within 6 bits are equal in at least one
+MOST_LEADERS = 32  # pictures of one hash that are told apart; a hash that more of them share says nothing
+BLOCK = 4096  # sketches, or pairs of them, that are worked on at once
+
+Sketches = NDArray[np.uint8]  # (N, 16 * 16 * 3)
+Indices = NDArray[np.int64]
+Hashes = NDArray[np.uint64]  # (N)
+
+
+def alike(sketches: Sketches) -> list[list[int]]:
+    """Groups of two or more pictures that look the same, each in order."""
+    groups = _Groups(len(sketches))
+    hashes, contrast = hashed(sketches)
+    informative = np.flatnonzero(contrast >= LEAST_CONTRAST)
+    leaders = _collapsed(sketches, hashes, informative, groups)
+    for one, other in near_pairs(hashes[leaders]):
+        first, second = leaders[one], leaders[other]
+        apart = groups.roots[first] != groups.roots[second]
+        _join(sketches, first[apart], second[apart], groups)
+    return groups.listed()
+
+
+def hashed(sketches: Sketches) -> tuple[Hashes, NDArray[np.float64]]:
+    """The hash and the contrast of each picture."""
+    hashes = np.zeros(len(sketches), dtype=np.uint64)
+    contrast = np.zeros(len(sketches))
+    places = np.arange(SKETCH)
+    waves = np.cos(np.pi * np.outer(np.arange(8), 2 * places + 1) / (2 * SKETCH))  # (8, 16): DCT-II
+    for start in range(0, len(sketches), BLOCK):
+        block = slice(start, start + BLOCK)
+        pictures = sketches[block].reshape(-1, SKETCH, SKETCH, 3).astype(np.float64)
+        grey = pictures @ np.array([0.299, 0.587, 0.114])  # (n, 16, 16)
+        low = (waves @ grey @ waves.T).reshape(-1, 64)[:, 1:]  # (n, 63), without the mean
+        bits = low > np.median(low, axis=1, keepdims=True)
+        hashes[block] = bits @ (np.uint64(1) << np.arange(63, dtype=np.uint64))
+        contrast[block] = pictures.std(axis=(1, 2, 3))
+    return hashes, contrast
+
+
+def near_pairs(hashes: Hashes) -> Iterator[tuple[Indices, Indices]]:
+    """All pairs within MOST_BITS, each once or more, in batches of first and second: (P), (P).
+
+    Hashes that agree in a band stand together once sorted by it, so that each is compared with the next, the one
+    after, and so on to the end of its bucket.
+    """
+    for band in range(0, 63, BAND):
+        keys = (hashes >> np.uint64(band)) & np.uint64(2**BAND - 1)
+        order = np.lexsort((hashes, keys))
+        sorted_keys, sorted_hashes = keys[order], hashes[order]
+        ends = np.searchsorted(sorted_keys, sorted_keys, side="right")
+        here = np.arange(len(hashes))
+        for shift in range(1, len(hashes)):
+            here = here[here + shift < ends[here]]
+            if not len(here):
+                break
+            near = here[np.bitwise_count(sorted_hashes[here] ^ sorted_hashes[here + shift]) <= MOST_BITS]
+            if len(near):
+                yield order[near], order[near + shift]
+
+
+def correlation(sketches: Sketches, first: Indices, second: Indices) -> NDArray[np.float64]:
+    """How alike the pictures of each pair are: 1 for the same, whatever the brightness and the contrast; (P)."""
+    found = np.empty(len(first))
+    for start in range(0, len(first), BLOCK):
+        block = slice(start, start + BLOCK)
+        one, other = _centred(sketches[first[block]]), _centred(sketches[second[block]])
+        lengths = np.linalg.norm(one, axis=1) * np.linalg.norm(other, axis=1)
+        found[block] = (one * other).sum(axis=1) / np.maximum(lengths, 1e-9)
+    return found
+
+
+def _centred(sketches: Sketches) -> NDArray[np.float32]:
+    values = sketches.astype(np.float32)
+    return values - values.mean(axis=1, keepdims=True)
+
+
+class _Groups:
+    """Disjoint sets of pictures. `roots` follows the unions with a delay: equal roots are always one group."""
+
+    def __init__(self, size: int) -> None:
+        self.roots = np.arange(size)
+
+    def join(self, first: int, second: int) -> None:
+        one, other = sorted((self.root(first), self.root(second)))
+        self.roots[other] = one
+
+    def root(self, index: int) -> int:
+        path = [index]
+        while self.roots[path[-1]] != path[-1]:
+            path.append(int(self.roots[path[-1]]))
+        self.roots[path] = path[-1]
+        return path[-1]
+
+    def listed(self) -> list[list[int]]:
+        groups: defaultdict[int, list[int]] = defaultdict(list)
+        for index in range(len(self.roots)):
+            groups[self.root(index)].append(index)
+        return [group for group in groups.values() if len(group) > 1]
+
+
+def _join(sketches: Sketches, first: Indices, second: Indices, groups: _Groups) -> None:
+    same = correlation(sketches, first, second) >= LEAST_CORRELATION
+    for one, other in zip(first[same].tolist(), second[same].tolist(), strict=True):
+        groups.join(one, other)
+
+
+def _collapsed(sketches: Sketches, hashes: Hashes, members: Indices, groups: _Groups) -> Indices:
+    """One picture of each look among those of equal hash, so that a thousand stills are compared a thousand times."""
+    order = members[np.argsort(hashes[members], kind="stable")]
+    starts = np.flatnonzero(np.diff(hashes[order])) + 1
+    leaders: list[int] = []
+    for bucket in np.split(order, starts):
+        rest = bucket
+        for _ in range(MOST_LEADERS):
+            if not len(rest):
+                break
+            leader, rest = rest[0], rest[1:]
+            leaders.append(int(leader))
+            same = correlation(sketches, np.full(len(rest), leader), rest) >= LEAST_CORRELATION
+            groups.roots[rest[same]] = leader
+            rest = rest[~same]
+    return np.array(leaders, dtype=np.int64)
+
+
+IDENTICAL, LOOKS_THE_SAME = "the same file", "looks the same"
+
+Files = list[Item]  # whose bytes are the same
+Picture = list[Files]  # all the files that look the same
+
+
+def copy_findings(looks: Sequence[Look]) -> Iterator[Finding]:
+    """What copies among the files give cause to say, exact ones and those that look the same."""
+    repeated = pictures(looks)
+    yield from _contradictions(repeated)
+    yield from _leaks(repeated)
+    yield from _look_alike_labels(repeated)
+    yield from _duplicates(repeated)
+    yield from _look_alikes(repeated)
+
+
+def pictures(looks: Sequence[Look]) -> list[Picture]:
+    """Every picture that two or more files show, in the order of the first."""
+    files: defaultdict[bytes, Files] = defaultdict(list)
+    sketches: dict[bytes, bytes] = {}
+    for item, exam in looks:
+        files[exam.digest].append(item)
+        sketches[exam.digest] = exam.sketch
+    distinct = list(files)
+    values = np.frombuffer(b"".join(sketches[digest] for digest in distinct), dtype=np.uint8)
+    groups = alike(values.reshape(len(distinct), -1)) if distinct else []
+    grouped = set(chain.from_iterable(groups))
+    groups += [[index] for index in range(len(distinct)) if index not in grouped]
+    found = [[files[distinct[index]] for index in group] for group in sorted(groups)]
+    return [picture for picture in found if len(picture) > 1 or len(picture[0]) > 1]
+
+
+def one_each(items: Sequence[Item], field: str) -> tuple[Item, ...]:
+    """The first item of every split, or of every label."""
+    firsts: dict[Hashable, Item] = {}
+    for item in items:
+        firsts.setdefault(getattr(item, field), item)
+    return tuple(firsts.values())
+
+
+def _across(repeated: Sequence[Picture], field: str) -> Iterator[Example]:
+    """The pictures that are in two splits, or under two labels; the very same file rather than a look-alike."""
+    for picture in repeated:
+        exact = next((files for files in picture if len(one_each(files, field)) > 1), None)
+        items = one_each(exact or list(chain.from_iterable(picture)), field)
+        if len(items) > 1:
+            yield Example(items, IDENTICAL if exact else LOOKS_THE_SAME)
+
+
+def _contradictions(repeated: Sequence[Picture]) -> Iterator[Finding]:
+    found = tuple(_across([[files] for picture in repeated for files in picture], "label"))
+    if found:
+        title = f"{plural(len(found), 'file is', 'files are')} under two labels or more"
+        yield Finding("error", "contradiction", title, len(found), found, "keep the one that is right")
+
+
+def _leaks(repeated: Sequence[Picture]) -> Iterator[Finding]:
+    """The very same file in two splits is an error; of a look-alike, such as one of a burst, a person must judge."""
+    leaks = tuple(_across(repeated, "split"))
+    found = tuple(example for example in leaks if example.detail == IDENTICAL)
+    if found:
+        title = f"{plural(len(found), 'file is', 'files are')} in two splits: accuracy will look too high"
+        yield Finding("error", "leak", title, len(found), found, "keep each in one split only")
+    found = tuple(example for example in leaks if example.detail == LOOKS_THE_SAME)
+    if found:
+        title = f"{plural(len(found), 'picture looks', 'pictures look')} the same in two splits"
+        remedy = "look at them: if they are copies, accuracy will look too high"
+        yield Finding("warning", "look-alike leak", title, len(found), found, remedy)
+
+
+def _look_alike_labels(repeated: Sequence[Picture]) -> Iterator[Finding]:
+    found = tuple(example for example in _across(repeated, "label") if example.detail == LOOKS_THE_SAME)
+    if found:
+        title = f"{plural(len(found), 'picture looks', 'pictures look')} the same under two labels"
+        yield Finding("warning", "look-alike labels", title, len(found), found, "look at them, and keep what is right")
+
+
+def _duplicates(repeated: Sequence[Picture]) -> Iterator[Finding]:
+    exact = [files for picture in repeated for files in picture]
+    found = tuple(Example(tuple(same), IDENTICAL) for files in exact for same in _together(files) if len(same) > 1)
+    if found:
+        extra = sum(len(example.items) - 1 for example in found)
+        title = f"{plural(extra, 'file is an exact copy', 'files are exact copies')} within a class"
+        yield Finding("warning", "duplicates", title, extra, found, "remove the copies: they count double in training")
+
+
+def _look_alikes(repeated: Sequence[Picture]) -> Iterator[Finding]:
+    firsts = [[same[0] for files in picture for same in _together(files)] for picture in repeated]
+    found = tuple(Example(tuple(same), LOOKS_THE_SAME) for some in firsts for same in _together(some) if len(same) > 1)
+    if found:
+        title = f"{plural(len(found), 'picture is', 'pictures are')} there more than once, in versions that look alike"
+        yield Finding("note", "look-alikes", title, len(found), found, "keep one of each, unless they are meant")
+
+
+def _together(items: Sequence[Item]) -> list[Files]:
+    """The items by split and label."""
+    groups: defaultdict[tuple[str, int], Files] = defaultdict(list)
+    for item in items:
+        groups[item.split, item.label].append(item)
+    return list(groups.values())

@@ -1,0 +1,195 @@
+"""What moves pixels, and what covers a part of them.  H rows, W columns, C channels, 1 or 3.
+
+Each pixel of the result is the nearest one of the input, or FILL where that lies outside. Sizes never change.
+Coordinates count from the centre of the first pixel, as TensorFlow's do.
+
+Pixels as Pillow's images and back: Pillow is the engine of most operations.  H rows, W columns, C channels.
+What changes levels and colours and leaves every pixel where it is.  H rows, W columns, C channels, 1 or 3.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from PIL import Image, ImageEnhance, ImageFilter, ImageOps
+
+from vitral.core.errors import ConfigError
+from vitral.data.decoding.pixels import Pixels
+
+MODES = {1: "L", 3: "RGB"}
+
+
+def check_channels(pixels: Pixels) -> None:
+    """Refuse what is neither grey nor colour: brightness, saturation and Pillow's modes mean nothing there."""
+    channels = pixels.shape[-1]
+    if channels not in MODES:
+        what = f"expected images of 1 or 3 channels, found {channels}"
+        remedy = "use random_erasing alone, or decode to grey or colour"
+        raise ConfigError(what, code="config.unsupported", where="augment", remedy=remedy)
+
+
+def picture(pixels: Pixels) -> Image.Image:
+    """The same image for Pillow, which may share the memory and must not write to it."""
+    check_channels(pixels)
+    return Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
+
+
+def pixels_of(image: Image.Image) -> Pixels:
+    """The pixels of a grey or colour image in an array of their own, (H, W, C)."""
+    pixels: Pixels = np.array(image)  # a copy: torch warns of arrays that cannot be written to
+    return pixels[..., None] if pixels.ndim == 2 else pixels
+
+
+LEVELS = np.arange(256, dtype=np.int64)
+
+
+def autocontrast(pixels: Pixels) -> Pixels:
+    """Each channel stretched so that its darkest level is 0 and its brightest 255."""
+    return pixels_of(ImageOps.autocontrast(picture(pixels)))
+
+
+def equalize(pixels: Pixels) -> Pixels:
+    """Each channel with its levels spread so that all are about equally frequent."""
+    return pixels_of(ImageOps.equalize(picture(pixels)))
+
+
+def invert(pixels: Pixels) -> Pixels:
+    """The negative."""
+    return 255 - pixels
+
+
+def posterize(pixels: Pixels, bits: int) -> Pixels:
+    """Each level with only its upper bits kept."""
+    return pixels & np.uint8(256 - 2 ** (8 - bits))
+
+
+def solarize(pixels: Pixels, threshold: int) -> Pixels:
+    """The negative of every level from the threshold on."""
+    return _looked_up(pixels, np.where(threshold > LEVELS, LEVELS, 255 - LEVELS))
+
+
+def solarize_add(pixels: Pixels, addition: int) -> Pixels:
+    """The dark half of the levels, below 128, brightened."""
+    return _looked_up(pixels, np.where(LEVELS < 128, (LEVELS + addition).clip(0, 255), LEVELS))
+
+
+def saturation(pixels: Pixels, factor: float) -> Pixels:
+    """Colours paler or stronger; grey images have none."""
+    return pixels if pixels.shape[-1] == 1 else pixels_of(ImageEnhance.Color(picture(pixels)).enhance(factor))
+
+
+def contrast(pixels: Pixels, factor: float) -> Pixels:
+    """Levels drawn to or pushed from the mean brightness of the image."""
+    return pixels_of(ImageEnhance.Contrast(picture(pixels)).enhance(factor))
+
+
+def contrast_about(pixels: Pixels, factor: float, level: int) -> Pixels:
+    """Levels drawn to or pushed from one level, whatever the image."""
+    image = picture(pixels)
+    flat = Image.new(image.mode, image.size, (level,) * pixels.shape[-1])
+    return pixels_of(Image.blend(flat, image, factor))
+
+
+def brightness(pixels: Pixels, factor: float) -> Pixels:
+    """Levels times the factor."""
+    return pixels_of(ImageEnhance.Brightness(picture(pixels)).enhance(factor))
+
+
+def sharpness(pixels: Pixels, factor: float) -> Pixels:
+    """Edges softer or harder, by the difference from a slightly smoothed image; the outermost pixels stay."""
+    return pixels_of(ImageEnhance.Sharpness(picture(pixels)).enhance(factor))
+
+
+def hue(pixels: Pixels, turn: float) -> Pixels:
+    """Colours moved round the colour wheel, by -0.5 to 0.5 of a turn; grey images have none."""
+    if pixels.shape[-1] == 1:
+        return pixels
+    hsv = np.array(picture(pixels).convert("HSV"))  # (H, W, 3)
+    hsv[..., 0] += np.uint8(int(turn * 255) % 256)  # goes round at 256, as the wheel does
+    return pixels_of(Image.fromarray(hsv, "HSV").convert("RGB"))
+
+
+def greyscale(pixels: Pixels) -> Pixels:
+    """Brightness alone, in as many channels as before."""
+    return pixels if pixels.shape[-1] == 1 else pixels_of(picture(pixels).convert("L").convert("RGB"))
+
+
+def blur(pixels: Pixels, radius: float) -> Pixels:
+    """Pillow's Gaussian blur; the radius is the standard deviation in pixels."""
+    return pixels_of(picture(pixels).filter(ImageFilter.GaussianBlur(radius)))
+
+
+def _looked_up(pixels: Pixels, table: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Pixels:
+    return table.astype(np.uint8)[pixels]
+
+
+FILL = 128
+TIE = 0.002  # halves go up as in TensorFlow: Pillow's slopes are off by up to 1/131072, so by this over 262 pixels
+
+
+class Edges(NamedTuple):
+    """A part of an image: rows from `top` to before `bottom`, columns from `left` to before `right`."""
+
+    top: int
+    bottom: int
+    left: int
+    right: int
+
+    @property
+    def area(self) -> int:
+        return (self.bottom - self.top) * (self.right - self.left)
+
+    def within(self, height: int, width: int) -> "Edges":
+        """The part of it that lies inside an image."""
+        rows = (min(max(edge, 0), height) for edge in (self.top, self.bottom))
+        columns = (min(max(edge, 0), width) for edge in (self.left, self.right))
+        return Edges(*rows, *columns)
+
+
+def rotate(pixels: Pixels, degrees: float) -> Pixels:
+    """The image turned counterclockwise about its centre."""
+    turned = picture(pixels).rotate(degrees, Image.Resampling.NEAREST, fillcolor=_fill(pixels))
+    return pixels_of(turned)
+
+
+def shear_x(pixels: Pixels, slope: float) -> Pixels:
+    """Each row moved left by its number times the slope."""
+    return _affine(pixels, (1.0, slope, 0.0), (0.0, 1.0, 0.0))
+
+
+def shear_y(pixels: Pixels, slope: float) -> Pixels:
+    """Each column moved up by its number times the slope."""
+    return _affine(pixels, (1.0, 0.0, 0.0), (slope, 1.0, 0.0))
+
+
+def translate_x(pixels: Pixels, distance: float) -> Pixels:
+    """The image moved left."""
+    return _affine(pixels, (1.0, 0.0, distance), (0.0, 1.0, 0.0))
+
+
+def translate_y(pixels: Pixels, distance: float) -> Pixels:
+    """The image moved up."""
+    return _affine(pixels, (1.0, 0.0, 0.0), (0.0, 1.0, distance))
+
+
+def cutout(pixels: Pixels, reach: int, row: int, column: int) -> Pixels:
+    """The image with a square of twice the reach covered, as much of it as lies inside."""
+    height, width = pixels.shape[:2]
+    box = Edges(row - reach, row + reach, column - reach, column + reach).within(height, width)
+    covered = pixels.copy()
+    covered[box.top : box.bottom, box.left : box.right] = FILL
+    return covered
+
+
+def _affine(pixels: Pixels, across: tuple[float, float, float], down: tuple[float, float, float]) -> Pixels:
+    """Each pixel (x, y) taken from x' = ax + by + c, with a row (a, b, c) for x' and one for y'."""
+    image = picture(pixels)
+    # Pillow counts from the corner of the first pixel: half a pixel in at the input, half a pixel out at the result.
+    matrix = [term for a, b, c in (across, down) for term in (a, b, c + 0.5 - (a + b) / 2 + TIE)]
+    moved = image.transform(
+        image.size, Image.Transform.AFFINE, matrix, Image.Resampling.NEAREST, fillcolor=_fill(pixels)
+    )
+    return pixels_of(moved)
+
+
+def _fill(pixels: Pixels) -> tuple[int, ...]:
+    return (FILL,) * pixels.shape[-1]

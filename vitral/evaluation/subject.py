@@ -1,0 +1,287 @@
+"""What is judged: a model with its bundle, and images it has not learnt from.  N images of a split, D width.
+
+Training images divided into parts of like classes, to choose by.  N images.
+Fast engines, as they are handed in from outside.  B images, H x W pixels, C channels, K classes.
+Whether a model and a set of images are of the same classes and of the same preprocessing.
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vitral import __version__
+from vitral.core.config import Size
+from vitral.core.errors import ConfigError, DataError
+from vitral.data.loading.loader import Loader, Sight
+from vitral.data.loading.sampler import InOrder, Plan
+from vitral.data.samples import SPLITS, Samples, Split
+from vitral.data.transforms.preprocessing import Preprocessing
+from vitral.evaluation.feature_cache import Cache, key_of
+from vitral.evaluation.outputs import Answers, answer, refuse_strange, resting, rows_of
+from vitral.models.base import Model
+from vitral.weights.bundle import Bundle
+from vitral.weights.load import Loaded
+from vitral.weights.tensors import pieces
+
+Labels = NDArray[np.int64]
+
+
+def folds_of(labels: Labels, folds: int, seed: int) -> NDArray[np.int64]:
+    """The fold, counted from 0, of each image (N,): all have as many images of a class, or one more."""
+    dice = np.random.default_rng(seed)
+    classes = [dice.permutation(np.flatnonzero(labels == label)) for label in np.unique(labels)]
+    found = np.empty(len(labels), dtype=np.int64)
+    found[np.concatenate(classes)] = np.arange(len(labels)) % folds  # dealt class after class, like cards
+    return found  # (N,)
+
+
+Pixels = NDArray[np.uint8]  # (B, H, W, C)
+Numbers = NDArray[np.float32]  # (B, K)
+Ask = Callable[[Pixels], Numbers]  # a fast engine, which answers
+
+
+class Fewer(Protocol):
+    """Fast engines for a model, in which every layer merges some of its tokens."""
+
+    @property
+    def engine(self) -> str:
+        """Which kind of engine they are."""
+        ...
+
+    def check(self, bundle: Bundle) -> None:
+        """Refuse a model whose tokens cannot be merged."""
+        ...
+
+    def tokens(self, bundle: Bundle, per_layer: int) -> int:
+        """How many tokens the last layer sees when each layer merges so many."""
+        ...
+
+    def build(self, loaded: Loaded, per_layer: int) -> Ask:
+        """An engine in which each layer merges so many."""
+        ...
+
+
+class NoEngine:
+    """What stands there where no engine was handed in."""
+
+    engine = "none"
+
+    def check(self, bundle: Bundle) -> None:
+        what = "no fast engine was handed in"
+        raise ConfigError(what, code="config.missing_value", where="tools.fewer", remedy="use vitral.evaluate")
+
+    def tokens(self, bundle: Bundle, per_layer: int) -> int:
+        raise NotImplementedError
+
+    def build(self, loaded: Loaded, per_layer: int) -> Ask:
+        raise NotImplementedError
+
+
+MOST_NAMES = 8  # of a list, in a message
+OTHERWISE = "judge its features, which need no classes: --with knn,linear"
+
+
+def labels_by_name(samples: Samples, bundle: Bundle) -> Tensor:
+    """For each class of the data (K,), the label that the model has for the class of that name.
+
+    DataError, with both lists, if the model does not have one of them.
+    """
+    if samples.classes == bundle.classes:
+        return torch.arange(len(samples.classes))
+    missing = [name for name in samples.classes if name not in set(bundle.classes)]
+    if missing:
+        raise DataError(
+            f"the model does not know {len(missing):,} of the {len(samples.classes):,} classes of the data: "
+            f"{shortened(missing)}. The data has {shortened(samples.classes)}. The model has "
+            f"{shortened(bundle.classes)}",
+            code="data.unknown_class",
+            where=samples.where,
+            remedy=f"give data of the model's classes, or {OTHERWISE}",
+        )
+    counts = Counter(bundle.classes)
+    if twice := [name for name in samples.classes if counts[name] > 1]:
+        what = f"the model has more than one class of the name {shortened(twice)}: labels cannot be matched by name"
+        remedy = "name the classes of the data in the model's order, all of them"
+        raise DataError(what, code="data.ambiguous_class", where=samples.where, remedy=remedy)
+    numbers = {name: label for label, name in enumerate(bundle.classes)}
+    return torch.tensor([numbers[name] for name in samples.classes])  # (K,)
+
+
+def refuse_headless(bundle: Bundle, judge: str) -> None:
+    """Refuse a model that gives no answers."""
+    if bundle.task != "classify":
+        what = f"{judge} needs a head that names classes, and the model, whose task is {bundle.task!r}, has none"
+        raise ConfigError(what, code="config.unsupported", where=f"--with {judge}", remedy=OTHERWISE)
+
+
+def refuse_other_preprocessing(needed: Preprocessing, given: Preprocessing) -> None:
+    """Refuse what the weights do not expect, each field that differs with both values."""
+    ours, theirs = needed.model_dump(mode="json"), given.model_dump(mode="json")
+    differing = [name for name in ours if ours[name] != theirs[name]]
+    if differing:
+        told = "; ".join(
+            f"{name} is {_brief(theirs[name])}, the model needs {_brief(ours[name])}" for name in differing
+        )
+        remedy = "leave it out, as the bundle has its own; other sizes of images are judged by --with resolution"
+        raise ConfigError(told, code="config.conflict", where="preprocessing", remedy=remedy)
+
+
+def shortened(names: Sequence[str]) -> str:
+    """`ant, bee, cat and 7 more`."""
+    more = f" and {len(names) - MOST_NAMES:,} more" if len(names) > MOST_NAMES else ""
+    return f"{', '.join(names[:MOST_NAMES]) or 'none'}{more}"
+
+
+def _brief(value: object) -> str:
+    """Plain data as one reads it: `224x224`, `kind=centre_crop, fraction=0.875`."""
+    if isinstance(value, dict):
+        return ", ".join(f"{name}={_brief(inner)}" for name, inner in value.items())
+    if isinstance(value, list) and value and all(isinstance(side, int) for side in value):
+        return "x".join(map(str, value))
+    return str(value)
+
+
+# A bar for so many of something; what it gives is called with how many more are done.
+Progress = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
+
+
+@contextmanager
+def silent(what: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Progress for nobody."""
+    yield lambda count: None
+
+
+class Tools(NamedTuple):
+    """What an evaluation works with. None of it changes what is found, but for the seed, and for speed the engine."""
+
+    device: torch.device
+    batch: int
+    workers: int
+    seed: int
+    cache: Cache
+    progress: Progress
+    fewer: Fewer = NoEngine()
+
+
+class Vectors(NamedTuple):
+    """What the model sees in each image of a split, in their order, and what they are of."""
+
+    values: Tensor  # (N, D), float32
+    labels: Tensor  # (N,), int64, those of the data
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model on its device, and the split of a set that it is judged by."""
+
+    model: Model
+    bundle: Bundle
+    samples: Samples
+    split: Split
+    tools: Tools
+    _vectors: dict[Split, Vectors] = field(default_factory=dict, init=False, repr=False)
+    _answers: dict[Size, Answers] = field(default_factory=dict, init=False, repr=False)
+
+    @property
+    def trained(self) -> Size:
+        """The size of images that the model was trained with."""
+        return self.bundle.preprocessing.image
+
+    def vectors(self, split: Split) -> Vectors:
+        """The features of a split, one vector an image: from the cache, or made once."""
+        if split not in self._vectors:
+            labels = torch.tensor([item.label for item in self.samples.of(split)])
+            make = lambda: self._extracted(split)  # noqa: E731
+            values = self.tools.cache.vectors(lambda: self._key(split), len(labels), make)
+            self._vectors[split] = Vectors(values, labels)
+        return self._vectors[split]
+
+    def answers(self, image: Size) -> Answers:
+        """The model's answers to its split in images of a size; the labels are the model's."""
+        if image not in self._answers:
+            loader = self._loader(self.split, image)
+            with self.tools.progress(f"answers at {image}", len(loader.labels)) as advance:
+                found = answer(
+                    self.model, loader, self.bundle.preprocessing.scaling, self.tools.device, _alone, advance
+                )
+            self._answers[image] = found._replace(labels=labels_by_name(self.samples, self.bundle)[found.labels])
+        return self._answers[image]
+
+    def asked(self, ask: Ask, what: str) -> Answers:
+        """The answers of an engine to the split, in images of the trained size; the labels are the model's."""
+        loader = self._loader(self.split, self.trained)
+        found = []
+        with self.tools.progress(what, len(loader.labels)) as advance:
+            for batch in loader.epoch():
+                found.append(ask(np.ascontiguousarray(batch.images.permute(0, 2, 3, 1).numpy())))  # (B, K)
+                advance(len(batch.labels))
+        labels = labels_by_name(self.samples, self.bundle)[loader.labels]
+        return Answers(torch.from_numpy(np.concatenate(found)), labels, torch.arange(len(labels)))
+
+    def need_classes(self, judge: str) -> None:
+        """Refuse to judge answers that are about other classes, or that there are none of."""
+        refuse_headless(self.bundle, judge)
+        labels_by_name(self.samples, self.bundle)
+
+    def need_training(self, judge: str) -> None:
+        """Refuse to learn from no images: at least two are needed, to choose anything by."""
+        found = len(self.samples.of("train"))
+        if found < 2:
+            held = ", ".join(f"{len(self.samples.of(each)):,} {each}" for each in SPLITS if self.samples.of(each))
+            raise DataError(
+                f"{judge} learns from the split 'train', which has {found} images; this set has {held}",
+                code="data.too_few",
+                where=self.samples.where,
+                remedy="give a set with training images, or use --with accuracy",
+            )
+
+    def _loader(self, split: Split, image: Size) -> Loader:
+        needs, items = self.bundle.preprocessing, self.samples.of(split)
+        pixels, usual = image.height * image.width, self.trained.height * self.trained.width
+        batch = max(1, min(self.tools.batch, self.tools.batch * usual // pixels))  # larger images, fewer at a time
+        plan = Plan(np.array([item.label for item in items], dtype=np.int64), InOrder(), batch, seed=0)
+        sight = Sight(image, needs.decoding, needs.view)
+        # Each picture is seen once, so none is worth keeping.
+        return Loader(items, self.samples.store, sight, plan, self.tools.workers, room=0)
+
+    def _extracted(self, split: Split) -> Tensor:
+        loader = self._loader(split, self.trained)
+        with self.tools.progress(f"features of {split}", len(loader.labels)) as advance, resting(self.model):
+            found = rows_of(
+                self.model.pooled, loader, self.bundle.preprocessing.scaling, self.tools.device, _alone, advance
+            )
+        refuse_strange(found.values, "features of")
+        return found.values  # (N, D)
+
+    def _key(self, split: Split) -> str:
+        """A hash of all that decides the features: the weights, how they are used, and the bytes of the images."""
+        needs = self.bundle.preprocessing
+        parts = (__version__, self._weights, self.bundle.model.to_json(), needs.to_json())
+        with self.tools.progress(f"reading {split}", len(self.samples.of(split))) as advance:
+            return key_of(parts, self._read(split, advance))
+
+    def _read(self, split: Split, advance: Callable[[int], None]) -> Iterator[bytes]:
+        for item in self.samples.of(split):
+            yield self.samples.read(item)
+            advance(1)
+
+    @cached_property
+    def _weights(self) -> str:
+        found = hashlib.sha256()
+        for piece in pieces(self.model.state_dict()):
+            found.update(piece)
+        return found.hexdigest()
+
+
+def _alone(rows: Tensor) -> Tensor:
+    """The rows of all processes, where there is one."""
+    return rows

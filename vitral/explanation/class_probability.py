@@ -1,0 +1,137 @@
+"""The probability of one class in many pictures, a batch at a time.  B pictures of a batch, M in all, K classes.
+
+What a user chooses to be told: a class by its name, layers by their numbers.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from difflib import get_close_matches
+from itertools import islice
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitral.core.errors import ConfigError, either
+from vitral.explanation.explanation import Array
+from vitral.models.base import Grid, Model, check_images
+from vitral.models.head import NoHead
+
+NEAREST = 5  # names that are suggested
+
+
+def label_of(wanted: str, classes: Sequence[str]) -> int:
+    """The label of the class of this name; a number that is no name is a label by itself."""
+    if not classes:
+        what = "this model names no classes"
+        raise ConfigError(what, code="config.unsupported", where="class", remedy="leave it out")
+    labels = [label for label, name in enumerate(classes) if name == wanted]
+    if len(labels) > 1:
+        what = f"{len(labels)} classes are called {wanted!r}"
+        remedy = f"give the number of one: {either(labels)}"
+        raise ConfigError(what, code="config.ambiguous_name", where="class", remedy=remedy)
+    if not labels and re.fullmatch("[0-9]+", wanted) and int(wanted) < len(classes):
+        labels = [int(wanted)]
+    if not labels:
+        what = f"none of the {len(classes):,} classes is called {wanted!r}"
+        raise ConfigError(what, code="config.unknown_name", where="class", remedy=near_names(wanted, classes))
+    return labels[0]
+
+
+def near_names(wanted: str, classes: Sequence[str]) -> str:
+    """`did you mean 'tabby cat' or 'tiger cat'?`: names that the word is part of, or that are spelt alike."""
+    word = wanted.lower()
+    by_name = {name.lower(): name for name in classes}
+    near = [name for name in by_name if word in name][:NEAREST]
+    near = near or get_close_matches(word, by_name, n=NEAREST, cutoff=0.5)
+    if near:
+        return f"did you mean {either(repr(by_name[name]) for name in near)}?"
+    more = f" and {len(classes) - NEAREST:,} more" if len(classes) > NEAREST else ""
+    return f"there are {', '.join(map(repr, classes[:NEAREST]))}{more}"
+
+
+def chosen_layers(wanted: str | Sequence[int], depth: int) -> tuple[int, ...]:
+    """Numbers of layers, counted from 1, in order: of `1,6,12`, of `1-4,12`, of a list; all of them for nothing."""
+    if not wanted:
+        return tuple(range(1, depth + 1))
+    if not depth:
+        what = "this model has no layers of tokens to choose from"
+        raise ConfigError(what, code="config.unsupported", where="layers", remedy="leave it out")
+    found: set[int] = set()
+    for part in wanted.split(",") if isinstance(wanted, str) else map(str, wanted):
+        ends = re.fullmatch(r"\s*([0-9]+)\s*(?:-\s*([0-9]+)\s*)?", part)
+        first, last = (int(ends[1]), int(ends[2] or ends[1])) if ends else (0, 0)
+        if not 1 <= first <= last <= depth:
+            what = f"expected numbers from 1 to {depth}, the layers of this model, got {part.strip()!r}"
+            remedy = "give them as in 1,6,12 or 1-4,12, or leave it out"
+            raise ConfigError(what, code="config.out_of_range", where="layers", remedy=remedy)
+        found.update(range(first, last + 1))
+    return tuple(sorted(found))
+
+
+PIXELS = 16 * 224 * 224  # in a batch: enough to keep the cores busy, little memory beside the weights
+LARGEST = 256
+
+
+def silent(count: int) -> None:
+    """Progress for nobody."""
+
+
+@torch.no_grad()
+def probabilities(
+    model: Model, pictures: Iterable[Tensor], target: int, advance: Callable[[int], None] = silent
+) -> Array:
+    """The probability of a class, by softmax, in each picture (C, H, W), as (M,).
+
+    Pictures are taken as they are needed, so that a generator of thousands costs the memory of a batch. `advance` hears
+    how many more are done.
+    """
+    check_class(model, target)
+    found = [np.empty(0, dtype=np.float32)]
+    with resting(model):
+        for batch in batches(pictures):
+            chances = model(batch).double().softmax(dim=1)[:, target]  # (B,)
+            found.append(chances.float().cpu().numpy())
+            advance(len(batch))
+    return np.concatenate(found)
+
+
+def only(model: Model, image: Tensor) -> tuple[Tensor, Grid]:
+    """The one picture (C, H, W) in a batch of it, and the grid of patches that the model sees in it."""
+    size = check_images(image, model.config.channels)
+    if len(image) != 1:
+        what, remedy = f"expected one, got {len(image)}", "give them one by one: images[:1]"
+        raise ConfigError(what, code="config.wrong_count", where="images", remedy=remedy)
+    return image[0], model.config.layout(size).grid
+
+
+def batches(pictures: Iterable[Tensor]) -> Iterator[Tensor]:
+    """Pictures of one size (C, H, W) as batches (B, C, H, W) of a bounded number of pixels."""
+    coming = iter(pictures)
+    for first in coming:
+        count = max(1, min(LARGEST, PIXELS // first[0].numel()))
+        yield torch.stack([first, *islice(coming, count - 1)])
+
+
+@contextmanager
+def resting(model: Model) -> Iterator[None]:
+    """Inside the `with` the model is without dropout; after it, in the mode that it was in."""
+    training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(training)
+
+
+def check_class(model: Model, target: int) -> None:
+    """Refuse to ask about a class that the model does not know."""
+    head = model.config.head
+    known = 0 if isinstance(head, NoHead) else head.classes
+    if not known:
+        what = "this model names no classes"
+        raise ConfigError(what, code="config.unsupported", where="target", remedy="give a model with a head")
+    if not 0 <= target < known:
+        what = f"expected a class from 0 to {known - 1}, got {target}"
+        raise ConfigError(what, code="config.out_of_range", where="target")

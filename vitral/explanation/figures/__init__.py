@@ -1,0 +1,1 @@
+"""Figures of an explanation, drawn with matplotlib."""

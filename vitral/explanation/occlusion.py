@@ -1,0 +1,63 @@
+"""Occlusion: how much a class loses when a part of the image is covered (arXiv 1311.2901, section 4.2).
+
+C channels, H x W pixels, R x S patches.
+"""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+from torch import Tensor
+
+from vitral.explanation.class_probability import only, probabilities, silent
+from vitral.explanation.explanation import Array
+from vitral.models.base import Grid, Model
+
+ACROSS = 8  # a square is about an eighth of the image: less hides next to nothing, more blurs the map
+MOST = 16  # squares down or across, so at most 256 questions an image
+
+
+def occlusion(model: Model, image: Tensor, target: int, advance: Callable[[int], None] = silent) -> Array:
+    """How much the probability of a class falls (R, S) when squares of the image (1, C, H, W) are covered.
+
+    What covers them is the image's mean colour. On a large grid squares overlap, and a patch has the mean of those that
+    covered it. `advance` hears how many more squares are done: there are `count_squares(grid)` in all.
+    """
+    picture, grid = only(model, image)
+    places = list(squares(grid))
+    found = probabilities(model, covered(picture, grid, places), target, advance)  # (1 + squares,)
+    total, times = np.zeros(grid, dtype=np.float64), np.zeros(grid)  # each (R, S)
+    for place, left in zip(places, found[1:], strict=True):
+        total[place] += float(found[0]) - float(left)
+        times[place] += 1
+    return (total / times).astype(np.float32)
+
+
+Square = tuple[slice, slice]  # rows and columns of patches
+
+
+def count_squares(grid: Grid) -> int:
+    """How many pictures `occlusion` asks about: one for each square, and the image itself."""
+    return 1 + len(list(squares(grid)))
+
+
+def squares(grid: Grid) -> Iterator[Square]:
+    """Every square that is covered; together they cover each patch at least once."""
+    return ((down, right) for down in stretches(grid.rows) for right in stretches(grid.columns))
+
+
+def stretches(side: int) -> list[slice]:
+    """The parts of a side that squares take, from its beginning to its end; the last may overlap more."""
+    length, step = max(1, round(side / ACROSS)), -(-side // MOST)
+    starts = [*range(0, side - length, step), side - length]
+    return [slice(start, start + length) for start in starts]
+
+
+def covered(image: Tensor, grid: Grid, places: list[Square]) -> Iterator[Tensor]:
+    """The image (C, H, W), then the image with each square covered."""
+    yield image
+    mean = image.mean(dim=(1, 2), keepdim=True)  # (C, 1, 1)
+    height, width = image.shape[1] // grid.rows, image.shape[2] // grid.columns
+    for down, right in places:
+        changed = image.clone()  # (C, H, W)
+        changed[:, down.start * height : down.stop * height, right.start * width : right.stop * width] = mean
+        yield changed

@@ -1,0 +1,1 @@
+"""The page of an explanation: one HTML file that needs no network."""

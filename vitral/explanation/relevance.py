@@ -1,0 +1,99 @@
+"""What speaks for a class: attention weighted by the gradient of the class, followed through all layers.
+
+B images, T tokens, D width, H heads, d head width, K classes, R x S patches.
+The rule is that of arXiv 2012.09838, with attention itself in place of the relevance that is propagated through each
+layer, as its authors do for encoders in arXiv 2103.15679.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from vitral.core.errors import ConfigError
+from vitral.explanation.class_probability import check_class, resting
+from vitral.explanation.trace import attends, transformer, walk
+from vitral.models.base import Layout, Model
+from vitral.models.hooks import Recording
+from vitral.models.pool import Gather
+from vitral.models.vit import VisionTransformer
+
+
+class Reading(NamedTuple):
+    """The answer, and how it was read from the tokens after the last layer."""
+
+    features: Tensor  # (B, T, D), the tokens after the last layer and its norm
+    logits: Tensor  # (B, K)
+    shares: Tensor  # (B, T), how much of each token was read; rows sum to one
+    recordings: tuple[Recording, ...]  # what the pool's attention worked on; none for a pool without attention
+
+
+def relevance(model: Model, images: Tensor, targets: Sequence[int]) -> Tensor:
+    """How much each patch speaks for a class of its image (B, R, S); of no size where the layers do not attend.
+
+    One forward and one backward pass, whatever kernel runs; no gradient of a weight is computed.
+    """
+    if len(targets) != len(images):
+        what = f"expected a class for each of {len(images)} images, got {len(targets)}"
+        raise ConfigError(what, code="config.wrong_count", where="targets", remedy="give one for each")
+    for target in targets:
+        check_class(model, target)
+    if not attends(model):
+        return images.new_empty(len(images), 0, 0)
+    reader = transformer(model)
+    with resting(model), torch.inference_mode(False), torch.enable_grad():
+        layout = reader.layout(images)
+        recordings: list[Recording] = []
+        for step in walk(reader, first_tokens(reader, images, layout), layout):
+            recordings += step.recordings
+        return traced(recordings, reading_of(reader, step.after, layout), targets, layout)
+
+
+def first_tokens(model: VisionTransformer, images: Tensor, layout: Layout) -> Tensor:
+    """The first layer's tokens (B, T, D), from which on gradients are kept."""
+    with torch.no_grad():
+        tokens = model.embed(images, layout)
+    return tokens.requires_grad_()
+
+
+def reading_of(model: VisionTransformer, tokens: Tensor, layout: Layout) -> Reading:
+    """The answer from the tokens (B, T, D) after the last layer."""
+    pool, normed = model.pool, model.norm(tokens)  # (B, T, D)
+    with torch.no_grad():
+        shares = pool.reads(normed, layout)  # (B, T)
+    if not isinstance(pool, Gather):
+        return Reading(normed, model.head(pool(normed, layout)), shares, ())
+    heads = pool.look(normed)
+    gathered = pool.gather(heads)  # (B, 1, D)
+    recording = Recording(pool, heads, layout, gathered)
+    return Reading(normed, model.head(pool.think(gathered)), shares, (recording,))
+
+
+def traced(recordings: Sequence[Recording], reading: Reading, targets: Sequence[int], layout: Layout) -> Tensor:
+    """What was read, traced from the last layer back to the patches (B, R, S) by what speaks for the targets.
+
+    A token that is read brings what attention gathered into it. What it was by itself is left out: of a class token
+    that is no patch, and of a patch it would drown the rest.
+    """
+    chosen = reading.logits[range(len(targets)), targets].sum()
+    looks = (*recordings, *reading.recordings)
+    gradients = torch.autograd.grad(chosen, [look.mixed for look in looks])
+    with torch.no_grad():
+        supports = (support(*pair) for pair in zip(reversed(looks), reversed(gradients), strict=True))
+        read = next(supports) if reading.recordings else reading.shares[:, None]  # (B, 1, T)
+        gathered = torch.zeros_like(read)
+        for found in supports:
+            gathered = gathered + (read + gathered) @ found
+    return gathered[:, 0, layout.prefix() :].unflatten(1, layout.grid)
+
+
+def support(look: Recording, gradient: Tensor) -> Tensor:
+    """Mean over the heads of what is positive in attention times its gradient (B, queries, T).
+
+    What was gathered is attention times values, so the gradient of the attention follows from the gradient (B, queries,
+    H d) of what was gathered: no kernel has to keep the attention for it.
+    """
+    heads = look.heads.v.shape[1]
+    pull = gradient.unflatten(2, (heads, -1)).transpose(1, 2) @ look.heads.v.mT  # (B, H, queries, T)
+    return pull.mul_(look.weights()).clamp_(min=0).mean(dim=1)

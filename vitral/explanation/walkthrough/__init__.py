@@ -1,0 +1,1 @@
+"""A model step by step: its shapes, its cost, its equations, and one image on its way through."""

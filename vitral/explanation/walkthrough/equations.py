@@ -1,0 +1,125 @@
+"""The paper's equations with a model's own numbers in them."""
+
+from vitral.core.config import Config
+from vitral.models import Axial, Hybrid, Local, Resnet, Vit
+from vitral.models.attention import AttentionKind
+from vitral.models.head import NoHead, TanhHead
+from vitral.models.mlp import SwiGlu
+from vitral.models.position import Learned1d, Learned2d, PositionKind
+
+POOLS = {
+    "cls": "of the class token",
+    "distilled": "of the class token and the first register, side by side",
+    "mean": "mean of the patches",
+    "cls_mean": "of the class token, beside the mean of the patches",
+    "mean_all": "mean of all tokens",
+}
+
+
+def equations(config: Vit | Resnet) -> tuple[str, ...]:
+    """One line for each equation of section 3.1, as this model computes it."""
+    if isinstance(config, Resnet):
+        return residual_equations(config)
+    return (*embedding(config), *layers(config), *answer(config))
+
+
+def residual_equations(config: Resnet) -> tuple[str, ...]:
+    grid, width = config.grid(config.image), config.outputs()
+    units = " + ".join(map(str, config.layers))
+    return (
+        f"x = relu(x + F(x)), {units} bottleneck units, GroupNorm of 32 groups, standardised kernels",
+        f"y = mean of the last map, {grid} places of {width}",
+        classes(config),
+    )
+
+
+def embedding(config: Vit) -> tuple[str, ...]:
+    grid, stem, layout = config.stem.grid(config.image), config.stem, config.layout(config.image)
+    if isinstance(stem, Hybrid):
+        source, numbers, projected = f"{stem.patch} patches of a ResNet's map", stem.pixels(), stem.project
+    else:
+        numbers = config.channels * stem.patch.height * stem.patch.width
+        source, projected = f"{stem.patch} patches", True
+    tokens = ["x_class"] * layout.cls + series("r_{}", layout.registers)
+    tokens += series("x_{} E" if projected else "x_{}", grid.cells())
+    plus = " + E_pos" if config.position.acts == "tokens" else ""
+    maps = f", E: {numbers} x {config.width}" if projected else ""
+    first = ", then LN" if config.tokens.norm else ""
+    return (
+        f"z_0 = [{'; '.join(tokens)}]{plus}{first}    (eq. 1)",
+        f"      {grid} = {grid.cells()} {source} of {numbers} numbers{maps}, z: {layout.length()} x {config.width}",
+        f"      position: {place(config.position)}",
+    )
+
+
+def series(form: str, count: int) -> list[str]:
+    """The first and the last of so many, and dots for those between."""
+    dots = ["..."] if count > 2 else []
+    return [form.format(1), *dots, form.format(count)] if count > 1 else [form.format(1)] * count
+
+
+def place(position: PositionKind) -> str:
+    """What the kind says of itself, and where a learned one is added."""
+    said = first_line(position)
+    if isinstance(position, Learned1d | Learned2d) and position.where != "stem":
+        said += f" Added before every layer{', with the same weights' if position.where == 'shared' else ''}."
+    return said
+
+
+def first_line(kind: Config) -> str:
+    return (type(kind).__doc__ or "").splitlines()[0]
+
+
+def layers(config: Vit) -> tuple[str, ...]:
+    mixer = "MSA" if isinstance(config.mixer, AttentionKind) else type(config.mixer).__name__
+    depth = config.depth
+    if config.block.final_norm:
+        first, second = f"z'_l = {mixer}(LN(z_l-1)) + z_l-1", "z_l = MLP(LN(z'_l)) + z'_l"
+    else:
+        first, second = f"z'_l = LN(z_l-1 + {mixer}(z_l-1))", "z_l = LN(z'_l + MLP(z'_l))"
+
+    def cite(number: int) -> str:  # the paper's equations are those of the norm that comes first
+        return f"    (eq. {number})" if config.block.final_norm else ""
+
+    return (
+        f"{first}, l = 1 ... {depth}{cite(2)}",
+        f"      {mixing(config)}",
+        f"{second}, l = 1 ... {depth}{cite(3)}",
+        f"      {thinking(config)}",
+    )
+
+
+def mixing(config: Vit) -> str:
+    mixer, length = config.mixer, config.layout(config.image).length()
+    if not isinstance(mixer, AttentionKind):
+        return first_line(mixer)
+    width = mixer.width_of_head(config.width)
+    scope = f"{length} x {length} weights"
+    if isinstance(mixer, Axial):
+        scope = "within rows and columns in turn"
+    elif isinstance(mixer, Local):
+        scope = f"within {mixer.rows}x{mixer.columns} windows"
+    return f"softmax(q k' / sqrt({width})) v in {mixer.heads} heads of {width}, {scope}"
+
+
+def thinking(config: Vit) -> str:
+    hidden = config.mlp.hidden(config.width)
+    middle = f"silu(gate) * value of {hidden}" if isinstance(config.mlp, SwiGlu) else f"GELU of {hidden}"
+    return f"{config.width} -> {middle} -> {config.width}"
+
+
+def answer(config: Vit) -> tuple[str, ...]:
+    what = POOLS.get(config.pool.kind, "gathered by a learned query")
+    if config.pool.normalises():
+        what += ", LN of that"
+    normed = config.block.final_norm and not config.pool.normalises()
+    norm = f"LN(z_{config.depth})" if normed else f"z_{config.depth}"
+    cited = "    (eq. 4)" if config.block.final_norm and config.pool.kind == "cls" else ""
+    return (f"y = {norm}, {what}{cited}", classes(config))
+
+
+def classes(config: Vit | Resnet) -> str:
+    if isinstance(config.head, NoHead):
+        return "      y is the answer: no head"
+    hidden = "tanh layer, then " if isinstance(config.head, TanhHead) else ""
+    return f"      {hidden}linear to {config.head.classes} classes"

@@ -1,0 +1,1 @@
+"""Export: a model as files that other software runs, verified against the model."""

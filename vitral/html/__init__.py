@@ -1,0 +1,1 @@
+"""What all our pages share: the look, charts, text."""

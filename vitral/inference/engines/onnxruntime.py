@@ -1,0 +1,95 @@
+"""ONNX Runtime.  B images, H x W pixels, C channels, K numbers."""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from vitral.core.imports import load_onnx, load_onnxruntime, telling_of
+from vitral.inference.engines.engine import (
+    INPUT,
+    Bytes,
+    Engine,
+    EngineKind,
+    Lazily,
+    Numbers,
+    Threads,
+    count_of,
+    shared_out,
+)
+
+if TYPE_CHECKING:
+    from vitral.inference.graph.graph import Graph
+
+ERRORS_ONLY = 3  # its warnings are about what it tidies up
+ALL_THREADS = 0
+
+
+class OnnxRuntime(EngineKind):
+    """ONNX Runtime on the processor."""
+
+    kind: Literal["onnxruntime"] = "onnxruntime"
+
+    def check(self, graph: "Graph") -> None:
+        load_onnx()
+        load_onnxruntime()
+        from vitral.inference.graph.onnx import traced
+
+        traced(graph)
+
+    def build(self, graph: "Graph", threads: Threads = "torch") -> Engine:
+        load_onnx()
+        load_onnxruntime()
+        from vitral.inference.graph.onnx import lowered, serialised, to_onnx
+
+        model = serialised(to_onnx(lowered(graph, "float32")), "engine", "use engine=eager")
+        return OnnxRuntimeEngine(model, count_of(threads))
+
+
+class OnnxRuntimeEngine:
+    """An ONNX model for any batch: the threads share the images of a batch, and the work on one that is alone."""
+
+    def __init__(self, model: bytes | Path, threads: int) -> None:
+        self._threads = threads
+        self._together = Lazily(lambda: session(model, threads))
+        self._apart = Lazily(lambda: (session(model, 1), ThreadPoolExecutor(threads)))
+
+    def run(self, pixels: Bytes) -> Numbers:
+        images = [pixels[place : place + 1] for place in range(len(pixels))]
+        whole = shared_out(len(images), self._threads)
+        rows: list[Numbers] = []
+        if whole:
+            one, pool = self._apart.get()  # each image on one thread: they need not wait for each other at every step
+            rows += pool.map(lambda image: answer(one, image), images[:whole])
+        rows += (answer(self._together.get(), image) for image in images[whole:])
+        return np.concatenate(rows) if rows else self._nothing()  # (B, K)
+
+    def _nothing(self) -> Numbers:
+        return np.zeros((0, self._together.get().get_outputs()[0].shape[1]), dtype=np.float32)
+
+
+@dataclass(frozen=True)
+class Session:
+    """An ONNX model that is given a batch as it is."""
+
+    session: Any
+
+    def run(self, pixels: Bytes) -> Numbers:
+        return answer(self.session, pixels)
+
+
+def answer(session: Any, pixels: Bytes) -> Numbers:
+    return session.run(None, {INPUT: pixels})[0]  # (B, K)
+
+
+def session(model: bytes | Path, threads: int) -> Any:
+    """A session that uses so many threads for one run."""
+    runtime = load_onnxruntime()
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    options.log_severity_level = ERRORS_ONLY
+    source = model if isinstance(model, bytes) else str(model)
+    with telling_of(model):
+        return runtime.InferenceSession(source, options, providers=["CPUExecutionProvider"])

@@ -1,0 +1,148 @@
+"""OpenVINO.  B images, H x W pixels, C channels, K numbers."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from vitral.core.imports import load_onnx, load_openvino, telling_of
+from vitral.inference.engines.engine import (
+    INPUT,
+    Bytes,
+    Engine,
+    EngineKind,
+    Lazily,
+    Numbers,
+    Threads,
+    count_of,
+    shared_out,
+)
+
+if TYPE_CHECKING:
+    from vitral.inference.graph.graph import Graph
+
+
+PORTION = 4  # images of a large batch that a thread takes at a time: the narrower the model, the more that gains
+
+
+class OpenVino(EngineKind):
+    """OpenVINO on the processor, in 32 bits: left to itself it takes 16 where the processor has them."""
+
+    kind: Literal["openvino"] = "openvino"
+
+    def check(self, graph: "Graph") -> None:
+        load_onnx()
+        load_openvino()
+        from vitral.inference.graph.onnx import traced
+
+        traced(graph)
+
+    def build(self, graph: "Graph", threads: Threads = "torch") -> Engine:
+        load_onnx()
+        load_openvino()
+        from vitral.inference.graph.onnx import lowered, serialised, to_onnx
+
+        model = serialised(to_onnx(lowered(graph, "float32")), "engine", "use engine=eager")
+        return OpenVinoEngine(model, graph.outputs, count_of(threads))
+
+
+class OpenVinoEngine:
+    """A model for any batch: the threads share the images, and the work on one that is alone."""
+
+    def __init__(self, model: bytes | Path, outputs: int, threads: int) -> None:
+        self._outputs, self._threads = outputs, threads
+        self._core = load_openvino().Core()
+        with telling_of(model):
+            self._model = self._core.read_model(model)
+        self._together = Lazily(partial(self._pool, 1, images=1))
+        self._apart = {images: Lazily(partial(self._pool, threads, images)) for images in (PORTION, 1)}
+
+    def run(self, pixels: Bytes) -> Numbers:
+        found = np.empty((len(pixels), self._outputs), dtype=np.float32)  # (B, K)
+        done = 0
+        for images, pool in self._apart.items():
+            end = done + shared_out(len(pixels) - done, self._threads, images)
+            if done < end:
+                with pool.get().lent() as queue:
+                    for place in range(done, end, images):
+                        some = slice(place, place + images)
+                        queue.start_async([pixels[some]], found[some], share_inputs=True)
+                    queue.wait_all()
+            done = end
+        if done < len(pixels):
+            with self._together.get().lent() as request:
+                for place in range(done, len(pixels)):
+                    request.infer([pixels[place : place + 1]], share_inputs=True)
+                    write(request, found[place : place + 1])
+        return found
+
+    def _pool(self, streams: int, images: int) -> "Pool":
+        """Requests to a model whose threads work in so many streams, each on so many images of its own."""
+        compiled = self._compiled(streams, images)
+        if streams == 1:
+            return Pool(compiled.create_infer_request)
+        return Pool(partial(queue_of, compiled, streams))
+
+    def _compiled(self, streams: int, images: int) -> Any:
+        model = self._model.clone()
+        _, *sides = model.input(0).partial_shape
+        model.reshape([images, *sides])  # an export may be for any batch, and one that is known is quicker
+        settings = {
+            "INFERENCE_PRECISION_HINT": "f32",
+            "INFERENCE_NUM_THREADS": self._threads,
+            "NUM_STREAMS": streams,
+            "PERFORMANCE_HINT": "LATENCY" if streams == 1 else "THROUGHPUT",
+        }
+        return self._core.compile_model(model, "CPU", settings)
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A model that is given a batch as it is."""
+
+    model: Any
+
+    def run(self, pixels: Bytes) -> Numbers:
+        return self.model.create_infer_request().infer({INPUT: pixels}, share_inputs=True)[0]  # (B, K)
+
+
+def compiled(model: bytes | Path) -> Compiled:
+    """A model as its file has it."""
+    core = load_openvino().Core()
+    exact = {"INFERENCE_PRECISION_HINT": "f32"}  # where there is hardware for bfloat16 it would be used unasked
+    with telling_of(model):
+        return Compiled(core.compile_model(core.read_model(model), "CPU", exact))
+
+
+class Pool:
+    """Things of which each is in the hands of one caller at a time; there are as many as ever were needed at once."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._make = make
+        self._free: SimpleQueue[Any] = SimpleQueue()
+
+    @contextmanager
+    def lent(self) -> Iterator[Any]:
+        """One of them for the time of the `with`; one in which something went wrong is not used again."""
+        try:
+            thing = self._free.get_nowait()
+        except Empty:
+            thing = self._make()
+        yield thing
+        self._free.put(thing)
+
+
+def queue_of(compiled: Any, jobs: int) -> Any:
+    queue = load_openvino().AsyncInferQueue(compiled, jobs)
+    queue.set_callback(write)
+    return queue
+
+
+def write(request: Any, rows: Numbers) -> None:
+    """Copy the answers into their rows."""
+    rows[:] = request.get_output_tensor(0).data  # (images, K)

@@ -1,0 +1,1 @@
+"""The model shaped for inference."""

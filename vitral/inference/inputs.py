@@ -1,0 +1,358 @@
+"""What `vitral predict MODEL IMAGE...` is given: words that stand for images, found one after the other.
+
+A word is a file, a folder (all images below it), a pattern, a manifest, tar shards here or afar, the name of a data
+set, or `-` for paths on stdin. Folders are read one at a time, in the order of numbers: `2.jpg` before `10.jpg`.
+
+Paths that stand in a manifest or come on stdin, one at a time however many there are.
+"""
+
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence, Set
+from fnmatch import fnmatchcase
+from itertools import chain
+from pathlib import Path
+from typing import BinaryIO, NamedTuple, TextIO
+
+from vitral.core.errors import DataError
+from vitral.data.datasets.files import is_image, suffix, unreadable
+from vitral.data.datasets.folder import LITTER
+from vitral.data.datasets.huggingface import holds_tables
+from vitral.data.datasets.manifest import DELIMITERS, MANIFESTS, objects_of, rows_of
+from vitral.data.datasets.named import NAMED
+from vitral.data.datasets.shards.index import DRAFT, INDEX
+from vitral.data.datasets.shards.urls import BRACES, expand, is_glob, is_pattern, is_remote, is_tar, tars
+from vitral.data.datasets.source import SAMPLE, no_such_path, open_data
+from vitral.data.samples import Samples
+from vitral.inference.image_refs import File, Image, Refused, Stored, Unlisted, afar, in_pack, in_tars
+
+COLUMN = "path"
+
+
+def paths_in(manifest: str) -> Iterator[str]:
+    """The path of each image that a manifest lists, in its order."""
+    folder, empty = os.path.dirname(manifest), True
+    try:
+        with open(manifest, encoding="utf-8-sig", newline="") as file:
+            delimiter = DELIMITERS.get(suffix(manifest))
+            for path in _from_table(manifest, file, delimiter) if delimiter else _from_json(manifest, file):
+                empty = False
+                yield os.path.join(folder, path)
+    except OSError as error:
+        raise unreadable(manifest, error) from None
+    except UnicodeDecodeError:
+        raise DataError("not UTF-8", code="data.bad_manifest", where=manifest, remedy="save it as UTF-8") from None
+    if empty:
+        raise DataError(
+            "lists no images", code="data.empty", where=manifest, remedy=f"write a line with a {COLUMN} for each"
+        )
+
+
+def paths_on(stream: BinaryIO) -> Iterator[str]:
+    """The path on each line of a stream, to the letter; empty lines are none."""
+    for line in stream:
+        path = os.fsdecode(line.rstrip(b"\r\n"))
+        if path:
+            yield path
+
+
+def _from_table(manifest: str, file: TextIO, delimiter: str) -> Iterator[str]:
+    def check(header: list[str]) -> None:
+        if header.count(COLUMN) != 1:
+            what = f"expected one column {COLUMN!r} in the header, which is {delimiter.join(header)!r}"
+            raise DataError(
+                what, code="data.bad_manifest", where=manifest, remedy="let the first line name the columns"
+            )
+
+    for number, fields in rows_of(manifest, file, delimiter, check):
+        yield _told(fields[COLUMN], f"{manifest}:{number}")
+
+
+def _from_json(manifest: str, file: TextIO) -> Iterator[str]:
+    for number, fields in objects_of(manifest, file):
+        yield _told(fields.get(COLUMN) if isinstance(fields, dict) else fields, f"{manifest}:{number}")
+
+
+def _told(path: object, where: str) -> str:
+    if not isinstance(path, str) or not path:
+        found = json.dumps(path)[:60]
+        raise DataError(
+            f"{COLUMN}: expected text, got {found}",
+            code="data.bad_manifest",
+            where=where,
+            remedy='write {"path": "cat/1.jpg"}',
+        )
+    return path
+
+
+STDIN = "-"
+Identity = tuple[int, int]  # device and inode: one folder, whatever path leads to it
+
+
+class Listing(NamedTuple):
+    """What one folder holds, each in natural order; `others` are tars and indexes of packs."""
+
+    images: list[str]
+    folders: list[str]
+    others: list[str]
+
+
+class Search(NamedTuple):
+    """A pattern, piece by piece, and the pieces that what lies in the folder at hand may match: `**` leaves several."""
+
+    pieces: Sequence[str]
+    places: Set[int]
+
+    def literals(self) -> Sequence[str]:
+        """The names to look at, where they are known without a look into the folder."""
+        wanted = {self.pieces[place] for place in self._open()}
+        return () if any(map(is_glob, wanted)) else sorted(wanted)
+
+    def goes_deeper(self) -> bool:
+        """Whether it goes on however deep the folders are."""
+        return any(map(self._any_depth, self.places))
+
+    def after(self, name: str) -> "Search":
+        """What is searched in the folder of that name; it is over if the name itself is all that was sought."""
+        stay = {place for place in self._open() if self._any_depth(place)}
+        onward = {place + 1 for place in self._open() - stay if fnmatchcase(name, self.pieces[place])}
+        return Search(self.pieces, stay | onward)
+
+    def is_over(self) -> bool:
+        return len(self.pieces) in self.places
+
+    def _open(self) -> set[int]:
+        """The places, and those that follow where `**` stands for no folder at all."""
+        found = set(self.places)
+        for place in range(len(self.pieces)):
+            if place in found and self._any_depth(place):
+                found.add(place + 1)
+        return found
+
+    def _any_depth(self, place: int) -> bool:
+        return self.pieces[place] == "**" and place + 1 < len(self.pieces)
+
+
+class Room(NamedTuple):
+    """A folder from within, and the way that led into it, itself included."""
+
+    listing: Listing
+    way: tuple[Identity, ...]
+
+
+def images(words: Iterable[str], stdin: BinaryIO | None) -> Iterator[Image]:
+    """The images that the words stand for. What cannot be listed is among them as Unlisted, and the rest goes on."""
+    for word in words:
+        try:
+            yield from _meant_by(word, stdin)
+        except DataError as error:
+            yield Image(error.where or word, Unlisted(error))
+        except OSError as error:
+            yield Image(word, Unlisted(unreadable(word, error)))
+
+
+def complete(images: Iterable[Image]) -> Iterator[Image]:
+    """The same images for an output that is kept: a list that ends too early is an error, whoever's share it is in."""
+    for image in images:
+        if isinstance(image.place, Unlisted):
+            error = image.place.error
+            raise DataError(error.what, code=error.code, where=image.name, remedy=error.remedy) from error
+        yield image
+
+
+def natural(name: str) -> tuple[list[str | int], str]:
+    """A key that sorts by the numbers within names: `a2` before `a10`."""
+    pieces = re.split("([0-9]+)", name)  # text and digits in turn
+    return [int(piece) if place % 2 else piece for place, piece in enumerate(pieces)], name
+
+
+def _meant_by(word: str, stdin: BinaryIO | None) -> Iterator[Image]:
+    if word == STDIN:
+        if stdin is None:
+            raise DataError(
+                "stdin is closed", code="data.stdin_closed", where=STDIN, remedy="pipe paths into it, one a line"
+            )
+        return (Image(path, File(path)) for path in paths_on(stdin))
+    if word == SAMPLE or word in NAMED:
+        return _of_set(word, open_data(word))
+    if is_remote(word):
+        return afar(word)
+    if not word:
+        remedy = "name a file or a folder; a variable of the shell may be empty"
+        raise DataError("expected the name of an image, got an empty word", code="data.empty_name", remedy=remedy)
+    path = os.path.expanduser(word)
+    if os.path.lexists(path):
+        return _of_named(path)
+    if is_tar(path) and is_pattern(path):
+        return in_tars(tars(path))
+    if BRACES.search(path) and not any(map(_is_there, _like(path))):  # they may be letters of a name
+        return images(expand(path), stdin)
+    if is_pattern(path):
+        return _of_pattern(path)
+    error = no_such_path(Path(path))
+    if is_image(path):
+        return iter([Image(path, Refused(error))])
+    raise error  # it may have been a folder of many
+
+
+def _of_named(path: str) -> Iterator[Image]:
+    """The images of a file or folder that was named itself: of a file, the bytes decide what it is."""
+    if suffix(path) in MANIFESTS and not os.path.isdir(path):
+        return (Image(listed, File(listed)) for listed in paths_in(path))
+    if holds_tables(Path(path)) and not (os.path.isdir(path) and _has_images(path)):
+        return _of_set(path, open_data(path))
+    if os.path.isdir(path):
+        return _of_folder(path)
+    if is_tar(path):
+        return in_tars([path])
+    if not is_image(path):
+        _identity(path)  # a link that leads nowhere may have been a folder of many
+    return iter([Image(path, File(path))])
+
+
+def _of_set(where: str, samples: Samples) -> Iterator[Image]:
+    """All images of a data set, whatever they are there for."""
+    return (Image(f"{where}/{item.name}", Stored(samples.store, item.name)) for item in samples.items)
+
+
+def _of_folder(path: str) -> Iterator[Image]:
+    first = True
+    for image in _below(path, _above(path)):
+        first = False
+        yield image
+    if first:
+        remedy = "give a folder with JPEG or PNG"
+        yield Image(
+            path, Unlisted(DataError("no images in it or in its folders", code="data.empty", where=path, remedy=remedy))
+        )
+
+
+def _has_images(folder: str) -> bool:
+    """Whether any image lies in the folder or below it."""
+    return any(map(_is_there, _below(folder, _above(folder))))
+
+
+def _is_there(image: Image) -> bool:
+    return not isinstance(image.place, Refused | Unlisted)
+
+
+def _below(folder: str, above: tuple[Identity, ...]) -> Iterator[Image]:
+    """The images of a folder, then those of its folders; what cannot be listed is told and passed by."""
+    room = _entered(folder, above)
+    if isinstance(room, Image):
+        yield room
+        return
+    listing, way = room
+    try:
+        if INDEX in listing.others or DRAFT in listing.others:
+            yield from in_pack(folder)
+        elif listing.folders or listing.images:
+            yield from (_in(folder, name) for name in listing.images)
+            for name in listing.folders:
+                yield from _below(os.path.join(folder, name), way)
+        else:
+            yield from in_tars([os.path.join(folder, name) for name in listing.others])
+    except DataError as error:
+        yield Image(error.where or folder, Unlisted(error))
+
+
+def _entered(folder: str, above: tuple[Identity, ...]) -> Room | Image:
+    """The folder from within, or what is told of one that cannot be entered."""
+    try:
+        here = _identity(folder)
+        if here in above:  # by a link: no image is lost with it
+            loop = DataError(
+                "leads back to a folder above it", code="data.link_loop", where=folder, remedy="remove the link"
+            )
+            return Image(folder, Refused(loop))
+        return Room(_listing(folder), (*above, here))
+    except DataError as error:
+        return Image(error.where or folder, Unlisted(error))
+
+
+def _in(folder: str, name: str) -> Image:
+    path = os.path.join(folder, name)
+    return Image(path, File(path))
+
+
+def _listing(folder: str) -> Listing:
+    """What the folder holds, apart from litter. A link that leads nowhere counts as the image it is named as."""
+    found = Listing([], [], [])
+    try:
+        with os.scandir(folder or ".") as entries:
+            for entry in entries:
+                if entry.name.startswith(".") or entry.name.lower() in LITTER:
+                    continue
+                if _is_folder(entry):
+                    found.folders.append(entry.name)
+                elif is_image(entry.name) and (entry.is_symlink() or entry.is_file()):
+                    found.images.append(entry.name)
+                elif is_tar(entry.name) or entry.name in (INDEX, DRAFT):
+                    found.others.append(entry.name)
+    except OSError as error:
+        raise unreadable(error.filename or folder, error) from None
+    for names in found:
+        names.sort(key=natural)
+    return found
+
+
+def _is_folder(entry: "os.DirEntry[str]") -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link in circles, or to where one may not look: whoever enters it or reads it learns why
+        return not is_image(entry.name)
+
+
+def _above(folder: str) -> tuple[Identity, ...]:
+    return tuple(_identity(str(parent)) for parent in Path(folder).resolve().parents)
+
+
+def _identity(path: str) -> Identity:
+    try:
+        found = os.stat(path or ".")
+    except OSError as error:
+        raise unreadable(path, error) from None
+    return found.st_dev, found.st_ino
+
+
+def _of_pattern(pattern: str) -> Iterator[Image]:
+    """The images that a pattern with `*`, `?`, `[` stands for; `**` is any number of folders."""
+    first = True
+    for image in _like(pattern):
+        first = False
+        yield image
+    if first:
+        remedy = "look what is there, mend the pattern"
+        raise DataError("no image has a name like this", code="data.not_found", where=pattern, remedy=remedy)
+
+
+def _like(pattern: str) -> Iterator[Image]:
+    root, inner = ("/", pattern.lstrip("/")) if pattern.startswith("/") else ("", pattern)
+    return _matches(root, Search([part for part in inner.split("/") if part], {0}), ())
+
+
+def _matches(folder: str, search: Search, above: tuple[Identity, ...]) -> Iterator[Image]:
+    """The images below a folder that are searched; what cannot be listed is told and passed by."""
+    names: Iterable[str] = search.literals()
+    if not names:
+        room = _entered(folder, (above or _above(folder)) if search.goes_deeper() else ())
+        if isinstance(room, Image):
+            yield room
+            return
+        names, above = chain(*room.listing), room.way
+    for name in names:
+        path, onward = os.path.join(folder, name), search.after(name)
+        if onward.is_over():
+            yield from _at(path)
+        elif onward.places and os.path.isdir(path):
+            yield from _matches(path, onward, above)
+
+
+def _at(path: str) -> Iterator[Image]:
+    """The images of a file or folder that has a name like the one sought; other files are left out."""
+    if os.path.isdir(path):
+        return _below(path, _above(path))
+    if is_tar(path):
+        return in_tars([path])
+    return iter([Image(path, File(path))] if is_image(path) and os.path.lexists(path) else [])

@@ -1,0 +1,232 @@
+"""Multi-head self-attention, over the whole image or within windows of it.
+
+B images, L tokens (prefix + N patches), D width, H heads, d head width, G windows of n patches.
+
+Windows of a grid: rows, columns and squares of patches are all windows.
+"""
+
+from typing import Annotated, Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from vitral.core.config import Config
+from vitral.core.errors import ConfigError
+from vitral.models.base import Grid, Layout, Whole, check_heads
+from vitral.models.init import Initial, Initialised
+from vitral.models.position import Relation
+
+
+def split_windows(x: Tensor, grid: Grid, window: Grid) -> Tensor:
+    """Patches of each window side by side."""
+    tiles = x.unflatten(2, (grid.rows // window.rows, window.rows, grid.columns // window.columns, window.columns))
+    return tiles.permute(0, 2, 4, 1, 3, 5, 6).flatten(4, 5).flatten(0, 2)  # (B G, H, n, d)
+
+
+def join_windows(x: Tensor, grid: Grid, window: Grid) -> Tensor:
+    """Patches back in reading order."""
+    down, right = grid.rows // window.rows, grid.columns // window.columns
+    tiles = x.unflatten(2, window).unflatten(0, (-1, down, right))  # (B, R/r, S/s, H, r, s, d)
+    return tiles.permute(0, 3, 1, 4, 2, 5, 6).flatten(2, 5)  # (B, H, N, d)
+
+
+def same_window(grid: Grid, window: Grid) -> Tensor:
+    """Whether two patches share a window."""
+    place = torch.arange(grid.cells())
+    row, column = place // grid.columns // window.rows, place % grid.columns // window.columns  # each (N)
+    return (row[:, None] == row) & (column[:, None] == column)  # (N, N)
+
+
+def attention_weights(q: Tensor, k: Tensor, bias: Tensor | None = None) -> Tensor:
+    """What each token looks at: rows sum to one. The truth that every kernel has to match."""
+    logits = q @ k.mT * q.shape[-1] ** -0.5  # (B, H, queries, keys)
+    return (logits if bias is None else logits + bias).softmax(dim=-1)
+
+
+class AttentionKind(Config):
+    """Multi-head self-attention; the kinds differ in the window of patches that a patch can see."""
+
+    heads: int = Field(default=12, ge=1, le=1_000)
+    head_width: Annotated[int, Field(ge=1, le=10_000)] | Literal["width/heads"] = "width/heads"
+    qkv_bias: bool = True
+    qk_norm: bool = False
+    project: bool = True  # vit-pytorch leaves the output projection out where one head has the model's width
+    attention_dropout: float = Field(default=0.0, ge=0, lt=1)
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+
+    def window(self, grid: Grid, layer: int) -> Grid:
+        """The part of the grid within which patches of this layer see each other."""
+        return grid
+
+    def width_of_head(self, width: int) -> int:
+        if self.head_width != "width/heads":
+            return self.head_width
+        check_heads(width, self.heads, where="mixer.heads")
+        return width // self.heads
+
+    def check(self, whole: Whole) -> None:
+        """Refuse what cannot be built into this model."""
+        inner = self.heads * self.width_of_head(whole.width)
+        if not self.project and inner != whole.width:
+            raise ConfigError(
+                f"without an output projection the heads must fill width {whole.width}, but they have {inner}",
+                code="config.conflict",
+                where="mixer.project",
+                remedy="set it to true, or mixer.head_width to width/heads",
+            )
+        for layer in range(whole.depth):
+            self.window_that_fits(whole.layout.grid, layer)
+
+    def window_that_fits(self, grid: Grid, layer: int) -> Grid:
+        window = self.window(grid, layer)
+        for axis, side, part in zip(("rows", "columns"), grid, window, strict=True):
+            if side % part:
+                fitting = ", ".join(str(count) for count in range(1, side + 1) if side % count == 0)
+                raise ConfigError(
+                    f"a {grid} grid of patches does not divide into {window} windows",
+                    code="config.indivisible",
+                    where=f"mixer.{axis}",
+                    remedy=f"use one of {fitting}, or another image size",
+                )
+        return window
+
+    def build(self, whole: Whole, layer: int, relation: Relation) -> "SelfAttention":
+        return SelfAttention(self, whole, layer, relation)
+
+
+class Attention(AttentionKind):
+    """Every token sees every token: the paper's."""
+
+    kind: Literal["attention"] = "attention"
+
+
+class Axial(AttentionKind):
+    """Patches see their row in even layers and their column in odd ones (appendix D.6).
+
+    A block of the appendix, row attention with its MLP and then column attention with its own, is two layers here:
+    Axial-ViT-B/16 is `B/16` with `mixer=axial` and `depth=24`.
+    """
+
+    kind: Literal["axial"] = "axial"
+
+    def check(self, whole: Whole) -> None:
+        super().check(whole)
+        if whole.depth % 2:
+            raise ConfigError(
+                f"axial layers come in pairs, rows then columns, but depth is {whole.depth}",
+                code="config.indivisible",
+                where="depth",
+                remedy=f"use {whole.depth + 1}",
+            )
+
+    def window(self, grid: Grid, layer: int) -> Grid:
+        return Grid(grid.rows, 1) if layer % 2 else Grid(1, grid.columns)
+
+
+class Local(AttentionKind):
+    """Patches see their own window."""
+
+    kind: Literal["local"] = "local"
+    rows: int = Field(default=7, ge=1)
+    columns: int = Field(default=7, ge=1)
+
+    def window(self, grid: Grid, layer: int) -> Grid:
+        return Grid(self.rows, self.columns)
+
+
+class Heads(NamedTuple):
+    """Queries, keys and values as attention uses them, whatever kernel runs."""
+
+    q: Tensor  # (B, H, keep, d)
+    k: Tensor  # (B, H, L, d)
+    v: Tensor  # (B, H, L, d)
+
+
+class HeadProjection(Initialised):
+    """Tokens to heads. A forward hook here sees q, k and v of every layer."""
+
+    def __init__(self, config: AttentionKind, whole: Whole, relation: Relation) -> None:
+        super().__init__()
+        self.heads, self.head_width = config.heads, config.width_of_head(whole.width)
+        self.qkv = nn.Linear(whole.width, 3 * self.heads * self.head_width, bias=config.qkv_bias)
+        self.q_norm = nn.LayerNorm(self.head_width, whole.eps) if config.qk_norm else nn.Identity()
+        self.k_norm = nn.LayerNorm(self.head_width, whole.eps) if config.qk_norm else nn.Identity()
+        self.relation = relation
+
+    def initialise(self, initial: Initial) -> None:
+        initial.attention(self.qkv, parts=3)
+
+    def forward(self, x: Tensor, layout: Layout, keep: int) -> Heads:
+        """Queries of the first `keep` tokens, keys and values of all."""
+        if keep == layout.length():
+            q, k, v = self.qkv(x).chunk(3, dim=-1)  # each (B, L, H d)
+        else:
+            inner = self.heads * self.head_width
+            weight, bias = self.qkv.weight, self.qkv.bias
+            first, rest = (None, None) if bias is None else (bias[:inner], bias[inner:])
+            q = F.linear(x[:, :keep], weight[:inner], first)  # (B, keep, H d)
+            k, v = F.linear(x, weight[inner:], rest).chunk(2, dim=-1)  # each (B, L, H d)
+        q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in (q, k, v))  # each (B, H, ., d)
+        q, k = self.q_norm(q), self.k_norm(k)
+        return Heads(self.relation.rotate(q, layout), self.relation.rotate(k, layout), v)
+
+
+class SelfAttention(Initialised):
+    """MSA of eq. 2. The class token and registers see every token; a patch sees them and its window."""
+
+    def __init__(self, config: AttentionKind, whole: Whole, layer: int, relation: Relation) -> None:
+        super().__init__()
+        self.config, self.layer = config, layer
+        self.heads = HeadProjection(config, whole, relation)
+        inner = self.heads.heads * self.heads.head_width
+        self.project = nn.Linear(inner, whole.width) if config.project else nn.Identity()
+        self.dropout = nn.Dropout(config.dropout)
+
+    def initialise(self, initial: Initial) -> None:
+        if isinstance(self.project, nn.Linear):
+            initial.attention(self.project)
+
+    def forward(self, x: Tensor, layout: Layout, keep: int) -> Tensor:
+        """What the first `keep` tokens gather from all."""
+        heads = self.heads(x, layout, keep)
+        if keep <= layout.prefix():
+            mixed = self.kernel(heads)
+        elif (window := self.config.window_that_fits(layout.grid, self.layer)) == layout.grid:
+            mixed = self.kernel(heads, self.bias(heads.q, layout))
+        else:
+            mixed = self.within_windows(heads, layout, window)
+        return self.dropout(self.project(mixed.transpose(1, 2).flatten(2)))  # (B, keep, D)
+
+    def kernel(self, heads: Heads, bias: Tensor | None = None) -> Tensor:
+        dropout = self.config.attention_dropout if self.training else 0.0
+        return F.scaled_dot_product_attention(*heads, attn_mask=bias, dropout_p=dropout)  # (B, H, keep, d)
+
+    def bias(self, q: Tensor, layout: Layout) -> Tensor | None:
+        """The relation's logits among patches, with none for the tokens that have no place."""
+        prefix = layout.prefix()
+        bias = self.heads.relation.bias(q[:, :, prefix:], layout.grid, layout.grid)  # (B, H, N, N)
+        return None if bias is None else F.pad(bias, (prefix, 0, prefix, 0))  # (B, H, L, L)
+
+    def within_windows(self, heads: Heads, layout: Layout, window: Grid) -> Tensor:
+        prefix, grid = layout.prefix(), layout.grid
+        first = self.kernel(Heads(heads.q[:, :, :prefix], heads.k, heads.v))  # (B, H, prefix, d)
+        q, k, v = (split_windows(x[:, :, prefix:], grid, window) for x in heads)  # each (B G, H, n, d)
+        count = grid.cells() // window.cells()
+        shared = (x[:, :, :prefix].repeat_interleave(count, dim=0) for x in heads[1:])  # each (B G, H, prefix, d)
+        k, v = (torch.cat(pair, dim=2) for pair in zip(shared, (k, v), strict=True))  # each (B G, H, prefix + n, d)
+        bias = self.heads.relation.bias(q, grid, window)  # (B G, H, n, n)
+        padded = None if bias is None else F.pad(bias, (prefix, 0))
+        patches = join_windows(self.kernel(Heads(q, k, v), padded), grid, window)  # (B, H, N, d)
+        return torch.cat([first, patches], dim=2)  # (B, H, L, d)
+
+    def weights(self, heads: Heads, layout: Layout) -> Tensor:
+        """The attention of this layer (B, H, keep, L) by the plain formula, from the q and k that any kernel used."""
+        prefix = layout.prefix()
+        queries = heads.q.shape[-2]  # of the last layer, perhaps the class token's alone
+        bias = self.bias(heads.q, layout) if queries > prefix else None
+        window = self.config.window_that_fits(layout.grid, self.layer)
+        seen = F.pad(same_window(layout.grid, window), (prefix, 0, prefix, 0), value=True)[:queries]
+        blocked = torch.zeros(seen.shape, dtype=heads.q.dtype).masked_fill(~seen, float("-inf")).to(heads.q.device)
+        return attention_weights(heads.q, heads.k, blocked if bias is None else blocked + bias)

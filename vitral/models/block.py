@@ -1,0 +1,166 @@
+"""One layer of the encoder: tokens exchange (mixer), then think alone (MLP), each on a residual path.
+
+B images, L tokens, D width.  A block returns its first `keep` tokens: all of them, or the few that are read later.
+
+What training keeps of a block's activations.
+"""
+
+from typing import Annotated, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from vitral.core.config import Config
+from vitral.models.base import Layout, Whole
+from vitral.models.init import Initial, Initialised
+
+
+class KeepActivations(Config):
+    """Everything that the backward pass needs is kept: the fastest."""
+
+    kind: Literal["keep"] = "keep"
+
+    def run(self, block: nn.Module, x: Tensor, layout: Layout, keep: int) -> Tensor:
+        return block(x, layout, keep)
+
+
+class Recompute(Config):
+    """Only a block's input is kept, and its inside computed again: less memory for a third more work."""
+
+    kind: Literal["recompute"] = "recompute"
+
+    def run(self, block: nn.Module, x: Tensor, layout: Layout, keep: int) -> Tensor:
+        if not torch.is_grad_enabled() or torch.compiler.is_exporting():
+            return block(x, layout, keep)
+        return checkpoint(block, x, layout, keep, use_reentrant=False)
+
+
+MemoryConfig = Annotated[KeepActivations | Recompute, Field(discriminator="kind")]
+
+
+class NoScale(Config):
+    """A branch is added as it is."""
+
+    kind: Literal["none"] = "none"
+
+    def build(self, width: int) -> nn.Module:
+        return nn.Identity()
+
+
+class LayerScale(Config):
+    """A branch is added times a learned factor for each channel (arXiv 2103.17239)."""
+
+    kind: Literal["layer_scale"] = "layer_scale"
+    initial: float = 1e-5
+
+    def build(self, width: int) -> nn.Module:
+        return ChannelScale(width, self.initial)
+
+
+ScaleConfig = Annotated[NoScale | LayerScale, Field(discriminator="kind")]
+
+
+class ChannelScale(Initialised):
+    def __init__(self, width: int, start: float) -> None:
+        super().__init__()
+        self.start = start
+        self.factor = nn.Parameter(torch.empty(width))
+
+    def initialise(self, initial: Initial) -> None:
+        nn.init.constant_(self.factor, self.start)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.factor
+
+
+class DropPath(nn.Module):
+    """Stochastic depth: in training a sample loses the branch at this rate, and the others gain what keeps the mean.
+
+    It drops one branch of one block. FractalNet's local and global drop paths, which the notes describe, choose among
+    parallel columns, and a ViT has none.
+    """
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.rate = rate
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.rate == 0:
+            return x
+        survives = x.new_empty(x.shape[0], 1, 1).bernoulli_(1 - self.rate)  # (B, 1, 1)
+        return x * survives / (1 - self.rate)
+
+
+class BlockKind(Config):
+    """Where the norms stand; what is done to a branch before it is added."""
+
+    final_norm: ClassVar[bool]
+    scale: ScaleConfig = NoScale()
+    drop_path: float = Field(default=0.0, ge=0, lt=1)  # of the last layer; the rate grows linearly from 0 in the first
+
+    def rate(self, layer: int, depth: int) -> float:
+        return self.drop_path * layer / max(1, depth - 1)
+
+
+class Branch(nn.Module):
+    """What a branch passes on its way back to the residual path."""
+
+    def __init__(self, config: BlockKind, whole: Whole, layer: int) -> None:
+        super().__init__()
+        self.scale = config.scale.build(whole.width)
+        self.drop = DropPath(config.rate(layer, whole.depth))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.drop(self.scale(x))
+
+
+class Parts(nn.Module):
+    """A block's parts; the kinds differ in the order that `forward` gives them."""
+
+    def __init__(self, config: BlockKind, whole: Whole, layer: int, mixer: nn.Module, mlp: nn.Module) -> None:
+        super().__init__()
+        self.mixer_norm = nn.LayerNorm(whole.width, whole.eps)
+        self.mixer = mixer
+        self.mixer_branch = Branch(config, whole, layer)
+        self.mlp_norm = nn.LayerNorm(whole.width, whole.eps)
+        self.mlp = mlp
+        self.mlp_branch = Branch(config, whole, layer)
+
+
+class PreNorm(BlockKind):
+    """Norm before each branch, and one after the last layer: the paper's."""
+
+    kind: Literal["pre"] = "pre"
+    final_norm: ClassVar[bool] = True
+
+    def build(self, whole: Whole, layer: int, mixer: nn.Module, mlp: nn.Module) -> nn.Module:
+        return PreNormBlock(self, whole, layer, mixer, mlp)
+
+
+class PreNormBlock(Parts):
+    def forward(self, x: Tensor, layout: Layout, keep: int) -> Tensor:
+        gathered = self.mixer(self.mixer_norm(x), layout, keep)
+        x = x[:, :keep] + self.mixer_branch(gathered)  # eq. 2
+        return x + self.mlp_branch(self.mlp(self.mlp_norm(x)))  # eq. 3
+
+
+class PostNorm(BlockKind):
+    """Norm after each sum, and none at the end: the first Transformer's, and seed 004's."""
+
+    kind: Literal["post"] = "post"
+    final_norm: ClassVar[bool] = False
+
+    def build(self, whole: Whole, layer: int, mixer: nn.Module, mlp: nn.Module) -> nn.Module:
+        return PostNormBlock(self, whole, layer, mixer, mlp)
+
+
+class PostNormBlock(Parts):
+    def forward(self, x: Tensor, layout: Layout, keep: int) -> Tensor:
+        gathered = self.mixer(x, layout, keep)
+        x = self.mixer_norm(x[:, :keep] + self.mixer_branch(gathered))
+        return self.mlp_norm(x + self.mlp_branch(self.mlp(x)))
+
+
+BlockConfig = Annotated[PreNorm | PostNorm, Field(discriminator="kind")]

@@ -1,0 +1,134 @@
+"""From pixels to patch tokens: plain patches, or patches of a ResNet's map (the hybrid of section 3.1).
+
+Patches: an image cut into words (eq. 1).
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+from torch import Tensor, nn
+
+from vitral.core.config import Config, Size
+from vitral.core.errors import ConfigError
+from vitral.models.base import Grid, Whole, divide
+from vitral.models.init import Initial, Initialised
+from vitral.models.resnet import BodyKind, Layers, cell
+
+Order = Literal["cpq", "pqc"]
+
+
+def cut_patches(images: Tensor, patch: Size, order: Order = "cpq") -> Tensor:
+    """Every patch of every image as one vector."""
+    grid = divide(Size(*images.shape[-2:]), patch)
+    columns = images.unflatten(3, (grid.columns, patch.width))  # (B, C, H, S, Q)
+    tiles = columns.unflatten(2, (grid.rows, patch.height))  # (B, C, R, P, S, Q)
+    axes = (0, 2, 4, 1, 3, 5) if order == "cpq" else (0, 2, 4, 3, 5, 1)
+    return tiles.permute(axes).flatten(3).flatten(1, 2)  # (B, N, C P Q)
+
+
+def join_patches(patches: Tensor, grid: Grid, patch: Size) -> Tensor:
+    """The images that `cut_patches` cut in "cpq" order."""
+    tiles = patches.unflatten(2, (-1, *patch)).unflatten(1, grid)  # (B, R, S, C, P, Q)
+    return tiles.permute(0, 3, 1, 4, 2, 5).flatten(4).flatten(2, 3)  # (B, C, R P, S Q)
+
+
+def kernel_to_linear(kernel: Tensor, order: Order = "cpq") -> Tensor:
+    """The linear map on flattened patches that equals a strided convolution with this kernel (D, C, P, Q)."""
+    return kernel.flatten(1) if order == "cpq" else kernel.permute(0, 2, 3, 1).flatten(1)  # (D, C P Q)
+
+
+def linear_to_kernel(weight: Tensor, patch: Size, order: Order = "cpq") -> Tensor:
+    """The convolution kernel that equals a linear map on flattened patches."""
+    if order == "cpq":
+        return weight.unflatten(1, (-1, *patch))  # (D, C, P, Q)
+    return weight.unflatten(1, (*patch, -1)).permute(0, 3, 1, 2)  # (D, C, P, Q)
+
+
+class Patches(Config):
+    """Flattened patches through one linear map: the paper's stem."""
+
+    kind: Literal["patches"] = "patches"
+    patch: Size = Size(16, 16)
+    norm: Literal["none", "both"] = "none"  # vit-pytorch normalises before and after the map
+    bias: bool = True  # CLIP's map has none
+
+    def grid(self, image: Size) -> Grid:
+        return divide(image, self.patch)
+
+    def check(self, width: int) -> None:
+        """Any width will do."""
+
+    def build(self, channels: int, whole: Whole) -> "PatchStem":
+        return PatchStem(self, channels, whole)
+
+
+class PatchStem(Initialised):
+    """Images (B, C, H, W) to patch tokens (B, N, D)."""
+
+    def __init__(self, config: Patches, channels: int, whole: Whole) -> None:
+        super().__init__()
+        self.patch = config.patch
+        pixels = channels * config.patch.height * config.patch.width
+        both = config.norm == "both"
+        self.before = nn.LayerNorm(pixels, whole.eps) if both else nn.Identity()
+        self.project = nn.Linear(pixels, whole.width, bias=config.bias)
+        self.after = nn.LayerNorm(whole.width, whole.eps) if both else nn.Identity()
+
+    def initialise(self, initial: Initial) -> None:
+        initial.dense(self.project)
+
+    def forward(self, images: Tensor) -> Tensor:
+        patches = cut_patches(images, self.patch)  # (B, N, C P Q)
+        return self.after(self.project(self.before(patches)))  # (B, N, D)
+
+
+class Hybrid(BodyKind):
+    """Patches of a ResNet's map, 1x1 as a rule.
+
+    The paper's two forms: all four stages, (3, 4, 6, 3); or the fourth folded into the third for four times as many
+    tokens, (3, 4, 9).
+    """
+
+    kind: Literal["hybrid"] = "hybrid"
+    layers: Layers = (3, 4, 9)
+    patch: Size = Size(1, 1)
+    project: bool = True  # where the map has the model's width already, it may serve as it is
+
+    def grid(self, image: Size) -> Grid:
+        return divide(image, cell(self, self.patch), "cells of the map")
+
+    def pixels(self) -> int:
+        """Numbers in one patch of the map."""
+        return self.outputs() * self.patch.height * self.patch.width
+
+    def check(self, width: int) -> None:
+        if not self.project and self.pixels() != width:
+            raise ConfigError(
+                f"without a projection the width must be the map's {self.pixels()}, but it is {width}",
+                code="config.conflict",
+                where="stem.project",
+                remedy=f"set it to true, or width={self.pixels()}",
+            )
+
+    def build(self, channels: int, whole: Whole) -> "HybridStem":
+        return HybridStem(self, channels, whole)
+
+
+class HybridStem(Initialised):
+    """Images (B, C, H, W) to patch tokens (B, N, D)."""
+
+    def __init__(self, config: Hybrid, channels: int, whole: Whole) -> None:
+        super().__init__()
+        self.patch = config.patch
+        self.body = config.build_body(channels)
+        self.project = nn.Linear(config.pixels(), whole.width) if config.project else nn.Identity()
+
+    def initialise(self, initial: Initial) -> None:
+        if isinstance(self.project, nn.Linear):
+            initial.dense(self.project)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.project(cut_patches(self.body(images), self.patch))  # (B, N, D)
+
+
+StemConfig = Annotated[Patches | Hybrid, Field(discriminator="kind")]

@@ -1,0 +1,74 @@
+"""From one vector an image to an answer.  B images, D width, K classes."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+from torch import Tensor, nn
+
+from vitral.core.config import Config
+from vitral.models.init import Initial, Initialised
+
+
+class HeadKind(Config):
+    """An answer for each class."""
+
+    classes: int = Field(default=1000, ge=1, le=10_000_000)
+    bias: float = 0.0  # where the logits start; -10 for a sigmoid loss over 21,000 classes, -6.9 over 1,000
+
+
+class LinearHead(HeadKind):
+    """One linear layer, zero at the start: the paper's for fine-tuning."""
+
+    kind: Literal["linear"] = "linear"
+
+    def build(self, width: int) -> nn.Module:
+        return Classifier(width, self.classes, self.bias)
+
+
+class Classifier(Initialised):
+    def __init__(self, width: int, classes: int, start: float) -> None:
+        super().__init__()
+        self.start = start
+        self.linear = nn.Linear(width, classes)
+
+    def initialise(self, initial: Initial) -> None:
+        initial.head(self.linear, self.start)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x)  # (B, K)
+
+
+class TanhHead(HeadKind):
+    """A hidden layer with tanh before the linear one: the paper's for pre-training."""
+
+    kind: Literal["tanh"] = "tanh"
+    hidden: Annotated[int, Field(ge=1, le=100_000)] | Literal["width"] = "width"
+
+    def build(self, width: int) -> nn.Module:
+        hidden = width if self.hidden == "width" else self.hidden
+        return TanhClassifier(width, hidden, Classifier(hidden, self.classes, self.bias))
+
+
+class TanhClassifier(Initialised):
+    def __init__(self, width: int, hidden: int, classifier: nn.Module) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(width, hidden)
+        self.classifier = classifier
+
+    def initialise(self, initial: Initial) -> None:
+        initial.dense(self.hidden)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.classifier(self.hidden(x).tanh())  # (B, K)
+
+
+class NoHead(Config):
+    """The vector itself: a backbone."""
+
+    kind: Literal["none"] = "none"
+
+    def build(self, width: int) -> nn.Module:
+        return nn.Identity()
+
+
+HeadConfig = Annotated[LinearHead | TanhHead | NoHead, Field(discriminator="kind")]

@@ -1,0 +1,118 @@
+"""Attention of every layer, whatever kernel ran: q and k are taken where they are made, the plain formula applied.
+
+B images, L tokens, H heads, d head width.
+
+The cost of a model, read off its own run on tensors without values: nothing is computed, everything is counted.
+"""
+
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from math import prod
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.hooks import RemovableHandle
+
+from vitral.core.errors import ConfigError
+from vitral.models.attention import Heads, SelfAttention
+from vitral.models.base import Layout, Model
+from vitral.models.pool import Gather
+
+aten = torch.ops.aten
+
+# Multiply-adds of the operations that have any worth counting, from their inputs and their result.
+MULTIPLY_ADDS: dict[Any, Callable[[Sequence[Any], Any], int]] = {
+    aten.mm: lambda given, result: result.numel() * given[0].shape[-1],
+    aten.bmm: lambda given, result: result.numel() * given[0].shape[-1],
+    aten.addmm: lambda given, result: result.numel() * given[1].shape[-1],
+    aten.baddbmm: lambda given, result: result.numel() * given[1].shape[-1],
+    aten.convolution: lambda given, result: result.numel() * prod(given[1].shape[1:]),
+    aten._scaled_dot_product_flash_attention_for_cpu: lambda given, _: 2 * given[0].numel() * given[1].shape[-2],
+}
+
+
+class Ledger(TorchDispatchMode):
+    """Counts multiply-adds, and the bytes that live at once, of what runs inside the `with`."""
+
+    def __init__(self, known: Iterable[Tensor]) -> None:
+        """What is known beforehand, such as weights and inputs, is not counted."""
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.multiply_adds = 0
+        self.live = 0
+        self.peak = 0
+        self._sizes = {tensor.untyped_storage()._cdata: 0 for tensor in known}
+
+    def __torch_dispatch__(self, operation: Any, types: Any, given: Any = (), named: Any = None) -> Any:
+        result = operation(*given, **(named or {}))
+        count = MULTIPLY_ADDS.get(operation.overloadpacket)
+        self.multiply_adds += count(given, result) if count else 0
+        for tensor in tree_leaves(result):
+            if isinstance(tensor, Tensor):
+                self._enter(tensor.untyped_storage())
+        return result
+
+    def _enter(self, storage: torch.UntypedStorage) -> None:
+        key = storage._cdata
+        if key not in self._sizes:  # else a view of what is counted already
+            self._sizes[key] = storage.nbytes()
+            self.live += storage.nbytes()
+            self.peak = max(self.peak, self.live)
+            weakref.finalize(storage, self._leave, key)
+
+    def _leave(self, key: int) -> None:
+        self.live -= self._sizes.pop(key)
+
+
+class Recording(NamedTuple):
+    """What one attention worked on: that of a layer, or that of a pool."""
+
+    layer: SelfAttention | Gather
+    heads: Heads
+    layout: Layout
+    mixed: Tensor  # (B, queries, H d), what the heads gathered side by side, before the output projection
+
+    def weights(self) -> Tensor:
+        """What each token looked at (B, H, L, L), or what the pool did (B, H, 1, L); rows sum to one."""
+        return self.layer.weights(self.heads, self.layout)
+
+
+@contextmanager
+def recorded(model: nn.Module) -> Iterator[list[Recording]]:
+    """Collects what the attention of every layer that runs inside the `with` works on, first layer first."""
+    recordings: list[Recording] = []
+    begun: dict[SelfAttention, tuple[Heads, Layout]] = {}
+
+    def listen(layer: SelfAttention) -> tuple[RemovableHandle, RemovableHandle]:
+        def begin(_: nn.Module, inputs: tuple[Tensor, Layout, int], heads: Heads) -> None:
+            begun[layer] = heads, inputs[1]
+
+        def end(_: nn.Module, inputs: tuple[Tensor]) -> None:
+            recordings.append(Recording(layer, *begun.pop(layer), inputs[0]))
+
+        return layer.heads.register_forward_hook(begin), layer.project.register_forward_pre_hook(end)
+
+    hooks = [hook for part in model.modules() if isinstance(part, SelfAttention) for hook in listen(part)]
+    try:
+        yield recordings
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+@torch.no_grad()
+def attention_maps(model: Model, images: Tensor) -> list[Tensor]:
+    """The attention (B, H, L, L) of every layer on these images, without dropout."""
+    training = model.training
+    with recorded(model.eval()) as recordings:
+        try:
+            model.features(images)
+        finally:
+            model.train(training)
+    if not recordings:
+        what, remedy = "this model has no attention", "use a model with mixer=attention"
+        raise ConfigError(what, code="config.unsupported", where="model", remedy=remedy)
+    return [recording.weights() for recording in recordings]

@@ -1,0 +1,107 @@
+"""How tokens exchange what they know: attention, or what MetaFormer (arXiv 2111.11418) puts in its place.
+
+B images, L tokens (prefix + N patches), R x S grid, D width.
+A mixer maps tokens to what the first `keep` of them gain.
+"""
+
+from typing import Annotated, ClassVar, Literal
+
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from vitral.core.config import Config
+from vitral.core.errors import ConfigError
+from vitral.models.attention import Attention, AttentionKind, Axial, Local
+from vitral.models.base import Grid, Layout, Whole
+from vitral.models.init import Initial, Initialised
+from vitral.models.position import Relation
+
+
+class PlainMixer(Config):
+    """A mixer without attention."""
+
+    reaches_prefix: ClassVar[bool] = False
+
+    def check(self, whole: Whole) -> None:
+        """Refuse what cannot be built into this model."""
+        if whole.layout.prefix() and not self.reaches_prefix:
+            kind = type(self).__name__.lower()
+            raise ConfigError(
+                f"the {kind} mixer moves nothing into the class token or registers",
+                code="config.conflict",
+                where="mixer",
+                remedy="set tokens.cls=false, tokens.registers=0 and pool=mean, or use mixer=attention",
+            )
+
+
+class Pooling(PlainMixer):
+    """Each patch gains the mean of its 3 x 3 neighbours, less itself (PoolFormer)."""
+
+    kind: Literal["pooling"] = "pooling"
+
+    def build(self, whole: Whole, layer: int, relation: Relation) -> nn.Module:
+        return NeighbourMean()
+
+
+class NeighbourMean(nn.Module):
+    def forward(self, x: Tensor, layout: Layout, keep: int) -> Tensor:
+        image = x.mT.unflatten(2, layout.grid)  # (B, D, R, S)
+        mean = F.avg_pool2d(image, 3, stride=1, padding=1, count_include_pad=False)
+        return mean.flatten(2).mT - x  # (B, N, D)
+
+
+class Identity(PlainMixer):
+    """Nothing is exchanged: what an MLP for each patch alone can do."""
+
+    kind: Literal["identity"] = "identity"
+
+    def build(self, whole: Whole, layer: int, relation: Relation) -> nn.Module:
+        return Itself()
+
+
+class Itself(nn.Module):
+    def forward(self, x: Tensor, layout: Layout, keep: int) -> Tensor:
+        return x[:, :keep]
+
+
+class TokenMlp(PlainMixer):
+    """An MLP across the tokens, the same for every channel (MLP-Mixer, arXiv 2105.01601). Its grid is fixed."""
+
+    kind: Literal["token_mlp"] = "token_mlp"
+    hidden: int = Field(default=256, ge=1, le=100_000)
+    reaches_prefix: ClassVar[bool] = True
+
+    def build(self, whole: Whole, layer: int, relation: Relation) -> nn.Module:
+        return AcrossTokens(whole.layout, self.hidden)
+
+
+class AcrossTokens(Initialised):
+    def __init__(self, layout: Layout, hidden: int) -> None:
+        super().__init__()
+        self.grid: Grid = layout.grid
+        self.expand = nn.Linear(layout.length(), hidden)
+        self.contract = nn.Linear(hidden, layout.length())
+
+    def initialise(self, initial: Initial) -> None:
+        initial.mlp(self.expand)
+        initial.mlp(self.contract)
+
+    def forward(self, x: Tensor, layout: Layout, keep: int) -> Tensor:
+        if layout.grid != self.grid:
+            raise ConfigError(
+                f"the token_mlp mixer was built for a {self.grid} grid of patches, got {layout.grid}",
+                code="config.size_mismatch",
+                where="image",
+                remedy="give it images of its own size, or use mixer=attention",
+            )
+        hidden = F.gelu(self.expand(x.mT), approximate="tanh")  # (B, D, hidden)
+        return self.contract(hidden).mT[:, :keep]  # (B, keep, D)
+
+
+MixerConfig = Annotated[
+    Attention | Axial | Local | Pooling | Identity | TokenMlp,
+    Field(discriminator="kind"),
+]
+
+__all__ = ["Attention", "AttentionKind", "Axial", "Identity", "Local", "MixerConfig", "Pooling", "TokenMlp"]

@@ -1,0 +1,92 @@
+"""What each token does alone: the two-layer MLP of the paper, and the gated one.  B images, L tokens, D width."""
+
+from typing import Annotated, Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from vitral.core.config import Config
+from vitral.models.base import Whole
+from vitral.models.init import Initial, Initialised
+
+Gelu = Literal["tanh", "erf", "quick"]
+
+
+def gelu(x: Tensor, how: Gelu) -> Tensor:
+    """x times the share of a normal distribution below it (arXiv 1606.08415), or something close to that."""
+    if how == "quick":
+        return x * torch.sigmoid(1.702 * x)
+    return F.gelu(x, approximate="tanh" if how == "tanh" else "none")
+
+
+class MlpKind(Config):
+    """What every MLP has."""
+
+    dropout: float = Field(default=0.0, ge=0, lt=1)  # after each of its layers
+
+
+class Mlp(MlpKind):
+    """Two layers with GELU between. Google's code has its tanh form, most others the erf form, CLIP a sigmoid's."""
+
+    kind: Literal["mlp"] = "mlp"
+    ratio: float = Field(default=4.0, gt=0, le=100)
+    gelu: Gelu = "tanh"
+
+    def hidden(self, width: int) -> int:
+        return max(1, round(width * self.ratio))
+
+    def build(self, whole: Whole) -> nn.Module:
+        return TwoLayers(self, whole)
+
+
+class TwoLayers(Initialised):
+    def __init__(self, config: Mlp, whole: Whole) -> None:
+        super().__init__()
+        hidden = config.hidden(whole.width)
+        self.gelu = config.gelu
+        self.expand = nn.Linear(whole.width, hidden)
+        self.contract = nn.Linear(hidden, whole.width)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def initialise(self, initial: Initial) -> None:
+        initial.mlp(self.expand)
+        initial.mlp(self.contract)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.dropout(gelu(self.expand(x), self.gelu))  # (B, L, ratio D)
+        return self.dropout(self.contract(hidden))  # (B, L, D)
+
+
+class SwiGlu(MlpKind):
+    """A layer gated by the swish of another (arXiv 2002.05202), hidden width rounded up to 8 as in DINOv2."""
+
+    kind: Literal["swiglu"] = "swiglu"
+    ratio: float = Field(default=8 / 3, gt=0, le=100)
+
+    def hidden(self, width: int) -> int:
+        return (int(width * self.ratio) + 7) // 8 * 8
+
+    def build(self, whole: Whole) -> nn.Module:
+        return GatedLayers(self, whole)
+
+
+class GatedLayers(Initialised):
+    def __init__(self, config: SwiGlu, whole: Whole) -> None:
+        super().__init__()
+        hidden = config.hidden(whole.width)
+        self.expand = nn.Linear(whole.width, 2 * hidden)
+        self.contract = nn.Linear(hidden, whole.width)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def initialise(self, initial: Initial) -> None:
+        initial.mlp(self.expand, parts=2)
+        initial.mlp(self.contract)
+
+    def forward(self, x: Tensor) -> Tensor:
+        gate, value = self.expand(x).chunk(2, dim=-1)  # each (B, L, hidden)
+        return self.dropout(self.contract(self.dropout(F.silu(gate) * value)))  # (B, L, D)
+
+
+MlpConfig = Annotated[Mlp | SwiGlu, Field(discriminator="kind")]

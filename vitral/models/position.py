@@ -1,0 +1,384 @@
+"""Where a patch is: the position embeddings of the paper (appendix D.4), the fixed ones and the rotary one.
+
+R x S patches, N = R S, D width, H heads, d head width.
+To add a kind, write it here and name it in `PositionConfig`: that is all.
+
+Position tables stretched to another grid.
+Sines and cosines of places: pure functions behind the fixed and the rotary positions.
+The two ways in which places enter a model, and what a kind of position has to say of itself.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from vitral.core.config import Config
+from vitral.core.errors import ConfigError
+from vitral.models.base import Grid, Layout, Whole
+from vitral.models.init import Initial, Initialised
+
+Resampling = Literal["bilinear", "bicubic", "bicubic_antialias", "bicubic_corners", "bicubic_offset"]
+OFFSET = 0.1  # of a patch
+
+
+def resample_grid(table: Tensor, old: Grid, new: Grid, how: Resampling = "bilinear") -> Tensor:
+    """A table of one row a patch (..., rows * columns, D), stretched from the old grid to the new one."""
+    if old == new:
+        return table
+    image = table.unflatten(-2, old).movedim(-1, -3)  # (..., D, rows, columns)
+    exact = image if image.dtype == torch.float64 else image.float()  # not every kernel takes half precision
+    stack = stretch(exact.reshape(1, -1, *old), new, how).to(table.dtype)  # every channel is stretched alone
+    return stack.reshape(*image.shape[:-2], *new).movedim(-3, -1).flatten(-3, -2)  # (..., new rows * columns, D)
+
+
+def stretch(stack: Tensor, new: Grid, how: Resampling) -> Tensor:
+    """Images (1, channels, rows, columns) of another grid."""
+    if how == "bilinear":
+        return F.interpolate(stack, size=new, mode="bilinear", align_corners=True)
+    if how == "bicubic":
+        return F.interpolate(stack, size=new, mode="bicubic", align_corners=False)
+    if how == "bicubic_corners":
+        return F.interpolate(stack, size=new, mode="bicubic", align_corners=True)
+    if how == "bicubic_offset":
+        factors = [(side + OFFSET) / before for side, before in zip(new, stack.shape[-2:], strict=True)]
+        return F.interpolate(stack, scale_factor=factors, mode="bicubic", align_corners=False)
+    if new.columns == 1:  # torch 2.13 gets a single anti-aliased column wrong, and a single row right
+        return F.interpolate(stack.mT, size=new[::-1], mode="bicubic", align_corners=False, antialias=True).mT
+    return F.interpolate(stack, size=new, mode="bicubic", align_corners=False, antialias=True)
+
+
+def resample_line(table: Tensor, new: int, how: Resampling = "bilinear") -> Tensor:
+    """A table of one row a place along one axis (..., places, D), stretched to another number of places."""
+    return resample_grid(table, Grid(table.shape[-2], 1), Grid(new, 1), how)
+
+
+def sincos_1d(count: int, width: int, like: Tensor) -> Tensor:
+    """Row p holds sin and cos of p / 10000^(2i/D), interleaved (arXiv 1706.03762, section 3.5)."""
+    places = torch.arange(count, device=like.device, dtype=torch.float32)
+    rates = 10000 ** -(torch.arange(0, width, 2, device=like.device) / width)  # (D/2)
+    angles = places[:, None] * rates  # (count, D/2)
+    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1).to(like.dtype)  # (count, D)
+
+
+def sincos_2d(grid: Grid, width: int, like: Tensor) -> Tensor:
+    """Sines then cosines of the column, sines then cosines of the row, a quarter of the width each, as big_vision."""
+    rates = 10000 ** -torch.linspace(0, 1, width // 4, device=like.device)  # (D/4)
+    right = torch.arange(grid.columns, device=like.device)[:, None] * rates  # (S, D/4)
+    down = torch.arange(grid.rows, device=like.device)[:, None] * rates  # (R, D/4)
+    x = torch.cat([right.sin(), right.cos()], dim=-1).expand(grid.rows, -1, -1)  # (R, S, D/2)
+    y = torch.cat([down.sin(), down.cos()], dim=-1)[:, None].expand(-1, grid.columns, -1)  # (R, S, D/2)
+    return torch.cat([x, y], dim=-1).flatten(0, 1).to(like.dtype)  # (N, D)
+
+
+def rotary_angles(grid: Grid, head_width: int, base: float, like: Tensor) -> Tensor:
+    """The angle of every patch in every plane: the image runs from -1 to 1 on both axes, whatever its grid."""
+    quarter = head_width // 4
+    periods = base ** (torch.arange(quarter, device=like.device) / quarter)  # (d/4)
+    down = (torch.arange(grid.rows, device=like.device) + 0.5) / grid.rows * 2 - 1  # (R), patch centres
+    right = (torch.arange(grid.columns, device=like.device) + 0.5) / grid.columns * 2 - 1  # (S)
+    rows = (2 * math.pi * down[:, None] / periods)[:, None].expand(-1, grid.columns, -1)  # (R, S, d/4)
+    columns = (2 * math.pi * right[:, None] / periods).expand(grid.rows, -1, -1)  # (R, S, d/4)
+    return torch.cat([rows, columns], dim=-1).flatten(0, 1)  # (N, d/2)
+
+
+def rotate(x: Tensor, angles: Tensor) -> Tensor:
+    """Each pair (x_i, x_{i + d/2}) turned by its angle."""
+    cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)  # each (N, d/2)
+    first, second = x.chunk(2, dim=-1)  # each (..., N, d/2)
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)  # (..., N, d)
+
+
+Acts = Literal["nowhere", "tokens", "attention"]
+
+
+class Placed(Initialised):
+    """A part that knows places. By default its weights are the same for every grid."""
+
+    def regridded(self, weights: Mapping[str, Tensor], old: Grid) -> dict[str, Tensor]:
+        """Its weights by name, made from those that the same part has in a model of another grid."""
+        return dict(weights)
+
+
+class Position(Placed):
+    """What is added to the tokens before a layer. By default nothing is."""
+
+    def forward(self, tokens: Tensor, layout: Layout, layer: int) -> Tensor:
+        return tokens
+
+
+class Relation(Placed):
+    """What attention knows of places. By default it knows nothing."""
+
+    def rotate(self, x: Tensor, layout: Layout) -> Tensor:
+        """Queries or keys (B, H, tokens, d), turned by their place."""
+        return x
+
+    def bias(self, q: Tensor, grid: Grid, group: Grid) -> Tensor | None:
+        """Logits (..., n, n) to add among the n patches of a group that is part of the grid, if there are any."""
+        return None
+
+
+class PositionKind(Config):
+    """A way of telling places; the hooks of a kind that does nothing."""
+
+    acts: ClassVar[Acts] = "tokens"
+
+    def check(self, width: int, head_width: int) -> None:
+        """Refuse widths that this kind cannot serve."""
+
+    def build(self, whole: Whole) -> Position:
+        return Position()
+
+    def relate(self, whole: Whole, head_width: int) -> Relation:
+        return Relation()
+
+
+def refuse_width(field: str, found: int, divisor: int, why: str) -> None:
+    if found % divisor:
+        remedy = f"use a multiple of {divisor}, say {(found // divisor + 1) * divisor}"
+        raise ConfigError(f"{why}, but {field} is {found}", code="config.indivisible", where=field, remedy=remedy)
+
+
+Where = Literal["stem", "layers", "shared"]  # added once; in every layer; in every layer with the same weights
+
+
+class Added(Position):
+    """Adds rows to the class token and the patches, at the stem or before every layer."""
+
+    def __init__(self, where: Where) -> None:
+        super().__init__()
+        self.where = where
+
+    def rows(self, layout: Layout, layer: int, like: Tensor) -> tuple[Tensor, Tensor]:
+        """The rows of the class token (0 or 1, D) and of the patches (N, D)."""
+        raise NotImplementedError
+
+    def forward(self, tokens: Tensor, layout: Layout, layer: int) -> Tensor:
+        if layer and self.where == "stem":
+            return tokens
+        cls, patches = self.rows(layout, layer if self.where == "layers" else 0, tokens)
+        none = patches.new_zeros(layout.prefix() - len(cls), patches.shape[1])
+        return tokens + torch.cat([cls, none, patches])  # (B, prefix + N, D)
+
+
+class NoPosition(PositionKind):
+    """The patches are a bag: their order means nothing."""
+
+    kind: Literal["none"] = "none"
+    acts: ClassVar[Acts] = "nowhere"
+
+
+class Learned1d(PositionKind):
+    """One learned row for each token in reading order: the paper's default."""
+
+    kind: Literal["learned1d"] = "learned1d"
+    where: Where = "stem"
+    cls: bool = True  # big_vision gives the class token no row of its own
+    resampling: Resampling = "bilinear"
+
+    def build(self, whole: Whole) -> Position:
+        return LearnedRows(self, whole)
+
+
+class LearnedRows(Added):
+    def __init__(self, config: Learned1d, whole: Whole) -> None:
+        super().__init__(config.where)
+        self.resampling, self.grid = config.resampling, whole.layout.grid
+        self.cls = whole.layout.cls if config.cls else 0
+        copies = whole.depth if config.where == "layers" else 1
+        self.table = nn.Parameter(torch.empty(copies, self.cls + self.grid.cells(), whole.width))
+
+    def initialise(self, initial: Initial) -> None:
+        initial.table(self.table)
+
+    def rows(self, layout: Layout, layer: int, like: Tensor) -> tuple[Tensor, Tensor]:
+        table = self.table[layer]  # (cls + N, D)
+        return table[: self.cls], resample_grid(table[self.cls :], self.grid, layout.grid, self.resampling)
+
+    def regridded(self, weights: Mapping[str, Tensor], old: Grid) -> dict[str, Tensor]:
+        cls, patches = weights["table"].tensor_split([self.cls], dim=1)  # (copies, cls, D), (copies, N, D)
+        return {"table": torch.cat([cls, resample_grid(patches, old, self.grid, self.resampling)], dim=1)}
+
+
+class Learned2d(PositionKind):
+    """A learned half-row for each column beside one for each row of the grid (X and Y of appendix D.4)."""
+
+    kind: Literal["learned2d"] = "learned2d"
+    where: Where = "stem"
+    resampling: Resampling = "bilinear"
+
+    def check(self, width: int, head_width: int) -> None:
+        refuse_width("width", width, 2, "learned2d gives half the width to each axis")
+
+    def build(self, whole: Whole) -> Position:
+        return LearnedAxes(self, whole)
+
+
+class LearnedAxes(Added):
+    def __init__(self, config: Learned2d, whole: Whole) -> None:
+        super().__init__(config.where)
+        self.resampling = config.resampling
+        copies = whole.depth if config.where == "layers" else 1
+        self.x = nn.Parameter(torch.empty(copies, whole.layout.grid.columns, whole.width // 2))
+        self.y = nn.Parameter(torch.empty(copies, whole.layout.grid.rows, whole.width // 2))
+
+    def initialise(self, initial: Initial) -> None:
+        initial.table(self.x)
+        initial.table(self.y)
+
+    def rows(self, layout: Layout, layer: int, like: Tensor) -> tuple[Tensor, Tensor]:
+        rows, columns = layout.grid
+        x = resample_line(self.x[layer], columns, self.resampling).expand(rows, -1, -1)  # (R, S, D/2)
+        y = resample_line(self.y[layer], rows, self.resampling)[:, None].expand(-1, columns, -1)  # (R, S, D/2)
+        patches = torch.cat([x, y], dim=-1).flatten(0, 1)  # (N, D)
+        return patches[:0], patches
+
+    def regridded(self, weights: Mapping[str, Tensor], old: Grid) -> dict[str, Tensor]:
+        places = {"x": self.x.shape[1], "y": self.y.shape[1]}
+        return {axis: resample_line(weights[axis], count, self.resampling) for axis, count in places.items()}
+
+
+class SinCos1d(PositionKind):
+    """Fixed sines over the reading order (arXiv 1706.03762); the class token comes first."""
+
+    kind: Literal["sincos1d"] = "sincos1d"
+
+    def check(self, width: int, head_width: int) -> None:
+        refuse_width("width", width, 2, "sincos1d pairs sines with cosines")
+
+    def build(self, whole: Whole) -> Position:
+        return SineRows("stem")
+
+
+class SineRows(Added):
+    def rows(self, layout: Layout, layer: int, like: Tensor) -> tuple[Tensor, Tensor]:
+        table = sincos_1d(layout.cls + layout.grid.cells(), like.shape[-1], like)  # (cls + N, D)
+        return table[: layout.cls], table[layout.cls :]
+
+
+class SinCos2d(PositionKind):
+    """Fixed sines over columns and rows, as in big_vision's plain ViT; the class token has none."""
+
+    kind: Literal["sincos2d"] = "sincos2d"
+
+    def check(self, width: int, head_width: int) -> None:
+        refuse_width("width", width, 4, "sincos2d pairs sines with cosines on two axes")
+
+    def build(self, whole: Whole) -> Position:
+        return SineGrid("stem")
+
+
+class SineGrid(Added):
+    def rows(self, layout: Layout, layer: int, like: Tensor) -> tuple[Tensor, Tensor]:
+        patches = sincos_2d(layout.grid, like.shape[-1], like)  # (N, D)
+        return patches[:0], patches
+
+
+class Relative1d(PositionKind):
+    """Table 8's: the query meets an embedding of the offset in reading order, and the logits are added."""
+
+    kind: Literal["relative1d"] = "relative1d"
+    acts: ClassVar[Acts] = "attention"
+
+    def relate(self, whole: Whole, head_width: int) -> Relation:
+        return OffsetsInOrder(whole.layout.grid, head_width)
+
+
+class OffsetLogits(Relation):
+    """Content-to-offset attention among patches; the class token and registers have no place and get no logits."""
+
+    def __init__(self, grid: Grid, head_width: int) -> None:
+        super().__init__()
+        self.spread = self.spread_of(grid)
+        self.table = nn.Parameter(torch.empty(self.spread.cells(), head_width))  # an embedding for each possible offset
+
+    def initialise(self, initial: Initial) -> None:
+        initial.table(self.table)
+
+    def rotate(self, x: Tensor, layout: Layout) -> Tensor:
+        if x.shape[-2] > layout.prefix():
+            return x
+        return x + 0 * self.table.sum()  # the class token alone uses no offset, but DDP wants every weight in the graph
+
+    def regridded(self, weights: Mapping[str, Tensor], old: Grid) -> dict[str, Tensor]:
+        return {"table": resample_grid(weights["table"], self.spread_of(old), self.spread)}
+
+    def spread_of(self, grid: Grid) -> Grid:
+        """How many offsets a grid has, down and right."""
+        raise NotImplementedError
+
+    def offsets(self, down: Tensor, right: Tensor, grid: Grid) -> Tensor:
+        """Which row of the grid's table belongs to a step down and right."""
+        raise NotImplementedError
+
+    def bias(self, q: Tensor, grid: Grid, group: Grid) -> Tensor:
+        place = torch.arange(group.cells(), device=q.device)
+        row, column = place // group.columns, place % group.columns  # each (n)
+        index = self.offsets(row[:, None] - row, column[:, None] - column, grid)  # (n, n)
+        table = resample_grid(self.table, self.spread, self.spread_of(grid))  # (offsets, d)
+        logits = q @ table.mT * q.shape[-1] ** -0.5  # (..., n, offsets)
+        return logits.gather(-1, index.expand(*q.shape[:-2], -1, -1))  # (..., n, n)
+
+
+class OffsetsInOrder(OffsetLogits):
+    def spread_of(self, grid: Grid) -> Grid:
+        return Grid(2 * grid.cells() - 1, 1)
+
+    def offsets(self, down: Tensor, right: Tensor, grid: Grid) -> Tensor:
+        return down * grid.columns + right + grid.cells() - 1
+
+
+class Relative2d(PositionKind):
+    """As relative1d, with an embedding for each pair of steps down and right."""
+
+    kind: Literal["relative2d"] = "relative2d"
+    acts: ClassVar[Acts] = "attention"
+
+    def relate(self, whole: Whole, head_width: int) -> Relation:
+        return OffsetsInPlane(whole.layout.grid, head_width)
+
+
+class OffsetsInPlane(OffsetLogits):
+    def spread_of(self, grid: Grid) -> Grid:
+        return Grid(2 * grid.rows - 1, 2 * grid.columns - 1)
+
+    def offsets(self, down: Tensor, right: Tensor, grid: Grid) -> Tensor:
+        return (down + grid.rows - 1) * self.spread_of(grid).columns + right + grid.columns - 1
+
+
+class Rope2d(PositionKind):
+    """Rotary embedding: half the angles follow the row, half the column (as DINOv3, arXiv 2508.10104)."""
+
+    kind: Literal["rope2d"] = "rope2d"
+    base: float = Field(default=100.0, gt=0)
+    acts: ClassVar[Acts] = "attention"
+
+    def check(self, width: int, head_width: int) -> None:
+        refuse_width("mixer.head_width", head_width, 4, "rope2d turns pairs on two axes")
+
+    def relate(self, whole: Whole, head_width: int) -> Relation:
+        return Rotation(self.base)
+
+
+class Rotation(Relation):
+    def __init__(self, base: float) -> None:
+        super().__init__()
+        self.base = base
+
+    def rotate(self, x: Tensor, layout: Layout) -> Tensor:
+        prefix = layout.prefix()
+        if x.shape[-2] <= prefix:  # only the class token was asked for, and it has no place
+            return x
+        angles = rotary_angles(layout.grid, x.shape[-1], self.base, x)  # (N, d/2)
+        return torch.cat([x[..., :prefix, :], rotate(x[..., prefix:, :], angles)], dim=-2)  # (B, H, prefix + N, d)
+
+
+PositionConfig = Annotated[
+    NoPosition | Learned1d | Learned2d | SinCos1d | SinCos2d | Relative1d | Relative2d | Rope2d,
+    Field(discriminator="kind"),
+]

@@ -1,0 +1,196 @@
+"""The residual network of the paper: ResNet with GroupNorm and standardised weights ("ResNet (BiT)").
+
+B images, H x W pixels, C channels, N = R x S places of the last map, D width.
+The hybrid's stem and the baseline are the same body. Padding is TensorFlow's SAME, as in the original.
+
+The baseline: a ResNet (BiT) with the contract of a Vision Transformer.  B images, N = R x S places, D width.
+"""
+
+from typing import Annotated, Literal, Self
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from vitral.core.config import Config, Size
+from vitral.core.errors import ConfigError
+from vitral.models.base import Features, Grid, Layout, Model, check_images, divide, split_tokens
+from vitral.models.head import HeadConfig, LinearHead
+from vitral.models.init import Initial, InitialConfig, Initialised, Original, initialise
+
+GROUPS = 32
+Standardisation = Literal["std", "variance"]
+
+
+def standardise(weight: Tensor, how: Standardisation = "std") -> Tensor:
+    """Kernels (out, in, k, k) of mean 0 and deviation 1 each; Google guards the deviation, timm the variance."""
+    variance, mean = torch.var_mean(weight, dim=(1, 2, 3), keepdim=True, correction=0)
+    scale = 1 / (variance.sqrt() + 1e-5) if how == "std" else (variance + 1e-8).rsqrt()
+    return (weight - mean) * scale
+
+
+def pad_same(x: Tensor, kernel: int, stride: int, value: float = 0.0) -> Tensor:
+    """Padding after which a strided window gives ceil(size / stride) places; the odd pixel goes below and right."""
+    down, right = (max(0, (-(-size // stride) - 1) * stride + kernel - size) for size in x.shape[-2:])
+    return F.pad(x, (right // 2, right - right // 2, down // 2, down - down // 2), value=value)
+
+
+class StandardConv(Initialised):
+    """A convolution without bias whose kernels are standardised at every use."""
+
+    def __init__(self, inputs: int, outputs: int, kernel: int, stride: int, how: Standardisation) -> None:
+        super().__init__()
+        self.kernel, self.stride, self.how = kernel, stride, how
+        self.weight = nn.Parameter(torch.empty(outputs, inputs, kernel, kernel))
+
+    def initialise(self, initial: Initial) -> None:
+        initial.convolution(self.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.conv2d(pad_same(x, self.kernel, self.stride), standardise(self.weight, self.how), stride=self.stride)
+
+
+Layers = tuple[Annotated[int, Field(ge=1, le=1_000)], ...]
+
+
+class BodyKind(Config):
+    """Units in each stage, and the channels of the root: 64 in R50x1, 128 in R50x2."""
+
+    layers: Layers = (3, 4, 6, 3)
+    root: int = Field(default=64, ge=32, le=10_000)
+    standardisation: Standardisation = "std"
+    group_eps: float = Field(default=1e-6, gt=0)
+
+    @model_validator(mode="after")
+    def groups_divide(self) -> Self:
+        if self.root % GROUPS:
+            raise ConfigError(
+                f"the {GROUPS} groups of GroupNorm do not divide {self.root} channels",
+                code="config.indivisible",
+                where="root",
+                remedy=f"use a multiple of {GROUPS}: 64 in R50x1, 128 in R50x2",
+            )
+        return self
+
+    def stride(self) -> int:
+        """How many pixels across one place of the last map covers."""
+        return 4 * 2 ** max(0, len(self.layers) - 1)
+
+    def outputs(self) -> int:
+        """Channels of the last map."""
+        return self.root * (2 ** (len(self.layers) + 1) if self.layers else 1)
+
+    def build_body(self, channels: int) -> "Body":
+        return Body(self, channels)
+
+
+def conv_norm(config: BodyKind, inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Sequential:
+    conv = StandardConv(inputs, outputs, kernel, stride, config.standardisation)
+    return nn.Sequential(conv, nn.GroupNorm(GROUPS, outputs, config.group_eps))
+
+
+class Unit(Initialised):
+    """A bottleneck: 1x1, 3x3, 1x1 beside a shortcut, activated after the sum."""
+
+    def __init__(self, config: BodyKind, inputs: int, inner: int, stride: int) -> None:
+        super().__init__()
+        changes = stride != 1 or inputs != 4 * inner
+        self.shortcut = conv_norm(config, inputs, 4 * inner, 1, stride) if changes else nn.Identity()
+        self.reduce = conv_norm(config, inputs, inner, 1)
+        self.look = conv_norm(config, inner, inner, 3, stride)
+        self.expand = conv_norm(config, inner, 4 * inner, 1)
+
+    def initialise(self, initial: Initial) -> None:
+        norm = self.expand[1]
+        assert isinstance(norm, nn.GroupNorm)
+        nn.init.zeros_(norm.weight)  # every unit starts as its shortcut
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.look(self.reduce(x).relu()).relu()
+        return (self.shortcut(x) + self.expand(y)).relu()
+
+
+def stage(config: BodyKind, inputs: int, inner: int, units: int, stride: int) -> nn.Sequential:
+    first = Unit(config, inputs, inner, stride)
+    return nn.Sequential(first, *(Unit(config, 4 * inner, inner, 1) for _ in range(units - 1)))
+
+
+def stages(config: BodyKind) -> nn.Sequential:
+    inputs, parts = config.root, []
+    for index, units in enumerate(config.layers):
+        inner = config.root * 2**index
+        parts.append(stage(config, inputs, inner, units, stride=2 if index else 1))
+        inputs = 4 * inner
+    return nn.Sequential(*parts)
+
+
+class Body(nn.Module):
+    """Images (B, C, H, W) to the last map (B, D, R, S)."""
+
+    def __init__(self, config: BodyKind, channels: int) -> None:
+        super().__init__()
+        self.root = conv_norm(config, channels, config.root, 7, stride=2)
+        self.stages = stages(config)
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = self.root(images).relu()  # (B, root, H/2, W/2)
+        x = F.max_pool2d(pad_same(x, 3, 2, float("-inf")), 3, stride=2)  # (B, root, H/4, W/4)
+        return self.stages(x)  # (B, D, R, S)
+
+
+def cell(body: BodyKind, patch: Size) -> Size:
+    """The pixels that one token of a hybrid covers."""
+    return Size(body.stride() * patch.height, body.stride() * patch.width)
+
+
+class Resnet(BodyKind):
+    """A ResNet (BiT) as one value. As it stands it is R50x1."""
+
+    kind: Literal["resnet"] = "resnet"
+    image: Size = Size(224, 224)
+    channels: int = Field(default=3, ge=1, le=10_000)
+    head: HeadConfig = LinearHead()
+    initial: InitialConfig = Original()
+
+    @model_validator(mode="after")
+    def image_divides(self) -> Self:
+        self.grid(self.image)
+        return self
+
+    def grid(self, image: Size) -> Grid:
+        return divide(image, cell(self, Size(1, 1)), "cells of the map")
+
+    def layout(self, image: Size) -> Layout:
+        """The sequence that an image of this size becomes: the places of the last map."""
+        return Layout(0, 0, self.grid(image))
+
+    def skeleton(self, device: str = "meta") -> "ResidualNetwork":
+        """The model with no values in its weights: for its shapes, or as a frame that loaded weights are put into."""
+        with torch.device(device):
+            return ResidualNetwork(self)
+
+    def build(self) -> "ResidualNetwork":
+        """The model with fresh weights."""
+        model = self.skeleton().to_empty(device=torch.get_default_device())
+        initialise(model, self.initial)
+        return model
+
+
+class ResidualNetwork(Model):
+    """The mean of the last map answers; its places are the patches."""
+
+    config: Resnet
+
+    def __init__(self, config: Resnet) -> None:
+        super().__init__()
+        self.config = config
+        self.body = config.build_body(config.channels)
+        self.head = config.head.build(config.outputs())
+
+    def features(self, images: Tensor) -> Features:
+        layout = self.config.layout(check_images(images, self.config.channels))
+        return split_tokens(self.body(images).flatten(2).mT, layout)  # patches (B, N, D)
+
+    def pooled(self, images: Tensor) -> Tensor:
+        return self.features(images).patches.mean(dim=1)  # (B, D)

@@ -1,0 +1,174 @@
+"""The Vision Transformer.  B images, C channels, N patches, L tokens, D width."""
+
+from typing import Literal, Self
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from vitral.core.config import Config, Size
+from vitral.core.errors import ConfigError
+from vitral.models.base import Features, Layout, Model, Whole, check_images, split_tokens
+from vitral.models.block import BlockConfig, KeepActivations, MemoryConfig, PreNorm
+from vitral.models.embed import Patches, StemConfig
+from vitral.models.head import HeadConfig, LinearHead
+from vitral.models.init import Initial, InitialConfig, Initialised, Original, initialise
+from vitral.models.mixers import Attention, AttentionKind, MixerConfig
+from vitral.models.mlp import Mlp, MlpConfig
+from vitral.models.pool import ClassPool, PoolConfig
+from vitral.models.position import Learned1d, PositionConfig, Relation
+
+
+class Tokens(Config):
+    """The tokens that are no patches, and the dropout once all are together."""
+
+    cls: bool = True
+    registers: int = Field(default=0, ge=0, le=1_000)  # arXiv 2309.16588
+    norm: bool = False  # CLIP normalises all tokens before the first layer
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+
+
+class Vit(Config):
+    """A Vision Transformer as one value. As it stands it is ViT-B/16."""
+
+    kind: Literal["vit"] = "vit"
+    image: Size = Size(224, 224)
+    any_size: bool = True  # whether images of another size are welcome, their positions resampled
+    channels: int = Field(default=3, ge=1, le=10_000)  # the upper ends are far beyond use: they catch slips of a finger
+    width: int = Field(default=768, ge=1, le=100_000)
+    depth: int = Field(default=12, ge=1, le=1_000)
+    stem: StemConfig = Patches()
+    tokens: Tokens = Tokens()
+    position: PositionConfig = Learned1d()
+    block: BlockConfig = PreNorm()
+    mixer: MixerConfig = Attention()
+    mlp: MlpConfig = Mlp()
+    pool: PoolConfig = ClassPool()
+    head: HeadConfig = LinearHead()
+    eps: float = Field(default=1e-6, gt=0)  # of every LayerNorm
+    initial: InitialConfig = Original()
+    memory: MemoryConfig = KeepActivations()
+
+    def layout(self, image: Size) -> Layout:
+        """The sequence that an image of this size becomes."""
+        return Layout(int(self.tokens.cls), self.tokens.registers, self.stem.grid(image))
+
+    def whole(self) -> Whole:
+        heads = self.mixer.heads if isinstance(self.mixer, AttentionKind) else 0
+        return Whole(self.width, self.depth, self.layout(self.image), self.eps, heads)
+
+    @model_validator(mode="after")
+    def parts_fit(self) -> Self:
+        whole = self.whole()
+        self.stem.check(self.width)
+        self.mixer.check(whole)
+        self.pool.check(whole)
+        if isinstance(self.mixer, AttentionKind):
+            self.position.check(self.width, self.mixer.width_of_head(self.width))
+        elif self.position.acts == "attention":
+            raise ConfigError(
+                f"{self.position.kind} works inside attention, and the {self.mixer.kind} mixer has none",
+                code="config.conflict",
+                where="position",
+                remedy="use position=learned1d or mixer=attention",
+            )
+        else:
+            self.position.check(self.width, self.width)
+        return self
+
+    def skeleton(self, device: str = "meta") -> "VisionTransformer":
+        """The model with no values in its weights: for its shapes, or as a frame that loaded weights are put into."""
+        with torch.device(device):
+            return VisionTransformer(self)
+
+    def build(self) -> "VisionTransformer":
+        """The model with fresh weights."""
+        model = self.skeleton().to_empty(device=torch.get_default_device())
+        initialise(model, self.initial)
+        return model
+
+
+class Prefix(Initialised):
+    """The class token and the registers, set before the patches."""
+
+    def __init__(self, whole: Whole) -> None:
+        super().__init__()
+        self.cls = whole.layout.cls
+        self.tokens = nn.Parameter(torch.empty(whole.layout.prefix(), whole.width))
+
+    def initialise(self, initial: Initial) -> None:
+        initial.token(self.tokens[: self.cls])
+        initial.register(self.tokens[self.cls :])
+
+    def forward(self, patches: Tensor) -> Tensor:
+        first = self.tokens.expand(patches.shape[0], -1, -1)  # (B, prefix, D)
+        return torch.cat([first, patches], dim=1)  # (B, L, D)
+
+
+class VisionTransformer(Model):
+    """Patches become tokens, tokens pass the blocks, what is pooled of them answers."""
+
+    config: Vit
+
+    def __init__(self, config: Vit) -> None:
+        super().__init__()
+        whole = config.whole()
+        self.config = config
+        self.stem = config.stem.build(config.channels, whole)
+        self.prefix = Prefix(whole) if whole.layout.prefix() else nn.Identity()
+        self.position = config.position.build(whole)
+        self.dropout = nn.Dropout(config.tokens.dropout)
+        self.first_norm = nn.LayerNorm(config.width, config.eps) if config.tokens.norm else nn.Identity()
+        self.blocks = nn.ModuleList(build_block(config, whole, layer) for layer in range(config.depth))
+        normed = config.block.final_norm and not config.pool.normalises()
+        self.norm = nn.LayerNorm(config.width, config.eps) if normed else nn.Identity()
+        self.pool = config.pool.build(whole, config.mlp)
+        self.head = config.head.build(config.pool.outputs(config.width))
+
+    def features(self, images: Tensor) -> Features:
+        layout = self.layout(images)
+        tokens = self.embed(images, layout)
+        return split_tokens(self.encode(tokens, layout, layout.length()), layout)
+
+    def pooled(self, images: Tensor) -> Tensor:
+        layout = self.layout(images)
+        tokens = self.embed(images, layout)
+        return self.pool(self.encode(tokens, layout, self.pool.keep(layout)), layout)  # (B, D)
+
+    def layout(self, images: Tensor) -> Layout:
+        size = check_images(images, self.config.channels)
+        if size != self.config.image and not self.config.any_size:
+            raise ConfigError(
+                f"the model takes {self.config.image} images only, got {size}",
+                code="config.size_mismatch",
+                where="images",
+                remedy="resize the images, or build the model with any_size=true",
+            )
+        return self.config.layout(size)
+
+    def embed(self, images: Tensor, layout: Layout) -> Tensor:
+        """Images to the first layer's tokens (eq. 1)."""
+        return self.sequence(self.stem(images), layout)
+
+    def sequence(self, patches: Tensor, layout: Layout) -> Tensor:
+        """Embedded patches (B, N, D) to the first layer's tokens: the others set before them, positions added."""
+        tokens = self.prefix(patches)  # (B, L, D)
+        return self.first_norm(self.dropout(self.position(tokens, layout, 0)))
+
+    def encode(self, tokens: Tensor, layout: Layout, keep: int) -> Tensor:
+        """The first `keep` tokens after the last layer and norm. What is not kept, the last block need not compute."""
+        last = len(self.blocks) - 1
+        for layer, block in enumerate(self.blocks):
+            if layer:
+                tokens = self.position(tokens, layout, layer)
+            tokens = self.config.memory.run(block, tokens, layout, keep if layer == last else layout.length())
+        return self.norm(tokens)  # (B, keep, D)
+
+
+def build_block(config: Vit, whole: Whole, layer: int) -> nn.Module:
+    if isinstance(config.mixer, AttentionKind):
+        relation = config.position.relate(whole, config.mixer.width_of_head(whole.width))
+    else:
+        relation = Relation()
+    mixer = config.mixer.build(whole, layer, relation)
+    return config.block.build(whole, layer, mixer, config.mlp.build(whole))

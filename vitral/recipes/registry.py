@@ -1,0 +1,96 @@
+"""Recipes by name, and the one that fits the data where nobody named any."""
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from vitral.core.errors import ConfigError, suggest
+from vitral.data.samples import Samples
+from vitral.models.registry import model_config
+from vitral.models.resnet import Resnet
+from vitral.models.vit import Vit
+from vitral.recipes.augreg import augreg_imagenet, augreg_imagenet21k, plain_imagenet
+from vitral.recipes.cifar import cifar10
+from vitral.recipes.fashion import fashion_finetune, fashion_masked, fashion_mnist, fashion_tenth, sample
+from vitral.recipes.paper import (
+    finetune_cifar,
+    finetune_flowers,
+    finetune_imagenet,
+    finetune_vtab,
+    paper_imagenet,
+    paper_imagenet21k,
+    paper_jft,
+    paper_masked,
+)
+from vitral.recipes.photos import photos
+from vitral.recipes.recipe import Recipe
+from vitral.recipes.small import small_hundreds, small_thousands
+
+# For any model: the settings follow the model that is asked for.
+FAMILIES: Mapping[str, Callable[..., Recipe]] = {
+    family.__name__: family
+    for family in (
+        paper_imagenet, paper_imagenet21k, paper_jft, paper_masked, finetune_imagenet, finetune_cifar,
+        finetune_flowers, finetune_vtab, photos, augreg_imagenet, augreg_imagenet21k, plain_imagenet,
+    )
+}  # fmt: skip
+# For one kind of data, with the model that was tried on it.
+FIXED: Mapping[str, Callable[[], Recipe]] = {
+    fixed.__name__: fixed
+    for fixed in (
+        sample, fashion_mnist, fashion_masked, fashion_finetune, fashion_tenth, cifar10, small_hundreds,
+        small_thousands,
+    )
+}  # fmt: skip
+
+# With given weights too these show images of the recipe's size, not of the size that the weights have seen.
+AT_ITS_OWN_SIZE = ("finetune_imagenet", "finetune_cifar", "finetune_flowers", "finetune_vtab")
+
+OWN = {"sample": sample, "digits": sample, "fashion-mnist": fashion_mnist, "mnist": fashion_mnist, "cifar10": cifar10}
+HUNDREDS, THOUSANDS = 2_000, 200_000  # of training images, the most that a recipe is for
+
+
+class Choice(NamedTuple):
+    """A recipe that fits the data, and in one line why it is this one."""
+
+    recipe: Recipe
+    why: str
+
+
+def names() -> tuple[str, ...]:
+    """Every recipe there is."""
+    return (*FIXED, *FAMILIES)
+
+
+def named(name: str, model: str = "") -> Recipe:
+    """The recipe of that name; with a model, that model for the recipe's images."""
+    if name in FAMILIES:
+        return FAMILIES[name](model) if model else FAMILIES[name]()
+    if name not in FIXED:
+        remedy = suggest(name, names())
+        raise ConfigError(f"unknown recipe {name!r}", code="config.unknown_name", where="recipe", remedy=remedy)
+    recipe = FIXED[name]()
+    if not model:
+        return recipe
+    sizes = f"image={recipe.model.image}", f"channels={recipe.model.channels}"
+    return recipe.model_copy(update={"model": model_config(model, *sizes)})
+
+
+def choose(samples: Samples, start: Vit | Resnet | None = None) -> Choice:
+    """The recipe that was made for this set, or else one for as many images as it has; `photos` for given weights.
+
+    What was made for a set starts from fresh weights, and its rate would wipe out what others know.
+    """
+    images = len(samples.of("train"))
+    if start is not None:
+        chosen, why = photos(start), f"recipe photos, to fine-tune the given weights on {images:,} training images"
+    elif samples.where in OWN:
+        chosen = OWN[samples.where]()
+        why = f"recipe {chosen.name}, which is for {samples.where}"
+    elif images <= HUNDREDS:
+        chosen, why = small_hundreds(), f"recipe small_hundreds, for {images:,} training images"
+    elif images <= THOUSANDS:
+        chosen, why = small_thousands(), f"recipe small_thousands, for {images:,} training images"
+    else:
+        chosen, why = plain_imagenet(), f"recipe plain_imagenet, for {images:,} training images"
+    batch = max(1, min(chosen.batch, images))  # a batch cannot be larger than the set
+    return Choice(chosen.model_copy(update={"batch": batch}), why)

@@ -1,0 +1,258 @@
+"""What is made of a run: its bundles, the judgement of its images, its page.
+
+A recipe in a few words, for the card, the page and the log.
+"""
+
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+from torch import Tensor
+
+from vitral.core.errors import WeightsError
+from vitral.data.samples import Split
+from vitral.evaluation.accuracy import judged, wilson
+from vitral.evaluation.calibration import calibrated
+from vitral.evaluation.outputs import answer
+from vitral.explanation.walkthrough.describe import multiply_adds
+from vitral.models.vit import Vit
+from vitral.recipes.recipe import Epochs, Recipe, Steps
+from vitral.runs.build import Parts, loader_of
+from vitral.runs.environment import Environment, moments, spent
+from vitral.runs.folder import Folder
+from vitral.runs.report.attention import attended
+from vitral.runs.report.page import write_report
+from vitral.runs.report.story import Cost, Judgement, Story
+from vitral.tasks.classify import Classify
+from vitral.training.checkpoints.checkpoint import open_checkpoint, path_of
+from vitral.training.distributed.process_group import Group
+from vitral.training.finetune import LastLayers, Lora
+from vitral.training.metrics import Line, recorded
+from vitral.weights.bundle import Bundle, read_bundle, write_bundle
+from vitral.weights.card import Facts, Result, Trained, card
+from vitral.weights.load import load
+
+Fact = tuple[str, str]
+
+
+def summary(recipe: Recipe) -> list[Fact]:
+    """What a colleague asks first: the model, the length, how it learns, what is done to images."""
+    return [
+        ("recipe", recipe.name),
+        ("model", _model(recipe)),
+        ("start", f"weights of {recipe.weights}" if recipe.weights else f"fresh weights, seed {recipe.seed}"),
+        ("tuning", _tuning(recipe)),
+        ("task", _task(recipe)),
+        ("length", _length(recipe)),
+        ("optimiser", f"{recipe.optimiser.kind}, rate {recipe.optimiser.rate:g}, decay {recipe.optimiser.decay:g}"),
+        ("schedule", f"{recipe.schedule.kind}, warm-up {_warmup(recipe)}"),
+        ("images", ", ".join([recipe.images.view.kind, *(each.kind for each in recipe.images.augment)])),
+        ("average", recipe.average.kind),
+    ]
+
+
+def _model(recipe: Recipe) -> str:
+    model = recipe.model
+    if isinstance(model, Vit):
+        return (
+            f"ViT, {model.depth} layers of width {model.width}, patches of {model.stem.patch}, images of {model.image}"
+        )
+    return f"ResNet, stages of {', '.join(map(str, model.layers))}, images of {model.image}"
+
+
+def _task(recipe: Recipe) -> str:
+    task = recipe.task
+    if isinstance(task, Classify):
+        return f"classify, {task.loss.kind} loss, mixing {task.mixing.kind}"
+    return f"masked patches, target {task.target.kind}"
+
+
+def _tuning(recipe: Recipe) -> str:
+    match recipe.tuning:
+        case LastLayers(count=count):
+            return f"layers, the last {count}"
+        case Lora(rank=rank, alpha=alpha, parts=parts):
+            return f"lora, rank {rank}, alpha {alpha:g}, on {', '.join(parts)}"
+        case other:
+            return other.kind
+
+
+def _length(recipe: Recipe) -> str:
+    match recipe.length:
+        case Epochs(epochs=epochs):
+            how_long = f"{epochs:g} epochs"
+        case Steps(steps=steps):
+            how_long = f"{steps:,} steps"
+        case shown:
+            how_long = f"{shown.images:,} images shown, in {shown.fewest:g} to {shown.most:g} epochs,"
+    return f"{how_long} in batches of {recipe.batch:,}"
+
+
+def _warmup(recipe: Recipe) -> str:
+    warmup = recipe.schedule.warmup
+    return f"{warmup:.0%} of the run" if warmup < 1 else f"{warmup:,.0f} steps"
+
+
+Status = Literal["running", "stopped", "done"]
+BACKWARD = 2  # a backward pass costs as much as so many forward passes
+
+
+class Output:
+    """What a run leaves behind for its users. Every process has one; only the first of them writes."""
+
+    def __init__(self, folder: Folder, parts: Parts, group: Group) -> None:
+        self.folder, self.parts, self.group = folder, parts, group
+
+    def keep(self, home: Path, step: int, line: Line | None) -> None:
+        """Write the averaged weights as they are now, after a step, as a bundle, with what an evaluation found."""
+        learning = self.parts.learning
+        with learning.average.averaged(learning.task):
+            tensors = self.parts.spread.whole(self.parts.model)
+        self._write(home, step, tensors, line)
+
+    def keep_saved(self, home: Path, step: int, line: Line | None) -> None:
+        """The same for the weights that were saved after an earlier step, if that checkpoint is whole."""
+        if not self.group.first:
+            return
+        try:
+            groups = open_checkpoint(path_of(self.folder.checkpoints, step)).load().tensors
+        except WeightsError:
+            return  # the bundle was written when the step was taken
+        saved = groups["task"] | groups.get("average", {})
+        prefix = "model."
+        tensors = {name.removeprefix(prefix): saved[name] for name in groups["task"] if name.startswith(prefix)}
+        self._write(home, step, tensors, line)
+
+    def _write(self, home: Path, step: int, tensors: Mapping[str, Tensor], line: Line | None) -> None:
+        if self.group.first:
+            bundle, plain = self.bundle(), self.parts.recipe.tuning.plain(tensors)
+            write_bundle(home, bundle, plain, card(bundle, self.facts(step, self._results(line))))
+
+    def _results(self, line: Line | None) -> tuple[Result, ...]:
+        """What the card says of an evaluation in the midst of the run."""
+        if line is None or not isinstance(self.parts.recipe.task, Classify):
+            return ()
+        images = len([item for item in self.parts.samples.items if item.split == line.split])
+        share = wilson(round(line.values["accuracy"] * images), images)
+        value = line.values["accuracy"]
+        return (Result("accuracy", value, share.low, share.high, line.split, images, chosen=line.split == "val"),)
+
+    def bundle(self) -> Bundle:
+        """What the weights of this run need."""
+        recipe = self.parts.recipe
+        classes = self.parts.samples.classes if isinstance(recipe.task, Classify) else ()
+        needs = recipe.preprocessing()
+        source = f"fine-tuned from {recipe.weights}" if recipe.weights else ""
+        return Bundle(model=recipe.model, task=recipe.task.kind, preprocessing=needs, classes=classes, source=source)
+
+    def facts(self, step: int, results: tuple[Result, ...]) -> Facts:
+        """What the card tells of the run."""
+        samples = self.parts.samples
+        images = {split: len(samples.of(split)) for split in ("train", "val", "test") if samples.of(split)}
+        lines = tuple(f"{label}: {value}" for label, value in summary(self.parts.recipe))
+        seconds = spent(moments(self.folder.path))
+        environment = Environment.from_json(self.folder.environment.read_bytes())
+        trained = Trained(samples.where, images, environment.fingerprint, lines, step, seconds)
+        return Facts(self.folder.path.name, trained, results)
+
+    def judge(self, home: Path) -> Judgement | None:
+        """The answers of a bundle to the images for testing, or for validation where there are none."""
+        samples = self.parts.samples
+        splits: tuple[Split, ...] = ("test", "val")
+        split = next((split for split in splits if samples.of(split)), None)
+        if split is None or not isinstance(self.parts.recipe.task, Classify):
+            return None
+        device, scaling = self.parts.serving.device, self.parts.recipe.images.scaling
+        model = load(home).model.to(device)
+        loader = loader_of(self.parts.recipe, samples, split, self.group.world)
+        answers = answer(model, loader, scaling, device, self.group.gather, lambda images: None)
+        return Judgement(split, answers, judged(answers, samples.classes), calibrated(answers))
+
+    def tell(self, home: Path, step: int, judgement: Judgement) -> None:
+        """Write the card of a bundle anew, with what its weights, those after a step, are worth."""
+        if not self.group.first:
+            return
+        bundle, tensors = read_bundle(home)
+        found, split = judgement.accuracy, judgement.split
+        low, high = found.interval.low, found.interval.high
+        result = Result("accuracy", found.top1, low, high, split, found.images, chosen=split == "val")
+        write_bundle(home, bundle, tensors, card(bundle, self.facts(step, (result,))))
+
+    def write_page(self, step: int, status: Status, best: int, judgement: Judgement | None) -> None:
+        """Write report.html, as things stand after a step, with the best weights so far those of another."""
+        if not self.group.first:
+            return
+        seen = None if judgement is None else attended(load(self.folder.best), self.parts.samples, judgement)
+        environment = Environment.from_json(self.folder.environment.read_bytes())
+        recipe, samples = self.parts.recipe, self.parts.samples
+        story = Story(
+            title=self.folder.path.name,
+            status=status,
+            answers="images are named" if recipe.task.labelled else "patches are told",
+            steps=self.parts.steps,
+            command=environment.command,
+            summary=summary(recipe),
+            recipe=recipe.to_json(),
+            environment=described(environment),
+            samples=samples,
+            metrics=[
+                {"step": line.step, "epoch": line.epoch, "split": line.split, **line.values}
+                for line in recorded(self.folder.path)
+            ],
+            judgement=judgement,
+            attended=seen,
+            cost=self.cost(step),
+            notes=[*samples.notes, *self.notes(status, best)],
+            next=self.next_commands(status),
+        )
+        write_report(self.folder.report, story)
+
+    def cost(self, step: int) -> Cost:
+        """What the run took up to a step, over all its sessions."""
+        noted = moments(self.folder.path)
+        images = step * self.parts.plan.batch
+        once = multiply_adds(self.parts.recipe.model, in_full=not isinstance(self.parts.recipe.task, Classify))
+        parameters = sum(weight.numel() for weight in self.parts.recipe.model.skeleton().parameters())
+        peak = max((moment.peak_memory for moment in noted), default=0)
+        return Cost(spent(noted), images, (1 + BACKWARD) * once * images, peak, parameters)
+
+    def notes(self, status: Status, best: int) -> list[str]:
+        """What a reader of the figures should know."""
+        if not self.parts.samples.of("val"):
+            return ["There are no images for validation, so nothing was chosen by them: the last weights are the best."]
+        if status == "done" or not best:
+            return []
+        return [f"The best weights so far, those of step {best:,}, are in best/ and can be used."]
+
+    def next_commands(self, status: Status) -> list[Fact]:
+        """What to type next."""
+        run = shlex.quote(str(self.folder.path))
+        if status != "done":
+            return [("go on with it", f"vitral train --resume {run}")]
+        if not self.parts.recipe.task.labelled:
+            return [("put what it saw to use", f"vitral train PHOTOS/ --from {run}")]
+        data = shlex.quote(self.parts.recipe.data.where)
+        return [
+            ("learn more from here", f"vitral train {data} --from {run}"),
+            ("look at the data", f"vitral check {data}"),
+        ]
+
+
+def described(environment: Environment) -> list[Fact]:
+    """The environment as a reader wants it."""
+    memory = f"{environment.memory / 2**30:,.0f} GiB"
+    git = f"{environment.git.commit}{' and changes' if environment.git.dirty else ''}"
+    facts = [
+        ("vitral", environment.vitral),
+        ("torch", environment.torch),
+        ("python", environment.python),
+        ("numpy, pillow", f"{environment.numpy}, {environment.pillow}"),
+        ("system", environment.platform),
+        ("processor", f"{environment.processor}, {environment.cores} cores, {memory}"),
+        ("GPU", ", ".join(environment.gpus)),
+        ("code", git),
+        ("fingerprint of the data", environment.fingerprint),
+        ("started", environment.started),
+    ]
+    return [(name, value) for name, value in facts if value]

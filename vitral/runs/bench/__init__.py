@@ -1,0 +1,1 @@
+"""`vitral bench`: how fast engines are on this machine."""

@@ -1,0 +1,132 @@
+"""A recipe and its data become the parts of a run."""
+
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+from torch import nn
+
+from vitral.core.errors import ConfigError
+from vitral.core.machine import cores
+from vitral.data.loading.loader import Loader
+from vitral.data.loading.sampler import Indices, InOrder, Plan, World
+from vitral.data.samples import Samples, Split
+from vitral.evaluation.linear_probe import head_of
+from vitral.recipes.recipe import Recipe
+from vitral.tasks.task import Task
+from vitral.training.checkpoints.state import Learning
+from vitral.training.distributed.process_group import Group
+from vitral.training.distributed.strategy import Spread
+from vitral.training.finetune import Look
+from vitral.training.loop import Descent, Serving, feed
+from vitral.training.precision import Precision, probe
+from vitral.weights.adapt import adapted
+from vitral.weights.load import opened_model
+
+
+@dataclass(frozen=True)
+class Parts:
+    """All that a run is made of."""
+
+    recipe: Recipe
+    samples: Samples
+    spread: Spread
+    learning: Learning
+    descent: Descent
+    loader: Loader
+    serving: Serving
+    steps: int
+
+    @property
+    def plan(self) -> Plan:
+        """The batches of all steps."""
+        return self.loader.plan
+
+    @property
+    def model(self) -> nn.Module:
+        """What the task trains."""
+        return self.learning.task.model
+
+
+def parts_of(recipe: Recipe, samples: Samples, group: Group) -> Parts:
+    """New parts, the weights as they are before the first step."""
+    return parts_around(task_of(recipe, samples, group.device), recipe, samples, group)
+
+
+def parts_around(task: Task, recipe: Recipe, samples: Samples, group: Group) -> Parts:
+    """The parts of a run for its task, which is spread over the processes."""
+    loader = loader_of(recipe, samples, "train", group.world)
+    steps = recipe.length.total(loader.plan)
+    recipe.schedule.check(steps)
+    spread = recipe.distributed.spread(task, group)
+    precision = Precision(recipe.precision.decide(probe(group.device)).dtype, group.device)
+    optimizer = recipe.optimiser.build(spread.task)  # after the task was spread: it learns the parts that are here
+    learning = Learning(spread.task, optimizer, recipe.average.build(steps), precision)
+    peak = recipe.optimiser.rate
+    rate = lambda step: peak * recipe.schedule.rate(step, steps)  # noqa: E731
+    descent = Descent(optimizer, rate, recipe.clip, precision, spread)
+    serving = Serving(recipe.images.scaling, recipe.portions, group.device)
+    return Parts(recipe, samples, spread, learning, descent, loader, serving, steps)
+
+
+def task_of(recipe: Recipe, samples: Samples, device: torch.device, begun: bool = False) -> Task:
+    """The task with a model of fresh weights, or of those that the recipe starts from, which may be gone later.
+
+    What is not to learn is frozen. A run that has begun will get other weights.
+    """
+    torch.manual_seed(recipe.seed)
+    model = recipe.model.build()
+    if recipe.weights and not begun:
+        adapted(model, opened_model(recipe.weights).loaded)
+    counts = samples.counts("train")
+    task = recipe.task.build(model, len(samples.classes), counts, recipe.images.scaling)
+    recipe.tuning.apply(task)
+    return task.to(device)
+
+
+def look_of(recipe: Recipe, samples: Samples, group: Group) -> Look:
+    """A look at the training images, for what is done before the first step."""
+    loader = still_loader_of(recipe, samples, "train", group.world)
+    serving = Serving(recipe.images.scaling, 1, group.device)
+
+    fit = partial(head_of, classes=len(samples.classes), seed=recipe.seed)
+    return Look(lambda: feed(loader, 0, loader.plan.epoch_steps, serving), group.gather, group.first, fit)
+
+
+def loader_of(recipe: Recipe, samples: Samples, split: Split, world: World) -> Loader:
+    """The images of a split: as training sees them, or one after the other as every other use does."""
+    if split != "train":
+        return still_loader_of(recipe, samples, split, world)
+    plan = Plan(_labels(samples, split), recipe.data.order, recipe.batch, recipe.seed, world)
+    return Loader(samples.of(split), samples.store, recipe.sight(), plan, workers_of(recipe))
+
+
+def still_loader_of(recipe: Recipe, samples: Samples, split: Split, world: World) -> Loader:
+    """The images of any split, one after the other, each as evaluation sees it."""
+    batch = -(-recipe.batch // recipe.portions)  # what fits is known for a portion
+    plan = Plan(_labels(samples, split), InOrder(), batch, recipe.seed, world)
+    return Loader(samples.of(split), samples.store, recipe.still_sight(), plan, workers_of(recipe))
+
+
+def _labels(samples: Samples, split: Split) -> Indices:
+    return np.array([item.label for item in samples.of(split)], dtype=np.int64)
+
+
+def device_of(recipe: Recipe) -> torch.device:
+    """The device asked for, if it is there; by itself the fastest that is."""
+    there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if recipe.device == "auto":
+        return torch.device(next(name for name in ("cuda", "mps", "cpu") if there[name]))
+    if not there[recipe.device]:
+        held = ", ".join(name for name, found in there.items() if found)
+        what = f"torch finds no {recipe.device} here, only {held}"
+        raise ConfigError(what, code="config.device_unavailable", where="device", remedy="use auto or cpu")
+    return torch.device(recipe.device)
+
+
+def workers_of(recipe: Recipe) -> int:
+    """The processes asked for; by itself none beside a model on a CPU, which needs all cores, and up to 8 for a GPU."""
+    if recipe.workers != "auto":
+        return recipe.workers
+    return 0 if device_of(recipe).type == "cpu" else min(8, cores())

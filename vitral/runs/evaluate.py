@@ -1,0 +1,195 @@
+"""An evaluation: a model and a set of images become what each judge finds.
+
+Fast engines for an evaluation, in which tokens are merged.
+"""
+
+from collections.abc import Iterable
+from copy import deepcopy
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from vitral.core.config import Config, override
+from vitral.core.errors import ConfigError, DataError
+from vitral.core.machine import keep_freed_memory
+from vitral.data.datasets.source import open_data
+from vitral.data.datasets.split import Stratified
+from vitral.data.samples import SPLITS, Samples, Split
+from vitral.data.transforms.preprocessing import Preprocessing
+from vitral.evaluation.evaluators import Evaluation, Judge, found_by, judges_of
+from vitral.evaluation.feature_cache import NoCache, usual_folder
+from vitral.evaluation.subject import Ask, Progress, Subject, Tools, refuse_other_preprocessing, silent
+from vitral.inference.engines.auto import EngineConfig
+from vitral.inference.engines.eager import Eager
+from vitral.inference.engines.onnxruntime import OnnxRuntime
+from vitral.inference.engines.openvino import OpenVino
+from vitral.inference.graph.graph import graph_of
+from vitral.inference.graph.token_merging import TokenMerging
+from vitral.models.vit import Vit
+from vitral.recipes.recipe import Recipe
+from vitral.runs.build import device_of, workers_of
+from vitral.weights.bundle import Bundle
+from vitral.weights.hub import PREFIX
+from vitral.weights.load import Loaded, bundle_of, load
+
+
+@dataclass(frozen=True)
+class MergingEngines:
+    """Engines of one kind, on the processor."""
+
+    kind: EngineConfig
+
+    @property
+    def engine(self) -> str:
+        return self.kind.kind
+
+    def check(self, bundle: Bundle) -> None:
+        TokenMerging(per_layer=1).check(bundle.model)
+
+    def tokens(self, bundle: Bundle, per_layer: int) -> int:
+        assert isinstance(bundle.model, Vit)
+        layout = bundle.model.layout(bundle.preprocessing.image)
+        return layout.length() - sum(TokenMerging(per_layer=per_layer).removed(layout, bundle.model.depth)[:-1])
+
+    def build(self, loaded: Loaded, per_layer: int) -> Ask:
+        model, bundle = loaded
+        here = all(weight.device.type == "cpu" for weight in model.parameters())
+        own = loaded if here else Loaded(deepcopy(model).cpu(), bundle)
+        return self.kind.build(graph_of(own, merging=TokenMerging(per_layer=per_layer))).run
+
+
+def usual_engines() -> MergingEngines:
+    """Of the kind that is the fastest as a rule, of those that are installed."""
+    if find_spec("onnx") and find_spec("openvino"):
+        return MergingEngines(OpenVino())
+    if find_spec("onnx") and find_spec("onnxruntime"):
+        return MergingEngines(OnnxRuntime())
+    return MergingEngines(Eager())
+
+
+RECIPE = "recipe.json"  # of a run
+JUDGED: tuple[Split, ...] = ("test", "val")
+
+
+class Setup(Config):
+    """How an evaluation is run."""
+
+    batch: int = Field(default=64, ge=1)  # images at a time; those larger than the trained size come fewer at a time
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    workers: Annotated[int, Field(ge=0)] | Literal["auto"] = "auto"  # processes that read images; they change nothing
+    seed: int = Field(default=0, ge=0)  # of folds and draws
+    cache: bool = True  # whether features are kept on the disk for the next time
+
+
+def evaluate(
+    model: str | Path | Loaded,
+    data: str | Samples,
+    *settings: str,
+    with_: str | Iterable[str | Judge] = "accuracy",
+    split: str = "",
+    root: str = "",
+    preprocessing: Preprocessing | None = None,
+    progress: Progress = silent,
+) -> Evaluation:
+    """What the judges find: `vitral.evaluate("runs/photos", "photos/", "seed=1", with_=("accuracy", "knn"))`.
+
+    The model is what `vitral.load` takes, or gives (it is then moved to the device). Without the name of a split the
+    images for testing judge, or those for validation where there are none; a set that has no splits is divided as the
+    run of the model divided it, or as is usual where that run is not at hand, which is noted. The preprocessing is the
+    bundle's; another one that is given is refused. Settings are `batch`, `device`, `workers`, `seed` and `cache`.
+    """
+    setup, judges = override(Setup(), settings), judges_of(with_)
+    samples = data if isinstance(data, Samples) else open_data(data, division(model), root)
+    chosen = split_of(samples, split)
+    loaded = model if isinstance(model, Loaded) else load(model)
+    if preprocessing is not None:
+        refuse_other_preprocessing(loaded.bundle.preprocessing, preprocessing)
+    recipe = Recipe(device=setup.device, workers=setup.workers)
+    device = device_of(recipe)
+    cache = usual_folder() if setup.cache else NoCache()
+    tools = Tools(device, setup.batch, workers_of(recipe), setup.seed, cache, progress, usual_engines())
+    keep_freed_memory()
+    subject = Subject(loaded.model.to(device), loaded.bundle, samples, chosen, tools)
+    return Evaluation(
+        model="a model in memory" if isinstance(model, Loaded) else str(model),
+        data=samples.where,
+        split=chosen,
+        images=len(samples.of(chosen)),
+        classes=len(samples.classes),
+        seed=setup.seed,
+        found=found_by(judges, subject),
+        notes=(
+            *samples.notes,
+            *_notes(samples, loaded.bundle),
+            *_unknown(model, samples, loaded.bundle),
+        ),
+    )
+
+
+def division(model: str | Path | Loaded) -> Stratified:
+    """How a set without a split is divided: as the run of the model did, which must not be judged by what it learnt."""
+    return division_of(model) or Stratified()
+
+
+def division_of(model: str | Path | Loaded) -> Stratified | None:
+    """How the run of the model divided such a set; nothing where the run is not at hand."""
+    recipe = recipe_of(model)
+    return recipe.data.split if recipe else None
+
+
+def recipe_of(model: str | Path | Loaded) -> Recipe | None:
+    """The recipe of the run that a model is of; nothing where the run is not at hand."""
+    if isinstance(model, Loaded) or str(model).startswith(PREFIX):
+        return None
+    home = bundle_of(Path(model).expanduser().resolve())  # a run is the folder around its bundles
+    file = home.parent / RECIPE if home else None
+    if file is None or not file.is_file():
+        return None
+    try:
+        return Recipe.from_json(file.read_bytes())
+    except ConfigError as error:
+        where = ", ".join(filter(None, (str(file), error.where)))
+        remedy = error.remedy or "mend it, or move the bundle away"
+        raise ConfigError(error.what, code=error.code, where=where, remedy=remedy) from None
+
+
+def split_of(samples: Samples, wanted: str) -> Split:
+    """The split that judges: the one wanted, or test, or val where there is no test."""
+    if wanted and wanted not in JUDGED:
+        raise ConfigError(
+            f"expected test or val, got {wanted!r}",
+            code="config.unknown_name",
+            where="--split",
+            remedy="leave it out, or choose one",
+        )
+    for split in JUDGED:
+        if split == (wanted or split) and samples.of(split):
+            return split
+    held = ", ".join(f"{len(samples.of(each)):,} {each}" for each in SPLITS if samples.of(each))
+    what = f"there are no images in {wanted or 'test and val'!r}; this set has {held}"
+    remedy = "choose the other split, or give other data"
+    raise DataError(what, code="data.empty", where=samples.where, remedy=remedy)
+
+
+def _unknown(model: str | Path | Loaded, samples: Samples, bundle: Bundle) -> list[str]:
+    """What a model has learnt from nobody can tell apart from its run."""
+    if division_of(model) or bundle.task != "classify" or not samples.divided:
+        return []
+    return [
+        "the run of this model is not at hand: if it learnt from this set by another division, it has seen some of it"
+    ]
+
+
+def _notes(samples: Samples, bundle: Bundle) -> list[str]:
+    if (
+        bundle.task != "classify"
+        or samples.classes == bundle.classes
+        or not set(samples.classes) <= set(bundle.classes)
+    ):
+        return []
+    if len(samples.classes) < len(bundle.classes):
+        return [f"the data has {len(samples.classes):,} of the {len(bundle.classes):,} classes that the model names"]
+    return ["the classes of the data have another order than the model's; they were matched by name"]

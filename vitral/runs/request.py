@@ -1,0 +1,100 @@
+"""From what a user asks for to a recipe, resolved to the last field."""
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+from vitral.core.config import override
+from vitral.data.datasets.named import NAMED
+from vitral.data.datasets.source import SAMPLE, open_data, open_images
+from vitral.data.loading.sampler import subset
+from vitral.data.samples import Samples
+from vitral.models.registry import model_config
+from vitral.recipes.recipe import Recipe
+from vitral.recipes.registry import AT_ITS_OWN_SIZE, choose, named
+from vitral.weights.adapt import other_images
+from vitral.weights.bundle import Bundle
+from vitral.weights.hub import lasting
+from vitral.weights.load import opened_model
+
+# Settings that most people change, by the names that they know.
+SHORT = {
+    "epochs": ("length=epochs", "length.epochs="),
+    "steps": ("length=steps", "length.steps="),
+    "image": ("model.image=",),
+    "lr": ("optimiser.rate=",),
+    "from": ("weights=",),
+}
+
+
+class Wish(NamedTuple):
+    """What a user asks for: data, perhaps a recipe and a model by name, and settings such as `epochs=5`."""
+
+    data: str
+    settings: tuple[str, ...] = ()
+    recipe: str = ""
+    model: str = ""
+    root: str = ""
+
+
+class Granted(NamedTuple):
+    """The recipe that a wish comes to, its data, and why it is this one if nobody named it."""
+
+    recipe: Recipe
+    samples: Samples
+    why: str
+
+
+def granted(wish: Wish) -> Granted:
+    """The recipe and its data; what is wrong with a setting is found here, before any work is done."""
+    settings = [each for setting in wish.settings for each in _long(setting)]
+    base = named(wish.recipe, wish.model) if wish.recipe else Recipe()
+    early = override(_of(base, wish), [each for each in settings if each.startswith(("task", "data.", "weights="))])
+    samples, why = opened(early), ""
+    source = opened_model(early.weights).loaded.bundle if early.weights else None
+    if not wish.recipe:
+        chosen = choose(samples, source.model if source and early.task.labelled else None)
+        base, why = chosen.recipe, chosen.why
+    sizes = [each.removeprefix("model.") for each in settings if each.startswith(("model.image=", "model.channels="))]
+    if wish.model and not wish.recipe:
+        own = f"image={base.model.image}", f"channels={base.model.channels}"
+        base = base.model_copy(update={"model": model_config(wish.model, *own, *sizes)})
+    elif source and not wish.model:
+        large = [f"image={base.model.image}"] if wish.recipe in AT_ITS_OWN_SIZE else []
+        size = f"image={source.preprocessing.image}"
+        base = base.model_copy(update={"model": model_config(source.model, "head=linear", size, *large, *sizes)})
+    if source:
+        base = seeing(base, source)
+        settings.append(f"weights={lasting(early.weights)}")
+    return Granted(override(_of(base, wish), settings).fitted(len(samples.classes)), samples, why)
+
+
+def seeing(recipe: Recipe, source: Bundle) -> Recipe:
+    """The recipe, seeing images as the model of a bundle did, in the size and the channels of its own."""
+    needs = other_images(source.preprocessing, recipe.model.image, recipe.model.channels)
+    images = recipe.images.model_copy(update={"still": needs.view, "scaling": needs.scaling})
+    return recipe.model_copy(update={"images": images})
+
+
+def _of(recipe: Recipe, wish: Wish) -> Recipe:
+    """The recipe for the data that is wished for, a path on this machine in full: it may be resumed from elsewhere."""
+    path = Path(wish.data).expanduser()
+    known = wish.data in NAMED or wish.data == SAMPLE or not path.exists()
+    where = wish.data if known else os.path.abspath(path)
+    root = os.path.abspath(Path(wish.root).expanduser()) if wish.root else ""
+    data = recipe.data.model_copy(update={"where": where, "root": root})
+    return recipe.model_copy(update={"data": data})
+
+
+def opened(recipe: Recipe) -> Samples:
+    """The images of a recipe."""
+    open_ = open_data if recipe.task.labelled else open_images
+    samples = open_(recipe.data.where, recipe.data.split, recipe.data.root)
+    return subset(samples, recipe.data.share, recipe.data.split.seed) if recipe.data.share < 1 else samples
+
+
+def _long(setting: str) -> list[str]:
+    """A setting by the names of the recipe's fields; a value goes to the last of them."""
+    name, _, value = setting.partition("=")
+    *before, last = SHORT.get(name, ("",))
+    return [*before, f"{last}{value}"] if last else [setting]

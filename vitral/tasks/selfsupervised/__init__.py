@@ -1,0 +1,1 @@
+"""Tasks that learn without labels."""

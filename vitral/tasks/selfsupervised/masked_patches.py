@@ -1,0 +1,233 @@
+"""Masked patches: the paper's self-supervision (appendix B.1.2), which needs no labels.
+
+B images, C channels, N patches, M of them corrupted, P x Q pixels a patch, D width.
+
+Which patches of an image a model must guess, and what stands in their place (appendix B.1.2).
+What is to be told of a corrupted patch (appendix B.1.2).
+"""
+
+from collections.abc import Sequence
+from math import ceil
+from typing import Annotated, ClassVar, Literal, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from vitral.core.config import Config, Size
+from vitral.core.errors import ConfigError
+from vitral.data.transforms.preprocessing import Scaling
+from vitral.models.base import Grid, Model, split_tokens
+from vitral.models.embed import Patches, cut_patches
+from vitral.models.vit import VisionTransformer
+from vitral.tasks.task import Outcome, Task, mean_of
+
+CORRUPTED = 0.5  # of the patches
+MASKED, SWAPPED = 0.8, 0.1  # of those; what is left is kept as it is, yet must be told like the others
+
+
+class Corruption(NamedTuple):
+    """What is done to the patches of a batch."""
+
+    places: Tensor  # (B, M), the corrupted patches, each once
+    sources: Tensor  # (B, N), whose embedding stands at each patch: its own, or another's of the same image
+    masked: Tensor  # (B, N), whether the mask token stands there instead
+
+
+def draw_corruption(images: int, patches: int, dice: np.random.Generator) -> Corruption:
+    """For each image a draw of its own: always as many corrupted patches, each masked, swapped or kept by chance."""
+    count = ceil(CORRUPTED * patches)
+    own = np.tile(np.arange(patches), (images, 1))  # (B, N)
+    places = dice.permuted(own, axis=1)[:, :count]  # (B, M)
+    chance = dice.random((images, count))
+    others = (places + dice.integers(1, patches, (images, count))) % patches  # (B, M), never the patch itself
+    swapped = (chance >= MASKED) & (chance < MASKED + SWAPPED)
+    sources, masked = own.copy(), np.zeros((images, patches), dtype=bool)
+    np.put_along_axis(sources, places, np.where(swapped, others, places), axis=1)
+    np.put_along_axis(masked, places, chance < MASKED, axis=1)
+    return Corruption(torch.from_numpy(places), torch.from_numpy(sources), torch.from_numpy(masked))
+
+
+def take(patches: Tensor, places: Tensor) -> Tensor:
+    """The patches (B, N, D) at these places (B, M), in their order: (B, M, D)."""
+    return patches.gather(1, places[..., None].expand(-1, -1, patches.shape[2]))
+
+
+def corrupt(patches: Tensor, corruption: Corruption, mask: Tensor) -> Tensor:
+    """The embedded patches (B, N, D) with others or the mask token (D,) in the place of some."""
+    return torch.where(corruption.masked[..., None], mask.to(patches.dtype), take(patches, corruption.sources))
+
+
+LEVELS = 8  # of a channel: 3 bits
+MOST_CHANNELS = 4  # their colours are 4,096
+
+
+class Judged(NamedTuple):
+    """How well each image's patches were told."""
+
+    losses: Tensor  # (B,)
+    metrics: dict[str, Tensor]  # each (B,), detached
+
+
+def colour_classes(pixels: Tensor, side: int) -> Tensor:
+    """The colours of patches (B, M, C, P, Q) of bytes, downsized to side x side by means, as numbers (B, M, S).
+
+    Each mean keeps its three highest bits. The first channel counts most: red 7, green 0, blue 1 is 7 * 64 + 0 * 8 + 1.
+    """
+    means = F.adaptive_avg_pool2d(pixels.flatten(0, 1), side)  # (B M, C, side, side)
+    levels = (means / (256 // LEVELS)).long().flatten(2)  # (B M, C, S), each from 0 to 7
+    colours = levels[:, 0]
+    for channel in range(1, levels.shape[1]):
+        colours = colours * LEVELS + levels[:, channel]
+    return colours.unflatten(0, pixels.shape[:2])  # (B, M, S)
+
+
+class Colours(Config):
+    """A colour of 3 bits a channel, 512 in all for red, green and blue, at each place of the downsized patch."""
+
+    side: ClassVar[int]  # of the downsized patch
+
+    def check(self, channels: int, patch: Size) -> None:
+        """Refuse patches that have no such colours."""
+        if channels > MOST_CHANNELS:
+            raise ConfigError(
+                f"{channels} channels of 3 bits are too many colours to choose from",
+                code="config.unsupported",
+                where="target",
+                remedy=f"use target=whole_patch, or at most {MOST_CHANNELS} channels",
+            )
+        if min(patch) < self.side:
+            raise ConfigError(
+                f"a patch of {patch} pixels cannot be downsized to {self.side}x{self.side}",
+                code="config.unsupported",
+                where="target",
+                remedy="use target=mean_colour, or larger patches",
+            )
+
+    def outputs(self, channels: int, patch: Size) -> int:
+        """How many numbers tell one patch."""
+        return self.side**2 * LEVELS**channels
+
+    def judge(self, predictions: Tensor, patches: Tensor, scaling: Scaling) -> Judged:
+        """Cross-entropy and accuracy of predictions (B, M, S K) for scaled patches (B, M, C, P, Q)."""
+        colours = colour_classes(scaling.restore(patches), self.side)  # (B, M, S)
+        scores = predictions.unflatten(2, (self.side**2, LEVELS ** patches.shape[2]))  # (B, M, S, K)
+        losses = F.cross_entropy(scores.flatten(0, 2), colours.flatten(), reduction="none")  # (B M S)
+        right = (scores.detach().argmax(dim=3) == colours).float()  # (B, M, S)
+        return Judged(losses.view_as(right).mean(dim=(1, 2)), {"accuracy": right.mean(dim=(1, 2))})
+
+
+class MeanColour(Colours):
+    """The mean colour of the patch: the paper's choice."""
+
+    kind: Literal["mean_colour"] = "mean_colour"
+    side: ClassVar[int] = 1
+
+
+class Downsized(Colours):
+    """The patch downsized to 4 x 4, each of its 16 colours told by itself."""
+
+    kind: Literal["downsized"] = "downsized"
+    side: ClassVar[int] = 4
+
+
+class WholePatch(Config):
+    """Every pixel of the patch as the model sees it, scaled, by mean squared error: slightly worse in the paper."""
+
+    kind: Literal["whole_patch"] = "whole_patch"
+
+    def check(self, channels: int, patch: Size) -> None:
+        """Any patch will do."""
+
+    def outputs(self, channels: int, patch: Size) -> int:
+        """How many numbers tell one patch."""
+        return channels * patch.height * patch.width
+
+    def judge(self, predictions: Tensor, patches: Tensor, scaling: Scaling) -> Judged:
+        """The error of predictions (B, M, C P Q) for scaled patches (B, M, C, P, Q)."""
+        errors = (predictions - patches.flatten(2)).square()  # (B, M, C P Q)
+        return Judged(errors.mean(dim=(1, 2)), {})
+
+
+TargetConfig = Annotated[MeanColour | Downsized | WholePatch, Field(discriminator="kind")]
+
+
+class MaskedPatches(Config):
+    """Hide half of the patches and have them told from the rest."""
+
+    labelled: ClassVar[bool] = False
+
+    kind: Literal["masked"] = "masked"
+    target: TargetConfig = MeanColour()
+
+    def build(self, model: Model, classes: int, class_counts: Sequence[int], scaling: Scaling) -> Task:
+        """The task for a model with a stem of plain patches.
+
+        The scaling is that of the images: colours are found in the bytes behind them. Labels are not looked at.
+        The model's own pool and head learn nothing here, so they are frozen.
+        """
+        if not isinstance(model, VisionTransformer) or not isinstance(model.config.stem, Patches):
+            found = "ResNet" if not isinstance(model, VisionTransformer) else "hybrid stem"
+            raise ConfigError(
+                f"masked patches need a model of plain patches, got a {found}",
+                code="config.unsupported",
+                where="task",
+                remedy="choose a model such as S/16",
+            )
+        refuse_single(model.config.stem.grid(model.config.image))
+        self.target.check(model.config.channels, model.config.stem.patch)
+        return PatchPrediction(self, model, model.config.stem, scaling)
+
+
+def refuse_single(grid: Grid) -> None:
+    if grid.cells() < 2:
+        raise ConfigError(
+            "a patch is told from the others, but the image is one patch",
+            code="config.unsupported",
+            where="image",
+            remedy="use larger images or smaller patches",
+        )
+
+
+class PatchPrediction(Task):
+    """The mask token and the linear map that tells a patch are the task's; the model's weights serve any other task.
+
+    In evaluation mode all images are corrupted alike, always at the same places, so that an image costs the same
+    whatever its batch.
+    """
+
+    model: VisionTransformer
+
+    def __init__(self, config: MaskedPatches, model: VisionTransformer, stem: Patches, scaling: Scaling) -> None:
+        super().__init__()
+        self.config, self.patch, self.scaling = config, stem.patch, scaling
+        self.model = model
+        for part in (model.pool, model.head):
+            part.requires_grad_(False)
+        width, place = model.config.width, next(model.parameters()).device
+        self.mask = nn.Parameter(torch.empty(width, device=place))
+        self.tell = nn.Linear(width, config.target.outputs(model.config.channels, stem.patch), device=place)
+        nn.init.normal_(self.mask, std=0.02)
+        nn.init.normal_(self.tell.weight, std=0.02)  # not zero, or the model would learn nothing at the first step
+        nn.init.zeros_(self.tell.bias)
+
+    def forward(self, images: Tensor, labels: Tensor, dice: np.random.Generator) -> Outcome:
+        layout = self.model.layout(images)
+        refuse_single(layout.grid)
+        corruption = self.corruption(len(images), layout.grid.cells(), dice, images.device)
+        patches = corrupt(self.model.stem(images), corruption, self.mask)  # (B, N, D)
+        tokens = self.model.encode(self.model.sequence(patches, layout), layout, layout.length())  # (B, L, D)
+        seen = take(split_tokens(tokens, layout).patches, corruption.places)  # (B, M, D)
+        truth = take(cut_patches(images, self.patch), corruption.places)  # (B, M, C P Q)
+        pixels = truth.unflatten(2, (images.shape[1], *self.patch))  # (B, M, C, P, Q)
+        losses, metrics = self.config.target.judge(self.tell(seen).float(), pixels, self.scaling)
+        means = {name: mean_of(values) for name, values in metrics.items()}
+        return Outcome(mean_of(losses), len(images), means)
+
+    def corruption(self, images: int, patches: int, dice: np.random.Generator, device: torch.device) -> Corruption:
+        if self.training:
+            return Corruption(*(part.to(device) for part in draw_corruption(images, patches, dice)))
+        always = draw_corruption(1, patches, np.random.Generator(np.random.Philox(0)))
+        return Corruption(*(part.expand(images, -1).to(device) for part in always))

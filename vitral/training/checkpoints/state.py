@@ -1,0 +1,96 @@
+"""All that a run must keep to go on to the same weights: tensors by name, and the rest as JSON.
+
+What is drawn is counted and the rate is a function of the step, so neither leaves anything to keep.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from vitral.core.config import Config
+from vitral.core.errors import WeightsError
+from vitral.data.loading.sampler import Plan, Position
+from vitral.tasks.task import Task
+from vitral.training.ema import Average
+from vitral.training.precision import Precision
+
+Tensors = dict[str, dict[str, Tensor]]
+
+
+class Learning(NamedTuple):
+    """The parts of a run that change as it goes on."""
+
+    task: Task
+    optimizer: Optimizer
+    average: Average
+    precision: Precision
+
+
+class Saved(Config):
+    """What is kept beside the tensors, as JSON."""
+
+    position: Position
+    averaged: int  # steps in the average
+    precision: dict[str, float]  # of the scaler of losses, if it is used
+
+
+def tensors_of(learning: Learning) -> Tensors:
+    """The tensors as they are, not copied."""
+    return {
+        "task": dict(learning.task.state_dict()),
+        "optimizer": optimizer_tensors(learning.optimizer),
+        "average": dict(learning.average.tensors),
+    }
+
+
+def saved_of(learning: Learning, plan: Plan, step: int) -> Saved:
+    """The state beside the tensors, after so many steps."""
+    return Saved(position=plan.position(step), averaged=learning.average.count, precision=learning.precision.state())
+
+
+def restore(learning: Learning, plan: Plan, tensors: Mapping[str, Mapping[str, Tensor]], saved: Saved) -> int:
+    """Put everything back as it was, and give the step to go on with."""
+    step = plan.step(saved.position)
+    learning.task.load_state_dict(tensors["task"])
+    restore_optimizer(learning.optimizer, tensors.get("optimizer", {}))  # parts of nothing leave no group
+    learning.average.restore(learning.task, tensors.get("average", {}), saved.averaged)
+    learning.precision.restore(saved.precision)
+    return step
+
+
+def optimizer_tensors(optimizer: Optimizer) -> dict[str, Tensor]:
+    """What the optimiser remembers of each weight, as `blocks.0.mlp.up.weight/exp_avg`."""
+    return {
+        f"{name}/{key}": value
+        for group in optimizer.param_groups
+        for name, weight in zip(group["param_names"], group["params"], strict=True)
+        for key, value in optimizer.state[weight].items()
+        if isinstance(value, Tensor)
+    }
+
+
+def restore_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> None:
+    """Have the optimiser remember what is given, copied to where the weights are."""
+    weights = {
+        name: weight
+        for group in optimizer.param_groups
+        for name, weight in zip(group["param_names"], group["params"], strict=True)
+    }
+    optimizer.state.clear()
+    for address, value in tensors.items():
+        name, _, key = address.rpartition("/")
+        if name not in weights:
+            what = f"the saved optimiser knows {name}, which this model has not or does not train"
+            remedy = "resume with the model that was saved"
+            raise WeightsError(what, code="weights.mismatch", where="optimizer", remedy=remedy)
+        weight = weights[name]
+        kept = count(value, weight, optimizer) if key == "step" else torch.empty_like(weight).copy_(value)
+        optimizer.state[weight][key] = kept
+
+
+def count(value: Tensor, weight: Tensor, optimizer: Optimizer) -> Tensor:
+    """The number of steps that a weight was moved; a step in one kernel wants it where the weight is."""
+    return value.to(weight.device if optimizer.defaults.get("fused") else "cpu", copy=True)

@@ -1,0 +1,224 @@
+"""What of a model learns when a run starts from weights.
+
+A head that is fitted to frozen features, before they are tuned.  B images of N, D width, K classes.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Annotated, ClassVar, Literal, NamedTuple, Self
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from vitral.core.config import Config
+from vitral.core.errors import ConfigError
+from vitral.models.base import Model
+from vitral.models.head import Classifier, LinearHead
+from vitral.models.resnet import Resnet
+from vitral.models.vit import VisionTransformer, Vit
+from vitral.tasks.classify import Classify
+from vitral.tasks.registry import TaskConfig
+from vitral.tasks.task import Task
+from vitral.training.loop import Portion
+from vitral.training.lora import Part, adapt, maps, merged
+
+
+class Fitted(NamedTuple):
+    """A linear map from features to logits."""
+
+    weight: Tensor  # (K, D)
+    bias: Tensor  # (K,)
+
+
+Fit = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]  # features (N, D), labels (N,) to weight (K, D), bias (K,)
+
+
+class Look(NamedTuple):
+    """What a run hands in for a look at its training images before the first step."""
+
+    batches: Callable[[], Iterable[Sequence[Portion]]]  # each image once, seen as in evaluation
+    gather: Callable[[Tensor], Tensor]  # the rows of all processes, those of the first one first
+    first: bool  # whether this process is that one
+    fit: Fit
+
+
+def seen(model: Model, look: Look) -> tuple[Tensor, Tensor]:
+    """The vectors that the head reads (N, D), of all training images, and their labels (N,), on the CPU."""
+    before = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            found = [
+                (model.pooled(portion.images).float(), portion.labels)  # (B, D), (B,)
+                for portions in look.batches()
+                for portion in portions
+            ]
+    finally:
+        model.train(before)
+    features, labels = (look.gather(torch.cat(rows)).cpu() for rows in zip(*found, strict=True))
+    return features, labels
+
+
+def fitted(features: Tensor, labels: Tensor, look: Look) -> Fitted:
+    """What the first process fits, for all of them: the others add no rows to it."""
+    weight, bias = look.fit(features, labels) if look.first else (features[:0], features[:0, 0])  # (K, D), (K,)
+    return Fitted(look.gather(weight), look.gather(bias))
+
+
+class TuningKind(Config):
+    """The hooks of a kind, in the order of their use; here each changes nothing."""
+
+    needs_weights: ClassVar[bool] = True  # whether it makes no sense for weights that are drawn
+    looks: ClassVar[bool] = False  # whether it sees all training images once before the first step
+
+    def check(self, weights: str, model: Vit | Resnet, task: TaskConfig) -> None:
+        """Refuse what cannot be done with this start, model and task."""
+        if self.needs_weights and not weights:
+            what = "keeps what the weights know, and this run starts from fresh ones"
+            remedy = "give weights to start from, --from WEIGHTS, or set tuning=everything"
+            raise ConfigError(what, code="config.missing_value", where="tuning", remedy=remedy)
+
+    def apply(self, task: Task) -> None:
+        """Freeze what is not to learn, add what is; before the task is spread, whether it starts or goes on."""
+
+    def begin(self, task: Task, look: Look) -> str:
+        """What is done once, before the first step of a run, and a line on it; empty where there is nothing to tell."""
+        return ""
+
+    def plain(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The state of the model as that of an ordinary one, by its names: what a bundle holds."""
+        return dict(tensors)
+
+
+class Everything(TuningKind):
+    """All weights learn, as in the paper."""
+
+    needs_weights: ClassVar[bool] = False
+
+    kind: Literal["everything"] = "everything"
+
+
+class HeadOnly(TuningKind):
+    """The head learns and all below it is frozen: a linear probe by gradient descent."""
+
+    kind: Literal["head"] = "head"
+
+    def apply(self, task: Task) -> None:
+        model = model_of(task)
+        freeze_all_but(model, [model.head])
+
+
+class LastLayers(TuningKind):
+    """The last blocks learn, with the norm, pool and head that follow; the stem and earlier blocks are frozen."""
+
+    kind: Literal["layers"] = "layers"
+    count: int = Field(default=2, ge=1)
+
+    def check(self, weights: str, model: Vit | Resnet, task: TaskConfig) -> None:
+        super().check(weights, model, task)
+        depth = vit_of(model, "counts the layers").depth
+        if self.count > depth:
+            what = f"{self.count} of the last layers are to learn, and the model has {depth}"
+            remedy = f"use at most {depth}, or set tuning=everything"
+            raise ConfigError(what, code="config.out_of_range", where="tuning.count", remedy=remedy)
+
+    def apply(self, task: Task) -> None:
+        model = model_of(task)
+        assert isinstance(model, VisionTransformer)
+        freeze_all_but(model, [*model.blocks[-self.count :], model.norm, model.pool, model.head])
+
+
+class Probed(TuningKind):
+    """First the head is fitted to frozen features, then everything is tuned (LP-FT, arXiv 2202.10054).
+
+    Gradients through a head of zeros would bend the features before it knows anything.
+    """
+
+    looks: ClassVar[bool] = True
+
+    kind: Literal["probed"] = "probed"
+
+    def check(self, weights: str, model: Vit | Resnet, task: TaskConfig) -> None:
+        super().check(weights, model, task)
+        if not isinstance(task, Classify):
+            what = f"the head is fitted to labels, and the {task.kind} task has none"
+            remedy = "set tuning=everything, or task=classify"
+            raise ConfigError(what, code="config.unsupported", where="tuning", remedy=remedy)
+        if not isinstance(model.head, LinearHead):
+            what = f"a linear head can be fitted to features, and this one is {model.head.kind}"
+            remedy = "set model.head=linear, or tuning=everything"
+            raise ConfigError(what, code="config.unsupported", where="tuning", remedy=remedy)
+
+    def begin(self, task: Task, look: Look) -> str:
+        model = model_of(task)
+        assert isinstance(model.head, Classifier)
+        features, labels = seen(model, look)  # (N, D), (N,)
+        weight, bias = fitted(features, labels, look)  # (K, D), (K,)
+        right = ((features @ weight.mT + bias).argmax(dim=1) == labels).double().mean().item()
+        with torch.no_grad():
+            model.head.linear.weight.copy_(weight)
+            model.head.linear.bias.copy_(bias)
+        return f"the head was fitted to frozen features: right on {right:.1%} of {len(labels):,} training images"
+
+
+class Lora(TuningKind):
+    """Low-rank adapters learn beside frozen weights, and the head does (arXiv 2106.09685)."""
+
+    kind: Literal["lora"] = "lora"
+    rank: int = Field(default=8, ge=1, le=10_000)
+    alpha: float = Field(default=16.0, gt=0)  # an adapter counts alpha / rank times
+    parts: tuple[Part, ...] = ("qkv", "project", "mlp")  # of every block: which linear maps have one
+
+    @model_validator(mode="after")
+    def some_parts(self) -> Self:
+        if not self.parts:
+            remedy = "name qkv, project or mlp"
+            raise ConfigError("no part has an adapter", code="config.missing_value", where="parts", remedy=remedy)
+        return self
+
+    @property
+    def scale(self) -> float:
+        """How much an adapter counts."""
+        return self.alpha / self.rank
+
+    def check(self, weights: str, model: Vit | Resnet, task: TaskConfig) -> None:
+        super().check(weights, model, task)
+        blocks = vit_of(model, "adapts the linear maps").skeleton().blocks
+        if not any(maps(blocks, self.parts)):
+            what = f"the blocks of this model have no {' or '.join(self.parts)} to adapt"
+            remedy = "name other parts, or set tuning=layers"
+            raise ConfigError(what, code="config.unsupported", where="tuning.parts", remedy=remedy)
+
+    def apply(self, task: Task) -> None:
+        model = model_of(task)
+        assert isinstance(model, VisionTransformer)
+        freeze_all_but(model, [model.head])
+        adapt(model.blocks, self.parts, self.rank, self.scale)
+
+    def plain(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return merged(tensors, self.scale)
+
+
+TuningConfig = Annotated[Everything | HeadOnly | LastLayers | Probed | Lora, Field(discriminator="kind")]
+
+
+def freeze_all_but(model: nn.Module, free: Iterable[nn.Module]) -> None:
+    """Have every weight outside these parts stay as it is; one that is frozen already stays so."""
+    kept = {weight for part in free for weight in part.parameters()}
+    for weight in model.parameters():
+        if weight not in kept:
+            weight.requires_grad_(False)
+
+
+def model_of(task: Task) -> Model:
+    assert isinstance(task.model, Model)
+    return task.model
+
+
+def vit_of(model: Vit | Resnet, purpose: str) -> Vit:
+    """The model, if it is a Vision Transformer; any other is refused."""
+    if isinstance(model, Vit):
+        return model
+    what = f"{purpose} of a Vision Transformer, and this model is a ResNet"
+    remedy = "set tuning=head, tuning=probed or tuning=everything"
+    raise ConfigError(what, code="config.unsupported", where="tuning", remedy=remedy)

@@ -1,0 +1,86 @@
+"""Which format a file is of: told by names and shapes, and an error where that leaves two."""
+
+import shlex
+from collections.abc import Sequence
+
+from vitral.core.errors import ConfigError, WeightsError, either, suggest
+from vitral.weights.formats.dino import Dino, Dinov2Facebook
+from vitral.weights.formats.format import Format, Raw
+from vitral.weights.formats.google import BigVision, Google
+from vitral.weights.formats.huggingface.registry import FAMILIES
+from vitral.weights.formats.timm import Timm
+from vitral.weights.formats.torchvision import Torchvision
+from vitral.weights.formats.vit_pytorch import SimpleVit, VitPytorch
+
+FORMATS: tuple[Format, ...] = (  # this is the list of what exists
+    Timm(),
+    Google(),
+    BigVision(),
+    *FAMILIES,
+    Torchvision(),
+    VitPytorch(),
+    SimpleVit(),
+    Dino(),
+    Dinov2Facebook(),
+)
+LIBRARIES = tuple(dict.fromkeys(each.library for each in FORMATS))
+WRITTEN = ("vitral", *(each for each in LIBRARIES if each != Dino.library))  # facebook's files are only read
+SHOWN = 5  # tensors that a message names
+WRAPPERS = ("module.", "model.", "_orig_mod.")  # that DDP, Lightning and torch.compile put before every name
+
+
+def unwrapped(raw: Raw) -> tuple[Raw, str]:
+    """The file without what a training script put before all names, and what that was: where it is known only so."""
+    inner, removed = raw, ""
+    while not _claimed(inner):
+        found = next((each for each in WRAPPERS if all(name.startswith(each) for name in inner.tensors)), "")
+        if not found or not inner.tensors:
+            return raw, ""
+        bare = {name.removeprefix(found): tensor for name, tensor in inner.tensors.items()}
+        inner, removed = inner._replace(tensors=bare), removed + found
+    return inner, removed
+
+
+def _claimed(raw: Raw) -> bool:
+    return any(each.claims(raw) for each in FORMATS)
+
+
+def format_of(raw: Raw, name: str = "") -> Format:
+    """The only format that claims the file, or the one that is named."""
+    if name:
+        return _named(name)
+    found = [each for each in FORMATS if each.claims(raw)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        names = [each.name for each in found]
+        what = f"may be {either(names)}: their files have the same names and shapes"
+        raise WeightsError(
+            what,
+            code="weights.ambiguous",
+            where=str(raw.where),
+            remedy=f"say which: vitral convert {shlex.quote(str(raw.where))} NEW-FOLDER --format {names[0]}",
+        )
+    some = ", ".join(sorted(raw.tensors)[:SHOWN])
+    kind = f" (model_type {raw.config['model_type']!r})" if "model_type" in raw.config else ""
+    more = ", ..." if len(raw.tensors) > SHOWN else ""
+    what = f"no Vision Transformer that is known here{kind}; its tensors: {some}{more}"
+    remedy = f"known are {either(each.name for each in FORMATS)}"
+    raise WeightsError(what, code="weights.unknown_format", where=str(raw.where), remedy=remedy)
+
+
+def writers(library: str) -> Sequence[Format]:
+    """The formats of a library."""
+    found = [each for each in FORMATS if each.library == library]
+    if not found:
+        what, remedy = f"unknown library {library!r}", suggest(library, WRITTEN)
+        raise ConfigError(what, code="config.unknown_name", where="to", remedy=remedy)
+    return found
+
+
+def _named(name: str) -> Format:
+    found = next((each for each in FORMATS if each.name == name), None)
+    if found is None:
+        remedy = suggest(name, [each.name for each in FORMATS])
+        raise ConfigError(f"unknown format {name!r}", code="config.unknown_name", where="format", remedy=remedy)
+    return found

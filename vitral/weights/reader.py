@@ -1,0 +1,112 @@
+"""From a path to tensors by name, whatever library wrote them; nothing in a file is ever run."""
+
+import json
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from vitral.core.errors import WeightsError, either
+from vitral.core.storage import reading
+from vitral.weights.formats.format import CONFIG, PROCESSOR, Raw
+from vitral.weights.formats.npz import read_npz
+from vitral.weights.tensors import read
+from vitral.weights.torch_pickle import SUFFIXES, read_pickled
+
+INDEX, USUAL = "model.safetensors.index.json", "model.safetensors"
+PROCESSORS = "processor_config.json"  # newer folders hold several there, by name
+READERS = (".safetensors", ".npz")
+GET_AGAIN = "copy or download it again"
+
+
+def opened(path: Path, allow_pickle: bool = False) -> Raw:
+    """The tensors of a file, or of the one weight file in a folder, and what is noted beside them."""
+    file = weight_file(path, allow_pickle)
+    tensors: dict[str, Tensor] = {}
+    for part in parts_of(file):
+        found = _tensors(part, allow_pickle)
+        if twice := sorted(tensors.keys() & found.keys()):
+            what = f"{twice[0]} is in two of its files"
+            raise WeightsError(what, code="weights.duplicate_tensor", where=str(file), remedy=GET_AGAIN)
+        tensors |= found
+    return Raw(file, tensors, _notes(file.parent / CONFIG), _processor(file.parent))
+
+
+def weight_file(path: Path, allow_pickle: bool = False) -> Path:
+    """The file that a path stands for; of a folder, the only one that holds weights."""
+    if path.is_file():
+        return path
+    wanted = READERS + (SUFFIXES if allow_pickle else ())
+    with reading(path):
+        names = sorted(each for each in path.iterdir() if each.is_file())
+    usual = [path / name for name in (INDEX, USUAL) if path / name in names]  # what the libraries themselves look for
+    found = usual[:1] or [each for each in names if each.suffix in wanted]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        what, remedy = "holds several files of weights", f"name the one: {either(each.name for each in found)}"
+        raise WeightsError(what, code="weights.ambiguous", where=str(path), remedy=remedy)
+    if pickles := [each for each in names if each.suffix in SUFFIXES]:
+        raise refused_pickle(pickles[0])
+    what = f"holds no file of weights ({either(READERS)})"
+    remedy = "give a run, a bundle, or a folder or file of weights"
+    raise WeightsError(what, code="weights.not_found", where=str(path), remedy=remedy)
+
+
+def refused_pickle(path: Path) -> WeightsError:
+    """A pickle is a program: it is opened only for who asks for that."""
+    remedy = f"if you trust who made it: vitral convert {shlex.quote(str(path))} NEW-FOLDER --to vitral --allow-pickle"
+    what = "is a pickle, which can run code when it is read"
+    return WeightsError(what, code="weights.pickle_refused", where=str(path), remedy=remedy)
+
+
+def _tensors(file: Path, allow_pickle: bool) -> Mapping[str, Tensor]:
+    if file.suffix == ".npz":
+        return read_npz(file)
+    if file.suffix in SUFFIXES:
+        if not allow_pickle:
+            raise refused_pickle(file)
+        return read_pickled(file)
+    if file.suffix not in READERS:
+        what = f"expected {either((*READERS, *SUFFIXES))}, got a file that ends in {file.suffix or 'nothing'}"
+        raise WeightsError(what, code="weights.unknown_format", where=str(file), remedy="give a file of weights")
+    return read(file, GET_AGAIN)
+
+
+def parts_of(file: Path) -> list[Path]:
+    """The files that hold the weights: the file itself, or those beside it that an index names."""
+    if file.name != INDEX:
+        return [file]
+    names = _notes(file, "weights.bad_index").get("weight_map")
+    if not isinstance(names, dict):
+        raise WeightsError("has no weight_map", code="weights.bad_index", where=str(file), remedy=GET_AGAIN)
+    parts = sorted(set(map(str, names.values())))
+    if outside := [name for name in parts if Path(name).name != name]:
+        what = f"names a file outside its folder: {outside[0]!r}"
+        raise WeightsError(what, code="weights.bad_index", where=str(file))
+    return [file.parent / name for name in parts]
+
+
+def _processor(folder: Path) -> Mapping[str, Any]:
+    """What is noted of images: in a file of its own, or among other things in newer folders of Hugging Face."""
+    if found := _notes(folder / PROCESSOR):
+        return found
+    inner = _notes(folder / PROCESSORS).get("image_processor", {})
+    return inner if isinstance(inner, dict) else {}
+
+
+def _notes(path: Path, code: str = "weights.bad_config") -> Mapping[str, Any]:
+    """A JSON file, or nothing where there is none."""
+    if not path.is_file():
+        return {}
+    with reading(path):
+        text = path.read_bytes()
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise WeightsError(f"not JSON: {error}", code=code, where=str(path), remedy=GET_AGAIN) from None
+    if not isinstance(found, dict):
+        raise WeightsError("expected fields by name", code=code, where=str(path), remedy=GET_AGAIN)
+    return found
