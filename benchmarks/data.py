@@ -27,7 +27,7 @@ from vitral.data.decoding.pixels import Pixels
 from vitral.data.loading.loader import Loader, Sight
 from vitral.data.loading.sampler import Shuffled
 from vitral.data.transforms.crop import InceptionCrop
-from vitral.data.transforms.preprocessing import CENTRED, Preprocessing, sights
+from vitral.data.transforms.preprocessing import CENTERED, Preprocessing, sights
 
 Way = Callable[[bytes], object]
 CROP = Case(
@@ -38,7 +38,7 @@ CROP = Case(
     rivals=("torchvision v2 tensor",),
 )
 WHOLE = Case(
-    "the same to a batch of 64 for the model, normalised",
+    "the same to a batch of 64 for the model, normalized",
     images=64,
     goal=2.0,
     engines=("vitral", "torchvision v2 tensor"),
@@ -79,7 +79,7 @@ def whole(engine: str, files: list[bytes]) -> Callable[[], object]:
         def step() -> object:
             for row, data in enumerate(files):
                 ring[row] = see(data)
-            return CENTRED.apply(torch.from_numpy(ring.copy()).permute(0, 3, 1, 2))
+            return CENTERED.apply(torch.from_numpy(ring.copy()).permute(0, 3, 1, 2))
 
         return step
     v2 = import_torchvision("torchvision.transforms.v2")
@@ -139,7 +139,7 @@ def torchvision_crop(convert: Callable[[Image.Image, Any], Any]) -> Way:
 def photos(engine: str) -> Way:
     match engine:
         case "vitral":
-            return lambda data: Preprocessing(image=IMAGE).pixels(data, "photo.jpg")
+            return lambda data: Preprocessing(image_size=IMAGE).pixels(data, "photo.jpg")
         case "pillow with draft":
             return _drafted
         case "simplejpeg":

@@ -36,7 +36,7 @@ CLASSES = tuple("0123456789")
 LARGE = Case("Ti/16 at 224, batch 32", BATCHES * 32, 1 / GOAL, ENGINES, (BARE,))
 SMALL = Case("Ti/4 at 32, batch 128", BATCHES * 128, 1 / GOAL, ENGINES, (BARE,))
 CASES = (LARGE, SMALL)
-SETTINGS = {LARGE: ("image=224",), SMALL: ("image=32", "stem.patch=4")}
+SETTINGS = {LARGE: ("image_size=224",), SMALL: ("image_size=32", "stem.patch=4")}
 
 
 @dataclass(frozen=True)
@@ -54,10 +54,10 @@ class Noise:
 def prepare(engine: str, case: Case) -> Callable[[], object]:
     """A turn of the case."""
     keep_freed_memory()
-    config = model_config("Ti/16", *SETTINGS[case], f"head.classes={len(CLASSES)}")
-    needs = Preprocessing(image=config.image, decoding=Decoding(channels=config.channels))
+    config = model_config("Ti/16", *SETTINGS[case], f"head.num_classes={len(CLASSES)}")
+    needs = Preprocessing(image_size=config.image_size, decoding=Decoding(channels=config.channels))
     bundle = Bundle(model=config, task="classify", preprocessing=needs, classes=CLASSES)
-    samples = open_arrays("noise", CLASSES, Noise(case.images, config.image.height))
+    samples = open_arrays("noise", CLASSES, Noise(case.images, config.image_size.height))
     model = config.build().eval()
     if engine == BARE:
         return bare(model, bundle, samples)

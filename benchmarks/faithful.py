@@ -61,7 +61,7 @@ def main() -> None:
     began = time.perf_counter()
     found = judged(loaded, samples, items, given.seed)
     bundle = loaded.bundle
-    grid = bundle.model.layout(bundle.preprocessing.image).grid
+    grid = bundle.model.layout(bundle.preprocessing.image_size).grid
     print(machine())
     print(f"{given.model} on {len(items)} test images of {given.data}, {grid} patches, {RANDOM} random maps an image,")
     print(f"seed {given.seed}, {time.perf_counter() - began:.0f} s, vitral {vitral.__version__}\n")

@@ -18,8 +18,9 @@ from vitral.recipes.registry import named
 STEPS, LOOKS = 5_000, 100
 FLAT = 1.02  # times the memory of the second tenth; in the first some is still being taken for the first time
 SETTINGS = (
-    "model.width=16", "model.depth=2", "model.mixer.heads=2", "batch=10", "device=cpu", "workers=1", "evaluate=1",
-    "saving.seconds=2", "length=steps",
+    "model.width=16", "model.depth=2", "model.mixer.heads=2", "batch_size=10", "device=cpu", "workers=1",
+    "eval_every=1",
+    "checkpoints.every_seconds=2", "length=steps",
 )  # fmt: skip
 
 

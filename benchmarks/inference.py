@@ -127,7 +127,7 @@ def decided(contest: Contest) -> Cell:
 
 
 @contextmanager
-def told(what: str, total: int) -> Iterator[Callable[[int], None]]:
+def told(message: str, total: int) -> Iterator[Callable[[int], None]]:
     """A line for each eighth that is done."""
     done = 0
 
@@ -135,7 +135,7 @@ def told(what: str, total: int) -> Iterator[Callable[[int], None]]:
         nonlocal done
         before, done = done, done + count
         if 8 * before // total != 8 * done // total:
-            say(f"{what}: {100 * done // total} %")
+            say(f"{message}: {100 * done // total} %")
 
     yield advance
 
@@ -172,13 +172,15 @@ def lead(rows: Sequence[Row], peers: Sequence[Row]) -> Lead:
 
 def verdict(cell: Cell) -> Iterator[str]:
     """Our fastest engine of float32 and of int8, each against the float32 peer that comes closest."""
-    for what, goal, rows in (("float32", AHEAD, floats(cell)), ("int8", INT8, bytes_of(cell))):
+    for message, goal, rows in (("float32", AHEAD, floats(cell)), ("int8", INT8, bytes_of(cell))):
         if rows and rivals(cell):
             own, peer, found = lead(rows, rivals(cell))
             met = "met" if found.median >= goal else "NOT met"
-            note = ", in speed; whether the answers hold is for an export of a trained model" if what == "int8" else ""
+            note = (
+                ", in speed; whether the answers hold is for an export of a trained model" if message == "int8" else ""
+            )
             yield (
-                f"{cell.model}@{cell.batch} {what}: {own.engine} {own.rate:.2f}/s is {found.median:.2f} x "
+                f"{cell.model}@{cell.batch} {message}: {own.engine} {own.rate:.2f}/s is {found.median:.2f} x "
                 f"{peer.engine} {peer.rate:.2f}/s ({found.low:.2f} to {found.high:.2f}); "
                 f"{100 * own.share:.0f} % of the matmul peak; goal {goal:g} x: {met}{note}"
             )

@@ -21,9 +21,10 @@ from benchmarks.__main__ import machine
 from vitral.runs.train import resume, train
 
 SETTINGS = (
-    "data.share=0.02", "epochs=20", "batch=20", "saving.seconds=0", "seed=3", "workers=0", "portions=3",
-    "model.width=16", "model.depth=2", "model.mixer.heads=2", "model.block.drop_path=0.2", "task.mixing=mixup",
-    "average=exponential", "evaluate=2",
+    "data.fraction=0.02", "epochs=20", "batch_size=20", "checkpoints.every_seconds=0", "seed=3", "workers=0",
+    "microbatches=3",
+    "model.width=16", "model.depth=2", "model.mixer.heads=2", "model.block.drop_path_rate=0.2", "task.mixing=mixup",
+    "average=ema", "eval_every=2",
 )  # fmt: skip
 COMPARED = ("last/model.safetensors", "best/model.safetensors", "metrics.jsonl", "results.csv")
 

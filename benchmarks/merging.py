@@ -131,7 +131,7 @@ def point_of(setting: Setting, row: Row, hits: int, images: int) -> Point:
 
 
 def table(curves: Curves) -> str:
-    """The curves in rows, each beside the engine that merges and quantises nothing."""
+    """The curves in rows, each beside the engine that merges and quantizes nothing."""
     first = curves.points[0]
     lines = [f"{curves.model} on {curves.data}: {curves.images:,} images; {curves.engine}, batch {curves.batch}"]
     for point in curves.points:
@@ -152,7 +152,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--root", default="", help="where the files of a set known by name are")
     parser.add_argument("--counts", default="0,4,8,12,14,16,18,20", help="merged in every layer")
     parser.add_argument("--engine", default="openvino")
-    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--images", type=int, default=10_000, help="that judge, at the most")
     parser.add_argument("--out", type=Path, default=Path("merging.json"))

@@ -113,13 +113,13 @@ def build(shape: Shape, engine: Engine) -> nn.Module:
 
 def build_vitral(shape: Shape, engine: Engine) -> nn.Module:
     config = Vit(
-        image=Size(shape.image, shape.image),
+        image_size=Size(shape.image, shape.image),
         width=shape.width,
         depth=shape.depth,
         stem=Patches(patch=Size(shape.patch, shape.patch)),
         mixer=Attention(heads=shape.heads),
         mlp=Mlp(gelu=engine.gelu),
-        head=LinearHead(classes=shape.classes),
+        head=LinearHead(num_classes=shape.classes),
     )
     return config.build()
 

@@ -1,7 +1,7 @@
 """`python -m benchmarks.ninety [--root FOLDER] [--epochs N]`: seconds to 90 % on Fashion-MNIST, ours against timm's.
 
 Ours is the recipe `fashion_mnist` as it stands. The other is a plain loop around timm's VisionTransformer of the same
-shape, with timm's optimiser and schedule at their usual settings, the images in memory, and the same crops by
+shape, with timm's optimizer and schedule at their usual settings, the images in memory, and the same crops by
 torchvision. Both train for as many epochs in batches of the same size, an epoch each in turn, and are tested after each
 on all 10,000 images; the tests are part of the time. Needs the environment of `make bench`.
 """
@@ -50,7 +50,7 @@ class Point(NamedTuple):
 
 def wished(root: str, epochs: int) -> tuple[Recipe, Samples]:
     """Our recipe and its data; 0 epochs are as many as it has itself."""
-    settings = ["device=cpu", "evaluate=1", *([f"epochs={epochs}"] if epochs else [])]
+    settings = ["device=cpu", "eval_every=1", *([f"epochs={epochs}"] if epochs else [])]
     found = granted(Wish("fashion-mnist", tuple(settings), recipe="fashion_mnist", root=root))
     return found.recipe, found.samples
 
@@ -69,11 +69,11 @@ def our_epoch(recipe: Recipe, samples: Samples) -> Epoch:
 def timm_epoch(recipe: Recipe, samples: Samples) -> Epoch:
     crop = crops(recipe)  # before timm, which would import a torchvision of its own
     images, labels = tensors(samples, "train")
-    batches = -(-len(images) // recipe.batch)
+    batches = -(-len(images) // recipe.batch_size)
     epochs = epochs_of(recipe)
     torch.manual_seed(recipe.seed)
     model = build_timm(recipe)
-    rate = RATE * (recipe.batch / RATE_BATCH) ** 0.5
+    rate = RATE * (recipe.batch_size / RATE_BATCH) ** 0.5
     optimizer = import_module("timm.optim").create_optimizer_v2(model, opt="adamw", lr=rate, weight_decay=DECAY)
     schedule = import_module("timm.scheduler").CosineLRScheduler(
         optimizer,
@@ -87,9 +87,9 @@ def timm_epoch(recipe: Recipe, samples: Samples) -> Epoch:
 
     def epoch() -> float:
         model.train()
-        for places in torch.randperm(len(images)).split(recipe.batch):
+        for places in torch.randperm(len(images)).split(recipe.batch_size):
             schedule.step_update(next(steps))
-            shown = recipe.images.scaling.apply(torch.stack([crop(image) for image in images[places]]))
+            shown = recipe.images.normalize.apply(torch.stack([crop(image) for image in images[places]]))
             loss = F.cross_entropy(model(shown), labels[places], label_smoothing=SMOOTHING)
             optimizer.zero_grad()
             loss.backward()
@@ -101,10 +101,10 @@ def timm_epoch(recipe: Recipe, samples: Samples) -> Epoch:
 
 def crops(recipe: Recipe) -> Callable[[Tensor], Tensor]:
     """The crops of the recipe, as torchvision makes them."""
-    view = recipe.images.view
+    view = recipe.images.crop
     assert isinstance(view, InceptionCrop)
     v2 = import_torchvision("torchvision.transforms.v2")
-    crop = v2.RandomResizedCrop(tuple(recipe.model.image), scale=view.area, ratio=view.aspect, antialias=True)
+    crop = v2.RandomResizedCrop(tuple(recipe.model.image_size), scale=view.area, ratio=view.aspect, antialias=True)
     changed: Callable[[Tensor], Tensor] = v2.Compose([crop, v2.RandomHorizontalFlip(0.5 if view.flip else 0.0)])
     return changed
 
@@ -122,7 +122,7 @@ def build_timm(recipe: Recipe) -> nn.Module:
     assert isinstance(shape, Vit)
     assert isinstance(shape.mixer, Attention)
     model = import_module("timm.models.vision_transformer").VisionTransformer(
-        img_size=tuple(shape.image),
+        img_size=tuple(shape.image_size),
         patch_size=tuple(shape.stem.patch),
         in_chans=shape.channels,
         embed_dim=shape.width,
@@ -139,8 +139,10 @@ def build_timm(recipe: Recipe) -> nn.Module:
 @torch.inference_mode()
 def accuracy(model: nn.Module, recipe: Recipe, images: Tensor, labels: Tensor) -> float:
     model.eval()
-    pairs = zip(images.split(recipe.batch), labels.split(recipe.batch), strict=True)
-    right = sum(int((model(recipe.images.scaling.apply(some)).argmax(dim=1) == what).sum()) for some, what in pairs)
+    pairs = zip(images.split(recipe.batch_size), labels.split(recipe.batch_size), strict=True)
+    right = sum(
+        int((model(recipe.images.normalize.apply(some)).argmax(dim=1) == message).sum()) for some, message in pairs
+    )
     return right / len(labels)
 
 

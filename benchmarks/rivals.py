@@ -49,8 +49,8 @@ def shape_of(model: str) -> Shape:
         raise ConfigError("other libraries are measured with plain patches", code="config.unsupported", where=model)
     assert isinstance(config.mixer, Attention)
     assert isinstance(config.head, LinearHead)
-    sides = config.image.height, config.stem.patch.height
-    return Shape(*sides, config.width, config.depth, config.mixer.heads, config.head.classes)
+    sides = config.image_size.height, config.stem.patch.height
+    return Shape(*sides, config.width, config.depth, config.mixer.heads, config.head.num_classes)
 
 
 def numbers(shape: Shape, batch: int) -> torch.Tensor:

@@ -1,6 +1,6 @@
 """`python -m benchmarks.stall`: how long a step takes while checkpoints of 20 million parameters are written.
 
-With its optimiser such a checkpoint is a quarter of a gigabyte. A save copies it in memory and writes it beside the
+With its optimizer such a checkpoint is a quarter of a gigabyte. A save copies it in memory and writes it beside the
 next steps; where every step saves, each waits for the disk to be done with the one before, which no run asks for.
 """
 
@@ -34,8 +34,14 @@ class Times(NamedTuple):
 
 def large(seconds: float) -> Recipe:
     """A ViT-S/16 on small images that is saved every so many seconds."""
-    recipe = named("cifar10").model_copy(update={"model": model_config("S/16", "image=64")})
-    settings = ["average=none", "device=cpu", "workers=0", f"batch={BATCH}", f"saving.seconds={seconds}"]
+    recipe = named("cifar10").model_copy(update={"model": model_config("S/16", "image_size=64")})
+    settings = [
+        "average=none",
+        "device=cpu",
+        "workers=0",
+        f"batch_size={BATCH}",
+        f"checkpoints.every_seconds={seconds}",
+    ]
     return override(recipe, [*settings, "length=steps", "length.steps=100000"]).fitted(10)
 
 

@@ -82,7 +82,7 @@ def only_training(name: str, samples: Samples) -> tuple[Recipe, Samples]:
 
 
 def bare(recipe: Recipe, samples: Samples, steps: int) -> Callable[[], object]:
-    """The same model, loss and optimiser, and nothing around them."""
+    """The same model, loss and optimizer, and nothing around them."""
     keep_freed_memory()
     parts = parts_of(override(recipe, ["workers=0"]), samples, Group(torch.device("cpu")))
     model, optimizer = parts.model.train(), parts.learning.optimizer

@@ -1,8 +1,8 @@
 """`python -m benchmarks.transfer [--root FOLDER] [--seeds 0 1 2]`: what pre-training is worth on 1,000 other images.
 
 CIFAR-10 is divided by its classes. A small ViT is pre-trained on 20,000 images of five of them. The other five, 200
-images each, are then learnt from scratch, by a linear probe of the frozen features, by fine-tuning with the recipe that
-`--from` chooses, and by fine-tuning at a higher resolution, and tested on their 5,000 test images.
+images each, are then learned from scratch, by a linear probe of the frozen features, by fine-tuning with the recipe
+that `--from` chooses, and by fine-tuning at a higher resolution, and tested on their 5,000 test images.
 """
 
 import argparse
@@ -67,7 +67,7 @@ def judged(home: Path, data: Path, start: str, seed: int) -> dict[str, float]:
         "from scratch": lambda: fresh(data, str(home / "scratch"), seed, SCRATCH),
         "linear probe": lambda: probed(start, data, seed),
         "fine-tuned": lambda: tuned(start, data, str(home / "tuned"), seed),
-        f"fine-tuned at {LARGE} pixels": lambda: tuned(start, data, str(home / "large"), seed, f"image={LARGE}"),
+        f"fine-tuned at {LARGE} pixels": lambda: tuned(start, data, str(home / "large"), seed, f"image_size={LARGE}"),
     }
     return {name: timed(name, way) for name, way in ways.items()}
 
@@ -81,13 +81,13 @@ def timed(name: str, way: Callable[[], float]) -> float:
 
 def fresh(data: Path, out: str, seed: int, epochs: int) -> float:
     """From fresh weights, by the recipe for CIFAR-10 with larger patches."""
-    settings = (f"epochs={epochs}", "evaluate=1000", f"model.stem.patch={PATCH}", "batch=64", f"seed={seed}")
+    settings = (f"epochs={epochs}", "eval_every=1000", f"model.stem.patch={PATCH}", "batch_size=64", f"seed={seed}")
     return top1(vitral.train(str(data), *settings, recipe="cifar10", out=out))
 
 
 def tuned(start: str, data: Path, out: str, seed: int, *settings: str) -> float:
     """From weights, by the recipe that is chosen for them."""
-    return top1(vitral.train(str(data), f"from={start}", f"seed={seed}", "evaluate=1000", *settings, out=out))
+    return top1(vitral.train(str(data), f"from={start}", f"seed={seed}", "eval_every=1000", *settings, out=out))
 
 
 def probed(start: str, data: Path, seed: int) -> float:
@@ -116,8 +116,8 @@ def written(home: Path, root: str) -> Sets:
 
 
 def top1(run: vitral.Run) -> float:
-    assert run.judgement is not None
-    return run.judgement.accuracy.top1
+    assert run.judgment is not None
+    return run.judgment.accuracy.top1
 
 
 if __name__ == "__main__":

@@ -172,7 +172,7 @@ def test_an_epoch_shows_every_image_once_or_the_set_is_refused(layout: Layout, t
     if layout.code:
         with raises(layout.code, *layout.words) as caught:
             open_data(data)
-        assert caught.value.remedy
+        assert caught.value.hint
         return
     samples = open_data(data)
     sight = Sight(Size(16, 16), Decoding(), PlainResize())

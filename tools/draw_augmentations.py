@@ -19,7 +19,7 @@ from vitral.data.datasets.source import open_data
 from vitral.data.decoding.decode import decode, read
 from vitral.data.decoding.header import Decoding
 from vitral.data.decoding.pixels import Pixels
-from vitral.data.transforms.augment import Augment, ColourJitter, RandomErasing, ThreeAugment
+from vitral.data.transforms.augment import Augment, ColorJitter, RandomErasing, ThreeAugment
 from vitral.data.transforms.crop import InceptionCrop, MultiCrop
 from vitral.data.transforms.mixup import Mixed, cut_box, cutmix, mixup
 from vitral.data.transforms.randaugment import OPERATIONS
@@ -47,7 +47,7 @@ def rows(photo: Pixels, other: Pixels) -> Iterator[Row]:
     yield from operation_rows(photo)
     draws: list[tuple[str, tuple[Augment, ...]]] = [
         ("three_augment", (ThreeAugment(),)),
-        ("colour_jitter\n0.3, hue 0.1", (ColourJitter(hue=0.1),)),
+        ("color_jitter\n0.3, hue 0.1", (ColorJitter(hue=0.1),)),
         ("random_erasing", (RandomErasing(probability=1.0),)),
         ("light1", AUGREG["light1"].augment),
         ("light2", AUGREG["light2"].augment),
@@ -111,8 +111,8 @@ def sheet(lines: list[Row]) -> Image.Image:
     top = GAP
     for line in lines:
         for column, heading in enumerate(line.headings):
-            centre = MARGIN + column * (TILE + GAP) + TILE // 2
-            pen.text((centre, top + HEADING // 2), heading, INK, font, anchor="mm")
+            center = MARGIN + column * (TILE + GAP) + TILE // 2
+            pen.text((center, top + HEADING // 2), heading, INK, font, anchor="mm")
         top += HEADING if line.headings else 0
         pen.multiline_text((GAP + 2, top + TILE // 2), line.label, INK, font, anchor="lm")
         for column, picture in enumerate(line.pictures):

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from benchmarks.merging import Curves, Point, Precision
 
-COLOURS: dict[Precision, str] = {"float32": "#1f6f8b", "int8": "#d1495b"}
+COLORS: dict[Precision, str] = {"float32": "#1f6f8b", "int8": "#d1495b"}
 INK, FAINT = "#222222", "#999999"
 HALF = 0.5  # points of accuracy that may be lost
 SPAN = 4.0  # points from top to bottom at the least, lest chance look like a trend
@@ -26,8 +26,8 @@ def draw(curves: Curves, out: Path) -> None:
     bound = 100 * first.top1 - HALF
     axes.axhline(bound, color=FAINT, linewidth=0.8, linestyle="--")
     axes.annotate("half a point lost", (0, bound), (4, -10), textcoords="offset points", fontsize=8, color=FAINT)
-    for precision, colour in COLOURS.items():
-        line(axes, [point for point in curves.points if point.precision == precision], precision, colour)
+    for precision, color in COLORS.items():
+        line(axes, [point for point in curves.points if point.precision == precision], precision, color)
     axes.set_xlabel(f"images a second ({curves.engine}, batch {curves.batch})")
     axes.set_ylabel(f"top-1 of {curves.images:,} images, %")
     axes.set_title("patches merged in every layer, beside each point", loc="left", fontsize=10, color=INK)
@@ -41,14 +41,14 @@ def draw(curves: Curves, out: Path) -> None:
     figure.savefig(out)
 
 
-def line(axes: Axes, points: list[Point], name: str, colour: str) -> None:
+def line(axes: Axes, points: list[Point], name: str, color: str) -> None:
     """One curve: lines between points, and the middle half of the rounds as a bar through each."""
     rates, shares = [point.rate for point in points], [100 * point.top1 for point in points]
     spread = [[point.rate - point.low for point in points], [point.high - point.rate for point in points]]
-    axes.errorbar(rates, shares, xerr=spread, color=colour, marker="o", markersize=4, linewidth=1.4, label=name)
+    axes.errorbar(rates, shares, xerr=spread, color=color, marker="o", markersize=4, linewidth=1.4, label=name)
     for point in points:
         place = (point.rate, 100 * point.top1)
-        axes.annotate(str(point.per_layer), place, (3, 5), textcoords="offset points", fontsize=8, color=colour)
+        axes.annotate(str(point.per_layer), place, (3, 5), textcoords="offset points", fontsize=8, color=color)
 
 
 if __name__ == "__main__":

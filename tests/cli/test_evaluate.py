@@ -23,10 +23,10 @@ JUDGES = "accuracy,knn,fewshot,linear,resolution,tokens"
 
 
 def tiny(folder: Path, classes: tuple[str, ...] = CLASSES) -> str:
-    """A bundle of a model that sees the bundled images and has learnt nothing."""
-    settings = ("image=28", "channels=1", "stem.patch=14", "width=8", "depth=1", "mixer.heads=1", "mlp.ratio=1")
-    model = vitral.build("Ti/16", *settings, f"head.classes={len(classes)}")
-    needs = Preprocessing(image=Size(28, 28), decoding=Decoding(channels=1))
+    """A bundle of a model that sees the bundled images and has learned nothing."""
+    settings = ("image_size=28", "channels=1", "stem.patch=14", "width=8", "depth=1", "mixer.heads=1", "mlp.ratio=1")
+    model = vitral.build("Ti/16", *settings, f"head.num_classes={len(classes)}")
+    needs = Preprocessing(image_size=Size(28, 28), decoding=Decoding(channels=1))
     bundle = Bundle(model=model.config, task="classify", preprocessing=needs, classes=classes)
     write_bundle(folder / "tiny", bundle, model.state_dict(), "a card")
     return str(folder / "tiny")
@@ -52,14 +52,14 @@ def test_all_judges_on_the_bundled_images_then_the_same_numbers_from_the_cache_a
     assert "28x28  2x2" in table.stdout
     assert "\x1b" not in table.stdout
 
-    again = run(tmp_path, model, "sample", "--with", "knn,accuracy", "--json", "--batch", "50")
+    again = run(tmp_path, model, "sample", "--with", "knn,accuracy", "--json", "--batch-size", "50")
     assert again.returncode == 0
     assert "the features of 5,000 images were made before" in again.stderr
     found = Evaluation.from_json(again.stdout)
     assert [each["kind"] for each in json.loads(again.stdout)["found"]] == ["knn", "accuracy"]
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert vitral.evaluate(model, "sample", "batch=50", with_=("knn", "accuracy")) == found
+    assert vitral.evaluate(model, "sample", "batch_size=50", with_=("knn", "accuracy")) == found
 
 
 def test_other_classes_are_refused_with_both_lists(tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ def test_a_broken_export_ends_with_1_and_no_folder(tmp_path: Path) -> None:
     [
         (["--to", "onx"], 2, "config.unknown_name", "'onx'"),
         (["--to", "torch", "--int8"], 2, "config.conflict", "int8"),
-        (["--batch", "none"], 2, "config.wrong_type", "'none'"),
+        (["--batch-size", "none"], 2, "config.wrong_type", "'none'"),
         (["--data", "nowhere"], 3, "data.not_found", "nowhere"),
     ],
 )

@@ -129,7 +129,7 @@ def test_merge_asks_a_predictor_that_merges(run: Runner, album: Path, tmp_path: 
 
 
 def test_the_bundled_images_are_a_name(run: Runner, model: str) -> None:
-    done = run(model, "sample", "--top", "1", "--format", "csv", "--batch", "500")
+    done = run(model, "sample", "--top", "1", "--format", "csv", "--batch-size", "500")
     assert (done.code, done.stdout.count("\n")) == (0, 6001), done.stderr
     assert "\nsample/test/0999.npy," in done.stdout
 
@@ -137,7 +137,7 @@ def test_the_bundled_images_are_a_name(run: Runner, model: str) -> None:
 def test_bad_files_are_rows_and_named_on_stderr_and_the_end_is_3(run: Runner, model: str, tmp_path: Path) -> None:
     photos(tmp_path, 6)
     spoilt(tmp_path)
-    done = run(model, tmp_path, "--format", "jsonl", "--batch", "2")
+    done = run(model, tmp_path, "--format", "jsonl", "--batch-size", "2")
     assert done.code == 3
     rows = {Path(row["path"]).name: row for row in told(done.stdout)}
     assert [name for name, row in rows.items() if "error" in row] == list(BAD)
@@ -209,7 +209,7 @@ def test_the_ending_of_the_file_tells_the_format(
 
 def test_features_go_to_a_file(run: Runner, model: str, album: Path, tmp_path: Path) -> None:
     loaded = load(model)
-    assert run(model, album, "--features", tmp_path / "a.npz", "--batch", "5") == (0, "", "")
+    assert run(model, album, "--features", tmp_path / "a.npz", "--batch-size", "5") == (0, "", "")
     with np.load(tmp_path / "a.npz") as found:
         assert found["names"].tolist() == names(album)
         for name, row in zip(found["names"], found["features"], strict=True):
@@ -240,7 +240,7 @@ def test_a_model_without_classes_gives_features_alone(run: Runner, album: Path, 
         (("--features", "a.npz", "--format", "csv"), ("[config.conflict]", "where: --format")),
         (("--features", "a.npz", "--out", "b.csv"), ("[config.conflict]", "where: --out")),
         (("--top", "0"), ("--top", "1")),  # of typer, which has no codes
-        (("--batch", "many"), ("--batch", "integer")),
+        (("--batch-size", "many"), ("--batch-size", "integer")),
         (("--engine", "steam"), ("[config.unknown_name]", "engine", "steam")),
     ],
 )
@@ -282,7 +282,7 @@ def test_shares_that_are_killed_and_run_again_are_the_whole_without_doubles(mode
 
     def words(share: str) -> list[str]:
         out = tmp_path / "out" / f"{share[0]}.jsonl"
-        return [model, str(tmp_path / "in"), "--shard", share, "--out", str(out), "--batch", "2", *ENGINE]
+        return [model, str(tmp_path / "in"), "--shard", share, "--out", str(out), "--batch-size", "2", *ENGINE]
 
     killed = [(words(share), int(signal.SIGKILL), delay) for delay in delays for share in shares]
     codes = forked([*killed, *((words(share), 0, 0.0) for share in shares)])
@@ -295,6 +295,6 @@ def test_shares_that_are_killed_and_run_again_are_the_whole_without_doubles(mode
 
 def test_an_interrupt_leaves_with_130_and_no_half_part(model: str, tmp_path: Path) -> None:
     photos(tmp_path / "in", 60)
-    words = [model, str(tmp_path / "in"), "--out", str(tmp_path / "1.jsonl"), "--batch", "1", *ENGINE]
+    words = [model, str(tmp_path / "in"), "--out", str(tmp_path / "1.jsonl"), "--batch-size", "1", *ENGINE]
     assert forked([(words, int(signal.SIGINT), 0.8)]) == [130]
     assert files_in(tmp_path) == ["in"]

@@ -55,8 +55,8 @@ class Model(Config):
     @model_validator(mode="after")
     def _heads_divide_the_width(self) -> Self:
         if self.width % self.mixer.heads:
-            what = f"{self.mixer.heads} heads do not divide a width of {self.width}"
-            raise ConfigError(what, code="config.indivisible", where="mixer.heads", remedy="choose a divisor")
+            message = f"{self.mixer.heads} heads do not divide a width of {self.width}"
+            raise ConfigError(message, code="config.indivisible", where="mixer.heads", hint="choose a divisor")
         if self.pair[0] > self.pair[1]:
             raise ValueError(f"{self.pair[0]} > {self.pair[1]}")
         return self
@@ -103,7 +103,7 @@ def test_a_config_cannot_be_changed_and_equal_ones_are_one_key() -> None:
         ({"more": [{"kind": "learned1d"}, {"kind": "rope2d", "turns": "1"}]},
          "config.wrong_type", ["more.1.turns", "'1'"]),
         ({"widht": 8}, "config.unknown_field", ["widht", "'width'"]),
-        ({"colour": 8}, "config.unknown_field", ["colour", "width, image, name, layers", "side or pair"]),
+        ({"color": 8}, "config.unknown_field", ["color", "width, image, name, layers", "side or pair"]),
         ({"position": {"kind": "rope2d", "bse": 3.0}}, "config.unknown_field", ["position.bse", "scale", "'base'"]),
         ({"position": {"kind": "rope2d", "scale": {"fctor": 1.0}}},
          "config.unknown_field", ["position.scale.fctor", "'factor'"]),
@@ -162,7 +162,7 @@ def test_building_a_config_in_python_raises_a_config_error_too() -> None:
 def test_a_check_across_fields_keeps_its_parts_and_gains_the_path(build: Any, where: str) -> None:
     with raises("config.indivisible", "2 heads do not divide a width of 7") as caught:
         build()
-    assert (caught.value.where, caught.value.remedy) == (where, "choose a divisor")
+    assert (caught.value.where, caught.value.hint) == (where, "choose a divisor")
 
 
 def test_plain_data_may_use_lists_for_tuples_and_text_for_paths() -> None:
@@ -232,7 +232,7 @@ def test_the_members_of_a_union_are_its_classes_in_order() -> None:
     [
         ([], Model()),
         (["width=16", "name=16x16", "mixer.bias=false"], Model(width=16, name="16x16", mixer=Mixer(bias=False))),
-        (["image=224x320"], Model(image=Size(224, 320))),
+        (["image_size=224x320"], Model(image_size=Size(224, 320))),
         (["layers=[1, 2]"], Model(layers=(1, 2))),
         (['name="7"'], Model(name="7")),
         (["name=a=b"], Model(name="a=b")),

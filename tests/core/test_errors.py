@@ -6,9 +6,7 @@ from vitral.core.errors import ConfigError, DataError, ServeError, VitralError, 
 
 
 def test_a_message_reads_where_what_and_remedy_in_one_line() -> None:
-    error = DataError(
-        "truncated after 12 KB", code="data.truncated_image", where="photos/cat/07.jpg", remedy="remove it"
-    )
+    error = DataError("truncated after 12 KB", code="data.truncated_image", where="photos/cat/07.jpg", hint="remove it")
     assert str(error) == "photos/cat/07.jpg: truncated after 12 KB; remove it"
 
 
@@ -16,8 +14,8 @@ def test_a_message_reads_where_what_and_remedy_in_one_line() -> None:
     ("where", "remedy", "message"),
     [("", "", "no such model"), ("B/17", "", "B/17: no such model"), ("", "use B/16", "no such model; use B/16")],
 )
-def test_parts_that_are_empty_leave_no_trace(where: str, remedy: str, message: str) -> None:
-    assert str(VitralError("no such model", code="file.exists", where=where, remedy=remedy)) == message
+def test_parts_that_are_empty_leave_no_trace(where: str, hint: str, message: str) -> None:
+    assert str(VitralError("no such model", code="file.exists", where=where, hint=hint)) == message
 
 
 @pytest.mark.parametrize(
@@ -35,11 +33,11 @@ def test_a_bad_value_can_be_caught_as_a_value_error(kind: type[VitralError]) -> 
 
 
 def test_an_error_survives_the_way_from_one_process_to_another() -> None:
-    wide = ConfigError("too wide", code="config.out_of_range", where="width", remedy="use 64")
+    wide = ConfigError("too wide", code="config.out_of_range", where="width", hint="use 64")
     parts = [wide, ConfigError("too deep", code="config.conflict", where="depth")]
     error = pickle.loads(pickle.dumps(ConfigError.join(parts)))
     assert error.code == "config.several"
-    assert [(part.what, part.code, part.where, part.remedy) for part in error.problems] == [
+    assert [(part.message, part.code, part.where, part.hint) for part in error.problems] == [
         ("too wide", "config.out_of_range", "width", "use 64"),
         ("too deep", "config.conflict", "depth", ""),
     ]
@@ -59,7 +57,7 @@ def test_several_problems_are_listed_one_to_a_line() -> None:
 
 
 def test_an_error_seen_from_outside_names_the_whole_path() -> None:
-    many = ConfigError("too many", code="config.out_of_range", where="heads", remedy="use 6")
+    many = ConfigError("too many", code="config.out_of_range", where="heads", hint="use 6")
     pair = ConfigError.join([many, ConfigError("too wide", code="config.conflict")])
     assert [(problem.code, str(problem)) for problem in pair.within("block.mixer").problems] == [
         ("config.out_of_range", "block.mixer.heads: too many; use 6"),
@@ -76,6 +74,6 @@ def test_choices_are_said_as_a_reader_would() -> None:
 
 def test_a_word_that_is_near_is_suggested_and_else_all_are_listed() -> None:
     assert nearest("pach", ["depth", "patch"]) == "did you mean 'patch'?"
-    assert nearest("colour", ["depth", "patch"]) == ""
+    assert nearest("color", ["depth", "patch"]) == ""
     assert suggest("pach", ["depth", "patch"]) == "did you mean 'patch'?"
-    assert suggest("colour", ["depth", "patch"]) == "choose from depth or patch"
+    assert suggest("color", ["depth", "patch"]) == "choose from depth or patch"

@@ -123,7 +123,7 @@ def test_a_folder_that_is_gone_is_told_with_what_to_do(tmp_path: Path) -> None:
     with raises("file.write_failed") as caught:
         journal(tmp_path / "none/a")
     assert caught.value.where == f"{tmp_path}/none/a"
-    assert caught.value.remedy
+    assert caught.value.hint
 
 
 def test_a_journal_that_the_system_does_not_hand_out_is_named(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ def test_the_same_numbers_throw_the_same_and_no_others_do() -> None:
     assert all(dice(*key).integers(2**63) == value for key, value in thrown.items())
 
 
-def test_neighbours_are_not_alike() -> None:
+def test_neighbors_are_not_alike() -> None:
     thrown = np.array([dice(0, Purpose.VIEW, 3, index).random(4) for index in range(2000)])
     assert np.abs(np.corrcoef(thrown[:-1].T, thrown[1:].T) - np.eye(8)).max() < 0.11
     assert np.abs(thrown.mean(0) - 0.5).max() < 0.03

@@ -45,7 +45,7 @@ def test_a_second_writer_is_told_who_the_first_is_and_what_to_do(tmp_path: Path)
         with raises("config.run_locked", f"process {process.pid} on {socket.gethostname()}") as caught, Lock(tmp_path):
             pass
         assert caught.value.where == str(tmp_path)
-        assert caught.value.remedy
+        assert caught.value.hint
         assert caught.value.exit_code == 2
         process.communicate()
         with Lock(tmp_path):
@@ -127,4 +127,4 @@ def test_a_lock_with_no_name_in_it_is_held_by_another_process(tmp_path: Path) ->
         (tmp_path / ".lock").write_bytes(b"")  # as in the instant before the holder has signed
         with raises("config.run_locked", tmp_path) as caught, Lock(tmp_path):
             pass
-        assert str(os.getpid()) not in caught.value.what
+        assert str(os.getpid()) not in caught.value.message

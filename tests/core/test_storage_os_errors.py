@@ -5,14 +5,14 @@ import os
 from pathlib import Path
 
 from tests.errors import raises
-from vitral.core.storage import REMEDIES, failure, reading, reason, remedy
+from vitral.core.storage import REMEDIES, failure, hint, reading, reason
 
 
 def test_a_refusal_is_told_with_its_remedy() -> None:
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    assert (reason(full), remedy(full)) == ("no space left on device", REMEDIES[errno.ENOSPC])
+    assert (reason(full), hint(full)) == ("no space left on device", REMEDIES[errno.ENOSPC])
     assert reason(OSError("Odd")) == "odd"
-    assert remedy(OSError("Odd"))
+    assert hint(OSError("Odd"))
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
@@ -25,6 +25,6 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 
 def test_a_failure_names_file_reason_what_is_kept_and_remedy(tmp_path: Path) -> None:
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    with raises("file.write_failed", reason(full), "all else is whole", remedy(full)) as caught:
+    with raises("file.write_failed", reason(full), "all else is whole", hint(full)) as caught:
         raise failure(full, tmp_path, "all else is whole")
     assert caught.value.where == str(tmp_path)

@@ -61,14 +61,14 @@ def write_idx(folder: Path, train: Truth, test: Truth, packed: bool = False) -> 
     """The four files of MNIST."""
     folder.mkdir(parents=True, exist_ok=True)
     for prefix, truth in (("train", train), ("t10k", test)):
-        for what, array in (("images-idx3-ubyte", truth.images), ("labels-idx1-ubyte", truth.labels)):
-            name, data = f"{prefix}-{what}", idx(array)
+        for message, array in (("images-idx3-ubyte", truth.images), ("labels-idx1-ubyte", truth.labels)):
+            name, data = f"{prefix}-{message}", idx(array)
             (folder / f"{name}.gz" if packed else folder / name).write_bytes(gzip.compress(data) if packed else data)
 
 
 def planes(images: Array) -> Array:
     """Images as CIFAR has them: a row for each, with all its red, then its green, then its blue."""
-    return np.stack([np.concatenate([image[..., colour].ravel() for colour in range(3)]) for image in images])
+    return np.stack([np.concatenate([image[..., color].ravel() for color in range(3)]) for image in images])
 
 
 def fives(truth: Truth) -> list[Truth]:

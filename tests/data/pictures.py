@@ -22,12 +22,12 @@ def noise(*shape: int, highest: int = 255, seed: int = 0) -> NDArray[np.int64]:
 
 
 def smooth(rows: int = ROWS, columns: int = COLUMNS) -> NDArray[np.uint8]:
-    """Colour that lossy formats keep within a few levels."""
+    """Color that lossy formats keep within a few levels."""
     down, across = np.mgrid[0:rows, 0:columns]
     return np.stack([down * 200 // rows, across * 200 // columns, down * 0 + 90], axis=-1).astype(np.uint8)
 
 
-def colour() -> NDArray[np.uint8]:
+def color() -> NDArray[np.uint8]:
     return noise(ROWS, COLUMNS, 3).astype(np.uint8)
 
 
@@ -42,17 +42,17 @@ def chunk(kind: bytes, body: bytes) -> bytes:
     return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
 
 
-def png(rows: Iterable[bytes], size: tuple[int, int], bits: int, colour: int, extra: bytes = b"") -> bytes:
-    """A PNG of height and width, of rows already packed; colour 0 grey, 2 RGB, 4 grey and alpha, 6 RGBA."""
-    head = struct.pack(">IIBBBBB", size[1], size[0], bits, colour, 0, 0, 0)
+def png(rows: Iterable[bytes], size: tuple[int, int], bits: int, color: int, extra: bytes = b"") -> bytes:
+    """A PNG of height and width, of rows already packed; color 0 gray, 2 RGB, 4 gray and alpha, 6 RGBA."""
+    head = struct.pack(">IIBBBBB", size[1], size[0], bits, color, 0, 0, 0)
     pixels = chunk(b"IDAT", zlib.compress(b"".join(b"\0" + row for row in rows)))
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + extra + pixels + chunk(b"IEND", b"")
 
 
-def deep_png(values: Array, colour: int, extra: bytes = b"") -> bytes:
+def deep_png(values: Array, color: int, extra: bytes = b"") -> bytes:
     """A PNG of 16 bits a sample."""
     rows, columns = values.shape[:2]
-    return png([row.astype(">u2").tobytes() for row in values], (rows, columns), 16, colour, extra)
+    return png([row.astype(">u2").tobytes() for row in values], (rows, columns), 16, color, extra)
 
 
 def tiff(values: Array, photometric: int, order: Order = "<", compressed: bool = False, **tags: list[int]) -> bytes:

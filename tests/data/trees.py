@@ -21,7 +21,7 @@ def plant(root: Path, names: Iterable[str]) -> Path:
     return root
 
 
-def labelled(samples: Samples) -> dict[str, str]:
+def labeled(samples: Samples) -> dict[str, str]:
     """The class of every image by name."""
     return {row.name: row.label for row in samples.rows()}
 
@@ -29,5 +29,5 @@ def labelled(samples: Samples) -> dict[str, str]:
 def refused_at(caught: pytest.ExceptionInfo[VitralError]) -> str:
     """Where the error points, having a remedy and the exit code of bad data."""
     assert caught.value.exit_code == 3
-    assert caught.value.remedy
+    assert caught.value.hint
     return caught.value.where

@@ -50,15 +50,15 @@ def without(samples: Samples, split: str) -> Samples:
 
 def striped_model(classes: tuple[str, ...] = CLASSES, seed: int = 0, **fields: Any) -> Loaded:
     """A model with random weights, its head too, that names the classes; without classes it has no head."""
-    head = LinearHead(classes=len(classes)) if classes else NoHead()
-    given = {"image": Size(SIDE, SIDE), "width": 16, "depth": 1, "mlp": Mlp(ratio=1), "head": head}
+    head = LinearHead(num_classes=len(classes)) if classes else NoHead()
+    given = {"image_size": Size(SIDE, SIDE), "width": 16, "depth": 1, "mlp": Mlp(ratio=1), "head": head}
     config = small(**(given | fields))
     torch.manual_seed(seed)
     model = config.build().eval()
     if classes:
         torch.nn.init.normal_(model.get_parameter("head.linear.weight"))
-    needs = Preprocessing(image=Size(SIDE, SIDE))
-    task: Literal["classify", "masked"] = "classify" if classes else "masked"
+    needs = Preprocessing(image_size=Size(SIDE, SIDE))
+    task: Literal["classify", "masked_patches"] = "classify" if classes else "masked_patches"
     return Loaded(model, Bundle(model=config, task=task, preprocessing=needs, classes=classes))
 
 

@@ -90,7 +90,7 @@ def test_the_interval_belongs_to_the_share_of_right_answers() -> None:
     assert found.interval == wilson(4, 9)
 
 
-def test_the_judgement_comes_back_from_its_json() -> None:
+def test_the_judgment_comes_back_from_its_json() -> None:
     found = judged(random_answers(30, 7), [f"class {number}" for number in range(7)])
     assert Accuracy.from_json(found.to_json()) == found
 

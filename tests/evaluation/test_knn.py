@@ -1,4 +1,4 @@
-"""Nearest neighbours against scikit-learn's."""
+"""Nearest neighbors against scikit-learn's."""
 
 import numpy as np
 import pytest
@@ -66,7 +66,7 @@ def test_the_trials_are_those_of_scikit_learn_on_the_same_folds() -> None:
 
 
 @pytest.mark.parametrize("images", [2, 3, 6])
-def test_of_few_images_few_neighbours_are_tried(images: int) -> None:
+def test_of_few_images_few_neighbors_are_tried(images: int) -> None:
     known, _ = clusters(images, 2, seed=0)
     assert [trial.k for trial in tried(known, np.arange(images) % 2, seed=0)] == [1, 3][: 1 + (images == 6)]
 

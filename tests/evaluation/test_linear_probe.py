@@ -44,7 +44,7 @@ TRAIN, TEST = cloud(600, seed=0), cloud(2000, seed=1)
 
 
 def probed(features: Tensor, labels: Tensor, l2: float, asked: Tensor) -> tuple[Tensor, object]:
-    """Our weights and theirs, for the same standardised features, with theirs as a fitted estimator."""
+    """Our weights and theirs, for the same standardized features, with theirs as a fitted estimator."""
     scale = scale_of(features)
     probe = fitted(scale.apply(features), labels, l2, torch.zeros(WIDTH + 1, CLASSES, dtype=torch.float64))
     assert probe.converged
@@ -66,7 +66,7 @@ def test_the_weights_are_those_of_scikit_learn(l2: float) -> None:
     assert 0.3 < truth < 0.95
 
 
-def test_the_regularisation_is_chosen_as_scikit_learn_would() -> None:
+def test_the_regularization_is_chosen_as_scikit_learn_would() -> None:
     found = tried(TRAIN.values, TRAIN.labels, CLASSES, seed=4)
     assert [trial.l2 for trial in found] == list(GRID)
     aside = folds_of(TRAIN.labels.numpy(), 5, 4) == 0
@@ -140,7 +140,7 @@ def test_the_strongest_l2_that_is_as_good_as_the_best_is_the_modest_one() -> Non
     assert modest(trials, images=10_000) == 0.01
 
 
-def test_few_images_of_many_numbers_are_not_learnt_by_heart() -> None:
+def test_few_images_of_many_numbers_are_not_learned_by_heart() -> None:
     """Separable by chance alone: a weak penalty would make the head as sure as can be, and fine-tuning begin badly."""
     dice = torch.Generator().manual_seed(0)
     labels = torch.arange(40) % 2

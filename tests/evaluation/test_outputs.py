@@ -20,14 +20,14 @@ from vitral.data.samples import Samples
 from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.evaluation.outputs import Answers, answer
 
-HOW = Preprocessing(image=Size(16, 16))
+HOW = Preprocessing(image_size=Size(16, 16))
 CPU = torch.device("cpu")
 
 
 def small_model() -> nn.Module:
     model = vitral.build(
-        "Ti/16", "image=16", "stem.patch=8", "width=16", "depth=2", "mixer.heads=2", "head.classes=2",
-        "block.drop_path=0.5",
+        "Ti/16", "image_size=16", "stem.patch=8", "width=16", "depth=2", "mixer.heads=2", "head.num_classes=2",
+        "block.drop_path_rate=0.5",
     )  # fmt: skip
     nn.init.normal_(model.get_parameter("head.linear.weight"))  # a head of zeros would answer every image alike
     return model
@@ -36,7 +36,7 @@ def small_model() -> nn.Module:
 def loader_of(samples: Samples, batch: int, world: World, order: InOrder | Shuffled) -> Loader:
     items = samples.of("train")
     plan = Plan(np.array([item.label for item in items]), order, batch, seed=0, world=world)
-    return Loader(items, samples.store, Sight(HOW.image, HOW.decoding, HOW.view), plan, workers=0, room=2**20)
+    return Loader(items, samples.store, Sight(HOW.image_size, HOW.decoding, HOW.crop), plan, workers=0, room=2**20)
 
 
 def alone(rows: Tensor) -> Tensor:
@@ -47,7 +47,7 @@ def answered(
     model: nn.Module, samples: Samples, batch: int, world: World, gather: Callable[[Tensor], Tensor]
 ) -> Answers:
     loader = loader_of(samples, batch, world, InOrder())
-    return answer(model, loader, HOW.scaling, CPU, gather, lambda images: None)
+    return answer(model, loader, HOW.normalize, CPU, gather, lambda images: None)
 
 
 @pytest.mark.parametrize("batch", [1, 4, 50])
@@ -120,14 +120,14 @@ def test_the_mode_comes_back_when_answering_fails(tmp_path: Path) -> None:
 def test_the_images_of_each_batch_are_told(tmp_path: Path) -> None:
     told: list[int] = []
     loader = loader_of(photos(tmp_path), 4, World(), InOrder())
-    answer(small_model(), loader, HOW.scaling, CPU, alone, told.append)
+    answer(small_model(), loader, HOW.normalize, CPU, alone, told.append)
     assert told == [4, 4, 3]
 
 
 def test_an_order_that_leaves_images_out_is_refused(tmp_path: Path) -> None:
     loader = loader_of(photos(tmp_path), 4, World(), Shuffled())
     with pytest.raises(AssertionError, match="leaves images out"):
-        answer(small_model(), loader, HOW.scaling, CPU, alone, lambda images: None)
+        answer(small_model(), loader, HOW.normalize, CPU, alone, lambda images: None)
 
 
 def test_of_equal_logits_the_first_is_given() -> None:

@@ -18,7 +18,7 @@ from vitral.weights.load import Loaded
 def test_the_sizes_are_whole_patches_around_the_trained_one() -> None:
     config = small()  # 32x48 in patches of 8
     bundle = Bundle(
-        model=config, task="classify", preprocessing=Preprocessing(image=Size(32, 48)), classes=tuple("abcd")
+        model=config, task="classify", preprocessing=Preprocessing(image_size=Size(32, 48)), classes=tuple("abcd")
     )
     found = sizes_of(subject(Loaded(config.build(), bundle)))
     assert found == [Size(16, 24), Size(24, 32), Size(32, 48), Size(40, 64), Size(48, 72), Size(64, 96)]

@@ -28,14 +28,14 @@ class Bars:
         self.done: dict[str, int] = {}
 
     @contextmanager
-    def __call__(self, what: str, total: int) -> Iterator[Callable[[int], None]]:
-        self.done[what] = 0
+    def __call__(self, message: str, total: int) -> Iterator[Callable[[int], None]]:
+        self.done[message] = 0
 
         def advance(count: int) -> None:
-            self.done[what] += count
+            self.done[message] += count
 
         yield advance
-        assert self.done[what] == total
+        assert self.done[message] == total
 
 
 @pytest.mark.parametrize("batch", [1, 7, 100])
@@ -63,7 +63,7 @@ def test_the_answers_have_the_labels_of_the_model() -> None:
 def test_images_of_another_size_are_resized_as_the_bundle_says() -> None:
     loaded, samples = striped_model(), stripes()
     found = subject(loaded, samples).answers(Size(32, 24))
-    needs = loaded.bundle.preprocessing.model_copy(update={"image": Size(32, 24)})
+    needs = loaded.bundle.preprocessing.model_copy(update={"image_size": Size(32, 24)})
     with torch.no_grad():
         truth = [loaded.model(needs.tensor(samples.read(item), item.name)) for item in samples.of("test")]
     torch.testing.assert_close(found.logits, torch.cat(truth))
@@ -136,7 +136,7 @@ def other_weights() -> tuple[Loaded, Samples]:
 
 def other_scaling() -> tuple[Loaded, Samples]:
     model, bundle = striped_model()
-    needs = bundle.preprocessing.model_copy(update={"scaling": IMAGENET})
+    needs = bundle.preprocessing.model_copy(update={"normalize": IMAGENET})
     return Loaded(model, bundle.model_copy(update={"preprocessing": needs})), stripes()
 
 
@@ -163,9 +163,9 @@ def test_features_that_are_no_numbers_are_refused_and_not_kept(tmp_path: Path) -
 
 def test_an_interrupt_while_features_are_made_leaves_no_file(tmp_path: Path) -> None:
     @contextmanager
-    def interrupted(what: str, total: int) -> Iterator[Callable[[int], None]]:
+    def interrupted(message: str, total: int) -> Iterator[Callable[[int], None]]:
         def advance(count: int) -> None:
-            if what.startswith("features"):
+            if message.startswith("features"):
                 raise KeyboardInterrupt
 
         yield advance

@@ -3,7 +3,7 @@
 from tests.errors import raises
 from tests.evaluation.subjects import CLASSES, striped_model, stripes
 from vitral.core.config import Size
-from vitral.data.transforms.crop import CentreCrop
+from vitral.data.transforms.crop import CenterCrop
 from vitral.data.transforms.preprocessing import IMAGENET, Preprocessing
 from vitral.evaluation.subject import labels_by_name, refuse_headless, refuse_other_preprocessing, shortened
 
@@ -49,10 +49,10 @@ def test_a_model_without_a_head_is_refused_with_the_remedy() -> None:
 
 
 def test_another_preprocessing_is_refused_with_both_shown() -> None:
-    ours = Preprocessing(image=Size(16, 16))
-    refuse_other_preprocessing(ours, Preprocessing(image=Size(16, 16)))
-    with raises("config.conflict", "32x24", "16x16", "kind=centre, ", "kind=plain", "0.485") as caught:
-        refuse_other_preprocessing(ours, Preprocessing(image=Size(32, 24), view=CentreCrop(), scaling=IMAGENET))
+    ours = Preprocessing(image_size=Size(16, 16))
+    refuse_other_preprocessing(ours, Preprocessing(image_size=Size(16, 16)))
+    with raises("config.conflict", "32x24", "16x16", "kind=center, ", "kind=plain", "0.485") as caught:
+        refuse_other_preprocessing(ours, Preprocessing(image_size=Size(32, 24), crop=CenterCrop(), normalize=IMAGENET))
     told = str(caught.value)
     assert "mean=[0.5]" in told
     assert "decoding" not in told

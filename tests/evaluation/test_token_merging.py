@@ -29,7 +29,7 @@ class Blunt:
 
     def check(self, bundle: Bundle) -> None:
         if self.most < 0:
-            raise ConfigError("no", code="config.unsupported", where="model.mixer", remedy="leave it out")
+            raise ConfigError("no", code="config.unsupported", where="model.mixer", hint="leave it out")
 
     def tokens(self, bundle: Bundle, per_layer: int) -> int:
         return 100 - per_layer
@@ -39,7 +39,7 @@ class Blunt:
 
         @torch.no_grad()
         def ask(pixels: Pixels) -> Numbers:
-            scaled = loaded.bundle.preprocessing.scaling.apply(torch.from_numpy(pixels).permute(0, 3, 1, 2))
+            scaled = loaded.bundle.preprocessing.normalize.apply(torch.from_numpy(pixels).permute(0, 3, 1, 2))
             answers = loaded.model(scaled).numpy()
             return answers if per_layer <= self.most else np.eye(3, dtype=np.float32)[np.zeros(len(pixels), dtype=int)]
 
@@ -134,7 +134,7 @@ def test_quick_engines_are_timed_until_it_is_enough() -> None:
 def test_what_cannot_be_merged_is_refused_before_any_work() -> None:
     with raises("config.unsupported") as caught:
         TokensJudge().check(judged_by(Blunt(-1)))
-    assert (caught.value.where, caught.value.remedy) == ("--with tokens", "leave it out")
+    assert (caught.value.where, caught.value.hint) == ("--with tokens", "leave it out")
     with raises("config.missing_value", "--with tokens"):
         TokensJudge().check(subject())
 

@@ -24,7 +24,7 @@ def awake(config: Vit) -> VisionTransformer:
 
 
 def images_for(config: Vit, count: int = 2) -> Tensor:
-    return torch.randn(count, config.channels, *config.image)
+    return torch.randn(count, config.channels, *config.image_size)
 
 
 def attention_by_hand(model: VisionTransformer, layer: int, tokens: Tensor) -> Array:
@@ -32,7 +32,7 @@ def attention_by_hand(model: VisionTransformer, layer: int, tokens: Tensor) -> A
     config, block = model.config, model.blocks[layer].state_dict()
     weights = {name: tensor.double().numpy() for name, tensor in block.items()}
     assert isinstance(config.mixer, AttentionKind)
-    heads, layout = config.mixer.heads, config.layout(config.image)
+    heads, layout = config.mixer.heads, config.layout(config.image_size)
     x = tokens.double().numpy()
     if config.block.kind == "pre":
         x = norm(x, weights, "mixer_norm", config.eps)
@@ -61,8 +61,8 @@ def attention_by_hand(model: VisionTransformer, layer: int, tokens: Tensor) -> A
 
 
 def norm(x: Array, weights: dict[str, Array], name: str, eps: float) -> Array:
-    centred = x - x.mean(axis=-1, keepdims=True)
-    scaled = centred / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + eps)
+    centered = x - x.mean(axis=-1, keepdims=True)
+    scaled = centered / np.sqrt((centered**2).mean(axis=-1, keepdims=True) + eps)
     return scaled * weights[f"{name}.weight"] + weights[f"{name}.bias"]
 
 
@@ -83,9 +83,9 @@ def turned(x: Array, places: list[Place], prefix: int, grid: tuple[int, int], ba
 def logit(
     config: Vit, weights: dict[str, Array], q: Array, k: Array, one: Place, other: Place, tokens: tuple[int, int]
 ) -> float:
-    rows, columns = config.layout(config.image).grid
+    rows, columns = config.layout(config.image_size).grid
     total = float(q @ k)
-    if min(tokens) >= config.layout(config.image).prefix():
+    if min(tokens) >= config.layout(config.image_size).prefix():
         if isinstance(config.position, Relative1d):
             total += float(q @ weights["mixer.heads.relation.table"][tokens[0] - tokens[1] + rows * columns - 1])
         if isinstance(config.position, Relative2d):

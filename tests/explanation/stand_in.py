@@ -48,13 +48,13 @@ def stand_in(
     dice = np.random.default_rng(seed)
     layout = Layout(1, registers, grid)
     config = Vit(
-        image=Size(16 * grid.rows, 16 * grid.columns),
+        image_size=Size(16 * grid.rows, 16 * grid.columns),
         width=12 * heads,
         depth=layers,
         stem=Patches(patch=Size(16, 16)),
         tokens=Tokens(registers=registers),
         mixer=Attention(heads=heads),
-        head=LinearHead(classes=max(1, len(classes))),
+        head=LinearHead(num_classes=max(1, len(classes))),
     )
     spot = bump(grid, 0.45, 0.55, 0.2)
     answers = [answer(dice, len(classes), layer / layers) for layer in range(1, layers + 1)]
@@ -65,12 +65,12 @@ def stand_in(
     )  # fmt: skip
     tokens = dice.normal(size=(grid.cells(), 16)) + 8 * spot.reshape(-1, 1) * dice.normal(size=16)
     unit = tokens / np.linalg.norm(tokens, axis=1, keepdims=True)
-    colours = np.stack([spot, bump(grid, 0.2, 0.2, 0.5), bump(grid, 0.9, 0.7, 0.5)], axis=-1)
+    colors = np.stack([spot, bump(grid, 0.2, 0.2, 0.5), bump(grid, 0.9, 0.7, 0.5)], axis=-1)
     told = bool(classes)
     return Explanation(
         title="B/16 on insects",
         config=config,
-        photo=photo(config.image, name, picture),
+        photo=photo(config.image_size, name, picture),
         classes=classes,
         probabilities=answers[-1],
         target=classes[int(answers[-1].argmax())] if classes else "",
@@ -81,7 +81,7 @@ def stand_in(
             HeatMap(kind, title, about, (spot + noise(dice, grid, kind)).astype(np.float32))
             for kind, title, about in MAPS
         ),
-        colours=colours.astype(np.float32),
+        colors=colors.astype(np.float32),
         similarity=(unit @ unit.T).astype(np.float32),
         faithfulness=judged(dice) if told else Faithfulness(),
         stages=stages(dice, layout),
@@ -93,7 +93,7 @@ def stand_in(
 def stand_in_resnet() -> Explanation:
     """A ResNet: no layers, no filters, no positions; occlusion alone."""
     grid = Grid(4, 4)
-    config = Resnet(image=Size(64, 64), layers=(1, 1), root=32, head=LinearHead(classes=len(CLASSES)))
+    config = Resnet(image_size=Size(64, 64), layers=(1, 1), root=32, head=LinearHead(num_classes=len(CLASSES)))
     none = np.zeros((0, 0, 0, 0), np.float32)
     whole = stand_in(grid=grid)
     return whole._replace(

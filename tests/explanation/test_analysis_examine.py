@@ -31,7 +31,7 @@ def test_everything_is_what_it_is_by_itself(name: str) -> None:
         for each, step in zip(found.layers, steps, strict=True):
             torch.testing.assert_close(each.tokens, step.after[0])
         torch.testing.assert_close(torch.stack([each.probabilities for each in found.layers]), lens(model, image)[:, 0])
-    assert found.layout == config.layout(config.image)
+    assert found.layout == config.layout(config.image_size)
     assert found.shown == found.layout.grid
     if attends(model):
         for each, attention in zip(found.layers, attention_maps(model, image), strict=True):
@@ -63,7 +63,7 @@ def test_what_a_model_without_attention_lacks_has_no_size(mixer: str) -> None:
 
 
 def test_attention_of_a_large_grid_is_shown_by_cells() -> None:
-    config = small(image=Size(36, 40), stem=Patches(patch=Size(2, 2)))
+    config = small(image_size=Size(36, 40), stem=Patches(patch=Size(2, 2)))
     model, image = awake(config), images_for(config, 1)
     found = examine(model, image)
     assert found.layout.grid == Grid(18, 20)

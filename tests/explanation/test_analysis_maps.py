@@ -18,7 +18,7 @@ ATTENDING = {name: config for name, config in VITS.items() if isinstance(config.
 @pytest.mark.parametrize("name", ATTENDING)
 def test_the_last_look_is_the_last_layers_attention_by_what_is_read(name: str) -> None:
     config = ATTENDING[name]
-    model, image = config.build().eval(), torch.randn(1, config.channels, *config.image)
+    model, image = config.build().eval(), torch.randn(1, config.channels, *config.image_size)
     found = examine(model, image)
     layout = found.layout
     mean = attention_maps(model, image)[-1][0].mean(dim=0)  # (T, T)

@@ -50,8 +50,8 @@ def test_a_patch_that_looks_at_itself_looks_no_distance() -> None:
 
 def test_a_patch_that_looks_at_the_class_token_alone_counts_as_looking_at_itself() -> None:
     layout = Layout(1, 0, Grid(1, 2))
-    at_class, at_neighbour = torch.tensor([1.0, 0, 0]), torch.tensor([0.0, 1, 0])
-    attention = torch.stack([at_class, at_class, at_neighbour])[None, None]  # (1, 1, 3, 3)
+    at_class, at_neighbor = torch.tensor([1.0, 0, 0]), torch.tensor([0.0, 1, 0])
+    attention = torch.stack([at_class, at_class, at_neighbor])[None, None]  # (1, 1, 3, 3)
     assert distances(attention, layout, Size(8, 16)).tolist() == [[4.0]]
 
 
@@ -94,7 +94,7 @@ def test_batches_do_not_matter_and_images_count_alike() -> None:
     model = awake(small(position=VITS["position-rope2d"].position))
     images = images_for(model.config, 5)
     found = mean_distances(model, images.split(2))
-    layout = model.config.layout(model.config.image)
+    layout = model.config.layout(model.config.image_size)
     maps = [attention_maps(model, image[None]) for image in images]
     one_by_one = [[distances(attention, layout, Size(32, 48))[0] for attention in layers] for layers in maps]
     expected = torch.stack([torch.stack(layers) for layers in one_by_one]).mean(dim=0)

@@ -244,14 +244,14 @@ def test_no_page_is_wider_than_its_window(visit: Opener, kind: str) -> None:
 
 
 def test_the_page_follows_the_dark_and_has_a_button_against_it(visit: Opener) -> None:
-    colours = "[getComputedStyle(document.body).backgroundColor, getComputedStyle(document.body).color]"
+    colors = "[getComputedStyle(document.body).backgroundColor, getComputedStyle(document.body).color]"
     light, dark = visit(stand_in()), visit(stand_in(), scheme="dark")
-    by_day, by_night = light.page.evaluate(colours), dark.page.evaluate(colours)
+    by_day, by_night = light.page.evaluate(colors), dark.page.evaluate(colors)
     assert by_day[0] == by_night[0].replace("20, 23, 27", "251, 250, 247")
     assert by_day[1] != by_night[1]
     for page, other in ((light, by_night), (dark, by_day)):
         page.page.locator("#theme").click()
-        assert page.page.evaluate(colours) == other
+        assert page.page.evaluate(colors) == other
 
 
 def test_another_image_brings_its_own_pictures_and_keeps_what_was_chosen(visit: Opener) -> None:

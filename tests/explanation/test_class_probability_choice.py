@@ -33,7 +33,7 @@ def test_a_number_is_a_label_unless_it_is_a_name() -> None:
 def test_an_unknown_class_is_answered_with_the_nearest_names(word: str, near: list[str]) -> None:
     with raises("config.unknown_name", "class", 7, repr(word)) as caught:
         label_of(word, CLASSES)
-    assert re.findall("'(.+?)'", caught.value.remedy) == near
+    assert re.findall("'(.+?)'", caught.value.hint) == near
 
 
 def test_two_classes_of_one_name_are_told_apart_by_number() -> None:

@@ -15,7 +15,7 @@ from tests.errors import raises
 from tests.models.variants import VARIANTS, VITS, small
 from tests.weights.bundles import bundle_of, loaded
 from vitral.core.config import Size
-from vitral.data.transforms.crop import CentreCrop
+from vitral.data.transforms.crop import CenterCrop
 from vitral.explanation.explain import Explainer, explain, together
 from vitral.explanation.explanation import Explanation
 from vitral.models import NoHead, Patches, Resnet, attention_maps
@@ -50,9 +50,9 @@ def test_every_model_shows_what_it_has_and_says_what_it_lacks(name: str, picture
     expected += ["attention"] * attends(name) + ["occlusion"] * named
     assert kinds(found) == expected
     assert [trial.kind for trial in found.faithfulness.trials] == (expected if named else [])
-    grid = config.layout(config.image).grid
+    grid = config.layout(config.image_size).grid
     assert all(heat.values.shape == grid and np.isfinite(heat.values).all() for heat in found.maps)
-    assert found.colours.shape == (*grid, 3)
+    assert found.colors.shape == (*grid, 3)
     assert found.similarity.shape == (found.shown.cells(), found.shown.cells())
     assert any("do not attend" in lack or "no attention" in lack for lack in found.lacks) == (not attends(name))
     assert any("names no classes" in lack for lack in found.lacks) == (not named)
@@ -111,7 +111,7 @@ def test_mistakes_are_refused_before_the_image_is_read() -> None:
 
 
 def test_a_head_that_was_not_trained_names_nothing(picture: Path) -> None:
-    """A model of masked patches carries a head that learnt nothing."""
+    """A model of masked patches carries a head that learned nothing."""
     model = loaded(small())
     masked = Loaded(model.model, bundle_of(small(), task="masked", classes=()))
     found = explain(masked, picture)
@@ -135,19 +135,19 @@ def test_progress_comes_to_its_end(name: str, picture: Path) -> None:
     told: list[tuple[str, int, int]] = []
 
     @contextmanager
-    def listen(what: str, total: int) -> Iterator[Callable[[int], None]]:
+    def listen(message: str, total: int) -> Iterator[Callable[[int], None]]:
         counts: list[int] = []
         yield counts.append
-        told.append((what, total, sum(counts)))
+        told.append((message, total, sum(counts)))
 
     explain(loaded(VARIANTS[name]), picture, progress=listen)
     assert len(told) == 1
-    what, total, done = told[0]
-    assert (what, done) == ("bee.png", total)
+    message, total, done = told[0]
+    assert (message, done) == ("bee.png", total)
 
 
 def test_a_large_grid_is_shown_in_cells_and_mapped_patch_by_patch(tmp_path: Path) -> None:
-    config = small(image=Size(160, 80), stem=Patches(patch=Size(4, 4)))  # 40 x 20
+    config = small(image_size=Size(160, 80), stem=Patches(patch=Size(4, 4)))  # 40 x 20
     Image.fromarray(np.zeros((40, 40, 3), np.uint8)).save(tmp_path / "dark.png")
     found = explain(loaded(config), tmp_path / "dark.png", quick=True)
     assert found.shown == (16, 16)
@@ -169,9 +169,9 @@ def test_the_model_and_its_mode_are_left_as_they_were(picture: Path) -> None:
 
 def test_the_part_that_was_seen_is_told(picture: Path) -> None:
     model = loaded(small())
-    view = CentreCrop(fraction=0.5)
+    view = CenterCrop(fraction=0.5)
     cropped = model.bundle.model_copy(
-        update={"preprocessing": model.bundle.preprocessing.model_copy(update={"view": view})}
+        update={"preprocessing": model.bundle.preprocessing.model_copy(update={"crop": view})}
     )
     photo = explain(Loaded(model.model, cropped), picture, quick=True).photo
     assert (photo.top, photo.left, photo.height, photo.width) == pytest.approx((0.25, 0.25, 0.5, 0.5), abs=0.02)

@@ -67,8 +67,8 @@ def test_gains_before_the_filters_are_part_of_them() -> None:
 
 CONVOLUTIONS: dict[str, Vit | Resnet] = {
     "hybrid": small(stem=Hybrid(layers=(1,), root=32)),
-    "hybrid-variance": small(stem=Hybrid(layers=(1,), root=32, standardisation="variance")),
-    "resnet": Resnet(layers=(1,), root=32, image=Size(32, 48)),
+    "hybrid-variance": small(stem=Hybrid(layers=(1,), root=32, standardization="variance")),
+    "resnet": Resnet(layers=(1,), root=32, image_size=Size(32, 48)),
 }
 
 

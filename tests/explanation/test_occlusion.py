@@ -76,7 +76,7 @@ def test_the_image_itself_is_left_as_it_was() -> None:
 @pytest.mark.parametrize("name", [name for name, config in VARIANTS.items() if not isinstance(config.head, NoHead)])
 def test_every_model_with_classes_has_such_a_map(name: str) -> None:
     config = VARIANTS[name]
-    found = occlusion(config.build(), torch.randn(1, config.channels, *config.image), 0)
-    grid = config.stem.grid(config.image) if isinstance(config, Vit) else config.grid(config.image)
+    found = occlusion(config.build(), torch.randn(1, config.channels, *config.image_size), 0)
+    grid = config.stem.grid(config.image_size) if isinstance(config, Vit) else config.grid(config.image_size)
     assert found.shape == grid
     assert np.isfinite(found).all()

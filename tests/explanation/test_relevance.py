@@ -64,7 +64,7 @@ def by_hand(model: VisionTransformer, images: Tensor, kept: list[Tensor]) -> Ten
     logits = model(images)
     made = tuple(kept)  # before the backward pass, in which a model may recompute
     logits[[0, 1], TARGETS].sum().backward()
-    layout = model.config.layout(model.config.image)
+    layout = model.config.layout(model.config.image_size)
     length, patches = layout.length(), slice(layout.prefix(), layout.length())
     supports = []
     for weights in made:
@@ -107,7 +107,7 @@ def test_every_model_tells_what_it_can(name: str) -> None:
     config = VITS[name]
     model, images = awake(config), images_for(config)
     found = relevance(model, images, TARGETS)
-    grid = config.layout(config.image).grid if name in ATTENDING else (0, 0)
+    grid = config.layout(config.image_size).grid if name in ATTENDING else (0, 0)
     assert found.shape == (2, *grid)
     assert found.isfinite().all()
     assert (found >= 0).all()
@@ -120,7 +120,7 @@ def two_patches(pool: Pool) -> VisionTransformer:
     Every token gathers evenly from all, and the head reads the first two of four channels.
     """
     config = Vit(
-        image=Size(2, 4),
+        image_size=Size(2, 4),
         channels=1,
         width=4,
         depth=1,
@@ -129,7 +129,7 @@ def two_patches(pool: Pool) -> VisionTransformer:
         position=NoPosition(),
         mixer=Attention(heads=1),
         pool=pool,
-        head=LinearHead(classes=2),
+        head=LinearHead(num_classes=2),
     )
     model = config.build().eval()
     with torch.no_grad():

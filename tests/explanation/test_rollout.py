@@ -58,7 +58,7 @@ def test_no_layer_is_kept() -> None:
 
 def by_hand(model: VisionTransformer, images: Tensor) -> Tensor:
     """Every read token's path, from the maps of all layers: (B, R, S)."""
-    layout = model.config.layout(model.config.image)
+    layout = model.config.layout(model.config.image_size)
     joint = torch.eye(layout.length(), dtype=torch.float64)
     for attention in attention_maps(model, images):
         joint = (0.5 * attention.double().mean(dim=1) + 0.5 * torch.eye(layout.length())) @ joint

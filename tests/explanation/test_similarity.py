@@ -5,7 +5,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from vitral.explanation.similarity import colours, cosine_similarity
+from vitral.explanation.similarity import colors, cosine_similarity
 from vitral.models import Grid
 
 
@@ -22,7 +22,7 @@ def test_a_token_that_is_zero_is_like_none() -> None:
     np.testing.assert_allclose(found, [[1, 0, -1], [0, 0, 0], [-1, 0, 1]], atol=1e-7)
 
 
-def test_each_colour_is_one_direction_in_which_tokens_differ() -> None:
+def test_each_color_is_one_direction_in_which_tokens_differ() -> None:
     grid, width = Grid(6, 8), 16
     down = torch.arange(6.0).repeat_interleave(8) - 2.5  # (N,), three patterns at right angles to each other
     right = torch.arange(8.0).repeat(6) - 3.5
@@ -30,19 +30,19 @@ def test_each_colour_is_one_direction_in_which_tokens_differ() -> None:
     axes = torch.linalg.qr(torch.randn(width, 3)).Q.mT  # (3, D)
     axes = axes * axes.gather(1, axes.abs().argmax(dim=1, keepdim=True)).sign()
     tokens = 9 * right[:, None] * axes[0] + 3 * down[:, None] * axes[1] + checks[:, None] * axes[2] + 50
-    found = colours(tokens, grid)
+    found = colors(tokens, grid)
     assert found.shape == (6, 8, 3)
-    for colour, pattern in enumerate((right, down, checks)):
+    for color, pattern in enumerate((right, down, checks)):
         expected = pattern.view(6, 8).double().numpy()
         low, high = np.percentile(expected, (2, 98))
-        np.testing.assert_allclose(found[:, :, colour], ((expected - low) / (high - low)).clip(0, 1), atol=1e-5)
+        np.testing.assert_allclose(found[:, :, color], ((expected - low) / (high - low)).clip(0, 1), atol=1e-5)
 
 
 def test_a_few_strange_tokens_do_not_take_all_the_range() -> None:
     tokens = torch.zeros(100, 4)
     tokens[:, 0] = torch.linspace(0, 1, 100)
     tokens[7, 0] = 1000.0
-    found = colours(tokens, Grid(10, 10))[:, :, 0].ravel()
+    found = colors(tokens, Grid(10, 10))[:, :, 0].ravel()
     assert found[7] == 1
     assert found[90] - found[10] > 0.7
     assert (found >= 0).all()
@@ -50,17 +50,17 @@ def test_a_few_strange_tokens_do_not_take_all_the_range() -> None:
 
 
 @pytest.mark.parametrize("tokens", [torch.ones(6, 4), torch.randn(1, 4).expand(6, -1), torch.zeros(6, 4)])
-def test_tokens_that_are_all_the_same_are_grey(tokens: torch.Tensor) -> None:
-    assert (colours(tokens, Grid(2, 3)) == 0.5).all()
+def test_tokens_that_are_all_the_same_are_gray(tokens: torch.Tensor) -> None:
+    assert (colors(tokens, Grid(2, 3)) == 0.5).all()
 
 
-def test_tokens_on_a_line_use_one_colour() -> None:
-    found = colours(torch.randn(12, 1) @ torch.randn(1, 8), Grid(3, 4))
+def test_tokens_on_a_line_use_one_color() -> None:
+    found = colors(torch.randn(12, 1) @ torch.randn(1, 8), Grid(3, 4))
     assert np.ptp(found[:, :, 0]) == 1
     assert (found[:, :, 1:] == 0.5).all()
 
 
-def test_a_colour_in_which_nearly_all_are_the_same_tells_nothing() -> None:
+def test_a_color_in_which_nearly_all_are_the_same_tells_nothing() -> None:
     tokens = torch.zeros(200, 3)
     tokens[0] = 1.0
-    assert (colours(tokens, Grid(10, 20)) == 0.5).all()
+    assert (colors(tokens, Grid(10, 20)) == 0.5).all()

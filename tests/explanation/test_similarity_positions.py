@@ -20,7 +20,7 @@ GRIDS = [Size(32, 48), Size(40, 40), Size(8, 56)]
 
 
 def shown(config: Vit | Resnet) -> Array:
-    return positions_of(config.build(), config.layout(config.image)).values
+    return positions_of(config.build(), config.layout(config.image_size)).values
 
 
 def steps_apart(values: Array) -> dict[tuple[int, int], list[float]]:
@@ -69,7 +69,7 @@ def test_rotary_positions_say_what_becomes_of_a_query_that_meets_an_equal_key() 
 )
 def test_learned_positions_are_what_the_first_layer_adds_to_patches(position: Learned1d | Learned2d) -> None:
     config = small(position=position)
-    model, layout = config.build(), config.layout(config.image)
+    model, layout = config.build(), config.layout(config.image_size)
     tokens = torch.zeros(1, layout.length(), config.width)
     added = model.position(tokens, layout, 0)[0, layout.prefix() :]  # (N, D)
     expected = [[F.cosine_similarity(one, other, dim=0).item() for other in added] for one in added]
@@ -91,11 +91,11 @@ def test_sines_in_reading_order_begin_after_the_class_token() -> None:
 @pytest.mark.parametrize("name", VARIANTS)
 def test_a_model_has_positions_to_compare_or_says_why_not(name: str) -> None:
     config = VARIANTS[name]
-    found = positions_of(config.build(), config.layout(config.image))
+    found = positions_of(config.build(), config.layout(config.image_size))
     assert bool(found.values.size) != bool(found.lacks)
     assert found.values.dtype == np.float32
     if isinstance(config, Vit) and config.position.acts == "tokens":
-        grid = config.stem.grid(config.image)
+        grid = config.stem.grid(config.image_size)
         assert found.values.shape == (*grid, *grid)
 
 
@@ -104,10 +104,10 @@ def test_a_model_has_positions_to_compare_or_says_why_not(name: str) -> None:
     [
         (small(position=NoPosition()), "adds no positions"),
         (small(position=Relative2d()), "offsets"),
-        (Resnet(layers=(1,), root=32, image=Size(32, 48)), "ResNet"),
+        (Resnet(layers=(1,), root=32, image_size=Size(32, 48)), "ResNet"),
     ],
 )
 def test_the_reason_names_what_the_model_has_instead(config: Vit | Resnet, word: str) -> None:
-    found = positions_of(config.build(), config.layout(config.image))
+    found = positions_of(config.build(), config.layout(config.image_size))
     assert found.values.shape == (0, 0, 0, 0)
     assert word in found.lacks

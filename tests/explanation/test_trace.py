@@ -13,7 +13,7 @@ from vitral.models.block import Parts
 
 def image_for(name: str) -> Tensor:
     config = VITS[name]
-    return torch.randn(1, config.channels, *config.image)  # (1, C, H, W)
+    return torch.randn(1, config.channels, *config.image_size)  # (1, C, H, W)
 
 
 @pytest.mark.parametrize("name", VITS)

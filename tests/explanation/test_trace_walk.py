@@ -56,7 +56,7 @@ def test_a_layer_without_attention_has_no_heads(mixer: str) -> None:
     config = VITS[f"mixer-{mixer}"]
     model = config.build()
     assert not attends(model)
-    length = config.layout(config.image).length()
+    length = config.layout(config.image_size).length()
     for step in layers_of(model, images_for(config)):
         assert step.recordings == ()
         assert step.attention().shape == (2, 0, length, length)

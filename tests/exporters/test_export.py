@@ -15,7 +15,7 @@ from tests.errors import raises
 from tests.exporters.test_verify import swapped_channels, transposed_weight, wrong_mean
 from tests.inference.exports import album, loaded, source, sure
 from vitral.core.config import Size, members
-from vitral.data.transforms.crop import CentreCrop, PlainResize
+from vitral.data.transforms.crop import CenterCrop, PlainResize
 from vitral.exporters import export as module
 from vitral.exporters import quantize, targets
 from vitral.exporters.export import Source, Wish, export
@@ -34,16 +34,16 @@ FILES = {"onnx": {"model.onnx"}, "openvino": {"model.xml", "model.bin"}, "torch"
 def test_the_folder_holds_the_model_the_runner_and_the_notes(tmp_path: Path) -> None:
     for target in (target() for target in members(Target)):
         out = tmp_path / target.kind
-        notes = export(source(view=CentreCrop()), album(), Wish(target), out)
+        notes = export(source(view=CenterCrop()), album(), Wish(target), out)
         assert {path.name for path in out.iterdir()} == {*FILES[target.kind], "run.py", "export.json", "README.md"}
         assert Export.from_json((out / "export.json").read_bytes()) == notes
         assert {each.name: each for each in files_in(out)}.items() >= {each.name: each for each in notes.files}.items()
-        assert (notes.kind, notes.precision, notes.quantisation) == (target.kind, "float32", None)
+        assert (notes.kind, notes.precision, notes.quantization) == (target.kind, "float32", None)
         assert notes.opset == (None if target.kind == "torch" else 20)
         assert (notes.input.name, notes.input.shape) == ("pixels", ("batch", 24, 32, 3))
         assert (notes.output.name, notes.output.shape) == ("logits", ("batch", 10))
         assert notes.classes == source().loaded.bundle.classes
-        assert notes.preprocessing == source(view=CentreCrop()).loaded.bundle.preprocessing
+        assert notes.preprocessing == source(view=CenterCrop()).loaded.bundle.preprocessing
         assert notes.resizing == BY_RUNNER
         assert notes.certificate.agreement == 1.0
         assert notes.certificate.difference <= 1e-4
@@ -61,7 +61,7 @@ def test_pictures_of_other_sizes_are_resized_in_the_graph(
     target: Target, incoming: Size | str, batch: int | str, tmp_path: Path
 ) -> None:
     wish = Wish(target, "float32", batch, incoming)  # type: ignore[arg-type]
-    notes = export(source(view=CentreCrop()), album(), wish, tmp_path / "out")
+    notes = export(source(view=CenterCrop()), album(), wish, tmp_path / "out")
     assert notes.resizing == (IN_GRAPH if incoming == "dynamic" else TO_SIZE)
     sides = ("height", "width") if incoming == "dynamic" else incoming
     assert notes.input.shape == ("batch" if batch == "dynamic" else batch, *sides, 3)
@@ -73,8 +73,8 @@ def test_int8_tells_how_it_came_to_be(target: Target, tmp_path: Path) -> None:
     found = loaded(channels=1)
     notes = export(Source(found, ""), sure(found), Wish(target, "int8"), tmp_path / "out")
     assert notes.precision == "int8"
-    assert notes.quantisation is not None
-    assert notes.quantisation.layers == 10
+    assert notes.quantization is not None
+    assert notes.quantization.layers == 10
     assert (notes.certificate.agreement or 0) >= 0.99
     assert notes.certificate.bound == "int8: the same top-1 for 99%, at most 0.5 points of accuracy lost"
     plain = export(Source(found, ""), sure(found), Wish(target), tmp_path / "plain")
@@ -135,7 +135,7 @@ def test_what_is_there_is_not_overwritten(tmp_path: Path) -> None:
         (source(), Wish(TorchTarget(), "int8"), "config.conflict", ["--int8"]),
         (source(head=False), Wish(OnnxTarget(), "int8"), "config.unsupported", ["--int8"]),
         (source(channels=2), Wish(OnnxTarget()), "config.unsupported", ["model.channels", 2]),
-        (source(), Wish(OpenVinoTarget(), incoming="dynamic"), "config.conflict", ["--image"]),
+        (source(), Wish(OpenVinoTarget(), incoming="dynamic"), "config.conflict", ["--image-size"]),
     ],
 )
 def test_what_cannot_be_is_refused_before_any_work(

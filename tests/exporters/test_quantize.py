@@ -1,121 +1,101 @@
-"""Which way to quantise, and what stays in float: decided by measuring."""
+"""Quantized layers, against whole numbers in NumPy."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import onnx
 import pytest
-import torch
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
 
-from tests.errors import raises
-from tests.inference.exports import album, loaded, plan, sure, truth
-from vitral.exporters import quantize
-from vitral.exporters import quantize as quantise
-from vitral.exporters.quantize import (
-    PREFERENCE,
-    Quantised,
-    Quantising,
-    group_of,
-    layers_of,
-    measured,
-    quantised,
-    sensitive,
-    stages,
-    timed,
-)
+from tests.inference.exports import album, loaded, plan
+from vitral.exporters.quantize import LEVELS, Range, dynamic, layers_of, measured, part_of, static
 from vitral.exporters.targets import OnnxTarget, OpenVinoTarget
-from vitral.exporters.verify import INT8, Album, Sitting, judge, seen
-from vitral.inference.engines.engine import Bytes, Numbers
-from vitral.weights.load import Loaded
+from vitral.exporters.verify import seen
+
+DICE = np.random.default_rng(0)
+INPUTS = DICE.normal(size=(5, 1, 1, 8)).astype(np.float32)
+WEIGHTS = (DICE.normal(size=(8, 6)) * np.array([1, 10, 0.01, 3, 1, 0])).astype(np.float32)  # one output has none at all
 
 
-def quantising(found: Loaded, target: OnnxTarget | OpenVinoTarget, judging: Album) -> Quantising:
-    own = plan(found, precision="int8")
-    sitting = Sitting(judging, own.needs, ())
-    told = truth(found, sitting)
-    return Quantising(
-        own.core(),
-        target,
-        seen(album().samples, album().calibrating, own.needs),
-        lambda model: judge(target.engine(model), told, sitting, INT8, "images", (32,)),
+def one_layer() -> onnx.ModelProto:
+    """A model of a single layer."""
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["pixels", "w"], ["logits"], name="body.blocks.0.mlp.expand.MatMul_0")],
+        "vitral",
+        [helper.make_tensor_value_info("pixels", TensorProto.FLOAT, ["batch", 1, 1, 8])],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", 1, 1, 6])],
+        [numpy_helper.from_array(WEIGHTS, "w")],
     )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
 
 
-def spoilt() -> Loaded:
-    """A model of which one layer has weights, for an input that is always zero, beside which the others vanish."""
-    found = loaded(channels=1)
-    with torch.no_grad():
-        found.model.get_parameter("blocks.1.mlp.expand.bias")[0] = -1000.0  # of which GELU makes zero
-        found.model.get_parameter("blocks.1.mlp.contract.weight")[:, 0] = 3000.0
-    return found
+def answered(target: OnnxTarget | OpenVinoTarget, model: onnx.ModelProto) -> NDArray[np.float64]:
+    inputs: Any = INPUTS  # no bytes, for once
+    return target.engine(model).run(inputs).astype(np.float64)
+
+
+def by_hand(low: float, high: float) -> NDArray[np.float64]:
+    """Inputs in 256 levels from low to high, weights in 63 to either side, each output by a scale of its own."""
+    step = (high - low) / 255
+    zero = round(-low / step)
+    levels = np.clip(np.rint(INPUTS.astype(np.float64) / step) + zero, 0, 255) - zero
+    scales = np.abs(WEIGHTS.astype(np.float64)).max(axis=0) / LEVELS
+    whole = np.rint(WEIGHTS / np.where(scales == 0, 1, scales))
+    return (levels @ whole) * step * scales
+
+
+def test_a_layer_is_known_by_its_matrix_and_the_sensitive_ones_are_left_out() -> None:
+    model = plan(loaded(), precision="int8").core()
+    layers = layers_of(model)
+    assert len(layers) == 6 + 4  # q, k and v, project, expand, contract; of the last block q alone
+    assert not [layer for layer in layers if "stem" in layer or layer.startswith("head")]
+    assert part_of("body.blocks.0.mixer.project.MatMul_8") == "blocks.0.mixer.project"
 
 
 @pytest.mark.parametrize("target", [OnnxTarget(), OpenVinoTarget()], ids=lambda target: target.kind)
-def test_a_sound_model_holds_with_every_layer_in_bytes(target: OnnxTarget | OpenVinoTarget) -> None:
-    model = loaded(channels=1)
-    found = quantised(quantising(model, target, sure(model)))
-    assert isinstance(found, Quantised)
-    assert [trial.method for trial in found.notes.trials] == list(target.methods)
-    assert all(trial.holds and trial.rate for trial in found.notes.trials)
-    assert (found.notes.floats, found.notes.layers, found.notes.calibrated) == ((), 10, 16)
-    fastest = max(found.notes.trials, key=lambda trial: (trial.rate or 0) * PREFERENCE[trial.method])
-    assert found.notes.method == fastest.method
-    assert found.notes.lines()[0].endswith("in float stay patch embedding, head")
+def test_static_quantization_is_what_one_would_do_by_hand(target: OnnxTarget | OpenVinoTarget) -> None:
+    model = one_layer()
+    found = static(model, layers_of(model), {"pixels": Range(-1.0, 2.0)})
+    onnx.checker.check_model(found, full_check=True)
+    answers = answered(target, found)
+    np.testing.assert_allclose(answers, by_hand(-1.0, 2.0), rtol=1e-5, atol=1e-5)
+    assert model.graph.initializer[0].data_type == TensorProto.FLOAT  # the model itself is as it was
 
 
-def test_the_part_that_sways_the_answers_stays_in_float() -> None:
-    work = quantising(spoilt(), OnnxTarget(), sure(spoilt()))
-    layers = layers_of(work.core)
-    ranges = measured(work.core, layers, work.target.engine).ranges(work.calibrating)
-    assert sensitive(work, "static", layers, ranges)[0] == "blocks.1.mlp"
-    found = quantised(work)
-    assert [(trial.floats, trial.holds) for trial in found.notes.trials if trial.method == "static"] == [
-        ((), False),
-        (("blocks.1.mlp",), True),
-    ]
-    assert (found.notes.floats, found.notes.layers) == (("blocks.1.mlp",), 8)
-    assert "blocks.1.mlp" in found.notes.lines()[0]
-    assert found.notes.trials[0].line().endswith("it does not hold")
+def test_dynamic_quantization_takes_its_range_from_the_batch() -> None:
+    model = one_layer()
+    found = dynamic(model, layers_of(model))
+    onnx.checker.check_model(found, full_check=True)
+    low, high = float(INPUTS.min()), float(INPUTS.max())
+    np.testing.assert_allclose(answered(OnnxTarget(), found), by_hand(low, high), rtol=1e-5, atol=1e-5)
 
 
-def test_where_nothing_holds_there_is_no_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quantise, "LEVELS", 1)
-    with raises("export.int8_inaccurate", "int8", "%"):
-        quantised(quantising(loaded(channels=1), OpenVinoTarget(), album()))
+def test_layers_that_are_not_asked_for_stay_as_they_are() -> None:
+    model = one_layer()
+    for found in (dynamic(model, ()), static(model, (), {})):
+        assert found.SerializeToString() == model.SerializeToString()
 
 
-def test_a_model_without_such_layers_is_refused() -> None:
-    work = quantising(loaded(channels=1), OnnxTarget(), album())
-    for node in work.core.graph.node:
-        node.name = f"head.{node.name}"
-    with raises("config.unsupported", "--int8"):
-        quantised(work)
+def test_weights_take_a_quarter_of_the_room_and_never_the_eighth_bit() -> None:
+    model = plan(loaded(), precision="int8").core()
+    layers = layers_of(model)
+    found = dynamic(model, layers)
+    bytes_ = [each for each in found.graph.initializer if each.data_type == TensorProto.INT8 and len(each.dims) == 2]
+    assert len(bytes_) == len(layers)
+    assert {int(np.abs(numpy_helper.to_array(each)).max()) for each in bytes_} == {63}
 
 
-def test_trials_go_on_until_a_single_part_is_left_in_bytes() -> None:
-    assert stages(24) == [0, 1, 2, 4, 8, 16, 20, 22, 23]
-    assert stages(5) == [0, 1, 2, 4]
-    assert stages(1) == [0]
-
-
-def test_a_group_is_half_a_block() -> None:
-    assert group_of("body.blocks.11.mixer.qkv.q.MatMul_8") == "blocks.11.mixer"
-    assert group_of("body.blocks.11.mlp.expand.MatMul_8") == "blocks.11.mlp"
-
-
-def test_rates_are_of_the_quickest_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    moments = iter(np.cumsum([0, 9, 0, 2, 0, 5, 0, 1, 0, 4, 0, 3, 0, 8]).tolist())
-    monkeypatch.setattr(quantize, "perf_counter", lambda: next(moments))
-    asked: list[str] = []
-
-    @dataclass(frozen=True)
-    class Named:
-        tell: Callable[[], None]
-
-        def run(self, pixels: Bytes) -> Numbers:
-            self.tell()
-            return np.zeros((len(pixels), 2), dtype=np.float32)
-
-    engines = {name: Named(lambda name=name: asked.append(name)) for name in "ab"}  # type: ignore[misc]
-    assert timed(dict(engines), np.zeros((8, 1, 1, 1), dtype=np.uint8)) == {"a": 8.0, "b": 2.0}
-    assert asked == list("abababab")  # in turns, so that a busy moment hits all alike
+def test_ranges_are_the_least_and_greatest_over_all_images() -> None:
+    model = plan(loaded(), precision="int8").core()
+    layers = layers_of(model)[2:4]
+    pixels = seen(album().samples, album().calibrating, loaded().bundle.preprocessing)
+    found = measured(model, layers, OnnxTarget().engine).ranges(pixels)
+    assert len(found) == 2
+    for name, range_ in found.items():
+        copy = onnx.ModelProto()
+        copy.CopyFrom(model)
+        copy.graph.output[0].name = name
+        copy.graph.output[0].type.tensor_type.ClearField("shape")
+        values = OnnxTarget().engine(copy).run(pixels)
+        assert range_ == Range(float(values.min()), float(values.max()))

@@ -9,7 +9,7 @@ from onnx import helper
 
 from tests.errors import raises
 from vitral.core.config import Size, members
-from vitral.data.transforms.crop import CentreCrop, Filter, PlainResize, StillView
+from vitral.data.transforms.crop import CenterCrop, Filter, PlainResize, StillView
 from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.data.transforms.resize import see
 from vitral.exporters.resize_graph import fixed, with_resizing
@@ -19,7 +19,7 @@ from vitral.inference.graph.onnx import FORMAT, OPSET
 
 IMAGE = Size(24, 32)
 SIZES = ((24, 32), (100, 150), (17, 9), (8, 300), (131, 24), (65, 48), (49, 33))
-VIEWS = [view(filter=how) for view in members(StillView) for how in get_args(Filter)] + [CentreCrop(fraction=1.0)]
+VIEWS = [view(filter=how) for view in members(StillView) for how in get_args(Filter)] + [CenterCrop(fraction=1.0)]
 
 
 def back(batch: int | str = "batch") -> onnx.ModelProto:
@@ -35,12 +35,12 @@ def pictures(size: tuple[int, int]) -> Bytes:
 
 def wanted(pixels: Bytes, needs: Preprocessing) -> Bytes:
     size = Size(*pixels.shape[1:3])
-    return np.stack([see(each, size, needs.view.glimpse(size, needs.image)) for each in pixels])
+    return np.stack([see(each, size, needs.crop.glimpse(size, needs.image_size)) for each in pixels])
 
 
 @pytest.mark.parametrize("view", VIEWS, ids=repr)
 def test_pictures_of_any_size_become_the_very_pixels_that_the_model_sees(view: StillView) -> None:
-    needs = Preprocessing(image=IMAGE, view=view)
+    needs = Preprocessing(image_size=IMAGE, crop=view)
     model = with_resizing(back(), needs, "dynamic")
     onnx.checker.check_model(model)
     engine = OnnxTarget().engine(model)
@@ -54,7 +54,7 @@ def test_pictures_of_any_size_become_the_very_pixels_that_the_model_sees(view: S
 def test_pictures_of_one_size_do_too_even_where_numbers_have_32_bits(
     view: StillView, target: OnnxTarget | OpenVinoTarget
 ) -> None:
-    needs = Preprocessing(image=IMAGE, view=view)
+    needs = Preprocessing(image_size=IMAGE, crop=view)
     for size in SIZES[1:4]:
         model = with_resizing(back(), needs, Size(*size))
         onnx.checker.check_model(model)
@@ -68,7 +68,7 @@ def test_the_input_keeps_its_name_and_tells_what_may_come_in() -> None:
         assert entry.name == INPUT
         return [side.dim_param or side.dim_value for side in entry.type.tensor_type.shape.dim]
 
-    needs = Preprocessing(image=IMAGE)
+    needs = Preprocessing(image_size=IMAGE)
     assert shape(with_resizing(back(), needs, "dynamic")) == ["batch", "height", "width", 3]
     assert shape(with_resizing(back(5), needs, Size(40, 50))) == [5, 40, 50, 3]
 
@@ -82,5 +82,5 @@ def test_weights_are_whole_numbers_that_add_up_to_their_unit() -> None:
 
 def test_a_side_whose_sums_would_not_be_exact_is_refused() -> None:
     assert fixed(24 * 20, 24, "bilinear").bits <= 19
-    with raises("config.out_of_range", "--image", 2400, 24):
-        with_resizing(back(), Preprocessing(image=IMAGE, view=PlainResize()), Size(2400, 32))
+    with raises("config.out_of_range", "--image-size", 2400, 24):
+        with_resizing(back(), Preprocessing(image_size=IMAGE, crop=PlainResize()), Size(2400, 32))

@@ -12,7 +12,7 @@ from PIL import Image
 from tests.errors import raises
 from tests.inference.exports import loaded, plan
 from vitral.core.config import Size
-from vitral.data.transforms.crop import CentreCrop, PlainResize, StillView
+from vitral.data.transforms.crop import CenterCrop, PlainResize, StillView
 from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.data.transforms.resize import see
 from vitral.exporters.runner import FILE, run, script
@@ -31,10 +31,10 @@ def photo(size: tuple[int, int]) -> Image.Image:
 
 
 def files(folder: Path) -> list[Path]:
-    """Pictures as people have them: turned by EXIF, grey, with alpha, with a palette."""
+    """Pictures as people have them: turned by EXIF, gray, with alpha, with a palette."""
     for name, size in SIZES.items():
         photo(size).save(folder / f"{name}.jpg", quality=90)
-        photo(size).convert("L").save(folder / f"{name}-grey.png")
+        photo(size).convert("L").save(folder / f"{name}-gray.png")
     turned = Image.Exif()
     turned[0x0112] = 6
     photo((400, 220)).save(folder / "turned.jpg", exif=turned)
@@ -63,7 +63,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-@pytest.mark.parametrize("view", [PlainResize(), CentreCrop(), PlainResize(filter="bicubic")], ids=repr)
+@pytest.mark.parametrize("view", [PlainResize(), CenterCrop(), PlainResize(filter="bicubic")], ids=repr)
 def test_it_sees_files_as_vitral_does_but_for_a_level_or_two(view: StillView, channels: int, home: Path) -> None:
     needs: Preprocessing = loaded(channels, view).bundle.preprocessing
     pixels = functions(home / "export", view, channels=channels)["pixels"]
@@ -88,7 +88,7 @@ def test_it_keeps_no_notes_for_the_makers_of_its_engine(home: Path, monkeypatch:
 def test_it_reads_a_jpeg_at_the_scale_that_vitral_does(home: Path) -> None:
     found = plan(loaded())
     square = found._replace(
-        needs=found.needs.model_copy(update={"image": Size(32, 32)}), incoming=Size(32, 32)
+        needs=found.needs.model_copy(update={"image_size": Size(32, 32)}), incoming=Size(32, 32)
     )  # only what it sees matters here
     OnnxTarget().write(found, home / "export")
     (home / "export" / "export.json").write_text("{}", encoding="utf-8")
@@ -107,13 +107,13 @@ def test_where_the_graph_resizes_it_hands_over_what_the_decoder_gives(home: Path
 
 
 def test_pictures_of_another_fixed_size_are_made_of_that_size(home: Path) -> None:
-    pixels = functions(home / "export", CentreCrop(), Size(40, 30))["pixels"]
+    pixels = functions(home / "export", CenterCrop(), Size(40, 30))["pixels"]
     photo((90, 70)).save(home / "photos" / "one.png")
     assert pixels(home / "photos" / "one.png").shape == (40, 30, 3)
 
 
 @pytest.mark.parametrize("incoming", [Size(96, 128), Size(128, 96), Size(70, 200)], ids=str)
-@pytest.mark.parametrize("view", [CentreCrop(), CentreCrop(fraction=1.0), PlainResize()], ids=repr)
+@pytest.mark.parametrize("view", [CenterCrop(), CenterCrop(fraction=1.0), PlainResize()], ids=repr)
 def test_by_way_of_another_fixed_size_the_model_sees_what_vitral_shows(
     view: StillView, incoming: Size, home: Path
 ) -> None:
@@ -121,7 +121,7 @@ def test_by_way_of_another_fixed_size_the_model_sees_what_vitral_shows(
     for path in files(home / "photos"):
         came, own = pixels(path).copy(), needs.pixels(path.read_bytes(), path.name)
         assert came.shape == (*incoming, 3)
-        off = np.abs(see(came, incoming, view.glimpse(incoming, needs.image)).astype(int) - own)
+        off = np.abs(see(came, incoming, view.glimpse(incoming, needs.image_size)).astype(int) - own)
         assert off.mean() < 7, path.name  # half a pixel of the 24x32; of a squashed picture it is up to 40
     photo((incoming.width, incoming.height)).save(home / "photos" / "own.png")
     assert np.array_equal(pixels(home / "photos" / "own.png"), np.asarray(photo((incoming.width, incoming.height))))
@@ -135,7 +135,7 @@ def test_it_stops_at_pixels_that_it_would_read_otherwise(home: Path) -> None:
 
 
 def test_it_is_short() -> None:
-    views: tuple[StillView, ...] = (PlainResize(), CentreCrop())
+    views: tuple[StillView, ...] = (PlainResize(), CenterCrop())
     for view, incoming in product(views, (None, Size(96, 128))):
         lines = script(OnnxTarget(), plan(loaded(view=view), incoming=incoming)).splitlines()
         assert len([line for line in lines if line.strip()]) <= 35

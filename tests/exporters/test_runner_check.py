@@ -11,7 +11,7 @@ from PIL import Image
 from tests.errors import raises
 from tests.inference.exports import album, loaded, plan
 from vitral.core.config import Size
-from vitral.data.transforms.crop import CentreCrop, PlainResize, StillView
+from vitral.data.transforms.crop import CenterCrop, PlainResize, StillView
 from vitral.data.transforms.resize import see
 from vitral.exporters.runner import FILE, FILES, as_file, script, taken, tried
 from vitral.exporters.targets import OnnxTarget, Plan
@@ -34,7 +34,7 @@ def png(pixels: Bytes) -> bytes:
 
 @pytest.mark.parametrize("head", [True, False], ids=["classes", "features"])
 def test_the_runner_of_a_sound_export_says_what_the_export_says(head: bool, tmp_path: Path) -> None:
-    found = plan(loaded(view=CentreCrop(), head=head))
+    found = plan(loaded(view=CenterCrop(), head=head))
     told = tried(tmp_path, OnnxTarget(), found, written(tmp_path, found), album())
     assert (told.files, told.agreement) == (FILES, 1.0)
     assert told.difference < 0.1  # Pillow rounds otherwise than torch
@@ -82,20 +82,20 @@ def test_another_class_counts_only_where_the_export_is_sure(ahead: float, sound:
 
 def test_a_file_is_taken_as_it_is_if_the_runner_reads_its_kind() -> None:
     needs = loaded().bundle.preprocessing
-    colour = np.random.default_rng(0).integers(0, 256, (20, 30, 3), dtype=np.uint8)
-    assert as_file(png(colour), "a", needs) == png(colour)
+    color = np.random.default_rng(0).integers(0, 256, (20, 30, 3), dtype=np.uint8)
+    assert as_file(png(color), "a", needs) == png(color)
     deep = as_file(png(np.full((20, 30), 65_535, dtype=np.uint16)), "deep", needs)
     assert np.array_equal(np.asarray(Image.open(BytesIO(deep))), np.full((20, 30, 3), 255))
 
 
 def test_a_picture_is_taken_as_the_export_takes_it() -> None:
     data = png(np.random.default_rng(0).integers(0, 256, (50, 70, 3), dtype=np.uint8))
-    found = loaded(view=CentreCrop())
+    found = loaded(view=CenterCrop())
     assert np.array_equal(taken(data, "a", plan(found)), found.bundle.preprocessing.pixels(data, "a"))
     assert taken(data, "a", plan(found, incoming="dynamic")).shape == (50, 70, 3)
 
 
-@pytest.mark.parametrize("view", [CentreCrop(), CentreCrop(fraction=1.0), PlainResize()], ids=repr)
+@pytest.mark.parametrize("view", [CenterCrop(), CenterCrop(fraction=1.0), PlainResize()], ids=repr)
 @pytest.mark.parametrize("incoming", [Size(96, 128), Size(128, 96), Size(70, 200)], ids=str)
 @pytest.mark.parametrize("size", [(300, 400), (400, 300), (120, 500), (20, 20)], ids=str)
 def test_what_comes_in_at_another_size_shows_the_model_what_vitral_shows(
@@ -106,17 +106,17 @@ def test_what_comes_in_at_another_size_shows_the_model_what_vitral_shows(
     found = loaded(view=view)
     needs, came = found.bundle.preprocessing, taken(data, "a", plan(found, incoming=incoming))
     assert came.shape == (*incoming, 3)
-    shown = see(came, incoming, view.glimpse(incoming, needs.image))
+    shown = see(came, incoming, view.glimpse(incoming, needs.image_size))
     off = np.abs(shown.astype(int) - needs.pixels(data, "a"))
     assert off.mean() < 4  # half a pixel of the 24x32; of a squashed picture it is 12 and more
 
 
 def test_a_runner_that_squashes_is_refused(tmp_path: Path) -> None:
     """The bundled images are square, and this export takes pictures that are not."""
-    found = plan(loaded(view=CentreCrop()), incoming=Size(48, 256))
+    found = plan(loaded(view=CenterCrop()), incoming=Size(48, 256))
     engine = written(tmp_path, found)
     assert tried(tmp_path, OnnxTarget(), found, engine, album()).files == FILES
-    squashing = found._replace(needs=found.needs.model_copy(update={"view": PlainResize()}))
+    squashing = found._replace(needs=found.needs.model_copy(update={"crop": PlainResize()}))
     (tmp_path / FILE).write_text(script(OnnxTarget(), squashing), encoding="utf-8")
     with raises("export.runner_disagrees", tmp_path.name):
         tried(tmp_path, OnnxTarget(), found, engine, album())

@@ -93,7 +93,7 @@ def test_a_plan_tells_what_comes_in(found: Plan, shape: list[int | str], resizes
 
 
 def test_openvino_is_not_for_pictures_of_any_size() -> None:
-    with raises("config.conflict", "--image", "--to onnx"):
+    with raises("config.conflict", "--image-size", "--to onnx"):
         OpenVinoTarget().check("dynamic")
     OpenVinoTarget().check(Size(40, 50))
 

@@ -10,23 +10,23 @@ import torch
 
 from tests.inference.exports import loaded, plan
 from vitral.core.config import Size, members
-from vitral.data.transforms.crop import CentreCrop, StillView
+from vitral.data.transforms.crop import CenterCrop, StillView
 from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.data.transforms.resize import see
 from vitral.exporters.targets import NOTES, Resizing, packed, program_of
 
 
-@pytest.mark.parametrize("view", [*(view() for view in members(StillView)), CentreCrop(fraction=0.9)], ids=repr)
+@pytest.mark.parametrize("view", [*(view() for view in members(StillView)), CenterCrop(fraction=0.9)], ids=repr)
 def test_resizing_gives_the_very_pixels_that_the_model_sees(view: StillView) -> None:
-    needs = Preprocessing(image=Size(24, 32), view=view)
+    needs = Preprocessing(image_size=Size(24, 32), crop=view)
     for size in ((24, 32), (100, 151), (17, 9), (8, 300), (131, 24), (103, 61)):
         pixels = np.random.default_rng(size).integers(0, 256, (2, *size, 3), dtype=np.uint8)
-        wanted = [see(each, Size(*size), view.glimpse(Size(*size), needs.image)) for each in pixels]
+        wanted = [see(each, Size(*size), view.glimpse(Size(*size), needs.image_size)) for each in pixels]
         assert np.array_equal(Resizing(needs)(torch.from_numpy(pixels)).numpy(), np.stack(wanted)), size
 
 
 def test_a_program_takes_any_batch_of_any_size_and_holds_no_pickle() -> None:
-    found = plan(loaded(view=CentreCrop()), incoming="dynamic")
+    found = plan(loaded(view=CenterCrop()), incoming="dynamic")
     content = packed(program_of(found.graph, found.needs, "dynamic", "dynamic"), json.dumps({"task": "classify"}))
     with ZipFile(BytesIO(content)) as archive:
         files = {name.partition("/")[2]: archive.read(name) for name in archive.namelist()}
@@ -44,7 +44,7 @@ def test_a_program_takes_any_batch_of_any_size_and_holds_no_pickle() -> None:
 
 def test_a_program_may_be_of_one_batch_and_one_size() -> None:
     found = plan(loaded())
-    program = program_of(found.graph, found.needs, 2, found.needs.image)
+    program = program_of(found.graph, found.needs, 2, found.needs.image_size)
     pixels = torch.randint(0, 256, (2, 24, 32, 3), dtype=torch.uint8)
     torch.testing.assert_close(program.module()(pixels), found.graph(pixels))
     with pytest.raises(Exception, match="shape"):

@@ -1,4 +1,4 @@
-"""The judgement before an export gets its name: what answers otherwise is found, be it nearly right."""
+"""The judgment before an export gets its name: what answers otherwise is found, be it nearly right."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,14 +29,14 @@ def engine_of(graph: Graph) -> Engine:
 
 
 def wrong_mean(found: Loaded) -> Graph:
-    scaling = Scaling(mean=(0.2, 0.4, 0.61), deviation=(0.2, 0.3, 0.4))
-    needs = found.bundle.preprocessing.model_copy(update={"scaling": scaling})
+    scaling = Scaling(mean=(0.2, 0.4, 0.61), std=(0.2, 0.3, 0.4))
+    needs = found.bundle.preprocessing.model_copy(update={"normalize": scaling})
     return graph_of(found._replace(bundle=found.bundle.model_copy(update={"preprocessing": needs})))
 
 
 def swapped_channels(found: Loaded) -> Graph:
     graph = graph_of(found)
-    weight = graph.get_buffer("body.stem.weight")  # (D, P Q C), the colours innermost
+    weight = graph.get_buffer("body.stem.weight")  # (D, P Q C), the colors innermost
     weight.copy_(weight.unflatten(-1, (-1, 3)).flip(-1).flatten(-2))
     return graph
 
@@ -57,7 +57,7 @@ def test_a_faithful_export_holds_and_its_certificate_says_what_was_asked() -> No
     assert told.agreement == 1.0
     assert Certificate.from_json(told.to_json()) == told
     assert told.lines()[0].startswith(
-        "judged by 40 bundled images, 32 of them once more in mixed colours, in batches of"
+        "judged by 40 bundled images, 32 of them once more in mixed colors, in batches of"
     )
 
 
@@ -65,7 +65,7 @@ def test_accuracy_is_of_the_images_that_have_labels() -> None:
     found = loaded()
     sitting = Sitting(album(), found.bundle.preprocessing, ())
     own = Original(found).run(seen(album().samples, album().judging, found.bundle.preprocessing)).argmax(axis=1)
-    labels = [*own[:30].tolist(), *((own[30:] + 1) % 10).tolist()]  # of 40; those in mixed colours have none
+    labels = [*own[:30].tolist(), *((own[30:] + 1) % 10).tolist()]  # of 40; those in mixed colors have none
     told = judge(Swayed(Original(found), turned=1), expected(found, sitting, labels), sitting, FLOAT32, "", (8,))
     assert told.accuracy == Accuracy(model=0.75, export=(30 - 4) / 40)
 

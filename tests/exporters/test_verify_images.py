@@ -6,7 +6,7 @@ import pytest
 from tests.inference.exports import album, loaded, plan
 from vitral.core.config import Size
 from vitral.data.samples import Item
-from vitral.data.transforms.crop import CentreCrop
+from vitral.data.transforms.crop import CenterCrop
 from vitral.exporters.export import incoming_sizes
 from vitral.exporters.verify import PORTION, SMALL, Sitting, mixed, seen, spread
 
@@ -27,7 +27,7 @@ def test_what_comes_in_is_what_the_model_sees_where_nothing_is_resized() -> None
 
 
 def test_sizes_come_in_turns_and_the_model_sees_each_as_its_view_has_it() -> None:
-    needs = loaded(view=CentreCrop()).bundle.preprocessing
+    needs = loaded(view=CenterCrop()).bundle.preprocessing
     first, second, third, _ = Sitting(album(), needs, (Size(50, 40), Size(24, 32)))
     assert first.incoming.shape == (SMALL, 50, 40, 3)
     assert second.incoming.shape == (SMALL, 24, 32, 3)
@@ -45,22 +45,22 @@ def test_few_images_meet_every_size(count: int, lengths: list[int]) -> None:
     portions = list(Sitting(album(count), needs, sizes))
     assert [len(portion.incoming) for portion in portions] == lengths
     assert [Size(*portion.incoming.shape[1:3]) for portion in portions] == [*sizes, *sizes][: len(lengths)]
-    assert sizes[0] != needs.image  # one image alone is resized
+    assert sizes[0] != needs.image_size  # one image alone is resized
     for portion in portions[3:4]:  # of the model's own size: the images are in their order, as labels are
         items = album(count).judging[sum(lengths[:3]) : sum(lengths[:4])]
         assert np.array_equal(portion.seen, seen(album(count).samples, items, needs))
 
 
-def test_grey_images_come_once_more_in_colours_where_the_model_sees_colours() -> None:
+def test_gray_images_come_once_more_in_colors_where_the_model_sees_colors() -> None:
     sitting = Sitting(album(), loaded().bundle.preprocessing, ())
-    grey, mixture = (list(sitting)[place].seen for place in (0, -1))
-    assert sitting.words() == "40 bundled images, 32 of them once more in mixed colours"
-    assert [np.array_equal(mixture[5, ..., channel], grey[5 - channel, ..., 0]) for channel in range(3)] == [True] * 3
+    gray, mixture = (list(sitting)[place].seen for place in (0, -1))
+    assert sitting.words() == "40 bundled images, 32 of them once more in mixed colors"
+    assert [np.array_equal(mixture[5, ..., channel], gray[5 - channel, ..., 0]) for channel in range(3)] == [True] * 3
     alone = Sitting(album(), loaded(channels=1).bundle.preprocessing, ())
     assert [len(portion.seen) for portion in alone] == [PORTION, 40 - PORTION]
     assert alone.words() == "40 bundled images"
 
 
 def test_a_channel_is_that_of_the_image_before() -> None:
-    colours = np.random.default_rng(0).integers(0, 256, (4, 6, 6, 3), dtype=np.uint8)
-    assert np.array_equal(mixed(colours)[1], np.stack([colours[1, ..., 0], colours[0, ..., 1], colours[3, ..., 2]], -1))
+    colors = np.random.default_rng(0).integers(0, 256, (4, 6, 6, 3), dtype=np.uint8)
+    assert np.array_equal(mixed(colors)[1], np.stack([colors[1, ..., 0], colors[0, ..., 1], colors[3, ..., 2]], -1))

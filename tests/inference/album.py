@@ -47,4 +47,4 @@ class Itself:
         assert len(pixels), "of no images there is nothing to ask"
         images = torch.from_numpy(pixels).permute(0, 3, 1, 2)  # (B, C, H, W)
         with torch.no_grad():
-            return self.loaded.model(self.loaded.bundle.preprocessing.scaling.apply(images)).numpy()  # (B, K)
+            return self.loaded.model(self.loaded.bundle.preprocessing.normalize.apply(images)).numpy()  # (B, K)

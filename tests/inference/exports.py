@@ -20,8 +20,8 @@ from vitral.models import NoHead, build
 from vitral.weights.bundle import Bundle, write_bundle
 from vitral.weights.load import Loaded
 
-SETTINGS = ("image=24x32", "stem.patch=8", "width=32", "depth=2", "mixer.heads=2", "head.classes=10")
-COLOURS = Scaling(mean=(0.2, 0.4, 0.6), deviation=(0.2, 0.3, 0.4))
+SETTINGS = ("image_size=24x32", "stem.patch=8", "width=32", "depth=2", "mixer.heads=2", "head.num_classes=10")
+COLORS = Scaling(mean=(0.2, 0.4, 0.6), std=(0.2, 0.3, 0.4))
 SCALES = (2.0, 0.7)  # of the fresh weights of the head, and of the layers
 
 
@@ -35,10 +35,10 @@ def loaded(channels: int = 3, view: StillView = PlainResize(), head: bool = True
                 torch.nn.init.normal_(weight, std=SCALES[not name.startswith("head")] * weight.shape[-1] ** -0.5)
     config = model.config
     needs = Preprocessing(
-        image=Size(24, 32),
+        image_size=Size(24, 32),
         decoding=Decoding(channels=channels),
-        view=view,
-        scaling=COLOURS if channels == 3 else Scaling(),
+        crop=view,
+        normalize=COLORS if channels == 3 else Scaling(),
     )
     named = () if isinstance(config.head, NoHead) else CLASSES
     return Loaded(
@@ -84,7 +84,7 @@ def plan(
 ) -> Plan:
     needs = found.bundle.preprocessing
     graph: Graph = graph_of(found, "logits" if found.bundle.classes else "features")
-    return Plan(graph, needs, batch, incoming or needs.image, facts or {}, precision)
+    return Plan(graph, needs, batch, incoming or needs.image_size, facts or {}, precision)
 
 
 def truth(found: Loaded, sitting: Sitting) -> Expected:

@@ -21,22 +21,22 @@ from vitral.data.decoding.header import Decoding
 from vitral.data.loading.loader import Loader, Sight
 from vitral.data.loading.sampler import InOrder
 from vitral.data.samples import Item, Samples
-from vitral.data.transforms.crop import CentreCrop, PlainResize
+from vitral.data.transforms.crop import CenterCrop, PlainResize
 from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.inference.batches import AHEAD, MOST_FAILED, POLITE, THREADS, batches
 from vitral.inference.image_refs import Image, Stored
 
-NEEDS = Preprocessing(image=Size(16, 24))
+NEEDS = Preprocessing(image_size=Size(16, 24))
 
 
-@pytest.mark.parametrize("view", [PlainResize(), CentreCrop(), CentreCrop(filter="bicubic", fraction=1.0)], ids=str)
+@pytest.mark.parametrize("view", [PlainResize(), CenterCrop(), CenterCrop(filter="bicubic", fraction=1.0)], ids=str)
 @pytest.mark.parametrize("channels", [1, 3])
 def test_pixels_are_bit_for_bit_those_of_evaluation(tmp_path: Path, view: PlainResize, channels: int) -> None:
     paths = photos(tmp_path, 7, side=60)
-    needs = Preprocessing(image=Size(16, 24), decoding=Decoding(channels=channels), view=view)
+    needs = Preprocessing(image_size=Size(16, 24), decoding=Decoding(channels=channels), crop=view)
     items = tuple(Item(path.name, 0, "test") for path in paths)
     samples = Samples(str(tmp_path), ("a",), items, Files(str(tmp_path)))
-    loader = Loader.of(samples, "test", Sight(needs.image, needs.decoding, needs.view), InOrder(), batch=3)
+    loader = Loader.of(samples, "test", Sight(needs.image_size, needs.decoding, needs.crop), InOrder(), batch=3)
     seen = np.concatenate([batch.images.permute(0, 2, 3, 1).numpy() for batch in loader.epoch()])
     found = np.concatenate([batch.pixels for batch in batches(listed(paths), needs, 3)])
     assert (found == seen).all()
@@ -44,8 +44,8 @@ def test_pixels_are_bit_for_bit_those_of_evaluation(tmp_path: Path, view: PlainR
 
 def test_pixels_of_a_set_in_memory_are_those_of_evaluation() -> None:
     samples = open_sample()
-    needs = Preprocessing(image=Size(20, 20), decoding=Decoding(channels=1))
-    loader = Loader.of(samples, "test", Sight(needs.image, needs.decoding, needs.view), InOrder(), batch=500)
+    needs = Preprocessing(image_size=Size(20, 20), decoding=Decoding(channels=1))
+    loader = Loader.of(samples, "test", Sight(needs.image_size, needs.decoding, needs.crop), InOrder(), batch=500)
     seen = np.concatenate([batch.images.permute(0, 2, 3, 1).numpy() for batch in loader.epoch()])
     images = [Image(item.name, Stored(samples.store, item.name)) for item in samples.of("test")]
     assert (np.concatenate([batch.pixels for batch in batches(images, needs, 64)]) == seen).all()
@@ -186,7 +186,7 @@ from vitral.inference.image_refs import File, Image
 reading.MANY = 10
 images = (Image(path, File(path)) for path in sys.argv[1:] * 50)
 before = "torch" in sys.modules
-for batch in reading.batches(images, Preprocessing(image=Size(16, 24)), 4):
+for batch in reading.batches(images, Preprocessing(image_size=Size(16, 24)), 4):
     assert count_of("torch") >= 1  # whether or not it is there
     sys.stdout.buffer.write(batch.pixels.tobytes())
 assert (before, "torch" in sys.modules) == (False, True)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from vitral.inference.exported import File, Quantisation, RunnerCheck, Trial, files_in, some, versions
+from vitral.inference.exported import File, Quantization, RunnerCheck, Trial, files_in, some, versions
 
 
 def test_files_are_told_with_their_sizes_and_hashes(tmp_path: Path) -> None:
@@ -34,13 +34,13 @@ def test_a_trial_and_a_choice_are_told_in_a_line() -> None:
     assert trial.line() == (
         "int8, static with blocks.0.mlp in float: 99.40% of the same top-1, accuracy +0.20 points: it holds"
     )
-    chosen = Quantisation(
+    chosen = Quantization(
         method="static", layers=46, floats=("blocks.0.mlp",), calibrated=128, float_rate=4.0, trials=(trial,)
     )
     assert chosen.lines() == [
         "int8, static: static 12.3, float32 4.0 images a second; in float stay patch embedding, head, blocks.0.mlp"
     ]
-    assert Quantisation.from_json(chosen.to_json()) == chosen
+    assert Quantization.from_json(chosen.to_json()) == chosen
 
 
 def test_of_many_parts_the_first_are_named() -> None:

@@ -112,5 +112,5 @@ def test_what_is_for_the_runner_alone_is_refused(tmp_path: Path) -> None:
     wishes = {"any": Wish(OnnxTarget(), incoming="dynamic"), "one": Wish(OnnxTarget(), incoming=Size(40, 50))}
     for name, wish in wishes.items():
         export(source(), album(), wish, tmp_path / name)
-        with raises("weights.unsupported", tmp_path / name, "--image"):
+        with raises("weights.unsupported", tmp_path / name, "--image-size"):
             read_export(tmp_path / name)

@@ -133,7 +133,7 @@ def test_what_the_disk_refuses_is_told_with_the_part(tmp_path: Path, size: int) 
         writing(path, "--out") as file,
     ):
         file.write(bytes(size))
-    assert "ulimit -f" in caught.value.remedy
+    assert "ulimit -f" in caught.value.hint
     assert (caught.value.where, caught.value.exit_code) == (str(path), 1)
     assert files(tmp_path) == []
 

@@ -40,9 +40,9 @@ def test_logits_are_bit_for_bit_those_of_vitral_evaluate(tmp_path: Path) -> None
     loaded = striped_model()
     needs = loaded.bundle.preprocessing
     samples = Samples(str(tmp_path), ("a",), tuple(Item(path.name, 0, "test") for path in paths), Files(str(tmp_path)))
-    loader = Loader.of(samples, "test", Sight(needs.image, needs.decoding, needs.view), InOrder(), batch=4)
+    loader = Loader.of(samples, "test", Sight(needs.image_size, needs.decoding, needs.crop), InOrder(), batch=4)
     expected = answer(
-        loaded.model, loader, needs.scaling, torch.device("cpu"), lambda rows: rows, lambda count: None
+        loaded.model, loader, needs.normalize, torch.device("cpu"), lambda rows: rows, lambda count: None
     ).logits
     kept = Kept()
     count = predict(Itself(loaded).run, batches(listed(paths), needs, 4), kept, deaf)

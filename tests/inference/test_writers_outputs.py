@@ -25,7 +25,7 @@ STRANGE = os.fsdecode(b'caf\xe9, "the" \n2.jpg')
 
 def batch_of(names: tuple[str, ...], *failed: int) -> Batch:
     errors = {
-        place: DataError("cut off", code="data.truncated_image", where=names[place], remedy="fetch it")
+        place: DataError("cut off", code="data.truncated_image", where=names[place], hint="fetch it")
         for place in failed
     }
     return Batch(names, dict(errors), np.zeros((len(names) - len(failed), 2, 2, 3), dtype=np.uint8))

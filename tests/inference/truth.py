@@ -15,7 +15,7 @@ from vitral.models.head import NoHead
 from vitral.weights.bundle import Bundle
 from vitral.weights.load import Loaded
 
-GREY = Scaling(mean=(0.3,), deviation=(0.4,))
+GRAY = Scaling(mean=(0.3,), std=(0.4,))
 
 # Those whose graphs differ: how a model begins, what training keeps and how positions are resampled leave no trace.
 GRAPHS: dict[str, Vit | Resnet] = {
@@ -28,18 +28,18 @@ assert set(VITS) - set(GRAPHS)
 
 
 def loaded(config: Vit | Resnet, scaling: Scaling | None = None) -> Loaded:
-    """A model that is far from its beginning, with colours of its own where it has any."""
+    """A model that is far from its beginning, with colors of its own where it has any."""
     torch.manual_seed(0)
     model = config.build().eval()
     with torch.no_grad():
         for weight in model.parameters():
             weight.add_(torch.randn_like(weight), alpha=0.1)
     needs = Preprocessing(
-        image=config.image,
+        image_size=config.image_size,
         decoding=Decoding(channels=config.channels),
-        scaling=scaling or (IMAGENET if config.channels == 3 else GREY),
+        normalize=scaling or (IMAGENET if config.channels == 3 else GRAY),
     )
-    classes = () if isinstance(config.head, NoHead) else tuple("abcdefgh"[: config.head.classes])
+    classes = () if isinstance(config.head, NoHead) else tuple("abcdefgh"[: config.head.num_classes])
     return Loaded(
         model, Bundle(model=config, task="classify" if classes else "features", preprocessing=needs, classes=classes)
     )
@@ -47,7 +47,7 @@ def loaded(config: Vit | Resnet, scaling: Scaling | None = None) -> Loaded:
 
 def pixels(source: Loaded, images: int = 3) -> Bytes:
     needs = source.bundle.preprocessing
-    shape = (images, *needs.image, needs.decoding.channels)
+    shape = (images, *needs.image_size, needs.decoding.channels)
     return np.random.default_rng(1).integers(256, size=shape, dtype=np.uint8)  # (B, H, W, C)
 
 
@@ -64,8 +64,8 @@ def graph(config: Vit | Resnet) -> tuple[Loaded, Graph]:
 @torch.no_grad()
 def truth(source: Loaded, images: Bytes, answer: Answer = "logits") -> Numbers:
     """What the model itself makes of them, scaled as the formula says, all in float64."""
-    scaling = source.bundle.preprocessing.scaling
-    mean, deviation = (torch.tensor(each, dtype=torch.float64) for each in (scaling.mean, scaling.deviation))
+    scaling = source.bundle.preprocessing.normalize
+    mean, deviation = (torch.tensor(each, dtype=torch.float64) for each in (scaling.mean, scaling.std))
     scaled = (torch.from_numpy(images).double() / 255 - mean) / deviation  # (B, H, W, C)
     model = deepcopy(source.model).double()
     see = model if answer == "logits" else model.pooled

@@ -17,7 +17,7 @@ EVERY = pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS.keys()
 
 
 def images(config: Vit | Resnet, batch: int = 2, size: Size | None = None) -> Tensor:
-    return torch.rand(batch, config.channels, *(size or config.image)) * 2 - 1
+    return torch.rand(batch, config.channels, *(size or config.image_size)) * 2 - 1
 
 
 def awake(config: Vit | Resnet) -> torch.nn.Module:
@@ -39,14 +39,14 @@ def _forget_compiled_code() -> Iterator[None]:
 def test_a_batch_becomes_features_then_a_vector_then_an_answer(config: Vit | Resnet) -> None:
     model = config.build()
     features = model.features(images(config))
-    layout = config.layout(config.image)
+    layout = config.layout(config.image_size)
     assert features.cls.shape[1] == layout.cls
     assert features.registers.shape[1] == layout.registers
     assert features.patches.shape[1] == layout.grid.cells()
     assert features.grid == layout.grid
     width = features.patches.shape[2] if isinstance(config, Resnet) else config.pool.outputs(config.width)
     assert model.pooled(images(config)).shape == (2, width)
-    answers = width if config.head.kind == "none" else config.head.classes
+    answers = width if config.head.kind == "none" else config.head.num_classes
     assert model(images(config)).shape == (2, answers)
 
 
@@ -93,7 +93,7 @@ def test_the_exported_program_takes_any_batch(config: Vit | Resnet) -> None:
 
 
 @EVERY
-def test_eight_images_are_learnt_by_heart(config: Vit | Resnet) -> None:
+def test_eight_images_are_learned_by_heart(config: Vit | Resnet) -> None:
     model, batch, labels = config.build(), images(config, 8), torch.arange(8) % 4
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     for _ in range(60):
@@ -148,7 +148,7 @@ def test_weights_that_do_not_fit_are_all_named() -> None:
     with raises("weights.missing_tensor", "norm.weight", "norm.scale") as caught:
         model.load(weights)
     for found in ("head.linear.bias", (5,), (4,), "prefix.tokens", torch.int64):
-        assert str(found) in caught.value.what
+        assert str(found) in caught.value.message
     assert model.state_dict()["norm.weight"].equal(torch.ones(32))
 
 
@@ -172,7 +172,7 @@ def test_faults_are_counted_beyond_the_fifth_and_may_be_without_a_code_of_their_
     refuse([], "model.safetensors", "")
     with raises("weights.mismatch", "model.safetensors", "depth 4", "and 2 more") as caught:
         refuse([f"depth {number}" for number in range(7)], "model.safetensors", "")
-    assert "depth 5" not in caught.value.what
+    assert "depth 5" not in caught.value.message
 
 
 def test_weights_of_a_run_that_diverged_are_refused() -> None:

@@ -26,7 +26,7 @@ def test_an_image_divides_or_is_refused_with_a_size_that_does(image: Size, patch
         return
     with raises("config.indivisible", image, patch) as caught:
         divide(image, patch)
-    advised = Size.parse(caught.value.remedy.split()[-1])
+    advised = Size.parse(caught.value.hint.split()[-1])
     assert min(divide(advised, patch)) >= 1
     assert all(abs(new - old) < step for new, old, step in zip(advised, image, patch, strict=True))
 
@@ -34,7 +34,7 @@ def test_an_image_divides_or_is_refused_with_a_size_that_does(image: Size, patch
 def test_a_refusal_names_the_field_both_sizes_and_one_that_divides() -> None:
     with raises("config.indivisible", "30x32", "8x8", "32x32") as caught:
         divide(Size(30, 32), Size(8, 8))
-    assert caught.value.where == "image"
+    assert caught.value.where == "image_size"
 
 
 def test_an_image_beyond_the_longest_side_is_refused() -> None:

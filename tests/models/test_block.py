@@ -9,7 +9,7 @@ from tests.models.variants import small
 from vitral.core.config import members
 from vitral.models import Grid, LayerScale, Layout, PostNorm, PreNorm, Vit
 from vitral.models.block import BlockConfig, Branch, DropPath
-from vitral.models.init import Original, initialise
+from vitral.models.init import Original, initialize
 from vitral.models.vit import build_block
 
 KINDS = pytest.mark.parametrize("kind", members(BlockConfig))
@@ -17,8 +17,8 @@ LAYOUT = Layout(1, 0, Grid(4, 6))
 
 
 def layer_norm(x: Tensor, norm: nn.Module, eps: float) -> Tensor:
-    centred = x - x.mean(dim=-1, keepdim=True)
-    scaled = centred / (centred.square().mean(dim=-1, keepdim=True) + eps).sqrt()
+    centered = x - x.mean(dim=-1, keepdim=True)
+    scaled = centered / (centered.square().mean(dim=-1, keepdim=True) + eps).sqrt()
     return scaled * norm.get_parameter("weight") + norm.get_parameter("bias")
 
 
@@ -92,15 +92,15 @@ def rates(model: nn.Module) -> list[float]:
 
 @KINDS
 def test_the_rate_grows_linearly_from_zero_in_the_first_layer(kind: type[PreNorm | PostNorm]) -> None:
-    model = small(depth=5, block=kind(drop_path=0.2)).skeleton()
+    model = small(depth=5, block=kind(drop_path_rate=0.2)).skeleton()
     assert rates(model) == pytest.approx([0, 0, 0.05, 0.05, 0.1, 0.1, 0.15, 0.15, 0.2, 0.2])
-    assert rates(small(depth=1, block=kind(drop_path=0.2)).skeleton()) == [0, 0]
+    assert rates(small(depth=1, block=kind(drop_path_rate=0.2)).skeleton()) == [0, 0]
 
 
 @KINDS
 def test_the_two_branches_of_a_layer_are_dropped_apart(kind: type[PreNorm | PostNorm]) -> None:
     """Both kept, one or the other dropped, both dropped: four different results for the same tokens."""
-    config = small(depth=2, block=kind(drop_path=0.5))
+    config = small(depth=2, block=kind(drop_path_rate=0.5))
     block = block_of(config, layer=1).train()
     x = torch.randn(1, LAYOUT.length(), 32, dtype=torch.float64).expand(100, -1, -1)
     assert len(block(x, LAYOUT, LAYOUT.length()).round(decimals=6).unique(dim=0)) == 4
@@ -108,7 +108,7 @@ def test_the_two_branches_of_a_layer_are_dropped_apart(kind: type[PreNorm | Post
 
 @pytest.mark.parametrize("initial", [1e-5, 0.1])
 def test_layer_scale_starts_every_channel_at_its_constant(initial: float) -> None:
-    model = small(depth=3, block=PreNorm(scale=LayerScale(initial=initial))).build()
+    model = small(depth=3, block=PreNorm(scale=LayerScale(init=initial))).build()
     factors = [weight for name, weight in model.named_parameters() if name.endswith("scale.factor")]
     assert len(factors) == 2 * 3
     assert all(factor.equal(torch.full((32,), initial)) for factor in factors)
@@ -118,7 +118,7 @@ def test_layer_scale_starts_every_channel_at_its_constant(initial: float) -> Non
 def test_a_branch_is_scaled_by_channel(kind: type[PreNorm | PostNorm]) -> None:
     config = small()
     branch = Branch(kind(scale=LayerScale()), config.whole(), layer=0)
-    initialise(branch, Original())
+    initialize(branch, Original())
     with torch.no_grad():
         branch.get_parameter("scale.factor").copy_(torch.arange(32.0))
     x = torch.randn(2, 5, 32)
@@ -129,4 +129,4 @@ def test_a_branch_is_scaled_by_channel(kind: type[PreNorm | PostNorm]) -> None:
 @pytest.mark.parametrize("rate", [-0.1, 1.0])
 def test_a_rate_that_drops_everything_or_less_than_nothing_is_refused(rate: float) -> None:
     with raises("config.out_of_range", "drop_path", rate):
-        PreNorm(drop_path=rate)
+        PreNorm(drop_path_rate=rate)

@@ -1,4 +1,4 @@
-"""Computing activations again changes what is held, never what is learnt."""
+"""Computing activations again changes what is held, never what is learned."""
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ CASES: dict[str, dict[str, object]] = {
         "tokens": Tokens(dropout=0.3),
         "mixer": Attention(heads=2, attention_dropout=0.3, dropout=0.3),
         "mlp": Mlp(dropout=0.3),
-        "block": PreNorm(drop_path=0.5),
+        "block": PreNorm(drop_path_rate=0.5),
     },
     "relative positions": {**PLAIN, "position": Relative2d()},
     "rotary positions": {**PLAIN, "position": Rope2d()},
@@ -82,7 +82,7 @@ def test_each_further_block_holds_its_input_and_nothing_else() -> None:
     assert deep.held - shallow.held == 2 * (4 * 25 * 32 * 4)
 
 
-def test_nothing_is_computed_twice_when_nothing_is_learnt() -> None:
+def test_nothing_is_computed_twice_when_nothing_is_learned() -> None:
     model = small(memory=Recompute()).build()
     runs: list[int] = []
     model.blocks[0].register_forward_pre_hook(lambda *_: runs.append(1))

@@ -33,7 +33,7 @@ def test_both_forms_have_as_many_units() -> None:
 
 
 def test_tokens_are_the_places_of_the_map_in_reading_order() -> None:
-    config = small(stem=Hybrid(layers=(1,), root=32, patch=Size(2, 3)), image=Size(16, 24))
+    config = small(stem=Hybrid(layers=(1,), root=32, patch=Size(2, 3)), image_size=Size(16, 24))
     model = config.build()
     images = torch.randn(2, 3, 16, 24)
     stem = model.stem
@@ -65,9 +65,9 @@ def test_a_map_of_another_width_is_refused_with_both_numbers(stem: Hybrid, found
 
 def test_an_image_that_the_map_does_not_cover_is_refused_with_both_sizes() -> None:
     with raises("config.indivisible", "image", "100x96", "32x32", "96x96"):
-        Vit(stem=FULL, image=Size(100, 96))
+        Vit(stem=FULL, image_size=Size(100, 96))
     with raises("config.indivisible", "image", "24x32", "16x16"):
-        Vit(stem=FOLDED, image=Size(96, 96)).skeleton()(torch.empty(1, 3, 24, 32, device="meta"))
+        Vit(stem=FOLDED, image_size=Size(96, 96)).skeleton()(torch.empty(1, 3, 24, 32, device="meta"))
 
 
 @pytest.mark.parametrize("stem", [Patches(patch=Size(8, 8)), Hybrid(layers=(1, 1), root=32)])

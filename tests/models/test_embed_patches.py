@@ -98,8 +98,8 @@ def test_every_patch_of_the_paper_and_of_small_images_tiles_224_pixels(side: int
 
 
 def layer_norm(x: Tensor, scale: Tensor, shift: Tensor, eps: float) -> Tensor:
-    centred = x - x.mean(dim=-1, keepdim=True)
-    return centred / (centred.square().mean(dim=-1, keepdim=True) + eps).sqrt() * scale + shift
+    centered = x - x.mean(dim=-1, keepdim=True)
+    return centered / (centered.square().mean(dim=-1, keepdim=True) + eps).sqrt() * scale + shift
 
 
 def test_the_stem_with_both_norms_is_that_of_vit_pytorch() -> None:
@@ -128,4 +128,4 @@ def test_a_size_that_does_not_divide_is_refused_with_both_sizes_named(image: Siz
     with raises("config.indivisible", "image", image, "8x8"):
         Patches(patch=Size(8, 8)).grid(image)
     with raises("config.indivisible", "image", image, "8x8"):
-        Vit(image=image, stem=Patches(patch=Size(8, 8)))
+        Vit(image_size=image, stem=Patches(patch=Size(8, 8)))

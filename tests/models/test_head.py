@@ -7,27 +7,27 @@ from torch import Tensor, nn
 from tests.errors import raises
 from tests.models.variants import small
 from vitral.models import LinearHead, NoHead, TanhHead
-from vitral.models.init import Original, initialise
+from vitral.models.init import Original, initialize
 
 HEADS = pytest.mark.parametrize("kind", [LinearHead, TanhHead])
 
 
 def fresh(config: LinearHead | TanhHead | NoHead, width: int = 12) -> nn.Module:
     head = config.build(width)
-    initialise(head, Original())
+    initialize(head, Original())
     return head
 
 
 @HEADS
 def test_the_first_logits_are_zero(kind: type[LinearHead | TanhHead]) -> None:
-    assert fresh(kind(classes=7))(torch.randn(3, 12)).equal(torch.zeros(3, 7))
+    assert fresh(kind(num_classes=7))(torch.randn(3, 12)).equal(torch.zeros(3, 7))
 
 
 @HEADS
 def test_the_first_logits_are_the_bias_that_was_asked_for(kind: type[LinearHead | TanhHead]) -> None:
     """-10 makes each of 21k classes rare from the start, as the sigmoid loss wants it."""
-    assert fresh(kind(classes=7, bias=-10.0))(torch.randn(3, 12)).equal(torch.full((3, 7), -10.0))
-    model = small(head=kind(classes=7, bias=-10.0)).build()
+    assert fresh(kind(num_classes=7, bias=-10.0))(torch.randn(3, 12)).equal(torch.full((3, 7), -10.0))
+    model = small(head=kind(num_classes=7, bias=-10.0)).build()
     assert model(torch.randn(2, 3, 32, 48)).equal(torch.full((2, 7), -10.0))
 
 
@@ -44,12 +44,12 @@ def linear(head: nn.Module, name: str, x: Tensor) -> Tensor:
 
 
 def test_the_linear_head_is_one_linear_map() -> None:
-    head, x = random(LinearHead(classes=7)), torch.randn(3, 12, dtype=torch.float64)
+    head, x = random(LinearHead(num_classes=7)), torch.randn(3, 12, dtype=torch.float64)
     assert {tuple(weight.shape) for weight in head.parameters()} == {(7, 12), (7,)}
     torch.testing.assert_close(head(x), linear(head, "linear", x), rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("config", [TanhHead(classes=7), TanhHead(classes=7, hidden=5)])
+@pytest.mark.parametrize("config", [TanhHead(num_classes=7), TanhHead(num_classes=7, hidden=5)])
 def test_the_pre_training_head_has_a_hidden_layer_with_tanh(config: TanhHead) -> None:
     head, x = random(config), torch.randn(3, 12, dtype=torch.float64)
     hidden = 12 if config.hidden == "width" else config.hidden
@@ -59,7 +59,7 @@ def test_the_pre_training_head_has_a_hidden_layer_with_tanh(config: TanhHead) ->
 
 
 def test_the_hidden_layer_of_a_fresh_head_is_not_zero() -> None:
-    head = fresh(TanhHead(classes=7))
+    head = fresh(TanhHead(num_classes=7))
     assert head.get_parameter("hidden.weight").std() > 0.1
     head(torch.randn(64, 12)).square().sum().backward()
     assert head.get_parameter("classifier.linear.weight").grad is not None
@@ -75,4 +75,4 @@ def test_without_a_head_the_vector_is_the_answer() -> None:
 @HEADS
 def test_a_head_without_classes_is_refused(kind: type[LinearHead | TanhHead]) -> None:
     with raises("config.out_of_range", "classes", 0):
-        kind(classes=0)
+        kind(num_classes=0)

@@ -24,7 +24,7 @@ def awake(config: Vit) -> VisionTransformer:
 
 
 def images(config: Vit) -> Tensor:
-    return torch.randn(2, config.channels, *config.image)
+    return torch.randn(2, config.channels, *config.image_size)
 
 
 def by_hand(model: VisionTransformer, pictures: Tensor) -> list[Tensor]:
@@ -35,8 +35,8 @@ def by_hand(model: VisionTransformer, pictures: Tensor) -> list[Tensor]:
         return x @ weight[f"{name}.weight"].T + weight[f"{name}.bias"]
 
     def norm(x: Tensor, name: str) -> Tensor:
-        centred = x - x.mean(dim=-1, keepdim=True)
-        scaled = centred / (centred.square().mean(dim=-1, keepdim=True) + 1e-6).sqrt()
+        centered = x - x.mean(dim=-1, keepdim=True)
+        scaled = centered / (centered.square().mean(dim=-1, keepdim=True) + 1e-6).sqrt()
         return scaled * weight[f"{name}.weight"] + weight[f"{name}.bias"]
 
     patches = nn.functional.unfold(pictures.double(), 8, stride=8).mT  # (B, N, 192)
@@ -71,7 +71,7 @@ def test_every_token_spends_its_whole_attention(name: str) -> None:
     config = WITH_ATTENTION[name]
     model = awake(config)
     maps = attention_maps(model, images(config))
-    length = config.layout(config.image).length()
+    length = config.layout(config.image_size).length()
     assert len(maps) == config.depth
     for layer in maps:
         assert layer.shape == (2, config.mixer.model_dump()["heads"], length, length)

@@ -19,7 +19,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "R+Ti/16": (),
     "R50x1": (),
     "S/16": ("mixer=axial", "mixer.heads=6", "depth=2"),
-    "S/32": ("mixer=local", "mixer.heads=6", "depth=2", "image=224x448"),
+    "S/32": ("mixer=local", "mixer.heads=6", "depth=2", "image_size=224x448"),
     "Ti/16": ("position=relative2d", "depth=2", "pool=mean"),
     "Ti/32": ("mlp=swiglu", "pool=attention", "pool.heads=3", "depth=2"),
 }
@@ -32,7 +32,7 @@ CONFIGS: dict[str, Vit | Resnet] = {
 def ledgers_count(config: Vit | Resnet) -> int:
     """On the CPU without values, where attention is one operation, as describe has it."""
     with FakeTensorMode():
-        model, images = config.skeleton("cpu"), torch.empty(2, config.channels, *config.image)
+        model, images = config.skeleton("cpu"), torch.empty(2, config.channels, *config.image_size)
         with Ledger([*model.parameters(), images]) as ledger:
             model(images)
     return ledger.multiply_adds
@@ -40,7 +40,7 @@ def ledgers_count(config: Vit | Resnet) -> int:
 
 def torchs_count(config: Vit | Resnet) -> int:
     """On the meta device, where attention is two products of matrices, which torch counts; two FLOPs each."""
-    model, images = config.skeleton("meta"), torch.empty(2, config.channels, *config.image, device="meta")
+    model, images = config.skeleton("meta"), torch.empty(2, config.channels, *config.image_size, device="meta")
     with FlopCounterMode(display=False) as counter:
         model(images)
     assert counter.get_total_flops() % 2 == 0

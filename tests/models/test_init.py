@@ -28,7 +28,7 @@ from vitral.models import (
     Vit,
     Zeros,
 )
-from vitral.models.init import Initial, InitialConfig, initialise, lecun_normal_
+from vitral.models.init import Initial, InitialConfig, initialize, lecun_normal_
 from vitral.models.resnet import Unit
 
 SCHEMES = pytest.mark.parametrize("scheme", members(InitialConfig))
@@ -37,13 +37,13 @@ SCHEMES = pytest.mark.parametrize("scheme", members(InitialConfig))
 def large(**fields: Any) -> nn.Module:
     """One layer, wide enough for its statistics to be sure."""
     base: dict[str, Any] = {
-        "image": Size(64, 96),
+        "image_size": Size(64, 96),
         "width": 192,
         "depth": 1,
         "stem": Patches(patch=Size(8, 8)),
         "mixer": Attention(heads=4, head_width=24),
         "mlp": Mlp(ratio=3),
-        "head": TanhHead(classes=50, bias=-10.0, hidden=128),
+        "head": TanhHead(num_classes=50, bias=-10.0, hidden=128),
         "tokens": Tokens(registers=4),
     }
     return Vit(**(base | fields)).build()
@@ -85,7 +85,7 @@ def test_no_parameter_is_forgotten(name: str, scheme: type[Initial]) -> None:
     with torch.no_grad():
         for weight in model.parameters():
             weight.fill_(math.nan)
-    initialise(model, scheme())
+    initialize(model, scheme())
     assert [name for name, weight in model.named_parameters() if not weight.isfinite().all()] == []
 
 
@@ -205,7 +205,7 @@ def test_zeros_start_tokens_and_positions_from_nothing_and_maps_small() -> None:
 
 
 def test_normal_starts_tokens_and_positions_at_one_and_maps_as_torch_does() -> None:
-    model = large(initial=Normal(), head=LinearHead(classes=200))
+    model = large(initial=Normal(), head=LinearHead(num_classes=200))
     assert_normal(spread(model, "position.table"), 1)
     assert float(class_token(model).std()) == pytest.approx(1, rel=0.2)  # of no more than 192 numbers
     maps = {"stem.project": 192, "blocks.0.mixer.heads.qkv": 192, "blocks.0.mlp.contract": 576, "head.linear": 192}
@@ -218,7 +218,7 @@ def test_normal_starts_tokens_and_positions_at_one_and_maps_as_torch_does() -> N
 @pytest.mark.parametrize("config", [Resnet(layers=(2, 1), root=32), small(stem=Hybrid(layers=(2, 1), root=32))])
 def test_every_residual_unit_starts_as_its_shortcut(config: Resnet | Vit, scheme: type[Initial]) -> None:
     model = config.skeleton("cpu")
-    initialise(model, scheme())
+    initialize(model, scheme())
     units = [part for part in model.modules() if isinstance(part, Unit)]
     last = [unit.get_submodule("expand.1") for unit in units]
     norms = [part for part in model.modules() if isinstance(part, nn.GroupNorm)]

@@ -12,7 +12,7 @@ from tests.models.variants import NO_CLASS, small
 from vitral.core.config import Size, members
 from vitral.models import Grid, Identity, Layout, MeanPool, Pooling, TokenMlp, Tokens
 from vitral.models.base import Whole
-from vitral.models.init import Original, initialise
+from vitral.models.init import Original, initialize
 from vitral.models.mixers import MixerConfig, PlainMixer
 from vitral.models.position import Relation
 
@@ -22,11 +22,11 @@ PLAIN = [kind for kind in members(MixerConfig) if issubclass(kind, PlainMixer)]
 
 def built(config: Pooling | Identity | TokenMlp, layout: Layout = LAYOUT) -> nn.Module:
     mixer = config.build(Whole(4, 1, layout, 1e-6), 0, Relation()).double()
-    initialise(mixer, Original())
+    initialize(mixer, Original())
     return mixer
 
 
-def test_pooling_gives_the_mean_of_the_neighbours_less_itself() -> None:
+def test_pooling_gives_the_mean_of_the_neighbors_less_itself() -> None:
     x = torch.randn(2, 15, 4, dtype=torch.float64)
     found = built(Pooling())(x, LAYOUT, 15)
     for row, column in itertools.product(range(3), range(5)):
@@ -70,7 +70,7 @@ def test_the_token_mlp_carries_from_every_token_to_every_token_but_not_between_c
 def test_the_token_mlp_refuses_another_grid_even_of_as_many_patches() -> None:
     with raises("config.size_mismatch", "token_mlp", "3x5", "5x3") as caught:
         built(TokenMlp())(torch.zeros(1, 15, 4, dtype=torch.float64), Layout(0, 0, Grid(5, 3)), 15)
-    assert caught.value.where == "image"
+    assert caught.value.where == "image_size"
 
 
 @pytest.mark.parametrize("kind", PLAIN)

@@ -129,14 +129,14 @@ def test_the_pools_for_two_put_both_side_by_side() -> None:
     assert torch.equal(built(ClassMeanPool(), layout)(tokens, layout), expected)
 
 
-def test_the_mean_is_normalised_where_the_pool_is_told_to() -> None:
+def test_the_mean_is_normalized_where_the_pool_is_told_to() -> None:
     layout = Layout(1, 0, Grid(2, 3))
     tokens, pool = tokens_of(layout), built(MeanPool(norm="after"), layout)
     norm = pool.get_submodule("norm")
     assert isinstance(norm, nn.LayerNorm)
     mean = tokens[:, 1:].mean(dim=1)
-    centred = (mean - mean.mean(dim=1, keepdim=True)) / (mean.var(dim=1, keepdim=True, correction=0) + 1e-6).sqrt()
-    torch.testing.assert_close(pool(tokens, layout), centred * norm.weight + norm.bias)
+    centered = (mean - mean.mean(dim=1, keepdim=True)) / (mean.var(dim=1, keepdim=True, correction=0) + 1e-6).sqrt()
+    torch.testing.assert_close(pool(tokens, layout), centered * norm.weight + norm.bias)
 
 
 def test_the_distilled_pool_is_refused_without_a_register() -> None:

@@ -94,20 +94,20 @@ def offset_weights(old: int, new: int) -> Tensor:
     return cubic_weights(old, [(place + 0.5) * old / (new + 0.1) - 0.5 for place in range(new)])
 
 
-def cubic_weights(old: int, centres: list[float]) -> Tensor:
-    """What is at each centre; places beyond the edge are the edge."""
-    weights = torch.zeros(len(centres), old, dtype=torch.float64)
-    for place, centre in enumerate(centres):
-        for tap in range(math.floor(centre) - 1, math.floor(centre) + 3):
-            weights[place, min(max(tap, 0), old - 1)] += cubic(centre - tap, -0.75)
+def cubic_weights(old: int, centers: list[float]) -> Tensor:
+    """What is at each center; places beyond the edge are the edge."""
+    weights = torch.zeros(len(centers), old, dtype=torch.float64)
+    for place, center in enumerate(centers):
+        for tap in range(math.floor(center) - 1, math.floor(center) + 3):
+            weights[place, min(max(tap, 0), old - 1)] += cubic(center - tap, -0.75)
     return weights
 
 
 def antialias_weights(old: int, new: int) -> Tensor:
     """A kernel as wide as the step between new places; places beyond the edge do not count."""
     step = max(old / new, 1)
-    centres = [(place + 0.5) * old / new - 0.5 for place in range(new)]
-    weights = [[cubic((centre - tap) / step, -0.5) for tap in range(old)] for centre in centres]
+    centers = [(place + 0.5) * old / new - 0.5 for place in range(new)]
+    weights = [[cubic((center - tap) / step, -0.5) for tap in range(old)] for center in centers]
     return torch.tensor([[weight / sum(row) for weight in row] for row in weights], dtype=torch.float64)
 
 

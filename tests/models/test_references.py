@@ -16,7 +16,7 @@ TOLERANCE = 1e-5
 def test_encoder_layer_of_torch_agrees(name: str, order: PreNorm | PostNorm) -> None:
     found = ref.reference(name)
     config = Vit(
-        image=Size(32, 32),
+        image_size=Size(32, 32),
         width=36,
         depth=2,
         stem=Patches(patch=Size(8, 8)),

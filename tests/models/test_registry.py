@@ -130,7 +130,7 @@ def test_the_case_of_a_letter_matters() -> None:
 
 def test_a_name_carries_patch_and_image() -> None:
     config = vit("vit_base_patch32_384")
-    assert config.image == Size(384, 384)
+    assert config.image_size == Size(384, 384)
     assert config.stem == Patches(patch=Size(32, 32))
     assert vit("B/7").stem == Patches(patch=Size(7, 7))
     with raises("config.indivisible", "image", "24x24", "16x16"):
@@ -171,7 +171,7 @@ def test_an_unknown_name_is_answered_with_the_nearest(name: str, near: str) -> N
     with raises("config.unknown_name", repr(name)) as caught:
         model_config(name)
     assert caught.value.where == "model"
-    first, *_ = caught.value.remedy.split(", ")
+    first, *_ = caught.value.hint.split(", ")
     assert first.split()[-1] == near
 
 
@@ -187,8 +187,8 @@ def test_a_name_with_a_hole_in_it_is_refused(name: str) -> None:
 
 
 def test_settings_apply_to_a_name() -> None:
-    config = vit("S/16", "head.classes=10", "image=96", "position=rope2d", "mlp.gelu=erf")
-    assert (config.image, config.position.kind) == (Size(96, 96), "rope2d")
+    config = vit("S/16", "head.num_classes=10", "image_size=96", "position=rope2d", "mlp.gelu=erf")
+    assert (config.image_size, config.position.kind) == (Size(96, 96), "rope2d")
     assert config.head.model_dump() == {"kind": "linear", "classes": 10, "bias": 0.0}
     assert config.width == 384
     with raises("config.unknown_field", "head.clases"):
@@ -201,7 +201,7 @@ def test_settings_apply_to_a_config_as_to_a_name() -> None:
 
 
 def test_a_model_is_built_from_a_name_or_a_config() -> None:
-    settings = ("depth=1", "width=24", "mixer.heads=3", "head.classes=5", "image=32")
+    settings = ("depth=1", "width=24", "mixer.heads=3", "head.num_classes=5", "image_size=32")
     models: list[Model] = [build("S/16", *settings), build(vit("S/16", *settings)), build(vit("S/16"), *settings)]
     for model in models:
         assert isinstance(model, Model)

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from tests.errors import raises
 from vitral.core.config import Size
 from vitral.models import Hybrid, Resnet
-from vitral.models.init import Original, initialise
-from vitral.models.resnet import Body, StandardConv, Unit, cell, pad_same, standardise
+from vitral.models.init import Original, initialize
+from vitral.models.resnet import Body, StandardConv, Unit, cell, pad_same, standardize
 
 
 def tensorflow_padding(size: int, kernel: int, stride: int) -> tuple[int, int]:
@@ -44,9 +44,9 @@ def test_the_root_of_an_even_image_is_padded_by_two_above_and_three_below() -> N
 
 
 @pytest.mark.parametrize("how", ["std", "variance"])
-def test_each_kernel_is_standardised_by_its_own_mean_and_deviation(how: str) -> None:
+def test_each_kernel_is_standardized_by_its_own_mean_and_deviation(how: str) -> None:
     weight = torch.randn(4, 3, 5, 5, dtype=torch.float64) * 0.01 + 3
-    found = standardise(weight, "std" if how == "std" else "variance")
+    found = standardize(weight, "std" if how == "std" else "variance")
     for kernel, result in zip(weight.flatten(1).tolist(), found.flatten(1).tolist(), strict=True):
         mean, deviation = statistics.fmean(kernel), statistics.pstdev(kernel)
         divisor = deviation + 1e-5 if how == "std" else math.sqrt(deviation**2 + 1e-8)
@@ -55,20 +55,20 @@ def test_each_kernel_is_standardised_by_its_own_mean_and_deviation(how: str) -> 
 
 def test_the_two_guards_differ_where_kernels_are_small() -> None:
     weight = torch.randn(4, 3, 5, 5, dtype=torch.float64) * 1e-4
-    assert (standardise(weight, "std") - standardise(weight, "variance")).abs().max() > 0.05
-    assert not standardise(torch.ones(2, 3, 1, 1)).any()
+    assert (standardize(weight, "std") - standardize(weight, "variance")).abs().max() > 0.05
+    assert not standardize(torch.ones(2, 3, 1, 1)).any()
 
 
 @pytest.mark.parametrize(("kernel", "stride"), [(1, 1), (1, 2), (3, 1), (3, 2), (7, 2)])
-def test_a_convolution_pads_and_standardises_at_every_use(kernel: int, stride: int) -> None:
+def test_a_convolution_pads_and_standardizes_at_every_use(kernel: int, stride: int) -> None:
     conv = StandardConv(3, 4, kernel, stride, "std").double()
-    initialise(conv, Original())
+    initialize(conv, Original())
     x = torch.randn(2, 3, 9, 12, dtype=torch.float64)
     (top, bottom), (left, right) = (tensorflow_padding(side, kernel, stride) for side in (9, 12))
-    expected = F.conv2d(F.pad(x, (left, right, top, bottom)), standardise(conv.weight), stride=stride)
+    expected = F.conv2d(F.pad(x, (left, right, top, bottom)), standardize(conv.weight), stride=stride)
     torch.testing.assert_close(conv(x), expected, rtol=0, atol=1e-12)
     with torch.no_grad():
-        conv.weight.mul_(3).add_(1)  # standardising undoes this but for the guard
+        conv.weight.mul_(3).add_(1)  # standardizing undoes this but for the guard
     torch.testing.assert_close(conv(x), expected, rtol=0, atol=1e-2)
 
 
@@ -106,7 +106,7 @@ def random(module: nn.Module) -> nn.Module:
 def conv_norm(x: Tensor, part: nn.Module, stride: int = 1, groups: int = 32, eps: float = 1e-6) -> Tensor:
     kernel, norm = part.get_parameter("0.weight"), part.get_submodule("1")
     (top, bottom), (left, right) = (tensorflow_padding(side, kernel.shape[-1], stride) for side in x.shape[-2:])
-    x = F.conv2d(F.pad(x, (left, right, top, bottom)), standardise(kernel), stride=stride)
+    x = F.conv2d(F.pad(x, (left, right, top, bottom)), standardize(kernel), stride=stride)
     grouped = x.unflatten(1, (groups, -1))
     mean = grouped.mean(dim=(2, 3, 4), keepdim=True)
     variance = (grouped - mean).square().mean(dim=(2, 3, 4), keepdim=True)
@@ -129,7 +129,7 @@ def test_a_unit_is_three_convolutions_beside_a_shortcut(inputs: int, stride: int
 
 def test_a_fresh_unit_is_its_shortcut() -> None:
     unit = Unit(Hybrid(), 128, 32, 1)
-    initialise(unit, Original())
+    initialize(unit, Original())
     x = torch.randn(2, 128, 6, 6)
     assert unit(x).equal(x.relu())
 

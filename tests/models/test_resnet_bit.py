@@ -9,7 +9,7 @@ from vitral.models.resnet import ResidualNetwork
 
 # Of torchvision's resnet50, 101 and 152 with 1000 classes: BatchNorm there has as many parameters as GroupNorm here.
 RESNETS = {"R50x1": 25_557_032, "R101x1": 44_549_160, "R152x1": 60_192_808}
-SMALL = Resnet(layers=(1, 1), root=32, image=Size(32, 48), head=LinearHead(classes=4))
+SMALL = Resnet(layers=(1, 1), root=32, image_size=Size(32, 48), head=LinearHead(num_classes=4))
 
 
 def skeleton(name: str) -> ResidualNetwork:

@@ -33,7 +33,7 @@ READ_BY_CLASS = {name: config for name, config in VITS.items() if isinstance(con
 
 
 def images(config: Vit) -> Tensor:
-    return torch.rand(3, config.channels, *config.image) * 2 - 1
+    return torch.rand(3, config.channels, *config.image_size) * 2 - 1
 
 
 def answer_in_full(model: VisionTransformer, batch: Tensor) -> Tensor:
@@ -109,7 +109,7 @@ def test_the_same_seed_builds_the_same_model() -> None:
 @pytest.mark.parametrize(
     ("fields", "code", "where", "values"),
     [
-        ({"image": Size(30, 32)}, "config.indivisible", "image", ("30x32", "8x8", "32x32")),
+        ({"image_size": Size(30, 32)}, "config.indivisible", "image", ("30x32", "8x8", "32x32")),
         ({"mixer": Attention(heads=5)}, "config.indivisible", "mixer.heads", (32, 5, "1, 2, 4, 8")),
         (
             {"mixer": Attention(heads=3, head_width=6), "position": Rope2d()},
@@ -169,8 +169,8 @@ def test_axial_layers_come_in_pairs() -> None:
     ("settings", "path", "expected"),
     [
         (("mixer=axial", "depth=24"), "mixer.heads", 16),
-        (("head.classes=10", "head=tanh"), "head.classes", 10),
-        (("block.drop_path=0.1", "block=post"), "block.drop_path", 0.1),
+        (("head.num_classes=10", "head=tanh"), "head.num_classes", 10),
+        (("block.drop_path_rate=0.1", "block=post"), "block.drop_path_rate", 0.1),
         (("mlp.dropout=0.1", "mlp=swiglu"), "mlp.dropout", 0.1),
         (("mlp=swiglu",), "mlp.ratio", 8 / 3),
     ],

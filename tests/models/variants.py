@@ -45,7 +45,7 @@ UNIONS = {
     "mlp": MlpConfig,
     "pool": PoolConfig,
     "head": HeadConfig,
-    "initial": InitialConfig,
+    "init": InitialConfig,
     "memory": MemoryConfig,
 }
 
@@ -58,8 +58,8 @@ SMALL: dict[type[Config], dict[str, Any]] = {
     Local: {"heads": 2, "rows": 2, "columns": 2},
     TokenMlp: {"hidden": 24},
     AttentionPool: {"heads": 2},
-    LinearHead: {"classes": 4},
-    TanhHead: {"classes": 4},
+    LinearHead: {"num_classes": 4},
+    TanhHead: {"num_classes": 4},
 }
 NO_CLASS = {"tokens": Tokens(cls=False), "pool": MeanPool()}
 ALONGSIDE: dict[type[Config], dict[str, Any]] = {
@@ -72,12 +72,12 @@ ALONGSIDE: dict[type[Config], dict[str, Any]] = {
 def small(**fields: Any) -> Vit:
     """A model of 4 x 6 patches and two layers, with some fields of one's own."""
     base: dict[str, Any] = {
-        "image": Size(32, 48),
+        "image_size": Size(32, 48),
         "width": 32,
         "depth": 2,
         "stem": Patches(patch=Size(8, 8)),
         "mixer": Attention(heads=2),
-        "head": LinearHead(classes=4),
+        "head": LinearHead(num_classes=4),
     }
     return Vit(**(base | fields))
 
@@ -100,11 +100,11 @@ def options() -> dict[str, Vit]:
         "no-class-token": small(**NO_CLASS),
         "registers": small(tokens=Tokens(registers=3)),
         "registers-alone": small(tokens=Tokens(cls=False, registers=2), pool=MeanPool()),
-        "grey-rectangles": small(channels=1, stem=Patches(patch=Size(8, 4))),
+        "gray-rectangles": small(channels=1, stem=Patches(patch=Size(8, 4))),
         "patch-norms": small(stem=Patches(patch=Size(8, 8), norm="both")),
         "hybrid-of-patches": small(stem=Hybrid(layers=(), patch=Size(2, 2), root=32)),
         "hybrid-unprojected": small(width=128, stem=Hybrid(layers=(1,), root=32, project=False)),
-        "hybrid-variance": small(stem=Hybrid(layers=(1,), root=32, patch=Size(2, 2), standardisation="variance")),
+        "hybrid-variance": small(stem=Hybrid(layers=(1,), root=32, patch=Size(2, 2), standardization="variance")),
         "learned1d-layers": small(position=Learned1d(where="layers")),
         "learned1d-shared": small(position=Learned1d(where="shared")),
         "learned1d-patches-only": small(position=Learned1d(cls=False)),
@@ -125,7 +125,7 @@ def options() -> dict[str, Vit]:
         "axial-rope-registers": small(mixer=Axial(heads=2), position=Rope2d(), tokens=Tokens(registers=2)),
         "axial-without-class": small(mixer=Axial(heads=2), **NO_CLASS),
         "local-relative": small(mixer=Local(heads=2, rows=2, columns=2), position=Relative2d()),
-        "layer-scale": small(block=PreNorm(scale=LayerScale(initial=0.5))),
+        "layer-scale": small(block=PreNorm(scale=LayerScale(init=0.5))),
         "one-layer": small(depth=1),
         "recompute-relative": small(memory=Recompute(), position=Relative2d(), mixer=attention),
     }
@@ -142,6 +142,6 @@ VARIANTS: dict[str, Vit | Resnet] = {
     **kinds(),
     **options(),
     **scales(),
-    "resnet": Resnet(layers=(1, 1), root=32, image=Size(32, 48), head=LinearHead(classes=4)),
+    "resnet": Resnet(layers=(1, 1), root=32, image_size=Size(32, 48), head=LinearHead(num_classes=4)),
 }
 VITS = {name: config for name, config in VARIANTS.items() if isinstance(config, Vit)}

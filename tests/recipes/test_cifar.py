@@ -5,8 +5,8 @@ from vitral.recipes.registry import OWN
 
 def test_the_model_takes_the_photos_as_they_are() -> None:
     recipe = cifar10()
-    assert (recipe.model.image, recipe.model.channels) == ((32, 32), 3)
-    assert len(recipe.images.scaling.mean) == 3
+    assert (recipe.model.image_size, recipe.model.channels) == ((32, 32), 3)
+    assert len(recipe.images.normalize.mean) == 3
 
 
 def test_its_name_is_that_of_a_set() -> None:

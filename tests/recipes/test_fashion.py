@@ -3,9 +3,9 @@ from vitral.recipes.fashion import fashion_finetune, fashion_masked, fashion_ten
 
 def test_what_masked_patches_taught_fits_the_model_that_is_tuned() -> None:
     assert fashion_masked().model == fashion_finetune().model
-    assert fashion_masked().images.scaling == fashion_finetune().images.scaling
+    assert fashion_masked().images.normalize == fashion_finetune().images.normalize
 
 
 def test_with_and_without_pre_training_the_run_is_the_same() -> None:
     assert fashion_finetune().model_copy(update={"name": "fashion_tenth"}) == fashion_tenth()
-    assert fashion_tenth().data.share == 0.1
+    assert fashion_tenth().data.fraction == 0.1

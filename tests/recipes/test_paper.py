@@ -22,7 +22,7 @@ from vitral.tasks.classify import Classify
 
 def last_rate(recipe: Recipe, steps: int = 10_000_000) -> float:
     """The rate after the last step of a long run."""
-    return recipe.optimiser.rate * recipe.schedule.rate(steps, steps)
+    return recipe.optimizer.lr * recipe.schedule.rate(steps, steps)
 
 
 @pytest.mark.parametrize(
@@ -40,10 +40,10 @@ def last_rate(recipe: Recipe, steps: int = 10_000_000) -> float:
 )
 def test_table_3(recipe: Recipe, epochs: int, rate: float, decay: float, kind: str, dropout: float) -> None:
     assert recipe.length.model_dump() == {"kind": "epochs", "epochs": epochs}
-    assert recipe.optimiser.model_dump(include={"kind", "rate", "decay", "betas"}) == {
+    assert recipe.optimizer.model_dump(include={"kind", "rate", "decay", "betas"}) == {
         "kind": "adamw", "rate": rate, "decay": decay, "betas": (0.9, 0.999),
     }  # fmt: skip
-    assert (recipe.batch, recipe.clip, recipe.schedule.warmup, recipe.schedule.kind) == (4096, 1.0, 10_000, kind)
+    assert (recipe.batch_size, recipe.clip, recipe.schedule.warmup, recipe.schedule.kind) == (4096, 1.0, 10_000, kind)
     assert isinstance(recipe.model, Vit)
     assert isinstance(recipe.model.head, TanhHead)
     assert recipe.model.tokens.dropout == recipe.model.mlp.dropout == dropout
@@ -70,11 +70,11 @@ def test_a_baseline_keeps_its_linear_head() -> None:
 )
 def test_table_4(recipe: Recipe, steps: int, held: float) -> None:
     assert recipe.length.model_dump() == {"kind": "steps", "steps": steps}
-    assert recipe.optimiser.model_dump(include={"kind", "momentum", "decay"}) == {
+    assert recipe.optimizer.model_dump(include={"kind", "momentum", "decay"}) == {
         "kind": "sgd", "momentum": 0.9, "decay": 0.0,
     }  # fmt: skip
-    assert (recipe.batch, recipe.clip, recipe.schedule.kind) == (512, 1.0, "cosine")
-    assert recipe.model.image == (384, 384)
+    assert (recipe.batch_size, recipe.clip, recipe.schedule.kind) == (512, 1.0, "cosine")
+    assert recipe.model.image_size == (384, 384)
     assert recipe.data.split.fraction == held
 
 
@@ -90,5 +90,5 @@ def test_many_labels_are_answered_one_by_one(recipe: Recipe, loss: str, bias: fl
 
 def test_masked_patches_learn_as_in_appendix_b() -> None:
     recipe = paper_masked()
-    assert recipe.task.model_dump() == {"kind": "masked", "target": {"kind": "mean_colour"}}
-    assert (recipe.optimiser.rate, recipe.batch, recipe.schedule.warmup) == (2e-4, 4096, 10_000)
+    assert recipe.task.model_dump() == {"kind": "masked", "target": {"kind": "mean_color"}}
+    assert (recipe.optimizer.lr, recipe.batch_size, recipe.schedule.warmup) == (2e-4, 4096, 10_000)

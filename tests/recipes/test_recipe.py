@@ -14,7 +14,9 @@ PLAN = Plan(np.zeros(25, dtype=np.int64), Shuffled(), batch=10, seed=0)  # two s
 
 
 def test_a_recipe_survives_its_json() -> None:
-    recipe = override(Recipe(), ["task=masked", "optimiser=sgd", "stopping=patience", "length=steps", "workers=3"])
+    recipe = override(
+        Recipe(), ["task=masked_patches", "optimizer=sgd", "early_stopping=patience", "length=steps", "workers=3"]
+    )
     assert Recipe.from_json(recipe.to_json()) == recipe
 
 
@@ -27,8 +29,8 @@ def test_a_recipe_survives_its_json() -> None:
         (Steps(steps=7), 7),
         (Shown(images=75), 10),  # no fewer than five epochs
         (Shown(images=250), 20),
-        (Shown(images=75, fewest=1), 6),
-        (Shown(images=10_000, most=8), 16),
+        (Shown(images=75, min_epochs=1), 6),
+        (Shown(images=10_000, max_epochs=8), 16),
     ],
 )
 def test_a_length_is_a_number_of_steps(length: Length, steps: int) -> None:
@@ -37,7 +39,7 @@ def test_a_length_is_a_number_of_steps(length: Length, steps: int) -> None:
 
 def test_the_fewest_epochs_are_not_more_than_the_most() -> None:
     with raises("config.conflict", "fewest", 9, 3):
-        Shown(fewest=9, most=3)
+        Shown(min_epochs=9, max_epochs=3)
 
 
 def test_a_recipe_of_before_there_was_tuning_trains_everything() -> None:
@@ -47,23 +49,23 @@ def test_a_recipe_of_before_there_was_tuning_trains_everything() -> None:
 
 
 def test_training_and_evaluation_differ_in_their_view_alone() -> None:
-    recipe = Recipe(model=Vit(image=Size(32, 32), channels=1), images=Images(view=InceptionCrop(area=(0.5, 1))))
+    recipe = Recipe(model=Vit(image_size=Size(32, 32), channels=1), images=Images(crop=InceptionCrop(area=(0.5, 1))))
     training, still, needs = recipe.sight(), recipe.still_sight(), recipe.preprocessing()
     assert training.view == InceptionCrop(area=(0.5, 1))
-    assert still.view == needs.view == PlainResize()
-    assert training.image == still.image == needs.image == Size(32, 32)
+    assert still.view == needs.crop == PlainResize()
+    assert training.image == still.image == needs.image_size == Size(32, 32)
     assert training.decoding == still.decoding == needs.decoding
     assert needs.decoding.channels == 1
 
 
 def test_the_head_follows_the_data_and_the_task() -> None:
-    assert Recipe().fitted(7).model.head == LinearHead(classes=7)
-    assert override(Recipe(), ["task=masked"]).fitted(7).model.head == NoHead()
+    assert Recipe().fitted(7).model.head == LinearHead(num_classes=7)
+    assert override(Recipe(), ["task=masked_patches"]).fitted(7).model.head == NoHead()
 
 
-def test_a_scaling_of_three_channels_does_not_fit_grey_images() -> None:
-    with raises("config.conflict", "images.scaling", 3, 1):
-        Recipe(model=Vit(channels=1), images=Images(scaling=IMAGENET))
+def test_a_scaling_of_three_channels_does_not_fit_gray_images() -> None:
+    with raises("config.conflict", "images.normalize", 3, 1):
+        Recipe(model=Vit(channels=1), images=Images(normalize=IMAGENET))
 
 
 def test_patience_ends_only_where_it_was_asked_for() -> None:

@@ -9,7 +9,7 @@ import vitral
 from tests.errors import raises
 from vitral.core.config import Size
 from vitral.data.samples import Item, Samples
-from vitral.data.transforms.preprocessing import CENTRED
+from vitral.data.transforms.preprocessing import CENTERED
 from vitral.models.registry import model_config
 from vitral.recipes.recipe import Recipe
 from vitral.recipes.registry import FAMILIES, FIXED, choose, named, names
@@ -38,19 +38,19 @@ def test_every_recipe_has_its_own_name_and_survives_its_json(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", names())
-def test_every_recipe_builds_a_task_and_an_optimiser_of_its_weights(name: str) -> None:
+def test_every_recipe_builds_a_task_and_an_optimizer_of_its_weights(name: str) -> None:
     recipe = named(name).fitted(2)
-    task = recipe.task.build(recipe.model.skeleton(), 2, (5, 5), CENTRED)
-    optimiser = recipe.optimiser.build(task)
+    task = recipe.task.build(recipe.model.skeleton(), 2, (5, 5), CENTERED)
+    optimizer = recipe.optimizer.build(task)
     learning = [weight for weight in task.parameters() if weight.requires_grad]
-    assert sum(len(group["params"]) for group in optimiser.param_groups) == len(learning) > 10
+    assert sum(len(group["params"]) for group in optimizer.param_groups) == len(learning) > 10
 
 
 @pytest.mark.parametrize("name", FIXED)
 def test_every_recipe_of_a_set_takes_its_images(name: str) -> None:
     recipe = named(name).fitted(2)
-    images = torch.randn(2, recipe.model.channels, *recipe.model.image)
-    task = recipe.task.build(recipe.model.build(), 2, (5, 5), recipe.images.scaling)
+    images = torch.randn(2, recipe.model.channels, *recipe.model.image_size)
+    task = recipe.task.build(recipe.model.build(), 2, (5, 5), recipe.images.normalize)
     outcome = task(images, torch.tensor([0, 1]), np.random.default_rng(0))
     outcome.loss.backward()
     assert outcome.loss.isfinite()
@@ -62,13 +62,13 @@ def test_a_name_that_is_near_is_suggested() -> None:
 
 
 def test_a_family_follows_the_model_that_is_asked_for() -> None:
-    assert named("paper_jft", "H/14").optimiser.rate == 3e-4
+    assert named("paper_jft", "H/14").optimizer.lr == 3e-4
     assert named("paper_jft", "H/14").model.model_dump()["width"] == 1280
 
 
 def test_a_recipe_of_a_set_has_any_model_for_the_images_of_the_set() -> None:
     model = named("cifar10", "S/4").model
-    assert (model.image, model.channels) == (Size(32, 32), 3)
+    assert (model.image_size, model.channels) == (Size(32, 32), 3)
     assert model.model_dump()["width"] == 384
     assert named("sample", "Ti/14").model.channels == 1
 
@@ -96,9 +96,9 @@ def test_a_set_known_by_name_has_its_own_recipe() -> None:
 @pytest.mark.parametrize(("images", "where"), [(40, "photos"), (300_000, "photos"), (5_000, "fashion-mnist")])
 def test_given_weights_are_fine_tuned_whatever_the_set(images: int, where: str) -> None:
     recipe, why = choose(photos(images, where), model_config("S/16"))
-    assert (recipe.name, recipe.batch) == ("photos", 32)
+    assert (recipe.name, recipe.batch_size) == ("photos", 32)
     assert why == f"recipe photos, to fine-tune the given weights on {images:,} training images"
 
 
 def test_a_batch_is_never_larger_than_the_set() -> None:
-    assert choose(photos(3)).recipe.batch == 3
+    assert choose(photos(3)).recipe.batch_size == 3

@@ -21,12 +21,12 @@ from vitral.training.metrics import recorded
 from vitral.weights.bundle import read_bundle
 
 HERE = Group(torch.device("cpu"))
-AVERAGED = ("average=exponential", "average.decay=0.9", "optimiser.decay=0.5")
+AVERAGED = ("average=ema", "average.decay=0.9", "optimizer.weight_decay=0.5")
 TUNED = {
-    "head": ("tuning=head",),
-    "layers": ("tuning=layers", "tuning.count=1"),
-    "probed": ("tuning=probed",),
-    "lora": ("tuning=lora", "tuning.rank=2"),
+    "head": ("finetune=head",),
+    "layers": ("finetune=last_layers", "finetune.count=1"),
+    "probed": ("finetune=lp_ft",),
+    "lora": ("finetune=lora", "finetune.rank=2"),
 }
 
 
@@ -50,8 +50,8 @@ def test_the_cost_counts_a_forward_and_two_backward_passes_an_image(tmp_path: Pa
 def test_the_last_word_is_on_images_for_testing_where_there_are_any(tmp_path: Path) -> None:
     photos(tmp_path / "photos", {"train": 12, "val": 3, "test": 5})
     run = train(str(tmp_path / "photos"), *SETTINGS, "epochs=1", recipe="small_hundreds", out=str(tmp_path / "run"))
-    assert run.judgement is not None
-    assert (run.judgement.split, run.judgement.accuracy.images) == ("test", 10)
+    assert run.judgment is not None
+    assert (run.judgment.split, run.judgment.accuracy.images) == ("test", 10)
     page = (tmp_path / "run/report.html").read_text()
     assert "There are no images for validation" not in page
     assert json.loads((tmp_path / "run/recipe.json").read_text())["name"] in page
@@ -68,7 +68,7 @@ def test_stopping_a_tuned_run_after_every_single_step_changes_no_byte(
     home: Path, first: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, kind: str
 ) -> None:
     caplog.set_level("INFO", "vitral")
-    settings = (first, *TUNED[kind], *AVERAGED, "task.mixing=mixup", "model.block.drop_path=0.2", "epochs=2")
+    settings = (first, *TUNED[kind], *AVERAGED, "task.mixing=mixup", "model.block.drop_path_rate=0.2", "epochs=2")
     begin(home, *settings, out="unbroken")
     monkeypatch.setattr(start, "Stop", StopAfterEachStep)
     run = begin(home, *settings)
@@ -90,7 +90,7 @@ def test_what_is_frozen_comes_out_as_it_went_in(home: Path, first: str, kind: st
 
 
 def test_the_bundles_of_adapters_are_plain_models_of_the_averages(home: Path, first: str) -> None:
-    run = begin(home, first, *TUNED["lora"], *AVERAGED, "saving.seconds=0", "saving.keep=20")
+    run = begin(home, first, *TUNED["lora"], *AVERAGED, "checkpoints.every_seconds=0", "checkpoints.keep=20")
     best = best_of(recorded(home / "run"), "val").step
     assert best < run.step  # so it is made anew at the end, of a checkpoint
     for name, step in (("best", best), ("last", run.step)):

@@ -12,14 +12,14 @@ def test_the_papers_recipe_in_a_few_words() -> None:
     assert facts["tuning"] == "everything"
     assert facts["task"] == "classify, softmax loss, mixing none"
     assert facts["length"] == "300 epochs in batches of 4,096"
-    assert facts["optimiser"] == "adamw, rate 0.003, decay 0.3"
+    assert facts["optimizer"] == "adamw, rate 0.003, decay 0.3"
     assert facts["schedule"] == "cosine, warm-up 10,000 steps"
 
 
 def test_other_kinds_are_told_too() -> None:
-    settings = ["task=masked", "length=steps", "schedule.warmup=0.05", "weights=runs/a"]
+    settings = ["task=masked_patches", "length=steps", "schedule.warmup=0.05", "weights=runs/a"]
     facts = dict(summary(override(Recipe(), settings)))
-    assert facts["task"] == "masked patches, target mean_colour"
+    assert facts["task"] == "masked patches, target mean_color"
     assert facts["length"] == "20,000 steps in batches of 4,096"
     assert facts["schedule"] == "cosine, warm-up 5% of the run"
     assert facts["start"] == "weights of runs/a"
@@ -31,8 +31,8 @@ def test_tuning_is_told_with_its_numbers() -> None:
     def told(*settings: str) -> dict[str, str]:
         return dict(summary(override(Recipe(), settings)))
 
-    assert told("tuning=probed")["tuning"] == "probed"
-    assert told("tuning=layers", "tuning.count=3")["tuning"] == "layers, the last 3"
-    assert told("tuning=lora", 'tuning.parts=["qkv","mlp"]')["tuning"] == "lora, rank 8, alpha 16, on qkv, mlp"
-    shown = told("length=shown", "length.images=5000", "length.most=30", "batch=32")["length"]
+    assert told("finetune=lp_ft")["tuning"] == "probed"
+    assert told("finetune=last_layers", "finetune.count=3")["tuning"] == "layers, the last 3"
+    assert told("finetune=lora", 'finetune.modules=["qkv","mlp"]')["tuning"] == "lora, rank 8, alpha 16, on qkv, mlp"
+    shown = told("length=shown", "length.images=5000", "length.max_epochs=30", "batch_size=32")["length"]
     assert shown == "5,000 images shown, in 5 to 30 epochs, in batches of 32"

@@ -25,16 +25,16 @@ HERE = Group(CPU)
     [
         (),
         ("model.width=192", "model.mixer.heads=3"),
-        ("image=96", "model.stem.patch=4"),
+        ("image_size=96", "model.stem.patch=4"),
         ("model.mlp=swiglu", "model.tokens.registers=4"),
-        ("task=masked",),
+        ("task=masked_patches",),
     ],
 )
 def test_the_rule_of_thumb_is_on_the_safe_side(tmp_path: Path, settings: tuple[str, ...]) -> None:
     recipe, samples = recipe_and_samples(photos(tmp_path), *settings)
     task = task_of(recipe, samples, CPU)
     for rows in (1, 64):
-        found = peak(task, (3, *recipe.model.image), rows, Precision(torch.float32, CPU))
+        found = peak(task, (3, *recipe.model.image_size), rows, Precision(torch.float32, CPU))
         assert rough_need(recipe, rows) > held(task, CPU) + found
 
 
@@ -46,15 +46,15 @@ def test_short_memory_divides_a_batch_and_plenty_leaves_it_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "vitral")
-    recipe, samples = recipe_and_samples(photos(tmp_path), "image=64", "batch=24")
+    recipe, samples = recipe_and_samples(photos(tmp_path), "image_size=64", "batch_size=24")
     assert fitted_in_memory(recipe, samples, HERE) == recipe
     task = task_of(recipe, samples, CPU)
     some = held(task, CPU) + peak(task, (3, 64, 64), 13, Precision(torch.float32, CPU))
     monkeypatch.setattr(autotune, "available", lambda device: some * 3 // 2)
     fitted = fitted_in_memory(recipe, samples, HERE)
-    assert 2 <= fitted.portions <= 4
-    assert f"taken in {fitted.portions} portions" in caplog.text
-    assert override(fitted, ["portions=1"]) == recipe
+    assert 2 <= fitted.microbatches <= 4
+    assert f"taken in {fitted.microbatches} portions" in caplog.text
+    assert override(fitted, ["microbatches=1"]) == recipe
     monkeypatch.setattr(autotune, "available", lambda device: 1000)
     with raises("config.out_of_memory", "batch"):
         fitted_in_memory(recipe, samples, HERE)
@@ -72,7 +72,7 @@ def test_one_process_with_little_memory_divides_the_batches_of_all(
     caplog.set_level("INFO", "vitral")
     recipe, samples = recipe_and_samples(photos(tmp_path))
     assert fitted_in_memory(recipe, samples, HERE) == recipe
-    assert fitted_in_memory(recipe, samples, AnotherNeedsThree(CPU)).portions == 3
+    assert fitted_in_memory(recipe, samples, AnotherNeedsThree(CPU)).microbatches == 3
     assert "3 portions" in caplog.text
 
 
@@ -90,7 +90,7 @@ def test_a_look_at_all_training_images_takes_time_too(home: Path, monkeypatch: p
     monkeypatch.setattr(autotune, "seconds_for", lambda *_: 0.1)
     monkeypatch.setattr(autotune, "_seconds_over", lambda parts, split, group: 40.0 if split == "train" else 0.0)
     for tuning in ("everything", "probed"):
-        recipe, samples = recipe_and_samples(home / "photos", f"from={home / 'first'}", f"tuning={tuning}")
+        recipe, samples = recipe_and_samples(home / "photos", f"from={home / 'first'}", f"finetune={tuning}")
         length = fitted_in_time(recipe, samples, HERE, 60, time.monotonic()).length
         assert isinstance(length, Steps)
         lengths.append(length.steps)

@@ -25,8 +25,8 @@ HERE = Group(torch.device("cpu"))
 def test_training_is_shuffled_and_all_else_comes_in_order(tmp_path: Path) -> None:
     recipe, samples = recipe_and_samples(photos(tmp_path))
     train, val = (loader_of(recipe, samples, split, ALONE) for split in ("train", "val"))
-    assert (train.plan.order, train.sight.view) == (Shuffled(), recipe.images.view)
-    assert (val.plan.order, val.sight.view) == (InOrder(), recipe.images.still)
+    assert (train.plan.order, train.sight.view) == (Shuffled(), recipe.images.crop)
+    assert (val.plan.order, val.sight.view) == (InOrder(), recipe.images.eval_crop)
     assert loader_of(recipe, samples, "val", World(rank=1, size=2)).plan.rows == 3
 
 
@@ -35,7 +35,7 @@ def test_the_first_look_sees_each_training_image_once_and_still(tmp_path: Path) 
     look = look_of(recipe, samples, HERE)
     labels = torch.cat([portion.labels for portions in look.batches() for portion in portions])
     assert labels.tolist() == [item.label for item in samples.of("train")]
-    assert still_loader_of(recipe, samples, "train", ALONE).sight.view == recipe.images.still
+    assert still_loader_of(recipe, samples, "train", ALONE).sight.view == recipe.images.eval_crop
     seen = [next(iter(look.batches()))[0].images for _ in range(2)]
     assert torch.equal(seen[0], seen[1])
 
@@ -52,8 +52,8 @@ def test_the_head_is_fitted_as_the_linear_judge_would(tmp_path: Path) -> None:
 def test_two_processes_tune_as_one_does_and_one_goes_on_with_it(home: Path, tuning: str, distributed: str) -> None:
     begin(home, out="first")
     settings = (
-        f"from={home / 'first'}", f"tuning={tuning}", f"distributed={distributed}", "epochs=2", "batch=6",
-        "task.mixing=none", "saving.seconds=0", "saving.keep=20",
+        f"from={home / 'first'}", f"finetune={tuning}", f"distributed={distributed}", "epochs=2", "batch_size=6",
+        "task.mixing=none", "checkpoints.every_seconds=0", "checkpoints.keep=20",
     )  # fmt: skip
     begin(home, *settings, out="one")
     words = [word for setting in (*SETTINGS, *settings) for word in ("--set", setting)]

@@ -9,7 +9,7 @@ from vitral.runs.demo import demo, told
 
 
 def test_the_demo_shows_an_answer_for_each_class_the_page_and_three_commands(tmp_path: Path) -> None:
-    lines = told(demo(str(tmp_path / "run"), "steps=20", "data.share=0.1")).splitlines()
+    lines = told(demo(str(tmp_path / "run"), "steps=20", "data.fraction=0.1")).splitlines()
     assert lines[0].split() == ["image", "of", "answer", "how", "sure"]
     rows = lines[1:11]
     assert [row[:14].strip() for row in rows][::9] == ["T-shirt/top", "Ankle boot"]

@@ -61,7 +61,7 @@ def test_features_are_kept_for_the_next_time_unless_told_not_to(cache: Path) -> 
     assert evaluate(striped_model(), stripes(), with_="knn") == second == first
 
 
-@pytest.mark.parametrize("settings", [("batch=5",), ("workers=2",), ("batch=1000", "device=cpu")])
+@pytest.mark.parametrize("settings", [("batch_size=5",), ("workers=2",), ("batch_size=1000", "device=cpu")])
 def test_batches_and_workers_change_no_finding(settings: tuple[str, ...]) -> None:
     whole = evaluate(striped_model(), stripes(), "cache=false", with_="accuracy,knn")
     other = evaluate(striped_model(), stripes(), "cache=false", *settings, with_="accuracy,knn")
@@ -103,7 +103,7 @@ def test_another_preprocessing_than_the_bundles_is_refused() -> None:
     own = striped_model().bundle.preprocessing
     assert evaluate(striped_model(), stripes(), preprocessing=own).images == 18
     with raises("config.conflict", "32x32", "16x16"):
-        evaluate(striped_model(), stripes(), preprocessing=Preprocessing(image=Size(32, 32)))
+        evaluate(striped_model(), stripes(), preprocessing=Preprocessing(image_size=Size(32, 32)))
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_a_backbone_is_judged_by_its_features_alone(task: str) -> None:
 @pytest.mark.parametrize(
     ("setting", "code"),
     [
-        ("batch=0", "config.out_of_range"),
+        ("batch_size=0", "config.out_of_range"),
         ("device=tpu", "config.unknown_name"),
         ("sead=1", "config.unknown_field"),
         ("workers=-1", "config.wrong_type"),
@@ -169,7 +169,7 @@ def test_a_recipe_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "recipe.json").write_text("{bad")
     with raises("config.bad_json", tmp_path / "recipe.json") as caught:
         division_of(where)
-    assert caught.value.remedy
+    assert caught.value.hint
 
 
 def test_a_recipe_in_a_folder_of_weights_is_no_run(tmp_path: Path) -> None:

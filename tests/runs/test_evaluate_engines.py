@@ -24,7 +24,7 @@ FINE: dict[str, Any] = {"stem": Patches(patch=Size(2, 2)), "depth": 2}  # 64 pat
 def test_an_engine_that_merges_nothing_answers_as_the_model_does() -> None:
     loaded = striped_model(**FINE)
     pixels = np.random.default_rng(0).integers(256, size=(3, 16, 16, 3), dtype=np.uint8)
-    scaled = loaded.bundle.preprocessing.scaling.apply(torch.from_numpy(pixels).permute(0, 3, 1, 2))
+    scaled = loaded.bundle.preprocessing.normalize.apply(torch.from_numpy(pixels).permute(0, 3, 1, 2))
     whole, merged = (usual_engines().build(loaded, count) for count in (0, 20))
     with torch.no_grad():
         np.testing.assert_allclose(whole(pixels), loaded.model(scaled).numpy(), atol=1e-4)

@@ -53,7 +53,7 @@ def test_a_bundle_alone_is_judged_by_the_bundled_images(tmp_path: Path, monkeypa
     monkeypatch.chdir(tmp_path)
     found = export(bundled(tmp_path), images=20)
     assert found.folder == Path("exports/tiny-onnx")
-    assert found.notes.certificate.images == ("20 images for testing of sample, 20 of them once more in mixed colours")
+    assert found.notes.certificate.images == ("20 images for testing of sample, 20 of them once more in mixed colors")
     (told,) = found.told
     assert "--data" in told
 
@@ -108,17 +108,17 @@ def test_two_models_of_different_names_have_exports_of_different_names(tmp_path:
 
 @pytest.mark.parametrize("given", ["0", "-1", "many", "1.5", 0, -1, True])
 def test_a_batch_that_is_none_is_refused(given: int | str) -> None:
-    with raises("config.wrong_type", "--batch", repr(given)):
+    with raises("config.wrong_type", "--batch-size", repr(given)):
         batch_of(given)
 
 
 def test_a_batch_is_a_number_in_python(tmp_path: Path) -> None:
-    found = export(bundled(tmp_path), "torch", batch=2, images=6, out=str(tmp_path / "out"))
+    found = export(bundled(tmp_path), "torch", batch_size=2, images=6, out=str(tmp_path / "out"))
     assert found.notes.input.shape[0] == 2
 
 
 def test_wrong_words_are_refused(tmp_path: Path) -> None:
-    with raises("config.wrong_type", "--image", "'large'"):
+    with raises("config.wrong_type", "--image-size", "'large'"):
         incoming_of("large")
     with raises("config.unknown_name", "--to", "'onx'", "'onnx'"):
         export(tmp_path, "onx")

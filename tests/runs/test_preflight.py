@@ -75,10 +75,10 @@ def test_a_run_goes_on_from_any_directory(home: Path, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("settings", "code", "values"),
     [
-        (("batch=500",), "config.out_of_range", ("batch", 500, 24)),
+        (("batch_size=500",), "config.out_of_range", ("batch", 500, 24)),
         (("schedule.warmup=12",), "config.conflict", ("warmup", 12)),
-        (("image=20",), "config.indivisible", ("model.image", 20)),
-        (("tuning=lora", "tuning.rank=2"), "config.missing_value", ("tuning",)),
+        (("image_size=20",), "config.indivisible", ("model.image", 20)),
+        (("finetune=lora", "finetune.rank=2"), "config.missing_value", ("tuning",)),
     ],
 )
 def test_what_cannot_run_leaves_no_folder(
@@ -91,8 +91,8 @@ def test_what_cannot_run_leaves_no_folder(
 
 def test_patience_without_images_for_validation_is_refused(tmp_path: Path) -> None:
     photos(tmp_path / "photos", {"train": 12, "test": 4})
-    with raises("config.no_validation_images", "stopping=end"):
-        begin(tmp_path, "stopping=patience")
+    with raises("config.no_validation_images", "early_stopping=none"):
+        begin(tmp_path, "early_stopping=patience")
 
 
 def test_other_images_than_those_it_began_with_are_refused(home: Path) -> None:

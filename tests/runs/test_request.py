@@ -14,24 +14,24 @@ from vitral.weights.bundle import write_bundle
 
 
 def test_settings_are_taken_by_their_short_and_their_long_names(tmp_path: Path) -> None:
-    found = granted(wish(photos(tmp_path), "lr=0.5", "epochs=7", "seed=3", "optimiser.decay=0.25")).recipe
-    assert (found.optimiser.rate, found.optimiser.decay, found.seed) == (0.5, 0.25, 3)
+    found = granted(wish(photos(tmp_path), "lr=0.5", "epochs=7", "seed=3", "optimizer.weight_decay=0.25")).recipe
+    assert (found.optimizer.lr, found.optimizer.weight_decay, found.seed) == (0.5, 0.25, 3)
     assert found.length == Epochs(epochs=7)
-    assert found.model.image == Size(16, 16)
+    assert found.model.image_size == Size(16, 16)
     assert granted(wish(tmp_path, "steps=9")).recipe.length == Steps(steps=9)
 
 
 def test_the_head_has_the_classes_of_the_data(tmp_path: Path) -> None:
     found = granted(wish(photos(tmp_path)))
-    assert found.recipe.model.head == LinearHead(classes=2)
-    assert found.recipe.data.where == str(tmp_path)
+    assert found.recipe.model.head == LinearHead(num_classes=2)
+    assert found.recipe.data.path == str(tmp_path)
     assert len(found.samples.items) == 32
     assert opened(found.recipe) == found.samples
 
 
 def test_a_task_without_labels_takes_loose_images(tmp_path: Path) -> None:
     photos(tmp_path)
-    found = granted(wish(tmp_path / "train" / "dark", "task=masked"))
+    found = granted(wish(tmp_path / "train" / "dark", "task=masked_patches"))
     assert found.recipe.model.head == NoHead()
     assert found.samples.classes == ("",)
 
@@ -47,24 +47,24 @@ def test_weights_without_a_recipe_are_fine_tuned_as_photos(home: Path) -> None:
     begin(home, "steps=1", out="first")
     found = granted(Wish(str(home / "photos"), (f"from={home / 'first'}",)))
     assert found.why == "recipe photos, to fine-tune the given weights on 24 training images"
-    assert (found.recipe.name, found.recipe.tuning.kind, found.recipe.batch) == ("photos", "probed", 24)
-    assert found.recipe.model.image == Size(16, 16)
-    unlabelled = Wish(str(home / "photos"), (f"from={home / 'first'}", "task=masked"))
-    assert granted(unlabelled).recipe.name == "small_hundreds"
+    assert (found.recipe.name, found.recipe.finetune.kind, found.recipe.batch_size) == ("photos", "probed", 24)
+    assert found.recipe.model.image_size == Size(16, 16)
+    unlabeled = Wish(str(home / "photos"), (f"from={home / 'first'}", "task=masked_patches"))
+    assert granted(unlabeled).recipe.name == "small_hundreds"
     named = Wish(str(home / "photos"), (f"from={home / 'first'}",), recipe="small_hundreds")
-    assert granted(named).recipe.tuning.kind == "everything"
+    assert granted(named).recipe.finetune.kind == "full"
 
 
 @pytest.mark.parametrize("recipe", ["", "small_hundreds"])
 def test_a_model_by_name_keeps_the_images_of_the_recipe(tmp_path: Path, recipe: str) -> None:
     found = granted(Wish(str(photos(tmp_path)), recipe=recipe, model="Ti/16")).recipe.model
-    assert (found.kind, found.image, found.head) == ("vit", Size(64, 64), LinearHead(classes=2))
-    larger = granted(Wish(str(tmp_path), ("image=96",), recipe, "Ti/32")).recipe.model
-    assert larger.image == Size(96, 96)
+    assert (found.kind, found.image_size, found.head) == ("vit", Size(64, 64), LinearHead(num_classes=2))
+    larger = granted(Wish(str(tmp_path), ("image_size=96",), recipe, "Ti/32")).recipe.model
+    assert larger.image_size == Size(96, 96)
 
 
 def test_a_share_of_the_training_images_is_drawn_from_every_class(tmp_path: Path) -> None:
-    found = granted(wish(photos(tmp_path), "data.share=0.25", "batch=2"))
+    found = granted(wish(photos(tmp_path), "data.fraction=0.25", "batch_size=2"))
     assert found.samples.counts("train") == (3, 3)
     assert found.samples.counts("val") == (4, 4)
 
@@ -73,8 +73,8 @@ def test_a_share_of_the_training_images_is_drawn_from_every_class(tmp_path: Path
     ("setting", "code", "values"),
     [
         ("epochs=soon", "config.wrong_type", ("length.epochs", "'soon'")),
-        ("optimiser.rat=1", "config.unknown_field", ("optimiser.rat", "'rate'")),
-        ("image=15", "config.indivisible", ("model.image", 15)),
+        ("optimizer.rat=1", "config.unknown_field", ("optimizer.rat", "'rate'")),
+        ("image_size=15", "config.indivisible", ("model.image", 15)),
         ("nothing", "config.bad_setting", ("'nothing'",)),
     ],
 )
@@ -86,21 +86,21 @@ def test_a_wrong_setting_is_named(tmp_path: Path, setting: str, code: str, value
 def test_the_papers_fine_tuning_is_at_its_own_size_whatever_the_weights_have_seen(tmp_path: Path) -> None:
     write_bundle(tmp_path / "b", bundle_of(), tensors_of(), "")
     found = granted(Wish("sample", (f"from={tmp_path / 'b'}",), recipe="finetune_flowers")).recipe
-    assert found.model.image == (384, 384)
-    asked = granted(Wish("sample", (f"from={tmp_path / 'b'}", "image=64"), recipe="finetune_flowers")).recipe
-    assert asked.model.image == (64, 64)
+    assert found.model.image_size == (384, 384)
+    asked = granted(Wish("sample", (f"from={tmp_path / 'b'}", "image_size=64"), recipe="finetune_flowers")).recipe
+    assert asked.model.image_size == (64, 64)
 
 
 def test_other_channels_bring_one_mean_for_all(tmp_path: Path) -> None:
-    seen = Preprocessing(image=Size(32, 48), scaling=IMAGENET)
+    seen = Preprocessing(image_size=Size(32, 48), normalize=IMAGENET)
     write_bundle(tmp_path / "b", bundle_of(preprocessing=seen), tensors_of(), "")
     found = granted(Wish("sample", (f"from={tmp_path / 'b'}", "model.channels=1"))).recipe
     assert found.model.channels == 1
-    assert list(found.images.scaling.mean) == pytest.approx([0.449], abs=1e-3)
+    assert list(found.images.normalize.mean) == pytest.approx([0.449], abs=1e-3)
 
 
 def test_a_model_that_is_named_sees_images_as_the_weights_did(tmp_path: Path) -> None:
-    seen = Preprocessing(image=Size(32, 48), scaling=IMAGENET)
+    seen = Preprocessing(image_size=Size(32, 48), normalize=IMAGENET)
     write_bundle(tmp_path / "b", bundle_of(preprocessing=seen), tensors_of(), "")
     found = granted(Wish("sample", (f"from={tmp_path / 'b'}",), model="Ti/16")).recipe
-    assert found.images.scaling == IMAGENET
+    assert found.images.normalize == IMAGENET

@@ -24,8 +24,10 @@ def test_the_next_command_is_quoted_for_the_shell(tmp_path: Path) -> None:
     assert following.endswith(f"vitral train '{tmp_path}/my photos' --from 'runs/my photos'")
 
 
-def test_what_was_learnt_without_labels_wants_images_with_labels(tmp_path: Path) -> None:
-    assert run(tmp_path, 0, "task=masked").summary()[-1].endswith("vitral train PHOTOS/ --from 'runs/my photos'")
+def test_what_was_learned_without_labels_wants_images_with_labels(tmp_path: Path) -> None:
+    assert (
+        run(tmp_path, 0, "task=masked_patches").summary()[-1].endswith("vitral train PHOTOS/ --from 'runs/my photos'")
+    )
 
 
 def test_a_run_shows_itself_in_a_line(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def test_of_many_classes_the_worst_are_shown() -> None:
     )
 
 
-def test_neighbours_and_probe_say_what_was_chosen_and_how() -> None:
+def test_neighbors_and_probe_say_what_was_chosen_and_how() -> None:
     knn = KnnFound(images=100, training=500, k=10, top1=0.6, interval=SURE, trials=())
     assert told(knn) == [
         "top-1  60.0 %  (95 % sure: 55.0 % to 65.0 %)",
@@ -82,7 +82,9 @@ def test_the_best_of_the_grid_is_said_to_flatter() -> None:
 def over_sizes(right: list[int]) -> ResolutionFound:
     """So many of 100 right at 8, 16, 24 ... pixels; the third is the trained size."""
     rows = [
-        AtSize(image=Size(8 * n, 8 * n), grid=Size(n, n), top1=each / 100, interval=wilson(each, 100), trained=n == 3)
+        AtSize(
+            image_size=Size(8 * n, 8 * n), grid=Size(n, n), top1=each / 100, interval=wilson(each, 100), trained=n == 3
+        )
         for n, each in enumerate(right, start=1)
     ]
     held = held_around([row.top1 for row in rows], 2)
@@ -142,10 +144,10 @@ def test_the_whole_evaluation_is_a_heading_and_a_part_for_each_judge() -> None:
     assert all(line == line.rstrip() for line in text.splitlines())
 
 
-@pytest.mark.parametrize("colour", [True, False])
-def test_headings_are_bold_where_there_is_a_terminal(colour: bool) -> None:
+@pytest.mark.parametrize("color", [True, False])
+def test_headings_are_bold_where_there_is_a_terminal(color: bool) -> None:
     out = StringIO()
-    console = Console(file=out, force_terminal=colour, color_system="standard" if colour else None, width=20)
+    console = Console(file=out, force_terminal=color, color_system="standard" if color else None, width=20)
     show("heading\n  a line that is longer than the terminal is wide", console)
-    assert ("\x1b[1mheading" in out.getvalue()) == colour
+    assert ("\x1b[1mheading" in out.getvalue()) == color
     assert "a line that is longer than the terminal is wide" in out.getvalue()

@@ -35,7 +35,7 @@ def evaluations(split: str) -> list[Line]:
 
 
 def test_images_for_validation_choose_the_best_weights(tmp_path: Path) -> None:
-    found = session(tmp_path, EACH, "stopping=patience", "stopping.evaluations=1")
+    found = session(tmp_path, EACH, "early_stopping=patience", "early_stopping.evaluations=1")
     assert found.split == "val"
     found.evaluations, found.step = evaluations("val"), 8
     assert found.best == Best(4, 1)
@@ -43,7 +43,7 @@ def test_images_for_validation_choose_the_best_weights(tmp_path: Path) -> None:
 
 
 def test_images_for_testing_are_watched_and_choose_nothing(tmp_path: Path) -> None:
-    found = session(tmp_path, {"train": 12, "test": 4}, "stopping=patience", "stopping.evaluations=1")
+    found = session(tmp_path, {"train": 12, "test": 4}, "early_stopping=patience", "early_stopping.evaluations=1")
     assert found.split == "test"
     found.evaluations, found.step = evaluations("test"), 8
     assert found.best == Best(8, 0)
@@ -57,7 +57,7 @@ def test_validation_comes_before_testing(tmp_path: Path) -> None:
 
 def test_two_processes_record_what_one_does_and_one_goes_on_with_it(tmp_path: Path) -> None:
     photos(tmp_path / "photos")
-    settings = (*SETTINGS, "batch=6", "task.mixing=none", "saving.seconds=0", "saving.keep=20")
+    settings = (*SETTINGS, "batch_size=6", "task.mixing=none", "checkpoints.every_seconds=0", "checkpoints.keep=20")
     words = [word for setting in settings for word in ("--set", setting)]
     several = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "vitral"]
     command = [*several, "train", str(tmp_path / "photos"), "--recipe", "small_hundreds", *words]

@@ -26,7 +26,7 @@ from vitral.training.loop import Diverged
 from vitral.weights.bundle import read_bundle
 
 STEPS = 12  # three epochs of 24 images in batches of 5
-ALL = ("average=exponential", "average.decay=0.9", "task.mixing=mixup", "model.block.drop_path=0.2")
+ALL = ("average=ema", "average.decay=0.9", "task.mixing=mixup", "model.block.drop_path_rate=0.2")
 
 
 def test_a_run_explains_itself(home: Path) -> None:
@@ -40,10 +40,10 @@ def test_a_run_explains_itself(home: Path) -> None:
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines if line["split"] == "train"] == list(range(1, STEPS + 1))
     assert [line["step"] for line in lines if line["split"] == "val"] == [4, 8, 12]
-    assert run.judgement is not None
-    assert run.judgement.split == "val"
+    assert run.judgment is not None
+    assert run.judgment.split == "val"
     best = max(line["accuracy"] for line in lines if line["split"] == "val")
-    assert run.judgement.accuracy.top1 == pytest.approx(best)
+    assert run.judgment.accuracy.top1 == pytest.approx(best)
     model, bundle = vitral.load(folder)
     assert bundle.classes == ("bright", "dark")
     assert "accuracy" in (folder / "best" / "README.md").read_text()
@@ -70,7 +70,7 @@ def test_the_recipe_of_a_run_does_it_again_to_the_byte(home: Path) -> None:
 def test_stopping_after_every_single_step_changes_no_byte(
     home: Path, monkeypatch: pytest.MonkeyPatch, portions: int, workers: int
 ) -> None:
-    settings = (*ALL, f"portions={portions}", f"workers={workers}")
+    settings = (*ALL, f"microbatches={portions}", f"workers={workers}")
     begin(home, *settings, out="unbroken")
     monkeypatch.setattr(start, "Stop", StopAfterEachStep)
     run = begin(home, *settings)
@@ -84,7 +84,7 @@ def test_stopping_after_every_single_step_changes_no_byte(
 
 
 def test_kills_at_random_instants_change_no_byte(home: Path) -> None:
-    settings = (*ALL, "saving.seconds=0", "epochs=10")
+    settings = (*ALL, "checkpoints.every_seconds=0", "epochs=10")
     begin(home, *settings, out="unbroken")
 
     def work() -> None:
@@ -116,7 +116,7 @@ def test_kills_at_random_instants_change_no_byte(home: Path) -> None:
 
 def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(home: Path, caplog: pytest.LogCaptureFixture) -> None:
     begin(home, out="unbroken")
-    begin(home, "saving.seconds=0", "saving.keep=3")
+    begin(home, "checkpoints.every_seconds=0", "checkpoints.keep=3")
     folder = home / "run"
     last = newest(folder / "checkpoints").checkpoint
     assert last is not None
@@ -138,7 +138,7 @@ def test_a_run_whose_checkpoints_are_lost_is_not_begun_anew_over_its_record(home
 
 
 def test_the_bundles_hold_the_averaged_weights_of_their_steps(home: Path) -> None:
-    begin(home, "average=exponential", "average.decay=0.9", "saving.seconds=0", "saving.keep=20", "seed=1")
+    begin(home, "average=ema", "average.decay=0.9", "checkpoints.every_seconds=0", "checkpoints.keep=20", "seed=1")
     lines = [json.loads(line) for line in (home / "run/metrics.jsonl").read_text().splitlines()]
     watched = [line for line in lines if line["split"] == "val"]
     best = max(watched, key=lambda line: (line["accuracy"], -line["step"]))["step"]
@@ -190,7 +190,7 @@ def test_a_run_that_is_over_can_be_resumed_and_stays_as_it_is(home: Path) -> Non
 
 
 def test_early_stopping_ends_a_run_and_resuming_takes_no_more_steps(home: Path) -> None:
-    settings = ("stopping=patience", "stopping.evaluations=2", "lr=1e-9", "epochs=50")
+    settings = ("early_stopping=patience", "early_stopping.evaluations=2", "lr=1e-9", "epochs=50")
     run = begin(home, *settings)
     assert run.step == 12  # the first evaluation is the best, the two after it are no better
     before = content(home / "run")
@@ -200,13 +200,13 @@ def test_early_stopping_ends_a_run_and_resuming_takes_no_more_steps(home: Path) 
 
 def test_a_loss_that_is_not_finite_names_step_files_and_checkpoint(home: Path) -> None:
     with raises("run.diverged", home / "run/checkpoints") as caught:
-        begin(home, "lr=1e30", "clip=1e30", "saving.seconds=0", "schedule.warmup=0")
+        begin(home, "lr=1e30", "clip=1e30", "checkpoints.every_seconds=0", "schedule.warmup=0")
     error = caught.value
     assert isinstance(error, Diverged)
     assert error.step > 0
     assert error.where == f"step {error.step}"
-    assert error.what.count(".png") == 5
-    assert f"{home / 'run/checkpoints'}/step-{error.step:08}" in error.what
+    assert error.message.count(".png") == 5
+    assert f"{home / 'run/checkpoints'}/step-{error.step:08}" in error.message
     assert error.exit_code == 1
 
 
@@ -221,11 +221,11 @@ def test_masked_patches_learn_without_labels_and_another_run_starts_from_them(
     home: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "vitral")
-    first = begin(home, "task=masked", data=str(home / "photos/train"), out="masked")
-    assert first.judgement is None
+    first = begin(home, "task=masked_patches", data=str(home / "photos/train"), out="masked")
+    assert first.judgment is None
     assert (home / "masked/report.html").exists()
     second = begin(home, f"from={home / 'masked'}")
-    assert second.judgement is not None
+    assert second.judgment is not None
     assert "a new head of 2 classes starts at zero" in caplog.text
 
 

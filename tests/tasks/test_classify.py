@@ -13,7 +13,7 @@ from tests.errors import raises
 from tests.models.variants import small
 from vitral.core.config import Config, members
 from vitral.data.transforms.mixup import CutMix, Mixing, Mixup, mixup, one_hot
-from vitral.data.transforms.preprocessing import CENTRED
+from vitral.data.transforms.preprocessing import CENTERED
 from vitral.models import LinearHead, Model, NoHead
 from vitral.tasks.classify import Classify, LossConfig, Sigmoid, Softmax, balanced
 from vitral.tasks.task import Task
@@ -29,7 +29,7 @@ def awake(**fields: Any) -> Model:
 
 
 def task(config: Classify, model: Model | None = None) -> Task:
-    return config.build(model or awake(), 4, COUNTS, CENTRED)
+    return config.build(model or awake(), 4, COUNTS, CENTERED)
 
 
 def batch(size: int = 6) -> tuple[Tensor, Tensor]:
@@ -90,7 +90,7 @@ def test_balanced_weights_are_inverse_to_the_counts_with_mean_one_over_the_image
 @pytest.mark.parametrize("training", [True, False])
 def test_weighted_costs_are_torchs(training: bool) -> None:
     model, (images, labels) = awake(), batch()
-    outcome = task(Classify(weights="balanced"), model).train(training)(images, labels, dice())
+    outcome = task(Classify(class_weights="balanced"), model).train(training)(images, labels, dice())
     expected = F.cross_entropy(model(images), labels, weight=balanced(COUNTS), reduction="sum") / len(images)
     assert_close(outcome.loss, expected)
 
@@ -100,29 +100,29 @@ def test_a_mixed_image_weighs_as_much_as_what_is_in_it() -> None:
     mixed = Mixup(alpha=0.8).apply(images, one_hot(labels, 4), dice(5))
     losses = Sigmoid().losses(model(mixed.images), mixed.targets)
     weights = mixed.targets @ torch.tensor([1.0, 4.0, 4 / 3, 0.5])
-    outcome = task(Classify(loss=Sigmoid(), mixing=Mixup(alpha=0.8), weights="balanced"), model)
+    outcome = task(Classify(loss=Sigmoid(), mixing=Mixup(alpha=0.8), class_weights="balanced"), model)
     assert_close(outcome(images, labels, dice(5)).loss, (losses * weights).mean())
 
 
 def test_a_class_without_images_cannot_be_balanced() -> None:
     with raises("config.empty_class", "weights", "1, 3", "weights=none"):
-        Classify(weights="balanced").build(small().build(), 4, (2, 0, 1, 0), CENTRED)
-    Classify().build(small().build(), 4, (2, 0, 1, 0), CENTRED)
+        Classify(class_weights="balanced").build(small().build(), 4, (2, 0, 1, 0), CENTERED)
+    Classify().build(small().build(), 4, (2, 0, 1, 0), CENTERED)
 
 
-@pytest.mark.parametrize(("head", "found"), [(LinearHead(classes=5), "5"), (NoHead(), "none")])
+@pytest.mark.parametrize(("head", "found"), [(LinearHead(num_classes=5), "5"), (NoHead(), "none")])
 def test_a_head_of_other_classes_is_refused(head: LinearHead | NoHead, found: str) -> None:
-    with raises("config.class_mismatch", "head.classes", 4, found):
+    with raises("config.class_mismatch", "head.num_classes", 4, found):
         task(Classify(), small(head=head).build())
 
 
 def test_the_bias_of_the_head_is_where_a_sigmoid_loss_starts() -> None:
-    model = small(head=LinearHead(classes=4, bias=-6.9)).build()
+    model = small(head=LinearHead(num_classes=4, bias=-6.9)).build()
     outcome = task(Classify(loss=Sigmoid()), model)(*batch(), dice())
     expected = F.softplus(torch.tensor(6.9)) + 3 * F.softplus(torch.tensor(-6.9))
     assert_close(outcome.loss, expected)
 
 
 def test_weights_of_classes_are_no_part_of_the_state() -> None:
-    built = task(Classify(weights="balanced"))
+    built = task(Classify(class_weights="balanced"))
     assert all(name.startswith("model.") for name in built.state_dict())

@@ -10,7 +10,7 @@ from torch import Tensor
 from tests.models.variants import small
 from vitral.core.config import Config, members
 from vitral.data.transforms.mixup import CutMix, Mixing, Mixup
-from vitral.data.transforms.preprocessing import CENTRED
+from vitral.data.transforms.preprocessing import CENTERED
 from vitral.tasks.classify import Classify, LossConfig
 from vitral.tasks.registry import TaskConfig
 from vitral.tasks.selfsupervised.masked_patches import MaskedPatches, TargetConfig
@@ -31,18 +31,18 @@ def variants() -> dict[str, Classify | MaskedPatches]:
         for (task, field), union in UNIONS.items()
         for member in members(union)
     }
-    return {**plain, **chosen, "Classify-balanced": Classify(weights="balanced", mixing=CutMix())}
+    return {**plain, **chosen, "Classify-balanced": Classify(class_weights="balanced", mixing=CutMix())}
 
 
 EVERY = pytest.mark.parametrize("config", variants().values(), ids=variants().keys())
 
 
 def built(config: Classify | MaskedPatches, **fields: Any) -> Task:
-    return config.build(small(**fields).build(), 4, (5, 2, 1, 2), CENTRED)
+    return config.build(small(**fields).build(), 4, (5, 2, 1, 2), CENTERED)
 
 
 def batch(size: int = 8) -> tuple[Tensor, Tensor]:
-    images = CENTRED.apply(torch.randint(0, 256, (size, 3, 32, 48), dtype=torch.uint8))
+    images = CENTERED.apply(torch.randint(0, 256, (size, 3, 32, 48), dtype=torch.uint8))
     return images, torch.arange(size) % 4
 
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 import vitral
 from tests.errors import raises
 from vitral.data.transforms.mixup import Mixup
-from vitral.data.transforms.preprocessing import CENTRED
+from vitral.data.transforms.preprocessing import CENTERED
 from vitral.models.hooks import Ledger
 from vitral.tasks.classify import Classify
 from vitral.tasks.selfsupervised.masked_patches import MaskedPatches
@@ -22,15 +22,22 @@ SHAPE = (3, 32, 32)
 SETTINGS: dict[str, tuple[str, ...]] = {
     "plain": (),
     "recomputed": ("memory=recompute",),
-    "dropout": ("block.drop_path=0.2", "mlp.dropout=0.1"),
+    "dropout": ("block.drop_path_rate=0.2", "mlp.dropout=0.1"),
 }
 
 
 def task_of(*settings: str, kind: Classify | MaskedPatches | None = None) -> Task:
     model = vitral.build(
-        "Ti/16", "image=32", "stem.patch=8", "width=48", "depth=2", "mixer.heads=3", "head.classes=5", *settings
+        "Ti/16",
+        "image_size=32",
+        "stem.patch=8",
+        "width=48",
+        "depth=2",
+        "mixer.heads=3",
+        "head.num_classes=5",
+        *settings,
     )
-    return (kind or Classify(mixing=Mixup(alpha=0.5))).build(model, 5, [1] * 5, CENTRED)
+    return (kind or Classify(mixing=Mixup(alpha=0.5))).build(model, 5, [1] * 5, CENTERED)
 
 
 def really(task: Task, images: int) -> int:

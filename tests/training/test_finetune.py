@@ -1,4 +1,4 @@
-"""What learns and what does not, for every kind of tuning."""
+"""What learns and what does not, for every kind of finetune."""
 
 from functools import partial
 
@@ -10,7 +10,7 @@ from torch import Tensor
 import vitral
 from tests.errors import raises
 from vitral.core.config import Config, members, override
-from vitral.data.transforms.preprocessing import CENTRED
+from vitral.data.transforms.preprocessing import CENTERED
 from vitral.evaluation.linear_probe import head_of
 from vitral.models.registry import model_config
 from vitral.models.resnet import Resnet
@@ -27,7 +27,7 @@ from vitral.training.precision import Precision
 
 CPU = torch.device("cpu")
 POOLING = ("mixer=pooling", "tokens.cls=false", "pool=mean")
-SMALL = ("image=16", "stem.patch=8", "width=16", "depth=3", "mixer.heads=2", "head.classes=2")
+SMALL = ("image_size=16", "stem.patch=8", "width=16", "depth=3", "mixer.heads=2", "head.num_classes=2")
 KINDS: tuple[TuningConfig, ...] = tuple(kind() for kind in members(TuningConfig))
 # How the names of the weights that may change begin, those of the task's model.
 FREE: dict[str, tuple[str, ...]] = {
@@ -49,7 +49,7 @@ def task_of(config: TaskConfig = Classify(), *settings: str) -> Task:  # noqa: B
     torch.manual_seed(0)
     model = vitral.build("Ti/16", *SMALL, *settings)
     torch.nn.init.normal_(model.head.get_parameter("linear.weight"))
-    return config.build(model, 2, (1, 1), CENTRED)
+    return config.build(model, 2, (1, 1), CENTERED)
 
 
 def portion(seed: int = 0, images: int = 6) -> Portion:
@@ -60,8 +60,8 @@ def portion(seed: int = 0, images: int = 6) -> Portion:
 
 
 def steps(task: Task, count: int = 4) -> dict[str, Tensor]:
-    """Take some steps with decay and an average; what the optimiser remembers of them."""
-    optimizer, average = AdamW(rate=1e-2, decay=0.5).build(task), Exponential(decay=0.5).build(count)
+    """Take some steps with decay and an average; what the optimizer remembers of them."""
+    optimizer, average = AdamW(lr=1e-2, weight_decay=0.5).build(task), Exponential(decay=0.5).build(count)
     descent = Descent(optimizer, lambda step: 1e-2, 1.0, Precision(torch.float32, CPU))
     for step in range(count):
         train(task, iter([[portion(step)]]), descent, 0, 1, [])
@@ -150,10 +150,10 @@ def test_only_everything_can_start_from_nothing(tuning: TuningConfig) -> None:
 @pytest.mark.parametrize(
     ("tuning", "settings", "task", "code", "values"),
     [
-        (LastLayers(count=4), (), Classify(), "config.out_of_range", ("tuning.count", 4, 3)),
+        (LastLayers(count=4), (), Classify(), "config.out_of_range", ("finetune.count", 4, 3)),
         (Probed(), (), MaskedPatches(), "config.unsupported", ("tuning", "masked")),
         (Probed(), ("head=tanh",), Classify(), "config.unsupported", ("tuning", "tanh")),
-        (Lora(parts=("qkv",)), POOLING, Classify(), "config.unsupported", ("tuning.parts", "qkv")),
+        (Lora(modules=("qkv",)), POOLING, Classify(), "config.unsupported", ("finetune.modules", "qkv")),
     ],
 )
 def test_what_cannot_be_tuned_is_refused(
@@ -174,29 +174,31 @@ def test_a_resnet_has_a_head_but_no_layers_to_choose(tuning: TuningConfig) -> No
 
 
 def test_the_head_of_a_resnet_learns_alone() -> None:
-    model = vitral.build("R50x1", "image=32", "layers=[1,1,1,1]", "head.classes=2")
-    task = Classify().build(model, 2, (1, 1), CENTRED)
+    model = vitral.build("R50x1", "image_size=32", "layers=[1,1,1,1]", "head.num_classes=2")
+    task = Classify().build(model, 2, (1, 1), CENTERED)
     HeadOnly().apply(task)
     learners = [name for name, weight in task.named_parameters() if weight.requires_grad]
     assert learners == ["model.head.linear.weight", "model.head.linear.bias"]
 
 
 def test_settings_choose_the_kind_and_its_numbers() -> None:
-    found = override(Holder(), ["tuning=lora", "tuning.rank=4", "tuning.alpha=2", 'tuning.parts=["qkv","mlp"]']).tuning
-    assert found == Lora(rank=4, alpha=2, parts=("qkv", "mlp"))
+    found = override(
+        Holder(), ["finetune=lora", "finetune.rank=4", "finetune.alpha=2", 'finetune.modules=["qkv","mlp"]']
+    ).tuning
+    assert found == Lora(rank=4, alpha=2, modules=("qkv", "mlp"))
     assert found.scale == 0.5
     assert Holder.from_json(Holder(tuning=found).to_json()).tuning == found
-    assert override(Holder(), ["tuning=layers", "tuning.count=5"]).tuning == LastLayers(count=5)
+    assert override(Holder(), ["finetune=last_layers", "finetune.count=5"]).tuning == LastLayers(count=5)
 
 
 @pytest.mark.parametrize(
     ("setting", "code", "field"),
     [
-        ("tuning.parts=[]", "config.missing_value", "tuning.parts"),
-        ('tuning.parts=["head"]', "config.unknown_name", "tuning.parts"),
-        ("tuning.rank=0", "config.out_of_range", "tuning.rank"),
+        ("finetune.modules=[]", "config.missing_value", "finetune.modules"),
+        ('finetune.modules=["head"]', "config.unknown_name", "finetune.modules"),
+        ("finetune.rank=0", "config.out_of_range", "finetune.rank"),
     ],
 )
 def test_a_wrong_number_is_named(setting: str, code: str, field: str) -> None:
     with raises(code, field):
-        override(Holder(), ["tuning=lora", setting])
+        override(Holder(), ["finetune=lora", setting])

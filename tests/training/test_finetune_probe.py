@@ -32,7 +32,7 @@ def look(first: bool, told: list[Tensor]) -> Look:
 def small() -> Model:
     torch.manual_seed(0)
     return vitral.build(
-        "Ti/16", "image=16", "stem.patch=8", "width=16", "depth=2", "mixer.heads=2", "tokens.dropout=0.5"
+        "Ti/16", "image_size=16", "stem.patch=8", "width=16", "depth=2", "mixer.heads=2", "tokens.dropout=0.5"
     )
 
 

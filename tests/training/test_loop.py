@@ -42,9 +42,9 @@ def batch(step: int, *sizes: int) -> list[Portion]:
 
 
 def descent(task: Task, clip: float = 1e9) -> Descent:
-    optimiser = Sgd(rate=0.01, momentum=0.0)
+    optimizer = Sgd(lr=0.01, momentum=0.0)
     return Descent(
-        optimiser.build(task), lambda step: 0.01 * (step + 1), clip, Precision(torch.float32, torch.device("cpu"))
+        optimizer.build(task), lambda step: 0.01 * (step + 1), clip, Precision(torch.float32, torch.device("cpu"))
     )
 
 

@@ -6,7 +6,7 @@ import torch
 
 from vitral.data.loading.loader import Batch
 from vitral.data.loading.sampler import InOrder, Plan, Shuffled, World
-from vitral.data.transforms.preprocessing import CENTRED
+from vitral.data.transforms.preprocessing import CENTERED
 from vitral.training.loop import Serving, portions
 
 LABELS = np.zeros(20, dtype=np.int64)
@@ -17,15 +17,15 @@ PLAN = Plan(LABELS[:15], InOrder(), 8, seed=1)  # every other batch has 7 images
 
 def test_portions_together_are_the_batch() -> None:
     for count in (1, 3, 7):
-        found = portions(BATCH, 5, PLAN, Serving(CENTRED, count, torch.device("cpu")))
+        found = portions(BATCH, 5, PLAN, Serving(CENTERED, count, torch.device("cpu")))
         assert len(found) == count
-        assert torch.equal(torch.cat([portion.images for portion in found]), CENTRED.apply(BYTES))
+        assert torch.equal(torch.cat([portion.images for portion in found]), CENTERED.apply(BYTES))
         assert torch.cat([portion.labels for portion in found]).tolist() == list(range(7))
         assert sum(portion.share for portion in found) == pytest.approx(1)
 
 
 def test_dice_depend_on_step_portion_and_rank_alone() -> None:
-    serving = Serving(CENTRED, 2, torch.device("cpu"))
+    serving = Serving(CENTERED, 2, torch.device("cpu"))
     pair = [Plan(LABELS, Shuffled(), 8, 1, World(rank=rank, size=2)) for rank in range(2)]
     seeds = {
         (step, rank, number): portion.seed
@@ -40,7 +40,7 @@ def test_dice_depend_on_step_portion_and_rank_alone() -> None:
 
 
 def test_shares_are_those_of_the_batch_of_all_processes() -> None:
-    serving = Serving(CENTRED, 3, torch.device("cpu"))
+    serving = Serving(CENTERED, 3, torch.device("cpu"))
     pair = [Plan(LABELS[:15], InOrder(), 8, 1, World(rank=rank, size=2)) for rank in range(2)]
     whole = [portion for plan in pair for portion in portions(part_of(BATCH, plan), 1, plan, serving)]
     assert [len(portion.labels) for portion in whole] == [2, 1, 1, 1, 1, 1]
@@ -50,7 +50,7 @@ def test_shares_are_those_of_the_batch_of_all_processes() -> None:
 def test_a_process_without_images_has_portions_that_count_nothing() -> None:
     plan = Plan(LABELS[:9], InOrder(), 8, 1, World(rank=1, size=2))
     nothing = Batch((BYTES[:0],), torch.arange(0), torch.arange(0))
-    found = portions(nothing, 1, plan, Serving(CENTRED, 2, torch.device("cpu")))
+    found = portions(nothing, 1, plan, Serving(CENTERED, 2, torch.device("cpu")))
     assert [(len(portion.labels), portion.share) for portion in found] == [(0, 0.0), (0, 0.0)]
 
 

@@ -5,7 +5,7 @@ import torch
 
 import vitral
 from tests.training.test_budget_memory import CPU
-from vitral.data.transforms.preprocessing import CENTRED
+from vitral.data.transforms.preprocessing import CENTERED
 from vitral.models.base import Model
 from vitral.tasks.classify import Classify
 from vitral.training.budget import peak
@@ -13,7 +13,7 @@ from vitral.training.lora import HOME, Part, adapt, maps, merged
 from vitral.training.optimizers import split
 from vitral.training.precision import Precision
 
-SMALL = ("image=16", "stem.patch=8", "width=16", "depth=3", "mixer.heads=2", "head.classes=4")
+SMALL = ("image_size=16", "stem.patch=8", "width=16", "depth=3", "mixer.heads=2", "head.num_classes=4")
 KINDS = ((), ("pool=mean",), ("mlp=swiglu",), ("mixer=axial", "depth=2"), ("mixer.qkv_bias=false",))
 ALL: tuple[Part, ...] = ("qkv", "project", "mlp")
 SCALE = 1.5
@@ -93,7 +93,7 @@ def test_every_adapter_learns_and_no_weight_under_it_does() -> None:
 
 
 def test_adapters_decay_and_learn_at_the_rate_of_their_layer() -> None:
-    task = Classify().build(taught(model_of()), 4, (1, 1, 1, 1), CENTRED)
+    task = Classify().build(taught(model_of()), 4, (1, 1, 1, 1), CENTERED)
     groups = split(task, decay=0.1, layer_decay=0.5)
     assert {(group["weight_decay"], group["multiplier"]) for group in groups} == {(0.1, 0.125), (0.1, 0.25), (0.1, 0.5)}
     assert sum(len(group["params"]) for group in groups) == 24
@@ -104,6 +104,6 @@ def test_the_memory_of_a_step_with_adapters_can_be_counted() -> None:
     model.head.requires_grad_(True)
     plain.requires_grad_(True)
     precision = Precision(torch.float32, CPU)
-    tasks = [Classify().build(each, 4, (1, 1, 1, 1), CENTRED) for each in (plain, model)]
+    tasks = [Classify().build(each, 4, (1, 1, 1, 1), CENTERED) for each in (plain, model)]
     own, found = (peak(task, (3, 16, 16), 2, precision) for task in tasks)
     assert found > own  # the raised weights live beside the frozen ones

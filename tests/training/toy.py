@@ -15,7 +15,7 @@ from vitral.data.loading.sampler import Plan, Shuffled
 from vitral.data.samples import Samples
 from vitral.data.transforms.crop import InceptionCrop
 from vitral.data.transforms.mixup import Mixup
-from vitral.data.transforms.preprocessing import CENTRED
+from vitral.data.transforms.preprocessing import CENTERED
 from vitral.tasks.classify import Classify
 from vitral.tasks.task import Outcome
 from vitral.training.callbacks import Averaging
@@ -52,20 +52,20 @@ class Toy:
         sight = Sight(Size(16, 16), Decoding(), InceptionCrop())
         torch.manual_seed(0)
         model = vitral.build(
-            "Ti/16", "image=16", "stem.patch=8", "width=16", "depth=2", "mixer.heads=2", "head.classes=2",
-            "block.drop_path=0.2",
+            "Ti/16", "image_size=16", "stem.patch=8", "width=16", "depth=2", "mixer.heads=2", "head.num_classes=2",
+            "block.drop_path_rate=0.2",
         )  # fmt: skip
-        task = Classify(mixing=Mixup(alpha=0.5)).build(model, 2, samples.counts("train"), CENTRED)
+        task = Classify(mixing=Mixup(alpha=0.5)).build(model, 2, samples.counts("train"), CENTERED)
         self.folder, self.steps = folder, EPOCHS * plan.epoch_steps
-        optimiser, schedule = AdamW(rate=1e-2), Cosine(warmup=2)
+        optimizer, schedule = AdamW(lr=1e-2), Cosine(warmup=2)
         self.learning = Learning(
-            task, optimiser.build(task), Exponential(decay=0.9).build(self.steps), Precision(torch.float32, CPU)
+            task, optimizer.build(task), Exponential(decay=0.9).build(self.steps), Precision(torch.float32, CPU)
         )
         self.loader = Loader(items, samples.store, sight, plan, workers, room=2**20)
-        self.serving = Serving(CENTRED, portions, CPU)
+        self.serving = Serving(CENTERED, portions, CPU)
         self.descent = Descent(
             self.learning.optimizer,
-            lambda step: optimiser.rate * schedule.rate(step, self.steps),
+            lambda step: optimizer.lr * schedule.rate(step, self.steps),
             1.0,
             self.learning.precision,
         )

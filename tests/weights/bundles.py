@@ -14,16 +14,16 @@ from vitral.weights.bundle import Bundle
 from vitral.weights.load import Loaded
 
 CLASSES = ("cat", "dog", "Ünlü", "a|b")
-TINY = small(width=8, depth=1, mlp=Mlp(ratio=1), head=LinearHead(classes=4))
+TINY = small(width=8, depth=1, mlp=Mlp(ratio=1), head=LinearHead(num_classes=4))
 
 
 def bundle_of(model: Vit | Resnet = TINY, **fields: Any) -> Bundle:
     """The bundle of a model that tells as many of the classes as its head has, or none."""
-    classes = () if isinstance(model.head, NoHead) else CLASSES[: model.head.classes]
+    classes = () if isinstance(model.head, NoHead) else CLASSES[: model.head.num_classes]
     given: dict[str, Any] = {
         "model": model,
         "task": "classify" if classes else "masked",
-        "preprocessing": Preprocessing(image=model.image, decoding=Decoding(channels=model.channels)),
+        "preprocessing": Preprocessing(image_size=model.image_size, decoding=Decoding(channels=model.channels)),
         "classes": classes,
     }
     return Bundle(**(given | fields))

@@ -41,7 +41,7 @@ OLD = small()
 
 @pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS)
 def test_all_but_the_head_is_taken_to_the_bit(config: Vit | Resnet) -> None:
-    model = override(config, ["head=linear", "head.classes=7"]).build()
+    model = override(config, ["head=linear", "head.num_classes=7"]).build()
     head = "a new head of 7 classes" if isinstance(config.head, NoHead) else "head of 4 classes dropped, a new one of 7"
     fields = {"task": "masked"} if isinstance(config.head, NoHead) else {}
     told = adapted(model, loaded(config, **fields))
@@ -51,11 +51,11 @@ def test_all_but_the_head_is_taken_to_the_bit(config: Vit | Resnet) -> None:
         assert told[1:] == ()
     expected = {name: weight for name, weight in tensors_of(config).items() if not name.startswith("head.")}
     assert identical({"": taken}, {"": expected})
-    images = torch.randn(2, config.channels, *config.image)
+    images = torch.randn(2, config.channels, *config.image_size)
     assert torch.equal(model(images), torch.zeros(2, 7))
 
 
-@pytest.mark.parametrize("head", [LinearHead(classes=3, bias=-6.9), TanhHead(classes=3, bias=-6.9)])
+@pytest.mark.parametrize("head", [LinearHead(num_classes=3, bias=-6.9), TanhHead(num_classes=3, bias=-6.9)])
 def test_whatever_the_model_begins_with_the_new_answers_start_at_the_bias(head: LinearHead | TanhHead) -> None:
     model = small(head=head, initial=Normal()).build()
     (told,) = adapted(model, loaded(OLD))
@@ -72,15 +72,15 @@ def test_a_head_of_the_same_classes_is_dropped_too_and_none_is_put_where_there_i
 @pytest.mark.parametrize("name", [name for name in VITS if "token_mlp" not in name and "local" not in name])
 def test_a_model_of_another_size_answers_as_the_old_one_does_at_that_size(name: str) -> None:
     """The old model resamples its positions whenever it sees another size, which is tested where it is built."""
-    old, new = VITS[name], override(VITS[name], ["image=48x80"])
+    old, new = VITS[name], override(VITS[name], ["image_size=48x80"])
     source, model = loaded(old), new.build()
     told = adapted(model, source)
     images = torch.randn(2, old.channels, 48, 80)
     with torch.inference_mode():
         assert torch.allclose(model.eval().pooled(images), source.model.pooled(images), atol=1e-5)
-    assert model.config.image == (48, 80)
+    assert model.config.image_size == (48, 80)
     changed = any(weight.shape != tensors_of(old)[name].shape for name, weight in model.state_dict().items())
-    grids = f"from {old.layout(old.image).grid} to {new.layout(new.image).grid}"
+    grids = f"from {old.layout(old.image_size).grid} to {new.layout(new.image_size).grid}"
     assert (told[-1] == f"positions resampled {grids}") == changed
 
 
@@ -96,7 +96,7 @@ def test_learned_rows_are_stretched_as_an_image_with_its_corners_aligned() -> No
 
 
 def test_an_image_of_the_same_grid_is_not_resampled() -> None:
-    model = small(image=Size(32, 48), head=LinearHead(classes=2)).build()
+    model = small(image_size=Size(32, 48), head=LinearHead(num_classes=2)).build()
     assert len(adapted(model, loaded(OLD))) == 1
     assert torch.equal(model.state_dict()["position.table"], tensors_of(OLD)["position.table"])
 
@@ -123,7 +123,7 @@ def test_what_a_new_run_may_choose_is_free() -> None:
         initial=BigVision(),
         tokens=Tokens(dropout=0.1),
         position=Learned1d(resampling="bicubic"),
-        block=PreNorm(drop_path=0.1),
+        block=PreNorm(drop_path_rate=0.1),
         mixer=Attention(heads=2, dropout=0.1, attention_dropout=0.1),
         mlp=Mlp(dropout=0.1),
     )
@@ -158,7 +158,7 @@ DIFFERENT: dict[str, tuple[Vit | Resnet, str, tuple[object, ...]]] = {
         ("width", 64, 32, "stem.project.weight", "(32, 192)", "(64, 192)"),
     ),
     "patch": (small(stem=Patches(patch=Size(4, 4))), MISMATCH, ("stem.project.weight", "(32, 192)", "(32, 48)")),
-    "another model": (Resnet(layers=(1, 1), root=32, image=Size(32, 48)), MISMATCH, ("kind", "resnet", "vit")),
+    "another model": (Resnet(layers=(1, 1), root=32, image_size=Size(32, 48)), MISMATCH, ("kind", "resnet", "vit")),
 }
 
 
@@ -174,4 +174,4 @@ def test_all_else_must_be_the_same(config: Vit | Resnet, code: str, values: tupl
 def test_a_mixer_made_for_so_many_patches_takes_no_other_size() -> None:
     old = small(mixer=TokenMlp(hidden=24))
     with raises("weights.shape_mismatch", "blocks.0.mixer."):
-        adapted(override(old, ["image=48x80"]).build(), loaded(old))
+        adapted(override(old, ["image_size=48x80"]).build(), loaded(old))

@@ -19,13 +19,13 @@ STEMS: dict[str, Vit | Resnet] = {
 
 
 @pytest.mark.parametrize("config", [STEMS["patches"]], ids=["patches"])
-def test_a_grey_image_is_answered_as_three_equal_channels_were(config: Vit) -> None:
+def test_a_gray_image_is_answered_as_three_equal_channels_were(config: Vit) -> None:
     source = loaded(config)
-    grey = torch.randn(2, 1, *config.image)
+    gray = torch.randn(2, 1, *config.image_size)
     found = adapt(source, "channels=1")
     with torch.no_grad():
-        expected = source.model(grey.expand(-1, 3, -1, -1))
-        assert torch.allclose(found.loaded.model(grey), expected, atol=1e-4)
+        expected = source.model(gray.expand(-1, 3, -1, -1))
+        assert torch.allclose(found.loaded.model(gray), expected, atol=1e-4)
     assert found.told == ("the stem's weights for 3 channels summed for 1",)
     assert found.loaded.bundle.preprocessing.decoding.channels == 1
 
@@ -34,7 +34,7 @@ def test_a_grey_image_is_answered_as_three_equal_channels_were(config: Vit) -> N
 @pytest.mark.parametrize("channels", [1, 2, 4, 6])
 def test_any_stem_takes_any_number_of_channels(config: Vit | Resnet, channels: int) -> None:
     found = adapt(loaded(config), f"channels={channels}").loaded
-    assert found.model(torch.zeros(1, channels, *config.image)).shape == (1, 4)
+    assert found.model(torch.zeros(1, channels, *config.image_size)).shape == (1, 4)
 
 
 def test_repeated_channels_let_as_much_through() -> None:
@@ -61,7 +61,7 @@ def test_chosen_layers_stand_in_the_chosen_order() -> None:
     assert not any(name.startswith(("blocks.2.", "blocks.3.")) for name in found)
     made = adapt(loaded(config), layers=(3, 0))
     assert made.told == ("layers 3, 0 of 4 taken",)
-    assert made.loaded.model(torch.zeros(1, 3, *config.image)).shape == (1, 4)
+    assert made.loaded.model(torch.zeros(1, 3, *config.image_size)).shape == (1, 4)
 
 
 @pytest.mark.parametrize("layers", [(0, 0), (4,), (-1,)])
@@ -86,10 +86,10 @@ def test_new_classes_get_a_head_of_zeros_and_their_names() -> None:
 
 
 def test_images_are_seen_in_the_size_they_were_unless_another_is_asked_for() -> None:
-    seen = Preprocessing(image=Size(16, 24))  # as DINOv2's are smaller than what its positions were made for
+    seen = Preprocessing(image_size=Size(16, 24))  # as DINOv2's are smaller than what its positions were made for
     source = loaded(small(depth=2), preprocessing=seen)
-    assert adapt(source, layers=(0,)).loaded.bundle.preprocessing.image == (16, 24)
-    assert adapt(source, "image=64").loaded.bundle.preprocessing.image == (64, 64)
+    assert adapt(source, layers=(0,)).loaded.bundle.preprocessing.image_size == (16, 24)
+    assert adapt(source, "image_size=64").loaded.bundle.preprocessing.image_size == (64, 64)
 
 
 @pytest.mark.parametrize("setting", ["eps=0.1", "depth=1", "mixer.dropout=0.5", "any_size=false"])
@@ -109,7 +109,7 @@ def test_a_layer_is_not_put_where_it_would_see_other_patches() -> None:
         adapt(source, layers=(1, 2))
     made, model = adapt(source, layers=(2, 1)).loaded.model, source.bundle.model
     assert isinstance(model, Vit)
-    layout = model.layout(model.image)
+    layout = model.layout(model.image_size)
     tokens = torch.randn(1, layout.length(), model.width)
     for new, old in enumerate((2, 1)):
         one, other = (each.get_submodule(f"blocks.{layer}") for each, layer in ((made, new), (source.model, old)))

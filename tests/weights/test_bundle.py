@@ -26,7 +26,7 @@ from vitral.core.config import Size, members
 from vitral.core.storage import REMEDIES, Disk
 from vitral.data.decoding.header import Decoding
 from vitral.data.loading.shared_memory import FORK
-from vitral.data.transforms.crop import CentreCrop
+from vitral.data.transforms.crop import CenterCrop
 from vitral.data.transforms.preprocessing import IMAGENET, Preprocessing
 from vitral.models import NoHead, Resnet, Vit
 from vitral.tasks.registry import TaskConfig
@@ -59,7 +59,7 @@ def test_a_bundle_of_every_kind_of_model_comes_back_to_the_bit(tmp_path: Path, m
 
 
 def test_a_bundle_is_three_files_that_say_what_the_weights_need(tmp_path: Path) -> None:
-    view = Preprocessing(image=Size(32, 48), view=CentreCrop(filter="bicubic"), scaling=IMAGENET)
+    view = Preprocessing(image_size=Size(32, 48), crop=CenterCrop(filter="bicubic"), normalize=IMAGENET)
     write_bundle(tmp_path / "b", bundle_of(preprocessing=view), tensors_of(), CARD)
     assert sorted(os.listdir(tmp_path / "b")) == ["README.md", "config.json", "model.safetensors"]
     assert (tmp_path / "b/README.md").read_text(encoding="utf-8") == CARD
@@ -67,8 +67,8 @@ def test_a_bundle_is_three_files_that_say_what_the_weights_need(tmp_path: Path) 
     assert list(config) == ["format", "vitral", "model", "task", "preprocessing", "classes", "source"]
     assert (config["format"], config["vitral"], config["task"]) == (2, vitral.__version__, "classify")
     assert config["classes"] == ["cat", "dog", "Ünlü", "a|b"]
-    assert config["preprocessing"]["scaling"]["mean"] == [0.485, 0.456, 0.406]
-    assert config["model"]["image"] == [32, 48]
+    assert config["preprocessing"]["normalize"]["mean"] == [0.485, 0.456, 0.406]
+    assert config["model"]["image_size"] == [32, 48]
 
 
 def test_half_precision_stays_half(tmp_path: Path) -> None:
@@ -91,21 +91,21 @@ def test_the_tasks_are_those_that_exist() -> None:
         (small(head=NoHead()), {"task": "classify"}, "config.conflict", ("model.head",)),
         (
             TINY,
-            {"preprocessing": Preprocessing(image=Size(32, 40), decoding=Decoding(channels=1))},
+            {"preprocessing": Preprocessing(image_size=Size(32, 40), decoding=Decoding(channels=1))},
             "config.conflict",
             ("preprocessing.decoding.channels", 3, 1),
         ),
         (
             TINY,
-            {"preprocessing": Preprocessing(image=Size(32, 50))},
+            {"preprocessing": Preprocessing(image_size=Size(32, 50))},
             "config.indivisible",
-            ("preprocessing.image", "32x50"),
+            ("preprocessing.image_size", "32x50"),
         ),
         (
             small(any_size=False),
-            {"preprocessing": Preprocessing(image=Size(32, 32))},
+            {"preprocessing": Preprocessing(image_size=Size(32, 32))},
             "config.conflict",
-            ("preprocessing.image", "32x32", "32x48"),
+            ("preprocessing.image_size", "32x32", "32x48"),
         ),
         (TINY, {"task": "guess"}, "config.unknown_name", ("task", "guess")),
     ],
@@ -118,7 +118,7 @@ def test_parts_that_do_not_fit_make_no_bundle(
 
 
 def test_an_image_of_another_size_is_welcome_where_the_model_resamples() -> None:
-    assert bundle_of(preprocessing=Preprocessing(image=Size(64, 64))).preprocessing.image == (64, 64)
+    assert bundle_of(preprocessing=Preprocessing(image_size=Size(64, 64))).preprocessing.image_size == (64, 64)
 
 
 @pytest.mark.parametrize(("damage", "file", "code", "value"), DAMAGE.values(), ids=DAMAGE)

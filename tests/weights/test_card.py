@@ -11,7 +11,7 @@ from tests.models.variants import VARIANTS, small
 from tests.weights.bundles import TINY, bundle_of, tensors_of
 from vitral.core.config import Size
 from vitral.data.decoding.header import Decoding
-from vitral.data.transforms.crop import CentreCrop
+from vitral.data.transforms.crop import CenterCrop
 from vitral.data.transforms.preprocessing import IMAGENET, Preprocessing
 from vitral.models import LinearHead, NoHead, Resnet, Vit, build, model_config
 from vitral.weights.bundle import Bundle, write_bundle
@@ -51,7 +51,7 @@ def test_the_card_says_what_a_colleague_would_ask() -> None:
         "| accuracy | 90.00% | 85.00% to 94.00% | 1,000 for test |",
     ]
     assert "- The images for val also chose which weights were kept" in section(text, "Limits")
-    assert section(text, "Licence").startswith("Not stated.")
+    assert section(text, "License").startswith("Not stated.")
 
 
 def test_the_header_is_what_the_hub_reads() -> None:
@@ -77,7 +77,7 @@ def test_a_model_without_figures_or_classes_claims_none() -> None:
 
 def test_of_many_classes_the_first_hundred_are_named() -> None:
     names = tuple(f"c{number}" for number in range(1_234))
-    text = section(card(bundle_of(small(head=LinearHead(classes=1_234)), classes=names), FACTS), "Classes")
+    text = section(card(bundle_of(small(head=LinearHead(num_classes=1_234)), classes=names), FACTS), "Classes")
     assert text.endswith(", c98, c99, and 1,134 more.")
 
 
@@ -112,7 +112,7 @@ def test_the_architecture_is_told_in_a_line(name: str, words: str) -> None:
 
 
 def test_a_large_model_is_counted_without_being_built() -> None:
-    model = model_config("Ti/16", "head.classes=4")
+    model = model_config("Ti/16", "head.num_classes=4")
     count = sum(weight.numel() for weight in build(model).parameters())
     assert f"{count:,} parameters" in card(bundle_of(model), FACTS)
 
@@ -120,7 +120,7 @@ def test_a_large_model_is_counted_without_being_built() -> None:
 @pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS)
 def test_every_kind_of_model_has_a_card(config: Vit | Resnet) -> None:
     text = card(bundle_of(config), FACTS)
-    assert str(config.image) in text
+    assert str(config.image_size) in text
     assert "None" not in text
 
 
@@ -129,18 +129,18 @@ def test_every_kind_of_model_has_a_card(config: Vit | Resnet) -> None:
     [
         ({}, "The model sees the whole picture, whatever its shape, resized to 32x48 (bilinear), in red,"),
         ({}, "with mean 0.5 and deviation 0.5."),
-        ({"view": CentreCrop(filter="bicubic")}, "so much that 87.5% of its shorter side fills the image, resized to"),
+        ({"view": CenterCrop(filter="bicubic")}, "so much that 87.5% of its shorter side fills the image, resized to"),
         ({"scaling": IMAGENET}, "with mean 0.485, 0.456, 0.406 and deviation 0.229, 0.224, 0.225."),
     ],
 )
 def test_preprocessing_is_told_in_words(fields: dict[str, Any], words: str) -> None:
-    text = card(bundle_of(preprocessing=Preprocessing(image=Size(32, 48), **fields)), FACTS)
+    text = card(bundle_of(preprocessing=Preprocessing(image_size=Size(32, 48), **fields)), FACTS)
     assert words in section(text, "Preprocessing")
 
 
-def test_grey_images_are_told() -> None:
-    grey = Preprocessing(image=Size(32, 48), decoding=Decoding(channels=1))
-    assert "in grey." in card(bundle_of(small(channels=1), preprocessing=grey), FACTS)
+def test_gray_images_are_told() -> None:
+    gray = Preprocessing(image_size=Size(32, 48), decoding=Decoding(channels=1))
+    assert "in gray." in card(bundle_of(small(channels=1), preprocessing=gray), FACTS)
 
 
 @pytest.mark.parametrize(

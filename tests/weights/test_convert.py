@@ -91,7 +91,7 @@ def test_a_model_that_stays_what_it_was_keeps_its_card(source: Path, tmp_path: P
     (tmp_path / "ours/README.md").write_text("# Bees\n\nRight on 91 %.\n")
     convert(str(tmp_path / "ours"), str(tmp_path / "same"))
     assert (tmp_path / "same/README.md").read_text() == "# Bees\n\nRight on 91 %.\n"
-    convert(str(tmp_path / "ours"), str(tmp_path / "other"), changes=("image=64",))
+    convert(str(tmp_path / "ours"), str(tmp_path / "other"), changes=("image_size=64",))
     assert "Not measured" in (tmp_path / "other/README.md").read_text()
 
 
@@ -133,7 +133,7 @@ def test_a_round_trip_through_every_writable_format_is_equal_to_the_bit(
     before = loaded(model)
     (tmp_path / "file").write_bytes(b"")
     write_as(before, Origin(tmp_path / "file"), tmp_path / "out", kind.library)
-    hints = (f"image={model.image}", *kind.hints(model))
+    hints = (f"image_size={model.image_size}", *kind.hints(model))
     after = vitral.load(tmp_path / "out", *hints, format=kind.name)
     expected = before.model.state_dict()
     assert after.model.state_dict().keys() == expected.keys()
@@ -187,7 +187,7 @@ def test_what_the_files_have_no_place_for_is_told(tmp_path: Path) -> None:
 def test_a_scaling_is_told_whether_it_has_one_number_or_one_for_each_channel(tmp_path: Path) -> None:
     model = loaded(small(image=SQUARE, mlp=Mlp(gelu="erf"), position=Learned1d(resampling="bicubic_corners")))
     (tmp_path / "file").write_bytes(b"")
-    assert len(model.bundle.preprocessing.scaling.mean) == 1
+    assert len(model.bundle.preprocessing.normalize.mean) == 1
     certificate = write_as(model, Origin(tmp_path / "file"), tmp_path / "out", "huggingface")
     assert certificate.untold == (
         "not in the files: positions for images of other sizes are resampled as bicubic_corners; read back, as bicubic",
@@ -196,19 +196,19 @@ def test_a_scaling_is_told_whether_it_has_one_number_or_one_for_each_channel(tmp
 
 def test_positions_that_would_be_resampled_otherwise_for_the_images_seen_are_refused(tmp_path: Path) -> None:
     model = loaded(small(image=SQUARE, mlp=Mlp(gelu="erf")))
-    needs = model.bundle.preprocessing.model_copy(update={"image": Size(48, 48)})
+    needs = model.bundle.preprocessing.model_copy(update={"image_size": Size(48, 48)})
     seen = model._replace(bundle=model.bundle.model_copy(update={"preprocessing": needs}))
     (tmp_path / "file").write_bytes(b"")
-    with raises("weights.resampling_differs", "32x32", "bicubic_antialias", "timm", "bilinear", "--image 48x48"):
+    with raises("weights.resampling_differs", "32x32", "bicubic_antialias", "timm", "bilinear", "--image-size 48x48"):
         write_as(seen, Origin(tmp_path / "file"), tmp_path / "out", "timm")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file"]
-    write_as(vitral.adapt(seen, "image=48").loaded, Origin(tmp_path / "file"), tmp_path / "out", "timm")
+    write_as(vitral.adapt(seen, "image_size=48").loaded, Origin(tmp_path / "file"), tmp_path / "out", "timm")
     write_as(seen, Origin(tmp_path / "file"), tmp_path / "ours", "vitral")
 
 
 def test_a_size_seen_that_is_not_the_tables_comes_back_from_timms_files(tmp_path: Path) -> None:
     model = loaded(small(image=SQUARE, mlp=Mlp(gelu="erf"), position=Learned1d(resampling="bicubic_antialias")))
-    needs = model.bundle.preprocessing.model_copy(update={"image": Size(48, 48)})
+    needs = model.bundle.preprocessing.model_copy(update={"image_size": Size(48, 48)})
     seen = model._replace(bundle=model.bundle.model_copy(update={"preprocessing": needs}))
     (tmp_path / "file").write_bytes(b"")
     certificate = write_as(seen, Origin(tmp_path / "file"), tmp_path / "out", "timm")
@@ -217,7 +217,7 @@ def test_a_size_seen_that_is_not_the_tables_comes_back_from_timms_files(tmp_path
     arguments = json.loads((tmp_path / "out/config.json").read_bytes())["model_args"]
     assert (arguments["img_size"], arguments["dynamic_img_size"]) == ([32, 32], True)
     again = vitral.load(tmp_path / "out").bundle
-    assert (again.model.image, again.preprocessing.image) == ((32, 32), (48, 48))
+    assert (again.model.image_size, again.preprocessing.image_size) == ((32, 32), (48, 48))
 
 
 REFUSING = """
@@ -269,12 +269,12 @@ def test_a_folder_of_the_users_beside_the_result_is_left_alone(source: Path, tmp
 
 def test_the_command_tells_what_it_did(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = str(tmp_path / "out")
-    words = ["convert", str(source), out, "--set", HINTS[0], "--set", HINTS[1], "--image", "64", "--layers", "1"]
+    words = ["convert", str(source), out, "--set", HINTS[0], "--set", HINTS[1], "--image-size", "64", "--layers", "1"]
     with pytest.raises(SystemExit) as ended:
         main(words)
     assert ended.value.code in (0, None)
     assert capsys.readouterr().out.strip() == out
     bundle = vitral.load(out).bundle
-    assert (bundle.model.image, bundle.preprocessing.image) == ((64, 64), (64, 64))
+    assert (bundle.model.image_size, bundle.preprocessing.image_size) == ((64, 64), (64, 64))
     assert isinstance(bundle.model, Vit)
     assert bundle.model.depth == 1

@@ -28,7 +28,7 @@ def test_a_loaded_model_answers_as_the_one_that_was_written(tmp_path: Path, conf
         torch.nn.init.normal_(weight, std=0.1)  # the head is zero at the start
     write_bundle(tmp_path / "b", bundle_of(config), model.state_dict(), "")
     loaded, bundle = vitral.load(tmp_path / "b")
-    images = torch.randn(2, config.channels, *config.image)
+    images = torch.randn(2, config.channels, *config.image_size)
     assert bundle == bundle_of(config)
     assert not loaded.training
     assert all(weight.requires_grad for weight in loaded.parameters())

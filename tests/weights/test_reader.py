@@ -104,13 +104,13 @@ def test_a_wrong_tensor_is_named_as_the_file_names_it(
 def test_a_wrong_count_of_heads_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "w.safetensors", timm_tensors())
     with raises("weights.bad_setting", path, "mixer.heads", 36, 5):
-        vitral.load(path, "mixer.heads=5", "image=32x48")
+        vitral.load(path, "mixer.heads=5", "image_size=32x48")
 
 
 def test_a_file_that_does_not_tell_its_heads_is_refused_not_guessed(tmp_path: Path) -> None:
     path = write(tmp_path / "w.safetensors", timm_tensors())
     with raises("weights.missing_setting", path, "mixer.heads=N"):
-        vitral.load(path, "image=32x48")
+        vitral.load(path, "image_size=32x48")
 
 
 def test_of_several_files_one_must_be_named(tmp_path: Path) -> None:

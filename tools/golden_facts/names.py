@@ -17,7 +17,11 @@ Table = Mapping[str, str]
 
 NAMES: dict[str, dict[str, str]] = {
     "names": {},  # public: "Sight": "ImagePipeline"; methods: "Predictor.logits": "logits"
-    "references": {},  # "vitral.deploy.engines.union:EngineConfig": "vitral.inference.engines:EngineConfig"
+    "references": {
+        "vitral.deploy.engines.union:EngineConfig": "vitral.inference.engines.auto:EngineConfig",
+        "vitral.deploy.exported:Export": "vitral.inference.exported:Export",
+        "vitral.recipes.choose:named": "vitral.recipes.registry:named",
+    },
     "fields": {},  # "Recipe.optimiser": "optimizer", "optimiser.rate": "lr"; a new name may have dots
     "kinds": {},  # "view:centre": "center"
     "options": {},  # "train --batch": "--batch-size", or "--batch": "--batch-size" for every verb

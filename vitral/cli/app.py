@@ -94,19 +94,19 @@ def _in_order(words: Sequence[str]) -> list[str]:
 def _fault(error: Exception, words: Sequence[str]) -> VitralError:
     """An error that nobody foresaw, told like the others."""
     if _is_out_of_memory(error):
-        remedy = "use smaller batches (--batch) or images (--image)"
-        return VitralError("not enough memory for this", code="machine.out_of_memory", remedy=remedy)
+        hint = "use smaller batches (--batch-size) or images (--image-size)"
+        return VitralError("not enough memory for this", code="machine.out_of_memory", hint=hint)
     if isinstance(error, RuntimeError) and str(error).startswith(NO_HOME):
         lost = [word for word in words if word.startswith("~") and os.path.expanduser(word) == word]
-        what = "there is no such user's home folder"
-        remedy = "check the path, or write it without ~"
-        return ConfigError(what, code="config.not_found", where=", ".join(lost), remedy=remedy)
+        message = "there is no such user's home folder"
+        hint = "check the path, or write it without ~"
+        return ConfigError(message, code="config.not_found", where=", ".join(lost), hint=hint)
     place = traceback.extract_tb(error.__traceback__)[-1]
     return VitralError(
         f"{type(error).__name__}: {error}",
         code="internal.unexpected",
         where=f"{place.filename}:{place.lineno}",
-        remedy="run it again with --debug for the whole story, and report it if vitral is at fault",
+        hint="run it again with --debug for the whole story, and report it if vitral is at fault",
     )
 
 
@@ -117,12 +117,12 @@ def _is_out_of_memory(error: Exception) -> bool:
 
 
 def _complain(error: VitralError) -> None:
-    """Up to three lines on stderr: code and what, where, what to do. Rich leaves colour out for a pipe or NO_COLOR."""
+    """Up to three lines on stderr: code and what, where, what to do. Rich leaves color out for a pipe or NO_COLOR."""
     from rich.console import Console
     from rich.text import Text
 
     console = Console(stderr=True)
     first = f"error[{error.code}]"
-    for label, part, style in ((first, error.what, "red"), ("where", error.where, ""), ("hint", error.remedy, "")):
+    for label, part, style in ((first, error.message, "red"), ("where", error.where, ""), ("hint", error.hint, "")):
         if part:
             console.print(Text(f"{label}: {part}", style=style), soft_wrap=True)

@@ -48,13 +48,13 @@ def bench(
 
 def _name(text: str) -> str:
     if not text.strip():
-        what = f"expected names such as Ti/16,S/16, got {text!r}"
-        raise ConfigError(what, code="config.missing_value", where="--models")
+        message = f"expected names such as Ti/16,S/16, got {text!r}"
+        raise ConfigError(message, code="config.missing_value", where="--models")
     return text.strip()
 
 
 def _size(text: str) -> int:
     if not text.strip().isdecimal() or not int(text):
-        what = f"expected numbers such as 1,8,32, got {text!r}"
-        raise ConfigError(what, code="config.wrong_type", where="--batches")
+        message = f"expected numbers such as 1,8,32, got {text!r}"
+        raise ConfigError(message, code="config.wrong_type", where="--batches")
     return int(text)

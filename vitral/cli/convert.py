@@ -14,7 +14,7 @@ Telling = Annotated[
     typer.Option(
         "--set",
         metavar="A.B=C",
-        help="Tell what a file does not, such as mixer.heads=6 or image=224x320; may be repeated.",
+        help="Tell what a file does not, such as mixer.heads=6 or image_size=224x320; may be repeated.",
         default_factory=list,
         show_default=False,
     ),
@@ -28,7 +28,7 @@ def convert(  # noqa: PLR0913, PLR0917, one option a wish
     out: Annotated[str, typer.Argument(metavar="TO", help="The new folder.")],
     set_: Telling,
     to: Annotated[str, typer.Option("--to", metavar="LIBRARY", help=TO_HELP)] = "vitral",
-    image: Annotated[str, typer.Option(metavar="SIZE", help="Another image size: positions are resampled.")] = "",
+    image_size: Annotated[str, typer.Option(metavar="SIZE", help="Another image size: positions are resampled.")] = "",
     channels: Annotated[str, typer.Option(metavar="N", help="Other channels: the stem is summed or repeated.")] = "",
     layers: Annotated[str, typer.Option(metavar="0,2,4", help="Some of the layers alone, counted from 0.")] = "",
     format: Annotated[str, typer.Option(metavar="NAME", help="What FROM is, where names leave a doubt.")] = "",
@@ -37,7 +37,7 @@ def convert(  # noqa: PLR0913, PLR0917, one option a wish
     """Convert weights between libraries, with a certificate that both sides answer alike."""
     from vitral.weights.convert import convert as converted
 
-    words = {"image": image, "channels": channels}
+    words = {"image_size": image_size, "channels": channels}
     changes = tuple(f"{name}={value}" for name, value in words.items() if value)
     numbers = tuple(_layer(text) for text in layers.split(",")) if layers else ()
     made = converted(
@@ -50,6 +50,6 @@ def convert(  # noqa: PLR0913, PLR0917, one option a wish
 
 def _layer(text: str) -> int:
     if not text.strip().isdecimal():
-        what = f"expected numbers such as 0,2,4, got {text!r}"
-        raise ConfigError(what, code="config.wrong_type", where="--layers")
+        message = f"expected numbers such as 0,2,4, got {text!r}"
+        raise ConfigError(message, code="config.wrong_type", where="--layers")
     return int(text)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def describe(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A model such as B/16 or R50+L/32, or weights.")],
     set_: Settings,
-    image: Annotated[str, typer.Option(metavar="SIZE", help="The size of the images: 384 or 224x320.")] = "",
+    image_size: Annotated[str, typer.Option(metavar="SIZE", help="The size of the images: 384 or 224x320.")] = "",
     json: Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")] = False,
 ) -> None:
     """Show every shape, parameter, multiply-add and byte of a model."""
@@ -29,7 +29,7 @@ def describe(
 
     is_weights = Path(name).expanduser().exists() or name.startswith(PREFIX) or name.endswith(READERS)
     model = load(name).bundle.model if is_weights else _named(name)
-    size = [f"image={image}"] if image else []
+    size = [f"image_size={image_size}"] if image_size else []
     description = described(model, *size, *set_)
     typer.echo(description.to_json() if json else description)
 
@@ -43,5 +43,5 @@ def _named(name: str) -> "Vit | Resnet":
     except ConfigError as error:
         if "/" not in name and os.sep not in name:
             raise
-        remedy = f"there is no such file or folder either; {error.remedy}"
-        raise ConfigError(error.what, code=error.code, where=error.where, remedy=remedy) from None
+        hint = f"there is no such file or folder either; {error.hint}"
+        raise ConfigError(error.message, code=error.code, where=error.where, hint=hint) from None

@@ -21,7 +21,7 @@ def evaluate(  # noqa: PLR0913, PLR0917, one option a wish
     split: Annotated[str, typer.Option(metavar="NAME", help="test or val; by itself test where there is one.")] = "",
     json: Annotated[bool, typer.Option("--json", help="Print JSON, with every class and the whole confusion.")] = False,
     root: Root = "",
-    batch: Annotated[str, typer.Option(metavar="N", help="Images at a time.")] = "",
+    batch_size: Annotated[str, typer.Option(metavar="N", help="Images at a time.")] = "",
     workers: Annotated[str, typer.Option(metavar="N", help="Processes that read images.")] = "",
     device: Annotated[str, typer.Option(metavar="KIND", help="cpu, cuda, mps or auto.")] = "",
     seed: Annotated[str, typer.Option(metavar="N", help="Of the folds, and of the draws of fewshot.")] = "",
@@ -36,7 +36,7 @@ def evaluate(  # noqa: PLR0913, PLR0917, one option a wish
     from vitral.runs.evaluate import evaluate as evaluated
     from vitral.runs.results import as_text, show
 
-    words = {"batch": batch, "workers": workers, "device": device, "seed": seed}
+    words = {"batch_size": batch_size, "workers": workers, "device": device, "seed": seed}
     settings = [f"{name}={value}" for name, value in words.items() if value]
     settings += ["cache=false"] if no_cache else []
     found = evaluated(model, data, *settings, with_=with_, split=split, root=root, progress=bar)

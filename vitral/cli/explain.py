@@ -79,12 +79,12 @@ def page_of(out: str, images: list[str], model: str) -> Path:
     if page.is_dir():
         page /= name
     if not page.parent.is_dir():
-        what, remedy = "there is no such folder", "make it, or give another --out"
-        raise ConfigError(what, code="config.not_found", where=str(page.parent), remedy=remedy)
+        message, hint = "there is no such folder", "make it, or give another --out"
+        raise ConfigError(message, code="config.not_found", where=str(page.parent), hint=hint)
     if page.exists() and not is_page(page):
-        what = "there is another file of this name, and it is no page of this kind"
-        remedy = "give another name: --out FILE"
-        raise ConfigError(what, code="config.path_exists", where=str(page), remedy=remedy)
+        message = "there is another file of this name, and it is no page of this kind"
+        hint = "give another name: --out FILE"
+        raise ConfigError(message, code="config.path_exists", where=str(page), hint=hint)
     return page
 
 
@@ -104,8 +104,8 @@ def pictures(images: list[str]) -> Iterator[Path]:
             continue
         found = list(islice(images_below(path), MOST + 1))
         if not found:
-            what, remedy = "no images in it or in its folders", "give a folder with JPEG or PNG"
-            raise DataError(what, code="data.empty", where=word, remedy=remedy)
+            message, hint = "no images in it or in its folders", "give a folder with JPEG or PNG"
+            raise DataError(message, code="data.empty", where=word, hint=hint)
         if len(found) > MOST:
             log.info(f"{word}: the first {MOST} of its images; name others by themselves")
         yield from found[:MOST]
@@ -136,12 +136,12 @@ def told(explainer: "Explainer", paths: list[Path]) -> "tuple[list[Explanation],
             log.error(printable(f"left out: {error}"))
             refused.append(error)
     if not explained:
-        what = f"none of the {len(paths)} images can be read"
-        remedy = "see above what is wrong with each"
-        raise DataError(what, code="data.bad_files", where=str(paths[0].parent), remedy=remedy)
+        message = f"none of the {len(paths)} images can be read"
+        hint = "see above what is wrong with each"
+        raise DataError(message, code="data.bad_files", where=str(paths[0].parent), hint=hint)
     return explained, refused
 
 
 def counted(count: str) -> "Progress":
     """The bar with a count after the name of what it is about."""
-    return lambda what, total: bar(f"{what}{count}", total)
+    return lambda message, total: bar(f"{message}{count}", total)

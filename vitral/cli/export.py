@@ -20,8 +20,10 @@ def export(  # noqa: PLR0913, PLR0917, one option a wish
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A run, a bundle, or weights of another library.")],
     to: Annotated[str, typer.Option("--to", metavar="FORMAT", help="onnx, openvino or torch.")] = "onnx",
     int8: Annotated[bool, typer.Option("--int8", help="In bytes, but for what is sensitive; not for torch.")] = False,
-    batch: Annotated[str, typer.Option(metavar="N", help="How many images at a time, or dynamic for any.")] = "dynamic",
-    image: Annotated[str, typer.Option(metavar="SIZE", help=IMAGE_HELP)] = "",
+    batch_size: Annotated[
+        str, typer.Option(metavar="N", help="How many images at a time, or dynamic for any.")
+    ] = "dynamic",
+    image_size: Annotated[str, typer.Option(metavar="SIZE", help=IMAGE_HELP)] = "",
     data: Annotated[str, typer.Option(metavar="DATA", help=JUDGES_HELP)] = "",
     root: Root = "",
     images: Annotated[int, typer.Option(metavar="N", help="How many images judge it.")] = 500,
@@ -33,10 +35,20 @@ def export(  # noqa: PLR0913, PLR0917, one option a wish
     """
     from vitral.runs.export import export as exported
 
-    found = exported(model, to, int8=int8, batch=batch, image=image, data=data, root=root, out=out, images=images)
+    found = exported(
+        model,
+        to,
+        int8=int8,
+        batch_size=batch_size,
+        image_size=image_size,
+        data=data,
+        root=root,
+        out=out,
+        images=images,
+    )
     notes = found.notes
     tried = notes.runner.line() if notes.runner else ""
-    quantised = notes.quantisation.lines() if notes.quantisation else ()
-    for line in (*found.told, *quantised, *notes.certificate.lines(), tried):
+    quantized = notes.quantization.lines() if notes.quantization else ()
+    for line in (*found.told, *quantized, *notes.certificate.lines(), tried):
         log.info(line)
     typer.echo(found.folder)

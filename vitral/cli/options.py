@@ -28,7 +28,7 @@ Root = Annotated[str, typer.Option(metavar="FOLDER", help="Where the files of a 
 
 
 @contextmanager
-def bar(what: str, total: int) -> Iterator[Callable[[int], None]]:
+def bar(message: str, total: int) -> Iterator[Callable[[int], None]]:
     """A progress bar on stderr, to be advanced by so many; nothing is drawn for a pipe or with --quiet."""
     from rich.console import Console
     from rich.progress import Progress
@@ -36,5 +36,5 @@ def bar(what: str, total: int) -> Iterator[Callable[[int], None]]:
     console = Console(stderr=True)
     hidden = not console.is_terminal or not log.isEnabledFor(logging.INFO)
     with Progress(console=console, transient=True, disable=hidden) as progress:
-        task = progress.add_task(what, total=total)
+        task = progress.add_task(message, total=total)
         yield lambda count: progress.advance(task, count)

@@ -92,8 +92,8 @@ def predict(  # noqa: PLR0913, PLR0917, one option a wish
     if target.name:
         log.info(f"{count.answered:,} images in {target.name}")
     if count.failed:
-        what = f"{count.failed:,} of {count.answered + count.failed:,} files could not be read"
-        raise DataError(what, code="data.bad_files", remedy="they are named above; mend or remove them")
+        message = f"{count.failed:,} of {count.answered + count.failed:,} files could not be read"
+        raise DataError(message, code="data.bad_files", hint="they are named above; mend or remove them")
 
 
 def _merging(per_layer: int) -> "Merging | None":
@@ -115,9 +115,9 @@ def _check_features(file: str, given: Mapping[str, bool]) -> None:
     from vitral.inference.writers import check_vectors
 
     for option in (option for option, is_given in given.items() if is_given):
-        what = f"{option} is for classes, and --features writes a file of its own"
-        remedy = "leave it out, or ask for classes and features one after the other"
-        raise ConfigError(what, code="config.conflict", where=option, remedy=remedy)
+        message = f"{option} is for classes, and --features writes a file of its own"
+        hint = "leave it out, or ask for classes and features one after the other"
+        raise ConfigError(message, code="config.conflict", where=option, hint=hint)
     check_vectors(Path(file))
 
 
@@ -131,9 +131,9 @@ def _format(format: str, out: str) -> "Format":
     if not out:
         return "table"
     if suffix(out) not in ENDINGS:
-        what = f"expected a FILE that ends in {either(ENDINGS)}, or --format, got {out!r}"
+        message = f"expected a FILE that ends in {either(ENDINGS)}, or --format, got {out!r}"
         raise ConfigError(
-            what, code="config.unknown_format", where="--out", remedy="add --format jsonl, or another one"
+            message, code="config.unknown_format", where="--out", hint="add --format jsonl, or another one"
         )
     return ENDINGS[suffix(out)]
 
@@ -148,9 +148,9 @@ def _sink(
     if target.option == "--features":
         return vectors(file, target.path, predictor.width)
     if not bundle.classes:
-        what = f"this model was made for {bundle.task}, and names no classes"
-        remedy = "ask for its features: --features FILE.npz"
-        raise ConfigError(what, code="config.unsupported", where="MODEL", remedy=remedy)
+        message = f"this model was made for {bundle.task}, and names no classes"
+        hint = "ask for its features: --features FILE.npz"
+        raise ConfigError(message, code="config.unsupported", where="MODEL", hint=hint)
     return answers(file, wanted, bundle.classes, top)
 
 
@@ -173,8 +173,8 @@ def _told(strict: bool) -> "Iterator[Callable[[Batch], None]]":
             for place, error in batch.failed.items():
                 if strict:
                     raise error
-                advice = f"; {error.remedy}" if error.remedy else ""
-                line = f"{printable(batch.names[place])}: {printable(error.what)}{advice}"
+                advice = f"; {error.hint}" if error.hint else ""
+                line = f"{printable(batch.names[place])}: {printable(error.message)}{advice}"
                 progress.console.print(Text(line), soft_wrap=True)
             progress.advance(task, len(batch.names))
 

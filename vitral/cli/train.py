@@ -23,7 +23,7 @@ RECIPE_HELP = (
     "augreg_imagenet21k, plain_imagenet."
 )
 
-FROM_HELP = "What to start from: a run, a bundle, weights of another library, or hf:owner/name."
+WEIGHTS_HELP = "What to start from: a run, a bundle, weights of another library, or hf:owner/name."
 
 
 @app.command()
@@ -33,12 +33,12 @@ def train(  # noqa: PLR0913, PLR0917, one option a wish
     resume: Annotated[str, typer.Option(metavar="RUN", help="Go on with a run that was stopped.")] = "",
     recipe: Annotated[str, typer.Option(metavar="NAME", help=RECIPE_HELP)] = "",
     model: Annotated[str, typer.Option(metavar="NAME", help="A model of the paper, such as S/16.")] = "",
-    from_: Annotated[str, typer.Option("--from", metavar="WEIGHTS", help=FROM_HELP)] = "",
-    image: Annotated[str, typer.Option(metavar="SIZE", help="The size of the images: 64 or 224x320.")] = "",
+    weights: Annotated[str, typer.Option("--weights", "--from", metavar="WEIGHTS", help=WEIGHTS_HELP)] = "",
+    image_size: Annotated[str, typer.Option(metavar="SIZE", help="The size of the images: 64 or 224x320.")] = "",
     epochs: Annotated[str, typer.Option(metavar="N", help="How many times over the images.")] = "",
-    batch: Annotated[str, typer.Option(metavar="N", help="Images a step, of all processes together.")] = "",
+    batch_size: Annotated[str, typer.Option(metavar="N", help="Images a step, of all processes together.")] = "",
     lr: Annotated[str, typer.Option(metavar="RATE", help="The rate of learning at its peak.")] = "",
-    task: Annotated[str, typer.Option(metavar="KIND", help="classify, or masked, which needs no labels.")] = "",
+    task: Annotated[str, typer.Option(metavar="KIND", help="classify, or masked_patches, which needs no labels.")] = "",
     seed: Annotated[str, typer.Option(metavar="N", help="Another seed is another run.")] = "",
     device: Annotated[str, typer.Option(metavar="KIND", help="cpu, cuda, mps or auto.")] = "",
     workers: Annotated[str, typer.Option(metavar="N", help="Processes that read images.")] = "",
@@ -53,21 +53,21 @@ def train(  # noqa: PLR0913, PLR0917, one option a wish
     from vitral.runs.train import resume as resumed
     from vitral.runs.train import train as trained
 
-    words = {"from": from_, "image": image, "epochs": epochs, "batch": batch, "lr": lr, "task": task}
-    words |= {"seed": seed, "device": device, "workers": workers}
+    words = {"weights": weights, "image_size": image_size, "epochs": epochs, "batch_size": batch_size, "lr": lr}
+    words |= {"task": task, "seed": seed, "device": device, "workers": workers}
     settings = [f"{name}={value}" for name, value in words.items() if value]
     words |= {"DATA": data, "recipe": recipe, "model": model, "out": out, "time-limit": time_limit, "root": root}
     others = [*(name for name, value in words.items() if value), *(["set"] if set_ else [])]
     if resume:
         if others:
-            what = f"a run goes on as it began, so --resume stands alone; got {', '.join(others)} too"
-            remedy = f"vitral train --resume {shlex.quote(resume)}"
-            raise ConfigError(what, code="config.conflict", where="--resume", remedy=remedy)
+            message = f"a run goes on as it began, so --resume stands alone; got {', '.join(others)} too"
+            hint = f"vitral train --resume {shlex.quote(resume)}"
+            raise ConfigError(message, code="config.conflict", where="--resume", hint=hint)
         show_run(resumed(resume))
         return
     if not data:
-        remedy = "give a folder of images, or sample"
-        raise ConfigError("no data is named", code="config.missing_value", where="DATA", remedy=remedy)
+        hint = "give a folder of images, or sample"
+        raise ConfigError("no data is named", code="config.missing_value", where="DATA", hint=hint)
     settings += set_
     show_run(trained(data, *settings, recipe=recipe, model=model, root=root, out=out, time_limit=time_limit))
 

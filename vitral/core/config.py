@@ -131,8 +131,8 @@ def _assign(config: type[Config], data: dict[str, Any], path: str, value: Any) -
             data[name] = _chosen(field, inner, value, place)
             return
         if not isinstance(inner, dict):
-            what = f"{place} is {_brief(inner)}, which has no fields"
-            raise ConfigError(what, code="config.unknown_field", where=path, remedy=f"set it as {place}=VALUE")
+            message = f"{place} is {_brief(inner)}, which has no fields"
+            raise ConfigError(message, code="config.unknown_field", where=path, hint=f"set it as {place}=VALUE")
         config = kinds[inner["kind"]] if kinds else members(field)[0]
         data, siblings = inner, kinds
 
@@ -187,8 +187,8 @@ def _problems(complaints: Sequence[ErrorDetails], where: str, config: type[Confi
     if any(each["type"] not in EXPECTED for each in complaints):
         return [_problem(each, config) for each in complaints]
     expected = either(dict.fromkeys(map(_expected, complaints)))
-    what = f"expected {expected}, got {_brief(complaints[0]['input'])}"
-    return [ConfigError(what, code=_code({each["type"] for each in complaints}), where=where)]
+    message = f"expected {expected}, got {_brief(complaints[0]['input'])}"
+    return [ConfigError(message, code=_code({each["type"] for each in complaints}), where=where)]
 
 
 def _code(types: set[str]) -> str:
@@ -230,19 +230,19 @@ def _problem(details: ErrorDetails, config: type[Config]) -> ConfigError:
 def _unknown(config: type[Config], name: str, where: str, siblings: Mapping[str, type[Config]]) -> ConfigError:
     """The error for a field that the config, perhaps chosen from a union, does not have."""
     if not siblings:
-        remedy = suggest(name, config.model_fields)
-        return ConfigError("unknown field", code="config.unknown_field", where=where, remedy=remedy)
+        hint = suggest(name, config.model_fields)
+        return ConfigError("unknown field", code="config.unknown_field", where=where, hint=hint)
     fields = [field for field in config.model_fields if field != "kind"]
     owners = [kind for kind, sibling in siblings.items() if name in sibling.model_fields]
-    what = f"unknown field of {_kind(config)} (its fields: {', '.join(fields) or 'none'})"
-    remedy = f"{name} is a field of {either(owners)}" if owners else nearest(name, fields)
-    return ConfigError(what, code="config.unknown_field", where=where, remedy=remedy)
+    message = f"unknown field of {_kind(config)} (its fields: {', '.join(fields) or 'none'})"
+    hint = f"{name} is a field of {either(owners)}" if owners else nearest(name, fields)
+    return ConfigError(message, code="config.unknown_field", where=where, hint=hint)
 
 
 def _no_such_kind(kinds: Mapping[str, type[Config]], kind: object, where: str) -> ConfigError:
     found = "no kind" if kind is None else _brief(kind)
-    what = f"expected {either(kinds)}, got {found}"
-    return ConfigError(what, code="config.unknown_name", where=where, remedy=nearest(str(kind), kinds))
+    message = f"expected {either(kinds)}, got {found}"
+    return ConfigError(message, code="config.unknown_name", where=where, hint=nearest(str(kind), kinds))
 
 
 def _locate(config: type[Config], loc: Iterable[int | str]) -> tuple[list[str], Any, dict[str, type[Config]]]:

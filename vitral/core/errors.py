@@ -20,12 +20,12 @@ class VitralError(Exception):
 
     exit_code: ClassVar[int] = 1
 
-    def __init__(self, what: str, *, code: str, where: str = "", remedy: str = "") -> None:
-        super().__init__(what)
-        self.what = what
+    def __init__(self, message: str, *, code: str, where: str = "", hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
         self.code = code
         self.where = where
-        self.remedy = remedy
+        self.hint = hint
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Python's own way to copy an exception would call its class without the code."""
@@ -34,8 +34,8 @@ class VitralError(Exception):
     def __str__(self) -> str:
         """`where: what; remedy` in one line, without the parts that are empty."""
         place = f"{self.where}: " if self.where else ""
-        advice = f"; {self.remedy}" if self.remedy else ""
-        return f"{place}{self.what}{advice}"
+        advice = f"; {self.hint}" if self.hint else ""
+        return f"{place}{self.message}{advice}"
 
 
 class ConfigError(VitralError, ValueError):
@@ -67,7 +67,7 @@ class ConfigError(VitralError, ValueError):
 
     def _below(self, path: str) -> "ConfigError":
         where = f"{path}.{self.where}" if self.where else path
-        return ConfigError(self.what, code=self.code, where=where, remedy=self.remedy)
+        return ConfigError(self.message, code=self.code, where=where, hint=self.hint)
 
 
 class DataError(VitralError, ValueError):

@@ -85,7 +85,7 @@ def telling_of(model: bytes | Path) -> Iterator[None]:
             raise
         told = " ".join(str(error).split())
         raise WeightsError(
-            f"cannot be opened: {told}", code="weights.corrupt", where=str(model), remedy="export the model again"
+            f"cannot be opened: {told}", code="weights.corrupt", where=str(model), hint="export the model again"
         ) from error
 
 
@@ -96,5 +96,5 @@ def _loaded(name: str) -> Any:
         if error.name != name:  # it is there, but something that it needs is not
             raise ConfigError(f"{name} cannot be used: {error}", code="config.broken_package") from None
         raise ConfigError(
-            f"{name} is not installed", code="config.missing_package", remedy="pip install 'vitral[deploy]'"
+            f"{name} is not installed", code="config.missing_package", hint="pip install 'vitral[deploy]'"
         ) from None

@@ -72,8 +72,8 @@ def read(path: Path) -> list[Record]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        what = f"cannot be read: {reason(error)}"
-        raise VitralError(what, code="file.read_failed", where=str(path)) from error
+        message = f"cannot be read: {reason(error)}"
+        raise VitralError(message, code="file.read_failed", where=str(path)) from error
     return [_record(line, f"{path}:{number}") for number, line in enumerate(_whole(text).splitlines(), start=1)]
 
 
@@ -91,6 +91,6 @@ def _record(line: bytes, where: str) -> Record:
     except ValueError:
         record = None
     if not isinstance(record, dict):
-        what = f"expected a JSON object, got {line[:40].decode(errors='replace')!r}"
-        raise VitralError(what, code="run.bad_log", where=where, remedy="remove that line")
+        message = f"expected a JSON object, got {line[:40].decode(errors='replace')!r}"
+        raise VitralError(message, code="run.bad_log", where=where, hint="remove that line")
     return record

@@ -47,16 +47,16 @@ def reason(error: OSError) -> str:
     return (error.strerror or str(error)).lower()
 
 
-def remedy(error: OSError) -> str:
+def hint(error: OSError) -> str:
     """What to do so that writing succeeds."""
     return REMEDIES.get(error.errno or 0, "mend that")
 
 
 def failure(error: OSError, path: Path, kept: str) -> VitralError:
     """What to tell of a write that failed: the file or `path`, the reason, what is kept all the same, the remedy."""
-    what = f"cannot be written: {reason(error)}; {kept}"
-    where, advice = str(error.filename or path), f"{remedy(error)}, then resume the run"
-    return VitralError(what, code="file.write_failed", where=where, remedy=advice)
+    message = f"cannot be written: {reason(error)}; {kept}"
+    where, advice = str(error.filename or path), f"{hint(error)}, then resume the run"
+    return VitralError(message, code="file.write_failed", where=where, hint=advice)
 
 
 @contextmanager
@@ -67,7 +67,7 @@ def reading(path: Path) -> Iterator[None]:
     except OSError as error:
         advice = TO_READ.get(error.errno or 0, "")
         code = "weights.not_found" if isinstance(error, FileNotFoundError) else "weights.unreadable"
-        raise WeightsError(f"cannot be read: {reason(error)}", code=code, where=str(path), remedy=advice) from None
+        raise WeightsError(f"cannot be read: {reason(error)}", code=code, where=str(path), hint=advice) from None
 
 
 class Digest(NamedTuple):
@@ -197,9 +197,9 @@ def new_folder(out: Path) -> Iterator[Path]:
         finally:
             shutil.rmtree(home, ignore_errors=True)
     except OSError as error:
-        what, where = f"cannot be written: {reason(error)}", str(error.filename or out)
-        advice = f"{remedy(error)}, then try again"
-        raise VitralError(what, code="file.write_failed", where=where, remedy=advice) from error
+        message, where = f"cannot be written: {reason(error)}", str(error.filename or out)
+        advice = f"{hint(error)}, then try again"
+        raise VitralError(message, code="file.write_failed", where=where, hint=advice) from error
 
 
 def refuse_unspeakable(out: Path) -> None:
@@ -207,8 +207,8 @@ def refuse_unspeakable(out: Path) -> None:
     try:
         str(out.absolute()).encode()
     except UnicodeEncodeError:
-        what, remedy = "has bytes in its name that are not UTF-8", "choose another name"
-        raise ConfigError(what, code="config.invalid_name", where=ascii(str(out)), remedy=remedy) from None
+        message, hint = "has bytes in its name that are not UTF-8", "choose another name"
+        raise ConfigError(message, code="config.invalid_name", where=ascii(str(out)), hint=hint) from None
 
 
 def _begun(out: Path) -> tuple[Path, BinaryIO]:
@@ -288,9 +288,9 @@ class Lock:
                 os.close(handle)
                 raise
         except OSError as error:
-            what = f"cannot be locked for writing: {(error.strerror or str(error)).lower()}"
-            remedy = "mend that, or write to another folder or disk"
-            raise VitralError(what, code="file.lock_failed", where=str(self.folder), remedy=remedy) from error
+            message = f"cannot be locked for writing: {(error.strerror or str(error)).lower()}"
+            hint = "mend that, or write to another folder or disk"
+            raise VitralError(message, code="file.lock_failed", where=str(self.folder), hint=hint) from error
         self._handle = handle
         _held.add(handle)
         return self
@@ -314,6 +314,6 @@ class Lock:
 
     def _refusal(self, holder: bytes) -> ConfigError:
         who = holder.decode(errors="replace") or "another process"
-        remedy = "wait until that ends or stop it, or write to another folder"
-        what = f"{who} is writing this run"
-        return ConfigError(what, code="config.run_locked", where=str(self.folder), remedy=remedy)
+        hint = "wait until that ends or stop it, or write to another folder"
+        message = f"{who} is writing this run"
+        return ConfigError(message, code="config.run_locked", where=str(self.folder), hint=hint)

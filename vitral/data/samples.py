@@ -58,7 +58,7 @@ SPLIT_WORDS: dict[str, Split] = {
 
 
 class Item(NamedTuple):
-    """One labelled image: its name as a message shows it (`cats/07.jpg`), and its label as an index of the classes."""
+    """One labeled image: its name as a message shows it (`cats/07.jpg`), and its label as an index of the classes."""
 
     name: str
     label: int

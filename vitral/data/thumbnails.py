@@ -8,7 +8,7 @@ from PIL import Image
 
 from vitral.core.config import Size
 from vitral.data.decoding.decode import decode
-from vitral.data.decoding.header import Decoding, recognise
+from vitral.data.decoding.header import Decoding, recognize
 from vitral.data.decoding.pixels import Pixels, layout
 from vitral.data.samples import Item, Samples
 
@@ -29,13 +29,13 @@ def thumbnail(samples: Samples, item: Item) -> str:
 
 def decoding_of(data: bytes, name: str) -> Decoding:
     """How to decode a file by itself: an array has the channels that it has."""
-    return Decoding(channels=layout(data, name).channels) if recognise(data, name) == "NPY" else Decoding()
+    return Decoding(channels=layout(data, name).channels) if recognize(data, name) == "NPY" else Decoding()
 
 
 def viewable(pixels: Pixels) -> Image.Image:
-    """The pixels, of any number of channels, as a picture in colour; what is neither grey nor RGB becomes its mean."""
+    """The pixels, of any number of channels, as a picture in color; what is neither gray nor RGB becomes its mean."""
     channels = pixels.shape[2]
     if channels == 3:
         return Image.fromarray(pixels)
-    grey = pixels[..., 0] if channels == 1 else pixels.mean(axis=2).astype(np.uint8)
-    return Image.fromarray(grey).convert("RGB")
+    gray = pixels[..., 0] if channels == 1 else pixels.mean(axis=2).astype(np.uint8)
+    return Image.fromarray(gray).convert("RGB")

@@ -51,7 +51,7 @@ class ClassAccuracy(Config):
 
 
 class Accuracy(Config):
-    """The judgement of one set of answers. Of equal logits the first class is the answer."""
+    """The judgment of one set of answers. Of equal logits the first class is the answer."""
 
     images: int
     top1: float
@@ -147,7 +147,7 @@ def _share(part: int, whole: int) -> float | None:
 
 
 class AccuracyFound(Config):
-    """The judgement of the answers."""
+    """The judgment of the answers."""
 
     kind: Literal["accuracy"] = "accuracy"
     accuracy: Accuracy

@@ -43,12 +43,12 @@ def judges_of(wanted: str | Iterable[str | Judge]) -> list[Judge]:
     for word in words:
         name = word.strip() if isinstance(word, str) else word.kind
         if name not in kinds:
-            what = f"there is no judge {name!r}"
-            raise ConfigError(what, code="config.unknown_name", where="--with", remedy=suggest(name, kinds))
+            message = f"there is no judge {name!r}"
+            raise ConfigError(message, code="config.unknown_name", where="--with", hint=suggest(name, kinds))
         found[name] = kinds[name]() if isinstance(word, str) else word
     if not found:
-        remedy = suggest("", kinds)
-        raise ConfigError("no judge is named", code="config.missing_value", where="--with", remedy=remedy)
+        hint = suggest("", kinds)
+        raise ConfigError("no judge is named", code="config.missing_value", where="--with", hint=hint)
     return list(found.values())
 
 

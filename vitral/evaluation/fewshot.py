@@ -1,4 +1,4 @@
-"""Few-shot: the paper's regularised least squares on the features of a few images of each class, as big_vision runs it.
+"""Few-shot: the paper's regularized least squares on the features of a few images of each class, as big_vision runs it.
 
 N images to learn from, T to judge by, D width, K classes, r = min(N, D + 1).
 """
@@ -13,7 +13,7 @@ from pydantic import Field
 from vitral.core.config import Config
 from vitral.evaluation.subject import Labels, Subject, shortened
 
-BIAS = 100.0  # the constant feature: so large that the bias is hardly regularised
+BIAS = 100.0  # the constant feature: so large that the bias is hardly regularized
 EPSILON = 1e-5  # added to the deviation
 L2 = 2.0**10  # the paper's
 GRID = tuple(2.0**power for power in range(-10, 20))
@@ -23,7 +23,7 @@ Rows = NDArray[np.float64]
 
 
 class Score(Config):
-    """The accuracy under one regularisation, over the seeds."""
+    """The accuracy under one regularization, over the seeds."""
 
     l2: float
     mean: float
@@ -40,7 +40,7 @@ class Shots(Config):
 
 
 class FewShotFound(Config):
-    """The judgement by few-shot."""
+    """The judgment by few-shot."""
 
     kind: Literal["fewshot"] = "fewshot"
     images: int
@@ -84,7 +84,7 @@ class Images(NamedTuple):
 
 
 class Solved(NamedTuple):
-    """Least squares up to the regularisation: the weights are left diag(1 / (values + l2)) right."""
+    """Least squares up to the regularization: the weights are left diag(1 / (values + l2)) right."""
 
     mean: Rows  # (D,)
     deviation: Rows  # (D,)
@@ -106,7 +106,7 @@ def judged_shots(train: Images, test: Images, classes: int, shots: int, seeds: S
     """The scores of so many shots."""
     right = np.array([_right(train, test, classes, shots, seed) for seed in seeds])  # (seeds, l2)
     shares = right / len(test.labels)
-    best = int(shares.mean(axis=0).argmax())  # of equals the weakest regularisation
+    best = int(shares.mean(axis=0).argmax())  # of equals the weakest regularization
     own = GRID.index(L2)
     return Shots(shots=shots, score=_score(L2, shares[:, own]), flattered=_score(GRID[best], shares[:, best]))
 

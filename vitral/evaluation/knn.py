@@ -1,6 +1,6 @@
-"""k nearest neighbours: how well the images around an image tell what it is of.
+"""k nearest neighbors: how well the images around an image tell what it is of.
 
-Q images that are asked about, N that are known, D width, k neighbours.
+Q images that are asked about, N that are known, D width, k neighbors.
 """
 
 from collections.abc import Iterator
@@ -21,18 +21,18 @@ Rows = NDArray[np.float64]
 
 
 class KnnTrial(Config):
-    """How often so many neighbours were right about training images that were set aside."""
+    """How often so many neighbors were right about training images that were set aside."""
 
     k: int
     accuracy: float
 
 
 class KnnFound(Config):
-    """The judgement by nearest neighbours."""
+    """The judgment by nearest neighbors."""
 
     kind: Literal["knn"] = "knn"
     images: int
-    training: int  # images that the neighbours are found among
+    training: int  # images that the neighbors are found among
     k: int
     top1: float
     interval: Interval  # of top1
@@ -70,7 +70,7 @@ class KnnJudge(Config):
 def predicted(known: NDArray[np.floating], labels: Labels, asked: NDArray[np.floating], k: int) -> Labels:
     """The class (Q,) that most of the k nearest are of, of equally frequent ones that of the smallest label.
 
-    Of neighbours at the very same distance those are taken that scikit-learn's KNeighborsClassifier would take.
+    Of neighbors at the very same distance those are taken that scikit-learn's KNeighborsClassifier would take.
     """
     classes = int(labels.max()) + 1
     return np.concatenate([commonest(labels[nearest], classes) for _, nearest in nearest_of(known, asked, k)])  # (Q,)

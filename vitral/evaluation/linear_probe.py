@@ -18,14 +18,14 @@ FLAT = 1e-5  # the largest slope at which the optimum counts as reached
 
 
 class LinearTrial(Config):
-    """How often a probe of this regularisation was right about the training images that were set aside."""
+    """How often a probe of this regularization was right about the training images that were set aside."""
 
     l2: float
     accuracy: float
 
 
 class LinearFound(Config):
-    """The judgement by a linear probe."""
+    """The judgment by a linear probe."""
 
     kind: Literal["linear"] = "linear"
     images: int
@@ -38,7 +38,7 @@ class LinearFound(Config):
 
 
 class LinearJudge(Config):
-    """Multinomial logistic regression by L-BFGS on standardised features.
+    """Multinomial logistic regression by L-BFGS on standardized features.
 
     l2 is chosen on a fifth of the training images, then the probe is fitted to all of them.
     """

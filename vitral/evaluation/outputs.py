@@ -95,12 +95,12 @@ def resting(model: nn.Module) -> Iterator[None]:
             part.training = mode
 
 
-def refuse_strange(rows: Tensor, what: str) -> None:
+def refuse_strange(rows: Tensor, message: str) -> None:
     """Refuse rows (N, ...) with numbers that are none, called `answers to` or `features of` the images."""
     strange = int((~rows.isfinite()).any(dim=1).sum())
     if strange:
         raise WeightsError(
-            f"the {what} {strange:,} of {len(rows):,} images are infinite or not numbers",
+            f"the {message} {strange:,} of {len(rows):,} images are infinite or not numbers",
             code="weights.not_finite",
-            remedy="take weights from before training went astray",
+            hint="take weights from before training went astray",
         )

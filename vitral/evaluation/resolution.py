@@ -26,7 +26,7 @@ class AtSize(Config):
 
 
 class ResolutionFound(Config):
-    """The judgement over sizes, from small to large."""
+    """The judgment over sizes, from small to large."""
 
     kind: Literal["resolution"] = "resolution"
     images: int
@@ -51,8 +51,8 @@ class ResolutionJudge(Config):
             with torch.no_grad(), resting(subject.model):
                 subject.model.pooled(blank)
         except ConfigError as error:
-            remedy = "leave resolution out of --with: this model has one size"
-            raise ConfigError(error.what, code=error.code, where=f"--with {self.kind}", remedy=remedy) from None
+            hint = "leave resolution out of --with: this model has one size"
+            raise ConfigError(error.message, code=error.code, where=f"--with {self.kind}", hint=hint) from None
 
     def judge(self, subject: Subject) -> ResolutionFound:
         rows = [row_at(subject, size) for size in sizes_of(subject)]

@@ -1,4 +1,4 @@
-"""What is judged: a model with its bundle, and images it has not learnt from.  N images of a split, D width.
+"""What is judged: a model with its bundle, and images it has not learned from.  N images of a split, D width.
 
 Training images divided into parts of like classes, to choose by.  N images.
 Fast engines, as they are handed in from outside.  B images, H x W pixels, C channels, K classes.
@@ -76,8 +76,8 @@ class NoEngine:
     engine = "none"
 
     def check(self, bundle: Bundle) -> None:
-        what = "no fast engine was handed in"
-        raise ConfigError(what, code="config.missing_value", where="tools.fewer", remedy="use vitral.evaluate")
+        message = "no fast engine was handed in"
+        raise ConfigError(message, code="config.missing_value", where="tools.fewer", hint="use vitral.evaluate")
 
     def tokens(self, bundle: Bundle, per_layer: int) -> int:
         raise NotImplementedError
@@ -105,13 +105,13 @@ def labels_by_name(samples: Samples, bundle: Bundle) -> Tensor:
             f"{shortened(bundle.classes)}",
             code="data.unknown_class",
             where=samples.where,
-            remedy=f"give data of the model's classes, or {OTHERWISE}",
+            hint=f"give data of the model's classes, or {OTHERWISE}",
         )
     counts = Counter(bundle.classes)
     if twice := [name for name in samples.classes if counts[name] > 1]:
-        what = f"the model has more than one class of the name {shortened(twice)}: labels cannot be matched by name"
-        remedy = "name the classes of the data in the model's order, all of them"
-        raise DataError(what, code="data.ambiguous_class", where=samples.where, remedy=remedy)
+        message = f"the model has more than one class of the name {shortened(twice)}: labels cannot be matched by name"
+        hint = "name the classes of the data in the model's order, all of them"
+        raise DataError(message, code="data.ambiguous_class", where=samples.where, hint=hint)
     numbers = {name: label for label, name in enumerate(bundle.classes)}
     return torch.tensor([numbers[name] for name in samples.classes])  # (K,)
 
@@ -119,8 +119,8 @@ def labels_by_name(samples: Samples, bundle: Bundle) -> Tensor:
 def refuse_headless(bundle: Bundle, judge: str) -> None:
     """Refuse a model that gives no answers."""
     if bundle.task != "classify":
-        what = f"{judge} needs a head that names classes, and the model, whose task is {bundle.task!r}, has none"
-        raise ConfigError(what, code="config.unsupported", where=f"--with {judge}", remedy=OTHERWISE)
+        message = f"{judge} needs a head that names classes, and the model, whose task is {bundle.task!r}, has none"
+        raise ConfigError(message, code="config.unsupported", where=f"--with {judge}", hint=OTHERWISE)
 
 
 def refuse_other_preprocessing(needed: Preprocessing, given: Preprocessing) -> None:
@@ -131,8 +131,8 @@ def refuse_other_preprocessing(needed: Preprocessing, given: Preprocessing) -> N
         told = "; ".join(
             f"{name} is {_brief(theirs[name])}, the model needs {_brief(ours[name])}" for name in differing
         )
-        remedy = "leave it out, as the bundle has its own; other sizes of images are judged by --with resolution"
-        raise ConfigError(told, code="config.conflict", where="preprocessing", remedy=remedy)
+        hint = "leave it out, as the bundle has its own; other sizes of images are judged by --with resolution"
+        raise ConfigError(told, code="config.conflict", where="preprocessing", hint=hint)
 
 
 def shortened(names: Sequence[str]) -> str:
@@ -142,7 +142,7 @@ def shortened(names: Sequence[str]) -> str:
 
 
 def _brief(value: object) -> str:
-    """Plain data as one reads it: `224x224`, `kind=centre_crop, fraction=0.875`."""
+    """Plain data as one reads it: `224x224`, `kind=center_crop, fraction=0.875`."""
     if isinstance(value, dict):
         return ", ".join(f"{name}={_brief(inner)}" for name, inner in value.items())
     if isinstance(value, list) and value and all(isinstance(side, int) for side in value):
@@ -155,7 +155,7 @@ Progress = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
 
 
 @contextmanager
-def silent(what: str, total: int) -> Iterator[Callable[[int], None]]:
+def silent(message: str, total: int) -> Iterator[Callable[[int], None]]:
     """Progress for nobody."""
     yield lambda count: None
 
@@ -194,7 +194,7 @@ class Subject:
     @property
     def trained(self) -> Size:
         """The size of images that the model was trained with."""
-        return self.bundle.preprocessing.image
+        return self.bundle.preprocessing.image_size
 
     def vectors(self, split: Split) -> Vectors:
         """The features of a split, one vector an image: from the cache, or made once."""
@@ -211,16 +211,16 @@ class Subject:
             loader = self._loader(self.split, image)
             with self.tools.progress(f"answers at {image}", len(loader.labels)) as advance:
                 found = answer(
-                    self.model, loader, self.bundle.preprocessing.scaling, self.tools.device, _alone, advance
+                    self.model, loader, self.bundle.preprocessing.normalize, self.tools.device, _alone, advance
                 )
             self._answers[image] = found._replace(labels=labels_by_name(self.samples, self.bundle)[found.labels])
         return self._answers[image]
 
-    def asked(self, ask: Ask, what: str) -> Answers:
+    def asked(self, ask: Ask, message: str) -> Answers:
         """The answers of an engine to the split, in images of the trained size; the labels are the model's."""
         loader = self._loader(self.split, self.trained)
         found = []
-        with self.tools.progress(what, len(loader.labels)) as advance:
+        with self.tools.progress(message, len(loader.labels)) as advance:
             for batch in loader.epoch():
                 found.append(ask(np.ascontiguousarray(batch.images.permute(0, 2, 3, 1).numpy())))  # (B, K)
                 advance(len(batch.labels))
@@ -241,7 +241,7 @@ class Subject:
                 f"{judge} learns from the split 'train', which has {found} images; this set has {held}",
                 code="data.too_few",
                 where=self.samples.where,
-                remedy="give a set with training images, or use --with accuracy",
+                hint="give a set with training images, or use --with accuracy",
             )
 
     def _loader(self, split: Split, image: Size) -> Loader:
@@ -249,7 +249,7 @@ class Subject:
         pixels, usual = image.height * image.width, self.trained.height * self.trained.width
         batch = max(1, min(self.tools.batch, self.tools.batch * usual // pixels))  # larger images, fewer at a time
         plan = Plan(np.array([item.label for item in items], dtype=np.int64), InOrder(), batch, seed=0)
-        sight = Sight(image, needs.decoding, needs.view)
+        sight = Sight(image, needs.decoding, needs.crop)
         # Each picture is seen once, so none is worth keeping.
         return Loader(items, self.samples.store, sight, plan, self.tools.workers, room=0)
 
@@ -257,7 +257,7 @@ class Subject:
         loader = self._loader(split, self.trained)
         with self.tools.progress(f"features of {split}", len(loader.labels)) as advance, resting(self.model):
             found = rows_of(
-                self.model.pooled, loader, self.bundle.preprocessing.scaling, self.tools.device, _alone, advance
+                self.model.pooled, loader, self.bundle.preprocessing.normalize, self.tools.device, _alone, advance
             )
         refuse_strange(found.values, "features of")
         return found.values  # (N, D)

@@ -30,7 +30,7 @@ class AtCount(Config):
 
 
 class TokensFound(Config):
-    """The judgement over merging, from none to much."""
+    """The judgment over merging, from none to much."""
 
     kind: Literal["tokens"] = "tokens"
     images: int
@@ -50,8 +50,8 @@ class TokensJudge(Config):
         try:
             subject.tools.fewer.check(subject.bundle)
         except ConfigError as error:
-            remedy = error.remedy or "leave tokens out of --with"
-            raise ConfigError(error.what, code=error.code, where=f"--with {self.kind}", remedy=remedy) from None
+            hint = error.hint or "leave tokens out of --with"
+            raise ConfigError(error.message, code=error.code, where=f"--with {self.kind}", hint=hint) from None
 
     def judge(self, subject: Subject) -> TokensFound:
         fewer, loaded = subject.tools.fewer, Loaded(subject.model, subject.bundle)

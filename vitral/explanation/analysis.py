@@ -60,8 +60,8 @@ def examine(model: Model, image: Tensor, target: Target = "answer") -> Examined:
     follower = transformer(model)
     layout, size = follower.layout(image), Size(*image.shape[2:])
     if len(image) != 1:
-        what = f"expected one image, got {len(image)}"
-        raise ConfigError(what, code="config.wrong_count", where="image", remedy="give one after the other")
+        message = f"expected one image, got {len(image)}"
+        raise ConfigError(message, code="config.wrong_count", where="image", hint="give one after the other")
     if target != "answer":
         check_class(model, target)
     told = attends(model) and not isinstance(model.config.head, NoHead)  # whether there is relevance
@@ -119,10 +119,10 @@ ABOUT: dict[MapKind, str] = {
     ),
     "attention": (
         "What is looked at in the last layer by the tokens that the answer is read from, in the mean of the heads. "
-        "The simplest map, and often not the most faithful: by then tokens hold much of their neighbours."
+        "The simplest map, and often not the most faithful: by then tokens hold much of their neighbors."
     ),
     "occlusion": (
-        "How much the probability of the class falls when a square of the picture is covered with its mean colour. "
+        "How much the probability of the class falls when a square of the picture is covered with its mean color. "
         "Nothing is assumed about the model: it is simply asked again. Below 0, covering it helps the class."
     ),
 }

@@ -2,7 +2,7 @@
 
 L layers, B images, T tokens, H heads, N = R x S patches.
 
-Attention among cells of neighbouring patches, where there are too many patches to show each.
+Attention among cells of neighboring patches, where there are too many patches to show each.
 """
 
 from collections.abc import Iterable
@@ -65,8 +65,8 @@ def mean_distances(model: Model, batches: Iterable[Tensor]) -> Tensor:
             total = total + torch.stack(found).sum(dim=1, dtype=torch.float64).cpu()  # (L, H)
             images += len(batch)
     if not images:
-        what = "no images to measure attention on"
-        raise DataError(what, code="data.empty", where="images", remedy="give at least one")
+        message = "no images to measure attention on"
+        raise DataError(message, code="data.empty", where="images", hint="give at least one")
     return (total / images).float()
 
 
@@ -83,7 +83,7 @@ def distances(attention: Tensor, layout: Layout, image: Size) -> Tensor:
 
 
 def steps_between(grid: Grid, image: Size) -> Tensor:
-    """The distance between the centres of every two patches (N, N), in pixels."""
+    """The distance between the centers of every two patches (N, N), in pixels."""
     place = torch.arange(grid.cells())
     down = place // grid.columns * (image.height / grid.rows)  # (N,)
     right = place % grid.columns * (image.width / grid.columns)  # (N,)

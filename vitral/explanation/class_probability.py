@@ -24,18 +24,18 @@ NEAREST = 5  # names that are suggested
 def label_of(wanted: str, classes: Sequence[str]) -> int:
     """The label of the class of this name; a number that is no name is a label by itself."""
     if not classes:
-        what = "this model names no classes"
-        raise ConfigError(what, code="config.unsupported", where="class", remedy="leave it out")
+        message = "this model names no classes"
+        raise ConfigError(message, code="config.unsupported", where="class", hint="leave it out")
     labels = [label for label, name in enumerate(classes) if name == wanted]
     if len(labels) > 1:
-        what = f"{len(labels)} classes are called {wanted!r}"
-        remedy = f"give the number of one: {either(labels)}"
-        raise ConfigError(what, code="config.ambiguous_name", where="class", remedy=remedy)
+        message = f"{len(labels)} classes are called {wanted!r}"
+        hint = f"give the number of one: {either(labels)}"
+        raise ConfigError(message, code="config.ambiguous_name", where="class", hint=hint)
     if not labels and re.fullmatch("[0-9]+", wanted) and int(wanted) < len(classes):
         labels = [int(wanted)]
     if not labels:
-        what = f"none of the {len(classes):,} classes is called {wanted!r}"
-        raise ConfigError(what, code="config.unknown_name", where="class", remedy=near_names(wanted, classes))
+        message = f"none of the {len(classes):,} classes is called {wanted!r}"
+        raise ConfigError(message, code="config.unknown_name", where="class", hint=near_names(wanted, classes))
     return labels[0]
 
 
@@ -56,16 +56,16 @@ def chosen_layers(wanted: str | Sequence[int], depth: int) -> tuple[int, ...]:
     if not wanted:
         return tuple(range(1, depth + 1))
     if not depth:
-        what = "this model has no layers of tokens to choose from"
-        raise ConfigError(what, code="config.unsupported", where="layers", remedy="leave it out")
+        message = "this model has no layers of tokens to choose from"
+        raise ConfigError(message, code="config.unsupported", where="layers", hint="leave it out")
     found: set[int] = set()
     for part in wanted.split(",") if isinstance(wanted, str) else map(str, wanted):
         ends = re.fullmatch(r"\s*([0-9]+)\s*(?:-\s*([0-9]+)\s*)?", part)
         first, last = (int(ends[1]), int(ends[2] or ends[1])) if ends else (0, 0)
         if not 1 <= first <= last <= depth:
-            what = f"expected numbers from 1 to {depth}, the layers of this model, got {part.strip()!r}"
-            remedy = "give them as in 1,6,12 or 1-4,12, or leave it out"
-            raise ConfigError(what, code="config.out_of_range", where="layers", remedy=remedy)
+            message = f"expected numbers from 1 to {depth}, the layers of this model, got {part.strip()!r}"
+            hint = "give them as in 1,6,12 or 1-4,12, or leave it out"
+            raise ConfigError(message, code="config.out_of_range", where="layers", hint=hint)
         found.update(range(first, last + 1))
     return tuple(sorted(found))
 
@@ -101,8 +101,8 @@ def only(model: Model, image: Tensor) -> tuple[Tensor, Grid]:
     """The one picture (C, H, W) in a batch of it, and the grid of patches that the model sees in it."""
     size = check_images(image, model.config.channels)
     if len(image) != 1:
-        what, remedy = f"expected one, got {len(image)}", "give them one by one: images[:1]"
-        raise ConfigError(what, code="config.wrong_count", where="images", remedy=remedy)
+        message, hint = f"expected one, got {len(image)}", "give them one by one: images[:1]"
+        raise ConfigError(message, code="config.wrong_count", where="images", hint=hint)
     return image[0], model.config.layout(size).grid
 
 
@@ -128,10 +128,10 @@ def resting(model: Model) -> Iterator[None]:
 def check_class(model: Model, target: int) -> None:
     """Refuse to ask about a class that the model does not know."""
     head = model.config.head
-    known = 0 if isinstance(head, NoHead) else head.classes
+    known = 0 if isinstance(head, NoHead) else head.num_classes
     if not known:
-        what = "this model names no classes"
-        raise ConfigError(what, code="config.unsupported", where="target", remedy="give a model with a head")
+        message = "this model names no classes"
+        raise ConfigError(message, code="config.unsupported", where="target", hint="give a model with a head")
     if not 0 <= target < known:
-        what = f"expected a class from 0 to {known - 1}, got {target}"
-        raise ConfigError(what, code="config.out_of_range", where="target")
+        message = f"expected a class from 0 to {known - 1}, got {target}"
+        raise ConfigError(message, code="config.out_of_range", where="target")

@@ -33,7 +33,7 @@ from vitral.explanation.explanation import Array, Explanation, Faithfulness, Map
 from vitral.explanation.faithfulness import count_pictures, curves
 from vitral.explanation.filters import Filters, filters_of
 from vitral.explanation.occlusion import count_squares, occlusion
-from vitral.explanation.similarity import Positions, colours, cosine_similarity, positions_of
+from vitral.explanation.similarity import Positions, colors, cosine_similarity, positions_of
 from vitral.explanation.trace import attends
 from vitral.explanation.walkthrough.steps import stages
 from vitral.models.resnet import Resnet
@@ -54,10 +54,10 @@ def sighted(path: Path, needs: Preprocessing) -> Sighted:
     """The picture in a file, and what the model is given of it. DataError says what is wrong with a file."""
     data, name = read_bytes(existing(path)), str(path)
     picture = opened(data, name, needs.decoding)
-    glimpse = needs.view.glimpse(picture.size, needs.image)
+    glimpse = needs.crop.glimpse(picture.size, needs.image_size)
     seen = sights(picture, (glimpse,))[0]  # (H, W, C)
     pixels = torch.from_numpy(np.ascontiguousarray(seen))
-    image = needs.scaling.apply(pixels.permute(2, 0, 1)[None])  # (1, C, H, W)
+    image = needs.normalize.apply(pixels.permute(2, 0, 1)[None])  # (1, C, H, W)
     own = needs.decoding.model_copy(update={"channels": decoding_of(data, name).channels})
     return Sighted(Photo(path.name, whole_picture(data, name, own), seen, *part_seen(glimpse, picture.size)), image)
 
@@ -65,15 +65,15 @@ def sighted(path: Path, needs: Preprocessing) -> Sighted:
 def existing(path: Path) -> Path:
     """The path of a file that is there."""
     if path.is_dir():
-        what = "expected an image, found a folder"
-        raise DataError(what, code="data.not_a_file", where=str(path), remedy="name a file in it")
+        message = "expected an image, found a folder"
+        raise DataError(message, code="data.not_a_file", where=str(path), hint="name a file in it")
     if not path.exists():
         raise no_such_path(path)
     return path
 
 
 def whole_picture(data: bytes, name: str, decoding: Decoding) -> Pixels:
-    """All of the picture in its own colours, (h, w, 3), no larger than is good to look at."""
+    """All of the picture in its own colors, (h, w, 3), no larger than is good to look at."""
     picture = opened(data, name, decoding)
     scale = min(1.0, LONGEST / max(picture.size))
     size = Size(*(max(1, round(side * scale)) for side in picture.size))
@@ -97,7 +97,7 @@ Progress = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
 
 
 @contextmanager
-def silent(what: str, total: int) -> Iterator[Callable[[int], None]]:
+def silent(message: str, total: int) -> Iterator[Callable[[int], None]]:
     """Progress for nobody."""
     yield lambda count: None
 
@@ -161,7 +161,7 @@ class Explainer:
     @cached_property
     def positions(self) -> Positions:
         needs = self.loaded.bundle.preprocessing
-        return positions_of(self.loaded.model, self.loaded.bundle.model.layout(needs.image))
+        return positions_of(self.loaded.model, self.loaded.bundle.model.layout(needs.image_size))
 
     def explain(self, path: Path, progress: Progress = silent) -> Explanation:
         """All that is seen of the image in a file."""
@@ -178,7 +178,7 @@ class Explainer:
         model_view = ModelView(self.filters.components, self.filters.shares, self.positions.values, look.distances, 1)
         return Explanation(
             title=self.title,
-            config=self.loaded.bundle.model.model_copy(update={"image": needs.image}),
+            config=self.loaded.bundle.model.model_copy(update={"image_size": needs.image_size}),
             photo=photo,
             classes=self.names,
             probabilities=look.probabilities,
@@ -187,7 +187,7 @@ class Explainer:
             shown=look.shown,
             layers=tuple(each for each in look.layers if each.layer in self.layers),
             maps=tuple(heat_map(kind, values) for kind, values in maps.items()),
-            colours=colours(look.patches, look.layout.grid),
+            colors=colors(look.patches, look.layout.grid),
             similarity=cosine_similarity(cells),
             faithfulness=faithfulness,
             stages=steps,
@@ -209,7 +209,7 @@ class Explainer:
         """How many images the model is asked about for one: the image itself, then those that are changed."""
         if self.quick or not self.names:
             return 1
-        grid = self.loaded.bundle.model.layout(self.loaded.bundle.preprocessing.image).grid
+        grid = self.loaded.bundle.model.layout(self.loaded.bundle.preprocessing.image_size).grid
         maps = len(TITLES) if attends(self.loaded.model) else 1  # occlusion is to be had of any model
         return 1 + count_squares(grid) + count_pictures(maps, grid)
 
@@ -219,8 +219,8 @@ class Explainer:
         if isinstance(config, Resnet):
             yield "A ResNet has no tokens and no attention: there are no attention maps, no rollout and no relevance."
         elif not attends(self.loaded.model):
-            what = "there are no attention maps, no rollout, no relevance and no attention distance"
-            yield f"Its layers do not attend (mixer={config.mixer.kind}): {what}."
+            message = "there are no attention maps, no rollout, no relevance and no attention distance"
+            yield f"Its layers do not attend (mixer={config.mixer.kind}): {message}."
         if not self.names:
             yield (
                 "It names no classes: there is no relevance, no occlusion and no test of the maps, "

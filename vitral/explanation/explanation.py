@@ -86,7 +86,7 @@ class ModelView(NamedTuple):
 
     filters: Array  # (at most 28, h, w, C), principal components of the patch embedding (Fig. 7, left)
     shares: Array  # (as many,), of the variance of the filters
-    positions: Array  # (R, S, R, S), cosine similarity of position embeddings (Fig. 7, centre)
+    positions: Array  # (R, S, R, S), cosine similarity of position embeddings (Fig. 7, center)
     distances: Array  # (layers, H), mean attention distance in pixels over some images (Fig. 7, right)
     images: int  # that the distances are a mean over
 
@@ -112,10 +112,10 @@ class Explanation(NamedTuple):
     probabilities: Array  # (K,)
     target: str  # the class that maps and curves are about; empty where there are none
     layout: Layout  # of the model's tokens
-    shown: Grid  # of the cells in `attention` and `similarity`: patches, or means of neighbours where there are many
+    shown: Grid  # of the cells in `attention` and `similarity`: patches, or means of neighbors where there are many
     layers: tuple[LayerView, ...]
     maps: tuple[HeatMap, ...]
-    colours: Array  # (R, S, 3), the first three principal components of the last patch tokens, from 0 to 1
+    colors: Array  # (R, S, 3), the first three principal components of the last patch tokens, from 0 to 1
     similarity: Array  # (cells, cells), cosine similarity of the last patch tokens
     faithfulness: Faithfulness
     stages: tuple[Stage, ...]

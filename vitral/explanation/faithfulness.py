@@ -34,7 +34,7 @@ def curves(
 ) -> Faithfulness:
     """The probability of a class while patches of the image (1, C, H, W) go, or come back, as each map (R, S) orders.
 
-    Patches that go become the image's mean colour; those that come back do so in a blurred image. Of equal patches the
+    Patches that go become the image's mean color; those that come back do so in a blurred image. Of equal patches the
     first in reading order comes first. Random maps of the seed are tried in the same way. `advance` hears how many more
     pictures are done: there are `count_pictures(len(maps), grid)` in all.
     """
@@ -108,11 +108,11 @@ def blur(image: Tensor) -> Tensor:
 def check_maps(maps: Mapping[MapKind, Array], grid: Grid) -> None:
     for kind, values in maps.items():
         if values.shape != grid:
-            what = f"expected a map of {grid} patches, got {'x'.join(map(str, values.shape))}"
-            raise ConfigError(what, code="config.shape_mismatch", where=f"maps, {kind}")
+            message = f"expected a map of {grid} patches, got {'x'.join(map(str, values.shape))}"
+            raise ConfigError(message, code="config.shape_mismatch", where=f"maps, {kind}")
         if not np.isfinite(values).all():
-            what = "some of its values are infinite or not numbers"
-            raise ConfigError(what, code="config.not_finite", where=f"maps, {kind}")
+            message = "some of its values are infinite or not numbers"
+            raise ConfigError(message, code="config.not_finite", where=f"maps, {kind}")
 
 
 class Verdict(NamedTuple):

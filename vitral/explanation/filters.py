@@ -11,7 +11,7 @@ from vitral.explanation.explanation import Array
 from vitral.explanation.similarity import principal
 from vitral.models.base import Model
 from vitral.models.embed import HybridStem, PatchStem, linear_to_kernel
-from vitral.models.resnet import Body, ResidualNetwork, StandardConv, standardise
+from vitral.models.resnet import Body, ResidualNetwork, StandardConv, standardize
 from vitral.models.vit import VisionTransformer
 
 MOST = 28  # as many as the paper shows
@@ -51,4 +51,4 @@ def first_kernel(model: Model) -> Tensor:
 def root_kernel(body: Body) -> Tensor:
     conv = body.root[0]
     assert isinstance(conv, StandardConv)
-    return standardise(conv.weight, conv.how)
+    return standardize(conv.weight, conv.how)

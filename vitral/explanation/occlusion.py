@@ -19,7 +19,7 @@ MOST = 16  # squares down or across, so at most 256 questions an image
 def occlusion(model: Model, image: Tensor, target: int, advance: Callable[[int], None] = silent) -> Array:
     """How much the probability of a class falls (R, S) when squares of the image (1, C, H, W) are covered.
 
-    What covers them is the image's mean colour. On a large grid squares overlap, and a patch has the mean of those that
+    What covers them is the image's mean color. On a large grid squares overlap, and a patch has the mean of those that
     covered it. `advance` hears how many more squares are done: there are `count_squares(grid)` in all.
     """
     picture, grid = only(model, image)

@@ -35,8 +35,8 @@ def relevance(model: Model, images: Tensor, targets: Sequence[int]) -> Tensor:
     One forward and one backward pass, whatever kernel runs; no gradient of a weight is computed.
     """
     if len(targets) != len(images):
-        what = f"expected a class for each of {len(images)} images, got {len(targets)}"
-        raise ConfigError(what, code="config.wrong_count", where="targets", remedy="give one for each")
+        message = f"expected a class for each of {len(images)} images, got {len(targets)}"
+        raise ConfigError(message, code="config.wrong_count", where="targets", hint="give one for each")
     for target in targets:
         check_class(model, target)
     if not attends(model):

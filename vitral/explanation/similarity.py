@@ -1,7 +1,7 @@
 """Which patches a model holds for alike.  N = R x S patch tokens, D width.
 
 Principal components: the directions in which rows differ most.  n rows of F numbers, m components.
-Which places a model holds for near: similarity of position embeddings (Fig. 7, centre).
+Which places a model holds for near: similarity of position embeddings (Fig. 7, center).
 """
 
 from typing import NamedTuple
@@ -32,16 +32,18 @@ class Principal(NamedTuple):
 def principal(rows: Tensor, most: int) -> Principal:
     """The first components of some rows (n, F), in float64 on the CPU. The mean row is taken away first."""
     exact = rows.to("cpu", torch.float64)
-    centred = exact - exact.mean(dim=0)  # (n, F)
-    wide = centred.shape[0] < centred.shape[1]
-    products = centred @ centred.mT if wide else centred.mT @ centred  # of the shorter side: both have the same roots
+    centered = exact - exact.mean(dim=0)  # (n, F)
+    wide = centered.shape[0] < centered.shape[1]
+    products = (
+        centered @ centered.mT if wide else centered.mT @ centered
+    )  # of the shorter side: both have the same roots
     rising, vectors = torch.linalg.eigh(products)
     variances, vectors = rising.flip(0)[:most], vectors.flip(1)[:, :most]
     real = variances > NOISE * exact.square().sum()
     variances, vectors = variances[real], vectors[:, real]
-    directions = (centred.mT @ vectors / variances.sqrt()).mT if wide else vectors.mT  # (m, F)
+    directions = (centered.mT @ vectors / variances.sqrt()).mT if wide else vectors.mT  # (m, F)
     directions = directions * signs(directions)
-    return Principal(directions, variances / centred.square().sum(), centred @ directions.mT)
+    return Principal(directions, variances / centered.square().sum(), centered @ directions.mT)
 
 
 def signs(directions: Tensor) -> Tensor:
@@ -50,7 +52,7 @@ def signs(directions: Tensor) -> Tensor:
     return directions.gather(1, greatest).sign()
 
 
-COLOURS = 3
+COLORS = 3
 DARK, LIGHT = 2.0, 98.0  # percentiles that become 0 and 1: a few strange tokens do not wash out the rest
 
 
@@ -61,18 +63,18 @@ def cosine_similarity(tokens: Tensor) -> Array:
     return (directions @ directions.mT).clamp(-1, 1).float().cpu().numpy()
 
 
-def colours(tokens: Tensor, grid: Grid) -> Array:
+def colors(tokens: Tensor, grid: Grid) -> Array:
     """Where each patch token (N, D) lies along the first three principal components, as red, green and blue (R, S, 3).
 
-    Every colour runs from 0 to 1 over the image; one that has nothing to tell is 0.5 throughout.
+    Every color runs from 0 to 1 over the image; one that has nothing to tell is 0.5 throughout.
     """
-    places = principal(tokens, COLOURS).places.numpy()  # (N, at most 3)
-    picture = np.full((grid.cells(), COLOURS), 0.5)  # (N, 3)
+    places = principal(tokens, COLORS).places.numpy()  # (N, at most 3)
+    picture = np.full((grid.cells(), COLORS), 0.5)  # (N, 3)
     if places.size:
         low, high = np.percentile(places, (DARK, LIGHT), axis=0)  # each (at most 3,)
         told = high > low  # not so where all patches but a few are the same
         picture[:, : len(low)][:, told] = ((places - low)[:, told] / (high - low)[told]).clip(0, 1)
-    return picture.astype(np.float32).reshape(*grid, COLOURS)
+    return picture.astype(np.float32).reshape(*grid, COLORS)
 
 
 CONVOLUTIONS = "A ResNet has no position embeddings to compare: its convolutions know what lies beside what."
@@ -94,7 +96,7 @@ class Positions(NamedTuple):
 def positions_of(model: Model, layout: Layout) -> Positions:
     """The cosine similarity of the positions of patches, as a model has them for images of this layout.
 
-    The class token's row is left out. Of positions that are learnt for every layer, the first layer's are compared. Of
+    The class token's row is left out. Of positions that are learned for every layer, the first layer's are compared. Of
     rotary ones, what is compared is the turn: the mean cosine of the angles between two places, which is what the
     product of a query and a key of equal content becomes.
     """

@@ -64,8 +64,8 @@ def transformer(model: Model) -> VisionTransformer:
     """The model as one that has tokens and layers; a ResNet is refused."""
     if isinstance(model, VisionTransformer):
         return model
-    what = "this model has no tokens to follow"
-    raise ConfigError(what, code="config.unsupported", where="model", remedy="use a Vision Transformer")
+    message = "this model has no tokens to follow"
+    raise ConfigError(message, code="config.unsupported", where="model", hint="use a Vision Transformer")
 
 
 class Moved(NamedTuple):

@@ -33,7 +33,7 @@ from vitral.inference.exported import (
     Certificate,
     Export,
     Port,
-    Quantisation,
+    Quantization,
     files_in,
     versions,
 )
@@ -96,27 +96,27 @@ def refuse_impossible(bundle: Bundle, album: Album, wish: Wish, out: Path) -> No
             "is there already, and is not overwritten",
             code="file.exists",
             where=str(out),
-            remedy="choose another: --out",
+            hint="choose another: --out",
         )
     if bundle.model.channels not in (1, 3):
-        what = f"the runner reads pictures, and no picture has {bundle.model.channels} channels"
+        message = f"the runner reads pictures, and no picture has {bundle.model.channels} channels"
         raise ConfigError(
-            what, code="config.unsupported", where="model.channels", remedy="use vitral.Predictor in Python"
+            message, code="config.unsupported", where="model.channels", hint="use vitral.Predictor in Python"
         )
     if wish.precision == "int8" and isinstance(wish.target, TorchTarget):
         raise ConfigError(
             "int8 is for ONNX and OpenVINO",
             code="config.conflict",
             where="--int8",
-            remedy="use --to onnx or --to openvino",
+            hint="use --to onnx or --to openvino",
         )
     if wish.precision == "int8" and bundle.task != "classify":
-        what = "int8 is held to the classes that it names, and this model names none"
-        raise ConfigError(what, code="config.unsupported", where="--int8", remedy="leave it out")
+        message = "int8 is held to the classes that it names, and this model names none"
+        raise ConfigError(message, code="config.unsupported", where="--int8", hint="leave it out")
     if wish.precision == "int8" and not album.calibrating:
-        what = "all images judge, and none is left to calibrate with"
-        raise DataError(what, code="data.too_few", where=album.samples.where, remedy="let fewer judge: --images")
-    wish.target.check(wish.incoming if wish.incoming != "own" else bundle.preprocessing.image)
+        message = "all images judge, and none is left to calibrate with"
+        raise DataError(message, code="data.too_few", where=album.samples.where, hint="let fewer judge: --images")
+    wish.target.check(wish.incoming if wish.incoming != "own" else bundle.preprocessing.image_size)
 
 
 def planned(loaded: Loaded, wish: Wish) -> Plan:
@@ -128,14 +128,14 @@ def planned(loaded: Loaded, wish: Wish) -> Plan:
         "preprocessing": json.dumps(bundle.preprocessing.model_dump(mode="json")),
         "task": bundle.task,
     }
-    incoming = bundle.preprocessing.image if wish.incoming == "own" else wish.incoming
+    incoming = bundle.preprocessing.image_size if wish.incoming == "own" else wish.incoming
     return Plan(graph, bundle.preprocessing, wish.batch, incoming, facts, wish.precision)
 
 
 def incoming_sizes(plan: Plan) -> tuple[Size, ...]:
     """The sizes of pictures that an export is tried with, where it resizes them."""
     if plan.incoming == "dynamic":
-        least, (high, wide) = plan.needs.decoding.shortest_side, plan.needs.image
+        least, (high, wide) = plan.needs.decoding.shortest_side, plan.needs.image_size
         return tuple(Size(max(least, round(high * tall)), max(least, round(wide * broad))) for tall, broad in SIDES)
     return (plan.incoming,) if plan.resizes else ()
 
@@ -150,13 +150,13 @@ def where_resized(plan: Plan) -> str:
 def written(work: Work, source: Source, draft: Path) -> Export:
     """All files of the export in a folder that is still a draft, judged; the notes are written last."""
     wish, plan, bundle = work.wish, work.plan, source.loaded.bundle
-    quantisation = _model_written(work, draft)
+    quantization = _model_written(work, draft)
     engine = wish.target.open(draft)
     certificate = work.judged(engine)
     if found := faults(certificate, work.bound):
-        remedy = "report this: the export is at fault; nothing was kept"
+        hint = "report this: the export is at fault; nothing was kept"
         raise VitralError(
-            f"the export answers otherwise than its model: {'; '.join(found)}", code="export.disagrees", remedy=remedy
+            f"the export answers otherwise than its model: {'; '.join(found)}", code="export.disagrees", hint=hint
         )
     notes = Export(
         kind=wish.target.kind,
@@ -172,7 +172,7 @@ def written(work: Work, source: Source, draft: Path) -> Export:
         weights=source.weights,
         source=bundle.source,
         versions=versions(),
-        quantisation=quantisation,
+        quantization=quantization,
         certificate=certificate,
         runner=None,
     )
@@ -184,18 +184,18 @@ def written(work: Work, source: Source, draft: Path) -> Export:
     return checked
 
 
-def _model_written(work: Work, draft: Path) -> Quantisation | None:
-    """Write the model, quantised if that is the wish."""
+def _model_written(work: Work, draft: Path) -> Quantization | None:
+    """Write the model, quantized if that is the wish."""
     target, plan = work.wish.target, work.plan
     if work.wish.precision == "float32" or isinstance(target, TorchTarget):
         target.write(plan, draft)
         return None
-    from vitral.exporters.quantize import Quantising, quantised
+    from vitral.exporters.quantize import Quantizing, quantized
 
     album, core = work.sitting.album, plan.core()
     calibrating = seen(album.samples, album.calibrating, plan.needs)  # (B, H, W, C)
-    found = quantised(
-        Quantising(core, target, calibrating, lambda model: work.judged(target.engine(plan.finished(model))))
+    found = quantized(
+        Quantizing(core, target, calibrating, lambda model: work.judged(target.engine(plan.finished(model))))
     )
     target.save(plan.finished(found.model), draft)
     return found.notes
@@ -210,7 +210,7 @@ def readme(notes: Export) -> str:
         "    python run.py PICTURE...",
         "",
         f"- The model takes `{notes.input.name}`, uint8 ({takes}), and gives `{notes.output.name}`, float32 ({gives}).",
-        f"- Normalisation is in the graph; resizing is {notes.resizing}.",
+        f"- Normalization is in the graph; resizing is {notes.resizing}.",
         *(f"- {line}" for line in notes.certificate.lines()),
         "- export.json holds the names of the classes, the preprocessing and all of the certificate.",
         "",

@@ -1,6 +1,6 @@
 """Int8 that keeps to its bound: which way, and which layers stay in float, is decided by measuring.
 
-Quantisation: layers of an ONNX model that multiply bytes instead of floats.
+Quantization: layers of an ONNX model that multiply bytes instead of floats.
 """
 
 import logging
@@ -17,11 +17,11 @@ from vitral.core.errors import ConfigError, VitralError
 from vitral.exporters.targets import OnnxTarget, OpenVinoTarget
 from vitral.exporters.verify import INT8, faults
 from vitral.inference.engines.engine import Bytes, Engine
-from vitral.inference.exported import Certificate, Method, Quantisation, Trial
+from vitral.inference.exported import Certificate, Method, Quantization, Trial
 
 LEVELS = 63  # of a weight, to either side
 BYTES = 255  # levels of an input
-SENSITIVE = ("body.stem.", "head.")  # always in float: to quantise the patches multiplies the drift
+SENSITIVE = ("body.stem.", "head.")  # always in float: to quantize the patches multiplies the drift
 PORTION = 8  # images at a time, while ranges are measured
 LEAST = 1e-12  # a scale, lest a layer of zeros divide by zero
 
@@ -34,7 +34,7 @@ class Range(NamedTuple):
 
 
 def layers_of(model: onnx.ModelProto) -> tuple[str, ...]:
-    """The names of the layers that can be quantised: products of what comes in and a matrix of weights (I, O)."""
+    """The names of the layers that can be quantized: products of what comes in and a matrix of weights (I, O)."""
     matrices = {weight.name for weight in model.graph.initializer if len(weight.dims) == 2}
     return tuple(
         node.name
@@ -49,12 +49,12 @@ def part_of(layer: str) -> str:
 
 
 def dynamic(model: onnx.ModelProto, layers: Collection[str]) -> onnx.ModelProto:
-    """The model with these layers quantised, the range of inputs measured in each batch anew."""
+    """The model with these layers quantized, the range of inputs measured in each batch anew."""
 
     def write(node: NodeProto, weights: "Weights", seen: bool) -> list[NodeProto]:
         x, (out,) = node.input[0], node.output
         numbers = [f"{x}.bytes", f"{x}.scale", f"{x}.zero"]
-        first = [] if seen else [helper.make_node("DynamicQuantizeLinear", [x], numbers, name=f"{x}.quantise")]
+        first = [] if seen else [helper.make_node("DynamicQuantizeLinear", [x], numbers, name=f"{x}.quantize")]
         return [
             *first,
             helper.make_node(
@@ -74,13 +74,13 @@ def dynamic(model: onnx.ModelProto, layers: Collection[str]) -> onnx.ModelProto:
 
 
 def static(model: onnx.ModelProto, layers: Collection[str], ranges: Mapping[str, Range]) -> onnx.ModelProto:
-    """The model with these layers quantised, inputs within ranges that were measured beforehand."""
+    """The model with these layers quantized, inputs within ranges that were measured beforehand."""
 
     def write(node: NodeProto, weights: "Weights", seen: bool) -> list[NodeProto]:
         x = node.input[0]
         how = [f"{x}.scale", f"{x}.zero"]
         first = [
-            helper.make_node("QuantizeLinear", [x, *how], [f"{x}.bytes"], name=f"{x}.quantise"),
+            helper.make_node("QuantizeLinear", [x, *how], [f"{x}.bytes"], name=f"{x}.quantize"),
             helper.make_node("DequantizeLinear", [f"{x}.bytes", *how], [f"{x}.back"], name=f"{x}.back"),
         ]
         back = helper.make_node(
@@ -190,15 +190,15 @@ TIMED, ROUNDS = 8, 3  # images, and how often the time for them is taken
 PREFERENCE: dict[Method, float] = {"dynamic": 1.0, "static": 1.1}
 
 
-class Quantised(NamedTuple):
+class Quantized(NamedTuple):
     """A model in int8, and how it came to be."""
 
     model: onnx.ModelProto
-    notes: Quantisation
+    notes: Quantization
 
 
-class Quantising(NamedTuple):
-    """What quantisation works with."""
+class Quantizing(NamedTuple):
+    """What quantization works with."""
 
     core: onnx.ModelProto
     target: Sort
@@ -209,7 +209,7 @@ class Quantising(NamedTuple):
         return dynamic(self.core, layers) if method == "dynamic" else static(self.core, layers, ranges)
 
 
-def quantised(work: Quantising) -> Quantised:
+def quantized(work: Quantizing) -> Quantized:
     """The quickest of the ways that hold the bound, or nearly so; where none does, an error that says by how much."""
     layers = layers_of(work.core)
     if not layers:
@@ -217,7 +217,7 @@ def quantised(work: Quantising) -> Quantised:
             "int8 is for the layers of blocks, and this model has none",
             code="config.unsupported",
             where="--int8",
-            remedy=WITHOUT,
+            hint=WITHOUT,
         )
     ranges = measured(work.core, layers, work.target.engine).ranges(work.calibrating)
     engines: dict[str, Engine] = {"float32": work.target.engine(work.core)}
@@ -234,14 +234,14 @@ def quantised(work: Quantising) -> Quantised:
         raise VitralError(
             f"int8 does not hold its bound: at best {best.agreement or 0:.2%} of images have the same top-1{lost}",
             code="export.int8_inaccurate",
-            remedy=f"{WITHOUT}, or train the model further: one that is unsure is easily swayed",
+            hint=f"{WITHOUT}, or train the model further: one that is unsure is easily swayed",
         )
     rates = timed(engines, work.calibrating[:TIMED])
     told = tuple(each.model_copy(update={"rate": rates[each.method] if each.holds else None}) for each in trials)
     chosen = max(models, key=lambda method: rates[method] * PREFERENCE[method])
     floats = next(each.floats for each in told if each.holds and each.method == chosen)
     count = len([layer for layer in layers if group_of(layer) not in floats])
-    notes = Quantisation(
+    notes = Quantization(
         method=chosen,
         layers=count,
         floats=floats,
@@ -249,11 +249,11 @@ def quantised(work: Quantising) -> Quantised:
         float_rate=rates["float32"],
         trials=told,
     )
-    return Quantised(models[chosen], notes)
+    return Quantized(models[chosen], notes)
 
 
 def attempts(
-    work: Quantising, method: Method, layers: Sequence[str], ranges: dict[str, Range]
+    work: Quantizing, method: Method, layers: Sequence[str], ranges: dict[str, Range]
 ) -> Iterator[tuple[Trial, onnx.ModelProto]]:
     """Trials of a method, each with more of the sensitive parts left in float, until one holds or nothing is left."""
     groups = list(dict.fromkeys(map(group_of, layers)))
@@ -291,8 +291,8 @@ def tried(method: Method, floats: tuple[str, ...], certificate: Certificate) -> 
     )
 
 
-def sensitive(work: Quantising, method: Method, layers: Sequence[str], ranges: dict[str, Range]) -> list[str]:
-    """The parts, first the one that moves the answers most when it alone is quantised."""
+def sensitive(work: Quantizing, method: Method, layers: Sequence[str], ranges: dict[str, Range]) -> list[str]:
+    """The parts, first the one that moves the answers most when it alone is quantized."""
     pixels = work.calibrating[:FEW]
     own = work.target.engine(work.core).run(pixels)  # (B, K)
     drifts = {}

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from vitral.core.config import Size
 from vitral.core.errors import ConfigError
-from vitral.data.transforms.crop import CentreCrop, Filter
+from vitral.data.transforms.crop import CenterCrop, Filter
 from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.data.transforms.resize import LARGEST, MOST_BITS, REACH, taps
 from vitral.inference.engines.engine import INPUT
@@ -47,7 +47,7 @@ def with_resizing(model: onnx.ModelProto, needs: Preprocessing, incoming: Size |
         sheet.nodes,
         PART,
         [helper.make_tensor_value_info(pictures.name, TensorProto.UINT8, [size, *sides, channels])],
-        [helper.make_tensor_value_info(SEEN, TensorProto.UINT8, [size, *needs.image, channels])],
+        [helper.make_tensor_value_info(SEEN, TensorProto.UINT8, [size, *needs.image_size, channels])],
         sheet.constants,
     )
     joined = compose.merge_models(_model(front), model, [(SEEN, INPUT)])
@@ -61,10 +61,10 @@ def with_resizing(model: onnx.ModelProto, needs: Preprocessing, incoming: Size |
 
 def of_any_size(pictures: Value, needs: Preprocessing) -> Value:
     """What the model sees of pictures (B, H, W, C); in float64, which OpenVINO has not."""
-    view, image = needs.view, needs.image
+    view, image = needs.crop, needs.image_size
     high, wide = pictures.side(1), pictures.side(2)
     lengths = (high.like(image.height), wide.like(image.width))
-    if isinstance(view, CentreCrop):
+    if isinstance(view, CenterCrop):
         rows, columns = (int(side / view.fraction) for side in image)
         lengths = ((high * columns / wide).do("Max", rows), (wide * rows / high).do("Max", columns))
     upright, across = line(high, lengths[0], view.filter), line(wide, lengths[1], view.filter)
@@ -79,10 +79,10 @@ def line(part: Value, length: Value, how: Filter) -> Line:
     parts, lengths = part.to(DOUBLE), length.to(DOUBLE)
     scale = parts / lengths
     stretch = scale.do("Max", 1.0)
-    centres = ((lengths.counted() + 0.5) * scale).do("Unsqueeze", _axes(part, 1))  # (length, 1)
+    centers = ((lengths.counted() + 0.5) * scale).do("Unsqueeze", _axes(part, 1))  # (length, 1)
     reach, pixels = stretch * REACH[how], parts.counted()  # (part)
-    within = (pixels >= (centres - reach + 0.5).floor()) & (pixels < (centres + reach + 0.5).floor())
-    distance = (pixels - centres + 0.5).do("Abs") * (stretch.like(1.0) / stretch)  # (length, part)
+    within = (pixels >= (centers - reach + 0.5).floor()) & (pixels < (centers + reach + 0.5).floor())
+    distance = (pixels - centers + 0.5).do("Abs") * (stretch.like(1.0) / stretch)  # (length, part)
     raw = _counts(distance, how).where(within, 0.0)
     share = raw / raw.along("ReduceSum", 1)
     powers = part.sheet.constant(torch.tensor([2.0**bits for bits in range(1, MOST_BITS + 1)], dtype=torch.float64))
@@ -117,7 +117,7 @@ def _axes(value: Value, *axes: int) -> Value:
 
 def of_one_size(pictures: Value, needs: Preprocessing, size: Size) -> Value:
     """What the model sees of pictures of this size (B, H, W, C); exact in float32 too."""
-    glimpse = needs.view.glimpse(size, needs.image)
+    glimpse = needs.crop.glimpse(size, needs.image_size)
     upright = fixed(size.height, glimpse.resized.height, glimpse.filter)
     across = fixed(size.width, glimpse.resized.width, glimpse.filter)
     top, left, high, wide = glimpse.window
@@ -140,8 +140,10 @@ def fixed(part: int, length: int, how: Filter) -> Fixed:
     """The weights with which `part` pixels become `length`, worked out now."""
     places, counts, bits = taps(part, length, how)
     if bits > EXACT_BITS:
-        what = f"a side of {part} pixels is too long to become {length} within the graph, to the last bit"
-        raise ConfigError(what, code="config.out_of_range", where="--image", remedy="let pictures come in smaller")
+        message = f"a side of {part} pixels is too long to become {length} within the graph, to the last bit"
+        raise ConfigError(
+            message, code="config.out_of_range", where="--image-size", hint="let pictures come in smaller"
+        )
     weights = np.zeros((length, part), dtype=np.float32)
     np.add.at(weights, (np.arange(length), places), counts)
     return Fixed(torch.from_numpy(weights), bits)

@@ -19,9 +19,9 @@ from vitral import __version__
 from vitral.core.config import Size
 from vitral.core.errors import VitralError
 from vitral.data.decoding.decode import FULL, decode, opened
-from vitral.data.decoding.header import recognise
+from vitral.data.decoding.header import recognize
 from vitral.data.decoding.pixels import Pixels
-from vitral.data.transforms.crop import CentreCrop
+from vitral.data.transforms.crop import CenterCrop
 from vitral.data.transforms.image_ops import picture
 from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.data.transforms.resize import resize
@@ -80,7 +80,7 @@ def pixels(path):
 {before}        image = ImageOps.exif_transpose(file)
     if image.has_transparency_data:
         image = Image.alpha_composite(Image.new("RGBA", image.size, {background}), image.convert("RGBA"))
-    image = image.convert("RGB"){grey}
+    image = image.convert("RGB"){gray}
 {after}    return np.asarray(image).reshape(image.height, image.width, {channels})
 
 
@@ -97,7 +97,7 @@ TURNED = """\
 PLAIN_TURNED = """\
         sides = ({need.width}, {need.height})
 """
-CENTRE = """\
+CENTER = """\
         wide, high = file.size[::-1] if turned else file.size
         sides = max({filled.width}, {filled.height} * wide // high), max({filled.height}, {filled.width} * high // wide)
 """
@@ -156,7 +156,7 @@ def script(target: Target, plan: Plan) -> str:
         channels=needs.decoding.channels,
         background=(*needs.decoding.background, 255),
         before=before,
-        grey='.convert("L")' if needs.decoding.channels == 1 else "",
+        gray='.convert("L")' if needs.decoding.channels == 1 else "",
         after=after,
         batch=pixels if plan.batch == "dynamic" else f"np.repeat({pixels}, {plan.batch}, axis=0)",
         answer=CLASSES if plan.graph.answer == "logits" else FEATURES,
@@ -165,10 +165,10 @@ def script(target: Target, plan: Plan) -> str:
 
 def _seeing(plan: Plan) -> tuple[str, str]:
     """What is done to a picture before it is decoded and after, so that it is as the model takes it."""
-    view, image, incoming = plan.needs.view, plan.needs.image, plan.incoming
+    view, image, incoming = plan.needs.crop, plan.needs.image_size, plan.incoming
     filter = view.filter.upper()
-    if isinstance(view, CentreCrop):
-        before = TURNED + CENTRE.format(filled=Size(*(int(side / view.fraction) for side in image)))
+    if isinstance(view, CenterCrop):
+        before = TURNED + CENTER.format(filled=Size(*(int(side / view.fraction) for side in image)))
         if incoming == "dynamic":
             return before + DRAFT, ""
         if not plan.resizes:
@@ -190,9 +190,9 @@ def run(folder: Path, target: Target, files: Sequence[Path]) -> list[dict[str, A
     done = subprocess.run(words, capture_output=True, text=True, timeout=SECONDS, check=False, encoding="utf-8")
     if done.returncode:
         told = (done.stderr.strip() or "nothing").splitlines()[-1]
-        remedy = "report this: the export is at fault; nothing was kept"
+        hint = "report this: the export is at fault; nothing was kept"
         raise VitralError(
-            f"the runner was tried, and failed: {told}", code="export.runner_failed", where=FILE, remedy=remedy
+            f"the runner was tried, and failed: {told}", code="export.runner_failed", where=FILE, hint=hint
         )
     return [json.loads(line) for line in done.stdout.splitlines()]
 
@@ -227,12 +227,12 @@ def tried(folder: Path, target: Target, plan: Plan, engine: Engine, album: Album
     pairs = list(zip(answers, said, strict=True))
     found = [_chance(*pair) if plan.graph.answer == "logits" else _features(*pair) for pair in pairs]
     if wrong := sum(each.wrong for each in found):
-        what = f"the runner answers otherwise than the export for {wrong} of {len(found)} files"
+        message = f"the runner answers otherwise than the export for {wrong} of {len(found)} files"
         raise VitralError(
-            what,
+            message,
             code="export.runner_disagrees",
             where=folder.name,
-            remedy="report this: the export is at fault; nothing was kept",
+            hint="report this: the export is at fault; nothing was kept",
         )
     agreement = sum(each.same for each in found) / len(found)
     return RunnerCheck(files=len(found), agreement=agreement, difference=max(each.difference for each in found))
@@ -240,7 +240,7 @@ def tried(folder: Path, target: Target, plan: Plan, engine: Engine, album: Album
 
 def as_file(data: bytes, name: str, needs: Preprocessing) -> bytes:
     """The file itself where the runner reads its kind, else the same picture as PNG."""
-    if recognise(data, name) in ("JPEG", "PNG"):
+    if recognize(data, name) in ("JPEG", "PNG"):
         with Image.open(BytesIO(data)) as image:
             if image.mode in MODES:
                 return data
@@ -255,13 +255,13 @@ def taken(data: bytes, name: str, plan: Plan) -> Pixels:
     if not plan.resizes:
         return needs.pixels(data, name)
     file = opened(data, name, needs.decoding)
-    own = needs.view.glimpse(file.size, needs.image)
+    own = needs.crop.glimpse(file.size, needs.image_size)
     if plan.incoming == "dynamic":
         return file.pixels(own.need(file.size))
-    shown = needs.view.glimpse(plan.incoming, needs.image)  # what the graph does to all that comes in
+    shown = needs.crop.glimpse(plan.incoming, needs.image_size)  # what the graph does to all that comes in
     sides = zip(own.resized, plan.incoming, shown.resized, strict=True)
     size = Size(*(round(side * came / became) for side, came, became in sides))
-    pixels = resize(file.pixels(size), size, needs.view.filter)
+    pixels = resize(file.pixels(size), size, needs.crop.filter)
     rows, columns = (
         (np.arange(kept) + round((had - kept) / 2)).clip(0, had - 1)  # the middle; edges are repeated where it ends
         for had, kept in zip(size, plan.incoming, strict=True)

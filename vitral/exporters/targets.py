@@ -22,7 +22,7 @@ from vitral.core.config import Config, Size
 from vitral.core.errors import ConfigError
 from vitral.core.imports import load_onnx, load_onnxruntime, load_openvino
 from vitral.core.storage import Disk
-from vitral.data.transforms.crop import CentreCrop
+from vitral.data.transforms.crop import CenterCrop
 from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.inference.engines.engine import Bytes, Engine, Numbers, Precision
 from vitral.inference.engines.onnxruntime import ALL_THREADS, Session, session
@@ -47,16 +47,16 @@ class Resizing(nn.Module):
         self.needs = needs
 
     def forward(self, pictures: Tensor) -> Tensor:
-        view, image = self.needs.view, self.needs.image
+        view, image = self.needs.crop, self.needs.image_size
         lengths: tuple[int, ...] = image
-        if isinstance(view, CentreCrop):
+        if isinstance(view, CenterCrop):
             rows, columns = (int(side / view.fraction) for side in image)
             high, wide = pictures.shape[1:3]
             lengths = (torch.sym_max(rows, columns * high // wide), torch.sym_max(columns, rows * wide // high))
         levels = interpolate(pictures.permute(0, 3, 1, 2), size=lengths, mode=view.filter, antialias=True)
         for axis, (length, kept) in enumerate(zip(lengths, image, strict=True), start=2):
             spare = length - kept
-            start = (spare + (spare // 2) % 2) // 2  # the half of it, and of an odd one the even neighbour
+            start = (spare + (spare // 2) % 2) // 2  # the half of it, and of an odd one the even neighbor
             levels = levels.narrow(axis, start, kept)
         return levels.permute(0, 2, 3, 1)  # (B, image, C)
 
@@ -65,8 +65,8 @@ def program_of(
     graph: Graph, needs: Preprocessing, batch: int | Literal["dynamic"], incoming: Size | Literal["dynamic"]
 ) -> ExportedProgram:
     """The graph as a program; `incoming` is the size of the pictures that it takes."""
-    whole = graph if incoming == needs.image else nn.Sequential(Resizing(needs), graph).eval()
-    high, wide = (side * 2 for side in needs.image) if incoming == "dynamic" else incoming
+    whole = graph if incoming == needs.image_size else nn.Sequential(Resizing(needs), graph).eval()
+    high, wide = (side * 2 for side in needs.image_size) if incoming == "dynamic" else incoming
     count = SAMPLE if batch == "dynamic" else batch
     pixels = torch.zeros(count, high, wide, graph.channels, dtype=torch.uint8)
     sides = {0: Dim("batch")} if batch == "dynamic" else {}
@@ -104,7 +104,7 @@ class Plan(NamedTuple):
     @property
     def resizes(self) -> bool:
         """Whether pictures are resized in the graph; those of the model's own size come in as it sees them."""
-        return self.incoming != self.needs.image
+        return self.incoming != self.needs.image_size
 
     def shape(self) -> list[int | str]:
         """The shape of what comes in."""
@@ -112,13 +112,13 @@ class Plan(NamedTuple):
         return ["batch" if self.batch == "dynamic" else self.batch, *sides, self.graph.channels]
 
     def core(self) -> "ModelProto":
-        """The graph alone as an ONNX model, for any batch; in float32, be it to be quantised."""
+        """The graph alone as an ONNX model, for any batch; in float32, be it to be quantized."""
         from vitral.inference.graph.onnx import lowered, to_onnx
 
         return to_onnx(lowered(self.graph, self.precision))
 
     def finished(self, core: "ModelProto") -> "ModelProto":
-        """An ONNX model of the graph, be it quantised, with what stands before it and its metadata."""
+        """An ONNX model of the graph, be it quantized, with what stands before it and its metadata."""
         import onnx
         from onnx import helper
 
@@ -150,7 +150,7 @@ class OnnxTarget(Config):
     file: ClassVar[str] = MODELS["onnx"]
     package: ClassVar[str] = "onnxruntime"
     opset: ClassVar[int | None] = 20  # of vitral.inference.graph.onnx, which not everyone can import
-    methods: ClassVar[tuple[Method, ...]] = ("dynamic", "static")  # of quantisation that it runs quickly
+    methods: ClassVar[tuple[Method, ...]] = ("dynamic", "static")  # of quantization that it runs quickly
 
     def check(self, incoming: Incoming) -> None:
         load_onnx()
@@ -160,14 +160,14 @@ class OnnxTarget(Config):
         self.save(plan.finished(plan.core()), folder)
 
     def save(self, model: "ModelProto", folder: Path) -> None:
-        DISK.write(folder / self.file, [memoryview(_serialised(model))])
+        DISK.write(folder / self.file, [memoryview(_serialized(model))])
 
     def open(self, folder: Path) -> Engine:
         return Session(session(folder / self.file, ALL_THREADS))
 
     def engine(self, model: "ModelProto") -> Engine:
         """A model that is in no file yet."""
-        return Session(session(_serialised(model), ALL_THREADS))
+        return Session(session(_serialized(model), ALL_THREADS))
 
 
 class OpenVinoTarget(Config):
@@ -183,9 +183,12 @@ class OpenVinoTarget(Config):
         load_onnx()
         load_openvino()
         if incoming == "dynamic":
-            what = "OpenVINO calculates in 32 bits, in which pictures of any size are not resized to the last bit"
+            message = "OpenVINO calculates in 32 bits, in which pictures of any size are not resized to the last bit"
             raise ConfigError(
-                what, code="config.conflict", where="--image", remedy="give the size of the pictures, or use --to onnx"
+                message,
+                code="config.conflict",
+                where="--image-size",
+                hint="give the size of the pictures, or use --to onnx",
             )
 
     def write(self, plan: Plan, folder: Path) -> None:
@@ -193,7 +196,7 @@ class OpenVinoTarget(Config):
 
     def save(self, model: "ModelProto", folder: Path) -> None:
         openvino = load_openvino()
-        read = openvino.Core().read_model(_serialised(model))
+        read = openvino.Core().read_model(_serialized(model))
         for fact in model.metadata_props:
             read.set_rt_info(fact.value, ["vitral", fact.key])
         openvino.save_model(read, str(folder / self.file), compress_to_fp16=False)
@@ -205,7 +208,7 @@ class OpenVinoTarget(Config):
 
     def engine(self, model: "ModelProto") -> Engine:
         """A model that is in no file yet."""
-        return compiled(_serialised(model))
+        return compiled(_serialized(model))
 
 
 class TorchTarget(Config):
@@ -232,7 +235,7 @@ class TorchTarget(Config):
 Target = Annotated[OnnxTarget | OpenVinoTarget | TorchTarget, Field(discriminator="kind")]
 
 
-def _serialised(model: "ModelProto") -> bytes:
-    from vitral.inference.graph.onnx import serialised
+def _serialized(model: "ModelProto") -> bytes:
+    from vitral.inference.graph.onnx import serialized
 
-    return serialised(model, "--to", "use --to torch")
+    return serialized(model, "--to", "use --to torch")

@@ -1,4 +1,4 @@
-"""The judgement of an export: it answers real images as its model does, or it gets no name.
+"""The judgment of an export: it answers real images as its model does, or it gets no name.
 
 N images, K numbers of an answer.
 
@@ -69,7 +69,7 @@ def mixed(pixels: Bytes) -> Bytes:
 class Sitting:
     """The images that judge, a portion at a time; how often it is asked for makes no difference.
 
-    Grey images cannot tell a model that takes red for blue: where they are all grey and the model sees colours, some
+    Gray images cannot tell a model that takes red for blue: where they are all gray and the model sees colors, some
     come once more, each channel that of another image.
     """
 
@@ -79,21 +79,21 @@ class Sitting:
 
     def __iter__(self) -> Iterator[Portion]:
         for number, items in enumerate(self._shares()):
-            size = self.sizes[number % len(self.sizes)] if self.sizes else self.needs.image
+            size = self.sizes[number % len(self.sizes)] if self.sizes else self.needs.image_size
             yield self._portion(self._incoming(items, size), size)
         if self.mixes:
-            size = self.sizes[0] if self.sizes else self.needs.image
+            size = self.sizes[0] if self.sizes else self.needs.image_size
             yield self._portion(mixed(self._incoming(self.album.judging[:PORTION], size)), size)
 
     @cached_property
     def mixes(self) -> bool:
-        """Whether some images come once more, in colours."""
-        some = self._incoming(self.album.judging[:PORTION], self.needs.image)
+        """Whether some images come once more, in colors."""
+        some = self._incoming(self.album.judging[:PORTION], self.needs.image_size)
         return some.shape[-1] > 1 and len(some) > 1 and bool((some == some[..., :1]).all())
 
     def words(self) -> str:
         """How many images there are, and which."""
-        more = f", {min(PORTION, len(self.album.judging))} of them once more in mixed colours" if self.mixes else ""
+        more = f", {min(PORTION, len(self.album.judging))} of them once more in mixed colors" if self.mixes else ""
         return f"{len(self.album.judging):,} {self.album.where}{more}"
 
     def _shares(self) -> Iterator[Sequence[Item]]:
@@ -108,12 +108,12 @@ class Sitting:
         """Images as a file takes them: as the model sees them, or pictures that have come to be of this size."""
         if not self.sizes:
             return seen(self.album.samples, items, self.needs)  # (B, H, W, C)
-        return np.stack([resize(self._whole(item), size, self.needs.view.filter) for item in items])
+        return np.stack([resize(self._whole(item), size, self.needs.crop.filter) for item in items])
 
     def _portion(self, incoming: Bytes, size: Size) -> Portion:
         if not self.sizes:
             return Portion(incoming, incoming)
-        glimpse = self.needs.view.glimpse(size, self.needs.image)
+        glimpse = self.needs.crop.glimpse(size, self.needs.image_size)
         return Portion(incoming, np.stack([see(picture, size, glimpse) for picture in incoming]))
 
     def _whole(self, item: Item) -> Pixels:
@@ -149,7 +149,7 @@ class Original:
     @torch.no_grad()
     def run(self, pixels: Bytes) -> Numbers:
         model, bundle = self.loaded
-        images = bundle.preprocessing.scaling.apply(torch.from_numpy(pixels).permute(0, 3, 1, 2))  # (B, C, H, W)
+        images = bundle.preprocessing.normalize.apply(torch.from_numpy(pixels).permute(0, 3, 1, 2))  # (B, C, H, W)
         return (model(images) if bundle.task == "classify" else model.pooled(images)).numpy()  # (B, K)
 
 
@@ -167,8 +167,8 @@ def expected(loaded: Loaded, portions: Iterable[Portion], labels: Sequence[int])
     log.info("asking the model, and then the export, about the images that judge")
     answers = np.concatenate([engine.run(portion.seen) for portion in portions])
     if len(answers) > 1 and np.ptp(answers, axis=0).max() == 0:
-        what = "the model gives every image the same answer, so an export of it could not be told from a broken one"
-        raise VitralError(what, code="export.constant_output", remedy="train it first, or give other images: --data")
+        message = "the model gives every image the same answer, so an export of it could not be told from a broken one"
+        raise VitralError(message, code="export.constant_output", hint="train it first, or give other images: --data")
     classes = loaded.bundle.task == "classify"
     return Expected(answers, np.array(labels if classes else (), dtype=np.int64), classes)
 
@@ -201,11 +201,11 @@ def compare(answers: Numbers, truth: Expected, batch: int) -> Comparison:
     same = float((answers.argmax(axis=1) == own.argmax(axis=1)).mean())
     difference = float(np.abs(answers - own).max())
     if not np.isfinite(difference):
-        what = "the export gives answers that are infinite or not numbers"
+        message = "the export gives answers that are infinite or not numbers"
         raise VitralError(
-            what,
+            message,
             code="export.not_finite",
-            remedy="take float32, or weights from before training went astray; nothing was kept",
+            hint="take float32, or weights from before training went astray; nothing was kept",
         )
     agreement = same if truth.classes else None
     return Comparison(batch=batch, images=len(answers), difference=difference, agreement=agreement)
@@ -243,6 +243,6 @@ def words(bound: Bound, classes: bool) -> str:
 def _accuracy(answers: Numbers, truth: Expected) -> Accuracy | None:
     if not len(truth.labels):
         return None
-    count = len(truth.labels)  # those in mixed colours come after, and are of no class
+    count = len(truth.labels)  # those in mixed colors come after, and are of no class
     model, export = (float((each[:count].argmax(axis=1) == truth.labels).mean()) for each in (truth.answers, answers))
     return Accuracy(model=model, export=export)

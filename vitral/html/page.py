@@ -54,5 +54,5 @@ def write_whole(path: Path, text: str) -> None:
             f"cannot be written: {(error.strerror or str(error)).lower()}",
             code="file.write_failed",
             where=str(path),
-            remedy="make room, or name a file in a folder that you may write to",
+            hint="make room, or name a file in a folder that you may write to",
         ) from None

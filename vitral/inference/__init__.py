@@ -1,1 +1,1 @@
-"""Fast answers: engines, the predictor, export, quantisation."""
+"""Fast answers: engines, the predictor, export, quantization."""

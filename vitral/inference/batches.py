@@ -64,7 +64,7 @@ class _Growing:
     """The batch at hand."""
 
     def __init__(self, needs: Preprocessing, size: int) -> None:
-        self.shape, self.size = (size, *needs.image, needs.decoding.channels), size
+        self.shape, self.size = (size, *needs.image_size, needs.decoding.channels), size
         self._begin()
 
     def added(self, name: str, future: Future[Pixels | VitralError]) -> Iterator[Batch]:
@@ -98,9 +98,9 @@ def _seen(image: Image, needs: Preprocessing) -> Pixels | VitralError:
     except VitralError as error:
         return error
     except Exception as error:  # a fault of ours, which must still name the image
-        what = f"{type(error).__name__}: {error}"
+        message = f"{type(error).__name__}: {error}"
         raise VitralError(
-            what, code="internal.unexpected", where=image.name, remedy="report it: vitral is at fault"
+            message, code="internal.unexpected", where=image.name, hint="report it: vitral is at fault"
         ) from error
 
 

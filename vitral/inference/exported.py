@@ -17,8 +17,10 @@ import numpy as np
 from pydantic_core import from_json
 
 from vitral import __version__
+from vitral.core import formats
 from vitral.core.config import Config
 from vitral.core.errors import ConfigError, WeightsError
+from vitral.core.formats import upgrade_json
 from vitral.core.storage import reading
 from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.inference.engines.engine import Answer, Bytes, Engine, Numbers, Precision, Threads, count_of, in_batches
@@ -78,10 +80,10 @@ class Certificate(Config):
 
 
 FILE = "export.json"
-FORMAT: Literal[1] = 1
+FORMAT: Literal[2] = 2
 Kind = Literal["onnx", "openvino", "torch"]
 MODELS: dict[Kind, str] = {"onnx": "model.onnx", "openvino": "model.xml", "torch": "model.pt2"}  # by their files
-Method = Literal["dynamic", "static"]  # of quantisation
+Method = Literal["dynamic", "static"]  # of quantization
 PACKAGES = ("torch", "numpy", "pillow", "onnx", "onnxruntime", "openvino")
 IN_GRAPH = "in the graph, to the pixels that Vitral sees"
 TO_SIZE = (
@@ -115,7 +117,7 @@ def some(parts: Sequence[str]) -> str:
 
 
 class Trial(Config):
-    """One way to quantise, and what came of it."""
+    """One way to quantize, and what came of it."""
 
     method: Method
     floats: tuple[str, ...]  # parts left in float, beside the patch embedding and the head
@@ -133,11 +135,11 @@ class Trial(Config):
         return f"int8, {self.method}{kept}: {self.agreement or 0:.2%} of the same top-1{lost}: it {held}"
 
 
-class Quantisation(Config):
-    """How an export was quantised."""
+class Quantization(Config):
+    """How an export was quantized."""
 
     method: Method
-    layers: int  # quantised
+    layers: int  # quantized
     floats: tuple[str, ...]  # parts left in float, beside the patch embedding and the head
     calibrated: int  # images
     float_rate: float  # images a second of the same model in float32
@@ -168,7 +170,7 @@ class RunnerCheck(Config):
 class Export(Config):
     """An export as its folder tells it."""
 
-    format: Literal[1] = FORMAT
+    format: Literal[2] = FORMAT
     vitral: str = __version__
     kind: Kind
     precision: Precision
@@ -183,7 +185,7 @@ class Export(Config):
     weights: str  # the sha256 of the file that the model was read from
     source: str  # where those came from, if they are not of Vitral
     versions: dict[str, str]
-    quantisation: Quantisation | None
+    quantization: Quantization | None
     certificate: Certificate
     runner: RunnerCheck | None  # null until it was tried
 
@@ -240,19 +242,19 @@ def read_export(folder: Path) -> Export:
     try:
         data = from_json(text)
     except ValueError as error:
-        raise WeightsError(f"not JSON: {error}", code="weights.bad_config", where=str(path), remedy=AGAIN) from None
+        raise WeightsError(f"not JSON: {error}", code="weights.bad_config", where=str(path), hint=AGAIN) from None
     _check_format(data, path)
     try:
-        notes = Export.from_json(text)
+        notes = Export.from_json(upgrade_json(text, formats.EXPORT, FORMAT))
     except ConfigError as error:
-        raise WeightsError(str(error), code="weights.bad_config", where=str(path), remedy=AGAIN) from None
+        raise WeightsError(str(error), code="weights.bad_config", where=str(path), hint=AGAIN) from None
     _refuse_useless(notes, folder)
     for file in notes.files:
         with reading(folder / file.name):
             size = (folder / file.name).stat().st_size
         if size != file.bytes:
-            what = f"has {size:,} bytes, and {file.bytes:,} were written"
-            raise WeightsError(what, code="weights.corrupt", where=str(folder / file.name), remedy=AGAIN)
+            message = f"has {size:,} bytes, and {file.bytes:,} were written"
+            raise WeightsError(message, code="weights.corrupt", where=str(folder / file.name), hint=AGAIN)
     return notes
 
 
@@ -284,27 +286,27 @@ def _check_format(data: Any, path: Path) -> None:
     """Refuse what no vitral wrote, and what a later one did: its other fields are not to be judged here."""
     found = data.get("format") if isinstance(data, dict) else None
     if type(found) is not int:
-        what = f"not of an export of vitral: its format is {found!r}, expected a whole number"
+        message = f"not of an export of vitral: its format is {found!r}, expected a whole number"
         raise WeightsError(
-            what, code="weights.unknown_format", where=str(path), remedy="give a folder of vitral export"
+            message, code="weights.unknown_format", where=str(path), hint="give a folder of vitral export"
         )
     if found > FORMAT:
-        what = f"an export of format {found}, written by vitral {data.get('vitral')}; expected at most {FORMAT}"
-        remedy = f"pip install 'vitral>={data.get('vitral')}' (this one is {__version__})"
-        raise WeightsError(what, code="weights.newer_version", where=str(path), remedy=remedy)
+        message = f"an export of format {found}, written by vitral {data.get('vitral')}; expected at most {FORMAT}"
+        hint = f"pip install 'vitral>={data.get('vitral')}' (this one is {__version__})"
+        raise WeightsError(message, code="weights.newer_version", where=str(path), hint=hint)
 
 
 def _refuse_useless(notes: Export, folder: Path) -> None:
     """Refuse what a predictor cannot use, though it may be whole."""
     if notes.kind not in ENGINES:
-        what, remedy = "an export for torch, which is for its run.py", "give the model that it was made of"
-        raise WeightsError(what, code="weights.unsupported", where=str(folder), remedy=remedy)
-    if notes.input.shape[1:3] != tuple(notes.preprocessing.image):
-        what = "an export that resizes pictures by itself, which is for its run.py"
+        message, hint = "an export for torch, which is for its run.py", "give the model that it was made of"
+        raise WeightsError(message, code="weights.unsupported", where=str(folder), hint=hint)
+    if notes.input.shape[1:3] != tuple(notes.preprocessing.image_size):
+        message = "an export that resizes pictures by itself, which is for its run.py"
         raise WeightsError(
-            what, code="weights.unsupported", where=str(folder), remedy="export the model without --image"
+            message, code="weights.unsupported", where=str(folder), hint="export the model without --image-size"
         )
     numbers = notes.output.shape[-1]
     if not isinstance(numbers, int) or (notes.answer == "logits" and numbers != len(notes.classes)):
-        what = f"tells of {numbers} numbers an answer and {len(notes.classes)} classes, which do not go together"
-        raise WeightsError(what, code="weights.bad_config", where=str(folder / FILE), remedy=AGAIN)
+        message = f"tells of {numbers} numbers an answer and {len(notes.classes)} classes, which do not go together"
+        raise WeightsError(message, code="weights.bad_config", where=str(folder / FILE), hint=AGAIN)

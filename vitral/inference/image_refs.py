@@ -51,14 +51,12 @@ class File:
             with open(self.path, "rb") as file:
                 return file.read()
         except FileNotFoundError:
-            raise DataError("no such file", code="data.not_found", where=self.path, remedy="check the path") from None
+            raise DataError("no such file", code="data.not_found", where=self.path, hint="check the path") from None
         except OSError as error:
             raise unreadable(self.path, error) from None
         except ValueError:  # a zero byte, or half a surrogate from JSON
-            remedy = "write one path a line" if "\0" in self.path else "mend the path"
-            raise DataError(
-                "no file can have such a name", code="data.bad_path", where=self.path, remedy=remedy
-            ) from None
+            hint = "write one path a line" if "\0" in self.path else "mend the path"
+            raise DataError("no file can have such a name", code="data.bad_path", where=self.path, hint=hint) from None
 
 
 @dataclass(frozen=True)
@@ -105,7 +103,7 @@ class Unlisted:
 
 
 def in_tars(paths: Iterable[str]) -> Iterator[Image]:
-    """The images inside tars, labelled or not, in the order that they lie in."""
+    """The images inside tars, labeled or not, in the order that they lie in."""
     for path in paths:
         try:
             with opened(path) as file:
@@ -115,7 +113,7 @@ def in_tars(paths: Iterable[str]) -> Iterator[Image]:
                         empty = False
                         yield Image(f"{path}/{part.name}", Stretch(path, part.start, part.length))
             if empty:
-                raise DataError("no images in it", code="data.empty", where=path, remedy="remove it or fetch it again")
+                raise DataError("no images in it", code="data.empty", where=path, hint="remove it or fetch it again")
         except DataError as error:
             yield Image(error.where or path, Unlisted(error))
 
@@ -123,8 +121,8 @@ def in_tars(paths: Iterable[str]) -> Iterator[Image]:
 def in_pack(folder: str) -> Iterator[Image]:
     """The images of a pack by the names that they had before it was packed."""
     if INDEX not in sizes(folder):
-        remedy = "run vitral pack again with the same data: it goes on where it stopped"
-        raise DataError("a pack that was not finished", code="data.unfinished_pack", where=folder, remedy=remedy)
+        hint = "run vitral pack again with the same data: it goes on where it stopped"
+        raise DataError("a pack that was not finished", code="data.unfinished_pack", where=folder, hint=hint)
     for shard in parse_index(read_whole(join(folder, INDEX)), join(folder, INDEX)).shards:
         tar = join(folder, shard.file)
         for name, start, length in zip(shard.names, shard.starts, shard.lengths, strict=True):
@@ -134,9 +132,9 @@ def in_pack(folder: str) -> Iterator[Image]:
 def afar(address: str) -> Iterator[Image]:
     """The images of tar shards at an address such as `s3://bucket/set/*.tar`, or of a pack or folder of tars there."""
     if address.startswith(("http://", "https://")) and not is_tar(address):
-        remedy = "fetch it and give the file; only tar shards (.tar) are read from afar"
+        hint = "fetch it and give the file; only tar shards (.tar) are read from afar"
         raise DataError(
-            "an address, and vitral downloads nothing", code="data.remote_address", where=address, remedy=remedy
+            "an address, and vitral downloads nothing", code="data.remote_address", where=address, hint=hint
         )
     check_protocol(address)
     if is_tar(address) or is_pattern(address):
@@ -146,6 +144,6 @@ def afar(address: str) -> Iterator[Image]:
         return in_pack(address)
     found = [join(address, name) for name in beside if is_tar(name)]
     if not found:
-        remedy = "give the folder of the shards, or a pattern of them"
-        raise DataError("no tar files in it", code="data.empty", where=address, remedy=remedy)
+        hint = "give the folder of the shards, or a pattern of them"
+        raise DataError("no tar files in it", code="data.empty", where=address, hint=hint)
     return in_tars(found)

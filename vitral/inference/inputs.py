@@ -42,10 +42,10 @@ def paths_in(manifest: str) -> Iterator[str]:
     except OSError as error:
         raise unreadable(manifest, error) from None
     except UnicodeDecodeError:
-        raise DataError("not UTF-8", code="data.bad_manifest", where=manifest, remedy="save it as UTF-8") from None
+        raise DataError("not UTF-8", code="data.bad_manifest", where=manifest, hint="save it as UTF-8") from None
     if empty:
         raise DataError(
-            "lists no images", code="data.empty", where=manifest, remedy=f"write a line with a {COLUMN} for each"
+            "lists no images", code="data.empty", where=manifest, hint=f"write a line with a {COLUMN} for each"
         )
 
 
@@ -60,9 +60,9 @@ def paths_on(stream: BinaryIO) -> Iterator[str]:
 def _from_table(manifest: str, file: TextIO, delimiter: str) -> Iterator[str]:
     def check(header: list[str]) -> None:
         if header.count(COLUMN) != 1:
-            what = f"expected one column {COLUMN!r} in the header, which is {delimiter.join(header)!r}"
+            message = f"expected one column {COLUMN!r} in the header, which is {delimiter.join(header)!r}"
             raise DataError(
-                what, code="data.bad_manifest", where=manifest, remedy="let the first line name the columns"
+                message, code="data.bad_manifest", where=manifest, hint="let the first line name the columns"
             )
 
     for number, fields in rows_of(manifest, file, delimiter, check):
@@ -81,7 +81,7 @@ def _told(path: object, where: str) -> str:
             f"{COLUMN}: expected text, got {found}",
             code="data.bad_manifest",
             where=where,
-            remedy='write {"path": "cat/1.jpg"}',
+            hint='write {"path": "cat/1.jpg"}',
         )
     return path
 
@@ -157,7 +157,7 @@ def complete(images: Iterable[Image]) -> Iterator[Image]:
     for image in images:
         if isinstance(image.place, Unlisted):
             error = image.place.error
-            raise DataError(error.what, code=error.code, where=image.name, remedy=error.remedy) from error
+            raise DataError(error.message, code=error.code, where=image.name, hint=error.hint) from error
         yield image
 
 
@@ -171,7 +171,7 @@ def _meant_by(word: str, stdin: BinaryIO | None) -> Iterator[Image]:
     if word == STDIN:
         if stdin is None:
             raise DataError(
-                "stdin is closed", code="data.stdin_closed", where=STDIN, remedy="pipe paths into it, one a line"
+                "stdin is closed", code="data.stdin_closed", where=STDIN, hint="pipe paths into it, one a line"
             )
         return (Image(path, File(path)) for path in paths_on(stdin))
     if word == SAMPLE or word in NAMED:
@@ -179,8 +179,8 @@ def _meant_by(word: str, stdin: BinaryIO | None) -> Iterator[Image]:
     if is_remote(word):
         return afar(word)
     if not word:
-        remedy = "name a file or a folder; a variable of the shell may be empty"
-        raise DataError("expected the name of an image, got an empty word", code="data.empty_name", remedy=remedy)
+        hint = "name a file or a folder; a variable of the shell may be empty"
+        raise DataError("expected the name of an image, got an empty word", code="data.empty_name", hint=hint)
     path = os.path.expanduser(word)
     if os.path.lexists(path):
         return _of_named(path)
@@ -222,9 +222,9 @@ def _of_folder(path: str) -> Iterator[Image]:
         first = False
         yield image
     if first:
-        remedy = "give a folder with JPEG or PNG"
+        hint = "give a folder with JPEG or PNG"
         yield Image(
-            path, Unlisted(DataError("no images in it or in its folders", code="data.empty", where=path, remedy=remedy))
+            path, Unlisted(DataError("no images in it or in its folders", code="data.empty", where=path, hint=hint))
         )
 
 
@@ -263,7 +263,7 @@ def _entered(folder: str, above: tuple[Identity, ...]) -> Room | Image:
         here = _identity(folder)
         if here in above:  # by a link: no image is lost with it
             loop = DataError(
-                "leads back to a folder above it", code="data.link_loop", where=folder, remedy="remove the link"
+                "leads back to a folder above it", code="data.link_loop", where=folder, hint="remove the link"
             )
             return Image(folder, Refused(loop))
         return Room(_listing(folder), (*above, here))
@@ -323,8 +323,8 @@ def _of_pattern(pattern: str) -> Iterator[Image]:
         first = False
         yield image
     if first:
-        remedy = "look what is there, mend the pattern"
-        raise DataError("no image has a name like this", code="data.not_found", where=pattern, remedy=remedy)
+        hint = "look what is there, mend the pattern"
+        raise DataError("no image has a name like this", code="data.not_found", where=pattern, hint=hint)
 
 
 def _like(pattern: str) -> Iterator[Image]:

@@ -16,7 +16,7 @@ from secrets import token_hex
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from vitral.core.errors import ConfigError, VitralError
-from vitral.core.storage import Disk, kept, lock, reason, remedy
+from vitral.core.storage import Disk, hint, kept, lock, reason
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -48,9 +48,9 @@ def shard_of(text: str) -> Shard:
     match = SHARD.fullmatch(text.strip())
     if match and 1 <= int(match[1]) <= int(match[2]):
         return Shard(int(match[1]), int(match[2]))
-    remedy = "write the number of the share, from 1 on, and how many there are"
+    hint = "write the number of the share, from 1 on, and how many there are"
     raise ConfigError(
-        f"expected one of 1/N to N/N such as 2/8, got {text!r}", code="config.bad_shard", where="--shard", remedy=remedy
+        f"expected one of 1/N to N/N such as 2/8, got {text!r}", code="config.bad_shard", where="--shard", hint=hint
     )
 
 
@@ -62,7 +62,7 @@ def is_there(path: Path, option: str) -> bool:
             f"expected a file to write, found {found} at {path}",
             code="config.path_exists",
             where=option,
-            remedy="name a new file",
+            hint="name a new file",
         )
     return path.is_file()
 
@@ -95,9 +95,9 @@ def refusal_told(part: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        what = f"cannot be written: {reason(error)}"
+        message = f"cannot be written: {reason(error)}"
         raise VitralError(
-            what, code="file.write_failed", where=str(part), remedy=f"{remedy(error)}, then run it again"
+            message, code="file.write_failed", where=str(part), hint=f"{hint(error)}, then run it again"
         ) from error
 
 
@@ -125,9 +125,9 @@ def _begun(path: Path, option: str) -> tuple[Path, BinaryIO]:
                 return draft, file
             file.close()
     except OSError as error:
-        what = f"expected a file that can be written, and {path} cannot: {reason(error)}"
+        message = f"expected a file that can be written, and {path} cannot: {reason(error)}"
         raise ConfigError(
-            what, code="config.not_writable", where=option, remedy=f"{remedy(error)}, or name another file"
+            message, code="config.not_writable", where=option, hint=f"{hint(error)}, or name another file"
         ) from error
 
 

@@ -50,9 +50,9 @@ def _refuse_strange(batch: Batch, numbers: Numbers) -> None:
     """An answer that is no number is the fault of the weights, and no file could hold it."""
     strange = np.flatnonzero(~np.isfinite(numbers).all(axis=1))
     if len(strange):
-        what = "what the model makes of it is infinite or not a number"
-        remedy = "take weights from before training went astray"
-        raise WeightsError(what, code="weights.not_finite", where=batch.good[strange[0]], remedy=remedy)
+        message = "what the model makes of it is infinite or not a number"
+        hint = "take weights from before training went astray"
+        raise WeightsError(message, code="weights.not_finite", where=batch.good[strange[0]], hint=hint)
 
 
 BATCH = 32
@@ -112,8 +112,8 @@ class Predictor:
     def logits(self, pixels: Bytes) -> Numbers:
         """The logits of the classes (B, K) for images (B, H, W, C) as `bundle.preprocessing` makes them."""
         if not self.bundle.classes:
-            what = f"this model was made for {self.bundle.task}, and names no classes"
-            raise ConfigError(what, code="config.unsupported", where="model", remedy="ask for its features")
+            message = f"this model was made for {self.bundle.task}, and names no classes"
+            raise ConfigError(message, code="config.unsupported", where="model", hint="ask for its features")
         return self._run("logits", pixels)
 
     def probabilities(self, pixels: Bytes) -> Numbers:
@@ -161,7 +161,7 @@ class Predictor:
     @property
     def _shape(self) -> tuple[int, int, int]:
         needs = self.bundle.preprocessing
-        return (*needs.image, needs.decoding.channels)
+        return (*needs.image_size, needs.decoding.channels)
 
     def _named(self, name: str, found: Sequence[tuple[int, float]]) -> Prediction:
         return Prediction(
@@ -171,16 +171,16 @@ class Predictor:
     def _run(self, answer: Answer, pixels: Bytes) -> Numbers:
         if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[1:] != self._shape:
             height, width, channels = self._shape
-            what = f"expected uint8 (B, {height}, {width}, {channels}), got {pixels.dtype} {pixels.shape}"
+            message = f"expected uint8 (B, {height}, {width}, {channels}), got {pixels.dtype} {pixels.shape}"
             raise ConfigError(
-                what, code="config.wrong_type", where="pixels", remedy="make them with bundle.preprocessing.pixels"
+                message, code="config.wrong_type", where="pixels", hint="make them with bundle.preprocessing.pixels"
             )
         return self._engine(answer).get().run(np.ascontiguousarray(pixels))
 
     def _engine(self, answer: Answer) -> Lazily[Engine]:
         if answer not in self._engines:
-            what, remedy = f"an export that gives no {answer}", "give the model that it was made of"
-            raise ConfigError(what, code="config.unsupported", where="model", remedy=remedy)
+            message, hint = f"an export that gives no {answer}", "give the model that it was made of"
+            raise ConfigError(message, code="config.unsupported", where="model", hint=hint)
         return self._engines[answer]
 
 
@@ -189,11 +189,13 @@ def ready_export(folder: Path, engine: str | EngineKind, merging: "Merging | Non
     notes = read_export(folder)
     own = ENGINES[notes.kind]
     if (engine if isinstance(engine, str) else kind_of(engine)) not in {AUTO, own}:
-        what = f"this export was made for {own}, and runs on no other"
-        raise ConfigError(what, code="config.conflict", where="engine", remedy="leave it out, or export the model anew")
+        message = f"this export was made for {own}, and runs on no other"
+        raise ConfigError(
+            message, code="config.conflict", where="engine", hint="leave it out, or export the model anew"
+        )
     if merging is not None:
-        what = "an export has the layers that it was made with, and merges no patches"
-        raise ConfigError(what, code="config.conflict", where="merging", remedy="give the model that it was made of")
+        message = "an export has the layers that it was made with, and merges no patches"
+        raise ConfigError(message, code="config.conflict", where="merging", hint="give the model that it was made of")
     return Ready(notes, {notes.answer: Lazily(partial(engine_of, folder, notes))})
 
 

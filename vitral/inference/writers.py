@@ -91,9 +91,9 @@ def format_of(name: str) -> Format:
     for known in FORMATS:
         if known == name:
             return known
-    remedy = nearest(name, FORMATS) or "choose one of them"
+    hint = nearest(name, FORMATS) or "choose one of them"
     raise ConfigError(
-        f"expected {either(FORMATS)}, got {name!r}", code="config.unknown_name", where="--format", remedy=remedy
+        f"expected {either(FORMATS)}, got {name!r}", code="config.unknown_name", where="--format", hint=hint
     )
 
 
@@ -134,7 +134,7 @@ def rows_of(batch: "Batch", logits: Numbers, classes: Sequence[str], top: int) -
     """A row for each image of the batch, in order; the logits (B, K) are of those that could be read."""
     found = (tuple(Answer(classes[place], _short(chance)) for place, chance in each) for each in likeliest(logits, top))
     return [
-        Row(name, (), batch.failed[place].what) if place in batch.failed else Row(name, next(found))
+        Row(name, (), batch.failed[place].message) if place in batch.failed else Row(name, next(found))
         for place, name in enumerate(batch.names)
     ]
 
@@ -214,7 +214,7 @@ class Csv:
 
     def begin(self) -> str:
         ranks = ["", *(f"_{rank}" for rank in range(2, self.top + 1))]
-        return _csv(["path", *(f"{what}{rank}" for rank in ranks for what in ("class", "probability")), "error"])
+        return _csv(["path", *(f"{message}{rank}" for rank in ranks for message in ("class", "probability")), "error"])
 
     def rows(self, rows: Sequence[Row]) -> str:
         return "".join(_csv(self._fields(row)) for row in rows)
@@ -262,9 +262,9 @@ NAMES = 4096  # written at a time
 def check_vectors(path: Path) -> None:
     """Refuse a file for features of which the kind, or the package that writes it, is unknown here."""
     if suffix(path.name) not in KINDS:
-        what = f"expected a file that ends in {either(KINDS)}, got {path.name!r}"
+        message = f"expected a file that ends in {either(KINDS)}, got {path.name!r}"
         raise ConfigError(
-            what, code="config.unknown_format", where="--features", remedy=f"write {path.stem or 'features'}.npz"
+            message, code="config.unknown_format", where="--features", hint=f"write {path.stem or 'features'}.npz"
         )
     if suffix(path.name) == ".parquet":
         _pyarrow()
@@ -357,8 +357,8 @@ def _pyarrow() -> tuple[Any, Any]:
         import pyarrow
         import pyarrow.parquet
     except ImportError:
-        what = "writing Parquet needs more packages"
+        message = "writing Parquet needs more packages"
         raise ConfigError(
-            what, code="config.missing_package", where="--features", remedy="pip install 'vitral[hub]', or write .npz"
+            message, code="config.missing_package", where="--features", hint="pip install 'vitral[hub]', or write .npz"
         ) from None
     return pyarrow, pyarrow.parquet

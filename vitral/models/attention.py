@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from vitral.core.config import Config
 from vitral.core.errors import ConfigError
 from vitral.models.base import Grid, Layout, Whole, check_heads
-from vitral.models.init import Initial, Initialised
+from vitral.models.init import Initial, Initialized
 from vitral.models.position import Relation
 
 
@@ -74,7 +74,7 @@ class AttentionKind(Config):
                 f"without an output projection the heads must fill width {whole.width}, but they have {inner}",
                 code="config.conflict",
                 where="mixer.project",
-                remedy="set it to true, or mixer.head_width to width/heads",
+                hint="set it to true, or mixer.head_width to width/heads",
             )
         for layer in range(whole.depth):
             self.window_that_fits(whole.layout.grid, layer)
@@ -88,7 +88,7 @@ class AttentionKind(Config):
                     f"a {grid} grid of patches does not divide into {window} windows",
                     code="config.indivisible",
                     where=f"mixer.{axis}",
-                    remedy=f"use one of {fitting}, or another image size",
+                    hint=f"use one of {fitting}, or another image size",
                 )
         return window
 
@@ -118,7 +118,7 @@ class Axial(AttentionKind):
                 f"axial layers come in pairs, rows then columns, but depth is {whole.depth}",
                 code="config.indivisible",
                 where="depth",
-                remedy=f"use {whole.depth + 1}",
+                hint=f"use {whole.depth + 1}",
             )
 
     def window(self, grid: Grid, layer: int) -> Grid:
@@ -144,7 +144,7 @@ class Heads(NamedTuple):
     v: Tensor  # (B, H, L, d)
 
 
-class HeadProjection(Initialised):
+class HeadProjection(Initialized):
     """Tokens to heads. A forward hook here sees q, k and v of every layer."""
 
     def __init__(self, config: AttentionKind, whole: Whole, relation: Relation) -> None:
@@ -155,7 +155,7 @@ class HeadProjection(Initialised):
         self.k_norm = nn.LayerNorm(self.head_width, whole.eps) if config.qk_norm else nn.Identity()
         self.relation = relation
 
-    def initialise(self, initial: Initial) -> None:
+    def initialize(self, initial: Initial) -> None:
         initial.attention(self.qkv, parts=3)
 
     def forward(self, x: Tensor, layout: Layout, keep: int) -> Heads:
@@ -173,7 +173,7 @@ class HeadProjection(Initialised):
         return Heads(self.relation.rotate(q, layout), self.relation.rotate(k, layout), v)
 
 
-class SelfAttention(Initialised):
+class SelfAttention(Initialized):
     """MSA of eq. 2. The class token and registers see every token; a patch sees them and its window."""
 
     def __init__(self, config: AttentionKind, whole: Whole, layer: int, relation: Relation) -> None:
@@ -184,7 +184,7 @@ class SelfAttention(Initialised):
         self.project = nn.Linear(inner, whole.width) if config.project else nn.Identity()
         self.dropout = nn.Dropout(config.dropout)
 
-    def initialise(self, initial: Initial) -> None:
+    def initialize(self, initial: Initial) -> None:
         if isinstance(self.project, nn.Linear):
             initial.attention(self.project)
 

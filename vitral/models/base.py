@@ -73,25 +73,25 @@ def split_tokens(tokens: Tensor, layout: Layout) -> Features:
     return Features(cls, registers, patches, layout.grid)
 
 
-def divide(image: Size, patch: Size, what: str = "patches") -> Grid:
+def divide(image: Size, patch: Size, message: str = "patches") -> Grid:
     """The grid of patches that covers the image exactly."""
     if max(image) > LONGEST_SIDE:
-        what, remedy = f"a {image} image is beyond reason", f"use at most {LONGEST_SIDE} a side"
-        raise ConfigError(what, code="config.out_of_range", where="image", remedy=remedy)
+        message, hint = f"a {image} image is beyond reason", f"use at most {LONGEST_SIDE} a side"
+        raise ConfigError(message, code="config.out_of_range", where="image_size", hint=hint)
     rows, columns = image.height // patch.height, image.width // patch.width
     if image.height % patch.height or image.width % patch.width or not rows or not columns:
         near = Size(*(max(1, round(side / step)) * step for side, step in zip(image, patch, strict=True)))
-        told = f"a {image} image does not divide into {patch} {what}"
-        raise ConfigError(told, code="config.indivisible", where="image", remedy=f"use {near}")
+        told = f"a {image} image does not divide into {patch} {message}"
+        raise ConfigError(told, code="config.indivisible", where="image_size", hint=f"use {near}")
     return Grid(rows, columns)
 
 
 def check_heads(width: int, heads: int, where: str) -> None:
     """Refuse heads that cannot share the width evenly."""
     if width % heads:
-        remedy = f"use one of {', '.join(str(count) for count in range(1, 2 * heads) if width % count == 0)}"
-        what = f"width {width} does not divide among {heads} heads"
-        raise ConfigError(what, code="config.indivisible", where=where, remedy=remedy)
+        hint = f"use one of {', '.join(str(count) for count in range(1, 2 * heads) if width % count == 0)}"
+        message = f"width {width} does not divide among {heads} heads"
+        raise ConfigError(message, code="config.indivisible", where=where, hint=hint)
 
 
 class Model(nn.Module):
@@ -117,8 +117,8 @@ class Model(nn.Module):
         A skeleton, which has no values yet, takes the very tensors instead: loading then costs no copy.
         """
         own = self.state_dict()
-        remedy = "give the weights of this very model, or build the model that these weights are of"
-        refuse(misfits(own, weights), "weights", remedy)
+        hint = "give the weights of this very model, or build the model that these weights are of"
+        refuse(misfits(own, weights), "weights", hint)
         faults = []
         for name, tensor in weights.items():
             # Ten times as quick: a sum is not finite if any value is not, or if all are but large.
@@ -149,12 +149,12 @@ def misfits(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> list[st
         if not tensor.is_floating_point():
             faults.append(Fault(f"{name} holds {tensor.dtype}, expected floating point", "weights.wrong_type"))
         elif name in own and tensor.shape != own[name].shape:
-            what = f"{name} has shape {tuple(tensor.shape)}, expected {tuple(own[name].shape)}"
-            faults.append(Fault(what, "weights.shape_mismatch"))
+            message = f"{name} has shape {tuple(tensor.shape)}, expected {tuple(own[name].shape)}"
+            faults.append(Fault(message, "weights.shape_mismatch"))
     return faults
 
 
-def refuse(faults: Sequence[str], where: str, remedy: str, code: str = "weights.mismatch") -> None:
+def refuse(faults: Sequence[str], where: str, hint: str, code: str = "weights.mismatch") -> None:
     """Raise what is wrong, if anything is: the first five, and how many more.
 
     The code is that of the first; `code` is for faults that have none of their own.
@@ -162,7 +162,7 @@ def refuse(faults: Sequence[str], where: str, remedy: str, code: str = "weights.
     if faults:
         more = f"; and {len(faults) - 5} more" if len(faults) > 5 else ""
         code = faults[0].code if isinstance(faults[0], Fault) else code
-        raise WeightsError("; ".join(faults[:5]) + more, code=code, where=where, remedy=remedy)
+        raise WeightsError("; ".join(faults[:5]) + more, code=code, where=where, hint=hint)
 
 
 def check_images(images: Tensor, channels: int) -> Size:
@@ -172,20 +172,20 @@ def check_images(images: Tensor, channels: int) -> Size:
             f"expected a batch of images (B, {channels}, H, W), got {images.ndim} dimensions {tuple(images.shape)}",
             code="config.shape_mismatch",
             where="images",
-            remedy="add the batch dimension with images[None]" if images.ndim == 3 else "give four dimensions",
+            hint="add the batch dimension with images[None]" if images.ndim == 3 else "give four dimensions",
         )
     if images.shape[1] != channels:
         raise ConfigError(
             f"the model takes {channels} channels, got {images.shape[1]}",
             code="config.channel_mismatch",
             where="images",
-            remedy=f"convert the images, or build the model with channels={images.shape[1]}",
+            hint=f"convert the images, or build the model with channels={images.shape[1]}",
         )
     if not torch.is_floating_point(images):
         raise ConfigError(
             f"expected floating point pixels, got {images.dtype}",
             code="config.wrong_type",
             where="images",
-            remedy="scale them first: images / 127.5 - 1",
+            hint="scale them first: images / 127.5 - 1",
         )
     return Size(*images.shape[2:])

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from vitral.core.config import Config
 from vitral.models.base import Layout, Whole
-from vitral.models.init import Initial, Initialised
+from vitral.models.init import Initial, Initialized
 
 
 class KeepActivations(Config):
@@ -53,22 +53,22 @@ class LayerScale(Config):
     """A branch is added times a learned factor for each channel (arXiv 2103.17239)."""
 
     kind: Literal["layer_scale"] = "layer_scale"
-    initial: float = 1e-5
+    init: float = 1e-5
 
     def build(self, width: int) -> nn.Module:
-        return ChannelScale(width, self.initial)
+        return ChannelScale(width, self.init)
 
 
 ScaleConfig = Annotated[NoScale | LayerScale, Field(discriminator="kind")]
 
 
-class ChannelScale(Initialised):
+class ChannelScale(Initialized):
     def __init__(self, width: int, start: float) -> None:
         super().__init__()
         self.start = start
         self.factor = nn.Parameter(torch.empty(width))
 
-    def initialise(self, initial: Initial) -> None:
+    def initialize(self, initial: Initial) -> None:
         nn.init.constant_(self.factor, self.start)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -98,10 +98,12 @@ class BlockKind(Config):
 
     final_norm: ClassVar[bool]
     scale: ScaleConfig = NoScale()
-    drop_path: float = Field(default=0.0, ge=0, lt=1)  # of the last layer; the rate grows linearly from 0 in the first
+    drop_path_rate: float = Field(
+        default=0.0, ge=0, lt=1
+    )  # of the last layer; the rate grows linearly from 0 in the first
 
     def rate(self, layer: int, depth: int) -> float:
-        return self.drop_path * layer / max(1, depth - 1)
+        return self.drop_path_rate * layer / max(1, depth - 1)
 
 
 class Branch(nn.Module):

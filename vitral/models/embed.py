@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from vitral.core.config import Config, Size
 from vitral.core.errors import ConfigError
 from vitral.models.base import Grid, Whole, divide
-from vitral.models.init import Initial, Initialised
+from vitral.models.init import Initial, Initialized
 from vitral.models.resnet import BodyKind, Layers, cell
 
 Order = Literal["cpq", "pqc"]
@@ -49,7 +49,7 @@ class Patches(Config):
 
     kind: Literal["patches"] = "patches"
     patch: Size = Size(16, 16)
-    norm: Literal["none", "both"] = "none"  # vit-pytorch normalises before and after the map
+    norm: Literal["none", "both"] = "none"  # vit-pytorch normalizes before and after the map
     bias: bool = True  # CLIP's map has none
 
     def grid(self, image: Size) -> Grid:
@@ -62,7 +62,7 @@ class Patches(Config):
         return PatchStem(self, channels, whole)
 
 
-class PatchStem(Initialised):
+class PatchStem(Initialized):
     """Images (B, C, H, W) to patch tokens (B, N, D)."""
 
     def __init__(self, config: Patches, channels: int, whole: Whole) -> None:
@@ -74,7 +74,7 @@ class PatchStem(Initialised):
         self.project = nn.Linear(pixels, whole.width, bias=config.bias)
         self.after = nn.LayerNorm(whole.width, whole.eps) if both else nn.Identity()
 
-    def initialise(self, initial: Initial) -> None:
+    def initialize(self, initial: Initial) -> None:
         initial.dense(self.project)
 
     def forward(self, images: Tensor) -> Tensor:
@@ -107,14 +107,14 @@ class Hybrid(BodyKind):
                 f"without a projection the width must be the map's {self.pixels()}, but it is {width}",
                 code="config.conflict",
                 where="stem.project",
-                remedy=f"set it to true, or width={self.pixels()}",
+                hint=f"set it to true, or width={self.pixels()}",
             )
 
     def build(self, channels: int, whole: Whole) -> "HybridStem":
         return HybridStem(self, channels, whole)
 
 
-class HybridStem(Initialised):
+class HybridStem(Initialized):
     """Images (B, C, H, W) to patch tokens (B, N, D)."""
 
     def __init__(self, config: Hybrid, channels: int, whole: Whole) -> None:
@@ -123,7 +123,7 @@ class HybridStem(Initialised):
         self.body = config.build_body(channels)
         self.project = nn.Linear(config.pixels(), whole.width) if config.project else nn.Identity()
 
-    def initialise(self, initial: Initial) -> None:
+    def initialize(self, initial: Initial) -> None:
         if isinstance(self.project, nn.Linear):
             initial.dense(self.project)
 

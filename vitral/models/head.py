@@ -6,13 +6,13 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from vitral.core.config import Config
-from vitral.models.init import Initial, Initialised
+from vitral.models.init import Initial, Initialized
 
 
 class HeadKind(Config):
     """An answer for each class."""
 
-    classes: int = Field(default=1000, ge=1, le=10_000_000)
+    num_classes: int = Field(default=1000, ge=1, le=10_000_000)
     bias: float = 0.0  # where the logits start; -10 for a sigmoid loss over 21,000 classes, -6.9 over 1,000
 
 
@@ -22,16 +22,16 @@ class LinearHead(HeadKind):
     kind: Literal["linear"] = "linear"
 
     def build(self, width: int) -> nn.Module:
-        return Classifier(width, self.classes, self.bias)
+        return Classifier(width, self.num_classes, self.bias)
 
 
-class Classifier(Initialised):
+class Classifier(Initialized):
     def __init__(self, width: int, classes: int, start: float) -> None:
         super().__init__()
         self.start = start
         self.linear = nn.Linear(width, classes)
 
-    def initialise(self, initial: Initial) -> None:
+    def initialize(self, initial: Initial) -> None:
         initial.head(self.linear, self.start)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -46,16 +46,16 @@ class TanhHead(HeadKind):
 
     def build(self, width: int) -> nn.Module:
         hidden = width if self.hidden == "width" else self.hidden
-        return TanhClassifier(width, hidden, Classifier(hidden, self.classes, self.bias))
+        return TanhClassifier(width, hidden, Classifier(hidden, self.num_classes, self.bias))
 
 
-class TanhClassifier(Initialised):
+class TanhClassifier(Initialized):
     def __init__(self, width: int, hidden: int, classifier: nn.Module) -> None:
         super().__init__()
         self.hidden = nn.Linear(width, hidden)
         self.classifier = classifier
 
-    def initialise(self, initial: Initial) -> None:
+    def initialize(self, initial: Initial) -> None:
         initial.dense(self.hidden)
 
     def forward(self, x: Tensor) -> Tensor:

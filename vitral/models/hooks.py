@@ -113,6 +113,6 @@ def attention_maps(model: Model, images: Tensor) -> list[Tensor]:
         finally:
             model.train(training)
     if not recordings:
-        what, remedy = "this model has no attention", "use a model with mixer=attention"
-        raise ConfigError(what, code="config.unsupported", where="model", remedy=remedy)
+        message, hint = "this model has no attention", "use a model with mixer=attention"
+        raise ConfigError(message, code="config.unsupported", where="model", hint=hint)
     return [recording.weights() for recording in recordings]

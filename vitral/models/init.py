@@ -129,19 +129,19 @@ class Normal(Initial):
 InitialConfig = Annotated[Original | BigVision | Zeros | Normal, Field(discriminator="kind")]
 
 
-class Initialised(nn.Module):
+class Initialized(nn.Module):
     """A part with parameters of its own, which says what they are."""
 
-    def initialise(self, initial: Initial) -> None:
+    def initialize(self, initial: Initial) -> None:
         """Give every parameter that is this part's own its first value."""
 
 
 @torch.no_grad()
-def initialise(model: nn.Module, initial: Initial) -> None:
+def initialize(model: nn.Module, initial: Initial) -> None:
     """Give every parameter of the model its first value, wherever it was made."""
     for norm in model.modules():
         if isinstance(norm, nn.LayerNorm | nn.GroupNorm):
             norm.reset_parameters()
     for part in model.modules():  # after the norms, since a part may want another start for its own
-        if isinstance(part, Initialised):
-            part.initialise(initial)
+        if isinstance(part, Initialized):
+            part.initialize(initial)

@@ -14,7 +14,7 @@ from vitral.core.config import Config
 from vitral.core.errors import ConfigError
 from vitral.models.attention import Attention, AttentionKind, Axial, Local
 from vitral.models.base import Grid, Layout, Whole
-from vitral.models.init import Initial, Initialised
+from vitral.models.init import Initial, Initialized
 from vitral.models.position import Relation
 
 
@@ -31,20 +31,20 @@ class PlainMixer(Config):
                 f"the {kind} mixer moves nothing into the class token or registers",
                 code="config.conflict",
                 where="mixer",
-                remedy="set tokens.cls=false, tokens.registers=0 and pool=mean, or use mixer=attention",
+                hint="set tokens.cls=false, tokens.registers=0 and pool=mean, or use mixer=attention",
             )
 
 
 class Pooling(PlainMixer):
-    """Each patch gains the mean of its 3 x 3 neighbours, less itself (PoolFormer)."""
+    """Each patch gains the mean of its 3 x 3 neighbors, less itself (PoolFormer)."""
 
     kind: Literal["pooling"] = "pooling"
 
     def build(self, whole: Whole, layer: int, relation: Relation) -> nn.Module:
-        return NeighbourMean()
+        return NeighborMean()
 
 
-class NeighbourMean(nn.Module):
+class NeighborMean(nn.Module):
     def forward(self, x: Tensor, layout: Layout, keep: int) -> Tensor:
         image = x.mT.unflatten(2, layout.grid)  # (B, D, R, S)
         mean = F.avg_pool2d(image, 3, stride=1, padding=1, count_include_pad=False)
@@ -76,14 +76,14 @@ class TokenMlp(PlainMixer):
         return AcrossTokens(whole.layout, self.hidden)
 
 
-class AcrossTokens(Initialised):
+class AcrossTokens(Initialized):
     def __init__(self, layout: Layout, hidden: int) -> None:
         super().__init__()
         self.grid: Grid = layout.grid
         self.expand = nn.Linear(layout.length(), hidden)
         self.contract = nn.Linear(hidden, layout.length())
 
-    def initialise(self, initial: Initial) -> None:
+    def initialize(self, initial: Initial) -> None:
         initial.mlp(self.expand)
         initial.mlp(self.contract)
 
@@ -92,8 +92,8 @@ class AcrossTokens(Initialised):
             raise ConfigError(
                 f"the token_mlp mixer was built for a {self.grid} grid of patches, got {layout.grid}",
                 code="config.size_mismatch",
-                where="image",
-                remedy="give it images of its own size, or use mixer=attention",
+                where="image_size",
+                hint="give it images of its own size, or use mixer=attention",
             )
         hidden = F.gelu(self.expand(x.mT), approximate="tanh")  # (B, D, hidden)
         return self.contract(hidden).mT[:, :keep]  # (B, keep, D)

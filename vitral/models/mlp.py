@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from vitral.core.config import Config
 from vitral.models.base import Whole
-from vitral.models.init import Initial, Initialised
+from vitral.models.init import Initial, Initialized
 
 Gelu = Literal["tanh", "erf", "quick"]
 
@@ -41,7 +41,7 @@ class Mlp(MlpKind):
         return TwoLayers(self, whole)
 
 
-class TwoLayers(Initialised):
+class TwoLayers(Initialized):
     def __init__(self, config: Mlp, whole: Whole) -> None:
         super().__init__()
         hidden = config.hidden(whole.width)
@@ -50,7 +50,7 @@ class TwoLayers(Initialised):
         self.contract = nn.Linear(hidden, whole.width)
         self.dropout = nn.Dropout(config.dropout)
 
-    def initialise(self, initial: Initial) -> None:
+    def initialize(self, initial: Initial) -> None:
         initial.mlp(self.expand)
         initial.mlp(self.contract)
 
@@ -72,7 +72,7 @@ class SwiGlu(MlpKind):
         return GatedLayers(self, whole)
 
 
-class GatedLayers(Initialised):
+class GatedLayers(Initialized):
     def __init__(self, config: SwiGlu, whole: Whole) -> None:
         super().__init__()
         hidden = config.hidden(whole.width)
@@ -80,7 +80,7 @@ class GatedLayers(Initialised):
         self.contract = nn.Linear(hidden, whole.width)
         self.dropout = nn.Dropout(config.dropout)
 
-    def initialise(self, initial: Initial) -> None:
+    def initialize(self, initial: Initial) -> None:
         initial.mlp(self.expand, parts=2)
         initial.mlp(self.contract)
 

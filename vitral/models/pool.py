@@ -14,11 +14,11 @@ from vitral.core.config import Config
 from vitral.core.errors import ConfigError
 from vitral.models.attention import Heads, attention_weights
 from vitral.models.base import Layout, Whole, check_heads
-from vitral.models.init import Initial, Initialised
+from vitral.models.init import Initial, Initialized
 from vitral.models.mlp import MlpConfig
 
 
-class Pool(Initialised):
+class Pool(Initialized):
     """By default every token is read."""
 
     def keep(self, layout: Layout) -> int:
@@ -44,7 +44,7 @@ class PoolKind(Config):
         """How many numbers the vector has."""
         return width
 
-    def normalises(self) -> bool:
+    def normalizes(self) -> bool:
         """Whether the pool does what the norm after the last layer would do."""
         return False
 
@@ -56,8 +56,8 @@ class ClassPool(PoolKind):
 
     def check(self, whole: Whole) -> None:
         if not whole.layout.cls:
-            what, remedy = "no class token to read", "set tokens.cls=true or pool=mean"
-            raise ConfigError(what, code="config.conflict", where="pool", remedy=remedy)
+            message, hint = "no class token to read", "set tokens.cls=true or pool=mean"
+            raise ConfigError(message, code="config.conflict", where="pool", hint=hint)
 
     def build(self, whole: Whole, mlp: MlpConfig) -> Pool:
         return ReadClass()
@@ -84,9 +84,9 @@ class DistilledPool(PoolKind):
 
     def check(self, whole: Whole) -> None:
         if not (whole.layout.cls and whole.layout.registers):
-            what = "reads the class token and the first register, and one of them is not there"
-            remedy = "set tokens.cls=true and tokens.registers=1"
-            raise ConfigError(what, code="config.conflict", where="pool", remedy=remedy)
+            message = "reads the class token and the first register, and one of them is not there"
+            hint = "set tokens.cls=true and tokens.registers=1"
+            raise ConfigError(message, code="config.conflict", where="pool", hint=hint)
 
     def outputs(self, width: int) -> int:
         return 2 * width
@@ -110,13 +110,13 @@ class MeanPool(PoolKind):
     """The mean of the patches; as good as the class token at a learning rate of its own (appendix D.3)."""
 
     kind: Literal["mean"] = "mean"
-    norm: Literal["before", "after"] = "before"  # MAE's fine-tuning normalises the mean, not the tokens
+    norm: Literal["before", "after"] = "before"  # MAE's fine-tuning normalizes the mean, not the tokens
 
-    def normalises(self) -> bool:
+    def normalizes(self) -> bool:
         return self.norm == "after"
 
     def build(self, whole: Whole, mlp: MlpConfig) -> Pool:
-        return PatchMean(nn.LayerNorm(whole.width, whole.eps) if self.normalises() else nn.Identity())
+        return PatchMean(nn.LayerNorm(whole.width, whole.eps) if self.normalizes() else nn.Identity())
 
 
 class PatchMean(Pool):
@@ -182,8 +182,8 @@ class AttentionPool(PoolKind):
 
     def check(self, whole: Whole) -> None:
         if not self.count(whole):
-            what = "the mixer has no heads to count"
-            raise ConfigError(what, code="config.conflict", where="pool.heads", remedy="set a number")
+            message = "the mixer has no heads to count"
+            raise ConfigError(message, code="config.conflict", where="pool.heads", hint="set a number")
         check_heads(whole.width, self.count(whole), where="pool.heads")
 
     def build(self, whole: Whole, mlp: MlpConfig) -> Pool:
@@ -201,7 +201,7 @@ class Gather(Pool):
         self.norm = nn.LayerNorm(whole.width, whole.eps)
         self.mlp = mlp.build(whole)
 
-    def initialise(self, initial: Initial) -> None:
+    def initialize(self, initial: Initial) -> None:
         nn.init.xavier_uniform_(self.query[0])
         initial.attention(self.q)
         initial.attention(self.kv, parts=2)

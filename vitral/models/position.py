@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from vitral.core.config import Config
 from vitral.core.errors import ConfigError
 from vitral.models.base import Grid, Layout, Whole
-from vitral.models.init import Initial, Initialised
+from vitral.models.init import Initial, Initialized
 
 Resampling = Literal["bilinear", "bicubic", "bicubic_antialias", "bicubic_corners", "bicubic_offset"]
 OFFSET = 0.1  # of a patch
@@ -79,7 +79,7 @@ def rotary_angles(grid: Grid, head_width: int, base: float, like: Tensor) -> Ten
     """The angle of every patch in every plane: the image runs from -1 to 1 on both axes, whatever its grid."""
     quarter = head_width // 4
     periods = base ** (torch.arange(quarter, device=like.device) / quarter)  # (d/4)
-    down = (torch.arange(grid.rows, device=like.device) + 0.5) / grid.rows * 2 - 1  # (R), patch centres
+    down = (torch.arange(grid.rows, device=like.device) + 0.5) / grid.rows * 2 - 1  # (R), patch centers
     right = (torch.arange(grid.columns, device=like.device) + 0.5) / grid.columns * 2 - 1  # (S)
     rows = (2 * math.pi * down[:, None] / periods)[:, None].expand(-1, grid.columns, -1)  # (R, S, d/4)
     columns = (2 * math.pi * right[:, None] / periods).expand(grid.rows, -1, -1)  # (R, S, d/4)
@@ -96,7 +96,7 @@ def rotate(x: Tensor, angles: Tensor) -> Tensor:
 Acts = Literal["nowhere", "tokens", "attention"]
 
 
-class Placed(Initialised):
+class Placed(Initialized):
     """A part that knows places. By default its weights are the same for every grid."""
 
     def regridded(self, weights: Mapping[str, Tensor], old: Grid) -> dict[str, Tensor]:
@@ -140,8 +140,8 @@ class PositionKind(Config):
 
 def refuse_width(field: str, found: int, divisor: int, why: str) -> None:
     if found % divisor:
-        remedy = f"use a multiple of {divisor}, say {(found // divisor + 1) * divisor}"
-        raise ConfigError(f"{why}, but {field} is {found}", code="config.indivisible", where=field, remedy=remedy)
+        hint = f"use a multiple of {divisor}, say {(found // divisor + 1) * divisor}"
+        raise ConfigError(f"{why}, but {field} is {found}", code="config.indivisible", where=field, hint=hint)
 
 
 Where = Literal["stem", "layers", "shared"]  # added once; in every layer; in every layer with the same weights
@@ -193,7 +193,7 @@ class LearnedRows(Added):
         copies = whole.depth if config.where == "layers" else 1
         self.table = nn.Parameter(torch.empty(copies, self.cls + self.grid.cells(), whole.width))
 
-    def initialise(self, initial: Initial) -> None:
+    def initialize(self, initial: Initial) -> None:
         initial.table(self.table)
 
     def rows(self, layout: Layout, layer: int, like: Tensor) -> tuple[Tensor, Tensor]:
@@ -227,7 +227,7 @@ class LearnedAxes(Added):
         self.x = nn.Parameter(torch.empty(copies, whole.layout.grid.columns, whole.width // 2))
         self.y = nn.Parameter(torch.empty(copies, whole.layout.grid.rows, whole.width // 2))
 
-    def initialise(self, initial: Initial) -> None:
+    def initialize(self, initial: Initial) -> None:
         initial.table(self.x)
         initial.table(self.y)
 
@@ -297,7 +297,7 @@ class OffsetLogits(Relation):
         self.spread = self.spread_of(grid)
         self.table = nn.Parameter(torch.empty(self.spread.cells(), head_width))  # an embedding for each possible offset
 
-    def initialise(self, initial: Initial) -> None:
+    def initialize(self, initial: Initial) -> None:
         initial.table(self.table)
 
     def rotate(self, x: Tensor, layout: Layout) -> Tensor:

@@ -60,7 +60,7 @@ def model_config(model: str | Vit | Resnet, *settings: str) -> Vit | Resnet:
 
 
 def build(model: str | Vit | Resnet, *settings: str) -> Model:
-    """A model with fresh weights, from a name or a config: `build("S/16", "head.classes=10")`."""
+    """A model with fresh weights, from a name or a config: `build("S/16", "head.num_classes=10")`."""
     return model_config(model, *settings).build()
 
 
@@ -75,13 +75,13 @@ def named(name: str) -> Vit | Resnet:
         return sized(words[match["word"]], stem, match["image"] or "224")
     if (match := BASELINE.fullmatch(name)) and match["units"] in UNITS:
         return Resnet(layers=UNITS[match["units"]], root=64 * int(match["factor"]))
-    raise ConfigError(f"unknown model {name!r}", code="config.unknown_name", where="model", remedy=near(name))
+    raise ConfigError(f"unknown model {name!r}", code="config.unknown_name", where="model", hint=near(name))
 
 
 def sized(scale: Scale, stem: StemConfig, image: str = "224") -> Vit:
     mlp = Mlp(ratio=scale.hidden / scale.width)
     mixer = Attention(heads=scale.heads)
-    return Vit(image=square(image), width=scale.width, depth=scale.depth, stem=stem, mixer=mixer, mlp=mlp)
+    return Vit(image_size=square(image), width=scale.width, depth=scale.depth, stem=stem, mixer=mixer, mlp=mlp)
 
 
 def hybrid_stem(name: str, units: str, stride: int) -> Hybrid:
@@ -92,7 +92,7 @@ def hybrid_stem(name: str, units: str, stride: int) -> Hybrid:
     if units in STEMS and stride in (16, 32):
         one, two, three, four = UNITS[units]
         return Hybrid(layers=(one, two, three, four) if stride == 32 else (one, two, three + four))
-    raise ConfigError(f"unknown model {name!r}", code="config.unknown_name", where="model", remedy=near(name))
+    raise ConfigError(f"unknown model {name!r}", code="config.unknown_name", where="model", hint=near(name))
 
 
 def square(side: str) -> Size:

@@ -1,4 +1,4 @@
-"""The residual network of the paper: ResNet with GroupNorm and standardised weights ("ResNet (BiT)").
+"""The residual network of the paper: ResNet with GroupNorm and standardized weights ("ResNet (BiT)").
 
 B images, H x W pixels, C channels, N = R x S places of the last map, D width.
 The hybrid's stem and the baseline are the same body. Padding is TensorFlow's SAME, as in the original.
@@ -17,13 +17,13 @@ from vitral.core.config import Config, Size
 from vitral.core.errors import ConfigError
 from vitral.models.base import Features, Grid, Layout, Model, check_images, divide, split_tokens
 from vitral.models.head import HeadConfig, LinearHead
-from vitral.models.init import Initial, InitialConfig, Initialised, Original, initialise
+from vitral.models.init import Initial, InitialConfig, Initialized, Original, initialize
 
 GROUPS = 32
-Standardisation = Literal["std", "variance"]
+Standardization = Literal["std", "variance"]
 
 
-def standardise(weight: Tensor, how: Standardisation = "std") -> Tensor:
+def standardize(weight: Tensor, how: Standardization = "std") -> Tensor:
     """Kernels (out, in, k, k) of mean 0 and deviation 1 each; Google guards the deviation, timm the variance."""
     variance, mean = torch.var_mean(weight, dim=(1, 2, 3), keepdim=True, correction=0)
     scale = 1 / (variance.sqrt() + 1e-5) if how == "std" else (variance + 1e-8).rsqrt()
@@ -36,19 +36,19 @@ def pad_same(x: Tensor, kernel: int, stride: int, value: float = 0.0) -> Tensor:
     return F.pad(x, (right // 2, right - right // 2, down // 2, down - down // 2), value=value)
 
 
-class StandardConv(Initialised):
-    """A convolution without bias whose kernels are standardised at every use."""
+class StandardConv(Initialized):
+    """A convolution without bias whose kernels are standardized at every use."""
 
-    def __init__(self, inputs: int, outputs: int, kernel: int, stride: int, how: Standardisation) -> None:
+    def __init__(self, inputs: int, outputs: int, kernel: int, stride: int, how: Standardization) -> None:
         super().__init__()
         self.kernel, self.stride, self.how = kernel, stride, how
         self.weight = nn.Parameter(torch.empty(outputs, inputs, kernel, kernel))
 
-    def initialise(self, initial: Initial) -> None:
+    def initialize(self, initial: Initial) -> None:
         initial.convolution(self.weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.conv2d(pad_same(x, self.kernel, self.stride), standardise(self.weight, self.how), stride=self.stride)
+        return F.conv2d(pad_same(x, self.kernel, self.stride), standardize(self.weight, self.how), stride=self.stride)
 
 
 Layers = tuple[Annotated[int, Field(ge=1, le=1_000)], ...]
@@ -59,7 +59,7 @@ class BodyKind(Config):
 
     layers: Layers = (3, 4, 6, 3)
     root: int = Field(default=64, ge=32, le=10_000)
-    standardisation: Standardisation = "std"
+    standardization: Standardization = "std"
     group_eps: float = Field(default=1e-6, gt=0)
 
     @model_validator(mode="after")
@@ -69,7 +69,7 @@ class BodyKind(Config):
                 f"the {GROUPS} groups of GroupNorm do not divide {self.root} channels",
                 code="config.indivisible",
                 where="root",
-                remedy=f"use a multiple of {GROUPS}: 64 in R50x1, 128 in R50x2",
+                hint=f"use a multiple of {GROUPS}: 64 in R50x1, 128 in R50x2",
             )
         return self
 
@@ -86,11 +86,11 @@ class BodyKind(Config):
 
 
 def conv_norm(config: BodyKind, inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Sequential:
-    conv = StandardConv(inputs, outputs, kernel, stride, config.standardisation)
+    conv = StandardConv(inputs, outputs, kernel, stride, config.standardization)
     return nn.Sequential(conv, nn.GroupNorm(GROUPS, outputs, config.group_eps))
 
 
-class Unit(Initialised):
+class Unit(Initialized):
     """A bottleneck: 1x1, 3x3, 1x1 beside a shortcut, activated after the sum."""
 
     def __init__(self, config: BodyKind, inputs: int, inner: int, stride: int) -> None:
@@ -101,7 +101,7 @@ class Unit(Initialised):
         self.look = conv_norm(config, inner, inner, 3, stride)
         self.expand = conv_norm(config, inner, 4 * inner, 1)
 
-    def initialise(self, initial: Initial) -> None:
+    def initialize(self, initial: Initial) -> None:
         norm = self.expand[1]
         assert isinstance(norm, nn.GroupNorm)
         nn.init.zeros_(norm.weight)  # every unit starts as its shortcut
@@ -148,14 +148,14 @@ class Resnet(BodyKind):
     """A ResNet (BiT) as one value. As it stands it is R50x1."""
 
     kind: Literal["resnet"] = "resnet"
-    image: Size = Size(224, 224)
+    image_size: Size = Size(224, 224)
     channels: int = Field(default=3, ge=1, le=10_000)
     head: HeadConfig = LinearHead()
-    initial: InitialConfig = Original()
+    init: InitialConfig = Original()
 
     @model_validator(mode="after")
     def image_divides(self) -> Self:
-        self.grid(self.image)
+        self.grid(self.image_size)
         return self
 
     def grid(self, image: Size) -> Grid:
@@ -173,7 +173,7 @@ class Resnet(BodyKind):
     def build(self) -> "ResidualNetwork":
         """The model with fresh weights."""
         model = self.skeleton().to_empty(device=torch.get_default_device())
-        initialise(model, self.initial)
+        initialize(model, self.init)
         return model
 
 

@@ -12,7 +12,7 @@ from vitral.models.base import Features, Layout, Model, Whole, check_images, spl
 from vitral.models.block import BlockConfig, KeepActivations, MemoryConfig, PreNorm
 from vitral.models.embed import Patches, StemConfig
 from vitral.models.head import HeadConfig, LinearHead
-from vitral.models.init import Initial, InitialConfig, Initialised, Original, initialise
+from vitral.models.init import Initial, InitialConfig, Initialized, Original, initialize
 from vitral.models.mixers import Attention, AttentionKind, MixerConfig
 from vitral.models.mlp import Mlp, MlpConfig
 from vitral.models.pool import ClassPool, PoolConfig
@@ -24,7 +24,7 @@ class Tokens(Config):
 
     cls: bool = True
     registers: int = Field(default=0, ge=0, le=1_000)  # arXiv 2309.16588
-    norm: bool = False  # CLIP normalises all tokens before the first layer
+    norm: bool = False  # CLIP normalizes all tokens before the first layer
     dropout: float = Field(default=0.0, ge=0, lt=1)
 
 
@@ -32,7 +32,7 @@ class Vit(Config):
     """A Vision Transformer as one value. As it stands it is ViT-B/16."""
 
     kind: Literal["vit"] = "vit"
-    image: Size = Size(224, 224)
+    image_size: Size = Size(224, 224)
     any_size: bool = True  # whether images of another size are welcome, their positions resampled
     channels: int = Field(default=3, ge=1, le=10_000)  # the upper ends are far beyond use: they catch slips of a finger
     width: int = Field(default=768, ge=1, le=100_000)
@@ -46,7 +46,7 @@ class Vit(Config):
     pool: PoolConfig = ClassPool()
     head: HeadConfig = LinearHead()
     eps: float = Field(default=1e-6, gt=0)  # of every LayerNorm
-    initial: InitialConfig = Original()
+    init: InitialConfig = Original()
     memory: MemoryConfig = KeepActivations()
 
     def layout(self, image: Size) -> Layout:
@@ -55,7 +55,7 @@ class Vit(Config):
 
     def whole(self) -> Whole:
         heads = self.mixer.heads if isinstance(self.mixer, AttentionKind) else 0
-        return Whole(self.width, self.depth, self.layout(self.image), self.eps, heads)
+        return Whole(self.width, self.depth, self.layout(self.image_size), self.eps, heads)
 
     @model_validator(mode="after")
     def parts_fit(self) -> Self:
@@ -70,7 +70,7 @@ class Vit(Config):
                 f"{self.position.kind} works inside attention, and the {self.mixer.kind} mixer has none",
                 code="config.conflict",
                 where="position",
-                remedy="use position=learned1d or mixer=attention",
+                hint="use position=learned1d or mixer=attention",
             )
         else:
             self.position.check(self.width, self.width)
@@ -84,11 +84,11 @@ class Vit(Config):
     def build(self) -> "VisionTransformer":
         """The model with fresh weights."""
         model = self.skeleton().to_empty(device=torch.get_default_device())
-        initialise(model, self.initial)
+        initialize(model, self.init)
         return model
 
 
-class Prefix(Initialised):
+class Prefix(Initialized):
     """The class token and the registers, set before the patches."""
 
     def __init__(self, whole: Whole) -> None:
@@ -96,7 +96,7 @@ class Prefix(Initialised):
         self.cls = whole.layout.cls
         self.tokens = nn.Parameter(torch.empty(whole.layout.prefix(), whole.width))
 
-    def initialise(self, initial: Initial) -> None:
+    def initialize(self, initial: Initial) -> None:
         initial.token(self.tokens[: self.cls])
         initial.register(self.tokens[self.cls :])
 
@@ -120,7 +120,7 @@ class VisionTransformer(Model):
         self.dropout = nn.Dropout(config.tokens.dropout)
         self.first_norm = nn.LayerNorm(config.width, config.eps) if config.tokens.norm else nn.Identity()
         self.blocks = nn.ModuleList(build_block(config, whole, layer) for layer in range(config.depth))
-        normed = config.block.final_norm and not config.pool.normalises()
+        normed = config.block.final_norm and not config.pool.normalizes()
         self.norm = nn.LayerNorm(config.width, config.eps) if normed else nn.Identity()
         self.pool = config.pool.build(whole, config.mlp)
         self.head = config.head.build(config.pool.outputs(config.width))
@@ -137,12 +137,12 @@ class VisionTransformer(Model):
 
     def layout(self, images: Tensor) -> Layout:
         size = check_images(images, self.config.channels)
-        if size != self.config.image and not self.config.any_size:
+        if size != self.config.image_size and not self.config.any_size:
             raise ConfigError(
-                f"the model takes {self.config.image} images only, got {size}",
+                f"the model takes {self.config.image_size} images only, got {size}",
                 code="config.size_mismatch",
                 where="images",
-                remedy="resize the images, or build the model with any_size=true",
+                hint="resize the images, or build the model with any_size=true",
             )
         return self.config.layout(size)
 

@@ -10,7 +10,7 @@ Better plain ViT baselines for ImageNet-1k (arXiv 2205.01580).
 from typing import NamedTuple
 
 from vitral.data.transforms.augment import Augment
-from vitral.data.transforms.crop import CentreCrop
+from vitral.data.transforms.crop import CenterCrop
 from vitral.data.transforms.mixup import Mixing, Mixup, NoMixing
 from vitral.data.transforms.randaugment import RandAugment
 from vitral.models.registry import model_config
@@ -67,11 +67,11 @@ def trained(name: str, model: str, preset: str, bias: float) -> Recipe:
     return Recipe(
         name=name,
         model=model_config(model, f"head.bias={bias}"),
-        images=Images(augment=augment, still=CentreCrop(fraction=0.875)),
+        images=Images(augment=augment, eval_crop=CenterCrop(fraction=0.875)),
         task=Classify(loss=Sigmoid(), mixing=mixing),
         length=Epochs(epochs=300),
-        batch=4096,
-        optimiser=AdamW(rate=1e-3, decay=0.1),
+        batch_size=4096,
+        optimizer=AdamW(lr=1e-3, weight_decay=0.1),
         schedule=Cosine(warmup=10_000),
     )
 
@@ -109,10 +109,10 @@ def plain_imagenet(model: str = "S/16") -> Recipe:
     return Recipe(
         name="plain_imagenet",
         model=model_config(model, "position=sincos2d", "pool=mean", "tokens.cls=false"),
-        images=Images(augment=augment, still=CentreCrop(fraction=0.875)),
+        images=Images(augment=augment, eval_crop=CenterCrop(fraction=0.875)),
         task=Classify(mixing=mixing),
         length=Epochs(epochs=90),
-        batch=1024,
-        optimiser=AdamW(rate=1e-3, decay=0.1),
+        batch_size=1024,
+        optimizer=AdamW(lr=1e-3, weight_decay=0.1),
         schedule=Cosine(warmup=10_000),
     )

@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100: 50,000 small colour photos."""
+"""CIFAR-10 and CIFAR-100: 50,000 small color photos."""
 
 from vitral.data.transforms.crop import InceptionCrop
 from vitral.data.transforms.preprocessing import Scaling
@@ -9,7 +9,7 @@ from vitral.training.ema import Exponential
 from vitral.training.optimizers import AdamW
 from vitral.training.schedules import Cosine
 
-PHOTOS = Scaling(mean=(0.491, 0.482, 0.447), deviation=(0.247, 0.243, 0.262))  # of all pixels of CIFAR-10
+PHOTOS = Scaling(mean=(0.491, 0.482, 0.447), std=(0.247, 0.243, 0.262))  # of all pixels of CIFAR-10
 
 
 def cifar10() -> Recipe:
@@ -25,12 +25,12 @@ def cifar10() -> Recipe:
     return Recipe(
         name="cifar10",
         model=small_vit(image=32, channels=3, patch=4, width=128, depth=6),
-        images=Images(view=InceptionCrop(area=(0.5, 1.0)), scaling=PHOTOS),
+        images=Images(crop=InceptionCrop(area=(0.5, 1.0)), normalize=PHOTOS),
         task=Classify(loss=Softmax(smoothing=0.1)),
         length=Epochs(epochs=15),
-        batch=128,
-        optimiser=AdamW(rate=1e-3, decay=0.1),
+        batch_size=128,
+        optimizer=AdamW(lr=1e-3, weight_decay=0.1),
         schedule=Cosine(warmup=0.05),
         average=Exponential(decay=0.998),
-        evaluate=2.0,
+        eval_every=2.0,
     )

@@ -1,6 +1,6 @@
-"""Fashion-MNIST: 60,000 grey images of clothes, all of their labels, or a tenth of them after learning without any.
+"""Fashion-MNIST: 60,000 gray images of clothes, all of their labels, or a tenth of them after learning without any.
 
-The bundled images, which are small, grey and few: 500 of each class of Fashion-MNIST.
+The bundled images, which are small, gray and few: 500 of each class of Fashion-MNIST.
 """
 
 from vitral.data.transforms.crop import InceptionCrop
@@ -15,11 +15,11 @@ from vitral.training.schedules import Cosine
 
 # Nearly the whole picture: clothes fill the frame, and all shoes point the same way, so nothing is mirrored.
 NEARLY_ALL = InceptionCrop(area=(0.85, 1.0), aspect=(1 / 1.1, 1.1), flip=False)
-CLOTHES = Scaling(mean=(0.286,), deviation=(0.353,))  # of all pixels of Fashion-MNIST
+CLOTHES = Scaling(mean=(0.286,), std=(0.353,))  # of all pixels of Fashion-MNIST
 
 
-def grey(patch: int, width: int, depth: int) -> Vit:
-    """A plain ViT for grey images of 28x28."""
+def gray(patch: int, width: int, depth: int) -> Vit:
+    """A plain ViT for gray images of 28x28."""
     return small_vit(28, 1, patch, width, depth)
 
 
@@ -34,14 +34,14 @@ def sample() -> Recipe:
     """
     return Recipe(
         name="sample",
-        model=grey(patch=14, width=128, depth=4),
-        images=Images(view=NEARLY_ALL, scaling=CLOTHES),
+        model=gray(patch=14, width=128, depth=4),
+        images=Images(crop=NEARLY_ALL, normalize=CLOTHES),
         length=Epochs(epochs=20),
-        batch=50,
-        optimiser=AdamW(rate=7e-4, decay=0.1),
+        batch_size=50,
+        optimizer=AdamW(lr=7e-4, weight_decay=0.1),
         schedule=Cosine(warmup=0.1),
         average=Exponential(decay=0.98),
-        evaluate=2.0,
+        eval_every=2.0,
     )
 
 
@@ -57,11 +57,11 @@ def fashion_mnist() -> Recipe:
     """
     return Recipe(
         name="fashion_mnist",
-        model=grey(patch=14, width=128, depth=4),
-        images=Images(view=NEARLY_ALL, scaling=CLOTHES),
+        model=gray(patch=14, width=128, depth=4),
+        images=Images(crop=NEARLY_ALL, normalize=CLOTHES),
         length=Epochs(epochs=15),
-        batch=100,
-        optimiser=AdamW(rate=7e-4, decay=0.1),
+        batch_size=100,
+        optimizer=AdamW(lr=7e-4, weight_decay=0.1),
         schedule=Cosine(warmup=0.05),
         average=Exponential(decay=0.998),
     )
@@ -76,12 +76,12 @@ def fashion_masked() -> Recipe:
     """
     return Recipe(
         name="fashion_masked",
-        model=grey(patch=7, width=64, depth=4),
-        images=Images(view=NEARLY_ALL, scaling=CLOTHES),
+        model=gray(patch=7, width=64, depth=4),
+        images=Images(crop=NEARLY_ALL, normalize=CLOTHES),
         task=MaskedPatches(target=WholePatch()),
         length=Epochs(epochs=6),
-        batch=100,
-        optimiser=AdamW(rate=2e-3, decay=0.1),
+        batch_size=100,
+        optimizer=AdamW(lr=2e-3, weight_decay=0.1),
         schedule=Cosine(warmup=0.1),
         average=Exponential(decay=0.98),
     )
@@ -96,12 +96,12 @@ def fashion_tenth() -> Recipe:
     """
     return Recipe(
         name="fashion_tenth",
-        data=DataConfig(share=0.1),
-        model=grey(patch=7, width=64, depth=4),
-        images=Images(view=NEARLY_ALL, scaling=CLOTHES),
+        data=DataConfig(fraction=0.1),
+        model=gray(patch=7, width=64, depth=4),
+        images=Images(crop=NEARLY_ALL, normalize=CLOTHES),
         length=Epochs(epochs=10),
-        batch=50,
-        optimiser=AdamW(rate=1e-3, decay=0.1),
+        batch_size=50,
+        optimizer=AdamW(lr=1e-3, weight_decay=0.1),
         schedule=Cosine(warmup=0.1),
         average=Exponential(decay=0.98),
     )

@@ -63,8 +63,8 @@ def paper_imagenet(model: str = "B/16") -> Recipe:
         name="paper_imagenet",
         model=pretrained(model, bias=0.0, dropout=0.1),
         length=Epochs(epochs=300),
-        batch=4096,
-        optimiser=AdamW(rate=3e-3, decay=0.3),
+        batch_size=4096,
+        optimizer=AdamW(lr=3e-3, weight_decay=0.3),
         schedule=Cosine(warmup=10_000),
     )
 
@@ -81,8 +81,8 @@ def paper_imagenet21k(model: str = "B/16") -> Recipe:
         model=pretrained(model, bias=-10.0, dropout=0.1),
         task=Classify(loss=Sigmoid()),
         length=Epochs(epochs=90),
-        batch=4096,
-        optimiser=AdamW(rate=1e-3, decay=0.03),
+        batch_size=4096,
+        optimizer=AdamW(lr=1e-3, weight_decay=0.03),
         schedule=Linear(warmup=10_000, end=END / 1e-3),
     )
 
@@ -100,8 +100,8 @@ def paper_jft(model: str = "B/16") -> Recipe:
         model=pretrained(model, bias=-10.0, dropout=0.0),
         task=Classify(loss=Sigmoid()),
         length=Epochs(epochs=row.epochs),
-        batch=4096,
-        optimiser=AdamW(rate=row.rate, decay=0.1),
+        batch_size=4096,
+        optimizer=AdamW(lr=row.rate, weight_decay=0.1),
         schedule=Linear(warmup=10_000, end=END / row.rate),
     )
 
@@ -118,8 +118,8 @@ def paper_masked(model: str = "B/16") -> Recipe:
         model=model_config(model),
         task=MaskedPatches(),
         length=Steps(steps=1_000_000),
-        batch=4096,
-        optimiser=AdamW(rate=2e-4, decay=0.1),
+        batch_size=4096,
+        optimizer=AdamW(lr=2e-4, weight_decay=0.1),
         schedule=Cosine(warmup=10_000),
     )
 
@@ -129,10 +129,10 @@ def finetuned(name: str, model: str, steps: int, warmup: int, held: float) -> Re
     return Recipe(
         name=name,
         data=DataConfig(split=Stratified(fraction=held)),
-        model=model_config(model, f"image={Size(384, 384)}"),
+        model=model_config(model, f"image_size={Size(384, 384)}"),
         length=Steps(steps=steps),
-        batch=512,
-        optimiser=Sgd(rate=0.01),
+        batch_size=512,
+        optimizer=Sgd(lr=0.01),
         schedule=Cosine(warmup=warmup),
     )
 
@@ -140,7 +140,7 @@ def finetuned(name: str, model: str, steps: int, warmup: int, held: float) -> Re
 def finetune_imagenet(model: str = "B/16") -> Recipe:
     """Table 4 on ImageNet, best of the rates 0.003, 0.01, 0.03 and 0.06 on 1 % of the training images.
 
-    Table 2 has it at 512 pixels (L/16) or 518 (H/14), on the average: --set average=exponential.
+    Table 2 has it at 512 pixels (L/16) or 518 (H/14), on the average: --set average=ema.
 
     Run:     vitral train imagenet/ --recipe finetune_imagenet --from WEIGHTS
     Takes:   not measured here

@@ -20,8 +20,8 @@ def photos(model: str | Vit | Resnet = "S/16") -> Recipe:
     layer, then bends those only as far as it helps: at the same rate for all layers, and from a head fitted without
     restraint, a few steps broke a ViT-S/14 whose last layers multiply what they add by up to 11. Mild crops keep the
     subject in the picture; the mean over the last quarter of the steps asks for no constant that would depend on how
-    many images there are. What to change first: `lr`, `length.images`, `tuning=head` where features are as good as they
-    can get, `tuning=lora` where memory is short.
+    many images there are. What to change first: `lr`, `length.images`, `finetune=head` where features are as good as
+    they     can get, `finetune=lora` where memory is short.
 
     Run:     vitral train photos/ --from WEIGHTS
     Takes:   1 minute on two cores of an AMD EPYC for 1,000 images of 32x32 pixels and a small ViT
@@ -32,11 +32,11 @@ def photos(model: str | Vit | Resnet = "S/16") -> Recipe:
     return Recipe(
         name="photos",
         model=config,
-        tuning=Probed(),
-        images=Images(view=InceptionCrop(area=(0.5, 1.0))),
-        length=Shown(images=30_000, fewest=5, most=30),
-        batch=32,
-        optimiser=AdamW(rate=RATE / width, decay=0.05, layer_decay=decay),
+        finetune=Probed(),
+        images=Images(crop=InceptionCrop(area=(0.5, 1.0))),
+        length=Shown(images=30_000, min_epochs=5, max_epochs=30),
+        batch_size=32,
+        optimizer=AdamW(lr=RATE / width, weight_decay=0.05, layer_decay=decay),
         schedule=Cosine(warmup=0.2),
         clip=1.0,
         average=Polyak(start=0.75),

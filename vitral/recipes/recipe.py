@@ -4,15 +4,17 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from vitral.core import formats
 from vitral.core.config import Config, override
 from vitral.core.errors import ConfigError
+from vitral.core.formats import upgrade_json
 from vitral.data.datasets.split import Stratified
 from vitral.data.decoding.header import Decoding
 from vitral.data.loading.loader import Sight
 from vitral.data.loading.sampler import Order, Plan, Shuffled
 from vitral.data.transforms.augment import Augment
-from vitral.data.transforms.crop import CentreCrop, InceptionCrop, PlainResize, StillView
-from vitral.data.transforms.preprocessing import CENTRED, Preprocessing, Scaling
+from vitral.data.transforms.crop import CenterCrop, InceptionCrop, PlainResize, StillView
+from vitral.data.transforms.preprocessing import CENTERED, Preprocessing, Scaling
 from vitral.models.resnet import Resnet
 from vitral.models.vit import Vit
 from vitral.tasks.classify import Classify
@@ -20,31 +22,31 @@ from vitral.tasks.registry import TaskConfig
 from vitral.training.distributed.strategy import Ddp, DistributedConfig
 from vitral.training.ema import AverageConfig, NoAverage
 from vitral.training.finetune import Everything, TuningConfig
-from vitral.training.optimizers import AdamW, OptimiserConfig
+from vitral.training.optimizers import AdamW, OptimizerConfig
 from vitral.training.precision import Auto, PrecisionConfig
 from vitral.training.schedules import Cosine, ScheduleConfig
 
 ModelConfig = Annotated[Vit | Resnet, Field(discriminator="kind")]
-TrainingView = Annotated[InceptionCrop | PlainResize | CentreCrop, Field(discriminator="kind")]
+TrainingView = Annotated[InceptionCrop | PlainResize | CenterCrop, Field(discriminator="kind")]
 
 
 class DataConfig(Config):
     """Which images, and in what order they are shown."""
 
-    where: str = ""  # as `vitral check` takes it
+    path: str = ""  # as `vitral check` takes it
     root: str = ""  # where the files of a set known by name are
     split: Stratified = Stratified()  # for sets that have training images only
-    share: float = Field(default=1.0, gt=0, le=1)  # of the training images of every class
+    fraction: float = Field(default=1.0, gt=0, le=1)  # of the training images of every class
     order: Order = Shuffled()
 
 
 class Images(Config):
     """How images are seen: in training by chance, in every other use always alike."""
 
-    view: TrainingView = InceptionCrop()
+    crop: TrainingView = InceptionCrop()
     augment: tuple[Augment, ...] = ()
-    still: StillView = PlainResize()
-    scaling: Scaling = CENTRED
+    eval_crop: StillView = PlainResize()
+    normalize: Scaling = CENTERED
 
 
 class Epochs(Config):
@@ -72,28 +74,28 @@ class Steps(Config):
 class Shown(Config):
     """So many images, one as often as another, but within these epochs: few images often, many not too seldom."""
 
-    kind: Literal["shown"] = "shown"
+    kind: Literal["images_seen"] = "images_seen"
     images: int = Field(default=10_000, ge=1)
-    fewest: float = Field(default=5, gt=0)  # epochs
-    most: float = Field(default=50, gt=0)  # epochs
+    min_epochs: float = Field(default=5, gt=0)  # epochs
+    max_epochs: float = Field(default=50, gt=0)  # epochs
 
     @model_validator(mode="after")
     def epochs_rise(self) -> Self:
-        if self.fewest > self.most:
-            what = f"the fewest epochs, {self.fewest:g}, are more than the most, {self.most:g}"
-            raise ConfigError(what, code="config.conflict", where="fewest", remedy=f"use at most {self.most:g}")
+        if self.min_epochs > self.max_epochs:
+            message = f"the fewest epochs, {self.min_epochs:g}, are more than the most, {self.max_epochs:g}"
+            raise ConfigError(message, code="config.conflict", where="fewest", hint=f"use at most {self.max_epochs:g}")
         return self
 
     def total(self, plan: Plan) -> int:
         """The steps of the whole run, at least one."""
-        epochs = min(max(self.images / len(plan.labels), self.fewest), self.most)
+        epochs = min(max(self.images / len(plan.labels), self.min_epochs), self.max_epochs)
         return Epochs(epochs=epochs).total(plan)
 
 
 class ToTheEnd(Config):
     """All steps are taken."""
 
-    kind: Literal["end"] = "end"
+    kind: Literal["none"] = "none"
 
     def enough(self, since_best: int) -> bool:
         """Whether to stop, so many evaluations after the best."""
@@ -114,7 +116,7 @@ class Patience(Config):
 class Saving(Config):
     """When a checkpoint is written, and how many stay; that of the best evaluation always does."""
 
-    seconds: float = Field(default=60.0, ge=0)  # between two of them
+    every_seconds: float = Field(default=60.0, ge=0)  # between two of them
     keep: int = Field(default=2, ge=1)
 
 
@@ -125,51 +127,61 @@ Stopping = Annotated[ToTheEnd | Patience, Field(discriminator="kind")]
 class Recipe(Config):
     """A run. As it stands it is the paper's training on ImageNet (Table 3), of ViT-B/16."""
 
+    format: Literal[2] = 2  # of recipe.json; core/formats.py reads format 1
     name: str = "custom"
     data: DataConfig = DataConfig()
     model: ModelConfig = Vit()
     weights: str = ""  # to start from, whatever vitral.load takes; fresh weights if it is empty
-    tuning: TuningConfig = Everything()
+    finetune: TuningConfig = Everything()
     images: Images = Images()
     task: TaskConfig = Classify()
     length: Length = Epochs(epochs=300)
-    batch: int = Field(default=4096, ge=1)  # of all processes together
-    portions: int = Field(default=1, ge=1)  # in which a process takes its part of a batch; more need less memory
-    optimiser: OptimiserConfig = AdamW(rate=3e-3, decay=0.3)
+    batch_size: int = Field(default=4096, ge=1)  # of all processes together
+    microbatches: int = Field(default=1, ge=1)  # in which a process takes its part of a batch; more need less memory
+    optimizer: OptimizerConfig = AdamW(lr=3e-3, weight_decay=0.3)
     schedule: ScheduleConfig = Cosine(warmup=10_000)
     clip: float = Field(default=1.0, gt=0)  # the longest gradient
     average: AverageConfig = NoAverage()
     precision: PrecisionConfig = Auto()
     distributed: DistributedConfig = Ddp()
-    evaluate: float = Field(default=1.0, gt=0)  # every so many epochs, and at the end
-    stopping: Stopping = ToTheEnd()
-    saving: Saving = Saving()
+    eval_every: float = Field(default=1.0, gt=0)  # every so many epochs, and at the end
+    early_stopping: Stopping = ToTheEnd()
+    checkpoints: Saving = Saving()
     seed: int = Field(default=0, ge=0)
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     workers: Annotated[int, Field(ge=0)] | Literal["auto"] = "auto"  # processes that read images; they change no bit
 
     @model_validator(mode="after")
     def scaling_fits_channels(self) -> Self:
-        if len(self.images.scaling.mean) not in {1, self.model.channels}:
-            what = f"has {len(self.images.scaling.mean)} means for the {self.model.channels} channels of the model"
-            remedy = "give one, or one for each channel"
-            raise ConfigError(what, code="config.conflict", where="images.scaling", remedy=remedy)
+        if len(self.images.normalize.mean) not in {1, self.model.channels}:
+            message = f"has {len(self.images.normalize.mean)} means for the {self.model.channels} channels of the model"
+            hint = "give one, or one for each channel"
+            raise ConfigError(message, code="config.conflict", where="images.normalize", hint=hint)
         return self
 
     def preprocessing(self) -> Preprocessing:
         """What the trained model needs done to an image."""
-        image, decoding = self.model.image, Decoding(channels=self.model.channels)
-        return Preprocessing(image=image, decoding=decoding, view=self.images.still, scaling=self.images.scaling)
+        image, decoding = self.model.image_size, Decoding(channels=self.model.channels)
+        return Preprocessing(
+            image_size=image, decoding=decoding, crop=self.images.eval_crop, normalize=self.images.normalize
+        )
 
     def sight(self) -> Sight:
         """How training sees the files."""
-        return Sight(self.model.image, Decoding(channels=self.model.channels), self.images.view, self.images.augment)
+        return Sight(
+            self.model.image_size, Decoding(channels=self.model.channels), self.images.crop, self.images.augment
+        )
 
     def still_sight(self) -> Sight:
         """How evaluation sees them."""
-        return Sight(self.model.image, Decoding(channels=self.model.channels), self.images.still)
+        return Sight(self.model.image_size, Decoding(channels=self.model.channels), self.images.eval_crop)
 
     def fitted(self, classes: int) -> "Recipe":
         """The recipe with a head for so many classes, or with none where the task needs none."""
-        head = f"model.head.classes={classes}" if isinstance(self.task, Classify) else "model.head=none"
+        head = f"model.head.num_classes={classes}" if isinstance(self.task, Classify) else "model.head=none"
         return override(self, [head])
+
+
+def read_recipe(text: bytes) -> Recipe:
+    """The recipe that `recipe.json` of any format holds."""
+    return Recipe.from_json(upgrade_json(text, formats.RECIPE, Recipe().format))

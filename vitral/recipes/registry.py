@@ -66,12 +66,12 @@ def named(name: str, model: str = "") -> Recipe:
     if name in FAMILIES:
         return FAMILIES[name](model) if model else FAMILIES[name]()
     if name not in FIXED:
-        remedy = suggest(name, names())
-        raise ConfigError(f"unknown recipe {name!r}", code="config.unknown_name", where="recipe", remedy=remedy)
+        hint = suggest(name, names())
+        raise ConfigError(f"unknown recipe {name!r}", code="config.unknown_name", where="recipe", hint=hint)
     recipe = FIXED[name]()
     if not model:
         return recipe
-    sizes = f"image={recipe.model.image}", f"channels={recipe.model.channels}"
+    sizes = f"image_size={recipe.model.image_size}", f"channels={recipe.model.channels}"
     return recipe.model_copy(update={"model": model_config(model, *sizes)})
 
 
@@ -92,5 +92,5 @@ def choose(samples: Samples, start: Vit | Resnet | None = None) -> Choice:
         chosen, why = small_thousands(), f"recipe small_thousands, for {images:,} training images"
     else:
         chosen, why = plain_imagenet(), f"recipe plain_imagenet, for {images:,} training images"
-    batch = max(1, min(chosen.batch, images))  # a batch cannot be larger than the set
-    return Choice(chosen.model_copy(update={"batch": batch}), why)
+    batch = max(1, min(chosen.batch_size, images))  # a batch cannot be larger than the set
+    return Choice(chosen.model_copy(update={"batch_size": batch}), why)

@@ -17,7 +17,7 @@ from vitral.training.schedules import Cosine
 def small_vit(image: int, channels: int, patch: int, width: int, depth: int) -> Vit:
     """A plain ViT for square images, with heads of 32 and the mean of its patches for an answer."""
     return Vit(
-        image=Size(image, image),
+        image_size=Size(image, image),
         channels=channels,
         width=width,
         depth=depth,
@@ -38,14 +38,14 @@ def small_hundreds() -> Recipe:
     return Recipe(
         name="small_hundreds",
         model=small_vit(image=64, channels=3, patch=16, width=128, depth=4),
-        images=Images(view=InceptionCrop(area=(0.3, 1.0))),
+        images=Images(crop=InceptionCrop(area=(0.3, 1.0))),
         task=Classify(mixing=Mixup(alpha=0.2)),
         length=Epochs(epochs=60),
-        batch=16,
-        optimiser=AdamW(rate=5e-4, decay=0.1),
+        batch_size=16,
+        optimizer=AdamW(lr=5e-4, weight_decay=0.1),
         schedule=Cosine(warmup=0.1),
         average=Exponential(decay=0.98),
-        evaluate=5.0,
+        eval_every=5.0,
     )
 
 
@@ -59,11 +59,11 @@ def small_thousands() -> Recipe:
     return Recipe(
         name="small_thousands",
         model=small_vit(image=64, channels=3, patch=8, width=192, depth=6),
-        images=Images(view=InceptionCrop(area=(0.3, 1.0))),
+        images=Images(crop=InceptionCrop(area=(0.3, 1.0))),
         task=Classify(mixing=Mixup(alpha=0.2)),
         length=Epochs(epochs=30),
-        batch=64,
-        optimiser=AdamW(rate=5e-4, decay=0.1),
+        batch_size=64,
+        optimizer=AdamW(lr=5e-4, weight_decay=0.1),
         schedule=Cosine(warmup=0.05),
         average=Exponential(decay=0.995),
     )

@@ -1,4 +1,4 @@
-"""What is made of a run: its bundles, the judgement of its images, its page.
+"""What is made of a run: its bundles, the judgment of its images, its page.
 
 A recipe in a few words, for the card, the page and the log.
 """
@@ -23,7 +23,7 @@ from vitral.runs.environment import Environment, moments, spent
 from vitral.runs.folder import Folder
 from vitral.runs.report.attention import attended
 from vitral.runs.report.page import write_report
-from vitral.runs.report.story import Cost, Judgement, Story
+from vitral.runs.report.story import Cost, Judgment, Story
 from vitral.tasks.classify import Classify
 from vitral.training.checkpoints.checkpoint import open_checkpoint, path_of
 from vitral.training.distributed.process_group import Group
@@ -45,9 +45,12 @@ def summary(recipe: Recipe) -> list[Fact]:
         ("tuning", _tuning(recipe)),
         ("task", _task(recipe)),
         ("length", _length(recipe)),
-        ("optimiser", f"{recipe.optimiser.kind}, rate {recipe.optimiser.rate:g}, decay {recipe.optimiser.decay:g}"),
+        (
+            "optimizer",
+            f"{recipe.optimizer.kind}, rate {recipe.optimizer.lr:g}, decay {recipe.optimizer.weight_decay:g}",
+        ),
         ("schedule", f"{recipe.schedule.kind}, warm-up {_warmup(recipe)}"),
-        ("images", ", ".join([recipe.images.view.kind, *(each.kind for each in recipe.images.augment)])),
+        ("images", ", ".join([recipe.images.crop.kind, *(each.kind for each in recipe.images.augment)])),
         ("average", recipe.average.kind),
     ]
 
@@ -55,10 +58,9 @@ def summary(recipe: Recipe) -> list[Fact]:
 def _model(recipe: Recipe) -> str:
     model = recipe.model
     if isinstance(model, Vit):
-        return (
-            f"ViT, {model.depth} layers of width {model.width}, patches of {model.stem.patch}, images of {model.image}"
-        )
-    return f"ResNet, stages of {', '.join(map(str, model.layers))}, images of {model.image}"
+        size = f"patches of {model.stem.patch}, images of {model.image_size}"
+        return f"ViT, {model.depth} layers of width {model.width}, {size}"
+    return f"ResNet, stages of {', '.join(map(str, model.layers))}, images of {model.image_size}"
 
 
 def _task(recipe: Recipe) -> str:
@@ -69,11 +71,11 @@ def _task(recipe: Recipe) -> str:
 
 
 def _tuning(recipe: Recipe) -> str:
-    match recipe.tuning:
+    match recipe.finetune:
         case LastLayers(count=count):
             return f"layers, the last {count}"
-        case Lora(rank=rank, alpha=alpha, parts=parts):
-            return f"lora, rank {rank}, alpha {alpha:g}, on {', '.join(parts)}"
+        case Lora(rank=rank, alpha=alpha, modules=modules):
+            return f"lora, rank {rank}, alpha {alpha:g}, on {', '.join(modules)}"
         case other:
             return other.kind
 
@@ -85,8 +87,8 @@ def _length(recipe: Recipe) -> str:
         case Steps(steps=steps):
             how_long = f"{steps:,} steps"
         case shown:
-            how_long = f"{shown.images:,} images shown, in {shown.fewest:g} to {shown.most:g} epochs,"
-    return f"{how_long} in batches of {recipe.batch:,}"
+            how_long = f"{shown.images:,} images shown, in {shown.min_epochs:g} to {shown.max_epochs:g} epochs,"
+    return f"{how_long} in batches of {recipe.batch_size:,}"
 
 
 def _warmup(recipe: Recipe) -> str:
@@ -126,7 +128,7 @@ class Output:
 
     def _write(self, home: Path, step: int, tensors: Mapping[str, Tensor], line: Line | None) -> None:
         if self.group.first:
-            bundle, plain = self.bundle(), self.parts.recipe.tuning.plain(tensors)
+            bundle, plain = self.bundle(), self.parts.recipe.finetune.plain(tensors)
             write_bundle(home, bundle, plain, card(bundle, self.facts(step, self._results(line))))
 
     def _results(self, line: Line | None) -> tuple[Result, ...]:
@@ -156,40 +158,40 @@ class Output:
         trained = Trained(samples.where, images, environment.fingerprint, lines, step, seconds)
         return Facts(self.folder.path.name, trained, results)
 
-    def judge(self, home: Path) -> Judgement | None:
+    def judge(self, home: Path) -> Judgment | None:
         """The answers of a bundle to the images for testing, or for validation where there are none."""
         samples = self.parts.samples
         splits: tuple[Split, ...] = ("test", "val")
         split = next((split for split in splits if samples.of(split)), None)
         if split is None or not isinstance(self.parts.recipe.task, Classify):
             return None
-        device, scaling = self.parts.serving.device, self.parts.recipe.images.scaling
+        device, scaling = self.parts.serving.device, self.parts.recipe.images.normalize
         model = load(home).model.to(device)
         loader = loader_of(self.parts.recipe, samples, split, self.group.world)
         answers = answer(model, loader, scaling, device, self.group.gather, lambda images: None)
-        return Judgement(split, answers, judged(answers, samples.classes), calibrated(answers))
+        return Judgment(split, answers, judged(answers, samples.classes), calibrated(answers))
 
-    def tell(self, home: Path, step: int, judgement: Judgement) -> None:
+    def tell(self, home: Path, step: int, judgment: Judgment) -> None:
         """Write the card of a bundle anew, with what its weights, those after a step, are worth."""
         if not self.group.first:
             return
         bundle, tensors = read_bundle(home)
-        found, split = judgement.accuracy, judgement.split
+        found, split = judgment.accuracy, judgment.split
         low, high = found.interval.low, found.interval.high
         result = Result("accuracy", found.top1, low, high, split, found.images, chosen=split == "val")
         write_bundle(home, bundle, tensors, card(bundle, self.facts(step, (result,))))
 
-    def write_page(self, step: int, status: Status, best: int, judgement: Judgement | None) -> None:
+    def write_page(self, step: int, status: Status, best: int, judgment: Judgment | None) -> None:
         """Write report.html, as things stand after a step, with the best weights so far those of another."""
         if not self.group.first:
             return
-        seen = None if judgement is None else attended(load(self.folder.best), self.parts.samples, judgement)
+        seen = None if judgment is None else attended(load(self.folder.best), self.parts.samples, judgment)
         environment = Environment.from_json(self.folder.environment.read_bytes())
         recipe, samples = self.parts.recipe, self.parts.samples
         story = Story(
             title=self.folder.path.name,
             status=status,
-            answers="images are named" if recipe.task.labelled else "patches are told",
+            answers="images are named" if recipe.task.labeled else "patches are told",
             steps=self.parts.steps,
             command=environment.command,
             summary=summary(recipe),
@@ -200,7 +202,7 @@ class Output:
                 {"step": line.step, "epoch": line.epoch, "split": line.split, **line.values}
                 for line in recorded(self.folder.path)
             ],
-            judgement=judgement,
+            judgment=judgment,
             attended=seen,
             cost=self.cost(step),
             notes=[*samples.notes, *self.notes(status, best)],
@@ -230,9 +232,9 @@ class Output:
         run = shlex.quote(str(self.folder.path))
         if status != "done":
             return [("go on with it", f"vitral train --resume {run}")]
-        if not self.parts.recipe.task.labelled:
+        if not self.parts.recipe.task.labeled:
             return [("put what it saw to use", f"vitral train PHOTOS/ --from {run}")]
-        data = shlex.quote(self.parts.recipe.data.where)
+        data = shlex.quote(self.parts.recipe.data.path)
         return [
             ("learn more from here", f"vitral train {data} --from {run}"),
             ("look at the data", f"vitral check {data}"),

@@ -27,21 +27,21 @@ BYTES = 4  # of a float32
 
 def fitted_in_memory(recipe: Recipe, samples: Samples, group: Group) -> Recipe:
     """The recipe with its batches taken in as many portions as the memory asks for."""
-    neighbours = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if group.device.type == "cpu" else 1
-    free = available(group.device) // neighbours
-    rows = -(-recipe.batch // group.world.size)
+    neighbors = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if group.device.type == "cpu" else 1
+    free = available(group.device) // neighbors
+    rows = -(-recipe.batch_size // group.world.size)
     if not group.any(rough_need(recipe, rows) >= PLAIN * free):  # all count, or none: some may have less memory
         return recipe
     precision = Precision(recipe.precision.decide(probe(group.device)).dtype, group.device)
-    shape = (recipe.model.channels, *recipe.model.image)
+    shape = (recipe.model.channels, *recipe.model.image_size)
     found = fit(task_of(recipe, samples, group.device), shape, rows, free, precision)
     portions = group.most(found.portions)
-    if portions <= recipe.portions:
+    if portions <= recipe.microbatches:
         return recipe
     if group.first:
         less = f"another process has less memory: a batch is taken in {portions:,} portions"
         log.info(found.words if found.portions == portions else less)
-    return override(recipe, [f"portions={portions}"])
+    return override(recipe, [f"microbatches={portions}"])
 
 
 def rough_need(recipe: Recipe, rows: int) -> float:
@@ -49,7 +49,7 @@ def rough_need(recipe: Recipe, rows: int) -> float:
     model = recipe.model
     if not isinstance(model, Vit):
         return float("inf")
-    tokens = model.layout(model.image).length()
+    tokens = model.layout(model.image_size).length()
     ends = model.channels * model.stem.patch.height * model.stem.patch.width + MOST_OUTPUTS
     weights = model.width * (16 * model.depth * model.width + ends)
     activations = tokens * model.depth * (40 * model.width + 2 * tokens * max(1, model.width // 16))
@@ -72,8 +72,8 @@ def fitted_in_time(recipe: Recipe, samples: Samples, group: Group, limit: float,
     batches.close()
     split = watched_split(samples)
     evaluation = _seconds_over(parts, split, group) if split else 0.0
-    looking = _seconds_over(parts, "train", group) if recipe.tuning.looks else 0.0
-    every = max(1, round(recipe.evaluate * parts.plan.epoch_steps))
+    looking = _seconds_over(parts, "train", group) if recipe.finetune.looks else 0.0
+    every = max(1, round(recipe.eval_every * parts.plan.epoch_steps))
     spent = time.monotonic() - began + looking + 2 * evaluation  # the last word on the best weights is another one
     steps = group.share(steps_within(limit, spent, step, evaluation, every))
     assert isinstance(steps, int)

@@ -61,12 +61,12 @@ def parts_around(task: Task, recipe: Recipe, samples: Samples, group: Group) -> 
     recipe.schedule.check(steps)
     spread = recipe.distributed.spread(task, group)
     precision = Precision(recipe.precision.decide(probe(group.device)).dtype, group.device)
-    optimizer = recipe.optimiser.build(spread.task)  # after the task was spread: it learns the parts that are here
+    optimizer = recipe.optimizer.build(spread.task)  # after the task was spread: it learns the parts that are here
     learning = Learning(spread.task, optimizer, recipe.average.build(steps), precision)
-    peak = recipe.optimiser.rate
+    peak = recipe.optimizer.lr
     rate = lambda step: peak * recipe.schedule.rate(step, steps)  # noqa: E731
     descent = Descent(optimizer, rate, recipe.clip, precision, spread)
-    serving = Serving(recipe.images.scaling, recipe.portions, group.device)
+    serving = Serving(recipe.images.normalize, recipe.microbatches, group.device)
     return Parts(recipe, samples, spread, learning, descent, loader, serving, steps)
 
 
@@ -80,15 +80,15 @@ def task_of(recipe: Recipe, samples: Samples, device: torch.device, begun: bool 
     if recipe.weights and not begun:
         adapted(model, opened_model(recipe.weights).loaded)
     counts = samples.counts("train")
-    task = recipe.task.build(model, len(samples.classes), counts, recipe.images.scaling)
-    recipe.tuning.apply(task)
+    task = recipe.task.build(model, len(samples.classes), counts, recipe.images.normalize)
+    recipe.finetune.apply(task)
     return task.to(device)
 
 
 def look_of(recipe: Recipe, samples: Samples, group: Group) -> Look:
     """A look at the training images, for what is done before the first step."""
     loader = still_loader_of(recipe, samples, "train", group.world)
-    serving = Serving(recipe.images.scaling, 1, group.device)
+    serving = Serving(recipe.images.normalize, 1, group.device)
 
     fit = partial(head_of, classes=len(samples.classes), seed=recipe.seed)
     return Look(lambda: feed(loader, 0, loader.plan.epoch_steps, serving), group.gather, group.first, fit)
@@ -98,13 +98,13 @@ def loader_of(recipe: Recipe, samples: Samples, split: Split, world: World) -> L
     """The images of a split: as training sees them, or one after the other as every other use does."""
     if split != "train":
         return still_loader_of(recipe, samples, split, world)
-    plan = Plan(_labels(samples, split), recipe.data.order, recipe.batch, recipe.seed, world)
+    plan = Plan(_labels(samples, split), recipe.data.order, recipe.batch_size, recipe.seed, world)
     return Loader(samples.of(split), samples.store, recipe.sight(), plan, workers_of(recipe))
 
 
 def still_loader_of(recipe: Recipe, samples: Samples, split: Split, world: World) -> Loader:
     """The images of any split, one after the other, each as evaluation sees it."""
-    batch = -(-recipe.batch // recipe.portions)  # what fits is known for a portion
+    batch = -(-recipe.batch_size // recipe.microbatches)  # what fits is known for a portion
     plan = Plan(_labels(samples, split), InOrder(), batch, recipe.seed, world)
     return Loader(samples.of(split), samples.store, recipe.still_sight(), plan, workers_of(recipe))
 
@@ -120,8 +120,8 @@ def device_of(recipe: Recipe) -> torch.device:
         return torch.device(next(name for name in ("cuda", "mps", "cpu") if there[name]))
     if not there[recipe.device]:
         held = ", ".join(name for name, found in there.items() if found)
-        what = f"torch finds no {recipe.device} here, only {held}"
-        raise ConfigError(what, code="config.device_unavailable", where="device", remedy="use auto or cpu")
+        message = f"torch finds no {recipe.device} here, only {held}"
+        raise ConfigError(message, code="config.device_unavailable", where="device", hint="use auto or cpu")
     return torch.device(recipe.device)
 
 

@@ -25,8 +25,8 @@ def told(run: Run) -> str:
 
 def answers(run: Run) -> list[str]:
     """A table with the answer to one image of each class."""
-    assert run.judgement is not None
-    given, classes = run.judgement.answers, run.samples.classes
+    assert run.judgment is not None
+    given, classes = run.judgment.answers, run.samples.classes
     shares = given.logits.softmax(dim=1)
     rows = []
     for label, name in enumerate(classes):
@@ -39,8 +39,8 @@ def answers(run: Run) -> list[str]:
 
 def outcome(run: Run) -> list[str]:
     """How well it does, and where its page is."""
-    assert run.judgement is not None
-    found = run.judgement.accuracy
+    assert run.judgment is not None
+    found = run.judgment.accuracy
     return [
         f"right on {found.top1:.1%} of {found.images:,} images that it never saw",
         f"the whole story: {run.folder.report}",

@@ -29,7 +29,7 @@ from vitral.inference.engines.openvino import OpenVino
 from vitral.inference.graph.graph import graph_of
 from vitral.inference.graph.token_merging import TokenMerging
 from vitral.models.vit import Vit
-from vitral.recipes.recipe import Recipe
+from vitral.recipes.recipe import Recipe, read_recipe
 from vitral.runs.build import device_of, workers_of
 from vitral.weights.bundle import Bundle
 from vitral.weights.hub import PREFIX
@@ -51,7 +51,7 @@ class MergingEngines:
 
     def tokens(self, bundle: Bundle, per_layer: int) -> int:
         assert isinstance(bundle.model, Vit)
-        layout = bundle.model.layout(bundle.preprocessing.image)
+        layout = bundle.model.layout(bundle.preprocessing.image_size)
         return layout.length() - sum(TokenMerging(per_layer=per_layer).removed(layout, bundle.model.depth)[:-1])
 
     def build(self, loaded: Loaded, per_layer: int) -> Ask:
@@ -77,7 +77,9 @@ JUDGED: tuple[Split, ...] = ("test", "val")
 class Setup(Config):
     """How an evaluation is run."""
 
-    batch: int = Field(default=64, ge=1)  # images at a time; those larger than the trained size come fewer at a time
+    batch_size: int = Field(
+        default=64, ge=1
+    )  # images at a time; those larger than the trained size come fewer at a time
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     workers: Annotated[int, Field(ge=0)] | Literal["auto"] = "auto"  # processes that read images; they change nothing
     seed: int = Field(default=0, ge=0)  # of folds and draws
@@ -110,7 +112,7 @@ def evaluate(
     recipe = Recipe(device=setup.device, workers=setup.workers)
     device = device_of(recipe)
     cache = usual_folder() if setup.cache else NoCache()
-    tools = Tools(device, setup.batch, workers_of(recipe), setup.seed, cache, progress, usual_engines())
+    tools = Tools(device, setup.batch_size, workers_of(recipe), setup.seed, cache, progress, usual_engines())
     keep_freed_memory()
     subject = Subject(loaded.model.to(device), loaded.bundle, samples, chosen, tools)
     return Evaluation(
@@ -130,7 +132,7 @@ def evaluate(
 
 
 def division(model: str | Path | Loaded) -> Stratified:
-    """How a set without a split is divided: as the run of the model did, which must not be judged by what it learnt."""
+    """How a set without a split is divided: as the run of the model did, so that no training image is judged."""
     return division_of(model) or Stratified()
 
 
@@ -149,11 +151,11 @@ def recipe_of(model: str | Path | Loaded) -> Recipe | None:
     if file is None or not file.is_file():
         return None
     try:
-        return Recipe.from_json(file.read_bytes())
+        return read_recipe(file.read_bytes())
     except ConfigError as error:
         where = ", ".join(filter(None, (str(file), error.where)))
-        remedy = error.remedy or "mend it, or move the bundle away"
-        raise ConfigError(error.what, code=error.code, where=where, remedy=remedy) from None
+        hint = error.hint or "mend it, or move the bundle away"
+        raise ConfigError(error.message, code=error.code, where=where, hint=hint) from None
 
 
 def split_of(samples: Samples, wanted: str) -> Split:
@@ -163,23 +165,23 @@ def split_of(samples: Samples, wanted: str) -> Split:
             f"expected test or val, got {wanted!r}",
             code="config.unknown_name",
             where="--split",
-            remedy="leave it out, or choose one",
+            hint="leave it out, or choose one",
         )
     for split in JUDGED:
         if split == (wanted or split) and samples.of(split):
             return split
     held = ", ".join(f"{len(samples.of(each)):,} {each}" for each in SPLITS if samples.of(each))
-    what = f"there are no images in {wanted or 'test and val'!r}; this set has {held}"
-    remedy = "choose the other split, or give other data"
-    raise DataError(what, code="data.empty", where=samples.where, remedy=remedy)
+    message = f"there are no images in {wanted or 'test and val'!r}; this set has {held}"
+    hint = "choose the other split, or give other data"
+    raise DataError(message, code="data.empty", where=samples.where, hint=hint)
 
 
 def _unknown(model: str | Path | Loaded, samples: Samples, bundle: Bundle) -> list[str]:
-    """What a model has learnt from nobody can tell apart from its run."""
+    """What a model has learned from nobody can tell apart from its run."""
     if division_of(model) or bundle.task != "classify" or not samples.divided:
         return []
     return [
-        "the run of this model is not at hand: if it learnt from this set by another division, it has seen some of it"
+        "the run of this model is not at hand: if it learned from this set by another division, it has seen some of it"
     ]
 
 

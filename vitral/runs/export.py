@@ -45,8 +45,8 @@ def export(  # noqa: PLR0913, one argument a wish
     to: str = "onnx",
     *,
     int8: bool = False,
-    batch: int | str = "dynamic",
-    image: str = "",
+    batch_size: int | str = "dynamic",
+    image_size: str = "",
     data: str = "",
     root: str = "",
     out: str = "",
@@ -54,12 +54,12 @@ def export(  # noqa: PLR0913, one argument a wish
 ) -> Exported:
     """Write a model as files of onnx, openvino or torch: `vitral.export("runs/photos", "onnx", int8=True)`.
 
-    `image` is the size of the pictures that come in, or `dynamic` for any: the graph resizes them. Without it they come
-    in as the model sees them. The images that judge are those of `data`, or else the run's own for validation, or else
+    `image_size` is the size of the pictures that come in, or `dynamic` for any: the graph resizes them. Without it they
+    come in as the model sees them. The images that judge are those of `data`, or else the run's own for validation, or else
     the bundled ones; `images` is how many.
     """
     target = KINDS[_known(to)]()
-    wish = Wish(target, "int8" if int8 else "float32", batch_of(batch), incoming_of(image))
+    wish = Wish(target, "int8" if int8 else "float32", batch_of(batch_size), incoming_of(image_size))
     folder = Path(out).expanduser() if out else EXPORTS / f"{name_of(model)}-{to}{'-int8' if int8 else ''}"
     found = opened_model(model)
     judges = judges_of(model, found.loaded.bundle, data, root)
@@ -75,8 +75,8 @@ def batch_of(given: int | str) -> Batch:
         return "dynamic"
     if text.isdecimal() and int(text):
         return int(text)
-    what = f"expected a number of images or dynamic, got {given!r}"
-    raise ConfigError(what, code="config.wrong_type", where="--batch")
+    message = f"expected a number of images or dynamic, got {given!r}"
+    raise ConfigError(message, code="config.wrong_type", where="--batch-size")
 
 
 def incoming_of(text: str) -> Incoming | Literal["own"]:
@@ -86,7 +86,7 @@ def incoming_of(text: str) -> Incoming | Literal["own"]:
     try:
         return Size.parse(text) if text else "own"
     except ConfigError as error:
-        raise ConfigError(f"{error.what}, or dynamic", code=error.code, where="--image") from None
+        raise ConfigError(f"{error.message}, or dynamic", code=error.code, where="--image-size") from None
 
 
 def name_of(model: str | Path) -> str:
@@ -108,7 +108,7 @@ def judges_of(model: str | Path, bundle: Bundle, data: str, root: str) -> Judges
     try:
         return Judges(opened(recipe))
     except DataError as error:
-        told = f"the images of the run are not to be had ({error.what}): the bundled ones judge instead"
+        told = f"the images of the run are not to be had ({error.message}): the bundled ones judge instead"
         return Judges(open_sample(), (told,))
 
 
@@ -135,6 +135,6 @@ def labels_of(samples: Samples, bundle: Bundle, items: tuple[Item, ...]) -> tupl
 
 def _known(to: str) -> str:
     if to not in KINDS:
-        what = f"unknown format {to!r}"
-        raise ConfigError(what, code="config.unknown_name", where="--to", remedy=suggest(to, KINDS))
+        message = f"unknown format {to!r}"
+        raise ConfigError(message, code="config.unknown_name", where="--to", hint=suggest(to, KINDS))
     return to

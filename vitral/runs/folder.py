@@ -56,11 +56,11 @@ def refuse_taken(out: str) -> None:
     """Refuse a folder that was asked for, unless it is new or empty."""
     path = Path(out).expanduser()
     if out and path.exists() and not (path.is_dir() and not any(path.iterdir())):
-        remedy = "choose another folder"
+        hint = "choose another folder"
         if Folder(path).recipe.exists():
-            remedy = f"{remedy}; to go on with the run in it: vitral train --resume {shlex.quote(out)}"
-        what = "is there already, and nothing is overwritten"
-        raise ConfigError(what, code="config.path_exists", where=out, remedy=remedy)
+            hint = f"{hint}; to go on with the run in it: vitral train --resume {shlex.quote(out)}"
+        message = "is there already, and nothing is overwritten"
+        raise ConfigError(message, code="config.path_exists", where=out, hint=hint)
 
 
 def claimed(out: str, data: str) -> Folder:
@@ -82,9 +82,9 @@ def found(where: str) -> Folder:
     """The folder of a run that was begun."""
     folder = Folder(Path(where).expanduser())
     if not folder.recipe.is_file():
-        what = "holds no recipe.json" if folder.path.is_dir() else "no such folder"
-        remedy = "give the folder that `vitral train` made"
-        raise ConfigError(f"not a run: {what}", code="config.not_found", where=where, remedy=remedy)
+        message = "holds no recipe.json" if folder.path.is_dir() else "no such folder"
+        hint = "give the folder that `vitral train` made"
+        raise ConfigError(f"not a run: {message}", code="config.not_found", where=where, hint=hint)
     return folder
 
 
@@ -95,7 +95,7 @@ def _made(path: Path, there: bool) -> Folder:
     except FileExistsError:
         raise
     except OSError as error:
-        what = f"cannot be made: {(error.strerror or str(error)).lower()}"
-        remedy = "choose a folder that you may write to: --out"
-        raise VitralError(what, code="file.write_failed", where=str(path), remedy=remedy) from error
+        message = f"cannot be made: {(error.strerror or str(error)).lower()}"
+        hint = "choose a folder that you may write to: --out"
+        raise VitralError(message, code="file.write_failed", where=str(path), hint=hint) from error
     return Folder(path)

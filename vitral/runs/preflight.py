@@ -14,7 +14,7 @@ from vitral.data.doctor.report import sentence
 from vitral.data.loading.sampler import World
 from vitral.data.samples import Samples
 from vitral.html.page import write_whole
-from vitral.recipes.recipe import Patience, Recipe
+from vitral.recipes.recipe import Patience, Recipe, read_recipe
 from vitral.runs.build import loader_of
 from vitral.runs.environment import Environment, environment
 from vitral.runs.folder import Folder, claimed
@@ -25,11 +25,11 @@ def refuse_impossible(recipe: Recipe, samples: Samples, world: World) -> None:
     """Find what would end the run at its first step, before anything is made for it."""
     plan = loader_of(recipe, samples, "train", world).plan
     recipe.schedule.check(recipe.length.total(plan))
-    recipe.tuning.check(recipe.weights, recipe.model, recipe.task)
-    if isinstance(recipe.stopping, Patience) and not samples.of("val"):
-        remedy = "set stopping=end, or keep some images for validation"
-        what = "stops by the images for validation, and there are none"
-        raise ConfigError(what, code="config.no_validation_images", where="stopping", remedy=remedy)
+    recipe.finetune.check(recipe.weights, recipe.model, recipe.task)
+    if isinstance(recipe.early_stopping, Patience) and not samples.of("val"):
+        hint = "set early_stopping=none, or keep some images for validation"
+        message = "stops by the images for validation, and there are none"
+        raise ConfigError(message, code="config.no_validation_images", where="early_stopping", hint=hint)
 
 
 def looked_over(samples: Samples) -> list[str]:
@@ -41,7 +41,7 @@ def looked_over(samples: Samples) -> list[str]:
                 f"{finding.title}: {sentence(finding.examples[0])}",
                 code="data.corrupt_image",
                 where=samples.where,
-                remedy=f"{finding.remedy}; all that is wrong: vitral check {shlex.quote(samples.where)}",
+                hint=f"{finding.hint}; all that is wrong: vitral check {shlex.quote(samples.where)}",
             )
     return [f"{finding.severity}: {finding.title}" for finding in findings if finding.severity != "note"]
 
@@ -51,9 +51,9 @@ def prepared(out: str, recipe: Recipe, samples: Samples, call: Sequence[str]) ->
     folder = claimed(out, samples.where)
     with Lock(folder.path):
         if folder.recipe.exists():
-            what = "another process has just begun a run in it"
-            remedy = "choose another folder: --out"
-            raise ConfigError(what, code="config.path_exists", where=str(folder.path), remedy=remedy)
+            message = "another process has just begun a run in it"
+            hint = "choose another folder: --out"
+            raise ConfigError(message, code="config.path_exists", where=str(folder.path), hint=hint)
         text = recipe.to_json() + "\n"
         record = environment(samples.where, samples.fingerprint(), digest(text), command(call))
         write_whole(folder.environment, record.to_json() + "\n")
@@ -66,16 +66,16 @@ def reopened(folder: Folder) -> tuple[Recipe, Samples]:
     """The recipe and the images of a run that goes on, which must be those that it began with."""
     recipe_text, record_text = _read(folder.recipe), _read(folder.environment)
     try:
-        recipe, record = Recipe.from_json(recipe_text), Environment.from_json(record_text)
+        recipe, record = read_recipe(recipe_text), Environment.from_json(record_text)
     except ConfigError as error:
-        remedy = "put the file back as it was, or begin another run"
-        raise ConfigError(str(error), code=error.code, where=str(folder.path), remedy=remedy) from None
+        hint = "put the file back as it was, or begin another run"
+        raise ConfigError(str(error), code=error.code, where=str(folder.path), hint=hint) from None
     if digest(recipe_text.decode()) != record.recipe:
         raise ConfigError(
             "is not as the run began with, so it could not go on as if it had never stopped",
             code="config.recipe_changed",
             where=str(folder.recipe),
-            remedy=f"put it back, or begin another run: vitral train DATA --from {shlex.quote(str(folder.path))}",
+            hint=f"put it back, or begin another run: vitral train DATA --from {shlex.quote(str(folder.path))}",
         )
     samples = opened(recipe)
     if samples.fingerprint() != record.fingerprint:
@@ -83,7 +83,7 @@ def reopened(folder: Folder) -> tuple[Recipe, Samples]:
             "the images, their labels or their sizes are not those that the run began with",
             code="data.changed",
             where=samples.where,
-            remedy=f"put them back as {folder.split} lists them, or begin another run",
+            hint=f"put them back as {folder.split} lists them, or begin another run",
         )
     return recipe, samples
 
@@ -104,6 +104,6 @@ def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        what = f"cannot be read: {(error.strerror or str(error)).lower()}"
-        remedy = "put it back, or begin another run"
-        raise VitralError(what, code="file.read_failed", where=str(path), remedy=remedy) from None
+        message = f"cannot be read: {(error.strerror or str(error)).lower()}"
+        hint = "put it back, or begin another run"
+        raise VitralError(message, code="file.read_failed", where=str(path), hint=hint) from None

@@ -21,8 +21,8 @@ from vitral.weights.load import opened_model
 SHORT = {
     "epochs": ("length=epochs", "length.epochs="),
     "steps": ("length=steps", "length.steps="),
-    "image": ("model.image=",),
-    "lr": ("optimiser.rate=",),
+    "image_size": ("model.image_size=",),
+    "lr": ("optimizer.lr=",),
     "from": ("weights=",),
 }
 
@@ -53,15 +53,17 @@ def granted(wish: Wish) -> Granted:
     samples, why = opened(early), ""
     source = opened_model(early.weights).loaded.bundle if early.weights else None
     if not wish.recipe:
-        chosen = choose(samples, source.model if source and early.task.labelled else None)
+        chosen = choose(samples, source.model if source and early.task.labeled else None)
         base, why = chosen.recipe, chosen.why
-    sizes = [each.removeprefix("model.") for each in settings if each.startswith(("model.image=", "model.channels="))]
+    sizes = [
+        each.removeprefix("model.") for each in settings if each.startswith(("model.image_size=", "model.channels="))
+    ]
     if wish.model and not wish.recipe:
-        own = f"image={base.model.image}", f"channels={base.model.channels}"
+        own = f"image_size={base.model.image_size}", f"channels={base.model.channels}"
         base = base.model_copy(update={"model": model_config(wish.model, *own, *sizes)})
     elif source and not wish.model:
-        large = [f"image={base.model.image}"] if wish.recipe in AT_ITS_OWN_SIZE else []
-        size = f"image={source.preprocessing.image}"
+        large = [f"image_size={base.model.image_size}"] if wish.recipe in AT_ITS_OWN_SIZE else []
+        size = f"image_size={source.preprocessing.image_size}"
         base = base.model_copy(update={"model": model_config(source.model, "head=linear", size, *large, *sizes)})
     if source:
         base = seeing(base, source)
@@ -71,8 +73,8 @@ def granted(wish: Wish) -> Granted:
 
 def seeing(recipe: Recipe, source: Bundle) -> Recipe:
     """The recipe, seeing images as the model of a bundle did, in the size and the channels of its own."""
-    needs = other_images(source.preprocessing, recipe.model.image, recipe.model.channels)
-    images = recipe.images.model_copy(update={"still": needs.view, "scaling": needs.scaling})
+    needs = other_images(source.preprocessing, recipe.model.image_size, recipe.model.channels)
+    images = recipe.images.model_copy(update={"eval_crop": needs.crop, "normalize": needs.normalize})
     return recipe.model_copy(update={"images": images})
 
 
@@ -82,15 +84,15 @@ def _of(recipe: Recipe, wish: Wish) -> Recipe:
     known = wish.data in NAMED or wish.data == SAMPLE or not path.exists()
     where = wish.data if known else os.path.abspath(path)
     root = os.path.abspath(Path(wish.root).expanduser()) if wish.root else ""
-    data = recipe.data.model_copy(update={"where": where, "root": root})
+    data = recipe.data.model_copy(update={"path": where, "root": root})
     return recipe.model_copy(update={"data": data})
 
 
 def opened(recipe: Recipe) -> Samples:
     """The images of a recipe."""
-    open_ = open_data if recipe.task.labelled else open_images
-    samples = open_(recipe.data.where, recipe.data.split, recipe.data.root)
-    return subset(samples, recipe.data.share, recipe.data.split.seed) if recipe.data.share < 1 else samples
+    open_ = open_data if recipe.task.labeled else open_images
+    samples = open_(recipe.data.path, recipe.data.split, recipe.data.root)
+    return subset(samples, recipe.data.fraction, recipe.data.split.seed) if recipe.data.fraction < 1 else samples
 
 
 def _long(setting: str) -> list[str]:

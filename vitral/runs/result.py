@@ -8,7 +8,7 @@ from vitral.data.samples import Samples
 from vitral.html.text import percent
 from vitral.recipes.recipe import Recipe
 from vitral.runs.folder import Folder
-from vitral.runs.report.story import Judgement
+from vitral.runs.report.story import Judgment
 
 
 class Run(NamedTuple):
@@ -20,7 +20,7 @@ class Run(NamedTuple):
     step: int
     steps: int
     signal: int  # that stopped it; 0 if nothing did
-    judgement: Judgement | None
+    judgment: Judgment | None
 
     def __repr__(self) -> str:
         return f"Run({str(self.folder.path)!r}: step {self.step:,} of {self.steps:,}{self._judged(', ')})"
@@ -39,15 +39,15 @@ class Run(NamedTuple):
         return f"vitral train --resume {shlex.quote(str(self.folder.path))}"
 
     def _judged(self, before: str = "") -> str:
-        if self.judgement is None:
+        if self.judgment is None:
             return ""
-        found, split = self.judgement.accuracy, self.judgement.split
+        found, split = self.judgment.accuracy, self.judgment.split
         sure = f"95 % sure: {percent(found.interval.low)} to {percent(found.interval.high)}"
         return f"{before}accuracy {percent(found.top1)} on {found.images:,} {split} images ({sure})"
 
     def _next(self) -> str:
         path = shlex.quote(str(self.folder.path))
-        if not self.recipe.task.labelled:
+        if not self.recipe.task.labeled:
             return f"to put what it saw to use: vitral train PHOTOS/ --from {path}"
         root = f" --root {shlex.quote(self.recipe.data.root)}" if self.recipe.data.root else ""
         return f"to learn more from here: vitral train {shlex.quote(self.samples.where)}{root} --from {path}"

@@ -11,7 +11,7 @@ from vitral.runs.environment import Times
 from vitral.runs.folder import Folder
 from vitral.training.callbacks import Averaging, Best, Recording, Saving, Stop, Watching, best_of, line_of, watched
 from vitral.training.checkpoints.checkpoint import newest, sweep
-from vitral.training.checkpoints.state import Saved, restore, saved_of, tensors_of
+from vitral.training.checkpoints.state import read_state, restore, saved_of, tensors_of
 from vitral.training.distributed.process_group import Group
 from vitral.training.distributed.strategy import newest_for_all
 from vitral.training.loop import Diverged, Job, feed, train
@@ -27,7 +27,7 @@ class Session:
 
     def __init__(self, folder: Folder, parts: Parts, group: Group, stop: Stop, output: Output) -> None:
         self.folder, self.parts, self.group, self.stop, self.output = folder, parts, group, stop, output
-        self.saver = parts.recipe.distributed.keeper(folder.checkpoints, parts.recipe.saving.keep, group)
+        self.saver = parts.recipe.distributed.keeper(folder.checkpoints, parts.recipe.checkpoints.keep, group)
         self.split = watched_split(parts.samples)
         self.watch = loader_of(parts.recipe, parts.samples, self.split, group.world) if self.split else None
         self.metrics: Metrics | None = None  # of the process that writes
@@ -62,7 +62,7 @@ class Session:
             learning = self.parts.learning
             tensors, state = self.parts.recipe.distributed.load(found.checkpoint, learning.task, self.group)
             assert isinstance(state, dict)
-            self.step = restore(learning, self.parts.plan, tensors, Saved.parse(state))
+            self.step = restore(learning, self.parts.plan, tensors, read_state(state))
         else:
             self._first_checkpoint()
         if self.group.first:
@@ -80,7 +80,7 @@ class Session:
                 f"the run came to step {last}, and no whole checkpoint of it is left",
                 code="weights.not_found",
                 where=str(self.folder.checkpoints),
-                remedy="put one back, or begin another run from its best weights: vitral train DATA --from RUN",
+                hint="put one back, or begin another run from its best weights: vitral train DATA --from RUN",
             )
         self.save(0)
         self.saver.wait()
@@ -97,9 +97,11 @@ class Session:
         if self.metrics is not None:
             jobs.append(Recording(self.metrics, parts.plan.epoch_steps, parts.descent.rate))
         if self.watch is not None:
-            every = max(1, round(parts.recipe.evaluate * parts.plan.epoch_steps))
+            every = max(1, round(parts.recipe.eval_every * parts.plan.epoch_steps))
             jobs.append(Watching(every, lambda step: self.evaluate(step, progress)))
-        jobs.append(Saving(parts.recipe.saving.seconds, self.save, self._is_best, self._halted, self.group.any))
+        jobs.append(
+            Saving(parts.recipe.checkpoints.every_seconds, self.save, self._is_best, self._halted, self.group.any)
+        )
         last = self.step if self.over else parts.steps
         batches = feed(parts.loader, self.step, last, parts.serving)
         try:
@@ -159,7 +161,7 @@ class Session:
     @property
     def enough(self) -> bool:
         """Whether the recipe would stop early, now."""
-        return self.split == "val" and self.parts.recipe.stopping.enough(self.best.since)
+        return self.split == "val" and self.parts.recipe.early_stopping.enough(self.best.since)
 
     def _is_best(self, step: int) -> bool:
         return self.split == "val" and self.best.step == step
@@ -178,8 +180,8 @@ class Session:
         more = f" and {len(names) - MOST_FILES:,} more" if len(names) > MOST_FILES else ""
         last = newest(self.folder.checkpoints).checkpoint
         kept = f"the last good checkpoint is {last.path}" if last else "there is no checkpoint yet"
-        what = f"{error.what}; its batch: {', '.join(names[:MOST_FILES])}{more}; {kept}"
-        return Diverged(what, step=step, where=error.where, remedy=error.remedy)
+        message = f"{error.message}; its batch: {', '.join(names[:MOST_FILES])}{more}; {kept}"
+        return Diverged(message, step=step, where=error.where, hint=error.hint)
 
 
 def watched_split(samples: Samples) -> Split | None:

@@ -42,7 +42,7 @@ def train(
 ) -> Run:
     """Train on images, and leave a run folder: `vitral.train("photos", "epochs=20", model="S/16")`.
 
-    Settings are those of the recipe, such as `optimiser.rate=1e-3`, and in short `epochs`, `steps`, `image`, `lr` and
+    Settings are those of the recipe, such as `optimizer.lr=1e-3`, and in short `epochs`, `steps`, `image`, `lr` and
     `from`. Without the name of a recipe, one is chosen by the data.
     """
     began = time.monotonic()
@@ -80,7 +80,7 @@ def go(folder: Folder, recipe: Recipe, samples: Samples, team: Group) -> Run:
         begun = bool(team.decide(lambda: bool(recorded(folder.path))))
         task = task_of(recipe, samples, team.device, begun)
         if not begun:
-            _tell(team, [recipe.tuning.begin(task, look_of(recipe, samples, team))])
+            _tell(team, [recipe.finetune.begin(task, look_of(recipe, samples, team))])
         parts = parts_around(task, recipe, samples, team)
         output = Output(folder, parts, team)
         stop = stack.enter_context(Stop(STOPPING if team.first else ""))
@@ -112,12 +112,12 @@ def finish(session: Session, output: Output) -> Run:
     else:
         output.keep_saved(folder.best, best, session.best_line)
     team.meet()
-    judgement = output.judge(folder.best)
-    if judgement is not None:
-        output.tell(folder.best, best, judgement)
-    output.write_page(step, "done", best, judgement)
+    judgment = output.judge(folder.best)
+    if judgment is not None:
+        output.tell(folder.best, best, judgment)
+    output.write_page(step, "done", best, judgment)
     team.meet()
-    return Run(folder, output.parts.recipe, output.parts.samples, step, output.parts.steps, 0, judgement)
+    return Run(folder, output.parts.recipe, output.parts.samples, step, output.parts.steps, 0, judgment)
 
 
 def _limit(time_limit: str, settings: Sequence[str]) -> float:
@@ -125,8 +125,8 @@ def _limit(time_limit: str, settings: Sequence[str]) -> float:
     if not time_limit:
         return 0.0
     if lengths := [setting for setting in settings if setting.startswith(("epochs=", "steps=", "length"))]:
-        what = f"says how long to train, and so does {lengths[0]}"
-        raise ConfigError(what, code="config.conflict", where="time-limit", remedy="leave one of them out")
+        message = f"says how long to train, and so does {lengths[0]}"
+        raise ConfigError(message, code="config.conflict", where="time-limit", hint="leave one of them out")
     return seconds_of(time_limit)
 
 

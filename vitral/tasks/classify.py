@@ -61,26 +61,28 @@ LossConfig = Annotated[Softmax | Sigmoid, Field(discriminator="kind")]
 class Classify(Config):
     """Train the model's head to name the class."""
 
-    labelled: ClassVar[bool] = True  # whether the images must have labels
+    labeled: ClassVar[bool] = True  # whether the images must have labels
 
     kind: Literal["classify"] = "classify"
     loss: LossConfig = Softmax()
     mixing: Mixing = NoMixing()
-    weights: Literal["none", "balanced"] = "none"  # balanced: a class counts as much as any other, however few it has
+    class_weights: Literal["none", "balanced"] = (
+        "none"  # balanced: a class counts as much as any other, however few it has
+    )
 
     def build(self, model: Model, classes: int, class_counts: Sequence[int], scaling: Scaling) -> Task:
         """The task for a model with a head of so many classes; counts are the training images of each class."""
         head = model.config.head
-        found = "none" if isinstance(head, NoHead) else str(head.classes)
+        found = "none" if isinstance(head, NoHead) else str(head.num_classes)
         if found != str(classes):
             raise ConfigError(
                 f"the data has {classes} classes, the head has {found}",
                 code="config.class_mismatch",
-                where="head.classes",
-                remedy=f"build the model with a head of {classes} classes",
+                where="head.num_classes",
+                hint=f"build the model with a head of {classes} classes",
             )
         assert len(class_counts) == classes
-        weights = balanced(class_counts) if self.weights == "balanced" else torch.ones(classes)
+        weights = balanced(class_counts) if self.class_weights == "balanced" else torch.ones(classes)
         return Classification(self, model, weights)
 
 
@@ -91,7 +93,7 @@ def balanced(class_counts: Sequence[int]) -> Tensor:
             f"there are no training images of class {', '.join(empty)} (counted from 0)",
             code="config.empty_class",
             where="weights",
-            remedy="use weights=none, or data with images of every class",
+            hint="use weights=none, or data with images of every class",
         )
     counts = torch.tensor(class_counts, dtype=torch.float64)
     return (counts.mean() / counts).float()

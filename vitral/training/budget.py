@@ -23,7 +23,7 @@ from vitral.tasks.task import Task
 from vitral.training.precision import Precision
 
 MARGIN = 1 / 3  # of what is free: for the workspace of kernels, pieces that do not fit together, other programs
-HELD = 4  # copies of what learns beside itself: the gradient, two of the optimiser, the average
+HELD = 4  # copies of what learns beside itself: the gradient, two of the optimizer, the average
 SAVED = 4  # more of them in the memory of the CPU while a checkpoint is written: the weights and the last three
 BYTES = 4  # of a float32
 
@@ -49,8 +49,8 @@ def fit(task: Task, shape: Shape, batch: int, memory: int, precision: Precision)
         raise ConfigError(
             f"one image at a time needs {amount((fixed + one) / (1 - MARGIN))}, and {amount(memory)} are free",
             code="config.out_of_memory",
-            where="batch",
-            remedy="make room, or use a smaller model, smaller images, a smaller batch or memory=recompute",
+            where="batch_size",
+            hint="make room, or use a smaller model, smaller images, a smaller batch or memory=recompute",
         )
     # At each moment of a step so much lives, and so much more for each image; the most of that over all moments bends
     # upwards, so between two known sizes a straight line is never too low.
@@ -125,7 +125,7 @@ def seconds_of(text: str) -> float:
             f"expected a time, got {text!r}",
             code="config.wrong_type",
             where=WHERE,
-            remedy="write it as 90s, 10m, 1h30m, 2h, or 45 for seconds",
+            hint="write it as 90s, 10m, 1h30m, 2h, or 45 for seconds",
         )
     return found
 
@@ -143,7 +143,7 @@ def steps_within(limit: float, spent: float, step_seconds: float, evaluation_sec
             f"{first:.2g} s",
             code="config.time_limit_too_short",
             where=WHERE,
-            remedy=f"allow at least {ceil((spent + first) / (1 - IN_HAND))}s, or use a smaller model or smaller images",
+            hint=f"allow at least {ceil((spent + first) / (1 - IN_HAND))}s, or use a smaller model or smaller images",
         )
     epoch = epoch_steps * step_seconds + evaluation_seconds
     epochs = floor(usable / epoch)

@@ -117,7 +117,7 @@ class Halt(Exception):
     def __init__(self, step: int, signal: int) -> None:
         super().__init__(f"halted after step {step}")
         self.step = step
-        self.signal = signal  # 0 when it had learnt enough
+        self.signal = signal  # 0 when it had learned enough
 
 
 @dataclass(frozen=True)

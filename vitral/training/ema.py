@@ -41,7 +41,7 @@ class Exponential(AverageKind):
     The decay grows from little to its full value, so that the first weights, which know nothing, are soon forgotten.
     """
 
-    kind: Literal["exponential"] = "exponential"
+    kind: Literal["ema"] = "ema"
     decay: float = Field(default=0.9999, ge=0, lt=1)
 
     def counts(self, step: int, steps: int) -> bool:
@@ -101,7 +101,7 @@ class Average:
                 f"the saved averages do not fit the model: {odd[0]} is missing, unknown or of another shape",
                 code="weights.mismatch",
                 where="averages",
-                remedy="resume with the model that was saved",
+                hint="resume with the model that was saved",
             )
         self.tensors = {name: torch.empty_like(weight).copy_(tensors[name]) for name, weight in weights.items()}
         self.count = count

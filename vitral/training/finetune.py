@@ -74,9 +74,9 @@ class TuningKind(Config):
     def check(self, weights: str, model: Vit | Resnet, task: TaskConfig) -> None:
         """Refuse what cannot be done with this start, model and task."""
         if self.needs_weights and not weights:
-            what = "keeps what the weights know, and this run starts from fresh ones"
-            remedy = "give weights to start from, --from WEIGHTS, or set tuning=everything"
-            raise ConfigError(what, code="config.missing_value", where="tuning", remedy=remedy)
+            message = "keeps what the weights know, and this run starts from fresh ones"
+            hint = "give weights to start from, --from WEIGHTS, or set finetune=full"
+            raise ConfigError(message, code="config.missing_value", where="finetune", hint=hint)
 
     def apply(self, task: Task) -> None:
         """Freeze what is not to learn, add what is; before the task is spread, whether it starts or goes on."""
@@ -95,7 +95,7 @@ class Everything(TuningKind):
 
     needs_weights: ClassVar[bool] = False
 
-    kind: Literal["everything"] = "everything"
+    kind: Literal["full"] = "full"
 
 
 class HeadOnly(TuningKind):
@@ -111,16 +111,16 @@ class HeadOnly(TuningKind):
 class LastLayers(TuningKind):
     """The last blocks learn, with the norm, pool and head that follow; the stem and earlier blocks are frozen."""
 
-    kind: Literal["layers"] = "layers"
+    kind: Literal["last_layers"] = "last_layers"
     count: int = Field(default=2, ge=1)
 
     def check(self, weights: str, model: Vit | Resnet, task: TaskConfig) -> None:
         super().check(weights, model, task)
         depth = vit_of(model, "counts the layers").depth
         if self.count > depth:
-            what = f"{self.count} of the last layers are to learn, and the model has {depth}"
-            remedy = f"use at most {depth}, or set tuning=everything"
-            raise ConfigError(what, code="config.out_of_range", where="tuning.count", remedy=remedy)
+            message = f"{self.count} of the last layers are to learn, and the model has {depth}"
+            hint = f"use at most {depth}, or set finetune=full"
+            raise ConfigError(message, code="config.out_of_range", where="finetune.count", hint=hint)
 
     def apply(self, task: Task) -> None:
         model = model_of(task)
@@ -136,18 +136,18 @@ class Probed(TuningKind):
 
     looks: ClassVar[bool] = True
 
-    kind: Literal["probed"] = "probed"
+    kind: Literal["lp_ft"] = "lp_ft"
 
     def check(self, weights: str, model: Vit | Resnet, task: TaskConfig) -> None:
         super().check(weights, model, task)
         if not isinstance(task, Classify):
-            what = f"the head is fitted to labels, and the {task.kind} task has none"
-            remedy = "set tuning=everything, or task=classify"
-            raise ConfigError(what, code="config.unsupported", where="tuning", remedy=remedy)
+            message = f"the head is fitted to labels, and the {task.kind} task has none"
+            hint = "set finetune=full, or task=classify"
+            raise ConfigError(message, code="config.unsupported", where="finetune", hint=hint)
         if not isinstance(model.head, LinearHead):
-            what = f"a linear head can be fitted to features, and this one is {model.head.kind}"
-            remedy = "set model.head=linear, or tuning=everything"
-            raise ConfigError(what, code="config.unsupported", where="tuning", remedy=remedy)
+            message = f"a linear head can be fitted to features, and this one is {model.head.kind}"
+            hint = "set model.head=linear, or finetune=full"
+            raise ConfigError(message, code="config.unsupported", where="finetune", hint=hint)
 
     def begin(self, task: Task, look: Look) -> str:
         model = model_of(task)
@@ -167,13 +167,13 @@ class Lora(TuningKind):
     kind: Literal["lora"] = "lora"
     rank: int = Field(default=8, ge=1, le=10_000)
     alpha: float = Field(default=16.0, gt=0)  # an adapter counts alpha / rank times
-    parts: tuple[Part, ...] = ("qkv", "project", "mlp")  # of every block: which linear maps have one
+    modules: tuple[Part, ...] = ("qkv", "project", "mlp")  # of every block: which linear maps have one
 
     @model_validator(mode="after")
     def some_parts(self) -> Self:
-        if not self.parts:
-            remedy = "name qkv, project or mlp"
-            raise ConfigError("no part has an adapter", code="config.missing_value", where="parts", remedy=remedy)
+        if not self.modules:
+            hint = "name qkv, project or mlp"
+            raise ConfigError("no part has an adapter", code="config.missing_value", where="parts", hint=hint)
         return self
 
     @property
@@ -184,16 +184,16 @@ class Lora(TuningKind):
     def check(self, weights: str, model: Vit | Resnet, task: TaskConfig) -> None:
         super().check(weights, model, task)
         blocks = vit_of(model, "adapts the linear maps").skeleton().blocks
-        if not any(maps(blocks, self.parts)):
-            what = f"the blocks of this model have no {' or '.join(self.parts)} to adapt"
-            remedy = "name other parts, or set tuning=layers"
-            raise ConfigError(what, code="config.unsupported", where="tuning.parts", remedy=remedy)
+        if not any(maps(blocks, self.modules)):
+            message = f"the blocks of this model have no {' or '.join(self.modules)} to adapt"
+            hint = "name other parts, or set finetune=last_layers"
+            raise ConfigError(message, code="config.unsupported", where="finetune.modules", hint=hint)
 
     def apply(self, task: Task) -> None:
         model = model_of(task)
         assert isinstance(model, VisionTransformer)
         freeze_all_but(model, [model.head])
-        adapt(model.blocks, self.parts, self.rank, self.scale)
+        adapt(model.blocks, self.modules, self.rank, self.scale)
 
     def plain(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return merged(tensors, self.scale)
@@ -219,6 +219,6 @@ def vit_of(model: Vit | Resnet, purpose: str) -> Vit:
     """The model, if it is a Vision Transformer; any other is refused."""
     if isinstance(model, Vit):
         return model
-    what = f"{purpose} of a Vision Transformer, and this model is a ResNet"
-    remedy = "set tuning=head, tuning=probed or tuning=everything"
-    raise ConfigError(what, code="config.unsupported", where="tuning", remedy=remedy)
+    message = f"{purpose} of a Vision Transformer, and this model is a ResNet"
+    hint = "set finetune=head, finetune=lp_ft or finetune=full"
+    raise ConfigError(message, code="config.unsupported", where="finetune", hint=hint)

@@ -1,4 +1,4 @@
-"""The loop. It does not know what is learnt: a task gives a loss, and what must differ is handed in.
+"""The loop. It does not know what is learned: a task gives a loss, and what must differ is handed in.
 
 From the loader's bytes to what a task is given, portion by portion.  B images, C channels, H rows, W columns.
 """
@@ -95,7 +95,7 @@ class Alone:
 
 
 class Descent(NamedTuple):
-    """How gradients become steps: the optimiser, its rate at each step, the longest gradient that is believed."""
+    """How gradients become steps: the optimizer, its rate at each step, the longest gradient that is believed."""
 
     optimizer: Optimizer
     rate: Callable[[int], float]
@@ -107,8 +107,8 @@ class Descent(NamedTuple):
 class Diverged(VitralError):
     """A loss that is infinite or not a number. The weights are those before its step."""
 
-    def __init__(self, what: str, *, step: int, where: str = "", remedy: str = "") -> None:
-        super().__init__(what, code="run.diverged", where=where, remedy=remedy)
+    def __init__(self, message: str, *, step: int, where: str = "", hint: str = "") -> None:
+        super().__init__(message, code="run.diverged", where=where, hint=hint)
         self.step = step
 
 
@@ -180,5 +180,5 @@ def refuse_divergence(step: int, outcome: Outcome) -> None:
             f"the loss of step {step} is {outcome.loss.item()}",
             step=step,
             where=f"step {step}",
-            remedy="lower the rate, lengthen the warm-up, or clip the gradient more",
+            hint="lower the rate, lengthen the warm-up, or clip the gradient more",
         )

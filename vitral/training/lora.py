@@ -67,10 +67,10 @@ def merged(tensors: Mapping[str, Tensor], scale: float) -> dict[str, Tensor]:
     """The state of a model with adapters as that of the same model without: each weight raised, under its own name."""
     found: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
-        home, adapted, what = name.partition(HOME)
+        home, adapted, message = name.partition(HOME)
         if not adapted:
             found[name] = tensor
-        elif what == "original":
+        elif message == "original":
             up, down = (tensors[f"{home}{HOME}0.{kernel}.weight"] for kernel in ("up", "down"))  # (M, r), (r, D)
             found[f"{home}.weight"] = raised(tensor, up, down, scale)
     return found

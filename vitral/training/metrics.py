@@ -134,9 +134,9 @@ def recorded(folder: Path) -> list[Line]:
         try:
             found.append(_line(record))
         except (KeyError, TypeError, ValueError):
-            what = f"expected step, epoch, split and numbers, got {', '.join(record) or 'nothing'}"
+            message = f"expected step, epoch, split and numbers, got {', '.join(record) or 'nothing'}"
             where = f"{path}:{number}"
-            raise VitralError(what, code="run.bad_log", where=where, remedy="remove that line") from None
+            raise VitralError(message, code="run.bad_log", where=where, hint="remove that line") from None
     return found
 
 

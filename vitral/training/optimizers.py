@@ -17,13 +17,13 @@ FUSED = {"cpu", "cuda", "mps", "xpu"}  # devices on which torch takes a whole st
 Share = Annotated[float, Field(ge=0, lt=1)]
 
 
-class OptimiserKind(Config):
+class OptimizerKind(Config):
     """What every kind has. The weights to learn are those of the task, its model and whatever it adds."""
 
     layer_decay: float = Field(default=1.0, gt=0, le=1)  # how much slower a layer learns than the one above it
 
 
-class AdamW(OptimiserKind):
+class AdamW(OptimizerKind):
     """Adam with decoupled weight decay: the paper's for pre-training (arXiv 1711.05101).
 
     A weight loses rate x decay of itself at each step, as in torch. big_vision's decay leaves out the peak rate, so its
@@ -31,46 +31,46 @@ class AdamW(OptimiserKind):
     """
 
     kind: Literal["adamw"] = "adamw"
-    rate: float = Field(default=1e-3, gt=0)  # at its peak
+    lr: float = Field(default=1e-3, gt=0)  # at its peak
     betas: tuple[Share, Share] = (0.9, 0.999)
-    decay: float = Field(default=0.1, ge=0)
-    epsilon: float = Field(default=1e-8, gt=0)
+    weight_decay: float = Field(default=0.1, ge=0)
+    eps: float = Field(default=1e-8, gt=0)
 
     def build(self, task: nn.Module) -> Optimizer:
-        groups = split(task, self.decay, self.layer_decay)
-        optimizer = torch.optim.AdamW(groups, lr=self.rate, betas=self.betas, eps=self.epsilon, fused=has_fused(task))
-        set_rate(optimizer, self.rate)
+        groups = split(task, self.weight_decay, self.layer_decay)
+        optimizer = torch.optim.AdamW(groups, lr=self.lr, betas=self.betas, eps=self.eps, fused=has_fused(task))
+        set_rate(optimizer, self.lr)
         return optimizer
 
 
-class Sgd(OptimiserKind):
+class Sgd(OptimizerKind):
     """Stochastic gradient descent with momentum: the paper's for fine-tuning. Decay is added to the gradient.
 
     Its step is not fused: torch has no fused one for a model that is divided among processes.
     """
 
     kind: Literal["sgd"] = "sgd"
-    rate: float = Field(default=0.01, gt=0)  # at its peak
+    lr: float = Field(default=0.01, gt=0)  # at its peak
     momentum: Share = 0.9
-    decay: float = Field(default=0.0, ge=0)
+    weight_decay: float = Field(default=0.0, ge=0)
     nesterov: bool = False
 
     @model_validator(mode="after")
     def nesterov_has_momentum(self) -> Self:
         if self.nesterov and not self.momentum:
-            remedy = "set momentum=0.9, or nesterov=false"
-            what = "looks ahead along the momentum, which is 0"
-            raise ConfigError(what, code="config.conflict", where="nesterov", remedy=remedy)
+            hint = "set momentum=0.9, or nesterov=false"
+            message = "looks ahead along the momentum, which is 0"
+            raise ConfigError(message, code="config.conflict", where="nesterov", hint=hint)
         return self
 
     def build(self, task: nn.Module) -> Optimizer:
-        groups = split(task, self.decay, self.layer_decay)
-        optimizer = torch.optim.SGD(groups, lr=self.rate, momentum=self.momentum, nesterov=self.nesterov)
-        set_rate(optimizer, self.rate)
+        groups = split(task, self.weight_decay, self.layer_decay)
+        optimizer = torch.optim.SGD(groups, lr=self.lr, momentum=self.momentum, nesterov=self.nesterov)
+        set_rate(optimizer, self.lr)
         return optimizer
 
 
-OptimiserConfig = Annotated[AdamW | Sgd, Field(discriminator="kind")]
+OptimizerConfig = Annotated[AdamW | Sgd, Field(discriminator="kind")]
 
 
 def set_rate(optimizer: Optimizer, rate: float) -> None:
@@ -96,8 +96,8 @@ def split(task: nn.Module, decay: float, layer_decay: float) -> list[dict[str, A
             lot = Lot(decay if weight in kernels else 0.0, multipliers.get(weight, 1.0))
             lots[lot].append((name, weight))
     if not lots:
-        remedy = "leave at least the head free to learn"
-        raise ConfigError("every weight is frozen", code="config.nothing_to_train", where="task", remedy=remedy)
+        hint = "leave at least the head free to learn"
+        raise ConfigError("every weight is frozen", code="config.nothing_to_train", where="task", hint=hint)
     return [
         {"params": weights, "weight_decay": lot.decay, "multiplier": lot.multiplier} for lot, weights in lots.items()
     ]
@@ -122,7 +122,7 @@ def layer_multipliers(task: nn.Module, layer_decay: float) -> dict[Tensor, float
             "counts the layers of a Vision Transformer, and this model is none",
             code="config.unsupported",
             where="layer_decay",
-            remedy="set layer_decay=1",
+            hint="set layer_decay=1",
         )
     first = nn.ModuleList([encoder.stem, encoder.prefix, encoder.position, encoder.first_norm])
     layers = [first, *encoder.blocks]

@@ -1,6 +1,6 @@
 """In how many bits to compute: what was asked for, where the hardware really has it.
 
-Weights and the optimiser stay in float32. In mixed precision the matrix products run in 16 bits, which pays only on
+Weights and the optimizer stay in float32. In mixed precision the matrix products run in 16 bits, which pays only on
 hardware made for it: a CPU without bfloat16 instructions takes six times as long for it as for float32.
 """
 
@@ -128,7 +128,7 @@ class Precision:
         return autocast(self.device.type, self.dtype, enabled=self.dtype != torch.float32)
 
     def state(self) -> dict[str, float]:
-        """What the scaler has learnt; plain numbers, none unless it is used."""
+        """What the scaler has learned; plain numbers, none unless it is used."""
         return self.scaler.state_dict()
 
     def restore(self, state: Mapping[str, float]) -> None:

@@ -1,6 +1,6 @@
 """How the rate of learning goes over a run: up linearly, then down in one of four ways.
 
-A schedule gives the rate as a share of the optimiser's peak rate. It is a pure function of the step, so a run that
+A schedule gives the rate as a share of the optimizer's peak rate. It is a pure function of the step, so a run that
 resumes needs nothing of it. The numbers are big_vision's: step 0 of a warm-up has the rate 0, step `warmup` has all of
 it, and a decay would arrive at its end one step after the last.
 """
@@ -30,7 +30,7 @@ class ScheduleKind(Config):
                 f"the warm-up takes {self.warm(steps)} steps, the whole run only {steps}",
                 code="config.conflict",
                 where="warmup",
-                remedy="shorten the warm-up or train for longer",
+                hint="shorten the warm-up or train for longer",
             )
 
     def rate(self, step: int, steps: int) -> float:
@@ -91,7 +91,7 @@ class InverseSquareRoot(ScheduleKind):
                 f"warm-up and cooldown take {taken} steps, the whole run only {steps}",
                 code="config.conflict",
                 where="cooldown",
-                remedy="shorten the cooldown or train for longer",
+                hint="shorten the cooldown or train for longer",
             )
 
     def fallen(self, step: int, steps: int) -> float:

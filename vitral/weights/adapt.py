@@ -47,33 +47,37 @@ def some_layers(weights: Mapping[str, Tensor], model: Vit, layers: Sequence[int]
 def check_layers(layers: Sequence[int], depth: int) -> None:
     """Refuse layers that are not there, or that are named twice."""
     if not layers or len(set(layers)) != len(layers) or not all(0 <= layer < depth for layer in layers):
-        what = f"expected some of the layers 0 to {depth - 1}, each once, got {', '.join(map(str, layers)) or 'none'}"
-        raise ConfigError(what, code="config.out_of_range", where="layers", remedy="give for example 0,2,4")
+        message = (
+            f"expected some of the layers 0 to {depth - 1}, each once, got {', '.join(map(str, layers)) or 'none'}"
+        )
+        raise ConfigError(message, code="config.out_of_range", where="layers", hint="give for example 0,2,4")
 
 
 def check_windows(layers: Sequence[int], model: Vit) -> None:
-    """Refuse to put a layer where patches see others than those that it learnt to look at."""
+    """Refuse to put a layer where patches see others than those that it learned to look at."""
     if not isinstance(model.mixer, AttentionKind):
         return
-    grid = model.layout(model.image).grid
+    grid = model.layout(model.image_size).grid
     for new, old in enumerate(layers):
         if model.mixer.window(grid, new) != model.mixer.window(grid, old):
-            what = f"layer {old} would become layer {new}, in which {model.mixer.kind} attention sees other patches"
+            message = f"layer {old} would become layer {new}, in which {model.mixer.kind} attention sees other patches"
             raise ConfigError(
-                what, code="config.conflict", where="layers", remedy="take rows and columns in turn: 0,1,4,5"
+                message, code="config.conflict", where="layers", hint="take rows and columns in turn: 0,1,4,5"
             )
 
 
 def other_channels(weights: Mapping[str, Tensor], old: Vit | Resnet, channels: int) -> dict[str, Tensor]:
     """The weights of the first map for images of so many channels; all else is the caller's.
 
-    One channel gets the sum of the old ones, which answers to a grey image as the old did to three equal channels.
+    One channel gets the sum of the old ones, which answers to a gray image as the old did to three equal channels.
     Several repeat the old ones in turn, scaled so that as much comes through.
     """
     if isinstance(old, Vit) and isinstance(old.stem, Patches):
         if old.stem.norm == "both":
-            what = "the norm before the patches' map is over all channels together"
-            raise ConfigError(what, code="config.unsupported", where="channels", remedy=f"leave them at {old.channels}")
+            message = "the norm before the patches' map is over all channels together"
+            raise ConfigError(
+                message, code="config.unsupported", where="channels", hint=f"leave them at {old.channels}"
+            )
         name, kernel = "stem.project.weight", weights["stem.project.weight"].unflatten(1, (old.channels, -1))
         return {name: spread(kernel, channels).flatten(1)}  # (D, C P Q)
     name = "stem.body.root.0.weight" if isinstance(old, Vit) else "body.root.0.weight"
@@ -90,19 +94,19 @@ def spread(kernel: Tensor, channels: int) -> Tensor:
 
 
 REMEDY = "build the model that the weights are of; only its head, image, channels and a smaller depth may differ"
-CHANGES = ("image", "channels")  # that a model takes while it stays what it is
+CHANGES = ("image_size", "channels")  # that a model takes while it stays what it is
 # Fields that change no answer of the weights, or that a new run chooses anew.
 FREE = (
-    "image",
+    "image_size",
     "any_size",
     "channels",
     "head",
-    "initial",
+    "init",
     "memory",
     "tokens.dropout",
     "position.resampling",
-    "block.drop_path",
-    "block.scale.initial",
+    "block.drop_path_rate",
+    "block.scale.init",
     "mixer.dropout",
     "mixer.attention_dropout",
     "mlp.dropout",
@@ -114,11 +118,11 @@ def adapted(model: Model, source: Loaded) -> tuple[str, ...]:
 
     The new head starts at zero (section 3.2 of the paper), positions are resampled to the grid of the new image size,
     the first map is summed or repeated for other channels, and of a deeper source the first layers are taken. What the
-    source never learnt, the pool and the head of masked patches, is left as it was built. All else must be the same;
+    source never learned, the pool and the head of masked patches, is left as it was built. All else must be the same;
     else nothing is changed and WeightsError tells each difference.
     """
     new, old = model.config, source.bundle.model
-    fresh = ("head.", "pool.") if source.bundle.task == "masked" else ("head.",)
+    fresh = ("head.", "pool.") if source.bundle.task == "masked_patches" else ("head.",)
     own = model.state_dict()
     weights = {name: tensor for name, tensor in source.model.state_dict().items() if not name.startswith(fresh)}
     faults = differences(old, new, fresh)
@@ -132,7 +136,7 @@ def adapted(model: Model, source: Loaded) -> tuple[str, ...]:
     model.load(weights)
     for part in model.head.modules():
         if isinstance(part, Classifier):
-            part.initialise(Original())
+            part.initialize(Original())
     return tuple(_told(new, source, bool(resampled)))
 
 
@@ -144,7 +148,7 @@ class Adapted(NamedTuple):
 
 
 def adapt(source: Loaded, *settings: str, layers: Sequence[int] = (), classes: Sequence[str] = ()) -> Adapted:
-    """The same model for other images, or with some of its layers: `adapt(loaded, "image=384", layers=(0, 2, 4))`.
+    """The same model for other images, or with some of its layers: `adapt(loaded, "image_size=384", layers=(0, 2, 4))`.
 
     Settings are `image` and `channels`. The head stays as it is; with names of classes there is a new one of zeros.
     """
@@ -154,8 +158,8 @@ def adapt(source: Loaded, *settings: str, layers: Sequence[int] = (), classes: S
     weights = dict(source.model.state_dict())
     if layers:
         if not isinstance(old, Vit):
-            what = "a ResNet has no layers to choose from"
-            raise ConfigError(what, code="config.unsupported", where="layers", remedy="leave them out")
+            message = "a ResNet has no layers to choose from"
+            raise ConfigError(message, code="config.unsupported", where="layers", hint="leave them out")
         weights = some_layers(weights, old, layers)
         told.append(f"layers {', '.join(map(str, layers))} of {old.depth} taken")
         old = old.model_copy(update={"depth": len(layers)})
@@ -164,7 +168,9 @@ def adapt(source: Loaded, *settings: str, layers: Sequence[int] = (), classes: S
     weights = _fitted(weights, old, new)
     resampled = _regridded(frame, weights, old)
     frame.load(weights | resampled)
-    image = new.image if new.image != old.image else bundle.preprocessing.image  # DINOv2 shows others than its own
+    image = (
+        new.image_size if new.image_size != old.image_size else bundle.preprocessing.image_size
+    )  # DINOv2 shows others than its own
     needs = other_images(bundle.preprocessing, image, new.channels)
     made = Loaded(frame.eval(), bundle.model_copy(update={"model": new, "preprocessing": needs}))
     told += _told_of_images(old, new, bool(resampled))
@@ -178,25 +184,25 @@ def refuse_other_changes(settings: Sequence[str]) -> None:
     """Say of any other setting that weights are not adapted to it."""
     for name in (each.partition("=")[0] for each in settings):
         if name not in CHANGES:
-            what, remedy = (
+            message, hint = (
                 "is not something that weights are adapted to",
                 "change the image size and the channels alone",
             )
-            raise ConfigError(what, code="config.unsupported", where=name, remedy=remedy)
+            raise ConfigError(message, code="config.unsupported", where=name, hint=hint)
 
 
 def other_images(needs: Preprocessing, image: Size, channels: int) -> Preprocessing:
     """The preprocessing for another image size and number of channels, one mean for all if there were several."""
-    scaling, decoding = needs.scaling, needs.decoding.model_copy(update={"channels": channels})
+    scaling, decoding = needs.normalize, needs.decoding.model_copy(update={"channels": channels})
     if len(scaling.mean) not in {1, channels}:
-        means, deviations = sum(scaling.mean) / len(scaling.mean), sum(scaling.deviation) / len(scaling.deviation)
-        scaling = Scaling(mean=(means,), deviation=(deviations,))
-    return needs.model_copy(update={"image": image, "scaling": scaling, "decoding": decoding})
+        means, deviations = sum(scaling.mean) / len(scaling.mean), sum(scaling.std) / len(scaling.std)
+        scaling = Scaling(mean=(means,), std=(deviations,))
+    return needs.model_copy(update={"image_size": image, "normalize": scaling, "decoding": decoding})
 
 
 def _with_classes(source: Loaded, classes: tuple[str, ...]) -> Loaded:
     """The model with a head of zeros for other classes."""
-    model = override(source.bundle.model, ["head=linear", f"head.classes={len(classes)}"])
+    model = override(source.bundle.model, ["head=linear", f"head.num_classes={len(classes)}"])
     fresh = model.build()
     adapted(fresh, source)
     bundle = source.bundle.model_copy(update={"model": model, "classes": classes, "task": "classify"})
@@ -233,8 +239,8 @@ def _leaves(data: Mapping[str, Any], path: str = "") -> dict[str, Any]:
 
 def _regridded(model: Model, weights: Mapping[str, Tensor], old: Vit | Resnet) -> dict[str, Tensor]:
     """The weights that know places, resampled; none where the grid is the same."""
-    grid = old.layout(old.image).grid
-    if model.config.layout(model.config.image).grid == grid:
+    grid = old.layout(old.image_size).grid
+    if model.config.layout(model.config.image_size).grid == grid:
         return {}
     found: dict[str, Tensor] = {}
     for home, part in model.named_modules():
@@ -246,7 +252,7 @@ def _regridded(model: Model, weights: Mapping[str, Tensor], old: Vit | Resnet) -
 
 def _told(new: Vit | Resnet, source: Loaded, resampled: bool) -> Iterator[str]:
     """What was done, a sentence each."""
-    old, masked = source.bundle.model, source.bundle.task == "masked"
+    old, masked = source.bundle.model, source.bundle.task == "masked_patches"
     if told := ", ".join(_told_of_heads(NoHead() if masked else old.head, new.head)):
         yield told
     if masked and isinstance(new, Vit) and isinstance(new.pool, AttentionPool):
@@ -261,14 +267,16 @@ def _told_of_images(old: Vit | Resnet, new: Vit | Resnet, resampled: bool) -> It
         how = "summed" if new.channels == 1 else f"repeated and scaled by {old.channels / new.channels:.3g}"
         yield f"the stem's weights for {old.channels} channels {how} for {new.channels}"
     if resampled:
-        yield f"positions resampled from {old.layout(old.image).grid} to {new.layout(new.image).grid}"
+        yield f"positions resampled from {old.layout(old.image_size).grid} to {new.layout(new.image_size).grid}"
 
 
 def _told_of_heads(old: HeadConfig, new: HeadConfig) -> Iterator[str]:
     if not isinstance(old, NoHead):
-        yield f"head of {old.classes} classes dropped"
+        yield f"head of {old.num_classes} classes dropped"
     if not isinstance(new, NoHead):
-        what = f"a new head of {new.classes} classes" if isinstance(old, NoHead) else f"a new one of {new.classes}"
-        yield f"{what} starts at zero"
+        message = (
+            f"a new head of {new.num_classes} classes" if isinstance(old, NoHead) else f"a new one of {new.num_classes}"
+        )
+        yield f"{message} starts at zero"
         if new.bias:
             yield f"its bias at {new.bias:g}"

@@ -21,9 +21,11 @@ from pydantic_core import from_json
 from torch import Tensor
 
 from vitral import __version__
+from vitral.core import formats
 from vitral.core.config import Config
 from vitral.core.errors import ConfigError, VitralError, WeightsError
-from vitral.core.storage import Disk, reading, reason, remedy
+from vitral.core.formats import upgrade_json
+from vitral.core.storage import Disk, hint, reading, reason
 from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.models.base import misfits, refuse
 from vitral.models.head import NoHead
@@ -35,7 +37,7 @@ CONFIG, MODEL, CARD = "config.json", "model.safetensors", "README.md"
 FILES = (MODEL, CONFIG, CARD)
 # Tensors that every model of a kind has, by names that no other library gives them.
 OURS = ({"blocks.0.mixer_norm.weight", "blocks.0.mlp_norm.weight"}, {"body.root.0.weight"})
-FORMAT = 2  # 1 had no source, and no models that give features alone
+FORMAT = 3  # core/formats.py reads the older ones; 1 had no source, and no models that give features alone
 DISK = Disk()
 COPY_AGAIN = "copy the bundle again, or take another one of the run"
 
@@ -43,29 +45,29 @@ COPY_AGAIN = "copy the bundle again, or take another one of the run"
 class Bundle(Config):
     """All that a model's weights need: what `config.json` says."""
 
-    format: Literal[1, 2] = 2
+    format: Literal[3] = 3
     vitral: str = __version__  # that wrote it
     model: Annotated[Vit | Resnet, Field(discriminator="kind")]
-    task: Literal["classify", "masked", "features"]  # what it was trained for; of a backbone nobody knows
+    task: Literal["classify", "masked_patches", "features"]  # what it was trained for; of a backbone nobody knows
     preprocessing: Preprocessing
     classes: tuple[str, ...]  # by label; a model that was not trained to classify knows none
     source: str = ""  # where weights came from: the format and the file, the commit of the hub, what was fine-tuned
 
     @model_validator(mode="after")
     def parts_fit(self) -> Self:
-        head, channels, image = self.model.head, self.preprocessing.decoding.channels, self.preprocessing.image
-        expected = 0 if self.task != "classify" or isinstance(head, NoHead) else head.classes
+        head, channels, image = self.model.head, self.preprocessing.decoding.channels, self.preprocessing.image_size
+        expected = 0 if self.task != "classify" or isinstance(head, NoHead) else head.num_classes
         if self.task == "classify" and isinstance(head, NoHead):
             raise ConfigError("a model that classifies needs a head", code="config.conflict", where="model.head")
         if len(self.classes) != expected:
-            what = f"expected {expected} names of classes, got {len(self.classes)}"
-            raise ConfigError(what, code="config.conflict", where="classes")
+            message = f"expected {expected} names of classes, got {len(self.classes)}"
+            raise ConfigError(message, code="config.conflict", where="classes")
         if channels != self.model.channels:
-            what = f"expected {self.model.channels}, as the model has, got {channels}"
-            raise ConfigError(what, code="config.conflict", where="preprocessing.decoding.channels")
-        if isinstance(self.model, Vit) and not self.model.any_size and image != self.model.image:
-            what = f"expected {self.model.image}, the only size that the model takes, got {image}"
-            raise ConfigError(what, code="config.conflict", where="preprocessing.image")
+            message = f"expected {self.model.channels}, as the model has, got {channels}"
+            raise ConfigError(message, code="config.conflict", where="preprocessing.decoding.channels")
+        if isinstance(self.model, Vit) and not self.model.any_size and image != self.model.image_size:
+            message = f"expected {self.model.image_size}, the only size that the model takes, got {image}"
+            raise ConfigError(message, code="config.conflict", where="preprocessing.image")
         try:
             self.model.layout(image)
         except ConfigError as error:
@@ -135,9 +137,9 @@ def write_bundle(folder: Path, bundle: Bundle, tensors: Mapping[str, Tensor], ca
             shutil.rmtree(draft, ignore_errors=True)
     except OSError as error:
         kept = "the bundle before it is whole" if is_bundle(folder) else "there is no bundle"
-        what, advice = f"cannot be written: {reason(error)}; {kept}", f"{remedy(error)}, then try again"
+        message, advice = f"cannot be written: {reason(error)}; {kept}", f"{hint(error)}, then try again"
         where = str(error.filename or folder)
-        raise VitralError(what, code="file.write_failed", where=where, remedy=advice) from error
+        raise VitralError(message, code="file.write_failed", where=where, hint=advice) from error
 
 
 def _write(draft: Path, bundle: Bundle, tensors: Mapping[str, Tensor], card: str, disk: Disk) -> None:
@@ -155,29 +157,29 @@ def _read_config(path: Path) -> Bundle:
     try:
         data = from_json(text)
     except ValueError as error:
-        what = f"not JSON: {error}"
-        raise WeightsError(what, code="weights.bad_config", where=str(path), remedy=COPY_AGAIN) from None
+        message = f"not JSON: {error}"
+        raise WeightsError(message, code="weights.bad_config", where=str(path), hint=COPY_AGAIN) from None
     _check_format(data, path)
     try:
-        return Bundle.from_json(text)
+        return Bundle.from_json(upgrade_json(text, formats.BUNDLE, FORMAT))
     except ConfigError as error:
-        advice = "" if error.remedy else COPY_AGAIN
-        raise WeightsError(str(error), code="weights.bad_config", where=str(path), remedy=advice) from None
+        advice = "" if error.hint else COPY_AGAIN
+        raise WeightsError(str(error), code="weights.bad_config", where=str(path), hint=advice) from None
 
 
 def _check_format(data: Any, path: Path) -> None:
     """Refuse what no vitral wrote, and what a later one did: its other fields are not to be judged here."""
     found = data.get("format") if isinstance(data, dict) else None
     if type(found) is not int:
-        what = f"not of a bundle of vitral: its format is {found!r}, expected a whole number"
+        message = f"not of a bundle of vitral: its format is {found!r}, expected a whole number"
         advice = "give a bundle or a run of vitral"
-        raise WeightsError(what, code="weights.unknown_format", where=str(path), remedy=advice)
+        raise WeightsError(message, code="weights.unknown_format", where=str(path), hint=advice)
     if found > FORMAT:
         raise WeightsError(
             f"a bundle of format {found}, written by vitral {data.get('vitral')}; expected at most {FORMAT}",
             code="weights.newer_version",
             where=str(path),
-            remedy=f"pip install 'vitral>={data.get('vitral')}' (this one is {__version__})",
+            hint=f"pip install 'vitral>={data.get('vitral')}' (this one is {__version__})",
         )
 
 
@@ -186,13 +188,13 @@ def _refuse_other_files(folder: Path) -> None:
     if not os.path.lexists(folder):
         return
     if not folder.is_dir():
-        what, advice = "is a file, expected a folder", "choose another name"
-        raise VitralError(what, code="file.exists", where=str(folder), remedy=advice)
+        message, advice = "is a file, expected a folder", "choose another name"
+        raise VitralError(message, code="file.exists", where=str(folder), hint=advice)
     if others := sorted(path.name for path in folder.iterdir() if path.name not in FILES):
         more = f" and {len(others) - 1} more" if len(others) > 1 else ""
-        what = f"holds {others[0]}{more}, which is no part of a bundle and would be lost"
+        message = f"holds {others[0]}{more}, which is no part of a bundle and would be lost"
         advice = "move it elsewhere, or choose another name"
-        raise VitralError(what, code="file.exists", where=str(folder), remedy=advice)
+        raise VitralError(message, code="file.exists", where=str(folder), hint=advice)
 
 
 def _present(folder: Path) -> Path:
@@ -201,6 +203,6 @@ def _present(folder: Path) -> Path:
     return aside if aside.exists() and not folder.exists() else folder
 
 
-def _beside(folder: Path, what: str) -> Path:
+def _beside(folder: Path, message: str) -> Path:
     home = Path(os.path.abspath(folder))  # `.` has no name
-    return home.parent / f"{home.name}.tmp-{what}"
+    return home.parent / f"{home.name}.tmp-{message}"

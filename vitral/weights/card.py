@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from vitral.data.transforms.crop import CentreCrop
+from vitral.data.transforms.crop import CenterCrop
 from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.models.attention import AttentionKind
 from vitral.models.embed import Hybrid
@@ -17,7 +17,7 @@ MOST_CLASSES = 100  # that are named in the card
 # In the words of the hub.
 PURPOSES = {
     "classify": "image-classification",
-    "masked": "image-feature-extraction",
+    "masked_patches": "image-feature-extraction",
     "features": "image-feature-extraction",
 }
 
@@ -32,7 +32,7 @@ with torch.inference_mode():
 """
 ANSWERS = {
     "classify": "    scores = model(image)[0]\nprint(bundle.classes[int(scores.argmax())])",
-    "masked": "    features = model.features(image)\nprint(features.patches.shape)  # images, patches, width",
+    "masked_patches": "    features = model.features(image)\nprint(features.patches.shape)  # images, patches, width",
     "features": "    vector = model.pooled(image)\nprint(vector.shape)  # images, width",
 }
 
@@ -43,7 +43,7 @@ class Trained(NamedTuple):
     data: str  # the name or path of the set
     images: Mapping[str, int]  # by split
     fingerprint: str  # of the set
-    recipe: tuple[str, ...]  # a line each: the recipe's name, the optimiser, the augmentation, the start
+    recipe: tuple[str, ...]  # a line each: the recipe's name, the optimizer, the augmentation, the start
     steps: int
     seconds: float
 
@@ -81,7 +81,7 @@ def card(bundle: Bundle, facts: Facts) -> str:
         "Preprocessing": f"{_preprocessing(bundle.preprocessing)} `bundle.preprocessing.tensor` does all of it.",
         "Training": _training(facts.trained) if facts.trained else "",
         "Limits": _bullets(_limits(bundle, facts)),
-        "Licence": "Not stated. Whoever shares these weights states it here, with regard to the images' own licence.",
+        "License": "Not stated. Whoever shares these weights states it here, with regard to the images' own license.",
     }
     body = "\n\n".join(f"## {title}\n\n{text}" if title else text for title, text in sections.items() if text)
     return f"{_header(bundle, facts)}\n# {_plain(facts.name)}\n\n{body}\n"
@@ -99,7 +99,7 @@ def _header(bundle: Bundle, facts: Facts) -> str:
 def _summary(bundle: Bundle, parameters: int) -> str:
     purpose = {
         "classify": f"It tells which of {len(bundle.classes):,} classes an image is of.",
-        "masked": "It was trained to tell masked patches, without labels: a start for other tasks, not an answer.",
+        "masked_patches": "It was trained on masked patches, without labels: a start for other tasks, not an answer.",
         "features": "It has no head: it gives one vector for an image, a start for other tasks.",
     }
     return f"{architecture(bundle.model)}, {parameters:,} parameters. {purpose[bundle.task]}"
@@ -109,12 +109,12 @@ def architecture(model: Vit | Resnet) -> str:
     """The model in a line: `A Vision Transformer (arXiv 2010.11929): 12 layers of width 192, ...`."""
     if isinstance(model, Resnet):
         units = ", ".join(map(str, model.layers))
-        return f"A ResNet (BiT): stages of {units} units, root of width {model.root}, for {model.image} images"
+        return f"A ResNet (BiT): stages of {units} units, root of width {model.root}, for {model.image_size} images"
     stem = "places of a ResNet's map" if isinstance(model.stem, Hybrid) else "pixels"
     heads = f", {model.mixer.heads} heads" if isinstance(model.mixer, AttentionKind) else f", {model.mixer.kind} mixer"
     return (
         f"A Vision Transformer (arXiv 2010.11929): {model.depth} layers of width {model.width}{heads}, "
-        f"{model.layout(model.image).grid} patches of {model.stem.patch} {stem}, for {model.image} images"
+        f"{model.layout(model.image_size).grid} patches of {model.stem.patch} {stem}, for {model.image_size} images"
     )
 
 
@@ -145,15 +145,15 @@ def _data(trained: Trained) -> str:
 
 
 def _preprocessing(given: Preprocessing) -> str:
-    channels, view, scaling = given.decoding.channels, given.view, given.scaling
-    colours = {1: "grey", 3: "red, green and blue"}.get(channels, f"{channels} channels")
-    if isinstance(view, CentreCrop):
+    channels, view, scaling = given.decoding.channels, given.crop, given.normalize
+    colors = {1: "gray", 3: "red, green and blue"}.get(channels, f"{channels} channels")
+    if isinstance(view, CenterCrop):
         seen = f"the middle of the picture, so much that {view.fraction:.1%} of its shorter side fills the image"
     else:
         seen = "the whole picture, whatever its shape"
-    mean, deviation = (", ".join(f"{number:g}" for number in each) for each in (scaling.mean, scaling.deviation))
+    mean, deviation = (", ".join(f"{number:g}" for number in each) for each in (scaling.mean, scaling.std))
     return (
-        f"The model sees {seen}, resized to {given.image} ({view.filter}), in {colours}. Each byte x becomes "
+        f"The model sees {seen}, resized to {given.image_size} ({view.filter}), in {colors}. Each byte x becomes "
         f"(x / 255 - mean) / deviation, with mean {mean} and deviation {deviation}."
     )
 

@@ -39,7 +39,7 @@ TOLERANCE = 1e-4
 class Subject(Config):
     """A file of weights."""
 
-    what: str
+    software: str
     file: str
     sha256: str
 
@@ -111,7 +111,7 @@ def certify(before: Loaded, after: Loaded, peer: Peer, passage: Passage) -> Cert
     Ours are compared at the size that positions are kept for and at the one that images have, where that is another.
     """
     bundle = before.bundle
-    sizes = list(dict.fromkeys((bundle.model.image, bundle.preprocessing.image)))
+    sizes = list(dict.fromkeys((bundle.model.image_size, bundle.preprocessing.image_size)))
     images = [shown(bundle, size) for size in sizes]
     expected = [answers_of(before.model, some) for some in images]
     again = [difference(own, answers_of(after.model, some)) for own, some in zip(expected, images, strict=True)]
@@ -133,9 +133,9 @@ def untold(before: Bundle, after: Bundle) -> Iterator[str]:
     if before.classes != after.classes:
         yield f"not in the files: the names of the {len(before.classes):,} classes"
     if _seen(before) != _seen(after):
-        needs, scaling = before.preprocessing, before.preprocessing.scaling
-        mean, deviation = (", ".join(map("{:g}".format, each)) for each in (scaling.mean, scaling.deviation))
-        seen = f"{needs.image}, {needs.view.kind} view, mean {mean}, deviation {deviation}"
+        needs, scaling = before.preprocessing, before.preprocessing.normalize
+        mean, deviation = (", ".join(map("{:g}".format, each)) for each in (scaling.mean, scaling.std))
+        seen = f"{needs.image_size}, {needs.crop.kind} view, mean {mean}, deviation {deviation}"
         yield f"not in the files: how images are seen ({seen})"
     own, theirs = (resampling_of(bundle) for bundle in (before, after))
     if own != theirs:
@@ -151,7 +151,7 @@ def resampling_of(bundle: Bundle) -> str:
 def _seen(bundle: Bundle) -> Preprocessing:
     """How images are seen, in words that are the same for the same."""
     needs = bundle.preprocessing
-    return needs.model_copy(update={"scaling": needs.scaling.over(needs.decoding.channels)})
+    return needs.model_copy(update={"normalize": needs.normalize.over(needs.decoding.channels)})
 
 
 def shown(bundle: Bundle, size: Size) -> Tensor:
@@ -174,9 +174,9 @@ def difference(one: Answers, other: Answers) -> Difference:
         logits = float((one.logits - other.logits).abs().max())
     tokens = float((one.tokens - other.tokens).abs().max())
     if not isfinite(tokens) or not isfinite(logits or 0.0):
-        what = "what was written gives answers that are infinite or not numbers"
-        remedy = "report this: the conversion is at fault; nothing was kept"
-        raise WeightsError(what, code="weights.conversion_differs", remedy=remedy)
+        message = "what was written gives answers that are infinite or not numbers"
+        hint = "report this: the conversion is at fault; nothing was kept"
+        raise WeightsError(message, code="weights.conversion_differs", hint=hint)
     return Difference(tokens=tokens, logits=logits)
 
 
@@ -190,9 +190,9 @@ def peer_of(kind: Format, folder: Path, bundle: Bundle) -> Peer:
     try:
         return Peer(library, kind.reference(code, folder, bundle))
     except Exception as error:  # libraries have errors of their own
-        what = f"what was written cannot be opened by {library}: {_said(error)}"
-        remedy = "report this: the conversion is at fault; nothing was kept"
-        raise WeightsError(what, code="weights.conversion_unreadable", remedy=remedy) from error
+        message = f"what was written cannot be opened by {library}: {_said(error)}"
+        hint = "report this: the conversion is at fault; nothing was kept"
+        raise WeightsError(message, code="weights.conversion_unreadable", hint=hint) from error
 
 
 def _said(error: Exception) -> str:
@@ -216,7 +216,7 @@ class Converted(NamedTuple):
 class Written(NamedTuple):
     """What was written, read back."""
 
-    what: str
+    software: str
     again: Opened
     peer: Peer
 
@@ -231,8 +231,8 @@ class Origin(NamedTuple):
 def write_as(source: Loaded, origin: Origin, out: Path, to: str) -> Certificate:
     """Write a model as a new folder in the form of a library."""
     if os.path.lexists(out):
-        what, remedy = "is there already, and is not overwritten", "choose another name"
-        raise VitralError(what, code="file.exists", where=str(out), remedy=remedy)
+        message, hint = "is there already, and is not overwritten", "choose another name"
+        raise VitralError(message, code="file.exists", where=str(out), hint=hint)
     if to == OURS:
         fill = partial(_fill_bundle, origin=origin, name=out.name)
     else:
@@ -264,7 +264,7 @@ def _fill(source: Loaded, draft: Path, kind: Format) -> Written:
     tensors = written(kind.rules(model), source.model.state_dict())
     for name, pieces in kind.files(source.bundle, tensors).items():
         DISK.write(draft / name, pieces)
-    again = opened_model(draft, f"image={model.image}", *kind.hints(model), reading=Reading(kind.name))
+    again = opened_model(draft, f"image_size={model.image_size}", *kind.hints(model), reading=Reading(kind.name))
     return Written(kind.name, again, peer_of(kind, draft, source.bundle))
 
 
@@ -279,30 +279,32 @@ def counterpart(source: Loaded, library: str) -> Format:
         f"this model cannot be written as {kind.name}: {'; '.join(found)}",
         code="weights.no_counterpart",
         where=library,
-        remedy="convert it to another library, or keep it as a bundle: --to vitral",
+        hint="convert it to another library, or keep it as a bundle: --to vitral",
     )
 
 
 def _certified(source: Loaded, origin: Origin, made: Written) -> Certificate:
     """The certificate of what was written; WeightsError, and nothing is kept, where it does not agree."""
     bundle, where, (after, file, _) = source.bundle, origin.file, made.again
-    read = Subject(what=bundle.source or BUNDLE, file=str(where), sha256=hash_of(where))
-    written_to = Subject(what=made.what, file=file.name, sha256=hash_of(file))
+    read = Subject(software=bundle.source or BUNDLE, file=str(where), sha256=hash_of(where))
+    written_to = Subject(software=made.software, file=file.name, sha256=hash_of(file))
     found = certify(source, after, made.peer, Passage(read, origin.changed, written_to))
     if found.holds:
         return found
-    seen, ours, theirs = bundle.preprocessing.image, resampling_of(bundle), resampling_of(after.bundle)
-    if seen != bundle.model.image and ours != theirs:
-        what = f"images of {seen} would be answered otherwise: positions kept for {bundle.model.image} are resampled"
+    seen, ours, theirs = bundle.preprocessing.image_size, resampling_of(bundle), resampling_of(after.bundle)
+    if seen != bundle.model.image_size and ours != theirs:
+        message = (
+            f"images of {seen} would be answered otherwise: positions kept for {bundle.model.image_size} are resampled"
+        )
         raise WeightsError(
-            f"{what} as {theirs} by {made.what}, as {ours} by this model",
+            f"{message} as {theirs} by {made.software}, as {ours} by this model",
             code="weights.resampling_differs",
             where=str(where),
-            remedy=f"write them as they are for those images: --image {seen}",
+            hint=f"write them as they are for those images: --image-size {seen}",
         )
-    what = f"what was written answers otherwise: {found.worst.words()}"
-    remedy = "report this: the conversion is at fault; nothing was kept"
-    raise WeightsError(what, code="weights.conversion_differs", where=str(where), remedy=remedy)
+    message = f"what was written answers otherwise: {found.worst.words()}"
+    hint = "report this: the conversion is at fault; nothing was kept"
+    raise WeightsError(message, code="weights.conversion_differs", where=str(where), hint=hint)
 
 
 def convert(
@@ -318,7 +320,7 @@ def convert(
 ) -> Converted:
     """Read weights, perhaps for other images or with some of the layers alone, and write them for a library.
 
-    Settings tell what a file does not, as for `vitral.load`; changes are `image=384` and `channels=1`.
+    Settings tell what a file does not, as for `vitral.load`; changes are `image_size=384` and `channels=1`.
     """
     if to != OURS:
         writers(to)  # refuses a name that nobody has, before anything is read

@@ -32,13 +32,13 @@ def fetched(where: str, offline: bool) -> Fetched:
     if not where.startswith(PREFIX):
         path = Path(where).expanduser()
         if NAME.fullmatch(where) and not path.parent.exists():  # where the folder is there, it is a slip in a path
-            what, remedy = "there is no such file or folder", f"check the path; a model of the hub is {PREFIX}{where}"
-            raise WeightsError(what, code="weights.not_found", where=where, remedy=remedy)
+            message, hint = "there is no such file or folder", f"check the path; a model of the hub is {PREFIX}{where}"
+            raise WeightsError(message, code="weights.not_found", where=where, hint=hint)
         return Fetched(path, "")
     match = NAME.fullmatch(where.removeprefix(PREFIX))
     if match is None or ".." in where:
-        what = "expected a model of the hub such as hf:owner/name or hf:owner/name@revision"
-        raise ConfigError(what, code="config.invalid_name", where=where)
+        message = "expected a model of the hub such as hf:owner/name or hf:owner/name@revision"
+        raise ConfigError(message, code="config.invalid_name", where=where)
     folder = Path(_snapshot(match["id"], match["revision"], offline, where))
     return Fetched(folder, f"the hub's {match['id']} at {folder.name}")  # a snapshot is named after its commit
 
@@ -46,8 +46,8 @@ def fetched(where: str, offline: bool) -> Fetched:
 def refuse_empty(where: str) -> None:
     """Refuse a name of nothing, which as a path would mean the folder at hand."""
     if not where:
-        what, remedy = "expected a model, got an empty name", "check the command; a variable of the shell may be empty"
-        raise ConfigError(what, code="config.missing_value", where="MODEL", remedy=remedy)
+        message, hint = "expected a model, got an empty name", "check the command; a variable of the shell may be empty"
+        raise ConfigError(message, code="config.missing_value", where="MODEL", hint=hint)
 
 
 def lasting(where: str) -> str:
@@ -64,8 +64,8 @@ def _snapshot(name: str, revision: str | None, offline: bool, where: str) -> str
     try:
         return str(hub.snapshot_download(name, revision=revision, allow_patterns=WANTED, local_files_only=offline))
     except Exception as error:  # the library, and what it stands on, tell of trouble in many ways
-        code, remedy = _advice(hub, error, offline)
-        raise WeightsError(_reason(error), code=code, where=where, remedy=remedy) from None
+        code, hint = _advice(hub, error, offline)
+        raise WeightsError(_reason(error), code=code, where=where, hint=hint) from None
 
 
 def _library() -> Any:

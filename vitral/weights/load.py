@@ -17,7 +17,7 @@ from vitral.models.head import NoHead
 from vitral.models.resnet import Resnet
 from vitral.weights.bundle import MODEL, Bundle, is_bundle, read_bundle
 from vitral.weights.card import architecture
-from vitral.weights.formats.format import Hints, Recognised
+from vitral.weights.formats.format import Hints, Recognized
 from vitral.weights.formats.rules import translated
 from vitral.weights.hub import Fetched, fetched
 from vitral.weights.reader import opened, parts_of
@@ -25,7 +25,7 @@ from vitral.weights.reader import opened, parts_of
 log = logging.getLogger("vitral")
 PIECE = 2**24  # bytes
 # What files of some kind do not tell.
-OPEN = ("image", "channels", "stem.patch", "mixer.heads", "mixer.head_width", "mlp.gelu", "pool")
+OPEN = ("image_size", "channels", "stem.patch", "mixer.heads", "mixer.head_width", "mlp.gelu", "pool")
 RUN = ("recipe.json", "environment.json")  # by which a run is known before it has a bundle
 EXPECTED = "expected a run (best/, last/), a bundle (model.safetensors, config.json), or weights of another library"
 
@@ -79,14 +79,14 @@ def opened_model(where: str | Path, *settings: str, reading: Reading = PLAIN) ->
     if (home := bundle_of(place.path)) is None:
         return _foreign(place, settings, reading)
     if settings or reading.format:
-        what = f"a bundle tells all about itself, and takes no {settings[0] if settings else 'format'}"
-        raise ConfigError(what, code="config.conflict", where=str(home), remedy="leave it out")
+        message = f"a bundle tells all about itself, and takes no {settings[0] if settings else 'format'}"
+        raise ConfigError(message, code="config.conflict", where=str(home), hint="leave it out")
     bundle, tensors = read_bundle(home)
     model = bundle.model.skeleton()
     try:
         model.load(tensors)
     except WeightsError as error:
-        raise WeightsError(error.what, code=error.code, where=str(home / MODEL), remedy=error.remedy) from None
+        raise WeightsError(error.message, code=error.code, where=str(home / MODEL), hint=error.hint) from None
     return Opened(Loaded(model.eval(), bundle), home / MODEL, ())
 
 
@@ -102,29 +102,29 @@ def refuse_unusable(path: Path) -> None:
     if is_bundle(path):
         return
     if not path.exists():
-        what = f"there is no such file or folder; {EXPECTED}"
-        raise WeightsError(what, code="weights.not_found", where=where, remedy="check the path")
+        message = f"there is no such file or folder; {EXPECTED}"
+        raise WeightsError(message, code="weights.not_found", where=where, hint="check the path")
     if path.is_file() and is_bundle(path.parent):
-        remedy = f"give the folder: {path.parent}"
-        raise WeightsError("a file of a bundle", code="weights.wrong_path", where=where, remedy=remedy)
+        hint = f"give the folder: {path.parent}"
+        raise WeightsError("a file of a bundle", code="weights.wrong_path", where=where, hint=hint)
     if (path / "export.json").exists():
-        what, remedy = f"an export, which is for vitral predict; {EXPECTED}", "give the model that it was made of"
-        raise WeightsError(what, code="weights.wrong_path", where=where, remedy=remedy)
+        message, hint = f"an export, which is for vitral predict; {EXPECTED}", "give the model that it was made of"
+        raise WeightsError(message, code="weights.wrong_path", where=where, hint=hint)
     if path.is_file() and (path.parent / "export.json").exists():
-        remedy = f"give the folder, to predict: {path.parent}"
-        raise WeightsError("a file of an export", code="weights.wrong_path", where=where, remedy=remedy)
+        hint = f"give the folder, to predict: {path.parent}"
+        raise WeightsError("a file of an export", code="weights.wrong_path", where=where, hint=hint)
     if re.fullmatch(r"step-[0-9]+", path.name) and path.parent.name == "checkpoints":
         run = path.parent.parent
         raise WeightsError(
             f"a checkpoint, which is for its run to go on from; {EXPECTED}",
             code="weights.wrong_path",
             where=where,
-            remedy=f"give the run, {run}, or one of its bundles, {run / 'best'} and {run / 'last'}",
+            hint=f"give the run, {run}, or one of its bundles, {run / 'best'} and {run / 'last'}",
         )
     if all((path / name).exists() for name in RUN) and not any(is_bundle(path / name) for name in ("best", "last")):
-        remedy = f"let it go on until its first evaluation: vitral train --resume {path}"
-        what = "a run that has written no bundle yet"
-        raise WeightsError(what, code="weights.no_bundle", where=where, remedy=remedy)
+        hint = f"let it go on until its first evaluation: vitral train --resume {path}"
+        message = "a run that has written no bundle yet"
+        raise WeightsError(message, code="weights.no_bundle", where=where, hint=hint)
 
 
 def _foreign(place: Fetched, settings: tuple[str, ...], reading: Reading) -> Opened:
@@ -135,24 +135,24 @@ def _foreign(place: Fetched, settings: tuple[str, ...], reading: Reading) -> Ope
     kind = format_of(raw, reading.format)
     refuse_other_settings(settings)
     try:
-        found = kind.recognise(raw, Hints(settings))
+        found = kind.recognize(raw, Hints(settings))
         config = override(found.model, settings)
     except ConfigError as error:
         raise _in_file(raw.where, error, "weights.bad_setting" if settings else "weights.bad_config") from None
     assert not isinstance(config, Resnet)
     frame = config.skeleton()
-    remedy = f"this is {found.title} with {config.depth} layers of width {config.width}: give a whole file of one"
-    if Hints(settings).told("image"):
-        remedy += "; for images of another size, convert it with --image"
-    ours = translated(kind.rules(config), frame.state_dict(), found.tensors, str(raw.where), remedy)
+    hint = f"this is {found.title} with {config.depth} layers of width {config.width}: give a whole file of one"
+    if Hints(settings).told("image_size"):
+        hint += "; for images of another size, convert it with --image-size"
+    ours = translated(kind.rules(config), frame.state_dict(), found.tensors, str(raw.where), hint)
     try:
         frame.load({name: tensor.float() for name, tensor in ours.items()})
     except WeightsError as error:
-        what = broken(found.tensors) or error.what
-        raise WeightsError(what, code=error.code, where=str(raw.where), remedy=error.remedy) from None
+        message = broken(found.tensors) or error.message
+        raise WeightsError(message, code=error.code, where=str(raw.where), hint=error.hint) from None
     seen = found.preprocessing  # of DINOv2 it shows images of another size than the positions were made for
-    if config.image != found.model.image:
-        seen = seen.model_copy(update={"image": config.image})
+    if config.image_size != found.model.image_size:
+        seen = seen.model_copy(update={"image_size": config.image_size})
     try:
         bundle = Bundle(
             model=config,
@@ -170,7 +170,7 @@ def _foreign(place: Fetched, settings: tuple[str, ...], reading: Reading) -> Ope
 def _in_file(path: Path, error: ConfigError, code: str) -> WeightsError:
     """The same fault, told as one of a file or folder of others."""
     where = ", ".join(filter(None, (str(path), error.where)))
-    return WeightsError(error.what, code=code, where=where, remedy=error.remedy)
+    return WeightsError(error.message, code=code, where=where, hint=error.hint)
 
 
 def broken(tensors: Mapping[str, Tensor]) -> str:
@@ -186,14 +186,14 @@ def refuse_other_settings(settings: tuple[str, ...]) -> None:
     """Settings tell what files leave open; what they do not is not to be changed on the way in."""
     for name in (each.partition("=")[0] for each in settings):
         if name not in OPEN:
-            what = "is not something that a file of weights leaves open"
-            remedy = f"what may be told is {either(OPEN)}"
-            raise ConfigError(what, code="config.unsupported", where=name, remedy=remedy)
+            message = "is not something that a file of weights leaves open"
+            hint = f"what may be told is {either(OPEN)}"
+            raise ConfigError(message, code="config.unsupported", where=name, hint=hint)
 
 
-def told(found: Recognised) -> list[str]:
-    """What was recognised, in a line, and a line for each thing that was left out or assumed."""
-    lines = [f"recognised {found.title}: {architecture(found.model).partition(': ')[2]}"]
+def told(found: Recognized) -> list[str]:
+    """What was recognized, in a line, and a line for each thing that was left out or assumed."""
+    lines = [f"recognized {found.title}: {architecture(found.model).partition(': ')[2]}"]
     reasons: dict[str, list[str]] = {}
     for name, reason in found.dropped.items():
         reasons.setdefault(reason, []).append(name)
@@ -203,7 +203,7 @@ def told(found: Recognised) -> list[str]:
     return lines + [f"assumed: {words}" for words in found.assumed]
 
 
-def _told_of_bits(found: Recognised) -> list[str]:
+def _told_of_bits(found: Recognized) -> list[str]:
     """A line where the weights were kept in other than 32 bits."""
     kinds = sorted({str(tensor.dtype).removeprefix("torch.") for tensor in found.tensors.values()} - {"float32"})
     return [f"weights in {' and '.join(kinds)}, read as float32"] if kinds else []

@@ -28,8 +28,8 @@ def opened(path: Path, allow_pickle: bool = False) -> Raw:
     for part in parts_of(file):
         found = _tensors(part, allow_pickle)
         if twice := sorted(tensors.keys() & found.keys()):
-            what = f"{twice[0]} is in two of its files"
-            raise WeightsError(what, code="weights.duplicate_tensor", where=str(file), remedy=GET_AGAIN)
+            message = f"{twice[0]} is in two of its files"
+            raise WeightsError(message, code="weights.duplicate_tensor", where=str(file), hint=GET_AGAIN)
         tensors |= found
     return Raw(file, tensors, _notes(file.parent / CONFIG), _processor(file.parent))
 
@@ -46,20 +46,20 @@ def weight_file(path: Path, allow_pickle: bool = False) -> Path:
     if len(found) == 1:
         return found[0]
     if found:
-        what, remedy = "holds several files of weights", f"name the one: {either(each.name for each in found)}"
-        raise WeightsError(what, code="weights.ambiguous", where=str(path), remedy=remedy)
+        message, hint = "holds several files of weights", f"name the one: {either(each.name for each in found)}"
+        raise WeightsError(message, code="weights.ambiguous", where=str(path), hint=hint)
     if pickles := [each for each in names if each.suffix in SUFFIXES]:
         raise refused_pickle(pickles[0])
-    what = f"holds no file of weights ({either(READERS)})"
-    remedy = "give a run, a bundle, or a folder or file of weights"
-    raise WeightsError(what, code="weights.not_found", where=str(path), remedy=remedy)
+    message = f"holds no file of weights ({either(READERS)})"
+    hint = "give a run, a bundle, or a folder or file of weights"
+    raise WeightsError(message, code="weights.not_found", where=str(path), hint=hint)
 
 
 def refused_pickle(path: Path) -> WeightsError:
     """A pickle is a program: it is opened only for who asks for that."""
-    remedy = f"if you trust who made it: vitral convert {shlex.quote(str(path))} NEW-FOLDER --to vitral --allow-pickle"
-    what = "is a pickle, which can run code when it is read"
-    return WeightsError(what, code="weights.pickle_refused", where=str(path), remedy=remedy)
+    hint = f"if you trust who made it: vitral convert {shlex.quote(str(path))} NEW-FOLDER --to vitral --allow-pickle"
+    message = "is a pickle, which can run code when it is read"
+    return WeightsError(message, code="weights.pickle_refused", where=str(path), hint=hint)
 
 
 def _tensors(file: Path, allow_pickle: bool) -> Mapping[str, Tensor]:
@@ -70,8 +70,8 @@ def _tensors(file: Path, allow_pickle: bool) -> Mapping[str, Tensor]:
             raise refused_pickle(file)
         return read_pickled(file)
     if file.suffix not in READERS:
-        what = f"expected {either((*READERS, *SUFFIXES))}, got a file that ends in {file.suffix or 'nothing'}"
-        raise WeightsError(what, code="weights.unknown_format", where=str(file), remedy="give a file of weights")
+        message = f"expected {either((*READERS, *SUFFIXES))}, got a file that ends in {file.suffix or 'nothing'}"
+        raise WeightsError(message, code="weights.unknown_format", where=str(file), hint="give a file of weights")
     return read(file, GET_AGAIN)
 
 
@@ -81,11 +81,11 @@ def parts_of(file: Path) -> list[Path]:
         return [file]
     names = _notes(file, "weights.bad_index").get("weight_map")
     if not isinstance(names, dict):
-        raise WeightsError("has no weight_map", code="weights.bad_index", where=str(file), remedy=GET_AGAIN)
+        raise WeightsError("has no weight_map", code="weights.bad_index", where=str(file), hint=GET_AGAIN)
     parts = sorted(set(map(str, names.values())))
     if outside := [name for name in parts if Path(name).name != name]:
-        what = f"names a file outside its folder: {outside[0]!r}"
-        raise WeightsError(what, code="weights.bad_index", where=str(file))
+        message = f"names a file outside its folder: {outside[0]!r}"
+        raise WeightsError(message, code="weights.bad_index", where=str(file))
     return [file.parent / name for name in parts]
 
 
@@ -106,7 +106,7 @@ def _notes(path: Path, code: str = "weights.bad_config") -> Mapping[str, Any]:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise WeightsError(f"not JSON: {error}", code=code, where=str(path), remedy=GET_AGAIN) from None
+        raise WeightsError(f"not JSON: {error}", code=code, where=str(path), hint=GET_AGAIN) from None
     if not isinstance(found, dict):
-        raise WeightsError("expected fields by name", code=code, where=str(path), remedy=GET_AGAIN)
+        raise WeightsError("expected fields by name", code=code, where=str(path), hint=GET_AGAIN)
     return found

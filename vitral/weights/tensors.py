@@ -58,7 +58,7 @@ def names(path: Path) -> list[str]:
         raise _unreadable(error, path, "") from None
 
 
-def read(path: Path, remedy: str) -> dict[str, Tensor]:
+def read(path: Path, hint: str) -> dict[str, Tensor]:
     """The tensors of a safetensors file, mapped from the disk as they are used; changing them leaves it as it is.
 
     The remedy is what to do should the file be damaged.
@@ -66,11 +66,11 @@ def read(path: Path, remedy: str) -> dict[str, Tensor]:
     try:
         return load_file(path)
     except (SafetensorError, OSError) as error:
-        raise _unreadable(error, path, remedy) from None
+        raise _unreadable(error, path, hint) from None
 
 
-def _unreadable(error: SafetensorError | OSError, path: Path, remedy: str) -> WeightsError:
+def _unreadable(error: SafetensorError | OSError, path: Path, hint: str) -> WeightsError:
     code = "weights.corrupt"
     if isinstance(error, OSError):
         code = "weights.not_found" if isinstance(error, FileNotFoundError) else "weights.unreadable"
-    return WeightsError(f"not a readable safetensors file: {error}", code=code, where=str(path), remedy=remedy)
+    return WeightsError(f"not a readable safetensors file: {error}", code=code, where=str(path), hint=hint)

@@ -13,7 +13,7 @@ from vitral.core.errors import WeightsError
 from vitral.core.storage import reading
 
 SUFFIXES = (".pt", ".pth", ".bin", ".ckpt")
-COLOURS = re.compile(r"\x1b\[[0-9;]*m")  # in which torch prints its advice
+COLORS = re.compile(r"\x1b\[[0-9;]*m")  # in which torch prints its advice
 CODE = re.compile(r"GLOBAL (\S+)")  # how torch names what a pickle would have called
 WRAPPERS = ("state_dict", "model", "teacher", "module", "model_state_dict", "state_dict_ema")  # around a state dict
 
@@ -27,29 +27,29 @@ def read_pickled(path: Path) -> Mapping[str, Tensor]:
         with safe_globals([Namespace]):
             found = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch tells of a bad file in many ways
-        what = f"holds more than weights, or is damaged: {_said(error)}"
+        message = f"holds more than weights, or is damaged: {_said(error)}"
         code = "weights.unsafe_pickle" if CODE.search(str(error)) else "weights.corrupt"
-        remedy = "save its state dict as safetensors where it was made, and give that"
-        raise WeightsError(what, code=code, where=str(path), remedy=remedy) from None
+        hint = "save its state dict as safetensors where it was made, and give that"
+        raise WeightsError(message, code=code, where=str(path), hint=hint) from None
     while isinstance(found, dict) and (inner := [name for name in WRAPPERS if isinstance(found.get(name), dict)]):
         if len(inner) > 1:
-            what = f"holds several sets of weights: {', '.join(inner)}"
-            remedy = "save the one that you want alone"
-            raise WeightsError(what, code="weights.ambiguous", where=str(path), remedy=remedy)
+            message = f"holds several sets of weights: {', '.join(inner)}"
+            hint = "save the one that you want alone"
+            raise WeightsError(message, code="weights.ambiguous", where=str(path), hint=hint)
         found = found[inner[0]]
     if not isinstance(found, dict) or not found:
         raise WeightsError("holds no tensors by name", code="weights.not_state_dict", where=str(path))
     others = [str(name) for name, value in found.items() if not isinstance(value, Tensor)]
     if others:
-        what = f"holds {others[0]}{f' and {len(others) - 1} more' if len(others) > 1 else ''} beside its tensors"
-        remedy = "save its state dict alone"
-        raise WeightsError(what, code="weights.not_state_dict", where=str(path), remedy=remedy)
+        message = f"holds {others[0]}{f' and {len(others) - 1} more' if len(others) > 1 else ''} beside its tensors"
+        hint = "save its state dict alone"
+        raise WeightsError(message, code="weights.not_state_dict", where=str(path), hint=hint)
     return {str(name): tensor for name, tensor in found.items()}
 
 
 def _said(error: Exception) -> str:
     """What torch says of a file, but not its advice, which is to run what the file holds."""
-    said = COLOURS.sub("", str(error)).strip()
+    said = COLORS.sub("", str(error)).strip()
     if called := CODE.search(said):
         return f"it calls {called[1]}, which was not run"
     lines = [line for line in said.splitlines() if "weights_only" not in line]

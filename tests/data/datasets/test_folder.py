@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.data.trees import labelled, plant, refused_at
+from tests.data.trees import labeled, plant, refused_at
 from tests.errors import raises
-from vitral.data.datasets.folder import open_folder, open_unlabelled
+from vitral.data.datasets.folder import open_folder, open_unlabeled
 from vitral.data.datasets.split import Stratified
 from vitral.data.samples import Samples
 
@@ -143,7 +143,7 @@ def test_labels_are_matched_by_name_when_val_lacks_a_class(tmp_path: Path) -> No
     samples = opened(
         tmp_path, ["train/ant/1.jpg", "train/bee/1.jpg", "train/cow/1.jpg", "val/bee/2.jpg", "val/cow/2.jpg"]
     )
-    assert labelled(samples)["val/bee/2.jpg"] == "bee"
+    assert labeled(samples)["val/bee/2.jpg"] == "bee"
     assert samples.counts("val") == (0, 1, 1)
     (note,) = samples.notes
     assert note.endswith("val: ant")
@@ -186,7 +186,7 @@ def test_links_to_images_and_folders_are_followed(tmp_path: Path) -> None:
     (tmp_path / "near/dog").symlink_to(tmp_path / "far")
     (tmp_path / "near/cat/2.jpg").symlink_to(tmp_path / "far/2.jpg")
     samples = open_folder(tmp_path / "near", HOW)
-    assert labelled(samples) == {"cat/1.jpg": "cat", "cat/2.jpg": "cat", "dog/1.jpg": "dog", "dog/2.jpg": "dog"}
+    assert labeled(samples) == {"cat/1.jpg": "cat", "cat/2.jpg": "cat", "dog/1.jpg": "dog", "dog/2.jpg": "dog"}
 
 
 @pytest.mark.parametrize(
@@ -280,7 +280,7 @@ def test_pictures_of_kinds_that_are_not_read_are_told_apart_from_litter(tmp_path
 
 def test_without_labels_every_image_below_is_taken(tmp_path: Path) -> None:
     names = ["a.jpg", "deep/er/b.png", "train/cat/c.jpg", "d.jpg", "e.jpg"]
-    samples = open_unlabelled(plant(tmp_path, [*names, "notes.txt"]), HOW)
+    samples = open_unlabeled(plant(tmp_path, [*names, "notes.txt"]), HOW)
     assert sorted(item.name for item in samples.items) == sorted(names)
     assert {item.label for item in samples.items} == {0}
     assert (len(samples.of("train")), len(samples.of("val"))) == (4, 1)
@@ -288,11 +288,11 @@ def test_without_labels_every_image_below_is_taken(tmp_path: Path) -> None:
 
 def test_a_folder_without_any_image_is_refused_without_labels_too(tmp_path: Path) -> None:
     with raises("data.empty", tmp_path):
-        open_unlabelled(plant(tmp_path, ["notes.txt"]), HOW)
+        open_unlabeled(plant(tmp_path, ["notes.txt"]), HOW)
 
 
 def test_a_link_that_loops_is_named_without_labels_too(tmp_path: Path) -> None:
     plant(tmp_path, ["a.jpg"])
     (tmp_path / "again").symlink_to(tmp_path)
     with raises("data.link_loop", tmp_path / "again"):
-        open_unlabelled(tmp_path, HOW)
+        open_unlabeled(tmp_path, HOW)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.data.trees import labelled, plant, refused_at
+from tests.data.trees import labeled, plant, refused_at
 from tests.errors import raises
 from vitral.data.datasets.manifest import open_manifest
 from vitral.data.datasets.split import Stratified
@@ -54,7 +54,7 @@ GOOD = {
 @pytest.mark.parametrize(("name", "text"), GOOD.values(), ids=GOOD)
 def test_a_manifest_is_understood(tmp_path: Path, name: str, text: str | bytes) -> None:
     samples = opened(tmp_path, name, text)
-    assert labelled(samples) == LABELS
+    assert labeled(samples) == LABELS
     assert samples.classes == ("cat", "dog")
     assert samples.counts("val") == (1, 1)
     assert [samples.read(item) for item in samples.items] == [item.name.encode() for item in samples.items]

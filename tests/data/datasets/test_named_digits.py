@@ -15,7 +15,7 @@ from vitral.data.datasets.named import Digits
 LINE = ",".join(["3"] * 64)
 
 
-def test_ink_from_0_to_16_becomes_grey_from_0_to_255(tmp_path: Path) -> None:
+def test_ink_from_0_to_16_becomes_gray_from_0_to_255(tmp_path: Path) -> None:
     ink = np.arange(17 * 64).reshape(17, 8, 8) % 17
     write_digits(tmp_path, ink, np.arange(17) % 10)
     images, labels = Digits(str(tmp_path)).load("digits")

@@ -15,7 +15,7 @@ from tests.data.pictures import (
     ROWS,
     Array,
     chunk,
-    colour,
+    color,
     deep_png,
     encoded,
     exif,
@@ -32,27 +32,27 @@ from vitral.data.decoding.header import Decoding
 
 RGB = Decoding()
 SHOT = smooth()
-SHARP = colour()
-GREY = noise(ROWS, COLUMNS).astype(np.uint8)
+SHARP = color()
+GRAY = noise(ROWS, COLUMNS).astype(np.uint8)
 BITS = noise(ROWS, COLUMNS, highest=1)
 ALPHA = noise(ROWS, COLUMNS, 4, seed=1).astype(np.uint8)
-GREY_ALPHA = noise(ROWS, COLUMNS, 2, seed=2).astype(np.uint8)
+GRAY_ALPHA = noise(ROWS, COLUMNS, 2, seed=2).astype(np.uint8)
 DEEP = noise(ROWS, COLUMNS, highest=65_535)
-DEEP_COLOUR = noise(ROWS, COLUMNS, 3, highest=65_535)
+DEEP_COLOR = noise(ROWS, COLUMNS, 3, highest=65_535)
 DEEP_ALPHA = noise(ROWS, COLUMNS, 4, highest=65_535)
-DEEP_GREY_ALPHA = noise(ROWS, COLUMNS, 2, highest=65_535)
+DEEP_GRAY_ALPHA = noise(ROWS, COLUMNS, 2, highest=65_535)
 UNIT = np.random.default_rng(0).random((ROWS, COLUMNS), dtype=np.float32)
 INK = noise(ROWS, COLUMNS, 4, seed=3).astype(np.uint8)
-FRAMES = [Image.fromarray(colour()[::-1]), Image.fromarray(255 - colour())]
+FRAMES = [Image.fromarray(color()[::-1]), Image.fromarray(255 - color())]
 
 
-def grey(values: Array) -> Array:
+def gray(values: Array) -> Array:
     return np.stack([values] * 3, axis=-1)
 
 
-def on_white(colours: Array, alpha: Array) -> Array:
+def on_white(colors: Array, alpha: Array) -> Array:
     share = alpha[..., None] / 255
-    return np.rint(colours * share + 255 * (1 - share))
+    return np.rint(colors * share + 255 * (1 - share))
 
 
 def to_8(values: Array) -> Array:
@@ -65,14 +65,14 @@ def from_ink(ink: Array) -> Array:
 
 
 def palette() -> tuple[Image.Image, Array]:
-    """An image of 16 colours, and its indices."""
+    """An image of 16 colors, and its indices."""
     indices = noise(ROWS, COLUMNS, highest=15).astype(np.uint8)
     image = Image.fromarray(indices)
     image.putpalette(noise(16, 3, seed=4).astype(np.uint8).tobytes())
     return image, indices
 
 
-def palette_colours() -> Array:
+def palette_colors() -> Array:
     return noise(16, 3, seed=4)[palette()[1]]
 
 
@@ -93,12 +93,12 @@ P16, P16_ALPHA = palette()[0], bytes(range(0, 256, 16))
 SHALLOW = noise(ROWS, COLUMNS, highest=3)
 SHALLOW_ROWS = [bytes(sum(int(v) << (6 - 2 * i) for i, v in enumerate(row[j : j + 4])) for j in range(0, COLUMNS, 4))
                 for row in SHALLOW]  # fmt: skip
-KEY = tuple(int(value) for value in DEEP_COLOUR[0, 0])
+KEY = tuple(int(value) for value in DEEP_COLOR[0, 0])
 
 
-def keyed(values: Array, key: Array, colours: Array) -> Array:
+def keyed(values: Array, key: Array, colors: Array) -> Array:
     same = (values == key).all(axis=-1) if values.ndim == 3 else values == key
-    return np.where(same[..., None], 255, colours)
+    return np.where(same[..., None], 255, colors)
 
 
 def trns(body: bytes) -> bytes:
@@ -109,7 +109,7 @@ def trns(body: bytes) -> bytes:
 EXACT: dict[str, tuple[bytes, Array, int]] = {
     "jpeg": (encoded(SHOT, "JPEG", quality=95, subsampling=0), SHOT, 5),
     "jpeg-progressive": (encoded(SHOT, "JPEG", quality=95, subsampling=0, progressive=True), SHOT, 5),
-    "jpeg-grey": (encoded(SHOT[..., 0], "JPEG", quality=95), grey(SHOT[..., 0]), 4),
+    "jpeg-gray": (encoded(SHOT[..., 0], "JPEG", quality=95), gray(SHOT[..., 0]), 4),
     "jpeg-cmyk-adobe": (
         adobe(encoded(Image.fromarray(SMOOTH_INK, "CMYK"), "JPEG", quality=98)), from_ink(SMOOTH_INK), 6),
     "jpeg-cmyk-plain": (
@@ -121,57 +121,57 @@ EXACT: dict[str, tuple[bytes, Array, int]] = {
         encoded(SHARP, "WEBP", lossless=True, save_all=True, append_images=FRAMES, duration=50), SHARP, 0),
     "avif": (encoded(SHOT, "AVIF", quality=95), SHOT, 8),
     "bmp": (encoded(SHARP, "BMP"), SHARP, 0),
-    "bmp-1-bit": (encoded(Image.fromarray(BITS.astype(bool)), "BMP"), grey(BITS * 255), 0),
-    "gif": (encoded(P16, "GIF"), palette_colours(), 0),
-    "gif-animated": (encoded(P16, "GIF", save_all=True, append_images=FRAMES), palette_colours(), 0),
+    "bmp-1-bit": (encoded(Image.fromarray(BITS.astype(bool)), "BMP"), gray(BITS * 255), 0),
+    "gif": (encoded(P16, "GIF"), palette_colors(), 0),
+    "gif-animated": (encoded(P16, "GIF", save_all=True, append_images=FRAMES), palette_colors(), 0),
     "gif-transparent": (
-        encoded(P16, "GIF", transparency=3), keyed(palette()[1], np.array(3), palette_colours()), 0),
+        encoded(P16, "GIF", transparency=3), keyed(palette()[1], np.array(3), palette_colors()), 0),
     "png": (encoded(SHARP, "PNG"), SHARP, 0),
-    "png-grey": (encoded(GREY, "PNG"), grey(GREY), 0),
-    "png-1-bit": (encoded(Image.fromarray(BITS.astype(bool)), "PNG"), grey(BITS * 255), 0),
-    "png-la": (encoded(Image.fromarray(GREY_ALPHA, "LA"), "PNG"),
-               on_white(grey(GREY_ALPHA[..., 0]), GREY_ALPHA[..., 1]), 0),
+    "png-gray": (encoded(GRAY, "PNG"), gray(GRAY), 0),
+    "png-1-bit": (encoded(Image.fromarray(BITS.astype(bool)), "PNG"), gray(BITS * 255), 0),
+    "png-la": (encoded(Image.fromarray(GRAY_ALPHA, "LA"), "PNG"),
+               on_white(gray(GRAY_ALPHA[..., 0]), GRAY_ALPHA[..., 1]), 0),
     "png-rgba": (encoded(ALPHA, "PNG"), on_white(ALPHA[..., :3], ALPHA[..., 3]), 0),
-    "png-palette": (encoded(P16, "PNG"), palette_colours(), 0),
+    "png-palette": (encoded(P16, "PNG"), palette_colors(), 0),
     "png-palette-transparent": (
         encoded(P16, "PNG", transparency=P16_ALPHA),
-        on_white(palette_colours(), np.frombuffer(P16_ALPHA, np.uint8)[palette()[1]]), 0),
-    "png-grey-key": (encoded(GREY, "PNG", transparency=int(GREY[0, 0])), keyed(GREY, GREY[0, 0], grey(GREY)), 0),
-    "png-colour-key": (encoded(SHARP, "PNG", transparency=tuple(map(int, SHARP[0, 0]))),
+        on_white(palette_colors(), np.frombuffer(P16_ALPHA, np.uint8)[palette()[1]]), 0),
+    "png-gray-key": (encoded(GRAY, "PNG", transparency=int(GRAY[0, 0])), keyed(GRAY, GRAY[0, 0], gray(GRAY)), 0),
+    "png-color-key": (encoded(SHARP, "PNG", transparency=tuple(map(int, SHARP[0, 0]))),
                        keyed(SHARP, SHARP[0, 0], SHARP), 0),
     "png-2-bit-key": (png(SHALLOW_ROWS, (ROWS, COLUMNS), 2, 0, trns(b"\0\x02")),
-                      keyed(SHALLOW, np.array(2), grey(SHALLOW * 85)), 0),
-    "png-16-grey": (deep_png(DEEP, 0), grey(to_8(DEEP)), 0),
-    "png-16-grey-key": (deep_png(DEEP, 0, trns(int(DEEP[0, 0]).to_bytes(2, "big"))),
-                        keyed(DEEP, DEEP[0, 0], grey(to_8(DEEP))), 0),
-    "png-16-colour": (deep_png(DEEP_COLOUR, 2), to_8(DEEP_COLOUR), 0),
-    "png-16-colour-key": (deep_png(DEEP_COLOUR, 2, trns(b"".join(v.to_bytes(2, "big") for v in KEY))),
-                          keyed(DEEP_COLOUR, DEEP_COLOUR[0, 0], to_8(DEEP_COLOUR)), 0),
-    "png-16-grey-alpha": (deep_png(DEEP_GREY_ALPHA, 4),
-                          on_white(grey(to_8(DEEP_GREY_ALPHA[..., 0])), to_8(DEEP_GREY_ALPHA[..., 1])), 0),
-    "png-16-colour-alpha": (deep_png(DEEP_ALPHA, 6),
+                      keyed(SHALLOW, np.array(2), gray(SHALLOW * 85)), 0),
+    "png-16-gray": (deep_png(DEEP, 0), gray(to_8(DEEP)), 0),
+    "png-16-gray-key": (deep_png(DEEP, 0, trns(int(DEEP[0, 0]).to_bytes(2, "big"))),
+                        keyed(DEEP, DEEP[0, 0], gray(to_8(DEEP))), 0),
+    "png-16-color": (deep_png(DEEP_COLOR, 2), to_8(DEEP_COLOR), 0),
+    "png-16-color-key": (deep_png(DEEP_COLOR, 2, trns(b"".join(v.to_bytes(2, "big") for v in KEY))),
+                          keyed(DEEP_COLOR, DEEP_COLOR[0, 0], to_8(DEEP_COLOR)), 0),
+    "png-16-gray-alpha": (deep_png(DEEP_GRAY_ALPHA, 4),
+                          on_white(gray(to_8(DEEP_GRAY_ALPHA[..., 0])), to_8(DEEP_GRAY_ALPHA[..., 1])), 0),
+    "png-16-color-alpha": (deep_png(DEEP_ALPHA, 6),
                             on_white(to_8(DEEP_ALPHA[..., :3]), to_8(DEEP_ALPHA[..., 3])), 0),
     "tiff": (encoded(SHARP, "TIFF"), SHARP, 0),
     "tiff-pages": (encoded(SHARP, "TIFF", save_all=True, append_images=FRAMES), SHARP, 0),
-    "tiff-palette": (encoded(P16, "TIFF"), palette_colours(), 0),
+    "tiff-palette": (encoded(P16, "TIFF"), palette_colors(), 0),
     "tiff-cmyk": (encoded(Image.fromarray(INK, "CMYK"), "TIFF", compression="tiff_lzw"), from_ink(INK), 1),
-    "tiff-dark-is-high": (tiff(DEEP.astype(np.uint16), 0), grey(to_8(65_535 - DEEP)), 0),
-    "tiff-float-dark-is-high": (tiff(UNIT, 0), grey(255 - np.rint(UNIT.astype(np.float64) * 255)), 0),
+    "tiff-dark-is-high": (tiff(DEEP.astype(np.uint16), 0), gray(to_8(65_535 - DEEP)), 0),
+    "tiff-float-dark-is-high": (tiff(UNIT, 0), gray(255 - np.rint(UNIT.astype(np.float64) * 255)), 0),
     **{
         f"tiff-{order}{'z' if packed else ''}-{kind}": (
             tiff(values.astype(dtype), photometric, order, packed, **tags), truth, slack)
         for order, packed in product(ORDERS, (False, True))
         for kind, values, dtype, photometric, tags, truth, slack in (
-            ("16-grey", DEEP, np.uint16, 1, {}, grey(to_8(DEEP)), 0),
-            ("16-colour", DEEP_COLOUR, np.uint16, 2, {}, to_8(DEEP_COLOUR), 0),
+            ("16-gray", DEEP, np.uint16, 1, {}, gray(to_8(DEEP)), 0),
+            ("16-color", DEEP_COLOR, np.uint16, 2, {}, to_8(DEEP_COLOR), 0),
             ("16-alpha", DEEP_ALPHA, np.uint16, 2, {"t338": [2]},
              on_white(to_8(DEEP_ALPHA[..., :3]), to_8(DEEP_ALPHA[..., 3])), 0),
             ("16-cmyk", DEEP_ALPHA, np.uint16, 5, {}, from_ink(to_8(DEEP_ALPHA)), 1),
-            ("float", UNIT, np.float32, 1, {}, grey(np.rint(UNIT.astype(np.float64) * 255)), 0),
+            ("float", UNIT, np.float32, 1, {}, gray(np.rint(UNIT.astype(np.float64) * 255)), 0),
         )
     },
     "npy": (npy(SHARP), SHARP, 0),
-    "npy-grey": (npy(GREY), grey(GREY), 0),
+    "npy-gray": (npy(GRAY), gray(GRAY), 0),
 }  # fmt: skip
 
 
@@ -211,8 +211,8 @@ def test_an_image_is_turned_as_its_exif_says(orientation: int) -> None:
     assert (upright(SHARP, orientation) == exact).all()
     for kind, options in (("PNG", {}), ("WEBP", {"lossless": True})):
         assert (decode(encoded(SHARP, kind, exif=exif(orientation), **options), kind, RGB, FULL) == exact).all()
-    for values in (SHARP, DEEP_COLOUR.astype(np.uint16)):
-        truth = exact if values is SHARP else turned(to_8(DEEP_COLOUR).astype(np.uint8), orientation)
+    for values in (SHARP, DEEP_COLOR.astype(np.uint16)):
+        truth = exact if values is SHARP else turned(to_8(DEEP_COLOR).astype(np.uint8), orientation)
         assert (decode(tiff(values, 2, t274=[orientation]), "tiff", RGB, FULL) == truth).all()
     for lossy in ("JPEG", "AVIF"):
         pixels = decode(encoded(SHOT, lossy, quality=95, exif=exif(orientation)), lossy, RGB, FULL)
@@ -231,18 +231,18 @@ def test_the_part_of_a_gif_that_its_first_frame_leaves_open_shows_the_background
     data = bytearray(encoded(P16, "GIF"))
     data[6:10] = (COLUMNS + 5).to_bytes(2, "little") + (ROWS + 3).to_bytes(2, "little")
     truth = np.full((ROWS + 3, COLUMNS + 5, 3), 255)
-    truth[:ROWS, :COLUMNS] = palette_colours()
+    truth[:ROWS, :COLUMNS] = palette_colors()
     assert (decode(bytes(data), "a.gif", RGB, FULL) == truth).all()
 
 
-def test_colour_becomes_luma_and_grey_is_repeated() -> None:
+def test_color_becomes_luma_and_gray_is_repeated() -> None:
     one = Decoding(channels=1)
     luma = SHARP.astype(np.float64) @ np.array([0.299, 0.587, 0.114])
     pixels = decode(encoded(SHARP, "PNG"), "a.png", one, FULL)
     assert pixels.shape == (ROWS, COLUMNS, 1)
     assert np.abs(pixels[..., 0] - luma).max() < 0.51
-    assert (decode(encoded(GREY, "PNG"), "a.png", one, FULL)[..., 0] == GREY).all()
-    assert (as_channels(GREY[..., None], 3) == grey(GREY)).all()
+    assert (decode(encoded(GRAY, "PNG"), "a.png", one, FULL)[..., 0] == GRAY).all()
+    assert (as_channels(GRAY[..., None], 3) == gray(GRAY)).all()
     assert (decode(npy(SHARP), "a.npy", one, FULL) == pixels).all()
 
 
@@ -267,7 +267,7 @@ def test_a_reduced_jpeg_is_the_average_of_its_blocks(mode: str, scale: int, orie
     data = encoded(Image.fromarray(stored, mode), "JPEG", quality=98, exif=exif(orientation))
     need = Size(rows // scale, columns // scale)
     pixels = decode(data, "a.jpg", RGB, Size(*need[::-1]) if orientation == 6 else need)
-    truth = from_ink(stored) if mode == "CMYK" else grey(stored) if mode == "L" else stored
+    truth = from_ink(stored) if mode == "CMYK" else gray(stored) if mode == "L" else stored
     whole = truth[: need.height * scale, : need.width * scale].astype(np.float64)
     blocks = whole.reshape(need.height, scale, need.width, scale, 3).mean(axis=(1, 3))
     seen = np.rot90(pixels) if orientation == 6 else pixels
@@ -284,7 +284,7 @@ def test_a_file_is_read_from_its_path(tmp_path: Path) -> None:
         with raises(code) as caught:
             read(tmp_path / name, RGB, FULL)
         assert caught.value.where == str(tmp_path / name)
-        assert caught.value.remedy
+        assert caught.value.hint
 
 
 def test_a_file_that_the_system_keeps_to_itself_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

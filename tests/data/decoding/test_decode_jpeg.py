@@ -18,7 +18,7 @@ FILES = {
     "4:2:2": encoded(PHOTO, "JPEG", quality=80, subsampling=1),
     "4:4:4": encoded(PHOTO, "JPEG", quality=80, subsampling=0),
     "progressive": encoded(PHOTO, "JPEG", progressive=True),
-    "grey": encoded(PHOTO[..., 0], "JPEG"),
+    "gray": encoded(PHOTO[..., 0], "JPEG"),
     "kept as RGB": encoded(PHOTO, "JPEG", keep_rgb=True),
     "restarts": encoded(PHOTO, "JPEG", restart_marker_blocks=3),
 }

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 from PIL.ImageFile import ImageFile
 
-from tests.data.pictures import ORDERS, chunk, colour, deep_png, empty_png, encoded, exif, noise, npy, png, tiff
+from tests.data.pictures import ORDERS, chunk, color, deep_png, empty_png, encoded, exif, noise, npy, png, tiff
 from tests.errors import raises
 from vitral.core.config import Size
 from vitral.data.decoding.decode import FULL, decode
@@ -20,7 +20,7 @@ BOMBS = {
     "18 KB of 144 megapixels": empty_png(12_000, 12_000),
     "400 megapixels declared": png([b"\0"], (20_000, 20_000), 8, 2),
     "webp": encoded(Image.new("RGB", (9_000, 9_000)), "WEBP", lossless=True, method=0),
-    "npy of a shape": npy(colour()).replace(b"(24, 20, 3), }      ", b"(9999999, 999, 3), }"),
+    "npy of a shape": npy(color()).replace(b"(24, 20, 3), }      ", b"(9999999, 999, 3), }"),
 }
 MEASURE = """
 import resource, sys, time
@@ -122,7 +122,7 @@ def test_limits_can_be_moved() -> None:
     assert decode(empty_png(1, 20_000), "a.png", lenient, FULL).shape == (1, 20_000, 3)
     assert decode(empty_png(8, 400), "a.png", Decoding(), FULL).shape == (8, 400, 3)
     with raises("data.image_too_large", "a.png", 480, 479):
-        header(encoded(colour(), "PNG"), "a.png", Decoding(pixel_limit=479))
+        header(encoded(color(), "PNG"), "a.png", Decoding(pixel_limit=479))
     for wrong in ({"channels": 0}, {"pixel_limit": 100_000_000}, {"background": (0, 0, 256)}, {"longest_aspect": 0.5}):
         with raises("config.out_of_range", *wrong):
             Decoding(**wrong)
@@ -131,4 +131,4 @@ def test_limits_can_be_moved() -> None:
 
 def test_a_picture_does_not_become_five_channels() -> None:
     with raises("data.channel_mismatch", "a.png", 5, 3, ".npy"):
-        header(encoded(colour(), "PNG"), "a.png", Decoding(channels=5))
+        header(encoded(color(), "PNG"), "a.png", Decoding(channels=5))

@@ -3,11 +3,11 @@
 import pytest
 from PIL import Image
 
-from tests.data.pictures import colour, encoded, npy, smooth, tiff
+from tests.data.pictures import color, encoded, npy, smooth, tiff
 from tests.errors import raises
 from vitral.core.errors import DataError
 from vitral.data.decoding.decode import FULL, decode
-from vitral.data.decoding.header import Decoding, header, recognise
+from vitral.data.decoding.header import Decoding, header, recognize
 
 HEIC = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic"
 STRANGE = {
@@ -24,36 +24,36 @@ STRANGE = {
     "lfs": (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "LFS"),
     "heic": (HEIC, "'heic'"),
     "ico": (b"\0\0\1\0\1\0", "icon"),
-    "ppm": (encoded(colour(), "PPM"), "50 36 0a"),
+    "ppm": (encoded(color(), "PPM"), "50 36 0a"),
     "bytes": (bytes(range(128, 160)), "80 81"),
 }
 WHOLE = {
     "jpeg": encoded(smooth(), "JPEG"),
     "jpeg-progressive": encoded(smooth(), "JPEG", progressive=True),
-    "png": encoded(colour(), "PNG"),
+    "png": encoded(color(), "PNG"),
     "webp": encoded(smooth(), "WEBP"),
-    "webp-animated": encoded(smooth(), "WEBP", save_all=True, append_images=[Image.fromarray(colour())]),
-    "bmp": encoded(colour()[:, :19], "BMP"),  # its rows end in bytes that are no pixels
-    "gif": encoded(colour(), "GIF"),
-    "gif-animated": encoded(colour(), "GIF", save_all=True, append_images=[Image.fromarray(smooth())]),
-    "tiff": encoded(colour(), "TIFF"),
-    "tiff-lzw": encoded(colour(), "TIFF", compression="tiff_lzw"),
-    "tiff-strip-last": tiff(colour(), 2),
-    "tiff-zip-strip-last": tiff(colour(), 2, compressed=True),
+    "webp-animated": encoded(smooth(), "WEBP", save_all=True, append_images=[Image.fromarray(color())]),
+    "bmp": encoded(color()[:, :19], "BMP"),  # its rows end in bytes that are no pixels
+    "gif": encoded(color(), "GIF"),
+    "gif-animated": encoded(color(), "GIF", save_all=True, append_images=[Image.fromarray(smooth())]),
+    "tiff": encoded(color(), "TIFF"),
+    "tiff-lzw": encoded(color(), "TIFF", compression="tiff_lzw"),
+    "tiff-strip-last": tiff(color(), 2),
+    "tiff-zip-strip-last": tiff(color(), 2, compressed=True),
     "avif": encoded(smooth(), "AVIF"),
-    "npy": npy(colour()),
+    "npy": npy(color()),
 }
 
 
 @pytest.mark.parametrize("name", STRANGE)
 def test_what_is_no_image_is_refused_by_name_whatever_it_is_called(name: str) -> None:
     data, found = STRANGE[name]
-    for attempt in (recognise, lambda data, name: decode(data, name, Decoding(), FULL)):
+    for attempt in (recognize, lambda data, name: decode(data, name, Decoding(), FULL)):
         with raises("data.unknown_format") as caught:
             attempt(data, f"{name}.jpg")
-        assert found in caught.value.what
+        assert found in caught.value.message
         assert caught.value.where == f"{name}.jpg"
-        assert caught.value.remedy
+        assert caught.value.hint
 
 
 @pytest.mark.filterwarnings("ignore")  # Pillow only warns of some; outside of tests that stops nothing

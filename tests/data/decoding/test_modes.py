@@ -11,7 +11,7 @@ from vitral.data.decoding.decode import FULL, decode
 from vitral.data.decoding.header import Decoding
 
 WORDS = noise(ROWS, COLUMNS, highest=70_000)
-DEEP_COLOUR = noise(ROWS, COLUMNS, 3).astype(np.uint16)
+DEEP_COLOR = noise(ROWS, COLUMNS, 3).astype(np.uint16)
 DEEP_ALPHA = noise(ROWS, COLUMNS, 4).astype(np.uint16)
 RANGE = f"from {WORDS.min()} to {WORDS.max()}"
 UNCLEAR: dict[str, tuple[bytes, str, str]] = {
@@ -22,9 +22,9 @@ UNCLEAR: dict[str, tuple[bytes, str, str]] = {
     "float-nan": (tiff(np.full((ROWS, COLUMNS), np.nan, np.float32), 1), "data.pixel_out_of_range", "nan to nan"),
     "lab": (tiff(noise(ROWS, COLUMNS, 3).astype(np.uint8), 8), "data.unsupported_image", "LAB"),
     "premultiplied": (tiff(DEEP_ALPHA, 2, t338=[1]), "data.unsupported_image", "premultiplied"),
-    "planes": (tiff(DEEP_COLOUR, 2, t284=[2]), "data.unsupported_image", "planes"),
-    "planes-zipped": (tiff(DEEP_COLOUR, 2, "<", True, t284=[2]), "data.unsupported_image", "planes"),
-    "float-colour": (tiff(noise(ROWS, COLUMNS, 3).astype(np.float32), 2), "data.corrupt_image", "TIFF"),
+    "planes": (tiff(DEEP_COLOR, 2, t284=[2]), "data.unsupported_image", "planes"),
+    "planes-zipped": (tiff(DEEP_COLOR, 2, "<", True, t284=[2]), "data.unsupported_image", "planes"),
+    "float-color": (tiff(noise(ROWS, COLUMNS, 3).astype(np.float32), 2), "data.corrupt_image", "TIFF"),
 }
 
 
@@ -34,7 +34,7 @@ def test_pixels_without_one_meaning_are_refused(name: str) -> None:
     with raises(code, found) as caught:
         decode(data, f"{name}.tif", Decoding(), FULL)
     assert caught.value.where == f"{name}.tif"
-    assert caught.value.remedy
+    assert caught.value.hint
 
 
 def packed(values: Array) -> bytes:
@@ -43,7 +43,7 @@ def packed(values: Array) -> bytes:
     return np.stack([first >> 4, (first & 15) << 4 | second >> 8, second & 255], axis=-1).astype(np.uint8).tobytes()
 
 
-def test_grey_of_12_bits_reaches_white() -> None:
+def test_gray_of_12_bits_reaches_white() -> None:
     values = noise(ROWS, COLUMNS, highest=4095)
     body = packed(values)
     data = tiff(np.zeros((ROWS, COLUMNS), np.uint16), 1, t258=[12])[: -2 * ROWS * COLUMNS] + body
@@ -52,8 +52,8 @@ def test_grey_of_12_bits_reaches_white() -> None:
     assert (pixels[..., 0] == np.rint(values * 255 / 4095)).all()
 
 
-def test_a_premultiplied_grey_is_divided_by_its_alpha() -> None:
+def test_a_premultiplied_gray_is_divided_by_its_alpha() -> None:
     alpha = noise(ROWS, COLUMNS).astype(np.uint8)
-    stored = np.dstack([alpha // 2, alpha])  # grey of one half under any alpha
+    stored = np.dstack([alpha // 2, alpha])  # gray of one half under any alpha
     pixels = decode(tiff(stored, 1, t338=[1]), "a.tif", Decoding(background=(0, 0, 0)), FULL)
     assert np.abs(pixels - (alpha / 2)[..., None]).max() <= 1.5

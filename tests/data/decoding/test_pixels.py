@@ -53,7 +53,7 @@ def test_any_other_array_is_refused(array: np.ndarray, code: str, found: object)
     with raises(code, found) as caught:
         decode(npy(array), "a.npy", Decoding(channels=5), FULL)
     assert caught.value.where == "a.npy"
-    assert caught.value.remedy
+    assert caught.value.hint
 
 
 def test_a_file_longer_or_shorter_than_its_header_says_is_refused() -> None:

@@ -12,7 +12,7 @@ from tests.data.pictures import deep_png, encoded, exif, noise, npy
 from vitral.core.config import Size
 from vitral.data.doctor.checks import enlargement, mode_name
 
-GREY = noise(240, 320).astype(np.uint8)
+GRAY = noise(240, 320).astype(np.uint8)
 
 # What is spoilt, how severe that is, the kind of the finding, and a word of its title or its detail.
 SPOILT = {
@@ -24,10 +24,10 @@ SPOILT = {
     "long": ("x.png", encoded(scene(90, 240, 900), "PNG"), "warning", "aspect", "240x900"),
     "large": ("x.jpg", encoded(scene(90, 3001, 4000), "JPEG"), "note", "large", "3001x4000"),
     "misnamed": ("x.png", photo(90), "note", "misnamed", "is JPEG"),
-    "grey": ("x.png", encoded(GREY, "PNG"), "note", "modes", "grey"),
-    "16-bit": ("x.png", deep_png(noise(240, 320, highest=65_535), 0), "note", "modes", "16-bit grey"),
+    "gray": ("x.png", encoded(GRAY, "PNG"), "note", "modes", "gray"),
+    "16-bit": ("x.png", deep_png(noise(240, 320, highest=65_535), 0), "note", "modes", "16-bit gray"),
     "CMYK": ("x.jpg", encoded(scene(90).convert("CMYK"), "JPEG"), "note", "modes", "CMYK"),
-    "alpha": ("x.png", encoded(scene(90).convert("RGBA"), "PNG"), "note", "modes", "colour with alpha"),
+    "alpha": ("x.png", encoded(scene(90).convert("RGBA"), "PNG"), "note", "modes", "color with alpha"),
     "turned": ("x.jpg", encoded(scene(90), "JPEG", exif=exif(8)), "note", "rotated", "EXIF 8"),
 }
 
@@ -42,7 +42,7 @@ def test_one_spoilt_file_is_one_finding(
     finding = findings[kind]
     assert (finding.severity, finding.count, names(finding)) == (severity, 1, [(spoilt,)])
     assert word in finding.title + finding.examples[0].detail
-    assert finding.remedy
+    assert finding.hint
 
 
 def test_a_sound_set_gives_no_finding(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_a_set_of_small_pictures_is_told_the_size_to_train_at(tmp_path: Path) ->
     }
     finding = found(diagnosed(tmp_path, files))["enlarged"]
     assert (finding.severity, finding.count) == ("note", 24)
-    assert "32" in finding.remedy
+    assert "32" in finding.hint
 
 
 @pytest.mark.parametrize(
@@ -77,10 +77,10 @@ def test_enlargement_is_of_the_side_that_grows_most(size: Size, times: float) ->
 @pytest.mark.parametrize(
     ("mode", "name"),
     [
-        ("RGB", "colour"),
-        ("I;16B", "16-bit grey"),
-        ("uint8 x 3", "colour"),
-        ("float32 x 1", "grey"),
+        ("RGB", "color"),
+        ("I;16B", "16-bit gray"),
+        ("uint8 x 3", "color"),
+        ("float32 x 1", "gray"),
         ("uint8 x 5", "5 channels"),
     ],
 )
@@ -88,7 +88,7 @@ def test_modes_have_names_for_readers(mode: str, name: str) -> None:
     assert mode_name(mode) == name
 
 
-def test_grey_and_colour_arrays_go_together(tmp_path: Path) -> None:
+def test_gray_and_color_arrays_go_together(tmp_path: Path) -> None:
     arrays = {f"train/cat/{n}.npy": npy(noise(240, 320, n).astype(np.uint8)) for n in (1, 3)}
     assert "channels" not in found(diagnosed(tmp_path, {**pets(), **arrays}))
 
@@ -97,4 +97,4 @@ def test_of_two_modes_that_are_as_many_the_first_is_the_usual_one(tmp_path: Path
     modes = ("L", "RGB", "RGBA", "P", "1")
     files = {f"train/{'ab'[n > 2]}/{n}.png": encoded(scene(n).convert(mode), "PNG") for n, mode in enumerate(modes)}
     finding = found(diagnosed(tmp_path, {**files, "val/a/x.png": encoded(scene(9).convert("CMYK"), "TIFF")}))["modes"]
-    assert re.findall("grey|colour|palette|1-bit|CMYK", finding.title)[0] == "grey"
+    assert re.findall("gray|color|palette|1-bit|CMYK", finding.title)[0] == "gray"

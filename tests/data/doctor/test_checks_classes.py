@@ -35,7 +35,7 @@ def samples(*notes: str, **counts: tuple[int, int]) -> Samples:
 def test_counts_give_warnings(counts: dict[str, tuple[int, int]], kinds: list[str]) -> None:
     findings = list(class_findings(samples(**counts)))
     assert [finding.kind for finding in findings] == kinds
-    assert all(finding.severity == "warning" and finding.remedy for finding in findings)
+    assert all(finding.severity == "warning" and finding.hint for finding in findings)
 
 
 def test_an_imbalance_names_both_ends() -> None:

@@ -14,7 +14,7 @@ def test_sizes_formats_and_modes_are_of_the_files_that_decode(tmp_path: Path) ->
     assert diagnosis.examined == 31
     assert diagnosis.sizes == {Size(240, 320): 30}
     assert diagnosis.formats == {"JPEG": 30}
-    assert diagnosis.modes == {"colour": 30}
+    assert diagnosis.modes == {"color": 30}
     assert [diagnosis.count(severity) for severity in ("error", "warning", "note")] == [1, 0, 0]
 
 

@@ -40,7 +40,7 @@ def test_a_copy_is_told_by_where_it_is(
     for finding in findings.values():
         assert finding.count == 1
         assert [sorted(example) for example in names(finding)] == [sorted((ORIGINAL, name))]
-        assert finding.remedy
+        assert finding.hint
 
 
 def test_many_copies_of_one_file_are_one_example(tmp_path: Path) -> None:

@@ -29,8 +29,8 @@ def pairs(hashes: NDArray[np.uint64]) -> set[tuple[int, int]]:
 
 def test_the_hash_is_the_low_frequencies_above_their_median() -> None:
     picture = sketches(5)
-    grey = picture.reshape(16, 16, 3) @ np.array([0.299, 0.587, 0.114])
-    low = dctn(grey, type=2)[:8, :8].ravel()[1:]
+    gray = picture.reshape(16, 16, 3) @ np.array([0.299, 0.587, 0.114])
+    low = dctn(gray, type=2)[:8, :8].ravel()[1:]
     bits = low > np.median(low)
     hashes, contrast = hashed(picture)
     assert int(hashes[0]) == sum(2**place for place, bit in enumerate(bits) if bit)
@@ -38,13 +38,13 @@ def test_the_hash_is_the_low_frequencies_above_their_median() -> None:
 
 
 @given(
-    centres=some.lists(some.integers(0, 2**63 - 1), min_size=1, max_size=4),
+    centers=some.lists(some.integers(0, 2**63 - 1), min_size=1, max_size=4),
     flips=some.lists(some.tuples(some.integers(0, 3), some.sets(some.integers(0, 62), max_size=9)), max_size=24),
 )
 def test_every_pair_within_the_limit_is_found_and_no_other(
-    centres: list[int], flips: list[tuple[int, set[int]]]
+    centers: list[int], flips: list[tuple[int, set[int]]]
 ) -> None:
-    values = centres + [centres[which % len(centres)] ^ sum(1 << bit for bit in bits) for which, bits in flips]
+    values = centers + [centers[which % len(centers)] ^ sum(1 << bit for bit in bits) for which, bits in flips]
     hashes = np.array(values, dtype=np.uint64)
     truth = {
         (i, j)
@@ -83,7 +83,7 @@ def test_a_mirrored_or_turned_picture_is_another(turned: Image.Transpose) -> Non
     assert alike(np.stack([sketch(scene(1)), sketch(scene(1).transpose(turned))])) == []
 
 
-def test_the_same_shapes_in_other_colours_are_another_picture() -> None:
+def test_the_same_shapes_in_other_colors_are_another_picture() -> None:
     red, green, blue = scene(1).split()
     other = Image.merge("RGB", (blue, red, green))
     assert alike(np.stack([sketch(scene(1)), sketch(other)])) == []
@@ -116,10 +116,10 @@ def test_flat_pictures_are_alike_whatever_they_show_and_are_left_out() -> None:
     assert alike(np.stack([flat, flat])) == []
 
 
-def test_pictures_of_one_hash_are_told_apart_by_their_colours() -> None:
-    grey = np.repeat(sketch(scene(5).convert("L").convert("RGB")).reshape(-1, 3)[:, :1], 3, axis=1) // 2 + 64
-    blue = grey + np.array([0, 0, 1]) * (np.arange(256) % 2 * 90)[:, None]  # too fine for the hash
-    values = np.stack([grey, blue, blue]).reshape(3, -1).astype(np.uint8)
+def test_pictures_of_one_hash_are_told_apart_by_their_colors() -> None:
+    gray = np.repeat(sketch(scene(5).convert("L").convert("RGB")).reshape(-1, 3)[:, :1], 3, axis=1) // 2 + 64
+    blue = gray + np.array([0, 0, 1]) * (np.arange(256) % 2 * 90)[:, None]  # too fine for the hash
+    values = np.stack([gray, blue, blue]).reshape(3, -1).astype(np.uint8)
     hashes, _ = hashed(values)
     assert len(set(hashes.tolist())) == 1
     assert alike(values) == [[1, 2]]

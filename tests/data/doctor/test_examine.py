@@ -27,7 +27,7 @@ def sound(folder: Path, content: bytes) -> Sound:
     return exam
 
 
-GREY = noise(40, 30).astype(np.uint8)
+GRAY = noise(40, 30).astype(np.uint8)
 
 
 @pytest.mark.parametrize(
@@ -35,9 +35,9 @@ GREY = noise(40, 30).astype(np.uint8)
     [
         (photo(0), Header("JPEG", Size(240, 320), "RGB", 1)),
         (encoded(scene(0), "JPEG", exif=exif(6)), Header("JPEG", Size(320, 240), "RGB", 6)),
-        (encoded(GREY, "PNG"), Header("PNG", Size(40, 30), "L", 1)),
-        (deep_png(noise(40, 30, highest=65_535), colour=0), Header("PNG", Size(40, 30), "I;16", 1)),
-        (npy(GREY), Header("NPY", Size(40, 30), "uint8 x 1", 1)),
+        (encoded(GRAY, "PNG"), Header("PNG", Size(40, 30), "L", 1)),
+        (deep_png(noise(40, 30, highest=65_535), color=0), Header("PNG", Size(40, 30), "I;16", 1)),
+        (npy(GRAY), Header("NPY", Size(40, 30), "uint8 x 1", 1)),
         (npy(noise(40, 30, 5).astype(np.uint8)), Header("NPY", Size(40, 30), "uint8 x 5", 1)),
     ],
 )
@@ -53,8 +53,8 @@ def test_a_sound_file_is_described(tmp_path: Path, content: bytes, header: Heade
     [
         (photo(0)[:-200], "data.truncated_image"),
         (photo(0)[:700], "data.truncated_image"),
-        (encoded(GREY, "PNG")[:-20], "data.truncated_image"),
-        (npy(GREY)[:-1], "data.truncated_image"),
+        (encoded(GRAY, "PNG")[:-20], "data.truncated_image"),
+        (npy(GRAY)[:-1], "data.truncated_image"),
         (b"<html>404</html>", "data.unknown_format"),
         (b"", "data.unknown_format"),
         (encoded(scene(0, height=4), "PNG"), "data.image_too_small"),
@@ -64,8 +64,8 @@ def test_a_file_that_does_not_decode_is_an_answer(tmp_path: Path, content: bytes
     exam = exam_of(tmp_path, content)
     assert isinstance(exam, Broken)
     assert exam.code == code
-    assert exam.what
-    assert exam.remedy
+    assert exam.message
+    assert exam.hint
 
 
 def test_a_file_that_vanished_is_an_answer(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from vitral.data.doctor.page import MOST_BYTES, MOST_EXAMPLES, page, write_page
 def test_a_leak_is_shown_side_by_side(tmp_path: Path) -> None:
     read = Reader(page(diagnosed(tmp_path, {**pets(), "val/cat/x.jpg": photo(0)})))
     first, second = read.images()
-    assert first["alt"] == "train/cat/00.jpg, labelled cat, in train"
-    assert second["alt"] == "val/cat/x.jpg, labelled cat, in val"
+    assert first["alt"] == "train/cat/00.jpg, labeled cat, in train"
+    assert second["alt"] == "val/cat/x.jpg, labeled cat, in val"
     assert first["src"] == second["src"]
 
 

@@ -23,7 +23,7 @@ def test_a_sound_set_is_a_few_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     head, _, *table, files, sizes, resize, _, advice = as_text(diagnosed(Path("pets"), pets())).splitlines()
     assert re.findall(r"^pets|\d+", head) == ["pets", "30", "2", "24", "6"]
     assert table == ["class  train  val", "cat       12    3", "dog       12    3", ""]
-    assert files == "files    JPEG; colour"
+    assert files == "files    JPEG; color"
     assert sizes.startswith("sizes    240x320")
     assert re.findall(r"^resize|[\d.]+x?[\d.]*", resize) == ["resize", "224x224", "1.4", "0", "0", "1.5"]
     assert advice.endswith("  vitral train pets")
@@ -82,12 +82,12 @@ def test_an_example_names_its_files() -> None:
     assert sentence(Example((), "cat (3)")) == "cat (3)"
 
 
-@pytest.mark.parametrize("colour", [True, False])
-def test_severities_are_coloured_on_a_terminal_only(colour: bool) -> None:
+@pytest.mark.parametrize("color", [True, False])
+def test_severities_are_colored_on_a_terminal_only(color: bool) -> None:
     stream = StringIO()
     show(
         "error    bad\n         > [bold]mend[/bold] it",
-        Console(file=stream, force_terminal=colour, color_system="standard" if colour else "auto"),
+        Console(file=stream, force_terminal=color, color_system="standard" if color else "auto"),
     )
-    assert ("\x1b[1;31merror\x1b[0m" in stream.getvalue()) == colour
+    assert ("\x1b[1;31merror\x1b[0m" in stream.getvalue()) == color
     assert "[bold]mend[/bold] it\n" in stream.getvalue()

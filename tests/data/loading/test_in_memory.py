@@ -14,7 +14,7 @@ from vitral.data.loading.loader import Loader, Sight
 from vitral.data.loading.sampler import InOrder, Plan, Shuffled, World
 from vitral.data.samples import Item
 from vitral.data.transforms.augment import RandomErasing
-from vitral.data.transforms.crop import CentreCrop, InceptionCrop, PlainResize, View
+from vitral.data.transforms.crop import CenterCrop, InceptionCrop, PlainResize, View
 
 IMAGE = Size(12, 16)
 ITEMS = 23
@@ -28,8 +28,8 @@ class Noise:
 
     def load(self, part: str) -> Part:
         images = np.stack([noise(14, 15, self.channels, seed=seed).astype(np.uint8) for seed in range(ITEMS)])
-        grey = self.channels == 1
-        return Part(images[..., 0] if grey else images, (np.arange(ITEMS) % 2).astype(np.uint8))
+        gray = self.channels == 1
+        return Part(images[..., 0] if gray else images, (np.arange(ITEMS) % 2).astype(np.uint8))
 
 
 def loader(view: View, workers: int = 0, channels: int = 3, world: World | None = None, **sight: object) -> Loader:
@@ -76,12 +76,12 @@ def test_two_processes_show_the_halves_of_what_one_shows() -> None:
 
 
 def test_what_an_album_does_not_know_is_left_to_rows() -> None:
-    assert loader(CentreCrop())._album is None
+    assert loader(CenterCrop())._album is None
     assert loader(InceptionCrop(), augment=(RandomErasing(),))._album is None
     store = Arrays("noise", Noise(1))
     items = [Item("train/0001.npy", 0, "train"), Item("test/0001.npy", 0, "train")]
     plan = Plan(np.zeros(2, dtype=np.int64), InOrder(), 2, 0)
-    for channels, some in ((1, items), (3, items[:1] * 2)):  # of two parts; grey to be shown in colour
+    for channels, some in ((1, items), (3, items[:1] * 2)):  # of two parts; gray to be shown in color
         mixed = Loader(some, store, Sight(IMAGE, Decoding(channels=channels), InceptionCrop()), plan, room=2**16)
         assert mixed._album is None
         assert next(mixed.batches(0, 1)).images.shape == (2, channels, *IMAGE)

@@ -127,7 +127,7 @@ def test_shards_of_others_give_the_same_stream_from_any_step(tmp_path: Path) -> 
 
 
 def test_an_evaluation_shows_the_pixels_of_prediction(samples: Samples) -> None:
-    seen = Preprocessing(image=IMAGE)
+    seen = Preprocessing(image_size=IMAGE)
     for batch in loader(samples, SIGHTS["evaluation"], InOrder()).epoch():
         for image, place in zip(batch.images, batch.places.tolist(), strict=True):
             item = samples.of("train")[place]
@@ -249,7 +249,7 @@ def test_after_a_dead_worker_the_loader_can_be_used_again(samples: Samples) -> N
         for _ in stream:
             pass
     assert caught.value.code in {"run.lost_process", "data.lost_process"}  # by what the worker was at
-    assert "SIGKILL" in caught.value.what
+    assert "SIGKILL" in caught.value.message
     assert [content(batch) for batch in source.batches(0, 2)] == truth
 
 

@@ -37,7 +37,7 @@ class Counting:
             match self.trouble:
                 case "refuse":
                     raise DataError(
-                        "truncated", code="data.truncated_image", where=self.name(step, row), remedy="remove it"
+                        "truncated", code="data.truncated_image", where=self.name(step, row), hint="remove it"
                     )
                 case "fault":
                     raise ZeroDivisionError("of ours")
@@ -91,7 +91,7 @@ def test_trouble_names_the_image_after_all_batches_before_it(
     assert filled == [0, 1, 2] or trouble in {"kill", "exit"}  # after a death, nothing more is awaited
     assert type(caught.value) is kind
     assert caught.value.where == "image 3.2"
-    assert caught.value.remedy
+    assert caught.value.hint
     assert men.close() is (trouble != "kill")
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
-from tests.data.transforms.scene import grey_scene, scene
+from tests.data.transforms.scene import gray_scene, scene
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 ANSWERS = load_file(FIXTURES / "augmentations.safetensors")
@@ -30,7 +30,7 @@ def names(source: str, *operations: str) -> list[str]:
 
 def answer(name: str) -> Answer:
     _, operation, amount, kind = name.split("/")
-    return Answer(operation, float(amount), scene() if kind == "colour" else grey_scene(), ANSWERS[name])
+    return Answer(operation, float(amount), scene() if kind == "color" else gray_scene(), ANSWERS[name])
 
 
 def furthest(one: NDArray[np.uint8], other: NDArray[np.uint8]) -> int:

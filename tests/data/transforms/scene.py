@@ -1,4 +1,4 @@
-"""A small picture with what photos have: smooth light, edges, strong colours, dark and bright parts, some noise."""
+"""A small picture with what photos have: smooth light, edges, strong colors, dark and bright parts, some noise."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -7,7 +7,7 @@ ROWS, COLUMNS = 24, 32
 
 
 def scene(rows: int = ROWS, columns: int = COLUMNS) -> NDArray[np.uint8]:
-    """Colour, (rows, columns, 3): a sky, a sun, a red house on a meadow. No channel reaches 0 or 255."""
+    """Color, (rows, columns, 3): a sky, a sun, a red house on a meadow. No channel reaches 0 or 255."""
     down, across = np.mgrid[0:rows, 0:columns] / np.array([rows, columns])[:, None, None]  # each (H, W), 0 to 1
     sky = np.stack([90 + 80 * down, 140 + 60 * down, 225 - 40 * down], axis=-1)
     meadow = np.stack([50 + 40 * across, 130 - 50 * across, 45 + 10 * down], axis=-1)
@@ -19,6 +19,6 @@ def scene(rows: int = ROWS, columns: int = COLUMNS) -> NDArray[np.uint8]:
     return (picture + noise).clip(0, 255).astype(np.uint8)
 
 
-def grey_scene() -> NDArray[np.uint8]:
+def gray_scene() -> NDArray[np.uint8]:
     """The green of the scene alone, (rows, columns, 1)."""
     return scene()[..., 1:2].copy()

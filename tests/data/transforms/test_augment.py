@@ -5,14 +5,14 @@ import numpy as np
 import pytest
 
 from tests.data.transforms.oracles import furthest
-from tests.data.transforms.scene import grey_scene, scene
+from tests.data.transforms.scene import gray_scene, scene
 from tests.errors import raises
 from vitral.core.config import Config, members, override
 from vitral.data.decoding.pixels import Pixels
 from vitral.data.transforms import image_ops
 from vitral.data.transforms.augment import (
     Augment,
-    ColourJitter,
+    ColorJitter,
     Fill,
     Level,
     Noise,
@@ -21,7 +21,7 @@ from vitral.data.transforms.augment import (
     erased_box,
 )
 
-STRONG = {"colour_jitter": {"hue": 0.5}, "random_erasing": {"probability": 1.0}}
+STRONG = {"color_jitter": {"hue": 0.5}, "random_erasing": {"probability": 1.0}}
 
 
 def dice(seed: int = 0) -> np.random.Generator:
@@ -34,7 +34,7 @@ def augment(request: pytest.FixtureRequest) -> Augment:
     return member(**STRONG.get(member.model_fields["kind"].default, {}))  # type: ignore[return-value]
 
 
-@pytest.mark.parametrize("make", [scene, grey_scene, lambda: scene(1, 1), lambda: scene(3, 200)])
+@pytest.mark.parametrize("make", [scene, gray_scene, lambda: scene(1, 1), lambda: scene(3, 200)])
 def test_the_same_dice_give_the_same_pixels_and_the_input_stays(augment: Augment, make: Callable[[], Pixels]) -> None:
     for seed in range(30):
         pixels = make()
@@ -76,7 +76,7 @@ def test_jitter_makes_every_order_of_its_changes() -> None:
     changes = {"brightness": image_ops.brightness, "contrast": image_ops.contrast, "saturation": image_ops.saturation}
     found = set()
     for seed in range(80):
-        jittered = ColourJitter(brightness=0.4, contrast=0.4, saturation=0.4).apply(scene(), dice(seed))
+        jittered = ColorJitter(brightness=0.4, contrast=0.4, saturation=0.4).apply(scene(), dice(seed))
         for order in permutations(changes):
             thrown, pixels = dice(seed), scene()
             thrown.permutation(3)
@@ -99,7 +99,7 @@ def test_jitter_makes_every_order_of_its_changes() -> None:
 def test_a_jitter_of_one_thing_is_that_change_alone(
     field: str, change: Callable[[Pixels, float], Pixels], low: float, high: float
 ) -> None:
-    still = ColourJitter(brightness=0.0, contrast=0.0, saturation=0.0, hue=0.0)
+    still = ColorJitter(brightness=0.0, contrast=0.0, saturation=0.0, hue=0.0)
     for seed in range(10):
         thrown = dice(seed)
         thrown.permutation(1)
@@ -110,21 +110,21 @@ def test_a_jitter_of_one_thing_is_that_change_alone(
 
 def test_jitter_beyond_one_never_makes_a_factor_negative() -> None:
     white = np.full((2, 2, 1), 100, dtype=np.uint8)
-    jitter = ColourJitter(brightness=2.0, contrast=0.0, saturation=0.0)
+    jitter = ColorJitter(brightness=2.0, contrast=0.0, saturation=0.0)
     means = [float(jitter.apply(white, dice(seed)).mean()) for seed in range(200)]
     assert min(means) >= 0
     assert np.mean(np.array(means) == 0) < 0.05  # factors from 0 to 3; from -1 on a quarter would be black
 
 
 def test_three_augment_makes_one_of_three_and_then_a_jitter() -> None:
-    jitter = ColourJitter(brightness=0.3, contrast=0.3, saturation=0.3, hue=0.0)
+    jitter = ColorJitter(brightness=0.3, contrast=0.3, saturation=0.3, hue=0.0)
     seen = set()
     for seed in range(30):
         thrown = dice(seed)
         choice = int(thrown.integers(3))
         seen.add(choice)
         if choice == 0:
-            first = image_ops.greyscale(scene())
+            first = image_ops.grayscale(scene())
         elif choice == 1:
             first = image_ops.solarize(scene(), 128)
         else:
@@ -186,8 +186,8 @@ def test_noise_is_even_over_all_levels() -> None:
 @pytest.mark.parametrize(
     ("make", "where"),
     [
-        (lambda: ColourJitter(hue=0.6), "hue"),
-        (lambda: ColourJitter(brightness=-0.1), "brightness"),
+        (lambda: ColorJitter(hue=0.6), "hue"),
+        (lambda: ColorJitter(brightness=-0.1), "brightness"),
         (lambda: RandomErasing(probability=1.5), "probability"),
         (lambda: Level(level=256), "level"),
     ],

@@ -9,7 +9,7 @@ from tests.errors import raises
 from vitral.core.config import Size, members
 from vitral.data.transforms.crop import (
     Box,
-    CentreCrop,
+    CenterCrop,
     InceptionCrop,
     MultiCrop,
     PlainResize,
@@ -43,7 +43,7 @@ def test_every_glimpse_lies_within_the_picture(view: type[PlainResize], whole: S
 def test_the_same_dice_show_the_same_and_others_something_else(view: type[PlainResize]) -> None:
     first, again, other = (view().glimpses(Size(375, 500), Size(224, 224), dice(seed)) for seed in (1, 1, 2))
     assert first == again
-    assert (first == other) is (view in members(PlainResize | CentreCrop))
+    assert (first == other) is (view in members(PlainResize | CenterCrop))
 
 
 def test_areas_shapes_places_and_flips_are_as_in_the_paper() -> None:
@@ -103,7 +103,7 @@ def test_the_first_attempt_that_fits_is_taken() -> None:
 
 
 # Whole picture, image, fraction: what torchvision's Resize(int(image / fraction)) and CenterCrop(image) arrive at.
-CENTRES = [
+CENTERS = [
     (Size(375, 500), 224, 0.875, Size(256, 341), Box(16, 58, 224, 224)),
     (Size(500, 375), 224, 0.875, Size(341, 256), Box(58, 16, 224, 224)),
     (Size(300, 301), 224, 0.9, Size(248, 248), Box(12, 12, 224, 224)),
@@ -111,16 +111,16 @@ CENTRES = [
 ]
 
 
-@pytest.mark.parametrize(("whole", "side", "fraction", "resized", "window"), CENTRES)
+@pytest.mark.parametrize(("whole", "side", "fraction", "resized", "window"), CENTERS)
 def test_the_middle_is_where_others_find_it(
     whole: Size, side: int, fraction: float, resized: Size, window: Box
 ) -> None:
-    found = CentreCrop(fraction=fraction).glimpse(whole, Size(side, side))
+    found = CenterCrop(fraction=fraction).glimpse(whole, Size(side, side))
     assert (found.part, found.resized, found.window) == (Box(0, 0, *whole), resized, window)
 
 
 def test_a_rectangle_is_filled_by_the_middle_without_distortion() -> None:
-    found = CentreCrop(fraction=1.0).glimpse(Size(400, 800), Size(100, 300))
+    found = CenterCrop(fraction=1.0).glimpse(Size(400, 800), Size(100, 300))
     assert (found.resized, found.window) == (Size(150, 300), Box(25, 0, 100, 300))
 
 

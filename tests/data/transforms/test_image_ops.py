@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tests.data.transforms.oracles import TENSORFLOW, answer, furthest, names
-from tests.data.transforms.scene import grey_scene, scene
+from tests.data.transforms.scene import gray_scene, scene
 from vitral.data.decoding.pixels import Pixels
 from vitral.data.transforms import image_ops
 from vitral.data.transforms.image_ops import FILL, Edges
@@ -44,7 +44,7 @@ def brute_force(name: str, pixels: Pixels, amount: float) -> tuple[Pixels, NDArr
     return result, clear
 
 
-@pytest.mark.parametrize("pixels", [scene(), grey_scene(), scene(17, 50)])
+@pytest.mark.parametrize("pixels", [scene(), gray_scene(), scene(17, 50)])
 @pytest.mark.parametrize(
     ("name", "amount"),
     [
@@ -88,7 +88,7 @@ def test_shears_are_those_of_timm_but_for_half_a_pixel_times_the_slope(name: str
 
 
 @pytest.mark.parametrize("name", MOVES)
-@pytest.mark.parametrize("pixels", [scene(), grey_scene(), scene(1, 1)])
+@pytest.mark.parametrize("pixels", [scene(), gray_scene(), scene(1, 1)])
 def test_no_movement_is_the_same_image_and_the_input_stays(name: str, pixels: Pixels) -> None:
     before = pixels.copy()
     assert furthest(moved(name, pixels, 0), before) == 0

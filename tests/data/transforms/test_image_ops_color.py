@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from tests.data.transforms.oracles import answer, furthest, names
-from tests.data.transforms.scene import grey_scene, scene
+from tests.data.transforms.scene import gray_scene, scene
 from vitral.data.decoding.pixels import Pixels
 from vitral.data.transforms import image_ops
 
-FIXED = ("autocontrast", "equalize", "invert", "greyscale")
+FIXED = ("autocontrast", "equalize", "invert", "grayscale")
 WHOLE = ("posterize", "solarize", "solarize_add")
 FACTORS = ("saturation", "contrast", "brightness", "sharpness")
 OTHERS = ("hue", "blur")
@@ -21,8 +21,8 @@ ALL = (*FIXED, *WHOLE, *FACTORS, *OTHERS)
 TENSOR_TOLERANCE = {
     "autocontrast": 1,  # float32, so that a whole level may be cut off to the one below
     "contrast": 1,  # the mean is not rounded to a level first
-    "saturation": 1,  # the grey is not rounded to a level first
-    "greyscale": 1,  # cut off, where Pillow rounds
+    "saturation": 1,  # the gray is not rounded to a level first
+    "grayscale": 1,  # cut off, where Pillow rounds
     "hue": 8,  # Pillow keeps hue and saturation in 256 steps each
 }
 
@@ -54,15 +54,15 @@ def test_every_operation_has_an_oracle() -> None:
     assert {name for name in vars(image_ops) if name in ALL} == set(ALL)
 
 
-@pytest.mark.parametrize("pixels", [scene(), grey_scene()])
+@pytest.mark.parametrize("pixels", [scene(), gray_scene()])
 @pytest.mark.parametrize("name", FACTORS)
 def test_a_factor_of_one_changes_nothing(name: str, pixels: Pixels) -> None:
     assert furthest(operation(name, 1.0)(pixels), pixels) == 0
 
 
-@pytest.mark.parametrize("name", ["saturation", "hue", "greyscale"])
-def test_grey_images_have_no_colour_to_change(name: str) -> None:
-    assert furthest(operation(name, 0.3)(grey_scene()), grey_scene()) == 0
+@pytest.mark.parametrize("name", ["saturation", "hue", "grayscale"])
+def test_gray_images_have_no_color_to_change(name: str) -> None:
+    assert furthest(operation(name, 0.3)(gray_scene()), gray_scene()) == 0
 
 
 def test_all_eight_bits_are_the_image_and_none_is_black() -> None:
@@ -83,7 +83,7 @@ def test_solarize_add_brightens_the_dark_half_up_to_white(addition: int) -> None
 
 
 @pytest.mark.parametrize("factor", [0.0, 0.1, 0.6, 1.0, 1.9, 3.7])
-@pytest.mark.parametrize("pixels", [scene(), grey_scene()])
+@pytest.mark.parametrize("pixels", [scene(), gray_scene()])
 def test_contrast_about_a_level_is_the_formula_cut_off_to_whole_levels(pixels: Pixels, factor: float) -> None:
     exact = 196 + factor * (pixels.astype(np.float64) - 196)
     found = image_ops.contrast_about(pixels, factor, 196)
@@ -91,9 +91,9 @@ def test_contrast_about_a_level_is_the_formula_cut_off_to_whole_levels(pixels: P
     assert ((exact.clip(0, 255) - found < 1 + rounding) & (found - exact.clip(0, 255) < rounding)).all()
 
 
-def test_contrast_turns_about_the_mean_grey_of_the_image() -> None:
+def test_contrast_turns_about_the_mean_gray_of_the_image() -> None:
     flat = image_ops.contrast(scene(), 0.0)
-    assert flat.min() == flat.max() == round(float(image_ops.greyscale(scene()).mean()))
+    assert flat.min() == flat.max() == round(float(image_ops.grayscale(scene()).mean()))
 
 
 def test_blur_keeps_the_mean_and_takes_detail_away() -> None:

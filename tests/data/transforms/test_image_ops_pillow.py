@@ -2,13 +2,13 @@ import numpy as np
 import pytest
 import torch
 
-from tests.data.transforms.scene import grey_scene, scene
+from tests.data.transforms.scene import gray_scene, scene
 from tests.errors import raises
 from vitral.data.decoding.pixels import Pixels
 from vitral.data.transforms.image_ops import check_channels, picture, pixels_of
 
 
-@pytest.mark.parametrize("pixels", [scene(), grey_scene(), scene()[::-1, ::2], scene()[..., 1:2]])
+@pytest.mark.parametrize("pixels", [scene(), gray_scene(), scene()[::-1, ::2], scene()[..., 1:2]])
 def test_pixels_come_back_as_they_went(pixels: Pixels) -> None:
     back = pixels_of(picture(pixels))
     assert back.dtype == np.uint8
@@ -21,7 +21,7 @@ def test_torch_takes_what_comes_back_without_a_warning() -> None:
 
 
 @pytest.mark.parametrize("channels", [2, 4, 5])
-def test_other_channels_than_grey_and_colour_are_refused(channels: int) -> None:
+def test_other_channels_than_gray_and_color_are_refused(channels: int) -> None:
     pixels = np.zeros((4, 6, channels), dtype=np.uint8)
     for use in (picture, check_channels):
         with raises("config.unsupported", "augment", channels, "random_erasing"):

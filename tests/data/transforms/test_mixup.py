@@ -78,8 +78,8 @@ def test_cutmix_equals_torchvisions() -> None:
 @pytest.mark.parametrize("row", range(40))
 def test_boxes_and_corrected_shares_are_timms(row: int) -> None:
     share, *whole, kept = ANSWERS["timm/boxes"][row].tolist()
-    centre_row, centre_column, *corners = map(int, whole)
-    box = cut_box(23, 30, share, centre_row, centre_column)
+    center_row, center_column, *corners = map(int, whole)
+    box = cut_box(23, 30, share, center_row, center_column)
     assert box == Edges(*corners)
     _, targets = cutmix(torch.zeros(2, 1, 23, 30), torch.eye(2), box)
     assert_close(targets.diagonal(), torch.full((2,), kept))
@@ -115,7 +115,7 @@ def test_shares_of_mixup_are_the_greater_parts_of_beta_draws(alpha: float) -> No
     assert stats.kstest(shares, lambda share: law.cdf(share) - law.cdf(1 - share)).pvalue > 0.01
 
 
-def test_areas_of_cutmix_are_beta_draws_and_centres_are_anywhere() -> None:
+def test_areas_of_cutmix_are_beta_draws_and_centers_are_anywhere() -> None:
     images, targets = batch()
     shares = []
     for seed in range(400):

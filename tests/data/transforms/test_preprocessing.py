@@ -8,7 +8,7 @@ from tests.data.pictures import encoded, noise
 from tests.errors import raises
 from vitral.core.config import Size
 from vitral.data.decoding.header import Decoding
-from vitral.data.transforms.crop import CentreCrop
+from vitral.data.transforms.crop import CenterCrop
 from vitral.data.transforms.preprocessing import IMAGENET, Preprocessing, Scaling
 
 PHOTO = Image.fromarray(noise(30, 40, 3).astype(np.uint8)).resize((400, 300), Image.Resampling.BICUBIC)
@@ -23,8 +23,8 @@ def test_the_default_is_the_papers_plain_resize_to_minus_one_to_one() -> None:
 
 
 def test_a_record_gives_the_same_pixels() -> None:
-    grey = Scaling(mean=(0.45,), deviation=(0.22,))
-    chosen = Preprocessing(image=Size(96, 64), decoding=Decoding(channels=1), view=CentreCrop(), scaling=grey)
+    gray = Scaling(mean=(0.45,), std=(0.22,))
+    chosen = Preprocessing(image_size=Size(96, 64), decoding=Decoding(channels=1), crop=CenterCrop(), normalize=gray)
     again = Preprocessing.from_json(chosen.to_json())
     data = encoded(PHOTO, "JPEG")
     assert again == chosen
@@ -34,6 +34,6 @@ def test_a_record_gives_the_same_pixels() -> None:
 
 
 def test_a_scaling_for_other_channels_is_refused() -> None:
-    assert Preprocessing(scaling=IMAGENET).tensor(encoded(PHOTO, "JPEG"), "photo.jpg").shape == (1, 3, 224, 224)
+    assert Preprocessing(normalize=IMAGENET).tensor(encoded(PHOTO, "JPEG"), "photo.jpg").shape == (1, 3, 224, 224)
     with raises("config.bad_value", "scaling", 1, 3):
-        Preprocessing(decoding=Decoding(channels=1), scaling=IMAGENET)
+        Preprocessing(decoding=Decoding(channels=1), normalize=IMAGENET)

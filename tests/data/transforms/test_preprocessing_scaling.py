@@ -4,13 +4,13 @@ import pytest
 import torch
 
 from tests.errors import raises
-from vitral.data.transforms.preprocessing import CENTRED, IMAGENET, Scaling
+from vitral.data.transforms.preprocessing import CENTERED, IMAGENET, Scaling
 
 LEVELS = torch.arange(256, dtype=torch.uint8).view(1, 1, 16, 16)
 
 
 def test_bytes_become_minus_one_to_one() -> None:
-    scaled = CENTRED.apply(LEVELS.expand(2, 3, 16, 16))
+    scaled = CENTERED.apply(LEVELS.expand(2, 3, 16, 16))
     assert scaled.shape == (2, 3, 16, 16)
     assert scaled.dtype == torch.float32
     torch.testing.assert_close(scaled[1, 2].flatten(), (torch.arange(256) - 127.5) / 127.5, rtol=0, atol=0)
@@ -25,12 +25,12 @@ def test_each_channel_has_its_own_mean_and_deviation() -> None:
 
 def test_numbers_that_are_scaled_already_are_not_scaled_again() -> None:
     with pytest.raises(AssertionError, match="in place"):
-        CENTRED.apply(LEVELS.float())
+        CENTERED.apply(LEVELS.float())
 
 
 def test_channels_last_in_memory_become_contiguous() -> None:
     images = torch.zeros(2, 8, 8, 3, dtype=torch.uint8).permute(0, 3, 1, 2)
-    assert CENTRED.apply(images).is_contiguous()
+    assert CENTERED.apply(images).is_contiguous()
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_numbers_that_do_not_fit_together_are_refused(
         Scaling(**wrong)
 
 
-@pytest.mark.parametrize("scaling", [CENTRED, IMAGENET], ids=["centred", "imagenet"])
+@pytest.mark.parametrize("scaling", [CENTERED, IMAGENET], ids=["centered", "imagenet"])
 def test_every_byte_comes_back_exactly(scaling: Scaling) -> None:
     images = LEVELS.expand(2, 3, 16, 16)
     restored = scaling.restore(scaling.apply(images))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.data.transforms.oracles import TENSORFLOW, furthest
-from tests.data.transforms.scene import COLUMNS, ROWS, grey_scene, scene
+from tests.data.transforms.scene import COLUMNS, ROWS, gray_scene, scene
 from tests.errors import raises
 from vitral.core.config import override
 from vitral.data.decoding.pixels import Pixels
@@ -42,7 +42,7 @@ def test_operations_equal_those_of_tensorflow(name: str) -> None:
         found = image_ops.contrast_about(scene(), factor, ROWS * COLUMNS // 256)
     else:
         found = applied(operation, scene(), float(magnitude))
-    # Pillow rounds the grey and the smoothed image, which TensorFlow cuts off; the factor widens that one level.
+    # Pillow rounds the gray and the smoothed image, which TensorFlow cuts off; the factor widens that one level.
     tolerance = 1 + abs(1 - factor) if operation in {"Color", "Sharpness"} else 0
     assert furthest(found, TENSORFLOW[name]) <= tolerance
 
@@ -93,7 +93,7 @@ def test_cutout_covers_at_most_a_square_of_80_pixels_of_224_at_magnitude_10(magn
     reach = int(magnitude / 10 * 40)
     covered = [int((applied("Cutout", white, magnitude, seed) == 128).sum()) for seed in range(40)]
     assert max(covered) <= (2 * reach) ** 2
-    assert min(covered) >= reach**2  # the centre is in the image, so a quarter of the square is
+    assert min(covered) >= reach**2  # the center is in the image, so a quarter of the square is
 
 
 def test_cutout_shrinks_with_the_image() -> None:
@@ -134,12 +134,12 @@ def test_layers_follow_one_another() -> None:
 
 @pytest.mark.parametrize("magnitude", [0, 10, 15, 20, 30])
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_grey_images_go_through_every_operation(name: str, magnitude: int) -> None:
-    before = grey_scene()
+def test_gray_images_go_through_every_operation(name: str, magnitude: int) -> None:
+    before = gray_scene()
     found = applied(name, before, magnitude)
     assert found.shape == before.shape
     assert found.dtype == np.uint8
-    assert furthest(before, grey_scene()) == 0
+    assert furthest(before, gray_scene()) == 0
     if name == "Color":
         assert furthest(found, before) == 0
 

@@ -1,4 +1,4 @@
-"""Figures are pictures that can be looked at: real PNG, the right colours at the right place, any model."""
+"""Figures are pictures that can be looked at: real PNG, the right colors at the right place, any model."""
 
 import struct
 import sys
@@ -26,7 +26,7 @@ def size_of(png: bytes) -> tuple[int, int]:
     return struct.unpack(">II", png[16:24])
 
 
-def grey_photo(height: int, width: int, part: tuple[float, float, float, float] = (0.0, 0.0, 1.0, 1.0)) -> Photo:
+def gray_photo(height: int, width: int, part: tuple[float, float, float, float] = (0.0, 0.0, 1.0, 1.0)) -> Photo:
     return Photo("x.png", np.full((height, width, 3), 128, np.uint8), np.zeros((16, 16, 3), np.uint8), *part)
 
 
@@ -65,7 +65,7 @@ def test_names_are_shown_as_they_stand() -> None:
 @pytest.mark.parametrize("place", [(0, 0), (1, 2), (2, 1)])
 def test_the_map_shines_where_its_patch_is_on_the_whole_picture(place: tuple[int, int]) -> None:
     """What was seen is the lower right part: half of the height, three quarters of the width."""
-    photo = grey_photo(640, 640, (0.5, 0.25, 0.5, 0.75))
+    photo = gray_photo(640, 640, (0.5, 0.25, 0.5, 0.75))
     values = np.zeros((3, 3), np.float32)
     values[place] = 1
     found = glow(photo, values).astype(float)
@@ -75,11 +75,11 @@ def test_the_map_shines_where_its_patch_is_on_the_whole_picture(place: tuple[int
     assert row == pytest.approx(320 + (place[0] + 0.5) * 320 / 3, abs=60)
     assert column == pytest.approx(160 + (place[1] + 0.5) * 480 / 3, abs=90)
     outside = [found[:320], found[:, :160]]
-    assert all((part == part[..., :1]).all() and part.min() > 180 for part in outside)  # pale, and grey
+    assert all((part == part[..., :1]).all() and part.min() > 180 for part in outside)  # pale, and gray
 
 
 def test_what_speaks_against_a_class_is_blue() -> None:
-    found = glow(grey_photo(400, 400), np.array([[1.0, -1.0]], np.float32)).astype(float)
+    found = glow(gray_photo(400, 400), np.array([[1.0, -1.0]], np.float32)).astype(float)
     assert found[200, 40, 0] > found[200, 40, 2]
     assert found[200, 360, 2] > found[200, 360, 0]
 
@@ -87,8 +87,8 @@ def test_what_speaks_against_a_class_is_blue() -> None:
 def test_a_frame_is_drawn_around_a_part_and_none_around_the_whole() -> None:
     explanation = stand_in()
     heat = HeatMap("rollout", "Rollout", "", np.ones((6, 8), np.float32))
-    whole = map_figure(explanation._replace(photo=grey_photo(300, 400)), heat)
-    part = map_figure(explanation._replace(photo=grey_photo(300, 400, (0.0, 0.25, 1.0, 0.5))), heat)
+    whole = map_figure(explanation._replace(photo=gray_photo(300, 400)), heat)
+    part = map_figure(explanation._replace(photo=gray_photo(300, 400, (0.0, 0.25, 1.0, 0.5))), heat)
     assert len(whole.axes[0].patches) == 0
     box = part.axes[0].patches[0]
     assert box.get_bbox().bounds == pytest.approx((100, 0, 200, 300))  # type: ignore[attr-defined]

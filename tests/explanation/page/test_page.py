@@ -72,7 +72,7 @@ def test_nothing_handed_in_can_become_part_of_the_page() -> None:
     text.encode()  # no broken unicode
     reader = Reader(text)
     assert not any("onclick" in attributes for _, attributes in reader.tags)
-    assert [attributes.get("id", "") for tag, attributes in reader.tags if tag == "script"] == ["colours", "data-0", ""]
+    assert [attributes.get("id", "") for tag, attributes in reader.tags if tag == "script"] == ["colors", "data-0", ""]
     assert "\u202e" not in text
     assert "{{ 7 * 7 }}" in reader.text
 
@@ -109,7 +109,7 @@ def test_a_model_of_which_nothing_is_known_has_a_page() -> None:
     none = np.zeros((0, 0), np.float32)
     bare = stand_in_resnet()
     bare = bare._replace(
-        maps=(), faithfulness=stand_in(classes=()).faithfulness, colours=np.zeros((0, 0, 3), np.float32),
+        maps=(), faithfulness=stand_in(classes=()).faithfulness, colors=np.zeros((0, 0, 3), np.float32),
         similarity=none, stages=(), lacks=(),
     )  # fmt: skip
     assert headings(read(bare)) == ["answer-0"]

@@ -1,4 +1,4 @@
-"""Pictures in themselves, and the colours of heat."""
+"""Pictures in themselves, and the colors of heat."""
 
 from base64 import b64decode
 from io import BytesIO
@@ -67,8 +67,8 @@ def test_pictures_shrink_until_all_fit_and_a_drawing_stays_sharp() -> None:
 
 
 def test_heat_runs_from_ice_through_night_to_candle_light() -> None:
-    colours = heat(np.array([-1, 0, 1, -7, 7, np.nan], np.float32))
-    np.testing.assert_array_equal(colours, [COLD[-1], WARM[0], WARM[-1], COLD[-1], WARM[-1], WARM[0]])
+    colors = heat(np.array([-1, 0, 1, -7, 7, np.nan], np.float32))
+    np.testing.assert_array_equal(colors, [COLD[-1], WARM[0], WARM[-1], COLD[-1], WARM[-1], WARM[0]])
     assert COLD[0] == WARM[0]
 
 
@@ -111,7 +111,7 @@ def test_each_tile_of_the_mosaic_stands_where_its_position_is() -> None:
 def test_a_mosaic_of_many_positions_shows_some_of_them_spread_from_corner_to_corner() -> None:
     side = 37
     rows, columns = np.indices((side, side))
-    value = (rows * side + columns) / side**2  # each tile has one colour, that of its place
+    value = (rows * side + columns) / side**2  # each tile has one color, that of its place
     found = mosaic(np.broadcast_to(value[..., None, None], (side, side, side, side)).astype(np.float32))
     assert found.tiles == Grid(MOST_TILES, MOST_TILES)
     assert found.cells == Grid(MOST_CELLS, MOST_CELLS)
@@ -120,7 +120,7 @@ def test_a_mosaic_of_many_positions_shows_some_of_them_spread_from_corner_to_cor
     assert max(found.picture.shape) < 1000
 
 
-def test_panes_have_the_mean_colour_of_their_part() -> None:
+def test_panes_have_the_mean_color_of_their_part() -> None:
     picture = np.zeros((4, 6, 3), np.uint8)
     picture[:2, :3] = [255, 0, 16]
     picture[2:, 3:] = [0, 9, 0]

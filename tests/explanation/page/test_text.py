@@ -8,7 +8,7 @@ from vitral.explanation.explanation import Curve, HeatMap, LayerView, MapKind
 from vitral.explanation.faithfulness import Verdict
 from vitral.explanation.page.text import (
     belief,
-    colours_told,
+    colors_told,
     crop_told,
     equation,
     filters_told,
@@ -106,11 +106,11 @@ def test_the_layer_from_which_the_answer_stands_is_told() -> None:
     assert turn_told(views(0, 1), CLASSES) == "bees leads from layer 3 on; after layer 1 it was ants."
 
 
-def test_calm_colours_are_told_from_noise() -> None:
+def test_calm_colors_are_told_from_noise() -> None:
     calm = np.zeros((4, 4, 3), np.float32)
     calm[:2] = 1
-    assert "; 83 % of neighbours" in colours_told(calm)  # all but 4 of 24 pairs
-    assert "100 %" in colours_told(np.zeros((1, 1, 3), np.float32))
+    assert "; 83 % of neighbors" in colors_told(calm)  # all but 4 of 24 pairs
+    assert "100 %" in colors_told(np.zeros((1, 1, 3), np.float32))
 
 
 def test_positions_are_told_by_how_near_they_are() -> None:
@@ -120,7 +120,7 @@ def test_positions_are_told_by_how_near_they_are() -> None:
     values = np.where(steps == 1, 0.5, np.where(same, 0.25, -0.125)).astype(np.float32).reshape(3, 3, 3, 3)
     told = positions_told(values, Grid(3, 3), Grid(3, 3))
     assert (
-        told == "Mean cosine similarity: direct neighbours 0.50, others in the same row or column 0.25, the rest -0.12."
+        told == "Mean cosine similarity: direct neighbors 0.50, others in the same row or column 0.25, the rest -0.12."
     )
     assert positions_told(values, Grid(2, 2), Grid(3, 3)).endswith(
         " Of 3 x 3 positions, 2x2 have a tile, which shows 3x3 of them."

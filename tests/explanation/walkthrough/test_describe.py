@@ -122,7 +122,7 @@ def test_rows_add_up_to_the_model(name: str) -> None:
 @pytest.mark.parametrize("name", SUMMED)
 def test_what_training_keeps_is_to_the_byte_what_autograd_saves(name: str) -> None:
     config = SUMMED[name]
-    model, images = config.build(), torch.rand(1, config.channels, *config.image)
+    model, images = config.build(), torch.rand(1, config.channels, *config.image_size)
     saved: dict[int, Tensor] = {}
 
     def save(tensor: Tensor) -> Tensor:
@@ -158,7 +158,7 @@ def test_the_memory_that_is_foretold_is_what_the_allocator_gives(name: str) -> N
     config = VARIANTS[name]
     model = config.build()
     for need in describe(config).needs:
-        images = torch.rand(need.batch, config.channels, *config.image)
+        images = torch.rand(need.batch, config.channels, *config.image_size)
         found = measured(model, images)
         model.zero_grad()
         assert (need.inference, need.training) == pytest.approx(found, rel=0.03)  # a random state, a mask of a byte
@@ -192,14 +192,14 @@ def test_a_description_survives_json(name: str) -> None:
 
 
 def test_a_model_is_described_by_name_and_settings_or_by_config() -> None:
-    settings = ("image=32", "depth=1", "width=24", "mixer.heads=3")
+    settings = ("image_size=32", "depth=1", "width=24", "mixer.heads=3")
     by_name, by_config = describe("Ti/16", *settings), describe(model_config("Ti/16", *settings))
     assert by_name == by_config == describe(model_config("Ti/16"), *settings)
     assert (by_name.image, by_name.tokens) == (Size(32, 32), (1, 0, 2, 2))
 
 
 def test_the_size_of_the_image_counts() -> None:
-    narrow, wide = (parts(small(image=Size(side, 48), depth=1, pool=MeanPool()))[1] for side in (32, 64))
+    narrow, wide = (parts(small(image_size=Size(side, 48), depth=1, pool=MeanPool()))[1] for side in (32, 64))
     more = block_multiply_adds(49, 32, 128) - block_multiply_adds(25, 32, 128)
     assert wide.multiply_adds - narrow.multiply_adds == 24 * 192 * 32 + more
     assert wide.parameters - narrow.parameters == 24 * 32  # more places to learn
@@ -221,7 +221,7 @@ def test_the_row_of_tokens_says_which_there_are(tokens: Tokens, name: str) -> No
 
 
 def test_a_residual_network_is_told_stage_by_stage() -> None:
-    rows, whole = parts(Resnet(layers=(2, 1), root=32, image=Size(32, 48)))
+    rows, whole = parts(Resnet(layers=(2, 1), root=32, image_size=Size(32, 48)))
     assert [(row.name, row.level, row.shape) for row in rows] == [
         ("root", 0, (32, 16, 24)),
         ("stage 1", 0, (128, 8, 12)),

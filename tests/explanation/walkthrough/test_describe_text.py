@@ -16,7 +16,7 @@ def tiny() -> Description:
 
 def by_hand(parts: tuple[Part, ...], config: Vit | Resnet) -> Description:
     return Description(
-        image=config.image,
+        image=config.image_size,
         channels=3,
         tokens=(1, 0, 4, 6),
         parts=parts,

@@ -35,14 +35,14 @@ def test_the_first_equation_has_the_shapes_of_the_weights(name: str) -> None:
     config = VITS[name]
     first, shapes, _ = equations(config)[:3]
     weights = dict(config.skeleton().named_parameters())
-    length = config.layout(config.image).length()
+    length = config.layout(config.image_size).length()
     assert f"z: {length} x {config.width}" in shapes
     if "stem.project.weight" in weights:
         width, numbers = weights["stem.project.weight"].shape
         assert f"of {numbers} numbers, E: {numbers} x {width}" in shapes
     else:
         assert "E:" not in shapes
-    last = f"x_{config.stem.grid(config.image).cells()}"
+    last = f"x_{config.stem.grid(config.image_size).cells()}"
     assert (f"; {last} E]" if "stem.project.weight" in weights else f"; {last}]") in first
     assert ("x_class" in first) == config.tokens.cls
     assert (f"r_{config.tokens.registers};" in first) == (config.tokens.registers > 0)
@@ -71,7 +71,7 @@ def test_the_norm_stands_where_the_model_has_it(name: str) -> None:
     before = config.block.kind == "pre"
     assert ("(LN(z_l-1)) + z_l-1" in found) == before
     assert ("= LN(z_l-1 + " in found) == (not before)
-    assert (f"y = LN(z_{config.depth})" in found) == (before and not config.pool.normalises())
+    assert (f"y = LN(z_{config.depth})" in found) == (before and not config.pool.normalizes())
     assert ("(eq. 2)" in found and "(eq. 3)" in found) == before  # the paper has no such equation
 
 
@@ -81,7 +81,7 @@ def test_the_answer_says_what_is_pooled_and_how_many_classes_there_are() -> None
     assert "mean of all tokens" in text(small(pool=MeanAllPool()))
     assert "gathered by a learned query" in text(VITS["pool-attention"])
     assert equations(small())[-1].strip() == "linear to 4 classes"
-    assert equations(small(head=TanhHead(classes=9)))[-1].strip() == "tanh layer, then linear to 9 classes"
+    assert equations(small(head=TanhHead(num_classes=9)))[-1].strip() == "tanh layer, then linear to 9 classes"
     assert "no head" in equations(small(head=NoHead()))[-1]
 
 

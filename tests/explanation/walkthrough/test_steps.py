@@ -25,7 +25,7 @@ def photo_of(config: Vit | Resnet, size: Size) -> tuple[Photo, Tensor]:
 
 
 def walked(config: Vit | Resnet, size: Size | None = None, names: tuple[str, ...] = NAMES) -> tuple[Stage, ...]:
-    photo, image = photo_of(config, size or config.image)
+    photo, image = photo_of(config, size or config.image_size)
     return stages(varied(config), image, photo, () if isinstance(config.head, NoHead) else names)
 
 
@@ -46,7 +46,7 @@ def by_title(found: tuple[Stage, ...], words: str) -> Stage:
 def test_every_model_is_told_from_pixels_to_answer(name: str) -> None:
     config = VARIANTS[name]
     found = walked(config)
-    assert found[0].shape == f"{config.channels} x {config.image.height} x {config.image.width}"
+    assert found[0].shape == f"{config.channels} x {config.image_size.height} x {config.image_size.width}"
     ends = "probabilities" if not isinstance(config.head, NoHead) else "is read"
     assert ends in found[-1].title
     for stage in found:
@@ -61,7 +61,7 @@ def test_every_model_is_told_from_pixels_to_answer(name: str) -> None:
 def test_shapes_are_those_of_the_tensors(name: str) -> None:
     config = VITS[name]
     found = walked(config)
-    grid, layout = config.stem.grid(config.image), config.layout(config.image)
+    grid, layout = config.stem.grid(config.image_size), config.layout(config.image_size)
     inside = dict(config.skeleton().named_parameters())
     numbers = inside["stem.project.weight"].shape[1] if "stem.project.weight" in inside else config.width
     assert by_title(found, "cut into patches").shape == f"{grid.cells()} x {numbers}"
@@ -75,11 +75,11 @@ def test_shapes_are_those_of_the_tensors(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name, config in VITS.items() if isinstance(config.mixer, AttentionKind)])
 def test_the_weights_that_are_told_are_the_first_layers(name: str) -> None:
     config = VITS[name]
-    photo, image = photo_of(config, config.image)
+    photo, image = photo_of(config, config.image_size)
     model = varied(config)
     looking = by_title(stages(model, image, photo, ()), "look at each other")
     mean = attention_maps(model, image)[0][0].mean(dim=0)  # (L, L)
-    prefix, grid = config.layout(config.image).prefix(), config.stem.grid(config.image)
+    prefix, grid = config.layout(config.image_size).prefix(), config.stem.grid(config.image_size)
     told = dict(looking.numbers)
     first, second = re.findall(r"row (\d+), column (\d+)", looking.words)[0]
     row = prefix + (int(first) - 1) * grid.columns + int(second) - 1
@@ -94,7 +94,7 @@ def test_the_weights_that_are_told_are_the_first_layers(name: str) -> None:
 
 def test_probabilities_are_the_models_best_first() -> None:
     config = small()
-    photo, image = photo_of(config, config.image)
+    photo, image = photo_of(config, config.image_size)
     model = varied(config)
     *_, scores, chances = stages(model, image, photo, NAMES)
     with torch.no_grad():
@@ -108,7 +108,7 @@ def test_probabilities_are_the_models_best_first() -> None:
 
 def test_what_positions_add_is_told_where_they_are_added() -> None:
     model = small(position=Learned1d()).build().eval()
-    photo, image = photo_of(model.config, model.config.image)
+    photo, image = photo_of(model.config, model.config.image_size)
     told = dict(by_title(stages(model, image, photo, NAMES), "sequence").numbers)
     rows = model.state_dict()["position.table"][0, 1:]  # (N, D), after the class token's
     assert told["mean length of what was added"] == pytest.approx(rows.norm(dim=1).mean().item(), rel=1e-4)

@@ -68,10 +68,10 @@ def test_a_strip_is_the_patch_one_channel_after_the_other() -> None:
     for channel in range(3):
         part = line[20 * channel : 20 * (channel + 1)]
         assert part[:, channel].tolist() == patch[:, :, channel].ravel().tolist()
-        assert part.sum(axis=1).tolist() == part[:, channel].tolist()  # nothing of the other two colours
+        assert part.sum(axis=1).tolist() == part[:, channel].tolist()  # nothing of the other two colors
 
 
-def test_grey_and_many_channels_are_strips_of_grey() -> None:
+def test_gray_and_many_channels_are_strips_of_gray() -> None:
     for channels in (1, 5):
         found = pixel_strips([noise(4, 4, channels)])[0, TAG + GAP :]
         assert (found == found[:, :1]).all()

@@ -85,7 +85,7 @@ class Odd(nn.Module):
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind is not Eager], ids=name_of)
 def test_an_engine_refuses_what_it_cannot_run_with_the_name_of_the_part(kind: type[EngineKind]) -> None:
-    odd = Graph(nn.Sequential(nn.Identity(), Odd()), nn.Identity(), small().image, 3, 4)
+    odd = Graph(nn.Sequential(nn.Identity(), Odd()), nn.Identity(), small().image_size, 3, 4)
     for attempt in (kind().check, kind().build):
         with raises("config.unsupported", "model", "body.1", "torch.", "engine=eager"):
             attempt(odd)

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from tests.errors import raises
-from tests.inference.truth import GREY, answer_of, loaded, pixels, truth
+from tests.inference.truth import GRAY, answer_of, loaded, pixels, truth
 from tests.models.variants import VARIANTS, small
 from vitral.core.config import Size
-from vitral.data.transforms.preprocessing import CENTRED, IMAGENET, Scaling
+from vitral.data.transforms.preprocessing import CENTERED, IMAGENET, Scaling
 from vitral.inference.engines.engine import Answer
 from vitral.inference.graph.graph import Encoder, Graph, graph_around, graph_of
 from vitral.inference.graph.layers import Block, FirstAttention, LinearStem, WholeAttention
@@ -34,7 +34,7 @@ def test_a_graph_gives_what_its_model_gives(name: str, answer: Answer) -> None:
     assert abs(found.numpy() - truth(source, images, asked)).max() < NEAR
 
 
-@pytest.mark.parametrize("scaling", [CENTRED, IMAGENET, GREY, Scaling(mean=(0.0, 0.5, 1.0), deviation=(1.0, 0.1, 3.0))])
+@pytest.mark.parametrize("scaling", [CENTERED, IMAGENET, GRAY, Scaling(mean=(0.0, 0.5, 1.0), std=(1.0, 0.1, 3.0))])
 @pytest.mark.parametrize("stem", [Patches(patch=Size(8, 4)), Patches(patch=Size(8, 8), norm="both"), Hybrid(layers=())])
 def test_every_scaling_goes_into_every_stem(stem: Patches | Hybrid, scaling: Scaling) -> None:
     source = loaded(small(stem=stem), scaling)
@@ -46,11 +46,11 @@ def test_every_scaling_goes_into_every_stem(stem: Patches | Hybrid, scaling: Sca
 @pytest.mark.parametrize("name", ["position-learned1d", "position-relative2d", "position-rope2d", "learned1d-offset"])
 def test_a_graph_is_for_the_images_that_the_preprocessing_makes(name: str) -> None:
     source = loaded(VARIANTS[name])
-    needs = source.bundle.preprocessing.model_copy(update={"image": Size(48, 40)})
+    needs = source.bundle.preprocessing.model_copy(update={"image_size": Size(48, 40)})
     other = Loaded(source.model, source.bundle.model_copy(update={"preprocessing": needs}))
     images = pixels(other)
     graph = graph_of(other)
-    assert graph.image == Size(48, 40) != other.bundle.model.image
+    assert graph.image == Size(48, 40) != other.bundle.model.image_size
     assert abs(graph(torch.from_numpy(images)).numpy() - truth(other, images)).max() < NEAR
 
 

@@ -13,7 +13,7 @@ from tests.errors import raises
 from tests.inference.truth import GRAPHS, answer_of, graph, pixels, truth
 from tests.models.variants import small
 from vitral.inference.graph.graph import Graph
-from vitral.inference.graph.onnx import OPSET, serialised, to_onnx, traced
+from vitral.inference.graph.onnx import OPSET, serialized, to_onnx, traced
 
 
 @pytest.mark.parametrize("name", GRAPHS)
@@ -26,7 +26,7 @@ def test_every_graph_is_a_valid_model_for_any_batch(name: str) -> None:
     assert (incoming.name, outgoing.name) == ("pixels", answer_of(source))
     assert incoming.type.tensor_type.elem_type == onnx.TensorProto.UINT8
     needs = source.bundle.preprocessing
-    assert sides(incoming) == ["batch", *needs.image, needs.decoding.channels]
+    assert sides(incoming) == ["batch", *needs.image_size, needs.decoding.channels]
     assert sides(outgoing) == ["batch", made.outputs]
 
 
@@ -86,7 +86,7 @@ class Huge:
 
 def test_a_model_of_more_than_two_gigabytes_is_refused_with_what_to_do() -> None:
     with raises("config.model_too_large", 2528000000, "engine=eager") as caught:
-        serialised(Huge(), "engine", "use engine=eager")  # type: ignore[arg-type]
+        serialized(Huge(), "engine", "use engine=eager")  # type: ignore[arg-type]
     assert caught.value.where == "engine"
 
 
@@ -98,7 +98,7 @@ class Fourier(nn.Module):
 
 
 def test_what_cannot_be_written_is_refused_with_the_name_of_the_part() -> None:
-    odd = Graph(nn.Sequential(nn.Identity(), Fourier()), nn.Identity(), small().image, 3, 4)
+    odd = Graph(nn.Sequential(nn.Identity(), Fourier()), nn.Identity(), small().image_size, 3, 4)
     with raises("config.unsupported", "model", "body.1", "torch.fft.rfft"):
         traced(odd)
 
@@ -117,7 +117,7 @@ class Mirror(nn.Module):
 
 def test_a_graph_that_is_at_work_elsewhere_is_not_disturbed() -> None:
     mirror = Mirror()
-    traced(Graph(mirror, nn.Identity(), small().image, 3, 3))
+    traced(Graph(mirror, nn.Identity(), small().image_size, 3, 3))
     assert mirror.seen == []  # it was a copy that had the hooks
 
 

@@ -35,7 +35,7 @@ def test_no_step_is_left_for_the_weights_of_norms_or_for_parting_a_product() -> 
     assert len(plain) == 5, "all but those of the last attention and of the end"
 
 
-def test_what_is_to_be_quantised_keeps_the_weights_of_its_norms() -> None:
+def test_what_is_to_be_quantized_keeps_the_weights_of_its_norms() -> None:
     norms = [part for part in lowered(graph_of(loaded(small())), "int8").modules() if isinstance(part, nn.LayerNorm)]
     assert norms
     assert all(norm.elementwise_affine for norm in norms)

@@ -44,7 +44,7 @@ def loaded(config: Vit | Resnet) -> Loaded:
     for weight in model.parameters():
         torch.nn.init.normal_(weight, std=0.3) if weight.ndim > 1 else weight.data.uniform_(0.5, 1.5)
     answers = not isinstance(config.head, NoHead)
-    needs = Preprocessing(image=config.image, decoding=Decoding(channels=config.channels))
+    needs = Preprocessing(image_size=config.image_size, decoding=Decoding(channels=config.channels))
     classes = tuple("abcd") if answers else ()
     return Loaded(
         model, Bundle(model=config, task="classify" if answers else "features", preprocessing=needs, classes=classes)
@@ -53,7 +53,7 @@ def loaded(config: Vit | Resnet) -> Loaded:
 
 def noise(config: Vit | Resnet, images: int = 3) -> Tensor:
     dice = torch.Generator().manual_seed(1)
-    return torch.randint(0, 256, (images, *config.image, config.channels), dtype=torch.uint8, generator=dice)
+    return torch.randint(0, 256, (images, *config.image_size, config.channels), dtype=torch.uint8, generator=dice)
 
 
 def crowd(length: int, images: int = 2, seed: int = 0) -> tuple[Merged, Tensor]:
@@ -118,7 +118,7 @@ def test_tokens_that_stay_keep_their_order() -> None:
 def answered_by_loops(model: VisionTransformer, pixels: Tensor, merging: TokenMerging) -> Tensor:
     """The answers (B, K) in float64, one image and one head at a time."""
     config, own = model.config, model.double()
-    layout = config.layout(config.image)
+    layout = config.layout(config.image_size)
     tokens = own.embed(pixels.permute(0, 3, 1, 2).double() / 127.5 - 1, layout)  # (B, L, D)
     return torch.stack([image_by_loops(own, each, layout, merging) for each in tokens])
 

@@ -44,8 +44,8 @@ class Steps:
         self.done = 0
 
     @contextmanager
-    def bar(self, what: str, total: int) -> Iterator[Callable[[int], None]]:
-        self.told.append((what, total))
+    def bar(self, message: str, total: int) -> Iterator[Callable[[int], None]]:
+        self.told.append((message, total))
         yield self.advance
 
     def advance(self, count: int) -> None:

@@ -42,7 +42,7 @@ def test_what_an_engine_refuses_is_refused() -> None:
         engine_of("vitral eager merging 6", model, 1, noise(model.bundle, 1))
 
 
-def test_int8_is_refused_where_there_is_nothing_to_quantise() -> None:
+def test_int8_is_refused_where_there_is_nothing_to_quantize() -> None:
     model = random_model(GRAPHS["resnet"])
     for name in ("vitral onnxruntime int8", "vitral openvino int8"):
         with raises("config.unsupported", "int8"):

@@ -12,7 +12,7 @@ from vitral.data.samples import Item, Samples
 from vitral.evaluation.accuracy import judged
 from vitral.evaluation.calibration import calibrated
 from vitral.evaluation.outputs import Answers
-from vitral.runs.report.story import Cost, Judgement, Line, Story
+from vitral.runs.report.story import Cost, Judgment, Line, Story
 
 
 def album(folder: Path, classes: tuple[str, ...], each: int = 2) -> Samples:
@@ -39,8 +39,8 @@ def answers_to(samples: Samples, sharpness: float = 2.0, seed: int = 0) -> Answe
     )
 
 
-def judgement_of(samples: Samples, answers: Answers) -> Judgement:
-    return Judgement("val", answers, judged(answers, samples.classes), calibrated(answers))
+def judgment_of(samples: Samples, answers: Answers) -> Judgment:
+    return Judgment("val", answers, judged(answers, samples.classes), calibrated(answers))
 
 
 def measured(epochs: int = 4, each: int = 10) -> list[Line]:
@@ -65,12 +65,12 @@ def story_of(samples: Samples) -> Story:
         answers="images are named",
         steps=40,
         command="vitral train photos",
-        summary=(("model", "Ti/16"), ("optimiser", "AdamW, rate 0.001")),
+        summary=(("model", "Ti/16"), ("optimizer", "AdamW, rate 0.001")),
         recipe='{\n  "seed": 0\n}',
         environment=(("vitral", "0.1.0"), ("processor", "a quick one")),
         samples=samples,
         metrics=(),
-        judgement=None,
+        judgment=None,
         attended=None,
         cost=Cost(seconds=754, images=2560, multiply_adds=3 * 10**15, peak_memory=1_500_000_000, parameters=5_700_000),
         notes=(),
@@ -81,5 +81,5 @@ def story_of(samples: Samples) -> Story:
 def whole_story(folder: Path, classes: tuple[str, ...] = ("cat", "dog", "fox"), each: int = 20) -> Story:
     """A run that is done and judged."""
     samples = album(folder, classes, each)
-    judgement = judgement_of(samples, answers_to(samples))
-    return story_of(samples)._replace(status="done", metrics=measured(), judgement=judgement)
+    judgment = judgment_of(samples, answers_to(samples))
+    return story_of(samples)._replace(status="done", metrics=measured(), judgment=judgment)

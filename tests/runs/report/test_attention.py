@@ -9,7 +9,7 @@ from PIL import Image
 
 from tests.evaluation.test_accuracy import answers_of
 from tests.models.variants import VARIANTS, small
-from tests.runs.report.stories import album, judgement_of, story_of
+from tests.runs.report.stories import album, judgment_of, story_of
 from tests.weights.bundles import loaded
 from vitral.explanation.explanation import ModelView
 from vitral.html.charts import HEIGHT
@@ -22,7 +22,7 @@ ANSWERS = answers_of([[3, 0], [9, 0], [0, 1], [0, 2]], [0, 0, 0, 1])  # right, r
 
 
 def model_of() -> Loaded:
-    return loaded(small(depth=2, head=LinearHead(classes=2)))
+    return loaded(small(depth=2, head=LinearHead(num_classes=2)))
 
 
 def picture_of(address: str) -> np.ndarray:
@@ -31,7 +31,7 @@ def picture_of(address: str) -> np.ndarray:
 
 def test_the_surest_right_answer_of_each_class_and_every_wrong_one_are_shown(tmp_path: Path) -> None:
     samples = album(tmp_path, ("cat", "dog"), each=2)
-    found = attended(model_of(), samples, judgement_of(samples, ANSWERS))
+    found = attended(model_of(), samples, judgment_of(samples, ANSWERS))
     items = samples.of("val")
     assert [(each.name, each.label, each.given) for each in found.right] == [
         (items[1].name, "cat", "cat"),
@@ -47,7 +47,7 @@ def test_the_surest_right_answer_of_each_class_and_every_wrong_one_are_shown(tmp
 
 def test_distances_are_of_at_most_so_many_images_and_every_head_has_a_dot(tmp_path: Path) -> None:
     samples = album(tmp_path, ("cat", "dog"), each=2)
-    found = attended(model_of(), samples, judgement_of(samples, ANSWERS))
+    found = attended(model_of(), samples, judgment_of(samples, ANSWERS))
     assert found.figures.images == len(samples.of("val")) <= MEASURED
     (chart,) = found.distances
     assert len(chart.dots) == 2 * 2  # layers, heads
@@ -63,8 +63,8 @@ def test_a_dot_stands_as_high_as_its_head_looks_far() -> None:
 
 
 def test_the_patch_that_counts_most_is_the_brightest() -> None:
-    grey = np.full((32, 32, 1), 60, np.uint8)
-    covered = overlaid(grey, np.array([[0, 1], [0, 0]], np.float32))
+    gray = np.full((32, 32, 1), 60, np.uint8)
+    covered = overlaid(gray, np.array([[0, 1], [0, 0]], np.float32))
     quarters = [covered[:56, :56], covered[:56, 56:], covered[56:, :56], covered[56:, 56:]]
     assert np.argmax([quarter.mean() for quarter in quarters]) == 1
     assert all((quarter == quarter[0, 0]).all() for quarter in quarters)
@@ -72,20 +72,20 @@ def test_the_patch_that_counts_most_is_the_brightest() -> None:
 
 def test_a_model_without_attention_shows_what_it_has(tmp_path: Path) -> None:
     samples = album(tmp_path, ("cat", "dog"), each=2)
-    judgement = judgement_of(samples, ANSWERS)
+    judgment = judgment_of(samples, ANSWERS)
     resnet = next(config for name, config in VARIANTS.items() if config.kind == "resnet")
-    found = attended(loaded(resnet.model_copy(update={"head": LinearHead(classes=2)})), samples, judgement)
+    found = attended(loaded(resnet.model_copy(update={"head": LinearHead(num_classes=2)})), samples, judgment)
     assert (found.right, found.wrong, found.distances, found.figures.positions) == ((), (), (), "")
     assert found.figures.filters
 
 
 def test_the_page_shows_what_was_looked_at(tmp_path: Path) -> None:
     samples = album(tmp_path, ("<cat>", "dog"), each=2)
-    judgement = judgement_of(samples, ANSWERS)
-    seen = attended(model_of(), samples, judgement)
-    text = page(story_of(samples)._replace(status="done", judgement=judgement, attended=seen))
+    judgment = judgment_of(samples, ANSWERS)
+    seen = attended(model_of(), samples, judgment)
+    text = page(story_of(samples)._replace(status="done", judgment=judgment, attended=seen))
     assert "What it looked at" in text
     assert "The model itself" in text
     assert text.count('class="twin"') == len(seen.right) + len(seen.wrong)
     assert "<cat>" not in text
-    assert "What it looked at" not in page(story_of(samples)._replace(judgement=judgement))
+    assert "What it looked at" not in page(story_of(samples)._replace(judgment=judgment))

@@ -64,7 +64,7 @@ def test_val_and_test_are_told_apart() -> None:
     assert [name for name, _ in chart.legend] == ["train", "val", "test"]
 
 
-def test_a_smooth_curve_is_the_mean_of_its_neighbours() -> None:
+def test_a_smooth_curve_is_the_mean_of_its_neighbors() -> None:
     values = np.random.default_rng(0).normal(size=230)
     reach = 230 // 50
     truth = [values[max(0, place - reach) : place + reach + 1].mean() for place in range(230)]

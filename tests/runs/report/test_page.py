@@ -11,7 +11,7 @@ from tests.data.pictures import encoded
 from tests.data.reader import Reader
 from tests.errors import raises
 from tests.evaluation.test_accuracy import given_as
-from tests.runs.report.stories import album, answers_to, judgement_of, measured, story_of, whole_story
+from tests.runs.report.stories import album, answers_to, judgment_of, measured, story_of, whole_story
 from vitral.data.samples import Item, Samples
 from vitral.runs.report.page import MOST_CLASSES, page, write_report
 from vitral.runs.report.story import Story
@@ -27,9 +27,9 @@ def graphics(reader: Reader) -> list[str]:
 
 def test_a_judged_run_tells_what_a_colleague_would_ask(tmp_path: Path) -> None:
     story = whole_story(tmp_path)
-    assert story.judgement is not None
+    assert story.judgment is not None
     text = read(story).text
-    assert f"{100 * story.judgement.accuracy.top1:.1f} %" in text
+    assert f"{100 * story.judgment.accuracy.top1:.1f} %" in text
     for told in (
         "of 60 val images are named rightly", "95 % interval", "vitral train photos", '"seed": 0', "Ti/16",
         "a quick one", "12 min 34 s", "3.0 \u00d7 10¹⁵", "1.5 GB", "5.7 million", "3 images/s", "train images",
@@ -41,7 +41,7 @@ def test_a_judged_run_tells_what_a_colleague_would_ask(tmp_path: Path) -> None:
 def test_every_picture_has_words(tmp_path: Path) -> None:
     reader = read(whole_story(tmp_path))
     assert reader.images()
-    assert all(re.fullmatch(r"\d\.jpg, labelled \w+, answered \w+", image["alt"]) for image in reader.images())
+    assert all(re.fullmatch(r"\d\.jpg, labeled \w+, answered \w+", image["alt"]) for image in reader.images())
     told = graphics(reader)
     assert [label.split(" ")[0] for label in told] == ["loss", "accuracy", "rate", "Calibration:", "Confusion"]
 
@@ -88,7 +88,7 @@ def test_any_number_of_classes_is_shown_as_can_be_read(tmp_path: Path, count: in
 def test_a_model_without_mistakes_has_a_page(tmp_path: Path) -> None:
     samples = album(tmp_path, ("cat", "dog"))
     perfect = given_as([(item.label, item.label) for item in samples.of("val")], 2)
-    reader = read(story_of(samples)._replace(judgement=judgement_of(samples, perfect)))
+    reader = read(story_of(samples)._replace(judgment=judgment_of(samples, perfect)))
     assert "100.0 %" in reader.text
     assert "What it confuses" not in reader.text
     assert reader.images() == []
@@ -126,8 +126,8 @@ def test_a_page_full_of_noise_stays_small(tmp_path: Path) -> None:
     for number in range(7):
         noisy = Image.fromarray(rng.integers(0, 256, (127, 127, 3)).astype(np.uint8))
         (tmp_path / f"{number}.jpg").write_bytes(encoded(noisy, "PNG"))
-    judgement = judgement_of(samples, answers_to(samples))
-    text = page(story_of(samples)._replace(metrics=measured(300, 20), judgement=judgement))
+    judgment = judgment_of(samples, answers_to(samples))
+    text = page(story_of(samples)._replace(metrics=measured(300, 20), judgment=judgment))
     assert 1_500_000 < len(text.encode()) < 3_000_000
     assert len(Reader(text).images()) == 24
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.evaluation.test_accuracy import NAMES, ZOO, given_as
-from tests.runs.report.stories import album, judgement_of, measured, story_of
+from tests.runs.report.stories import album, judgment_of, measured, story_of
 from vitral.evaluation.accuracy import judged
 from vitral.runs.report.story import Headline, Line, Story, headline, remarks, worst_first
 
@@ -20,7 +20,7 @@ def losses(*values: float) -> list[Line]:
 
 
 def test_a_judged_run_is_told_by_its_accuracy(begun: Story) -> None:
-    story = begun._replace(metrics=measured(), judgement=judgement_of(begun.samples, given_as(ZOO, 4)))
+    story = begun._replace(metrics=measured(), judgment=judgment_of(begun.samples, given_as(ZOO, 4)))
     detail = "95 % interval 18.9 % to 73.3 %; always naming the commonest class would give 55.6 %"
     assert headline(story) == Headline("44.4 %", "of 9 val images are named rightly", detail)
 
@@ -45,17 +45,17 @@ def test_a_task_without_classes_is_told_by_its_loss(begun: Story) -> None:
 def test_notes_come_first_and_numbers_after(begun: Story) -> None:
     story = begun._replace(notes=("There is no validation split.",))
     assert remarks(story) == ["There is no validation split."]
-    story = story._replace(judgement=judgement_of(begun.samples, given_as(ZOO, 4)))
+    story = story._replace(judgment=judgment_of(begun.samples, given_as(ZOO, 4)))
     assert remarks(story) == [
         "There is no validation split.",
         "With 9 images, the accuracy is known to 27.2 points either way: smaller differences mean little.",
-        "fox is recognised least: 0 of 1 image; 1 is taken for dog.",
+        "fox is recognized least: 0 of 1 image; 1 is taken for dog.",
     ]
 
 
 def test_a_model_without_a_weak_class_is_spared(begun: Story) -> None:
     perfect = given_as([(n, n) for n in range(4)], 4)
-    assert len(remarks(begun._replace(judgement=judgement_of(begun.samples, perfect)))) == 1
+    assert len(remarks(begun._replace(judgment=judgment_of(begun.samples, perfect)))) == 1
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from torch import Tensor
 from tests.errors import raises
 from tests.models.variants import VITS, small
 from vitral.core.config import Size, members
-from vitral.data.transforms.preprocessing import CENTRED
+from vitral.data.transforms.preprocessing import CENTERED
 from vitral.models import AttentionPool, Hybrid, Identity, MeanPool, Model, Patches, Resnet, Tokens, Vit
 from vitral.tasks.selfsupervised.masked_patches import MaskedPatches, PatchPrediction, TargetConfig, draw_corruption
 
@@ -24,13 +24,13 @@ def dice(seed: int = 0) -> np.random.Generator:
 
 
 def task(model: Model, config: MaskedPatches = MaskedPatches()) -> PatchPrediction:  # noqa: B008 - it is frozen
-    built = config.build(model, 0, (), CENTRED)
+    built = config.build(model, 0, (), CENTERED)
     assert isinstance(built, PatchPrediction)
     return built
 
 
 def pictures(config: Vit, count: int = 3) -> Tensor:
-    return CENTRED.apply(torch.randint(0, 256, (count, config.channels, *config.image), dtype=torch.uint8))
+    return CENTERED.apply(torch.randint(0, 256, (count, config.channels, *config.image_size), dtype=torch.uint8))
 
 
 def patch_of(place: int) -> tuple[slice, slice]:
@@ -49,19 +49,19 @@ def test_every_model_of_patches_learns_in_all_its_parts_but_pool_and_head(config
             assert not weight.requires_grad
         else:
             assert weight.grad is not None, name  # as DDP wants it
-    learnt = {name: bool(weight.grad.any()) for name, weight in built.named_parameters() if weight.grad is not None}
+    learned = {name: bool(weight.grad.any()) for name, weight in built.named_parameters() if weight.grad is not None}
     for part in ("mask", "tell.weight", "model.stem.project.weight"):
-        assert learnt[part], part
+        assert learned[part], part
     for layer in range(config.depth):
-        assert any(moved for name, moved in learnt.items() if name.startswith(f"model.blocks.{layer}."))
+        assert any(moved for name, moved in learned.items() if name.startswith(f"model.blocks.{layer}."))
 
 
 @TARGETS
 @pytest.mark.parametrize("fields", [{}, {"tokens": Tokens(cls=False), "pool": MeanPool()}], ids=["class", "no-class"])
-def test_a_tiny_set_is_learnt_by_heart(target: type[Any], fields: dict[str, Any]) -> None:
-    model = small(image=Size(16, 16), **fields).build()
+def test_a_tiny_set_is_learned_by_heart(target: type[Any], fields: dict[str, Any]) -> None:
+    model = small(image_size=Size(16, 16), **fields).build()
     built = task(model, MaskedPatches(target=target()))
-    images = CENTRED.apply(torch.randint(0, 2, (4, 3, 2, 2), dtype=torch.uint8) * 255)  # patches of pure colours
+    images = CENTERED.apply(torch.randint(0, 2, (4, 3, 2, 2), dtype=torch.uint8) * 255)  # patches of pure colors
     images = images.repeat_interleave(8, 2).repeat_interleave(8, 3)
     optimizer = torch.optim.AdamW(built.parameters(), lr=5e-3)
     losses: list[float] = []
@@ -143,7 +143,7 @@ def test_labels_are_not_looked_at() -> None:
 
 
 def test_another_size_of_image_is_welcome() -> None:
-    outcome = task(small().build())(pictures(small(image=Size(48, 24))), LABELS, dice())
+    outcome = task(small().build())(pictures(small(image_size=Size(48, 24))), LABELS, dice())
     assert outcome.loss.isfinite()
 
 
@@ -166,8 +166,8 @@ def test_an_attention_pool_is_frozen_with_the_head() -> None:
     ("config", "where", "found"),
     [
         (small(stem=Hybrid(layers=(1, 1), root=32)), "task", "hybrid"),
-        (Resnet(layers=(1, 1), root=32, image=Size(32, 48)), "task", "ResNet"),
-        (small(image=Size(8, 8)), "image", "one patch"),
+        (Resnet(layers=(1, 1), root=32, image_size=Size(32, 48)), "task", "ResNet"),
+        (small(image_size=Size(8, 8)), "image", "one patch"),
         (small(channels=5), "target", "5 channels"),
     ],
 )

@@ -158,7 +158,7 @@ def test_a_disk_that_fills_at_any_instant_loses_nothing(tmp_path: Path, scene: S
             until(stop, fill, partial(scene.save, folder))
         there = surviving(folder)
         assert there in scene.allowed
-        assert there is None or str(folder / name(there)) in caught.value.what
+        assert there is None or str(folder / name(there)) in caught.value.message
         assert caught.value.exit_code == 1
         scene.save(folder)
         assert surviving(folder) == scene.step

@@ -58,7 +58,7 @@ def test_the_state_of_another_stream_is_refused_before_anything_changes(samples:
     assert toy.bits() == before
 
 
-def test_an_optimiser_of_another_model_is_refused() -> None:
+def test_an_optimizer_of_another_model_is_refused() -> None:
     layer = torch.nn.Linear(2, 2)
     optimizer = AdamW().build(layer)
     layer(torch.ones(1, 2)).sum().backward()

@@ -166,7 +166,7 @@ def frozen(folder: Path, company: Group) -> None:
 def failed(folder: Path, company: Group) -> None:
     """A process that leaves with an error, while the other waits for it."""
     if company.world.rank == 1:
-        raise DataError("truncated after 12 KB", code="data.truncated_image", where="cat/07.jpg", remedy="remove it")
+        raise DataError("truncated after 12 KB", code="data.truncated_image", where="cat/07.jpg", hint="remove it")
     company.meet()
 
 
@@ -185,7 +185,7 @@ def main(scene: str, folder: str) -> None:
             for name in scene.split("+"):
                 SCENES[name](Path(folder), company)
     except VitralError as error:
-        print(f"error[{error.code}]: {error.what}\nwhere: {error.where}\nhint: {error.remedy}", file=sys.stderr)
+        print(f"error[{error.code}]: {error.message}\nwhere: {error.where}\nhint: {error.hint}", file=sys.stderr)
         sys.exit(error.exit_code)
 
 

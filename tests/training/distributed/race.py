@@ -16,7 +16,7 @@ from vitral.data.loading.loader import Loader, Sight
 from vitral.data.loading.sampler import InOrder, Plan
 from vitral.data.samples import Samples
 from vitral.data.transforms.crop import InceptionCrop
-from vitral.data.transforms.preprocessing import CENTRED
+from vitral.data.transforms.preprocessing import CENTERED
 from vitral.tasks.classify import Classify
 from vitral.tasks.task import Outcome
 from vitral.training.callbacks import Averaging
@@ -55,22 +55,22 @@ class Race:
         plan = Plan(np.array([item.label for item in items]), InOrder(), BATCH, 5, group.world)
         torch.manual_seed(0)
         model = vitral.build(
-            "Ti/16", "image=16", "stem.patch=8", "width=16", "depth=2", "mixer.heads=2", "head.classes=2"
+            "Ti/16", "image_size=16", "stem.patch=8", "width=16", "depth=2", "mixer.heads=2", "head.num_classes=2"
         )
-        task = Classify().build(model, 2, samples.counts("train"), CENTRED)
+        task = Classify().build(model, 2, samples.counts("train"), CENTERED)
         self.group, self.distributed = group, distributed
         self.spread = distributed.spread(task, group)
         # A larger epsilon than usual, or Adam would blow up the rounding of gradients that ought to be 0.
-        optimiser, schedule = AdamW(rate=3e-3, epsilon=1e-4), Cosine(warmup=2)
+        optimizer, schedule = AdamW(lr=3e-3, eps=1e-4), Cosine(warmup=2)
         self.learning = Learning(
-            task, optimiser.build(task), Exponential(decay=0.9).build(STEPS), Precision(torch.float32, CPU)
+            task, optimizer.build(task), Exponential(decay=0.9).build(STEPS), Precision(torch.float32, CPU)
         )
         sight = Sight(Size(16, 16), Decoding(), InceptionCrop())
         self.loader = Loader(items, samples.store, sight, plan, workers=0, room=2**20)
-        self.serving = Serving(CENTRED, portions, CPU)
+        self.serving = Serving(CENTERED, portions, CPU)
         self.descent = Descent(
             self.learning.optimizer,
-            lambda step: optimiser.rate * schedule.rate(step, STEPS),
+            lambda step: optimizer.lr * schedule.rate(step, STEPS),
             CLIPS[portions],
             self.learning.precision,
             self.spread,

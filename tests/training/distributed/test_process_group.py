@@ -57,7 +57,7 @@ def test_when_a_meeting_is_over_nothing_holds_what_was_said(played: Path) -> Non
     ("error", "words"),
     [
         (
-            DataError("truncated", code="data.truncated_image", where="a.jpg", remedy="remove it"),
+            DataError("truncated", code="data.truncated_image", where="a.jpg", hint="remove it"),
             "ended: a.jpg: truncated; remove it",
         ),
         (VitralError("two\n  lines", code="run.bad_log"), "ended: two lines"),

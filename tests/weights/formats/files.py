@@ -19,7 +19,7 @@ from vitral.weights.formats.rules import written
 from vitral.weights.load import Loaded, load
 
 TOLERANCE = 1e-5
-SMALL = ("image=32", "stem.patch=8", "width=36", "depth=2", "mixer.heads=3", "mlp.gelu=erf", "head.classes=4")
+SMALL = ("image_size=32", "stem.patch=8", "width=36", "depth=2", "mixer.heads=3", "mlp.gelu=erf", "head.num_classes=4")
 
 
 def put(folder: Path, tensors: Mapping[str, Tensor], notes: Mapping[str, Any] | None = None) -> Path:
@@ -69,7 +69,7 @@ def rewritten(loaded: Loaded, kind: Format, folder: Path) -> dict[str, Tensor]:
     folder.mkdir()
     for name, pieces in kind.files(bundle, tensors).items():
         (folder / name).write_bytes(b"".join(pieces))
-    again = load(folder, f"image={bundle.model.image}", *kind.hints(bundle.model), format=kind.name)
+    again = load(folder, f"image_size={bundle.model.image_size}", *kind.hints(bundle.model), format=kind.name)
     assert again.bundle.model == bundle.model
     own = model.state_dict()
     assert own.keys() == again.model.state_dict().keys()

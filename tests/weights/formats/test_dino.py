@@ -25,7 +25,7 @@ def test_a_backbone_gives_the_same_tokens(tmp_path: Path, name: str) -> None:
     assert max(differences(model, found.answers, sizes)) <= TOLERANCE
     assert isinstance(model.config.head, NoHead)
     assert bundle.task == "features"
-    assert bundle.preprocessing.scaling.mean == (0.485, 0.456, 0.406)
+    assert bundle.preprocessing.normalize.mean == (0.485, 0.456, 0.406)
 
 
 def bare() -> dict[str, torch.Tensor]:
@@ -89,7 +89,7 @@ def test_the_student_of_a_run_over_several_processes_is_read(tmp_path: Path) -> 
     assert max(differences(model, reference("dino").answers)) <= TOLERANCE
 
 
-def test_parts_of_dinov2_are_recognised(tmp_path: Path) -> None:
+def test_parts_of_dinov2_are_recognized(tmp_path: Path) -> None:
     plain = vit(load(fixture("dinov2", tmp_path / "a")[0], HEADS))
     giant = vit(load(fixture("dinov2_registers", tmp_path / "b")[0], HEADS))
     assert plain.position == Learned1d(resampling="bicubic_offset")

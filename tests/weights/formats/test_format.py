@@ -14,7 +14,7 @@ PATCH = Size(8, 4)
 
 
 def test_the_last_of_several_settings_counts() -> None:
-    hints = Hints(("mixer.heads=3", "image=32", "mixer.heads=6"))
+    hints = Hints(("mixer.heads=3", "image_size=32", "mixer.heads=6"))
     assert (hints.told("mixer.heads"), hints.told("image"), hints.told("width")) == ("6", "32", "")
 
 
@@ -39,7 +39,7 @@ def test_heads_are_told_or_those_of_the_published_width() -> None:
 def test_a_table_tells_the_image_and_the_rows_that_are_no_patches(
     rows: int, prefixes: list[int], told: str, expected: tuple[Size, int]
 ) -> None:
-    hints = Hints((f"image={told}",) if told else ())
+    hints = Hints((f"image_size={told}",) if told else ())
     assert hints.grid(rows, prefixes, PATCH, RAW) == expected
 
 
@@ -47,12 +47,12 @@ def test_a_table_tells_the_image_and_the_rows_that_are_no_patches(
     ("rows", "prefixes", "told"), [(24, [0], ""), (1, [0, 1], "8x8"), (17, [0, 1], "64x64"), (0, [1], "")]
 )
 def test_a_table_that_fits_no_image_is_refused(rows: int, prefixes: list[int], told: str) -> None:
-    with raises("weights.bad_setting" if told else "weights.missing_setting", rows, "image=HEIGHTxWIDTH"):
-        Hints((f"image={told}",) if told else ()).grid(rows, prefixes, PATCH, RAW)
+    with raises("weights.bad_setting" if told else "weights.missing_setting", rows, "image_size=HEIGHTxWIDTH"):
+        Hints((f"image_size={told}",) if told else ()).grid(rows, prefixes, PATCH, RAW)
 
 
 def test_two_squares_that_fit_are_one_too_many() -> None:
-    with raises("weights.missing_setting", 1, "image=HEIGHTxWIDTH"):
+    with raises("weights.missing_setting", 1, "image_size=HEIGHTxWIDTH"):
         Hints().grid(1, [0, -3], PATCH, RAW)
 
 

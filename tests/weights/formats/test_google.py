@@ -16,7 +16,7 @@ from tests.models.references import FOLDER
 from tests.weights.formats.files import differences
 from vitral.core.config import Size, override
 from vitral.data.transforms.crop import PlainResize
-from vitral.data.transforms.preprocessing import CENTRED, Preprocessing
+from vitral.data.transforms.preprocessing import CENTERED, Preprocessing
 from vitral.models.embed import Hybrid
 from vitral.models.head import NoHead, TanhHead
 from vitral.models.pool import AttentionPool, ClassPool, MeanPool, PoolConfig
@@ -31,7 +31,7 @@ from vitral.weights.formats.rules import shapes
 
 ORIGINALS = ("google_vit", "google_tanh", "google_gap", "google_hybrid", "google_root")
 NEWER = ("big_vision_cls", "big_vision_map", "big_vision_sines")
-SINES = {"big_vision_sines": ("image=16",)}  # fixed positions tell no size
+SINES = {"big_vision_sines": ("image_size=16",)}  # fixed positions tell no size
 Q = "Transformer/encoderblock_1/MultiHeadDotProductAttention_1/query/kernel"
 K = "Transformer/encoderblock_1/MultiHeadDotProductAttention_1/key/kernel"
 KB = "Transformer/encoderblock_1/MultiHeadDotProductAttention_1/key/bias"
@@ -121,7 +121,7 @@ def test_classes_without_names_are_numbered_and_that_is_told(caplog: pytest.LogC
     assert bundle.classes == ("0", "1", "2", "3", "4")
     assert "assumed: its 5 classes have no names: numbered" in caplog.messages
     assert bundle.preprocessing == Preprocessing(
-        image=Size(16, 16), view=PlainResize(filter="bilinear"), scaling=CENTRED
+        image_size=Size(16, 16), crop=PlainResize(filter="bilinear"), normalize=CENTERED
     )
 
 
@@ -150,8 +150,8 @@ def test_a_file_without_a_head_is_a_backbone(tmp_path: Path) -> None:
 
 
 def test_a_hidden_layer_of_its_own_width_is_kept() -> None:
-    assert vitral.load(FOLDER / "google_tanh.npz").bundle.model.head == TanhHead(classes=5, hidden=28)
-    assert vitral.load(FOLDER / "big_vision_sines.npz").bundle.model.head == TanhHead(classes=5)
+    assert vitral.load(FOLDER / "google_tanh.npz").bundle.model.head == TanhHead(num_classes=5, hidden=28)
+    assert vitral.load(FOLDER / "big_vision_sines.npz").bundle.model.head == TanhHead(num_classes=5)
 
 
 def stacked(found: Weights) -> Weights:
@@ -195,8 +195,8 @@ def test_a_published_file_is_what_it_is_called(tmp_path: Path) -> None:
     names = published(width=768, heads=12, depth=2, patch=16, rows=577, classes=1000)
     path = put(tmp_path / "B_16.npz", {name: torch.zeros(()).expand(shape) for name, shape in names.items()})
     bundle = vitral.load(path).bundle
-    assert bundle.model == model_config("B/16", "depth=2", "image=384")
-    assert bundle.preprocessing == Preprocessing(image=Size(384, 384))
+    assert bundle.model == model_config("B/16", "depth=2", "image_size=384")
+    assert bundle.preprocessing == Preprocessing(image_size=Size(384, 384))
 
 
 @pytest.mark.parametrize(
@@ -227,9 +227,9 @@ def test_a_file_has_as_many_numbers_as_google_counts(name: str, count: int) -> N
 def test_an_oblong_table_needs_the_image_size(tmp_path: Path) -> None:
     table = "Transformer/posembed_input/pos_embedding"
     path = put(tmp_path / "a.npz", weights("google_gap") | {table: torch.zeros(1, 12, 36)})
-    with raises("weights.missing_setting", 12, "image=HEIGHTxWIDTH"):
+    with raises("weights.missing_setting", 12, "image_size=HEIGHTxWIDTH"):
         vitral.load(path)
-    assert vitral.load(path, "image=12x16").bundle.model.image == Size(12, 16)
+    assert vitral.load(path, "image_size=12x16").bundle.model.image_size == Size(12, 16)
 
 
 MISSING, SHAPE = "weights.missing_tensor", "weights.shape_mismatch"

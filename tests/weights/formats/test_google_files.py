@@ -24,7 +24,7 @@ LIKE = ("mlp.gelu=tanh",)  # the small model of the tests has erf
 
 @pytest.mark.parametrize("name", [*ORIGINALS, *NEWER])
 def test_a_round_trip_gives_the_same_bits_by_the_same_names(name: str, tmp_path: Path) -> None:
-    loaded = vitral.load(FOLDER / f"{name}.npz", *(["image=16"] if name == "big_vision_sines" else []))
+    loaded = vitral.load(FOLDER / f"{name}.npz", *(["image_size=16"] if name == "big_vision_sines" else []))
     kind = counterpart(loaded, "google")
     assert kind.name == ("google" if name in ORIGINALS else "big_vision")
     tensors, before = rewritten(loaded, kind, tmp_path / "again"), read_npz(FOLDER / f"{name}.npz")
@@ -76,16 +76,16 @@ def test_big_vision_holds_what_the_original_cannot() -> None:
 
 def test_a_hybrid_that_google_would_run_otherwise_is_not_written() -> None:
     hybrid = override(
-        model_config("R26+S/32"), ["head.classes=4", "stem.standardisation=variance", "stem.group_eps=1e-5"]
+        model_config("R26+S/32"), ["head.num_classes=4", "stem.standardization=variance", "stem.group_eps=1e-5"]
     )
     fields = [words.partition(":")[0] for words in Google().without_counterpart(bundle_of(hybrid))]
-    assert fields == ["stem.standardisation", "stem.group_eps"]
+    assert fields == ["stem.standardization", "stem.group_eps"]
     assert "stem" in [words.partition(":")[0] for words in BigVision().without_counterpart(bundle_of(hybrid))]
 
 
 def test_images_on_another_scale_are_not_written() -> None:
-    model = override(model_config("S/16"), ["head.classes=4"])
-    bundle = bundle_of(model, preprocessing=Preprocessing(scaling=IMAGENET))
+    model = override(model_config("S/16"), ["head.num_classes=4"])
+    bundle = bundle_of(model, preprocessing=Preprocessing(normalize=IMAGENET))
     assert [words.partition(":")[0] for words in Google().without_counterpart(bundle)] == ["preprocessing.scaling"]
 
 

@@ -197,7 +197,7 @@ def test_a_damaged_or_hostile_file_is_refused_by_name(tmp_path: Path, data: byte
     with raises(code, f"{path}: {value}" if value[:1] in {"w", "c", "/", "."} else value) as refused:
         read_npz(path)
     assert refused.value.where == str(path)
-    assert refused.value.remedy
+    assert refused.value.hint
 
 
 def test_a_name_that_is_there_twice_is_refused(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from vitral.models import Hybrid, Vit
 from vitral.weights.formats.rules import resnet_layers, resnet_rules, shapes
 
 BODY = Hybrid(layers=(2, 1, 3), root=32)
-FEW = ("image=32", "width=8", "depth=1", "mixer.heads=1", "head.classes=2")
+FEW = ("image_size=32", "width=8", "depth=1", "mixer.heads=1", "head.num_classes=2")
 
 
 def test_every_tensor_of_the_body_has_a_rule_of_its_own() -> None:

@@ -8,7 +8,7 @@ from vitral.models import DistilledPool, Vit
 from vitral.models.vit import VisionTransformer
 from vitral.weights.formats.rules import TABLE, TOKENS, halved_heads, place_rules, shapes, translated, written
 
-SMALL = ("image=8", "stem.patch=4", "width=6", "depth=1", "mixer.heads=1", "head.classes=3")
+SMALL = ("image_size=8", "stem.patch=4", "width=6", "depth=1", "mixer.heads=1", "head.num_classes=3")
 CASES = {
     "cls": ((), ["cls"], {"cls": (1, 1, 6), "table": (1, 5, 6)}),
     "cls without a row": (("position.cls=false",), ["cls"], {"cls": (1, 1, 6), "table": (1, 4, 6)}),
@@ -50,7 +50,7 @@ def test_a_row_of_a_register_is_added_to_it() -> None:
     model.load(own | found)
     patches = torch.randn(1, 4, 6)
     expected = torch.cat([theirs["cls"], theirs["reg"], patches], dim=1) + theirs["table"]  # (1, 3 + N, D)
-    given = model.sequence(patches, model.config.layout(model.config.image))
+    given = model.sequence(patches, model.config.layout(model.config.image_size))
     assert torch.allclose(given, expected, atol=1e-6)
 
 

@@ -18,7 +18,7 @@ from vitral.weights.formats.timm import Timm
 from vitral.weights.formats.timm_config import heads_of, notes_of, sizes_of
 from vitral.weights.load import load
 
-WIDE = ("mixer.heads=3", "image=32x48")
+WIDE = ("mixer.heads=3", "image_size=32x48")
 BARE = {
     "timm_vit": WIDE,
     "timm_vit_gap": WIDE,
@@ -52,11 +52,11 @@ def test_a_folder_of_the_hub_needs_no_settings(tmp_path: Path, name: str) -> Non
     model, bundle = loaded
     assert max(differences(model, found.answers)) <= TOLERANCE
     assert bundle.classes == LABELS
-    assert bundle.model.image == Size(32, 48)
+    assert bundle.model.image_size == Size(32, 48)
     assert rewritten(loaded, Timm(), tmp_path / "b").keys() == found.weights.keys()
 
 
-def test_parts_are_recognised(tmp_path: Path) -> None:
+def test_parts_are_recognized(tmp_path: Path) -> None:
     models = [vit(load(fixture(name, tmp_path / name, notes=True)[0])) for name in NOTED]
     deit, normed, clip, gated, registers = models
     assert isinstance(deit.pool, DistilledPool)
@@ -70,11 +70,11 @@ def test_parts_are_recognised(tmp_path: Path) -> None:
 def test_the_notes_tell_what_images_need(tmp_path: Path) -> None:
     folder, found = fixture("timm_clip", tmp_path / "a", notes=True)
     needs = load(folder).bundle.preprocessing
-    assert needs.scaling.mean == pytest.approx((0.48145466, 0.4578275, 0.40821073))
-    assert needs.image == Size(32, 48)
+    assert needs.normalize.mean == pytest.approx((0.48145466, 0.4578275, 0.40821073))
+    assert needs.image_size == Size(32, 48)
     found.config["pretrained_cfg"] |= {"crop_mode": "squash", "crop_pct": 1.0, "interpolation": "bilinear"}
     squashed = load(put(tmp_path / "b", found.weights, found.config)).bundle.preprocessing
-    assert squashed.view == PlainResize(filter="bilinear")
+    assert squashed.crop == PlainResize(filter="bilinear")
 
 
 def test_rows_of_registers_are_added_to_them(tmp_path: Path) -> None:
@@ -87,11 +87,11 @@ def test_rows_of_registers_are_added_to_them(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "hints", "code", "values"),
     [
-        ("timm_vit", ("image=32x48",), "weights.missing_setting", (36, "vitral convert", "mixer.heads=N")),
-        ("timm_vit_gap", ("mixer.heads=3",), "weights.missing_setting", (24, "image=HEIGHTxWIDTH")),
-        ("timm_clip", ("mixer.heads=2", "image=32x48"), "weights.missing_setting", ("mlp.gelu=quick", "CLIP")),
+        ("timm_vit", ("image_size=32x48",), "weights.missing_setting", (36, "vitral convert", "mixer.heads=N")),
+        ("timm_vit_gap", ("mixer.heads=3",), "weights.missing_setting", (24, "image_size=HEIGHTxWIDTH")),
+        ("timm_clip", ("mixer.heads=2", "image_size=32x48"), "weights.missing_setting", ("mlp.gelu=quick", "CLIP")),
         ("timm_vit_map", WIDE, "weights.missing_setting", ("mlp.gelu=tanh", "SigLIP")),
-        ("timm_vit", ("mixer.heads=5", "image=32x48"), "weights.bad_setting", ("mixer.heads", 36, 5)),
+        ("timm_vit", ("mixer.heads=5", "image_size=32x48"), "weights.bad_setting", ("mixer.heads", 36, 5)),
     ],
 )
 def test_what_a_bare_file_does_not_tell_is_asked_for(
@@ -138,13 +138,13 @@ def test_a_gated_mlp_of_a_width_that_ours_cannot_have_is_refused(tmp_path: Path)
         weights[f"blocks.{layer}.mlp.fc1.weight"] = torch.zeros(2 * 107, 40)
         weights[f"blocks.{layer}.mlp.fc2.weight"] = torch.zeros(40, 107)
     with raises("weights.unsupported", 107, 8):
-        load(put(tmp_path / "a", weights), "mixer.heads=2", "image=32x48")
+        load(put(tmp_path / "a", weights), "mixer.heads=2", "image_size=32x48")
 
 
 def test_the_mean_that_the_notes_name_is_read_though_there_is_a_class_token(tmp_path: Path) -> None:
     config = {"architecture": "vit_tiny_patch16_224", "global_pool": "avg", "model_args": {"num_heads": 3}}
     folder = put(tmp_path / "a", reference("timm_vit").weights, config)
-    assert vit(load(folder, "image=32x48")).pool == MeanPool()
+    assert vit(load(folder, "image_size=32x48")).pool == MeanPool()
 
 
 def test_models_with_one_layout_and_two_numbers_of_heads_are_told_apart_by_name(tmp_path: Path) -> None:

@@ -30,13 +30,13 @@ def test_it_answers_as_torchvision_does(tmp_path: Path, name: str) -> None:
 
 def test_what_is_known_of_the_family_comes_with_it(tmp_path: Path) -> None:
     model, bundle = load(fixture("torchvision_vit", tmp_path / "a")[0], HEADS)
-    assert bundle.preprocessing.scaling == IMAGENET
-    assert bundle.preprocessing.view.kind == "centre"
-    assert bundle.preprocessing.image == Size(32, 32)
+    assert bundle.preprocessing.normalize == IMAGENET
+    assert bundle.preprocessing.crop.kind == "center"
+    assert bundle.preprocessing.image_size == Size(32, 32)
     assert bundle.classes == ("0", "1", "2", "3", "4")
     assert isinstance(model.config.head, LinearHead)
     tanh = load(fixture("torchvision_vit_tanh", tmp_path / "b")[0], HEADS)
-    assert tanh.bundle.model.head == TanhHead(classes=5, hidden=20)
+    assert tanh.bundle.model.head == TanhHead(num_classes=5, hidden=20)
 
 
 def test_names_before_version_0_13_are_read(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_a_tensor_that_is_missing_is_named(tmp_path: Path, name: str) -> None:
     ("setting", "field"),
     [
         ("channels=1", "channels"),
-        ("image=32x64", "image"),
+        ("image_size=32x64", "image"),
         ("tokens.registers=2", "tokens"),
         ("position=sincos2d", "position"),
         ("position.cls=false", "position"),

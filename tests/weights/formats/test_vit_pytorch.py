@@ -9,14 +9,14 @@ from tests.errors import raises
 from tests.models.references import reference
 from tests.weights.formats.files import TOLERANCE, differences, fixture, put, rewritten, unlike, vit
 from vitral.core.config import Size
-from vitral.data.transforms.preprocessing import CENTRED
+from vitral.data.transforms.preprocessing import CENTERED
 from vitral.models import Attention, MeanAllPool
 from vitral.weights.formats.format import Format
 from vitral.weights.formats.vit_pytorch import SimpleVit, VitPytorch
 from vitral.weights.load import load
 
 HEADS = "mixer.heads=2"
-WIDE = (HEADS, "stem.patch=6x8", "image=24x48")
+WIDE = (HEADS, "stem.patch=6x8", "image_size=24x48")
 TODAY: dict[str, tuple[Format, tuple[str, ...]]] = {
     "vit_pytorch": (VitPytorch(), WIDE),
     "vit_pytorch_mean": (VitPytorch(), WIDE),
@@ -26,7 +26,7 @@ TODAY: dict[str, tuple[Format, tuple[str, ...]]] = {
 BEFORE = {
     "vit_pytorch_1_6": (HEADS, "pool=mean_all"),
     "vit_pytorch_0_40": (HEADS, "pool=cls"),
-    "simple_vit_0_40": (HEADS, "image=32"),
+    "simple_vit_0_40": (HEADS, "image_size=32"),
 }
 
 
@@ -59,7 +59,7 @@ def test_another_pool_than_was_trained_answers_otherwise(tmp_path: Path) -> None
         ("vit_pytorch", (), ("mixer.heads=N",)),
         ("vit_pytorch_1_6", (HEADS,), ("pool=cls", "pool=mean_all")),
         ("vit_pytorch_1_6", (), ("mixer.heads=N", "pool=cls", "pool=mean_all")),
-        ("simple_vit_0_40", (), ("mixer.heads=N", "image=HEIGHTxWIDTH")),
+        ("simple_vit_0_40", (), ("mixer.heads=N", "image_size=HEIGHTxWIDTH")),
     ],
 )
 def test_all_that_a_file_does_not_tell_is_asked_for_at_once(
@@ -76,8 +76,8 @@ def test_one_head_without_projection_is_told_by_the_file(tmp_path: Path) -> None
     bundle, mixer = loaded.bundle, vit(loaded).mixer
     assert isinstance(mixer, Attention)
     assert (mixer.heads, mixer.project) == (1, False)
-    assert bundle.preprocessing.scaling == CENTRED
-    assert bundle.preprocessing.view.kind == "plain"
+    assert bundle.preprocessing.normalize == CENTERED
+    assert bundle.preprocessing.crop.kind == "resize"
 
 
 def test_the_width_of_a_head_tells_their_number(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_channels_tell_a_patch_that_may_be_of_two_kinds(tmp_path: Path) -> None:
     weights = reference("vit_pytorch_0_40").weights
     weights["to_patch_embedding.1.weight"] = torch.zeros(40, 196)
     model = vit(load(put(tmp_path / "a", weights), HEADS, "pool=cls", "channels=4"))
-    assert (model.channels, model.image) == (4, Size(28, 28))
+    assert (model.channels, model.image_size) == (4, Size(28, 28))
 
 
 def test_a_normed_mean_of_all_tokens_is_refused(tmp_path: Path) -> None:

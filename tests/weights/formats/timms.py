@@ -4,7 +4,7 @@ from torch import Tensor
 
 from tests.models.references import reference
 
-HINTS = ("mixer.heads=3", "image=32x48")  # its width is no published model's, its images are no squares
+HINTS = ("mixer.heads=3", "image_size=32x48")  # its width is no published model's, its images are no squares
 
 
 def timm_tensors() -> dict[str, Tensor]:

@@ -105,16 +105,16 @@ def open_arrays(where: str, classes: tuple[str, ...], reader: Reader, notes: tup
 def checked(images: Array, labels: NDArray[np.integer[Any]], classes: int, images_file: str, labels_file: str) -> Part:
     """The two as a part, once there is a label for every image and a class for every label."""
     if not len(images) or len(images) != len(labels):
-        what = f"{len(labels)} labels for the {len(images)} images in {images_file}"
-        raise DataError(what, code="data.count_mismatch", where=labels_file, remedy="fetch both files again")
+        message = f"{len(labels)} labels for the {len(images)} images in {images_file}"
+        raise DataError(message, code="data.count_mismatch", where=labels_file, hint="fetch both files again")
     wrong = np.flatnonzero((labels < 0) | (labels >= classes))
     if len(wrong):
-        what = f"label {int(labels[wrong[0]])} of image {int(wrong[0])} is not below {classes}"
+        message = f"label {int(labels[wrong[0]])} of image {int(wrong[0])} is not below {classes}"
         raise DataError(
-            what,
+            message,
             code="data.bad_label",
             where=labels_file,
-            remedy="fetch the file again, and check that it is of this data set",
+            hint="fetch the file again, and check that it is of this data set",
         )
     return Part(np.ascontiguousarray(images), labels.astype(np.uint8))
 
@@ -145,7 +145,7 @@ class Idx:
         return cls(str(folder)) if there else None
 
     def load(self, part: str) -> Part:
-        images, labels = (_either(Path(self.folder, f"{PREFIXES[part]}-{what}")) for what in (IMAGES, LABELS))
+        images, labels = (_either(Path(self.folder, f"{PREFIXES[part]}-{message}")) for message in (IMAGES, LABELS))
         return checked(read_idx(images, 3), read_idx(labels, 1), CLASSES, str(images), str(labels))
 
 
@@ -154,13 +154,13 @@ def read_idx(path: Path, sides: int) -> Array:
     data = read_packed(path) if path.suffix == ".gz" else read_bytes(path)
     head = 4 + 4 * sides
     if data[:4] != bytes([0, 0, 8, sides]) or len(data) < head:
-        what = f"expected an idx file of bytes with {sides} sides, found one that begins {data[:4].hex(' ')!r}"
-        raise DataError(what, code="data.bad_archive", where=str(path), remedy="fetch it again")
+        message = f"expected an idx file of bytes with {sides} sides, found one that begins {data[:4].hex(' ')!r}"
+        raise DataError(message, code="data.bad_archive", where=str(path), hint="fetch it again")
     shape = np.frombuffer(data, ">u4", count=sides, offset=4).tolist()
     promised = head + int(np.prod(shape, dtype=object))
     if len(data) != promised:
-        what = f"its header promises {promised} bytes, found {len(data)}"
-        raise DataError(what, code="data.bad_archive", where=str(path), remedy="fetch it again")
+        message = f"its header promises {promised} bytes, found {len(data)}"
+        raise DataError(message, code="data.bad_archive", where=str(path), hint="fetch it again")
     return np.frombuffer(data, np.uint8, offset=head).reshape(shape)
 
 
@@ -170,7 +170,7 @@ def read_packed(path: Path) -> bytes:
         return gzip.decompress(read_bytes(path))
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(
-            f"not a whole gzip file: {error}", code="data.bad_archive", where=str(path), remedy="fetch it again"
+            f"not a whole gzip file: {error}", code="data.bad_archive", where=str(path), hint="fetch it again"
         ) from None
 
 
@@ -179,8 +179,11 @@ def _either(path: Path) -> Path:
     packed = path.with_name(f"{path.name}.gz")
     found = next((file for file in (path, packed) if file.is_file()), None)
     if found is None:
-        what = f"{path.name} (or {packed.name}) is missing beside the other files of the set"
+        message = f"{path.name} (or {packed.name}) is missing beside the other files of the set"
         raise DataError(
-            what, code="data.missing_file", where=str(path.parent), remedy="put it there, or unpack the whole set again"
+            message,
+            code="data.missing_file",
+            where=str(path.parent),
+            hint="put it there, or unpack the whole set again",
         )
     return found

@@ -79,7 +79,7 @@ def read_pickled(data: bytes, where: str) -> dict[str, Any]:
             f"not a pickle as CIFAR has them: {error}",
             code="data.bad_archive",
             where=where,
-            remedy="fetch it again, or fetch the binary version of the set, which is no pickle",
+            hint="fetch it again, or fetch the binary version of the set, which is no pickle",
         ) from None
     return {name: value.array if isinstance(value, Call) else value for name, value in found.items()}
 
@@ -207,7 +207,7 @@ class Pngs:
         try:
             labels = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise DataError(f"not JSON: {error}", code="data.bad_archive", where=str(path), remedy=AGAIN) from None
+            raise DataError(f"not JSON: {error}", code="data.bad_archive", where=str(path), hint=AGAIN) from None
         return checked(images, _numbers(labels, path), self.classes, f"the PNGs of {part}", str(path))
 
 
@@ -231,9 +231,12 @@ def _paths(form: Form, part: str, ending: str) -> list[Path]:
 
 def _present(path: Path) -> Path:
     if not path.is_file():
-        what = f"{path.name} is missing beside the other files of the set"
+        message = f"{path.name} is missing beside the other files of the set"
         raise DataError(
-            what, code="data.missing_file", where=str(path.parent), remedy="put it there, or unpack the whole set again"
+            message,
+            code="data.missing_file",
+            where=str(path.parent),
+            hint="put it there, or unpack the whole set again",
         )
     return path
 
@@ -243,7 +246,7 @@ def _from_pickle(path: Path, key: str, classes: int) -> Part:
     data = found.get("data")
     if not isinstance(data, np.ndarray) or data.ndim != 2 or data.shape[1] != PLANES:
         raise DataError(
-            f"no array of {PLANES} columns called data in it", code="data.bad_archive", where=str(path), remedy=AGAIN
+            f"no array of {PLANES} columns called data in it", code="data.bad_archive", where=str(path), hint=AGAIN
         )
     return checked(_images(data), _numbers(found.get(key), path), classes, str(path), str(path))
 
@@ -253,8 +256,8 @@ def _from_records(path: Path, classes: int) -> Part:
     labels = 1 if classes == 10 else 2  # CIFAR-100 has the number of a group of classes before that of the class
     length = labels + PLANES
     if not data or len(data) % length:
-        what = f"expected records of {length} bytes, found {len(data)} bytes, which is no whole number of them"
-        raise DataError(what, code="data.bad_archive", where=str(path), remedy=AGAIN)
+        message = f"expected records of {length} bytes, found {len(data)} bytes, which is no whole number of them"
+        raise DataError(message, code="data.bad_archive", where=str(path), hint=AGAIN)
     records = np.frombuffer(data, np.uint8).reshape(-1, length)
     return checked(_images(records[:, labels:]), records[:, labels - 1], classes, str(path), str(path))
 
@@ -262,8 +265,8 @@ def _from_records(path: Path, classes: int) -> Part:
 def _from_png(path: Path) -> Array:
     rows = read(path, SHEET, FULL)  # (images, pixels, 3)
     if rows.shape[1] != PIXELS:
-        what = f"expected rows of {PIXELS} pixels, found {rows.shape[1]}"
-        raise DataError(what, code="data.bad_archive", where=str(path), remedy=AGAIN)
+        message = f"expected rows of {PIXELS} pixels, found {rows.shape[1]}"
+        raise DataError(message, code="data.bad_archive", where=str(path), hint=AGAIN)
     return rows.reshape(-1, SIDE, SIDE, 3)
 
 
@@ -275,7 +278,7 @@ def _numbers(labels: object, path: Path) -> Array:
     """Labels as an array, once they are a list of whole numbers that fit."""
     if not isinstance(labels, list) or not all(type(label) is int and 0 <= label <= 255 for label in labels):
         raise DataError(
-            "expected a list of labels, whole numbers from 0", code="data.bad_label", where=str(path), remedy=AGAIN
+            "expected a list of labels, whole numbers from 0", code="data.bad_label", where=str(path), hint=AGAIN
         )
     return np.array(labels, np.uint8)
 
@@ -284,6 +287,6 @@ def _joined(folder: str, parts: list[Part]) -> Part:
     """The batches as one, once they are of one length: records that were cut off leave no other trace."""
     lengths = [len(part.labels) for part in parts]
     if len(set(lengths)) > 1:
-        what = f"its batches hold {', '.join(map(str, lengths))} images"
-        raise DataError(what, code="data.count_mismatch", where=folder, remedy="fetch the shorter ones again")
+        message = f"its batches hold {', '.join(map(str, lengths))} images"
+        raise DataError(message, code="data.count_mismatch", where=folder, hint="fetch the shorter ones again")
     return Part(np.concatenate([part.images for part in parts]), np.concatenate([part.labels for part in parts]))

@@ -55,10 +55,10 @@ def unreadable(path: str | PurePath, error: OSError) -> DataError:
         FileNotFoundError: "it was there when the data was listed; put it back, or start again",
         PermissionError: "give yourself the right to read it: chmod -R u+rX",
     }
-    remedy = next((advice for kind, advice in remedies.items() if isinstance(error, kind)), "")
+    hint = next((advice for kind, advice in remedies.items() if isinstance(error, kind)), "")
     return DataError(
         f"cannot be read: {(error.strerror or str(error)).lower()}",
         code="data.unreadable",
         where=str(path),
-        remedy=remedy,
+        hint=hint,
     )

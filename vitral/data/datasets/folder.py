@@ -63,7 +63,7 @@ def open_folder(path: Path, how: Stratified) -> Samples:
     return samples_of(root, rows, Files(root), how, notes)
 
 
-def open_unlabelled(path: Path, how: Stratified) -> Samples:
+def open_unlabeled(path: Path, how: Stratified) -> Samples:
     """All images anywhere below a folder, of one class without a name, some set aside for validation."""
     chain = tuple(_identity(str(folder)) for folder in path.resolve().parents)
     names = list(_images(str(path), "", chain))
@@ -72,7 +72,7 @@ def open_unlabelled(path: Path, how: Stratified) -> Samples:
             "no images in it or in its folders",
             code="data.empty",
             where=str(path),
-            remedy="give a folder with JPEG or PNG",
+            hint="give a folder with JPEG or PNG",
         )
     rows, _ = divide((Row(name, "", "train") for name in names), how)
     note = f"{how.fraction:.0%} of the images are kept for validation (seed {how.seed})"
@@ -84,7 +84,7 @@ def _images(root: str, name: str, chain: tuple[Identity, ...]) -> Iterator[str]:
     path = _path(root, name)
     here = _identity(path)
     if here in chain:
-        raise DataError("leads back to a folder above it", code="data.link_loop", where=path, remedy="remove the link")
+        raise DataError("leads back to a folder above it", code="data.link_loop", where=path, hint="remove the link")
     listing = _listing(path)
     yield from (_join(name, image) for image in listing.images)
     for folder in listing.folders:
@@ -97,12 +97,12 @@ def _classes(root: str, part: str, chain: tuple[Identity, ...]) -> dict[str, Lea
     leaves = list(_leaves(root, part, chain))
     if leaves[0].name == part:
         found = f"images without a class ({listed(leaves[0].images)})" if leaves[0].images else "no images"
-        remedy = (
+        hint = (
             "put the images of each class in a folder of their own, or list them with labels in a manifest; "
             "to learn without labels: vitral train --task masked"
         )
         raise DataError(
-            f"{found} in it", code="data.no_labels" if leaves[0].images else "data.empty", where=where, remedy=remedy
+            f"{found} in it", code="data.no_labels" if leaves[0].images else "data.empty", where=where, hint=hint
         )
     empty = [leaf for leaf in leaves if not leaf.images]
     if empty:
@@ -116,7 +116,7 @@ def _classes(root: str, part: str, chain: tuple[Identity, ...]) -> dict[str, Lea
                 f"two folders have the same name to a reader: {twins}",
                 code="data.ambiguous_class",
                 where=where,
-                remedy="rename one",
+                hint="rename one",
             )
         classes[label] = leaf
     return classes
@@ -127,14 +127,14 @@ def _leaves(root: str, name: str, chain: tuple[Identity, ...]) -> Iterator[Leaf]
     path = _path(root, name)
     here = _identity(path)
     if here in chain:
-        raise DataError("leads back to a folder above it", code="data.link_loop", where=path, remedy="remove the link")
+        raise DataError("leads back to a folder above it", code="data.link_loop", where=path, hint="remove the link")
     listing = _listing(path)
     if name and _split_folders(path, listing):
         raise DataError(
             "has train and its like inside",
             code="data.bad_layout",
             where=path,
-            remedy=f"give {path} itself, or put train and val above the classes",
+            hint=f"give {path} itself, or put train and val above the classes",
         )
     inner = [leaf for folder in listing.folders for leaf in _leaves(root, _join(name, folder), (*chain, here))]
     if not listing.images:
@@ -146,7 +146,7 @@ def _leaves(root: str, name: str, chain: tuple[Identity, ...]) -> Iterator[Leaf]
             f"holds images ({listed(listing.images)}) and a folder of images ({nested})",
             code="data.bad_layout",
             where=path,
-            remedy="keep one of them there: a class has no classes inside",
+            hint="keep one of them there: a class has no classes inside",
         )
     yield Leaf(name, listing.images, listing.others)
 
@@ -160,38 +160,36 @@ def _split_folders(path: str, listing: Listing) -> dict[Split, str]:
             "expected a folder, found a file",
             code="data.bad_layout",
             where=_path(path, files[0]),
-            remedy="rename or remove it",
+            hint="rename or remove it",
         )
     folders: dict[Split, str] = {}
     for word in words:
         split = SPLIT_WORDS[word.lower()]
         if split in folders:
-            what = f"{folders[split]} and {word} both stand for {split}"
+            message = f"{folders[split]} and {word} both stand for {split}"
             raise DataError(
-                what, code="data.ambiguous_split", where=path, remedy="make one folder of the two, or rename one"
+                message, code="data.ambiguous_split", where=path, hint="make one folder of the two, or rename one"
             )
         folders[split] = word
     classes = len(words) < len(listing.folders)
     if "train" not in folders:
         if words and (not classes or _listing(_path(path, words[0])).folders):
             others = [folder for folder in listing.folders if nearest(folder.lower(), ["train", "training"])]
-            remedy = "put the training images in a folder called train beside it"
+            hint = "put the training images in a folder called train beside it"
             if classes:
-                remedy = (
-                    f"rename {others[0]} to train" if others else f"{remedy}, or rename {words[0]} if it is a class"
-                )
-            raise DataError(f"{words[0]} without train", code="data.no_train_split", where=path, remedy=remedy)
+                hint = f"rename {others[0]} to train" if others else f"{hint}, or rename {words[0]} if it is a class"
+            raise DataError(f"{words[0]} without train", code="data.no_train_split", where=path, hint=hint)
         return {}
     if classes and not _listing(_path(path, folders["train"])).folders:
         return {}  # a class called train, beside cars and ships
     if classes and len(folders) == 1:
         beside = [folder for folder in listing.folders if folder not in words]
-        remedy = "put them inside train, or rename train if it is a class"
+        hint = "put them inside train, or rename train if it is a class"
         raise DataError(
             f"{listed(beside)} beside {words[0]}: splits or classes?",
             code="data.ambiguous_split",
             where=path,
-            remedy=remedy,
+            hint=hint,
         )
     return {split: folders[split] for split in SPLITS if split in folders}
 
@@ -211,7 +209,7 @@ def _listing(path: str) -> Listing:
                         "a link that leads nowhere",
                         code="data.broken_link",
                         where=entry.path,
-                        remedy="mend or remove the link",
+                        hint="mend or remove the link",
                     )
                 elif is_image(entry.name) and entry.is_file():
                     found.images.append(entry.name)
@@ -227,14 +225,12 @@ def _listing(path: str) -> Listing:
 def _empty_class(root: str, empty: list[Leaf]) -> DataError:
     first = empty[0]
     more = f" (so have {listed([leaf.name for leaf in empty[1:]])})" if empty[1:] else ""
-    remedy = "add images to it, or remove the folder"
+    hint = "add images to it, or remove the folder"
     kinds = Counter(suffix(other) or "no ending" for other in first.others)
     if kinds:
         more += f"; what it holds ends in {listed([kind for kind, _ in kinds.most_common()])}"
-        remedy = "save them as JPEG or PNG, or remove the folder"
-    return DataError(
-        f"a class without images{more}", code="data.empty_class", where=_path(root, first.name), remedy=remedy
-    )
+        hint = "save them as JPEG or PNG, or remove the folder"
+    return DataError(f"a class without images{more}", code="data.empty_class", where=_path(root, first.name), hint=hint)
 
 
 def _identity(path: str) -> Identity:

@@ -47,15 +47,15 @@ class Cells:
             return data
         where = self.address(name)
         if not path:
-            raise DataError("no image in this row", code="data.missing_image", where=where, remedy="remove the row")
+            raise DataError("no image in this row", code="data.missing_image", where=where, hint="remove the row")
         outside = os.path.join(self.root, path)
         if not os.path.isfile(outside):
-            what = f"holds no image but the path {path}, and there is no such file"
+            message = f"holds no image but the path {path}, and there is no such file"
             raise DataError(
-                what,
+                message,
                 code="data.missing_file",
                 where=where,
-                remedy=f"put it into {self.root}, or save the images in the table",
+                hint=f"put it into {self.root}, or save the images in the table",
             )
         return read_bytes(outside)
 
@@ -144,8 +144,10 @@ def _readable(path: str) -> Iterator[None]:
     try:
         from pyarrow import ArrowException
     except ImportError:
-        what = "reading Parquet or Arrow needs more packages"
-        raise ConfigError(what, code="config.missing_package", where=path, remedy="pip install 'vitral[hub]'") from None
+        message = "reading Parquet or Arrow needs more packages"
+        raise ConfigError(
+            message, code="config.missing_package", where=path, hint="pip install 'vitral[hub]'"
+        ) from None
     try:
         yield
     except FileNotFoundError as error:
@@ -153,7 +155,7 @@ def _readable(path: str) -> Iterator[None]:
     except (ArrowException, OSError, UnicodeDecodeError, LookupError) as error:
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise DataError(
-            f"not a readable table: {reason}", code="data.bad_table", where=path, remedy="fetch it again"
+            f"not a readable table: {reason}", code="data.bad_table", where=path, hint="fetch it again"
         ) from error
 
 
@@ -190,30 +192,30 @@ def _features(schema: Any, where: str) -> dict[str, Any]:
         found = json.loads(noted)
     except (ValueError, RecursionError) as error:
         raise DataError(
-            f"its note on columns is not JSON: {error}", code="data.bad_table", where=where, remedy="save the set anew"
+            f"its note on columns is not JSON: {error}", code="data.bad_table", where=where, hint="save the set anew"
         ) from None
     for field in ("info", "features"):
         found = found.get(field) if isinstance(found, dict) else None
     return found if isinstance(found, dict) else {}
 
 
-def _only(what: str, candidates: Sequence[str], usual: Sequence[str], names: Sequence[str], where: str) -> str:
+def _only(message: str, candidates: Sequence[str], usual: Sequence[str], names: Sequence[str], where: str) -> str:
     """The candidate, or of several the one with a usual name."""
     found = [name for name in candidates if name.lower() in usual] if len(candidates) > 1 else candidates
     if len(found) == 1:
         return found[0]
     if not candidates:
         raise DataError(
-            f"no column of {what}s among {either(names) if names else 'its columns, of which there are none'}",
+            f"no column of {message}s among {either(names) if names else 'its columns, of which there are none'}",
             code="data.missing_column",
             where=where,
-            remedy=f"give a table with a column called {usual[0]}",
+            hint=f"give a table with a column called {usual[0]}",
         )
     raise DataError(
-        f"several columns may be the {what}: {', '.join(candidates)}",
+        f"several columns may be the {message}: {', '.join(candidates)}",
         code="data.ambiguous_column",
         where=where,
-        remedy=f"keep one of them, or call it {usual[0]}",
+        hint=f"keep one of them, or call it {usual[0]}",
     )
 
 
@@ -303,13 +305,16 @@ def _by_split(root: Path, words: dict[str, list[str]]) -> Found:
     if not known and len(words) == 1:
         known = dict.fromkeys(words, "train")
     if not known:
-        what = f"none of its splits is for training: {listed(list(words))}"
+        message = f"none of its splits is for training: {listed(list(words))}"
         raise DataError(
-            what, code="data.no_train_split", where=str(root), remedy="give one of the folders, or call one split train"
+            message,
+            code="data.no_train_split",
+            where=str(root),
+            hint="give one of the folders, or call one split train",
         )
     if len(set(known.values())) < len(known):
-        what = f"two of its splits stand for the same: {listed(list(known))}"
-        raise DataError(what, code="data.ambiguous_split", where=str(root), remedy="rename or remove one")
+        message = f"two of its splits stand for the same: {listed(list(known))}"
+        raise DataError(message, code="data.ambiguous_split", where=str(root), hint="rename or remove one")
     in_order = sorted(known, key=lambda word: SPLITS.index(known[word]))
     others = [name for word, names in words.items() if word not in known for name in names]
     notes = [f"left out, of no split that is used: {listed(others)}"] if others else []
@@ -321,9 +326,9 @@ def _saved(root: Path, folder: str) -> list[str]:
     path = root / folder / "state.json"
     state = _json(path)
     if state.get("_indices_data_files"):
-        what = "its rows are chosen by a file of indices"
+        message = "its rows are chosen by a file of indices"
         raise DataError(
-            what, code="data.unsupported_table", where=str(path), remedy="save it anew after flatten_indices()"
+            message, code="data.unsupported_table", where=str(path), hint="save it anew after flatten_indices()"
         )
     entries = state.get("_data_files")
     found = [isinstance(file, dict) and file.get("filename") for file in entries] if isinstance(entries, list) else []
@@ -334,7 +339,7 @@ def _saved(root: Path, folder: str) -> list[str]:
                 f"{name} is missing",
                 code="data.missing_file",
                 where=str(path),
-                remedy="put it back, or save the set anew",
+                hint="put it back, or save the set anew",
             )
     return names
 
@@ -342,8 +347,8 @@ def _saved(root: Path, folder: str) -> list[str]:
 def _names(path: Path, field: str, found: object) -> list[str]:
     """What a field lists, once it is names of things that lie beside the file."""
     if not isinstance(found, list) or not found or not all(map(_is_name, found)):
-        what = f"expected names of files or folders in {field}"
-        raise DataError(what, code="data.bad_index", where=str(path), remedy="save the set anew")
+        message = f"expected names of files or folders in {field}"
+        raise DataError(message, code="data.bad_index", where=str(path), hint="save the set anew")
     return found
 
 
@@ -357,7 +362,7 @@ def _json(path: Path) -> dict[str, Any]:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise DataError(
-            f"not JSON: {error}", code="data.bad_index", where=str(path), remedy="save the set anew"
+            f"not JSON: {error}", code="data.bad_index", where=str(path), hint="save the set anew"
         ) from None
     return found if isinstance(found, dict) else {}
 
@@ -387,8 +392,10 @@ def _refuse_missing(root: Path, names: list[str]) -> None:
     for (stem, count), numbers in counts.items():
         missing = sorted(set(range(count)) - set(numbers))
         if missing:
-            what = f"{len(missing)} of the {count} files of {stem} are missing: {listed([f'{n:05}' for n in missing])}"
-            raise DataError(what, code="data.missing_file", where=str(root), remedy="fetch them")
+            message = (
+                f"{len(missing)} of the {count} files of {stem} are missing: {listed([f'{n:05}' for n in missing])}"
+            )
+            raise DataError(message, code="data.missing_file", where=str(root), hint="fetch them")
 
 
 def _refuse_several(root: Path, names: list[str]) -> None:
@@ -400,7 +407,7 @@ def _refuse_several(root: Path, names: list[str]) -> None:
             f"holds several data sets: {listed(sets)}",
             code="data.several_sets",
             where=str(root),
-            remedy="give one of these folders",
+            hint="give one of these folders",
         )
 
 
@@ -417,7 +424,7 @@ def open_hub(path: Path, how: Stratified) -> Samples:
         for number, value in enumerate(values)
     ]
     if not rows:
-        raise DataError("holds no rows", code="data.empty", where=str(path), remedy="give a set with images in it")
+        raise DataError("holds no rows", code="data.empty", where=str(path), hint="give a set with images in it")
     samples = samples_of(str(path), rows, Cells(str(root), columns.image), how, notes)
     return _in_order(samples, columns.classes or _counted(value for values in labels for value in values))
 
@@ -431,7 +438,7 @@ def _columns(root: Path, files: list[TableFile]) -> Columns:
                 f"its columns or classes are not those of {files[0].name}",
                 code="data.schema_mismatch",
                 where=str(root / file.name),
-                remedy="let all files have the same columns of images and labels, and the same classes",
+                hint="let all files have the same columns of images and labels, and the same classes",
             )
     return found[0]
 
@@ -440,14 +447,14 @@ def _class(value: Any, classes: tuple[str, ...], where: str) -> str:
     """The name of the class that a label stands for."""
     if value is None or value == "":
         raise DataError(
-            "no label in this row", code="data.bad_label", where=where, remedy="remove the row, or give it a label"
+            "no label in this row", code="data.bad_label", where=where, hint="remove the row, or give it a label"
         )
     if not classes:
         return str(value)
     if not isinstance(value, int) or not 0 <= value < len(classes):
-        what = f"label {value!r} is none of the {len(classes)} classes"
+        message = f"label {value!r} is none of the {len(classes)} classes"
         raise DataError(
-            what, code="data.bad_label", where=where, remedy="remove the row, or the file if it has no labels"
+            message, code="data.bad_label", where=where, hint="remove the row, or the file if it has no labels"
         )
     return classes[value]
 

@@ -47,7 +47,7 @@ def refuse_look_alikes(where: str, examples: dict[str, str]) -> None:
                 f"classes {first!r} and {second!r} differ only in case ({examples[first]}, {examples[second]})",
                 code="data.ambiguous_class",
                 where=where,
-                remedy="give both the same name if they are one class, else names that differ",
+                hint="give both the same name if they are one class, else names that differ",
             )
 
 
@@ -74,12 +74,12 @@ def _check_classes(where: str, classes: tuple[str, ...], rows: Sequence[Row]) ->
                 f"class {name!r} is in {split} and not in train ({listed([row.name for row in strays])})",
                 code="data.class_not_in_train",
                 where=where,
-                remedy=f"add images of it to train, or remove it from {split}",
+                hint=f"add images of it to train, or remove it from {split}",
             )
     if len(classes) == 1:
         raise DataError(
             f"only one class, {classes[0]!r}",
             code="data.too_few",
             where=where,
-            remedy="there must be two or more to tell apart: one folder or label for each",
+            hint="there must be two or more to tell apart: one folder or label for each",
         )

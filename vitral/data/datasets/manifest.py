@@ -36,14 +36,14 @@ def rows_of(
             if not fields:
                 continue
             if len(fields) != len(header):
-                what = f"expected {len(header)} fields ({', '.join(header)}), found {len(fields)}"
-                remedy = f'put a field that has a {delimiter!r} in it between "quotes"'
-                raise DataError(what, code="data.bad_manifest", where=f"{path}:{reader.line_num}", remedy=remedy)
+                message = f"expected {len(header)} fields ({', '.join(header)}), found {len(fields)}"
+                hint = f'put a field that has a {delimiter!r} in it between "quotes"'
+                raise DataError(message, code="data.bad_manifest", where=f"{path}:{reader.line_num}", hint=hint)
             yield reader.line_num, dict(zip(header, fields, strict=True))
     except csv.Error as error:
         where = f"{path}:{reader.line_num}"
         raise DataError(
-            f"not a table: {error}", code="data.bad_manifest", where=where, remedy="close every quote"
+            f"not a table: {error}", code="data.bad_manifest", where=where, hint="close every quote"
         ) from None
 
 
@@ -57,7 +57,7 @@ def objects_of(path: str | Path, lines: Iterable[str]) -> Iterator[tuple[int, ob
         except (ValueError, RecursionError) as error:
             where = f"{path}:{number}"
             raise DataError(
-                f"not JSON: {error}", code="data.bad_manifest", where=where, remedy="write one object a line"
+                f"not JSON: {error}", code="data.bad_manifest", where=where, hint="write one object a line"
             ) from None
 
 
@@ -86,7 +86,7 @@ def open_manifest(path: Path, how: Stratified) -> Samples:
             "lists no images",
             code="data.empty",
             where=str(path),
-            remedy="write a line with a path and a label for each",
+            hint="write a line with a path and a label for each",
         )
     _check_paths(path, records)
     return samples_of(str(path), _rows(path, records), Files(str(path.parent)), how)
@@ -98,8 +98,8 @@ def _text(path: Path) -> str:
     except OSError as error:
         raise unreadable(path, error) from None
     except UnicodeDecodeError as error:
-        what = f"not UTF-8 at byte {error.start}"
-        raise DataError(what, code="data.bad_manifest", where=str(path), remedy="save it as UTF-8") from None
+        message = f"not UTF-8 at byte {error.start}"
+        raise DataError(message, code="data.bad_manifest", where=str(path), hint="save it as UTF-8") from None
 
 
 def _from_table(path: Path, text: str, delimiter: str) -> Iterator[Record]:
@@ -117,12 +117,12 @@ def _check_header(path: Path, header: list[str], delimiter: str) -> None:
             f"no column {either(missing)} in the header, which is {delimiter.join(header)!r}",
             code="data.bad_manifest",
             where=str(path),
-            remedy=f"let the first line name the columns: {delimiter.join(REQUIRED)} and, if you like, split",
+            hint=f"let the first line name the columns: {delimiter.join(REQUIRED)} and, if you like, split",
         )
     repeated = [name for name, times in Counter(header).items() if name in COLUMNS and times > 1]
     if repeated:
         raise DataError(
-            f"two columns are called {repeated[0]!r}", code="data.bad_manifest", where=str(path), remedy="rename one"
+            f"two columns are called {repeated[0]!r}", code="data.bad_manifest", where=str(path), hint="rename one"
         )
     _refuse_misspelt(str(path), header)
 
@@ -133,7 +133,7 @@ def _refuse_misspelt(where: str, names: Iterable[str]) -> None:
     for name in sorted(others.difference(COLUMNS)):
         meant = nearest(name, ["split"])
         if meant and "split" not in others:
-            raise DataError(f"unknown column {name!r}", code="data.bad_manifest", where=where, remedy=meant)
+            raise DataError(f"unknown column {name!r}", code="data.bad_manifest", where=where, hint=meant)
 
 
 def _from_json(path: Path, text: str) -> Iterator[Record]:
@@ -142,7 +142,7 @@ def _from_json(path: Path, text: str) -> Iterator[Record]:
         if not isinstance(fields, dict) or any(name not in fields for name in REQUIRED):
             example = '{"path": "cat/1.jpg", "label": "cat"}'
             raise DataError(
-                f"no {either(REQUIRED)} in it", code="data.bad_manifest", where=where, remedy=f"write {example}"
+                f"no {either(REQUIRED)} in it", code="data.bad_manifest", where=where, hint=f"write {example}"
             )
         _refuse_misspelt(where, fields)
         for name in COLUMNS:
@@ -153,7 +153,7 @@ def _from_json(path: Path, text: str) -> Iterator[Record]:
                     f"{name}: expected text, got {json.dumps(value)[:60]}",
                     code="data.bad_manifest",
                     where=where,
-                    remedy="write one text in quotes",
+                    hint="write one text in quotes",
                 )
         yield _record(path, number, {name: str(fields[name]) for name in COLUMNS if name in fields})
 
@@ -167,7 +167,7 @@ def _record(path: Path, line: int, fields: dict[str, str]) -> Record:
                 f"the {name} is empty",
                 code="data.bad_manifest",
                 where=f"{path}:{line}",
-                remedy="fill it in or remove the line",
+                hint="fill it in or remove the line",
             )
     return record
 
@@ -178,9 +178,9 @@ def _check_paths(path: Path, records: list[Record]) -> None:
     for record in records:
         address = os.path.normpath(os.path.join(path.parent, record.path))
         if address in lines:
-            what = f"{record.path} is on line {lines[address]} already"
+            message = f"{record.path} is on line {lines[address]} already"
             raise DataError(
-                what, code="data.bad_manifest", where=f"{path}:{record.line}", remedy="remove one of the two lines"
+                message, code="data.bad_manifest", where=f"{path}:{record.line}", hint="remove one of the two lines"
             )
         lines[address] = record.line
         if not os.path.isfile(address):
@@ -191,7 +191,7 @@ def _check_paths(path: Path, records: list[Record]) -> None:
             f"{len(missing)} of {len(records)} files are missing: {listed(missing)}",
             code="data.missing_file",
             where=str(path),
-            remedy=f"put them back, or remove their lines; paths are relative to {path.parent}{slashes}",
+            hint=f"put them back, or remove their lines; paths are relative to {path.parent}{slashes}",
         )
 
 
@@ -201,6 +201,6 @@ def _rows(path: Path, records: list[Record]) -> Iterator[Row]:
         word = record.split.lower() if divided else "train"
         if word not in SPLIT_WORDS:
             found = f"split: expected {either(SPLIT_WORDS)}, got {record.split!r}"
-            remedy = nearest(word, SPLIT_WORDS) or "give every line a split, or none of them"
-            raise DataError(found, code="data.bad_split", where=f"{path}:{record.line}", remedy=remedy)
+            hint = nearest(word, SPLIT_WORDS) or "give every line a split, or none of them"
+            raise DataError(found, code="data.bad_split", where=f"{path}:{record.line}", hint=hint)
         yield Row(record.path, record.label, SPLIT_WORDS[word])

@@ -1,6 +1,6 @@
 """Data sets known by name, read from where packages and the usual downloads put them. Nothing is downloaded.
 
-The bundled images: 5,000 to train on and 1,000 to test with, of Fashion-MNIST (MIT licence, beside them).
+The bundled images: 5,000 to train on and 1,000 to test with, of Fashion-MNIST (MIT license, beside them).
 The 1,797 handwritten digits of 8 x 8 pixels in scikit-learn, which is asked where they are and never imported.
 """
 
@@ -78,11 +78,11 @@ class Digits:
             table = np.array([list(map(int, line.split(b","))) for line in lines], np.int64)
         except (ValueError, OverflowError) as error:
             raise DataError(
-                f"not a table of numbers: {error}", code="data.bad_archive", where=str(path), remedy="fetch it again"
+                f"not a table of numbers: {error}", code="data.bad_archive", where=str(path), hint="fetch it again"
             ) from None
         if table.shape[1:] != (65,) or table[:, :-1].min() < 0 or table[:, :-1].max() > HIGHEST:
-            what = f"expected lines of 64 numbers from 0 to {HIGHEST} and a label"
-            raise DataError(what, code="data.bad_archive", where=str(path), remedy="fetch it again")
+            message = f"expected lines of 64 numbers from 0 to {HIGHEST} and a label"
+            raise DataError(message, code="data.bad_archive", where=str(path), hint="fetch it again")
         pixels = (table[:, :-1] * 255 + HIGHEST // 2) // HIGHEST
         return checked(pixels.astype(np.uint8).reshape(-1, 8, 8), table[:, -1], DIGITS_CLASSES, str(path), str(path))
 
@@ -184,7 +184,7 @@ def _found(name: str, root: str) -> tuple[Reader, Path]:
         f"not found in {either(roots)}, nor in {either(NAMED[name].folders)} there",
         code="data.not_found",
         where=name,
-        remedy=f"{NAMED[name].brought_by} into ./data or a folder that you name with --root{here}",
+        hint=f"{NAMED[name].brought_by} into ./data or a folder that you name with --root{here}",
     )
 
 
@@ -195,7 +195,7 @@ def _places(name: str, root: str) -> Iterator[Path]:
         given = Path(root).expanduser()
         if not given.is_dir():
             raise DataError(
-                "no such folder", code="data.not_found", where=root, remedy=f"give the folder that holds {name}"
+                "no such folder", code="data.not_found", where=root, hint=f"give the folder that holds {name}"
             )
         yield from (given / folder for folder in ("", *folders))
         return
@@ -210,5 +210,5 @@ def _refuse_mistaken(name: str, reader: Reader, folder: Path) -> None:
     for other, known in NAMED.items():
         if other != name and known.first == first:
             raise DataError(
-                f"holds {other}, not {name}", code="data.wrong_set", where=str(folder), remedy=f"open it as {other}"
+                f"holds {other}, not {name}", code="data.wrong_set", where=str(folder), hint=f"open it as {other}"
             )

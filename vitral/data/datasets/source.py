@@ -5,7 +5,7 @@ from pathlib import Path
 
 from vitral.core.errors import ConfigError, DataError, either
 from vitral.data.datasets.files import suffix, unreadable
-from vitral.data.datasets.folder import open_folder, open_unlabelled
+from vitral.data.datasets.folder import open_folder, open_unlabeled
 from vitral.data.datasets.huggingface import holds_tables, open_hub
 from vitral.data.datasets.manifest import MANIFESTS, open_manifest
 from vitral.data.datasets.named import NAMED, open_named, open_sample
@@ -28,9 +28,9 @@ def open_data(where: str, how: Stratified = Stratified(), root: str = "") -> Sam
     if where in NAMED:
         return open_named(where, how, root)
     if root:
-        remedy = f"leave it out, or name one of {', '.join(NAMED)}"
+        hint = f"leave it out, or name one of {', '.join(NAMED)}"
         raise ConfigError(
-            f"a root is for data sets known by name, got {where!r}", code="config.conflict", where="root", remedy=remedy
+            f"a root is for data sets known by name, got {where!r}", code="config.conflict", where="root", hint=hint
         )
     if where == SAMPLE:
         return open_sample()
@@ -38,7 +38,7 @@ def open_data(where: str, how: Stratified = Stratified(), root: str = "") -> Sam
         raise DataError(
             "no data is named",
             code="data.not_given",
-            remedy=f"give a folder, a manifest ({either(MANIFESTS)}) or {SAMPLE}",
+            hint=f"give a folder, a manifest ({either(MANIFESTS)}) or {SAMPLE}",
         )
     path = Path(where).expanduser()
     address = where if is_remote(where) else str(path)
@@ -52,10 +52,10 @@ def open_data(where: str, how: Stratified = Stratified(), root: str = "") -> Sam
         if path.is_file() and suffix(path.name) in MANIFESTS:
             return open_manifest(path, how)
         if path.exists():
-            remedy = f"give a folder with a folder for each class, or a manifest ({either(MANIFESTS)})"
+            hint = f"give a folder with a folder for each class, or a manifest ({either(MANIFESTS)})"
             if suffix(path.name) in ARCHIVES:
-                remedy = "unpack it and give the folder"
-            raise DataError("neither a folder nor a manifest", code="data.unknown_format", where=where, remedy=remedy)
+                hint = "unpack it and give the folder"
+            raise DataError("neither a folder nor a manifest", code="data.unknown_format", where=where, hint=hint)
         raise no_such_path(path)
     except OSError as error:
         raise unreadable(where, error) from None
@@ -65,7 +65,7 @@ def open_images(where: str, how: Stratified = Stratified(), root: str = "") -> S
     """The same for a use that needs no labels: a folder's images are taken wherever below it they lie."""
     path = Path(where).expanduser()
     plain = where not in (SAMPLE, *NAMED) and path.is_dir() and not names_shards(str(path)) and not holds_tables(path)
-    return open_unlabelled(path, how) if plain else open_data(where, how, root)
+    return open_unlabeled(path, how) if plain else open_data(where, how, root)
 
 
 def no_such_path(path: Path) -> DataError:
@@ -85,7 +85,7 @@ def no_such_path(path: Path) -> DataError:
             "no such file or folder",
             code="data.not_found",
             where=str(path),
-            remedy=f"its folder {unreadable(there, error).what}",
+            hint=f"its folder {unreadable(there, error).message}",
         )
     beside = {entry.name.lower(): entry for entry in entries if not entry.name.startswith(".")}
     if path == Path(wrong):
@@ -93,8 +93,8 @@ def no_such_path(path: Path) -> DataError:
             beside.setdefault(name, Path(name))
     near = get_close_matches(wrong.lower(), beside, n=1)
     if not near:
-        remedy = f"nothing in {there.absolute()} has a name like {wrong!r}"
+        hint = f"nothing in {there.absolute()} has a name like {wrong!r}"
     else:
         whole = beside[near[0]].joinpath(*rest)
-        remedy = f"did you mean {str(whole if whole.exists() else beside[near[0]])!r}?"
-    return DataError("no such file or folder", code="data.not_found", where=str(path), remedy=remedy)
+        hint = f"did you mean {str(whole if whole.exists() else beside[near[0]])!r}?"
+    return DataError("no such file or folder", code="data.not_found", where=str(path), hint=hint)

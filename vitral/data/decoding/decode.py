@@ -1,6 +1,6 @@
 """The one decoder: bytes to pixels.  H rows, W columns, C channels, all uint8.
 
-Values are taken as they stand in the file: no colour profile is applied, alpha is not gamma-corrected, and of an
+Values are taken as they stand in the file: no color profile is applied, alpha is not gamma-corrected, and of an
 animation the first frame is the image.
 
 JPEG by libjpeg-turbo without Pillow's copies: the same pixels in two thirds of the time.  H rows, W columns.
@@ -16,24 +16,24 @@ from PIL.ImageFile import ImageFile
 
 from vitral.core.config import Size
 from vitral.core.errors import DataError
-from vitral.data.decoding.header import Decoding, Header, header, open_image, recognise
+from vitral.data.decoding.header import Decoding, Header, header, open_image, recognize
 from vitral.data.decoding.modes import stored_samples
 from vitral.data.decoding.pixels import Pixels, read_array
 
-COLOURS = {"RGB": "RGB", "L": "GRAY"}  # Pillow's modes and the reader's words; the rest is Pillow's
+COLORS = {"RGB": "RGB", "L": "GRAY"}  # Pillow's modes and the reader's words; the rest is Pillow's
 
 
 def quick_jpeg(data: bytes, head: Header, stored: tuple[int, int], scale: int) -> Pixels | None:
-    """Grey or colour as stored, (H, W, 1 or 3), at 1/scale; None for what only Pillow can judge.
+    """Gray or color as stored, (H, W, 1 or 3), at 1/scale; None for what only Pillow can judge.
 
     `stored` is the height and width in the file, before any turning. A file with the least flaw goes to Pillow, which
     tells the harmless ones, such as stray bytes between markers, from lost pixels.
     """
-    if head.mode not in COLOURS:
+    if head.mode not in COLORS:
         return None
     height, width = (-(-side // scale) for side in stored)
     try:
-        pixels = simplejpeg.decode_jpeg(data, COLOURS[head.mode], min_height=height, min_width=width)
+        pixels = simplejpeg.decode_jpeg(data, COLORS[head.mode], min_height=height, min_width=width)
     except ValueError:
         return None
     return pixels if pixels.shape[:2] == (height, width) else None
@@ -81,8 +81,8 @@ class Encoded:
             pixels = upright(pixels, self.head.orientation)
         declared = Size(-(-self.size.height // scale), -(-self.size.width // scale))
         if pixels.shape[:2] != declared:
-            what = f"declares {declared}, holds {Size(*pixels.shape[:2])}"
-            raise DataError(what, code="data.corrupt_image", where=self.name, remedy="save it anew as PNG or JPEG")
+            message = f"declares {declared}, holds {Size(*pixels.shape[:2])}"
+            raise DataError(message, code="data.corrupt_image", where=self.name, hint="save it anew as PNG or JPEG")
         return as_channels(pixels, self.decoding.channels)
 
     def _samples(self, image: ImageFile, scale: int) -> Pixels:
@@ -98,7 +98,7 @@ class Encoded:
 
 def opened(data: bytes, name: str, decoding: Decoding) -> Encoded:
     """The image as far as its header tells: refused here if it is no image or breaks a limit."""
-    kind = recognise(data, name)
+    kind = recognize(data, name)
     if kind == "NPY":
         return Encoded(data, name, decoding, header(data, name, decoding), None)
     image, head = open_image(data, name, kind, decoding)
@@ -115,21 +115,21 @@ def read(path: Path, decoding: Decoding, need: Size) -> Pixels:
     try:
         data = path.read_bytes()
     except FileNotFoundError:
-        raise DataError("no such file", code="data.not_found", where=str(path), remedy="check the path") from None
+        raise DataError("no such file", code="data.not_found", where=str(path), hint="check the path") from None
     except IsADirectoryError:
-        what = "expected an image, found a folder"
-        raise DataError(what, code="data.not_a_file", where=str(path), remedy="name a file in it") from None
+        message = "expected an image, found a folder"
+        raise DataError(message, code="data.not_a_file", where=str(path), hint="name a file in it") from None
     except PermissionError:
-        what = "not allowed to read it"
-        raise DataError(what, code="data.unreadable", where=str(path), remedy="change its permissions") from None
+        message = "not allowed to read it"
+        raise DataError(message, code="data.unreadable", where=str(path), hint="change its permissions") from None
     except OSError as error:
-        what = f"cannot be read: {error.strerror}"
-        raise DataError(what, code="data.unreadable", where=str(path), remedy="check the disk") from error
+        message = f"cannot be read: {error.strerror}"
+        raise DataError(message, code="data.unreadable", where=str(path), hint="check the disk") from error
     return decode(data, str(path), decoding, need)
 
 
 def as_channels(pixels: Pixels, channels: int) -> Pixels:
-    """Grey repeated or colour as ITU-R 601 luma where the counts differ."""
+    """Gray repeated or color as ITU-R 601 luma where the counts differ."""
     if pixels.shape[2] == channels:
         return np.ascontiguousarray(pixels)
     if channels == 3:
@@ -146,7 +146,7 @@ def upright(pixels: Pixels, orientation: int) -> Pixels:
 
 
 def composite(pixels: Pixels, background: tuple[int, int, int]) -> Pixels:
-    """Colour and straight alpha, (H, W, 4), on a background: c a + b (1 - a), to the nearest level."""
+    """Color and straight alpha, (H, W, 4), on a background: c a + b (1 - a), to the nearest level."""
     alpha = pixels[..., 3:].astype(np.uint16)
     ground = np.array(background, dtype=np.uint16)
     return ((pixels[..., :3] * alpha + ground * (255 - alpha) + 127) // 255).astype(np.uint8)  # (H, W, 3)

@@ -56,21 +56,21 @@ STRANGERS = {
 PNG_END = b"\0\0\0\0IEND\xaeB`\x82"
 
 
-def recognise(data: bytes, name: str) -> Kind:
+def recognize(data: bytes, name: str) -> Kind:
     """The kind of a file, which must be one that is read and must have its end."""
     kind = _kind(data)
     if kind is None:
-        remedy = f"give {either(get_args(Kind))}, or remove it"
-        what = f"expected an image, found {_stranger(data)}"
-        raise DataError(what, code="data.unknown_format", where=name, remedy=remedy)
+        hint = f"give {either(get_args(Kind))}, or remove it"
+        message = f"expected an image, found {_stranger(data)}"
+        raise DataError(message, code="data.unknown_format", where=name, hint=hint)
     if not _ends(data, kind):
         raise truncated(data, name, kind)
     return kind
 
 
 def truncated(data: bytes, name: str, kind: Kind) -> DataError:
-    what = f"{kind} truncated after {len(data)} bytes"
-    return DataError(what, code="data.truncated_image", where=name, remedy="remove it or fetch it again")
+    message = f"{kind} truncated after {len(data)} bytes"
+    return DataError(message, code="data.truncated_image", where=name, hint="remove it or fetch it again")
 
 
 def _kind(data: bytes) -> Kind | None:
@@ -99,9 +99,9 @@ def _stranger(data: bytes) -> str:
     if not data:
         return "an empty file"
     opening = data[:256].removeprefix(b"\xef\xbb\xbf").lstrip().lower() or data[:256]
-    for start, what in STRANGERS.items():
+    for start, message in STRANGERS.items():
         if opening.startswith(start) or data.startswith(start):
-            return what
+            return message
     if data[4:8] == b"ftyp":
         return f"a media file of brand {data[8:12].decode('latin-1')!r}"
     text = data[:256].decode("utf-8", errors="ignore")
@@ -130,7 +130,7 @@ READERS: dict[Kind, type[ImageFile]] = {
 class Decoding(Config):
     """How files become pixels, recorded with the weights.
 
-    Channels are what the model takes: grey is repeated, colour becomes ITU-R 601 luma; counts other than 1 and 3 come
+    Channels are what the model takes: gray is repeated, color becomes ITU-R 601 luma; counts other than 1 and 3 come
     from .npy files only. Alpha is composited on the background.
     """
 
@@ -164,7 +164,7 @@ class _Exact(BytesIO):
 
 def header(data: bytes, name: str, decoding: Decoding) -> Header:
     """What the file declares, within the limits; no pixel is decoded, whatever the size."""
-    kind = recognise(data, name)
+    kind = recognize(data, name)
     if kind != "NPY":
         return open_image(data, name, kind, decoding)[1]
     found = layout(data, name)
@@ -202,8 +202,8 @@ def damaged(data: bytes, name: str, kind: Kind, error: Exception) -> VitralError
     """The error for a file that Pillow could not read."""
     if isinstance(error, EOFError) or isinstance(error.__cause__, EOFError) or "truncated" in str(error).lower():
         return truncated(data, name, kind)
-    what = f"not a readable {kind}: {str(error) or type(error).__name__}"
-    return DataError(what, code="data.corrupt_image", where=name, remedy="remove it, or save it anew as PNG or JPEG")
+    message = f"not a readable {kind}: {str(error) or type(error).__name__}"
+    return DataError(message, code="data.corrupt_image", where=name, hint="remove it, or save it anew as PNG or JPEG")
 
 
 def exif_orientation(exif: bytes) -> int:
@@ -243,20 +243,20 @@ def _png_exif(data: bytes) -> bytes:
 def _check_channels(found: int, name: str, decoding: Decoding) -> None:
     wanted = decoding.channels
     if found != wanted and not {found, wanted} <= {1, 3}:
-        what = f"expected {wanted} channels, found {found}"
+        message = f"expected {wanted} channels, found {found}"
         raise DataError(
-            what, code="data.channel_mismatch", where=name, remedy="give .npy arrays of (height, width, channels)"
+            message, code="data.channel_mismatch", where=name, hint="give .npy arrays of (height, width, channels)"
         )
 
 
 def _check_size(size: Size, name: str, decoding: Decoding) -> None:
     pixels, short, long = size.height * size.width, min(size), max(size)
     if pixels > decoding.pixel_limit:
-        what = f"{size} is {pixels:,} pixels, the limit is {decoding.pixel_limit:,}"
-        raise DataError(what, code="data.image_too_large", where=name, remedy="make it smaller or raise pixel_limit")
+        message = f"{size} is {pixels:,} pixels, the limit is {decoding.pixel_limit:,}"
+        raise DataError(message, code="data.image_too_large", where=name, hint="make it smaller or raise pixel_limit")
     if short < decoding.shortest_side:
-        what = f"{size} has a side of {short}, the shortest allowed is {decoding.shortest_side}"
-        raise DataError(what, code="data.image_too_small", where=name, remedy="remove it or lower shortest_side")
+        message = f"{size} has a side of {short}, the shortest allowed is {decoding.shortest_side}"
+        raise DataError(message, code="data.image_too_small", where=name, hint="remove it or lower shortest_side")
     if long > short * decoding.longest_aspect:
-        what = f"{size} is {long / short:.0f} times as long as wide, at most {decoding.longest_aspect:g} is allowed"
-        raise DataError(what, code="data.extreme_aspect", where=name, remedy="cut it or raise longest_aspect")
+        message = f"{size} is {long / short:.0f} times as long as wide, at most {decoding.longest_aspect:g} is allowed"
+        raise DataError(message, code="data.extreme_aspect", where=name, hint="cut it or raise longest_aspect")

@@ -1,6 +1,6 @@
-"""An opened picture of any mode as 8-bit grey or colour, with or without alpha.  H rows, W columns.
+"""An opened picture of any mode as 8-bit gray or color, with or without alpha.  H rows, W columns.
 
-What Pillow reads rightly is its own; what it does not (16 bits and floats, transparent colours of shallow and deep
+What Pillow reads rightly is its own; what it does not (16 bits and floats, transparent colors of shallow and deep
 PNGs, the uncovered part of a GIF) is mended here, and what has no clear meaning is refused.
 """
 
@@ -21,12 +21,12 @@ KEYED = {"1", "L", "RGB", "I;16"}  # modes in which one value can stand for tran
 
 
 def stored_samples(image: ImageFile, head: Header, data: bytes, name: str) -> Pixels:
-    """Grey, grey and alpha, colour, or colour and alpha: (H, W, 1 to 4), as stored but for the turning of a TIFF."""
+    """Gray, gray and alpha, color, or color and alpha: (H, W, 1 to 4), as stored but for the turning of a TIFF."""
     if isinstance(image, TiffImageFile) and image.tag_v2.get(PLANES, 1) != 1 and max(image.tag_v2.get(BITS, (1,))) > 8:
-        what = "more than 8 bits a sample in separate planes"  # of which Pillow makes noise
-        raise DataError(what, code="data.unsupported_image", where=name, remedy="save it interleaved")
+        message = "more than 8 bits a sample in separate planes"  # of which Pillow makes noise
+        raise DataError(message, code="data.unsupported_image", where=name, hint="save it interleaved")
     if is_wide(image):
-        return _wide_colour(image, head, data, name)
+        return _wide_color(image, head, data, name)
     covered = image.tile[0].extents if head.format == "GIF" else None
     if head.mode == "F" and image.tile[0].codec_name == "libtiff":
         unpack_as(image, "F;32NF")  # libtiff gives native order; Pillow would swap the bytes of some once more
@@ -38,7 +38,7 @@ def stored_samples(image: ImageFile, head: Header, data: bytes, name: str) -> Pi
     elif image.mode in AS_THEY_ARE:
         samples = np.array(image)
     else:
-        samples = _deep_grey(image, name)
+        samples = _deep_gray(image, name)
     if image.mode in KEYED and "transparency" in image.info:
         values = np.asarray(image) if image.mode == "I;16" else samples
         return _with_alpha(samples, _differs(values, _key(image, data)))
@@ -54,8 +54,8 @@ def _load(image: ImageFile, head: Header, data: bytes, name: str) -> None:
         raise damaged(data, name, head.format, error) from error
 
 
-def _deep_grey(image: ImageFile, name: str) -> Pixels:
-    """Grey of 12 or 16 bits or floats, (H, W)."""
+def _deep_gray(image: ImageFile, name: str) -> Pixels:
+    """Gray of 12 or 16 bits or floats, (H, W)."""
     values = np.array(image)
     dark_is_high = isinstance(image, TiffImageFile) and image.tag_v2.get(PHOTOMETRIC) == 0  # not seen to by Pillow
     if image.mode == "F":
@@ -64,17 +64,17 @@ def _deep_grey(image: ImageFile, name: str) -> Pixels:
         bits = image.tag_v2[BITS][0] if isinstance(image, TiffImageFile) else 16
         levels = eight_bits(values, 2**bits - 1)
     else:
-        what = f"pixels of mode {image.mode}, from {values.min()} to {values.max()}, have no one meaning as an image"
-        raise DataError(what, code="data.unsupported_image", where=name, remedy="save it with 8 or 16 bits a sample")
+        message = f"pixels of mode {image.mode}, from {values.min()} to {values.max()}, have no one meaning as an image"
+        raise DataError(message, code="data.unsupported_image", where=name, hint="save it with 8 or 16 bits a sample")
     return 255 - levels if dark_is_high else levels
 
 
-def _wide_colour(image: ImageFile, head: Header, data: bytes, name: str) -> Pixels:
-    """Colour of 16 bits a sample, (H, W, 2 to 4)."""
+def _wide_color(image: ImageFile, head: Header, data: bytes, name: str) -> Pixels:
+    """Color of 16 bits a sample, (H, W, 2 to 4)."""
     raw = raw_mode(image)
     if raw.startswith("RGBa"):
-        what = "16-bit colour with premultiplied alpha"
-        raise DataError(what, code="data.unsupported_image", where=name, remedy="save it with straight alpha")
+        message = "16-bit color with premultiplied alpha"
+        raise DataError(message, code="data.unsupported_image", where=name, hint="save it with straight alpha")
 
     def load(mode: str) -> Pixels:
         copy = reader(data, name, head.format)
@@ -92,7 +92,7 @@ def _wide_colour(image: ImageFile, head: Header, data: bytes, name: str) -> Pixe
 
 
 def _key(image: ImageFile, data: bytes) -> int | tuple[int, ...]:
-    """The transparent value on the scale of the pixels: Pillow widens the 2 or 4 bits of a grey PNG, not its key."""
+    """The transparent value on the scale of the pixels: Pillow widens the 2 or 4 bits of a gray PNG, not its key."""
     key: int | tuple[int, ...] = image.info["transparency"]
     if image.format == "PNG" and image.mode == "L" and isinstance(key, int):
         return key * 255 // (2 ** data[24] - 1)  # byte 24 of a PNG is its bit depth

@@ -32,9 +32,9 @@ def unit_floats(values: NDArray[np.floating], name: str) -> Pixels:
     """Samples of 0 to 1 as 0 to 255, each to the nearest; any other range has no one meaning, and is refused."""
     low, high = float(values.min()), float(values.max())
     if not (low >= 0.0 and high <= 1.0):  # not a number fails both
-        what = f"expected floats from 0 to 1, found {low:g} to {high:g}"
-        remedy = "scale them, or save it with 8 bits a sample"
-        raise DataError(what, code="data.pixel_out_of_range", where=name, remedy=remedy)
+        message = f"expected floats from 0 to 1, found {low:g} to {high:g}"
+        hint = "scale them, or save it with 8 bits a sample"
+        raise DataError(message, code="data.pixel_out_of_range", where=name, hint=hint)
     return np.rint(values * np.float64(255.0)).astype(np.uint8)
 
 
@@ -46,7 +46,7 @@ def raw_mode(image: ImageFile) -> str:
 
 
 def is_wide(image: ImageFile) -> bool:
-    """Whether this is colour of 16 bits a sample: Pillow has modes for such grey only."""
+    """Whether this is color of 16 bits a sample: Pillow has modes for such gray only."""
     return raw_mode(image).endswith(WIDE) and not image.mode.startswith("I")
 
 
@@ -60,7 +60,7 @@ def unpack_as(image: ImageFile, raw: str) -> None:
 def wide_samples(load: Callable[[str], NDArray[np.uint8]], raw: str) -> NDArray[np.uint16]:
     """All 16 bits of each sample, (H, W, C), of a file that `load` reads in any raw mode.
 
-    Pillow has no colour mode of 16 bits and keeps the first byte of each sample. Read in the other byte order, the
+    Pillow has no color mode of 16 bits and keeps the first byte of each sample. Read in the other byte order, the
     same file gives the second.
     """
     if raw == "LA;16B":  # has no other order, but its four bytes a pixel can be read as four samples
@@ -90,16 +90,16 @@ def layout(data: bytes, name: str) -> Layout:
     """What the header promises, once the file is as long as that."""
     found = _header(data, name)
     if found.dtype != np.uint8 and found.dtype.kind != "f":
-        what = f"expected an array of uint8 or floats, found {found.dtype}"
-        raise DataError(what, code="data.unsupported_image", where=name, remedy=REMEDY)
+        message = f"expected an array of uint8 or floats, found {found.dtype}"
+        raise DataError(message, code="data.unsupported_image", where=name, hint=REMEDY)
     if len(found.shape) not in {2, 3} or 0 in found.shape:
-        what = f"expected an image, found an array of shape {found.shape}"
-        raise DataError(what, code="data.unsupported_image", where=name, remedy=REMEDY)
+        message = f"expected an image, found an array of shape {found.shape}"
+        raise DataError(message, code="data.unsupported_image", where=name, hint=REMEDY)
     promised = found.offset + int(np.prod(found.shape, dtype=object)) * found.dtype.itemsize
     if len(data) != promised:
-        what = f"its header promises {promised} bytes, found {len(data)}"
+        message = f"its header promises {promised} bytes, found {len(data)}"
         code = "data.truncated_image" if len(data) < promised else "data.corrupt_image"
-        raise DataError(what, code=code, where=name, remedy="remove it or fetch it again")
+        raise DataError(message, code=code, where=name, hint="remove it or fetch it again")
     return found
 
 
@@ -134,6 +134,6 @@ def _header(data: bytes, name: str) -> Layout:
         with _Turns.lock:
             shape, columns_first, dtype = read(stream)
     except (ValueError, SyntaxError, TokenError) as error:  # the header is a literal of Python
-        what = f"not a readable .npy file: {error}"
-        raise DataError(what, code="data.corrupt_image", where=name, remedy=REMEDY) from error
+        message = f"not a readable .npy file: {error}"
+        raise DataError(message, code="data.corrupt_image", where=name, hint=REMEDY) from error
     return Layout(shape, columns_first, dtype, stream.tell())

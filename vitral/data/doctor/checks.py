@@ -36,8 +36,8 @@ def _missing(samples: Samples) -> Iterator[Finding]:
         names = [name for name, count in zip(samples.classes, counts, strict=True) if not count]
         if names and any(counts):
             title = f"no images in {split}: {listed(names)}"
-            remedy = f"add some to {split}: without them nobody knows how well these are told apart"
-            yield Finding("warning", "missing", title, len(names), tuple(Example((), name) for name in names), remedy)
+            hint = f"add some to {split}: without them nobody knows how well these are told apart"
+            yield Finding("warning", "missing", title, len(names), tuple(Example((), name) for name in names), hint)
 
 
 def _unjudged(samples: Samples) -> Iterator[Finding]:
@@ -66,7 +66,7 @@ def _few(samples: Samples) -> Iterator[Finding]:
         yield Finding("warning", "few", title, len(found), found, "add images, or begin from trained weights")
 
 
-BLANK_SPREAD = 8  # levels: what JPEG makes of one colour stays within them
+BLANK_SPREAD = 8  # levels: what JPEG makes of one color stays within them
 LONG_ASPECT = 3.0
 MOST_ENLARGED = 4.0
 MANY_PIXELS = 12_000_000
@@ -111,14 +111,14 @@ def _corrupt(examined: Sequence[Examined]) -> Iterator[Finding]:
     broken = [(item, exam) for item, exam in examined if isinstance(exam, Broken)]
     if broken:
         title = f"{plural(len(broken), 'file')} cannot be used"
-        examples = tuple(Example((item,), exam.what) for item, exam in broken)
-        remedies = list(dict.fromkeys(exam.remedy for _, exam in broken if exam.remedy))
-        remedy = remedies[0] if len(remedies) == 1 else "remove them, or replace them with sound ones"
-        yield Finding("error", "corrupt", title, len(broken), examples, remedy)
+        examples = tuple(Example((item,), exam.message) for item, exam in broken)
+        remedies = list(dict.fromkeys(exam.hint for _, exam in broken if exam.hint))
+        hint = remedies[0] if len(remedies) == 1 else "remove them, or replace them with sound ones"
+        yield Finding("error", "corrupt", title, len(broken), examples, hint)
 
 
 def _channels(looks: Sequence[Look]) -> Iterator[Finding]:
-    """Grey and colour become one another; arrays of other counts fit only their like."""
+    """Gray and color become one another; arrays of other counts fit only their like."""
     counts = [_channel_count(exam) for _, exam in looks]
     kinds = sorted({3 if count in {1, 3} else count for count in counts})
     if len(kinds) > 1:
@@ -135,9 +135,9 @@ def _channel_count(exam: Sound) -> int:
 def _blank(looks: Sequence[Look]) -> Iterator[Finding]:
     blank = [item for item, exam in looks if exam.spread <= BLANK_SPREAD]
     if blank:
-        title = f"{plural(len(blank), 'picture is', 'pictures are')} of one colour"
-        remedy = "remove what shows nothing"
-        yield Finding("warning", "blank", title, len(blank), tuple(Example((item,)) for item in blank), remedy)
+        title = f"{plural(len(blank), 'picture is', 'pictures are')} of one color"
+        hint = "remove what shows nothing"
+        yield Finding("warning", "blank", title, len(blank), tuple(Example((item,)) for item in blank), hint)
 
 
 def _sizes(looks: Sequence[Look], image: Size) -> Iterator[Finding]:
@@ -148,12 +148,12 @@ def _sizes(looks: Sequence[Look], image: Size) -> Iterator[Finding]:
         )
         ordinary = len(small) > len(looks) / 2
         fitting = -(-round(median(min(exam.header.size) for _, exam in looks)) // 16) * 16  # a whole number of patches
-        remedy = (
+        hint = (
             f"train near their size, with images of {fitting}"
             if ordinary
             else "replace them with larger ones, or remove them"
         )
-        yield Finding("note" if ordinary else "warning", "enlarged", title, len(small), small, remedy)
+        yield Finding("note" if ordinary else "warning", "enlarged", title, len(small), small, hint)
     long = _those(looks, lambda exam: max(exam.header.size) > LONG_ASPECT * min(exam.header.size))
     if long:
         title = f"{plural(len(long), 'picture is', 'pictures are')} more than {LONG_ASPECT:g} times as long as wide"
@@ -187,32 +187,32 @@ def _modes(looks: Sequence[Look]) -> Iterator[Finding]:
     rest = tuple(Example((item,), name) for item, name in named if name != usual)
     if rest:
         title = f"{plural(len(rest), 'file')} among {usual} pictures: {', '.join(sorted(found.keys() - {usual}))}"
-        remedy = "nothing to do if that is meant: each is read rightly, alpha on white"
-        yield Finding("note", "modes", title, len(rest), rest, remedy)
+        hint = "nothing to do if that is meant: each is read rightly, alpha on white"
+        yield Finding("note", "modes", title, len(rest), rest, hint)
 
 
 def mode_name(mode: str) -> str:
     """What Pillow's mode, or ours, is to a reader."""
     names = {
         "1": "1-bit",
-        "L": "grey",
-        "LA": "grey with alpha",
-        "La": "grey with alpha",
-        "RGB": "colour",
-        "RGBA": "colour with alpha",
+        "L": "gray",
+        "LA": "gray with alpha",
+        "La": "gray with alpha",
+        "RGB": "color",
+        "RGBA": "color with alpha",
         "P": "palette",
         "PA": "palette",
-        "F": "float grey",
-        "YCbCr": "colour",
-        "RGB;16": "16-bit colour",
-        "RGBA;16": "16-bit colour with alpha",
-        "LA;16": "16-bit grey with alpha",
+        "F": "float gray",
+        "YCbCr": "color",
+        "RGB;16": "16-bit color",
+        "RGBA;16": "16-bit color with alpha",
+        "LA;16": "16-bit gray with alpha",
         "CMYK;16": "16-bit CMYK",
     }
     channels = mode.partition(" x ")[2]  # of an array
     if channels:
-        return {"1": "grey", "3": "colour"}.get(channels, f"{channels} channels")
-    return "16-bit grey" if mode.startswith("I") else names.get(mode, mode)
+        return {"1": "gray", "3": "color"}.get(channels, f"{channels} channels")
+    return "16-bit gray" if mode.startswith("I") else names.get(mode, mode)
 
 
 def _rotated(looks: Sequence[Look]) -> Iterator[Finding]:

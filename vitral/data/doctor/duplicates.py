@@ -49,8 +49,8 @@ def hashed(sketches: Sketches) -> tuple[Hashes, NDArray[np.float64]]:
     for start in range(0, len(sketches), BLOCK):
         block = slice(start, start + BLOCK)
         pictures = sketches[block].reshape(-1, SKETCH, SKETCH, 3).astype(np.float64)
-        grey = pictures @ np.array([0.299, 0.587, 0.114])  # (n, 16, 16)
-        low = (waves @ grey @ waves.T).reshape(-1, 64)[:, 1:]  # (n, 63), without the mean
+        gray = pictures @ np.array([0.299, 0.587, 0.114])  # (n, 16, 16)
+        low = (waves @ gray @ waves.T).reshape(-1, 64)[:, 1:]  # (n, 63), without the mean
         bits = low > np.median(low, axis=1, keepdims=True)
         hashes[block] = bits @ (np.uint64(1) << np.arange(63, dtype=np.uint64))
         contrast[block] = pictures.std(axis=(1, 2, 3))
@@ -83,13 +83,13 @@ def correlation(sketches: Sketches, first: Indices, second: Indices) -> NDArray[
     found = np.empty(len(first))
     for start in range(0, len(first), BLOCK):
         block = slice(start, start + BLOCK)
-        one, other = _centred(sketches[first[block]]), _centred(sketches[second[block]])
+        one, other = _centered(sketches[first[block]]), _centered(sketches[second[block]])
         lengths = np.linalg.norm(one, axis=1) * np.linalg.norm(other, axis=1)
         found[block] = (one * other).sum(axis=1) / np.maximum(lengths, 1e-9)
     return found
 
 
-def _centred(sketches: Sketches) -> NDArray[np.float32]:
+def _centered(sketches: Sketches) -> NDArray[np.float32]:
     values = sketches.astype(np.float32)
     return values - values.mean(axis=1, keepdims=True)
 
@@ -208,8 +208,8 @@ def _leaks(repeated: Sequence[Picture]) -> Iterator[Finding]:
     found = tuple(example for example in leaks if example.detail == LOOKS_THE_SAME)
     if found:
         title = f"{plural(len(found), 'picture looks', 'pictures look')} the same in two splits"
-        remedy = "look at them: if they are copies, accuracy will look too high"
-        yield Finding("warning", "look-alike leak", title, len(found), found, remedy)
+        hint = "look at them: if they are copies, accuracy will look too high"
+        yield Finding("warning", "look-alike leak", title, len(found), found, hint)
 
 
 def _look_alike_labels(repeated: Sequence[Picture]) -> Iterator[Finding]:

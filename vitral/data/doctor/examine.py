@@ -41,8 +41,8 @@ class Broken(NamedTuple):
     """A file that does not, in the words of the error."""
 
     code: str
-    what: str
-    remedy: str
+    message: str
+    hint: str
 
 
 Exam = Sound | Broken
@@ -60,7 +60,7 @@ def examine(store: Store, item: Item) -> Exam:
     try:
         return _sound(store.read(item.name), item.name)
     except DataError as error:
-        return Broken(error.code, error.what, error.remedy)
+        return Broken(error.code, error.message, error.hint)
 
 
 def _sound(data: bytes, name: str) -> Sound:
@@ -95,7 +95,7 @@ class Hand(NamedTuple):
                 f"a worker process was ended with exit code {self.process.exitcode} while it read this image",
                 code="run.lost_process",
                 where=store.address(item.name),
-                remedy="remove the image if it happens there again; if memory ran out, use --workers 1",
+                hint="remove the image if it happens there again; if memory ran out, use --workers 1",
             ) from None
 
 

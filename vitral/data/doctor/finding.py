@@ -50,7 +50,7 @@ class Finding:
     title: str
     count: int
     examples: tuple[Example, ...]
-    remedy: str
+    hint: str
 
 
 def worst_first(findings: Iterable[Finding]) -> tuple[Finding, ...]:

@@ -31,7 +31,7 @@ def as_text(diagnosis: Diagnosis) -> str:
 
 
 def show(text: str, console: Console) -> None:
-    """Print a report, its severities in colour where the console has colour."""
+    """Print a report, its severities in color where the console has color."""
     for line in text.splitlines():
         shown = Text(line)
         word = line.partition(" ")[0]
@@ -137,8 +137,8 @@ def _finding(finding: Finding) -> Iterator[str]:
         if left > 0:
             examples[-1] += f" and {left:,} more: --json and --html show all"
         yield from (f"{indent}  {example}" for example in examples)
-    if finding.remedy:
-        yield from _wrapped(finding.remedy, f"{indent}> ", f"{indent}  ")
+    if finding.hint:
+        yield from _wrapped(finding.hint, f"{indent}> ", f"{indent}  ")
 
 
 def _wrapped(text: str, first: str, indent: str) -> list[str]:

@@ -106,8 +106,8 @@ class Loader:
         context: Context = USUAL,
     ) -> None:
         if workers < 0:
-            what = f"expected 0 or more, got {workers}"
-            raise ConfigError(what, code="config.out_of_range", where="workers", remedy="give one for each core")
+            message = f"expected 0 or more, got {workers}"
+            raise ConfigError(message, code="config.out_of_range", where="workers", hint="give one for each core")
         self.store, self.sight, self.plan = store, sight, plan
         self.workers, self.room, self.context = workers, room, context
         self.names = Names.of(item.name for item in items)
@@ -130,8 +130,8 @@ class Loader:
         items = samples.of(split)
         if not items:
             held = " and ".join(each for each in SPLITS if samples.of(each))
-            what = f"no images in {split!r}, this set has {held}"
-            raise ConfigError(what, code="config.empty_split", where="split", remedy="choose another")
+            message = f"no images in {split!r}, this set has {held}"
+            raise ConfigError(message, code="config.empty_split", where="split", hint="choose another")
         plan = Plan(np.array([item.label for item in items], dtype=np.int64), order, batch, seed)
         return cls(items, samples.store, sight, plan, workers)
 

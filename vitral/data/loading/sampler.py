@@ -27,7 +27,7 @@ Indices = NDArray[np.int64]
 class InOrder(Config):
     """Each image once, in the order of the set, the last batch as small as it comes: for evaluation."""
 
-    kind: Literal["in_order"] = "in_order"
+    kind: Literal["sequential"] = "sequential"
 
     def epoch(self, labels: Indices, seed: int, epoch: int) -> Indices:
         """The places in the set of the images of an epoch, in turn."""
@@ -96,7 +96,7 @@ class Position(Config):
 
     step: int = Field(ge=0)
     seed: int
-    batch: int
+    batch_size: int
     images: int
     order: Order
 
@@ -114,22 +114,24 @@ class Plan:
 
     def __post_init__(self) -> None:
         if not len(self.labels):
-            what, remedy = "there are no images to show", "choose a split that has some"
-            raise ConfigError(what, code="config.empty_split", where="split", remedy=remedy)
+            message, hint = "there are no images to show", "choose a split that has some"
+            raise ConfigError(message, code="config.empty_split", where="split", hint=hint)
         if self.batch < 1:
-            what = f"expected a batch of at least 1, got {self.batch}"
-            raise ConfigError(what, code="config.out_of_range", where="batch")
+            message = f"expected a batch of at least 1, got {self.batch}"
+            raise ConfigError(message, code="config.out_of_range", where="batch_size")
         if self.world.rank >= self.world.size:
-            what = f"there is no process {self.world.rank} among {self.world.size}, counted from 0"
-            raise ConfigError(what, code="config.out_of_range", where="world")
+            message = f"there is no process {self.world.rank} among {self.world.size}, counted from 0"
+            raise ConfigError(message, code="config.out_of_range", where="world")
         if not isinstance(self.order, InOrder) and self.batch % self.world.size:
-            what = f"a batch of {self.batch} does not divide among {self.world.size} processes"
+            message = f"a batch of {self.batch} does not divide among {self.world.size} processes"
             raise ConfigError(
-                what, code="config.indivisible", where="batch", remedy=f"use a multiple of {self.world.size}"
+                message, code="config.indivisible", where="batch_size", hint=f"use a multiple of {self.world.size}"
             )
         if self.epoch_steps == 0:
-            what = f"a batch of {self.batch} is larger than the set, which has {len(self.labels)} images"
-            raise ConfigError(what, code="config.out_of_range", where="batch", remedy=f"use at most {len(self.labels)}")
+            message = f"a batch of {self.batch} is larger than the set, which has {len(self.labels)} images"
+            raise ConfigError(
+                message, code="config.out_of_range", where="batch_size", hint=f"use at most {len(self.labels)}"
+            )
 
     @cached_property
     def epoch_steps(self) -> int:
@@ -155,16 +157,16 @@ class Plan:
 
     def position(self, step: int) -> Position:
         """The state of a stream that shows this step next."""
-        return Position(step=step, seed=self.seed, batch=self.batch, images=len(self.labels), order=self.order)
+        return Position(step=step, seed=self.seed, batch_size=self.batch, images=len(self.labels), order=self.order)
 
     def step(self, position: Position) -> int:
         """The step to go on with, if the position belongs to this plan."""
         for name, here in self.position(position.step):
             there = getattr(position, name)
             if here != there:
-                what = f"the stream was left with {name} {_word(there)}, and this one has {_word(here)}"
-                remedy = "go on with the same data and settings, or start anew"
-                raise ConfigError(what, code="config.resume_mismatch", where=name, remedy=remedy)
+                message = f"the stream was left with {name} {_word(there)}, and this one has {_word(here)}"
+                hint = "go on with the same data and settings, or start anew"
+                raise ConfigError(message, code="config.resume_mismatch", where=name, hint=hint)
         return position.step
 
     def _together(self, step: int) -> Indices:
@@ -189,8 +191,8 @@ def subset(samples: Samples, fraction: float, seed: int = 0) -> Samples:
     With the same seed, 10 % is inside 30 %: the images of a class stand in line by a hash of their names.
     """
     if not 0 < fraction <= 1:
-        what = f"expected more than 0 and at most 1, got {fraction}"
-        raise ConfigError(what, code="config.out_of_range", where="fraction")
+        message = f"expected more than 0 and at most 1, got {fraction}"
+        raise ConfigError(message, code="config.out_of_range", where="fraction")
     classes: defaultdict[int, list[Item]] = defaultdict(list)
     for item in samples.of("train"):
         classes[item.label].append(item)

@@ -48,14 +48,14 @@ class Failure:
     """An error on its way from a worker: exceptions themselves lose their parts in the post."""
 
     kind: type[VitralError]
-    what: str
+    message: str
     code: str
     where: str
-    remedy: str
+    hint: str
     story: str = ""  # the traceback of a fault, which is lost with the worker
 
     def error(self) -> VitralError:
-        error = self.kind(self.what, code=self.code, where=self.where, remedy=self.remedy)
+        error = self.kind(self.message, code=self.code, where=self.where, hint=self.hint)
         if self.story:
             error.add_note(self.story)
         return error
@@ -153,10 +153,10 @@ class Crew:
         step, row = self.at.array[number].tolist()
         memory = "if memory ran out, use fewer workers or smaller batches"
         if row < 0:
-            return VitralError(f"a worker was {how} while it read no image", code="run.lost_process", remedy=memory)
-        remedy = f"remove the image if it happens there again; {memory}"
-        what = f"a worker was {how} while it read this image"
-        return DataError(what, code="data.lost_process", where=self.work.name(step, row), remedy=remedy)
+            return VitralError(f"a worker was {how} while it read no image", code="run.lost_process", hint=memory)
+        hint = f"remove the image if it happens there again; {memory}"
+        message = f"a worker was {how} while it read this image"
+        return DataError(message, code="data.lost_process", where=self.work.name(step, row), hint=hint)
 
 
 def send_home(over: Shared) -> None:
@@ -191,11 +191,11 @@ def _rows(bench: Bench, step: int) -> Failure | None:
         try:
             bench.work.fill(step, row, step % AHEAD)
         except VitralError as error:
-            return Failure(type(error), error.what, error.code, error.where, error.remedy)
+            return Failure(type(error), error.message, error.code, error.where, error.hint)
         except Exception as error:  # anything else is a fault of ours, and must still name the image
-            what = f"{type(error).__name__}: {error}"
+            message = f"{type(error).__name__}: {error}"
             name = bench.work.name(step, row)
-            remedy = "report it: vitral is at fault"
-            return Failure(VitralError, what, "internal.unexpected", name, remedy, traceback.format_exc())
+            hint = "report it: vitral is at fault"
+            return Failure(VitralError, message, "internal.unexpected", name, hint, traceback.format_exc())
     bench.at.array[bench.number] = step, -1
     return None

@@ -19,13 +19,13 @@ TRIES = 10
 Change = Callable[[Pixels, float], Pixels]
 
 
-class ColourJitter(Config):
+class ColorJitter(Config):
     """Brightness, contrast, saturation and hue changed in random order, as torchvision's ColorJitter does.
 
     A factor is drawn from 1 - strength to 1 + strength, never below 0; a turn of hue from -strength to strength.
     """
 
-    kind: Literal["colour_jitter"] = "colour_jitter"
+    kind: Literal["color_jitter"] = "color_jitter"
     brightness: float = Field(default=0.3, ge=0)
     contrast: float = Field(default=0.3, ge=0)
     saturation: float = Field(default=0.3, ge=0)
@@ -49,7 +49,7 @@ class ColourJitter(Config):
 
 
 class ThreeAugment(Config):
-    """DeiT III's three-augment (arXiv 2204.07118): greyscale, solarize or blur, then a colour jitter of 0.3."""
+    """DeiT III's three-augment (arXiv 2204.07118): grayscale, solarize or blur, then a color jitter of 0.3."""
 
     kind: Literal["three_augment"] = "three_augment"
 
@@ -58,12 +58,12 @@ class ThreeAugment(Config):
         check_channels(pixels)
         match dice.integers(3):
             case 0:
-                pixels = image_ops.greyscale(pixels)
+                pixels = image_ops.grayscale(pixels)
             case 1:
                 pixels = image_ops.solarize(pixels, 128)
             case _:
                 pixels = image_ops.blur(pixels, dice.uniform(0.1, 2.0))
-        return ColourJitter(brightness=0.3, contrast=0.3, saturation=0.3).apply(pixels, dice)
+        return ColorJitter(brightness=0.3, contrast=0.3, saturation=0.3).apply(pixels, dice)
 
 
 class Noise(Config):
@@ -119,4 +119,4 @@ def erased_box(height: int, width: int, dice: np.random.Generator) -> Edges:
     return Edges(0, 0, 0, 0)
 
 
-Augment = Annotated[RandAugment | ThreeAugment | ColourJitter | RandomErasing, Field(discriminator="kind")]
+Augment = Annotated[RandAugment | ThreeAugment | ColorJitter | RandomErasing, Field(discriminator="kind")]

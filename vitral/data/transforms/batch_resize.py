@@ -73,11 +73,11 @@ def _weights(part: int, length: int, how: Filter) -> NDArray[np.float64]:
     """What each pixel of a part counts in each of the new pixels, (length, part); every one counts when it shrinks."""
     scale = part / length
     stretch = max(scale, 1.0)
-    centres = scale * (np.arange(length) + 0.5)
-    firsts = np.maximum((centres - REACH[how] * stretch + 0.5).astype(np.int64), 0)
-    ends = np.minimum((centres + REACH[how] * stretch + 0.5).astype(np.int64), part)
+    centers = scale * (np.arange(length) + 0.5)
+    firsts = np.maximum((centers - REACH[how] * stretch + 0.5).astype(np.int64), 0)
+    ends = np.minimum((centers + REACH[how] * stretch + 0.5).astype(np.int64), part)
     pixels = np.arange(part)
-    distances = np.abs(pixels - centres[:, None] + 0.5) * (1 / stretch)
+    distances = np.abs(pixels - centers[:, None] + 0.5) * (1 / stretch)
     within = (pixels >= firsts[:, None]) & (pixels < ends[:, None])
     weights = np.where(within, FILTERS[how](distances), 0.0)
     return weights / weights.sum(axis=1, keepdims=True)

@@ -64,7 +64,7 @@ class PlainResize(Config):
 
     throws: ClassVar[int] = 0  # of the dice, for each picture
 
-    kind: Literal["plain"] = "plain"
+    kind: Literal["resize"] = "resize"
     filter: Filter = "bilinear"
 
     def crops(self, whole: Size, throws: NDArray[np.float64]) -> Crops:
@@ -82,10 +82,10 @@ class PlainResize(Config):
         return (self.glimpse(whole, image),)
 
 
-class CentreCrop(Config):
+class CenterCrop(Config):
     """The picture resized until `fraction` of its shorter side fills the image, and the middle of it."""
 
-    kind: Literal["centre"] = "centre"
+    kind: Literal["center"] = "center"
     fraction: Share = 0.875
     filter: Filter = "bilinear"
 
@@ -110,7 +110,7 @@ class InceptionCrop(Config):
 
     throws: ClassVar[int] = 1 + 4 * ATTEMPTS  # of the dice, for each picture
 
-    kind: Literal["inception"] = "inception"
+    kind: Literal["random_resized_crop"] = "random_resized_crop"
     area: tuple[Share, Share] = (0.05, 1.0)
     aspect: tuple[Annotated[float, Field(gt=0)], Annotated[float, Field(gt=0)]] = (3 / 4, 4 / 3)
     flip: bool = True
@@ -120,8 +120,8 @@ class InceptionCrop(Config):
     def _rising(self) -> Self:
         for name, (low, high) in (("area", self.area), ("aspect", self.aspect)):
             if low > high:
-                what = f"expected the smaller number first, got {low:g} and {high:g}"
-                raise ConfigError(what, code="config.wrong_order", where=name)
+                message = f"expected the smaller number first, got {low:g} and {high:g}"
+                raise ConfigError(message, code="config.wrong_order", where=name)
         return self
 
     def outputs(self, image: Size) -> tuple[Size, ...]:
@@ -157,8 +157,8 @@ class MultiCrop(Config):
         return tuple(view.glimpses(whole, size, dice)[0] for view, size in crops)
 
 
-View = Annotated[PlainResize | CentreCrop | InceptionCrop | MultiCrop, Field(discriminator="kind")]
-StillView = Annotated[PlainResize | CentreCrop, Field(discriminator="kind")]  # without chance: for evaluation
+View = Annotated[PlainResize | CenterCrop | InceptionCrop | MultiCrop, Field(discriminator="kind")]
+StillView = Annotated[PlainResize | CenterCrop, Field(discriminator="kind")]  # without chance: for evaluation
 
 
 def random_parts(

@@ -1,10 +1,10 @@
 """What moves pixels, and what covers a part of them.  H rows, W columns, C channels, 1 or 3.
 
 Each pixel of the result is the nearest one of the input, or FILL where that lies outside. Sizes never change.
-Coordinates count from the centre of the first pixel, as TensorFlow's do.
+Coordinates count from the center of the first pixel, as TensorFlow's do.
 
 Pixels as Pillow's images and back: Pillow is the engine of most operations.  H rows, W columns, C channels.
-What changes levels and colours and leaves every pixel where it is.  H rows, W columns, C channels, 1 or 3.
+What changes levels and colors and leaves every pixel where it is.  H rows, W columns, C channels, 1 or 3.
 """
 
 from typing import NamedTuple
@@ -19,12 +19,12 @@ MODES = {1: "L", 3: "RGB"}
 
 
 def check_channels(pixels: Pixels) -> None:
-    """Refuse what is neither grey nor colour: brightness, saturation and Pillow's modes mean nothing there."""
+    """Refuse what is neither gray nor color: brightness, saturation and Pillow's modes mean nothing there."""
     channels = pixels.shape[-1]
     if channels not in MODES:
-        what = f"expected images of 1 or 3 channels, found {channels}"
-        remedy = "use random_erasing alone, or decode to grey or colour"
-        raise ConfigError(what, code="config.unsupported", where="augment", remedy=remedy)
+        message = f"expected images of 1 or 3 channels, found {channels}"
+        hint = "use random_erasing alone, or decode to gray or color"
+        raise ConfigError(message, code="config.unsupported", where="augment", hint=hint)
 
 
 def picture(pixels: Pixels) -> Image.Image:
@@ -34,7 +34,7 @@ def picture(pixels: Pixels) -> Image.Image:
 
 
 def pixels_of(image: Image.Image) -> Pixels:
-    """The pixels of a grey or colour image in an array of their own, (H, W, C)."""
+    """The pixels of a gray or color image in an array of their own, (H, W, C)."""
     pixels: Pixels = np.array(image)  # a copy: torch warns of arrays that cannot be written to
     return pixels[..., None] if pixels.ndim == 2 else pixels
 
@@ -73,7 +73,7 @@ def solarize_add(pixels: Pixels, addition: int) -> Pixels:
 
 
 def saturation(pixels: Pixels, factor: float) -> Pixels:
-    """Colours paler or stronger; grey images have none."""
+    """Colors paler or stronger; gray images have none."""
     return pixels if pixels.shape[-1] == 1 else pixels_of(ImageEnhance.Color(picture(pixels)).enhance(factor))
 
 
@@ -100,7 +100,7 @@ def sharpness(pixels: Pixels, factor: float) -> Pixels:
 
 
 def hue(pixels: Pixels, turn: float) -> Pixels:
-    """Colours moved round the colour wheel, by -0.5 to 0.5 of a turn; grey images have none."""
+    """Colors moved round the color wheel, by -0.5 to 0.5 of a turn; gray images have none."""
     if pixels.shape[-1] == 1:
         return pixels
     hsv = np.array(picture(pixels).convert("HSV"))  # (H, W, 3)
@@ -108,7 +108,7 @@ def hue(pixels: Pixels, turn: float) -> Pixels:
     return pixels_of(Image.fromarray(hsv, "HSV").convert("RGB"))
 
 
-def greyscale(pixels: Pixels) -> Pixels:
+def grayscale(pixels: Pixels) -> Pixels:
     """Brightness alone, in as many channels as before."""
     return pixels if pixels.shape[-1] == 1 else pixels_of(picture(pixels).convert("L").convert("RGB"))
 
@@ -146,7 +146,7 @@ class Edges(NamedTuple):
 
 
 def rotate(pixels: Pixels, degrees: float) -> Pixels:
-    """The image turned counterclockwise about its centre."""
+    """The image turned counterclockwise about its center."""
     turned = picture(pixels).rotate(degrees, Image.Resampling.NEAREST, fillcolor=_fill(pixels))
     return pixels_of(turned)
 

@@ -27,19 +27,19 @@ class Scaling(Config):
     """(x / 255 - mean) / deviation; one number for all channels or one for each. The default is the paper's [-1, 1]."""
 
     mean: tuple[float, ...] = (0.5,)
-    deviation: tuple[Positive, ...] = (0.5,)
+    std: tuple[Positive, ...] = (0.5,)
 
     @model_validator(mode="after")
     def _agree(self) -> "Scaling":
-        if not self.mean or len(self.mean) != len(self.deviation):
-            raise ValueError(f"expected as many means as deviations, got {len(self.mean)} and {len(self.deviation)}")
+        if not self.mean or len(self.mean) != len(self.std):
+            raise ValueError(f"expected as many means as deviations, got {len(self.mean)} and {len(self.std)}")
         return self
 
     def over(self, channels: int) -> "Scaling":
         """The same, told with a number for each of so many channels."""
         if len(self.mean) > 1:
             return self
-        return Scaling(mean=self.mean * channels, deviation=self.deviation * channels)
+        return Scaling(mean=self.mean * channels, std=self.std * channels)
 
     def apply(self, images: "Tensor") -> "Tensor":
         """uint8 images as float32, (B, C, H, W)."""
@@ -47,12 +47,12 @@ class Scaling(Config):
 
         assert images.dtype == torch.uint8, "numbers that are scaled already would be changed in place"
         numbers = images.to(torch.float32, memory_format=torch.contiguous_format)
-        mean, deviation = of_bytes(self.mean, images.device), of_bytes(self.deviation, images.device)
+        mean, deviation = of_bytes(self.mean, images.device), of_bytes(self.std, images.device)
         return numbers.sub_(mean).div_(deviation)  # (B, C, H, W)
 
     def restore(self, images: "Tensor") -> "Tensor":
         """The whole numbers that `apply` made these float32 images (..., C, H, W) from, as float32."""
-        mean, deviation = of_bytes(self.mean, images.device), of_bytes(self.deviation, images.device)
+        mean, deviation = of_bytes(self.mean, images.device), of_bytes(self.std, images.device)
         return (images * deviation + mean).round()
 
 
@@ -63,21 +63,21 @@ def of_bytes(numbers: tuple[float, ...], device: "torch.device") -> "Tensor":
     return torch.tensor([255 * number for number in numbers], device=device).view(-1, 1, 1)
 
 
-CENTRED = Scaling()
-IMAGENET = Scaling(mean=(0.485, 0.456, 0.406), deviation=(0.229, 0.224, 0.225))
+CENTERED = Scaling()
+IMAGENET = Scaling(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
 
 
 class Preprocessing(Config):
     """The same for evaluation, prediction and serving; training differs in its view alone."""
 
-    image: Size = Size(224, 224)
+    image_size: Size = Size(224, 224)
     decoding: Decoding = Decoding()
-    view: StillView = PlainResize()
-    scaling: Scaling = CENTRED
+    crop: StillView = PlainResize()
+    normalize: Scaling = CENTERED
 
     @model_validator(mode="after")
     def _fit(self) -> "Preprocessing":
-        numbers, channels = len(self.scaling.mean), self.decoding.channels
+        numbers, channels = len(self.normalize.mean), self.decoding.channels
         if numbers not in {1, channels}:
             raise ValueError(f"scaling: expected 1 mean or one for each of {channels} channels, got {numbers}")
         return self
@@ -85,14 +85,14 @@ class Preprocessing(Config):
     def pixels(self, data: bytes, name: str) -> Pixels:
         """The image in the bytes of a file as the model sees it, (H, W, C)."""
         picture = opened(data, name, self.decoding)
-        return sights(picture, (self.view.glimpse(picture.size, self.image),))[0]
+        return sights(picture, (self.crop.glimpse(picture.size, self.image_size),))[0]
 
     def tensor(self, data: bytes, name: str) -> "Tensor":
         """The image in the bytes of a file as numbers for the model, (1, C, H, W)."""
         import torch
 
         pixels = torch.from_numpy(np.ascontiguousarray(self.pixels(data, name)))
-        return self.scaling.apply(pixels.permute(2, 0, 1)[None])
+        return self.normalize.apply(pixels.permute(2, 0, 1)[None])
 
 
 class Picture(Protocol):

@@ -25,7 +25,7 @@ Operation = Callable[[Pixels, float, np.random.Generator], Pixels]  # of the lev
 
 
 def enhancement(level: float) -> float:
-    """The factor of colour, contrast, brightness and sharpness: 0.1 at level 0, so that no level is harmless.
+    """The factor of color, contrast, brightness and sharpness: 0.1 at level 0, so that no level is harmless.
 
     timm's `increasing` variants and torchvision take 1 +- 0.9 x level instead.
     """
@@ -42,7 +42,7 @@ def bits_kept(level: float) -> int:
 
 
 def solarize_threshold(level: float) -> int:
-    """From which level of grey `solarize` inverts: it wraps round in 8 bits, so whole levels invert everything.
+    """From which level of gray `solarize` inverts: it wraps round in 8 bits, so whole levels invert everything.
 
     timm stops at 256, where nothing is inverted (google-research/big_vision, issue 110).
     """
@@ -105,7 +105,7 @@ class RandAugment(Config):
 
     def apply(self, pixels: Pixels, dice: np.random.Generator) -> Pixels:
         """The image, augmented."""
-        check_channels(pixels)  # at once, not when the first colour operation happens to be drawn
+        check_channels(pixels)  # at once, not when the first color operation happens to be drawn
         operations = tuple(OPERATIONS.values())
         for _ in range(self.layers):
             operation = operations[dice.integers(len(operations))]

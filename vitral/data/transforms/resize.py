@@ -40,12 +40,12 @@ def taps(part: int, length: int, how: Filter) -> Taps:
     """The taps with which `part` pixels become `length`."""
     scale = part / length
     stretch = max(scale, 1.0)
-    centres = (np.arange(length) + 0.5) * scale  # (new,)
+    centers = (np.arange(length) + 0.5) * scale  # (new,)
     reach = stretch * REACH[how]
-    first = np.floor(centres - reach + 0.5).clip(0)
-    last = np.floor(centres + reach + 0.5).clip(None, part)
+    first = np.floor(centers - reach + 0.5).clip(0)
+    last = np.floor(centers + reach + 0.5).clip(None, part)
     places = first + np.arange((last - first).max())[:, None]  # (T, new)
-    counts = np.where(places < last, _counts(np.abs(places - centres + 0.5) * (1.0 / stretch), how), 0.0)
+    counts = np.where(places < last, _counts(np.abs(places - centers + 0.5) * (1.0 / stretch), how), 0.0)
     share = counts / counts.sum(axis=0)
     bits = sum(np.floor(share.max() * 2.0**bits + 0.5) < LARGEST for bits in range(1, MOST_BITS + 1))
     weights = np.sign(share) * np.floor(np.abs(share) * 2.0**bits + 0.5)

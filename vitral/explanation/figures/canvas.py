@@ -1,4 +1,4 @@
-"""What all figures have in common: paper, colours, titles, and how they become PNG. No global state of matplotlib."""
+"""What all figures have in common: paper, colors, titles, and how they become PNG. No global state of matplotlib."""
 
 import warnings
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from vitral.explanation.page.pictures import heat
 from vitral.html.page import printable
 
 PAPER, INK, SOFT, LINE = "#ffffff", "#1d2126", "#626a73", "#dedbd3"
-# Okabe and Ito's, which no eye confuses, in an order that keeps neighbours apart in lightness.
+# Okabe and Ito's, which no eye confuses, in an order that keeps neighbors apart in lightness.
 HUES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#1d2126")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 DOTS = 144  # an inch
@@ -52,9 +52,9 @@ class Drawing(NamedTuple):
         try:
             Path(path).expanduser().write_bytes(self.png())
         except OSError as error:
-            what = f"cannot be written: {(error.strerror or str(error)).lower()}"
-            remedy = "make room, or name another folder"
-            raise VitralError(what, code="file.write_failed", where=str(path), remedy=remedy) from None
+            message = f"cannot be written: {(error.strerror or str(error)).lower()}"
+            hint = "make room, or name another folder"
+            raise VitralError(message, code="file.write_failed", where=str(path), hint=hint) from None
 
     def _repr_png_(self) -> bytes:
         """The figure, as a notebook shows it."""
@@ -104,9 +104,9 @@ def chart(axes: Axes, across: str, upward: str) -> None:
 
 
 def scale(figure: Figure, axes: Axes, low: float, high: float, words: str) -> None:
-    """A bar that tells what the colours of heat mean, from low to high."""
-    colours = BOTH if low < 0 else WARM
-    bar = figure.colorbar(ScalarMappable(Normalize(low, high), colours), cax=axes, orientation="horizontal")
+    """A bar that tells what the colors of heat mean, from low to high."""
+    colors = BOTH if low < 0 else WARM
+    bar = figure.colorbar(ScalarMappable(Normalize(low, high), colors), cax=axes, orientation="horizontal")
     bar.set_label(words, color=SOFT, size=9)
     axes.tick_params(colors=SOFT, labelsize=8, length=2)
     bar.outline.set(edgecolor=LINE)
@@ -118,11 +118,11 @@ def unit(values: Array) -> Array:
 
 
 def glow(photo: Photo, values: Array) -> Pixels:
-    """The picture in grey with a map (R, S) of -1 to 1 shining through it where the model looked; the rest pale."""
+    """The picture in gray with a map (R, S) of -1 to 1 shining through it where the model looked; the rest pale."""
     height, width = photo.picture.shape[:2]
     times = max(1, round(640 / max(height, width)))
-    grey = np.asarray(Image.fromarray(photo.picture).convert("L").resize((width * times, height * times)))
-    base = np.repeat(grey[..., None], 3, axis=2).astype(np.float32)  # (h, w, 3)
+    gray = np.asarray(Image.fromarray(photo.picture).convert("L").resize((width * times, height * times)))
+    base = np.repeat(gray[..., None], 3, axis=2).astype(np.float32)  # (h, w, 3)
     height, width = base.shape[:2]
     top, left = round(photo.top * height), round(photo.left * width)
     bottom, right = round((photo.top + photo.height) * height), round((photo.left + photo.width) * width)

@@ -1,7 +1,7 @@
-"""The figures of an explanation: each is readable alone, in colours that every eye can tell apart.
+"""The figures of an explanation: each is readable alone, in colors that every eye can tell apart.
 
 Figures of numbers: attention distance, what is read at each depth, the test of the maps.
-Figures of pictures: maps over the photo, attention of every head, colours of features, filters, positions.
+Figures of pictures: maps over the photo, attention of every head, colors of features, filters, positions.
 """
 
 from collections.abc import Sequence
@@ -108,9 +108,9 @@ def trial_axes(axes: Axes, shares: Array, lines: dict[str, list[Array]], title: 
 
 
 def line(axes: Axes, across: Sequence[int] | Array, values: Array, style: int, name: str) -> None:
-    """A line that differs from the others in colour and in its markers."""
-    colour, marker = HUES[style % len(HUES)], MARKERS[style % len(MARKERS)]
-    axes.plot(across, values, color=colour, marker=marker, markersize=4.5, linewidth=1.8, label=plain(name))
+    """A line that differs from the others in color and in its markers."""
+    color, marker = HUES[style % len(HUES)], MARKERS[style % len(MARKERS)]
+    axes.plot(across, values, color=color, marker=marker, markersize=4.5, linewidth=1.8, label=plain(name))
 
 
 def short(name: str, most: int) -> str:
@@ -167,8 +167,8 @@ def show_photo(axes: Axes, photo: Photo) -> None:
         return
     axes.set_xlabel("framed: what the model saw", color=SOFT, size=9)
     corner, size = (photo.left * width, photo.top * height), (photo.width * width, photo.height * height)
-    for thick, colour in ((3.4, "#ffffff"), (1.4, INK)):
-        axes.add_patch(Rectangle(corner, *size, fill=False, linewidth=thick, edgecolor=colour))
+    for thick, color in ((3.4, "#ffffff"), (1.4, INK)):
+        axes.add_patch(Rectangle(corner, *size, fill=False, linewidth=thick, edgecolor=color))
 
 
 def smoothing(side: int) -> str:
@@ -206,16 +206,16 @@ def read_by(layer: LayerView, explanation: Explanation) -> Array:
     return rows[:, prefix:].reshape(-1, *explanation.shown)
 
 
-def colours_figure(explanation: Explanation) -> Figure:
-    """What the model saw, and its last features in colours: like colours, like features."""
+def colors_figure(explanation: Explanation) -> Figure:
+    """What the model saw, and its last features in colors: like colors, like features."""
     seen = viewable(explanation.photo.seen)
     height = SIDE * seen.height / seen.width
     below = f"{explanation.photo.name}, seen by {explanation.title}: the first three principal components of its tokens"
     figure = sheet(2 * SIDE + 0.9, height + 0.55, "What the model holds for alike", below)
     left, right = (place(figure, 0.3 + shift, 0.4, SIDE, height) for shift in (0.0, SIDE + 0.3))
     left.imshow(np.asarray(seen), aspect="auto", interpolation=smoothing(seen.width))
-    right.imshow(explanation.colours.clip(0, 1), aspect="auto", interpolation="nearest")
-    for axes, words in ((left, "what the model saw"), (right, "like colours, like features")):
+    right.imshow(explanation.colors.clip(0, 1), aspect="auto", interpolation="nearest")
+    for axes, words in ((left, "what the model saw"), (right, "like colors, like features")):
         bare(axes)
         axes.set_xlabel(words, color=SOFT, size=9)
     return figure
@@ -237,7 +237,7 @@ def filters_figure(view: ModelView, title: str) -> Figure:
 
 
 def positions_figure(view: ModelView, title: str) -> Figure:
-    """Cosine similarity of position embeddings as a grid of grids (Fig. 7, centre)."""
+    """Cosine similarity of position embeddings as a grid of grids (Fig. 7, center)."""
     found = mosaic(view.positions)
     rows, columns = view.positions.shape[:2]
     tall = 6.0 * found.picture.shape[0] / found.picture.shape[1]
@@ -268,8 +268,8 @@ def image_figures(explanation: Explanation) -> list[Drawing]:
         found.append(Drawing("depth", "What can be read at each depth", partial(depth_figure, explanation)))
     if explanation.faithfulness.trials:
         found.append(Drawing("believe", "Which map to believe", partial(trials_figure, explanation)))
-    if explanation.colours.size:
-        found.append(Drawing("features", "What the model holds for alike", partial(colours_figure, explanation)))
+    if explanation.colors.size:
+        found.append(Drawing("features", "What the model holds for alike", partial(colors_figure, explanation)))
     return found
 
 
@@ -293,8 +293,8 @@ def write_figures(folder: Path, explanations: Sequence[Explanation]) -> list[Pat
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        what = f"cannot be made: {(error.strerror or str(error)).lower()}"
-        raise VitralError(what, code="file.write_failed", where=str(folder), remedy="name another folder") from None
+        message = f"cannot be made: {(error.strerror or str(error)).lower()}"
+        raise VitralError(message, code="file.write_failed", where=str(folder), hint="name another folder") from None
     written = []
     for name, explanation in zip(distinct([each.photo.name for each in explanations]), explanations, strict=True):
         written += [(folder / f"{name}-{each.name}.png", each) for each in image_figures(explanation)]

@@ -33,7 +33,7 @@ from vitral.explanation.page.pictures import (
 )
 from vitral.explanation.page.text import (
     belief,
-    colours_told,
+    colors_told,
     crop_told,
     equation,
     filters_told,
@@ -110,8 +110,8 @@ class View(NamedTuple):
     fineness: str
     readings: tuple[Chart, ...]  # one, or none
     turn: str
-    colours: str
-    colours_told: str
+    colors: str
+    colors_told: str
     alike: bool  # whether there is similarity to show
     steps: tuple[Step, ...]
     lacks: tuple[str, ...]
@@ -135,7 +135,7 @@ def view_of(explanation: Explanation, most: int) -> View:
     small = packed(explanation, most)
     bars = _bars(explanation)
     told = readings(layers, classes)
-    colours = np.rint(255 * explanation.colours.clip(0, 1)).astype(np.uint8)  # (R, S, 3)
+    colors = np.rint(255 * explanation.colors.clip(0, 1)).astype(np.uint8)  # (R, S, 3)
     return View(
         name=photo.name,
         title=explanation.title,
@@ -158,8 +158,8 @@ def view_of(explanation: Explanation, most: int) -> View:
         fineness=fineness_told(explanation, small.grid, small.steps) if small.cells else "",
         readings=told,
         turn=turn_told(layers, classes) if told else "",
-        colours=drawing(colours) if colours.size else "",
-        colours_told=colours_told(explanation.colours) if colours.size else "",
+        colors=drawing(colors) if colors.size else "",
+        colors_told=colors_told(explanation.colors) if colors.size else "",
         alike=bool(small.similarity),
         steps=_steps(explanation),
         lacks=explanation.lacks,
@@ -316,7 +316,7 @@ def page(explanations: Sequence[Explanation]) -> str:
         model=figures,
         missing=[missing(view, figures) for view in views],
         icon=icon(explanations[0].photo.picture),
-        colours=script_json({"warm": WARM, "cold": COLD}),
+        colors=script_json({"warm": WARM, "cold": COLD}),
         version=__version__,
     )
 
@@ -329,7 +329,7 @@ def missing(view: View, figures: Figures) -> list[str]:
         "which map to believe": view.belief,
         "attention by layer and head": view.layers,
         "the answer layer by layer": view.readings,
-        "features in colour": view.colours,
+        "features in color": view.colors,
         "what looks alike": view.alike,
         "the first filters": figures.filters,
         "positions": figures.positions,

@@ -1,10 +1,10 @@
-// The numbers of an image, unpacked, and how they become colours.
+// The numbers of an image, unpacked, and how they become colors.
 
 const parsed = (id) => JSON.parse(document.getElementById(id).textContent);
 
 /** Red, green and blue of -255 to 255, the nearer to nothing the darker. */
 const LADDER = (() => {
-  const {warm, cold} = parsed("colours");
+  const {warm, cold} = parsed("colors");
   const ladder = new Uint8ClampedArray(511 * 3);
   for (let step = -255; step <= 255; step++) {
     const stops = step < 0 ? cold : warm;
@@ -18,7 +18,7 @@ const LADDER = (() => {
   return ladder;
 })();
 
-/** Set one pixel of a picture to the colour of a value from -1 to 1. */
+/** Set one pixel of a picture to the color of a value from -1 to 1. */
 function dab(picture, pixel, value) {
   const step = (Math.round(Math.max(-1, Math.min(1, value)) * 255) + 255) * 3;
   picture.data[pixel * 4] = LADDER[step];

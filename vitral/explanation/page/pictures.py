@@ -1,4 +1,4 @@
-"""Arrays as pictures that a page can hold in itself, and the colours of heat.
+"""Arrays as pictures that a page can hold in itself, and the colors of heat.
 
 h x w pixels, C channels, R x S patches, n filters.
 
@@ -105,7 +105,7 @@ COLD = ((0, 0, 4), (10, 36, 78), (20, 84, 140), (70, 160, 214), (214, 243, 255))
 SMALL = 160  # pixels: a picture no larger is shown as it is, its pixels as squares
 MOST_TILES = 14  # rows and columns of positions that are drawn, spread evenly
 MOST_CELLS = 28  # rows and columns inside one of them
-LEAD = 96  # grey of the lines between panes
+LEAD = 96  # gray of the lines between panes
 GAP = 2  # pixels between tiles
 MOSAIC = 640  # pixels across, about
 
@@ -151,20 +151,20 @@ def addresses(pictures: Sequence[Pixels], most: int) -> tuple[str, ...]:
 
 
 def heat(values: Array) -> Pixels:
-    """Colours (..., 3) of values from -1 to 1: the nearer to nothing, the darker."""
+    """Colors (..., 3) of values from -1 to 1: the nearer to nothing, the darker."""
     places = np.clip(np.nan_to_num(values), -1, 1)[..., None]  # (..., 1)
     return np.where(places < 0, _along(COLD, -places), _along(WARM, places)).round().astype(np.uint8)  # (..., 3)
 
 
 def _along(stops: Sequence[tuple[int, int, int]], places: Array) -> Array:
-    """Colours at places from 0 to 1 along the stops; those out of range are as at the ends."""
+    """Colors at places from 0 to 1 along the stops; those out of range are as at the ends."""
     at = np.linspace(0, 1, len(stops))  # (stops,)
     channels = [np.interp(places[..., 0], at, [stop[channel] for stop in stops]) for channel in range(3)]
     return np.stack(channels, axis=-1)  # (..., 3)
 
 
 def filter_pictures(filters: Array) -> list[Pixels]:
-    """Each filter (h, w, C) in colours of its own, from its least weight to its greatest; nothing is mid-grey."""
+    """Each filter (h, w, C) in colors of its own, from its least weight to its greatest; nothing is mid-gray."""
     if not len(filters):
         return []
     shown = filters if filters.shape[-1] == 3 else filters.mean(axis=-1, keepdims=True).repeat(3, axis=-1)
@@ -180,9 +180,9 @@ def mosaic(positions: Array) -> Mosaic:
     cells = Grid(min(rows, MOST_CELLS), min(columns, MOST_CELLS))
     places = [_spread(rows, tiles.rows), _spread(columns, tiles.columns)]
     places += [_spread(rows, cells.rows), _spread(columns, cells.columns)]
-    colours = heat(positions[np.ix_(*places)])  # (tiles, cells, 3)
+    colors = heat(positions[np.ix_(*places)])  # (tiles, cells, 3)
     times = max(1, MOSAIC // (tiles.columns * cells.columns))
-    large = colours.repeat(times, axis=2).repeat(times, axis=3)
+    large = colors.repeat(times, axis=2).repeat(times, axis=3)
     framed = np.pad(large, ((0, 0), (0, 0), (0, GAP), (0, GAP), (0, 0)), constant_values=LEAD)
     joined = framed.transpose(0, 2, 1, 3, 4).reshape(tiles.rows * framed.shape[2], -1, 3)
     return Mosaic(np.ascontiguousarray(joined[:-GAP, :-GAP]), tiles, cells)
@@ -194,9 +194,9 @@ def _spread(side: int, count: int) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
 
 
 def panes(pixels: Pixels, grid: Grid) -> list[str]:
-    """The mean colour of each cell of a grid over the picture, row by row, as a style sheet writes it."""
+    """The mean color of each cell of a grid over the picture, row by row, as a style sheet writes it."""
     picture = np.asarray(viewable(pixels).resize((grid.columns, grid.rows), Image.Resampling.BOX))
-    return ["#" + bytes(colour).hex() for colour in picture.reshape(-1, 3)]
+    return ["#" + bytes(color).hex() for color in picture.reshape(-1, 3)]
 
 
 def icon(pixels: Pixels) -> str:

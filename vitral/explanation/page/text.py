@@ -13,7 +13,7 @@ from vitral.html.page import printable
 from vitral.models.base import Grid, Layout
 from vitral.models.resnet import Resnet
 
-NEAR = 0.1  # colours that differ by less are alike to the eye
+NEAR = 0.1  # colors that differ by less are alike to the eye
 
 
 def percent(share: float) -> str:
@@ -35,8 +35,8 @@ def model_told(explanation: Explanation) -> str:
     config, layout = explanation.config, explanation.layout
     if isinstance(config, Resnet):
         units = plural(sum(config.layers), "residual unit")
-        return f"a ResNet: {config.image} pixels, {units}, a map of {layout.grid} places"
-    return f"{config.image} pixels, {tokens_told(layout)}, {plural(config.depth, 'layer')}"
+        return f"a ResNet: {config.image_size} pixels, {units}, a map of {layout.grid} places"
+    return f"{config.image_size} pixels, {tokens_told(layout)}, {plural(config.depth, 'layer')}"
 
 
 def tokens_told(layout: Layout) -> str:
@@ -122,13 +122,13 @@ def turn_told(layers: Sequence[LayerView], classes: Sequence[str]) -> str:
     return f"{name} leads from layer {told[since].layer} on; {before}."
 
 
-def colours_told(colours: Array) -> str:
-    """How calm the colours of the features are: the share of neighbours that look alike."""
-    steps = [np.abs(np.diff(colours, axis=axis)).max(axis=-1).ravel() for axis in (0, 1)]
+def colors_told(colors: Array) -> str:
+    """How calm the colors of the features are: the share of neighbors that look alike."""
+    steps = [np.abs(np.diff(colors, axis=axis)).max(axis=-1).ravel() for axis in (0, 1)]
     both = np.concatenate(steps)
     alike = float((both < NEAR).mean()) if both.size else 1.0
-    rows, columns = colours.shape[:2]
-    return f"{rows} x {columns} patches in colours; {100 * alike:.0f} % of neighbours have almost the same."
+    rows, columns = colors.shape[:2]
+    return f"{rows} x {columns} patches in colors; {100 * alike:.0f} % of neighbors have almost the same."
 
 
 def positions_told(positions: Array, tiles: Grid, cells: Grid) -> str:
@@ -140,7 +140,7 @@ def positions_told(positions: Array, tiles: Grid, cells: Grid) -> str:
     near = apart_rows + apart_columns == 1  # (R, S, R, S)
     line = ((apart_rows == 0) != (apart_columns == 0)) & ~near
     rest = (apart_rows > 0) & (apart_columns > 0)
-    kinds = (("direct neighbours", near), ("others in the same row or column", line), ("the rest", rest))
+    kinds = (("direct neighbors", near), ("others in the same row or column", line), ("the rest", rest))
     parts = [f"{name} {positions[where].mean():.2f}" for name, where in kinds if where.any()]
     told = f"Mean cosine similarity: {series(parts)}." if parts else "One position alone."
     if tiles != (rows, columns) or cells != (rows, columns):

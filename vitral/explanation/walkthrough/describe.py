@@ -131,7 +131,7 @@ class Entry(NamedTuple):
 
 
 def describe(model: str | Vit | Resnet, *settings: str) -> Description:
-    """A model by name or config, run on images without values and counted: `print(describe("B/16", "image=384"))`."""
+    """A model by name or config, counted on images without values: `print(describe("B/16", "image_size=384"))`."""
     config = model_config(model, *settings)
     with FakeTensorMode():
         frame = config.skeleton("cpu")
@@ -139,9 +139,9 @@ def describe(model: str | Vit | Resnet, *settings: str) -> Description:
         answering = sum(part.multiply_adds for part in parts if part.name in ("pool", "head"))
         full = run(frame, config, 1, frame.features).multiply_adds + answering
         needs = tuple(need(frame, config, batch) for batch in BATCHES)
-    layout = config.layout(config.image)
+    layout = config.layout(config.image_size)
     return Description(
-        image=config.image,
+        image=config.image_size,
         channels=config.channels,
         tokens=(layout.cls, layout.registers, *layout.grid),
         parts=parts,
@@ -268,7 +268,7 @@ def inside(module: nn.Module, level: int) -> list[Entry]:
 
 def need(model: Model, config: Vit | Resnet, batch: int) -> Need:
     weights = BYTES * sum(weight.numel() for weight in model.parameters())
-    pixels = BYTES * batch * config.channels * config.image.height * config.image.width
+    pixels = BYTES * batch * config.channels * config.image_size.height * config.image_size.width
     inference = run(model.eval(), config, batch, torch.no_grad()(model.forward)).peak
     training = run(model.train(), config, batch, lambda images: model(images).sum().backward()).peak
     model.zero_grad()
@@ -284,4 +284,4 @@ def run(model: Model, config: Vit | Resnet, batch: int, use: Callable[[Tensor], 
 
 
 def blank(config: Vit | Resnet, batch: int) -> Tensor:
-    return torch.empty(batch, config.channels, *config.image)  # (B, C, H, W)
+    return torch.empty(batch, config.channels, *config.image_size)  # (B, C, H, W)

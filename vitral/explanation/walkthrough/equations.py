@@ -24,17 +24,17 @@ def equations(config: Vit | Resnet) -> tuple[str, ...]:
 
 
 def residual_equations(config: Resnet) -> tuple[str, ...]:
-    grid, width = config.grid(config.image), config.outputs()
+    grid, width = config.grid(config.image_size), config.outputs()
     units = " + ".join(map(str, config.layers))
     return (
-        f"x = relu(x + F(x)), {units} bottleneck units, GroupNorm of 32 groups, standardised kernels",
+        f"x = relu(x + F(x)), {units} bottleneck units, GroupNorm of 32 groups, standardized kernels",
         f"y = mean of the last map, {grid} places of {width}",
         classes(config),
     )
 
 
 def embedding(config: Vit) -> tuple[str, ...]:
-    grid, stem, layout = config.stem.grid(config.image), config.stem, config.layout(config.image)
+    grid, stem, layout = config.stem.grid(config.image_size), config.stem, config.layout(config.image_size)
     if isinstance(stem, Hybrid):
         source, numbers, projected = f"{stem.patch} patches of a ResNet's map", stem.pixels(), stem.project
     else:
@@ -90,7 +90,7 @@ def layers(config: Vit) -> tuple[str, ...]:
 
 
 def mixing(config: Vit) -> str:
-    mixer, length = config.mixer, config.layout(config.image).length()
+    mixer, length = config.mixer, config.layout(config.image_size).length()
     if not isinstance(mixer, AttentionKind):
         return first_line(mixer)
     width = mixer.width_of_head(config.width)
@@ -109,17 +109,17 @@ def thinking(config: Vit) -> str:
 
 
 def answer(config: Vit) -> tuple[str, ...]:
-    what = POOLS.get(config.pool.kind, "gathered by a learned query")
-    if config.pool.normalises():
-        what += ", LN of that"
-    normed = config.block.final_norm and not config.pool.normalises()
+    message = POOLS.get(config.pool.kind, "gathered by a learned query")
+    if config.pool.normalizes():
+        message += ", LN of that"
+    normed = config.block.final_norm and not config.pool.normalizes()
     norm = f"LN(z_{config.depth})" if normed else f"z_{config.depth}"
     cited = "    (eq. 4)" if config.block.final_norm and config.pool.kind == "cls" else ""
-    return (f"y = {norm}, {what}{cited}", classes(config))
+    return (f"y = {norm}, {message}{cited}", classes(config))
 
 
 def classes(config: Vit | Resnet) -> str:
     if isinstance(config.head, NoHead):
         return "      y is the answer: no head"
     hidden = "tanh layer, then " if isinstance(config.head, TanhHead) else ""
-    return f"      {hidden}linear to {config.head.classes} classes"
+    return f"      {hidden}linear to {config.head.num_classes} classes"

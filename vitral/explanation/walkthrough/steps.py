@@ -88,7 +88,7 @@ def answer_stages(equation: str, scores: Tensor, names: Sequence[str]) -> list[S
 @torch.no_grad()
 def residual_stages(model: ResidualNetwork, image: Tensor, names: Sequence[str]) -> list[Stage]:
     """From an image (1, C, H, W) to the answer of a ResNet."""
-    units, mean, head = residual_equations(model.config.model_copy(update={"image": Size(*image.shape[2:])}))
+    units, mean, head = residual_equations(model.config.model_copy(update={"image_size": Size(*image.shape[2:])}))
     maps = map_stage(model.body, image, units)
     pooled = model.pooled(image)  # (1, D)
     words = "Every channel of the last map is averaged over all places: what is left is what was seen, not where."
@@ -115,7 +115,7 @@ def map_stage(body: Body, image: Tensor, equation: str = "") -> Stage:
 
 
 def answering(output: Tensor) -> Pixels:
-    """The mean over channels of a map (1, D, R, S) as panes of colour."""
+    """The mean over channels of a map (1, D, R, S) as panes of color."""
     return heat_picture(array(output[0].mean(dim=0)).ravel(), Grid(output.shape[2], output.shape[3]))
 
 
@@ -142,7 +142,7 @@ def stages(model: Model, image: Tensor, photo: Photo, names: Sequence[str]) -> t
         return (first, *residual_stages(model, image, names))
     assert isinstance(model, VisionTransformer)
     seen = watched(model, image)
-    config = model.config.model_copy(update={"image": Size(*image.shape[2:])})
+    config = model.config.model_copy(update={"image_size": Size(*image.shape[2:])})
     way = Way(config, photo, seen, examples(photo.seen, seen.layout.grid))
     root = [map_stage(model.stem.body, image)] if isinstance(model.stem, HybridStem) else []
     pool, head = answer(config)
@@ -173,7 +173,7 @@ def cut_stage(way: Way) -> Stage:
     count = way.config.channels * stem.patch.height * stem.patch.width
     words = (
         f"{grid} = {cells} patches of {shape(*stem.patch)} pixels. Each is laid out as a line of {count} numbers, "
-        "one channel after the other: the strips below are the patches in the frames of the same colour."
+        "one channel after the other: the strips below are the patches in the frames of the same color."
     )
     rows, columns = stem.patch
     corners = [(cell // grid.columns * rows, cell % grid.columns * columns) for cell in way.marked]
@@ -188,7 +188,7 @@ def embedding_stages(way: Way) -> list[Stage]:
         return []
     words = (
         f"One learned matrix E, the same for all patches, turns each line into a token: {config.width} numbers that "
-        "the layers work with. Warm colours are above 0, cold ones below, dark ones near it."
+        "the layers work with. Warm colors are above 0, cold ones below, dark ones near it."
     )
     numbers = (("mean length of a token", length(tokens)),)
     strips = number_strips(array(tokens[way.marked]), MARKS)
@@ -262,13 +262,13 @@ def later_layers_stages(way: Way) -> list[Stage]:
     changes = [each.change for each in moved]
     furthest = max(range(len(changes)), key=changes.__getitem__) + 1
     title = f"Layers 2 to {len(moved)}: the same again" if len(moved) > 2 else "Layer 2: the same again"
-    what = "the class token" if way.seen.layout.cls else "the mean of the patches"
+    message = "the class token" if way.seen.layout.cls else "the mean of the patches"
     words = (
         "Each layer has weights of its own. The numbers say how far a token moves in it, as a share of its length: "
-        f"furthest in layer {furthest}. The strips are {what} after each layer, the first at the top."
+        f"furthest in layer {furthest}. The strips are {message} after each layer, the first at the top."
     )
     numbers = tuple((f"layer {number}", change) for number, change in enumerate(changes, start=1))
-    rows = F.normalize(torch.stack([each.read for each in moved]), dim=1)  # (layers, D): tokens grow, colours do not
+    rows = F.normalize(torch.stack([each.read for each in moved]), dim=1)  # (layers, D): tokens grow, colors do not
     strips = number_strips(array(rows))
     return [Stage(title, "", words, shape(*way.seen.tokens.shape), numbers, (strips,))]
 

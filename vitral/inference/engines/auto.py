@@ -179,17 +179,15 @@ def measured(question: Question, built: Built, key: str) -> Choice:
             for pixels in noise.values():
                 built[kind].get().run(pixels)  # to warm up
         except ConfigError as error:
-            passed_over[kind] = error.what
+            passed_over[kind] = error.message
         except Exception as error:  # of a package that is not ours, and has errors of its own; there are others
             failed[kind] = str(error)
         else:
             engines[kind] = built[kind].get()
     if not engines:
-        remedy = "ask for one by its name to see all of it: engine=eager"
+        hint = "ask for one by its name to see all of it: engine=eager"
         why = "; ".join(reasons(passed_over, failed))
-        raise ConfigError(
-            f"no engine can run this model: {why}", code="config.no_engine", where="engine", remedy=remedy
-        )
+        raise ConfigError(f"no engine can run this model: {why}", code="config.no_engine", where="engine", hint=hint)
     seconds = {case: quickest(engines, pixels) for case, pixels in noise.items()}
     return Choice(key=key, seconds=seconds, passed_over=passed_over, failed=failed)
 
@@ -255,8 +253,8 @@ def engine_named(name: str) -> EngineKind | None:
         return None
     if name not in kinds:
         choices = (AUTO, *kinds)
-        what = f"expected {either(choices)}, got {name!r}"
-        raise ConfigError(what, code="config.unknown_name", where="engine", remedy=nearest(name, choices))
+        message = f"expected {either(choices)}, got {name!r}"
+        raise ConfigError(message, code="config.unknown_name", where="engine", hint=nearest(name, choices))
     return kinds[name]()
 
 

@@ -29,9 +29,9 @@ class Compiled(EngineKind):
         try:
             get_cpp_compiler()
         except InvalidCxxCompiler:
-            what = "torch's compiler needs one for C++, and there is none"
+            message = "torch's compiler needs one for C++, and there is none"
             raise ConfigError(
-                what, code="config.missing_compiler", where="engine", remedy="install g++, or use engine=eager"
+                message, code="config.missing_compiler", where="engine", hint="install g++, or use engine=eager"
             ) from None
 
     def build(self, graph: Graph, threads: Threads = "torch") -> Engine:

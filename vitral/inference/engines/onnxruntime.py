@@ -42,9 +42,9 @@ class OnnxRuntime(EngineKind):
     def build(self, graph: "Graph", threads: Threads = "torch") -> Engine:
         load_onnx()
         load_onnxruntime()
-        from vitral.inference.graph.onnx import lowered, serialised, to_onnx
+        from vitral.inference.graph.onnx import lowered, serialized, to_onnx
 
-        model = serialised(to_onnx(lowered(graph, "float32")), "engine", "use engine=eager")
+        model = serialized(to_onnx(lowered(graph, "float32")), "engine", "use engine=eager")
         return OnnxRuntimeEngine(model, count_of(threads))
 
 

@@ -45,9 +45,9 @@ class OpenVino(EngineKind):
     def build(self, graph: "Graph", threads: Threads = "torch") -> Engine:
         load_onnx()
         load_openvino()
-        from vitral.inference.graph.onnx import lowered, serialised, to_onnx
+        from vitral.inference.graph.onnx import lowered, serialized, to_onnx
 
-        model = serialised(to_onnx(lowered(graph, "float32")), "engine", "use engine=eager")
+        model = serialized(to_onnx(lowered(graph, "float32")), "engine", "use engine=eager")
         return OpenVinoEngine(model, graph.outputs, count_of(threads))
 
 

@@ -39,7 +39,7 @@ def affine(linear: nn.Linear) -> Affine:
 
 def scaled_bytes(scaling: Scaling, channels: int) -> tuple[Tensor, Tensor]:
     """The factor and the offset of each channel, in float64, that make of a byte what the model was trained on."""
-    mean, deviation = (torch.tensor(each, dtype=torch.float64) for each in (scaling.mean, scaling.deviation))
+    mean, deviation = (torch.tensor(each, dtype=torch.float64) for each in (scaling.mean, scaling.std))
     return (1 / (255 * deviation)).expand(channels), (-mean / deviation).expand(channels)  # each (C)
 
 
@@ -92,7 +92,7 @@ def joined(parts: Iterable[Affine]) -> Affine:
 
 
 def projection(heads: HeadProjection) -> Projection:
-    """Attention's first layer, taken apart. Where queries are normalised, the norm has to take the scale instead."""
+    """Attention's first layer, taken apart. Where queries are normalized, the norm has to take the scale instead."""
     whole = affine(heads.qkv)
     q, k, v = (Affine(*pair) for pair in zip(whole.weight.chunk(3), whole.bias.chunk(3), strict=True))
     scale = 1.0 if isinstance(heads.q_norm, nn.LayerNorm) else heads.head_width**-0.5

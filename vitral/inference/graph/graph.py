@@ -58,15 +58,15 @@ def graph_around(loaded: Loaded, answer: Answer = "logits", merging: Merging = E
     """The same, ready sooner: weights that nothing is worked into are the model's own, and must not change any more."""
     config, needs = loaded.bundle.model, loaded.bundle.preprocessing
     if answer == "logits" and isinstance(config.head, NoHead):
-        what = "this model has no head, and gives no logits"
-        raise ConfigError(what, code="config.unsupported", where="model.head", remedy="ask for its features")
+        message = "this model has no head, and gives no logits"
+        raise ConfigError(message, code="config.unsupported", where="model.head", hint="ask for its features")
     merging.check(config)
     with torch.no_grad():
         model = shared(loaded.model).eval()
-        body = body_of(model, needs.scaling, needs.image, merging)
+        body = body_of(model, needs.normalize, needs.image_size, merging)
     if answer == "features" or isinstance(config.head, NoHead):
-        return Graph(body, nn.Identity(), needs.image, config.channels, width_of(config))
-    return Graph(body, model.head, needs.image, config.channels, config.head.classes)
+        return Graph(body, nn.Identity(), needs.image_size, config.channels, width_of(config))
+    return Graph(body, model.head, needs.image_size, config.channels, config.head.num_classes)
 
 
 def shared(model: Model) -> Model:

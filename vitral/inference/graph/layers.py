@@ -32,7 +32,7 @@ from vitral.models.block import Parts, PreNormBlock
 from vitral.models.embed import PatchStem
 from vitral.models.mlp import GatedLayers, TwoLayers
 from vitral.models.position import Relation, Rotation, rotary_angles
-from vitral.models.resnet import StandardConv, pad_same, standardise
+from vitral.models.resnet import StandardConv, pad_same, standardize
 
 
 class Held(nn.Module):
@@ -111,21 +111,21 @@ class Scaled(Held):
 
 
 class FixedConv(Held):
-    """A convolution whose kernels were standardised once and for all."""
+    """A convolution whose kernels were standardized once and for all."""
 
     weight: Tensor  # (outputs, inputs, k, k)
 
     def __init__(self, conv: StandardConv) -> None:
         super().__init__()
         self.kernel, self.stride = conv.kernel, conv.stride
-        self.hold("weight", standardise(conv.weight, conv.how))
+        self.hold("weight", standardize(conv.weight, conv.how))
 
     def forward(self, x: Tensor) -> Tensor:
         return F.conv2d(pad_same(x, self.kernel, self.stride), self.weight, stride=self.stride)
 
 
 def fix_convolutions(part: nn.Module) -> None:
-    """Put fixed convolutions in the place of those that standardise their kernels at every use."""
+    """Put fixed convolutions in the place of those that standardize their kernels at every use."""
     for name, child in part.named_children():
         if isinstance(child, StandardConv):
             setattr(part, name, FixedConv(child))

@@ -24,7 +24,7 @@ from vitral.models.mlp import GatedLayers, TwoLayers
 def lowered(graph: Graph, precision: Precision) -> Graph:
     """The graph as it is to be written for an engine of ONNX; weights that nothing is worked into are the same.
 
-    What is to be quantised keeps the weights of its norms: in the layers after them they would widen the range of each
+    What is to be quantized keeps the weights of its norms: in the layers after them they would widen the range of each
     row, and int8 would drift further (by a sixth on a DINOv2, and it would be no quicker).
     """
     own = graph.again()
@@ -74,13 +74,13 @@ def to_onnx(graph: Graph) -> onnx.ModelProto:
     return model
 
 
-def serialised(model: onnx.ModelProto, where: str, remedy: str) -> bytes:
+def serialized(model: onnx.ModelProto, where: str, hint: str) -> bytes:
     """The model as the bytes of a file, of which protobuf makes 2 GB at most."""
     try:
         return model.SerializeToString()
     except Exception as error:  # protobuf has several for this
         raise ConfigError(
-            f"a model of ONNX has 2 GB at most: {error}", code="config.model_too_large", where=where, remedy=remedy
+            f"a model of ONNX has 2 GB at most: {error}", code="config.model_too_large", where=where, hint=hint
         ) from None
 
 

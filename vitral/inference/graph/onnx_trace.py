@@ -112,8 +112,8 @@ class Trace(TorchFunctionMode):
         if not depends or not made or 0 in made[0].shape[1:]:
             return found  # a constant; a shape or a type; or a tensor of no tokens, which nobody need make
         if func not in self.operators:
-            what = f"{self.notes.part()} uses {resolve_name(func) or func}, which is not written in ONNX"
-            raise ConfigError(what, code="config.unsupported", where="model", remedy="use engine=eager, or --to torch")
+            message = f"{self.notes.part()} uses {resolve_name(func) or func}, which is not written in ONNX"
+            raise ConfigError(message, code="config.unsupported", where="model", hint="use engine=eager, or --to torch")
         names = self.operators[func](self.notes, found, *args, **words)
         for tensor, name in zip(made, [names] if isinstance(names, str) else names, strict=True):
             self.notes.name(tensor, name)

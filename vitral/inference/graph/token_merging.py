@@ -67,8 +67,8 @@ class TokenMerging(MergingKind):
         if not isinstance(model.mixer, Attention):
             raise refusal(f"the {model.mixer.kind} mixer needs every token in its place", "model.mixer")
         if model.position.acts == "attention":
-            what = f"{model.position.kind} positions need every token in its place inside attention"
-            raise refusal(what, "model.position")
+            message = f"{model.position.kind} positions need every token in its place inside attention"
+            raise refusal(message, "model.position")
         if isinstance(model.position, Learned1d | Learned2d) and model.position.where != "stem":
             raise refusal("positions are added in every layer, to every token in its place", "model.position.where")
 
@@ -98,12 +98,12 @@ class TokenMerging(MergingKind):
 Merging = Annotated[NoMerging | TokenMerging, Field(discriminator="kind")]
 
 
-def refusal(what: str, where: str) -> ConfigError:
+def refusal(message: str, where: str) -> ConfigError:
     return ConfigError(
-        f"tokens cannot be merged: {what}",
+        f"tokens cannot be merged: {message}",
         code="config.unsupported",
         where=where,
-        remedy="leave merging out for this model",
+        hint="leave merging out for this model",
     )
 
 

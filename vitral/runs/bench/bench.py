@@ -232,9 +232,9 @@ def shown_of(model: str) -> Shown:
     """Of a model by name, or of a bundle by path."""
     if Path(model).expanduser().exists():
         bundle = load(model).bundle
-        return Shown(bundle.model, bundle.preprocessing.image)
+        return Shown(bundle.model, bundle.preprocessing.image_size)
     config = model_config(model)
-    return Shown(config, config.image)
+    return Shown(config, config.image_size)
 
 
 def ours(wanted: Sequence[str] = ()) -> list[Contestant]:
@@ -243,15 +243,15 @@ def ours(wanted: Sequence[str] = ()) -> list[Contestant]:
         asked = name.removeprefix("vitral ")
         if name not in ENGINES:
             known = [each.removeprefix("vitral ") for each in ENGINES]
-            what = f"expected {either(known)}, got {asked!r}"
-            raise ConfigError(what, code="config.unknown_name", where="--engines", remedy=nearest(asked, known))
+            message = f"expected {either(known)}, got {asked!r}"
+            raise ConfigError(message, code="config.unknown_name", where="--engines", hint=nearest(asked, known))
         if missing := [package for package in ENGINES[name] if not find_spec(package)]:
-            remedy = "pip install 'vitral[deploy]'"
+            hint = "pip install 'vitral[deploy]'"
             raise ConfigError(
                 f"{asked} needs {' and '.join(missing)}",
                 code="config.missing_package",
                 where="--engines",
-                remedy=remedy,
+                hint=hint,
             )
     return [Contestant(name, OURS) for name in wanted or ENGINES if all(map(find_spec, ENGINES[name]))]
 
@@ -263,16 +263,16 @@ def peers() -> list[Contestant]:
             "what runs the peers is in a checkout of vitral, and no part of the installed package",
             code="config.missing_package",
             where="--peers",
-            remedy="there, `make bench` sets up an environment with the peers: .venv-bench/bin/vitral bench --peers",
+            hint="there, `make bench` sets up an environment with the peers: .venv-bench/bin/vitral bench --peers",
         )
     names: list[str] = import_module(PEERS).installed()
     if not names:
-        what = "none of timm, transformers and vit-pytorch is installed"
+        message = "none of timm, transformers and vit-pytorch is installed"
         raise ConfigError(
-            what,
+            message,
             code="config.missing_package",
             where="--peers",
-            remedy="`make bench` sets up an environment with them: .venv-bench",
+            hint="`make bench` sets up an environment with them: .venv-bench",
         )
     return [Contestant(name, PEERS) for name in names]
 

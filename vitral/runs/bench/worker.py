@@ -48,8 +48,8 @@ def loaded(model: str) -> Loaded:
     if isinstance(config, Vit):
         config = model_config(config, "mlp.gelu=erf")
     assert not isinstance(config.head, NoHead)
-    needs = Preprocessing(image=config.image, decoding=Decoding(channels=config.channels))
-    classes = tuple(map(str, range(config.head.classes)))
+    needs = Preprocessing(image_size=config.image_size, decoding=Decoding(channels=config.channels))
+    classes = tuple(map(str, range(config.head.num_classes)))
     bundle = Bundle(model=config, task="classify", preprocessing=needs, classes=classes)
     return Loaded(config.build().eval(), bundle)
 
@@ -84,7 +84,7 @@ def int8(graph: Graph, kind: str, threads: int, calibrating: Bytes) -> Engine:
 
 def noise(bundle: Bundle, images: int) -> Bytes:
     """Pixels of the size that the model sees, at random: for where only the time matters."""
-    shape = (images, *bundle.preprocessing.image, bundle.model.channels)
+    shape = (images, *bundle.preprocessing.image_size, bundle.model.channels)
     return np.random.default_rng(0).integers(256, size=shape, dtype=np.uint8)
 
 

@@ -24,24 +24,24 @@ from vitral.explanation.relevance import relevance
 from vitral.explanation.similarity import positions_of
 from vitral.explanation.trace import attends
 from vitral.html.charts import HEIGHT, WIDTH, Axis, Chart, Dot, Tick, round_axis
-from vitral.runs.report.story import Attended, Glance, Judgement
+from vitral.runs.report.story import Attended, Glance, Judgment
 from vitral.weights.load import Loaded
 
 MOST = 8  # pictures of each kind
 SIDE = 112  # pixels of a picture on the page
 MEASURED = 64  # images that attention distance is a mean over
-STRENGTH = 0.65  # of the colours over a picture
+STRENGTH = 0.65  # of the colors over a picture
 
 
-def attended(loaded: Loaded, samples: Samples, judgement: Judgement) -> Attended:
+def attended(loaded: Loaded, samples: Samples, judgment: Judgment) -> Attended:
     """The surest right answer of each class, the surest wrong ones, and the figures of the model."""
-    answers, items = judgement.answers, samples.of(judgement.split)
+    answers, items = judgment.answers, samples.of(judgment.split)
     order = answers.sure.argsort(descending=True, stable=True)  # (N,)
     is_right = answers.given[order] == answers.labels[order]  # (N,)
     right, wrong = order[is_right].tolist(), order[~is_right].tolist()
     first = {int(answers.labels[row]): row for row in reversed(right)}  # the surest of each class
     surest = [first[label] for label in sorted(first)]
-    glances = [_glances(loaded, samples, judgement, rows[:MOST]) for rows in (surest, wrong)]
+    glances = [_glances(loaded, samples, judgment, rows[:MOST]) for rows in (surest, wrong)]
     spread = np.linspace(0, len(items) - 1, min(MEASURED, len(items))).round().astype(int)
     view = _model_view(loaded, samples, [items[place] for place in spread])
     return Attended(glances[0], glances[1], figures_of(view), draw_distances(view))
@@ -52,14 +52,14 @@ def _model_view(loaded: Loaded, samples: Samples, items: Sequence[Item]) -> Mode
     seen = [pixels for item in items if (pixels := _seen(loaded, samples, item)) is not None]
     images = [_tensor(loaded, pixels) for pixels in seen if attends(loaded.model)]  # each (C, H, W)
     far = mean_distances(loaded.model, batches(images)) if images else torch.empty(0, 0)  # (L, H)
-    positions = positions_of(loaded.model, loaded.model.config.layout(loaded.bundle.preprocessing.image)).values
+    positions = positions_of(loaded.model, loaded.model.config.layout(loaded.bundle.preprocessing.image_size)).values
     return ModelView(filters.components, filters.shares, positions, far.numpy(), len(images))
 
 
-def _glances(loaded: Loaded, samples: Samples, judgement: Judgement, rows: Sequence[int]) -> tuple[Glance, ...]:
+def _glances(loaded: Loaded, samples: Samples, judgment: Judgment, rows: Sequence[int]) -> tuple[Glance, ...]:
     if not attends(loaded.model):
         return ()
-    answers, items = judgement.answers, samples.of(judgement.split)
+    answers, items = judgment.answers, samples.of(judgment.split)
     found = []
     for row in rows:
         item, chances = items[int(answers.places[row])], answers.logits[row].double().softmax(dim=0)  # (K,)
@@ -86,11 +86,11 @@ def _tensor(loaded: Loaded, pixels: Pixels) -> Tensor:
     """The pixels as the model takes them (C, H, W), where it is."""
     device = next(loaded.model.parameters()).device
     image = torch.from_numpy(np.ascontiguousarray(pixels)).permute(2, 0, 1)[None].to(device)  # (1, C, H, W)
-    return loaded.bundle.preprocessing.scaling.apply(image)[0]
+    return loaded.bundle.preprocessing.normalize.apply(image)[0]
 
 
 def large(pixels: Pixels) -> Pixels:
-    """The picture in colour, at the size of the page: small pixels as squares, many of them smoothed."""
+    """The picture in color, at the size of the page: small pixels as squares, many of them smoothed."""
     picture = viewable(pixels)
     scale = SIDE / max(picture.size)
     size = (max(1, round(picture.width * scale)), max(1, round(picture.height * scale)))
@@ -99,12 +99,12 @@ def large(pixels: Pixels) -> Pixels:
 
 
 def overlaid(pixels: Pixels, values: Array) -> Pixels:
-    """The picture under the colours of a map (R, S), its patches as squares."""
+    """The picture under the colors of a map (R, S), its patches as squares."""
     picture = large(pixels)
     least = values - values.min()
-    colours = heat(least / max(float(least.max()), np.finfo(np.float32).tiny))  # (R, S, 3)
+    colors = heat(least / max(float(least.max()), np.finfo(np.float32).tiny))  # (R, S, 3)
     size = (picture.shape[1], picture.shape[0])
-    glass = np.asarray(Image.fromarray(colours).resize(size, Image.Resampling.NEAREST))
+    glass = np.asarray(Image.fromarray(colors).resize(size, Image.Resampling.NEAREST))
     return (picture * (1 - STRENGTH) + glass * STRENGTH).round().astype(np.uint8)
 
 

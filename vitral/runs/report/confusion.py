@@ -24,7 +24,7 @@ class Cell(NamedTuple):
     x: float
     y: float
     style: str  # right or wrong
-    strength: float  # of the colour, from 0 to 1
+    strength: float  # of the color, from 0 to 1
     images: int
     label: str
 

@@ -35,7 +35,7 @@ def draw_curves(lines: Sequence[Measured]) -> list[Chart]:
 
 
 def smooth(values: Sequence[float]) -> list[float]:
-    """Means over a twenty-fifth of the values, centred, so that a curve is not late; shorter at the ends."""
+    """Means over a twenty-fifth of the values, centered, so that a curve is not late; shorter at the ends."""
     reach = len(values) // 50
     sums = [0.0]
     for value in values:

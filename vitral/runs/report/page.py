@@ -16,7 +16,7 @@ from vitral.html.page import render, write_whole
 from vitral.html.text import NOTHING, large, loss_of, percent
 from vitral.runs.report.confusion import draw_calibration, draw_matrix, most_confused
 from vitral.runs.report.curves import draw_curves
-from vitral.runs.report.story import Cost, Fact, Judgement, Story, headline, remarks, worst_first
+from vitral.runs.report.story import Cost, Fact, Judgment, Story, headline, remarks, worst_first
 from vitral.weights.card import duration
 
 MOST_MISTAKES = 24
@@ -24,7 +24,7 @@ MOST_BYTES = 1_500_000  # of thumbnails, so that the page stays below 3 MB
 
 
 class Mistake(NamedTuple):
-    """An image, the class it is labelled with and the one it was given; without a source where it cannot be shown."""
+    """An image, the class it is labeled with and the one it was given; without a source where it cannot be shown."""
 
     name: str
     label: str
@@ -34,9 +34,9 @@ class Mistake(NamedTuple):
     source: str
 
 
-def worst_mistakes(judgement: Judgement, samples: Samples) -> list[Mistake]:
+def worst_mistakes(judgment: Judgment, samples: Samples) -> list[Mistake]:
     """At most 24 of them, the surest first."""
-    answers, items = judgement.answers, samples.of(judgement.split)
+    answers, items = judgment.answers, samples.of(judgment.split)
     given, sure = answers.given, answers.sure  # each (N,)
     wrong = (given != answers.labels).nonzero()[:, 0]
     order = wrong[sure[wrong].argsort(descending=True, stable=True)][:MOST_MISTAKES]
@@ -69,34 +69,34 @@ def write_report(path: Path, story: Story) -> None:
 
 def page(story: Story) -> str:
     """The page as HTML."""
-    judgement = story.judgement
+    judgment = story.judgment
     charts = draw_curves(story.metrics)
-    if judgement is not None:
-        charts.append(draw_calibration(judgement.calibration, judgement.accuracy.top1))
-    rows = worst_first(judgement.accuracy.classes) if judgement is not None else []
+    if judgment is not None:
+        charts.append(draw_calibration(judgment.calibration, judgment.accuracy.top1))
+    rows = worst_first(judgment.accuracy.classes) if judgment is not None else []
     return render(
         TEMPLATE,
         story=story,
         version=__version__,
         step=max((line["step"] for line in story.metrics), default=0),
         headline=headline(story),
-        tiles=_tiles(judgement) if judgement is not None else [],
+        tiles=_tiles(judgment) if judgment is not None else [],
         remarks=remarks(story),
         charts=charts,
-        matrix=draw_matrix(judgement.accuracy) if judgement is not None else None,
-        confused=most_confused(judgement.accuracy) if judgement is not None else [],
+        matrix=draw_matrix(judgment.accuracy) if judgment is not None else None,
+        confused=most_confused(judgment.accuracy) if judgment is not None else [],
         rows=rows[:MOST_CLASSES],
         rest=rows[MOST_CLASSES:],
-        mistakes=worst_mistakes(judgement, story.samples) if judgement is not None else [],
+        mistakes=worst_mistakes(judgment, story.samples) if judgment is not None else [],
         cost=_costs(story.cost),
         data=[*_data(story.samples), *story.summary],
         percent=percent,
     )
 
 
-def _tiles(judgement: Judgement) -> list[Fact]:
+def _tiles(judgment: Judgment) -> list[Fact]:
     """What a reader asks after the headline."""
-    accuracy, calibration = judgement.accuracy, judgement.calibration
+    accuracy, calibration = judgment.accuracy, judgment.calibration
     recalls = [each.recall for each in accuracy.classes if each.recall is not None]
     tiles = [
         ("mean over classes", percent(sum(recalls) / len(recalls))),

@@ -21,7 +21,7 @@ Line = Mapping[str, Any]
 Fact = tuple[str, str]  # what it is, and its value
 
 
-class Judgement(NamedTuple):
+class Judgment(NamedTuple):
     """The model's answers to a split of the data, and what they are worth."""
 
     split: Split
@@ -61,7 +61,7 @@ class Cost(NamedTuple):
 
 
 class Story(NamedTuple):
-    """One run, finished or not; without a judgement where there is none yet or where there are no classes to name."""
+    """One run, finished or not; without a judgment where there is none yet or where there are no classes to name."""
 
     title: str
     status: Literal["running", "stopped", "done"]
@@ -73,8 +73,8 @@ class Story(NamedTuple):
     environment: Sequence[Fact]
     samples: Samples
     metrics: Sequence[Line]
-    judgement: Judgement | None
-    attended: Attended | None  # of the judged model; there is none without a judgement
+    judgment: Judgment | None
+    attended: Attended | None  # of the judged model; there is none without a judgment
     cost: Cost
     notes: Sequence[str]  # whole sentences
     next: Sequence[Fact]  # what a command is for, and the command
@@ -93,14 +93,14 @@ class Headline(NamedTuple):
 
 def headline(story: Story) -> Headline:
     """The accuracy where the model was judged; before that the latest that was measured."""
-    judgement = story.judgement
-    if judgement is not None:
-        accuracy = judgement.accuracy
+    judgment = story.judgment
+    if judgment is not None:
+        accuracy = judgment.accuracy
         detail = (
             f"95 % interval {percent(accuracy.interval.low)} to {percent(accuracy.interval.high)}; "
             f"always naming the commonest class would give {percent(accuracy.usual)}"
         )
-        meaning = f"of {plural(accuracy.images, f'{judgement.split} image')} are named rightly"
+        meaning = f"of {plural(accuracy.images, f'{judgment.split} image')} are named rightly"
         return Headline(percent(accuracy.top1), meaning, detail)
     held_out = [line for line in story.metrics if line["split"] != "train"]
     if not story.metrics:
@@ -116,8 +116,8 @@ def headline(story: Story) -> Headline:
 def remarks(story: Story) -> list[str]:
     """Sentences that the numbers bear out; none where there is nothing to say."""
     found = list(story.notes)
-    if story.judgement is not None:
-        found += [*_certainty(story.judgement.accuracy), *_weakest(story.judgement.accuracy)]
+    if story.judgment is not None:
+        found += [*_certainty(story.judgment.accuracy), *_weakest(story.judgment.accuracy)]
     return found + _course(story)
 
 
@@ -136,12 +136,12 @@ def _weakest(accuracy: Accuracy) -> list[str]:
     weakest = worst_first(accuracy.classes)[0]
     if weakest.recall is None or weakest.recall >= accuracy.top1:
         return []
-    right = f"{weakest.name} is recognised least: {weakest.right:,} of {plural(weakest.images, 'image')}"
+    right = f"{weakest.name} is recognized least: {weakest.right:,} of {plural(weakest.images, 'image')}"
     return [f"{right}; {weakest.times:,} {'is' if weakest.times == 1 else 'are'} taken for {weakest.taken_for}."]
 
 
 def _course(story: Story) -> list[str]:
-    """How the loss on images that were not learnt from went."""
+    """How the loss on images that were not learned from went."""
     held_out = [line for line in story.metrics if line["split"] != "train" and "loss" in line]
     if len(held_out) < 3:
         return []

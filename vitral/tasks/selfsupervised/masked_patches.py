@@ -61,7 +61,7 @@ def corrupt(patches: Tensor, corruption: Corruption, mask: Tensor) -> Tensor:
 
 
 LEVELS = 8  # of a channel: 3 bits
-MOST_CHANNELS = 4  # their colours are 4,096
+MOST_CHANNELS = 4  # their colors are 4,096
 
 
 class Judged(NamedTuple):
@@ -71,39 +71,39 @@ class Judged(NamedTuple):
     metrics: dict[str, Tensor]  # each (B,), detached
 
 
-def colour_classes(pixels: Tensor, side: int) -> Tensor:
-    """The colours of patches (B, M, C, P, Q) of bytes, downsized to side x side by means, as numbers (B, M, S).
+def color_classes(pixels: Tensor, side: int) -> Tensor:
+    """The colors of patches (B, M, C, P, Q) of bytes, downsized to side x side by means, as numbers (B, M, S).
 
     Each mean keeps its three highest bits. The first channel counts most: red 7, green 0, blue 1 is 7 * 64 + 0 * 8 + 1.
     """
     means = F.adaptive_avg_pool2d(pixels.flatten(0, 1), side)  # (B M, C, side, side)
     levels = (means / (256 // LEVELS)).long().flatten(2)  # (B M, C, S), each from 0 to 7
-    colours = levels[:, 0]
+    colors = levels[:, 0]
     for channel in range(1, levels.shape[1]):
-        colours = colours * LEVELS + levels[:, channel]
-    return colours.unflatten(0, pixels.shape[:2])  # (B, M, S)
+        colors = colors * LEVELS + levels[:, channel]
+    return colors.unflatten(0, pixels.shape[:2])  # (B, M, S)
 
 
-class Colours(Config):
-    """A colour of 3 bits a channel, 512 in all for red, green and blue, at each place of the downsized patch."""
+class Colors(Config):
+    """A color of 3 bits a channel, 512 in all for red, green and blue, at each place of the downsized patch."""
 
     side: ClassVar[int]  # of the downsized patch
 
     def check(self, channels: int, patch: Size) -> None:
-        """Refuse patches that have no such colours."""
+        """Refuse patches that have no such colors."""
         if channels > MOST_CHANNELS:
             raise ConfigError(
-                f"{channels} channels of 3 bits are too many colours to choose from",
+                f"{channels} channels of 3 bits are too many colors to choose from",
                 code="config.unsupported",
                 where="target",
-                remedy=f"use target=whole_patch, or at most {MOST_CHANNELS} channels",
+                hint=f"use target=whole_patch, or at most {MOST_CHANNELS} channels",
             )
         if min(patch) < self.side:
             raise ConfigError(
                 f"a patch of {patch} pixels cannot be downsized to {self.side}x{self.side}",
                 code="config.unsupported",
                 where="target",
-                remedy="use target=mean_colour, or larger patches",
+                hint="use target=mean_color, or larger patches",
             )
 
     def outputs(self, channels: int, patch: Size) -> int:
@@ -112,22 +112,22 @@ class Colours(Config):
 
     def judge(self, predictions: Tensor, patches: Tensor, scaling: Scaling) -> Judged:
         """Cross-entropy and accuracy of predictions (B, M, S K) for scaled patches (B, M, C, P, Q)."""
-        colours = colour_classes(scaling.restore(patches), self.side)  # (B, M, S)
+        colors = color_classes(scaling.restore(patches), self.side)  # (B, M, S)
         scores = predictions.unflatten(2, (self.side**2, LEVELS ** patches.shape[2]))  # (B, M, S, K)
-        losses = F.cross_entropy(scores.flatten(0, 2), colours.flatten(), reduction="none")  # (B M S)
-        right = (scores.detach().argmax(dim=3) == colours).float()  # (B, M, S)
+        losses = F.cross_entropy(scores.flatten(0, 2), colors.flatten(), reduction="none")  # (B M S)
+        right = (scores.detach().argmax(dim=3) == colors).float()  # (B, M, S)
         return Judged(losses.view_as(right).mean(dim=(1, 2)), {"accuracy": right.mean(dim=(1, 2))})
 
 
-class MeanColour(Colours):
-    """The mean colour of the patch: the paper's choice."""
+class MeanColor(Colors):
+    """The mean color of the patch: the paper's choice."""
 
-    kind: Literal["mean_colour"] = "mean_colour"
+    kind: Literal["mean_color"] = "mean_color"
     side: ClassVar[int] = 1
 
 
-class Downsized(Colours):
-    """The patch downsized to 4 x 4, each of its 16 colours told by itself."""
+class Downsized(Colors):
+    """The patch downsized to 4 x 4, each of its 16 colors told by itself."""
 
     kind: Literal["downsized"] = "downsized"
     side: ClassVar[int] = 4
@@ -151,21 +151,21 @@ class WholePatch(Config):
         return Judged(errors.mean(dim=(1, 2)), {})
 
 
-TargetConfig = Annotated[MeanColour | Downsized | WholePatch, Field(discriminator="kind")]
+TargetConfig = Annotated[MeanColor | Downsized | WholePatch, Field(discriminator="kind")]
 
 
 class MaskedPatches(Config):
     """Hide half of the patches and have them told from the rest."""
 
-    labelled: ClassVar[bool] = False
+    labeled: ClassVar[bool] = False
 
-    kind: Literal["masked"] = "masked"
-    target: TargetConfig = MeanColour()
+    kind: Literal["masked_patches"] = "masked_patches"
+    target: TargetConfig = MeanColor()
 
     def build(self, model: Model, classes: int, class_counts: Sequence[int], scaling: Scaling) -> Task:
         """The task for a model with a stem of plain patches.
 
-        The scaling is that of the images: colours are found in the bytes behind them. Labels are not looked at.
+        The scaling is that of the images: colors are found in the bytes behind them. Labels are not looked at.
         The model's own pool and head learn nothing here, so they are frozen.
         """
         if not isinstance(model, VisionTransformer) or not isinstance(model.config.stem, Patches):
@@ -174,9 +174,9 @@ class MaskedPatches(Config):
                 f"masked patches need a model of plain patches, got a {found}",
                 code="config.unsupported",
                 where="task",
-                remedy="choose a model such as S/16",
+                hint="choose a model such as S/16",
             )
-        refuse_single(model.config.stem.grid(model.config.image))
+        refuse_single(model.config.stem.grid(model.config.image_size))
         self.target.check(model.config.channels, model.config.stem.patch)
         return PatchPrediction(self, model, model.config.stem, scaling)
 
@@ -186,8 +186,8 @@ def refuse_single(grid: Grid) -> None:
         raise ConfigError(
             "a patch is told from the others, but the image is one patch",
             code="config.unsupported",
-            where="image",
-            remedy="use larger images or smaller patches",
+            where="image_size",
+            hint="use larger images or smaller patches",
         )
 
 

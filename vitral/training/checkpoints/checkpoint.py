@@ -67,12 +67,12 @@ def verify(folder: Path) -> Manifest:
         with reading(path):
             size = path.stat().st_size
             if size != entry.size:
-                what = f"has {size:,} bytes, and {entry.size:,} were written"
-                raise WeightsError(what, code="weights.corrupt", where=str(path))
+                message = f"has {size:,} bytes, and {entry.size:,} were written"
+                raise WeightsError(message, code="weights.corrupt", where=str(path))
             with path.open("rb") as file:
                 if hashlib.file_digest(file, "sha256").hexdigest() != entry.sha256:
-                    what = "its bytes are not those that were written"
-                    raise WeightsError(what, code="weights.corrupt", where=str(path))
+                    message = "its bytes are not those that were written"
+                    raise WeightsError(message, code="weights.corrupt", where=str(path))
     return manifest
 
 
@@ -82,8 +82,8 @@ def _read(path: Path) -> Manifest:
     try:
         manifest = Manifest.from_json(text)
     except ConfigError as error:
-        what = f"not a manifest that this vitral can read: {error}"
-        raise WeightsError(what, code="weights.corrupt", where=str(path)) from None
+        message = f"not a manifest that this vitral can read: {error}"
+        raise WeightsError(message, code="weights.corrupt", where=str(path)) from None
     # Nothing vouches for the manifest but its form, so that must be right to the byte.
     if manifest.to_json().encode() != text:
         raise WeightsError("not as vitral writes a manifest", code="weights.corrupt", where=str(path))
@@ -173,8 +173,8 @@ def open_checkpoint(path: Path) -> Checkpoint:
     """The checkpoint in a folder `step-...`, once every byte of it is found to be right; else WeightsError."""
     manifest = verify(path)
     if _name(manifest.step) != path.name.partition(DRAFT)[0]:
-        what = f"of step {manifest.step}, unlike the folder"
-        raise WeightsError(what, code="weights.corrupt", where=str(path / MANIFEST))
+        message = f"of step {manifest.step}, unlike the folder"
+        raise WeightsError(message, code="weights.corrupt", where=str(path / MANIFEST))
     if STATE not in manifest.files:
         raise WeightsError(f"names no {STATE}", code="weights.corrupt", where=str(path / MANIFEST))
     stems = tuple(name.removesuffix(SUFFIX) for name in manifest.files if name.endswith(SUFFIX))

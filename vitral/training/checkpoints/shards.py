@@ -71,8 +71,8 @@ def assembled(paths: Iterable[Path]) -> dict[str, Tensor]:
     for name, some in parts.items():
         there = sum(prod(chunk.shape) for chunk in some)
         if there != whole[name].numel():
-            what = f"parts of {name} are missing, {there} of {whole[name].numel()} numbers are there"
-            raise WeightsError(what, code="weights.missing_tensor", where=str(some[-1].path), remedy=REMEDY)
+            message = f"parts of {name} are missing, {there} of {whole[name].numel()} numbers are there"
+            raise WeightsError(message, code="weights.missing_tensor", where=str(some[-1].path), hint=REMEDY)
     for path in {chunk.path for some in parts.values() for chunk in some}:
         with _opened(path) as file:
             for chunk in (chunk for some in parts.values() for chunk in some if chunk.path == path):
@@ -96,5 +96,5 @@ def _opened(path: Path) -> Iterator[Any]:
         with safe_open(path, framework="pt") as file:
             yield file
     except (SafetensorError, OSError, ValueError) as error:
-        what = f"not a readable safetensors file: {error}"
-        raise WeightsError(what, code="weights.corrupt", where=str(path), remedy=REMEDY) from None
+        message = f"not a readable safetensors file: {error}"
+        raise WeightsError(message, code="weights.corrupt", where=str(path), hint=REMEDY) from None

@@ -4,14 +4,16 @@ What is drawn is counted and the rate is a function of the step, so neither leav
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from vitral.core import formats
 from vitral.core.config import Config
 from vitral.core.errors import WeightsError
+from vitral.core.formats import upgrade
 from vitral.data.loading.sampler import Plan, Position
 from vitral.tasks.task import Task
 from vitral.training.ema import Average
@@ -32,9 +34,15 @@ class Learning(NamedTuple):
 class Saved(Config):
     """What is kept beside the tensors, as JSON."""
 
+    format: Literal[2] = 2  # of state.json; core/formats.py reads format 1
     position: Position
     averaged: int  # steps in the average
     precision: dict[str, float]  # of the scaler of losses, if it is used
+
+
+def read_state(document: dict[str, Any]) -> Saved:
+    """What `state.json` of any format says."""
+    return Saved.parse(document if "format" in document else upgrade(document, formats.STATE))
 
 
 def tensors_of(learning: Learning) -> Tensors:
@@ -62,7 +70,7 @@ def restore(learning: Learning, plan: Plan, tensors: Mapping[str, Mapping[str, T
 
 
 def optimizer_tensors(optimizer: Optimizer) -> dict[str, Tensor]:
-    """What the optimiser remembers of each weight, as `blocks.0.mlp.up.weight/exp_avg`."""
+    """What the optimizer remembers of each weight, as `blocks.0.mlp.up.weight/exp_avg`."""
     return {
         f"{name}/{key}": value
         for group in optimizer.param_groups
@@ -73,7 +81,7 @@ def optimizer_tensors(optimizer: Optimizer) -> dict[str, Tensor]:
 
 
 def restore_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    """Have the optimiser remember what is given, copied to where the weights are."""
+    """Have the optimizer remember what is given, copied to where the weights are."""
     weights = {
         name: weight
         for group in optimizer.param_groups
@@ -83,9 +91,9 @@ def restore_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> No
     for address, value in tensors.items():
         name, _, key = address.rpartition("/")
         if name not in weights:
-            what = f"the saved optimiser knows {name}, which this model has not or does not train"
-            remedy = "resume with the model that was saved"
-            raise WeightsError(what, code="weights.mismatch", where="optimizer", remedy=remedy)
+            message = f"the saved optimizer knows {name}, which this model has not or does not train"
+            hint = "resume with the model that was saved"
+            raise WeightsError(message, code="weights.mismatch", where="optimizer", hint=hint)
         weight = weights[name]
         kept = count(value, weight, optimizer) if key == "step" else torch.empty_like(weight).copy_(value)
         optimizer.state[weight][key] = kept

@@ -29,7 +29,7 @@ class End(NamedTuple):
     """How a process ended, and which."""
 
     rank: int
-    what: str
+    message: str
 
 
 class Lost(VitralError):
@@ -41,7 +41,7 @@ class Pulse:
 
     def __init__(self, store: Store, world: World) -> None:
         self.store, self.world = store, world
-        self.remedy = "start the same command again with --resume and the folder of the run"
+        self.hint = "start the same command again with --resume and the folder of the run"
         self._next = (world.rank + 1) % world.size
         self._suspicious = False
         self._end: End | None = None
@@ -58,10 +58,10 @@ class Pulse:
         self._left.set()
         self._thread.join()
 
-    def tell(self, what: str) -> None:
+    def tell(self, message: str) -> None:
         """Say why this process leaves."""
         try:
-            self._say(End(self.world.rank, what))
+            self._say(End(self.world.rank, message))
         except RuntimeError:  # the store is gone, and with it all who could listen
             return
 
@@ -73,9 +73,9 @@ class Pulse:
 
     def _loss(self) -> Lost:
         assert self._end is not None
-        what = f"process {self._end.rank} of {self.world.size} {self._end.what}"
+        message = f"process {self._end.rank} of {self.world.size} {self._end.message}"
         where = f"process {self.world.rank}, which waited for it"
-        return Lost(what, code="run.lost_process", where=where, remedy=self.remedy)
+        return Lost(message, code="run.lost_process", where=where, hint=self.hint)
 
     def _say(self, end: End) -> None:
         self.store.compare_set(END, "", json.dumps(end))  # only the first is kept
@@ -102,5 +102,7 @@ class Pulse:
 
     def _leave(self, loss: Lost) -> None:
         """End this process: its main thread waits for one that is gone, and cannot be interrupted."""
-        print(f"error[{loss.code}]: {loss.what}\nwhere: {loss.where}\nhint: {loss.remedy}", file=sys.stderr, flush=True)
+        print(
+            f"error[{loss.code}]: {loss.message}\nwhere: {loss.where}\nhint: {loss.hint}", file=sys.stderr, flush=True
+        )
         os._exit(loss.exit_code)

@@ -40,7 +40,7 @@ class Group:
         """Whether this process writes the run's files and talks to the user."""
         return self.world.rank == 0
 
-    def advise(self, remedy: str) -> None:
+    def advise(self, hint: str) -> None:
         """Have the user told this should another process be lost."""
 
     def gather(self, rows: Tensor) -> Tensor:
@@ -91,17 +91,17 @@ def world_of(environment: "os._Environ[str] | dict[str, str]") -> World:
     numbers = {name: environment.get(name, default) for name, default in (("RANK", "0"), ("WORLD_SIZE", "1"))}
     for name, text in numbers.items():
         if not text.isdecimal():
-            what = f"expected a whole number, got {text!r}"
-            raise ConfigError(what, code="config.wrong_type", where=name, remedy="start with torchrun")
+            message = f"expected a whole number, got {text!r}"
+            raise ConfigError(message, code="config.wrong_type", where=name, hint="start with torchrun")
     world = World(rank=int(numbers["RANK"]), size=max(1, int(numbers["WORLD_SIZE"])))
     if world.size > 1 and "RANK" not in environment:
-        what = f"says {world.size} processes, and nothing says which of them this is"
-        remedy = "start with torchrun, or unset WORLD_SIZE"
-        raise ConfigError(what, code="config.missing_value", where="WORLD_SIZE", remedy=remedy)
+        message = f"says {world.size} processes, and nothing says which of them this is"
+        hint = "start with torchrun, or unset WORLD_SIZE"
+        raise ConfigError(message, code="config.missing_value", where="WORLD_SIZE", hint=hint)
     if world.rank >= world.size:
-        what = f"there is no process {world.rank} among {world.size}, counted from 0"
-        remedy = "start with torchrun, or unset RANK"
-        raise ConfigError(what, code="config.out_of_range", where="RANK", remedy=remedy)
+        message = f"there is no process {world.rank} among {world.size}, counted from 0"
+        hint = "start with torchrun, or unset RANK"
+        raise ConfigError(message, code="config.out_of_range", where="RANK", hint=hint)
     return world
 
 
@@ -120,8 +120,8 @@ class Team(Group):
         self.beside = dist.new_group(backend="gloo", timeout=PATIENCE)  # for what is said while the model trains
         self._pulse = pulse
 
-    def advise(self, remedy: str) -> None:
-        self._pulse.remedy = remedy
+    def advise(self, hint: str) -> None:
+        self._pulse.hint = hint
 
     def gather(self, rows: Tensor) -> Tensor:
         counts = [torch.zeros(1, dtype=torch.int64) for _ in range(self.world.size)]
@@ -203,9 +203,9 @@ def met(world: World) -> Store:
         store, _, _ = next(rendezvous("env://", world.rank, world.size, timeout=MEETING))
     except (RuntimeError, ValueError) as error:
         place = ":".join(os.environ.get(name, name) for name in ("MASTER_ADDR", "MASTER_PORT"))
-        remedy = "start with torchrun, and look whether every machine reaches that address"
-        what = f"the {world.size} processes did not meet: {error}"
-        raise VitralError(what, code="run.rendezvous_failed", where=place, remedy=remedy) from error
+        hint = "start with torchrun, and look whether every machine reaches that address"
+        message = f"the {world.size} processes did not meet: {error}"
+        raise VitralError(message, code="run.rendezvous_failed", where=place, hint=hint) from error
     assert isinstance(store, Store)
     return store
 

@@ -80,7 +80,7 @@ class Replicated(Spread):
         """
         model = self.task.model
         assert isinstance(model, Model)
-        images = torch.zeros(0, model.config.channels, *model.config.image, device=self.group.device)
+        images = torch.zeros(0, model.config.channels, *model.config.image_size, device=self.group.device)
         labels = torch.zeros(0, dtype=torch.int64, device=self.group.device)
         self.module.train()
         self.module(images, labels, np.random.default_rng(0)).loss.backward()
@@ -138,7 +138,7 @@ class Ddp(Config):
     kind: Literal["ddp"] = "ddp"
 
     def spread(self, task: Task, group: Group) -> Spread:
-        """The task as the loop is to call it. Build the optimiser after that; one process has the task as it is."""
+        """The task as the loop is to call it. Build the optimizer after that; one process has the task as it is."""
         if group.world.size == 1:
             return Spread(task, group)
 
@@ -154,15 +154,15 @@ class Ddp(Config):
 
 
 class Fsdp(Config):
-    """Each process has a part of every weight, of its gradient and of what the optimiser keeps of it.
+    """Each process has a part of every weight, of its gradient and of what the optimizer keeps of it.
 
-    For models that do not fit beside their optimiser on one device (FSDP2, arXiv 2304.11277).
+    For models that do not fit beside their optimizer on one device (FSDP2, arXiv 2304.11277).
     """
 
     kind: Literal["fsdp"] = "fsdp"
 
     def spread(self, task: Task, group: Group) -> Spread:
-        """The task, its weights now divided. Build the optimiser after that; one process has the task as it is."""
+        """The task, its weights now divided. Build the optimizer after that; one process has the task as it is."""
         if group.world.size == 1:
             return Spread(task, group)
 

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from vitral.core.config import Size
 from vitral.data.decoding.header import Decoding
-from vitral.data.transforms.crop import CentreCrop
-from vitral.data.transforms.preprocessing import CENTRED, IMAGENET, Preprocessing
+from vitral.data.transforms.crop import CenterCrop
+from vitral.data.transforms.preprocessing import CENTERED, IMAGENET, Preprocessing
 from vitral.models.attention import Attention
 from vitral.models.block import LayerScale, NoScale, PreNorm
 from vitral.models.embed import Patches
@@ -23,7 +23,7 @@ from vitral.models.mlp import Mlp, SwiGlu
 from vitral.models.position import Learned1d, Resampling
 from vitral.models.vit import Tokens, Vit
 from vitral.weights.bundle import Bundle
-from vitral.weights.formats.format import Format, Hints, Raw, Recognised, layers, shape
+from vitral.weights.formats.format import Format, Hints, Raw, Recognized, layers, shape
 from vitral.weights.formats.rules import TABLE, TOKENS, Rule, affine, joined, kernel, lifted_parts, same
 from vitral.weights.formats.timm import DINOV2, block_rules, gated
 
@@ -49,7 +49,7 @@ class Dino(Format):
         names = backbone(raw.tensors).keys()
         return is_backbone(raw) and not names & DINOV2 and "blocks.0.ls1.gamma" not in names
 
-    def recognise(self, raw: Raw, hints: Hints) -> Recognised:
+    def recognize(self, raw: Raw, hints: Hints) -> Recognized:
         dropped = {name: HEAD_FOR_TRAINING for name in raw.tensors if TRAINED_WITH.match(name)}
         dropped |= {name: MASK for name in raw.tensors if name.endswith("mask_token")}
         raw = raw._replace(tensors=backbone({name: raw.tensors[name] for name in raw.tensors if name not in dropped}))
@@ -57,7 +57,7 @@ class Dino(Format):
         registers = shape(raw, "register_tokens", 3)[1] if "register_tokens" in raw.tensors else 0
         image, _ = hints.grid(shape(raw, "pos_embed", 3)[1], [1], Size(*sides), raw)
         model = Vit(
-            image=image,
+            image_size=image,
             channels=channels,
             width=width,
             depth=layers(raw.tensors, "blocks."),
@@ -71,13 +71,13 @@ class Dino(Format):
             eps=1e-6,
         )
         preprocessing = Preprocessing(
-            image=image,
+            image_size=image,
             decoding=Decoding(channels=channels),
-            view=CentreCrop(fraction=224 / 256, filter="bicubic"),
-            scaling=IMAGENET if channels == 3 else CENTRED,
+            crop=CenterCrop(fraction=224 / 256, filter="bicubic"),
+            normalize=IMAGENET if channels == 3 else CENTERED,
         )
         assumed = ("images as in its evaluation: the middle 224 of 256 pixels, ImageNet's mean",)
-        return Recognised(self.title, model, preprocessing, (), raw.tensors, dropped, assumed)
+        return Recognized(self.title, model, preprocessing, (), raw.tensors, dropped, assumed)
 
     def rules(self, model: Vit) -> list[Rule]:
         rules = [kernel("stem.project.weight", "patch_embed.proj.weight", model.stem.patch)]

@@ -32,7 +32,7 @@ class Raw(NamedTuple):
     processor: Mapping[str, Any]  # of a preprocessor_config.json beside it
 
 
-class Recognised(NamedTuple):
+class Recognized(NamedTuple):
     """What a file turned out to be."""
 
     title: str  # `timm's ViT`
@@ -62,7 +62,7 @@ class Format:
         """Whether the names, shapes and notes are of this kind."""
         raise NotImplementedError
 
-    def recognise(self, raw: Raw, hints: "Hints") -> Recognised:
+    def recognize(self, raw: Raw, hints: "Hints") -> Recognized:
         """What the file is; WeightsError where it does not tell and no hint does."""
         raise NotImplementedError
 
@@ -106,14 +106,14 @@ class Hints(NamedTuple):
         if told := self.told("mixer.heads"):
             return whole(told, "mixer.heads")
         if width not in HEADS:
-            what = f"does not tell the number of heads, and no published model has a width of {width}"
-            remedy = told_by(raw, "mixer.heads=N")
-            raise WeightsError(what, code="weights.missing_setting", where=str(raw.where), remedy=remedy)
+            message = f"does not tell the number of heads, and no published model has a width of {width}"
+            hint = told_by(raw, "mixer.heads=N")
+            raise WeightsError(message, code="weights.missing_setting", where=str(raw.where), hint=hint)
         return HEADS[width]
 
     def grid(self, rows: int, prefixes: Sequence[int], patch: Size, raw: Raw) -> tuple[Size, int]:
         """The image size that a table of so many positions is for, and how many of them are no patches'."""
-        if told := self.told("image"):
+        if told := self.told("image_size"):
             image = Size.parse(told)
             cells = (image.height // patch.height) * (image.width // patch.width)
             found = [(image, prefix) for prefix in prefixes if rows == prefix + cells]
@@ -125,9 +125,9 @@ class Hints(NamedTuple):
                 if side * side == rows - prefix
             ]
         if len(found) != 1:
-            what = f"{rows} positions are not those of one square of patches"
+            message = f"{rows} positions are not those of one square of patches"
             code = "weights.bad_setting" if told else "weights.missing_setting"
-            raise WeightsError(what, code=code, where=str(raw.where), remedy=told_by(raw, "image=HEIGHTxWIDTH"))
+            raise WeightsError(message, code=code, where=str(raw.where), hint=told_by(raw, "image_size=HEIGHTxWIDTH"))
         return found[0]
 
 
@@ -145,8 +145,8 @@ def told_once(raw: Raw, options: str) -> str:
 def whole(text: str, where: str) -> int:
     """A number from 1 on."""
     if not text.isdecimal() or not int(text):
-        what, code = f"expected a whole number from 1 on, got {text!r}", "config.out_of_range"
-        raise ConfigError(what, code=code, where=where)
+        message, code = f"expected a whole number from 1 on, got {text!r}", "config.out_of_range"
+        raise ConfigError(message, code=code, where=where)
     return int(text)
 
 
@@ -159,12 +159,12 @@ def layers(tensors: Iterable[str], before: str) -> int:
 def shape(raw: Raw, name: str, dims: int) -> tuple[int, ...]:
     """The shape of a tensor that must be there, with so many dimensions."""
     if name not in raw.tensors:
-        what, remedy = f"{name} is missing", "give the whole file"
-        raise WeightsError(what, code="weights.missing_tensor", where=str(raw.where), remedy=remedy)
+        message, hint = f"{name} is missing", "give the whole file"
+        raise WeightsError(message, code="weights.missing_tensor", where=str(raw.where), hint=hint)
     found = tuple(raw.tensors[name].shape)
     if len(found) != dims or not all(found):
-        what = f"{name} has shape {found}, expected {dims} dimensions"
-        raise WeightsError(what, code="weights.shape_mismatch", where=str(raw.where))
+        message = f"{name} has shape {found}, expected {dims} dimensions"
+        raise WeightsError(message, code="weights.shape_mismatch", where=str(raw.where))
     return found
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from vitral.core.config import Size
 from vitral.core.errors import WeightsError
 from vitral.data.decoding.header import Decoding
-from vitral.data.transforms.preprocessing import CENTRED, Preprocessing
+from vitral.data.transforms.preprocessing import CENTERED, Preprocessing
 from vitral.models.attention import Attention
 from vitral.models.block import NoScale, PreNorm
 from vitral.models.embed import Hybrid, Patches, StemConfig
@@ -28,7 +28,7 @@ from vitral.models.position import Learned1d, PositionConfig, SinCos2d
 from vitral.models.resnet import BodyKind, cell
 from vitral.models.vit import Tokens, Vit
 from vitral.weights.bundle import Bundle
-from vitral.weights.formats.format import Format, Hints, Raw, Recognised, numbered, shape
+from vitral.weights.formats.format import Format, Hints, Raw, Recognized, numbered, shape
 from vitral.weights.formats.npz import write_npz
 from vitral.weights.formats.rules import (
     Rule,
@@ -229,7 +229,7 @@ class GoogleFiles(Format):
         yield from self._pool(model)
         if model.eps != EPS:
             yield f"eps: Google's norms have {EPS:g}, this model {model.eps:g}"
-        if bundle.preprocessing.scaling != CENTRED:
+        if bundle.preprocessing.normalize != CENTERED:
             yield "preprocessing.scaling: Google's models see pixels from -1 to 1, and their files tell no other scale"
 
     def files(self, bundle: Bundle, tensors: Mapping[str, Tensor]) -> dict[str, Iterable[memoryview]]:
@@ -251,8 +251,8 @@ class GoogleFiles(Format):
             yield "stem: big_vision has no hybrids"
         if not stem.project:
             yield "stem.project: Google's hybrids map what the ResNet gives to the width"
-        if stem.standardisation != "std":
-            yield f"stem.standardisation: Google guards a kernel's deviation, this model its {stem.standardisation}"
+        if stem.standardization != "std":
+            yield f"stem.standardization: Google guards a kernel's deviation, this model its {stem.standardization}"
         if stem.group_eps != EPS:
             yield f"stem.group_eps: Google's norms have {EPS:g}, this model {stem.group_eps:g}"
 
@@ -276,7 +276,7 @@ class GoogleFiles(Format):
     def _layers(self, model: Vit) -> Iterator[str]:
         mixer = model.mixer
         if not isinstance(model.block, PreNorm):
-            yield "block: Google's ViT normalises before each branch"
+            yield "block: Google's ViT normalizes before each branch"
         if not isinstance(model.block.scale, NoScale):
             yield "block.scale: Google's ViT adds its branches as they are"
         if not isinstance(mixer, Attention):
@@ -298,7 +298,7 @@ class GoogleFiles(Format):
         if isinstance(pool, AttentionPool) and big_vision:
             if pool.count(model.whole()) != model.whole().heads:
                 yield "pool.heads: big_vision gathers with as many heads as the layers have"
-        elif not isinstance(pool, ClassPool) and not (isinstance(pool, MeanPool) and not pool.normalises()):
+        elif not isinstance(pool, ClassPool) and not (isinstance(pool, MeanPool) and not pool.normalizes()):
             yield f"pool: {self.owner} reads the class token or the mean of normed patches, this model has {pool.kind}"
         if model.tokens.cls and not isinstance(pool, ClassPool):
             yield "tokens.cls: Google's ViT has a class token only to read it"
@@ -324,7 +324,7 @@ class Google(GoogleFiles):
         blocks = [name for name in raw.tensors if name.startswith(prefix + BLOCK)]
         return prefix + EMBEDDING in raw.tensors and any(f"/{self.names.attention}/" in name for name in blocks)
 
-    def recognise(self, raw: Raw, hints: Hints) -> Recognised:
+    def recognize(self, raw: Raw, hints: Hints) -> Recognized:
         dropped, tensors = _outside(raw.tensors), _tidied(raw.tensors, self.names)
         raw = raw._replace(tensors=tensors)
         width, stem, channels = _stem(raw)
@@ -332,7 +332,7 @@ class Google(GoogleFiles):
         image, position = _places(raw, tokens, stem, hints, self.names)
         head, unused = _head(raw, towers=TOWER in dropped.values())
         model = Vit(  # what is not said here is the paper's, which Vit has by itself
-            image=image,
+            image_size=image,
             channels=channels,
             width=width,
             depth=1 + max((int(match[1]) for match in map(LAYER.match, tensors) if match), default=0),
@@ -344,13 +344,13 @@ class Google(GoogleFiles):
             pool=_pool(raw),
             head=head,
         )
-        assumed = [] if isinstance(position, Learned1d) or hints.told("image") else [f"images of {image}"]
-        classes = () if isinstance(head, NoHead) else numbered(head.classes)
+        assumed = [] if isinstance(position, Learned1d) or hints.told("image_size") else [f"images of {image}"]
+        classes = () if isinstance(head, NoHead) else numbered(head.num_classes)
         assumed += [f"its {len(classes):,} classes have no names: numbered"] if classes else []
-        return Recognised(
+        return Recognized(
             f"{self.owner}'s Vision Transformer",
             model,
-            Preprocessing(image=image, decoding=Decoding(channels=channels)),
+            Preprocessing(image_size=image, decoding=Decoding(channels=channels)),
             classes,
             {name: tensor for name, tensor in tensors.items() if name not in unused},
             dropped | unused,
@@ -411,7 +411,7 @@ def _stem(raw: Raw) -> tuple[int, StemConfig, int]:
 def _places(raw: Raw, tokens: Tokens, stem: StemConfig, hints: Hints, names: Names) -> tuple[Size, PositionConfig]:
     """The image size and the positions."""
     if names.table not in raw.tensors and names is BIG_VISION:
-        return Size.parse(hints.told("image") or str(SIDE)), SinCos2d()
+        return Size.parse(hints.told("image_size") or str(SIDE)), SinCos2d()
     rows = shape(raw, names.table, 3)[1]
     token = stem.patch if isinstance(stem, Patches) else cell(stem, stem.patch)
     image, others = hints.grid(rows, (0, 1) if tokens.cls else (0,), token, raw)
@@ -422,9 +422,9 @@ def _heads(raw: Raw, width: int, names: Names) -> int:
     query = names.query(f"{BLOCK}_0")
     inputs, heads, each = shape(raw, query, 3)
     if inputs != width or heads * each != width:
-        what = f"{query} has shape {(inputs, heads, each)}, expected ({width}, heads, {width} / heads)"
-        remedy = "give the file as Google's code wrote it"
-        raise WeightsError(what, code="weights.shape_mismatch", where=str(raw.where), remedy=remedy)
+        message = f"{query} has shape {(inputs, heads, each)}, expected ({width}, heads, {width} / heads)"
+        hint = "give the file as Google's code wrote it"
+        raise WeightsError(message, code="weights.shape_mismatch", where=str(raw.where), hint=hint)
     return heads
 
 
@@ -444,6 +444,6 @@ def _head(raw: Raw, towers: bool) -> tuple[HeadConfig, dict[str, str]]:
         return NoHead(), dict.fromkeys(hidden, "leads to a head that is not in the file")
     hidden_width, classes = shape(raw, "head/kernel", 2)
     if "pre_logits/kernel" not in ends:
-        return LinearHead(classes=classes), {}
+        return LinearHead(num_classes=classes), {}
     same_width = hidden_width == shape(raw, EMBEDDING, 4)[3]
-    return TanhHead(classes=classes, hidden="width" if same_width else hidden_width), {}
+    return TanhHead(num_classes=classes, hidden="width" if same_width else hidden_width), {}

@@ -135,20 +135,20 @@ def _starts(path: Path, archive: ZipFile, whole: mmap) -> dict[str, int]:
     for info, end in zip(members, ends, strict=True):
         name = info.filename.removesuffix(ENDING)
         if fault := _fault(info):
-            raise WeightsError(f"{name} {fault}", code="weights.bad_archive", where=str(path), remedy=REPACK)
+            raise WeightsError(f"{name} {fault}", code="weights.bad_archive", where=str(path), hint=REPACK)
         if info.filename in starts:
-            what = f"{name} is there twice"
-            raise WeightsError(what, code="weights.duplicate_tensor", where=str(path), remedy=REPACK)
+            message = f"{name} is there twice"
+            raise WeightsError(message, code="weights.duplicate_tensor", where=str(path), hint=REPACK)
         starts[info.filename] = start = _start(info, end, whole)
         if not 0 <= start <= end - info.compress_size:
-            what = f"{name} runs into what follows it: {info.compress_size:,} bytes do not lie between"
-            raise WeightsError(what, code="weights.corrupt", where=str(path), remedy=AGAIN)
+            message = f"{name} runs into what follows it: {info.compress_size:,} bytes do not lie between"
+            raise WeightsError(message, code="weights.corrupt", where=str(path), hint=AGAIN)
     unpacked = sum(info.file_size for info in members if info.compress_type != ZIP_STORED)
     if unpacked > max(UNPACKED, RATIO * len(whole)):
         first = max(members, key=lambda info: info.file_size).filename.removesuffix(ENDING)
-        what = f"unpacks to {unpacked:,} bytes, more than {RATIO} times the file, the most of it {first}"
-        remedy = "if that is right, write it uncompressed: numpy.savez"
-        raise WeightsError(what, code="weights.too_large", where=str(path), remedy=remedy)
+        message = f"unpacks to {unpacked:,} bytes, more than {RATIO} times the file, the most of it {first}"
+        hint = "if that is right, write it uncompressed: numpy.savez"
+        raise WeightsError(message, code="weights.too_large", where=str(path), hint=hint)
     return starts
 
 
@@ -217,8 +217,8 @@ def _damage(path: Path) -> Iterator[None]:
     except WeightsError:
         raise
     except (BadZipFile, ValueError, NotImplementedError, struct.error) as error:
-        what = f"not a readable npz file: {error}"
-        raise WeightsError(what, code="weights.corrupt", where=str(path), remedy=AGAIN) from None
+        message = f"not a readable npz file: {error}"
+        raise WeightsError(message, code="weights.corrupt", where=str(path), hint=AGAIN) from None
 
 
 @contextmanager
@@ -227,7 +227,7 @@ def _naming(path: Path, name: str) -> Iterator[None]:
     try:
         yield
     except (BadZipFile, ZlibError, EOFError) as error:
-        what = f"{name} is damaged: {error}"
-        raise WeightsError(what, code="weights.corrupt", where=str(path), remedy=AGAIN) from None
+        message = f"{name} is damaged: {error}"
+        raise WeightsError(message, code="weights.corrupt", where=str(path), hint=AGAIN) from None
     except ValueError as error:
-        raise WeightsError(f"{name} {error}", code="weights.bad_archive", where=str(path), remedy=AGAIN) from None
+        raise WeightsError(f"{name} {error}", code="weights.bad_archive", where=str(path), hint=AGAIN) from None

@@ -54,33 +54,33 @@ def format_of(raw: Raw, name: str = "") -> Format:
         return found[0]
     if found:
         names = [each.name for each in found]
-        what = f"may be {either(names)}: their files have the same names and shapes"
+        message = f"may be {either(names)}: their files have the same names and shapes"
         raise WeightsError(
-            what,
+            message,
             code="weights.ambiguous",
             where=str(raw.where),
-            remedy=f"say which: vitral convert {shlex.quote(str(raw.where))} NEW-FOLDER --format {names[0]}",
+            hint=f"say which: vitral convert {shlex.quote(str(raw.where))} NEW-FOLDER --format {names[0]}",
         )
     some = ", ".join(sorted(raw.tensors)[:SHOWN])
     kind = f" (model_type {raw.config['model_type']!r})" if "model_type" in raw.config else ""
     more = ", ..." if len(raw.tensors) > SHOWN else ""
-    what = f"no Vision Transformer that is known here{kind}; its tensors: {some}{more}"
-    remedy = f"known are {either(each.name for each in FORMATS)}"
-    raise WeightsError(what, code="weights.unknown_format", where=str(raw.where), remedy=remedy)
+    message = f"no Vision Transformer that is known here{kind}; its tensors: {some}{more}"
+    hint = f"known are {either(each.name for each in FORMATS)}"
+    raise WeightsError(message, code="weights.unknown_format", where=str(raw.where), hint=hint)
 
 
 def writers(library: str) -> Sequence[Format]:
     """The formats of a library."""
     found = [each for each in FORMATS if each.library == library]
     if not found:
-        what, remedy = f"unknown library {library!r}", suggest(library, WRITTEN)
-        raise ConfigError(what, code="config.unknown_name", where="to", remedy=remedy)
+        message, hint = f"unknown library {library!r}", suggest(library, WRITTEN)
+        raise ConfigError(message, code="config.unknown_name", where="to", hint=hint)
     return found
 
 
 def _named(name: str) -> Format:
     found = next((each for each in FORMATS if each.name == name), None)
     if found is None:
-        remedy = suggest(name, [each.name for each in FORMATS])
-        raise ConfigError(f"unknown format {name!r}", code="config.unknown_name", where="format", remedy=remedy)
+        hint = suggest(name, [each.name for each in FORMATS])
+        raise ConfigError(f"unknown format {name!r}", code="config.unknown_name", where="format", hint=hint)
     return found

@@ -64,12 +64,12 @@ def kernel(ours: str, theirs: str, patch: Size) -> Rule:
     return changed(ours, theirs, kernel_to_linear, lambda weight: linear_to_kernel(weight, patch))
 
 
-def absent(ours: str, shape: Sequence[int], value: float, what: str) -> Rule:
+def absent(ours: str, shape: Sequence[int], value: float, message: str) -> Rule:
     """A tensor that their files have no place for, since it is always the same there."""
 
     def write(own: Sequence[Tensor]) -> Sequence[Tensor]:
         if not own[0].is_meta and not bool((own[0] == value).all()):
-            fault = f"{what}, which is not {value:g} in this model, has no counterpart"
+            fault = f"{message}, which is not {value:g} in this model, has no counterpart"
             raise WeightsError(fault, code="weights.no_counterpart", where=ours)
         return []
 
@@ -86,7 +86,7 @@ def written(rules: Iterable[Rule], own: Weights) -> dict[str, Tensor]:
     return {name: tensor.contiguous() for name, tensor in _written(rules, own)}
 
 
-def translated(rules: Sequence[Rule], own: Weights, found: Weights, where: str, remedy: str) -> dict[str, Tensor]:
+def translated(rules: Sequence[Rule], own: Weights, found: Weights, where: str, hint: str) -> dict[str, Tensor]:
     """Their tensors as ours; what is missing, not expected or of another shape is refused, by their names."""
     expected = shapes(rules, own)
     faults = [Fault(f"{name} is missing", "weights.missing_tensor") for name in expected if name not in found]
@@ -96,12 +96,12 @@ def translated(rules: Sequence[Rule], own: Weights, found: Weights, where: str, 
         if name not in found:
             continue
         if not found[name].is_floating_point():
-            what = f"{name} holds {found[name].dtype}, expected floating point"
-            faults.append(Fault(what, "weights.wrong_type"))
+            message = f"{name} holds {found[name].dtype}, expected floating point"
+            faults.append(Fault(message, "weights.wrong_type"))
         elif found[name].shape != shape:
-            what = f"{name} has shape {tuple(found[name].shape)}, expected {tuple(shape)}"
-            faults.append(Fault(what, "weights.shape_mismatch"))
-    refuse(faults, where, remedy)
+            message = f"{name} has shape {tuple(found[name].shape)}, expected {tuple(shape)}"
+            faults.append(Fault(message, "weights.shape_mismatch"))
+    refuse(faults, where, hint)
     return {
         name: tensor
         for rule in rules
@@ -123,7 +123,7 @@ def place_rules(model: Vit, tokens: Sequence[str], table: str) -> list[Rule]:
     Where the class token has a row of its own, so has each register in the libraries. Such a row is always added to
     the same token, so ours hold the sum of both; it is written as the token beside a row of zeros.
     """
-    layout = model.layout(model.image)
+    layout = model.layout(model.image_size)
     counts = [count for count in (layout.cls, layout.registers) if count]
     assert len(counts) == len(tokens)
     learned, rows = isinstance(model.position, Learned1d), isinstance(model.position, Learned1d) and model.position.cls

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from vitral.core.config import Size
 from vitral.core.errors import WeightsError
-from vitral.data.transforms.crop import CentreCrop
-from vitral.data.transforms.preprocessing import CENTRED, IMAGENET, Preprocessing
+from vitral.data.transforms.crop import CenterCrop
+from vitral.data.transforms.preprocessing import CENTERED, IMAGENET, Preprocessing
 from vitral.models.attention import Attention
 from vitral.models.block import LayerScale, NoScale, PreNorm
 from vitral.models.embed import Hybrid, Patches, StemConfig
@@ -31,7 +31,7 @@ from vitral.weights.formats.format import (
     Format,
     Hints,
     Raw,
-    Recognised,
+    Recognized,
     as_json,
     layers,
     numbered,
@@ -76,7 +76,7 @@ class TimmFiles(Format):
         if not isinstance(model.position, Learned1d) or model.position.where != "stem":
             yield f"position: timm's ViT has one learned table at the stem, this model {model.position.kind}"
         if not isinstance(model.block, PreNorm):
-            yield "block: timm's ViT normalises before each branch"
+            yield "block: timm's ViT normalizes before each branch"
         if not isinstance(model.mixer, Attention):
             yield f"mixer: timm's ViT has attention over all tokens, this model {model.mixer.kind}"
         elif model.mixer.width_of_head(model.width) * model.mixer.heads != model.width or not model.mixer.project:
@@ -136,9 +136,9 @@ def described(bundle: Bundle, model: Vit) -> dict[str, Any]:
     assert isinstance(model.stem, Patches)
     assert isinstance(model.mixer, Attention)
     needs = bundle.preprocessing
-    fraction = needs.view.fraction if isinstance(needs.view, CentreCrop) else 1.0
+    fraction = needs.crop.fraction if isinstance(needs.crop, CenterCrop) else 1.0
     arguments: dict[str, Any] = {
-        "img_size": list(model.image),
+        "img_size": list(model.image_size),
         "in_chans": model.channels,
         "patch_size": list(model.stem.patch),
         "embed_dim": model.width,
@@ -158,24 +158,24 @@ def described(bundle: Bundle, model: Vit) -> dict[str, Any]:
     if not isinstance(model.pool, DistilledPool):
         assert isinstance(model.position, Learned1d)
         arguments |= {"reg_tokens": model.tokens.registers, "no_embed_class": not model.position.cls}
-        arguments["fc_norm"] = model.pool.normalises()
-    if needs.image != model.image:
+        arguments["fc_norm"] = model.pool.normalizes()
+    if needs.image_size != model.image_size:
         arguments["dynamic_img_size"] = True  # else timm refuses images of any size but the table's
     if isinstance(model.block.scale, LayerScale):
-        arguments["init_values"] = model.block.scale.initial
-    each = model.channels if len(needs.scaling.mean) == 1 else 1
+        arguments["init_values"] = model.block.scale.init
+    each = model.channels if len(needs.normalize.mean) == 1 else 1
     return {
         "architecture": next(iter(_marks(model)), PLAIN),
         "num_classes": len(bundle.classes),
         "label_names": list(bundle.classes),
         "model_args": arguments,
         "pretrained_cfg": {
-            "input_size": [model.channels, *needs.image],
-            "mean": [*needs.scaling.mean] * each,
-            "std": [*needs.scaling.deviation] * each,
+            "input_size": [model.channels, *needs.image_size],
+            "mean": [*needs.normalize.mean] * each,
+            "std": [*needs.normalize.std] * each,
             "crop_pct": fraction,
-            "crop_mode": "center" if isinstance(needs.view, CentreCrop) else "squash",
-            "interpolation": needs.view.filter,
+            "crop_mode": "center" if isinstance(needs.crop, CenterCrop) else "squash",
+            "interpolation": needs.crop.filter,
         },
     }
 
@@ -198,7 +198,7 @@ class Timm(TimmFiles):
         names = raw.tensors.keys()
         return {"patch_embed.proj.weight", "blocks.0.attn.qkv.weight"} <= names and not names & DINOV2
 
-    def recognise(self, raw: Raw, hints: Hints) -> Recognised:
+    def recognize(self, raw: Raw, hints: Hints) -> Recognized:
         names, notes = raw.tensors.keys(), notes_of(raw)
         width = shape(raw, "patch_embed.proj.weight", 4)[0]
         tokens = Tokens(cls="cls_token" in names, registers=_registers(raw), norm="norm_pre.weight" in names)
@@ -206,7 +206,7 @@ class Timm(TimmFiles):
         image, rows = self._grid(raw, tokens, stem, hints, notes)
         classes = shape(raw, "head.weight", 2)[0] if "head.weight" in names else 0
         model = Vit(
-            image=image,
+            image_size=image,
             channels=channels,
             width=width,
             depth=layers(names, "blocks."),
@@ -221,17 +221,17 @@ class Timm(TimmFiles):
             ),
             mlp=_mlp(raw, width, hints, notes),
             pool=_pool(raw, tokens, notes),
-            head=LinearHead(classes=classes) if classes else NoHead(),
+            head=LinearHead(num_classes=classes) if classes else NoHead(),
             eps=1e-5 if tokens.norm else 1e-6,
         )
         refuse_contradiction(notes, model, raw)
-        scaling = IMAGENET if "dist_token" in names else CENTRED
+        scaling = IMAGENET if "dist_token" in names else CENTERED
         preprocessing = preprocessing_of(notes, image, channels, scaling, raw)
         assumed = () if notes.images else (f"what timm has by default: the erf form of GELU, {_words(preprocessing)}",)
         labels = notes.labels if classes else ()
         if len(labels) != classes:
             labels, assumed = numbered(classes), (*assumed, f"its {classes:,} classes have no names: numbered")
-        return Recognised("timm's Vision Transformer", model, preprocessing, labels, raw.tensors, {}, assumed)
+        return Recognized("timm's Vision Transformer", model, preprocessing, labels, raw.tensors, {}, assumed)
 
     def rules(self, model: Vit) -> list[Rule]:
         distilled = isinstance(model.pool, DistilledPool)
@@ -241,7 +241,7 @@ class Timm(TimmFiles):
         rules += affine("first_norm", "norm_pre") if model.tokens.norm else []
         for layer in range(model.depth):
             rules += block_rules(model, f"blocks.{layer}", f"blocks.{layer}")
-        rules += affine("pool.norm", "fc_norm") if model.pool.normalises() else affine("norm", "norm")
+        rules += affine("pool.norm", "fc_norm") if model.pool.normalizes() else affine("norm", "norm")
         if isinstance(model.pool, AttentionPool):
             rules += pool_rules()
         if isinstance(model.head, LinearHead):
@@ -253,9 +253,9 @@ class Timm(TimmFiles):
         rows = shape(raw, "pos_embed", 3)[1]
         prefixes = sorted({0, tokens.cls + tokens.registers})
         cell = stem.patch if isinstance(stem, Patches) else Size(*(stem.stride() * side for side in stem.patch))
-        if not hints.told("image"):  # timm notes the size it was trained with, which need not be the table's
+        if not hints.told("image_size"):  # timm notes the size it was trained with, which need not be the table's
             cells = [(size, (size.height // cell.height) * (size.width // cell.width)) for size in notes.sizes]
-            fitting = [f"image={size}" for size, count in cells if rows - count in prefixes]
+            fitting = [f"image_size={size}" for size, count in cells if rows - count in prefixes]
             hints = Hints((*hints.settings, *fitting[:1]))
         return hints.grid(rows, prefixes, cell, raw)
 
@@ -316,7 +316,7 @@ def _stem(raw: Raw) -> tuple[StemConfig, int]:
         return Patches(patch=patch, bias="norm_pre.weight" not in raw.tensors), inputs  # as timm has it
     outputs, channels, *_ = shape(raw, root, 4)
     units = resnet_layers(raw.tensors, BACKBONE)
-    return Hybrid(layers=units, root=outputs, patch=patch, standardisation="variance", group_eps=1e-5), channels
+    return Hybrid(layers=units, root=outputs, patch=patch, standardization="variance", group_eps=1e-5), channels
 
 
 def _heads(raw: Raw, width: int, tokens: Tokens, hints: Hints, notes: Notes) -> int:
@@ -327,9 +327,9 @@ def _heads(raw: Raw, width: int, tokens: Tokens, hints: Hints, notes: Notes) -> 
     if notes.heads or width in HEADS:
         return notes.heads or HEADS[width]
     if width == 768 and not tokens.cls and not notes.architecture and "attn_pool.latent" not in raw.tensors:
-        what = "does not tell the number of heads: timm has models like this with 12 and with 16"
-        remedy = told_by(raw, "mixer.heads=N")
-        raise WeightsError(what, code="weights.missing_setting", where=str(raw.where), remedy=remedy)
+        message = "does not tell the number of heads: timm has models like this with 12 and with 16"
+        hint = told_by(raw, "mixer.heads=N")
+        raise WeightsError(message, code="weights.missing_setting", where=str(raw.where), hint=hint)
     return hints.heads(width, raw)
 
 
@@ -343,36 +343,36 @@ def _mlp(raw: Raw, width: int, hints: Hints, notes: Notes) -> Mlp | SwiGlu:
 def gated(hidden: int, width: int, raw: Raw) -> SwiGlu:
     """A gated MLP with so many hidden numbers."""
     if hidden % 8:
-        what = f"a gated MLP with {hidden} hidden numbers has no counterpart: a multiple of 8 is expected"
-        raise WeightsError(what, code="weights.unsupported", where=str(raw.where))
+        message = f"a gated MLP with {hidden} hidden numbers has no counterpart: a multiple of 8 is expected"
+        raise WeightsError(message, code="weights.unsupported", where=str(raw.where))
     return SwiGlu(ratio=hidden / width)
 
 
 def _gelu(raw: Raw, hints: Hints, notes: Notes) -> Gelu:
     if hints.told("mlp.gelu"):
-        return "erf"  # the setting is applied to what is recognised
+        return "erf"  # the setting is applied to what is recognized
     if notes.architecture:
         if (found := notes.gelu()) is None:
-            what = f"its MLP has {notes.arguments.get('act_layer')}, expected a kind of GELU"
-            raise WeightsError(what, code="weights.unsupported", where=str(raw.where))
+            message = f"its MLP has {notes.arguments.get('act_layer')}, expected a kind of GELU"
+            raise WeightsError(message, code="weights.unsupported", where=str(raw.where))
         return found
     for mark, kin, other in (("norm_pre.weight", "OpenAI's CLIP", "quick"), ("attn_pool.latent", "a SigLIP", "tanh")):
         if mark in raw.tensors:
-            what = f"has {mark} and does not tell its kind of GELU, which is {other} in {kin} and erf in others"
-            remedy = told_by(raw, f"mlp.gelu={other}")
-            raise WeightsError(what, code="weights.missing_setting", where=str(raw.where), remedy=remedy)
+            message = f"has {mark} and does not tell its kind of GELU, which is {other} in {kin} and erf in others"
+            hint = told_by(raw, f"mlp.gelu={other}")
+            raise WeightsError(message, code="weights.missing_setting", where=str(raw.where), hint=hint)
     return "erf"
 
 
 def _pool(raw: Raw, tokens: Tokens, notes: Notes) -> PoolConfig:
     normed = "fc_norm.weight" in raw.tensors
     if notes.pool not in {"", "token", "avg", "map"} or (notes.pool == "token" and normed):
-        what = f"its pool, {notes.pool}{' with a norm after it' * normed}, has no counterpart"
-        raise WeightsError(what, code="weights.unsupported", where=str(raw.where))
+        message = f"its pool, {notes.pool}{' with a norm after it' * normed}, has no counterpart"
+        raise WeightsError(message, code="weights.unsupported", where=str(raw.where))
     if "attn_pool.latent" in raw.tensors:
         if tokens.cls or tokens.registers:
-            what = "its query gathers from the patches alone, ours from the class token and the registers too"
-            raise WeightsError(what, code="weights.unsupported", where=str(raw.where))
+            message = "its query gathers from the patches alone, ours from the class token and the registers too"
+            raise WeightsError(message, code="weights.unsupported", where=str(raw.where))
         return AttentionPool()
     if "dist_token" in raw.tensors:
         return DistilledPool()
@@ -382,5 +382,5 @@ def _pool(raw: Raw, tokens: Tokens, notes: Notes) -> PoolConfig:
 
 
 def _words(given: Preprocessing) -> str:
-    mean = ", ".join(f"{number:g}" for number in given.scaling.mean)
-    return f"{given.image}, mean {mean}"
+    mean = ", ".join(f"{number:g}" for number in given.normalize.mean)
+    return f"{given.image_size}, mean {mean}"

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 from vitral.core.config import Size
 from vitral.core.errors import ConfigError, WeightsError, either
 from vitral.data.decoding.header import Decoding
-from vitral.data.transforms.crop import CentreCrop, Filter, PlainResize
-from vitral.data.transforms.preprocessing import CENTRED, Preprocessing, Scaling
+from vitral.data.transforms.crop import CenterCrop, Filter, PlainResize
+from vitral.data.transforms.preprocessing import CENTERED, Preprocessing, Scaling
 from vitral.models.mlp import Gelu
 from vitral.models.pool import DistilledPool
 from vitral.models.vit import Vit
@@ -55,8 +55,8 @@ def notes_of(raw: Raw) -> Notes:
         return Notes()
     arguments, images = found.get("model_args", {}), found.get("pretrained_cfg", found)
     if not isinstance(arguments, Mapping) or not isinstance(images, Mapping):
-        what = "model_args and pretrained_cfg are not fields by name"
-        raise WeightsError(what, code="weights.bad_config", where=str(raw.where.parent))
+        message = "model_args and pretrained_cfg are not fields by name"
+        raise WeightsError(message, code="weights.bad_config", where=str(raw.where.parent))
     labels = next((part[name] for part in (found, images) for name in ("label_names", "labels") if part.get(name)), ())
     pool = arguments.get("global_pool") or found.get("global_pool") or ""
     name = architecture.partition(".")[0]
@@ -64,7 +64,7 @@ def notes_of(raw: Raw) -> Notes:
         heads, sizes = heads_of(name, arguments), sizes_of(arguments, images)
     except ConfigError as error:
         where = f"{raw.where.parent / 'config.json'}, {error.where}"
-        raise WeightsError(error.what, code="weights.bad_config", where=where) from None
+        raise WeightsError(error.message, code="weights.bad_config", where=where) from None
     return Notes(name, arguments, images, labels_of(labels), str(pool), heads, sizes)
 
 
@@ -72,8 +72,8 @@ def heads_of(architecture: str, arguments: Mapping[str, Any]) -> int:
     """The number of heads, or nothing."""
     told = arguments.get("num_heads", HEADS.get(architecture, 0))
     if not isinstance(told, int) or (told < 1 and "num_heads" in arguments):
-        what = f"expected a whole number from 1 on, got {told!r}"
-        raise ConfigError(what, code="config.out_of_range", where="model_args.num_heads")
+        message = f"expected a whole number from 1 on, got {told!r}"
+        raise ConfigError(message, code="config.out_of_range", where="model_args.num_heads")
     return told
 
 
@@ -85,7 +85,7 @@ def sizes_of(arguments: Mapping[str, Any], images: Mapping[str, Any]) -> tuple[S
         try:
             found += [Size.parse(each[-2:] if isinstance(each, list) else each)] if each else []
         except ConfigError as error:
-            raise ConfigError(error.what, code=error.code, where=where) from None
+            raise ConfigError(error.message, code=error.code, where=where) from None
     return tuple(found)
 
 
@@ -103,9 +103,9 @@ def refuse_contradiction(notes: Notes, model: Vit, raw: Raw) -> None:
         if isinstance(value, Size) and isinstance(told, int | list):
             told = Size.parse(told)
         if told != value:
-            what = f"model_args.{name} is {told}, and {value} in the tensors"
-            where, remedy = str(raw.where.parent / "config.json"), "get both from where they came from"
-            raise WeightsError(what, code="weights.config_mismatch", where=where, remedy=remedy)
+            message = f"model_args.{name} is {told}, and {value} in the tensors"
+            where, hint = str(raw.where.parent / "config.json"), "get both from where they came from"
+            raise WeightsError(message, code="weights.config_mismatch", where=where, hint=hint)
 
 
 def labels_of(found: Any) -> tuple[str, ...]:
@@ -121,24 +121,24 @@ def preprocessing_of(notes: Notes, image: Size, channels: int, scaling: Scaling,
     told = notes.images
     try:
         if "mean" in told and "std" in told:
-            scaling = Scaling(mean=tuple(map(float, told["mean"])), deviation=tuple(map(float, told["std"])))
+            scaling = Scaling(mean=tuple(map(float, told["mean"])), std=tuple(map(float, told["std"])))
         if len(scaling.mean) not in {1, channels} and "mean" in told:
             raise ValueError(f"{len(scaling.mean)} means for {channels} channels")
         if len(scaling.mean) not in {1, channels}:
-            scaling = CENTRED
+            scaling = CENTERED
         fraction = float(told.get("crop_pct", 0.9))
         filter: Filter = FILTERS[str(told.get("interpolation", "bicubic"))]
         whole = CROPS[str(told.get("crop_mode", "center"))]
         if whole and fraction != 1:
             raise ValueError(f"crop_mode is squash and crop_pct {fraction:g}, expected 1")
-        view = PlainResize(filter=filter) if whole else CentreCrop(fraction=fraction, filter=filter)
+        view = PlainResize(filter=filter) if whole else CenterCrop(fraction=fraction, filter=filter)
         if notes.arguments.get("dynamic_img_size") and "input_size" in told:
             image = Size.parse(told["input_size"][-2:])  # which may be another than the table's
-        return Preprocessing(image=image, decoding=Decoding(channels=channels), view=view, scaling=scaling)
+        return Preprocessing(image_size=image, decoding=Decoding(channels=channels), crop=view, normalize=scaling)
     except KeyError as error:
-        what = f"pretrained_cfg has {error}, expected {either((*FILTERS, *CROPS))}"
+        message = f"pretrained_cfg has {error}, expected {either((*FILTERS, *CROPS))}"
         where = str(raw.where.parent / "config.json")
-        raise WeightsError(what, code="weights.unsupported", where=where) from None
+        raise WeightsError(message, code="weights.unsupported", where=where) from None
     except (TypeError, ValueError, ConfigError) as error:
-        what = f"pretrained_cfg is not as timm writes it: {error}"
-        raise WeightsError(what, code="weights.bad_config", where=str(raw.where.parent / "config.json")) from None
+        message = f"pretrained_cfg is not as timm writes it: {error}"
+        raise WeightsError(message, code="weights.bad_config", where=str(raw.where.parent / "config.json")) from None

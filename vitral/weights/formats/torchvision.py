@@ -14,8 +14,8 @@ from torch import Tensor
 
 from vitral.core.config import Size
 from vitral.data.decoding.header import Decoding
-from vitral.data.transforms.crop import CentreCrop
-from vitral.data.transforms.preprocessing import CENTRED, IMAGENET, Preprocessing
+from vitral.data.transforms.crop import CenterCrop
+from vitral.data.transforms.preprocessing import CENTERED, IMAGENET, Preprocessing
 from vitral.models.attention import Attention
 from vitral.models.block import NoScale, PreNorm
 from vitral.models.embed import Patches
@@ -25,7 +25,7 @@ from vitral.models.pool import ClassPool
 from vitral.models.position import Learned1d
 from vitral.models.vit import Tokens, Vit
 from vitral.weights.bundle import Bundle
-from vitral.weights.formats.format import Answers, Format, Hints, Raw, Recognised, layers, numbered, shape
+from vitral.weights.formats.format import Answers, Format, Hints, Raw, Recognized, layers, numbered, shape
 from vitral.weights.formats.rules import Rule, affine, kernel, place_rules, same
 
 LAYER = "encoder.layers.encoder_layer_"
@@ -43,15 +43,15 @@ class Torchvision(Format):
     def claims(self, raw: Raw) -> bool:
         return {"class_token", "encoder.pos_embedding", f"{LAYER}0.ln_1.weight"} <= raw.tensors.keys()
 
-    def recognise(self, raw: Raw, hints: Hints) -> Recognised:
+    def recognize(self, raw: Raw, hints: Hints) -> Recognized:
         raw = raw._replace(tensors={renamed(name): tensor for name, tensor in raw.tensors.items()})
         width, channels, *sides = shape(raw, "conv_proj.weight", 4)
         stem = Patches(patch=Size(*sides))
         image, _ = hints.grid(shape(raw, "encoder.pos_embedding", 3)[1], [1], stem.patch, raw)
         head = head_of(raw)
-        classes = 0 if isinstance(head, NoHead) else head.classes
+        classes = 0 if isinstance(head, NoHead) else head.num_classes
         model = Vit(
-            image=image,
+            image_size=image,
             channels=channels,
             width=width,
             depth=layers(raw.tensors, LAYER),
@@ -63,16 +63,16 @@ class Torchvision(Format):
             eps=EPS,
         )
         preprocessing = Preprocessing(
-            image=image,
+            image_size=image,
             decoding=Decoding(channels=channels),
-            view=CentreCrop(fraction=224 / 256, filter="bilinear"),
-            scaling=IMAGENET if channels == 3 else CENTRED,
+            crop=CenterCrop(fraction=224 / 256, filter="bilinear"),
+            normalize=IMAGENET if channels == 3 else CENTERED,
         )
         assumed = ["images as torchvision's default has them: the middle 224 of 256 pixels, ImageNet's mean"]
         if classes:
             assumed.append(f"its {classes:,} classes have no names: numbered")
         title = "torchvision's Vision Transformer"
-        return Recognised(title, model, preprocessing, numbered(classes), raw.tensors, {}, tuple(assumed))
+        return Recognized(title, model, preprocessing, numbered(classes), raw.tensors, {}, tuple(assumed))
 
     def rules(self, model: Vit) -> list[Rule]:
         rules = [kernel("stem.project.weight", "conv_proj.weight", model.stem.patch)]
@@ -94,8 +94,8 @@ class Torchvision(Format):
             return
         if not isinstance(model.stem, Patches) or model.stem.norm != "none" or not model.stem.bias:
             yield "stem: torchvision's ViT has one map of patches, with a bias and no norm"
-        elif model.stem.patch.height != model.stem.patch.width or model.image.height != model.image.width:
-            yield f"image: torchvision's images and patches are square, here {model.image} in {model.stem.patch}"
+        elif model.stem.patch.height != model.stem.patch.width or model.image_size.height != model.image_size.width:
+            yield f"image: torchvision's images and patches are square, here {model.image_size} in {model.stem.patch}"
         if model.channels != 3:
             yield f"channels: torchvision's ViT has 3, this model {model.channels}"
         if model.tokens.model_copy(update={"dropout": 0.0}) != Tokens():
@@ -103,7 +103,7 @@ class Torchvision(Format):
         if not isinstance(model.position, Learned1d) or model.position.where != "stem" or not model.position.cls:
             yield "position: torchvision's ViT has one learned table at the stem, with a row for the class token"
         if not isinstance(model.block, PreNorm) or not isinstance(model.block.scale, NoScale):
-            yield "block: torchvision's ViT normalises before each branch, and scales none"
+            yield "block: torchvision's ViT normalizes before each branch, and scales none"
         yield from _unlike_in_layers(model)
         if not isinstance(model.pool, ClassPool):
             yield f"pool: torchvision's ViT reads the class token, this model has {model.pool.kind}"
@@ -125,8 +125,8 @@ class Torchvision(Format):
         found = load_file(folder / "model.safetensors")
         hidden = found["heads.pre_logits.bias"].numel() if isinstance(config.head, TanhHead) else None
         model = code.VisionTransformer(
-            config.image.height, config.stem.patch.height, config.depth, config.mixer.heads, config.width,
-            config.mlp.hidden(config.width), num_classes=config.head.classes, representation_size=hidden,
+            config.image_size.height, config.stem.patch.height, config.depth, config.mixer.heads, config.width,
+            config.mlp.hidden(config.width), num_classes=config.head.num_classes, representation_size=hidden,
         )  # fmt: skip
         model.load_state_dict(found)
         kept: list[Tensor] = []
@@ -162,8 +162,8 @@ def head_of(raw: Raw) -> HeadConfig:
         return NoHead()
     classes = shape(raw, "heads.head.weight", 2)[0]
     if "heads.pre_logits.weight" not in raw.tensors:
-        return LinearHead(classes=classes)
-    return TanhHead(classes=classes, hidden=shape(raw, "heads.pre_logits.weight", 2)[0])
+        return LinearHead(num_classes=classes)
+    return TanhHead(num_classes=classes, hidden=shape(raw, "heads.pre_logits.weight", 2)[0])
 
 
 def _unlike_in_layers(model: Vit) -> Iterator[str]:

@@ -35,7 +35,7 @@ from vitral.weights.formats.format import (
     Format,
     Hints,
     Raw,
-    Recognised,
+    Recognized,
     layers,
     numbered,
     shape,
@@ -65,7 +65,7 @@ class VitPytorchFiles(Format):
         if model.tokens.registers or model.tokens.norm:
             yield f"tokens: {theirs} has no registers, and no norm before the first layer"
         if not isinstance(model.block, PreNorm) or not isinstance(model.block.scale, NoScale):
-            yield f"block: {theirs} normalises before each branch, and scales none"
+            yield f"block: {theirs} normalizes before each branch, and scales none"
         if not isinstance(model.mixer, Attention) or model.mixer.qkv_bias or model.mixer.qk_norm:
             yield f"mixer: {theirs} has attention over all tokens, without biases or norms for queries, keys and values"
         elif model.mixer.project != self.projects(model.mixer, model.width):
@@ -110,9 +110,9 @@ class VitPytorchFiles(Format):
         """What the library builds such a model from."""
         assert isinstance(config.mixer, Attention)
         return {
-            "image_size": tuple(config.image),
+            "image_size": tuple(config.image_size),
             "patch_size": tuple(config.stem.patch),
-            "num_classes": 0 if isinstance(config.head, NoHead) else config.head.classes,
+            "num_classes": 0 if isinstance(config.head, NoHead) else config.head.num_classes,
             "dim": config.width,
             "depth": config.depth,
             "heads": config.mixer.heads,
@@ -188,7 +188,7 @@ class Ends(NamedTuple):
 class Reader(VitPytorchFiles):
     """What both formats read in the same way."""
 
-    def recognise(self, raw: Raw, hints: Hints) -> Recognised:
+    def recognize(self, raw: Raw, hints: Hints) -> Recognized:
         raw = raw._replace(tensors=modern(raw.tensors))
         width = shape(raw, f"{STEM}.2.weight", 2)[0]
         patch, channels, mixer = self._settled(raw, hints, width)
@@ -196,7 +196,7 @@ class Reader(VitPytorchFiles):
         named = f"{ends.head}.weight"
         classes = shape(raw, named, 2)[0] if named in raw.tensors else 0
         model = Vit(
-            image=ends.image,
+            image_size=ends.image,
             channels=channels,
             width=width,
             depth=layers(raw.tensors, f"{LAYER}."),
@@ -206,15 +206,15 @@ class Reader(VitPytorchFiles):
             mixer=mixer,
             mlp=Mlp(ratio=shape(raw, f"{LAYER}.0.1.net.1.weight", 2)[0] / width, gelu="erf"),
             pool=ends.pool,
-            head=LinearHead(classes=classes) if classes else NoHead(),
+            head=LinearHead(num_classes=classes) if classes else NoHead(),
             eps=EPS,
         )
-        preprocessing = Preprocessing(image=ends.image, decoding=Decoding(channels=channels))
+        preprocessing = Preprocessing(image_size=ends.image, decoding=Decoding(channels=channels))
         assumed = ["whole images, resized and scaled to [-1, 1]: vit-pytorch has no preprocessing of its own"]
         if classes:
             assumed.append(f"its {classes:,} classes have no names: numbered")
         title = f"vit-pytorch's {self.class_name}"
-        return Recognised(title, model, preprocessing, numbered(classes), flat(raw.tensors), {}, tuple(assumed))
+        return Recognized(title, model, preprocessing, numbered(classes), flat(raw.tensors), {}, tuple(assumed))
 
     def ends(self, raw: Raw, hints: Hints, patch: Size) -> Ends:
         """What stands before and after the layers, once nothing is missing."""
@@ -230,9 +230,9 @@ class Reader(VitPytorchFiles):
         wanted = ["mixer.heads=N"] * (mixer is None) + ["stem.patch=HEIGHTxWIDTH"] * (cut is None)
         wanted += self.missing(raw, hints)
         if cut is None or mixer is None or wanted:
-            what = f"a file of vit-pytorch's {self.class_name} does not tell all of its settings"
-            remedy = f"tell the rest, {', '.join(wanted)}: {told_once(raw, '--set A=B --set C=D')}"
-            raise WeightsError(what, code="weights.missing_setting", where=str(raw.where), remedy=remedy)
+            message = f"a file of vit-pytorch's {self.class_name} does not tell all of its settings"
+            hint = f"tell the rest, {', '.join(wanted)}: {told_once(raw, '--set A=B --set C=D')}"
+            raise WeightsError(message, code="weights.missing_setting", where=str(raw.where), hint=hint)
         return (*cut, mixer)
 
 
@@ -242,12 +242,12 @@ class VitPytorch(VitFiles, Reader):
     def claims(self, raw: Raw) -> bool:
         return _plain(raw) and {"cls_token", "pos_embedding"} <= raw.tensors.keys()
 
-    def recognise(self, raw: Raw, hints: Hints) -> Recognised:
+    def recognize(self, raw: Raw, hints: Hints) -> Recognized:
         if "mlp_head.0.weight" in raw.tensors and hints.told("pool") == "mean_all":
-            what = "the mean of all tokens is normalised in the head, mlp_head.0, which no model here does"
-            remedy = "give one that reads its class token: pool=cls"
-            raise WeightsError(what, code="weights.unsupported", where=str(raw.where), remedy=remedy)
-        return super().recognise(raw, hints)
+            message = "the mean of all tokens is normalized in the head, mlp_head.0, which no model here does"
+            hint = "give one that reads its class token: pool=cls"
+            raise WeightsError(message, code="weights.unsupported", where=str(raw.where), hint=hint)
+        return super().recognize(raw, hints)
 
     def missing(self, raw: Raw, hints: Hints) -> list[str]:
         # In older versions the class token is always there, whether it is read or not.
@@ -282,13 +282,13 @@ class SimpleVit(SimpleVitFiles, Reader):
         return _plain(raw) and bool(head) and "pos_embedding" not in raw.tensors
 
     def missing(self, raw: Raw, hints: Hints) -> list[str]:
-        return [] if hints.told("image") else ["image=HEIGHTxWIDTH"]
+        return [] if hints.told("image_size") else ["image_size=HEIGHTxWIDTH"]
 
     def ends(self, raw: Raw, hints: Hints, patch: Size) -> Ends:
-        early = "linear_head.0.weight" in raw.tensors  # the mean was normalised, not the tokens
+        early = "linear_head.0.weight" in raw.tensors  # the mean was normalized, not the tokens
         pool = MeanPool(norm="after" if early else "before")
         head = "linear_head.1" if early else "linear_head"
-        return Ends(Size.parse(hints.told("image")), Tokens(cls=False), SinCos2d(), pool, head)
+        return Ends(Size.parse(hints.told("image_size")), Tokens(cls=False), SinCos2d(), pool, head)
 
     def rules(self, model: Vit) -> list[Rule]:
         rules = stem_rules(model)
@@ -297,7 +297,7 @@ class SimpleVit(SimpleVitFiles, Reader):
             ours = f"blocks.{layer}.mixer.project"
             rules += affine(ours, f"{LAYER}.{layer}.0.to_out", bias=False)
             rules += [absent(f"{ours}.bias", [model.width], 0.0, "the bias of attention's output")]
-        if model.pool.normalises():
+        if model.pool.normalizes():
             return [*rules, *affine("pool.norm", "linear_head.0"), *affine("head.linear", "linear_head.1")]
         return [*rules, *affine("norm", "transformer.norm"), *affine("head.linear", "linear_head")]
 
@@ -347,9 +347,9 @@ def patch_of(raw: Raw, hints: Hints) -> tuple[Size, int] | None:
     if told := hints.told("stem.patch"):
         patch = Size.parse(told)
         if pixels % (patch.height * patch.width):
-            what = f"a patch has {pixels} numbers, which are not so many channels of {patch} pixels"
-            remedy = told_by(raw, "stem.patch=HEIGHTxWIDTH")
-            raise WeightsError(what, code="weights.bad_setting", where=str(raw.where), remedy=remedy)
+            message = f"a patch has {pixels} numbers, which are not so many channels of {patch} pixels"
+            hint = told_by(raw, "stem.patch=HEIGHTxWIDTH")
+            raise WeightsError(message, code="weights.bad_setting", where=str(raw.where), hint=hint)
         return patch, pixels // (patch.height * patch.width)
     squares = [(isqrt(pixels // each), each) for each in channels]
     found = [(Size(side, side), each) for side, each in squares if side * side * each == pixels]
@@ -365,9 +365,9 @@ def mixer_of(raw: Raw, hints: Hints, width: int) -> Attention | None:
         return None
     heads = whole(told, "mixer.heads") if told else inner // whole(wide, "mixer.head_width") if wide else 1
     if not heads or inner % heads:
-        what = f"{inner} numbers for queries do not divide into {heads} heads"
-        remedy = "tell their right number: mixer.heads=N"
-        raise WeightsError(what, code="weights.bad_setting", where=str(raw.where), remedy=remedy)
+        message = f"{inner} numbers for queries do not divide into {heads} heads"
+        hint = "tell their right number: mixer.heads=N"
+        raise WeightsError(message, code="weights.bad_setting", where=str(raw.where), hint=hint)
     return Attention(heads=heads, head_width=inner // heads, qkv_bias=False, project=project)
 
 

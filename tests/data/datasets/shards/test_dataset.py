@@ -11,7 +11,7 @@ import fsspec
 import pytest
 
 from tests.data.tars import File, sample, write_tar
-from tests.data.trees import labelled, refused_at
+from tests.data.trees import labeled, refused_at
 from tests.errors import raises
 from vitral.data.datasets.source import open_data
 from vitral.data.samples import Samples
@@ -66,7 +66,7 @@ def test_tars_are_understood(tmp_path: Path, tars: Tars, address: str, expected:
 
 def test_one_key_in_two_shards_is_two_images(tmp_path: Path) -> None:
     samples = open_data(str(made(tmp_path, {"train-0.tar": PETS, "val-0.tar": MORE})))
-    assert labelled(samples) == {
+    assert labeled(samples) == {
         "train-0.tar/a/1.jpg": "cat",
         "train-0.tar/a/2.jpg": "dog",
         "val-0.tar/a/1.jpg": "dog",

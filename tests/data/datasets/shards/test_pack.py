@@ -15,7 +15,7 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from tests.data.pictures import colour, encoded
+from tests.data.pictures import color, encoded
 from tests.data.tars import sample, write_tar
 from tests.data.trees import plant, refused_at
 from tests.errors import raises
@@ -46,7 +46,7 @@ def divided(root: Path) -> str:
 
 def manifest(root: Path) -> str:
     plant(root, ["1.jpg", "raw/2.jpg"])
-    (root / "raw/3").write_bytes(encoded(colour(), "PNG"))
+    (root / "raw/3").write_bytes(encoded(color(), "PNG"))
     (root / "list.csv").write_text("path,label,split\n1.jpg,b,train\nraw/2.jpg,a,train\nraw/3,b,test\n")
     return str(root / "list.csv")
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.data.pictures import colour, encoded
+from tests.data.pictures import color, encoded
 from tests.data.tars import tar_bytes
 from tests.data.trees import plant
 from tests.errors import raises
@@ -83,7 +83,7 @@ def test_keys_are_numbered_on_and_progress_is_told(tmp_path: Path) -> None:
 )
 def test_an_image_is_called_by_its_name_or_else_by_its_bytes(tmp_path: Path, name: str, ending: str) -> None:
     (tmp_path / "1.png").write_bytes(b"")
-    (tmp_path / name).write_bytes(encoded(colour(), "PNG"))
+    (tmp_path / name).write_bytes(encoded(color(), "PNG"))
     (tmp_path / "list.csv").write_text(f"path,label,split\n1.png,a,train\n{name},b,train\n")
     samples = open_data(str(tmp_path / "list.csv"))
     found = [member for shard in plan(samples, SIZE).shards for member, _ in members(samples, shard, 0, ignore)]

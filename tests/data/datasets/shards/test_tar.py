@@ -81,7 +81,7 @@ def test_a_sample_is_understood(files: list[Any], entries: list[tuple[str, str |
     assert found(files) == entries
 
 
-def labelled(text: bytes, ending: str = "cls") -> list[File]:
+def labeled(text: bytes, ending: str = "cls") -> list[File]:
     return [("1.jpg", b"x"), (f"1.{ending}", text)]
 
 
@@ -100,21 +100,21 @@ BAD: dict[str, tuple[list[Any], str, tuple[str, ...]]] = {
     "one key twice": ([*sample("1", "4"), *BOTH, *sample("1", "4")], "/1", ("data.bad_sample",)),
     "two labels": ([*sample("1", "4"), ("1.x.cls", b"4")], "/1", ("data.bad_sample", "1.x.cls")),
     "no label": ([*BOTH, ("1.jpg", b"")], "/1", ("data.bad_label",)),
-    "a caption for a label": (labelled(b"cat", "txt"), "/1", ("data.bad_label",)),
-    "an empty label": (labelled(b" \n"), "/1", ("data.bad_label", "''")),
-    "a label below zero": (labelled(b"-1"), "/1", ("data.bad_label", "-1")),
-    "a label in another alphabet": (labelled(b"\xff\xfe"), "/1", ("data.bad_label", "1.cls", "UTF-8")),
-    "a picture for a label": (labelled(bytes(2_000_000)), "/1", ("data.bad_label", "1.cls", "2,000,000")),
-    "JSON that is none": (labelled(b"{", "json"), "/1", ("data.bad_label", "1.json")),
-    "JSON of another kind": (labelled(b"[4]", "json"), "/1", ("data.bad_label", "1.json")),
+    "a caption for a label": (labeled(b"cat", "txt"), "/1", ("data.bad_label",)),
+    "an empty label": (labeled(b" \n"), "/1", ("data.bad_label", "''")),
+    "a label below zero": (labeled(b"-1"), "/1", ("data.bad_label", "-1")),
+    "a label in another alphabet": (labeled(b"\xff\xfe"), "/1", ("data.bad_label", "1.cls", "UTF-8")),
+    "a picture for a label": (labeled(bytes(2_000_000)), "/1", ("data.bad_label", "1.cls", "2,000,000")),
+    "JSON that is none": (labeled(b"{", "json"), "/1", ("data.bad_label", "1.json")),
+    "JSON of another kind": (labeled(b"[4]", "json"), "/1", ("data.bad_label", "1.json")),
     "JSON with a list of labels": (
-        labelled(b'{"label": [1, 2]}', "json"),
+        labeled(b'{"label": [1, 2]}', "json"),
         "/1",
         ("data.bad_label", "label", "[1, 2]"),
     ),
-    "JSON with a truth for a label": (labelled(b'{"label": true}', "json"), "/1", ("data.bad_label", "label", "true")),
+    "JSON with a truth for a label": (labeled(b'{"label": true}', "json"), "/1", ("data.bad_label", "label", "true")),
     "JSON with an unknown split": (
-        labelled(b'{"label": 1, "split": "dev"}', "json"),
+        labeled(b'{"label": 1, "split": "dev"}', "json"),
         "/1",
         ("data.bad_split", "split", "'dev'"),
     ),

@@ -86,7 +86,7 @@ def test_a_protocol_whose_package_is_missing_names_the_package(address: str, pac
         read_whole(address)
     assert caught.value.exit_code == 2
     assert caught.value.where == address
-    assert caught.value.remedy.startswith(f"pip install {package}")
+    assert caught.value.hint.startswith(f"pip install {package}")
 
 
 def test_a_protocol_nobody_knows_is_answered_with_the_nearest() -> None:

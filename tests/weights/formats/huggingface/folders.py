@@ -107,5 +107,5 @@ def check_again(loaded: Loaded, path: Path, kind: Format) -> Path:
 def sees(needs: Preprocessing) -> list[object]:
     """What is done to pictures of several sizes, whatever numbers it is told in."""
     pixels = torch.arange(256).to(torch.uint8).expand(1, needs.decoding.channels, 1, -1)
-    glimpses = [needs.view.glimpse(Size(*size), needs.image) for size in ((300, 500), (41, 40), (500, 501))]
-    return [needs.image, glimpses, needs.scaling.apply(pixels).tolist()]
+    glimpses = [needs.crop.glimpse(Size(*size), needs.image_size) for size in ((300, 500), (41, 40), (500, 501))]
+    return [needs.image_size, glimpses, needs.normalize.apply(pixels).tolist()]

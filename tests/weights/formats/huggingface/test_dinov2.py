@@ -76,7 +76,7 @@ def test_images_may_be_of_another_size_than_the_positions(tmp_path: Path) -> Non
         "size": {"shortest_edge": 27},
     }
     bundle = vitral.load(folder(tmp_path, "hf_dinov2", processor=published)).bundle
-    assert (bundle.model.image, bundle.preprocessing.image) == ((32, 32), (24, 24))
+    assert (bundle.model.image_size, bundle.preprocessing.image_size) == ((32, 32), (24, 24))
 
 
 def test_a_hidden_width_that_is_no_multiple_has_no_counterpart(tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ def test_a_wrong_head_count_is_refused_by_its_field(tmp_path: Path, heads: objec
         vitral.load(folder(tmp_path, "hf_vit", num_attention_heads=heads))
 
 
-@pytest.mark.parametrize("setting", ["mixer.heads=6", "image=64", "mlp.gelu=tanh"])
+@pytest.mark.parametrize("setting", ["mixer.heads=6", "image_size=64", "mlp.gelu=tanh"])
 def test_a_setting_that_contradicts_config_json_is_refused(tmp_path: Path, setting: str) -> None:
     with raises("weights.bad_setting", "config.json", setting):
         vitral.load(folder(tmp_path, "hf_vit"), setting)
@@ -122,7 +122,7 @@ def place(name: str, config: dict[str, Any]) -> str:
     """Where the fault lies that a config is refused for, or nothing."""
     family = next(each for each in FAMILIES if each.name == OWNERS[name])
     try:
-        family.recognise(raw(name, config), Hints())
+        family.recognize(raw(name, config), Hints())
     except WeightsError as error:
         return error.where
     return ""
@@ -172,6 +172,6 @@ def test_labels_are_read_in_the_order_of_their_numbers(tmp_path: Path) -> None:
 
 def test_a_rectangle_is_written_as_two_numbers(tmp_path: Path) -> None:
     bundle = vitral.load(folder(tmp_path, "hf_vit")).bundle
-    wide = override(bundle, ["model.image=32x48", "preprocessing.image=32x48"])
+    wide = override(bundle, ["model.image_size=32x48", "preprocessing.image=32x48"])
     assert isinstance(wide.model, Vit)
     assert FAMILIES[0].described(wide.model)["image_size"] == [32, 48]

@@ -36,7 +36,7 @@ def test_a_part_that_the_library_does_not_have_is_named(tmp_path: Path, change: 
     bundle = vitral.load(folder(tmp_path, "hf_vit", num_hidden_layers=3)).bundle
     extra = ["model.depth=4"] if change.endswith("axial") else []
     if change.endswith("tanh"):
-        extra.append("model.head.classes=5")
+        extra.append("model.head.num_classes=5")
     found = [fault.partition(":")[0] for fault in HfVit().without_counterpart(override(bundle, [change, *extra]))]
     assert found == [CHANGES[change]]
 
@@ -49,13 +49,13 @@ def test_what_the_library_can_hold_has_no_gaps(tmp_path: Path) -> None:
 
 def test_squares_alone_are_cut_out_of_pictures(tmp_path: Path) -> None:
     bundle = vitral.load(folder(tmp_path, "hf_vit")).bundle
-    wide = override(bundle, ["model.image=32x48", "preprocessing.image=32x48", "preprocessing.view=centre"])
+    wide = override(bundle, ["model.image_size=32x48", "preprocessing.image=32x48", "preprocessing.view=center"])
     assert [fault.partition(":")[0] for fault in HfVit().without_counterpart(wide)] == ["preprocessing.view"]
 
 
 def test_a_table_for_squares_holds_no_rectangle(tmp_path: Path) -> None:
     bundle = vitral.load(folder(tmp_path, "hf_clip")).bundle
-    wide = override(bundle, ["model.image=32x48"])
+    wide = override(bundle, ["model.image_size=32x48"])
     clip = next(family for family in FAMILIES if family.name == "hf-clip")
     assert [fault.partition(":")[0] for fault in clip.without_counterpart(wide)] == ["image"]
 

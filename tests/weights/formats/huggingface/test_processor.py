@@ -7,24 +7,24 @@ import pytest
 from tests.errors import raises
 from tests.weights.formats.huggingface.folders import sees
 from vitral.core.config import Size
-from vitral.data.transforms.crop import CentreCrop, PlainResize
-from vitral.data.transforms.preprocessing import CENTRED, IMAGENET, Preprocessing, Scaling
+from vitral.data.transforms.crop import CenterCrop, PlainResize
+from vitral.data.transforms.preprocessing import CENTERED, IMAGENET, Preprocessing, Scaling
 from vitral.weights.formats.huggingface.fields import Fields
 from vitral.weights.formats.huggingface.processor import described, read
 from vitral.weights.formats.huggingface.registry import FAMILIES
 
 MEANS = {"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225]}
-HALVES = Scaling(mean=(0.5, 0.5, 0.5), deviation=(0.5, 0.5, 0.5))
+HALVES = Scaling(mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
 PUBLISHED: dict[str, tuple[str, dict[str, Any], Preprocessing]] = {
     "google/vit-base-patch16-224": (
         "hf-vit",
         {"do_normalize": True, "do_resize": True, "image_mean": [0.5] * 3, "image_std": [0.5] * 3, "size": 224},
-        Preprocessing(scaling=HALVES),
+        Preprocessing(normalize=HALVES),
     ),
     "facebook/vit-mae-base": (
         "hf-mae",
         {"do_normalize": True, "do_resize": True, "resample": 2, "size": 224, **MEANS},
-        Preprocessing(scaling=IMAGENET),
+        Preprocessing(normalize=IMAGENET),
     ),
     "facebook/dinov2-base": (
         "hf-dinov2",
@@ -39,22 +39,22 @@ PUBLISHED: dict[str, tuple[str, dict[str, Any], Preprocessing]] = {
             "size": {"shortest_edge": 256},
             **MEANS,
         },
-        Preprocessing(view=CentreCrop(fraction=0.875, filter="bicubic"), scaling=IMAGENET),
+        Preprocessing(crop=CenterCrop(fraction=0.875, filter="bicubic"), normalize=IMAGENET),
     ),
     "openai/clip-vit-base-patch32": (
         "hf-clip",
         {"crop_size": 224, "do_center_crop": True, "resample": 3, "size": 224, **MEANS},
-        Preprocessing(view=CentreCrop(fraction=1.0, filter="bicubic"), scaling=IMAGENET),
+        Preprocessing(crop=CenterCrop(fraction=1.0, filter="bicubic"), normalize=IMAGENET),
     ),
     "google/siglip-base-patch16-256": (
         "hf-siglip",
         {"resample": 3, "size": {"height": 256, "width": 256}, "image_mean": [0.5] * 3, "image_std": [0.5] * 3},
-        Preprocessing(image=Size(256, 256), view=PlainResize(filter="bicubic"), scaling=HALVES),
+        Preprocessing(image_size=Size(256, 256), crop=PlainResize(filter="bicubic"), normalize=HALVES),
     ),
     "facebook/dinov3-vits16-pretrain-lvd1689m": (
         "hf-dinov3",
         {"crop_size": None, "do_center_crop": None, "resample": 2, "size": {"height": 224, "width": 224}, **MEANS},
-        Preprocessing(scaling=IMAGENET),
+        Preprocessing(normalize=IMAGENET),
     ),
 }
 GOOD: dict[str, Any] = {
@@ -113,26 +113,26 @@ def test_what_cannot_be_told_exactly_is_refused_by_its_field(name: str) -> None:
 
 def test_images_that_are_not_scaled_keep_parts_of_one() -> None:
     made, _ = read(fields(GOOD | {"do_normalize": False}), 3, custom("hf-vit"))
-    assert made.scaling == Scaling(mean=(0.0,), deviation=(1.0,))
+    assert made.normalize == Scaling(mean=(0.0,), std=(1.0,))
 
 
 def test_the_shorter_side_is_met_whatever_the_fraction_rounds_to() -> None:
     for shortest in range(224, 640):
         made, _ = read(fields(GOOD | {"size": {"shortest_edge": shortest}}), 3, custom("hf-dinov2"))
-        assert made.view.glimpse(Size(1000, 1500), made.image).resized.height == shortest
+        assert made.crop.glimpse(Size(1000, 1500), made.image_size).resized.height == shortest
 
 
 @pytest.mark.parametrize("filter", ["bilinear", "bicubic"])
-@pytest.mark.parametrize("kind", [PlainResize, CentreCrop])
+@pytest.mark.parametrize("kind", [PlainResize, CenterCrop])
 def test_what_is_written_does_the_same_when_read(kind: Any, filter: str) -> None:
-    for scaling in (CENTRED, IMAGENET):
-        given = Preprocessing(image=Size(96, 96), view=kind(filter=filter), scaling=scaling)
+    for scaling in (CENTERED, IMAGENET):
+        given = Preprocessing(image_size=Size(96, 96), crop=kind(filter=filter), normalize=scaling)
         made, assumed = read(fields(described(given)), 3, custom("hf-vit"))
         assert sees(made) == sees(given)
         assert not assumed
 
 
 def test_a_rectangle_is_written_with_both_sides() -> None:
-    given = Preprocessing(image=Size(64, 96))
+    given = Preprocessing(image_size=Size(64, 96))
     assert described(given)["size"] == {"height": 64, "width": 96}
-    assert read(fields(described(given)), 3, custom("hf-vit"))[0].image == Size(64, 96)
+    assert read(fields(described(given)), 3, custom("hf-vit"))[0].image_size == Size(64, 96)

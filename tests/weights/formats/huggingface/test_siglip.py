@@ -49,5 +49,5 @@ def test_images_are_as_large_as_whole_patches(tmp_path: Path, caplog: pytest.Log
     published = {"size": {"height": 34, "width": 34}, "resample": 3, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}
     with caplog.at_level("INFO"):
         bundle = vitral.load(folder(tmp_path, "hf_siglip_uneven", processor=published)).bundle
-    assert (bundle.model.image, bundle.preprocessing.image) == ((32, 32), (32, 32))
+    assert (bundle.model.image_size, bundle.preprocessing.image_size) == ((32, 32), (32, 32))
     assert "images of 32x32; the library leaves out what its patches do not cover of 34x34" in caplog.text

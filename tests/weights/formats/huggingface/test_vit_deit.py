@@ -45,6 +45,6 @@ def test_published_files_squash_a_picture_and_ours_keep_its_shape(
     }
     with caplog.at_level("INFO"):
         needs = vitral.load(folder(tmp_path, "hf_deit", processor=published)).bundle.preprocessing
-    assert needs.image == (224, 224)
-    assert needs.view.model_dump() == {"kind": "centre", "fraction": 0.875, "filter": "bicubic"}
+    assert needs.image_size == (224, 224)
+    assert needs.crop.model_dump() == {"kind": "center", "fraction": 0.875, "filter": "bicubic"}
     assert "keeps its shape; the library would first squash it to 256x256" in caplog.text

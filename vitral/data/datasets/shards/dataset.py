@@ -90,10 +90,8 @@ log = logging.getLogger(__name__)
 def open_shards(where: str, how: Stratified) -> Samples:
     """The samples of a pack, or of the tars that an address stands for."""
     if where.startswith(("http://", "https://")) and not is_tar(where):
-        remedy = "fetch it and give the folder; only tar shards (.tar) are read from afar"
-        raise DataError(
-            "an address, and vitral downloads nothing", code="data.remote_address", where=where, remedy=remedy
-        )
+        hint = "fetch it and give the folder; only tar shards (.tar) are read from afar"
+        raise DataError("an address, and vitral downloads nothing", code="data.remote_address", where=where, hint=hint)
     check_protocol(where)
     if (is_tar(where) or is_pattern(where)) and not os.path.isdir(where):
         return _from_tars(where, tars(where), how)
@@ -108,7 +106,7 @@ def open_shards(where: str, how: Stratified) -> Samples:
             "no tar files in it",
             code="data.empty",
             where=where,
-            remedy="give the folder of the shards, or a pattern of them",
+            hint="give the folder of the shards, or a pattern of them",
         )
     return _from_tars(where, found, how)
 
@@ -119,12 +117,12 @@ def _from_index(where: str, beside: dict[str, int]) -> Samples:
     for shard in index.shards:
         if beside.get(shard.file) != shard.bytes:
             found = f"{beside[shard.file]:,}" if shard.file in beside else "none"
-            what = f"expected {shard.bytes:,} bytes, found {found}"
+            message = f"expected {shard.bytes:,} bytes, found {found}"
             raise DataError(
-                what,
+                message,
                 code="data.bad_archive" if shard.file in beside else "data.missing_file",
                 where=join(where, shard.file),
-                remedy=f"fetch it again, or {AGAIN}",
+                hint=f"fetch it again, or {AGAIN}",
             )
     items = [
         item
@@ -146,8 +144,8 @@ def _items(shard: Shard) -> Iterator[Item]:
 
 
 def _unfinished(where: str) -> DataError:
-    remedy = "run vitral pack again with the same data: it goes on where it stopped"
-    return DataError("a pack that was not finished", code="data.unfinished_pack", where=where, remedy=remedy)
+    hint = "run vitral pack again with the same data: it goes on where it stopped"
+    return DataError("a pack that was not finished", code="data.unfinished_pack", where=where, hint=hint)
 
 
 def _from_tars(where: str, paths: Sequence[str], how: Stratified) -> Samples:
@@ -184,12 +182,12 @@ def _listed_classes(path: str) -> tuple[str, ...]:
     try:
         lines = read_whole(path).decode("utf-8-sig", errors="surrogateescape").rstrip("\r\n").split("\n")
     except UnicodeDecodeError:
-        raise DataError("not UTF-8", code="data.bad_class_list", where=path, remedy="save it as UTF-8") from None
+        raise DataError("not UTF-8", code="data.bad_class_list", where=path, hint="save it as UTF-8") from None
     classes = tuple(composed(line.removesuffix("\r")) for line in lines)
     if len(set(classes)) != len(classes) or "" in classes:
-        remedy = "write a line for each class, in the order of the numbers in .cls"
+        hint = "write a line for each class, in the order of the numbers in .cls"
         raise DataError(
-            "a class that is there twice, or an empty line", code="data.bad_class_list", where=path, remedy=remedy
+            "a class that is there twice, or an empty line", code="data.bad_class_list", where=path, hint=hint
         )
     return classes
 
@@ -202,12 +200,12 @@ def _class_name(entry: Entry, classes: tuple[str, ...], path: str) -> str:
         return classes[entry.label]
     if isinstance(entry.label, str) and composed(entry.label) in classes:
         return entry.label
-    what = f"the label {entry.label!r} is none of the {len(classes)} classes in {CLASSES}"
+    message = f"the label {entry.label!r} is none of the {len(classes)} classes in {CLASSES}"
     raise DataError(
-        what,
+        message,
         code="data.bad_label",
         where=f"{path}/{entry.member}",
-        remedy=f"mend the label or {CLASSES}; numbers start at 0",
+        hint=f"mend the label or {CLASSES}; numbers start at 0",
     )
 
 
@@ -215,9 +213,9 @@ def _splits(where: str, names: Sequence[str], told: Sequence[Split | None]) -> l
     """The split of each image as it was told, train where none was; some with and some without are refused."""
     without = [name for name, split in zip(names, told, strict=True) if split is None]
     if without and len(without) < len(names):
-        what = f"images without a split, where others have one: {listed(without)}"
-        remedy = "name every shard after its split (train-000.tar, val-000.tar), or none of them"
-        raise DataError(what, code="data.bad_split", where=where, remedy=remedy)
+        message = f"images without a split, where others have one: {listed(without)}"
+        hint = "name every shard after its split (train-000.tar, val-000.tar), or none of them"
+        raise DataError(message, code="data.bad_split", where=where, hint=hint)
     return [split or "train" for split in told]
 
 

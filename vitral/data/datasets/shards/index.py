@@ -53,13 +53,13 @@ def parse_index(text: bytes, where: str) -> Index:
             _check(index)
             return index
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        what = f"not an index that vitral wrote: {type(error).__name__} {error}"
-        raise DataError(what, code="data.bad_index", where=where, remedy=AGAIN) from None
+        message = f"not an index that vitral wrote: {type(error).__name__} {error}"
+        raise DataError(message, code="data.bad_index", where=where, hint=AGAIN) from None
     raise DataError(
         f"format {found}, and this vitral reads {FORMAT}",
         code="data.unsupported_version",
         where=where,
-        remedy=f"update vitral, or {AGAIN}",
+        hint=f"update vitral, or {AGAIN}",
     )
 
 

@@ -23,7 +23,7 @@ from vitral.core.errors import ConfigError, DataError, VitralError
 from vitral.data.datasets.files import is_image, suffix
 from vitral.data.datasets.labels import listed
 from vitral.data.datasets.shards.index import CLASSES, DRAFT, INDEX, Index, Shard
-from vitral.data.decoding.header import recognise
+from vitral.data.decoding.header import recognize
 from vitral.data.samples import SPLITS, Samples, Split
 
 BLOCK = tarfile.BLOCKSIZE
@@ -44,7 +44,7 @@ def plan(samples: Samples, shard_size: int) -> Index:
     """What the shards will hold, to the byte. A shard is larger than asked only where one image is."""
     if any("\n" in name for name in samples.classes):
         raise DataError(
-            "a class with a line break in its name", code="data.bad_class_name", where=samples.where, remedy="rename it"
+            "a class with a line break in its name", code="data.bad_class_name", where=samples.where, hint="rename it"
         )
     shards = tuple(shard for split in SPLITS for shard in _shards(samples, split, shard_size))
     return Index(samples.classes, samples.notes, samples.fingerprint(), shards)
@@ -58,9 +58,9 @@ def members(samples: Samples, shard: Shard, first: int, tell: Callable[[int], No
     for number, (name, label, length) in enumerate(zip(shard.names, shard.labels, shard.lengths, strict=True), first):
         image = samples.store.read(name)
         if len(image) != length:
-            what = f"had {length} bytes when the pack was planned, has {len(image)} now"
-            raise DataError(what, code="data.changed", where=name, remedy="pack when nobody changes the data")
-        ending = suffix(name) if is_image(name) else f".{recognise(image, name).lower()}"
+            message = f"had {length} bytes when the pack was planned, has {len(image)} now"
+            raise DataError(message, code="data.changed", where=name, hint="pack when nobody changes the data")
+        ending = suffix(name) if is_image(name) else f".{recognize(image, name).lower()}"
         yield f"{number:08}.cls", str(label).encode()
         yield f"{number:08}{ending}", image
         yield f"{number:08}.json", _origin(name, samples.classes[label], shard.split)
@@ -138,16 +138,16 @@ def pack(samples: Samples, out: Path, shard_size: int = SHARD_SIZE, tell: Tell =
 
 def _refuse_places(data: str, out: Path) -> None:
     if out.parts and out.parts[0].endswith(":"):
-        remedy = "give a folder here, and copy it there afterwards"
+        hint = "give a folder here, and copy it there afterwards"
         raise ConfigError(
             "an address, and shards are written to this machine",
             code="config.unsupported",
             where=str(out),
-            remedy=remedy,
+            hint=hint,
         )
     if Path(data).is_dir() and out.resolve().is_relative_to(Path(data).resolve()):
         raise ConfigError(
-            f"lies inside the data, {data}", code="config.conflict", where=str(out), remedy="give a folder beside it"
+            f"lies inside the data, {data}", code="config.conflict", where=str(out), hint="give a folder beside it"
         )
 
 
@@ -158,25 +158,25 @@ def _refuse_strangers(out: Path, index: Index) -> None:
     found = {path.name for path in out.iterdir() if not path.name.startswith(".")}
     begun = found & {INDEX, DRAFT}
     if any((out / name).read_bytes() != text for name in begun):
-        what = "holds a pack of other data, or of another shard size"
+        message = "holds a pack of other data, or of another shard size"
         raise ConfigError(
-            what, code="config.path_exists", where=str(out), remedy="give another folder, or empty this one"
+            message, code="config.path_exists", where=str(out), hint="give another folder, or empty this one"
         )
     ours = [CLASSES, DRAFT, INDEX, *(shard.file for shard in index.shards)]
     allowed = {*ours, *(f"{name}{HALF}" for name in ours)} if begun else {f"{DRAFT}{HALF}"}
     if strangers := sorted(found - allowed):
-        what = f"holds something else: {listed(strangers)}"
+        message = f"holds something else: {listed(strangers)}"
         raise ConfigError(
-            what, code="config.path_exists", where=str(out), remedy="give another folder, or empty this one"
+            message, code="config.path_exists", where=str(out), hint="give another folder, or empty this one"
         )
 
 
 def _check_room(out: Path, needed: int) -> None:
     free = shutil.disk_usage(out).free
     if needed > free:
-        what = f"the shards take {needed:,} bytes, and {free:,} are free"
+        message = f"the shards take {needed:,} bytes, and {free:,} are free"
         raise VitralError(
-            what, code="file.no_space", where=str(out), remedy="make room, or give a folder on another disk"
+            message, code="file.no_space", where=str(out), hint="make room, or give a folder on another disk"
         )
 
 
@@ -217,6 +217,6 @@ def writing(out: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        remedy = "mend that and run the same command again: it goes on from the shards that are finished"
-        what = f"cannot be written: {(error.strerror or str(error)).lower()}"
-        raise VitralError(what, code="file.write_failed", where=str(error.filename or out), remedy=remedy) from None
+        hint = "mend that and run the same command again: it goes on from the shards that are finished"
+        message = f"cannot be written: {(error.strerror or str(error)).lower()}"
+        raise VitralError(message, code="file.write_failed", where=str(error.filename or out), hint=hint) from None

@@ -48,14 +48,14 @@ def scan(file: BinaryIO, where: str) -> list[Entry]:
     keys: set[str] = set()
     for key, group in groupby(parts(file, where), key=lambda part: part.key):
         if key in keys:
-            remedy = "put the files of a sample side by side, and give every sample a key of its own"
+            hint = "put the files of a sample side by side, and give every sample a key of its own"
             raise DataError(
-                "a second sample with the same key", code="data.bad_sample", where=f"{where}/{key}", remedy=remedy
+                "a second sample with the same key", code="data.bad_sample", where=f"{where}/{key}", hint=hint
             )
         keys.add(key)
         entries.append(_entry(file, f"{where}/{key}", list(group)))
     if not entries:
-        raise DataError("no images in it", code="data.empty", where=where, remedy=FETCH)
+        raise DataError("no images in it", code="data.empty", where=where, hint=FETCH)
     return entries
 
 
@@ -76,31 +76,29 @@ def _headers(file: BinaryIO, where: str) -> Iterator[tarfile.TarInfo]:
     opening = file.read(tarfile.BLOCKSIZE)
     for magic, kind in COMPRESSIONS.items():
         if opening.startswith(magic):
-            remedy = "decompress it: an image in the middle cannot be read from a compressed file"
-            raise DataError(f"compressed with {kind}", code="data.compressed_archive", where=where, remedy=remedy)
+            hint = "decompress it: an image in the middle cannot be read from a compressed file"
+            raise DataError(f"compressed with {kind}", code="data.compressed_archive", where=where, hint=hint)
     file.seek(0)
     try:
         with tarfile.open(fileobj=file, mode="r:") as tar:
             yield from tar
             end = tar.offset
     except (tarfile.TarError, ValueError, OverflowError) as error:
-        raise DataError(f"not a whole tar file: {error}", code="data.bad_archive", where=where, remedy=FETCH) from None
+        raise DataError(f"not a whole tar file: {error}", code="data.bad_archive", where=where, hint=FETCH) from None
     file.seek(end)
     if file.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
         # tarfile takes a damaged header, or a file cut between two members, for the end.
-        raise DataError(f"broken or cut off at byte {end}", code="data.bad_archive", where=where, remedy=FETCH)
+        raise DataError(f"broken or cut off at byte {end}", code="data.bad_archive", where=where, hint=FETCH)
 
 
 def _refuse_unsafe(info: tarfile.TarInfo, name: str, where: str) -> None:
-    remedy = "remove it from the tar, or make the tar anew"
+    hint = "remove it from the tar, or make the tar anew"
     if name.startswith("/") or ".." in name.split("/") or "\0" in name:
-        raise DataError(
-            f"the name {name!r} leads out of the tar", code="data.unsafe_archive", where=where, remedy=remedy
-        )
+        raise DataError(f"the name {name!r} leads out of the tar", code="data.unsafe_archive", where=where, hint=hint)
     plain = (info.isfile() and not info.issparse()) or info.isdir()
     if not plain or info.size < 0:
         raise DataError(
-            f"{name} is neither a plain file nor a folder", code="data.unsafe_archive", where=where, remedy=remedy
+            f"{name} is neither a plain file nor a folder", code="data.unsafe_archive", where=where, hint=hint
         )
 
 
@@ -109,13 +107,13 @@ def _entry(file: BinaryIO, where: str, parts: list[Part]) -> Entry:
     if len(images) != 1:
         found = f"several images: {listed([part.name for part in images])}" if images else "no image"
         held = "" if images else f" among {listed([part.name for part in parts])}"
-        raise DataError(f"{found}{held}", code="data.bad_sample", where=where, remedy="give every sample one image")
+        raise DataError(f"{found}{held}", code="data.bad_sample", where=where, hint="give every sample one image")
     labels: dict[str, Part] = {}
     for part in parts:
         ending = suffix(part.name)
         if ending in {".cls", ".json"} and labels.setdefault(ending, part) is not part:
             raise DataError(
-                f"two files of labels: {part.name}", code="data.bad_sample", where=where, remedy="keep one of them"
+                f"two files of labels: {part.name}", code="data.bad_sample", where=where, hint="keep one of them"
             )
     label, split = _described(file, where, labels[".json"]) if ".json" in labels else (None, None)
     if ".cls" in labels:
@@ -123,8 +121,8 @@ def _entry(file: BinaryIO, where: str, parts: list[Part]) -> Entry:
         label = int(text) if re.fullmatch("-?[0-9]{1,18}", text) else text
     if label is None or label == "" or (isinstance(label, int) and label < 0):
         found = "no label" if label is None else f"the label {label!r}"
-        remedy = 'put its class, a name or a number from 0 on, into a .cls, or into a .json as "label"'
-        raise DataError(found, code="data.bad_label", where=where, remedy=remedy)
+        hint = 'put its class, a name or a number from 0 on, into a .cls, or into a .json as "label"'
+        raise DataError(found, code="data.bad_label", where=where, hint=hint)
     return Entry(images[0].name, images[0].start, images[0].length, label, split)
 
 
@@ -134,19 +132,19 @@ def _described(file: BinaryIO, where: str, part: Part) -> tuple[str | int | None
         fields = json.loads(_text(file, where, part))
     except (ValueError, RecursionError) as error:
         raise DataError(
-            f"{part.name} is not JSON: {error}", code="data.bad_label", where=where, remedy="write one object"
+            f"{part.name} is not JSON: {error}", code="data.bad_label", where=where, hint="write one object"
         ) from None
     if not isinstance(fields, dict):
         raise DataError(
-            f"{part.name} is JSON of another kind", code="data.bad_label", where=where, remedy='write {"label": "cat"}'
+            f"{part.name} is JSON of another kind", code="data.bad_label", where=where, hint='write {"label": "cat"}'
         )
     label, split = fields.get("label"), fields.get("split")
     if not isinstance(label, str | int | None) or isinstance(label, bool):
         found = f"label: expected text or a number, got {json.dumps(label)[:60]}"
-        raise DataError(found, code="data.bad_label", where=where, remedy="write one label for each image")
+        raise DataError(found, code="data.bad_label", where=where, hint="write one label for each image")
     if split is not None and str(split).lower() not in SPLIT_WORDS:
-        what = f"split: expected {either(SPLIT_WORDS)}, got {split!r}"
-        raise DataError(what, code="data.bad_split", where=where, remedy="write one of them, or leave it out")
+        message = f"split: expected {either(SPLIT_WORDS)}, got {split!r}"
+        raise DataError(message, code="data.bad_split", where=where, hint="write one of them, or leave it out")
     return label.strip() if isinstance(label, str) else label, SPLIT_WORDS[str(split).lower()] if split else None
 
 
@@ -156,12 +154,12 @@ def _text(file: BinaryIO, where: str, part: Part) -> str:
             f"{part.name} has {part.length:,} bytes",
             code="data.bad_label",
             where=where,
-            remedy="a label takes a few; mend it",
+            hint="a label takes a few; mend it",
         )
     file.seek(part.start)
     try:
         return file.read(part.length).decode("utf-8-sig")
     except UnicodeDecodeError:
         raise DataError(
-            f"{part.name} is not UTF-8", code="data.bad_label", where=where, remedy="save it as UTF-8"
+            f"{part.name} is not UTF-8", code="data.bad_label", where=where, hint="save it as UTF-8"
         ) from None

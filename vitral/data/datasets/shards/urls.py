@@ -67,7 +67,7 @@ def read_range(path: str, start: int, length: int) -> bytes:
             f"expected {length} bytes from byte {start} on, found {len(data)}",
             code="data.changed",
             where=path,
-            remedy="it changed after it was opened, or its server gives no parts of files; fetch it again",
+            hint="it changed after it was opened, or its server gives no parts of files; fetch it again",
         )
     return data
 
@@ -119,14 +119,14 @@ def _system(address: str) -> tuple[Any, str]:
     try:
         return fsspec.core.url_to_fs(address)
     except ImportError as error:
-        remedy = f"pip install {PACKAGES[protocol]}" if protocol in PACKAGES else str(error)
+        hint = f"pip install {PACKAGES[protocol]}" if protocol in PACKAGES else str(error)
         raise ConfigError(
-            f"reading {protocol}:// needs another package", code="config.missing_package", where=address, remedy=remedy
+            f"reading {protocol}:// needs another package", code="config.missing_package", where=address, hint=hint
         ) from None
     except ValueError:
-        remedy = nearest(protocol, fsspec.available_protocols()) or "fetch the files and give their folder"
+        hint = nearest(protocol, fsspec.available_protocols()) or "fetch the files and give their folder"
         raise ConfigError(
-            f"no way is known to read {protocol}://", code="config.unknown_name", where=address, remedy=remedy
+            f"no way is known to read {protocol}://", code="config.unknown_name", where=address, hint=hint
         ) from None
 
 
@@ -175,14 +175,14 @@ def tars(address: str) -> list[str]:
                 "no file has a name like this",
                 code="data.not_found",
                 where=path,
-                remedy="look what is there, mend the pattern",
+                hint="look what is there, mend the pattern",
             )
         found.update(matched)
     missing = sorted(path for path in found if not is_remote(path) and not os.path.isfile(path))
     if missing:
-        what = f"{len(missing)} of {len(found)} shards are missing: {listed(missing)}"
+        message = f"{len(missing)} of {len(found)} shards are missing: {listed(missing)}"
         raise DataError(
-            what, code="data.missing_file", where=address, remedy="put them back, or write the range that is there"
+            message, code="data.missing_file", where=address, hint="put them back, or write the range that is there"
         )
     return sorted(found)
 
@@ -196,7 +196,7 @@ def expand(address: str) -> list[str]:
         count *= len(choice)
     if count > MOST:
         raise DataError(
-            f"stands for {count:,} names", code="data.bad_pattern", where=address, remedy="write a smaller range"
+            f"stands for {count:,} names", code="data.bad_pattern", where=address, hint="write a smaller range"
         )
     return ["".join(words) for words in product(*choices)]
 
@@ -213,7 +213,7 @@ def _choices(inside: str, address: str) -> list[str]:
         if not first <= last < first + MOST:
             example = "write it from the lower to the higher number, such as {000..127}"
             raise DataError(
-                f"the range {part} cannot be followed", code="data.bad_pattern", where=address, remedy=example
+                f"the range {part} cannot be followed", code="data.bad_pattern", where=address, hint=example
             )
         found += [f"{number:0{len(match[1])}}" for number in range(first, last + 1)]
     return found

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from vitral.core.errors import WeightsError
-from vitral.data.transforms.crop import CentreCrop
+from vitral.data.transforms.crop import CenterCrop
 from vitral.data.transforms.preprocessing import Scaling
 from vitral.models.vit import Vit
 from vitral.weights.formats.format import Hints, Raw
@@ -26,7 +26,7 @@ TEXT = (
     (r"embeddings\.position_ids$", "numbers the positions"),
 )
 PROJECTION = (r"visual_projection\.", "takes images to the space that texts are compared with them in")
-SCALING = Scaling(mean=(0.48145466, 0.4578275, 0.40821073), deviation=(0.26862954, 0.26130258, 0.27577711))
+SCALING = Scaling(mean=(0.48145466, 0.4578275, 0.40821073), std=(0.26862954, 0.26130258, 0.27577711))
 DEFAULTS = {
     "hidden_size": 768,
     "intermediate_size": 3072,
@@ -41,7 +41,7 @@ DEFAULTS = {
 
 
 class HfClip(Family):
-    """A ViT that normalises its tokens before the first layer (arXiv 2103.00020)."""
+    """A ViT that normalizes its tokens before the first layer (arXiv 2103.00020)."""
 
     name: ClassVar[str] = "hf-clip"
     title: ClassVar[str] = "Hugging Face's CLIP vision tower"
@@ -49,7 +49,7 @@ class HfClip(Family):
     names: ClassVar[Names] = Names((TOWER,), (), (*TEXT, PROJECTION))
     shapes: ClassVar[Shapes] = Shapes(f"{STEM}.weight", "mlp.fc1.weight", LAYER, TABLE, 1, 2)
     untold: ClassVar[dict[str, Any]] = {"layer_norm_eps": 1e-5}  # two kinds of GELU are published
-    custom: ClassVar[Custom] = Custom(CentreCrop(fraction=1.0, filter="bicubic"), SCALING, shortest=True)
+    custom: ClassVar[Custom] = Custom(CenterCrop(fraction=1.0, filter="bicubic"), SCALING, shortest=True)
     holds: ClassVar[Holds] = Holds(frozenset({("cls", "none")}), stem_bias=False, first_norm=True, free_bias=False)
 
     def known(self, names: set[str]) -> bool:
@@ -57,9 +57,9 @@ class HfClip(Family):
 
     def fields(self, raw: Raw, found: Found, hints: Hints) -> tuple[Fields, tuple[str, ...]]:
         if "classifier.weight" in found.tensors:
-            what = "classifier.weight reads patches before the last norm, which no model here does"
-            remedy = "give the vision tower without its classifier"
-            raise WeightsError(what, code="weights.unsupported", where=str(raw.where), remedy=remedy)
+            message = "classifier.weight reads patches before the last norm, which no model here does"
+            hint = "give the vision tower without its classifier"
+            raise WeightsError(message, code="weights.unsupported", where=str(raw.where), hint=hint)
         return super().fields(raw, found, hints)
 
     def tower(self, fields: Fields) -> Fields:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from vitral.core.errors import WeightsError
-from vitral.data.transforms.crop import CentreCrop
+from vitral.data.transforms.crop import CenterCrop
 from vitral.data.transforms.preprocessing import IMAGENET
 from vitral.models.head import NoHead
 from vitral.models.mlp import Mlp, MlpConfig, SwiGlu
@@ -39,7 +39,7 @@ class HfDinov2(Family):
     )
     shapes: ClassVar[Shapes] = Shapes(f"{STEM}.weight", "mlp.fc1.weight", LAYER, TABLE, 1)
     untold: ClassVar[dict[str, Any]] = {"layer_norm_eps": 1e-6, "hidden_act": "gelu"}
-    custom: ClassVar[Custom] = Custom(CentreCrop(fraction=0.875, filter="bicubic"), IMAGENET, shortest=True)
+    custom: ClassVar[Custom] = Custom(CenterCrop(fraction=0.875, filter="bicubic"), IMAGENET, shortest=True)
     holds: ClassVar[Holds] = Holds(
         frozenset({("cls", "none"), ("cls_mean", "linear")}),
         registers=(0, ANY),
@@ -61,8 +61,8 @@ class HfDinov2(Family):
 
     def shown(self, raw: Raw) -> dict[str, Any]:
         if any(DINO.gated[0] in name for name in raw.tensors):
-            what = "does not tell the size of its gated MLP"
-            raise WeightsError(what, code="weights.missing_setting", where=str(raw.where), remedy=BESIDE)
+            message = "does not tell the size of its gated MLP"
+            raise WeightsError(message, code="weights.missing_setting", where=str(raw.where), hint=BESIDE)
         return {"num_register_tokens": shape(raw, REGISTERS, 3)[1]} if REGISTERS in raw.tensors else {}
 
     def tokens(self, fields: Fields) -> Tokens:

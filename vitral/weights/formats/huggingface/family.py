@@ -17,8 +17,8 @@ from torch import Tensor
 from vitral.core.config import Size, override
 from vitral.core.errors import ConfigError, WeightsError, either
 from vitral.data.decoding.header import Decoding
-from vitral.data.transforms.crop import CentreCrop
-from vitral.data.transforms.preprocessing import CENTRED, Preprocessing
+from vitral.data.transforms.crop import CenterCrop
+from vitral.data.transforms.preprocessing import CENTERED, Preprocessing
 from vitral.models.attention import Attention
 from vitral.models.block import LayerScale, NoScale, PreNorm
 from vitral.models.embed import Patches
@@ -35,7 +35,7 @@ from vitral.weights.formats.format import (
     Format,
     Hints,
     Raw,
-    Recognised,
+    Recognized,
     as_json,
     numbered,
 )
@@ -73,12 +73,12 @@ def gaps(bundle: Bundle, holds: Holds, who: str) -> Iterator[str]:
     if (model.pool.kind, model.head.kind) not in holds.answers:
         known = " or ".join(f"{pool} with {head}" for pool, head in sorted(holds.answers))
         yield f"head: {who} has pool {known}, this model {model.pool.kind} with {model.head.kind}"
-    if isinstance(model.pool, MeanPool) and model.pool.normalises():
-        yield f"pool.norm: {who} normalises before the mean"
+    if isinstance(model.pool, MeanPool) and model.pool.normalizes():
+        yield f"pool.norm: {who} normalizes before the mean"
     if isinstance(model.pool, AttentionPool) and model.pool.heads not in ("mixer", model.whole().heads):
         yield f"pool.heads: {who} has as many as its mixer"
-    image = bundle.preprocessing.image
-    if isinstance(bundle.preprocessing.view, CentreCrop) and image.height != image.width:
+    image = bundle.preprocessing.image_size
+    if isinstance(bundle.preprocessing.crop, CenterCrop) and image.height != image.width:
         yield f"preprocessing.view: the library crops squares out of resized pictures, this model needs {image}"
 
 
@@ -88,8 +88,8 @@ def _stem_gaps(model: Vit, holds: Holds, who: str) -> Iterator[str]:
         yield f"stem: {who} has patches through one map and no norm"
     elif stem.bias != holds.stem_bias:
         yield f"stem.bias: {who} has {'a bias' if holds.stem_bias else 'no bias'}"
-    elif not holds.rectangles and (len(set(model.image)) > 1 or len(set(stem.patch)) > 1):
-        yield f"image: {who} has squares, this model {model.image} in {stem.patch}"
+    elif not holds.rectangles and (len(set(model.image_size)) > 1 or len(set(stem.patch)) > 1):
+        yield f"image: {who} has squares, this model {model.image_size} in {stem.patch}"
     if tokens.cls != holds.cls:
         yield f"tokens.cls: {who} has {'a class token' if holds.cls else 'no class token'}"
     fewest, most = holds.registers
@@ -109,7 +109,7 @@ def _stem_gaps(model: Vit, holds: Holds, who: str) -> Iterator[str]:
 
 def _layer_gaps(model: Vit, holds: Holds, who: str) -> Iterator[str]:
     if not isinstance(model.block, PreNorm):
-        yield f"block: {who} normalises before each branch"
+        yield f"block: {who} normalizes before each branch"
     if isinstance(model.block.scale, LayerScale) != holds.scale:
         yield f"block.scale: {who} has {'LayerScale' if holds.scale else 'none'}"
     mixer = model.mixer
@@ -153,24 +153,22 @@ class Family(Format):
         """Whether short names are of this family and no other."""
         raise NotImplementedError
 
-    def recognise(self, raw: Raw, hints: Hints) -> Recognised:
+    def recognize(self, raw: Raw, hints: Hints) -> Recognized:
         found = self.prepared(sorted_out(raw, self.names))
         fields, assumed = self.fields(raw, found, hints)
         try:
             model = self.model(self.tower(fields), found)
         except ConfigError as error:
-            raise WeightsError(
-                str(error), code="weights.bad_config", where=fields.where, remedy=fields.remedy
-            ) from None
+            raise WeightsError(str(error), code="weights.bad_config", where=fields.where, hint=fields.hint) from None
         if raw.config:
             _refuse_contradiction(model, hints, fields)
         seen, more = self.preprocessing(raw, model)
-        classes = model.head.classes if isinstance(model.head, LinearHead) else 0
+        classes = model.head.num_classes if isinstance(model.head, LinearHead) else 0
         named = fields.labels(classes) if classes else ()
         if named is None:
             named, more = numbered(classes), (*more, f"its {classes:,} classes have no names: numbered")
         tensors = in_whole(found.tensors, self.before(model))
-        return Recognised(self.title, model, seen, named, tensors, found.dropped, (*assumed, *more))
+        return Recognized(self.title, model, seen, named, tensors, found.dropped, (*assumed, *more))
 
     def prepared(self, found: Found) -> Found:
         """The tensors once those are brought together, or set aside, of which a name alone does not tell."""
@@ -200,7 +198,7 @@ class Family(Format):
     def model(self, fields: Fields, found: Found) -> Vit:
         width, patch = fields.whole("hidden_size"), fields.size("patch_size")
         return Vit(
-            image=_covered(fields.size("image_size"), patch),
+            image_size=_covered(fields.size("image_size"), patch),
             channels=fields.whole("num_channels"),
             width=width,
             depth=fields.whole("num_hidden_layers"),
@@ -236,27 +234,31 @@ class Family(Format):
         if head is None:
             return NoHead()
         if not head.ndim or not len(head):
-            what = f"{name} has shape {tuple(head.shape)}, expected a row for each class"
-            raise WeightsError(what, code="weights.shape_mismatch")
-        return LinearHead(classes=len(head))
+            message = f"{name} has shape {tuple(head.shape)}, expected a row for each class"
+            raise WeightsError(message, code="weights.shape_mismatch")
+        return LinearHead(num_classes=len(head))
 
     def preprocessing(self, raw: Raw, model: Vit) -> tuple[Preprocessing, tuple[str, ...]]:
         """What is done to images, and what had to be assumed."""
         if not raw.processor:
-            scaling = self.custom.scaling if len(self.custom.scaling.mean) in {1, model.channels} else CENTRED
+            scaling = self.custom.scaling if len(self.custom.scaling.mean) in {1, model.channels} else CENTERED
             decoding = Decoding(channels=model.channels)
-            own = Preprocessing(image=model.image, decoding=decoding, view=self.custom.view, scaling=scaling)
+            own = Preprocessing(
+                image_size=model.image_size, decoding=decoding, crop=self.custom.view, normalize=scaling
+            )
             mean = ", ".join(f"{number:g}" for number in scaling.mean)
-            return own, (f"there is no {PROCESSOR}: images of {model.image}, {own.view.kind} view, mean {mean}",)
+            return own, (f"there is no {PROCESSOR}: images of {model.image_size}, {own.crop.kind} view, mean {mean}",)
         fields = Fields(raw.processor, str(raw.where.parent / PROCESSOR), AGAIN)
         made, assumed = read(fields, model.channels, self.custom)
         assert isinstance(model.stem, Patches)
-        covered = _covered(made.image, model.stem.patch)
-        if covered != made.image:
+        covered = _covered(made.image_size, model.stem.patch)
+        if covered != made.image_size:
             if not all(covered):
                 raise fields.wrong("size", f"no less than a patch, {model.stem.patch}")
-            assumed += (f"images of {covered}; the library leaves out what its patches do not cover of {made.image}",)
-        return made.model_copy(update={"image": covered}), assumed
+            assumed += (
+                f"images of {covered}; the library leaves out what its patches do not cover of {made.image_size}",
+            )
+        return made.model_copy(update={"image_size": covered}), assumed
 
     def before(self, model: Vit) -> str:
         """What stands before the tower's names in a file of such a model."""
@@ -304,7 +306,7 @@ class Family(Format):
 
         @torch.no_grad()
         def answers(images: Tensor) -> Answers:
-            other = self.resizes and Size(*images.shape[2:]) != model.image
+            other = self.resizes and Size(*images.shape[2:]) != model.image_size
             ways = {"interpolate_pos_encoding": True} if other else {}
             logits = None if isinstance(model.head, NoHead) else peer(images, **ways).logits
             return Answers(self.ask(peer, images, ways), logits)
@@ -333,7 +335,7 @@ def plain_fields(model: Vit) -> dict[str, Any]:
         "intermediate_size": model.mlp.hidden(model.width),
         "hidden_act": "silu" if isinstance(model.mlp, SwiGlu) else ACTIVATIONS[model.mlp.gelu],
         "layer_norm_eps": model.eps,
-        "image_size": _side(model.image),
+        "image_size": _side(model.image_size),
         "patch_size": _side(model.stem.patch),
         "num_channels": model.channels,
         "qkv_bias": model.mixer.qkv_bias,
@@ -354,14 +356,14 @@ def _refuse_contradiction(model: Vit, hints: Hints, fields: Fields) -> None:
     for setting in hints.settings:
         name = setting.partition("=")[0]
         if name != "pool" and override(model, (setting,)) != model:
-            what = f"tells another {name} than {setting}"
-            remedy = "leave the setting out, or mend config.json"
-            raise WeightsError(what, code="weights.bad_setting", where=fields.where, remedy=remedy)
+            message = f"tells another {name} than {setting}"
+            hint = "leave the setting out, or mend config.json"
+            raise WeightsError(message, code="weights.bad_setting", where=fields.where, hint=hint)
 
 
 def _heads(fields: Fields, width: int) -> int:
     heads = fields.whole("num_attention_heads")
     if width % heads:
-        what = f"{fields.path}num_attention_heads: hidden_size {width} does not divide among {heads} heads"
-        raise WeightsError(what, code="weights.bad_config", where=fields.where, remedy=fields.remedy)
+        message = f"{fields.path}num_attention_heads: hidden_size {width} does not divide among {heads} heads"
+        raise WeightsError(message, code="weights.bad_config", where=fields.where, hint=fields.hint)
     return heads

@@ -28,7 +28,7 @@ class Fields(NamedTuple):
 
     data: Mapping[str, Any]
     where: str  # the file, for messages
-    remedy: str
+    hint: str
     path: str = ""  # of a part: `vision_config.`
 
     def has(self, name: str) -> bool:
@@ -36,15 +36,15 @@ class Fields(NamedTuple):
 
     def given(self, name: str) -> Any:
         if not self.has(name):
-            what = f"{self.path}{name} is missing"
-            raise WeightsError(what, code="weights.bad_config", where=self.where, remedy=self.remedy)
+            message = f"{self.path}{name} is missing"
+            raise WeightsError(message, code="weights.bad_config", where=self.where, hint=self.hint)
         return self.data[name]
 
     def wrong(self, name: str, expected: str, code: str = "weights.bad_config") -> WeightsError:
         """The error for a field that is not what it should be."""
         found = repr(self.data.get(name))
-        what = f"{self.path}{name}: expected {expected}, got {found[:60]}"
-        return WeightsError(what, code=code, where=self.where, remedy=self.remedy)
+        message = f"{self.path}{name}: expected {expected}, got {found[:60]}"
+        return WeightsError(message, code=code, where=self.where, hint=self.hint)
 
     def whole(self, name: str) -> int:
         value = self.given(name)

@@ -67,9 +67,9 @@ def sorted_out(raw: Raw, names: Names) -> Found:
         if reason := names.reason(short):
             found.dropped[name] = reason
         elif short in origins:
-            what = f"holds the same tensor twice, as {origins[short]} and as {name}"
-            remedy = "give a file with one of them"
-            raise WeightsError(what, code="weights.duplicate_tensor", where=str(raw.where), remedy=remedy)
+            message = f"holds the same tensor twice, as {origins[short]} and as {name}"
+            hint = "give a file with one of them"
+            raise WeightsError(message, code="weights.duplicate_tensor", where=str(raw.where), hint=hint)
         else:
             origins[short], found.tensors[short] = name, tensor
     return found

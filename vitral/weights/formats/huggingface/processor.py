@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from vitral.core.config import Size
 from vitral.core.errors import ConfigError
 from vitral.data.decoding.header import Decoding
-from vitral.data.transforms.crop import CentreCrop, Filter, PlainResize, StillView
+from vitral.data.transforms.crop import CenterCrop, Filter, PlainResize, StillView
 from vitral.data.transforms.preprocessing import Preprocessing, Scaling
 from vitral.weights.formats.huggingface.fields import Fields
 
@@ -46,46 +46,50 @@ def read(fields: Fields, channels: int, custom: Custom) -> tuple[Preprocessing, 
     sight = _sight(fields, how, custom)
     try:
         decoding = Decoding(channels=channels)
-        made = Preprocessing(image=sight.image, decoding=decoding, view=sight.view, scaling=_scaling(fields, custom))
+        made = Preprocessing(
+            image_size=sight.image, decoding=decoding, crop=sight.view, normalize=_scaling(fields, custom)
+        )
     except ConfigError as error:
-        raise fields.wrong("image_mean", f"as many numbers as channels, {channels}: {error.what}") from None
+        raise fields.wrong("image_mean", f"as many numbers as channels, {channels}: {error.message}") from None
     return made, sight.assumed
 
 
 def described(given: Preprocessing) -> dict[str, Any]:
     """The fields of a file that the library reads."""
-    each = given.decoding.channels if len(given.scaling.mean) == 1 else 1
-    whole = {"height": given.image.height, "width": given.image.width}
-    crops = isinstance(given.view, CentreCrop)
+    each = given.decoding.channels if len(given.normalize.mean) == 1 else 1
+    whole = {"height": given.image_size.height, "width": given.image_size.width}
+    crops = isinstance(given.crop, CenterCrop)
     fields: dict[str, Any] = {
         "image_processor_type": "CLIPImageProcessor" if crops else "ViTImageProcessor",
         "do_resize": True,
-        "size": {"shortest_edge": _shortest(given.image, given.view)} if isinstance(given.view, CentreCrop) else whole,
-        "resample": NUMBERS[given.view.filter],
+        "size": {"shortest_edge": _shortest(given.image_size, given.crop)}
+        if isinstance(given.crop, CenterCrop)
+        else whole,
+        "resample": NUMBERS[given.crop.filter],
         "do_center_crop": crops,
         "do_rescale": True,
         "rescale_factor": BYTE,
         "do_normalize": True,
-        "image_mean": [*given.scaling.mean] * each,
-        "image_std": [*given.scaling.deviation] * each,
+        "image_mean": [*given.normalize.mean] * each,
+        "image_std": [*given.normalize.std] * each,
     }
     return fields | ({"crop_size": whole} if crops else {})
 
 
 def _scaling(fields: Fields, custom: Custom) -> Scaling:
     if not fields.flag("do_normalize", True):
-        return Scaling(mean=(0.0,), deviation=(1.0,))
+        return Scaling(mean=(0.0,), std=(1.0,))
     if not fields.has("image_mean") and not fields.has("image_std"):
         return custom.scaling
     mean, deviation = fields.numbers("image_mean"), fields.numbers("image_std")
     if len(mean) != len(deviation) or min(deviation) <= 0:
         raise fields.wrong("image_std", f"{len(mean)} numbers above 0, as image_mean has")
-    return Scaling(mean=mean, deviation=deviation)
+    return Scaling(mean=mean, std=deviation)
 
 
 def _sight(fields: Fields, how: Filter, custom: Custom) -> Sight:
     resized, shortest = _resized(fields, custom)
-    if not fields.flag("do_center_crop", isinstance(custom.view, CentreCrop)):
+    if not fields.flag("do_center_crop", isinstance(custom.view, CenterCrop)):
         if shortest:
             expected = "true beside size.shortest_edge, for images of one size"
             raise fields.wrong("do_center_crop", expected, "weights.unsupported")
@@ -98,7 +102,7 @@ def _sight(fields: Fields, how: Filter, custom: Custom) -> Sight:
     if crop.height != crop.width or resized.height != resized.width:
         expected = "a square out of a square: no other crop keeps the shape of a picture"
         raise fields.wrong("crop_size", expected, "weights.unsupported")
-    view = CentreCrop(fraction=_fraction(crop.height, resized.height), filter=how)
+    view = CenterCrop(fraction=_fraction(crop.height, resized.height), filter=how)
     if shortest:
         return Sight(crop, view)
     words = f"a picture that is no square keeps its shape; the library would first squash it to {resized}"
@@ -128,10 +132,10 @@ def _sides(fields: Fields, name: str) -> Size:
 
 
 def _fraction(crop: int, shortest: int) -> float:
-    """The share from which `CentreCrop` comes back to the same side, whatever rounding does to it."""
+    """The share from which `CenterCrop` comes back to the same side, whatever rounding does to it."""
     fraction = crop / shortest
     return fraction if int(crop / fraction) == shortest else nextafter(fraction, 0)
 
 
-def _shortest(image: Size, view: CentreCrop) -> int:
+def _shortest(image: Size, view: CenterCrop) -> int:
     return int(min(image) / view.fraction)

@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from vitral.data.transforms.crop import CentreCrop, PlainResize
-from vitral.data.transforms.preprocessing import CENTRED, IMAGENET
+from vitral.data.transforms.crop import CenterCrop, PlainResize
+from vitral.data.transforms.preprocessing import CENTERED, IMAGENET
 from vitral.models.embed import Patches
 from vitral.models.head import NoHead
 from vitral.models.pool import ClassPool, DistilledPool, PoolConfig
@@ -40,7 +40,7 @@ class HfVit(Family):
     names: ClassVar[Names] = Names(("vit.",), RENAMED + RENAMED_MLP, (POOLER, MASK_TOKEN, DECODER))
     shapes: ClassVar[Shapes] = SHAPES
     untold: ClassVar[dict[str, Any]] = UNTOLD
-    custom: ClassVar[Custom] = Custom(PlainResize(), CENTRED)
+    custom: ClassVar[Custom] = Custom(PlainResize(), CENTERED)
     holds: ClassVar[Holds] = Holds(frozenset({("cls", "none"), ("cls", "linear")}), rectangles=True)
 
     def known(self, names: set[str]) -> bool:
@@ -116,7 +116,7 @@ class HfDeit(Family):
     names: ClassVar[Names] = Names(("deit.",), RENAMED + RENAMED_MLP, (POOLER, MASK_TOKEN, DECODER))
     shapes: ClassVar[Shapes] = SHAPES._replace(rows=2)
     untold: ClassVar[dict[str, Any]] = UNTOLD
-    custom: ClassVar[Custom] = Custom(CentreCrop(fraction=0.875, filter="bicubic"), IMAGENET)
+    custom: ClassVar[Custom] = Custom(CenterCrop(fraction=0.875, filter="bicubic"), IMAGENET)
     holds: ClassVar[Holds] = Holds(ANSWERS, registers=(1, 1), rectangles=True)
 
     def known(self, names: set[str]) -> bool:

@@ -1,0 +1,109 @@
+"""Documents of older formats, read in today's names. This is the only place that knows the old ones.
+
+A document is the plain data of a JSON file: `config.json` of a bundle, `recipe.json`, `export.json`, `state.json`. Each
+carries a format number; what was written before it had one is format 1. Renaming a field on disk is a new number and
+a line here, and files of every earlier format stay readable.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from pydantic_core import from_json, to_json
+
+
+class Upgrade(NamedTuple):
+    """What changed since a format: paths are those of the old document, lists are passed through."""
+
+    fields: Mapping[str, str]  # path -> the new name of its last field
+    values: Mapping[str, Mapping[str, str]]  # path -> old value -> new value
+
+
+def _below(parent: str, table: Mapping[str, Any]) -> dict[str, Any]:
+    return {f"{parent}.{path}": new for path, new in table.items()}
+
+
+_CROP = {"plain": "resize", "inception": "random_resized_crop", "centre": "center"}
+
+_MODEL = {
+    "image": "image_size",
+    "initial": "init",
+    "standardisation": "standardization",
+    "stem.standardisation": "standardization",
+    "head.classes": "num_classes",
+    "block.drop_path": "drop_path_rate",
+    "block.scale.initial": "init",
+}
+_PREPROCESSING = {"image": "image_size", "view": "crop", "scaling": "normalize", "scaling.deviation": "std"}
+
+BUNDLE = Upgrade(  # formats 1 and 2
+    _below("model", _MODEL) | _below("preprocessing", _PREPROCESSING),
+    {"task": {"masked": "masked_patches"}, "preprocessing.view.kind": _CROP},
+)
+EXPORT = Upgrade(  # format 1
+    {"quantisation": "quantization"} | _below("preprocessing", _PREPROCESSING),
+    {"task": {"masked": "masked_patches"}, "preprocessing.view.kind": _CROP},
+)
+STATE = Upgrade({"position.batch": "batch_size"}, {"position.order.kind": {"in_order": "sequential"}})  # format 1
+RECIPE = Upgrade(  # format 1
+    {
+        "data.where": "path",
+        "data.share": "fraction",
+        "tuning": "finetune",
+        "tuning.parts": "modules",
+        "images.view": "crop",
+        "images.still": "eval_crop",
+        "images.scaling": "normalize",
+        "images.scaling.deviation": "std",
+        "task.weights": "class_weights",
+        "length.fewest": "min_epochs",
+        "length.most": "max_epochs",
+        "batch": "batch_size",
+        "portions": "microbatches",
+        "optimiser": "optimizer",
+        "optimiser.rate": "lr",
+        "optimiser.decay": "weight_decay",
+        "optimiser.epsilon": "eps",
+        "evaluate": "eval_every",
+        "stopping": "early_stopping",
+        "saving": "checkpoints",
+        "saving.seconds": "every_seconds",
+    }
+    | _below("model", _MODEL),
+    {
+        "data.order.kind": {"in_order": "sequential"},
+        "tuning.kind": {"everything": "full", "layers": "last_layers", "probed": "lp_ft"},
+        "images.view.kind": _CROP,
+        "images.still.kind": _CROP,
+        "images.augment.kind": {"colour_jitter": "color_jitter"},
+        "task.kind": {"masked": "masked_patches"},
+        "task.target.kind": {"mean_colour": "mean_color"},
+        "length.kind": {"shown": "images_seen"},
+        "average.kind": {"exponential": "ema"},
+        "stopping.kind": {"end": "none"},
+    },
+)
+
+
+def upgrade(document: Any, changes: Upgrade, path: str = "") -> Any:
+    """The document in today's names. What is already in them stays as it is."""
+    if isinstance(document, dict):
+        below = {name: f"{path}.{name}" if path else name for name in document}
+        return {
+            changes.fields.get(below[name], name): upgrade(document[name], changes, below[name]) for name in document
+        }
+    if isinstance(document, list):
+        return [upgrade(each, changes, path) for each in document]
+    if isinstance(document, str):
+        return changes.values.get(path, {}).get(document, document)
+    return document
+
+
+def upgrade_json(text: bytes, changes: Upgrade, latest: int) -> bytes:
+    """The JSON of a document, upgraded where it is older than the latest format; what is not JSON is left as it is."""
+    try:
+        document = from_json(text)
+    except ValueError:
+        return text
+    if not isinstance(document, dict) or document.get("format", 1) == latest:
+        return text
+    return to_json(upgrade(document, changes) | {"format": latest})
