@@ -99,7 +99,7 @@ def test_the_model_of_a_bundle_has_its_weights(name: str) -> None:
     assert {key: tuple(tensor.shape) for key, tensor in model.state_dict().items()} == {
         key: array.shape for key, array in stored.items()
     }
-    assert bundle.task == ("masked" if name == "masked" else "classify")
+    assert bundle.task == ("masked_patches" if name == "masked" else "classify")
     assert bundle.classes == (() if name == "masked" else ("bright", "dark"))
 
 

@@ -55,8 +55,8 @@ def export(  # noqa: PLR0913, one argument a wish
     """Write a model as files of onnx, openvino or torch: `vitral.export("runs/photos", "onnx", int8=True)`.
 
     `image_size` is the size of the pictures that come in, or `dynamic` for any: the graph resizes them. Without it they
-    come in as the model sees them. The images that judge are those of `data`, or else the run's own for validation, or else
-    the bundled ones; `images` is how many.
+    come in as the model sees them. The images that judge are those of `data`, or else the run's own for validation, or
+    else the bundled ones; `images` is how many.
     """
     target = KINDS[_known(to)]()
     wish = Wish(target, "int8" if int8 else "float32", batch_of(batch_size), incoming_of(image_size))
