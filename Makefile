@@ -1,14 +1,17 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check bench clean
+.PHONY: help demo test test-all check bench clean
 
 help: ## show this list
-	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 16
 
 demo: .venv/.ready ## train on the bundled images and look at the answers
 	.venv/bin/vitral demo
 
-test: .venv/.ready ## run every test
+test: .venv/.ready ## run the tests, but for the variants that only multiply them: minutes
+	.venv/bin/python -m pytest -q -n auto -m 'not slow'
+
+test-all: .venv/.ready ## run every test with every variant, as CI does
 	.venv/bin/python -m pytest -q -n auto
 
 check: .venv/.ready ## lint, formatting, types and the architecture

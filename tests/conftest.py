@@ -3,6 +3,7 @@
 import os
 import random
 import sys
+from collections import Counter
 
 import pytest
 from hypothesis import settings
@@ -13,6 +14,17 @@ os.environ["OMP_NUM_THREADS"] = "1"
 # The same examples on every machine and no deadline: no test may need a second run to pass.
 settings.register_profile("vitral", derandomize=True, deadline=None)
 settings.load_profile("vitral")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as slow what `sampled` leaves out: all cases of a test but every step-th."""
+    counts: Counter[str] = Counter()
+    for item in items:
+        if sampled := item.get_closest_marker("sampled"):
+            name = item.nodeid.partition("[")[0]
+            if counts[name] % sampled.args[0]:
+                item.add_marker("slow")
+            counts[name] += 1
 
 
 @pytest.fixture(autouse=True)

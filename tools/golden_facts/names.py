@@ -16,21 +16,83 @@ from typing import Any
 Table = Mapping[str, str]
 
 NAMES: dict[str, dict[str, str]] = {
-    "names": {},  # public: "Sight": "ImagePipeline"; methods: "Predictor.logits": "logits"
+    "names": {"Sight": "ImagePipeline"},  # public: "Sight": "ImagePipeline"; methods: "Predictor.logits": "logits"
     "references": {
         "vitral.deploy.engines.union:EngineConfig": "vitral.inference.engines.auto:EngineConfig",
         "vitral.deploy.exported:Export": "vitral.inference.exported:Export",
         "vitral.recipes.choose:named": "vitral.recipes.registry:named",
     },
-    "fields": {},  # "Recipe.optimiser": "optimizer", "optimiser.rate": "lr"; a new name may have dots
-    "kinds": {},  # "view:centre": "center"
-    "options": {},  # "train --batch": "--batch-size", or "--batch": "--batch-size" for every verb
-    "outputs": {},  # keys in what verbs print, as "evaluate*.judge": "evaluator"
+    "fields": {  # "Recipe.optimiser": "optimizer", "optimiser.rate": "lr"; a new name may have dots
+        "Recipe.optimiser": "optimizer",
+        "optimiser.rate": "lr",
+        "optimiser.decay": "weight_decay",
+        "optimiser.epsilon": "eps",
+        "data.where": "path",
+        "data.share": "fraction",
+        "Recipe.tuning": "finetune",
+        "tuning.parts": "modules",
+        "images.view": "crop",
+        "images.still": "eval_crop",
+        "images.scaling": "normalize",
+        "scaling.deviation": "std",
+        "task.weights": "class_weights",
+        "length.fewest": "min_epochs",
+        "length.most": "max_epochs",
+        "Recipe.batch": "batch_size",
+        "Recipe.portions": "microbatches",
+        "Recipe.evaluate": "eval_every",
+        "Recipe.stopping": "early_stopping",
+        "Recipe.saving": "checkpoints",
+        "saving.seconds": "every_seconds",
+        "model.image": "image_size",
+        "config.image": "image_size",
+        "Vit.image": "image_size",
+        "Resnet.image": "image_size",
+        "Preprocessing.image": "image_size",
+        "preprocessing.image": "image_size",
+        "Preprocessing.view": "crop",
+        "preprocessing.view": "crop",
+        "Preprocessing.scaling": "normalize",
+        "preprocessing.scaling": "normalize",
+        "initial": "init",
+        "standardisation": "standardization",
+        "head.classes": "num_classes",
+        "block.drop_path": "drop_path_rate",
+        "Export.quantisation": "quantization",
+    },
+    "kinds": {  # "view:centre": "center"
+        "view:plain": "resize",
+        "still:plain": "resize",
+        "view:inception": "random_resized_crop",
+        "view:centre": "center",
+        "still:centre": "center",
+        "tuning:everything": "full",
+        "tuning:layers": "last_layers",
+        "tuning:probed": "lp_ft",
+        "augment:colour_jitter": "color_jitter",
+        "task:masked": "masked_patches",
+        "target:mean_colour": "mean_color",
+        "length:shown": "images_seen",
+        "average:exponential": "ema",
+        "stopping:end": "none",
+        "order:in_order": "sequential",
+    },
+    "options": {  # "train --batch": "--batch-size", or "--batch": "--batch-size" for every verb
+        "--image": "--image-size",
+        "--batch": "--batch-size",
+        "train --from": "--weights",
+    },
+    "outputs": {"check*.remedy": "hint"},  # keys in what verbs print, as "evaluate*.judge": "evaluator"
     "values": {},  # "images.filter=cubic": "bicubic", for leaves that are names
 }
 
 # Differences that are meant: a pattern of "section | key", and the reason.
-EXPECTED: dict[str, str] = {}
+EXPECTED: dict[str, str] = {
+    "settings | *Bundle.format": "bundles are of format 3; 1 and 2 are read by core/formats.py",
+    "settings | *Export.format": "exports are of format 2; 1 is read by core/formats.py",
+    "settings | *Recipe.format": "recipe.json has a format number now",
+    "recipes | * | Recipe.format": "recipe.json has a format number now",
+}
 
 BEFORE_VARIABLE = "GOLDEN_BEFORE"  # set while the old tree is asked
 
