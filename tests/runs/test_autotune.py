@@ -89,7 +89,7 @@ def test_a_look_at_all_training_images_takes_time_too(home: Path, monkeypatch: p
     lengths = []
     monkeypatch.setattr(autotune, "seconds_for", lambda *_: 0.1)
     monkeypatch.setattr(autotune, "_seconds_over", lambda parts, split, group: 40.0 if split == "train" else 0.0)
-    for tuning in ("everything", "probed"):
+    for tuning in ("full", "lp_ft"):
         recipe, samples = recipe_and_samples(home / "photos", f"from={home / 'first'}", f"finetune={tuning}")
         length = fitted_in_time(recipe, samples, HERE, 60, time.monotonic()).length
         assert isinstance(length, Steps)

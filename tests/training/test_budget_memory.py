@@ -9,7 +9,7 @@ import vitral
 from tests.errors import raises
 from vitral.data.transforms.mixup import Mixup
 from vitral.data.transforms.preprocessing import CENTERED
-from vitral.models.hooks import Ledger
+from vitral.models.hooks import FlopCounter
 from vitral.tasks.classify import Classify
 from vitral.tasks.selfsupervised.masked_patches import MaskedPatches
 from vitral.tasks.task import Outcome, Task
@@ -45,7 +45,7 @@ def really(task: Task, images: int) -> int:
     for weight in task.parameters():
         weight.register_post_accumulate_grad_hook(lambda weight: setattr(weight, "grad", None))
     inputs, labels = torch.rand(images, *SHAPE), torch.zeros(images, dtype=torch.int64)
-    with Ledger([*task.parameters(), *task.buffers(), inputs, labels]) as ledger:
+    with FlopCounter([*task.parameters(), *task.buffers(), inputs, labels]) as ledger:
         task.train()(inputs, labels, np.random.default_rng(0)).loss.backward()
     return ledger.peak
 
@@ -103,7 +103,7 @@ def test_a_batch_that_fits_is_taken_whole_and_nothing_is_said() -> None:
 def test_when_not_even_one_image_fits_it_is_said_what_is_needed(batch: int) -> None:
     with raises("config.out_of_memory", "1.0 MB", "memory=recompute") as caught:
         fit(Wide(), SHAPE, batch, 10**6, FLOAT32)
-    assert caught.value.where == "batch"
+    assert caught.value.where == "batch_size"
 
 
 def test_sixteen_bits_take_less() -> None:

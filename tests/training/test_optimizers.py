@@ -280,11 +280,11 @@ def test_a_sharded_model_takes_the_same_steps(kind: type[AdamW | Sgd]) -> None:
 @pytest.mark.parametrize(
     ("kind", "fields", "code", "field"),
     [
-        (AdamW, {"rate": 0.0}, "config.out_of_range", "rate"),
+        (AdamW, {"lr": 0.0}, "config.out_of_range", "lr"),
         (AdamW, {"betas": [0.9, 1.0]}, "config.out_of_range", "betas.1"),
-        (AdamW, {"decay": -0.1}, "config.out_of_range", "decay"),
+        (AdamW, {"weight_decay": -0.1}, "config.out_of_range", "weight_decay"),
         (AdamW, {"layer_decay": 1.5}, "config.out_of_range", "layer_decay"),
-        (AdamW, {"rate": math.inf}, "config.out_of_range", "rate"),
+        (AdamW, {"lr": math.inf}, "config.out_of_range", "lr"),
         (Sgd, {"momentum": 1.0}, "config.out_of_range", "momentum"),
         (Sgd, {"nesterov": True, "momentum": 0.0}, "config.conflict", "nesterov"),
     ],

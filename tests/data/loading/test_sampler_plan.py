@@ -56,7 +56,7 @@ def test_a_position_is_a_small_json_value_that_any_world_can_go_on_from() -> Non
     ("other", "field"),
     [
         (Plan(LABELS, Shuffled(), 4, 1), "seed"),
-        (Plan(LABELS, Shuffled(), 6, 0), "batch"),
+        (Plan(LABELS, Shuffled(), 6, 0), "batch_size"),
         (Plan(LABELS[1:], Shuffled(), 4, 0), "images"),
         (Plan(LABELS, Balanced(), 4, 0), "order"),
     ],
