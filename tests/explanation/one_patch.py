@@ -17,7 +17,7 @@ class OnePatch(Model):
         super().__init__()
         image = Size(grid.rows * SIDE, grid.columns * SIDE)
         stem = Patches(patch=Size(SIDE, SIDE))
-        self.config = small(channels=1, image=image, stem=stem, head=LinearHead(num_classes=2))
+        self.config = small(channels=1, image_size=image, stem=stem, head=LinearHead(num_classes=2))
         self.place = place
         self.seen: list[Tensor] = []  # every batch that was asked about
 

@@ -19,7 +19,7 @@ from vitral.data.transforms.crop import CenterCrop
 from vitral.explanation.explain import Explainer, explain, together
 from vitral.explanation.explanation import Explanation
 from vitral.models import NoHead, Patches, Resnet, attention_maps
-from vitral.models.attention import AttentionKind
+from vitral.models.attention import BaseAttention
 from vitral.weights.bundle import write_bundle
 from vitral.weights.load import Loaded
 
@@ -37,7 +37,7 @@ def kinds(explanation: Explanation) -> list[str]:
 
 def attends(name: str) -> bool:
     config = VARIANTS[name]
-    return not isinstance(config, Resnet) and isinstance(config.mixer, AttentionKind)
+    return not isinstance(config, Resnet) and isinstance(config.mixer, BaseAttention)
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -113,7 +113,7 @@ def test_mistakes_are_refused_before_the_image_is_read() -> None:
 def test_a_head_that_was_not_trained_names_nothing(picture: Path) -> None:
     """A model of masked patches carries a head that learned nothing."""
     model = loaded(small())
-    masked = Loaded(model.model, bundle_of(small(), task="masked", classes=()))
+    masked = Loaded(model.model, bundle_of(small(), task="masked_patches", classes=()))
     found = explain(masked, picture)
     assert kinds(found) == ["rollout", "attention"]
     assert (found.classes, found.target, found.probabilities.size) == ((), "", 0)

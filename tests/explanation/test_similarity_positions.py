@@ -37,7 +37,7 @@ def steps_apart(values: Array) -> dict[tuple[int, int], list[float]]:
 def test_similarity_of_waves_depends_on_the_rows_and_columns_between_alone(
     position: SinCos2d | Rope2d, image: Size
 ) -> None:
-    config = small(position=position, image=image)
+    config = small(position=position, image_size=image)
     values = shown(config)
     assert values.shape == (*config.stem.grid(image), *config.stem.grid(image))
     for same in steps_apart(values).values():
