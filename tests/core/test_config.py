@@ -232,7 +232,7 @@ def test_the_members_of_a_union_are_its_classes_in_order() -> None:
     [
         ([], Model()),
         (["width=16", "name=16x16", "mixer.bias=false"], Model(width=16, name="16x16", mixer=Mixer(bias=False))),
-        (["image_size=224x320"], Model(image_size=Size(224, 320))),
+        (["image=224x320"], Model(image=Size(224, 320))),
         (["layers=[1, 2]"], Model(layers=(1, 2))),
         (['name="7"'], Model(name="7")),
         (["name=a=b"], Model(name="a=b")),

@@ -11,7 +11,7 @@ def test_a_message_reads_where_what_and_remedy_in_one_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("where", "remedy", "message"),
+    ("where", "hint", "message"),
     [("", "", "no such model"), ("B/17", "", "B/17: no such model"), ("", "use B/16", "no such model; use B/16")],
 )
 def test_parts_that_are_empty_leave_no_trace(where: str, hint: str, message: str) -> None:

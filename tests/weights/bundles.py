@@ -22,7 +22,7 @@ def bundle_of(model: Vit | Resnet = TINY, **fields: Any) -> Bundle:
     classes = () if isinstance(model.head, NoHead) else CLASSES[: model.head.num_classes]
     given: dict[str, Any] = {
         "model": model,
-        "task": "classify" if classes else "masked",
+        "task": "classify" if classes else "masked_patches",
         "preprocessing": Preprocessing(image_size=model.image_size, decoding=Decoding(channels=model.channels)),
         "classes": classes,
     }

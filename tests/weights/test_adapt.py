@@ -43,7 +43,7 @@ OLD = small()
 def test_all_but_the_head_is_taken_to_the_bit(config: Vit | Resnet) -> None:
     model = override(config, ["head=linear", "head.num_classes=7"]).build()
     head = "a new head of 7 classes" if isinstance(config.head, NoHead) else "head of 4 classes dropped, a new one of 7"
-    fields = {"task": "masked"} if isinstance(config.head, NoHead) else {}
+    fields = {"task": "masked_patches"} if isinstance(config.head, NoHead) else {}
     told = adapted(model, loaded(config, **fields))
     assert told[0] == f"{head} starts at zero"
     taken = {name: weight for name, weight in model.state_dict().items() if not name.startswith("head.")}
@@ -57,7 +57,7 @@ def test_all_but_the_head_is_taken_to_the_bit(config: Vit | Resnet) -> None:
 
 @pytest.mark.parametrize("head", [LinearHead(num_classes=3, bias=-6.9), TanhHead(num_classes=3, bias=-6.9)])
 def test_whatever_the_model_begins_with_the_new_answers_start_at_the_bias(head: LinearHead | TanhHead) -> None:
-    model = small(head=head, initial=Normal()).build()
+    model = small(head=head, init=Normal()).build()
     (told,) = adapted(model, loaded(OLD))
     assert told == "head of 4 classes dropped, a new one of 3 starts at zero, its bias at -6.9"
     assert torch.equal(model(torch.randn(2, 3, 32, 48)), torch.full((2, 3), -6.9))
@@ -85,7 +85,7 @@ def test_a_model_of_another_size_answers_as_the_old_one_does_at_that_size(name: 
 
 
 def test_learned_rows_are_stretched_as_an_image_with_its_corners_aligned() -> None:
-    source, model = loaded(OLD), small(image=square(64)).build()
+    source, model = loaded(OLD), small(image_size=square(64)).build()
     assert "positions resampled from 4x6 to 8x8" in adapted(model, source)
     table: Tensor = source.model.state_dict()["position.table"]  # (1, 1 + 24, D)
     image = table[:, 1:].unflatten(1, (4, 6)).permute(0, 3, 1, 2)  # (1, D, 4, 6)
@@ -120,7 +120,7 @@ def test_masked_patches_leave_the_pool_that_they_did_not_train() -> None:
 def test_what_a_new_run_may_choose_is_free() -> None:
     chosen = small(
         any_size=False,
-        initial=BigVision(),
+        init=BigVision(),
         tokens=Tokens(dropout=0.1),
         position=Learned1d(resampling="bicubic"),
         block=PreNorm(drop_path_rate=0.1),

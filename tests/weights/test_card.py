@@ -71,7 +71,7 @@ def test_a_model_without_figures_or_classes_claims_none() -> None:
     assert "metrics:" not in text
     assert "chose which" not in text
     assert "pipeline_tag: image-feature-extraction" in text
-    assert "It was trained to tell masked patches" in text
+    assert "It was trained on masked patches" in text
     assert "names one of" not in text
 
 
@@ -129,8 +129,8 @@ def test_every_kind_of_model_has_a_card(config: Vit | Resnet) -> None:
     [
         ({}, "The model sees the whole picture, whatever its shape, resized to 32x48 (bilinear), in red,"),
         ({}, "with mean 0.5 and deviation 0.5."),
-        ({"view": CenterCrop(filter="bicubic")}, "so much that 87.5% of its shorter side fills the image, resized to"),
-        ({"scaling": IMAGENET}, "with mean 0.485, 0.456, 0.406 and deviation 0.229, 0.224, 0.225."),
+        ({"crop": CenterCrop(filter="bicubic")}, "so much that 87.5% of its shorter side fills the image, resized to"),
+        ({"normalize": IMAGENET}, "with mean 0.485, 0.456, 0.406 and deviation 0.229, 0.224, 0.225."),
     ],
 )
 def test_preprocessing_is_told_in_words(fields: dict[str, Any], words: str) -> None:

@@ -114,7 +114,7 @@ def writable() -> dict[str, tuple[Format, Vit]]:
         small(mlp=erf, position=learned),
         small(mlp=erf, position=learned, eps=1e-12),
         small(mlp=erf, position=learned, block=PreNorm(scale=LayerScale())),
-        small(image=SQUARE, mlp=erf, position=Learned1d(resampling="bicubic_corners")),
+        small(image_size=SQUARE, mlp=erf, position=Learned1d(resampling="bicubic_corners")),
         small(mlp=erf, stem=NORMED, mixer=Attention(heads=2, qkv_bias=False), eps=1e-5),
         small(position=Learned1d(cls=False), tokens=Tokens(cls=False), pool=AttentionPool()),
     ]
@@ -177,15 +177,15 @@ def test_answers_that_are_not_finite_are_no_conversion() -> None:
 
 
 def test_what_the_files_have_no_place_for_is_told(tmp_path: Path) -> None:
-    model = loaded(small(image=SQUARE, mlp=Mlp(gelu="erf"), position=Learned1d(resampling="bicubic_corners")))
+    model = loaded(small(image_size=SQUARE, mlp=Mlp(gelu="erf"), position=Learned1d(resampling="bicubic_corners")))
     (tmp_path / "file").write_bytes(b"")
     certificate = write_as(model, Origin(tmp_path / "file"), tmp_path / "out", "torchvision")
     assert certificate.untold[0] == "not in the files: the names of the 4 classes"
-    assert certificate.untold[1].startswith("not in the files: how images are seen (32x32, plain view, mean 0.5,")
+    assert certificate.untold[1].startswith("not in the files: how images are seen (32x32, resize view, mean 0.5,")
 
 
 def test_a_scaling_is_told_whether_it_has_one_number_or_one_for_each_channel(tmp_path: Path) -> None:
-    model = loaded(small(image=SQUARE, mlp=Mlp(gelu="erf"), position=Learned1d(resampling="bicubic_corners")))
+    model = loaded(small(image_size=SQUARE, mlp=Mlp(gelu="erf"), position=Learned1d(resampling="bicubic_corners")))
     (tmp_path / "file").write_bytes(b"")
     assert len(model.bundle.preprocessing.normalize.mean) == 1
     certificate = write_as(model, Origin(tmp_path / "file"), tmp_path / "out", "huggingface")
@@ -195,7 +195,7 @@ def test_a_scaling_is_told_whether_it_has_one_number_or_one_for_each_channel(tmp
 
 
 def test_positions_that_would_be_resampled_otherwise_for_the_images_seen_are_refused(tmp_path: Path) -> None:
-    model = loaded(small(image=SQUARE, mlp=Mlp(gelu="erf")))
+    model = loaded(small(image_size=SQUARE, mlp=Mlp(gelu="erf")))
     needs = model.bundle.preprocessing.model_copy(update={"image_size": Size(48, 48)})
     seen = model._replace(bundle=model.bundle.model_copy(update={"preprocessing": needs}))
     (tmp_path / "file").write_bytes(b"")
@@ -207,7 +207,7 @@ def test_positions_that_would_be_resampled_otherwise_for_the_images_seen_are_ref
 
 
 def test_a_size_seen_that_is_not_the_tables_comes_back_from_timms_files(tmp_path: Path) -> None:
-    model = loaded(small(image=SQUARE, mlp=Mlp(gelu="erf"), position=Learned1d(resampling="bicubic_antialias")))
+    model = loaded(small(image_size=SQUARE, mlp=Mlp(gelu="erf"), position=Learned1d(resampling="bicubic_antialias")))
     needs = model.bundle.preprocessing.model_copy(update={"image_size": Size(48, 48)})
     seen = model._replace(bundle=model.bundle.model_copy(update={"preprocessing": needs}))
     (tmp_path / "file").write_bytes(b"")

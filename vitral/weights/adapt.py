@@ -11,14 +11,14 @@ from torch import Tensor
 
 from vitral.core.config import Size, override
 from vitral.core.errors import ConfigError
-from vitral.data.transforms.preprocessing import Preprocessing, Scaling
-from vitral.models.attention import AttentionKind
-from vitral.models.base import Model, misfits, refuse
+from vitral.data.transforms.preprocessing import Preprocessing, Normalize
+from vitral.models.attention import BaseAttention
+from vitral.models.base import Model, find_mismatches, raise_mismatches
 from vitral.models.embed import Patches
 from vitral.models.head import Classifier, HeadConfig, NoHead
 from vitral.models.init import Original
 from vitral.models.pool import AttentionPool
-from vitral.models.position import Placed
+from vitral.models.position import GridDependent
 from vitral.models.resnet import Resnet
 from vitral.models.vit import Vit
 from vitral.weights.load import Loaded
@@ -55,7 +55,7 @@ def check_layers(layers: Sequence[int], depth: int) -> None:
 
 def check_windows(layers: Sequence[int], model: Vit) -> None:
     """Refuse to put a layer where patches see others than those that it learned to look at."""
-    if not isinstance(model.mixer, AttentionKind):
+    if not isinstance(model.mixer, BaseAttention):
         return
     grid = model.layout(model.image_size).grid
     for new, old in enumerate(layers):
@@ -132,7 +132,7 @@ def adapted(model: Model, source: Loaded) -> tuple[str, ...]:
         resampled = _regridded(model, weights, old)
     weights |= resampled
     weights |= {name: tensor for name, tensor in own.items() if name.startswith(fresh)}
-    refuse(faults + misfits(own, weights), "weights", REMEDY, "weights.config_mismatch")
+    raise_mismatches(faults + find_mismatches(own, weights), "weights", REMEDY, "weights.config_mismatch")
     model.load(weights)
     for part in model.head.modules():
         if isinstance(part, Classifier):
@@ -196,7 +196,7 @@ def other_images(needs: Preprocessing, image: Size, channels: int) -> Preprocess
     scaling, decoding = needs.normalize, needs.decoding.model_copy(update={"channels": channels})
     if len(scaling.mean) not in {1, channels}:
         means, deviations = sum(scaling.mean) / len(scaling.mean), sum(scaling.std) / len(scaling.std)
-        scaling = Scaling(mean=(means,), std=(deviations,))
+        scaling = Normalize(mean=(means,), std=(deviations,))
     return needs.model_copy(update={"image_size": image, "normalize": scaling, "decoding": decoding})
 
 
@@ -244,7 +244,7 @@ def _regridded(model: Model, weights: Mapping[str, Tensor], old: Vit | Resnet) -
         return {}
     found: dict[str, Tensor] = {}
     for home, part in model.named_modules():
-        if isinstance(part, Placed):
+        if isinstance(part, GridDependent):
             mine = {name: weights[f"{home}.{name}"] for name in part.state_dict()}
             found |= {f"{home}.{name}": tensor for name, tensor in part.regridded(mine, grid).items()}
     return found

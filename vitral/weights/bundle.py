@@ -27,7 +27,7 @@ from vitral.core.errors import ConfigError, VitralError, WeightsError
 from vitral.core.formats import upgrade_json
 from vitral.core.storage import Disk, hint, reading, reason
 from vitral.data.transforms.preprocessing import Preprocessing
-from vitral.models.base import misfits, refuse
+from vitral.models.base import find_mismatches, raise_mismatches
 from vitral.models.head import NoHead
 from vitral.models.resnet import Resnet
 from vitral.models.vit import Vit
@@ -67,7 +67,7 @@ class Bundle(Config):
             raise ConfigError(message, code="config.conflict", where="preprocessing.decoding.channels")
         if isinstance(self.model, Vit) and not self.model.any_size and image != self.model.image_size:
             message = f"expected {self.model.image_size}, the only size that the model takes, got {image}"
-            raise ConfigError(message, code="config.conflict", where="preprocessing.image")
+            raise ConfigError(message, code="config.conflict", where="preprocessing.image_size")
         try:
             self.model.layout(image)
         except ConfigError as error:
@@ -114,7 +114,7 @@ def read_bundle(folder: Path) -> Read:
     bundle = _read_config(home / CONFIG)
     tensors = read(home / MODEL, COPY_AGAIN)
     own = bundle.model.skeleton().state_dict()
-    refuse(misfits(own, tensors), str(home / MODEL), f"{CONFIG} beside it is of another model: {COPY_AGAIN}")
+    raise_mismatches(find_mismatches(own, tensors), str(home / MODEL), f"{CONFIG} beside it is of another model: {COPY_AGAIN}")
     return Read(bundle, tensors)
 
 
@@ -124,7 +124,7 @@ def write_bundle(folder: Path, bundle: Bundle, tensors: Mapping[str, Tensor], ca
     The tensors are those of the model's `state_dict`. Only one process at a time may write under a name.
     """
     own = bundle.model.skeleton().state_dict()
-    refuse(misfits(own, tensors), str(folder), "write the tensors of the model that the bundle describes")
+    raise_mismatches(find_mismatches(own, tensors), str(folder), "write the tensors of the model that the bundle describes")
     draft, aside = _beside(folder, "new"), _beside(folder, "old")
     try:
         for place in (folder, draft, aside):
@@ -145,7 +145,7 @@ def write_bundle(folder: Path, bundle: Bundle, tensors: Mapping[str, Tensor], ca
 def _write(draft: Path, bundle: Bundle, tensors: Mapping[str, Tensor], card: str, disk: Disk) -> None:
     disk.make(draft)
     disk.write(draft / MODEL, pieces(tensors))
-    now = bundle.model_copy(update={"format": FORMAT, "vitral": __version__})  # one that was read may be older
+    now = bundle.model_copy(update={"vitral": __version__})
     disk.write(draft / CONFIG, [memoryview(now.to_json().encode())])
     disk.write(draft / CARD, [memoryview(card.encode())])
     disk.flush(draft)
@@ -174,6 +174,9 @@ def _check_format(data: Any, path: Path) -> None:
         message = f"not of a bundle of vitral: its format is {found!r}, expected a whole number"
         advice = "give a bundle or a run of vitral"
         raise WeightsError(message, code="weights.unknown_format", where=str(path), hint=advice)
+    if found < 1:
+        message = f"format: expected a number from 1 to {FORMAT}, got {found}"
+        raise WeightsError(message, code="weights.bad_config", where=str(path), hint=COPY_AGAIN)
     if found > FORMAT:
         raise WeightsError(
             f"a bundle of format {found}, written by vitral {data.get('vitral')}; expected at most {FORMAT}",

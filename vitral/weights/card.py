@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from vitral.data.transforms.crop import CenterCrop
 from vitral.data.transforms.preprocessing import Preprocessing
-from vitral.models.attention import AttentionKind
+from vitral.models.attention import BaseAttention
 from vitral.models.embed import Hybrid
 from vitral.models.resnet import Resnet
 from vitral.models.vit import Vit
@@ -111,7 +111,7 @@ def architecture(model: Vit | Resnet) -> str:
         units = ", ".join(map(str, model.layers))
         return f"A ResNet (BiT): stages of {units} units, root of width {model.root}, for {model.image_size} images"
     stem = "places of a ResNet's map" if isinstance(model.stem, Hybrid) else "pixels"
-    heads = f", {model.mixer.heads} heads" if isinstance(model.mixer, AttentionKind) else f", {model.mixer.kind} mixer"
+    heads = f", {model.mixer.heads} heads" if isinstance(model.mixer, BaseAttention) else f", {model.mixer.kind} mixer"
     return (
         f"A Vision Transformer (arXiv 2010.11929): {model.depth} layers of width {model.width}{heads}, "
         f"{model.layout(model.image_size).grid} patches of {model.stem.patch} {stem}, for {model.image_size} images"

@@ -15,7 +15,7 @@ PATCH = Size(8, 4)
 
 def test_the_last_of_several_settings_counts() -> None:
     hints = Hints(("mixer.heads=3", "image_size=32", "mixer.heads=6"))
-    assert (hints.told("mixer.heads"), hints.told("image"), hints.told("width")) == ("6", "32", "")
+    assert (hints.told("mixer.heads"), hints.told("image_size"), hints.told("width")) == ("6", "32", "")
 
 
 def test_heads_are_told_or_those_of_the_published_width() -> None:

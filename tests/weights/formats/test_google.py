@@ -15,7 +15,7 @@ from tests.errors import raises
 from tests.models.references import FOLDER
 from tests.weights.formats.files import differences
 from vitral.core.config import Size, override
-from vitral.data.transforms.crop import PlainResize
+from vitral.data.transforms.crop import Resize
 from vitral.data.transforms.preprocessing import CENTERED, Preprocessing
 from vitral.models.embed import Hybrid
 from vitral.models.head import NoHead, TanhHead
@@ -121,7 +121,7 @@ def test_classes_without_names_are_numbered_and_that_is_told(caplog: pytest.LogC
     assert bundle.classes == ("0", "1", "2", "3", "4")
     assert "assumed: its 5 classes have no names: numbered" in caplog.messages
     assert bundle.preprocessing == Preprocessing(
-        image_size=Size(16, 16), crop=PlainResize(filter="bilinear"), normalize=CENTERED
+        image_size=Size(16, 16), crop=Resize(filter="bilinear"), normalize=CENTERED
     )
 
 

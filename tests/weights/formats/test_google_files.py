@@ -86,7 +86,7 @@ def test_a_hybrid_that_google_would_run_otherwise_is_not_written() -> None:
 def test_images_on_another_scale_are_not_written() -> None:
     model = override(model_config("S/16"), ["head.num_classes=4"])
     bundle = bundle_of(model, preprocessing=Preprocessing(normalize=IMAGENET))
-    assert [words.partition(":")[0] for words in Google().without_counterpart(bundle)] == ["preprocessing.scaling"]
+    assert [words.partition(":")[0] for words in Google().without_counterpart(bundle)] == ["preprocessing.normalize"]
 
 
 def test_a_certificate_says_that_google_has_no_package(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from tests.errors import raises
 from tests.models.references import reference
 from tests.weights.formats.files import TOLERANCE, differences, fixture, put, rewritten, unlike, vit
 from vitral.core.config import Size
-from vitral.data.transforms.crop import PlainResize
+from vitral.data.transforms.crop import Resize
 from vitral.models import Attention, DistilledPool, MeanPool, Mlp, SwiGlu
 from vitral.weights.formats.format import Raw
 from vitral.weights.formats.timm import Timm
@@ -74,7 +74,7 @@ def test_the_notes_tell_what_images_need(tmp_path: Path) -> None:
     assert needs.image_size == Size(32, 48)
     found.config["pretrained_cfg"] |= {"crop_mode": "squash", "crop_pct": 1.0, "interpolation": "bilinear"}
     squashed = load(put(tmp_path / "b", found.weights, found.config)).bundle.preprocessing
-    assert squashed.crop == PlainResize(filter="bilinear")
+    assert squashed.crop == Resize(filter="bilinear")
 
 
 def test_rows_of_registers_are_added_to_them(tmp_path: Path) -> None:

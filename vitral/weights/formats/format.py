@@ -11,7 +11,7 @@ from torch import Tensor
 from vitral.core.config import Size
 from vitral.core.errors import ConfigError, WeightsError
 from vitral.data.transforms.preprocessing import Preprocessing
-from vitral.models.registry import SCALES
+from vitral.models.registry import SIZES
 from vitral.models.resnet import Resnet
 from vitral.models.vit import Vit
 from vitral.weights.bundle import Bundle
@@ -20,7 +20,7 @@ from vitral.weights.tensors import pieces
 from vitral.weights.torch_pickle import SUFFIXES
 
 CONFIG, PROCESSOR = "config.json", "preprocessor_config.json"  # files that may lie beside the tensors
-HEADS = {scale.width: scale.heads for scale in reversed(SCALES.values())}  # of the published models, by their width
+HEADS = {scale.width: scale.heads for scale in reversed(SIZES.values())}  # of the published models, by their width
 
 
 class Raw(NamedTuple):

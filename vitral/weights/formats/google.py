@@ -25,7 +25,7 @@ from vitral.models.head import HeadConfig, LinearHead, NoHead, TanhHead
 from vitral.models.mlp import Mlp
 from vitral.models.pool import AttentionPool, ClassPool, MeanPool, PoolConfig
 from vitral.models.position import Learned1d, PositionConfig, SinCos2d
-from vitral.models.resnet import BodyKind, cell
+from vitral.models.resnet import BaseResnet, token_size
 from vitral.models.vit import Tokens, Vit
 from vitral.weights.bundle import Bundle
 from vitral.weights.formats.format import Format, Hints, Raw, Recognized, numbered, shape
@@ -46,7 +46,7 @@ UNIT = re.compile(r"block(\d{1,3})/unit(\d{1,3})/")
 NAMES = UnitNames(("conv1", "gn1"), ("conv2", "gn2"), ("conv3", "gn3"), ("conv_proj", "gn_proj"))
 
 
-def body_rules(body: BodyKind, ours: str) -> list[Rule]:
+def body_rules(body: BaseResnet, ours: str) -> list[Rule]:
     """The rules of a body."""
     rules = conv_norm(f"{ours}.root", "conv_root", "gn_root")
     for part in unit_parts(body, ours, NAMES):
@@ -230,7 +230,7 @@ class GoogleFiles(Format):
         if model.eps != EPS:
             yield f"eps: Google's norms have {EPS:g}, this model {model.eps:g}"
         if bundle.preprocessing.normalize != CENTERED:
-            yield "preprocessing.scaling: Google's models see pixels from -1 to 1, and their files tell no other scale"
+            yield "preprocessing.normalize: Google's models see pixels from -1 to 1, and their files tell no other scale"
 
     def files(self, bundle: Bundle, tensors: Mapping[str, Tensor]) -> dict[str, Iterable[memoryview]]:
         return {"model.npz": write_npz(tensors)}
@@ -296,7 +296,7 @@ class GoogleFiles(Format):
     def _pool(self, model: Vit) -> Iterator[str]:
         pool, big_vision = model.pool, self.names is BIG_VISION
         if isinstance(pool, AttentionPool) and big_vision:
-            if pool.count(model.whole()) != model.whole().heads:
+            if pool.count(model.context()) != model.context().heads:
                 yield "pool.heads: big_vision gathers with as many heads as the layers have"
         elif not isinstance(pool, ClassPool) and not (isinstance(pool, MeanPool) and not pool.normalizes()):
             yield f"pool: {self.owner} reads the class token or the mean of normed patches, this model has {pool.kind}"
@@ -413,7 +413,7 @@ def _places(raw: Raw, tokens: Tokens, stem: StemConfig, hints: Hints, names: Nam
     if names.table not in raw.tensors and names is BIG_VISION:
         return Size.parse(hints.told("image_size") or str(SIDE)), SinCos2d()
     rows = shape(raw, names.table, 3)[1]
-    token = stem.patch if isinstance(stem, Patches) else cell(stem, stem.patch)
+    token = stem.patch if isinstance(stem, Patches) else token_size(stem, stem.patch)
     image, others = hints.grid(rows, (0, 1) if tokens.cls else (0,), token, raw)
     return image, Learned1d(cls=others > 0)
 

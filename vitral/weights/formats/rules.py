@@ -14,10 +14,10 @@ from torch import Tensor
 
 from vitral.core.config import Size
 from vitral.core.errors import WeightsError
-from vitral.models.base import Fault, refuse
+from vitral.models.base import Mismatch, raise_mismatches
 from vitral.models.embed import kernel_to_linear, linear_to_kernel
 from vitral.models.position import Learned1d
-from vitral.models.resnet import BodyKind
+from vitral.models.resnet import BaseResnet
 from vitral.models.vit import Vit
 
 Change = Callable[[Sequence[Tensor]], Sequence[Tensor]]
@@ -89,19 +89,19 @@ def written(rules: Iterable[Rule], own: Weights) -> dict[str, Tensor]:
 def translated(rules: Sequence[Rule], own: Weights, found: Weights, where: str, hint: str) -> dict[str, Tensor]:
     """Their tensors as ours; what is missing, not expected or of another shape is refused, by their names."""
     expected = shapes(rules, own)
-    faults = [Fault(f"{name} is missing", "weights.missing_tensor") for name in expected if name not in found]
+    faults = [Mismatch(f"{name} is missing", "weights.missing_tensor") for name in expected if name not in found]
     unknown = [name for name in found if name not in expected]
-    faults += [Fault(f"{name} is not expected", "weights.unexpected_tensor") for name in unknown]
+    faults += [Mismatch(f"{name} is not expected", "weights.unexpected_tensor") for name in unknown]
     for name, shape in expected.items():
         if name not in found:
             continue
         if not found[name].is_floating_point():
             message = f"{name} holds {found[name].dtype}, expected floating point"
-            faults.append(Fault(message, "weights.wrong_type"))
+            faults.append(Mismatch(message, "weights.wrong_type"))
         elif found[name].shape != shape:
             message = f"{name} has shape {tuple(found[name].shape)}, expected {tuple(shape)}"
-            faults.append(Fault(message, "weights.shape_mismatch"))
-    refuse(faults, where, hint)
+            faults.append(Mismatch(message, "weights.shape_mismatch"))
+    raise_mismatches(faults, where, hint)
     return {
         name: tensor
         for rule in rules
@@ -193,7 +193,7 @@ class UnitPart(NamedTuple):
     norm: str
 
 
-def unit_parts(body: BodyKind, ours: str, names: UnitNames) -> Iterator[UnitPart]:
+def unit_parts(body: BaseResnet, ours: str, names: UnitNames) -> Iterator[UnitPart]:
     """Every part of every unit; only the first of a stage, which changes the number of channels, has a shortcut."""
     for stage, units in enumerate(body.layers):
         for unit in range(units):
@@ -214,7 +214,7 @@ def units_of_stages(names: Iterable[str], pattern: re.Pattern[str], first: int) 
 TIMM = UnitNames(("conv1", "norm1"), ("conv2", "norm2"), ("conv3", "norm3"), ("downsample.conv", "downsample.norm"))
 
 
-def resnet_rules(body: BodyKind, ours: str, theirs: str) -> list[Rule]:
+def resnet_rules(body: BaseResnet, ours: str, theirs: str) -> list[Rule]:
     """The rules of a body in timm's names: `stem.conv`, `stages.0.blocks.1.conv2`."""
     rules = conv_norm(f"{ours}.root", f"{theirs}.stem.conv", f"{theirs}.stem.norm")
     for part in unit_parts(body, ours, TIMM):

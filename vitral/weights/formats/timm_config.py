@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 from vitral.core.config import Size
 from vitral.core.errors import ConfigError, WeightsError, either
 from vitral.data.decoding.header import Decoding
-from vitral.data.transforms.crop import CenterCrop, Filter, PlainResize
-from vitral.data.transforms.preprocessing import CENTERED, Preprocessing, Scaling
+from vitral.data.transforms.crop import CenterCrop, Filter, Resize
+from vitral.data.transforms.preprocessing import CENTERED, Preprocessing, Normalize
 from vitral.models.mlp import Gelu
 from vitral.models.pool import DistilledPool
 from vitral.models.vit import Vit
@@ -116,12 +116,12 @@ def labels_of(found: Any) -> tuple[str, ...]:
     return tuple(found) if known else ()
 
 
-def preprocessing_of(notes: Notes, image: Size, channels: int, scaling: Scaling, raw: Raw) -> Preprocessing:
+def preprocessing_of(notes: Notes, image: Size, channels: int, scaling: Normalize, raw: Raw) -> Preprocessing:
     """What is done to images, as the notes have it, or as timm's default has it."""
     told = notes.images
     try:
         if "mean" in told and "std" in told:
-            scaling = Scaling(mean=tuple(map(float, told["mean"])), std=tuple(map(float, told["std"])))
+            scaling = Normalize(mean=tuple(map(float, told["mean"])), std=tuple(map(float, told["std"])))
         if len(scaling.mean) not in {1, channels} and "mean" in told:
             raise ValueError(f"{len(scaling.mean)} means for {channels} channels")
         if len(scaling.mean) not in {1, channels}:
@@ -131,7 +131,7 @@ def preprocessing_of(notes: Notes, image: Size, channels: int, scaling: Scaling,
         whole = CROPS[str(told.get("crop_mode", "center"))]
         if whole and fraction != 1:
             raise ValueError(f"crop_mode is squash and crop_pct {fraction:g}, expected 1")
-        view = PlainResize(filter=filter) if whole else CenterCrop(fraction=fraction, filter=filter)
+        view = Resize(filter=filter) if whole else CenterCrop(fraction=fraction, filter=filter)
         if notes.arguments.get("dynamic_img_size") and "input_size" in told:
             image = Size.parse(told["input_size"][-2:])  # which may be another than the table's
         return Preprocessing(image_size=image, decoding=Decoding(channels=channels), crop=view, normalize=scaling)

@@ -95,7 +95,7 @@ class Torchvision(Format):
         if not isinstance(model.stem, Patches) or model.stem.norm != "none" or not model.stem.bias:
             yield "stem: torchvision's ViT has one map of patches, with a bias and no norm"
         elif model.stem.patch.height != model.stem.patch.width or model.image_size.height != model.image_size.width:
-            yield f"image: torchvision's images and patches are square, here {model.image_size} in {model.stem.patch}"
+            yield f"image_size: torchvision's images and patches are square, here {model.image_size} in {model.stem.patch}"
         if model.channels != 3:
             yield f"channels: torchvision's ViT has 3, this model {model.channels}"
         if model.tokens.model_copy(update={"dropout": 0.0}) != Tokens():

@@ -49,15 +49,15 @@ def test_what_the_library_can_hold_has_no_gaps(tmp_path: Path) -> None:
 
 def test_squares_alone_are_cut_out_of_pictures(tmp_path: Path) -> None:
     bundle = vitral.load(folder(tmp_path, "hf_vit")).bundle
-    wide = override(bundle, ["model.image_size=32x48", "preprocessing.image=32x48", "preprocessing.view=center"])
-    assert [fault.partition(":")[0] for fault in HfVit().without_counterpart(wide)] == ["preprocessing.view"]
+    wide = override(bundle, ["model.image_size=32x48", "preprocessing.image_size=32x48", "preprocessing.crop=center"])
+    assert [fault.partition(":")[0] for fault in HfVit().without_counterpart(wide)] == ["preprocessing.crop"]
 
 
 def test_a_table_for_squares_holds_no_rectangle(tmp_path: Path) -> None:
     bundle = vitral.load(folder(tmp_path, "hf_clip")).bundle
     wide = override(bundle, ["model.image_size=32x48"])
     clip = next(family for family in FAMILIES if family.name == "hf-clip")
-    assert [fault.partition(":")[0] for fault in clip.without_counterpart(wide)] == ["image"]
+    assert [fault.partition(":")[0] for fault in clip.without_counterpart(wide)] == ["image_size"]
 
 
 def test_the_family_that_is_nearest_tells_what_it_lacks(tmp_path: Path) -> None:

@@ -7,14 +7,14 @@ import pytest
 from tests.errors import raises
 from tests.weights.formats.huggingface.folders import sees
 from vitral.core.config import Size
-from vitral.data.transforms.crop import CenterCrop, PlainResize
-from vitral.data.transforms.preprocessing import CENTERED, IMAGENET, Preprocessing, Scaling
+from vitral.data.transforms.crop import CenterCrop, Resize
+from vitral.data.transforms.preprocessing import CENTERED, IMAGENET, Preprocessing, Normalize
 from vitral.weights.formats.huggingface.fields import Fields
 from vitral.weights.formats.huggingface.processor import described, read
 from vitral.weights.formats.huggingface.registry import FAMILIES
 
 MEANS = {"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225]}
-HALVES = Scaling(mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
+HALVES = Normalize(mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
 PUBLISHED: dict[str, tuple[str, dict[str, Any], Preprocessing]] = {
     "google/vit-base-patch16-224": (
         "hf-vit",
@@ -49,7 +49,7 @@ PUBLISHED: dict[str, tuple[str, dict[str, Any], Preprocessing]] = {
     "google/siglip-base-patch16-256": (
         "hf-siglip",
         {"resample": 3, "size": {"height": 256, "width": 256}, "image_mean": [0.5] * 3, "image_std": [0.5] * 3},
-        Preprocessing(image_size=Size(256, 256), crop=PlainResize(filter="bicubic"), normalize=HALVES),
+        Preprocessing(image_size=Size(256, 256), crop=Resize(filter="bicubic"), normalize=HALVES),
     ),
     "facebook/dinov3-vits16-pretrain-lvd1689m": (
         "hf-dinov3",
@@ -113,7 +113,7 @@ def test_what_cannot_be_told_exactly_is_refused_by_its_field(name: str) -> None:
 
 def test_images_that_are_not_scaled_keep_parts_of_one() -> None:
     made, _ = read(fields(GOOD | {"do_normalize": False}), 3, custom("hf-vit"))
-    assert made.normalize == Scaling(mean=(0.0,), std=(1.0,))
+    assert made.normalize == Normalize(mean=(0.0,), std=(1.0,))
 
 
 def test_the_shorter_side_is_met_whatever_the_fraction_rounds_to() -> None:
@@ -123,7 +123,7 @@ def test_the_shorter_side_is_met_whatever_the_fraction_rounds_to() -> None:
 
 
 @pytest.mark.parametrize("filter", ["bilinear", "bicubic"])
-@pytest.mark.parametrize("kind", [PlainResize, CenterCrop])
+@pytest.mark.parametrize("kind", [Resize, CenterCrop])
 def test_what_is_written_does_the_same_when_read(kind: Any, filter: str) -> None:
     for scaling in (CENTERED, IMAGENET):
         given = Preprocessing(image_size=Size(96, 96), crop=kind(filter=filter), normalize=scaling)

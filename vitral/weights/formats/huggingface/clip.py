@@ -7,7 +7,7 @@ from torch import Tensor
 
 from vitral.core.errors import WeightsError
 from vitral.data.transforms.crop import CenterCrop
-from vitral.data.transforms.preprocessing import Scaling
+from vitral.data.transforms.preprocessing import Normalize
 from vitral.models.vit import Vit
 from vitral.weights.formats.format import Hints, Raw
 from vitral.weights.formats.huggingface.family import Family, Holds
@@ -26,7 +26,7 @@ TEXT = (
     (r"embeddings\.position_ids$", "numbers the positions"),
 )
 PROJECTION = (r"visual_projection\.", "takes images to the space that texts are compared with them in")
-SCALING = Scaling(mean=(0.48145466, 0.4578275, 0.40821073), std=(0.26862954, 0.26130258, 0.27577711))
+SCALING = Normalize(mean=(0.48145466, 0.4578275, 0.40821073), std=(0.26862954, 0.26130258, 0.27577711))
 DEFAULTS = {
     "hidden_size": 768,
     "intermediate_size": 3072,

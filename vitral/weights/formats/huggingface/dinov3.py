@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from vitral.data.transforms.crop import PlainResize
+from vitral.data.transforms.crop import Resize
 from vitral.data.transforms.preprocessing import IMAGENET
 from vitral.models.mlp import MlpConfig, SwiGlu
 from vitral.models.position import PositionConfig, Rope2d
@@ -40,7 +40,7 @@ class HfDinov3(Family):
         "rope_theta": 100.0,
         "image_size": 224,
     }
-    custom: ClassVar[Custom] = Custom(PlainResize(), IMAGENET)
+    custom: ClassVar[Custom] = Custom(Resize(), IMAGENET)
     holds: ClassVar[Holds] = Holds(
         frozenset({("cls", "none")}), registers=(0, ANY), position="rope2d", scale=True, gated=True
     )

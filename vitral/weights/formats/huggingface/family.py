@@ -75,11 +75,11 @@ def gaps(bundle: Bundle, holds: Holds, who: str) -> Iterator[str]:
         yield f"head: {who} has pool {known}, this model {model.pool.kind} with {model.head.kind}"
     if isinstance(model.pool, MeanPool) and model.pool.normalizes():
         yield f"pool.norm: {who} normalizes before the mean"
-    if isinstance(model.pool, AttentionPool) and model.pool.heads not in ("mixer", model.whole().heads):
+    if isinstance(model.pool, AttentionPool) and model.pool.heads not in ("mixer", model.context().heads):
         yield f"pool.heads: {who} has as many as its mixer"
     image = bundle.preprocessing.image_size
     if isinstance(bundle.preprocessing.crop, CenterCrop) and image.height != image.width:
-        yield f"preprocessing.view: the library crops squares out of resized pictures, this model needs {image}"
+        yield f"preprocessing.crop: the library crops squares out of resized pictures, this model needs {image}"
 
 
 def _stem_gaps(model: Vit, holds: Holds, who: str) -> Iterator[str]:
@@ -89,7 +89,7 @@ def _stem_gaps(model: Vit, holds: Holds, who: str) -> Iterator[str]:
     elif stem.bias != holds.stem_bias:
         yield f"stem.bias: {who} has {'a bias' if holds.stem_bias else 'no bias'}"
     elif not holds.rectangles and (len(set(model.image_size)) > 1 or len(set(stem.patch)) > 1):
-        yield f"image: {who} has squares, this model {model.image_size} in {stem.patch}"
+        yield f"image_size: {who} has squares, this model {model.image_size} in {stem.patch}"
     if tokens.cls != holds.cls:
         yield f"tokens.cls: {who} has {'a class token' if holds.cls else 'no class token'}"
     fewest, most = holds.registers

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 from vitral.core.config import Size
 from vitral.core.errors import ConfigError
 from vitral.data.decoding.header import Decoding
-from vitral.data.transforms.crop import CenterCrop, Filter, PlainResize, StillView
-from vitral.data.transforms.preprocessing import Preprocessing, Scaling
+from vitral.data.transforms.crop import CenterCrop, Filter, Resize, EvalCropConfig
+from vitral.data.transforms.preprocessing import Preprocessing, Normalize
 from vitral.weights.formats.huggingface.fields import Fields
 
 FILTERS: dict[int, Filter] = {2: "bilinear", 3: "bicubic"}  # Pillow's numbers
@@ -19,8 +19,8 @@ BYTE = 1 / 255
 class Custom(NamedTuple):
     """What a family's processor does where its file does not tell."""
 
-    view: StillView
-    scaling: Scaling
+    view: EvalCropConfig
+    scaling: Normalize
     shortest: bool = False  # whether a size of one number is that of the shorter side, not of a square
 
 
@@ -28,7 +28,7 @@ class Sight(NamedTuple):
     """Which part of a picture is seen, at what size, and what is not quite as in the file."""
 
     image: Size
-    view: StillView
+    view: EvalCropConfig
     assumed: tuple[str, ...] = ()
 
 
@@ -76,15 +76,15 @@ def described(given: Preprocessing) -> dict[str, Any]:
     return fields | ({"crop_size": whole} if crops else {})
 
 
-def _scaling(fields: Fields, custom: Custom) -> Scaling:
+def _scaling(fields: Fields, custom: Custom) -> Normalize:
     if not fields.flag("do_normalize", True):
-        return Scaling(mean=(0.0,), std=(1.0,))
+        return Normalize(mean=(0.0,), std=(1.0,))
     if not fields.has("image_mean") and not fields.has("image_std"):
         return custom.scaling
     mean, deviation = fields.numbers("image_mean"), fields.numbers("image_std")
     if len(mean) != len(deviation) or min(deviation) <= 0:
         raise fields.wrong("image_std", f"{len(mean)} numbers above 0, as image_mean has")
-    return Scaling(mean=mean, std=deviation)
+    return Normalize(mean=mean, std=deviation)
 
 
 def _sight(fields: Fields, how: Filter, custom: Custom) -> Sight:
@@ -93,12 +93,12 @@ def _sight(fields: Fields, how: Filter, custom: Custom) -> Sight:
         if shortest:
             expected = "true beside size.shortest_edge, for images of one size"
             raise fields.wrong("do_center_crop", expected, "weights.unsupported")
-        return Sight(resized, PlainResize(filter=how))
+        return Sight(resized, Resize(filter=how))
     crop = _sides(fields, "crop_size")
     if crop.height > resized.height or crop.width > resized.width:
         raise fields.wrong("crop_size", f"at most the size, {resized}")
     if crop == resized and not shortest:
-        return Sight(crop, PlainResize(filter=how))
+        return Sight(crop, Resize(filter=how))
     if crop.height != crop.width or resized.height != resized.width:
         expected = "a square out of a square: no other crop keeps the shape of a picture"
         raise fields.wrong("crop_size", expected, "weights.unsupported")

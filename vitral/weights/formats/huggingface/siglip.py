@@ -2,7 +2,7 @@
 
 from typing import Any, ClassVar
 
-from vitral.data.transforms.crop import PlainResize
+from vitral.data.transforms.crop import Resize
 from vitral.data.transforms.preprocessing import CENTERED
 from vitral.models.head import NoHead
 from vitral.models.pool import AttentionPool, MeanPool, PoolConfig
@@ -30,7 +30,7 @@ class HfSiglip(Family):
     names: ClassVar[Names] = Names((TOWER,), (), TEXT)
     shapes: ClassVar[Shapes] = Shapes(f"{STEM}.weight", "mlp.fc1.weight", LAYER, TABLE, 0, 2)
     untold: ClassVar[dict[str, Any]] = {"layer_norm_eps": 1e-6, "hidden_act": "gelu_pytorch_tanh"}
-    custom: ClassVar[Custom] = Custom(PlainResize(filter="bicubic"), CENTERED)
+    custom: ClassVar[Custom] = Custom(Resize(filter="bicubic"), CENTERED)
     holds: ClassVar[Holds] = Holds(ANSWERS, cls=False, free_bias=False)
 
     def known(self, names: set[str]) -> bool:

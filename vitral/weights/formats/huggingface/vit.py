@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from vitral.data.transforms.crop import CenterCrop, PlainResize
+from vitral.data.transforms.crop import CenterCrop, Resize
 from vitral.data.transforms.preprocessing import CENTERED, IMAGENET
 from vitral.models.embed import Patches
 from vitral.models.head import NoHead
@@ -40,7 +40,7 @@ class HfVit(Family):
     names: ClassVar[Names] = Names(("vit.",), RENAMED + RENAMED_MLP, (POOLER, MASK_TOKEN, DECODER))
     shapes: ClassVar[Shapes] = SHAPES
     untold: ClassVar[dict[str, Any]] = UNTOLD
-    custom: ClassVar[Custom] = Custom(PlainResize(), CENTERED)
+    custom: ClassVar[Custom] = Custom(Resize(), CENTERED)
     holds: ClassVar[Holds] = Holds(frozenset({("cls", "none"), ("cls", "linear")}), rectangles=True)
 
     def known(self, names: set[str]) -> bool:
@@ -79,7 +79,7 @@ class HfMae(Family):
     names: ClassVar[Names] = Names(("vit.",), RENAMED + RENAMED_MLP, (DECODER,))
     shapes: ClassVar[Shapes] = SHAPES
     untold: ClassVar[dict[str, Any]] = UNTOLD
-    custom: ClassVar[Custom] = Custom(PlainResize(), IMAGENET)
+    custom: ClassVar[Custom] = Custom(Resize(), IMAGENET)
     holds: ClassVar[Holds] = Holds(frozenset({("cls", "none")}))
 
     def known(self, names: set[str]) -> bool:
