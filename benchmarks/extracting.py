@@ -22,8 +22,8 @@ from vitral.data.datasets.arrays import Part, open_arrays
 from vitral.data.decoding.header import Decoding
 from vitral.data.samples import Samples
 from vitral.data.transforms.preprocessing import Preprocessing
-from vitral.evaluation.feature_cache import Cache, Folder, NoCache
-from vitral.evaluation.subject import Subject, Tools, silent
+from vitral.evaluation.feature_cache import FeatureCache, DiskCache, NoCache
+from vitral.evaluation.subject import SubjectModel, EvaluationContext, no_progress
 from vitral.models.base import Model
 from vitral.models.registry import model_config
 from vitral.weights.bundle import Bundle
@@ -81,9 +81,9 @@ def bare(model: Model, bundle: Bundle, samples: Samples) -> Callable[[], object]
 def extract(model: Model, bundle: Bundle, samples: Samples, kept: bool) -> None:
     """The features of the split, as an evaluation has them made."""
     with TemporaryDirectory() as home:
-        cache: Cache = Folder(Path(home)) if kept else NoCache()
-        tools = Tools(torch.device("cpu"), len(samples.of("test")) // BATCHES, 0, 0, cache, silent)
-        Subject(model, bundle, samples, "test", tools).vectors("test")
+        cache: FeatureCache = DiskCache(Path(home)) if kept else NoCache()
+        tools = EvaluationContext(torch.device("cpu"), len(samples.of("test")) // BATCHES, 0, 0, cache, no_progress)
+        SubjectModel(model, bundle, samples, "test", tools).vectors("test")
 
 
 def measure(case: Case, length: Length) -> str:

@@ -13,7 +13,7 @@ from benchmarks.paced import Paced
 from vitral.core.config import override
 from vitral.data.datasets.source import open_data
 from vitral.recipes.recipe import Recipe
-from vitral.recipes.registry import named
+from vitral.recipes.registry import get_recipe
 
 STEPS, LOOKS = 5_000, 100
 FLAT = 1.02  # times the memory of the second tenth; in the first some is still being taken for the first time
@@ -26,7 +26,7 @@ SETTINGS = (
 
 def tiny(steps: int) -> Recipe:
     """A run of so many steps that evaluates and saves often."""
-    return override(named("sample"), [*SETTINGS, f"length.steps={steps}"]).fitted(10)
+    return override(get_recipe("sample"), [*SETTINGS, f"length.steps={steps}"]).fitted(10)
 
 
 def measure(steps: int = STEPS) -> str:

@@ -18,11 +18,11 @@ from vitral.core.config import Config
 from vitral.core.machine import cores
 from vitral.data.datasets.source import open_data
 from vitral.data.samples import Samples, Split
-from vitral.evaluation.accuracy import Interval, wilson
-from vitral.inference.engines.engine import Bytes, Engine
-from vitral.runs.bench.bench import OURS, Contest, Contestant, Length, Row, cells_of, machine
+from vitral.evaluation.accuracy import Interval, wilson_interval
+from vitral.inference.engines.engine import PixelBatch, Engine
+from vitral.runs.bench.bench import OWN_WORKER, BenchPlan, BenchEngine, Duration, Row, measure_cells, machine
 from vitral.runs.bench.worker import engine_of
-from vitral.runs.evaluate import division, split_of
+from vitral.runs.evaluate import split_config, choose_split
 from vitral.weights.bundle import Bundle
 from vitral.weights.load import load
 
@@ -55,7 +55,7 @@ class Curves(Config):
     points: tuple[Point, ...]
 
 
-def pixels_of(bundle: Bundle, samples: Samples, split: Split, most: int) -> tuple[Bytes, NDArray[np.int64]]:
+def pixels_of(bundle: Bundle, samples: Samples, split: Split, most: int) -> tuple[PixelBatch, NDArray[np.int64]]:
     """Images of a split as the model sees them (B, H, W, C), evenly chosen where they are many, and their labels."""
     items = samples.of(split)
     some = [items[place] for place in np.linspace(0, len(items) - 1, min(most, len(items))).round().astype(int)]
@@ -64,7 +64,7 @@ def pixels_of(bundle: Bundle, samples: Samples, split: Split, most: int) -> tupl
     return seen, np.array([numbers[samples.classes[item.label]] for item in some])
 
 
-def right(engine: Engine, pixels: Bytes, labels: NDArray[np.int64]) -> int:
+def right(engine: Engine, pixels: PixelBatch, labels: NDArray[np.int64]) -> int:
     """How many images are named rightly."""
     starts = range(0, len(pixels), PORTION)
     answers = np.concatenate([engine.run(pixels[start : start + PORTION]) for start in starts])  # (B, K)
@@ -96,8 +96,8 @@ def measure(model: str, samples: Samples, wish: Wish, settings: Sequence[Setting
     """A point for each setting of an engine."""
     threads, kind, batch = cores(), wish.kind, wish.batch
     hits, images = answered(model, samples, wish, settings, threads)
-    contestants = [Contestant(setting.name(kind), OURS) for setting in settings]
-    (cell,) = cells_of(Contest([model], [batch], contestants, threads, Length(wish.rounds)), told)
+    contestants = [BenchEngine(setting.name(kind), OWN_WORKER) for setting in settings]
+    (cell,) = measure_cells(BenchPlan([model], [batch], contestants, threads, Duration(wish.rounds)), told)
     rows = {row.engine: row for row in cell.rows}
     points = [point_of(setting, rows[setting.name(kind)], hits[setting], images) for setting in settings]
     facts = {"machine": machine(threads), "model": model, "data": samples.where, "engine": kind}
@@ -109,7 +109,7 @@ def answered(
 ) -> tuple[dict[Setting, int], int]:
     """How many images each engine names rightly, and how many there are."""
     loaded = load(model)
-    pixels, labels = pixels_of(loaded.bundle, samples, split_of(samples, ""), wish.images)
+    pixels, labels = pixels_of(loaded.bundle, samples, choose_split(samples, ""), wish.images)
     calibrating, _ = pixels_of(loaded.bundle, samples, "train", most=CALIBRATING)
     hits = {}
     for setting in settings:
@@ -126,7 +126,7 @@ def point_of(setting: Setting, row: Row, hits: int, images: int) -> Point:
         low=row.low,
         high=row.high,
         top1=hits / images,
-        interval=wilson(hits, images),
+        interval=wilson_interval(hits, images),
     )
 
 
@@ -160,7 +160,7 @@ def main(words: Sequence[str] | None = None) -> None:
     counts = [int(word) for word in given.counts.split(",")]
     kinds: tuple[Precision, ...] = ("float32", "int8")
     settings = [Setting(precision, count) for precision in kinds for count in counts]
-    samples = open_data(given.data, division(given.model), given.root)
+    samples = open_data(given.data, split_config(given.model), given.root)
     wish = Wish(given.engine, given.batch, given.rounds, given.images)
     found = measure(given.model, samples, wish, settings)
     given.out.write_text(found.to_json(), encoding="utf-8")

@@ -17,7 +17,7 @@ from benchmarks.paced import Paced
 from vitral.core.config import override
 from vitral.models.registry import model_config
 from vitral.recipes.recipe import Recipe
-from vitral.recipes.registry import named
+from vitral.recipes.registry import get_recipe
 
 SECONDS, WARM = 45.0, 3  # of measuring, and steps before it
 NEVER, SELDOM, ALWAYS = 1e9, 8.0, 0.0  # seconds between two checkpoints
@@ -34,7 +34,7 @@ class Times(NamedTuple):
 
 def large(seconds: float) -> Recipe:
     """A ViT-S/16 on small images that is saved every so many seconds."""
-    recipe = named("cifar10").model_copy(update={"model": model_config("S/16", "image_size=64")})
+    recipe = get_recipe("cifar10").model_copy(update={"model": model_config("S/16", "image_size=64")})
     settings = [
         "average=none",
         "device=cpu",

@@ -25,11 +25,11 @@ from vitral.core.machine import keep_freed_memory
 from vitral.data.datasets.source import open_data
 from vitral.data.samples import Samples
 from vitral.recipes.recipe import Recipe
-from vitral.recipes.registry import named
-from vitral.runs.build import parts_of
+from vitral.recipes.registry import get_recipe
+from vitral.runs.build import build_run
 from vitral.tasks.classify import Classify, Softmax
 from vitral.training.distributed.process_group import Group
-from vitral.training.loop import feed
+from vitral.training.loop import microbatches
 
 BARE, NO_WORKER, ONE_WORKER = "bare step", "no worker", "one worker"
 TWO_PROCESSES, ONE_PROCESS, SECOND = "two processes of one thread", "one process of two threads", "the second of two"
@@ -77,16 +77,16 @@ def cifar() -> tuple[Recipe, Samples]:
 
 def only_training(name: str, samples: Samples) -> tuple[Recipe, Samples]:
     """Without images to test with there is no evaluation."""
-    recipe = override(named(name), SETTINGS).fitted(len(samples.classes))
+    recipe = override(get_recipe(name), SETTINGS).fitted(len(samples.classes))
     return recipe, replace(samples, items=samples.of("train"))
 
 
 def bare(recipe: Recipe, samples: Samples, steps: int) -> Callable[[], object]:
     """The same model, loss and optimizer, and nothing around them."""
     keep_freed_memory()
-    parts = parts_of(override(recipe, ["workers=0"]), samples, Group(torch.device("cpu")))
+    parts = build_run(override(recipe, ["workers=0"]), samples, Group(torch.device("cpu")))
     model, optimizer = parts.model.train(), parts.learning.optimizer
-    batch = next(feed(parts.loader, 0, 1, parts.serving))[0]
+    batch = next(microbatches(parts.loader, 0, 1, parts.serving))[0]
     assert isinstance(recipe.task, Classify)
     assert isinstance(recipe.task.loss, Softmax)
     smoothing = recipe.task.loss.smoothing

@@ -21,7 +21,7 @@ import vitral
 from benchmarks.__main__ import machine, say
 from vitral.data.datasets.arrays import Arrays, loaded
 from vitral.data.datasets.source import open_data
-from vitral.evaluation.linear_probe import LinearFound
+from vitral.evaluation.linear_probe import LinearResult
 
 FIRST = {"airplane", "bird", "cat", "horse", "truck"}  # those that are pre-trained on
 PRETRAINED, KNOWN = 4_000, 200  # images of each class
@@ -92,7 +92,7 @@ def tuned(start: str, data: Path, out: str, seed: int, *settings: str) -> float:
 
 def probed(start: str, data: Path, seed: int) -> float:
     found = vitral.evaluate(start, str(data), f"seed={seed}", with_=("linear",)).found[0]
-    assert isinstance(found, LinearFound)
+    assert isinstance(found, LinearResult)
     return found.top1
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.weights.bundles import bundle_of, tensors_of
 from vitral import __version__, cli
-from vitral.recipes.registry import names
+from vitral.recipes.registry import list_recipes
 from vitral.weights.bundle import write_bundle
 
 VERBS = [command.name or command.callback.__name__ for command in cli.app.registered_commands if command.callback]
@@ -287,4 +287,4 @@ def test_describe_prints_text_or_json() -> None:
 
 def test_the_help_names_every_recipe() -> None:
     listed = cli.train.RECIPE_HELP.partition("There are ")[2].removesuffix(".").split(", ")
-    assert tuple(listed) == names()
+    assert tuple(listed) == list_recipes()

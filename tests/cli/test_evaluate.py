@@ -16,7 +16,7 @@ from vitral.core.config import Size, members
 from vitral.data.datasets.named import CLASSES
 from vitral.data.decoding.header import Decoding
 from vitral.data.transforms.preprocessing import Preprocessing
-from vitral.evaluation.evaluators import Evaluation, Judge
+from vitral.evaluation.evaluators import Evaluation, Evaluator
 from vitral.weights.bundle import Bundle, write_bundle
 
 JUDGES = "accuracy,knn,fewshot,linear,resolution,tokens"
@@ -99,4 +99,4 @@ def test_an_interrupt_leaves_with_130_and_no_file(tmp_path: Path) -> None:
 
 def test_the_help_names_every_judge() -> None:
     listed = cli.evaluate.WITH_HELP.rpartition(": ")[2].removesuffix(".").split(", ")
-    assert listed == [judge.model_fields["kind"].default for judge in members(Judge)]
+    assert listed == [judge.model_fields["kind"].default for judge in members(Evaluator)]

@@ -14,8 +14,8 @@ from vitral.core.config import Size
 from vitral.data.datasets.arrays import Part, open_arrays
 from vitral.data.samples import Samples
 from vitral.data.transforms.preprocessing import Preprocessing
-from vitral.evaluation.feature_cache import Cache, NoCache
-from vitral.evaluation.subject import Progress, Subject, Tools, silent
+from vitral.evaluation.feature_cache import FeatureCache, NoCache
+from vitral.evaluation.subject import EvaluationContext, Progress, SubjectModel, no_progress
 from vitral.models import LinearHead, Mlp, NoHead
 from vitral.weights.bundle import Bundle
 from vitral.weights.load import Loaded
@@ -62,13 +62,13 @@ def striped_model(classes: tuple[str, ...] = CLASSES, seed: int = 0, **fields: A
     return Loaded(model, Bundle(model=config, task=task, preprocessing=needs, classes=classes))
 
 
-def tools(batch: int = 7, cache: Cache | None = None, progress: Progress = silent) -> Tools:
-    return Tools(CPU, batch, workers=0, seed=0, cache=cache or NoCache(), progress=progress)
+def tools(batch: int = 7, cache: FeatureCache | None = None, progress: Progress = no_progress) -> EvaluationContext:
+    return EvaluationContext(CPU, batch, workers=0, seed=0, cache=cache or NoCache(), progress=progress)
 
 
-def subject(loaded: Loaded | None = None, samples: Samples | None = None, means: Tools | None = None) -> Subject:
+def subject(loaded: Loaded | None = None, samples: Samples | None = None, means: EvaluationContext | None = None) -> SubjectModel:
     model, bundle = loaded or striped_model()
-    return Subject(model, bundle, samples or stripes(), "test", means or tools())
+    return SubjectModel(model, bundle, samples or stripes(), "test", means or tools())
 
 
 class Counted:

@@ -9,20 +9,20 @@ from scipy.special import log_softmax
 from scipy.stats import binomtest
 
 from tests.errors import raises
-from vitral.evaluation.accuracy import Accuracy, judged, wilson
-from vitral.evaluation.outputs import Answers
+from vitral.evaluation.accuracy import Accuracy, compute_accuracy, wilson_interval
+from vitral.evaluation.outputs import Predictions
 
 
-def answers_of(logits: object, labels: list[int]) -> Answers:
-    return Answers(torch.tensor(logits, dtype=torch.float32), torch.tensor(labels), torch.arange(len(labels)))
+def answers_of(logits: object, labels: list[int]) -> Predictions:
+    return Predictions(torch.tensor(logits, dtype=torch.float32), torch.tensor(labels), torch.arange(len(labels)))
 
 
-def given_as(pairs: list[tuple[int, int]], classes: int) -> Answers:
+def given_as(pairs: list[tuple[int, int]], classes: int) -> Predictions:
     """Answers that give each image of a label (first) a class (second)."""
     return answers_of(np.eye(classes)[[given for _, given in pairs]].tolist(), [label for label, _ in pairs])
 
 
-def random_answers(images: int, classes: int, seed: int = 0) -> Answers:
+def random_answers(images: int, classes: int, seed: int = 0) -> Predictions:
     """Logits of few values, so that many are equal."""
     rng = np.random.default_rng(seed)
     return answers_of(rng.integers(0, 9, (images, classes)).tolist(), rng.integers(0, classes, images).tolist())
@@ -34,7 +34,7 @@ NAMES = ("cat", "dog", "fox", "hen")
 
 
 def test_a_small_zoo_counted_by_hand() -> None:
-    found = judged(given_as(ZOO, 4), NAMES)
+    found = compute_accuracy(given_as(ZOO, 4), NAMES)
     assert (found.images, found.top1, found.usual, found.top5) == (9, 4 / 9, 5 / 9, None)
     assert found.confusion.tolist() == [[3, 1, 0, 1], [2, 1, 0, 0], [0, 1, 0, 0], [0, 0, 0, 0]]
     table = [
@@ -51,14 +51,14 @@ def test_a_small_zoo_counted_by_hand() -> None:
 
 
 def test_a_class_without_images_and_answers_has_no_shares() -> None:
-    last = judged(given_as([(0, 0), (1, 1)], 3), ("a", "b", "c")).classes[2]
+    last = compute_accuracy(given_as([(0, 0), (1, 1)], 3), ("a", "b", "c")).classes[2]
     assert (last.recall, last.precision, last.f1) == (None, None, None)
 
 
 @pytest.mark.parametrize(("images", "classes"), [(1, 2), (50, 2), (200, 6), (300, 40)])
 def test_everything_agrees_with_brute_force(images: int, classes: int) -> None:
     answers = random_answers(images, classes)
-    found = judged(answers, [f"class {number}" for number in range(classes)])
+    found = compute_accuracy(answers, [f"class {number}" for number in range(classes)])
     rows = list(zip(answers.logits.tolist(), answers.labels.tolist(), strict=True))
     orders = [sorted(range(classes), key=lambda number: (-row[number], number)) for row, _ in rows]
     places = [order.index(label) for order, (_, label) in zip(orders, rows, strict=True)]
@@ -73,7 +73,7 @@ def test_everything_agrees_with_brute_force(images: int, classes: int) -> None:
 
 
 def test_a_head_of_zeros_names_the_first_class() -> None:
-    found = judged(answers_of([[0.0] * 10] * 10, list(range(10))), list("abcdefghij"))
+    found = compute_accuracy(answers_of([[0.0] * 10] * 10, list(range(10))), list("abcdefghij"))
     assert (found.top1, found.top5) == (0.1, 0.5)
     assert found.loss == pytest.approx(np.log(10))
 
@@ -81,26 +81,26 @@ def test_a_head_of_zeros_names_the_first_class() -> None:
 @pytest.mark.parametrize(("right", "images"), [(0, 1), (1, 1), (0, 30), (30, 30), (7, 9), (861, 1000), (9999, 10000)])
 def test_the_interval_is_that_of_wilson(right: int, images: int) -> None:
     truth = binomtest(right, images).proportion_ci(0.95, method="wilson")
-    found = wilson(right, images)
+    found = wilson_interval(right, images)
     assert (found.low, found.high) == pytest.approx((truth.low, truth.high), abs=1e-12)
 
 
 def test_the_interval_belongs_to_the_share_of_right_answers() -> None:
-    found = judged(given_as(ZOO, 4), NAMES)
-    assert found.interval == wilson(4, 9)
+    found = compute_accuracy(given_as(ZOO, 4), NAMES)
+    assert found.interval == wilson_interval(4, 9)
 
 
 def test_the_judgment_comes_back_from_its_json() -> None:
-    found = judged(random_answers(30, 7), [f"class {number}" for number in range(7)])
+    found = compute_accuracy(random_answers(30, 7), [f"class {number}" for number in range(7)])
     assert Accuracy.from_json(found.to_json()) == found
 
 
 def test_what_a_million_pairs_could_be_is_kept_small() -> None:
-    found = judged(random_answers(20, 1000), [str(number) for number in range(1000)])
+    found = compute_accuracy(random_answers(20, 1000), [str(number) for number in range(1000)])
     assert len(found.pairs) <= 20
 
 
 @pytest.mark.parametrize("strange", [float("nan"), float("inf"), float("-inf")])
 def test_answers_that_are_no_numbers_are_refused(strange: float) -> None:
     with raises("weights.not_finite", "answers", "1 of 2"):
-        judged(answers_of([[0.0, 1.0], [strange, 0.0]], [0, 1]), ("a", "b"))
+        compute_accuracy(answers_of([[0.0, 1.0], [strange, 0.0]], [0, 1]), ("a", "b"))

@@ -3,30 +3,30 @@
 from tests.errors import raises
 from tests.evaluation.subjects import striped_model, stripes, subject
 from vitral.core.config import Size
-from vitral.evaluation.accuracy import AccuracyJudge, judged
-from vitral.evaluation.calibration import calibrated
+from vitral.evaluation.accuracy import AccuracyEvaluator, compute_accuracy
+from vitral.evaluation.calibration import compute_calibration
 
 
 def test_it_finds_the_accuracy_and_calibration_of_the_answers() -> None:
     whole = subject()
-    found = AccuracyJudge().judge(whole)
+    found = AccuracyEvaluator().judge(whole)
     answers = whole.answers(Size(16, 16))
-    assert found.accuracy == judged(answers, ("ant", "bee", "cat"))
-    assert found.calibration == calibrated(answers)
+    assert found.accuracy == compute_accuracy(answers, ("ant", "bee", "cat"))
+    assert found.calibration == compute_calibration(answers)
 
 
 def test_the_order_of_the_models_classes_does_not_matter() -> None:
-    plain = AccuracyJudge().judge(subject(striped_model(("ant", "bee", "cat")))).accuracy
+    plain = AccuracyEvaluator().judge(subject(striped_model(("ant", "bee", "cat")))).accuracy
     loaded = striped_model(("cat", "ant", "bee"))  # the same weights under other names: its ants are the other's cats
-    other = AccuracyJudge().judge(subject(loaded, stripes())).accuracy
+    other = AccuracyEvaluator().judge(subject(loaded, stripes())).accuracy
     rows = {each.name: each.right for each in other.classes}
     truth = plain.confusion
     assert rows == {"cat": truth[2, 0], "ant": truth[0, 1], "bee": truth[1, 2]}
 
 
 def test_other_classes_and_no_head_are_refused_before_any_work() -> None:
-    AccuracyJudge().check(subject())
+    AccuracyEvaluator().check(subject())
     with raises("data.unknown_class", "1 of the 3", "cat"):
-        AccuracyJudge().check(subject(striped_model(("ant", "bee", "dog"))))
+        AccuracyEvaluator().check(subject(striped_model(("ant", "bee", "dog"))))
     with raises("config.unsupported", "--with accuracy"):
-        AccuracyJudge().check(subject(striped_model(())))
+        AccuracyEvaluator().check(subject(striped_model(())))

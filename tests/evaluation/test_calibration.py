@@ -6,18 +6,18 @@ import torch
 from scipy.special import softmax
 
 from tests.evaluation.test_accuracy import answers_of, random_answers
-from vitral.evaluation.calibration import BINS, Calibration, calibrated
-from vitral.evaluation.outputs import Answers
+from vitral.evaluation.calibration import BINS, Calibration, compute_calibration
+from vitral.evaluation.outputs import Predictions
 
 
-def said(probabilities: list[float], labels: list[int]) -> Answers:
+def said(probabilities: list[float], labels: list[int]) -> Predictions:
     """Answers of two classes, the first with the probability given."""
     return answers_of([[np.log(each), np.log1p(-each)] for each in probabilities], labels)
 
 
 def test_four_answers_counted_by_hand() -> None:
     # Two say 0.9 and one is right, two say 0.65 and both are right.
-    found = calibrated(said([0.9, 0.9, 0.65, 0.65], [0, 1, 0, 0]))
+    found = compute_calibration(said([0.9, 0.9, 0.65, 0.65], [0, 1, 0, 0]))
     assert found.error == pytest.approx((2 * 0.4 + 2 * 0.35) / 4)
     assert found.brier == pytest.approx((0.02 + 2 * 0.81 + 2 * 2 * 0.35**2) / 4)
     assert found.confidence == pytest.approx(0.775)
@@ -28,7 +28,7 @@ def test_four_answers_counted_by_hand() -> None:
 
 
 def test_the_bins_are_fifteen_of_equal_width() -> None:
-    bins = calibrated(said([0.9], [0])).bins
+    bins = compute_calibration(said([0.9], [0])).bins
     assert len(bins) == BINS == 15
     assert [each.low for each in bins[1:]] == [each.high for each in bins[:-1]]
     assert (bins[0].low, bins[-1].high) == (0.0, 1.0)
@@ -38,7 +38,7 @@ def test_the_bins_are_fifteen_of_equal_width() -> None:
 
 def test_one_that_knows_is_perfect_and_one_that_errs_surely_is_worst() -> None:
     sure = [[100.0, -100.0], [-100.0, 100.0]]
-    right, wrong = calibrated(answers_of(sure, [0, 1])), calibrated(answers_of(sure, [1, 0]))
+    right, wrong = compute_calibration(answers_of(sure, [0, 1])), compute_calibration(answers_of(sure, [1, 0]))
     assert (right.error, right.brier) == pytest.approx((0, 0))
     assert (wrong.error, wrong.brier) == pytest.approx((1, 2))
 
@@ -46,7 +46,7 @@ def test_one_that_knows_is_perfect_and_one_that_errs_surely_is_worst() -> None:
 @pytest.mark.parametrize(("images", "classes"), [(1, 2), (60, 3), (500, 20), (5000, 3)])
 def test_everything_agrees_with_brute_force(images: int, classes: int) -> None:
     answers = random_answers(images, classes)
-    found = calibrated(answers)
+    found = compute_calibration(answers)
     chances = softmax(answers.logits.double().numpy(), axis=1)
     labels = answers.labels.numpy()
     truth = np.eye(classes)[labels]
@@ -64,11 +64,11 @@ def test_everything_agrees_with_brute_force(images: int, classes: int) -> None:
 
 
 def test_a_head_of_zeros_is_as_sure_as_it_is_right() -> None:
-    found = calibrated(answers_of([[0.0] * 10] * 10, list(range(10))))
+    found = compute_calibration(answers_of([[0.0] * 10] * 10, list(range(10))))
     assert found.error == pytest.approx(0)
 
 
 def test_the_calibration_comes_back_from_its_json() -> None:
-    found = calibrated(random_answers(30, 7))
+    found = compute_calibration(random_answers(30, 7))
     assert Calibration.from_json(found.to_json()) == found
     assert torch.tensor(found.error).isfinite()

@@ -6,21 +6,21 @@ from tests.errors import raises
 from tests.evaluation.subjects import striped_model, stripes, subject, tools, without
 from tests.evaluation.test_token_merging import Blunt
 from vitral.core.config import members
-from vitral.evaluation.evaluators import Evaluation, Found, Judge, found_by, judges_of
-from vitral.evaluation.fewshot import FewShotJudge
-from vitral.evaluation.knn import KnnJudge
+from vitral.evaluation.evaluators import Evaluation, Evaluator, EvaluatorResult, parse_evaluators, run_evaluators
+from vitral.evaluation.fewshot import FewShotEvaluator
+from vitral.evaluation.knn import KnnEvaluator
 
-KINDS = [judge.model_fields["kind"].default for judge in members(Judge)]
+KINDS = [judge.model_fields["kind"].default for judge in members(Evaluator)]
 
 
 def test_every_judge_has_a_kind_and_finds_something_of_that_kind() -> None:
     assert KINDS == ["accuracy", "knn", "fewshot", "linear", "resolution", "tokens"]
-    assert [found.model_fields["kind"].default for found in members(Found)] == KINDS
+    assert [found.model_fields["kind"].default for found in members(EvaluatorResult)] == KINDS
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_a_judge_finds_comes_back_from_json(kind: str) -> None:
-    found = found_by(judges_of(kind), subject(means=tools()._replace(fewer=Blunt(most=9))))
+    found = run_evaluators(parse_evaluators(kind), subject(means=tools()._replace(fewer=Blunt(most=9))))
     whole = Evaluation(model="m", data="d", split="test", images=18, classes=3, seed=0, found=found, notes=())
     assert [each.kind for each in whole.found] == [kind]
     assert Evaluation.from_json(whole.to_json()) == whole
@@ -29,13 +29,13 @@ def test_what_a_judge_finds_comes_back_from_json(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["knn", "fewshot", "linear"])
 def test_features_are_judged_on_any_classes_with_or_without_a_head(kind: str) -> None:
     for loaded in (striped_model(("x", "y")), striped_model(())):
-        assert found_by(judges_of(kind), subject(loaded))
+        assert run_evaluators(parse_evaluators(kind), subject(loaded))
 
 
 def test_judges_are_named_by_kind_or_given() -> None:
-    assert [judge.kind for judge in judges_of("linear, knn,knn")] == ["linear", "knn"]
-    own = FewShotJudge(shots=(2,))
-    assert judges_of(["knn", own]) == [KnnJudge(), own]
+    assert [judge.kind for judge in parse_evaluators("linear, knn,knn")] == ["linear", "knn"]
+    own = FewShotEvaluator(shots=(2,))
+    assert parse_evaluators(["knn", own]) == [KnnEvaluator(), own]
 
 
 @pytest.mark.parametrize(
@@ -44,16 +44,16 @@ def test_judges_are_named_by_kind_or_given() -> None:
 )
 def test_an_unknown_judge_is_answered_with_those_there_are(word: str, names: tuple[str, ...]) -> None:
     with raises("config.unknown_name", "--with", *names):
-        judges_of(word)
+        parse_evaluators(word)
 
 
 def test_no_judge_is_refused() -> None:
     with raises("config.missing_value", "--with", "accuracy", "tokens"):
-        judges_of([])
+        parse_evaluators([])
 
 
 def test_what_the_last_judge_refuses_is_refused_before_the_first_begins() -> None:
     whole = subject(samples=without(stripes(), "train"))
     with raises("data.too_few", "knn"):
-        found_by(judges_of("accuracy,knn"), whole)
+        run_evaluators(parse_evaluators("accuracy,knn"), whole)
     assert whole._answers == {}

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from tests.evaluation.subjects import Counted, files_in
 from vitral.core.storage import Disk
 from vitral.evaluation import feature_cache
-from vitral.evaluation.feature_cache import Folder, NoCache, key_of, usual_folder
+from vitral.evaluation.feature_cache import DiskCache, NoCache, cache_key, default_cache
 
 VECTORS = torch.arange(12.0).reshape(4, 3)
 BYTES = 8 + 4 * 256  # about what a file of one row of 256 takes, without its header
@@ -24,7 +24,7 @@ def made() -> Counted:
 def test_what_was_made_once_is_read_the_next_time(tmp_path: Path) -> None:
     make = made()
     for _ in range(3):
-        assert torch.equal(Folder(tmp_path / "new" / "folder").vectors(lambda: "key", 4, make), VECTORS)
+        assert torch.equal(DiskCache(tmp_path / "new" / "folder").vectors(lambda: "key", 4, make), VECTORS)
     assert make.times == 1
     assert files_in(tmp_path / "new" / "folder") == ["key.safetensors"]
 
@@ -32,7 +32,7 @@ def test_what_was_made_once_is_read_the_next_time(tmp_path: Path) -> None:
 def test_another_key_is_made_anew(tmp_path: Path) -> None:
     make = made()
     for key in ("a", "b"):
-        Folder(tmp_path).vectors(lambda key=key: key, 4, make)  # type: ignore[misc]
+        DiskCache(tmp_path).vectors(lambda key=key: key, 4, make)  # type: ignore[misc]
     assert make.times == 2
 
 
@@ -66,18 +66,18 @@ def other_names(path: Path) -> None:
 
 
 def of_another_key(path: Path) -> None:
-    Folder(path.parent).vectors(lambda: "other", 4, lambda: VECTORS + 1)
+    DiskCache(path.parent).vectors(lambda: "other", 4, lambda: VECTORS + 1)
     (path.parent / "other.safetensors").replace(path)
 
 
 def of_fewer_images(path: Path) -> None:
     path.unlink()
-    Folder(path.parent).vectors(lambda: "key", 3, lambda: VECTORS[:3])
+    DiskCache(path.parent).vectors(lambda: "key", 3, lambda: VECTORS[:3])
 
 
 @pytest.mark.parametrize("damage", [cut, flip, empty, foreign, other_names, of_another_key, of_fewer_images])
 def test_a_damaged_or_foreign_file_is_made_again(tmp_path: Path, damage: object) -> None:
-    make, folder = made(), Folder(tmp_path)
+    make, folder = made(), DiskCache(tmp_path)
     folder.vectors(lambda: "key", 4, make)
     assert callable(damage)
     damage(tmp_path / "key.safetensors")
@@ -94,12 +94,12 @@ def test_an_interrupt_leaves_nothing_half_written(tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr(feature_cache, "DISK", Disk(tell=interrupt))
     with pytest.raises(KeyboardInterrupt):
-        Folder(tmp_path).vectors(lambda: "key", 4, made())
+        DiskCache(tmp_path).vectors(lambda: "key", 4, made())
     assert files_in(tmp_path) == []
 
 
 def test_what_was_used_longest_ago_makes_room(tmp_path: Path) -> None:
-    folder = Folder(tmp_path, room=4 * BYTES)
+    folder = DiskCache(tmp_path, room=4 * BYTES)
     for age, key in enumerate("abc"):
         folder.vectors(lambda key=key: key, 1, lambda: torch.ones(1, 256))  # type: ignore[misc]
         os.utime(tmp_path / f"{key}.safetensors", (1000 + age, 1000 + age))
@@ -110,7 +110,7 @@ def test_what_was_used_longest_ago_makes_room(tmp_path: Path) -> None:
 
 
 def test_what_is_larger_than_the_room_is_not_kept(tmp_path: Path) -> None:
-    found = Folder(tmp_path, room=100).vectors(lambda: "key", 1, lambda: torch.ones(1, 256))
+    found = DiskCache(tmp_path, room=100).vectors(lambda: "key", 1, lambda: torch.ones(1, 256))
     assert found.shape == (1, 256)
     assert files_in(tmp_path) == []
 
@@ -120,7 +120,7 @@ def test_what_a_killed_process_left_is_swept_up_and_what_another_writes_is_not(t
     for draft in (old, new):
         draft.write_bytes(b"half")
     os.utime(old, (time.time() - 2 * feature_cache.ABANDONED,) * 2)
-    Folder(tmp_path).vectors(lambda: "key", 4, made())
+    DiskCache(tmp_path).vectors(lambda: "key", 4, made())
     assert files_in(tmp_path) == ["key.safetensors", "y.tmp-2"]
 
 
@@ -128,23 +128,23 @@ def test_a_folder_that_cannot_be_written_costs_no_more_than_time(tmp_path: Path)
     (tmp_path / "file").write_bytes(b"")
     make = made()
     for _ in range(2):
-        assert torch.equal(Folder(tmp_path / "file" / "features").vectors(lambda: "key", 4, make), VECTORS)
+        assert torch.equal(DiskCache(tmp_path / "file" / "features").vectors(lambda: "key", 4, make), VECTORS)
     assert make.times == 2
 
 
 def test_the_folder_is_the_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert usual_folder().path == tmp_path / "vitral" / "features"
+    assert default_cache().path == tmp_path / "vitral" / "features"
 
 
 def test_every_part_and_image_and_their_order_is_in_the_key() -> None:
     keys = [
-        key_of(["ab", "c"], [b"12", b"3"]),
-        key_of(["a", "bc"], [b"12", b"3"]),
-        key_of(["ab", "c"], [b"1", b"23"]),
-        key_of(["ab", "c"], [b"3", b"12"]),
-        key_of(["ab", "c", "12"], [b"3"]),
-        key_of(["ab"], [b"c", b"12", b"3"]),
+        cache_key(["ab", "c"], [b"12", b"3"]),
+        cache_key(["a", "bc"], [b"12", b"3"]),
+        cache_key(["ab", "c"], [b"1", b"23"]),
+        cache_key(["ab", "c"], [b"3", b"12"]),
+        cache_key(["ab", "c", "12"], [b"3"]),
+        cache_key(["ab"], [b"c", b"12", b"3"]),
     ]
     assert len(set(keys)) == len(keys)
-    assert key_of(["ab", "c"], iter([b"12", b"3"])) == keys[0]
+    assert cache_key(["ab", "c"], iter([b"12", b"3"])) == keys[0]

@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 
 from tests.errors import raises
 from tests.evaluation.subjects import CLASSES, stripes, subject, without
-from vitral.evaluation.fewshot import GRID, L2, FewShotJudge, Images, drawn, judged_shots, solved
+from vitral.evaluation.fewshot import GRID, L2, FewShotEvaluator, Images, draw_shots, evaluate_shots, solve_ridge
 
 Rows = NDArray[np.float64]
 
@@ -38,7 +38,7 @@ def normal_equations(train: Images, test: Images, classes: int, l2: float) -> Ro
 @pytest.mark.parametrize("l2", [2.0**-10, 1.0, L2, 2.0**19])
 def test_the_answers_are_those_of_the_normal_equations(images: int, width: int, l2: float) -> None:
     train, test = cloud(images, width, 4, seed=0), cloud(60, width, 4, seed=1)
-    found = solved(train.values, train.labels, 4)
+    found = solve_ridge(train.values, train.labels, 4)
     ours = found.whitened(test.values) @ found.weights(l2)
     truth = normal_equations(train, test, 4, l2)
     assert np.abs(ours - truth).max() < 1e-6
@@ -58,22 +58,22 @@ def test_the_draw_is_that_of_big_vision() -> None:
         lines = [dice.permutation(np.where(labels == label)[0]) for label in range(3)]
         for shots in (1, 5):
             truth = np.concatenate([line[:shots] for line in lines])
-            assert drawn(labels, 3, shots, seed).tolist() == truth.tolist()
+            assert draw_shots(labels, 3, shots, seed).tolist() == truth.tolist()
 
 
 def test_more_shots_add_to_the_same_images() -> None:
     labels = np.arange(60) % 3
-    few, many = set(drawn(labels, 3, 2, 0)), set(drawn(labels, 3, 5, 0))
+    few, many = set(draw_shots(labels, 3, 2, 0)), set(draw_shots(labels, 3, 5, 0))
     assert few < many
     assert len(many) == 15
 
 
 def test_the_score_is_the_papers_and_the_flattered_one_the_best_of_all() -> None:
     train, test = cloud(100, 16, 4, seed=0), cloud(80, 16, 4, seed=1)
-    found = judged_shots(train, test, 4, shots=5, seeds=(3, 4))
+    found = evaluate_shots(train, test, 4, shots=5, seeds=(3, 4))
     shares = np.empty((2, 30))
     for row, seed in enumerate((3, 4)):
-        places = drawn(train.labels, 4, 5, seed)
+        places = draw_shots(train.labels, 4, 5, seed)
         few = Images(train.values[places], train.labels[places])
         for column, l2 in enumerate(GRID):
             answers = normal_equations(few, test, 4, l2).argmax(axis=1)
@@ -88,7 +88,7 @@ def test_the_score_is_the_papers_and_the_flattered_one_the_best_of_all() -> None
 
 
 def test_a_single_seed_has_no_spread() -> None:
-    found = judged_shots(cloud(40, 6, 4, seed=0), cloud(40, 6, 4, seed=1), 4, shots=2, seeds=(0,))
+    found = evaluate_shots(cloud(40, 6, 4, seed=0), cloud(40, 6, 4, seed=1), 4, shots=2, seeds=(0,))
     assert found.score.spread == 0
 
 
@@ -96,7 +96,7 @@ def test_shots_that_a_class_has_too_few_images_for_are_left_out_by_name() -> Non
     samples = stripes()
     items = [item for item in samples.items if not (item.label == 1 and item.split == "train")]
     bees = [item for item in samples.of("train") if item.label == 1][:7]
-    found = FewShotJudge().judge(subject(samples=type(samples)("few", CLASSES, (*bees, *items), samples.store)))
+    found = FewShotEvaluator().judge(subject(samples=type(samples)("few", CLASSES, (*bees, *items), samples.store)))
     assert [row.shots for row in found.rows] == [1, 5]
     assert found.left_out == (
         "10 shots: too few training images of bee",
@@ -107,4 +107,4 @@ def test_shots_that_a_class_has_too_few_images_for_are_left_out_by_name() -> Non
 
 def test_without_training_images_it_is_refused() -> None:
     with raises("data.too_few", "fewshot", "'train'"):
-        FewShotJudge().check(subject(samples=without(stripes(), "train")))
+        FewShotEvaluator().check(subject(samples=without(stripes(), "train")))

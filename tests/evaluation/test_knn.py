@@ -8,8 +8,8 @@ from sklearn.neighbors import KNeighborsClassifier
 from tests.errors import raises
 from tests.evaluation.subjects import stripes, subject, without
 from vitral.evaluation import knn
-from vitral.evaluation.knn import GRID, KnnJudge, commonest, predicted, tried
-from vitral.evaluation.subject import folds_of
+from vitral.evaluation.knn import GRID, KnnEvaluator, cross_validate, majority_vote, predict_knn
+from vitral.evaluation.subject import stratified_folds
 
 
 def clusters(images: int, classes: int, seed: int, width: int = 12) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
@@ -38,7 +38,7 @@ def theirs(known: NDArray[np.float32], labels: NDArray[np.int64], asked: NDArray
 def test_the_classes_are_those_of_scikit_learn(k: int) -> None:
     known, labels = clusters(300, 7, seed=0)
     asked, _ = clusters(200, 7, seed=1)
-    assert predicted(known, labels, asked, k).tolist() == theirs(known, labels, asked, k)
+    assert predict_knn(known, labels, asked, k).tolist() == theirs(known, labels, asked, k)
 
 
 @pytest.mark.parametrize("k", [1, 2, 4, 10, 60])
@@ -47,13 +47,13 @@ def test_so_are_they_where_distances_and_votes_are_equal(k: int, chunk: int, mon
     monkeypatch.setattr(knn, "CHUNK", chunk)
     known, asked = crossings(120, seed=0), crossings(90, seed=1)
     labels = np.random.default_rng(2).integers(0, 5, 120)
-    assert predicted(known, labels, asked, k).tolist() == theirs(known, labels, asked, k)
+    assert predict_knn(known, labels, asked, k).tolist() == theirs(known, labels, asked, k)
 
 
 def test_the_trials_are_those_of_scikit_learn_on_the_same_folds() -> None:
     known, labels = clusters(160, 4, seed=3)
-    fold = folds_of(labels, 5, seed=7)
-    found = tried(known, labels, seed=7)
+    fold = stratified_folds(labels, 5, seed=7)
+    found = cross_validate(known, labels, seed=7)
     assert [trial.k for trial in found] == [1, 3, 5, 10, 20, 50, 100]  # 128 are known at a time
     for trial in found:
         right = 0
@@ -68,16 +68,16 @@ def test_the_trials_are_those_of_scikit_learn_on_the_same_folds() -> None:
 @pytest.mark.parametrize("images", [2, 3, 6])
 def test_of_few_images_few_neighbors_are_tried(images: int) -> None:
     known, _ = clusters(images, 2, seed=0)
-    assert [trial.k for trial in tried(known, np.arange(images) % 2, seed=0)] == [1, 3][: 1 + (images == 6)]
+    assert [trial.k for trial in cross_validate(known, np.arange(images) % 2, seed=0)] == [1, 3][: 1 + (images == 6)]
 
 
 def test_of_equal_votes_the_smallest_label_wins() -> None:
-    assert commonest(np.array([[2, 1, 1, 2], [3, 0, 3, 0], [3, 3, 1, 0]]), 4).tolist() == [1, 0, 3]
+    assert majority_vote(np.array([[2, 1, 1, 2], [3, 0, 3, 0], [3, 3, 1, 0]]), 4).tolist() == [1, 0, 3]
 
 
 def test_the_judge_chooses_the_best_k_and_of_equals_the_smallest() -> None:
     whole = subject()
-    found = KnnJudge().judge(whole)
+    found = KnnEvaluator().judge(whole)
     known, asked = whole.vectors("train"), whole.vectors("test")
     best = max(trial.accuracy for trial in found.trials)
     assert found.k == min(trial.k for trial in found.trials if trial.accuracy == best)
@@ -90,4 +90,4 @@ def test_the_judge_chooses_the_best_k_and_of_equals_the_smallest() -> None:
 
 def test_without_training_images_it_is_refused_by_the_name_of_the_split() -> None:
     with raises("data.too_few", "knn", "'train'", 0, "18 test"):
-        KnnJudge().check(subject(samples=without(stripes(), "train")))
+        KnnEvaluator().check(subject(samples=without(stripes(), "train")))

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 import vitral
 from tests.data.loading.photos import photos
 from vitral.core.config import Size
-from vitral.data.loading.loader import Loader, Sight
-from vitral.data.loading.sampler import InOrder, Plan, Shuffled, World
+from vitral.data.loading.loader import ImagePipeline, Loader
+from vitral.data.loading.sampler import SamplingPlan, Sequential, Shuffled, World
 from vitral.data.samples import Samples
 from vitral.data.transforms.preprocessing import Preprocessing
-from vitral.evaluation.outputs import Answers, answer
+from vitral.evaluation.outputs import Predictions, predict
 
 HOW = Preprocessing(image_size=Size(16, 16))
 CPU = torch.device("cpu")
@@ -33,10 +33,10 @@ def small_model() -> nn.Module:
     return model
 
 
-def loader_of(samples: Samples, batch: int, world: World, order: InOrder | Shuffled) -> Loader:
+def loader_of(samples: Samples, batch: int, world: World, order: Sequential | Shuffled) -> Loader:
     items = samples.of("train")
-    plan = Plan(np.array([item.label for item in items]), order, batch, seed=0, world=world)
-    return Loader(items, samples.store, Sight(HOW.image_size, HOW.decoding, HOW.crop), plan, workers=0, room=2**20)
+    plan = SamplingPlan(np.array([item.label for item in items]), order, batch, seed=0, world=world)
+    return Loader(items, samples.store, ImagePipeline(HOW.image_size, HOW.decoding, HOW.crop), plan, workers=0, room=2**20)
 
 
 def alone(rows: Tensor) -> Tensor:
@@ -45,9 +45,9 @@ def alone(rows: Tensor) -> Tensor:
 
 def answered(
     model: nn.Module, samples: Samples, batch: int, world: World, gather: Callable[[Tensor], Tensor]
-) -> Answers:
-    loader = loader_of(samples, batch, world, InOrder())
-    return answer(model, loader, HOW.normalize, CPU, gather, lambda images: None)
+) -> Predictions:
+    loader = loader_of(samples, batch, world, Sequential())
+    return predict(model, loader, HOW.normalize, CPU, gather, lambda images: None)
 
 
 @pytest.mark.parametrize("batch", [1, 4, 50])
@@ -87,7 +87,7 @@ def test_processes_together_have_the_answers_of_one(tmp_path: Path, size: int, b
     samples, model, meeting = photos(tmp_path), small_model(), Meeting(size)
     whole = answered(model, samples, 50, World(), alone)
 
-    def work(rank: int) -> Answers:
+    def work(rank: int) -> Predictions:
         world = World(rank=rank, size=size)
         return answered(deepcopy(model), samples, batch, world, meeting.gather(rank))
 
@@ -119,17 +119,17 @@ def test_the_mode_comes_back_when_answering_fails(tmp_path: Path) -> None:
 
 def test_the_images_of_each_batch_are_told(tmp_path: Path) -> None:
     told: list[int] = []
-    loader = loader_of(photos(tmp_path), 4, World(), InOrder())
-    answer(small_model(), loader, HOW.normalize, CPU, alone, told.append)
+    loader = loader_of(photos(tmp_path), 4, World(), Sequential())
+    predict(small_model(), loader, HOW.normalize, CPU, alone, told.append)
     assert told == [4, 4, 3]
 
 
 def test_an_order_that_leaves_images_out_is_refused(tmp_path: Path) -> None:
     loader = loader_of(photos(tmp_path), 4, World(), Shuffled())
     with pytest.raises(AssertionError, match="leaves images out"):
-        answer(small_model(), loader, HOW.normalize, CPU, alone, lambda images: None)
+        predict(small_model(), loader, HOW.normalize, CPU, alone, lambda images: None)
 
 
 def test_of_equal_logits_the_first_is_given() -> None:
     logits = torch.tensor([[0.0, 0.0, 0.0], [1.0, 2.0, 2.0], [3.0, 1.0, 3.0]])
-    assert Answers(logits, torch.zeros(3, dtype=torch.int64), torch.arange(3)).given.tolist() == [0, 1, 0]
+    assert Predictions(logits, torch.zeros(3, dtype=torch.int64), torch.arange(3)).given.tolist() == [0, 1, 0]

@@ -8,8 +8,8 @@ from tests.evaluation.subjects import striped_model, subject
 from tests.models.variants import small
 from vitral.core.config import Size
 from vitral.data.transforms.preprocessing import Preprocessing
-from vitral.evaluation.accuracy import judged
-from vitral.evaluation.resolution import ResolutionJudge, held_around, sizes_of
+from vitral.evaluation.accuracy import compute_accuracy
+from vitral.evaluation.resolution import ResolutionEvaluator, candidate_sizes, stable_range
 from vitral.models import Patches, TokenMlp
 from vitral.weights.bundle import Bundle
 from vitral.weights.load import Loaded
@@ -20,26 +20,26 @@ def test_the_sizes_are_whole_patches_around_the_trained_one() -> None:
     bundle = Bundle(
         model=config, task="classify", preprocessing=Preprocessing(image_size=Size(32, 48)), classes=tuple("abcd")
     )
-    found = sizes_of(subject(Loaded(config.build(), bundle)))
+    found = candidate_sizes(subject(Loaded(config.build(), bundle)))
     assert found == [Size(16, 24), Size(24, 32), Size(32, 48), Size(40, 64), Size(48, 72), Size(64, 96)]
 
 
 def test_sizes_that_come_to_the_same_are_tried_once() -> None:
-    assert sizes_of(subject(striped_model(stem=Patches(patch=Size(16, 16))))) == [Size(16, 16), Size(32, 32)]
+    assert candidate_sizes(subject(striped_model(stem=Patches(patch=Size(16, 16))))) == [Size(16, 16), Size(32, 32)]
 
 
 def test_the_accuracy_at_each_size_is_that_of_the_answers_there() -> None:
     whole = subject()
-    found = ResolutionJudge().judge(whole)
-    assert [row.image for row in found.rows] == sizes_of(whole)
+    found = ResolutionEvaluator().judge(whole)
+    assert [row.image for row in found.rows] == candidate_sizes(whole)
     for row in found.rows:
-        truth = judged(whole.answers(row.image), ("ant", "bee", "cat"))
+        truth = compute_accuracy(whole.answers(row.image), ("ant", "bee", "cat"))
         assert (row.top1, row.interval) == (truth.top1, truth.interval)
         assert row.grid == Size(row.image.height // 8, row.image.width // 8)
     assert [row.image for row in found.rows if row.trained] == [Size(16, 16)]
     assert found.images == 18
     shares = [row.top1 for row in found.rows]
-    held = held_around(shares, sizes_of(whole).index(Size(16, 16)))
+    held = stable_range(shares, candidate_sizes(whole).index(Size(16, 16)))
     assert (found.smallest, found.largest) == (found.rows[held[0]].image, found.rows[held[-1]].image)
 
 
@@ -57,24 +57,24 @@ def test_the_accuracy_at_each_size_is_that_of_the_answers_there() -> None:
     ],
 )
 def test_accuracy_holds_up_to_the_first_fall_on_either_side(shares: list[float], own: int, held: range) -> None:
-    assert held_around(shares, own) == held
+    assert stable_range(shares, own) == held
 
 
 def test_a_model_of_one_size_is_refused_before_any_work() -> None:
-    ResolutionJudge().check(subject())
+    ResolutionEvaluator().check(subject())
     for loaded in (striped_model(any_size=False), striped_model(mixer=TokenMlp(hidden=24), position={"kind": "none"})):
         with raises("config.size_mismatch", "--with resolution"):
-            ResolutionJudge().check(subject(loaded))
+            ResolutionEvaluator().check(subject(loaded))
 
 
 def test_other_classes_are_refused() -> None:
     with raises("data.unknown_class", "cat"):
-        ResolutionJudge().check(subject(striped_model(("ant", "bee", "dog"))))
+        ResolutionEvaluator().check(subject(striped_model(("ant", "bee", "dog"))))
 
 
 def test_the_check_leaves_the_mode_of_the_model() -> None:
     loaded = striped_model()
     loaded.model.train()
-    ResolutionJudge().check(subject(loaded))
+    ResolutionEvaluator().check(subject(loaded))
     assert loaded.model.training
     assert torch.is_grad_enabled()

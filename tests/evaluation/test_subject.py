@@ -15,8 +15,8 @@ from vitral.core.config import Size
 from vitral.data.datasets.arrays import Part, open_arrays
 from vitral.data.samples import Samples
 from vitral.data.transforms.preprocessing import IMAGENET
-from vitral.evaluation.feature_cache import Folder
-from vitral.evaluation.subject import Subject
+from vitral.evaluation.feature_cache import DiskCache
+from vitral.evaluation.subject import SubjectModel
 from vitral.models import Tokens
 from vitral.weights.load import Loaded
 
@@ -90,7 +90,7 @@ def test_a_model_in_training_does_not_drop_anything_here_and_is_left_in_training
 def cached(folder: Path, loaded: Loaded | None = None, samples: Samples | None = None) -> tuple[torch.Tensor, bool]:
     """The features of the test images, and whether the model had to make them."""
     bars = Bars()
-    means = tools(cache=Folder(folder), progress=bars)
+    means = tools(cache=DiskCache(folder), progress=bars)
     found = subject(loaded, samples, means).vectors("test").values
     return found, "features of test" in bars.done
 
@@ -170,7 +170,7 @@ def test_an_interrupt_while_features_are_made_leaves_no_file(tmp_path: Path) -> 
 
         yield advance
 
-    whole: Subject = subject(means=tools(cache=Folder(tmp_path), progress=interrupted))
+    whole: SubjectModel = subject(means=tools(cache=DiskCache(tmp_path), progress=interrupted))
     with pytest.raises(KeyboardInterrupt):
         whole.vectors("test")
     assert files_in(tmp_path) == []

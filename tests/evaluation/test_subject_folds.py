@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from vitral.evaluation.subject import folds_of
+from vitral.evaluation.subject import stratified_folds
 
 
 def uneven() -> NDArray[np.int64]:
@@ -14,7 +14,7 @@ def uneven() -> NDArray[np.int64]:
 @pytest.mark.parametrize("folds", [2, 3, 5])
 def test_each_class_is_divided_evenly(folds: int) -> None:
     labels = uneven()
-    fold = folds_of(labels, folds, seed=0)
+    fold = stratified_folds(labels, folds, seed=0)
     assert set(fold) == set(range(folds))
     for members in (fold, *(fold[labels == label] for label in range(4))):
         counts = np.bincount(members, minlength=folds)
@@ -22,6 +22,6 @@ def test_each_class_is_divided_evenly(folds: int) -> None:
 
 
 def test_the_seed_decides() -> None:
-    first, again, other = (folds_of(uneven(), 5, seed) for seed in (0, 0, 1))
+    first, again, other = (stratified_folds(uneven(), 5, seed) for seed in (0, 0, 1))
     assert np.array_equal(first, again)
     assert not np.array_equal(first, other)

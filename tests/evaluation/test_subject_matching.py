@@ -5,54 +5,54 @@ from tests.evaluation.subjects import CLASSES, striped_model, stripes
 from vitral.core.config import Size
 from vitral.data.transforms.crop import CenterCrop
 from vitral.data.transforms.preprocessing import IMAGENET, Preprocessing
-from vitral.evaluation.subject import labels_by_name, refuse_headless, refuse_other_preprocessing, shortened
+from vitral.evaluation.subject import check_has_head, check_same_preprocessing, match_labels, shorten
 
 
 def test_the_same_classes_have_the_same_labels() -> None:
-    assert labels_by_name(stripes(), striped_model().bundle).tolist() == [0, 1, 2]
+    assert match_labels(stripes(), striped_model().bundle).tolist() == [0, 1, 2]
 
 
 def test_classes_in_another_order_are_matched_by_name() -> None:
     bundle = striped_model(("cat", "ant", "bee")).bundle
-    assert labels_by_name(stripes(), bundle).tolist() == [1, 2, 0]
+    assert match_labels(stripes(), bundle).tolist() == [1, 2, 0]
 
 
 def test_some_of_the_models_classes_will_do() -> None:
     bundle = striped_model(("dog", "cat", "ant", "bee")).bundle
-    assert labels_by_name(stripes(), bundle).tolist() == [2, 3, 1]
+    assert match_labels(stripes(), bundle).tolist() == [2, 3, 1]
 
 
 def test_a_class_that_the_model_does_not_have_is_refused_with_both_lists() -> None:
     values = ("1 of the 3", "cat.", "ant, bee, cat", "bee, dog, eel, ant", "--with knn,linear")
     with raises("data.unknown_class", *values) as caught:
-        labels_by_name(stripes(), striped_model(("bee", "dog", "eel", "ant")).bundle)
+        match_labels(stripes(), striped_model(("bee", "dog", "eel", "ant")).bundle)
     assert caught.value.where == "stripes"
 
 
 def test_a_name_that_two_classes_have_cannot_be_matched() -> None:
     names = ("crane", "crane", "ant", "bee", "cat")
-    assert labels_by_name(stripes(names), striped_model(names).bundle).tolist() == [0, 1, 2, 3, 4]
+    assert match_labels(stripes(names), striped_model(names).bundle).tolist() == [0, 1, 2, 3, 4]
     with raises("data.ambiguous_class", "crane"):
-        labels_by_name(stripes(("ant", "crane")), striped_model(names).bundle)
+        match_labels(stripes(("ant", "crane")), striped_model(names).bundle)
 
 
 def test_long_lists_are_shortened_with_a_count() -> None:
-    assert shortened([f"n{number}" for number in range(1000)]) == "n0, n1, n2, n3, n4, n5, n6, n7 and 992 more"
-    assert shortened(CLASSES) == "ant, bee, cat"
-    assert shortened(()) == "none"
+    assert shorten([f"n{number}" for number in range(1000)]) == "n0, n1, n2, n3, n4, n5, n6, n7 and 992 more"
+    assert shorten(CLASSES) == "ant, bee, cat"
+    assert shorten(()) == "none"
 
 
 def test_a_model_without_a_head_is_refused_with_the_remedy() -> None:
-    refuse_headless(striped_model().bundle, "accuracy")
+    check_has_head(striped_model().bundle, "accuracy")
     with raises("config.unsupported", "--with accuracy", "'masked'", "--with knn,linear"):
-        refuse_headless(striped_model(()).bundle, "accuracy")
+        check_has_head(striped_model(()).bundle, "accuracy")
 
 
 def test_another_preprocessing_is_refused_with_both_shown() -> None:
     ours = Preprocessing(image_size=Size(16, 16))
-    refuse_other_preprocessing(ours, Preprocessing(image_size=Size(16, 16)))
+    check_same_preprocessing(ours, Preprocessing(image_size=Size(16, 16)))
     with raises("config.conflict", "32x24", "16x16", "kind=center, ", "kind=plain", "0.485") as caught:
-        refuse_other_preprocessing(ours, Preprocessing(image_size=Size(32, 24), crop=CenterCrop(), normalize=IMAGENET))
+        check_same_preprocessing(ours, Preprocessing(image_size=Size(32, 24), crop=CenterCrop(), normalize=IMAGENET))
     told = str(caught.value)
     assert "mean=[0.5]" in told
     assert "decoding" not in told

@@ -11,9 +11,16 @@ from tests.evaluation.subjects import striped_model, stripes, subject, tools, wi
 from vitral.core.config import Size
 from vitral.core.errors import ConfigError
 from vitral.evaluation import token_merging
-from vitral.evaluation.accuracy import judged, wilson
-from vitral.evaluation.subject import Ask, Numbers, Pixels, Subject
-from vitral.evaluation.token_merging import ROUNDS, AtCount, Race, TokensJudge, counts_of, fastest
+from vitral.evaluation.accuracy import compute_accuracy, wilson_interval
+from vitral.evaluation.subject import EngineFunction, Logits, Pixels, SubjectModel
+from vitral.evaluation.token_merging import (
+    MIN_ROUNDS,
+    MergingResult,
+    PairedTimer,
+    TokenMergingEvaluator,
+    candidate_counts,
+    fastest_within_tolerance,
+)
 from vitral.models import Patches
 from vitral.weights.bundle import Bundle
 from vitral.weights.load import Loaded
@@ -34,11 +41,11 @@ class Blunt:
     def tokens(self, bundle: Bundle, per_layer: int) -> int:
         return 100 - per_layer
 
-    def build(self, loaded: Loaded, per_layer: int) -> Ask:
+    def build(self, loaded: Loaded, per_layer: int) -> EngineFunction:
         self.built.append(per_layer)
 
         @torch.no_grad()
-        def ask(pixels: Pixels) -> Numbers:
+        def ask(pixels: Pixels) -> Logits:
             scaled = loaded.bundle.preprocessing.normalize.apply(torch.from_numpy(pixels).permute(0, 3, 1, 2))
             answers = loaded.model(scaled).numpy()
             return answers if per_layer <= self.most else np.eye(3, dtype=np.float32)[np.zeros(len(pixels), dtype=int)]
@@ -46,26 +53,26 @@ class Blunt:
         return ask
 
 
-def judged_by(engines: Blunt, batch: int = 7) -> Subject:
+def judged_by(engines: Blunt, batch: int = 7) -> SubjectModel:
     """A model of 64 patches and one layer."""
     loaded = striped_model(stem=Patches(patch=Size(2, 2)))
     return subject(loaded, means=tools(batch)._replace(fewer=engines))
 
 
 def test_counts_go_up_by_eighths_of_what_would_leave_no_patch() -> None:
-    assert counts_of(judged_by(Blunt(9))) == [0, 8, 16, 24, 32, 40, 48, 56]
+    assert candidate_counts(judged_by(Blunt(9))) == [0, 8, 16, 24, 32, 40, 48, 56]
     few = subject(striped_model(stem=Patches(patch=Size(8, 8)), depth=2), means=tools())
-    assert counts_of(few) == [0, 1], "each number once"
+    assert candidate_counts(few) == [0, 1], "each number once"
     deep = subject(striped_model(stem=Patches(patch=Size(8, 8)), depth=9), means=tools())
-    assert counts_of(deep) == [0, 1], "one at the least, else nothing would be tried"
+    assert candidate_counts(deep) == [0, 1], "one at the least, else nothing would be tried"
 
 
 @pytest.mark.parametrize("batch", [7, 100])
 def test_each_row_has_the_accuracy_of_its_engine(batch: int) -> None:
     engines = Blunt(most=30)
     whole = judged_by(engines, batch)
-    found = TokensJudge().judge(whole)
-    own = judged(whole.answers(Size(16, 16)), ("ant", "bee", "cat"))
+    found = TokenMergingEvaluator().judge(whole)
+    own = compute_accuracy(whole.answers(Size(16, 16)), ("ant", "bee", "cat"))
     assert own.top1 != 1 / 3, "the engines could not be told apart"
     assert [row.per_layer for row in found.rows] == [0, 8, 16, 24, 32, 40, 48, 56] == engines.built
     assert [row.top1 for row in found.rows] == [own.top1] * 4 + [1 / 3] * 4
@@ -89,14 +96,14 @@ def test_the_choice_is_the_fastest_that_loses_at_most_half_a_point(
     shares: list[float], times: list[float], best: int
 ) -> None:
     rows = [
-        AtCount(per_layer=count, tokens=9, rate=9 * speed, times=speed, top1=share, interval=wilson(1, 2))
+        MergingResult(per_layer=count, tokens=9, rate=9 * speed, times=speed, top1=share, interval=wilson_interval(1, 2))
         for count, (share, speed) in enumerate(zip(shares, times, strict=True))
     ]
-    assert fastest(rows) == rows[best]
+    assert fastest_within_tolerance(rows) == rows[best]
 
 
 def test_engines_are_compared_round_by_round_on_the_same_images() -> None:
-    race = Race(lambda pixels: pixels, lambda pixels: pixels, 4, [(2.0, 1.0), (9.0, 3.0), (8.0, 1.0)])  # type: ignore[arg-type, return-value]
+    race = PairedTimer(lambda pixels: pixels, lambda pixels: pixels, 4, [(2.0, 1.0), (9.0, 3.0), (8.0, 1.0)])  # type: ignore[arg-type, return-value]
     assert race.times() == 3.0
     assert race.rate() == 4.0
 
@@ -104,43 +111,43 @@ def test_engines_are_compared_round_by_round_on_the_same_images() -> None:
 def test_whole_batches_are_timed_in_turns_after_one_for_warming_up(monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[tuple[str, int]] = []
 
-    def engine(name: str) -> Ask:
-        def ask(pixels: Pixels) -> Numbers:
+    def engine(name: str) -> EngineFunction:
+        def ask(pixels: Pixels) -> Logits:
             shown.append((name, len(pixels)))
             return np.full((len(pixels), 1), name == "own", dtype=np.float32)
 
         return ask
 
-    monkeypatch.setattr(token_merging, "ENOUGH", 0.0)
-    race = Race(engine("whole"), engine("own"))
-    for count in [4] * (ROUNDS + 2) + [3]:
+    monkeypatch.setattr(token_merging, "MIN_SECONDS", 0.0)
+    race = PairedTimer(engine("whole"), engine("own"))
+    for count in [4] * (MIN_ROUNDS + 2) + [3]:
         assert race.ask(np.zeros((count, 2, 2, 3), dtype=np.uint8)).tolist() == [[1.0]] * count
-    assert len(race.seconds) == ROUNDS
+    assert len(race.seconds) == MIN_ROUNDS
     pairs = [("own", 4), ("whole", 4)], [("whole", 4), ("own", 4)]
-    timed = [each for number in range(ROUNDS) for each in pairs[number % 2]]
+    timed = [each for number in range(MIN_ROUNDS) for each in pairs[number % 2]]
     assert shown == [("whole", 4), ("own", 4), *timed, ("own", 4), ("own", 4), ("own", 3)]
 
 
 def test_quick_engines_are_timed_until_it_is_enough() -> None:
-    race = Race(lambda pixels: np.zeros((4, 1), np.float32), lambda pixels: np.zeros((4, 1), np.float32))
-    race.seconds = [(0.1, 0.1)] * (2 * ROUNDS)
+    race = PairedTimer(lambda pixels: np.zeros((4, 1), np.float32), lambda pixels: np.zeros((4, 1), np.float32))
+    race.seconds = [(0.1, 0.1)] * (2 * MIN_ROUNDS)
     assert not race.known()
-    race.seconds = [(0.1, 0.1)] * (round(token_merging.ENOUGH / 0.2) + 1)
+    race.seconds = [(0.1, 0.1)] * (round(token_merging.MIN_SECONDS / 0.2) + 1)
     assert race.known()
-    race.seconds = [(9.0, 9.0)] * (ROUNDS - 1)
+    race.seconds = [(9.0, 9.0)] * (MIN_ROUNDS - 1)
     assert not race.known()
 
 
 def test_what_cannot_be_merged_is_refused_before_any_work() -> None:
     with raises("config.unsupported") as caught:
-        TokensJudge().check(judged_by(Blunt(-1)))
+        TokenMergingEvaluator().check(judged_by(Blunt(-1)))
     assert (caught.value.where, caught.value.hint) == ("--with tokens", "leave it out")
     with raises("config.missing_value", "--with tokens"):
-        TokensJudge().check(subject())
+        TokenMergingEvaluator().check(subject())
 
 
 def test_other_classes_are_refused() -> None:
     means = tools()._replace(fewer=Blunt(1))
     with raises("data.unknown_class", "cat"):
-        TokensJudge().check(subject(striped_model(("ant", "bee", "dog")), means=means))
-    TokensJudge().check(subject(samples=without(stripes(), "train"), means=means))
+        TokenMergingEvaluator().check(subject(striped_model(("ant", "bee", "dog")), means=means))
+    TokenMergingEvaluator().check(subject(samples=without(stripes(), "train"), means=means))

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitral.models import Axial, Local, Relative1d, Relative2d, Rope2d, VisionTransformer, Vit
-from vitral.models.mixers import AttentionKind
+from vitral.models.attention import BaseAttention
 
 Array = NDArray[np.float64]
 Place = tuple[int, int]
@@ -31,7 +31,7 @@ def attention_by_hand(model: VisionTransformer, layer: int, tokens: Tensor) -> A
     """What each token (T, D) of an image of the model's own size looks at in a layer, counted from 0: (H, T, T)."""
     config, block = model.config, model.blocks[layer].state_dict()
     weights = {name: tensor.double().numpy() for name, tensor in block.items()}
-    assert isinstance(config.mixer, AttentionKind)
+    assert isinstance(config.mixer, BaseAttention)
     heads, layout = config.mixer.heads, config.layout(config.image_size)
     x = tokens.double().numpy()
     if config.block.kind == "pre":
@@ -94,7 +94,7 @@ def logit(
     return total / math.sqrt(len(q))
 
 
-def sees(mixer: AttentionKind, layer: int, one: Place, other: Place) -> bool:
+def sees(mixer: BaseAttention, layer: int, one: Place, other: Place) -> bool:
     if isinstance(mixer, Axial):
         return one[layer % 2] == other[layer % 2]
     if isinstance(mixer, Local):

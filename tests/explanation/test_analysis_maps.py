@@ -10,9 +10,9 @@ from tests.models.variants import VITS
 from vitral.explanation.analysis import ABOUT, TITLES, examine, heat_map, last_look
 from vitral.explanation.explanation import MapKind
 from vitral.models import attention_maps
-from vitral.models.attention import AttentionKind
+from vitral.models.attention import BaseAttention
 
-ATTENDING = {name: config for name, config in VITS.items() if isinstance(config.mixer, AttentionKind)}
+ATTENDING = {name: config for name, config in VITS.items() if isinstance(config.mixer, BaseAttention)}
 
 
 @pytest.mark.parametrize("name", ATTENDING)

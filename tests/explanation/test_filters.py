@@ -11,7 +11,7 @@ from vitral.core.config import Size
 from vitral.explanation.filters import filters_of, first_kernel
 from vitral.models import Hybrid, Patches, Resnet, VisionTransformer, Vit
 from vitral.models.embed import PatchStem
-from vitral.models.resnet import StandardConv
+from vitral.models.resnet import StdConv2d
 
 
 def orthonormal(rows: int, columns: int) -> Tensor:
@@ -77,7 +77,7 @@ def test_a_network_that_begins_with_convolutions_shows_the_first_as_it_is_used(n
     model = CONVOLUTIONS[name].build()
     found = filters_of(model)
     assert found.components.shape == (28, 7, 7, 3)
-    conv = next(part for part in model.modules() if isinstance(part, StandardConv))
+    conv = next(part for part in model.modules() if isinstance(part, StdConv2d))
     # A place where a single pixel is lit, and its surroundings: the convolution draws its kernels, turned around.
     dot = torch.zeros(3, 3, 13, 13)
     dot[range(3), range(3), 6, 6] = 1

@@ -27,12 +27,12 @@ from vitral.models import (
     VisionTransformer,
     Vit,
 )
-from vitral.models.attention import Heads, SelfAttention
-from vitral.models.mixers import AttentionKind
-from vitral.models.pool import Gather
+from vitral.models.attention import Qkv, SelfAttention
+from vitral.models.attention import BaseAttention
+from vitral.models.pool import AttentionPooling
 
 HEADED = [name for name, config in VITS.items() if not isinstance(config.head, NoHead)]
-ATTENDING = [name for name in HEADED if isinstance(VITS[name].mixer, AttentionKind)]
+ATTENDING = [name for name in HEADED if isinstance(VITS[name].mixer, BaseAttention)]
 TARGETS = [3, 1]
 Pool = ClassPool | DistilledPool | MeanPool | ClassMeanPool | MeanAllPool | AttentionPool
 
@@ -50,12 +50,12 @@ def written_out(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
         heads = self.heads(x, layout, keep)
         return self.project(gathered(self.weights(heads, layout), heads.v))
 
-    def gather(self: Gather, heads: Heads) -> Tensor:
+    def gather(self: AttentionPooling, heads: Qkv) -> Tensor:
         weights = (heads.q @ heads.k.mT * heads.q.shape[-1] ** -0.5).softmax(dim=-1)
         return gathered(weights, heads.v)
 
     monkeypatch.setattr(SelfAttention, "forward", forward)
-    monkeypatch.setattr(Gather, "gather", gather)
+    monkeypatch.setattr(AttentionPooling, "gather", gather)
     return kept
 
 
@@ -139,7 +139,7 @@ def two_patches(pool: Pool) -> VisionTransformer:
         mixer = model.blocks[0].get_submodule("mixer")
         mixer.get_parameter("heads.qkv.weight")[8:].copy_(torch.eye(4))
         mixer.get_parameter("project.weight").copy_(torch.eye(4))
-        if isinstance(model.pool, Gather):
+        if isinstance(model.pool, AttentionPooling):
             model.pool.kv.weight[4:].copy_(torch.eye(4))
             model.pool.project.weight.copy_(torch.eye(4))
         head = model.head.get_parameter("linear.weight")

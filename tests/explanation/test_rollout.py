@@ -11,10 +11,10 @@ from tests.explanation.by_hand import awake, images_for
 from tests.models.variants import VARIANTS, VITS, small
 from vitral.explanation.rollout import rollout, rollout_map
 from vitral.models import Attention, VisionTransformer, attention_maps
-from vitral.models.mixers import AttentionKind
-from vitral.models.pool import Gather
+from vitral.models.attention import BaseAttention
+from vitral.models.pool import AttentionPooling
 
-ATTENDING = [name for name, config in VITS.items() if isinstance(config.mixer, AttentionKind)]
+ATTENDING = [name for name, config in VITS.items() if isinstance(config.mixer, BaseAttention)]
 
 
 def test_the_rollout_of_identity_is_the_identity() -> None:
@@ -76,7 +76,7 @@ def by_hand(model: VisionTransformer, images: Tensor) -> Tensor:
             read = [*joint.unbind(dim=1)]
         case "attention":
             pool, features = model.pool, model.features(images)
-            assert isinstance(pool, Gather)
+            assert isinstance(pool, AttentionPooling)
             tokens = torch.cat([features.cls, features.registers, features.patches], dim=1)
             looks = pool.weights(pool.look(tokens), layout).double()  # (B, H, 1, T)
             read = [(looks[:, head] @ joint)[:, 0] for head in range(looks.shape[1])]

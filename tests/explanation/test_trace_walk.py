@@ -12,9 +12,9 @@ from tests.explanation.by_hand import attention_by_hand, awake, images_for
 from tests.models.variants import VARIANTS, VITS, small
 from vitral.explanation.trace import attends, layers_of, transformer
 from vitral.models import Identity, MeanPool, Tokens
-from vitral.models.mixers import AttentionKind
+from vitral.models.attention import BaseAttention
 
-ATTENDING = [name for name, config in VITS.items() if isinstance(config.mixer, AttentionKind)]
+ATTENDING = [name for name, config in VITS.items() if isinstance(config.mixer, BaseAttention)]
 
 
 @pytest.mark.parametrize("name", ATTENDING)

@@ -7,15 +7,15 @@ import torch
 
 from tests.models.variants import VARIANTS, VITS
 from vitral.data.decoding.header import Decoding
-from vitral.data.transforms.preprocessing import IMAGENET, Preprocessing, Scaling
-from vitral.inference.engines.engine import Answer, Bytes, Numbers
+from vitral.data.transforms.preprocessing import IMAGENET, Preprocessing, Normalize
+from vitral.inference.engines.engine import OutputKind, PixelBatch, FloatArray
 from vitral.inference.graph.graph import Graph, graph_of
 from vitral.models import Resnet, Vit
 from vitral.models.head import NoHead
 from vitral.weights.bundle import Bundle
 from vitral.weights.load import Loaded
 
-GRAY = Scaling(mean=(0.3,), std=(0.4,))
+GRAY = Normalize(mean=(0.3,), std=(0.4,))
 
 # Those whose graphs differ: how a model begins, what training keeps and how positions are resampled leave no trace.
 GRAPHS: dict[str, Vit | Resnet] = {
@@ -27,7 +27,7 @@ assert "resnet" in GRAPHS
 assert set(VITS) - set(GRAPHS)
 
 
-def loaded(config: Vit | Resnet, scaling: Scaling | None = None) -> Loaded:
+def loaded(config: Vit | Resnet, scaling: Normalize | None = None) -> Loaded:
     """A model that is far from its beginning, with colors of its own where it has any."""
     torch.manual_seed(0)
     model = config.build().eval()
@@ -45,13 +45,13 @@ def loaded(config: Vit | Resnet, scaling: Scaling | None = None) -> Loaded:
     )
 
 
-def pixels(source: Loaded, images: int = 3) -> Bytes:
+def pixels(source: Loaded, images: int = 3) -> PixelBatch:
     needs = source.bundle.preprocessing
     shape = (images, *needs.image_size, needs.decoding.channels)
     return np.random.default_rng(1).integers(256, size=shape, dtype=np.uint8)  # (B, H, W, C)
 
 
-def answer_of(source: Loaded) -> Answer:
+def answer_of(source: Loaded) -> OutputKind:
     """Logits where the model has any."""
     return "logits" if source.bundle.classes else "features"
 
@@ -62,7 +62,7 @@ def graph(config: Vit | Resnet) -> tuple[Loaded, Graph]:
 
 
 @torch.no_grad()
-def truth(source: Loaded, images: Bytes, answer: Answer = "logits") -> Numbers:
+def truth(source: Loaded, images: PixelBatch, answer: OutputKind = "logits") -> FloatArray:
     """What the model itself makes of them, scaled as the formula says, all in float64."""
     scaling = source.bundle.preprocessing.normalize
     mean, deviation = (torch.tensor(each, dtype=torch.float64) for each in (scaling.mean, scaling.std))

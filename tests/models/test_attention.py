@@ -7,18 +7,18 @@ import torch
 from torch import Tensor
 
 from vitral.models import Attention, Axial, Grid, Layout, Local, Relative1d, Relative2d, Rope2d, attention_weights
-from vitral.models.attention import AttentionKind, SelfAttention
-from vitral.models.base import Whole
-from vitral.models.position import NoPosition, PositionKind
+from vitral.models.attention import BaseAttention, SelfAttention
+from vitral.models.base import BuildContext
+from vitral.models.position import BasePosition, NoPosition
 
 LAYOUT = Layout(cls=1, registers=1, grid=Grid(4, 6))
-WHOLE = Whole(width=24, depth=2, layout=LAYOUT, eps=1e-6)
+WHOLE = BuildContext(width=24, depth=2, layout=LAYOUT, eps=1e-6)
 
-SCOPES: list[AttentionKind] = [Attention(heads=2), Axial(heads=2), Local(heads=2, rows=2, columns=3)]
-PLACES: list[PositionKind] = [NoPosition(), Rope2d(), Relative1d(), Relative2d()]
+SCOPES: list[BaseAttention] = [Attention(heads=2), Axial(heads=2), Local(heads=2, rows=2, columns=3)]
+PLACES: list[BasePosition] = [NoPosition(), Rope2d(), Relative1d(), Relative2d()]
 
 
-def attention(config: AttentionKind, place: PositionKind, layer: int = 0) -> SelfAttention:
+def attention(config: BaseAttention, place: BasePosition, layer: int = 0) -> SelfAttention:
     module = config.build(WHOLE, layer, place.relate(WHOLE, config.width_of_head(WHOLE.width)))
     for weight in module.parameters():
         torch.nn.init.normal_(weight, std=0.3)
@@ -69,7 +69,7 @@ def test_q_k_and_v_are_the_thirds_of_one_map() -> None:
 @pytest.mark.parametrize("layer", [0, 1])
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: place.kind)
 @pytest.mark.parametrize("config", SCOPES, ids=lambda config: config.kind)
-def test_what_runs_equals_the_weights_that_are_shown(config: AttentionKind, place: PositionKind, layer: int) -> None:
+def test_what_runs_equals_the_weights_that_are_shown(config: BaseAttention, place: BasePosition, layer: int) -> None:
     module = attention(config, place, layer)
     x = torch.randn(2, LAYOUT.length(), 24, dtype=torch.float64)
     heads = module.heads(x, LAYOUT, LAYOUT.length())
@@ -81,13 +81,13 @@ def test_what_runs_equals_the_weights_that_are_shown(config: AttentionKind, plac
 
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: place.kind)
 @pytest.mark.parametrize("config", SCOPES, ids=lambda config: config.kind)
-def test_the_first_tokens_alone_are_the_first_of_all(config: AttentionKind, place: PositionKind) -> None:
+def test_the_first_tokens_alone_are_the_first_of_all(config: BaseAttention, place: BasePosition) -> None:
     module = attention(config, place)
     x = torch.randn(2, LAYOUT.length(), 24, dtype=torch.float64)
     torch.testing.assert_close(module(x, LAYOUT, 1), module(x, LAYOUT, LAYOUT.length())[:, :1])
 
 
-def sees(config: AttentionKind, layer: int, row: int, column: int) -> set[tuple[int, int]]:
+def sees(config: BaseAttention, layer: int, row: int, column: int) -> set[tuple[int, int]]:
     """The places that a patch gives any weight."""
     module = attention(config, NoPosition(), layer)
     heads = module.heads(torch.randn(1, LAYOUT.length(), 24, dtype=torch.float64), LAYOUT, LAYOUT.length())

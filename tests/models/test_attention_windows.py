@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vitral.models import Grid
-from vitral.models.attention import join_windows, same_window, split_windows
+from vitral.models.attention import join_windows, split_windows, window_mask
 
 WINDOWS = pytest.mark.parametrize(
     ("grid", "window"),
@@ -58,7 +58,7 @@ def test_windows_joined_again_are_the_grid(window: Grid, down: int, right: int, 
 
 @WINDOWS
 def test_two_patches_share_a_window_or_do_not(grid: Grid, window: Grid) -> None:
-    found = same_window(grid, window)
+    found = window_mask(grid, window)
     assert found.dtype == torch.bool
     groups = [set(places) for places in windows(grid, window)]
     for one, other in itertools.product(range(grid.cells()), repeat=2):

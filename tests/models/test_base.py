@@ -11,7 +11,7 @@ from tests.errors import raises
 from tests.models.variants import VARIANTS, small
 from vitral.core.config import Size
 from vitral.models import Patches, Resnet, TokenMlp, Vit
-from vitral.models.base import refuse
+from vitral.models.base import raise_mismatches
 
 EVERY = pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS.keys())
 
@@ -169,9 +169,9 @@ def test_a_tensor_that_does_not_fit_is_refused_by_its_fault(
 
 
 def test_faults_are_counted_beyond_the_fifth_and_may_be_without_a_code_of_their_own() -> None:
-    refuse([], "model.safetensors", "")
+    raise_mismatches([], "model.safetensors", "")
     with raises("weights.mismatch", "model.safetensors", "depth 4", "and 2 more") as caught:
-        refuse([f"depth {number}" for number in range(7)], "model.safetensors", "")
+        raise_mismatches([f"depth {number}" for number in range(7)], "model.safetensors", "")
     assert "depth 5" not in caught.value.message
 
 

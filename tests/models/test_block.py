@@ -24,7 +24,7 @@ def layer_norm(x: Tensor, norm: nn.Module, eps: float) -> Tensor:
 
 def block_of(config: Vit, layer: int = 0) -> nn.Module:
     """A layer in double precision whose every parameter is random."""
-    block = build_block(config, config.whole(), layer).double()
+    block = build_block(config, config.context(), layer).double()
     with torch.no_grad():
         for weight in block.parameters():
             weight.normal_(std=0.5)
@@ -117,13 +117,13 @@ def test_layer_scale_starts_every_channel_at_its_constant(initial: float) -> Non
 @KINDS
 def test_a_branch_is_scaled_by_channel(kind: type[PreNorm | PostNorm]) -> None:
     config = small()
-    branch = Branch(kind(scale=LayerScale()), config.whole(), layer=0)
+    branch = Branch(kind(scale=LayerScale()), config.context(), layer=0)
     initialize(branch, Original())
     with torch.no_grad():
         branch.get_parameter("scale.factor").copy_(torch.arange(32.0))
     x = torch.randn(2, 5, 32)
     assert branch(x).equal(x * torch.arange(32.0))
-    assert Branch(kind(), config.whole(), layer=0)(x) is x
+    assert Branch(kind(), config.context(), layer=0)(x) is x
 
 
 @pytest.mark.parametrize("rate", [-0.1, 1.0])

@@ -10,7 +10,7 @@ from torch import Tensor
 from tests.errors import raises
 from vitral.core.config import Size
 from vitral.models import Grid, Layout, Patches, Vit
-from vitral.models.base import Whole
+from vitral.models.base import BuildContext
 from vitral.models.embed import Order, PatchStem, cut_patches, join_patches, kernel_to_linear, linear_to_kernel
 
 ORDERS = pytest.mark.parametrize("order", ["cpq", "pqc"])
@@ -104,7 +104,7 @@ def layer_norm(x: Tensor, scale: Tensor, shift: Tensor, eps: float) -> Tensor:
 
 def test_the_stem_with_both_norms_is_that_of_vit_pytorch() -> None:
     patch, channels, width, eps = Size(2, 4), 3, 6, 1e-5
-    whole = Whole(width, 1, Layout(0, 0, Grid(3, 2)), eps)
+    whole = BuildContext(width, 1, Layout(0, 0, Grid(3, 2)), eps)
     stem = PatchStem(Patches(patch=patch, norm="both"), channels, whole).double()
     with torch.no_grad():
         for weight in stem.parameters():

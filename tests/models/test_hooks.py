@@ -10,7 +10,7 @@ from tests.errors import raises
 from tests.models.variants import VITS, small
 from vitral.models import Attention, Axial, Identity, Local, Relative2d, Rope2d, VisionTransformer, Vit, attention_maps
 from vitral.models.attention import SelfAttention
-from vitral.models.hooks import recorded
+from vitral.models.hooks import record_attention
 
 WITH_ATTENTION = {name: config for name, config in VITS.items() if config.mixer.kind in ("attention", "axial", "local")}
 
@@ -88,7 +88,7 @@ def test_the_values_weighted_by_the_maps_are_what_the_layer_gave(mixer: Attentio
     layers = [part for part in model.modules() if isinstance(part, SelfAttention)]
     for layer in layers:
         layer.register_forward_hook(lambda _, given, output: outputs.append(output))
-    with recorded(model) as recordings:
+    with record_attention(model) as recordings:
         model.features(images(config))
     assert [recording.layer for recording in recordings] == layers
     for recording, output in zip(recordings, outputs, strict=True):
@@ -115,7 +115,7 @@ def test_no_hook_stays_behind() -> None:
     model = small().build()
     attention_maps(model, torch.randn(1, 3, 32, 48))
     assert hooks_of(model) == 0
-    with recorded(model) as recordings:
+    with record_attention(model) as recordings:
         assert hooks_of(model) == 2 * model.config.depth
         model.features(torch.randn(1, 3, 32, 48))
     model.features(torch.randn(1, 3, 32, 48))
@@ -149,7 +149,7 @@ def test_a_model_without_attention_is_refused() -> None:
 
 def test_the_class_token_alone_is_recorded_as_the_row_that_it_is() -> None:
     model, images = small(position=Relative2d()).build().eval(), torch.rand(1, 3, 32, 48)
-    with torch.no_grad(), recorded(model) as recordings:
+    with torch.no_grad(), record_attention(model) as recordings:
         model(images)
     last = recordings[-1].weights()
     assert last.shape == (1, 2, 1, 25)

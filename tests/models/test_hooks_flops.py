@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from tests.models.variants import VARIANTS
 from vitral.models import Resnet, Vit, model_config
-from vitral.models.hooks import Ledger
+from vitral.models.hooks import FlopCounter
 
 NAMES: dict[str, tuple[str, ...]] = {
     "B/16": (),
@@ -33,7 +33,7 @@ def ledgers_count(config: Vit | Resnet) -> int:
     """On the CPU without values, where attention is one operation, as describe has it."""
     with FakeTensorMode():
         model, images = config.skeleton("cpu"), torch.empty(2, config.channels, *config.image_size)
-        with Ledger([*model.parameters(), images]) as ledger:
+        with FlopCounter([*model.parameters(), images]) as ledger:
             model(images)
     return ledger.multiply_adds
 
@@ -66,7 +66,7 @@ def test_each_operation_counts_by_its_formula() -> None:
         lambda: a + 1: 0,
     }
     for operation, count in counts.items():
-        with Ledger([]) as ledger:
+        with FlopCounter([]) as ledger:
             operation()
         assert ledger.multiply_adds == count
 
@@ -74,7 +74,7 @@ def test_each_operation_counts_by_its_formula() -> None:
 def test_a_backward_pass_counts_twice_what_the_forward_pass_did() -> None:
     """A layer's gradient is one product for its input and one for its weights."""
     layer, x = nn.Linear(32, 16), torch.randn(8, 32, requires_grad=True)
-    with Ledger([]) as ledger:
+    with FlopCounter([]) as ledger:
         result = layer(x).sum()
         forward = ledger.multiply_adds
         result.backward()
@@ -84,7 +84,7 @@ def test_a_backward_pass_counts_twice_what_the_forward_pass_did() -> None:
 
 def test_live_and_peak_bytes_follow_a_chain_of_operations() -> None:
     known = torch.zeros(10, 10)
-    with Ledger([known]) as ledger:
+    with FlopCounter([known]) as ledger:
         one = known + 1  # 400 bytes
         assert (ledger.live, ledger.peak) == (400, 400)
         two = torch.cat([one, one])  # 800 bytes
@@ -102,18 +102,18 @@ def test_live_and_peak_bytes_follow_a_chain_of_operations() -> None:
 
 def test_what_is_known_beforehand_is_not_counted() -> None:
     known = torch.zeros(10, 10)
-    with Ledger([known]) as ledger:
+    with FlopCounter([known]) as ledger:
         known.add_(1)
         view = known.view(100)[3:]
         assert (ledger.live, ledger.peak) == (0, 0)
-    with Ledger([]) as stranger:
+    with FlopCounter([]) as stranger:
         known.add_(1)
         assert stranger.live == 400
     assert view.numel() == 97
 
 
 def test_a_view_counts_once_and_keeps_the_whole_alive() -> None:
-    with Ledger([]) as ledger:
+    with FlopCounter([]) as ledger:
         whole = torch.zeros(10, 10)
         row, flipped = whole[2], whole.mT.unsqueeze(0)
         whole.mul_(2)
@@ -125,7 +125,7 @@ def test_a_view_counts_once_and_keeps_the_whole_alive() -> None:
 
 
 def test_a_copy_and_a_new_tensor_where_an_old_one_was_both_count() -> None:
-    with Ledger([]) as ledger:
+    with FlopCounter([]) as ledger:
         for _ in range(20):
             value = torch.zeros(100)
             other = value.clone()
@@ -136,7 +136,7 @@ def test_a_copy_and_a_new_tensor_where_an_old_one_was_both_count() -> None:
 
 
 def test_every_tensor_of_a_tuple_counts() -> None:
-    with Ledger([]) as ledger:
+    with FlopCounter([]) as ledger:
         values, places = torch.zeros(10, 10).topk(3)
         assert ledger.live == 10 * 3 * (4 + 8)
     assert values.shape == places.shape
@@ -144,7 +144,7 @@ def test_every_tensor_of_a_tuple_counts() -> None:
 
 def test_what_autograd_holds_stays_alive_until_the_backward_pass() -> None:
     x = torch.randn(10, 10, requires_grad=True)
-    with Ledger([x]) as ledger:
+    with FlopCounter([x]) as ledger:
         result = (x.sin().exp() * 2).sum()  # the sine keeps x, which is known; exp keeps its result, the rest nothing
         assert ledger.live == 400 + 4
         result.backward()
@@ -156,7 +156,7 @@ def test_what_autograd_holds_stays_alive_until_the_backward_pass() -> None:
 def test_nothing_needs_memory_or_time_on_tensors_without_values() -> None:
     with FakeTensorMode():
         huge = torch.empty(2**20, 2**20)
-        with Ledger([huge]) as ledger:
+        with FlopCounter([huge]) as ledger:
             product = huge @ huge
         assert ledger.multiply_adds == 2**60
         assert ledger.live == product.numel() * 4 == 2**42

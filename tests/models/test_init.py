@@ -28,10 +28,10 @@ from vitral.models import (
     Vit,
     Zeros,
 )
-from vitral.models.init import Initial, InitialConfig, initialize, lecun_normal_
-from vitral.models.resnet import Unit
+from vitral.models.init import BaseInit, InitConfig, initialize, lecun_normal_
+from vitral.models.resnet import Bottleneck
 
-SCHEMES = pytest.mark.parametrize("scheme", members(InitialConfig))
+SCHEMES = pytest.mark.parametrize("scheme", members(InitConfig))
 
 
 def large(**fields: Any) -> nn.Module:
@@ -80,7 +80,7 @@ def assert_constant(model: nn.Module, name: str, value: float) -> None:
 
 @SCHEMES
 @pytest.mark.parametrize("name", VARIANTS)
-def test_no_parameter_is_forgotten(name: str, scheme: type[Initial]) -> None:
+def test_no_parameter_is_forgotten(name: str, scheme: type[BaseInit]) -> None:
     model = VARIANTS[name].skeleton("cpu")
     with torch.no_grad():
         for weight in model.parameters():
@@ -90,8 +90,8 @@ def test_no_parameter_is_forgotten(name: str, scheme: type[Initial]) -> None:
 
 
 @SCHEMES
-def test_a_seed_decides_the_model(scheme: type[Initial]) -> None:
-    config = small(initial=scheme())
+def test_a_seed_decides_the_model(scheme: type[BaseInit]) -> None:
+    config = small(init=scheme())
     models = []
     for seed in (1, 1, 2):
         torch.manual_seed(seed)
@@ -101,8 +101,8 @@ def test_a_seed_decides_the_model(scheme: type[Initial]) -> None:
 
 
 @SCHEMES
-def test_norms_start_as_nothing_but_norms(scheme: type[Initial]) -> None:
-    model = small(initial=scheme(), mixer=Attention(heads=2, qk_norm=True)).build()
+def test_norms_start_as_nothing_but_norms(scheme: type[BaseInit]) -> None:
+    model = small(init=scheme(), mixer=Attention(heads=2, qk_norm=True)).build()
     norms = [part for part in model.modules() if isinstance(part, nn.LayerNorm)]
     assert len(norms) == 2 * 4 + 1
     assert all(norm.weight.eq(1).all() and norm.bias.eq(0).all() for norm in norms)
@@ -189,14 +189,14 @@ def test_the_pooling_query_is_xavier_uniform_and_its_maps_are_too() -> None:
 
 
 def test_big_vision_starts_positions_at_the_scale_of_the_tokens() -> None:
-    model = large(initial=BigVision())
+    model = large(init=BigVision())
     assert_normal(spread(model, "position.table"), 192**-0.5)
     assert_uniform(spread(model, "blocks.0.mixer.project.weight"), math.sqrt(6 / (192 + 96)))
     assert not class_token(model).any()
 
 
 def test_zeros_start_tokens_and_positions_from_nothing_and_maps_small() -> None:
-    model = large(initial=Zeros())
+    model = large(init=Zeros())
     for name in ("position.table", "blocks.0.mlp.expand.bias", "head.classifier.linear.weight"):
         assert_constant(model, name, 0)
     assert not class_token(model).any()
@@ -205,7 +205,7 @@ def test_zeros_start_tokens_and_positions_from_nothing_and_maps_small() -> None:
 
 
 def test_normal_starts_tokens_and_positions_at_one_and_maps_as_torch_does() -> None:
-    model = large(initial=Normal(), head=LinearHead(num_classes=200))
+    model = large(init=Normal(), head=LinearHead(num_classes=200))
     assert_normal(spread(model, "position.table"), 1)
     assert float(class_token(model).std()) == pytest.approx(1, rel=0.2)  # of no more than 192 numbers
     maps = {"stem.project": 192, "blocks.0.mixer.heads.qkv": 192, "blocks.0.mlp.contract": 576, "head.linear": 192}
@@ -216,18 +216,18 @@ def test_normal_starts_tokens_and_positions_at_one_and_maps_as_torch_does() -> N
 
 @SCHEMES
 @pytest.mark.parametrize("config", [Resnet(layers=(2, 1), root=32), small(stem=Hybrid(layers=(2, 1), root=32))])
-def test_every_residual_unit_starts_as_its_shortcut(config: Resnet | Vit, scheme: type[Initial]) -> None:
+def test_every_residual_unit_starts_as_its_shortcut(config: Resnet | Vit, scheme: type[BaseInit]) -> None:
     model = config.skeleton("cpu")
     initialize(model, scheme())
-    units = [part for part in model.modules() if isinstance(part, Unit)]
+    units = [part for part in model.modules() if isinstance(part, Bottleneck)]
     last = [unit.get_submodule("expand.1") for unit in units]
     norms = [part for part in model.modules() if isinstance(part, nn.GroupNorm)]
     assert len(units) == 3
     assert all((norm.weight == (0 if norm in last else 1)).all() and not norm.bias.any() for norm in norms)
 
 
-@pytest.mark.parametrize("kind", members(InitialConfig))
-def test_registers_start_different_from_each_other(kind: type[Initial]) -> None:
+@pytest.mark.parametrize("kind", members(InitConfig))
+def test_registers_start_different_from_each_other(kind: type[BaseInit]) -> None:
     registers = small(tokens=Tokens(registers=3), initial=kind()).build().get_parameter("prefix.tokens")[1:]
     assert not torch.equal(registers[0], registers[1])
     assert not torch.equal(registers[1], registers[2])

@@ -11,17 +11,17 @@ from tests.errors import raises
 from tests.models.variants import NO_CLASS, small
 from vitral.core.config import Size, members
 from vitral.models import Grid, Identity, Layout, MeanPool, Pooling, TokenMlp, Tokens
-from vitral.models.base import Whole
+from vitral.models.base import BuildContext
 from vitral.models.init import Original, initialize
-from vitral.models.mixers import MixerConfig, PlainMixer
-from vitral.models.position import Relation
+from vitral.models.mixers import BaseMixer, MixerConfig
+from vitral.models.position import AttentionPosition
 
 LAYOUT = Layout(0, 0, Grid(3, 5))
-PLAIN = [kind for kind in members(MixerConfig) if issubclass(kind, PlainMixer)]
+PLAIN = [kind for kind in members(MixerConfig) if issubclass(kind, BaseMixer)]
 
 
 def built(config: Pooling | Identity | TokenMlp, layout: Layout = LAYOUT) -> nn.Module:
-    mixer = config.build(Whole(4, 1, layout, 1e-6), 0, Relation()).double()
+    mixer = config.build(BuildContext(4, 1, layout, 1e-6), 0, AttentionPosition()).double()
     initialize(mixer, Original())
     return mixer
 
@@ -75,7 +75,7 @@ def test_the_token_mlp_refuses_another_grid_even_of_as_many_patches() -> None:
 
 @pytest.mark.parametrize("kind", PLAIN)
 @pytest.mark.parametrize("tokens", [Tokens(), Tokens(cls=False, registers=1)], ids=["class token", "register"])
-def test_a_mixer_that_moves_nothing_into_a_token_is_refused_beside_it(kind: type[PlainMixer], tokens: Tokens) -> None:
+def test_a_mixer_that_moves_nothing_into_a_token_is_refused_beside_it(kind: type[BaseMixer], tokens: Tokens) -> None:
     if kind is TokenMlp:
         assert small(mixer=TokenMlp(), tokens=tokens, pool=MeanPool()).layout(Size(32, 48)).prefix() == 1
         return
@@ -85,7 +85,7 @@ def test_a_mixer_that_moves_nothing_into_a_token_is_refused_beside_it(kind: type
 
 
 @pytest.mark.parametrize("kind", PLAIN)
-def test_a_position_inside_attention_is_refused_without_attention(kind: type[PlainMixer]) -> None:
+def test_a_position_inside_attention_is_refused_without_attention(kind: type[BaseMixer]) -> None:
     name = kind.model_fields["kind"].default
     with raises("config.conflict", "position", "rope2d", name):
         small(mixer=kind(), position={"kind": "rope2d"}, **NO_CLASS)

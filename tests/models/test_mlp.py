@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitral.models import Grid, Layout, Mlp, SwiGlu
-from vitral.models.base import Whole
-from vitral.models.registry import SCALES
+from vitral.models.base import BuildContext
+from vitral.models.registry import SIZES
 
 CONFIGS = pytest.mark.parametrize(
     "config", [Mlp(gelu="tanh"), Mlp(gelu="erf"), SwiGlu()], ids=["tanh", "erf", "swiglu"]
@@ -18,7 +18,7 @@ CONFIGS = pytest.mark.parametrize(
 
 
 def built(config: Mlp | SwiGlu, width: int = 6) -> nn.Module:
-    mlp = config.build(Whole(width, 1, Layout(1, 0, Grid(1, 1)), 1e-6)).double()
+    mlp = config.build(BuildContext(width, 1, Layout(1, 0, Grid(1, 1)), 1e-6)).double()
     with torch.no_grad():
         for weight in mlp.parameters():
             weight.normal_()
@@ -85,7 +85,7 @@ def test_the_gated_mlp_multiplies_by_the_swish_of_its_first_half() -> None:
     torch.testing.assert_close(mlp(x), linear(mlp, "contract", gated), rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("scale", SCALES.values(), ids=SCALES.keys())
+@pytest.mark.parametrize("scale", SIZES.values(), ids=SIZES.keys())
 def test_the_hidden_width_of_every_size_survives_the_ratio(scale: tuple[int, int, int, int, str]) -> None:
     width, _, _, hidden, _ = scale
     assert Mlp(ratio=hidden / width).hidden(width) == hidden

@@ -21,8 +21,8 @@ from vitral.models import (
     Mlp,
     Tokens,
 )
-from vitral.models.base import Whole
-from vitral.models.pool import Gather, Pool, PoolConfig
+from vitral.models.base import BuildContext
+from vitral.models.pool import AttentionPooling, Pool, PoolConfig
 
 LAYOUTS = pytest.mark.parametrize(
     "layout", [Layout(1, 0, Grid(2, 3)), Layout(1, 2, Grid(2, 3)), Layout(0, 2, Grid(2, 3)), Layout(0, 0, Grid(1, 4))]
@@ -32,7 +32,7 @@ WITH_CLASS = pytest.mark.parametrize("layout", [Layout(1, 0, Grid(2, 3)), Layout
 
 
 def built(config: Kind, layout: Layout, width: int = 8) -> Pool:
-    pool = config.build(Whole(width, 1, layout, 1e-6, heads=2), Mlp(ratio=2)).double()
+    pool = config.build(BuildContext(width, 1, layout, 1e-6, heads=2), Mlp(ratio=2)).double()
     with torch.no_grad():
         for weight in pool.parameters():
             weight.normal_()
@@ -90,7 +90,7 @@ def test_the_attention_pool_is_one_query_looking_at_every_token(layout: Layout, 
     x = linear(pool, "project", torch.cat(gathered, dim=-1))  # (B, D)
     expected = x + pool.get_submodule("mlp")(pool.get_submodule("norm")(x))
     torch.testing.assert_close(pool(tokens, layout), expected, rtol=0, atol=1e-10)
-    assert isinstance(pool, Gather)
+    assert isinstance(pool, AttentionPooling)
     found = pool.weights(pool.look(tokens), layout)  # (B, H, 1, L)
     torch.testing.assert_close(found[:, :, 0], torch.stack(looks, dim=1), rtol=0, atol=1e-12)
     torch.testing.assert_close(pool.reads(tokens, layout), torch.stack(looks).mean(dim=0), rtol=0, atol=1e-12)

@@ -170,7 +170,7 @@ def test_sines_in_reading_order_begin_with_the_class_token_only_where_there_is_o
 
 def test_offsets_on_another_grid_are_the_resampled_table() -> None:
     config = small(position=Relative2d())
-    relation = config.position.relate(config.whole(), 16)
+    relation = config.position.relate(config.context(), 16)
     table = torch.nn.init.normal_(relation.get_parameter("table"))
     q, grid = torch.randn(1, 1, 15, 16), Grid(3, 5)
     bias = relation.bias(q, grid, grid)

@@ -4,14 +4,14 @@ import torch
 from torch import Tensor
 
 from tests.errors import raises
-from vitral.models.base import Grid, Layout, Whole
-from vitral.models.position import Added, Position, PositionKind, Relation, refuse_width
+from vitral.models.base import BuildContext, Grid, Layout
+from vitral.models.position import AdditivePosition, AttentionPosition, BasePosition, Position, check_divisible
 
 LAYOUT = Layout(cls=1, registers=2, grid=Grid(2, 3))
-WHOLE = Whole(width=4, depth=3, layout=LAYOUT, eps=1e-6)
+WHOLE = BuildContext(width=4, depth=3, layout=LAYOUT, eps=1e-6)
 
 
-class Ones(Added):
+class Ones(AdditivePosition):
     """Ones for the class token, twos for the patches."""
 
     def rows(self, layout: Layout, layer: int, like: Tensor) -> tuple[Tensor, Tensor]:
@@ -19,11 +19,11 @@ class Ones(Added):
 
 
 def test_a_kind_without_hooks_of_its_own_changes_nothing() -> None:
-    kind, tokens = PositionKind(), torch.randn(2, 9, 4)
+    kind, tokens = BasePosition(), torch.randn(2, 9, 4)
     assert type(kind.build(WHOLE)) is Position
     assert kind.build(WHOLE)(tokens, LAYOUT, 0) is tokens
     relation = kind.relate(WHOLE, 4)
-    assert type(relation) is Relation
+    assert type(relation) is AttentionPosition
     assert relation.rotate(tokens, LAYOUT) is tokens
     assert relation.bias(tokens, LAYOUT.grid, LAYOUT.grid) is None
 
@@ -41,6 +41,6 @@ def test_rows_are_added_once_or_in_every_layer_or_in_every_layer_alike() -> None
 
 
 def test_a_width_that_does_not_divide_is_refused_with_the_next_that_does() -> None:
-    refuse_width("width", 12, 4, "pairs on two axes")
+    check_divisible("width", 12, 4, "pairs on two axes")
     with raises("config.indivisible", "width", 14, 4, 16):
-        refuse_width("width", 14, 4, "pairs on two axes")
+        check_divisible("width", 14, 4, "pairs on two axes")

@@ -14,7 +14,7 @@ from scipy.ndimage import zoom
 from torch import Tensor
 
 from vitral.models import Grid
-from vitral.models.position import Resampling, resample_grid, resample_line
+from vitral.models.position import Resampling, resample_axis, resample_grid
 
 Weights = Callable[[int, int], Tensor]
 HOW = pytest.mark.parametrize("how", get_args(Resampling))
@@ -165,14 +165,14 @@ def test_a_line_is_interpolated_from_end_to_end(old: int, new: int) -> None:
     line = table(Grid(old, 1))[:, 0]
     places = np.linspace(0, old - 1, new)
     expected = np.stack([np.interp(places, np.arange(old), channel) for channel in line.T], axis=1)
-    found = resample_line(torch.from_numpy(line), new)
+    found = resample_axis(torch.from_numpy(line), new)
     torch.testing.assert_close(found, torch.from_numpy(expected), rtol=0, atol=1e-12)
 
 
 @CUBIC
 def test_a_stack_of_lines_is_stretched_bicubically_line_by_line(how: Resampling, weights: Weights) -> None:
     lines = torch.randn(3, 5, 2, dtype=torch.float64)
-    torch.testing.assert_close(resample_line(lines, 8, how), weights(5, 8) @ lines, rtol=0, atol=1e-5)
+    torch.testing.assert_close(resample_axis(lines, 8, how), weights(5, 8) @ lines, rtol=0, atol=1e-5)
 
 
 def test_a_table_learns_through_the_stretching() -> None:

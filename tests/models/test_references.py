@@ -27,7 +27,7 @@ def test_encoder_layer_of_torch_agrees(name: str, order: PreNorm | PostNorm) -> 
         head=NoHead(),
         eps=1e-5,
     )
-    block = build_block(config, config.whole(), layer=0).eval()
+    block = build_block(config, config.context(), layer=0).eval()
     block.load_state_dict(ref.renamed(found.weights, ref.TORCH))
     layout = Layout(cls=1, registers=0, grid=Grid(2, 3))
     with torch.no_grad():

@@ -8,7 +8,7 @@ import torch
 from tests.errors import raises
 from vitral.core.config import Size
 from vitral.models import Attention, Hybrid, Model, Patches, Resnet, Vit, build, model_config
-from vitral.models.registry import known_names
+from vitral.models.registry import list_models
 
 # google-research/vision_transformer with 1000 classes at 224 pixels.
 GOOGLE = {
@@ -110,11 +110,11 @@ def test_every_spelling_is_the_same_model(names: tuple[str, ...]) -> None:
 
 
 def test_different_names_are_different_models() -> None:
-    named = [name for name in known_names() if not name.startswith("vit_")]
+    named = [name for name in list_models() if not name.startswith("vit_")]
     assert len({model_config(name).to_json() for name in named}) == len(named) == len(set(named))
 
 
-@pytest.mark.parametrize("name", known_names())
+@pytest.mark.parametrize("name", list_models())
 def test_every_name_that_is_suggested_is_known(name: str) -> None:
     assert isinstance(model_config(name), Resnet if re.fullmatch(r"R\d+x\d", name) else Vit)
 

@@ -12,7 +12,7 @@ from tests.errors import raises
 from vitral.core.config import Size
 from vitral.models import Hybrid, Resnet
 from vitral.models.init import Original, initialize
-from vitral.models.resnet import Body, StandardConv, Unit, cell, pad_same, standardize
+from vitral.models.resnet import Bottleneck, ResnetBody, StdConv2d, pad_same, standardize, token_size
 
 
 def tensorflow_padding(size: int, kernel: int, stride: int) -> tuple[int, int]:
@@ -61,7 +61,7 @@ def test_the_two_guards_differ_where_kernels_are_small() -> None:
 
 @pytest.mark.parametrize(("kernel", "stride"), [(1, 1), (1, 2), (3, 1), (3, 2), (7, 2)])
 def test_a_convolution_pads_and_standardizes_at_every_use(kernel: int, stride: int) -> None:
-    conv = StandardConv(3, 4, kernel, stride, "std").double()
+    conv = StdConv2d(3, 4, kernel, stride, "std").double()
     initialize(conv, Original())
     x = torch.randn(2, 3, 9, 12, dtype=torch.float64)
     (top, bottom), (left, right) = (tensorflow_padding(side, kernel, stride) for side in (9, 12))
@@ -81,14 +81,14 @@ def test_each_stage_after_the_first_halves_the_map_and_doubles_its_channels(
 ) -> None:
     config = Hybrid(layers=layers)
     assert (config.stride(), config.outputs()) == (stride, outputs)
-    assert cell(config, Size(1, 2)) == Size(stride, 2 * stride)
+    assert token_size(config, Size(1, 2)) == Size(stride, 2 * stride)
     with torch.device("meta"):
         body = config.build_body(3)
     for height, width in ((224, 224), (64, 128)):
         shape = body(torch.empty(2, 3, height, width, device="meta")).shape
         assert shape == (2, outputs, height // stride, width // stride)
     parts = [[type(unit) for unit in stage.children()] for stage in body.stages.children()]
-    assert parts == [[Unit] * units for units in layers]
+    assert parts == [[Bottleneck] * units for units in layers]
 
 
 def test_the_root_sets_the_channels_of_every_stage() -> None:
@@ -116,7 +116,7 @@ def conv_norm(x: Tensor, part: nn.Module, stride: int = 1, groups: int = 32, eps
 
 @pytest.mark.parametrize(("inputs", "stride", "changes"), [(128, 1, False), (32, 1, True), (128, 2, True)])
 def test_a_unit_is_three_convolutions_beside_a_shortcut(inputs: int, stride: int, changes: bool) -> None:
-    unit = random(Unit(Hybrid(), inputs, 32, stride))
+    unit = random(Bottleneck(Hybrid(), inputs, 32, stride))
     part = unit.get_submodule
     x = torch.randn(2, inputs, 6, 6, dtype=torch.float64)
     reduced = conv_norm(x, part("reduce")).clamp(min=0)
@@ -128,14 +128,14 @@ def test_a_unit_is_three_convolutions_beside_a_shortcut(inputs: int, stride: int
 
 
 def test_a_fresh_unit_is_its_shortcut() -> None:
-    unit = Unit(Hybrid(), 128, 32, 1)
+    unit = Bottleneck(Hybrid(), 128, 32, 1)
     initialize(unit, Original())
     x = torch.randn(2, 128, 6, 6)
     assert unit(x).equal(x.relu())
 
 
 def test_the_root_is_a_wide_convolution_and_a_maximum_of_three_by_three() -> None:
-    body = random(Body(Hybrid(layers=(), root=32), 3))
+    body = random(ResnetBody(Hybrid(layers=(), root=32), 3))
     x = torch.randn(2, 3, 12, 20, dtype=torch.float64)
     root = conv_norm(x, body.get_submodule("root"), stride=2).clamp(min=0)  # (2, 32, 6, 10)
     found = body(x)
@@ -148,7 +148,7 @@ def test_the_root_is_a_wide_convolution_and_a_maximum_of_three_by_three() -> Non
 
 @pytest.mark.parametrize("eps", [1e-6, 1e-2])
 def test_the_guard_of_the_group_norm_can_be_set(eps: float) -> None:
-    unit = random(Unit(Hybrid(group_eps=eps), 128, 32, 1))
+    unit = random(Bottleneck(Hybrid(group_eps=eps), 128, 32, 1))
     x = torch.randn(2, 128, 6, 6, dtype=torch.float64)
     found = unit.get_submodule("reduce")(x)
     torch.testing.assert_close(found, conv_norm(x, unit.get_submodule("reduce"), eps=eps), rtol=0, atol=1e-9)

@@ -31,7 +31,7 @@ from vitral.models import (
 from vitral.models.block import BlockConfig, LayerScale, MemoryConfig, ScaleConfig
 from vitral.models.embed import StemConfig
 from vitral.models.head import HeadConfig
-from vitral.models.init import InitialConfig
+from vitral.models.init import InitConfig
 from vitral.models.mixers import MixerConfig
 from vitral.models.mlp import MlpConfig
 from vitral.models.pool import PoolConfig
@@ -45,7 +45,7 @@ UNIONS = {
     "mlp": MlpConfig,
     "pool": PoolConfig,
     "head": HeadConfig,
-    "init": InitialConfig,
+    "init": InitConfig,
     "memory": MemoryConfig,
 }
 

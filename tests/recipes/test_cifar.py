@@ -1,6 +1,6 @@
 from vitral.data.datasets.named import NAMED
 from vitral.recipes.cifar import cifar10
-from vitral.recipes.registry import OWN
+from vitral.recipes.registry import BY_DATASET
 
 
 def test_the_model_takes_the_photos_as_they_are() -> None:
@@ -11,4 +11,4 @@ def test_the_model_takes_the_photos_as_they_are() -> None:
 
 def test_its_name_is_that_of_a_set() -> None:
     assert cifar10.__name__ in NAMED
-    assert OWN["cifar10"] is cifar10
+    assert BY_DATASET["cifar10"] is cifar10

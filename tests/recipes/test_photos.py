@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from vitral.data.loading.sampler import Plan
+from vitral.data.loading.sampler import SamplingPlan
 from vitral.recipes.photos import photos
 from vitral.training.finetune import Probed
 
@@ -9,7 +9,7 @@ from vitral.training.finetune import Probed
 @pytest.mark.parametrize(("images", "epochs"), [(40, 30), (244, 30), (3_000, 10), (20_000, 5)])
 def test_few_images_are_shown_often_and_many_not_seldom(images: int, epochs: int) -> None:
     recipe = photos()
-    plan = Plan(np.zeros(images, dtype=np.int64), recipe.data.order, recipe.batch_size, recipe.seed)
+    plan = SamplingPlan(np.zeros(images, dtype=np.int64), recipe.data.order, recipe.batch_size, recipe.seed)
     steps = recipe.length.total(plan)
     recipe.schedule.check(steps)
     assert round(steps / plan.epoch_steps) == epochs

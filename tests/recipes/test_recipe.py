@@ -3,14 +3,14 @@ import pytest
 
 from tests.errors import raises
 from vitral.core.config import Size, override
-from vitral.data.loading.sampler import Plan, Shuffled
-from vitral.data.transforms.crop import InceptionCrop, PlainResize
+from vitral.data.loading.sampler import SamplingPlan, Shuffled
+from vitral.data.transforms.crop import RandomResizedCrop, Resize
 from vitral.data.transforms.preprocessing import IMAGENET
 from vitral.models.head import LinearHead, NoHead
 from vitral.models.vit import Vit
-from vitral.recipes.recipe import Epochs, Images, Length, Patience, Recipe, Shown, Steps, ToTheEnd
+from vitral.recipes.recipe import Epochs, Images, ImagesSeen, LengthConfig, NoEarlyStopping, Patience, Recipe, Steps
 
-PLAN = Plan(np.zeros(25, dtype=np.int64), Shuffled(), batch=10, seed=0)  # two steps an epoch
+PLAN = SamplingPlan(np.zeros(25, dtype=np.int64), Shuffled(), batch=10, seed=0)  # two steps an epoch
 
 
 def test_a_recipe_survives_its_json() -> None:
@@ -27,19 +27,19 @@ def test_a_recipe_survives_its_json() -> None:
         (Epochs(epochs=1.5), 3),
         (Epochs(epochs=0.1), 1),
         (Steps(steps=7), 7),
-        (Shown(images=75), 10),  # no fewer than five epochs
-        (Shown(images=250), 20),
-        (Shown(images=75, min_epochs=1), 6),
-        (Shown(images=10_000, max_epochs=8), 16),
+        (ImagesSeen(images=75), 10),  # no fewer than five epochs
+        (ImagesSeen(images=250), 20),
+        (ImagesSeen(images=75, min_epochs=1), 6),
+        (ImagesSeen(images=10_000, max_epochs=8), 16),
     ],
 )
-def test_a_length_is_a_number_of_steps(length: Length, steps: int) -> None:
+def test_a_length_is_a_number_of_steps(length: LengthConfig, steps: int) -> None:
     assert length.total(PLAN) == steps
 
 
 def test_the_fewest_epochs_are_not_more_than_the_most() -> None:
     with raises("config.conflict", "fewest", 9, 3):
-        Shown(min_epochs=9, max_epochs=3)
+        ImagesSeen(min_epochs=9, max_epochs=3)
 
 
 def test_a_recipe_of_before_there_was_tuning_trains_everything() -> None:
@@ -49,10 +49,10 @@ def test_a_recipe_of_before_there_was_tuning_trains_everything() -> None:
 
 
 def test_training_and_evaluation_differ_in_their_view_alone() -> None:
-    recipe = Recipe(model=Vit(image_size=Size(32, 32), channels=1), images=Images(crop=InceptionCrop(area=(0.5, 1))))
+    recipe = Recipe(model=Vit(image_size=Size(32, 32), channels=1), images=Images(crop=RandomResizedCrop(area=(0.5, 1))))
     training, still, needs = recipe.sight(), recipe.still_sight(), recipe.preprocessing()
-    assert training.view == InceptionCrop(area=(0.5, 1))
-    assert still.view == needs.crop == PlainResize()
+    assert training.view == RandomResizedCrop(area=(0.5, 1))
+    assert still.view == needs.crop == Resize()
     assert training.image == still.image == needs.image_size == Size(32, 32)
     assert training.decoding == still.decoding == needs.decoding
     assert needs.decoding.channels == 1
@@ -69,5 +69,5 @@ def test_a_scaling_of_three_channels_does_not_fit_gray_images() -> None:
 
 
 def test_patience_ends_only_where_it_was_asked_for() -> None:
-    assert not ToTheEnd().enough(1_000)
+    assert not NoEarlyStopping().enough(1_000)
     assert [Patience(evaluations=3).enough(count) for count in (0, 2, 3, 4)] == [False, False, True, True]

@@ -10,10 +10,10 @@ import torch
 from tests.errors import raises
 from tests.runs.small import SETTINGS, begin, photos, recipe_and_samples
 from vitral.core.config import override
-from vitral.data.loading.sampler import ALONE, InOrder, Shuffled, World
-from vitral.evaluation.linear_probe import head_of
+from vitral.data.loading.sampler import SINGLE_PROCESS, Sequential, Shuffled, World
+from vitral.evaluation.linear_probe import fit_head
 from vitral.recipes.recipe import Recipe
-from vitral.runs.build import device_of, loader_of, look_of, parts_of, still_loader_of, workers_of
+from vitral.runs.build import build_eval_loader, build_loader, build_run, build_train_images, num_workers, select_device
 from vitral.runs.train import resume
 from vitral.training.checkpoints.checkpoint import path_of
 from vitral.training.distributed.process_group import Group
@@ -24,18 +24,18 @@ HERE = Group(torch.device("cpu"))
 
 def test_training_is_shuffled_and_all_else_comes_in_order(tmp_path: Path) -> None:
     recipe, samples = recipe_and_samples(photos(tmp_path))
-    train, val = (loader_of(recipe, samples, split, ALONE) for split in ("train", "val"))
+    train, val = (build_loader(recipe, samples, split, SINGLE_PROCESS) for split in ("train", "val"))
     assert (train.plan.order, train.sight.view) == (Shuffled(), recipe.images.crop)
-    assert (val.plan.order, val.sight.view) == (InOrder(), recipe.images.eval_crop)
-    assert loader_of(recipe, samples, "val", World(rank=1, size=2)).plan.rows == 3
+    assert (val.plan.order, val.sight.view) == (Sequential(), recipe.images.eval_crop)
+    assert build_loader(recipe, samples, "val", World(rank=1, size=2)).plan.rows == 3
 
 
 def test_the_first_look_sees_each_training_image_once_and_still(tmp_path: Path) -> None:
     recipe, samples = recipe_and_samples(photos(tmp_path))
-    look = look_of(recipe, samples, HERE)
+    look = build_train_images(recipe, samples, HERE)
     labels = torch.cat([portion.labels for portions in look.batches() for portion in portions])
     assert labels.tolist() == [item.label for item in samples.of("train")]
-    assert still_loader_of(recipe, samples, "train", ALONE).sight.view == recipe.images.eval_crop
+    assert build_eval_loader(recipe, samples, "train", SINGLE_PROCESS).sight.view == recipe.images.eval_crop
     seen = [next(iter(look.batches()))[0].images for _ in range(2)]
     assert torch.equal(seen[0], seen[1])
 
@@ -44,7 +44,10 @@ def test_the_head_is_fitted_as_the_linear_judge_would(tmp_path: Path) -> None:
     photos(tmp_path)
     recipe, samples = recipe_and_samples(tmp_path, "seed=3")
     features, labels = torch.tensor([[0.0], [1.0], [3.0], [4.0]]), torch.tensor([0, 0, 1, 1])
-    found, expected = look_of(recipe, samples, HERE).fit(features, labels), head_of(features, labels, 2, seed=3)
+    found, expected = (
+        build_train_images(recipe, samples, HERE).fit(features, labels),
+        fit_head(features, labels, 2, seed=3),
+    )
     assert all(torch.equal(here, there) for here, there in zip(found, expected, strict=True))
 
 
@@ -83,7 +86,7 @@ def test_the_weights_come_from_the_seed_alone(tmp_path: Path) -> None:
 
     def first_weight(seed: int) -> torch.Tensor:
         torch.rand(seed + 1)  # whatever was drawn before
-        return next(parts_of(override(recipe, [f"seed={seed}"]), samples, HERE).model.parameters())
+        return next(build_run(override(recipe, [f"seed={seed}"]), samples, HERE).model.parameters())
 
     assert torch.equal(first_weight(1), first_weight(1))
     assert not torch.equal(first_weight(1), first_weight(2))
@@ -91,7 +94,7 @@ def test_the_weights_come_from_the_seed_alone(tmp_path: Path) -> None:
 
 def test_the_rate_follows_the_schedule_to_the_last_step(tmp_path: Path) -> None:
     recipe, samples = recipe_and_samples(photos(tmp_path), "schedule=linear", "schedule.warmup=2", "lr=0.5")
-    parts = parts_of(recipe, samples, HERE)
+    parts = build_run(recipe, samples, HERE)
     assert parts.steps == 12
     assert [parts.descent.rate(step) for step in (0, 1, 2, 7)] == [0.0, 0.25, 0.5, 0.25]
 
@@ -99,16 +102,16 @@ def test_the_rate_follows_the_schedule_to_the_last_step(tmp_path: Path) -> None:
 def test_a_run_too_short_for_its_warm_up_is_refused(tmp_path: Path) -> None:
     recipe, samples = recipe_and_samples(photos(tmp_path), "schedule.warmup=12")
     with raises("config.conflict", "warmup", 12):
-        parts_of(recipe, samples, HERE)
+        build_run(recipe, samples, HERE)
 
 
 def test_a_device_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert device_of(override(Recipe(), ["device=cpu"])) == torch.device("cpu")
+    assert select_device(override(Recipe(), ["device=cpu"])) == torch.device("cpu")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with raises("config.device_unavailable", "device", "cuda", "cpu"):
-        device_of(override(Recipe(), ["device=cuda"]))
+        select_device(override(Recipe(), ["device=cuda"]))
 
 
 def test_the_workers_are_those_asked_for() -> None:
-    assert workers_of(override(Recipe(), ["workers=3"])) == 3
-    assert workers_of(override(Recipe(), ["device=cpu"])) == 0
+    assert num_workers(override(Recipe(), ["workers=3"])) == 3
+    assert num_workers(override(Recipe(), ["device=cpu"])) == 0

@@ -14,10 +14,10 @@ from vitral.core.config import Size
 from vitral.data.datasets.split import Stratified
 from vitral.data.samples import Item, Samples
 from vitral.data.transforms.preprocessing import Preprocessing
-from vitral.evaluation.accuracy import AccuracyFound
-from vitral.evaluation.fewshot import FewShotFound, FewShotJudge
+from vitral.evaluation.accuracy import AccuracyResult
+from vitral.evaluation.fewshot import FewShotResult, FewShotEvaluator
 from vitral.recipes.recipe import DataConfig, Recipe
-from vitral.runs.evaluate import division_of, evaluate, split_of
+from vitral.runs.evaluate import run_split_config, evaluate, choose_split
 from vitral.weights.bundle import write_bundle
 from vitral.weights.load import Loaded
 
@@ -41,7 +41,7 @@ def test_a_path_and_a_folder_of_photos_are_all_it_takes(tmp_path: Path) -> None:
     assert (found.model, found.data) == (str(where), str(tmp_path / "photos"))
     assert (found.split, found.images, found.classes, found.seed) == ("val", 8, 2, 0)
     assert [each.kind for each in found.found] == ["accuracy"]
-    assert isinstance(found.found[0], AccuracyFound)
+    assert isinstance(found.found[0], AccuracyResult)
     assert [each.name for each in found.found[0].accuracy.classes] == ["bright", "dark"]
 
 
@@ -66,16 +66,16 @@ def test_batches_and_workers_change_no_finding(settings: tuple[str, ...]) -> Non
     whole = evaluate(striped_model(), stripes(), "cache=false", with_="accuracy,knn")
     other = evaluate(striped_model(), stripes(), "cache=false", *settings, with_="accuracy,knn")
     ours, theirs = whole.found[0], other.found[0]
-    assert isinstance(ours, AccuracyFound)
-    assert isinstance(theirs, AccuracyFound)
+    assert isinstance(ours, AccuracyResult)
+    assert isinstance(theirs, AccuracyResult)
     assert theirs.accuracy.pairs == ours.accuracy.pairs
     assert other.found[1] == whole.found[1]
 
 
 def test_the_seed_draws_other_shots() -> None:
-    judge = FewShotJudge(shots=(1,), seeds=2)
+    judge = FewShotEvaluator(shots=(1,), seeds=2)
     found = [evaluate(striped_model(), stripes(), f"seed={seed}", with_=[judge]).found[0] for seed in (0, 5)]
-    assert [each.seeds for each in found if isinstance(each, FewShotFound)] == [(0, 1), (5, 6)]
+    assert [each.seeds for each in found if isinstance(each, FewShotResult)] == [(0, 1), (5, 6)]
 
 
 def moved(samples: Samples, split: str) -> Samples:
@@ -85,9 +85,9 @@ def moved(samples: Samples, split: str) -> Samples:
 
 def test_test_images_judge_before_those_for_validation() -> None:
     both = replace(stripes(), items=(*stripes().items, *moved(stripes(), "test").of("val")))
-    assert split_of(both, "") == "test"
-    assert split_of(both, "val") == "val"
-    assert split_of(moved(stripes(), "test"), "") == "val"
+    assert choose_split(both, "") == "test"
+    assert choose_split(both, "val") == "val"
+    assert choose_split(moved(stripes(), "test"), "") == "val"
 
 
 def test_a_split_that_is_not_there_is_refused() -> None:
@@ -158,24 +158,24 @@ def test_a_run_is_judged_by_images_that_it_did_not_learn_from(tmp_path: Path, mo
     (tmp_path / "run/recipe.json").write_text(recipe.to_json())
     (tmp_path / "link").symlink_to(tmp_path / "run/best")
     for place in (tmp_path / "run", tmp_path / "run/best", str(tmp_path / "run"), tmp_path / "link"):
-        assert division_of(place) == Stratified(seed=5)
+        assert run_split_config(place) == Stratified(seed=5)
     monkeypatch.chdir(tmp_path / "run/best")
-    assert division_of(".") == Stratified(seed=5)
-    assert division_of(bundled(tmp_path, ("bright", "dark"))) is None
+    assert run_split_config(".") == Stratified(seed=5)
+    assert run_split_config(bundled(tmp_path, ("bright", "dark"))) is None
 
 
 def test_a_recipe_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     where = bundled(tmp_path, ("bright", "dark"))
     (tmp_path / "recipe.json").write_text("{bad")
     with raises("config.bad_json", tmp_path / "recipe.json") as caught:
-        division_of(where)
+        run_split_config(where)
     assert caught.value.hint
 
 
 def test_a_recipe_in_a_folder_of_weights_is_no_run(tmp_path: Path) -> None:
     (tmp_path / "recipe.json").write_text('{"title": "pancakes"}')
     (tmp_path / "weights.npz").touch()
-    assert division_of(tmp_path) is None
+    assert run_split_config(tmp_path) is None
 
 
 def test_a_model_apart_from_its_run_is_noted_where_the_set_was_divided_here(tmp_path: Path) -> None:

@@ -8,27 +8,27 @@ from rich.console import Console
 from tests.evaluation.subjects import striped_model, stripes
 from tests.evaluation.test_accuracy import NAMES, ZOO, given_as, random_answers
 from vitral.core.config import Size
-from vitral.evaluation.accuracy import AccuracyFound, Interval, judged, wilson
-from vitral.evaluation.calibration import calibrated
-from vitral.evaluation.fewshot import FewShotFound, Score, Shots
-from vitral.evaluation.knn import KnnFound
-from vitral.evaluation.linear_probe import LinearFound
-from vitral.evaluation.outputs import Answers
-from vitral.evaluation.resolution import AtSize, ResolutionFound, held_around
-from vitral.evaluation.token_merging import AtCount, TokensFound
+from vitral.evaluation.accuracy import AccuracyResult, Interval, compute_accuracy, wilson_interval
+from vitral.evaluation.calibration import compute_calibration
+from vitral.evaluation.fewshot import FewShotResult, Score, ShotsResult
+from vitral.evaluation.knn import KnnResult
+from vitral.evaluation.linear_probe import LinearResult
+from vitral.evaluation.outputs import Predictions
+from vitral.evaluation.resolution import SizeResult, ResolutionResult, stable_range
+from vitral.evaluation.token_merging import MergingResult, TokenMergingResult
 from vitral.html.text import NOTHING
 from vitral.runs.evaluate import evaluate
-from vitral.runs.results import as_text, show, told
+from vitral.runs.results import format_evaluation, print_evaluation, format_result
 
 SURE = Interval(low=0.55, high=0.65)
 
 
-def accuracy_of(answers: Answers, names: tuple[str, ...]) -> AccuracyFound:
-    return AccuracyFound(accuracy=judged(answers, names), calibration=calibrated(answers))
+def accuracy_of(answers: Predictions, names: tuple[str, ...]) -> AccuracyResult:
+    return AccuracyResult(accuracy=compute_accuracy(answers, names), calibration=compute_calibration(answers))
 
 
 def test_the_accuracy_of_a_small_zoo() -> None:
-    lines = told(accuracy_of(given_as(ZOO, 4), NAMES))
+    lines = format_result(accuracy_of(given_as(ZOO, 4), NAMES))
     assert lines[0] == "top-1                       44.4 %  (95 % sure: 18.9 % to 73.3 %)"
     assert not any(line.startswith("top-5") for line in lines), "of four classes every answer is among the top 5"
     assert "always the commonest class  55.6 %" in lines
@@ -44,7 +44,7 @@ def test_the_accuracy_of_a_small_zoo() -> None:
 def test_of_many_classes_the_worst_are_shown() -> None:
     names = tuple(f"class {number}" for number in range(40))
     found = accuracy_of(random_answers(300, 40), names)
-    lines = told(found)
+    lines = format_result(found)
     assert lines[-1] == "... and 28 more that are told better; --json has all of them"
     shown = [float(line.split("%")[0].split()[-1]) for line in lines[-13:-1]]
     assert shown == sorted(shown)
@@ -54,75 +54,75 @@ def test_of_many_classes_the_worst_are_shown() -> None:
 
 
 def test_neighbors_and_probe_say_what_was_chosen_and_how() -> None:
-    knn = KnnFound(images=100, training=500, k=10, top1=0.6, interval=SURE, trials=())
-    assert told(knn) == [
+    knn = KnnResult(images=100, training=500, k=10, top1=0.6, interval=SURE, trials=())
+    assert format_result(knn) == [
         "top-1  60.0 %  (95 % sure: 55.0 % to 65.0 %)",
         "k = 10, chosen on 5 folds of 500 training images",
     ]
-    linear = LinearFound(images=9, training=500, l2=0.001, top1=0.6, interval=SURE, converged=True, trials=())
-    assert told(linear)[1:] == ["l2 = 0.001, chosen on a fifth of 500 training images, then fitted to all"]
-    assert "had not settled" in told(linear.model_copy(update={"converged": False}))[-1]
+    linear = LinearResult(images=9, training=500, l2=0.001, top1=0.6, interval=SURE, converged=True, trials=())
+    assert format_result(linear)[1:] == ["l2 = 0.001, chosen on a fifth of 500 training images, then fitted to all"]
+    assert "had not settled" in format_result(linear.model_copy(update={"converged": False}))[-1]
 
 
 def test_the_best_of_the_grid_is_said_to_flatter() -> None:
     own = Score(l2=1024, mean=0.5, spread=0.02, each=(0.48, 0.52))
     best = Score(l2=16, mean=0.6, spread=0.01, each=(0.59, 0.61))
-    rows = (Shots(shots=5, score=own, flattered=best),)
-    found = FewShotFound(images=10, seeds=(0, 1), rows=rows, left_out=("25 shots: too few training images of bee",))
-    assert told(found) == [
+    rows = (ShotsResult(shots=5, score=own, flattered=best),)
+    found = FewShotResult(images=10, seeds=(0, 1), rows=rows, left_out=("25 shots: too few training images of bee",))
+    assert format_result(found) == [
         "shots  l2 = 1024      best l2 *",
         "5      50.0 % +- 2.0  60.0 % +- 1.0 at 16",
         "the mean of seeds 0, 1 and the deviation of one",
         "* chosen on the very images it is judged by, as big_vision's grid is: it flatters",
         "left out: 25 shots: too few training images of bee",
     ]
-    assert told(found.model_copy(update={"rows": ()})) == ["25 shots: too few training images of bee"]
+    assert format_result(found.model_copy(update={"rows": ()})) == ["25 shots: too few training images of bee"]
 
 
-def over_sizes(right: list[int]) -> ResolutionFound:
+def over_sizes(right: list[int]) -> ResolutionResult:
     """So many of 100 right at 8, 16, 24 ... pixels; the third is the trained size."""
     rows = [
-        AtSize(
-            image_size=Size(8 * n, 8 * n), grid=Size(n, n), top1=each / 100, interval=wilson(each, 100), trained=n == 3
+        SizeResult(
+            image_size=Size(8 * n, 8 * n), grid=Size(n, n), top1=each / 100, interval=wilson_interval(each, 100), trained=n == 3
         )
         for n, each in enumerate(right, start=1)
     ]
-    held = held_around([row.top1 for row in rows], 2)
-    return ResolutionFound(
+    held = stable_range([row.top1 for row in rows], 2)
+    return ResolutionResult(
         images=100, rows=tuple(rows), smallest=rows[held.start].image, largest=rows[held.stop - 1].image
     )
 
 
 def test_where_accuracy_falls_off_is_said_in_words() -> None:
-    lines = told(over_sizes([40, 79, 80, 79, 70, 20]))
+    lines = format_result(over_sizes([40, 79, 80, 79, 70, 20]))
     assert next(line for line in lines if "trained" in line).startswith("24x24  3x3      80.0 %")
     assert lines[-3:] == [
         "accuracy holds from 16x16 to 32x32, within 2 points of the trained size",
         "smaller images cost it: 40.0 points less at 8x8",
         "stretched further it falls off: 10.0 points less at 40x40; fine-tune at that size instead",
     ]
-    assert told(over_sizes([80, 80, 80, 80]))[-1] == "no size tried is more than 2 points below the trained one"
-    assert "accuracy holds at 24x24 alone" in told(over_sizes([10, 10, 80, 10]))[-3]
+    assert format_result(over_sizes([80, 80, 80, 80]))[-1] == "no size tried is more than 2 points below the trained one"
+    assert "accuracy holds at 24x24 alone" in format_result(over_sizes([10, 10, 80, 10]))[-3]
 
 
-def over_counts(right: list[int], most: int) -> TokensFound:
+def over_counts(right: list[int], most: int) -> TokenMergingResult:
     """So many of 100 right when each layer merges 0, 4, 8 ..., twice as fast with each step."""
     rows = [
-        AtCount(
+        MergingResult(
             per_layer=4 * step,
             tokens=65 - step,
             rate=10.0 * 2**step,
             times=2.0**step,
             top1=each / 100,
-            interval=wilson(each, 100),
+            interval=wilson_interval(each, 100),
         )
         for step, each in enumerate(right)
     ]
-    return TokensFound(images=100, engine="openvino", batch=64, rows=tuple(rows), most=most)
+    return TokenMergingResult(images=100, engine="openvino", batch=64, rows=tuple(rows), most=most)
 
 
 def test_accuracy_against_speed_is_a_table_a_verdict_and_a_curve() -> None:
-    lines = told(over_counts([80, 80, 60], most=4))
+    lines = format_result(over_counts([80, 80, 60], most=4))
     assert lines[:6] == [
         "merged  tokens left  images/s  times  top-1",
         "0       65           10.0      1.00   80.0 %  (95 % sure: 71.1 % to 86.7 %)",
@@ -133,12 +133,12 @@ def test_accuracy_against_speed_is_a_table_a_verdict_and_a_curve() -> None:
     ]
     assert lines[7].startswith("80 % |0")
     assert "images/s" in lines[-1]
-    assert told(over_counts([80, 60], most=0))[4].startswith("none that loses at most half a point is faster")
+    assert format_result(over_counts([80, 60], most=0))[4].startswith("none that loses at most half a point is faster")
 
 
 def test_the_whole_evaluation_is_a_heading_and_a_part_for_each_judge() -> None:
     kinds = ("accuracy", "knn", "fewshot", "linear", "resolution", "tokens")
-    text = as_text(evaluate(striped_model(), stripes(), "cache=false", with_=kinds))
+    text = format_evaluation(evaluate(striped_model(), stripes(), "cache=false", with_=kinds))
     headings = [line for line in text.splitlines() if line and not line.startswith(" ")]
     assert headings == ["a model in memory on stripes: 18 test images of 3 classes", *kinds]
     assert all(line == line.rstrip() for line in text.splitlines())
@@ -148,6 +148,6 @@ def test_the_whole_evaluation_is_a_heading_and_a_part_for_each_judge() -> None:
 def test_headings_are_bold_where_there_is_a_terminal(color: bool) -> None:
     out = StringIO()
     console = Console(file=out, force_terminal=color, color_system="standard" if color else None, width=20)
-    show("heading\n  a line that is longer than the terminal is wide", console)
+    print_evaluation("heading\n  a line that is longer than the terminal is wide", console)
     assert ("\x1b[1mheading" in out.getvalue()) == color
     assert "a line that is longer than the terminal is wide" in out.getvalue()

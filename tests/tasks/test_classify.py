@@ -15,7 +15,7 @@ from vitral.core.config import Config, members
 from vitral.data.transforms.mixup import CutMix, Mixing, Mixup, mixup, one_hot
 from vitral.data.transforms.preprocessing import CENTERED
 from vitral.models import LinearHead, Model, NoHead
-from vitral.tasks.classify import Classify, LossConfig, Sigmoid, Softmax, balanced
+from vitral.tasks.classify import Classify, LossConfig, Sigmoid, Softmax, balanced_weights
 from vitral.tasks.task import Task
 
 COUNTS = (4, 1, 3, 8)
@@ -82,7 +82,7 @@ def test_evaluation_neither_mixes_nor_smooths(mixing: type[Config]) -> None:
 
 
 def test_balanced_weights_are_inverse_to_the_counts_with_mean_one_over_the_images() -> None:
-    weights = balanced(COUNTS)
+    weights = balanced_weights(COUNTS)
     assert_close(weights, torch.tensor([1.0, 4.0, 4 / 3, 0.5]))
     assert_close((weights * torch.tensor(COUNTS)).sum() / sum(COUNTS), torch.tensor(1.0))
 
@@ -91,7 +91,7 @@ def test_balanced_weights_are_inverse_to_the_counts_with_mean_one_over_the_image
 def test_weighted_costs_are_torchs(training: bool) -> None:
     model, (images, labels) = awake(), batch()
     outcome = task(Classify(class_weights="balanced"), model).train(training)(images, labels, dice())
-    expected = F.cross_entropy(model(images), labels, weight=balanced(COUNTS), reduction="sum") / len(images)
+    expected = F.cross_entropy(model(images), labels, weight=balanced_weights(COUNTS), reduction="sum") / len(images)
     assert_close(outcome.loss, expected)
 
 

@@ -13,7 +13,7 @@ from vitral.models.hooks import FlopCounter
 from vitral.tasks.classify import Classify
 from vitral.tasks.selfsupervised.masked_patches import MaskedPatches
 from vitral.tasks.task import Outcome, Task
-from vitral.training.budget import BYTES, Fit, amount, fit, held, peak
+from vitral.training.budget import BYTES, MemoryPlan, format_bytes, peak_bytes, persistent_bytes, plan_memory
 from vitral.training.precision import Precision
 
 CPU = torch.device("cpu")
@@ -53,11 +53,11 @@ def really(task: Task, images: int) -> int:
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS.keys())
 def test_the_bytes_of_a_step_are_those_of_one_that_is_computed(settings: tuple[str, ...]) -> None:
     computed = really(task_of(*settings), 7)
-    assert abs(peak(task_of(*settings), SHAPE, 7, FLOAT32) - computed) <= 8  # a constant or two
+    assert abs(peak_bytes(task_of(*settings), SHAPE, 7, FLOAT32) - computed) <= 8  # a constant or two
 
 
 def test_a_task_of_another_kind_is_measured_too() -> None:
-    small, large = (peak(task_of(kind=MaskedPatches()), SHAPE, images, FLOAT32) for images in (10, 20))
+    small, large = (peak_bytes(task_of(kind=MaskedPatches()), SHAPE, images, FLOAT32) for images in (10, 20))
     assert 1.5 * small < large < 2.1 * small
 
 
@@ -73,42 +73,44 @@ class Wide(Task):
 
 
 def test_the_bytes_of_a_step_are_those_counted_by_hand() -> None:
-    fewer, more = (peak(Wide(), SHAPE, images, FLOAT32) for images in (10_000, 20_000))
+    fewer, more = (peak_bytes(Wide(), SHAPE, images, FLOAT32) for images in (10_000, 20_000))
     # the result of exp, its gradient and their product; what entered exp is not kept
     assert more - fewer == 10_000 * 3 * 1000 * BYTES
-    assert held(Wide(), CPU) == 8 * 3072 * 1000 * BYTES
+    assert persistent_bytes(Wide(), CPU) == 8 * 3072 * 1000 * BYTES
 
 
 @pytest.mark.parametrize("task", [Wide(), task_of("memory=recompute")], ids=["wide", "recomputed"])
 def test_the_largest_portion_fits_and_two_thirds_are_all_that_is_taken(task: Task) -> None:
     batch, share = 10_000, 0.3
-    fixed = held(task, CPU) + batch * 3 * 32 * 32 * BYTES
-    memory = int(1.5 * (fixed + share * peak(task, SHAPE, batch, FLOAT32)))
-    portions = fit(task, SHAPE, batch, memory, FLOAT32).portions
+    fixed = persistent_bytes(task, CPU) + batch * 3 * 32 * 32 * BYTES
+    memory = int(1.5 * (fixed + share * peak_bytes(task, SHAPE, batch, FLOAT32)))
+    portions = plan_memory(task, SHAPE, batch, memory, FLOAT32).portions
     assert 1 / share <= portions <= 2 / share
-    assert fixed + peak(task, SHAPE, -(-batch // portions), FLOAT32) <= memory * 2 / 3
+    assert fixed + peak_bytes(task, SHAPE, -(-batch // portions), FLOAT32) <= memory * 2 / 3
 
 
 def test_a_batch_that_fits_is_taken_whole_and_nothing_is_said() -> None:
     task = Wide()
-    enough = int(1.5 * (held(task, CPU) + 16 * 3 * 32 * 32 * BYTES + peak(task, SHAPE, 16, FLOAT32))) + 2
-    assert fit(task, SHAPE, 16, enough, FLOAT32) == Fit(1)
-    fewer = fit(task, SHAPE, 16, enough - 4, FLOAT32)
+    enough = (
+        int(1.5 * (persistent_bytes(task, CPU) + 16 * 3 * 32 * 32 * BYTES + peak_bytes(task, SHAPE, 16, FLOAT32))) + 2
+    )
+    assert plan_memory(task, SHAPE, 16, enough, FLOAT32) == MemoryPlan(1)
+    fewer = plan_memory(task, SHAPE, 16, enough - 4, FLOAT32)
     assert fewer.portions == 2
-    assert fewer.words.count(amount(enough)) == 2  # what is needed, and what is free
+    assert fewer.words.count(format_bytes(enough)) == 2  # what is needed, and what is free
     assert "2 portions" in fewer.words
 
 
 @pytest.mark.parametrize("batch", [1, 16])
 def test_when_not_even_one_image_fits_it_is_said_what_is_needed(batch: int) -> None:
     with raises("config.out_of_memory", "1.0 MB", "memory=recompute") as caught:
-        fit(Wide(), SHAPE, batch, 10**6, FLOAT32)
+        plan_memory(Wide(), SHAPE, batch, 10**6, FLOAT32)
     assert caught.value.where == "batch_size"
 
 
 def test_sixteen_bits_take_less() -> None:
     half = Precision(torch.bfloat16, CPU)
-    assert peak(task_of(), SHAPE, 64, half) < 0.8 * peak(task_of(), SHAPE, 64, FLOAT32)
+    assert peak_bytes(task_of(), SHAPE, 64, half) < 0.8 * peak_bytes(task_of(), SHAPE, 64, FLOAT32)
 
 
 class Counting(Task):
@@ -135,8 +137,10 @@ def test_the_task_and_the_random_numbers_stay_as_they_were() -> None:
     gradients = [(weight, weight.grad, weight.grad.clone()) for weight in task.parameters() if weight.grad is not None]
     modes = [part.training for part in task.modules()]
     dice, throws = torch.get_rng_state(), np.random.get_state()[1].copy()  # type: ignore[index]
-    memory = int(1.5 * (held(task, CPU) + 9000 * 3 * 32 * 32 * BYTES + 0.6 * peak(task, SHAPE, 9000, FLOAT32)))
-    assert fit(task, SHAPE, 9000, memory, FLOAT32).portions > 1
+    memory = int(
+        1.5 * (persistent_bytes(task, CPU) + 9000 * 3 * 32 * 32 * BYTES + 0.6 * peak_bytes(task, SHAPE, 9000, FLOAT32))
+    )
+    assert plan_memory(task, SHAPE, 9000, memory, FLOAT32).portions > 1
     assert [part.training for part in task.modules()] == modes
     assert torch.get_rng_state().equal(dice)
     assert (np.random.get_state()[1] == throws).all()  # type: ignore[index]
@@ -153,4 +157,4 @@ def test_the_task_and_the_random_numbers_stay_as_they_were() -> None:
     [(2e5, "0.2 MB"), (9.94e6, "9.9 MB"), (9.96e6, "10 MB"), (9.6e8, "1.0 GB"), (61.2e9, "61 GB"), (2e12, "2,000 GB")],
 )
 def test_amounts_are_said_as_people_do(size: float, words: str) -> None:
-    assert amount(size) == words
+    assert format_bytes(size) == words

@@ -11,7 +11,7 @@ import vitral
 from tests.errors import raises
 from vitral.core.config import Config, members, override
 from vitral.data.transforms.preprocessing import CENTERED
-from vitral.evaluation.linear_probe import head_of
+from vitral.evaluation.linear_probe import fit_head
 from vitral.models.registry import model_config
 from vitral.models.resnet import Resnet
 from vitral.tasks.classify import Classify
@@ -19,9 +19,9 @@ from vitral.tasks.registry import TaskConfig
 from vitral.tasks.selfsupervised.masked_patches import MaskedPatches
 from vitral.tasks.task import Task
 from vitral.training.checkpoints.state import optimizer_tensors
-from vitral.training.ema import Exponential
+from vitral.training.ema import Ema
 from vitral.training.finetune import Everything, HeadOnly, LastLayers, Look, Lora, Probed, TuningConfig
-from vitral.training.loop import Descent, Portion, train
+from vitral.training.loop import Microbatch, UpdateRule, train
 from vitral.training.optimizers import AdamW
 from vitral.training.precision import Precision
 
@@ -31,10 +31,10 @@ SMALL = ("image_size=16", "stem.patch=8", "width=16", "depth=3", "mixer.heads=2"
 KINDS: tuple[TuningConfig, ...] = tuple(kind() for kind in members(TuningConfig))
 # How the names of the weights that may change begin, those of the task's model.
 FREE: dict[str, tuple[str, ...]] = {
-    "everything": ("",),
-    "probed": ("",),
+    "full": ("",),
+    "lp_ft": ("",),
     "head": ("head.",),
-    "layers": ("blocks.1.", "blocks.2.", "norm.", "pool.", "head."),
+    "last_layers": ("blocks.1.", "blocks.2.", "norm.", "pool.", "head."),
     "lora": ("head.",),
 }
 
@@ -52,17 +52,17 @@ def task_of(config: TaskConfig = Classify(), *settings: str) -> Task:  # noqa: B
     return config.build(model, 2, (1, 1), CENTERED)
 
 
-def portion(seed: int = 0, images: int = 6) -> Portion:
+def portion(seed: int = 0, images: int = 6) -> Microbatch:
     """Dark and bright images, which are easy to tell."""
     labels = torch.arange(images) % 2
     noise = torch.randn(images, 3, 16, 16, generator=torch.Generator().manual_seed(seed))
-    return Portion(noise + labels[:, None, None, None], labels, 1.0, np.random.default_rng(seed), seed)
+    return Microbatch(noise + labels[:, None, None, None], labels, 1.0, np.random.default_rng(seed), seed)
 
 
 def steps(task: Task, count: int = 4) -> dict[str, Tensor]:
     """Take some steps with decay and an average; what the optimizer remembers of them."""
-    optimizer, average = AdamW(lr=1e-2, weight_decay=0.5).build(task), Exponential(decay=0.5).build(count)
-    descent = Descent(optimizer, lambda step: 1e-2, 1.0, Precision(torch.float32, CPU))
+    optimizer, average = AdamW(lr=1e-2, weight_decay=0.5).build(task), Ema(decay=0.5).build(count)
+    descent = UpdateRule(optimizer, lambda step: 1e-2, 1.0, Precision(torch.float32, CPU))
     for step in range(count):
         train(task, iter([[portion(step)]]), descent, 0, 1, [])
         average.update(task, step)
@@ -116,7 +116,7 @@ def test_what_a_task_froze_itself_stays_frozen(tuning: TuningConfig) -> None:
     assert task.get_parameter("mask").requires_grad
 
 
-LOOK = Look(lambda: [[portion()], [portion(1)]], lambda rows: rows, True, partial(head_of, classes=2, seed=0))
+LOOK = Look(lambda: [[portion()], [portion(1)]], lambda rows: rows, True, partial(fit_head, classes=2, seed=0))
 
 
 @pytest.mark.parametrize("tuning", KINDS)

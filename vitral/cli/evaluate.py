@@ -34,7 +34,7 @@ def evaluate(  # noqa: PLR0913, PLR0917, one option a wish
     from rich.console import Console
 
     from vitral.runs.evaluate import evaluate as evaluated
-    from vitral.runs.results import as_text, show
+    from vitral.runs.results import format_evaluation, print_evaluation
 
     words = {"batch_size": batch_size, "workers": workers, "device": device, "seed": seed}
     settings = [f"{name}={value}" for name, value in words.items() if value]
@@ -45,4 +45,4 @@ def evaluate(  # noqa: PLR0913, PLR0917, one option a wish
     if json:
         typer.echo(found.to_json())
     else:
-        show(as_text(found), Console())
+        print_evaluation(format_evaluation(found), Console())

@@ -14,9 +14,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from vitral.core.config import Config
-from vitral.evaluation.calibration import Calibration, calibrated
-from vitral.evaluation.outputs import Answers, refuse_strange
-from vitral.evaluation.subject import Subject
+from vitral.evaluation.calibration import Calibration, compute_calibration
+from vitral.evaluation.outputs import Predictions, check_finite
+from vitral.evaluation.subject import SubjectModel
 
 Z = 1.959963984540054  # 95 % of a normal distribution lies within so many deviations
 
@@ -28,7 +28,7 @@ class Interval(Config):
     high: float
 
 
-class Pair(Config):
+class ConfusionCount(Config):
     """Images of one class that were given one answer, the right one or another."""
 
     label: int
@@ -60,7 +60,7 @@ class Accuracy(Config):
     loss: float  # softmax cross-entropy
     usual: float  # the top1 of naming the commonest class every time
     classes: tuple[ClassAccuracy, ...]
-    pairs: tuple[Pair, ...]  # those that occur: of a thousand classes, a million could
+    pairs: tuple[ConfusionCount, ...]  # those that occur: of a thousand classes, a million could
 
     @property
     def confusion(self) -> NDArray[np.int64]:
@@ -71,19 +71,19 @@ class Accuracy(Config):
         return counts
 
 
-def judged(answers: Answers, classes: Sequence[str]) -> Accuracy:
+def compute_accuracy(answers: Predictions, classes: Sequence[str]) -> Accuracy:
     """The accuracy of the answers over the classes, named in the order of their labels."""
     logits, labels = answers.logits, answers.labels
     assert len(labels) > 0
     assert logits.shape == (len(labels), len(classes))
-    refuse_strange(logits, "answers to")
-    ranks = ranks_of(logits, labels)
+    check_finite(logits, "answers to")
+    ranks = label_ranks(logits, labels)
     pairs = _pairs(labels.numpy(), answers.given.numpy(), len(classes))
     right, images = int((ranks == 0).sum()), len(labels)
     return Accuracy(
         images=images,
         top1=right / images,
-        interval=wilson(right, images),
+        interval=wilson_interval(right, images),
         top5=int((ranks < 5).sum()) / images if len(classes) > 5 else None,
         loss=functional.cross_entropy(logits, labels, reduction="none").double().mean().item(),
         usual=int(labels.bincount().max()) / images,
@@ -92,14 +92,14 @@ def judged(answers: Answers, classes: Sequence[str]) -> Accuracy:
     )
 
 
-def ranks_of(logits: Tensor, labels: Tensor) -> Tensor:
+def label_ranks(logits: Tensor, labels: Tensor) -> Tensor:
     """How many classes are preferred to the right one (N,): those of greater logit, and equals that come before it."""
     own = logits.gather(1, labels[:, None])  # (N, 1)
     before = torch.arange(logits.shape[1]) < labels[:, None]  # (N, K)
     return ((logits > own) | ((logits == own) & before)).sum(dim=1)  # (N,)
 
 
-def wilson(right: int, images: int) -> Interval:
+def wilson_interval(right: int, images: int) -> Interval:
     """Wilson's interval, which holds for shares near 0 and 1 and for few images too."""
     share = right / images
     middle = share + Z * Z / (2 * images)
@@ -108,15 +108,15 @@ def wilson(right: int, images: int) -> Interval:
     return Interval(low=max(0.0, (middle - reach) / scale), high=min(1.0, (middle + reach) / scale))
 
 
-def _pairs(labels: NDArray[np.int64], given: NDArray[np.int64], classes: int) -> tuple[Pair, ...]:
+def _pairs(labels: NDArray[np.int64], given: NDArray[np.int64], classes: int) -> tuple[ConfusionCount, ...]:
     codes, counts = np.unique(labels * classes + given, return_counts=True)
     return tuple(
-        Pair(label=code // classes, answer=code % classes, images=count)
+        ConfusionCount(label=code // classes, answer=code % classes, images=count)
         for code, count in zip(codes.tolist(), counts.tolist(), strict=True)
     )
 
 
-def _by_class(pairs: Sequence[Pair], names: Sequence[str]) -> tuple[ClassAccuracy, ...]:
+def _by_class(pairs: Sequence[ConfusionCount], names: Sequence[str]) -> tuple[ClassAccuracy, ...]:
     images, given, right, times = ([0] * len(names) for _ in range(4))
     taken_for = [""] * len(names)
     for pair in pairs:
@@ -146,7 +146,7 @@ def _share(part: int, whole: int) -> float | None:
     return part / whole if whole else None
 
 
-class AccuracyFound(Config):
+class AccuracyResult(Config):
     """The judgment of the answers."""
 
     kind: Literal["accuracy"] = "accuracy"
@@ -154,14 +154,14 @@ class AccuracyFound(Config):
     calibration: Calibration
 
 
-class AccuracyJudge(Config):
+class AccuracyEvaluator(Config):
     """The answers of the model's own head, by the names of its classes."""
 
     kind: Literal["accuracy"] = "accuracy"
 
-    def check(self, subject: Subject) -> None:
+    def check(self, subject: SubjectModel) -> None:
         subject.need_classes(self.kind)
 
-    def judge(self, subject: Subject) -> AccuracyFound:
+    def judge(self, subject: SubjectModel) -> AccuracyResult:
         answers = subject.answers(subject.trained)
-        return AccuracyFound(accuracy=judged(answers, subject.bundle.classes), calibration=calibrated(answers))
+        return AccuracyResult(accuracy=compute_accuracy(answers, subject.bundle.classes), calibration=compute_calibration(answers))

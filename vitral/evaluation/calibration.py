@@ -3,7 +3,7 @@
 import torch
 
 from vitral.core.config import Config
-from vitral.evaluation.outputs import ROWS, Answers
+from vitral.evaluation.outputs import ROWS, Predictions
 
 BINS = 15
 
@@ -27,7 +27,7 @@ class Calibration(Config):
     bins: tuple[Bin, ...]
 
 
-def calibrated(answers: Answers) -> Calibration:
+def compute_calibration(answers: Predictions) -> Calibration:
     """The calibration of the softmax of the answers, over 15 bins of equal width (arXiv 1706.04599)."""
     sure = answers.sure  # (N,)
     right = (answers.given == answers.labels).double()  # (N,)
@@ -54,7 +54,7 @@ def calibrated(answers: Answers) -> Calibration:
     )
 
 
-def _brier(answers: Answers) -> float:
+def _brier(answers: Predictions) -> float:
     distances = [
         chances.square().sum(dim=1) - 2 * chances.gather(1, labels[:, None])[:, 0] + 1  # (p - 1)^2 for the right class
         for chances, labels in zip(answers.chances(), answers.labels.split(ROWS), strict=True)

@@ -8,17 +8,17 @@ from pydantic import Field
 from vitral.core.config import Config, members
 from vitral.core.errors import ConfigError, suggest
 from vitral.data.samples import Split
-from vitral.evaluation.accuracy import AccuracyFound, AccuracyJudge
-from vitral.evaluation.fewshot import FewShotFound, FewShotJudge
-from vitral.evaluation.knn import KnnFound, KnnJudge
-from vitral.evaluation.linear_probe import LinearFound, LinearJudge
-from vitral.evaluation.resolution import ResolutionFound, ResolutionJudge
-from vitral.evaluation.subject import Subject
-from vitral.evaluation.token_merging import TokensFound, TokensJudge
+from vitral.evaluation.accuracy import AccuracyEvaluator, AccuracyResult
+from vitral.evaluation.fewshot import FewShotEvaluator, FewShotResult
+from vitral.evaluation.knn import KnnEvaluator, KnnResult
+from vitral.evaluation.linear_probe import LinearEvaluator, LinearResult
+from vitral.evaluation.resolution import ResolutionEvaluator, ResolutionResult
+from vitral.evaluation.subject import SubjectModel
+from vitral.evaluation.token_merging import TokenMergingEvaluator, TokenMergingResult
 
-Judge = AccuracyJudge | KnnJudge | FewShotJudge | LinearJudge | ResolutionJudge | TokensJudge
-Found = Annotated[
-    AccuracyFound | KnnFound | FewShotFound | LinearFound | ResolutionFound | TokensFound, Field(discriminator="kind")
+Evaluator = AccuracyEvaluator | KnnEvaluator | FewShotEvaluator | LinearEvaluator | ResolutionEvaluator | TokenMergingEvaluator
+EvaluatorResult = Annotated[
+    AccuracyResult | KnnResult | FewShotResult | LinearResult | ResolutionResult | TokenMergingResult, Field(discriminator="kind")
 ]
 
 
@@ -31,15 +31,15 @@ class Evaluation(Config):
     images: int  # of the split
     classes: int
     seed: int
-    found: tuple[Found, ...]  # in the order that was asked for
+    found: tuple[EvaluatorResult, ...]  # in the order that was asked for
     notes: tuple[str, ...]  # what a reader of the numbers should know
 
 
-def judges_of(wanted: str | Iterable[str | Judge]) -> list[Judge]:
+def parse_evaluators(wanted: str | Iterable[str | Evaluator]) -> list[Evaluator]:
     """The judges that `accuracy,knn` names, or several such words or judges, each once."""
-    kinds = {judge.model_fields["kind"].default: judge for judge in members(Judge)}
+    kinds = {judge.model_fields["kind"].default: judge for judge in members(Evaluator)}
     words = wanted.split(",") if isinstance(wanted, str) else list(wanted)
-    found: dict[str, Judge] = {}
+    found: dict[str, Evaluator] = {}
     for word in words:
         name = word.strip() if isinstance(word, str) else word.kind
         if name not in kinds:
@@ -52,7 +52,7 @@ def judges_of(wanted: str | Iterable[str | Judge]) -> list[Judge]:
     return list(found.values())
 
 
-def found_by(judges: Iterable[Judge], subject: Subject) -> tuple[Found, ...]:
+def run_evaluators(judges: Iterable[Evaluator], subject: SubjectModel) -> tuple[EvaluatorResult, ...]:
     """What each judge finds. All that one of them would refuse is refused before the first begins."""
     asked = list(judges)
     for judge in asked:

@@ -23,13 +23,13 @@ from vitral.core.storage import Disk, reason
 from vitral.weights.tensors import pieces
 
 log = logging.getLogger("vitral")
-ROOM = 4 * 2**30  # bytes
+MAX_BYTES = 4 * 2**30  # bytes
 ENDING = ".safetensors"
 ABANDONED = 24 * 3600.0  # seconds after which nobody writes to a draft any more
 DISK = Disk()
 
 
-class Cache(Protocol):
+class FeatureCache(Protocol):
     """Where vectors may be had without making them."""
 
     def vectors(self, key: Callable[[], str], images: int, make: Callable[[], Tensor]) -> Tensor:
@@ -45,11 +45,11 @@ class NoCache:
 
 
 @dataclass(frozen=True)
-class Folder:
+class DiskCache:
     """A folder of vectors that holds so many bytes at the most: what was not used for longest makes room."""
 
     path: Path
-    room: int = ROOM
+    room: int = MAX_BYTES
 
     def vectors(self, key: Callable[[], str], images: int, make: Callable[[], Tensor]) -> Tensor:
         name = key()
@@ -98,12 +98,12 @@ class Folder:
                 used -= size
 
 
-def usual_folder() -> Folder:
+def default_cache() -> DiskCache:
     """The user's."""
-    return Folder(cache_folder("features"))
+    return DiskCache(cache_folder("features"))
 
 
-def key_of(parts: Iterable[str], images: Iterable[bytes]) -> str:
+def cache_key(parts: Iterable[str], images: Iterable[bytes]) -> str:
     """A hash of the parts and of the images, in their order."""
     found = hashlib.sha256()
     for content in (*(part.encode() for part in parts), b""):

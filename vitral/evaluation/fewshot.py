@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from vitral.core.config import Config
-from vitral.evaluation.subject import Labels, Subject, shortened
+from vitral.evaluation.subject import Labels, SubjectModel, shorten
 
 BIAS = 100.0  # the constant feature: so large that the bias is hardly regularized
 EPSILON = 1e-5  # added to the deviation
@@ -31,7 +31,7 @@ class Score(Config):
     each: tuple[float, ...]  # seed by seed
 
 
-class Shots(Config):
+class ShotsResult(Config):
     """What so many images of each class suffice for."""
 
     shots: int
@@ -39,27 +39,27 @@ class Shots(Config):
     flattered: Score  # at the l2 of 2^-10 ... 2^19 that is best on the very images it is judged by
 
 
-class FewShotFound(Config):
+class FewShotResult(Config):
     """The judgment by few-shot."""
 
     kind: Literal["fewshot"] = "fewshot"
     images: int
     seeds: tuple[int, ...]
-    rows: tuple[Shots, ...]
+    rows: tuple[ShotsResult, ...]
     left_out: tuple[str, ...]  # what there are too few training images for, and of which classes
 
 
-class FewShotJudge(Config):
+class FewShotEvaluator(Config):
     """A linear map from the features of a few training images of each class, drawn by seed, to targets of +-1."""
 
     kind: Literal["fewshot"] = "fewshot"
     shots: tuple[int, ...] = (1, 5, 10, 25)
     seeds: int = Field(default=3, ge=1)
 
-    def check(self, subject: Subject) -> None:
+    def check(self, subject: SubjectModel) -> None:
         subject.need_training(self.kind)
 
-    def judge(self, subject: Subject) -> FewShotFound:
+    def judge(self, subject: SubjectModel) -> FewShotResult:
         classes = subject.samples.classes
         counts = subject.samples.counts("train")
         few = {
@@ -69,11 +69,11 @@ class FewShotJudge(Config):
         known, asked = subject.vectors("train"), subject.vectors(subject.split)
         test = Images(asked.values.numpy(), asked.labels.numpy())
         train = Images(known.values.numpy(), known.labels.numpy())
-        rows = [judged_shots(train, test, len(classes), shots, seeds) for shots in self.shots if not few[shots]]
+        rows = [evaluate_shots(train, test, len(classes), shots, seeds) for shots in self.shots if not few[shots]]
         left_out = (
-            f"{shots} shots: too few training images of {shortened(names)}" for shots, names in few.items() if names
+            f"{shots} shots: too few training images of {shorten(names)}" for shots, names in few.items() if names
         )
-        return FewShotFound(images=len(test.labels), seeds=tuple(seeds), rows=tuple(rows), left_out=tuple(left_out))
+        return FewShotResult(images=len(test.labels), seeds=tuple(seeds), rows=tuple(rows), left_out=tuple(left_out))
 
 
 class Images(NamedTuple):
@@ -83,7 +83,7 @@ class Images(NamedTuple):
     labels: Labels  # (N,)
 
 
-class Solved(NamedTuple):
+class RidgeSolution(NamedTuple):
     """Least squares up to the regularization: the weights are left diag(1 / (values + l2)) right."""
 
     mean: Rows  # (D,)
@@ -102,23 +102,23 @@ class Solved(NamedTuple):
         return np.pad(white, ((0, 0), (0, 1)), constant_values=BIAS)
 
 
-def judged_shots(train: Images, test: Images, classes: int, shots: int, seeds: Sequence[int]) -> Shots:
+def evaluate_shots(train: Images, test: Images, classes: int, shots: int, seeds: Sequence[int]) -> ShotsResult:
     """The scores of so many shots."""
     right = np.array([_right(train, test, classes, shots, seed) for seed in seeds])  # (seeds, l2)
     shares = right / len(test.labels)
     best = int(shares.mean(axis=0).argmax())  # of equals the weakest regularization
     own = GRID.index(L2)
-    return Shots(shots=shots, score=_score(L2, shares[:, own]), flattered=_score(GRID[best], shares[:, best]))
+    return ShotsResult(shots=shots, score=_score(L2, shares[:, own]), flattered=_score(GRID[best], shares[:, best]))
 
 
-def drawn(labels: Labels, classes: int, shots: int, seed: int) -> NDArray[np.int64]:
+def draw_shots(labels: Labels, classes: int, shots: int, seed: int) -> NDArray[np.int64]:
     """The places of so many images of each class: big_vision's very draw, for images in the same order."""
     dice = np.random.default_rng(seed)
     orders = [dice.permutation(np.flatnonzero(labels == label)) for label in range(classes)]
     return np.concatenate([order[:shots] for order in orders])  # (N,)
 
 
-def solved(features: NDArray[np.floating], labels: Labels, classes: int) -> Solved:
+def solve_ridge(features: NDArray[np.floating], labels: Labels, classes: int) -> RidgeSolution:
     """The closed form for every l2 at once, through the smaller of the two Gram matrices."""
     wide = features.astype(np.float64)  # (N, D)
     mean, deviation = wide.mean(axis=0), wide.std(axis=0) + EPSILON
@@ -126,15 +126,15 @@ def solved(features: NDArray[np.floating], labels: Labels, classes: int) -> Solv
     targets = 2 * np.eye(classes)[labels] - 1  # (N, K)
     if white.shape[0] >= white.shape[1]:
         values, vectors = np.linalg.eigh(white.T @ white)  # (D + 1,), (D + 1, D + 1)
-        return Solved(mean, deviation, values, vectors, vectors.T @ (white.T @ targets))
+        return RidgeSolution(mean, deviation, values, vectors, vectors.T @ (white.T @ targets))
     values, vectors = np.linalg.eigh(white @ white.T)  # (N,), (N, N)
-    return Solved(mean, deviation, values, white.T @ vectors, vectors.T @ targets)
+    return RidgeSolution(mean, deviation, values, white.T @ vectors, vectors.T @ targets)
 
 
 def _right(train: Images, test: Images, classes: int, shots: int, seed: int) -> list[int]:
     """How many images of the test are told right under each l2 of the grid."""
-    places = drawn(train.labels, classes, shots, seed)
-    found = solved(train.values[places], train.labels[places], classes)
+    places = draw_shots(train.labels, classes, shots, seed)
+    found = solve_ridge(train.values[places], train.labels[places], classes)
     right = [0] * len(GRID)
     maps = [found.weights(l2) for l2 in GRID]
     for start in range(0, len(test.labels), ROWS):

@@ -8,11 +8,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from vitral.core.config import Config
-from vitral.evaluation.accuracy import Interval, wilson
-from vitral.evaluation.subject import Subject, folds_of
+from vitral.evaluation.accuracy import Interval, wilson_interval
+from vitral.evaluation.subject import SubjectModel, stratified_folds
 
 GRID = tuple(10.0**power for power in range(1, -7, -1))  # the strongest first: each start is near the next optimum
-PARTS = 5  # one of which is set aside to choose by
+FOLDS = 5  # one of which is set aside to choose by
 STEPS = 1_000
 FLAT = 1e-5  # the largest slope at which the optimum counts as reached
 
@@ -24,7 +24,7 @@ class LinearTrial(Config):
     accuracy: float
 
 
-class LinearFound(Config):
+class LinearResult(Config):
     """The judgment by a linear probe."""
 
     kind: Literal["linear"] = "linear"
@@ -37,7 +37,7 @@ class LinearFound(Config):
     trials: tuple[LinearTrial, ...]  # that l2 was chosen by: the best, of equals the strongest
 
 
-class LinearJudge(Config):
+class LinearEvaluator(Config):
     """Multinomial logistic regression by L-BFGS on standardized features.
 
     l2 is chosen on a fifth of the training images, then the probe is fitted to all of them.
@@ -45,28 +45,28 @@ class LinearJudge(Config):
 
     kind: Literal["linear"] = "linear"
 
-    def check(self, subject: Subject) -> None:
+    def check(self, subject: SubjectModel) -> None:
         subject.need_training(self.kind)
 
-    def judge(self, subject: Subject) -> LinearFound:
+    def judge(self, subject: SubjectModel) -> LinearResult:
         known, asked = subject.vectors("train"), subject.vectors(subject.split)
         classes = len(subject.samples.classes)
-        trials = tried(known.values, known.labels, classes, subject.tools.seed)
-        l2 = best(trials)
-        scale, probe = whole(known.values, known.labels, classes, l2)
-        right, images = right_of(probe.weights, scale.apply(asked.values), asked.labels), len(asked.labels)
-        return LinearFound(
+        trials = validate_grid(known.values, known.labels, classes, subject.tools.seed)
+        l2 = best_l2(trials)
+        scale, probe = fit_probe(known.values, known.labels, classes, l2)
+        right, images = count_correct(probe.weights, scale.apply(asked.values), asked.labels), len(asked.labels)
+        return LinearResult(
             images=images,
             training=len(known.labels),
             l2=l2,
             top1=right / images,
-            interval=wilson(right, images),
+            interval=wilson_interval(right, images),
             converged=probe.converged,
             trials=trials,
         )
 
 
-class Scale(NamedTuple):
+class Standardizer(NamedTuple):
     """The statistics of features to learn from."""
 
     mean: Tensor  # (D,)
@@ -84,67 +84,67 @@ class Probe(NamedTuple):
     converged: bool
 
 
-def best(trials: Sequence[LinearTrial]) -> float:
+def best_l2(trials: Sequence[LinearTrial]) -> float:
     """The l2 of the best trial, of equals the strongest."""
     return max(trials, key=lambda trial: trial.accuracy).l2
 
 
-def modest(trials: Sequence[LinearTrial], images: int) -> float:
+def one_standard_error_l2(trials: Sequence[LinearTrial], images: int) -> float:
     """The strongest l2 that cannot be told from the best by so many images: it is within their standard error."""
     top = max(trial.accuracy for trial in trials)
     error = (top * (1 - top) / images) ** 0.5
     return next(trial.l2 for trial in trials if trial.accuracy >= top - error)
 
 
-class Whole(NamedTuple):
+class StandardizedProbe(NamedTuple):
     """A probe of one l2, fitted to all images."""
 
-    scale: Scale
+    scale: Standardizer
     probe: Probe
 
 
-def whole(features: Tensor, labels: Tensor, classes: int, l2: float) -> Whole:
+def fit_probe(features: Tensor, labels: Tensor, classes: int, l2: float) -> StandardizedProbe:
     """The probe of features (N, D) and labels (N,)."""
-    scale = scale_of(features)
+    scale = fit_standardizer(features)
     start = torch.zeros(features.shape[1] + 1, classes, dtype=torch.float64)
-    return Whole(scale, fitted(scale.apply(features), labels, l2, start))
+    return StandardizedProbe(scale, fit_logistic(scale.apply(features), labels, l2, start))
 
 
-def head_of(features: Tensor, labels: Tensor, classes: int, seed: int) -> tuple[Tensor, Tensor]:
+def fit_head(features: Tensor, labels: Tensor, classes: int, seed: int) -> tuple[Tensor, Tensor]:
     """A probe as a head for features as they are: weight (K, D) and bias (K,), float32.
 
     It is no surer than the images warrant. Tuning starts from it, and through a head of large weights the first steps
     would tear the features apart.
     """
-    trials = tried(features, labels, classes, seed)
-    scale, probe = whole(features, labels, classes, modest(trials, max(1, len(labels) // PARTS)))
+    trials = validate_grid(features, labels, classes, seed)
+    scale, probe = fit_probe(features, labels, classes, one_standard_error_l2(trials, max(1, len(labels) // FOLDS)))
     weight = (probe.weights[:-1] / scale.deviation[:, None]).mT  # (K, D)
     bias = probe.weights[-1] - weight @ scale.mean  # (K,)
     return weight.float().contiguous(), bias.float()
 
 
-def scale_of(features: Tensor) -> Scale:
+def fit_standardizer(features: Tensor) -> Standardizer:
     """The statistics of these features; one that never changes is left at zero."""
     wide = features.double()
     deviation = wide.std(dim=0, correction=0)  # (D,)
-    return Scale(wide.mean(dim=0), torch.where(deviation == 0, 1, deviation))
+    return Standardizer(wide.mean(dim=0), torch.where(deviation == 0, 1, deviation))
 
 
-def tried(features: Tensor, labels: Tensor, classes: int, seed: int) -> tuple[LinearTrial, ...]:
+def validate_grid(features: Tensor, labels: Tensor, classes: int, seed: int) -> tuple[LinearTrial, ...]:
     """How right the probe of each l2 of the grid is about the part set aside, fitted to the rest."""
-    aside = torch.from_numpy(folds_of(labels.numpy(), min(PARTS, len(labels)), seed)) == 0  # (N,)
-    scale = scale_of(features[~aside])
+    aside = torch.from_numpy(stratified_folds(labels.numpy(), min(FOLDS, len(labels)), seed)) == 0  # (N,)
+    scale = fit_standardizer(features[~aside])
     fitting, judging = scale.apply(features[~aside]), scale.apply(features[aside])
     weights = torch.zeros(features.shape[1] + 1, classes, dtype=torch.float64)
     trials = []
     for l2 in GRID:
-        weights = fitted(fitting, labels[~aside], l2, weights).weights
-        right = right_of(weights, judging, labels[aside])
+        weights = fit_logistic(fitting, labels[~aside], l2, weights).weights
+        right = count_correct(weights, judging, labels[aside])
         trials.append(LinearTrial(l2=l2, accuracy=right / int(aside.sum())))
     return tuple(trials)
 
 
-def fitted(features: Tensor, labels: Tensor, l2: float, start: Tensor) -> Probe:
+def fit_logistic(features: Tensor, labels: Tensor, l2: float, start: Tensor) -> Probe:
     """The minimum of the mean cross-entropy plus l2 / 2 times the squared weights, the bias free.
 
     scikit-learn's C is 1 / (l2 N).
@@ -178,6 +178,6 @@ def logits(weights: Tensor, features: Tensor) -> Tensor:
     return torch.addmm(weights[-1], features, weights[:-1])  # (N, K)
 
 
-def right_of(weights: Tensor, features: Tensor, labels: Tensor) -> int:
+def count_correct(weights: Tensor, features: Tensor, labels: Tensor) -> int:
     """How many images the map tells right."""
     return int((logits(weights, features).argmax(dim=1) == labels).sum())

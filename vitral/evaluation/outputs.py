@@ -9,13 +9,13 @@ from torch import Tensor, nn
 
 from vitral.core.errors import WeightsError
 from vitral.data.loading.loader import Loader
-from vitral.data.loading.sampler import InOrder
-from vitral.data.transforms.preprocessing import Scaling
+from vitral.data.loading.sampler import Sequential
+from vitral.data.transforms.preprocessing import Normalize
 
 ROWS = 4096
 
 
-class Rows(NamedTuple):
+class Outputs(NamedTuple):
     """One row for each image, in the order of the set, whichever process saw it."""
 
     values: Tensor  # (N, ...), float32
@@ -23,7 +23,7 @@ class Rows(NamedTuple):
     places: Tensor  # (N,), int64, those in the items that the loader was given
 
 
-class Answers(NamedTuple):
+class Predictions(NamedTuple):
     """One row for each image, in the order of the set, whichever process answered it."""
 
     logits: Tensor  # (N, K), float32
@@ -45,46 +45,46 @@ class Answers(NamedTuple):
         return (rows.double().softmax(dim=1) for rows in self.logits.split(ROWS))
 
 
-def answer(
+def predict(
     model: nn.Module,
     loader: Loader,
-    scaling: Scaling,
+    scaling: Normalize,
     device: torch.device,
     gather: Callable[[Tensor], Tensor],
     advance: Callable[[int], None],
-) -> Answers:
+) -> Predictions:
     """The model's answers on the CPU; `gather` joins the rows of all processes, `advance` hears of each batch."""
-    with resting(model):
-        return Answers(*rows_of(model, loader, scaling, device, gather, advance))
+    with eval_mode(model):
+        return Predictions(*collect_outputs(model, loader, scaling, device, gather, advance))
 
 
 @torch.no_grad()  # in inference mode, what a model keeps between calls could never again be trained with
-def rows_of(
+def collect_outputs(
     see: Callable[[Tensor], Tensor],
     loader: Loader,
-    scaling: Scaling,
+    scaling: Normalize,
     device: torch.device,
     gather: Callable[[Tensor], Tensor],
     advance: Callable[[int], None],
-) -> Rows:
+) -> Outputs:
     """What `see` makes of the scaled images of each batch (B, C, H, W), on the CPU.
 
     Every process takes part in every batch, be it with no image: a model that is divided among them waits for all.
     """
-    assert isinstance(loader.plan.order, InOrder), "any other order leaves images out or shows some twice"
-    found: list[Rows] = []
+    assert isinstance(loader.plan.order, Sequential), "any other order leaves images out or shows some twice"
+    found: list[Outputs] = []
     for batch in loader.epoch():
         values = see(scaling.apply(batch.images.to(device))).float()  # (B, ...)
-        found.append(Rows(values, batch.labels.to(device), batch.places.to(device)))
+        found.append(Outputs(values, batch.labels.to(device), batch.places.to(device)))
         advance(len(batch.labels))
-    whole = Rows(*(gather(torch.cat(rows)).cpu() for rows in zip(*found, strict=True)))
+    whole = Outputs(*(gather(torch.cat(rows)).cpu() for rows in zip(*found, strict=True)))
     order = whole.places.argsort()
     assert torch.equal(whole.places[order], torch.arange(len(loader.plan.labels))), "each image is seen once"
-    return Rows(*(rows[order] for rows in whole))
+    return Outputs(*(rows[order] for rows in whole))
 
 
 @contextmanager
-def resting(model: nn.Module) -> Iterator[None]:
+def eval_mode(model: nn.Module) -> Iterator[None]:
     """Inside the `with` the model is in evaluation mode; after it, each of its parts is in the mode it was in."""
     modes = {part: part.training for part in model.modules()}
     model.eval()
@@ -95,7 +95,7 @@ def resting(model: nn.Module) -> Iterator[None]:
             part.training = mode
 
 
-def refuse_strange(rows: Tensor, message: str) -> None:
+def check_finite(rows: Tensor, message: str) -> None:
     """Refuse rows (N, ...) with numbers that are none, called `answers to` or `features of` the images."""
     strange = int((~rows.isfinite()).any(dim=1).sum())
     if strange:

@@ -21,12 +21,12 @@ from torch import Tensor
 from vitral import __version__
 from vitral.core.config import Size
 from vitral.core.errors import ConfigError, DataError
-from vitral.data.loading.loader import Loader, Sight
-from vitral.data.loading.sampler import InOrder, Plan
+from vitral.data.loading.loader import ImagePipeline, Loader
+from vitral.data.loading.sampler import SamplingPlan, Sequential
 from vitral.data.samples import SPLITS, Samples, Split
 from vitral.data.transforms.preprocessing import Preprocessing
-from vitral.evaluation.feature_cache import Cache, key_of
-from vitral.evaluation.outputs import Answers, answer, refuse_strange, resting, rows_of
+from vitral.evaluation.feature_cache import FeatureCache, cache_key
+from vitral.evaluation.outputs import Predictions, check_finite, collect_outputs, eval_mode, predict
 from vitral.models.base import Model
 from vitral.weights.bundle import Bundle
 from vitral.weights.load import Loaded
@@ -35,7 +35,7 @@ from vitral.weights.tensors import pieces
 Labels = NDArray[np.int64]
 
 
-def folds_of(labels: Labels, folds: int, seed: int) -> NDArray[np.int64]:
+def stratified_folds(labels: Labels, folds: int, seed: int) -> NDArray[np.int64]:
     """The fold, counted from 0, of each image (N,): all have as many images of a class, or one more."""
     dice = np.random.default_rng(seed)
     classes = [dice.permutation(np.flatnonzero(labels == label)) for label in np.unique(labels)]
@@ -45,11 +45,11 @@ def folds_of(labels: Labels, folds: int, seed: int) -> NDArray[np.int64]:
 
 
 Pixels = NDArray[np.uint8]  # (B, H, W, C)
-Numbers = NDArray[np.float32]  # (B, K)
-Ask = Callable[[Pixels], Numbers]  # a fast engine, which answers
+Logits = NDArray[np.float32]  # (B, K)
+EngineFunction = Callable[[Pixels], Logits]  # a fast engine, which answers
 
 
-class Fewer(Protocol):
+class MergingEngineFactory(Protocol):
     """Fast engines for a model, in which every layer merges some of its tokens."""
 
     @property
@@ -65,12 +65,12 @@ class Fewer(Protocol):
         """How many tokens the last layer sees when each layer merges so many."""
         ...
 
-    def build(self, loaded: Loaded, per_layer: int) -> Ask:
+    def build(self, loaded: Loaded, per_layer: int) -> EngineFunction:
         """An engine in which each layer merges so many."""
         ...
 
 
-class NoEngine:
+class NoEngineFactory:
     """What stands there where no engine was handed in."""
 
     engine = "none"
@@ -82,15 +82,15 @@ class NoEngine:
     def tokens(self, bundle: Bundle, per_layer: int) -> int:
         raise NotImplementedError
 
-    def build(self, loaded: Loaded, per_layer: int) -> Ask:
+    def build(self, loaded: Loaded, per_layer: int) -> EngineFunction:
         raise NotImplementedError
 
 
-MOST_NAMES = 8  # of a list, in a message
-OTHERWISE = "judge its features, which need no classes: --with knn,linear"
+MAX_NAMES = 8  # of a list, in a message
+FEATURES_HINT = "judge its features, which need no classes: --with knn,linear"
 
 
-def labels_by_name(samples: Samples, bundle: Bundle) -> Tensor:
+def match_labels(samples: Samples, bundle: Bundle) -> Tensor:
     """For each class of the data (K,), the label that the model has for the class of that name.
 
     DataError, with both lists, if the model does not have one of them.
@@ -101,29 +101,29 @@ def labels_by_name(samples: Samples, bundle: Bundle) -> Tensor:
     if missing:
         raise DataError(
             f"the model does not know {len(missing):,} of the {len(samples.classes):,} classes of the data: "
-            f"{shortened(missing)}. The data has {shortened(samples.classes)}. The model has "
-            f"{shortened(bundle.classes)}",
+            f"{shorten(missing)}. The data has {shorten(samples.classes)}. The model has "
+            f"{shorten(bundle.classes)}",
             code="data.unknown_class",
             where=samples.where,
-            hint=f"give data of the model's classes, or {OTHERWISE}",
+            hint=f"give data of the model's classes, or {FEATURES_HINT}",
         )
     counts = Counter(bundle.classes)
     if twice := [name for name in samples.classes if counts[name] > 1]:
-        message = f"the model has more than one class of the name {shortened(twice)}: labels cannot be matched by name"
+        message = f"the model has more than one class of the name {shorten(twice)}: labels cannot be matched by name"
         hint = "name the classes of the data in the model's order, all of them"
         raise DataError(message, code="data.ambiguous_class", where=samples.where, hint=hint)
     numbers = {name: label for label, name in enumerate(bundle.classes)}
     return torch.tensor([numbers[name] for name in samples.classes])  # (K,)
 
 
-def refuse_headless(bundle: Bundle, judge: str) -> None:
+def check_has_head(bundle: Bundle, judge: str) -> None:
     """Refuse a model that gives no answers."""
     if bundle.task != "classify":
         message = f"{judge} needs a head that names classes, and the model, whose task is {bundle.task!r}, has none"
-        raise ConfigError(message, code="config.unsupported", where=f"--with {judge}", hint=OTHERWISE)
+        raise ConfigError(message, code="config.unsupported", where=f"--with {judge}", hint=FEATURES_HINT)
 
 
-def refuse_other_preprocessing(needed: Preprocessing, given: Preprocessing) -> None:
+def check_same_preprocessing(needed: Preprocessing, given: Preprocessing) -> None:
     """Refuse what the weights do not expect, each field that differs with both values."""
     ours, theirs = needed.model_dump(mode="json"), given.model_dump(mode="json")
     differing = [name for name in ours if ours[name] != theirs[name]]
@@ -135,10 +135,10 @@ def refuse_other_preprocessing(needed: Preprocessing, given: Preprocessing) -> N
         raise ConfigError(told, code="config.conflict", where="preprocessing", hint=hint)
 
 
-def shortened(names: Sequence[str]) -> str:
+def shorten(names: Sequence[str]) -> str:
     """`ant, bee, cat and 7 more`."""
-    more = f" and {len(names) - MOST_NAMES:,} more" if len(names) > MOST_NAMES else ""
-    return f"{', '.join(names[:MOST_NAMES]) or 'none'}{more}"
+    more = f" and {len(names) - MAX_NAMES:,} more" if len(names) > MAX_NAMES else ""
+    return f"{', '.join(names[:MAX_NAMES]) or 'none'}{more}"
 
 
 def _brief(value: object) -> str:
@@ -155,24 +155,24 @@ Progress = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
 
 
 @contextmanager
-def silent(message: str, total: int) -> Iterator[Callable[[int], None]]:
+def no_progress(message: str, total: int) -> Iterator[Callable[[int], None]]:
     """Progress for nobody."""
     yield lambda count: None
 
 
-class Tools(NamedTuple):
+class EvaluationContext(NamedTuple):
     """What an evaluation works with. None of it changes what is found, but for the seed, and for speed the engine."""
 
     device: torch.device
     batch: int
     workers: int
     seed: int
-    cache: Cache
+    cache: FeatureCache
     progress: Progress
-    fewer: Fewer = NoEngine()
+    fewer: MergingEngineFactory = NoEngineFactory()
 
 
-class Vectors(NamedTuple):
+class LabeledFeatures(NamedTuple):
     """What the model sees in each image of a split, in their order, and what they are of."""
 
     values: Tensor  # (N, D), float32
@@ -180,43 +180,43 @@ class Vectors(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Subject:
+class SubjectModel:
     """A model on its device, and the split of a set that it is judged by."""
 
     model: Model
     bundle: Bundle
     samples: Samples
     split: Split
-    tools: Tools
-    _vectors: dict[Split, Vectors] = field(default_factory=dict, init=False, repr=False)
-    _answers: dict[Size, Answers] = field(default_factory=dict, init=False, repr=False)
+    tools: EvaluationContext
+    _vectors: dict[Split, LabeledFeatures] = field(default_factory=dict, init=False, repr=False)
+    _answers: dict[Size, Predictions] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def trained(self) -> Size:
         """The size of images that the model was trained with."""
         return self.bundle.preprocessing.image_size
 
-    def vectors(self, split: Split) -> Vectors:
+    def vectors(self, split: Split) -> LabeledFeatures:
         """The features of a split, one vector an image: from the cache, or made once."""
         if split not in self._vectors:
             labels = torch.tensor([item.label for item in self.samples.of(split)])
             make = lambda: self._extracted(split)  # noqa: E731
             values = self.tools.cache.vectors(lambda: self._key(split), len(labels), make)
-            self._vectors[split] = Vectors(values, labels)
+            self._vectors[split] = LabeledFeatures(values, labels)
         return self._vectors[split]
 
-    def answers(self, image: Size) -> Answers:
+    def answers(self, image: Size) -> Predictions:
         """The model's answers to its split in images of a size; the labels are the model's."""
         if image not in self._answers:
             loader = self._loader(self.split, image)
             with self.tools.progress(f"answers at {image}", len(loader.labels)) as advance:
-                found = answer(
+                found = predict(
                     self.model, loader, self.bundle.preprocessing.normalize, self.tools.device, _alone, advance
                 )
-            self._answers[image] = found._replace(labels=labels_by_name(self.samples, self.bundle)[found.labels])
+            self._answers[image] = found._replace(labels=match_labels(self.samples, self.bundle)[found.labels])
         return self._answers[image]
 
-    def asked(self, ask: Ask, message: str) -> Answers:
+    def asked(self, ask: EngineFunction, message: str) -> Predictions:
         """The answers of an engine to the split, in images of the trained size; the labels are the model's."""
         loader = self._loader(self.split, self.trained)
         found = []
@@ -224,13 +224,13 @@ class Subject:
             for batch in loader.epoch():
                 found.append(ask(np.ascontiguousarray(batch.images.permute(0, 2, 3, 1).numpy())))  # (B, K)
                 advance(len(batch.labels))
-        labels = labels_by_name(self.samples, self.bundle)[loader.labels]
-        return Answers(torch.from_numpy(np.concatenate(found)), labels, torch.arange(len(labels)))
+        labels = match_labels(self.samples, self.bundle)[loader.labels]
+        return Predictions(torch.from_numpy(np.concatenate(found)), labels, torch.arange(len(labels)))
 
     def need_classes(self, judge: str) -> None:
         """Refuse to judge answers that are about other classes, or that there are none of."""
-        refuse_headless(self.bundle, judge)
-        labels_by_name(self.samples, self.bundle)
+        check_has_head(self.bundle, judge)
+        match_labels(self.samples, self.bundle)
 
     def need_training(self, judge: str) -> None:
         """Refuse to learn from no images: at least two are needed, to choose anything by."""
@@ -248,18 +248,18 @@ class Subject:
         needs, items = self.bundle.preprocessing, self.samples.of(split)
         pixels, usual = image.height * image.width, self.trained.height * self.trained.width
         batch = max(1, min(self.tools.batch, self.tools.batch * usual // pixels))  # larger images, fewer at a time
-        plan = Plan(np.array([item.label for item in items], dtype=np.int64), InOrder(), batch, seed=0)
-        sight = Sight(image, needs.decoding, needs.crop)
+        plan = SamplingPlan(np.array([item.label for item in items], dtype=np.int64), Sequential(), batch, seed=0)
+        sight = ImagePipeline(image, needs.decoding, needs.crop)
         # Each picture is seen once, so none is worth keeping.
         return Loader(items, self.samples.store, sight, plan, self.tools.workers, room=0)
 
     def _extracted(self, split: Split) -> Tensor:
         loader = self._loader(split, self.trained)
-        with self.tools.progress(f"features of {split}", len(loader.labels)) as advance, resting(self.model):
-            found = rows_of(
+        with self.tools.progress(f"features of {split}", len(loader.labels)) as advance, eval_mode(self.model):
+            found = collect_outputs(
                 self.model.pooled, loader, self.bundle.preprocessing.normalize, self.tools.device, _alone, advance
             )
-        refuse_strange(found.values, "features of")
+        check_finite(found.values, "features of")
         return found.values  # (N, D)
 
     def _key(self, split: Split) -> str:
@@ -267,7 +267,7 @@ class Subject:
         needs = self.bundle.preprocessing
         parts = (__version__, self._weights, self.bundle.model.to_json(), needs.to_json())
         with self.tools.progress(f"reading {split}", len(self.samples.of(split))) as advance:
-            return key_of(parts, self._read(split, advance))
+            return cache_key(parts, self._read(split, advance))
 
     def _read(self, split: Split, advance: Callable[[int], None]) -> Iterator[bytes]:
         for item in self.samples.of(split):

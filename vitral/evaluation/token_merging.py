@@ -8,17 +8,17 @@ from typing import Literal
 
 from vitral.core.config import Config
 from vitral.core.errors import ConfigError
-from vitral.evaluation.accuracy import Interval, judged
-from vitral.evaluation.subject import Ask, Numbers, Pixels, Subject
+from vitral.evaluation.accuracy import Interval, compute_accuracy
+from vitral.evaluation.subject import EngineFunction, Logits, Pixels, SubjectModel
 from vitral.models.vit import Vit
 from vitral.weights.load import Loaded
 
 STEPS = 8  # rows of the curve: the last but one leaves an eighth of the patches
-ROUNDS, ENOUGH = 5, 3.0  # batches, and seconds, for which an engine is timed beside the one that merges nothing
-LOSS = 0.005  # of accuracy: a smaller one is none
+MIN_ROUNDS, MIN_SECONDS = 5, 3.0  # batches, and seconds, for which an engine is timed beside the one that merges nothing
+TOLERANCE = 0.005  # of accuracy: a smaller one is none
 
 
-class AtCount(Config):
+class MergingResult(Config):
     """How good and how fast the model is when each layer merges so many patches."""
 
     per_layer: int
@@ -29,23 +29,23 @@ class AtCount(Config):
     interval: Interval  # of top1
 
 
-class TokensFound(Config):
+class TokenMergingResult(Config):
     """The judgment over merging, from none to much."""
 
     kind: Literal["tokens"] = "tokens"
     images: int
     engine: str
     batch: int  # images at a time, as they were timed
-    rows: tuple[AtCount, ...]
+    rows: tuple[MergingResult, ...]
     most: int  # what the fastest row merges a layer, of those that lose at most half a point
 
 
-class TokensJudge(Config):
+class TokenMergingEvaluator(Config):
     """The same images with ever more patches merged in every layer, answered by a fast engine."""
 
     kind: Literal["tokens"] = "tokens"
 
-    def check(self, subject: Subject) -> None:
+    def check(self, subject: SubjectModel) -> None:
         subject.need_classes(self.kind)
         try:
             subject.tools.fewer.check(subject.bundle)
@@ -53,37 +53,37 @@ class TokensJudge(Config):
             hint = error.hint or "leave tokens out of --with"
             raise ConfigError(error.message, code=error.code, where=f"--with {self.kind}", hint=hint) from None
 
-    def judge(self, subject: Subject) -> TokensFound:
+    def judge(self, subject: SubjectModel) -> TokenMergingResult:
         fewer, loaded = subject.tools.fewer, Loaded(subject.model, subject.bundle)
         whole = fewer.build(loaded, 0)
-        rows: list[AtCount] = []
-        for count in counts_of(subject):
-            race = Race(whole, fewer.build(loaded, count) if count else whole)
+        rows: list[MergingResult] = []
+        for count in candidate_counts(subject):
+            race = PairedTimer(whole, fewer.build(loaded, count) if count else whole)
             answers = subject.asked(race.ask, f"answers, merging {count} a layer")
-            found = judged(answers, subject.bundle.classes)
+            found = compute_accuracy(answers, subject.bundle.classes)
             times = race.times()
             rate = times * (rows[0].rate if rows else race.rate())
             left, top1, interval = fewer.tokens(subject.bundle, count), found.top1, found.interval
-            rows.append(AtCount(per_layer=count, tokens=left, rate=rate, times=times, top1=top1, interval=interval))
-        return TokensFound(
+            rows.append(MergingResult(per_layer=count, tokens=left, rate=rate, times=times, top1=top1, interval=interval))
+        return TokenMergingResult(
             images=len(subject.samples.of(subject.split)),
             engine=fewer.engine,
             batch=race.batch,
             rows=tuple(rows),
-            most=fastest(rows).per_layer,
+            most=fastest_within_tolerance(rows).per_layer,
         )
 
 
 @dataclass
-class Race:
+class PairedTimer:
     """An engine that answers, timed now and then beside the one that merges nothing."""
 
-    whole: Ask
-    own: Ask
+    whole: EngineFunction
+    own: EngineFunction
     batch: int = 0
     seconds: list[tuple[float, float]] = field(default_factory=list)  # of whole and own, on the same images
 
-    def ask(self, pixels: Pixels) -> Numbers:
+    def ask(self, pixels: Pixels) -> Logits:
         if not self.batch:  # the first batch warms both up
             self.batch = len(pixels)
             self.whole(pixels)
@@ -94,9 +94,9 @@ class Race:
 
     def known(self) -> bool:
         """Whether it was timed often enough and long enough."""
-        return len(self.seconds) >= ROUNDS and sum(map(sum, self.seconds)) >= ENOUGH
+        return len(self.seconds) >= MIN_ROUNDS and sum(map(sum, self.seconds)) >= MIN_SECONDS
 
-    def timed(self, pixels: Pixels) -> Numbers:
+    def timed(self, pixels: Pixels) -> Logits:
         """The answers, with the time that either takes; they go first in turns."""
         spent = {}
         order = (self.whole, self.own) if len(self.seconds) % 2 else (self.own, self.whole)
@@ -116,13 +116,13 @@ class Race:
         return self.batch / median(own for _, own in self.seconds)
 
 
-def fastest(rows: Sequence[AtCount]) -> AtCount:
+def fastest_within_tolerance(rows: Sequence[MergingResult]) -> MergingResult:
     """The fastest row that loses at most half a point against the first."""
-    held = [row for row in rows if row.top1 >= rows[0].top1 - LOSS]
+    held = [row for row in rows if row.top1 >= rows[0].top1 - TOLERANCE]
     return max(held, key=lambda row: row.times)
 
 
-def counts_of(subject: Subject) -> list[int]:
+def candidate_counts(subject: SubjectModel) -> list[int]:
     """How many patches to merge a layer, from none on, in steps of an eighth of what would leave none, or of one."""
     model = subject.bundle.model
     assert isinstance(model, Vit), "a ResNet is refused by the check"

@@ -25,7 +25,7 @@ from vitral.explanation.trace import Step, attends, transformer, walk
 from vitral.explanation.walkthrough.steps import array
 from vitral.models.base import Grid, Layout, Model
 from vitral.models.head import NoHead
-from vitral.models.hooks import Recording, recorded
+from vitral.models.hooks import AttentionRecord, record_attention
 from vitral.models.resnet import ResidualNetwork
 from vitral.models.vit import VisionTransformer
 
@@ -66,7 +66,7 @@ def examine(model: Model, image: Tensor, target: Target = "answer") -> Examined:
         check_class(model, target)
     told = attends(model) and not isinstance(model.config.head, NoHead)  # whether there is relevance
     layers: list[Seen] = []
-    recordings: list[Recording] = []
+    recordings: list[AttentionRecord] = []
     joint = rollout.beginning(layout.length(), image)  # (1, T, T)
     with resting(model), torch.inference_mode(False), torch.set_grad_enabled(told):
         embedded = first_tokens(follower, image, layout)  # (1, T, D)
@@ -143,7 +143,7 @@ def last_look(model: VisionTransformer, found: Examined) -> Tensor:
     layer, layout = len(model.blocks) - 1, found.layout
     tokens = (found.layers[-2].tokens if layer else found.embedded)[None]  # (1, T, D)
     given = model.position(tokens, layout, layer) if layer else tokens  # (1, T, D)
-    with resting(model), recorded(model.blocks[layer]) as recordings:
+    with resting(model), record_attention(model.blocks[layer]) as recordings:
         model.blocks[layer](given, layout, layout.length())
     attention = recordings[0].weights().mean(dim=1)  # (1, T, T)
     read = model.pool.reads(found.features[None], layout)  # (1, T)

@@ -11,7 +11,7 @@ from vitral.explanation.explanation import Array
 from vitral.explanation.similarity import principal
 from vitral.models.base import Model
 from vitral.models.embed import HybridStem, PatchStem, linear_to_kernel
-from vitral.models.resnet import Body, ResidualNetwork, StandardConv, standardize
+from vitral.models.resnet import ResnetBody, ResidualNetwork, StdConv2d, standardize
 from vitral.models.vit import VisionTransformer
 
 MOST = 28  # as many as the paper shows
@@ -48,7 +48,7 @@ def first_kernel(model: Model) -> Tensor:
     return linear_to_kernel(weight, model.stem.patch)
 
 
-def root_kernel(body: Body) -> Tensor:
+def root_kernel(body: ResnetBody) -> Tensor:
     conv = body.root[0]
-    assert isinstance(conv, StandardConv)
+    assert isinstance(conv, StdConv2d)
     return standardize(conv.weight, conv.how)

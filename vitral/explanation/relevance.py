@@ -15,8 +15,8 @@ from vitral.core.errors import ConfigError
 from vitral.explanation.class_probability import check_class, resting
 from vitral.explanation.trace import attends, transformer, walk
 from vitral.models.base import Layout, Model
-from vitral.models.hooks import Recording
-from vitral.models.pool import Gather
+from vitral.models.hooks import AttentionRecord
+from vitral.models.pool import AttentionPooling
 from vitral.models.vit import VisionTransformer
 
 
@@ -26,7 +26,7 @@ class Reading(NamedTuple):
     features: Tensor  # (B, T, D), the tokens after the last layer and its norm
     logits: Tensor  # (B, K)
     shares: Tensor  # (B, T), how much of each token was read; rows sum to one
-    recordings: tuple[Recording, ...]  # what the pool's attention worked on; none for a pool without attention
+    recordings: tuple[AttentionRecord, ...]  # what the pool's attention worked on; none for a pool without attention
 
 
 def relevance(model: Model, images: Tensor, targets: Sequence[int]) -> Tensor:
@@ -44,7 +44,7 @@ def relevance(model: Model, images: Tensor, targets: Sequence[int]) -> Tensor:
     reader = transformer(model)
     with resting(model), torch.inference_mode(False), torch.enable_grad():
         layout = reader.layout(images)
-        recordings: list[Recording] = []
+        recordings: list[AttentionRecord] = []
         for step in walk(reader, first_tokens(reader, images, layout), layout):
             recordings += step.recordings
         return traced(recordings, reading_of(reader, step.after, layout), targets, layout)
@@ -62,15 +62,15 @@ def reading_of(model: VisionTransformer, tokens: Tensor, layout: Layout) -> Read
     pool, normed = model.pool, model.norm(tokens)  # (B, T, D)
     with torch.no_grad():
         shares = pool.reads(normed, layout)  # (B, T)
-    if not isinstance(pool, Gather):
+    if not isinstance(pool, AttentionPooling):
         return Reading(normed, model.head(pool(normed, layout)), shares, ())
     heads = pool.look(normed)
     gathered = pool.gather(heads)  # (B, 1, D)
-    recording = Recording(pool, heads, layout, gathered)
+    recording = AttentionRecord(pool, heads, layout, gathered)
     return Reading(normed, model.head(pool.think(gathered)), shares, (recording,))
 
 
-def traced(recordings: Sequence[Recording], reading: Reading, targets: Sequence[int], layout: Layout) -> Tensor:
+def traced(recordings: Sequence[AttentionRecord], reading: Reading, targets: Sequence[int], layout: Layout) -> Tensor:
     """What was read, traced from the last layer back to the patches (B, R, S) by what speaks for the targets.
 
     A token that is read brings what attention gathered into it. What it was by itself is left out: of a class token
@@ -88,7 +88,7 @@ def traced(recordings: Sequence[Recording], reading: Reading, targets: Sequence[
     return gathered[:, 0, layout.prefix() :].unflatten(1, layout.grid)
 
 
-def support(look: Recording, gradient: Tensor) -> Tensor:
+def support(look: AttentionRecord, gradient: Tensor) -> Tensor:
     """Mean over the heads of what is positive in attention times its gradient (B, queries, T).
 
     What was gathered is attention times values, so the gradient of the attention follows from the gradient (B, queries,

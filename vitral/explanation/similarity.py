@@ -14,7 +14,7 @@ from torch import Tensor
 from vitral.explanation.explanation import Array
 from vitral.models.attention import SelfAttention
 from vitral.models.base import Grid, Layout, Model
-from vitral.models.position import Added, OffsetLogits, Relation, Rotation
+from vitral.models.position import AdditivePosition, RelativePosition, AttentionPosition, RotaryPosition2d
 from vitral.models.vit import VisionTransformer
 
 NOISE = 1e-12  # of the rows' energy: a variance below it is that of rounding in float32
@@ -102,18 +102,18 @@ def positions_of(model: Model, layout: Layout) -> Positions:
     """
     if not isinstance(model, VisionTransformer):
         return absent(CONVOLUTIONS)
-    if isinstance(model.position, Added):
+    if isinstance(model.position, AdditivePosition):
         like = torch.empty(0, model.config.width, device=next(model.parameters()).device)
         _, patches = model.position.rows(layout, 0, like)  # (N, D)
         return compared(patches, layout.grid)
     layers = [part for part in model.modules() if isinstance(part, SelfAttention)]
-    relation = layers[0].heads.relation if layers else Relation()
-    if isinstance(relation, Rotation):
+    relation = layers[0].heads.relation if layers else AttentionPosition()
+    if isinstance(relation, RotaryPosition2d):
         return compared(turns(relation, layout.grid, layers[0].heads.head_width), layout.grid)
-    return absent(OFFSETS if isinstance(relation, OffsetLogits) else BAG)
+    return absent(OFFSETS if isinstance(relation, RelativePosition) else BAG)
 
 
-def turns(relation: Rotation, grid: Grid, head_width: int) -> Tensor:
+def turns(relation: RotaryPosition2d, grid: Grid, head_width: int) -> Tensor:
     """Where each place turns a vector of equal parts to (N, d): the cosines of its angles, then their sines."""
     upright = torch.zeros(grid.cells(), head_width)  # (N, d)
     upright[:, : head_width // 2] = 1

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from vitral.core.errors import ConfigError
 from vitral.models.base import Layout, Model
-from vitral.models.hooks import Recording, recorded
-from vitral.models.mixers import AttentionKind
+from vitral.models.hooks import AttentionRecord, record_attention
+from vitral.models.attention import BaseAttention
 from vitral.models.vit import VisionTransformer
 
 
@@ -26,7 +26,7 @@ class Step(NamedTuple):
     before: Tensor  # (B, T, D), what it was given
     after: Tensor  # (B, T, D), what it passed on
     layout: Layout
-    recordings: tuple[Recording, ...]  # what its attention worked on; none where it has no attention
+    recordings: tuple[AttentionRecord, ...]  # what its attention worked on; none where it has no attention
 
     def attention(self) -> Tensor:
         """What each token looked at (B, H, T, T); rows sum to one; no heads where there is no attention."""
@@ -50,14 +50,14 @@ def walk(model: VisionTransformer, tokens: Tensor, layout: Layout) -> Iterator[S
     """The first layer's tokens (B, T, D) through one layer after the other, every token to the end."""
     for layer, block in enumerate(model.blocks):
         given = model.position(tokens, layout, layer) if layer else tokens  # (B, T, D)
-        with recorded(block) as recordings:
+        with record_attention(block) as recordings:
             tokens = block(given, layout, layout.length())  # (B, T, D)
         yield Step(layer + 1, given, tokens, layout, tuple(recordings))
 
 
 def attends(model: Model) -> bool:
     """Whether its layers look at tokens: not those of a ResNet, nor of a model with another mixer."""
-    return isinstance(model, VisionTransformer) and isinstance(model.config.mixer, AttentionKind)
+    return isinstance(model, VisionTransformer) and isinstance(model.config.mixer, BaseAttention)
 
 
 def transformer(model: Model) -> VisionTransformer:

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 import numpy as np
 
 from vitral.core.errors import ConfigError, WeightsError
-from vitral.inference.batches import Batch, batches
-from vitral.inference.engines.engine import AUTO, Answer, Bytes, Engine, EngineKind, Lazily, Numbers, Undecided, kind_of
-from vitral.inference.exported import ENGINES, Export, engine_of, is_export, read_export
-from vitral.inference.image_refs import File, Image
-from vitral.inference.writers import Sink, likeliest, probabilities
+from vitral.inference.batches import Batch, read_batches
+from vitral.inference.engines.engine import AUTO, OutputKind, PixelBatch, Engine, EngineKind, Lazy, FloatArray, Undecided, kind_of
+from vitral.inference.exported import ENGINES, Export, load_engine, is_export, read_export
+from vitral.inference.image_refs import FileSource, ImageRef
+from vitral.inference.writers import Sink, topk, probabilities
 from vitral.weights.hub import refuse_empty
 
 if TYPE_CHECKING:
@@ -33,20 +33,20 @@ class Count(NamedTuple):
 
 
 def predict(
-    see: Callable[[Bytes], Numbers], batches: Iterable[Batch], sink: Sink, hear: Callable[[Batch], None]
+    see: Callable[[PixelBatch], FloatArray], batches: Iterable[Batch], sink: Sink, hear: Callable[[Batch], None]
 ) -> Count:
     """Have the sink take what `see` makes of each batch; `hear` is told of a batch before it is answered."""
     answered = failed = 0
     for batch in batches:
         hear(batch)
         numbers = see(batch.pixels) if len(batch.pixels) else np.zeros((0, 1), dtype=np.float32)  # (B, K)
-        _refuse_strange(batch, numbers)
+        _check_finite(batch, numbers)
         sink.write(batch, numbers)
         answered, failed = answered + len(batch.pixels), failed + len(batch.failed)
     return Count(answered, failed)
 
 
-def _refuse_strange(batch: Batch, numbers: Numbers) -> None:
+def _check_finite(batch: Batch, numbers: FloatArray) -> None:
     """An answer that is no number is the fault of the weights, and no file could hold it."""
     strange = np.flatnonzero(~np.isfinite(numbers).all(axis=1))
     if len(strange):
@@ -55,7 +55,7 @@ def _refuse_strange(batch: Batch, numbers: Numbers) -> None:
         raise WeightsError(message, code="weights.not_finite", where=batch.good[strange[0]], hint=hint)
 
 
-BATCH = 32
+BATCH_SIZE = 32
 
 
 class Prediction(NamedTuple):
@@ -70,7 +70,7 @@ class Ready(NamedTuple):
     """What a predictor is made of."""
 
     bundle: "Bundle | Export"
-    engines: Mapping[Answer, Lazily[Engine]]
+    engines: Mapping[OutputKind, Lazy[Engine]]
 
 
 class Predictor:
@@ -85,7 +85,7 @@ class Predictor:
 
     __slots__ = ("_engines", "bundle")
     bundle: "Bundle | Export"  # either has classes, a task and the preprocessing
-    _engines: Mapping[Answer, Lazily[Engine]]
+    _engines: Mapping[OutputKind, Lazy[Engine]]
 
     def __init__(
         self,
@@ -97,9 +97,9 @@ class Predictor:
             refuse_empty(source)
         folder = Path(source).expanduser() if isinstance(source, str | Path) else None
         if folder and is_export(folder):
-            ready = ready_export(folder, engine, merging)
+            ready = prepare_export(folder, engine, merging)
         else:
-            ready = ready_model(source, engine, merging)
+            ready = prepare_model(source, engine, merging)
         object.__setattr__(self, "bundle", ready.bundle)
         object.__setattr__(self, "_engines", ready.engines)
 
@@ -109,18 +109,18 @@ class Predictor:
     def __delattr__(self, name: str) -> NoReturn:
         raise AttributeError("a predictor never changes; make another one")
 
-    def logits(self, pixels: Bytes) -> Numbers:
+    def logits(self, pixels: PixelBatch) -> FloatArray:
         """The logits of the classes (B, K) for images (B, H, W, C) as `bundle.preprocessing` makes them."""
         if not self.bundle.classes:
             message = f"this model was made for {self.bundle.task}, and names no classes"
             raise ConfigError(message, code="config.unsupported", where="model", hint="ask for its features")
         return self._run("logits", pixels)
 
-    def probabilities(self, pixels: Bytes) -> Numbers:
+    def probabilities(self, pixels: PixelBatch) -> FloatArray:
         """How likely each class is (B, K); the numbers of an image sum to one."""
         return probabilities(self.logits(pixels))
 
-    def features(self, pixels: Bytes) -> Numbers:
+    def features(self, pixels: PixelBatch) -> FloatArray:
         """The vectors behind the logits (B, D)."""
         return self._run("features", pixels)
 
@@ -139,15 +139,15 @@ class Predictor:
         if top < 1:
             raise ConfigError(f"expected at least 1, got {top}", code="config.out_of_range", where="top")
         paths = [images] if isinstance(images, str | Path) else images
-        files = (Image(str(path), File(str(path))) for path in paths)
+        files = (ImageRef(str(path), FileSource(str(path))) for path in paths)
         found: list[Prediction] = []
-        for batch in batches(files, self.bundle.preprocessing, BATCH):
+        for batch in read_batches(files, self.bundle.preprocessing, BATCH_SIZE):
             for error in batch.failed.values():
                 raise error
-            found += map(self._named, batch.good, likeliest(self.logits(batch.pixels), top))
+            found += map(self._named, batch.good, topk(self.logits(batch.pixels), top))
         return found
 
-    def warm_up(self, *sizes: int, answer: Answer = "logits") -> None:
+    def warm_up(self, *sizes: int, answer: OutputKind = "logits") -> None:
         """Have all made that batches of these sizes need, so that the first of them is as quick as the next.
 
         Logits are what names and probabilities are made of; features have an engine of their own.
@@ -168,7 +168,7 @@ class Predictor:
             name, tuple(self.bundle.classes[place] for place, _ in found), tuple(chance for _, chance in found)
         )
 
-    def _run(self, answer: Answer, pixels: Bytes) -> Numbers:
+    def _run(self, answer: OutputKind, pixels: PixelBatch) -> FloatArray:
         if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[1:] != self._shape:
             height, width, channels = self._shape
             message = f"expected uint8 (B, {height}, {width}, {channels}), got {pixels.dtype} {pixels.shape}"
@@ -177,14 +177,14 @@ class Predictor:
             )
         return self._engine(answer).get().run(np.ascontiguousarray(pixels))
 
-    def _engine(self, answer: Answer) -> Lazily[Engine]:
+    def _engine(self, answer: OutputKind) -> Lazy[Engine]:
         if answer not in self._engines:
             message, hint = f"an export that gives no {answer}", "give the model that it was made of"
             raise ConfigError(message, code="config.unsupported", where="model", hint=hint)
         return self._engines[answer]
 
 
-def ready_export(folder: Path, engine: str | EngineKind, merging: "Merging | None") -> Ready:
+def prepare_export(folder: Path, engine: str | EngineKind, merging: "Merging | None") -> Ready:
     """An export, on the engine that it was made for."""
     notes = read_export(folder)
     own = ENGINES[notes.kind]
@@ -196,20 +196,20 @@ def ready_export(folder: Path, engine: str | EngineKind, merging: "Merging | Non
     if merging is not None:
         message = "an export has the layers that it was made with, and merges no patches"
         raise ConfigError(message, code="config.conflict", where="merging", hint="give the model that it was made of")
-    return Ready(notes, {notes.answer: Lazily(partial(engine_of, folder, notes))})
+    return Ready(notes, {notes.answer: Lazy(partial(load_engine, folder, notes))})
 
 
-def ready_model(source: "str | Path | Loaded", engine: str | EngineKind, merging: "Merging | None") -> Ready:
+def prepare_model(source: "str | Path | Loaded", engine: str | EngineKind, merging: "Merging | None") -> Ready:
     """A model of torch, on any engine."""
-    from vitral.inference.engines.auto import engine_for, engine_named
+    from vitral.inference.engines.auto import build_engine, parse_engine
     from vitral.inference.graph.graph import EVERY_TOKEN
     from vitral.weights.load import Loaded, load
 
-    wanted = engine_named(engine) if isinstance(engine, str) else engine
+    wanted = parse_engine(engine) if isinstance(engine, str) else engine
     # A model of the caller's may be trained on, and this is to stay what it was.
     loaded = Loaded(deepcopy(source.model), source.bundle) if isinstance(source, Loaded) else load(source)
-    answers: tuple[Answer, ...] = ("logits", "features")
+    answers: tuple[OutputKind, ...] = ("logits", "features")
     return Ready(
         loaded.bundle,
-        {each: Lazily(partial(engine_for, wanted, loaded, each, merging or EVERY_TOKEN)) for each in answers},
+        {each: Lazy(partial(build_engine, wanted, loaded, each, merging or EVERY_TOKEN)) for each in answers},
     )

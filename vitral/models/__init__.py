@@ -2,7 +2,7 @@
 
 from vitral.models.attention import Attention, Axial, Local, attention_weights
 from vitral.models.base import Features, Grid, Layout, Model
-from vitral.models.block import KeepActivations, LayerScale, NoScale, PostNorm, PreNorm, Recompute
+from vitral.models.block import GradientCheckpointing, KeepActivations, LayerScale, NoScale, PostNorm, PreNorm
 from vitral.models.embed import Hybrid, Patches
 from vitral.models.head import LinearHead, NoHead, TanhHead
 from vitral.models.hooks import attention_maps
@@ -56,7 +56,7 @@ __all__ = [
     "Pooling",
     "PostNorm",
     "PreNorm",
-    "Recompute",
+    "GradientCheckpointing",
     "Relative1d",
     "Relative2d",
     "Resnet",

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from vitral.core.config import Config
 from vitral.core.errors import ConfigError
-from vitral.models.base import Grid, Layout, Whole, check_heads
-from vitral.models.init import Initial, Initialized
-from vitral.models.position import Relation
+from vitral.models.base import BuildContext, Grid, Layout, check_heads
+from vitral.models.init import BaseInit, InitModule
+from vitral.models.position import AttentionPosition
 
 
 def split_windows(x: Tensor, grid: Grid, window: Grid) -> Tensor:
@@ -32,7 +32,7 @@ def join_windows(x: Tensor, grid: Grid, window: Grid) -> Tensor:
     return tiles.permute(0, 3, 1, 4, 2, 5, 6).flatten(2, 5)  # (B, H, N, d)
 
 
-def same_window(grid: Grid, window: Grid) -> Tensor:
+def window_mask(grid: Grid, window: Grid) -> Tensor:
     """Whether two patches share a window."""
     place = torch.arange(grid.cells())
     row, column = place // grid.columns // window.rows, place % grid.columns // window.columns  # each (N)
@@ -45,7 +45,7 @@ def attention_weights(q: Tensor, k: Tensor, bias: Tensor | None = None) -> Tenso
     return (logits if bias is None else logits + bias).softmax(dim=-1)
 
 
-class AttentionKind(Config):
+class BaseAttention(Config):
     """Multi-head self-attention; the kinds differ in the window of patches that a patch can see."""
 
     heads: int = Field(default=12, ge=1, le=1_000)
@@ -66,18 +66,18 @@ class AttentionKind(Config):
         check_heads(width, self.heads, where="mixer.heads")
         return width // self.heads
 
-    def check(self, whole: Whole) -> None:
+    def check(self, context: BuildContext) -> None:
         """Refuse what cannot be built into this model."""
-        inner = self.heads * self.width_of_head(whole.width)
-        if not self.project and inner != whole.width:
+        inner = self.heads * self.width_of_head(context.width)
+        if not self.project and inner != context.width:
             raise ConfigError(
-                f"without an output projection the heads must fill width {whole.width}, but they have {inner}",
+                f"without an output projection the heads must fill width {context.width}, but they have {inner}",
                 code="config.conflict",
                 where="mixer.project",
                 hint="set it to true, or mixer.head_width to width/heads",
             )
-        for layer in range(whole.depth):
-            self.window_that_fits(whole.layout.grid, layer)
+        for layer in range(context.depth):
+            self.window_that_fits(context.layout.grid, layer)
 
     def window_that_fits(self, grid: Grid, layer: int) -> Grid:
         window = self.window(grid, layer)
@@ -92,17 +92,17 @@ class AttentionKind(Config):
                 )
         return window
 
-    def build(self, whole: Whole, layer: int, relation: Relation) -> "SelfAttention":
-        return SelfAttention(self, whole, layer, relation)
+    def build(self, context: BuildContext, layer: int, relation: AttentionPosition) -> "SelfAttention":
+        return SelfAttention(self, context, layer, relation)
 
 
-class Attention(AttentionKind):
+class Attention(BaseAttention):
     """Every token sees every token: the paper's."""
 
     kind: Literal["attention"] = "attention"
 
 
-class Axial(AttentionKind):
+class Axial(BaseAttention):
     """Patches see their row in even layers and their column in odd ones (appendix D.6).
 
     A block of the appendix, row attention with its MLP and then column attention with its own, is two layers here:
@@ -111,21 +111,21 @@ class Axial(AttentionKind):
 
     kind: Literal["axial"] = "axial"
 
-    def check(self, whole: Whole) -> None:
-        super().check(whole)
-        if whole.depth % 2:
+    def check(self, context: BuildContext) -> None:
+        super().check(context)
+        if context.depth % 2:
             raise ConfigError(
-                f"axial layers come in pairs, rows then columns, but depth is {whole.depth}",
+                f"axial layers come in pairs, rows then columns, but depth is {context.depth}",
                 code="config.indivisible",
                 where="depth",
-                hint=f"use {whole.depth + 1}",
+                hint=f"use {context.depth + 1}",
             )
 
     def window(self, grid: Grid, layer: int) -> Grid:
         return Grid(grid.rows, 1) if layer % 2 else Grid(1, grid.columns)
 
 
-class Local(AttentionKind):
+class Local(BaseAttention):
     """Patches see their own window."""
 
     kind: Literal["local"] = "local"
@@ -136,7 +136,7 @@ class Local(AttentionKind):
         return Grid(self.rows, self.columns)
 
 
-class Heads(NamedTuple):
+class Qkv(NamedTuple):
     """Queries, keys and values as attention uses them, whatever kernel runs."""
 
     q: Tensor  # (B, H, keep, d)
@@ -144,21 +144,21 @@ class Heads(NamedTuple):
     v: Tensor  # (B, H, L, d)
 
 
-class HeadProjection(Initialized):
+class QkvProjection(InitModule):
     """Tokens to heads. A forward hook here sees q, k and v of every layer."""
 
-    def __init__(self, config: AttentionKind, whole: Whole, relation: Relation) -> None:
+    def __init__(self, config: BaseAttention, context: BuildContext, relation: AttentionPosition) -> None:
         super().__init__()
-        self.heads, self.head_width = config.heads, config.width_of_head(whole.width)
-        self.qkv = nn.Linear(whole.width, 3 * self.heads * self.head_width, bias=config.qkv_bias)
-        self.q_norm = nn.LayerNorm(self.head_width, whole.eps) if config.qk_norm else nn.Identity()
-        self.k_norm = nn.LayerNorm(self.head_width, whole.eps) if config.qk_norm else nn.Identity()
+        self.heads, self.head_width = config.heads, config.width_of_head(context.width)
+        self.qkv = nn.Linear(context.width, 3 * self.heads * self.head_width, bias=config.qkv_bias)
+        self.q_norm = nn.LayerNorm(self.head_width, context.eps) if config.qk_norm else nn.Identity()
+        self.k_norm = nn.LayerNorm(self.head_width, context.eps) if config.qk_norm else nn.Identity()
         self.relation = relation
 
-    def initialize(self, initial: Initial) -> None:
-        initial.attention(self.qkv, parts=3)
+    def initialize(self, init: BaseInit) -> None:
+        init.attention(self.qkv, parts=3)
 
-    def forward(self, x: Tensor, layout: Layout, keep: int) -> Heads:
+    def forward(self, x: Tensor, layout: Layout, keep: int) -> Qkv:
         """Queries of the first `keep` tokens, keys and values of all."""
         if keep == layout.length():
             q, k, v = self.qkv(x).chunk(3, dim=-1)  # each (B, L, H d)
@@ -170,23 +170,23 @@ class HeadProjection(Initialized):
             k, v = F.linear(x, weight[inner:], rest).chunk(2, dim=-1)  # each (B, L, H d)
         q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in (q, k, v))  # each (B, H, ., d)
         q, k = self.q_norm(q), self.k_norm(k)
-        return Heads(self.relation.rotate(q, layout), self.relation.rotate(k, layout), v)
+        return Qkv(self.relation.rotate(q, layout), self.relation.rotate(k, layout), v)
 
 
-class SelfAttention(Initialized):
+class SelfAttention(InitModule):
     """MSA of eq. 2. The class token and registers see every token; a patch sees them and its window."""
 
-    def __init__(self, config: AttentionKind, whole: Whole, layer: int, relation: Relation) -> None:
+    def __init__(self, config: BaseAttention, context: BuildContext, layer: int, relation: AttentionPosition) -> None:
         super().__init__()
         self.config, self.layer = config, layer
-        self.heads = HeadProjection(config, whole, relation)
+        self.heads = QkvProjection(config, context, relation)
         inner = self.heads.heads * self.heads.head_width
-        self.project = nn.Linear(inner, whole.width) if config.project else nn.Identity()
+        self.project = nn.Linear(inner, context.width) if config.project else nn.Identity()
         self.dropout = nn.Dropout(config.dropout)
 
-    def initialize(self, initial: Initial) -> None:
+    def initialize(self, init: BaseInit) -> None:
         if isinstance(self.project, nn.Linear):
-            initial.attention(self.project)
+            init.attention(self.project)
 
     def forward(self, x: Tensor, layout: Layout, keep: int) -> Tensor:
         """What the first `keep` tokens gather from all."""
@@ -199,7 +199,7 @@ class SelfAttention(Initialized):
             mixed = self.within_windows(heads, layout, window)
         return self.dropout(self.project(mixed.transpose(1, 2).flatten(2)))  # (B, keep, D)
 
-    def kernel(self, heads: Heads, bias: Tensor | None = None) -> Tensor:
+    def kernel(self, heads: Qkv, bias: Tensor | None = None) -> Tensor:
         dropout = self.config.attention_dropout if self.training else 0.0
         return F.scaled_dot_product_attention(*heads, attn_mask=bias, dropout_p=dropout)  # (B, H, keep, d)
 
@@ -209,24 +209,24 @@ class SelfAttention(Initialized):
         bias = self.heads.relation.bias(q[:, :, prefix:], layout.grid, layout.grid)  # (B, H, N, N)
         return None if bias is None else F.pad(bias, (prefix, 0, prefix, 0))  # (B, H, L, L)
 
-    def within_windows(self, heads: Heads, layout: Layout, window: Grid) -> Tensor:
+    def within_windows(self, heads: Qkv, layout: Layout, window: Grid) -> Tensor:
         prefix, grid = layout.prefix(), layout.grid
-        first = self.kernel(Heads(heads.q[:, :, :prefix], heads.k, heads.v))  # (B, H, prefix, d)
+        first = self.kernel(Qkv(heads.q[:, :, :prefix], heads.k, heads.v))  # (B, H, prefix, d)
         q, k, v = (split_windows(x[:, :, prefix:], grid, window) for x in heads)  # each (B G, H, n, d)
         count = grid.cells() // window.cells()
         shared = (x[:, :, :prefix].repeat_interleave(count, dim=0) for x in heads[1:])  # each (B G, H, prefix, d)
         k, v = (torch.cat(pair, dim=2) for pair in zip(shared, (k, v), strict=True))  # each (B G, H, prefix + n, d)
         bias = self.heads.relation.bias(q, grid, window)  # (B G, H, n, n)
         padded = None if bias is None else F.pad(bias, (prefix, 0))
-        patches = join_windows(self.kernel(Heads(q, k, v), padded), grid, window)  # (B, H, N, d)
+        patches = join_windows(self.kernel(Qkv(q, k, v), padded), grid, window)  # (B, H, N, d)
         return torch.cat([first, patches], dim=2)  # (B, H, L, d)
 
-    def weights(self, heads: Heads, layout: Layout) -> Tensor:
+    def weights(self, heads: Qkv, layout: Layout) -> Tensor:
         """The attention of this layer (B, H, keep, L) by the plain formula, from the q and k that any kernel used."""
         prefix = layout.prefix()
         queries = heads.q.shape[-2]  # of the last layer, perhaps the class token's alone
         bias = self.bias(heads.q, layout) if queries > prefix else None
         window = self.config.window_that_fits(layout.grid, self.layer)
-        seen = F.pad(same_window(layout.grid, window), (prefix, 0, prefix, 0), value=True)[:queries]
+        seen = F.pad(window_mask(layout.grid, window), (prefix, 0, prefix, 0), value=True)[:queries]
         blocked = torch.zeros(seen.shape, dtype=heads.q.dtype).masked_fill(~seen, float("-inf")).to(heads.q.device)
         return attention_weights(heads.q, heads.k, blocked if bias is None else blocked + bias)

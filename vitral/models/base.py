@@ -47,7 +47,7 @@ class Layout(NamedTuple):
         return self.cls + self.registers + self.grid.cells()
 
 
-class Whole(NamedTuple):
+class BuildContext(NamedTuple):
     """What a part needs to know of the model it is built into."""
 
     width: int
@@ -73,7 +73,7 @@ def split_tokens(tokens: Tensor, layout: Layout) -> Features:
     return Features(cls, registers, patches, layout.grid)
 
 
-def divide(image: Size, patch: Size, message: str = "patches") -> Grid:
+def patch_grid(image: Size, patch: Size, message: str = "patches") -> Grid:
     """The grid of patches that covers the image exactly."""
     if max(image) > LONGEST_SIDE:
         message, hint = f"a {image} image is beyond reason", f"use at most {LONGEST_SIDE} a side"
@@ -118,17 +118,17 @@ class Model(nn.Module):
         """
         own = self.state_dict()
         hint = "give the weights of this very model, or build the model that these weights are of"
-        refuse(misfits(own, weights), "weights", hint)
+        raise_mismatches(find_mismatches(own, weights), "weights", hint)
         faults = []
         for name, tensor in weights.items():
             # Ten times as quick: a sum is not finite if any value is not, or if all are but large.
             if not tensor.sum().isfinite() and (broken := int((~tensor.isfinite()).sum())):
-                faults.append(Fault(f"{name} has {broken} of {tensor.numel()} values not finite", "weights.not_finite"))
-        refuse(faults, "weights", "take an earlier checkpoint: the run that made these diverged")
+                faults.append(Mismatch(f"{name} has {broken} of {tensor.numel()} values not finite", "weights.not_finite"))
+        raise_mismatches(faults, "weights", "take an earlier checkpoint: the run that made these diverged")
         self.load_state_dict(dict(weights), assign=any(weight.is_meta for weight in own.values()))
 
 
-class Fault(str):
+class Mismatch(str):
     """What is wrong with one tensor, and the code of an error that begins with it."""
 
     __slots__ = ("code",)
@@ -140,28 +140,28 @@ class Fault(str):
         return fault
 
 
-def misfits(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> list[str]:
+def find_mismatches(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> list[str]:
     """Why a model with these tensors of its own cannot take the weights: a `Fault` for each that is wrong."""
-    faults: list[str] = [Fault(f"{name} is missing", "weights.missing_tensor") for name in own if name not in weights]
+    faults: list[str] = [Mismatch(f"{name} is missing", "weights.missing_tensor") for name in own if name not in weights]
     unknown = [name for name in weights if name not in own]
-    faults += [Fault(f"{name} is not a part of this model", "weights.unexpected_tensor") for name in unknown]
+    faults += [Mismatch(f"{name} is not a part of this model", "weights.unexpected_tensor") for name in unknown]
     for name, tensor in weights.items():
         if not tensor.is_floating_point():
-            faults.append(Fault(f"{name} holds {tensor.dtype}, expected floating point", "weights.wrong_type"))
+            faults.append(Mismatch(f"{name} holds {tensor.dtype}, expected floating point", "weights.wrong_type"))
         elif name in own and tensor.shape != own[name].shape:
             message = f"{name} has shape {tuple(tensor.shape)}, expected {tuple(own[name].shape)}"
-            faults.append(Fault(message, "weights.shape_mismatch"))
+            faults.append(Mismatch(message, "weights.shape_mismatch"))
     return faults
 
 
-def refuse(faults: Sequence[str], where: str, hint: str, code: str = "weights.mismatch") -> None:
+def raise_mismatches(faults: Sequence[str], where: str, hint: str, code: str = "weights.mismatch") -> None:
     """Raise what is wrong, if anything is: the first five, and how many more.
 
     The code is that of the first; `code` is for faults that have none of their own.
     """
     if faults:
         more = f"; and {len(faults) - 5} more" if len(faults) > 5 else ""
-        code = faults[0].code if isinstance(faults[0], Fault) else code
+        code = faults[0].code if isinstance(faults[0], Mismatch) else code
         raise WeightsError("; ".join(faults[:5]) + more, code=code, where=where, hint=hint)
 
 

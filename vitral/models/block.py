@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from vitral.core.config import Config
-from vitral.models.base import Layout, Whole
-from vitral.models.init import Initial, Initialized
+from vitral.models.base import BuildContext, Layout
+from vitral.models.init import BaseInit, InitModule
 
 
 class KeepActivations(Config):
@@ -26,7 +26,7 @@ class KeepActivations(Config):
         return block(x, layout, keep)
 
 
-class Recompute(Config):
+class GradientCheckpointing(Config):
     """Only a block's input is kept, and its inside computed again: less memory for a third more work."""
 
     kind: Literal["recompute"] = "recompute"
@@ -37,7 +37,7 @@ class Recompute(Config):
         return checkpoint(block, x, layout, keep, use_reentrant=False)
 
 
-MemoryConfig = Annotated[KeepActivations | Recompute, Field(discriminator="kind")]
+MemoryConfig = Annotated[KeepActivations | GradientCheckpointing, Field(discriminator="kind")]
 
 
 class NoScale(Config):
@@ -62,13 +62,13 @@ class LayerScale(Config):
 ScaleConfig = Annotated[NoScale | LayerScale, Field(discriminator="kind")]
 
 
-class ChannelScale(Initialized):
+class ChannelScale(InitModule):
     def __init__(self, width: int, start: float) -> None:
         super().__init__()
         self.start = start
         self.factor = nn.Parameter(torch.empty(width))
 
-    def initialize(self, initial: Initial) -> None:
+    def initialize(self, init: BaseInit) -> None:
         nn.init.constant_(self.factor, self.start)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -93,7 +93,7 @@ class DropPath(nn.Module):
         return x * survives / (1 - self.rate)
 
 
-class BlockKind(Config):
+class BaseBlock(Config):
     """Where the norms stand; what is done to a branch before it is added."""
 
     final_norm: ClassVar[bool]
@@ -109,56 +109,56 @@ class BlockKind(Config):
 class Branch(nn.Module):
     """What a branch passes on its way back to the residual path."""
 
-    def __init__(self, config: BlockKind, whole: Whole, layer: int) -> None:
+    def __init__(self, config: BaseBlock, context: BuildContext, layer: int) -> None:
         super().__init__()
-        self.scale = config.scale.build(whole.width)
-        self.drop = DropPath(config.rate(layer, whole.depth))
+        self.scale = config.scale.build(context.width)
+        self.drop = DropPath(config.rate(layer, context.depth))
 
     def forward(self, x: Tensor) -> Tensor:
         return self.drop(self.scale(x))
 
 
-class Parts(nn.Module):
+class EncoderBlock(nn.Module):
     """A block's parts; the kinds differ in the order that `forward` gives them."""
 
-    def __init__(self, config: BlockKind, whole: Whole, layer: int, mixer: nn.Module, mlp: nn.Module) -> None:
+    def __init__(self, config: BaseBlock, context: BuildContext, layer: int, mixer: nn.Module, mlp: nn.Module) -> None:
         super().__init__()
-        self.mixer_norm = nn.LayerNorm(whole.width, whole.eps)
+        self.mixer_norm = nn.LayerNorm(context.width, context.eps)
         self.mixer = mixer
-        self.mixer_branch = Branch(config, whole, layer)
-        self.mlp_norm = nn.LayerNorm(whole.width, whole.eps)
+        self.mixer_branch = Branch(config, context, layer)
+        self.mlp_norm = nn.LayerNorm(context.width, context.eps)
         self.mlp = mlp
-        self.mlp_branch = Branch(config, whole, layer)
+        self.mlp_branch = Branch(config, context, layer)
 
 
-class PreNorm(BlockKind):
+class PreNorm(BaseBlock):
     """Norm before each branch, and one after the last layer: the paper's."""
 
     kind: Literal["pre"] = "pre"
     final_norm: ClassVar[bool] = True
 
-    def build(self, whole: Whole, layer: int, mixer: nn.Module, mlp: nn.Module) -> nn.Module:
-        return PreNormBlock(self, whole, layer, mixer, mlp)
+    def build(self, context: BuildContext, layer: int, mixer: nn.Module, mlp: nn.Module) -> nn.Module:
+        return PreNormBlock(self, context, layer, mixer, mlp)
 
 
-class PreNormBlock(Parts):
+class PreNormBlock(EncoderBlock):
     def forward(self, x: Tensor, layout: Layout, keep: int) -> Tensor:
         gathered = self.mixer(self.mixer_norm(x), layout, keep)
         x = x[:, :keep] + self.mixer_branch(gathered)  # eq. 2
         return x + self.mlp_branch(self.mlp(self.mlp_norm(x)))  # eq. 3
 
 
-class PostNorm(BlockKind):
+class PostNorm(BaseBlock):
     """Norm after each sum, and none at the end: the first Transformer's, and seed 004's."""
 
     kind: Literal["post"] = "post"
     final_norm: ClassVar[bool] = False
 
-    def build(self, whole: Whole, layer: int, mixer: nn.Module, mlp: nn.Module) -> nn.Module:
-        return PostNormBlock(self, whole, layer, mixer, mlp)
+    def build(self, context: BuildContext, layer: int, mixer: nn.Module, mlp: nn.Module) -> nn.Module:
+        return PostNormBlock(self, context, layer, mixer, mlp)
 
 
-class PostNormBlock(Parts):
+class PostNormBlock(EncoderBlock):
     def forward(self, x: Tensor, layout: Layout, keep: int) -> Tensor:
         gathered = self.mixer(x, layout, keep)
         x = self.mixer_norm(x[:, :keep] + self.mixer_branch(gathered))

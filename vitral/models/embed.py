@@ -10,16 +10,16 @@ from torch import Tensor, nn
 
 from vitral.core.config import Config, Size
 from vitral.core.errors import ConfigError
-from vitral.models.base import Grid, Whole, divide
-from vitral.models.init import Initial, Initialized
-from vitral.models.resnet import BodyKind, Layers, cell
+from vitral.models.base import BuildContext, Grid, patch_grid
+from vitral.models.init import BaseInit, InitModule
+from vitral.models.resnet import BaseResnet, Layers, token_size
 
 Order = Literal["cpq", "pqc"]
 
 
 def cut_patches(images: Tensor, patch: Size, order: Order = "cpq") -> Tensor:
     """Every patch of every image as one vector."""
-    grid = divide(Size(*images.shape[-2:]), patch)
+    grid = patch_grid(Size(*images.shape[-2:]), patch)
     columns = images.unflatten(3, (grid.columns, patch.width))  # (B, C, H, S, Q)
     tiles = columns.unflatten(2, (grid.rows, patch.height))  # (B, C, R, P, S, Q)
     axes = (0, 2, 4, 1, 3, 5) if order == "cpq" else (0, 2, 4, 3, 5, 1)
@@ -53,36 +53,36 @@ class Patches(Config):
     bias: bool = True  # CLIP's map has none
 
     def grid(self, image: Size) -> Grid:
-        return divide(image, self.patch)
+        return patch_grid(image, self.patch)
 
     def check(self, width: int) -> None:
         """Any width will do."""
 
-    def build(self, channels: int, whole: Whole) -> "PatchStem":
-        return PatchStem(self, channels, whole)
+    def build(self, channels: int, context: BuildContext) -> "PatchStem":
+        return PatchStem(self, channels, context)
 
 
-class PatchStem(Initialized):
+class PatchStem(InitModule):
     """Images (B, C, H, W) to patch tokens (B, N, D)."""
 
-    def __init__(self, config: Patches, channels: int, whole: Whole) -> None:
+    def __init__(self, config: Patches, channels: int, context: BuildContext) -> None:
         super().__init__()
         self.patch = config.patch
         pixels = channels * config.patch.height * config.patch.width
         both = config.norm == "both"
-        self.before = nn.LayerNorm(pixels, whole.eps) if both else nn.Identity()
-        self.project = nn.Linear(pixels, whole.width, bias=config.bias)
-        self.after = nn.LayerNorm(whole.width, whole.eps) if both else nn.Identity()
+        self.before = nn.LayerNorm(pixels, context.eps) if both else nn.Identity()
+        self.project = nn.Linear(pixels, context.width, bias=config.bias)
+        self.after = nn.LayerNorm(context.width, context.eps) if both else nn.Identity()
 
-    def initialize(self, initial: Initial) -> None:
-        initial.dense(self.project)
+    def initialize(self, init: BaseInit) -> None:
+        init.dense(self.project)
 
     def forward(self, images: Tensor) -> Tensor:
         patches = cut_patches(images, self.patch)  # (B, N, C P Q)
         return self.after(self.project(self.before(patches)))  # (B, N, D)
 
 
-class Hybrid(BodyKind):
+class Hybrid(BaseResnet):
     """Patches of a ResNet's map, 1x1 as a rule.
 
     The paper's two forms: all four stages, (3, 4, 6, 3); or the fourth folded into the third for four times as many
@@ -95,7 +95,7 @@ class Hybrid(BodyKind):
     project: bool = True  # where the map has the model's width already, it may serve as it is
 
     def grid(self, image: Size) -> Grid:
-        return divide(image, cell(self, self.patch), "cells of the map")
+        return patch_grid(image, token_size(self, self.patch), "cells of the map")
 
     def pixels(self) -> int:
         """Numbers in one patch of the map."""
@@ -110,22 +110,22 @@ class Hybrid(BodyKind):
                 hint=f"set it to true, or width={self.pixels()}",
             )
 
-    def build(self, channels: int, whole: Whole) -> "HybridStem":
-        return HybridStem(self, channels, whole)
+    def build(self, channels: int, context: BuildContext) -> "HybridStem":
+        return HybridStem(self, channels, context)
 
 
-class HybridStem(Initialized):
+class HybridStem(InitModule):
     """Images (B, C, H, W) to patch tokens (B, N, D)."""
 
-    def __init__(self, config: Hybrid, channels: int, whole: Whole) -> None:
+    def __init__(self, config: Hybrid, channels: int, context: BuildContext) -> None:
         super().__init__()
         self.patch = config.patch
         self.body = config.build_body(channels)
-        self.project = nn.Linear(config.pixels(), whole.width) if config.project else nn.Identity()
+        self.project = nn.Linear(config.pixels(), context.width) if config.project else nn.Identity()
 
-    def initialize(self, initial: Initial) -> None:
+    def initialize(self, init: BaseInit) -> None:
         if isinstance(self.project, nn.Linear):
-            initial.dense(self.project)
+            init.dense(self.project)
 
     def forward(self, images: Tensor) -> Tensor:
         return self.project(cut_patches(self.body(images), self.patch))  # (B, N, D)

@@ -6,17 +6,17 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from vitral.core.config import Config
-from vitral.models.init import Initial, Initialized
+from vitral.models.init import BaseInit, InitModule
 
 
-class HeadKind(Config):
+class BaseHead(Config):
     """An answer for each class."""
 
     num_classes: int = Field(default=1000, ge=1, le=10_000_000)
     bias: float = 0.0  # where the logits start; -10 for a sigmoid loss over 21,000 classes, -6.9 over 1,000
 
 
-class LinearHead(HeadKind):
+class LinearHead(BaseHead):
     """One linear layer, zero at the start: the paper's for fine-tuning."""
 
     kind: Literal["linear"] = "linear"
@@ -25,20 +25,20 @@ class LinearHead(HeadKind):
         return Classifier(width, self.num_classes, self.bias)
 
 
-class Classifier(Initialized):
+class Classifier(InitModule):
     def __init__(self, width: int, classes: int, start: float) -> None:
         super().__init__()
         self.start = start
         self.linear = nn.Linear(width, classes)
 
-    def initialize(self, initial: Initial) -> None:
-        initial.head(self.linear, self.start)
+    def initialize(self, init: BaseInit) -> None:
+        init.head(self.linear, self.start)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.linear(x)  # (B, K)
 
 
-class TanhHead(HeadKind):
+class TanhHead(BaseHead):
     """A hidden layer with tanh before the linear one: the paper's for pre-training."""
 
     kind: Literal["tanh"] = "tanh"
@@ -49,14 +49,14 @@ class TanhHead(HeadKind):
         return TanhClassifier(width, hidden, Classifier(hidden, self.num_classes, self.bias))
 
 
-class TanhClassifier(Initialized):
+class TanhClassifier(InitModule):
     def __init__(self, width: int, hidden: int, classifier: nn.Module) -> None:
         super().__init__()
         self.hidden = nn.Linear(width, hidden)
         self.classifier = classifier
 
-    def initialize(self, initial: Initial) -> None:
-        initial.dense(self.hidden)
+    def initialize(self, init: BaseInit) -> None:
+        init.dense(self.hidden)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.classifier(self.hidden(x).tanh())  # (B, K)

@@ -18,9 +18,9 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
 from vitral.core.errors import ConfigError
-from vitral.models.attention import Heads, SelfAttention
+from vitral.models.attention import Qkv, SelfAttention
 from vitral.models.base import Layout, Model
-from vitral.models.pool import Gather
+from vitral.models.pool import AttentionPooling
 
 aten = torch.ops.aten
 
@@ -35,7 +35,7 @@ MULTIPLY_ADDS: dict[Any, Callable[[Sequence[Any], Any], int]] = {
 }
 
 
-class Ledger(TorchDispatchMode):
+class FlopCounter(TorchDispatchMode):
     """Counts multiply-adds, and the bytes that live at once, of what runs inside the `with`."""
 
     def __init__(self, known: Iterable[Tensor]) -> None:
@@ -67,11 +67,11 @@ class Ledger(TorchDispatchMode):
         self.live -= self._sizes.pop(key)
 
 
-class Recording(NamedTuple):
+class AttentionRecord(NamedTuple):
     """What one attention worked on: that of a layer, or that of a pool."""
 
-    layer: SelfAttention | Gather
-    heads: Heads
+    layer: SelfAttention | AttentionPooling
+    heads: Qkv
     layout: Layout
     mixed: Tensor  # (B, queries, H d), what the heads gathered side by side, before the output projection
 
@@ -81,17 +81,17 @@ class Recording(NamedTuple):
 
 
 @contextmanager
-def recorded(model: nn.Module) -> Iterator[list[Recording]]:
+def record_attention(model: nn.Module) -> Iterator[list[AttentionRecord]]:
     """Collects what the attention of every layer that runs inside the `with` works on, first layer first."""
-    recordings: list[Recording] = []
-    begun: dict[SelfAttention, tuple[Heads, Layout]] = {}
+    recordings: list[AttentionRecord] = []
+    begun: dict[SelfAttention, tuple[Qkv, Layout]] = {}
 
     def listen(layer: SelfAttention) -> tuple[RemovableHandle, RemovableHandle]:
-        def begin(_: nn.Module, inputs: tuple[Tensor, Layout, int], heads: Heads) -> None:
+        def begin(_: nn.Module, inputs: tuple[Tensor, Layout, int], heads: Qkv) -> None:
             begun[layer] = heads, inputs[1]
 
         def end(_: nn.Module, inputs: tuple[Tensor]) -> None:
-            recordings.append(Recording(layer, *begun.pop(layer), inputs[0]))
+            recordings.append(AttentionRecord(layer, *begun.pop(layer), inputs[0]))
 
         return layer.heads.register_forward_hook(begin), layer.project.register_forward_pre_hook(end)
 
@@ -107,7 +107,7 @@ def recorded(model: nn.Module) -> Iterator[list[Recording]]:
 def attention_maps(model: Model, images: Tensor) -> list[Tensor]:
     """The attention (B, H, L, L) of every layer on these images, without dropout."""
     training = model.training
-    with recorded(model.eval()) as recordings:
+    with record_attention(model.eval()) as recordings:
         try:
             model.features(images)
         finally:

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from vitral.core.config import Config
 
 # A normal distribution cut at two standard deviations keeps this much of its spread; Flax divides it out again.
-TRUNCATED_SPREAD = 0.87962566103423978
+TRUNCATED_STD = 0.87962566103423978
 
 
 def lecun_normal_(weight: Tensor) -> Tensor:
     """Flax's default for dense and convolution kernels (out, in, ...): truncated normal of variance 1 / fan-in."""
-    deviation = weight[0].numel() ** -0.5 / TRUNCATED_SPREAD
+    deviation = weight[0].numel() ** -0.5 / TRUNCATED_STD
     return nn.init.trunc_normal_(weight, std=deviation, a=-2 * deviation, b=2 * deviation)
 
 
@@ -27,7 +27,7 @@ def zero_bias_(linear: nn.Linear) -> None:
         nn.init.zeros_(linear.bias)
 
 
-class Initial(Config):
+class BaseInit(Config):
     """What each role starts from; unless a kind says otherwise, as in google-research/vision_transformer."""
 
     def dense(self, linear: nn.Linear) -> None:
@@ -66,13 +66,13 @@ class Initial(Config):
         nn.init.constant_(linear.bias, bias)
 
 
-class Original(Initial):
+class Original(BaseInit):
     """google-research/vision_transformer."""
 
     kind: Literal["original"] = "original"
 
 
-class BigVision(Initial):
+class BigVision(BaseInit):
     """google-research/big_vision: positions start at the scale of the tokens."""
 
     kind: Literal["big_vision"] = "big_vision"
@@ -81,7 +81,7 @@ class BigVision(Initial):
         nn.init.normal_(table, std=table.shape[-1] ** -0.5)
 
 
-class Zeros(Initial):
+class Zeros(BaseInit):
     """Seed 003 of the notes: class token and positions of zeros, all linear maps truncated normal of 0.02."""
 
     kind: Literal["zeros"] = "zeros"
@@ -100,7 +100,7 @@ class Zeros(Initial):
         nn.init.zeros_(table)
 
 
-class Normal(Initial):
+class Normal(BaseInit):
     """Seed 002 of the notes, as vit-pytorch: class token and positions unit normal, linear maps as torch makes them."""
 
     kind: Literal["normal"] = "normal"
@@ -126,22 +126,22 @@ class Normal(Initial):
             nn.init.constant_(linear.bias, bias)
 
 
-InitialConfig = Annotated[Original | BigVision | Zeros | Normal, Field(discriminator="kind")]
+InitConfig = Annotated[Original | BigVision | Zeros | Normal, Field(discriminator="kind")]
 
 
-class Initialized(nn.Module):
+class InitModule(nn.Module):
     """A part with parameters of its own, which says what they are."""
 
-    def initialize(self, initial: Initial) -> None:
+    def initialize(self, init: BaseInit) -> None:
         """Give every parameter that is this part's own its first value."""
 
 
 @torch.no_grad()
-def initialize(model: nn.Module, initial: Initial) -> None:
+def initialize(model: nn.Module, init: BaseInit) -> None:
     """Give every parameter of the model its first value, wherever it was made."""
     for norm in model.modules():
         if isinstance(norm, nn.LayerNorm | nn.GroupNorm):
             norm.reset_parameters()
     for part in model.modules():  # after the norms, since a part may want another start for its own
-        if isinstance(part, Initialized):
-            part.initialize(initial)
+        if isinstance(part, InitModule):
+            part.initialize(init)

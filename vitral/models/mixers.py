@@ -12,20 +12,20 @@ from torch import Tensor, nn
 
 from vitral.core.config import Config
 from vitral.core.errors import ConfigError
-from vitral.models.attention import Attention, AttentionKind, Axial, Local
-from vitral.models.base import Grid, Layout, Whole
-from vitral.models.init import Initial, Initialized
-from vitral.models.position import Relation
+from vitral.models.attention import Attention, Axial, BaseAttention, Local
+from vitral.models.base import BuildContext, Grid, Layout
+from vitral.models.init import BaseInit, InitModule
+from vitral.models.position import AttentionPosition
 
 
-class PlainMixer(Config):
+class BaseMixer(Config):
     """A mixer without attention."""
 
     reaches_prefix: ClassVar[bool] = False
 
-    def check(self, whole: Whole) -> None:
+    def check(self, context: BuildContext) -> None:
         """Refuse what cannot be built into this model."""
-        if whole.layout.prefix() and not self.reaches_prefix:
+        if context.layout.prefix() and not self.reaches_prefix:
             kind = type(self).__name__.lower()
             raise ConfigError(
                 f"the {kind} mixer moves nothing into the class token or registers",
@@ -35,57 +35,57 @@ class PlainMixer(Config):
             )
 
 
-class Pooling(PlainMixer):
+class Pooling(BaseMixer):
     """Each patch gains the mean of its 3 x 3 neighbors, less itself (PoolFormer)."""
 
     kind: Literal["pooling"] = "pooling"
 
-    def build(self, whole: Whole, layer: int, relation: Relation) -> nn.Module:
-        return NeighborMean()
+    def build(self, context: BuildContext, layer: int, relation: AttentionPosition) -> nn.Module:
+        return PoolingMixer()
 
 
-class NeighborMean(nn.Module):
+class PoolingMixer(nn.Module):
     def forward(self, x: Tensor, layout: Layout, keep: int) -> Tensor:
         image = x.mT.unflatten(2, layout.grid)  # (B, D, R, S)
         mean = F.avg_pool2d(image, 3, stride=1, padding=1, count_include_pad=False)
         return mean.flatten(2).mT - x  # (B, N, D)
 
 
-class Identity(PlainMixer):
+class Identity(BaseMixer):
     """Nothing is exchanged: what an MLP for each patch alone can do."""
 
     kind: Literal["identity"] = "identity"
 
-    def build(self, whole: Whole, layer: int, relation: Relation) -> nn.Module:
-        return Itself()
+    def build(self, context: BuildContext, layer: int, relation: AttentionPosition) -> nn.Module:
+        return IdentityMixer()
 
 
-class Itself(nn.Module):
+class IdentityMixer(nn.Module):
     def forward(self, x: Tensor, layout: Layout, keep: int) -> Tensor:
         return x[:, :keep]
 
 
-class TokenMlp(PlainMixer):
+class TokenMlp(BaseMixer):
     """An MLP across the tokens, the same for every channel (MLP-Mixer, arXiv 2105.01601). Its grid is fixed."""
 
     kind: Literal["token_mlp"] = "token_mlp"
     hidden: int = Field(default=256, ge=1, le=100_000)
     reaches_prefix: ClassVar[bool] = True
 
-    def build(self, whole: Whole, layer: int, relation: Relation) -> nn.Module:
-        return AcrossTokens(whole.layout, self.hidden)
+    def build(self, context: BuildContext, layer: int, relation: AttentionPosition) -> nn.Module:
+        return TokenMlpMixer(context.layout, self.hidden)
 
 
-class AcrossTokens(Initialized):
+class TokenMlpMixer(InitModule):
     def __init__(self, layout: Layout, hidden: int) -> None:
         super().__init__()
         self.grid: Grid = layout.grid
         self.expand = nn.Linear(layout.length(), hidden)
         self.contract = nn.Linear(hidden, layout.length())
 
-    def initialize(self, initial: Initial) -> None:
-        initial.mlp(self.expand)
-        initial.mlp(self.contract)
+    def initialize(self, init: BaseInit) -> None:
+        init.mlp(self.expand)
+        init.mlp(self.contract)
 
     def forward(self, x: Tensor, layout: Layout, keep: int) -> Tensor:
         if layout.grid != self.grid:
@@ -104,4 +104,4 @@ MixerConfig = Annotated[
     Field(discriminator="kind"),
 ]
 
-__all__ = ["Attention", "AttentionKind", "Axial", "Identity", "Local", "MixerConfig", "Pooling", "TokenMlp"]
+__all__ = ["Attention", "BaseAttention", "Axial", "Identity", "Local", "MixerConfig", "Pooling", "TokenMlp"]

@@ -8,8 +8,8 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from vitral.core.config import Config
-from vitral.models.base import Whole
-from vitral.models.init import Initial, Initialized
+from vitral.models.base import BuildContext
+from vitral.models.init import BaseInit, InitModule
 
 Gelu = Literal["tanh", "erf", "quick"]
 
@@ -21,13 +21,13 @@ def gelu(x: Tensor, how: Gelu) -> Tensor:
     return F.gelu(x, approximate="tanh" if how == "tanh" else "none")
 
 
-class MlpKind(Config):
+class BaseMlp(Config):
     """What every MLP has."""
 
     dropout: float = Field(default=0.0, ge=0, lt=1)  # after each of its layers
 
 
-class Mlp(MlpKind):
+class Mlp(BaseMlp):
     """Two layers with GELU between. Google's code has its tanh form, most others the erf form, CLIP a sigmoid's."""
 
     kind: Literal["mlp"] = "mlp"
@@ -37,29 +37,29 @@ class Mlp(MlpKind):
     def hidden(self, width: int) -> int:
         return max(1, round(width * self.ratio))
 
-    def build(self, whole: Whole) -> nn.Module:
-        return TwoLayers(self, whole)
+    def build(self, context: BuildContext) -> nn.Module:
+        return FeedForward(self, context)
 
 
-class TwoLayers(Initialized):
-    def __init__(self, config: Mlp, whole: Whole) -> None:
+class FeedForward(InitModule):
+    def __init__(self, config: Mlp, context: BuildContext) -> None:
         super().__init__()
-        hidden = config.hidden(whole.width)
+        hidden = config.hidden(context.width)
         self.gelu = config.gelu
-        self.expand = nn.Linear(whole.width, hidden)
-        self.contract = nn.Linear(hidden, whole.width)
+        self.expand = nn.Linear(context.width, hidden)
+        self.contract = nn.Linear(hidden, context.width)
         self.dropout = nn.Dropout(config.dropout)
 
-    def initialize(self, initial: Initial) -> None:
-        initial.mlp(self.expand)
-        initial.mlp(self.contract)
+    def initialize(self, init: BaseInit) -> None:
+        init.mlp(self.expand)
+        init.mlp(self.contract)
 
     def forward(self, x: Tensor) -> Tensor:
         hidden = self.dropout(gelu(self.expand(x), self.gelu))  # (B, L, ratio D)
         return self.dropout(self.contract(hidden))  # (B, L, D)
 
 
-class SwiGlu(MlpKind):
+class SwiGlu(BaseMlp):
     """A layer gated by the swish of another (arXiv 2002.05202), hidden width rounded up to 8 as in DINOv2."""
 
     kind: Literal["swiglu"] = "swiglu"
@@ -68,21 +68,21 @@ class SwiGlu(MlpKind):
     def hidden(self, width: int) -> int:
         return (int(width * self.ratio) + 7) // 8 * 8
 
-    def build(self, whole: Whole) -> nn.Module:
-        return GatedLayers(self, whole)
+    def build(self, context: BuildContext) -> nn.Module:
+        return GatedFeedForward(self, context)
 
 
-class GatedLayers(Initialized):
-    def __init__(self, config: SwiGlu, whole: Whole) -> None:
+class GatedFeedForward(InitModule):
+    def __init__(self, config: SwiGlu, context: BuildContext) -> None:
         super().__init__()
-        hidden = config.hidden(whole.width)
-        self.expand = nn.Linear(whole.width, 2 * hidden)
-        self.contract = nn.Linear(hidden, whole.width)
+        hidden = config.hidden(context.width)
+        self.expand = nn.Linear(context.width, 2 * hidden)
+        self.contract = nn.Linear(hidden, context.width)
         self.dropout = nn.Dropout(config.dropout)
 
-    def initialize(self, initial: Initial) -> None:
-        initial.mlp(self.expand, parts=2)
-        initial.mlp(self.contract)
+    def initialize(self, init: BaseInit) -> None:
+        init.mlp(self.expand, parts=2)
+        init.mlp(self.contract)
 
     def forward(self, x: Tensor) -> Tensor:
         gate, value = self.expand(x).chunk(2, dim=-1)  # each (B, L, hidden)

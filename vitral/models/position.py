@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from vitral.core.config import Config
 from vitral.core.errors import ConfigError
-from vitral.models.base import Grid, Layout, Whole
-from vitral.models.init import Initial, Initialized
+from vitral.models.base import BuildContext, Grid, Layout
+from vitral.models.init import BaseInit, InitModule
 
 Resampling = Literal["bilinear", "bicubic", "bicubic_antialias", "bicubic_corners", "bicubic_offset"]
 OFFSET = 0.1  # of a patch
@@ -32,11 +32,11 @@ def resample_grid(table: Tensor, old: Grid, new: Grid, how: Resampling = "biline
         return table
     image = table.unflatten(-2, old).movedim(-1, -3)  # (..., D, rows, columns)
     exact = image if image.dtype == torch.float64 else image.float()  # not every kernel takes half precision
-    stack = stretch(exact.reshape(1, -1, *old), new, how).to(table.dtype)  # every channel is stretched alone
+    stack = interpolate(exact.reshape(1, -1, *old), new, how).to(table.dtype)  # every channel is stretched alone
     return stack.reshape(*image.shape[:-2], *new).movedim(-3, -1).flatten(-3, -2)  # (..., new rows * columns, D)
 
 
-def stretch(stack: Tensor, new: Grid, how: Resampling) -> Tensor:
+def interpolate(stack: Tensor, new: Grid, how: Resampling) -> Tensor:
     """Images (1, channels, rows, columns) of another grid."""
     if how == "bilinear":
         return F.interpolate(stack, size=new, mode="bilinear", align_corners=True)
@@ -52,7 +52,7 @@ def stretch(stack: Tensor, new: Grid, how: Resampling) -> Tensor:
     return F.interpolate(stack, size=new, mode="bicubic", align_corners=False, antialias=True)
 
 
-def resample_line(table: Tensor, new: int, how: Resampling = "bilinear") -> Tensor:
+def resample_axis(table: Tensor, new: int, how: Resampling = "bilinear") -> Tensor:
     """A table of one row a place along one axis (..., places, D), stretched to another number of places."""
     return resample_grid(table, Grid(table.shape[-2], 1), Grid(new, 1), how)
 
@@ -93,10 +93,10 @@ def rotate(x: Tensor, angles: Tensor) -> Tensor:
     return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)  # (..., N, d)
 
 
-Acts = Literal["nowhere", "tokens", "attention"]
+AppliesTo = Literal["nowhere", "tokens", "attention"]
 
 
-class Placed(Initialized):
+class GridDependent(InitModule):
     """A part that knows places. By default its weights are the same for every grid."""
 
     def regridded(self, weights: Mapping[str, Tensor], old: Grid) -> dict[str, Tensor]:
@@ -104,14 +104,14 @@ class Placed(Initialized):
         return dict(weights)
 
 
-class Position(Placed):
+class Position(GridDependent):
     """What is added to the tokens before a layer. By default nothing is."""
 
     def forward(self, tokens: Tensor, layout: Layout, layer: int) -> Tensor:
         return tokens
 
 
-class Relation(Placed):
+class AttentionPosition(GridDependent):
     """What attention knows of places. By default it knows nothing."""
 
     def rotate(self, x: Tensor, layout: Layout) -> Tensor:
@@ -123,22 +123,22 @@ class Relation(Placed):
         return None
 
 
-class PositionKind(Config):
+class BasePosition(Config):
     """A way of telling places; the hooks of a kind that does nothing."""
 
-    acts: ClassVar[Acts] = "tokens"
+    acts: ClassVar[AppliesTo] = "tokens"
 
     def check(self, width: int, head_width: int) -> None:
         """Refuse widths that this kind cannot serve."""
 
-    def build(self, whole: Whole) -> Position:
+    def build(self, context: BuildContext) -> Position:
         return Position()
 
-    def relate(self, whole: Whole, head_width: int) -> Relation:
-        return Relation()
+    def relate(self, context: BuildContext, head_width: int) -> AttentionPosition:
+        return AttentionPosition()
 
 
-def refuse_width(field: str, found: int, divisor: int, why: str) -> None:
+def check_divisible(field: str, found: int, divisor: int, why: str) -> None:
     if found % divisor:
         hint = f"use a multiple of {divisor}, say {(found // divisor + 1) * divisor}"
         raise ConfigError(f"{why}, but {field} is {found}", code="config.indivisible", where=field, hint=hint)
@@ -147,7 +147,7 @@ def refuse_width(field: str, found: int, divisor: int, why: str) -> None:
 Where = Literal["stem", "layers", "shared"]  # added once; in every layer; in every layer with the same weights
 
 
-class Added(Position):
+class AdditivePosition(Position):
     """Adds rows to the class token and the patches, at the stem or before every layer."""
 
     def __init__(self, where: Where) -> None:
@@ -166,14 +166,14 @@ class Added(Position):
         return tokens + torch.cat([cls, none, patches])  # (B, prefix + N, D)
 
 
-class NoPosition(PositionKind):
+class NoPosition(BasePosition):
     """The patches are a bag: their order means nothing."""
 
     kind: Literal["none"] = "none"
-    acts: ClassVar[Acts] = "nowhere"
+    acts: ClassVar[AppliesTo] = "nowhere"
 
 
-class Learned1d(PositionKind):
+class Learned1d(BasePosition):
     """One learned row for each token in reading order: the paper's default."""
 
     kind: Literal["learned1d"] = "learned1d"
@@ -181,20 +181,20 @@ class Learned1d(PositionKind):
     cls: bool = True  # big_vision gives the class token no row of its own
     resampling: Resampling = "bilinear"
 
-    def build(self, whole: Whole) -> Position:
-        return LearnedRows(self, whole)
+    def build(self, context: BuildContext) -> Position:
+        return LearnedPosition1d(self, context)
 
 
-class LearnedRows(Added):
-    def __init__(self, config: Learned1d, whole: Whole) -> None:
+class LearnedPosition1d(AdditivePosition):
+    def __init__(self, config: Learned1d, context: BuildContext) -> None:
         super().__init__(config.where)
-        self.resampling, self.grid = config.resampling, whole.layout.grid
-        self.cls = whole.layout.cls if config.cls else 0
-        copies = whole.depth if config.where == "layers" else 1
-        self.table = nn.Parameter(torch.empty(copies, self.cls + self.grid.cells(), whole.width))
+        self.resampling, self.grid = config.resampling, context.layout.grid
+        self.cls = context.layout.cls if config.cls else 0
+        copies = context.depth if config.where == "layers" else 1
+        self.table = nn.Parameter(torch.empty(copies, self.cls + self.grid.cells(), context.width))
 
-    def initialize(self, initial: Initial) -> None:
-        initial.table(self.table)
+    def initialize(self, init: BaseInit) -> None:
+        init.table(self.table)
 
     def rows(self, layout: Layout, layer: int, like: Tensor) -> tuple[Tensor, Tensor]:
         table = self.table[layer]  # (cls + N, D)
@@ -205,7 +205,7 @@ class LearnedRows(Added):
         return {"table": torch.cat([cls, resample_grid(patches, old, self.grid, self.resampling)], dim=1)}
 
 
-class Learned2d(PositionKind):
+class Learned2d(BasePosition):
     """A learned half-row for each column beside one for each row of the grid (X and Y of appendix D.4)."""
 
     kind: Literal["learned2d"] = "learned2d"
@@ -213,83 +213,83 @@ class Learned2d(PositionKind):
     resampling: Resampling = "bilinear"
 
     def check(self, width: int, head_width: int) -> None:
-        refuse_width("width", width, 2, "learned2d gives half the width to each axis")
+        check_divisible("width", width, 2, "learned2d gives half the width to each axis")
 
-    def build(self, whole: Whole) -> Position:
-        return LearnedAxes(self, whole)
+    def build(self, context: BuildContext) -> Position:
+        return LearnedPosition2d(self, context)
 
 
-class LearnedAxes(Added):
-    def __init__(self, config: Learned2d, whole: Whole) -> None:
+class LearnedPosition2d(AdditivePosition):
+    def __init__(self, config: Learned2d, context: BuildContext) -> None:
         super().__init__(config.where)
         self.resampling = config.resampling
-        copies = whole.depth if config.where == "layers" else 1
-        self.x = nn.Parameter(torch.empty(copies, whole.layout.grid.columns, whole.width // 2))
-        self.y = nn.Parameter(torch.empty(copies, whole.layout.grid.rows, whole.width // 2))
+        copies = context.depth if config.where == "layers" else 1
+        self.x = nn.Parameter(torch.empty(copies, context.layout.grid.columns, context.width // 2))
+        self.y = nn.Parameter(torch.empty(copies, context.layout.grid.rows, context.width // 2))
 
-    def initialize(self, initial: Initial) -> None:
-        initial.table(self.x)
-        initial.table(self.y)
+    def initialize(self, init: BaseInit) -> None:
+        init.table(self.x)
+        init.table(self.y)
 
     def rows(self, layout: Layout, layer: int, like: Tensor) -> tuple[Tensor, Tensor]:
         rows, columns = layout.grid
-        x = resample_line(self.x[layer], columns, self.resampling).expand(rows, -1, -1)  # (R, S, D/2)
-        y = resample_line(self.y[layer], rows, self.resampling)[:, None].expand(-1, columns, -1)  # (R, S, D/2)
+        x = resample_axis(self.x[layer], columns, self.resampling).expand(rows, -1, -1)  # (R, S, D/2)
+        y = resample_axis(self.y[layer], rows, self.resampling)[:, None].expand(-1, columns, -1)  # (R, S, D/2)
         patches = torch.cat([x, y], dim=-1).flatten(0, 1)  # (N, D)
         return patches[:0], patches
 
     def regridded(self, weights: Mapping[str, Tensor], old: Grid) -> dict[str, Tensor]:
         places = {"x": self.x.shape[1], "y": self.y.shape[1]}
-        return {axis: resample_line(weights[axis], count, self.resampling) for axis, count in places.items()}
+        return {axis: resample_axis(weights[axis], count, self.resampling) for axis, count in places.items()}
 
 
-class SinCos1d(PositionKind):
+class SinCos1d(BasePosition):
     """Fixed sines over the reading order (arXiv 1706.03762); the class token comes first."""
 
     kind: Literal["sincos1d"] = "sincos1d"
 
     def check(self, width: int, head_width: int) -> None:
-        refuse_width("width", width, 2, "sincos1d pairs sines with cosines")
+        check_divisible("width", width, 2, "sincos1d pairs sines with cosines")
 
-    def build(self, whole: Whole) -> Position:
-        return SineRows("stem")
+    def build(self, context: BuildContext) -> Position:
+        return SinCosPosition1d("stem")
 
 
-class SineRows(Added):
+class SinCosPosition1d(AdditivePosition):
     def rows(self, layout: Layout, layer: int, like: Tensor) -> tuple[Tensor, Tensor]:
         table = sincos_1d(layout.cls + layout.grid.cells(), like.shape[-1], like)  # (cls + N, D)
         return table[: layout.cls], table[layout.cls :]
 
 
-class SinCos2d(PositionKind):
+class SinCos2d(BasePosition):
     """Fixed sines over columns and rows, as in big_vision's plain ViT; the class token has none."""
 
     kind: Literal["sincos2d"] = "sincos2d"
 
     def check(self, width: int, head_width: int) -> None:
-        refuse_width("width", width, 4, "sincos2d pairs sines with cosines on two axes")
+        check_divisible("width", width, 4, "sincos2d pairs sines with cosines on two axes")
 
-    def build(self, whole: Whole) -> Position:
-        return SineGrid("stem")
+    def build(self, context: BuildContext) -> Position:
+        return SinCosPosition2d("stem")
 
 
-class SineGrid(Added):
+class SinCosPosition2d(AdditivePosition):
     def rows(self, layout: Layout, layer: int, like: Tensor) -> tuple[Tensor, Tensor]:
         patches = sincos_2d(layout.grid, like.shape[-1], like)  # (N, D)
         return patches[:0], patches
 
 
-class Relative1d(PositionKind):
+class Relative1d(BasePosition):
     """Table 8's: the query meets an embedding of the offset in reading order, and the logits are added."""
 
     kind: Literal["relative1d"] = "relative1d"
-    acts: ClassVar[Acts] = "attention"
+    acts: ClassVar[AppliesTo] = "attention"
 
-    def relate(self, whole: Whole, head_width: int) -> Relation:
-        return OffsetsInOrder(whole.layout.grid, head_width)
+    def relate(self, context: BuildContext, head_width: int) -> AttentionPosition:
+        return RelativePosition1d(context.layout.grid, head_width)
 
 
-class OffsetLogits(Relation):
+class RelativePosition(AttentionPosition):
     """Content-to-offset attention among patches; the class token and registers have no place and get no logits."""
 
     def __init__(self, grid: Grid, head_width: int) -> None:
@@ -297,8 +297,8 @@ class OffsetLogits(Relation):
         self.spread = self.spread_of(grid)
         self.table = nn.Parameter(torch.empty(self.spread.cells(), head_width))  # an embedding for each possible offset
 
-    def initialize(self, initial: Initial) -> None:
-        initial.table(self.table)
+    def initialize(self, init: BaseInit) -> None:
+        init.table(self.table)
 
     def rotate(self, x: Tensor, layout: Layout) -> Tensor:
         if x.shape[-2] > layout.prefix():
@@ -325,7 +325,7 @@ class OffsetLogits(Relation):
         return logits.gather(-1, index.expand(*q.shape[:-2], -1, -1))  # (..., n, n)
 
 
-class OffsetsInOrder(OffsetLogits):
+class RelativePosition1d(RelativePosition):
     def spread_of(self, grid: Grid) -> Grid:
         return Grid(2 * grid.cells() - 1, 1)
 
@@ -333,17 +333,17 @@ class OffsetsInOrder(OffsetLogits):
         return down * grid.columns + right + grid.cells() - 1
 
 
-class Relative2d(PositionKind):
+class Relative2d(BasePosition):
     """As relative1d, with an embedding for each pair of steps down and right."""
 
     kind: Literal["relative2d"] = "relative2d"
-    acts: ClassVar[Acts] = "attention"
+    acts: ClassVar[AppliesTo] = "attention"
 
-    def relate(self, whole: Whole, head_width: int) -> Relation:
-        return OffsetsInPlane(whole.layout.grid, head_width)
+    def relate(self, context: BuildContext, head_width: int) -> AttentionPosition:
+        return RelativePosition2d(context.layout.grid, head_width)
 
 
-class OffsetsInPlane(OffsetLogits):
+class RelativePosition2d(RelativePosition):
     def spread_of(self, grid: Grid) -> Grid:
         return Grid(2 * grid.rows - 1, 2 * grid.columns - 1)
 
@@ -351,21 +351,21 @@ class OffsetsInPlane(OffsetLogits):
         return (down + grid.rows - 1) * self.spread_of(grid).columns + right + grid.columns - 1
 
 
-class Rope2d(PositionKind):
+class Rope2d(BasePosition):
     """Rotary embedding: half the angles follow the row, half the column (as DINOv3, arXiv 2508.10104)."""
 
     kind: Literal["rope2d"] = "rope2d"
     base: float = Field(default=100.0, gt=0)
-    acts: ClassVar[Acts] = "attention"
+    acts: ClassVar[AppliesTo] = "attention"
 
     def check(self, width: int, head_width: int) -> None:
-        refuse_width("mixer.head_width", head_width, 4, "rope2d turns pairs on two axes")
+        check_divisible("mixer.head_width", head_width, 4, "rope2d turns pairs on two axes")
 
-    def relate(self, whole: Whole, head_width: int) -> Relation:
-        return Rotation(self.base)
+    def relate(self, context: BuildContext, head_width: int) -> AttentionPosition:
+        return RotaryPosition2d(self.base)
 
 
-class Rotation(Relation):
+class RotaryPosition2d(AttentionPosition):
     def __init__(self, base: float) -> None:
         super().__init__()
         self.base = base

@@ -14,7 +14,7 @@ from vitral.models.resnet import Resnet
 from vitral.models.vit import Vit
 
 
-class Scale(NamedTuple):
+class ModelSize(NamedTuple):
     """A size of the family: the paper's Table 1, and its relatives."""
 
     width: int
@@ -24,38 +24,38 @@ class Scale(NamedTuple):
     word: str  # in timm's names
 
 
-SCALES = {
-    "Ti": Scale(192, 12, 3, 768, "tiny"),
-    "S": Scale(384, 12, 6, 1536, "small"),
-    "B": Scale(768, 12, 12, 3072, "base"),
-    "b": Scale(384, 12, 12, 1536, ""),  # figure 4: B with all widths halved
-    "L": Scale(1024, 24, 16, 4096, "large"),
-    "H": Scale(1280, 32, 16, 5120, "huge"),
-    "g": Scale(1408, 40, 16, 6144, "giant"),  # arXiv 2106.04560
-    "G": Scale(1664, 48, 16, 8192, "gigantic"),
+SIZES = {
+    "Ti": ModelSize(192, 12, 3, 768, "tiny"),
+    "S": ModelSize(384, 12, 6, 1536, "small"),
+    "B": ModelSize(768, 12, 12, 3072, "base"),
+    "b": ModelSize(384, 12, 12, 1536, ""),  # figure 4: B with all widths halved
+    "L": ModelSize(1024, 24, 16, 4096, "large"),
+    "H": ModelSize(1280, 32, 16, 5120, "huge"),
+    "g": ModelSize(1408, 40, 16, 6144, "giant"),  # arXiv 2106.04560
+    "G": ModelSize(1664, 48, 16, 8192, "gigantic"),
 }
 PATCHES = (2, 4, 8, 14, 16, 32)  # those that are suggested; any other parses as well
-UNITS = {"26": (2, 2, 2, 2), "50": (3, 4, 6, 3), "101": (3, 4, 23, 3), "152": (3, 8, 36, 3), "200": (3, 24, 36, 3)}
-STEMS = ("26", "50", "101")
+RESNET_LAYERS = {"26": (2, 2, 2, 2), "50": (3, 4, 6, 3), "101": (3, 4, 23, 3), "152": (3, 8, 36, 3), "200": (3, 24, 36, 3)}
+HYBRID_STEMS = ("26", "50", "101")
 
-PLAIN = re.compile(r"(?:ViT-)?(?P<scale>Ti|S|b|B|L|H|g|G)/(?P<patch>[1-9]\d*)")
-HYBRID = re.compile(r"R(?P<units>\d*)\+(?:ViT-)?(?P<scale>Ti|S|b|B|L|H|g|G)/(?P<patch>[1-9]\d*)")
-TIMM = re.compile(r"vit_(?P<word>[a-z]+)_patch(?P<patch>[1-9]\d*)(?:_(?P<image>[1-9]\d*))?")
-BASELINE = re.compile(r"(?:BiT-)?R(?P<units>\d+)x(?P<factor>[1-9]\d*)")
+VIT_NAME = re.compile(r"(?:ViT-)?(?P<scale>Ti|S|b|B|L|H|g|G)/(?P<patch>[1-9]\d*)")
+HYBRID_NAME = re.compile(r"R(?P<units>\d*)\+(?:ViT-)?(?P<scale>Ti|S|b|B|L|H|g|G)/(?P<patch>[1-9]\d*)")
+TIMM_NAME = re.compile(r"vit_(?P<word>[a-z]+)_patch(?P<patch>[1-9]\d*)(?:_(?P<image>[1-9]\d*))?")
+RESNET_NAME = re.compile(r"(?:BiT-)?R(?P<units>\d+)x(?P<factor>[1-9]\d*)")
 
 
-def known_names() -> tuple[str, ...]:
+def list_models() -> tuple[str, ...]:
     """The names to suggest from: every size with every patch of the paper, the hybrids and the baselines."""
-    plain = [f"{scale}/{patch}" for scale in SCALES for patch in PATCHES]
-    hybrids = ["R+Ti/16", *(f"R{units}+{scale}/{stride}" for units in STEMS for scale in SCALES for stride in (16, 32))]
-    timm = [f"vit_{scale.word}_patch{patch}_224" for scale in SCALES.values() if scale.word for patch in PATCHES]
-    baselines = [f"R{units}x{factor}" for units in UNITS for factor in (1, 2, 3, 4)]
+    plain = [f"{scale}/{patch}" for scale in SIZES for patch in PATCHES]
+    hybrids = ["R+Ti/16", *(f"R{units}+{scale}/{stride}" for units in HYBRID_STEMS for scale in SIZES for stride in (16, 32))]
+    timm = [f"vit_{scale.word}_patch{patch}_224" for scale in SIZES.values() if scale.word for patch in PATCHES]
+    baselines = [f"R{units}x{factor}" for units in RESNET_LAYERS for factor in (1, 2, 3, 4)]
     return (*plain, *hybrids, *timm, *baselines)
 
 
 def model_config(model: str | Vit | Resnet, *settings: str) -> Vit | Resnet:
     """The config of a named model, or the one given, with `a.b=c` settings applied to it."""
-    config = named(model) if isinstance(model, str) else model
+    config = parse_name(model) if isinstance(model, str) else model
     return override(config, settings) if settings else config
 
 
@@ -64,21 +64,21 @@ def build(model: str | Vit | Resnet, *settings: str) -> Model:
     return model_config(model, *settings).build()
 
 
-def named(name: str) -> Vit | Resnet:
-    if match := PLAIN.fullmatch(name):
-        return sized(SCALES[match["scale"]], Patches(patch=square(match["patch"])))
-    if match := HYBRID.fullmatch(name):
-        return sized(SCALES[match["scale"]], hybrid_stem(name, match["units"], int(match["patch"])))
-    words = {scale.word: scale for scale in SCALES.values() if scale.word}
-    if (match := TIMM.fullmatch(name)) and match["word"] in words:
+def parse_name(name: str) -> Vit | Resnet:
+    if match := VIT_NAME.fullmatch(name):
+        return vit_config(SIZES[match["scale"]], Patches(patch=square(match["patch"])))
+    if match := HYBRID_NAME.fullmatch(name):
+        return vit_config(SIZES[match["scale"]], hybrid_stem(name, match["units"], int(match["patch"])))
+    words = {scale.word: scale for scale in SIZES.values() if scale.word}
+    if (match := TIMM_NAME.fullmatch(name)) and match["word"] in words:
         stem = Patches(patch=square(match["patch"]))
-        return sized(words[match["word"]], stem, match["image"] or "224")
-    if (match := BASELINE.fullmatch(name)) and match["units"] in UNITS:
-        return Resnet(layers=UNITS[match["units"]], root=64 * int(match["factor"]))
-    raise ConfigError(f"unknown model {name!r}", code="config.unknown_name", where="model", hint=near(name))
+        return vit_config(words[match["word"]], stem, match["image"] or "224")
+    if (match := RESNET_NAME.fullmatch(name)) and match["units"] in RESNET_LAYERS:
+        return Resnet(layers=RESNET_LAYERS[match["units"]], root=64 * int(match["factor"]))
+    raise ConfigError(f"unknown model {name!r}", code="config.unknown_name", where="model", hint=suggest_names(name))
 
 
-def sized(scale: Scale, stem: StemConfig, image: str = "224") -> Vit:
+def vit_config(scale: ModelSize, stem: StemConfig, image: str = "224") -> Vit:
     mlp = Mlp(ratio=scale.hidden / scale.width)
     mixer = Attention(heads=scale.heads)
     return Vit(image_size=square(image), width=scale.width, depth=scale.depth, stem=stem, mixer=mixer, mlp=mlp)
@@ -89,23 +89,23 @@ def hybrid_stem(name: str, units: str, stride: int) -> Hybrid:
     if not units and stride == 16:
         # R+Ti/16 is the root alone, cut into 8x8 patches of its map. The 16 is Google's name; a token covers 32 pixels.
         return Hybrid(layers=(), patch=Size(8, 8))
-    if units in STEMS and stride in (16, 32):
-        one, two, three, four = UNITS[units]
+    if units in HYBRID_STEMS and stride in (16, 32):
+        one, two, three, four = RESNET_LAYERS[units]
         return Hybrid(layers=(one, two, three, four) if stride == 32 else (one, two, three + four))
-    raise ConfigError(f"unknown model {name!r}", code="config.unknown_name", where="model", hint=near(name))
+    raise ConfigError(f"unknown model {name!r}", code="config.unknown_name", where="model", hint=suggest_names(name))
 
 
 def square(side: str) -> Size:
     return Size.parse(side)
 
 
-def near(name: str) -> str:
+def suggest_names(name: str) -> str:
     """The known names that look most like this one, whatever its capitals and prefixes."""
-    plain = simplified(name)
-    alike = {known: SequenceMatcher(None, plain, simplified(known)).ratio() for known in known_names()}
+    plain = normalize_name(name)
+    alike = {known: SequenceMatcher(None, plain, normalize_name(known)).ratio() for known in list_models()}
     best = sorted((known for known in alike if alike[known] > 0.4), key=lambda known: -alike[known])
     return f"did you mean {either(best[:3])}?" if best else "use a name such as B/16, R50+B/16 or R50x1"
 
 
-def simplified(name: str) -> str:
+def normalize_name(name: str) -> str:
     return name.lower().removeprefix("vit").strip("-_ ").replace("resnet", "r")

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from vitral.core.config import Config, Size
 from vitral.core.errors import ConfigError
-from vitral.models.base import Features, Grid, Layout, Model, check_images, divide, split_tokens
+from vitral.models.base import Features, Grid, Layout, Model, check_images, patch_grid, split_tokens
 from vitral.models.head import HeadConfig, LinearHead
-from vitral.models.init import Initial, InitialConfig, Initialized, Original, initialize
+from vitral.models.init import BaseInit, InitConfig, InitModule, Original, initialize
 
 GROUPS = 32
 Standardization = Literal["std", "variance"]
@@ -36,7 +36,7 @@ def pad_same(x: Tensor, kernel: int, stride: int, value: float = 0.0) -> Tensor:
     return F.pad(x, (right // 2, right - right // 2, down // 2, down - down // 2), value=value)
 
 
-class StandardConv(Initialized):
+class StdConv2d(InitModule):
     """A convolution without bias whose kernels are standardized at every use."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int, stride: int, how: Standardization) -> None:
@@ -44,8 +44,8 @@ class StandardConv(Initialized):
         self.kernel, self.stride, self.how = kernel, stride, how
         self.weight = nn.Parameter(torch.empty(outputs, inputs, kernel, kernel))
 
-    def initialize(self, initial: Initial) -> None:
-        initial.convolution(self.weight)
+    def initialize(self, init: BaseInit) -> None:
+        init.convolution(self.weight)
 
     def forward(self, x: Tensor) -> Tensor:
         return F.conv2d(pad_same(x, self.kernel, self.stride), standardize(self.weight, self.how), stride=self.stride)
@@ -54,7 +54,7 @@ class StandardConv(Initialized):
 Layers = tuple[Annotated[int, Field(ge=1, le=1_000)], ...]
 
 
-class BodyKind(Config):
+class BaseResnet(Config):
     """Units in each stage, and the channels of the root: 64 in R50x1, 128 in R50x2."""
 
     layers: Layers = (3, 4, 6, 3)
@@ -81,19 +81,19 @@ class BodyKind(Config):
         """Channels of the last map."""
         return self.root * (2 ** (len(self.layers) + 1) if self.layers else 1)
 
-    def build_body(self, channels: int) -> "Body":
-        return Body(self, channels)
+    def build_body(self, channels: int) -> "ResnetBody":
+        return ResnetBody(self, channels)
 
 
-def conv_norm(config: BodyKind, inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Sequential:
-    conv = StandardConv(inputs, outputs, kernel, stride, config.standardization)
+def conv_norm(config: BaseResnet, inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Sequential:
+    conv = StdConv2d(inputs, outputs, kernel, stride, config.standardization)
     return nn.Sequential(conv, nn.GroupNorm(GROUPS, outputs, config.group_eps))
 
 
-class Unit(Initialized):
+class Bottleneck(InitModule):
     """A bottleneck: 1x1, 3x3, 1x1 beside a shortcut, activated after the sum."""
 
-    def __init__(self, config: BodyKind, inputs: int, inner: int, stride: int) -> None:
+    def __init__(self, config: BaseResnet, inputs: int, inner: int, stride: int) -> None:
         super().__init__()
         changes = stride != 1 or inputs != 4 * inner
         self.shortcut = conv_norm(config, inputs, 4 * inner, 1, stride) if changes else nn.Identity()
@@ -101,7 +101,7 @@ class Unit(Initialized):
         self.look = conv_norm(config, inner, inner, 3, stride)
         self.expand = conv_norm(config, inner, 4 * inner, 1)
 
-    def initialize(self, initial: Initial) -> None:
+    def initialize(self, init: BaseInit) -> None:
         norm = self.expand[1]
         assert isinstance(norm, nn.GroupNorm)
         nn.init.zeros_(norm.weight)  # every unit starts as its shortcut
@@ -111,27 +111,27 @@ class Unit(Initialized):
         return (self.shortcut(x) + self.expand(y)).relu()
 
 
-def stage(config: BodyKind, inputs: int, inner: int, units: int, stride: int) -> nn.Sequential:
-    first = Unit(config, inputs, inner, stride)
-    return nn.Sequential(first, *(Unit(config, 4 * inner, inner, 1) for _ in range(units - 1)))
+def build_stage(config: BaseResnet, inputs: int, inner: int, units: int, stride: int) -> nn.Sequential:
+    first = Bottleneck(config, inputs, inner, stride)
+    return nn.Sequential(first, *(Bottleneck(config, 4 * inner, inner, 1) for _ in range(units - 1)))
 
 
-def stages(config: BodyKind) -> nn.Sequential:
+def build_stages(config: BaseResnet) -> nn.Sequential:
     inputs, parts = config.root, []
     for index, units in enumerate(config.layers):
         inner = config.root * 2**index
-        parts.append(stage(config, inputs, inner, units, stride=2 if index else 1))
+        parts.append(build_stage(config, inputs, inner, units, stride=2 if index else 1))
         inputs = 4 * inner
     return nn.Sequential(*parts)
 
 
-class Body(nn.Module):
+class ResnetBody(nn.Module):
     """Images (B, C, H, W) to the last map (B, D, R, S)."""
 
-    def __init__(self, config: BodyKind, channels: int) -> None:
+    def __init__(self, config: BaseResnet, channels: int) -> None:
         super().__init__()
         self.root = conv_norm(config, channels, config.root, 7, stride=2)
-        self.stages = stages(config)
+        self.stages = build_stages(config)
 
     def forward(self, images: Tensor) -> Tensor:
         x = self.root(images).relu()  # (B, root, H/2, W/2)
@@ -139,19 +139,19 @@ class Body(nn.Module):
         return self.stages(x)  # (B, D, R, S)
 
 
-def cell(body: BodyKind, patch: Size) -> Size:
+def token_size(body: BaseResnet, patch: Size) -> Size:
     """The pixels that one token of a hybrid covers."""
     return Size(body.stride() * patch.height, body.stride() * patch.width)
 
 
-class Resnet(BodyKind):
+class Resnet(BaseResnet):
     """A ResNet (BiT) as one value. As it stands it is R50x1."""
 
     kind: Literal["resnet"] = "resnet"
     image_size: Size = Size(224, 224)
     channels: int = Field(default=3, ge=1, le=10_000)
     head: HeadConfig = LinearHead()
-    init: InitialConfig = Original()
+    init: InitConfig = Original()
 
     @model_validator(mode="after")
     def image_divides(self) -> Self:
@@ -159,7 +159,7 @@ class Resnet(BodyKind):
         return self
 
     def grid(self, image: Size) -> Grid:
-        return divide(image, cell(self, Size(1, 1)), "cells of the map")
+        return patch_grid(image, token_size(self, Size(1, 1)), "cells of the map")
 
     def layout(self, image: Size) -> Layout:
         """The sequence that an image of this size becomes: the places of the last map."""

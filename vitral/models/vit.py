@@ -8,15 +8,16 @@ from torch import Tensor, nn
 
 from vitral.core.config import Config, Size
 from vitral.core.errors import ConfigError
-from vitral.models.base import Features, Layout, Model, Whole, check_images, split_tokens
+from vitral.models.attention import Attention, BaseAttention
+from vitral.models.base import BuildContext, Features, Layout, Model, check_images, split_tokens
 from vitral.models.block import BlockConfig, KeepActivations, MemoryConfig, PreNorm
 from vitral.models.embed import Patches, StemConfig
 from vitral.models.head import HeadConfig, LinearHead
-from vitral.models.init import Initial, InitialConfig, Initialized, Original, initialize
-from vitral.models.mixers import Attention, AttentionKind, MixerConfig
+from vitral.models.init import BaseInit, InitConfig, InitModule, Original, initialize
+from vitral.models.mixers import MixerConfig
 from vitral.models.mlp import Mlp, MlpConfig
 from vitral.models.pool import ClassPool, PoolConfig
-from vitral.models.position import Learned1d, PositionConfig, Relation
+from vitral.models.position import AttentionPosition, Learned1d, PositionConfig
 
 
 class Tokens(Config):
@@ -46,24 +47,24 @@ class Vit(Config):
     pool: PoolConfig = ClassPool()
     head: HeadConfig = LinearHead()
     eps: float = Field(default=1e-6, gt=0)  # of every LayerNorm
-    init: InitialConfig = Original()
+    init: InitConfig = Original()
     memory: MemoryConfig = KeepActivations()
 
     def layout(self, image: Size) -> Layout:
         """The sequence that an image of this size becomes."""
         return Layout(int(self.tokens.cls), self.tokens.registers, self.stem.grid(image))
 
-    def whole(self) -> Whole:
-        heads = self.mixer.heads if isinstance(self.mixer, AttentionKind) else 0
-        return Whole(self.width, self.depth, self.layout(self.image_size), self.eps, heads)
+    def context(self) -> BuildContext:
+        heads = self.mixer.heads if isinstance(self.mixer, BaseAttention) else 0
+        return BuildContext(self.width, self.depth, self.layout(self.image_size), self.eps, heads)
 
     @model_validator(mode="after")
     def parts_fit(self) -> Self:
-        whole = self.whole()
+        context = self.context()
         self.stem.check(self.width)
-        self.mixer.check(whole)
-        self.pool.check(whole)
-        if isinstance(self.mixer, AttentionKind):
+        self.mixer.check(context)
+        self.pool.check(context)
+        if isinstance(self.mixer, BaseAttention):
             self.position.check(self.width, self.mixer.width_of_head(self.width))
         elif self.position.acts == "attention":
             raise ConfigError(
@@ -88,17 +89,17 @@ class Vit(Config):
         return model
 
 
-class Prefix(Initialized):
+class PrefixTokens(InitModule):
     """The class token and the registers, set before the patches."""
 
-    def __init__(self, whole: Whole) -> None:
+    def __init__(self, context: BuildContext) -> None:
         super().__init__()
-        self.cls = whole.layout.cls
-        self.tokens = nn.Parameter(torch.empty(whole.layout.prefix(), whole.width))
+        self.cls = context.layout.cls
+        self.tokens = nn.Parameter(torch.empty(context.layout.prefix(), context.width))
 
-    def initialize(self, initial: Initial) -> None:
-        initial.token(self.tokens[: self.cls])
-        initial.register(self.tokens[self.cls :])
+    def initialize(self, init: BaseInit) -> None:
+        init.token(self.tokens[: self.cls])
+        init.register(self.tokens[self.cls :])
 
     def forward(self, patches: Tensor) -> Tensor:
         first = self.tokens.expand(patches.shape[0], -1, -1)  # (B, prefix, D)
@@ -112,17 +113,17 @@ class VisionTransformer(Model):
 
     def __init__(self, config: Vit) -> None:
         super().__init__()
-        whole = config.whole()
+        context = config.context()
         self.config = config
-        self.stem = config.stem.build(config.channels, whole)
-        self.prefix = Prefix(whole) if whole.layout.prefix() else nn.Identity()
-        self.position = config.position.build(whole)
+        self.stem = config.stem.build(config.channels, context)
+        self.prefix = PrefixTokens(context) if context.layout.prefix() else nn.Identity()
+        self.position = config.position.build(context)
         self.dropout = nn.Dropout(config.tokens.dropout)
         self.first_norm = nn.LayerNorm(config.width, config.eps) if config.tokens.norm else nn.Identity()
-        self.blocks = nn.ModuleList(build_block(config, whole, layer) for layer in range(config.depth))
+        self.blocks = nn.ModuleList(build_block(config, context, layer) for layer in range(config.depth))
         normed = config.block.final_norm and not config.pool.normalizes()
         self.norm = nn.LayerNorm(config.width, config.eps) if normed else nn.Identity()
-        self.pool = config.pool.build(whole, config.mlp)
+        self.pool = config.pool.build(context, config.mlp)
         self.head = config.head.build(config.pool.outputs(config.width))
 
     def features(self, images: Tensor) -> Features:
@@ -165,10 +166,10 @@ class VisionTransformer(Model):
         return self.norm(tokens)  # (B, keep, D)
 
 
-def build_block(config: Vit, whole: Whole, layer: int) -> nn.Module:
-    if isinstance(config.mixer, AttentionKind):
-        relation = config.position.relate(whole, config.mixer.width_of_head(whole.width))
+def build_block(config: Vit, context: BuildContext, layer: int) -> nn.Module:
+    if isinstance(config.mixer, BaseAttention):
+        relation = config.position.relate(context, config.mixer.width_of_head(context.width))
     else:
-        relation = Relation()
-    mixer = config.mixer.build(whole, layer, relation)
-    return config.block.build(whole, layer, mixer, config.mlp.build(whole))
+        relation = AttentionPosition()
+    mixer = config.mixer.build(context, layer, relation)
+    return config.block.build(context, layer, mixer, config.mlp.build(context))

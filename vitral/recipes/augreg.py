@@ -61,7 +61,7 @@ IMAGENET21K = {
 }
 
 
-def trained(name: str, model: str, preset: str, bias: float) -> Recipe:
+def augreg_recipe(name: str, model: str, preset: str, bias: float) -> Recipe:
     """What both sets have in common."""
     augment, mixing = AUGREG[preset]
     return Recipe(
@@ -83,7 +83,7 @@ def augreg_imagenet(model: str = "B/16") -> Recipe:
     Takes:   not measured here
     Reaches: not measured here
     """
-    return trained("augreg_imagenet", model, IMAGENET.get(model, IMAGENET["B/16"]), bias=-6.9)
+    return augreg_recipe("augreg_imagenet", model, IMAGENET.get(model, IMAGENET["B/16"]), bias=-6.9)
 
 
 def augreg_imagenet21k(model: str = "B/16") -> Recipe:
@@ -93,7 +93,7 @@ def augreg_imagenet21k(model: str = "B/16") -> Recipe:
     Takes:   not measured here
     Reaches: not measured here
     """
-    return trained("augreg_imagenet21k", model, IMAGENET21K.get(model, IMAGENET21K["B/16"]), bias=-10.0)
+    return augreg_recipe("augreg_imagenet21k", model, IMAGENET21K.get(model, IMAGENET21K["B/16"]), bias=-10.0)
 
 
 def plain_imagenet(model: str = "S/16") -> Recipe:

@@ -1,15 +1,15 @@
 """CIFAR-10 and CIFAR-100: 50,000 small color photos."""
 
-from vitral.data.transforms.crop import InceptionCrop
-from vitral.data.transforms.preprocessing import Scaling
+from vitral.data.transforms.crop import RandomResizedCrop
+from vitral.data.transforms.preprocessing import Normalize
 from vitral.recipes.recipe import Epochs, Images, Recipe
 from vitral.recipes.small import small_vit
 from vitral.tasks.classify import Classify, Softmax
-from vitral.training.ema import Exponential
+from vitral.training.ema import Ema
 from vitral.training.optimizers import AdamW
 from vitral.training.schedules import Cosine
 
-PHOTOS = Scaling(mean=(0.491, 0.482, 0.447), std=(0.247, 0.243, 0.262))  # of all pixels of CIFAR-10
+NORMALIZE = Normalize(mean=(0.491, 0.482, 0.447), std=(0.247, 0.243, 0.262))  # of all pixels of CIFAR-10
 
 
 def cifar10() -> Recipe:
@@ -25,12 +25,12 @@ def cifar10() -> Recipe:
     return Recipe(
         name="cifar10",
         model=small_vit(image=32, channels=3, patch=4, width=128, depth=6),
-        images=Images(crop=InceptionCrop(area=(0.5, 1.0)), normalize=PHOTOS),
+        images=Images(crop=RandomResizedCrop(area=(0.5, 1.0)), normalize=NORMALIZE),
         task=Classify(loss=Softmax(smoothing=0.1)),
         length=Epochs(epochs=15),
         batch_size=128,
         optimizer=AdamW(lr=1e-3, weight_decay=0.1),
         schedule=Cosine(warmup=0.05),
-        average=Exponential(decay=0.998),
+        average=Ema(decay=0.998),
         eval_every=2.0,
     )

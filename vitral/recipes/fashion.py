@@ -3,22 +3,22 @@
 The bundled images, which are small, gray and few: 500 of each class of Fashion-MNIST.
 """
 
-from vitral.data.transforms.crop import InceptionCrop
-from vitral.data.transforms.preprocessing import Scaling
+from vitral.data.transforms.crop import RandomResizedCrop
+from vitral.data.transforms.preprocessing import Normalize
 from vitral.models.vit import Vit
 from vitral.recipes.recipe import DataConfig, Epochs, Images, Recipe
 from vitral.recipes.small import small_vit
 from vitral.tasks.selfsupervised.masked_patches import MaskedPatches, WholePatch
-from vitral.training.ema import Exponential
+from vitral.training.ema import Ema
 from vitral.training.optimizers import AdamW
 from vitral.training.schedules import Cosine
 
 # Nearly the whole picture: clothes fill the frame, and all shoes point the same way, so nothing is mirrored.
-NEARLY_ALL = InceptionCrop(area=(0.85, 1.0), aspect=(1 / 1.1, 1.1), flip=False)
-CLOTHES = Scaling(mean=(0.286,), std=(0.353,))  # of all pixels of Fashion-MNIST
+MILD_CROP = RandomResizedCrop(area=(0.85, 1.0), aspect=(1 / 1.1, 1.1), flip=False)
+NORMALIZE = Normalize(mean=(0.286,), std=(0.353,))  # of all pixels of Fashion-MNIST
 
 
-def gray(patch: int, width: int, depth: int) -> Vit:
+def gray_vit(patch: int, width: int, depth: int) -> Vit:
     """A plain ViT for gray images of 28x28."""
     return small_vit(28, 1, patch, width, depth)
 
@@ -34,13 +34,13 @@ def sample() -> Recipe:
     """
     return Recipe(
         name="sample",
-        model=gray(patch=14, width=128, depth=4),
-        images=Images(crop=NEARLY_ALL, normalize=CLOTHES),
+        model=gray_vit(patch=14, width=128, depth=4),
+        images=Images(crop=MILD_CROP, normalize=NORMALIZE),
         length=Epochs(epochs=20),
         batch_size=50,
         optimizer=AdamW(lr=7e-4, weight_decay=0.1),
         schedule=Cosine(warmup=0.1),
-        average=Exponential(decay=0.98),
+        average=Ema(decay=0.98),
         eval_every=2.0,
     )
 
@@ -57,13 +57,13 @@ def fashion_mnist() -> Recipe:
     """
     return Recipe(
         name="fashion_mnist",
-        model=gray(patch=14, width=128, depth=4),
-        images=Images(crop=NEARLY_ALL, normalize=CLOTHES),
+        model=gray_vit(patch=14, width=128, depth=4),
+        images=Images(crop=MILD_CROP, normalize=NORMALIZE),
         length=Epochs(epochs=15),
         batch_size=100,
         optimizer=AdamW(lr=7e-4, weight_decay=0.1),
         schedule=Cosine(warmup=0.05),
-        average=Exponential(decay=0.998),
+        average=Ema(decay=0.998),
     )
 
 
@@ -76,14 +76,14 @@ def fashion_masked() -> Recipe:
     """
     return Recipe(
         name="fashion_masked",
-        model=gray(patch=7, width=64, depth=4),
-        images=Images(crop=NEARLY_ALL, normalize=CLOTHES),
+        model=gray_vit(patch=7, width=64, depth=4),
+        images=Images(crop=MILD_CROP, normalize=NORMALIZE),
         task=MaskedPatches(target=WholePatch()),
         length=Epochs(epochs=6),
         batch_size=100,
         optimizer=AdamW(lr=2e-3, weight_decay=0.1),
         schedule=Cosine(warmup=0.1),
-        average=Exponential(decay=0.98),
+        average=Ema(decay=0.98),
     )
 
 
@@ -97,13 +97,13 @@ def fashion_tenth() -> Recipe:
     return Recipe(
         name="fashion_tenth",
         data=DataConfig(fraction=0.1),
-        model=gray(patch=7, width=64, depth=4),
-        images=Images(crop=NEARLY_ALL, normalize=CLOTHES),
+        model=gray_vit(patch=7, width=64, depth=4),
+        images=Images(crop=MILD_CROP, normalize=NORMALIZE),
         length=Epochs(epochs=10),
         batch_size=50,
         optimizer=AdamW(lr=1e-3, weight_decay=0.1),
         schedule=Cosine(warmup=0.1),
-        average=Exponential(decay=0.98),
+        average=Ema(decay=0.98),
     )
 
 

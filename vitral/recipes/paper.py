@@ -15,10 +15,10 @@ from vitral.tasks.selfsupervised.masked_patches import MaskedPatches
 from vitral.training.optimizers import AdamW, Sgd
 from vitral.training.schedules import Cosine, Linear
 
-END = 1e-5  # the rate at the end of a linear decay
+END_LR = 1e-5  # the rate at the end of a linear decay
 
 
-class Jft(NamedTuple):
+class JftRow(NamedTuple):
     """A row of Table 3 for JFT-300M."""
 
     epochs: int
@@ -26,24 +26,24 @@ class Jft(NamedTuple):
 
 
 JFT = {
-    "B/32": Jft(7, 8e-4),
-    "B/16": Jft(7, 8e-4),
-    "L/32": Jft(7, 6e-4),
-    "L/16": Jft(14, 4e-4),  # Table 6 has it after 7 epochs too
-    "H/14": Jft(14, 3e-4),
-    "R50x1": Jft(7, 1e-3),
-    "R50x2": Jft(7, 1e-3),
-    "R101x1": Jft(7, 8e-4),
-    "R152x1": Jft(7, 6e-4),
-    "R152x2": Jft(7, 6e-4),
-    "R50+B/32": Jft(7, 8e-4),
-    "R50+B/16": Jft(7, 8e-4),
-    "R50+L/32": Jft(7, 2e-4),
-    "R50+L/16": Jft(14, 4e-4),  # Table 6 has it after 7 epochs too
+    "B/32": JftRow(7, 8e-4),
+    "B/16": JftRow(7, 8e-4),
+    "L/32": JftRow(7, 6e-4),
+    "L/16": JftRow(14, 4e-4),  # Table 6 has it after 7 epochs too
+    "H/14": JftRow(14, 3e-4),
+    "R50x1": JftRow(7, 1e-3),
+    "R50x2": JftRow(7, 1e-3),
+    "R101x1": JftRow(7, 8e-4),
+    "R152x1": JftRow(7, 6e-4),
+    "R152x2": JftRow(7, 6e-4),
+    "R50+B/32": JftRow(7, 8e-4),
+    "R50+B/16": JftRow(7, 8e-4),
+    "R50+L/32": JftRow(7, 2e-4),
+    "R50+L/16": JftRow(14, 4e-4),  # Table 6 has it after 7 epochs too
 }
 
 
-def pretrained(model: str, bias: float, dropout: float) -> ModelConfig:
+def pretraining_model(model: str, bias: float, dropout: float) -> ModelConfig:
     """A model for pre-training: tanh in the head of a transformer, dropout after every dense layer but qkv."""
     config = model_config(model)
     if not isinstance(config, Vit):
@@ -61,7 +61,7 @@ def paper_imagenet(model: str = "B/16") -> Recipe:
     """
     return Recipe(
         name="paper_imagenet",
-        model=pretrained(model, bias=0.0, dropout=0.1),
+        model=pretraining_model(model, bias=0.0, dropout=0.1),
         length=Epochs(epochs=300),
         batch_size=4096,
         optimizer=AdamW(lr=3e-3, weight_decay=0.3),
@@ -78,12 +78,12 @@ def paper_imagenet21k(model: str = "B/16") -> Recipe:
     """
     return Recipe(
         name="paper_imagenet21k",
-        model=pretrained(model, bias=-10.0, dropout=0.1),
+        model=pretraining_model(model, bias=-10.0, dropout=0.1),
         task=Classify(loss=Sigmoid()),
         length=Epochs(epochs=90),
         batch_size=4096,
         optimizer=AdamW(lr=1e-3, weight_decay=0.03),
-        schedule=Linear(warmup=10_000, end=END / 1e-3),
+        schedule=Linear(warmup=10_000, end=END_LR / 1e-3),
     )
 
 
@@ -97,12 +97,12 @@ def paper_jft(model: str = "B/16") -> Recipe:
     row = JFT.get(model, JFT["B/16"])
     return Recipe(
         name="paper_jft",
-        model=pretrained(model, bias=-10.0, dropout=0.0),
+        model=pretraining_model(model, bias=-10.0, dropout=0.0),
         task=Classify(loss=Sigmoid()),
         length=Epochs(epochs=row.epochs),
         batch_size=4096,
         optimizer=AdamW(lr=row.rate, weight_decay=0.1),
-        schedule=Linear(warmup=10_000, end=END / row.rate),
+        schedule=Linear(warmup=10_000, end=END_LR / row.rate),
     )
 
 
@@ -124,7 +124,7 @@ def paper_masked(model: str = "B/16") -> Recipe:
     )
 
 
-def finetuned(name: str, model: str, steps: int, warmup: int, held: float) -> Recipe:
+def finetune_recipe(name: str, model: str, steps: int, warmup: int, held: float) -> Recipe:
     """Table 4 but for the steps: the rate is the one that is in the grid of every set."""
     return Recipe(
         name=name,
@@ -146,7 +146,7 @@ def finetune_imagenet(model: str = "B/16") -> Recipe:
     Takes:   not measured here
     Reaches: not measured here
     """
-    return finetuned("finetune_imagenet", model, steps=20_000, warmup=500, held=0.01)
+    return finetune_recipe("finetune_imagenet", model, steps=20_000, warmup=500, held=0.01)
 
 
 def finetune_cifar(model: str = "B/16") -> Recipe:
@@ -156,7 +156,7 @@ def finetune_cifar(model: str = "B/16") -> Recipe:
     Takes:   not measured here
     Reaches: not measured here
     """
-    return finetuned("finetune_cifar", model, steps=10_000, warmup=500, held=0.02)
+    return finetune_recipe("finetune_cifar", model, steps=10_000, warmup=500, held=0.02)
 
 
 def finetune_flowers(model: str = "B/16") -> Recipe:
@@ -166,7 +166,7 @@ def finetune_flowers(model: str = "B/16") -> Recipe:
     Takes:   not measured here
     Reaches: not measured here
     """
-    return finetuned("finetune_flowers", model, steps=500, warmup=100, held=0.1)
+    return finetune_recipe("finetune_flowers", model, steps=500, warmup=100, held=0.1)
 
 
 def finetune_vtab(model: str = "B/16") -> Recipe:
@@ -176,4 +176,4 @@ def finetune_vtab(model: str = "B/16") -> Recipe:
     Takes:   not measured here
     Reaches: not measured here
     """
-    return finetuned("finetune_vtab", model, steps=2_500, warmup=500, held=0.2)
+    return finetune_recipe("finetune_vtab", model, steps=2_500, warmup=500, held=0.2)

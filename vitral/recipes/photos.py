@@ -1,16 +1,16 @@
 """A folder of photos of one's own, from weights that know pictures."""
 
-from vitral.data.transforms.crop import InceptionCrop
+from vitral.data.transforms.crop import RandomResizedCrop
 from vitral.models.registry import model_config
 from vitral.models.resnet import Resnet
 from vitral.models.vit import Vit
-from vitral.recipes.recipe import Images, Recipe, Shown
+from vitral.recipes.recipe import Images, ImagesSeen, Recipe
 from vitral.training.ema import Polyak
 from vitral.training.finetune import Probed
 from vitral.training.optimizers import AdamW
 from vitral.training.schedules import Cosine
 
-RATE = 0.06  # at a width of 1: 8e-5 for B, 1.6e-4 for S
+LR_AT_WIDTH_1 = 0.06  # at a width of 1: 8e-5 for B, 1.6e-4 for S
 
 
 def photos(model: str | Vit | Resnet = "S/16") -> Recipe:
@@ -33,10 +33,10 @@ def photos(model: str | Vit | Resnet = "S/16") -> Recipe:
         name="photos",
         model=config,
         finetune=Probed(),
-        images=Images(crop=InceptionCrop(area=(0.5, 1.0))),
-        length=Shown(images=30_000, min_epochs=5, max_epochs=30),
+        images=Images(crop=RandomResizedCrop(area=(0.5, 1.0))),
+        length=ImagesSeen(images=30_000, min_epochs=5, max_epochs=30),
         batch_size=32,
-        optimizer=AdamW(lr=RATE / width, weight_decay=0.05, layer_decay=decay),
+        optimizer=AdamW(lr=LR_AT_WIDTH_1 / width, weight_decay=0.05, layer_decay=decay),
         schedule=Cosine(warmup=0.2),
         clip=1.0,
         average=Polyak(start=0.75),

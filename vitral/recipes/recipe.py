@@ -10,11 +10,11 @@ from vitral.core.errors import ConfigError
 from vitral.core.formats import upgrade_json
 from vitral.data.datasets.split import Stratified
 from vitral.data.decoding.header import Decoding
-from vitral.data.loading.loader import Sight
-from vitral.data.loading.sampler import Order, Plan, Shuffled
+from vitral.data.loading.loader import ImagePipeline
+from vitral.data.loading.sampler import Order, SamplingPlan, Shuffled
 from vitral.data.transforms.augment import Augment
-from vitral.data.transforms.crop import CenterCrop, InceptionCrop, PlainResize, StillView
-from vitral.data.transforms.preprocessing import CENTERED, Preprocessing, Scaling
+from vitral.data.transforms.crop import CenterCrop, EvalCropConfig, RandomResizedCrop, Resize
+from vitral.data.transforms.preprocessing import CENTERED, Normalize, Preprocessing
 from vitral.models.resnet import Resnet
 from vitral.models.vit import Vit
 from vitral.tasks.classify import Classify
@@ -27,7 +27,7 @@ from vitral.training.precision import Auto, PrecisionConfig
 from vitral.training.schedules import Cosine, ScheduleConfig
 
 ModelConfig = Annotated[Vit | Resnet, Field(discriminator="kind")]
-TrainingView = Annotated[InceptionCrop | PlainResize | CenterCrop, Field(discriminator="kind")]
+TrainCrop = Annotated[RandomResizedCrop | Resize | CenterCrop, Field(discriminator="kind")]
 
 
 class DataConfig(Config):
@@ -43,10 +43,10 @@ class DataConfig(Config):
 class Images(Config):
     """How images are seen: in training by chance, in every other use always alike."""
 
-    crop: TrainingView = InceptionCrop()
+    crop: TrainCrop = RandomResizedCrop()
     augment: tuple[Augment, ...] = ()
-    eval_crop: StillView = PlainResize()
-    normalize: Scaling = CENTERED
+    eval_crop: EvalCropConfig = Resize()
+    normalize: Normalize = CENTERED
 
 
 class Epochs(Config):
@@ -55,7 +55,7 @@ class Epochs(Config):
     kind: Literal["epochs"] = "epochs"
     epochs: float = Field(default=100, gt=0)
 
-    def total(self, plan: Plan) -> int:
+    def total(self, plan: SamplingPlan) -> int:
         """The steps of the whole run, at least one."""
         return max(1, round(self.epochs * plan.epoch_steps))
 
@@ -66,12 +66,12 @@ class Steps(Config):
     kind: Literal["steps"] = "steps"
     steps: int = Field(default=20_000, ge=1)
 
-    def total(self, plan: Plan) -> int:
+    def total(self, plan: SamplingPlan) -> int:
         """The steps of the whole run."""
         return self.steps
 
 
-class Shown(Config):
+class ImagesSeen(Config):
     """So many images, one as often as another, but within these epochs: few images often, many not too seldom."""
 
     kind: Literal["images_seen"] = "images_seen"
@@ -86,13 +86,13 @@ class Shown(Config):
             raise ConfigError(message, code="config.conflict", where="fewest", hint=f"use at most {self.max_epochs:g}")
         return self
 
-    def total(self, plan: Plan) -> int:
+    def total(self, plan: SamplingPlan) -> int:
         """The steps of the whole run, at least one."""
         epochs = min(max(self.images / len(plan.labels), self.min_epochs), self.max_epochs)
         return Epochs(epochs=epochs).total(plan)
 
 
-class ToTheEnd(Config):
+class NoEarlyStopping(Config):
     """All steps are taken."""
 
     kind: Literal["none"] = "none"
@@ -113,15 +113,15 @@ class Patience(Config):
         return since_best >= self.evaluations
 
 
-class Saving(Config):
+class Checkpoints(Config):
     """When a checkpoint is written, and how many stay; that of the best evaluation always does."""
 
     every_seconds: float = Field(default=60.0, ge=0)  # between two of them
     keep: int = Field(default=2, ge=1)
 
 
-Length = Annotated[Epochs | Steps | Shown, Field(discriminator="kind")]
-Stopping = Annotated[ToTheEnd | Patience, Field(discriminator="kind")]
+LengthConfig = Annotated[Epochs | Steps | ImagesSeen, Field(discriminator="kind")]
+EarlyStoppingConfig = Annotated[NoEarlyStopping | Patience, Field(discriminator="kind")]
 
 
 class Recipe(Config):
@@ -135,7 +135,7 @@ class Recipe(Config):
     finetune: TuningConfig = Everything()
     images: Images = Images()
     task: TaskConfig = Classify()
-    length: Length = Epochs(epochs=300)
+    length: LengthConfig = Epochs(epochs=300)
     batch_size: int = Field(default=4096, ge=1)  # of all processes together
     microbatches: int = Field(default=1, ge=1)  # in which a process takes its part of a batch; more need less memory
     optimizer: OptimizerConfig = AdamW(lr=3e-3, weight_decay=0.3)
@@ -145,8 +145,8 @@ class Recipe(Config):
     precision: PrecisionConfig = Auto()
     distributed: DistributedConfig = Ddp()
     eval_every: float = Field(default=1.0, gt=0)  # every so many epochs, and at the end
-    early_stopping: Stopping = ToTheEnd()
-    checkpoints: Saving = Saving()
+    early_stopping: EarlyStoppingConfig = NoEarlyStopping()
+    checkpoints: Checkpoints = Checkpoints()
     seed: int = Field(default=0, ge=0)
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     workers: Annotated[int, Field(ge=0)] | Literal["auto"] = "auto"  # processes that read images; they change no bit
@@ -166,15 +166,15 @@ class Recipe(Config):
             image_size=image, decoding=decoding, crop=self.images.eval_crop, normalize=self.images.normalize
         )
 
-    def sight(self) -> Sight:
+    def sight(self) -> ImagePipeline:
         """How training sees the files."""
-        return Sight(
+        return ImagePipeline(
             self.model.image_size, Decoding(channels=self.model.channels), self.images.crop, self.images.augment
         )
 
-    def still_sight(self) -> Sight:
+    def still_sight(self) -> ImagePipeline:
         """How evaluation sees them."""
-        return Sight(self.model.image_size, Decoding(channels=self.model.channels), self.images.eval_crop)
+        return ImagePipeline(self.model.image_size, Decoding(channels=self.model.channels), self.images.eval_crop)
 
     def fitted(self, classes: int) -> "Recipe":
         """The recipe with a head for so many classes, or with none where the task needs none."""

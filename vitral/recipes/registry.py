@@ -26,7 +26,7 @@ from vitral.recipes.recipe import Recipe
 from vitral.recipes.small import small_hundreds, small_thousands
 
 # For any model: the settings follow the model that is asked for.
-FAMILIES: Mapping[str, Callable[..., Recipe]] = {
+ANY_MODEL: Mapping[str, Callable[..., Recipe]] = {
     family.__name__: family
     for family in (
         paper_imagenet, paper_imagenet21k, paper_jft, paper_masked, finetune_imagenet, finetune_cifar,
@@ -34,7 +34,7 @@ FAMILIES: Mapping[str, Callable[..., Recipe]] = {
     )
 }  # fmt: skip
 # For one kind of data, with the model that was tried on it.
-FIXED: Mapping[str, Callable[[], Recipe]] = {
+FIXED_MODEL: Mapping[str, Callable[[], Recipe]] = {
     fixed.__name__: fixed
     for fixed in (
         sample, fashion_mnist, fashion_masked, fashion_finetune, fashion_tenth, cifar10, small_hundreds,
@@ -43,39 +43,39 @@ FIXED: Mapping[str, Callable[[], Recipe]] = {
 }  # fmt: skip
 
 # With given weights too these show images of the recipe's size, not of the size that the weights have seen.
-AT_ITS_OWN_SIZE = ("finetune_imagenet", "finetune_cifar", "finetune_flowers", "finetune_vtab")
+KEEP_IMAGE_SIZE = ("finetune_imagenet", "finetune_cifar", "finetune_flowers", "finetune_vtab")
 
-OWN = {"sample": sample, "digits": sample, "fashion-mnist": fashion_mnist, "mnist": fashion_mnist, "cifar10": cifar10}
+BY_DATASET = {"sample": sample, "digits": sample, "fashion-mnist": fashion_mnist, "mnist": fashion_mnist, "cifar10": cifar10}
 HUNDREDS, THOUSANDS = 2_000, 200_000  # of training images, the most that a recipe is for
 
 
-class Choice(NamedTuple):
+class RecipeChoice(NamedTuple):
     """A recipe that fits the data, and in one line why it is this one."""
 
     recipe: Recipe
     why: str
 
 
-def names() -> tuple[str, ...]:
+def list_recipes() -> tuple[str, ...]:
     """Every recipe there is."""
-    return (*FIXED, *FAMILIES)
+    return (*FIXED_MODEL, *ANY_MODEL)
 
 
-def named(name: str, model: str = "") -> Recipe:
+def get_recipe(name: str, model: str = "") -> Recipe:
     """The recipe of that name; with a model, that model for the recipe's images."""
-    if name in FAMILIES:
-        return FAMILIES[name](model) if model else FAMILIES[name]()
-    if name not in FIXED:
-        hint = suggest(name, names())
+    if name in ANY_MODEL:
+        return ANY_MODEL[name](model) if model else ANY_MODEL[name]()
+    if name not in FIXED_MODEL:
+        hint = suggest(name, list_recipes())
         raise ConfigError(f"unknown recipe {name!r}", code="config.unknown_name", where="recipe", hint=hint)
-    recipe = FIXED[name]()
+    recipe = FIXED_MODEL[name]()
     if not model:
         return recipe
     sizes = f"image_size={recipe.model.image_size}", f"channels={recipe.model.channels}"
     return recipe.model_copy(update={"model": model_config(model, *sizes)})
 
 
-def choose(samples: Samples, start: Vit | Resnet | None = None) -> Choice:
+def choose_recipe(samples: Samples, start: Vit | Resnet | None = None) -> RecipeChoice:
     """The recipe that was made for this set, or else one for as many images as it has; `photos` for given weights.
 
     What was made for a set starts from fresh weights, and its rate would wipe out what others know.
@@ -83,8 +83,8 @@ def choose(samples: Samples, start: Vit | Resnet | None = None) -> Choice:
     images = len(samples.of("train"))
     if start is not None:
         chosen, why = photos(start), f"recipe photos, to fine-tune the given weights on {images:,} training images"
-    elif samples.where in OWN:
-        chosen = OWN[samples.where]()
+    elif samples.where in BY_DATASET:
+        chosen = BY_DATASET[samples.where]()
         why = f"recipe {chosen.name}, which is for {samples.where}"
     elif images <= HUNDREDS:
         chosen, why = small_hundreds(), f"recipe small_hundreds, for {images:,} training images"
@@ -93,4 +93,4 @@ def choose(samples: Samples, start: Vit | Resnet | None = None) -> Choice:
     else:
         chosen, why = plain_imagenet(), f"recipe plain_imagenet, for {images:,} training images"
     batch = max(1, min(chosen.batch_size, images))  # a batch cannot be larger than the set
-    return Choice(chosen.model_copy(update={"batch_size": batch}), why)
+    return RecipeChoice(chosen.model_copy(update={"batch_size": batch}), why)

@@ -1,7 +1,7 @@
 """A folder of photos of one's own, from scratch: small images, so that a laptop is done in minutes."""
 
 from vitral.core.config import Size
-from vitral.data.transforms.crop import InceptionCrop
+from vitral.data.transforms.crop import RandomResizedCrop
 from vitral.data.transforms.mixup import Mixup
 from vitral.models.attention import Attention
 from vitral.models.embed import Patches
@@ -9,7 +9,7 @@ from vitral.models.pool import MeanPool
 from vitral.models.vit import Tokens, Vit
 from vitral.recipes.recipe import Epochs, Images, Recipe
 from vitral.tasks.classify import Classify
-from vitral.training.ema import Exponential
+from vitral.training.ema import Ema
 from vitral.training.optimizers import AdamW
 from vitral.training.schedules import Cosine
 
@@ -38,13 +38,13 @@ def small_hundreds() -> Recipe:
     return Recipe(
         name="small_hundreds",
         model=small_vit(image=64, channels=3, patch=16, width=128, depth=4),
-        images=Images(crop=InceptionCrop(area=(0.3, 1.0))),
+        images=Images(crop=RandomResizedCrop(area=(0.3, 1.0))),
         task=Classify(mixing=Mixup(alpha=0.2)),
         length=Epochs(epochs=60),
         batch_size=16,
         optimizer=AdamW(lr=5e-4, weight_decay=0.1),
         schedule=Cosine(warmup=0.1),
-        average=Exponential(decay=0.98),
+        average=Ema(decay=0.98),
         eval_every=5.0,
     )
 
@@ -59,11 +59,11 @@ def small_thousands() -> Recipe:
     return Recipe(
         name="small_thousands",
         model=small_vit(image=64, channels=3, patch=8, width=192, depth=6),
-        images=Images(crop=InceptionCrop(area=(0.3, 1.0))),
+        images=Images(crop=RandomResizedCrop(area=(0.3, 1.0))),
         task=Classify(mixing=Mixup(alpha=0.2)),
         length=Epochs(epochs=30),
         batch_size=64,
         optimizer=AdamW(lr=5e-4, weight_decay=0.1),
         schedule=Cosine(warmup=0.05),
-        average=Exponential(decay=0.995),
+        average=Ema(decay=0.995),
     )

@@ -12,13 +12,13 @@ from torch import Tensor
 
 from vitral.core.errors import WeightsError
 from vitral.data.samples import Split
-from vitral.evaluation.accuracy import judged, wilson
-from vitral.evaluation.calibration import calibrated
-from vitral.evaluation.outputs import answer
+from vitral.evaluation.accuracy import compute_accuracy, wilson_interval
+from vitral.evaluation.calibration import compute_calibration
+from vitral.evaluation.outputs import predict
 from vitral.explanation.walkthrough.describe import multiply_adds
 from vitral.models.vit import Vit
 from vitral.recipes.recipe import Epochs, Recipe, Steps
-from vitral.runs.build import Parts, loader_of
+from vitral.runs.build import RunParts, build_loader
 from vitral.runs.environment import Environment, moments, spent
 from vitral.runs.folder import Folder
 from vitral.runs.report.attention import attended
@@ -28,7 +28,7 @@ from vitral.tasks.classify import Classify
 from vitral.training.checkpoints.checkpoint import open_checkpoint, path_of
 from vitral.training.distributed.process_group import Group
 from vitral.training.finetune import LastLayers, Lora
-from vitral.training.metrics import Line, recorded
+from vitral.training.metrics import MetricsLine, read_metrics
 from vitral.weights.bundle import Bundle, read_bundle, write_bundle
 from vitral.weights.card import Facts, Result, Trained, card
 from vitral.weights.load import load
@@ -103,17 +103,17 @@ BACKWARD = 2  # a backward pass costs as much as so many forward passes
 class Output:
     """What a run leaves behind for its users. Every process has one; only the first of them writes."""
 
-    def __init__(self, folder: Folder, parts: Parts, group: Group) -> None:
+    def __init__(self, folder: Folder, parts: RunParts, group: Group) -> None:
         self.folder, self.parts, self.group = folder, parts, group
 
-    def keep(self, home: Path, step: int, line: Line | None) -> None:
+    def keep(self, home: Path, step: int, line: MetricsLine | None) -> None:
         """Write the averaged weights as they are now, after a step, as a bundle, with what an evaluation found."""
         learning = self.parts.learning
         with learning.average.averaged(learning.task):
             tensors = self.parts.spread.whole(self.parts.model)
         self._write(home, step, tensors, line)
 
-    def keep_saved(self, home: Path, step: int, line: Line | None) -> None:
+    def keep_saved(self, home: Path, step: int, line: MetricsLine | None) -> None:
         """The same for the weights that were saved after an earlier step, if that checkpoint is whole."""
         if not self.group.first:
             return
@@ -126,17 +126,17 @@ class Output:
         tensors = {name.removeprefix(prefix): saved[name] for name in groups["task"] if name.startswith(prefix)}
         self._write(home, step, tensors, line)
 
-    def _write(self, home: Path, step: int, tensors: Mapping[str, Tensor], line: Line | None) -> None:
+    def _write(self, home: Path, step: int, tensors: Mapping[str, Tensor], line: MetricsLine | None) -> None:
         if self.group.first:
             bundle, plain = self.bundle(), self.parts.recipe.finetune.plain(tensors)
             write_bundle(home, bundle, plain, card(bundle, self.facts(step, self._results(line))))
 
-    def _results(self, line: Line | None) -> tuple[Result, ...]:
+    def _results(self, line: MetricsLine | None) -> tuple[Result, ...]:
         """What the card says of an evaluation in the midst of the run."""
         if line is None or not isinstance(self.parts.recipe.task, Classify):
             return ()
         images = len([item for item in self.parts.samples.items if item.split == line.split])
-        share = wilson(round(line.values["accuracy"] * images), images)
+        share = wilson_interval(round(line.values["accuracy"] * images), images)
         value = line.values["accuracy"]
         return (Result("accuracy", value, share.low, share.high, line.split, images, chosen=line.split == "val"),)
 
@@ -167,9 +167,9 @@ class Output:
             return None
         device, scaling = self.parts.serving.device, self.parts.recipe.images.normalize
         model = load(home).model.to(device)
-        loader = loader_of(self.parts.recipe, samples, split, self.group.world)
-        answers = answer(model, loader, scaling, device, self.group.gather, lambda images: None)
-        return Judgment(split, answers, judged(answers, samples.classes), calibrated(answers))
+        loader = build_loader(self.parts.recipe, samples, split, self.group.world)
+        answers = predict(model, loader, scaling, device, self.group.gather, lambda images: None)
+        return Judgment(split, answers, compute_accuracy(answers, samples.classes), compute_calibration(answers))
 
     def tell(self, home: Path, step: int, judgment: Judgment) -> None:
         """Write the card of a bundle anew, with what its weights, those after a step, are worth."""
@@ -200,7 +200,7 @@ class Output:
             samples=samples,
             metrics=[
                 {"step": line.step, "epoch": line.epoch, "split": line.split, **line.values}
-                for line in recorded(self.folder.path)
+                for line in read_metrics(self.folder.path)
             ],
             judgment=judgment,
             attended=seen,

@@ -10,36 +10,36 @@ from torch import nn
 from vitral.core.errors import ConfigError
 from vitral.core.machine import cores
 from vitral.data.loading.loader import Loader
-from vitral.data.loading.sampler import Indices, InOrder, Plan, World
+from vitral.data.loading.sampler import Indices, SamplingPlan, Sequential, World
 from vitral.data.samples import Samples, Split
-from vitral.evaluation.linear_probe import head_of
+from vitral.evaluation.linear_probe import fit_head
 from vitral.recipes.recipe import Recipe
 from vitral.tasks.task import Task
-from vitral.training.checkpoints.state import Learning
+from vitral.training.checkpoints.state import TrainingState
 from vitral.training.distributed.process_group import Group
 from vitral.training.distributed.strategy import Spread
 from vitral.training.finetune import Look
-from vitral.training.loop import Descent, Serving, feed
-from vitral.training.precision import Precision, probe
+from vitral.training.loop import MicrobatchConfig, UpdateRule, microbatches
+from vitral.training.precision import Precision, probe_hardware
 from vitral.weights.adapt import adapted
 from vitral.weights.load import opened_model
 
 
 @dataclass(frozen=True)
-class Parts:
+class RunParts:
     """All that a run is made of."""
 
     recipe: Recipe
     samples: Samples
     spread: Spread
-    learning: Learning
-    descent: Descent
+    learning: TrainingState
+    descent: UpdateRule
     loader: Loader
-    serving: Serving
+    serving: MicrobatchConfig
     steps: int
 
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> SamplingPlan:
         """The batches of all steps."""
         return self.loader.plan
 
@@ -49,28 +49,28 @@ class Parts:
         return self.learning.task.model
 
 
-def parts_of(recipe: Recipe, samples: Samples, group: Group) -> Parts:
+def build_run(recipe: Recipe, samples: Samples, group: Group) -> RunParts:
     """New parts, the weights as they are before the first step."""
-    return parts_around(task_of(recipe, samples, group.device), recipe, samples, group)
+    return build_run_for_task(build_task(recipe, samples, group.device), recipe, samples, group)
 
 
-def parts_around(task: Task, recipe: Recipe, samples: Samples, group: Group) -> Parts:
+def build_run_for_task(task: Task, recipe: Recipe, samples: Samples, group: Group) -> RunParts:
     """The parts of a run for its task, which is spread over the processes."""
-    loader = loader_of(recipe, samples, "train", group.world)
+    loader = build_loader(recipe, samples, "train", group.world)
     steps = recipe.length.total(loader.plan)
     recipe.schedule.check(steps)
     spread = recipe.distributed.spread(task, group)
-    precision = Precision(recipe.precision.decide(probe(group.device)).dtype, group.device)
+    precision = Precision(recipe.precision.decide(probe_hardware(group.device)).dtype, group.device)
     optimizer = recipe.optimizer.build(spread.task)  # after the task was spread: it learns the parts that are here
-    learning = Learning(spread.task, optimizer, recipe.average.build(steps), precision)
+    learning = TrainingState(spread.task, optimizer, recipe.average.build(steps), precision)
     peak = recipe.optimizer.lr
     rate = lambda step: peak * recipe.schedule.rate(step, steps)  # noqa: E731
-    descent = Descent(optimizer, rate, recipe.clip, precision, spread)
-    serving = Serving(recipe.images.normalize, recipe.microbatches, group.device)
-    return Parts(recipe, samples, spread, learning, descent, loader, serving, steps)
+    descent = UpdateRule(optimizer, rate, recipe.clip, precision, spread)
+    serving = MicrobatchConfig(recipe.images.normalize, recipe.microbatches, group.device)
+    return RunParts(recipe, samples, spread, learning, descent, loader, serving, steps)
 
 
-def task_of(recipe: Recipe, samples: Samples, device: torch.device, begun: bool = False) -> Task:
+def build_task(recipe: Recipe, samples: Samples, device: torch.device, begun: bool = False) -> Task:
     """The task with a model of fresh weights, or of those that the recipe starts from, which may be gone later.
 
     What is not to learn is frozen. A run that has begun will get other weights.
@@ -85,35 +85,35 @@ def task_of(recipe: Recipe, samples: Samples, device: torch.device, begun: bool 
     return task.to(device)
 
 
-def look_of(recipe: Recipe, samples: Samples, group: Group) -> Look:
+def build_train_images(recipe: Recipe, samples: Samples, group: Group) -> Look:
     """A look at the training images, for what is done before the first step."""
-    loader = still_loader_of(recipe, samples, "train", group.world)
-    serving = Serving(recipe.images.normalize, 1, group.device)
+    loader = build_eval_loader(recipe, samples, "train", group.world)
+    serving = MicrobatchConfig(recipe.images.normalize, 1, group.device)
 
-    fit = partial(head_of, classes=len(samples.classes), seed=recipe.seed)
-    return Look(lambda: feed(loader, 0, loader.plan.epoch_steps, serving), group.gather, group.first, fit)
+    fit = partial(fit_head, classes=len(samples.classes), seed=recipe.seed)
+    return Look(lambda: microbatches(loader, 0, loader.plan.epoch_steps, serving), group.gather, group.first, fit)
 
 
-def loader_of(recipe: Recipe, samples: Samples, split: Split, world: World) -> Loader:
+def build_loader(recipe: Recipe, samples: Samples, split: Split, world: World) -> Loader:
     """The images of a split: as training sees them, or one after the other as every other use does."""
     if split != "train":
-        return still_loader_of(recipe, samples, split, world)
-    plan = Plan(_labels(samples, split), recipe.data.order, recipe.batch_size, recipe.seed, world)
-    return Loader(samples.of(split), samples.store, recipe.sight(), plan, workers_of(recipe))
+        return build_eval_loader(recipe, samples, split, world)
+    plan = SamplingPlan(_labels(samples, split), recipe.data.order, recipe.batch_size, recipe.seed, world)
+    return Loader(samples.of(split), samples.store, recipe.sight(), plan, num_workers(recipe))
 
 
-def still_loader_of(recipe: Recipe, samples: Samples, split: Split, world: World) -> Loader:
+def build_eval_loader(recipe: Recipe, samples: Samples, split: Split, world: World) -> Loader:
     """The images of any split, one after the other, each as evaluation sees it."""
     batch = -(-recipe.batch_size // recipe.microbatches)  # what fits is known for a portion
-    plan = Plan(_labels(samples, split), InOrder(), batch, recipe.seed, world)
-    return Loader(samples.of(split), samples.store, recipe.still_sight(), plan, workers_of(recipe))
+    plan = SamplingPlan(_labels(samples, split), Sequential(), batch, recipe.seed, world)
+    return Loader(samples.of(split), samples.store, recipe.still_sight(), plan, num_workers(recipe))
 
 
 def _labels(samples: Samples, split: Split) -> Indices:
     return np.array([item.label for item in samples.of(split)], dtype=np.int64)
 
 
-def device_of(recipe: Recipe) -> torch.device:
+def select_device(recipe: Recipe) -> torch.device:
     """The device asked for, if it is there; by itself the fastest that is."""
     there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if recipe.device == "auto":
@@ -125,8 +125,8 @@ def device_of(recipe: Recipe) -> torch.device:
     return torch.device(recipe.device)
 
 
-def workers_of(recipe: Recipe) -> int:
+def num_workers(recipe: Recipe) -> int:
     """The processes asked for; by itself none beside a model on a CPU, which needs all cores, and up to 8 for a GPU."""
     if recipe.workers != "auto":
         return recipe.workers
-    return 0 if device_of(recipe).type == "cpu" else min(8, cores())
+    return 0 if select_device(recipe).type == "cpu" else min(8, cores())

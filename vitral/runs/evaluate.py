@@ -19,9 +19,16 @@ from vitral.data.datasets.source import open_data
 from vitral.data.datasets.split import Stratified
 from vitral.data.samples import SPLITS, Samples, Split
 from vitral.data.transforms.preprocessing import Preprocessing
-from vitral.evaluation.evaluators import Evaluation, Judge, found_by, judges_of
-from vitral.evaluation.feature_cache import NoCache, usual_folder
-from vitral.evaluation.subject import Ask, Progress, Subject, Tools, refuse_other_preprocessing, silent
+from vitral.evaluation.evaluators import Evaluation, Evaluator, parse_evaluators, run_evaluators
+from vitral.evaluation.feature_cache import NoCache, default_cache
+from vitral.evaluation.subject import (
+    EngineFunction,
+    EvaluationContext,
+    Progress,
+    SubjectModel,
+    check_same_preprocessing,
+    no_progress,
+)
 from vitral.inference.engines.auto import EngineConfig
 from vitral.inference.engines.eager import Eager
 from vitral.inference.engines.onnxruntime import OnnxRuntime
@@ -30,14 +37,14 @@ from vitral.inference.graph.graph import graph_of
 from vitral.inference.graph.token_merging import TokenMerging
 from vitral.models.vit import Vit
 from vitral.recipes.recipe import Recipe, read_recipe
-from vitral.runs.build import device_of, workers_of
+from vitral.runs.build import num_workers, select_device
 from vitral.weights.bundle import Bundle
 from vitral.weights.hub import PREFIX
 from vitral.weights.load import Loaded, bundle_of, load
 
 
 @dataclass(frozen=True)
-class MergingEngines:
+class EngineFactory:
     """Engines of one kind, on the processor."""
 
     kind: EngineConfig
@@ -54,27 +61,27 @@ class MergingEngines:
         layout = bundle.model.layout(bundle.preprocessing.image_size)
         return layout.length() - sum(TokenMerging(per_layer=per_layer).removed(layout, bundle.model.depth)[:-1])
 
-    def build(self, loaded: Loaded, per_layer: int) -> Ask:
+    def build(self, loaded: Loaded, per_layer: int) -> EngineFunction:
         model, bundle = loaded
         here = all(weight.device.type == "cpu" for weight in model.parameters())
         own = loaded if here else Loaded(deepcopy(model).cpu(), bundle)
         return self.kind.build(graph_of(own, merging=TokenMerging(per_layer=per_layer))).run
 
 
-def usual_engines() -> MergingEngines:
+def default_engines() -> EngineFactory:
     """Of the kind that is the fastest as a rule, of those that are installed."""
     if find_spec("onnx") and find_spec("openvino"):
-        return MergingEngines(OpenVino())
+        return EngineFactory(OpenVino())
     if find_spec("onnx") and find_spec("onnxruntime"):
-        return MergingEngines(OnnxRuntime())
-    return MergingEngines(Eager())
+        return EngineFactory(OnnxRuntime())
+    return EngineFactory(Eager())
 
 
 RECIPE = "recipe.json"  # of a run
-JUDGED: tuple[Split, ...] = ("test", "val")
+EVAL_SPLITS: tuple[Split, ...] = ("test", "val")
 
 
-class Setup(Config):
+class EvaluateOptions(Config):
     """How an evaluation is run."""
 
     batch_size: int = Field(
@@ -90,11 +97,11 @@ def evaluate(
     model: str | Path | Loaded,
     data: str | Samples,
     *settings: str,
-    with_: str | Iterable[str | Judge] = "accuracy",
+    with_: str | Iterable[str | Evaluator] = "accuracy",
     split: str = "",
     root: str = "",
     preprocessing: Preprocessing | None = None,
-    progress: Progress = silent,
+    progress: Progress = no_progress,
 ) -> Evaluation:
     """What the judges find: `vitral.evaluate("runs/photos", "photos/", "seed=1", with_=("accuracy", "knn"))`.
 
@@ -103,18 +110,18 @@ def evaluate(
     run of the model divided it, or as is usual where that run is not at hand, which is noted. The preprocessing is the
     bundle's; another one that is given is refused. Settings are `batch`, `device`, `workers`, `seed` and `cache`.
     """
-    setup, judges = override(Setup(), settings), judges_of(with_)
-    samples = data if isinstance(data, Samples) else open_data(data, division(model), root)
-    chosen = split_of(samples, split)
+    setup, judges = override(EvaluateOptions(), settings), parse_evaluators(with_)
+    samples = data if isinstance(data, Samples) else open_data(data, split_config(model), root)
+    chosen = choose_split(samples, split)
     loaded = model if isinstance(model, Loaded) else load(model)
     if preprocessing is not None:
-        refuse_other_preprocessing(loaded.bundle.preprocessing, preprocessing)
+        check_same_preprocessing(loaded.bundle.preprocessing, preprocessing)
     recipe = Recipe(device=setup.device, workers=setup.workers)
-    device = device_of(recipe)
-    cache = usual_folder() if setup.cache else NoCache()
-    tools = Tools(device, setup.batch_size, workers_of(recipe), setup.seed, cache, progress, usual_engines())
+    device = select_device(recipe)
+    cache = default_cache() if setup.cache else NoCache()
+    tools = EvaluationContext(device, setup.batch_size, num_workers(recipe), setup.seed, cache, progress, default_engines())
     keep_freed_memory()
-    subject = Subject(loaded.model.to(device), loaded.bundle, samples, chosen, tools)
+    subject = SubjectModel(loaded.model.to(device), loaded.bundle, samples, chosen, tools)
     return Evaluation(
         model="a model in memory" if isinstance(model, Loaded) else str(model),
         data=samples.where,
@@ -122,27 +129,27 @@ def evaluate(
         images=len(samples.of(chosen)),
         classes=len(samples.classes),
         seed=setup.seed,
-        found=found_by(judges, subject),
+        found=run_evaluators(judges, subject),
         notes=(
             *samples.notes,
-            *_notes(samples, loaded.bundle),
-            *_unknown(model, samples, loaded.bundle),
+            *_class_notes(samples, loaded.bundle),
+            *_unknown_split_notes(model, samples, loaded.bundle),
         ),
     )
 
 
-def division(model: str | Path | Loaded) -> Stratified:
+def split_config(model: str | Path | Loaded) -> Stratified:
     """How a set without a split is divided: as the run of the model did, so that no training image is judged."""
-    return division_of(model) or Stratified()
+    return run_split_config(model) or Stratified()
 
 
-def division_of(model: str | Path | Loaded) -> Stratified | None:
+def run_split_config(model: str | Path | Loaded) -> Stratified | None:
     """How the run of the model divided such a set; nothing where the run is not at hand."""
-    recipe = recipe_of(model)
+    recipe = run_recipe(model)
     return recipe.data.split if recipe else None
 
 
-def recipe_of(model: str | Path | Loaded) -> Recipe | None:
+def run_recipe(model: str | Path | Loaded) -> Recipe | None:
     """The recipe of the run that a model is of; nothing where the run is not at hand."""
     if isinstance(model, Loaded) or str(model).startswith(PREFIX):
         return None
@@ -158,16 +165,16 @@ def recipe_of(model: str | Path | Loaded) -> Recipe | None:
         raise ConfigError(error.message, code=error.code, where=where, hint=hint) from None
 
 
-def split_of(samples: Samples, wanted: str) -> Split:
+def choose_split(samples: Samples, wanted: str) -> Split:
     """The split that judges: the one wanted, or test, or val where there is no test."""
-    if wanted and wanted not in JUDGED:
+    if wanted and wanted not in EVAL_SPLITS:
         raise ConfigError(
             f"expected test or val, got {wanted!r}",
             code="config.unknown_name",
             where="--split",
             hint="leave it out, or choose one",
         )
-    for split in JUDGED:
+    for split in EVAL_SPLITS:
         if split == (wanted or split) and samples.of(split):
             return split
     held = ", ".join(f"{len(samples.of(each)):,} {each}" for each in SPLITS if samples.of(each))
@@ -176,16 +183,16 @@ def split_of(samples: Samples, wanted: str) -> Split:
     raise DataError(message, code="data.empty", where=samples.where, hint=hint)
 
 
-def _unknown(model: str | Path | Loaded, samples: Samples, bundle: Bundle) -> list[str]:
+def _unknown_split_notes(model: str | Path | Loaded, samples: Samples, bundle: Bundle) -> list[str]:
     """What a model has learned from nobody can tell apart from its run."""
-    if division_of(model) or bundle.task != "classify" or not samples.divided:
+    if run_split_config(model) or bundle.task != "classify" or not samples.divided:
         return []
     return [
         "the run of this model is not at hand: if it learned from this set by another division, it has seen some of it"
     ]
 
 
-def _notes(samples: Samples, bundle: Bundle) -> list[str]:
+def _class_notes(samples: Samples, bundle: Bundle) -> list[str]:
     if (
         bundle.task != "classify"
         or samples.classes == bundle.classes

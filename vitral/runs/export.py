@@ -8,13 +8,13 @@ from vitral.core.errors import ConfigError, DataError, suggest
 from vitral.data.datasets.named import open_sample
 from vitral.data.datasets.source import open_data, open_images
 from vitral.data.samples import Item, Samples, Split
-from vitral.evaluation.subject import labels_by_name
+from vitral.evaluation.subject import match_labels
 from vitral.exporters.export import Source, Wish
 from vitral.exporters.export import export as written
 from vitral.exporters.targets import Batch, Incoming, Target
 from vitral.exporters.verify import Album, spread
 from vitral.inference.exported import Export
-from vitral.runs.evaluate import division, recipe_of
+from vitral.runs.evaluate import split_config, run_recipe
 from vitral.runs.request import opened
 from vitral.weights.bundle import Bundle
 from vitral.weights.load import hash_of, opened_model
@@ -101,8 +101,8 @@ def judges_of(model: str | Path, bundle: Bundle, data: str, root: str) -> Judges
     """The images that judge: those named, or the run's own, or the bundled ones."""
     if data:
         open_ = open_data if bundle.task == "classify" else open_images  # without classes labels are nothing to it
-        return Judges(open_(data, division(model), root))
-    recipe = recipe_of(model)
+        return Judges(open_(data, split_config(model), root))
+    recipe = run_recipe(model)
     if recipe is None:
         return Judges(open_sample(), ("this is no run, and no --data is named: the bundled images judge",))
     try:
@@ -127,7 +127,7 @@ def album_of(samples: Samples, bundle: Bundle, images: int) -> Album:
 def labels_of(samples: Samples, bundle: Bundle, items: tuple[Item, ...]) -> tuple[int, ...]:
     """The labels that the model has for the classes of the images; none where it does not know them."""
     try:
-        labels = labels_by_name(samples, bundle).tolist()
+        labels = match_labels(samples, bundle).tolist()
     except DataError:
         return ()
     return tuple(labels[item.label] for item in items)

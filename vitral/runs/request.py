@@ -11,7 +11,7 @@ from vitral.data.loading.sampler import subset
 from vitral.data.samples import Samples
 from vitral.models.registry import model_config
 from vitral.recipes.recipe import Recipe
-from vitral.recipes.registry import AT_ITS_OWN_SIZE, choose, named
+from vitral.recipes.registry import KEEP_IMAGE_SIZE, choose_recipe, get_recipe
 from vitral.weights.adapt import other_images
 from vitral.weights.bundle import Bundle
 from vitral.weights.hub import lasting
@@ -48,12 +48,12 @@ class Granted(NamedTuple):
 def granted(wish: Wish) -> Granted:
     """The recipe and its data; what is wrong with a setting is found here, before any work is done."""
     settings = [each for setting in wish.settings for each in _long(setting)]
-    base = named(wish.recipe, wish.model) if wish.recipe else Recipe()
+    base = get_recipe(wish.recipe, wish.model) if wish.recipe else Recipe()
     early = override(_of(base, wish), [each for each in settings if each.startswith(("task", "data.", "weights="))])
     samples, why = opened(early), ""
     source = opened_model(early.weights).loaded.bundle if early.weights else None
     if not wish.recipe:
-        chosen = choose(samples, source.model if source and early.task.labeled else None)
+        chosen = choose_recipe(samples, source.model if source and early.task.labeled else None)
         base, why = chosen.recipe, chosen.why
     sizes = [
         each.removeprefix("model.") for each in settings if each.startswith(("model.image_size=", "model.channels="))
@@ -62,7 +62,7 @@ def granted(wish: Wish) -> Granted:
         own = f"image_size={base.model.image_size}", f"channels={base.model.channels}"
         base = base.model_copy(update={"model": model_config(wish.model, *own, *sizes)})
     elif source and not wish.model:
-        large = [f"image_size={base.model.image_size}"] if wish.recipe in AT_ITS_OWN_SIZE else []
+        large = [f"image_size={base.model.image_size}"] if wish.recipe in KEEP_IMAGE_SIZE else []
         size = f"image_size={source.preprocessing.image_size}"
         base = base.model_copy(update={"model": model_config(source.model, "head=linear", size, *large, *sizes)})
     if source:

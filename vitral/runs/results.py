@@ -12,21 +12,21 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
-from vitral.evaluation.accuracy import Accuracy, AccuracyFound, Interval
+from vitral.evaluation.accuracy import Accuracy, AccuracyResult, Interval
 from vitral.evaluation.evaluators import Evaluation
-from vitral.evaluation.fewshot import FewShotFound, Score
-from vitral.evaluation.knn import FOLDS, KnnFound
-from vitral.evaluation.linear_probe import LinearFound
-from vitral.evaluation.resolution import AtSize, ResolutionFound
-from vitral.evaluation.token_merging import TokensFound
-from vitral.html.charts import round_axis
+from vitral.evaluation.fewshot import FewShotResult, Score
+from vitral.evaluation.knn import FOLDS, KnnResult
+from vitral.evaluation.linear_probe import LinearResult
+from vitral.evaluation.resolution import ResolutionResult, SizeResult
+from vitral.evaluation.token_merging import TokenMergingResult
+from vitral.html.charts import linear_axis
 from vitral.html.page import printable
 from vitral.html.text import NOTHING, brief, loss_of, percent, points
 
 WIDTH, HEIGHT = 56, 9  # letters and lines between the axes
 
 
-class Spot(NamedTuple):
+class PlotPoint(NamedTuple):
     """A point of a curve, and the letters that mark it."""
 
     x: float
@@ -34,62 +34,62 @@ class Spot(NamedTuple):
     mark: str
 
 
-def draw_plot(spots: Sequence[Spot], across: str, upward: Callable[[float], str]) -> list[str]:
+def draw_plot(spots: Sequence[PlotPoint], across: str, upward: Callable[[float], str]) -> list[str]:
     """The spots between their axes: `upward` writes the numbers at the left, `across` names those below.
 
     Where marks would lie on each other, the earlier spot's stays.
     """
-    rightward = round_axis(min(spot.x for spot in spots), max(spot.x for spot in spots), WIDTH - 1, 6)
-    height = round_axis(min(spot.y for spot in spots), max(spot.y for spot in spots), HEIGHT - 1, 4)
+    rightward = linear_axis(min(spot.x for spot in spots), max(spot.x for spot in spots), 0, WIDTH - 1, 6)
+    height = linear_axis(min(spot.y for spot in spots), max(spot.y for spot in spots), HEIGHT - 1, 0, 4)
     paper = [[" "] * (WIDTH + 4) for _ in range(HEIGHT)]
     for spot in spots:
-        line, start = paper[HEIGHT - 1 - round(height.place(spot.y))], round(rightward.place(spot.x))
+        line, start = paper[round(height.scale(spot.y))], round(rightward.scale(spot.x))
         place = slice(start, start + len(spot.mark))
         if not "".join(line[place]).strip():
             line[place] = spot.mark
-    numbers = {HEIGHT - 1 - round(height.place(value)): upward(value) for value in height.ticks()}
+    numbers = {round(height.scale(value)): upward(value) for value in height.values()}
     margin = max(map(len, numbers.values()))
     lines = [f"{numbers.get(row, ''):>{margin}} |{''.join(letters)}".rstrip() for row, letters in enumerate(paper)]
     below = [" "] * (WIDTH + 8)
-    for value in rightward.ticks():
+    for value in rightward.values():
         text = f"{value:g}"
-        start = round(rightward.place(value))
+        start = round(rightward.scale(value))
         below[start : start + len(text)] = text
     empty = " " * (margin + 2)
     return [*lines, f"{' ' * margin} +{'-' * WIDTH}", f"{empty}{''.join(below).rstrip()}  {across}"]
 
 
-MOST_CLASSES = 12
+MAX_CLASSES = 12
 NAME = 24  # columns that the name of a class may take
 INDENT = "  "
 
 
-def as_text(evaluation: Evaluation) -> str:
+def format_evaluation(evaluation: Evaluation) -> str:
     """The whole evaluation; its headings are the lines that are not indented."""
     count = f"{evaluation.images:,} {evaluation.split} images of {evaluation.classes:,} classes"
     lines = [f"{printable(evaluation.model)} on {printable(evaluation.data)}: {count}"]
     for found in evaluation.found:
-        lines += ["", found.kind, *(f"{INDENT}{line}".rstrip() for line in told(found))]
+        lines += ["", found.kind, *(f"{INDENT}{line}".rstrip() for line in format_result(found))]
     return "\n".join(lines)
 
 
-def show(text: str, console: Console) -> None:
+def print_evaluation(text: str, console: Console) -> None:
     """Print it, with its headings in bold where the console can."""
     for line in text.splitlines():
         console.print(Text(line, style="" if line.startswith(INDENT) else "bold"), soft_wrap=True)
 
 
 @singledispatch
-def told(found: object) -> list[str]:
+def format_result(found: object) -> list[str]:
     """The lines of one judge."""
     raise NotImplementedError(type(found).__name__)
 
 
-@told.register
-def _(found: AccuracyFound) -> list[str]:
+@format_result.register
+def _(found: AccuracyResult) -> list[str]:
     accuracy, calibration = found.accuracy, found.calibration
     facts = [
-        ("top-1", _share(accuracy.top1, accuracy.interval)),
+        ("top-1", _with_interval(accuracy.top1, accuracy.interval)),
         ("top-5", percent(accuracy.top5)),
         ("loss", loss_of(accuracy.loss)),
         ("always the commonest class", percent(accuracy.usual)),
@@ -99,23 +99,23 @@ def _(found: AccuracyFound) -> list[str]:
     return [*_table(shown), "", *_classes(accuracy)]
 
 
-@told.register
-def _(found: KnnFound) -> list[str]:
+@format_result.register
+def _(found: KnnResult) -> list[str]:
     chosen = f"k = {found.k}, chosen on {min(FOLDS, found.training)} folds of {found.training:,} training images"
-    return [*_table([("top-1", _share(found.top1, found.interval))]), chosen]
+    return [*_table([("top-1", _with_interval(found.top1, found.interval))]), chosen]
 
 
-@told.register
-def _(found: LinearFound) -> list[str]:
+@format_result.register
+def _(found: LinearResult) -> list[str]:
     chosen = f"l2 = {found.l2:g}, chosen on a fifth of {found.training:,} training images, then fitted to all"
     doubt = [] if found.converged else ["the fit had not settled when it was stopped: the number may be a little off"]
-    return [*_table([("top-1", _share(found.top1, found.interval))]), chosen, *doubt]
+    return [*_table([("top-1", _with_interval(found.top1, found.interval))]), chosen, *doubt]
 
 
-@told.register
-def _(found: FewShotFound) -> list[str]:
+@format_result.register
+def _(found: FewShotResult) -> list[str]:
     rows = [
-        (f"{row.shots:,}", _spread(row.score), f"{_spread(row.flattered)} at {row.flattered.l2:g}")
+        (f"{row.shots:,}", _mean_std(row.score), f"{_mean_std(row.flattered)} at {row.flattered.l2:g}")
         for row in found.rows
     ]
     if not rows:
@@ -129,16 +129,16 @@ def _(found: FewShotFound) -> list[str]:
     ]
 
 
-@told.register
-def _(found: ResolutionFound) -> list[str]:
+@format_result.register
+def _(found: ResolutionResult) -> list[str]:
     rows = [
-        (str(row.image), str(row.grid), _share(row.top1, row.interval), "<- trained" if row.trained else "")
+        (str(row.image), str(row.grid), _with_interval(row.top1, row.interval), "<- trained" if row.trained else "")
         for row in found.rows
     ]
-    return [*_table([("image", "patches", "top-1", ""), *rows]), *_fall(found)]
+    return [*_table([("image", "patches", "top-1", ""), *rows]), *_stable_sizes(found)]
 
 
-def _fall(found: ResolutionFound) -> Iterator[str]:
+def _stable_sizes(found: ResolutionResult) -> Iterator[str]:
     """Where accuracy falls off, in words."""
     own = next(row for row in found.rows if row.trained)
     sizes = [row.image for row in found.rows]
@@ -154,13 +154,13 @@ def _fall(found: ResolutionFound) -> Iterator[str]:
         yield f"stretched further it falls off: {_loss(found.rows[last + 1], own)}; fine-tune at that size instead"
 
 
-@told.register
-def _(found: TokensFound) -> list[str]:
+@format_result.register
+def _(found: TokenMergingResult) -> list[str]:
     rows = [
-        (str(row.per_layer), str(row.tokens), f"{row.rate:.1f}", f"{row.times:.2f}", _share(row.top1, row.interval))
+        (str(row.per_layer), str(row.tokens), f"{row.rate:.1f}", f"{row.times:.2f}", _with_interval(row.top1, row.interval))
         for row in found.rows
     ]
-    spots = [Spot(row.rate, row.top1, str(row.per_layer)) for row in found.rows]
+    spots = [PlotPoint(row.rate, row.top1, str(row.per_layer)) for row in found.rows]
     best = next(row for row in found.rows if row.per_layer == found.most)
     lost = points(max(0.0, found.rows[0].top1 - best.top1))
     verdict = (
@@ -175,15 +175,15 @@ def _(found: TokensFound) -> list[str]:
     ]
 
 
-def _loss(row: AtSize, own: AtSize) -> str:
+def _loss(row: SizeResult, own: SizeResult) -> str:
     return f"{points(own.top1 - row.top1)} less at {row.image}"
 
 
 def _classes(accuracy: Accuracy) -> Iterator[str]:
     """The classes, the worst first where there are many."""
     order = sorted(accuracy.classes, key=lambda each: (each.recall is None, each.recall))
-    many = len(order) > MOST_CLASSES
-    shown = order[:MOST_CLASSES] if many else accuracy.classes
+    many = len(order) > MAX_CLASSES
+    shown = order[:MAX_CLASSES] if many else accuracy.classes
     rows = [
         (
             brief(printable(each.name), NAME),
@@ -196,14 +196,14 @@ def _classes(accuracy: Accuracy) -> Iterator[str]:
     ]
     yield from _table([("class", "images", "right", "precision", "most taken for"), *rows])
     if many:
-        yield f"... and {len(order) - MOST_CLASSES:,} more that are told better; --json has all of them"
+        yield f"... and {len(order) - MAX_CLASSES:,} more that are told better; --json has all of them"
 
 
-def _share(share: float, interval: Interval) -> str:
+def _with_interval(share: float, interval: Interval) -> str:
     return f"{percent(share)}  (95 % sure: {percent(interval.low)} to {percent(interval.high)})"
 
 
-def _spread(score: Score) -> str:
+def _mean_std(score: Score) -> str:
     return f"{percent(score.mean)} +- {100 * score.spread:.1f}"
 
 

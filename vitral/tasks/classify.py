@@ -15,10 +15,10 @@ from torch import Tensor
 from vitral.core.config import Config
 from vitral.core.errors import ConfigError
 from vitral.data.transforms.mixup import Mixing, NoMixing, one_hot
-from vitral.data.transforms.preprocessing import Scaling
+from vitral.data.transforms.preprocessing import Normalize
 from vitral.models.base import Model
 from vitral.models.head import NoHead
-from vitral.tasks.task import Outcome, Task, mean_of
+from vitral.tasks.task import Outcome, Task, batch_mean
 
 
 class Softmax(Config):
@@ -70,7 +70,7 @@ class Classify(Config):
         "none"  # balanced: a class counts as much as any other, however few it has
     )
 
-    def build(self, model: Model, classes: int, class_counts: Sequence[int], scaling: Scaling) -> Task:
+    def build(self, model: Model, classes: int, class_counts: Sequence[int], scaling: Normalize) -> Task:
         """The task for a model with a head of so many classes; counts are the training images of each class."""
         head = model.config.head
         found = "none" if isinstance(head, NoHead) else str(head.num_classes)
@@ -82,11 +82,11 @@ class Classify(Config):
                 hint=f"build the model with a head of {classes} classes",
             )
         assert len(class_counts) == classes
-        weights = balanced(class_counts) if self.class_weights == "balanced" else torch.ones(classes)
+        weights = balanced_weights(class_counts) if self.class_weights == "balanced" else torch.ones(classes)
         return Classification(self, model, weights)
 
 
-def balanced(class_counts: Sequence[int]) -> Tensor:
+def balanced_weights(class_counts: Sequence[int]) -> Tensor:
     """A weight for each class (K,), inverse to its images, which over all of those images has mean 1."""
     if empty := [str(number) for number, count in enumerate(class_counts) if not count]:
         raise ConfigError(
@@ -122,4 +122,4 @@ class Classification(Task):
         logits = self.model(images).float()  # (B, K), of full precision for the sake of the logarithms
         losses = loss.losses(logits, loss.soften(targets) if self.training else targets)  # (B,)
         right = logits.detach().argmax(dim=1) == targets.argmax(dim=1)  # (B,)
-        return Outcome(mean_of(losses * (targets @ self.weights)), len(images), {"accuracy": mean_of(right.float())})
+        return Outcome(batch_mean(losses * (targets @ self.weights)), len(images), {"accuracy": batch_mean(right.float())})

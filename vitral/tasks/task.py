@@ -28,6 +28,6 @@ class Task(nn.Module):
         raise NotImplementedError
 
 
-def mean_of(values: Tensor) -> Tensor:
+def batch_mean(values: Tensor) -> Tensor:
     """The mean of one value for each image (B,); of no images it is 0, which still passes a gradient."""
     return values.sum() / max(len(values), 1)

@@ -18,36 +18,40 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call
 
 from vitral.core.errors import ConfigError
-from vitral.models.hooks import Ledger
+from vitral.models.hooks import FlopCounter
 from vitral.tasks.task import Task
 from vitral.training.precision import Precision
 
 MARGIN = 1 / 3  # of what is free: for the workspace of kernels, pieces that do not fit together, other programs
-HELD = 4  # copies of what learns beside itself: the gradient, two of the optimizer, the average
-SAVED = 4  # more of them in the memory of the CPU while a checkpoint is written: the weights and the last three
+PERSISTENT_COPIES = 4  # copies of what learns beside itself: the gradient, two of the optimizer, the average
+CHECKPOINT_COPIES = (
+    4  # more of them in the memory of the CPU while a checkpoint is written: the weights and the last three
+)
 BYTES = 4  # of a float32
 
 Shape = tuple[int, int, int]  # (C, H, W)
 
 
-class Fit(NamedTuple):
+class MemoryPlan(NamedTuple):
     """The number of portions, and what to tell the user; empty when a batch is taken whole."""
 
     portions: int
     words: str = ""
 
 
-def fit(task: Task, shape: Shape, batch: int, memory: int, precision: Precision) -> Fit:
+def plan_memory(task: Task, shape: Shape, batch: int, memory: int, precision: Precision) -> MemoryPlan:
     """The portions in which a task can take batches of images with so many bytes free; the task stays as it is."""
-    fixed = held(task, precision.device) + batch * prod(shape) * BYTES  # all portions are there from the start
+    fixed = (
+        persistent_bytes(task, precision.device) + batch * prod(shape) * BYTES
+    )  # all portions are there from the start
     room = (1 - MARGIN) * memory - fixed
-    whole = peak(task, shape, batch, precision)
+    whole = peak_bytes(task, shape, batch, precision)
     if whole <= room:
-        return Fit(1)
-    one = peak(task, shape, 1, precision)
+        return MemoryPlan(1)
+    one = peak_bytes(task, shape, 1, precision)
     if one > room:
         raise ConfigError(
-            f"one image at a time needs {amount((fixed + one) / (1 - MARGIN))}, and {amount(memory)} are free",
+            f"one image at a time needs {format_bytes((fixed + one) / (1 - MARGIN))}, and {format_bytes(memory)} are free",
             code="config.out_of_memory",
             where="batch_size",
             hint="make room, or use a smaller model, smaller images, a smaller batch or memory=recompute",
@@ -56,26 +60,26 @@ def fit(task: Task, shape: Shape, batch: int, memory: int, precision: Precision)
     # upwards, so between two known sizes a straight line is never too low.
     most = 1 + floor((room - one) / (whole - one) * (batch - 1))
     portions = ceil(batch / most)
-    return Fit(
+    return MemoryPlan(
         portions,
-        f"a batch of {batch:,} needs {amount((fixed + whole) / (1 - MARGIN))}, {amount(memory)} are free: "
+        f"a batch of {batch:,} needs {format_bytes((fixed + whole) / (1 - MARGIN))}, {format_bytes(memory)} are free: "
         f"taken in {portions:,} portions, whose gradients add up to that of the batch",
     )
 
 
-def held(task: Task, device: torch.device) -> int:
+def persistent_bytes(task: Task, device: torch.device) -> int:
     """Bytes that a run holds from step to step, beside the weights themselves."""
     learning = sum(weight.numel() * weight.element_size() for weight in task.parameters() if weight.requires_grad)
-    return learning * (HELD + (SAVED if device.type == "cpu" else 0))
+    return learning * (PERSISTENT_COPIES + (CHECKPOINT_COPIES if device.type == "cpu" else 0))
 
 
-def peak(task: Task, shape: Shape, images: int, precision: Precision) -> int:
+def peak_bytes(task: Task, shape: Shape, images: int, precision: Precision) -> int:
     """The most bytes that live at once in a forward and a backward pass, beside weights, gradients and images.
 
     It is run on tensors without values, so nothing is computed, whatever the number of images. The task must not be
     compiled or divided among processes yet.
     """
-    with training(task), FakeTensorMode(allow_non_fake_inputs=True) as blank:
+    with training_mode(task), FakeTensorMode(allow_non_fake_inputs=True) as blank:
         state: dict[str, Tensor] = {
             name: blank.from_tensor(tensor) for name, tensor in [*task.named_parameters(), *task.named_buffers()]
         }
@@ -84,7 +88,7 @@ def peak(task: Task, shape: Shape, images: int, precision: Precision) -> int:
                 tensor.register_post_accumulate_grad_hook(lambda weight: setattr(weight, "grad", None))
         inputs = torch.empty(images, *shape, device=precision.device)  # (B, C, H, W)
         labels = torch.zeros(images, dtype=torch.int64, device=precision.device)  # (B,)
-        with Ledger([*state.values(), inputs, labels]) as ledger:
+        with FlopCounter([*state.values(), inputs, labels]) as ledger:
             with precision.autocast():
                 outcome = functional_call(task, state, (inputs, labels, np.random.default_rng(0)))
             outcome.loss.backward()
@@ -92,7 +96,7 @@ def peak(task: Task, shape: Shape, images: int, precision: Precision) -> int:
 
 
 @contextmanager
-def training(task: Task) -> Iterator[None]:
+def training_mode(task: Task) -> Iterator[None]:
     """Inside the `with` the task is in training mode; after it, every part of it is in its own."""
     modes = {part: part.training for part in task.modules()}
     task.train()
@@ -103,21 +107,21 @@ def training(task: Task) -> Iterator[None]:
             part.training = mode
 
 
-def amount(size: float) -> str:
+def format_bytes(size: float) -> str:
     """Bytes as a person says them."""
     unit, scale = ("GB", 1e9) if size >= 0.95e9 else ("MB", 1e6)
     return f"{size / scale:,.1f} {unit}" if size < 9.95 * scale else f"{size / scale:,.0f} {unit}"
 
 
 WHERE = "time-limit"
-IN_HAND = 0.05  # of the limit, for what nobody foresees and for the end of the run
+RESERVE = 0.05  # of the limit, for what nobody foresees and for the end of the run
 NUMBER = r"(\d+(?:\.\d+)?)"
-FORM = re.compile(rf"(?:{NUMBER}h)?(?:{NUMBER}m)?(?:{NUMBER}s)?|{NUMBER}", re.ASCII)
+TIME_PATTERN = re.compile(rf"(?:{NUMBER}h)?(?:{NUMBER}m)?(?:{NUMBER}s)?|{NUMBER}", re.ASCII)
 
 
-def seconds_of(text: str) -> float:
+def parse_seconds(text: str) -> float:
     """The seconds that a time such as `90s`, `10m`, `1h30m` or `45` stands for."""
-    match = FORM.fullmatch(text)
+    match = TIME_PATTERN.fullmatch(text)
     hours, minutes, seconds, bare = (float(part or 0) for part in match.groups()) if match else (0.0,) * 4
     found = 3600 * hours + 60 * minutes + seconds + bare
     if not found:
@@ -135,7 +139,7 @@ def steps_within(limit: float, spent: float, step_seconds: float, evaluation_sec
 
     A part of the limit is kept in hand.
     """
-    usable = (1 - IN_HAND) * limit - spent
+    usable = (1 - RESERVE) * limit - spent
     first = step_seconds + evaluation_seconds
     if usable < first:
         raise ConfigError(
@@ -143,7 +147,7 @@ def steps_within(limit: float, spent: float, step_seconds: float, evaluation_sec
             f"{first:.2g} s",
             code="config.time_limit_too_short",
             where=WHERE,
-            hint=f"allow at least {ceil((spent + first) / (1 - IN_HAND))}s, or use a smaller model or smaller images",
+            hint=f"allow at least {ceil((spent + first) / (1 - RESERVE))}s, or use a smaller model or smaller images",
         )
     epoch = epoch_steps * step_seconds + evaluation_seconds
     epochs = floor(usable / epoch)
@@ -152,7 +156,7 @@ def steps_within(limit: float, spent: float, step_seconds: float, evaluation_sec
     return max(1, epochs * epoch_steps + more)  # one fits, whatever rounding says
 
 
-def seconds_for(work: Callable[[], object], device: torch.device, enough: Callable[[float], bool]) -> float:
+def measure_seconds(work: Callable[[], object], device: torch.device, enough: Callable[[float], bool]) -> float:
     """How long it takes to do the work: the median of some times after two that only warm up.
 
     It is done five times more, or fewer once so many seconds are enough, but at least once.

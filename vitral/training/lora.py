@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import register_parametrization
 
-from vitral.models.attention import HeadProjection, SelfAttention
-from vitral.models.mlp import GatedLayers, TwoLayers
+from vitral.models.attention import QkvProjection, SelfAttention
+from vitral.models.mlp import GatedFeedForward, FeedForward
 
 Part = Literal["qkv", "project", "mlp"]
 HOME = ".parametrizations.weight."  # how torch names what a weight is computed from
@@ -54,11 +54,11 @@ def adapt(blocks: nn.Module, parts: Collection[Part], rank: int, scale: float) -
 def maps(blocks: nn.Module, parts: Collection[Part]) -> Iterator[nn.Linear]:
     """The linear maps of these parts, in the order of the blocks."""
     for module in blocks.modules():
-        if isinstance(module, HeadProjection) and "qkv" in parts:
+        if isinstance(module, QkvProjection) and "qkv" in parts:
             yield module.qkv
         elif isinstance(module, SelfAttention) and isinstance(module.project, nn.Linear) and "project" in parts:
             yield module.project
-        elif isinstance(module, TwoLayers | GatedLayers) and "mlp" in parts:
+        elif isinstance(module, FeedForward | GatedFeedForward) and "mlp" in parts:
             yield from (module.expand, module.contract)
 
 

@@ -10,11 +10,11 @@ from torch.optim import Optimizer
 
 from vitral.core.config import Config
 from vitral.core.errors import ConfigError
-from vitral.models.resnet import StandardConv
+from vitral.models.resnet import StdConv2d
 from vitral.models.vit import VisionTransformer
 
-FUSED = {"cpu", "cuda", "mps", "xpu"}  # devices on which torch takes a whole step in one kernel
-Share = Annotated[float, Field(ge=0, lt=1)]
+FUSED_DEVICES = {"cpu", "cuda", "mps", "xpu"}  # devices on which torch takes a whole step in one kernel
+Fraction = Annotated[float, Field(ge=0, lt=1)]
 
 
 class OptimizerKind(Config):
@@ -32,14 +32,14 @@ class AdamW(OptimizerKind):
 
     kind: Literal["adamw"] = "adamw"
     lr: float = Field(default=1e-3, gt=0)  # at its peak
-    betas: tuple[Share, Share] = (0.9, 0.999)
+    betas: tuple[Fraction, Fraction] = (0.9, 0.999)
     weight_decay: float = Field(default=0.1, ge=0)
     eps: float = Field(default=1e-8, gt=0)
 
     def build(self, task: nn.Module) -> Optimizer:
-        groups = split(task, self.weight_decay, self.layer_decay)
-        optimizer = torch.optim.AdamW(groups, lr=self.lr, betas=self.betas, eps=self.eps, fused=has_fused(task))
-        set_rate(optimizer, self.lr)
+        groups = param_groups(task, self.weight_decay, self.layer_decay)
+        optimizer = torch.optim.AdamW(groups, lr=self.lr, betas=self.betas, eps=self.eps, fused=supports_fused(task))
+        set_lr(optimizer, self.lr)
         return optimizer
 
 
@@ -51,7 +51,7 @@ class Sgd(OptimizerKind):
 
     kind: Literal["sgd"] = "sgd"
     lr: float = Field(default=0.01, gt=0)  # at its peak
-    momentum: Share = 0.9
+    momentum: Fraction = 0.9
     weight_decay: float = Field(default=0.0, ge=0)
     nesterov: bool = False
 
@@ -64,36 +64,36 @@ class Sgd(OptimizerKind):
         return self
 
     def build(self, task: nn.Module) -> Optimizer:
-        groups = split(task, self.weight_decay, self.layer_decay)
+        groups = param_groups(task, self.weight_decay, self.layer_decay)
         optimizer = torch.optim.SGD(groups, lr=self.lr, momentum=self.momentum, nesterov=self.nesterov)
-        set_rate(optimizer, self.lr)
+        set_lr(optimizer, self.lr)
         return optimizer
 
 
 OptimizerConfig = Annotated[AdamW | Sgd, Field(discriminator="kind")]
 
 
-def set_rate(optimizer: Optimizer, rate: float) -> None:
+def set_lr(optimizer: Optimizer, rate: float) -> None:
     """Give every group this rate times its own multiplier."""
     for group in optimizer.param_groups:
         group["lr"] = rate * group["multiplier"]
 
 
-class Lot(NamedTuple):
+class GroupKey(NamedTuple):
     """What the parameters of one group have in common."""
 
     decay: float
     multiplier: float
 
 
-def split(task: nn.Module, decay: float, layer_decay: float) -> list[dict[str, Any]]:
+def param_groups(task: nn.Module, decay: float, layer_decay: float) -> list[dict[str, Any]]:
     """The trainable parameters with their names, as torch's groups: one for each decay and multiplier of the rate."""
-    multipliers = layer_multipliers(task, layer_decay)
-    kernels = decaying(task)
-    lots: dict[Lot, list[tuple[str, Tensor]]] = defaultdict(list)
+    multipliers = layer_lr_scales(task, layer_decay)
+    kernels = decayed_weights(task)
+    lots: dict[GroupKey, list[tuple[str, Tensor]]] = defaultdict(list)
     for name, weight in task.named_parameters():
         if weight.requires_grad:
-            lot = Lot(decay if weight in kernels else 0.0, multipliers.get(weight, 1.0))
+            lot = GroupKey(decay if weight in kernels else 0.0, multipliers.get(weight, 1.0))
             lots[lot].append((name, weight))
     if not lots:
         hint = "leave at least the head free to learn"
@@ -103,12 +103,12 @@ def split(task: nn.Module, decay: float, layer_decay: float) -> list[dict[str, A
     ]
 
 
-def decaying(task: nn.Module) -> set[Tensor]:
+def decayed_weights(task: nn.Module) -> set[Tensor]:
     """The kernels of linear maps and convolutions: biases, norms, scales, positions and tokens never decay."""
-    return {part.weight for part in task.modules() if isinstance(part, nn.Linear | nn.Conv2d | StandardConv)}
+    return {part.weight for part in task.modules() if isinstance(part, nn.Linear | nn.Conv2d | StdConv2d)}
 
 
-def layer_multipliers(task: nn.Module, layer_decay: float) -> dict[Tensor, float]:
+def layer_lr_scales(task: nn.Module, layer_decay: float) -> dict[Tensor, float]:
     """What the rate of each parameter below the final norm is multiplied by (BEiT, arXiv 2106.08254; MAE, 2111.06377).
 
     The stem, the tokens before the patches, the positions and the norm after them are layer 0, the first block is layer
@@ -133,5 +133,5 @@ def layer_multipliers(task: nn.Module, layer_decay: float) -> dict[Tensor, float
     }
 
 
-def has_fused(task: nn.Module) -> bool:
-    return {weight.device.type for weight in task.parameters()} <= FUSED
+def supports_fused(task: nn.Module) -> bool:
+    return {weight.device.type for weight in task.parameters()} <= FUSED_DEVICES

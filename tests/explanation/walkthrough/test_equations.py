@@ -7,7 +7,7 @@ import pytest
 from tests.models.variants import VARIANTS, VITS, small
 from vitral.explanation.walkthrough.equations import equations, series
 from vitral.models import Axial, Hybrid, Local, MeanAllPool, MeanPool, NoHead, SwiGlu, TanhHead, Vit, model_config
-from vitral.models.attention import AttentionKind
+from vitral.models.attention import BaseAttention
 
 EVERY_VIT = pytest.mark.parametrize("name", VITS)
 
@@ -56,7 +56,7 @@ def test_the_layers_have_the_widths_of_the_weights(name: str) -> None:
     hidden = weights["blocks.0.mlp.contract.weight"].shape[1]
     assert re.search(rf"{config.width} -> \D*{hidden} -> {config.width}", text(config))
     assert f"l = 1 ... {config.depth}" in text(config)
-    if isinstance(config.mixer, AttentionKind):
+    if isinstance(config.mixer, BaseAttention):
         inner = weights["blocks.0.mixer.heads.qkv.weight"].shape[0] // 3
         width = inner // config.mixer.heads
         assert f"softmax(q k' / sqrt({width})) v in {config.mixer.heads} heads of {width}" in text(config)

@@ -13,7 +13,7 @@ from vitral.explanation.explanation import Photo, Stage
 from vitral.explanation.walkthrough.equations import equations
 from vitral.explanation.walkthrough.steps import stages
 from vitral.models import Learned1d, Model, NoHead, Resnet, Vit, attention_maps
-from vitral.models.attention import AttentionKind
+from vitral.models.attention import BaseAttention
 
 NAMES = ("ants", "bees", "wasps", "moths")
 
@@ -72,7 +72,7 @@ def test_shapes_are_those_of_the_tensors(name: str) -> None:
     assert by_title(found, "is read").shape == str(config.pool.outputs(config.width))
 
 
-@pytest.mark.parametrize("name", [name for name, config in VITS.items() if isinstance(config.mixer, AttentionKind)])
+@pytest.mark.parametrize("name", [name for name, config in VITS.items() if isinstance(config.mixer, BaseAttention)])
 def test_the_weights_that_are_told_are_the_first_layers(name: str) -> None:
     config = VITS[name]
     photo, image = photo_of(config, config.image_size)

@@ -18,10 +18,10 @@ from vitral.inference.graph.folding import (
 )
 from vitral.models import Attention
 from vitral.models.attention import SelfAttention
-from vitral.models.base import Grid, Layout, Whole
+from vitral.models.base import Grid, Layout, BuildContext
 from vitral.models.block import ChannelScale
 from vitral.models.embed import cut_patches
-from vitral.models.position import Relation
+from vitral.models.position import AttentionPosition
 
 
 def test_a_map_from_bytes_is_the_scaling_and_then_the_map() -> None:
@@ -61,9 +61,9 @@ def test_a_norm_gives_so_many_times_as_much() -> None:
 
 
 def test_queries_are_scaled_by_the_layer_or_left_to_their_norm() -> None:
-    whole, x = Whole(12, 1, Layout(1, 0, Grid(2, 2)), 1e-6, 3), torch.randn(5, 12)
+    whole, x = BuildContext(12, 1, Layout(1, 0, Grid(2, 2)), 1e-6, 3), torch.randn(5, 12)
     for normed, scale in ((False, 4**-0.5), (True, 1.0)):
-        heads = SelfAttention(Attention(heads=3, qk_norm=normed), whole, 0, Relation()).heads
+        heads = SelfAttention(Attention(heads=3, qk_norm=normed), whole, 0, AttentionPosition()).heads
         q, k, v = heads.qkv(x).chunk(3, dim=-1)
         found = joined(projection(heads)).layer()(x).chunk(3, dim=-1)
         for one, other in zip(found, (q * scale, k, v), strict=True):

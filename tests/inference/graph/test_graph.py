@@ -9,8 +9,8 @@ from tests.errors import raises
 from tests.inference.truth import GRAY, answer_of, loaded, pixels, truth
 from tests.models.variants import VARIANTS, small
 from vitral.core.config import Size
-from vitral.data.transforms.preprocessing import CENTERED, IMAGENET, Scaling
-from vitral.inference.engines.engine import Answer
+from vitral.data.transforms.preprocessing import CENTERED, IMAGENET, Normalize
+from vitral.inference.engines.engine import OutputKind
 from vitral.inference.graph.graph import Encoder, Graph, graph_around, graph_of
 from vitral.inference.graph.layers import Block, FirstAttention, LinearStem, WholeAttention
 from vitral.models import Attention, Hybrid, Patches, Rope2d
@@ -21,7 +21,7 @@ NEAR = 2e-5
 
 @pytest.mark.parametrize("answer", ["logits", "features"])
 @pytest.mark.parametrize("name", VARIANTS)
-def test_a_graph_gives_what_its_model_gives(name: str, answer: Answer) -> None:
+def test_a_graph_gives_what_its_model_gives(name: str, answer: OutputKind) -> None:
     source = loaded(VARIANTS[name])
     asked = answer if answer_of(source) == "logits" else "features"
     images = pixels(source)
@@ -34,9 +34,9 @@ def test_a_graph_gives_what_its_model_gives(name: str, answer: Answer) -> None:
     assert abs(found.numpy() - truth(source, images, asked)).max() < NEAR
 
 
-@pytest.mark.parametrize("scaling", [CENTERED, IMAGENET, GRAY, Scaling(mean=(0.0, 0.5, 1.0), std=(1.0, 0.1, 3.0))])
+@pytest.mark.parametrize("scaling", [CENTERED, IMAGENET, GRAY, Normalize(mean=(0.0, 0.5, 1.0), std=(1.0, 0.1, 3.0))])
 @pytest.mark.parametrize("stem", [Patches(patch=Size(8, 4)), Patches(patch=Size(8, 8), norm="both"), Hybrid(layers=())])
-def test_every_scaling_goes_into_every_stem(stem: Patches | Hybrid, scaling: Scaling) -> None:
+def test_every_scaling_goes_into_every_stem(stem: Patches | Hybrid, scaling: Normalize) -> None:
     source = loaded(small(stem=stem), scaling)
     images = pixels(source)
     found = graph_of(source)(torch.from_numpy(images))

@@ -11,13 +11,13 @@ from tests.errors import raises
 from tests.models.variants import VARIANTS, small
 from vitral.data.decoding.header import Decoding
 from vitral.data.transforms.preprocessing import Preprocessing
-from vitral.inference.engines.engine import Answer
+from vitral.inference.engines.engine import OutputKind
 from vitral.inference.graph.graph import graph_of
 from vitral.inference.graph.token_merging import Merged, NoMerging, TokenMerging, alike, gone_into_others
 from vitral.models import Attention, AttentionPool, MeanPool, NoPosition, PostNorm, Resnet, Tokens, Vit
 from vitral.models.attention import SelfAttention
 from vitral.models.base import Grid, Layout
-from vitral.models.block import Parts, PreNormBlock
+from vitral.models.block import Block, PreNormBlock
 from vitral.models.head import NoHead
 from vitral.models.pool import ClassMeanPool, MeanAllPool
 from vitral.models.vit import VisionTransformer
@@ -126,7 +126,7 @@ def answered_by_loops(model: VisionTransformer, pixels: Tensor, merging: TokenMe
 def image_by_loops(model: VisionTransformer, x: Tensor, layout: Layout, merging: TokenMerging) -> Tensor:
     sizes, prefix = torch.ones(len(x)).double(), layout.prefix()
     for block in model.blocks:
-        assert isinstance(block, Parts)
+        assert isinstance(block, Block)
         before = isinstance(block, PreNormBlock)
         gathered, keys = heads_by_loops(block, block.mixer_norm(x) if before else x, sizes)
         x = x + gathered if before else block.mixer_norm(x + gathered)
@@ -138,7 +138,7 @@ def image_by_loops(model: VisionTransformer, x: Tensor, layout: Layout, merging:
     return model.head(model.pool(torch.stack(copies)[None], layout))[0]
 
 
-def heads_by_loops(block: Parts, x: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
+def heads_by_loops(block: Block, x: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
     """What attention gathers (L, D), and the mean of the heads' keys (L, d)."""
     mixer = block.mixer
     assert isinstance(mixer, SelfAttention)
@@ -227,7 +227,7 @@ REFUSED = {
 @pytest.mark.parametrize("name", VARIANTS)
 def test_a_model_merges_or_the_part_that_cannot_is_named(name: str) -> None:
     config = VARIANTS[name]
-    answer: Answer = "features" if isinstance(config.head, NoHead) else "logits"
+    answer: OutputKind = "features" if isinstance(config.head, NoHead) else "logits"
     merging = TokenMerging(per_layer=3)
     if name in REFUSED:
         with raises("config.unsupported") as caught:

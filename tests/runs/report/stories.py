@@ -9,9 +9,9 @@ from tests.data.loading.photos import photo
 from tests.data.pictures import encoded
 from vitral.data.datasets.files import Files
 from vitral.data.samples import Item, Samples
-from vitral.evaluation.accuracy import judged
-from vitral.evaluation.calibration import calibrated
-from vitral.evaluation.outputs import Answers
+from vitral.evaluation.accuracy import compute_accuracy
+from vitral.evaluation.calibration import compute_calibration
+from vitral.evaluation.outputs import Predictions
 from vitral.runs.report.story import Cost, Judgment, Line, Story
 
 
@@ -29,18 +29,18 @@ def album(folder: Path, classes: tuple[str, ...], each: int = 2) -> Samples:
     return Samples("photos", classes, tuple(items), Files(str(folder)))
 
 
-def answers_to(samples: Samples, sharpness: float = 2.0, seed: int = 0) -> Answers:
+def answers_to(samples: Samples, sharpness: float = 2.0, seed: int = 0) -> Predictions:
     """Answers to the validation images that are often right, and surer the sharper they are."""
     rng = np.random.default_rng(seed)
     labels = np.array([item.label for item in samples.of("val")])
     logits = rng.normal(size=(len(labels), len(samples.classes))) + 1.5 * np.eye(len(samples.classes))[labels]
-    return Answers(
+    return Predictions(
         torch.tensor(sharpness * logits, dtype=torch.float32), torch.from_numpy(labels), torch.arange(len(labels))
     )
 
 
-def judgment_of(samples: Samples, answers: Answers) -> Judgment:
-    return Judgment("val", answers, judged(answers, samples.classes), calibrated(answers))
+def judgment_of(samples: Samples, answers: Predictions) -> Judgment:
+    return Judgment("val", answers, compute_accuracy(answers, samples.classes), compute_calibration(answers))
 
 
 def measured(epochs: int = 4, each: int = 10) -> list[Line]:

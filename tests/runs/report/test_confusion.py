@@ -3,12 +3,12 @@
 import pytest
 
 from tests.evaluation.test_accuracy import NAMES, ZOO, given_as, random_answers
-from vitral.evaluation.accuracy import judged
+from vitral.evaluation.accuracy import compute_accuracy
 from vitral.runs.report.confusion import MOST_CLASSES, MOST_PAIRS, draw_matrix, most_confused
 
 
 def test_a_cell_stands_at_its_row_and_column() -> None:
-    matrix = draw_matrix(judged(given_as(ZOO, 4), NAMES))
+    matrix = draw_matrix(compute_accuracy(given_as(ZOO, 4), NAMES))
     assert matrix is not None
     counts = {(cell.y / matrix.side, cell.x / matrix.side): cell.images for cell in matrix.cells}
     assert counts == {(0, 0): 3, (0, 1): 1, (0, 3): 1, (1, 0): 2, (1, 1): 1, (2, 1): 1}
@@ -21,7 +21,7 @@ def test_a_cell_stands_at_its_row_and_column() -> None:
 
 @pytest.mark.parametrize("count", [2, 10, 16, 17, MOST_CLASSES])
 def test_a_matrix_holds_all_its_classes(count: int) -> None:
-    matrix = draw_matrix(judged(random_answers(300, count), [f"a class of number {n}" for n in range(count)]))
+    matrix = draw_matrix(compute_accuracy(random_answers(300, count), [f"a class of number {n}" for n in range(count)]))
     assert matrix is not None
     assert matrix.width == count * matrix.side
     assert all(0 <= cell.x <= matrix.width - matrix.side for cell in matrix.cells)
@@ -30,17 +30,17 @@ def test_a_matrix_holds_all_its_classes(count: int) -> None:
 
 
 def test_too_many_classes_have_no_matrix() -> None:
-    assert draw_matrix(judged(random_answers(300, 31), [str(n) for n in range(31)])) is None
+    assert draw_matrix(compute_accuracy(random_answers(300, 31), [str(n) for n in range(31)])) is None
 
 
 def test_a_name_that_disturbs_is_short_after_it_is_written_out() -> None:
-    matrix = draw_matrix(judged(random_answers(9, 2), ("\n" * 20, "b")))
+    matrix = draw_matrix(compute_accuracy(random_answers(9, 2), ("\n" * 20, "b")))
     assert matrix is not None
     assert matrix.names[0].short == r"\n\n\n\…\n\n\n"
 
 
 def test_pairs_come_most_confused_first() -> None:
-    found = most_confused(judged(given_as(ZOO, 4), NAMES))
+    found = most_confused(compute_accuracy(given_as(ZOO, 4), NAMES))
     assert [(pair.name, pair.taken_for, pair.images) for pair in found] == [
         ("dog", "cat", 2), ("cat", "dog", 1), ("cat", "hen", 1), ("fox", "dog", 1)
     ]  # fmt: skip
@@ -48,5 +48,5 @@ def test_pairs_come_most_confused_first() -> None:
 
 
 def test_pairs_are_few_and_none_when_all_is_right() -> None:
-    assert len(most_confused(judged(random_answers(500, 40), [str(n) for n in range(40)]))) == MOST_PAIRS
-    assert most_confused(judged(given_as([(0, 0), (1, 1)], 2), ("a", "b"))) == []
+    assert len(most_confused(compute_accuracy(random_answers(500, 40), [str(n) for n in range(40)]))) == MOST_PAIRS
+    assert most_confused(compute_accuracy(given_as([(0, 0), (1, 1)], 2), ("a", "b"))) == []

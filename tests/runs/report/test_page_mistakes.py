@@ -8,7 +8,7 @@ from scipy.special import softmax
 from tests.evaluation.test_accuracy import answers_of
 from tests.runs.report.stories import album, answers_to, judgment_of
 from vitral.data.thumbnails import thumbnail
-from vitral.evaluation.outputs import Answers
+from vitral.evaluation.outputs import Predictions
 from vitral.runs.report.page import MOST_MISTAKES, worst_mistakes
 
 
@@ -33,7 +33,7 @@ def test_places_decide_which_picture_it_is(tmp_path: Path) -> None:
 def test_many_mistakes_are_cut_and_none_are_none(tmp_path: Path) -> None:
     samples = album(tmp_path, ("cat", "dog", "fox"), each=40)
     wrong = answers_to(samples)
-    wrong = Answers(-wrong.logits, wrong.labels, wrong.places)
+    wrong = Predictions(-wrong.logits, wrong.labels, wrong.places)
     assert len(worst_mistakes(judgment_of(samples, wrong), samples)) == MOST_MISTAKES
     right = answers_of([[9, 0, 0]], [0])
     assert worst_mistakes(judgment_of(samples, right), samples) == []

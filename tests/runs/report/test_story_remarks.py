@@ -6,7 +6,7 @@ import pytest
 
 from tests.evaluation.test_accuracy import NAMES, ZOO, given_as
 from tests.runs.report.stories import album, judgment_of, measured, story_of
-from vitral.evaluation.accuracy import judged
+from vitral.evaluation.accuracy import compute_accuracy
 from vitral.runs.report.story import Headline, Line, Story, headline, remarks, worst_first
 
 
@@ -77,5 +77,5 @@ def test_a_run_under_way_is_not_called_too_short(begun: Story) -> None:
 
 
 def test_the_worst_class_is_first_and_one_without_images_last() -> None:
-    found = worst_first(judged(given_as(ZOO, 4), NAMES).classes)
+    found = worst_first(compute_accuracy(given_as(ZOO, 4), NAMES).classes)
     assert [each.name for each in found] == ["fox", "dog", "cat", "hen"]

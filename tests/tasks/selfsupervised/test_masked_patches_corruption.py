@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from vitral.tasks.selfsupervised.masked_patches import Corruption, corrupt, draw_corruption, take
+from vitral.tasks.selfsupervised.masked_patches import Corruption, corrupt, draw_corruption, gather_patches
 
 
 def drawn(images: int, patches: int, seed: int = 0) -> Corruption:
@@ -79,7 +79,7 @@ def test_patches_are_replaced_as_the_corruption_says() -> None:
     )
     found = corrupt(patches, corruption, torch.tensor([-1.0, -2.0]))
     assert found.tolist() == [[[0, 1], [4, 5], [4, 5], [-1, -2]]]
-    assert take(patches, corruption.places).tolist() == [[[6, 7], [0, 1], [2, 3]]]
+    assert gather_patches(patches, corruption.places).tolist() == [[[6, 7], [0, 1], [2, 3]]]
 
 
 def test_the_kind_of_number_stays() -> None:

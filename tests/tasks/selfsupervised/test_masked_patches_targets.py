@@ -9,7 +9,7 @@ from torch.testing import assert_close
 
 from tests.errors import raises
 from vitral.core.config import Size
-from vitral.data.transforms.preprocessing import CENTERED, IMAGENET, Scaling
+from vitral.data.transforms.preprocessing import CENTERED, IMAGENET, Normalize
 from vitral.tasks.selfsupervised.masked_patches import Colors, Downsized, MeanColor, WholePatch, color_classes
 
 SQUARE = Size(8, 8)
@@ -40,7 +40,7 @@ def solid(*colors: tuple[int, ...], size: Size = SQUARE) -> Tensor:
 @pytest.mark.parametrize("scaling", [CENTERED, IMAGENET], ids=["centered", "imagenet"])
 @pytest.mark.parametrize("size", [Size(8, 8), Size(14, 7), Size(1, 1)], ids=str)
 def test_a_solid_patch_has_the_number_of_its_color(
-    color: tuple[int, ...], number: int, scaling: Scaling, size: Size
+    color: tuple[int, ...], number: int, scaling: Normalize, size: Size
 ) -> None:
     pixels = scaling.restore(scaling.apply(solid(color, size=size)[0])[None])
     assert color_classes(pixels, 1).tolist() == [[[number]]]

@@ -1,173 +1,126 @@
-"""Curves and dots as places on a page, for a template to draw.  P points, L layers, H heads, K classes."""
+"""Charts of an explanation: deletion and insertion curves, logit lens, attention distance.
+
+P points of a curve, L layers, H heads, K classes.
+"""
 
 from collections.abc import Sequence
-from math import ceil, floor, log10
-from typing import NamedTuple
+from math import ceil
 
 import numpy as np
 
 from vitral.explanation.explanation import Array, Curve, LayerView
-from vitral.explanation.page.text import percent, series
+from vitral.html.charts import HEIGHT, WIDTH, Axis, Bar, Chart, Dot, LegendEntry, Line, Tick, linear_axis, svg_path
+from vitral.html.text import percent
 
-WIDTH, HEIGHT = 320.0, 170.0  # of the plot, in its own units
-MOST_CLASSES = 6
-
-
-class Tick(NamedTuple):
-    """A line of the grid, and the number beside it."""
-
-    place: float
-    text: str
+MAX_CLASSES = 6
 
 
-class Line(NamedTuple):
-    """A line through the plot in a style of the page, what it is, and what it ends at."""
-
-    style: str
-    path: str
-    name: str = ""
-    value: str = ""
-
-
-class Dot(NamedTuple):
-    """A measured point, what it says under the pointer, and the layer and head that it is of, counted from 1."""
-
-    x: float
-    y: float
-    label: str
-    layer: int
-    head: int
-
-
-Mark = tuple[int, float]  # a layer, counted from 1, and where it stands
-
-
-class Chart(NamedTuple):
-    """A plot of 320 x 170; `alt` says in numbers what it shows."""
-
-    alt: str
-    across: tuple[Tick, ...]
-    upward: tuple[Tick, ...]
-    across_name: str
-    upward_name: str
-    lines: tuple[Line, ...] = ()
-    band: str = ""  # a path around it
-    dots: tuple[Dot, ...] = ()
-    marks: tuple[Mark, ...] = ()  # layers that can be chosen
-
-
-def trial_charts(curve: Curve, chance: Sequence[Curve], name: str) -> tuple[Chart, Chart]:
-    """The deletion and the insertion curve of a map, before the band that random maps fill."""
-    every = [curve, *chance]
-    top = _ceiling(max(float(max(each.deletion.max(), each.insertion.max())) for each in every))
-    deletion = _trial(curve.shares, curve.deletion, [each.deletion for each in chance], top)
-    insertion = _trial(curve.shares, curve.insertion, [each.insertion for each in chance], top)
-    gone, back = curve.deletion_area, curve.insertion_area
-    against = ["", ""]
-    if chance:
-        against = [
-            f" on average, and {_mean([each.deletion_area for each in chance]):.2f} in random order",
-            f" on average, and {_mean([each.insertion_area for each in chance]):.2f} in random order",
-        ]
+def faithfulness_charts(curve: Curve, random: Sequence[Curve], title: str) -> tuple[Chart, Chart]:
+    """The deletion and the insertion curve of a map over the range of random maps, on the same axes."""
+    highest = max(float(max(each.deletion.max(), each.insertion.max())) for each in (curve, *random))
+    y = linear_axis(0, max(highest, 0.01), HEIGHT, 0, 5)
+    deletion = _curve_chart(curve.shares, curve.deletion, [each.deletion for each in random], y)
+    insertion = _curve_chart(curve.shares, curve.insertion, [each.insertion for each in random], y)
     return (
-        deletion._replace(alt=_alt("go", name, curve.deletion, gone, against[0]), across_name="patches gone"),
-        insertion._replace(alt=_alt("come back", name, curve.insertion, back, against[1]), across_name="patches back"),
+        deletion._replace(alt=f"Deletion curve of {title}: {deletion.alt}", x_label="patches deleted"),
+        insertion._replace(alt=f"Insertion curve of {title}: {insertion.alt}", x_label="patches inserted"),
     )
 
 
-def _alt(verb: str, name: str, values: Array, area: float, against: str) -> str:
-    ends = f"from {values[0]:.2f} to {values[-1]:.2f}"
-    return f"While patches {verb} in the order of {name}, the probability goes {ends}: {area:.2f}{against}."
+def _curve_chart(shares: Array, values: Array, random: Sequence[Array], y: Axis) -> Chart:
+    x = linear_axis(0, 1, 0, WIDTH, 2)
+
+    def points(heights: Array) -> list[tuple[float, float]]:
+        return [(x.scale(share), y.scale(height)) for share, height in zip(shares, heights, strict=True)]
+
+    alt = f"probability from {values[0]:.2f} to {values[-1]:.2f}, area {np.trapezoid(values, shares):.2f}"
+    lines = [Line("map", svg_path(points(values)))]
+    if random:
+        stacked = np.stack(random)  # (random maps, P)
+        mean = stacked.mean(axis=0)  # (P,)
+        band = svg_path([*points(stacked.max(axis=0)), *reversed(points(stacked.min(axis=0)))])
+        lines = [Line("band", f"{band}Z"), Line("random", svg_path(points(mean))), *lines]
+        alt += f", of random maps {np.trapezoid(mean, shares):.2f}"
+    return Chart(f"{alt}.", x.ticks(lambda share: f"{100 * share:.0f} %"), y.ticks(), "", lines=tuple(lines))
 
 
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
-
-
-def _trial(shares: Array, values: Array, chance: Sequence[Array], top: float) -> Chart:
-    lines = [Line("map", _path(shares, values, top))]
-    band = ""
-    if chance:
-        found = np.stack(chance)  # (random maps, P)
-        band = _path(shares, found.max(axis=0), top) + _path(shares[::-1], found.min(axis=0)[::-1], top, "L") + "Z"
-        lines.insert(0, Line("chance", _path(shares, found.mean(axis=0), top)))
-    across = tuple(Tick(share * WIDTH, f"{100 * share:.0f} %") for share in (0.0, 0.5, 1.0))
-    return Chart("", across, _upward(top), "", "probability", tuple(lines), band)
-
-
-def _path(shares: Array, values: Array, top: float, begin: str = "M") -> str:
-    """Places joined in turn, for values from 0 to `top` at shares of the width."""
-    places = zip(shares, values, strict=True)
-    return begin + "L".join(f"{WIDTH * x:.1f} {HEIGHT * (1 - y / top):.1f}" for x, y in places)
-
-
-def _ceiling(most: float) -> float:
-    """Where an axis of probabilities that reach so high may end."""
-    return next((top for top in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5) if most <= top), 1.0)
-
-
-def _upward(top: float) -> tuple[Tick, ...]:
-    digits = 1 if top >= 0.5 else 3 if top < 0.05 else 2
-    return tuple(Tick(HEIGHT * (1 - share), f"{top * share:.{digits}f}") for share in (0.0, 0.5, 1.0))
-
-
-def readings(layers: Sequence[LayerView], classes: Sequence[str]) -> tuple[Chart, ...]:
-    """What the head would answer after each layer, for the classes that reach highest; none where there is no head."""
-    told = [layer for layer in layers if layer.probabilities.size]
-    if not told or not classes:
-        return ()
-    found = np.stack([layer.probabilities for layer in told])  # (L, K)
-    last = [int(label) for label in np.argsort(-found[-1])[:3]]
-    highest = [int(label) for label in np.argsort(-found.max(axis=0)) if int(label) not in last]
-    chosen = (last + highest)[: min(MOST_CLASSES, len(classes))]
-    columns = _columns(len(told))
-    shares = np.array(columns, np.float32) / WIDTH
-    top = _ceiling(float(found[:, chosen].max()))
-    lines = tuple(
-        Line(f"glass{place}", _path(shares, found[:, label], top), classes[label], percent(found[-1, label]))
-        for place, label in enumerate(chosen)
+def logit_lens_chart(layers: Sequence[LayerView], classes: Sequence[str]) -> Chart | None:
+    """The probability of the leading classes after each layer; None for a model without classes or layers."""
+    layers = [layer for layer in layers if layer.probabilities.size]
+    if not layers or not classes:
+        return None
+    probabilities = np.stack([layer.probabilities for layer in layers])  # (L, K)
+    last = [int(label) for label in np.argsort(-probabilities[-1])[:3]]
+    highest = [int(label) for label in np.argsort(-probabilities.max(axis=0)) if int(label) not in last]
+    leading = (last + highest)[: min(MAX_CLASSES, len(classes))]
+    numbers = [layer.layer for layer in layers]
+    columns = _layer_columns(numbers)
+    centers = [column.x + column.width / 2 for column in columns]
+    y = linear_axis(0, max(float(probabilities[:, leading].max()), 0.01), HEIGHT, 0, 5)
+    described = [f"{classes[label]} {', '.join(map(percent, probabilities[:, label]))}" for label in leading[:3]]
+    return Chart(
+        alt=f"Probability after layer {', '.join(map(str, numbers))}: {'; '.join(described)}",
+        x_ticks=_layer_ticks(columns),
+        y_ticks=y.ticks(),
+        x_label="layer",
+        y_label="probability",
+        lines=tuple(
+            Line(f"class{rank}", svg_path([*zip(centers, map(y.scale, probabilities[:, label]), strict=True)]))
+            for rank, label in enumerate(leading)
+        ),
+        bars=columns,
+        legend=tuple(
+            LegendEntry(f"class{rank}", classes[label], percent(float(probabilities[-1, label])))
+            for rank, label in enumerate(leading)
+        ),
     )
-    names = [layer.layer for layer in told]
-    alt = "; ".join(f"{classes[label]} {series([percent(value) for value in found[:, label]])}" for label in chosen[:3])
-    alt = f"Probability after layer {series([str(name) for name in names])}: {alt}"
-    marks = tuple(zip(names, columns, strict=True))
-    return (Chart(alt, _layer_ticks(marks), _upward(top), "layer", "probability", lines, marks=marks),)
 
 
-def _columns(count: int) -> tuple[float, ...]:
-    """Where so many layers stand."""
-    return tuple(WIDTH * (place + 0.5) / count for place in range(count))
-
-
-def _layer_ticks(marks: Sequence[Mark]) -> tuple[Tick, ...]:
-    each = ceil(len(marks) / 12)
-    return tuple(Tick(at, str(layer)) for layer, at in marks[::each])
-
-
-def distance_chart(distances: Array) -> tuple[Chart, ...]:
-    """The mean attention distance of every head (layers, H); none where there is no attention."""
+def distance_chart(distances: Array, images: int) -> Chart | None:
+    """The mean attention distance of every head (L, H), a column of dots a layer; None without attention."""
     if not distances.size:
-        return ()
-    most = float(np.nanmax(distances))
-    step = _round_step(max(most, 1.0))
-    top = ceil(most / step - 1e-9) * step or step
-    columns = _columns(len(distances))
+        return None
+    columns = _layer_columns(range(1, len(distances) + 1))
+    y = linear_axis(0, max(float(np.nanmax(distances)), 1.0), HEIGHT, 0, 5)
     dots = tuple(
-        Dot(round(columns[layer], 1), round(HEIGHT * (1 - float(value) / top), 1),
-            f"layer {layer + 1}, head {head + 1}: {value:.0f} pixels", layer + 1, head + 1)
-        for layer, row in enumerate(distances)
-        for head, value in enumerate(row)
+        Dot(
+            style="head",
+            x=round(column.x + column.width / 2, 1),
+            y=y.scale(value),
+            label=f"layer {column.layer}, head {head}: {value:.3g} pixels",
+            layer=column.layer,
+            head=head,
+        )
+        for column, row in zip(columns, distances, strict=True)
+        for head, value in enumerate(row, start=1)
         if np.isfinite(value)
-    )  # fmt: skip
-    lines = range(round(top / step) + 1)
-    upward = tuple(Tick(HEIGHT * (1 - line * step / top), f"{line * step:g}") for line in lines)
-    ends = [f"from {np.nanmin(row):.0f} to {np.nanmax(row):.0f}" for row in (distances[0], distances[-1])]
-    alt = f"Mean attention distance: {ends[0]} pixels among the heads of layer 1, {ends[1]} in layer {len(distances)}."
-    marks = tuple((layer + 1, at) for layer, at in enumerate(columns))
-    return (Chart(alt, _layer_ticks(marks), upward, "layer", "pixels", dots=dots, marks=marks),)
+    )
+    first, last = (f"{np.nanmin(row):.3g} to {np.nanmax(row):.3g} pixels" for row in (distances[0], distances[-1]))
+    counted = "1 image" if images == 1 else f"{images:,} images"
+    alt = f"Mean attention distance over {counted}: {first} in the first layer, {last} in the last."
+    return Chart(
+        alt=alt,
+        x_ticks=_layer_ticks(columns),
+        y_ticks=y.ticks(),
+        x_label="layer",
+        y_label="pixels",
+        title="Attention distance",
+        bars=columns,
+        dots=dots,
+        caption=f"One dot per head. {alt}",
+    )
 
 
-def _round_step(span: float, most: int = 5) -> float:
-    """The least of 1, 2, 5, 10, 20 and so on of which no more than so many fit in the span."""
-    power = 10.0 ** floor(log10(span / most))
-    return next(factor * power for factor in (1, 2, 5, 10) if span / (factor * power) <= most * (1 + 1e-9))
+def _layer_columns(numbers: Sequence[int]) -> tuple[Bar, ...]:
+    """The columns of the layers, side by side, by which a page lets the reader choose one."""
+    width = WIDTH / len(numbers)
+    return tuple(
+        Bar("layer-column", round(index * width, 1), 0.0, round(width, 1), HEIGHT, layer=number)
+        for index, number in enumerate(numbers)
+    )
+
+
+def _layer_ticks(columns: Sequence[Bar]) -> tuple[Tick, ...]:
+    return tuple(
+        Tick(round(column.x + column.width / 2, 1), str(column.layer)) for column in columns[:: ceil(len(columns) / 12)]
+    )

@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from vitral.core.config import Config, Size
 from vitral.explanation.walkthrough.equations import equations
 from vitral.models import Model, Resnet, VisionTransformer, Vit, model_config
-from vitral.models.hooks import Ledger
+from vitral.models.hooks import FlopCounter
 from vitral.models.resnet import ResidualNetwork
 
 
@@ -166,7 +166,7 @@ def multiply_adds(model: Vit | Resnet, in_full: bool) -> int:
 def counted(model: Model, config: Vit | Resnet) -> tuple[tuple[Part, ...], Part]:
     """The rows of the table, and the model as one row."""
     images, listed = blank(config, 1), entries(model)
-    ledger = Ledger([*model.parameters(), images])
+    ledger = FlopCounter([*model.parameters(), images])
     parts = {module for entry in listed if entry.level == 0 for module in entry.modules}
     tape = Tape(ledger)
     meters = {module: Meter(module, tape, is_part=module in parts) for module in model.modules()}
@@ -180,7 +180,7 @@ def counted(model: Model, config: Vit | Resnet) -> tuple[tuple[Part, ...], Part]
 class Tape:
     """A ledger, and what lived when the last part ended."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: FlopCounter) -> None:
         self.ledger = ledger
         self.live_before = 0
 
@@ -275,10 +275,10 @@ def need(model: Model, config: Vit | Resnet, batch: int) -> Need:
     return Need(batch=batch, inference=weights + pixels + inference, training=3 * weights + pixels + training)
 
 
-def run(model: Model, config: Vit | Resnet, batch: int, use: Callable[[Tensor], object]) -> Ledger:
+def run(model: Model, config: Vit | Resnet, batch: int, use: Callable[[Tensor], object]) -> FlopCounter:
     """The ledger of one use of the model; weights and images are not in it."""
     images = blank(config, batch)
-    with Ledger([*model.parameters(), images]) as ledger:
+    with FlopCounter([*model.parameters(), images]) as ledger:
         use(images)
     return ledger
 

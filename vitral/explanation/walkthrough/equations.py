@@ -2,10 +2,10 @@
 
 from vitral.core.config import Config
 from vitral.models import Axial, Hybrid, Local, Resnet, Vit
-from vitral.models.attention import AttentionKind
+from vitral.models.attention import BaseAttention
 from vitral.models.head import NoHead, TanhHead
 from vitral.models.mlp import SwiGlu
-from vitral.models.position import Learned1d, Learned2d, PositionKind
+from vitral.models.position import Learned1d, Learned2d, BasePosition
 
 POOLS = {
     "cls": "of the class token",
@@ -58,7 +58,7 @@ def series(form: str, count: int) -> list[str]:
     return [form.format(1), *dots, form.format(count)] if count > 1 else [form.format(1)] * count
 
 
-def place(position: PositionKind) -> str:
+def place(position: BasePosition) -> str:
     """What the kind says of itself, and where a learned one is added."""
     said = first_line(position)
     if isinstance(position, Learned1d | Learned2d) and position.where != "stem":
@@ -71,7 +71,7 @@ def first_line(kind: Config) -> str:
 
 
 def layers(config: Vit) -> tuple[str, ...]:
-    mixer = "MSA" if isinstance(config.mixer, AttentionKind) else type(config.mixer).__name__
+    mixer = "MSA" if isinstance(config.mixer, BaseAttention) else type(config.mixer).__name__
     depth = config.depth
     if config.block.final_norm:
         first, second = f"z'_l = {mixer}(LN(z_l-1)) + z_l-1", "z_l = MLP(LN(z'_l)) + z'_l"
@@ -91,7 +91,7 @@ def layers(config: Vit) -> tuple[str, ...]:
 
 def mixing(config: Vit) -> str:
     mixer, length = config.mixer, config.layout(config.image_size).length()
-    if not isinstance(mixer, AttentionKind):
+    if not isinstance(mixer, BaseAttention):
         return first_line(mixer)
     width = mixer.width_of_head(config.width)
     scope = f"{length} x {length} weights"

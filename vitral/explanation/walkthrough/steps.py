@@ -30,8 +30,8 @@ from vitral.explanation.walkthrough.strips import (
 )
 from vitral.models.base import Grid, Model
 from vitral.models.embed import Hybrid, HybridStem
-from vitral.models.mixers import AttentionKind
-from vitral.models.resnet import Body, ResidualNetwork
+from vitral.models.attention import BaseAttention
+from vitral.models.resnet import ResnetBody, ResidualNetwork
 from vitral.models.vit import VisionTransformer, Vit
 
 MOST = 5  # classes that are named
@@ -98,7 +98,7 @@ def residual_stages(model: ResidualNetwork, image: Tensor, names: Sequence[str])
 
 
 @torch.no_grad()
-def map_stage(body: Body, image: Tensor, equation: str = "") -> Stage:
+def map_stage(body: ResnetBody, image: Tensor, equation: str = "") -> Stage:
     """From an image (1, C, H, W) to the last map of a ResNet's body."""
     with overheard([body.root, *body.stages]) as outputs:
         last = body(image)  # (1, D, R, S)
@@ -222,7 +222,7 @@ def first_layer_stages(way: Way) -> list[Stage]:
     first, mixing, second, thinking = layers(way.config)
     moved, size = way.seen.layers[0], shape(*way.seen.tokens.shape)
     lengths: Numbers = (("mean length of a token", moved.before), ("mean length of what is added", moved.gathered))
-    if isinstance(way.config.mixer, AttentionKind):
+    if isinstance(way.config.mixer, BaseAttention):
         exchange = looking_stage(way, first, mixing.strip(), lengths)
     else:
         exchange = Stage("Layer 1: tokens are mixed", first, mixing.strip(), size, lengths)

@@ -5,11 +5,11 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from vitral.inference.engines.engine import Bytes, Engine, EngineKind, Numbers, Threads
+from vitral.inference.engines.engine import PixelBatch, Engine, EngineKind, FloatArray, Threads
 from vitral.inference.graph.graph import Graph
-from vitral.models.mlp import TwoLayers
+from vitral.models.mlp import FeedForward
 
-PORTION = 16  # images at a time: a larger batch is no quicker, and its numbers leave the caches
+CHUNK = 16  # images at a time: a larger batch is no quicker, and its numbers leave the caches
 
 
 class Eager(EngineKind):
@@ -18,7 +18,7 @@ class Eager(EngineKind):
     kind: Literal["eager"] = "eager"
 
     def build(self, graph: Graph, threads: Threads = "torch") -> Engine:
-        return EagerEngine(packed(graph))
+        return EagerEngine(pack_graph(graph))
 
 
 class EagerEngine:
@@ -28,11 +28,11 @@ class EagerEngine:
         self._graph = graph
 
     @torch.inference_mode()
-    def run(self, pixels: Bytes) -> Numbers:
+    def run(self, pixels: PixelBatch) -> FloatArray:
         found = torch.empty(len(pixels), self._graph.outputs)  # (B, K)
-        for start in range(0, len(pixels), PORTION):
-            portion = torch.from_numpy(pixels[start : start + PORTION])  # (portion, H, W, C)
-            found[start : start + PORTION] = self._graph(portion)
+        for start in range(0, len(pixels), CHUNK):
+            portion = torch.from_numpy(pixels[start : start + CHUNK])  # (portion, H, W, C)
+            found[start : start + CHUNK] = self._graph(portion)
         return found.numpy()
 
 
@@ -54,7 +54,7 @@ class PackedLinear(nn.Module):
 class PackedMlp(nn.Module):
     """Two packed layers with the tanh form of GELU in the first."""
 
-    def __init__(self, mlp: TwoLayers) -> None:
+    def __init__(self, mlp: FeedForward) -> None:
         super().__init__()
         self.expand, self.contract = PackedLinear(mlp.expand, "tanh"), PackedLinear(mlp.contract)
 
@@ -62,20 +62,20 @@ class PackedMlp(nn.Module):
         return self.contract(self.expand(x))
 
 
-def packed(graph: Graph) -> Graph:
+def pack_graph(graph: Graph) -> Graph:
     """The graph with packed layers in the place of its linear ones, where torch can; the rest is shared."""
     if not torch.backends.mkldnn.is_available():
         return graph
     own = graph.again()
-    pack(own)
+    pack_layers(own)
     return own
 
 
-def pack(part: nn.Module) -> None:
+def pack_layers(part: nn.Module) -> None:
     for name, child in part.named_children():
-        if isinstance(child, TwoLayers) and child.gelu == "tanh":
+        if isinstance(child, FeedForward) and child.gelu == "tanh":
             setattr(part, name, PackedMlp(child))
         elif isinstance(child, nn.Linear):
             setattr(part, name, PackedLinear(child))
         else:
-            pack(child)
+            pack_layers(child)

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from vitral.core.config import Size
-from vitral.data.transforms.preprocessing import Scaling
-from vitral.models.attention import HeadProjection
+from vitral.data.transforms.preprocessing import Normalize
+from vitral.models.attention import QkvProjection
 from vitral.models.block import ChannelScale
 
 
@@ -37,7 +37,7 @@ def affine(linear: nn.Linear) -> Affine:
     return Affine(weight, bias)
 
 
-def scaled_bytes(scaling: Scaling, channels: int) -> tuple[Tensor, Tensor]:
+def scaled_bytes(scaling: Normalize, channels: int) -> tuple[Tensor, Tensor]:
     """The factor and the offset of each channel, in float64, that make of a byte what the model was trained on."""
     mean, deviation = (torch.tensor(each, dtype=torch.float64) for each in (scaling.mean, scaling.std))
     return (1 / (255 * deviation)).expand(channels), (-mean / deviation).expand(channels)  # each (C)
@@ -48,7 +48,7 @@ def channels_last(values: Tensor, channels: int, patch: Size) -> Tensor:
     return values.unflatten(-1, (channels, *patch)).movedim(-3, -1).flatten(-3)
 
 
-def patch_map(linear: nn.Linear, scaling: Scaling, channels: int, patch: Size) -> Affine:
+def patch_map(linear: nn.Linear, scaling: Normalize, channels: int, patch: Size) -> Affine:
     """The map from a patch of bytes (P Q C) that equals scaling its pixels and then the layer's map from (C P Q)."""
     weight, bias = (each.double() for each in affine(linear))  # (D, C P Q), (D)
     factor, offset = (each.repeat_interleave(patch.height * patch.width) for each in scaled_bytes(scaling, channels))
@@ -91,7 +91,7 @@ def joined(parts: Iterable[Affine]) -> Affine:
     return Affine(torch.cat(weights), torch.cat(biases))
 
 
-def projection(heads: HeadProjection) -> Projection:
+def projection(heads: QkvProjection) -> Projection:
     """Attention's first layer, taken apart. Where queries are normalized, the norm has to take the scale instead."""
     whole = affine(heads.qkv)
     q, k, v = (Affine(*pair) for pair in zip(whole.weight.chunk(3), whole.bias.chunk(3), strict=True))

@@ -11,15 +11,15 @@ from torch import Tensor, nn
 
 from vitral.core.config import Size
 from vitral.core.errors import ConfigError
-from vitral.data.transforms.preprocessing import Scaling
-from vitral.inference.engines.engine import Answer
+from vitral.data.transforms.preprocessing import Normalize
+from vitral.inference.engines.engine import OutputKind
 from vitral.inference.graph.layers import Block, Held, LinearStem, NormedStem, Scaled, fix_convolutions
 from vitral.inference.graph.token_merging import Merged, Merging, NoMerging
 from vitral.models.base import Layout, Model
-from vitral.models.block import Parts
+from vitral.models.block import EncoderBlock
 from vitral.models.embed import PatchStem
 from vitral.models.head import NoHead
-from vitral.models.position import Added, Position
+from vitral.models.position import AdditivePosition, Position
 from vitral.models.resnet import ResidualNetwork, Resnet
 from vitral.models.vit import VisionTransformer, Vit
 from vitral.weights.load import Loaded
@@ -37,7 +37,7 @@ class Graph(nn.Module):
         self.requires_grad_(False).eval()
 
     @property
-    def answer(self) -> Answer:
+    def answer(self) -> OutputKind:
         """What comes out."""
         return "features" if isinstance(self.head, nn.Identity) else "logits"
 
@@ -49,12 +49,12 @@ class Graph(nn.Module):
         return deepcopy(self, {id(each): each for each in (*self.parameters(), *self.buffers())})
 
 
-def graph_of(loaded: Loaded, answer: Answer = "logits", merging: Merging = EVERY_TOKEN) -> Graph:
+def graph_of(loaded: Loaded, answer: OutputKind = "logits", merging: Merging = EVERY_TOKEN) -> Graph:
     """The graph of a model, for images of the size that its preprocessing makes; its weights are copies."""
     return graph_around(Loaded(deepcopy(loaded.model), loaded.bundle), answer, merging)
 
 
-def graph_around(loaded: Loaded, answer: Answer = "logits", merging: Merging = EVERY_TOKEN) -> Graph:
+def graph_around(loaded: Loaded, answer: OutputKind = "logits", merging: Merging = EVERY_TOKEN) -> Graph:
     """The same, ready sooner: weights that nothing is worked into are the model's own, and must not change any more."""
     config, needs = loaded.bundle.model, loaded.bundle.preprocessing
     if answer == "logits" and isinstance(config.head, NoHead):
@@ -80,7 +80,7 @@ def width_of(config: Vit | Resnet) -> int:
     return config.outputs() if isinstance(config, Resnet) else config.pool.outputs(config.width)
 
 
-def body_of(model: Model, scaling: Scaling, image: Size, merging: Merging) -> nn.Module:
+def body_of(model: Model, scaling: Normalize, image: Size, merging: Merging) -> nn.Module:
     """From bytes to one vector an image."""
     fix_convolutions(model)
     if isinstance(model, ResidualNetwork):
@@ -103,7 +103,7 @@ class Places(nn.Module):
 class ScaledStem(nn.Module):
     """A stem of the model as it is, behind its scaling."""
 
-    def __init__(self, stem: nn.Module, scaling: Scaling, channels: int, width: int) -> None:
+    def __init__(self, stem: nn.Module, scaling: Normalize, channels: int, width: int) -> None:
         super().__init__()
         self.scaled, self.stem = Scaled(scaling, channels), stem
         self.bias = torch.zeros(width)
@@ -112,7 +112,7 @@ class ScaledStem(nn.Module):
         return self.stem(self.scaled(pixels))  # (B, N, D)
 
 
-def stem_of(model: VisionTransformer, scaling: Scaling, image: Size) -> LinearStem | NormedStem | ScaledStem:
+def stem_of(model: VisionTransformer, scaling: Normalize, image: Size) -> LinearStem | NormedStem | ScaledStem:
     """The leanest form of a stem that gives the same; its `bias` is left to be added with the positions."""
     stem, channels = model.stem, model.config.channels
     if not isinstance(stem, PatchStem):
@@ -126,7 +126,7 @@ class Encoder(Held):
 
     table: Tensor  # (L, D), the tokens that are no patches, the positions, and the bias of the stem
 
-    def __init__(self, model: VisionTransformer, scaling: Scaling, image: Size, merging: Merging) -> None:
+    def __init__(self, model: VisionTransformer, scaling: Normalize, image: Size, merging: Merging) -> None:
         super().__init__()
         config = model.config
         self.layout, self.merging = config.layout(image), merging
@@ -160,10 +160,10 @@ def blocks_of(model: VisionTransformer, layout: Layout, merging: Merging) -> lis
     removed = merging.removed(layout, depth)
     found: list[nn.Module] = []
     for layer, block in enumerate(model.blocks):
-        assert isinstance(block, Parts)
+        assert isinstance(block, EncoderBlock)
         keep = model.pool.keep(layout) if layer == depth - 1 else layout.length()
         own = Block(block, layout, keep, merging, removed[layer] if keep == layout.length() else 0)
-        again = layer and isinstance(position, Added) and position.where != "stem"
+        again = layer and isinstance(position, AdditivePosition) and position.where != "stem"
         found.append(PlacedBlock(placed(position, layout, model.config.width, layer), own) if again else own)
     return found
 

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitral.core.config import Size
-from vitral.data.transforms.preprocessing import Scaling
+from vitral.data.transforms.preprocessing import Normalize
 from vitral.inference.graph.folding import (
     Affine,
     Projection,
@@ -28,11 +28,11 @@ from vitral.inference.graph.folding import (
 from vitral.inference.graph.token_merging import Merged, Merging
 from vitral.models.attention import SelfAttention
 from vitral.models.base import Layout
-from vitral.models.block import Parts, PreNormBlock
+from vitral.models.block import EncoderBlock, PreNormBlock
 from vitral.models.embed import PatchStem
-from vitral.models.mlp import GatedLayers, TwoLayers
-from vitral.models.position import Relation, Rotation, rotary_angles
-from vitral.models.resnet import StandardConv, pad_same, standardize
+from vitral.models.mlp import GatedFeedForward, FeedForward
+from vitral.models.position import AttentionPosition, RotaryPosition2d, rotary_angles
+from vitral.models.resnet import StdConv2d, pad_same, standardize
 
 
 class Held(nn.Module):
@@ -57,7 +57,7 @@ class LinearStem(Held):
 
     weight: Tensor  # (D, P Q C)
 
-    def __init__(self, stem: PatchStem, scaling: Scaling, image: Size, channels: int) -> None:
+    def __init__(self, stem: PatchStem, scaling: Normalize, image: Size, channels: int) -> None:
         super().__init__()
         self.image, self.patch = image, stem.patch
         folded = patch_map(stem.project, scaling, channels, stem.patch)
@@ -75,7 +75,7 @@ class NormedStem(Held):
     factor: Tensor  # (P Q C)
     offset: Tensor  # (P Q C)
 
-    def __init__(self, stem: PatchStem, scaling: Scaling, image: Size, channels: int) -> None:
+    def __init__(self, stem: PatchStem, scaling: Normalize, image: Size, channels: int) -> None:
         super().__init__()
         self.image, self.patch = image, stem.patch
         cells = stem.patch.height * stem.patch.width
@@ -100,7 +100,7 @@ class Scaled(Held):
     factor: Tensor  # (C)
     offset: Tensor  # (C)
 
-    def __init__(self, scaling: Scaling, channels: int) -> None:
+    def __init__(self, scaling: Normalize, channels: int) -> None:
         super().__init__()
         factor, offset = scaled_bytes(scaling, channels)
         self.hold("factor", factor.float())
@@ -115,7 +115,7 @@ class FixedConv(Held):
 
     weight: Tensor  # (outputs, inputs, k, k)
 
-    def __init__(self, conv: StandardConv) -> None:
+    def __init__(self, conv: StdConv2d) -> None:
         super().__init__()
         self.kernel, self.stride = conv.kernel, conv.stride
         self.hold("weight", standardize(conv.weight, conv.how))
@@ -127,7 +127,7 @@ class FixedConv(Held):
 def fix_convolutions(part: nn.Module) -> None:
     """Put fixed convolutions in the place of those that standardize their kernels at every use."""
     for name, child in part.named_children():
-        if isinstance(child, StandardConv):
+        if isinstance(child, StdConv2d):
             setattr(part, name, FixedConv(child))
         else:
             fix_convolutions(child)
@@ -191,8 +191,8 @@ class WholeAttention(Held):
         self.q_norm, self.k_norm, self.project = heads.q_norm, heads.k_norm, mixer.project
         if isinstance(self.q_norm, nn.LayerNorm):
             self.q_norm = scaled_norm(self.q_norm, self.head_width**-0.5)
-        self.turns = isinstance(heads.relation, Rotation)
-        if isinstance(heads.relation, Rotation):
+        self.turns = isinstance(heads.relation, RotaryPosition2d)
+        if isinstance(heads.relation, RotaryPosition2d):
             angles = rotary_angles(layout.grid, self.head_width, heads.relation.base, torch.zeros(1))  # (N, d/2)
             first = (0, 0, layout.prefix(), 0)  # tokens without a place: cos 1, sin 0
             self.hold("cos", F.pad(angles.cos().repeat(1, 2), first, value=1.0))
@@ -261,21 +261,21 @@ def mixer_of(mixer: nn.Module, layout: Layout, keep: int) -> WholeAttention | Fi
     if not isinstance(mixer, SelfAttention):
         return Mixed(mixer, layout, keep)
     relation, normed = mixer.heads.relation, isinstance(mixer.heads.k_norm, nn.LayerNorm)
-    if keep <= layout.prefix() and not normed and not isinstance(relation, Rotation):
+    if keep <= layout.prefix() and not normed and not isinstance(relation, RotaryPosition2d):
         return FirstAttention(mixer, keep)
     whole = mixer.config.window_that_fits(layout.grid, mixer.layer) == layout.grid
-    if (whole or keep <= layout.prefix()) and type(relation) in {Relation, Rotation}:
+    if (whole or keep <= layout.prefix()) and type(relation) in {AttentionPosition, RotaryPosition2d}:
         return WholeAttention(mixer, layout, keep)
     return Mixed(mixer, layout, keep)
 
 
-def fold_scales(block: Parts) -> None:
+def fold_scales(block: EncoderBlock) -> None:
     """Work the factors of the branches into the layers before them, where there are such layers."""
     mixer, mlp = block.mixer, block.mlp
     if isinstance(mixer, SelfAttention) and isinstance(mixer.project, nn.Linear):
         mixer.project = with_scale(mixer.project, block.mixer_branch.scale).layer()
         block.mixer_branch.scale = nn.Identity()
-    if isinstance(mlp, TwoLayers | GatedLayers):
+    if isinstance(mlp, FeedForward | GatedFeedForward):
         mlp.contract = with_scale(mlp.contract, block.mlp_branch.scale).layer()
         block.mlp_branch.scale = nn.Identity()
 
@@ -283,7 +283,7 @@ def fold_scales(block: Parts) -> None:
 class Block(nn.Module):
     """One layer. Tokens with sizes come out with sizes; without merging there are none to keep account of."""
 
-    def __init__(self, block: Parts, layout: Layout, keep: int, merging: Merging, removed: int) -> None:
+    def __init__(self, block: EncoderBlock, layout: Layout, keep: int, merging: Merging, removed: int) -> None:
         super().__init__()
         fold_scales(block)
         self.first, self.keep, self.prefix = isinstance(block, PreNormBlock), keep, layout.prefix()

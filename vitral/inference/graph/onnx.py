@@ -12,13 +12,13 @@ from torch import nn
 
 from vitral import __version__
 from vitral.core.errors import ConfigError
-from vitral.inference.engines.engine import INPUT, Precision
+from vitral.inference.engines.engine import INPUT_NAME, Precision
 from vitral.inference.graph.folding import bare, behind
 from vitral.inference.graph.graph import Graph
 from vitral.inference.graph.layers import Block, WholeAttention
 from vitral.inference.graph.onnx_ops import CHOOSING, OPERATORS
 from vitral.inference.graph.onnx_trace import Notes, Trace, parts_told
-from vitral.models.mlp import GatedLayers, TwoLayers
+from vitral.models.mlp import GatedFeedForward, FeedForward
 
 
 def lowered(graph: Graph, precision: Precision) -> Graph:
@@ -41,7 +41,7 @@ def lower_norms(block: Block) -> None:
     if isinstance(block.mixer, WholeAttention):
         put_behind(block.mixer_norm, block.mixer.qkv, ("q", "k", "v"))
         block.mixer_norm = bare(block.mixer_norm)
-    if isinstance(block.mlp, TwoLayers | GatedLayers):
+    if isinstance(block.mlp, FeedForward | GatedFeedForward):
         put_behind(block.mlp_norm, block.mlp, ("expand",))
         block.mlp_norm = bare(block.mlp_norm)
 
@@ -62,7 +62,7 @@ def to_onnx(graph: Graph) -> onnx.ModelProto:
     nodes = helper.make_graph(
         notes.nodes,
         "vitral",
-        [helper.make_tensor_value_info(INPUT, TensorProto.UINT8, ["batch", *graph.image, graph.channels])],
+        [helper.make_tensor_value_info(INPUT_NAME, TensorProto.UINT8, ["batch", *graph.image, graph.channels])],
         [helper.make_tensor_value_info(graph.answer, TensorProto.FLOAT, ["batch", graph.outputs])],
     )
     opset = helper.make_opsetid("", OPSET)
@@ -90,7 +90,7 @@ def traced(graph: Graph) -> Notes:
     pixels = torch.zeros(SAMPLE, *graph.image, graph.channels, dtype=torch.uint8)
     with parts_told(own) as part, torch.no_grad():
         notes = Notes(part)
-        notes.name(pixels, INPUT)
+        notes.name(pixels, INPUT_NAME)
         with Trace(notes, OPERATORS | CHOOSING):
             answer = own(pixels)
     notes.finish(answer, graph.answer)

@@ -14,7 +14,7 @@ from vitral.core.config import Config
 from vitral.core.errors import ConfigError
 from vitral.models.attention import Attention
 from vitral.models.base import Layout
-from vitral.models.pool import ClassAndMean, Gather, PatchMean, TokenMean
+from vitral.models.pool import ClassMeanPooling, AttentionPooling, MeanPooling, MeanAllPooling
 from vitral.models.position import Learned1d, Learned2d
 from vitral.models.resnet import Resnet
 from vitral.models.vit import Vit
@@ -84,13 +84,13 @@ class TokenMerging(MergingKind):
 
     def pooled(self, pool: nn.Module, tokens: Merged, layout: Layout) -> Tensor:
         match pool:
-            case PatchMean():
+            case MeanPooling():
                 return pool.norm(mean(tokens, layout.prefix()))  # (B, D)
-            case ClassAndMean():
+            case ClassMeanPooling():
                 return torch.cat([tokens.tokens[:, 0], mean(tokens, layout.prefix())], dim=1)  # (B, 2 D)
-            case TokenMean():
+            case MeanAllPooling():
                 return mean(tokens, 0)  # (B, D)
-            case Gather():
+            case AttentionPooling():
                 return gather(pool, tokens)  # (B, D)
         return pool(tokens.tokens, layout)  # (B, D); the others read no patches
 
@@ -152,7 +152,7 @@ def mean(tokens: Merged, first: int) -> Tensor:
     return (values * sizes).sum(dim=1) / sizes.sum(dim=1)  # (B, D)
 
 
-def gather(pool: Gather, tokens: Merged) -> Tensor:
+def gather(pool: AttentionPooling, tokens: Merged) -> Tensor:
     """What the query of the pool gathers, each token weighing as much as all those that it stands for."""
     q = pool.q(pool.query).unflatten(-1, (pool.heads, -1)).transpose(1, 2)  # (1, H, 1, d)
     k, v = pool.kv(tokens.tokens).unflatten(-1, (2, pool.heads, -1)).permute(2, 0, 3, 1, 4)  # each (B, H, L, d)

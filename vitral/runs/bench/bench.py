@@ -23,19 +23,19 @@ from torch.utils.flop_counter import FlopCounterMode
 from vitral.core.config import Config, Size
 from vitral.core.errors import ConfigError, VitralError, either, nearest
 from vitral.core.machine import processor
-from vitral.inference.engines.auto import version_of
+from vitral.inference.engines.auto import package_version
 from vitral.models.registry import model_config
 from vitral.models.resnet import Resnet
 from vitral.models.vit import Vit
 from vitral.runs.bench.subprocess_runner import Runner
 from vitral.weights.load import load
 
-OURS, PEERS = "vitral.runs.bench.worker", "benchmarks.rivals"
-PEAK = "matmul"  # the contestant that all are held against
-PEAK_SIDE = 2048
-PEAK_FLOPS = 2 * PEAK_SIDE**3
-PATIENCE = 0.5  # seconds for a process to end by itself
-LEAST_ROUNDS = 3
+OWN_WORKER, PEER_WORKER = "vitral.runs.bench.worker", "benchmarks.rivals"
+BASELINE = "matmul"  # the contestant that all are held against
+BASELINE_SIZE = 2048
+BASELINE_FLOPS = 2 * BASELINE_SIZE**3
+STOP_TIMEOUT = 0.5  # seconds for a process to end by itself
+MIN_ROUNDS = 3
 ENGINES = {  # ours, and the packages that they need
     "vitral eager": (),
     "vitral compiled": (),
@@ -50,7 +50,7 @@ PACKAGES = ("torch", "onnxruntime", "openvino", "timm", "transformers", "vit-pyt
 Progress = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
 
 
-class Contestant(NamedTuple):
+class BenchEngine(NamedTuple):
     """An engine, and the module whose process runs it."""
 
     name: str
@@ -59,10 +59,10 @@ class Contestant(NamedTuple):
     @property
     def own(self) -> bool:
         """Whether it is one of ours."""
-        return self.module == OURS
+        return self.module == OWN_WORKER
 
 
-class Length(NamedTuple):
+class Duration(NamedTuple):
     """How long a cell of the table is measured."""
 
     rounds: int = 7
@@ -70,14 +70,14 @@ class Length(NamedTuple):
     seconds: float = float("inf")  # after so many no round is begun, once there were three
 
 
-class Contest(NamedTuple):
+class BenchPlan(NamedTuple):
     """Who meets on what: every contestant with so many threads, on every model at every batch."""
 
     models: Sequence[str]
     batches: Sequence[int]
-    contestants: Sequence[Contestant]
+    contestants: Sequence[BenchEngine]
     threads: int
-    length: Length
+    length: Duration
 
 
 class Row(Config):
@@ -112,39 +112,39 @@ class Bench(Config):
     cells: tuple[Cell, ...]
 
 
-def bench(contest: Contest, progress: Progress) -> Bench:
+def bench(contest: BenchPlan, progress: Progress) -> Bench:
     """The whole table of a contest."""
-    cells = tuple(cells_of(contest, progress))
+    cells = tuple(measure_cells(contest, progress))
     return Bench(machine=machine(contest.threads), threads=contest.threads, cells=cells)
 
 
-def cells_of(contest: Contest, progress: Progress) -> Iterator[Cell]:
+def measure_cells(contest: BenchPlan, progress: Progress) -> Iterator[Cell]:
     """The cells, each as soon as it is done."""
     works = {model: flops(model) for model in contest.models}  # before all else: it finds a name that is none
     for model, work in works.items():
         with ExitStack() as stack:
-            runners: dict[Contestant, Runner] = {}
-            for each in (Contestant(PEAK, OURS), *contest.contestants):
+            runners: dict[BenchEngine, Runner] = {}
+            for each in (BenchEngine(BASELINE, OWN_WORKER), *contest.contestants):
                 words = [each.module, each.name, model, str(contest.threads)]
                 runners[each] = Runner(f"{each.name} with {model}", words)
-                stack.callback(runners[each].stop, PATIENCE)
-            stack.callback(dismiss, tuple(runners.values()))  # all at once, before each is waited for
+                stack.callback(runners[each].stop, STOP_TIMEOUT)
+            stack.callback(close_workers, tuple(runners.values()))  # all at once, before each is waited for
             for batch in contest.batches:
                 with progress(f"{model}, batch {batch}", len(runners) * (contest.length.rounds + 1)) as advance:
-                    seconds, left_out = rounds_of(runners, batch, contest.length, advance)
-                yield cell_of(model, batch, work, seconds, left_out)
+                    seconds, left_out = time_rounds(runners, batch, contest.length, advance)
+                yield summarize_cell(model, batch, work, seconds, left_out)
 
 
-def dismiss(runners: Sequence[Runner]) -> None:
+def close_workers(runners: Sequence[Runner]) -> None:
     for runner in runners:
         runner.dismiss()
 
 
-Seconds = dict[Contestant, list[float]]
+Seconds = dict[BenchEngine, list[float]]
 
 
-def rounds_of(
-    runners: dict[Contestant, Runner], batch: int, length: Length, advance: Callable[[int], None]
+def time_rounds(
+    runners: dict[BenchEngine, Runner], batch: int, length: Duration, advance: Callable[[int], None]
 ) -> tuple[Seconds, list[str]]:
     """Seconds of a call of each contestant in each round, and who is left out, and why. A round before warms up."""
     seconds: Seconds = {each: [] for each in runners}
@@ -153,11 +153,11 @@ def rounds_of(
     for number in range(1 + length.rounds):
         if number == 1:
             started = time.perf_counter()
-        if number > LEAST_ROUNDS and time.perf_counter() - started > length.seconds:
+        if number > MIN_ROUNDS and time.perf_counter() - started > length.seconds:
             break
         # Every other round goes backwards, so that none always follows the same one.
         for each in [*seconds] if number % 2 else [*reversed(seconds)]:
-            found = turn_of(runners[each], f"{batch} {length.turn if number else 0}")
+            found = time_call(runners[each], f"{batch} {length.turn if number else 0}")
             advance(1)
             if isinstance(found, str):
                 del seconds[each]
@@ -167,7 +167,7 @@ def rounds_of(
     return seconds, left_out
 
 
-def turn_of(runner: Runner, words: str) -> float | str:
+def time_call(runner: Runner, words: str) -> float | str:
     """The seconds that it finds, or why it finds none."""
     try:
         found = runner.turn(words)
@@ -176,18 +176,18 @@ def turn_of(runner: Runner, words: str) -> float | str:
     return str(found["refused"]) if isinstance(found, dict) else float(found)
 
 
-def cell_of(model: str, batch: int, work: float, seconds: Seconds, left_out: Sequence[str]) -> Cell:
+def summarize_cell(model: str, batch: int, work: float, seconds: Seconds, left_out: Sequence[str]) -> Cell:
     """The cell, from the seconds of each contestant and the floating-point operations of an image."""
-    multiplied = [times for each, times in seconds.items() if each.name == PEAK]
+    multiplied = [times for each, times in seconds.items() if each.name == BASELINE]
     if not multiplied:
         raise VitralError(
             f"the matmul that engines are held against gave no answer: {'; '.join(left_out)}", code="bench.no_baseline"
         )
-    peak = PEAK_FLOPS / median(multiplied[0])
+    peak = BASELINE_FLOPS / median(multiplied[0])
     rows = []
     for each, times in seconds.items():
-        if each.name != PEAK:
-            low, rate, high = (batch / some for some in reversed(quarters(times)))
+        if each.name != BASELINE:
+            low, rate, high = (batch / some for some in reversed(quartiles(times)))
             rows.append(
                 Row(
                     model=model,
@@ -206,7 +206,7 @@ def cell_of(model: str, batch: int, work: float, seconds: Seconds, left_out: Seq
     return Cell(model=model, batch=batch, peak=peak, rows=tuple(rows), left_out=tuple(left_out))
 
 
-def quarters(values: Sequence[float]) -> list[float]:
+def quartiles(values: Sequence[float]) -> list[float]:
     """The first quartile, the median and the third."""
     return quantiles(values, n=4, method="inclusive") if len(values) > 1 else [*values] * 3
 
@@ -221,23 +221,23 @@ def flops(model: str) -> float:
     return float(counter.get_total_flops())
 
 
-class Shown(NamedTuple):
+class BenchModel(NamedTuple):
     """An architecture, and the size of the images that it is shown."""
 
     config: Vit | Resnet
     image: Size
 
 
-def shown_of(model: str) -> Shown:
+def shown_of(model: str) -> BenchModel:
     """Of a model by name, or of a bundle by path."""
     if Path(model).expanduser().exists():
         bundle = load(model).bundle
-        return Shown(bundle.model, bundle.preprocessing.image_size)
+        return BenchModel(bundle.model, bundle.preprocessing.image_size)
     config = model_config(model)
-    return Shown(config, config.image_size)
+    return BenchModel(config, config.image_size)
 
 
-def ours(wanted: Sequence[str] = ()) -> list[Contestant]:
+def ours(wanted: Sequence[str] = ()) -> list[BenchEngine]:
     """Our engines of these names; where none are named, all whose packages are installed."""
     for name in wanted:
         asked = name.removeprefix("vitral ")
@@ -253,19 +253,19 @@ def ours(wanted: Sequence[str] = ()) -> list[Contestant]:
                 where="--engines",
                 hint=hint,
             )
-    return [Contestant(name, OURS) for name in wanted or ENGINES if all(map(find_spec, ENGINES[name]))]
+    return [BenchEngine(name, OWN_WORKER) for name in wanted or ENGINES if all(map(find_spec, ENGINES[name]))]
 
 
-def peers() -> list[Contestant]:
+def peers() -> list[BenchEngine]:
     """The other libraries that are installed. What runs them is in a checkout of vitral, not in the package."""
-    if find_spec(PEERS.partition(".")[0]) is None:
+    if find_spec(PEER_WORKER.partition(".")[0]) is None:
         raise ConfigError(
             "what runs the peers is in a checkout of vitral, and no part of the installed package",
             code="config.missing_package",
             where="--peers",
             hint="there, `make bench` sets up an environment with the peers: .venv-bench/bin/vitral bench --peers",
         )
-    names: list[str] = import_module(PEERS).installed()
+    names: list[str] = import_module(PEER_WORKER).installed()
     if not names:
         message = "none of timm, transformers and vit-pytorch is installed"
         raise ConfigError(
@@ -274,12 +274,12 @@ def peers() -> list[Contestant]:
             where="--peers",
             hint="`make bench` sets up an environment with them: .venv-bench",
         )
-    return [Contestant(name, PEERS) for name in names]
+    return [BenchEngine(name, PEER_WORKER) for name in names]
 
 
 def machine(threads: int) -> str:
     """What the numbers were measured on."""
-    found = [f"{package} {version_of(package)}" for package in PACKAGES if version_of(package) != "none"]
+    found = [f"{package} {package_version(package)}" for package in PACKAGES if package_version(package) != "none"]
     plural = "thread" if threads == 1 else "threads"
     here = (processor(), f"{os.cpu_count()} cores", f"{threads} {plural}", f"Python {platform.python_version()}")
     return ", ".join([*here, *found])

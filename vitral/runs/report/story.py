@@ -10,9 +10,8 @@ from vitral.data.doctor.finding import plural
 from vitral.data.samples import Samples, Split
 from vitral.evaluation.accuracy import Accuracy, ClassAccuracy
 from vitral.evaluation.calibration import Calibration
-from vitral.evaluation.outputs import Answers
+from vitral.evaluation.outputs import Predictions
 from vitral.explanation.page.page import Figures
-from vitral.html.charts import Chart
 from vitral.html.text import NOTHING, loss_of, percent, points
 
 # A line of metrics.jsonl: step, epoch, split and what was measured; a step of training has its rate too.
@@ -25,7 +24,7 @@ class Judgment(NamedTuple):
     """The model's answers to a split of the data, and what they are worth."""
 
     split: Split
-    answers: Answers  # places are those in `samples.of(split)`
+    answers: Predictions  # places are those in `samples.of(split)`
     accuracy: Accuracy
     calibration: Calibration
 
@@ -46,8 +45,7 @@ class Attended(NamedTuple):
 
     right: tuple[Glance, ...]
     wrong: tuple[Glance, ...]
-    figures: Figures  # of the first filters and of the positions
-    distances: tuple[Chart, ...]  # how far heads look; none where nothing attends
+    figures: Figures
 
 
 class Cost(NamedTuple):

@@ -18,11 +18,11 @@ from torch import Tensor, nn
 
 from vitral.core.config import Config, Size
 from vitral.core.errors import ConfigError
-from vitral.data.transforms.preprocessing import Scaling
+from vitral.data.transforms.preprocessing import Normalize
 from vitral.models.base import Grid, Model, split_tokens
 from vitral.models.embed import Patches, cut_patches
 from vitral.models.vit import VisionTransformer
-from vitral.tasks.task import Outcome, Task, mean_of
+from vitral.tasks.task import Outcome, Task, batch_mean
 
 CORRUPTED = 0.5  # of the patches
 MASKED, SWAPPED = 0.8, 0.1  # of those; what is left is kept as it is, yet must be told like the others
@@ -50,21 +50,21 @@ def draw_corruption(images: int, patches: int, dice: np.random.Generator) -> Cor
     return Corruption(torch.from_numpy(places), torch.from_numpy(sources), torch.from_numpy(masked))
 
 
-def take(patches: Tensor, places: Tensor) -> Tensor:
+def gather_patches(patches: Tensor, places: Tensor) -> Tensor:
     """The patches (B, N, D) at these places (B, M), in their order: (B, M, D)."""
     return patches.gather(1, places[..., None].expand(-1, -1, patches.shape[2]))
 
 
 def corrupt(patches: Tensor, corruption: Corruption, mask: Tensor) -> Tensor:
     """The embedded patches (B, N, D) with others or the mask token (D,) in the place of some."""
-    return torch.where(corruption.masked[..., None], mask.to(patches.dtype), take(patches, corruption.sources))
+    return torch.where(corruption.masked[..., None], mask.to(patches.dtype), gather_patches(patches, corruption.sources))
 
 
 LEVELS = 8  # of a channel: 3 bits
-MOST_CHANNELS = 4  # their colors are 4,096
+MAX_CHANNELS = 4  # their colors are 4,096
 
 
-class Judged(NamedTuple):
+class TargetLoss(NamedTuple):
     """How well each image's patches were told."""
 
     losses: Tensor  # (B,)
@@ -91,12 +91,12 @@ class Colors(Config):
 
     def check(self, channels: int, patch: Size) -> None:
         """Refuse patches that have no such colors."""
-        if channels > MOST_CHANNELS:
+        if channels > MAX_CHANNELS:
             raise ConfigError(
                 f"{channels} channels of 3 bits are too many colors to choose from",
                 code="config.unsupported",
                 where="target",
-                hint=f"use target=whole_patch, or at most {MOST_CHANNELS} channels",
+                hint=f"use target=whole_patch, or at most {MAX_CHANNELS} channels",
             )
         if min(patch) < self.side:
             raise ConfigError(
@@ -110,13 +110,13 @@ class Colors(Config):
         """How many numbers tell one patch."""
         return self.side**2 * LEVELS**channels
 
-    def judge(self, predictions: Tensor, patches: Tensor, scaling: Scaling) -> Judged:
+    def judge(self, predictions: Tensor, patches: Tensor, scaling: Normalize) -> TargetLoss:
         """Cross-entropy and accuracy of predictions (B, M, S K) for scaled patches (B, M, C, P, Q)."""
         colors = color_classes(scaling.restore(patches), self.side)  # (B, M, S)
         scores = predictions.unflatten(2, (self.side**2, LEVELS ** patches.shape[2]))  # (B, M, S, K)
         losses = F.cross_entropy(scores.flatten(0, 2), colors.flatten(), reduction="none")  # (B M S)
         right = (scores.detach().argmax(dim=3) == colors).float()  # (B, M, S)
-        return Judged(losses.view_as(right).mean(dim=(1, 2)), {"accuracy": right.mean(dim=(1, 2))})
+        return TargetLoss(losses.view_as(right).mean(dim=(1, 2)), {"accuracy": right.mean(dim=(1, 2))})
 
 
 class MeanColor(Colors):
@@ -145,10 +145,10 @@ class WholePatch(Config):
         """How many numbers tell one patch."""
         return channels * patch.height * patch.width
 
-    def judge(self, predictions: Tensor, patches: Tensor, scaling: Scaling) -> Judged:
+    def judge(self, predictions: Tensor, patches: Tensor, scaling: Normalize) -> TargetLoss:
         """The error of predictions (B, M, C P Q) for scaled patches (B, M, C, P, Q)."""
         errors = (predictions - patches.flatten(2)).square()  # (B, M, C P Q)
-        return Judged(errors.mean(dim=(1, 2)), {})
+        return TargetLoss(errors.mean(dim=(1, 2)), {})
 
 
 TargetConfig = Annotated[MeanColor | Downsized | WholePatch, Field(discriminator="kind")]
@@ -162,7 +162,7 @@ class MaskedPatches(Config):
     kind: Literal["masked_patches"] = "masked_patches"
     target: TargetConfig = MeanColor()
 
-    def build(self, model: Model, classes: int, class_counts: Sequence[int], scaling: Scaling) -> Task:
+    def build(self, model: Model, classes: int, class_counts: Sequence[int], scaling: Normalize) -> Task:
         """The task for a model with a stem of plain patches.
 
         The scaling is that of the images: colors are found in the bytes behind them. Labels are not looked at.
@@ -176,12 +176,12 @@ class MaskedPatches(Config):
                 where="task",
                 hint="choose a model such as S/16",
             )
-        refuse_single(model.config.stem.grid(model.config.image_size))
+        check_patch_count(model.config.stem.grid(model.config.image_size))
         self.target.check(model.config.channels, model.config.stem.patch)
         return PatchPrediction(self, model, model.config.stem, scaling)
 
 
-def refuse_single(grid: Grid) -> None:
+def check_patch_count(grid: Grid) -> None:
     if grid.cells() < 2:
         raise ConfigError(
             "a patch is told from the others, but the image is one patch",
@@ -200,7 +200,7 @@ class PatchPrediction(Task):
 
     model: VisionTransformer
 
-    def __init__(self, config: MaskedPatches, model: VisionTransformer, stem: Patches, scaling: Scaling) -> None:
+    def __init__(self, config: MaskedPatches, model: VisionTransformer, stem: Patches, scaling: Normalize) -> None:
         super().__init__()
         self.config, self.patch, self.scaling = config, stem.patch, scaling
         self.model = model
@@ -215,16 +215,16 @@ class PatchPrediction(Task):
 
     def forward(self, images: Tensor, labels: Tensor, dice: np.random.Generator) -> Outcome:
         layout = self.model.layout(images)
-        refuse_single(layout.grid)
+        check_patch_count(layout.grid)
         corruption = self.corruption(len(images), layout.grid.cells(), dice, images.device)
         patches = corrupt(self.model.stem(images), corruption, self.mask)  # (B, N, D)
         tokens = self.model.encode(self.model.sequence(patches, layout), layout, layout.length())  # (B, L, D)
-        seen = take(split_tokens(tokens, layout).patches, corruption.places)  # (B, M, D)
-        truth = take(cut_patches(images, self.patch), corruption.places)  # (B, M, C P Q)
+        seen = gather_patches(split_tokens(tokens, layout).patches, corruption.places)  # (B, M, D)
+        truth = gather_patches(cut_patches(images, self.patch), corruption.places)  # (B, M, C P Q)
         pixels = truth.unflatten(2, (images.shape[1], *self.patch))  # (B, M, C, P, Q)
         losses, metrics = self.config.target.judge(self.tell(seen).float(), pixels, self.scaling)
-        means = {name: mean_of(values) for name, values in metrics.items()}
-        return Outcome(mean_of(losses), len(images), means)
+        means = {name: batch_mean(values) for name, values in metrics.items()}
+        return Outcome(batch_mean(losses), len(images), means)
 
     def corruption(self, images: int, patches: int, dice: np.random.Generator, device: torch.device) -> Corruption:
         if self.training:
