@@ -19,14 +19,14 @@ from benchmarks.photos import jpeg
 from benchmarks.race import Case
 from benchmarks.stand_in import import_torchvision
 from vitral.core.config import Size
-from vitral.core.rng import Purpose, dice
+from vitral.core.rng import Purpose, rng_for
 from vitral.data.datasets.source import open_data
 from vitral.data.decoding.decode import opened
 from vitral.data.decoding.header import Decoding
 from vitral.data.decoding.pixels import Pixels
-from vitral.data.loading.loader import Loader, Sight
+from vitral.data.loading.loader import ImagePipeline, Loader
 from vitral.data.loading.sampler import Shuffled
-from vitral.data.transforms.crop import InceptionCrop
+from vitral.data.transforms.crop import RandomResizedCrop
 from vitral.data.transforms.preprocessing import CENTERED, Preprocessing, sights
 
 Way = Callable[[bytes], object]
@@ -98,7 +98,7 @@ def epochs(case: Case, workers: int) -> Callable[[], object]:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(files[number % len(files)])
     samples = open_data(str(root))
-    sight = Sight(IMAGE, Decoding(), InceptionCrop())
+    sight = ImagePipeline(IMAGE, Decoding(), RandomResizedCrop())
     whole = Loader.of(samples, "train", sight, Shuffled(), batch=64, workers=workers)
     loader = Loader(samples.of("train"), samples.store, sight, whole.plan, workers, room=0)
     return lambda: sum(1 for _ in loader.epoch())  # the crew goes home after it: none works ahead in another's turn
@@ -119,11 +119,11 @@ def crops(engine: str) -> Way:
 
 
 def our_crop() -> Callable[[bytes], Pixels]:
-    view, decoding, counts = InceptionCrop(), Decoding(), iter(range(10**9))
+    view, decoding, counts = RandomResizedCrop(), Decoding(), iter(range(10**9))
 
     def see(data: bytes) -> Pixels:
         picture = opened(data, "photo.jpg", decoding)
-        glimpses = view.glimpses(picture.size, IMAGE, dice(0, Purpose.VIEW, 0, next(counts)))
+        glimpses = view.glimpses(picture.size, IMAGE, rng_for(0, Purpose.VIEW, 0, next(counts)))
         return np.ascontiguousarray(sights(picture, glimpses)[0])
 
     return see
@@ -182,9 +182,9 @@ def _cv2() -> Any:
 
 @cache
 def _boxes() -> Iterator[tuple[int, int, int, int]]:
-    throws = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     while True:
-        part = InceptionCrop().glimpses(Size(375, 500), IMAGE, throws)[0].part
+        part = RandomResizedCrop().glimpses(Size(375, 500), IMAGE, rng)[0].part
         yield part.left, part.top, part.left + part.width, part.top + part.height
 
 

@@ -49,7 +49,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    throws = random.Random(options.seed)
+    rng = random.Random(options.seed)
     context = multiprocessing.get_context("fork")  # torch is imported once, here
     torch.set_num_threads(1)
     with TemporaryDirectory() as home:
@@ -65,7 +65,7 @@ def main() -> None:
         while kills < options.kills:
             process = context.Process(target=work, args=(broken,))
             process.start()
-            process.join(throws.uniform(0.01, seconds / 4))
+            process.join(rng.uniform(0.01, seconds / 4))
             if process.exitcode is None:
                 os.kill(process.pid or 0, signal.SIGKILL)
                 process.join()

@@ -12,9 +12,9 @@ from benchmarks.photos import jpeg
 from vitral.core.config import Size
 from vitral.data.datasets.source import open_data
 from vitral.data.decoding.header import Decoding
-from vitral.data.loading.loader import Loader, Sight
+from vitral.data.loading.loader import ImagePipeline, Loader
 from vitral.data.loading.sampler import Shuffled
-from vitral.data.transforms.crop import InceptionCrop
+from vitral.data.transforms.crop import RandomResizedCrop
 
 BATCHES, EVERY = 10_000, 100
 
@@ -32,7 +32,7 @@ def main() -> None:
             path = Path(root) / "train" / str(number % 10) / f"{number}.jpg"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(jpeg(64, 64, number))
-        sight = Sight(Size(32, 32), Decoding(), InceptionCrop())
+        sight = ImagePipeline(Size(32, 32), Decoding(), RandomResizedCrop())
         samples = open_data(root)
         loader = Loader.of(samples, "train", sight, Shuffled(), batch=16, workers=2)
         seen = []

@@ -25,13 +25,13 @@ from benchmarks.paced import Paced
 from benchmarks.stand_in import import_torchvision
 from vitral.data.datasets.arrays import Arrays, loaded
 from vitral.data.samples import Samples
-from vitral.data.transforms.crop import InceptionCrop
+from vitral.data.transforms.crop import RandomResizedCrop
 from vitral.models.attention import Attention
 from vitral.models.vit import Vit
 from vitral.recipes.recipe import Epochs, Recipe
-from vitral.runs.bench.subprocess_runner import Runner
-from vitral.runs.request import Wish, granted
-from vitral.training.metrics import recorded
+from vitral.runs.bench.subprocess_runner import TimingProcess
+from vitral.runs.request import RunRequest, resolve
+from vitral.training.metrics import read_metrics
 
 GOAL = 0.9  # of the images
 ENGINES = ("vitral", "timm")
@@ -51,7 +51,7 @@ class Point(NamedTuple):
 def wished(root: str, epochs: int) -> tuple[Recipe, Samples]:
     """Our recipe and its data; 0 epochs are as many as it has itself."""
     settings = ["device=cpu", "eval_every=1", *([f"epochs={epochs}"] if epochs else [])]
-    found = granted(Wish("fashion-mnist", tuple(settings), recipe="fashion_mnist", root=root))
+    found = resolve(RunRequest("fashion-mnist", tuple(settings), recipe="fashion_mnist", root=root))
     return found.recipe, found.samples
 
 
@@ -61,7 +61,7 @@ def our_epoch(recipe: Recipe, samples: Samples) -> Epoch:
 
     def epoch() -> float:
         paced.take(paced.epoch_steps)
-        return [line.values["accuracy"] for line in recorded(paced.folder.path) if line.split == "test"][-1]
+        return [line.values["accuracy"] for line in read_metrics(paced.folder.path) if line.split == "test"][-1]
 
     return epoch
 
@@ -102,7 +102,7 @@ def timm_epoch(recipe: Recipe, samples: Samples) -> Epoch:
 def crops(recipe: Recipe) -> Callable[[Tensor], Tensor]:
     """The crops of the recipe, as torchvision makes them."""
     view = recipe.images.crop
-    assert isinstance(view, InceptionCrop)
+    assert isinstance(view, RandomResizedCrop)
     v2 = import_torchvision("torchvision.transforms.v2")
     crop = v2.RandomResizedCrop(tuple(recipe.model.image_size), scale=view.area, ratio=view.aspect, antialias=True)
     changed: Callable[[Tensor], Tensor] = v2.Compose([crop, v2.RandomHorizontalFlip(0.5 if view.flip else 0.0)])
@@ -164,7 +164,7 @@ def work(engine: str, root: str, epochs: str) -> None:
 def raced(root: str, epochs: int) -> dict[str, list[Point]]:
     """The curve of each engine, up to the epoch in which the last of them reaches the goal."""
     total = epochs_of(wished(root, epochs)[0])
-    runners = {name: Runner(name, ["benchmarks.ninety", "--work", name, root, str(epochs)]) for name in ENGINES}
+    runners = {name: TimingProcess(name, ["benchmarks.ninety", "--work", name, root, str(epochs)]) for name in ENGINES}
     curves: dict[str, list[Point]] = {name: [] for name in ENGINES}
     try:
         for number in range(total):

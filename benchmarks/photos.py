@@ -9,16 +9,16 @@ from PIL import Image
 
 def photo(height: int, width: int, seed: int) -> NDArray[np.uint8]:
     """Noise whose amplitude falls with frequency as in photographs, in colors that mostly agree, and an edge."""
-    dice = np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     down, across = np.fft.fftfreq(height)[:, None], np.fft.rfftfreq(width)[None]
     fall = 1 / np.maximum(np.hypot(down, across), 1 / max(height, width)) ** 1.5
     layers = []
     for strength in (1.0, 0.25, 0.25):  # one of light, two of color
-        waves = dice.normal(size=fall.shape) + 1j * dice.normal(size=fall.shape)
+        waves = rng.normal(size=fall.shape) + 1j * rng.normal(size=fall.shape)
         layer = np.fft.irfft2(waves * fall, s=(height, width))
         layers.append(strength * layer / layer.std())
     light, red, blue = layers
-    light[: height // 2] += dice.normal()
+    light[: height // 2] += rng.normal()
     colors = np.stack([light + red, light - (red + blue) / 2, light + blue], axis=-1)
     return np.clip(128 + 48 * colors, 0, 255).astype(np.uint8)
 

@@ -16,9 +16,9 @@ from vitral import Decoding, open_data
 from vitral.cli import main
 from vitral.core.config import Size
 from vitral.core.errors import DataError
-from vitral.data.loading.loader import Loader, Sight
-from vitral.data.loading.sampler import InOrder
-from vitral.data.transforms.crop import PlainResize
+from vitral.data.loading.loader import ImagePipeline, Loader
+from vitral.data.loading.sampler import Sequential
+from vitral.data.transforms.crop import Resize
 
 
 class Layout(NamedTuple):
@@ -175,9 +175,9 @@ def test_an_epoch_shows_every_image_once_or_the_set_is_refused(layout: Layout, t
         assert caught.value.hint
         return
     samples = open_data(data)
-    sight = Sight(Size(16, 16), Decoding(), PlainResize())
+    sight = ImagePipeline(Size(16, 16), Decoding(), Resize())
     items = samples.of("train")
-    batches = list(Loader.of(samples, "train", sight, InOrder(), batch=64).epoch())
+    batches = list(Loader.of(samples, "train", sight, Sequential(), batch=64).epoch())
     shown = [place for batch in batches for place in batch.places.tolist()]
     labels = [label for batch in batches for label in batch.labels.tolist()]
     assert shown == list(range(len(items)))

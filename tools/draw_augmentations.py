@@ -20,10 +20,10 @@ from vitral.data.decoding.decode import decode, read
 from vitral.data.decoding.header import Decoding
 from vitral.data.decoding.pixels import Pixels
 from vitral.data.transforms.augment import Augment, ColorJitter, RandomErasing, ThreeAugment
-from vitral.data.transforms.crop import InceptionCrop, MultiCrop
+from vitral.data.transforms.crop import MultiCrop, RandomResizedCrop
 from vitral.data.transforms.mixup import Mixed, cut_box, cutmix, mixup
 from vitral.data.transforms.randaugment import OPERATIONS
-from vitral.data.transforms.resize import see
+from vitral.data.transforms.resize import crop_and_resize
 from vitral.recipes.augreg import AUGREG
 
 SIDE, TILE, GAP = 224, 124, 4
@@ -63,12 +63,12 @@ def rows(photo: Pixels, other: Pixels) -> Iterator[Row]:
 def view_rows(photo: Pixels) -> Iterator[Row]:
     """Crops for training, one and several of a picture."""
     image = whole = Size(SIDE, SIDE)
-    throws = np.random.default_rng(SEED)
-    single = [InceptionCrop().glimpses(whole, image, throws)[0] for _ in range(COLUMNS)]
-    yield Row("inception", [see(photo, whole, glimpse) for glimpse in single], DRAWS)
-    several = MultiCrop(small=COLUMNS - 2).glimpses(whole, image, throws)
+    rng = np.random.default_rng(SEED)
+    single = [RandomResizedCrop().glimpses(whole, image, rng)[0] for _ in range(COLUMNS)]
+    yield Row("inception", [crop_and_resize(photo, whole, glimpse) for glimpse in single], DRAWS)
+    several = MultiCrop(small=COLUMNS - 2).glimpses(whole, image, rng)
     headings = ("large", "large", *["small"] * (COLUMNS - 2))
-    yield Row("multi", [see(photo, whole, glimpse) for glimpse in several], headings)
+    yield Row("multi", [crop_and_resize(photo, whole, glimpse) for glimpse in several], headings)
 
 
 def operation_rows(photo: Pixels) -> Iterator[Row]:
@@ -81,9 +81,9 @@ def operation_rows(photo: Pixels) -> Iterator[Row]:
 
 
 def augmented(photo: Pixels, augments: tuple[Augment, ...], seed: int) -> Pixels:
-    dice = np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     for augment in augments:
-        photo = augment.apply(photo, dice)
+        photo = augment.apply(photo, rng)
     return photo
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from vitral.data.datasets.source import open_data
     from vitral.data.decoding.header import Decoding
     from vitral.data.doctor.diagnosis import check
-    from vitral.data.loading.loader import Loader, Sight
+    from vitral.data.loading.loader import ImagePipeline, Loader
     from vitral.data.transforms.preprocessing import Preprocessing
     from vitral.explanation.explain import explain
     from vitral.explanation.walkthrough.describe import describe
@@ -41,6 +41,7 @@ __all__ = [
     "DataError",
     "Decoding",
     "Features",
+    "ImagePipeline",
     "Loader",
     "Predictor",
     "Preprocessing",
@@ -48,7 +49,6 @@ __all__ = [
     "Resnet",
     "Run",
     "ServeError",
-    "Sight",
     "Vit",
     "VitralError",
     "WeightsError",
@@ -78,6 +78,7 @@ _HOMES = {
     "DataError": "vitral.core.errors",
     "Decoding": "vitral.data.decoding.header",
     "Features": "vitral.models",
+    "ImagePipeline": "vitral.data.loading.loader",
     "Loader": "vitral.data.loading.loader",
     "Predictor": "vitral.inference.predictor",
     "Preprocessing": "vitral.data.transforms.preprocessing",
@@ -85,7 +86,6 @@ _HOMES = {
     "Resnet": "vitral.models",
     "Run": "vitral.runs.result",
     "ServeError": "vitral.core.errors",
-    "Sight": "vitral.data.loading.loader",
     "Vit": "vitral.models",
     "VitralError": "vitral.core.errors",
     "WeightsError": "vitral.core.errors",

@@ -33,10 +33,10 @@ class Stripes:
     classes: int = len(CLASSES)
 
     def load(self, part: str) -> Part:
-        dice = np.random.default_rng([len(part), self.classes])
+        rng = np.random.default_rng([len(part), self.classes])
         labels = np.arange(self.classes).repeat(EACH[part])
         rows = np.arange(SIDE)[None, :, None, None] // (labels[:, None, None, None] + 1) % 2 * 120
-        noise = dice.integers(0, 130, (len(labels), SIDE, SIDE, 3))
+        noise = rng.integers(0, 130, (len(labels), SIDE, SIDE, 3))
         return Part((rows + noise).astype(np.uint8), labels.astype(np.uint8))
 
 

@@ -14,9 +14,9 @@ Rows = NDArray[np.float64]
 def cloud(images: int, width: int, classes: int, seed: int) -> Images:
     """Features of unlike scales, some of them hardly moving."""
     labels = np.arange(images) % classes
-    dice = np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     middles = np.random.default_rng(5).normal(size=(classes, width))
-    rows = middles[labels] + 1.5 * dice.normal(size=(images, width))
+    rows = middles[labels] + 1.5 * rng.normal(size=(images, width))
     return Images((rows * np.geomspace(1e-4, 30, width) + 3).astype(np.float32), labels)
 
 
@@ -54,8 +54,8 @@ def test_the_grid_is_googles_and_has_the_papers_l2() -> None:
 def test_the_draw_is_that_of_big_vision() -> None:
     labels = np.random.default_rng(0).integers(0, 3, 50)
     for seed in range(3):
-        dice = np.random.default_rng(seed)
-        lines = [dice.permutation(np.where(labels == label)[0]) for label in range(3)]
+        rng = np.random.default_rng(seed)
+        lines = [rng.permutation(np.where(labels == label)[0]) for label in range(3)]
         for shots in (1, 5):
             truth = np.concatenate([line[:shots] for line in lines])
             assert draw_shots(labels, 3, shots, seed).tolist() == truth.tolist()

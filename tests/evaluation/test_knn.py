@@ -22,10 +22,10 @@ def clusters(images: int, classes: int, seed: int, width: int = 12) -> tuple[NDA
 
 def crossings(images: int, seed: int) -> NDArray[np.float32]:
     """Rows with 1, 4 or no ones, whose lengths are whole: any two are at one of a few distances, exactly."""
-    dice = np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     rows = np.zeros((images, 8), dtype=np.float32)
     for row in rows:
-        row[dice.permutation(8)[: dice.choice([0, 1, 4], p=[0.1, 0.45, 0.45])]] = 1
+        row[rng.permutation(8)[: rng.choice([0, 1, 4], p=[0.1, 0.45, 0.45])]] = 1
     return rows
 
 

@@ -31,10 +31,10 @@ CLASSES, WIDTH = 6, 20
 
 def cloud(images: int, seed: int) -> LabeledFeatures:
     """Classes that overlap, of features of unlike scales; one of them never changes."""
-    dice = torch.Generator().manual_seed(seed)
-    labels = torch.randint(CLASSES, (images,), generator=dice)
+    rng = torch.Generator().manual_seed(seed)
+    labels = torch.randint(CLASSES, (images,), generator=rng)
     middles = torch.randn(CLASSES, WIDTH, generator=torch.Generator().manual_seed(9))
-    rows = middles[labels] + 1.6 * torch.randn(images, WIDTH, generator=dice)
+    rows = middles[labels] + 1.6 * torch.randn(images, WIDTH, generator=rng)
     rows = rows * torch.logspace(-3, 2, WIDTH) + 5
     rows[:, 4] = 0.1
     return LabeledFeatures(rows, labels)
@@ -119,9 +119,9 @@ def test_without_training_images_it_is_refused() -> None:
 
 
 def test_the_head_answers_features_as_they_are_as_the_probe_does() -> None:
-    dice = torch.Generator().manual_seed(0)
+    rng = torch.Generator().manual_seed(0)
     labels = torch.arange(60) % 3
-    features = torch.randn(3, 5, generator=dice)[labels] + torch.randn(60, 5, generator=dice)
+    features = torch.randn(3, 5, generator=rng)[labels] + torch.randn(60, 5, generator=rng)
     features = features * torch.tensor([1.0, 10.0, 0.1, 3.0, 0.0]) + 5.0  # at an odd scale; the last says nothing
     weight, bias = fit_head(features, labels, 3, seed=0)
     assert (weight.shape, bias.shape) == ((3, 5), (3,))
@@ -142,8 +142,8 @@ def test_the_strongest_l2_that_is_as_good_as_the_best_is_the_modest_one() -> Non
 
 def test_few_images_of_many_numbers_are_not_learned_by_heart() -> None:
     """Separable by chance alone: a weak penalty would make the head as sure as can be, and fine-tuning begin badly."""
-    dice = torch.Generator().manual_seed(0)
+    rng = torch.Generator().manual_seed(0)
     labels = torch.arange(40) % 2
-    weight, bias = fit_head(torch.randn(40, 300, generator=dice), labels, 2, seed=0)
-    fresh = torch.randn(200, 300, generator=dice)
+    weight, bias = fit_head(torch.randn(40, 300, generator=rng), labels, 2, seed=0)
+    fresh = torch.randn(200, 300, generator=rng)
     assert torch.nn.functional.cross_entropy(fresh @ weight.mT + bias, torch.arange(200) % 2) < 2

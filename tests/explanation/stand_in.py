@@ -18,7 +18,7 @@ from vitral.explanation.explanation import (
     MapKind,
     ModelView,
     Photo,
-    Stage,
+    Step,
     Trial,
 )
 from vitral.models import Attention, LinearHead, Patches, Resnet, Tokens, Vit
@@ -45,7 +45,7 @@ def stand_in(
     picture: Pixels | None = None,
 ) -> Explanation:
     """A Vision Transformer that looks at a bright spot."""
-    dice = np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     layout = Layout(1, registers, grid)
     config = Vit(
         image_size=Size(16 * grid.rows, 16 * grid.columns),
@@ -57,13 +57,13 @@ def stand_in(
         head=LinearHead(num_classes=max(1, len(classes))),
     )
     spot = bump(grid, 0.45, 0.55, 0.2)
-    answers = [answer(dice, len(classes), layer / layers) for layer in range(1, layers + 1)]
+    answers = [answer(rng, len(classes), layer / layers) for layer in range(1, layers + 1)]
     views = tuple(
-        LayerView(layer + 1, attend(dice, layout, heads, layer / max(1, layers - 1), spot),
-                  dice.uniform(10, 30 + 60 * layer / layers, heads).astype(np.float32), answers[layer])
+        LayerView(layer + 1, attend(rng, layout, heads, layer / max(1, layers - 1), spot),
+                  rng.uniform(10, 30 + 60 * layer / layers, heads).astype(np.float32), answers[layer])
         for layer in range(layers)
     )  # fmt: skip
-    tokens = dice.normal(size=(grid.cells(), 16)) + 8 * spot.reshape(-1, 1) * dice.normal(size=16)
+    tokens = rng.normal(size=(grid.cells(), 16)) + 8 * spot.reshape(-1, 1) * rng.normal(size=16)
     unit = tokens / np.linalg.norm(tokens, axis=1, keepdims=True)
     colors = np.stack([spot, bump(grid, 0.2, 0.2, 0.5), bump(grid, 0.9, 0.7, 0.5)], axis=-1)
     told = bool(classes)
@@ -78,14 +78,14 @@ def stand_in(
         shown=grid,
         layers=views,
         maps=tuple(
-            HeatMap(kind, title, about, (spot + noise(dice, grid, kind)).astype(np.float32))
+            HeatMap(kind, title, about, (spot + noise(rng, grid, kind)).astype(np.float32))
             for kind, title, about in MAPS
         ),
         colors=colors.astype(np.float32),
         similarity=(unit @ unit.T).astype(np.float32),
-        faithfulness=judged(dice) if told else Faithfulness(),
-        stages=stages(dice, layout),
-        model=model_view(dice, grid, layers, heads),
+        faithfulness=judged(rng) if told else Faithfulness(),
+        stages=stages(rng, layout),
+        model=model_view(rng, grid, layers, heads),
         lacks=("This is a stand-in: it computes nothing.",),
     )
 
@@ -115,67 +115,67 @@ def bump(grid: Grid, down: float, right: float, width: float) -> NDArray[np.floa
     return np.exp(-(rows**2 + columns**2) / (2 * width**2))  # (R, S)
 
 
-def noise(dice: np.random.Generator, grid: Grid, kind: MapKind) -> NDArray[np.float64]:
+def noise(rng: np.random.Generator, grid: Grid, kind: MapKind) -> NDArray[np.float64]:
     """Of both signs where a map may have both."""
-    found = dice.normal(scale=0.12, size=grid)
+    found = rng.normal(scale=0.12, size=grid)
     return found if kind == "occlusion" else np.abs(found)
 
 
-def answer(dice: np.random.Generator, classes: int, sureness: float) -> Array:
-    logits = dice.normal(size=classes) + 5 * sureness**2 * (np.arange(classes) == 1)
+def answer(rng: np.random.Generator, classes: int, sureness: float) -> Array:
+    logits = rng.normal(size=classes) + 5 * sureness**2 * (np.arange(classes) == 1)
     return (np.exp(logits) / np.exp(logits).sum()).astype(np.float32)  # (K,)
 
 
-def attend(dice: np.random.Generator, layout: Layout, heads: int, depth: float, spot: NDArray[np.float64]) -> Array:
+def attend(rng: np.random.Generator, layout: Layout, heads: int, depth: float, spot: NDArray[np.float64]) -> Array:
     """Attention (H, T, T) of heads that look near at first and at the spot later."""
     prefix, grid = layout.prefix(), layout.grid
     rows, columns = (each.ravel() for each in np.indices(grid))
     apart = (rows[:, None] - rows) ** 2 + (columns[:, None] - columns) ** 2  # (N, N)
-    logits = dice.normal(scale=0.7, size=(heads, layout.length(), layout.length()))
-    reach = 1 + 40 * dice.uniform(0, 1, heads) ** 2 + 20 * depth
+    logits = rng.normal(scale=0.7, size=(heads, layout.length(), layout.length()))
+    reach = 1 + 40 * rng.uniform(0, 1, heads) ** 2 + 20 * depth
     logits[:, prefix:, prefix:] -= (1 - 0.6 * depth) * apart / reach[:, None, None]
     logits[:, :, prefix:] += 4 * depth * spot.ravel()
     weights = np.exp(logits)
     return (weights / weights.sum(axis=-1, keepdims=True)).astype(np.float32)
 
 
-def judged(dice: np.random.Generator) -> Faithfulness:
+def judged(rng: np.random.Generator) -> Faithfulness:
     shares = np.linspace(0, 1, 11, dtype=np.float32)
 
     def curve(speed: float) -> Curve:
-        wobble = 0.03 * dice.normal(size=(2, 11)).astype(np.float32) * shares * (1 - shares)
+        wobble = 0.03 * rng.normal(size=(2, 11)).astype(np.float32) * shares * (1 - shares)
         fall = 0.93 * (1 - shares) ** speed + 0.04
         rise = 0.93 * (1 - (1 - shares) ** speed) + 0.04
         return Curve(shares, (fall + wobble[0]).astype(np.float32), (rise + wobble[1]).astype(np.float32))
 
     trials = tuple(Trial(kind, curve(speed)) for (kind, _, _), speed in zip(MAPS, (2.5, 4.0, 1.1, 3.0), strict=True))
-    return Faithfulness(trials, tuple(curve(float(dice.uniform(0.9, 1.2))) for _ in range(8)))
+    return Faithfulness(trials, tuple(curve(float(rng.uniform(0.9, 1.2))) for _ in range(8)))
 
 
-def model_view(dice: np.random.Generator, grid: Grid, layers: int, heads: int) -> ModelView:
+def model_view(rng: np.random.Generator, grid: Grid, layers: int, heads: int) -> ModelView:
     count, side = 28, 16
     waves = np.indices((side, side)) / side
     turns = [np.pi * (waves[0] * (number % 5) + waves[1] * (number // 5)) for number in range(count)]
-    filters = np.stack([np.cos(turn)[..., None] * dice.normal(size=3) for turn in turns])
+    filters = np.stack([np.cos(turn)[..., None] * rng.normal(size=3) for turn in turns])
     shares = 0.5 ** np.arange(1, count + 1)
     rows, columns = np.indices(grid)
     near = np.exp(-np.abs(rows[..., None, None] - rows) / 2) + np.exp(-np.abs(columns[..., None, None] - columns) / 2)
-    distances = dice.uniform(10, 20 + 70 * np.linspace(0.2, 1, layers)[:, None], (layers, heads))
+    distances = rng.uniform(10, 20 + 70 * np.linspace(0.2, 1, layers)[:, None], (layers, heads))
     each = [array.astype(np.float32) for array in (filters, shares, (near - 0.6) / 1.4, distances)]
     return ModelView(each[0], each[1], each[2], each[3], 32)
 
 
-def stages(dice: np.random.Generator, layout: Layout) -> tuple[Stage, ...]:
+def stages(rng: np.random.Generator, layout: Layout) -> tuple[Step, ...]:
     tokens = layout.length()
-    cut = dice.integers(0, 256, (20, 20, 3)).astype(np.uint8)
+    cut = rng.integers(0, 256, (20, 20, 3)).astype(np.uint8)
     return (
-        Stage("The picture is cut into patches", "x -> x_p", f"{layout.grid} squares, none overlaps.",
+        Step("The picture is cut into patches", "x -> x_p", f"{layout.grid} squares, none overlaps.",
               f"{layout.grid.cells()} x 768", (("brightness of the first", 0.4213), ("of the last", -0.2)), (cut, cut)),
-        Stage("Each patch becomes a token", "z_0 = [x_class; x_1 E; ...; x_N E] + E_pos", "One matrix for all, "
+        Step("Each patch becomes a token", "z_0 = [x_class; x_1 E; ...; x_N E] + E_pos", "One matrix for all, "
               "and to each the vector of its place is added.", f"{tokens} x 768", (("length of the first", 12.3),)),
-        Stage("Layer 1: tokens look at each other", "z'_l = MSA(LN(z_l-1)) + z_l-1", "Each asks and each answers.",
+        Step("Layer 1: tokens look at each other", "z'_l = MSA(LN(z_l-1)) + z_l-1", "Each asks and each answers.",
               f"{tokens} x 768", (), (cut,)),
-        Stage("The answer", "y = LN(z_L^0)", "The class token is read.", "7", (("highest logit", 8.25),)),
+        Step("The answer", "y = LN(z_L^0)", "The class token is read.", "7", (("highest logit", 8.25),)),
     )  # fmt: skip
 
 

@@ -12,13 +12,13 @@ from tests.errors import raises
 from vitral.core.config import Size
 from vitral.data.decoding.header import Decoding
 from vitral.data.decoding.pixels import Pixels
-from vitral.data.transforms.crop import CenterCrop, PlainResize
+from vitral.data.transforms.crop import CenterCrop, Resize
 from vitral.data.transforms.preprocessing import Preprocessing
-from vitral.explanation.explain import LONGEST, sighted
+from vitral.explanation.explain import MAX_SIDE, read_photo
 from vitral.explanation.explanation import Photo
 
 SHAPES = [(120, 240), (240, 120), (200, 200), (97, 251), (251, 97)]
-VIEWS = [PlainResize(), CenterCrop(), CenterCrop(fraction=0.5), CenterCrop(fraction=1.0)]
+VIEWS = [Resize(), CenterCrop(), CenterCrop(fraction=0.5), CenterCrop(fraction=1.0)]
 
 
 def coordinates(height: int, width: int) -> Pixels:
@@ -40,10 +40,10 @@ def pixels_of(photo: Photo, height: int, width: int) -> tuple[float, float, floa
 @pytest.mark.parametrize(("height", "width"), SHAPES)
 @pytest.mark.parametrize("image", [Size(64, 64), Size(48, 96), Size(96, 48)], ids=str)
 def test_the_part_that_was_seen_is_where_its_pixels_came_from(
-    height: int, width: int, view: PlainResize | CenterCrop, image: Size, tmp_path: Path
+    height: int, width: int, view: Resize | CenterCrop, image: Size, tmp_path: Path
 ) -> None:
     path = saved(tmp_path, encoded(coordinates(height, width), "PNG"))
-    photo = sighted(path, Preprocessing(image_size=image, crop=view)).photo
+    photo = read_photo(path, Preprocessing(image_size=image, crop=view)).photo
     top, left, rows, columns = pixels_of(photo, height, width)
     inner = slice(8, -8)  # a resized pixel at the border mixes fewer neighbors, so its color is not its place
     found_rows = photo.seen[inner, image.width // 2, 0].astype(float)
@@ -65,10 +65,10 @@ def test_a_marked_rectangle_fills_what_the_model_sees(height: int, width: int, t
     top, left = (height - 88) // 2, (width - 88) // 2
     picture[top : top + 88, left : left + 88] = 255
     path = saved(tmp_path, encoded(picture, "PNG"))
-    photo = sighted(path, Preprocessing(image_size=Size(44, 44), crop=CenterCrop(fraction=0.5))).photo
+    photo = read_photo(path, Preprocessing(image_size=Size(44, 44), crop=CenterCrop(fraction=0.5))).photo
     assert pixels_of(photo, height, width) == pytest.approx((top, left, 88, 88))
     assert photo.seen[1:-1, 1:-1].min() == 255
-    wider = sighted(path, Preprocessing(image_size=Size(46, 46), crop=CenterCrop(fraction=46 / 88))).photo
+    wider = read_photo(path, Preprocessing(image_size=Size(46, 46), crop=CenterCrop(fraction=46 / 88))).photo
     edges = (wider.seen[0], wider.seen[-1], wider.seen[:, 0], wider.seen[:, -1])
     assert max(edge.max() for edge in edges) < 255  # one pixel more on each side is black
 
@@ -77,7 +77,7 @@ def test_a_marked_rectangle_fills_what_the_model_sees(height: int, width: int, t
 def test_the_model_is_given_the_numbers_that_it_predicts_from(channels: int, tmp_path: Path) -> None:
     data = encoded(np.random.default_rng(0).integers(0, 256, (300, 401, 3)).astype(np.uint8), "JPEG")
     needs = Preprocessing(image_size=Size(32, 48), decoding=Decoding(channels=channels), crop=CenterCrop())
-    found = sighted(saved(tmp_path, data, "photo.jpg"), needs)
+    found = read_photo(saved(tmp_path, data, "photo.jpg"), needs)
     assert torch.equal(found.image, needs.tensor(data, "photo.jpg"))
     assert np.array_equal(found.photo.seen, needs.pixels(data, "photo.jpg"))
     assert found.photo.name == "photo.jpg"
@@ -86,7 +86,7 @@ def test_the_model_is_given_the_numbers_that_it_predicts_from(channels: int, tmp
 def test_the_picture_is_in_its_own_colors_though_the_model_sees_gray(tmp_path: Path) -> None:
     picture = np.zeros((20, 30, 3), np.uint8)
     picture[..., 0] = 200
-    found = sighted(saved(tmp_path, encoded(picture, "PNG")), Preprocessing(decoding=Decoding(channels=1))).photo
+    found = read_photo(saved(tmp_path, encoded(picture, "PNG")), Preprocessing(decoding=Decoding(channels=1))).photo
     assert np.array_equal(found.picture, picture)
     assert found.seen.shape == (224, 224, 1)
 
@@ -94,14 +94,14 @@ def test_the_picture_is_in_its_own_colors_though_the_model_sees_gray(tmp_path: P
 def test_gray_and_cmyk_become_color(tmp_path: Path) -> None:
     for name, mode in (("gray.png", "L"), ("press.jpg", "CMYK")):
         Image.new(mode, (30, 20)).save(tmp_path / name)
-        found = sighted(tmp_path / name, Preprocessing()).photo
+        found = read_photo(tmp_path / name, Preprocessing()).photo
         assert (found.picture.shape, found.seen.shape) == ((20, 30, 3), (224, 224, 3))
 
 
 def test_a_picture_is_upright_as_its_exif_says(tmp_path: Path) -> None:
     stored = coordinates(120, 240)
     path = saved(tmp_path, encoded(stored, "PNG", exif=exif(6)))
-    photo = sighted(path, Preprocessing(image_size=Size(60, 60), crop=CenterCrop(fraction=1.0))).photo
+    photo = read_photo(path, Preprocessing(image_size=Size(60, 60), crop=CenterCrop(fraction=1.0))).photo
     assert np.array_equal(photo.picture, np.rot90(stored, -1))
     assert pixels_of(photo, 240, 120) == pytest.approx((60, 0, 120, 120))
 
@@ -110,14 +110,14 @@ def test_a_picture_is_upright_as_its_exif_says(tmp_path: Path) -> None:
 def test_a_large_picture_is_made_smaller_to_look_at(kind: str, tmp_path: Path) -> None:
     """The part that was seen is told in shares, so it does not move."""
     path = saved(tmp_path, encoded(np.zeros((1100, 3000, 3), np.uint8), kind))
-    photo = sighted(path, Preprocessing(crop=CenterCrop(fraction=1.0))).photo
-    assert photo.picture.shape == (round(1100 * LONGEST / 3000), LONGEST, 3)
+    photo = read_photo(path, Preprocessing(crop=CenterCrop(fraction=1.0))).photo
+    assert photo.picture.shape == (round(1100 * MAX_SIDE / 3000), MAX_SIDE, 3)
     assert pixels_of(photo, 1100, 3000) == pytest.approx((0, 950, 1100, 1100), abs=3)  # of which one is 5 wide
 
 
 def test_an_array_of_many_channels_is_looked_at_as_gray(tmp_path: Path) -> None:
     path = saved(tmp_path, npy(np.full((16, 16, 5), 40, np.uint8)), "cube.npy")
-    photo = sighted(path, Preprocessing(image_size=Size(8, 8), decoding=Decoding(channels=5))).photo
+    photo = read_photo(path, Preprocessing(image_size=Size(8, 8), decoding=Decoding(channels=5))).photo
     assert photo.picture.shape == (16, 16, 3)
     assert photo.seen.shape == (8, 8, 5)
 
@@ -125,8 +125,8 @@ def test_an_array_of_many_channels_is_looked_at_as_gray(tmp_path: Path) -> None:
 def test_what_is_no_image_is_refused_by_name(tmp_path: Path) -> None:
     near = saved(tmp_path, b"no image at all", "cat.jpg")
     with raises("data.unknown_format", near):
-        sighted(near, Preprocessing())
+        read_photo(near, Preprocessing())
     with raises("data.not_found", tmp_path / "cats.jpg", near):
-        sighted(tmp_path / "cats.jpg", Preprocessing())
+        read_photo(tmp_path / "cats.jpg", Preprocessing())
     with raises("data.not_a_file", tmp_path):
-        sighted(tmp_path, Preprocessing())
+        read_photo(tmp_path, Preprocessing())

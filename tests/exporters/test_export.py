@@ -14,17 +14,17 @@ from tests.core.test_storage_folders import left_behind
 from tests.errors import raises
 from tests.exporters.test_verify import swapped_channels, transposed_weight, wrong_mean
 from tests.inference.exports import album, loaded, source, sure
-from vitral.core.config import Size, members
-from vitral.data.transforms.crop import CenterCrop, PlainResize
+from vitral.core.config import Size, union_members
+from vitral.data.transforms.crop import CenterCrop, Resize
 from vitral.exporters import export as module
 from vitral.exporters import quantize, targets
 from vitral.exporters.export import Source, Wish, export
 from vitral.exporters.runner import run
 from vitral.exporters.targets import OnnxTarget, OpenVinoTarget, Target, TorchTarget
 from vitral.exporters.verify import Original
-from vitral.inference.engines.engine import Bytes, Numbers
-from vitral.inference.engines.onnxruntime import Session
-from vitral.inference.exported import BY_RUNNER, IN_GRAPH, TO_SIZE, Export, files_in
+from vitral.inference.engines.engine import FloatArray, PixelBatch
+from vitral.inference.engines.onnxruntime import WholeBatchEngine
+from vitral.inference.exported import RESIZE_IN_GRAPH, RESIZE_IN_GRAPH_FIXED, RESIZE_IN_RUNNER, Export, describe_files
 from vitral.inference.graph.graph import Graph
 from vitral.weights.load import Loaded
 
@@ -32,19 +32,19 @@ FILES = {"onnx": {"model.onnx"}, "openvino": {"model.xml", "model.bin"}, "torch"
 
 
 def test_the_folder_holds_the_model_the_runner_and_the_notes(tmp_path: Path) -> None:
-    for target in (target() for target in members(Target)):
+    for target in (target() for target in union_members(Target)):
         out = tmp_path / target.kind
         notes = export(source(view=CenterCrop()), album(), Wish(target), out)
         assert {path.name for path in out.iterdir()} == {*FILES[target.kind], "run.py", "export.json", "README.md"}
         assert Export.from_json((out / "export.json").read_bytes()) == notes
-        assert {each.name: each for each in files_in(out)}.items() >= {each.name: each for each in notes.files}.items()
+        assert {each.name: each for each in describe_files(out)}.items() >= {each.name: each for each in notes.files}.items()
         assert (notes.kind, notes.precision, notes.quantization) == (target.kind, "float32", None)
         assert notes.opset == (None if target.kind == "torch" else 20)
         assert (notes.input.name, notes.input.shape) == ("pixels", ("batch", 24, 32, 3))
         assert (notes.output.name, notes.output.shape) == ("logits", ("batch", 10))
         assert notes.classes == source().loaded.bundle.classes
         assert notes.preprocessing == source(view=CenterCrop()).loaded.bundle.preprocessing
-        assert notes.resizing == BY_RUNNER
+        assert notes.resizing == RESIZE_IN_RUNNER
         assert notes.certificate.agreement == 1.0
         assert notes.certificate.difference <= 1e-4
         assert notes.runner is not None
@@ -62,7 +62,7 @@ def test_pictures_of_other_sizes_are_resized_in_the_graph(
 ) -> None:
     wish = Wish(target, "float32", batch, incoming)  # type: ignore[arg-type]
     notes = export(source(view=CenterCrop()), album(), wish, tmp_path / "out")
-    assert notes.resizing == (IN_GRAPH if incoming == "dynamic" else TO_SIZE)
+    assert notes.resizing == (RESIZE_IN_GRAPH if incoming == "dynamic" else RESIZE_IN_GRAPH_FIXED)
     sides = ("height", "width") if incoming == "dynamic" else incoming
     assert notes.input.shape == ("batch" if batch == "dynamic" else batch, *sides, 3)
     assert notes.certificate.difference <= 1e-4
@@ -111,8 +111,8 @@ def test_int8_on_trial_is_held_to_what_the_file_is_held_to(tmp_path: Path, monke
     """One that holds in large batches alone is a trial that fails, and no fault of the export."""
 
     @dataclass(frozen=True)
-    class Fickle(Session):
-        def run(self, pixels: Bytes) -> Numbers:
+    class Fickle(WholeBatchEngine):
+        def run(self, pixels: PixelBatch) -> FloatArray:
             answers = super().run(pixels)
             return answers[:, ::-1] if len(pixels) == 1 else answers
 
@@ -161,7 +161,7 @@ def test_features_are_exported_where_there_is_no_head(tmp_path: Path) -> None:
 @pytest.mark.parametrize("target", [OnnxTarget(), OpenVinoTarget()], ids=lambda target: target.kind)
 def test_the_runner_alone_gives_the_model_s_own_answers(target: Target, tmp_path: Path) -> None:
     """Files of the model's own size need no resizing, so the answers are the same to the last digit printed."""
-    found = source(view=PlainResize())
+    found = source(view=Resize())
     out = tmp_path / "out"
     export(found, album(), Wish(target), out)
     pixels = np.random.default_rng(0).integers(0, 256, (4, 24, 32, 3), dtype=np.uint8)
@@ -181,5 +181,5 @@ def test_the_readme_and_the_notes_say_where_resizing_is_done(tmp_path: Path) -> 
     export(source(), album(), Wish(OnnxTarget()), tmp_path / "out")
     text = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
     assert "python run.py PICTURE..." in text
-    assert BY_RUNNER in text
-    assert json.loads((tmp_path / "out" / "export.json").read_text(encoding="utf-8"))["resizing"] == BY_RUNNER
+    assert RESIZE_IN_RUNNER in text
+    assert json.loads((tmp_path / "out" / "export.json").read_text(encoding="utf-8"))["resizing"] == RESIZE_IN_RUNNER

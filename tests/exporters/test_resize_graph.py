@@ -8,38 +8,38 @@ import pytest
 from onnx import helper
 
 from tests.errors import raises
-from vitral.core.config import Size, members
-from vitral.data.transforms.crop import CenterCrop, Filter, PlainResize, StillView
+from vitral.core.config import Size, union_members
+from vitral.data.transforms.crop import CenterCrop, EvalCropConfig, Filter, Resize
 from vitral.data.transforms.preprocessing import Preprocessing
-from vitral.data.transforms.resize import see
+from vitral.data.transforms.resize import crop_and_resize
 from vitral.exporters.resize_graph import fixed, with_resizing
 from vitral.exporters.targets import OnnxTarget, OpenVinoTarget
-from vitral.inference.engines.engine import INPUT, Bytes
+from vitral.inference.engines.engine import INPUT_NAME, PixelBatch
 from vitral.inference.graph.onnx import FORMAT, OPSET
 
 IMAGE = Size(24, 32)
 SIZES = ((24, 32), (100, 150), (17, 9), (8, 300), (131, 24), (65, 48), (49, 33))
-VIEWS = [view(filter=how) for view in members(StillView) for how in get_args(Filter)] + [CenterCrop(fraction=1.0)]
+VIEWS = [view(filter=how) for view in union_members(EvalCropConfig) for how in get_args(Filter)] + [CenterCrop(fraction=1.0)]
 
 
 def back(batch: int | str = "batch") -> onnx.ModelProto:
     """A model that gives what it sees."""
-    ends = [helper.make_tensor_value_info(name, 2, [batch, *IMAGE, 3]) for name in (INPUT, "logits")]
-    graph = helper.make_graph([helper.make_node("Identity", [INPUT], ["logits"])], "vitral", ends[:1], ends[1:])
+    ends = [helper.make_tensor_value_info(name, 2, [batch, *IMAGE, 3]) for name in (INPUT_NAME, "logits")]
+    graph = helper.make_graph([helper.make_node("Identity", [INPUT_NAME], ["logits"])], "vitral", ends[:1], ends[1:])
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=FORMAT)
 
 
-def pictures(size: tuple[int, int]) -> Bytes:
+def pictures(size: tuple[int, int]) -> PixelBatch:
     return np.random.default_rng(size).integers(0, 256, (2, *size, 3), dtype=np.uint8)
 
 
-def wanted(pixels: Bytes, needs: Preprocessing) -> Bytes:
+def wanted(pixels: PixelBatch, needs: Preprocessing) -> PixelBatch:
     size = Size(*pixels.shape[1:3])
-    return np.stack([see(each, size, needs.crop.glimpse(size, needs.image_size)) for each in pixels])
+    return np.stack([crop_and_resize(each, size, needs.crop.glimpse(size, needs.image_size)) for each in pixels])
 
 
 @pytest.mark.parametrize("view", VIEWS, ids=repr)
-def test_pictures_of_any_size_become_the_very_pixels_that_the_model_sees(view: StillView) -> None:
+def test_pictures_of_any_size_become_the_very_pixels_that_the_model_sees(view: EvalCropConfig) -> None:
     needs = Preprocessing(image_size=IMAGE, crop=view)
     model = with_resizing(back(), needs, "dynamic")
     onnx.checker.check_model(model)
@@ -52,7 +52,7 @@ def test_pictures_of_any_size_become_the_very_pixels_that_the_model_sees(view: S
 @pytest.mark.parametrize("target", [OnnxTarget(), OpenVinoTarget()], ids=lambda target: target.kind)
 @pytest.mark.parametrize("view", VIEWS, ids=repr)
 def test_pictures_of_one_size_do_too_even_where_numbers_have_32_bits(
-    view: StillView, target: OnnxTarget | OpenVinoTarget
+    view: EvalCropConfig, target: OnnxTarget | OpenVinoTarget
 ) -> None:
     needs = Preprocessing(image_size=IMAGE, crop=view)
     for size in SIZES[1:4]:
@@ -65,7 +65,7 @@ def test_pictures_of_one_size_do_too_even_where_numbers_have_32_bits(
 def test_the_input_keeps_its_name_and_tells_what_may_come_in() -> None:
     def shape(model: onnx.ModelProto) -> list[int | str]:
         (entry,) = model.graph.input
-        assert entry.name == INPUT
+        assert entry.name == INPUT_NAME
         return [side.dim_param or side.dim_value for side in entry.type.tensor_type.shape.dim]
 
     needs = Preprocessing(image_size=IMAGE)
@@ -83,4 +83,4 @@ def test_weights_are_whole_numbers_that_add_up_to_their_unit() -> None:
 def test_a_side_whose_sums_would_not_be_exact_is_refused() -> None:
     assert fixed(24 * 20, 24, "bilinear").bits <= 19
     with raises("config.out_of_range", "--image-size", 2400, 24):
-        with_resizing(back(), Preprocessing(image_size=IMAGE, crop=PlainResize()), Size(2400, 32))
+        with_resizing(back(), Preprocessing(image_size=IMAGE, crop=Resize()), Size(2400, 32))

@@ -12,9 +12,9 @@ from PIL import Image
 from tests.errors import raises
 from tests.inference.exports import loaded, plan
 from vitral.core.config import Size
-from vitral.data.transforms.crop import CenterCrop, PlainResize, StillView
+from vitral.data.transforms.crop import CenterCrop, EvalCropConfig, Resize
 from vitral.data.transforms.preprocessing import Preprocessing
-from vitral.data.transforms.resize import see
+from vitral.data.transforms.resize import crop_and_resize
 from vitral.exporters.runner import FILE, run, script
 from vitral.exporters.targets import Incoming, OnnxTarget, TorchTarget
 
@@ -45,7 +45,7 @@ def files(folder: Path) -> list[Path]:
     return sorted(folder.iterdir())
 
 
-def functions(folder: Path, view: StillView, incoming: Incoming | None = None, channels: int = 3) -> dict[str, Any]:
+def functions(folder: Path, view: EvalCropConfig, incoming: Incoming | None = None, channels: int = 3) -> dict[str, Any]:
     """What the runner of an export defines."""
     found = plan(loaded(channels, view), incoming=incoming)
     OnnxTarget().write(found, folder)
@@ -63,8 +63,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-@pytest.mark.parametrize("view", [PlainResize(), CenterCrop(), PlainResize(filter="bicubic")], ids=repr)
-def test_it_sees_files_as_vitral_does_but_for_a_level_or_two(view: StillView, channels: int, home: Path) -> None:
+@pytest.mark.parametrize("view", [Resize(), CenterCrop(), Resize(filter="bicubic")], ids=repr)
+def test_it_sees_files_as_vitral_does_but_for_a_level_or_two(view: EvalCropConfig, channels: int, home: Path) -> None:
     needs: Preprocessing = loaded(channels, view).bundle.preprocessing
     pixels = functions(home / "export", view, channels=channels)["pixels"]
     for path in files(home / "photos"):
@@ -76,7 +76,7 @@ def test_it_sees_files_as_vitral_does_but_for_a_level_or_two(view: StillView, ch
 
 
 def test_it_keeps_no_notes_for_the_makers_of_its_engine(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    functions(home / "export", PlainResize())
+    functions(home / "export", Resize())
     monkeypatch.delenv("ORT_DISABLE_TELEMETRY", raising=False)
     (home / "user").mkdir()
     for name in ("HOME", "XDG_CACHE_HOME"):
@@ -101,7 +101,7 @@ def test_it_reads_a_jpeg_at_the_scale_that_vitral_does(home: Path) -> None:
 
 
 def test_where_the_graph_resizes_it_hands_over_what_the_decoder_gives(home: Path) -> None:
-    pixels = functions(home / "export", PlainResize(), "dynamic")["pixels"]
+    pixels = functions(home / "export", Resize(), "dynamic")["pixels"]
     photo((403, 301)).save(home / "photos" / "large.png")
     assert np.array_equal(pixels(home / "photos" / "large.png"), np.asarray(photo((403, 301))))
 
@@ -113,29 +113,29 @@ def test_pictures_of_another_fixed_size_are_made_of_that_size(home: Path) -> Non
 
 
 @pytest.mark.parametrize("incoming", [Size(96, 128), Size(128, 96), Size(70, 200)], ids=str)
-@pytest.mark.parametrize("view", [CenterCrop(), CenterCrop(fraction=1.0), PlainResize()], ids=repr)
+@pytest.mark.parametrize("view", [CenterCrop(), CenterCrop(fraction=1.0), Resize()], ids=repr)
 def test_by_way_of_another_fixed_size_the_model_sees_what_vitral_shows(
-    view: StillView, incoming: Size, home: Path
+    view: EvalCropConfig, incoming: Size, home: Path
 ) -> None:
     pixels, needs = functions(home / "export", view, incoming)["pixels"], loaded(view=view).bundle.preprocessing
     for path in files(home / "photos"):
         came, own = pixels(path).copy(), needs.pixels(path.read_bytes(), path.name)
         assert came.shape == (*incoming, 3)
-        off = np.abs(see(came, incoming, view.glimpse(incoming, needs.image_size)).astype(int) - own)
+        off = np.abs(crop_and_resize(came, incoming, view.glimpse(incoming, needs.image_size)).astype(int) - own)
         assert off.mean() < 7, path.name  # half a pixel of the 24x32; of a squashed picture it is up to 40
     photo((incoming.width, incoming.height)).save(home / "photos" / "own.png")
     assert np.array_equal(pixels(home / "photos" / "own.png"), np.asarray(photo((incoming.width, incoming.height))))
 
 
 def test_it_stops_at_pixels_that_it_would_read_otherwise(home: Path) -> None:
-    pixels = functions(home / "export", PlainResize())["pixels"]
+    pixels = functions(home / "export", Resize())["pixels"]
     Image.fromarray(np.zeros((40, 40), dtype=np.uint16)).save(home / "photos" / "deep.png")
     with pytest.raises(SystemExit, match="I;16"):
         pixels(home / "photos" / "deep.png")
 
 
 def test_it_is_short() -> None:
-    views: tuple[StillView, ...] = (PlainResize(), CenterCrop())
+    views: tuple[EvalCropConfig, ...] = (Resize(), CenterCrop())
     for view, incoming in product(views, (None, Size(96, 128))):
         lines = script(OnnxTarget(), plan(loaded(view=view), incoming=incoming)).splitlines()
         assert len([line for line in lines if line.strip()]) <= 35

@@ -11,11 +11,11 @@ from PIL import Image
 from tests.errors import raises
 from tests.inference.exports import album, loaded, plan
 from vitral.core.config import Size
-from vitral.data.transforms.crop import CenterCrop, PlainResize, StillView
-from vitral.data.transforms.resize import see
+from vitral.data.transforms.crop import CenterCrop, EvalCropConfig, Resize
+from vitral.data.transforms.resize import crop_and_resize
 from vitral.exporters.runner import FILE, FILES, as_file, script, taken, tried
 from vitral.exporters.targets import OnnxTarget, Plan
-from vitral.inference.engines.engine import Bytes, Engine, Numbers
+from vitral.inference.engines.engine import Engine, FloatArray, PixelBatch
 
 
 def written(folder: Path, found: Plan) -> Engine:
@@ -26,7 +26,7 @@ def written(folder: Path, found: Plan) -> Engine:
     return OnnxTarget().open(folder)
 
 
-def png(pixels: Bytes) -> bytes:
+def png(pixels: PixelBatch) -> bytes:
     file = BytesIO()
     Image.fromarray(pixels).save(file, format="PNG")
     return file.getvalue()
@@ -50,7 +50,7 @@ def test_a_runner_that_says_something_else_is_refused(tmp_path: Path) -> None:
     class Reversed:
         own: Engine
 
-        def run(self, pixels: Bytes) -> Numbers:
+        def run(self, pixels: PixelBatch) -> FloatArray:
             return self.own.run(pixels)[:, ::-1]
 
     found = plan(loaded())
@@ -65,7 +65,7 @@ def test_another_class_counts_only_where_the_export_is_sure(ahead: float, sound:
 
     @dataclass(frozen=True)
     class Unsure:
-        def run(self, pixels: Bytes) -> Numbers:
+        def run(self, pixels: PixelBatch) -> FloatArray:
             return np.log(chances)[None].repeat(len(pixels), axis=0)
 
     (tmp_path / FILE).write_text(
@@ -95,18 +95,18 @@ def test_a_picture_is_taken_as_the_export_takes_it() -> None:
     assert taken(data, "a", plan(found, incoming="dynamic")).shape == (50, 70, 3)
 
 
-@pytest.mark.parametrize("view", [CenterCrop(), CenterCrop(fraction=1.0), PlainResize()], ids=repr)
+@pytest.mark.parametrize("view", [CenterCrop(), CenterCrop(fraction=1.0), Resize()], ids=repr)
 @pytest.mark.parametrize("incoming", [Size(96, 128), Size(128, 96), Size(70, 200)], ids=str)
 @pytest.mark.parametrize("size", [(300, 400), (400, 300), (120, 500), (20, 20)], ids=str)
 def test_what_comes_in_at_another_size_shows_the_model_what_vitral_shows(
-    view: StillView, incoming: Size, size: tuple[int, int]
+    view: EvalCropConfig, incoming: Size, size: tuple[int, int]
 ) -> None:
     y, x = np.mgrid[: size[0], : size[1]] / np.array(size).reshape(2, 1, 1)
     data = png((255 * np.stack([x, y, x * y], axis=-1)).astype(np.uint8))
     found = loaded(view=view)
     needs, came = found.bundle.preprocessing, taken(data, "a", plan(found, incoming=incoming))
     assert came.shape == (*incoming, 3)
-    shown = see(came, incoming, view.glimpse(incoming, needs.image_size))
+    shown = crop_and_resize(came, incoming, view.glimpse(incoming, needs.image_size))
     off = np.abs(shown.astype(int) - needs.pixels(data, "a"))
     assert off.mean() < 4  # half a pixel of the 24x32; of a squashed picture it is 12 and more
 
@@ -116,7 +116,7 @@ def test_a_runner_that_squashes_is_refused(tmp_path: Path) -> None:
     found = plan(loaded(view=CenterCrop()), incoming=Size(48, 256))
     engine = written(tmp_path, found)
     assert tried(tmp_path, OnnxTarget(), found, engine, album()).files == FILES
-    squashing = found._replace(needs=found.needs.model_copy(update={"crop": PlainResize()}))
+    squashing = found._replace(needs=found.needs.model_copy(update={"crop": Resize()}))
     (tmp_path / FILE).write_text(script(OnnxTarget(), squashing), encoding="utf-8")
     with raises("export.runner_disagrees", tmp_path.name):
         tried(tmp_path, OnnxTarget(), found, engine, album())

@@ -9,19 +9,19 @@ import pytest
 import torch
 
 from tests.inference.exports import loaded, plan
-from vitral.core.config import Size, members
-from vitral.data.transforms.crop import CenterCrop, StillView
+from vitral.core.config import Size, union_members
+from vitral.data.transforms.crop import CenterCrop, EvalCropConfig
 from vitral.data.transforms.preprocessing import Preprocessing
-from vitral.data.transforms.resize import see
+from vitral.data.transforms.resize import crop_and_resize
 from vitral.exporters.targets import NOTES, Resizing, packed, program_of
 
 
-@pytest.mark.parametrize("view", [*(view() for view in members(StillView)), CenterCrop(fraction=0.9)], ids=repr)
-def test_resizing_gives_the_very_pixels_that_the_model_sees(view: StillView) -> None:
+@pytest.mark.parametrize("view", [*(view() for view in union_members(EvalCropConfig)), CenterCrop(fraction=0.9)], ids=repr)
+def test_resizing_gives_the_very_pixels_that_the_model_sees(view: EvalCropConfig) -> None:
     needs = Preprocessing(image_size=Size(24, 32), crop=view)
     for size in ((24, 32), (100, 151), (17, 9), (8, 300), (131, 24), (103, 61)):
         pixels = np.random.default_rng(size).integers(0, 256, (2, *size, 3), dtype=np.uint8)
-        wanted = [see(each, Size(*size), view.glimpse(Size(*size), needs.image_size)) for each in pixels]
+        wanted = [crop_and_resize(each, Size(*size), view.glimpse(Size(*size), needs.image_size)) for each in pixels]
         assert np.array_equal(Resizing(needs)(torch.from_numpy(pixels)).numpy(), np.stack(wanted)), size
 
 

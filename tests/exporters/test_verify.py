@@ -9,10 +9,10 @@ import torch
 
 from tests.errors import raises
 from tests.inference.exports import album, loaded, plan, truth
-from vitral.data.transforms.preprocessing import Scaling
+from vitral.data.transforms.preprocessing import Normalize
 from vitral.exporters.targets import OnnxTarget
 from vitral.exporters.verify import BATCHES, FEW, FLOAT32, INT8, Original, Sitting, expected, faults, judge, seen
-from vitral.inference.engines.engine import Bytes, Engine, Numbers, in_batches
+from vitral.inference.engines.engine import Engine, FloatArray, PixelBatch, run_in_batches
 from vitral.inference.exported import Accuracy, Certificate, Comparison
 from vitral.inference.graph.graph import Graph, graph_of
 from vitral.inference.graph.onnx import to_onnx
@@ -29,7 +29,7 @@ def engine_of(graph: Graph) -> Engine:
 
 
 def wrong_mean(found: Loaded) -> Graph:
-    scaling = Scaling(mean=(0.2, 0.4, 0.61), std=(0.2, 0.3, 0.4))
+    scaling = Normalize(mean=(0.2, 0.4, 0.61), std=(0.2, 0.3, 0.4))
     needs = found.bundle.preprocessing.model_copy(update={"normalize": scaling})
     return graph_of(found._replace(bundle=found.bundle.model_copy(update={"preprocessing": needs})))
 
@@ -87,7 +87,7 @@ class Swayed:
     turned: int = 0
     added: float = 0.0
 
-    def run(self, pixels: Bytes) -> Numbers:
+    def run(self, pixels: PixelBatch) -> FloatArray:
         answers = self.own.run(pixels) + np.float32(self.added)
         answers[: self.turned] = answers[: self.turned, ::-1]
         return answers
@@ -161,12 +161,12 @@ def test_features_are_held_to_their_numbers_alone() -> None:
 def test_the_last_batch_is_filled_up() -> None:
     @dataclass(frozen=True)
     class OfFour:
-        def run(self, pixels: Bytes) -> Numbers:
+        def run(self, pixels: PixelBatch) -> FloatArray:
             assert len(pixels) == 4
             return pixels.reshape(4, -1).astype(np.float32)
 
     pixels = np.arange(9, dtype=np.uint8).reshape(9, 1, 1, 1)
-    assert in_batches(OfFour(), pixels, 4).ravel().tolist() == list(range(9))
+    assert run_in_batches(OfFour(), pixels, 4).ravel().tolist() == list(range(9))
 
 
 def test_a_comparison_is_of_the_first_images() -> None:

@@ -9,8 +9,8 @@ import torch
 from vitral.core.config import Size
 from vitral.data.datasets.named import CLASSES, open_sample
 from vitral.data.decoding.header import Decoding
-from vitral.data.transforms.crop import PlainResize, StillView
-from vitral.data.transforms.preprocessing import Preprocessing, Scaling
+from vitral.data.transforms.crop import EvalCropConfig, Resize
+from vitral.data.transforms.preprocessing import Normalize, Preprocessing
 from vitral.exporters.export import Source
 from vitral.exporters.targets import Batch, Incoming, Plan
 from vitral.exporters.verify import Album, Expected, Original, Sitting, expected, seen, spread
@@ -21,11 +21,11 @@ from vitral.weights.bundle import Bundle, write_bundle
 from vitral.weights.load import Loaded
 
 SETTINGS = ("image_size=24x32", "stem.patch=8", "width=32", "depth=2", "mixer.heads=2", "head.num_classes=10")
-COLORS = Scaling(mean=(0.2, 0.4, 0.6), std=(0.2, 0.3, 0.4))
+COLORS = Normalize(mean=(0.2, 0.4, 0.6), std=(0.2, 0.3, 0.4))
 SCALES = (2.0, 0.7)  # of the fresh weights of the head, and of the layers
 
 
-def loaded(channels: int = 3, view: StillView = PlainResize(), head: bool = True) -> Loaded:  # noqa: B008, frozen
+def loaded(channels: int = 3, view: EvalCropConfig = Resize(), head: bool = True) -> Loaded:  # noqa: B008, frozen
     """A model with fresh weights, large enough that its answers differ."""
     torch.manual_seed(0)
     model = build("Ti/16", *SETTINGS, f"channels={channels}", *([] if head else ["head=none"])).eval()
@@ -38,7 +38,7 @@ def loaded(channels: int = 3, view: StillView = PlainResize(), head: bool = True
         image_size=Size(24, 32),
         decoding=Decoding(channels=channels),
         crop=view,
-        normalize=COLORS if channels == 3 else Scaling(),
+        normalize=COLORS if channels == 3 else Normalize(),
     )
     named = () if isinstance(config.head, NoHead) else CLASSES
     return Loaded(
@@ -53,7 +53,7 @@ def bundled(folder: Path) -> Path:
     return folder / "tiny"
 
 
-def source(channels: int = 3, view: StillView = PlainResize(), head: bool = True) -> Source:  # noqa: B008, frozen
+def source(channels: int = 3, view: EvalCropConfig = Resize(), head: bool = True) -> Source:  # noqa: B008, frozen
     return Source(loaded(channels, view, head), "0" * 64)
 
 

@@ -18,42 +18,46 @@ from vitral.core.config import Size
 from vitral.data.datasets.files import Files
 from vitral.data.datasets.named import open_sample
 from vitral.data.decoding.header import Decoding
-from vitral.data.loading.loader import Loader, Sight
-from vitral.data.loading.sampler import InOrder
+from vitral.data.loading.loader import ImagePipeline, Loader
+from vitral.data.loading.sampler import Sequential
 from vitral.data.samples import Item, Samples
-from vitral.data.transforms.crop import CenterCrop, PlainResize
+from vitral.data.transforms.crop import CenterCrop, Resize
 from vitral.data.transforms.preprocessing import Preprocessing
-from vitral.inference.batches import AHEAD, MOST_FAILED, POLITE, THREADS, batches
-from vitral.inference.image_refs import Image, Stored
+from vitral.inference.batches import MAX_FAILED, NICENESS, PREFETCH_BATCHES, THREADS, read_batches
+from vitral.inference.image_refs import DatasetImage, ImageRef
 
 NEEDS = Preprocessing(image_size=Size(16, 24))
 
 
-@pytest.mark.parametrize("view", [PlainResize(), CenterCrop(), CenterCrop(filter="bicubic", fraction=1.0)], ids=str)
+@pytest.mark.parametrize("view", [Resize(), CenterCrop(), CenterCrop(filter="bicubic", fraction=1.0)], ids=str)
 @pytest.mark.parametrize("channels", [1, 3])
-def test_pixels_are_bit_for_bit_those_of_evaluation(tmp_path: Path, view: PlainResize, channels: int) -> None:
+def test_pixels_are_bit_for_bit_those_of_evaluation(tmp_path: Path, view: Resize, channels: int) -> None:
     paths = photos(tmp_path, 7, side=60)
     needs = Preprocessing(image_size=Size(16, 24), decoding=Decoding(channels=channels), crop=view)
     items = tuple(Item(path.name, 0, "test") for path in paths)
     samples = Samples(str(tmp_path), ("a",), items, Files(str(tmp_path)))
-    loader = Loader.of(samples, "test", Sight(needs.image_size, needs.decoding, needs.crop), InOrder(), batch=3)
+    loader = Loader.of(
+        samples, "test", ImagePipeline(needs.image_size, needs.decoding, needs.crop), Sequential(), batch=3
+    )
     seen = np.concatenate([batch.images.permute(0, 2, 3, 1).numpy() for batch in loader.epoch()])
-    found = np.concatenate([batch.pixels for batch in batches(listed(paths), needs, 3)])
+    found = np.concatenate([batch.pixels for batch in read_batches(listed(paths), needs, 3)])
     assert (found == seen).all()
 
 
 def test_pixels_of_a_set_in_memory_are_those_of_evaluation() -> None:
     samples = open_sample()
     needs = Preprocessing(image_size=Size(20, 20), decoding=Decoding(channels=1))
-    loader = Loader.of(samples, "test", Sight(needs.image_size, needs.decoding, needs.crop), InOrder(), batch=500)
+    loader = Loader.of(
+        samples, "test", ImagePipeline(needs.image_size, needs.decoding, needs.crop), Sequential(), batch=500
+    )
     seen = np.concatenate([batch.images.permute(0, 2, 3, 1).numpy() for batch in loader.epoch()])
-    images = [Image(item.name, Stored(samples.store, item.name)) for item in samples.of("test")]
-    assert (np.concatenate([batch.pixels for batch in batches(images, needs, 64)]) == seen).all()
+    images = [ImageRef(item.name, DatasetImage(samples.store, item.name)) for item in samples.of("test")]
+    assert (np.concatenate([batch.pixels for batch in read_batches(images, needs, 64)]) == seen).all()
 
 
 @pytest.mark.parametrize("count", [0, 1, 4, 5, 8, 23])
 def test_batches_are_full_but_for_the_last_and_keep_the_order(tmp_path: Path, count: int) -> None:
-    found = list(batches(listed(photos(tmp_path, count)), NEEDS, 4))
+    found = list(read_batches(listed(photos(tmp_path, count)), NEEDS, 4))
     assert [len(batch.pixels) for batch in found] == [4] * (count // 4) + [count % 4] * (count % 4 > 0)
     assert [name for batch in found for name in batch.names] == [f"{tmp_path}/{number}.jpg" for number in range(count)]
     for batch in found:
@@ -65,7 +69,7 @@ def test_bad_files_keep_their_place_and_cost_the_batch_nothing(tmp_path: Path) -
     good = listed(photos(tmp_path, 6))
     bad = listed(spoilt(tmp_path))
     mixed = [good[0], bad[0], *good[1:4], bad[1], *good[4:], *bad[2:]]
-    found = list(batches(mixed, NEEDS, 3))
+    found = list(read_batches(mixed, NEEDS, 3))
     assert [len(batch.pixels) for batch in found] == [3, 3, 0]
     assert [name for batch in found for name in batch.names] == [image.name for image in mixed]
     failed = {batch.names[place]: error.code for batch in found for place, error in batch.failed.items()}
@@ -76,8 +80,8 @@ def test_bad_files_keep_their_place_and_cost_the_batch_nothing(tmp_path: Path) -
 
 def test_bad_files_without_end_do_not_pile_up(tmp_path: Path) -> None:
     (bad,) = listed(spoilt(tmp_path)[3:])
-    found = list(batches([bad] * 30, NEEDS, 2))
-    assert [len(batch.names) for batch in found] == [2 * MOST_FAILED] * 3 + [30 - 6 * MOST_FAILED]
+    found = list(read_batches([bad] * 30, NEEDS, 2))
+    assert [len(batch.names) for batch in found] == [2 * MAX_FAILED] * 3 + [30 - 6 * MAX_FAILED]
 
 
 @dataclass(frozen=True)
@@ -100,19 +104,19 @@ def test_reading_runs_ahead_so_far_and_no_further_and_stops_when_asked(tmp_path:
     place = Watched(data, counts, threading.Lock())
     before, listed_so_far = threading.active_count(), 0
 
-    def many() -> Iterator[Image]:
+    def many() -> Iterator[ImageRef]:
         nonlocal listed_so_far
         for _ in range(1000):
             listed_so_far += 1
-            yield Image("same.jpg", place)
+            yield ImageRef("same.jpg", place)
 
-    found = batches(many(), NEEDS, 8)
+    found = read_batches(many(), NEEDS, 8)
     for _ in range(3):
         next(found)
     deadline = time.monotonic() + 30
     while counts[0] < listed_so_far and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert counts[0] == listed_so_far <= 3 * 8 + AHEAD * 8
+    assert counts[0] == listed_so_far <= 3 * 8 + PREFETCH_BATCHES * 8
     assert counts[0] > 3 * 8  # it did run ahead
     assert counts[1] <= before + THREADS
     found.close()  # type: ignore[attr-defined]
@@ -120,7 +124,7 @@ def test_reading_runs_ahead_so_far_and_no_further_and_stops_when_asked(tmp_path:
 
 
 def test_a_batch_is_not_written_to_once_it_is_handed_on(tmp_path: Path) -> None:
-    found = batches(listed(photos(tmp_path, 6)), NEEDS, 2)
+    found = read_batches(listed(photos(tmp_path, 6)), NEEDS, 2)
     first = next(found)
     kept = first.pixels.copy()
     list(found)
@@ -133,7 +137,7 @@ def test_a_fault_of_ours_names_the_image(tmp_path: Path) -> None:
             raise ZeroDivisionError("never seen before")
 
     with raises("internal.unexpected", "ZeroDivisionError: never seen before") as caught:
-        list(batches([*listed(photos(tmp_path, 3)), Image("odd.jpg", Strange())], NEEDS, 2))
+        list(read_batches([*listed(photos(tmp_path, 3)), ImageRef("odd.jpg", Strange())], NEEDS, 2))
     assert caught.value.where == "odd.jpg"
 
 
@@ -150,7 +154,7 @@ class Weighed:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere threads have no priority of their own")
-@pytest.mark.parametrize(("own", "expected"), [(None, POLITE), (19, 19)])
+@pytest.mark.parametrize(("own", "expected"), [(None, NICENESS), (19, 19)])
 def test_readers_stand_back_and_never_ahead_of_who_started_them(tmp_path: Path, own: int | None, expected: int) -> None:
     place = Weighed(photos(tmp_path, 1)[0].read_bytes(), set())
     counts: list[int] = []
@@ -158,7 +162,7 @@ def test_readers_stand_back_and_never_ahead_of_who_started_them(tmp_path: Path, 
     def work() -> None:
         if own is not None:  # what `nice -n 19` does, for this thread and those that it starts
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), own)
-        counts.extend(len(batch.pixels) for batch in batches([Image("a.jpg", place)] * 8, NEEDS, 8))
+        counts.extend(len(batch.pixels) for batch in read_batches([ImageRef("a.jpg", place)] * 8, NEEDS, 8))
 
     thread = threading.Thread(target=work)
     thread.start()
@@ -172,7 +176,7 @@ def test_readers_that_may_not_stand_back_read_all_the_same(tmp_path: Path, monke
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(os, "setpriority", refusing)
-    assert [len(batch.pixels) for batch in batches(listed(photos(tmp_path, 3)), NEEDS, 3)] == [3]
+    assert [len(batch.pixels) for batch in read_batches(listed(photos(tmp_path, 3)), NEEDS, 3)] == [3]
 
 
 MIDWAY = """
@@ -182,7 +186,7 @@ from vitral.core.config import Size
 from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.inference import batches as reading
 from vitral.inference.engines.engine import count_of
-from vitral.inference.image_refs import File, Image
+from vitral.inference.image_refs import File, ImageRef
 reading.MANY = 10
 images = (Image(path, File(path)) for path in sys.argv[1:] * 50)
 before = "torch" in sys.modules

@@ -20,14 +20,14 @@ from hypothesis import strategies as st
 from tests.errors import raises
 from vitral.core.errors import VitralError
 from vitral.inference.batches import Batch
-from vitral.inference.output_shards import WHOLE, Shard, is_there, shard_of, writing
+from vitral.inference.output_shards import WHOLE, Shard, open_output, output_exists, parse_shard
 from vitral.inference.writers import vectors
 
 # Writes the names of its share, a line at a time, and dies by SIGKILL after so many moments.
 WRITER = """
 import os, signal, sys
 from pathlib import Path
-from vitral.inference.output_shards import is_there, shard_of, writing
+from vitral.inference.output_shards import output_exists, parse_shard, open_output
 
 folder, text, moments = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 shard, path = shard_of(text), folder / f"{text.replace('/', '-of-')}.txt"
@@ -58,7 +58,7 @@ def files(folder: Path) -> list[str]:
 def left_behind(folder: Path, name: str) -> Path:
     """A draft as a process leaves it that dies in the midst of it."""
     script = (
-        "import os, sys\nfrom pathlib import Path\nfrom vitral.inference.output_shards import writing\n"
+        "import os, sys\nfrom pathlib import Path\nfrom vitral.inference.output_shards import open_output\n"
         "with writing(Path(sys.argv[1]), '--out') as file:\n    file.write(b'half')\n    file.flush()\n"
         "    os.kill(os.getpid(), 9)\n"
     )
@@ -70,7 +70,7 @@ def left_behind(folder: Path, name: str) -> Path:
 
 def test_a_part_has_its_name_only_once_it_is_whole(tmp_path: Path) -> None:
     path = tmp_path / "new" / "1.jsonl"
-    with writing(path, "--out") as file:
+    with open_output(path, "--out") as file:
         file.write(b"first\n")
         file.flush()
         assert not path.exists()
@@ -93,7 +93,7 @@ def test_all_of_a_part_is_on_the_disk_before_it_has_its_name(tmp_path: Path, mon
         real(handle)
 
     monkeypatch.setattr(os, "fsync", watched)
-    with writing(path, "--out") as file:
+    with open_output(path, "--out") as file:
         file.write(b"all of it")
     assert flushed == [(9, False), ("folder", True)]
 
@@ -103,7 +103,7 @@ def test_all_of_a_part_is_on_the_disk_before_it_has_its_name(tmp_path: Path, mon
 )
 def test_after_an_error_there_is_nothing(tmp_path: Path, error: BaseException) -> None:
     def broken_off() -> None:
-        with writing(tmp_path / "1.jsonl", "--out") as file:
+        with open_output(tmp_path / "1.jsonl", "--out") as file:
             file.write(b"half")
             raise error
 
@@ -130,7 +130,7 @@ def test_what_the_disk_refuses_is_told_with_the_part(tmp_path: Path, size: int) 
     with (
         raises("file.write_failed", path) as caught,
         no_file_larger_than(4096),
-        writing(path, "--out") as file,
+        open_output(path, "--out") as file,
     ):
         file.write(bytes(size))
     assert "ulimit -f" in caught.value.hint
@@ -147,7 +147,7 @@ def test_what_the_disk_refuses_at_the_end_is_told_with_the_part(
 
     monkeypatch.setattr(os, call, refusing)
     path = tmp_path / "1.jsonl"
-    with raises("file.write_failed") as caught, writing(path, "--out"):
+    with raises("file.write_failed") as caught, open_output(path, "--out"):
         pass
     assert caught.value.where == str(path)
     assert files(tmp_path) == []
@@ -161,7 +161,7 @@ def test_features_that_the_disk_refuses_are_told_with_the_part(tmp_path: Path, n
     with (
         raises("file.write_failed") as caught,
         no_file_larger_than(4096),
-        writing(path, "--features") as file,
+        open_output(path, "--features") as file,
         vectors(file, path, width) as sink,
     ):
         sink.write(batch, numbers)
@@ -172,7 +172,7 @@ def test_features_that_the_disk_refuses_are_told_with_the_part(tmp_path: Path, n
 def test_what_a_killed_process_left_is_swept_and_what_others_write_is_not(tmp_path: Path) -> None:
     leftover, other = left_behind(tmp_path, "1.jsonl"), left_behind(tmp_path, "10.jsonl")
     assert leftover.read_bytes() == b"half"
-    with writing(tmp_path / "1.jsonl", "--out") as file, writing(tmp_path / "1.jsonl", "--out") as second:
+    with open_output(tmp_path / "1.jsonl", "--out") as file, open_output(tmp_path / "1.jsonl", "--out") as second:
         assert not leftover.exists()
         file.write(b"whole")
         second.write(b"whole")  # the same part, made by two at once: whoever is last has it
@@ -182,7 +182,7 @@ def test_what_a_killed_process_left_is_swept_and_what_others_write_is_not(tmp_pa
 
 def test_many_that_begin_the_same_part_at_once_do_not_sweep_each_other(tmp_path: Path) -> None:
     def work(_: int) -> None:
-        with writing(tmp_path / "1.jsonl", "--out") as file:
+        with open_output(tmp_path / "1.jsonl", "--out") as file:
             file.write(b"whole")
 
     with ThreadPoolExecutor(4) as crowd:
@@ -192,12 +192,12 @@ def test_many_that_begin_the_same_part_at_once_do_not_sweep_each_other(tmp_path:
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_whatever_is_killed_the_parts_hold_every_image_once(tmp_path: Path, count: int) -> None:
-    dice = random.Random(count)
+    rng = random.Random(count)
     shards = [f"{number}/{count}" for number in range(1, count + 1)]
     kills = 0
     for attempt in range(3):
         for shard in shards:
-            moments = dice.randrange(0, 60 // count + 4) if attempt < 2 else 1000
+            moments = rng.randrange(0, 60 // count + 4) if attempt < 2 else 1000
             words = [sys.executable, "-c", WRITER, str(tmp_path), shard, str(moments)]
             kills += subprocess.run(words, timeout=60, check=False).returncode == -signal.SIGKILL
     assert kills
@@ -207,24 +207,24 @@ def test_whatever_is_killed_the_parts_hold_every_image_once(tmp_path: Path, coun
 
 
 def test_something_that_is_no_file_is_never_taken_for_a_part(tmp_path: Path) -> None:
-    assert not is_there(tmp_path / "1.jsonl", "--out")
+    assert not output_exists(tmp_path / "1.jsonl", "--out")
     (tmp_path / "1.jsonl").touch()
-    assert is_there(tmp_path / "1.jsonl", "--out")
+    assert output_exists(tmp_path / "1.jsonl", "--out")
     with raises("config.path_exists", tmp_path) as caught:
-        is_there(tmp_path, "--features")
+        output_exists(tmp_path, "--features")
     assert caught.value.where == "--features"
     with raises("config.path_exists", os.devnull, "--out"):
-        is_there(Path(os.devnull), "--out")
+        output_exists(Path(os.devnull), "--out")
     (tmp_path / "link").symlink_to("nowhere")
     with raises("config.path_exists", tmp_path / "link", "--out"):
-        is_there(tmp_path / "link", "--out")
+        output_exists(tmp_path / "link", "--out")
 
 
 @pytest.mark.parametrize("place", ["file/1.jsonl", "file/deeper/1.jsonl"])
 def test_an_out_that_cannot_be_written_is_refused_at_once(tmp_path: Path, place: str) -> None:
     (tmp_path / "file").touch()
     path = tmp_path / place
-    with raises("config.not_writable", path) as caught, writing(path, "--out"):
+    with raises("config.not_writable", path) as caught, open_output(path, "--out"):
         raise AssertionError("it must not come to this")
     assert (caught.value.where, caught.value.exit_code) == ("--out", 2)
 
@@ -232,13 +232,13 @@ def test_an_out_that_cannot_be_written_is_refused_at_once(tmp_path: Path, place:
 @pytest.mark.parametrize("text", ["0/4", "5/4", "1/0", "-1/4", "1", "1/", "a/b", "1/4/2", "1.0/4", "", "²/4"])
 def test_a_share_that_is_none_is_refused(text: str) -> None:
     with raises("config.bad_shard", repr(text)) as caught:
-        shard_of(text)
+        parse_shard(text)
     assert caught.value.where == "--shard"
 
 
 def test_shares_are_counted_from_one() -> None:
-    assert shard_of("1/4") == Shard(1, 4)
-    assert shard_of("04/04") == Shard(4, 4)
+    assert parse_shard("1/4") == Shard(1, 4)
+    assert parse_shard("04/04") == Shard(4, 4)
 
 
 @given(st.text(), st.integers(1, 40))

@@ -32,11 +32,11 @@ SOURCE = loaded(small())
 @pytest.fixture
 def files(tmp_path: Path) -> list[Path]:
     """Pictures of sizes of their own."""
-    dice = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     found = []
     for number in range(5):
         found.append(tmp_path / f"{number}.png")
-        Image.fromarray(dice.integers(256, size=(40 + number, 50, 3), dtype=np.uint8)).save(found[-1])
+        Image.fromarray(rng.integers(256, size=(40 + number, 50, 3), dtype=np.uint8)).save(found[-1])
     return found
 
 
@@ -166,7 +166,7 @@ def test_warming_up_has_the_engine_made(monkeypatch: pytest.MonkeyPatch) -> None
     predictor.warm_up()
     predictor.warm_up(1, 4)
     predictor.warm_up(2, answer="features")
-    monkeypatch.setattr("vitral.inference.engines.auto.engine_for", None)
+    monkeypatch.setattr("vitral.inference.engines.auto.build_engine", None)
     assert predictor.logits(pixels(SOURCE)).shape == (3, 4)
     assert predictor.features(pixels(SOURCE)).shape == (3, 32)
 

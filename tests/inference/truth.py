@@ -7,8 +7,8 @@ import torch
 
 from tests.models.variants import VARIANTS, VITS
 from vitral.data.decoding.header import Decoding
-from vitral.data.transforms.preprocessing import IMAGENET, Preprocessing, Normalize
-from vitral.inference.engines.engine import OutputKind, PixelBatch, FloatArray
+from vitral.data.transforms.preprocessing import IMAGENET, Normalize, Preprocessing
+from vitral.inference.engines.engine import FloatArray, OutputKind, PixelBatch
 from vitral.inference.graph.graph import Graph, graph_of
 from vitral.models import Resnet, Vit
 from vitral.models.head import NoHead

@@ -21,7 +21,7 @@ from vitral.core.config import Config
 from vitral.core.storage import Lock
 from vitral.runs import train as start
 from vitral.runs.train import resume, train
-from vitral.training.checkpoints.checkpoint import newest, open_checkpoint, path_of
+from vitral.training.checkpoints.checkpoint import checkpoint_path, find_newest, open_checkpoint
 from vitral.training.loop import Diverged
 from vitral.weights.bundle import read_bundle
 
@@ -93,12 +93,12 @@ def test_kills_at_random_instants_change_no_byte(home: Path) -> None:
         else:
             begin(home, *settings, out="run")
 
-    context, throws, kills = multiprocessing.get_context("fork"), random.Random(0), 0
+    context, rng, kills = multiprocessing.get_context("fork"), random.Random(0), 0
     begin(home, *settings, "steps=1", out="warm")  # so that a child has nothing left to import
     while True:
         process = context.Process(target=work)
         process.start()
-        wait = throws.uniform(0.3, 0.6) if kills < 5 else None
+        wait = rng.uniform(0.3, 0.6) if kills < 5 else None
         process.join(wait)
         if process.exitcode is not None:
             break
@@ -118,7 +118,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(home: Path, capl
     begin(home, out="unbroken")
     begin(home, "checkpoints.every_seconds=0", "checkpoints.keep=3")
     folder = home / "run"
-    last = newest(folder / "checkpoints").checkpoint
+    last = find_newest(folder / "checkpoints").checkpoint
     assert last is not None
     file = last.path / "task.safetensors"
     file.write_bytes(file.read_bytes()[:-1])
@@ -143,7 +143,7 @@ def test_the_bundles_hold_the_averaged_weights_of_their_steps(home: Path) -> Non
     watched = [line for line in lines if line["split"] == "val"]
     best = max(watched, key=lambda line: (line["accuracy"], -line["step"]))["step"]
     for name, step in (("best", best), ("last", STEPS)):
-        saved = open_checkpoint(path_of(home / "run/checkpoints", step)).load().tensors["average"]
+        saved = open_checkpoint(checkpoint_path(home / "run/checkpoints", step)).load().tensors["average"]
         for part, tensor in read_bundle(home / "run" / name).tensors.items():
             assert torch.equal(tensor, saved[f"model.{part}"]), (name, part)
         assert f"{step} steps" in (home / "run" / name / "README.md").read_text()
@@ -259,4 +259,4 @@ def test_a_signal_saves_and_prints_the_line_that_goes_on(home: Path, number: int
     assert process.returncode == code, told
     assert told.splitlines()[-1] == f"vitral train --resume {home / 'run'}"
     assert out == f"{home / 'run'}\n"
-    assert newest(home / "run/checkpoints").checkpoint is not None
+    assert find_newest(home / "run/checkpoints").checkpoint is not None

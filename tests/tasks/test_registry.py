@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tests.models.variants import small
-from vitral.core.config import Config, members
+from vitral.core.config import Config, union_members
 from vitral.data.transforms.mixup import CutMix, Mixing, Mixup
 from vitral.data.transforms.preprocessing import CENTERED
 from vitral.tasks.classify import Classify, LossConfig
@@ -25,11 +25,11 @@ UNIONS = {
 
 def variants() -> dict[str, Classify | MaskedPatches]:
     """Each task as it stands, and with each kind of each of its choices."""
-    plain = {task.__name__: task() for task in members(TaskConfig)}
+    plain = {task.__name__: task() for task in union_members(TaskConfig)}
     chosen = {
         f"{task.__name__}-{field}-{member.model_fields['kind'].default}": task(**{field: member()})
         for (task, field), union in UNIONS.items()
-        for member in members(union)
+        for member in union_members(union)
     }
     return {**plain, **chosen, "Classify-balanced": Classify(class_weights="balanced", mixing=CutMix())}
 
@@ -46,16 +46,16 @@ def batch(size: int = 8) -> tuple[Tensor, Tensor]:
     return images, torch.arange(size) % 4
 
 
-def dice(seed: int = 0) -> np.random.Generator:
+def rng(seed: int = 0) -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
 def test_every_choice_of_every_task_is_tried() -> None:
     fields = {
         (task, name)
-        for task in members(TaskConfig)
+        for task in union_members(TaskConfig)
         for name, field in task.model_fields.items()
-        if len(members(field.annotation)) > 1
+        if len(union_members(field.annotation)) > 1
     }
     assert fields == set(UNIONS)
 
@@ -65,7 +65,7 @@ def test_every_choice_of_every_task_is_tried() -> None:
 def test_an_outcome_is_a_scalar_loss_with_scalar_metrics_that_are_no_part_of_the_graph(
     config: Classify | MaskedPatches, training: bool
 ) -> None:
-    loss, images, metrics = built(config).train(training)(*batch(), dice())
+    loss, images, metrics = built(config).train(training)(*batch(), rng())
     assert loss.shape == ()
     assert loss.dtype == torch.float32
     assert loss.requires_grad
@@ -80,37 +80,37 @@ def test_an_outcome_is_a_scalar_loss_with_scalar_metrics_that_are_no_part_of_the
 def test_a_step_lowers_the_loss_of_the_same_batch(config: Classify | MaskedPatches) -> None:
     task, (images, labels) = built(config), batch()
     optimizer = torch.optim.SGD(task.parameters(), lr=0.01)
-    before = task(images, labels, dice()).loss
+    before = task(images, labels, rng()).loss
     before.backward()
     optimizer.step()
-    assert task(images, labels, dice()).loss < before
+    assert task(images, labels, rng()).loss < before
 
 
 @EVERY
 def test_evaluation_draws_nothing_and_does_not_depend_on_the_dice(config: Classify | MaskedPatches) -> None:
     task, (images, labels) = built(config).eval(), batch()
-    thrown = dice()
-    before = thrown.bit_generator.state
-    one = task(images, labels, thrown).loss
-    assert thrown.bit_generator.state == before
-    assert torch.equal(one, task(images, labels, dice(1)).loss)
+    generator = rng()
+    before = generator.bit_generator.state
+    one = task(images, labels, generator).loss
+    assert generator.bit_generator.state == before
+    assert torch.equal(one, task(images, labels, rng(1)).loss)
 
 
 @EVERY
 def test_training_draws_from_nothing_but_the_dice(config: Classify | MaskedPatches) -> None:
     task, (images, labels) = built(config), batch()
     state = torch.get_rng_state()
-    one = task(images, labels, dice(7)).loss
+    one = task(images, labels, rng(7)).loss
     assert torch.equal(torch.get_rng_state(), state)
     np.random.seed(5)
-    assert torch.equal(one, task(images, labels, dice(7)).loss)
+    assert torch.equal(one, task(images, labels, rng(7)).loss)
 
 
 @EVERY
 @pytest.mark.parametrize("training", [True, False])
 def test_no_images_cost_nothing_and_pass_a_gradient_of_nought(config: Classify | MaskedPatches, training: bool) -> None:
     task = built(config).train(training)
-    loss, images, metrics = task(*batch(0), dice())
+    loss, images, metrics = task(*batch(0), rng())
     assert images == 0
     assert [value.item() for value in (loss, *metrics.values())] == [0.0] * (1 + len(metrics))
     loss.backward()
@@ -124,16 +124,16 @@ def test_state_goes_out_and_comes_back(config: Classify | MaskedPatches) -> None
     with torch.no_grad():
         for weight in task.parameters():
             weight.add_(torch.randn_like(weight) * 0.1)
-    assert not torch.equal(task(*given, dice()).loss, other(*given, dice()).loss)
+    assert not torch.equal(task(*given, rng()).loss, other(*given, rng()).loss)
     other.load_state_dict(task.state_dict())
-    assert torch.equal(task(*given, dice()).loss, other(*given, dice()).loss)
+    assert torch.equal(task(*given, rng()).loss, other(*given, rng()).loss)
 
 
 @EVERY
 def test_images_and_labels_given_stay_as_they_were(config: Classify | MaskedPatches) -> None:
     images, labels = batch()
     kept = images.clone(), labels.clone()
-    built(config)(images, labels, dice())
+    built(config)(images, labels, rng())
     assert torch.equal(images, kept[0])
     assert torch.equal(labels, kept[1])
 
@@ -146,9 +146,9 @@ def test_a_config_comes_back_from_its_json(config: Classify | MaskedPatches) -> 
 @EVERY
 def test_half_precision_inside_gives_a_full_precision_loss_near_the_same(config: Classify | MaskedPatches) -> None:
     task, given = built(config), batch()
-    expected = task(*given, dice()).loss
+    expected = task(*given, rng()).loss
     with torch.autocast("cpu", torch.bfloat16):
-        found = task(*given, dice()).loss
+        found = task(*given, rng()).loss
     assert found.dtype == torch.float32
     torch.testing.assert_close(found, expected, rtol=0.05, atol=0.02)
 
@@ -157,5 +157,5 @@ def test_a_task_is_chosen_by_its_kind() -> None:
     class Run(Config):
         task: TaskConfig = Classify()
 
-    assert Run.parse({"task": {"kind": "masked"}}).task == MaskedPatches()
+    assert Run.parse({"task": {"kind": "masked_patches"}}).task == MaskedPatches()
     assert Run.parse({"task": {"kind": "classify", "mixing": {"kind": "mixup"}}}).task == Classify(mixing=Mixup())

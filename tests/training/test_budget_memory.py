@@ -68,7 +68,7 @@ class Wide(Task):
         super().__init__()
         self.model = nn.Linear(3 * 32 * 32, 1000, bias=False)
 
-    def forward(self, images: Tensor, labels: Tensor, dice: np.random.Generator) -> Outcome:
+    def forward(self, images: Tensor, labels: Tensor, rng: np.random.Generator) -> Outcome:
         return Outcome(self.model(images.flatten(1)).exp().mean(), len(images), {})
 
 
@@ -114,7 +114,7 @@ def test_sixteen_bits_take_less() -> None:
 
 
 class Counting(Task):
-    """Counts its images in a buffer as it goes, and rolls torch's own dice."""
+    """Counts its images in a buffer as it goes, and rolls torch's own generator."""
 
     count: Tensor
 
@@ -123,7 +123,7 @@ class Counting(Task):
         self.model = nn.Sequential(nn.Flatten(), nn.Linear(3072, 10), nn.Dropout(0.5))
         self.register_buffer("count", torch.zeros(()))
 
-    def forward(self, images: Tensor, labels: Tensor, dice: np.random.Generator) -> Outcome:
+    def forward(self, images: Tensor, labels: Tensor, rng: np.random.Generator) -> Outcome:
         self.count += len(images)
         return Outcome(self.model(images).square().mean(), len(images), {})
 
@@ -136,14 +136,14 @@ def test_the_task_and_the_random_numbers_stay_as_they_were() -> None:
     state = {name: tensor.clone() for name, tensor in task.state_dict().items()}
     gradients = [(weight, weight.grad, weight.grad.clone()) for weight in task.parameters() if weight.grad is not None]
     modes = [part.training for part in task.modules()]
-    dice, throws = torch.get_rng_state(), np.random.get_state()[1].copy()  # type: ignore[index]
+    torch_state, numpy_state = torch.get_rng_state(), np.random.get_state()[1].copy()  # type: ignore[index]
     memory = int(
         1.5 * (persistent_bytes(task, CPU) + 9000 * 3 * 32 * 32 * BYTES + 0.6 * peak_bytes(task, SHAPE, 9000, FLOAT32))
     )
     assert plan_memory(task, SHAPE, 9000, memory, FLOAT32).portions > 1
     assert [part.training for part in task.modules()] == modes
-    assert torch.get_rng_state().equal(dice)
-    assert (np.random.get_state()[1] == throws).all()  # type: ignore[index]
+    assert torch.get_rng_state().equal(torch_state)
+    assert (np.random.get_state()[1] == numpy_state).all()  # type: ignore[index]
     for name, tensor in task.state_dict().items():
         assert tensor.equal(state[name]), name
     for weight, gradient, values in gradients:

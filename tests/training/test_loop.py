@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from tests.errors import raises
 from vitral.tasks.task import Outcome, Task
-from vitral.training.loop import Descent, Diverged, Portion, gathered, train
+from vitral.training.loop import Diverged, Microbatch, UpdateRule, mean_outcome, train
 from vitral.training.optimizers import Sgd
 from vitral.training.precision import Precision
 
@@ -28,22 +28,22 @@ class Line(Task):
     def weight(self) -> float:
         return next(self.parameters()).item()
 
-    def forward(self, images: Tensor, labels: Tensor, dice: np.random.Generator) -> Outcome:
+    def forward(self, images: Tensor, labels: Tensor, rng: np.random.Generator) -> Outcome:
         error = self.model(images.mean((1, 2, 3))[:, None])[:, 0] - labels
         return Outcome((error**2).mean(), len(labels), {"error": error.detach().abs().mean()})
 
 
-def batch(step: int, *sizes: int) -> list[Portion]:
+def batch(step: int, *sizes: int) -> list[Microbatch]:
     """A batch of the given portions; images of 1, 2, 3 ... and labels of 0."""
     images = (torch.arange(sum(sizes)) + 1.0).view(-1, 1, 1, 1)
     labels = torch.zeros(sum(sizes), dtype=torch.int64)
     pieces = zip(images.split(list(sizes)), labels.split(list(sizes)), strict=True)
-    return [Portion(*piece, len(piece[1]) / sum(sizes), np.random.default_rng(step), step) for piece in pieces]
+    return [Microbatch(*piece, len(piece[1]) / sum(sizes), np.random.default_rng(step), step) for piece in pieces]
 
 
-def descent(task: Task, clip: float = 1e9) -> Descent:
+def descent(task: Task, clip: float = 1e9) -> UpdateRule:
     optimizer = Sgd(lr=0.01, momentum=0.0)
-    return Descent(
+    return UpdateRule(
         optimizer.build(task), lambda step: 0.01 * (step + 1), clip, Precision(torch.float32, torch.device("cpu"))
     )
 
@@ -60,7 +60,7 @@ class Notes(NamedTuple):
         self.heard.append((step, outcome.loss.item()))
 
 
-def batches(*made: Sequence[Portion]) -> Iterator[Sequence[Portion]]:
+def batches(*made: Sequence[Microbatch]) -> Iterator[Sequence[Microbatch]]:
     return iter(made)
 
 
@@ -89,7 +89,7 @@ def test_the_outcome_of_portions_is_the_mean_over_images() -> None:
         Outcome(torch.tensor(1.0), 1, {"a": torch.tensor(0.0)}),
         Outcome(torch.tensor(5.0), 3, {"a": torch.tensor(1.0)}),
     ]
-    found = gathered(outcomes)
+    found = mean_outcome(outcomes)
     assert (found.loss.item(), found.images, found.metrics["a"].item()) == (4.0, 4, 0.75)
 
 
@@ -123,7 +123,7 @@ class Pair:
         yield
 
     def joined(self, outcome: Outcome) -> Outcome:
-        return gathered([outcome, Outcome(torch.tensor(10.0), 3, {"error": torch.tensor(0.0)})])
+        return mean_outcome([outcome, Outcome(torch.tensor(10.0), 3, {"error": torch.tensor(0.0)})])
 
 
 def test_the_company_hears_of_the_last_portion_and_joins_the_outcome() -> None:

@@ -10,19 +10,19 @@ import vitral
 from tests.data.loading.photos import photos
 from vitral.core.config import Size
 from vitral.data.decoding.header import Decoding
-from vitral.data.loading.loader import Loader, Sight
-from vitral.data.loading.sampler import Plan, Shuffled
+from vitral.data.loading.loader import ImagePipeline, Loader
+from vitral.data.loading.sampler import SamplingPlan, Shuffled
 from vitral.data.samples import Samples
-from vitral.data.transforms.crop import InceptionCrop
+from vitral.data.transforms.crop import RandomResizedCrop
 from vitral.data.transforms.mixup import Mixup
 from vitral.data.transforms.preprocessing import CENTERED
 from vitral.tasks.classify import Classify
 from vitral.tasks.task import Outcome
-from vitral.training.callbacks import Averaging
-from vitral.training.checkpoints.checkpoint import newest, save
-from vitral.training.checkpoints.state import Learning, Saved, restore, saved_of, tensors_of
-from vitral.training.ema import Exponential
-from vitral.training.loop import Descent, Serving, feed, train
+from vitral.training.callbacks import WeightAveraging
+from vitral.training.checkpoints.checkpoint import find_newest, save_checkpoint
+from vitral.training.checkpoints.state import SavedState, TrainingState, restore_state, saved_state, state_tensors
+from vitral.training.ema import Ema
+from vitral.training.loop import MicrobatchConfig, UpdateRule, microbatches, train
 from vitral.training.optimizers import AdamW
 from vitral.training.precision import Precision
 from vitral.training.schedules import Cosine
@@ -48,8 +48,8 @@ class Toy:
 
     def __init__(self, samples: Samples, folder: Path, portions: int, workers: int) -> None:
         items = samples.of("train")
-        plan = Plan(np.array([item.label for item in items]), Shuffled(), 4, seed=5)
-        sight = Sight(Size(16, 16), Decoding(), InceptionCrop())
+        plan = SamplingPlan(np.array([item.label for item in items]), Shuffled(), 4, seed=5)
+        sight = ImagePipeline(Size(16, 16), Decoding(), RandomResizedCrop())
         torch.manual_seed(0)
         model = vitral.build(
             "Ti/16", "image_size=16", "stem.patch=8", "width=16", "depth=2", "mixer.heads=2", "head.num_classes=2",
@@ -58,12 +58,12 @@ class Toy:
         task = Classify(mixing=Mixup(alpha=0.5)).build(model, 2, samples.counts("train"), CENTERED)
         self.folder, self.steps = folder, EPOCHS * plan.epoch_steps
         optimizer, schedule = AdamW(lr=1e-2), Cosine(warmup=2)
-        self.learning = Learning(
-            task, optimizer.build(task), Exponential(decay=0.9).build(self.steps), Precision(torch.float32, CPU)
+        self.learning = TrainingState(
+            task, optimizer.build(task), Ema(decay=0.9).build(self.steps), Precision(torch.float32, CPU)
         )
         self.loader = Loader(items, samples.store, sight, plan, workers, room=2**20)
-        self.serving = Serving(CENTERED, portions, CPU)
-        self.descent = Descent(
+        self.serving = MicrobatchConfig(CENTERED, portions, CPU)
+        self.descent = UpdateRule(
             self.learning.optimizer,
             lambda step: optimizer.lr * schedule.rate(step, self.steps),
             1.0,
@@ -73,20 +73,27 @@ class Toy:
 
     def run(self, stop: int) -> None:
         """Go on from the newest checkpoint up to a step, and save there."""
-        found = newest(self.folder).checkpoint
+        found = find_newest(self.folder).checkpoint
         start = 0
         if found is not None:
             tensors, state = found.load()
             assert isinstance(state, dict)
-            start = restore(self.learning, self.loader.plan, tensors, Saved.parse(state))
-        batches = feed(self.loader, start, stop, self.serving)
-        train(self.learning.task, batches, self.descent, start, stop, [Averaging(self.learning), Logging(self.lines)])
-        saved = saved_of(self.learning, self.loader.plan, stop)
-        save(self.folder, stop, tensors_of(self.learning), saved.model_dump(mode="json"), keep=1, best=None)
+            start = restore_state(self.learning, self.loader.plan, tensors, SavedState.parse(state))
+        batches = microbatches(self.loader, start, stop, self.serving)
+        train(
+            self.learning.task,
+            batches,
+            self.descent,
+            start,
+            stop,
+            [WeightAveraging(self.learning), Logging(self.lines)],
+        )
+        saved = saved_state(self.learning, self.loader.plan, stop)
+        save_checkpoint(self.folder, stop, state_tensors(self.learning), saved.model_dump(mode="json"), keep=1, best=None)
 
     def bits(self) -> dict[str, bytes]:
         """Every byte of the state."""
-        groups = tensors_of(self.learning)
+        groups = state_tensors(self.learning)
         return {
             f"{group}/{name}": tensor.numpy().tobytes() for group in groups for name, tensor in groups[group].items()
         }

@@ -31,8 +31,8 @@ def bundle_of(model: Vit | Resnet = TINY, **fields: Any) -> Bundle:
 
 def tensors_of(model: Vit | Resnet = TINY, seed: int = 0) -> dict[str, Tensor]:
     """Weights of which no two are alike."""
-    dice = torch.Generator().manual_seed(seed)
-    return {name: torch.randn(weight.shape, generator=dice) for name, weight in model.skeleton().state_dict().items()}
+    rng = torch.Generator().manual_seed(seed)
+    return {name: torch.randn(weight.shape, generator=rng) for name, weight in model.skeleton().state_dict().items()}
 
 
 def loaded(model: Vit | Resnet = TINY, **fields: Any) -> Loaded:

@@ -1,4 +1,4 @@
-"""Randomness that is counted, not streamed: what a throw gives depends on its numbers and on nothing before it."""
+"""Randomness that is counted, not streamed: a draw depends on its seed and counts alone."""
 
 from enum import IntEnum
 
@@ -24,7 +24,7 @@ class Purpose(IntEnum):
     MIXING = 3
 
 
-def dice(seed: int, purpose: Purpose, first: int, second: int = 0) -> np.random.Generator:
+def rng_for(seed: int, purpose: Purpose, first: int, second: int = 0) -> np.random.Generator:
     """A generator of its own for each seed, purpose and pair of counts, such as an epoch and an index.
 
     Philox turns a key and a counter into bits. The counts are the upper half of the counter; the lower half is left
@@ -35,10 +35,10 @@ def dice(seed: int, purpose: Purpose, first: int, second: int = 0) -> np.random.
     return np.random.Generator(np.random.Philox(key=key, counter=counter))
 
 
-def throws(seed: int, purpose: Purpose, first: int, seconds: NDArray[np.int64], count: int) -> NDArray[np.float64]:
-    """The first numbers from 0 to 1 that the dice of each of the second counts give, (seconds, count).
+def uniform_for(seed: int, purpose: Purpose, first: int, seconds: NDArray[np.int64], count: int) -> NDArray[np.float64]:
+    """The first uniform numbers in [0, 1) of the generator of each second count, (seconds, count).
 
-    A row is `dice(seed, purpose, first, second).random(count)`; a generator for each would take most of the time that
+    A row is `rng_for(seed, purpose, first, second).random(count)`; a generator for each would take most of the time that
     a small image has.
     """
     blocks = -(-count // 4)  # four words each; NumPy counts them from 1

@@ -113,8 +113,8 @@ def evaluate_shots(train: Images, test: Images, classes: int, shots: int, seeds:
 
 def draw_shots(labels: Labels, classes: int, shots: int, seed: int) -> NDArray[np.int64]:
     """The places of so many images of each class: big_vision's very draw, for images in the same order."""
-    dice = np.random.default_rng(seed)
-    orders = [dice.permutation(np.flatnonzero(labels == label)) for label in range(classes)]
+    rng = np.random.default_rng(seed)
+    orders = [rng.permutation(np.flatnonzero(labels == label)) for label in range(classes)]
     return np.concatenate([order[:shots] for order in orders])  # (N,)
 
 

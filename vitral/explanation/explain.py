@@ -24,23 +24,23 @@ from vitral.data.decoding.decode import opened
 from vitral.data.decoding.header import Decoding
 from vitral.data.decoding.pixels import Pixels
 from vitral.data.thumbnails import decoding_of, viewable
-from vitral.data.transforms.crop import Glimpse
+from vitral.data.transforms.crop import CropPlan
 from vitral.data.transforms.preprocessing import Preprocessing, sights
 from vitral.data.transforms.resize import resize
-from vitral.explanation.analysis import TITLES, Look, Target, cells_of, heat_map, look_at
-from vitral.explanation.class_probability import chosen_layers, label_of, resting
+from vitral.explanation.analysis import MAP_TITLES, Look, Target, cells_of, heat_map, look_at
+from vitral.explanation.class_probability import find_class, parse_layers, eval_mode
 from vitral.explanation.explanation import Array, Explanation, Faithfulness, MapKind, ModelView, Photo
-from vitral.explanation.faithfulness import count_pictures, curves
-from vitral.explanation.filters import Filters, filters_of
-from vitral.explanation.occlusion import count_squares, occlusion
-from vitral.explanation.similarity import Positions, colors, cosine_similarity, positions_of
-from vitral.explanation.trace import attends
-from vitral.explanation.walkthrough.steps import stages
+from vitral.explanation.faithfulness import count_perturbations, measure_faithfulness
+from vitral.explanation.filters import Filters, embedding_filters
+from vitral.explanation.occlusion import count_occlusions, occlusion
+from vitral.explanation.similarity import PositionSimilarity, pca_colors, cosine_similarity, position_similarity
+from vitral.explanation.trace import has_attention
+from vitral.explanation.walkthrough.steps import walkthrough_steps
 from vitral.models.resnet import Resnet
 from vitral.weights.bundle import Bundle
 from vitral.weights.load import Loaded, load
 
-LONGEST = 1024  # pixels of a side, to look at
+MAX_SIDE = 1024  # pixels of a side, to look at
 
 
 class Sighted(NamedTuple):
@@ -50,19 +50,19 @@ class Sighted(NamedTuple):
     image: Tensor  # (1, C, H, W), scaled
 
 
-def sighted(path: Path, needs: Preprocessing) -> Sighted:
+def read_photo(path: Path, needs: Preprocessing) -> Sighted:
     """The picture in a file, and what the model is given of it. DataError says what is wrong with a file."""
-    data, name = read_bytes(existing(path)), str(path)
+    data, name = read_bytes(require_file(path)), str(path)
     picture = opened(data, name, needs.decoding)
     glimpse = needs.crop.glimpse(picture.size, needs.image_size)
     seen = sights(picture, (glimpse,))[0]  # (H, W, C)
     pixels = torch.from_numpy(np.ascontiguousarray(seen))
     image = needs.normalize.apply(pixels.permute(2, 0, 1)[None])  # (1, C, H, W)
     own = needs.decoding.model_copy(update={"channels": decoding_of(data, name).channels})
-    return Sighted(Photo(path.name, whole_picture(data, name, own), seen, *part_seen(glimpse, picture.size)), image)
+    return Sighted(Photo(path.name, read_whole_image(data, name, own), seen, *crop_fractions(glimpse, picture.size)), image)
 
 
-def existing(path: Path) -> Path:
+def require_file(path: Path) -> Path:
     """The path of a file that is there."""
     if path.is_dir():
         message = "expected an image, found a folder"
@@ -72,15 +72,15 @@ def existing(path: Path) -> Path:
     return path
 
 
-def whole_picture(data: bytes, name: str, decoding: Decoding) -> Pixels:
+def read_whole_image(data: bytes, name: str, decoding: Decoding) -> Pixels:
     """All of the picture in its own colors, (h, w, 3), no larger than is good to look at."""
     picture = opened(data, name, decoding)
-    scale = min(1.0, LONGEST / max(picture.size))
+    scale = min(1.0, MAX_SIDE / max(picture.size))
     size = Size(*(max(1, round(side * scale)) for side in picture.size))
     return np.asarray(viewable(resize(picture.pixels(size), size, "bilinear")))
 
 
-def part_seen(glimpse: Glimpse, whole: Size) -> tuple[float, float, float, float]:
+def crop_fractions(glimpse: CropPlan, whole: Size) -> tuple[float, float, float, float]:
     """Top, left, height and width of what a glimpse keeps, as shares of the whole picture."""
     part, resized, window = glimpse.part, glimpse.resized, glimpse.window
     down, right = part.height / resized.height, part.width / resized.width  # pixels of the picture a resized one covers
@@ -97,7 +97,7 @@ Progress = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
 
 
 @contextmanager
-def silent(message: str, total: int) -> Iterator[Callable[[int], None]]:
+def no_progress(message: str, total: int) -> Iterator[Callable[[int], None]]:
     """Progress for nobody."""
     yield lambda count: None
 
@@ -109,7 +109,7 @@ def explain(
     class_: str = "",
     layers: str | Sequence[int] = (),
     quick: bool = False,
-    progress: Progress = silent,
+    progress: Progress = no_progress,
 ) -> Explanation:
     """All that is seen of one image: `vitral.explain("runs/photos", "cat.jpg")`, which shows itself in a notebook.
 
@@ -120,7 +120,7 @@ def explain(
     return Explainer.of(model, class_, layers, quick).explain(Path(image).expanduser(), progress)
 
 
-def together(explanations: Sequence[Explanation]) -> tuple[Explanation, ...]:
+def share_distances(explanations: Sequence[Explanation]) -> tuple[Explanation, ...]:
     """Explanations of images of one model, with the attention distance as the mean over all of them."""
     if len(explanations) < 2:
         return tuple(explanations)
@@ -144,36 +144,36 @@ class Explainer:
     def of(cls, model: str | Path | Loaded, class_: str, layers: str | Sequence[int], quick: bool) -> "Explainer":
         """The model made ready. A class or a layer that it does not have is refused here, before any image is read."""
         loaded = model if isinstance(model, Loaded) else load(model)
-        config, names = loaded.bundle.model, names_of(loaded.bundle)
+        config, names = loaded.bundle.model, class_names(loaded.bundle)
         depth = 0 if isinstance(config, Resnet) else config.depth
-        target: Target = label_of(class_, names) if class_ else "answer"
-        return cls(loaded, title_of(model), target, chosen_layers(layers, depth), quick)
+        target: Target = find_class(class_, names) if class_ else "answer"
+        return cls(loaded, model_name(model), target, parse_layers(layers, depth), quick)
 
     @cached_property
     def names(self) -> tuple[str, ...]:
         """The classes that it tells apart."""
-        return names_of(self.loaded.bundle)
+        return class_names(self.loaded.bundle)
 
     @cached_property
     def filters(self) -> Filters:
-        return filters_of(self.loaded.model)
+        return embedding_filters(self.loaded.model)
 
     @cached_property
-    def positions(self) -> Positions:
+    def positions(self) -> PositionSimilarity:
         needs = self.loaded.bundle.preprocessing
-        return positions_of(self.loaded.model, self.loaded.bundle.model.layout(needs.image_size))
+        return position_similarity(self.loaded.model, self.loaded.bundle.model.layout(needs.image_size))
 
-    def explain(self, path: Path, progress: Progress = silent) -> Explanation:
+    def explain(self, path: Path, progress: Progress = no_progress) -> Explanation:
         """All that is seen of the image in a file."""
         model, needs = self.loaded.model, self.loaded.bundle.preprocessing
-        photo, image = sighted(path, needs)
+        photo, image = read_photo(path, needs)
         image = image.to(next(model.parameters()).device)  # (1, C, H, W)
-        with resting(model), progress(photo.name, self.questions()) as advance:
+        with eval_mode(model), progress(photo.name, self.questions()) as advance:
             look = look_at(model, image, self.target, self.names)
             advance(1)
             label = int(look.probabilities.argmax()) if self.names and self.target == "answer" else self.target
             maps, faithfulness = self.asked(look, image, label, advance)
-            steps = stages(model, image, photo, self.names)
+            steps = walkthrough_steps(model, image, photo, self.names)
         cells = cells_of(look.patches, look.layout.grid, look.shown)
         model_view = ModelView(self.filters.components, self.filters.shares, self.positions.values, look.distances, 1)
         return Explanation(
@@ -187,7 +187,7 @@ class Explainer:
             shown=look.shown,
             layers=tuple(each for each in look.layers if each.layer in self.layers),
             maps=tuple(heat_map(kind, values) for kind, values in maps.items()),
-            colors=colors(look.patches, look.layout.grid),
+            colors=pca_colors(look.patches, look.layout.grid),
             similarity=cosine_similarity(cells),
             faithfulness=faithfulness,
             stages=steps,
@@ -203,22 +203,22 @@ class Explainer:
             return look.maps, Faithfulness()
         model = self.loaded.model
         maps = {**look.maps, "occlusion": occlusion(model, image, label, advance)}
-        return maps, curves(model, image, label, maps, advance=advance)
+        return maps, measure_faithfulness(model, image, label, maps, advance=advance)
 
     def questions(self) -> int:
         """How many images the model is asked about for one: the image itself, then those that are changed."""
         if self.quick or not self.names:
             return 1
         grid = self.loaded.bundle.model.layout(self.loaded.bundle.preprocessing.image_size).grid
-        maps = len(TITLES) if attends(self.loaded.model) else 1  # occlusion is to be had of any model
-        return 1 + count_squares(grid) + count_pictures(maps, grid)
+        maps = len(MAP_TITLES) if has_attention(self.loaded.model) else 1  # occlusion is to be had of any model
+        return 1 + count_occlusions(grid) + count_perturbations(maps, grid)
 
     def lacks(self) -> Iterator[str]:
         """What cannot be shown, and why, a sentence each."""
         config = self.loaded.bundle.model
         if isinstance(config, Resnet):
             yield "A ResNet has no tokens and no attention: there are no attention maps, no rollout and no relevance."
-        elif not attends(self.loaded.model):
+        elif not has_attention(self.loaded.model):
             message = "there are no attention maps, no rollout, no relevance and no attention distance"
             yield f"Its layers do not attend (mixer={config.mixer.kind}): {message}."
         if not self.names:
@@ -234,12 +234,12 @@ class Explainer:
             yield self.positions.lacks
 
 
-def names_of(bundle: Bundle) -> tuple[str, ...]:
+def class_names(bundle: Bundle) -> tuple[str, ...]:
     """The classes that a model was trained to tell apart; a head that was not trained names none."""
     return bundle.classes if bundle.task == "classify" else ()
 
 
-def title_of(model: str | Path | Loaded) -> str:
+def model_name(model: str | Path | Loaded) -> str:
     """What a model is called: its run, its file, or its name in the hub."""
     if isinstance(model, Loaded):
         return "the model"

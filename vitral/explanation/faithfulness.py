@@ -14,23 +14,23 @@ from torch import Tensor
 
 from vitral.core.config import Size
 from vitral.core.errors import ConfigError
-from vitral.explanation.class_probability import only, probabilities, silent
+from vitral.explanation.class_probability import class_probabilities, single_image, no_progress
 from vitral.explanation.explanation import Array, Curve, Faithfulness, MapKind, Trial
 from vitral.models.base import Grid, Model
 
 POINTS = 16  # of a curve
-RANDOM = 8  # maps, against which the others are held
+RANDOM_MAPS = 8  # maps, against which the others are held
 CLEAR = 2.0  # spreads: one more random map lies that far from eight, to a given side, once in twenty times
 LEAST = 1e-3  # a spread of areas below it is held for this much: such differences mean nothing to anyone
 
 
-def curves(
+def measure_faithfulness(
     model: Model,
     image: Tensor,
     target: int,
     maps: Mapping[MapKind, Array],
     seed: int = 0,
-    advance: Callable[[int], None] = silent,
+    advance: Callable[[int], None] = no_progress,
 ) -> Faithfulness:
     """The probability of a class while patches of the image (1, C, H, W) go, or come back, as each map (R, S) orders.
 
@@ -38,13 +38,13 @@ def curves(
     first in reading order comes first. Random maps of the seed are tried in the same way. `advance` hears how many more
     pictures are done: there are `count_pictures(len(maps), grid)` in all.
     """
-    picture, grid = only(model, image)
+    picture, grid = single_image(model, image)
     check_maps(maps, grid)
-    dice = np.random.default_rng(seed)
-    orders = [order_of(values) for values in maps.values()]
-    orders += [dice.permutation(grid.cells()) for _ in range(RANDOM)]
-    counts = points(grid)
-    found = probabilities(model, pictures(picture, grid, orders, counts), target, advance)  # (3 + 2 M (P - 2),)
+    rng = np.random.default_rng(seed)
+    orders = [rank_patches(values) for values in maps.values()]
+    orders += [rng.permutation(grid.cells()) for _ in range(RANDOM_MAPS)]
+    counts = curve_points(grid)
+    found = class_probabilities(model, perturbed_images(picture, grid, orders, counts), target, advance)  # (3 + 2 M (P - 2),)
     whole, covered, blurred = found[:3]
     inner = found[3:].reshape(len(orders), 2, len(counts) - 2)  # (M, 2, P - 2)
     shares = (counts / grid.cells()).astype(np.float32)  # (P,)
@@ -55,22 +55,22 @@ def curves(
     return Faithfulness(trials, tuple(drawn[len(maps) :]))
 
 
-def count_pictures(maps: int, grid: Grid) -> int:
+def count_perturbations(maps: int, grid: Grid) -> int:
     """How many pictures `curves` asks about for so many maps."""
-    return 3 + 2 * (maps + RANDOM) * (len(points(grid)) - 2)
+    return 3 + 2 * (maps + RANDOM_MAPS) * (len(curve_points(grid)) - 2)
 
 
-def points(grid: Grid) -> NDArray[np.int64]:
+def curve_points(grid: Grid) -> NDArray[np.int64]:
     """How many patches are gone, or back, at each point of a curve (P,): none at the first, all at the last."""
     return np.linspace(0, grid.cells(), min(POINTS, grid.cells() + 1)).round().astype(np.int64)
 
 
-def order_of(values: Array) -> NDArray[np.int64]:
+def rank_patches(values: Array) -> NDArray[np.int64]:
     """The patches by number, those of the greatest value first."""
     return np.argsort(-values.ravel(), kind="stable")
 
 
-def pictures(image: Tensor, grid: Grid, orders: list[NDArray[np.int64]], counts: NDArray[np.int64]) -> Iterator[Tensor]:
+def perturbed_images(image: Tensor, grid: Grid, orders: list[NDArray[np.int64]], counts: NDArray[np.int64]) -> Iterator[Tensor]:
     """The image (C, H, W), all of it covered, all of it blurred: where curves begin and end. Then what lies between.
 
     That is, for each order, the image as its patches go, and the blurred image as they come back.
@@ -84,11 +84,11 @@ def pictures(image: Tensor, grid: Grid, orders: list[NDArray[np.int64]], counts:
             for count in counts[1:-1]:
                 chosen = torch.zeros(grid.cells(), dtype=torch.bool)
                 chosen[torch.from_numpy(order[:count])] = True
-                mask = enlarged(chosen.view(grid), cell).to(image.device)  # (H, W)
+                mask = enlarge_mask(chosen.view(grid), cell).to(image.device)  # (H, W)
                 yield torch.where(mask, after, before)
 
 
-def enlarged(mask: Tensor, cell: Size) -> Tensor:
+def enlarge_mask(mask: Tensor, cell: Size) -> Tensor:
     """A mask of patches (R, S) as one of pixels (H, W)."""
     return mask.repeat_interleave(cell.height, dim=0).repeat_interleave(cell.width, dim=1)
 
@@ -115,7 +115,7 @@ def check_maps(maps: Mapping[MapKind, Array], grid: Grid) -> None:
             raise ConfigError(message, code="config.not_finite", where=f"maps, {kind}")
 
 
-class Verdict(NamedTuple):
+class MapScore(NamedTuple):
     """How a map did against chance, counted in the spread of random maps: above 0 it did better."""
 
     kind: MapKind
@@ -131,14 +131,14 @@ class Verdict(NamedTuple):
         return "worse" if max(self.deletion, self.insertion) <= -CLEAR else "unclear"
 
 
-def verdicts(faithfulness: Faithfulness) -> tuple[Verdict, ...]:
+def score_maps(faithfulness: Faithfulness) -> tuple[MapScore, ...]:
     """How each map did; the one with the greatest `both` is the one to believe, if it stands better than chance."""
     chance = np.array([areas(curve) for curve in faithfulness.chance])  # (random maps, 3)
     found = []
     for kind, curve in faithfulness.trials:
         spread = np.maximum(chance.std(axis=0, ddof=1), LEAST)  # (3,)
         gains = (areas(curve) - chance.mean(axis=0)) / spread
-        found.append(Verdict(kind, *gains.tolist()))
+        found.append(MapScore(kind, *gains.tolist()))
     return tuple(found)
 
 

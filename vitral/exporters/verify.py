@@ -23,8 +23,8 @@ from vitral.data.decoding.decode import FULL, decode
 from vitral.data.decoding.pixels import Pixels
 from vitral.data.samples import Item, Samples
 from vitral.data.transforms.preprocessing import Preprocessing
-from vitral.data.transforms.resize import resize, see
-from vitral.inference.engines.engine import Bytes, Engine, Numbers, in_batches
+from vitral.data.transforms.resize import crop_and_resize, resize
+from vitral.inference.engines.engine import Engine, FloatArray, PixelBatch, run_in_batches
 from vitral.inference.exported import Accuracy, Certificate, Comparison
 from vitral.weights.load import Loaded
 
@@ -45,8 +45,8 @@ class Album(NamedTuple):
 class Portion(NamedTuple):
     """Images as a file takes them, and as its model sees them."""
 
-    incoming: Bytes  # (B, H, W, C)
-    seen: Bytes  # (B, H, W, C) of the model's own size
+    incoming: PixelBatch  # (B, H, W, C)
+    seen: PixelBatch  # (B, H, W, C) of the model's own size
 
 
 def spread(items: Sequence[Item], most: int) -> tuple[Item, ...]:
@@ -55,12 +55,12 @@ def spread(items: Sequence[Item], most: int) -> tuple[Item, ...]:
     return tuple(items[place * len(items) // count] for place in range(count))
 
 
-def seen(samples: Samples, items: Sequence[Item], needs: Preprocessing) -> Bytes:
+def seen(samples: Samples, items: Sequence[Item], needs: Preprocessing) -> PixelBatch:
     """Images as the model sees them, (B, H, W, C)."""
     return np.stack([needs.pixels(samples.read(item), samples.store.address(item.name)) for item in items])
 
 
-def mixed(pixels: Bytes) -> Bytes:
+def mixed(pixels: PixelBatch) -> PixelBatch:
     """Images (B, H, W, C), each channel that of another."""
     return np.stack([np.roll(pixels[..., channel], channel, axis=0) for channel in range(pixels.shape[-1])], axis=-1)
 
@@ -104,17 +104,17 @@ class Sitting:
         while share := tuple(islice(items, next(lengths))):
             yield share
 
-    def _incoming(self, items: Sequence[Item], size: Size) -> Bytes:
+    def _incoming(self, items: Sequence[Item], size: Size) -> PixelBatch:
         """Images as a file takes them: as the model sees them, or pictures that have come to be of this size."""
         if not self.sizes:
             return seen(self.album.samples, items, self.needs)  # (B, H, W, C)
         return np.stack([resize(self._whole(item), size, self.needs.crop.filter) for item in items])
 
-    def _portion(self, incoming: Bytes, size: Size) -> Portion:
+    def _portion(self, incoming: PixelBatch, size: Size) -> Portion:
         if not self.sizes:
             return Portion(incoming, incoming)
         glimpse = self.needs.crop.glimpse(size, self.needs.image_size)
-        return Portion(incoming, np.stack([see(picture, size, glimpse) for picture in incoming]))
+        return Portion(incoming, np.stack([crop_and_resize(picture, size, glimpse) for picture in incoming]))
 
     def _whole(self, item: Item) -> Pixels:
         samples = self.album.samples
@@ -147,7 +147,7 @@ class Original:
     loaded: Loaded
 
     @torch.no_grad()
-    def run(self, pixels: Bytes) -> Numbers:
+    def run(self, pixels: PixelBatch) -> FloatArray:
         model, bundle = self.loaded
         images = bundle.preprocessing.normalize.apply(torch.from_numpy(pixels).permute(0, 3, 1, 2))  # (B, C, H, W)
         return (model(images) if bundle.task == "classify" else model.pooled(images)).numpy()  # (B, K)
@@ -156,7 +156,7 @@ class Original:
 class Expected(NamedTuple):
     """The model's own answers, which an export is to give too."""
 
-    answers: Numbers  # (N, K)
+    answers: FloatArray  # (N, K)
     labels: NDArray[np.int64]  # (N,), or (0,) where nobody knows them
     classes: bool  # whether the largest number of an answer names a class
 
@@ -177,13 +177,13 @@ def judge(
     export: Engine, truth: Expected, portions: Iterable[Portion], bound: Bound, images: str, batches: Sequence[int]
 ) -> Certificate:
     """How the answers of an export compare; in batches other than the largest a few images are enough."""
-    found: dict[int, list[Numbers]] = {batch: [] for batch in batches}
+    found: dict[int, list[FloatArray]] = {batch: [] for batch in batches}
     asked = dict.fromkeys(batches, 0)
     for portion in portions:
         for batch in batches:
             wanted = len(portion.incoming) if batch == max(batches) else FEW - asked[batch]
             if wanted:
-                found[batch].append(in_batches(export, portion.incoming[:wanted], batch))
+                found[batch].append(run_in_batches(export, portion.incoming[:wanted], batch))
                 asked[batch] += len(found[batch][-1])
     whole = {batch: np.concatenate(answers) for batch, answers in found.items()}
     compared = tuple(compare(answers, truth, batch) for batch, answers in whole.items())
@@ -195,7 +195,7 @@ def judge(
     )
 
 
-def compare(answers: Numbers, truth: Expected, batch: int) -> Comparison:
+def compare(answers: FloatArray, truth: Expected, batch: int) -> Comparison:
     """The answers to the first of the images, beside the model's own."""
     own = truth.answers[: len(answers)]
     same = float((answers.argmax(axis=1) == own.argmax(axis=1)).mean())
@@ -240,7 +240,7 @@ def words(bound: Bound, classes: bool) -> str:
     return f"{bound.precision}: {', '.join(parts)}"
 
 
-def _accuracy(answers: Numbers, truth: Expected) -> Accuracy | None:
+def _accuracy(answers: FloatArray, truth: Expected) -> Accuracy | None:
     if not len(truth.labels):
         return None
     count = len(truth.labels)  # those in mixed colors come after, and are of no class

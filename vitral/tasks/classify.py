@@ -115,10 +115,10 @@ class Classification(Task):
         place = next(model.parameters()).device
         self.register_buffer("weights", weights.to(place), persistent=False)  # they follow from the data
 
-    def forward(self, images: Tensor, labels: Tensor, dice: np.random.Generator) -> Outcome:
+    def forward(self, images: Tensor, labels: Tensor, rng: np.random.Generator) -> Outcome:
         loss, targets = self.config.loss, one_hot(labels, len(self.weights))  # (B, K)
         if self.training:
-            images, targets = self.config.mixing.apply(images, targets, dice)
+            images, targets = self.config.mixing.apply(images, targets, rng)
         logits = self.model(images).float()  # (B, K), of full precision for the sake of the logarithms
         losses = loss.losses(logits, loss.soften(targets) if self.training else targets)  # (B,)
         right = logits.detach().argmax(dim=1) == targets.argmax(dim=1)  # (B,)

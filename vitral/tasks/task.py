@@ -17,13 +17,13 @@ class Outcome(NamedTuple):
 class Task(nn.Module):
     """A model and what it is for.
 
-    In training mode a task may draw from the dice of the step; in evaluation mode it draws nothing, so that an image
+    In training mode a task may draw from the generator of the step; in evaluation mode it draws nothing, so that an image
     costs the same at any step. Wrap the task, not its model, to spread it over processes: a task may reach inside.
     """
 
     model: nn.Module
 
-    def forward(self, images: Tensor, labels: Tensor, dice: np.random.Generator) -> Outcome:
+    def forward(self, images: Tensor, labels: Tensor, rng: np.random.Generator) -> Outcome:
         """The outcome for scaled images (B, C, H, W), float32, and labels (B,), int64. B may be 0."""
         raise NotImplementedError
 

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from vitral.tasks.task import Outcome
-from vitral.training.checkpoints.state import Learning
-from vitral.training.loop import Portion, gathered
-from vitral.training.metrics import Line, Metrics
+from vitral.training.checkpoints.state import TrainingState
+from vitral.training.loop import Microbatch, mean_outcome
+from vitral.training.metrics import MetricsLine, MetricsLog
 
 
 class Best(NamedTuple):
@@ -29,23 +29,23 @@ class Best(NamedTuple):
     since: int
 
 
-def watched(learning: Learning, batches: Iterable[Sequence[Portion]]) -> Outcome:
+def evaluate(learning: TrainingState, batches: Iterable[Sequence[Microbatch]]) -> Outcome:
     """The outcome of the averaged weights over all images of the batches, whatever the mode of the task was."""
     task, before = learning.task, learning.task.training
     task.eval()
     try:
         with learning.average.averaged(task), torch.no_grad():
             outcomes = [
-                _doubled(task(portion.images, portion.labels, portion.dice))
+                _doubled(task(portion.images, portion.labels, portion.rng))
                 for portions in batches
                 for portion in portions
             ]
     finally:
         task.train(before)
-    return gathered(outcomes)
+    return mean_outcome(outcomes)
 
 
-def best_of(lines: Iterable[Line], split: str) -> Best:
+def find_best(lines: Iterable[MetricsLine], split: str) -> Best:
     """The first of the best evaluations on a split: by accuracy, or by loss where a task has no accuracy."""
     evaluations = [line for line in lines if line.split == split]
     scores = [score(line) for line in evaluations]
@@ -55,7 +55,7 @@ def best_of(lines: Iterable[Line], split: str) -> Best:
     return Best(evaluations[place].step, len(scores) - 1 - place)
 
 
-def score(line: Line) -> float:
+def score(line: MetricsLine) -> float:
     """The more the better; a loss that is not a number is the worst."""
     found = line.values.get("accuracy", -line.values["loss"])
     return found if found == found else float("-inf")  # noqa: PLR0124, only nan differs from itself
@@ -71,7 +71,7 @@ SIGHUP = getattr(signal, "SIGHUP", 0)  # not on Windows
 SIGNALS = tuple(filter(None, (signal.SIGINT, signal.SIGTERM, SIGHUP)))
 
 
-class Stop:
+class SignalHandler:
     """While this context lasts, an interrupt, a signal to end and a closed terminal are noted.
 
     Outside the main thread nothing is changed, and what `nohup` has the process ignore stays ignored.
@@ -102,16 +102,16 @@ class Stop:
         os.write(2, self.words.encode())  # not by print: the signal may have come in the midst of one
 
 
-MOST_LINES = 5_000  # of training in the record of a run
+MAX_TRAIN_LINES = 5_000  # of training in the record of a run
 
 
-def line_of(step: int, epoch_steps: int, split: str, outcome: Outcome) -> Line:
+def metrics_line(step: int, epoch_steps: int, split: str, outcome: Outcome) -> MetricsLine:
     """What the record says of an outcome after so many steps."""
     values = {"loss": outcome.loss.item(), **{name: value.item() for name, value in outcome.metrics.items()}}
-    return Line(step, step / epoch_steps, split, values)
+    return MetricsLine(step, step / epoch_steps, split, values)
 
 
-class Halt(Exception):
+class StopTraining(Exception):
     """The run ends before its last step, on purpose, and all of it is saved."""
 
     def __init__(self, step: int, signal: int) -> None:
@@ -121,10 +121,10 @@ class Halt(Exception):
 
 
 @dataclass(frozen=True)
-class Averaging:
+class WeightAveraging:
     """Takes the weights after every step into the average."""
 
-    learning: Learning
+    learning: TrainingState
 
     def due(self, step: int, steps: int) -> bool:
         return True
@@ -134,24 +134,24 @@ class Averaging:
 
 
 @dataclass(frozen=True)
-class Recording:
+class MetricsLogger:
     """Writes the outcome of a step into the record."""
 
-    metrics: Metrics
+    metrics: MetricsLog
     epoch_steps: int
     rate: Callable[[int], float]
 
     def due(self, step: int, steps: int) -> bool:
-        every = -(-steps // MOST_LINES)
+        every = -(-steps // MAX_TRAIN_LINES)
         return step % every == 0 or step == steps
 
     def run(self, step: int, outcome: Outcome) -> None:
-        line = line_of(step, self.epoch_steps, "train", outcome)
+        line = metrics_line(step, self.epoch_steps, "train", outcome)
         self.metrics.add(line._replace(values={**line.values, "rate": self.rate(step - 1)}))
 
 
 @dataclass(frozen=True)
-class Watching:
+class Validation:
     """Evaluates every so many steps and at the end, and has what follows from it done."""
 
     every: int
@@ -165,7 +165,7 @@ class Watching:
 
 
 @dataclass
-class Saving:
+class Checkpointing:
     """Saves when time has come, at the last step and when asked to; then stops if that was asked.
 
     `asked` and `halted` are the same for all processes: which of them noticed does not matter.
@@ -190,4 +190,4 @@ class Saving:
             self.save(step)
             self._saved = time.monotonic()
         if signal is not None and not self._last:
-            raise Halt(step, signal)
+            raise StopTraining(step, signal)

@@ -3,6 +3,7 @@
 From the loader's bytes to what a task is given, portion by portion.  B images, C channels, H rows, W columns.
 """
 
+import math
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple, Protocol
@@ -14,53 +15,53 @@ from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 
 from vitral.core.errors import VitralError
-from vitral.core.rng import Purpose, dice
+from vitral.core.rng import Purpose, rng_for
 from vitral.data.loading.loader import Batch, Loader
-from vitral.data.loading.sampler import Plan
-from vitral.data.transforms.preprocessing import Scaling
+from vitral.data.loading.sampler import SamplingPlan
+from vitral.data.transforms.preprocessing import Normalize
 from vitral.tasks.task import Outcome
-from vitral.training.optimizers import set_rate
+from vitral.training.optimizers import set_lr
 from vitral.training.precision import Precision
 
 
-class Portion(NamedTuple):
+class Microbatch(NamedTuple):
     """As much of a batch as the task is given at a time."""
 
     images: Tensor  # (B, C, H, W), scaled
     labels: Tensor  # (B,)
     share: float  # of the images of the batch, which is that of all processes
-    dice: np.random.Generator  # for what the task draws
+    rng: np.random.Generator  # for what the task draws
     seed: int  # for what the model draws
 
 
-class Serving(NamedTuple):
+class MicrobatchConfig(NamedTuple):
     """How batches are served: scaled, in so many portions, on this device."""
 
-    scaling: Scaling
+    scaling: Normalize
     portions: int
     device: torch.device
 
 
-def feed(loader: Loader, start: int, stop: int, serving: Serving) -> Generator[Sequence[Portion]]:
+def microbatches(loader: Loader, start: int, stop: int, serving: MicrobatchConfig) -> Generator[Sequence[Microbatch]]:
     """The portions of the batch of every step, in turn."""
     for step, batch in enumerate(loader.batches(start, stop), start):
-        yield portions(batch, step, loader.plan, serving)
+        yield split_batch(batch, step, loader.plan, serving)
 
 
-def portions(batch: Batch, step: int, plan: Plan, serving: Serving) -> list[Portion]:
-    """This process's part of a batch in portions of nearly the same size, each with dice of its own."""
+def split_batch(batch: Batch, step: int, plan: SamplingPlan, serving: MicrobatchConfig) -> list[Microbatch]:
+    """This process's part of a batch in portions of nearly the same size, each with a generator of its own."""
     whole = plan.images(step)
     pieces = zip(batch.images.tensor_split(serving.portions), batch.labels.tensor_split(serving.portions), strict=True)
     found = []
     for number, (images, labels) in enumerate(pieces, plan.world.rank * serving.portions):
-        throws = dice(plan.seed, Purpose.MIXING, step, number)
-        seed = int(throws.integers(2**63))
+        rng = rng_for(plan.seed, Purpose.MIXING, step, number)
+        seed = int(rng.integers(2**63))
         scaled = serving.scaling.apply(images.to(serving.device))
-        found.append(Portion(scaled, labels.to(serving.device), len(labels) / whole, throws, seed))
+        found.append(Microbatch(scaled, labels.to(serving.device), len(labels) / whole, rng, seed))
     return found
 
 
-class Job(Protocol):
+class Callback(Protocol):
     """Something that is done after a step and cannot alter it: averaging, logging, evaluating, saving."""
 
     def due(self, step: int, steps: int) -> bool:
@@ -72,7 +73,7 @@ class Job(Protocol):
         ...
 
 
-class Company(Protocol):
+class Communicator(Protocol):
     """The processes that take every step together."""
 
     def passing(self, last: bool) -> AbstractContextManager[None]:
@@ -84,7 +85,7 @@ class Company(Protocol):
         ...
 
 
-class Alone:
+class SingleProcess:
     """One process has nobody to agree with."""
 
     def passing(self, last: bool) -> AbstractContextManager[None]:
@@ -94,14 +95,14 @@ class Alone:
         return outcome
 
 
-class Descent(NamedTuple):
+class UpdateRule(NamedTuple):
     """How gradients become steps: the optimizer, its rate at each step, the longest gradient that is believed."""
 
     optimizer: Optimizer
     rate: Callable[[int], float]
-    clip: float
+    clip: float  # maximum norm of the gradient; infinite for no clipping
     precision: Precision
-    company: Company = Alone()
+    company: Communicator = SingleProcess()
 
 
 class Diverged(VitralError):
@@ -113,7 +114,12 @@ class Diverged(VitralError):
 
 
 def train(
-    task: nn.Module, batches: Iterator[Sequence[Portion]], descent: Descent, start: int, steps: int, jobs: Sequence[Job]
+    task: nn.Module,
+    batches: Iterator[Sequence[Microbatch]],
+    descent: UpdateRule,
+    start: int,
+    steps: int,
+    jobs: Sequence[Callback],
 ) -> None:
     """Take the steps from `start` up to `steps`, and after each do the jobs that are due.
 
@@ -123,11 +129,12 @@ def train(
     weights = list(task.parameters())  # a walk through all modules is a thirtieth of a small model's step
     task.train()
     for step in range(start, steps):
-        set_rate(optimizer, descent.rate(step))
-        outcome = descent.company.joined(gathered(descended(task, next(batches), descent)))
+        set_lr(optimizer, descent.rate(step))
+        outcome = descent.company.joined(mean_outcome(backward(task, next(batches), descent)))
         refuse_divergence(step, outcome)
         scaler.unscale_(optimizer)
-        clip_grad_norm_(weights, descent.clip)
+        if descent.clip < math.inf:
+            clip_grad_norm_(weights, descent.clip)
         scaler.step(optimizer)
         scaler.update()
         optimizer.zero_grad(set_to_none=True)
@@ -136,14 +143,14 @@ def train(
                 job.run(step + 1, outcome)
 
 
-def descended(task: nn.Module, portions: Sequence[Portion], descent: Descent) -> list[Outcome]:
+def backward(task: nn.Module, portions: Sequence[Microbatch], descent: UpdateRule) -> list[Outcome]:
     """The outcome of each portion of a batch, with its share of the gradient added to what is there."""
     outcomes = []
     for number, portion in enumerate(portions, start=1):
         seed_model(portion.seed, portion.images.device)
         with descent.company.passing(last=number == len(portions)):
             with descent.precision.autocast():
-                outcome: Outcome = task(portion.images, portion.labels, portion.dice)
+                outcome: Outcome = task(portion.images, portion.labels, portion.rng)
             descent.precision.scaler.scale(outcome.loss * portion.share).backward()
         outcomes.append(outcome._replace(loss=outcome.loss.detach()))
     return outcomes
@@ -160,7 +167,7 @@ def seed_model(seed: int, device: torch.device) -> None:
         torch.get_device_module(device).manual_seed(seed)
 
 
-def gathered(outcomes: Sequence[Outcome]) -> Outcome:
+def mean_outcome(outcomes: Sequence[Outcome]) -> Outcome:
     """The outcome of a batch that was taken in portions: means over all of its images."""
     images = sum(outcome.images for outcome in outcomes)
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vitral.core.config import Size, override
 from vitral.core.errors import ConfigError
-from vitral.data.transforms.preprocessing import Preprocessing, Normalize
+from vitral.data.transforms.preprocessing import Normalize, Preprocessing
 from vitral.models.attention import BaseAttention
 from vitral.models.base import Model, find_mismatches, raise_mismatches
 from vitral.models.embed import Patches

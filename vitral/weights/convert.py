@@ -18,7 +18,7 @@ from torch import Tensor
 from vitral import __version__
 from vitral.core.config import Config, Size
 from vitral.core.errors import VitralError, WeightsError
-from vitral.core.storage import Disk, new_folder
+from vitral.core.storage import Storage, new_folder
 from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.models.base import Model
 from vitral.models.position import Learned1d, Learned2d
@@ -156,8 +156,8 @@ def _seen(bundle: Bundle) -> Preprocessing:
 
 def shown(bundle: Bundle, size: Size) -> Tensor:
     """The images that are shown to both, always the same, (B, C, H, W)."""
-    dice = torch.Generator().manual_seed(SEED)
-    return torch.rand(IMAGES, bundle.model.channels, *size, generator=dice) * 2 - 1
+    rng = torch.Generator().manual_seed(SEED)
+    return torch.rand(IMAGES, bundle.model.channels, *size, generator=rng) * 2 - 1
 
 
 @torch.no_grad()
@@ -201,7 +201,7 @@ def _said(error: Exception) -> str:
 
 
 log = logging.getLogger("vitral")
-DISK = Disk()
+DISK = Storage()
 OURS, BUNDLE = "vitral", "a bundle of vitral"
 
 

@@ -10,11 +10,11 @@ from tests.data.pictures import noise
 from vitral.core.config import Size
 from vitral.data.datasets.arrays import Arrays, Part, open_arrays
 from vitral.data.decoding.header import Decoding
-from vitral.data.loading.loader import Loader, Sight
-from vitral.data.loading.sampler import InOrder, Plan, Shuffled, World
+from vitral.data.loading.loader import ImagePipeline, Loader
+from vitral.data.loading.sampler import SamplingPlan, Sequential, Shuffled, World
 from vitral.data.samples import Item
 from vitral.data.transforms.augment import RandomErasing
-from vitral.data.transforms.crop import CenterCrop, InceptionCrop, PlainResize, View
+from vitral.data.transforms.crop import CenterCrop, CropConfig, RandomResizedCrop, Resize
 
 IMAGE = Size(12, 16)
 ITEMS = 23
@@ -32,17 +32,19 @@ class Noise:
         return Part(images[..., 0] if gray else images, (np.arange(ITEMS) % 2).astype(np.uint8))
 
 
-def loader(view: View, workers: int = 0, channels: int = 3, world: World | None = None, **sight: object) -> Loader:
+def loader(
+    view: CropConfig, workers: int = 0, channels: int = 3, world: World | None = None, **sight: object
+) -> Loader:
     samples = open_arrays("noise", ("even", "odd"), Noise(channels))
     items = tuple(reversed(samples.of("train")))  # so that a place is not a row
     labels = np.array([item.label for item in items])
-    plan = Plan(labels, Shuffled(), 6, 5, world or World())
-    seen = Sight(IMAGE, Decoding(channels=channels), view, **sight)  # type: ignore[arg-type]
+    plan = SamplingPlan(labels, Shuffled(), 6, 5, world or World())
+    seen = ImagePipeline(IMAGE, Decoding(channels=channels), view, **sight)  # type: ignore[arg-type]
     return Loader(items, samples.store, seen, plan, workers, room=2**16)
 
 
 def test_a_crew_that_works_row_by_row_shows_the_same_bits() -> None:
-    for view in (InceptionCrop(), InceptionCrop(area=(0.8, 1.0), filter="bicubic"), PlainResize()):
+    for view in (RandomResizedCrop(), RandomResizedCrop(area=(0.8, 1.0), filter="bicubic"), Resize()):
         together, by_rows = loader(view), loader(view, workers=1)
         assert together._album is not None
         for one, other in zip(together.batches(2, 11), by_rows.batches(2, 11), strict=True):
@@ -53,15 +55,15 @@ def test_a_crew_that_works_row_by_row_shows_the_same_bits() -> None:
 
 @pytest.mark.parametrize("channels", [1, 3])
 def test_a_stream_from_the_middle_goes_on_as_the_whole_one(channels: int) -> None:
-    whole = list(loader(InceptionCrop(), channels=channels).batches(0, 12))
+    whole = list(loader(RandomResizedCrop(), channels=channels).batches(0, 12))
     for start in (1, 5, 11):
-        rest = loader(InceptionCrop(), channels=channels).batches(start, 12)
+        rest = loader(RandomResizedCrop(), channels=channels).batches(start, 12)
         assert all(torch.equal(one.images, other.images) for one, other in zip(whole[start:], rest, strict=True))
 
 
 def test_two_streams_of_one_loader_do_not_disturb_each_other() -> None:
-    shared = loader(InceptionCrop())
-    expected = [batch.images for batch in loader(InceptionCrop()).batches(0, 8)]
+    shared = loader(RandomResizedCrop())
+    expected = [batch.images for batch in loader(RandomResizedCrop()).batches(0, 8)]
     first, second = shared.batches(0, 8), shared.batches(0, 8)
     for images in expected:
         assert torch.equal(next(first).images, images)
@@ -69,19 +71,21 @@ def test_two_streams_of_one_loader_do_not_disturb_each_other() -> None:
 
 
 def test_two_processes_show_the_halves_of_what_one_shows() -> None:
-    whole = [batch.images for batch in loader(InceptionCrop()).batches(0, 6)]
+    whole = [batch.images for batch in loader(RandomResizedCrop()).batches(0, 6)]
     for rank in (0, 1):
-        half = loader(InceptionCrop(), world=World(rank=rank, size=2)).batches(0, 6)
+        half = loader(RandomResizedCrop(), world=World(rank=rank, size=2)).batches(0, 6)
         assert all(torch.equal(one[rank::2], other.images) for one, other in zip(whole, half, strict=True))
 
 
 def test_what_an_album_does_not_know_is_left_to_rows() -> None:
     assert loader(CenterCrop())._album is None
-    assert loader(InceptionCrop(), augment=(RandomErasing(),))._album is None
+    assert loader(RandomResizedCrop(), augment=(RandomErasing(),))._album is None
     store = Arrays("noise", Noise(1))
     items = [Item("train/0001.npy", 0, "train"), Item("test/0001.npy", 0, "train")]
-    plan = Plan(np.zeros(2, dtype=np.int64), InOrder(), 2, 0)
+    plan = SamplingPlan(np.zeros(2, dtype=np.int64), Sequential(), 2, 0)
     for channels, some in ((1, items), (3, items[:1] * 2)):  # of two parts; gray to be shown in color
-        mixed = Loader(some, store, Sight(IMAGE, Decoding(channels=channels), InceptionCrop()), plan, room=2**16)
+        mixed = Loader(
+            some, store, ImagePipeline(IMAGE, Decoding(channels=channels), RandomResizedCrop()), plan, room=2**16
+        )
         assert mixed._album is None
         assert next(mixed.batches(0, 1)).images.shape == (2, channels, *IMAGE)

@@ -22,28 +22,39 @@ from vitral.data.datasets.shards.pack import pack
 from vitral.data.datasets.source import open_data
 from vitral.data.decoding.header import Decoding
 from vitral.data.decoding.pixels import Pixels
-from vitral.data.loading.loader import Batch, Loader, Sight
-from vitral.data.loading.sampler import ALONE, Balanced, InOrder, Order, Plan, Position, Shuffled, World
+from vitral.data.loading.loader import Batch, ImagePipeline, Loader
+from vitral.data.loading.sampler import (
+    SINGLE_PROCESS,
+    Balanced,
+    Order,
+    SamplerState,
+    SamplingPlan,
+    Sequential,
+    Shuffled,
+    World,
+)
 from vitral.data.loading.shared_memory import FORK, SPAWN
 from vitral.data.samples import Samples
-from vitral.data.transforms.crop import InceptionCrop, MultiCrop, PlainResize
+from vitral.data.transforms.crop import MultiCrop, RandomResizedCrop, Resize
 from vitral.data.transforms.preprocessing import Preprocessing
 
 IMAGE = Size(24, 20)
-TRAINING = Sight(IMAGE, Decoding(), InceptionCrop())
+TRAINING = ImagePipeline(IMAGE, Decoding(), RandomResizedCrop())
 
 
 class Speckle:
-    """An augmentation that shows whether the dice are the sample's own."""
+    """An augmentation that shows whether the generator is the sample's own."""
 
-    def apply(self, pixels: Pixels, dice: np.random.Generator) -> Pixels:
-        return pixels ^ dice.integers(0, 4, pixels.shape, dtype=np.uint8)
+    def apply(self, pixels: Pixels, rng: np.random.Generator) -> Pixels:
+        return pixels ^ rng.integers(0, 4, pixels.shape, dtype=np.uint8)
 
 
 SIGHTS = {
     "training": replace(TRAINING, augment=(Speckle(),)),
-    "crops": Sight(IMAGE, Decoding(channels=1), MultiCrop(large=2, small=3, small_image=Size(8, 8)), (Speckle(),)),
-    "evaluation": Sight(IMAGE, Decoding(), PlainResize()),
+    "crops": ImagePipeline(
+        IMAGE, Decoding(channels=1), MultiCrop(large=2, small=3, small_image=Size(8, 8)), (Speckle(),)
+    ),
+    "evaluation": ImagePipeline(IMAGE, Decoding(), Resize()),
 }
 
 
@@ -53,10 +64,15 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> Samples:
 
 
 def loader(
-    samples: Samples, sight: Sight, order: Order, workers: int = 0, world: World = ALONE, room: int = 2**20
+    samples: Samples,
+    sight: ImagePipeline,
+    order: Order,
+    workers: int = 0,
+    world: World = SINGLE_PROCESS,
+    room: int = 2**20,
 ) -> Loader:
     items = samples.of("train")
-    plan = Plan(np.array([item.label for item in items]), order, 4, 3, world)
+    plan = SamplingPlan(np.array([item.label for item in items]), order, 4, 3, world)
     return Loader(items, samples.store, sight, plan, workers, room)
 
 
@@ -79,7 +95,7 @@ def woven(parts: tuple[Batch, ...]) -> Batch:
     return Batch(tuple(view.contiguous() for view in views), labels, places)
 
 
-@pytest.mark.parametrize("order", [Shuffled(), Balanced(), InOrder()])
+@pytest.mark.parametrize("order", [Shuffled(), Balanced(), Sequential()])
 @pytest.mark.parametrize("sight", SIGHTS)
 def test_the_stream_is_the_same_for_any_workers_processes_and_start(samples: Samples, sight: str, order: Order) -> None:
     steps = 2 * loader(samples, SIGHTS[sight], order).plan.epoch_steps + 1
@@ -128,7 +144,7 @@ def test_shards_of_others_give_the_same_stream_from_any_step(tmp_path: Path) -> 
 
 def test_an_evaluation_shows_the_pixels_of_prediction(samples: Samples) -> None:
     seen = Preprocessing(image_size=IMAGE)
-    for batch in loader(samples, SIGHTS["evaluation"], InOrder()).epoch():
+    for batch in loader(samples, SIGHTS["evaluation"], Sequential()).epoch():
         for image, place in zip(batch.images, batch.places.tolist(), strict=True):
             item = samples.of("train")[place]
             expected = seen.pixels(samples.read(item), item.name)
@@ -136,7 +152,7 @@ def test_an_evaluation_shows_the_pixels_of_prediction(samples: Samples) -> None:
 
 
 def test_an_epoch_shows_every_image_once_with_its_label(samples: Samples) -> None:
-    batches = list(loader(samples, SIGHTS["evaluation"], InOrder(), workers=2).epoch())
+    batches = list(loader(samples, SIGHTS["evaluation"], Sequential(), workers=2).epoch())
     assert [len(batch.images) for batch in batches] == [4, 4, 3]
     assert torch.cat([batch.places for batch in batches]).tolist() == list(range(11))
     assert torch.cat([batch.labels for batch in batches]).tolist() == [item.label for item in samples.of("train")]
@@ -146,7 +162,7 @@ def test_a_stream_goes_on_from_its_json_with_other_workers_and_processes(samples
     truth = [content(batch) for batch in loader(samples, TRAINING, Shuffled()).batches(0, 5)]
     saved = loader(samples, TRAINING, Shuffled()).plan.position(3).to_json()
     pair = [loader(samples, TRAINING, Shuffled(), 1, World(rank=rank, size=2)) for rank in range(2)]
-    streams = zip(*(half.batches(half.plan.step(Position.from_json(saved)), 5) for half in pair), strict=True)
+    streams = zip(*(half.batches(half.plan.step(SamplerState.from_json(saved)), 5) for half in pair), strict=True)
     assert [content(woven(parts)) for parts in streams] == truth[3:]
 
 
@@ -161,7 +177,7 @@ def test_what_is_kept_in_memory_changes_no_byte(samples: Samples, room: int) -> 
 
 def test_once_all_is_kept_no_file_is_read(tmp_path: Path) -> None:
     few = photos(tmp_path)
-    keeping = Loader.of(few, "train", SIGHTS["evaluation"], InOrder(), batch=4, workers=2)
+    keeping = Loader.of(few, "train", SIGHTS["evaluation"], Sequential(), batch=4, workers=2)
     first = [content(batch) for batch in keeping.epoch()]
     for item in few.items:
         (tmp_path / item.name).unlink()
@@ -231,7 +247,7 @@ def test_a_bad_file_is_named_after_the_batches_before_it(tmp_path: Path, workers
     bad = photos(tmp_path)
     item = bad.of("train")[6]
     (tmp_path / item.name).write_bytes((tmp_path / item.name).read_bytes()[:-40])
-    stream = Loader.of(bad, "train", SIGHTS["evaluation"], InOrder(), batch=4, workers=workers).epoch()
+    stream = Loader.of(bad, "train", SIGHTS["evaluation"], Sequential(), batch=4, workers=workers).epoch()
     assert next(stream).places.tolist() == [0, 1, 2, 3]
     with raises("data.truncated_image") as caught:
         list(stream)
@@ -255,9 +271,9 @@ def test_after_a_dead_worker_the_loader_can_be_used_again(samples: Samples) -> N
 
 def test_a_split_without_images_names_those_that_have_some(samples: Samples) -> None:
     with raises("config.empty_split", "split", "test", "train", "val"):
-        Loader.of(samples, "test", TRAINING, InOrder(), batch=4)
+        Loader.of(samples, "test", TRAINING, Sequential(), batch=4)
 
 
 def test_fewer_workers_than_none_are_refused(samples: Samples) -> None:
     with raises("config.out_of_range", "workers", -1):
-        Loader.of(samples, "train", TRAINING, InOrder(), batch=4, workers=-1)
+        Loader.of(samples, "train", TRAINING, Sequential(), batch=4, workers=-1)

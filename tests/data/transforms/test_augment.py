@@ -7,7 +7,7 @@ import pytest
 from tests.data.transforms.oracles import furthest
 from tests.data.transforms.scene import gray_scene, scene
 from tests.errors import raises
-from vitral.core.config import Config, members, override
+from vitral.core.config import Config, union_members, override
 from vitral.data.decoding.pixels import Pixels
 from vitral.data.transforms import image_ops
 from vitral.data.transforms.augment import (
@@ -24,11 +24,11 @@ from vitral.data.transforms.augment import (
 STRONG = {"color_jitter": {"hue": 0.5}, "random_erasing": {"probability": 1.0}}
 
 
-def dice(seed: int = 0) -> np.random.Generator:
+def rng(seed: int = 0) -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
-@pytest.fixture(params=members(Augment), ids=lambda member: member.__name__)
+@pytest.fixture(params=union_members(Augment), ids=lambda member: member.__name__)
 def augment(request: pytest.FixtureRequest) -> Augment:
     member: type[Config] = request.param
     return member(**STRONG.get(member.model_fields["kind"].default, {}))  # type: ignore[return-value]
@@ -39,22 +39,22 @@ def test_the_same_dice_give_the_same_pixels_and_the_input_stays(augment: Augment
     for seed in range(30):
         pixels = make()
         pixels.flags.writeable = False
-        found = augment.apply(pixels, dice(seed))
+        found = augment.apply(pixels, rng(seed))
         assert found.dtype == np.uint8
         assert found.shape == pixels.shape
-        assert furthest(augment.apply(pixels, dice(seed)), found) == 0
+        assert furthest(augment.apply(pixels, rng(seed)), found) == 0
         assert furthest(pixels, make()) == 0
 
 
 def test_other_dice_give_other_pixels(augment: Augment) -> None:
-    assert len({augment.apply(scene(), dice(seed)).tobytes() for seed in range(30)}) > 10
+    assert len({augment.apply(scene(), rng(seed)).tobytes() for seed in range(30)}) > 10
 
 
 def test_nothing_but_the_dice_that_were_handed_in_is_thrown(augment: Augment) -> None:
-    expected = augment.apply(scene(), dice(3))
+    expected = augment.apply(scene(), rng(3))
     np.random.seed(1234)
     before = np.random.get_state(legacy=False)["state"]["pos"]
-    assert furthest(augment.apply(scene(), dice(3)), expected) == 0
+    assert furthest(augment.apply(scene(), rng(3)), expected) == 0
     assert np.random.get_state(legacy=False)["state"]["pos"] == before
 
 
@@ -65,23 +65,23 @@ def test_a_config_comes_back_from_its_json(augment: Augment) -> None:
 def test_five_channels_are_refused_at_once_or_always_work(augment: Augment) -> None:
     pixels = np.zeros((8, 8, 5), dtype=np.uint8)
     if isinstance(augment, RandomErasing):
-        assert augment.apply(pixels, dice()).shape == (8, 8, 5)
+        assert augment.apply(pixels, rng()).shape == (8, 8, 5)
         return
     for seed in range(20):
         with raises("config.unsupported", "augment", 5):
-            augment.apply(pixels, dice(seed))
+            augment.apply(pixels, rng(seed))
 
 
 def test_jitter_makes_every_order_of_its_changes() -> None:
     changes = {"brightness": image_ops.brightness, "contrast": image_ops.contrast, "saturation": image_ops.saturation}
     found = set()
     for seed in range(80):
-        jittered = ColorJitter(brightness=0.4, contrast=0.4, saturation=0.4).apply(scene(), dice(seed))
+        jittered = ColorJitter(brightness=0.4, contrast=0.4, saturation=0.4).apply(scene(), rng(seed))
         for order in permutations(changes):
-            thrown, pixels = dice(seed), scene()
-            thrown.permutation(3)
+            generator, pixels = rng(seed), scene()
+            generator.permutation(3)
             for name in order:
-                pixels = changes[name](pixels, thrown.uniform(0.6, 1.4))
+                pixels = changes[name](pixels, generator.uniform(0.6, 1.4))
             if furthest(pixels, jittered) == 0:
                 found.add(order)
     assert len(found) == 6
@@ -101,17 +101,17 @@ def test_a_jitter_of_one_thing_is_that_change_alone(
 ) -> None:
     still = ColorJitter(brightness=0.0, contrast=0.0, saturation=0.0, hue=0.0)
     for seed in range(10):
-        thrown = dice(seed)
-        thrown.permutation(1)
-        found = override(still, [f"{field}=0.4"]).apply(scene(), dice(seed))
-        assert furthest(found, change(scene(), thrown.uniform(low, high))) == 0
-    assert furthest(still.apply(scene(), dice()), scene()) == 0
+        generator = rng(seed)
+        generator.permutation(1)
+        found = override(still, [f"{field}=0.4"]).apply(scene(), rng(seed))
+        assert furthest(found, change(scene(), generator.uniform(low, high))) == 0
+    assert furthest(still.apply(scene(), rng()), scene()) == 0
 
 
 def test_jitter_beyond_one_never_makes_a_factor_negative() -> None:
     white = np.full((2, 2, 1), 100, dtype=np.uint8)
     jitter = ColorJitter(brightness=2.0, contrast=0.0, saturation=0.0)
-    means = [float(jitter.apply(white, dice(seed)).mean()) for seed in range(200)]
+    means = [float(jitter.apply(white, rng(seed)).mean()) for seed in range(200)]
     assert min(means) >= 0
     assert np.mean(np.array(means) == 0) < 0.05  # factors from 0 to 3; from -1 on a quarter would be black
 
@@ -120,22 +120,22 @@ def test_three_augment_makes_one_of_three_and_then_a_jitter() -> None:
     jitter = ColorJitter(brightness=0.3, contrast=0.3, saturation=0.3, hue=0.0)
     seen = set()
     for seed in range(30):
-        thrown = dice(seed)
-        choice = int(thrown.integers(3))
+        generator = rng(seed)
+        choice = int(generator.integers(3))
         seen.add(choice)
         if choice == 0:
             first = image_ops.grayscale(scene())
         elif choice == 1:
             first = image_ops.solarize(scene(), 128)
         else:
-            first = image_ops.blur(scene(), thrown.uniform(0.1, 2.0))
-        assert furthest(ThreeAugment().apply(scene(), dice(seed)), jitter.apply(first, thrown)) == 0
+            first = image_ops.blur(scene(), generator.uniform(0.1, 2.0))
+        assert furthest(ThreeAugment().apply(scene(), rng(seed)), jitter.apply(first, generator)) == 0
     assert seen == {0, 1, 2}
 
 
 @pytest.mark.parametrize(("height", "width"), [(24, 32), (224, 224), (8, 200), (2, 2)])
 def test_an_erased_box_is_inside_and_of_the_stated_area_and_aspect(height: int, width: int) -> None:
-    boxes = [erased_box(height, width, dice(seed)) for seed in range(300)]
+    boxes = [erased_box(height, width, rng(seed)) for seed in range(300)]
     for box in boxes:
         assert 0 <= box.top <= box.bottom <= height
         assert 0 <= box.left <= box.right <= width
@@ -154,30 +154,30 @@ def test_an_erased_box_is_inside_and_of_the_stated_area_and_aspect(height: int, 
 @pytest.mark.parametrize("probability", [0.0, 0.25, 1.0])
 def test_erasing_happens_as_often_as_asked(probability: float) -> None:
     erasing = RandomErasing(probability=probability, fill=Level(level=0))
-    erased = sum(furthest(erasing.apply(scene(), dice(seed)), scene()) > 0 for seed in range(400))
+    erased = sum(furthest(erasing.apply(scene(), rng(seed)), scene()) > 0 for seed in range(400))
     assert abs(erased / 400 - probability) < 0.07
 
 
 def test_erasing_covers_one_box_and_nothing_else() -> None:
     for seed in range(30):
-        thrown = dice(seed)
-        thrown.random()
-        box = erased_box(24, 32, thrown)
-        found = RandomErasing(probability=1.0, fill=Level(level=7)).apply(scene(), dice(seed))
+        generator = rng(seed)
+        generator.random()
+        box = erased_box(24, 32, generator)
+        found = RandomErasing(probability=1.0, fill=Level(level=7)).apply(scene(), rng(seed))
         expected = scene()
         expected[box.top : box.bottom, box.left : box.right] = 7
         assert furthest(found, expected) == 0
 
 
-@pytest.mark.parametrize("fill", members(Fill))
+@pytest.mark.parametrize("fill", union_members(Fill))
 def test_a_fill_has_the_shape_asked_for(fill: type[Noise | Level]) -> None:
-    drawn = fill().draw((5, 7, 4), dice())
+    drawn = fill().draw((5, 7, 4), rng())
     assert drawn.shape == (5, 7, 4)
     assert drawn.dtype == np.uint8
 
 
 def test_noise_is_even_over_all_levels() -> None:
-    drawn = Noise().draw((200, 200, 3), dice())
+    drawn = Noise().draw((200, 200, 3), rng())
     counts = np.bincount(drawn.ravel(), minlength=256)
     assert counts.min() > 0.6 * counts.mean()
     assert counts.max() < 1.4 * counts.mean()

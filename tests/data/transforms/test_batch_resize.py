@@ -6,9 +6,9 @@ import pytest
 from tests.data.pictures import noise
 from vitral.core.config import Size
 from vitral.data.decoding.pixels import Pixels
-from vitral.data.transforms.batch_resize import resizing, see_many
-from vitral.data.transforms.crop import Box, Crops, Filter, Glimpse
-from vitral.data.transforms.resize import see
+from vitral.data.transforms.batch_resize import crop_and_resize_batch, resizing
+from vitral.data.transforms.crop import Box, CropPlan, Crops, Filter
+from vitral.data.transforms.resize import crop_and_resize
 
 WHOLE = Size(28, 33)
 
@@ -31,11 +31,11 @@ def every_length() -> Crops:
 def test_the_bits_are_those_of_every_picture_alone(how: Filter, image: Size, channels: int) -> None:
     album, crops = pictures(channels), every_length()
     rows = np.arange(len(crops.boxes)) % len(album)
-    found = see_many(album, rows, crops, image, how)
+    found = crop_and_resize_batch(album, rows, crops, image, how)
     assert found.shape == (len(rows), channels, *image)
     for row, box, mirrored, seen in zip(rows, crops.boxes, crops.mirrored, found, strict=True):
-        glimpse = Glimpse(Box(*box.tolist()), image, Box(0, 0, *image), bool(mirrored), how)
-        assert np.array_equal(seen.permute(1, 2, 0).numpy(), see(album[row], WHOLE, glimpse))
+        glimpse = CropPlan(Box(*box.tolist()), image, Box(0, 0, *image), bool(mirrored), how)
+        assert np.array_equal(seen.permute(1, 2, 0).numpy(), crop_and_resize(album[row], WHOLE, glimpse))
 
 
 @pytest.mark.parametrize("how", ["bilinear", "bicubic"])
@@ -44,10 +44,10 @@ def test_parts_of_the_very_size_are_shown_as_they_are(how: Filter, image: Size) 
     album = pictures(3)
     boxes = np.array([(shift, shift, *image) for shift in range(1 if image == WHOLE else 5)])
     rows = np.arange(len(boxes)) % len(album)
-    found = see_many(album, rows, Crops(boxes, np.zeros(len(boxes), dtype=np.bool_)), image, how)
+    found = crop_and_resize_batch(album, rows, Crops(boxes, np.zeros(len(boxes), dtype=np.bool_)), image, how)
     for row, box, seen in zip(rows, boxes, found, strict=True):
-        glimpse = Glimpse(Box(*box.tolist()), image, Box(0, 0, *image), False, how)
-        assert np.array_equal(seen.permute(1, 2, 0).numpy(), see(album[row], WHOLE, glimpse))
+        glimpse = CropPlan(Box(*box.tolist()), image, Box(0, 0, *image), False, how)
+        assert np.array_equal(seen.permute(1, 2, 0).numpy(), crop_and_resize(album[row], WHOLE, glimpse))
 
 
 @pytest.mark.parametrize("how", ["bilinear", "bicubic"])

@@ -6,14 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.errors import raises
-from vitral.core.config import Size, members
+from vitral.core.config import Size, union_members
 from vitral.data.transforms.crop import (
     Box,
     CenterCrop,
-    InceptionCrop,
+    CropConfig,
     MultiCrop,
-    PlainResize,
-    View,
+    RandomResizedCrop,
+    Resize,
 )
 
 sides = st.integers(8, 3000)
@@ -21,15 +21,15 @@ sizes = st.builds(Size, sides, sides)
 images = st.builds(Size, st.integers(1, 384), st.integers(1, 384))
 
 
-def dice(seed: int = 0) -> np.random.Generator:
+def rng(seed: int = 0) -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
-@pytest.mark.parametrize("view", members(View))
+@pytest.mark.parametrize("view", union_members(CropConfig))
 @given(whole=sizes, image=images, seed=st.integers(0, 2**32))
-def test_every_glimpse_lies_within_the_picture(view: type[PlainResize], whole: Size, image: Size, seed: int) -> None:
+def test_every_glimpse_lies_within_the_picture(view: type[Resize], whole: Size, image: Size, seed: int) -> None:
     chosen = view()
-    glimpses = chosen.glimpses(whole, image, dice(seed))
+    glimpses = chosen.glimpses(whole, image, rng(seed))
     assert tuple(Size(*glimpse.window[2:]) for glimpse in glimpses) == chosen.outputs(image)
     for part, resized, window, *_ in glimpses:
         for box, frame in ((part, whole), (window, resized)):
@@ -39,17 +39,17 @@ def test_every_glimpse_lies_within_the_picture(view: type[PlainResize], whole: S
             assert box.left + box.width <= frame.width
 
 
-@pytest.mark.parametrize("view", members(View))
-def test_the_same_dice_show_the_same_and_others_something_else(view: type[PlainResize]) -> None:
-    first, again, other = (view().glimpses(Size(375, 500), Size(224, 224), dice(seed)) for seed in (1, 1, 2))
+@pytest.mark.parametrize("view", union_members(CropConfig))
+def test_the_same_dice_show_the_same_and_others_something_else(view: type[Resize]) -> None:
+    first, again, other = (view().glimpses(Size(375, 500), Size(224, 224), rng(seed)) for seed in (1, 1, 2))
     assert first == again
-    assert (first == other) is (view in members(PlainResize | CenterCrop))
+    assert (first == other) is (view in union_members(Resize | CenterCrop))
 
 
 def test_areas_shapes_places_and_flips_are_as_in_the_paper() -> None:
-    throws = dice()
-    view, whole = InceptionCrop(), Size(1000, 1000)
-    glimpses = [view.glimpses(whole, Size(224, 224), throws)[0] for _ in range(20_000)]
+    generator = rng()
+    view, whole = RandomResizedCrop(), Size(1000, 1000)
+    glimpses = [view.glimpses(whole, Size(224, 224), generator)[0] for _ in range(20_000)]
     parts = np.array([glimpse.part for glimpse in glimpses])
     area = parts[:, 2] * parts[:, 3] / 1e6
     shape = np.log(parts[:, 3] / parts[:, 2])
@@ -65,30 +65,30 @@ def test_areas_shapes_places_and_flips_are_as_in_the_paper() -> None:
     assert (parts[:, 0] / (1000 - parts[:, 2] + 1e-9))[area < 0.5].mean() == pytest.approx(0.5, abs=0.01)
     assert room.min() > 0
     assert np.mean([glimpse.mirrored for glimpse in glimpses]) == pytest.approx(0.5, abs=0.02)
-    assert not any(InceptionCrop(flip=False).glimpses(whole, whole, throws)[0].mirrored for _ in range(50))
+    assert not any(RandomResizedCrop(flip=False).glimpses(whole, whole, generator)[0].mirrored for _ in range(50))
 
 
-def part(view: InceptionCrop, whole: Size, seed: int = 0) -> Box:
-    return view.glimpses(whole, Size(8, 8), dice(seed))[0].part
+def part(view: RandomResizedCrop, whole: Size, seed: int = 0) -> Box:
+    return view.glimpses(whole, Size(8, 8), rng(seed))[0].part
 
 
 def test_a_part_may_lie_at_any_edge() -> None:
-    view = InceptionCrop(area=(0.81, 0.81), aspect=(1.0, 1.0))
+    view = RandomResizedCrop(area=(0.81, 0.81), aspect=(1.0, 1.0))
     corners = {part(view, Size(10, 10), seed) for seed in range(50)}
     assert corners == {Box(top, left, 9, 9) for top in (0, 1) for left in (0, 1)}
 
 
 def test_a_long_strip_falls_back_to_the_largest_part_in_its_middle() -> None:
-    view = InceptionCrop(area=(0.9, 1.0))
+    view = RandomResizedCrop(area=(0.9, 1.0))
     assert part(view, Size(10, 400)) == Box(0, 193, 10, 13)
     assert part(view, Size(400, 10)) == Box(193, 0, 13, 10)
 
 
-@pytest.mark.parametrize("view", [InceptionCrop(), InceptionCrop(area=(0.85, 1.0), flip=False), PlainResize()])
-def test_many_crops_are_those_of_each_picture_alone(view: InceptionCrop | PlainResize) -> None:
-    throws = dice(3).random((200, view.throws))
-    boxes, mirrored = view.crops(Size(28, 33), throws)
-    alone = [view.crops(Size(28, 33), row[None]) for row in throws]
+@pytest.mark.parametrize("view", [RandomResizedCrop(), RandomResizedCrop(area=(0.85, 1.0), flip=False), Resize()])
+def test_many_crops_are_those_of_each_picture_alone(view: RandomResizedCrop | Resize) -> None:
+    uniforms = rng(3).random((200, view.draws))
+    boxes, mirrored = view.crops(Size(28, 33), uniforms)
+    alone = [view.crops(Size(28, 33), row[None]) for row in uniforms]
     assert len(boxes) == 200
     assert [box.tolist() for box in boxes] == [each.boxes[0].tolist() for each in alone]
     assert mirrored.tolist() == [bool(each.mirrored[0]) for each in alone]
@@ -96,10 +96,10 @@ def test_many_crops_are_those_of_each_picture_alone(view: InceptionCrop | PlainR
 
 def test_the_first_attempt_that_fits_is_taken() -> None:
     """On a square a whole area of another shape never fits; half of the area, in the third attempt, does."""
-    view = InceptionCrop(area=(0.5, 1.0), aspect=(0.5, 2.0))
+    view = RandomResizedCrop(area=(0.5, 1.0), aspect=(0.5, 2.0))
     too_wide, half, other = (1.0, 1.0, 0.0, 0.0), (0.0, 0.5, 0.5, 0.0), (0.1, 0.5, 0.0, 0.0)
-    throws = np.array([[0.9, *too_wide, *too_wide, *half, *other * 7]])
-    assert view.crops(Size(20, 20), throws).boxes.tolist() == [[3, 0, 14, 14]]
+    uniforms = np.array([[0.9, *too_wide, *too_wide, *half, *other * 7]])
+    assert view.crops(Size(20, 20), uniforms).boxes.tolist() == [[3, 0, 14, 14]]
 
 
 # Whole picture, image, fraction: what torchvision's Resize(int(image / fraction)) and CenterCrop(image) arrive at.
@@ -126,7 +126,7 @@ def test_a_rectangle_is_filled_by_the_middle_without_distortion() -> None:
 
 @given(whole=sizes, image=images, seed=st.integers(0, 99))
 def test_a_picture_of_the_needed_size_never_has_its_part_enlarged(whole: Size, image: Size, seed: int) -> None:
-    glimpse = InceptionCrop().glimpses(whole, image, dice(seed))[0]
+    glimpse = RandomResizedCrop().glimpses(whole, image, rng(seed))[0]
     need = glimpse.need(whole)
     assert glimpse.part.height * need.height >= image.height * whole.height
     assert glimpse.part.width * need.width >= image.width * whole.width
@@ -135,7 +135,7 @@ def test_a_picture_of_the_needed_size_never_has_its_part_enlarged(whole: Size, i
 @given(whole=sizes, scale=st.sampled_from([1, 2, 4, 8]), seed=st.integers(0, 99))
 def test_a_part_stays_within_a_picture_at_a_smaller_scale(whole: Size, scale: int, seed: int) -> None:
     stored = Size(-(-whole.height // scale), -(-whole.width // scale))
-    drawn = part(InceptionCrop(), whole, seed)
+    drawn = part(RandomResizedCrop(), whole, seed)
     found = drawn.scaled(whole, stored)
     assert found == drawn or scale > 1
     assert found.top + found.height <= stored.height
@@ -144,7 +144,7 @@ def test_a_part_stays_within_a_picture_at_a_smaller_scale(whole: Size, scale: in
 
 def test_small_crops_are_smaller_than_large_ones() -> None:
     view = MultiCrop(large=2, small=4)
-    glimpses = view.glimpses(Size(800, 800), Size(224, 224), dice())
+    glimpses = view.glimpses(Size(800, 800), Size(224, 224), rng())
     areas = [glimpse.part.height * glimpse.part.width / 640_000 for glimpse in glimpses]
     assert min(areas[:2]) > 0.319
     assert max(areas[2:]) < 0.321
@@ -164,4 +164,4 @@ def test_small_crops_are_smaller_than_large_ones() -> None:
 )
 def test_impossible_crops_are_refused(settings: dict[str, tuple[float, float]], code: str) -> None:
     with raises(code, *settings):
-        InceptionCrop(**settings)  # type: ignore[arg-type]
+        RandomResizedCrop(**settings)  # type: ignore[arg-type]

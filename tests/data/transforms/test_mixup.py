@@ -12,14 +12,14 @@ from torch.testing import assert_close
 
 from tests.data.transforms.oracles import FIXTURES
 from tests.errors import raises
-from vitral.core.config import Config, members
+from vitral.core.config import Config, union_members
 from vitral.data.transforms.image_ops import Edges
 from vitral.data.transforms.mixup import CutMix, Mixing, Mixup, MixupOrCutMix, cut_box, cutmix, mixup, one_hot
 
 ANSWERS = load_file(FIXTURES / "augmentations.safetensors")
 
 
-def dice(seed: int = 0) -> np.random.Generator:
+def rng(seed: int = 0) -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
@@ -29,7 +29,7 @@ def batch(size: int = 5) -> tuple[Tensor, Tensor]:
     return images, torch.eye(size)
 
 
-@pytest.fixture(params=members(Mixing), ids=lambda member: member.__name__)
+@pytest.fixture(params=union_members(Mixing), ids=lambda member: member.__name__)
 def mixing(request: pytest.FixtureRequest) -> Mixing:
     member: type[Config] = request.param
     return member()  # type: ignore[return-value]
@@ -39,18 +39,18 @@ def mixing(request: pytest.FixtureRequest) -> Mixing:
 def test_any_mixing_keeps_shapes_sums_and_the_batch_it_was_given(mixing: Mixing, size: int) -> None:
     for seed in range(30):
         images, targets = batch(size)
-        mixed = mixing.apply(images, targets, dice(seed))
+        mixed = mixing.apply(images, targets, rng(seed))
         assert mixed.images.shape == images.shape
         assert mixed.images.dtype == images.dtype
         assert_close(mixed.targets.sum(dim=1), torch.ones(size))
-        assert_close(mixed.images, mixing.apply(images, targets, dice(seed)).images, rtol=0, atol=0)
+        assert_close(mixed.images, mixing.apply(images, targets, rng(seed)).images, rtol=0, atol=0)
         assert_close((images, targets), batch(size), rtol=0, atol=0)
 
 
 def test_targets_say_how_much_of_each_image_is_in_it(mixing: Mixing) -> None:
     for seed in range(30):
         images, targets = batch()
-        mixed = mixing.apply(images, targets, dice(seed))
+        mixed = mixing.apply(images, targets, rng(seed))
         levels = torch.arange(5, dtype=torch.float32)
         assert_close(mixed.images.mean(dim=(1, 2, 3)), mixed.targets @ levels, rtol=1e-5, atol=1e-5)
         partners = mixed.targets.roll(1, dims=1)  # of image i is image i - 1
@@ -109,7 +109,7 @@ def test_a_box_in_the_middle_leaves_the_share() -> None:
 @pytest.mark.parametrize("alpha", [0.2, 0.8])
 def test_shares_of_mixup_are_the_greater_parts_of_beta_draws(alpha: float) -> None:
     images, targets = torch.zeros(2, 1, 1, 1), torch.eye(2, dtype=torch.float64)
-    shares = [float(Mixup(alpha=alpha).apply(images, targets, dice(seed)).targets[0, 0]) for seed in range(2000)]
+    shares = [float(Mixup(alpha=alpha).apply(images, targets, rng(seed)).targets[0, 0]) for seed in range(2000)]
     assert min(shares) >= 0.5
     law = stats.beta(alpha, alpha)
     assert stats.kstest(shares, lambda share: law.cdf(share) - law.cdf(1 - share)).pvalue > 0.01
@@ -119,10 +119,10 @@ def test_areas_of_cutmix_are_beta_draws_and_centers_are_anywhere() -> None:
     images, targets = batch()
     shares = []
     for seed in range(400):
-        thrown = dice(seed)
-        shares.append(thrown.beta(0.5, 0.5))
-        box = cut_box(6, 8, shares[-1], int(thrown.integers(6)), int(thrown.integers(8)))
-        found = CutMix(alpha=0.5).apply(images, targets, dice(seed))
+        generator = rng(seed)
+        shares.append(generator.beta(0.5, 0.5))
+        box = cut_box(6, 8, shares[-1], int(generator.integers(6)), int(generator.integers(8)))
+        found = CutMix(alpha=0.5).apply(images, targets, rng(seed))
         assert_close(tuple(found), tuple(cutmix(images, targets, box)), rtol=0, atol=0)
     assert stats.kstest(shares, stats.beta(0.5, 0.5).cdf).pvalue > 0.01
 
@@ -131,7 +131,7 @@ def test_one_or_the_other_is_drawn_for_each_batch() -> None:
     images, targets = batch()
     cut = 0
     for seed in range(200):
-        mixed = MixupOrCutMix().apply(images, targets, dice(seed)).images
+        mixed = MixupOrCutMix().apply(images, targets, rng(seed)).images
         cut += bool((mixed.frac() == 0).all())  # only mixup makes levels in between
     assert 70 < cut < 130
 

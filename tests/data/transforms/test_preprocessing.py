@@ -9,7 +9,7 @@ from tests.errors import raises
 from vitral.core.config import Size
 from vitral.data.decoding.header import Decoding
 from vitral.data.transforms.crop import CenterCrop
-from vitral.data.transforms.preprocessing import IMAGENET, Preprocessing, Scaling
+from vitral.data.transforms.preprocessing import IMAGENET, Normalize, Preprocessing
 
 PHOTO = Image.fromarray(noise(30, 40, 3).astype(np.uint8)).resize((400, 300), Image.Resampling.BICUBIC)
 
@@ -23,7 +23,7 @@ def test_the_default_is_the_papers_plain_resize_to_minus_one_to_one() -> None:
 
 
 def test_a_record_gives_the_same_pixels() -> None:
-    gray = Scaling(mean=(0.45,), std=(0.22,))
+    gray = Normalize(mean=(0.45,), std=(0.22,))
     chosen = Preprocessing(image_size=Size(96, 64), decoding=Decoding(channels=1), crop=CenterCrop(), normalize=gray)
     again = Preprocessing.from_json(chosen.to_json())
     data = encoded(PHOTO, "JPEG")

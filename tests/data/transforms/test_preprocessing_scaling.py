@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.errors import raises
-from vitral.data.transforms.preprocessing import CENTERED, IMAGENET, Scaling
+from vitral.data.transforms.preprocessing import CENTERED, IMAGENET, Normalize
 
 LEVELS = torch.arange(256, dtype=torch.uint8).view(1, 1, 16, 16)
 
@@ -46,11 +46,11 @@ def test_numbers_that_do_not_fit_together_are_refused(
     wrong: dict[str, tuple[float, ...]], code: str, values: tuple[object, ...]
 ) -> None:
     with raises(code, *values):
-        Scaling(**wrong)
+        Normalize(**wrong)
 
 
 @pytest.mark.parametrize("scaling", [CENTERED, IMAGENET], ids=["centered", "imagenet"])
-def test_every_byte_comes_back_exactly(scaling: Scaling) -> None:
+def test_every_byte_comes_back_exactly(scaling: Normalize) -> None:
     images = LEVELS.expand(2, 3, 16, 16)
     restored = scaling.restore(scaling.apply(images))
     torch.testing.assert_close(restored, images.float(), rtol=0, atol=0)

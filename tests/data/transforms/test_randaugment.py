@@ -22,12 +22,12 @@ SIXTEEN = """AutoContrast Equalize Invert Rotate Posterize Solarize Color Contra
 TranslateX TranslateY Cutout SolarizeAdd"""
 
 
-def dice(seed: int = 0) -> np.random.Generator:
+def rng(seed: int = 0) -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
 def applied(name: str, pixels: Pixels, magnitude: float, seed: int = 0) -> Pixels:
-    return OPERATIONS[name](pixels, magnitude / 10, dice(seed))
+    return OPERATIONS[name](pixels, magnitude / 10, rng(seed))
 
 
 def test_the_operations_are_the_sixteen_of_big_vision() -> None:
@@ -116,20 +116,20 @@ def test_every_operation_is_drawn_equally_often_and_always_applied() -> None:
     draws = 3200
     one = RandAugment(layers=1, magnitude=15)
     # Whatever is none of these is a Cutout, which differs from one draw to the next.
-    found = Counter(outcomes.get(one.apply(scene(), dice(seed)).tobytes(), "Cutout") for seed in range(draws))
+    found = Counter(outcomes.get(one.apply(scene(), rng(seed)).tobytes(), "Cutout") for seed in range(draws))
     for name in OPERATIONS:
         assert abs(found[name] - draws / 16) < 4.5 * (draws / 16) ** 0.5
 
 
 def test_layers_follow_one_another() -> None:
     def through(layers: int, seed: int) -> Pixels:
-        generator, pixels = dice(seed), scene()
+        generator, pixels = rng(seed), scene()
         for _ in range(layers):
             pixels = RandAugment(layers=1, magnitude=10).apply(pixels, generator)
         return pixels
 
     for seed in range(20):
-        assert furthest(RandAugment(layers=3, magnitude=10).apply(scene(), dice(seed)), through(3, seed)) == 0
+        assert furthest(RandAugment(layers=3, magnitude=10).apply(scene(), rng(seed)), through(3, seed)) == 0
 
 
 @pytest.mark.parametrize("magnitude", [0, 10, 15, 20, 30])

@@ -27,9 +27,9 @@ def by_torch(pixels: Pixels, size: Size, how: Filter) -> Pixels:
 def test_pictures_become_the_very_bytes_of_torch(
     old: tuple[int, int], new: tuple[int, int], channels: int, how: Filter
 ) -> None:
-    dice = np.random.default_rng((*old, *new))
-    noise = dice.integers(256, size=(*old, channels), dtype=np.uint8)
-    harsh = dice.integers(2, size=noise.shape, dtype=np.uint8) * np.uint8(255)  # by which bicubic overshoots most
+    rng = np.random.default_rng((*old, *new))
+    noise = rng.integers(256, size=(*old, channels), dtype=np.uint8)
+    harsh = rng.integers(2, size=noise.shape, dtype=np.uint8) * np.uint8(255)  # by which bicubic overshoots most
     for pixels in (noise, harsh):
         assert np.array_equal(resized(pixels, Size(*new), how), by_torch(pixels, Size(*new), how))
 

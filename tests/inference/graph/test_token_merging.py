@@ -52,16 +52,16 @@ def loaded(config: Vit | Resnet) -> Loaded:
 
 
 def noise(config: Vit | Resnet, images: int = 3) -> Tensor:
-    dice = torch.Generator().manual_seed(1)
-    return torch.randint(0, 256, (images, *config.image_size, config.channels), dtype=torch.uint8, generator=dice)
+    rng = torch.Generator().manual_seed(1)
+    return torch.randint(0, 256, (images, *config.image_size, config.channels), dtype=torch.uint8, generator=rng)
 
 
 def crowd(length: int, images: int = 2, seed: int = 0) -> tuple[Merged, Tensor]:
     """Tokens that stand for up to five each, and keys."""
-    dice = torch.Generator().manual_seed(seed)
-    tokens = torch.randn(images, length, 6, generator=dice, dtype=torch.float64)
-    sizes = torch.randint(1, 6, (images, length, 1), generator=dice).double()
-    return Merged(tokens, sizes), torch.randn(images, length, 4, generator=dice, dtype=torch.float64)
+    rng = torch.Generator().manual_seed(seed)
+    tokens = torch.randn(images, length, 6, generator=rng, dtype=torch.float64)
+    sizes = torch.randint(1, 6, (images, length, 1), generator=rng).double()
+    return Merged(tokens, sizes), torch.randn(images, length, 4, generator=rng, dtype=torch.float64)
 
 
 def merged_by_loops(tokens: Tensor, sizes: Tensor, keys: Tensor, count: int, prefix: int) -> tuple[Tensor, Tensor]:

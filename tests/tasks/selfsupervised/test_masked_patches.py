@@ -9,17 +9,17 @@ from torch import Tensor
 
 from tests.errors import raises
 from tests.models.variants import VITS, small
-from vitral.core.config import Size, members
+from vitral.core.config import Size, union_members
 from vitral.data.transforms.preprocessing import CENTERED
 from vitral.models import AttentionPool, Hybrid, Identity, MeanPool, Model, Patches, Resnet, Tokens, Vit
 from vitral.tasks.selfsupervised.masked_patches import MaskedPatches, PatchPrediction, TargetConfig, draw_corruption
 
-TARGETS = pytest.mark.parametrize("target", members(TargetConfig), ids=lambda member: member.__name__)
+TARGETS = pytest.mark.parametrize("target", union_members(TargetConfig), ids=lambda member: member.__name__)
 PATCHED = {name: config for name, config in VITS.items() if isinstance(config.stem, Patches)}
 LABELS = torch.zeros(3, dtype=torch.int64)
 
 
-def dice(seed: int = 0) -> np.random.Generator:
+def rng(seed: int = 0) -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
@@ -42,7 +42,7 @@ def patch_of(place: int) -> tuple[slice, slice]:
 @pytest.mark.parametrize("config", PATCHED.values(), ids=PATCHED.keys())
 def test_every_model_of_patches_learns_in_all_its_parts_but_pool_and_head(config: Vit) -> None:
     built = task(config.build())
-    outcome = built(pictures(config), LABELS, dice())
+    outcome = built(pictures(config), LABELS, rng())
     outcome.loss.backward()
     for name, weight in built.named_parameters():
         if name.startswith(("model.pool.", "model.head.")):
@@ -66,7 +66,7 @@ def test_a_tiny_set_is_learned_by_heart(target: type[Any], fields: dict[str, Any
     optimizer = torch.optim.AdamW(built.parameters(), lr=5e-3)
     losses: list[float] = []
     while len(losses) < 4 or (max(losses[-3:]) > 0.1 * losses[0] and len(losses) < 300):
-        loss = built(images, LABELS, dice(len(losses) % 3)).loss
+        loss = built(images, LABELS, rng(len(losses) % 3)).loss
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -81,37 +81,37 @@ def lonely() -> Vit:
 
 def test_patches_that_are_not_corrupted_cost_nothing() -> None:
     built, images = task(lonely().build()), pictures(lonely(), 1)
-    places, sources, _ = draw_corruption(1, 24, dice())
+    places, sources, _ = draw_corruption(1, 24, rng())
     free = set(range(24)) - set(places.flatten().tolist()) - set(sources.gather(1, places).flatten().tolist())
     assert free
     changed = images.clone()
     for place in free:
         rows, columns = patch_of(place)
         changed[:, :, rows, columns] = -changed[:, :, rows, columns]
-    one, other = (built(each, LABELS[:1], dice()).loss for each in (images, changed))
+    one, other = (built(each, LABELS[:1], rng()).loss for each in (images, changed))
     assert torch.equal(one, other)
 
 
 @TARGETS
 def test_every_corrupted_patch_is_told_masked_swapped_or_kept(target: type[Any]) -> None:
     built, images = task(lonely().build(), MaskedPatches(target=target())), pictures(lonely(), 1)
-    places, sources, masked = draw_corruption(1, 24, dice(2))
+    places, sources, masked = draw_corruption(1, 24, rng(2))
     kinds = {True: "masked", False: "kept"}
     seen = set()
-    before = built(images, LABELS[:1], dice(2)).loss
+    before = built(images, LABELS[:1], rng(2)).loss
     for place in places.flatten().tolist():
         seen.add("swapped" if sources[0, place] != place else kinds[bool(masked[0, place])])
         rows, columns = patch_of(place)
         changed = images.clone()
         changed[:, :, rows, columns] = -changed[:, :, rows, columns]
-        assert not torch.equal(built(changed, LABELS[:1], dice(2)).loss, before)
+        assert not torch.equal(built(changed, LABELS[:1], rng(2)).loss, before)
     assert seen == {"masked", "swapped", "kept"}
 
 
 def test_a_masked_patch_is_not_seen() -> None:
     model = small().build()
     built, images = task(model), pictures(small(), 1)
-    places, sources, masked = draw_corruption(1, 24, dice())
+    places, sources, masked = draw_corruption(1, 24, rng())
     taken = set(sources[~masked].tolist())
     hidden = next(place for place in places.flatten().tolist() if masked[0, place] and place not in taken)
     rows, columns = patch_of(hidden)
@@ -120,36 +120,36 @@ def test_a_masked_patch_is_not_seen() -> None:
     seen: list[Tensor] = []
     built.tell.register_forward_hook(lambda _part, given, _told: seen.append(given[0]))
     for each in (images, changed):
-        built(each, LABELS[:1], dice())
+        built(each, LABELS[:1], rng())
     assert torch.equal(*seen)
 
 
 def test_the_corruption_is_that_of_the_dice() -> None:
     built, images = task(small().build()), pictures(small())
-    one, same, other = (built(images, LABELS, dice(seed)).loss for seed in (0, 0, 1))
+    one, same, other = (built(images, LABELS, rng(seed)).loss for seed in (0, 0, 1))
     assert torch.equal(one, same)
     assert not torch.equal(one, other)
 
 
 def test_in_evaluation_an_image_costs_the_same_in_any_company() -> None:
     built, images = task(small().build()).eval(), pictures(small())
-    alone = [built(images[row : row + 1], LABELS[:1], dice(row)).loss for row in range(3)]
-    torch.testing.assert_close(built(images, LABELS, dice()).loss, torch.stack(alone).mean())
+    alone = [built(images[row : row + 1], LABELS[:1], rng(row)).loss for row in range(3)]
+    torch.testing.assert_close(built(images, LABELS, rng()).loss, torch.stack(alone).mean())
 
 
 def test_labels_are_not_looked_at() -> None:
     built, images = task(small().build()), pictures(small())
-    assert torch.equal(built(images, LABELS, dice()).loss, built(images, LABELS - 1, dice()).loss)
+    assert torch.equal(built(images, LABELS, rng()).loss, built(images, LABELS - 1, rng()).loss)
 
 
 def test_another_size_of_image_is_welcome() -> None:
-    outcome = task(small().build())(pictures(small(image_size=Size(48, 24))), LABELS, dice())
+    outcome = task(small().build())(pictures(small(image_size=Size(48, 24))), LABELS, rng())
     assert outcome.loss.isfinite()
 
 
 def test_the_models_weights_serve_a_classifier_afterwards() -> None:
     built = task(small().build())
-    built(pictures(small()), LABELS, dice()).loss.backward()
+    built(pictures(small()), LABELS, rng()).loss.backward()
     classifier = small().build()
     classifier.load(built.model.state_dict())
     assert all(weight.requires_grad for weight in classifier.parameters())
@@ -167,7 +167,7 @@ def test_an_attention_pool_is_frozen_with_the_head() -> None:
     [
         (small(stem=Hybrid(layers=(1, 1), root=32)), "task", "hybrid"),
         (Resnet(layers=(1, 1), root=32, image_size=Size(32, 48)), "task", "ResNet"),
-        (small(image_size=Size(8, 8)), "image", "one patch"),
+        (small(image_size=Size(8, 8)), "image_size", "one patch"),
         (small(channels=5), "target", "5 channels"),
     ],
 )
@@ -178,5 +178,5 @@ def test_models_without_patches_to_tell_are_refused(config: Vit | Resnet, where:
 
 
 def test_an_image_of_one_patch_is_refused_when_it_comes() -> None:
-    with raises("config.unsupported", "image", "one patch"):
-        task(small().build())(torch.zeros(3, 3, 8, 8), LABELS, dice())
+    with raises("config.unsupported", "image_size", "one patch"):
+        task(small().build())(torch.zeros(3, 3, 8, 8), LABELS, rng())

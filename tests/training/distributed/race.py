@@ -12,19 +12,19 @@ import vitral
 from tests.data.loading.photos import photos
 from vitral.core.config import Size
 from vitral.data.decoding.header import Decoding
-from vitral.data.loading.loader import Loader, Sight
-from vitral.data.loading.sampler import InOrder, Plan
+from vitral.data.loading.loader import ImagePipeline, Loader
+from vitral.data.loading.sampler import SamplingPlan, Sequential
 from vitral.data.samples import Samples
-from vitral.data.transforms.crop import InceptionCrop
+from vitral.data.transforms.crop import RandomResizedCrop
 from vitral.data.transforms.preprocessing import CENTERED
 from vitral.tasks.classify import Classify
 from vitral.tasks.task import Outcome
-from vitral.training.callbacks import Averaging
-from vitral.training.checkpoints.state import Learning, Saved, restore, saved_of, tensors_of
-from vitral.training.distributed.process_group import Group
-from vitral.training.distributed.strategy import DistributedConfig, newest_for_all
-from vitral.training.ema import Exponential
-from vitral.training.loop import Descent, Job, Portion, Serving, feed, gathered, train
+from vitral.training.callbacks import WeightAveraging
+from vitral.training.checkpoints.state import SavedState, TrainingState, restore_state, saved_state, state_tensors
+from vitral.training.distributed.process_group import ProcessGroup
+from vitral.training.distributed.strategy import DistributedConfig, find_newest_for_all
+from vitral.training.ema import Ema
+from vitral.training.loop import Callback, Microbatch, MicrobatchConfig, UpdateRule, mean_outcome, microbatches, train
 from vitral.training.optimizers import AdamW
 from vitral.training.precision import Precision
 from vitral.training.schedules import Cosine
@@ -50,9 +50,9 @@ class Logging(NamedTuple):
 class Race:
     """All parts of a run, new."""
 
-    def __init__(self, samples: Samples, group: Group, distributed: DistributedConfig, portions: int) -> None:
+    def __init__(self, samples: Samples, group: ProcessGroup, distributed: DistributedConfig, portions: int) -> None:
         items = samples.of("train")
-        plan = Plan(np.array([item.label for item in items]), InOrder(), BATCH, 5, group.world)
+        plan = SamplingPlan(np.array([item.label for item in items]), Sequential(), BATCH, 5, group.world)
         torch.manual_seed(0)
         model = vitral.build(
             "Ti/16", "image_size=16", "stem.patch=8", "width=16", "depth=2", "mixer.heads=2", "head.num_classes=2"
@@ -62,13 +62,13 @@ class Race:
         self.spread = distributed.spread(task, group)
         # A larger epsilon than usual, or Adam would blow up the rounding of gradients that ought to be 0.
         optimizer, schedule = AdamW(lr=3e-3, eps=1e-4), Cosine(warmup=2)
-        self.learning = Learning(
-            task, optimizer.build(task), Exponential(decay=0.9).build(STEPS), Precision(torch.float32, CPU)
+        self.learning = TrainingState(
+            task, optimizer.build(task), Ema(decay=0.9).build(STEPS), Precision(torch.float32, CPU)
         )
-        sight = Sight(Size(16, 16), Decoding(), InceptionCrop())
+        sight = ImagePipeline(Size(16, 16), Decoding(), RandomResizedCrop())
         self.loader = Loader(items, samples.store, sight, plan, workers=0, room=2**20)
-        self.serving = Serving(CENTERED, portions, CPU)
-        self.descent = Descent(
+        self.serving = MicrobatchConfig(CENTERED, portions, CPU)
+        self.descent = UpdateRule(
             self.learning.optimizer,
             lambda step: optimizer.lr * schedule.rate(step, STEPS),
             CLIPS[portions],
@@ -79,16 +79,16 @@ class Race:
 
     def resume(self, folder: Path) -> int:
         """Go back to the newest checkpoint, and give its step."""
-        checkpoint = newest_for_all(folder, self.group).checkpoint
+        checkpoint = find_newest_for_all(folder, self.group).checkpoint
         assert checkpoint is not None
         tensors, state = self.distributed.load(checkpoint, self.learning.task, self.group)
         assert isinstance(state, dict)
-        return restore(self.learning, self.loader.plan, tensors, Saved.parse(state))
+        return restore_state(self.learning, self.loader.plan, tensors, SavedState.parse(state))
 
     def run(self, start: int, stop: int) -> "Race":
         """Take the steps from one up to another."""
-        batches = feed(self.loader, start, stop, self.serving)
-        jobs: list[Job] = [Averaging(self.learning), Logging(self.lines)]
+        batches = microbatches(self.loader, start, stop, self.serving)
+        jobs: list[Callback] = [WeightAveraging(self.learning), Logging(self.lines)]
         train(self.spread.module, batches, self.descent, start, stop, jobs)
         return self
 
@@ -97,20 +97,20 @@ class Race:
         task, learning = self.learning.task, self.learning
         task.eval()
         with learning.average.averaged(task), torch.no_grad():
-            outcomes = [task(*portion[:2], portion.dice) for portion in self._portions()]
+            outcomes = [task(*portion[:2], portion.rng) for portion in self._portions()]
         task.train()
-        Logging(self.lines).run(0, self.group.joined(gathered(outcomes)))
+        Logging(self.lines).run(0, self.group.joined(mean_outcome(outcomes)))
         return self
 
-    def _portions(self) -> Iterator[Portion]:
-        for portions in feed(self.loader, 0, self.loader.plan.epoch_steps, self.serving):
+    def _portions(self) -> Iterator[Microbatch]:
+        for portions in microbatches(self.loader, 0, self.loader.plan.epoch_steps, self.serving):
             yield from portions
 
     def save(self, folder: Path, step: int) -> None:
         """Write a checkpoint, and spoil the weights before it is on the disk: what was handed over is a copy."""
         keeper = self.distributed.keeper(folder, 2, self.group)
-        saved = saved_of(self.learning, self.loader.plan, step)
-        keeper.save(step, tensors_of(self.learning), saved.model_dump(mode="json"), None)
+        saved = saved_state(self.learning, self.loader.plan, step)
+        keeper.save(step, state_tensors(self.learning), saved.model_dump(mode="json"), None)
         for weight in self.learning.task.parameters():
             weight.data.zero_()
         keeper.close()

@@ -10,16 +10,16 @@ import numpy as np
 from torch import Tensor
 
 from vitral.core.config import Size
-from vitral.core.rng import Purpose, throws
+from vitral.core.rng import Purpose, uniform_for
 from vitral.data.decoding.pixels import Pixels
-from vitral.data.loading.sampler import Indices, Plan
-from vitral.data.transforms.batch_resize import see_many
-from vitral.data.transforms.crop import Crops, InceptionCrop, PlainResize
+from vitral.data.loading.sampler import Indices, SamplingPlan
+from vitral.data.transforms.batch_resize import crop_and_resize_batch
+from vitral.data.transforms.crop import Crops, RandomResizedCrop, Resize
 
-AHEAD = 2_000  # pictures, about, whose crops are drawn together
+DRAW_AHEAD = 2_000  # pictures, about, whose crops are drawn together
 
 
-class Pages(NamedTuple):
+class ImageTable(NamedTuple):
     """Pictures, (pictures, H, W, C), and which of them is at each place of a set."""
 
     pictures: Pixels
@@ -27,19 +27,19 @@ class Pages(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Album:
+class InMemoryImages:
     """The pictures of a plan, and how they are seen."""
 
-    pages: Pages
-    view: InceptionCrop | PlainResize
+    pages: ImageTable
+    view: RandomResizedCrop | Resize
     image: Size
-    plan: Plan
+    plan: SamplingPlan
     _drawn: dict[int, Crops] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def images(self, step: int) -> Tensor:
         """What the batch of a step shows, (B, C, H, W), uint8."""
         rows = self.pages.rows[self.plan.places(step)]
-        return see_many(self.pages.pictures, rows, self._crops(step), self.image, self.view.filter)
+        return crop_and_resize_batch(self.pages.pictures, rows, self._crops(step), self.image, self.view.filter)
 
     def _crops(self, step: int) -> Crops:
         if step not in self._drawn:
@@ -49,9 +49,9 @@ class Album:
     def _draw(self, step: int) -> None:
         """The crops of this step and of some after it, in the same epoch."""
         epoch = self.plan.epoch(step)
-        stop = min(step + max(1, AHEAD // self.plan.rows), (epoch + 1) * self.plan.epoch_steps)
+        stop = min(step + max(1, DRAW_AHEAD // self.plan.rows), (epoch + 1) * self.plan.epoch_steps)
         places = [self.plan.places(each) for each in range(step, stop)]
-        numbers = throws(self.plan.seed, Purpose.VIEW, epoch, np.concatenate(places), self.view.throws)
+        numbers = uniform_for(self.plan.seed, Purpose.VIEW, epoch, np.concatenate(places), self.view.draws)
         boxes, mirrored = self.view.crops(Size(*self.pages.pictures.shape[1:3]), numbers)
         ends = np.cumsum([len(each) for each in places])[:-1]
         drawn = map(Crops, np.split(boxes, ends), np.split(mirrored, ends))

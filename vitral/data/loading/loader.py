@@ -14,36 +14,36 @@ from torch import Tensor
 
 from vitral.core.config import Size
 from vitral.core.errors import ConfigError
-from vitral.core.rng import Purpose, dice
+from vitral.core.rng import Purpose, rng_for
 from vitral.data.datasets.arrays import Arrays
 from vitral.data.decoding.decode import Encoded, opened
 from vitral.data.decoding.header import Decoding
 from vitral.data.decoding.pixels import Pixels
-from vitral.data.loading.cache import ROOM, Kept, Shelf, shelf
-from vitral.data.loading.in_memory import Album, Pages
-from vitral.data.loading.sampler import Order, Plan
-from vitral.data.loading.shared_memory import USUAL, Context, Shared, share
-from vitral.data.loading.workers import AHEAD, Crew
+from vitral.data.loading.cache import CACHE_BYTES, CachedImage, DecodedCache, create_cache
+from vitral.data.loading.in_memory import ImageTable, InMemoryImages
+from vitral.data.loading.sampler import Order, SamplingPlan
+from vitral.data.loading.shared_memory import DEFAULT_CONTEXT, Context, SharedArray, create_shared
+from vitral.data.loading.workers import PREFETCH, WorkerPool
 from vitral.data.samples import SPLITS, Item, Names, Samples, Split, Store
-from vitral.data.transforms.crop import InceptionCrop, PlainResize, View
+from vitral.data.transforms.crop import CropConfig, RandomResizedCrop, Resize
 from vitral.data.transforms.preprocessing import Picture, sights
 
 
 class Augmentation(Protocol):
     """A change of pixels that keeps their size."""
 
-    def apply(self, pixels: Pixels, dice: np.random.Generator) -> Pixels:
+    def apply(self, pixels: Pixels, rng: np.random.Generator) -> Pixels:
         """The changed pixels; those given stay as they are."""
         ...
 
 
 @dataclass(frozen=True)
-class Sight:
+class ImagePipeline:
     """How the loader sees a file: what is decoded, which parts are shown, and how they are changed."""
 
     image: Size
     decoding: Decoding
-    view: View
+    view: CropConfig
     augment: tuple[Augmentation, ...] = ()
 
 
@@ -61,15 +61,15 @@ class Batch(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Filling:
+class BatchWriter:
     """The work of one row of a batch: read, decode, look, augment, write into the ring."""
 
     names: Names
     store: Store
-    sight: Sight
-    plan: Plan
-    kept: Shelf
-    ring: tuple[Shared, ...]  # of each view (AHEAD, B, H, W, C)
+    sight: ImagePipeline
+    plan: SamplingPlan
+    kept: DecodedCache
+    ring: tuple[SharedArray, ...]  # of each view (AHEAD, B, H, W, C)
 
     def rows(self, step: int) -> int:
         return len(self.plan.places(step))
@@ -79,12 +79,12 @@ class Filling:
 
     def fill(self, step: int, row: int, slot: int) -> None:
         place = int(self.plan.places(step)[row])
-        throws = dice(self.plan.seed, Purpose.VIEW, self.plan.epoch(step), place)
-        picture: Picture = Kept(self.kept, place, lambda: self._open(place))
-        glimpses = self.sight.view.glimpses(picture.size, self.sight.image, throws)
+        rng = rng_for(self.plan.seed, Purpose.VIEW, self.plan.epoch(step), place)
+        picture: Picture = CachedImage(self.kept, place, lambda: self._open(place))
+        glimpses = self.sight.view.glimpses(picture.size, self.sight.image, rng)
         for pixels, views in zip(sights(picture, glimpses), self.ring, strict=True):
             for augment in self.sight.augment:
-                pixels = augment.apply(pixels, throws)  # noqa: PLW2901, each change builds on the one before
+                pixels = augment.apply(pixels, rng)  # noqa: PLW2901, each change builds on the one before
             views.array[slot, row] = pixels
 
     def _open(self, place: int) -> Encoded:
@@ -99,11 +99,11 @@ class Loader:
         self,
         items: Sequence[Item],
         store: Store,
-        sight: Sight,
-        plan: Plan,
+        sight: ImagePipeline,
+        plan: SamplingPlan,
         workers: int = 0,
-        room: int = ROOM,
-        context: Context = USUAL,
+        room: int = CACHE_BYTES,
+        context: Context = DEFAULT_CONTEXT,
     ) -> None:
         if workers < 0:
             message = f"expected 0 or more, got {workers}"
@@ -120,7 +120,7 @@ class Loader:
         cls,
         samples: Samples,
         split: Split,
-        sight: Sight,
+        sight: ImagePipeline,
         order: Order,
         batch: int,
         seed: int = 0,
@@ -132,7 +132,7 @@ class Loader:
             held = " and ".join(each for each in SPLITS if samples.of(each))
             message = f"no images in {split!r}, this set has {held}"
             raise ConfigError(message, code="config.empty_split", where="split", hint="choose another")
-        plan = Plan(np.array([item.label for item in items], dtype=np.int64), order, batch, seed)
+        plan = SamplingPlan(np.array([item.label for item in items], dtype=np.int64), order, batch, seed)
         return cls(items, samples.store, sight, plan, workers)
 
     def batches(self, start: int, stop: int) -> Iterator[Batch]:
@@ -140,7 +140,7 @@ class Loader:
         if not self.peaceful:
             self.kept, self.peaceful = self._shelf(), True
         steps, ring = range(start, stop), self._ring()
-        work = Filling(self.names, self.store, self.sight, self.plan, self.kept, ring)
+        work = BatchWriter(self.names, self.store, self.sight, self.plan, self.kept, ring)
         if not self.workers and self._album:
             for step in steps:
                 yield self._shown(step, (self._album.images(step),))
@@ -151,7 +151,7 @@ class Loader:
                     work.fill(step, row, 0)
                 yield self._batch(step, 0, ring)
             return
-        crew = Crew(work, steps, self.workers, self.context)
+        crew = WorkerPool(work, steps, self.workers, self.context)
         try:
             for step, slot in zip(steps, crew.slots(), strict=True):
                 yield self._batch(step, slot, ring)
@@ -163,25 +163,25 @@ class Loader:
         steps = self.plan.epoch_steps
         return self.batches(number * steps, (number + 1) * steps)
 
-    def _shelf(self) -> Shelf:
-        return shelf(len(self.labels), self.sight.decoding.channels, self.room, self.context)
+    def _shelf(self) -> DecodedCache:
+        return create_cache(len(self.labels), self.sight.decoding.channels, self.room, self.context)
 
-    def _ring(self) -> tuple[Shared, ...]:
-        shapes = [(AHEAD, self.plan.rows, *size) for size in self.sight.view.outputs(self.sight.image)]
-        return tuple(share((*shape, self.sight.decoding.channels), "uint8", self.context) for shape in shapes)
+    def _ring(self) -> tuple[SharedArray, ...]:
+        shapes = [(PREFETCH, self.plan.rows, *size) for size in self.sight.view.outputs(self.sight.image)]
+        return tuple(create_shared((*shape, self.sight.decoding.channels), "uint8", self.context) for shape in shapes)
 
     @cached_property
-    def _album(self) -> Album | None:
+    def _album(self) -> InMemoryImages | None:
         """The items as an album, where they lie in memory and are seen in a way that an album knows."""
         view, store = self.sight.view, self.store
-        if self.sight.augment or not isinstance(view, InceptionCrop | PlainResize) or not isinstance(store, Arrays):
+        if self.sight.augment or not isinstance(view, RandomResizedCrop | Resize) or not isinstance(store, Arrays):
             return None
         found = store.rows(self.names[place] for place in range(len(self.names)))
         if found is None or found[0].shape[-1] != self.sight.decoding.channels:
             return None
-        return Album(Pages(*found), view, self.sight.image, self.plan)
+        return InMemoryImages(ImageTable(*found), view, self.sight.image, self.plan)
 
-    def _batch(self, step: int, slot: int, ring: tuple[Shared, ...]) -> Batch:
+    def _batch(self, step: int, slot: int, ring: tuple[SharedArray, ...]) -> Batch:
         views = (views.array[slot, : len(self.plan.places(step))].copy() for views in ring)  # the ring is filled anew
         return self._shown(step, tuple(torch.from_numpy(view).permute(0, 3, 1, 2) for view in views))
 

@@ -18,13 +18,13 @@ from pydantic import Field
 
 from vitral.core.config import Config
 from vitral.core.errors import ConfigError
-from vitral.core.rng import Purpose, dice
+from vitral.core.rng import Purpose, rng_for
 from vitral.data.samples import Item, Samples
 
 Indices = NDArray[np.int64]
 
 
-class InOrder(Config):
+class Sequential(Config):
     """Each image once, in the order of the set, the last batch as small as it comes: for evaluation."""
 
     kind: Literal["sequential"] = "sequential"
@@ -45,7 +45,7 @@ class Shuffled(Config):
 
     def epoch(self, labels: Indices, seed: int, epoch: int) -> Indices:
         """The places in the set of the images of an epoch, in turn."""
-        return dice(seed, Purpose.ORDER, epoch).permutation(len(labels))
+        return rng_for(seed, Purpose.ORDER, epoch).permutation(len(labels))
 
     def batches(self, images: int, batch: int) -> int:
         """How many batches make an epoch."""
@@ -59,17 +59,17 @@ class Balanced(Config):
 
     def epoch(self, labels: Indices, seed: int, epoch: int) -> Indices:
         """The places in the set of the images of an epoch, in turn; as many as there are images."""
-        throws = dice(seed, Purpose.ORDER, epoch)
+        rng = rng_for(seed, Purpose.ORDER, epoch)
         classes, counts = np.unique(labels, return_counts=True)
         rounds = -(-len(labels) // len(classes))
-        turns = np.concatenate([throws.permutation(len(classes)) for _ in range(rounds)])[: len(labels)]
+        turns = np.concatenate([rng.permutation(len(classes)) for _ in range(rounds)])[: len(labels)]
         order = np.empty(len(labels), dtype=np.int64)
         # Sorted once: a search for each class would take minutes with the classes of ImageNet-21k.
         images = np.split(np.argsort(labels, kind="stable"), np.cumsum(counts)[:-1])
         turned = np.bincount(turns, minlength=len(classes))
         slots = np.split(np.argsort(turns, kind="stable"), np.cumsum(turned)[:-1])
         for members, places in zip(images, slots, strict=True):
-            shuffles = [throws.permutation(members) for _ in range(-(-len(places) // len(members)))]
+            shuffles = [rng.permutation(members) for _ in range(-(-len(places) // len(members)))]
             order[places] = np.concatenate([*shuffles, members[:0]])[: len(places)]
         return order
 
@@ -78,7 +78,7 @@ class Balanced(Config):
         return images // batch
 
 
-Order = Annotated[InOrder | Shuffled | Balanced, Field(discriminator="kind")]
+Order = Annotated[Sequential | Shuffled | Balanced, Field(discriminator="kind")]
 
 
 class World(Config):
@@ -88,10 +88,10 @@ class World(Config):
     size: int = Field(default=1, ge=1)
 
 
-ALONE = World()
+SINGLE_PROCESS = World()
 
 
-class Position(Config):
+class SamplerState(Config):
     """Where a stream of batches stands: all that must be known to go on, with any number of workers or processes."""
 
     step: int = Field(ge=0)
@@ -102,14 +102,14 @@ class Position(Config):
 
 
 @dataclass(frozen=True)
-class Plan:
+class SamplingPlan:
     """Steps are numbered from 0 through all epochs; a batch is that of all processes together."""
 
     labels: Indices
     order: Order
     batch: int
     seed: int
-    world: World = ALONE
+    world: World = SINGLE_PROCESS
     _orders: dict[int, Indices] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -122,7 +122,7 @@ class Plan:
         if self.world.rank >= self.world.size:
             message = f"there is no process {self.world.rank} among {self.world.size}, counted from 0"
             raise ConfigError(message, code="config.out_of_range", where="world")
-        if not isinstance(self.order, InOrder) and self.batch % self.world.size:
+        if not isinstance(self.order, Sequential) and self.batch % self.world.size:
             message = f"a batch of {self.batch} does not divide among {self.world.size} processes"
             raise ConfigError(
                 message, code="config.indivisible", where="batch_size", hint=f"use a multiple of {self.world.size}"
@@ -155,11 +155,11 @@ class Plan:
         """The most images that this process shows at a step."""
         return -(-self.batch // self.world.size)
 
-    def position(self, step: int) -> Position:
+    def position(self, step: int) -> SamplerState:
         """The state of a stream that shows this step next."""
-        return Position(step=step, seed=self.seed, batch_size=self.batch, images=len(self.labels), order=self.order)
+        return SamplerState(step=step, seed=self.seed, batch_size=self.batch, images=len(self.labels), order=self.order)
 
-    def step(self, position: Position) -> int:
+    def step(self, position: SamplerState) -> int:
         """The step to go on with, if the position belongs to this plan."""
         for name, here in self.position(position.step):
             there = getattr(position, name)

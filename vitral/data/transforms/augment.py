@@ -1,4 +1,4 @@
-"""Augment: what may be done to one training image, each a config with `apply(pixels, dice)`.  H rows, W columns."""
+"""Augment: what may be done to one training image, each a config with `apply(pixels, rng)`.  H rows, W columns."""
 
 from collections.abc import Callable
 from math import exp, log, sqrt
@@ -31,7 +31,7 @@ class ColorJitter(Config):
     saturation: float = Field(default=0.3, ge=0)
     hue: float = Field(default=0.0, ge=0, le=0.5)
 
-    def apply(self, pixels: Pixels, dice: np.random.Generator) -> Pixels:
+    def apply(self, pixels: Pixels, rng: np.random.Generator) -> Pixels:
         """The image, augmented."""
         check_channels(pixels)
         strengths: list[tuple[Change, float]] = [
@@ -42,9 +42,9 @@ class ColorJitter(Config):
         steps = [(change, max(1 - strength, 0.0), 1 + strength) for change, strength in strengths if strength]
         if self.hue:  # a turn by 0 is left out: going to HSV and back costs a level here and there
             steps.append((image_ops.hue, -self.hue, self.hue))
-        for index in dice.permutation(len(steps)):
+        for index in rng.permutation(len(steps)):
             change, low, high = steps[index]
-            pixels = change(pixels, dice.uniform(low, high))
+            pixels = change(pixels, rng.uniform(low, high))
         return pixels
 
 
@@ -53,17 +53,17 @@ class ThreeAugment(Config):
 
     kind: Literal["three_augment"] = "three_augment"
 
-    def apply(self, pixels: Pixels, dice: np.random.Generator) -> Pixels:
+    def apply(self, pixels: Pixels, rng: np.random.Generator) -> Pixels:
         """The image, augmented."""
         check_channels(pixels)
-        match dice.integers(3):
+        match rng.integers(3):
             case 0:
                 pixels = image_ops.grayscale(pixels)
             case 1:
                 pixels = image_ops.solarize(pixels, 128)
             case _:
-                pixels = image_ops.blur(pixels, dice.uniform(0.1, 2.0))
-        return ColorJitter(brightness=0.3, contrast=0.3, saturation=0.3).apply(pixels, dice)
+                pixels = image_ops.blur(pixels, rng.uniform(0.1, 2.0))
+        return ColorJitter(brightness=0.3, contrast=0.3, saturation=0.3).apply(pixels, rng)
 
 
 class Noise(Config):
@@ -71,8 +71,8 @@ class Noise(Config):
 
     kind: Literal["noise"] = "noise"
 
-    def draw(self, shape: tuple[int, int, int], dice: np.random.Generator) -> Pixels:
-        return dice.integers(0, 256, shape, dtype=np.uint8)
+    def draw(self, shape: tuple[int, int, int], rng: np.random.Generator) -> Pixels:
+        return rng.integers(0, 256, shape, dtype=np.uint8)
 
 
 class Level(Config):
@@ -81,7 +81,7 @@ class Level(Config):
     kind: Literal["level"] = "level"
     level: int = Field(default=128, ge=0, le=255)
 
-    def draw(self, shape: tuple[int, int, int], dice: np.random.Generator) -> Pixels:
+    def draw(self, shape: tuple[int, int, int], rng: np.random.Generator) -> Pixels:
         return np.full(shape, self.level, dtype=np.uint8)
 
 
@@ -95,26 +95,26 @@ class RandomErasing(Config):
     probability: float = Field(default=0.25, ge=0, le=1)
     fill: Fill = Noise()
 
-    def apply(self, pixels: Pixels, dice: np.random.Generator) -> Pixels:
+    def apply(self, pixels: Pixels, rng: np.random.Generator) -> Pixels:
         """The image, augmented."""
-        if dice.random() >= self.probability:
+        if rng.random() >= self.probability:
             return pixels
         height, width, channels = pixels.shape
-        box = erased_box(height, width, dice)
+        box = erased_box(height, width, rng)
         erased = pixels.copy()
         shape = (box.bottom - box.top, box.right - box.left, channels)
-        erased[box.top : box.bottom, box.left : box.right] = self.fill.draw(shape, dice)
+        erased[box.top : box.bottom, box.left : box.right] = self.fill.draw(shape, rng)
         return erased
 
 
-def erased_box(height: int, width: int, dice: np.random.Generator) -> Edges:
+def erased_box(height: int, width: int, rng: np.random.Generator) -> Edges:
     """A box of random area and aspect somewhere in the image; an empty one where ten draws were all too long."""
     for _ in range(TRIES):
-        area = dice.uniform(*ERASED_AREA) * height * width
-        aspect = exp(dice.uniform(log(ERASED_ASPECT[0]), log(ERASED_ASPECT[1])))
+        area = rng.uniform(*ERASED_AREA) * height * width
+        aspect = exp(rng.uniform(log(ERASED_ASPECT[0]), log(ERASED_ASPECT[1])))
         rows, columns = round(sqrt(area * aspect)), round(sqrt(area / aspect))
         if rows < height and columns < width:
-            top, left = int(dice.integers(height - rows + 1)), int(dice.integers(width - columns + 1))
+            top, left = int(rng.integers(height - rows + 1)), int(rng.integers(width - columns + 1))
             return Edges(top, top + rows, left, left + columns)
     return Edges(0, 0, 0, 0)
 

@@ -29,7 +29,7 @@ class Resizing(NamedTuple):
     units: Tensor  # (longest + 1, 1, 1, 1): what a whole number stands for, a power of two
 
 
-def see_many(pictures: Pixels, rows: NDArray[np.int64], crops: Crops, image: Size, how: Filter) -> Tensor:
+def crop_and_resize_batch(pictures: Pixels, rows: NDArray[np.int64], crops: Crops, image: Size, how: Filter) -> Tensor:
     """What the crops, one of each picture that the rows name, show at the size of the image, (B, C, H, W), uint8.
 
     Pictures are (pictures, H, W, C).

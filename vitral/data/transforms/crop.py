@@ -36,7 +36,7 @@ class Box(NamedTuple):
         return Box(top, left, max(bottom - top, 1), max(right - left, 1))
 
 
-class Glimpse(NamedTuple):
+class CropPlan(NamedTuple):
     """One look at a picture: cut out the part, resize it, keep the window, perhaps mirror it."""
 
     part: Box
@@ -59,26 +59,26 @@ class Crops(NamedTuple):
     mirrored: NDArray[np.bool_]  # (pictures,)
 
 
-class PlainResize(Config):
+class Resize(Config):
     """The whole picture, resized to the model's image whatever its shape: the paper's evaluation."""
 
-    throws: ClassVar[int] = 0  # of the dice, for each picture
+    draws: ClassVar[int] = 0  # uniform numbers drawn for each image
 
     kind: Literal["resize"] = "resize"
     filter: Filter = "bilinear"
 
-    def crops(self, whole: Size, throws: NDArray[np.float64]) -> Crops:
-        """What is seen of as many pictures as there are rows of throws, (pictures, throws)."""
-        boxes = np.tile(np.array(Box(0, 0, *whole)), (len(throws), 1))
-        return Crops(boxes, np.zeros(len(throws), dtype=np.bool_))
+    def crops(self, whole: Size, uniforms: NDArray[np.float64]) -> Crops:
+        """What is seen of as many pictures as there are rows of uniforms, (pictures, uniforms)."""
+        boxes = np.tile(np.array(Box(0, 0, *whole)), (len(uniforms), 1))
+        return Crops(boxes, np.zeros(len(uniforms), dtype=np.bool_))
 
     def outputs(self, image: Size) -> tuple[Size, ...]:
         return (image,)
 
-    def glimpse(self, whole: Size, image: Size) -> Glimpse:
-        return Glimpse(Box(0, 0, *whole), image, Box(0, 0, *image), False, self.filter)
+    def glimpse(self, whole: Size, image: Size) -> CropPlan:
+        return CropPlan(Box(0, 0, *whole), image, Box(0, 0, *image), False, self.filter)
 
-    def glimpses(self, whole: Size, image: Size, dice: np.random.Generator) -> tuple[Glimpse, ...]:
+    def glimpses(self, whole: Size, image: Size, rng: np.random.Generator) -> tuple[CropPlan, ...]:
         return (self.glimpse(whole, image),)
 
 
@@ -92,23 +92,23 @@ class CenterCrop(Config):
     def outputs(self, image: Size) -> tuple[Size, ...]:
         return (image,)
 
-    def glimpse(self, whole: Size, image: Size) -> Glimpse:
+    def glimpse(self, whole: Size, image: Size) -> CropPlan:
         height, width = (int(side / self.fraction) for side in image)  # 224 / 0.875 = 256; halves are cut off, as usual
         if whole.height * width <= whole.width * height:  # the height is what binds
             resized = Size(height, max(int(height * whole.width / whole.height), width))
         else:
             resized = Size(max(int(width * whole.height / whole.width), height), width)
         top, left = (round((had - kept) / 2) for had, kept in zip(resized, image, strict=True))
-        return Glimpse(Box(0, 0, *whole), resized, Box(top, left, *image), False, self.filter)
+        return CropPlan(Box(0, 0, *whole), resized, Box(top, left, *image), False, self.filter)
 
-    def glimpses(self, whole: Size, image: Size, dice: np.random.Generator) -> tuple[Glimpse, ...]:
+    def glimpses(self, whole: Size, image: Size, rng: np.random.Generator) -> tuple[CropPlan, ...]:
         return (self.glimpse(whole, image),)
 
 
-class InceptionCrop(Config):
+class RandomResizedCrop(Config):
     """A part of random area and shape, half of the time mirrored: the paper's training."""
 
-    throws: ClassVar[int] = 1 + 4 * ATTEMPTS  # of the dice, for each picture
+    draws: ClassVar[int] = 1 + 4 * ATTEMPTS  # uniform numbers drawn for each image
 
     kind: Literal["random_resized_crop"] = "random_resized_crop"
     area: tuple[Share, Share] = (0.05, 1.0)
@@ -127,14 +127,14 @@ class InceptionCrop(Config):
     def outputs(self, image: Size) -> tuple[Size, ...]:
         return (image,)
 
-    def crops(self, whole: Size, throws: NDArray[np.float64]) -> Crops:
-        """What is seen of as many pictures as there are rows of throws, (pictures, throws)."""
-        boxes = random_parts(whole, self.area, self.aspect, throws[:, 1:])
-        return Crops(boxes, (throws[:, 0] < 0.5) & self.flip)
+    def crops(self, whole: Size, uniforms: NDArray[np.float64]) -> Crops:
+        """What is seen of as many pictures as there are rows of uniforms, (pictures, uniforms)."""
+        boxes = random_parts(whole, self.area, self.aspect, uniforms[:, 1:])
+        return Crops(boxes, (uniforms[:, 0] < 0.5) & self.flip)
 
-    def glimpses(self, whole: Size, image: Size, dice: np.random.Generator) -> tuple[Glimpse, ...]:
-        boxes, mirrored = self.crops(whole, dice.random((1, self.throws)))
-        return (Glimpse(Box(*boxes[0].tolist()), image, Box(0, 0, *image), bool(mirrored[0]), self.filter),)
+    def glimpses(self, whole: Size, image: Size, rng: np.random.Generator) -> tuple[CropPlan, ...]:
+        boxes, mirrored = self.crops(whole, rng.random((1, self.draws)))
+        return (CropPlan(Box(*boxes[0].tolist()), image, Box(0, 0, *image), bool(mirrored[0]), self.filter),)
 
 
 class MultiCrop(Config):
@@ -150,25 +150,25 @@ class MultiCrop(Config):
     def outputs(self, image: Size) -> tuple[Size, ...]:
         return (image,) * self.large + (self.small_image,) * self.small
 
-    def glimpses(self, whole: Size, image: Size, dice: np.random.Generator) -> tuple[Glimpse, ...]:
-        large = InceptionCrop(area=(self.border, 1.0), filter=self.filter)
-        small = InceptionCrop(area=(0.05, self.border), filter=self.filter)
+    def glimpses(self, whole: Size, image: Size, rng: np.random.Generator) -> tuple[CropPlan, ...]:
+        large = RandomResizedCrop(area=(self.border, 1.0), filter=self.filter)
+        small = RandomResizedCrop(area=(0.05, self.border), filter=self.filter)
         crops = [(large, image)] * self.large + [(small, self.small_image)] * self.small
-        return tuple(view.glimpses(whole, size, dice)[0] for view, size in crops)
+        return tuple(view.glimpses(whole, size, rng)[0] for view, size in crops)
 
 
-View = Annotated[PlainResize | CenterCrop | InceptionCrop | MultiCrop, Field(discriminator="kind")]
-StillView = Annotated[PlainResize | CenterCrop, Field(discriminator="kind")]  # without chance: for evaluation
+CropConfig = Annotated[Resize | CenterCrop | RandomResizedCrop | MultiCrop, Field(discriminator="kind")]
+EvalCropConfig = Annotated[Resize | CenterCrop, Field(discriminator="kind")]  # without chance: for evaluation
 
 
 def random_parts(
-    whole: Size, area: tuple[float, float], aspect: tuple[float, float], throws: NDArray[np.float64]
+    whole: Size, area: tuple[float, float], aspect: tuple[float, float], uniforms: NDArray[np.float64]
 ) -> NDArray[np.int64]:
-    """Boxes of uniform area and log-uniform shape, (pictures, 4), by four throws for each of the attempts.
+    """Boxes of uniform area and log-uniform shape, (pictures, 4), by four uniforms for each of the attempts.
 
     The first attempt that fits counts; where none does, the largest box of allowed shape in the middle.
     """
-    sizes, shapes, tops, lefts = throws.reshape(len(throws), -1, 4).transpose(2, 0, 1)  # each (pictures, attempts)
+    sizes, shapes, tops, lefts = uniforms.reshape(len(uniforms), -1, 4).transpose(2, 0, 1)  # each (pictures, attempts)
     pixels = whole.height * whole.width * (area[0] + (area[1] - area[0]) * sizes)
     ratios = np.exp(log(aspect[0]) + log(aspect[1] / aspect[0]) * shapes)  # width by height
     heights, widths = np.rint(np.sqrt(pixels / ratios)), np.rint(np.sqrt(pixels * ratios))

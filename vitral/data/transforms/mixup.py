@@ -57,7 +57,7 @@ class NoMixing(Config):
 
     kind: Literal["none"] = "none"
 
-    def apply(self, images: Tensor, targets: Tensor, dice: np.random.Generator) -> Mixed:
+    def apply(self, images: Tensor, targets: Tensor, rng: np.random.Generator) -> Mixed:
         """The batch as it is."""
         return Mixed(images, targets)
 
@@ -71,9 +71,9 @@ class Mixup(Config):
     kind: Literal["mixup"] = "mixup"
     alpha: float = Field(default=0.2, gt=0)
 
-    def apply(self, images: Tensor, targets: Tensor, dice: np.random.Generator) -> Mixed:
+    def apply(self, images: Tensor, targets: Tensor, rng: np.random.Generator) -> Mixed:
         """The batch, mixed."""
-        share = dice.beta(self.alpha, self.alpha)
+        share = rng.beta(self.alpha, self.alpha)
         return mixup(images, targets, max(share, 1.0 - share))
 
 
@@ -83,11 +83,11 @@ class CutMix(Config):
     kind: Literal["cutmix"] = "cutmix"
     alpha: float = Field(default=1.0, gt=0)
 
-    def apply(self, images: Tensor, targets: Tensor, dice: np.random.Generator) -> Mixed:
+    def apply(self, images: Tensor, targets: Tensor, rng: np.random.Generator) -> Mixed:
         """The batch, mixed."""
         height, width = images.shape[-2:]
-        share = dice.beta(self.alpha, self.alpha)
-        box = cut_box(height, width, share, int(dice.integers(height)), int(dice.integers(width)))
+        share = rng.beta(self.alpha, self.alpha)
+        box = cut_box(height, width, share, int(rng.integers(height)), int(rng.integers(width)))
         return cutmix(images, targets, box)
 
 
@@ -98,10 +98,10 @@ class MixupOrCutMix(Config):
     mixup: Mixup = Mixup(alpha=0.8)
     cutmix: CutMix = CutMix(alpha=1.0)
 
-    def apply(self, images: Tensor, targets: Tensor, dice: np.random.Generator) -> Mixed:
+    def apply(self, images: Tensor, targets: Tensor, rng: np.random.Generator) -> Mixed:
         """The batch, mixed."""
-        chosen = self.mixup if dice.random() < 0.5 else self.cutmix
-        return chosen.apply(images, targets, dice)
+        chosen = self.mixup if rng.random() < 0.5 else self.cutmix
+        return chosen.apply(images, targets, rng)
 
 
 def _blended(things: Tensor, share: float) -> Tensor:

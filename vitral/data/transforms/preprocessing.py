@@ -12,8 +12,8 @@ from vitral.core.config import Config, Size
 from vitral.data.decoding.decode import opened
 from vitral.data.decoding.header import Decoding
 from vitral.data.decoding.pixels import Pixels
-from vitral.data.transforms.crop import Glimpse, PlainResize, StillView
-from vitral.data.transforms.resize import see
+from vitral.data.transforms.crop import CropPlan, EvalCropConfig, Resize
+from vitral.data.transforms.resize import crop_and_resize
 
 if TYPE_CHECKING:
     import torch
@@ -23,23 +23,23 @@ if TYPE_CHECKING:
 Positive = Annotated[float, Field(gt=0)]
 
 
-class Scaling(Config):
+class Normalize(Config):
     """(x / 255 - mean) / deviation; one number for all channels or one for each. The default is the paper's [-1, 1]."""
 
     mean: tuple[float, ...] = (0.5,)
     std: tuple[Positive, ...] = (0.5,)
 
     @model_validator(mode="after")
-    def _agree(self) -> "Scaling":
+    def _agree(self) -> "Normalize":
         if not self.mean or len(self.mean) != len(self.std):
             raise ValueError(f"expected as many means as deviations, got {len(self.mean)} and {len(self.std)}")
         return self
 
-    def over(self, channels: int) -> "Scaling":
+    def over(self, channels: int) -> "Normalize":
         """The same, told with a number for each of so many channels."""
         if len(self.mean) > 1:
             return self
-        return Scaling(mean=self.mean * channels, std=self.std * channels)
+        return Normalize(mean=self.mean * channels, std=self.std * channels)
 
     def apply(self, images: "Tensor") -> "Tensor":
         """uint8 images as float32, (B, C, H, W)."""
@@ -63,8 +63,8 @@ def of_bytes(numbers: tuple[float, ...], device: "torch.device") -> "Tensor":
     return torch.tensor([255 * number for number in numbers], device=device).view(-1, 1, 1)
 
 
-CENTERED = Scaling()
-IMAGENET = Scaling(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
+CENTERED = Normalize()
+IMAGENET = Normalize(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
 
 
 class Preprocessing(Config):
@@ -72,8 +72,8 @@ class Preprocessing(Config):
 
     image_size: Size = Size(224, 224)
     decoding: Decoding = Decoding()
-    crop: StillView = PlainResize()
-    normalize: Scaling = CENTERED
+    crop: EvalCropConfig = Resize()
+    normalize: Normalize = CENTERED
 
     @model_validator(mode="after")
     def _fit(self) -> "Preprocessing":
@@ -108,9 +108,9 @@ class Picture(Protocol):
         ...
 
 
-def sights(picture: Picture, glimpses: tuple[Glimpse, ...]) -> list[Pixels]:
+def sights(picture: Picture, glimpses: tuple[CropPlan, ...]) -> list[Pixels]:
     """What each glimpse shows of the picture, which is decoded once, at a scale that serves them all."""
     needs = [glimpse.need(picture.size) for glimpse in glimpses]
     need = Size(max(need.height for need in needs), max(need.width for need in needs))
     pixels = picture.pixels(need)
-    return [see(pixels, picture.size, glimpse) for glimpse in glimpses]
+    return [crop_and_resize(pixels, picture.size, glimpse) for glimpse in glimpses]

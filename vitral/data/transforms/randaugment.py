@@ -49,47 +49,47 @@ def solarize_threshold(level: float) -> int:
     return int(256 * level) % 256
 
 
-def _sign(dice: np.random.Generator) -> int:
-    return 1 if dice.random() < 0.5 else -1
+def _sign(rng: np.random.Generator) -> int:
+    return 1 if rng.random() < 0.5 else -1
 
 
-def _contrast(pixels: Pixels, level: float, dice: np.random.Generator) -> Pixels:
+def _contrast(pixels: Pixels, level: float, rng: np.random.Generator) -> Pixels:
     return image_ops.contrast_about(pixels, enhancement(level), PALE)
 
 
-def _translate_x(pixels: Pixels, level: float, dice: np.random.Generator) -> Pixels:
-    return geometry.translate_x(pixels, _sign(dice) * level * TRANSLATE * (pixels.shape[1] / SIDE))
+def _translate_x(pixels: Pixels, level: float, rng: np.random.Generator) -> Pixels:
+    return geometry.translate_x(pixels, _sign(rng) * level * TRANSLATE * (pixels.shape[1] / SIDE))
 
 
-def _translate_y(pixels: Pixels, level: float, dice: np.random.Generator) -> Pixels:
-    return geometry.translate_y(pixels, _sign(dice) * level * TRANSLATE * (pixels.shape[0] / SIDE))
+def _translate_y(pixels: Pixels, level: float, rng: np.random.Generator) -> Pixels:
+    return geometry.translate_y(pixels, _sign(rng) * level * TRANSLATE * (pixels.shape[0] / SIDE))
 
 
-def _cutout(pixels: Pixels, level: float, dice: np.random.Generator) -> Pixels:
+def _cutout(pixels: Pixels, level: float, rng: np.random.Generator) -> Pixels:
     """timm and torchvision have no cutout among these."""
     height, width = pixels.shape[:2]
     reach = int(level * CUTOUT * (min(height, width) / SIDE))
-    return geometry.cutout(pixels, reach, int(dice.integers(height)), int(dice.integers(width)))
+    return geometry.cutout(pixels, reach, int(rng.integers(height)), int(rng.integers(width)))
 
 
 # In big_vision's order. Where timm and torchvision interpolate by choice, all of these take the nearest pixel.
 OPERATIONS: dict[str, Operation] = {
-    "AutoContrast": lambda pixels, level, dice: image_ops.autocontrast(pixels),
-    "Equalize": lambda pixels, level, dice: image_ops.equalize(pixels),
-    "Invert": lambda pixels, level, dice: image_ops.invert(pixels),
-    "Rotate": lambda pixels, level, dice: geometry.rotate(pixels, _sign(dice) * 30 * level),
-    "Posterize": lambda pixels, level, dice: image_ops.posterize(pixels, bits_kept(level)),
-    "Solarize": lambda pixels, level, dice: image_ops.solarize(pixels, solarize_threshold(level)),
-    "Color": lambda pixels, level, dice: image_ops.saturation(pixels, enhancement(level)),
+    "AutoContrast": lambda pixels, level, rng: image_ops.autocontrast(pixels),
+    "Equalize": lambda pixels, level, rng: image_ops.equalize(pixels),
+    "Invert": lambda pixels, level, rng: image_ops.invert(pixels),
+    "Rotate": lambda pixels, level, rng: geometry.rotate(pixels, _sign(rng) * 30 * level),
+    "Posterize": lambda pixels, level, rng: image_ops.posterize(pixels, bits_kept(level)),
+    "Solarize": lambda pixels, level, rng: image_ops.solarize(pixels, solarize_threshold(level)),
+    "Color": lambda pixels, level, rng: image_ops.saturation(pixels, enhancement(level)),
     "Contrast": _contrast,
-    "Brightness": lambda pixels, level, dice: image_ops.brightness(pixels, enhancement(level)),
-    "Sharpness": lambda pixels, level, dice: image_ops.sharpness(pixels, enhancement(level)),
-    "ShearX": lambda pixels, level, dice: geometry.shear_x(pixels, _sign(dice) * 0.3 * level),
-    "ShearY": lambda pixels, level, dice: geometry.shear_y(pixels, _sign(dice) * 0.3 * level),
+    "Brightness": lambda pixels, level, rng: image_ops.brightness(pixels, enhancement(level)),
+    "Sharpness": lambda pixels, level, rng: image_ops.sharpness(pixels, enhancement(level)),
+    "ShearX": lambda pixels, level, rng: geometry.shear_x(pixels, _sign(rng) * 0.3 * level),
+    "ShearY": lambda pixels, level, rng: geometry.shear_y(pixels, _sign(rng) * 0.3 * level),
     "TranslateX": _translate_x,
     "TranslateY": _translate_y,
     "Cutout": _cutout,
-    "SolarizeAdd": lambda pixels, level, dice: image_ops.solarize_add(pixels, int(110 * level)),  # timm: at most 128
+    "SolarizeAdd": lambda pixels, level, rng: image_ops.solarize_add(pixels, int(110 * level)),  # timm: at most 128
 }
 
 
@@ -103,11 +103,11 @@ class RandAugment(Config):
     layers: int = Field(default=2, ge=1)
     magnitude: int = Field(default=10, ge=0, le=30)
 
-    def apply(self, pixels: Pixels, dice: np.random.Generator) -> Pixels:
+    def apply(self, pixels: Pixels, rng: np.random.Generator) -> Pixels:
         """The image, augmented."""
         check_channels(pixels)  # at once, not when the first color operation happens to be drawn
         operations = tuple(OPERATIONS.values())
         for _ in range(self.layers):
-            operation = operations[dice.integers(len(operations))]
-            pixels = operation(pixels, self.magnitude / 10, dice)
+            operation = operations[rng.integers(len(operations))]
+            pixels = operation(pixels, self.magnitude / 10, rng)
         return pixels

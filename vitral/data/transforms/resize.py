@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from vitral.core.config import Size
 from vitral.core.imports import is_imported
 from vitral.data.decoding.pixels import Pixels
-from vitral.data.transforms.crop import Box, Filter, Glimpse
+from vitral.data.transforms.crop import Box, CropPlan, Filter
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -104,7 +104,7 @@ def cut(pixels: Pixels, box: Box) -> Pixels:
     return pixels[box.top : box.top + box.height, box.left : box.left + box.width]
 
 
-def see(pixels: Pixels, whole: Size, glimpse: Glimpse) -> Pixels:
+def crop_and_resize(pixels: Pixels, whole: Size, glimpse: CropPlan) -> Pixels:
     """What the glimpse shows of a picture that is `whole` at full scale and may have been decoded at a smaller one."""
     part = glimpse.part.scaled(whole, Size(*pixels.shape[:2]))
     resized = resize(cut(pixels, part), glimpse.resized, glimpse.filter)

@@ -36,13 +36,13 @@ class Corruption(NamedTuple):
     masked: Tensor  # (B, N), whether the mask token stands there instead
 
 
-def draw_corruption(images: int, patches: int, dice: np.random.Generator) -> Corruption:
+def draw_corruption(images: int, patches: int, rng: np.random.Generator) -> Corruption:
     """For each image a draw of its own: always as many corrupted patches, each masked, swapped or kept by chance."""
     count = ceil(CORRUPTED * patches)
     own = np.tile(np.arange(patches), (images, 1))  # (B, N)
-    places = dice.permuted(own, axis=1)[:, :count]  # (B, M)
-    chance = dice.random((images, count))
-    others = (places + dice.integers(1, patches, (images, count))) % patches  # (B, M), never the patch itself
+    places = rng.permuted(own, axis=1)[:, :count]  # (B, M)
+    chance = rng.random((images, count))
+    others = (places + rng.integers(1, patches, (images, count))) % patches  # (B, M), never the patch itself
     swapped = (chance >= MASKED) & (chance < MASKED + SWAPPED)
     sources, masked = own.copy(), np.zeros((images, patches), dtype=bool)
     np.put_along_axis(sources, places, np.where(swapped, others, places), axis=1)
@@ -213,10 +213,10 @@ class PatchPrediction(Task):
         nn.init.normal_(self.tell.weight, std=0.02)  # not zero, or the model would learn nothing at the first step
         nn.init.zeros_(self.tell.bias)
 
-    def forward(self, images: Tensor, labels: Tensor, dice: np.random.Generator) -> Outcome:
+    def forward(self, images: Tensor, labels: Tensor, rng: np.random.Generator) -> Outcome:
         layout = self.model.layout(images)
         check_patch_count(layout.grid)
-        corruption = self.corruption(len(images), layout.grid.cells(), dice, images.device)
+        corruption = self.corruption(len(images), layout.grid.cells(), rng, images.device)
         patches = corrupt(self.model.stem(images), corruption, self.mask)  # (B, N, D)
         tokens = self.model.encode(self.model.sequence(patches, layout), layout, layout.length())  # (B, L, D)
         seen = gather_patches(split_tokens(tokens, layout).patches, corruption.places)  # (B, M, D)
@@ -226,8 +226,8 @@ class PatchPrediction(Task):
         means = {name: batch_mean(values) for name, values in metrics.items()}
         return Outcome(batch_mean(losses), len(images), means)
 
-    def corruption(self, images: int, patches: int, dice: np.random.Generator, device: torch.device) -> Corruption:
+    def corruption(self, images: int, patches: int, rng: np.random.Generator, device: torch.device) -> Corruption:
         if self.training:
-            return Corruption(*(part.to(device) for part in draw_corruption(images, patches, dice)))
+            return Corruption(*(part.to(device) for part in draw_corruption(images, patches, rng)))
         always = draw_corruption(1, patches, np.random.Generator(np.random.Philox(0)))
         return Corruption(*(part.expand(images, -1).to(device) for part in always))

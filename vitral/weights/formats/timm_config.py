@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from vitral.core.config import Size
-from vitral.core.errors import ConfigError, WeightsError, either
+from vitral.core.errors import ConfigError, WeightsError, format_choices
 from vitral.data.decoding.header import Decoding
 from vitral.data.transforms.crop import CenterCrop, Filter, Resize
-from vitral.data.transforms.preprocessing import CENTERED, Preprocessing, Normalize
+from vitral.data.transforms.preprocessing import CENTERED, Normalize, Preprocessing
 from vitral.models.mlp import Gelu
 from vitral.models.pool import DistilledPool
 from vitral.models.vit import Vit
@@ -136,7 +136,7 @@ def preprocessing_of(notes: Notes, image: Size, channels: int, scaling: Normaliz
             image = Size.parse(told["input_size"][-2:])  # which may be another than the table's
         return Preprocessing(image_size=image, decoding=Decoding(channels=channels), crop=view, normalize=scaling)
     except KeyError as error:
-        message = f"pretrained_cfg has {error}, expected {either((*FILTERS, *CROPS))}"
+        message = f"pretrained_cfg has {error}, expected {format_choices((*FILTERS, *CROPS))}"
         where = str(raw.where.parent / "config.json")
         raise WeightsError(message, code="weights.unsupported", where=where) from None
     except (TypeError, ValueError, ConfigError) as error:

@@ -8,7 +8,7 @@ from tests.errors import raises
 from tests.weights.formats.huggingface.folders import sees
 from vitral.core.config import Size
 from vitral.data.transforms.crop import CenterCrop, Resize
-from vitral.data.transforms.preprocessing import CENTERED, IMAGENET, Preprocessing, Normalize
+from vitral.data.transforms.preprocessing import CENTERED, IMAGENET, Normalize, Preprocessing
 from vitral.weights.formats.huggingface.fields import Fields
 from vitral.weights.formats.huggingface.processor import described, read
 from vitral.weights.formats.huggingface.registry import FAMILIES

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 from vitral.core.config import Size
 from vitral.core.errors import ConfigError
 from vitral.data.decoding.header import Decoding
-from vitral.data.transforms.crop import CenterCrop, Filter, Resize, EvalCropConfig
-from vitral.data.transforms.preprocessing import Preprocessing, Normalize
+from vitral.data.transforms.crop import CenterCrop, EvalCropConfig, Filter, Resize
+from vitral.data.transforms.preprocessing import Normalize, Preprocessing
 from vitral.weights.formats.huggingface.fields import Fields
 
 FILTERS: dict[int, Filter] = {2: "bilinear", 3: "bicubic"}  # Pillow's numbers
