@@ -10,7 +10,7 @@ import torch
 
 from benchmarks import data, model
 from benchmarks.race import Case, Length, best_of, race, ratio, throughput
-from vitral.core.machine import processor
+from vitral.core.machine import cpu_name
 
 SUITES = {"benchmarks.model": model.CASES, "benchmarks.data": data.CASES}
 
@@ -18,7 +18,7 @@ SUITES = {"benchmarks.model": model.CASES, "benchmarks.data": data.CASES}
 def machine() -> str:
     """What the numbers were measured on."""
     threads, python = torch.get_num_threads(), platform.python_version()
-    return f"{processor()}, {os.cpu_count()} cores, {threads} threads, torch {torch.__version__}, Python {python}"
+    return f"{cpu_name()}, {os.cpu_count()} cores, {threads} threads, torch {torch.__version__}, Python {python}"
 
 
 def report(case: Case, seconds: dict[str, list[float]]) -> str:

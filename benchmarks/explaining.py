@@ -20,10 +20,10 @@ from benchmarks.__main__ import machine, say
 from benchmarks.race import Case, Length, race, ratio
 from vitral.core.machine import keep_freed_memory
 from vitral.explanation.analysis import examine
-from vitral.explanation.attention_distance import mean_distances
+from vitral.explanation.attention_distance import mean_attention_distance
 from vitral.models.base import Model
 from vitral.models.registry import build
-from vitral.runs.bench.subprocess_runner import Runner
+from vitral.runs.bench.subprocess_runner import TimingProcess
 
 SEEING, FORWARD = "everything", "one forward pass"
 DISTANCE, INFERENCE = "attention distance", "inference"
@@ -46,7 +46,7 @@ def prepare(engine: str, case: Case) -> Callable[[], object]:
         case "everything":
             return partial(examine, model, images)
         case "attention distance":
-            return partial(mean_distances, model, [images])
+            return partial(mean_attention_distance, model, [images])
         case _:
             return partial(infer, model, images)
 
@@ -75,7 +75,7 @@ def peaks(engine: str, heats: int) -> Peak:
     """The median over processes of their own."""
     found = []
     for _ in range(heats):
-        process = Runner(engine, ["benchmarks.explaining", "--peak", engine])
+        process = TimingProcess(engine, ["benchmarks.explaining", "--peak", engine])
         try:
             found.append(process.turn())
         finally:

@@ -22,8 +22,8 @@ from vitral.data.datasets.arrays import Part, open_arrays
 from vitral.data.decoding.header import Decoding
 from vitral.data.samples import Samples
 from vitral.data.transforms.preprocessing import Preprocessing
-from vitral.evaluation.feature_cache import FeatureCache, DiskCache, NoCache
-from vitral.evaluation.subject import SubjectModel, EvaluationContext, no_progress
+from vitral.evaluation.feature_cache import DiskCache, FeatureCache, NoCache
+from vitral.evaluation.subject import EvaluationContext, SubjectModel, no_progress
 from vitral.models.base import Model
 from vitral.models.registry import model_config
 from vitral.weights.bundle import Bundle

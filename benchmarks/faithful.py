@@ -23,7 +23,7 @@ from vitral.data.datasets.source import open_data
 from vitral.data.samples import Item, Samples
 from vitral.explanation.analysis import look_at
 from vitral.explanation.explanation import Array, Curve, MapKind
-from vitral.explanation.faithfulness import RANDOM, curves
+from vitral.explanation.faithfulness import RANDOM_MAPS, measure_faithfulness
 from vitral.explanation.occlusion import occlusion
 from vitral.weights.load import Loaded, load
 
@@ -63,7 +63,7 @@ def main() -> None:
     bundle = loaded.bundle
     grid = bundle.model.layout(bundle.preprocessing.image_size).grid
     print(machine())
-    print(f"{given.model} on {len(items)} test images of {given.data}, {grid} patches, {RANDOM} random maps an image,")
+    print(f"{given.model} on {len(items)} test images of {given.data}, {grid} patches, {RANDOM_MAPS} random maps an image,")
     print(f"seed {given.seed}, {time.perf_counter() - began:.0f} s, vitral {vitral.__version__}\n")
     print(table(found))
 
@@ -83,7 +83,7 @@ def judged(loaded: Loaded, samples: Samples, items: Sequence[Item], seed: int) -
     rows: dict[MapKind, list[tuple[float, ...]]] = defaultdict(list)
     for number, case in enumerate(explained(loaded, samples, items)):
         print(f"\r{number + 1} of {len(items)} ", end="", file=sys.stderr, flush=True)
-        found = curves(loaded.model, case.image, case.target, case.maps, seed=seed + number)
+        found = measure_faithfulness(loaded.model, case.image, case.target, case.maps, seed=seed + number)
         chance = areas(found.chance).mean(axis=0)  # (2,)
         for kind, curve in found.trials:
             rows[kind].append((curve.deletion_area, curve.insertion_area, *chance))

@@ -19,33 +19,33 @@ from benchmarks.__main__ import say
 from benchmarks.race import Ratio, ratio
 from benchmarks.rivals import BESIDE
 from vitral.core.config import Config
-from vitral.core.machine import cores
+from vitral.core.machine import cpu_count
 from vitral.runs.bench.bench import (
-    OURS,
-    PEAK,
-    PEAK_FLOPS,
-    PEERS,
+    BASELINE,
+    BASELINE_FLOPS,
+    OWN_WORKER,
+    PEER_WORKER,
     Bench,
+    BenchEngine,
+    BenchPlan,
     Cell,
-    Contest,
-    Contestant,
-    Length,
+    Duration,
     Row,
-    as_text,
-    cell_of,
-    cells_of,
+    describe_machine,
     flops,
-    machine,
-    ours,
-    peers,
+    format_bench,
+    measure_cells,
+    own_engines,
+    peer_engines,
+    summarize_cell,
 )
-from vitral.runs.environment import revision
+from vitral.runs.environment import git_revision
 
 MODELS, BATCHES = ("Ti/16", "S/16", "B/16"), (1, 8, 32)
 # What a goal asks for: times the best float32 peer in each cell and over all cells, the share of peak, and int8.
 AHEAD, MEAN, SHARE, INT8 = 1.0, 1.1, 0.8, 1.25
 SLOW = ("vitral compiled",)  # to be made, and never the fastest here: only with --all
-EVERYONE = Length(rounds=3)
+EVERYONE = Duration(rounds=3)
 HEATS, TURN = 3, 1.0  # of a final, and the seconds of a turn in it
 OWN, PEER = 2, 3  # how many of the float32 engines are in a final; of int8 the one that leads
 
@@ -90,40 +90,40 @@ def read(file: Path, machine: str) -> dict[Place, Match]:
 
 def here(threads: int) -> str:
     """The machine, and the code that runs on it."""
-    code = revision(Path(__file__).parent)
-    return f"{machine(threads)}, vitral at {code.commit[:9]}{' and changed' if code.dirty else ''}"
+    code = git_revision(Path(__file__).parent)
+    return f"{describe_machine(threads)}, vitral at {code.commit[:9]}{' and changed' if code.dirty else ''}"
 
 
-def measure(places: Sequence[Place], contestants: Sequence[Contestant], length: Length, file: Path) -> None:
+def measure(places: Sequence[Place], contestants: Sequence[BenchEngine], length: Duration, file: Path) -> None:
     """Measure the cells and add each to the file."""
-    threads = cores()
+    threads = cpu_count()
     for model in dict.fromkeys(place.model for place in places):
         batches = [place.batch for place in places if place.model == model]
-        for everyone in list(cells_of(Contest([model], batches, contestants, threads, EVERYONE), told)):
-            final = decided(Contest([model], [everyone.batch], finalists(everyone), threads, length))
+        for everyone in list(measure_cells(BenchPlan([model], batches, contestants, threads, EVERYONE), told)):
+            final = decided(BenchPlan([model], [everyone.batch], finalists(everyone), threads, length))
             with file.open("a", encoding="utf-8") as out:
                 match = Match(machine=here(threads), everyone=everyone, final=final)
                 out.write(match.model_dump_json() + "\n")
             say("\n".join(verdict(final)))
 
 
-def finalists(cell: Cell) -> list[Contestant]:
+def finalists(cell: Cell) -> list[BenchEngine]:
     """Those that led when everyone took part."""
     leading = [*leaders(floats(cell), OWN), *leaders(bytes_of(cell), 1), *leaders(rivals(cell), PEER)]
-    return [Contestant(row.engine, OURS if row.own else PEERS) for row in leading]
+    return [BenchEngine(row.engine, OWN_WORKER if row.own else PEER_WORKER) for row in leading]
 
 
-def decided(contest: Contest) -> Cell:
+def decided(contest: BenchPlan) -> Cell:
     """The one cell of a final, over all of its heats; who fell in one of them has no part in it."""
     (model,), (batch,) = contest.models, contest.batches
-    heats = [cell for _ in range(HEATS) for cell in cells_of(contest, told)]
+    heats = [cell for _ in range(HEATS) for cell in measure_cells(contest, told)]
     rows = [{row.engine: row for row in heat.rows} for heat in heats]
-    seconds = {Contestant(PEAK, OURS): [PEAK_FLOPS / heat.peak for heat in heats]}
+    seconds = {BenchEngine(BASELINE, OWN_WORKER): [BASELINE_FLOPS / heat.peak for heat in heats]}
     for each in contest.contestants:
         if all(each.name in heat for heat in rows):
             seconds[each] = [second for heat in rows for second in heat[each.name].seconds]
     left_out = [reason for heat in heats for reason in heat.left_out]
-    return cell_of(model, batch, flops(model), seconds, left_out)
+    return summarize_cell(model, batch, flops(model), seconds, left_out)
 
 
 @contextmanager
@@ -223,18 +223,18 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--all", action="store_true", help="also engines that are slow to make, or give other answers")
     given = parser.parse_args(words)
     places = chosen(given.cells)
-    threads = cores()
+    threads = cpu_count()
     kept = {} if given.again else read(given.file, here(threads))
     open_ = [place for place in places if place not in kept]
-    contestants = [*(each for each in ours() if given.all or each.name not in SLOW), *peers()]
-    contestants += [Contestant(name, PEERS) for name in BESIDE] if given.all else []
+    contestants = [*(each for each in own_engines() if given.all or each.name not in SLOW), *peer_engines()]
+    contestants += [BenchEngine(name, PEER_WORKER) for name in BESIDE] if given.all else []
     say(f"{len(open_)} of {len(places)} cells to measure, with {len(contestants)} engines; kept in {given.file}")
-    measure(open_, contestants, Length(given.rounds, TURN, 60 * given.minutes / len(PLACES) / HEATS), given.file)
+    measure(open_, contestants, Duration(given.rounds, TURN, 60 * given.minutes / len(PLACES) / HEATS), given.file)
     found = read(given.file, here(threads))
     matches = [found[place] for place in places]
     everyone, finals = (tuple(cells) for cells in zip(*((each.everyone, each.final) for each in matches), strict=True))
     for title, cells in (("everyone", everyone), ("the finals", finals)):
-        print(f"{title}:\n{as_text(Bench(machine=here(threads), threads=threads, cells=cells))}\n")
+        print(f"{title}:\n{format_bench(Bench(machine=here(threads), threads=threads, cells=cells))}\n")
     print("\n".join(summary(finals)))
 
 

@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 from benchmarks.__main__ import say
 from benchmarks.inference import told
 from vitral.core.config import Config
-from vitral.core.machine import cores
+from vitral.core.machine import cpu_count
 from vitral.data.datasets.source import open_data
 from vitral.data.samples import Samples, Split
 from vitral.evaluation.accuracy import Interval, wilson_interval
-from vitral.inference.engines.engine import PixelBatch, Engine
-from vitral.runs.bench.bench import OWN_WORKER, BenchPlan, BenchEngine, Duration, Row, measure_cells, machine
-from vitral.runs.bench.worker import engine_of
-from vitral.runs.evaluate import split_config, choose_split
+from vitral.inference.engines.engine import Engine, PixelBatch
+from vitral.runs.bench.bench import OWN_WORKER, BenchEngine, BenchPlan, Duration, Row, describe_machine, measure_cells
+from vitral.runs.bench.worker import build_engine
+from vitral.runs.evaluate import choose_split, split_config
 from vitral.weights.bundle import Bundle
 from vitral.weights.load import load
 
@@ -94,13 +94,13 @@ class Wish(NamedTuple):
 
 def measure(model: str, samples: Samples, wish: Wish, settings: Sequence[Setting]) -> Curves:
     """A point for each setting of an engine."""
-    threads, kind, batch = cores(), wish.kind, wish.batch
+    threads, kind, batch = cpu_count(), wish.kind, wish.batch
     hits, images = answered(model, samples, wish, settings, threads)
     contestants = [BenchEngine(setting.name(kind), OWN_WORKER) for setting in settings]
     (cell,) = measure_cells(BenchPlan([model], [batch], contestants, threads, Duration(wish.rounds)), told)
     rows = {row.engine: row for row in cell.rows}
     points = [point_of(setting, rows[setting.name(kind)], hits[setting], images) for setting in settings]
-    facts = {"machine": machine(threads), "model": model, "data": samples.where, "engine": kind}
+    facts = {"machine": describe_machine(threads), "model": model, "data": samples.where, "engine": kind}
     return Curves(images=images, batch=batch, points=tuple(points), **facts)
 
 
@@ -113,7 +113,7 @@ def answered(
     calibrating, _ = pixels_of(loaded.bundle, samples, "train", most=CALIBRATING)
     hits = {}
     for setting in settings:
-        hits[setting] = right(engine_of(setting.name(wish.kind), loaded, threads, calibrating), pixels, labels)
+        hits[setting] = right(build_engine(setting.name(wish.kind), loaded, threads, calibrating), pixels, labels)
         say(f"{setting.name(wish.kind)}: {hits[setting]} of {len(labels)} right")
     return hits, len(labels)
 

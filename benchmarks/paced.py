@@ -14,14 +14,14 @@ from vitral.core.machine import keep_freed_memory
 from vitral.data.loading.loader import Batch, Loader
 from vitral.data.samples import Item, Samples
 from vitral.recipes.recipe import Recipe
-from vitral.runs.artifacts import Output
-from vitral.runs.build import device_of, parts_of
-from vitral.runs.folder import found
-from vitral.runs.preflight import prepared
+from vitral.runs.artifacts import RunArtifacts
+from vitral.runs.build import build_run, select_device
+from vitral.runs.folder import find_run
+from vitral.runs.preflight import create_run
 from vitral.runs.session import Session
-from vitral.training.callbacks import Stop
-from vitral.training.distributed.process_group import group
-from vitral.training.progress import Course, Lines, Progress
+from vitral.training.callbacks import SignalHandler
+from vitral.training.distributed.process_group import open_process_group
+from vitral.training.progress import LineDisplay, Progress, ProgressSpan
 
 
 class Over(Exception):
@@ -69,18 +69,18 @@ class Paced:
     def __init__(self, recipe: Recipe, samples: Samples) -> None:
         keep_freed_memory()
         self._stack, self._gate = ExitStack(), Gate()
-        team = self._stack.enter_context(group(device_of(recipe)))
-        self.folder = found(str(team.decide(partial(made, recipe, samples))))
+        team = self._stack.enter_context(open_process_group(select_device(recipe)))
+        self.folder = find_run(str(team.decide(partial(made, recipe, samples))))
         if team.first:
             self._stack.callback(rmtree, self.folder.path, ignore_errors=True)
-        parts = parts_of(recipe, samples, team)
+        parts = build_run(recipe, samples, team)
         parts = replace(parts, loader=Gated(parts.loader, samples.of("train"), self._gate))
-        session = Session(self.folder, parts, team, Stop(), Output(self.folder, parts, team))
+        session = Session(self.folder, parts, team, SignalHandler(), RunArtifacts(self.folder, parts, team))
         session.begin()
-        course = Course(session.step, parts.steps, parts.plan.epoch_steps, parts.plan.batch)
+        course = ProgressSpan(session.step, parts.steps, parts.plan.epoch_steps, parts.plan.batch)
         nowhere = self._stack.enter_context(open(os.devnull, "w"))  # noqa: SIM115, the stack closes it
         self.epoch_steps = parts.plan.epoch_steps
-        self._thread = Thread(target=self._run, args=(session, Progress(course, Lines(nowhere))), daemon=True)
+        self._thread = Thread(target=self._run, args=(session, Progress(course, LineDisplay(nowhere))), daemon=True)
         self._thread.start()
         self._wait()
 
@@ -114,4 +114,4 @@ class Paced:
 
 def made(recipe: Recipe, samples: Samples) -> str:
     """A new folder of a run, in the usual place for what does not last."""
-    return str(prepared(mkdtemp(prefix="vitral-benchmark-"), recipe, samples, []).path)
+    return str(create_run(mkdtemp(prefix="vitral-benchmark-"), recipe, samples, []).path)

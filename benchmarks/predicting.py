@@ -22,13 +22,13 @@ from benchmarks.__main__ import say
 from benchmarks.loading import WRITE_TIMM, measured, run
 from benchmarks.photos import jpeg
 from benchmarks.race import Case, Length, race, ratio, throughput
-from vitral.core.machine import cores
-from vitral.inference.batches import batches
+from vitral.core.machine import cpu_count
+from vitral.inference.batches import read_batches
 from vitral.inference.engines.openvino import OpenVino
-from vitral.inference.image_refs import File, Image
+from vitral.inference.image_refs import FileSource, ImageRef
 from vitral.inference.predictor import Predictor
-from vitral.runs.bench.bench import machine
-from vitral.runs.bench.worker import loaded
+from vitral.runs.bench.bench import describe_machine
+from vitral.runs.bench.worker import load_model
 from vitral.weights.bundle import write_bundle
 
 START, FILES = 2.0, 0.95  # the goals: times as fast as timm, share of the rate in memory
@@ -60,7 +60,7 @@ def starting(repeats: int) -> str:
     with TemporaryDirectory() as home:
         image, bundle, weights = Path(home, "photo.jpg"), Path(home, "bundle"), Path(home, "timm.safetensors")
         image.write_bytes(jpeg(375, 500, 0))
-        model, facts = loaded("B/16")
+        model, facts = load_model("B/16")
         torch.nn.init.normal_(model.get_parameter("head.linear.weight"), std=0.05)  # of zeros no export is made
         write_bundle(bundle, facts, model.state_dict(), "")
         run(WRITE_TIMM.format(path=str(weights)))
@@ -87,12 +87,12 @@ def starting(repeats: int) -> str:
 def prepare(engine: str, case: Case) -> Callable[[], object]:
     """A turn: all photos once."""
     paths = sorted(Path(os.environ[FOLDER]).iterdir())
-    model = loaded("S/16")
+    model = load_model("S/16")
     predictor, needs = Predictor(model, engine=OpenVino()), model.bundle.preprocessing
-    images = [Image(path.name, File(str(path))) for path in paths]
+    images = [ImageRef(path.name, FileSource(str(path))) for path in paths]
     predictor.warm_up(BATCH)
     if engine == FROM_FILES:
-        return lambda: [predictor.logits(batch.pixels) for batch in batches(iter(images), needs, BATCH)]
+        return lambda: [predictor.logits(batch.pixels) for batch in read_batches(iter(images), needs, BATCH)]
     pixels = np.stack([needs.pixels(path.read_bytes(), path.name) for path in paths])  # (PHOTOS, H, W, C)
     return lambda: [predictor.logits(pixels[start : start + BATCH]) for start in range(0, PHOTOS, BATCH)]
 
@@ -124,7 +124,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=4, help="turns from files and in memory, in each of two heats")
     given = parser.parse_args(words)
     parts = {"starting": partial(starting, given.repeats), "files": partial(from_files, Length(2, given.rounds))}
-    print(machine(cores()), flush=True)
+    print(describe_machine(cpu_count()), flush=True)
     for name, part in parts.items():
         if given.only in {"", name}:
             print(part(), flush=True)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import NamedTuple, Protocol
 
-from vitral.runs.bench.subprocess_runner import Runner
+from vitral.runs.bench.subprocess_runner import TimingProcess
 
 
 class Case(NamedTuple):
@@ -35,9 +35,9 @@ class Suite(Protocol):
 Say = Callable[[str], None]
 
 
-def runner(suite: str, case: Case, engine: str, **environment: str) -> Runner:
+def runner(suite: str, case: Case, engine: str, **environment: str) -> TimingProcess:
     """An engine in a process of its own."""
-    return Runner(f"{engine} at {case.name}", ["benchmarks.race", suite, case.name, engine], **environment)
+    return TimingProcess(f"{engine} at {case.name}", ["benchmarks.race", suite, case.name, engine], **environment)
 
 
 class Length(NamedTuple):

@@ -24,13 +24,13 @@ from benchmarks.model import Shape, build_huggingface, build_timm, build_vit_pyt
 from vitral.core.errors import ConfigError
 from vitral.core.imports import load_openvino
 from vitral.core.machine import keep_freed_memory
-from vitral.inference.engines.onnxruntime import session as session_of
+from vitral.inference.engines.onnxruntime import make_session as session_of
 from vitral.models.attention import Attention
 from vitral.models.embed import Patches
 from vitral.models.head import LinearHead
 from vitral.models.registry import model_config
 from vitral.models.vit import Vit
-from vitral.runs.bench.subprocess_runner import take_turns, timed
+from vitral.runs.bench.subprocess_runner import mean_seconds, serve_timings
 
 Step = Callable[[], object]
 Prepared = Callable[[int], Step]  # what a batch is answered by
@@ -200,7 +200,7 @@ def prepare(name: str, model: str, threads: int) -> Callable[[str], float]:
         batch, least = words.split()
         if int(batch) not in steps:
             steps[int(batch)] = prepared(int(batch))
-        return timed(steps[int(batch)], float(least))
+        return mean_seconds(steps[int(batch)], float(least))
 
     return turn
 
@@ -208,4 +208,4 @@ def prepare(name: str, model: str, threads: int) -> Callable[[str], float]:
 if __name__ == "__main__":
     os.environ["HF_HUB_OFFLINE"] = "1"
     keep_freed_memory()
-    take_turns(lambda: prepare(sys.argv[1], sys.argv[2], int(sys.argv[3])))
+    serve_timings(lambda: prepare(sys.argv[1], sys.argv[2], int(sys.argv[3])))

@@ -28,7 +28,7 @@ from vitral.recipes.recipe import Recipe
 from vitral.recipes.registry import get_recipe
 from vitral.runs.build import build_run
 from vitral.tasks.classify import Classify, Softmax
-from vitral.training.distributed.process_group import Group
+from vitral.training.distributed.process_group import ProcessGroup
 from vitral.training.loop import microbatches
 
 BARE, NO_WORKER, ONE_WORKER = "bare step", "no worker", "one worker"
@@ -84,7 +84,7 @@ def only_training(name: str, samples: Samples) -> tuple[Recipe, Samples]:
 def bare(recipe: Recipe, samples: Samples, steps: int) -> Callable[[], object]:
     """The same model, loss and optimizer, and nothing around them."""
     keep_freed_memory()
-    parts = build_run(override(recipe, ["workers=0"]), samples, Group(torch.device("cpu")))
+    parts = build_run(override(recipe, ["workers=0"]), samples, ProcessGroup(torch.device("cpu")))
     model, optimizer = parts.model.train(), parts.learning.optimizer
     batch = next(microbatches(parts.loader, 0, 1, parts.serving))[0]
     assert isinstance(recipe.task, Classify)

@@ -8,7 +8,7 @@ import pytest
 
 from tests.cli.test_evaluate import tiny
 from vitral import cli
-from vitral.runs.bench.bench import ENGINES, Bench, as_text
+from vitral.runs.bench.bench import ENGINES, Bench, format_bench
 
 
 def test_a_bundle_is_measured_with_each_engine_at_each_batch(tmp_path: Path) -> None:
@@ -21,7 +21,7 @@ def test_a_bundle_is_measured_with_each_engine_at_each_batch(tmp_path: Path) -> 
     rows = [(row.engine, row.batch, len(row.seconds), row.own) for cell in found.cells for row in cell.rows]
     engines = ("vitral eager", "vitral openvino")
     assert rows == [(engine, batch, 2, True) for batch in (1, 3) for engine in engines]
-    assert as_text(found).splitlines()[3].split() == [model, "batch", "1", "batch", "3"]
+    assert format_bench(found).splitlines()[3].split() == [model, "batch", "1", "batch", "3"]
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from tests.data.pictures import encoded, noise
-from vitral.inference.engines.engine import Bytes, Numbers
-from vitral.inference.image_refs import File, Image
+from vitral.inference.engines.engine import FloatArray, PixelBatch
+from vitral.inference.image_refs import FileSource, ImageRef
 from vitral.weights.load import Loaded
 
 BAD = ("cut.jpg", "empty.jpg", "gone.jpg", "text.jpg")
@@ -33,8 +33,8 @@ def spoilt(folder: Path) -> list[Path]:
     return [folder / name for name in BAD]
 
 
-def listed(paths: Sequence[Path]) -> list[Image]:
-    return [Image(os.fspath(path), File(os.fspath(path))) for path in paths]
+def listed(paths: Sequence[Path]) -> list[ImageRef]:
+    return [ImageRef(os.fspath(path), FileSource(os.fspath(path))) for path in paths]
 
 
 class Itself:
@@ -43,7 +43,7 @@ class Itself:
     def __init__(self, loaded: Loaded) -> None:
         self.loaded = loaded
 
-    def run(self, pixels: Bytes) -> Numbers:
+    def run(self, pixels: PixelBatch) -> FloatArray:
         assert len(pixels), "of no images there is nothing to ask"
         images = torch.from_numpy(pixels).permute(0, 3, 1, 2)  # (B, C, H, W)
         with torch.no_grad():

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable
 
 from vitral.core.errors import ConfigError
-from vitral.runs.bench.subprocess_runner import take_turns
+from vitral.runs.bench.subprocess_runner import serve_timings
 
 
 def prepare() -> Callable[[str], float]:
@@ -15,4 +15,4 @@ def prepare() -> Callable[[str], float]:
 
 
 if __name__ == "__main__":
-    take_turns(prepare)
+    serve_timings(prepare)

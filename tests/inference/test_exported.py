@@ -4,21 +4,29 @@ from pathlib import Path
 
 import torch
 
-from vitral.inference.exported import File, Quantization, RunnerCheck, Trial, files_in, some, versions
+from vitral.inference.exported import (
+    ExportedFile,
+    Quantization,
+    RunnerCheck,
+    Trial,
+    describe_files,
+    join_names,
+    package_versions,
+)
 
 
 def test_files_are_told_with_their_sizes_and_hashes(tmp_path: Path) -> None:
     (tmp_path / "b.bin").write_bytes(b"")
     (tmp_path / "a.bin").write_bytes(b"abc")
-    assert files_in(tmp_path) == (
-        File(name="a.bin", bytes=3, sha256="ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"),
-        File(name="b.bin", bytes=0, sha256="e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"),
+    assert describe_files(tmp_path) == (
+        ExportedFile(name="a.bin", bytes=3, sha256="ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"),
+        ExportedFile(name="b.bin", bytes=0, sha256="e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"),
     )
 
 
 def test_versions_are_of_what_is_installed() -> None:
-    assert versions()["torch"] == torch.__version__
-    assert {"python", "numpy", "pillow", "onnx", "onnxruntime", "openvino"} <= versions().keys()
+    assert package_versions()["torch"] == torch.__version__
+    assert {"python", "numpy", "pillow", "onnx", "onnxruntime", "openvino"} <= package_versions().keys()
 
 
 def test_a_trial_and_a_choice_are_told_in_a_line() -> None:
@@ -45,8 +53,8 @@ def test_a_trial_and_a_choice_are_told_in_a_line() -> None:
 
 def test_of_many_parts_the_first_are_named() -> None:
     parts = [f"blocks.{layer}.mlp" for layer in range(12)]
-    assert some(parts[:2]) == "blocks.0.mlp, blocks.1.mlp"
-    assert some(parts).endswith("blocks.4.mlp, blocks.5.mlp and 6 more")
+    assert join_names(parts[:2]) == "blocks.0.mlp, blocks.1.mlp"
+    assert join_names(parts).endswith("blocks.4.mlp, blocks.5.mlp and 6 more")
 
 
 def test_the_check_of_the_runner_is_told_in_a_line() -> None:

@@ -13,8 +13,8 @@ from vitral.core.config import Size
 from vitral.exporters.export import Wish, export
 from vitral.exporters.targets import Batch, OnnxTarget, OpenVinoTarget, Target, TorchTarget
 from vitral.exporters.verify import Original
-from vitral.inference.engines.engine import Bytes
-from vitral.inference.exported import engine_of, is_export, read_export
+from vitral.inference.engines.engine import PixelBatch
+from vitral.inference.exported import is_export, load_engine, read_export
 
 TARGETS = [OnnxTarget(), OpenVinoTarget()]
 
@@ -39,7 +39,7 @@ def copied(home: Path, tmp_path: Path) -> Path:
     return Path(copytree(made(home, OnnxTarget()), tmp_path / "copied"))
 
 
-def pixels(count: int) -> Bytes:
+def pixels(count: int) -> PixelBatch:
     return np.random.default_rng(count).integers(256, size=(count, 24, 32, 3), dtype=np.uint8)
 
 
@@ -50,7 +50,7 @@ def test_it_answers_any_number_of_images_as_its_model_does(home: Path, target: T
     notes = read_export(folder)
     assert is_export(folder)
     assert (notes.answer, notes.width) == ("logits", 10)
-    engine, model = engine_of(folder, notes, threads=2), Original(loaded())
+    engine, model = load_engine(folder, notes, threads=2), Original(loaded())
     for count in (1, 3, 4, 9):
         np.testing.assert_allclose(engine.run(pixels(count)), model.run(pixels(count)), atol=1e-4)
     assert engine.run(pixels(0)).shape == (0, 10)
@@ -84,7 +84,7 @@ def test_a_file_that_its_engine_cannot_open_is_named(home: Path, tmp_path: Path,
     file = folder / target.file
     file.write_bytes(bytes(file.stat().st_size))
     with raises("weights.corrupt", file):
-        engine_of(folder, read_export(folder)).run(pixels(1))
+        load_engine(folder, read_export(folder)).run(pixels(1))
 
 
 def test_notes_that_are_not_what_vitral_writes_are_refused(copied: Path) -> None:

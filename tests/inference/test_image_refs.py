@@ -8,7 +8,7 @@ from tests.data.tars import sample, tar_bytes, write_tar
 from tests.errors import raises
 from vitral.data.datasets.shards.pack import pack
 from vitral.data.datasets.source import open_data
-from vitral.inference.image_refs import Unlisted, afar, in_pack, in_tars
+from vitral.inference.image_refs import UnlistedImages, pack_images, remote_images, tar_images
 
 JPEGS = [("cat/1.jpg", b"one"), ("notes.txt", b"no image"), ("cat/2.jpg", b"two"), (".hidden.jpg", b"litter")]
 
@@ -16,7 +16,7 @@ JPEGS = [("cat/1.jpg", b"one"), ("notes.txt", b"no image"), ("cat/2.jpg", b"two"
 def test_images_need_no_labels_and_come_in_the_order_of_the_tar(tmp_path: Path) -> None:
     first = str(write_tar(tmp_path / "b.tar", JPEGS))
     second = str(write_tar(tmp_path / "a.tar", sample("3", "0")))
-    found = list(in_tars([first, second]))
+    found = list(tar_images([first, second]))
     assert [image.name for image in found] == [f"{first}/cat/1.jpg", f"{first}/cat/2.jpg", f"{second}/3.jpg"]
     assert [image.place.read() for image in found] == [b"one", b"two", b"3.jpg"]
 
@@ -35,8 +35,8 @@ def test_a_tar_that_is_broken_is_told_and_the_next_goes_on(tmp_path: Path, broke
     content = {"cut": tar_bytes(JPEGS)[:3000], "compressed": b"\x1f\x8b" + bytes(600), "empty": tar_bytes([])}
     if broken in content:
         path.write_bytes(content[broken])
-    found = list(in_tars([str(path), str(write_tar(tmp_path / "b.tar", sample("3", "0")))]))
-    bad = [image for image in found if isinstance(image.place, Unlisted)]
+    found = list(tar_images([str(path), str(write_tar(tmp_path / "b.tar", sample("3", "0")))]))
+    bad = [image for image in found if isinstance(image.place, UnlistedImages)]
     assert [image.name for image in bad] == [str(path)]
     with raises(code, path):
         bad[0].place.read()
@@ -47,7 +47,7 @@ def test_a_tar_that_is_broken_is_told_and_the_next_goes_on(tmp_path: Path, broke
 def test_a_pack_has_the_names_from_before_it_was_packed(tmp_path: Path) -> None:
     samples = open_data("sample")
     pack(samples, tmp_path / "pack", 2_000_000)
-    found = list(in_pack(str(tmp_path / "pack")))
+    found = list(pack_images(str(tmp_path / "pack")))
     assert sorted(image.name for image in found) == sorted(f"{tmp_path}/pack/{item.name}" for item in samples.items)
     by_name = {image.name: image for image in found}
     for item in samples.items[::1000]:
@@ -57,21 +57,21 @@ def test_a_pack_has_the_names_from_before_it_was_packed(tmp_path: Path) -> None:
 def test_a_pack_that_was_not_finished_is_refused(tmp_path: Path) -> None:
     (tmp_path / "shards.unfinished.json").write_text("{}")
     with raises("data.unfinished_pack", tmp_path):
-        list(in_pack(str(tmp_path)))
+        list(pack_images(str(tmp_path)))
 
 
 def test_tars_of_another_file_system_are_read_in_place(tmp_path: Path) -> None:
     write_tar(tmp_path / "a.tar", JPEGS)
     for address in (f"file://{tmp_path}/*.tar", f"file://{tmp_path}/a.tar", f"file://{tmp_path}"):
-        found = list(afar(address))
+        found = list(remote_images(address))
         assert [image.place.read() for image in found] == [b"one", b"two"]
         assert [image.name.rpartition("/a.tar/")[2] for image in found] == ["cat/1.jpg", "cat/2.jpg"]
 
 
 def test_addresses_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
     with raises("data.remote_address", "https://example.org/cat.jpg"):
-        afar("https://example.org/cat.jpg")
+        remote_images("https://example.org/cat.jpg")
     with raises("config.unknown_name", "ssss"):
-        afar("ssss://bucket/a.tar")
+        remote_images("ssss://bucket/a.tar")
     with raises("data.empty", tmp_path):
-        afar(f"file://{tmp_path}")
+        remote_images(f"file://{tmp_path}")

@@ -16,15 +16,15 @@ from tests.data.trees import plant
 from tests.errors import raises
 from vitral.data.datasets.shards.pack import pack
 from vitral.data.datasets.source import open_data
-from vitral.inference.image_refs import Image, Refused, Unlisted
-from vitral.inference.inputs import complete, images, natural
+from vitral.inference.image_refs import ImageRef, MissingImage, UnlistedImages
+from vitral.inference.inputs import find_images, natural_key, refuse_unlisted
 
 TREE = ["b/10.jpg", "b/2.png", "b/9/1.jpeg", "b/9/notes.txt", "a/x.JPG", "10.jpg", "2.jpg", ".hidden.jpg", "Thumbs.db"]
 # A user who may not look into a folder; whoever runs the tests may be allowed everything, and becomes one who is not.
 LOCKED_OUT = """
 import os, sys, tempfile
 from io import BytesIO
-from vitral.inference.inputs import images
+from vitral.inference.inputs import find_images
 
 if not os.getuid():
     os.setuid(65534)
@@ -45,8 +45,8 @@ GAPS |= dict.fromkeys(("gone", "gone/", "*.gif"), "data.not_found")
 IN_ORDER = ["2.jpg", "10.jpg", "a/x.JPG", "b/2.png", "b/10.jpg", "b/9/1.jpeg"]
 
 
-def found(words: Sequence[str], stdin: bytes = b"") -> list[Image]:
-    return list(images(words, BytesIO(stdin)))
+def found(words: Sequence[str], stdin: bytes = b"") -> list[ImageRef]:
+    return list(find_images(words, BytesIO(stdin)))
 
 
 def names(words: Sequence[str], root: Path, stdin: bytes = b"") -> list[str]:
@@ -54,7 +54,7 @@ def names(words: Sequence[str], root: Path, stdin: bytes = b"") -> list[str]:
     told = []
     for image in found(words, stdin):
         name = os.path.relpath(image.name, root)
-        if isinstance(image.place, Refused | Unlisted):
+        if isinstance(image.place, MissingImage | UnlistedImages):
             name += f": {image.place.error.code}"
         else:
             assert image.place.read() == name.encode()
@@ -200,7 +200,7 @@ def test_what_one_may_not_look_into_is_told_and_the_rest_goes_on() -> None:
 
 def test_an_empty_word_is_told_and_the_rest_goes_on(tmp_path: Path) -> None:
     first, second = found(["", str(plant(tmp_path, ["1.jpg"]))])
-    assert isinstance(first.place, Unlisted)
+    assert isinstance(first.place, UnlistedImages)
     assert first.place.error.code == "data.empty_name"
     assert second.name == f"{tmp_path}/1.jpg"
 
@@ -213,7 +213,7 @@ def test_a_list_that_ends_too_early_is_an_error_for_what_is_kept(
     (tmp_path / "list.jsonl").write_text('{"path": "1.jpg"}\n{"path": 7}\n')
     (tmp_path / "link").symlink_to("not-mounted")
     monkeypatch.chdir(tmp_path)
-    images_found = complete(found(["1.jpg", word]))
+    images_found = refuse_unlisted(found(["1.jpg", word]))
     assert next(images_found).name == "1.jpg"
     with raises(code) as caught:
         list(images_found)
@@ -225,7 +225,7 @@ def test_a_bad_image_and_a_link_that_leads_back_are_no_gap_in_a_list(tmp_path: P
     (tmp_path / "in" / "gone.jpg").symlink_to("nowhere.jpg")
     (tmp_path / "in" / "self").symlink_to(".")
     words = [f"{tmp_path}/{word}" for word in ("in", "in/gone.jpg", "missing.jpg")]
-    assert [Path(image.name).name for image in complete(found(words))] == [
+    assert [Path(image.name).name for image in refuse_unlisted(found(words))] == [
         *("1.jpg", "gone.jpg", "self"),
         "gone.jpg",
         "missing.jpg",
@@ -240,13 +240,13 @@ def test_a_link_in_circles_hides_no_image_beside_it(tmp_path: Path) -> None:
     assert [os.path.basename(name) for name in told] == ["1.jpg", "2.jpg", "round.jpg", "circle"]
     (tmp_path / "in" / "round.jpg").unlink()
     assert names([f"{tmp_path}/in/*.jpg"], tmp_path) == ["in/1.jpg", "in/2.jpg"]
-    (unlisted,) = (image.place for image in found([f"{tmp_path}/in"]) if isinstance(image.place, Unlisted))
+    (unlisted,) = (image.place for image in found([f"{tmp_path}/in"]) if isinstance(image.place, UnlistedImages))
     assert (unlisted.error.code, unlisted.error.where) == ("data.unreadable", f"{tmp_path}/in/circle")
 
 
 def test_a_closed_stdin_is_told_where_it_was_asked_for() -> None:
-    [unlisted] = images(["-"], None)
-    assert isinstance(unlisted.place, Unlisted)
+    [unlisted] = find_images(["-"], None)
+    assert isinstance(unlisted.place, UnlistedImages)
     assert unlisted.place.error.code == "data.stdin_closed"
 
 
@@ -282,8 +282,8 @@ def test_a_package_that_is_missing_stops_at_once() -> None:
 
 def test_numbers_in_names_count_as_numbers() -> None:
     ordered = ["a1", "a2", "a10", "a10b", "b1", "1a", "01a"]
-    assert sorted(ordered, key=natural) == ["01a", "1a", "a1", "a2", "a10", "a10b", "b1"]
-    assert natural("7") != natural("07")
+    assert sorted(ordered, key=natural_key) == ["01a", "1a", "a1", "a2", "a10", "a10b", "b1"]
+    assert natural_key("7") != natural_key("07")
 
 
 def test_many_paths_are_not_held_at_once() -> None:
@@ -291,7 +291,7 @@ def test_many_paths_are_not_held_at_once() -> None:
     lines = b"".join(b"folder/%d.jpg\n" % number for number in range(100_000))
     stream = BytesIO(lines)
     tracemalloc.start()
-    count = sum(1 for _ in images(["-"], stream))
+    count = sum(1 for _ in find_images(["-"], stream))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert count == 100_000

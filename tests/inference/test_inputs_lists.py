@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.errors import raises
-from vitral.inference.inputs import paths_in, paths_on
+from vitral.inference.inputs import manifest_paths, stream_paths
 
 
 def written(path: Path, text: str) -> str:
@@ -27,12 +27,12 @@ def written(path: Path, text: str) -> str:
     ],
 )
 def test_a_manifest_needs_paths_alone_and_they_are_relative_to_it(tmp_path: Path, name: str, text: str) -> None:
-    found = paths_in(written(tmp_path / name, text))
+    found = manifest_paths(written(tmp_path / name, text))
     assert list(found) == [str(tmp_path / "1.jpg"), str(tmp_path / "two, really.jpg")]
 
 
 def test_an_absolute_path_in_a_manifest_is_taken_as_it_is(tmp_path: Path) -> None:
-    assert list(paths_in(written(tmp_path / "a.csv", "path\n/photos/1.jpg\n"))) == ["/photos/1.jpg"]
+    assert list(manifest_paths(written(tmp_path / "a.csv", "path\n/photos/1.jpg\n"))) == ["/photos/1.jpg"]
 
 
 @pytest.mark.parametrize(
@@ -54,22 +54,22 @@ def test_a_manifest_that_is_wrong_is_told_by_line(
     tmp_path: Path, name: str, text: str, where: str, code: str, values: list[object]
 ) -> None:
     with raises(code, *values) as caught:
-        list(paths_in(written(tmp_path / name, text)))
+        list(manifest_paths(written(tmp_path / name, text)))
     assert caught.value.where == str(tmp_path / where)
 
 
 def test_a_manifest_that_is_not_text_or_not_there_is_told(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(b"path\n\xff.jpg\n")
     with raises("data.bad_manifest", tmp_path / "a.csv", "UTF-8"):
-        list(paths_in(str(tmp_path / "a.csv")))
+        list(manifest_paths(str(tmp_path / "a.csv")))
     with raises("data.unreadable", tmp_path / "b.csv"):
-        list(paths_in(str(tmp_path / "b.csv")))
+        list(manifest_paths(str(tmp_path / "b.csv")))
 
 
 def test_a_manifest_is_read_as_it_is_used(tmp_path: Path) -> None:
     """What is wrong far below does not keep the first paths back."""
     text = "path\n" + "".join(f"{number}.jpg\n" for number in range(100_000)) + "a,b\n"
-    found = paths_in(written(tmp_path / "a.csv", text))
+    found = manifest_paths(written(tmp_path / "a.csv", text))
     assert list(islice(found, 2)) == [str(tmp_path / "0.jpg"), str(tmp_path / "1.jpg")]
     with raises("data.bad_manifest", f"{tmp_path / 'a.csv'}:100002", "path"):
         list(found)
@@ -77,4 +77,4 @@ def test_a_manifest_is_read_as_it_is_used(tmp_path: Path) -> None:
 
 def test_lines_of_a_stream_are_paths_to_the_letter() -> None:
     stream = BytesIO(b"a b.jpg\n\n caf\xe9.jpg\r\nlast.jpg")
-    assert list(paths_on(stream)) == ["a b.jpg", os.fsdecode(b" caf\xe9.jpg"), "last.jpg"]
+    assert list(stream_paths(stream)) == ["a b.jpg", os.fsdecode(b" caf\xe9.jpg"), "last.jpg"]

@@ -12,14 +12,14 @@ from tests.errors import raises
 from vitral.core.errors import DataError
 from vitral.inference import writers as module
 from vitral.inference.batches import Batch
-from vitral.inference.engines.engine import Numbers
-from vitral.inference.writers import check_vectors, vectors
+from vitral.inference.engines.engine import FloatArray
+from vitral.inference.writers import check_features_path, vectors
 
 WIDTH = 3
 STRANGE = os.fsdecode(b"caf\xe9\n2.jpg")
 
 
-def batch_of(names: tuple[str, ...], *failed: int) -> tuple[Batch, Numbers]:
+def batch_of(names: tuple[str, ...], *failed: int) -> tuple[Batch, FloatArray]:
     pixels = np.zeros((len(names) - len(failed), 2, 2, 3), dtype=np.uint8)
     width = WIDTH if len(pixels) else 1  # nobody knows the width of no vectors
     numbers = np.random.default_rng(len(names)).normal(size=(len(pixels), width)).astype(np.float32)
@@ -35,7 +35,7 @@ NAMES = [name for batch, _ in BATCHES for name in batch.good]
 ROWS = np.concatenate([numbers for batch, numbers in BATCHES if batch.good])
 
 
-def written(path: Path, batches: list[tuple[Batch, Numbers]]) -> Path:
+def written(path: Path, batches: list[tuple[Batch, FloatArray]]) -> Path:
     with path.open("wb") as file, vectors(file, path, WIDTH) as sink:
         for batch, numbers in batches:
             sink.write(batch, numbers)
@@ -46,7 +46,7 @@ def written(path: Path, batches: list[tuple[Batch, Numbers]]) -> Path:
 def test_an_archive_for_numpy_has_names_and_features(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
 ) -> None:
-    monkeypatch.setattr(module, "NAMES", chunk)
+    monkeypatch.setattr(module, "NAMES_AT_A_TIME", chunk)
     with np.load(written(tmp_path / "a.npz", BATCHES), allow_pickle=False) as found:
         assert sorted(found) == ["features", "names"]
         assert found["names"].tolist() == NAMES
@@ -59,7 +59,7 @@ def test_an_archive_for_numpy_has_names_and_features(
 def test_a_table_of_parquet_has_paths_and_features(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, numbers: int
 ) -> None:
-    monkeypatch.setattr(module, "NUMBERS", numbers)
+    monkeypatch.setattr(module, "ROW_GROUP_SIZE", numbers)
     found = pyarrow.parquet.read_table(written(tmp_path / "a.parquet", BATCHES))
     assert found.column_names == ["path", "features"]
     readable = [name.encode("utf-8", "backslashreplace").decode() for name in NAMES]
@@ -68,7 +68,7 @@ def test_a_table_of_parquet_has_paths_and_features(
 
 
 def test_rows_do_not_pile_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "NUMBERS", 2 * WIDTH)
+    monkeypatch.setattr(module, "ROW_GROUP_SIZE", 2 * WIDTH)
     file = pyarrow.parquet.ParquetFile(written(tmp_path / "a.parquet", BATCHES))
     assert file.num_row_groups == 2
 
@@ -99,13 +99,13 @@ def test_an_error_in_the_midst_of_it_goes_through_and_leaves_nothing_beside(tmp_
 
 def test_a_file_of_another_kind_is_refused() -> None:
     with raises("config.unknown_format", ".npz", ".parquet", "'x.csv'", "x.npz") as caught:
-        check_vectors(Path("out/x.csv"))
+        check_features_path(Path("out/x.csv"))
     assert caught.value.where == "--features"
-    check_vectors(Path("X.NPZ"))
+    check_features_path(Path("X.NPZ"))
 
 
 def test_a_missing_package_is_told_before_anything_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with raises("config.missing_package", "--features", "vitral[hub]", ".npz"):
-        check_vectors(Path("x.parquet"))
-    check_vectors(Path("x.npz"))
+        check_features_path(Path("x.parquet"))
+    check_features_path(Path("x.npz"))

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from tests.errors import raises
 from vitral.core.errors import DataError
 from vitral.inference.batches import Batch
-from vitral.inference.engines.engine import Numbers
-from vitral.inference.writers import FORMATS, Answer, Format, Row, answers, format_of, rows_of, writer_of
+from vitral.inference.engines.engine import FloatArray
+from vitral.inference.writers import FORMATS, Answer, Format, Row, answers, make_formatter, parse_format, rows_of
 
 CLASSES = ("cat", 'a "dog", barking', "Gürtel\nand tail")
 STRANGE = os.fsdecode(b'caf\xe9, "the" \n2.jpg')
@@ -31,7 +31,7 @@ def batch_of(names: tuple[str, ...], *failed: int) -> Batch:
     return Batch(names, dict(errors), np.zeros((len(names) - len(failed), 2, 2, 3), dtype=np.uint8))
 
 
-def logits(*rows: list[float]) -> Numbers:
+def logits(*rows: list[float]) -> FloatArray:
     return np.array(rows, dtype=np.float32).reshape(len(rows), -1)
 
 
@@ -112,7 +112,7 @@ def test_a_table_is_in_columns_and_has_no_bad_files() -> None:
 
 
 def test_columns_only_grow() -> None:
-    table = writer_of("table", 1)
+    table = make_formatter("table", 1)
     rows = [Row(name, (Answer("cat", 0.5),)) for name in ("a.jpg", "much-longer.jpg", "b.jpg")]
     text = "".join(table.rows([row]) for row in rows)
     assert [line.index("cat") for line in text.splitlines()] == [7, 17, 17]
@@ -155,13 +155,13 @@ def test_rows_are_there_as_soon_as_they_are_written() -> None:
 @given(st.lists(st.text(), min_size=1, max_size=5), st.text(min_size=1))
 def test_any_name_comes_back_from_json_and_csv(names: list[str], trouble: str) -> None:
     rows = [Row(name, (Answer(name, 0.5),)) for name in names] + [Row("bad", (), trouble)]
-    lines = writer_of("jsonl", 1).rows(rows).split("\n")[:-1]
+    lines = make_formatter("jsonl", 1).rows(rows).split("\n")[:-1]
     assert [json.loads(line)["path"] for line in lines] == [row.path for row in rows]
-    back = list(csv.reader(StringIO(writer_of("csv", 1).rows(rows), newline="")))
+    back = list(csv.reader(StringIO(make_formatter("csv", 1).rows(rows), newline="")))
     assert [(line[0], line[3]) for line in back] == [(row.path, row.error) for row in rows]
 
 
 def test_a_format_that_is_none_is_answered_with_the_nearest() -> None:
-    assert [format_of(name) for name in FORMATS] == list(FORMATS)
+    assert [parse_format(name) for name in FORMATS] == list(FORMATS)
     with raises("config.unknown_name", "--format", *FORMATS, "'cvs'", "'csv'"):
-        format_of("cvs")
+        parse_format("cvs")

@@ -5,9 +5,9 @@ from typing import Annotated
 import typer
 
 from vitral.cli.app import app
-from vitral.cli.options import bar
+from vitral.cli.options import progress_bar
 from vitral.core.errors import ConfigError
-from vitral.core.machine import cores
+from vitral.core.machine import cpu_count
 
 PEERS_HELP = (
     "Also timm, transformers and vit-pytorch, and timm's graph on ONNX Runtime and OpenVINO, where they are installed; "
@@ -21,7 +21,7 @@ ENGINES_HELP = (
 @app.command()
 def bench(
     threads: Annotated[
-        int, typer.Option(help="Of each engine.", min=1, default_factory=cores, show_default="one a core")
+        int, typer.Option(help="Of each engine.", min=1, default_factory=cpu_count, show_default="one a core")
     ],
     models: Annotated[str, typer.Option(metavar="A,B", help="Names such as S/16, or bundles.")] = "Ti/16,S/16,B/16",
     batches: Annotated[str, typer.Option(metavar="N,M", help="Images at a time.")] = "1,8,32",
@@ -36,14 +36,14 @@ def bench(
     plain model computes. It takes minutes: --models Ti/16 --batches 8 is a quick look.
     """
     from vitral.runs.bench import bench as benching
-    from vitral.runs.bench.bench import as_text
+    from vitral.runs.bench.bench import format_bench
 
     sizes = [_size(text) for text in batches.split(",")]
     names = [_name(text) for text in models.split(",")]
     wanted = [f"vitral {name.strip()}" for name in engines.split(",")] if engines else []
-    contestants = [*benching.ours(wanted), *(benching.peers() if peers else ())]
-    found = benching.bench(benching.Contest(names, sizes, contestants, threads, benching.Length(rounds)), bar)
-    typer.echo(found.to_json() if json else as_text(found))
+    contestants = [*benching.own_engines(wanted), *(benching.peer_engines() if peers else ())]
+    found = benching.bench(benching.BenchPlan(names, sizes, contestants, threads, benching.Duration(rounds)), progress_bar)
+    typer.echo(found.to_json() if json else format_bench(found))
 
 
 def _name(text: str) -> str:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, NamedTuple
 import typer
 
 from vitral.cli.app import app
-from vitral.core.errors import ConfigError, DataError, either
-from vitral.core.imports import without_collecting
+from vitral.core.errors import ConfigError, DataError, format_choices
+from vitral.core.imports import pause_gc
 
 if TYPE_CHECKING:
     from vitral.inference.batches import Batch
@@ -60,37 +60,37 @@ def predict(  # noqa: PLR0913, PLR0917, one option a wish
     engine: Annotated[str, typer.Option(metavar="NAME", help=ENGINE_HELP)] = "auto",
     merge: Annotated[int, typer.Option(metavar="N", min=0, help=MERGE_HELP)] = 0,
 ) -> None:
-    """Name what is on images: answers on stdout, talk on stderr.
+    """Name what is on find_images: answers on stdout, talk on stderr.
 
     Files that cannot be read are told and passed by, and the exit code is then 3.
     """
-    with without_collecting():
+    with pause_gc():
         from vitral.core.machine import keep_freed_memory
-        from vitral.inference.batches import batches
-        from vitral.inference.inputs import complete, images
-        from vitral.inference.output_shards import WHOLE, is_there, shard_of, writing
+        from vitral.inference.batches import read_batches
+        from vitral.inference.inputs import find_images, refuse_unlisted
+        from vitral.inference.output_shards import WHOLE, open_output, output_exists, parse_shard
         from vitral.inference.predictor import Predictor
         from vitral.inference.predictor import predict as predicted
 
-    share = shard_of(shard) if shard else WHOLE
+    share = parse_shard(shard) if shard else WHOLE
     target = Target("--features", features) if features else Target("--out", out)
     if features:
         _check_features(features, {"--top": _is_given(context, "top"), "--format": bool(format), "--out": bool(out)})
     wanted = _format(format, out)
-    if target.name and is_there(target.path, target.option):
+    if target.name and output_exists(target.path, target.option):
         log.info(f"{target.name} is there already, so nothing was done; remove it to have it made anew")
         return
-    listed = images(image, sys.stdin.buffer if sys.stdin else None)  # a daemon has none
-    found = (each for each in (complete(listed) if target.name else listed) if share.holds(each.name))
-    with writing(target.path, target.option) if target.name else nullcontext(sys.stdout.buffer) as file:
+    listed = find_images(image, sys.stdin.buffer if sys.stdin else None)  # a daemon has none
+    found = (each for each in (refuse_unlisted(listed) if target.name else listed) if share.holds(each.name))
+    with open_output(target.path, target.option) if target.name else nullcontext(sys.stdout.buffer) as file:
         keep_freed_memory()
-        with without_collecting():
+        with pause_gc():
             predictor = Predictor(model, engine=engine, merging=_merging(merge))  # and torch, but for an export
         see = predictor.features if features else predictor.logits
         with _sink(file, target, wanted, top, predictor) as sink, _told(strict) as hear:
-            count = predicted(see, batches(found, predictor.bundle.preprocessing, batch), sink, hear)
+            count = predicted(see, read_batches(found, predictor.bundle.preprocessing, batch), sink, hear)
     if target.name:
-        log.info(f"{count.answered:,} images in {target.name}")
+        log.info(f"{count.answered:,} find_images in {target.name}")
     if count.failed:
         message = f"{count.failed:,} of {count.answered + count.failed:,} files could not be read"
         raise DataError(message, code="data.bad_files", hint="they are named above; mend or remove them")
@@ -112,30 +112,30 @@ def _is_given(context: typer.Context, name: str) -> bool:
 
 def _check_features(file: str, given: Mapping[str, bool]) -> None:
     """Refuse a file that cannot hold features, and options that say nothing of them."""
-    from vitral.inference.writers import check_vectors
+    from vitral.inference.writers import check_features_path
 
     for option in (option for option, is_given in given.items() if is_given):
         message = f"{option} is for classes, and --features writes a file of its own"
         hint = "leave it out, or ask for classes and features one after the other"
         raise ConfigError(message, code="config.conflict", where=option, hint=hint)
-    check_vectors(Path(file))
+    check_features_path(Path(file))
 
 
 def _format(format: str, out: str) -> "Format":
     """The format that was asked for, or that the ending of a file tells, or a table."""
     from vitral.data.datasets.files import suffix
-    from vitral.inference.writers import ENDINGS, format_of
+    from vitral.inference.writers import FORMAT_BY_SUFFIX, parse_format
 
     if format:
-        return format_of(format)
+        return parse_format(format)
     if not out:
         return "table"
-    if suffix(out) not in ENDINGS:
-        message = f"expected a FILE that ends in {either(ENDINGS)}, or --format, got {out!r}"
+    if suffix(out) not in FORMAT_BY_SUFFIX:
+        message = f"expected a FILE that ends in {format_choices(FORMAT_BY_SUFFIX)}, or --format, got {out!r}"
         raise ConfigError(
             message, code="config.unknown_format", where="--out", hint="add --format jsonl, or another one"
         )
-    return ENDINGS[suffix(out)]
+    return FORMAT_BY_SUFFIX[suffix(out)]
 
 
 def _sink(

@@ -18,14 +18,14 @@ import numpy as np
 from vitral.core.errors import VitralError
 from vitral.data.decoding.pixels import Pixels
 from vitral.data.transforms.preprocessing import Preprocessing
-from vitral.inference.engines.engine import Bytes
-from vitral.inference.image_refs import Image
+from vitral.inference.engines.engine import PixelBatch
+from vitral.inference.image_refs import ImageRef
 
 THREADS = 4
-AHEAD = 2  # batches that may lie ready or be on their way
-MANY = 500  # images, after which more are to be expected
-MOST_FAILED = 4  # times the size of a batch: then it is handed on, however few of it are good
-POLITE = 10  # how far the threads stand back for the engine, in the system's measure of niceness
+PREFETCH_BATCHES = 2  # batches that may lie ready or be on their way
+TORCH_AFTER = 500  # images, after which more are to be expected
+MAX_FAILED = 4  # times the size of a batch: then it is handed on, however few of it are good
+NICENESS = 10  # how far the threads stand back for the engine, in the system's measure of niceness
 
 
 class Batch(NamedTuple):
@@ -33,7 +33,7 @@ class Batch(NamedTuple):
 
     names: tuple[str, ...]
     failed: dict[int, VitralError]  # by the place among the names
-    pixels: Bytes  # (B, H, W, C), of the others
+    pixels: PixelBatch  # (B, H, W, C), of the others
 
     @property
     def good(self) -> list[str]:
@@ -41,17 +41,17 @@ class Batch(NamedTuple):
         return [name for place, name in enumerate(self.names) if place not in self.failed]
 
 
-def batches(images: Iterable[Image], needs: Preprocessing, size: int) -> Iterator[Batch]:
+def read_batches(images: Iterable[ImageRef], needs: Preprocessing, size: int) -> Iterator[Batch]:
     """The images as the model sees them, so many at a time."""
-    pool = ThreadPoolExecutor(THREADS, "reading", _stand_back)
+    pool = ThreadPoolExecutor(THREADS, "reading", _lower_priority)
     waiting: deque[tuple[str, Future[Pixels | VitralError]]] = deque()
-    found = _Growing(needs, size)
+    found = _BatchBuilder(needs, size)
     try:
         for number, image in enumerate(images, start=1):
-            waiting.append((image.name, pool.submit(_seen, image, needs)))
-            if number == MANY:
+            waiting.append((image.name, pool.submit(_decode, image, needs)))
+            if number == TORCH_AFTER:
                 pool.submit(import_module, "torch")  # which resizes quicker, and is worth it now
-            if len(waiting) >= AHEAD * size:
+            if len(waiting) >= PREFETCH_BATCHES * size:
                 yield from found.added(*waiting.popleft())
         while waiting:
             yield from found.added(*waiting.popleft())
@@ -60,7 +60,7 @@ def batches(images: Iterable[Image], needs: Preprocessing, size: int) -> Iterato
         pool.shutdown(cancel_futures=True)
 
 
-class _Growing:
+class _BatchBuilder:
     """The batch at hand."""
 
     def __init__(self, needs: Preprocessing, size: int) -> None:
@@ -76,7 +76,7 @@ class _Growing:
             self.pixels[len(self.names) - len(self.failed)] = found
         self.names.append(name)
         good = len(self.names) - len(self.failed)
-        if good == self.size or len(self.failed) == MOST_FAILED * self.size:
+        if good == self.size or len(self.failed) == MAX_FAILED * self.size:
             yield from self.rest()
 
     def rest(self) -> Iterator[Batch]:
@@ -91,7 +91,7 @@ class _Growing:
         self.pixels = np.empty(self.shape, dtype=np.uint8)  # (B, H, W, C), new: the last one may still be in use
 
 
-def _seen(image: Image, needs: Preprocessing) -> Pixels | VitralError:
+def _decode(image: ImageRef, needs: Preprocessing) -> Pixels | VitralError:
     """The pixels (H, W, C), or what is wrong with the file."""
     try:
         return needs.pixels(image.place.read(), image.name)
@@ -104,10 +104,10 @@ def _seen(image: Image, needs: Preprocessing) -> Pixels | VitralError:
         ) from error
 
 
-def _stand_back() -> None:
+def _lower_priority() -> None:
     """Let the engine go first where both want a processor; Linux counts threads as it counts processes."""
     if sys.platform == "linux":
         thread = threading.get_native_id()
         with suppress(PermissionError):  # a sandbox may forbid even this, and the images are read all the same
             present = os.getpriority(os.PRIO_PROCESS, thread)  # which `nice` may have set, and is not to be undone
-            os.setpriority(os.PRIO_PROCESS, thread, max(POLITE, present))
+            os.setpriority(os.PRIO_PROCESS, thread, max(NICENESS, present))

@@ -21,11 +21,20 @@ from vitral.core import formats
 from vitral.core.config import Config
 from vitral.core.errors import ConfigError, WeightsError
 from vitral.core.formats import upgrade_json
-from vitral.core.storage import reading
+from vitral.core.storage import wrap_read_errors
 from vitral.data.transforms.preprocessing import Preprocessing
-from vitral.inference.engines.engine import Answer, Bytes, Engine, Numbers, Precision, Threads, count_of, in_batches
-from vitral.inference.engines.onnxruntime import OnnxRuntimeEngine, Session, session
-from vitral.inference.engines.openvino import OpenVinoEngine, compiled
+from vitral.inference.engines.engine import (
+    Engine,
+    FloatArray,
+    OutputKind,
+    PixelBatch,
+    Precision,
+    Threads,
+    run_in_batches,
+    thread_count,
+)
+from vitral.inference.engines.onnxruntime import OnnxRuntimeEngine, WholeBatchEngine, make_session
+from vitral.inference.engines.openvino import OpenVinoEngine, compile_whole_batch
 
 
 class Comparison(Config):
@@ -79,22 +88,22 @@ class Certificate(Config):
         return lines
 
 
-FILE = "export.json"
+EXPORT_FILE = "export.json"
 FORMAT: Literal[2] = 2
 Kind = Literal["onnx", "openvino", "torch"]
-MODELS: dict[Kind, str] = {"onnx": "model.onnx", "openvino": "model.xml", "torch": "model.pt2"}  # by their files
+MODEL_FILES: dict[Kind, str] = {"onnx": "model.onnx", "openvino": "model.xml", "torch": "model.pt2"}  # by their files
 Method = Literal["dynamic", "static"]  # of quantization
 PACKAGES = ("torch", "numpy", "pillow", "onnx", "onnxruntime", "openvino")
-IN_GRAPH = "in the graph, to the pixels that Vitral sees"
-TO_SIZE = (
+RESIZE_IN_GRAPH = "in the graph, to the pixels that Vitral sees"
+RESIZE_IN_GRAPH_FIXED = (
     "in the graph for pictures of its size, to the pixels that Vitral sees; "
     "the runner first brings others to that size, with Pillow and so that the model sees the same part of them"
 )
-NAMED = 6  # parts that a line names; export.json has them all
-BY_RUNNER = "left to the runner, with Pillow, whose pixels are Vitral's to a level or a few"
+MAX_NAMES = 6  # parts that a line names; export.json has them all
+RESIZE_IN_RUNNER = "left to the runner, with Pillow, whose pixels are Vitral's to a level or a few"
 
 
-class File(Config):
+class ExportedFile(Config):
     """A file of the export."""
 
     name: str
@@ -102,7 +111,7 @@ class File(Config):
     sha256: str
 
 
-class Port(Config):
+class TensorSpec(Config):
     """What goes in or comes out."""
 
     name: str
@@ -110,10 +119,10 @@ class Port(Config):
     shape: tuple[int | str, ...]  # a word where any number will do
 
 
-def some(parts: Sequence[str]) -> str:
+def join_names(parts: Sequence[str]) -> str:
     """The first of many names, and how many more there are."""
-    more = f" and {len(parts) - NAMED} more" if len(parts) > NAMED else ""
-    return ", ".join(parts[:NAMED]) + more
+    more = f" and {len(parts) - MAX_NAMES} more" if len(parts) > MAX_NAMES else ""
+    return ", ".join(parts[:MAX_NAMES]) + more
 
 
 class Trial(Config):
@@ -130,7 +139,7 @@ class Trial(Config):
     def line(self) -> str:
         """The trial in words."""
         lost = "" if self.lost is None else f", accuracy {100 * (0 - self.lost):+.2f} points"
-        kept = f" with {some(self.floats)} in float" if self.floats else ""
+        kept = f" with {join_names(self.floats)} in float" if self.floats else ""
         held = "holds" if self.holds else "does not hold"
         return f"int8, {self.method}{kept}: {self.agreement or 0:.2%} of the same top-1{lost}: it {held}"
 
@@ -149,7 +158,7 @@ class Quantization(Config):
         """The choice in words."""
         rates = [f"{each.method} {each.rate:.1f}" for each in self.trials if each.rate is not None]
         rates.append(f"float32 {self.float_rate:.1f}")
-        kept = some(("patch embedding", "head", *self.floats))
+        kept = join_names(("patch embedding", "head", *self.floats))
         return [f"int8, {self.method}: {', '.join(rates)} images a second; in float stay {kept}"]
 
 
@@ -175,9 +184,9 @@ class Export(Config):
     kind: Kind
     precision: Precision
     opset: int | None  # of ONNX; null for torch
-    files: tuple[File, ...]
-    input: Port
-    output: Port
+    files: tuple[ExportedFile, ...]
+    input: TensorSpec
+    output: TensorSpec
     task: str
     classes: tuple[str, ...]
     preprocessing: Preprocessing  # its scaling is in the graph
@@ -190,7 +199,7 @@ class Export(Config):
     runner: RunnerCheck | None  # null until it was tried
 
     @property
-    def answer(self) -> Answer:
+    def answer(self) -> OutputKind:
         """What comes out."""
         return "logits" if self.task == "classify" else "features"
 
@@ -202,7 +211,7 @@ class Export(Config):
         return width
 
 
-def versions() -> dict[str, str]:
+def package_versions() -> dict[str, str]:
     """The packages that had a part in it."""
     found = {"python": platform.python_version()}
     for name in PACKAGES:
@@ -213,10 +222,10 @@ def versions() -> dict[str, str]:
     return found
 
 
-def files_in(folder: Path) -> tuple[File, ...]:
+def describe_files(folder: Path) -> tuple[ExportedFile, ...]:
     """The files of a folder, by name."""
     return tuple(
-        File(name=path.name, bytes=path.stat().st_size, sha256=_hash(path)) for path in sorted(folder.iterdir())
+        ExportedFile(name=path.name, bytes=path.stat().st_size, sha256=_hash(path)) for path in sorted(folder.iterdir())
     )
 
 
@@ -226,60 +235,62 @@ def _hash(path: Path) -> str:
 
 
 ENGINES: dict[Kind, str] = {"onnx": "onnxruntime", "openvino": "openvino"}
-AGAIN = "copy the export again, or make it anew: vitral export"
+EXPORT_AGAIN = "copy the export again, or make it anew: vitral export"
 
 
 def is_export(path: Path) -> bool:
     """Whether this is a folder of `vitral export`."""
-    return os.path.isfile(path / FILE)  # false too where the system would not even look
+    return os.path.isfile(path / EXPORT_FILE)  # false too where the system would not even look
 
 
 def read_export(folder: Path) -> Export:
     """What an export says of itself; refused where its files are others, or where a predictor cannot use it."""
-    path = folder / FILE
-    with reading(path):
+    path = folder / EXPORT_FILE
+    with wrap_read_errors(path):
         text = path.read_bytes()
     try:
         data = from_json(text)
     except ValueError as error:
-        raise WeightsError(f"not JSON: {error}", code="weights.bad_config", where=str(path), hint=AGAIN) from None
+        raise WeightsError(
+            f"not JSON: {error}", code="weights.bad_config", where=str(path), hint=EXPORT_AGAIN
+        ) from None
     _check_format(data, path)
     try:
         notes = Export.from_json(upgrade_json(text, formats.EXPORT, FORMAT))
     except ConfigError as error:
-        raise WeightsError(str(error), code="weights.bad_config", where=str(path), hint=AGAIN) from None
-    _refuse_useless(notes, folder)
+        raise WeightsError(str(error), code="weights.bad_config", where=str(path), hint=EXPORT_AGAIN) from None
+    _check_usable(notes, folder)
     for file in notes.files:
-        with reading(folder / file.name):
+        with wrap_read_errors(folder / file.name):
             size = (folder / file.name).stat().st_size
         if size != file.bytes:
             message = f"has {size:,} bytes, and {file.bytes:,} were written"
-            raise WeightsError(message, code="weights.corrupt", where=str(folder / file.name), hint=AGAIN)
+            raise WeightsError(message, code="weights.corrupt", where=str(folder / file.name), hint=EXPORT_AGAIN)
     return notes
 
 
-def engine_of(folder: Path, notes: Export, threads: Threads = "torch") -> Engine:
+def load_engine(folder: Path, notes: Export, threads: Threads = "torch") -> Engine:
     """An export as an engine for any number of images."""
-    path, batch = folder / MODELS[notes.kind], notes.input.shape[0]
-    outputs, count = notes.width, count_of(threads)
+    path, batch = folder / MODEL_FILES[notes.kind], notes.input.shape[0]
+    outputs, count = notes.width, thread_count(threads)
     if isinstance(batch, int) and batch > 1:
-        whole = Session(session(path, count)) if notes.kind == "onnx" else compiled(path)
-        return InBatches(whole, batch, outputs)
+        whole = WholeBatchEngine(make_session(path, count)) if notes.kind == "onnx" else compile_whole_batch(path)
+        return FixedBatchEngine(whole, batch, outputs)
     return OnnxRuntimeEngine(path, count) if notes.kind == "onnx" else OpenVinoEngine(path, outputs, count)
 
 
 @dataclass(frozen=True)
-class InBatches:
+class FixedBatchEngine:
     """An engine that takes so many images at a time and no other number, for any number of them."""
 
     engine: Engine
     batch: int
     outputs: int
 
-    def run(self, pixels: Bytes) -> Numbers:
+    def run(self, pixels: PixelBatch) -> FloatArray:
         if not len(pixels):
             return np.zeros((0, self.outputs), dtype=np.float32)
-        return in_batches(self.engine, pixels, self.batch)  # (B, K)
+        return run_in_batches(self.engine, pixels, self.batch)  # (B, K)
 
 
 def _check_format(data: Any, path: Path) -> None:
@@ -296,7 +307,7 @@ def _check_format(data: Any, path: Path) -> None:
         raise WeightsError(message, code="weights.newer_version", where=str(path), hint=hint)
 
 
-def _refuse_useless(notes: Export, folder: Path) -> None:
+def _check_usable(notes: Export, folder: Path) -> None:
     """Refuse what a predictor cannot use, though it may be whole."""
     if notes.kind not in ENGINES:
         message, hint = "an export for torch, which is for its run.py", "give the model that it was made of"
@@ -309,4 +320,4 @@ def _refuse_useless(notes: Export, folder: Path) -> None:
     numbers = notes.output.shape[-1]
     if not isinstance(numbers, int) or (notes.answer == "logits" and numbers != len(notes.classes)):
         message = f"tells of {numbers} numbers an answer and {len(notes.classes)} classes, which do not go together"
-        raise WeightsError(message, code="weights.bad_config", where=str(folder / FILE), hint=AGAIN)
+        raise WeightsError(message, code="weights.bad_config", where=str(folder / EXPORT_FILE), hint=EXPORT_AGAIN)

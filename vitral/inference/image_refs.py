@@ -25,7 +25,7 @@ from vitral.data.datasets.shards.urls import (
 from vitral.data.samples import Store
 
 
-class Place(Protocol):
+class ImageSource(Protocol):
     """Where the bytes of an image are."""
 
     def read(self) -> bytes:
@@ -33,15 +33,15 @@ class Place(Protocol):
         ...
 
 
-class Image(NamedTuple):
+class ImageRef(NamedTuple):
     """An image by the name that the output has for it, and where its bytes are."""
 
     name: str
-    place: Place
+    place: ImageSource
 
 
 @dataclass(frozen=True)
-class File:
+class FileSource:
     """A file on this machine."""
 
     path: str
@@ -60,7 +60,7 @@ class File:
 
 
 @dataclass(frozen=True)
-class Stretch:
+class ByteRange:
     """Some bytes of a file, here or afar."""
 
     path: str
@@ -72,7 +72,7 @@ class Stretch:
 
 
 @dataclass(frozen=True)
-class Stored:
+class DatasetImage:
     """An image of a data set."""
 
     store: Store
@@ -83,7 +83,7 @@ class Stored:
 
 
 @dataclass(frozen=True)
-class Refused:
+class MissingImage:
     """One image that was named and is not there: whoever reads it learns why."""
 
     error: VitralError
@@ -93,7 +93,7 @@ class Refused:
 
 
 @dataclass(frozen=True)
-class Unlisted:
+class UnlistedImages:
     """A folder, a list or a tar whose images are not known, all of them or the rest: whoever reads it learns why."""
 
     error: DataError
@@ -102,7 +102,7 @@ class Unlisted:
         raise self.error
 
 
-def in_tars(paths: Iterable[str]) -> Iterator[Image]:
+def tar_images(paths: Iterable[str]) -> Iterator[ImageRef]:
     """The images inside tars, labeled or not, in the order that they lie in."""
     for path in paths:
         try:
@@ -111,14 +111,14 @@ def in_tars(paths: Iterable[str]) -> Iterator[Image]:
                 for part in parts(file, path):
                     if is_image(part.name):
                         empty = False
-                        yield Image(f"{path}/{part.name}", Stretch(path, part.start, part.length))
+                        yield ImageRef(f"{path}/{part.name}", ByteRange(path, part.start, part.length))
             if empty:
                 raise DataError("no images in it", code="data.empty", where=path, hint="remove it or fetch it again")
         except DataError as error:
-            yield Image(error.where or path, Unlisted(error))
+            yield ImageRef(error.where or path, UnlistedImages(error))
 
 
-def in_pack(folder: str) -> Iterator[Image]:
+def pack_images(folder: str) -> Iterator[ImageRef]:
     """The images of a pack by the names that they had before it was packed."""
     if INDEX not in sizes(folder):
         hint = "run vitral pack again with the same data: it goes on where it stopped"
@@ -126,10 +126,10 @@ def in_pack(folder: str) -> Iterator[Image]:
     for shard in parse_index(read_whole(join(folder, INDEX)), join(folder, INDEX)).shards:
         tar = join(folder, shard.file)
         for name, start, length in zip(shard.names, shard.starts, shard.lengths, strict=True):
-            yield Image(f"{folder.rstrip('/')}/{name}", Stretch(tar, start, length))
+            yield ImageRef(f"{folder.rstrip('/')}/{name}", ByteRange(tar, start, length))
 
 
-def afar(address: str) -> Iterator[Image]:
+def remote_images(address: str) -> Iterator[ImageRef]:
     """The images of tar shards at an address such as `s3://bucket/set/*.tar`, or of a pack or folder of tars there."""
     if address.startswith(("http://", "https://")) and not is_tar(address):
         hint = "fetch it and give the file; only tar shards (.tar) are read from afar"
@@ -138,12 +138,12 @@ def afar(address: str) -> Iterator[Image]:
         )
     check_protocol(address)
     if is_tar(address) or is_pattern(address):
-        return in_tars(tars(address))
+        return tar_images(tars(address))
     beside = sizes(address)
     if INDEX in beside or DRAFT in beside:
-        return in_pack(address)
+        return pack_images(address)
     found = [join(address, name) for name in beside if is_tar(name)]
     if not found:
         hint = "give the folder of the shards, or a pattern of them"
         raise DataError("no tar files in it", code="data.empty", where=address, hint=hint)
-    return in_tars(found)
+    return tar_images(found)

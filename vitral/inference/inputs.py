@@ -25,12 +25,21 @@ from vitral.data.datasets.shards.index import DRAFT, INDEX
 from vitral.data.datasets.shards.urls import BRACES, expand, is_glob, is_pattern, is_remote, is_tar, tars
 from vitral.data.datasets.source import SAMPLE, no_such_path, open_data
 from vitral.data.samples import Samples
-from vitral.inference.image_refs import File, Image, Refused, Stored, Unlisted, afar, in_pack, in_tars
+from vitral.inference.image_refs import (
+    DatasetImage,
+    FileSource,
+    ImageRef,
+    MissingImage,
+    UnlistedImages,
+    pack_images,
+    remote_images,
+    tar_images,
+)
 
 COLUMN = "path"
 
 
-def paths_in(manifest: str) -> Iterator[str]:
+def manifest_paths(manifest: str) -> Iterator[str]:
     """The path of each image that a manifest lists, in its order."""
     folder, empty = os.path.dirname(manifest), True
     try:
@@ -49,7 +58,7 @@ def paths_in(manifest: str) -> Iterator[str]:
         )
 
 
-def paths_on(stream: BinaryIO) -> Iterator[str]:
+def stream_paths(stream: BinaryIO) -> Iterator[str]:
     """The path on each line of a stream, to the letter; empty lines are none."""
     for line in stream:
         path = os.fsdecode(line.rstrip(b"\r\n"))
@@ -66,15 +75,15 @@ def _from_table(manifest: str, file: TextIO, delimiter: str) -> Iterator[str]:
             )
 
     for number, fields in rows_of(manifest, file, delimiter, check):
-        yield _told(fields[COLUMN], f"{manifest}:{number}")
+        yield _path_text(fields[COLUMN], f"{manifest}:{number}")
 
 
 def _from_json(manifest: str, file: TextIO) -> Iterator[str]:
     for number, fields in objects_of(manifest, file):
-        yield _told(fields.get(COLUMN) if isinstance(fields, dict) else fields, f"{manifest}:{number}")
+        yield _path_text(fields.get(COLUMN) if isinstance(fields, dict) else fields, f"{manifest}:{number}")
 
 
-def _told(path: object, where: str) -> str:
+def _path_text(path: object, where: str) -> str:
     if not isinstance(path, str) or not path:
         found = json.dumps(path)[:60]
         raise DataError(
@@ -98,7 +107,7 @@ class Listing(NamedTuple):
     others: list[str]
 
 
-class Search(NamedTuple):
+class GlobSearch(NamedTuple):
     """A pattern, piece by piece, and the pieces that what lies in the folder at hand may match: `**` leaves several."""
 
     pieces: Sequence[str]
@@ -113,11 +122,11 @@ class Search(NamedTuple):
         """Whether it goes on however deep the folders are."""
         return any(map(self._any_depth, self.places))
 
-    def after(self, name: str) -> "Search":
+    def after(self, name: str) -> "GlobSearch":
         """What is searched in the folder of that name; it is over if the name itself is all that was sought."""
         stay = {place for place in self._open() if self._any_depth(place)}
         onward = {place + 1 for place in self._open() - stay if fnmatchcase(name, self.pieces[place])}
-        return Search(self.pieces, stay | onward)
+        return GlobSearch(self.pieces, stay | onward)
 
     def is_over(self) -> bool:
         return len(self.pieces) in self.places
@@ -134,130 +143,131 @@ class Search(NamedTuple):
         return self.pieces[place] == "**" and place + 1 < len(self.pieces)
 
 
-class Room(NamedTuple):
+class OpenFolder(NamedTuple):
     """A folder from within, and the way that led into it, itself included."""
 
     listing: Listing
     way: tuple[Identity, ...]
 
 
-def images(words: Iterable[str], stdin: BinaryIO | None) -> Iterator[Image]:
+def find_images(words: Iterable[str], stdin: BinaryIO | None) -> Iterator[ImageRef]:
     """The images that the words stand for. What cannot be listed is among them as Unlisted, and the rest goes on."""
     for word in words:
         try:
-            yield from _meant_by(word, stdin)
+            yield from _expand_input(word, stdin)
         except DataError as error:
-            yield Image(error.where or word, Unlisted(error))
+            yield ImageRef(error.where or word, UnlistedImages(error))
         except OSError as error:
-            yield Image(word, Unlisted(unreadable(word, error)))
+            yield ImageRef(word, UnlistedImages(unreadable(word, error)))
 
 
-def complete(images: Iterable[Image]) -> Iterator[Image]:
+def refuse_unlisted(images: Iterable[ImageRef]) -> Iterator[ImageRef]:
     """The same images for an output that is kept: a list that ends too early is an error, whoever's share it is in."""
     for image in images:
-        if isinstance(image.place, Unlisted):
+        if isinstance(image.place, UnlistedImages):
             error = image.place.error
             raise DataError(error.message, code=error.code, where=image.name, hint=error.hint) from error
         yield image
 
 
-def natural(name: str) -> tuple[list[str | int], str]:
+def natural_key(name: str) -> tuple[list[str | int], str]:
     """A key that sorts by the numbers within names: `a2` before `a10`."""
     pieces = re.split("([0-9]+)", name)  # text and digits in turn
     return [int(piece) if place % 2 else piece for place, piece in enumerate(pieces)], name
 
 
-def _meant_by(word: str, stdin: BinaryIO | None) -> Iterator[Image]:
+def _expand_input(word: str, stdin: BinaryIO | None) -> Iterator[ImageRef]:
     if word == STDIN:
         if stdin is None:
             raise DataError(
                 "stdin is closed", code="data.stdin_closed", where=STDIN, hint="pipe paths into it, one a line"
             )
-        return (Image(path, File(path)) for path in paths_on(stdin))
+        return (ImageRef(path, FileSource(path)) for path in stream_paths(stdin))
     if word == SAMPLE or word in NAMED:
-        return _of_set(word, open_data(word))
+        return _dataset_images(word, open_data(word))
     if is_remote(word):
-        return afar(word)
+        return remote_images(word)
     if not word:
         hint = "name a file or a folder; a variable of the shell may be empty"
         raise DataError("expected the name of an image, got an empty word", code="data.empty_name", hint=hint)
     path = os.path.expanduser(word)
     if os.path.lexists(path):
-        return _of_named(path)
+        return _images_at_path(path)
     if is_tar(path) and is_pattern(path):
-        return in_tars(tars(path))
-    if BRACES.search(path) and not any(map(_is_there, _like(path))):  # they may be letters of a name
-        return images(expand(path), stdin)
+        return tar_images(tars(path))
+    if BRACES.search(path) and not any(map(_is_there, _glob(path))):  # they may be letters of a name
+        return find_images(expand(path), stdin)
     if is_pattern(path):
-        return _of_pattern(path)
+        return _pattern_images(path)
     error = no_such_path(Path(path))
     if is_image(path):
-        return iter([Image(path, Refused(error))])
+        return iter([ImageRef(path, MissingImage(error))])
     raise error  # it may have been a folder of many
 
 
-def _of_named(path: str) -> Iterator[Image]:
+def _images_at_path(path: str) -> Iterator[ImageRef]:
     """The images of a file or folder that was named itself: of a file, the bytes decide what it is."""
     if suffix(path) in MANIFESTS and not os.path.isdir(path):
-        return (Image(listed, File(listed)) for listed in paths_in(path))
+        return (ImageRef(listed, FileSource(listed)) for listed in manifest_paths(path))
     if holds_tables(Path(path)) and not (os.path.isdir(path) and _has_images(path)):
-        return _of_set(path, open_data(path))
+        return _dataset_images(path, open_data(path))
     if os.path.isdir(path):
-        return _of_folder(path)
+        return _folder_images(path)
     if is_tar(path):
-        return in_tars([path])
+        return tar_images([path])
     if not is_image(path):
         _identity(path)  # a link that leads nowhere may have been a folder of many
-    return iter([Image(path, File(path))])
+    return iter([ImageRef(path, FileSource(path))])
 
 
-def _of_set(where: str, samples: Samples) -> Iterator[Image]:
+def _dataset_images(where: str, samples: Samples) -> Iterator[ImageRef]:
     """All images of a data set, whatever they are there for."""
-    return (Image(f"{where}/{item.name}", Stored(samples.store, item.name)) for item in samples.items)
+    return (ImageRef(f"{where}/{item.name}", DatasetImage(samples.store, item.name)) for item in samples.items)
 
 
-def _of_folder(path: str) -> Iterator[Image]:
+def _folder_images(path: str) -> Iterator[ImageRef]:
     first = True
-    for image in _below(path, _above(path)):
+    for image in _images_below(path, _ancestors(path)):
         first = False
         yield image
     if first:
         hint = "give a folder with JPEG or PNG"
-        yield Image(
-            path, Unlisted(DataError("no images in it or in its folders", code="data.empty", where=path, hint=hint))
+        yield ImageRef(
+            path,
+            UnlistedImages(DataError("no images in it or in its folders", code="data.empty", where=path, hint=hint)),
         )
 
 
 def _has_images(folder: str) -> bool:
     """Whether any image lies in the folder or below it."""
-    return any(map(_is_there, _below(folder, _above(folder))))
+    return any(map(_is_there, _images_below(folder, _ancestors(folder))))
 
 
-def _is_there(image: Image) -> bool:
-    return not isinstance(image.place, Refused | Unlisted)
+def _is_there(image: ImageRef) -> bool:
+    return not isinstance(image.place, MissingImage | UnlistedImages)
 
 
-def _below(folder: str, above: tuple[Identity, ...]) -> Iterator[Image]:
+def _images_below(folder: str, above: tuple[Identity, ...]) -> Iterator[ImageRef]:
     """The images of a folder, then those of its folders; what cannot be listed is told and passed by."""
-    room = _entered(folder, above)
-    if isinstance(room, Image):
+    room = _open_folder(folder, above)
+    if isinstance(room, ImageRef):
         yield room
         return
     listing, way = room
     try:
         if INDEX in listing.others or DRAFT in listing.others:
-            yield from in_pack(folder)
+            yield from pack_images(folder)
         elif listing.folders or listing.images:
-            yield from (_in(folder, name) for name in listing.images)
+            yield from (_file_ref(folder, name) for name in listing.images)
             for name in listing.folders:
-                yield from _below(os.path.join(folder, name), way)
+                yield from _images_below(os.path.join(folder, name), way)
         else:
-            yield from in_tars([os.path.join(folder, name) for name in listing.others])
+            yield from tar_images([os.path.join(folder, name) for name in listing.others])
     except DataError as error:
-        yield Image(error.where or folder, Unlisted(error))
+        yield ImageRef(error.where or folder, UnlistedImages(error))
 
 
-def _entered(folder: str, above: tuple[Identity, ...]) -> Room | Image:
+def _open_folder(folder: str, above: tuple[Identity, ...]) -> OpenFolder | ImageRef:
     """The folder from within, or what is told of one that cannot be entered."""
     try:
         here = _identity(folder)
@@ -265,15 +275,15 @@ def _entered(folder: str, above: tuple[Identity, ...]) -> Room | Image:
             loop = DataError(
                 "leads back to a folder above it", code="data.link_loop", where=folder, hint="remove the link"
             )
-            return Image(folder, Refused(loop))
-        return Room(_listing(folder), (*above, here))
+            return ImageRef(folder, MissingImage(loop))
+        return OpenFolder(_listing(folder), (*above, here))
     except DataError as error:
-        return Image(error.where or folder, Unlisted(error))
+        return ImageRef(error.where or folder, UnlistedImages(error))
 
 
-def _in(folder: str, name: str) -> Image:
+def _file_ref(folder: str, name: str) -> ImageRef:
     path = os.path.join(folder, name)
-    return Image(path, File(path))
+    return ImageRef(path, FileSource(path))
 
 
 def _listing(folder: str) -> Listing:
@@ -293,7 +303,7 @@ def _listing(folder: str) -> Listing:
     except OSError as error:
         raise unreadable(error.filename or folder, error) from None
     for names in found:
-        names.sort(key=natural)
+        names.sort(key=natural_key)
     return found
 
 
@@ -304,7 +314,7 @@ def _is_folder(entry: "os.DirEntry[str]") -> bool:
         return not is_image(entry.name)
 
 
-def _above(folder: str) -> tuple[Identity, ...]:
+def _ancestors(folder: str) -> tuple[Identity, ...]:
     return tuple(_identity(str(parent)) for parent in Path(folder).resolve().parents)
 
 
@@ -316,10 +326,10 @@ def _identity(path: str) -> Identity:
     return found.st_dev, found.st_ino
 
 
-def _of_pattern(pattern: str) -> Iterator[Image]:
+def _pattern_images(pattern: str) -> Iterator[ImageRef]:
     """The images that a pattern with `*`, `?`, `[` stands for; `**` is any number of folders."""
     first = True
-    for image in _like(pattern):
+    for image in _glob(pattern):
         first = False
         yield image
     if first:
@@ -327,32 +337,32 @@ def _of_pattern(pattern: str) -> Iterator[Image]:
         raise DataError("no image has a name like this", code="data.not_found", where=pattern, hint=hint)
 
 
-def _like(pattern: str) -> Iterator[Image]:
+def _glob(pattern: str) -> Iterator[ImageRef]:
     root, inner = ("/", pattern.lstrip("/")) if pattern.startswith("/") else ("", pattern)
-    return _matches(root, Search([part for part in inner.split("/") if part], {0}), ())
+    return _matches(root, GlobSearch([part for part in inner.split("/") if part], {0}), ())
 
 
-def _matches(folder: str, search: Search, above: tuple[Identity, ...]) -> Iterator[Image]:
+def _matches(folder: str, search: GlobSearch, above: tuple[Identity, ...]) -> Iterator[ImageRef]:
     """The images below a folder that are searched; what cannot be listed is told and passed by."""
     names: Iterable[str] = search.literals()
     if not names:
-        room = _entered(folder, (above or _above(folder)) if search.goes_deeper() else ())
-        if isinstance(room, Image):
+        room = _open_folder(folder, (above or _ancestors(folder)) if search.goes_deeper() else ())
+        if isinstance(room, ImageRef):
             yield room
             return
         names, above = chain(*room.listing), room.way
     for name in names:
         path, onward = os.path.join(folder, name), search.after(name)
         if onward.is_over():
-            yield from _at(path)
+            yield from _images_of_match(path)
         elif onward.places and os.path.isdir(path):
             yield from _matches(path, onward, above)
 
 
-def _at(path: str) -> Iterator[Image]:
+def _images_of_match(path: str) -> Iterator[ImageRef]:
     """The images of a file or folder that has a name like the one sought; other files are left out."""
     if os.path.isdir(path):
-        return _below(path, _above(path))
+        return _images_below(path, _ancestors(path))
     if is_tar(path):
-        return in_tars([path])
-    return iter([Image(path, File(path))] if is_image(path) and os.path.lexists(path) else [])
+        return tar_images([path])
+    return iter([ImageRef(path, FileSource(path))] if is_image(path) and os.path.lexists(path) else [])

@@ -16,12 +16,12 @@ from secrets import token_hex
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from vitral.core.errors import ConfigError, VitralError
-from vitral.core.storage import Disk, hint, kept, lock, reason
+from vitral.core.storage import Storage, write_hint, lock_draft, lock_file, os_error_message
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-DISK = Disk()
+DISK = Storage()
 SHARD = re.compile("([0-9]{1,9})/([0-9]{1,9})")
 
 
@@ -43,7 +43,7 @@ class Shard(NamedTuple):
 WHOLE = Shard(1, 1)
 
 
-def shard_of(text: str) -> Shard:
+def parse_shard(text: str) -> Shard:
     """The share that `2/8` stands for."""
     match = SHARD.fullmatch(text.strip())
     if match and 1 <= int(match[1]) <= int(match[2]):
@@ -54,7 +54,7 @@ def shard_of(text: str) -> Shard:
     )
 
 
-def is_there(path: Path, option: str) -> bool:
+def output_exists(path: Path, option: str) -> bool:
     """Whether a part was made before; what cannot be one is refused in the name of the option."""
     if os.path.lexists(path) and not path.is_file():
         found = "a folder" if path.is_dir() else "something else"
@@ -68,36 +68,36 @@ def is_there(path: Path, option: str) -> bool:
 
 
 @contextmanager
-def writing(path: Path, option: str) -> Iterator[BinaryIO]:
+def open_output(path: Path, option: str) -> Iterator[BinaryIO]:
     """A file to write a part into, which gets its name at the end; after an error there is nothing.
 
     What the disk refuses is told in the name of the part; whatever else goes wrong meanwhile goes through as it is.
     """
-    draft, file = _begun(path, option)
+    draft, file = _create_draft(path, option)
     try:
         with file:
             yield file
-            with refusal_told(path):
+            with report_write_errors(path):
                 file.flush()
                 os.fsync(file.fileno())
                 if sys.platform == "win32":  # where an open file keeps its name
                     file.close()
                 draft.replace(path)
-        with refusal_told(path):
+        with report_write_errors(path):
             DISK.flush(path.parent)
     finally:
         draft.unlink(missing_ok=True)
 
 
 @contextmanager
-def refusal_told(part: Path) -> Iterator[None]:
+def report_write_errors(part: Path) -> Iterator[None]:
     """What the system refuses to write meanwhile is an error that names the part."""
     try:
         yield
     except OSError as error:
-        message = f"cannot be written: {reason(error)}"
+        message = f"cannot be written: {os_error_message(error)}"
         raise VitralError(
-            message, code="file.write_failed", where=str(part), hint=f"{hint(error)}, then run it again"
+            message, code="file.write_failed", where=str(part), hint=f"{write_hint(error)}, then run it again"
         ) from error
 
 
@@ -109,33 +109,33 @@ class _Draft(FileIO):
         self.part = part
 
     def write(self, data: "ReadableBuffer", /) -> int:
-        with refusal_told(self.part):
+        with report_write_errors(self.part):
             return super().write(data)
 
 
-def _begun(path: Path, option: str) -> tuple[Path, BinaryIO]:
+def _create_draft(path: Path, option: str) -> tuple[Path, BinaryIO]:
     """A new draft, locked, after those that dead processes left were removed."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _sweep(path)
+        _remove_stale_drafts(path)
         while True:
             draft = path.with_name(f"{_prefix(path)}{token_hex(4)}")
             file = BufferedWriter(_Draft(draft, path))
-            if kept(file, draft):
+            if lock_draft(file, draft):
                 return draft, file
             file.close()
     except OSError as error:
-        message = f"expected a file that can be written, and {path} cannot: {reason(error)}"
+        message = f"expected a file that can be written, and {path} cannot: {os_error_message(error)}"
         raise ConfigError(
-            message, code="config.not_writable", where=option, hint=f"{hint(error)}, or name another file"
+            message, code="config.not_writable", where=option, hint=f"{write_hint(error)}, or name another file"
         ) from error
 
 
-def _sweep(path: Path) -> None:
+def _remove_stale_drafts(path: Path) -> None:
     for draft in path.parent.iterdir():
         if draft.name.startswith(_prefix(path)):
             with suppress(OSError), draft.open("r+b") as file:  # one that has just got its name, or is still written
-                lock(file.fileno())
+                lock_file(file.fileno())
                 draft.unlink()
 
 

@@ -13,10 +13,20 @@ import numpy as np
 
 from vitral.core.errors import ConfigError, WeightsError
 from vitral.inference.batches import Batch, read_batches
-from vitral.inference.engines.engine import AUTO, OutputKind, PixelBatch, Engine, EngineKind, Lazy, FloatArray, Undecided, kind_of
-from vitral.inference.exported import ENGINES, Export, load_engine, is_export, read_export
+from vitral.inference.engines.engine import (
+    AUTO,
+    Engine,
+    EngineKind,
+    FloatArray,
+    Lazy,
+    OutputKind,
+    PixelBatch,
+    Undecided,
+    kind_of,
+)
+from vitral.inference.exported import ENGINES, Export, is_export, load_engine, read_export
 from vitral.inference.image_refs import FileSource, ImageRef
-from vitral.inference.writers import Sink, topk, probabilities
+from vitral.inference.writers import Sink, probabilities, topk
 from vitral.weights.hub import refuse_empty
 
 if TYPE_CHECKING:

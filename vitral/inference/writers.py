@@ -23,24 +23,24 @@ import numpy as np
 from numpy.lib import format as npy
 from rich.cells import cell_len, set_cell_size
 
-from vitral.core.errors import ConfigError, VitralError, either, nearest
+from vitral.core.errors import ConfigError, VitralError, format_choices, did_you_mean
 from vitral.data.datasets.files import suffix
 from vitral.html.page import printable
-from vitral.inference.engines.engine import Numbers
-from vitral.inference.output_shards import refusal_told
+from vitral.inference.engines.engine import FloatArray
+from vitral.inference.output_shards import report_write_errors
 
 if TYPE_CHECKING:
     from vitral.inference.batches import Batch
 
 
-def probabilities(logits: Numbers) -> Numbers:
+def probabilities(logits: FloatArray) -> FloatArray:
     """How likely each class is (B, K); the numbers of an image sum to one."""
     exact = logits.astype(np.float64)
     powers = np.exp(exact - exact.max(axis=1, keepdims=True))  # (B, K)
     return (powers / powers.sum(axis=1, keepdims=True)).astype(np.float32)
 
 
-def likeliest(logits: Numbers, top: int) -> Iterator[list[tuple[int, float]]]:
+def topk(logits: FloatArray, top: int) -> Iterator[list[tuple[int, float]]]:
     """For each image the likeliest classes by number, and how likely they are; of equal ones the first comes first."""
     order = np.argsort(-logits, axis=1, kind="stable")[:, :top]  # (B, top), by logits: chances may be equal at zero
     chances = np.take_along_axis(probabilities(logits), order, axis=1)  # (B, top)
@@ -50,13 +50,13 @@ def likeliest(logits: Numbers, top: int) -> Iterator[list[tuple[int, float]]]:
 
 Format = Literal["table", "json", "jsonl", "csv"]  # this line is the list of what is written
 FORMATS: tuple[Format, ...] = get_args(Format)
-ENDINGS: dict[str, Format] = {".json": "json", ".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv"}
+FORMAT_BY_SUFFIX: dict[str, Format] = {".json": "json", ".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv"}
 
 
 class Sink(Protocol):
     """Where what the model made of images goes."""
 
-    def write(self, batch: "Batch", numbers: Numbers) -> None:
+    def write(self, batch: "Batch", numbers: FloatArray) -> None:
         """Take a batch, and the numbers (B, K) for those of its images that could be read."""
         ...
 
@@ -76,7 +76,7 @@ class Row(NamedTuple):
     error: str = ""
 
 
-class Writer(Protocol):
+class Formatter(Protocol):
     """The text of rows in some format."""
 
     def begin(self) -> str: ...
@@ -86,14 +86,14 @@ class Writer(Protocol):
     def end(self) -> str: ...
 
 
-def format_of(name: str) -> Format:
+def parse_format(name: str) -> Format:
     """The format of that name."""
     for known in FORMATS:
         if known == name:
             return known
-    hint = nearest(name, FORMATS) or "choose one of them"
+    hint = did_you_mean(name, FORMATS) or "choose one of them"
     raise ConfigError(
-        f"expected {either(FORMATS)}, got {name!r}", code="config.unknown_name", where="--format", hint=hint
+        f"expected {format_choices(FORMATS)}, got {name!r}", code="config.unknown_name", where="--format", hint=hint
     )
 
 
@@ -102,11 +102,11 @@ class Answers:
     """A sink that keeps the likeliest classes, as text."""
 
     file: BinaryIO
-    writer: Writer
+    writer: Formatter
     classes: Sequence[str]
     top: int
 
-    def write(self, batch: "Batch", numbers: Numbers) -> None:
+    def write(self, batch: "Batch", numbers: FloatArray) -> None:
         self.put(self.writer.rows(rows_of(batch, numbers, self.classes, self.top)))
 
     def put(self, text: str) -> None:
@@ -119,7 +119,7 @@ class Answers:
 def answers(file: BinaryIO, format: Format, classes: Sequence[str], top: int) -> Iterator[Answers]:
     """A sink for so many classes an image; JSON is whole even where a bad file ended it."""
     most = min(top, len(classes))
-    writer = writer_of(format, most)
+    writer = make_formatter(format, most)
     sink = Answers(file, writer, classes, most)
     sink.put(writer.begin())
     try:
@@ -130,9 +130,9 @@ def answers(file: BinaryIO, format: Format, classes: Sequence[str], top: int) ->
     sink.put(writer.end())
 
 
-def rows_of(batch: "Batch", logits: Numbers, classes: Sequence[str], top: int) -> list[Row]:
+def rows_of(batch: "Batch", logits: FloatArray, classes: Sequence[str], top: int) -> list[Row]:
     """A row for each image of the batch, in order; the logits (B, K) are of those that could be read."""
-    found = (tuple(Answer(classes[place], _short(chance)) for place, chance in each) for each in likeliest(logits, top))
+    found = (tuple(Answer(classes[place], _short(chance)) for place, chance in each) for each in topk(logits, top))
     return [
         Row(name, (), batch.failed[place].message) if place in batch.failed else Row(name, next(found))
         for place, name in enumerate(batch.names)
@@ -144,7 +144,7 @@ def _short(number: float) -> float:
     return float(f"{number:.6g}")
 
 
-class Table:
+class TableFormatter:
     """For people: a line for each image, in columns that grow with what they hold."""
 
     def __init__(self, top: int) -> None:
@@ -173,7 +173,7 @@ class Table:
         return "  ".join(fitted).rstrip() + "\n"
 
 
-class JsonLines:
+class JsonLinesFormatter:
     """An object for each image, on a line of its own."""
 
     def begin(self) -> str:
@@ -186,7 +186,7 @@ class JsonLines:
         return ""
 
 
-class Json:
+class JsonFormatter:
     """One list of all the objects, each on a line."""
 
     def __init__(self) -> None:
@@ -206,7 +206,7 @@ class Json:
         return "\n]\n"
 
 
-class Csv:
+class CsvFormatter:
     """A line for each image: path, class, probability, then class_2, probability_2 and so on, and last the error."""
 
     def __init__(self, top: int) -> None:
@@ -227,17 +227,17 @@ class Csv:
         return [row.path, *found, *[""] * (2 * self.top - len(found)), row.error]
 
 
-def writer_of(format: Format, top: int) -> Writer:
+def make_formatter(format: Format, top: int) -> Formatter:
     """The writer of a format."""
     match format:
         case "table":
-            return Table(top)
+            return TableFormatter(top)
         case "json":
-            return Json()
+            return JsonFormatter()
         case "jsonl":
-            return JsonLines()
+            return JsonLinesFormatter()
         case "csv":
-            return Csv(top)
+            return CsvFormatter(top)
 
 
 def _json(row: Row) -> str:
@@ -254,15 +254,15 @@ def _csv(fields: Iterable[object]) -> str:
     return stream.getvalue().removesuffix("\r\n") + "\n"
 
 
-KINDS = (".npz", ".parquet")
-NUMBERS = 1 << 22  # of float32 in a row group of Parquet
-NAMES = 4096  # written at a time
+FEATURE_SUFFIXES = (".npz", ".parquet")
+ROW_GROUP_SIZE = 1 << 22  # of float32 in a row group of Parquet
+NAMES_AT_A_TIME = 4096  # written at a time
 
 
-def check_vectors(path: Path) -> None:
+def check_features_path(path: Path) -> None:
     """Refuse a file for features of which the kind, or the package that writes it, is unknown here."""
-    if suffix(path.name) not in KINDS:
-        message = f"expected a file that ends in {either(KINDS)}, got {path.name!r}"
+    if suffix(path.name) not in FEATURE_SUFFIXES:
+        message = f"expected a file that ends in {format_choices(FEATURE_SUFFIXES)}, got {path.name!r}"
         raise ConfigError(
             message, code="config.unknown_format", where="--features", hint=f"write {path.stem or 'features'}.npz"
         )
@@ -282,7 +282,7 @@ def _npz(file: BinaryIO, path: Path, width: int) -> Iterator[Sink]:
     with TemporaryFile(dir=folder) as rows, TemporaryFile(dir=folder) as names:  # without a name, so never left behind
         sink = _Spool(rows, names, path)
         yield sink
-        with refusal_told(path), ZipFile(file, "w") as archive:
+        with report_write_errors(path), ZipFile(file, "w") as archive:
             with archive.open("names.npy", "w", force_zip64=True) as part:
                 _header(part, f"<U{sink.longest}", (sink.count,))
                 names.seek(0)
@@ -301,8 +301,8 @@ class _Spool:
         self.rows, self.names, self.part = rows, names, part
         self.count, self.longest = 0, 1
 
-    def write(self, batch: "Batch", numbers: Numbers) -> None:
-        with refusal_told(self.part):
+    def write(self, batch: "Batch", numbers: FloatArray) -> None:
+        with report_write_errors(self.part):
             self.rows.write(numbers.astype("<f4").tobytes())
             self.names.writelines(f"{json.dumps(name)}\n".encode() for name in batch.good)
         self.count += len(batch.good)
@@ -314,7 +314,7 @@ def _header(part: IO[bytes], kind: str, shape: tuple[int, ...]) -> None:
 
 
 def _chunks(lines: IO[bytes]) -> Iterator[list[str]]:
-    while chunk := [json.loads(line) for line in islice(lines, NAMES)]:
+    while chunk := [json.loads(line) for line in islice(lines, NAMES_AT_A_TIME)]:
         yield chunk
 
 
@@ -335,12 +335,12 @@ class _Groups:
     def __init__(self, arrow: Any, writer: Any, columns: Any) -> None:
         self.arrow, self.writer, self.columns = arrow, writer, columns
         self.names: list[str] = []
-        self.rows: list[Numbers] = []
+        self.rows: list[FloatArray] = []
 
-    def write(self, batch: "Batch", numbers: Numbers) -> None:
+    def write(self, batch: "Batch", numbers: FloatArray) -> None:
         self.names += (name.encode("utf-8", "backslashreplace").decode() for name in batch.good)
         self.rows += [numbers] if len(numbers) else []  # of no images nobody knows the width
-        if sum(row.size for row in self.rows) >= NUMBERS:
+        if sum(row.size for row in self.rows) >= ROW_GROUP_SIZE:
             self.flush()
 
     def flush(self) -> None:

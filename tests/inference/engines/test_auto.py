@@ -19,8 +19,16 @@ from vitral.core.errors import ConfigError
 from vitral.core.imports import load_onnxruntime
 from vitral.core.machine import cache_folder
 from vitral.inference.engines import auto
-from vitral.inference.engines.auto import AutoEngine, Built, Choice, Question, chosen, keep, read
-from vitral.inference.engines.engine import Bytes, Engine, EngineKind, Lazily, Numbers, Threads, kind_of
+from vitral.inference.engines.auto import (
+    AutoEngine,
+    EngineBuilders,
+    EngineChoice,
+    Workload,
+    choose_engine,
+    read_choice,
+    save_choice,
+)
+from vitral.inference.engines.engine import Engine, EngineKind, FloatArray, Lazy, PixelBatch, Threads, kind_of
 from vitral.inference.graph.graph import Graph
 
 
@@ -28,7 +36,7 @@ class Clocked:
     def __init__(self, seconds: float, mark: float) -> None:
         self.seconds, self.mark = seconds, mark
 
-    def run(self, pixels: Bytes) -> Numbers:
+    def run(self, pixels: PixelBatch) -> FloatArray:
         sleep(self.seconds)
         return np.full((len(pixels), 4), self.mark, dtype=np.float32)
 
@@ -55,7 +63,7 @@ class Snail(EngineKind):
 
 
 class Breathless:
-    def run(self, pixels: Bytes) -> Numbers:
+    def run(self, pixels: PixelBatch) -> FloatArray:
         load_onnxruntime().InferenceSession(b"out of breath")  # its errors are no RuntimeErrors
         raise AssertionError
 
@@ -69,19 +77,19 @@ class Lame(EngineKind):
 
 @pytest.fixture(autouse=True)
 def race(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(auto, "TRIED", (Tortoise(), Snail(), Hare()))
+    monkeypatch.setattr(auto, "CANDIDATES", (Tortoise(), Snail(), Hare()))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     caplog.set_level(logging.INFO, "vitral")
 
 
-def question(about: str = "a", threads: int = 1) -> Question:
-    return Question(graph(small())[1], about, threads)
+def question(about: str = "a", threads: int = 1) -> Workload:
+    return Workload(graph(small())[1], about, threads)
 
 
-def choose(folder: Path, about: str = "a") -> Choice:
+def choose(folder: Path, about: str = "a") -> EngineChoice:
     asked = question(about)
-    built = {kind_of(each): Lazily(partial(each.build, asked.graph)) for each in auto.TRIED}
-    return chosen(asked, built, folder)
+    built = {kind_of(each): Lazy(partial(each.build, asked.graph)) for each in auto.CANDIDATES}
+    return choose_engine(asked, built, folder)
 
 
 def test_the_quickest_is_chosen_and_told_with_the_others_and_the_reasons(
@@ -100,13 +108,13 @@ def test_the_quickest_is_chosen_and_told_with_the_others_and_the_reasons(
 
 
 def test_an_engine_that_fails_is_passed_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(auto, "TRIED", (Lame(), Tortoise()))
+    monkeypatch.setattr(auto, "CANDIDATES", (Lame(), Tortoise()))
     found = choose(tmp_path)
     assert found.best("batches") == "tortoise"
     assert found.failed["lame"].startswith("[ONNXRuntimeError]")
     assert found.told()[-1].startswith("lame was passed over, for it failed: [ONNXRuntimeError]")
     assert list(tmp_path.iterdir()) == []  # the next time it may go well
-    monkeypatch.setattr(auto, "TRIED", (Lame(), Snail()))
+    monkeypatch.setattr(auto, "CANDIDATES", (Lame(), Snail()))
     with raises("config.no_engine", "engine", "snail", "body.blocks.0 is uphill", "lame", "[ONNXRuntimeError]"):
         choose(tmp_path, "b")
 
@@ -115,14 +123,14 @@ def test_what_was_measured_is_not_measured_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     first = choose(tmp_path)
-    monkeypatch.setattr(auto, "measured", None)
+    monkeypatch.setattr(auto, "measure_engines", None)
     caplog.clear()
     assert choose(tmp_path) == first
     assert caplog.messages == ["as measured before, the engine is hare for single images and hare for batches"]
 
 
 @pytest.mark.parametrize("other", [question(about="b"), question(threads=2)], ids=["model", "threads"])
-def test_something_else_has_a_key_of_its_own(other: Question) -> None:
+def test_something_else_has_a_key_of_its_own(other: Workload) -> None:
     assert other.key() != question().key()
 
 
@@ -164,22 +172,24 @@ def test_a_damaged_memory_is_told_and_made_again(
     caplog.clear()
     assert choose(tmp_path).best("batches") == "hare"
     assert "is damaged, so the engines are measured again" in caplog.records[0].message
-    assert damage is a_folder or read(path, question().key()) is not None
+    assert damage is a_folder or read_choice(path, question().key()) is not None
     assert not list(tmp_path.glob("*.tmp-*"))
 
 
 def test_a_disk_that_refuses_is_told_and_no_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").write_text("in the way")
-    keep(tmp_path / "file" / "key.json", Choice(key="key", seconds={}, passed_over={}))
+    save_choice(tmp_path / "file" / "key.json", EngineChoice(key="key", seconds={}, passed_over={}))
     assert "the choice of an engine is not kept for the next time" in caplog.text
 
 
 def test_each_kind_of_batch_has_an_engine_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    def known(question: Question, built: Built, folder: Path) -> Choice:
+    def known(question: Workload, built: EngineBuilders, folder: Path) -> EngineChoice:
         assert folder == cache_folder("engines")
-        return Choice(key="", seconds={"single images": {"tortoise": 1.0}, "batches": {"hare": 1.0}}, passed_over={})
+        return EngineChoice(
+            key="", seconds={"single images": {"tortoise": 1.0}, "batches": {"hare": 1.0}}, passed_over={}
+        )
 
-    monkeypatch.setattr(auto, "chosen", known)
+    monkeypatch.setattr(auto, "choose_engine", known)
     source, made = graph(small())
     engine = AutoEngine(made, "a")
     engine.settle()

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from tests.errors import raises
 from tests.inference.truth import GRAPHS, answer_of, graph, loaded, pixels, truth
 from tests.models.variants import small
-from vitral.core.config import members
+from vitral.core.config import union_members
 from vitral.inference.engines.auto import EngineConfig
 from vitral.inference.engines.compiled import Compiled
 from vitral.inference.engines.eager import Eager
@@ -20,7 +20,7 @@ from vitral.inference.engines.engine import Engine, EngineKind
 from vitral.inference.graph.graph import Graph, graph_of
 
 KINDS: list[type[EngineKind]] = [
-    kind for kind in members(EngineConfig) if kind is not Compiled
+    kind for kind in union_members(EngineConfig) if kind is not Compiled
 ]  # which is slow to make
 NEAR = 1e-4
 

@@ -65,7 +65,7 @@ def test_code_is_made_once_for_a_portion_and_once_for_one_image(
 ) -> None:
     torch._dynamo.reset()
     monkeypatch.setattr(compiled, "BACKEND", "eager")
-    monkeypatch.setattr(compiled, "PORTION", 3)
+    monkeypatch.setattr(compiled, "CHUNK", 3)
     caplog.set_level(logging.INFO, "vitral")
     source, made = graph(small())
     engine = Compiled().build(made)

@@ -6,7 +6,7 @@ import torch
 from tests.inference.truth import graph, pixels, truth
 from tests.models.variants import small
 from vitral.inference.engines import eager
-from vitral.inference.engines.eager import Eager, EagerEngine, PackedLinear, PackedMlp, packed
+from vitral.inference.engines.eager import Eager, EagerEngine, PackedLinear, PackedMlp, pack_graph
 from vitral.models import Mlp
 
 
@@ -14,7 +14,7 @@ def test_linear_layers_are_packed_and_the_graph_is_as_it_was() -> None:
     source, made = graph(small(mlp=Mlp(gelu="tanh")))
     images = torch.from_numpy(pixels(source))
     before = made(images)
-    own = packed(made)
+    own = pack_graph(made)
     kinds = [type(part) for part in own.modules()]
     assert kinds.count(PackedMlp) == 2
     assert torch.nn.Linear not in kinds
@@ -26,13 +26,13 @@ def test_linear_layers_are_packed_and_the_graph_is_as_it_was() -> None:
 def test_where_torch_cannot_pack_the_graph_runs_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
     source, made = graph(small())
-    assert packed(made) is made
+    assert pack_graph(made) is made
     images = pixels(source)
     assert abs(Eager().build(made).run(images) - truth(source, images)).max() < 1e-5
 
 
 def test_a_large_batch_is_answered_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(eager, "PORTION", 4)
+    monkeypatch.setattr(eager, "CHUNK", 4)
     source, made = graph(small())
     seen: list[int] = []
     made.register_forward_pre_hook(lambda part, inputs: seen.append(len(inputs[0])))

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
-from vitral.inference.engines.engine import Lazily, count_of, shared_out
+from vitral.inference.engines.engine import Lazy, evenly_divisible, thread_count
 
 
 def test_something_is_made_once_whoever_asks() -> None:
@@ -18,7 +18,7 @@ def test_something_is_made_once_whoever_asks() -> None:
         time.sleep(0.02)
         return object()
 
-    lazy = Lazily(make)
+    lazy = Lazy(make)
 
     def ask(_: int) -> object:
         start.wait()
@@ -31,9 +31,9 @@ def test_something_is_made_once_whoever_asks() -> None:
 
 
 def test_threads_share_out_as_many_images_to_each() -> None:
-    assert [shared_out(images, 3) for images in range(8)] == [0, 0, 0, 3, 3, 3, 6, 6]
-    assert [shared_out(images, 1) for images in range(4)] == [0, 0, 0, 0]  # one thread has nobody to share with
+    assert [evenly_divisible(images, 3) for images in range(8)] == [0, 0, 0, 3, 3, 3, 6, 6]
+    assert [evenly_divisible(images, 1) for images in range(4)] == [0, 0, 0, 0]  # one thread has nobody to share with
 
 
 def test_there_are_as_many_threads_as_torch_has_or_as_asked() -> None:
-    assert (count_of("torch"), count_of(3)) == (torch.get_num_threads(), 3)
+    assert (thread_count("torch"), thread_count(3)) == (torch.get_num_threads(), 3)

@@ -6,7 +6,7 @@ import numpy as np
 
 from tests.inference.truth import graph, pixels, truth
 from tests.models.variants import small
-from vitral.inference.engines.onnxruntime import OnnxRuntimeEngine, session
+from vitral.inference.engines.onnxruntime import OnnxRuntimeEngine, make_session
 from vitral.inference.graph.onnx import to_onnx
 
 
@@ -21,5 +21,5 @@ def test_a_model_in_a_file_answers_as_one_in_memory(tmp_path: Path) -> None:
 
 
 def test_a_session_has_as_many_threads_as_it_is_told() -> None:
-    options = session(to_onnx(graph(small())[1]).SerializeToString(), 2).get_session_options()
+    options = make_session(to_onnx(graph(small())[1]).SerializeToString(), 2).get_session_options()
     assert (options.intra_op_num_threads, options.inter_op_num_threads) == (2, 1)

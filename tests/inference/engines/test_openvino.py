@@ -8,7 +8,7 @@ import pytest
 from tests.inference.truth import graph, pixels, truth
 from tests.models.variants import small
 from vitral.core.imports import load_openvino
-from vitral.core.machine import cores
+from vitral.core.machine import cpu_count
 from vitral.inference.engines.openvino import OpenVinoEngine
 from vitral.inference.graph.onnx import to_onnx
 
@@ -28,5 +28,5 @@ def test_numbers_have_32_bits_and_streams_have_the_threads(streams: int) -> None
     engine = OpenVinoEngine(to_onnx(graph(small())[1]).SerializeToString(), 4, 2)
     compiled = engine._compiled(streams, images=1)
     assert compiled.get_property("INFERENCE_PRECISION_HINT") == load_openvino().Type.f32
-    assert compiled.get_property("INFERENCE_NUM_THREADS") == min(2, cores())  # of more than there are it takes all
-    assert compiled.get_property("NUM_STREAMS") == min(streams, cores())
+    assert compiled.get_property("INFERENCE_NUM_THREADS") == min(2, cpu_count())  # of more than there are it takes all
+    assert compiled.get_property("NUM_STREAMS") == min(streams, cpu_count())

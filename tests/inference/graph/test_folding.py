@@ -18,7 +18,7 @@ from vitral.inference.graph.folding import (
 )
 from vitral.models import Attention
 from vitral.models.attention import SelfAttention
-from vitral.models.base import Grid, Layout, BuildContext
+from vitral.models.base import BuildContext, Grid, Layout
 from vitral.models.block import ChannelScale
 from vitral.models.embed import cut_patches
 from vitral.models.position import AttentionPosition

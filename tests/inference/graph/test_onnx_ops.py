@@ -6,7 +6,7 @@ import torch
 
 from tests.inference.graph.test_token_merging import POOLS, loaded, noise
 from tests.models.variants import small
-from vitral.core.config import members
+from vitral.core.config import union_members
 from vitral.core.imports import load_onnxruntime
 from vitral.inference.engines.auto import EngineConfig
 from vitral.inference.engines.compiled import Compiled
@@ -14,7 +14,7 @@ from vitral.inference.graph.graph import graph_of
 from vitral.inference.graph.onnx import to_onnx
 from vitral.inference.graph.token_merging import TokenMerging
 
-ENGINES = [kind() for kind in members(EngineConfig) if kind is not Compiled]
+ENGINES = [kind() for kind in union_members(EngineConfig) if kind is not Compiled]
 
 
 @pytest.mark.parametrize("name", POOLS)

@@ -14,26 +14,26 @@ import pytest
 from tests.errors import raises
 from vitral.runs.bench import bench as module
 from vitral.runs.bench.bench import (
+    BASELINE,
+    BASELINE_FLOPS,
     ENGINES,
-    OURS,
-    PEAK,
-    PEAK_FLOPS,
+    OWN_WORKER,
     Bench,
-    Contest,
-    Contestant,
-    Length,
+    BenchEngine,
+    BenchPlan,
+    Duration,
     bench,
-    cell_of,
     flops,
-    ours,
-    peers,
-    quarters,
-    rounds_of,
+    own_engines,
+    peer_engines,
+    quartiles,
+    summarize_cell,
+    time_rounds,
 )
-from vitral.runs.bench.subprocess_runner import Runner
+from vitral.runs.bench.subprocess_runner import TimingProcess
 
 METRONOME = "tests.inference.metronome"
-QUICK, SLOW, BROKEN = (Contestant(name, METRONOME) for name in ("1", "2", "broken"))
+QUICK, SLOW, BROKEN = (BenchEngine(name, METRONOME) for name in ("1", "2", "broken"))
 
 
 class Steps:
@@ -54,7 +54,7 @@ class Steps:
 
 def test_the_table_has_each_engine_at_each_batch_and_says_who_is_left_out() -> None:
     steps = Steps()
-    found = bench(Contest(["Ti/16"], [1, 8], [QUICK, SLOW, BROKEN], 1, Length(rounds=3, turn=0)), steps.bar)
+    found = bench(BenchPlan(["Ti/16"], [1, 8], [QUICK, SLOW, BROKEN], 1, Duration(rounds=3, turn=0)), steps.bar)
     assert Bench.from_json(found.to_json()) == found
     assert [(cell.model, cell.batch) for cell in found.cells] == [("Ti/16", 1), ("Ti/16", 8)]
     for cell in found.cells:
@@ -71,12 +71,14 @@ def test_the_table_has_each_engine_at_each_batch_and_says_who_is_left_out() -> N
 def test_a_name_that_is_none_is_found_before_anything_is_measured() -> None:
     steps = Steps()
     with raises("config.unknown_name", "'S16'"):
-        bench(Contest(["Ti/16", "S16"], [1], [QUICK], 1, Length(rounds=1, turn=0)), steps.bar)
+        bench(BenchPlan(["Ti/16", "S16"], [1], [QUICK], 1, Duration(rounds=1, turn=0)), steps.bar)
     assert steps.told == []
 
 
 def test_an_engine_that_falls_is_left_out(capfd: pytest.CaptureFixture[str]) -> None:
-    runners = {each: Runner(each.name, [METRONOME, each.name]) for each in (QUICK, SLOW, Contestant("two", METRONOME))}
+    runners = {
+        each: TimingProcess(each.name, [METRONOME, each.name]) for each in (QUICK, SLOW, BenchEngine("two", METRONOME))
+    }
 
     def advance(count: int) -> None:
         turns.append(count)
@@ -85,7 +87,7 @@ def test_an_engine_that_falls_is_left_out(capfd: pytest.CaptureFixture[str]) -> 
             runners[SLOW]._process.wait()
 
     turns: list[int] = []
-    seconds, left_out = rounds_of(runners, 4, Length(rounds=4, turn=0), advance)
+    seconds, left_out = time_rounds(runners, 4, Duration(rounds=4, turn=0), advance)
     for runner in runners.values():
         runner.stop()
     assert seconds == {QUICK: [0.004] * 4}
@@ -95,31 +97,34 @@ def test_an_engine_that_falls_is_left_out(capfd: pytest.CaptureFixture[str]) -> 
 
 def test_without_the_matmul_there_is_no_table() -> None:
     with raises("bench.no_baseline", "matmul: it fell"):
-        cell_of("S/16", 8, 1.0, {QUICK: [1.0]}, ["matmul: it fell"])
+        summarize_cell("S/16", 8, 1.0, {QUICK: [1.0]}, ["matmul: it fell"])
 
 
 def test_a_cell_that_no_engine_runs_is_an_error_with_every_reason() -> None:
-    contest = Contest(["Ti/16"], [8], [BROKEN], 1, Length(rounds=1, turn=0))
+    contest = BenchPlan(["Ti/16"], [8], [BROKEN], 1, Duration(rounds=1, turn=0))
     with raises("bench.no_engine", "Ti/16", 8, "broken: metronome: it is broken"):
         bench(contest, Steps().bar)
 
 
 def test_a_long_cell_ends_after_three_rounds() -> None:
-    runners = {QUICK: Runner("1", [METRONOME, "1"])}
-    seconds, _ = rounds_of(runners, 4, Length(rounds=9, turn=0, seconds=0.0), lambda count: None)
+    runners = {QUICK: TimingProcess("1", [METRONOME, "1"])}
+    seconds, _ = time_rounds(runners, 4, Duration(rounds=9, turn=0, seconds=0.0), lambda count: None)
     runners[QUICK].stop()
     assert len(seconds[QUICK]) == 3
 
 
 def test_rates_are_medians_and_the_middle_half_beside_the_peak() -> None:
-    times = {Contestant(PEAK, OURS): [1.0, 2.0, 5.0], Contestant("vitral eager", OURS): [1.0, 2.0, 4.0, 8.0, 100.0]}
-    cell = cell_of("S/16", 8, PEAK_FLOPS / 16, times, [])
-    assert cell.peak == PEAK_FLOPS / 2
+    times = {
+        BenchEngine(BASELINE, OWN_WORKER): [1.0, 2.0, 5.0],
+        BenchEngine("vitral eager", OWN_WORKER): [1.0, 2.0, 4.0, 8.0, 100.0],
+    }
+    cell = summarize_cell("S/16", 8, BASELINE_FLOPS / 16, times, [])
+    assert cell.peak == BASELINE_FLOPS / 2
     (row,) = cell.rows
     assert (row.low, row.rate, row.high) == (1.0, 2.0, 4.0)
     assert row.share == 2 / 8  # two images a second, where the peak would do eight
     assert row.own
-    assert quarters([3.0]) == [3.0, 3.0, 3.0]
+    assert quartiles([3.0]) == [3.0, 3.0, 3.0]
 
 
 @pytest.mark.parametrize(("model", "giga"), [("Ti/16", 2.51), ("S/16", 9.20), ("B/16", 35.13)])
@@ -132,30 +137,30 @@ def test_floating_point_operations_are_those_of_every_token_in_every_layer(model
 
 
 def test_engines_whose_packages_are_missing_do_not_take_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert [each.name for each in ours()] == list(ENGINES)
-    assert all(each.own for each in ours())
-    assert [each.name for each in ours(["vitral openvino"])] == ["vitral openvino"]
+    assert [each.name for each in own_engines()] == list(ENGINES)
+    assert all(each.own for each in own_engines())
+    assert [each.name for each in own_engines(["vitral openvino"])] == ["vitral openvino"]
     with raises("config.unknown_name", "--engines", "eager", "compiled", "'opnvino'", "'openvino'"):
-        ours(["vitral opnvino"])
+        own_engines(["vitral opnvino"])
     monkeypatch.setattr(module, "find_spec", lambda name: None)
-    assert [each.name for each in ours()] == ["vitral eager", "vitral compiled"]
+    assert [each.name for each in own_engines()] == ["vitral eager", "vitral compiled"]
     with raises("config.missing_package", "--engines", "onnx and openvino", "vitral[deploy]"):
-        ours(["vitral openvino"])
+        own_engines(["vitral openvino"])
 
 
 def test_peers_need_a_checkout_and_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     real = importlib.util.find_spec
     monkeypatch.setattr(module, "find_spec", lambda name: None)
     with raises("config.missing_package", "make bench") as caught:
-        peers()
+        peer_engines()
     assert caught.value.where == "--peers"
     monkeypatch.setattr(module, "find_spec", real)
     monkeypatch.setattr("benchmarks.rivals.find_spec", lambda name: None)
     with raises("config.missing_package", "timm", "transformers", "vit-pytorch"):
-        peers()
+        peer_engines()
     monkeypatch.setattr("benchmarks.rivals.find_spec", lambda name: name if name != "timm" else None)
-    assert [each.name for each in peers()] == ["huggingface", "vit-pytorch"]
-    assert not any(each.own for each in peers())
+    assert [each.name for each in peer_engines()] == ["huggingface", "vit-pytorch"]
+    assert not any(each.own for each in peer_engines())
 
 
 def test_an_interrupt_ends_every_process() -> None:
@@ -163,7 +168,7 @@ def test_an_interrupt_ends_every_process() -> None:
         "import signal\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "from contextlib import contextmanager\n"
-        "from vitral.runs.bench.bench import Contest, Contestant, Length, bench\n"
+        "from vitral.runs.bench.bench import BenchPlan, BenchEngine, Duration, bench\n"
         "@contextmanager\n"
         "def bar(what, total):\n"
         "    print('begun', flush=True)\n"

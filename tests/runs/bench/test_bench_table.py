@@ -1,15 +1,15 @@
 """The table of a bench, as a reader sees it."""
 
-from vitral.runs.bench.bench import Bench, Cell, Contestant, as_text, cell_of
+from vitral.runs.bench.bench import Bench, BenchEngine, Cell, format_bench, summarize_cell
 
-MATMUL = Contestant("matmul", "vitral.runs.bench.worker")
-OURS, THEIRS = Contestant("vitral openvino", "vitral.runs.bench.worker"), Contestant("timm", "benchmarks.rivals")
+MATMUL = BenchEngine("matmul", "vitral.runs.bench.worker")
+OURS, THEIRS = BenchEngine("vitral openvino", "vitral.runs.bench.worker"), BenchEngine("timm", "benchmarks.rivals")
 
 
 def cell(model: str, batch: int, **seconds: list[float]) -> Cell:
     names = {"ours": OURS, "theirs": THEIRS}
     times = {MATMUL: [0.1, 0.1], **{names[name]: each for name, each in seconds.items()}}
-    return cell_of(model, batch, work=1e9, seconds=times, left_out=["huggingface: it is not there"])
+    return summarize_cell(model, batch, work=1e9, seconds=times, left_out=["huggingface: it is not there"])
 
 
 def test_a_table_for_each_model_with_the_fastest_first() -> None:
@@ -18,7 +18,7 @@ def test_a_table_for_each_model_with_the_fastest_first() -> None:
         cell("S/16", 8, ours=[0.04], theirs=[0.08]),
         cell("B/16", 8, theirs=[0.8]),
     )
-    text = as_text(Bench(machine="a machine", threads=2, cells=cells))
+    text = format_bench(Bench(machine="a machine", threads=2, cells=cells))
     assert text.splitlines() == [
         "a machine",
         "a float32 matmul: 172 GFLOP/s",
@@ -38,5 +38,7 @@ def test_a_table_for_each_model_with_the_fastest_first() -> None:
 
 def test_an_engine_that_is_missing_at_a_batch_has_a_dash() -> None:
     cells = (cell("S/16", 1, theirs=[1.0]), cell("S/16", 8, ours=[1.0], theirs=[1.0]))
-    line = next(line for line in as_text(Bench(machine="", threads=1, cells=cells)).splitlines() if OURS.name in line)
+    line = next(
+        line for line in format_bench(Bench(machine="", threads=1, cells=cells)).splitlines() if OURS.name in line
+    )
     assert line.split()[2] == "-"

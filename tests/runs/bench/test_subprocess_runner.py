@@ -8,35 +8,35 @@ from types import SimpleNamespace
 
 import pytest
 
-from vitral.runs.bench.subprocess_runner import Runner, timed
+from vitral.runs.bench.subprocess_runner import TimingProcess, mean_seconds
 
 METRONOME = "tests.inference.metronome"
 
 
 @pytest.fixture
-def runner() -> Runner:
-    return Runner("metronome", [METRONOME, "2"])
+def runner() -> TimingProcess:
+    return TimingProcess("metronome", [METRONOME, "2"])
 
 
-def test_a_turn_is_a_line_and_its_answer(runner: Runner) -> None:
+def test_a_turn_is_a_line_and_its_answer(runner: TimingProcess) -> None:
     assert [runner.turn("8 0.5"), runner.turn("1 0")] == [0.016, 0.002]
     runner.stop()
     assert runner._process.returncode == 0
 
 
 def test_what_is_refused_is_the_answer_to_every_line() -> None:
-    runner = Runner("metronome", [METRONOME, "broken"])
+    runner = TimingProcess("metronome", [METRONOME, "broken"])
     assert runner.turn() == runner.turn() == {"refused": "metronome: it is broken"}
     runner.stop()
 
 
-def test_an_interrupt_is_left_to_the_process_that_asks(runner: Runner) -> None:
+def test_an_interrupt_is_left_to_the_process_that_asks(runner: TimingProcess) -> None:
     assert os.getpgid(runner._process.pid) != os.getpgid(0)  # a terminal interrupts all of a group
     runner.stop()
 
 
 def test_a_process_that_fell_is_named_with_its_exit_code(capfd: pytest.CaptureFixture[str]) -> None:
-    runner = Runner("the third", [METRONOME, "not a number"])
+    runner = TimingProcess("the third", [METRONOME, "not a number"])
     with pytest.raises(RuntimeError, match="the third ended with exit code 1"):
         runner.turn()
     runner.stop()
@@ -45,7 +45,7 @@ def test_a_process_that_fell_is_named_with_its_exit_code(capfd: pytest.CaptureFi
 
 def test_a_process_in_the_midst_of_a_turn_is_killed() -> None:
     words = ["timeit", "-n", "1", "-r", "1", "import time; time.sleep(60)"]
-    runner = Runner("sleeper", words)
+    runner = TimingProcess("sleeper", words)
     started = time.perf_counter()
     runner.stop(patience=0.1)
     assert time.perf_counter() - started < 30
@@ -62,6 +62,6 @@ def test_calls_are_repeated_until_the_time_is_filled_and_the_first_only_wakes_up
         left = iter(seconds)
         return lambda: setattr(clock, "now", clock.now + next(left))
 
-    assert timed(taking(9.0, 1.0), 5.0) == 9.0
-    assert timed(taking(4.0, 1.0, 3.0, 2.0), 5.0) == 2.0
-    assert timed(taking(0.5), 0.0) == 0.5
+    assert mean_seconds(taking(9.0, 1.0), 5.0) == 9.0
+    assert mean_seconds(taking(4.0, 1.0, 3.0, 2.0), 5.0) == 2.0
+    assert mean_seconds(taking(0.5), 0.0) == 0.5

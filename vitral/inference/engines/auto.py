@@ -26,22 +26,22 @@ import numpy as np
 from pydantic import Field
 
 from vitral import __version__
-from vitral.core.config import Config, members
-from vitral.core.errors import ConfigError, either, nearest
-from vitral.core.machine import cache_folder, processor
+from vitral.core.config import Config, union_members
+from vitral.core.errors import ConfigError, format_choices, did_you_mean
+from vitral.core.machine import cache_folder, cpu_name
 from vitral.inference.engines.compiled import Compiled
 from vitral.inference.engines.eager import Eager
 from vitral.inference.engines.engine import (
     AUTO,
-    Answer,
-    Bytes,
     Engine,
     EngineKind,
-    Lazily,
-    Numbers,
+    FloatArray,
+    Lazy,
+    OutputKind,
+    PixelBatch,
     Threads,
-    count_of,
     kind_of,
+    thread_count,
 )
 from vitral.inference.engines.onnxruntime import OnnxRuntime
 from vitral.inference.engines.openvino import OpenVino
@@ -58,12 +58,14 @@ Case = Literal["single images", "batches"]  # one engine may be best for the one
 CASES: tuple[Case, ...] = get_args(Case)
 PACKAGES = ("numpy", "onnx", "onnxruntime", "openvino", "torch")
 ROUNDS = 5
-FIRST = Eager()
-FEW = 31  # images that the first engine answers; who comes with more, or has had so many, is worth another engine
-TRIED: tuple[EngineKind, ...] = (OpenVino(), OnnxRuntime(), Eager())  # what is not here takes a minute to try
+READY_ENGINE = Eager()
+FEW_IMAGES = (
+    31  # images that the first engine answers; who comes with more, or has had so many, is worth another engine
+)
+CANDIDATES: tuple[EngineKind, ...] = (OpenVino(), OnnxRuntime(), Eager())  # what is not here takes a minute to try
 
 
-class Choice(Config):
+class EngineChoice(Config):
     """What was found: seconds an image of each engine that was tried, by the case, and why others were not."""
 
     key: str
@@ -77,7 +79,7 @@ class Choice(Config):
 
     def told(self) -> list[str]:
         """The choice in lines: how fast the others are beside the best of each case."""
-        return [*map(self._compared, CASES), *reasons(self.passed_over, self.failed)]
+        return [*map(self._compared, CASES), *rejection_lines(self.passed_over, self.failed)]
 
     def _compared(self, case: Case) -> str:
         best, seconds = self.best(case), self.seconds[case]
@@ -86,7 +88,7 @@ class Choice(Config):
         return "; ".join([f"the engine for {case} is {best}", *shares])
 
 
-class Question(NamedTuple):
+class Workload(NamedTuple):
     """What is to be run, and with how many threads."""
 
     graph: Graph
@@ -95,32 +97,32 @@ class Question(NamedTuple):
 
     def key(self) -> str:
         """A hash of all that decides the speed."""
-        machine = (platform.machine(), processor(), str(os.cpu_count()), str(self.threads))
-        versions = (f"{name} {version_of(name)}" for name in PACKAGES)
+        machine = (platform.machine(), cpu_name(), str(os.cpu_count()), str(self.threads))
+        versions = (f"{name} {package_version(name)}" for name in PACKAGES)
         parts = (__version__, self.about, *machine, *versions)
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
-    def images(self, case: Case) -> Bytes:
+    def images(self, case: Case) -> PixelBatch:
         """Noise to measure with: one image, or two for each thread."""
         count = 1 if case == "single images" else 2 * self.threads
         shape = (count, *self.graph.image, self.graph.channels)
         return np.random.default_rng(0).integers(256, size=shape, dtype=np.uint8)  # (B, H, W, C)
 
 
-Built = Mapping[str, Lazily[Engine]]  # by the name of their kind
+EngineBuilders = Mapping[str, Lazy[Engine]]  # by the name of their kind
 
 
 class AutoEngine:
     """Whichever engine is quickest for the batch at hand, once there were more than a few images."""
 
     def __init__(self, graph: Graph, about: str, threads: Threads = "torch") -> None:
-        self._question = Question(graph, about, count_of(threads))
-        self._built: Built = {kind_of(each): self._lazily(each) for each in TRIED}
-        self._choice = Lazily(self._choose)
-        self._first: Lazily[Engine] | None = self._lazily(FIRST)
+        self._question = Workload(graph, about, thread_count(threads))
+        self._built: EngineBuilders = {kind_of(each): self._lazily(each) for each in CANDIDATES}
+        self._choice = Lazy(self._choose)
+        self._first: Lazy[Engine] | None = self._lazily(READY_ENGINE)
         self._lock, self._seen = Lock(), 0
 
-    def run(self, pixels: Bytes) -> Numbers:
+    def run(self, pixels: PixelBatch) -> FloatArray:
         first = self._first
         if first is not None and self._are_few(len(pixels)):
             return first.get().run(pixels)
@@ -135,44 +137,44 @@ class AutoEngine:
         """Whether there were but a few with these."""
         with self._lock:
             self._seen += images
-            if self._seen > FEW:
+            if self._seen > FEW_IMAGES:
                 self.settle()
-            return self._seen <= FEW
+            return self._seen <= FEW_IMAGES
 
-    def _choose(self) -> Choice:
-        choice = chosen(self._question, self._built, cache_folder("engines"))
+    def _choose(self) -> EngineChoice:
+        choice = choose_engine(self._question, self._built, cache_folder("engines"))
         self._built = {best: self._built[best] for best in map(choice.best, CASES)}  # the others are let go
         return choice
 
-    def _lazily(self, kind: EngineKind) -> Lazily[Engine]:
-        return Lazily(partial(kind.build, self._question.graph, self._question.threads))
+    def _lazily(self, kind: EngineKind) -> Lazy[Engine]:
+        return Lazy(partial(kind.build, self._question.graph, self._question.threads))
 
 
-def chosen(question: Question, built: Built, folder: Path) -> Choice:
+def choose_engine(question: Workload, built: EngineBuilders, folder: Path) -> EngineChoice:
     """The choice that was made before, or one that is made now and kept; either way it is told."""
     key = question.key()
     path = folder / f"{key}.json"
-    found = read(path, key)
+    found = read_choice(path, key)
     if found is not None:
         best = " and ".join(f"{found.best(case)} for {case}" for case in CASES)
         log.info(f"as measured before, the engine is {best}")
         return found
-    found = measured(question, built, key)
+    found = measure_engines(question, built, key)
     for line in found.told():
         log.info(line)
     if not found.failed:
-        keep(path, found)
+        save_choice(path, found)
     return found
 
 
-def measured(question: Question, built: Built, key: str) -> Choice:
+def measure_engines(question: Workload, built: EngineBuilders, key: str) -> EngineChoice:
     """Try every engine that can run the graph."""
     log.info("measuring which engine is quickest for this model; this is done once")
     noise = {case: question.images(case) for case in CASES}
     engines: dict[str, Engine] = {}
     passed_over: dict[str, str] = {}
     failed: dict[str, str] = {}
-    for each in TRIED:
+    for each in CANDIDATES:
         kind = kind_of(each)
         try:
             each.check(question.graph)
@@ -186,19 +188,19 @@ def measured(question: Question, built: Built, key: str) -> Choice:
             engines[kind] = built[kind].get()
     if not engines:
         hint = "ask for one by its name to see all of it: engine=eager"
-        why = "; ".join(reasons(passed_over, failed))
+        why = "; ".join(rejection_lines(passed_over, failed))
         raise ConfigError(f"no engine can run this model: {why}", code="config.no_engine", where="engine", hint=hint)
-    seconds = {case: quickest(engines, pixels) for case, pixels in noise.items()}
-    return Choice(key=key, seconds=seconds, passed_over=passed_over, failed=failed)
+    seconds = {case: time_engines(engines, pixels) for case, pixels in noise.items()}
+    return EngineChoice(key=key, seconds=seconds, passed_over=passed_over, failed=failed)
 
 
-def reasons(passed_over: Mapping[str, str], failed: Mapping[str, str]) -> list[str]:
+def rejection_lines(passed_over: Mapping[str, str], failed: Mapping[str, str]) -> list[str]:
     """Why engines do not take part, a line each."""
     unfit = [f"{kind} was passed over: {why}" for kind, why in passed_over.items()]
     return unfit + [f"{kind} was passed over, for it failed: {why}" for kind, why in failed.items()]
 
 
-def quickest(engines: Mapping[str, Engine], pixels: Bytes) -> dict[str, float]:
+def time_engines(engines: Mapping[str, Engine], pixels: PixelBatch) -> dict[str, float]:
     """Seconds an image of the quickest round of each. What disturbs a round only makes it slower, and by turns it
     disturbs all alike."""
     found: dict[str, list[float]] = {name: [] for name in engines}
@@ -210,11 +212,11 @@ def quickest(engines: Mapping[str, Engine], pixels: Bytes) -> dict[str, float]:
     return {name: min(seconds) for name, seconds in found.items()}
 
 
-def read(path: Path, key: str) -> Choice | None:
+def read_choice(path: Path, key: str) -> EngineChoice | None:
     """The choice in a file, if it is whole and is about this."""
     try:
-        found = Choice.from_json(path.read_bytes())
-        known = {kind_of(each) for each in TRIED}
+        found = EngineChoice.from_json(path.read_bytes())
+        known = {kind_of(each) for each in CANDIDATES}
         if found.key == key and all(set() < {*found.seconds.get(case, ())} <= known for case in CASES):
             return found
     except FileNotFoundError:
@@ -225,7 +227,7 @@ def read(path: Path, key: str) -> Choice | None:
     return None
 
 
-def keep(path: Path, choice: Choice) -> None:
+def save_choice(path: Path, choice: EngineChoice) -> None:
     """Write the choice, all or nothing. It is worth having without a cache too, so a disk that refuses is no error."""
     draft = path.with_suffix(f".tmp-{token_hex(4)}")
     try:
@@ -239,26 +241,26 @@ def keep(path: Path, choice: Choice) -> None:
             draft.unlink(missing_ok=True)
 
 
-def version_of(package: str) -> str:
+def package_version(package: str) -> str:
     try:
         return version(package)
     except PackageNotFoundError:
         return "none"
 
 
-def engine_named(name: str) -> EngineKind | None:
+def parse_engine(name: str) -> EngineKind | None:
     """The engine of that name with its defaults; nothing for `auto`, which is none."""
-    kinds = {kind_of(kind()): kind for kind in members(EngineConfig)}
+    kinds = {kind_of(kind()): kind for kind in union_members(EngineConfig)}
     if name == AUTO:
         return None
     if name not in kinds:
         choices = (AUTO, *kinds)
-        message = f"expected {either(choices)}, got {name!r}"
-        raise ConfigError(message, code="config.unknown_name", where="engine", hint=nearest(name, choices))
+        message = f"expected {format_choices(choices)}, got {name!r}"
+        raise ConfigError(message, code="config.unknown_name", where="engine", hint=did_you_mean(name, choices))
     return kinds[name]()
 
 
-def engine_for(wanted: EngineKind | None, loaded: Loaded, answer: Answer, merging: Merging) -> Engine:
+def build_engine(wanted: EngineKind | None, loaded: Loaded, answer: OutputKind, merging: Merging) -> Engine:
     graph = graph_around(loaded, answer, merging)
     if wanted is not None:
         return wanted.build(graph)

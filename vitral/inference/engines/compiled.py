@@ -8,13 +8,13 @@ from typing import Any, Literal
 import torch
 
 from vitral.core.errors import ConfigError
-from vitral.inference.engines.engine import Bytes, Engine, EngineKind, Numbers, Threads
+from vitral.inference.engines.engine import Engine, EngineKind, FloatArray, PixelBatch, Threads
 from vitral.inference.graph.graph import Graph
 
 log = logging.getLogger("vitral")
 BACKEND = "inductor"
-FROZEN: dict[str, Any] = {"freezing": True}  # weights are constants, and packed
-PORTION = 8  # images at a time: code is made for this many and for one, and for no other number
+FREEZE_WEIGHTS: dict[str, Any] = {"freezing": True}  # weights are constants, and packed
+CHUNK = 8  # images at a time: code is made for this many and for one, and for no other number
 
 
 class Compiled(EngineKind):
@@ -55,10 +55,10 @@ class CompiledEngine:
         self._lock, self._made = Lock(), set[int]()
 
     @torch.no_grad()
-    def run(self, pixels: Bytes) -> Numbers:
+    def run(self, pixels: PixelBatch) -> FloatArray:
         found = torch.empty(len(pixels), self._graph.outputs)  # (B, K)
-        whole = len(pixels) - len(pixels) % PORTION
-        starts = [(start, PORTION) for start in range(0, whole, PORTION)]
+        whole = len(pixels) - len(pixels) % CHUNK
+        starts = [(start, CHUNK) for start in range(0, whole, CHUNK)]
         for start, size in (*starts, *((start, 1) for start in range(whole, len(pixels)))):
             self._make(size)
             found[start : start + size] = self._code(torch.from_numpy(pixels[start : start + size]))
@@ -74,7 +74,7 @@ class CompiledEngine:
                 zeros = torch.zeros(size, *self._graph.image, self._graph.channels, dtype=torch.uint8)
                 # As an option of torch.compile it would come too late: by then the weights are inputs of the code.
                 # Nor are weights frozen in inference mode.
-                with inductor().patch(FROZEN), torch.inference_mode(mode=False), torch.no_grad():
+                with inductor().patch(FREEZE_WEIGHTS), torch.inference_mode(mode=False), torch.no_grad():
                     self._code(zeros)
                 self._made.add(size)
                 images = "one image" if size == 1 else f"{size} images"

@@ -5,7 +5,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from vitral.inference.engines.engine import PixelBatch, Engine, EngineKind, FloatArray, Threads
+from vitral.inference.engines.engine import Engine, EngineKind, FloatArray, PixelBatch, Threads
 from vitral.inference.graph.graph import Graph
 from vitral.models.mlp import FeedForward
 

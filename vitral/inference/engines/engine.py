@@ -12,24 +12,24 @@ from numpy.typing import NDArray
 
 from vitral.core.config import Config
 from vitral.core.imports import is_imported
-from vitral.core.machine import threads as usual_threads
+from vitral.core.machine import default_threads as usual_threads
 
 if TYPE_CHECKING:
     from vitral.inference.graph.graph import Graph
 
 
-Bytes = NDArray[np.uint8]
-Numbers = NDArray[np.float32]
+PixelBatch = NDArray[np.uint8]
+FloatArray = NDArray[np.float32]
 AUTO = "auto"  # whichever engine is quickest
-Answer = Literal["logits", "features"]
+OutputKind = Literal["logits", "features"]
 Precision = Literal["float32", "int8"]  # what the layers of blocks multiply
-INPUT = "pixels"  # what the images are called wherever a graph is written to
+INPUT_NAME = "pixels"  # what the images are called wherever a graph is written to
 
 
 class Engine(Protocol):
     """A model that is ready to answer. It never changes, and any thread may ask it at any time."""
 
-    def run(self, pixels: Bytes) -> Numbers:
+    def run(self, pixels: PixelBatch) -> FloatArray:
         """The answers (B, K) to any number of images (B, H, W, C)."""
         ...
 
@@ -43,7 +43,7 @@ class Undecided(Engine, Protocol):
         ...
 
 
-def in_batches(engine: Engine, pixels: Bytes, batch: int) -> Numbers:
+def run_in_batches(engine: Engine, pixels: PixelBatch, batch: int) -> FloatArray:
     """The answers to images in batches of exactly so many: the last is filled up, and what fills it forgotten."""
     found = []
     for start in range(0, len(pixels), batch):
@@ -58,7 +58,7 @@ Threads = int | Literal["torch"]  # so many, or as many as torch uses, or would 
 T = TypeVar("T")
 
 
-def count_of(threads: Threads) -> int:
+def thread_count(threads: Threads) -> int:
     if threads != "torch":
         return threads
     if not is_imported("torch"):  # an export does without
@@ -68,7 +68,7 @@ def count_of(threads: Threads) -> int:
     return torch.get_num_threads()
 
 
-def shared_out(images: int, threads: int, portion: int = 1) -> int:
+def evenly_divisible(images: int, threads: int, portion: int = 1) -> int:
     """How many images of a batch the threads share out by portions, as many to each; the rest they answer together."""
     return images - images % (portion * threads) if threads > 1 else 0
 
@@ -89,7 +89,7 @@ def kind_of(engine: EngineKind) -> str:
     return type(engine).model_fields["kind"].default
 
 
-class Lazily(Generic[T]):
+class Lazy(Generic[T]):
     """Something that is made when it is first asked for, once, whoever asks."""
 
     def __init__(self, make: Callable[[], T]) -> None:

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from vitral.core.imports import load_onnx, load_onnxruntime, telling_of
+from vitral.core.imports import load_onnx, load_onnxruntime, model_file_errors
 from vitral.inference.engines.engine import (
-    INPUT,
-    Bytes,
+    INPUT_NAME,
     Engine,
     EngineKind,
-    Lazily,
-    Numbers,
+    FloatArray,
+    Lazy,
+    PixelBatch,
     Threads,
-    count_of,
-    shared_out,
+    evenly_divisible,
+    thread_count,
 )
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class OnnxRuntime(EngineKind):
         from vitral.inference.graph.onnx import lowered, serialized, to_onnx
 
         model = serialized(to_onnx(lowered(graph, "float32")), "engine", "use engine=eager")
-        return OnnxRuntimeEngine(model, count_of(threads))
+        return OnnxRuntimeEngine(model, thread_count(threads))
 
 
 class OnnxRuntimeEngine:
@@ -53,43 +53,43 @@ class OnnxRuntimeEngine:
 
     def __init__(self, model: bytes | Path, threads: int) -> None:
         self._threads = threads
-        self._together = Lazily(lambda: session(model, threads))
-        self._apart = Lazily(lambda: (session(model, 1), ThreadPoolExecutor(threads)))
+        self._together = Lazy(lambda: make_session(model, threads))
+        self._apart = Lazy(lambda: (make_session(model, 1), ThreadPoolExecutor(threads)))
 
-    def run(self, pixels: Bytes) -> Numbers:
+    def run(self, pixels: PixelBatch) -> FloatArray:
         images = [pixels[place : place + 1] for place in range(len(pixels))]
-        whole = shared_out(len(images), self._threads)
-        rows: list[Numbers] = []
+        whole = evenly_divisible(len(images), self._threads)
+        rows: list[FloatArray] = []
         if whole:
             one, pool = self._apart.get()  # each image on one thread: they need not wait for each other at every step
-            rows += pool.map(lambda image: answer(one, image), images[:whole])
-        rows += (answer(self._together.get(), image) for image in images[whole:])
+            rows += pool.map(lambda image: run_session(one, image), images[:whole])
+        rows += (run_session(self._together.get(), image) for image in images[whole:])
         return np.concatenate(rows) if rows else self._nothing()  # (B, K)
 
-    def _nothing(self) -> Numbers:
+    def _nothing(self) -> FloatArray:
         return np.zeros((0, self._together.get().get_outputs()[0].shape[1]), dtype=np.float32)
 
 
 @dataclass(frozen=True)
-class Session:
+class WholeBatchEngine:
     """An ONNX model that is given a batch as it is."""
 
     session: Any
 
-    def run(self, pixels: Bytes) -> Numbers:
-        return answer(self.session, pixels)
+    def run(self, pixels: PixelBatch) -> FloatArray:
+        return run_session(self.session, pixels)
 
 
-def answer(session: Any, pixels: Bytes) -> Numbers:
-    return session.run(None, {INPUT: pixels})[0]  # (B, K)
+def run_session(session: Any, pixels: PixelBatch) -> FloatArray:
+    return session.run(None, {INPUT_NAME: pixels})[0]  # (B, K)
 
 
-def session(model: bytes | Path, threads: int) -> Any:
+def make_session(model: bytes | Path, threads: int) -> Any:
     """A session that uses so many threads for one run."""
     runtime = load_onnxruntime()
     options = runtime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     options.log_severity_level = ERRORS_ONLY
     source = model if isinstance(model, bytes) else str(model)
-    with telling_of(model):
+    with model_file_errors(model):
         return runtime.InferenceSession(source, options, providers=["CPUExecutionProvider"])

@@ -10,24 +10,24 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from vitral.core.imports import load_onnx, load_openvino, telling_of
+from vitral.core.imports import load_onnx, load_openvino, model_file_errors
 from vitral.inference.engines.engine import (
-    INPUT,
-    Bytes,
+    INPUT_NAME,
     Engine,
     EngineKind,
-    Lazily,
-    Numbers,
+    FloatArray,
+    Lazy,
+    PixelBatch,
     Threads,
-    count_of,
-    shared_out,
+    evenly_divisible,
+    thread_count,
 )
 
 if TYPE_CHECKING:
     from vitral.inference.graph.graph import Graph
 
 
-PORTION = 4  # images of a large batch that a thread takes at a time: the narrower the model, the more that gains
+CHUNK = 4  # images of a large batch that a thread takes at a time: the narrower the model, the more that gains
 
 
 class OpenVino(EngineKind):
@@ -48,7 +48,7 @@ class OpenVino(EngineKind):
         from vitral.inference.graph.onnx import lowered, serialized, to_onnx
 
         model = serialized(to_onnx(lowered(graph, "float32")), "engine", "use engine=eager")
-        return OpenVinoEngine(model, graph.outputs, count_of(threads))
+        return OpenVinoEngine(model, graph.outputs, thread_count(threads))
 
 
 class OpenVinoEngine:
@@ -57,16 +57,16 @@ class OpenVinoEngine:
     def __init__(self, model: bytes | Path, outputs: int, threads: int) -> None:
         self._outputs, self._threads = outputs, threads
         self._core = load_openvino().Core()
-        with telling_of(model):
+        with model_file_errors(model):
             self._model = self._core.read_model(model)
-        self._together = Lazily(partial(self._pool, 1, images=1))
-        self._apart = {images: Lazily(partial(self._pool, threads, images)) for images in (PORTION, 1)}
+        self._together = Lazy(partial(self._pool, 1, images=1))
+        self._apart = {images: Lazy(partial(self._pool, threads, images)) for images in (CHUNK, 1)}
 
-    def run(self, pixels: Bytes) -> Numbers:
+    def run(self, pixels: PixelBatch) -> FloatArray:
         found = np.empty((len(pixels), self._outputs), dtype=np.float32)  # (B, K)
         done = 0
         for images, pool in self._apart.items():
-            end = done + shared_out(len(pixels) - done, self._threads, images)
+            end = done + evenly_divisible(len(pixels) - done, self._threads, images)
             if done < end:
                 with pool.get().lent() as queue:
                     for place in range(done, end, images):
@@ -78,15 +78,15 @@ class OpenVinoEngine:
             with self._together.get().lent() as request:
                 for place in range(done, len(pixels)):
                     request.infer([pixels[place : place + 1]], share_inputs=True)
-                    write(request, found[place : place + 1])
+                    copy_output(request, found[place : place + 1])
         return found
 
-    def _pool(self, streams: int, images: int) -> "Pool":
+    def _pool(self, streams: int, images: int) -> "RequestPool":
         """Requests to a model whose threads work in so many streams, each on so many images of its own."""
         compiled = self._compiled(streams, images)
         if streams == 1:
-            return Pool(compiled.create_infer_request)
-        return Pool(partial(queue_of, compiled, streams))
+            return RequestPool(compiled.create_infer_request)
+        return RequestPool(partial(make_queue, compiled, streams))
 
     def _compiled(self, streams: int, images: int) -> Any:
         model = self._model.clone()
@@ -102,24 +102,24 @@ class OpenVinoEngine:
 
 
 @dataclass(frozen=True)
-class Compiled:
+class WholeBatchEngine:
     """A model that is given a batch as it is."""
 
     model: Any
 
-    def run(self, pixels: Bytes) -> Numbers:
-        return self.model.create_infer_request().infer({INPUT: pixels}, share_inputs=True)[0]  # (B, K)
+    def run(self, pixels: PixelBatch) -> FloatArray:
+        return self.model.create_infer_request().infer({INPUT_NAME: pixels}, share_inputs=True)[0]  # (B, K)
 
 
-def compiled(model: bytes | Path) -> Compiled:
+def compile_whole_batch(model: bytes | Path) -> WholeBatchEngine:
     """A model as its file has it."""
     core = load_openvino().Core()
     exact = {"INFERENCE_PRECISION_HINT": "f32"}  # where there is hardware for bfloat16 it would be used unasked
-    with telling_of(model):
-        return Compiled(core.compile_model(core.read_model(model), "CPU", exact))
+    with model_file_errors(model):
+        return WholeBatchEngine(core.compile_model(core.read_model(model), "CPU", exact))
 
 
-class Pool:
+class RequestPool:
     """Things of which each is in the hands of one caller at a time; there are as many as ever were needed at once."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
@@ -137,12 +137,12 @@ class Pool:
         self._free.put(thing)
 
 
-def queue_of(compiled: Any, jobs: int) -> Any:
+def make_queue(compiled: Any, jobs: int) -> Any:
     queue = load_openvino().AsyncInferQueue(compiled, jobs)
-    queue.set_callback(write)
+    queue.set_callback(copy_output)
     return queue
 
 
-def write(request: Any, rows: Numbers) -> None:
+def copy_output(request: Any, rows: FloatArray) -> None:
     """Copy the answers into their rows."""
     rows[:] = request.get_output_tensor(0).data  # (images, K)

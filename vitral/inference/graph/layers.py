@@ -30,7 +30,7 @@ from vitral.models.attention import SelfAttention
 from vitral.models.base import Layout
 from vitral.models.block import EncoderBlock, PreNormBlock
 from vitral.models.embed import PatchStem
-from vitral.models.mlp import GatedFeedForward, FeedForward
+from vitral.models.mlp import FeedForward, GatedFeedForward
 from vitral.models.position import AttentionPosition, RotaryPosition2d, rotary_angles
 from vitral.models.resnet import StdConv2d, pad_same, standardize
 

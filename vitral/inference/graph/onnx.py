@@ -18,7 +18,7 @@ from vitral.inference.graph.graph import Graph
 from vitral.inference.graph.layers import Block, WholeAttention
 from vitral.inference.graph.onnx_ops import CHOOSING, OPERATORS
 from vitral.inference.graph.onnx_trace import Notes, Trace, parts_told
-from vitral.models.mlp import GatedFeedForward, FeedForward
+from vitral.models.mlp import FeedForward, GatedFeedForward
 
 
 def lowered(graph: Graph, precision: Precision) -> Graph:

@@ -14,7 +14,7 @@ from vitral.core.config import Config
 from vitral.core.errors import ConfigError
 from vitral.models.attention import Attention
 from vitral.models.base import Layout
-from vitral.models.pool import ClassMeanPooling, AttentionPooling, MeanPooling, MeanAllPooling
+from vitral.models.pool import AttentionPooling, ClassMeanPooling, MeanAllPooling, MeanPooling
 from vitral.models.position import Learned1d, Learned2d
 from vitral.models.resnet import Resnet
 from vitral.models.vit import Vit

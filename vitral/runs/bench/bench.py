@@ -21,13 +21,13 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from vitral.core.config import Config, Size
-from vitral.core.errors import ConfigError, VitralError, either, nearest
-from vitral.core.machine import processor
+from vitral.core.errors import ConfigError, VitralError, format_choices, did_you_mean
+from vitral.core.machine import cpu_name
 from vitral.inference.engines.auto import package_version
 from vitral.models.registry import model_config
 from vitral.models.resnet import Resnet
 from vitral.models.vit import Vit
-from vitral.runs.bench.subprocess_runner import Runner
+from vitral.runs.bench.subprocess_runner import TimingProcess
 from vitral.weights.load import load
 
 OWN_WORKER, PEER_WORKER = "vitral.runs.bench.worker", "benchmarks.rivals"
@@ -115,7 +115,7 @@ class Bench(Config):
 def bench(contest: BenchPlan, progress: Progress) -> Bench:
     """The whole table of a contest."""
     cells = tuple(measure_cells(contest, progress))
-    return Bench(machine=machine(contest.threads), threads=contest.threads, cells=cells)
+    return Bench(machine=describe_machine(contest.threads), threads=contest.threads, cells=cells)
 
 
 def measure_cells(contest: BenchPlan, progress: Progress) -> Iterator[Cell]:
@@ -123,10 +123,10 @@ def measure_cells(contest: BenchPlan, progress: Progress) -> Iterator[Cell]:
     works = {model: flops(model) for model in contest.models}  # before all else: it finds a name that is none
     for model, work in works.items():
         with ExitStack() as stack:
-            runners: dict[BenchEngine, Runner] = {}
+            runners: dict[BenchEngine, TimingProcess] = {}
             for each in (BenchEngine(BASELINE, OWN_WORKER), *contest.contestants):
                 words = [each.module, each.name, model, str(contest.threads)]
-                runners[each] = Runner(f"{each.name} with {model}", words)
+                runners[each] = TimingProcess(f"{each.name} with {model}", words)
                 stack.callback(runners[each].stop, STOP_TIMEOUT)
             stack.callback(close_workers, tuple(runners.values()))  # all at once, before each is waited for
             for batch in contest.batches:
@@ -135,7 +135,7 @@ def measure_cells(contest: BenchPlan, progress: Progress) -> Iterator[Cell]:
                 yield summarize_cell(model, batch, work, seconds, left_out)
 
 
-def close_workers(runners: Sequence[Runner]) -> None:
+def close_workers(runners: Sequence[TimingProcess]) -> None:
     for runner in runners:
         runner.dismiss()
 
@@ -144,7 +144,7 @@ Seconds = dict[BenchEngine, list[float]]
 
 
 def time_rounds(
-    runners: dict[BenchEngine, Runner], batch: int, length: Duration, advance: Callable[[int], None]
+    runners: dict[BenchEngine, TimingProcess], batch: int, length: Duration, advance: Callable[[int], None]
 ) -> tuple[Seconds, list[str]]:
     """Seconds of a call of each contestant in each round, and who is left out, and why. A round before warms up."""
     seconds: Seconds = {each: [] for each in runners}
@@ -167,7 +167,7 @@ def time_rounds(
     return seconds, left_out
 
 
-def time_call(runner: Runner, words: str) -> float | str:
+def time_call(runner: TimingProcess, words: str) -> float | str:
     """The seconds that it finds, or why it finds none."""
     try:
         found = runner.turn(words)
@@ -213,7 +213,7 @@ def quartiles(values: Sequence[float]) -> list[float]:
 
 def flops(model: str) -> float:
     """Floating-point operations of a plain model for an image as it is shown to it, two for each multiply-add."""
-    shown = shown_of(model)
+    shown = bench_model(model)
     plain = shown.config.skeleton().eval()
     images = torch.zeros(1, shown.config.channels, *shown.image, device="meta")  # (1, C, H, W)
     with FlopCounterMode(display=False) as counter, torch.no_grad():
@@ -228,7 +228,7 @@ class BenchModel(NamedTuple):
     image: Size
 
 
-def shown_of(model: str) -> BenchModel:
+def bench_model(model: str) -> BenchModel:
     """Of a model by name, or of a bundle by path."""
     if Path(model).expanduser().exists():
         bundle = load(model).bundle
@@ -237,14 +237,14 @@ def shown_of(model: str) -> BenchModel:
     return BenchModel(config, config.image_size)
 
 
-def ours(wanted: Sequence[str] = ()) -> list[BenchEngine]:
+def own_engines(wanted: Sequence[str] = ()) -> list[BenchEngine]:
     """Our engines of these names; where none are named, all whose packages are installed."""
     for name in wanted:
         asked = name.removeprefix("vitral ")
         if name not in ENGINES:
             known = [each.removeprefix("vitral ") for each in ENGINES]
-            message = f"expected {either(known)}, got {asked!r}"
-            raise ConfigError(message, code="config.unknown_name", where="--engines", hint=nearest(asked, known))
+            message = f"expected {format_choices(known)}, got {asked!r}"
+            raise ConfigError(message, code="config.unknown_name", where="--engines", hint=did_you_mean(asked, known))
         if missing := [package for package in ENGINES[name] if not find_spec(package)]:
             hint = "pip install 'vitral[deploy]'"
             raise ConfigError(
@@ -256,7 +256,7 @@ def ours(wanted: Sequence[str] = ()) -> list[BenchEngine]:
     return [BenchEngine(name, OWN_WORKER) for name in wanted or ENGINES if all(map(find_spec, ENGINES[name]))]
 
 
-def peers() -> list[BenchEngine]:
+def peer_engines() -> list[BenchEngine]:
     """The other libraries that are installed. What runs them is in a checkout of vitral, not in the package."""
     if find_spec(PEER_WORKER.partition(".")[0]) is None:
         raise ConfigError(
@@ -277,31 +277,31 @@ def peers() -> list[BenchEngine]:
     return [BenchEngine(name, PEER_WORKER) for name in names]
 
 
-def machine(threads: int) -> str:
+def describe_machine(threads: int) -> str:
     """What the numbers were measured on."""
     found = [f"{package} {package_version(package)}" for package in PACKAGES if package_version(package) != "none"]
     plural = "thread" if threads == 1 else "threads"
-    here = (processor(), f"{os.cpu_count()} cores", f"{threads} {plural}", f"Python {platform.python_version()}")
+    here = (cpu_name(), f"{os.cpu_count()} cores", f"{threads} {plural}", f"Python {platform.python_version()}")
     return ", ".join([*here, *found])
 
 
-def as_text(bench: Bench) -> str:
+def format_bench(bench: Bench) -> str:
     """The machine, then a table for each model."""
     peak = median(cell.peak for cell in bench.cells)
     lines = [bench.machine, f"a float32 matmul: {peak / 1e9:.0f} GFLOP/s"]
     for model in dict.fromkeys(cell.model for cell in bench.cells):
-        lines += ["", *table([cell for cell in bench.cells if cell.model == model])]
+        lines += ["", *format_table([cell for cell in bench.cells if cell.model == model])]
     lines += ["", "images/s in the median round (the middle half of the rounds), share of the matmul peak"]
     return "\n".join(lines)
 
 
-def table(cells: Sequence[Cell]) -> Iterator[str]:
+def format_table(cells: Sequence[Cell]) -> Iterator[str]:
     """One model: a line for each engine, the fastest first, and why others are left out."""
     rows = {(row.engine, cell.batch): row for cell in cells for row in cell.rows}
-    engines = sorted(dict.fromkeys(engine for engine, _ in rows), key=lambda name: -_speed(name, cells))
+    engines = sorted(dict.fromkeys(engine for engine, _ in rows), key=lambda name: -_rate(name, cells))
     width = max(map(len, [*engines, cells[0].model]))
     heads = [f"batch {cell.batch}" for cell in cells]
-    told = [[_told(rows.get((engine, cell.batch))) for cell in cells] for engine in engines]
+    told = [[_format_row(rows.get((engine, cell.batch))) for cell in cells] for engine in engines]
     sides = [max(map(len, column)) for column in zip(heads, *told, strict=True)]
     yield "  ".join([f"{cells[0].model:<{width}}", *map(str.ljust, heads, sides)]).rstrip()
     for engine, texts in zip(engines, told, strict=True):
@@ -310,12 +310,12 @@ def table(cells: Sequence[Cell]) -> Iterator[str]:
         yield f"left out: {reason}"
 
 
-def _speed(engine: str, cells: Sequence[Cell]) -> float:
+def _rate(engine: str, cells: Sequence[Cell]) -> float:
     """The rate at the last batch that the engine took part in."""
     return [row.rate for cell in cells for row in cell.rows if row.engine == engine][-1]
 
 
-def _told(row: Row | None) -> str:
+def _format_row(row: Row | None) -> str:
     if row is None:
         return "-"
     digits = 1 if row.rate < 100 else 0

@@ -12,7 +12,7 @@ from typing import Any
 from vitral.core.errors import ConfigError
 
 
-class Runner:
+class TimingProcess:
     """A Python process that takes a turn for each line on its stdin, and prints what it found as a line of JSON."""
 
     def __init__(self, name: str, words: Sequence[str], **environment: str) -> None:
@@ -66,7 +66,7 @@ class Runner:
         self._process.stdout.close()
 
 
-def take_turns(prepare: Callable[[], Callable[[str], object]]) -> None:
+def serve_timings(prepare: Callable[[], Callable[[str], object]]) -> None:
     """The other side: prepare, then a turn for each line. What is refused, or not installed, is the answer to all."""
     try:
         turn = prepare()
@@ -77,7 +77,7 @@ def take_turns(prepare: Callable[[], Callable[[str], object]]) -> None:
         print(json.dumps(turn(line.strip())), flush=True)
 
 
-def timed(call: Callable[[], object], least: float) -> float:
+def mean_seconds(call: Callable[[], object], least: float) -> float:
     """Seconds of a call: the mean over as many as fill so many seconds, after a first one, which wakes the process up.
 
     Where the first one takes that long already, it is the only one.
