@@ -18,7 +18,7 @@ from vitral.evaluation.feature_cache import FeatureCache, NoCache
 from vitral.evaluation.subject import EvaluationContext, Progress, SubjectModel, no_progress
 from vitral.models import LinearHead, Mlp, NoHead
 from vitral.weights.bundle import Bundle
-from vitral.weights.load import Loaded
+from vitral.weights.load import LoadedModel
 
 CLASSES = ("ant", "bee", "cat")
 SIDE = 16
@@ -48,7 +48,7 @@ def without(samples: Samples, split: str) -> Samples:
     return replace(samples, items=tuple(item for item in samples.items if item.split != split))
 
 
-def striped_model(classes: tuple[str, ...] = CLASSES, seed: int = 0, **fields: Any) -> Loaded:
+def striped_model(classes: tuple[str, ...] = CLASSES, seed: int = 0, **fields: Any) -> LoadedModel:
     """A model with random weights, its head too, that names the classes; without classes it has no head."""
     head = LinearHead(num_classes=len(classes)) if classes else NoHead()
     given = {"image_size": Size(SIDE, SIDE), "width": 16, "depth": 1, "mlp": Mlp(ratio=1), "head": head}
@@ -59,14 +59,14 @@ def striped_model(classes: tuple[str, ...] = CLASSES, seed: int = 0, **fields: A
         torch.nn.init.normal_(model.get_parameter("head.linear.weight"))
     needs = Preprocessing(image_size=Size(SIDE, SIDE))
     task: Literal["classify", "masked_patches"] = "classify" if classes else "masked_patches"
-    return Loaded(model, Bundle(model=config, task=task, preprocessing=needs, classes=classes))
+    return LoadedModel(model, Bundle(model=config, task=task, preprocessing=needs, classes=classes))
 
 
 def tools(batch: int = 7, cache: FeatureCache | None = None, progress: Progress = no_progress) -> EvaluationContext:
     return EvaluationContext(CPU, batch, workers=0, seed=0, cache=cache or NoCache(), progress=progress)
 
 
-def subject(loaded: Loaded | None = None, samples: Samples | None = None, means: EvaluationContext | None = None) -> SubjectModel:
+def subject(loaded: LoadedModel | None = None, samples: Samples | None = None, means: EvaluationContext | None = None) -> SubjectModel:
     model, bundle = loaded or striped_model()
     return SubjectModel(model, bundle, samples or stripes(), "test", means or tools())
 

@@ -5,17 +5,17 @@ import pytest
 from tests.errors import raises
 from tests.evaluation.subjects import striped_model, stripes, subject, tools, without
 from tests.evaluation.test_token_merging import Blunt
-from vitral.core.config import members
+from vitral.core.config import union_members
 from vitral.evaluation.evaluators import Evaluation, Evaluator, EvaluatorResult, parse_evaluators, run_evaluators
 from vitral.evaluation.fewshot import FewShotEvaluator
 from vitral.evaluation.knn import KnnEvaluator
 
-KINDS = [judge.model_fields["kind"].default for judge in members(Evaluator)]
+KINDS = [judge.model_fields["kind"].default for judge in union_members(Evaluator)]
 
 
 def test_every_judge_has_a_kind_and_finds_something_of_that_kind() -> None:
     assert KINDS == ["accuracy", "knn", "fewshot", "linear", "resolution", "tokens"]
-    assert [found.model_fields["kind"].default for found in members(EvaluatorResult)] == KINDS
+    assert [found.model_fields["kind"].default for found in union_members(EvaluatorResult)] == KINDS
 
 
 @pytest.mark.parametrize("kind", KINDS)

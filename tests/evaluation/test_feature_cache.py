@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save_file
 
 from tests.evaluation.subjects import Counted, files_in
-from vitral.core.storage import Disk
+from vitral.core.storage import Storage
 from vitral.evaluation import feature_cache
 from vitral.evaluation.feature_cache import DiskCache, NoCache, cache_key, default_cache
 
@@ -92,7 +92,7 @@ def test_an_interrupt_leaves_nothing_half_written(tmp_path: Path, monkeypatch: p
         assert list(tmp_path.iterdir()), "the draft is there when the interrupt comes"
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(feature_cache, "DISK", Disk(tell=interrupt))
+    monkeypatch.setattr(feature_cache, "DISK", Storage(tell=interrupt))
     with pytest.raises(KeyboardInterrupt):
         DiskCache(tmp_path).vectors(lambda: "key", 4, made())
     assert files_in(tmp_path) == []

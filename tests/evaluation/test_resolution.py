@@ -12,7 +12,7 @@ from vitral.evaluation.accuracy import compute_accuracy
 from vitral.evaluation.resolution import ResolutionEvaluator, candidate_sizes, stable_range
 from vitral.models import Patches, TokenMlp
 from vitral.weights.bundle import Bundle
-from vitral.weights.load import Loaded
+from vitral.weights.load import LoadedModel
 
 
 def test_the_sizes_are_whole_patches_around_the_trained_one() -> None:
@@ -20,7 +20,7 @@ def test_the_sizes_are_whole_patches_around_the_trained_one() -> None:
     bundle = Bundle(
         model=config, task="classify", preprocessing=Preprocessing(image_size=Size(32, 48)), classes=tuple("abcd")
     )
-    found = candidate_sizes(subject(Loaded(config.build(), bundle)))
+    found = candidate_sizes(subject(LoadedModel(config.build(), bundle)))
     assert found == [Size(16, 24), Size(24, 32), Size(32, 48), Size(40, 64), Size(48, 72), Size(64, 96)]
 
 

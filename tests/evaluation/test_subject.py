@@ -18,7 +18,7 @@ from vitral.data.transforms.preprocessing import IMAGENET
 from vitral.evaluation.feature_cache import DiskCache
 from vitral.evaluation.subject import SubjectModel
 from vitral.models import Tokens
-from vitral.weights.load import Loaded
+from vitral.weights.load import LoadedModel
 
 
 class Bars:
@@ -87,7 +87,7 @@ def test_a_model_in_training_does_not_drop_anything_here_and_is_left_in_training
     assert loaded.model.training
 
 
-def cached(folder: Path, loaded: Loaded | None = None, samples: Samples | None = None) -> tuple[torch.Tensor, bool]:
+def cached(folder: Path, loaded: LoadedModel | None = None, samples: Samples | None = None) -> tuple[torch.Tensor, bool]:
     """The features of the test images, and whether the model had to make them."""
     bars = Bars()
     means = tools(cache=DiskCache(folder), progress=bars)
@@ -118,35 +118,35 @@ class OnePixel:
         return Part(changed, labels)
 
 
-def other_pixels() -> tuple[Loaded, Samples]:
+def other_pixels() -> tuple[LoadedModel, Samples]:
     return striped_model(), open_arrays("stripes", ("ant", "bee", "cat"), OnePixel())
 
 
-def other_order() -> tuple[Loaded, Samples]:
+def other_order() -> tuple[LoadedModel, Samples]:
     samples = stripes()
     return striped_model(), replace(samples, items=samples.items[::-1])
 
 
-def other_weights() -> tuple[Loaded, Samples]:
+def other_weights() -> tuple[LoadedModel, Samples]:
     loaded = striped_model()
     with torch.no_grad():
         next(iter(loaded.model.parameters())).view(-1)[0] += 1e-3
     return loaded, stripes()
 
 
-def other_scaling() -> tuple[Loaded, Samples]:
+def other_scaling() -> tuple[LoadedModel, Samples]:
     model, bundle = striped_model()
     needs = bundle.preprocessing.model_copy(update={"normalize": IMAGENET})
-    return Loaded(model, bundle.model_copy(update={"preprocessing": needs})), stripes()
+    return LoadedModel(model, bundle.model_copy(update={"preprocessing": needs})), stripes()
 
 
-def other_model() -> tuple[Loaded, Samples]:
+def other_model() -> tuple[LoadedModel, Samples]:
     return striped_model(eps=1e-3), stripes()
 
 
 @pytest.mark.parametrize("other", [other_pixels, other_order, other_weights, other_scaling, other_model])
 def test_whatever_changes_the_features_changes_the_key(
-    tmp_path: Path, other: Callable[[], tuple[Loaded, Samples]]
+    tmp_path: Path, other: Callable[[], tuple[LoadedModel, Samples]]
 ) -> None:
     cached(tmp_path)
     assert cached(tmp_path, *other())[1]

@@ -44,15 +44,15 @@ def test_long_lists_are_shortened_with_a_count() -> None:
 
 def test_a_model_without_a_head_is_refused_with_the_remedy() -> None:
     check_has_head(striped_model().bundle, "accuracy")
-    with raises("config.unsupported", "--with accuracy", "'masked'", "--with knn,linear"):
+    with raises("config.unsupported", "--with accuracy", "'masked_patches'", "--with knn,linear"):
         check_has_head(striped_model(()).bundle, "accuracy")
 
 
 def test_another_preprocessing_is_refused_with_both_shown() -> None:
     ours = Preprocessing(image_size=Size(16, 16))
     check_same_preprocessing(ours, Preprocessing(image_size=Size(16, 16)))
-    with raises("config.conflict", "32x24", "16x16", "kind=center, ", "kind=plain", "0.485") as caught:
+    with raises("config.conflict", "32x24", "16x16", "kind=center, ", "kind=resize", "0.485") as caught:
         check_same_preprocessing(ours, Preprocessing(image_size=Size(32, 24), crop=CenterCrop(), normalize=IMAGENET))
-    told = str(caught.value)
-    assert "mean=[0.5]" in told
-    assert "decoding" not in told
+    message = str(caught.value)
+    assert "mean=[0.5]" in message
+    assert "decoding" not in message

@@ -23,7 +23,7 @@ from vitral.evaluation.token_merging import (
 )
 from vitral.models import Patches
 from vitral.weights.bundle import Bundle
-from vitral.weights.load import Loaded
+from vitral.weights.load import LoadedModel
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Blunt:
     def tokens(self, bundle: Bundle, per_layer: int) -> int:
         return 100 - per_layer
 
-    def build(self, loaded: Loaded, per_layer: int) -> EngineFunction:
+    def build(self, loaded: LoadedModel, per_layer: int) -> EngineFunction:
         self.built.append(per_layer)
 
         @torch.no_grad()

@@ -6,13 +6,13 @@ from torch import Tensor, nn
 
 from tests.errors import raises
 from tests.models.variants import small
-from vitral.core.config import members
+from vitral.core.config import union_members
 from vitral.models import Grid, LayerScale, Layout, PostNorm, PreNorm, Vit
 from vitral.models.block import BlockConfig, Branch, DropPath
 from vitral.models.init import Original, initialize
 from vitral.models.vit import build_block
 
-KINDS = pytest.mark.parametrize("kind", members(BlockConfig))
+KINDS = pytest.mark.parametrize("kind", union_members(BlockConfig))
 LAYOUT = Layout(1, 0, Grid(4, 6))
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.models.variants import VARIANTS, small
-from vitral.core.config import Size, members
+from vitral.core.config import Size, union_members
 from vitral.models import (
     Attention,
     AttentionPool,
@@ -31,7 +31,7 @@ from vitral.models import (
 from vitral.models.init import BaseInit, InitConfig, initialize, lecun_normal_
 from vitral.models.resnet import Bottleneck
 
-SCHEMES = pytest.mark.parametrize("scheme", members(InitConfig))
+SCHEMES = pytest.mark.parametrize("scheme", union_members(InitConfig))
 
 
 def large(**fields: Any) -> nn.Module:
@@ -226,7 +226,7 @@ def test_every_residual_unit_starts_as_its_shortcut(config: Resnet | Vit, scheme
     assert all((norm.weight == (0 if norm in last else 1)).all() and not norm.bias.any() for norm in norms)
 
 
-@pytest.mark.parametrize("kind", members(InitConfig))
+@pytest.mark.parametrize("kind", union_members(InitConfig))
 def test_registers_start_different_from_each_other(kind: type[BaseInit]) -> None:
     registers = small(tokens=Tokens(registers=3), initial=kind()).build().get_parameter("prefix.tokens")[1:]
     assert not torch.equal(registers[0], registers[1])

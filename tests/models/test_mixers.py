@@ -9,7 +9,7 @@ from torch import nn
 
 from tests.errors import raises
 from tests.models.variants import NO_CLASS, small
-from vitral.core.config import Size, members
+from vitral.core.config import Size, union_members
 from vitral.models import Grid, Identity, Layout, MeanPool, Pooling, TokenMlp, Tokens
 from vitral.models.base import BuildContext
 from vitral.models.init import Original, initialize
@@ -17,7 +17,7 @@ from vitral.models.mixers import BaseMixer, MixerConfig
 from vitral.models.position import AttentionPosition
 
 LAYOUT = Layout(0, 0, Grid(3, 5))
-PLAIN = [kind for kind in members(MixerConfig) if issubclass(kind, BaseMixer)]
+PLAIN = [kind for kind in union_members(MixerConfig) if issubclass(kind, BaseMixer)]
 
 
 def built(config: Pooling | Identity | TokenMlp, layout: Layout = LAYOUT) -> nn.Module:

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from tests.errors import raises
 from tests.models.variants import small
-from vitral.core.config import members
+from vitral.core.config import union_members
 from vitral.models import (
     Attention,
     AttentionPool,
@@ -107,7 +107,7 @@ def test_what_a_pool_reads_is_what_its_vector_is_made_of(kind: type[Kind], layou
     torch.testing.assert_close(pool(tokens, layout).unflatten(1, (-1, 8)).mean(dim=1), made)
 
 
-@pytest.mark.parametrize("kind", members(PoolConfig))
+@pytest.mark.parametrize("kind", union_members(PoolConfig))
 def test_a_pool_gives_one_vector_an_image(kind: type[Kind]) -> None:
     layout = Layout(1, 1, Grid(2, 2))
     assert built(kind(), layout, width=12)(tokens_of(layout, width=12), layout).shape == (2, kind().outputs(12))

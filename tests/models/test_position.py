@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tests.errors import raises
 from tests.models.variants import SMALL, small
-from vitral.core.config import Size, members
+from vitral.core.config import Size, union_members
 from vitral.models import (
     Learned1d,
     Learned2d,
@@ -26,7 +26,7 @@ from vitral.models.embed import cut_patches, join_patches
 from vitral.models.position import PositionConfig, resample_grid
 
 AnyPosition = PositionConfig  # the union itself: a new kind is tested once it is named there
-KINDS: list[AnyPosition] = [kind(**SMALL.get(kind, {})) for kind in members(PositionConfig)]
+KINDS: list[AnyPosition] = [kind(**SMALL.get(kind, {})) for kind in union_members(PositionConfig)]
 EVERY = pytest.mark.parametrize("position", KINDS, ids=lambda position: position.kind)
 
 

@@ -12,7 +12,7 @@ from tests.errors import raises
 from vitral.core.config import Size
 from vitral.models import Hybrid, Resnet
 from vitral.models.init import Original, initialize
-from vitral.models.resnet import Bottleneck, ResnetBody, StdConv2d, pad_same, standardize, token_size
+from vitral.models.resnet import Bottleneck, ResnetBody, StdConv2d, pad_same, standardize
 
 
 def tensorflow_padding(size: int, kernel: int, stride: int) -> tuple[int, int]:
@@ -81,7 +81,7 @@ def test_each_stage_after_the_first_halves_the_map_and_doubles_its_channels(
 ) -> None:
     config = Hybrid(layers=layers)
     assert (config.stride(), config.outputs()) == (stride, outputs)
-    assert token_size(config, Size(1, 2)) == Size(stride, 2 * stride)
+    assert config.token_size() == Size(stride, stride)
     with torch.device("meta"):
         body = config.build_body(3)
     for height, width in ((224, 224), (64, 128)):

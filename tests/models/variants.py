@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from vitral.core.config import Config, Size, members
+from vitral.core.config import Config, Size, union_members
 from vitral.models import (
     Attention,
     AttentionPool,
@@ -89,7 +89,7 @@ def kinds() -> dict[str, Vit]:
             **{field: kind(**SMALL.get(kind, {}))}, **ALONGSIDE.get(kind, {})
         )
         for field, union in UNIONS.items()
-        for kind in members(union)
+        for kind in union_members(union)
     }
 
 
@@ -134,7 +134,7 @@ def options() -> dict[str, Vit]:
 def scales() -> dict[str, Vit]:
     return {
         f"scale-{kind.model_fields['kind'].default}": small(block=PreNorm(scale=kind()))
-        for kind in members(ScaleConfig)
+        for kind in union_members(ScaleConfig)
     }
 
 

@@ -3,7 +3,7 @@ import pytest
 
 from vitral.data.loading.sampler import SamplingPlan
 from vitral.recipes.photos import photos
-from vitral.training.finetune import Probed
+from vitral.training.finetune import LinearProbeThenFinetune
 
 
 @pytest.mark.parametrize(("images", "epochs"), [(40, 30), (244, 30), (3_000, 10), (20_000, 5)])
@@ -17,7 +17,7 @@ def test_few_images_are_shown_often_and_many_not_seldom(images: int, epochs: int
 
 def test_it_keeps_to_the_paper_but_starts_from_a_head_that_was_fitted() -> None:
     recipe = photos()
-    assert recipe.finetune == Probed()
+    assert recipe.finetune == LinearProbeThenFinetune()
     assert (recipe.clip, recipe.schedule.kind, recipe.model.head.kind) == (1.0, "cosine", "linear")
     assert recipe.optimizer.layer_decay < 1
     assert photos("R50x1").optimizer.layer_decay == 1  # a ResNet has no layers to count

@@ -44,7 +44,7 @@ def test_the_fewest_epochs_are_not_more_than_the_most() -> None:
 
 def test_a_recipe_of_before_there_was_tuning_trains_everything() -> None:
     data = Recipe().model_dump(mode="json")
-    assert data.pop("tuning") == {"kind": "everything"}
+    assert data.pop("finetune") == {"kind": "full"}
     assert Recipe.parse(data) == Recipe()
 
 

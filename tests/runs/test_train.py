@@ -83,6 +83,17 @@ def test_stopping_after_every_single_step_changes_no_byte(
     assert content(home / "run") == content(home / "unbroken")
 
 
+def test_a_run_without_clipping_resumes_to_the_byte(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begin(home, *ALL, "clip=1e-3", out="clipped")
+    begin(home, *ALL, "clip=none", out="unbroken")
+    assert content(home / "unbroken") != content(home / "clipped")
+    monkeypatch.setattr(start, "Stop", StopAfterEachStep)
+    run = begin(home, *ALL, "clip=none")
+    while run.signal:
+        run = resume(str(home / "run"))
+    assert content(home / "run") == content(home / "unbroken")
+
+
 def test_kills_at_random_instants_change_no_byte(home: Path) -> None:
     settings = (*ALL, "checkpoints.every_seconds=0", "epochs=10")
     begin(home, *settings, out="unbroken")

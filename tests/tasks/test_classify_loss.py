@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from tests.errors import raises
-from vitral.core.config import members
+from vitral.core.config import union_members
 from vitral.data.transforms.mixup import one_hot
 from vitral.tasks.classify import LossConfig, Sigmoid, Softmax
 
@@ -59,7 +59,7 @@ def test_a_sigmoid_loss_starts_low_from_its_bias(classes: int, bias: float, expe
     assert_close(losses, torch.tensor([expected]), rtol=0, atol=5e-4)
 
 
-@pytest.mark.parametrize("member", members(LossConfig), ids=lambda member: member.__name__)
+@pytest.mark.parametrize("member", union_members(LossConfig), ids=lambda member: member.__name__)
 def test_no_images_cost_nothing_each(member: type[Softmax | Sigmoid]) -> None:
     assert member().losses(torch.zeros(0, 7), member().soften(torch.zeros(0, 7))).shape == (0,)
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from vitral.models.vit import Vit
 
 
-LONGEST_SIDE = 100_000  # pixels; far beyond use, it catches slips of a finger
+MAX_SIDE = 100_000  # pixels; catches typing errors
 
 
 class Grid(NamedTuple):
@@ -73,16 +73,20 @@ def split_tokens(tokens: Tensor, layout: Layout) -> Features:
     return Features(cls, registers, patches, layout.grid)
 
 
-def patch_grid(image: Size, patch: Size, message: str = "patches") -> Grid:
+def nearest_multiple(image: Size, patch: Size) -> Size:
+    """The size nearest to the image's that is a multiple of the patch on both sides."""
+    return Size(*(max(1, round(side / step)) * step for side, step in zip(image, patch, strict=True)))
+
+
+def patch_grid(image: Size, patch: Size, unit: str = "patches") -> Grid:
     """The grid of patches that covers the image exactly."""
-    if max(image) > LONGEST_SIDE:
-        message, hint = f"a {image} image is beyond reason", f"use at most {LONGEST_SIDE} a side"
+    if max(image) > MAX_SIDE:
+        message, hint = f"a {image} image is too large", f"use at most {MAX_SIDE} pixels a side"
         raise ConfigError(message, code="config.out_of_range", where="image_size", hint=hint)
     rows, columns = image.height // patch.height, image.width // patch.width
     if image.height % patch.height or image.width % patch.width or not rows or not columns:
-        near = Size(*(max(1, round(side / step)) * step for side, step in zip(image, patch, strict=True)))
-        told = f"a {image} image does not divide into {patch} {message}"
-        raise ConfigError(told, code="config.indivisible", where="image_size", hint=f"use {near}")
+        message, hint = f"a {image} image does not divide into {patch} {unit}", f"use {nearest_multiple(image, patch)}"
+        raise ConfigError(message, code="config.indivisible", where="image_size", hint=hint)
     return Grid(rows, columns)
 
 

@@ -12,7 +12,7 @@ from vitral.core.config import Config, Size
 from vitral.core.errors import ConfigError
 from vitral.models.base import BuildContext, Grid, patch_grid
 from vitral.models.init import BaseInit, InitModule
-from vitral.models.resnet import BaseResnet, Layers, token_size
+from vitral.models.resnet import BaseResnet, Layers
 
 Order = Literal["cpq", "pqc"]
 
@@ -55,6 +55,10 @@ class Patches(Config):
     def grid(self, image: Size) -> Grid:
         return patch_grid(image, self.patch)
 
+    def token_size(self) -> Size:
+        """The pixels that one token covers."""
+        return self.patch
+
     def check(self, width: int) -> None:
         """Any width will do."""
 
@@ -95,7 +99,11 @@ class Hybrid(BaseResnet):
     project: bool = True  # where the map has the model's width already, it may serve as it is
 
     def grid(self, image: Size) -> Grid:
-        return patch_grid(image, token_size(self, self.patch), "cells of the map")
+        return patch_grid(image, self.token_size(), "cells of the feature map")
+
+    def token_size(self) -> Size:
+        """The pixels that one token covers."""
+        return Size(self.stride() * self.patch.height, self.stride() * self.patch.width)
 
     def pixels(self) -> int:
         """Numbers in one patch of the map."""

@@ -5,7 +5,7 @@ from difflib import SequenceMatcher
 from typing import NamedTuple
 
 from vitral.core.config import Size, override
-from vitral.core.errors import ConfigError, either
+from vitral.core.errors import ConfigError, format_choices
 from vitral.models.attention import Attention
 from vitral.models.base import Model
 from vitral.models.embed import Hybrid, Patches, StemConfig
@@ -104,7 +104,7 @@ def suggest_names(name: str) -> str:
     plain = normalize_name(name)
     alike = {known: SequenceMatcher(None, plain, normalize_name(known)).ratio() for known in list_models()}
     best = sorted((known for known in alike if alike[known] > 0.4), key=lambda known: -alike[known])
-    return f"did you mean {either(best[:3])}?" if best else "use a name such as B/16, R50+B/16 or R50x1"
+    return f"did you mean {format_choices(best[:3])}?" if best else "use a name such as B/16, R50+B/16 or R50x1"
 
 
 def normalize_name(name: str) -> str:

@@ -139,11 +139,6 @@ class ResnetBody(nn.Module):
         return self.stages(x)  # (B, D, R, S)
 
 
-def token_size(body: BaseResnet, patch: Size) -> Size:
-    """The pixels that one token of a hybrid covers."""
-    return Size(body.stride() * patch.height, body.stride() * patch.width)
-
-
 class Resnet(BaseResnet):
     """A ResNet (BiT) as one value. As it stands it is R50x1."""
 
@@ -159,7 +154,11 @@ class Resnet(BaseResnet):
         return self
 
     def grid(self, image: Size) -> Grid:
-        return patch_grid(image, token_size(self, Size(1, 1)), "cells of the map")
+        return patch_grid(image, self.token_size(), "cells of the feature map")
+
+    def token_size(self) -> Size:
+        """The pixels that one token covers."""
+        return Size(self.stride(), self.stride())
 
     def layout(self, image: Size) -> Layout:
         """The sequence that an image of this size becomes: the places of the last map."""

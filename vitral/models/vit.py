@@ -50,6 +50,10 @@ class Vit(Config):
     init: InitConfig = Original()
     memory: MemoryConfig = KeepActivations()
 
+    def token_size(self) -> Size:
+        """The pixels that one token covers."""
+        return self.stem.token_size()
+
     def layout(self, image: Size) -> Layout:
         """The sequence that an image of this size becomes."""
         return Layout(int(self.tokens.cls), self.tokens.registers, self.stem.grid(image))

@@ -6,7 +6,7 @@ from vitral.models.resnet import Resnet
 from vitral.models.vit import Vit
 from vitral.recipes.recipe import Images, ImagesSeen, Recipe
 from vitral.training.ema import Polyak
-from vitral.training.finetune import Probed
+from vitral.training.finetune import LinearProbeThenFinetune
 from vitral.training.optimizers import AdamW
 from vitral.training.schedules import Cosine
 
@@ -32,7 +32,7 @@ def photos(model: str | Vit | Resnet = "S/16") -> Recipe:
     return Recipe(
         name="photos",
         model=config,
-        finetune=Probed(),
+        finetune=LinearProbeThenFinetune(),
         images=Images(crop=RandomResizedCrop(area=(0.5, 1.0))),
         length=ImagesSeen(images=30_000, min_epochs=5, max_epochs=30),
         batch_size=32,

@@ -21,7 +21,7 @@ from vitral.tasks.classify import Classify
 from vitral.tasks.registry import TaskConfig
 from vitral.training.distributed.strategy import Ddp, DistributedConfig
 from vitral.training.ema import AverageConfig, NoAverage
-from vitral.training.finetune import Everything, TuningConfig
+from vitral.training.finetune import FinetuneConfig, FullFinetune
 from vitral.training.optimizers import AdamW, OptimizerConfig
 from vitral.training.precision import Auto, PrecisionConfig
 from vitral.training.schedules import Cosine, ScheduleConfig
@@ -132,7 +132,7 @@ class Recipe(Config):
     data: DataConfig = DataConfig()
     model: ModelConfig = Vit()
     weights: str = ""  # to start from, whatever vitral.load takes; fresh weights if it is empty
-    finetune: TuningConfig = Everything()
+    finetune: FinetuneConfig = FullFinetune()
     images: Images = Images()
     task: TaskConfig = Classify()
     length: LengthConfig = Epochs(epochs=300)
@@ -140,7 +140,7 @@ class Recipe(Config):
     microbatches: int = Field(default=1, ge=1)  # in which a process takes its part of a batch; more need less memory
     optimizer: OptimizerConfig = AdamW(lr=3e-3, weight_decay=0.3)
     schedule: ScheduleConfig = Cosine(warmup=10_000)
-    clip: float = Field(default=1.0, gt=0)  # the longest gradient
+    clip: Annotated[float, Field(gt=0)] | Literal["none"] = 1.0  # maximum norm of the gradient
     average: AverageConfig = NoAverage()
     precision: PrecisionConfig = Auto()
     distributed: DistributedConfig = Ddp()

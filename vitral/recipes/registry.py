@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from vitral.core.errors import ConfigError, suggest
+from vitral.core.errors import ConfigError, suggest_choice
 from vitral.data.samples import Samples
 from vitral.models.registry import model_config
 from vitral.models.resnet import Resnet
@@ -66,7 +66,7 @@ def get_recipe(name: str, model: str = "") -> Recipe:
     if name in ANY_MODEL:
         return ANY_MODEL[name](model) if model else ANY_MODEL[name]()
     if name not in FIXED_MODEL:
-        hint = suggest(name, list_recipes())
+        hint = suggest_choice(name, list_recipes())
         raise ConfigError(f"unknown recipe {name!r}", code="config.unknown_name", where="recipe", hint=hint)
     recipe = FIXED_MODEL[name]()
     if not model:

@@ -1,5 +1,6 @@
 """A recipe and its data become the parts of a run."""
 
+import math
 from dataclasses import dataclass
 from functools import partial
 
@@ -8,7 +9,7 @@ import torch
 from torch import nn
 
 from vitral.core.errors import ConfigError
-from vitral.core.machine import cores
+from vitral.core.machine import cpu_count
 from vitral.data.loading.loader import Loader
 from vitral.data.loading.sampler import Indices, SamplingPlan, Sequential, World
 from vitral.data.samples import Samples, Split
@@ -16,13 +17,13 @@ from vitral.evaluation.linear_probe import fit_head
 from vitral.recipes.recipe import Recipe
 from vitral.tasks.task import Task
 from vitral.training.checkpoints.state import TrainingState
-from vitral.training.distributed.process_group import Group
-from vitral.training.distributed.strategy import Spread
-from vitral.training.finetune import Look
+from vitral.training.distributed.process_group import ProcessGroup
+from vitral.training.distributed.strategy import Strategy
+from vitral.training.finetune import TrainImages
 from vitral.training.loop import MicrobatchConfig, UpdateRule, microbatches
 from vitral.training.precision import Precision, probe_hardware
-from vitral.weights.adapt import adapted
-from vitral.weights.load import opened_model
+from vitral.weights.adapt import load_pretrained
+from vitral.weights.load import open_model
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class RunParts:
 
     recipe: Recipe
     samples: Samples
-    spread: Spread
+    spread: Strategy
     learning: TrainingState
     descent: UpdateRule
     loader: Loader
@@ -49,23 +50,24 @@ class RunParts:
         return self.learning.task.model
 
 
-def build_run(recipe: Recipe, samples: Samples, group: Group) -> RunParts:
+def build_run(recipe: Recipe, samples: Samples, group: ProcessGroup) -> RunParts:
     """New parts, the weights as they are before the first step."""
     return build_run_for_task(build_task(recipe, samples, group.device), recipe, samples, group)
 
 
-def build_run_for_task(task: Task, recipe: Recipe, samples: Samples, group: Group) -> RunParts:
+def build_run_for_task(task: Task, recipe: Recipe, samples: Samples, group: ProcessGroup) -> RunParts:
     """The parts of a run for its task, which is spread over the processes."""
     loader = build_loader(recipe, samples, "train", group.world)
     steps = recipe.length.total(loader.plan)
     recipe.schedule.check(steps)
-    spread = recipe.distributed.spread(task, group)
+    spread = recipe.distributed.build(task, group)
     precision = Precision(recipe.precision.decide(probe_hardware(group.device)).dtype, group.device)
     optimizer = recipe.optimizer.build(spread.task)  # after the task was spread: it learns the parts that are here
     learning = TrainingState(spread.task, optimizer, recipe.average.build(steps), precision)
+    max_norm = math.inf if recipe.clip == "none" else recipe.clip
     peak = recipe.optimizer.lr
     rate = lambda step: peak * recipe.schedule.rate(step, steps)  # noqa: E731
-    descent = UpdateRule(optimizer, rate, recipe.clip, precision, spread)
+    descent = UpdateRule(optimizer, rate, max_norm, precision, spread)
     serving = MicrobatchConfig(recipe.images.normalize, recipe.microbatches, group.device)
     return RunParts(recipe, samples, spread, learning, descent, loader, serving, steps)
 
@@ -78,20 +80,20 @@ def build_task(recipe: Recipe, samples: Samples, device: torch.device, begun: bo
     torch.manual_seed(recipe.seed)
     model = recipe.model.build()
     if recipe.weights and not begun:
-        adapted(model, opened_model(recipe.weights).loaded)
+        load_pretrained(model, open_model(recipe.weights).loaded)
     counts = samples.counts("train")
     task = recipe.task.build(model, len(samples.classes), counts, recipe.images.normalize)
     recipe.finetune.apply(task)
     return task.to(device)
 
 
-def build_train_images(recipe: Recipe, samples: Samples, group: Group) -> Look:
+def build_train_images(recipe: Recipe, samples: Samples, group: ProcessGroup) -> TrainImages:
     """A look at the training images, for what is done before the first step."""
     loader = build_eval_loader(recipe, samples, "train", group.world)
     serving = MicrobatchConfig(recipe.images.normalize, 1, group.device)
 
     fit = partial(fit_head, classes=len(samples.classes), seed=recipe.seed)
-    return Look(lambda: microbatches(loader, 0, loader.plan.epoch_steps, serving), group.gather, group.first, fit)
+    return TrainImages(lambda: microbatches(loader, 0, loader.plan.epoch_steps, serving), group.gather, group.is_main, fit)
 
 
 def build_loader(recipe: Recipe, samples: Samples, split: Split, world: World) -> Loader:
@@ -129,4 +131,4 @@ def num_workers(recipe: Recipe) -> int:
     """The processes asked for; by itself none beside a model on a CPU, which needs all cores, and up to 8 for a GPU."""
     if recipe.workers != "auto":
         return recipe.workers
-    return 0 if select_device(recipe).type == "cpu" else min(8, cores())
+    return 0 if select_device(recipe).type == "cpu" else min(8, cpu_count())

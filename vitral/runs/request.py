@@ -10,15 +10,16 @@ from vitral.data.datasets.source import SAMPLE, open_data, open_images
 from vitral.data.loading.sampler import subset
 from vitral.data.samples import Samples
 from vitral.models.registry import model_config
+from vitral.recipes.paper import nearest_image_size
 from vitral.recipes.recipe import Recipe
 from vitral.recipes.registry import KEEP_IMAGE_SIZE, choose_recipe, get_recipe
-from vitral.weights.adapt import other_images
+from vitral.weights.adapt import adapt_preprocessing
 from vitral.weights.bundle import Bundle
-from vitral.weights.hub import lasting
-from vitral.weights.load import opened_model
+from vitral.weights.hub import pinned_name
+from vitral.weights.load import open_model
 
 # Settings that most people change, by the names that they know.
-SHORT = {
+SHORT_SETTINGS = {
     "epochs": ("length=epochs", "length.epochs="),
     "steps": ("length=steps", "length.steps="),
     "image_size": ("model.image_size=",),
@@ -27,7 +28,7 @@ SHORT = {
 }
 
 
-class Wish(NamedTuple):
+class RunRequest(NamedTuple):
     """What a user asks for: data, perhaps a recipe and a model by name, and settings such as `epochs=5`."""
 
     data: str
@@ -37,7 +38,7 @@ class Wish(NamedTuple):
     root: str = ""
 
 
-class Granted(NamedTuple):
+class ResolvedRun(NamedTuple):
     """The recipe that a wish comes to, its data, and why it is this one if nobody named it."""
 
     recipe: Recipe
@@ -45,13 +46,13 @@ class Granted(NamedTuple):
     why: str
 
 
-def granted(wish: Wish) -> Granted:
+def resolve(wish: RunRequest) -> ResolvedRun:
     """The recipe and its data; what is wrong with a setting is found here, before any work is done."""
-    settings = [each for setting in wish.settings for each in _long(setting)]
+    settings = [each for setting in wish.settings for each in _expand(setting)]
     base = get_recipe(wish.recipe, wish.model) if wish.recipe else Recipe()
-    early = override(_of(base, wish), [each for each in settings if each.startswith(("task", "data.", "weights="))])
-    samples, why = opened(early), ""
-    source = opened_model(early.weights).loaded.bundle if early.weights else None
+    early = override(_with_data(base, wish), [each for each in settings if each.startswith(("task", "data.", "weights="))])
+    samples, why = open_samples(early), ""
+    source = open_model(early.weights).loaded.bundle if early.weights else None
     if not wish.recipe:
         chosen = choose_recipe(samples, source.model if source and early.task.labeled else None)
         base, why = chosen.recipe, chosen.why
@@ -62,23 +63,24 @@ def granted(wish: Wish) -> Granted:
         own = f"image_size={base.model.image_size}", f"channels={base.model.channels}"
         base = base.model_copy(update={"model": model_config(wish.model, *own, *sizes)})
     elif source and not wish.model:
-        large = [f"image_size={base.model.image_size}"] if wish.recipe in KEEP_IMAGE_SIZE else []
+        nearest = nearest_image_size(source.model, base.model.image_size)
+        large = [f"image_size={nearest}"] if wish.recipe in KEEP_IMAGE_SIZE else []
         size = f"image_size={source.preprocessing.image_size}"
         base = base.model_copy(update={"model": model_config(source.model, "head=linear", size, *large, *sizes)})
     if source:
-        base = seeing(base, source)
-        settings.append(f"weights={lasting(early.weights)}")
-    return Granted(override(_of(base, wish), settings).fitted(len(samples.classes)), samples, why)
+        base = use_preprocessing_of(base, source)
+        settings.append(f"weights={pinned_name(early.weights)}")
+    return ResolvedRun(override(_with_data(base, wish), settings).fitted(len(samples.classes)), samples, why)
 
 
-def seeing(recipe: Recipe, source: Bundle) -> Recipe:
+def use_preprocessing_of(recipe: Recipe, source: Bundle) -> Recipe:
     """The recipe, seeing images as the model of a bundle did, in the size and the channels of its own."""
-    needs = other_images(source.preprocessing, recipe.model.image_size, recipe.model.channels)
+    needs = adapt_preprocessing(source.preprocessing, recipe.model.image_size, recipe.model.channels)
     images = recipe.images.model_copy(update={"eval_crop": needs.crop, "normalize": needs.normalize})
     return recipe.model_copy(update={"images": images})
 
 
-def _of(recipe: Recipe, wish: Wish) -> Recipe:
+def _with_data(recipe: Recipe, wish: RunRequest) -> Recipe:
     """The recipe for the data that is wished for, a path on this machine in full: it may be resumed from elsewhere."""
     path = Path(wish.data).expanduser()
     known = wish.data in NAMED or wish.data == SAMPLE or not path.exists()
@@ -88,15 +90,15 @@ def _of(recipe: Recipe, wish: Wish) -> Recipe:
     return recipe.model_copy(update={"data": data})
 
 
-def opened(recipe: Recipe) -> Samples:
+def open_samples(recipe: Recipe) -> Samples:
     """The images of a recipe."""
     open_ = open_data if recipe.task.labeled else open_images
     samples = open_(recipe.data.path, recipe.data.split, recipe.data.root)
     return subset(samples, recipe.data.fraction, recipe.data.split.seed) if recipe.data.fraction < 1 else samples
 
 
-def _long(setting: str) -> list[str]:
+def _expand(setting: str) -> list[str]:
     """A setting by the names of the recipe's fields; a value goes to the last of them."""
     name, _, value = setting.partition("=")
-    *before, last = SHORT.get(name, ("",))
+    *before, last = SHORT_SETTINGS.get(name, ("",))
     return [*before, f"{last}{value}"] if last else [setting]

@@ -130,7 +130,7 @@ def train(
     task.train()
     for step in range(start, steps):
         set_lr(optimizer, descent.rate(step))
-        outcome = descent.company.joined(mean_outcome(backward(task, next(batches), descent)))
+        outcome = descent.company.reduce_outcome(mean_outcome(backward(task, next(batches), descent)))
         refuse_divergence(step, outcome)
         scaler.unscale_(optimizer)
         if descent.clip < math.inf:

@@ -25,10 +25,10 @@ from vitral.models.head import HeadConfig, LinearHead, NoHead, TanhHead
 from vitral.models.mlp import Mlp
 from vitral.models.pool import AttentionPool, ClassPool, MeanPool, PoolConfig
 from vitral.models.position import Learned1d, PositionConfig, SinCos2d
-from vitral.models.resnet import BaseResnet, token_size
+from vitral.models.resnet import BaseResnet
 from vitral.models.vit import Tokens, Vit
 from vitral.weights.bundle import Bundle
-from vitral.weights.formats.format import Format, Hints, Raw, Recognized, numbered, shape
+from vitral.weights.formats.format import Format, FileSettings, Checkpoint, DetectedModel, numbered_classes, tensor_shape
 from vitral.weights.formats.npz import write_npz
 from vitral.weights.formats.rules import (
     Rule,
@@ -319,12 +319,12 @@ class Google(GoogleFiles):
     names: ClassVar[Names] = ORIGINAL
     owner: ClassVar[str] = "Google"
 
-    def claims(self, raw: Raw) -> bool:
+    def claims(self, raw: Checkpoint) -> bool:
         prefix = _prefix(raw.tensors)
         blocks = [name for name in raw.tensors if name.startswith(prefix + BLOCK)]
         return prefix + EMBEDDING in raw.tensors and any(f"/{self.names.attention}/" in name for name in blocks)
 
-    def recognize(self, raw: Raw, hints: Hints) -> Recognized:
+    def recognize(self, raw: Checkpoint, hints: FileSettings) -> DetectedModel:
         dropped, tensors = _outside(raw.tensors), _tidied(raw.tensors, self.names)
         raw = raw._replace(tensors=tensors)
         width, stem, channels = _stem(raw)
@@ -340,14 +340,14 @@ class Google(GoogleFiles):
             tokens=tokens,
             position=position,
             mixer=Attention(heads=_heads(raw, width, self.names)),
-            mlp=Mlp(ratio=shape(raw, f"{BLOCK}_0/{self.names.mlp}/Dense_0/kernel", 2)[1] / width),
+            mlp=Mlp(ratio=tensor_shape(raw, f"{BLOCK}_0/{self.names.mlp}/Dense_0/kernel", 2)[1] / width),
             pool=_pool(raw),
             head=head,
         )
         assumed = [] if isinstance(position, Learned1d) or hints.told("image_size") else [f"images of {image}"]
-        classes = () if isinstance(head, NoHead) else numbered(head.num_classes)
+        classes = () if isinstance(head, NoHead) else numbered_classes(head.num_classes)
         assumed += [f"its {len(classes):,} classes have no names: numbered"] if classes else []
-        return Recognized(
+        return DetectedModel(
             f"{self.owner}'s Vision Transformer",
             model,
             Preprocessing(image_size=image, decoding=Decoding(channels=channels)),
@@ -398,29 +398,29 @@ def _tidied(tensors: Weights, names: Names) -> dict[str, Tensor]:
     return found
 
 
-def _stem(raw: Raw) -> tuple[int, StemConfig, int]:
+def _stem(raw: Checkpoint) -> tuple[int, StemConfig, int]:
     """The width, the stem and its channels."""
-    height, wide, channels, width = shape(raw, EMBEDDING, 4)
+    height, wide, channels, width = tensor_shape(raw, EMBEDDING, 4)
     patch = Size(height, wide)
     if ROOT not in raw.tensors:
         return width, Patches(patch=patch), channels
-    _, _, channels, root = shape(raw, ROOT, 4)
+    _, _, channels, root = tensor_shape(raw, ROOT, 4)
     return width, Hybrid(layers=body_layers(raw.tensors), root=root, patch=patch), channels
 
 
-def _places(raw: Raw, tokens: Tokens, stem: StemConfig, hints: Hints, names: Names) -> tuple[Size, PositionConfig]:
+def _places(raw: Checkpoint, tokens: Tokens, stem: StemConfig, hints: FileSettings, names: Names) -> tuple[Size, PositionConfig]:
     """The image size and the positions."""
     if names.table not in raw.tensors and names is BIG_VISION:
         return Size.parse(hints.told("image_size") or str(SIDE)), SinCos2d()
-    rows = shape(raw, names.table, 3)[1]
-    token = stem.patch if isinstance(stem, Patches) else token_size(stem, stem.patch)
+    rows = tensor_shape(raw, names.table, 3)[1]
+    token = stem.token_size()
     image, others = hints.grid(rows, (0, 1) if tokens.cls else (0,), token, raw)
     return image, Learned1d(cls=others > 0)
 
 
-def _heads(raw: Raw, width: int, names: Names) -> int:
+def _heads(raw: Checkpoint, width: int, names: Names) -> int:
     query = names.query(f"{BLOCK}_0")
-    inputs, heads, each = shape(raw, query, 3)
+    inputs, heads, each = tensor_shape(raw, query, 3)
     if inputs != width or heads * each != width:
         message = f"{query} has shape {(inputs, heads, each)}, expected ({width}, heads, {width} / heads)"
         hint = "give the file as Google's code wrote it"
@@ -428,13 +428,13 @@ def _heads(raw: Raw, width: int, names: Names) -> int:
     return heads
 
 
-def _pool(raw: Raw) -> PoolConfig:
+def _pool(raw: Checkpoint) -> PoolConfig:
     if PROBE in raw.tensors:
         return AttentionPool()
     return ClassPool() if "cls" in raw.tensors else MeanPool()
 
 
-def _head(raw: Raw, towers: bool) -> tuple[HeadConfig, dict[str, str]]:
+def _head(raw: Checkpoint, towers: bool) -> tuple[HeadConfig, dict[str, str]]:
     """The head, and the tensors that are of none."""
     ends = {name for name in raw.tensors if name.split("/")[0] in ("head", "pre_logits")}
     if towers:
@@ -442,8 +442,8 @@ def _head(raw: Raw, towers: bool) -> tuple[HeadConfig, dict[str, str]]:
     if "head/kernel" not in ends:
         hidden = [name for name in sorted(ends) if name.startswith("pre_logits/")]
         return NoHead(), dict.fromkeys(hidden, "leads to a head that is not in the file")
-    hidden_width, classes = shape(raw, "head/kernel", 2)
+    hidden_width, classes = tensor_shape(raw, "head/kernel", 2)
     if "pre_logits/kernel" not in ends:
         return LinearHead(num_classes=classes), {}
-    same_width = hidden_width == shape(raw, EMBEDDING, 4)[3]
+    same_width = hidden_width == tensor_shape(raw, EMBEDDING, 4)[3]
     return TanhHead(num_classes=classes, hidden="width" if same_width else hidden_width), {}

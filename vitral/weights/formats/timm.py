@@ -27,16 +27,16 @@ from vitral.models.position import Learned1d
 from vitral.models.vit import Tokens, Vit
 from vitral.weights.bundle import Bundle
 from vitral.weights.formats.format import (
-    Answers,
+    ModelOutputs,
     Format,
-    Hints,
-    Raw,
-    Recognized,
-    as_json,
-    layers,
-    numbered,
-    shape,
-    told_by,
+    FileSettings,
+    Checkpoint,
+    DetectedModel,
+    json_file,
+    count_layers,
+    numbered_classes,
+    tensor_shape,
+    setting_hint,
 )
 from vitral.weights.formats.rules import (
     Rule,
@@ -92,17 +92,17 @@ class TimmFiles(Format):
 
     def files(self, bundle: Bundle, tensors: Mapping[str, Tensor]) -> dict[str, Iterable[memoryview]]:
         assert isinstance(bundle.model, Vit)
-        return super().files(bundle, tensors) | {"config.json": as_json(described(bundle, bundle.model))}
+        return super().files(bundle, tensors) | {"config.json": json_file(described(bundle, bundle.model))}
 
     def code(self, model: Vit) -> Any:
         return import_module("timm")
 
-    def reference(self, code: Any, folder: Path, bundle: Bundle) -> Callable[[Tensor], Answers]:
+    def reference(self, code: Any, folder: Path, bundle: Bundle) -> Callable[[Tensor], ModelOutputs]:
         model = code.create_model(f"local-dir:{folder}", pretrained=True).eval()  # as a user of timm would open it
 
         @torch.no_grad()
-        def answers(images: Tensor) -> Answers:
-            return Answers(model.forward_features(images), model(images) if model.num_classes else None)
+        def answers(images: Tensor) -> ModelOutputs:
+            return ModelOutputs(model.forward_features(images), model(images) if model.num_classes else None)
 
         return answers
 
@@ -127,7 +127,7 @@ def _unlike_in_the_pool(model: Vit) -> Iterator[str]:
     elif isinstance(pool, AttentionPool):
         if tokens.cls or tokens.registers:
             yield "pool: timm's query gathers from the patches alone, this model's from its other tokens too"
-        if isinstance(model.mlp, SwiGlu) or pool.count(model.whole()) != model.whole().heads:
+        if isinstance(model.mlp, SwiGlu) or pool.count(model.context()) != model.context().heads:
             yield "pool: timm's has the heads of the layers, and two layers with GELU"
 
 
@@ -194,22 +194,22 @@ HEADS = {256: 4, 320: 5, 512: 8, 640: 10, 832: 13, 896: 14, 1152: 16}  # of timm
 class Timm(TimmFiles):
     """A Vision Transformer of timm."""
 
-    def claims(self, raw: Raw) -> bool:
+    def claims(self, raw: Checkpoint) -> bool:
         names = raw.tensors.keys()
         return {"patch_embed.proj.weight", "blocks.0.attn.qkv.weight"} <= names and not names & DINOV2
 
-    def recognize(self, raw: Raw, hints: Hints) -> Recognized:
+    def recognize(self, raw: Checkpoint, hints: FileSettings) -> DetectedModel:
         names, notes = raw.tensors.keys(), notes_of(raw)
-        width = shape(raw, "patch_embed.proj.weight", 4)[0]
+        width = tensor_shape(raw, "patch_embed.proj.weight", 4)[0]
         tokens = Tokens(cls="cls_token" in names, registers=_registers(raw), norm="norm_pre.weight" in names)
         stem, channels = _stem(raw)
         image, rows = self._grid(raw, tokens, stem, hints, notes)
-        classes = shape(raw, "head.weight", 2)[0] if "head.weight" in names else 0
+        classes = tensor_shape(raw, "head.weight", 2)[0] if "head.weight" in names else 0
         model = Vit(
             image_size=image,
             channels=channels,
             width=width,
-            depth=layers(names, "blocks."),
+            depth=count_layers(names, "blocks."),
             stem=stem,
             tokens=tokens,
             position=Learned1d(cls=tokens.cls and rows > 0, resampling="bicubic_antialias"),
@@ -230,8 +230,8 @@ class Timm(TimmFiles):
         assumed = () if notes.images else (f"what timm has by default: the erf form of GELU, {_words(preprocessing)}",)
         labels = notes.labels if classes else ()
         if len(labels) != classes:
-            labels, assumed = numbered(classes), (*assumed, f"its {classes:,} classes have no names: numbered")
-        return Recognized("timm's Vision Transformer", model, preprocessing, labels, raw.tensors, {}, assumed)
+            labels, assumed = numbered_classes(classes), (*assumed, f"its {classes:,} classes have no names: numbered")
+        return DetectedModel("timm's Vision Transformer", model, preprocessing, labels, raw.tensors, {}, assumed)
 
     def rules(self, model: Vit) -> list[Rule]:
         distilled = isinstance(model.pool, DistilledPool)
@@ -248,15 +248,15 @@ class Timm(TimmFiles):
             rules += halved_heads("head.linear", ("head", "head_dist")) if distilled else affine("head.linear", "head")
         return rules
 
-    def _grid(self, raw: Raw, tokens: Tokens, stem: StemConfig, hints: Hints, notes: Notes) -> tuple[Size, int]:
+    def _grid(self, raw: Checkpoint, tokens: Tokens, stem: StemConfig, hints: FileSettings, notes: Notes) -> tuple[Size, int]:
         """The image size, and how many rows of the table are for tokens that are no patches."""
-        rows = shape(raw, "pos_embed", 3)[1]
+        rows = tensor_shape(raw, "pos_embed", 3)[1]
         prefixes = sorted({0, tokens.cls + tokens.registers})
-        cell = stem.patch if isinstance(stem, Patches) else Size(*(stem.stride() * side for side in stem.patch))
+        cell = stem.token_size()
         if not hints.told("image_size"):  # timm notes the size it was trained with, which need not be the table's
             cells = [(size, (size.height // cell.height) * (size.width // cell.width)) for size in notes.sizes]
             fitting = [f"image_size={size}" for size, count in cells if rows - count in prefixes]
-            hints = Hints((*hints.settings, *fitting[:1]))
+            hints = FileSettings((*hints.settings, *fitting[:1]))
         return hints.grid(rows, prefixes, cell, raw)
 
 
@@ -301,46 +301,46 @@ def pool_rules() -> list[Rule]:
     return rules + [rule for own, other in names.items() for rule in affine(f"pool.{own}", f"attn_pool.{other}")]
 
 
-def _registers(raw: Raw) -> int:
+def _registers(raw: Checkpoint) -> int:
     if "dist_token" in raw.tensors:
         return 1
-    return shape(raw, "reg_token", 3)[1] if "reg_token" in raw.tensors else 0
+    return tensor_shape(raw, "reg_token", 3)[1] if "reg_token" in raw.tensors else 0
 
 
-def _stem(raw: Raw) -> tuple[StemConfig, int]:
+def _stem(raw: Checkpoint) -> tuple[StemConfig, int]:
     """The stem and its channels."""
-    _, inputs, height, width = shape(raw, "patch_embed.proj.weight", 4)
+    _, inputs, height, width = tensor_shape(raw, "patch_embed.proj.weight", 4)
     patch = Size(height, width)
     root = f"{BACKBONE}.stem.conv.weight"
     if root not in raw.tensors:
         return Patches(patch=patch, bias="norm_pre.weight" not in raw.tensors), inputs  # as timm has it
-    outputs, channels, *_ = shape(raw, root, 4)
+    outputs, channels, *_ = tensor_shape(raw, root, 4)
     units = resnet_layers(raw.tensors, BACKBONE)
     return Hybrid(layers=units, root=outputs, patch=patch, standardization="variance", group_eps=1e-5), channels
 
 
-def _heads(raw: Raw, width: int, tokens: Tokens, hints: Hints, notes: Notes) -> int:
+def _heads(raw: Checkpoint, width: int, tokens: Tokens, hints: FileSettings, notes: Notes) -> int:
     if "blocks.0.attn.q_norm.weight" in raw.tensors:
-        return width // shape(raw, "blocks.0.attn.q_norm.weight", 1)[0]
+        return width // tensor_shape(raw, "blocks.0.attn.q_norm.weight", 1)[0]
     if hints.told("mixer.heads"):
         return hints.heads(width, raw)
     if notes.heads or width in HEADS:
         return notes.heads or HEADS[width]
     if width == 768 and not tokens.cls and not notes.architecture and "attn_pool.latent" not in raw.tensors:
         message = "does not tell the number of heads: timm has models like this with 12 and with 16"
-        hint = told_by(raw, "mixer.heads=N")
+        hint = setting_hint(raw, "mixer.heads=N")
         raise WeightsError(message, code="weights.missing_setting", where=str(raw.where), hint=hint)
     return hints.heads(width, raw)
 
 
-def _mlp(raw: Raw, width: int, hints: Hints, notes: Notes) -> Mlp | SwiGlu:
-    hidden = shape(raw, "blocks.0.mlp.fc2.weight", 2)[1]
-    if shape(raw, "blocks.0.mlp.fc1.weight", 2)[0] == 2 * hidden:
+def _mlp(raw: Checkpoint, width: int, hints: FileSettings, notes: Notes) -> Mlp | SwiGlu:
+    hidden = tensor_shape(raw, "blocks.0.mlp.fc2.weight", 2)[1]
+    if tensor_shape(raw, "blocks.0.mlp.fc1.weight", 2)[0] == 2 * hidden:
         return gated(hidden, width, raw)
     return Mlp(ratio=hidden / width, gelu=_gelu(raw, hints, notes))
 
 
-def gated(hidden: int, width: int, raw: Raw) -> SwiGlu:
+def gated(hidden: int, width: int, raw: Checkpoint) -> SwiGlu:
     """A gated MLP with so many hidden numbers."""
     if hidden % 8:
         message = f"a gated MLP with {hidden} hidden numbers has no counterpart: a multiple of 8 is expected"
@@ -348,7 +348,7 @@ def gated(hidden: int, width: int, raw: Raw) -> SwiGlu:
     return SwiGlu(ratio=hidden / width)
 
 
-def _gelu(raw: Raw, hints: Hints, notes: Notes) -> Gelu:
+def _gelu(raw: Checkpoint, hints: FileSettings, notes: Notes) -> Gelu:
     if hints.told("mlp.gelu"):
         return "erf"  # the setting is applied to what is recognized
     if notes.architecture:
@@ -359,12 +359,12 @@ def _gelu(raw: Raw, hints: Hints, notes: Notes) -> Gelu:
     for mark, kin, other in (("norm_pre.weight", "OpenAI's CLIP", "quick"), ("attn_pool.latent", "a SigLIP", "tanh")):
         if mark in raw.tensors:
             message = f"has {mark} and does not tell its kind of GELU, which is {other} in {kin} and erf in others"
-            hint = told_by(raw, f"mlp.gelu={other}")
+            hint = setting_hint(raw, f"mlp.gelu={other}")
             raise WeightsError(message, code="weights.missing_setting", where=str(raw.where), hint=hint)
     return "erf"
 
 
-def _pool(raw: Raw, tokens: Tokens, notes: Notes) -> PoolConfig:
+def _pool(raw: Checkpoint, tokens: Tokens, notes: Notes) -> PoolConfig:
     normed = "fc_norm.weight" in raw.tensors
     if notes.pool not in {"", "token", "avg", "map"} or (notes.pool == "token" and normed):
         message = f"its pool, {notes.pool}{' with a norm after it' * normed}, has no counterpart"
