@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pydantic import Field, PositiveInt, ValidationError, model_validator
 
 from tests.errors import raises
-from vitral.core.config import Config, Size, members, override
+from vitral.core.config import Config, Size, union_members, override
 from vitral.core.errors import ConfigError, VitralError
 
 
@@ -222,9 +222,9 @@ def test_a_size_is_height_by_width() -> None:
 
 
 def test_the_members_of_a_union_are_its_classes_in_order() -> None:
-    assert members(Position) == (Learned, SinCos, Rope)
-    assert members(Learned | Rope) == (Learned, Rope)
-    assert members(Learned) == (Learned,)
+    assert union_members(Position) == (Learned, SinCos, Rope)
+    assert union_members(Learned | Rope) == (Learned, Rope)
+    assert union_members(Learned) == (Learned,)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,16 @@ import pickle
 
 import pytest
 
-from vitral.core.errors import ConfigError, DataError, ServeError, VitralError, WeightsError, either, nearest, suggest
+from vitral.core.errors import (
+    ConfigError,
+    DataError,
+    ServeError,
+    VitralError,
+    WeightsError,
+    format_choices,
+    did_you_mean,
+    suggest_choice,
+)
 
 
 def test_a_message_reads_where_what_and_remedy_in_one_line() -> None:
@@ -67,13 +76,13 @@ def test_an_error_seen_from_outside_names_the_whole_path() -> None:
 
 
 def test_choices_are_said_as_a_reader_would() -> None:
-    assert either(["a"]) == "a"
-    assert either(["a", "b"]) == "a or b"
-    assert either(["a", 2, "c"]) == "a, 2 or c"
+    assert format_choices(["a"]) == "a"
+    assert format_choices(["a", "b"]) == "a or b"
+    assert format_choices(["a", 2, "c"]) == "a, 2 or c"
 
 
 def test_a_word_that_is_near_is_suggested_and_else_all_are_listed() -> None:
-    assert nearest("pach", ["depth", "patch"]) == "did you mean 'patch'?"
-    assert nearest("color", ["depth", "patch"]) == ""
-    assert suggest("pach", ["depth", "patch"]) == "did you mean 'patch'?"
-    assert suggest("color", ["depth", "patch"]) == "choose from depth or patch"
+    assert did_you_mean("pach", ["depth", "patch"]) == "did you mean 'patch'?"
+    assert did_you_mean("color", ["depth", "patch"]) == ""
+    assert suggest_choice("pach", ["depth", "patch"]) == "did you mean 'patch'?"
+    assert suggest_choice("color", ["depth", "patch"]) == "choose from depth or patch"

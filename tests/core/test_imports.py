@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.errors import raises
-from vitral.core.imports import TELLTALE, load_onnx, load_onnxruntime, load_openvino
+from vitral.core.imports import OPENVINO_TELEMETRY, load_onnx, load_onnxruntime, load_openvino
 
 LOADERS = {"onnx": load_onnx, "onnxruntime": load_onnxruntime, "openvino": load_openvino}
 
@@ -43,9 +43,9 @@ assert threading.active_count() == before, "something runs in the background"
 
 
 def test_telemetry_that_somebody_else_forbade_stays_forbidden(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, TELLTALE, None)
+    monkeypatch.setitem(sys.modules, OPENVINO_TELEMETRY, None)
     load_openvino()
-    assert sys.modules[TELLTALE] is None
+    assert sys.modules[OPENVINO_TELEMETRY] is None
 
 
 def test_openvino_is_used_without_its_telemetry(tmp_path: Path) -> None:

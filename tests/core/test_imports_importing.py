@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from vitral.core.imports import is_imported, without_collecting
+from vitral.core.imports import is_imported, pause_gc
 
 
 class Cycle:
@@ -18,7 +18,7 @@ class Cycle:
 
 
 def fail() -> None:
-    with without_collecting():
+    with pause_gc():
         raise ImportError
 
 
@@ -27,7 +27,7 @@ def test_the_collector_is_left_as_it_was(working: bool) -> None:
     before = gc.isenabled()
     try:
         (gc.enable if working else gc.disable)()
-        with without_collecting():
+        with pause_gc():
             assert not gc.isenabled()
         assert gc.isenabled() == working
         with pytest.raises(ImportError):
@@ -38,12 +38,12 @@ def test_the_collector_is_left_as_it_was(working: bool) -> None:
 
 
 def test_what_was_made_meanwhile_counts_as_old_and_may_still_be_collected() -> None:
-    with without_collecting():
+    with pause_gc():
         made: list[object] = []
         made.append(made)
     assert any(each is made for each in gc.get_objects(generation=2))
     assert gc.get_freeze_count() == 0
-    with without_collecting():
+    with pause_gc():
         gone = weakref.finalize(Cycle(), lambda: None)
     assert gone.alive
     gc.collect()
@@ -54,7 +54,7 @@ def test_what_somebody_has_frozen_stays_so() -> None:
     gc.freeze()
     try:
         frozen = gc.get_freeze_count()
-        with without_collecting():
+        with pause_gc():
             made: list[object] = []
             made.append(made)
         assert gc.get_freeze_count() == frozen > 0

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from tests.errors import raises
-from vitral.core.jsonl import Journal, read
+from vitral.core.jsonl import JsonlLog, read_jsonl
 from vitral.data.loading.shared_memory import FORK
 
 ROOT = Path(__file__).parents[2]
 ENDLESS = """
 import sys
 from pathlib import Path
-from vitral.core.jsonl import Journal
+from vitral.core.jsonl import JsonlLog
 journal = Journal(Path(sys.argv[1]))
 for number in range(1, 10**9):
     journal.add({"number": number})
@@ -26,20 +26,20 @@ for number in range(1, 10**9):
 """
 
 
-def journal(path: Path, *numbers: int) -> Journal:
-    found = Journal(path)
+def journal(path: Path, *numbers: int) -> JsonlLog:
+    found = JsonlLog(path)
     for number in numbers:
         found.add({"number": number})
     return found
 
 
 def numbers(path: Path) -> list[int]:
-    return [record["number"] for record in read(path)]
+    return [record["number"] for record in read_jsonl(path)]
 
 
 def test_a_line_can_be_read_by_others_as_soon_as_it_is_added(tmp_path: Path) -> None:
     path = tmp_path / "a"
-    assert read(path) == []
+    assert read_jsonl(path) == []
     written = journal(path)
     for number in range(3):
         written.add({"number": number, "word": "ü\n"})
@@ -96,7 +96,7 @@ def test_keeping_everything_writes_nothing(tmp_path: Path) -> None:
 def test_a_line_that_is_no_object_is_named(tmp_path: Path, bad: bytes) -> None:
     (tmp_path / "a").write_bytes(b'{"number": 1}\n' + bad + b"\n")
     with raises("run.bad_log") as caught:
-        read(tmp_path / "a")
+        read_jsonl(tmp_path / "a")
     assert caught.value.where == f"{tmp_path}/a:2"
 
 
@@ -127,6 +127,6 @@ def test_a_folder_that_is_gone_is_told_with_what_to_do(tmp_path: Path) -> None:
 
 
 def test_a_journal_that_the_system_does_not_hand_out_is_named(tmp_path: Path) -> None:
-    assert read(tmp_path / "none") == []
+    assert read_jsonl(tmp_path / "none") == []
     with raises("file.read_failed", tmp_path):
-        read(tmp_path)  # a folder
+        read_jsonl(tmp_path)  # a folder

@@ -10,7 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from vitral.core.memory import available, left, limits, peak_memory, private, total
+from vitral.core.memory import (
+    available_memory,
+    cgroup_available,
+    cgroup_limits,
+    peak_memory,
+    private_bytes,
+    total_memory,
+)
 from vitral.data.loading.shared_memory import FORK
 
 CPU = torch.device("cpu")
@@ -35,43 +42,43 @@ def first(folder: Path, limit: int, used: int, cached: int) -> None:
 
 def test_a_limit_of_version_2_counts_what_is_used_but_not_what_can_be_given_back(tmp_path: Path) -> None:
     second(tmp_path / "jobs/mine", 8 * GB, 3 * GB, GB)
-    assert left("0::/jobs/mine\n", tmp_path) == [6 * GB]
+    assert cgroup_available("0::/jobs/mine\n", tmp_path) == [6 * GB]
 
 
 def test_the_limits_of_all_groups_around_hold(tmp_path: Path) -> None:
     second(tmp_path / "jobs/mine", "max", GB, 0)
     second(tmp_path / "jobs", 4 * GB, 3 * GB, 0)
     second(tmp_path, 9 * GB, 5 * GB, 0)
-    assert left("0::/jobs/mine\n", tmp_path) == [GB, 4 * GB]
+    assert cgroup_available("0::/jobs/mine\n", tmp_path) == [GB, 4 * GB]
 
 
 def test_a_limit_of_version_1_is_that_of_the_memory_controller(tmp_path: Path) -> None:
     first(tmp_path / "memory/mine", 6 * GB, 2 * GB, GB)
     first(tmp_path / "memory", 9223372036854771712, 2 * GB, 0)
     memberships = "9:name=systemd:/x\n4:hugetlb,memory:/mine\n1:cpu:/mine\n0::/\n"
-    assert left(memberships, tmp_path) == [5 * GB]
-    assert [limit for _, _, limit in limits(memberships, tmp_path)] == [6 * GB]
+    assert cgroup_available(memberships, tmp_path) == [5 * GB]
+    assert [limit for _, _, limit in cgroup_limits(memberships, tmp_path)] == [6 * GB]
 
 
 def test_a_container_that_sees_its_own_group_as_the_root_finds_its_limit(tmp_path: Path) -> None:
     first(tmp_path / "memory", 2 * GB, GB, 0)
-    assert left("4:memory:/docker/0123abc\n", tmp_path) == [GB]
+    assert cgroup_available("4:memory:/docker/0123abc\n", tmp_path) == [GB]
 
 
 def test_a_group_that_has_used_too_much_has_nothing_left(tmp_path: Path) -> None:
     second(tmp_path, GB, 2 * GB, 0)
-    assert left("0::/\n", tmp_path) == [0]
+    assert cgroup_available("0::/\n", tmp_path) == [0]
 
 
 @pytest.mark.parametrize("memberships", ["", "0::/\n", "3:cpu:/\n"])
 def test_without_groups_there_is_no_limit(tmp_path: Path, memberships: str) -> None:
-    assert left(memberships, tmp_path) == []
+    assert cgroup_available(memberships, tmp_path) == []
 
 
 def test_what_is_available_is_less_than_there_is() -> None:
-    assert 10**8 < available(CPU) <= total()
+    assert 10**8 < available_memory(CPU) <= total_memory()
     pages = resource.getpagesize() * int(subprocess.check_output(["getconf", "_PHYS_PAGES"]))
-    assert total() <= pages
+    assert total_memory() <= pages
 
 
 def _grow(tell: Connection) -> None:
@@ -109,4 +116,4 @@ def test_the_peak_counts_what_workers_have_to_themselves() -> None:
     worker.join()
     assert 40e6 < with_worker - before < 100e6, "what is shared by the fork is not counted again"
     assert len(shared) == 20_000_000
-    assert private(worker.pid or 0) == 0
+    assert private_bytes(worker.pid or 0) == 0

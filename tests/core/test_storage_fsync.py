@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from vitral.core.storage import Disk
+from vitral.core.storage import Storage
 
 
 def test_a_file_is_written_piece_by_piece_and_its_digest_told(tmp_path: Path) -> None:
     told: list[str] = []
     parts = [b"", b"one", b"\0" * 5000, b"two"]
-    digest = Disk(told.append).write(tmp_path / "a", map(memoryview, parts))
+    digest = Storage(told.append).write(tmp_path / "a", map(memoryview, parts))
     assert (tmp_path / "a").read_bytes() == b"".join(parts)
     assert digest == (5006, hashlib.sha256(b"".join(parts)).hexdigest())
     assert told == [*(f"wrote {size} bytes of a" for size in (0, 3, 5003, 5006)), "flushed a"]
@@ -22,13 +22,13 @@ def test_a_file_is_written_piece_by_piece_and_its_digest_told(tmp_path: Path) ->
 def test_a_file_that_is_there_is_not_written_over(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"old")
     with pytest.raises(FileExistsError):
-        Disk().write(tmp_path / "a", [memoryview(b"new")])
+        Storage().write(tmp_path / "a", [memoryview(b"new")])
     assert (tmp_path / "a").read_bytes() == b"old"
 
 
 def test_folders_are_made_and_renamed_and_their_parents_flushed(tmp_path: Path) -> None:
     told: list[str] = []
-    disk = Disk(told.append)
+    disk = Storage(told.append)
     disk.make(tmp_path / "a")
     disk.write(tmp_path / "a/x", [memoryview(b"x")])
     disk.rename(tmp_path / "a", tmp_path / "b")
@@ -44,9 +44,9 @@ def test_removing_takes_all_that_is_in_a_folder_and_nothing_that_it_points_to(tm
     (tmp_path / "a/b/x").touch()
     (tmp_path / "a/link").symlink_to(tmp_path / "away")
     told: list[str] = []
-    Disk(told.append).remove(tmp_path / "a")
+    Storage(told.append).remove(tmp_path / "a")
     assert told == ["removed x", "removed b", "removed link", "removed a"]
-    Disk(told.append).remove(tmp_path / "a")
+    Storage(told.append).remove(tmp_path / "a")
     assert len(told) == 4
     assert (tmp_path / "away/precious").exists()
     assert not (tmp_path / "a").exists()
@@ -57,10 +57,10 @@ def test_an_error_names_the_file_even_when_the_system_does_not(tmp_path: Path) -
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with pytest.raises(OSError, match="No space left") as caught:
-        Disk(full).write(tmp_path / "a", [memoryview(b"x")])
+        Storage(full).write(tmp_path / "a", [memoryview(b"x")])
     assert caught.value.filename == str(tmp_path / "a")
     with pytest.raises(FileNotFoundError) as missing:
-        Disk().flush(tmp_path / "none")
+        Storage().flush(tmp_path / "none")
     assert missing.value.filename in {tmp_path / "none", str(tmp_path / "none")}
 
 
@@ -69,7 +69,7 @@ def test_what_is_replaced_stands_aside_until_the_new_one_has_its_name(tmp_path: 
     for name in ("new", "b", "old"):
         (tmp_path / name).mkdir()
         (tmp_path / name / f"of {name}").touch()
-    Disk(told.append).exchange(tmp_path / "new", tmp_path / "b", aside=tmp_path / "old")
+    Storage(told.append).exchange(tmp_path / "new", tmp_path / "b", aside=tmp_path / "old")
     assert [step for step in told if step.startswith("re")] == [
         *("removed of old", "removed old"),
         *("renamed b to old", "renamed new to b"),
@@ -81,7 +81,7 @@ def test_what_is_replaced_stands_aside_until_the_new_one_has_its_name(tmp_path: 
 def test_what_cannot_be_replaced_comes_back(tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     with pytest.raises(FileNotFoundError):
-        Disk().exchange(tmp_path / "new", tmp_path / "b", aside=tmp_path / "old")
+        Storage().exchange(tmp_path / "new", tmp_path / "b", aside=tmp_path / "old")
     assert [path.name for path in tmp_path.iterdir()] == ["b"]
 
 
@@ -89,7 +89,7 @@ def test_a_file_is_replaced_as_a_whole_once_the_new_one_is_on_the_disk(tmp_path:
     told: list[str] = []
     (tmp_path / "a.tmp").write_bytes(b"left by a kill")
     for content in (b"old", b"new"):
-        Disk(told.append).replace(tmp_path / "a", content)
+        Storage(told.append).replace(tmp_path / "a", content)
         assert (tmp_path / "a").read_bytes() == content
     assert told[:2] == ["removed a.tmp", "wrote 3 bytes of a.tmp"]
     assert told[-4:] == ["wrote 3 bytes of a.tmp", "flushed a.tmp", "replaced a", f"flushed {tmp_path.name}"]
@@ -102,6 +102,6 @@ def test_a_replacement_that_fails_leaves_the_file_and_no_draft(tmp_path: Path) -
 
     (tmp_path / "a").write_bytes(b"old")
     with pytest.raises(OSError, match="No space left"):
-        Disk(full).replace(tmp_path / "a", b"new")
+        Storage(full).replace(tmp_path / "a", b"new")
     assert (tmp_path / "a").read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["a"]

@@ -11,7 +11,7 @@ from vitral.data.decoding.header import Decoding
 from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.models import LinearHead, Mlp, NoHead, Resnet, Vit
 from vitral.weights.bundle import Bundle
-from vitral.weights.load import Loaded
+from vitral.weights.load import LoadedModel
 
 CLASSES = ("cat", "dog", "Ünlü", "a|b")
 TINY = small(width=8, depth=1, mlp=Mlp(ratio=1), head=LinearHead(num_classes=4))
@@ -35,10 +35,10 @@ def tensors_of(model: Vit | Resnet = TINY, seed: int = 0) -> dict[str, Tensor]:
     return {name: torch.randn(weight.shape, generator=rng) for name, weight in model.skeleton().state_dict().items()}
 
 
-def loaded(model: Vit | Resnet = TINY, **fields: Any) -> Loaded:
+def loaded(model: Vit | Resnet = TINY, **fields: Any) -> LoadedModel:
     frame = model.skeleton()
     frame.load(tensors_of(model))
-    return Loaded(frame.eval(), bundle_of(model, **fields))
+    return LoadedModel(frame.eval(), bundle_of(model, **fields))
 
 
 def square(side: int) -> Size:

@@ -34,7 +34,7 @@ from vitral.models import (
     Tokens,
     Vit,
 )
-from vitral.weights.adapt import FREE, adapted
+from vitral.weights.adapt import FREE_FIELDS, load_pretrained
 
 OLD = small()
 
@@ -44,7 +44,7 @@ def test_all_but_the_head_is_taken_to_the_bit(config: Vit | Resnet) -> None:
     model = override(config, ["head=linear", "head.num_classes=7"]).build()
     head = "a new head of 7 classes" if isinstance(config.head, NoHead) else "head of 4 classes dropped, a new one of 7"
     fields = {"task": "masked_patches"} if isinstance(config.head, NoHead) else {}
-    told = adapted(model, loaded(config, **fields))
+    told = load_pretrained(model, loaded(config, **fields))
     assert told[0] == f"{head} starts at zero"
     taken = {name: weight for name, weight in model.state_dict().items() if not name.startswith("head.")}
     if fields:  # of masked patches the pool is not taken, but these models' pools have no weights
@@ -58,15 +58,17 @@ def test_all_but_the_head_is_taken_to_the_bit(config: Vit | Resnet) -> None:
 @pytest.mark.parametrize("head", [LinearHead(num_classes=3, bias=-6.9), TanhHead(num_classes=3, bias=-6.9)])
 def test_whatever_the_model_begins_with_the_new_answers_start_at_the_bias(head: LinearHead | TanhHead) -> None:
     model = small(head=head, init=Normal()).build()
-    (told,) = adapted(model, loaded(OLD))
+    (told,) = load_pretrained(model, loaded(OLD))
     assert told == "head of 4 classes dropped, a new one of 3 starts at zero, its bias at -6.9"
     assert torch.equal(model(torch.randn(2, 3, 32, 48)), torch.full((2, 3), -6.9))
 
 
 def test_a_head_of_the_same_classes_is_dropped_too_and_none_is_put_where_there_is_none() -> None:
-    assert adapted(small().build(), loaded(OLD)) == ("head of 4 classes dropped, a new one of 4 starts at zero",)
-    assert adapted(small(head=NoHead()).build(), loaded(OLD)) == ("head of 4 classes dropped",)
-    assert adapted(small(head=NoHead()).build(), loaded(small(head=NoHead()))) == ()
+    assert load_pretrained(small().build(), loaded(OLD)) == (
+        "head of 4 classes dropped, a new one of 4 starts at zero",
+    )
+    assert load_pretrained(small(head=NoHead()).build(), loaded(OLD)) == ("head of 4 classes dropped",)
+    assert load_pretrained(small(head=NoHead()).build(), loaded(small(head=NoHead()))) == ()
 
 
 @pytest.mark.parametrize("name", [name for name in VITS if "token_mlp" not in name and "local" not in name])
@@ -74,7 +76,7 @@ def test_a_model_of_another_size_answers_as_the_old_one_does_at_that_size(name: 
     """The old model resamples its positions whenever it sees another size, which is tested where it is built."""
     old, new = VITS[name], override(VITS[name], ["image_size=48x80"])
     source, model = loaded(old), new.build()
-    told = adapted(model, source)
+    told = load_pretrained(model, source)
     images = torch.randn(2, old.channels, 48, 80)
     with torch.inference_mode():
         assert torch.allclose(model.eval().pooled(images), source.model.pooled(images), atol=1e-5)
@@ -86,7 +88,7 @@ def test_a_model_of_another_size_answers_as_the_old_one_does_at_that_size(name: 
 
 def test_learned_rows_are_stretched_as_an_image_with_its_corners_aligned() -> None:
     source, model = loaded(OLD), small(image_size=square(64)).build()
-    assert "positions resampled from 4x6 to 8x8" in adapted(model, source)
+    assert "positions resampled from 4x6 to 8x8" in load_pretrained(model, source)
     table: Tensor = source.model.state_dict()["position.table"]  # (1, 1 + 24, D)
     image = table[:, 1:].unflatten(1, (4, 6)).permute(0, 3, 1, 2)  # (1, D, 4, 6)
     stretched = F.interpolate(image, size=(8, 8), mode="bilinear", align_corners=True).flatten(2).mT  # (1, 64, D)
@@ -97,7 +99,7 @@ def test_learned_rows_are_stretched_as_an_image_with_its_corners_aligned() -> No
 
 def test_an_image_of_the_same_grid_is_not_resampled() -> None:
     model = small(image_size=Size(32, 48), head=LinearHead(num_classes=2)).build()
-    assert len(adapted(model, loaded(OLD))) == 1
+    assert len(load_pretrained(model, loaded(OLD))) == 1
     assert torch.equal(model.state_dict()["position.table"], tensors_of(OLD)["position.table"])
 
 
@@ -105,7 +107,7 @@ def test_masked_patches_leave_the_pool_that_they_did_not_train() -> None:
     old = small(head=NoHead(), pool=AttentionPool(heads=2))
     model = small(pool=AttentionPool(heads=4)).build()
     fresh = {name: weight.clone() for name, weight in model.state_dict().items() if name.startswith("pool.")}
-    assert adapted(model, loaded(old)) == (
+    assert load_pretrained(model, loaded(old)) == (
         "a new head of 4 classes starts at zero",
         "the pool, which masked patches do not train, starts afresh",
     )
@@ -114,7 +116,7 @@ def test_masked_patches_leave_the_pool_that_they_did_not_train() -> None:
     assert identical({"": {name: state[name] for name in fresh}}, {"": fresh})
     assert torch.equal(state["norm.weight"], tensors_of(old)["norm.weight"])
     mean = small(pool=MeanPool()).build()
-    assert adapted(mean, loaded(old)) == ("a new head of 4 classes starts at zero",)
+    assert load_pretrained(mean, loaded(old)) == ("a new head of 4 classes starts at zero",)
 
 
 def test_what_a_new_run_may_choose_is_free() -> None:
@@ -127,7 +129,7 @@ def test_what_a_new_run_may_choose_is_free() -> None:
         mixer=Attention(heads=2, dropout=0.1, attention_dropout=0.1),
         mlp=Mlp(dropout=0.1),
     )
-    assert len(adapted(chosen.build(), loaded(OLD))) == 1
+    assert len(load_pretrained(chosen.build(), loaded(OLD))) == 1
 
 
 def test_every_free_field_exists() -> None:
@@ -138,7 +140,7 @@ def test_every_free_field_exists() -> None:
             configs = [getattr(config, name) for config in configs if hasattr(config, name)]
         return any(last in type(config).model_fields for config in configs)
 
-    assert [path for path in FREE if not has(path)] == []
+    assert [path for path in FREE_FIELDS if not has(path)] == []
 
 
 MISMATCH = "weights.config_mismatch"
@@ -167,11 +169,11 @@ def test_all_else_must_be_the_same(config: Vit | Resnet, code: str, values: tupl
     model = config.build()
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
     with raises(code, *values):
-        adapted(model, loaded(OLD))
+        load_pretrained(model, loaded(OLD))
     assert identical({"": dict(model.state_dict())}, {"": before})
 
 
 def test_a_mixer_made_for_so_many_patches_takes_no_other_size() -> None:
     old = small(mixer=TokenMlp(hidden=24))
     with raises("weights.shape_mismatch", "blocks.0.mixer."):
-        adapted(override(old, ["image_size=48x80"]).build(), loaded(old))
+        load_pretrained(override(old, ["image_size=48x80"]).build(), loaded(old))

@@ -9,7 +9,7 @@ from tests.weights.bundles import loaded, tensors_of
 from vitral.core.config import Size
 from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.models import Axial, Hybrid, Learned1d, Patches, Resnet, Vit
-from vitral.weights.adapt import adapt, adapted, other_channels, some_layers, spread
+from vitral.weights.adapt import adapt, load_pretrained, adapt_channels, select_layers, adapt_kernel
 
 STEMS: dict[str, Vit | Resnet] = {
     "patches": small(),
@@ -39,22 +39,22 @@ def test_any_stem_takes_any_number_of_channels(config: Vit | Resnet, channels: i
 
 def test_repeated_channels_let_as_much_through() -> None:
     kernel = torch.randn(5, 3, 4, 4)
-    six = spread(kernel, 6)
+    six = adapt_kernel(kernel, 6)
     assert torch.allclose(six.sum(dim=1), kernel.sum(dim=1), atol=1e-6)
     assert torch.equal(six[:, 3:], six[:, :3])
-    assert torch.equal(spread(kernel, 1)[:, 0], kernel.sum(dim=1))
+    assert torch.equal(adapt_kernel(kernel, 1)[:, 0], kernel.sum(dim=1))
 
 
 def test_a_norm_over_all_channels_takes_no_others() -> None:
     config = small(stem=Patches(patch=Size(8, 8), norm="both"))
     with raises("config.unsupported", "channels"):
-        other_channels(tensors_of(config), config, 1)
+        adapt_channels(tensors_of(config), config, 1)
 
 
 def test_chosen_layers_stand_in_the_chosen_order() -> None:
     config = small(depth=4, position=Learned1d(where="layers"))
     weights = tensors_of(config)
-    found = some_layers(weights, config, (3, 0))
+    found = select_layers(weights, config, (3, 0))
     assert torch.equal(found["blocks.0.mlp.expand.weight"], weights["blocks.3.mlp.expand.weight"])
     assert torch.equal(found["blocks.1.mlp.expand.weight"], weights["blocks.0.mlp.expand.weight"])
     assert torch.equal(found["position.table"], weights["position.table"][[3, 0]])
@@ -67,12 +67,12 @@ def test_chosen_layers_stand_in_the_chosen_order() -> None:
 @pytest.mark.parametrize("layers", [(0, 0), (4,), (-1,)])
 def test_layers_that_are_not_there_are_refused(layers: tuple[int, ...]) -> None:
     with raises("config.out_of_range", "layers", 3, layers[-1]):
-        some_layers({}, small(depth=4), layers)
+        select_layers({}, small(depth=4), layers)
 
 
 def test_a_shallower_model_starts_from_the_first_layers() -> None:
     model, source = small(depth=1).build(), loaded(small(depth=2))
-    told = adapted(model, source)
+    told = load_pretrained(model, source)
     assert "the first 1 of 2 layers taken" in told
     own = model.state_dict()
     assert torch.equal(own["blocks.0.mixer.project.weight"], source.model.state_dict()["blocks.0.mixer.project.weight"])

@@ -22,8 +22,8 @@ from tests.training.scenes import fill, kill, until
 from tests.training.states import identical
 from tests.weights.bundles import TINY, bundle_of, tensors_of
 from tests.weights.damage import DAMAGE, rewrite
-from vitral.core.config import Size, members
-from vitral.core.storage import REMEDIES, Disk
+from vitral.core.config import Size, union_members
+from vitral.core.storage import WRITE_HINTS, Storage
 from vitral.data.decoding.header import Decoding
 from vitral.data.loading.shared_memory import FORK
 from vitral.data.transforms.crop import CenterCrop
@@ -36,7 +36,7 @@ CARD = "# Ünlü\n"
 FIRST = Path(__file__).parent.parent / "fixtures/bundle_format_1"
 
 
-def write(folder: Path, seed: int = 0, disk: Disk = DISK) -> None:
+def write(folder: Path, seed: int = 0, disk: Storage = DISK) -> None:
     write_bundle(folder, bundle_of(), tensors_of(seed=seed), f"{CARD}{seed}", disk)
 
 
@@ -78,7 +78,7 @@ def test_half_precision_stays_half(tmp_path: Path) -> None:
 
 
 def test_the_tasks_are_those_that_exist() -> None:
-    kinds = {task.model_fields["kind"].default for task in members(TaskConfig)}
+    kinds = {task.model_fields["kind"].default for task in union_members(TaskConfig)}
     known = set(Bundle.model_fields["task"].annotation.__args__)  # type: ignore[union-attr]
     assert kinds == known - {"features"}  # which is of weights that were not trained here
 
@@ -181,7 +181,7 @@ def test_tensors_that_do_not_fit_are_neither_read_nor_written(
 
 def test_nothing_has_the_final_name_before_all_of_it_is_flushed(tmp_path: Path) -> None:
     told: list[str] = []
-    write(tmp_path / "b", disk=Disk(told.append))
+    write(tmp_path / "b", disk=Storage(told.append))
     assert [step for step in told if not step.startswith("wrote")] == [
         *("made b.tmp-new", f"flushed {tmp_path.name}"),
         *("flushed model.safetensors", "flushed config.json", "flushed README.md", "flushed b.tmp-new"),
@@ -189,29 +189,29 @@ def test_nothing_has_the_final_name_before_all_of_it_is_flushed(tmp_path: Path) 
     ]
 
 
-def killed(stop: int, work: Callable[[Disk], None]) -> None:
+def killed(stop: int, work: Callable[[Storage], None]) -> None:
     process = FORK.Process(target=until, args=(stop, kill, work))
     process.start()
     process.join()
     assert process.exitcode == -signal.SIGKILL
 
 
-def filled(stop: int, work: Callable[[Disk], None]) -> None:
-    with raises("file.write_failed", REMEDIES[errno.ENOSPC]):
+def filled(stop: int, work: Callable[[Storage], None]) -> None:
+    with raises("file.write_failed", WRITE_HINTS[errno.ENOSPC]):
         until(stop, fill, work)
 
 
 @pytest.mark.parametrize("before", [None, 1])
 @pytest.mark.parametrize("trouble", [killed, filled])
 def test_trouble_at_any_instant_leaves_the_old_or_the_new(
-    tmp_path: Path, before: int | None, trouble: Callable[[int, Callable[[Disk], None]], None]
+    tmp_path: Path, before: int | None, trouble: Callable[[int, Callable[[Storage], None]], None]
 ) -> None:
     told: list[str] = []
     for folder in ("start", "count"):
         (tmp_path / folder).mkdir()
         if before is not None:
             write(tmp_path / folder / "b", before)
-    write(tmp_path / "count/b", 2, Disk(told.append))
+    write(tmp_path / "count/b", 2, Storage(told.append))
     assert len(told) > 10
     seen = set()
     for stop in (number for number, done in enumerate(told) if number % 8 == 2 or not done.startswith("wrote")):
@@ -249,7 +249,7 @@ def test_a_bundle_can_be_read_from_within_its_folder(tmp_path: Path, monkeypatch
 
 
 def test_a_missing_parent_is_told(tmp_path: Path) -> None:
-    with raises("file.write_failed", tmp_path / "gone", REMEDIES[errno.ENOENT]):
+    with raises("file.write_failed", tmp_path / "gone", WRITE_HINTS[errno.ENOENT]):
         write(tmp_path / "gone/b")
 
 

@@ -15,9 +15,9 @@ from vitral.data.transforms.crop import CenterCrop
 from vitral.data.transforms.preprocessing import IMAGENET, Preprocessing
 from vitral.models import LinearHead, NoHead, Resnet, Vit, build, model_config
 from vitral.weights.bundle import Bundle, write_bundle
-from vitral.weights.card import Facts, Result, Trained, architecture, card, duration
+from vitral.weights.card import CardFacts, Result, TrainingFacts, architecture, render_card, format_duration
 
-TRAINED = Trained(
+TRAINED = TrainingFacts(
     data="my_photos",
     images={"train": 1200, "val": 300},
     fingerprint="ab12",
@@ -29,7 +29,7 @@ RESULTS = (
     Result("accuracy", 0.9133, 0.876, 0.9423, "val", 300, chosen=True),
     Result("accuracy", 0.9, 0.85, 0.94, "test", 1_000, chosen=False),
 )
-FACTS = Facts("my_photos [2]", TRAINED, RESULTS)
+FACTS = CardFacts("my_photos [2]", TRAINED, RESULTS)
 
 
 def section(text: str, title: str) -> str:
@@ -38,7 +38,7 @@ def section(text: str, title: str) -> str:
 
 
 def test_the_card_says_what_a_colleague_would_ask() -> None:
-    text = card(bundle_of(), FACTS)
+    text = render_card(bundle_of(), FACTS)
     assert "\n# my\\_photos \\[2\\]\n" in text
     assert f"{sum(weight.numel() for weight in TINY.build().parameters()):,} parameters" in text
     assert "It tells which of 4 classes an image is of." in text
@@ -55,7 +55,7 @@ def test_the_card_says_what_a_colleague_would_ask() -> None:
 
 
 def test_the_header_is_what_the_hub_reads() -> None:
-    header, _, _ = card(bundle_of(), FACTS).removeprefix("---\n").partition("\n---\n")
+    header, _, _ = render_card(bundle_of(), FACTS).removeprefix("---\n").partition("\n---\n")
     assert header.splitlines() == [
         "library_name: vitral",
         "pipeline_tag: image-classification",
@@ -65,7 +65,7 @@ def test_the_header_is_what_the_hub_reads() -> None:
 
 
 def test_a_model_without_figures_or_classes_claims_none() -> None:
-    text = card(bundle_of(small(head=NoHead())), FACTS._replace(results=()))
+    text = render_card(bundle_of(small(head=NoHead())), FACTS._replace(results=()))
     assert section(text, "Results") == "Not measured."
     assert "## Classes" not in text
     assert "metrics:" not in text
@@ -77,7 +77,7 @@ def test_a_model_without_figures_or_classes_claims_none() -> None:
 
 def test_of_many_classes_the_first_hundred_are_named() -> None:
     names = tuple(f"c{number}" for number in range(1_234))
-    text = section(card(bundle_of(small(head=LinearHead(num_classes=1_234)), classes=names), FACTS), "Classes")
+    text = section(render_card(bundle_of(small(head=LinearHead(num_classes=1_234)), classes=names), FACTS), "Classes")
     assert text.endswith(", c98, c99, and 1,134 more.")
 
 
@@ -85,7 +85,7 @@ def test_of_many_classes_the_first_hundred_are_named() -> None:
 def test_the_lines_of_the_card_run_as_they_stand(
     tmp_path: Path, bundle: Bundle, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text = card(bundle, FACTS)
+    text = render_card(bundle, FACTS)
     write_bundle(tmp_path / "b", bundle, tensors_of(bundle.model), text)
     Image.new("RGB", (60, 50), "red").save(tmp_path / "photo.jpg")
     found = re.search(r"```python\n(.*?)```", text, flags=re.DOTALL)
@@ -114,12 +114,12 @@ def test_the_architecture_is_told_in_a_line(name: str, words: str) -> None:
 def test_a_large_model_is_counted_without_being_built() -> None:
     model = model_config("Ti/16", "head.num_classes=4")
     count = sum(weight.numel() for weight in build(model).parameters())
-    assert f"{count:,} parameters" in card(bundle_of(model), FACTS)
+    assert f"{count:,} parameters" in render_card(bundle_of(model), FACTS)
 
 
 @pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS)
 def test_every_kind_of_model_has_a_card(config: Vit | Resnet) -> None:
-    text = card(bundle_of(config), FACTS)
+    text = render_card(bundle_of(config), FACTS)
     assert str(config.image_size) in text
     assert "None" not in text
 
@@ -134,13 +134,13 @@ def test_every_kind_of_model_has_a_card(config: Vit | Resnet) -> None:
     ],
 )
 def test_preprocessing_is_told_in_words(fields: dict[str, Any], words: str) -> None:
-    text = card(bundle_of(preprocessing=Preprocessing(image_size=Size(32, 48), **fields)), FACTS)
+    text = render_card(bundle_of(preprocessing=Preprocessing(image_size=Size(32, 48), **fields)), FACTS)
     assert words in section(text, "Preprocessing")
 
 
 def test_gray_images_are_told() -> None:
     gray = Preprocessing(image_size=Size(32, 48), decoding=Decoding(channels=1))
-    assert "in gray." in card(bundle_of(small(channels=1), preprocessing=gray), FACTS)
+    assert "in gray." in render_card(bundle_of(small(channels=1), preprocessing=gray), FACTS)
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_gray_images_are_told() -> None:
     [(0.2, "0 s"), (12.4, "12 s"), (60, "1 min"), (200, "3 min 20 s"), (3600, "1 h"), (90_061, "1 d 1 h")],
 )
 def test_a_time_is_told_in_two_units(seconds: float, words: str) -> None:
-    text = card(bundle_of(), FACTS._replace(trained=TRAINED._replace(seconds=seconds)))
+    text = render_card(bundle_of(), FACTS._replace(trained=TRAINED._replace(seconds=seconds)))
     assert text.count(f"steps in {words}\n") == 1
 
 
@@ -160,4 +160,4 @@ def test_a_time_is_told_in_two_units(seconds: float, words: str) -> None:
     ],
 )  # fmt: skip
 def test_a_duration_has_the_two_units_that_matter(seconds: float, shown: str) -> None:
-    assert duration(seconds) == shown
+    assert format_duration(seconds) == shown

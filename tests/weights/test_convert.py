@@ -30,10 +30,10 @@ from vitral.models import (
     Tokens,
 )
 from vitral.models.vit import Vit
-from vitral.weights.convert import Origin, convert, difference, write_as
-from vitral.weights.formats.format import Answers, Format
+from vitral.weights.convert import SourceFile, convert, output_difference, write_model
+from vitral.weights.formats.format import ModelOutputs, Format
 from vitral.weights.formats.registry import FORMATS, LIBRARIES
-from vitral.weights.formats.rules import Rule, written
+from vitral.weights.formats.rules import Rule, export_tensors
 
 
 @pytest.fixture
@@ -67,8 +67,8 @@ def test_there_and_back_again_is_equal_to_the_bit_and_certified(source: Path, tm
     certificate = json.loads((tmp_path / "theirs/certificate.json").read_bytes())
     assert json.loads(made.certificate.to_json()) == certificate
     assert certificate["again"] == {"tokens": 0.0, "logits": 0.0}
-    assert certificate["read"]["sha256"] != certificate["written"]["sha256"]
-    assert len(certificate["written"]["sha256"]) == 64
+    assert certificate["read"]["sha256"] != certificate["export_tensors"]["sha256"]
+    assert len(certificate["export_tensors"]["sha256"]) == 64
     expected = timm_tensors()
     found = vitral.load(tmp_path / "theirs")  # config.json tells heads and image
     assert found.bundle.model == vitral.load(tmp_path / "ours").bundle.model
@@ -132,7 +132,7 @@ def test_a_round_trip_through_every_writable_format_is_equal_to_the_bit(
 ) -> None:
     before = loaded(model)
     (tmp_path / "file").write_bytes(b"")
-    write_as(before, Origin(tmp_path / "file"), tmp_path / "out", kind.library)
+    write_model(before, SourceFile(tmp_path / "file"), tmp_path / "out", kind.library)
     hints = (f"image_size={model.image_size}", *kind.hints(model))
     after = vitral.load(tmp_path / "out", *hints, format=kind.name)
     expected = before.model.state_dict()
@@ -148,7 +148,7 @@ def test_every_library_that_is_written_holds_some_model() -> None:
 def test_a_part_without_counterpart_is_named(tmp_path: Path) -> None:
     model = loaded(small(position=Rope2d(), pool=MeanAllPool()))
     with raises("weights.no_counterpart", "timm", "position", "rope2d"):
-        write_as(model, Origin(tmp_path), tmp_path / "out", "timm")
+        write_model(model, SourceFile(tmp_path), tmp_path / "out", "timm")
     assert not (tmp_path / "out").exists()
 
 
@@ -162,7 +162,7 @@ def test_a_conversion_that_answers_otherwise_is_not_kept(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def changed(rules: list[Rule], own: dict[str, Tensor]) -> dict[str, Tensor]:
-        return {name: tensor + 0.01 for name, tensor in written(rules, own).items()}
+        return {name: tensor + 0.01 for name, tensor in export_tensors(rules, own).items()}
 
     monkeypatch.setattr("vitral.weights.convert.written", changed)
     with raises("weights.conversion_differs", source):
@@ -173,13 +173,13 @@ def test_a_conversion_that_answers_otherwise_is_not_kept(
 def test_answers_that_are_not_finite_are_no_conversion() -> None:
     tokens = torch.zeros(1, 2, 3)
     with raises("weights.conversion_differs"):
-        difference(Answers(tokens, None), Answers(tokens / 0, None))
+        output_difference(ModelOutputs(tokens, None), ModelOutputs(tokens / 0, None))
 
 
 def test_what_the_files_have_no_place_for_is_told(tmp_path: Path) -> None:
     model = loaded(small(image_size=SQUARE, mlp=Mlp(gelu="erf"), position=Learned1d(resampling="bicubic_corners")))
     (tmp_path / "file").write_bytes(b"")
-    certificate = write_as(model, Origin(tmp_path / "file"), tmp_path / "out", "torchvision")
+    certificate = write_model(model, SourceFile(tmp_path / "file"), tmp_path / "out", "torchvision")
     assert certificate.untold[0] == "not in the files: the names of the 4 classes"
     assert certificate.untold[1].startswith("not in the files: how images are seen (32x32, resize view, mean 0.5,")
 
@@ -188,7 +188,7 @@ def test_a_scaling_is_told_whether_it_has_one_number_or_one_for_each_channel(tmp
     model = loaded(small(image_size=SQUARE, mlp=Mlp(gelu="erf"), position=Learned1d(resampling="bicubic_corners")))
     (tmp_path / "file").write_bytes(b"")
     assert len(model.bundle.preprocessing.normalize.mean) == 1
-    certificate = write_as(model, Origin(tmp_path / "file"), tmp_path / "out", "huggingface")
+    certificate = write_model(model, SourceFile(tmp_path / "file"), tmp_path / "out", "huggingface")
     assert certificate.untold == (
         "not in the files: positions for images of other sizes are resampled as bicubic_corners; read back, as bicubic",
     )
@@ -200,10 +200,10 @@ def test_positions_that_would_be_resampled_otherwise_for_the_images_seen_are_ref
     seen = model._replace(bundle=model.bundle.model_copy(update={"preprocessing": needs}))
     (tmp_path / "file").write_bytes(b"")
     with raises("weights.resampling_differs", "32x32", "bicubic_antialias", "timm", "bilinear", "--image-size 48x48"):
-        write_as(seen, Origin(tmp_path / "file"), tmp_path / "out", "timm")
+        write_model(seen, SourceFile(tmp_path / "file"), tmp_path / "out", "timm")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file"]
-    write_as(vitral.adapt(seen, "image_size=48").loaded, Origin(tmp_path / "file"), tmp_path / "out", "timm")
-    write_as(seen, Origin(tmp_path / "file"), tmp_path / "ours", "vitral")
+    write_model(vitral.adapt(seen, "image_size=48").loaded, SourceFile(tmp_path / "file"), tmp_path / "out", "timm")
+    write_model(seen, SourceFile(tmp_path / "file"), tmp_path / "ours", "vitral")
 
 
 def test_a_size_seen_that_is_not_the_tables_comes_back_from_timms_files(tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ def test_a_size_seen_that_is_not_the_tables_comes_back_from_timms_files(tmp_path
     needs = model.bundle.preprocessing.model_copy(update={"image_size": Size(48, 48)})
     seen = model._replace(bundle=model.bundle.model_copy(update={"preprocessing": needs}))
     (tmp_path / "file").write_bytes(b"")
-    certificate = write_as(seen, Origin(tmp_path / "file"), tmp_path / "out", "timm")
+    certificate = write_model(seen, SourceFile(tmp_path / "file"), tmp_path / "out", "timm")
     assert certificate.images.startswith("2 of 32x32 and 2 of 48x48, ")
     assert certificate.untold == ()
     arguments = json.loads((tmp_path / "out/config.json").read_bytes())["model_args"]

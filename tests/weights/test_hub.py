@@ -11,7 +11,7 @@ import vitral
 from tests.errors import raises
 from tests.models.references import reference
 from tests.weights.formats.files import put
-from vitral.weights.hub import fetched
+from vitral.weights.hub import fetch_weights
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -65,7 +65,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
 def test_a_model_is_fetched_at_its_revision_without_any_pickle(
     hub: Hub, where: str, revision: str | None, offline: bool
 ) -> None:
-    found = fetched(where, offline)
+    found = fetch_weights(where, offline)
     assert (found.path / "model.safetensors").is_file()
     assert found.source == f"the hub's owner/name at {COMMIT}"
     wanted = ["*.safetensors", "*.npz", "*.json"]
@@ -81,10 +81,10 @@ def test_the_commit_is_kept_with_the_model(hub: Hub) -> None:
 def test_nothing_but_the_prefix_reaches_the_hub(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs").mkdir()
-    assert fetched("runs/photos", False) == (Path("runs/photos"), "")
-    assert fetched("~/a/b", False).path == Path.home() / "a/b"
+    assert fetch_weights("runs/photos", False) == (Path("runs/photos"), "")
+    assert fetch_weights("~/a/b", False).path == Path.home() / "a/b"
     with raises("weights.not_found", "hf:google/vit"):
-        fetched("google/vit", False)
+        fetch_weights("google/vit", False)
     assert hub.asked == []
 
 
@@ -93,7 +93,7 @@ def test_nothing_but_the_prefix_reaches_the_hub(hub: Hub, tmp_path: Path, monkey
 )
 def test_what_is_no_name_of_the_hub_is_refused(hub: Hub, where: str) -> None:
     with raises("config.invalid_name", "hf:owner/name@revision") as caught:
-        fetched(where, False)
+        fetch_weights(where, False)
     assert caught.value.where == where
     assert hub.asked == []
 
@@ -113,7 +113,7 @@ def test_what_goes_wrong_is_told_in_one_line(
 ) -> None:
     hub.trouble = trouble
     with raises(code, "hf:owner/name", value) as caught:
-        fetched("hf:owner/name", offline)
+        fetch_weights("hf:owner/name", offline)
     assert caught.value.hint
     assert "\n" not in str(caught.value)
 
@@ -121,7 +121,7 @@ def test_what_goes_wrong_is_told_in_one_line(
 def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with raises("config.missing_package", "pip install 'vitral[hub]'") as caught:
-        fetched("hf:owner/name", False)
+        fetch_weights("hf:owner/name", False)
     assert caught.value.exit_code == 2
 
 
@@ -130,11 +130,11 @@ def test_the_library_itself_finds_what_is_in_its_cache(tmp_path: Path, monkeypat
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     folder = cached(tmp_path)
     for where in ("hf:owner/name", f"hf:owner/name@{COMMIT}"):
-        assert fetched(where, True) == (folder, f"the hub's owner/name at {COMMIT}")
+        assert fetch_weights(where, True) == (folder, f"the hub's owner/name at {COMMIT}")
     with raises("weights.not_cached", "hf:owner/other"):
-        fetched("hf:owner/other", True)
+        fetch_weights("hf:owner/other", True)
 
 
 def test_an_empty_name_is_not_the_folder_at_hand() -> None:
     with raises("config.missing_value", "MODEL"):
-        fetched("", offline=False)
+        fetch_weights("", offline=False)

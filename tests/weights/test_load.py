@@ -13,7 +13,7 @@ from tests.training.states import identical
 from tests.weights.bundles import bundle_of, tensors_of
 from vitral.models import Resnet, Vit
 from vitral.weights.bundle import write_bundle
-from vitral.weights.load import bundle_of as found
+from vitral.weights.load import find_bundle as found
 
 
 def write(folder: Path, seed: int = 0) -> None:

@@ -14,8 +14,8 @@ from torch import Tensor
 import vitral
 from tests.errors import raises
 from tests.weights.formats.timms import HINTS, timm_tensors
-from vitral.weights.load import opened_model
-from vitral.weights.reader import opened
+from vitral.weights.load import open_model
+from vitral.weights.reader import read_checkpoint
 
 Tensors = dict[str, Tensor]
 
@@ -127,7 +127,7 @@ def test_weights_spread_over_several_files_are_put_together(tmp_path: Path) -> N
     for part in set(places.values()):
         write(tmp_path / part, {name: tensors[name] for name in tensors if places[name] == part})
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
-    found = opened(tmp_path).tensors
+    found = read_checkpoint(tmp_path).tensors
     assert found.keys() == tensors.keys()
     assert all(torch.equal(found[name], tensors[name]) for name in tensors)
 
@@ -135,14 +135,14 @@ def test_weights_spread_over_several_files_are_put_together(tmp_path: Path) -> N
 def test_an_index_names_no_file_outside_its_folder(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "../b.safetensors"}}))
     with raises("weights.bad_index", "../b.safetensors"):
-        opened(tmp_path)
+        read_checkpoint(tmp_path)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"weight_map": 3}', "[" * 100_000])
 def test_an_index_without_a_map_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "model.safetensors.index.json").write_text(text)
     with raises("weights.bad_index", "model.safetensors.index.json"):
-        opened(tmp_path)
+        read_checkpoint(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["config.json", "preprocessor_config.json"])
@@ -151,13 +151,13 @@ def test_notes_that_are_no_fields_are_refused(tmp_path: Path, name: str, text: s
     write(tmp_path / "model.safetensors", timm_tensors())
     (tmp_path / name).write_text(text)
     with raises("weights.bad_config", tmp_path / name):
-        opened(tmp_path)
+        read_checkpoint(tmp_path)
 
 
 def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
     (tmp_path / "w.gguf").touch()
     with raises("weights.unknown_format", "w.gguf", ".safetensors", ".npz"):
-        opened(tmp_path / "w.gguf")
+        read_checkpoint(tmp_path / "w.gguf")
 
 
 def test_a_format_of_no_known_name_is_refused(tmp_path: Path) -> None:
@@ -169,18 +169,18 @@ def test_a_format_of_no_known_name_is_refused(tmp_path: Path) -> None:
 def test_the_file_that_libraries_look_for_is_taken_among_others(tmp_path: Path) -> None:
     write(tmp_path / "model.safetensors", timm_tensors())
     write(tmp_path / "model.fp16.safetensors", {"other": torch.ones(1)})
-    assert opened(tmp_path).where == tmp_path / "model.safetensors"
+    assert read_checkpoint(tmp_path).where == tmp_path / "model.safetensors"
 
 
 def test_what_newer_folders_note_of_images_is_found(tmp_path: Path) -> None:
     write(tmp_path / "model.safetensors", timm_tensors())
     (tmp_path / "processor_config.json").write_text(json.dumps({"image_processor": {"do_resize": True}}))
-    assert opened(tmp_path).processor == {"do_resize": True}
+    assert read_checkpoint(tmp_path).processor == {"do_resize": True}
 
 
 def test_weights_in_half_precision_are_read_as_float32_and_said(tmp_path: Path) -> None:
     path = write(tmp_path / "w.safetensors", {name: tensor.half() for name, tensor in timm_tensors().items()})
-    found = opened_model(path, *HINTS)
+    found = open_model(path, *HINTS)
     assert found.told[-1] == "weights in float16, read as float32"
     assert {weight.dtype for weight in found.loaded.model.state_dict().values()} == {torch.float32}
     assert found.loaded.model(torch.zeros(1, 3, 32, 48)).isfinite().all()
@@ -190,7 +190,7 @@ def test_weights_in_half_precision_are_read_as_float32_and_said(tmp_path: Path) 
 def test_what_a_training_script_puts_before_every_name_is_left_out_and_told(tmp_path: Path, wrapper: str) -> None:
     plain = write(tmp_path / "plain.safetensors", timm_tensors())
     file = write(tmp_path / "file.safetensors", {f"{wrapper}{name}": each for name, each in timm_tensors().items()})
-    found, own = opened_model(file, *HINTS), opened_model(plain, *HINTS)
+    found, own = open_model(file, *HINTS), open_model(plain, *HINTS)
     expected = own.loaded.model.state_dict()
     assert all(torch.equal(each, expected[name]) for name, each in found.loaded.model.state_dict().items())
     assert [line for line in found.told if line not in own.told] == [
@@ -203,7 +203,7 @@ def test_a_name_before_some_of_the_tensors_is_no_wrapper(tmp_path: Path) -> None
     first = next(iter(names))
     wrapped = {f"model.{name}" if name != first else name: each for name, each in names.items()}
     with raises("weights.unknown_format", "file.safetensors", first):
-        opened_model(write(tmp_path / "file.safetensors", wrapped), *HINTS)
+        open_model(write(tmp_path / "file.safetensors", wrapped), *HINTS)
 
 
 def test_a_tensor_in_two_files_of_an_index_is_refused(tmp_path: Path) -> None:
@@ -214,4 +214,4 @@ def test_a_tensor_in_two_files_of_an_index_is_refused(tmp_path: Path) -> None:
     places = {name: "a.safetensors" if name in rest[:3] else "b.safetensors" for name in tensors}
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
     with raises("weights.duplicate_tensor", "index.json", first):
-        opened(tmp_path)
+        read_checkpoint(tmp_path)

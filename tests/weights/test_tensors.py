@@ -10,15 +10,15 @@ from torch import Tensor
 
 from tests.errors import raises
 from tests.training.states import identical
-from vitral.weights.tensors import NAMES, PIECE, names, pieces, read
+from vitral.weights.tensors import DTYPE_NAMES, CHUNK_BYTES, tensor_names, safetensors_chunks, read_safetensors
 
 
 def file_of(tensors: dict[str, Tensor]) -> bytes:
-    return b"".join(pieces(tensors))
+    return b"".join(safetensors_chunks(tensors))
 
 
 def every_kind() -> dict[str, Tensor]:
-    kinds = {str(kind): torch.randint(0, 2, (3, 5)).to(kind) for kind in NAMES}
+    kinds = {str(kind): torch.randint(0, 2, (3, 5)).to(kind) for kind in DTYPE_NAMES}
     bits = torch.randint(-(2**15), 2**15, (999,), dtype=torch.int16)
     odd = {
         "number": torch.tensor(2.5),
@@ -57,23 +57,23 @@ def test_every_tensor_begins_at_a_multiple_of_its_width() -> None:
 
 
 def test_a_million_numbers_come_in_pieces_and_back_to_the_bit(tmp_path: Path) -> None:
-    tensors = {"large": torch.randn(PIECE // 4 + 1_000_000), "small": torch.randn(7)}
-    parts = list(pieces(tensors))
-    assert [part.nbytes for part in parts[1:]] == [PIECE, 4_000_000, 28]
+    tensors = {"large": torch.randn(CHUNK_BYTES // 4 + 1_000_000), "small": torch.randn(7)}
+    parts = list(safetensors_chunks(tensors))
+    assert [part.nbytes for part in parts[1:]] == [CHUNK_BYTES, 4_000_000, 28]
     (tmp_path / "t").write_bytes(b"".join(parts))
-    assert identical({"": read(tmp_path / "t", "")}, {"": tensors})
+    assert identical({"": read_safetensors(tmp_path / "t", "")}, {"": tensors})
 
 
 def test_what_was_read_can_be_changed_and_the_file_stays(tmp_path: Path) -> None:
     path = tmp_path / "t"
     path.write_bytes(file_of({"a": torch.arange(100_000.0)}))
     before = path.read_bytes()
-    tensor = read(path, "copy it again")["a"]
+    tensor = read_safetensors(path, "copy it again")["a"]
     tensor.mul_(2)
     path.unlink()  # what is mapped stays
     assert tensor[99_999] == 199_998
     path.write_bytes(before)
-    assert read(path, "copy it again")["a"][99_999] == 99_999
+    assert read_safetensors(path, "copy it again")["a"][99_999] == 99_999
 
 
 def damaged(header: bytes, body: bytes = b"", length: int | None = None) -> bytes:
@@ -107,16 +107,16 @@ def test_a_file_that_is_wrong_is_refused_by_name(tmp_path: Path, data: bytes) ->
     path = tmp_path / "model.safetensors"
     path.write_bytes(data)
     with raises("weights.corrupt", path, "copy it again"):
-        read(path, "copy it again")
+        read_safetensors(path, "copy it again")
     with raises("weights.corrupt", path):
-        names(path)
+        tensor_names(path)
 
 
 def test_a_file_that_is_missing_is_refused_by_name(tmp_path: Path) -> None:
     with raises("weights.not_found", "none.safetensors"):
-        read(tmp_path / "none.safetensors", "")
+        read_safetensors(tmp_path / "none.safetensors", "")
 
 
 def test_a_folder_in_its_place_is_refused_by_name(tmp_path: Path) -> None:
     with raises("weights.unreadable", tmp_path):
-        read(tmp_path, "")
+        read_safetensors(tmp_path, "")

@@ -10,7 +10,7 @@ import torch
 
 import vitral
 from tests.errors import raises
-from vitral.weights.torch_pickle import read_pickled
+from vitral.weights.torch_pickle import read_torch_pickle
 
 
 class Hostile:
@@ -57,14 +57,14 @@ def test_the_state_dict_is_found_in_what_training_scripts_wrap_around_it(tmp_pat
     weights = {"a.weight": torch.ones(2), "b.bias": torch.zeros(3)}
     for wrapped in (weights, {"model": weights, "epoch": 3}, {"state_dict": {"model": weights}}, {"teacher": weights}):
         torch.save(wrapped, tmp_path / "w.pt")
-        assert read_pickled(tmp_path / "w.pt").keys() == weights.keys()
+        assert read_torch_pickle(tmp_path / "w.pt").keys() == weights.keys()
 
 
 def test_of_several_sets_of_weights_none_is_chosen(tmp_path: Path) -> None:
     weights = {"a.weight": torch.ones(2)}
     torch.save({"state_dict": weights, "state_dict_ema": weights}, tmp_path / "w.pt")
     with raises("weights.ambiguous", "state_dict, state_dict_ema"):
-        read_pickled(tmp_path / "w.pt")
+        read_torch_pickle(tmp_path / "w.pt")
 
 
 @pytest.mark.parametrize(
@@ -78,13 +78,13 @@ def test_of_several_sets_of_weights_none_is_chosen(tmp_path: Path) -> None:
 def test_what_is_no_state_dict_is_refused(tmp_path: Path, content: object, value: str) -> None:
     torch.save(content, tmp_path / "w.pt")
     with raises("weights.not_state_dict", value):
-        read_pickled(tmp_path / "w.pt")
+        read_torch_pickle(tmp_path / "w.pt")
 
 
 def test_advice_to_run_what_a_file_holds_is_not_passed_on(tmp_path: Path) -> None:
     torch.save({"w": torch.ones(1), "hook": Path("x")}, tmp_path / "w.pt")
     with raises("weights.unsafe_pickle", "pathlib.") as caught:
-        read_pickled(tmp_path / "w.pt")
+        read_torch_pickle(tmp_path / "w.pt")
     assert "weights_only" not in str(caught.value)
 
 
@@ -92,4 +92,4 @@ def test_a_cut_pickle_is_refused(tmp_path: Path) -> None:
     torch.save({"w": torch.ones(100)}, tmp_path / "w.pt")
     (tmp_path / "w.pt").write_bytes((tmp_path / "w.pt").read_bytes()[:200])
     with raises("weights.corrupt", "w.pt"):
-        read_pickled(tmp_path / "w.pt")
+        read_torch_pickle(tmp_path / "w.pt")

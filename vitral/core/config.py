@@ -9,7 +9,7 @@ from typing import Annotated, Any, NamedTuple, Self, TypeVar, Union, get_args, g
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationError
 from pydantic_core import CoreSchema, ErrorDetails, core_schema, to_json
 
-from vitral.core.errors import ConfigError, either, nearest, suggest
+from vitral.core.errors import ConfigError, format_choices, did_you_mean, suggest_choice
 
 C = TypeVar("C", bound="Config")
 
@@ -96,7 +96,7 @@ class Config(BaseModel):
         return self.model_dump_json(indent=2)
 
 
-def members(union: object) -> tuple[type[Any], ...]:
+def union_members(union: object) -> tuple[type[Any], ...]:
     """The classes of a union such as `PositionConfig`, in its order; a class by itself is its only member."""
     return get_args(_bare(union)) if _is_union(union) else (_bare(union),)
 
@@ -133,7 +133,7 @@ def _assign(config: type[Config], data: dict[str, Any], path: str, value: Any) -
         if not isinstance(inner, dict):
             message = f"{place} is {_brief(inner)}, which has no fields"
             raise ConfigError(message, code="config.unknown_field", where=path, hint=f"set it as {place}=VALUE")
-        config = kinds[inner["kind"]] if kinds else members(field)[0]
+        config = kinds[inner["kind"]] if kinds else union_members(field)[0]
         data, siblings = inner, kinds
 
 
@@ -186,7 +186,7 @@ def _problems(complaints: Sequence[ErrorDetails], where: str, config: type[Confi
     """What is wrong with one field: a single problem where all complaints are of what was expected."""
     if any(each["type"] not in EXPECTED for each in complaints):
         return [_problem(each, config) for each in complaints]
-    expected = either(dict.fromkeys(map(_expected, complaints)))
+    expected = format_choices(dict.fromkeys(map(_expected, complaints)))
     message = f"expected {expected}, got {_brief(complaints[0]['input'])}"
     return [ConfigError(message, code=_code({each["type"] for each in complaints}), where=where)]
 
@@ -230,19 +230,19 @@ def _problem(details: ErrorDetails, config: type[Config]) -> ConfigError:
 def _unknown(config: type[Config], name: str, where: str, siblings: Mapping[str, type[Config]]) -> ConfigError:
     """The error for a field that the config, perhaps chosen from a union, does not have."""
     if not siblings:
-        hint = suggest(name, config.model_fields)
+        hint = suggest_choice(name, config.model_fields)
         return ConfigError("unknown field", code="config.unknown_field", where=where, hint=hint)
     fields = [field for field in config.model_fields if field != "kind"]
     owners = [kind for kind, sibling in siblings.items() if name in sibling.model_fields]
     message = f"unknown field of {_kind(config)} (its fields: {', '.join(fields) or 'none'})"
-    hint = f"{name} is a field of {either(owners)}" if owners else nearest(name, fields)
+    hint = f"{name} is a field of {format_choices(owners)}" if owners else did_you_mean(name, fields)
     return ConfigError(message, code="config.unknown_field", where=where, hint=hint)
 
 
 def _no_such_kind(kinds: Mapping[str, type[Config]], kind: object, where: str) -> ConfigError:
     found = "no kind" if kind is None else _brief(kind)
-    message = f"expected {either(kinds)}, got {found}"
-    return ConfigError(message, code="config.unknown_name", where=where, hint=nearest(str(kind), kinds))
+    message = f"expected {format_choices(kinds)}, got {found}"
+    return ConfigError(message, code="config.unknown_name", where=where, hint=did_you_mean(str(kind), kinds))
 
 
 def _locate(config: type[Config], loc: Iterable[int | str]) -> tuple[list[str], Any, dict[str, type[Config]]]:
@@ -269,8 +269,8 @@ def _inside(holder: Any, name: str) -> Any:
 
 def _kinds(union: object) -> dict[str, type[Config]]:
     """The members of a union by kind; empty when it is not a union of configs with kinds."""
-    kinds = {_kind(member): member for member in members(union) if _is_config(member)}
-    return kinds if all(kinds) and len(kinds) == len(members(union)) else {}
+    kinds = {_kind(member): member for member in union_members(union) if _is_config(member)}
+    return kinds if all(kinds) and len(kinds) == len(union_members(union)) else {}
 
 
 def _kind(config: type[Config]) -> str:

@@ -84,18 +84,18 @@ class ServeError(VitralError):
     """A server that cannot start or cannot answer."""
 
 
-def either(choices: Iterable[object]) -> str:
+def format_choices(choices: Iterable[object]) -> str:
     """`a, b or c`: the choices in the order given, as a reader would say them."""
     *most, last = map(str, choices)
     return f"{', '.join(most)} or {last}" if most else last
 
 
-def nearest(word: str, choices: Iterable[str]) -> str:
+def did_you_mean(word: str, choices: Iterable[str]) -> str:
     """`did you mean 'patch'?`, or nothing when no choice is near the word."""
     near = get_close_matches(word, list(choices), n=1)
     return f"did you mean {near[0]!r}?" if near else ""
 
 
-def suggest(word: str, choices: Collection[str]) -> str:
+def suggest_choice(word: str, choices: Collection[str]) -> str:
     """A remedy for a word that is none of the choices: the nearest one, or all of them when none is near."""
-    return nearest(word, choices) or f"choose from {either(choices)}"
+    return did_you_mean(word, choices) or f"choose from {format_choices(choices)}"

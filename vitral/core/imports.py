@@ -21,7 +21,7 @@ from vitral.core.errors import ConfigError, WeightsError
 
 
 @contextmanager
-def without_collecting() -> Iterator[None]:
+def pause_gc() -> Iterator[None]:
     """Have the garbage collector rest: what modules make as they are imported stays, and it would look through it all
     again and again. Afterwards all that is there counts as old, which it looks through last."""
     working = gc.isenabled()
@@ -42,9 +42,9 @@ def is_imported(name: str) -> bool:
     return module is not None and not getattr(module.__spec__, "_initializing", False)
 
 
-TELLTALE = "openvino_telemetry"
-FORBIDDING = "ORT_DISABLE_TELEMETRY"  # which onnxruntime reads when it is imported
-QUIET = Lock()
+OPENVINO_TELEMETRY = "openvino_telemetry"
+ORT_TELEMETRY_SWITCH = "ORT_DISABLE_TELEMETRY"  # which onnxruntime reads when it is imported
+OPENVINO_IMPORT_LOCK = Lock()
 
 
 def load_onnx() -> Any:
@@ -54,7 +54,7 @@ def load_onnx() -> Any:
 
 def load_onnxruntime() -> Any:
     """The package onnxruntime, its telemetry off."""
-    os.environ[FORBIDDING] = "1"
+    os.environ[ORT_TELEMETRY_SWITCH] = "1"
     package = _loaded("onnxruntime")
     package.disable_telemetry_events()  # if somebody else had it imported before
     return package
@@ -62,21 +62,21 @@ def load_onnxruntime() -> Any:
 
 def load_openvino() -> Any:
     """The package openvino, its telemetry never imported."""
-    with QUIET:
-        ours = TELLTALE not in sys.modules
-        before = sys.modules.get(TELLTALE)
-        sys.modules[TELLTALE] = None  # type: ignore[assignment]  # to import it is an ImportError from here on
+    with OPENVINO_IMPORT_LOCK:
+        ours = OPENVINO_TELEMETRY not in sys.modules
+        before = sys.modules.get(OPENVINO_TELEMETRY)
+        sys.modules[OPENVINO_TELEMETRY] = None  # type: ignore[assignment]  # to import it is an ImportError from here on
         try:
             return _loaded("openvino")
         finally:
             if ours:
-                del sys.modules[TELLTALE]
+                del sys.modules[OPENVINO_TELEMETRY]
             else:  # somebody else's choice, which may be that it cannot be imported either
-                sys.modules[TELLTALE] = before  # type: ignore[assignment]
+                sys.modules[OPENVINO_TELEMETRY] = before  # type: ignore[assignment]
 
 
 @contextmanager
-def telling_of(model: bytes | Path) -> Iterator[None]:
+def model_file_errors(model: bytes | Path) -> Iterator[None]:
     """What a package has against a file is told with the name of that file."""
     try:
         yield

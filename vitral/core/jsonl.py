@@ -8,20 +8,20 @@ from pathlib import Path
 from typing import Any
 
 from vitral.core.errors import VitralError
-from vitral.core.storage import Disk, failure, reason
+from vitral.core.storage import Storage, write_error, os_error_message
 
-DISK = Disk()
+DISK = Storage()
 
 Record = dict[str, Any]
 
 
-class Journal:
+class JsonlLog:
     """Appends lines to a file; half a line at its end, which a kill has left, is dropped when it is opened.
 
     One process writes a journal: the one that holds the lock of the run.
     """
 
-    def __init__(self, path: Path, disk: Disk = DISK) -> None:
+    def __init__(self, path: Path, disk: Storage = DISK) -> None:
         self.path, self.disk = path, disk
         with self.writing():
             self._handle = self._open()
@@ -37,7 +37,7 @@ class Journal:
     def keep(self, wanted: Callable[[Record], bool]) -> None:
         """Remove the lines that are not wanted, all at once; the others keep every byte."""
         text = self.path.read_bytes().splitlines(keepends=True)
-        kept = [line for line, record in zip(text, read(self.path), strict=True) if wanted(record)]
+        kept = [line for line, record in zip(text, read_jsonl(self.path), strict=True) if wanted(record)]
         if len(kept) == len(text):
             return
         with self.writing():
@@ -62,17 +62,17 @@ class Journal:
         try:
             yield
         except OSError as error:
-            raise failure(error, self.path, "its earlier lines are whole") from error
+            raise write_error(error, self.path, "its earlier lines are whole") from error
 
 
-def read(path: Path) -> list[Record]:
+def read_jsonl(path: Path) -> list[Record]:
     """The whole lines of a journal, which may be growing; none where there is no file."""
     try:
         text = path.read_bytes()
     except FileNotFoundError:
         return []
     except OSError as error:
-        message = f"cannot be read: {reason(error)}"
+        message = f"cannot be read: {os_error_message(error)}"
         raise VitralError(message, code="file.read_failed", where=str(path)) from error
     return [_record(line, f"{path}:{number}") for number, line in enumerate(_whole(text).splitlines(), start=1)]
 

@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 import torch
 
-GROUPS = Path("/sys/fs/cgroup")
-PROCESSES = Path("/proc")
+CGROUP_ROOT = Path("/sys/fs/cgroup")
+PROC_ROOT = Path("/proc")
 UNLIMITED = 2**60  # bytes; version 1 of control groups has no word for it, only a number above this
 
 
-class Group(NamedTuple):
+class CgroupFiles(NamedTuple):
     """The files in which a version of control groups tells of memory."""
 
     limit: str
@@ -22,27 +22,27 @@ class Group(NamedTuple):
     reclaimable: str  # the entry of memory.stat that the kernel gives back when asked: files read a while ago
 
 
-FIRST = Group("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-SECOND = Group("memory.max", "memory.current", "inactive_file")
+CGROUP_V1 = CgroupFiles("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+CGROUP_V2 = CgroupFiles("memory.max", "memory.current", "inactive_file")
 
 
-def available(device: torch.device) -> int:
+def available_memory(device: torch.device) -> int:
     """Bytes that this process may still take on a device."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     try:
-        free = 1024 * int(_entries(PROCESSES / "meminfo", ":")["MemAvailable"].split()[0])
+        free = 1024 * int(_entries(PROC_ROOT / "meminfo", ":")["MemAvailable"].split()[0])
     except (OSError, KeyError):  # not Linux: nobody tells what is free
-        return total() or UNLIMITED
-    return min([free, *left(_memberships(), GROUPS)])
+        return total_memory() or UNLIMITED
+    return min([free, *cgroup_available(_memberships(), CGROUP_ROOT)])
 
 
-def total() -> int:
+def total_memory() -> int:
     """Bytes of memory that this process could have had at the most; 0 where nobody tells."""
     if sys.platform == "win32":
         return 0
     installed = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return min([installed, *(limit for _, _, limit in limits(_memberships(), GROUPS))])
+    return min([installed, *(limit for _, _, limit in cgroup_limits(_memberships(), CGROUP_ROOT))])
 
 
 def peak_memory(device: torch.device) -> int:
@@ -58,35 +58,35 @@ def peak_memory(device: torch.device) -> int:
 
     unit = 1 if sys.platform == "darwin" else 1024
     own = unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return own + sum(private(worker.pid) for worker in active_children() if worker.pid is not None)
+    return own + sum(private_bytes(worker.pid) for worker in active_children() if worker.pid is not None)
 
 
-def private(process: int) -> int:
+def private_bytes(process: int) -> int:
     """Bytes that a process shares with no other; 0 where nobody tells, or it has ended."""
     try:
-        entries = _entries(PROCESSES / str(process) / "smaps_rollup", ":")
+        entries = _entries(PROC_ROOT / str(process) / "smaps_rollup", ":")
     except OSError:
         return 0
     return 1024 * sum(int(entries[name].split()[0]) for name in ("Private_Clean", "Private_Dirty") if name in entries)
 
 
-def left(memberships: str, root: Path) -> list[int]:
+def cgroup_available(memberships: str, root: Path) -> list[int]:
     """Bytes left under each limit of the control groups that a process is in, told as /proc/self/cgroup does."""
     found = []
-    for folder, group, limit in limits(memberships, root):
+    for folder, group, limit in cgroup_limits(memberships, root):
         used = int((folder / group.used).read_text())
         reclaimable = int(_entries(folder / "memory.stat", " ").get(group.reclaimable, "0"))
         found.append(max(0, limit - used + reclaimable))
     return found
 
 
-def limits(memberships: str, root: Path) -> Iterator[tuple[Path, Group, int]]:
+def cgroup_limits(memberships: str, root: Path) -> Iterator[tuple[Path, CgroupFiles, int]]:
     """The folders of the control groups that limit memory, with the limit in bytes: a group's holds for all in it."""
     for line in memberships.splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers and "memory" not in controllers.split(","):
             continue
-        group, base = (FIRST, root / "memory") if controllers else (SECOND, root)
+        group, base = (CGROUP_V1, root / "memory") if controllers else (CGROUP_V2, root)
         inner = base / path.lstrip("/")
         for folder in (inner, *(parent for parent in inner.parents if parent.is_relative_to(base))):
             try:
@@ -99,7 +99,7 @@ def limits(memberships: str, root: Path) -> Iterator[tuple[Path, Group, int]]:
 
 def _memberships() -> str:
     try:
-        return (PROCESSES / "self/cgroup").read_text()
+        return (PROC_ROOT / "self/cgroup").read_text()
     except OSError:
         return ""
 

@@ -24,7 +24,7 @@ from typing import BinaryIO, NamedTuple, Self
 
 from vitral.core.errors import ConfigError, VitralError, WeightsError
 
-REMEDIES = {
+WRITE_HINTS = {
     errno.ENOSPC: "make room on that disk",
     errno.EDQUOT: "make room within your quota",
     errno.EFBIG: "raise the limit on the size of files: ulimit -f",
@@ -35,57 +35,59 @@ REMEDIES = {
     errno.ENOTDIR: "put the folder back",
 }
 
-TO_READ = {
+READ_HINTS = {
     errno.ENOENT: "check the path, or copy the folder again",
     errno.EACCES: "give yourself the right to read it: chmod u+rX",
     errno.EPERM: "give yourself the right to read it: chmod u+rX",
 }
 
 
-def reason(error: OSError) -> str:
+def os_error_message(error: OSError) -> str:
     """What the system says, as a part of a sentence."""
     return (error.strerror or str(error)).lower()
 
 
-def hint(error: OSError) -> str:
+def write_hint(error: OSError) -> str:
     """What to do so that writing succeeds."""
-    return REMEDIES.get(error.errno or 0, "mend that")
+    return WRITE_HINTS.get(error.errno or 0, "mend that")
 
 
-def failure(error: OSError, path: Path, kept: str) -> VitralError:
+def write_error(error: OSError, path: Path, kept: str) -> VitralError:
     """What to tell of a write that failed: the file or `path`, the reason, what is kept all the same, the remedy."""
-    message = f"cannot be written: {reason(error)}; {kept}"
-    where, advice = str(error.filename or path), f"{hint(error)}, then resume the run"
+    message = f"cannot be written: {os_error_message(error)}; {kept}"
+    where, advice = str(error.filename or path), f"{write_hint(error)}, then resume the run"
     return VitralError(message, code="file.write_failed", where=where, hint=advice)
 
 
 @contextmanager
-def reading(path: Path) -> Iterator[None]:
+def wrap_read_errors(path: Path) -> Iterator[None]:
     """What the system does not hand out is a WeightsError that names the file."""
     try:
         yield
     except OSError as error:
-        advice = TO_READ.get(error.errno or 0, "")
+        advice = READ_HINTS.get(error.errno or 0, "")
         code = "weights.not_found" if isinstance(error, FileNotFoundError) else "weights.unreadable"
-        raise WeightsError(f"cannot be read: {reason(error)}", code=code, where=str(path), hint=advice) from None
+        raise WeightsError(
+            f"cannot be read: {os_error_message(error)}", code=code, where=str(path), hint=advice
+        ) from None
 
 
-class Digest(NamedTuple):
+class FileDigest(NamedTuple):
     """What tells whether a file is still as it was written."""
 
     size: int
     sha256: str
 
 
-def unheard(done: str) -> None:
+def ignore_event(done: str) -> None:
     """For those who do not listen."""
 
 
 @dataclass(frozen=True)
-class Disk:
+class Storage:
     """Durable operations; `tell` hears of each as soon as it is done, and of each piece of a file."""
 
-    tell: Callable[[str], None] = unheard
+    tell: Callable[[str], None] = ignore_event
 
     def make(self, folder: Path) -> None:
         """Make a folder in one that exists."""
@@ -93,7 +95,7 @@ class Disk:
         self.tell(f"made {folder.name}")
         self.flush(folder.parent)
 
-    def write(self, path: Path, pieces: Iterable[memoryview]) -> Digest:
+    def write(self, path: Path, pieces: Iterable[memoryview]) -> FileDigest:
         """Write a new file. The folder that lists it is for the caller to flush, once for all its files."""
         size, digest = 0, hashlib.sha256()
         with _naming(path), path.open("xb") as file:
@@ -105,7 +107,7 @@ class Disk:
             file.flush()
             os.fsync(file.fileno())
         self.tell(f"flushed {path.name}")
-        return Digest(size, digest.hexdigest())
+        return FileDigest(size, digest.hexdigest())
 
     def flush(self, path: Path) -> None:
         """Bring a file, or a folder's list of names, to the disk; Windows does that to folders by itself."""
@@ -177,13 +179,13 @@ if sys.platform != "win32":
     import fcntl
 
 DRAFT, LOCK = "new", "lock"
-DISK = Disk()
+DISK = Storage()
 
 
 @contextmanager
 def new_folder(out: Path) -> Iterator[Path]:
     """A folder to fill, which gets its name at the end, all of it on the disk; after an error there is nothing."""
-    refuse_unspeakable(out)
+    check_utf8_name(out)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         _sweep(out)
@@ -197,12 +199,12 @@ def new_folder(out: Path) -> Iterator[Path]:
         finally:
             shutil.rmtree(home, ignore_errors=True)
     except OSError as error:
-        message, where = f"cannot be written: {reason(error)}", str(error.filename or out)
-        advice = f"{hint(error)}, then try again"
+        message, where = f"cannot be written: {os_error_message(error)}", str(error.filename or out)
+        advice = f"{write_hint(error)}, then try again"
         raise VitralError(message, code="file.write_failed", where=where, hint=advice) from error
 
 
-def refuse_unspeakable(out: Path) -> None:
+def check_utf8_name(out: Path) -> None:
     """Refuse a name that is no text: what is written there could not tell where it is."""
     try:
         str(out.absolute()).encode()
@@ -216,7 +218,7 @@ def _begun(out: Path) -> tuple[Path, BinaryIO]:
     while True:
         home = Path(mkdtemp(prefix=_prefix(out), dir=out.parent))
         file = (home / LOCK).open("xb")
-        if kept(file, home / LOCK):
+        if lock_draft(file, home / LOCK):
             return home, file
         file.close()
 
@@ -228,7 +230,7 @@ def _sweep(out: Path) -> None:
         if home.name.startswith(_prefix(out)):
             # There is no lock in a folder of another kind; that of a draft which is still written is not to be had.
             with suppress(OSError), (home / LOCK).open("r+b") as file:
-                lock(file.fileno())
+                lock_file(file.fileno())
                 shutil.rmtree(home / DRAFT, ignore_errors=True)  # the lock goes last, for a sweep can be killed too
                 shutil.rmtree(home)
 
@@ -237,10 +239,10 @@ def _prefix(out: Path) -> str:
     return f"{out.name}.tmp-"
 
 
-def kept(file: BinaryIO, draft: Path) -> bool:
+def lock_draft(file: BinaryIO, draft: Path) -> bool:
     """Whether the new draft is locked, and no other process took it for a leftover before it was."""
     try:
-        lock(file.fileno())
+        lock_file(file.fileno())
     except BlockingIOError:
         return False
     except OSError:
@@ -248,13 +250,13 @@ def kept(file: BinaryIO, draft: Path) -> bool:
     return draft.exists()
 
 
-def lock(handle: int) -> None:
+def lock_file(handle: int) -> None:
     """Have a file alone, or raise BlockingIOError: the lock of a process is gone the moment the process is."""
     if sys.platform != "win32":  # where an open file cannot be removed anyway
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-FILE = ".lock"
+LOCK_FILE = ".lock"
 
 _held: set[int] = set()
 
@@ -281,7 +283,7 @@ class Lock:
 
     def __enter__(self) -> Self:
         try:
-            handle = os.open(self.folder / FILE, os.O_RDWR | os.O_CREAT, 0o666)
+            handle = os.open(self.folder / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o666)
             try:
                 self._take(handle)
             except BaseException:

@@ -21,21 +21,25 @@ from vitral.models.pool import AttentionPool
 from vitral.models.position import GridDependent
 from vitral.models.resnet import Resnet
 from vitral.models.vit import Vit
-from vitral.weights.load import Loaded
+from vitral.weights.load import LoadedModel
 
-BLOCK = re.compile(r"blocks\.(\d+)\.(.+)")
-TABLES = ("position.table", "position.x", "position.y")  # where positions are added in every layer, one for each
+BLOCK_NAME = re.compile(r"blocks\.(\d+)\.(.+)")
+POSITION_TABLES = (
+    "position.table",
+    "position.x",
+    "position.y",
+)  # where positions are added in every layer, one for each
 
 
-def some_layers(weights: Mapping[str, Tensor], model: Vit, layers: Sequence[int]) -> dict[str, Tensor]:
+def select_layers(weights: Mapping[str, Tensor], model: Vit, layers: Sequence[int]) -> dict[str, Tensor]:
     """The weights of a model that has these layers of the old one, counted from 0, in this order."""
     check_layers(layers, model.depth)
     check_windows(layers, model)
     places = {old: new for new, old in enumerate(layers)}
     found: dict[str, Tensor] = {}
     for name, tensor in weights.items():
-        match = BLOCK.fullmatch(name)
-        if name in TABLES and len(tensor) == model.depth > 1:
+        match = BLOCK_NAME.fullmatch(name)
+        if name in POSITION_TABLES and len(tensor) == model.depth > 1:
             found[name] = tensor[list(layers)]
         elif match is None:
             found[name] = tensor
@@ -66,7 +70,7 @@ def check_windows(layers: Sequence[int], model: Vit) -> None:
             )
 
 
-def other_channels(weights: Mapping[str, Tensor], old: Vit | Resnet, channels: int) -> dict[str, Tensor]:
+def adapt_channels(weights: Mapping[str, Tensor], old: Vit | Resnet, channels: int) -> dict[str, Tensor]:
     """The weights of the first map for images of so many channels; all else is the caller's.
 
     One channel gets the sum of the old ones, which answers to a gray image as the old did to three equal channels.
@@ -79,12 +83,12 @@ def other_channels(weights: Mapping[str, Tensor], old: Vit | Resnet, channels: i
                 message, code="config.unsupported", where="channels", hint=f"leave them at {old.channels}"
             )
         name, kernel = "stem.project.weight", weights["stem.project.weight"].unflatten(1, (old.channels, -1))
-        return {name: spread(kernel, channels).flatten(1)}  # (D, C P Q)
+        return {name: adapt_kernel(kernel, channels).flatten(1)}  # (D, C P Q)
     name = "stem.body.root.0.weight" if isinstance(old, Vit) else "body.root.0.weight"
-    return {name: spread(weights[name], channels)}
+    return {name: adapt_kernel(weights[name], channels)}
 
 
-def spread(kernel: Tensor, channels: int) -> Tensor:
+def adapt_kernel(kernel: Tensor, channels: int) -> Tensor:
     """A kernel (D, C, ...) for another number of channels."""
     before = kernel.shape[1]
     if channels == 1:
@@ -93,10 +97,10 @@ def spread(kernel: Tensor, channels: int) -> Tensor:
     return kernel[:, turns] * (before / channels)
 
 
-REMEDY = "build the model that the weights are of; only its head, image, channels and a smaller depth may differ"
-CHANGES = ("image_size", "channels")  # that a model takes while it stays what it is
+CONFIG_HINT = "build the model that the weights are of; only its head, image, channels and a smaller depth may differ"
+ADAPTABLE = ("image_size", "channels")  # that a model takes while it stays what it is
 # Fields that change no answer of the weights, or that a new run chooses anew.
-FREE = (
+FREE_FIELDS = (
     "image_size",
     "any_size",
     "channels",
@@ -113,7 +117,7 @@ FREE = (
 )
 
 
-def adapted(model: Model, source: Loaded) -> tuple[str, ...]:
+def load_pretrained(model: Model, source: LoadedModel) -> tuple[str, ...]:
     """Start a freshly built model from old weights, and tell what was done to them, a sentence each.
 
     The new head starts at zero (section 3.2 of the paper), positions are resampled to the grid of the new image size,
@@ -125,14 +129,14 @@ def adapted(model: Model, source: Loaded) -> tuple[str, ...]:
     fresh = ("head.", "pool.") if source.bundle.task == "masked_patches" else ("head.",)
     own = model.state_dict()
     weights = {name: tensor for name, tensor in source.model.state_dict().items() if not name.startswith(fresh)}
-    faults = differences(old, new, fresh)
+    faults = config_differences(old, new, fresh)
     resampled: dict[str, Tensor] = {}
     if not faults:
         weights = _fitted(weights, old, new)
         resampled = _regridded(model, weights, old)
     weights |= resampled
     weights |= {name: tensor for name, tensor in own.items() if name.startswith(fresh)}
-    raise_mismatches(faults + find_mismatches(own, weights), "weights", REMEDY, "weights.config_mismatch")
+    raise_mismatches(faults + find_mismatches(own, weights), "weights", CONFIG_HINT, "weights.config_mismatch")
     model.load(weights)
     for part in model.head.modules():
         if isinstance(part, Classifier):
@@ -140,19 +144,19 @@ def adapted(model: Model, source: Loaded) -> tuple[str, ...]:
     return tuple(_told(new, source, bool(resampled)))
 
 
-class Adapted(NamedTuple):
+class AdaptedModel(NamedTuple):
     """A model made from another, and what was done to it, a sentence each."""
 
-    loaded: Loaded
+    loaded: LoadedModel
     told: tuple[str, ...]
 
 
-def adapt(source: Loaded, *settings: str, layers: Sequence[int] = (), classes: Sequence[str] = ()) -> Adapted:
+def adapt(source: LoadedModel, *settings: str, layers: Sequence[int] = (), classes: Sequence[str] = ()) -> AdaptedModel:
     """The same model for other images, or with some of its layers: `adapt(loaded, "image_size=384", layers=(0, 2, 4))`.
 
     Settings are `image` and `channels`. The head stays as it is; with names of classes there is a new one of zeros.
     """
-    refuse_other_changes(settings)
+    check_changes(settings)
     bundle = source.bundle
     old, told = bundle.model, []
     weights = dict(source.model.state_dict())
@@ -160,7 +164,7 @@ def adapt(source: Loaded, *settings: str, layers: Sequence[int] = (), classes: S
         if not isinstance(old, Vit):
             message = "a ResNet has no layers to choose from"
             raise ConfigError(message, code="config.unsupported", where="layers", hint="leave them out")
-        weights = some_layers(weights, old, layers)
+        weights = select_layers(weights, old, layers)
         told.append(f"layers {', '.join(map(str, layers))} of {old.depth} taken")
         old = old.model_copy(update={"depth": len(layers)})
     new = override(old, settings)
@@ -171,19 +175,19 @@ def adapt(source: Loaded, *settings: str, layers: Sequence[int] = (), classes: S
     image = (
         new.image_size if new.image_size != old.image_size else bundle.preprocessing.image_size
     )  # DINOv2 shows others than its own
-    needs = other_images(bundle.preprocessing, image, new.channels)
-    made = Loaded(frame.eval(), bundle.model_copy(update={"model": new, "preprocessing": needs}))
+    needs = adapt_preprocessing(bundle.preprocessing, image, new.channels)
+    made = LoadedModel(frame.eval(), bundle.model_copy(update={"model": new, "preprocessing": needs}))
     told += _told_of_images(old, new, bool(resampled))
     if classes:
         made = _with_classes(made, tuple(classes))
         told += _told_of_heads(old.head, made.bundle.model.head)
-    return Adapted(made, tuple(told))
+    return AdaptedModel(made, tuple(told))
 
 
-def refuse_other_changes(settings: Sequence[str]) -> None:
+def check_changes(settings: Sequence[str]) -> None:
     """Say of any other setting that weights are not adapted to it."""
     for name in (each.partition("=")[0] for each in settings):
-        if name not in CHANGES:
+        if name not in ADAPTABLE:
             message, hint = (
                 "is not something that weights are adapted to",
                 "change the image size and the channels alone",
@@ -191,7 +195,7 @@ def refuse_other_changes(settings: Sequence[str]) -> None:
             raise ConfigError(message, code="config.unsupported", where=name, hint=hint)
 
 
-def other_images(needs: Preprocessing, image: Size, channels: int) -> Preprocessing:
+def adapt_preprocessing(needs: Preprocessing, image: Size, channels: int) -> Preprocessing:
     """The preprocessing for another image size and number of channels, one mean for all if there were several."""
     scaling, decoding = needs.normalize, needs.decoding.model_copy(update={"channels": channels})
     if len(scaling.mean) not in {1, channels}:
@@ -200,19 +204,19 @@ def other_images(needs: Preprocessing, image: Size, channels: int) -> Preprocess
     return needs.model_copy(update={"image_size": image, "normalize": scaling, "decoding": decoding})
 
 
-def _with_classes(source: Loaded, classes: tuple[str, ...]) -> Loaded:
+def _with_classes(source: LoadedModel, classes: tuple[str, ...]) -> LoadedModel:
     """The model with a head of zeros for other classes."""
     model = override(source.bundle.model, ["head=linear", f"head.num_classes={len(classes)}"])
     fresh = model.build()
-    adapted(fresh, source)
+    load_pretrained(fresh, source)
     bundle = source.bundle.model_copy(update={"model": model, "classes": classes, "task": "classify"})
-    return Loaded(fresh.eval(), bundle)
+    return LoadedModel(fresh.eval(), bundle)
 
 
-def differences(old: Vit | Resnet, new: Vit | Resnet, fresh: tuple[str, ...]) -> list[str]:
+def config_differences(old: Vit | Resnet, new: Vit | Resnet, fresh: tuple[str, ...]) -> list[str]:
     """The fields in which the models differ although the weights need them alike."""
     before, after = _leaves(old.model_dump(mode="json")), _leaves(new.model_dump(mode="json"))
-    free = tuple(f"{name}." for name in FREE) + fresh
+    free = tuple(f"{name}." for name in FREE_FIELDS) + fresh
     fewer = ("depth",) if before.get("depth", 0) > after.get("depth", 0) else ()
     names = [name for name in before | after if not f"{name}.".startswith(free) and name not in fewer]
     return [
@@ -225,8 +229,8 @@ def differences(old: Vit | Resnet, new: Vit | Resnet, fresh: tuple[str, ...]) ->
 def _fitted(weights: dict[str, Tensor], old: Vit | Resnet, new: Vit | Resnet) -> dict[str, Tensor]:
     """The weights for fewer layers and other channels."""
     if isinstance(old, Vit) and isinstance(new, Vit) and new.depth < old.depth:
-        weights = some_layers(weights, old, range(new.depth))
-    return weights if new.channels == old.channels else weights | other_channels(weights, old, new.channels)
+        weights = select_layers(weights, old, range(new.depth))
+    return weights if new.channels == old.channels else weights | adapt_channels(weights, old, new.channels)
 
 
 def _leaves(data: Mapping[str, Any], path: str = "") -> dict[str, Any]:
@@ -250,7 +254,7 @@ def _regridded(model: Model, weights: Mapping[str, Tensor], old: Vit | Resnet) -
     return found
 
 
-def _told(new: Vit | Resnet, source: Loaded, resampled: bool) -> Iterator[str]:
+def _told(new: Vit | Resnet, source: LoadedModel, resampled: bool) -> Iterator[str]:
     """What was done, a sentence each."""
     old, masked = source.bundle.model, source.bundle.task == "masked_patches"
     if told := ", ".join(_told_of_heads(NoHead() if masked else old.head, new.head)):

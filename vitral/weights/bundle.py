@@ -22,23 +22,24 @@ from torch import Tensor
 
 from vitral import __version__
 from vitral.core import formats
+from vitral.core.activation import Activation
 from vitral.core.config import Config
 from vitral.core.errors import ConfigError, VitralError, WeightsError
 from vitral.core.formats import upgrade_json
-from vitral.core.storage import Disk, hint, reading, reason
+from vitral.core.storage import Storage, os_error_message, wrap_read_errors, write_hint
 from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.models.base import find_mismatches, raise_mismatches
 from vitral.models.head import NoHead
 from vitral.models.resnet import Resnet
 from vitral.models.vit import Vit
-from vitral.weights.tensors import names, pieces, read
+from vitral.weights.tensors import read_safetensors, safetensors_chunks, tensor_names
 
 CONFIG, MODEL, CARD = "config.json", "model.safetensors", "README.md"
 FILES = (MODEL, CONFIG, CARD)
 # Tensors that every model of a kind has, by names that no other library gives them.
-OURS = ({"blocks.0.mixer_norm.weight", "blocks.0.mlp_norm.weight"}, {"body.root.0.weight"})
+OUR_TENSORS = ({"blocks.0.mixer_norm.weight", "blocks.0.mlp_norm.weight"}, {"body.root.0.weight"})
 FORMAT = 3  # core/formats.py reads the older ones; 1 had no source, and no models that give features alone
-DISK = Disk()
+DISK = Storage()
 COPY_AGAIN = "copy the bundle again, or take another one of the run"
 
 
@@ -51,6 +52,7 @@ class Bundle(Config):
     task: Literal["classify", "masked_patches", "features"]  # what it was trained for; of a backbone nobody knows
     preprocessing: Preprocessing
     classes: tuple[str, ...]  # by label; a model that was not trained to classify knows none
+    activation: Activation = "softmax"  # what turns logits into probabilities: that of the loss it was trained with
     source: str = ""  # where weights came from: the format and the file, the commit of the hub, what was fine-tuned
 
     @model_validator(mode="after")
@@ -75,7 +77,7 @@ class Bundle(Config):
         return self
 
 
-class Read(NamedTuple):
+class BundleContents(NamedTuple):
     """A bundle and the tensors of its model, mapped from the disk; changing them changes no file."""
 
     bundle: Bundle
@@ -102,29 +104,33 @@ def _says_so(config: Path) -> bool:
 def _is_ours(file: Path) -> bool:
     """Whether the tensors of a file have our names."""
     try:
-        found = set(names(file))
+        found = set(tensor_names(file))
     except WeightsError:
         return False
-    return any(ours <= found for ours in OURS)
+    return any(ours <= found for ours in OUR_TENSORS)
 
 
-def read_bundle(folder: Path) -> Read:
+def read_bundle(folder: Path) -> BundleContents:
     """The bundle in a folder; WeightsError names the file and the field or tensor that is wrong."""
     home = _present(folder)
     bundle = _read_config(home / CONFIG)
-    tensors = read(home / MODEL, COPY_AGAIN)
+    tensors = read_safetensors(home / MODEL, COPY_AGAIN)
     own = bundle.model.skeleton().state_dict()
-    raise_mismatches(find_mismatches(own, tensors), str(home / MODEL), f"{CONFIG} beside it is of another model: {COPY_AGAIN}")
-    return Read(bundle, tensors)
+    raise_mismatches(
+        find_mismatches(own, tensors), str(home / MODEL), f"{CONFIG} beside it is of another model: {COPY_AGAIN}"
+    )
+    return BundleContents(bundle, tensors)
 
 
-def write_bundle(folder: Path, bundle: Bundle, tensors: Mapping[str, Tensor], card: str, disk: Disk = DISK) -> None:
+def write_bundle(folder: Path, bundle: Bundle, tensors: Mapping[str, Tensor], card: str, disk: Storage = DISK) -> None:
     """Write a bundle, in the place of the one that may be there: all of it, or nothing is changed.
 
     The tensors are those of the model's `state_dict`. Only one process at a time may write under a name.
     """
     own = bundle.model.skeleton().state_dict()
-    raise_mismatches(find_mismatches(own, tensors), str(folder), "write the tensors of the model that the bundle describes")
+    raise_mismatches(
+        find_mismatches(own, tensors), str(folder), "write the tensors of the model that the bundle describes"
+    )
     draft, aside = _beside(folder, "new"), _beside(folder, "old")
     try:
         for place in (folder, draft, aside):
@@ -137,14 +143,17 @@ def write_bundle(folder: Path, bundle: Bundle, tensors: Mapping[str, Tensor], ca
             shutil.rmtree(draft, ignore_errors=True)
     except OSError as error:
         kept = "the bundle before it is whole" if is_bundle(folder) else "there is no bundle"
-        message, advice = f"cannot be written: {reason(error)}; {kept}", f"{hint(error)}, then try again"
+        message, advice = (
+            f"cannot be written: {os_error_message(error)}; {kept}",
+            f"{write_hint(error)}, then try again",
+        )
         where = str(error.filename or folder)
         raise VitralError(message, code="file.write_failed", where=where, hint=advice) from error
 
 
-def _write(draft: Path, bundle: Bundle, tensors: Mapping[str, Tensor], card: str, disk: Disk) -> None:
+def _write(draft: Path, bundle: Bundle, tensors: Mapping[str, Tensor], card: str, disk: Storage) -> None:
     disk.make(draft)
-    disk.write(draft / MODEL, pieces(tensors))
+    disk.write(draft / MODEL, safetensors_chunks(tensors))
     now = bundle.model_copy(update={"vitral": __version__})
     disk.write(draft / CONFIG, [memoryview(now.to_json().encode())])
     disk.write(draft / CARD, [memoryview(card.encode())])
@@ -152,7 +161,7 @@ def _write(draft: Path, bundle: Bundle, tensors: Mapping[str, Tensor], card: str
 
 
 def _read_config(path: Path) -> Bundle:
-    with reading(path):
+    with wrap_read_errors(path):
         text = path.read_bytes()
     try:
         data = from_json(text)

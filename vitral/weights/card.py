@@ -37,7 +37,7 @@ ANSWERS = {
 }
 
 
-class Trained(NamedTuple):
+class TrainingFacts(NamedTuple):
     """The images it was trained on, and how."""
 
     data: str  # the name or path of the set
@@ -60,15 +60,15 @@ class Result(NamedTuple):
     chosen: bool  # whether the weights were chosen among others for this very figure
 
 
-class Facts(NamedTuple):
+class CardFacts(NamedTuple):
     """What a card tells beside what the bundle says."""
 
     name: str
-    trained: Trained | None  # unknown of weights that were not trained here
+    trained: TrainingFacts | None  # unknown of weights that were not trained here
     results: tuple[Result, ...]
 
 
-def card(bundle: Bundle, facts: Facts) -> str:
+def render_card(bundle: Bundle, facts: CardFacts) -> str:
     """The card of a bundle, for a colleague who was not there."""
     parameters = sum(weight.numel() for weight in bundle.model.skeleton().parameters())
     sections = {
@@ -87,7 +87,7 @@ def card(bundle: Bundle, facts: Facts) -> str:
     return f"{_header(bundle, facts)}\n# {_plain(facts.name)}\n\n{body}\n"
 
 
-def _header(bundle: Bundle, facts: Facts) -> str:
+def _header(bundle: Bundle, facts: CardFacts) -> str:
     """What the hub reads. Text is in JSON, which is YAML too."""
     kind = "resnet" if isinstance(bundle.model, Resnet) else "vision-transformer"
     metrics = sorted({result.name for result in facts.results})
@@ -136,7 +136,7 @@ def _classes(classes: tuple[str, ...]) -> str:
     return f"In the order of their labels, as in `config.json`: {named}{more}."
 
 
-def _data(trained: Trained) -> str:
+def _data(trained: TrainingFacts) -> str:
     counts = ", ".join(f"{count:,} for {split}" for split, count in trained.images.items())
     return (
         f"{_plain(trained.data)}; images: {counts}. "
@@ -158,12 +158,12 @@ def _preprocessing(given: Preprocessing) -> str:
     )
 
 
-def _training(trained: Trained) -> str:
-    took = f"{trained.steps:,} steps in {duration(trained.seconds)}"
+def _training(trained: TrainingFacts) -> str:
+    took = f"{trained.steps:,} steps in {format_duration(trained.seconds)}"
     return _bullets([*map(_plain, trained.recipe), took])
 
 
-def _limits(bundle: Bundle, facts: Facts) -> Iterator[str]:
+def _limits(bundle: Bundle, facts: CardFacts) -> Iterator[str]:
     """What the figures do not say."""
     if bundle.task == "classify":
         yield f"It names one of its {len(bundle.classes):,} classes whatever the picture shows, other things included."
@@ -173,7 +173,7 @@ def _limits(bundle: Bundle, facts: Facts) -> Iterator[str]:
     yield "The figures are for images like those it was trained on; on others they must be measured."
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """The two units that matter: `42 s`, `12 min 4 s`, `3 h 20 min`, `2 d 5 h`."""
     left = max(0, round(seconds))
     units = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))

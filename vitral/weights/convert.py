@@ -25,18 +25,18 @@ from vitral.models.position import Learned1d, Learned2d
 from vitral.models.vit import Vit
 from vitral.weights.adapt import adapt
 from vitral.weights.bundle import CARD, Bundle, is_bundle, write_bundle
-from vitral.weights.card import Facts, card
-from vitral.weights.formats.format import Answers, Format
-from vitral.weights.formats.registry import writers
-from vitral.weights.formats.rules import written
-from vitral.weights.load import Loaded, Opened, Reading, hash_of, opened_model
+from vitral.weights.card import CardFacts, render_card
+from vitral.weights.formats.format import ModelOutputs, Format
+from vitral.weights.formats.registry import library_formats
+from vitral.weights.formats.rules import export_tensors
+from vitral.weights.load import LoadedModel, OpenedModel, LoadOptions, hash_weights, open_model
 
 FILE = "certificate.json"
 IMAGES, SEED = 2, 0
 TOLERANCE = 1e-4
 
 
-class Subject(Config):
+class CertifiedFile(Config):
     """A file of weights."""
 
     software: str
@@ -56,7 +56,7 @@ class Difference(Config):
         return f"tokens differ by at most {self.tokens:.1e}{logits}"
 
 
-def greatest(differences: Sequence[Difference]) -> Difference:
+def largest_difference(differences: Sequence[Difference]) -> Difference:
     return max(differences, key=lambda each: max(each.tokens, each.logits or 0.0))
 
 
@@ -66,9 +66,9 @@ class Certificate(Config):
     vitral: str = __version__
     torch: str = torch.__version__
     images: str  # what was shown to both
-    read: Subject
+    read: CertifiedFile
     changed: tuple[str, ...] = ()  # what was done to the weights after they were read, a sentence each
-    written: Subject
+    written: CertifiedFile
     library: str  # whose code answered, and its version, or why none did
     theirs: Difference | None  # ours before against the target library's own code
     again: Difference  # ours before against ours, read back from what was written
@@ -82,7 +82,7 @@ class Certificate(Config):
     @property
     def worst(self) -> Difference:
         """The greater of the differences."""
-        return greatest([each for each in (self.theirs, self.again) if each is not None])
+        return largest_difference([each for each in (self.theirs, self.again) if each is not None])
 
     @property
     def holds(self) -> bool:
@@ -90,31 +90,33 @@ class Certificate(Config):
         return max(self.worst.tokens, self.worst.logits or 0.0) <= TOLERANCE
 
 
-class Peer(NamedTuple):
+class Reference(NamedTuple):
     """A library's own code on what was written, and its name and version; or why there is none."""
 
     library: str
-    ask: Callable[[Tensor], Answers] | None
+    ask: Callable[[Tensor], ModelOutputs] | None
 
 
 class Passage(NamedTuple):
     """From which file to which, and what was done to the weights on the way, a sentence each."""
 
-    read: Subject
+    read: CertifiedFile
     changed: tuple[str, ...]
-    written: Subject
+    written: CertifiedFile
 
 
-def certify(before: Loaded, after: Loaded, peer: Peer, passage: Passage) -> Certificate:
+def certify(before: LoadedModel, after: LoadedModel, peer: Reference, passage: Passage) -> Certificate:
     """Compare a model, as it was when it was written, with what was written of it.
 
     Ours are compared at the size that positions are kept for and at the one that images have, where that is another.
     """
     bundle = before.bundle
     sizes = list(dict.fromkeys((bundle.model.image_size, bundle.preprocessing.image_size)))
-    images = [shown(bundle, size) for size in sizes]
-    expected = [answers_of(before.model, some) for some in images]
-    again = [difference(own, answers_of(after.model, some)) for own, some in zip(expected, images, strict=True)]
+    images = [probe_images(bundle, size) for size in sizes]
+    expected = [model_outputs(before.model, some) for some in images]
+    again = [
+        output_difference(own, model_outputs(after.model, some)) for own, some in zip(expected, images, strict=True)
+    ]
     sorts = " and ".join(f"{IMAGES} of {size}" for size in sizes)
     return Certificate(
         images=f"{sorts}, uniform noise in [-1, 1] of torch's generator with seed {SEED}; libraries see the first",
@@ -122,13 +124,13 @@ def certify(before: Loaded, after: Loaded, peer: Peer, passage: Passage) -> Cert
         changed=passage.changed,
         written=passage.written,
         library=peer.library,
-        theirs=difference(expected[0], peer.ask(images[0])) if peer.ask else None,
-        again=greatest(again),
-        untold=tuple(untold(bundle, after.bundle)),
+        theirs=output_difference(expected[0], peer.ask(images[0])) if peer.ask else None,
+        again=largest_difference(again),
+        untold=tuple(missing_metadata(bundle, after.bundle)),
     )
 
 
-def untold(before: Bundle, after: Bundle) -> Iterator[str]:
+def missing_metadata(before: Bundle, after: Bundle) -> Iterator[str]:
     """What whoever reads the files cannot know."""
     if before.classes != after.classes:
         yield f"not in the files: the names of the {len(before.classes):,} classes"
@@ -151,23 +153,23 @@ def resampling_of(bundle: Bundle) -> str:
 def _seen(bundle: Bundle) -> Preprocessing:
     """How images are seen, in words that are the same for the same."""
     needs = bundle.preprocessing
-    return needs.model_copy(update={"normalize": needs.normalize.over(needs.decoding.channels)})
+    return needs.model_copy(update={"normalize": needs.normalize.per_channel(needs.decoding.channels)})
 
 
-def shown(bundle: Bundle, size: Size) -> Tensor:
+def probe_images(bundle: Bundle, size: Size) -> Tensor:
     """The images that are shown to both, always the same, (B, C, H, W)."""
     rng = torch.Generator().manual_seed(SEED)
     return torch.rand(IMAGES, bundle.model.channels, *size, generator=rng) * 2 - 1
 
 
 @torch.no_grad()
-def answers_of(model: Model, images: Tensor) -> Answers:
+def model_outputs(model: Model, images: Tensor) -> ModelOutputs:
     """Our answers."""
     tokens = torch.cat(model.features(images)[:3], dim=1)
-    return Answers(tokens, model(images) if model.config.head.kind != "none" else None)
+    return ModelOutputs(tokens, model(images) if model.config.head.kind != "none" else None)
 
 
-def difference(one: Answers, other: Answers) -> Difference:
+def output_difference(one: ModelOutputs, other: ModelOutputs) -> Difference:
     """The largest differences between two answers."""
     logits = None
     if one.logits is not None and other.logits is not None:
@@ -180,15 +182,15 @@ def difference(one: Answers, other: Answers) -> Difference:
     return Difference(tokens=tokens, logits=logits)
 
 
-def peer_of(kind: Format, folder: Path, bundle: Bundle) -> Peer:
+def load_reference(kind: Format, folder: Path, bundle: Bundle) -> Reference:
     """The library's own code on a folder, or why it is not to be had; WeightsError where it refuses the folder."""
     assert isinstance(bundle.model, Vit)
     try:
         code, library = kind.code(bundle.model), f"{kind.package} {version(kind.package)}"
     except Exception as error:  # a library that is installed may still fail on import in many ways
-        return Peer(f"none: {_said(error)}", None)
+        return Reference(f"none: {_said(error)}", None)
     try:
-        return Peer(library, kind.reference(code, folder, bundle))
+        return Reference(library, kind.reference(code, folder, bundle))
     except Exception as error:  # libraries have errors of their own
         message = f"what was written cannot be opened by {library}: {_said(error)}"
         hint = "report this: the conversion is at fault; nothing was kept"
@@ -205,7 +207,7 @@ DISK = Storage()
 OURS, BUNDLE = "vitral", "a bundle of vitral"
 
 
-class Converted(NamedTuple):
+class Conversion(NamedTuple):
     """What was made, and what was done to the weights on the way, a sentence each."""
 
     folder: Path
@@ -213,22 +215,22 @@ class Converted(NamedTuple):
     told: tuple[str, ...]
 
 
-class Written(NamedTuple):
+class WrittenModel(NamedTuple):
     """What was written, read back."""
 
     software: str
-    again: Opened
-    peer: Peer
+    again: OpenedModel
+    peer: Reference
 
 
-class Origin(NamedTuple):
+class SourceFile(NamedTuple):
     """The file that a model was read from, and what was done to its weights since, a sentence each."""
 
     file: Path
     changed: tuple[str, ...] = ()
 
 
-def write_as(source: Loaded, origin: Origin, out: Path, to: str) -> Certificate:
+def write_model(source: LoadedModel, origin: SourceFile, out: Path, to: str) -> Certificate:
     """Write a model as a new folder in the form of a library."""
     if os.path.lexists(out):
         message, hint = "is there already, and is not overwritten", "choose another name"
@@ -236,14 +238,14 @@ def write_as(source: Loaded, origin: Origin, out: Path, to: str) -> Certificate:
     if to == OURS:
         fill = partial(_fill_bundle, origin=origin, name=out.name)
     else:
-        fill = partial(_fill, kind=counterpart(source, to))
+        fill = partial(_fill, kind=select_format(source, to))
     with new_folder(out) as draft:
         certificate = _certified(source, origin, fill(source, draft))
         DISK.write(draft / FILE, [memoryview(certificate.to_json().encode())])
     return certificate
 
 
-def _fill_bundle(source: Loaded, draft: Path, origin: Origin, name: str) -> Written:
+def _fill_bundle(source: LoadedModel, draft: Path, origin: SourceFile, name: str) -> WrittenModel:
     """A bundle of ours."""
     bundle, home = source.bundle, origin.file.parent
     if origin.changed:
@@ -252,25 +254,25 @@ def _fill_bundle(source: Loaded, draft: Path, origin: Origin, name: str) -> Writ
     if not origin.changed and is_bundle(home) and (home / CARD).is_file():
         text = (home / CARD).read_text(encoding="utf-8")  # it is the same model, and all that was measured holds
     else:
-        text = card(bundle, Facts(name, None, ()))
+        text = render_card(bundle, CardFacts(name, None, ()))
     write_bundle(draft, bundle, source.model.state_dict(), text)
-    return Written(BUNDLE, opened_model(draft), Peer("none: vitral itself reads a bundle", None))
+    return WrittenModel(BUNDLE, open_model(draft), Reference("none: vitral itself reads a bundle", None))
 
 
-def _fill(source: Loaded, draft: Path, kind: Format) -> Written:
+def _fill(source: LoadedModel, draft: Path, kind: Format) -> WrittenModel:
     """The files of another library."""
     model = source.bundle.model
     assert isinstance(model, Vit)
-    tensors = written(kind.rules(model), source.model.state_dict())
+    tensors = export_tensors(kind.rules(model), source.model.state_dict())
     for name, pieces in kind.files(source.bundle, tensors).items():
         DISK.write(draft / name, pieces)
-    again = opened_model(draft, f"image_size={model.image_size}", *kind.hints(model), reading=Reading(kind.name))
-    return Written(kind.name, again, peer_of(kind, draft, source.bundle))
+    again = open_model(draft, f"image_size={model.image_size}", *kind.hints(model), reading=LoadOptions(kind.name))
+    return WrittenModel(kind.name, again, load_reference(kind, draft, source.bundle))
 
 
-def counterpart(source: Loaded, library: str) -> Format:
+def select_format(source: LoadedModel, library: str) -> Format:
     """The format of a library that can hold the model; WeightsError names the parts that have no counterpart."""
-    faults = {kind: list(kind.without_counterpart(source.bundle)) for kind in writers(library)}
+    faults = {kind: list(kind.without_counterpart(source.bundle)) for kind in library_formats(library)}
     for kind, found in faults.items():
         if not found:
             return kind
@@ -283,11 +285,11 @@ def counterpart(source: Loaded, library: str) -> Format:
     )
 
 
-def _certified(source: Loaded, origin: Origin, made: Written) -> Certificate:
+def _certified(source: LoadedModel, origin: SourceFile, made: WrittenModel) -> Certificate:
     """The certificate of what was written; WeightsError, and nothing is kept, where it does not agree."""
     bundle, where, (after, file, _) = source.bundle, origin.file, made.again
-    read = Subject(software=bundle.source or BUNDLE, file=str(where), sha256=hash_of(where))
-    written_to = Subject(software=made.software, file=file.name, sha256=hash_of(file))
+    read = CertifiedFile(software=bundle.source or BUNDLE, file=str(where), sha256=hash_weights(where))
+    written_to = CertifiedFile(software=made.software, file=file.name, sha256=hash_weights(file))
     found = certify(source, after, made.peer, Passage(read, origin.changed, written_to))
     if found.holds:
         return found
@@ -317,18 +319,18 @@ def convert(
     format: str = "",
     allow_pickle: bool = False,
     offline: bool = False,
-) -> Converted:
+) -> Conversion:
     """Read weights, perhaps for other images or with some of the layers alone, and write them for a library.
 
     Settings tell what a file does not, as for `vitral.load`; changes are `image_size=384` and `channels=1`.
     """
     if to != OURS:
-        writers(to)  # refuses a name that nobody has, before anything is read
-    source, file, told = opened_model(where, *settings, reading=Reading(format, allow_pickle, offline))
+        library_formats(to)  # refuses a name that nobody has, before anything is read
+    source, file, told = open_model(where, *settings, reading=LoadOptions(format, allow_pickle, offline))
     for line in told:
         log.info(line)
     done: tuple[str, ...] = ()
     if changes or layers:
         source, done = adapt(source, *changes, layers=layers)
     folder = Path(out).expanduser()
-    return Converted(folder, write_as(source, Origin(file, done), folder, to), done)
+    return Conversion(folder, write_model(source, SourceFile(file, done), folder, to), done)

@@ -10,34 +10,34 @@ from typing import NamedTuple
 from torch import Tensor
 
 from vitral.core.config import override
-from vitral.core.errors import ConfigError, WeightsError, either
-from vitral.core.imports import without_collecting
+from vitral.core.errors import ConfigError, WeightsError, format_choices
+from vitral.core.imports import pause_gc
 from vitral.models.base import Model
 from vitral.models.head import NoHead
 from vitral.models.resnet import Resnet
 from vitral.weights.bundle import MODEL, Bundle, is_bundle, read_bundle
 from vitral.weights.card import architecture
-from vitral.weights.formats.format import Hints, Recognized
-from vitral.weights.formats.rules import translated
-from vitral.weights.hub import Fetched, fetched
-from vitral.weights.reader import opened, parts_of
+from vitral.weights.formats.format import FileSettings, DetectedModel
+from vitral.weights.formats.rules import import_tensors
+from vitral.weights.hub import FetchedWeights, fetch_weights
+from vitral.weights.reader import read_checkpoint, shard_files
 
 log = logging.getLogger("vitral")
-PIECE = 2**24  # bytes
+CHUNK_BYTES = 2**24  # bytes
 # What files of some kind do not tell.
-OPEN = ("image_size", "channels", "stem.patch", "mixer.heads", "mixer.head_width", "mlp.gelu", "pool")
+SETTINGS = ("image_size", "channels", "stem.patch", "mixer.heads", "mixer.head_width", "mlp.gelu", "pool")
 RUN = ("recipe.json", "environment.json")  # by which a run is known before it has a bundle
 EXPECTED = "expected a run (best/, last/), a bundle (model.safetensors, config.json), or weights of another library"
 
 
-class Loaded(NamedTuple):
+class LoadedModel(NamedTuple):
     """A model with its weights, in evaluation mode, and all that they need."""
 
     model: Model
     bundle: Bundle
 
 
-class Reading(NamedTuple):
+class LoadOptions(NamedTuple):
     """How weights of others are read: which of two kinds they are, and what is allowed."""
 
     format: str = ""
@@ -45,38 +45,38 @@ class Reading(NamedTuple):
     offline: bool = False  # a model of the hub comes from the cache alone
 
 
-PLAIN = Reading()
+DEFAULT_OPTIONS = LoadOptions()
 
 
-class Opened(NamedTuple):
+class OpenedModel(NamedTuple):
     """A model, the file that its weights are in, and what was found out about it, a sentence each."""
 
-    loaded: Loaded
+    loaded: LoadedModel
     file: Path
     told: tuple[str, ...]
 
 
 def load(
     where: str | Path, *settings: str, format: str = "", allow_pickle: bool = False, offline: bool = False
-) -> Loaded:
+) -> LoadedModel:
     """The model of a run, of a bundle, or of another library: `model, bundle = vitral.load("runs/photos")`.
 
     `hf:owner/name` is a model of the hub. Settings such as `mixer.heads=6` tell what a file of others does not, and
     `format` which of two kinds it is. The weights are mapped from the disk as they are used, and changing them changes
     no file.
     """
-    with without_collecting():
-        found = opened_model(where, *settings, reading=Reading(format, allow_pickle, offline))
+    with pause_gc():
+        found = open_model(where, *settings, reading=LoadOptions(format, allow_pickle, offline))
     for line in found.told:
         log.info(line)
     return found.loaded
 
 
-def opened_model(where: str | Path, *settings: str, reading: Reading = PLAIN) -> Opened:
+def open_model(where: str | Path, *settings: str, reading: LoadOptions = DEFAULT_OPTIONS) -> OpenedModel:
     """The same, with what there is to tell of it, and nothing said."""
-    place = fetched(str(where), reading.offline)
-    refuse_unusable(place.path)
-    if (home := bundle_of(place.path)) is None:
+    place = fetch_weights(str(where), reading.offline)
+    check_path(place.path)
+    if (home := find_bundle(place.path)) is None:
         return _foreign(place, settings, reading)
     if settings or reading.format:
         message = f"a bundle tells all about itself, and takes no {settings[0] if settings else 'format'}"
@@ -87,16 +87,17 @@ def opened_model(where: str | Path, *settings: str, reading: Reading = PLAIN) ->
         model.load(tensors)
     except WeightsError as error:
         raise WeightsError(error.message, code=error.code, where=str(home / MODEL), hint=error.hint) from None
-    return Opened(Loaded(model.eval(), bundle), home / MODEL, ())
+    model.activation = bundle.activation
+    return OpenedModel(LoadedModel(model.eval(), bundle), home / MODEL, ())
 
 
-def bundle_of(path: Path) -> Path | None:
+def find_bundle(path: Path) -> Path | None:
     """The bundle that a path stands for: the folder itself, or a run's best, or its last where there is no best."""
     homes = (path, path / "best", path / "last")
     return next((home for home in homes if is_bundle(home)), None)
 
 
-def refuse_unusable(path: Path) -> None:
+def check_path(path: Path) -> None:
     """Say what a path is that holds no weights to use, and what to give instead."""
     where = str(path)
     if is_bundle(path):
@@ -127,28 +128,31 @@ def refuse_unusable(path: Path) -> None:
         raise WeightsError(message, code="weights.no_bundle", where=where, hint=hint)
 
 
-def _foreign(place: Fetched, settings: tuple[str, ...], reading: Reading) -> Opened:
+def _foreign(place: FetchedWeights, settings: tuple[str, ...], reading: LoadOptions) -> OpenedModel:
     """A model from a file of another library, as that library would run it."""
-    from vitral.weights.formats.registry import format_of, unwrapped  # with all formats, which a bundle does without
+    from vitral.weights.formats.registry import (
+        detect_format,
+        strip_wrapper,
+    )  # with all formats, which a bundle does without
 
-    raw, wrapper = unwrapped(opened(place.path, reading.allow_pickle))
-    kind = format_of(raw, reading.format)
-    refuse_other_settings(settings)
+    raw, wrapper = strip_wrapper(read_checkpoint(place.path, reading.allow_pickle))
+    kind = detect_format(raw, reading.format)
+    check_settings(settings)
     try:
-        found = kind.recognize(raw, Hints(settings))
+        found = kind.recognize(raw, FileSettings(settings))
         config = override(found.model, settings)
     except ConfigError as error:
         raise _in_file(raw.where, error, "weights.bad_setting" if settings else "weights.bad_config") from None
     assert not isinstance(config, Resnet)
     frame = config.skeleton()
     hint = f"this is {found.title} with {config.depth} layers of width {config.width}: give a whole file of one"
-    if Hints(settings).told("image_size"):
+    if FileSettings(settings).told("image_size"):
         hint += "; for images of another size, convert it with --image-size"
-    ours = translated(kind.rules(config), frame.state_dict(), found.tensors, str(raw.where), hint)
+    ours = import_tensors(kind.rules(config), frame.state_dict(), found.tensors, str(raw.where), hint)
     try:
         frame.load({name: tensor.float() for name, tensor in ours.items()})
     except WeightsError as error:
-        message = broken(found.tensors) or error.message
+        message = describe_non_finite(found.tensors) or error.message
         raise WeightsError(message, code=error.code, where=str(raw.where), hint=error.hint) from None
     seen = found.preprocessing  # of DINOv2 it shows images of another size than the positions were made for
     if config.image_size != found.model.image_size:
@@ -164,7 +168,9 @@ def _foreign(place: Fetched, settings: tuple[str, ...], reading: Reading) -> Ope
     except ConfigError as error:  # what is noted beside the weights does not go with them
         raise _in_file(raw.where.parent, error, "weights.bad_config") from None
     names = (f"left out {wrapper!r} before every name, which a training script put there",) if wrapper else ()
-    return Opened(Loaded(frame.eval(), bundle), raw.where, (*told(found), *names, *_told_of_bits(found)))
+    return OpenedModel(
+        LoadedModel(frame.eval(), bundle), raw.where, (*describe_checkpoint(found), *names, *_told_of_bits(found))
+    )
 
 
 def _in_file(path: Path, error: ConfigError, code: str) -> WeightsError:
@@ -173,7 +179,7 @@ def _in_file(path: Path, error: ConfigError, code: str) -> WeightsError:
     return WeightsError(error.message, code=code, where=where, hint=error.hint)
 
 
-def broken(tensors: Mapping[str, Tensor]) -> str:
+def describe_non_finite(tensors: Mapping[str, Tensor]) -> str:
     """Which values are not finite, by the names that the file has."""
     counts = {name: int((~tensor.isfinite()).sum()) for name, tensor in tensors.items()}
     faults = [
@@ -182,16 +188,16 @@ def broken(tensors: Mapping[str, Tensor]) -> str:
     return "; ".join(faults[:5]) + (f"; and {len(faults) - 5} more" if len(faults) > 5 else "")
 
 
-def refuse_other_settings(settings: tuple[str, ...]) -> None:
+def check_settings(settings: tuple[str, ...]) -> None:
     """Settings tell what files leave open; what they do not is not to be changed on the way in."""
     for name in (each.partition("=")[0] for each in settings):
-        if name not in OPEN:
+        if name not in SETTINGS:
             message = "is not something that a file of weights leaves open"
-            hint = f"what may be told is {either(OPEN)}"
+            hint = f"what may be told is {format_choices(SETTINGS)}"
             raise ConfigError(message, code="config.unsupported", where=name, hint=hint)
 
 
-def told(found: Recognized) -> list[str]:
+def describe_checkpoint(found: DetectedModel) -> list[str]:
     """What was recognized, in a line, and a line for each thing that was left out or assumed."""
     lines = [f"recognized {found.title}: {architecture(found.model).partition(': ')[2]}"]
     reasons: dict[str, list[str]] = {}
@@ -203,17 +209,17 @@ def told(found: Recognized) -> list[str]:
     return lines + [f"assumed: {words}" for words in found.assumed]
 
 
-def _told_of_bits(found: Recognized) -> list[str]:
+def _told_of_bits(found: DetectedModel) -> list[str]:
     """A line where the weights were kept in other than 32 bits."""
     kinds = sorted({str(tensor.dtype).removeprefix("torch.") for tensor in found.tensors.values()} - {"float32"})
     return [f"weights in {' and '.join(kinds)}, read as float32"] if kinds else []
 
 
-def hash_of(path: Path) -> str:
+def hash_weights(path: Path) -> str:
     """The sha256 of a file of weights; of an index, that of all of its files one after the other."""
     found = hashlib.sha256()
-    for part in parts_of(path):
+    for part in shard_files(path):
         with part.open("rb") as file:
-            while piece := file.read(PIECE):
+            while piece := file.read(CHUNK_BYTES):
                 found.update(piece)
     return found.hexdigest()

@@ -8,54 +8,56 @@ from typing import Any
 
 from torch import Tensor
 
-from vitral.core.errors import WeightsError, either
-from vitral.core.storage import reading
-from vitral.weights.formats.format import CONFIG, PROCESSOR, Raw
+from vitral.core.errors import WeightsError, format_choices
+from vitral.core.storage import wrap_read_errors
+from vitral.weights.formats.format import CONFIG, PROCESSOR, Checkpoint
 from vitral.weights.formats.npz import read_npz
-from vitral.weights.tensors import read
-from vitral.weights.torch_pickle import SUFFIXES, read_pickled
+from vitral.weights.tensors import read_safetensors
+from vitral.weights.torch_pickle import SUFFIXES, read_torch_pickle
 
-INDEX, USUAL = "model.safetensors.index.json", "model.safetensors"
+INDEX, DEFAULT_FILE = "model.safetensors.index.json", "model.safetensors"
 PROCESSORS = "processor_config.json"  # newer folders hold several there, by name
 READERS = (".safetensors", ".npz")
-GET_AGAIN = "copy or download it again"
+DOWNLOAD_AGAIN = "copy or download it again"
 
 
-def opened(path: Path, allow_pickle: bool = False) -> Raw:
+def read_checkpoint(path: Path, allow_pickle: bool = False) -> Checkpoint:
     """The tensors of a file, or of the one weight file in a folder, and what is noted beside them."""
-    file = weight_file(path, allow_pickle)
+    file = find_weight_file(path, allow_pickle)
     tensors: dict[str, Tensor] = {}
-    for part in parts_of(file):
+    for part in shard_files(file):
         found = _tensors(part, allow_pickle)
         if twice := sorted(tensors.keys() & found.keys()):
             message = f"{twice[0]} is in two of its files"
-            raise WeightsError(message, code="weights.duplicate_tensor", where=str(file), hint=GET_AGAIN)
+            raise WeightsError(message, code="weights.duplicate_tensor", where=str(file), hint=DOWNLOAD_AGAIN)
         tensors |= found
-    return Raw(file, tensors, _notes(file.parent / CONFIG), _processor(file.parent))
+    return Checkpoint(file, tensors, _notes(file.parent / CONFIG), _processor(file.parent))
 
 
-def weight_file(path: Path, allow_pickle: bool = False) -> Path:
+def find_weight_file(path: Path, allow_pickle: bool = False) -> Path:
     """The file that a path stands for; of a folder, the only one that holds weights."""
     if path.is_file():
         return path
     wanted = READERS + (SUFFIXES if allow_pickle else ())
-    with reading(path):
+    with wrap_read_errors(path):
         names = sorted(each for each in path.iterdir() if each.is_file())
-    usual = [path / name for name in (INDEX, USUAL) if path / name in names]  # what the libraries themselves look for
+    usual = [
+        path / name for name in (INDEX, DEFAULT_FILE) if path / name in names
+    ]  # what the libraries themselves look for
     found = usual[:1] or [each for each in names if each.suffix in wanted]
     if len(found) == 1:
         return found[0]
     if found:
-        message, hint = "holds several files of weights", f"name the one: {either(each.name for each in found)}"
+        message, hint = "holds several files of weights", f"name the one: {format_choices(each.name for each in found)}"
         raise WeightsError(message, code="weights.ambiguous", where=str(path), hint=hint)
     if pickles := [each for each in names if each.suffix in SUFFIXES]:
-        raise refused_pickle(pickles[0])
-    message = f"holds no file of weights ({either(READERS)})"
+        raise pickle_error(pickles[0])
+    message = f"holds no file of weights ({format_choices(READERS)})"
     hint = "give a run, a bundle, or a folder or file of weights"
     raise WeightsError(message, code="weights.not_found", where=str(path), hint=hint)
 
 
-def refused_pickle(path: Path) -> WeightsError:
+def pickle_error(path: Path) -> WeightsError:
     """A pickle is a program: it is opened only for who asks for that."""
     hint = f"if you trust who made it: vitral convert {shlex.quote(str(path))} NEW-FOLDER --to vitral --allow-pickle"
     message = "is a pickle, which can run code when it is read"
@@ -67,21 +69,23 @@ def _tensors(file: Path, allow_pickle: bool) -> Mapping[str, Tensor]:
         return read_npz(file)
     if file.suffix in SUFFIXES:
         if not allow_pickle:
-            raise refused_pickle(file)
-        return read_pickled(file)
+            raise pickle_error(file)
+        return read_torch_pickle(file)
     if file.suffix not in READERS:
-        message = f"expected {either((*READERS, *SUFFIXES))}, got a file that ends in {file.suffix or 'nothing'}"
+        message = (
+            f"expected {format_choices((*READERS, *SUFFIXES))}, got a file that ends in {file.suffix or 'nothing'}"
+        )
         raise WeightsError(message, code="weights.unknown_format", where=str(file), hint="give a file of weights")
-    return read(file, GET_AGAIN)
+    return read_safetensors(file, DOWNLOAD_AGAIN)
 
 
-def parts_of(file: Path) -> list[Path]:
+def shard_files(file: Path) -> list[Path]:
     """The files that hold the weights: the file itself, or those beside it that an index names."""
     if file.name != INDEX:
         return [file]
     names = _notes(file, "weights.bad_index").get("weight_map")
     if not isinstance(names, dict):
-        raise WeightsError("has no weight_map", code="weights.bad_index", where=str(file), hint=GET_AGAIN)
+        raise WeightsError("has no weight_map", code="weights.bad_index", where=str(file), hint=DOWNLOAD_AGAIN)
     parts = sorted(set(map(str, names.values())))
     if outside := [name for name in parts if Path(name).name != name]:
         message = f"names a file outside its folder: {outside[0]!r}"
@@ -101,12 +105,12 @@ def _notes(path: Path, code: str = "weights.bad_config") -> Mapping[str, Any]:
     """A JSON file, or nothing where there is none."""
     if not path.is_file():
         return {}
-    with reading(path):
+    with wrap_read_errors(path):
         text = path.read_bytes()
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise WeightsError(f"not JSON: {error}", code=code, where=str(path), hint=GET_AGAIN) from None
+        raise WeightsError(f"not JSON: {error}", code=code, where=str(path), hint=DOWNLOAD_AGAIN) from None
     if not isinstance(found, dict):
-        raise WeightsError("expected fields by name", code=code, where=str(path), hint=GET_AGAIN)
+        raise WeightsError("expected fields by name", code=code, where=str(path), hint=DOWNLOAD_AGAIN)
     return found

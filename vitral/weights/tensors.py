@@ -15,9 +15,9 @@ from torch import Tensor
 
 from vitral.core.errors import WeightsError
 
-PIECE = 2**24  # bytes; few enough that the other threads are not kept waiting
-NO_NOTES: Mapping[str, str] = {}
-NAMES = {
+CHUNK_BYTES = 2**24  # bytes; few enough that the other threads are not kept waiting
+NO_METADATA: Mapping[str, str] = {}
+DTYPE_NAMES = {
     torch.float64: "F64",
     torch.float32: "F32",
     torch.float16: "F16",
@@ -31,7 +31,7 @@ NAMES = {
 }
 
 
-def pieces(tensors: Mapping[str, Tensor], notes: Mapping[str, str] = NO_NOTES) -> Iterator[memoryview]:
+def safetensors_chunks(tensors: Mapping[str, Tensor], notes: Mapping[str, str] = NO_METADATA) -> Iterator[memoryview]:
     """The bytes of a safetensors file of these tensors and notes: the same bytes whatever the order of the names."""
     # The widest first, so that each begins at a multiple of its width; a reader maps them where they are.
     order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
@@ -40,16 +40,16 @@ def pieces(tensors: Mapping[str, Tensor], notes: Mapping[str, str] = NO_NOTES) -
     for name in order:
         tensor = tensors[name]
         start, end = end, end + tensor.numel() * tensor.element_size()
-        header[name] = {"dtype": NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
+        header[name] = {"dtype": DTYPE_NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     yield memoryview(len(text).to_bytes(8, "little") + text)
     for name in order:
         data = tensors[name].detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data
-        yield from (data[start : start + PIECE] for start in range(0, len(data), PIECE))
+        yield from (data[start : start + CHUNK_BYTES] for start in range(0, len(data), CHUNK_BYTES))
 
 
-def names(path: Path) -> list[str]:
+def tensor_names(path: Path) -> list[str]:
     """The names of the tensors in a safetensors file, none of which is read."""
     try:
         with safe_open(path, framework="pt") as file:
@@ -58,7 +58,7 @@ def names(path: Path) -> list[str]:
         raise _unreadable(error, path, "") from None
 
 
-def read(path: Path, hint: str) -> dict[str, Tensor]:
+def read_safetensors(path: Path, hint: str) -> dict[str, Tensor]:
     """The tensors of a safetensors file, mapped from the disk as they are used; changing them leaves it as it is.
 
     The remedy is what to do should the file be damaged.

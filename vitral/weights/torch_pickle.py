@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.serialization import safe_globals
 
 from vitral.core.errors import WeightsError
-from vitral.core.storage import reading
+from vitral.core.storage import wrap_read_errors
 
 SUFFIXES = (".pt", ".pth", ".bin", ".ckpt")
 COLORS = re.compile(r"\x1b\[[0-9;]*m")  # in which torch prints its advice
@@ -18,9 +18,9 @@ CODE = re.compile(r"GLOBAL (\S+)")  # how torch names what a pickle would have c
 WRAPPERS = ("state_dict", "model", "teacher", "module", "model_state_dict", "state_dict_ema")  # around a state dict
 
 
-def read_pickled(path: Path) -> Mapping[str, Tensor]:
+def read_torch_pickle(path: Path) -> Mapping[str, Tensor]:
     """The tensors by name, from a state dict or from what training scripts wrap around one."""
-    with reading(path):
+    with wrap_read_errors(path):
         path.stat()
     try:
         # Training scripts of facebook keep their arguments beside the weights: a plain record, which runs nothing.

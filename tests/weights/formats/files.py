@@ -15,8 +15,8 @@ from vitral.core.config import override
 from vitral.models.base import Model
 from vitral.models.vit import Vit
 from vitral.weights.formats.format import Format
-from vitral.weights.formats.rules import written
-from vitral.weights.load import Loaded, load
+from vitral.weights.formats.rules import export_tensors
+from vitral.weights.load import LoadedModel, load
 
 TOLERANCE = 1e-5
 SMALL = ("image_size=32", "stem.patch=8", "width=36", "depth=2", "mixer.heads=3", "mlp.gelu=erf", "head.num_classes=4")
@@ -37,7 +37,7 @@ def fixture(name: str, folder: Path, notes: bool = False) -> tuple[Path, Referen
     return put(folder, found.weights, found.config if notes else None), found
 
 
-def vit(loaded: Loaded) -> Vit:
+def vit(loaded: LoadedModel) -> Vit:
     """What a loaded model turned out to be."""
     assert isinstance(loaded.bundle.model, Vit)
     return loaded.bundle.model
@@ -60,12 +60,12 @@ def differences(model: Model, answers: Mapping[str, Tensor], sizes: tuple[str, .
     return found
 
 
-def rewritten(loaded: Loaded, kind: Format, folder: Path) -> dict[str, Tensor]:
+def rewritten(loaded: LoadedModel, kind: Format, folder: Path) -> dict[str, Tensor]:
     """What the format writes of a model, whose reading gives the very same tensors again."""
     model, bundle = loaded
     assert isinstance(bundle.model, Vit)
     assert not list(kind.without_counterpart(bundle))
-    tensors = written(kind.rules(bundle.model), model.state_dict())
+    tensors = export_tensors(kind.rules(bundle.model), model.state_dict())
     folder.mkdir()
     for name, pieces in kind.files(bundle, tensors).items():
         (folder / name).write_bytes(b"".join(pieces))

@@ -12,7 +12,7 @@ from tests.weights.bundles import bundle_of
 from tests.weights.formats.files import TOLERANCE, differences, fixture, put, vit
 from vitral.models import Learned1d, NoHead, SwiGlu
 from vitral.weights.formats.dino import Dino, Dinov2Facebook
-from vitral.weights.load import load, opened_model
+from vitral.weights.load import load, open_model
 
 HEADS = "mixer.heads=2"
 
@@ -35,11 +35,11 @@ def bare() -> dict[str, torch.Tensor]:
 
 
 def test_what_is_left_out_is_told_with_the_reason(tmp_path: Path) -> None:
-    told = opened_model(fixture("dino", tmp_path / "a")[0], HEADS).told
+    told = open_model(fixture("dino", tmp_path / "a")[0], HEADS).told
     assert (
         "left out head.last_layer.weight_g and 3 more: the head that DINO trains with, which no later use reads" in told
     )
-    told = opened_model(fixture("dinov2", tmp_path / "b")[0], HEADS).told
+    told = open_model(fixture("dinov2", tmp_path / "b")[0], HEADS).told
     assert "left out mask_token: stands for hidden patches in training alone" in told
 
 

@@ -7,23 +7,31 @@ import torch
 
 from tests.errors import raises
 from vitral.core.config import Size
-from vitral.weights.formats.format import HEADS, Hints, Raw, layers, numbered, shape, whole
+from vitral.weights.formats.format import (
+    HEADS,
+    FileSettings,
+    Checkpoint,
+    count_layers,
+    numbered_classes,
+    tensor_shape,
+    parse_positive_int,
+)
 
-RAW = Raw(Path("a/file"), {"table": torch.zeros(1, 5, 8), "empty": torch.zeros(0, 8)}, {}, {})
+RAW = Checkpoint(Path("a/file"), {"table": torch.zeros(1, 5, 8), "empty": torch.zeros(0, 8)}, {}, {})
 PATCH = Size(8, 4)
 
 
 def test_the_last_of_several_settings_counts() -> None:
-    hints = Hints(("mixer.heads=3", "image_size=32", "mixer.heads=6"))
+    hints = FileSettings(("mixer.heads=3", "image_size=32", "mixer.heads=6"))
     assert (hints.told("mixer.heads"), hints.told("image_size"), hints.told("width")) == ("6", "32", "")
 
 
 def test_heads_are_told_or_those_of_the_published_width() -> None:
-    assert [Hints().heads(width, RAW) for width in (192, 384, 768, 1024, 1280)] == [3, 6, 12, 16, 16]
-    assert Hints(("mixer.heads=4",)).heads(768, RAW) == 4
+    assert [FileSettings().heads(width, RAW) for width in (192, 384, 768, 1024, 1280)] == [3, 6, 12, 16, 16]
+    assert FileSettings(("mixer.heads=4",)).heads(768, RAW) == 4
     assert 36 not in HEADS
     with raises("weights.missing_setting", "a/file", 36, "--set mixer.heads=N"):
-        Hints().heads(36, RAW)
+        FileSettings().heads(36, RAW)
 
 
 @pytest.mark.parametrize(
@@ -39,7 +47,7 @@ def test_heads_are_told_or_those_of_the_published_width() -> None:
 def test_a_table_tells_the_image_and_the_rows_that_are_no_patches(
     rows: int, prefixes: list[int], told: str, expected: tuple[Size, int]
 ) -> None:
-    hints = Hints((f"image_size={told}",) if told else ())
+    hints = FileSettings((f"image_size={told}",) if told else ())
     assert hints.grid(rows, prefixes, PATCH, RAW) == expected
 
 
@@ -48,38 +56,38 @@ def test_a_table_tells_the_image_and_the_rows_that_are_no_patches(
 )
 def test_a_table_that_fits_no_image_is_refused(rows: int, prefixes: list[int], told: str) -> None:
     with raises("weights.bad_setting" if told else "weights.missing_setting", rows, "image_size=HEIGHTxWIDTH"):
-        Hints((f"image_size={told}",) if told else ()).grid(rows, prefixes, PATCH, RAW)
+        FileSettings((f"image_size={told}",) if told else ()).grid(rows, prefixes, PATCH, RAW)
 
 
 def test_two_squares_that_fit_are_one_too_many() -> None:
     with raises("weights.missing_setting", 1, "image_size=HEIGHTxWIDTH"):
-        Hints().grid(1, [0, -3], PATCH, RAW)
+        FileSettings().grid(1, [0, -3], PATCH, RAW)
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "1.5", "x", ""])
 def test_a_number_is_whole_and_from_one_on(text: str) -> None:
-    assert whole("12", "mixer.heads") == 12
+    assert parse_positive_int("12", "mixer.heads") == 12
     with raises("config.out_of_range", "mixer.heads", repr(text)):
-        whole(text, "mixer.heads")
+        parse_positive_int(text, "mixer.heads")
 
 
 def test_layers_are_counted_by_the_largest_number() -> None:
     names = ["blocks.0.a", "blocks.10.b", "blocks.x.c", "more.99.d"]
-    assert layers(names, "blocks.") == 11
-    assert layers(names, "none.") == 0
+    assert count_layers(names, "blocks.") == 11
+    assert count_layers(names, "none.") == 0
 
 
 def test_a_shape_is_that_of_a_tensor_that_is_there() -> None:
-    assert shape(RAW, "table", 3) == (1, 5, 8)
+    assert tensor_shape(RAW, "table", 3) == (1, 5, 8)
     for name, dims, code, value in (
         ("other", 1, "weights.missing_tensor", "other"),
         ("table", 2, "weights.shape_mismatch", "(1, 5, 8)"),
         ("empty", 2, "weights.shape_mismatch", "(0, 8)"),
     ):
         with raises(code, f"a/file: {name} ", value):
-            shape(RAW, name, dims)
+            tensor_shape(RAW, name, dims)
 
 
 def test_classes_without_names_have_numbers() -> None:
-    assert numbered(3) == ("0", "1", "2")
-    assert numbered(0) == ()
+    assert numbered_classes(3) == ("0", "1", "2")
+    assert numbered_classes(0) == ()

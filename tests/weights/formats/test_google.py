@@ -23,11 +23,11 @@ from vitral.models.pool import AttentionPool, ClassPool, MeanPool, PoolConfig
 from vitral.models.position import Learned1d, PositionConfig, SinCos2d
 from vitral.models.registry import model_config
 from vitral.models.vit import Vit
-from vitral.weights.formats.format import Raw
+from vitral.weights.formats.format import Checkpoint
 from vitral.weights.formats.google import BigVision, Google
 from vitral.weights.formats.npz import read_npz, write_npz
-from vitral.weights.formats.registry import format_of
-from vitral.weights.formats.rules import shapes
+from vitral.weights.formats.registry import detect_format
+from vitral.weights.formats.rules import expected_shapes
 
 ORIGINALS = ("google_vit", "google_tanh", "google_gap", "google_hybrid", "google_root")
 NEWER = ("big_vision_cls", "big_vision_map", "big_vision_sines")
@@ -216,7 +216,7 @@ def test_a_published_file_is_what_it_is_called(tmp_path: Path) -> None:
 def test_a_file_has_as_many_numbers_as_google_counts(name: str, count: int) -> None:
     model = model_config(name)
     assert isinstance(model, Vit)
-    found = shapes(Google().rules(model), model.skeleton().state_dict())
+    found = expected_shapes(Google().rules(model), model.skeleton().state_dict())
     assert sum(prod(shape) for shape in found.values()) == count
     if not isinstance(model.stem, Hybrid) and model.width < 1024:
         rows = 1 + (224 // model.stem.patch.height) ** 2
@@ -284,12 +284,12 @@ def test_what_is_wrong_is_refused_by_its_own_name(
 
 @pytest.mark.parametrize("name", [*ORIGINALS, *NEWER])
 def test_one_layout_alone_claims_a_file(name: str) -> None:
-    raw = Raw(Path(f"{name}.npz"), weights(name), {}, {})
-    assert format_of(raw).name == ("google" if name in ORIGINALS else "big_vision")
+    raw = Checkpoint(Path(f"{name}.npz"), weights(name), {}, {})
+    assert detect_format(raw).name == ("google" if name in ORIGINALS else "big_vision")
 
 
 @pytest.mark.parametrize("kind", [Google(), BigVision()], ids=["google", "big_vision"])
 def test_files_of_others_are_not_claimed(kind: Google) -> None:
     for path in sorted(FOLDER.glob("*.safetensors")):
         found = {key.removeprefix("weights/"): tensor for key, tensor in load_file(path).items()}
-        assert not kind.claims(Raw(path, found, {}, {})), path
+        assert not kind.claims(Checkpoint(path, found, {}, {})), path

@@ -13,7 +13,7 @@ from tests.weights.formats.files import rewritten, unlike
 from vitral.core.config import override
 from vitral.data.transforms.preprocessing import IMAGENET, Preprocessing
 from vitral.models.registry import model_config
-from vitral.weights.convert import Origin, counterpart, write_as
+from vitral.weights.convert import SourceFile, select_format, write_model
 from vitral.weights.formats.google import BigVision, Google
 from vitral.weights.formats.npz import read_npz
 
@@ -25,7 +25,7 @@ LIKE = ("mlp.gelu=tanh",)  # the small model of the tests has erf
 @pytest.mark.parametrize("name", [*ORIGINALS, *NEWER])
 def test_a_round_trip_gives_the_same_bits_by_the_same_names(name: str, tmp_path: Path) -> None:
     loaded = vitral.load(FOLDER / f"{name}.npz", *(["image_size=16"] if name == "big_vision_sines" else []))
-    kind = counterpart(loaded, "google")
+    kind = select_format(loaded, "google")
     assert kind.name == ("google" if name in ORIGINALS else "big_vision")
     tensors, before = rewritten(loaded, kind, tmp_path / "again"), read_npz(FOLDER / f"{name}.npz")
     assert [path.name for path in (tmp_path / "again").iterdir()] == ["model.npz"]
@@ -91,7 +91,7 @@ def test_images_on_another_scale_are_not_written() -> None:
 
 def test_a_certificate_says_that_google_has_no_package(tmp_path: Path) -> None:
     source = FOLDER / "big_vision_map.npz"
-    certificate = write_as(vitral.load(source), Origin(source), tmp_path / "out", "google")
+    certificate = write_model(vitral.load(source), SourceFile(source), tmp_path / "out", "google")
     assert certificate is not None
     assert (
         certificate.library == "none: big_vision's code is no package to install, so there is nothing to compare with"

@@ -147,7 +147,7 @@ def test_numpy_reads_what_is_written(tmp_path: Path, limit: int, monkeypatch: py
 def test_the_same_tensors_are_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     tensors = {"b": torch.randn(3, 4).mT, "a": torch.randn(2).bfloat16(), "ü": torch.tensor(1.0, requires_grad=True)}
     first = b"".join(write_npz(tensors))
-    monkeypatch.setattr(npz, "PIECE", 7)
+    monkeypatch.setattr(npz, "CHUNK_BYTES", 7)
     assert b"".join(write_npz(dict(reversed(tensors.items())))) == first
 
 

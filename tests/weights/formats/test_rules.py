@@ -4,7 +4,7 @@ import torch
 
 from vitral.core.config import override
 from vitral.models import Hybrid, Vit
-from vitral.weights.formats.rules import resnet_layers, resnet_rules, shapes
+from vitral.weights.formats.rules import resnet_layers, resnet_rules, expected_shapes
 
 BODY = Hybrid(layers=(2, 1, 3), root=32)
 FEW = ("image_size=32", "width=8", "depth=1", "mixer.heads=1", "head.num_classes=2")
@@ -17,7 +17,7 @@ def test_every_tensor_of_the_body_has_a_rule_of_its_own() -> None:
     theirs = [name for rule in rules for name in rule.theirs]
     assert sorted(ours) == sorted(f"body.{name}" for name in own)
     assert len(set(theirs)) == len(theirs)
-    found = shapes(rules, {f"body.{name}": tensor for name, tensor in own.items()})
+    found = expected_shapes(rules, {f"body.{name}": tensor for name, tensor in own.items()})
     assert found["their.backbone.stem.conv.weight"] == torch.Size([32, 3, 7, 7])
     assert "their.backbone.stages.0.blocks.0.downsample.conv.weight" in theirs
     assert "their.backbone.stages.0.blocks.1.downsample.conv.weight" not in theirs

@@ -6,7 +6,15 @@ import torch
 from vitral.core.config import override
 from vitral.models import DistilledPool, Vit
 from vitral.models.vit import VisionTransformer
-from vitral.weights.formats.rules import TABLE, TOKENS, halved_heads, place_rules, shapes, translated, written
+from vitral.weights.formats.rules import (
+    TABLE,
+    TOKENS,
+    averaged_heads,
+    position_rules,
+    expected_shapes,
+    import_tensors,
+    export_tensors,
+)
 
 SMALL = ("image_size=8", "stem.patch=4", "width=6", "depth=1", "mixer.heads=1", "head.num_classes=3")
 CASES = {
@@ -35,10 +43,10 @@ def model_of(*settings: str) -> VisionTransformer:
 def test_tokens_and_positions_come_back_as_they_were(name: str) -> None:
     settings, tokens, expected = CASES[name]
     model = model_of(*settings)
-    rules, own = place_rules(model.config, tokens, "table"), dict(model.state_dict())
-    found = shapes(rules, own)
+    rules, own = position_rules(model.config, tokens, "table"), dict(model.state_dict())
+    found = expected_shapes(rules, own)
     assert {each: tuple(found[each]) for each in expected} == expected
-    again = translated(rules, own, written(rules, own), "", "")
+    again = import_tensors(rules, own, export_tensors(rules, own), "", "")
     assert all(torch.equal(again[each], own[each]) for each in (TOKENS, TABLE) if each in own)
 
 
@@ -46,7 +54,7 @@ def test_a_row_of_a_register_is_added_to_it() -> None:
     model = model_of("tokens.registers=2")
     own = dict(model.state_dict())
     theirs = {"cls": torch.randn(1, 1, 6), "reg": torch.randn(1, 2, 6), "table": torch.randn(1, 7, 6)}
-    found = translated(place_rules(model.config, ["cls", "reg"], "table"), own, theirs, "", "")
+    found = import_tensors(position_rules(model.config, ["cls", "reg"], "table"), own, theirs, "", "")
     model.load(own | found)
     patches = torch.randn(1, 4, 6)
     expected = torch.cat([theirs["cls"], theirs["reg"], patches], dim=1) + theirs["table"]  # (1, 3 + N, D)
@@ -59,10 +67,10 @@ def test_the_mean_of_two_heads_is_one_head_on_both_tokens() -> None:
     theirs = {f"{name}.{part}": tensor for name, head in (("one", one), ("two", two))
               for part, tensor in head.state_dict().items()}  # fmt: skip
     own = {"head.weight": torch.empty(3, DistilledPool().outputs(6)), "head.bias": torch.empty(3)}
-    rules = halved_heads("head", ("one", "two"))
-    found = translated(rules, own, theirs, "", "")
+    rules = averaged_heads("head", ("one", "two"))
+    found = import_tensors(rules, own, theirs, "", "")
     tokens = torch.randn(5, 2, 6)
     expected = (one(tokens[:, 0]) + two(tokens[:, 1])) / 2
     assert torch.allclose(tokens.flatten(1) @ found["head.weight"].mT + found["head.bias"], expected, atol=1e-6)
-    again = translated(rules, own, written(rules, found), "", "")
+    again = import_tensors(rules, own, export_tensors(rules, found), "", "")
     assert all(torch.equal(again[name], found[name]) for name in found)

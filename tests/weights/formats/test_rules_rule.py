@@ -9,16 +9,16 @@ from vitral.core.config import Size
 from vitral.models.embed import cut_patches
 from vitral.weights.formats.rules import (
     Rule,
-    absent,
+    constant,
     affine,
-    changed,
-    kernel,
+    mapped,
+    patch_kernel,
     same,
-    shapes,
+    expected_shapes,
     split,
-    stacked,
-    translated,
-    written,
+    concatenated,
+    import_tensors,
+    export_tensors,
 )
 
 OWN = {
@@ -30,23 +30,23 @@ OWN = {
 }
 RULES: dict[str, list[Rule]] = {
     "same": [same("a", "x")],
-    "changed": [changed("a", "x", lambda found: found.mT, lambda own: own.mT)],
-    "stacked": [stacked("a", ("q", "k", "v"))],
+    "changed": [mapped("a", "x", lambda found: found.mT, lambda own: own.mT)],
+    "stacked": [concatenated("a", ("q", "k", "v"))],
     "split": [split(("b", "c"), "x", (3, 2))],
-    "kernel": [kernel("stem", "conv", Size(2, 4))],
-    "absent": [absent("zero", [4], 0.0, "a bias")],
+    "kernel": [patch_kernel("stem", "conv", Size(2, 4))],
+    "absent": [constant("zero", [4], 0.0, "a bias")],
 }
 
 
 def back(rules: list[Rule], found: dict[str, Tensor]) -> dict[str, Tensor]:
     own = {name: OWN[name] for rule in rules for name in rule.ours}
-    return translated(rules, own, found, "a/file", "give another")
+    return import_tensors(rules, own, found, "a/file", "give another")
 
 
 @pytest.mark.parametrize("name", RULES)
 def test_what_is_written_is_read_as_it_was(name: str) -> None:
     rules = RULES[name]
-    theirs = written(rules, OWN)
+    theirs = export_tensors(rules, OWN)
     again = back(rules, theirs)
     assert {each for rule in rules for each in rule.theirs} == theirs.keys()
     assert all(torch.equal(again[each], OWN[each]) for rule in rules for each in rule.ours)
@@ -56,20 +56,20 @@ def test_what_is_written_is_read_as_it_was(name: str) -> None:
 @pytest.mark.parametrize("name", RULES)
 def test_shapes_follow_from_a_skeleton(name: str) -> None:
     bones = {each: tensor.to("meta") for each, tensor in OWN.items()}
-    expected = {each: tensor.shape for each, tensor in written(RULES[name], OWN).items()}
-    assert shapes(RULES[name], bones) == expected
+    expected = {each: tensor.shape for each, tensor in export_tensors(RULES[name], OWN).items()}
+    assert expected_shapes(RULES[name], bones) == expected
 
 
 def test_a_kernel_does_what_the_map_of_patches_does() -> None:
     images = torch.randn(2, 3, 4, 8)
-    conv = written(RULES["kernel"], OWN)["conv"]
+    conv = export_tensors(RULES["patch_kernel"], OWN)["conv"]
     assert conv.shape == (5, 3, 2, 4)
     theirs = torch.nn.functional.conv2d(images, conv, stride=(2, 4)).flatten(2).mT
     assert torch.allclose(cut_patches(images, Size(2, 4)) @ OWN["stem"].mT, theirs, atol=1e-5)
 
 
 def test_stacked_maps_stand_in_their_order() -> None:
-    theirs = written(RULES["stacked"], OWN)
+    theirs = export_tensors(RULES["concatenated"], OWN)
     assert [float(theirs[name][0, 0]) for name in "qkv"] == [0.0, 2.0, 4.0]
 
 
@@ -80,7 +80,7 @@ def test_an_affine_map_has_a_bias_unless_told() -> None:
 
 def test_what_has_no_place_must_be_what_it_always_is() -> None:
     with raises("weights.no_counterpart", "zero"):
-        written(RULES["absent"], OWN | {"zero": torch.tensor([0.0, 0.0, 1.0, 0.0])})
+        export_tensors(RULES["constant"], OWN | {"zero": torch.tensor([0.0, 0.0, 1.0, 0.0])})
 
 
 def test_all_that_is_wrong_is_listed_by_their_names() -> None:

@@ -13,9 +13,9 @@ from tests.weights.formats.files import TOLERANCE, differences, fixture, put, re
 from vitral.core.config import Size
 from vitral.data.transforms.crop import Resize
 from vitral.models import Attention, DistilledPool, MeanPool, Mlp, SwiGlu
-from vitral.weights.formats.format import Raw
+from vitral.weights.formats.format import Checkpoint
 from vitral.weights.formats.timm import Timm
-from vitral.weights.formats.timm_config import heads_of, notes_of, sizes_of
+from vitral.weights.formats.timm_config import parse_heads, parse_config, parse_sizes
 from vitral.weights.load import load
 
 WIDE = ("mixer.heads=3", "image_size=32x48")
@@ -266,13 +266,13 @@ def test_a_way_of_seeing_that_is_unknown_here_is_refused(
     ],
 )
 def test_what_is_wrong_in_the_notes_is_told_as_theirs(tmp_path: Path, config: dict[str, object], value: str) -> None:
-    raw = Raw(tmp_path / "model.safetensors", {}, {"architecture": "vit_tiny_patch16_224", **config}, {})
+    raw = Checkpoint(tmp_path / "model.safetensors", {}, {"architecture": "vit_tiny_patch16_224", **config}, {})
     with raises("weights.bad_config", tmp_path, value):
-        notes_of(raw)
+        parse_config(raw)
 
 
 def test_numbers_in_the_notes_are_checked_one_by_one() -> None:
     with raises("config.out_of_range", "model_args.num_heads", -3):
-        heads_of("vit_tiny_patch16_224", {"num_heads": -3})
+        parse_heads("vit_tiny_patch16_224", {"num_heads": -3})
     with raises("config.wrong_type", "pretrained_cfg.input_size"):
-        sizes_of({}, {"input_size": "x"})
+        parse_sizes({}, {"input_size": "x"})

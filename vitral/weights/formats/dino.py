@@ -23,18 +23,25 @@ from vitral.models.mlp import Mlp, SwiGlu
 from vitral.models.position import Learned1d, Resampling
 from vitral.models.vit import Tokens, Vit
 from vitral.weights.bundle import Bundle
-from vitral.weights.formats.format import Format, Hints, Raw, Recognized, layers, shape
-from vitral.weights.formats.rules import TABLE, TOKENS, Rule, affine, joined, kernel, lifted_parts, same
-from vitral.weights.formats.timm import DINOV2, block_rules, gated
+from vitral.weights.formats.format import Format, FileSettings, Checkpoint, DetectedModel, count_layers, tensor_shape
+from vitral.weights.formats.rules import TABLE, TOKENS, Rule, affine, concat_tokens, patch_kernel, split_tokens, same
+from vitral.weights.formats.timm import DINOV2, block_rules, gated_mlp
 
 BACKBONE = re.compile(r"^(module\.)?backbone\.")
-TRAINED_WITH = re.compile(r"^(module\.)?(head|dino_head|ibot_head)\.(mlp|last_layer)\.")
-CHUNKED = re.compile(r"^blocks\.\d+\.(\d+)\.")  # layers in groups, each with its number among all
+TRAINING_HEAD = re.compile(r"^(module\.)?(head|dino_head|ibot_head)\.(mlp|last_layer)\.")
+CHUNKED_BLOCK = re.compile(r"^blocks\.\d+\.(\d+)\.")  # layers in groups, each with its number among all
 GIANT = {1536: 24}  # DINOv2's largest has a width of its own
 HEAD_FOR_TRAINING = "the head that DINO trains with, which no later use reads"
 MASK = "stands for hidden patches in training alone"
-ALWAYS = {"patch_embed.proj.weight", "pos_embed", "cls_token", "blocks.0.attn.qkv.weight", "norm.weight"}
-TIMM = ("head.weight", "norm_pre.weight", "dist_token", "reg_token", "attn_pool.latent", "blocks.0.attn.q_norm.weight")
+REQUIRED = {"patch_embed.proj.weight", "pos_embed", "cls_token", "blocks.0.attn.qkv.weight", "norm.weight"}
+TIMM_ONLY = (
+    "head.weight",
+    "norm_pre.weight",
+    "dist_token",
+    "reg_token",
+    "attn_pool.latent",
+    "blocks.0.attn.q_norm.weight",
+)
 
 
 class Dino(Format):
@@ -45,22 +52,24 @@ class Dino(Format):
     name: ClassVar[str] = "dino"
     title: ClassVar[str] = "facebook's DINO"
 
-    def claims(self, raw: Raw) -> bool:
-        names = backbone(raw.tensors).keys()
+    def claims(self, raw: Checkpoint) -> bool:
+        names = backbone_tensors(raw.tensors).keys()
         return is_backbone(raw) and not names & DINOV2 and "blocks.0.ls1.gamma" not in names
 
-    def recognize(self, raw: Raw, hints: Hints) -> Recognized:
-        dropped = {name: HEAD_FOR_TRAINING for name in raw.tensors if TRAINED_WITH.match(name)}
+    def recognize(self, raw: Checkpoint, hints: FileSettings) -> DetectedModel:
+        dropped = {name: HEAD_FOR_TRAINING for name in raw.tensors if TRAINING_HEAD.match(name)}
         dropped |= {name: MASK for name in raw.tensors if name.endswith("mask_token")}
-        raw = raw._replace(tensors=backbone({name: raw.tensors[name] for name in raw.tensors if name not in dropped}))
-        width, channels, *sides = shape(raw, "patch_embed.proj.weight", 4)
-        registers = shape(raw, "register_tokens", 3)[1] if "register_tokens" in raw.tensors else 0
-        image, _ = hints.grid(shape(raw, "pos_embed", 3)[1], [1], Size(*sides), raw)
+        raw = raw._replace(
+            tensors=backbone_tensors({name: raw.tensors[name] for name in raw.tensors if name not in dropped})
+        )
+        width, channels, *sides = tensor_shape(raw, "patch_embed.proj.weight", 4)
+        registers = tensor_shape(raw, "register_tokens", 3)[1] if "register_tokens" in raw.tensors else 0
+        image, _ = hints.grid(tensor_shape(raw, "pos_embed", 3)[1], [1], Size(*sides), raw)
         model = Vit(
             image_size=image,
             channels=channels,
             width=width,
-            depth=layers(raw.tensors, "blocks."),
+            depth=count_layers(raw.tensors, "blocks."),
             stem=Patches(patch=Size(*sides)),
             tokens=Tokens(registers=registers),
             position=Learned1d(resampling=resampling(registers)),
@@ -77,13 +86,13 @@ class Dino(Format):
             normalize=IMAGENET if channels == 3 else CENTERED,
         )
         assumed = ("images as in its evaluation: the middle 224 of 256 pixels, ImageNet's mean",)
-        return Recognized(self.title, model, preprocessing, (), raw.tensors, dropped, assumed)
+        return DetectedModel(self.title, model, preprocessing, (), raw.tensors, dropped, assumed)
 
     def rules(self, model: Vit) -> list[Rule]:
-        rules = [kernel("stem.project.weight", "patch_embed.proj.weight", model.stem.patch)]
-        rules += [same("stem.project.bias", "patch_embed.proj.bias"), *places(model)]
+        rules = [patch_kernel("stem.project.weight", "patch_embed.proj.weight", model.stem.patch)]
+        rules += [same("stem.project.bias", "patch_embed.proj.bias"), *prefix_rules(model)]
         for layer in range(model.depth):
-            rules += [own_names(rule, model) for rule in block_rules(model, f"blocks.{layer}", f"blocks.{layer}")]
+            rules += [swiglu_names(rule, model) for rule in block_rules(model, f"blocks.{layer}", f"blocks.{layer}")]
         return rules + affine("norm", "norm")
 
     def without_counterpart(self, bundle: Bundle) -> Iterator[str]:
@@ -96,29 +105,29 @@ class Dinov2Facebook(Dino):
     name: ClassVar[str] = "dinov2-facebook"
     title: ClassVar[str] = "facebook's DINOv2"
 
-    def claims(self, raw: Raw) -> bool:
-        return is_backbone(raw) and bool(backbone(raw.tensors).keys() & DINOV2)
+    def claims(self, raw: Checkpoint) -> bool:
+        return is_backbone(raw) and bool(backbone_tensors(raw.tensors).keys() & DINOV2)
 
 
-def is_backbone(raw: Raw) -> bool:
+def is_backbone(raw: Checkpoint) -> bool:
     """Whether the names are of such a backbone, or of one of timm's that has the same ones."""
-    names = backbone(raw.tensors).keys()
-    return names >= ALWAYS and not any(name in names for name in TIMM) and "architecture" not in raw.config
+    names = backbone_tensors(raw.tensors).keys()
+    return names >= REQUIRED and not any(name in names for name in TIMM_ONLY) and "architecture" not in raw.config
 
 
-def backbone(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def backbone_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors by the names that the backbone has for them when it is saved alone, its layers in one row."""
-    return {CHUNKED.sub(r"blocks.\1.", BACKBONE.sub("", name)): tensor for name, tensor in tensors.items()}
+    return {CHUNKED_BLOCK.sub(r"blocks.\1.", BACKBONE.sub("", name)): tensor for name, tensor in tensors.items()}
 
 
-def places(model: Vit) -> list[Rule]:
+def prefix_rules(model: Vit) -> list[Rule]:
     """Tokens and positions; unlike timm's, the registers have no rows where the class token has one."""
     counts = [1, model.tokens.registers] if model.tokens.registers else [1]
     tokens = ("cls_token", "register_tokens")[: len(counts)]
-    return [Rule((TOKENS,), tokens, joined, lambda own: lifted_parts(own[0], counts)), same(TABLE, "pos_embed")]
+    return [Rule((TOKENS,), tokens, concat_tokens, lambda own: split_tokens(own[0], counts)), same(TABLE, "pos_embed")]
 
 
-def own_names(rule: Rule, model: Vit) -> Rule:
+def swiglu_names(rule: Rule, model: Vit) -> Rule:
     """A rule of timm's for a layer, by the names that the gated MLP has here."""
     if not isinstance(model.mlp, SwiGlu):
         return rule
@@ -130,11 +139,11 @@ def resampling(registers: int) -> Resampling:
     return "bicubic_antialias" if registers else "bicubic_offset"
 
 
-def _heads(raw: Raw, width: int, hints: Hints) -> int:
+def _heads(raw: Checkpoint, width: int, hints: FileSettings) -> int:
     return GIANT[width] if width in GIANT and not hints.told("mixer.heads") else hints.heads(width, raw)
 
 
-def _mlp(raw: Raw, width: int) -> Mlp | SwiGlu:
+def _mlp(raw: Checkpoint, width: int) -> Mlp | SwiGlu:
     if "blocks.0.mlp.w3.weight" in raw.tensors:
-        return gated(shape(raw, "blocks.0.mlp.w3.weight", 2)[1], width, raw)
-    return Mlp(ratio=shape(raw, "blocks.0.mlp.fc1.weight", 2)[0] / width, gelu="erf")
+        return gated_mlp(tensor_shape(raw, "blocks.0.mlp.w3.weight", 2)[1], width, raw)
+    return Mlp(ratio=tensor_shape(raw, "blocks.0.mlp.fc1.weight", 2)[0] / width, gelu="erf")

@@ -16,14 +16,14 @@ from vitral.models.resnet import Resnet
 from vitral.models.vit import Vit
 from vitral.weights.bundle import Bundle
 from vitral.weights.formats.rules import Rule
-from vitral.weights.tensors import pieces
+from vitral.weights.tensors import safetensors_chunks
 from vitral.weights.torch_pickle import SUFFIXES
 
 CONFIG, PROCESSOR = "config.json", "preprocessor_config.json"  # files that may lie beside the tensors
 HEADS = {scale.width: scale.heads for scale in reversed(SIZES.values())}  # of the published models, by their width
 
 
-class Raw(NamedTuple):
+class Checkpoint(NamedTuple):
     """What lies on the disk, before anybody knows what it is."""
 
     where: Path  # the file that holds the tensors
@@ -32,7 +32,7 @@ class Raw(NamedTuple):
     processor: Mapping[str, Any]  # of a preprocessor_config.json beside it
 
 
-class Recognized(NamedTuple):
+class DetectedModel(NamedTuple):
     """What a file turned out to be."""
 
     title: str  # `timm's ViT`
@@ -44,7 +44,7 @@ class Recognized(NamedTuple):
     assumed: tuple[str, ...] = ()  # what the file does not tell, as the custom of its family has it
 
 
-class Answers(NamedTuple):
+class ModelOutputs(NamedTuple):
     """What another library's code makes of images."""
 
     tokens: Tensor  # (B, L, D), after the last norm, in the order in which ours stand
@@ -58,11 +58,11 @@ class Format:
     package: ClassVar[str]  # as pip has it
     name: ClassVar[str]  # of this kind of file among all, as --format has it: timm, dinov2
 
-    def claims(self, raw: Raw) -> bool:
+    def claims(self, raw: Checkpoint) -> bool:
         """Whether the names, shapes and notes are of this kind."""
         raise NotImplementedError
 
-    def recognize(self, raw: Raw, hints: "Hints") -> Recognized:
+    def recognize(self, raw: Checkpoint, hints: "FileSettings") -> DetectedModel:
         """What the file is; WeightsError where it does not tell and no hint does."""
         raise NotImplementedError
 
@@ -80,18 +80,18 @@ class Format:
 
     def files(self, bundle: Bundle, tensors: Mapping[str, Tensor]) -> dict[str, Iterable[memoryview]]:
         """The files of a folder that the library reads, from tensors by its own names."""
-        return {"model.safetensors": pieces(tensors, {"format": "pt"})}
+        return {"model.safetensors": safetensors_chunks(tensors, {"format": "pt"})}
 
     def code(self, model: Vit) -> Any:
         """The library's own code for such a model; raises anything where it is not installed, or broken."""
         raise ImportError(f"{self.library} has no code to compare with")
 
-    def reference(self, code: Any, folder: Path, bundle: Bundle) -> Callable[[Tensor], Answers]:
+    def reference(self, code: Any, folder: Path, bundle: Bundle) -> Callable[[Tensor], ModelOutputs]:
         """That code on a folder that was written for it."""
         raise NotImplementedError
 
 
-class Hints(NamedTuple):
+class FileSettings(NamedTuple):
     """Settings such as `mixer.heads=3`, for what a file does not tell."""
 
     settings: tuple[str, ...] = ()
@@ -101,17 +101,17 @@ class Hints(NamedTuple):
         found = [value for name, _, value in (each.partition("=") for each in self.settings) if name == field]
         return found[-1] if found else ""
 
-    def heads(self, width: int, raw: Raw) -> int:
+    def heads(self, width: int, raw: Checkpoint) -> int:
         """As many as are told, or as the published models of this width have."""
         if told := self.told("mixer.heads"):
-            return whole(told, "mixer.heads")
+            return parse_positive_int(told, "mixer.heads")
         if width not in HEADS:
             message = f"does not tell the number of heads, and no published model has a width of {width}"
-            hint = told_by(raw, "mixer.heads=N")
+            hint = setting_hint(raw, "mixer.heads=N")
             raise WeightsError(message, code="weights.missing_setting", where=str(raw.where), hint=hint)
         return HEADS[width]
 
-    def grid(self, rows: int, prefixes: Sequence[int], patch: Size, raw: Raw) -> tuple[Size, int]:
+    def grid(self, rows: int, prefixes: Sequence[int], patch: Size, raw: Checkpoint) -> tuple[Size, int]:
         """The image size that a table of so many positions is for, and how many of them are no patches'."""
         if told := self.told("image_size"):
             image = Size.parse(told)
@@ -127,22 +127,24 @@ class Hints(NamedTuple):
         if len(found) != 1:
             message = f"{rows} positions are not those of one square of patches"
             code = "weights.bad_setting" if told else "weights.missing_setting"
-            raise WeightsError(message, code=code, where=str(raw.where), hint=told_by(raw, "image_size=HEIGHTxWIDTH"))
+            raise WeightsError(
+                message, code=code, where=str(raw.where), hint=setting_hint(raw, "image_size=HEIGHTxWIDTH")
+            )
         return found[0]
 
 
-def told_by(raw: Raw, setting: str) -> str:
+def setting_hint(raw: Checkpoint, setting: str) -> str:
     """What to do about a file that leaves something open."""
-    return f"tell it: {told_once(raw, f'--set {setting}')}"
+    return f"tell it: {convert_command(raw, f'--set {setting}')}"
 
 
-def told_once(raw: Raw, options: str) -> str:
+def convert_command(raw: Checkpoint, options: str) -> str:
     """The command by which a file is told what it leaves open."""
     allowed = " --allow-pickle" if raw.where.suffix in SUFFIXES else ""
     return f"vitral convert {shlex.quote(str(raw.where))} NEW-FOLDER {options}{allowed}, and use NEW-FOLDER"
 
 
-def whole(text: str, where: str) -> int:
+def parse_positive_int(text: str, where: str) -> int:
     """A number from 1 on."""
     if not text.isdecimal() or not int(text):
         message, code = f"expected a whole number from 1 on, got {text!r}", "config.out_of_range"
@@ -150,13 +152,13 @@ def whole(text: str, where: str) -> int:
     return int(text)
 
 
-def layers(tensors: Iterable[str], before: str) -> int:
+def count_layers(tensors: Iterable[str], before: str) -> int:
     """How many layers there are names of, `blocks.0.` and so on."""
     numbers = {name.removeprefix(before).split(".")[0] for name in tensors if name.startswith(before)}
     return 1 + max((int(number) for number in numbers if number.isdecimal()), default=-1)
 
 
-def shape(raw: Raw, name: str, dims: int) -> tuple[int, ...]:
+def tensor_shape(raw: Checkpoint, name: str, dims: int) -> tuple[int, ...]:
     """The shape of a tensor that must be there, with so many dimensions."""
     if name not in raw.tensors:
         message, hint = f"{name} is missing", "give the whole file"
@@ -168,11 +170,11 @@ def shape(raw: Raw, name: str, dims: int) -> tuple[int, ...]:
     return found
 
 
-def numbered(classes: int) -> tuple[str, ...]:
+def numbered_classes(classes: int) -> tuple[str, ...]:
     """Names for classes that have none."""
     return tuple(map(str, range(classes)))
 
 
-def as_json(data: Mapping[str, Any]) -> Iterable[memoryview]:
+def json_file(data: Mapping[str, Any]) -> Iterable[memoryview]:
     """A file of JSON."""
     return [memoryview(json.dumps(data, indent=2).encode())]

@@ -28,28 +28,35 @@ from vitral.models.position import Learned1d, PositionConfig, SinCos2d
 from vitral.models.resnet import BaseResnet
 from vitral.models.vit import Tokens, Vit
 from vitral.weights.bundle import Bundle
-from vitral.weights.formats.format import Format, FileSettings, Checkpoint, DetectedModel, numbered_classes, tensor_shape
+from vitral.weights.formats.format import (
+    Format,
+    FileSettings,
+    Checkpoint,
+    DetectedModel,
+    numbered_classes,
+    tensor_shape,
+)
 from vitral.weights.formats.npz import write_npz
 from vitral.weights.formats.rules import (
     Rule,
     UnitNames,
     Weights,
-    changed,
-    place_rules,
+    mapped,
+    position_rules,
     same,
     unit_parts,
-    units_of_stages,
+    count_units,
 )
 
 ROOT = "conv_root/kernel"
 UNIT = re.compile(r"block(\d{1,3})/unit(\d{1,3})/")
-NAMES = UnitNames(("conv1", "gn1"), ("conv2", "gn2"), ("conv3", "gn3"), ("conv_proj", "gn_proj"))
+UNIT_NAMES = UnitNames(("conv1", "gn1"), ("conv2", "gn2"), ("conv3", "gn3"), ("conv_proj", "gn_proj"))
 
 
 def body_rules(body: BaseResnet, ours: str) -> list[Rule]:
     """The rules of a body."""
     rules = conv_norm(f"{ours}.root", "conv_root", "gn_root")
-    for part in unit_parts(body, ours, NAMES):
+    for part in unit_parts(body, ours, UNIT_NAMES):
         other = f"block{part.stage + 1}/unit{part.unit + 1}"
         rules += conv_norm(part.ours, f"{other}/{part.conv}", f"{other}/{part.norm}")
     return rules
@@ -57,7 +64,7 @@ def body_rules(body: BaseResnet, ours: str) -> list[Rule]:
 
 def conv_norm(ours: str, conv: str, norm: str) -> list[Rule]:
     return [
-        changed(f"{ours}.0.weight", f"{conv}/kernel", to_convolution, to_kernel),
+        mapped(f"{ours}.0.weight", f"{conv}/kernel", to_convolution, to_kernel),
         same(f"{ours}.1.weight", f"{norm}/scale"),
         same(f"{ours}.1.bias", f"{norm}/bias"),
     ]
@@ -65,7 +72,7 @@ def conv_norm(ours: str, conv: str, norm: str) -> list[Rule]:
 
 def body_layers(names: Iterable[str]) -> tuple[int, ...]:
     """How many units each stage has, by the names of the tensors; none where the root is all."""
-    return units_of_stages(names, UNIT, 1)
+    return count_units(names, UNIT, 1)
 
 
 def to_convolution(kernel: Tensor) -> Tensor:
@@ -82,7 +89,7 @@ BLOCK = "Transformer/encoderblock"
 EMBEDDING, PROBE = "embedding/kernel", "MAPHead_0/probe"
 
 
-class Names(NamedTuple):
+class Layout(NamedTuple):
     """What differs between the two layouts: the numbers of a block's parts, and where the positions are."""
 
     attention: str
@@ -95,13 +102,13 @@ class Names(NamedTuple):
         return f"{block}/{self.attention}/query/kernel"
 
 
-ORIGINAL = Names(
+ORIGINAL = Layout(
     "MultiHeadDotProductAttention_1", "MlpBlock_3", "LayerNorm_2", "Transformer/posembed_input/pos_embedding"
 )
-BIG_VISION = Names("MultiHeadDotProductAttention_0", "MlpBlock_0", "LayerNorm_1", "pos_embedding")
+BIG_VISION = Layout("MultiHeadDotProductAttention_0", "MlpBlock_0", "LayerNorm_1", "pos_embedding")
 
 
-def google_rules(model: Vit, names: Names) -> list[Rule]:
+def google_rules(model: Vit, names: Layout) -> list[Rule]:
     """The rules of a whole model in one of the layouts."""
     assert isinstance(model.mixer, Attention)
     heads = model.mixer.heads
@@ -110,23 +117,23 @@ def google_rules(model: Vit, names: Names) -> list[Rule]:
         _stem_rule("stem.project.weight", EMBEDDING, model.stem.patch),
         same("stem.project.bias", "embedding/bias"),
     ]
-    rules += place_rules(model, ["cls"] * model.tokens.cls, names.table)
+    rules += position_rules(model, ["cls"] * model.tokens.cls, names.table)
     for layer in range(model.depth):
         own, other = f"blocks.{layer}", f"{BLOCK}_{layer}"
-        rules += norm(f"{own}.mixer_norm", f"{other}/LayerNorm_0") + norm(
+        rules += norm_rules(f"{own}.mixer_norm", f"{other}/LayerNorm_0") + norm_rules(
             f"{own}.mlp_norm", f"{other}/{names.mlp_norm}"
         )
         maps = [f"{other}/{names.attention}/{part}" for part in ("query", "key", "value")]
-        rules += stacked_heads(f"{own}.mixer.heads.qkv", maps, heads)
-        rules += joined_heads(f"{own}.mixer.project", f"{other}/{names.attention}/out", heads)
-        rules += mlp(f"{own}.mlp", f"{other}/{names.mlp}")
-    rules += norm("norm", "Transformer/encoder_norm")
+        rules += qkv_rules(f"{own}.mixer.heads.qkv", maps, heads)
+        rules += projection_rules(f"{own}.mixer.project", f"{other}/{names.attention}/out", heads)
+        rules += mlp_rules(f"{own}.mlp", f"{other}/{names.mlp}")
+    rules += norm_rules("norm", "Transformer/encoder_norm")
     if isinstance(model.pool, AttentionPool):
         rules += pool_rules(heads)
     if isinstance(model.head, TanhHead):
-        rules += dense("head.hidden", "pre_logits") + dense("head.classifier.linear", "head")
+        rules += dense_rules("head.hidden", "pre_logits") + dense_rules("head.classifier.linear", "head")
     elif isinstance(model.head, LinearHead):
-        rules += dense("head.linear", "head")
+        rules += dense_rules("head.linear", "head")
     return rules
 
 
@@ -135,30 +142,30 @@ def pool_rules(heads: int) -> list[Rule]:
     attention = "MAPHead_0/MultiHeadDotProductAttention_0"
     return [
         same("pool.query", PROBE),
-        *stacked_heads("pool.q", [f"{attention}/query"], heads),
-        *stacked_heads("pool.kv", [f"{attention}/key", f"{attention}/value"], heads),
-        *joined_heads("pool.project", f"{attention}/out", heads),
-        *norm("pool.norm", "MAPHead_0/LayerNorm_0"),
-        *mlp("pool.mlp", "MAPHead_0/MlpBlock_0"),
+        *qkv_rules("pool.q", [f"{attention}/query"], heads),
+        *qkv_rules("pool.kv", [f"{attention}/key", f"{attention}/value"], heads),
+        *projection_rules("pool.project", f"{attention}/out", heads),
+        *norm_rules("pool.norm", "MAPHead_0/LayerNorm_0"),
+        *mlp_rules("pool.mlp", "MAPHead_0/MlpBlock_0"),
     ]
 
 
-def norm(ours: str, theirs: str) -> list[Rule]:
+def norm_rules(ours: str, theirs: str) -> list[Rule]:
     return [same(f"{ours}.weight", f"{theirs}/scale"), same(f"{ours}.bias", f"{theirs}/bias")]
 
 
-def mlp(ours: str, theirs: str) -> list[Rule]:
+def mlp_rules(ours: str, theirs: str) -> list[Rule]:
     """Kernels (D, M) and (M, D)."""
-    return dense(f"{ours}.expand", f"{theirs}/Dense_0") + dense(f"{ours}.contract", f"{theirs}/Dense_1")
+    return dense_rules(f"{ours}.expand", f"{theirs}/Dense_0") + dense_rules(f"{ours}.contract", f"{theirs}/Dense_1")
 
 
-def dense(ours: str, theirs: str) -> list[Rule]:
+def dense_rules(ours: str, theirs: str) -> list[Rule]:
     """A kernel (inputs, outputs) and its bias."""
-    kernel = changed(f"{ours}.weight", f"{theirs}/kernel", _turned, _turned)
+    kernel = mapped(f"{ours}.weight", f"{theirs}/kernel", _turned, _turned)
     return [kernel, same(f"{ours}.bias", f"{theirs}/bias")]
 
 
-def stacked_heads(ours: str, theirs: Sequence[str], heads: int) -> list[Rule]:
+def qkv_rules(ours: str, theirs: Sequence[str], heads: int) -> list[Rule]:
     """Maps to heads, kernels (D, H, h) and biases (H, h), which stand above one another in ours."""
 
     def read(found: Sequence[Tensor]) -> Sequence[Tensor]:
@@ -179,7 +186,7 @@ def stacked_heads(ours: str, theirs: Sequence[str], heads: int) -> list[Rule]:
     ]
 
 
-def joined_heads(ours: str, theirs: str, heads: int) -> list[Rule]:
+def projection_rules(ours: str, theirs: str, heads: int) -> list[Rule]:
     """The map from heads, a kernel (H, h, D), and its bias."""
 
     def read(kernel: Tensor) -> Tensor:
@@ -188,7 +195,7 @@ def joined_heads(ours: str, theirs: str, heads: int) -> list[Rule]:
     def write(weight: Tensor) -> Tensor:
         return weight.mT.unflatten(0, (heads, -1))  # (H, h, D)
 
-    return [changed(f"{ours}.weight", f"{theirs}/kernel", read, write), same(f"{ours}.bias", f"{theirs}/bias")]
+    return [mapped(f"{ours}.weight", f"{theirs}/kernel", read, write), same(f"{ours}.bias", f"{theirs}/bias")]
 
 
 def _stem_rule(ours: str, theirs: str, patch: Size) -> Rule:
@@ -200,7 +207,7 @@ def _stem_rule(ours: str, theirs: str, patch: Size) -> Rule:
     def write(weight: Tensor) -> Tensor:
         return to_kernel(weight.unflatten(1, (-1, *patch)))  # (P, Q, C, D)
 
-    return changed(ours, theirs, read, write)
+    return mapped(ours, theirs, read, write)
 
 
 def _turned(weight: Tensor) -> Tensor:
@@ -215,7 +222,7 @@ class GoogleFiles(Format):
 
     library: ClassVar[str] = "google"
     package: ClassVar[str] = "big_vision"  # which is on no index
-    names: ClassVar[Names]
+    names: ClassVar[Layout]
     owner: ClassVar[str]
 
     def without_counterpart(self, bundle: Bundle) -> Iterator[str]:
@@ -316,7 +323,7 @@ class Google(GoogleFiles):
     """A Vision Transformer or a hybrid of google-research/vision_transformer."""
 
     name: ClassVar[str] = "google"
-    names: ClassVar[Names] = ORIGINAL
+    names: ClassVar[Layout] = ORIGINAL
     owner: ClassVar[str] = "Google"
 
     def claims(self, raw: Checkpoint) -> bool:
@@ -365,7 +372,7 @@ class BigVision(Google):
     """A plain Vision Transformer of big_vision."""
 
     name: ClassVar[str] = "big_vision"
-    names: ClassVar[Names] = BIG_VISION
+    names: ClassVar[Layout] = BIG_VISION
     owner: ClassVar[str] = "big_vision"
 
 
@@ -381,7 +388,7 @@ def _outside(tensors: Weights) -> dict[str, str]:
     return {name: TOWER if name.startswith("params/") and "/" in name[7:] else TRAINING for name in others}
 
 
-def _tidied(tensors: Weights, names: Names) -> dict[str, Tensor]:
+def _tidied(tensors: Weights, names: Layout) -> dict[str, Tensor]:
     """The model's tensors in float32 by the names of this layout, where files have several ways to keep one thing."""
     prefix, found = _prefix(tensors), dict[str, Tensor]()
     for full, given in tensors.items():
@@ -408,7 +415,9 @@ def _stem(raw: Checkpoint) -> tuple[int, StemConfig, int]:
     return width, Hybrid(layers=body_layers(raw.tensors), root=root, patch=patch), channels
 
 
-def _places(raw: Checkpoint, tokens: Tokens, stem: StemConfig, hints: FileSettings, names: Names) -> tuple[Size, PositionConfig]:
+def _places(
+    raw: Checkpoint, tokens: Tokens, stem: StemConfig, hints: FileSettings, names: Layout
+) -> tuple[Size, PositionConfig]:
     """The image size and the positions."""
     if names.table not in raw.tensors and names is BIG_VISION:
         return Size.parse(hints.told("image_size") or str(SIDE)), SinCos2d()
@@ -418,7 +427,7 @@ def _places(raw: Checkpoint, tokens: Tokens, stem: StemConfig, hints: FileSettin
     return image, Learned1d(cls=others > 0)
 
 
-def _heads(raw: Checkpoint, width: int, names: Names) -> int:
+def _heads(raw: Checkpoint, width: int, names: Layout) -> int:
     query = names.query(f"{BLOCK}_0")
     inputs, heads, each = tensor_shape(raw, query, 3)
     if inputs != width or heads * each != width:

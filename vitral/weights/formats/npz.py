@@ -21,7 +21,7 @@ from numpy.lib import format as npy
 from torch import Tensor
 
 from vitral.core.errors import WeightsError
-from vitral.core.storage import reading
+from vitral.core.storage import wrap_read_errors
 
 ENDING = ".npy"
 LOCAL = struct.Struct(
@@ -33,8 +33,8 @@ ALIGNMENT = 64
 LONG_EXTRA = 20  # bytes of the field that zipfile adds to a member of 2 GB and more
 LONGEST_HEADER = 2**14  # of an array; numpy itself takes none beyond 10,000
 UNPACKED, RATIO = 2**26, 20  # bytes that compressed members may take in any file, and else by the bytes of the file
-PIECE = 2**24  # bytes; few enough that the other threads are not kept waiting
-AGAIN = "copy or download it again"
+CHUNK_BYTES = 2**24  # bytes; few enough that the other threads are not kept waiting
+DOWNLOAD_AGAIN = "copy or download it again"
 REPACK = "write it anew: numpy.savez(FILE, **arrays), with arrays of numbers alone"
 
 
@@ -56,7 +56,7 @@ def read_npz(path: Path) -> dict[str, Tensor]:
 
     An array that does not begin at a multiple of its numbers' width is copied: torch may not compute on it.
     """
-    with reading(path), _damage(path), path.open("rb") as file, ZipFile(file) as archive:
+    with wrap_read_errors(path), _damage(path), path.open("rb") as file, ZipFile(file) as archive:
         whole = mmap(file.fileno(), 0, access=ACCESS_COPY)
         starts = _starts(path, archive, whole)
         found = {}
@@ -84,8 +84,8 @@ def write_npz(tensors: Mapping[str, Tensor]) -> Iterator[memoryview]:
             info.extra = EXTRA.pack(PADDING, gap) + bytes(gap)
             with archive.open(info, "w") as member:
                 member.write(header)
-                for start in range(0, len(data), PIECE):
-                    member.write(data[start : start + PIECE])
+                for start in range(0, len(data), CHUNK_BYTES):
+                    member.write(data[start : start + CHUNK_BYTES])
                     yield from sink.drained()
     yield from sink.drained()
 
@@ -142,7 +142,7 @@ def _starts(path: Path, archive: ZipFile, whole: mmap) -> dict[str, int]:
         starts[info.filename] = start = _start(info, end, whole)
         if not 0 <= start <= end - info.compress_size:
             message = f"{name} runs into what follows it: {info.compress_size:,} bytes do not lie between"
-            raise WeightsError(message, code="weights.corrupt", where=str(path), hint=AGAIN)
+            raise WeightsError(message, code="weights.corrupt", where=str(path), hint=DOWNLOAD_AGAIN)
     unpacked = sum(info.file_size for info in members if info.compress_type != ZIP_STORED)
     if unpacked > max(UNPACKED, RATIO * len(whole)):
         first = max(members, key=lambda info: info.file_size).filename.removesuffix(ENDING)
@@ -218,7 +218,7 @@ def _damage(path: Path) -> Iterator[None]:
         raise
     except (BadZipFile, ValueError, NotImplementedError, struct.error) as error:
         message = f"not a readable npz file: {error}"
-        raise WeightsError(message, code="weights.corrupt", where=str(path), hint=AGAIN) from None
+        raise WeightsError(message, code="weights.corrupt", where=str(path), hint=DOWNLOAD_AGAIN) from None
 
 
 @contextmanager
@@ -228,6 +228,8 @@ def _naming(path: Path, name: str) -> Iterator[None]:
         yield
     except (BadZipFile, ZlibError, EOFError) as error:
         message = f"{name} is damaged: {error}"
-        raise WeightsError(message, code="weights.corrupt", where=str(path), hint=AGAIN) from None
+        raise WeightsError(message, code="weights.corrupt", where=str(path), hint=DOWNLOAD_AGAIN) from None
     except ValueError as error:
-        raise WeightsError(f"{name} {error}", code="weights.bad_archive", where=str(path), hint=AGAIN) from None
+        raise WeightsError(
+            f"{name} {error}", code="weights.bad_archive", where=str(path), hint=DOWNLOAD_AGAIN
+        ) from None

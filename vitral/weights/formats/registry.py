@@ -3,9 +3,9 @@
 import shlex
 from collections.abc import Sequence
 
-from vitral.core.errors import ConfigError, WeightsError, either, suggest
+from vitral.core.errors import ConfigError, WeightsError, format_choices, suggest_choice
 from vitral.weights.formats.dino import Dino, Dinov2Facebook
-from vitral.weights.formats.format import Format, Raw
+from vitral.weights.formats.format import Format, Checkpoint
 from vitral.weights.formats.google import BigVision, Google
 from vitral.weights.formats.huggingface.registry import FAMILIES
 from vitral.weights.formats.timm import Timm
@@ -24,12 +24,12 @@ FORMATS: tuple[Format, ...] = (  # this is the list of what exists
     Dinov2Facebook(),
 )
 LIBRARIES = tuple(dict.fromkeys(each.library for each in FORMATS))
-WRITTEN = ("vitral", *(each for each in LIBRARIES if each != Dino.library))  # facebook's files are only read
+WRITABLE = ("vitral", *(each for each in LIBRARIES if each != Dino.library))  # facebook's files are only read
 SHOWN = 5  # tensors that a message names
 WRAPPERS = ("module.", "model.", "_orig_mod.")  # that DDP, Lightning and torch.compile put before every name
 
 
-def unwrapped(raw: Raw) -> tuple[Raw, str]:
+def strip_wrapper(raw: Checkpoint) -> tuple[Checkpoint, str]:
     """The file without what a training script put before all names, and what that was: where it is known only so."""
     inner, removed = raw, ""
     while not _claimed(inner):
@@ -41,11 +41,11 @@ def unwrapped(raw: Raw) -> tuple[Raw, str]:
     return inner, removed
 
 
-def _claimed(raw: Raw) -> bool:
+def _claimed(raw: Checkpoint) -> bool:
     return any(each.claims(raw) for each in FORMATS)
 
 
-def format_of(raw: Raw, name: str = "") -> Format:
+def detect_format(raw: Checkpoint, name: str = "") -> Format:
     """The only format that claims the file, or the one that is named."""
     if name:
         return _named(name)
@@ -54,7 +54,7 @@ def format_of(raw: Raw, name: str = "") -> Format:
         return found[0]
     if found:
         names = [each.name for each in found]
-        message = f"may be {either(names)}: their files have the same names and shapes"
+        message = f"may be {format_choices(names)}: their files have the same names and shapes"
         raise WeightsError(
             message,
             code="weights.ambiguous",
@@ -65,15 +65,15 @@ def format_of(raw: Raw, name: str = "") -> Format:
     kind = f" (model_type {raw.config['model_type']!r})" if "model_type" in raw.config else ""
     more = ", ..." if len(raw.tensors) > SHOWN else ""
     message = f"no Vision Transformer that is known here{kind}; its tensors: {some}{more}"
-    hint = f"known are {either(each.name for each in FORMATS)}"
+    hint = f"known are {format_choices(each.name for each in FORMATS)}"
     raise WeightsError(message, code="weights.unknown_format", where=str(raw.where), hint=hint)
 
 
-def writers(library: str) -> Sequence[Format]:
+def library_formats(library: str) -> Sequence[Format]:
     """The formats of a library."""
     found = [each for each in FORMATS if each.library == library]
     if not found:
-        message, hint = f"unknown library {library!r}", suggest(library, WRITTEN)
+        message, hint = f"unknown library {library!r}", suggest_choice(library, WRITABLE)
         raise ConfigError(message, code="config.unknown_name", where="to", hint=hint)
     return found
 
@@ -81,6 +81,6 @@ def writers(library: str) -> Sequence[Format]:
 def _named(name: str) -> Format:
     found = next((each for each in FORMATS if each.name == name), None)
     if found is None:
-        hint = suggest(name, [each.name for each in FORMATS])
+        hint = suggest_choice(name, [each.name for each in FORMATS])
         raise ConfigError(f"unknown format {name!r}", code="config.unknown_name", where="format", hint=hint)
     return found

@@ -39,7 +39,7 @@ def same(ours: str, theirs: str) -> Rule:
     return Rule((ours,), (theirs,), lambda found: found, lambda own: own)
 
 
-def changed(ours: str, theirs: str, read: Callable[[Tensor], Tensor], write: Callable[[Tensor], Tensor]) -> Rule:
+def mapped(ours: str, theirs: str, read: Callable[[Tensor], Tensor], write: Callable[[Tensor], Tensor]) -> Rule:
     """A tensor that is laid out otherwise."""
     return Rule((ours,), (theirs,), lambda found: [read(found[0])], lambda own: [write(own[0])])
 
@@ -49,7 +49,7 @@ def affine(ours: str, theirs: str, bias: bool = True) -> list[Rule]:
     return [same(f"{ours}.{part}", f"{theirs}.{part}") for part in ("weight", "bias")[: 1 + bias]]
 
 
-def stacked(ours: str, theirs: Sequence[str]) -> Rule:
+def concatenated(ours: str, theirs: Sequence[str]) -> Rule:
     """Maps that stand apart in their files and above one another in ours."""
     return Rule((ours,), tuple(theirs), lambda found: [torch.cat(list(found))], lambda own: own[0].chunk(len(theirs)))
 
@@ -59,12 +59,12 @@ def split(ours: Sequence[str], theirs: str, sizes: Sequence[int]) -> Rule:
     return Rule(tuple(ours), (theirs,), lambda found: found[0].split(list(sizes)), lambda own: [torch.cat(list(own))])
 
 
-def kernel(ours: str, theirs: str, patch: Size) -> Rule:
+def patch_kernel(ours: str, theirs: str, patch: Size) -> Rule:
     """A strided convolution in their files, a map of flattened patches in ours."""
-    return changed(ours, theirs, kernel_to_linear, lambda weight: linear_to_kernel(weight, patch))
+    return mapped(ours, theirs, kernel_to_linear, lambda weight: linear_to_kernel(weight, patch))
 
 
-def absent(ours: str, shape: Sequence[int], value: float, message: str) -> Rule:
+def constant(ours: str, shape: Sequence[int], value: float, message: str) -> Rule:
     """A tensor that their files have no place for, since it is always the same there."""
 
     def write(own: Sequence[Tensor]) -> Sequence[Tensor]:
@@ -76,19 +76,19 @@ def absent(ours: str, shape: Sequence[int], value: float, message: str) -> Rule:
     return Rule((ours,), (), lambda found: [torch.full(tuple(shape), value)], write)
 
 
-def shapes(rules: Iterable[Rule], own: Weights) -> dict[str, torch.Size]:
+def expected_shapes(rules: Iterable[Rule], own: Weights) -> dict[str, torch.Size]:
     """The names and shapes of theirs, for a model of ours with these tensors, which may be a skeleton's."""
     return {name: tensor.shape for name, tensor in _written(rules, own)}
 
 
-def written(rules: Iterable[Rule], own: Weights) -> dict[str, Tensor]:
+def export_tensors(rules: Iterable[Rule], own: Weights) -> dict[str, Tensor]:
     """Our tensors as theirs."""
     return {name: tensor.contiguous() for name, tensor in _written(rules, own)}
 
 
-def translated(rules: Sequence[Rule], own: Weights, found: Weights, where: str, hint: str) -> dict[str, Tensor]:
+def import_tensors(rules: Sequence[Rule], own: Weights, found: Weights, where: str, hint: str) -> dict[str, Tensor]:
     """Their tensors as ours; what is missing, not expected or of another shape is refused, by their names."""
-    expected = shapes(rules, own)
+    expected = expected_shapes(rules, own)
     faults = [Mismatch(f"{name} is missing", "weights.missing_tensor") for name in expected if name not in found]
     unknown = [name for name in found if name not in expected]
     faults += [Mismatch(f"{name} is not expected", "weights.unexpected_tensor") for name in unknown]
@@ -117,7 +117,7 @@ def _written(rules: Iterable[Rule], own: Weights) -> Iterator[tuple[str, Tensor]
 TABLE, TOKENS = "position.table", "prefix.tokens"
 
 
-def place_rules(model: Vit, tokens: Sequence[str], table: str) -> list[Rule]:
+def position_rules(model: Vit, tokens: Sequence[str], table: str) -> list[Rule]:
     """The rules for tokens of the shape (1, count, D), by their names, and for a table (1, rows, D).
 
     Where the class token has a row of its own, so has each register in the libraries. Such a row is always added to
@@ -130,34 +130,34 @@ def place_rules(model: Vit, tokens: Sequence[str], table: str) -> list[Rule]:
     if not counts:
         return [same(TABLE, table)] if learned else []
     if not learned or not (rows and layout.registers):
-        apart = Rule((TOKENS,), tuple(tokens), joined, lambda own: lifted_parts(own[0], counts))
+        apart = Rule((TOKENS,), tuple(tokens), concat_tokens, lambda own: split_tokens(own[0], counts))
         return [apart, same(TABLE, table)] if learned else [apart]
     cls, registers = layout.cls, layout.registers
 
     def read(found: Sequence[Tensor]) -> Sequence[Tensor]:
         first, others, rest = found[-1].split([cls, registers, found[-1].shape[1] - cls - registers], dim=1)
         named = [*found[: len(counts) - 1], found[len(counts) - 1] + others]
-        return [*joined(named), torch.cat([first, rest], dim=1)]
+        return [*concat_tokens(named), torch.cat([first, rest], dim=1)]
 
     def write(own: Sequence[Tensor]) -> Sequence[Tensor]:
         none = own[1].new_zeros(1, registers, own[1].shape[2])
         rows = torch.cat([own[1][:, :cls], none, own[1][:, cls:]], dim=1)  # (1, cls + registers + N, D)
-        return [*lifted_parts(own[0], counts), rows]
+        return [*split_tokens(own[0], counts), rows]
 
     return [Rule((TOKENS, TABLE), (*tokens, table), read, write)]
 
 
-def joined(found: Sequence[Tensor]) -> list[Tensor]:
+def concat_tokens(found: Sequence[Tensor]) -> list[Tensor]:
     """Tokens (1, count, D) as one tensor of ours (prefix, D)."""
     return [torch.cat([each.flatten(0, 1) for each in found])]
 
 
-def lifted_parts(tokens: Tensor, counts: Sequence[int]) -> list[Tensor]:
+def split_tokens(tokens: Tensor, counts: Sequence[int]) -> list[Tensor]:
     """Our tokens (prefix, D) as theirs, (1, count, D) each."""
     return [part[None] for part in tokens.split(list(counts))]
 
 
-def halved_heads(ours: str, theirs: Sequence[str]) -> list[Rule]:
+def averaged_heads(ours: str, theirs: Sequence[str]) -> list[Rule]:
     """DeiT's two heads, whose answers have a mean, as one head on both tokens side by side."""
     weight = Rule(
         (f"{ours}.weight",),
@@ -202,7 +202,7 @@ def unit_parts(body: BaseResnet, ours: str, names: UnitNames) -> Iterator[UnitPa
                     yield UnitPart(stage, unit, f"{ours}.stages.{stage}.{unit}.{part}", conv, norm)
 
 
-def units_of_stages(names: Iterable[str], pattern: re.Pattern[str], first: int) -> tuple[int, ...]:
+def count_units(names: Iterable[str], pattern: re.Pattern[str], first: int) -> tuple[int, ...]:
     """How many units each stage has, by names with both numbers, counted from `first`; 1 for a stage unheard of."""
     units: dict[int, int] = {}
     for match in filter(None, map(pattern.match, names)):
@@ -211,13 +211,15 @@ def units_of_stages(names: Iterable[str], pattern: re.Pattern[str], first: int) 
     return tuple(units.get(stage, 1) for stage in range(max(units, default=-1) + 1))
 
 
-TIMM = UnitNames(("conv1", "norm1"), ("conv2", "norm2"), ("conv3", "norm3"), ("downsample.conv", "downsample.norm"))
+TIMM_UNIT = UnitNames(
+    ("conv1", "norm1"), ("conv2", "norm2"), ("conv3", "norm3"), ("downsample.conv", "downsample.norm")
+)
 
 
 def resnet_rules(body: BaseResnet, ours: str, theirs: str) -> list[Rule]:
     """The rules of a body in timm's names: `stem.conv`, `stages.0.blocks.1.conv2`."""
     rules = conv_norm(f"{ours}.root", f"{theirs}.stem.conv", f"{theirs}.stem.norm")
-    for part in unit_parts(body, ours, TIMM):
+    for part in unit_parts(body, ours, TIMM_UNIT):
         other = f"{theirs}.stages.{part.stage}.blocks.{part.unit}"
         rules += conv_norm(part.ours, f"{other}.{part.conv}", f"{other}.{part.norm}")
     return rules
@@ -229,4 +231,4 @@ def conv_norm(ours: str, conv: str, norm: str) -> list[Rule]:
 
 def resnet_layers(names: Iterable[str], theirs: str) -> tuple[int, ...]:
     """How many units each stage has, by timm's names of the tensors."""
-    return units_of_stages(names, re.compile(re.escape(theirs) + r"\.stages\.(\d{1,3})\.blocks\.(\d{1,3})\."), 0)
+    return count_units(names, re.compile(re.escape(theirs) + r"\.stages\.(\d{1,3})\.blocks\.(\d{1,3})\."), 0)

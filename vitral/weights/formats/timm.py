@@ -41,14 +41,14 @@ from vitral.weights.formats.format import (
 from vitral.weights.formats.rules import (
     Rule,
     affine,
-    halved_heads,
-    kernel,
-    place_rules,
+    averaged_heads,
+    patch_kernel,
+    position_rules,
     resnet_layers,
     resnet_rules,
     same,
 )
-from vitral.weights.formats.timm_config import GELUS, Notes, notes_of, preprocessing_of, refuse_contradiction
+from vitral.weights.formats.timm_config import GELUS, TimmConfig, parse_config, parse_preprocessing, check_consistent
 
 POOLS = {"cls": "token", "distilled": "token", "mean": "avg", "attention": "map"}
 PLAIN, DISTILLED = "vit_base_patch16_224", "deit_base_distilled_patch16_224"
@@ -92,7 +92,7 @@ class TimmFiles(Format):
 
     def files(self, bundle: Bundle, tensors: Mapping[str, Tensor]) -> dict[str, Iterable[memoryview]]:
         assert isinstance(bundle.model, Vit)
-        return super().files(bundle, tensors) | {"config.json": json_file(described(bundle, bundle.model))}
+        return super().files(bundle, tensors) | {"config.json": json_file(timm_config(bundle, bundle.model))}
 
     def code(self, model: Vit) -> Any:
         return import_module("timm")
@@ -131,7 +131,7 @@ def _unlike_in_the_pool(model: Vit) -> Iterator[str]:
             yield "pool: timm's has the heads of the layers, and two layers with GELU"
 
 
-def described(bundle: Bundle, model: Vit) -> dict[str, Any]:
+def timm_config(bundle: Bundle, model: Vit) -> dict[str, Any]:
     """The config.json that timm's hub has: an architecture, and all in which this model differs from it."""
     assert isinstance(model.stem, Patches)
     assert isinstance(model.mixer, Attention)
@@ -199,7 +199,7 @@ class Timm(TimmFiles):
         return {"patch_embed.proj.weight", "blocks.0.attn.qkv.weight"} <= names and not names & DINOV2
 
     def recognize(self, raw: Checkpoint, hints: FileSettings) -> DetectedModel:
-        names, notes = raw.tensors.keys(), notes_of(raw)
+        names, notes = raw.tensors.keys(), parse_config(raw)
         width = tensor_shape(raw, "patch_embed.proj.weight", 4)[0]
         tokens = Tokens(cls="cls_token" in names, registers=_registers(raw), norm="norm_pre.weight" in names)
         stem, channels = _stem(raw)
@@ -224,9 +224,9 @@ class Timm(TimmFiles):
             head=LinearHead(num_classes=classes) if classes else NoHead(),
             eps=1e-5 if tokens.norm else 1e-6,
         )
-        refuse_contradiction(notes, model, raw)
+        check_consistent(notes, model, raw)
         scaling = IMAGENET if "dist_token" in names else CENTERED
-        preprocessing = preprocessing_of(notes, image, channels, scaling, raw)
+        preprocessing = parse_preprocessing(notes, image, channels, scaling, raw)
         assumed = () if notes.images else (f"what timm has by default: the erf form of GELU, {_words(preprocessing)}",)
         labels = notes.labels if classes else ()
         if len(labels) != classes:
@@ -237,7 +237,7 @@ class Timm(TimmFiles):
         distilled = isinstance(model.pool, DistilledPool)
         tokens = ["cls_token"] * model.tokens.cls
         tokens += ["dist_token" if distilled else "reg_token"] * bool(model.tokens.registers)
-        rules = [*stem_rules(model), *place_rules(model, tokens, "pos_embed")]
+        rules = [*stem_rules(model), *position_rules(model, tokens, "pos_embed")]
         rules += affine("first_norm", "norm_pre") if model.tokens.norm else []
         for layer in range(model.depth):
             rules += block_rules(model, f"blocks.{layer}", f"blocks.{layer}")
@@ -245,10 +245,14 @@ class Timm(TimmFiles):
         if isinstance(model.pool, AttentionPool):
             rules += pool_rules()
         if isinstance(model.head, LinearHead):
-            rules += halved_heads("head.linear", ("head", "head_dist")) if distilled else affine("head.linear", "head")
+            rules += (
+                averaged_heads("head.linear", ("head", "head_dist")) if distilled else affine("head.linear", "head")
+            )
         return rules
 
-    def _grid(self, raw: Checkpoint, tokens: Tokens, stem: StemConfig, hints: FileSettings, notes: Notes) -> tuple[Size, int]:
+    def _grid(
+        self, raw: Checkpoint, tokens: Tokens, stem: StemConfig, hints: FileSettings, notes: TimmConfig
+    ) -> tuple[Size, int]:
         """The image size, and how many rows of the table are for tokens that are no patches."""
         rows = tensor_shape(raw, "pos_embed", 3)[1]
         prefixes = sorted({0, tokens.cls + tokens.registers})
@@ -265,7 +269,7 @@ def stem_rules(model: Vit) -> list[Rule]:
     rules = []
     if isinstance(model.stem, Hybrid):
         rules += resnet_rules(model.stem, "stem.body", BACKBONE)
-    rules.append(kernel("stem.project.weight", "patch_embed.proj.weight", model.stem.patch))
+    rules.append(patch_kernel("stem.project.weight", "patch_embed.proj.weight", model.stem.patch))
     if not isinstance(model.stem, Patches) or model.stem.bias:
         rules.append(same("stem.project.bias", "patch_embed.proj.bias"))
     return rules
@@ -319,7 +323,7 @@ def _stem(raw: Checkpoint) -> tuple[StemConfig, int]:
     return Hybrid(layers=units, root=outputs, patch=patch, standardization="variance", group_eps=1e-5), channels
 
 
-def _heads(raw: Checkpoint, width: int, tokens: Tokens, hints: FileSettings, notes: Notes) -> int:
+def _heads(raw: Checkpoint, width: int, tokens: Tokens, hints: FileSettings, notes: TimmConfig) -> int:
     if "blocks.0.attn.q_norm.weight" in raw.tensors:
         return width // tensor_shape(raw, "blocks.0.attn.q_norm.weight", 1)[0]
     if hints.told("mixer.heads"):
@@ -333,14 +337,14 @@ def _heads(raw: Checkpoint, width: int, tokens: Tokens, hints: FileSettings, not
     return hints.heads(width, raw)
 
 
-def _mlp(raw: Checkpoint, width: int, hints: FileSettings, notes: Notes) -> Mlp | SwiGlu:
+def _mlp(raw: Checkpoint, width: int, hints: FileSettings, notes: TimmConfig) -> Mlp | SwiGlu:
     hidden = tensor_shape(raw, "blocks.0.mlp.fc2.weight", 2)[1]
     if tensor_shape(raw, "blocks.0.mlp.fc1.weight", 2)[0] == 2 * hidden:
-        return gated(hidden, width, raw)
+        return gated_mlp(hidden, width, raw)
     return Mlp(ratio=hidden / width, gelu=_gelu(raw, hints, notes))
 
 
-def gated(hidden: int, width: int, raw: Checkpoint) -> SwiGlu:
+def gated_mlp(hidden: int, width: int, raw: Checkpoint) -> SwiGlu:
     """A gated MLP with so many hidden numbers."""
     if hidden % 8:
         message = f"a gated MLP with {hidden} hidden numbers has no counterpart: a multiple of 8 is expected"
@@ -348,7 +352,7 @@ def gated(hidden: int, width: int, raw: Checkpoint) -> SwiGlu:
     return SwiGlu(ratio=hidden / width)
 
 
-def _gelu(raw: Checkpoint, hints: FileSettings, notes: Notes) -> Gelu:
+def _gelu(raw: Checkpoint, hints: FileSettings, notes: TimmConfig) -> Gelu:
     if hints.told("mlp.gelu"):
         return "erf"  # the setting is applied to what is recognized
     if notes.architecture:
@@ -364,7 +368,7 @@ def _gelu(raw: Checkpoint, hints: FileSettings, notes: Notes) -> Gelu:
     return "erf"
 
 
-def _pool(raw: Checkpoint, tokens: Tokens, notes: Notes) -> PoolConfig:
+def _pool(raw: Checkpoint, tokens: Tokens, notes: TimmConfig) -> PoolConfig:
     normed = "fc_norm.weight" in raw.tensors
     if notes.pool not in {"", "token", "avg", "map"} or (notes.pool == "token" and normed):
         message = f"its pool, {notes.pool}{' with a norm after it' * normed}, has no counterpart"

@@ -12,7 +12,7 @@ from vitral.data.transforms.preprocessing import CENTERED, Normalize, Preprocess
 from vitral.models.mlp import Gelu
 from vitral.models.pool import DistilledPool
 from vitral.models.vit import Vit
-from vitral.weights.formats.format import Raw
+from vitral.weights.formats.format import Checkpoint
 
 GELUS: dict[Gelu, str] = {"erf": "gelu", "tanh": "gelu_tanh", "quick": "quick_gelu"}
 # Which of timm's SigLIP towers have the tanh form; the others, of the same layout, have the erf form.
@@ -24,7 +24,7 @@ FILTERS: dict[str, Filter] = {"bilinear": "bilinear", "bicubic": "bicubic", "ran
 CROPS = {"center": False, "squash": True}  # whether the whole picture is seen
 
 
-class Notes(NamedTuple):
+class TimmConfig(NamedTuple):
     """What the file tells; all of it is empty where there is none."""
 
     architecture: str = ""
@@ -47,12 +47,12 @@ class Notes(NamedTuple):
         return "tanh" if TANH.fullmatch(self.architecture) else "erf"
 
 
-def notes_of(raw: Raw) -> Notes:
+def parse_config(raw: Checkpoint) -> TimmConfig:
     """What a config.json of timm's tells; nothing where there is none, or another library's."""
     found = raw.config
     architecture = found.get("architecture")
     if not isinstance(architecture, str):
-        return Notes()
+        return TimmConfig()
     arguments, images = found.get("model_args", {}), found.get("pretrained_cfg", found)
     if not isinstance(arguments, Mapping) or not isinstance(images, Mapping):
         message = "model_args and pretrained_cfg are not fields by name"
@@ -61,14 +61,14 @@ def notes_of(raw: Raw) -> Notes:
     pool = arguments.get("global_pool") or found.get("global_pool") or ""
     name = architecture.partition(".")[0]
     try:
-        heads, sizes = heads_of(name, arguments), sizes_of(arguments, images)
+        heads, sizes = parse_heads(name, arguments), parse_sizes(arguments, images)
     except ConfigError as error:
         where = f"{raw.where.parent / 'config.json'}, {error.where}"
         raise WeightsError(error.message, code="weights.bad_config", where=where) from None
-    return Notes(name, arguments, images, labels_of(labels), str(pool), heads, sizes)
+    return TimmConfig(name, arguments, images, parse_labels(labels), str(pool), heads, sizes)
 
 
-def heads_of(architecture: str, arguments: Mapping[str, Any]) -> int:
+def parse_heads(architecture: str, arguments: Mapping[str, Any]) -> int:
     """The number of heads, or nothing."""
     told = arguments.get("num_heads", HEADS.get(architecture, 0))
     if not isinstance(told, int) or (told < 1 and "num_heads" in arguments):
@@ -77,7 +77,7 @@ def heads_of(architecture: str, arguments: Mapping[str, Any]) -> int:
     return told
 
 
-def sizes_of(arguments: Mapping[str, Any], images: Mapping[str, Any]) -> tuple[Size, ...]:
+def parse_sizes(arguments: Mapping[str, Any], images: Mapping[str, Any]) -> tuple[Size, ...]:
     """The image sizes that are named."""
     named = {"model_args.img_size": arguments.get("img_size"), "pretrained_cfg.input_size": images.get("input_size")}
     found = []
@@ -89,7 +89,7 @@ def sizes_of(arguments: Mapping[str, Any], images: Mapping[str, Any]) -> tuple[S
     return tuple(found)
 
 
-def refuse_contradiction(notes: Notes, model: Vit, raw: Raw) -> None:
+def check_consistent(notes: TimmConfig, model: Vit, raw: Checkpoint) -> None:
     """Refuse tensors that are not of the model that is noted beside them: a file may have been cut."""
     found = {
         "depth": model.depth,
@@ -108,7 +108,7 @@ def refuse_contradiction(notes: Notes, model: Vit, raw: Raw) -> None:
             raise WeightsError(message, code="weights.config_mismatch", where=where, hint=hint)
 
 
-def labels_of(found: Any) -> tuple[str, ...]:
+def parse_labels(found: Any) -> tuple[str, ...]:
     """The names of classes, from a list or by number; none where numbers are left out."""
     if isinstance(found, Mapping):
         found = [found.get(str(number)) for number in range(len(found))]
@@ -116,7 +116,9 @@ def labels_of(found: Any) -> tuple[str, ...]:
     return tuple(found) if known else ()
 
 
-def preprocessing_of(notes: Notes, image: Size, channels: int, scaling: Normalize, raw: Raw) -> Preprocessing:
+def parse_preprocessing(
+    notes: TimmConfig, image: Size, channels: int, scaling: Normalize, raw: Checkpoint
+) -> Preprocessing:
     """What is done to images, as the notes have it, or as timm's default has it."""
     told = notes.images
     try:

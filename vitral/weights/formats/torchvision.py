@@ -25,8 +25,17 @@ from vitral.models.pool import ClassPool
 from vitral.models.position import Learned1d
 from vitral.models.vit import Tokens, Vit
 from vitral.weights.bundle import Bundle
-from vitral.weights.formats.format import Answers, Format, Hints, Raw, Recognized, layers, numbered, shape
-from vitral.weights.formats.rules import Rule, affine, kernel, place_rules, same
+from vitral.weights.formats.format import (
+    ModelOutputs,
+    Format,
+    FileSettings,
+    Checkpoint,
+    DetectedModel,
+    count_layers,
+    numbered_classes,
+    tensor_shape,
+)
+from vitral.weights.formats.rules import Rule, affine, patch_kernel, position_rules, same
 
 LAYER = "encoder.layers.encoder_layer_"
 EPS = 1e-6
@@ -40,25 +49,25 @@ class Torchvision(Format):
     package: ClassVar[str] = "torchvision"
     name: ClassVar[str] = "torchvision"
 
-    def claims(self, raw: Raw) -> bool:
+    def claims(self, raw: Checkpoint) -> bool:
         return {"class_token", "encoder.pos_embedding", f"{LAYER}0.ln_1.weight"} <= raw.tensors.keys()
 
-    def recognize(self, raw: Raw, hints: Hints) -> Recognized:
-        raw = raw._replace(tensors={renamed(name): tensor for name, tensor in raw.tensors.items()})
-        width, channels, *sides = shape(raw, "conv_proj.weight", 4)
+    def recognize(self, raw: Checkpoint, hints: FileSettings) -> DetectedModel:
+        raw = raw._replace(tensors={current_name(name): tensor for name, tensor in raw.tensors.items()})
+        width, channels, *sides = tensor_shape(raw, "conv_proj.weight", 4)
         stem = Patches(patch=Size(*sides))
-        image, _ = hints.grid(shape(raw, "encoder.pos_embedding", 3)[1], [1], stem.patch, raw)
-        head = head_of(raw)
+        image, _ = hints.grid(tensor_shape(raw, "encoder.pos_embedding", 3)[1], [1], stem.patch, raw)
+        head = infer_head(raw)
         classes = 0 if isinstance(head, NoHead) else head.num_classes
         model = Vit(
             image_size=image,
             channels=channels,
             width=width,
-            depth=layers(raw.tensors, LAYER),
+            depth=count_layers(raw.tensors, LAYER),
             stem=stem,
             position=Learned1d(resampling="bicubic_corners"),
             mixer=Attention(heads=hints.heads(width, raw)),
-            mlp=Mlp(ratio=shape(raw, f"{LAYER}0.mlp.0.weight", 2)[0] / width, gelu="erf"),
+            mlp=Mlp(ratio=tensor_shape(raw, f"{LAYER}0.mlp.0.weight", 2)[0] / width, gelu="erf"),
             head=head,
             eps=EPS,
         )
@@ -72,12 +81,12 @@ class Torchvision(Format):
         if classes:
             assumed.append(f"its {classes:,} classes have no names: numbered")
         title = "torchvision's Vision Transformer"
-        return Recognized(title, model, preprocessing, numbered(classes), raw.tensors, {}, tuple(assumed))
+        return DetectedModel(title, model, preprocessing, numbered_classes(classes), raw.tensors, {}, tuple(assumed))
 
     def rules(self, model: Vit) -> list[Rule]:
-        rules = [kernel("stem.project.weight", "conv_proj.weight", model.stem.patch)]
+        rules = [patch_kernel("stem.project.weight", "conv_proj.weight", model.stem.patch)]
         rules += [same("stem.project.bias", "conv_proj.bias")]
-        rules += place_rules(model, ["class_token"], "encoder.pos_embedding")
+        rules += position_rules(model, ["class_token"], "encoder.pos_embedding")
         for layer in range(model.depth):
             rules += block_rules(f"blocks.{layer}", f"{LAYER}{layer}")
         rules += affine("norm", "encoder.ln")
@@ -117,7 +126,7 @@ class Torchvision(Format):
     def code(self, model: Vit) -> Any:
         return import_module("torchvision.models.vision_transformer")
 
-    def reference(self, code: Any, folder: Path, bundle: Bundle) -> Callable[[Tensor], Answers]:
+    def reference(self, code: Any, folder: Path, bundle: Bundle) -> Callable[[Tensor], ModelOutputs]:
         config = bundle.model
         assert isinstance(config, Vit)
         assert isinstance(config.mixer, Attention)
@@ -133,9 +142,9 @@ class Torchvision(Format):
         model.eval().encoder.register_forward_hook(lambda _part, _given, tokens: kept.append(tokens))
 
         @torch.no_grad()
-        def answers(images: Tensor) -> Answers:
+        def answers(images: Tensor) -> ModelOutputs:
             logits = model(images)
-            return Answers(kept.pop(), logits)
+            return ModelOutputs(kept.pop(), logits)
 
         return answers
 
@@ -150,20 +159,20 @@ def block_rules(ours: str, theirs: str) -> list[Rule]:
     return rules + affine(f"{ours}.mlp.expand", f"{theirs}.mlp.0") + affine(f"{ours}.mlp.contract", f"{theirs}.mlp.3")
 
 
-def renamed(name: str) -> str:
+def current_name(name: str) -> str:
     """The name that a tensor of an older file has today."""
     for old, new in OLDER.items():
         name = name.replace(old, new)
     return name
 
 
-def head_of(raw: Raw) -> HeadConfig:
+def infer_head(raw: Checkpoint) -> HeadConfig:
     if "heads.head.weight" not in raw.tensors:
         return NoHead()
-    classes = shape(raw, "heads.head.weight", 2)[0]
+    classes = tensor_shape(raw, "heads.head.weight", 2)[0]
     if "heads.pre_logits.weight" not in raw.tensors:
         return LinearHead(num_classes=classes)
-    return TanhHead(num_classes=classes, hidden=shape(raw, "heads.pre_logits.weight", 2)[0])
+    return TanhHead(num_classes=classes, hidden=tensor_shape(raw, "heads.pre_logits.weight", 2)[0])
 
 
 def _unlike_in_layers(model: Vit) -> Iterator[str]:

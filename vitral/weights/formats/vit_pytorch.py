@@ -31,19 +31,19 @@ from vitral.models.position import Learned1d, PositionConfig, SinCos2d
 from vitral.models.vit import Tokens, Vit
 from vitral.weights.bundle import Bundle
 from vitral.weights.formats.format import (
-    Answers,
+    ModelOutputs,
     Format,
-    Hints,
-    Raw,
-    Recognized,
-    layers,
-    numbered,
-    shape,
-    told_by,
-    told_once,
-    whole,
+    FileSettings,
+    Checkpoint,
+    DetectedModel,
+    count_layers,
+    numbered_classes,
+    tensor_shape,
+    setting_hint,
+    convert_command,
+    parse_positive_int,
 )
-from vitral.weights.formats.rules import TABLE, TOKENS, Rule, absent, affine, changed, same
+from vitral.weights.formats.rules import TABLE, TOKENS, Rule, constant, affine, mapped, same
 
 EPS = 1e-5
 
@@ -91,7 +91,7 @@ class VitPytorchFiles(Format):
     def code(self, model: Vit) -> Any:
         return getattr(import_module("vit_pytorch"), self.class_name)
 
-    def reference(self, code: Any, folder: Path, bundle: Bundle) -> Callable[[Tensor], Answers]:
+    def reference(self, code: Any, folder: Path, bundle: Bundle) -> Callable[[Tensor], ModelOutputs]:
         config = bundle.model
         assert isinstance(config, Vit)
         model = code(**self.arguments(config)).eval()
@@ -100,9 +100,9 @@ class VitPytorchFiles(Format):
         model.transformer.register_forward_hook(lambda _part, _given, tokens: kept.append(tokens))
 
         @torch.no_grad()
-        def answers(images: Tensor) -> Answers:
+        def answers(images: Tensor) -> ModelOutputs:
             found = model(images)
-            return Answers(kept.pop(), None if isinstance(config.head, NoHead) else found)
+            return ModelOutputs(kept.pop(), None if isinstance(config.head, NoHead) else found)
 
         return answers
 
@@ -188,50 +188,54 @@ class Ends(NamedTuple):
 class Reader(VitPytorchFiles):
     """What both formats read in the same way."""
 
-    def recognize(self, raw: Raw, hints: Hints) -> Recognized:
-        raw = raw._replace(tensors=modern(raw.tensors))
-        width = shape(raw, f"{STEM}.2.weight", 2)[0]
+    def recognize(self, raw: Checkpoint, hints: FileSettings) -> DetectedModel:
+        raw = raw._replace(tensors=current_names(raw.tensors))
+        width = tensor_shape(raw, f"{STEM}.2.weight", 2)[0]
         patch, channels, mixer = self._settled(raw, hints, width)
         ends = self.ends(raw, hints, patch)
         named = f"{ends.head}.weight"
-        classes = shape(raw, named, 2)[0] if named in raw.tensors else 0
+        classes = tensor_shape(raw, named, 2)[0] if named in raw.tensors else 0
         model = Vit(
             image_size=ends.image,
             channels=channels,
             width=width,
-            depth=layers(raw.tensors, f"{LAYER}."),
+            depth=count_layers(raw.tensors, f"{LAYER}."),
             stem=Patches(patch=patch, norm="both" if f"{STEM}.1.weight" in raw.tensors else "none"),
             tokens=ends.tokens,
             position=ends.position,
             mixer=mixer,
-            mlp=Mlp(ratio=shape(raw, f"{LAYER}.0.1.net.1.weight", 2)[0] / width, gelu="erf"),
+            mlp=Mlp(ratio=tensor_shape(raw, f"{LAYER}.0.1.net.1.weight", 2)[0] / width, gelu="erf"),
             pool=ends.pool,
             head=LinearHead(num_classes=classes) if classes else NoHead(),
             eps=EPS,
         )
         preprocessing = Preprocessing(image_size=ends.image, decoding=Decoding(channels=channels))
-        assumed = ["whole images, resized and scaled to [-1, 1]: vit-pytorch has no preprocessing of its own"]
+        assumed = [
+            "parse_positive_int images, resized and scaled to [-1, 1]: vit-pytorch has no preprocessing of its own"
+        ]
         if classes:
             assumed.append(f"its {classes:,} classes have no names: numbered")
         title = f"vit-pytorch's {self.class_name}"
-        return Recognized(title, model, preprocessing, numbered(classes), flat(raw.tensors), {}, tuple(assumed))
+        return DetectedModel(
+            title, model, preprocessing, numbered_classes(classes), drop_batch_dim(raw.tensors), {}, tuple(assumed)
+        )
 
-    def ends(self, raw: Raw, hints: Hints, patch: Size) -> Ends:
+    def ends(self, raw: Checkpoint, hints: FileSettings, patch: Size) -> Ends:
         """What stands before and after the layers, once nothing is missing."""
         raise NotImplementedError
 
-    def missing(self, raw: Raw, hints: Hints) -> list[str]:
+    def missing(self, raw: Checkpoint, hints: FileSettings) -> list[str]:
         """The settings, besides those of both models, that the file does not make up for."""
         raise NotImplementedError
 
-    def _settled(self, raw: Raw, hints: Hints, width: int) -> tuple[Size, int, Attention]:
+    def _settled(self, raw: Checkpoint, hints: FileSettings, width: int) -> tuple[Size, int, Attention]:
         """The patch, its channels and the mixer; or all that is to be told, in one error."""
-        cut, mixer = patch_of(raw, hints), mixer_of(raw, hints, width)
+        cut, mixer = infer_patch(raw, hints), infer_mixer(raw, hints, width)
         wanted = ["mixer.heads=N"] * (mixer is None) + ["stem.patch=HEIGHTxWIDTH"] * (cut is None)
         wanted += self.missing(raw, hints)
         if cut is None or mixer is None or wanted:
             message = f"a file of vit-pytorch's {self.class_name} does not tell all of its settings"
-            hint = f"tell the rest, {', '.join(wanted)}: {told_once(raw, '--set A=B --set C=D')}"
+            hint = f"tell the rest, {', '.join(wanted)}: {convert_command(raw, '--set A=B --set C=D')}"
             raise WeightsError(message, code="weights.missing_setting", where=str(raw.where), hint=hint)
         return (*cut, mixer)
 
@@ -239,32 +243,32 @@ class Reader(VitPytorchFiles):
 class VitPytorch(VitFiles, Reader):
     """`ViT`: learned positions, and a class token or the mean."""
 
-    def claims(self, raw: Raw) -> bool:
+    def claims(self, raw: Checkpoint) -> bool:
         return _plain(raw) and {"cls_token", "pos_embedding"} <= raw.tensors.keys()
 
-    def recognize(self, raw: Raw, hints: Hints) -> Recognized:
+    def recognize(self, raw: Checkpoint, hints: FileSettings) -> DetectedModel:
         if "mlp_head.0.weight" in raw.tensors and hints.told("pool") == "mean_all":
             message = "the mean of all tokens is normalized in the head, mlp_head.0, which no model here does"
             hint = "give one that reads its class token: pool=cls"
             raise WeightsError(message, code="weights.unsupported", where=str(raw.where), hint=hint)
         return super().recognize(raw, hints)
 
-    def missing(self, raw: Raw, hints: Hints) -> list[str]:
+    def missing(self, raw: Checkpoint, hints: FileSettings) -> list[str]:
         # In older versions the class token is always there, whether it is read or not.
         known = raw.tensors["cls_token"].ndim == 2 or hints.told("pool") in {"cls", "mean_all"}
         return [] if known else ["pool=cls, or pool=mean_all for what is called mean there"]
 
-    def ends(self, raw: Raw, hints: Hints, patch: Size) -> Ends:
-        plain = raw._replace(tensors=flat(raw.tensors))
-        cls = shape(plain, "cls_token", 2)[0] if raw.tensors["cls_token"].numel() else 0
-        image, _ = hints.grid(shape(plain, "pos_embedding", 2)[0], [cls], patch, raw)
+    def ends(self, raw: Checkpoint, hints: FileSettings, patch: Size) -> Ends:
+        plain = raw._replace(tensors=drop_batch_dim(raw.tensors))
+        cls = tensor_shape(plain, "cls_token", 2)[0] if raw.tensors["cls_token"].numel() else 0
+        image, _ = hints.grid(tensor_shape(plain, "pos_embedding", 2)[0], [cls], patch, raw)
         pool = MeanAllPool() if hints.told("pool") == "mean_all" else ClassPool() if cls else MeanPool()
         return Ends(image, Tokens(cls=bool(cls)), Learned1d(cls=bool(cls)), pool, "mlp_head")
 
     def rules(self, model: Vit) -> list[Rule]:
         assert isinstance(model.mixer, Attention)
         cls = same(TOKENS, "cls_token") if model.tokens.cls else _empty("cls_token", model.width)
-        table = changed(TABLE, "pos_embedding", lambda found: found[None], lambda own: own[0])
+        table = mapped(TABLE, "pos_embedding", lambda found: found[None], lambda own: own[0])
         rules = [*stem_rules(model), cls, table]
         for layer in range(model.depth):
             rules += block_rules(layer, "1.net.4")
@@ -277,14 +281,14 @@ class VitPytorch(VitFiles, Reader):
 class SimpleVit(SimpleVitFiles, Reader):
     """`SimpleViT`: fixed sines, the mean, no biases in attention."""
 
-    def claims(self, raw: Raw) -> bool:
+    def claims(self, raw: Checkpoint) -> bool:
         head = {"linear_head.weight", "linear_head.1.weight"} & raw.tensors.keys()
         return _plain(raw) and bool(head) and "pos_embedding" not in raw.tensors
 
-    def missing(self, raw: Raw, hints: Hints) -> list[str]:
+    def missing(self, raw: Checkpoint, hints: FileSettings) -> list[str]:
         return [] if hints.told("image_size") else ["image_size=HEIGHTxWIDTH"]
 
-    def ends(self, raw: Raw, hints: Hints, patch: Size) -> Ends:
+    def ends(self, raw: Checkpoint, hints: FileSettings, patch: Size) -> Ends:
         early = "linear_head.0.weight" in raw.tensors  # the mean was normalized, not the tokens
         pool = MeanPool(norm="after" if early else "before")
         head = "linear_head.1" if early else "linear_head"
@@ -296,7 +300,7 @@ class SimpleVit(SimpleVitFiles, Reader):
             rules += block_rules(layer, "1.net.3")
             ours = f"blocks.{layer}.mixer.project"
             rules += affine(ours, f"{LAYER}.{layer}.0.to_out", bias=False)
-            rules += [absent(f"{ours}.bias", [model.width], 0.0, "the bias of attention's output")]
+            rules += [constant(f"{ours}.bias", [model.width], 0.0, "the bias of attention's output")]
         if model.pool.normalizes():
             return [*rules, *affine("pool.norm", "linear_head.0"), *affine("head.linear", "linear_head.1")]
         return [*rules, *affine("norm", "transformer.norm"), *affine("head.linear", "linear_head")]
@@ -323,7 +327,7 @@ def block_rules(layer: int, contract: str) -> list[Rule]:
     return rules + affine(f"{ours}.mlp.contract", f"{theirs}.{contract}")
 
 
-def modern(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def current_names(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors by the names that today's version has."""
     rules = OLDER if f"{STEM}.2.weight" in tensors else (*OLDER, (rf"^{STEM}\.1\.", f"{STEM}.2."))
 
@@ -335,20 +339,20 @@ def modern(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {named(name): tensor for name, tensor in tensors.items()}
 
 
-def flat(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def drop_batch_dim(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Tokens and positions (rows, D), which had a dimension of one in front in older versions."""
     return {name: found[0] if found.ndim == 3 and len(found) == 1 else found for name, found in tensors.items()}
 
 
-def patch_of(raw: Raw, hints: Hints) -> tuple[Size, int] | None:
+def infer_patch(raw: Checkpoint, hints: FileSettings) -> tuple[Size, int] | None:
     """The patch and its channels, if they are told, or if only one square patch has so many numbers."""
-    pixels = shape(raw, f"{STEM}.2.weight", 2)[1]
-    channels = [whole(told, "channels")] if (told := hints.told("channels")) else list(CHANNELS)
+    pixels = tensor_shape(raw, f"{STEM}.2.weight", 2)[1]
+    channels = [parse_positive_int(told, "channels")] if (told := hints.told("channels")) else list(CHANNELS)
     if told := hints.told("stem.patch"):
         patch = Size.parse(told)
         if pixels % (patch.height * patch.width):
             message = f"a patch has {pixels} numbers, which are not so many channels of {patch} pixels"
-            hint = told_by(raw, "stem.patch=HEIGHTxWIDTH")
+            hint = setting_hint(raw, "stem.patch=HEIGHTxWIDTH")
             raise WeightsError(message, code="weights.bad_setting", where=str(raw.where), hint=hint)
         return patch, pixels // (patch.height * patch.width)
     squares = [(isqrt(pixels // each), each) for each in channels]
@@ -356,14 +360,20 @@ def patch_of(raw: Raw, hints: Hints) -> tuple[Size, int] | None:
     return found[0] if len(found) == 1 else None
 
 
-def mixer_of(raw: Raw, hints: Hints, width: int) -> Attention | None:
+def infer_mixer(raw: Checkpoint, hints: FileSettings, width: int) -> Attention | None:
     """The attention, if its heads are told, or if it has no output projection, which one head alone does without."""
-    inner = shape(raw, f"{LAYER}.0.0.to_qkv.weight", 2)[0] // 3
+    inner = tensor_shape(raw, f"{LAYER}.0.0.to_qkv.weight", 2)[0] // 3
     project = any(name.startswith(f"{LAYER}.0.0.to_out.") for name in raw.tensors)
     told, wide = hints.told("mixer.heads"), hints.told("mixer.head_width")
     if not told and not wide and project:
         return None
-    heads = whole(told, "mixer.heads") if told else inner // whole(wide, "mixer.head_width") if wide else 1
+    heads = (
+        parse_positive_int(told, "mixer.heads")
+        if told
+        else inner // parse_positive_int(wide, "mixer.head_width")
+        if wide
+        else 1
+    )
     if not heads or inner % heads:
         message = f"{inner} numbers for queries do not divide into {heads} heads"
         hint = "tell their right number: mixer.heads=N"
@@ -371,13 +381,13 @@ def mixer_of(raw: Raw, hints: Hints, width: int) -> Attention | None:
     return Attention(heads=heads, head_width=inner // heads, qkv_bias=False, project=project)
 
 
-def _plain(raw: Raw) -> bool:
+def _plain(raw: Checkpoint) -> bool:
     names = {f"{LAYER}.0.0.to_qkv.weight", f"{LAYER}.0.0.fn.to_qkv.weight"}
     return f"{STEM}.1.weight" in raw.tensors and bool(names & raw.tensors.keys())
 
 
 def _pixels(ours: str, theirs: str, patch: Size) -> Rule:
-    return changed(
+    return mapped(
         ours,
         theirs,
         lambda found: found.unflatten(-1, (*patch, -1)).movedim(-1, -3).flatten(-3),  # (..., C P Q)

@@ -12,14 +12,14 @@ from torch import Tensor
 import vitral
 from tests.models.references import reference
 from vitral.core.config import Size
-from vitral.core.storage import Disk
+from vitral.core.storage import Storage
 from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.models.head import NoHead
 from vitral.models.vit import Vit
-from vitral.weights.convert import counterpart
+from vitral.weights.convert import select_format
 from vitral.weights.formats.format import Format
-from vitral.weights.formats.rules import written
-from vitral.weights.load import Loaded
+from vitral.weights.formats.rules import export_tensors
+from vitral.weights.load import LoadedModel
 
 TOLERANCE = 1e-5
 Tensors = Mapping[str, Tensor]
@@ -54,7 +54,7 @@ def alone(path: Path, name: str, tensors: Tensors | None = None) -> Path:
     return made
 
 
-def vit(loaded: Loaded) -> Vit:
+def vit(loaded: LoadedModel) -> Vit:
     assert isinstance(loaded.bundle.model, Vit)
     return loaded.bundle.model
 
@@ -65,7 +65,7 @@ def largest_difference(one: Tensor, other: Tensor) -> float:
 
 
 @torch.no_grad()
-def check_answers(loaded: Loaded, name: str) -> None:
+def check_answers(loaded: LoadedModel, name: str) -> None:
     """Tokens, logits and what is pooled agree with the library's, for images of both sizes."""
     answers = reference(name).answers
     model = loaded.model
@@ -82,18 +82,18 @@ def check_answers(loaded: Loaded, name: str) -> None:
             assert largest_difference(model(images), answers[f"pooled{size}"]) <= TOLERANCE
 
 
-def check_round_trip(loaded: Loaded, path: Path, kind: str) -> Path:
+def check_round_trip(loaded: LoadedModel, path: Path, kind: str) -> Path:
     """Written for the library and read again, the model is the same to the last bit; the folder is given back."""
-    found = counterpart(loaded, "huggingface")
+    found = select_format(loaded, "huggingface")
     assert found.name == kind
     return check_again(loaded, path, found)
 
 
-def check_again(loaded: Loaded, path: Path, kind: Format) -> Path:
+def check_again(loaded: LoadedModel, path: Path, kind: Format) -> Path:
     path.mkdir()
-    tensors = written(kind.rules(vit(loaded)), loaded.model.state_dict())
+    tensors = export_tensors(kind.rules(vit(loaded)), loaded.model.state_dict())
     for name, pieces in kind.files(loaded.bundle, tensors).items():
-        Disk().write(path / name, pieces)
+        Storage().write(path / name, pieces)
     again = vitral.load(path)
     assert again.bundle.model == loaded.bundle.model
     assert sees(again.bundle.preprocessing) == sees(loaded.bundle.preprocessing)
@@ -107,5 +107,5 @@ def check_again(loaded: Loaded, path: Path, kind: Format) -> Path:
 def sees(needs: Preprocessing) -> list[object]:
     """What is done to pictures of several sizes, whatever numbers it is told in."""
     pixels = torch.arange(256).to(torch.uint8).expand(1, needs.decoding.channels, 1, -1)
-    glimpses = [needs.crop.glimpse(Size(*size), needs.image_size) for size in ((300, 500), (41, 40), (500, 501))]
+    glimpses = [needs.crop.plan(Size(*size), needs.image_size) for size in ((300, 500), (41, 40), (500, 501))]
     return [needs.image_size, glimpses, needs.normalize.apply(pixels).tolist()]

@@ -15,7 +15,7 @@ from tests.weights.formats.huggingface.folders import check_answers, folder
 from vitral.core.config import override
 from vitral.core.errors import WeightsError
 from vitral.models.vit import Vit
-from vitral.weights.formats.format import Hints, Raw
+from vitral.weights.formats.format import FileSettings, Checkpoint
 from vitral.weights.formats.huggingface.registry import FAMILIES
 
 OWNERS = {
@@ -40,11 +40,11 @@ ODD: tuple[Any, ...] = ([], {}, "x", "3", -1, 0, 0.5, 10**12, float("inf"), True
 CONFIG = Path("folder") / "model.safetensors"
 
 
-def raw(name: str, config: dict[str, Any]) -> Raw:
-    return Raw(CONFIG, reference(name).weights, config, {})
+def raw(name: str, config: dict[str, Any]) -> Checkpoint:
+    return Checkpoint(CONFIG, reference(name).weights, config, {})
 
 
-def claimed(found: Raw) -> list[str]:
+def claimed(found: Checkpoint) -> list[str]:
     return [family.name for family in FAMILIES if family.claims(found)]
 
 
@@ -67,7 +67,7 @@ def test_a_file_without_a_config_is_claimed_by_its_names(name: str) -> None:
 def test_files_of_other_libraries_are_not_claimed(name: str) -> None:
     tensors = load_file(FOLDER / f"{name}.safetensors")
     weights = {key.removeprefix("weights/"): tensor for key, tensor in tensors.items()}
-    assert not claimed(Raw(CONFIG, weights, {}, {}))
+    assert not claimed(Checkpoint(CONFIG, weights, {}, {}))
 
 
 def test_an_unknown_model_type_is_refused(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def place(name: str, config: dict[str, Any]) -> str:
     """Where the fault lies that a config is refused for, or nothing."""
     family = next(each for each in FAMILIES if each.name == OWNERS[name])
     try:
-        family.recognize(raw(name, config), Hints())
+        family.recognize(raw(name, config), FileSettings())
     except WeightsError as error:
         return error.where
     return ""

@@ -8,7 +8,7 @@ import vitral
 from tests.errors import raises
 from tests.weights.formats.huggingface.folders import folder
 from vitral.core.config import override
-from vitral.weights.convert import counterpart
+from vitral.weights.convert import select_format
 from vitral.weights.formats.huggingface.registry import FAMILIES
 from vitral.weights.formats.huggingface.vit import HfVit
 
@@ -64,4 +64,4 @@ def test_the_family_that_is_nearest_tells_what_it_lacks(tmp_path: Path) -> None:
     loaded = vitral.load(folder(tmp_path, "hf_vit"))
     odd = loaded._replace(bundle=override(loaded.bundle, ["model.mixer.qk_norm=true"]))
     with raises("weights.no_counterpart", "hf-vit", "mixer.qk_norm"):
-        counterpart(odd, "huggingface")
+        select_format(odd, "huggingface")

@@ -10,7 +10,7 @@ from vitral.core.config import Size
 from vitral.data.transforms.crop import CenterCrop, Resize
 from vitral.data.transforms.preprocessing import CENTERED, IMAGENET, Normalize, Preprocessing
 from vitral.weights.formats.huggingface.fields import Fields
-from vitral.weights.formats.huggingface.processor import described, read
+from vitral.weights.formats.huggingface.processor import processor_fields, read_processor
 from vitral.weights.formats.huggingface.registry import FAMILIES
 
 MEANS = {"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225]}
@@ -101,25 +101,25 @@ def custom(name: str) -> Any:
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_published_files_are_read_as_the_library_has_them(name: str) -> None:
     family, data, expected = PUBLISHED[name]
-    assert read(fields(data), 3, custom(family)) == (expected, ())
+    assert read_processor(fields(data), 3, custom(family)) == (expected, ())
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_told_exactly_is_refused_by_its_field(name: str) -> None:
     change, code, field = REFUSED[name]
     with raises(code, f"preprocessor_config.json: {field}"):
-        read(fields(GOOD | change), 3, custom("hf-dinov2"))
+        read_processor(fields(GOOD | change), 3, custom("hf-dinov2"))
 
 
 def test_images_that_are_not_scaled_keep_parts_of_one() -> None:
-    made, _ = read(fields(GOOD | {"do_normalize": False}), 3, custom("hf-vit"))
+    made, _ = read_processor(fields(GOOD | {"do_normalize": False}), 3, custom("hf-vit"))
     assert made.normalize == Normalize(mean=(0.0,), std=(1.0,))
 
 
 def test_the_shorter_side_is_met_whatever_the_fraction_rounds_to() -> None:
     for shortest in range(224, 640):
-        made, _ = read(fields(GOOD | {"size": {"shortest_edge": shortest}}), 3, custom("hf-dinov2"))
-        assert made.crop.glimpse(Size(1000, 1500), made.image_size).resized.height == shortest
+        made, _ = read_processor(fields(GOOD | {"size": {"shortest_edge": shortest}}), 3, custom("hf-dinov2"))
+        assert made.crop.plan(Size(1000, 1500), made.image_size).resize_to.height == shortest
 
 
 @pytest.mark.parametrize("filter", ["bilinear", "bicubic"])
@@ -127,12 +127,12 @@ def test_the_shorter_side_is_met_whatever_the_fraction_rounds_to() -> None:
 def test_what_is_written_does_the_same_when_read(kind: Any, filter: str) -> None:
     for scaling in (CENTERED, IMAGENET):
         given = Preprocessing(image_size=Size(96, 96), crop=kind(filter=filter), normalize=scaling)
-        made, assumed = read(fields(described(given)), 3, custom("hf-vit"))
+        made, assumed = read_processor(fields(processor_fields(given)), 3, custom("hf-vit"))
         assert sees(made) == sees(given)
         assert not assumed
 
 
 def test_a_rectangle_is_written_with_both_sides() -> None:
     given = Preprocessing(image_size=Size(64, 96))
-    assert described(given)["size"] == {"height": 64, "width": 96}
-    assert read(fields(described(given)), 3, custom("hf-vit"))[0].image_size == Size(64, 96)
+    assert processor_fields(given)["size"] == {"height": 64, "width": 96}
+    assert read_processor(fields(processor_fields(given)), 3, custom("hf-vit"))[0].image_size == Size(64, 96)

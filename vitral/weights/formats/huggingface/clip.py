@@ -9,11 +9,11 @@ from vitral.core.errors import WeightsError
 from vitral.data.transforms.crop import CenterCrop
 from vitral.data.transforms.preprocessing import Normalize
 from vitral.models.vit import Vit
-from vitral.weights.formats.format import Hints, Raw
-from vitral.weights.formats.huggingface.family import Family, Holds
+from vitral.weights.formats.format import FileSettings, Checkpoint
+from vitral.weights.formats.huggingface.family import Family, Supported
 from vitral.weights.formats.huggingface.fields import Fields, Shapes
-from vitral.weights.formats.huggingface.names import CLIP, Found, Names, bare, layer_rules, many
-from vitral.weights.formats.huggingface.processor import Custom
+from vitral.weights.formats.huggingface.names import CLIP, TowerTensors, Names, unsqueezed, layer_rules, affine_rules
+from vitral.weights.formats.huggingface.processor import ProcessorDefaults
 from vitral.weights.formats.huggingface.vit import stem_rules
 from vitral.weights.formats.rules import Rule
 
@@ -49,13 +49,17 @@ class HfClip(Family):
     names: ClassVar[Names] = Names((TOWER,), (), (*TEXT, PROJECTION))
     shapes: ClassVar[Shapes] = Shapes(f"{STEM}.weight", "mlp.fc1.weight", LAYER, TABLE, 1, 2)
     untold: ClassVar[dict[str, Any]] = {"layer_norm_eps": 1e-5}  # two kinds of GELU are published
-    custom: ClassVar[Custom] = Custom(CenterCrop(fraction=1.0, filter="bicubic"), SCALING, shortest=True)
-    holds: ClassVar[Holds] = Holds(frozenset({("cls", "none")}), stem_bias=False, first_norm=True, free_bias=False)
+    custom: ClassVar[ProcessorDefaults] = ProcessorDefaults(
+        CenterCrop(fraction=1.0, filter="bicubic"), SCALING, shortest=True
+    )
+    holds: ClassVar[Supported] = Supported(
+        frozenset({("cls", "none")}), stem_bias=False, first_norm=True, free_bias=False
+    )
 
     def known(self, names: set[str]) -> bool:
         return {"pre_layrnorm.weight", f"{STEM}.weight", f"{LAYER}0.self_attn.q_proj.weight"} <= names
 
-    def fields(self, raw: Raw, found: Found, hints: Hints) -> tuple[Fields, tuple[str, ...]]:
+    def fields(self, raw: Checkpoint, found: TowerTensors, hints: FileSettings) -> tuple[Fields, tuple[str, ...]]:
         if "classifier.weight" in found.tensors:
             message = "classifier.weight reads patches before the last norm, which no model here does"
             hint = "give the vision tower without its classifier"
@@ -63,7 +67,7 @@ class HfClip(Family):
         return super().fields(raw, found, hints)
 
     def tower(self, fields: Fields) -> Fields:
-        return in_whole_model(fields, "clip", DEFAULTS)
+        return vision_config(fields, "clip", DEFAULTS)
 
     def before(self, model: Vit) -> str:
         return TOWER
@@ -71,10 +75,10 @@ class HfClip(Family):
     def tower_rules(self, model: Vit) -> list[Rule]:
         return [
             *stem_rules(model, STEM),
-            bare("prefix.tokens", "embeddings.class_embedding"),
-            bare("position.table", TABLE),
+            unsqueezed("prefix.tokens", "embeddings.class_embedding"),
+            unsqueezed("position.table", TABLE),
             *layer_rules(model, CLIP, LAYER),
-            *many({"first_norm": "pre_layrnorm", "norm": "post_layernorm"}),
+            *affine_rules({"first_norm": "pre_layrnorm", "norm": "post_layernorm"}),
         ]
 
     def architecture(self, model: Vit) -> str:
@@ -85,6 +89,6 @@ class HfClip(Family):
         return tokens
 
 
-def in_whole_model(fields: Fields, model: str, defaults: Mapping[str, Any]) -> Fields:
+def vision_config(fields: Fields, model: str, defaults: Mapping[str, Any]) -> Fields:
     """The fields of the vision tower; those of a whole model leave out what is as usual."""
     return fields.part("vision_config", defaults) if fields.data.get("model_type") == model else fields

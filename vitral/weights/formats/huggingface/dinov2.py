@@ -15,13 +15,20 @@ from vitral.models.pool import ClassMeanPool, ClassPool, PoolConfig
 from vitral.models.position import Learned1d, PositionConfig
 from vitral.models.vit import Tokens, Vit
 from vitral.weights.bundle import Bundle
-from vitral.weights.formats.format import Raw, shape
-from vitral.weights.formats.huggingface.family import ANY, BESIDE, Family, Holds, plain_fields
+from vitral.weights.formats.format import Checkpoint, tensor_shape
+from vitral.weights.formats.huggingface.family import ANY_NUMBER, ADD_CONFIG, Family, Supported, common_fields
 from vitral.weights.formats.huggingface.fields import Fields, Shapes
-from vitral.weights.formats.huggingface.names import DINO, MASK_TOKEN, RENAMED, Found, Names, layer_rules
-from vitral.weights.formats.huggingface.processor import Custom
+from vitral.weights.formats.huggingface.names import (
+    DINO,
+    MASK_TOKEN,
+    RENAMED_SINCE_V5,
+    TowerTensors,
+    Names,
+    layer_rules,
+)
+from vitral.weights.formats.huggingface.processor import ProcessorDefaults
 from vitral.weights.formats.huggingface.vit import LAYER, STEM, TABLE, stem_rules
-from vitral.weights.formats.rules import Rule, affine, joined, lifted_parts, same
+from vitral.weights.formats.rules import Rule, affine, concat_tokens, split_tokens, same
 
 REGISTERS = "embeddings.register_tokens"
 GATES = ("mlp.gate_proj.", "mlp.up_proj.")  # inside the library since version 5; one map in published files
@@ -35,14 +42,18 @@ class HfDinov2(Family):
     title: ClassVar[str] = "Hugging Face's DINOv2"
     types: ClassVar[tuple[str, ...]] = ("dinov2", "dinov2_with_registers")
     names: ClassVar[Names] = Names(
-        ("dinov2.", "dinov2_with_registers."), (*RENAMED, (r"\bmlp\.down_proj\.", "mlp.weights_out.")), (MASK_TOKEN,)
+        ("dinov2.", "dinov2_with_registers."),
+        (*RENAMED_SINCE_V5, (r"\bmlp\.down_proj\.", "mlp.weights_out.")),
+        (MASK_TOKEN,),
     )
     shapes: ClassVar[Shapes] = Shapes(f"{STEM}.weight", "mlp.fc1.weight", LAYER, TABLE, 1)
     untold: ClassVar[dict[str, Any]] = {"layer_norm_eps": 1e-6, "hidden_act": "gelu"}
-    custom: ClassVar[Custom] = Custom(CenterCrop(fraction=0.875, filter="bicubic"), IMAGENET, shortest=True)
-    holds: ClassVar[Holds] = Holds(
+    custom: ClassVar[ProcessorDefaults] = ProcessorDefaults(
+        CenterCrop(fraction=0.875, filter="bicubic"), IMAGENET, shortest=True
+    )
+    holds: ClassVar[Supported] = Supported(
         frozenset({("cls", "none"), ("cls_mean", "linear")}),
-        registers=(0, ANY),
+        registers=(0, ANY_NUMBER),
         scale=True,
         gated=True,
     )
@@ -51,7 +62,7 @@ class HfDinov2(Family):
     def known(self, names: set[str]) -> bool:
         return {f"{STEM}.weight", f"{LAYER}0.layer_scale1.lambda1"} <= names
 
-    def prepared(self, found: Found) -> Found:
+    def prepared(self, found: TowerTensors) -> TowerTensors:
         """The two halves of a gated MLP's first map, where they stand apart, as one."""
         for name in [name for name in found.tensors if GATES[0] in name]:
             gate, value = found.tensors.pop(name), found.tensors.pop(name.replace(*GATES), None)
@@ -59,11 +70,11 @@ class HfDinov2(Family):
             found.tensors[name.replace(GATES[0], "mlp.weights_in.")] = torch.cat(parts)
         return found
 
-    def shown(self, raw: Raw) -> dict[str, Any]:
+    def shown(self, raw: Checkpoint) -> dict[str, Any]:
         if any(DINO.gated[0] in name for name in raw.tensors):
             message = "does not tell the size of its gated MLP"
-            raise WeightsError(message, code="weights.missing_setting", where=str(raw.where), hint=BESIDE)
-        return {"num_register_tokens": shape(raw, REGISTERS, 3)[1]} if REGISTERS in raw.tensors else {}
+            raise WeightsError(message, code="weights.missing_setting", where=str(raw.where), hint=ADD_CONFIG)
+        return {"num_register_tokens": tensor_shape(raw, REGISTERS, 3)[1]} if REGISTERS in raw.tensors else {}
 
     def tokens(self, fields: Fields) -> Tokens:
         told = fields.has("num_register_tokens") or fields.data.get("model_type") == self.types[1]
@@ -80,7 +91,7 @@ class HfDinov2(Family):
             return SwiGlu(ratio=gated_hidden(hidden) / width)
         return Mlp(ratio=hidden / width, gelu=fields.gelu())
 
-    def pool(self, found: Found) -> PoolConfig:
+    def pool(self, found: TowerTensors) -> PoolConfig:
         return ClassMeanPool() if "classifier.weight" in found.tensors else ClassPool()
 
     def before(self, model: Vit) -> str:
@@ -107,7 +118,7 @@ class HfDinov2(Family):
         return f"{kind}Model" if isinstance(model.head, NoHead) else f"{kind}ForImageClassification"
 
     def described(self, model: Vit) -> dict[str, Any]:
-        fields = plain_fields(model)
+        fields = common_fields(model)
         del fields["intermediate_size"]
         fields |= {"mlp_ratio": _ratio(model), "use_swiglu_ffn": isinstance(model.mlp, SwiGlu), "layerscale_value": 1.0}
         if isinstance(model.mlp, SwiGlu):
@@ -125,7 +136,7 @@ class HfDinov2(Family):
 def token_rule(model: Vit, names: Sequence[str]) -> Rule:
     """The class token and the registers, which have no rows among the positions."""
     counts = [1, model.tokens.registers][: len(names)]
-    return Rule(("prefix.tokens",), tuple(names), joined, lambda own: lifted_parts(own[0], counts))
+    return Rule(("prefix.tokens",), tuple(names), concat_tokens, lambda own: split_tokens(own[0], counts))
 
 
 def gated_hidden(hidden: int) -> int:

@@ -13,12 +13,12 @@ from vitral.models.mlp import MlpConfig, SwiGlu
 from vitral.models.position import PositionConfig, Rope2d
 from vitral.models.vit import Tokens, Vit
 from vitral.weights.bundle import Bundle
-from vitral.weights.formats.format import Raw, shape
+from vitral.weights.formats.format import Checkpoint, tensor_shape
 from vitral.weights.formats.huggingface.dinov2 import REGISTERS, token_rule
-from vitral.weights.formats.huggingface.family import ANY, Family, Holds
+from vitral.weights.formats.huggingface.family import ANY_NUMBER, Family, Supported
 from vitral.weights.formats.huggingface.fields import Fields, Shapes
-from vitral.weights.formats.huggingface.names import DINO3, MASK_TOKEN, Found, Names, layer_rules
-from vitral.weights.formats.huggingface.processor import Custom
+from vitral.weights.formats.huggingface.names import DINO3, MASK_TOKEN, TowerTensors, Names, layer_rules
+from vitral.weights.formats.huggingface.processor import ProcessorDefaults
 from vitral.weights.formats.huggingface.vit import stem_rules
 from vitral.weights.formats.rules import Rule, affine
 
@@ -40,16 +40,16 @@ class HfDinov3(Family):
         "rope_theta": 100.0,
         "image_size": 224,
     }
-    custom: ClassVar[Custom] = Custom(Resize(), IMAGENET)
-    holds: ClassVar[Holds] = Holds(
-        frozenset({("cls", "none")}), registers=(0, ANY), position="rope2d", scale=True, gated=True
+    custom: ClassVar[ProcessorDefaults] = ProcessorDefaults(Resize(), IMAGENET)
+    holds: ClassVar[Supported] = Supported(
+        frozenset({("cls", "none")}), registers=(0, ANY_NUMBER), position="rope2d", scale=True, gated=True
     )
     resizes: ClassVar[bool] = False
 
     def known(self, names: set[str]) -> bool:
         return {f"{STEM}.weight", "layer.0.layer_scale1.lambda1", "layer.0.attention.q_proj.weight"} <= names
 
-    def prepared(self, found: Found) -> Found:
+    def prepared(self, found: TowerTensors) -> TowerTensors:
         """Zeros for the biases that are not there, in layers that have one of the three."""
         given = [name for name in found.tensors if re.fullmatch(r"layer\.\d+\.attention\.[qkv]_proj\.bias", name)]
         for name in given:
@@ -58,8 +58,8 @@ class HfDinov3(Family):
                 found.tensors.setdefault(other, torch.zeros_like(found.tensors[name]))
         return found
 
-    def shown(self, raw: Raw) -> dict[str, Any]:
-        registers = shape(raw, REGISTERS, 3)[1] if REGISTERS in raw.tensors else 0
+    def shown(self, raw: Checkpoint) -> dict[str, Any]:
+        registers = tensor_shape(raw, REGISTERS, 3)[1] if REGISTERS in raw.tensors else 0
         gated = any(DINO3.gated[0] in name for name in raw.tensors)
         return {"num_register_tokens": registers, "use_gated_mlp": gated}
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from vitral.core.config import Size, override
-from vitral.core.errors import ConfigError, WeightsError, either
+from vitral.core.errors import ConfigError, WeightsError, format_choices
 from vitral.data.decoding.header import Decoding
 from vitral.data.transforms.crop import CenterCrop
 from vitral.data.transforms.preprocessing import CENTERED, Preprocessing
@@ -31,23 +31,23 @@ from vitral.weights.bundle import Bundle
 from vitral.weights.formats.format import (
     CONFIG,
     PROCESSOR,
-    Answers,
+    ModelOutputs,
     Format,
-    Hints,
-    Raw,
-    Recognized,
-    as_json,
-    numbered,
+    FileSettings,
+    Checkpoint,
+    DetectedModel,
+    json_file,
+    numbered_classes,
 )
 from vitral.weights.formats.huggingface.fields import ACTIVATIONS, Fields, Shapes
-from vitral.weights.formats.huggingface.names import HEADS, Found, Names, in_whole, sorted_out
-from vitral.weights.formats.huggingface.processor import Custom, described, read
+from vitral.weights.formats.huggingface.names import HEADS, TowerTensors, Names, add_prefix, sort_tensors
+from vitral.weights.formats.huggingface.processor import ProcessorDefaults, processor_fields, read_processor
 from vitral.weights.formats.rules import Rule, affine
 
-ANY = 1_000  # registers
+ANY_NUMBER = 1_000  # registers
 
 
-class Holds(NamedTuple):
+class Supported(NamedTuple):
     """What the models of a family are made of."""
 
     answers: frozenset[tuple[str, str]]  # the kinds of pool and head that go together
@@ -62,7 +62,7 @@ class Holds(NamedTuple):
     rectangles: bool = False  # whether images and patches may be no squares
 
 
-def gaps(bundle: Bundle, holds: Holds, who: str) -> Iterator[str]:
+def unsupported_parts(bundle: Bundle, holds: Supported, who: str) -> Iterator[str]:
     """What a family cannot hold of a model, each as a sentence that begins with the field."""
     model = bundle.model
     if not isinstance(model, Vit):
@@ -82,7 +82,7 @@ def gaps(bundle: Bundle, holds: Holds, who: str) -> Iterator[str]:
         yield f"preprocessing.crop: the library crops squares out of resized pictures, this model needs {image}"
 
 
-def _stem_gaps(model: Vit, holds: Holds, who: str) -> Iterator[str]:
+def _stem_gaps(model: Vit, holds: Supported, who: str) -> Iterator[str]:
     stem, tokens = model.stem, model.tokens
     if not isinstance(stem, Patches) or stem.norm != "none":
         yield f"stem: {who} has patches through one map and no norm"
@@ -107,7 +107,7 @@ def _stem_gaps(model: Vit, holds: Holds, who: str) -> Iterator[str]:
             yield f"position.cls: {who}'s table has a row for the class token"
 
 
-def _layer_gaps(model: Vit, holds: Holds, who: str) -> Iterator[str]:
+def _layer_gaps(model: Vit, holds: Supported, who: str) -> Iterator[str]:
     if not isinstance(model.block, PreNorm):
         yield f"block: {who} normalizes before each branch"
     if isinstance(model.block.scale, LayerScale) != holds.scale:
@@ -126,8 +126,8 @@ def _layer_gaps(model: Vit, holds: Holds, who: str) -> Iterator[str]:
         yield f"mlp: {who} has two layers with GELU between, this model {model.mlp.kind}"
 
 
-AGAIN = "get it again from where the weights came from"
-BESIDE = "put the model's config.json beside it"
+DOWNLOAD_AGAIN = "get it again from where the weights came from"
+ADD_CONFIG = "put the model's config.json beside it"
 
 
 class Family(Format):
@@ -140,11 +140,11 @@ class Family(Format):
     names: ClassVar[Names]
     shapes: ClassVar[Shapes]  # where the tensors show what a missing config.json would tell
     untold: ClassVar[Mapping[str, Any]]  # fields that no tensor shows, as all published models have them
-    custom: ClassVar[Custom]
-    holds: ClassVar[Holds]
+    custom: ClassVar[ProcessorDefaults]
+    holds: ClassVar[Supported]
     resizes: ClassVar[bool] = True  # whether its code has to be told that an image has another size than its own
 
-    def claims(self, raw: Raw) -> bool:
+    def claims(self, raw: Checkpoint) -> bool:
         if "model_type" in raw.config:
             return raw.config["model_type"] in self.types
         return self.known({self.names.short(name) for name in raw.tensors})
@@ -153,8 +153,8 @@ class Family(Format):
         """Whether short names are of this family and no other."""
         raise NotImplementedError
 
-    def recognize(self, raw: Raw, hints: Hints) -> Recognized:
-        found = self.prepared(sorted_out(raw, self.names))
+    def recognize(self, raw: Checkpoint, hints: FileSettings) -> DetectedModel:
+        found = self.prepared(sort_tensors(raw, self.names))
         fields, assumed = self.fields(raw, found, hints)
         try:
             model = self.model(self.tower(fields), found)
@@ -166,28 +166,28 @@ class Family(Format):
         classes = model.head.num_classes if isinstance(model.head, LinearHead) else 0
         named = fields.labels(classes) if classes else ()
         if named is None:
-            named, more = numbered(classes), (*more, f"its {classes:,} classes have no names: numbered")
-        tensors = in_whole(found.tensors, self.before(model))
-        return Recognized(self.title, model, seen, named, tensors, found.dropped, (*assumed, *more))
+            named, more = numbered_classes(classes), (*more, f"its {classes:,} classes have no names: numbered")
+        tensors = add_prefix(found.tensors, self.before(model))
+        return DetectedModel(self.title, model, seen, named, tensors, found.dropped, (*assumed, *more))
 
-    def prepared(self, found: Found) -> Found:
+    def prepared(self, found: TowerTensors) -> TowerTensors:
         """The tensors once those are brought together, or set aside, of which a name alone does not tell."""
         return found
 
-    def fields(self, raw: Raw, found: Found, hints: Hints) -> tuple[Fields, tuple[str, ...]]:
+    def fields(self, raw: Checkpoint, found: TowerTensors, hints: FileSettings) -> tuple[Fields, tuple[str, ...]]:
         """What config.json tells; without one, what the tensors do, and what had to be assumed."""
         if not raw.config:
             short = raw._replace(tensors=found.tensors)
             data = {**self.shown(short), **self.shapes.fields(short, hints), **self.untold}
             words = ", ".join(f"{name} {value}" for name, value in self.untold.items())
             heads = f"{data['num_attention_heads']} heads"
-            return Fields(data, str(raw.where), BESIDE), (f"there is no config.json: {heads}, {words}",)
-        fields = Fields(raw.config, str(raw.where.parent / CONFIG), AGAIN)
+            return Fields(data, str(raw.where), ADD_CONFIG), (f"there is no config.json: {heads}, {words}",)
+        fields = Fields(raw.config, str(raw.where.parent / CONFIG), DOWNLOAD_AGAIN)
         if fields.given("model_type") not in self.types:
-            raise fields.wrong("model_type", either(self.types))
+            raise fields.wrong("model_type", format_choices(self.types))
         return fields, ()
 
-    def shown(self, raw: Raw) -> dict[str, Any]:
+    def shown(self, raw: Checkpoint) -> dict[str, Any]:
         """More fields that the tensors, by short names, show where there is no config.json."""
         return {}
 
@@ -195,7 +195,7 @@ class Family(Format):
         """The fields that describe the Vision Transformer, in a file that may describe more."""
         return fields
 
-    def model(self, fields: Fields, found: Found) -> Vit:
+    def model(self, fields: Fields, found: TowerTensors) -> Vit:
         width, patch = fields.whole("hidden_size"), fields.size("patch_size")
         return Vit(
             image_size=_covered(fields.size("image_size"), patch),
@@ -225,10 +225,10 @@ class Family(Format):
     def mlp(self, fields: Fields, width: int) -> MlpConfig:
         return Mlp(ratio=fields.whole("intermediate_size") / width, gelu=fields.gelu())
 
-    def pool(self, found: Found) -> PoolConfig:
+    def pool(self, found: TowerTensors) -> PoolConfig:
         return ClassPool()
 
-    def head(self, found: Found) -> LinearHead | NoHead:
+    def head(self, found: TowerTensors) -> LinearHead | NoHead:
         heads = ((name, tensor) for name, tensor in found.tensors.items() if name.startswith(HEADS))
         name, head = next(heads, ("", None))
         if head is None:
@@ -238,7 +238,7 @@ class Family(Format):
             raise WeightsError(message, code="weights.shape_mismatch")
         return LinearHead(num_classes=len(head))
 
-    def preprocessing(self, raw: Raw, model: Vit) -> tuple[Preprocessing, tuple[str, ...]]:
+    def preprocessing(self, raw: Checkpoint, model: Vit) -> tuple[Preprocessing, tuple[str, ...]]:
         """What is done to images, and what had to be assumed."""
         if not raw.processor:
             scaling = self.custom.scaling if len(self.custom.scaling.mean) in {1, model.channels} else CENTERED
@@ -248,8 +248,8 @@ class Family(Format):
             )
             mean = ", ".join(f"{number:g}" for number in scaling.mean)
             return own, (f"there is no {PROCESSOR}: images of {model.image_size}, {own.crop.kind} view, mean {mean}",)
-        fields = Fields(raw.processor, str(raw.where.parent / PROCESSOR), AGAIN)
-        made, assumed = read(fields, model.channels, self.custom)
+        fields = Fields(raw.processor, str(raw.where.parent / PROCESSOR), DOWNLOAD_AGAIN)
+        made, assumed = read_processor(fields, model.channels, self.custom)
         assert isinstance(model.stem, Patches)
         covered = _covered(made.image_size, model.stem.patch)
         if covered != made.image_size:
@@ -277,7 +277,7 @@ class Family(Format):
         return rules + (self.head_rules(model) if isinstance(model.head, LinearHead) else [])
 
     def without_counterpart(self, bundle: Bundle) -> Iterator[str]:
-        return gaps(bundle, self.holds, self.title)
+        return unsupported_parts(bundle, self.holds, self.title)
 
     def architecture(self, model: Vit) -> str:
         """The class of the library that reads such a model."""
@@ -285,7 +285,7 @@ class Family(Format):
 
     def described(self, model: Vit) -> dict[str, Any]:
         """The fields of config.json, save those that every model has."""
-        return {"model_type": self.types[0]} | plain_fields(model)
+        return {"model_type": self.types[0]} | common_fields(model)
 
     def files(self, bundle: Bundle, tensors: Mapping[str, Tensor]) -> dict[str, Iterable[memoryview]]:
         assert isinstance(bundle.model, Vit)
@@ -293,23 +293,23 @@ class Family(Format):
         if bundle.classes:
             config["id2label"] = dict(enumerate(bundle.classes))
             config["label2id"] = {name: label for label, name in enumerate(bundle.classes)}
-        notes = {CONFIG: as_json(config), PROCESSOR: as_json(described(bundle.preprocessing))}
+        notes = {CONFIG: json_file(config), PROCESSOR: json_file(processor_fields(bundle.preprocessing))}
         return super().files(bundle, tensors) | notes
 
     def code(self, model: Vit) -> Any:
         return getattr(import_module("transformers"), self.architecture(model))
 
-    def reference(self, code: Any, folder: Path, bundle: Bundle) -> Callable[[Tensor], Answers]:
+    def reference(self, code: Any, folder: Path, bundle: Bundle) -> Callable[[Tensor], ModelOutputs]:
         model = bundle.model
         assert isinstance(model, Vit)
         peer = code.from_pretrained(folder, **self.options(model)).eval()
 
         @torch.no_grad()
-        def answers(images: Tensor) -> Answers:
+        def answers(images: Tensor) -> ModelOutputs:
             other = self.resizes and Size(*images.shape[2:]) != model.image_size
             ways = {"interpolate_pos_encoding": True} if other else {}
             logits = None if isinstance(model.head, NoHead) else peer(images, **ways).logits
-            return Answers(self.ask(peer, images, ways), logits)
+            return ModelOutputs(self.ask(peer, images, ways), logits)
 
         return answers
 
@@ -324,7 +324,7 @@ class Family(Format):
         return tokens
 
 
-def plain_fields(model: Vit) -> dict[str, Any]:
+def common_fields(model: Vit) -> dict[str, Any]:
     """What every config.json has of a Vision Transformer."""
     assert isinstance(model.stem, Patches)
     assert isinstance(model.mixer, Attention)
@@ -351,7 +351,7 @@ def _covered(image: Size, patch: Size) -> Size:
     return Size(image.height // patch.height * patch.height, image.width // patch.width * patch.width)
 
 
-def _refuse_contradiction(model: Vit, hints: Hints, fields: Fields) -> None:
+def _refuse_contradiction(model: Vit, hints: FileSettings, fields: Fields) -> None:
     """Settings are for what a file leaves open, and config.json leaves open the pool alone."""
     for setting in hints.settings:
         name = setting.partition("=")[0]

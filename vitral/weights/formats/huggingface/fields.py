@@ -8,9 +8,9 @@ from math import isfinite
 from typing import Any, NamedTuple
 
 from vitral.core.config import Size
-from vitral.core.errors import ConfigError, WeightsError, either
+from vitral.core.errors import ConfigError, WeightsError, format_choices
 from vitral.models.mlp import Gelu
-from vitral.weights.formats.format import Hints, Raw, layers, shape
+from vitral.weights.formats.format import FileSettings, Checkpoint, count_layers, tensor_shape
 
 GELUS: dict[str, Gelu] = {
     "gelu": "erf",
@@ -88,7 +88,7 @@ class Fields(NamedTuple):
     def gelu(self) -> Gelu:
         """The kind of GELU that `hidden_act` stands for."""
         if self.given("hidden_act") not in list(GELUS):
-            raise self.wrong("hidden_act", either(GELUS), "weights.unsupported")
+            raise self.wrong("hidden_act", format_choices(GELUS), "weights.unsupported")
         return GELUS[self.data["hidden_act"]]
 
     def part(self, name: str, defaults: Mapping[str, Any]) -> "Fields":
@@ -118,19 +118,19 @@ class Shapes(NamedTuple):
     rows: int = 0  # of the table, that are for no patches
     dims: int = 3  # of the table
 
-    def fields(self, raw: Raw, hints: Hints) -> dict[str, Any]:
+    def fields(self, raw: Checkpoint, hints: FileSettings) -> dict[str, Any]:
         """The fields of a config.json; the head count is that of the published models of this width."""
-        width, channels, *sides = shape(raw, self.kernel, 4)
+        width, channels, *sides = tensor_shape(raw, self.kernel, 4)
         patch = Size(sides[0], sides[1])
         found = {
             "hidden_size": width,
             "num_channels": channels,
             "patch_size": list(patch),
-            "num_hidden_layers": layers(raw.tensors, self.layer),
+            "num_hidden_layers": count_layers(raw.tensors, self.layer),
             "num_attention_heads": hints.heads(width, raw),
-            "intermediate_size": shape(raw, f"{self.layer}0.{self.hidden}", 2)[0],
+            "intermediate_size": tensor_shape(raw, f"{self.layer}0.{self.hidden}", 2)[0],
         }
         if self.table:
-            rows = shape(raw, self.table, self.dims)[-2]
+            rows = tensor_shape(raw, self.table, self.dims)[-2]
             found["image_size"] = list(hints.grid(rows, (self.rows,), patch, raw)[0])
         return found

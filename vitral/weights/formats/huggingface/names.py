@@ -14,21 +14,21 @@ from vitral.models.attention import Attention
 from vitral.models.block import LayerScale
 from vitral.models.mlp import SwiGlu
 from vitral.models.vit import Vit
-from vitral.weights.formats.format import Raw
-from vitral.weights.formats.rules import Rule, affine, changed, same, stacked
+from vitral.weights.formats.format import Checkpoint
+from vitral.weights.formats.rules import Rule, affine, mapped, same, concatenated
 
 HEADS = ("classifier.", "cls_classifier.", "distillation_classifier.")  # beside the tower, not in it
 MASK_TOKEN = (r"embeddings\.mask_token", "stands for hidden patches in pre-training")
 
 # Inside the library, since version 5, with the names that published files have.
-RENAMED = (
+RENAMED_SINCE_V5 = (
     (r"^layers\.", "encoder.layer."),
     (r"\battention\.q_proj\.", "attention.attention.query."),
     (r"\battention\.k_proj\.", "attention.attention.key."),
     (r"\battention\.v_proj\.", "attention.attention.value."),
     (r"\battention\.o_proj\.", "attention.output.dense."),
 )
-RENAMED_MLP = ((r"\bmlp\.fc1\.", "intermediate.dense."), (r"\bmlp\.fc2\.", "output.dense."))
+RENAMED_MLP_SINCE_V5 = ((r"\bmlp\.fc1\.", "intermediate.dense."), (r"\bmlp\.fc2\.", "output.dense."))
 
 
 class Names(NamedTuple):
@@ -51,16 +51,16 @@ class Names(NamedTuple):
         return next((why for pattern, why in self.dropped if re.match(pattern, short)), "")
 
 
-class Found(NamedTuple):
+class TowerTensors(NamedTuple):
     """The tensors of a file by short names, and the names of those that are of no use, each with the reason."""
 
     tensors: dict[str, Tensor]
     dropped: dict[str, str]
 
 
-def sorted_out(raw: Raw, names: Names) -> Found:
+def sort_tensors(raw: Checkpoint, names: Names) -> TowerTensors:
     """What is of use in a file, and what is not."""
-    found = Found({}, {})
+    found = TowerTensors({}, {})
     origins: dict[str, str] = {}
     for name, tensor in raw.tensors.items():
         short = names.short(name)
@@ -75,7 +75,7 @@ def sorted_out(raw: Raw, names: Names) -> Found:
     return found
 
 
-def in_whole(tensors: Mapping[str, Tensor], before: str) -> dict[str, Tensor]:
+def add_prefix(tensors: Mapping[str, Tensor], before: str) -> dict[str, Tensor]:
     """The tensors by the names that they have in a whole model, whose tower has a name."""
     return {name if name.startswith(HEADS) else before + name: tensor for name, tensor in tensors.items()}
 
@@ -133,26 +133,28 @@ def layer_rules(model: Vit, names: LayerNames, theirs: str) -> list[Rule]:
             "mlp_norm": names.norms[1],
             "mlp.contract": contract,
         }
-        rules += many({f"{own}.{mine}": f"{other}.{name}" for mine, name in parts.items()})
-        rules += together(f"{own}.mixer.heads.qkv", [f"{other}.{name}" for name in names.qkv], model.mixer.qkv_bias)
-        rules += together(f"{own}.mlp.expand", [f"{other}.{name}" for name in expand])
+        rules += affine_rules({f"{own}.{mine}": f"{other}.{name}" for mine, name in parts.items()})
+        rules += concatenated_affine(
+            f"{own}.mixer.heads.qkv", [f"{other}.{name}" for name in names.qkv], model.mixer.qkv_bias
+        )
+        rules += concatenated_affine(f"{own}.mlp.expand", [f"{other}.{name}" for name in expand])
         if isinstance(model.block.scale, LayerScale):
             for branch, name in zip(("mixer_branch", "mlp_branch"), names.scales, strict=True):
                 rules.append(same(f"{own}.{branch}.scale.factor", f"{other}.{name}"))
     return rules
 
 
-def together(ours: str, theirs: Sequence[str], bias: bool = True) -> list[Rule]:
+def concatenated_affine(ours: str, theirs: Sequence[str], bias: bool = True) -> list[Rule]:
     """Weight and bias of a map of ours that is one map or several of theirs."""
     parts = ("weight", "bias")[: 1 + bias]
-    return [stacked(f"{ours}.{part}", [f"{name}.{part}" for name in theirs]) for part in parts]
+    return [concatenated(f"{ours}.{part}", [f"{name}.{part}" for name in theirs]) for part in parts]
 
 
-def many(pairs: Mapping[str, str]) -> list[Rule]:
+def affine_rules(pairs: Mapping[str, str]) -> list[Rule]:
     """Weight and bias of each map or norm, ours to theirs."""
     return [rule for own, other in pairs.items() for rule in affine(own, other)]
 
 
-def bare(ours: str, theirs: str) -> Rule:
+def unsqueezed(ours: str, theirs: str) -> Rule:
     """A tensor that has one dimension more in ours, of one, in front."""
-    return changed(ours, theirs, lambda found: found[None], lambda own: own[0])
+    return mapped(ours, theirs, lambda found: found[None], lambda own: own[0])

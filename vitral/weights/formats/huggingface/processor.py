@@ -16,7 +16,7 @@ NUMBERS = {name: number for number, name in FILTERS.items()}
 BYTE = 1 / 255
 
 
-class Custom(NamedTuple):
+class ProcessorDefaults(NamedTuple):
     """What a family's processor does where its file does not tell."""
 
     view: EvalCropConfig
@@ -24,7 +24,7 @@ class Custom(NamedTuple):
     shortest: bool = False  # whether a size of one number is that of the shorter side, not of a square
 
 
-class Sight(NamedTuple):
+class ResizedCrop(NamedTuple):
     """Which part of a picture is seen, at what size, and what is not quite as in the file."""
 
     image: Size
@@ -32,7 +32,7 @@ class Sight(NamedTuple):
     assumed: tuple[str, ...] = ()
 
 
-def read(fields: Fields, channels: int, custom: Custom) -> tuple[Preprocessing, tuple[str, ...]]:
+def read_processor(fields: Fields, channels: int, custom: ProcessorDefaults) -> tuple[Preprocessing, tuple[str, ...]]:
     """The preprocessing, and what is not quite as in the file; what it cannot be told in is refused by its field."""
     for step in ("do_resize", "do_rescale"):
         if not fields.flag(step, True):
@@ -54,7 +54,7 @@ def read(fields: Fields, channels: int, custom: Custom) -> tuple[Preprocessing, 
     return made, sight.assumed
 
 
-def described(given: Preprocessing) -> dict[str, Any]:
+def processor_fields(given: Preprocessing) -> dict[str, Any]:
     """The fields of a file that the library reads."""
     each = given.decoding.channels if len(given.normalize.mean) == 1 else 1
     whole = {"height": given.image_size.height, "width": given.image_size.width}
@@ -76,7 +76,7 @@ def described(given: Preprocessing) -> dict[str, Any]:
     return fields | ({"crop_size": whole} if crops else {})
 
 
-def _scaling(fields: Fields, custom: Custom) -> Normalize:
+def _scaling(fields: Fields, custom: ProcessorDefaults) -> Normalize:
     if not fields.flag("do_normalize", True):
         return Normalize(mean=(0.0,), std=(1.0,))
     if not fields.has("image_mean") and not fields.has("image_std"):
@@ -87,29 +87,29 @@ def _scaling(fields: Fields, custom: Custom) -> Normalize:
     return Normalize(mean=mean, std=deviation)
 
 
-def _sight(fields: Fields, how: Filter, custom: Custom) -> Sight:
+def _sight(fields: Fields, how: Filter, custom: ProcessorDefaults) -> ResizedCrop:
     resized, shortest = _resized(fields, custom)
     if not fields.flag("do_center_crop", isinstance(custom.view, CenterCrop)):
         if shortest:
             expected = "true beside size.shortest_edge, for images of one size"
             raise fields.wrong("do_center_crop", expected, "weights.unsupported")
-        return Sight(resized, Resize(filter=how))
+        return ResizedCrop(resized, Resize(filter=how))
     crop = _sides(fields, "crop_size")
     if crop.height > resized.height or crop.width > resized.width:
         raise fields.wrong("crop_size", f"at most the size, {resized}")
     if crop == resized and not shortest:
-        return Sight(crop, Resize(filter=how))
+        return ResizedCrop(crop, Resize(filter=how))
     if crop.height != crop.width or resized.height != resized.width:
         expected = "a square out of a square: no other crop keeps the shape of a picture"
         raise fields.wrong("crop_size", expected, "weights.unsupported")
     view = CenterCrop(fraction=_fraction(crop.height, resized.height), filter=how)
     if shortest:
-        return Sight(crop, view)
+        return ResizedCrop(crop, view)
     words = f"a picture that is no square keeps its shape; the library would first squash it to {resized}"
-    return Sight(crop, view, (words,))
+    return ResizedCrop(crop, view, (words,))
 
 
-def _resized(fields: Fields, custom: Custom) -> tuple[Size, bool]:
+def _resized(fields: Fields, custom: ProcessorDefaults) -> tuple[Size, bool]:
     """The size before cropping, and whether it is the shorter side's alone."""
     value = fields.given("size")
     if not isinstance(value, dict):

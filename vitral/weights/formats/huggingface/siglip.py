@@ -8,11 +8,11 @@ from vitral.models.head import NoHead
 from vitral.models.pool import AttentionPool, MeanPool, PoolConfig
 from vitral.models.vit import Vit
 from vitral.weights.formats.huggingface.clip import DEFAULTS as CLIP_DEFAULTS
-from vitral.weights.formats.huggingface.clip import LAYER, STEM, TABLE, TEXT, TOWER, in_whole_model
-from vitral.weights.formats.huggingface.family import Family, Holds
+from vitral.weights.formats.huggingface.clip import LAYER, STEM, TABLE, TEXT, TOWER, vision_config
+from vitral.weights.formats.huggingface.family import Family, Supported
 from vitral.weights.formats.huggingface.fields import Fields, Shapes
-from vitral.weights.formats.huggingface.names import CLIP, Found, Names, bare, layer_rules, many
-from vitral.weights.formats.huggingface.processor import Custom
+from vitral.weights.formats.huggingface.names import CLIP, TowerTensors, Names, unsqueezed, layer_rules, affine_rules
+from vitral.weights.formats.huggingface.processor import ProcessorDefaults
 from vitral.weights.formats.huggingface.vit import stem_rules
 from vitral.weights.formats.rules import Rule, same, split
 
@@ -30,14 +30,14 @@ class HfSiglip(Family):
     names: ClassVar[Names] = Names((TOWER,), (), TEXT)
     shapes: ClassVar[Shapes] = Shapes(f"{STEM}.weight", "mlp.fc1.weight", LAYER, TABLE, 0, 2)
     untold: ClassVar[dict[str, Any]] = {"layer_norm_eps": 1e-6, "hidden_act": "gelu_pytorch_tanh"}
-    custom: ClassVar[Custom] = Custom(Resize(filter="bicubic"), CENTERED)
-    holds: ClassVar[Holds] = Holds(ANSWERS, cls=False, free_bias=False)
+    custom: ClassVar[ProcessorDefaults] = ProcessorDefaults(Resize(filter="bicubic"), CENTERED)
+    holds: ClassVar[Supported] = Supported(ANSWERS, cls=False, free_bias=False)
 
     def known(self, names: set[str]) -> bool:
         parts = {f"{STEM}.bias", TABLE, f"{LAYER}0.self_attn.q_proj.weight", "post_layernorm.weight"}
         return parts <= names and "pre_layrnorm.weight" not in names
 
-    def prepared(self, found: Found) -> Found:
+    def prepared(self, found: TowerTensors) -> TowerTensors:
         if "classifier.weight" in found.tensors:
             for name in [name for name in found.tensors if name.startswith("head.")]:
                 del found.tensors[name]
@@ -45,9 +45,9 @@ class HfSiglip(Family):
         return found
 
     def tower(self, fields: Fields) -> Fields:
-        return in_whole_model(fields, "siglip", DEFAULTS)
+        return vision_config(fields, "siglip", DEFAULTS)
 
-    def pool(self, found: Found) -> PoolConfig:
+    def pool(self, found: TowerTensors) -> PoolConfig:
         return AttentionPool() if any(name.startswith("head.") for name in found.tensors) else MeanPool()
 
     def before(self, model: Vit) -> str:
@@ -56,9 +56,9 @@ class HfSiglip(Family):
     def tower_rules(self, model: Vit) -> list[Rule]:
         return [
             *stem_rules(model, STEM),
-            bare("position.table", TABLE),
+            unsqueezed("position.table", TABLE),
             *layer_rules(model, CLIP, LAYER),
-            *many({"norm": "post_layernorm"}),
+            *affine_rules({"norm": "post_layernorm"}),
             *(pool_rules(model.width) if isinstance(model.pool, AttentionPool) else []),
         ]
 
@@ -82,4 +82,4 @@ def pool_rules(width: int) -> list[Rule]:
         split([f"pool.q.{part}", f"pool.kv.{part}"], f"head.attention.in_proj_{part}", [width, 2 * width])
         for part in ("weight", "bias")
     ]
-    return [same("pool.query", "head.probe"), *rules, *many(parts)]
+    return [same("pool.query", "head.probe"), *rules, *affine_rules(parts)]

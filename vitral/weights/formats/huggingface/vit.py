@@ -16,11 +16,19 @@ from vitral.models.embed import Patches
 from vitral.models.head import NoHead
 from vitral.models.pool import ClassPool, DistilledPool, PoolConfig
 from vitral.models.vit import Tokens, Vit
-from vitral.weights.formats.huggingface.family import Family, Holds
+from vitral.weights.formats.huggingface.family import Family, Supported
 from vitral.weights.formats.huggingface.fields import Fields, Shapes
-from vitral.weights.formats.huggingface.names import BERT, MASK_TOKEN, RENAMED, RENAMED_MLP, Found, Names, layer_rules
-from vitral.weights.formats.huggingface.processor import Custom
-from vitral.weights.formats.rules import Rule, affine, halved_heads, kernel, place_rules, same
+from vitral.weights.formats.huggingface.names import (
+    BERT,
+    MASK_TOKEN,
+    RENAMED_SINCE_V5,
+    RENAMED_MLP_SINCE_V5,
+    TowerTensors,
+    Names,
+    layer_rules,
+)
+from vitral.weights.formats.huggingface.processor import ProcessorDefaults
+from vitral.weights.formats.rules import Rule, affine, averaged_heads, patch_kernel, position_rules, same
 
 STEM, LAYER = "embeddings.patch_embeddings.projection", "encoder.layer."
 TABLE = "embeddings.position_embeddings"
@@ -37,11 +45,11 @@ class HfVit(Family):
     name: ClassVar[str] = "hf-vit"
     title: ClassVar[str] = "Hugging Face's ViT"
     types: ClassVar[tuple[str, ...]] = ("vit",)
-    names: ClassVar[Names] = Names(("vit.",), RENAMED + RENAMED_MLP, (POOLER, MASK_TOKEN, DECODER))
+    names: ClassVar[Names] = Names(("vit.",), RENAMED_SINCE_V5 + RENAMED_MLP_SINCE_V5, (POOLER, MASK_TOKEN, DECODER))
     shapes: ClassVar[Shapes] = SHAPES
     untold: ClassVar[dict[str, Any]] = UNTOLD
-    custom: ClassVar[Custom] = Custom(Resize(), CENTERED)
-    holds: ClassVar[Holds] = Holds(frozenset({("cls", "none"), ("cls", "linear")}), rectangles=True)
+    custom: ClassVar[ProcessorDefaults] = ProcessorDefaults(Resize(), CENTERED)
+    holds: ClassVar[Supported] = Supported(frozenset({("cls", "none"), ("cls", "linear")}), rectangles=True)
 
     def known(self, names: set[str]) -> bool:
         others = {"embeddings.distillation_token", "decoder.decoder_pos_embed"}
@@ -59,13 +67,13 @@ class HfVit(Family):
 
 def tower_rules(model: Vit, tokens: list[str]) -> list[Rule]:
     """The rules that ViT, DeiT and MAE share."""
-    rules = [*stem_rules(model, STEM), *place_rules(model, tokens, TABLE), *layer_rules(model, BERT, LAYER)]
+    rules = [*stem_rules(model, STEM), *position_rules(model, tokens, TABLE), *layer_rules(model, BERT, LAYER)]
     return rules + affine("norm", "layernorm")
 
 
 def stem_rules(model: Vit, stem: str) -> list[Rule]:
     """The map of the patches."""
-    weight = kernel("stem.project.weight", f"{stem}.weight", model.stem.patch)
+    weight = patch_kernel("stem.project.weight", f"{stem}.weight", model.stem.patch)
     assert isinstance(model.stem, Patches)
     return [weight, same("stem.project.bias", f"{stem}.bias")] if model.stem.bias else [weight]
 
@@ -76,11 +84,11 @@ class HfMae(Family):
     name: ClassVar[str] = "hf-mae"
     title: ClassVar[str] = "Hugging Face's ViT-MAE"
     types: ClassVar[tuple[str, ...]] = ("vit_mae",)
-    names: ClassVar[Names] = Names(("vit.",), RENAMED + RENAMED_MLP, (DECODER,))
+    names: ClassVar[Names] = Names(("vit.",), RENAMED_SINCE_V5 + RENAMED_MLP_SINCE_V5, (DECODER,))
     shapes: ClassVar[Shapes] = SHAPES
     untold: ClassVar[dict[str, Any]] = UNTOLD
-    custom: ClassVar[Custom] = Custom(Resize(), IMAGENET)
-    holds: ClassVar[Holds] = Holds(frozenset({("cls", "none")}))
+    custom: ClassVar[ProcessorDefaults] = ProcessorDefaults(Resize(), IMAGENET)
+    holds: ClassVar[Supported] = Supported(frozenset({("cls", "none")}))
 
     def known(self, names: set[str]) -> bool:
         others = {"embeddings.distillation_token", "pooler.dense.weight", "classifier.weight", "decoder.0.weight"}
@@ -113,11 +121,11 @@ class HfDeit(Family):
     name: ClassVar[str] = "hf-deit"
     title: ClassVar[str] = "Hugging Face's DeiT"
     types: ClassVar[tuple[str, ...]] = ("deit",)
-    names: ClassVar[Names] = Names(("deit.",), RENAMED + RENAMED_MLP, (POOLER, MASK_TOKEN, DECODER))
+    names: ClassVar[Names] = Names(("deit.",), RENAMED_SINCE_V5 + RENAMED_MLP_SINCE_V5, (POOLER, MASK_TOKEN, DECODER))
     shapes: ClassVar[Shapes] = SHAPES._replace(rows=2)
     untold: ClassVar[dict[str, Any]] = UNTOLD
-    custom: ClassVar[Custom] = Custom(CenterCrop(fraction=0.875, filter="bicubic"), IMAGENET)
-    holds: ClassVar[Holds] = Holds(ANSWERS, registers=(1, 1), rectangles=True)
+    custom: ClassVar[ProcessorDefaults] = ProcessorDefaults(CenterCrop(fraction=0.875, filter="bicubic"), IMAGENET)
+    holds: ClassVar[Supported] = Supported(ANSWERS, registers=(1, 1), rectangles=True)
 
     def known(self, names: set[str]) -> bool:
         return names >= PARTS | {TOKEN}
@@ -125,7 +133,7 @@ class HfDeit(Family):
     def tokens(self, fields: Fields) -> Tokens:
         return Tokens(registers=1)
 
-    def pool(self, found: Found) -> PoolConfig:
+    def pool(self, found: TowerTensors) -> PoolConfig:
         return DistilledPool() if f"{TEACHER[1]}.weight" in found.tensors else ClassPool()
 
     def tower_rules(self, model: Vit) -> list[Rule]:
@@ -133,7 +141,7 @@ class HfDeit(Family):
 
     def head_rules(self, model: Vit) -> list[Rule]:
         distilled = isinstance(model.pool, DistilledPool)
-        return halved_heads("head.linear", TEACHER) if distilled else affine("head.linear", "classifier")
+        return averaged_heads("head.linear", TEACHER) if distilled else affine("head.linear", "classifier")
 
     def architecture(self, model: Vit) -> str:
         if isinstance(model.head, NoHead):
