@@ -27,7 +27,7 @@ from vitral.data.decoding.pixels import Pixels
 from vitral.data.loading.loader import ImagePipeline, Loader
 from vitral.data.loading.sampler import Shuffled
 from vitral.data.transforms.crop import RandomResizedCrop
-from vitral.data.transforms.preprocessing import CENTERED, Preprocessing, sights
+from vitral.data.transforms.preprocessing import CENTERED, Preprocessing, decode_and_crop
 
 Way = Callable[[bytes], object]
 CROP = Case(
@@ -100,7 +100,7 @@ def epochs(case: Case, workers: int) -> Callable[[], object]:
     samples = open_data(str(root))
     sight = ImagePipeline(IMAGE, Decoding(), RandomResizedCrop())
     whole = Loader.of(samples, "train", sight, Shuffled(), batch=64, workers=workers)
-    loader = Loader(samples.of("train"), samples.store, sight, whole.plan, workers, room=0)
+    loader = Loader(samples.of("train"), samples.store, sight, whole.plan, workers, cache_bytes=0)
     return lambda: sum(1 for _ in loader.epoch())  # the crew goes home after it: none works ahead in another's turn
 
 
@@ -123,8 +123,8 @@ def our_crop() -> Callable[[bytes], Pixels]:
 
     def see(data: bytes) -> Pixels:
         picture = opened(data, "photo.jpg", decoding)
-        glimpses = view.glimpses(picture.size, IMAGE, rng_for(0, Purpose.VIEW, 0, next(counts)))
-        return np.ascontiguousarray(sights(picture, glimpses)[0])
+        plan = view.plan(picture.size, IMAGE, rng_for(0, Purpose.VIEW, 0, next(counts)))
+        return np.ascontiguousarray(decode_and_crop(picture, plan))
 
     return see
 
@@ -184,7 +184,7 @@ def _cv2() -> Any:
 def _boxes() -> Iterator[tuple[int, int, int, int]]:
     rng = np.random.default_rng(0)
     while True:
-        part = RandomResizedCrop().glimpses(Size(375, 500), IMAGE, rng)[0].part
+        part = RandomResizedCrop().plan(Size(375, 500), IMAGE, rng).box
         yield part.left, part.top, part.left + part.width, part.top + part.height
 
 

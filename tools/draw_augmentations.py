@@ -20,7 +20,7 @@ from vitral.data.decoding.decode import decode, read
 from vitral.data.decoding.header import Decoding
 from vitral.data.decoding.pixels import Pixels
 from vitral.data.transforms.augment import Augment, ColorJitter, RandomErasing, ThreeAugment
-from vitral.data.transforms.crop import MultiCrop, RandomResizedCrop
+from vitral.data.transforms.crop import RandomResizedCrop
 from vitral.data.transforms.mixup import Mixed, cut_box, cutmix, mixup
 from vitral.data.transforms.randaugment import OPERATIONS
 from vitral.data.transforms.resize import crop_and_resize
@@ -61,14 +61,11 @@ def rows(photo: Pixels, other: Pixels) -> Iterator[Row]:
 
 
 def view_rows(photo: Pixels) -> Iterator[Row]:
-    """Crops for training, one and several of a picture."""
+    """Crops for training."""
     image = whole = Size(SIDE, SIDE)
     rng = np.random.default_rng(SEED)
-    single = [RandomResizedCrop().glimpses(whole, image, rng)[0] for _ in range(COLUMNS)]
-    yield Row("inception", [crop_and_resize(photo, whole, glimpse) for glimpse in single], DRAWS)
-    several = MultiCrop(small=COLUMNS - 2).glimpses(whole, image, rng)
-    headings = ("large", "large", *["small"] * (COLUMNS - 2))
-    yield Row("multi", [crop_and_resize(photo, whole, glimpse) for glimpse in several], headings)
+    single = [RandomResizedCrop().plan(whole, image, rng) for _ in range(COLUMNS)]
+    yield Row("random_resized_crop", [crop_and_resize(photo, whole, plan) for plan in single], DRAWS)
 
 
 def operation_rows(photo: Pixels) -> Iterator[Row]:

@@ -15,8 +15,8 @@ from vitral.core.config import Size
 from vitral.data.transforms.crop import CenterCrop, EvalCropConfig, Resize
 from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.data.transforms.resize import crop_and_resize
-from vitral.exporters.runner import FILE, run, script
-from vitral.exporters.targets import Incoming, OnnxTarget, TorchTarget
+from vitral.exporters.runner import FILE, run_script, runner_script
+from vitral.exporters.targets import InputSize, OnnxTarget, TorchTarget
 
 SIZES = {"wide": (90, 40), "tall": (37, 120), "small": (12, 9), "large": (400, 300)}  # width and height
 
@@ -45,18 +45,20 @@ def files(folder: Path) -> list[Path]:
     return sorted(folder.iterdir())
 
 
-def functions(folder: Path, view: EvalCropConfig, incoming: Incoming | None = None, channels: int = 3) -> dict[str, Any]:
+def functions(
+    folder: Path, view: EvalCropConfig, incoming: InputSize | None = None, channels: int = 3
+) -> dict[str, Any]:
     """What the runner of an export defines."""
     found = plan(loaded(channels, view), incoming=incoming)
     OnnxTarget().write(found, folder)
     (folder / "export.json").write_text('{"classes": []}', encoding="utf-8")
-    (folder / FILE).write_text(script(OnnxTarget(), found), encoding="utf-8")
+    (folder / FILE).write_text(runner_script(OnnxTarget(), found), encoding="utf-8")
     return runpy.run_path(str(folder / FILE), run_name="looked at")
 
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr("sys.argv", ["run.py"])
+    monkeypatch.setattr("sys.argv", ["run_script.py"])
     for name in ("export", "photos"):
         (tmp_path / name).mkdir()
     return tmp_path
@@ -81,7 +83,7 @@ def test_it_keeps_no_notes_for_the_makers_of_its_engine(home: Path, monkeypatch:
     (home / "user").mkdir()
     for name in ("HOME", "XDG_CACHE_HOME"):
         monkeypatch.setenv(name, str(home / "user"))
-    run(home / "export", OnnxTarget(), ())
+    run_script(home / "export", OnnxTarget(), ())
     assert list((home / "user").iterdir()) == []
 
 
@@ -92,7 +94,7 @@ def test_it_reads_a_jpeg_at_the_scale_that_vitral_does(home: Path) -> None:
     )  # only what it sees matters here
     OnnxTarget().write(found, home / "export")
     (home / "export" / "export.json").write_text("{}", encoding="utf-8")
-    (home / "export" / FILE).write_text(script(OnnxTarget(), square), encoding="utf-8")
+    (home / "export" / FILE).write_text(runner_script(OnnxTarget(), square), encoding="utf-8")
     pixels = runpy.run_path(str(home / "export" / FILE), run_name="looked at")["pixels"]
     noise = np.random.default_rng(0).integers(0, 256, (320, 320, 3), dtype=np.uint8)  # by which scales differ
     Image.fromarray(noise).save(home / "photos" / "noise.jpg")
@@ -121,7 +123,7 @@ def test_by_way_of_another_fixed_size_the_model_sees_what_vitral_shows(
     for path in files(home / "photos"):
         came, own = pixels(path).copy(), needs.pixels(path.read_bytes(), path.name)
         assert came.shape == (*incoming, 3)
-        off = np.abs(crop_and_resize(came, incoming, view.glimpse(incoming, needs.image_size)).astype(int) - own)
+        off = np.abs(crop_and_resize(came, incoming, view.plan(incoming, needs.image_size)).astype(int) - own)
         assert off.mean() < 7, path.name  # half a pixel of the 24x32; of a squashed picture it is up to 40
     photo((incoming.width, incoming.height)).save(home / "photos" / "own.png")
     assert np.array_equal(pixels(home / "photos" / "own.png"), np.asarray(photo((incoming.width, incoming.height))))
@@ -137,7 +139,7 @@ def test_it_stops_at_pixels_that_it_would_read_otherwise(home: Path) -> None:
 def test_it_is_short() -> None:
     views: tuple[EvalCropConfig, ...] = (Resize(), CenterCrop())
     for view, incoming in product(views, (None, Size(96, 128))):
-        lines = script(OnnxTarget(), plan(loaded(view=view), incoming=incoming)).splitlines()
+        lines = runner_script(OnnxTarget(), plan(loaded(view=view), incoming=incoming)).splitlines()
         assert len([line for line in lines if line.strip()]) <= 35
         assert max(map(len, lines)) <= 120
 
@@ -155,8 +157,8 @@ def test_in_its_process_there_is_no_vitral_and_no_torch(tmp_path: Path) -> None:
         encoding="utf-8",
     )
     names = [Path(name) for name in ("torch", "torch.nn", "vitral", "vitral.core.config", "numpy")]
-    assert list(run(tmp_path, OnnxTarget(), names)[0].values()) == [True, True, True, True, False]
-    assert list(run(tmp_path, TorchTarget(), names[2:])[0].values()) == [True, True, False]
+    assert list(run_script(tmp_path, OnnxTarget(), names)[0].values()) == [True, True, True, True, False]
+    assert list(run_script(tmp_path, TorchTarget(), names[2:])[0].values()) == [True, True, False]
 
 
 def test_its_process_has_the_packages_of_this_one_wherever_they_are(
@@ -169,10 +171,10 @@ def test_its_process_has_the_packages_of_this_one_wherever_they_are(
     (tmp_path / "export" / FILE).write_text("import json, engine\nprint(json.dumps({'is': engine.name}))")
     monkeypatch.chdir(tmp_path / "here")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "modules"))
-    assert run(tmp_path / "export", OnnxTarget(), []) == [{"is": "of the cluster"}]
+    assert run_script(tmp_path / "export", OnnxTarget(), []) == [{"is": "of the cluster"}]
 
 
 def test_one_that_fails_tells_why(tmp_path: Path) -> None:
     (tmp_path / FILE).write_text("raise OSError('the disk is on fire')", encoding="utf-8")
     with raises("export.runner_failed", FILE, "OSError: the disk is on fire"):
-        run(tmp_path, OnnxTarget(), [])
+        run_script(tmp_path, OnnxTarget(), [])

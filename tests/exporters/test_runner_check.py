@@ -13,16 +13,16 @@ from tests.inference.exports import album, loaded, plan
 from vitral.core.config import Size
 from vitral.data.transforms.crop import CenterCrop, EvalCropConfig, Resize
 from vitral.data.transforms.resize import crop_and_resize
-from vitral.exporters.runner import FILE, FILES, as_file, script, taken, tried
-from vitral.exporters.targets import OnnxTarget, Plan
+from vitral.exporters.runner import CHECKED_FILES, FILE, check_runner, export_input, runner_file, runner_script
+from vitral.exporters.targets import ExportPlan, OnnxTarget
 from vitral.inference.engines.engine import Engine, FloatArray, PixelBatch
 
 
-def written(folder: Path, found: Plan) -> Engine:
+def written(folder: Path, found: ExportPlan) -> Engine:
     OnnxTarget().write(found, folder)
     classes = "[" + ", ".join(f'"{number}"' for number in range(10)) + "]"
     (folder / "export.json").write_text(f'{{"classes": {classes}}}', encoding="utf-8")
-    (folder / FILE).write_text(script(OnnxTarget(), found), encoding="utf-8")
+    (folder / FILE).write_text(runner_script(OnnxTarget(), found), encoding="utf-8")
     return OnnxTarget().open(folder)
 
 
@@ -35,14 +35,14 @@ def png(pixels: PixelBatch) -> bytes:
 @pytest.mark.parametrize("head", [True, False], ids=["classes", "features"])
 def test_the_runner_of_a_sound_export_says_what_the_export_says(head: bool, tmp_path: Path) -> None:
     found = plan(loaded(view=CenterCrop(), head=head))
-    told = tried(tmp_path, OnnxTarget(), found, written(tmp_path, found), album())
-    assert (told.files, told.agreement) == (FILES, 1.0)
+    told = check_runner(tmp_path, OnnxTarget(), found, written(tmp_path, found), album())
+    assert (told.files, told.agreement) == (CHECKED_FILES, 1.0)
     assert told.difference < 0.1  # Pillow rounds otherwise than torch
 
 
 def test_it_fills_the_batch_that_the_file_is_for(tmp_path: Path) -> None:
     found = plan(loaded(), batch=3)
-    assert tried(tmp_path, OnnxTarget(), found, written(tmp_path, found), album()).agreement == 1.0
+    assert check_runner(tmp_path, OnnxTarget(), found, written(tmp_path, found), album()).agreement == 1.0
 
 
 def test_a_runner_that_says_something_else_is_refused(tmp_path: Path) -> None:
@@ -54,8 +54,8 @@ def test_a_runner_that_says_something_else_is_refused(tmp_path: Path) -> None:
             return self.own.run(pixels)[:, ::-1]
 
     found = plan(loaded())
-    with raises("export.runner_disagrees", tmp_path.name, FILES):
-        tried(tmp_path, OnnxTarget(), found, Reversed(written(tmp_path, found)), album())
+    with raises("export.runner_disagrees", tmp_path.name, CHECKED_FILES):
+        check_runner(tmp_path, OnnxTarget(), found, Reversed(written(tmp_path, found)), album())
 
 
 @pytest.mark.parametrize(("ahead", "sound"), [(0.015, True), (0.025, False)])
@@ -72,27 +72,27 @@ def test_another_class_counts_only_where_the_export_is_sure(ahead: float, sound:
         "import json, sys\nfor path in sys.argv[1:]:\n    print(json.dumps({'label': 2, 'chance': 0.46}))\n"
     )
     if sound:
-        told = tried(tmp_path, OnnxTarget(), plan(loaded()), Unsure(), album())
-        assert (told.files, told.agreement) == (FILES, 0.0)  # what is told is the truth
+        told = check_runner(tmp_path, OnnxTarget(), plan(loaded()), Unsure(), album())
+        assert (told.files, told.agreement) == (CHECKED_FILES, 0.0)  # what is told is the truth
         assert told.difference == pytest.approx(0.46 - chances[2], abs=1e-6)
     else:
-        with raises("export.runner_disagrees", tmp_path.name, f"{FILES} of {FILES}"):
-            tried(tmp_path, OnnxTarget(), plan(loaded()), Unsure(), album())
+        with raises("export.runner_disagrees", tmp_path.name, f"{CHECKED_FILES} of {CHECKED_FILES}"):
+            check_runner(tmp_path, OnnxTarget(), plan(loaded()), Unsure(), album())
 
 
 def test_a_file_is_taken_as_it_is_if_the_runner_reads_its_kind() -> None:
     needs = loaded().bundle.preprocessing
     color = np.random.default_rng(0).integers(0, 256, (20, 30, 3), dtype=np.uint8)
-    assert as_file(png(color), "a", needs) == png(color)
-    deep = as_file(png(np.full((20, 30), 65_535, dtype=np.uint16)), "deep", needs)
+    assert runner_file(png(color), "a", needs) == png(color)
+    deep = runner_file(png(np.full((20, 30), 65_535, dtype=np.uint16)), "deep", needs)
     assert np.array_equal(np.asarray(Image.open(BytesIO(deep))), np.full((20, 30, 3), 255))
 
 
 def test_a_picture_is_taken_as_the_export_takes_it() -> None:
     data = png(np.random.default_rng(0).integers(0, 256, (50, 70, 3), dtype=np.uint8))
     found = loaded(view=CenterCrop())
-    assert np.array_equal(taken(data, "a", plan(found)), found.bundle.preprocessing.pixels(data, "a"))
-    assert taken(data, "a", plan(found, incoming="dynamic")).shape == (50, 70, 3)
+    assert np.array_equal(export_input(data, "a", plan(found)), found.bundle.preprocessing.pixels(data, "a"))
+    assert export_input(data, "a", plan(found, incoming="dynamic")).shape == (50, 70, 3)
 
 
 @pytest.mark.parametrize("view", [CenterCrop(), CenterCrop(fraction=1.0), Resize()], ids=repr)
@@ -104,9 +104,9 @@ def test_what_comes_in_at_another_size_shows_the_model_what_vitral_shows(
     y, x = np.mgrid[: size[0], : size[1]] / np.array(size).reshape(2, 1, 1)
     data = png((255 * np.stack([x, y, x * y], axis=-1)).astype(np.uint8))
     found = loaded(view=view)
-    needs, came = found.bundle.preprocessing, taken(data, "a", plan(found, incoming=incoming))
+    needs, came = found.bundle.preprocessing, export_input(data, "a", plan(found, incoming=incoming))
     assert came.shape == (*incoming, 3)
-    shown = crop_and_resize(came, incoming, view.glimpse(incoming, needs.image_size))
+    shown = crop_and_resize(came, incoming, view.plan(incoming, needs.image_size))
     off = np.abs(shown.astype(int) - needs.pixels(data, "a"))
     assert off.mean() < 4  # half a pixel of the 24x32; of a squashed picture it is 12 and more
 
@@ -115,8 +115,8 @@ def test_a_runner_that_squashes_is_refused(tmp_path: Path) -> None:
     """The bundled images are square, and this export takes pictures that are not."""
     found = plan(loaded(view=CenterCrop()), incoming=Size(48, 256))
     engine = written(tmp_path, found)
-    assert tried(tmp_path, OnnxTarget(), found, engine, album()).files == FILES
+    assert check_runner(tmp_path, OnnxTarget(), found, engine, album()).files == CHECKED_FILES
     squashing = found._replace(needs=found.needs.model_copy(update={"crop": Resize()}))
-    (tmp_path / FILE).write_text(script(OnnxTarget(), squashing), encoding="utf-8")
+    (tmp_path / FILE).write_text(runner_script(OnnxTarget(), squashing), encoding="utf-8")
     with raises("export.runner_disagrees", tmp_path.name):
-        tried(tmp_path, OnnxTarget(), found, engine, album())
+        check_runner(tmp_path, OnnxTarget(), found, engine, album())

@@ -1,16 +1,10 @@
-"""The composition: a model and an image become all that is seen of them.
-
-N = R x S patches, D width, L layers, H heads, K classes.
-
-A file becomes what the model sees of it and what people see of it.  H rows, W columns, C channels.
-"""
+"""Explain the prediction of a model on an image file.  H rows, W columns, C channels, L layers, H heads."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -25,64 +19,58 @@ from vitral.data.decoding.header import Decoding
 from vitral.data.decoding.pixels import Pixels
 from vitral.data.thumbnails import decoding_of, viewable
 from vitral.data.transforms.crop import CropPlan
-from vitral.data.transforms.preprocessing import Preprocessing, sights
+from vitral.data.transforms.preprocessing import Preprocessing, decode_and_crop
 from vitral.data.transforms.resize import resize
-from vitral.explanation.analysis import MAP_TITLES, Look, Target, cells_of, heat_map, look_at
-from vitral.explanation.class_probability import find_class, parse_layers, eval_mode
-from vitral.explanation.explanation import Array, Explanation, Faithfulness, MapKind, ModelView, Photo
+from vitral.explanation.analysis import Target, analyze
+from vitral.explanation.class_probability import eval_mode, find_class, parse_layers
+from vitral.explanation.explanation import MAP_TITLES, Array, Explanation, Faithfulness, MapKind, ModelView, Photo
 from vitral.explanation.faithfulness import count_perturbations, measure_faithfulness
 from vitral.explanation.filters import Filters, embedding_filters
 from vitral.explanation.occlusion import count_occlusions, occlusion
-from vitral.explanation.similarity import PositionSimilarity, pca_colors, cosine_similarity, position_similarity
+from vitral.explanation.similarity import PositionSimilarity, position_similarity
 from vitral.explanation.trace import has_attention
 from vitral.explanation.walkthrough.steps import walkthrough_steps
+from vitral.models.base import Layout
 from vitral.models.resnet import Resnet
 from vitral.weights.bundle import Bundle
-from vitral.weights.load import Loaded, load
+from vitral.weights.load import LoadedModel, load
 
-MAX_SIDE = 1024  # pixels of a side, to look at
-
-
-class Sighted(NamedTuple):
-    """A picture as people see it, and as numbers for the model: the very numbers that it predicts from."""
-
-    photo: Photo
-    image: Tensor  # (1, C, H, W), scaled
+MAX_SIDE = 1024  # pixels of an image on the page
 
 
-def read_photo(path: Path, needs: Preprocessing) -> Sighted:
-    """The picture in a file, and what the model is given of it. DataError says what is wrong with a file."""
+def read_photo(path: Path, needs: Preprocessing) -> tuple[Photo, Tensor]:
+    """The image in a file, and the tensor (1, C, H, W) that the model predicts from."""
     data, name = read_bytes(require_file(path)), str(path)
     picture = opened(data, name, needs.decoding)
-    glimpse = needs.crop.glimpse(picture.size, needs.image_size)
-    seen = sights(picture, (glimpse,))[0]  # (H, W, C)
+    plan = needs.crop.plan(picture.size, needs.image_size)
+    seen = decode_and_crop(picture, plan)  # (H, W, C)
     pixels = torch.from_numpy(np.ascontiguousarray(seen))
     image = needs.normalize.apply(pixels.permute(2, 0, 1)[None])  # (1, C, H, W)
     own = needs.decoding.model_copy(update={"channels": decoding_of(data, name).channels})
-    return Sighted(Photo(path.name, read_whole_image(data, name, own), seen, *crop_fractions(glimpse, picture.size)), image)
+    return Sighted(Photo(path.name, read_whole_image(data, name, own), seen, *crop_fractions(plan, picture.size)), image)
 
 
 def require_file(path: Path) -> Path:
-    """The path of a file that is there."""
+    """The path, if it is a file."""
     if path.is_dir():
         message = "expected an image, found a folder"
-        raise DataError(message, code="data.not_a_file", where=str(path), hint="name a file in it")
+        raise DataError(message, code="data.not_a_file", where=str(path), hint="pass a file in that folder")
     if not path.exists():
         raise no_such_path(path)
     return path
 
 
 def read_whole_image(data: bytes, name: str, decoding: Decoding) -> Pixels:
-    """All of the picture in its own colors, (h, w, 3), no larger than is good to look at."""
+    """The whole image in its own colors (h, w, 3), reduced for display."""
     picture = opened(data, name, decoding)
     scale = min(1.0, MAX_SIDE / max(picture.size))
     size = Size(*(max(1, round(side * scale)) for side in picture.size))
     return np.asarray(viewable(resize(picture.pixels(size), size, "bilinear")))
 
 
-def crop_fractions(glimpse: CropPlan, whole: Size) -> tuple[float, float, float, float]:
-    """Top, left, height and width of what a glimpse keeps, as shares of the whole picture."""
-    part, resized, window = glimpse.part, glimpse.resized, glimpse.window
+def crop_fractions(plan: CropPlan, whole: Size) -> tuple[float, float, float, float]:
+    """Top, left, height and width of what a crop keeps, as shares of the whole picture."""
+    part, resized, window = plan.box, plan.resize_to, plan.window
     down, right = part.height / resized.height, part.width / resized.width  # pixels of the picture a resized one covers
     return (
         (part.top + window.top * down) / whole.height,
@@ -92,18 +80,18 @@ def crop_fractions(glimpse: CropPlan, whole: Size) -> tuple[float, float, float,
     )
 
 
-# A bar for so many of something; what it gives is called with how many more are done.
+# Opens a progress bar with a name and a total; what it gives is called with the number of further items done.
 Progress = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
 
 
 @contextmanager
 def no_progress(message: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Progress for nobody."""
+    """A progress bar that shows nothing."""
     yield lambda count: None
 
 
 def explain(
-    model: str | Path | Loaded,
+    model: str | Path | LoadedModel,
     image: str | Path,
     *,
     class_: str = "",
@@ -111,47 +99,46 @@ def explain(
     quick: bool = False,
     progress: Progress = no_progress,
 ) -> Explanation:
-    """All that is seen of one image: `vitral.explain("runs/photos", "cat.jpg")`, which shows itself in a notebook.
+    """Explain the prediction on one image: `vitral.explain("runs/photos", "cat.jpg")`, which displays in a notebook.
 
-    The model is what `vitral.load` takes, or gives. Maps and curves are about the class of that name, or about the
-    model's answer. Layers are numbers from 1, or text such as `1-4,12`; by themselves all are kept. Quick leaves out
-    what asks the model hundreds of times: occlusion, and the test of the maps.
+    `model` is what `vitral.load` takes or returns. Maps and curves are about the class named `class_`, by default the
+    predicted one. `layers` counts from 1: a list, or text such as `1-4,12`; by default all are kept. `quick` leaves out
+    occlusion and the faithfulness test, which run the model hundreds of times.
     """
     return Explainer.of(model, class_, layers, quick).explain(Path(image).expanduser(), progress)
 
 
 def share_distances(explanations: Sequence[Explanation]) -> tuple[Explanation, ...]:
-    """Explanations of images of one model, with the attention distance as the mean over all of them."""
+    """Explanations of images of one model, with the attention distance averaged over all of them."""
     if len(explanations) < 2:
         return tuple(explanations)
     distances = np.stack([each.model.distances for each in explanations])  # (images, L, H)
     mean = distances.mean(axis=0, dtype=np.float64).astype(np.float32)  # (L, H)
     shared = explanations[0].model._replace(distances=mean, images=len(explanations))
-    return tuple(each._replace(model=shared) for each in explanations)
+    return tuple(replace(each, model=shared) for each in explanations)
 
 
 @dataclass(frozen=True)
 class Explainer:
-    """A model, and what is to be told of every image that it is shown."""
+    """A loaded model, and what to explain about every image."""
 
-    loaded: Loaded
-    title: str
+    loaded: LoadedModel
+    name: str
     target: Target
     layers: tuple[int, ...]  # that are kept
     quick: bool
 
     @classmethod
-    def of(cls, model: str | Path | Loaded, class_: str, layers: str | Sequence[int], quick: bool) -> "Explainer":
-        """The model made ready. A class or a layer that it does not have is refused here, before any image is read."""
-        loaded = model if isinstance(model, Loaded) else load(model)
-        config, names = loaded.bundle.model, class_names(loaded.bundle)
+    def of(cls, model: str | Path | LoadedModel, class_: str, layers: str | Sequence[int], quick: bool) -> "Explainer":
+        """Load the model. An unknown class or layer is refused here, before any image is read."""
+        loaded = model if isinstance(model, LoadedModel) else load(model)
+        config, classes = loaded.bundle.model, class_names(loaded.bundle)
         depth = 0 if isinstance(config, Resnet) else config.depth
-        target: Target = find_class(class_, names) if class_ else "answer"
+        target: Target = find_class(class_, classes) if class_ else "predicted"
         return cls(loaded, model_name(model), target, parse_layers(layers, depth), quick)
 
     @cached_property
-    def names(self) -> tuple[str, ...]:
-        """The classes that it tells apart."""
+    def classes(self) -> tuple[str, ...]:
         return class_names(self.loaded.bundle)
 
     @cached_property
@@ -160,88 +147,94 @@ class Explainer:
 
     @cached_property
     def positions(self) -> PositionSimilarity:
-        needs = self.loaded.bundle.preprocessing
-        return position_similarity(self.loaded.model, self.loaded.bundle.model.layout(needs.image_size))
+        return position_similarity(self.loaded.model, self._layout())
+
+    def _layout(self) -> Layout:
+        return self.loaded.bundle.model.layout(self.loaded.bundle.preprocessing.image_size)
 
     def explain(self, path: Path, progress: Progress = no_progress) -> Explanation:
-        """All that is seen of the image in a file."""
+        """Explain the image in a file."""
         model, needs = self.loaded.model, self.loaded.bundle.preprocessing
         photo, image = read_photo(path, needs)
         image = image.to(next(model.parameters()).device)  # (1, C, H, W)
-        with eval_mode(model), progress(photo.name, self.questions()) as advance:
-            look = look_at(model, image, self.target, self.names)
+        with eval_mode(model), progress(photo.name, self.count_passes()) as advance:
+            analysis = analyze(model, image, self.target, bool(self.classes))
             advance(1)
-            label = int(look.probabilities.argmax()) if self.names and self.target == "answer" else self.target
-            maps, faithfulness = self.asked(look, image, label, advance)
-            steps = walkthrough_steps(model, image, photo, self.names)
-        cells = cells_of(look.patches, look.layout.grid, look.shown)
-        model_view = ModelView(self.filters.components, self.filters.shares, self.positions.values, look.distances, 1)
+            maps, faithfulness, target = dict(analysis.maps), Faithfulness(), ""
+            if self.classes:
+                label = int(analysis.probabilities.argmax()) if self.target == "predicted" else self.target
+                target = self.classes[label]
+                if not self.quick:
+                    maps["occlusion"] = occlusion(model, image, label, advance)
+                    faithfulness = measure_faithfulness(model, image, label, maps, advance=advance)
+            steps = walkthrough_steps(model, image, photo, self.classes)
+        distances = [layer.distance for layer in analysis.layers]
+        changes = {
+            "maps": {kind: from_zero(kind, values) for kind, values in maps.items()},
+            "layers": tuple(layer for layer in analysis.layers if layer.layer in self.layers),
+        }
         return Explanation(
-            title=self.title,
+            **(vars(analysis) | changes),
+            model_name=self.name,
             config=self.loaded.bundle.model.model_copy(update={"image_size": needs.image_size}),
             photo=photo,
-            classes=self.names,
-            probabilities=look.probabilities,
-            target="" if label == "answer" else self.names[label],
-            layout=look.layout,
-            shown=look.shown,
-            layers=tuple(each for each in look.layers if each.layer in self.layers),
-            maps=tuple(heat_map(kind, values) for kind, values in maps.items()),
-            colors=pca_colors(look.patches, look.layout.grid),
-            similarity=cosine_similarity(cells),
+            classes=self.classes,
+            target=target,
             faithfulness=faithfulness,
-            stages=steps,
-            model=model_view,
-            lacks=tuple(self.lacks()),
+            steps=steps,
+            model=ModelView(
+                filters=self.filters.components,
+                explained_variance=self.filters.explained_variance,
+                positions=self.positions.values,
+                distances=np.stack(distances) if distances else np.empty((0, 0), np.float32),  # (L, H)
+                images=1,
+            ),
+            unavailable=tuple(self.unavailable()),
         )
 
-    def asked(
-        self, look: Look, image: Tensor, label: Target, advance: Callable[[int], None]
-    ) -> tuple[dict[MapKind, Array], Faithfulness]:
-        """The maps, and unless it is quick, what is found by asking about changed copies of the image (1, C, H, W)."""
-        if self.quick or label == "answer":
-            return look.maps, Faithfulness()
-        model = self.loaded.model
-        maps = {**look.maps, "occlusion": occlusion(model, image, label, advance)}
-        return maps, measure_faithfulness(model, image, label, maps, advance=advance)
-
-    def questions(self) -> int:
-        """How many images the model is asked about for one: the image itself, then those that are changed."""
-        if self.quick or not self.names:
+    def count_passes(self) -> int:
+        """How many images the model is run on to explain one: the image itself and its changed copies."""
+        if self.quick or not self.classes:
             return 1
-        grid = self.loaded.bundle.model.layout(self.loaded.bundle.preprocessing.image_size).grid
-        maps = len(MAP_TITLES) if has_attention(self.loaded.model) else 1  # occlusion is to be had of any model
+        grid = self._layout().grid
+        maps = len(MAP_TITLES) if has_attention(self.loaded.model) else 1  # occlusion works for any model
         return 1 + count_occlusions(grid) + count_perturbations(maps, grid)
 
-    def lacks(self) -> Iterator[str]:
-        """What cannot be shown, and why, a sentence each."""
+    def unavailable(self) -> Iterator[str]:
+        """What cannot be shown and why, a sentence each."""
         config = self.loaded.bundle.model
         if isinstance(config, Resnet):
             yield "A ResNet has no tokens and no attention: there are no attention maps, no rollout and no relevance."
         elif not has_attention(self.loaded.model):
-            message = "there are no attention maps, no rollout, no relevance and no attention distance"
-            yield f"Its layers do not attend (mixer={config.mixer.kind}): {message}."
-        if not self.names:
             yield (
-                "It names no classes: there is no relevance, no occlusion and no test of the maps, "
-                "and nothing can be read after each layer."
+                f"The layers have no attention (mixer={config.mixer.kind}): there are no attention maps, no rollout, "
+                "no relevance and no attention distance."
+            )
+        if not self.classes:
+            yield (
+                "The model has no classes: there is no relevance, no occlusion, no faithfulness test and no logit lens."
             )
         elif self.quick:
-            yield "Occlusion and the test of the maps were left out, as was asked for."
+            yield "Occlusion and the faithfulness test were skipped (quick)."
         if not len(self.filters.components):
-            yield "Its filters are all the same: they have no principal components."
-        if self.positions.lacks:
-            yield self.positions.lacks
+            yield "All filters are equal: they have no principal components."
+        if self.positions.reason:
+            yield self.positions.reason
+
+
+def from_zero(kind: MapKind, values: Array) -> Array:
+    """A map (R, S) for display: all kinds but occlusion start at 0, or what all patches share hides the rest."""
+    return values if kind == "occlusion" else values - values.min()
 
 
 def class_names(bundle: Bundle) -> tuple[str, ...]:
-    """The classes that a model was trained to tell apart; a head that was not trained names none."""
+    """The classes that a model was trained on; none for a head that was not trained."""
     return bundle.classes if bundle.task == "classify" else ()
 
 
-def model_name(model: str | Path | Loaded) -> str:
-    """What a model is called: its run, its file, or its name in the hub."""
-    if isinstance(model, Loaded):
+def model_name(model: str | Path | LoadedModel) -> str:
+    """The name of a run, a file, or a model of the hub."""
+    if isinstance(model, LoadedModel):
         return "the model"
     path = Path(model).expanduser()
     named = path.resolve() if path.exists() else path

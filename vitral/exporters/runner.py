@@ -16,6 +16,7 @@ import numpy as np
 from PIL import Image
 
 from vitral import __version__
+from vitral.core.activation import Activation, probabilities
 from vitral.core.config import Size
 from vitral.core.errors import VitralError
 from vitral.data.decoding.decode import FULL, decode, opened
@@ -25,9 +26,9 @@ from vitral.data.transforms.crop import CenterCrop
 from vitral.data.transforms.image_ops import picture
 from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.data.transforms.resize import resize
-from vitral.exporters.targets import Plan, Target
-from vitral.exporters.verify import Album, spread
-from vitral.inference.engines.engine import Engine, Numbers, in_batches
+from vitral.exporters.targets import ExportPlan, Target
+from vitral.exporters.verify import ExportImages, sample_evenly
+from vitral.inference.engines.engine import Engine, FloatArray, run_in_batches
 from vitral.inference.exported import RunnerCheck
 
 FILE = "run.py"
@@ -121,9 +122,15 @@ PLACED = """\
     image = np.asarray(image.resize(sides, Image.Resampling.{filter}))[rows.clip(0, sides[1] - 1)]
     image = Image.fromarray(image[:, columns.clip(0, sides[0] - 1)])  # edges are repeated where the picture ends
 """
-CLASSES = """\
+SOFTMAX = """\
     chances, label = np.exp(numbers - numbers.max()), int(numbers.argmax())
     chance = float(chances[label] / chances.sum())
+"""
+SIGMOID = """\
+    label = int(numbers.argmax())
+    chance = float(np.exp(-np.logaddexp(0, -numbers[label])))
+"""
+CLASSES = """\
     print(json.dumps({"image": path, "label": label, "class": NOTES["classes"][label], "chance": round(chance, 6)}))
 """
 FEATURES = """\
@@ -142,9 +149,9 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
-def script(target: Target, plan: Plan) -> str:
+def runner_script(target: Target, plan: ExportPlan) -> str:
     """The runner of an export."""
-    needs, pixels = plan.needs, "pixels(path)[None]"
+    needs, pixels = plan.preprocessing, "pixels(path)[None]"
     before, after = _seeing(plan)
     return SCRIPT.format(
         package=target.package,
@@ -152,20 +159,27 @@ def script(target: Target, plan: Plan) -> str:
         version=__version__,
         engine=ENGINES[target.kind],
         opened=OPENED[target.kind],
-        sides="height, width" if plan.incoming == "dynamic" else ", ".join(map(str, plan.incoming)),
+        sides="height, width" if plan.input_size == "dynamic" else ", ".join(map(str, plan.input_size)),
         channels=needs.decoding.channels,
         background=(*needs.decoding.background, 255),
         before=before,
         gray='.convert("L")' if needs.decoding.channels == 1 else "",
         after=after,
-        batch=pixels if plan.batch == "dynamic" else f"np.repeat({pixels}, {plan.batch}, axis=0)",
-        answer=CLASSES if plan.graph.answer == "logits" else FEATURES,
+        batch=pixels if plan.batch_size == "dynamic" else f"np.repeat({pixels}, {plan.batch_size}, axis=0)",
+        answer=_answer(plan),
     )
 
 
-def _seeing(plan: Plan) -> tuple[str, str]:
+def _answer(plan: ExportPlan) -> str:
+    """The lines that print the answer for one image."""
+    if plan.graph.answer != "logits":
+        return FEATURES
+    return (SIGMOID if plan.activation == "sigmoid" else SOFTMAX) + CLASSES
+
+
+def _seeing(plan: ExportPlan) -> tuple[str, str]:
     """What is done to a picture before it is decoded and after, so that it is as the model takes it."""
-    view, image, incoming = plan.needs.crop, plan.needs.image_size, plan.incoming
+    view, image, incoming = plan.preprocessing.crop, plan.preprocessing.image_size, plan.input_size
     filter = view.filter.upper()
     if isinstance(view, CenterCrop):
         before = TURNED + CENTER.format(filled=Size(*(int(side / view.fraction) for side in image)))
@@ -173,7 +187,7 @@ def _seeing(plan: Plan) -> tuple[str, str]:
             return before + DRAFT, ""
         if not plan.resizes:
             return before + DRAFT, CROPPED.format(size=image, filter=filter)
-        shown = view.glimpse(incoming, image).resized  # to which the graph resizes all that comes in
+        shown = view.plan(incoming, image).resize_to  # to which the graph resizes all that comes in
         before += SCALED.format(size=incoming, shown=shown)
         return before + DRAFT, PLACED.format(size=incoming, filter=filter)
     need = image if incoming == "dynamic" else incoming
@@ -181,7 +195,7 @@ def _seeing(plan: Plan) -> tuple[str, str]:
     return before, "" if incoming == "dynamic" else RESIZED.format(size=need, filter=filter)
 
 
-def run(folder: Path, target: Target, files: Sequence[Path]) -> list[dict[str, Any]]:
+def run_script(folder: Path, target: Target, files: Sequence[Path]) -> list[dict[str, Any]]:
     """What the runner in a folder says of files, in a process that has neither Vitral nor, mostly, torch."""
     # Packages come from wherever this process has them, be it the user's site or PYTHONPATH; -P leaves out the folder
     # that it happens to be in, which whoever runs the script does not have either.
@@ -197,14 +211,14 @@ def run(folder: Path, target: Target, files: Sequence[Path]) -> list[dict[str, A
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-FILES = 16
-ALIKE = 0.99  # the cosine of the angle between features that are the same but for resizing
+CHECKED_FILES = 16
+MIN_COSINE = 0.99  # the cosine of the angle between features that are the same but for resizing
 # The runner's pixels differ by design, by a level or a few, and chances with them: where the export itself prefers its
 # class by no more than this, the other one is no mistake of the runner.
 MARGIN = 0.02
 
 
-class Reply(NamedTuple):
+class RunnerAnswer(NamedTuple):
     """The runner's answer to a file, beside the export's."""
 
     same: bool
@@ -212,20 +226,20 @@ class Reply(NamedTuple):
     difference: float
 
 
-def tried(folder: Path, target: Target, plan: Plan, engine: Engine, album: Album) -> RunnerCheck:
+def check_runner(folder: Path, target: Target, plan: ExportPlan, engine: Engine, album: ExportImages) -> RunnerCheck:
     """What the runner says of some of the images; VitralError where that is not what the export says of them."""
     answers, names = [], []
     with TemporaryDirectory() as home:
-        for number, item in enumerate(spread(album.judging, FILES)):
-            data = as_file(album.samples.read(item), album.samples.store.address(item.name), plan.needs)
+        for number, item in enumerate(sample_evenly(album.verification, CHECKED_FILES)):
+            data = runner_file(album.samples.read(item), album.samples.store.address(item.name), plan.preprocessing)
             names.append(Path(home, f"{number:02}"))
             names[-1].write_bytes(data)
-            pixels = taken(data, str(names[-1]), plan)
-            batch = 1 if plan.batch == "dynamic" else plan.batch
-            answers.append(in_batches(engine, pixels[None], batch)[0])  # (K)
-        said = run(folder, target, names)
+            pixels = export_input(data, str(names[-1]), plan)
+            batch = 1 if plan.batch_size == "dynamic" else plan.batch_size
+            answers.append(run_in_batches(engine, pixels[None], batch)[0])  # (K)
+        said = run_script(folder, target, names)
     pairs = list(zip(answers, said, strict=True))
-    found = [_chance(*pair) if plan.graph.answer == "logits" else _features(*pair) for pair in pairs]
+    found = [_chance(*pair, plan.activation) if plan.graph.answer == "logits" else _features(*pair) for pair in pairs]
     if wrong := sum(each.wrong for each in found):
         message = f"the runner answers otherwise than the export for {wrong} of {len(found)} files"
         raise VitralError(
@@ -238,7 +252,7 @@ def tried(folder: Path, target: Target, plan: Plan, engine: Engine, album: Album
     return RunnerCheck(files=len(found), agreement=agreement, difference=max(each.difference for each in found))
 
 
-def as_file(data: bytes, name: str, needs: Preprocessing) -> bytes:
+def runner_file(data: bytes, name: str, needs: Preprocessing) -> bytes:
     """The file itself where the runner reads its kind, else the same picture as PNG."""
     if recognize(data, name) in ("JPEG", "PNG"):
         with Image.open(BytesIO(data)) as image:
@@ -249,37 +263,36 @@ def as_file(data: bytes, name: str, needs: Preprocessing) -> bytes:
     return file.getvalue()
 
 
-def taken(data: bytes, name: str, plan: Plan) -> Pixels:
+def export_input(data: bytes, name: str, plan: ExportPlan) -> Pixels:
     """The picture in a file as the export takes it, (H, W, C), so that its model sees of it what Vitral shows."""
-    needs = plan.needs
+    needs = plan.preprocessing
     if not plan.resizes:
         return needs.pixels(data, name)
     file = opened(data, name, needs.decoding)
-    own = needs.crop.glimpse(file.size, needs.image_size)
-    if plan.incoming == "dynamic":
-        return file.pixels(own.need(file.size))
-    shown = needs.crop.glimpse(plan.incoming, needs.image_size)  # what the graph does to all that comes in
-    sides = zip(own.resized, plan.incoming, shown.resized, strict=True)
+    own = needs.crop.plan(file.size, needs.image_size)
+    if plan.input_size == "dynamic":
+        return file.pixels(own.min_size(file.size))
+    shown = needs.crop.plan(plan.input_size, needs.image_size)  # what the graph does to all that comes in
+    sides = zip(own.resize_to, plan.input_size, shown.resize_to, strict=True)
     size = Size(*(round(side * came / became) for side, came, became in sides))
     pixels = resize(file.pixels(size), size, needs.crop.filter)
     rows, columns = (
         (np.arange(kept) + round((had - kept) / 2)).clip(0, had - 1)  # the middle; edges are repeated where it ends
-        for had, kept in zip(size, plan.incoming, strict=True)
+        for had, kept in zip(size, plan.input_size, strict=True)
     )
     return pixels[rows][:, columns]
 
 
-def _chance(answer: Numbers, said: dict[str, Any]) -> Reply:
+def _chance(answer: FloatArray, said: dict[str, Any], activation: Activation) -> RunnerAnswer:
     """Whether the class is the same or nearly as likely, and how far the chances of it are apart."""
-    weights = np.exp(answer - answer.max())
-    chances = weights / weights.sum()  # (K)
+    chances = probabilities(answer, activation)  # (K)
     chance = float(chances[said["label"]])
     wrong = bool(chances.max() - chance > MARGIN)
-    return Reply(bool(answer.argmax() == said["label"]), wrong, abs(chance - said["chance"]))
+    return RunnerAnswer(bool(answer.argmax() == said["label"]), wrong, abs(chance - said["chance"]))
 
 
-def _features(answer: Numbers, said: dict[str, Any]) -> Reply:
+def _features(answer: FloatArray, said: dict[str, Any]) -> RunnerAnswer:
     """Whether the features point the same way, and how far they are apart."""
     other = np.array(said["features"], dtype=np.float32)
     cosine = float(answer @ other / (np.linalg.norm(answer) * np.linalg.norm(other)))
-    return Reply(cosine >= ALIKE, cosine < ALIKE, float(np.abs(answer - other).max()))
+    return RunnerAnswer(cosine >= MIN_COSINE, cosine < MIN_COSINE, float(np.abs(answer - other).max()))

@@ -26,13 +26,13 @@ from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.data.transforms.resize import crop_and_resize, resize
 from vitral.inference.engines.engine import Engine, FloatArray, PixelBatch, run_in_batches
 from vitral.inference.exported import Accuracy, Certificate, Comparison
-from vitral.weights.load import Loaded
+from vitral.weights.load import LoadedModel
 
-PORTION = 32  # images at a time
-SMALL = 8  # images of a size at first, where several sizes come in: any few of them meet every size
+CHUNK = 32  # images at a time
+FIRST_CHUNK = 8  # images of a size at first, where several sizes come in: any few of them meet every size
 
 
-class Album(NamedTuple):
+class ExportImages(NamedTuple):
     """Images, none of which serves both ends."""
 
     where: str  # what they are, in words: `test images of photos/`
@@ -42,79 +42,79 @@ class Album(NamedTuple):
     calibrating: tuple[Item, ...]
 
 
-class Portion(NamedTuple):
+class VerificationBatch(NamedTuple):
     """Images as a file takes them, and as its model sees them."""
 
     incoming: PixelBatch  # (B, H, W, C)
     seen: PixelBatch  # (B, H, W, C) of the model's own size
 
 
-def spread(items: Sequence[Item], most: int) -> tuple[Item, ...]:
+def sample_evenly(items: Sequence[Item], most: int) -> tuple[Item, ...]:
     """At most so many of the items, from all over their order, so that every part of it is met."""
     count = min(most, len(items))
     return tuple(items[place * len(items) // count] for place in range(count))
 
 
-def seen(samples: Samples, items: Sequence[Item], needs: Preprocessing) -> PixelBatch:
+def load_pixels(samples: Samples, items: Sequence[Item], needs: Preprocessing) -> PixelBatch:
     """Images as the model sees them, (B, H, W, C)."""
     return np.stack([needs.pixels(samples.read(item), samples.store.address(item.name)) for item in items])
 
 
-def mixed(pixels: PixelBatch) -> PixelBatch:
+def mix_channels(pixels: PixelBatch) -> PixelBatch:
     """Images (B, H, W, C), each channel that of another."""
     return np.stack([np.roll(pixels[..., channel], channel, axis=0) for channel in range(pixels.shape[-1])], axis=-1)
 
 
 @dataclass(frozen=True)
-class Sitting:
+class VerificationImages:
     """The images that judge, a portion at a time; how often it is asked for makes no difference.
 
     Gray images cannot tell a model that takes red for blue: where they are all gray and the model sees colors, some
     come once more, each channel that of another image.
     """
 
-    album: Album
+    album: ExportImages
     needs: Preprocessing
     sizes: tuple[Size, ...]  # that come in, portion by portion in turns; none where a file takes what the model sees
 
-    def __iter__(self) -> Iterator[Portion]:
+    def __iter__(self) -> Iterator[VerificationBatch]:
         for number, items in enumerate(self._shares()):
             size = self.sizes[number % len(self.sizes)] if self.sizes else self.needs.image_size
             yield self._portion(self._incoming(items, size), size)
         if self.mixes:
             size = self.sizes[0] if self.sizes else self.needs.image_size
-            yield self._portion(mixed(self._incoming(self.album.judging[:PORTION], size)), size)
+            yield self._portion(mix_channels(self._incoming(self.album.verification[:CHUNK], size)), size)
 
     @cached_property
     def mixes(self) -> bool:
         """Whether some images come once more, in colors."""
-        some = self._incoming(self.album.judging[:PORTION], self.needs.image_size)
+        some = self._incoming(self.album.verification[:CHUNK], self.needs.image_size)
         return some.shape[-1] > 1 and len(some) > 1 and bool((some == some[..., :1]).all())
 
     def words(self) -> str:
         """How many images there are, and which."""
-        more = f", {min(PORTION, len(self.album.judging))} of them once more in mixed colors" if self.mixes else ""
-        return f"{len(self.album.judging):,} {self.album.where}{more}"
+        more = f", {min(CHUNK, len(self.album.verification))} of them once more in mixed colors" if self.mixes else ""
+        return f"{len(self.album.verification):,} {self.album.where}{more}"
 
     def _shares(self) -> Iterator[Sequence[Item]]:
         """The images of each portion; where there are several sizes, the first of each is small."""
-        items, count = iter(self.album.judging), len(self.sizes)
-        first = min(SMALL, ceil(len(self.album.judging) / count)) if count > 1 else PORTION
-        lengths = chain(repeat(first, count), repeat(PORTION))
+        items, count = iter(self.album.verification), len(self.sizes)
+        first = min(FIRST_CHUNK, ceil(len(self.album.verification) / count)) if count > 1 else CHUNK
+        lengths = chain(repeat(first, count), repeat(CHUNK))
         while share := tuple(islice(items, next(lengths))):
             yield share
 
     def _incoming(self, items: Sequence[Item], size: Size) -> PixelBatch:
         """Images as a file takes them: as the model sees them, or pictures that have come to be of this size."""
         if not self.sizes:
-            return seen(self.album.samples, items, self.needs)  # (B, H, W, C)
+            return load_pixels(self.album.samples, items, self.needs)  # (B, H, W, C)
         return np.stack([resize(self._whole(item), size, self.needs.crop.filter) for item in items])
 
-    def _portion(self, incoming: PixelBatch, size: Size) -> Portion:
+    def _portion(self, incoming: PixelBatch, size: Size) -> VerificationBatch:
         if not self.sizes:
-            return Portion(incoming, incoming)
-        glimpse = self.needs.crop.glimpse(size, self.needs.image_size)
-        return Portion(incoming, np.stack([crop_and_resize(picture, size, glimpse) for picture in incoming]))
+            return VerificationBatch(incoming, incoming)
+        plan = self.needs.crop.plan(size, self.needs.image_size)
+        return VerificationBatch(incoming, np.stack([crop_and_resize(picture, size, plan) for picture in incoming]))
 
     def _whole(self, item: Item) -> Pixels:
         samples = self.album.samples
@@ -122,12 +122,12 @@ class Sitting:
 
 
 log = logging.getLogger("vitral")
-BATCHES = (1, 3, PORTION)
+BATCH_SIZES = (1, 3, CHUNK)
 ROUNDING = 1e-9  # of shares
-FEW = 33  # images that are asked about in batches other than the largest
+SMALL_BATCH_IMAGES = 33  # images that are asked about in batches other than the largest
 
 
-class Bound(NamedTuple):
+class Tolerance(NamedTuple):
     """How far from its model an export may be."""
 
     precision: str
@@ -136,15 +136,15 @@ class Bound(NamedTuple):
     loss: float  # of accuracy
 
 
-FLOAT32 = Bound("float32", difference=1e-4, agreement=1.0, loss=0.0)
-INT8 = Bound("int8", difference=inf, agreement=0.99, loss=0.005)
+FLOAT32 = Tolerance("float32", difference=1e-4, agreement=1.0, loss=0.0)
+INT8 = Tolerance("int8", difference=inf, agreement=0.99, loss=0.005)
 
 
 @dataclass(frozen=True)
-class Original:
+class ReferenceEngine:
     """The model itself as an engine: what every other one is held to."""
 
-    loaded: Loaded
+    loaded: LoadedModel
 
     @torch.no_grad()
     def run(self, pixels: PixelBatch) -> FloatArray:
@@ -153,7 +153,7 @@ class Original:
         return (model(images) if bundle.task == "classify" else model.pooled(images)).numpy()  # (B, K)
 
 
-class Expected(NamedTuple):
+class ReferenceOutputs(NamedTuple):
     """The model's own answers, which an export is to give too."""
 
     answers: FloatArray  # (N, K)
@@ -161,43 +161,50 @@ class Expected(NamedTuple):
     classes: bool  # whether the largest number of an answer names a class
 
 
-def expected(loaded: Loaded, portions: Iterable[Portion], labels: Sequence[int]) -> Expected:
+def reference_outputs(
+    loaded: LoadedModel, portions: Iterable[VerificationBatch], labels: Sequence[int]
+) -> ReferenceOutputs:
     """The answers of the model; refused where they are all alike, by which nothing could be told."""
-    engine = Original(loaded)
+    engine = ReferenceEngine(loaded)
     log.info("asking the model, and then the export, about the images that judge")
     answers = np.concatenate([engine.run(portion.seen) for portion in portions])
     if len(answers) > 1 and np.ptp(answers, axis=0).max() == 0:
         message = "the model gives every image the same answer, so an export of it could not be told from a broken one"
         raise VitralError(message, code="export.constant_output", hint="train it first, or give other images: --data")
     classes = loaded.bundle.task == "classify"
-    return Expected(answers, np.array(labels if classes else (), dtype=np.int64), classes)
+    return ReferenceOutputs(answers, np.array(labels if classes else (), dtype=np.int64), classes)
 
 
-def judge(
-    export: Engine, truth: Expected, portions: Iterable[Portion], bound: Bound, images: str, batches: Sequence[int]
+def verify(
+    export: Engine,
+    truth: ReferenceOutputs,
+    portions: Iterable[VerificationBatch],
+    bound: Tolerance,
+    images: str,
+    batches: Sequence[int],
 ) -> Certificate:
     """How the answers of an export compare; in batches other than the largest a few images are enough."""
     found: dict[int, list[FloatArray]] = {batch: [] for batch in batches}
     asked = dict.fromkeys(batches, 0)
     for portion in portions:
         for batch in batches:
-            wanted = len(portion.incoming) if batch == max(batches) else FEW - asked[batch]
+            wanted = len(portion.incoming) if batch == max(batches) else SMALL_BATCH_IMAGES - asked[batch]
             if wanted:
                 found[batch].append(run_in_batches(export, portion.incoming[:wanted], batch))
                 asked[batch] += len(found[batch][-1])
     whole = {batch: np.concatenate(answers) for batch, answers in found.items()}
     compared = tuple(compare(answers, truth, batch) for batch, answers in whole.items())
     return Certificate(
-        bound=words(bound, truth.classes),
+        bound=describe_tolerance(bound, truth.classes),
         images=images,
         comparisons=compared,
         accuracy=_accuracy(whole[max(batches)], truth),
     )
 
 
-def compare(answers: FloatArray, truth: Expected, batch: int) -> Comparison:
+def compare(answers: FloatArray, truth: ReferenceOutputs, batch: int) -> Comparison:
     """The answers to the first of the images, beside the model's own."""
-    own = truth.answers[: len(answers)]
+    own = reference.outputs[: len(answers)]
     same = float((answers.argmax(axis=1) == own.argmax(axis=1)).mean())
     difference = float(np.abs(answers - own).max())
     if not np.isfinite(difference):
@@ -211,7 +218,7 @@ def compare(answers: FloatArray, truth: Expected, batch: int) -> Comparison:
     return Comparison(batch=batch, images=len(answers), difference=difference, agreement=agreement)
 
 
-def faults(certificate: Certificate, bound: Bound) -> list[str]:
+def find_violations(certificate: Certificate, bound: Tolerance) -> list[str]:
     """What keeps an export from getting its name, a sentence each."""
     accuracy, most = certificate.accuracy, max(each.batch for each in certificate.comparisons)
     found = []
@@ -231,7 +238,7 @@ def faults(certificate: Certificate, bound: Bound) -> list[str]:
     return found
 
 
-def words(bound: Bound, classes: bool) -> str:
+def describe_tolerance(bound: Tolerance, classes: bool) -> str:
     """The bound as a certificate states it."""
     parts = [] if bound.difference == inf else [f"numbers within {bound.difference:.0e}"]
     if classes:
@@ -240,9 +247,9 @@ def words(bound: Bound, classes: bool) -> str:
     return f"{bound.precision}: {', '.join(parts)}"
 
 
-def _accuracy(answers: FloatArray, truth: Expected) -> Accuracy | None:
+def _accuracy(answers: FloatArray, truth: ReferenceOutputs) -> Accuracy | None:
     if not len(truth.labels):
         return None
     count = len(truth.labels)  # those in mixed colors come after, and are of no class
-    model, export = (float((each[:count].argmax(axis=1) == truth.labels).mean()) for each in (truth.answers, answers))
+    model, export = (float((each[:count].argmax(axis=1) == truth.labels).mean()) for each in (reference.outputs, answers))
     return Accuracy(model=model, export=export)

@@ -241,7 +241,7 @@ def write_model(source: LoadedModel, origin: SourceFile, out: Path, to: str) -> 
         fill = partial(_fill, kind=select_format(source, to))
     with new_folder(out) as draft:
         certificate = _certified(source, origin, fill(source, draft))
-        DISK.write(draft / FILE, [memoryview(certificate.to_json().encode())])
+        DISK.write_file(draft / FILE, [memoryview(certificate.to_json().encode())])
     return certificate
 
 
@@ -265,7 +265,7 @@ def _fill(source: LoadedModel, draft: Path, kind: Format) -> WrittenModel:
     assert isinstance(model, Vit)
     tensors = export_tensors(kind.rules(model), source.model.state_dict())
     for name, pieces in kind.files(source.bundle, tensors).items():
-        DISK.write(draft / name, pieces)
+        DISK.write_file(draft / name, pieces)
     again = open_model(draft, f"image_size={model.image_size}", *kind.hints(model), reading=LoadOptions(kind.name))
     return WrittenModel(kind.name, again, load_reference(kind, draft, source.bundle))
 

@@ -35,7 +35,7 @@ from vitral.data.loading.sampler import (
 )
 from vitral.data.loading.shared_memory import FORK, SPAWN
 from vitral.data.samples import Samples
-from vitral.data.transforms.crop import MultiCrop, RandomResizedCrop, Resize
+from vitral.data.transforms.crop import CenterCrop, RandomResizedCrop, Resize
 from vitral.data.transforms.preprocessing import Preprocessing
 
 IMAGE = Size(24, 20)
@@ -51,9 +51,7 @@ class Speckle:
 
 SIGHTS = {
     "training": replace(TRAINING, augment=(Speckle(),)),
-    "crops": ImagePipeline(
-        IMAGE, Decoding(channels=1), MultiCrop(large=2, small=3, small_image=Size(8, 8)), (Speckle(),)
-    ),
+    "gray": ImagePipeline(IMAGE, Decoding(channels=1), CenterCrop(), (Speckle(),)),
     "evaluation": ImagePipeline(IMAGE, Decoding(), Resize()),
 }
 
@@ -77,7 +75,7 @@ def loader(
 
 
 def content(batch: Batch) -> tuple[object, ...]:
-    return (*(view.numpy().tobytes() for view in batch.views), *batch.labels.tolist(), *batch.places.tolist())
+    return (batch.images.numpy().tobytes(), *batch.labels.tolist(), *batch.indices.tolist())
 
 
 def woven(parts: tuple[Batch, ...]) -> Batch:
@@ -89,16 +87,16 @@ def woven(parts: tuple[Batch, ...]) -> Batch:
             whole[rank :: len(tensors)] = part
         return whole
 
-    views = tuple(weave([part.views[number] for part in parts]) for number in range(len(parts[0].views)))
+    images = weave([part.images for part in parts])
     labels, places = weave([part.labels for part in parts]), weave([part.places for part in parts])
     # The loader's images are channels last in memory; so must these be to have the same bytes.
-    return Batch(tuple(view.contiguous() for view in views), labels, places)
+    return Batch(images.contiguous(), labels, places)
 
 
 @pytest.mark.parametrize("order", [Shuffled(), Balanced(), Sequential()])
 @pytest.mark.parametrize("sight", SIGHTS)
 def test_the_stream_is_the_same_for_any_workers_processes_and_start(samples: Samples, sight: str, order: Order) -> None:
-    steps = 2 * loader(samples, SIGHTS[sight], order).plan.epoch_steps + 1
+    steps = 2 * loader(samples, SIGHTS[sight], order).plan.steps_per_epoch + 1
     truth = [content(batch) for batch in loader(samples, SIGHTS[sight], order).batches(0, steps)]
     assert len(set(truth)) == (steps if sight != "evaluation" or order == Shuffled() else len(set(truth)))
     for workers in (0, 1, 2):
@@ -145,7 +143,7 @@ def test_shards_of_others_give_the_same_stream_from_any_step(tmp_path: Path) -> 
 def test_an_evaluation_shows_the_pixels_of_prediction(samples: Samples) -> None:
     seen = Preprocessing(image_size=IMAGE)
     for batch in loader(samples, SIGHTS["evaluation"], Sequential()).epoch():
-        for image, place in zip(batch.images, batch.places.tolist(), strict=True):
+        for image, place in zip(batch.images, batch.indices.tolist(), strict=True):
             item = samples.of("train")[place]
             expected = seen.pixels(samples.read(item), item.name)
             np.testing.assert_array_equal(image.permute(1, 2, 0).numpy(), expected)
@@ -154,22 +152,22 @@ def test_an_evaluation_shows_the_pixels_of_prediction(samples: Samples) -> None:
 def test_an_epoch_shows_every_image_once_with_its_label(samples: Samples) -> None:
     batches = list(loader(samples, SIGHTS["evaluation"], Sequential(), workers=2).epoch())
     assert [len(batch.images) for batch in batches] == [4, 4, 3]
-    assert torch.cat([batch.places for batch in batches]).tolist() == list(range(11))
+    assert torch.cat([batch.indices for batch in batches]).tolist() == list(range(11))
     assert torch.cat([batch.labels for batch in batches]).tolist() == [item.label for item in samples.of("train")]
 
 
 def test_a_stream_goes_on_from_its_json_with_other_workers_and_processes(samples: Samples) -> None:
     truth = [content(batch) for batch in loader(samples, TRAINING, Shuffled()).batches(0, 5)]
-    saved = loader(samples, TRAINING, Shuffled()).plan.position(3).to_json()
+    saved = loader(samples, TRAINING, Shuffled()).plan.state(3).to_json()
     pair = [loader(samples, TRAINING, Shuffled(), 1, World(rank=rank, size=2)) for rank in range(2)]
-    streams = zip(*(half.batches(half.plan.step(SamplerState.from_json(saved)), 5) for half in pair), strict=True)
+    streams = zip(*(half.batches(half.plan.resume_step(SamplerState.from_json(saved)), 5) for half in pair), strict=True)
     assert [content(woven(parts)) for parts in streams] == truth[3:]
 
 
 @pytest.mark.parametrize("room", [0, 30_000, 10**7])
 def test_what_is_kept_in_memory_changes_no_byte(samples: Samples, room: int) -> None:
-    truth = [content(batch) for batch in loader(samples, TRAINING, Shuffled(), room=0).batches(0, 8)]
-    keeping = loader(samples, TRAINING, Shuffled(), workers=2, room=room)
+    truth = [content(batch) for batch in loader(samples, TRAINING, Shuffled(), cache_bytes=0).batches(0, 8)]
+    keeping = loader(samples, TRAINING, Shuffled(), workers=2, cache_bytes=room)
     assert [content(batch) for batch in keeping.batches(0, 8)] == truth
     assert [content(batch) for batch in keeping.batches(0, 8)] == truth
     assert bool(keeping.kept.used.array[0]) is bool(room)
@@ -195,7 +193,7 @@ def test_what_is_drawn_for_an_image_depends_on_no_batch(samples: Samples) -> Non
     shown: list[dict[int, bytes]] = []
     for size in (1, 4):
         batches = Loader.of(samples, "train", SIGHTS["training"], Shuffled(), size, seed=3).epoch(2)
-        images = [(place, view) for batch in batches for place, view in zip(batch.places, batch.images, strict=True)]
+        images = [(place, view) for batch in batches for place, view in zip(batch.indices, batch.images, strict=True)]
         shown.append({int(place): view.numpy().tobytes() for place, view in images})
     assert shown[1].items() < shown[0].items()
 

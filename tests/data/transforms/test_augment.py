@@ -7,7 +7,7 @@ import pytest
 from tests.data.transforms.oracles import furthest
 from tests.data.transforms.scene import gray_scene, scene
 from tests.errors import raises
-from vitral.core.config import Config, union_members, override
+from vitral.core.config import Config, override, union_members
 from vitral.data.decoding.pixels import Pixels
 from vitral.data.transforms import image_ops
 from vitral.data.transforms.augment import (

@@ -35,5 +35,5 @@ def test_a_record_gives_the_same_pixels() -> None:
 
 def test_a_scaling_for_other_channels_is_refused() -> None:
     assert Preprocessing(normalize=IMAGENET).tensor(encoded(PHOTO, "JPEG"), "photo.jpg").shape == (1, 3, 224, 224)
-    with raises("config.bad_value", "scaling", 1, 3):
+    with raises("config.bad_value", "normalize.mean", 1, 3):
         Preprocessing(decoding=Decoding(channels=1), normalize=IMAGENET)

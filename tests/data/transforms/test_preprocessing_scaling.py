@@ -38,8 +38,8 @@ def test_channels_last_in_memory_become_contiguous() -> None:
     [
         ({"mean": (0.5, 0.5)}, "config.bad_value", (2, 1)),
         ({"mean": ()}, "config.bad_value", (0, 1)),
-        ({"mean": (), "deviation": ()}, "config.bad_value", (0,)),
-        ({"deviation": (0.0,)}, "config.out_of_range", ("deviation", 0)),
+        ({"mean": (), "std": ()}, "config.bad_value", (0,)),
+        ({"std": (0.0,)}, "config.out_of_range", ("std", 0)),
     ],
 )
 def test_numbers_that_do_not_fit_together_are_refused(

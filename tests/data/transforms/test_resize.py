@@ -11,7 +11,7 @@ from vitral.core.config import Size
 from vitral.data.decoding.decode import decode
 from vitral.data.decoding.header import Decoding
 from vitral.data.transforms.crop import Box, CropPlan, Filter
-from vitral.data.transforms.preprocessing import sights
+from vitral.data.transforms.preprocessing import decode_and_crop
 from vitral.data.transforms.resize import crop_and_resize, resize
 
 PHOTO = np.array(Image.fromarray(noise(30, 40, 3).astype(np.uint8)).resize((500, 375), Image.Resampling.BICUBIC))
@@ -39,11 +39,11 @@ def test_every_channel_is_resized_as_if_alone(how: Filter, channels: int) -> Non
         assert np.abs(together[..., channel].astype(int) - alone).max() <= 1
 
 
-def test_a_glimpse_is_a_part_resized_cut_and_mirrored() -> None:
-    glimpse = CropPlan(Box(10, 20, 200, 300), Size(50, 60), Box(5, 6, 40, 30), True, "bilinear")
+def test_a_crop_is_a_part_resized_cut_and_mirrored() -> None:
+    plan = CropPlan(Box(10, 20, 200, 300), Size(50, 60), Box(5, 6, 40, 30), True, "bilinear")
     part = Image.fromarray(PHOTO[10:210, 20:320]).resize((60, 50), Image.Resampling.BILINEAR)
     expected = np.asarray(part)[5:45, 6:36][:, ::-1]
-    assert np.abs(crop_and_resize(PHOTO, Size(375, 500), glimpse).astype(int) - expected).max() <= 1
+    assert np.abs(crop_and_resize(PHOTO, Size(375, 500), plan).astype(int) - expected).max() <= 1
 
 
 @pytest.mark.parametrize("box", [Box(0, 0, 1200, 1600), Box(160, 240, 800, 720), Box(8, 400, 600, 640)])
@@ -51,13 +51,13 @@ def test_a_glimpse_is_a_part_resized_cut_and_mirrored() -> None:
 def test_a_reduced_jpeg_shows_what_the_whole_one_does(how: Filter, box: Box) -> None:
     photo = Image.fromarray(PHOTO).resize((1600, 1200), Image.Resampling.BICUBIC)
     data = encoded(photo, "JPEG", quality=92)
-    glimpse = CropPlan(box, Size(128, 128), Box(0, 0, 128, 128), False, how)
-    whole, need = Size(1200, 1600), glimpse.need(Size(1200, 1600))
+    plan = CropPlan(box, Size(128, 128), Box(0, 0, 128, 128), False, how)
+    whole, need = Size(1200, 1600), plan.min_size(Size(1200, 1600))
     reduced = decode(data, "photo.jpg", Decoding(), need)
     assert len(reduced) in {300, 150}
     part = (box.left, box.top, box.left + box.width, box.top + box.height)
     expected = np.asarray(Image.open(BytesIO(data)).resize((128, 128), BY_PILLOW[how], box=part))
-    assert np.abs(crop_and_resize(reduced, whole, glimpse).astype(int) - expected).mean() < 2
+    assert np.abs(crop_and_resize(reduced, whole, plan).astype(int) - expected).mean() < 2
 
 
 class Ledger:
@@ -73,10 +73,8 @@ class Ledger:
         return PHOTO
 
 
-def test_several_glimpses_are_decoded_once_for_the_most_demanding() -> None:
+def test_an_image_is_decoded_once_at_the_smallest_sufficient_size() -> None:
     picture = Ledger()
-    small = CropPlan(Box(0, 0, 375, 500), Size(30, 30), Box(0, 0, 30, 30), False, "bilinear")
-    close = CropPlan(Box(0, 0, 50, 500), Size(20, 10), Box(0, 0, 20, 10), False, "bilinear")
-    seen = sights(picture, (small, close))
-    assert picture.needs == [Size(150, 30)]
-    assert [view.shape for view in seen] == [(30, 30, 3), (20, 10, 3)]
+    plan = CropPlan(Box(0, 0, 50, 500), Size(20, 10), Box(0, 0, 20, 10), False, "bilinear")
+    assert decode_and_crop(picture, plan).shape == (20, 10, 3)
+    assert picture.needs == [Size(150, 10)]

@@ -1,6 +1,6 @@
-"""Preprocessing: what a model needs done to a file before it sees it, recorded with its weights.
+"""Preprocessing: from the bytes of a file to the numbers a model was trained on, recorded with its weights.
 
-From bytes to the numbers a model was trained on.  B images, C channels, H rows, W columns.
+B images, C channels, H rows, W columns.
 """
 
 from typing import TYPE_CHECKING, Annotated, Protocol
@@ -20,23 +20,20 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-Positive = Annotated[float, Field(gt=0)]
-
-
 class Normalize(Config):
-    """(x / 255 - mean) / deviation; one number for all channels or one for each. The default is the paper's [-1, 1]."""
+    """(x / 255 - mean) / std, with one number for all channels or one for each. The default is the paper's [-1, 1]."""
 
     mean: tuple[float, ...] = (0.5,)
-    std: tuple[Positive, ...] = (0.5,)
+    std: tuple[Annotated[float, Field(gt=0)], ...] = (0.5,)
 
     @model_validator(mode="after")
     def _agree(self) -> "Normalize":
         if not self.mean or len(self.mean) != len(self.std):
-            raise ValueError(f"expected as many means as deviations, got {len(self.mean)} and {len(self.std)}")
+            raise ValueError(f"expected as many values of std as of mean, got {len(self.std)} and {len(self.mean)}")
         return self
 
-    def over(self, channels: int) -> "Normalize":
-        """The same, told with a number for each of so many channels."""
+    def per_channel(self, channels: int) -> "Normalize":
+        """The same with a number for each of so many channels."""
         if len(self.mean) > 1:
             return self
         return Normalize(mean=self.mean * channels, std=self.std * channels)
@@ -45,19 +42,19 @@ class Normalize(Config):
         """uint8 images as float32, (B, C, H, W)."""
         import torch
 
-        assert images.dtype == torch.uint8, "numbers that are scaled already would be changed in place"
+        assert images.dtype == torch.uint8, "floats would be changed in place"
         numbers = images.to(torch.float32, memory_format=torch.contiguous_format)
-        mean, deviation = of_bytes(self.mean, images.device), of_bytes(self.std, images.device)
-        return numbers.sub_(mean).div_(deviation)  # (B, C, H, W)
+        mean, std = _for_bytes(self.mean, images.device), _for_bytes(self.std, images.device)
+        return numbers.sub_(mean).div_(std)  # (B, C, H, W)
 
     def restore(self, images: "Tensor") -> "Tensor":
         """The whole numbers that `apply` made these float32 images (..., C, H, W) from, as float32."""
-        mean, deviation = of_bytes(self.mean, images.device), of_bytes(self.std, images.device)
-        return (images * deviation + mean).round()
+        mean, std = _for_bytes(self.mean, images.device), _for_bytes(self.std, images.device)
+        return (images * std + mean).round()
 
 
-def of_bytes(numbers: tuple[float, ...], device: "torch.device") -> "Tensor":
-    """Numbers for bytes rather than for parts of 255, (C, 1, 1) or (1, 1, 1)."""
+def _for_bytes(numbers: tuple[float, ...], device: "torch.device") -> "Tensor":
+    """Numbers in units of 1/255, (C, 1, 1) or (1, 1, 1)."""
     import torch
 
     return torch.tensor([255 * number for number in numbers], device=device).view(-1, 1, 1)
@@ -68,7 +65,7 @@ IMAGENET = Normalize(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
 
 
 class Preprocessing(Config):
-    """The same for evaluation, prediction and serving; training differs in its view alone."""
+    """What evaluation, prediction and serving do to an image; training differs only in its crop and augmentation."""
 
     image_size: Size = Size(224, 224)
     decoding: Decoding = Decoding()
@@ -79,38 +76,35 @@ class Preprocessing(Config):
     def _fit(self) -> "Preprocessing":
         numbers, channels = len(self.normalize.mean), self.decoding.channels
         if numbers not in {1, channels}:
-            raise ValueError(f"scaling: expected 1 mean or one for each of {channels} channels, got {numbers}")
+            raise ValueError(f"normalize.mean: expected 1 number or one for each of {channels} channels, got {numbers}")
         return self
 
     def pixels(self, data: bytes, name: str) -> Pixels:
-        """The image in the bytes of a file as the model sees it, (H, W, C)."""
-        picture = opened(data, name, self.decoding)
-        return sights(picture, (self.crop.glimpse(picture.size, self.image_size),))[0]
+        """The image in the bytes of a file at the model's input size, (H, W, C)."""
+        image = opened(data, name, self.decoding)
+        return decode_and_crop(image, self.crop.plan(image.size, self.image_size))
 
     def tensor(self, data: bytes, name: str) -> "Tensor":
-        """The image in the bytes of a file as numbers for the model, (1, C, H, W)."""
+        """The image in the bytes of a file as the model's input, (1, C, H, W)."""
         import torch
 
         pixels = torch.from_numpy(np.ascontiguousarray(self.pixels(data, name)))
         return self.normalize.apply(pixels.permute(2, 0, 1)[None])
 
 
-class Picture(Protocol):
-    """A picture that has a size and, once decoded, pixels."""
+class Decodable(Protocol):
+    """An image with a known size that is decoded on demand."""
 
     @property
     def size(self) -> Size:
         """Height and width at full scale."""
         ...
 
-    def pixels(self, need: Size) -> Pixels:
-        """The picture, (H, W, C), with no fewer rows and columns than needed if it has as many."""
+    def pixels(self, min_size: Size) -> Pixels:
+        """The image, (H, W, C), with at least so many rows and columns if it has as many."""
         ...
 
 
-def sights(picture: Picture, glimpses: tuple[CropPlan, ...]) -> list[Pixels]:
-    """What each glimpse shows of the picture, which is decoded once, at a scale that serves them all."""
-    needs = [glimpse.need(picture.size) for glimpse in glimpses]
-    need = Size(max(need.height for need in needs), max(need.width for need in needs))
-    pixels = picture.pixels(need)
-    return [crop_and_resize(pixels, picture.size, glimpse) for glimpse in glimpses]
+def decode_and_crop(image: Decodable, plan: CropPlan) -> Pixels:
+    """The planned crop of an image, which is decoded at the smallest sufficient scale, (H, W, C)."""
+    return crop_and_resize(image.pixels(plan.min_size(image.size)), image.size, plan)

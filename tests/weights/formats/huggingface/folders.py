@@ -93,7 +93,7 @@ def check_again(loaded: LoadedModel, path: Path, kind: Format) -> Path:
     path.mkdir()
     tensors = export_tensors(kind.rules(vit(loaded)), loaded.model.state_dict())
     for name, pieces in kind.files(loaded.bundle, tensors).items():
-        Storage().write(path / name, pieces)
+        Storage().write_file(path / name, pieces)
     again = vitral.load(path)
     assert again.bundle.model == loaded.bundle.model
     assert sees(again.bundle.preprocessing) == sees(loaded.bundle.preprocessing)
