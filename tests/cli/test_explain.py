@@ -104,7 +104,8 @@ def test_of_a_large_folder_the_first_images_are_shown(
         found = list(cli.explain.pictures(["pets", "cat.png"]))
     assert found == [Path("pets/a.png"), Path("cat.png")]
     assert "the first 1 of its images" in caplog.text
-    (home / "empty").mkdir()
+    (home / "empty/__MACOSX").mkdir(parents=True)
+    (home / "empty/__MACOSX/a.png").touch()
     with raises("data.empty", "empty"):
         list(cli.explain.pictures(["empty"]))
 

@@ -36,8 +36,8 @@ with tempfile.TemporaryDirectory() as folder:
     os.symlink("locked/photos", "link")
     open("ok.jpg", "w").close()
     words = ("locked/x.jpg", "locked/a/b/x.jpg", "locked/photos", "dark/x.jpg", "link.jpg", "link", "ok.jpg")
-    for image in images(words, BytesIO()):
-        print(image.name, type(image.place).__name__, getattr(getattr(image.place, "error", ""), "code", ""), sep="|")
+    for image in find_images(words, BytesIO()):
+        print(image.name, type(image.source).__name__, getattr(getattr(image.source, "error", ""), "code", ""), sep="|")
 """
 GAPS = {"": "data.empty_name", "empty": "data.empty", "list.jsonl": "data.bad_manifest", "a.tar": "data.bad_archive"}
 GAPS |= {"link": "data.unreadable", "t-{0..1}.tar": "data.missing_file"}
@@ -54,10 +54,10 @@ def names(words: Sequence[str], root: Path, stdin: bytes = b"") -> list[str]:
     told = []
     for image in found(words, stdin):
         name = os.path.relpath(image.name, root)
-        if isinstance(image.place, MissingImage | UnlistedImages):
-            name += f": {image.place.error.code}"
+        if isinstance(image.source, MissingImage | UnlistedImages):
+            name += f": {image.source.error.code}"
         else:
-            assert image.place.read() == name.encode()
+            assert image.source.read() == name.encode()
         told.append(name)
     return told
 
@@ -149,7 +149,7 @@ def test_sets_known_by_name_packs_and_all_their_splits_are_found(tmp_path: Path)
     named, packed = found(["sample"]), found([str(tmp_path / "pack")])
     assert [image.name for image in named] == [f"sample/{item.name}" for item in samples.items]
     assert {image.name for image in packed} == {f"{tmp_path}/pack/{item.name}" for item in samples.items}
-    assert named[6].place.read() == samples.read(samples.items[6])
+    assert named[6].source.read() == samples.read(samples.items[6])
 
 
 def test_what_is_wrong_is_told_and_the_rest_goes_on(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_what_is_wrong_is_told_and_the_rest_goes_on(tmp_path: Path) -> None:
     ]
     link = found([str(tmp_path / "3.jpg")])[0]
     with raises("data.not_found", tmp_path / "3.jpg"):
-        link.place.read()
+        link.source.read()
 
 
 def test_a_folder_that_cannot_be_listed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,20 +188,20 @@ def test_a_folder_that_cannot_be_listed_is_told(tmp_path: Path, monkeypatch: pyt
 def test_what_one_may_not_look_into_is_told_and_the_rest_goes_on() -> None:
     done = subprocess.run([sys.executable, "-c", LOCKED_OUT], capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout.splitlines() == [
-        "locked/x.jpg|Refused|data.unreadable",
-        "locked/a/b/x.jpg|Refused|data.unreadable",
-        "locked/photos|Unlisted|data.unreadable",
-        "dark/x.jpg|Refused|data.not_found",
-        "link.jpg|File|",
-        "link|Unlisted|data.unreadable",
-        "ok.jpg|File|",
+        "locked/x.jpg|MissingImage|data.unreadable",
+        "locked/a/b/x.jpg|MissingImage|data.unreadable",
+        "locked/photos|UnlistedImages|data.unreadable",
+        "dark/x.jpg|MissingImage|data.not_found",
+        "link.jpg|FileSource|",
+        "link|UnlistedImages|data.unreadable",
+        "ok.jpg|FileSource|",
     ], done.stderr
 
 
 def test_an_empty_word_is_told_and_the_rest_goes_on(tmp_path: Path) -> None:
     first, second = found(["", str(plant(tmp_path, ["1.jpg"]))])
-    assert isinstance(first.place, UnlistedImages)
-    assert first.place.error.code == "data.empty_name"
+    assert isinstance(first.source, UnlistedImages)
+    assert first.source.error.code == "data.empty_name"
     assert second.name == f"{tmp_path}/1.jpg"
 
 
@@ -240,14 +240,14 @@ def test_a_link_in_circles_hides_no_image_beside_it(tmp_path: Path) -> None:
     assert [os.path.basename(name) for name in told] == ["1.jpg", "2.jpg", "round.jpg", "circle"]
     (tmp_path / "in" / "round.jpg").unlink()
     assert names([f"{tmp_path}/in/*.jpg"], tmp_path) == ["in/1.jpg", "in/2.jpg"]
-    (unlisted,) = (image.place for image in found([f"{tmp_path}/in"]) if isinstance(image.place, UnlistedImages))
+    (unlisted,) = (image.source for image in found([f"{tmp_path}/in"]) if isinstance(image.source, UnlistedImages))
     assert (unlisted.error.code, unlisted.error.where) == ("data.unreadable", f"{tmp_path}/in/circle")
 
 
 def test_a_closed_stdin_is_told_where_it_was_asked_for() -> None:
     [unlisted] = find_images(["-"], None)
-    assert isinstance(unlisted.place, UnlistedImages)
-    assert unlisted.place.error.code == "data.stdin_closed"
+    assert isinstance(unlisted.source, UnlistedImages)
+    assert unlisted.source.error.code == "data.stdin_closed"
 
 
 def test_a_pattern_passes_by_a_folder_without_images(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """The verb of explanations."""
 
 import logging
-import os
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from vitral.cli.app import app
-from vitral.cli.options import bar
+from vitral.cli.options import progress_bar
 from vitral.core.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -40,16 +39,16 @@ def explain(
     pixels to probabilities, step by step.
     """
     from vitral.core.machine import keep_freed_memory
-    from vitral.explanation.explain import Explainer, together
+    from vitral.explanation.explain import Explainer, share_distances
     from vitral.explanation.page.page import write_page
-    from vitral.explanation.summary import Summary, summary_of
+    from vitral.explanation.summary import Summary, summarize
 
     page = page_of(out, images, model)
     paths = list(pictures(images))
     explainer = Explainer.of(model, class_, layers, quick)
     keep_freed_memory()
     explained, refused = told(explainer, paths)
-    found = together(explained)
+    found = share_distances(explained)
     write_page(page, found)
     drawn = []
     if png:
@@ -61,7 +60,7 @@ def explain(
             model=model,
             page=str(page),
             figures=tuple(map(str, drawn)),
-            images=tuple(map(summary_of, found)),
+            images=tuple(map(summarize, found)),
             refused=tuple(map(str, refused)),
         )
         typer.echo(summary.to_json())
@@ -102,7 +101,7 @@ def pictures(images: list[str]) -> Iterator[Path]:
         if not path.is_dir():
             yield path
             continue
-        found = list(islice(images_below(path), MOST + 1))
+        found = list(islice(image_files(path), MOST + 1))
         if not found:
             message, hint = "no images in it or in its folders", "give a folder with JPEG or PNG"
             raise DataError(message, code="data.empty", where=word, hint=hint)
@@ -111,13 +110,13 @@ def pictures(images: list[str]) -> Iterator[Path]:
         yield from found[:MOST]
 
 
-def images_below(folder: Path) -> Iterator[Path]:
-    """The images in a folder and in those inside, in the order of names; nothing that is hidden."""
-    from vitral.data.datasets.files import is_image
+def image_files(folder: Path) -> Iterator[Path]:
+    """The image files in a folder and in those inside, as `predict` lists them."""
+    from vitral.inference.image_refs import FileSource
+    from vitral.inference.inputs import images_below
 
-    for place, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        yield from (Path(place) / name for name in sorted(names) if is_image(name) and not name.startswith("."))
+    sources = (image.source for image in images_below(str(folder)))
+    return (Path(source.path) for source in sources if isinstance(source, FileSource))
 
 
 def told(explainer: "Explainer", paths: list[Path]) -> "tuple[list[Explanation], list[DataError]]":
@@ -144,4 +143,4 @@ def told(explainer: "Explainer", paths: list[Path]) -> "tuple[list[Explanation],
 
 def counted(count: str) -> "Progress":
     """The bar with a count after the name of what it is about."""
-    return lambda message, total: bar(f"{message}{count}", total)
+    return lambda message, total: progress_bar(f"{message}{count}", total)

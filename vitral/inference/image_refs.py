@@ -1,6 +1,6 @@
-"""Images inside tar shards, here or afar, with labels or without. Nothing is unpacked, and no list of them is kept.
+"""References to images that are to be predicted: a file, bytes of a tar shard, an item of a dataset, or an error.
 
-Where the bytes of an image are that is to be predicted: in a file, within a tar, in a data set, or nowhere.
+A reference is read when its turn comes. Tar shards, local or remote, are not unpacked.
 """
 
 from collections.abc import Iterable, Iterator
@@ -26,23 +26,23 @@ from vitral.data.samples import Store
 
 
 class ImageSource(Protocol):
-    """Where the bytes of an image are."""
+    """Where the encoded bytes of an image are."""
 
     def read(self) -> bytes:
-        """The encoded image; DataError where there is none."""
+        """The encoded image; raises DataError where there is none."""
         ...
 
 
 class ImageRef(NamedTuple):
-    """An image by the name that the output has for it, and where its bytes are."""
+    """An image: its name in the output, and where its bytes are."""
 
     name: str
-    place: ImageSource
+    source: ImageSource
 
 
 @dataclass(frozen=True)
 class FileSource:
-    """A file on this machine."""
+    """A local file."""
 
     path: str
 
@@ -55,13 +55,13 @@ class FileSource:
         except OSError as error:
             raise unreadable(self.path, error) from None
         except ValueError:  # a zero byte, or half a surrogate from JSON
-            hint = "write one path a line" if "\0" in self.path else "mend the path"
+            hint = "write one path a line" if "\0" in self.path else "correct the path"
             raise DataError("no file can have such a name", code="data.bad_path", where=self.path, hint=hint) from None
 
 
 @dataclass(frozen=True)
 class ByteRange:
-    """Some bytes of a file, here or afar."""
+    """A range of bytes of a local or remote file."""
 
     path: str
     start: int
@@ -73,7 +73,7 @@ class ByteRange:
 
 @dataclass(frozen=True)
 class DatasetImage:
-    """An image of a data set."""
+    """An item of a dataset."""
 
     store: Store
     key: str
@@ -84,7 +84,7 @@ class DatasetImage:
 
 @dataclass(frozen=True)
 class MissingImage:
-    """One image that was named and is not there: whoever reads it learns why."""
+    """An image that was named and does not exist; reading it raises the error."""
 
     error: VitralError
 
@@ -94,7 +94,7 @@ class MissingImage:
 
 @dataclass(frozen=True)
 class UnlistedImages:
-    """A folder, a list or a tar whose images are not known, all of them or the rest: whoever reads it learns why."""
+    """A folder, list or tar that could not be listed to its end; reading it raises the error."""
 
     error: DataError
 
@@ -103,7 +103,7 @@ class UnlistedImages:
 
 
 def tar_images(paths: Iterable[str]) -> Iterator[ImageRef]:
-    """The images inside tars, labeled or not, in the order that they lie in."""
+    """The images inside tar files, in their order."""
     for path in paths:
         try:
             with opened(path) as file:
@@ -113,16 +113,16 @@ def tar_images(paths: Iterable[str]) -> Iterator[ImageRef]:
                         empty = False
                         yield ImageRef(f"{path}/{part.name}", ByteRange(path, part.start, part.length))
             if empty:
-                raise DataError("no images in it", code="data.empty", where=path, hint="remove it or fetch it again")
+                raise DataError("no images in it", code="data.empty", where=path, hint="remove it or download it again")
         except DataError as error:
             yield ImageRef(error.where or path, UnlistedImages(error))
 
 
 def pack_images(folder: str) -> Iterator[ImageRef]:
-    """The images of a pack by the names that they had before it was packed."""
+    """The images of a folder that `vitral pack` wrote, by their original names."""
     if INDEX not in sizes(folder):
-        hint = "run vitral pack again with the same data: it goes on where it stopped"
-        raise DataError("a pack that was not finished", code="data.unfinished_pack", where=folder, hint=hint)
+        hint = "run vitral pack again with the same data: it resumes"
+        raise DataError("an unfinished pack", code="data.unfinished_pack", where=folder, hint=hint)
     for shard in parse_index(read_whole(join(folder, INDEX)), join(folder, INDEX)).shards:
         tar = join(folder, shard.file)
         for name, start, length in zip(shard.names, shard.starts, shard.lengths, strict=True):
@@ -130,11 +130,14 @@ def pack_images(folder: str) -> Iterator[ImageRef]:
 
 
 def remote_images(address: str) -> Iterator[ImageRef]:
-    """The images of tar shards at an address such as `s3://bucket/set/*.tar`, or of a pack or folder of tars there."""
+    """The images of remote tar shards (`s3://bucket/set/*.tar`), or of a remote pack or folder of tars."""
     if address.startswith(("http://", "https://")) and not is_tar(address):
-        hint = "fetch it and give the file; only tar shards (.tar) are read from afar"
+        hint = "download it and give the file; only tar shards (.tar) are read remotely"
         raise DataError(
-            "an address, and vitral downloads nothing", code="data.remote_address", where=address, hint=hint
+            "a web address; vitral does not download single images",
+            code="data.remote_address",
+            where=address,
+            hint=hint,
         )
     check_protocol(address)
     if is_tar(address) or is_pattern(address):

@@ -16,8 +16,16 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple, TextIO
 
 from vitral.core.errors import DataError
-from vitral.data.datasets.files import is_image, suffix, unreadable
-from vitral.data.datasets.folder import LITTER
+from vitral.data.datasets.files import (
+    Folder,
+    Identity,
+    ancestors_of,
+    identity,
+    is_image,
+    list_folder,
+    suffix,
+    unreadable,
+)
 from vitral.data.datasets.huggingface import holds_tables
 from vitral.data.datasets.manifest import DELIMITERS, MANIFESTS, objects_of, rows_of
 from vitral.data.datasets.named import NAMED
@@ -96,15 +104,6 @@ def _path_text(path: object, where: str) -> str:
 
 
 STDIN = "-"
-Identity = tuple[int, int]  # device and inode: one folder, whatever path leads to it
-
-
-class Listing(NamedTuple):
-    """What one folder holds, each in natural order; `others` are tars and indexes of packs."""
-
-    images: list[str]
-    folders: list[str]
-    others: list[str]
 
 
 class GlobSearch(NamedTuple):
@@ -143,13 +142,6 @@ class GlobSearch(NamedTuple):
         return self.pieces[place] == "**" and place + 1 < len(self.pieces)
 
 
-class OpenFolder(NamedTuple):
-    """A folder from within, and the way that led into it, itself included."""
-
-    listing: Listing
-    way: tuple[Identity, ...]
-
-
 def find_images(words: Iterable[str], stdin: BinaryIO | None) -> Iterator[ImageRef]:
     """The images that the words stand for. What cannot be listed is among them as Unlisted, and the rest goes on."""
     for word in words:
@@ -164,8 +156,8 @@ def find_images(words: Iterable[str], stdin: BinaryIO | None) -> Iterator[ImageR
 def refuse_unlisted(images: Iterable[ImageRef]) -> Iterator[ImageRef]:
     """The same images for an output that is kept: a list that ends too early is an error, whoever's share it is in."""
     for image in images:
-        if isinstance(image.place, UnlistedImages):
-            error = image.place.error
+        if isinstance(image.source, UnlistedImages):
+            error = image.source.error
             raise DataError(error.message, code=error.code, where=image.name, hint=error.hint) from error
         yield image
 
@@ -216,7 +208,7 @@ def _images_at_path(path: str) -> Iterator[ImageRef]:
     if is_tar(path):
         return tar_images([path])
     if not is_image(path):
-        _identity(path)  # a link that leads nowhere may have been a folder of many
+        identity(path)  # a broken link may have been a folder of many
     return iter([ImageRef(path, FileSource(path))])
 
 
@@ -227,7 +219,7 @@ def _dataset_images(where: str, samples: Samples) -> Iterator[ImageRef]:
 
 def _folder_images(path: str) -> Iterator[ImageRef]:
     first = True
-    for image in _images_below(path, _ancestors(path)):
+    for image in images_below(path):
         first = False
         yield image
     if first:
@@ -240,90 +232,51 @@ def _folder_images(path: str) -> Iterator[ImageRef]:
 
 def _has_images(folder: str) -> bool:
     """Whether any image lies in the folder or below it."""
-    return any(map(_is_there, _images_below(folder, _ancestors(folder))))
+    return any(map(_is_there, images_below(folder)))
 
 
 def _is_there(image: ImageRef) -> bool:
-    return not isinstance(image.place, MissingImage | UnlistedImages)
+    return not isinstance(image.source, MissingImage | UnlistedImages)
 
 
-def _images_below(folder: str, above: tuple[Identity, ...]) -> Iterator[ImageRef]:
-    """The images of a folder, then those of its folders; what cannot be listed is told and passed by."""
-    room = _open_folder(folder, above)
-    if isinstance(room, ImageRef):
-        yield room
+def images_below(folder: str, ancestors: tuple[Identity, ...] = ()) -> Iterator[ImageRef]:
+    """The images of a folder, then those of its folders; what cannot be listed is reported and skipped."""
+    listing = _list(folder, ancestors or ancestors_of(folder))
+    if isinstance(listing, ImageRef):
+        yield listing
         return
-    listing, way = room
+    images = _image_names(listing)
     try:
         if INDEX in listing.others or DRAFT in listing.others:
             yield from pack_images(folder)
-        elif listing.folders or listing.images:
-            yield from (_file_ref(folder, name) for name in listing.images)
+        elif listing.folders or images:
+            yield from (_file_ref(folder, name) for name in images)
             for name in listing.folders:
-                yield from _images_below(os.path.join(folder, name), way)
+                yield from images_below(os.path.join(folder, name), listing.ancestors)
         else:
-            yield from tar_images([os.path.join(folder, name) for name in listing.others])
+            yield from tar_images([os.path.join(folder, name) for name in listing.others if is_tar(name)])
     except DataError as error:
         yield ImageRef(error.where or folder, UnlistedImages(error))
 
 
-def _open_folder(folder: str, above: tuple[Identity, ...]) -> OpenFolder | ImageRef:
-    """The folder from within, or what is told of one that cannot be entered."""
+def _list(folder: str, ancestors: tuple[Identity, ...]) -> Folder | ImageRef:
+    """What the folder holds, in natural order, or the reason why it cannot be listed."""
     try:
-        here = _identity(folder)
-        if here in above:  # by a link: no image is lost with it
-            loop = DataError(
-                "leads back to a folder above it", code="data.link_loop", where=folder, hint="remove the link"
-            )
-            return ImageRef(folder, MissingImage(loop))
-        return OpenFolder(_listing(folder), (*above, here))
+        return list_folder(folder, ancestors, natural_key)
     except DataError as error:
+        if error.code == "data.link_loop":  # no image is lost with it
+            return ImageRef(folder, MissingImage(error))
         return ImageRef(error.where or folder, UnlistedImages(error))
+
+
+def _image_names(folder: Folder) -> list[str]:
+    """The images of a folder. A broken link counts as the image it is named as: it is reported when it is read."""
+    return sorted((*folder.images, *filter(is_image, folder.broken_links)), key=natural_key)
 
 
 def _file_ref(folder: str, name: str) -> ImageRef:
     path = os.path.join(folder, name)
     return ImageRef(path, FileSource(path))
-
-
-def _listing(folder: str) -> Listing:
-    """What the folder holds, apart from litter. A link that leads nowhere counts as the image it is named as."""
-    found = Listing([], [], [])
-    try:
-        with os.scandir(folder or ".") as entries:
-            for entry in entries:
-                if entry.name.startswith(".") or entry.name.lower() in LITTER:
-                    continue
-                if _is_folder(entry):
-                    found.folders.append(entry.name)
-                elif is_image(entry.name) and (entry.is_symlink() or entry.is_file()):
-                    found.images.append(entry.name)
-                elif is_tar(entry.name) or entry.name in (INDEX, DRAFT):
-                    found.others.append(entry.name)
-    except OSError as error:
-        raise unreadable(error.filename or folder, error) from None
-    for names in found:
-        names.sort(key=natural_key)
-    return found
-
-
-def _is_folder(entry: "os.DirEntry[str]") -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:  # a link in circles, or to where one may not look: whoever enters it or reads it learns why
-        return not is_image(entry.name)
-
-
-def _ancestors(folder: str) -> tuple[Identity, ...]:
-    return tuple(_identity(str(parent)) for parent in Path(folder).resolve().parents)
-
-
-def _identity(path: str) -> Identity:
-    try:
-        found = os.stat(path or ".")
-    except OSError as error:
-        raise unreadable(path, error) from None
-    return found.st_dev, found.st_ino
 
 
 def _pattern_images(pattern: str) -> Iterator[ImageRef]:
@@ -346,11 +299,12 @@ def _matches(folder: str, search: GlobSearch, above: tuple[Identity, ...]) -> It
     """The images below a folder that are searched; what cannot be listed is told and passed by."""
     names: Iterable[str] = search.literals()
     if not names:
-        room = _open_folder(folder, (above or _ancestors(folder)) if search.goes_deeper() else ())
-        if isinstance(room, ImageRef):
-            yield room
+        listing = _list(folder, (above or ancestors_of(folder)) if search.goes_deeper() else ())
+        if isinstance(listing, ImageRef):
+            yield listing
             return
-        names, above = chain(*room.listing), room.way
+        names = chain(_image_names(listing), listing.folders, listing.others)
+        above = listing.ancestors
     for name in names:
         path, onward = os.path.join(folder, name), search.after(name)
         if onward.is_over():
@@ -362,7 +316,7 @@ def _matches(folder: str, search: GlobSearch, above: tuple[Identity, ...]) -> It
 def _images_of_match(path: str) -> Iterator[ImageRef]:
     """The images of a file or folder that has a name like the one sought; other files are left out."""
     if os.path.isdir(path):
-        return _images_below(path, _ancestors(path))
+        return images_below(path)
     if is_tar(path):
         return tar_images([path])
     return iter([ImageRef(path, FileSource(path))] if is_image(path) and os.path.lexists(path) else [])

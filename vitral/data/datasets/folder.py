@@ -9,27 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from vitral.core.errors import DataError, nearest
-from vitral.data.datasets.files import Files, is_image, suffix, unreadable
+from vitral.core.errors import DataError, did_you_mean
+from vitral.data.datasets.files import Files, Folder, Identity, ancestors_of, list_folder, suffix
 from vitral.data.datasets.labels import composed, listed, samples_of
 from vitral.data.datasets.split import Stratified, divide
 from vitral.data.samples import SPLIT_WORDS, SPLITS, Item, Row, Samples, Split
 
-# What systems leave behind in folders, in any case; so is every name that begins with a dot.
-LITTER = frozenset(("$recycle.bin", "@eadir", "__macosx", "__pycache__", "desktop.ini", "lost+found", "thumbs.db"))
-
 # Pictures of kinds that are not read.
 FOREIGN = frozenset((".arw", ".cr2", ".dng", ".heic", ".heif", ".jp2", ".jxl", ".nef", ".psd", ".svg"))
-
-Identity = tuple[int, int]  # device and inode: one folder, whatever path leads to it
-
-
-class Listing(NamedTuple):
-    """What one folder holds, each in the order of names."""
-
-    folders: list[str]
-    images: list[str]
-    others: list[str]
 
 
 class Leaf(NamedTuple):
@@ -43,14 +30,14 @@ class Leaf(NamedTuple):
 def open_folder(path: Path, how: Stratified) -> Samples:
     """The images of a folder; where only training images are found, some are set aside for validation."""
     root = str(path)
-    top = _listing(root)
+    ancestors = ancestors_of(path)
+    top = _list(root, ancestors)
     splits = _split_folders(root, top)
     parts: dict[Split, str] = splits or {"train": ""}
-    chain = tuple(_identity(str(folder)) for folder in path.resolve().parents)
     rows: list[Row] = []
     others: list[str] = []
     for split, part in parts.items():
-        leaves = _classes(root, part, chain)
+        leaves = _classes(root, part, ancestors)
         rows += [Row(f"{leaf.name}/{image}", label, split) for label, leaf in leaves.items() for image in leaf.images]
         others += [f"{leaf.name}/{other}" for leaf in leaves.values() for other in leaf.others]
     foreign = [other for other in others if suffix(other) in FOREIGN]
@@ -65,8 +52,7 @@ def open_folder(path: Path, how: Stratified) -> Samples:
 
 def open_unlabeled(path: Path, how: Stratified) -> Samples:
     """All images anywhere below a folder, of one class without a name, some set aside for validation."""
-    chain = tuple(_identity(str(folder)) for folder in path.resolve().parents)
-    names = list(_images(str(path), "", chain))
+    names = list(_images(str(path), "", ancestors_of(path)))
     if not names:
         raise DataError(
             "no images in it or in its folders",
@@ -80,21 +66,17 @@ def open_unlabeled(path: Path, how: Stratified) -> Samples:
     return Samples(str(path), ("",), items, Files(str(path)), (note,))
 
 
-def _images(root: str, name: str, chain: tuple[Identity, ...]) -> Iterator[str]:
-    path = _path(root, name)
-    here = _identity(path)
-    if here in chain:
-        raise DataError("leads back to a folder above it", code="data.link_loop", where=path, hint="remove the link")
-    listing = _listing(path)
-    yield from (_join(name, image) for image in listing.images)
-    for folder in listing.folders:
-        yield from _images(root, _join(name, folder), (*chain, here))
+def _images(root: str, name: str, ancestors: tuple[Identity, ...]) -> Iterator[str]:
+    folder = _list(_path(root, name), ancestors)
+    yield from (_join(name, image) for image in folder.images)
+    for inner in folder.folders:
+        yield from _images(root, _join(name, inner), folder.ancestors)
 
 
-def _classes(root: str, part: str, chain: tuple[Identity, ...]) -> dict[str, Leaf]:
+def _classes(root: str, part: str, ancestors: tuple[Identity, ...]) -> dict[str, Leaf]:
     """The classes below one part of the root (`train`, or the root itself) by name."""
     where = _path(root, part)
-    leaves = list(_leaves(root, part, chain))
+    leaves = list(_leaves(root, part, ancestors))
     if leaves[0].name == part:
         found = f"images without a class ({listed(leaves[0].images)})" if leaves[0].images else "no images"
         hint = (
@@ -122,13 +104,10 @@ def _classes(root: str, part: str, chain: tuple[Identity, ...]) -> dict[str, Lea
     return classes
 
 
-def _leaves(root: str, name: str, chain: tuple[Identity, ...]) -> Iterator[Leaf]:
+def _leaves(root: str, name: str, ancestors: tuple[Identity, ...]) -> Iterator[Leaf]:
     """Every folder that holds images, and every folder that holds nothing, by its path from the root."""
     path = _path(root, name)
-    here = _identity(path)
-    if here in chain:
-        raise DataError("leads back to a folder above it", code="data.link_loop", where=path, hint="remove the link")
-    listing = _listing(path)
+    listing = _list(path, ancestors)
     if name and _split_folders(path, listing):
         raise DataError(
             "has train and its like inside",
@@ -136,7 +115,7 @@ def _leaves(root: str, name: str, chain: tuple[Identity, ...]) -> Iterator[Leaf]
             where=path,
             hint=f"give {path} itself, or put train and val above the classes",
         )
-    inner = [leaf for folder in listing.folders for leaf in _leaves(root, _join(name, folder), (*chain, here))]
+    inner = [leaf for folder in listing.folders for leaf in _leaves(root, _join(name, folder), listing.ancestors)]
     if not listing.images:
         yield from inner or [Leaf(name, [], listing.others)]
         return
@@ -151,7 +130,7 @@ def _leaves(root: str, name: str, chain: tuple[Identity, ...]) -> Iterator[Leaf]
     yield Leaf(name, listing.images, listing.others)
 
 
-def _split_folders(path: str, listing: Listing) -> dict[Split, str]:
+def _split_folders(path: str, listing: Folder) -> dict[Split, str]:
     """The folders for each split; none where the folders are classes, even if one of them is called train."""
     words = [folder for folder in listing.folders if folder.lower() in SPLIT_WORDS]
     files = [other for other in listing.others if other.lower() in SPLIT_WORDS]
@@ -173,14 +152,14 @@ def _split_folders(path: str, listing: Listing) -> dict[Split, str]:
         folders[split] = word
     classes = len(words) < len(listing.folders)
     if "train" not in folders:
-        if words and (not classes or _listing(_path(path, words[0])).folders):
-            others = [folder for folder in listing.folders if nearest(folder.lower(), ["train", "training"])]
+        if words and (not classes or _list(_path(path, words[0]), ()).folders):
+            others = [folder for folder in listing.folders if did_you_mean(folder.lower(), ["train", "training"])]
             hint = "put the training images in a folder called train beside it"
             if classes:
                 hint = f"rename {others[0]} to train" if others else f"{hint}, or rename {words[0]} if it is a class"
             raise DataError(f"{words[0]} without train", code="data.no_train_split", where=path, hint=hint)
         return {}
-    if classes and not _listing(_path(path, folders["train"])).folders:
+    if classes and not _list(_path(path, folders["train"]), ()).folders:
         return {}  # a class called train, beside cars and ships
     if classes and len(folders) == 1:
         beside = [folder for folder in listing.folders if folder not in words]
@@ -194,32 +173,13 @@ def _split_folders(path: str, listing: Listing) -> dict[Split, str]:
     return {split: folders[split] for split in SPLITS if split in folders}
 
 
-def _listing(path: str) -> Listing:
-    """What the folder holds, apart from litter. Asks the system about links only: the rest comes with the names."""
-    found = Listing([], [], [])
-    try:
-        with os.scandir(path) as entries:
-            for entry in entries:
-                if entry.name.startswith(".") or entry.name.lower() in LITTER:
-                    continue
-                if entry.is_dir():
-                    found.folders.append(entry.name)
-                elif entry.is_symlink() and not entry.is_file():
-                    raise DataError(
-                        "a link that leads nowhere",
-                        code="data.broken_link",
-                        where=entry.path,
-                        hint="mend or remove the link",
-                    )
-                elif is_image(entry.name) and entry.is_file():
-                    found.images.append(entry.name)
-                else:
-                    found.others.append(entry.name)
-    except OSError as error:
-        raise unreadable(error.filename or path, error) from None
-    for names in found:
-        names.sort()
-    return found
+def _list(path: str, ancestors: tuple[Identity, ...]) -> Folder:
+    """What the folder holds; a broken link might hide an image of a class, and is refused."""
+    folder = list_folder(path, ancestors)
+    if folder.broken_links:
+        where = os.path.join(path, folder.broken_links[0])
+        raise DataError("broken link", code="data.broken_link", where=where, hint="repair or remove the link")
+    return folder
 
 
 def _empty_class(root: str, empty: list[Leaf]) -> DataError:
@@ -231,14 +191,6 @@ def _empty_class(root: str, empty: list[Leaf]) -> DataError:
         more += f"; what it holds ends in {listed([kind for kind, _ in kinds.most_common()])}"
         hint = "save them as JPEG or PNG, or remove the folder"
     return DataError(f"a class without images{more}", code="data.empty_class", where=_path(root, first.name), hint=hint)
-
-
-def _identity(path: str) -> Identity:
-    try:
-        found = os.stat(path)
-    except OSError as error:
-        raise unreadable(path, error) from None
-    return found.st_dev, found.st_ino
 
 
 def _path(root: str, name: str) -> str:

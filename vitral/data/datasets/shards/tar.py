@@ -12,9 +12,8 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import BinaryIO, NamedTuple
 
-from vitral.core.errors import DataError, either
-from vitral.data.datasets.files import is_image, suffix
-from vitral.data.datasets.folder import LITTER
+from vitral.core.errors import DataError, format_choices
+from vitral.data.datasets.files import is_image, is_litter, suffix
 from vitral.data.datasets.labels import listed
 from vitral.data.samples import SPLIT_WORDS, Split
 
@@ -66,7 +65,7 @@ def parts(file: BinaryIO, where: str) -> Iterator[Part]:
         _refuse_unsafe(info, name, where)
         folder, _, last = name.rpartition("/")
         stem, dot, _ = last.partition(".")
-        litter = any(part.startswith(".") or part.lower() in LITTER for part in name.split("/"))
+        litter = any(map(is_litter, name.split("/")))
         if info.isfile() and dot and not litter:
             yield Part(name, f"{folder}/{stem}" if folder else stem, info.offset_data, info.size)
 
@@ -143,7 +142,7 @@ def _described(file: BinaryIO, where: str, part: Part) -> tuple[str | int | None
         found = f"label: expected text or a number, got {json.dumps(label)[:60]}"
         raise DataError(found, code="data.bad_label", where=where, hint="write one label for each image")
     if split is not None and str(split).lower() not in SPLIT_WORDS:
-        message = f"split: expected {either(SPLIT_WORDS)}, got {split!r}"
+        message = f"split: expected {format_choices(SPLIT_WORDS)}, got {split!r}"
         raise DataError(message, code="data.bad_split", where=where, hint="write one of them, or leave it out")
     return label.strip() if isinstance(label, str) else label, SPLIT_WORDS[str(split).lower()] if split else None
 
