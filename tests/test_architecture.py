@@ -32,6 +32,7 @@ LAYERS = (
 HEIGHT = {name: -line for line, names in enumerate(LAYERS) for name in names}
 FACADE = "vitral/__init__.py"  # imports its names lazily, from any line
 PICKLES = "vitral/weights/torch_pickle.py"  # the only file that opens pickles of torch, and takes only weights out
+DURABLE = {"vitral/core/storage.py", "vitral/core/jsonl.py"}
 NEVER_IMPORTED = {"pickle", "timm", "torchvision"}
 VAGUE_NAMES = ("utils.py", "helpers.py", "common.py", "misc.py", "new_*.py", "legacy_*.py")
 MOST_LINES = 500
@@ -102,6 +103,23 @@ def _tame(call: ast.Call) -> bool:
     return any(word.arg == "weights_only" and ast.unparse(word.value) == "True" for word in call.keywords)
 
 
+def durability_breaches(path: str, source: str) -> list[str]:
+    """Calls that rename or fsync files; `str.replace` and `Storage.rename` take two arguments, those of a path one."""
+    if path in DURABLE:
+        return []
+    return [
+        f"{path}:{call.lineno}: {ast.unparse(call.func)} is for vitral/core/storage.py"
+        for call in ast.walk(ast.parse(source))
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)
+        if ast.unparse(call.func) in {"os.replace", "os.rename", "os.fsync", "os.fdatasync"}
+        or (call.func.attr in {"replace", "rename"} and len(call.args) == 1 and not _starred(call))
+    ]
+
+
+def _starred(call: ast.Call) -> bool:
+    return bool(call.keywords) or isinstance(call.args[0], ast.Starred)
+
+
 def size_breaches(path: str, source: str) -> list[str]:
     lines = len(source.splitlines())
     return [f"{path}: {lines} lines, at most {MOST_LINES}"] if lines > MOST_LINES else []
@@ -163,6 +181,10 @@ def test_modules_import_only_from_the_lines_below() -> None:
 
 def test_vitral_runs_no_code_from_files_and_needs_neither_torchvision_nor_timm() -> None:
     assert [breach for path, source in PACKAGE.items() for breach in unsafe_breaches(path, source)] == []
+
+
+def test_files_are_renamed_and_flushed_in_one_place() -> None:
+    assert [breach for path, source in PACKAGE.items() for breach in durability_breaches(path, source)] == []
 
 
 def test_files_are_short() -> None:
@@ -261,6 +283,15 @@ def test_an_import_from_below_is_allowed(path: str, source: str) -> None:
 )
 def test_an_unsafe_or_unwanted_import_is_found(source: str) -> None:
     assert len(unsafe_breaches("vitral/weights/bundle.py", source)) == 1
+
+
+@pytest.mark.parametrize(
+    "call", ["os.replace(one, two)", "os.rename(one, two)", "os.fsync(1)", "draft.replace(path)", "old.rename(new)"]
+)
+def test_a_file_that_is_renamed_or_flushed_elsewhere_is_found(call: str) -> None:
+    assert len(durability_breaches("vitral/runs/train.py", call)) == 1
+    assert durability_breaches("vitral/core/storage.py", call) == []
+    assert durability_breaches("vitral/runs/train.py", "disk.rename(old, new); name.replace('a', 'b')") == []
 
 
 def test_a_file_of_501_lines_is_found() -> None:

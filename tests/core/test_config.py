@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pydantic import Field, PositiveInt, ValidationError, model_validator
 
 from tests.errors import raises
-from vitral.core.config import Config, Size, union_members, override
+from vitral.core.config import Config, Size, override, union_members
 from vitral.core.errors import ConfigError, VitralError
 
 

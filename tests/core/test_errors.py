@@ -8,8 +8,8 @@ from vitral.core.errors import (
     ServeError,
     VitralError,
     WeightsError,
-    format_choices,
     did_you_mean,
+    format_choices,
     suggest_choice,
 )
 

@@ -19,9 +19,9 @@ ENDLESS = """
 import sys
 from pathlib import Path
 from vitral.core.jsonl import JsonlLog
-journal = Journal(Path(sys.argv[1]))
+journal = JsonlLog(Path(sys.argv[1]))
 for number in range(1, 10**9):
-    journal.add({"number": number})
+    journal.append({"number": number})
     print(number, flush=True)
 """
 
@@ -29,7 +29,7 @@ for number in range(1, 10**9):
 def journal(path: Path, *numbers: int) -> JsonlLog:
     found = JsonlLog(path)
     for number in numbers:
-        found.add({"number": number})
+        found.append({"number": number})
     return found
 
 
@@ -42,7 +42,7 @@ def test_a_line_can_be_read_by_others_as_soon_as_it_is_added(tmp_path: Path) -> 
     assert read_jsonl(path) == []
     written = journal(path)
     for number in range(3):
-        written.add({"number": number, "word": "ü\n"})
+        written.append({"number": number, "word": "ü\n"})
         assert [json.loads(line) for line in path.read_text().splitlines()][-1] == {"number": number, "word": "ü\n"}
     assert numbers(path) == [0, 1, 2]
 
@@ -78,8 +78,8 @@ def test_what_is_kept_keeps_its_bytes_and_the_journal_goes_on(tmp_path: Path) ->
     path = tmp_path / "a"
     path.write_bytes(b'{"number":1 }\n{"number": 2}\n{"number":  3}\n')
     found = journal(path)
-    found.keep(lambda record: record["number"] != 2)
-    found.add({"number": 4})
+    found.filter(lambda record: record["number"] != 2)
+    found.append({"number": 4})
     found.flush()
     assert path.read_bytes() == b'{"number":1 }\n{"number":  3}\n{"number": 4}\n'
     assert os.listdir(tmp_path) == ["a"]
@@ -88,7 +88,7 @@ def test_what_is_kept_keeps_its_bytes_and_the_journal_goes_on(tmp_path: Path) ->
 def test_keeping_everything_writes_nothing(tmp_path: Path) -> None:
     found = journal(tmp_path / "a", 1, 2)
     before = (tmp_path / "a").stat()
-    found.keep(lambda record: True)
+    found.filter(lambda record: True)
     assert (tmp_path / "a").stat() == before
 
 
@@ -105,7 +105,7 @@ def _limited(path: Path) -> None:
     size = path.stat().st_size + 5
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
     with raises("file.write_failed", "ulimit -f") as caught:
-        found.add({"number": 4})
+        found.append({"number": 4})
     assert caught.value.where == str(path)
 
 

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from vitral.core.storage import Storage
+from tests.errors import raises
+from vitral.core.storage import Storage, new_file, open_atomically, write_file_atomically
 
 
 def test_a_file_is_written_piece_by_piece_and_its_digest_told(tmp_path: Path) -> None:
     told: list[str] = []
     parts = [b"", b"one", b"\0" * 5000, b"two"]
-    digest = Storage(told.append).write(tmp_path / "a", map(memoryview, parts))
+    digest = Storage(told.append).write_file(tmp_path / "a", map(memoryview, parts))
     assert (tmp_path / "a").read_bytes() == b"".join(parts)
     assert digest == (5006, hashlib.sha256(b"".join(parts)).hexdigest())
     assert told == [*(f"wrote {size} bytes of a" for size in (0, 3, 5003, 5006)), "flushed a"]
@@ -22,15 +23,15 @@ def test_a_file_is_written_piece_by_piece_and_its_digest_told(tmp_path: Path) ->
 def test_a_file_that_is_there_is_not_written_over(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"old")
     with pytest.raises(FileExistsError):
-        Storage().write(tmp_path / "a", [memoryview(b"new")])
+        Storage().write_file(tmp_path / "a", [memoryview(b"new")])
     assert (tmp_path / "a").read_bytes() == b"old"
 
 
 def test_folders_are_made_and_renamed_and_their_parents_flushed(tmp_path: Path) -> None:
     told: list[str] = []
     disk = Storage(told.append)
-    disk.make(tmp_path / "a")
-    disk.write(tmp_path / "a/x", [memoryview(b"x")])
+    disk.make_folder(tmp_path / "a")
+    disk.write_file(tmp_path / "a/x", [memoryview(b"x")])
     disk.rename(tmp_path / "a", tmp_path / "b")
     assert told[:2] == ["made a", f"flushed {tmp_path.name}"]
     assert told[-2:] == ["renamed a to b", f"flushed {tmp_path.name}"]
@@ -57,10 +58,10 @@ def test_an_error_names_the_file_even_when_the_system_does_not(tmp_path: Path) -
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with pytest.raises(OSError, match="No space left") as caught:
-        Storage(full).write(tmp_path / "a", [memoryview(b"x")])
+        Storage(full).write_file(tmp_path / "a", [memoryview(b"x")])
     assert caught.value.filename == str(tmp_path / "a")
     with pytest.raises(FileNotFoundError) as missing:
-        Storage().flush(tmp_path / "none")
+        Storage().fsync(tmp_path / "none")
     assert missing.value.filename in {tmp_path / "none", str(tmp_path / "none")}
 
 
@@ -69,7 +70,7 @@ def test_what_is_replaced_stands_aside_until_the_new_one_has_its_name(tmp_path: 
     for name in ("new", "b", "old"):
         (tmp_path / name).mkdir()
         (tmp_path / name / f"of {name}").touch()
-    Storage(told.append).exchange(tmp_path / "new", tmp_path / "b", aside=tmp_path / "old")
+    Storage(told.append).replace_folder(tmp_path / "new", tmp_path / "b", backup=tmp_path / "old")
     assert [step for step in told if step.startswith("re")] == [
         *("removed of old", "removed old"),
         *("renamed b to old", "renamed new to b"),
@@ -81,7 +82,7 @@ def test_what_is_replaced_stands_aside_until_the_new_one_has_its_name(tmp_path: 
 def test_what_cannot_be_replaced_comes_back(tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     with pytest.raises(FileNotFoundError):
-        Storage().exchange(tmp_path / "new", tmp_path / "b", aside=tmp_path / "old")
+        Storage().replace_folder(tmp_path / "new", tmp_path / "b", backup=tmp_path / "old")
     assert [path.name for path in tmp_path.iterdir()] == ["b"]
 
 
@@ -89,7 +90,7 @@ def test_a_file_is_replaced_as_a_whole_once_the_new_one_is_on_the_disk(tmp_path:
     told: list[str] = []
     (tmp_path / "a.tmp").write_bytes(b"left by a kill")
     for content in (b"old", b"new"):
-        Storage(told.append).replace(tmp_path / "a", content)
+        Storage(told.append).replace_file(tmp_path / "a", content)
         assert (tmp_path / "a").read_bytes() == content
     assert told[:2] == ["removed a.tmp", "wrote 3 bytes of a.tmp"]
     assert told[-4:] == ["wrote 3 bytes of a.tmp", "flushed a.tmp", "replaced a", f"flushed {tmp_path.name}"]
@@ -102,6 +103,52 @@ def test_a_replacement_that_fails_leaves_the_file_and_no_draft(tmp_path: Path) -
 
     (tmp_path / "a").write_bytes(b"old")
     with pytest.raises(OSError, match="No space left"):
-        Storage(full).replace(tmp_path / "a", b"new")
+        Storage(full).replace_file(tmp_path / "a", b"new")
     assert (tmp_path / "a").read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["a"]
+
+
+def test_writing_atomically_replaces_the_file_that_was_there(tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    path.write_text("the one before, which was longer")
+    write_file_atomically(path, "né")
+    assert path.read_bytes() == "né".encode()
+    assert os.listdir(tmp_path) == ["page.html"]
+
+
+@pytest.mark.parametrize("name", ["nowhere/page.html", "folder"])
+def test_a_file_that_cannot_be_written_is_named(tmp_path: Path, name: str) -> None:
+    (tmp_path / "folder").mkdir()
+    with raises("file.write_failed", name) as caught:
+        write_file_atomically(tmp_path / name, "text")
+    assert caught.value.where == str(tmp_path / name)
+    assert caught.value.exit_code == 1
+    assert os.listdir(tmp_path) == ["folder"]
+
+
+def test_a_full_disk_leaves_the_file_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(handle: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    path = tmp_path / "page.html"
+    path.write_text("the one before")
+    monkeypatch.setattr(os, "fsync", full)
+    with raises("file.write_failed", path, os.strerror(errno.ENOSPC).lower()):
+        write_file_atomically(path, "text")
+    with pytest.raises(OSError, match="No space left"), open_atomically(path) as file:
+        file.write(b"text")
+    with raises("file.write_failed", path), new_file(path) as file:
+        file.write(b"text")
+    assert path.read_text() == "the one before"
+    assert os.listdir(tmp_path) == ["page.html"]
+
+
+def test_a_stream_replaces_the_file_when_it_ends_and_not_after_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    for opener in (open_atomically, new_file):
+        with opener(path) as file:
+            file.write(b"old")
+        with pytest.raises(ZeroDivisionError), opener(path) as file:
+            file.write(b"new" * (1 // len(b"")))
+        assert path.read_bytes() == b"old"
+        assert os.listdir(tmp_path) == ["a"]

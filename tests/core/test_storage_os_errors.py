@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 from tests.errors import raises
-from vitral.core.storage import WRITE_HINTS, write_error, write_hint, wrap_read_errors, os_error_message
+from vitral.core.storage import WRITE_HINTS, os_error_message, wrap_read_errors, write_error, write_hint
 
 
 def test_a_refusal_is_told_with_its_remedy() -> None:

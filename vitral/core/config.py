@@ -9,7 +9,7 @@ from typing import Annotated, Any, NamedTuple, Self, TypeVar, Union, get_args, g
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationError
 from pydantic_core import CoreSchema, ErrorDetails, core_schema, to_json
 
-from vitral.core.errors import ConfigError, format_choices, did_you_mean, suggest_choice
+from vitral.core.errors import ConfigError, did_you_mean, format_choices, suggest_choice
 
 C = TypeVar("C", bound="Config")
 

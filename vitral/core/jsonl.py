@@ -1,4 +1,4 @@
-"""A file of JSON lines that grows as a run goes on: who follows it sees each line at once, and a kill loses none."""
+"""Append-only logs of JSON lines. Readers see each line at once; a killed process loses none."""
 
 import json
 import os
@@ -8,65 +8,63 @@ from pathlib import Path
 from typing import Any
 
 from vitral.core.errors import VitralError
-from vitral.core.storage import Storage, write_error, os_error_message
-
-DISK = Storage()
+from vitral.core.storage import STORAGE, Storage, os_error_message, write_error
 
 Record = dict[str, Any]
 
 
 class JsonlLog:
-    """Appends lines to a file; half a line at its end, which a kill has left, is dropped when it is opened.
+    """Appends lines to a file. A partial last line, left by a killed process, is dropped on opening.
 
-    One process writes a journal: the one that holds the lock of the run.
+    A log has one writer: the process that holds the lock of the run.
     """
 
-    def __init__(self, path: Path, disk: Storage = DISK) -> None:
-        self.path, self.disk = path, disk
-        with self.writing():
+    def __init__(self, path: Path, storage: Storage = STORAGE) -> None:
+        self.path, self.storage = path, storage
+        with self._write_errors():
             self._handle = self._open()
-            os.ftruncate(self._handle, len(_whole(path.read_bytes())))
+            os.ftruncate(self._handle, len(_complete_lines(path.read_bytes())))
 
-    def add(self, record: Record) -> None:
-        """Write a line. It is the system's when this returns, and outlives the process; see `flush` for power cuts."""
+    def append(self, record: Record) -> None:
+        """Write a line. It outlives the process once this returns; see `flush` for power cuts."""
         rest = memoryview(_line(record))
-        with self.writing():
+        with self._write_errors():
             while rest:
                 rest = rest[os.write(self._handle, rest) :]
 
-    def keep(self, wanted: Callable[[Record], bool]) -> None:
-        """Remove the lines that are not wanted, all at once; the others keep every byte."""
+    def filter(self, keep: Callable[[Record], bool]) -> None:
+        """Remove the lines that `keep` rejects, atomically; the others stay byte for byte."""
         text = self.path.read_bytes().splitlines(keepends=True)
-        kept = [line for line, record in zip(text, read_jsonl(self.path), strict=True) if wanted(record)]
+        kept = [line for line, record in zip(text, read_jsonl(self.path), strict=True) if keep(record)]
         if len(kept) == len(text):
             return
-        with self.writing():
-            self.disk.replace(self.path, b"".join(kept))
+        with self._write_errors():
+            self.storage.replace_file(self.path, b"".join(kept))
             os.close(self._handle)
             self._handle = self._open()
 
     def flush(self) -> None:
-        """Bring all lines to the disk, where a power cut cannot undo them."""
-        with self.writing():
+        """Fsync all lines, so that they survive a power cut."""
+        with self._write_errors():
             os.fsync(self._handle)
 
     def close(self) -> None:
-        """Write no more."""
+        """Close the file."""
         os.close(self._handle)
 
     def _open(self) -> int:
         return os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666)
 
     @contextmanager
-    def writing(self) -> Iterator[None]:
+    def _write_errors(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
-            raise write_error(error, self.path, "its earlier lines are whole") from error
+            raise write_error(error, self.path, "its earlier lines are intact") from error
 
 
 def read_jsonl(path: Path) -> list[Record]:
-    """The whole lines of a journal, which may be growing; none where there is no file."""
+    """The complete lines of a log, which may be growing; none if there is no file."""
     try:
         text = path.read_bytes()
     except FileNotFoundError:
@@ -74,10 +72,11 @@ def read_jsonl(path: Path) -> list[Record]:
     except OSError as error:
         message = f"cannot be read: {os_error_message(error)}"
         raise VitralError(message, code="file.read_failed", where=str(path)) from error
-    return [_record(line, f"{path}:{number}") for number, line in enumerate(_whole(text).splitlines(), start=1)]
+    lines = enumerate(_complete_lines(text).splitlines(), start=1)
+    return [_record(line, f"{path}:{number}") for number, line in lines]
 
 
-def _whole(text: bytes) -> bytes:
+def _complete_lines(text: bytes) -> bytes:
     return text[: text.rfind(b"\n") + 1]
 
 

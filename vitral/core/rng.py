@@ -38,8 +38,8 @@ def rng_for(seed: int, purpose: Purpose, first: int, second: int = 0) -> np.rand
 def uniform_for(seed: int, purpose: Purpose, first: int, seconds: NDArray[np.int64], count: int) -> NDArray[np.float64]:
     """The first uniform numbers in [0, 1) of the generator of each second count, (seconds, count).
 
-    A row is `rng_for(seed, purpose, first, second).random(count)`; a generator for each would take most of the time that
-    a small image has.
+    A row is `rng_for(seed, purpose, first, second).random(count)`; a generator for each row would take most of the time
+    that a small image takes.
     """
     blocks = -(-count // 4)  # four words each; NumPy counts them from 1
     counter = np.broadcast_arrays(

@@ -1,11 +1,12 @@
-"""One writer a run.
+"""Durable files: atomic writes, fsync, locks, and the errors of the operating system in our words.
 
-The lock is the kernel's: it is gone the moment the process that holds it is, however that ended. Where there is no
-`flock` (Windows), nothing is held and two writers are not told of each other.
+Only this module (and `core/jsonl.py`, which appends) renames files and calls fsync; a test holds that rule.
 
-What the system refuses to do with a file, told so that a person can mend it.
-Writing that a power cut cannot undo: what an operation here has done is on the disk when it returns.
-Drafts of folders: what a killed process leaves of one is removed by the next that makes the same.
+    write_file_atomically   a file with this content: readers see the old one or the new one, never a part
+    open_atomically         the same as a stream
+    new_file, new_folder    named once complete; what a killed process leaves is removed by the next one
+    Storage                 the single steps, each durable on return, reported to a callback
+    Lock                    one writer per folder
 """
 
 import errno
@@ -17,143 +18,158 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from io import BufferedWriter, FileIO
 from pathlib import Path
+from secrets import token_hex
 from tempfile import mkdtemp
 from types import TracebackType
-from typing import BinaryIO, NamedTuple, Self
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Self
 
 from vitral.core.errors import ConfigError, VitralError, WeightsError
 
-WRITE_HINTS = {
-    errno.ENOSPC: "make room on that disk",
-    errno.EDQUOT: "make room within your quota",
-    errno.EFBIG: "raise the limit on the size of files: ulimit -f",
-    errno.EACCES: "give yourself the right to write there: chmod u+rwX",
-    errno.EPERM: "give yourself the right to write there: chmod u+rwX",
-    errno.EROFS: "make that disk writable",
-    errno.ENOENT: "put the folder back",
-    errno.ENOTDIR: "put the folder back",
-}
+if sys.platform != "win32":
+    import fcntl
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
+WRITE_HINTS = {
+    errno.ENOSPC: "free space on that disk",
+    errno.EDQUOT: "free space within your quota",
+    errno.EFBIG: "raise the file size limit: ulimit -f",
+    errno.EACCES: "make it writable: chmod u+rwX",
+    errno.EPERM: "make it writable: chmod u+rwX",
+    errno.EROFS: "mount that disk writable",
+    errno.ENOENT: "restore the folder",
+    errno.ENOTDIR: "restore the folder",
+}
 READ_HINTS = {
     errno.ENOENT: "check the path, or copy the folder again",
-    errno.EACCES: "give yourself the right to read it: chmod u+rX",
-    errno.EPERM: "give yourself the right to read it: chmod u+rX",
+    errno.EACCES: "make it readable: chmod u+rX",
+    errno.EPERM: "make it readable: chmod u+rX",
 }
 
 
 def os_error_message(error: OSError) -> str:
-    """What the system says, as a part of a sentence."""
+    """The message of the operating system, in lower case."""
     return (error.strerror or str(error)).lower()
 
 
 def write_hint(error: OSError) -> str:
     """What to do so that writing succeeds."""
-    return WRITE_HINTS.get(error.errno or 0, "mend that")
+    return WRITE_HINTS.get(error.errno or 0, "fix that")
 
 
-def write_error(error: OSError, path: Path, kept: str) -> VitralError:
-    """What to tell of a write that failed: the file or `path`, the reason, what is kept all the same, the remedy."""
-    message = f"cannot be written: {os_error_message(error)}; {kept}"
-    where, advice = str(error.filename or path), f"{write_hint(error)}, then resume the run"
+def write_error(error: OSError, path: Path, kept: str = "", then: str = "resume the run") -> VitralError:
+    """The error for a failed write: the file, the reason, what is still intact, and what to do next."""
+    message = "; ".join(filter(None, (f"cannot be written: {os_error_message(error)}", kept)))
+    where, advice = str(error.filename or path), f"{write_hint(error)}, then {then}"
     return VitralError(message, code="file.write_failed", where=where, hint=advice)
 
 
 @contextmanager
+def wrap_write_errors(path: Path, then: str = "try again") -> Iterator[None]:
+    """Turn an OSError into a VitralError that names the file and what to do next."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = str(path)  # not the temporary file
+        raise write_error(error, path, then=then) from error
+
+
+@contextmanager
 def wrap_read_errors(path: Path) -> Iterator[None]:
-    """What the system does not hand out is a WeightsError that names the file."""
+    """Turn an OSError into a WeightsError that names the file."""
     try:
         yield
     except OSError as error:
         advice = READ_HINTS.get(error.errno or 0, "")
         code = "weights.not_found" if isinstance(error, FileNotFoundError) else "weights.unreadable"
-        raise WeightsError(
-            f"cannot be read: {os_error_message(error)}", code=code, where=str(path), hint=advice
-        ) from None
+        message = f"cannot be read: {os_error_message(error)}"
+        raise WeightsError(message, code=code, where=str(path), hint=advice) from None
 
 
 class FileDigest(NamedTuple):
-    """What tells whether a file is still as it was written."""
+    """Size and hash of a file, to verify it later."""
 
     size: int
     sha256: str
 
 
-def ignore_event(done: str) -> None:
-    """For those who do not listen."""
+def ignore_event(event: str) -> None:
+    """The callback of a storage that nobody observes."""
 
 
 @dataclass(frozen=True)
 class Storage:
-    """Durable operations; `tell` hears of each as soon as it is done, and of each piece of a file."""
+    """Durable operations. `on_event` is called after each one, and after each chunk of a file."""
 
-    tell: Callable[[str], None] = ignore_event
+    on_event: Callable[[str], None] = ignore_event
 
-    def make(self, folder: Path) -> None:
-        """Make a folder in one that exists."""
+    def make_folder(self, folder: Path) -> None:
+        """Create a folder in an existing one."""
         folder.mkdir()
-        self.tell(f"made {folder.name}")
-        self.flush(folder.parent)
+        self.on_event(f"made {folder.name}")
+        self.fsync(folder.parent)
 
-    def write(self, path: Path, pieces: Iterable[memoryview]) -> FileDigest:
-        """Write a new file. The folder that lists it is for the caller to flush, once for all its files."""
+    def write_file(self, path: Path, chunks: Iterable[memoryview]) -> FileDigest:
+        """Write a new file and fsync it. The caller fsyncs the folder, once for all its files."""
         size, digest = 0, hashlib.sha256()
-        with _naming(path), path.open("xb") as file:
-            for piece in pieces:
-                file.write(piece)
-                digest.update(piece)
-                size += piece.nbytes
-                self.tell(f"wrote {size} bytes of {path.name}")
+        with _name_file(path), path.open("xb") as file:
+            for chunk in chunks:
+                file.write(chunk)
+                digest.update(chunk)
+                size += chunk.nbytes
+                self.on_event(f"wrote {size} bytes of {path.name}")
             file.flush()
             os.fsync(file.fileno())
-        self.tell(f"flushed {path.name}")
+        self.on_event(f"flushed {path.name}")
         return FileDigest(size, digest.hexdigest())
 
-    def flush(self, path: Path) -> None:
-        """Bring a file, or a folder's list of names, to the disk; Windows does that to folders by itself."""
+    def fsync(self, path: Path) -> None:
+        """Fsync a file, or the entries of a folder; Windows does the latter by itself."""
         if sys.platform == "win32" and path.is_dir():
             return
-        with _naming(path):
+        with _name_file(path):
             handle = os.open(path, os.O_RDONLY)
             try:
                 os.fsync(handle)
             finally:
                 os.close(handle)
-        self.tell(f"flushed {path.name}")
+        self.on_event(f"flushed {path.name}")
 
     def rename(self, old: Path, new: Path) -> None:
-        """Give a file or folder another name in the same folder, one that is free."""
+        """Rename a file or folder within its folder, to a free name."""
         old.rename(new)
-        self.tell(f"renamed {old.name} to {new.name}")
-        self.flush(new.parent)
+        self.on_event(f"renamed {old.name} to {new.name}")
+        self.fsync(new.parent)
 
-    def exchange(self, draft: Path, final: Path, aside: Path) -> None:
-        """Give the draft its final name. What has it already stands aside, and comes back if that fails."""
+    def replace_folder(self, draft: Path, final: Path, backup: Path) -> None:
+        """Give the draft its final name. The folder that had it becomes the backup, restored if that fails."""
         try:
             if final.exists():
-                self.remove(aside)
-                self.rename(final, aside)
+                self.remove(backup)
+                self.rename(final, backup)
             self.rename(draft, final)
         except OSError:
-            if aside.exists() and not final.exists():
-                self.rename(aside, final)
+            if backup.exists() and not final.exists():
+                self.rename(backup, final)
             raise
-        self.remove(aside)
+        self.remove(backup)
 
-    def replace(self, path: Path, content: bytes) -> None:
-        """Have a file with this content, whether there was one before or not; at no instant is there half of one."""
-        draft = path.with_name(f"{path.name}.tmp")  # always the same, so that what a kill leaves is used up next time
+    def replace_file(self, path: Path, content: bytes | Iterable[memoryview], unique: bool = False) -> None:
+        """Write a file, or replace it atomically. Several processes may do so at once if the draft is `unique`."""
+        draft, chunks = _draft_of(path, unique), [memoryview(content)] if isinstance(content, bytes) else content
         try:
             self.remove(draft)
-            self.write(draft, [memoryview(content)])
+            self.write_file(draft, chunks)
             draft.replace(path)
         finally:
             draft.unlink(missing_ok=True)
-        self.tell(f"replaced {path.name}")
-        self.flush(path.parent)
+        self.on_event(f"replaced {path.name}")
+        self.fsync(path.parent)
 
     def remove(self, path: Path) -> None:
-        """Remove a file, or a folder with all that is in it, where there is one."""
+        """Remove a file, or a folder with its contents, if it exists."""
         if not os.path.lexists(path):
             return
         if path.is_dir() and not path.is_symlink():
@@ -162,12 +178,41 @@ class Storage:
             path.rmdir()
         else:
             path.unlink()
-        self.tell(f"removed {path.name}")
+        self.on_event(f"removed {path.name}")
+
+
+STORAGE = Storage()
+
+
+def write_file_atomically(path: Path, content: bytes | str) -> None:
+    """Write a file, or replace it: readers see the old content or the new, also after a kill or a power cut."""
+    with wrap_write_errors(path):
+        STORAGE.replace_file(path, content.encode() if isinstance(content, str) else content)
 
 
 @contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    """The system does not say which file it is when writing to an open one fails; this does."""
+def open_atomically(path: Path) -> Iterator[BinaryIO]:
+    """A stream to write a file that is replaced when the block ends, and left as it was after an error."""
+    draft = _draft_of(path)
+    try:
+        with draft.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+    STORAGE.fsync(path.parent)
+
+
+def _draft_of(path: Path, unique: bool = False) -> Path:
+    """The temporary name; where it is not unique, the next write reuses what a killed process left."""
+    return path.with_name(f"{path.name}.tmp-{os.getpid()}-{token_hex(4)}" if unique else f"{path.name}.tmp")
+
+
+@contextmanager
+def _name_file(path: Path) -> Iterator[None]:
+    """Add the file name to an OSError; the system leaves it out when writing to an open file fails."""
     try:
         yield
     except OSError as error:
@@ -175,11 +220,7 @@ def _naming(path: Path) -> Iterator[None]:
         raise
 
 
-if sys.platform != "win32":
-    import fcntl
-
-DRAFT, LOCK = "new", "lock"
-DISK = Storage()
+DRAFT, DRAFT_LOCK = "new", "lock"
 
 
 @contextmanager
@@ -188,24 +229,22 @@ def new_folder(out: Path) -> Iterator[Path]:
     check_utf8_name(out)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        _sweep(out)
-        home, file = _begun(out)
+        _remove_stale_folders(out)
+        home, file = _create_locked_folder(out)
         try:
             with file:
-                DISK.make(home / DRAFT)
+                STORAGE.make_folder(home / DRAFT)
                 yield home / DRAFT
-                DISK.flush(home / DRAFT)
-                DISK.rename(home / DRAFT, out)
+                STORAGE.fsync(home / DRAFT)
+                STORAGE.rename(home / DRAFT, out)
         finally:
             shutil.rmtree(home, ignore_errors=True)
     except OSError as error:
-        message, where = f"cannot be written: {os_error_message(error)}", str(error.filename or out)
-        advice = f"{write_hint(error)}, then try again"
-        raise VitralError(message, code="file.write_failed", where=where, hint=advice) from error
+        raise write_error(error, out, then="try again") from error
 
 
 def check_utf8_name(out: Path) -> None:
-    """Refuse a name that is no text: what is written there could not tell where it is."""
+    """Reject a path that is not valid UTF-8: it could not be written into JSON or a report."""
     try:
         str(out.absolute()).encode()
     except UnicodeEncodeError:
@@ -213,45 +252,86 @@ def check_utf8_name(out: Path) -> None:
         raise ConfigError(message, code="config.invalid_name", where=ascii(str(out)), hint=hint) from None
 
 
-def _begun(out: Path) -> tuple[Path, BinaryIO]:
-    """A new folder, and its lock."""
+def _create_locked_folder(out: Path) -> tuple[Path, BinaryIO]:
     while True:
-        home = Path(mkdtemp(prefix=_prefix(out), dir=out.parent))
-        file = (home / LOCK).open("xb")
-        if lock_draft(file, home / LOCK):
+        home = Path(mkdtemp(prefix=f"{out.name}.tmp-", dir=out.parent))
+        file = (home / DRAFT_LOCK).open("xb")
+        if _lock_draft(file, home / DRAFT_LOCK):
             return home, file
         file.close()
 
 
-def _sweep(out: Path) -> None:
-    if sys.platform == "win32":  # which has no such lock: what is still written cannot be told from what was left
+def _remove_stale_folders(out: Path) -> None:
+    if sys.platform == "win32":  # no such lock: a draft in use cannot be told from a stale one
         return
     for home in out.parent.iterdir():
-        if home.name.startswith(_prefix(out)):
-            # There is no lock in a folder of another kind; that of a draft which is still written is not to be had.
-            with suppress(OSError), (home / LOCK).open("r+b") as file:
+        if home.name.startswith(f"{out.name}.tmp-"):
+            # A folder of another kind has no lock; the lock of a draft in use cannot be taken.
+            with suppress(OSError), (home / DRAFT_LOCK).open("r+b") as file:
                 lock_file(file.fileno())
-                shutil.rmtree(home / DRAFT, ignore_errors=True)  # the lock goes last, for a sweep can be killed too
+                shutil.rmtree(home / DRAFT, ignore_errors=True)  # the lock goes last: this can be killed too
                 shutil.rmtree(home)
 
 
-def _prefix(out: Path) -> str:
-    return f"{out.name}.tmp-"
+@contextmanager
+def new_file(path: Path, then: str = "try again") -> Iterator[BinaryIO]:
+    """A file to fill, which gets its name at the end; after an error there is nothing.
+
+    The draft is hidden, and locked while its writer lives. An OSError before the block means that no file can be
+    created; a failed write inside it is a VitralError that names the file. Other errors pass unchanged.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    prefix = f".{path.name}.tmp-"
+    for stale in [each for each in path.parent.iterdir() if each.name.startswith(prefix)]:
+        with suppress(OSError), stale.open("r+b") as file:  # renamed just now, or still locked
+            lock_file(file.fileno())
+            stale.unlink()
+    while True:
+        draft = path.with_name(f"{prefix}{token_hex(4)}")
+        output = BufferedWriter(_DraftFile(draft, path, then))
+        if _lock_draft(output, draft):
+            break
+        output.close()
+    try:
+        with output:
+            yield output
+            with wrap_write_errors(path, then):
+                output.flush()
+                os.fsync(output.fileno())
+                if sys.platform == "win32":  # where an open file cannot be renamed
+                    output.close()
+                draft.replace(path)
+        with wrap_write_errors(path, then):
+            STORAGE.fsync(path.parent)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
-def lock_draft(file: BinaryIO, draft: Path) -> bool:
-    """Whether the new draft is locked, and no other process took it for a leftover before it was."""
+class _DraftFile(FileIO):
+    """The draft of a new file; its write errors name the file."""
+
+    def __init__(self, draft: Path, path: Path, then: str) -> None:
+        super().__init__(draft, "xb")
+        self.path, self.then = path, then
+
+    def write(self, data: "ReadableBuffer", /) -> int:
+        with wrap_write_errors(self.path, self.then):
+            return super().write(data)
+
+
+def _lock_draft(file: BinaryIO, draft: Path) -> bool:
+    """Whether the new draft is locked, and no other process removed it as stale before it was."""
     try:
         lock_file(file.fileno())
     except BlockingIOError:
         return False
     except OSError:
-        return True  # a disk without locks, where nothing can be swept either
+        return True  # a file system without locks, where nothing is removed either
     return draft.exists()
 
 
 def lock_file(handle: int) -> None:
-    """Have a file alone, or raise BlockingIOError: the lock of a process is gone the moment the process is."""
+    """Lock an open file, or raise BlockingIOError. The kernel frees the lock when the process ends, however it does."""
     if sys.platform != "win32":  # where an open file cannot be removed anyway
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
@@ -261,21 +341,22 @@ LOCK_FILE = ".lock"
 _held: set[int] = set()
 
 
-def _let_go() -> None:
-    """A forked process shares its parent's locks, and would hold them after the parent died; so it drops them."""
+def _close_inherited_locks() -> None:
+    """A forked process shares its parent's locks and would hold them after the parent died; so it drops them."""
     for handle in _held:
         os.close(handle)
     _held.clear()
 
 
 if sys.platform != "win32":
-    import fcntl
-
-    os.register_at_fork(after_in_child=_let_go)
+    os.register_at_fork(after_in_child=_close_inherited_locks)
 
 
 class Lock:
-    """While this context lasts, no other process may enter it for the same folder: it gets a ConfigError."""
+    """One writer per folder: while this context lasts, another process that enters it gets a ConfigError.
+
+    The kernel frees the lock when the process ends. On Windows, which has no `flock`, nothing is locked.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -285,13 +366,13 @@ class Lock:
         try:
             handle = os.open(self.folder / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o666)
             try:
-                self._take(handle)
+                self._acquire(handle)
             except BaseException:
                 os.close(handle)
                 raise
         except OSError as error:
-            message = f"cannot be locked for writing: {(error.strerror or str(error)).lower()}"
-            hint = "mend that, or write to another folder or disk"
+            message = f"cannot be locked for writing: {os_error_message(error)}"
+            hint = "fix that, or write to another folder or disk"
             raise VitralError(message, code="file.lock_failed", where=str(self.folder), hint=hint) from error
         self._handle = handle
         _held.add(handle)
@@ -300,22 +381,18 @@ class Lock:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # The file stays: were it removed, a third process could lock a new one beside the one that is waited for.
+        # The file stays: if it were removed, a third process could lock a new one beside the one waited for.
         if self._handle in _held:  # not so in a forked process
             _held.remove(self._handle)
             os.close(self._handle)
 
-    def _take(self, handle: int) -> None:
-        if sys.platform != "win32":
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise self._refusal(os.pread(handle, 1000, 0)) from None
+    def _acquire(self, handle: int) -> None:
+        try:
+            lock_file(handle)
+        except BlockingIOError:
+            holder = os.pread(handle, 1000, 0).decode(errors="replace") or "another process"
+            hint = "wait until it ends or stop it, or write to another folder"
+            message = f"{holder} is writing this run"
+            raise ConfigError(message, code="config.run_locked", where=str(self.folder), hint=hint) from None
         os.ftruncate(handle, 0)
         os.write(handle, f"process {os.getpid()} on {socket.gethostname()}".encode())
-
-    def _refusal(self, holder: bytes) -> ConfigError:
-        who = holder.decode(errors="replace") or "another process"
-        hint = "wait until that ends or stop it, or write to another folder"
-        message = f"{who} is writing this run"
-        return ConfigError(message, code="config.run_locked", where=str(self.folder), hint=hint)

@@ -19,20 +19,20 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from vitral.core.machine import cache_folder
-from vitral.core.storage import Disk, reason
-from vitral.weights.tensors import pieces
+from vitral.core.storage import Storage, os_error_message
+from vitral.weights.tensors import safetensors_chunks
 
 log = logging.getLogger("vitral")
 MAX_BYTES = 4 * 2**30  # bytes
 ENDING = ".safetensors"
 ABANDONED = 24 * 3600.0  # seconds after which nobody writes to a draft any more
-DISK = Disk()
+DISK = Storage()
 
 
 class FeatureCache(Protocol):
     """Where vectors may be had without making them."""
 
-    def vectors(self, key: Callable[[], str], images: int, make: Callable[[], Tensor]) -> Tensor:
+    def features(self, key: Callable[[], str], images: int, make: Callable[[], Tensor]) -> Tensor:
         """The vectors (N, D) of so many images that have this key, made only if they are not at hand."""
         ...
 
@@ -40,7 +40,7 @@ class FeatureCache(Protocol):
 class NoCache:
     """Vectors are made whenever they are asked for."""
 
-    def vectors(self, key: Callable[[], str], images: int, make: Callable[[], Tensor]) -> Tensor:
+    def features(self, key: Callable[[], str], images: int, make: Callable[[], Tensor]) -> Tensor:
         return make()
 
 
@@ -49,9 +49,9 @@ class DiskCache:
     """A folder of vectors that holds so many bytes at the most: what was not used for longest makes room."""
 
     path: Path
-    room: int = MAX_BYTES
+    max_bytes: int = MAX_BYTES
 
-    def vectors(self, key: Callable[[], str], images: int, make: Callable[[], Tensor]) -> Tensor:
+    def features(self, key: Callable[[], str], images: int, make: Callable[[], Tensor]) -> Tensor:
         name = key()
         path = self.path / f"{name}{ENDING}"
         found = _read(path, name, images)
@@ -64,22 +64,16 @@ class DiskCache:
 
     def _keep(self, path: Path, name: str, vectors: Tensor) -> None:
         """Write the vectors. They are worth having without a cache too, so a disk that refuses is no error."""
-        if vectors.nbytes > self.room:
+        if vectors.nbytes > self.max_bytes:
             log.info(f"the features take {vectors.nbytes / 1e9:,.1f} GB, too much to be kept for the next time")
             return
-        draft = self.path / f"{name}.tmp-{os.getpid()}"
-        notes = {"key": name, "sha256": _digest(vectors)}
+        metadata = {"key": name, "sha256": _digest(vectors)}
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            draft.unlink(missing_ok=True)
-            try:
-                DISK.write(draft, pieces({"vectors": vectors}, notes))
-                draft.replace(path)
-            finally:  # an interrupt comes this way too
-                draft.unlink(missing_ok=True)
+            DISK.replace_file(path, safetensors_chunks({"vectors": vectors}, metadata), unique=True)
             self._make_room(path)
         except OSError as error:
-            log.info(f"the features are not kept for the next time: {error.filename or path}: {reason(error)}")
+            log.info(f"the features are not kept for the next time: {error.filename or path}: {os_error_message(error)}")
 
     def _make_room(self, newest: Path) -> None:
         """Remove what a killed process left, then what was used least recently, until the rest fits."""
@@ -93,7 +87,7 @@ class DiskCache:
                 files.append((path == newest, path.stat().st_mtime_ns, path.stat().st_size, path))
         used = sum(size for _, _, size, _ in files)
         for _, _, size, path in sorted(files)[:-1]:  # the newest is last, whatever the clock says
-            if used > self.room:
+            if used > self.max_bytes:
                 path.unlink(missing_ok=True)
                 used -= size
 

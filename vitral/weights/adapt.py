@@ -137,7 +137,7 @@ def load_pretrained(model: Model, source: LoadedModel) -> tuple[str, ...]:
     weights |= resampled
     weights |= {name: tensor for name, tensor in own.items() if name.startswith(fresh)}
     raise_mismatches(faults + find_mismatches(own, weights), "weights", CONFIG_HINT, "weights.config_mismatch")
-    model.load(weights)
+    model.load_weights(weights)
     for part in model.head.modules():
         if isinstance(part, Classifier):
             part.initialize(Original())
@@ -168,14 +168,15 @@ def adapt(source: LoadedModel, *settings: str, layers: Sequence[int] = (), class
         told.append(f"layers {', '.join(map(str, layers))} of {old.depth} taken")
         old = old.model_copy(update={"depth": len(layers)})
     new = override(old, settings)
-    frame = new.skeleton()
+    frame = new.build_empty()
     weights = _fitted(weights, old, new)
     resampled = _regridded(frame, weights, old)
-    frame.load(weights | resampled)
+    frame.load_weights(weights | resampled)
     image = (
         new.image_size if new.image_size != old.image_size else bundle.preprocessing.image_size
     )  # DINOv2 shows others than its own
     needs = adapt_preprocessing(bundle.preprocessing, image, new.channels)
+    frame.activation = bundle.activation
     made = LoadedModel(frame.eval(), bundle.model_copy(update={"model": new, "preprocessing": needs}))
     told += _told_of_images(old, new, bool(resampled))
     if classes:
@@ -209,7 +210,8 @@ def _with_classes(source: LoadedModel, classes: tuple[str, ...]) -> LoadedModel:
     model = override(source.bundle.model, ["head=linear", f"head.num_classes={len(classes)}"])
     fresh = model.build()
     load_pretrained(fresh, source)
-    bundle = source.bundle.model_copy(update={"model": model, "classes": classes, "task": "classify"})
+    head = {"classes": classes, "task": "classify", "activation": "softmax"}
+    bundle = source.bundle.model_copy(update={"model": model, **head})
     return LoadedModel(fresh.eval(), bundle)
 
 
@@ -250,7 +252,7 @@ def _regridded(model: Model, weights: Mapping[str, Tensor], old: Vit | Resnet) -
     for home, part in model.named_modules():
         if isinstance(part, GridDependent):
             mine = {name: weights[f"{home}.{name}"] for name in part.state_dict()}
-            found |= {f"{home}.{name}": tensor for name, tensor in part.regridded(mine, grid).items()}
+            found |= {f"{home}.{name}": tensor for name, tensor in part.resample_weights(mine, grid).items()}
     return found
 
 

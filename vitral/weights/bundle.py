@@ -26,7 +26,7 @@ from vitral.core.activation import Activation
 from vitral.core.config import Config
 from vitral.core.errors import ConfigError, VitralError, WeightsError
 from vitral.core.formats import upgrade_json
-from vitral.core.storage import Storage, os_error_message, wrap_read_errors, write_hint
+from vitral.core.storage import STORAGE, Storage, wrap_read_errors, write_error
 from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.models.base import find_mismatches, raise_mismatches
 from vitral.models.head import NoHead
@@ -39,7 +39,6 @@ FILES = (MODEL, CONFIG, CARD)
 # Tensors that every model of a kind has, by names that no other library gives them.
 OUR_TENSORS = ({"blocks.0.mixer_norm.weight", "blocks.0.mlp_norm.weight"}, {"body.root.0.weight"})
 FORMAT = 3  # core/formats.py reads the older ones; 1 had no source, and no models that give features alone
-DISK = Storage()
 COPY_AGAIN = "copy the bundle again, or take another one of the run"
 
 
@@ -115,19 +114,21 @@ def read_bundle(folder: Path) -> BundleContents:
     home = _present(folder)
     bundle = _read_config(home / CONFIG)
     tensors = read_safetensors(home / MODEL, COPY_AGAIN)
-    own = bundle.model.skeleton().state_dict()
+    own = bundle.model.build_empty().state_dict()
     raise_mismatches(
         find_mismatches(own, tensors), str(home / MODEL), f"{CONFIG} beside it is of another model: {COPY_AGAIN}"
     )
     return BundleContents(bundle, tensors)
 
 
-def write_bundle(folder: Path, bundle: Bundle, tensors: Mapping[str, Tensor], card: str, disk: Storage = DISK) -> None:
+def write_bundle(
+    folder: Path, bundle: Bundle, tensors: Mapping[str, Tensor], card: str, disk: Storage = STORAGE
+) -> None:
     """Write a bundle, in the place of the one that may be there: all of it, or nothing is changed.
 
     The tensors are those of the model's `state_dict`. Only one process at a time may write under a name.
     """
-    own = bundle.model.skeleton().state_dict()
+    own = bundle.model.build_empty().state_dict()
     raise_mismatches(
         find_mismatches(own, tensors), str(folder), "write the tensors of the model that the bundle describes"
     )
@@ -138,26 +139,21 @@ def write_bundle(folder: Path, bundle: Bundle, tensors: Mapping[str, Tensor], ca
         disk.remove(draft)
         try:
             _write(draft, bundle, tensors, card, disk)
-            disk.exchange(draft, folder, aside)
+            disk.replace_folder(draft, folder, aside)
         finally:
             shutil.rmtree(draft, ignore_errors=True)
     except OSError as error:
-        kept = "the bundle before it is whole" if is_bundle(folder) else "there is no bundle"
-        message, advice = (
-            f"cannot be written: {os_error_message(error)}; {kept}",
-            f"{write_hint(error)}, then try again",
-        )
-        where = str(error.filename or folder)
-        raise VitralError(message, code="file.write_failed", where=where, hint=advice) from error
+        kept = "the previous bundle is intact" if is_bundle(folder) else "there is no bundle"
+        raise write_error(error, folder, kept, then="try again") from error
 
 
 def _write(draft: Path, bundle: Bundle, tensors: Mapping[str, Tensor], card: str, disk: Storage) -> None:
-    disk.make(draft)
-    disk.write(draft / MODEL, safetensors_chunks(tensors))
+    disk.make_folder(draft)
+    disk.write_file(draft / MODEL, safetensors_chunks(tensors))
     now = bundle.model_copy(update={"vitral": __version__})
-    disk.write(draft / CONFIG, [memoryview(now.to_json().encode())])
-    disk.write(draft / CARD, [memoryview(card.encode())])
-    disk.flush(draft)
+    disk.write_file(draft / CONFIG, [memoryview(now.to_json().encode())])
+    disk.write_file(draft / CARD, [memoryview(card.encode())])
+    disk.fsync(draft)
 
 
 def _read_config(path: Path) -> Bundle:

@@ -70,7 +70,7 @@ class CardFacts(NamedTuple):
 
 def render_card(bundle: Bundle, facts: CardFacts) -> str:
     """The card of a bundle, for a colleague who was not there."""
-    parameters = sum(weight.numel() for weight in bundle.model.skeleton().parameters())
+    parameters = sum(weight.numel() for weight in bundle.model.build_empty().parameters())
     sections = {
         "": _summary(bundle, parameters),
         "How to use it": f"```python\n{USE}{ANSWERS[bundle.task]}\n```",

@@ -18,7 +18,7 @@ from torch import Tensor
 from vitral import __version__
 from vitral.core.config import Config, Size
 from vitral.core.errors import VitralError, WeightsError
-from vitral.core.storage import Storage, new_folder
+from vitral.core.storage import STORAGE, new_folder
 from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.models.base import Model
 from vitral.models.position import Learned1d, Learned2d
@@ -26,10 +26,10 @@ from vitral.models.vit import Vit
 from vitral.weights.adapt import adapt
 from vitral.weights.bundle import CARD, Bundle, is_bundle, write_bundle
 from vitral.weights.card import CardFacts, render_card
-from vitral.weights.formats.format import ModelOutputs, Format
+from vitral.weights.formats.format import Format, ModelOutputs
 from vitral.weights.formats.registry import library_formats
 from vitral.weights.formats.rules import export_tensors
-from vitral.weights.load import LoadedModel, OpenedModel, LoadOptions, hash_weights, open_model
+from vitral.weights.load import LoadedModel, LoadOptions, OpenedModel, hash_weights, open_model
 
 FILE = "certificate.json"
 IMAGES, SEED = 2, 0
@@ -165,7 +165,7 @@ def probe_images(bundle: Bundle, size: Size) -> Tensor:
 @torch.no_grad()
 def model_outputs(model: Model, images: Tensor) -> ModelOutputs:
     """Our answers."""
-    tokens = torch.cat(model.features(images)[:3], dim=1)
+    tokens = torch.cat(model.forward_features(images)[:3], dim=1)
     return ModelOutputs(tokens, model(images) if model.config.head.kind != "none" else None)
 
 
@@ -203,7 +203,6 @@ def _said(error: Exception) -> str:
 
 
 log = logging.getLogger("vitral")
-DISK = Storage()
 OURS, BUNDLE = "vitral", "a bundle of vitral"
 
 
@@ -241,7 +240,7 @@ def write_model(source: LoadedModel, origin: SourceFile, out: Path, to: str) -> 
         fill = partial(_fill, kind=select_format(source, to))
     with new_folder(out) as draft:
         certificate = _certified(source, origin, fill(source, draft))
-        DISK.write_file(draft / FILE, [memoryview(certificate.to_json().encode())])
+        STORAGE.write_file(draft / FILE, [memoryview(certificate.to_json().encode())])
     return certificate
 
 
@@ -265,7 +264,7 @@ def _fill(source: LoadedModel, draft: Path, kind: Format) -> WrittenModel:
     assert isinstance(model, Vit)
     tensors = export_tensors(kind.rules(model), source.model.state_dict())
     for name, pieces in kind.files(source.bundle, tensors).items():
-        DISK.write_file(draft / name, pieces)
+        STORAGE.write_file(draft / name, pieces)
     again = open_model(draft, f"image_size={model.image_size}", *kind.hints(model), reading=LoadOptions(kind.name))
     return WrittenModel(kind.name, again, load_reference(kind, draft, source.bundle))
 

@@ -17,7 +17,7 @@ from vitral.models.head import NoHead
 from vitral.models.resnet import Resnet
 from vitral.weights.bundle import MODEL, Bundle, is_bundle, read_bundle
 from vitral.weights.card import architecture
-from vitral.weights.formats.format import FileSettings, DetectedModel
+from vitral.weights.formats.format import DetectedModel, FileSettings
 from vitral.weights.formats.rules import import_tensors
 from vitral.weights.hub import FetchedWeights, fetch_weights
 from vitral.weights.reader import read_checkpoint, shard_files
@@ -82,9 +82,9 @@ def open_model(where: str | Path, *settings: str, reading: LoadOptions = DEFAULT
         message = f"a bundle tells all about itself, and takes no {settings[0] if settings else 'format'}"
         raise ConfigError(message, code="config.conflict", where=str(home), hint="leave it out")
     bundle, tensors = read_bundle(home)
-    model = bundle.model.skeleton()
+    model = bundle.model.build_empty()
     try:
-        model.load(tensors)
+        model.load_weights(tensors)
     except WeightsError as error:
         raise WeightsError(error.message, code=error.code, where=str(home / MODEL), hint=error.hint) from None
     model.activation = bundle.activation
@@ -144,13 +144,13 @@ def _foreign(place: FetchedWeights, settings: tuple[str, ...], reading: LoadOpti
     except ConfigError as error:
         raise _in_file(raw.where, error, "weights.bad_setting" if settings else "weights.bad_config") from None
     assert not isinstance(config, Resnet)
-    frame = config.skeleton()
+    frame = config.build_empty()
     hint = f"this is {found.title} with {config.depth} layers of width {config.width}: give a whole file of one"
     if FileSettings(settings).told("image_size"):
         hint += "; for images of another size, convert it with --image-size"
     ours = import_tensors(kind.rules(config), frame.state_dict(), found.tensors, str(raw.where), hint)
     try:
-        frame.load({name: tensor.float() for name, tensor in ours.items()})
+        frame.load_weights({name: tensor.float() for name, tensor in ours.items()})
     except WeightsError as error:
         message = describe_non_finite(found.tensors) or error.message
         raise WeightsError(message, code=error.code, where=str(raw.where), hint=error.hint) from None

@@ -6,6 +6,7 @@ import os
 import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable
+from io import StringIO
 from math import floor
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -13,7 +14,8 @@ from typing import Annotated, NamedTuple
 from pydantic import Field
 
 from vitral.core.config import Config
-from vitral.core.errors import DataError, either
+from vitral.core.errors import DataError, format_choices
+from vitral.core.storage import STORAGE
 from vitral.data.samples import SPLITS, Row, Split
 
 HEADER = list(Row._fields)
@@ -57,14 +59,11 @@ def by_split_and_name(row: Row) -> tuple[int, str]:
 
 def write_split(path: Path, rows: Iterable[Row]) -> None:
     """Write `name,label,split` for each row; whoever looks finds the whole file or the one before it."""
-    draft = path.with_name(f"{path.name}.tmp")
-    with draft.open("w", encoding="utf-8", errors="surrogateescape", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(HEADER)
-        writer.writerows(rows)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
+    text = StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow(HEADER)
+    writer.writerows(rows)
+    STORAGE.replace_file(path, text.getvalue().encode(errors="surrogateescape"))
 
 
 def read_split(path: Path) -> tuple[Row, ...]:
@@ -86,7 +85,7 @@ def read_split(path: Path) -> tuple[Row, ...]:
 def _row(path: Path, number: int, line: list[str]) -> Row:
     splits: dict[str, Split] = {split: split for split in SPLITS}
     if len(line) != len(HEADER) or line[2] not in splits:
-        expected = f"name, label and {either(SPLITS)}"
+        expected = f"name, label and {format_choices(SPLITS)}"
         raise DataError(
             f"expected {expected}, found {','.join(line)!r}", code="data.bad_split_file", where=f"{path}:{number}"
         )

@@ -23,8 +23,8 @@ from vitral.models.mlp import Mlp, SwiGlu
 from vitral.models.position import Learned1d, Resampling
 from vitral.models.vit import Tokens, Vit
 from vitral.weights.bundle import Bundle
-from vitral.weights.formats.format import Format, FileSettings, Checkpoint, DetectedModel, count_layers, tensor_shape
-from vitral.weights.formats.rules import TABLE, TOKENS, Rule, affine, concat_tokens, patch_kernel, split_tokens, same
+from vitral.weights.formats.format import Checkpoint, DetectedModel, FileSettings, Format, count_layers, tensor_shape
+from vitral.weights.formats.rules import TABLE, TOKENS, Rule, affine, concat_tokens, patch_kernel, same, split_tokens
 from vitral.weights.formats.timm import DINOV2, block_rules, gated_mlp
 
 BACKBONE = re.compile(r"^(module\.)?backbone\.")

@@ -29,10 +29,10 @@ from vitral.models.resnet import BaseResnet
 from vitral.models.vit import Tokens, Vit
 from vitral.weights.bundle import Bundle
 from vitral.weights.formats.format import (
-    Format,
-    FileSettings,
     Checkpoint,
     DetectedModel,
+    FileSettings,
+    Format,
     numbered_classes,
     tensor_shape,
 )
@@ -41,11 +41,11 @@ from vitral.weights.formats.rules import (
     Rule,
     UnitNames,
     Weights,
+    count_units,
     mapped,
     position_rules,
     same,
     unit_parts,
-    count_units,
 )
 
 ROOT = "conv_root/kernel"
@@ -237,7 +237,7 @@ class GoogleFiles(Format):
         if model.eps != EPS:
             yield f"eps: Google's norms have {EPS:g}, this model {model.eps:g}"
         if bundle.preprocessing.normalize != CENTERED:
-            yield "preprocessing.normalize: Google's models see pixels from -1 to 1, and their files tell no other scale"
+            yield "preprocessing.normalize: Google's models take pixels from -1 to 1, and the file cannot say otherwise"
 
     def files(self, bundle: Bundle, tensors: Mapping[str, Tensor]) -> dict[str, Iterable[memoryview]]:
         return {"model.npz": write_npz(tensors)}
@@ -289,7 +289,7 @@ class GoogleFiles(Format):
         if not isinstance(mixer, Attention):
             yield f"mixer: Google's ViT has attention over all tokens, this model {mixer.kind}"
         else:
-            if mixer.width_of_head(model.width) * mixer.heads != model.width or not mixer.project:
+            if mixer.head_width_for(model.width) * mixer.heads != model.width or not mixer.project:
                 yield "mixer: Google's heads share the width evenly, and are projected"
             if not mixer.qkv_bias:
                 yield "mixer.qkv_bias: Google's heads have biases"
@@ -303,7 +303,7 @@ class GoogleFiles(Format):
     def _pool(self, model: Vit) -> Iterator[str]:
         pool, big_vision = model.pool, self.names is BIG_VISION
         if isinstance(pool, AttentionPool) and big_vision:
-            if pool.count(model.context()) != model.context().heads:
+            if pool.num_heads(model.context()) != model.context().heads:
                 yield "pool.heads: big_vision gathers with as many heads as the layers have"
         elif not isinstance(pool, ClassPool) and not (isinstance(pool, MeanPool) and not pool.normalizes()):
             yield f"pool: {self.owner} reads the class token or the mean of normed patches, this model has {pool.kind}"

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from vitral.core.errors import ConfigError, WeightsError, format_choices, suggest_choice
 from vitral.weights.formats.dino import Dino, Dinov2Facebook
-from vitral.weights.formats.format import Format, Checkpoint
+from vitral.weights.formats.format import Checkpoint, Format
 from vitral.weights.formats.google import BigVision, Google
 from vitral.weights.formats.huggingface.registry import FAMILIES
 from vitral.weights.formats.timm import Timm

@@ -27,16 +27,16 @@ from vitral.models.position import Learned1d
 from vitral.models.vit import Tokens, Vit
 from vitral.weights.bundle import Bundle
 from vitral.weights.formats.format import (
-    ModelOutputs,
-    Format,
-    FileSettings,
     Checkpoint,
     DetectedModel,
-    json_file,
+    FileSettings,
+    Format,
+    ModelOutputs,
     count_layers,
+    json_file,
     numbered_classes,
-    tensor_shape,
     setting_hint,
+    tensor_shape,
 )
 from vitral.weights.formats.rules import (
     Rule,
@@ -48,7 +48,7 @@ from vitral.weights.formats.rules import (
     resnet_rules,
     same,
 )
-from vitral.weights.formats.timm_config import GELUS, TimmConfig, parse_config, parse_preprocessing, check_consistent
+from vitral.weights.formats.timm_config import GELUS, TimmConfig, check_consistent, parse_config, parse_preprocessing
 
 POOLS = {"cls": "token", "distilled": "token", "mean": "avg", "attention": "map"}
 PLAIN, DISTILLED = "vit_base_patch16_224", "deit_base_distilled_patch16_224"
@@ -79,7 +79,7 @@ class TimmFiles(Format):
             yield "block: timm's ViT normalizes before each branch"
         if not isinstance(model.mixer, Attention):
             yield f"mixer: timm's ViT has attention over all tokens, this model {model.mixer.kind}"
-        elif model.mixer.width_of_head(model.width) * model.mixer.heads != model.width or not model.mixer.project:
+        elif model.mixer.head_width_for(model.width) * model.mixer.heads != model.width or not model.mixer.project:
             yield "mixer: timm's heads share the width evenly, and are projected"
         if len(marks := _marks(model)) > 1:
             yield f"architecture: timm describes no model with {' and '.join(marks.values())} in one"
@@ -127,7 +127,7 @@ def _unlike_in_the_pool(model: Vit) -> Iterator[str]:
     elif isinstance(pool, AttentionPool):
         if tokens.cls or tokens.registers:
             yield "pool: timm's query gathers from the patches alone, this model's from its other tokens too"
-        if isinstance(model.mlp, SwiGlu) or pool.count(model.context()) != model.context().heads:
+        if isinstance(model.mlp, SwiGlu) or pool.num_heads(model.context()) != model.context().heads:
             yield "pool: timm's has the heads of the layers, and two layers with GELU"
 
 

@@ -26,11 +26,11 @@ from vitral.models.position import Learned1d
 from vitral.models.vit import Tokens, Vit
 from vitral.weights.bundle import Bundle
 from vitral.weights.formats.format import (
-    ModelOutputs,
-    Format,
-    FileSettings,
     Checkpoint,
     DetectedModel,
+    FileSettings,
+    Format,
+    ModelOutputs,
     count_layers,
     numbered_classes,
     tensor_shape,
@@ -104,7 +104,7 @@ class Torchvision(Format):
         if not isinstance(model.stem, Patches) or model.stem.norm != "none" or not model.stem.bias:
             yield "stem: torchvision's ViT has one map of patches, with a bias and no norm"
         elif model.stem.patch.height != model.stem.patch.width or model.image_size.height != model.image_size.width:
-            yield f"image_size: torchvision's images and patches are square, here {model.image_size} in {model.stem.patch}"
+            yield f"image_size: torchvision needs square images and patches, not {model.image_size}, {model.stem.patch}"
         if model.channels != 3:
             yield f"channels: torchvision's ViT has 3, this model {model.channels}"
         if model.tokens.model_copy(update={"dropout": 0.0}) != Tokens():
@@ -180,7 +180,7 @@ def _unlike_in_layers(model: Vit) -> Iterator[str]:
         yield f"mixer: torchvision's ViT has attention over all tokens, this model {model.mixer.kind}"
     elif not (model.mixer.qkv_bias and model.mixer.project) or model.mixer.qk_norm:
         yield "mixer: torchvision's attention has biases and a projection, and no norm of queries and keys"
-    elif model.mixer.width_of_head(model.width) * model.mixer.heads != model.width:
+    elif model.mixer.head_width_for(model.width) * model.mixer.heads != model.width:
         yield "mixer: torchvision's heads share the width evenly"
     if not isinstance(model.mlp, Mlp) or model.mlp.gelu != "erf":
         yield "mlp: torchvision's ViT has two layers with the erf form of GELU"

@@ -31,19 +31,19 @@ from vitral.models.position import Learned1d, PositionConfig, SinCos2d
 from vitral.models.vit import Tokens, Vit
 from vitral.weights.bundle import Bundle
 from vitral.weights.formats.format import (
-    ModelOutputs,
-    Format,
-    FileSettings,
     Checkpoint,
     DetectedModel,
+    FileSettings,
+    Format,
+    ModelOutputs,
+    convert_command,
     count_layers,
     numbered_classes,
-    tensor_shape,
-    setting_hint,
-    convert_command,
     parse_positive_int,
+    setting_hint,
+    tensor_shape,
 )
-from vitral.weights.formats.rules import TABLE, TOKENS, Rule, constant, affine, mapped, same
+from vitral.weights.formats.rules import TABLE, TOKENS, Rule, affine, constant, mapped, same
 
 EPS = 1e-5
 
@@ -116,7 +116,7 @@ class VitPytorchFiles(Format):
             "dim": config.width,
             "depth": config.depth,
             "heads": config.mixer.heads,
-            "dim_head": config.mixer.width_of_head(config.width),
+            "dim_head": config.mixer.head_width_for(config.width),
             "mlp_dim": config.mlp.hidden(config.width),
             "channels": config.channels,
         }
@@ -129,7 +129,7 @@ class VitFiles(VitPytorchFiles):
     class_name: ClassVar[str] = "ViT"
 
     def projects(self, mixer: Attention, width: int) -> bool:
-        return mixer.heads > 1 or mixer.width_of_head(width) != width
+        return mixer.heads > 1 or mixer.head_width_for(width) != width
 
     def unlike_at_the_ends(self, model: Vit, theirs: str) -> Iterator[str]:
         position = model.position

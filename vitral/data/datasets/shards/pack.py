@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
-from typing import BinaryIO
 
 from vitral.core.errors import ConfigError, DataError, VitralError
+from vitral.core.storage import STORAGE, open_atomically, os_error_message
 from vitral.data.datasets.files import is_image, suffix
 from vitral.data.datasets.labels import listed
 from vitral.data.datasets.shards.index import CLASSES, DRAFT, INDEX, Index, Shard
@@ -132,7 +132,8 @@ def pack(samples: Samples, out: Path, shard_size: int = SHARD_SIZE, tell: Tell =
             packed[shard.split] += len(shard.names)
         if (out / DRAFT).exists():
             _write(out / CLASSES, os.fsencode("".join(f"{name}\n" for name in samples.classes)))
-            (out / DRAFT).replace(out / INDEX)
+            (out / INDEX).unlink(missing_ok=True)
+            STORAGE.rename(out / DRAFT, out / INDEX)
     return index
 
 
@@ -186,7 +187,7 @@ def _is_finished(out: Path, shard: Shard) -> bool:
 
 
 def _write_shard(path: Path, files: Iterator[tuple[str, bytes]]) -> None:
-    with _whole(path) as file, tarfile.open(fileobj=file, mode="w", format=tarfile.GNU_FORMAT) as tar:
+    with open_atomically(path) as file, tarfile.open(fileobj=file, mode="w", format=tarfile.GNU_FORMAT) as tar:
         for name, data in files:
             info = tarfile.TarInfo(name)  # of no user and no time: the same images give the same bytes
             info.size = len(data)
@@ -194,22 +195,8 @@ def _write_shard(path: Path, files: Iterator[tuple[str, bytes]]) -> None:
 
 
 def _write(path: Path, data: bytes) -> None:
-    with _whole(path) as file:
+    with open_atomically(path) as file:
         file.write(data)
-
-
-@contextmanager
-def _whole(path: Path) -> Iterator[BinaryIO]:
-    """A file to write that gets its name when all of it is on the disk, and is gone when that fails."""
-    half = path.with_name(f"{path.name}{HALF}")
-    try:
-        with half.open("wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        half.replace(path)
-    finally:
-        half.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -218,5 +205,5 @@ def writing(out: Path) -> Iterator[None]:
         yield
     except OSError as error:
         hint = "mend that and run the same command again: it goes on from the shards that are finished"
-        message = f"cannot be written: {(error.strerror or str(error)).lower()}"
+        message = f"cannot be written: {os_error_message(error)}"
         raise VitralError(message, code="file.write_failed", where=str(error.filename or out), hint=hint) from None

@@ -9,10 +9,10 @@ from vitral.core.errors import WeightsError
 from vitral.data.transforms.crop import CenterCrop
 from vitral.data.transforms.preprocessing import Normalize
 from vitral.models.vit import Vit
-from vitral.weights.formats.format import FileSettings, Checkpoint
+from vitral.weights.formats.format import Checkpoint, FileSettings
 from vitral.weights.formats.huggingface.family import Family, Supported
 from vitral.weights.formats.huggingface.fields import Fields, Shapes
-from vitral.weights.formats.huggingface.names import CLIP, TowerTensors, Names, unsqueezed, layer_rules, affine_rules
+from vitral.weights.formats.huggingface.names import CLIP, Names, TowerTensors, affine_rules, layer_rules, unsqueezed
 from vitral.weights.formats.huggingface.processor import ProcessorDefaults
 from vitral.weights.formats.huggingface.vit import stem_rules
 from vitral.weights.formats.rules import Rule

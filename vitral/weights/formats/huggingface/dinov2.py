@@ -16,19 +16,19 @@ from vitral.models.position import Learned1d, PositionConfig
 from vitral.models.vit import Tokens, Vit
 from vitral.weights.bundle import Bundle
 from vitral.weights.formats.format import Checkpoint, tensor_shape
-from vitral.weights.formats.huggingface.family import ANY_NUMBER, ADD_CONFIG, Family, Supported, common_fields
+from vitral.weights.formats.huggingface.family import ADD_CONFIG, ANY_NUMBER, Family, Supported, common_fields
 from vitral.weights.formats.huggingface.fields import Fields, Shapes
 from vitral.weights.formats.huggingface.names import (
     DINO,
     MASK_TOKEN,
     RENAMED_SINCE_V5,
-    TowerTensors,
     Names,
+    TowerTensors,
     layer_rules,
 )
 from vitral.weights.formats.huggingface.processor import ProcessorDefaults
 from vitral.weights.formats.huggingface.vit import LAYER, STEM, TABLE, stem_rules
-from vitral.weights.formats.rules import Rule, affine, concat_tokens, split_tokens, same
+from vitral.weights.formats.rules import Rule, affine, concat_tokens, same, split_tokens
 
 REGISTERS = "embeddings.register_tokens"
 GATES = ("mlp.gate_proj.", "mlp.up_proj.")  # inside the library since version 5; one map in published files

@@ -17,7 +17,7 @@ from vitral.weights.formats.format import Checkpoint, tensor_shape
 from vitral.weights.formats.huggingface.dinov2 import REGISTERS, token_rule
 from vitral.weights.formats.huggingface.family import ANY_NUMBER, Family, Supported
 from vitral.weights.formats.huggingface.fields import Fields, Shapes
-from vitral.weights.formats.huggingface.names import DINO3, MASK_TOKEN, TowerTensors, Names, layer_rules
+from vitral.weights.formats.huggingface.names import DINO3, MASK_TOKEN, Names, TowerTensors, layer_rules
 from vitral.weights.formats.huggingface.processor import ProcessorDefaults
 from vitral.weights.formats.huggingface.vit import stem_rules
 from vitral.weights.formats.rules import Rule, affine

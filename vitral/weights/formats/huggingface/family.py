@@ -31,16 +31,16 @@ from vitral.weights.bundle import Bundle
 from vitral.weights.formats.format import (
     CONFIG,
     PROCESSOR,
-    ModelOutputs,
-    Format,
-    FileSettings,
     Checkpoint,
     DetectedModel,
+    FileSettings,
+    Format,
+    ModelOutputs,
     json_file,
     numbered_classes,
 )
 from vitral.weights.formats.huggingface.fields import ACTIVATIONS, Fields, Shapes
-from vitral.weights.formats.huggingface.names import HEADS, TowerTensors, Names, add_prefix, sort_tensors
+from vitral.weights.formats.huggingface.names import HEADS, Names, TowerTensors, add_prefix, sort_tensors
 from vitral.weights.formats.huggingface.processor import ProcessorDefaults, processor_fields, read_processor
 from vitral.weights.formats.rules import Rule, affine
 
@@ -116,7 +116,7 @@ def _layer_gaps(model: Vit, holds: Supported, who: str) -> Iterator[str]:
     if not isinstance(mixer, Attention):
         yield f"mixer: {who} has attention over all tokens, this model {mixer.kind}"
     else:
-        if mixer.width_of_head(model.width) * mixer.heads != model.width or not mixer.project:
+        if mixer.head_width_for(model.width) * mixer.heads != model.width or not mixer.project:
             yield f"mixer: {who}'s heads share the width evenly, and are projected"
         if mixer.qk_norm:
             yield f"mixer.qk_norm: {who} has none"

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from vitral.core.config import Size
 from vitral.core.errors import ConfigError, WeightsError, format_choices
 from vitral.models.mlp import Gelu
-from vitral.weights.formats.format import FileSettings, Checkpoint, count_layers, tensor_shape
+from vitral.weights.formats.format import Checkpoint, FileSettings, count_layers, tensor_shape
 
 GELUS: dict[str, Gelu] = {
     "gelu": "erf",

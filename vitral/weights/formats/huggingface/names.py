@@ -15,7 +15,7 @@ from vitral.models.block import LayerScale
 from vitral.models.mlp import SwiGlu
 from vitral.models.vit import Vit
 from vitral.weights.formats.format import Checkpoint
-from vitral.weights.formats.rules import Rule, affine, mapped, same, concatenated
+from vitral.weights.formats.rules import Rule, affine, concatenated, mapped, same
 
 HEADS = ("classifier.", "cls_classifier.", "distillation_classifier.")  # beside the tower, not in it
 MASK_TOKEN = (r"embeddings\.mask_token", "stands for hidden patches in pre-training")

@@ -11,7 +11,7 @@ from vitral.weights.formats.huggingface.clip import DEFAULTS as CLIP_DEFAULTS
 from vitral.weights.formats.huggingface.clip import LAYER, STEM, TABLE, TEXT, TOWER, vision_config
 from vitral.weights.formats.huggingface.family import Family, Supported
 from vitral.weights.formats.huggingface.fields import Fields, Shapes
-from vitral.weights.formats.huggingface.names import CLIP, TowerTensors, Names, unsqueezed, layer_rules, affine_rules
+from vitral.weights.formats.huggingface.names import CLIP, Names, TowerTensors, affine_rules, layer_rules, unsqueezed
 from vitral.weights.formats.huggingface.processor import ProcessorDefaults
 from vitral.weights.formats.huggingface.vit import stem_rules
 from vitral.weights.formats.rules import Rule, same, split

@@ -21,10 +21,10 @@ from vitral.weights.formats.huggingface.fields import Fields, Shapes
 from vitral.weights.formats.huggingface.names import (
     BERT,
     MASK_TOKEN,
-    RENAMED_SINCE_V5,
     RENAMED_MLP_SINCE_V5,
-    TowerTensors,
+    RENAMED_SINCE_V5,
     Names,
+    TowerTensors,
     layer_rules,
 )
 from vitral.weights.formats.huggingface.processor import ProcessorDefaults
