@@ -1,4 +1,15 @@
-"""`python -m benchmarks [--only TEXT]`: the table of ratios, ours against each peer."""
+"""`python -m benchmarks [--only TEXT]`: training steps, eager inference and decoding, as ratios to each peer.
+
+Needs the environment of `make bench`. Each of the other benchmarks is a module with its own --help:
+
+  before            this tree against another checkout: training, inference, loading, predict, --help
+  inference         every engine against the best peer, cell by cell
+  prediction        start to first answer; predict from files
+  model_loading     start to first answer of timm's and transformers' files
+  training          the loop against the bare step, two processes, start, memory, checkpoints, time to accuracy
+  token_merging     accuracy against images a second, of merged tokens and of int8
+  feature_extraction, explanation, data_doctor, loader_memory, map_faithfulness, transfer, kill_resume
+"""
 
 import argparse
 import os
@@ -8,11 +19,11 @@ from collections.abc import Sequence
 
 import torch
 
-from benchmarks import data, model
-from benchmarks.race import Case, Length, best_of, race, ratio, throughput
+from benchmarks import image_decoding, model
+from benchmarks.compare import Case, Length, best_of, ratio, run_interleaved, throughput
 from vitral.core.machine import cpu_name
 
-SUITES = {"benchmarks.model": model.CASES, "benchmarks.data": data.CASES}
+SUITES = {"benchmarks.model": model.CASES, "benchmarks.image_decoding": image_decoding.CASES}
 
 
 def machine() -> str:
@@ -39,7 +50,9 @@ def report(case: Case, seconds: dict[str, list[float]]) -> str:
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--heats", type=int, default=3, help="times that every process is started anew")
     parser.add_argument("--rounds", type=int, default=4, help="turns of each engine in a heat")
     parser.add_argument("--only", default="", metavar="TEXT", help="cases with this in their name")
@@ -51,7 +64,9 @@ def main(words: Sequence[str] | None = None) -> None:
         for case in cases:
             if given.only in case.name:
                 engines = (*case.engines, *(beside if cases is model.CASES else ()))
-                seconds = race(suite, case, tuple(dict.fromkeys(engines)), Length(given.heats, given.rounds), say)
+                seconds = run_interleaved(
+                    suite, case, tuple(dict.fromkeys(engines)), Length(given.heats, given.rounds), say
+                )
                 print(report(case, seconds), flush=True)
 
 

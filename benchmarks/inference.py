@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.__main__ import say
-from benchmarks.race import Ratio, ratio
-from benchmarks.rivals import BESIDE
+from benchmarks.compare import Ratio, ratio
+from benchmarks.peers import OTHER_PRECISION
 from vitral.core.config import Config
 from vitral.core.machine import cpu_count
 from vitral.runs.bench.bench import (
@@ -147,7 +147,7 @@ def leaders(rows: Sequence[Row], count: int) -> list[Row]:
 
 def rivals(cell: Cell) -> list[Row]:
     """The peers that the goals speak of: those that give float32 answers."""
-    return [row for row in cell.rows if not row.own and row.engine not in BESIDE]
+    return [row for row in cell.rows if not row.own and row.engine not in OTHER_PRECISION]
 
 
 class Lead(NamedTuple):
@@ -227,7 +227,7 @@ def main(words: Sequence[str] | None = None) -> None:
     kept = {} if given.again else read(given.file, here(threads))
     open_ = [place for place in places if place not in kept]
     contestants = [*(each for each in own_engines() if given.all or each.name not in SLOW), *peer_engines()]
-    contestants += [BenchEngine(name, PEER_WORKER) for name in BESIDE] if given.all else []
+    contestants += [BenchEngine(name, PEER_WORKER) for name in OTHER_PRECISION] if given.all else []
     say(f"{len(open_)} of {len(places)} cells to measure, with {len(contestants)} engines; kept in {given.file}")
     measure(open_, contestants, Duration(given.rounds, TURN, 60 * given.minutes / len(PLACES) / HEATS), given.file)
     found = read(given.file, here(threads))

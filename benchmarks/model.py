@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.race import Case
-from benchmarks.stand_in import stand_in_for_torchvision
+from benchmarks.compare import Case
+from benchmarks.torchvision_stub import stub_torchvision
 from vitral.core.config import Size
 from vitral.core.machine import keep_freed_memory
 from vitral.models import Attention, LinearHead, Mlp, Patches, Vit
@@ -125,7 +125,7 @@ def build_vitral(shape: Shape, engine: Engine) -> nn.Module:
 
 
 def build_timm(shape: Shape) -> nn.Module:
-    stand_in_for_torchvision()
+    stub_torchvision()
     timm = import_module("timm.models.vision_transformer")
     model = timm.VisionTransformer(
         img_size=shape.image,
@@ -159,7 +159,7 @@ def build_huggingface(shape: Shape) -> nn.Module:
 
 
 def build_vit_pytorch(shape: Shape) -> nn.Module:
-    stand_in_for_torchvision()
+    stub_torchvision()
     model = import_module("vit_pytorch").ViT(
         image_size=shape.image,
         patch_size=shape.patch,

@@ -5,7 +5,7 @@
     start       seconds from the start of `vitral train sample` to its first step, beyond importing torch
     memory      of a run of 5,000 steps, tenth by tenth
     save        how long a save stalls a step
-    ninety      seconds to 90 % on Fashion-MNIST against a plain loop with timm's model
+    accuracy    seconds to 90 % on Fashion-MNIST against a plain loop with timm's model
 
 TEXT is one of these words, or a part of one. For the last, run it with the Python of `make bench`.
 """
@@ -14,23 +14,23 @@ import argparse
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from benchmarks import growth, ninety, stall, starting, steps
+from benchmarks import checkpoint_stall, time_to_accuracy, training_memory, training_start, training_step
 from benchmarks.__main__ import machine, say
-from benchmarks.race import Case, Length, race, ratio, throughput
+from benchmarks.compare import Case, Length, ratio, run_interleaved, throughput
 
 
 def raced(case: Case, length: Length) -> dict[str, list[float]]:
-    return race("benchmarks.steps", case, case.engines, length, say)
+    return run_interleaved("benchmarks.training_step", case, case.engines, length, say)
 
 
 def loop(case: Case, length: Length) -> str:
     """How many times the seconds of the bare step the loop takes, with the middle half of the rounds."""
     seconds = raced(case, length)
-    bare = seconds[steps.BARE]
+    bare = seconds[training_step.BARE]
     most = 1 / case.goal
     lines = [f"{case.name}: bare step {throughput(case, bare):.1f} images/s"]
     for engine in case.engines:
-        if engine != steps.BARE:
+        if engine != training_step.BARE:
             found = ratio(bare, seconds[engine])
             verdict = "met" if found.median <= most else "NOT met"
             lines.append(
@@ -63,13 +63,13 @@ def main(words: Sequence[str] | None = None) -> None:
     given = parser.parse_args(words)
     length = Length(given.heats, given.rounds)
     measurements: dict[str, Callable[[], str]] = {
-        "loop, sample": partial(loop, steps.SAMPLE, length),
-        "loop, cifar10": partial(loop, steps.CIFAR, length),
-        "processes": partial(processes, steps.PROCESSES, length),
-        "start": starting.measure,
-        "memory": growth.measure,
-        "save": stall.measure,
-        "ninety": partial(ninety.measure, given.root, given.epochs),
+        "loop, sample": partial(loop, training_step.SAMPLE, length),
+        "loop, cifar10": partial(loop, training_step.CIFAR, length),
+        "processes": partial(processes, training_step.PROCESSES, length),
+        "start": training_start.measure,
+        "memory": training_memory.measure,
+        "save": checkpoint_stall.measure,
+        "accuracy": partial(time_to_accuracy.measure, given.root, given.epochs),
     }
     print(machine(), flush=True)
     for name, measure in measurements.items():

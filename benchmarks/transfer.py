@@ -19,7 +19,7 @@ from PIL import Image
 
 import vitral
 from benchmarks.__main__ import machine, say
-from vitral.data.datasets.arrays import Arrays, loaded
+from vitral.data.datasets.arrays import ArrayStore, load_once
 from vitral.data.datasets.source import open_data
 from vitral.evaluation.linear_probe import LinearResult
 
@@ -91,7 +91,7 @@ def tuned(start: str, data: Path, out: str, seed: int, *settings: str) -> float:
 
 
 def probed(start: str, data: Path, seed: int) -> float:
-    found = vitral.evaluate(start, str(data), f"seed={seed}", with_=("linear",)).found[0]
+    found = vitral.evaluate(start, str(data), f"seed={seed}", with_=("linear",)).results[0]
     assert isinstance(found, LinearResult)
     return found.top1
 
@@ -99,10 +99,10 @@ def probed(start: str, data: Path, seed: int) -> float:
 def written(home: Path, root: str) -> Sets:
     """CIFAR-10 as two folders of PNG files."""
     samples = open_data("cifar10", root=root)
-    assert isinstance(samples.store, Arrays)
+    assert isinstance(samples.store, ArrayStore)
     sets = Sets(home / "first", home / "second")
     for part, most in (("train", (PRETRAINED, KNOWN)), ("test", (1_000, 1_000))):
-        images, labels = loaded(samples.store.reader, part)
+        images, labels = load_once(samples.store.reader, part)
         counts = [0] * len(samples.classes)
         for number, (pixels, label) in enumerate(zip(images, labels.tolist(), strict=True)):
             name = samples.classes[label]

@@ -1,6 +1,6 @@
 """Draw accuracy against images a second, as in docs/speed.md.
 
-Run `python -m tools.draw_deploy merging.json OUT.png`, with what `python -m benchmarks.merging` wrote.
+Run `python -m tools.draw_deploy merging.json OUT.png`, with what `python -m benchmarks.token_merging` wrote.
 """
 
 import sys
@@ -10,7 +10,7 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from benchmarks.merging import Curves, Point, Precision
+from benchmarks.token_merging import Curves, Point, Precision
 
 COLORS: dict[Precision, str] = {"float32": "#1f6f8b", "int8": "#d1495b"}
 INK, FAINT = "#222222", "#999999"

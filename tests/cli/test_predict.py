@@ -23,7 +23,7 @@ from tests.inference import truth
 from tests.inference.album import BAD, photos, spoilt
 from tests.models.variants import small
 from vitral import cli
-from vitral.core.config import members
+from vitral.core.config import union_members
 from vitral.data.datasets.named import CLASSES
 from vitral.inference.engines.auto import EngineConfig
 from vitral.inference.graph.token_merging import TokenMerging
@@ -124,8 +124,8 @@ def test_merge_asks_a_predictor_that_merges(run: Runner, album: Path, tmp_path: 
     )
     assert plain != merged
     for answers, found in zip(merged, predictor.predict(names(album)), strict=True):
-        assert [answer["class"] for answer in answers] == list(found.classes)
-        assert [answer["probability"] for answer in answers] == pytest.approx(found.probabilities, rel=1e-4)
+        assert [answer["class"] for answer in answers] == list(found.labels)
+        assert [answer["probability"] for answer in answers] == pytest.approx(found.scores, rel=1e-4)
 
 
 def test_the_bundled_images_are_a_name(run: Runner, model: str) -> None:
@@ -192,7 +192,7 @@ def test_a_part_that_is_there_is_left_alone(
     caplog.set_level("INFO", "vitral")
     assert run(model, album, "--shard", "1/2", "--out", part) == (0, "", "")
     assert part.read_text() == "made before\n"
-    assert "is there already, so nothing was done" in caplog.text
+    assert "1.jsonl exists" in caplog.text
     assert run("no/such/model", album, "--out", part).code == 0
     script = "import sys; from vitral import cli\ntry: cli.main()\nfinally: assert 'torch' not in sys.modules"
     words = [sys.executable, "-c", script, "predict", model, str(album), "--shard", "1/2", "--out", str(part)]
@@ -214,7 +214,7 @@ def test_features_go_to_a_file(run: Runner, model: str, album: Path, tmp_path: P
         assert found["names"].tolist() == names(album)
         for name, row in zip(found["names"], found["features"], strict=True):
             images = loaded.bundle.preprocessing.tensor(Path(name).read_bytes(), name)
-            assert row == pytest.approx(loaded.model.pooled(images)[0].detach().numpy(), abs=1e-5)
+            assert row == pytest.approx(loaded.model.forward_pooled(images)[0].detach().numpy(), abs=1e-5)
 
 
 def test_a_model_without_classes_gives_features_alone(run: Runner, album: Path, tmp_path: Path) -> None:
@@ -256,7 +256,7 @@ def test_the_help_names_every_format_and_engine() -> None:
     assert cli.predict.FORMAT_HELP.partition(";")[0] == "table, json, jsonl or csv"
     assert FORMATS == ("table", "json", "jsonl", "csv")
     listed = cli.predict.ENGINE_HELP.removesuffix(".").replace(" or ", ", ").split(", ")
-    assert listed == ["auto", *(engine.model_fields["kind"].default for engine in members(EngineConfig))]
+    assert listed == ["auto", *(engine.model_fields["kind"].default for engine in union_members(EngineConfig))]
 
 
 def test_without_stdin_it_answers_what_was_named(model: str, album: Path) -> None:

@@ -10,7 +10,7 @@ import torch
 from tests.data.pictures import encoded, noise
 from vitral.inference.engines.engine import FloatArray, PixelBatch
 from vitral.inference.image_refs import FileSource, ImageRef
-from vitral.weights.load import Loaded
+from vitral.weights.load import LoadedModel
 
 BAD = ("cut.jpg", "empty.jpg", "gone.jpg", "text.jpg")
 
@@ -40,7 +40,7 @@ def listed(paths: Sequence[Path]) -> list[ImageRef]:
 class Itself:
     """An engine that runs the model as evaluation does."""
 
-    def __init__(self, loaded: Loaded) -> None:
+    def __init__(self, loaded: LoadedModel) -> None:
         self.loaded = loaded
 
     def run(self, pixels: PixelBatch) -> FloatArray:

@@ -11,21 +11,29 @@ from vitral.data.datasets.named import CLASSES, open_sample
 from vitral.data.decoding.header import Decoding
 from vitral.data.transforms.crop import EvalCropConfig, Resize
 from vitral.data.transforms.preprocessing import Normalize, Preprocessing
-from vitral.exporters.export import Source
-from vitral.exporters.targets import Batch, Incoming, Plan
-from vitral.exporters.verify import Album, Expected, Original, Sitting, expected, seen, spread
+from vitral.exporters.export import ExportSource
+from vitral.exporters.targets import BatchSize, ExportPlan, InputSize
+from vitral.exporters.verify import (
+    ExportImages,
+    ReferenceEngine,
+    ReferenceOutputs,
+    VerificationImages,
+    load_pixels,
+    reference_outputs,
+    sample_evenly,
+)
 from vitral.inference.engines.engine import Precision
-from vitral.inference.graph.graph import Graph, graph_of
+from vitral.inference.graph.graph import Graph, build_graph
 from vitral.models import NoHead, build
 from vitral.weights.bundle import Bundle, write_bundle
-from vitral.weights.load import Loaded
+from vitral.weights.load import LoadedModel
 
 SETTINGS = ("image_size=24x32", "stem.patch=8", "width=32", "depth=2", "mixer.heads=2", "head.num_classes=10")
 COLORS = Normalize(mean=(0.2, 0.4, 0.6), std=(0.2, 0.3, 0.4))
 SCALES = (2.0, 0.7)  # of the fresh weights of the head, and of the layers
 
 
-def loaded(channels: int = 3, view: EvalCropConfig = Resize(), head: bool = True) -> Loaded:  # noqa: B008, frozen
+def loaded(channels: int = 3, view: EvalCropConfig = Resize(), head: bool = True) -> LoadedModel:  # noqa: B008, frozen
     """A model with fresh weights, large enough that its answers differ."""
     torch.manual_seed(0)
     model = build("Ti/16", *SETTINGS, f"channels={channels}", *([] if head else ["head=none"])).eval()
@@ -41,7 +49,7 @@ def loaded(channels: int = 3, view: EvalCropConfig = Resize(), head: bool = True
         normalize=COLORS if channels == 3 else Normalize(),
     )
     named = () if isinstance(config.head, NoHead) else CLASSES
-    return Loaded(
+    return LoadedModel(
         model, Bundle(model=config, task="classify" if named else "features", preprocessing=needs, classes=named)
     )
 
@@ -53,39 +61,41 @@ def bundled(folder: Path) -> Path:
     return folder / "tiny"
 
 
-def source(channels: int = 3, view: EvalCropConfig = Resize(), head: bool = True) -> Source:  # noqa: B008, frozen
-    return Source(loaded(channels, view, head), "0" * 64)
+def source(channels: int = 3, view: EvalCropConfig = Resize(), head: bool = True) -> ExportSource:  # noqa: B008, frozen
+    return ExportSource(loaded(channels, view, head), "0" * 64)
 
 
 @cache
-def album(judging: int = 40, calibrating: int = 16) -> Album:
+def album(judging: int = 40, calibrating: int = 16) -> ExportImages:
     """Some of the bundled images."""
     samples = open_sample()
-    items = spread(samples.of("test"), judging)
+    items = sample_evenly(samples.of("test"), judging)
     labels = tuple(item.label for item in items)
-    return Album("bundled images", samples, items, labels, spread(samples.of("train"), calibrating))
+    return ExportImages("bundled images", samples, items, labels, sample_evenly(samples.of("train"), calibrating))
 
 
-def sure(found: Loaded, judging: int = 40) -> Album:
+def sure(found: LoadedModel, judging: int = 40) -> ExportImages:
     """Those of the bundled images by which the model is least in doubt: bytes will not sway it."""
     some = album(300)
-    answers = np.sort(Original(found).run(seen(some.samples, some.judging, found.bundle.preprocessing)))  # (N, K)
+    answers = np.sort(
+        ReferenceEngine(found).run(load_pixels(some.samples, some.judging, found.bundle.preprocessing))
+    )  # (N, K)
     places = np.argsort(answers[:, -2] - answers[:, -1])[:judging].tolist()
     items, labels = (tuple(each[place] for place in places) for each in (some.judging, some.labels))
     return some._replace(judging=items, labels=labels)
 
 
 def plan(
-    found: Loaded,
-    batch: Batch = "dynamic",
-    incoming: Incoming | None = None,
+    found: LoadedModel,
+    batch: BatchSize = "dynamic",
+    incoming: InputSize | None = None,
     facts: dict[str, str] | None = None,
     precision: Precision = "float32",
-) -> Plan:
+) -> ExportPlan:
     needs = found.bundle.preprocessing
-    graph: Graph = graph_of(found, "logits" if found.bundle.classes else "features")
-    return Plan(graph, needs, batch, incoming or needs.image_size, facts or {}, precision)
+    graph: Graph = build_graph(found, "logits" if found.bundle.classes else "features")
+    return ExportPlan(graph, needs, batch, incoming or needs.image_size, facts or {}, precision)
 
 
-def truth(found: Loaded, sitting: Sitting) -> Expected:
-    return expected(found, sitting, sitting.album.labels)
+def truth(found: LoadedModel, sitting: VerificationImages) -> ReferenceOutputs:
+    return reference_outputs(found, sitting, sitting.album.labels)

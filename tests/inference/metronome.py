@@ -1,4 +1,4 @@
-"""A contestant that takes turns and always finds the same: a thousandth of a second an image."""
+"""A timing worker that always answers a thousandth of a second an image."""
 
 import sys
 from collections.abc import Callable

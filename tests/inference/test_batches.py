@@ -15,7 +15,7 @@ import pytest
 from tests.errors import raises
 from tests.inference.album import BAD, listed, photos, spoilt
 from vitral.core.config import Size
-from vitral.data.datasets.files import Files
+from vitral.data.datasets.files import FileStore
 from vitral.data.datasets.named import open_sample
 from vitral.data.decoding.header import Decoding
 from vitral.data.loading.loader import ImagePipeline, Loader
@@ -35,7 +35,7 @@ def test_pixels_are_bit_for_bit_those_of_evaluation(tmp_path: Path, view: Resize
     paths = photos(tmp_path, 7, side=60)
     needs = Preprocessing(image_size=Size(16, 24), decoding=Decoding(channels=channels), crop=view)
     items = tuple(Item(path.name, 0, "test") for path in paths)
-    samples = Samples(str(tmp_path), ("a",), items, Files(str(tmp_path)))
+    samples = Samples(str(tmp_path), ("a",), items, FileStore(str(tmp_path)))
     loader = Loader.of(
         samples, "test", ImagePipeline(needs.image_size, needs.decoding, needs.crop), Sequential(), batch=3
     )
@@ -61,7 +61,7 @@ def test_batches_are_full_but_for_the_last_and_keep_the_order(tmp_path: Path, co
     assert [len(batch.pixels) for batch in found] == [4] * (count // 4) + [count % 4] * (count % 4 > 0)
     assert [name for batch in found for name in batch.names] == [f"{tmp_path}/{number}.jpg" for number in range(count)]
     for batch in found:
-        for name, pixels in zip(batch.good, batch.pixels, strict=True):
+        for name, pixels in zip(batch.readable, batch.pixels, strict=True):
             assert (pixels == NEEDS.pixels(Path(name).read_bytes(), name)).all()
 
 
@@ -75,7 +75,7 @@ def test_bad_files_keep_their_place_and_cost_the_batch_nothing(tmp_path: Path) -
     failed = {batch.names[place]: error.code for batch in found for place, error in batch.failed.items()}
     codes = ("data.truncated_image", "data.unknown_format", "data.not_found", "data.unknown_format")
     assert failed == {f"{tmp_path}/{name}": code for name, code in zip(BAD, codes, strict=True)}
-    assert [Path(name).name for batch in found for name in batch.good] == [f"{number}.jpg" for number in range(6)]
+    assert [Path(name).name for batch in found for name in batch.readable] == [f"{number}.jpg" for number in range(6)]
 
 
 def test_bad_files_without_end_do_not_pile_up(tmp_path: Path) -> None:
@@ -185,13 +185,13 @@ from pathlib import Path
 from vitral.core.config import Size
 from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.inference import batches as reading
-from vitral.inference.engines.engine import count_of
-from vitral.inference.image_refs import File, ImageRef
-reading.MANY = 10
-images = (Image(path, File(path)) for path in sys.argv[1:] * 50)
+from vitral.inference.engines.engine import thread_count
+from vitral.inference.image_refs import FileSource, ImageRef
+reading.TORCH_AFTER = 10
+images = (ImageRef(path, FileSource(path)) for path in sys.argv[1:] * 50)
 before = "torch" in sys.modules
-for batch in reading.batches(images, Preprocessing(image_size=Size(16, 24)), 4):
-    assert count_of("torch") >= 1  # whether or not it is there
+for batch in reading.read_batches(images, Preprocessing(image_size=Size(16, 24)), 4):
+    assert thread_count("torch") >= 1  # whether or not it is there
     sys.stdout.buffer.write(batch.pixels.tobytes())
 assert (before, "torch" in sys.modules) == (False, True)
 """

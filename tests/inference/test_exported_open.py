@@ -10,9 +10,9 @@ import pytest
 from tests.errors import raises
 from tests.inference.exports import album, loaded, source
 from vitral.core.config import Size
-from vitral.exporters.export import Wish, export
-from vitral.exporters.targets import Batch, OnnxTarget, OpenVinoTarget, Target, TorchTarget
-from vitral.exporters.verify import Original
+from vitral.exporters.export import ExportRequest, export
+from vitral.exporters.targets import BatchSize, OnnxTarget, OpenVinoTarget, Target, TorchTarget
+from vitral.exporters.verify import ReferenceEngine
 from vitral.inference.engines.engine import PixelBatch
 from vitral.inference.exported import is_export, load_engine, read_export
 
@@ -25,11 +25,11 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("exports")
 
 
-def made(home: Path, target: Target, batch: Batch = "dynamic") -> Path:
+def made(home: Path, target: Target, batch: BatchSize = "dynamic") -> Path:
     """An export, made when it is first asked for."""
     out = home / f"{target.kind}-{batch}"
     if not out.exists():
-        export(source(), album(), Wish(target, batch=batch), out)
+        export(source(), album(), ExportRequest(target, batch=batch), out)
     return out
 
 
@@ -45,12 +45,12 @@ def pixels(count: int) -> PixelBatch:
 
 @pytest.mark.parametrize("batch", ["dynamic", 1, 4])
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.kind)
-def test_it_answers_any_number_of_images_as_its_model_does(home: Path, target: Target, batch: Batch) -> None:
+def test_it_answers_any_number_of_images_as_its_model_does(home: Path, target: Target, batch: BatchSize) -> None:
     folder = made(home, target, batch)
     notes = read_export(folder)
     assert is_export(folder)
     assert (notes.answer, notes.width) == ("logits", 10)
-    engine, model = load_engine(folder, notes, threads=2), Original(loaded())
+    engine, model = load_engine(folder, notes, threads=2), ReferenceEngine(loaded())
     for count in (1, 3, 4, 9):
         np.testing.assert_allclose(engine.run(pixels(count)), model.run(pixels(count)), atol=1e-4)
     assert engine.run(pixels(0)).shape == (0, 10)
@@ -106,10 +106,13 @@ def test_notes_that_are_not_what_vitral_writes_are_refused(copied: Path) -> None
 
 
 def test_what_is_for_the_runner_alone_is_refused(tmp_path: Path) -> None:
-    export(source(), album(), Wish(TorchTarget()), tmp_path / "torch")
+    export(source(), album(), ExportRequest(TorchTarget()), tmp_path / "torch")
     with raises("weights.unsupported", tmp_path / "torch", "run.py"):
         read_export(tmp_path / "torch")
-    wishes = {"any": Wish(OnnxTarget(), incoming="dynamic"), "one": Wish(OnnxTarget(), incoming=Size(40, 50))}
+    wishes = {
+        "any": ExportRequest(OnnxTarget(), incoming="dynamic"),
+        "one": ExportRequest(OnnxTarget(), incoming=Size(40, 50)),
+    }
     for name, wish in wishes.items():
         export(source(), album(), wish, tmp_path / name)
         with raises("weights.unsupported", tmp_path / name, "--image-size"):

@@ -18,7 +18,7 @@ def test_images_need_no_labels_and_come_in_the_order_of_the_tar(tmp_path: Path) 
     second = str(write_tar(tmp_path / "a.tar", sample("3", "0")))
     found = list(tar_images([first, second]))
     assert [image.name for image in found] == [f"{first}/cat/1.jpg", f"{first}/cat/2.jpg", f"{second}/3.jpg"]
-    assert [image.place.read() for image in found] == [b"one", b"two", b"3.jpg"]
+    assert [image.source.read() for image in found] == [b"one", b"two", b"3.jpg"]
 
 
 @pytest.mark.parametrize(
@@ -36,11 +36,11 @@ def test_a_tar_that_is_broken_is_told_and_the_next_goes_on(tmp_path: Path, broke
     if broken in content:
         path.write_bytes(content[broken])
     found = list(tar_images([str(path), str(write_tar(tmp_path / "b.tar", sample("3", "0")))]))
-    bad = [image for image in found if isinstance(image.place, UnlistedImages)]
+    bad = [image for image in found if isinstance(image.source, UnlistedImages)]
     assert [image.name for image in bad] == [str(path)]
     with raises(code, path):
-        bad[0].place.read()
-    assert found[-1].place.read() == b"3.jpg"
+        bad[0].source.read()
+    assert found[-1].source.read() == b"3.jpg"
     assert (len(found) > 2) == (broken == "cut")  # what comes before the cut is there
 
 
@@ -51,7 +51,7 @@ def test_a_pack_has_the_names_from_before_it_was_packed(tmp_path: Path) -> None:
     assert sorted(image.name for image in found) == sorted(f"{tmp_path}/pack/{item.name}" for item in samples.items)
     by_name = {image.name: image for image in found}
     for item in samples.items[::1000]:
-        assert by_name[f"{tmp_path}/pack/{item.name}"].place.read() == samples.read(item)
+        assert by_name[f"{tmp_path}/pack/{item.name}"].source.read() == samples.read(item)
 
 
 def test_a_pack_that_was_not_finished_is_refused(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_tars_of_another_file_system_are_read_in_place(tmp_path: Path) -> None:
     write_tar(tmp_path / "a.tar", JPEGS)
     for address in (f"file://{tmp_path}/*.tar", f"file://{tmp_path}/a.tar", f"file://{tmp_path}"):
         found = list(remote_images(address))
-        assert [image.place.read() for image in found] == [b"one", b"two"]
+        assert [image.source.read() for image in found] == [b"one", b"two"]
         assert [image.name.rpartition("/a.tar/")[2] for image in found] == ["cat/1.jpg", "cat/2.jpg"]
 
 

@@ -21,7 +21,7 @@ from tests.errors import raises
 from vitral.core.errors import VitralError
 from vitral.inference.batches import Batch
 from vitral.inference.output_shards import WHOLE, Shard, open_output, output_exists, parse_shard
-from vitral.inference.writers import vectors
+from vitral.inference.writers import open_feature_writer
 
 # Writes the names of its share, a line at a time, and dies by SIGKILL after so many moments.
 WRITER = """
@@ -42,7 +42,7 @@ def moment():
 if not is_there(path, "--out"):
     moment()
     with writing(path, "--out") as file:
-        for name in filter(shard.holds, (f"photos/{number}.jpg" for number in range(60))):
+        for name in filter(shard.contains, (f"photos/{number}.jpg" for number in range(60))):
             moment()
             file.write(f"{name}\\n".encode())
             file.flush()
@@ -162,9 +162,9 @@ def test_features_that_the_disk_refuses_are_told_with_the_part(tmp_path: Path, n
         raises("file.write_failed") as caught,
         no_file_larger_than(4096),
         open_output(path, "--features") as file,
-        vectors(file, path, width) as sink,
+        open_feature_writer(file, path, width) as writer,
     ):
-        sink.write(batch, numbers)
+        writer.write(batch, numbers)
     assert caught.value.where == str(path)
     assert files(tmp_path) == []
 
@@ -243,21 +243,21 @@ def test_shares_are_counted_from_one() -> None:
 
 @given(st.text(), st.integers(1, 40))
 def test_every_name_is_in_exactly_one_share(name: str, of: int) -> None:
-    assert sum(Shard(number, of).holds(name) for number in range(1, of + 1)) == 1
-    assert WHOLE.holds(name)
+    assert sum(Shard(number, of).contains(name) for number in range(1, of + 1)) == 1
+    assert WHOLE.contains(name)
 
 
 def test_shares_are_about_equal() -> None:
     names = [f"photos/cat/IMG_{number}.jpg" for number in range(8000)]
-    sizes = [sum(map(Shard(number, 8).holds, names)) for number in range(1, 9)]
+    sizes = [sum(map(Shard(number, 8).contains, names)) for number in range(1, 9)]
     assert sum(sizes) == 8000
     assert all(abs(size - 1000) < 5 * (8000 * 1 / 8 * 7 / 8) ** 0.5 for size in sizes)  # five deviations
 
 
 def test_a_name_that_is_no_unicode_has_a_share() -> None:
-    assert sum(Shard(number, 3).holds(os.fsdecode(b"caf\xe9.jpg")) for number in (1, 2, 3)) == 1
+    assert sum(Shard(number, 3).contains(os.fsdecode(b"caf\xe9.jpg")) for number in (1, 2, 3)) == 1
 
 
 def test_shares_are_the_same_tomorrow() -> None:
     """A share that moved would double some images of a job that goes on, and lose others."""
-    assert [letter for letter in "abcdefgh" if Shard(1, 2).holds(f"{letter}.jpg")] == list("bceg")
+    assert [letter for letter in "abcdefgh" if Shard(1, 2).contains(f"{letter}.jpg")] == list("bceg")

@@ -18,7 +18,7 @@ from tests.errors import raises
 from tests.inference import exports
 from tests.inference.truth import loaded, pixels, truth
 from tests.models.variants import VARIANTS, small
-from vitral.exporters.export import Wish, export
+from vitral.exporters.export import ExportRequest, export
 from vitral.exporters.targets import OnnxTarget, OpenVinoTarget, Target
 from vitral.inference.engines import auto
 from vitral.inference.engines.onnxruntime import OnnxRuntime
@@ -45,19 +45,19 @@ def test_files_are_given_the_likeliest_classes_first(files: list[Path]) -> None:
     needs = SOURCE.bundle.preprocessing
     seen = np.stack([needs.pixels(file.read_bytes(), file.name) for file in files])
     chances = torch.from_numpy(truth(SOURCE, seen)).softmax(dim=1)
-    assert [each.name for each in found] == [str(file) for file in files]
+    assert [each.path for each in found] == [str(file) for file in files]
     for each, row in zip(found, chances, strict=True):
         expected = row.topk(2)
-        assert each.classes == tuple("abcd"[place] for place in expected.indices)
-        assert each.probabilities == pytest.approx(expected.values.tolist(), abs=1e-5)
+        assert each.labels == tuple("abcd"[place] for place in expected.indices)
+        assert each.scores == pytest.approx(expected.values.tolist(), abs=1e-5)
 
 
 def test_more_classes_than_there_are_is_all_of_them(files: list[Path]) -> None:
     [found] = Predictor(SOURCE, engine="eager").predict([str(files[0])], top=9)
     assert isinstance(found, Prediction)
-    assert sorted(found.classes) == list("abcd")
-    assert sum(found.probabilities) == pytest.approx(1)
-    assert list(found.probabilities) == sorted(found.probabilities, reverse=True)
+    assert sorted(found.labels) == list("abcd")
+    assert sum(found.scores) == pytest.approx(1)
+    assert list(found.scores) == sorted(found.scores, reverse=True)
 
 
 def test_a_path_by_itself_is_one_file(files: list[Path]) -> None:
@@ -143,9 +143,9 @@ def test_many_threads_are_given_the_same_bytes() -> None:
 def test_a_predictor_never_changes() -> None:
     predictor = Predictor(SOURCE, engine="eager")
     for name in ("bundle", "new"):
-        with pytest.raises(AttributeError, match="a predictor never changes"):
+        with pytest.raises(AttributeError, match="immutable"):
             setattr(predictor, name, 1)
-    with pytest.raises(AttributeError, match="a predictor never changes"):
+    with pytest.raises(AttributeError, match="immutable"):
         del predictor.bundle
     assert predictor.bundle is SOURCE.bundle
 
@@ -165,7 +165,7 @@ def test_warming_up_has_the_engine_made(monkeypatch: pytest.MonkeyPatch) -> None
     predictor = Predictor(SOURCE, engine="eager")
     predictor.warm_up()
     predictor.warm_up(1, 4)
-    predictor.warm_up(2, answer="features")
+    predictor.warm_up(2, output="features")
     monkeypatch.setattr("vitral.inference.engines.auto.build_engine", None)
     assert predictor.logits(pixels(SOURCE)).shape == (3, 4)
     assert predictor.features(pixels(SOURCE)).shape == (3, 32)
@@ -231,17 +231,17 @@ assert "torch" not in sys.modules
 
 @pytest.mark.parametrize("target", [OnnxTarget(), OpenVinoTarget()], ids=lambda target: target.kind)
 def test_an_export_names_what_its_model_names_without_torch(target: Target, files: list[Path], tmp_path: Path) -> None:
-    export(exports.source(), exports.album(), Wish(target), tmp_path / "exported")
+    export(exports.source(), exports.album(), ExportRequest(target), tmp_path / "exported")
     expected = Predictor(exports.loaded(), engine="eager").predict(files)
     words = [sys.executable, "-c", WITHOUT_TORCH, str(tmp_path / "exported"), *map(str, files)]
     done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60)
     for told, each in zip(json.loads(done.stdout), expected, strict=True):
-        assert (told["name"], tuple(told["classes"])) == each[:2]
-        assert told["probabilities"] == pytest.approx(each.probabilities, abs=1e-4)
+        assert (told["path"], tuple(told["labels"])) == each[:2]
+        assert told["scores"] == pytest.approx(each.scores, abs=1e-4)
 
 
 def test_an_export_is_as_it_was_made(tmp_path: Path) -> None:
-    export(exports.source(), exports.album(), Wish(OnnxTarget()), tmp_path / "exported")
+    export(exports.source(), exports.album(), ExportRequest(OnnxTarget()), tmp_path / "exported")
     Predictor(tmp_path / "exported", engine=OnnxRuntime())
     predictor = Predictor(tmp_path / "exported", engine="onnxruntime")
     predictor.warm_up(1, 2)
@@ -256,7 +256,7 @@ def test_an_export_is_as_it_was_made(tmp_path: Path) -> None:
 
 
 def test_an_export_of_features_gives_them(tmp_path: Path) -> None:
-    export(exports.source(head=False), exports.album(), Wish(OnnxTarget()), tmp_path / "exported")
+    export(exports.source(head=False), exports.album(), ExportRequest(OnnxTarget()), tmp_path / "exported")
     predictor, images = Predictor(tmp_path / "exported"), np.zeros((3, 24, 32, 3), dtype=np.uint8)
     own = Predictor(exports.loaded(head=False), engine="eager")
     assert predictor.width == own.width == 32

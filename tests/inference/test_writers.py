@@ -13,7 +13,7 @@ from vitral.core.errors import DataError
 from vitral.inference import writers as module
 from vitral.inference.batches import Batch
 from vitral.inference.engines.engine import FloatArray
-from vitral.inference.writers import check_features_path, vectors
+from vitral.inference.writers import check_features_path, open_feature_writer
 
 WIDTH = 3
 STRANGE = os.fsdecode(b"caf\xe9\n2.jpg")
@@ -21,7 +21,7 @@ STRANGE = os.fsdecode(b"caf\xe9\n2.jpg")
 
 def batch_of(names: tuple[str, ...], *failed: int) -> tuple[Batch, FloatArray]:
     pixels = np.zeros((len(names) - len(failed), 2, 2, 3), dtype=np.uint8)
-    width = WIDTH if len(pixels) else 1  # nobody knows the width of no vectors
+    width = WIDTH if len(pixels) else 1  # without images the width is unknown
     numbers = np.random.default_rng(len(names)).normal(size=(len(pixels), width)).astype(np.float32)
     return Batch(names, {place: DataError("cut off", code="data.truncated_image") for place in failed}, pixels), numbers
 
@@ -31,14 +31,14 @@ BATCHES = [
     batch_of(("bad.jpg",), 0),
     batch_of(("3.jpg", STRANGE)),
 ]
-NAMES = [name for batch, _ in BATCHES for name in batch.good]
-ROWS = np.concatenate([numbers for batch, numbers in BATCHES if batch.good])
+NAMES = [name for batch, _ in BATCHES for name in batch.readable]
+ROWS = np.concatenate([numbers for batch, numbers in BATCHES if batch.readable])
 
 
 def written(path: Path, batches: list[tuple[Batch, FloatArray]]) -> Path:
-    with path.open("wb") as file, vectors(file, path, WIDTH) as sink:
+    with path.open("wb") as file, open_feature_writer(file, path, WIDTH) as writer:
         for batch, numbers in batches:
-            sink.write(batch, numbers)
+            writer.write(batch, numbers)
     return path
 
 
@@ -88,8 +88,8 @@ def test_an_error_in_the_midst_of_it_goes_through_and_leaves_nothing_beside(tmp_
     path = tmp_path / name
 
     def broken_off() -> None:
-        with path.open("wb") as file, vectors(file, path, WIDTH) as sink:
-            sink.write(*BATCHES[0])
+        with path.open("wb") as file, open_feature_writer(file, path, WIDTH) as writer:
+            writer.write(*BATCHES[0])
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

@@ -1,4 +1,4 @@
-"""Answers as text, read back by the readers that others use."""
+"""Predictions as text, read back by other readers."""
 
 import csv
 import json
@@ -17,7 +17,15 @@ from tests.errors import raises
 from vitral.core.errors import DataError
 from vitral.inference.batches import Batch
 from vitral.inference.engines.engine import FloatArray
-from vitral.inference.writers import FORMATS, Answer, Format, Row, answers, make_formatter, parse_format, rows_of
+from vitral.inference.writers import (
+    FORMATS,
+    Format,
+    Prediction,
+    make_formatter,
+    make_predictions,
+    open_prediction_writer,
+    parse_format,
+)
 
 CLASSES = ("cat", 'a "dog", barking', "Gürtel\nand tail")
 STRANGE = os.fsdecode(b'caf\xe9, "the" \n2.jpg')
@@ -38,9 +46,9 @@ def logits(*rows: list[float]) -> FloatArray:
 def written(format: Format, top: int = 2) -> bytes:
     """Two batches: the second of the first is bad, the last has a name that is no Unicode."""
     file = BytesIO()
-    with answers(file, format, CLASSES, top) as sink:
-        sink.write(batch_of(("1.jpg", "2.jpg", "3.jpg"), 1), logits([0, 1, 3], [2, 2, 0]))
-        sink.write(batch_of((STRANGE,)), logits([-1, -2, -3]))
+    with open_prediction_writer(file, format, CLASSES, top, engine="eager") as writer:
+        writer.write(batch_of(("1.jpg", "2.jpg", "3.jpg"), 1), logits([0, 1, 3], [2, 2, 0]))
+        writer.write(batch_of((STRANGE,)), logits([-1, -2, -3]))
     return file.getvalue()
 
 
@@ -49,28 +57,29 @@ def chances(*row: float) -> list[float]:
 
 
 def test_a_row_has_the_likeliest_classes_and_their_softmax() -> None:
-    (row,) = rows_of(batch_of(("1.jpg",)), logits([0, 1, 3]), CLASSES, 3)
-    assert [answer.name for answer in row.answers] == [CLASSES[2], CLASSES[1], CLASSES[0]]
+    (row,) = make_predictions(batch_of(("1.jpg",)), logits([0, 1, 3]), CLASSES, 3)
+    assert row.labels == (CLASSES[2], CLASSES[1], CLASSES[0])
     expected = sorted(chances(0, 1, 3), reverse=True)
-    assert [answer.probability for answer in row.answers] == pytest.approx(expected, rel=1e-5)
+    assert list(row.scores) == pytest.approx(expected, rel=1e-5)
 
 
 def test_of_equal_classes_the_first_comes_first_and_huge_logits_are_no_trouble() -> None:
-    first, second = rows_of(batch_of(("1.jpg", "2.jpg")), logits([2, 2, 2], [1e30, 0, -1e30]), CLASSES, 3)
-    assert [answer.name for answer in first.answers] == list(CLASSES)
-    assert [answer.probability for answer in second.answers] == [1.0, 0.0, 0.0]
+    first, second = make_predictions(batch_of(("1.jpg", "2.jpg")), logits([2, 2, 2], [1e30, 0, -1e30]), CLASSES, 3)
+    assert first.labels == CLASSES
+    assert second.scores == (1.0, 0.0, 0.0)
 
 
 def test_a_tiny_probability_keeps_its_digits() -> None:
-    (row,) = rows_of(batch_of(("1.jpg",)), logits([0, 0, 30]), CLASSES, 3)
-    assert row.answers[1].probability == pytest.approx(chances(0, 0, 30)[0], rel=1e-5)
-    assert len(repr(row.answers[1].probability)) <= 12
+    rows = make_predictions(batch_of(("1.jpg",)), logits([0, 0, 30]), CLASSES, 3)
+    found = json.loads(make_formatter("jsonl", 3).rows(rows))["answers"][1]["probability"]
+    assert found == pytest.approx(chances(0, 0, 30)[0], rel=1e-5)
+    assert len(repr(found)) <= 12
 
 
 def test_bad_files_keep_their_place_among_the_rows() -> None:
-    found = rows_of(batch_of(("1.jpg", "2.jpg", "3.jpg"), 0, 2), logits([0, 1, 3]), CLASSES, 1)
+    found = make_predictions(batch_of(("1.jpg", "2.jpg", "3.jpg"), 0, 2), logits([0, 1, 3]), CLASSES, 1)
     assert [(row.path, row.error) for row in found] == [("1.jpg", "cut off"), ("2.jpg", ""), ("3.jpg", "cut off")]
-    assert [len(row.answers) for row in found] == [0, 1, 0]
+    assert [len(row.labels) for row in found] == [0, 1, 0]
 
 
 @pytest.mark.parametrize("format", ["json", "jsonl"])
@@ -82,6 +91,7 @@ def test_json_is_read_back(format: Format) -> None:
     assert [answer["class"] for answer in found[0]["answers"]] == [CLASSES[2], CLASSES[1]]
     assert found[0]["answers"][0]["probability"] == pytest.approx(chances(0, 1, 3)[2], rel=1e-5)
     assert "error" not in found[0]
+    assert found[0]["engine"] == "eager"
 
 
 @pytest.mark.skipif(not shutil.which("jq"), reason="jq is not installed")
@@ -113,7 +123,7 @@ def test_a_table_is_in_columns_and_has_no_bad_files() -> None:
 
 def test_columns_only_grow() -> None:
     table = make_formatter("table", 1)
-    rows = [Row(name, (Answer("cat", 0.5),)) for name in ("a.jpg", "much-longer.jpg", "b.jpg")]
+    rows = [Prediction(name, ("cat",), (0.5,)) for name in ("a.jpg", "much-longer.jpg", "b.jpg")]
     text = "".join(table.rows([row]) for row in rows)
     assert [line.index("cat") for line in text.splitlines()] == [7, 17, 17]
 
@@ -121,7 +131,7 @@ def test_columns_only_grow() -> None:
 @pytest.mark.parametrize("format", FORMATS)
 def test_no_images_and_more_ranks_than_classes_are_fine(format: Format) -> None:
     file = BytesIO()
-    with answers(file, format, CLASSES, 50):
+    with open_prediction_writer(file, format, CLASSES, 50):
         pass
     text = file.getvalue().decode()
     header = "path,class,probability,class_2,probability_2,class_3,probability_3,error\n"
@@ -134,8 +144,8 @@ def test_json_is_whole_even_where_a_bad_file_ended_it() -> None:
     file = BytesIO()
 
     def broken_off() -> None:
-        with answers(file, "json", CLASSES, 1) as sink:
-            sink.write(batch_of(("1.jpg",)), logits([0, 1, 3]))
+        with open_prediction_writer(file, "json", CLASSES, 1) as writer:
+            writer.write(batch_of(("1.jpg",)), logits([0, 1, 3]))
             raise DataError("cut off", code="data.truncated_image")
 
     with pytest.raises(DataError):
@@ -144,17 +154,17 @@ def test_json_is_whole_even_where_a_bad_file_ended_it() -> None:
 
 
 def test_rows_are_there_as_soon_as_they_are_written() -> None:
-    reader, writer = os.pipe()
+    reader, pipe = os.pipe()
     os.set_blocking(reader, False)  # where nothing is there yet, it is an error
-    with open(writer, "wb") as here, answers(here, "jsonl", CLASSES, 1) as sink:
-        sink.write(batch_of(("1.jpg",)), logits([0, 1, 3]))
+    with open(pipe, "wb") as here, open_prediction_writer(here, "jsonl", CLASSES, 1) as writer:
+        writer.write(batch_of(("1.jpg",)), logits([0, 1, 3]))
         assert json.loads(os.read(reader, 1000))["path"] == "1.jpg"
     os.close(reader)
 
 
 @given(st.lists(st.text(), min_size=1, max_size=5), st.text(min_size=1))
 def test_any_name_comes_back_from_json_and_csv(names: list[str], trouble: str) -> None:
-    rows = [Row(name, (Answer(name, 0.5),)) for name in names] + [Row("bad", (), trouble)]
+    rows = [Prediction(name, (name,), (0.5,)) for name in names] + [Prediction("bad", (), (), error=trouble)]
     lines = make_formatter("jsonl", 1).rows(rows).split("\n")[:-1]
     assert [json.loads(line)["path"] for line in lines] == [row.path for row in rows]
     back = list(csv.reader(StringIO(make_formatter("csv", 1).rows(rows), newline="")))

@@ -3,7 +3,8 @@
 import numpy as np
 import torch
 
-from vitral.inference.writers import probabilities, topk
+from vitral.core.activation import probabilities
+from vitral.inference.writers import topk
 
 LOGITS = np.random.default_rng(0).normal(scale=5, size=(6, 9)).astype(np.float32)
 

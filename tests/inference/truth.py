@@ -9,11 +9,11 @@ from tests.models.variants import VARIANTS, VITS
 from vitral.data.decoding.header import Decoding
 from vitral.data.transforms.preprocessing import IMAGENET, Normalize, Preprocessing
 from vitral.inference.engines.engine import FloatArray, OutputKind, PixelBatch
-from vitral.inference.graph.graph import Graph, graph_of
+from vitral.inference.graph.graph import Graph, build_graph
 from vitral.models import Resnet, Vit
 from vitral.models.head import NoHead
 from vitral.weights.bundle import Bundle
-from vitral.weights.load import Loaded
+from vitral.weights.load import LoadedModel
 
 GRAY = Normalize(mean=(0.3,), std=(0.4,))
 
@@ -27,7 +27,7 @@ assert "resnet" in GRAPHS
 assert set(VITS) - set(GRAPHS)
 
 
-def loaded(config: Vit | Resnet, scaling: Normalize | None = None) -> Loaded:
+def loaded(config: Vit | Resnet, scaling: Normalize | None = None) -> LoadedModel:
     """A model that is far from its beginning, with colors of its own where it has any."""
     torch.manual_seed(0)
     model = config.build().eval()
@@ -40,33 +40,33 @@ def loaded(config: Vit | Resnet, scaling: Normalize | None = None) -> Loaded:
         normalize=scaling or (IMAGENET if config.channels == 3 else GRAY),
     )
     classes = () if isinstance(config.head, NoHead) else tuple("abcdefgh"[: config.head.num_classes])
-    return Loaded(
+    return LoadedModel(
         model, Bundle(model=config, task="classify" if classes else "features", preprocessing=needs, classes=classes)
     )
 
 
-def pixels(source: Loaded, images: int = 3) -> PixelBatch:
+def pixels(source: LoadedModel, images: int = 3) -> PixelBatch:
     needs = source.bundle.preprocessing
     shape = (images, *needs.image_size, needs.decoding.channels)
     return np.random.default_rng(1).integers(256, size=shape, dtype=np.uint8)  # (B, H, W, C)
 
 
-def answer_of(source: Loaded) -> OutputKind:
+def answer_of(source: LoadedModel) -> OutputKind:
     """Logits where the model has any."""
     return "logits" if source.bundle.classes else "features"
 
 
-def graph(config: Vit | Resnet) -> tuple[Loaded, Graph]:
+def graph(config: Vit | Resnet) -> tuple[LoadedModel, Graph]:
     source = loaded(config)
-    return source, graph_of(source, answer_of(source))
+    return source, build_graph(source, answer_of(source))
 
 
 @torch.no_grad()
-def truth(source: Loaded, images: PixelBatch, answer: OutputKind = "logits") -> FloatArray:
+def truth(source: LoadedModel, images: PixelBatch, answer: OutputKind = "logits") -> FloatArray:
     """What the model itself makes of them, scaled as the formula says, all in float64."""
     scaling = source.bundle.preprocessing.normalize
     mean, deviation = (torch.tensor(each, dtype=torch.float64) for each in (scaling.mean, scaling.std))
     scaled = (torch.from_numpy(images).double() / 255 - mean) / deviation  # (B, H, W, C)
     model = deepcopy(source.model).double()
-    see = model if answer == "logits" else model.pooled
+    see = model if answer == "logits" else model.forward_pooled
     return see(scaled.permute(0, 3, 1, 2)).float().numpy()  # (B, K)

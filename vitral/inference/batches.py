@@ -1,6 +1,6 @@
-"""From files to batches of pixels, read ahead of whoever answers them.  B images, H x W pixels, C channels.
+"""Reading and decoding images ahead of the engine.  B images, H x W pixels, C channels.
 
-Threads read and decode, which both happen outside Python's lock; how much lies ready is bounded, so memory stays flat.
+Threads read and decode, both of which release the GIL. The number of batches in flight is bounded, and memory with it.
 """
 
 import os
@@ -22,92 +22,92 @@ from vitral.inference.engines.engine import PixelBatch
 from vitral.inference.image_refs import ImageRef
 
 THREADS = 4
-PREFETCH_BATCHES = 2  # batches that may lie ready or be on their way
-TORCH_AFTER = 500  # images, after which more are to be expected
-MAX_FAILED = 4  # times the size of a batch: then it is handed on, however few of it are good
-NICENESS = 10  # how far the threads stand back for the engine, in the system's measure of niceness
+PREFETCH_BATCHES = 2  # batches that are decoded ahead
+TORCH_AFTER = 500  # images; from then on importing torch, which resizes faster, pays off
+MAX_FAILED = 4  # unreadable images, in batch sizes, after which a batch is handed on as it is
+NICENESS = 10  # of the decoding threads: the engine goes first
 
 
 class Batch(NamedTuple):
-    """Images in the order given: the pixels of those that could be read, and why the others could not."""
+    """Images in the order given: the pixels of those that could be read, and the errors of the others."""
 
     names: tuple[str, ...]
-    failed: dict[int, VitralError]  # by the place among the names
+    failed: dict[int, VitralError]  # by index into names
     pixels: PixelBatch  # (B, H, W, C), of the others
 
     @property
-    def good(self) -> list[str]:
-        """The names of those that could be read."""
-        return [name for place, name in enumerate(self.names) if place not in self.failed]
+    def readable(self) -> list[str]:
+        """The names of the images that could be read."""
+        return [name for index, name in enumerate(self.names) if index not in self.failed]
 
 
 def read_batches(images: Iterable[ImageRef], needs: Preprocessing, size: int) -> Iterator[Batch]:
-    """The images as the model sees them, so many at a time."""
+    """The images as the model's preprocessing makes them, in batches of this size."""
     pool = ThreadPoolExecutor(THREADS, "reading", _lower_priority)
     waiting: deque[tuple[str, Future[Pixels | VitralError]]] = deque()
-    found = _BatchBuilder(needs, size)
+    builder = _BatchBuilder(needs, size)
     try:
         for number, image in enumerate(images, start=1):
             waiting.append((image.name, pool.submit(_decode, image, needs)))
             if number == TORCH_AFTER:
-                pool.submit(import_module, "torch")  # which resizes quicker, and is worth it now
+                pool.submit(import_module, "torch")
             if len(waiting) >= PREFETCH_BATCHES * size:
-                yield from found.added(*waiting.popleft())
+                yield from builder.add(*waiting.popleft())
         while waiting:
-            yield from found.added(*waiting.popleft())
-        yield from found.rest()
+            yield from builder.add(*waiting.popleft())
+        yield from builder.flush()
     finally:
         pool.shutdown(cancel_futures=True)
 
 
 class _BatchBuilder:
-    """The batch at hand."""
+    """Collects decoded images into a batch."""
 
     def __init__(self, needs: Preprocessing, size: int) -> None:
         self.shape, self.size = (size, *needs.image_size, needs.decoding.channels), size
-        self._begin()
+        self._start()
 
-    def added(self, name: str, future: Future[Pixels | VitralError]) -> Iterator[Batch]:
-        """Add an image once it is decoded; the batch, if that filled it."""
-        found = future.result()
-        if isinstance(found, VitralError):
-            self.failed[len(self.names)] = found
+    def add(self, name: str, future: Future[Pixels | VitralError]) -> Iterator[Batch]:
+        """Add an image once it is decoded; yields the batch if that completes it."""
+        result = future.result()
+        if isinstance(result, VitralError):
+            self.failed[len(self.names)] = result
         else:
-            self.pixels[len(self.names) - len(self.failed)] = found
+            self.pixels[len(self.names) - len(self.failed)] = result
         self.names.append(name)
         good = len(self.names) - len(self.failed)
         if good == self.size or len(self.failed) == MAX_FAILED * self.size:
-            yield from self.rest()
+            yield from self.flush()
 
-    def rest(self) -> Iterator[Batch]:
+    def flush(self) -> Iterator[Batch]:
         if self.names:
             good = len(self.names) - len(self.failed)
             yield Batch(tuple(self.names), self.failed, self.pixels[:good])
-        self._begin()
+        self._start()
 
-    def _begin(self) -> None:
+    def _start(self) -> None:
         self.names: list[str] = []
         self.failed: dict[int, VitralError] = {}
-        self.pixels = np.empty(self.shape, dtype=np.uint8)  # (B, H, W, C), new: the last one may still be in use
+        self.pixels = np.empty(self.shape, dtype=np.uint8)  # (B, H, W, C); the last one may still be in use
 
 
 def _decode(image: ImageRef, needs: Preprocessing) -> Pixels | VitralError:
-    """The pixels (H, W, C), or what is wrong with the file."""
+    """The pixels (H, W, C), or the error of an unreadable file."""
     try:
-        return needs.pixels(image.place.read(), image.name)
+        return needs.pixels(image.source.read(), image.name)
     except VitralError as error:
         return error
-    except Exception as error:  # a fault of ours, which must still name the image
+    except Exception as error:  # a bug, which must still name the image
         message = f"{type(error).__name__}: {error}"
         raise VitralError(
-            message, code="internal.unexpected", where=image.name, hint="report it: vitral is at fault"
+            message, code="internal.unexpected", where=image.name, hint="this is a bug in vitral: please report it"
         ) from error
 
 
 def _lower_priority() -> None:
-    """Let the engine go first where both want a processor; Linux counts threads as it counts processes."""
+    """Give the engine precedence over this thread; on Linux niceness is per thread."""
     if sys.platform == "linux":
         thread = threading.get_native_id()
-        with suppress(PermissionError):  # a sandbox may forbid even this, and the images are read all the same
-            present = os.getpriority(os.PRIO_PROCESS, thread)  # which `nice` may have set, and is not to be undone
+        with suppress(PermissionError):  # a sandbox may forbid it
+            present = os.getpriority(os.PRIO_PROCESS, thread)  # as set by `nice`
             os.setpriority(os.PRIO_PROCESS, thread, max(NICENESS, present))

@@ -18,6 +18,7 @@ from pydantic_core import from_json
 
 from vitral import __version__
 from vitral.core import formats
+from vitral.core.activation import Activation
 from vitral.core.config import Config
 from vitral.core.errors import ConfigError, WeightsError
 from vitral.core.formats import upgrade_json
@@ -189,6 +190,7 @@ class Export(Config):
     output: TensorSpec
     task: str
     classes: tuple[str, ...]
+    activation: Activation = "softmax"  # what turns logits into probabilities
     preprocessing: Preprocessing  # its scaling is in the graph
     resizing: str  # where it is done
     weights: str  # the sha256 of the file that the model was read from

@@ -10,17 +10,17 @@ from typing import NamedTuple, Protocol
 from vitral.core.errors import DataError, VitralError
 from vitral.data.datasets.files import is_image, unreadable
 from vitral.data.datasets.shards.index import DRAFT, INDEX, parse_index
-from vitral.data.datasets.shards.tar import parts
+from vitral.data.datasets.shards.tar import list_members
 from vitral.data.datasets.shards.urls import (
     check_protocol,
     is_pattern,
     is_tar,
     join,
-    opened,
+    open_file,
     read_range,
     read_whole,
-    sizes,
-    tars,
+    file_sizes,
+    list_tars,
 )
 from vitral.data.samples import Store
 
@@ -106,9 +106,9 @@ def tar_images(paths: Iterable[str]) -> Iterator[ImageRef]:
     """The images inside tar files, in their order."""
     for path in paths:
         try:
-            with opened(path) as file:
+            with open_file(path) as file:
                 empty = True
-                for part in parts(file, path):
+                for part in list_members(file, path):
                     if is_image(part.name):
                         empty = False
                         yield ImageRef(f"{path}/{part.name}", ByteRange(path, part.start, part.length))
@@ -120,7 +120,7 @@ def tar_images(paths: Iterable[str]) -> Iterator[ImageRef]:
 
 def pack_images(folder: str) -> Iterator[ImageRef]:
     """The images of a folder that `vitral pack` wrote, by their original names."""
-    if INDEX not in sizes(folder):
+    if INDEX not in file_sizes(folder):
         hint = "run vitral pack again with the same data: it resumes"
         raise DataError("an unfinished pack", code="data.unfinished_pack", where=folder, hint=hint)
     for shard in parse_index(read_whole(join(folder, INDEX)), join(folder, INDEX)).shards:
@@ -141,8 +141,8 @@ def remote_images(address: str) -> Iterator[ImageRef]:
         )
     check_protocol(address)
     if is_tar(address) or is_pattern(address):
-        return tar_images(tars(address))
-    beside = sizes(address)
+        return tar_images(list_tars(address))
+    beside = file_sizes(address)
     if INDEX in beside or DRAFT in beside:
         return pack_images(address)
     found = [join(address, name) for name in beside if is_tar(name)]

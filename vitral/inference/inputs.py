@@ -27,10 +27,10 @@ from vitral.data.datasets.files import (
     unreadable,
 )
 from vitral.data.datasets.huggingface import holds_tables
-from vitral.data.datasets.manifest import DELIMITERS, MANIFESTS, objects_of, rows_of
-from vitral.data.datasets.named import NAMED
+from vitral.data.datasets.manifest import DELIMITERS, MANIFEST_SUFFIXES, read_json_lines, read_table
+from vitral.data.datasets.named import NAMED_DATASETS
 from vitral.data.datasets.shards.index import DRAFT, INDEX
-from vitral.data.datasets.shards.urls import BRACES, expand, is_glob, is_pattern, is_remote, is_tar, tars
+from vitral.data.datasets.shards.urls import BRACES, expand_braces, is_glob, is_pattern, is_remote, is_tar, list_tars
 from vitral.data.datasets.source import SAMPLE, no_such_path, open_data
 from vitral.data.samples import Samples
 from vitral.inference.image_refs import (
@@ -82,12 +82,12 @@ def _from_table(manifest: str, file: TextIO, delimiter: str) -> Iterator[str]:
                 message, code="data.bad_manifest", where=manifest, hint="let the first line name the columns"
             )
 
-    for number, fields in rows_of(manifest, file, delimiter, check):
+    for number, fields in read_table(manifest, file, delimiter, check):
         yield _path_text(fields[COLUMN], f"{manifest}:{number}")
 
 
 def _from_json(manifest: str, file: TextIO) -> Iterator[str]:
-    for number, fields in objects_of(manifest, file):
+    for number, fields in read_json_lines(manifest, file):
         yield _path_text(fields.get(COLUMN) if isinstance(fields, dict) else fields, f"{manifest}:{number}")
 
 
@@ -175,7 +175,7 @@ def _expand_input(word: str, stdin: BinaryIO | None) -> Iterator[ImageRef]:
                 "stdin is closed", code="data.stdin_closed", where=STDIN, hint="pipe paths into it, one a line"
             )
         return (ImageRef(path, FileSource(path)) for path in stream_paths(stdin))
-    if word == SAMPLE or word in NAMED:
+    if word == SAMPLE or word in NAMED_DATASETS:
         return _dataset_images(word, open_data(word))
     if is_remote(word):
         return remote_images(word)
@@ -186,9 +186,9 @@ def _expand_input(word: str, stdin: BinaryIO | None) -> Iterator[ImageRef]:
     if os.path.lexists(path):
         return _images_at_path(path)
     if is_tar(path) and is_pattern(path):
-        return tar_images(tars(path))
+        return tar_images(list_tars(path))
     if BRACES.search(path) and not any(map(_is_there, _glob(path))):  # they may be letters of a name
-        return find_images(expand(path), stdin)
+        return find_images(expand_braces(path), stdin)
     if is_pattern(path):
         return _pattern_images(path)
     error = no_such_path(Path(path))
@@ -199,7 +199,7 @@ def _expand_input(word: str, stdin: BinaryIO | None) -> Iterator[ImageRef]:
 
 def _images_at_path(path: str) -> Iterator[ImageRef]:
     """The images of a file or folder that was named itself: of a file, the bytes decide what it is."""
-    if suffix(path) in MANIFESTS and not os.path.isdir(path):
+    if suffix(path) in MANIFEST_SUFFIXES and not os.path.isdir(path):
         return (ImageRef(listed, FileSource(listed)) for listed in manifest_paths(path))
     if holds_tables(Path(path)) and not (os.path.isdir(path) and _has_images(path)):
         return _dataset_images(path, open_data(path))

@@ -1,225 +1,267 @@
-"""The predictor: a model that is ready to answer.  B images, H x W pixels, C channels, K classes, D width.
+"""Prediction: `Predictor`, a model that is ready to run, and `predict`, the stream behind `vitral predict`.
 
-Prediction: images in, what a model makes of them out, a batch at a time.  B images, K numbers.
+B images, H x W pixels, C channels, K classes, D width.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from functools import partial
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import numpy as np
 
+from vitral.core.activation import probabilities
 from vitral.core.errors import ConfigError, WeightsError
 from vitral.inference.batches import Batch, read_batches
 from vitral.inference.engines.engine import (
     AUTO,
     Engine,
     EngineKind,
+    EngineSelector,
     FloatArray,
     Lazy,
+    NamedEngine,
     OutputKind,
     PixelBatch,
-    Undecided,
     kind_of,
 )
 from vitral.inference.exported import ENGINES, Export, is_export, load_engine, read_export
 from vitral.inference.image_refs import FileSource, ImageRef
-from vitral.inference.writers import Sink, probabilities, topk
-from vitral.weights.hub import refuse_empty
+from vitral.inference.inputs import find_images
+from vitral.inference.output_shards import WHOLE, Shard
+from vitral.inference.writers import Prediction, make_predictions
+from vitral.weights.hub import check_not_empty
 
 if TYPE_CHECKING:
     from vitral.inference.graph.token_merging import Merging
     from vitral.weights.bundle import Bundle
-    from vitral.weights.load import Loaded
-
-
-class Count(NamedTuple):
-    """How many images were answered, and how many could not be read."""
-
-    answered: int
-    failed: int
-
-
-def predict(
-    see: Callable[[PixelBatch], FloatArray], batches: Iterable[Batch], sink: Sink, hear: Callable[[Batch], None]
-) -> Count:
-    """Have the sink take what `see` makes of each batch; `hear` is told of a batch before it is answered."""
-    answered = failed = 0
-    for batch in batches:
-        hear(batch)
-        numbers = see(batch.pixels) if len(batch.pixels) else np.zeros((0, 1), dtype=np.float32)  # (B, K)
-        _check_finite(batch, numbers)
-        sink.write(batch, numbers)
-        answered, failed = answered + len(batch.pixels), failed + len(batch.failed)
-    return Count(answered, failed)
-
-
-def _check_finite(batch: Batch, numbers: FloatArray) -> None:
-    """An answer that is no number is the fault of the weights, and no file could hold it."""
-    strange = np.flatnonzero(~np.isfinite(numbers).all(axis=1))
-    if len(strange):
-        message = "what the model makes of it is infinite or not a number"
-        hint = "take weights from before training went astray"
-        raise WeightsError(message, code="weights.not_finite", where=batch.good[strange[0]], hint=hint)
-
+    from vitral.weights.load import LoadedModel
 
 BATCH_SIZE = 32
-
-
-class Prediction(NamedTuple):
-    """What an image was found to be of: the likeliest classes first, and how likely each is."""
-
-    name: str
-    classes: tuple[str, ...]
-    probabilities: tuple[float, ...]
+COUNTED = 32  # images that are looked for to tell a few from many
 
 
 class Ready(NamedTuple):
     """What a predictor is made of."""
 
     bundle: "Bundle | Export"
+    engine: str  # its name, or auto
     engines: Mapping[OutputKind, Lazy[Engine]]
 
 
 class Predictor:
-    """A model that is ready to answer: `Predictor("runs/photos").predict(["cat.jpg"])`.
+    """A model that is ready to run: `Predictor("runs/photos").predict(["cat.jpg"])`.
 
-    The engine is the name of one, or one with its settings, or `auto`: at once for a few images, and for more the
-    quickest, once it was found. A predictor never changes, any thread may use it, and a batch may have any number of
-    images. Engines are made when they are first needed: `warm_up` has it done now.
+    The engine is a name, a config, or `auto`. With `auto` a few images are run by torch, which is ready at once; more
+    by the engine that is fastest on this machine. A stream of images has one engine from its first image to its last,
+    and so have all calls of `logits`, `probabilities` and `features`. Engines are built at their first use: `warm_up`
+    builds them now. A predictor is immutable and thread-safe.
 
-    A folder of `vitral export` is a model too. It is ready sooner, for torch has no part in it, and on its own engine.
+    A folder of `vitral export` is a model too. It has its own engine, and starts faster, since torch is not imported.
     """
 
-    __slots__ = ("_engines", "bundle")
+    __slots__ = ("_engine_name", "_engines", "bundle")
     bundle: "Bundle | Export"  # either has classes, a task and the preprocessing
+    _engine_name: str
     _engines: Mapping[OutputKind, Lazy[Engine]]
 
     def __init__(
         self,
-        source: "str | Path | Loaded",
+        source: "str | Path | LoadedModel",
         engine: str | EngineKind = AUTO,
         merging: "Merging | None" = None,
     ) -> None:
         if isinstance(source, str):
-            refuse_empty(source)
+            check_not_empty(source)
         folder = Path(source).expanduser() if isinstance(source, str | Path) else None
         if folder and is_export(folder):
             ready = prepare_export(folder, engine, merging)
         else:
             ready = prepare_model(source, engine, merging)
         object.__setattr__(self, "bundle", ready.bundle)
+        object.__setattr__(self, "_engine_name", ready.engine)
         object.__setattr__(self, "_engines", ready.engines)
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
-        raise AttributeError("a predictor never changes; make another one")
+        raise AttributeError("a predictor is immutable; make another one")
 
     def __delattr__(self, name: str) -> NoReturn:
-        raise AttributeError("a predictor never changes; make another one")
+        raise AttributeError("a predictor is immutable; make another one")
 
     def logits(self, pixels: PixelBatch) -> FloatArray:
-        """The logits of the classes (B, K) for images (B, H, W, C) as `bundle.preprocessing` makes them."""
-        if not self.bundle.classes:
-            message = f"this model was made for {self.bundle.task}, and names no classes"
-            raise ConfigError(message, code="config.unsupported", where="model", hint="ask for its features")
+        """The logits (B, K) of images (B, H, W, C) as `bundle.preprocessing` makes them."""
+        self._check_classes()
         return self._run("logits", pixels)
 
     def probabilities(self, pixels: PixelBatch) -> FloatArray:
-        """How likely each class is (B, K); the numbers of an image sum to one."""
-        return probabilities(self.logits(pixels))
+        """The probability of each class (B, K)."""
+        return probabilities(self.logits(pixels), self.bundle.activation)
 
     def features(self, pixels: PixelBatch) -> FloatArray:
-        """The vectors behind the logits (B, D)."""
+        """The features before the head (B, D)."""
         return self._run("features", pixels)
 
     @property
     def width(self) -> int:
-        """How many numbers a vector of features has."""
-        self._engine("features")
+        """The width D of the features."""
+        self._lazy_engine("features")
         if isinstance(self.bundle, Export):
             return self.bundle.width
-        from vitral.inference.graph.graph import width_of
+        from vitral.inference.graph.graph import feature_width
 
-        return width_of(self.bundle.model)
+        return feature_width(self.bundle.model)
+
+    @property
+    def engine(self) -> str:
+        """The name of the engine; with `auto` that of the engine chosen for `logits`, once they were computed."""
+        engine = self._engines["logits" if "logits" in self._engines and self.bundle.classes else "features"]
+        if self._engine_name == AUTO and engine.is_made:
+            selector = engine.get()
+            assert isinstance(selector, EngineSelector)
+            return selector.name
+        return self._engine_name
 
     def predict(self, images: str | Path | Iterable[str | Path], top: int = 5) -> list[Prediction]:
-        """The likeliest classes of each file, or of the only one; the first that cannot be read is an error."""
-        if top < 1:
-            raise ConfigError(f"expected at least 1, got {top}", code="config.out_of_range", where="top")
+        """The top classes of each file, or of the only one. A file that cannot be read raises its error."""
         paths = [images] if isinstance(images, str | Path) else images
-        files = (ImageRef(str(path), FileSource(str(path))) for path in paths)
-        found: list[Prediction] = []
-        for batch in read_batches(files, self.bundle.preprocessing, BATCH_SIZE):
-            for error in batch.failed.values():
-                raise error
-            found += map(self._named, batch.good, topk(self.logits(batch.pixels), top))
-        return found
+        refs = (ImageRef(str(path), FileSource(str(path))) for path in paths)
+        return list(PredictionStream(self, refs).predictions(top, strict=True))
 
-    def warm_up(self, *sizes: int, answer: OutputKind = "logits") -> None:
-        """Have all made that batches of these sizes need, so that the first of them is as quick as the next.
-
-        Logits are what names and probabilities are made of; features have an engine of their own.
-        """
-        engine = self._engine(answer if self.bundle.classes else "features").get()
-        if isinstance(engine, Undecided):
-            engine.settle()
-        for size in sizes or (1,):
+    def warm_up(self, *sizes: int, output: OutputKind = "logits") -> None:
+        """Build all that batches of these sizes need, so that the first batch is as fast as the next."""
+        engine = self._lazy_engine(output if self.bundle.classes else "features").get()
+        for size in sorted(sizes or (1,), reverse=True):  # the largest first: it decides the engine of auto
             engine.run(np.zeros((size, *self._shape), dtype=np.uint8))
+
+    def select_engine(self, output: OutputKind, images: int | None, batch_size: int) -> NamedEngine:
+        """The engine for a stream of so many images (None: unknown), in batches of that size."""
+        if output == "logits":
+            self._check_classes()
+        engine = self._lazy_engine(output).get()
+        if isinstance(engine, EngineSelector):
+            return engine.select(images, batch_size)
+        return NamedEngine(self._engine_name, engine)
 
     @property
     def _shape(self) -> tuple[int, int, int]:
         needs = self.bundle.preprocessing
         return (*needs.image_size, needs.decoding.channels)
 
-    def _named(self, name: str, found: Sequence[tuple[int, float]]) -> Prediction:
-        return Prediction(
-            name, tuple(self.bundle.classes[place] for place, _ in found), tuple(chance for _, chance in found)
-        )
+    def _check_classes(self) -> None:
+        if not self.bundle.classes:
+            message = f"this model was made for {self.bundle.task} and has no classes"
+            hint = "use its features: Predictor.features, or --features FILE.npz"
+            raise ConfigError(message, code="config.unsupported", where="model", hint=hint)
 
-    def _run(self, answer: OutputKind, pixels: PixelBatch) -> FloatArray:
+    def _run(self, output: OutputKind, pixels: PixelBatch) -> FloatArray:
         if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[1:] != self._shape:
             height, width, channels = self._shape
             message = f"expected uint8 (B, {height}, {width}, {channels}), got {pixels.dtype} {pixels.shape}"
             raise ConfigError(
                 message, code="config.wrong_type", where="pixels", hint="make them with bundle.preprocessing.pixels"
             )
-        return self._engine(answer).get().run(np.ascontiguousarray(pixels))
+        return self._lazy_engine(output).get().run(np.ascontiguousarray(pixels))
 
-    def _engine(self, answer: OutputKind) -> Lazy[Engine]:
-        if answer not in self._engines:
-            message, hint = f"an export that gives no {answer}", "give the model that it was made of"
+    def _lazy_engine(self, output: OutputKind) -> Lazy[Engine]:
+        if output not in self._engines:
+            message, hint = f"this export does not compute {output}", "use the model that it was made from"
             raise ConfigError(message, code="config.unsupported", where="model", hint=hint)
-        return self._engines[answer]
+        return self._engines[output]
+
+
+class PredictionStream:
+    """Images on their way through a model: read ahead, in batches, by one engine that is chosen before the first."""
+
+    def __init__(self, predictor: Predictor, images: Iterable[ImageRef], batch_size: int = BATCH_SIZE) -> None:
+        self.predictor, self.batch_size = predictor, batch_size
+        images = iter(images)
+        first = list(islice(images, COUNTED))
+        self._images = chain(first, images)
+        self._count = len(first) if len(first) < COUNTED else None  # None: many, or nobody knows
+        self.engine = ""  # the name, once it is chosen
+
+    def outputs(self, output: OutputKind) -> Iterator[tuple[Batch, FloatArray]]:
+        """Each batch, and the logits or features (B, K) of those of its images that could be read."""
+        self.engine, engine = self.predictor.select_engine(output, self._count, self.batch_size)
+        return self._outputs(engine)
+
+    def _outputs(self, engine: Engine) -> Iterator[tuple[Batch, FloatArray]]:
+        for batch in read_batches(self._images, self.predictor.bundle.preprocessing, self.batch_size):
+            outputs = engine.run(batch.pixels) if len(batch.pixels) else np.zeros((0, 1), dtype=np.float32)  # (B, K)
+            _check_finite(batch, outputs)
+            yield batch, outputs
+
+    def predictions(self, top: int, strict: bool = False) -> Iterator[Prediction]:
+        """A prediction for each image, in order. With `strict` a file that cannot be read raises its error."""
+        if top < 1:
+            raise ConfigError(f"expected at least 1, got {top}", code="config.out_of_range", where="top")
+        bundle = self.predictor.bundle
+        for batch, logits in self.outputs("logits"):
+            if strict and batch.failed:
+                raise next(iter(batch.failed.values()))
+            yield from make_predictions(batch, logits, bundle.classes, top, bundle.activation, self.engine)
+
+
+def predict(
+    model: "str | Path | LoadedModel | Predictor",
+    inputs: str | Path | Iterable[str | Path],
+    *,
+    top: int = 5,
+    batch_size: int = BATCH_SIZE,
+    engine: str | EngineKind = AUTO,
+    merging: "Merging | None" = None,
+    strict: bool = False,
+    shard: Shard = WHOLE,
+) -> Iterator[Prediction]:
+    """What `vitral predict MODEL INPUT... --format jsonl` prints, as a stream of predictions.
+
+    Inputs are files, folders, patterns, manifests, tar shards or names of datasets. An image that cannot be read has
+    its error in its prediction; with `strict` the error is raised.
+    """
+    words = [inputs] if isinstance(inputs, str | Path) else inputs
+    predictor = model if isinstance(model, Predictor) else Predictor(model, engine, merging)
+    images = (image for image in find_images(map(str, words), None) if shard.contains(image.name))
+    return PredictionStream(predictor, images, batch_size).predictions(top, strict)
+
+
+def _check_finite(batch: Batch, outputs: FloatArray) -> None:
+    """Raise WeightsError for outputs that are infinite or not a number, which no format can hold."""
+    bad = np.flatnonzero(~np.isfinite(outputs).all(axis=1))
+    if len(bad):
+        message = "the model's output for this image is infinite or not a number"
+        hint = "use weights from before training diverged"
+        raise WeightsError(message, code="weights.not_finite", where=batch.readable[bad[0]], hint=hint)
 
 
 def prepare_export(folder: Path, engine: str | EngineKind, merging: "Merging | None") -> Ready:
-    """An export, on the engine that it was made for."""
+    """An export, with the engine that it was made for."""
     notes = read_export(folder)
     own = ENGINES[notes.kind]
     if (engine if isinstance(engine, str) else kind_of(engine)) not in {AUTO, own}:
-        message = f"this export was made for {own}, and runs on no other"
+        message = f"this export runs on {own} alone"
         raise ConfigError(
-            message, code="config.conflict", where="engine", hint="leave it out, or export the model anew"
+            message, code="config.conflict", where="engine", hint="leave it out, or export the model again"
         )
     if merging is not None:
-        message = "an export has the layers that it was made with, and merges no patches"
-        raise ConfigError(message, code="config.conflict", where="merging", hint="give the model that it was made of")
-    return Ready(notes, {notes.answer: Lazy(partial(load_engine, folder, notes))})
+        message = "an export cannot merge tokens"
+        raise ConfigError(message, code="config.conflict", where="merging", hint="use the model that it was made from")
+    return Ready(notes, own, {notes.answer: Lazy(partial(load_engine, folder, notes))})
 
 
-def prepare_model(source: "str | Path | Loaded", engine: str | EngineKind, merging: "Merging | None") -> Ready:
-    """A model of torch, on any engine."""
+def prepare_model(source: "str | Path | LoadedModel", engine: str | EngineKind, merging: "Merging | None") -> Ready:
+    """A model with any engine."""
     from vitral.inference.engines.auto import build_engine, parse_engine
-    from vitral.inference.graph.graph import EVERY_TOKEN
-    from vitral.weights.load import Loaded, load
+    from vitral.inference.graph.graph import NO_MERGING
+    from vitral.weights.load import LoadedModel, load
 
-    wanted = parse_engine(engine) if isinstance(engine, str) else engine
-    # A model of the caller's may be trained on, and this is to stay what it was.
-    loaded = Loaded(deepcopy(source.model), source.bundle) if isinstance(source, Loaded) else load(source)
-    answers: tuple[OutputKind, ...] = ("logits", "features")
+    config = parse_engine(engine) if isinstance(engine, str) else engine
+    # The caller may go on training the model.
+    loaded = LoadedModel(deepcopy(source.model), source.bundle) if isinstance(source, LoadedModel) else load(source)
+    outputs: tuple[OutputKind, ...] = ("logits", "features")
     return Ready(
         loaded.bundle,
-        {each: Lazy(partial(build_engine, wanted, loaded, each, merging or EVERY_TOKEN)) for each in answers},
+        kind_of(config) if config else AUTO,
+        {each: Lazy(partial(build_engine, config, loaded, each, merging or NO_MERGING)) for each in outputs},
     )

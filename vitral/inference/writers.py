@@ -1,9 +1,6 @@
-"""Features in a file: `.npz` for NumPy or `.parquet` for tables, written as they come.  B images, N in all, D width.
+"""Writing predictions as text (table, JSON, JSON Lines, CSV) and features as `.npz` or `.parquet`, batch by batch.
 
-Files that could not be read have no row there.
-
-From logits to what is likely, without torch.  B images, K classes.
-Answers as text: a table, JSON, JSON Lines or CSV, written as they come.  B images, K classes.
+B images, N in all, K classes, D width. Images that could not be read have no row among features.
 """
 
 import csv
@@ -23,7 +20,8 @@ import numpy as np
 from numpy.lib import format as npy
 from rich.cells import cell_len, set_cell_size
 
-from vitral.core.errors import ConfigError, VitralError, format_choices, did_you_mean
+from vitral.core.activation import Activation, probabilities
+from vitral.core.errors import ConfigError, VitralError, did_you_mean, format_choices
 from vitral.data.datasets.files import suffix
 from vitral.html.page import printable
 from vitral.inference.engines.engine import FloatArray
@@ -33,19 +31,12 @@ if TYPE_CHECKING:
     from vitral.inference.batches import Batch
 
 
-def probabilities(logits: FloatArray) -> FloatArray:
-    """How likely each class is (B, K); the numbers of an image sum to one."""
-    exact = logits.astype(np.float64)
-    powers = np.exp(exact - exact.max(axis=1, keepdims=True))  # (B, K)
-    return (powers / powers.sum(axis=1, keepdims=True)).astype(np.float32)
-
-
-def topk(logits: FloatArray, top: int) -> Iterator[list[tuple[int, float]]]:
-    """For each image the likeliest classes by number, and how likely they are; of equal ones the first comes first."""
-    order = np.argsort(-logits, axis=1, kind="stable")[:, :top]  # (B, top), by logits: chances may be equal at zero
-    chances = np.take_along_axis(probabilities(logits), order, axis=1)  # (B, top)
-    for places, numbers in zip(order.tolist(), chances.tolist(), strict=True):
-        yield list(zip(places, numbers, strict=True))
+def topk(logits: FloatArray, k: int, activation: Activation = "softmax") -> Iterator[list[tuple[int, float]]]:
+    """For each image the k most probable classes and their probabilities. Among equal ones the first comes first."""
+    order = np.argsort(-logits, axis=1, kind="stable")[:, :k]  # (B, k), by logits: probabilities may be equal at zero
+    scores = np.take_along_axis(probabilities(logits, activation), order, axis=1)  # (B, k)
+    for classes, row in zip(order.tolist(), scores.tolist(), strict=True):
+        yield list(zip(classes, row, strict=True))
 
 
 Format = Literal["table", "json", "jsonl", "csv"]  # this line is the list of what is written
@@ -53,35 +44,30 @@ FORMATS: tuple[Format, ...] = get_args(Format)
 FORMAT_BY_SUFFIX: dict[str, Format] = {".json": "json", ".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv"}
 
 
-class Sink(Protocol):
-    """Where what the model made of images goes."""
-
-    def write(self, batch: "Batch", numbers: FloatArray) -> None:
-        """Take a batch, and the numbers (B, K) for those of its images that could be read."""
-        ...
-
-
-class Answer(NamedTuple):
-    """A class, and how probable the model holds it to be."""
-
-    name: str
-    probability: float
-
-
-class Row(NamedTuple):
-    """What there is to say of one image: the likeliest classes, the first of them first, or what is wrong with it."""
+class Prediction(NamedTuple):
+    """The most probable classes of an image, the first of them first, or why it could not be read."""
 
     path: str
-    answers: tuple[Answer, ...]
+    labels: tuple[str, ...]
+    scores: tuple[float, ...]
+    engine: str = ""  # that computed them
     error: str = ""
 
 
+class BatchWriter(Protocol):
+    """Where the outputs of a model go."""
+
+    def write(self, batch: "Batch", outputs: FloatArray) -> None:
+        """Write the outputs (B, K) of those images of a batch that could be read."""
+        ...
+
+
 class Formatter(Protocol):
-    """The text of rows in some format."""
+    """The text of predictions in one format."""
 
     def begin(self) -> str: ...
 
-    def rows(self, rows: Sequence[Row]) -> str: ...
+    def rows(self, rows: Sequence[Prediction]) -> str: ...
 
     def end(self) -> str: ...
 
@@ -98,54 +84,77 @@ def parse_format(name: str) -> Format:
 
 
 @dataclass(frozen=True)
-class Answers:
-    """A sink that keeps the likeliest classes, as text."""
+class PredictionWriter:
+    """Writes the top classes as text."""
 
     file: BinaryIO
-    writer: Formatter
+    formatter: Formatter
     classes: Sequence[str]
     top: int
+    activation: Activation
+    engine: str
 
-    def write(self, batch: "Batch", numbers: FloatArray) -> None:
-        self.put(self.writer.rows(rows_of(batch, numbers, self.classes, self.top)))
+    def write(self, batch: "Batch", outputs: FloatArray) -> None:
+        self.put(
+            self.formatter.rows(make_predictions(batch, outputs, self.classes, self.top, self.activation, self.engine))
+        )
 
     def put(self, text: str) -> None:
-        """Names that are no Unicode get the escapes of JSON and Python, in which they can be told apart."""
+        """Names that are not valid Unicode are written with backslash escapes."""
         self.file.write(text.encode("utf-8", "backslashreplace"))
         self.file.flush()
 
 
 @contextmanager
-def answers(file: BinaryIO, format: Format, classes: Sequence[str], top: int) -> Iterator[Answers]:
-    """A sink for so many classes an image; JSON is whole even where a bad file ended it."""
-    most = min(top, len(classes))
-    writer = make_formatter(format, most)
-    sink = Answers(file, writer, classes, most)
-    sink.put(writer.begin())
+def open_prediction_writer(
+    file: BinaryIO,
+    format: Format,
+    classes: Sequence[str],
+    top: int,
+    activation: Activation = "softmax",
+    engine: str = "",
+) -> Iterator[PredictionWriter]:
+    """A writer of the top classes. JSON is complete even where an unreadable file ends it."""
+    k = min(top, len(classes))
+    formatter = make_formatter(format, k)
+    writer = PredictionWriter(file, formatter, classes, k, activation, engine)
+    writer.put(formatter.begin())
     try:
-        yield sink
+        yield writer
     except VitralError:
-        sink.put(writer.end())
+        writer.put(formatter.end())
         raise
-    sink.put(writer.end())
+    writer.put(formatter.end())
 
 
-def rows_of(batch: "Batch", logits: FloatArray, classes: Sequence[str], top: int) -> list[Row]:
-    """A row for each image of the batch, in order; the logits (B, K) are of those that could be read."""
-    found = (tuple(Answer(classes[place], _short(chance)) for place, chance in each) for each in topk(logits, top))
-    return [
-        Row(name, (), batch.failed[place].message) if place in batch.failed else Row(name, next(found))
-        for place, name in enumerate(batch.names)
-    ]
+def make_predictions(
+    batch: "Batch",
+    logits: FloatArray,
+    classes: Sequence[str],
+    top: int,
+    activation: Activation = "softmax",
+    engine: str = "",
+) -> list[Prediction]:
+    """A prediction for each image of the batch, in order; the logits (B, K) are of those that could be read."""
+    rows = topk(logits, top, activation)
+    predictions = []
+    for index, path in enumerate(batch.names):
+        if index in batch.failed:
+            predictions.append(Prediction(path, (), (), error=batch.failed[index].message))
+        else:
+            found = next(rows)
+            labels, scores = tuple(classes[each] for each, _ in found), tuple(score for _, score in found)
+            predictions.append(Prediction(path, labels, scores, engine))
+    return predictions
 
 
-def _short(number: float) -> float:
-    """As many digits as mean anything."""
-    return float(f"{number:.6g}")
+def _rounded(score: float) -> float:
+    """Six digits: more are noise."""
+    return float(f"{score:.6g}")
 
 
 class TableFormatter:
-    """For people: a line for each image, in columns that grow with what they hold."""
+    """A line for each image, in columns that widen as needed."""
 
     def __init__(self, top: int) -> None:
         self.widths = [0] * (1 + 2 * top)
@@ -153,7 +162,7 @@ class TableFormatter:
     def begin(self) -> str:
         return ""
 
-    def rows(self, rows: Sequence[Row]) -> str:
+    def rows(self, rows: Sequence[Prediction]) -> str:
         lines = [self._cells(row) for row in rows if not row.error]
         for cells in lines:
             self.widths = [max(width, cell_len(cell)) for width, cell in zip(self.widths, cells, strict=False)]
@@ -162,10 +171,10 @@ class TableFormatter:
     def end(self) -> str:
         return ""
 
-    def _cells(self, row: Row) -> list[str]:
+    def _cells(self, row: Prediction) -> list[str]:
         cells = [printable(row.path)]
-        for answer in row.answers:
-            cells += [printable(answer.name), f"{answer.probability:.1%}"]
+        for label, score in zip(row.labels, row.scores, strict=True):
+            cells += [printable(label), f"{_rounded(score):.1%}"]
         return cells
 
     def _line(self, cells: list[str]) -> str:
@@ -174,12 +183,12 @@ class TableFormatter:
 
 
 class JsonLinesFormatter:
-    """An object for each image, on a line of its own."""
+    """One object a line."""
 
     def begin(self) -> str:
         return ""
 
-    def rows(self, rows: Sequence[Row]) -> str:
+    def rows(self, rows: Sequence[Prediction]) -> str:
         return "".join(f"{_json(row)}\n" for row in rows)
 
     def end(self) -> str:
@@ -187,7 +196,7 @@ class JsonLinesFormatter:
 
 
 class JsonFormatter:
-    """One list of all the objects, each on a line."""
+    """One list of objects."""
 
     def __init__(self) -> None:
         self.before = "\n"
@@ -195,7 +204,7 @@ class JsonFormatter:
     def begin(self) -> str:
         return "["
 
-    def rows(self, rows: Sequence[Row]) -> str:
+    def rows(self, rows: Sequence[Prediction]) -> str:
         text = ""
         for row in rows:
             text += f"{self.before}{_json(row)}"
@@ -214,17 +223,19 @@ class CsvFormatter:
 
     def begin(self) -> str:
         ranks = ["", *(f"_{rank}" for rank in range(2, self.top + 1))]
-        return _csv(["path", *(f"{message}{rank}" for rank in ranks for message in ("class", "probability")), "error"])
+        return _csv(["path", *(f"{column}{rank}" for rank in ranks for column in ("class", "probability")), "error"])
 
-    def rows(self, rows: Sequence[Row]) -> str:
+    def rows(self, rows: Sequence[Prediction]) -> str:
         return "".join(_csv(self._fields(row)) for row in rows)
 
     def end(self) -> str:
         return ""
 
-    def _fields(self, row: Row) -> list[object]:
-        found = [field for answer in row.answers for field in answer]
-        return [row.path, *found, *[""] * (2 * self.top - len(found)), row.error]
+    def _fields(self, row: Prediction) -> list[object]:
+        pairs = [
+            field for label, score in zip(row.labels, row.scores, strict=True) for field in (label, _rounded(score))
+        ]
+        return [row.path, *pairs, *[""] * (2 * self.top - len(pairs)), row.error]
 
 
 def make_formatter(format: Format, top: int) -> Formatter:
@@ -240,15 +251,16 @@ def make_formatter(format: Format, top: int) -> Formatter:
             return CsvFormatter(top)
 
 
-def _json(row: Row) -> str:
+def _json(row: Prediction) -> str:
     if row.error:
         return json.dumps({"path": row.path, "error": row.error}, ensure_ascii=False)
-    found = [{"class": answer.name, "probability": answer.probability} for answer in row.answers]
-    return json.dumps({"path": row.path, "answers": found}, ensure_ascii=False)
+    pairs = zip(row.labels, row.scores, strict=True)
+    answers = [{"class": label, "probability": _rounded(score)} for label, score in pairs]
+    return json.dumps({"path": row.path, "answers": answers, "engine": row.engine}, ensure_ascii=False)
 
 
 def _csv(fields: Iterable[object]) -> str:
-    """A line of CSV. Only with this end of a line does the writer also quote a field that has half of it inside."""
+    """A line of CSV. Only with CRLF as its line end does the csv module also quote a field with a lone CR in it."""
     stream = StringIO()
     csv.writer(stream, lineterminator="\r\n").writerow(fields)
     return stream.getvalue().removesuffix("\r\n") + "\n"
@@ -260,7 +272,7 @@ NAMES_AT_A_TIME = 4096  # written at a time
 
 
 def check_features_path(path: Path) -> None:
-    """Refuse a file for features of which the kind, or the package that writes it, is unknown here."""
+    """Raise ConfigError for an unknown suffix, or where the package that writes it is missing."""
     if suffix(path.name) not in FEATURE_SUFFIXES:
         message = f"expected a file that ends in {format_choices(FEATURE_SUFFIXES)}, got {path.name!r}"
         raise ConfigError(
@@ -270,43 +282,43 @@ def check_features_path(path: Path) -> None:
         _pyarrow()
 
 
-def vectors(file: BinaryIO, path: Path, width: int) -> AbstractContextManager[Sink]:
-    """A sink that writes vectors of so many numbers into the file, of the kind that its path tells."""
+def open_feature_writer(file: BinaryIO, path: Path, width: int) -> AbstractContextManager[BatchWriter]:
+    """A writer of features of this width, in the format of the path's suffix."""
     return _parquet(file, width) if suffix(path.name) == ".parquet" else _npz(file, path, width)
 
 
 @contextmanager
-def _npz(file: BinaryIO, path: Path, width: int) -> Iterator[Sink]:
-    """An archive of `names` (N,) and `features` (N, D), put together at the end, when N is known."""
+def _npz(file: BinaryIO, path: Path, width: int) -> Iterator[BatchWriter]:
+    """An archive of `names` (N,) and `features` (N, D), assembled at the end, when N is known."""
     folder = path.parent
-    with TemporaryFile(dir=folder) as rows, TemporaryFile(dir=folder) as names:  # without a name, so never left behind
-        sink = _Spool(rows, names, path)
-        yield sink
+    with TemporaryFile(dir=folder) as rows, TemporaryFile(dir=folder) as names:  # unnamed, so never left behind
+        spool = _Spool(rows, names, path)
+        yield spool
         with report_write_errors(path), ZipFile(file, "w") as archive:
             with archive.open("names.npy", "w", force_zip64=True) as part:
-                _header(part, f"<U{sink.longest}", (sink.count,))
+                _header(part, f"<U{spool.longest}", (spool.count,))
                 names.seek(0)
                 for chunk in _chunks(names):
-                    part.write(np.array(chunk, dtype=f"<U{sink.longest}").tobytes())
+                    part.write(np.array(chunk, dtype=f"<U{spool.longest}").tobytes())
             with archive.open("features.npy", "w", force_zip64=True) as part:
-                _header(part, "<f4", (sink.count, width))
+                _header(part, "<f4", (spool.count, width))
                 rows.seek(0)
                 copyfileobj(rows, part, 1 << 20)
 
 
 class _Spool:
-    """Rows and names on the disk, one after the other."""
+    """Rows and names in temporary files."""
 
     def __init__(self, rows: IO[bytes], names: IO[bytes], part: Path) -> None:
         self.rows, self.names, self.part = rows, names, part
         self.count, self.longest = 0, 1
 
-    def write(self, batch: "Batch", numbers: FloatArray) -> None:
+    def write(self, batch: "Batch", outputs: FloatArray) -> None:
         with report_write_errors(self.part):
-            self.rows.write(numbers.astype("<f4").tobytes())
-            self.names.writelines(f"{json.dumps(name)}\n".encode() for name in batch.good)
-        self.count += len(batch.good)
-        self.longest = max([self.longest, *map(len, batch.good)])
+            self.rows.write(outputs.astype("<f4").tobytes())
+            self.names.writelines(f"{json.dumps(name)}\n".encode() for name in batch.readable)
+        self.count += len(batch.readable)
+        self.longest = max([self.longest, *map(len, batch.readable)])
 
 
 def _header(part: IO[bytes], kind: str, shape: tuple[int, ...]) -> None:
@@ -319,27 +331,27 @@ def _chunks(lines: IO[bytes]) -> Iterator[list[str]]:
 
 
 @contextmanager
-def _parquet(file: BinaryIO, width: int) -> Iterator[Sink]:
+def _parquet(file: BinaryIO, width: int) -> Iterator[BatchWriter]:
     """A table of `path` and `features`, a list of D numbers."""
     arrow, parquet = _pyarrow()
     columns = arrow.schema([("path", arrow.string()), ("features", arrow.list_(arrow.float32(), width))])
     with parquet.ParquetWriter(file, columns) as writer:
-        sink = _Groups(arrow, writer, columns)
-        yield sink
-        sink.flush()
+        groups = _RowGroups(arrow, writer, columns)
+        yield groups
+        groups.flush()
 
 
-class _Groups:
-    """Rows that are written to a table as soon as they fill a row group."""
+class _RowGroups:
+    """Rows, written whenever they fill a row group."""
 
     def __init__(self, arrow: Any, writer: Any, columns: Any) -> None:
         self.arrow, self.writer, self.columns = arrow, writer, columns
         self.names: list[str] = []
         self.rows: list[FloatArray] = []
 
-    def write(self, batch: "Batch", numbers: FloatArray) -> None:
-        self.names += (name.encode("utf-8", "backslashreplace").decode() for name in batch.good)
-        self.rows += [numbers] if len(numbers) else []  # of no images nobody knows the width
+    def write(self, batch: "Batch", outputs: FloatArray) -> None:
+        self.names += (name.encode("utf-8", "backslashreplace").decode() for name in batch.readable)
+        self.rows += [outputs] if len(outputs) else []  # without images the width is unknown
         if sum(row.size for row in self.rows) >= ROW_GROUP_SIZE:
             self.flush()
 

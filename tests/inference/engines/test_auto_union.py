@@ -17,7 +17,7 @@ from vitral.inference.engines.auto import EngineConfig
 from vitral.inference.engines.compiled import Compiled
 from vitral.inference.engines.eager import Eager
 from vitral.inference.engines.engine import Engine, EngineKind
-from vitral.inference.graph.graph import Graph, graph_of
+from vitral.inference.graph.graph import Graph, build_graph
 
 KINDS: list[type[EngineKind]] = [
     kind for kind in union_members(EngineConfig) if kind is not Compiled
@@ -96,6 +96,6 @@ def test_an_engine_refuses_what_it_cannot_run_with_the_name_of_the_part(kind: ty
 def test_an_engine_gives_features_too(kind: type[EngineKind]) -> None:
     source = loaded(small())
     images = pixels(source)
-    found = kind().build(graph_of(source, "features"), 2).run(images)
+    found = kind().build(build_graph(source, "features"), 2).run(images)
     assert found.shape == (3, 32)
     assert abs(found - truth(source, images, "features")).max() < NEAR

@@ -11,10 +11,10 @@ from tests.models.variants import VARIANTS, small
 from vitral.core.config import Size
 from vitral.data.transforms.preprocessing import CENTERED, IMAGENET, Normalize
 from vitral.inference.engines.engine import OutputKind
-from vitral.inference.graph.graph import Encoder, Graph, graph_around, graph_of
-from vitral.inference.graph.layers import Block, FirstAttention, LinearStem, WholeAttention
+from vitral.inference.graph.graph import Encoder, Graph, build_graph, build_graph_sharing_weights
+from vitral.inference.graph.layers import Block, FirstTokensAttention, FullAttention, LinearStem
 from vitral.models import Attention, Hybrid, Patches, Rope2d
-from vitral.weights.load import Loaded
+from vitral.weights.load import LoadedModel
 
 NEAR = 2e-5
 
@@ -25,7 +25,7 @@ def test_a_graph_gives_what_its_model_gives(name: str, answer: OutputKind) -> No
     source = loaded(VARIANTS[name])
     asked = answer if answer_of(source) == "logits" else "features"
     images = pixels(source)
-    graph = graph_of(source, asked)
+    graph = build_graph(source, asked)
     found = graph(torch.from_numpy(images))
     assert found.shape == (3, graph.outputs)
     assert found.dtype == torch.float32
@@ -39,7 +39,7 @@ def test_a_graph_gives_what_its_model_gives(name: str, answer: OutputKind) -> No
 def test_every_scaling_goes_into_every_stem(stem: Patches | Hybrid, scaling: Normalize) -> None:
     source = loaded(small(stem=stem), scaling)
     images = pixels(source)
-    found = graph_of(source)(torch.from_numpy(images))
+    found = build_graph(source)(torch.from_numpy(images))
     assert abs(found.numpy() - truth(source, images)).max() < NEAR
 
 
@@ -47,21 +47,21 @@ def test_every_scaling_goes_into_every_stem(stem: Patches | Hybrid, scaling: Nor
 def test_a_graph_is_for_the_images_that_the_preprocessing_makes(name: str) -> None:
     source = loaded(VARIANTS[name])
     needs = source.bundle.preprocessing.model_copy(update={"image_size": Size(48, 40)})
-    other = Loaded(source.model, source.bundle.model_copy(update={"preprocessing": needs}))
+    other = LoadedModel(source.model, source.bundle.model_copy(update={"preprocessing": needs}))
     images = pixels(other)
-    graph = graph_of(other)
-    assert graph.image == Size(48, 40) != other.bundle.model.image_size
+    graph = build_graph(other)
+    assert graph.image_size == Size(48, 40) != other.bundle.model.image_size
     assert abs(graph(torch.from_numpy(images)).numpy() - truth(other, images)).max() < NEAR
 
 
-@pytest.mark.parametrize("make", [graph_of, graph_around])
+@pytest.mark.parametrize("make", [build_graph, build_graph_sharing_weights])
 @pytest.mark.parametrize("name", ["stem-patches", "stem-hybrid", "patch-norms", "scale-layer_scale", "query-key-norm"])
-def test_a_graph_leaves_its_model_as_it_was(name: str, make: Callable[[Loaded], Graph]) -> None:
+def test_a_graph_leaves_its_model_as_it_was(name: str, make: Callable[[LoadedModel], Graph]) -> None:
     source = loaded(VARIANTS[name])
     before = {name: weight.clone() for name, weight in source.model.state_dict().items()}
     images = torch.from_numpy(pixels(source))
     found = make(source)(images)
-    assert torch.equal(found, graph_of(source)(images))
+    assert torch.equal(found, build_graph(source)(images))
     assert before.keys() == source.model.state_dict().keys()
     assert all(torch.equal(weight, before[name]) for name, weight in source.model.state_dict().items())
     assert all(weight.requires_grad for weight in source.model.parameters())
@@ -71,7 +71,7 @@ def test_a_graph_leaves_its_model_as_it_was(name: str, make: Callable[[Loaded], 
 def test_a_model_that_changes_changes_no_graph(name: str) -> None:
     source = loaded(VARIANTS[name])
     images = torch.from_numpy(pixels(source))
-    graph = graph_of(source)
+    graph = build_graph(source)
     found = graph(images)
     with torch.no_grad():
         for weight in source.model.parameters():
@@ -82,23 +82,23 @@ def test_a_model_that_changes_changes_no_graph(name: str) -> None:
 def test_a_graph_around_a_model_has_its_very_weights() -> None:
     source = loaded(small())
     theirs = {weight.data_ptr() for weight in source.model.parameters()}
-    for make in (graph_of, graph_around):
+    for make in (build_graph, build_graph_sharing_weights):
         held = make(source).get_parameter("body.blocks.0.mlp.expand.weight")
-        assert (held.data_ptr() in theirs) == (make is graph_around)
+        assert (held.data_ptr() in theirs) == (make is build_graph_sharing_weights)
 
 
 def test_a_vit_is_shaped_for_inference() -> None:
-    body = graph_of(loaded(small(depth=3))).body
+    body = build_graph(loaded(small(depth=3))).body
     assert isinstance(body, Encoder)
     assert isinstance(body.stem, LinearStem)  # bytes go into one product, the scaling is in it
     mixers = [block.mixer for block in body.blocks if isinstance(block, Block)]
-    assert [type(mixer) for mixer in mixers] == [WholeAttention, WholeAttention, FirstAttention]
+    assert [type(mixer) for mixer in mixers] == [FullAttention, FullAttention, FirstTokensAttention]
 
 
 def test_the_last_layer_answers_for_the_class_token_alone_behind_norms_and_rotations_too() -> None:
     for config in (small(mixer=Attention(heads=2, qk_norm=True)), small(position=Rope2d())):
         source = loaded(config)
-        body = graph_of(source).body
+        body = build_graph(source).body
         assert isinstance(body, Encoder)
         seen: list[int] = []
         last = body.blocks[-1]
@@ -110,6 +110,6 @@ def test_the_last_layer_answers_for_the_class_token_alone_behind_norms_and_rotat
 
 def test_a_model_without_a_head_gives_features_and_no_logits() -> None:
     source = loaded(VARIANTS["head-none"])
-    assert graph_of(source, "features").outputs == 32
+    assert build_graph(source, "features").outputs == 32
     with raises("config.unsupported", "model.head"):
-        graph_of(source)
+        build_graph(source)

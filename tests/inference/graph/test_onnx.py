@@ -13,7 +13,7 @@ from tests.errors import raises
 from tests.inference.truth import GRAPHS, answer_of, graph, pixels, truth
 from tests.models.variants import small
 from vitral.inference.graph.graph import Graph
-from vitral.inference.graph.onnx import OPSET, serialized, to_onnx, traced
+from vitral.inference.graph.onnx import OPSET, serialize, to_onnx, trace
 
 
 @pytest.mark.parametrize("name", GRAPHS)
@@ -86,7 +86,7 @@ class Huge:
 
 def test_a_model_of_more_than_two_gigabytes_is_refused_with_what_to_do() -> None:
     with raises("config.model_too_large", 2528000000, "engine=eager") as caught:
-        serialized(Huge(), "engine", "use engine=eager")  # type: ignore[arg-type]
+        serialize(Huge(), "engine", "use engine=eager")  # type: ignore[arg-type]
     assert caught.value.where == "engine"
 
 
@@ -100,7 +100,7 @@ class Fourier(nn.Module):
 def test_what_cannot_be_written_is_refused_with_the_name_of_the_part() -> None:
     odd = Graph(nn.Sequential(nn.Identity(), Fourier()), nn.Identity(), small().image_size, 3, 4)
     with raises("config.unsupported", "model", "body.1", "torch.fft.rfft"):
-        traced(odd)
+        trace(odd)
 
 
 class Mirror(nn.Module):
@@ -117,7 +117,7 @@ class Mirror(nn.Module):
 
 def test_a_graph_that_is_at_work_elsewhere_is_not_disturbed() -> None:
     mirror = Mirror()
-    traced(Graph(mirror, nn.Identity(), small().image_size, 3, 3))
+    trace(Graph(mirror, nn.Identity(), small().image_size, 3, 3))
     assert mirror.seen == []  # it was a copy that had the hooks
 
 

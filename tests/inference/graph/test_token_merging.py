@@ -12,8 +12,14 @@ from tests.models.variants import VARIANTS, small
 from vitral.data.decoding.header import Decoding
 from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.inference.engines.engine import OutputKind
-from vitral.inference.graph.graph import graph_of
-from vitral.inference.graph.token_merging import Merged, NoMerging, TokenMerging, alike, gone_into_others
+from vitral.inference.graph.graph import build_graph
+from vitral.inference.graph.token_merging import (
+    MergedTokens,
+    NoMerging,
+    TokenMerging,
+    bipartite_soft_matching,
+    merge_tokens,
+)
 from vitral.models import Attention, AttentionPool, MeanPool, NoPosition, PostNorm, Resnet, Tokens, Vit
 from vitral.models.attention import SelfAttention
 from vitral.models.base import Grid, Layout
@@ -22,7 +28,7 @@ from vitral.models.head import NoHead
 from vitral.models.pool import ClassMeanPool, MeanAllPool
 from vitral.models.vit import VisionTransformer
 from vitral.weights.bundle import Bundle
-from vitral.weights.load import Loaded
+from vitral.weights.load import LoadedModel
 
 POOLS: dict[str, dict[str, Any]] = {
     "cls": {},
@@ -37,7 +43,7 @@ POOLS: dict[str, dict[str, Any]] = {
 }
 
 
-def loaded(config: Vit | Resnet) -> Loaded:
+def loaded(config: Vit | Resnet) -> LoadedModel:
     """The model with weights that leave nothing at zero."""
     torch.manual_seed(0)
     model = config.build().eval()
@@ -46,7 +52,7 @@ def loaded(config: Vit | Resnet) -> Loaded:
     answers = not isinstance(config.head, NoHead)
     needs = Preprocessing(image_size=config.image_size, decoding=Decoding(channels=config.channels))
     classes = tuple("abcd") if answers else ()
-    return Loaded(
+    return LoadedModel(
         model, Bundle(model=config, task="classify" if answers else "features", preprocessing=needs, classes=classes)
     )
 
@@ -56,12 +62,12 @@ def noise(config: Vit | Resnet, images: int = 3) -> Tensor:
     return torch.randint(0, 256, (images, *config.image_size, config.channels), dtype=torch.uint8, generator=rng)
 
 
-def crowd(length: int, images: int = 2, seed: int = 0) -> tuple[Merged, Tensor]:
+def crowd(length: int, images: int = 2, seed: int = 0) -> tuple[MergedTokens, Tensor]:
     """Tokens that stand for up to five each, and keys."""
     rng = torch.Generator().manual_seed(seed)
     tokens = torch.randn(images, length, 6, generator=rng, dtype=torch.float64)
     sizes = torch.randint(1, 6, (images, length, 1), generator=rng).double()
-    return Merged(tokens, sizes), torch.randn(images, length, 4, generator=rng, dtype=torch.float64)
+    return MergedTokens(tokens, sizes), torch.randn(images, length, 4, generator=rng, dtype=torch.float64)
 
 
 def merged_by_loops(tokens: Tensor, sizes: Tensor, keys: Tensor, count: int, prefix: int) -> tuple[Tensor, Tensor]:
@@ -86,7 +92,7 @@ def merged_by_loops(tokens: Tensor, sizes: Tensor, keys: Tensor, count: int, pre
 @pytest.mark.parametrize(("length", "prefix", "count"), [(9, 1, 1), (9, 1, 4), (24, 0, 7), (25, 0, 12), (30, 4, 13)])
 def test_a_merge_is_what_the_loops_of_the_paper_give(length: int, prefix: int, count: int) -> None:
     tokens, keys = crowd(length)
-    found = gone_into_others(tokens, alike(keys, count, prefix))
+    found = merge_tokens(tokens, bipartite_soft_matching(keys, count, prefix))
     for image in range(2):
         values, sizes = merged_by_loops(tokens.tokens[image], tokens.sizes[image, :, 0], keys[image], count, prefix)
         torch.testing.assert_close(found.tokens[image], values)
@@ -96,7 +102,7 @@ def test_a_merge_is_what_the_loops_of_the_paper_give(length: int, prefix: int, c
 @pytest.mark.parametrize("count", [1, 5, 10])
 def test_nothing_is_lost_and_the_first_tokens_are_left_alone(count: int) -> None:
     tokens, keys = crowd(23)
-    found = gone_into_others(tokens, alike(keys, count, 3))
+    found = merge_tokens(tokens, bipartite_soft_matching(keys, count, 3))
     assert found.tokens.shape == (2, 23 - count, 6)
     torch.testing.assert_close(found.sizes.sum(1), tokens.sizes.sum(1))
     torch.testing.assert_close((found.tokens * found.sizes).sum(1), (tokens.tokens * tokens.sizes).sum(1))
@@ -106,12 +112,12 @@ def test_nothing_is_lost_and_the_first_tokens_are_left_alone(count: int) -> None
 
 def test_tokens_that_stay_keep_their_order() -> None:
     _, keys = crowd(20)
-    ordered = Merged(torch.arange(20.0).expand(2, 20)[..., None], torch.ones(2, 20, 1))
-    pairs = alike(keys, 6, 0)
-    found = gone_into_others(ordered, pairs)
+    ordered = MergedTokens(torch.arange(20.0).expand(2, 20)[..., None], torch.ones(2, 20, 1))
+    pairs = bipartite_soft_matching(keys, 6, 0)
+    found = merge_tokens(ordered, pairs)
     for image in range(2):
-        stay = [place for place in range(20) if place not in pairs.gone[image].tolist()]
-        alone = [at for at, place in enumerate(stay) if place not in pairs.into[image].tolist()]
+        stay = [place for place in range(20) if place not in pairs.src[image].tolist()]
+        alone = [at for at, place in enumerate(stay) if place not in pairs.dst[image].tolist()]
         assert found.tokens[image, alone, 0].tolist() == [stay[at] for at in alone]
 
 
@@ -159,7 +165,7 @@ def heads_by_loops(block: Block, x: Tensor, sizes: Tensor) -> tuple[Tensor, Tens
 def test_a_graph_answers_as_the_loops_do(name: str, per_layer: int) -> None:
     config = small(depth=3, **POOLS[name])
     whole, merging = loaded(config), TokenMerging(per_layer=per_layer)
-    found = graph_of(whole, merging=merging)(noise(config))
+    found = build_graph(whole, merging=merging)(noise(config))
     assert isinstance(whole.model, VisionTransformer)
     with torch.no_grad():
         truth = answered_by_loops(whole.model, noise(config), merging)
@@ -169,7 +175,7 @@ def test_a_graph_answers_as_the_loops_do(name: str, per_layer: int) -> None:
 @pytest.mark.parametrize("name", POOLS)
 def test_merging_none_changes_no_bit(name: str) -> None:
     config = small(**POOLS[name])
-    plain, none = (graph_of(loaded(config), merging=each) for each in (NoMerging(), TokenMerging(per_layer=0)))
+    plain, none = (build_graph(loaded(config), merging=each) for each in (NoMerging(), TokenMerging(per_layer=0)))
     assert torch.equal(plain(noise(config)), none(noise(config)))
 
 
@@ -179,7 +185,7 @@ def test_merging_patches_that_are_the_same_changes_no_answer(name: str, per_laye
     config = small(position=NoPosition(), **POOLS[name])
     whole, one = loaded(config), noise(config)[:, :8, :8]
     pixels = one.repeat(1, 4, 6, 1)
-    plain, merged = (graph_of(whole, merging=each) for each in (NoMerging(), TokenMerging(per_layer=per_layer)))
+    plain, merged = (build_graph(whole, merging=each) for each in (NoMerging(), TokenMerging(per_layer=per_layer)))
     torch.testing.assert_close(merged(pixels), plain(pixels), rtol=1e-4, atol=1e-4)
 
 
@@ -190,17 +196,17 @@ def test_merging_twins_changes_no_answer(name: str) -> None:
     whole = loaded(config)
     tiles = noise(config).unflatten(2, (6, 8))[:, :, ::2]  # (B, H, 3, 8, C)
     pixels = tiles.repeat_interleave(2, dim=2).flatten(2, 3)
-    plain, merged = (graph_of(whole, merging=each) for each in (NoMerging(), TokenMerging(per_layer=6)))
+    plain, merged = (build_graph(whole, merging=each) for each in (NoMerging(), TokenMerging(per_layer=6)))
     torch.testing.assert_close(merged(pixels), plain(pixels), rtol=1e-4, atol=1e-4)
 
 
 def test_a_layer_takes_out_half_of_its_patches_at_most() -> None:
     layout = Layout(1, 4, Grid(14, 14))
-    assert TokenMerging(per_layer=8).removed(layout, 12) == (8,) * 12
-    assert TokenMerging(per_layer=16).removed(layout, 13) == (*[16] * 11, 10, 5)
-    assert TokenMerging(per_layer=150).removed(layout, 4) == (98, 49, 24, 12)
-    assert TokenMerging(per_layer=3).removed(Layout(1, 0, Grid(1, 1)), 2) == (0, 0)
-    assert NoMerging().removed(layout, 3) == (0, 0, 0)
+    assert TokenMerging(per_layer=8).removed_per_layer(layout, 12) == (8,) * 12
+    assert TokenMerging(per_layer=16).removed_per_layer(layout, 13) == (*[16] * 11, 10, 5)
+    assert TokenMerging(per_layer=150).removed_per_layer(layout, 4) == (98, 49, 24, 12)
+    assert TokenMerging(per_layer=3).removed_per_layer(Layout(1, 0, Grid(1, 1)), 2) == (0, 0)
+    assert NoMerging().removed_per_layer(layout, 3) == (0, 0, 0)
 
 
 REFUSED = {
@@ -231,10 +237,10 @@ def test_a_model_merges_or_the_part_that_cannot_is_named(name: str) -> None:
     merging = TokenMerging(per_layer=3)
     if name in REFUSED:
         with raises("config.unsupported") as caught:
-            graph_of(loaded(config), answer, merging)
+            build_graph(loaded(config), answer, merging)
         assert caught.value.where == REFUSED[name]
         return
-    plain, merged = (graph_of(loaded(config), answer, each) for each in (NoMerging(), merging))
+    plain, merged = (build_graph(loaded(config), answer, each) for each in (NoMerging(), merging))
     assert merged(noise(config)).isfinite().all()
     assert merged(noise(config)).shape == plain(noise(config)).shape
     alone = name == "one-layer"  # whose only layer is the last, and makes the class token alone

@@ -1,6 +1,5 @@
 """The bench: real processes that take turns."""
 
-import importlib.util
 import os
 import signal
 import subprocess
@@ -8,9 +7,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
+from benchmarks import peers
 from tests.errors import raises
 from vitral.runs.bench import bench as module
 from vitral.runs.bench.bench import (
@@ -18,19 +19,21 @@ from vitral.runs.bench.bench import (
     BASELINE_FLOPS,
     ENGINES,
     OWN_WORKER,
+    PEERS,
     Bench,
     BenchEngine,
     BenchPlan,
     Duration,
     bench,
     flops,
+    is_checkout,
     own_engines,
     peer_engines,
     quartiles,
     summarize_cell,
     time_rounds,
 )
-from vitral.runs.bench.subprocess_runner import TimingProcess
+from vitral.runs.bench.subprocess_runner import IMPORT_ROOT, TimingProcess
 
 METRONOME = "tests.inference.metronome"
 QUICK, SLOW, BROKEN = (BenchEngine(name, METRONOME) for name in ("1", "2", "broken"))
@@ -148,19 +151,47 @@ def test_engines_whose_packages_are_missing_do_not_take_part(monkeypatch: pytest
         own_engines(["vitral openvino"])
 
 
-def test_peers_need_a_checkout_and_packages(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = importlib.util.find_spec
+def test_peers_need_a_checkout_and_packages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(module, "find_spec", lambda name: None)
-    with raises("config.missing_package", "make bench") as caught:
-        peer_engines()
-    assert caught.value.where == "--peers"
-    monkeypatch.setattr(module, "find_spec", real)
-    monkeypatch.setattr("benchmarks.rivals.find_spec", lambda name: None)
     with raises("config.missing_package", "timm", "transformers", "vit-pytorch"):
         peer_engines()
-    monkeypatch.setattr("benchmarks.rivals.find_spec", lambda name: name if name != "timm" else None)
+    monkeypatch.setattr(module, "find_spec", lambda name: name if name != "timm" else None)
     assert [each.name for each in peer_engines()] == ["huggingface", "vit-pytorch"]
     assert not any(each.own for each in peer_engines())
+    monkeypatch.setattr(module, "IMPORT_ROOT", tmp_path)
+    with raises("config.missing_package", "make bench", tmp_path) as caught:
+        peer_engines()
+    assert caught.value.where == "--peers"
+
+
+def test_peers_of_the_checkout_are_those_that_its_worker_knows() -> None:
+    assert list(PEERS) == list(peers.PEERS)
+    assert is_checkout(IMPORT_ROOT)
+
+
+def test_no_worker_comes_from_the_working_directory(tmp_path: Path) -> None:
+    """A folder that is called benchmarks, tests or vitral there is not imported, by neither side."""
+    for package, name in (("benchmarks", "peers"), ("tests/inference", "metronome"), ("vitral/runs/bench", "worker")):
+        folder = tmp_path / package
+        folder.mkdir(parents=True)
+        for each in (folder, *folder.parents):
+            if each == tmp_path:
+                break
+            (each / "__init__.py").write_text("raise SystemExit('imported from the working directory')")
+        (folder / f"{name}.py").write_text("raise SystemExit('imported from the working directory')")
+    (tmp_path / "pyproject.toml").write_text('name = "vitral"')
+    script = (
+        "from vitral.runs.bench.bench import is_checkout, peer_engines\n"
+        "from vitral.runs.bench.subprocess_runner import TimingProcess\n"
+        "process = TimingProcess('1', ['tests.inference.metronome', '1'])\n"
+        "print(process.turn('4 0'))\n"
+        "process.stop()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
+        env=os.environ | {"PYTHONPATH": str(IMPORT_ROOT)},
+    )  # fmt: skip
+    assert (done.stdout, done.returncode) == ("0.004\n", 0), done.stderr
 
 
 def test_an_interrupt_ends_every_process() -> None:
@@ -173,7 +204,8 @@ def test_an_interrupt_ends_every_process() -> None:
         "def bar(what, total):\n"
         "    print('begun', flush=True)\n"
         "    yield lambda count: None\n"
-        "bench(Contest(['Ti/16'], [1], [Contestant('1', 'tests.inference.metronome')], 1, Length(10**9, 0)), bar)\n"
+        "engines = [BenchEngine('1', 'tests.inference.metronome')]\n"
+        "bench(BenchPlan(['Ti/16'], [1], engines, 1, Duration(10**9, 0)), bar)\n"
     )
     words = [sys.executable, "-c", script]
     with subprocess.Popen(words, stdout=-1, stderr=-1, text=True, start_new_session=True) as process:

@@ -3,7 +3,7 @@
 from vitral.runs.bench.bench import Bench, BenchEngine, Cell, format_bench, summarize_cell
 
 MATMUL = BenchEngine("matmul", "vitral.runs.bench.worker")
-OURS, THEIRS = BenchEngine("vitral openvino", "vitral.runs.bench.worker"), BenchEngine("timm", "benchmarks.rivals")
+OURS, THEIRS = BenchEngine("vitral openvino", "vitral.runs.bench.worker"), BenchEngine("timm", "benchmarks.peers")
 
 
 def cell(model: str, batch: int, **seconds: list[float]) -> Cell:

@@ -10,7 +10,7 @@ from tests.errors import raises
 from tests.inference.graph.test_token_merging import loaded as random_model
 from tests.inference.truth import GRAPHS
 from tests.models.variants import small
-from vitral.exporters.verify import Original
+from vitral.exporters.verify import ReferenceEngine
 from vitral.models import Resnet, Rope2d
 from vitral.runs.bench.bench import BASELINE, ENGINES
 from vitral.runs.bench.worker import NAME, baseline_calls, build_engine, load_model, prepare_timing, random_pixels
@@ -22,7 +22,7 @@ def test_every_engine_answers_as_the_model_does(name: str) -> None:
     model = random_model(small())
     pixels = random_pixels(model.bundle, 3)
     engine = build_engine(name, model, 1, pixels)
-    truth = Original(model).run(pixels)
+    truth = ReferenceEngine(model).run(pixels)
     np.testing.assert_allclose(engine.run(pixels), truth, atol=0.2 if "int8" in name else 1e-4)
 
 

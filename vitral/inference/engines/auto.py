@@ -1,11 +1,10 @@
-"""The engine that is quickest here: measured once for a machine and a kind of model, and remembered.
+"""The fastest engine: measured once for a machine and an architecture, and cached.
 
-To make it takes seconds, in which another that is ready at once has answered a few images: so those are left to it.
+A stream of images has one engine, chosen before its first batch. A few images are run by `eager`, which is ready at
+once; building another engine takes seconds. Any other stream is run by the engine that was fastest in a measurement.
 
-What is remembered is a small file in the user's cache, called by a hash of all that decides the speed. The values of
-weights do not, so models that differ in nothing else share what was found.
-
-The engines that there are.
+The measurement is a small file in the user's cache, named by a hash of all that decides the speed: architecture,
+processor, threads, package versions. A measurement on a busy machine is repeated when the machine is quiet.
 """
 
 import hashlib
@@ -14,11 +13,9 @@ import os
 import platform
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from secrets import token_hex
 from threading import Lock
 from typing import Annotated, Literal, NamedTuple, get_args
 
@@ -27,8 +24,9 @@ from pydantic import Field
 
 from vitral import __version__
 from vitral.core.config import Config, union_members
-from vitral.core.errors import ConfigError, format_choices, did_you_mean
-from vitral.core.machine import cache_folder, cpu_name
+from vitral.core.errors import ConfigError, did_you_mean, format_choices
+from vitral.core.machine import cache_folder, cpu_count, cpu_name
+from vitral.core.storage import STORAGE, os_error_message
 from vitral.inference.engines.compiled import Compiled
 from vitral.inference.engines.eager import Eager
 from vitral.inference.engines.engine import (
@@ -37,6 +35,7 @@ from vitral.inference.engines.engine import (
     EngineKind,
     FloatArray,
     Lazy,
+    NamedEngine,
     OutputKind,
     PixelBatch,
     Threads,
@@ -45,47 +44,52 @@ from vitral.inference.engines.engine import (
 )
 from vitral.inference.engines.onnxruntime import OnnxRuntime
 from vitral.inference.engines.openvino import OpenVino
-from vitral.inference.graph.graph import Graph, graph_around
+from vitral.inference.graph.graph import Graph, build_graph_sharing_weights
 from vitral.inference.graph.token_merging import Merging
-from vitral.weights.load import Loaded
+from vitral.weights.load import LoadedModel
 
 EngineConfig = Annotated[Eager | Compiled | OnnxRuntime | OpenVino, Field(discriminator="kind")]
 
 
 log = logging.getLogger("vitral")
 
-Case = Literal["single images", "batches"]  # one engine may be best for the one and another for the other
+Case = Literal["single images", "batches"]  # the fastest engine may differ
 CASES: tuple[Case, ...] = get_args(Case)
 PACKAGES = ("numpy", "onnx", "onnxruntime", "openvino", "torch")
 ROUNDS = 5
 READY_ENGINE = Eager()
-FEW_IMAGES = (
-    31  # images that the first engine answers; who comes with more, or has had so many, is worth another engine
-)
-CANDIDATES: tuple[EngineKind, ...] = (OpenVino(), OnnxRuntime(), Eager())  # what is not here takes a minute to try
+FEW_IMAGES = 31  # a stream of at most this many is over before another engine is built
+BUSY_LOAD = 0.5  # load average a core above which a measurement is noisy
+CANDIDATES: tuple[EngineKind, ...] = (OpenVino(), OnnxRuntime(), Eager())  # any other takes a minute to build
 
 
 class EngineChoice(Config):
-    """What was found: seconds an image of each engine that was tried, by the case, and why others were not."""
+    """A measurement: seconds an image of each engine in each case, and why others were not measured."""
 
     key: str
+    load: float  # load average a core when the measurement began
     seconds: dict[Case, dict[str, float]]
-    passed_over: dict[str, str]
-    failed: dict[str, str] = Field(default_factory=dict)  # perhaps by accident, so it is not kept
+    unsupported: dict[str, str]
+    failed: dict[str, str] = Field(default_factory=dict)  # perhaps by accident, so the choice is not cached
+
+    @property
+    def is_noisy(self) -> bool:
+        """Whether other processes may have disturbed the measurement."""
+        return self.load > BUSY_LOAD
 
     def best(self, case: Case) -> str:
         seconds = self.seconds[case]
         return min(seconds, key=lambda kind: seconds[kind])
 
-    def told(self) -> list[str]:
-        """The choice in lines: how fast the others are beside the best of each case."""
-        return [*map(self._compared, CASES), *rejection_lines(self.passed_over, self.failed)]
+    def lines(self) -> list[str]:
+        """The choice for the log: the speed of the others relative to the best of each case."""
+        return [*map(self._compare, CASES), *rejection_lines(self.unsupported, self.failed)]
 
-    def _compared(self, case: Case) -> str:
+    def _compare(self, case: Case) -> str:
         best, seconds = self.best(case), self.seconds[case]
         others = sorted((time, kind) for kind, time in seconds.items() if kind != best)
-        shares = [f"{kind} has {seconds[best] / time:.2f} of its speed" for time, kind in others]
-        return "; ".join([f"the engine for {case} is {best}", *shares])
+        ratios = [f"{kind} has {seconds[best] / time:.2f} of its speed" for time, kind in others]
+        return "; ".join([f"engine for {case}: {best}", *ratios])
 
 
 class Workload(NamedTuple):
@@ -103,9 +107,9 @@ class Workload(NamedTuple):
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
     def images(self, case: Case) -> PixelBatch:
-        """Noise to measure with: one image, or two for each thread."""
+        """Random pixels to measure with: one image, or two for each thread."""
         count = 1 if case == "single images" else 2 * self.threads
-        shape = (count, *self.graph.image, self.graph.channels)
+        shape = (count, *self.graph.image_size, self.graph.channels)
         return np.random.default_rng(0).integers(256, size=shape, dtype=np.uint8)  # (B, H, W, C)
 
 
@@ -113,135 +117,138 @@ EngineBuilders = Mapping[str, Lazy[Engine]]  # by the name of their kind
 
 
 class AutoEngine:
-    """Whichever engine is quickest for the batch at hand, once there were more than a few images."""
+    """One engine for each stream of images. `run` is a stream of its own, decided by the size of its first batch."""
 
     def __init__(self, graph: Graph, about: str, threads: Threads = "torch") -> None:
-        self._question = Workload(graph, about, thread_count(threads))
-        self._built: EngineBuilders = {kind_of(each): self._lazily(each) for each in CANDIDATES}
+        self._workload = Workload(graph, about, thread_count(threads))
+        self._engines: EngineBuilders = {kind_of(each): self._build_lazily(each) for each in CANDIDATES}
+        self._ready = self._build_lazily(READY_ENGINE)
         self._choice = Lazy(self._choose)
-        self._first: Lazy[Engine] | None = self._lazily(READY_ENGINE)
-        self._lock, self._seen = Lock(), 0
+        self._lock = Lock()
+        self._default: NamedEngine | None = None
+
+    @property
+    def name(self) -> str:
+        """The engine that `run` uses; `auto` until its first batch."""
+        return self._default.name if self._default else AUTO
+
+    def select(self, images: int | None, batch_size: int) -> NamedEngine:
+        """The engine for a stream of so many images (None: unknown), in batches of that size."""
+        if images is not None and images <= FEW_IMAGES:
+            return NamedEngine(kind_of(READY_ENGINE), self._ready.get())
+        best = self._choice.get().best("single images" if batch_size < 2 else "batches")
+        return NamedEngine(best, self._engines[best].get())
 
     def run(self, pixels: PixelBatch) -> FloatArray:
-        first = self._first
-        if first is not None and self._are_few(len(pixels)):
-            return first.get().run(pixels)
-        best = self._choice.get().best("single images" if len(pixels) < 2 else "batches")
-        return self._built[best].get().run(pixels)
-
-    def settle(self) -> None:
-        """Leave no more images to the first engine: many are to come."""
-        self._first = None
-
-    def _are_few(self, images: int) -> bool:
-        """Whether there were but a few with these."""
         with self._lock:
-            self._seen += images
-            if self._seen > FEW_IMAGES:
-                self.settle()
-            return self._seen <= FEW_IMAGES
+            if self._default is None:
+                self._default = self.select(None, len(pixels))
+        return self._default.engine.run(pixels)
 
     def _choose(self) -> EngineChoice:
-        choice = choose_engine(self._question, self._built, cache_folder("engines"))
-        self._built = {best: self._built[best] for best in map(choice.best, CASES)}  # the others are let go
+        choice = choose_engine(self._workload, self._engines, cache_folder("engines"))
+        self._engines = {best: self._engines[best] for best in map(choice.best, CASES)}  # the others are freed
         return choice
 
-    def _lazily(self, kind: EngineKind) -> Lazy[Engine]:
-        return Lazy(partial(kind.build, self._question.graph, self._question.threads))
+    def _build_lazily(self, kind: EngineKind) -> Lazy[Engine]:
+        return Lazy(partial(kind.build, self._workload.graph, self._workload.threads))
 
 
-def choose_engine(question: Workload, built: EngineBuilders, folder: Path) -> EngineChoice:
-    """The choice that was made before, or one that is made now and kept; either way it is told."""
-    key = question.key()
+def load_per_core() -> float:
+    """The load average of the last minute, divided by the cores; 0 where the system does not report it."""
+    return os.getloadavg()[0] / cpu_count() if hasattr(os, "getloadavg") else 0.0
+
+
+def choose_engine(workload: Workload, engines: EngineBuilders, folder: Path) -> EngineChoice:
+    """The cached choice, or a new measurement, which is cached; either is logged."""
+    key = workload.key()
     path = folder / f"{key}.json"
-    found = read_choice(path, key)
-    if found is not None:
-        best = " and ".join(f"{found.best(case)} for {case}" for case in CASES)
-        log.info(f"as measured before, the engine is {best}")
-        return found
-    found = measure_engines(question, built, key)
-    for line in found.told():
+    choice = read_choice(path, key)
+    if choice is not None and not (choice.is_noisy and load_per_core() <= BUSY_LOAD):
+        best = " and ".join(f"{choice.best(case)} for {case}" for case in CASES)
+        log.info(f"engine, as measured before: {best}")
+        return choice
+    if choice is not None:
+        log.info(f"the engines were measured on a busy machine (load {choice.load:.1f} a core); measuring again")
+    choice = measure_engines(workload, engines, key)
+    for line in choice.lines():
         log.info(line)
-    if not found.failed:
-        save_choice(path, found)
-    return found
+    if not choice.failed:
+        save_choice(path, choice)
+    return choice
 
 
-def measure_engines(question: Workload, built: EngineBuilders, key: str) -> EngineChoice:
-    """Try every engine that can run the graph."""
-    log.info("measuring which engine is quickest for this model; this is done once")
-    noise = {case: question.images(case) for case in CASES}
-    engines: dict[str, Engine] = {}
-    passed_over: dict[str, str] = {}
+def measure_engines(workload: Workload, engines: EngineBuilders, key: str) -> EngineChoice:
+    """Time every candidate that can run the graph."""
+    log.info("measuring which engine is fastest for this model; this is done once")
+    load = load_per_core()
+    noise = {case: workload.images(case) for case in CASES}
+    ready: dict[str, Engine] = {}
+    unsupported: dict[str, str] = {}
     failed: dict[str, str] = {}
     for each in CANDIDATES:
         kind = kind_of(each)
         try:
-            each.check(question.graph)
+            each.check(workload.graph)
             for pixels in noise.values():
-                built[kind].get().run(pixels)  # to warm up
+                engines[kind].get().run(pixels)  # warms up
         except ConfigError as error:
-            passed_over[kind] = error.message
-        except Exception as error:  # of a package that is not ours, and has errors of its own; there are others
+            unsupported[kind] = error.message
+        except Exception as error:  # of another package, with errors of its own; other engines may work
             failed[kind] = str(error)
         else:
-            engines[kind] = built[kind].get()
-    if not engines:
-        hint = "ask for one by its name to see all of it: engine=eager"
-        why = "; ".join(rejection_lines(passed_over, failed))
+            ready[kind] = engines[kind].get()
+    if not ready:
+        hint = "name one to see the whole error: engine=eager"
+        why = "; ".join(rejection_lines(unsupported, failed))
         raise ConfigError(f"no engine can run this model: {why}", code="config.no_engine", where="engine", hint=hint)
-    seconds = {case: time_engines(engines, pixels) for case, pixels in noise.items()}
-    return EngineChoice(key=key, seconds=seconds, passed_over=passed_over, failed=failed)
+    seconds = {case: time_engines(ready, pixels) for case, pixels in noise.items()}
+    return EngineChoice(key=key, load=load, seconds=seconds, unsupported=unsupported, failed=failed)
 
 
-def rejection_lines(passed_over: Mapping[str, str], failed: Mapping[str, str]) -> list[str]:
-    """Why engines do not take part, a line each."""
-    unfit = [f"{kind} was passed over: {why}" for kind, why in passed_over.items()]
-    return unfit + [f"{kind} was passed over, for it failed: {why}" for kind, why in failed.items()]
+def rejection_lines(unsupported: Mapping[str, str], failed: Mapping[str, str]) -> list[str]:
+    """Why engines were not measured, a line each."""
+    lines = [f"{kind} cannot run this model: {why}" for kind, why in unsupported.items()]
+    return lines + [f"{kind} failed: {why}" for kind, why in failed.items()]
 
 
 def time_engines(engines: Mapping[str, Engine], pixels: PixelBatch) -> dict[str, float]:
-    """Seconds an image of the quickest round of each. What disturbs a round only makes it slower, and by turns it
-    disturbs all alike."""
-    found: dict[str, list[float]] = {name: [] for name in engines}
+    """Seconds an image in the fastest round of each engine. The engines take turns, so that noise affects all alike."""
+    seconds: dict[str, list[float]] = {name: [] for name in engines}
     for _ in range(ROUNDS):
         for name, engine in engines.items():
             started = time.perf_counter()
             engine.run(pixels)
-            found[name].append((time.perf_counter() - started) / len(pixels))
-    return {name: min(seconds) for name, seconds in found.items()}
+            seconds[name].append((time.perf_counter() - started) / len(pixels))
+    return {name: min(times) for name, times in seconds.items()}
 
 
 def read_choice(path: Path, key: str) -> EngineChoice | None:
-    """The choice in a file, if it is whole and is about this."""
+    """The choice in a file, if it is valid and has this key."""
     try:
-        found = EngineChoice.from_json(path.read_bytes())
+        choice = EngineChoice.from_json(path.read_bytes())
         known = {kind_of(each) for each in CANDIDATES}
-        if found.key == key and all(set() < {*found.seconds.get(case, ())} <= known for case in CASES):
-            return found
+        if choice.key == key and all(set() < {*choice.seconds.get(case, ())} <= known for case in CASES):
+            return choice
     except FileNotFoundError:
         return None
     except (OSError, ConfigError):
         pass
-    log.info(f"{path} is damaged, so the engines are measured again")
+    log.info(f"{path} is damaged; measuring the engines again")
     return None
 
 
 def save_choice(path: Path, choice: EngineChoice) -> None:
-    """Write the choice, all or nothing. It is worth having without a cache too, so a disk that refuses is no error."""
-    draft = path.with_suffix(f".tmp-{token_hex(4)}")
+    """Write the choice atomically. A cache that cannot be written is logged, and is no error."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        draft.write_text(choice.to_json())
-        draft.replace(path)
+        STORAGE.replace_file(path, choice.to_json().encode(), unique=True)
     except OSError as error:
-        log.info(f"the choice of an engine is not kept for the next time: {error.filename or path}: {error.strerror}")
-    finally:
-        with suppress(OSError):
-            draft.unlink(missing_ok=True)
+        log.info(f"the choice of an engine is not cached: {error.filename or path}: {os_error_message(error)}")
 
 
 def package_version(package: str) -> str:
+    """The installed version of a package, or `none`."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -249,7 +256,7 @@ def package_version(package: str) -> str:
 
 
 def parse_engine(name: str) -> EngineKind | None:
-    """The engine of that name with its defaults; nothing for `auto`, which is none."""
+    """The engine of that name with its defaults; None for `auto`."""
     kinds = {kind_of(kind()): kind for kind in union_members(EngineConfig)}
     if name == AUTO:
         return None
@@ -260,9 +267,9 @@ def parse_engine(name: str) -> EngineKind | None:
     return kinds[name]()
 
 
-def build_engine(wanted: EngineKind | None, loaded: Loaded, answer: OutputKind, merging: Merging) -> Engine:
-    graph = graph_around(loaded, answer, merging)
+def build_engine(wanted: EngineKind | None, loaded: LoadedModel, answer: OutputKind, merging: Merging) -> Engine:
+    graph = build_graph_sharing_weights(loaded, answer, merging)
     if wanted is not None:
         return wanted.build(graph)
-    about = (loaded.bundle.model.to_json(), str(graph.image), merging.to_json())
+    about = (loaded.bundle.model.to_json(), str(graph.image_size), merging.to_json())
     return AutoEngine(graph, "\n".join(about))

@@ -71,7 +71,7 @@ class CompiledEngine:
         with self._lock:
             if size not in self._made:
                 started = time.perf_counter()
-                zeros = torch.zeros(size, *self._graph.image, self._graph.channels, dtype=torch.uint8)
+                zeros = torch.zeros(size, *self._graph.image_size, self._graph.channels, dtype=torch.uint8)
                 # As an option of torch.compile it would come too late: by then the weights are inputs of the code.
                 # Nor are weights frozen in inference mode.
                 with inductor().patch(FREEZE_WEIGHTS), torch.inference_mode(mode=False), torch.no_grad():

@@ -66,7 +66,7 @@ def pack_graph(graph: Graph) -> Graph:
     """The graph with packed layers in the place of its linear ones, where torch can; the rest is shared."""
     if not torch.backends.mkldnn.is_available():
         return graph
-    own = graph.again()
+    own = graph.copy_sharing_weights()
     pack_layers(own)
     return own
 

@@ -1,11 +1,8 @@
-"""What every engine promises: pixels as bytes in, answers out.  B images, H x W pixels, C channels, K numbers.
-
-What every kind of engine has.  B images, K numbers.
-"""
+"""The interface of engines: uint8 pixels in, logits or features out.  B images, H x W pixels, C channels, K outputs."""
 
 from collections.abc import Callable
 from threading import Lock
-from typing import TYPE_CHECKING, Generic, Literal, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,87 +17,105 @@ if TYPE_CHECKING:
 
 PixelBatch = NDArray[np.uint8]
 FloatArray = NDArray[np.float32]
-AUTO = "auto"  # whichever engine is quickest
+AUTO = "auto"  # the fastest engine, as measured
 OutputKind = Literal["logits", "features"]
-Precision = Literal["float32", "int8"]  # what the layers of blocks multiply
-INPUT_NAME = "pixels"  # what the images are called wherever a graph is written to
+Precision = Literal["float32", "int8"]  # of the matrix products in blocks
+INPUT_NAME = "pixels"  # of the input of every written graph
 
 
 class Engine(Protocol):
-    """A model that is ready to answer. It never changes, and any thread may ask it at any time."""
+    """A model that is ready to run. It is immutable and thread-safe."""
 
     def run(self, pixels: PixelBatch) -> FloatArray:
-        """The answers (B, K) to any number of images (B, H, W, C)."""
+        """The outputs (B, K) for any number of images (B, H, W, C)."""
         ...
 
 
-@runtime_checkable
-class Undecided(Engine, Protocol):
-    """An engine that first answers in a way that is ready at once, and not the quickest."""
+class NamedEngine(NamedTuple):
+    """An engine, and the name of its kind."""
 
-    def settle(self) -> None:
-        """Be as quick as can be from now on: many images are to come."""
+    name: str
+    engine: Engine
+
+
+@runtime_checkable
+class EngineSelector(Engine, Protocol):
+    """An engine that picks one of several for a stream of images, and keeps to it."""
+
+    @property
+    def name(self) -> str:
+        """The engine that `run` uses; `auto` until its first batch."""
+        ...
+
+    def select(self, images: int | None, batch_size: int) -> NamedEngine:
+        """The engine for a stream of so many images (None: unknown), in batches of that size."""
         ...
 
 
 def run_in_batches(engine: Engine, pixels: PixelBatch, batch: int) -> FloatArray:
-    """The answers to images in batches of exactly so many: the last is filled up, and what fills it forgotten."""
-    found = []
+    """The outputs for images in batches of exactly this size. The last batch is padded, and its padding dropped."""
+    outputs = []
     for start in range(0, len(pixels), batch):
-        some = pixels[start : start + batch]
-        filled = np.concatenate([some, np.repeat(some[-1:], batch - len(some), axis=0)])
-        found.append(engine.run(np.ascontiguousarray(filled))[: len(some)])
-    return np.concatenate(found)
+        chunk = pixels[start : start + batch]
+        padded = np.concatenate([chunk, np.repeat(chunk[-1:], batch - len(chunk), axis=0)])
+        outputs.append(engine.run(np.ascontiguousarray(padded))[: len(chunk)])
+    return np.concatenate(outputs)
 
 
-Threads = int | Literal["torch"]  # so many, or as many as torch uses, or would use
+Threads = int | Literal["torch"]  # a number, or as many as torch uses or would use
 
 T = TypeVar("T")
 
 
 def thread_count(threads: Threads) -> int:
+    """The number of threads; torch is not imported for it."""
     if threads != "torch":
         return threads
-    if not is_imported("torch"):  # an export does without
+    if not is_imported("torch"):  # an export runs without it
         return usual_threads()
     import torch
 
     return torch.get_num_threads()
 
 
-def evenly_divisible(images: int, threads: int, portion: int = 1) -> int:
-    """How many images of a batch the threads share out by portions, as many to each; the rest they answer together."""
-    return images - images % (portion * threads) if threads > 1 else 0
+def evenly_divisible(images: int, threads: int, chunk: int = 1) -> int:
+    """How many images of a batch the threads divide evenly in chunks; they run the rest together."""
+    return images - images % (chunk * threads) if threads > 1 else 0
 
 
 class EngineKind(Config):
-    """A way to run a graph; the hooks of a kind that runs any."""
+    """The config of an engine. By default it runs any graph."""
 
     def check(self, graph: "Graph") -> None:
-        """Refuse a graph that this kind cannot run, and name the part; ConfigError too where a package is missing."""
+        """Raise ConfigError for a graph that this engine cannot run, or where a package is missing."""
 
     def build(self, graph: "Graph", threads: Threads = "torch") -> Engine:
-        """The graph, ready to answer; what it needs of the graph it keeps."""
+        """The graph, ready to run."""
         raise NotImplementedError
 
 
 def kind_of(engine: EngineKind) -> str:
-    """The name of an engine."""
+    """The name of an engine's kind."""
     return type(engine).model_fields["kind"].default
 
 
 class Lazy(Generic[T]):
-    """Something that is made when it is first asked for, once, whoever asks."""
+    """A value that is made once, by whichever thread needs it first."""
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make: Callable[[], T] | None = make
         self._lock = Lock()
         self._made: list[T] = []
 
+    @property
+    def is_made(self) -> bool:
+        """Whether the value was made."""
+        return bool(self._made)
+
     def get(self) -> T:
         if not self._made:
             with self._lock:
                 if self._make is not None:
                     self._made.append(self._make())
-                    self._make = None  # with all that it was to be made of
+                    self._make = None  # frees what it refers to
         return self._made[0]

@@ -35,16 +35,16 @@ class OnnxRuntime(EngineKind):
     def check(self, graph: "Graph") -> None:
         load_onnx()
         load_onnxruntime()
-        from vitral.inference.graph.onnx import traced
+        from vitral.inference.graph.onnx import trace
 
-        traced(graph)
+        trace(graph)
 
     def build(self, graph: "Graph", threads: Threads = "torch") -> Engine:
         load_onnx()
         load_onnxruntime()
-        from vitral.inference.graph.onnx import lowered, serialized, to_onnx
+        from vitral.inference.graph.onnx import lower_for_onnx, serialize, to_onnx
 
-        model = serialized(to_onnx(lowered(graph, "float32")), "engine", "use engine=eager")
+        model = serialize(to_onnx(lower_for_onnx(graph, "float32")), "engine", "use engine=eager")
         return OnnxRuntimeEngine(model, thread_count(threads))
 
 

@@ -1,9 +1,10 @@
-"""How fast engines are on this machine: one process each, turn by turn, beside a plain matmul.
+"""`vitral bench`: the speed of engines on this machine, one process each, in turns, beside a float32 matmul.
 
-A contestant is a module that takes turns: `python -m MODULE NAME MODEL THREADS`, and a line such as `8 0.5` asks for
-the seconds of a call with a batch of 8, the mean over half a second of calls.
+A worker is a module that is run as `python -m MODULE NAME MODEL THREADS`. For a line such as `8 0.5` on its stdin it
+prints the seconds of a call with a batch of 8, the mean over half a second of calls.
 
-What a bench found, as text: a table for each model, engines by batches.
+The workers of other libraries are `benchmarks/peers.py` of vitral's own checkout. They are not installed with the
+package, and are never taken from the working directory.
 """
 
 import os
@@ -11,7 +12,6 @@ import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median, quantiles
@@ -21,22 +21,22 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from vitral.core.config import Config, Size
-from vitral.core.errors import ConfigError, VitralError, format_choices, did_you_mean
+from vitral.core.errors import ConfigError, VitralError, did_you_mean, format_choices
 from vitral.core.machine import cpu_name
 from vitral.inference.engines.auto import package_version
 from vitral.models.registry import model_config
 from vitral.models.resnet import Resnet
 from vitral.models.vit import Vit
-from vitral.runs.bench.subprocess_runner import TimingProcess
+from vitral.runs.bench.subprocess_runner import IMPORT_ROOT, TimingProcess
 from vitral.weights.load import load
 
-OWN_WORKER, PEER_WORKER = "vitral.runs.bench.worker", "benchmarks.rivals"
-BASELINE = "matmul"  # the contestant that all are held against
+OWN_WORKER, PEER_WORKER = "vitral.runs.bench.worker", "benchmarks.peers"
+BASELINE = "matmul"  # what all engines are compared with
 BASELINE_SIZE = 2048
 BASELINE_FLOPS = 2 * BASELINE_SIZE**3
-STOP_TIMEOUT = 0.5  # seconds for a process to end by itself
+STOP_TIMEOUT = 0.5  # seconds for a process to end on its own
 MIN_ROUNDS = 3
-ENGINES = {  # ours, and the packages that they need
+ENGINES = {  # and the packages that they need
     "vitral eager": (),
     "vitral compiled": (),
     "vitral onnxruntime": ("onnx", "onnxruntime"),
@@ -44,62 +44,72 @@ ENGINES = {  # ours, and the packages that they need
     "vitral onnxruntime int8": ("onnx", "onnxruntime"),
     "vitral openvino int8": ("onnx", "onnxruntime", "openvino"),
 }
+PEERS = {  # other libraries, in the same way
+    "timm": ("timm",),
+    "timm compiled": ("timm",),
+    "huggingface": ("transformers",),
+    "vit-pytorch": ("vit_pytorch",),
+    "timm on onnxruntime": ("timm", "onnxscript", "onnxruntime"),
+    "timm on onnxruntime streams": ("timm", "onnxscript", "onnxruntime"),
+    "timm on openvino": ("timm", "onnxscript", "openvino"),
+    "timm on openvino streams": ("timm", "onnxscript", "openvino"),
+}
 PACKAGES = ("torch", "onnxruntime", "openvino", "timm", "transformers", "vit-pytorch")
 
-# A bar for so many of something; what it gives is called with how many more are done.
+# A progress bar: entered with a text and a total, it gives a function to advance it by.
 Progress = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
 
 
 class BenchEngine(NamedTuple):
-    """An engine, and the module whose process runs it."""
+    """An engine, and the module of its worker."""
 
     name: str
     module: str
 
     @property
     def own(self) -> bool:
-        """Whether it is one of ours."""
+        """Whether it is an engine of vitral."""
         return self.module == OWN_WORKER
 
 
 class Duration(NamedTuple):
-    """How long a cell of the table is measured."""
+    """How long one cell of the table is measured."""
 
     rounds: int = 7
-    turn: float = 0.4  # seconds of calls in a turn, one call at the least
-    seconds: float = float("inf")  # after so many no round is begun, once there were three
+    turn: float = 0.4  # seconds of calls in a round, at least one call
+    seconds: float = float("inf")  # after which no round is started, once there were three
 
 
 class BenchPlan(NamedTuple):
-    """Who meets on what: every contestant with so many threads, on every model at every batch."""
+    """What is measured: every engine on every model at every batch size."""
 
     models: Sequence[str]
     batches: Sequence[int]
-    contestants: Sequence[BenchEngine]
+    engines: Sequence[BenchEngine]
     threads: int
     length: Duration
 
 
 class Row(Config):
-    """One engine with one model at one batch."""
+    """One engine with one model at one batch size."""
 
     model: str
     batch: int
     engine: str
     own: bool
-    rate: float  # images a second, in the median round
-    low: float  # the middle half of the rounds
+    rate: float  # images a second in the median round
+    low: float  # quartiles of the rounds
     high: float
-    share: float  # of the matmul peak: of what a plain model computes, every token in every layer
+    share: float  # of the matmul's FLOP/s, by the FLOPs of a plain model: every token in every layer
     seconds: tuple[float, ...]  # of a call, round by round
 
 
 class Cell(Config):
-    """What was measured of one model at one batch, all engines in the same rounds."""
+    """One model at one batch size, all engines in the same rounds."""
 
     model: str
     batch: int
-    peak: float  # floating-point operations a second of a float32 matmul, in the median round
+    peak: float  # FLOP/s of a float32 matmul in the median round
     rows: tuple[Row, ...]
     left_out: tuple[str, ...]  # which engines, and why
 
@@ -112,26 +122,26 @@ class Bench(Config):
     cells: tuple[Cell, ...]
 
 
-def bench(contest: BenchPlan, progress: Progress) -> Bench:
-    """The whole table of a contest."""
-    cells = tuple(measure_cells(contest, progress))
-    return Bench(machine=describe_machine(contest.threads), threads=contest.threads, cells=cells)
+def bench(plan: BenchPlan, progress: Progress) -> Bench:
+    """Measure the whole table."""
+    cells = tuple(measure_cells(plan, progress))
+    return Bench(machine=describe_machine(plan.threads), threads=plan.threads, cells=cells)
 
 
-def measure_cells(contest: BenchPlan, progress: Progress) -> Iterator[Cell]:
-    """The cells, each as soon as it is done."""
-    works = {model: flops(model) for model in contest.models}  # before all else: it finds a name that is none
+def measure_cells(plan: BenchPlan, progress: Progress) -> Iterator[Cell]:
+    """The cells, each as soon as it is measured."""
+    works = {model: flops(model) for model in plan.models}  # first: it finds unknown names
     for model, work in works.items():
         with ExitStack() as stack:
             runners: dict[BenchEngine, TimingProcess] = {}
-            for each in (BenchEngine(BASELINE, OWN_WORKER), *contest.contestants):
-                words = [each.module, each.name, model, str(contest.threads)]
+            for each in (BenchEngine(BASELINE, OWN_WORKER), *plan.engines):
+                words = [each.module, each.name, model, str(plan.threads)]
                 runners[each] = TimingProcess(f"{each.name} with {model}", words)
                 stack.callback(runners[each].stop, STOP_TIMEOUT)
             stack.callback(close_workers, tuple(runners.values()))  # all at once, before each is waited for
-            for batch in contest.batches:
-                with progress(f"{model}, batch {batch}", len(runners) * (contest.length.rounds + 1)) as advance:
-                    seconds, left_out = time_rounds(runners, batch, contest.length, advance)
+            for batch in plan.batches:
+                with progress(f"{model}, batch {batch}", len(runners) * (plan.length.rounds + 1)) as advance:
+                    seconds, left_out = time_rounds(runners, batch, plan.length, advance)
                 yield summarize_cell(model, batch, work, seconds, left_out)
 
 
@@ -146,7 +156,7 @@ Seconds = dict[BenchEngine, list[float]]
 def time_rounds(
     runners: dict[BenchEngine, TimingProcess], batch: int, length: Duration, advance: Callable[[int], None]
 ) -> tuple[Seconds, list[str]]:
-    """Seconds of a call of each contestant in each round, and who is left out, and why. A round before warms up."""
+    """Seconds of a call of each engine in each round, and which engines failed, and why. The first round warms up."""
     seconds: Seconds = {each: [] for each in runners}
     left_out = []
     started = time.perf_counter()
@@ -155,7 +165,7 @@ def time_rounds(
             started = time.perf_counter()
         if number > MIN_ROUNDS and time.perf_counter() - started > length.seconds:
             break
-        # Every other round goes backwards, so that none always follows the same one.
+        # Every other round runs backwards, so that no engine always follows the same one.
         for each in [*seconds] if number % 2 else [*reversed(seconds)]:
             found = time_call(runners[each], f"{batch} {length.turn if number else 0}")
             advance(1)
@@ -168,21 +178,19 @@ def time_rounds(
 
 
 def time_call(runner: TimingProcess, words: str) -> float | str:
-    """The seconds that it finds, or why it finds none."""
+    """Seconds of a call, or why there are none."""
     try:
         found = runner.turn(words)
-    except RuntimeError as error:  # it fell; its own words are on stderr
+    except RuntimeError as error:  # it crashed; its traceback is on stderr
         return str(error)
     return str(found["refused"]) if isinstance(found, dict) else float(found)
 
 
 def summarize_cell(model: str, batch: int, work: float, seconds: Seconds, left_out: Sequence[str]) -> Cell:
-    """The cell, from the seconds of each contestant and the floating-point operations of an image."""
+    """The cell, from the seconds of each engine and the FLOPs of an image."""
     multiplied = [times for each, times in seconds.items() if each.name == BASELINE]
     if not multiplied:
-        raise VitralError(
-            f"the matmul that engines are held against gave no answer: {'; '.join(left_out)}", code="bench.no_baseline"
-        )
+        raise VitralError(f"the matmul baseline failed: {'; '.join(left_out)}", code="bench.no_baseline")
     peak = BASELINE_FLOPS / median(multiplied[0])
     rows = []
     for each, times in seconds.items():
@@ -212,7 +220,7 @@ def quartiles(values: Sequence[float]) -> list[float]:
 
 
 def flops(model: str) -> float:
-    """Floating-point operations of a plain model for an image as it is shown to it, two for each multiply-add."""
+    """FLOPs of a plain model for one image, two for each multiply-add."""
     shown = bench_model(model)
     plain = shown.config.skeleton().eval()
     images = torch.zeros(1, shown.config.channels, *shown.image, device="meta")  # (1, C, H, W)
@@ -222,14 +230,14 @@ def flops(model: str) -> float:
 
 
 class BenchModel(NamedTuple):
-    """An architecture, and the size of the images that it is shown."""
+    """An architecture and its image size."""
 
     config: Vit | Resnet
     image: Size
 
 
 def bench_model(model: str) -> BenchModel:
-    """Of a model by name, or of a bundle by path."""
+    """A model by name, or a bundle by path."""
     if Path(model).expanduser().exists():
         bundle = load(model).bundle
         return BenchModel(bundle.model, bundle.preprocessing.image_size)
@@ -238,7 +246,7 @@ def bench_model(model: str) -> BenchModel:
 
 
 def own_engines(wanted: Sequence[str] = ()) -> list[BenchEngine]:
-    """Our engines of these names; where none are named, all whose packages are installed."""
+    """Vitral's engines of these names; without names, all whose packages are installed."""
     for name in wanted:
         asked = name.removeprefix("vitral ")
         if name not in ENGINES:
@@ -257,28 +265,30 @@ def own_engines(wanted: Sequence[str] = ()) -> list[BenchEngine]:
 
 
 def peer_engines() -> list[BenchEngine]:
-    """The other libraries that are installed. What runs them is in a checkout of vitral, not in the package."""
-    if find_spec(PEER_WORKER.partition(".")[0]) is None:
+    """The other libraries that are installed."""
+    if not is_checkout(IMPORT_ROOT):
         raise ConfigError(
-            "what runs the peers is in a checkout of vitral, and no part of the installed package",
+            f"the workers of other libraries are in a checkout of vitral, and {IMPORT_ROOT} is none",
             code="config.missing_package",
             where="--peers",
-            hint="there, `make bench` sets up an environment with the peers: .venv-bench/bin/vitral bench --peers",
+            hint="in a checkout, `make bench` sets up an environment for it: .venv-bench/bin/vitral bench --peers",
         )
-    names: list[str] = import_module(PEER_WORKER).installed()
+    names = [name for name, packages in PEERS.items() if all(map(find_spec, packages))]
     if not names:
         message = "none of timm, transformers and vit-pytorch is installed"
-        raise ConfigError(
-            message,
-            code="config.missing_package",
-            where="--peers",
-            hint="`make bench` sets up an environment with them: .venv-bench",
-        )
+        hint = "`make bench` sets up an environment with them: .venv-bench"
+        raise ConfigError(message, code="config.missing_package", where="--peers", hint=hint)
     return [BenchEngine(name, PEER_WORKER) for name in names]
 
 
+def is_checkout(folder: Path) -> bool:
+    """Whether a folder is a checkout of vitral with its benchmarks."""
+    project, worker = folder / "pyproject.toml", folder.joinpath(*PEER_WORKER.split(".")).with_suffix(".py")
+    return worker.is_file() and project.is_file() and 'name = "vitral"' in project.read_text(encoding="utf-8")
+
+
 def describe_machine(threads: int) -> str:
-    """What the numbers were measured on."""
+    """Processor, threads and package versions."""
     found = [f"{package} {package_version(package)}" for package in PACKAGES if package_version(package) != "none"]
     plural = "thread" if threads == 1 else "threads"
     here = (cpu_name(), f"{os.cpu_count()} cores", f"{threads} {plural}", f"Python {platform.python_version()}")
@@ -286,7 +296,7 @@ def describe_machine(threads: int) -> str:
 
 
 def format_bench(bench: Bench) -> str:
-    """The machine, then a table for each model."""
+    """The results as text: the machine, then a table for each model."""
     peak = median(cell.peak for cell in bench.cells)
     lines = [bench.machine, f"a float32 matmul: {peak / 1e9:.0f} GFLOP/s"]
     for model in dict.fromkeys(cell.model for cell in bench.cells):
@@ -296,7 +306,7 @@ def format_bench(bench: Bench) -> str:
 
 
 def format_table(cells: Sequence[Cell]) -> Iterator[str]:
-    """One model: a line for each engine, the fastest first, and why others are left out."""
+    """One model: a line for each engine, the fastest first, and which failed, and why."""
     rows = {(row.engine, cell.batch): row for cell in cells for row in cell.rows}
     engines = sorted(dict.fromkeys(engine for engine, _ in rows), key=lambda name: -_rate(name, cells))
     width = max(map(len, [*engines, cells[0].model]))
@@ -311,7 +321,7 @@ def format_table(cells: Sequence[Cell]) -> Iterator[str]:
 
 
 def _rate(engine: str, cells: Sequence[Cell]) -> float:
-    """The rate at the last batch that the engine took part in."""
+    """The rate at the last batch size that the engine was measured at."""
     return [row.rate for cell in cells for row in cell.rows if row.engine == engine][-1]
 
 

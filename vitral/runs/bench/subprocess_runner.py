@@ -1,4 +1,4 @@
-"""Processes that work only when asked to, turn by turn, so that all of them meet the same machine."""
+"""Worker processes that run one timing at a time, on request, so that several can be compared in turns."""
 
 import json
 import os
@@ -7,36 +7,44 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
+import vitral
 from vitral.core.errors import ConfigError
+
+IMPORT_ROOT = Path(vitral.__file__).resolve().parents[1]  # the folder that this vitral was imported from
 
 
 class TimingProcess:
-    """A Python process that takes a turn for each line on its stdin, and prints what it found as a line of JSON."""
+    """A Python module in a process of its own: for each line on its stdin it prints a line of JSON.
+
+    The process imports the same vitral as this one. The working directory is not on its import path.
+    """
 
     def __init__(self, name: str, words: Sequence[str], **environment: str) -> None:
+        path = [str(IMPORT_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", *words],
+            [sys.executable, "-P", "-m", *words],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env=os.environ | environment,
-            start_new_session=True,  # so that an interrupt at the terminal is left to the process that asks
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(path)} | environment,
+            start_new_session=True,  # so that Ctrl-C reaches only the parent
         )
         self._name = name
 
     def ask(self, words: str = "go") -> None:
-        """Have it take a turn; `answer` waits for the end of that."""
+        """Request a timing; `answer` waits for it."""
         assert self._process.stdin
         try:
             self._process.stdin.write(f"{words}\n")
             self._process.stdin.flush()
         except BrokenPipeError:
-            pass  # said by who waits for the answer, with its exit code
+            pass  # `answer` reports the exit code
 
     def answer(self) -> Any:
-        """What it found in the turn it was asked for: the seconds that it took, or what else it prints as JSON."""
+        """The result of the requested timing: seconds, or whatever else the worker prints as JSON."""
         assert self._process.stdout
         answer = self._process.stdout.readline()
         if not answer:
@@ -44,18 +52,18 @@ class TimingProcess:
         return json.loads(answer)
 
     def turn(self, words: str = "go") -> Any:
-        """Ask, and wait for the answer."""
+        """Request a timing and wait for it."""
         self.ask(words)
         return self.answer()
 
     def dismiss(self) -> None:
-        """Ask for nothing more: it ends by itself if it is between two turns."""
+        """Close its stdin: it ends on its own unless it is in the middle of a timing."""
         assert self._process.stdin
         with suppress(BrokenPipeError):
             self._process.stdin.close()
 
     def stop(self, patience: float = 10) -> None:
-        """End the process; it leaves no files behind if it is between two turns, and is killed if it is not."""
+        """End the process; it is killed if it does not end in time."""
         self.dismiss()
         try:
             self._process.wait(timeout=patience)
@@ -67,7 +75,7 @@ class TimingProcess:
 
 
 def serve_timings(prepare: Callable[[], Callable[[str], object]]) -> None:
-    """The other side: prepare, then a turn for each line. What is refused, or not installed, is the answer to all."""
+    """The main loop of a worker: a timing for each line of stdin. A ConfigError or ImportError is the answer to all."""
     try:
         turn = prepare()
     except (ConfigError, ImportError) as error:
@@ -78,9 +86,9 @@ def serve_timings(prepare: Callable[[], Callable[[str], object]]) -> None:
 
 
 def mean_seconds(call: Callable[[], object], least: float) -> float:
-    """Seconds of a call: the mean over as many as fill so many seconds, after a first one, which wakes the process up.
+    """Mean seconds of a call, over at least `least` seconds of calls after a first one that warms up.
 
-    Where the first one takes that long already, it is the only one.
+    If the first call takes that long, it is the only one.
     """
     first = _seconds(call)
     if first >= least:

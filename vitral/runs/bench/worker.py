@@ -1,6 +1,6 @@
-"""An engine of ours in a process of its own: `python -m vitral.runs.bench.worker NAME MODEL THREADS` takes turns.
+"""The timing worker of vitral's engines: `python -m vitral.runs.bench.worker NAME MODEL THREADS`.
 
-A name is an engine's, such as `vitral openvino`, and may go on: `vitral openvino int8` and `vitral openvino merging 8`.
+Names are `vitral openvino`, `vitral openvino int8`, `vitral openvino merging 8` and so on.
 """
 
 import logging
@@ -25,7 +25,7 @@ from vitral.inference.engines.engine import Engine, PixelBatch
 from vitral.inference.engines.onnxruntime import OnnxRuntimeEngine
 from vitral.inference.engines.openvino import OpenVinoEngine
 from vitral.inference.graph.folding import Affine
-from vitral.inference.graph.graph import Graph, graph_of
+from vitral.inference.graph.graph import Graph, build_graph
 from vitral.inference.graph.token_merging import Merging, NoMerging, TokenMerging
 from vitral.models.head import NoHead
 from vitral.models.registry import model_config
@@ -33,15 +33,15 @@ from vitral.models.vit import Vit
 from vitral.runs.bench.bench import BASELINE, BASELINE_SIZE
 from vitral.runs.bench.subprocess_runner import mean_seconds, serve_timings
 from vitral.weights.bundle import Bundle
-from vitral.weights.load import Loaded, load
+from vitral.weights.load import LoadedModel, load
 
 CALIBRATION_IMAGES = 8  # images
 KINDS = {kind.model_fields["kind"].default: kind for kind in union_members(EngineConfig)}
 NAME = re.compile(r"vitral (?P<kind>[a-z]+)(?P<int8> int8)?( merging (?P<per_layer>[0-9]+))?")
 
 
-def load_model(model: str) -> Loaded:
-    """A bundle by its path, or a model of the paper by name: with fresh weights, and the GELU that peers have."""
+def load_model(model: str) -> LoadedModel:
+    """A bundle by path, or a model by name: with random weights, and the erf GELU that peers have."""
     if Path(model).expanduser().exists():
         return load(model)
     config = model_config(model)
@@ -51,55 +51,55 @@ def load_model(model: str) -> Loaded:
     needs = Preprocessing(image_size=config.image_size, decoding=Decoding(channels=config.channels))
     classes = tuple(map(str, range(config.head.num_classes)))
     bundle = Bundle(model=config, task="classify", preprocessing=needs, classes=classes)
-    return Loaded(config.build().eval(), bundle)
+    return LoadedModel(config.build().eval(), bundle)
 
 
-def build_engine(name: str, model: Loaded, threads: int, calibrating: PixelBatch) -> Engine:
-    """The engine of that name; layers in int8 have their ranges measured on images (B, H, W, C) to calibrate by."""
+def build_engine(name: str, model: LoadedModel, threads: int, calibrating: PixelBatch) -> Engine:
+    """The engine of that name; int8 layers are calibrated on images (B, H, W, C)."""
     found = NAME.fullmatch(name)
     assert found, name
     merging: Merging = TokenMerging(per_layer=int(found["per_layer"])) if found["per_layer"] else NoMerging()
-    graph = graph_of(model, "features" if isinstance(model.bundle.model.head, NoHead) else "logits", merging)
+    graph = build_graph(model, "features" if isinstance(model.bundle.model.head, NoHead) else "logits", merging)
     if found["build_int8_engine"]:
         return build_int8_engine(graph, found["kind"], threads, calibrating)
     return KINDS[found["kind"]]().build(graph, threads)
 
 
 def build_int8_engine(graph: Graph, kind: str, threads: int, calibrating: PixelBatch) -> Engine:
-    """The graph with every layer in bytes that can be."""
-    from vitral.exporters.quantize import dynamic, layers_of, measured, static
+    """The graph with every supported layer in int8."""
+    from vitral.exporters.quantize import build_range_meter, quantizable_layers, quantize_dynamic, quantize_static
     from vitral.exporters.targets import OnnxTarget
-    from vitral.inference.graph.onnx import lowered, to_onnx
+    from vitral.inference.graph.onnx import lower_for_onnx, to_onnx
 
-    core = to_onnx(lowered(graph, "int8"))
-    layers = layers_of(core)
+    core = to_onnx(lower_for_onnx(graph, "int8"))
+    layers = quantizable_layers(core)
     if not layers:
         raise ConfigError("int8 is for the layers of blocks, and this model has none", code="config.unsupported")
-    if kind == "onnxruntime":  # which is quicker when it measures ranges by itself
-        return OnnxRuntimeEngine(dynamic(core, layers).SerializeToString(), threads)
-    ranges = measured(core, layers, OnnxTarget().engine).ranges(calibrating)
-    model = static(core, layers, ranges).SerializeToString()
+    if kind == "onnxruntime":  # faster with dynamic ranges
+        return OnnxRuntimeEngine(quantize_dynamic(core, layers).SerializeToString(), threads)
+    ranges = build_range_meter(core, layers, OnnxTarget().engine).ranges(calibrating)
+    model = quantize_static(core, layers, ranges).SerializeToString()
     return OpenVinoEngine(model, graph.outputs, threads)
 
 
 def random_pixels(bundle: Bundle, images: int) -> PixelBatch:
-    """Pixels of the size that the model sees, at random: for where only the time matters."""
+    """Random pixels of the model's image size."""
     shape = (images, *bundle.preprocessing.image_size, bundle.model.channels)
     return np.random.default_rng(0).integers(256, size=shape, dtype=np.uint8)
 
 
 def baseline_calls() -> list[Callable[[], object]]:
-    """The product that all are held against, by each of the two libraries that torch has for it."""
+    """The baseline matmul, by each of the two libraries that torch has for it."""
     first, second = (torch.randn(BASELINE_SIZE, BASELINE_SIZE) for _ in range(2))
     ways: list[Callable[[], object]] = [partial(torch.mm, first, second, out=torch.empty(BASELINE_SIZE, BASELINE_SIZE))]
     if torch.backends.mkldnn.is_available():
-        packed = PackedLinear(Affine(second.mT, torch.zeros(BASELINE_SIZE)).layer())
+        packed = PackedLinear(Affine(second.mT, torch.zeros(BASELINE_SIZE)).to_linear())
         ways.append(torch.inference_mode()(partial(packed, first)))
     return ways
 
 
 def prepare_timing(name: str, model: str, threads: int) -> Callable[[str], float]:
-    """A turn: seconds of a call, for a line such as `8 0.5`."""
+    """A function from a line such as `8 0.5` (batch size, seconds) to the seconds of a call."""
     torch.set_num_threads(threads)
     torch.manual_seed(0)
     if name == BASELINE:

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.explaining`: what it costs to see what a model sees, against running it on the same images.
+"""`python -m benchmarks.explanation`: what it costs to see what a model sees, against running it on the same images.
 
 All the numbers of one image (attention, distance, tokens and answer of every layer, rollout, relevance) are held
 against one forward pass with the fused kernel, in seconds and in the peak memory of a process that does nothing else.
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.__main__ import machine, say
-from benchmarks.race import Case, Length, race, ratio
+from benchmarks.compare import Case, Length, ratio, run_interleaved
 from vitral.core.machine import keep_freed_memory
 from vitral.explanation.analysis import examine
 from vitral.explanation.attention_distance import mean_attention_distance
@@ -75,7 +75,7 @@ def peaks(engine: str, heats: int) -> Peak:
     """The median over processes of their own."""
     found = []
     for _ in range(heats):
-        process = TimingProcess(engine, ["benchmarks.explaining", "--peak", engine])
+        process = TimingProcess(engine, ["benchmarks.explanation", "--peak", engine])
         try:
             found.append(process.turn())
         finally:
@@ -85,7 +85,7 @@ def peaks(engine: str, heats: int) -> Peak:
 
 def time(case: Case, length: Length) -> str:
     """How many times the seconds of the rival ours takes, with the middle half of the rounds."""
-    seconds = race("benchmarks.explaining", case, case.engines, length, say)
+    seconds = run_interleaved("benchmarks.explanation", case, case.engines, length, say)
     ours, rival = case.engines
     found, goal = ratio(seconds[rival], seconds[ours]), 1 / case.goal
     turn = [statistics.median(seconds[engine]) / case.steps for engine in (ours, rival)]
@@ -112,7 +112,7 @@ def verdict(found: float, goal: float) -> str:
 
 def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.explaining", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+        prog="python -m benchmarks.explanation", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--heats", type=int, default=2, help="times that every process is started anew")
     parser.add_argument("--rounds", type=int, default=8, help="turns of each engine in a heat")

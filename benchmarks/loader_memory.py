@@ -1,4 +1,4 @@
-"""`python -m benchmarks.memory`: what a loader and its two workers take over 10,000 batches; it should not grow."""
+"""`python -m benchmarks.loader_memory`: the memory of a loader with two workers over 10,000 batches."""
 
 import multiprocessing
 import os

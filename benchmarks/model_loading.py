@@ -1,4 +1,4 @@
-"""`python -m benchmarks.loading`: from the start of a process to the first answer of a ViT-B/16 that lies on the disk.
+"""`python -m benchmarks.model_loading`: from the start of a process to the first answer of a ViT-B/16 on disk.
 
 timm writes its weights as a .safetensors file, which timm and we open, and an export of ours is made of it beforehand;
 transformers writes a folder, which it and we open. Every process is a new one, and they take turns. All have their
@@ -18,14 +18,14 @@ from tempfile import TemporaryDirectory
 
 import vitral
 from benchmarks.__main__ import machine, say
-from benchmarks.race import ratio
+from benchmarks.compare import ratio
 
 REPEATS, GOAL, READY = 7, 2.5, 1.3
 JUDGES = 40  # images that judge the export
 
 WRITE_TIMM = """
-from benchmarks.stand_in import stand_in_for_torchvision
-stand_in_for_torchvision()
+from benchmarks.torchvision_stub import stub_torchvision
+stub_torchvision()
 import timm
 from safetensors.torch import save_file
 save_file(timm.create_model("vit_base_patch16_224").state_dict(), {path!r})
@@ -48,8 +48,8 @@ predictor = vitral.Predictor({path!r})
 print(predictor.logits(numpy.zeros((1, 224, 224, 3), dtype=numpy.uint8)).argmax().item(), flush=True)
 """
 TIMM = """
-from benchmarks.stand_in import stand_in_for_torchvision
-stand_in_for_torchvision()
+from benchmarks.torchvision_stub import stub_torchvision
+stub_torchvision()
 import timm, torch
 from safetensors.torch import load_file
 model = timm.create_model("vit_base_patch16_224").eval()

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.extracting`: what features of a whole split cost beyond bare inference of the same batches.
+"""`python -m benchmarks.feature_extraction`: the cost of features of a split beyond inference of the same batches.
 
 The images are in memory. Bare inference has its batches scaled and ready, and keeps nothing of what it computes;
 extraction shows every image through the loader and collects all vectors. `kept` hashes the weights and every image as
@@ -16,9 +16,9 @@ import numpy as np
 import torch
 
 from benchmarks.__main__ import machine, say
-from benchmarks.race import Case, Length, race, ratio, throughput
+from benchmarks.compare import Case, Length, ratio, run_interleaved, throughput
 from vitral.core.machine import keep_freed_memory
-from vitral.data.datasets.arrays import Part, open_arrays
+from vitral.data.datasets.arrays import LabeledImages, open_arrays
 from vitral.data.decoding.header import Decoding
 from vitral.data.samples import Samples
 from vitral.data.transforms.preprocessing import Preprocessing
@@ -46,9 +46,9 @@ class Noise:
     images: int
     side: int
 
-    def load(self, part: str) -> Part:
+    def load(self, part: str) -> LabeledImages:
         pixels = np.random.default_rng(0).integers(256, size=(self.images, self.side, self.side, 3), dtype=np.uint8)
-        return Part(pixels, (np.arange(self.images) % len(CLASSES)).astype(np.uint8))
+        return LabeledImages(pixels, (np.arange(self.images) % len(CLASSES)).astype(np.uint8))
 
 
 def prepare(engine: str, case: Case) -> Callable[[], object]:
@@ -88,7 +88,7 @@ def extract(model: Model, bundle: Bundle, samples: Samples, kept: bool) -> None:
 
 def measure(case: Case, length: Length) -> str:
     """How many times the seconds of bare inference extraction takes, with the middle half of the rounds."""
-    seconds = race("benchmarks.extracting", case, case.engines, length, say)
+    seconds = run_interleaved("benchmarks.feature_extraction", case, case.engines, length, say)
     lines = [f"{case.name}: bare inference {throughput(case, seconds[BARE]):.1f} images/s"]
     for engine in (EXTRACTION, KEPT):
         found = ratio(seconds[BARE], seconds[engine])
@@ -102,7 +102,9 @@ def measure(case: Case, length: Length) -> str:
 
 def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.extracting", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+        prog="python -m benchmarks.feature_extraction",
+        description=__doc__,
+        formatter_class=argparse.RawTextHelpFormatter,
     )
     parser.add_argument("--only", default="", metavar="TEXT", help="cases with this in their name")
     parser.add_argument("--heats", type=int, default=3, help="times that every process is started anew")

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.starting`: seconds from the start of `vitral train sample` to the end of its first step.
+"""`python -m benchmarks.training_start`: seconds from the start of `vitral train sample` to the end of its first step.
 
 What importing torch alone takes is subtracted.
 """

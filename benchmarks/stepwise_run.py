@@ -50,7 +50,7 @@ class Gated(Loader):
     """A loader that has every step begin at a gate, with its data still to be had."""
 
     def __init__(self, loader: Loader, items: Sequence[Item], gate: Gate) -> None:
-        super().__init__(items, loader.store, loader.sight, loader.plan, loader.workers)
+        super().__init__(items, loader.store, loader.pipeline, loader.plan, loader.workers)
         self._gate = gate
 
     def batches(self, start: int, stop: int) -> Iterator[Batch]:
@@ -60,7 +60,7 @@ class Gated(Loader):
             yield next(stream)
 
 
-class Paced:
+class StepwiseRun:
     """The session of a run, with its folder, its record, its progress as lines, and its checkpoints.
 
     It is one process of several where the environment says so, as torchrun does.
@@ -77,9 +77,9 @@ class Paced:
         parts = replace(parts, loader=Gated(parts.loader, samples.of("train"), self._gate))
         session = Session(self.folder, parts, team, SignalHandler(), RunArtifacts(self.folder, parts, team))
         session.begin()
-        course = ProgressSpan(session.step, parts.steps, parts.plan.epoch_steps, parts.plan.batch)
+        course = ProgressSpan(session.step, parts.steps, parts.plan.steps_per_epoch, parts.plan.batch_size)
         nowhere = self._stack.enter_context(open(os.devnull, "w"))  # noqa: SIM115, the stack closes it
-        self.epoch_steps = parts.plan.epoch_steps
+        self.steps_per_epoch = parts.plan.steps_per_epoch
         self._thread = Thread(target=self._run, args=(session, Progress(course, LineDisplay(nowhere))), daemon=True)
         self._thread.start()
         self._wait()

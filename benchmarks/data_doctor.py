@@ -1,4 +1,4 @@
-"""`python -m benchmarks.checking [FILES]`: how long `vitral check` takes for 100,000 small files."""
+"""`python -m benchmarks.data_doctor [FILES]`: how long `vitral check` takes for 100,000 small files."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.merging MODEL DATA`: accuracy against images a second, of merged tokens and of int8.
+"""`python -m benchmarks.token_merging MODEL DATA`: accuracy against images a second, of merged tokens and of int8.
 
 Every engine answers all images of the split; its speed is measured in a process of its own, turn by turn with the
 others. Layers in int8 have their ranges measured on training images. `python -m tools.draw_deploy` draws the curves.
@@ -145,7 +145,7 @@ def table(curves: Curves) -> str:
 
 def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.merging", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+        prog="python -m benchmarks.token_merging", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("model", help="a run or a bundle that classifies")
     parser.add_argument("data", help="a set of its classes")

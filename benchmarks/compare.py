@@ -1,6 +1,6 @@
-"""The race: one process an engine, one step of work at a time, turn by turn, so that all meet the same machine.
+"""Interleaved timing: one process an engine, one step of work at a time, in turns, so that noise affects all alike.
 
-A suite is a module of this package with `CASES` and `prepare`; `benchmarks/model.py` is one.
+A suite is a module of this package with `CASES` and `prepare`, such as `benchmarks/model.py`.
 """
 
 import statistics
@@ -35,9 +35,9 @@ class Suite(Protocol):
 Say = Callable[[str], None]
 
 
-def runner(suite: str, case: Case, engine: str, **environment: str) -> TimingProcess:
+def start_engine(suite: str, case: Case, engine: str, **environment: str) -> TimingProcess:
     """An engine in a process of its own."""
-    return TimingProcess(f"{engine} at {case.name}", ["benchmarks.race", suite, case.name, engine], **environment)
+    return TimingProcess(f"{engine} at {case.name}", ["benchmarks.compare", suite, case.name, engine], **environment)
 
 
 class Length(NamedTuple):
@@ -47,11 +47,11 @@ class Length(NamedTuple):
     rounds: int  # in each heat
 
 
-def race(suite: str, case: Case, engines: Sequence[str], length: Length, say: Say) -> dict[str, list[float]]:
+def run_interleaved(suite: str, case: Case, engines: Sequence[str], length: Length, say: Say) -> dict[str, list[float]]:
     """Seconds of each turn of each engine. The first turn of a process warms it up and is not counted."""
     seconds: dict[str, list[float]] = {engine: [] for engine in engines}
     for heat in range(length.heats):
-        runners = {engine: runner(suite, case, engine) for engine in engines}
+        runners = {engine: start_engine(suite, case, engine) for engine in engines}
         try:
             for engine, process in runners.items():
                 say(f"{case.name}: heat {heat + 1} of {length.heats}, warming up {engine}")

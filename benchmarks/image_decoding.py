@@ -15,13 +15,13 @@ import numpy as np
 import torch
 from PIL import Image
 
+from benchmarks.compare import Case
 from benchmarks.photos import jpeg
-from benchmarks.race import Case
-from benchmarks.stand_in import import_torchvision
+from benchmarks.torchvision_stub import import_torchvision
 from vitral.core.config import Size
 from vitral.core.rng import Purpose, rng_for
 from vitral.data.datasets.source import open_data
-from vitral.data.decoding.decode import opened
+from vitral.data.decoding.decode import open_image
 from vitral.data.decoding.header import Decoding
 from vitral.data.decoding.pixels import Pixels
 from vitral.data.loading.loader import ImagePipeline, Loader
@@ -122,7 +122,7 @@ def our_crop() -> Callable[[bytes], Pixels]:
     view, decoding, counts = RandomResizedCrop(), Decoding(), iter(range(10**9))
 
     def see(data: bytes) -> Pixels:
-        picture = opened(data, "photo.jpg", decoding)
+        picture = open_image(data, "photo.jpg", decoding)
         plan = view.plan(picture.size, IMAGE, rng_for(0, Purpose.VIEW, 0, next(counts)))
         return np.ascontiguousarray(decode_and_crop(picture, plan))
 

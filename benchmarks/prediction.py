@@ -1,4 +1,4 @@
-"""`python -m benchmarks.predicting`: from the start of a process to the first answer, and from files to answers.
+"""`python -m benchmarks.prediction`: from the start of a process to the first answer, and from files to answers.
 
 The first part starts new processes in turn that name what is on a JPEG with a ViT-B/16 from the disk: `vitral predict`
 with each engine and with exports that were made beforehand, and timm by a script as one would write it. The second part
@@ -19,9 +19,9 @@ import torch
 
 import vitral
 from benchmarks.__main__ import say
-from benchmarks.loading import WRITE_TIMM, measured, run
+from benchmarks.compare import Case, Length, ratio, run_interleaved, throughput
+from benchmarks.model_loading import WRITE_TIMM, measured, run
 from benchmarks.photos import jpeg
-from benchmarks.race import Case, Length, race, ratio, throughput
 from vitral.core.machine import cpu_count
 from vitral.inference.batches import read_batches
 from vitral.inference.engines.openvino import OpenVino
@@ -40,8 +40,8 @@ CASES = (Case(f"S/16, batch {BATCH}", PHOTOS, FILES, (FROM_FILES, IN_MEMORY), (I
 
 OURS = "from vitral.cli import main\nmain(['predict', {model!r}, {image!r}, '--engine', {engine!r}, '--quiet'])"
 TIMM = """
-from benchmarks.stand_in import stand_in_for_torchvision
-stand_in_for_torchvision()
+from benchmarks.torchvision_stub import stub_torchvision
+stub_torchvision()
 import numpy, timm, torch
 from PIL import Image
 from safetensors.torch import load_file
@@ -104,7 +104,7 @@ def from_files(length: Length) -> str:
         for number in range(PHOTOS):
             Path(home, f"{number:03}.jpg").write_bytes(jpeg(375, 500, number))
         os.environ[FOLDER] = home
-        seconds = race("benchmarks.predicting", case, case.engines, length, say)
+        seconds = run_interleaved("benchmarks.prediction", case, case.engines, length, say)
     rates = {name: throughput(case, times) for name, times in seconds.items()}
     found = ratio(seconds[FROM_FILES], seconds[IN_MEMORY])
     met = "met" if found.median >= FILES else "NOT met"
@@ -117,7 +117,7 @@ def from_files(length: Length) -> str:
 
 def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.predicting", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+        prog="python -m benchmarks.prediction", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--only", default="", choices=["", "starting", "files"])
     parser.add_argument("--repeats", type=int, default=7, help="processes of each kind")

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.growth`: the memory of a run of 5,000 steps, tenth by tenth; it should not grow.
+"""`python -m benchmarks.training_memory`: the memory of a run of 5,000 steps, tenth by tenth; it should not grow.
 
 The run is all there, with a worker, evaluations and checkpoints; its model is tiny, so that it is over soon.
 """
@@ -8,8 +8,8 @@ from contextlib import closing
 from statistics import median
 
 from benchmarks.__main__ import machine
-from benchmarks.memory import resident
-from benchmarks.paced import Paced
+from benchmarks.loader_memory import resident
+from benchmarks.stepwise_run import StepwiseRun
 from vitral.core.config import override
 from vitral.data.datasets.source import open_data
 from vitral.recipes.recipe import Recipe
@@ -32,7 +32,7 @@ def tiny(steps: int) -> Recipe:
 def measure(steps: int = STEPS) -> str:
     """Megabytes of all processes of the run."""
     seen = []
-    with closing(Paced(tiny(steps), open_data("sample"))) as paced:
+    with closing(StepwiseRun(tiny(steps), open_data("sample"))) as paced:
         for look in range(LOOKS):
             seen.append(resident())  # before the steps: during the last of them the worker goes home
             taken = look * (steps // LOOKS)

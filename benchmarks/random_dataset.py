@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vitral.data.datasets.arrays import Part, open_arrays
+from vitral.data.datasets.arrays import LabeledImages, open_arrays
 from vitral.data.samples import Samples
 
 SIDE, CLASSES = 32, tuple("0123456789")
@@ -16,9 +16,9 @@ class Noise:
 
     images: int
 
-    def load(self, part: str) -> Part:
+    def load(self, part: str) -> LabeledImages:
         pixels = np.random.default_rng(0).integers(256, size=(self.images, SIDE, SIDE, 3), dtype=np.uint8)
-        return Part(pixels, (np.arange(self.images) % len(CLASSES)).astype(np.uint8))
+        return LabeledImages(pixels, (np.arange(self.images) % len(CLASSES)).astype(np.uint8))
 
 
 def open_noise(images: int) -> Samples:

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.ninety [--root FOLDER] [--epochs N]`: seconds to 90 % on Fashion-MNIST, ours against timm's.
+"""`python -m benchmarks.time_to_accuracy [--root FOLDER]`: seconds to 90 % on Fashion-MNIST, vitral against timm.
 
 Ours is the recipe `fashion_mnist` as it stands. The other is a plain loop around timm's VisionTransformer of the same
 shape, with timm's optimizer and schedule at their usual settings, the images in memory, and the same crops by
@@ -21,9 +21,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.__main__ import machine, say
-from benchmarks.paced import Paced
-from benchmarks.stand_in import import_torchvision
-from vitral.data.datasets.arrays import Arrays, loaded
+from benchmarks.stepwise_run import StepwiseRun
+from benchmarks.torchvision_stub import import_torchvision
+from vitral.data.datasets.arrays import ArrayStore, load_once
 from vitral.data.samples import Samples
 from vitral.data.transforms.crop import RandomResizedCrop
 from vitral.models.attention import Attention
@@ -56,11 +56,11 @@ def wished(root: str, epochs: int) -> tuple[Recipe, Samples]:
 
 
 def our_epoch(recipe: Recipe, samples: Samples) -> Epoch:
-    paced = Paced(recipe, samples)
+    paced = StepwiseRun(recipe, samples)
     atexit.register(paced.close)
 
     def epoch() -> float:
-        paced.take(paced.epoch_steps)
+        paced.take(paced.steps_per_epoch)
         return [line.values["accuracy"] for line in read_metrics(paced.folder.path) if line.split == "test"][-1]
 
     return epoch
@@ -111,8 +111,8 @@ def crops(recipe: Recipe) -> Callable[[Tensor], Tensor]:
 
 def tensors(samples: Samples, part: str) -> tuple[Tensor, Tensor]:
     """All images of a part (images, 1, 28, 28), as bytes, and their labels."""
-    assert isinstance(samples.store, Arrays)
-    found = loaded(samples.store.reader, part)
+    assert isinstance(samples.store, ArrayStore)
+    found = load_once(samples.store.reader, part)
     return torch.from_numpy(found.images.copy()).unsqueeze(1), torch.from_numpy(found.labels.astype("int64"))
 
 
@@ -164,7 +164,10 @@ def work(engine: str, root: str, epochs: str) -> None:
 def raced(root: str, epochs: int) -> dict[str, list[Point]]:
     """The curve of each engine, up to the epoch in which the last of them reaches the goal."""
     total = epochs_of(wished(root, epochs)[0])
-    runners = {name: TimingProcess(name, ["benchmarks.ninety", "--work", name, root, str(epochs)]) for name in ENGINES}
+    runners = {
+        name: TimingProcess(name, ["benchmarks.time_to_accuracy", "--work", name, root, str(epochs)])
+        for name in ENGINES
+    }
     curves: dict[str, list[Point]] = {name: [] for name in ENGINES}
     try:
         for number in range(total):

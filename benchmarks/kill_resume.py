@@ -1,4 +1,4 @@
-"""`python -m benchmarks.killing [--kills 100]`: a run killed at random instants and resumed, compared at its end.
+"""`python -m benchmarks.kill_resume [--kills 100]`: a run killed at random instants and resumed, compared at its end.
 
 The run saves after every step, so that many kills fall into the writing of a checkpoint. Its final weights, its record
 and its results must be those of a run that nobody disturbed, to the byte.

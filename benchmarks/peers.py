@@ -1,4 +1,4 @@
-"""Other libraries, each in a process of its own: `python -m benchmarks.rivals NAME MODEL THREADS` takes turns.
+"""The timing worker of other libraries: `python -m benchmarks.peers NAME MODEL THREADS`.
 
 They run as their users would run them at their best: as many threads as ours and the same allocator, in float32, on
 numbers that are scaled already, compiled with frozen weights. Needs the Python of `make bench`.
@@ -12,7 +12,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
 from tempfile import NamedTemporaryFile, gettempdir
 
@@ -165,26 +164,21 @@ def openvino_streams(shape: Shape, threads: int) -> Prepared:
     return prepared
 
 
-# The name of each, the packages that it needs, and how it is made ready.
-RIVALS: dict[str, tuple[tuple[str, ...], Callable[[Shape, int], Prepared]]] = {
-    "timm": (("timm",), lambda shape, threads: eager(build_timm, shape)),
-    "timm compiled": (("timm",), lambda shape, threads: compiled(shape)),
-    "huggingface": (("transformers",), lambda shape, threads: eager(build_huggingface, shape)),
-    "vit-pytorch": (("vit_pytorch",), lambda shape, threads: eager(build_vit_pytorch, shape)),
-    "timm on onnxruntime": (("timm", "onnxscript", "onnxruntime"), onnxruntime),
-    "timm on onnxruntime streams": (("timm", "onnxscript", "onnxruntime"), onnxruntime_streams),
-    "timm on openvino": (("timm", "onnxscript", "openvino"), partial(openvino, precision="f32")),
-    "timm on openvino streams": (("timm", "onnxscript", "openvino"), openvino_streams),
+# How each engine is made; vitral.runs.bench.bench.PEERS has the packages that they need.
+PEERS: dict[str, Callable[[Shape, int], Prepared]] = {
+    "timm": lambda shape, threads: eager(build_timm, shape),
+    "timm compiled": lambda shape, threads: compiled(shape),
+    "huggingface": lambda shape, threads: eager(build_huggingface, shape),
+    "vit-pytorch": lambda shape, threads: eager(build_vit_pytorch, shape),
+    "timm on onnxruntime": onnxruntime,
+    "timm on onnxruntime streams": onnxruntime_streams,
+    "timm on openvino": partial(openvino, precision="f32"),
+    "timm on openvino streams": openvino_streams,
 }
-# There to be seen, not to be beaten: it gives other answers.
-BESIDE = {
-    "timm on openvino bf16": (("timm", "onnxscript", "openvino"), partial(openvino, precision="bf16")),
+# Measured on request, but not a goal: its answers differ.
+OTHER_PRECISION: dict[str, Callable[[Shape, int], Prepared]] = {
+    "timm on openvino bf16": partial(openvino, precision="bf16"),
 }
-
-
-def installed() -> list[str]:
-    """The names of those whose packages are here."""
-    return [name for name, (packages, _) in RIVALS.items() if all(map(find_spec, packages))]
 
 
 def prepare(name: str, model: str, threads: int) -> Callable[[str], float]:
@@ -193,7 +187,7 @@ def prepare(name: str, model: str, threads: int) -> Callable[[str], float]:
     logging.disable(logging.WARNING)
     torch.set_num_threads(threads)
     torch.manual_seed(0)
-    prepared = (RIVALS | BESIDE)[name][1](shape_of(model), threads)
+    prepared = (PEERS | OTHER_PRECISION)[name](shape_of(model), threads)
     steps: dict[int, Step] = {}
 
     def turn(words: str) -> float:

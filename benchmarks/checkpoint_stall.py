@@ -1,4 +1,4 @@
-"""`python -m benchmarks.stall`: how long a step takes while checkpoints of 20 million parameters are written.
+"""`python -m benchmarks.checkpoint_stall`: step time while checkpoints of 20 million parameters are written.
 
 With its optimizer such a checkpoint is a quarter of a gigabyte. A save copies it in memory and writes it beside the
 next steps; where every step saves, each waits for the disk to be done with the one before, which no run asks for.
@@ -12,8 +12,8 @@ from statistics import median
 from typing import NamedTuple
 
 from benchmarks.__main__ import machine
-from benchmarks.noise import open_noise
-from benchmarks.paced import Paced
+from benchmarks.random_dataset import open_noise
+from benchmarks.stepwise_run import StepwiseRun
 from vitral.core.config import override
 from vitral.models.registry import model_config
 from vitral.recipes.recipe import Recipe
@@ -50,7 +50,7 @@ def timed(between: float, seconds: float) -> Times:
     samples = open_noise(4 * BATCH)
     samples = replace(samples, items=samples.of("train"))
     found: list[float] = []
-    with closing(Paced(large(between), samples)) as paced:
+    with closing(StepwiseRun(large(between), samples)) as paced:
         paced.take(WARM)
         while sum(found) < seconds:
             started = time.perf_counter()

@@ -8,19 +8,19 @@ from types import ModuleType
 from typing import Any
 
 
-class Hollow(type):
+class StubClass(type):
     """A class in which every public name is a class of the same sort."""
 
     def __getattr__(cls, name: str) -> type:
         if name.startswith("__"):
             raise AttributeError(name)
-        setattr(cls, name, Hollow(name, (), {}))
+        setattr(cls, name, StubClass(name, (), {}))
         return getattr(cls, name)
 
 
-def stand_in_for_torchvision() -> None:
+def stub_torchvision() -> None:
     """Let timm and vit-pytorch be imported without torchvision, of which their model code calls nothing."""
-    vision = Hollow("vision", (), {})
+    vision = StubClass("vision", (), {})
     parts = ("", ".datasets", ".ops", ".ops.misc", ".models", ".models.feature_extraction", ".transforms",
              ".transforms.functional")  # fmt: skip
     for part in parts:

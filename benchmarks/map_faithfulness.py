@@ -1,4 +1,4 @@
-"""`python -m benchmarks.faithful MODEL [DATA] [--images 200] [--seed 0] [--threads 2]`: which maps are to be believed.
+"""`python -m benchmarks.map_faithfulness MODEL [DATA] [--images 200]`: deletion and insertion scores of every map.
 
 Test images of a trained model, as many of each class as can be, are explained by every map, for the class that the
 model names. Each map is then judged by deletion and insertion curves, with random maps of the same image beside it.
@@ -25,7 +25,7 @@ from vitral.explanation.analysis import look_at
 from vitral.explanation.explanation import Array, Curve, MapKind
 from vitral.explanation.faithfulness import RANDOM_MAPS, measure_faithfulness
 from vitral.explanation.occlusion import occlusion
-from vitral.weights.load import Loaded, load
+from vitral.weights.load import LoadedModel, load
 
 
 class Case(NamedTuple):
@@ -63,7 +63,7 @@ def main() -> None:
     bundle = loaded.bundle
     grid = bundle.model.layout(bundle.preprocessing.image_size).grid
     print(machine())
-    print(f"{given.model} on {len(items)} test images of {given.data}, {grid} patches, {RANDOM_MAPS} random maps an image,")
+    print(f"{given.model} on {len(items)} test images of {given.data}, {grid} patches, {RANDOM_MAPS} random maps each,")
     print(f"seed {given.seed}, {time.perf_counter() - began:.0f} s, vitral {vitral.__version__}\n")
     print(table(found))
 
@@ -78,7 +78,7 @@ def evenly(samples: Samples, count: int) -> list[Item]:
     return [item for _, _, item in sorted(ranked, key=lambda each: each[:2])[:count]]
 
 
-def judged(loaded: Loaded, samples: Samples, items: Sequence[Item], seed: int) -> dict[MapKind, Areas]:
+def judged(loaded: LoadedModel, samples: Samples, items: Sequence[Item], seed: int) -> dict[MapKind, Areas]:
     """The areas of every map of every image."""
     rows: dict[MapKind, list[tuple[float, ...]]] = defaultdict(list)
     for number, case in enumerate(explained(loaded, samples, items)):
@@ -95,7 +95,7 @@ def areas(found: Sequence[Curve]) -> NDArray[np.float64]:
     return np.array([(curve.deletion_area, curve.insertion_area) for curve in found])  # (curves, 2)
 
 
-def explained(loaded: Loaded, samples: Samples, items: Sequence[Item]) -> Iterator[Case]:
+def explained(loaded: LoadedModel, samples: Samples, items: Sequence[Item]) -> Iterator[Case]:
     """Each image with the maps that a page would show of it."""
     model, bundle = loaded
     for item in items:

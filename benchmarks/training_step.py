@@ -1,4 +1,4 @@
-"""The training loop against the bare step, and two processes against two threads: a suite for `benchmarks.race`.
+"""The training loop against the bare step, and two processes against two threads: a suite for `benchmarks.compare`.
 
 The loop is a whole run but for its evaluations: images from memory through the loader, the record of every step,
 progress, checkpoints as often as a recipe asks for by the clock, which does not rest while others have their turn. The
@@ -17,9 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch.nn.utils import clip_grad_norm_
 
-from benchmarks.noise import open_noise
-from benchmarks.paced import Paced
-from benchmarks.race import Case, runner
+from benchmarks.compare import Case, start_engine
+from benchmarks.random_dataset import open_noise
+from benchmarks.stepwise_run import StepwiseRun
 from vitral.core.config import override
 from vitral.core.machine import keep_freed_memory
 from vitral.data.datasets.source import open_data
@@ -60,7 +60,7 @@ def prepare(engine: str, case: Case) -> Callable[[], object]:
         return together(recipe, samples, steps)
     if case == PROCESSES:
         torch.set_num_threads(1 if engine == SECOND else 2)
-    paced = Paced(override(recipe, [f"workers={int(engine == ONE_WORKER)}"]), samples)
+    paced = StepwiseRun(override(recipe, [f"workers={int(engine == ONE_WORKER)}"]), samples)
     atexit.register(paced.close)
     return partial(paced.take, steps)
 
@@ -85,8 +85,8 @@ def bare(recipe: Recipe, samples: Samples, steps: int) -> Callable[[], object]:
     """The same model, loss and optimizer, and nothing around them."""
     keep_freed_memory()
     parts = build_run(override(recipe, ["workers=0"]), samples, ProcessGroup(torch.device("cpu")))
-    model, optimizer = parts.model.train(), parts.learning.optimizer
-    batch = next(microbatches(parts.loader, 0, 1, parts.serving))[0]
+    model, optimizer = parts.model.train(), parts.state.optimizer
+    batch = next(microbatches(parts.loader, 0, 1, parts.microbatch_config))[0]
     assert isinstance(recipe.task, Classify)
     assert isinstance(recipe.task.loss, Softmax)
     smoothing = recipe.task.loss.smoothing
@@ -108,12 +108,12 @@ def together(recipe: Recipe, samples: Samples, steps: int) -> Callable[[], objec
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
     world = {"WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}
-    second = runner("benchmarks.steps", PROCESSES, SECOND, RANK="1", **world)
+    second = start_engine("benchmarks.training_step", PROCESSES, SECOND, RANK="1", **world)
     os.environ.update(world, RANK="0")
     stack = ExitStack()
     atexit.register(stack.close)
     stack.callback(second.stop)
-    paced = Paced(override(recipe, ["workers=0"]), samples)
+    paced = StepwiseRun(override(recipe, ["workers=0"]), samples)
     stack.callback(paced.close)
     stack.callback(second.dismiss)  # the first to be done: the two leave their group together
 
