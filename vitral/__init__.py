@@ -6,70 +6,45 @@ The names below are imported when they are first used, so that `import vitral` d
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from vitral.core.imports import without_collecting
+from vitral.core.imports import pause_gc
 
 if TYPE_CHECKING:
-    from vitral.core.config import Config
-    from vitral.core.errors import ConfigError, DataError, ServeError, VitralError, WeightsError
-    from vitral.core.machine import keep_freed_memory
-    from vitral.data.datasets.shards.pack import pack
-    from vitral.data.datasets.source import open_data
-    from vitral.data.decoding.header import Decoding
-    from vitral.data.doctor.diagnosis import check
-    from vitral.data.loading.loader import ImagePipeline, Loader
-    from vitral.data.transforms.preprocessing import Preprocessing
-    from vitral.explanation.explain import explain
-    from vitral.explanation.walkthrough.describe import describe
-    from vitral.inference.predictor import Predictor
-    from vitral.models import Features, Resnet, Vit, attention_maps, attention_weights, build, model_config
-    from vitral.recipes.recipe import Recipe
-    from vitral.runs.evaluate import evaluate
-    from vitral.runs.export import export
-    from vitral.runs.result import Run
-    from vitral.runs.train import resume, train
-    from vitral.weights.adapt import adapt
-    from vitral.weights.bundle import Bundle
-    from vitral.weights.convert import convert
-    from vitral.weights.load import load
+    from vitral.core.config import Config as Config
+    from vitral.core.errors import ConfigError as ConfigError
+    from vitral.core.errors import DataError as DataError
+    from vitral.core.errors import ServeError as ServeError
+    from vitral.core.errors import VitralError as VitralError
+    from vitral.core.errors import WeightsError as WeightsError
+    from vitral.core.machine import keep_freed_memory as keep_freed_memory
+    from vitral.data.datasets.shards.pack import pack as pack
+    from vitral.data.datasets.source import open_data as open_data
+    from vitral.data.decoding.header import Decoding as Decoding
+    from vitral.data.doctor.diagnosis import check as check
+    from vitral.data.loading.loader import ImagePipeline as ImagePipeline
+    from vitral.data.loading.loader import Loader as Loader
+    from vitral.data.transforms.preprocessing import Preprocessing as Preprocessing
+    from vitral.explanation.explain import explain as explain
+    from vitral.explanation.walkthrough.describe import describe as describe
+    from vitral.inference.predictor import Predictor as Predictor
+    from vitral.models import Features as Features
+    from vitral.models import Resnet as Resnet
+    from vitral.models import Vit as Vit
+    from vitral.models import attention_maps as attention_maps
+    from vitral.models import attention_weights as attention_weights
+    from vitral.models import build as build
+    from vitral.models import model_config as model_config
+    from vitral.recipes.recipe import Recipe as Recipe
+    from vitral.runs.evaluate import evaluate as evaluate
+    from vitral.runs.export import export as export
+    from vitral.runs.result import Run as Run
+    from vitral.runs.train import resume as resume
+    from vitral.runs.train import train as train
+    from vitral.weights.adapt import adapt as adapt
+    from vitral.weights.bundle import Bundle as Bundle
+    from vitral.weights.convert import convert as convert
+    from vitral.weights.load import load as load
 
 __version__ = "0.1.0"
-
-__all__ = [
-    "Bundle",
-    "Config",
-    "ConfigError",
-    "DataError",
-    "Decoding",
-    "Features",
-    "ImagePipeline",
-    "Loader",
-    "Predictor",
-    "Preprocessing",
-    "Recipe",
-    "Resnet",
-    "Run",
-    "ServeError",
-    "Vit",
-    "VitralError",
-    "WeightsError",
-    "adapt",
-    "attention_maps",
-    "attention_weights",
-    "build",
-    "check",
-    "convert",
-    "describe",
-    "evaluate",
-    "explain",
-    "export",
-    "keep_freed_memory",
-    "load",
-    "model_config",
-    "open_data",
-    "pack",
-    "resume",
-    "train",
-]
 
 _HOMES = {
     "Bundle": "vitral.weights.bundle",
@@ -108,11 +83,13 @@ _HOMES = {
     "train": "vitral.runs.train",
 }
 
+__all__ = list(_HOMES)
+
 
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module 'vitral' has no attribute {name!r}")
-    with without_collecting():
+    with pause_gc():
         value = getattr(import_module(_HOMES[name]), name)
     globals()[name] = value  # the next use finds it without coming here
     return value
