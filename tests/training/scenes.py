@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from tests.training.states import save_step
-from vitral.core.storage import Disk
-from vitral.training.checkpoints.checkpoint import DISK
+from vitral.core.storage import Storage
+from vitral.training.checkpoints.checkpoint import STORAGE
 
 
 def kill() -> None:
@@ -22,7 +22,7 @@ def fill() -> NoReturn:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def until(stop: int, trouble: Callable[[], None], work: Callable[[Disk], object]) -> None:
+def until(stop: int, trouble: Callable[[], None], work: Callable[[Storage], object]) -> None:
     """Work, with trouble at every operation once so many are done."""
     left = iter(range(stop))
 
@@ -30,7 +30,7 @@ def until(stop: int, trouble: Callable[[], None], work: Callable[[Disk], object]
         if next(left, None) is None:
             trouble()
 
-    work(Disk(passed))
+    work(Storage(passed))
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Scene:
     def __str__(self) -> str:
         return self.title
 
-    def save(self, folder: Path, disk: Disk = DISK) -> None:
+    def save(self, folder: Path, disk: Storage = STORAGE) -> None:
         save_step(folder, self.step, self.keep, None, disk)
 
     def folders(self, root: Path) -> Iterator[tuple[int, Path]]:
@@ -56,7 +56,7 @@ class Scene:
             folder.mkdir(parents=True)
             for step in self.before:
                 save_step(folder / "c", step)
-        self.save(whole / "after" / "c", Disk(told.append))
+        self.save(whole / "after" / "c", Storage(told.append))
         assert len(told) > 15
         for stop in range(len(told)):
             shutil.copytree(whole / "before", root / str(stop))

@@ -6,8 +6,14 @@ import torch
 from pydantic import JsonValue
 from torch import Tensor
 
-from vitral.core.storage import Disk
-from vitral.training.checkpoints.checkpoint import DISK, Loaded, newest, open_checkpoint, save
+from vitral.core.storage import Storage
+from vitral.training.checkpoints.checkpoint import (
+    STORAGE,
+    CheckpointContents,
+    find_newest,
+    open_checkpoint,
+    save_checkpoint,
+)
 
 Tensors = dict[str, dict[str, Tensor]]
 
@@ -19,12 +25,12 @@ def state_of(step: int) -> tuple[Tensors, JsonValue]:
     return {"model": weights, "optimizer": moments}, {"step": step, "dice": [step, 2**100], "rate": 0.1 * step}
 
 
-def save_step(folder: Path, step: int, keep: int = 2, best: int | None = None, disk: Disk = DISK) -> Path:
+def save_step(folder: Path, step: int, keep: int = 2, best: int | None = None, disk: Storage = STORAGE) -> Path:
     tensors, state = state_of(step)
-    return save(folder, step, tensors, state, keep, best, disk)
+    return save_checkpoint(folder, step, tensors, state, keep, best, disk)
 
 
-def same(loaded: Loaded, step: int) -> bool:
+def same(loaded: CheckpointContents, step: int) -> bool:
     """Whether that is to the bit what a step has."""
     tensors, state = state_of(step)
     return loaded.state == state and identical(loaded.tensors, tensors)
@@ -46,8 +52,8 @@ def surviving(folder: Path) -> int | None:
     """The step of the newest checkpoint, with its content proved; None when there is none. All that are there open."""
     for path in folder.glob("step-" + "[0-9]" * 8):
         open_checkpoint(path)
-    found = newest(folder)
-    assert found.passed_over == ()
+    found = find_newest(folder)
+    assert found.rejected == ()
     if found.checkpoint is None:
         return None
     assert same(found.checkpoint.load(), found.checkpoint.step)
@@ -70,9 +76,9 @@ def two(folder: Path) -> Path:
 
 def passed_over(folder: Path) -> str:
     """Why 2 was passed over for 1, which is whole."""
-    found = newest(folder)
+    found = find_newest(folder)
     assert found.checkpoint is not None
     assert found.checkpoint.step == 1
     assert same(found.checkpoint.load(), 1)
-    (why,) = found.passed_over
+    (why,) = found.rejected
     return why

@@ -19,9 +19,9 @@ from pydantic import JsonValue
 from tests.errors import raises
 from tests.training.scenes import SCENES, Scene, fill, kill, until
 from tests.training.states import identical, name, names, passed_over, raw, save_step, surviving, two
-from vitral.core.storage import Disk
+from vitral.core.storage import Storage
 from vitral.data.loading.shared_memory import FORK
-from vitral.training.checkpoints.checkpoint import newest, open_checkpoint, save, sweep
+from vitral.training.checkpoints.checkpoint import find_newest, open_checkpoint, recover_drafts, save_checkpoint
 
 ROOT = Path(__file__).parents[2]
 
@@ -41,9 +41,9 @@ def test_a_state_of_a_million_parameters_comes_back_to_the_bit(tmp_path: Path) -
         "ü": ["a", 1e-320, False],
         "loss": float("inf"),
     }
-    path = save(tmp_path / "c", 123_456_789, tensors, state, 1, None)
+    path = save_checkpoint(tmp_path / "c", 123_456_789, tensors, state, 1, None)
     assert path == tmp_path / "c/step-123456789"
-    found = newest(tmp_path / "c")
+    found = find_newest(tmp_path / "c")
     assert found.checkpoint == open_checkpoint(path)
     assert found.checkpoint.step == 123_456_789
     loaded = found.checkpoint.load()
@@ -55,12 +55,12 @@ def test_a_state_of_a_million_parameters_comes_back_to_the_bit(tmp_path: Path) -
 
 
 def test_a_folder_without_checkpoints_has_no_newest(tmp_path: Path) -> None:
-    assert newest(tmp_path) == newest(tmp_path / "none") == (None, ())
+    assert find_newest(tmp_path) == find_newest(tmp_path / "none") == (None, ())
     (tmp_path / "file").touch()
-    unreadable = newest(tmp_path / "file")
+    unreadable = find_newest(tmp_path / "file")
     assert unreadable.checkpoint is None
-    assert [why.split(":")[0] for why in unreadable.passed_over] == [f"{tmp_path}/file"]
-    sweep(tmp_path / "none")
+    assert [why.split(":")[0] for why in unreadable.rejected] == [f"{tmp_path}/file"]
+    recover_drafts(tmp_path / "none")
 
 
 def test_only_names_that_save_gives_are_checkpoints(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_only_names_that_save_gives_are_checkpoints(tmp_path: Path) -> None:
 
 def test_nothing_has_the_final_name_before_all_of_it_is_flushed(tmp_path: Path) -> None:
     told: list[str] = []
-    save_step(tmp_path, 1, disk=Disk(told.append))
+    save_step(tmp_path, 1, disk=Storage(told.append))
     steps = [step for step in told if not step.startswith("wrote")]
     draft = f"{name(1)}.tmp-{os.getpid()}"
     assert steps == [
@@ -103,9 +103,9 @@ def test_when_all_are_damaged_there_is_none_and_each_is_told(tmp_path: Path) -> 
     two(tmp_path)
     for path in tmp_path.glob("*/manifest.json"):
         path.write_bytes(b"\xff{" + b"[" * 100_000)
-    found = newest(tmp_path)
+    found = find_newest(tmp_path)
     assert found.checkpoint is None
-    assert [why.split(":")[0] for why in found.passed_over] == [f"{tmp_path / name(at)}/manifest.json" for at in (2, 1)]
+    assert [why.split(":")[0] for why in found.rejected] == [f"{tmp_path / name(at)}/manifest.json" for at in (2, 1)]
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_damaged_later_ones_do_not_crowd_out_what_is_saved_now(tmp_path: Path) -
     for step in (2, 3, 8):
         save_step(tmp_path, step, keep=2)
     assert names(tmp_path) == [name(step) for step in (3, 8, 9)]
-    found = newest(tmp_path)
+    found = find_newest(tmp_path)
     assert found.checkpoint is not None
     assert found.checkpoint.step == 8
 
@@ -142,7 +142,7 @@ def test_a_kill_at_any_instant_loses_nothing(tmp_path: Path, scene: Scene) -> No
         process.join()
         assert process.exitcode == -signal.SIGKILL
         assert surviving(folder) in scene.allowed | late
-        sweep(folder)
+        recover_drafts(folder)
         seen.add(surviving(folder))
         assert not list(tmp_path.rglob("*.tmp-*"))
         save_step(folder, 3, keep=1)
@@ -181,7 +181,7 @@ def test_a_kill_from_outside_at_random_instants_loses_nothing(tmp_path: Path) ->
         process.join()
         step = surviving(folder)
         assert step is not None
-        sweep(folder)
+        recover_drafts(folder)
         again = surviving(folder)
         assert again in {step, step + 1}
         assert all("tmp" not in left for left in names(folder))
@@ -195,11 +195,11 @@ def test_a_kill_during_the_sweep_loses_nothing(tmp_path: Path) -> None:
             save_step(folder, step, 9)
             (folder / name(step)).rename(folder / f"{name(step)}.tmp-1")
         (folder / name(2)).with_name(f"{name(2)}.tmp-1").joinpath("state.json").unlink()
-        process = FORK.Process(target=until, args=(stop, kill, partial(sweep, folder)))
+        process = FORK.Process(target=until, args=(stop, kill, partial(recover_drafts, folder)))
         process.start()
         process.join()
         assert surviving(folder) in {1, 3}
-        sweep(folder)
+        recover_drafts(folder)
         assert names(folder) == [name(1), name(3)]
         assert surviving(folder) == 3
     assert process.exitcode == 0

@@ -8,8 +8,8 @@ import torch
 
 from tests.errors import raises
 from tests.training.states import identical, names, state_of, surviving
-from vitral.core.storage import Disk
-from vitral.training.checkpoints.checkpoint import Saver, newest
+from vitral.core.storage import Storage
+from vitral.training.checkpoints.checkpoint import AsyncCheckpointWriter, find_newest
 
 
 class Gate:
@@ -25,7 +25,7 @@ class Gate:
 
 def test_what_is_written_is_the_state_at_the_call(tmp_path: Path) -> None:
     gate = Gate()
-    saver = Saver(tmp_path / "c", 2, Disk(gate))
+    saver = AsyncCheckpointWriter(tmp_path / "c", 2, Storage(gate))
     tensors, state = state_of(7)
     assert isinstance(state, dict)
     saver.save(7, tensors, state, None)
@@ -43,7 +43,7 @@ def test_what_is_written_is_the_state_at_the_call(tmp_path: Path) -> None:
 
 def test_a_second_save_waits_for_the_first(tmp_path: Path) -> None:
     gate = Gate()
-    saver = Saver(tmp_path, 2, Disk(gate))
+    saver = AsyncCheckpointWriter(tmp_path, 2, Storage(gate))
     saver.save(1, *state_of(1), None)
     second = threading.Thread(target=saver.save, args=(2, *state_of(2), None))
     second.start()
@@ -57,7 +57,7 @@ def test_a_second_save_waits_for_the_first(tmp_path: Path) -> None:
 
 
 def test_keep_and_best_are_handed_on(tmp_path: Path) -> None:
-    saver = Saver(tmp_path, 2)
+    saver = AsyncCheckpointWriter(tmp_path, 2)
     for step in range(1, 6):
         saver.save(step, *state_of(step), best=2)
     saver.close()
@@ -67,10 +67,10 @@ def test_keep_and_best_are_handed_on(tmp_path: Path) -> None:
 def test_parameters_that_train_and_views_are_copied(tmp_path: Path) -> None:
     layer = torch.nn.Linear(3, 2)
     tied = {"weight": layer.weight, "again": layer.weight, "turned": layer.weight.T}
-    saver = Saver(tmp_path, 1)
+    saver = AsyncCheckpointWriter(tmp_path, 1)
     saver.save(1, {"model": tied}, None, None)
     saver.close()
-    checkpoint = newest(tmp_path).checkpoint
+    checkpoint = find_newest(tmp_path).checkpoint
     assert checkpoint is not None
     assert identical(checkpoint.load().tensors, {"model": tied})
 
@@ -78,7 +78,7 @@ def test_parameters_that_train_and_views_are_copied(tmp_path: Path) -> None:
 @pytest.mark.parametrize("call", ["save", "wait", "close"])
 def test_an_error_in_writing_is_raised_by_the_next_call_and_once(tmp_path: Path, call: str) -> None:
     (tmp_path / "c").touch()
-    saver = Saver(tmp_path / "c", 2)
+    saver = AsyncCheckpointWriter(tmp_path / "c", 2)
     saver.save(1, *state_of(1), None)
     calls = {"save": lambda: saver.save(2, *state_of(2), None), "wait": saver.wait, "close": saver.close}
     with raises("file.write_failed", tmp_path / "c"):
@@ -88,7 +88,7 @@ def test_an_error_in_writing_is_raised_by_the_next_call_and_once(tmp_path: Path,
 
 def test_saving_goes_on_after_an_error_was_mended(tmp_path: Path) -> None:
     (tmp_path / "c").touch()
-    saver = Saver(tmp_path / "c", 2)
+    saver = AsyncCheckpointWriter(tmp_path / "c", 2)
     saver.save(1, *state_of(1), None)
     with raises("file.write_failed"):
         saver.wait()
@@ -100,7 +100,7 @@ def test_saving_goes_on_after_an_error_was_mended(tmp_path: Path) -> None:
 
 def test_closing_leaves_no_thread_and_may_be_done_twice(tmp_path: Path) -> None:
     before = threading.active_count()
-    saver = Saver(tmp_path, 2)
+    saver = AsyncCheckpointWriter(tmp_path, 2)
     saver.save(1, *state_of(1), None)
     saver.close()
     saver.close()

@@ -8,7 +8,14 @@ import torch
 from tests.errors import raises
 from tests.training.toy import Toy, small_set
 from vitral.data.samples import Samples
-from vitral.training.checkpoints.state import Saved, optimizer_tensors, restore, restore_optimizer, saved_of, tensors_of
+from vitral.training.checkpoints.state import (
+    SavedState,
+    optimizer_tensors,
+    restore_optimizer,
+    restore_state,
+    saved_state,
+    state_tensors,
+)
 from vitral.training.optimizers import AdamW
 
 
@@ -43,18 +50,18 @@ def test_a_stop_after_every_step_changes_no_bit(samples: Samples, tmp_path: Path
 
 def test_the_state_travels_as_json(samples: Samples, tmp_path: Path) -> None:
     toy = Toy(samples, tmp_path, 1, workers=0)
-    saved = saved_of(toy.learning, toy.loader.plan, 3)
-    assert Saved.from_json(saved.to_json()) == saved
-    assert restore(toy.learning, toy.loader.plan, tensors_of(toy.learning), saved) == 3
+    saved = saved_state(toy.learning, toy.loader.plan, 3)
+    assert SavedState.from_json(saved.to_json()) == saved
+    assert restore_state(toy.learning, toy.loader.plan, state_tensors(toy.learning), saved) == 3
 
 
 def test_the_state_of_another_stream_is_refused_before_anything_changes(samples: Samples, tmp_path: Path) -> None:
     toy = Toy(samples, tmp_path, 1, workers=0)
-    saved = saved_of(toy.learning, toy.loader.plan, 3)
+    saved = saved_state(toy.learning, toy.loader.plan, 3)
     other = saved.model_copy(update={"position": saved.position.model_copy(update={"seed": 6})})
     before = toy.bits()
     with raises("config.resume_mismatch", "seed"):
-        restore(toy.learning, toy.loader.plan, tensors_of(toy.learning), other)
+        restore_state(toy.learning, toy.loader.plan, state_tensors(toy.learning), other)
     assert toy.bits() == before
 
 

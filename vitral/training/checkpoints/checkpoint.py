@@ -1,17 +1,14 @@
-"""Checkpoints that cannot be lost.
+"""Checkpoints that survive a crash at any instant.
 
     checkpoints/step-00000500/
         manifest.json       the format, the step, and the size and SHA-256 of every other file
-        state.json          what is no tensor
-        model.safetensors   tensors by name, in as many files as the caller likes
-        shard-1-of-2.safetensors    or parts of all tensors, those that one of two processes had
+        state.json          everything that is not a tensor
+        model.safetensors   tensors by name, one file a group
+        shard-1-of-2.safetensors    or the chunks of all tensors that one of two processes has
 
-A checkpoint is written as `step-00000500.tmp-<process>` and gets its name once all of it is on the disk; one that is
-removed loses its name first. So whatever ends a process, and whenever, what has the name is whole. What happens to the
-bytes later is seen by their hashes. A run takes the lock, sweeps, looks for the newest, and then saves.
-
-`manifest.json`: what the files of a folder must be, to the byte.
-Saving beside the training: the step waits for a copy in memory, not for the disk.
+A checkpoint is written as `step-00000500.tmp-<pid>` and renamed once all its files are flushed to disk; a checkpoint is
+renamed before it is removed. So a folder with the final name is complete whenever the process ends, and the hashes find
+later damage. A run takes the lock, recovers drafts, finds the newest checkpoint, and then saves in a background thread.
 """
 
 import hashlib
@@ -32,231 +29,230 @@ from torch import Tensor
 
 from vitral.core.config import Config
 from vitral.core.errors import ConfigError, WeightsError
-from vitral.core.storage import Digest, Disk, failure, reading, reason
-from vitral.training.checkpoints.shards import assembled
-from vitral.weights.tensors import pieces, read
+from vitral.core.storage import FileDigest, Storage, os_error_message, wrap_read_errors, write_error
+from vitral.training.checkpoints.shards import assemble_tensors
+from vitral.weights.tensors import read_safetensors, safetensors_chunks
 
 MANIFEST = "manifest.json"
 
 
-class Entry(Config):
-    """What a file must be."""
+class FileEntry(Config):
+    """The expected size and hash of a file."""
 
     size: int
     sha256: str
 
 
 class Manifest(Config):
-    """What a checkpoint must hold; files that it does not name are nobody's."""
+    """The files of a checkpoint; others in the folder are ignored."""
 
     format: Literal[1] = 1
     step: int
-    files: dict[Annotated[str, Field(pattern=r"^\w[\w.-]*$")], Entry]
+    files: dict[Annotated[str, Field(pattern=r"^\w[\w.-]*$")], FileEntry]
 
 
-def manifest_of(step: int, digests: Mapping[str, Digest]) -> Manifest:
-    """The manifest of files that were just written."""
-    return Manifest(step=step, files={name: Entry(**digest._asdict()) for name, digest in digests.items()})
+def build_manifest(step: int, digests: Mapping[str, FileDigest]) -> Manifest:
+    """The manifest of files with these digests."""
+    return Manifest(step=step, files={name: FileEntry(**digest._asdict()) for name, digest in digests.items()})
 
 
 def verify(folder: Path) -> Manifest:
-    """The manifest in a folder, once every byte of the files that it names is found to be right; else WeightsError."""
+    """The manifest of a folder whose files all have the expected size and hash; else WeightsError."""
     manifest = _read(folder / MANIFEST)
     for name, entry in manifest.files.items():
         path = folder / name
-        with reading(path):
+        with wrap_read_errors(path):
             size = path.stat().st_size
             if size != entry.size:
-                message = f"has {size:,} bytes, and {entry.size:,} were written"
+                message = f"truncated or extended: {size:,} bytes, expected {entry.size:,}"
                 raise WeightsError(message, code="weights.corrupt", where=str(path))
             with path.open("rb") as file:
                 if hashlib.file_digest(file, "sha256").hexdigest() != entry.sha256:
-                    message = "its bytes are not those that were written"
+                    message = "damaged: its SHA-256 is not the one in the manifest"
                     raise WeightsError(message, code="weights.corrupt", where=str(path))
     return manifest
 
 
 def _read(path: Path) -> Manifest:
-    with reading(path):
+    with wrap_read_errors(path):
         text = path.read_bytes()
     try:
         manifest = Manifest.from_json(text)
     except ConfigError as error:
-        message = f"not a manifest that this vitral can read: {error}"
+        message = f"not a valid manifest: {error}"
         raise WeightsError(message, code="weights.corrupt", where=str(path)) from None
-    # Nothing vouches for the manifest but its form, so that must be right to the byte.
+    # No hash covers the manifest itself, so its text must be exactly what vitral writes.
     if manifest.to_json().encode() != text:
-        raise WeightsError("not as vitral writes a manifest", code="weights.corrupt", where=str(path))
+        raise WeightsError("damaged: not the text that vitral writes", code="weights.corrupt", where=str(path))
     return manifest
 
 
 STATE = "state.json"
 SUFFIX = ".safetensors"
 SHARD = re.compile(r"shard-[0-9]+-of-[0-9]+")
-DRAFT = ".tmp-"  # between the name and the process that gives it, or takes it away
-DISK = Disk()
-REMEDY = "remove the folder that it is in: the checkpoint before it is then used"
+DRAFT_SUFFIX = ".tmp-"  # followed by the process id
+STORAGE = Storage()
+HINT = "remove this checkpoint folder: the previous checkpoint is then used"
 
 
-class Loaded(NamedTuple):
-    """What was handed to `save`: tensors by group and name, and the rest."""
+class CheckpointContents(NamedTuple):
+    """What was saved: tensors by group and name, and the JSON state."""
 
     tensors: dict[str, dict[str, Tensor]]
     state: JsonValue
 
 
 class Checkpoint(NamedTuple):
-    """A checkpoint that was whole when it was opened."""
+    """A checkpoint that was complete when it was opened."""
 
     path: Path
     step: int
     stems: tuple[str, ...]
 
-    def load(self) -> Loaded:
-        """Read it. Whole tensors are mapped from the disk; changing them changes no file."""
-        tensors = {stem: read(self.file(stem), REMEDY) for stem in self.stems if not SHARD.fullmatch(stem)}
-        return Loaded(grouped(assembled(self.shards)) | tensors, self.state())
+    def load(self) -> CheckpointContents:
+        """Read everything. Full tensors are memory-mapped copy-on-write."""
+        groups: dict[str, dict[str, Tensor]] = {stem: {} for stem in self.stems if not SHARD.fullmatch(stem)}
+        for group, name, tensor in self.tensors():
+            groups.setdefault(group, {})[name] = tensor
+        return CheckpointContents(groups, self.state())
 
-    @property
-    def shards(self) -> list[Path]:
-        """The files of processes that had a part of every tensor; none if it was written by one."""
-        return [self.file(stem) for stem in self.stems if SHARD.fullmatch(stem)]
+    def tensors(self) -> Iterator[tuple[str, str, Tensor]]:
+        """Group, name and tensor, one after the other; shards are assembled into full tensors."""
+        for stem in (stem for stem in self.stems if not SHARD.fullmatch(stem)):
+            for name, tensor in read_safetensors(self.file(stem), HINT).items():
+                yield stem, name, tensor
+        for address, tensor in assemble_tensors(self.file(stem) for stem in self.stems if SHARD.fullmatch(stem)):
+            group, _, name = address.partition("/")
+            yield group, name, tensor
 
     def file(self, stem: str) -> Path:
         return self.path / f"{stem}{SUFFIX}"
 
     def state(self) -> JsonValue:
-        """What is no tensor."""
-        with reading(self.path / STATE):
+        """The JSON state."""
+        with wrap_read_errors(self.path / STATE):
             text = (self.path / STATE).read_bytes()
         state: JsonValue = json.loads(text)
         return state
 
 
-def grouped(tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
-    """Tensors that are named `group/name`, by group and name."""
-    groups: dict[str, dict[str, Tensor]] = {}
-    for address, tensor in tensors.items():
-        group, _, name = address.partition("/")
-        groups.setdefault(group, {})[name] = tensor
-    return groups
-
-
-class Found(NamedTuple):
-    """The newest whole checkpoint, and why each newer one is not: the file and what is wrong with it."""
+class NewestCheckpoint(NamedTuple):
+    """The newest complete checkpoint, and for each newer one the file that is damaged and how."""
 
     checkpoint: Checkpoint | None
-    passed_over: tuple[str, ...]
+    rejected: tuple[str, ...]
 
 
-def newest(folder: Path) -> Found:
-    """The newest checkpoint of a folder that is whole."""
-    passed_over: list[str] = []
+def find_newest(folder: Path) -> NewestCheckpoint:
+    """The newest complete checkpoint of a folder."""
+    rejected: list[str] = []
     try:
         steps = _steps(folder)
     except OSError as error:
-        return Found(None, (f"{folder}: cannot be read: {reason(error)}",))
+        return NewestCheckpoint(None, (f"{folder}: cannot be read: {os_error_message(error)}",))
     for step in reversed(steps):
         try:
-            return Found(open_checkpoint(folder / _name(step)), tuple(passed_over))
+            return NewestCheckpoint(open_checkpoint(folder / _name(step)), tuple(rejected))
         except WeightsError as error:
-            passed_over.append(str(error))
-    return Found(None, tuple(passed_over))
+            rejected.append(str(error))
+    return NewestCheckpoint(None, tuple(rejected))
 
 
-def path_of(folder: Path, step: int) -> Path:
-    """Where the checkpoint of a step is, if there is one."""
+def checkpoint_path(folder: Path, step: int) -> Path:
+    """The folder of a step's checkpoint, which may not exist."""
     return folder / _name(step)
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
-    """The checkpoint in a folder `step-...`, once every byte of it is found to be right; else WeightsError."""
+    """The checkpoint in a folder `step-...`, verified against its manifest; else WeightsError."""
     manifest = verify(path)
-    if _name(manifest.step) != path.name.partition(DRAFT)[0]:
-        message = f"of step {manifest.step}, unlike the folder"
+    if _name(manifest.step) != path.name.partition(DRAFT_SUFFIX)[0]:
+        message = f"written for step {manifest.step}, which is not the step of its folder"
         raise WeightsError(message, code="weights.corrupt", where=str(path / MANIFEST))
     if STATE not in manifest.files:
-        raise WeightsError(f"names no {STATE}", code="weights.corrupt", where=str(path / MANIFEST))
+        raise WeightsError(f"does not list {STATE}", code="weights.corrupt", where=str(path / MANIFEST))
     stems = tuple(name.removesuffix(SUFFIX) for name in manifest.files if name.endswith(SUFFIX))
     return Checkpoint(path, manifest.step, stems)
 
 
-def save(
+def save_checkpoint(
     folder: Path,
     step: int,
     tensors: Mapping[str, Mapping[str, Tensor]],
     state: JsonValue,
     keep: int,
     best: int | None,
-    disk: Disk = DISK,
+    storage: Storage = STORAGE,
 ) -> Path:
-    """Write a checkpoint, then remove all but the newest `keep` and the one of the best step.
-
-    Those of later steps, which a run that went back to an earlier one has left, stay until it comes by.
-    """
-    with writing(folder):
-        draft = begin(folder, step, disk)
+    """Write a checkpoint, then remove all earlier ones but the newest `keep` and that of the best step."""
+    with write_errors(folder):
+        draft = begin_draft(folder, step, storage)
         try:
-            contents = {f"{stem}{SUFFIX}": pieces(group) for stem, group in tensors.items()}
-            digests = {name: disk.write(draft / name, content) for name, content in contents.items()}
-            return conclude(draft, digests, state, keep, best, disk)
+            contents = {f"{stem}{SUFFIX}": safetensors_chunks(group) for stem, group in tensors.items()}
+            digests = {name: storage.write_file(draft / name, content) for name, content in contents.items()}
+            return commit_draft(draft, digests, state, keep, best, storage)
         finally:
             shutil.rmtree(draft, ignore_errors=True)
 
 
-def begin(folder: Path, step: int, disk: Disk) -> Path:
-    """A new draft of a checkpoint, for files to be written to."""
-    draft = folder / f"{_name(step)}{DRAFT}{os.getpid()}"
+def begin_draft(folder: Path, step: int, storage: Storage) -> Path:
+    """A new, empty draft folder for a checkpoint."""
+    draft = folder / f"{_name(step)}{DRAFT_SUFFIX}{os.getpid()}"
     if not folder.exists():
-        disk.make(folder)
-    disk.remove(draft)
-    disk.make(draft)
+        storage.make_folder(folder)
+    storage.remove(draft)
+    storage.make_folder(draft)
     return draft
 
 
-def conclude(
-    draft: Path, digests: Mapping[str, Digest], state: JsonValue, keep: int, best: int | None, disk: Disk
+def commit_draft(
+    draft: Path, digests: Mapping[str, FileDigest], state: JsonValue, keep: int, best: int | None, storage: Storage
 ) -> Path:
-    """Complete a draft that has these files, give it its name, and remove what need not be kept."""
+    """Add state and manifest to a draft, rename it to its final name, and remove old checkpoints.
+
+    Checkpoints of later steps, left by a run that was resumed from an earlier one, stay until that step is reached.
+    """
     assert keep >= 1
-    final = draft.with_name(draft.name.partition(DRAFT)[0])
+    final = draft.with_name(draft.name.partition(DRAFT_SUFFIX)[0])
     step = int(final.name.removeprefix("step-"))
-    written = disk.write(draft / STATE, [memoryview(json.dumps(state).encode())])
-    manifest = manifest_of(step, {**digests, STATE: written})
-    disk.write(draft / MANIFEST, [memoryview(manifest.to_json().encode())])
-    disk.flush(draft)
-    disk.exchange(draft, final, aside=draft.with_name(f"{draft.name}-old"))
+    written = storage.write_file(draft / STATE, [memoryview(json.dumps(state).encode())])
+    manifest = build_manifest(step, {**digests, STATE: written})
+    storage.write_file(draft / MANIFEST, [memoryview(manifest.to_json().encode())])
+    storage.fsync(draft)
+    storage.replace_folder(draft, final, backup=draft.with_name(f"{draft.name}-old"))
     past = [known for known in _steps(final.parent) if known <= step]
     for known in set(past[:-keep]) - {best}:
-        _remove(final.with_name(_name(known)), disk)
+        _remove(final.with_name(_name(known)), storage)
     return final
 
 
-def sweep(folder: Path, disk: Disk = DISK) -> None:
-    """Clear up after writers that were killed: what they left whole gets its name, what they left half is removed.
+def recover_drafts(folder: Path, storage: Storage = STORAGE) -> None:
+    """Rename the complete drafts of killed processes to their final names, and remove incomplete ones.
 
-    Only who holds the lock of the run may do that.
+    The caller must hold the lock of the run.
     """
-    with writing(folder):
-        for leftover in (folder / name for name in _names(folder) if re.match(rf"step-[0-9]+{re.escape(DRAFT)}", name)):
-            final = folder / leftover.name.partition(DRAFT)[0]
+    with write_errors(folder):
+        for leftover in (
+            folder / name for name in _names(folder) if re.match(rf"step-[0-9]+{re.escape(DRAFT_SUFFIX)}", name)
+        ):
+            final = folder / leftover.name.partition(DRAFT_SUFFIX)[0]
             try:
                 whole = not final.exists() and open_checkpoint(leftover)
             except WeightsError:
                 whole = False
             if whole:
                 for file in leftover.iterdir():
-                    disk.flush(file)
-                disk.flush(leftover)
-                disk.rename(leftover, final)
+                    storage.fsync(file)
+                storage.fsync(leftover)
+                storage.rename(leftover, final)
             else:
-                disk.remove(leftover)
+                storage.remove(leftover)
 
 
-def _remove(path: Path, disk: Disk) -> None:
-    nameless = path.with_name(f"{path.name}{DRAFT}{os.getpid()}")
-    disk.rename(path, nameless)
-    disk.remove(nameless)
+def _remove(path: Path, storage: Storage) -> None:
+    nameless = path.with_name(f"{path.name}{DRAFT_SUFFIX}{os.getpid()}")
+    storage.rename(path, nameless)
+    storage.remove(nameless)
 
 
 def _name(step: int) -> str:
@@ -264,7 +260,7 @@ def _name(step: int) -> str:
 
 
 def _steps(folder: Path) -> list[int]:
-    """The steps of all checkpoints that have a name, whole or not, from the oldest."""
+    """The steps of all checkpoints with a final name, damaged or not, oldest first."""
     matches = (re.fullmatch(r"step-([0-9]{8,})", name) for name in _names(folder))
     return sorted(step for match in matches if match and _name(step := int(match[1])) == match[0])
 
@@ -277,34 +273,34 @@ def _names(folder: Path) -> list[str]:
 
 
 @contextmanager
-def writing(folder: Path) -> Iterator[None]:
-    """Tell what failed, how to mend it, and which checkpoint there is to go on from."""
+def write_errors(folder: Path) -> Iterator[None]:
+    """Turn an OSError into a VitralError that also names the checkpoint to resume from."""
     try:
         yield
     except OSError as error:
-        last = newest(folder).checkpoint
-        kept = f"the checkpoint {last.path} is whole" if last else "there is no whole checkpoint"
-        raise failure(error, folder, kept) from error
+        last = find_newest(folder).checkpoint
+        kept = f"the newest complete checkpoint is {last.path}" if last else "there is no complete checkpoint"
+        raise write_error(error, folder, kept) from error
 
 
-class Keeper(Protocol):
-    """What saves a run."""
+class CheckpointWriter(Protocol):
+    """Saves the checkpoints of a run."""
 
     def save(self, step: int, tensors: Mapping[str, Mapping[str, Tensor]], state: JsonValue, best: int | None) -> None:
-        """Begin to save what the tensors and the state are now."""
+        """Start to save a copy of the tensors and the state."""
         ...
 
     def wait(self) -> None:
-        """Return once it is saved, or raise what went wrong."""
+        """Return once everything is saved; raise the error if saving failed."""
         ...
 
     def close(self) -> None:
-        """The same, for the last time."""
+        """Wait, and release the resources."""
         ...
 
 
-class Idle:
-    """For a process that leaves the saving to another."""
+class NullCheckpointWriter:
+    """For a process whose checkpoints are written by another."""
 
     def save(self, step: int, tensors: Mapping[str, Mapping[str, Tensor]], state: JsonValue, best: int | None) -> None:
         return
@@ -316,27 +312,27 @@ class Idle:
         return
 
 
-class Saver:
-    """Writes checkpoints in a thread, one at a time, so there is never more than one copy of the state.
+class AsyncCheckpointWriter:
+    """Writes checkpoints in a background thread, one at a time, so that at most one copy of the state is held.
 
-    An error in writing is raised by the next call of any method.
+    Training waits for the copy in memory, not for the disk. The next call of any method raises an error of writing.
     """
 
-    def __init__(self, folder: Path, keep: int, disk: Disk = DISK) -> None:
-        self.folder, self.keep, self.disk = folder, keep, disk
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="saver")
+    def __init__(self, folder: Path, keep: int, storage: Storage = STORAGE) -> None:
+        self.folder, self.keep, self.storage = folder, keep, storage
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._writing: Future[Path] | None = None
 
     def save(self, step: int, tensors: Mapping[str, Mapping[str, Tensor]], state: JsonValue, best: int | None) -> None:
-        """Begin to write what the tensors and the state are now; if the one before is not yet written, wait for it."""
+        """Copy the tensors and the state and start to write them, after the previous checkpoint is written."""
         self.wait()
         copies = {stem: {name: _copy(tensor) for name, tensor in group.items()} for stem, group in tensors.items()}
         self._writing = self._thread.submit(
-            save, self.folder, step, copies, deepcopy(state), self.keep, best, disk=self.disk
+            save_checkpoint, self.folder, step, copies, deepcopy(state), self.keep, best, storage=self.storage
         )
 
     def wait(self) -> None:
-        """Return once all that was handed over is on the disk. Best called before processes are forked."""
+        """Return once everything is on disk. Call it before forking processes."""
         if self._writing is not None:
             error = self._writing.exception()
             self._writing = None  # not before, so that an interrupt of the wait forgets no error
@@ -344,7 +340,7 @@ class Saver:
                 raise error
 
     def close(self) -> None:
-        """Finish what was begun and end the thread."""
+        """Wait, and end the thread."""
         try:
             self.wait()
         finally:

@@ -14,38 +14,38 @@ from vitral.core import formats
 from vitral.core.config import Config
 from vitral.core.errors import WeightsError
 from vitral.core.formats import upgrade
-from vitral.data.loading.sampler import Plan, Position
+from vitral.data.loading.sampler import SamplerState, SamplingPlan
 from vitral.tasks.task import Task
-from vitral.training.ema import Average
+from vitral.training.ema import WeightAverage
 from vitral.training.precision import Precision
 
 Tensors = dict[str, dict[str, Tensor]]
 
 
-class Learning(NamedTuple):
+class TrainingState(NamedTuple):
     """The parts of a run that change as it goes on."""
 
     task: Task
     optimizer: Optimizer
-    average: Average
+    average: WeightAverage
     precision: Precision
 
 
-class Saved(Config):
+class SavedState(Config):
     """What is kept beside the tensors, as JSON."""
 
     format: Literal[2] = 2  # of state.json; core/formats.py reads format 1
-    position: Position
+    position: SamplerState
     averaged: int  # steps in the average
     precision: dict[str, float]  # of the scaler of losses, if it is used
 
 
-def read_state(document: dict[str, Any]) -> Saved:
+def parse_state(document: dict[str, Any]) -> SavedState:
     """What `state.json` of any format says."""
-    return Saved.parse(document if "format" in document else upgrade(document, formats.STATE))
+    return SavedState.parse(document if "format" in document else upgrade(document, formats.STATE))
 
 
-def tensors_of(learning: Learning) -> Tensors:
+def state_tensors(learning: TrainingState) -> Tensors:
     """The tensors as they are, not copied."""
     return {
         "task": dict(learning.task.state_dict()),
@@ -54,14 +54,16 @@ def tensors_of(learning: Learning) -> Tensors:
     }
 
 
-def saved_of(learning: Learning, plan: Plan, step: int) -> Saved:
+def saved_state(learning: TrainingState, plan: SamplingPlan, step: int) -> SavedState:
     """The state beside the tensors, after so many steps."""
-    return Saved(position=plan.position(step), averaged=learning.average.count, precision=learning.precision.state())
+    return SavedState(position=plan.state(step), averaged=learning.average.count, precision=learning.precision.state())
 
 
-def restore(learning: Learning, plan: Plan, tensors: Mapping[str, Mapping[str, Tensor]], saved: Saved) -> int:
+def restore_state(
+    learning: TrainingState, plan: SamplingPlan, tensors: Mapping[str, Mapping[str, Tensor]], saved: SavedState
+) -> int:
     """Put everything back as it was, and give the step to go on with."""
-    step = plan.step(saved.position)
+    step = plan.resume_step(saved.position)
     learning.task.load_state_dict(tensors["task"])
     restore_optimizer(learning.optimizer, tensors.get("optimizer", {}))  # parts of nothing leave no group
     learning.average.restore(learning.task, tensors.get("average", {}), saved.averaged)
@@ -95,10 +97,10 @@ def restore_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> No
             hint = "resume with the model that was saved"
             raise WeightsError(message, code="weights.mismatch", where="optimizer", hint=hint)
         weight = weights[name]
-        kept = count(value, weight, optimizer) if key == "step" else torch.empty_like(weight).copy_(value)
+        kept = step_tensor(value, weight, optimizer) if key == "step" else torch.empty_like(weight).copy_(value)
         optimizer.state[weight][key] = kept
 
 
-def count(value: Tensor, weight: Tensor, optimizer: Optimizer) -> Tensor:
+def step_tensor(value: Tensor, weight: Tensor, optimizer: Optimizer) -> Tensor:
     """The number of steps that a weight was moved; a step in one kernel wants it where the weight is."""
     return value.to(weight.device if optimizer.defaults.get("fused") else "cpu", copy=True)

@@ -1,9 +1,12 @@
-"""Knowing which process of a run was lost.
+"""Detecting which process of a run was lost.
 
-Each process counts up a number of its own in the store that all of them share, and watches that of the next. Whoever
-leaves with an error says so first; whoever falls silent was killed, or its machine was. All read the first such end,
-so every process names the same cause. A process that cannot leave by itself, since it waits for the lost one in a
-library, is ended.
+Each process increments a counter in the store that all share, and watches the counter of the next one. A process that
+ends with an error reports it in the store; a process whose counter stands still was killed, or its machine was. All
+read the first report, so every process names the same cause, and a process that is blocked in a collective is ended.
+
+torchrun alone ends a job 1.5 s after a local process is killed, and names its rank. It does not notice a process that
+hangs or a machine that is gone: after 60 s of a stopped process it had reported nothing, and the collective waits for
+its timeout. Here the others end after `TIMEOUT + EXIT_GRACE`, and say which process, why, and how to resume.
 """
 
 import json
@@ -18,35 +21,31 @@ from torch.distributed.distributed_c10d import Store
 from vitral.core.errors import VitralError
 from vitral.data.loading.sampler import World
 
-BEAT = 0.5  # seconds between two beats
-SILENCE = 15.0  # seconds without a beat, after which a process counts as lost
-SUSPECT = 3.0  # the same once something else has failed
-GRACE = 8.0  # seconds in which a process may leave by itself
-END = "end"
+INTERVAL = 0.5  # seconds between two beats
+TIMEOUT = 15.0  # seconds without a beat after which a process counts as lost
+TIMEOUT_AFTER_ERROR = 3.0  # the same once a collective has failed
+EXIT_GRACE = 8.0  # seconds in which a process may end by itself
+END_KEY = "end"
 
 
-class End(NamedTuple):
-    """How a process ended, and which."""
+class ProcessEnd(NamedTuple):
+    """Which process ended, and how."""
 
     rank: int
     message: str
 
 
-class Lost(VitralError):
-    """Another process of the run has ended."""
-
-
-class Pulse:
-    """Beats while the context lasts, and listens to the others."""
+class Heartbeat:
+    """Beats and watches while the context lasts."""
 
     def __init__(self, store: Store, world: World) -> None:
         self.store, self.world = store, world
-        self.hint = "start the same command again with --resume and the folder of the run"
+        self.hint = "run the same command again with --resume and the run folder"
         self._next = (world.rank + 1) % world.size
-        self._suspicious = False
-        self._end: End | None = None
-        self._found, self._left = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._beat, name="pulse", daemon=True)
+        self._timeout = TIMEOUT
+        self._end: ProcessEnd | None = None
+        self._found, self._closed = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -55,54 +54,49 @@ class Pulse:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._left.set()
+        self._closed.set()
         self._thread.join()
 
-    def tell(self, message: str) -> None:
-        """Say why this process leaves."""
+    def report_end(self, message: str) -> None:
+        """Tell the others why this process ends. Only the first report of any process counts."""
         try:
-            self._say(End(self.world.rank, message))
-        except RuntimeError:  # the store is gone, and with it all who could listen
+            self._report(ProcessEnd(self.world.rank, message))
+        except RuntimeError:  # the store is gone, and with it the process that holds it
             return
 
-    def lost(self) -> Lost | None:
-        """The loss of another process, if there was one: what to look for when something has failed here."""
-        self._suspicious = True
-        self._found.wait(SUSPECT + 4 * BEAT)
-        return self._loss() if self._end else None
+    def find_lost(self) -> VitralError | None:
+        """The loss of another process, if there was one; to be called after a collective has failed."""
+        self._timeout = TIMEOUT_AFTER_ERROR
+        self._found.wait(TIMEOUT_AFTER_ERROR + 4 * INTERVAL)
+        return self._error(self._end) if self._end else None
 
-    def _loss(self) -> Lost:
-        assert self._end is not None
-        message = f"process {self._end.rank} of {self.world.size} {self._end.message}"
+    def _error(self, end: ProcessEnd) -> VitralError:
+        message = f"process {end.rank} of {self.world.size} {end.message}"
         where = f"process {self.world.rank}, which waited for it"
-        return Lost(message, code="run.lost_process", where=where, hint=self.hint)
+        return VitralError(message, code="run.lost_process", where=where, hint=self.hint)
 
-    def _say(self, end: End) -> None:
-        self.store.compare_set(END, "", json.dumps(end))  # only the first is kept
+    def _report(self, end: ProcessEnd) -> None:
+        self.store.compare_set(END_KEY, "", json.dumps(end))
 
     def _beat(self) -> None:
         count, silent = -1, 0.0
         while self._end is None:
-            if self._left.wait(BEAT):
+            if self._closed.wait(INTERVAL):
                 return
             try:
                 self.store.add(f"beat {self.world.rank}", 1)
                 now = self.store.add(f"beat {self._next}", 0)
-                # Told by our own beats, not by a clock: a machine that sleeps or a job that is stopped loses nobody.
-                count, silent = now, silent + BEAT if now == count else 0.0
-                if silent > (SUSPECT if self._suspicious else SILENCE):
-                    self._say(End(self._next, "was killed, or its machine cannot be reached"))
-                if self.store.check([END]):
-                    self._end = End(*json.loads(self.store.get(END)))
+                # Silence is counted in our own beats, not by a clock: a suspended machine or job loses nobody.
+                count, silent = now, silent + INTERVAL if now == count else 0.0
+                if silent > self._timeout:
+                    self._report(ProcessEnd(self._next, "was killed, or its machine cannot be reached"))
+                if self.store.check([END_KEY]):
+                    self._end = ProcessEnd(*json.loads(self.store.get(END_KEY)))
             except RuntimeError:
-                self._end = End(0, "or the machine where the processes meet cannot be reached")
+                self._end = ProcessEnd(0, "was killed, or its machine, which holds the store, cannot be reached")
         self._found.set()
-        if not self._left.wait(GRACE):
-            self._leave(self._loss())
-
-    def _leave(self, loss: Lost) -> None:
-        """End this process: its main thread waits for one that is gone, and cannot be interrupted."""
-        print(
-            f"error[{loss.code}]: {loss.message}\nwhere: {loss.where}\nhint: {loss.hint}", file=sys.stderr, flush=True
-        )
-        os._exit(loss.exit_code)
+        if not self._closed.wait(EXIT_GRACE):  # the main thread is blocked in a collective
+            error = self._error(self._end)
+            lines = f"error[{error.code}]: {error.message}\nwhere: {error.where}\nhint: {error.hint}"
+            print(lines, file=sys.stderr, flush=True)
+            os._exit(error.exit_code)

@@ -1,7 +1,4 @@
-"""Several processes that take every step together.
-
-The processes of a run: one by itself, or those that torchrun started.
-"""
+"""The processes of a run: a single one, or those that torchrun started, which take every step together."""
 
 import json
 import os
@@ -19,75 +16,83 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from vitral.core.errors import ConfigError, VitralError
-from vitral.data.loading.sampler import ALONE, World
+from vitral.data.loading.sampler import SINGLE_PROCESS, World
 from vitral.tasks.task import Outcome
-from vitral.training.distributed.heartbeat import Pulse
+from vitral.training.distributed.heartbeat import Heartbeat
 
 
-class Group:
-    """What the processes of a run say to each other. Here there is one; a `Team` has more.
+class ProcessGroup:
+    """A single process, and the interface of `DistributedGroup`.
 
-    Each method that speaks of all processes is to be called by all of them, in the same order.
+    Collective methods must be called by all processes, in the same order.
     """
 
-    world: World = ALONE
+    world: World = SINGLE_PROCESS
 
     def __init__(self, device: torch.device) -> None:
         self.device = device  # of this process
 
     @property
-    def first(self) -> bool:
-        """Whether this process writes the run's files and talks to the user."""
+    def is_main(self) -> bool:
+        """Whether this process writes the files of the run and logs."""
         return self.world.rank == 0
 
-    def advise(self, hint: str) -> None:
-        """Have the user told this should another process be lost."""
+    def set_resume_hint(self, hint: str) -> None:
+        """Set the hint of the error that is raised if another process is lost."""
 
     def gather(self, rows: Tensor) -> Tensor:
-        """The rows of all processes, those of the first process first; they may have different numbers of them."""
+        """The rows of all processes, in the order of ranks; their numbers may differ. A collective."""
         return rows
 
-    def joined(self, outcome: Outcome) -> Outcome:
-        """The means over the images of all processes."""
+    def reduce_outcome(self, outcome: Outcome) -> Outcome:
+        """The means over the images of all processes. A collective."""
         return outcome
 
-    def share(self, value: JsonValue) -> JsonValue:
-        """The value that the first process has."""
+    def sum(self, values: Tensor) -> Tensor:
+        """The sum of a tensor over all processes, on its own device. A collective."""
+        return values
+
+    def sum(self, values: Tensor) -> Tensor:
+        """The sum of a tensor over all processes, on its device. A collective."""
+        return values
+
+    def broadcast(self, value: JsonValue) -> JsonValue:
+        """The value of the main process. A collective."""
         return value
 
-    def decide(self, value: Callable[[], JsonValue]) -> JsonValue:
-        """What the first process finds; the others do not look."""
-        return self.share(value() if self.first else None)
+    def run_on_main(self, value: Callable[[], JsonValue]) -> JsonValue:
+        """The result of a function that only the main process calls. A collective."""
+        return self.broadcast(value() if self.is_main else None)
 
-    def most(self, number: int) -> int:
-        """The largest number that any process has."""
+    def max(self, number: int) -> int:
+        """The largest number of any process. A collective."""
         return number
 
     def any(self, flag: bool) -> bool:
-        """Whether it is so for any process."""
-        return bool(self.most(int(flag)))
+        """Whether the flag of any process is set. A collective."""
+        return bool(self.max(int(flag)))
 
-    def meet(self) -> None:
-        """Return once all processes are here."""
+    def barrier(self) -> None:
+        """Return once all processes have called it."""
 
 
 @contextmanager
-def group(device: torch.device) -> Iterator[Group]:
-    """The processes of this run, which compute on devices of this type.
+def open_process_group(device: torch.device) -> Iterator[ProcessGroup]:
+    """The processes of this run, on devices of this type.
 
-    Should one of them be lost, the others leave with a `VitralError` that names it and the cause it gave.
+    If one of them is lost, the others raise a `VitralError` that names it and its error.
     """
-    world = world_of(os.environ)
+    world = read_world(os.environ)
     if world.size == 1:
-        yield Group(device)
+        yield ProcessGroup(device)
         return
 
-    with team(world, device) as several:
-        yield several
+    with open_distributed_group(world, device) as group:
+        yield group
 
 
-def world_of(environment: "os._Environ[str] | dict[str, str]") -> World:
-    """Which process of how many this is, as torchrun tells it."""
+def read_world(environment: "os._Environ[str] | dict[str, str]") -> World:
+    """The rank and the number of processes that torchrun sets."""
     numbers = {name: environment.get(name, default) for name, default in (("RANK", "0"), ("WORLD_SIZE", "1"))}
     for name, text in numbers.items():
         if not text.isdecimal():
@@ -95,47 +100,47 @@ def world_of(environment: "os._Environ[str] | dict[str, str]") -> World:
             raise ConfigError(message, code="config.wrong_type", where=name, hint="start with torchrun")
     world = World(rank=int(numbers["RANK"]), size=max(1, int(numbers["WORLD_SIZE"])))
     if world.size > 1 and "RANK" not in environment:
-        message = f"says {world.size} processes, and nothing says which of them this is"
+        message = f"is {world.size}, but RANK is not set"
         hint = "start with torchrun, or unset WORLD_SIZE"
         raise ConfigError(message, code="config.missing_value", where="WORLD_SIZE", hint=hint)
     if world.rank >= world.size:
-        message = f"there is no process {world.rank} among {world.size}, counted from 0"
+        message = f"is {world.rank}, expected 0 to {world.size - 1}"
         hint = "start with torchrun, or unset RANK"
         raise ConfigError(message, code="config.out_of_range", where="RANK", hint=hint)
     return world
 
 
-MEETING = timedelta(minutes=10)  # in which all processes must have come
-PATIENCE = timedelta(hours=2)  # with a process that lives but is slow; one that does not is found by its pulse
-LETTING_GO = 5.0  # seconds after a meeting in which the threads of gloo should be done with it
-MOST_WORDS = 500  # of a cause
+RENDEZVOUS_TIMEOUT = timedelta(minutes=10)  # for all processes to start
+COLLECTIVE_TIMEOUT = timedelta(hours=2)  # for a slow process; a lost one is found by its heartbeat
+RELEASE_TIMEOUT = 5.0  # seconds for the threads of gloo to release a tensor
+MAX_MESSAGE = 500  # characters of an error
 
 
-class Team(Group):
-    """What is said goes through the memory of the host, whatever the device, so it works alike for all of them."""
+class DistributedGroup(ProcessGroup):
+    """Several processes. All collectives but `sum` run on the CPU (gloo), whatever the device."""
 
-    def __init__(self, world: World, device: torch.device, pulse: Pulse) -> None:
+    def __init__(self, world: World, device: torch.device, heartbeat: Heartbeat) -> None:
         super().__init__(device)
         self.world = world
-        self.beside = dist.new_group(backend="gloo", timeout=PATIENCE)  # for what is said while the model trains
-        self._pulse = pulse
+        self.checkpoint_group = dist.new_group(backend="gloo", timeout=COLLECTIVE_TIMEOUT)  # to save while training
+        self._heartbeat = heartbeat
 
-    def advise(self, hint: str) -> None:
-        self._pulse.hint = hint
+    def set_resume_hint(self, hint: str) -> None:
+        self._heartbeat.hint = hint
 
     def gather(self, rows: Tensor) -> Tensor:
         counts = [torch.zeros(1, dtype=torch.int64) for _ in range(self.world.size)]
         dist.all_gather(counts, torch.tensor([len(rows)]))
-        most = max(int(count) for count in counts)
-        padded = torch.zeros((most, *rows.shape[1:]), dtype=rows.dtype)
+        longest = max(int(count) for count in counts)
+        padded = torch.zeros((longest, *rows.shape[1:]), dtype=rows.dtype)
         padded[: len(rows)] = rows.detach().cpu()
         size = padded.numel() * padded.element_size()
         found = [torch.empty(size, dtype=torch.uint8) for _ in range(self.world.size)]
-        dist.all_gather(found, padded.flatten().view(torch.uint8))  # as bytes, since not every type can be sent
+        dist.all_gather(found, padded.flatten().view(torch.uint8))  # as bytes, since gloo does not support every type
         whole = [part.view(rows.dtype).view_as(padded)[: int(count)] for part, count in zip(found, counts, strict=True)]
         return torch.cat(whole).to(rows.device)
 
-    def joined(self, outcome: Outcome) -> Outcome:
+    def reduce_outcome(self, outcome: Outcome) -> Outcome:
         means = {"": outcome.loss, **outcome.metrics}
         values = [value.item() * outcome.images for value in means.values()]
         sums = torch.tensor([*values, outcome.images], dtype=torch.float64)
@@ -145,72 +150,82 @@ class Team(Group):
             means[name] = (total / max(images, 1)).to(value)
         return Outcome(means.pop(""), images, means)
 
-    def share(self, value: JsonValue) -> JsonValue:
-        letters = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
-        length = torch.tensor([len(letters)])
+    def sum(self, values: Tensor) -> Tensor:
+        dist.all_reduce(values)
+        return values
+
+    def sum(self, values: Tensor) -> Tensor:
+        dist.all_reduce(values)
+        return values
+
+    def broadcast(self, value: JsonValue) -> JsonValue:
+        encoded = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+        length = torch.tensor([len(encoded)])
         dist.broadcast(length, 0)
-        letters = letters if self.first else torch.empty(int(length), dtype=torch.uint8)
-        dist.broadcast(letters, 0)
-        shared: JsonValue = json.loads(letters.numpy().tobytes())
+        encoded = encoded if self.is_main else torch.empty(int(length), dtype=torch.uint8)
+        dist.broadcast(encoded, 0)
+        shared: JsonValue = json.loads(encoded.numpy().tobytes())
         return shared
 
-    def most(self, number: int) -> int:
+    def max(self, number: int) -> int:
         value = torch.tensor([number])
         dist.all_reduce(value, dist.ReduceOp.MAX)
         return int(value)
 
-    def meet(self) -> None:
-        # A thread of gloo lets go of a tensor only after the wait for it is over, and needs the interpreter for that:
-        # one that is ending by then aborts the whole process.
-        word = torch.zeros(1)
-        held = sys.getrefcount(word)
-        dist.all_reduce(word)
-        patience = time.monotonic() + LETTING_GO
-        while sys.getrefcount(word) > held and time.monotonic() < patience:
+    def barrier(self) -> None:
+        # A thread of gloo releases its tensor only after the wait is over, and needs the interpreter for that: if the
+        # interpreter is already shutting down, the process aborts.
+        token = torch.zeros(1)
+        held = sys.getrefcount(token)
+        dist.all_reduce(token)
+        deadline = time.monotonic() + RELEASE_TIMEOUT
+        while sys.getrefcount(token) > held and time.monotonic() < deadline:
             time.sleep(0.001)
 
 
 @contextmanager
-def team(world: World, device: torch.device) -> Iterator[Team]:
-    """The processes of this run, from where they meet to where all have left."""
+def open_distributed_group(world: World, device: torch.device) -> Iterator[DistributedGroup]:
+    """The processes of this run, from the rendezvous until all have ended."""
     backend = "gloo"
     if device.type == "cuda":
         device, backend = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))), "cpu:gloo,cuda:nccl"
         torch.cuda.set_device(device)
-    store = met(world)
-    apart = store.clone()  # type: ignore[attr-defined] # the stubs lack it
-    with Pulse(PrefixStore("pulse", apart), world) as pulse:
+    store = open_store(world)
+    own_store = store.clone()  # type: ignore[attr-defined] # the stubs lack it
+    with Heartbeat(PrefixStore("heartbeat", own_store), world) as heartbeat:
         try:
-            meeting = PrefixStore("team", store)
-            dist.init_process_group(backend, store=meeting, rank=world.rank, world_size=world.size, timeout=PATIENCE)
-            several = Team(world, device, pulse)
-            yield several
-            several.meet()
-        except RuntimeError as error:  # torch says only that a connection broke, so look whose
-            if lost := pulse.lost():
+            group_store = PrefixStore("group", store)
+            dist.init_process_group(
+                backend, store=group_store, rank=world.rank, world_size=world.size, timeout=COLLECTIVE_TIMEOUT
+            )
+            group = DistributedGroup(world, device, heartbeat)
+            yield group
+            group.barrier()
+        except RuntimeError as error:  # torch says only that a connection was closed
+            if lost := heartbeat.find_lost():
                 raise lost from error
-            pulse.tell(cause(error))
+            heartbeat.report_end(describe_error(error))
             raise
         except BaseException as error:
-            pulse.tell(cause(error))
+            heartbeat.report_end(describe_error(error))
             raise
-        dist.destroy_process_group()  # not after an error: a device may wait for a process that is gone
+        dist.destroy_process_group()  # not after an error: a device may wait for a lost process
 
 
-def met(world: World) -> Store:
+def open_store(world: World) -> Store:
     """The store that all processes share."""
     try:
-        store, _, _ = next(rendezvous("env://", world.rank, world.size, timeout=MEETING))
+        store, _, _ = next(rendezvous("env://", world.rank, world.size, timeout=RENDEZVOUS_TIMEOUT))
     except (RuntimeError, ValueError) as error:
-        place = ":".join(os.environ.get(name, name) for name in ("MASTER_ADDR", "MASTER_PORT"))
-        hint = "start with torchrun, and look whether every machine reaches that address"
-        message = f"the {world.size} processes did not meet: {error}"
-        raise VitralError(message, code="run.rendezvous_failed", where=place, hint=hint) from error
+        address = ":".join(os.environ.get(name, name) for name in ("MASTER_ADDR", "MASTER_PORT"))
+        hint = "start with torchrun, and check that every machine reaches this address"
+        message = f"rendezvous of {world.size} processes failed: {error}"
+        raise VitralError(message, code="run.rendezvous_failed", where=address, hint=hint) from error
     assert isinstance(store, Store)
     return store
 
 
-def cause(error: BaseException) -> str:
-    """What a process says of its end to the others."""
-    words = str(error) if isinstance(error, VitralError) else f"{type(error).__name__} {error}".strip()
-    return f"ended: {' '.join(words.split())[:MOST_WORDS]}"
+def describe_error(error: BaseException) -> str:
+    """The error of a process in one line, for the others."""
+    text = str(error) if isinstance(error, VitralError) else f"{type(error).__name__} {error}".strip()
+    return f"ended: {' '.join(text.split())[:MAX_MESSAGE]}"

@@ -1,210 +1,129 @@
-"""Saving a model that is divided among processes: torch plans who writes what, and it lands in our checkpoint.
+"""Writing the checkpoint of a sharded task: `torch.distributed.checkpoint` plans, every process writes its shards.
 
-Torch's own files would begin with a pickle. Here each process writes the parts that it has into one safetensors file
-of the draft, and the first process concludes it like any other checkpoint.
-
-Loading into a model that is divided among processes: torch plans who reads what, from any of our checkpoints.
+Each process writes one safetensors file into the draft, and the main process commits it like any other checkpoint.
+Torch's own `HuggingFaceStorageWriter` copies every shard once more, and its files must be read again to hash them: it
+took 3.3 s where this takes 1.4 s (353 MB, two processes, two cores, interleaved medians of 6). Loading needs no planner
+(`FsdpStrategy.load_checkpoint`): 0.5 s, where a `StorageReader` of our own took 2.5 s and `HuggingFaceStorageReader`,
+which does not open the checkpoint of a single process, 0.7 s.
 """
 
 import os
 import shutil
 from collections.abc import Mapping
-from concurrent.futures import Future as Promise
+from concurrent.futures import Future as SaveFuture
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from pydantic import JsonValue
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.metadata import (
-    ChunkStorageMetadata,
-    Metadata,
-    MetadataIndex,
-    TensorProperties,
-    TensorStorageMetadata,
-)
-from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, SavePlan, SavePlanner
-from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.distributed.checkpoint.state_dict_saver import async_save
-from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
-from torch.distributed.tensor import DTensor
+from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future
 
 from vitral.core.errors import VitralError
-from vitral.core.storage import Disk
-from vitral.tasks.task import Task
-from vitral.training.checkpoints.checkpoint import SUFFIX, Checkpoint, Loaded, begin, conclude, grouped, writing
-from vitral.training.checkpoints.shards import Chunk, chunks, note, part, shape_of
-from vitral.training.distributed.process_group import Group, Team
-from vitral.weights.tensors import pieces
-
-
-class PartReader(StorageReader):
-    """Reads the parts of a checkpoint that torch asks for, named `group/name`."""
-
-    def __init__(self, checkpoint: Checkpoint) -> None:
-        self.parts: dict[str, list[Chunk]] = {}
-        for stem in checkpoint.stems:
-            path = checkpoint.file(stem)
-            for chunk in chunks(path):
-                address = chunk.name if path in checkpoint.shards else f"{stem}/{chunk.name}"
-                self.parts.setdefault(address, []).append(chunk)
-
-    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        """Nothing is left from another checkpoint: each has a reader of its own."""
-
-    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        described = {
-            address: TensorStorageMetadata(
-                TensorProperties(dtype=some[0].dtype),
-                torch.Size(shape_of(some)),
-                [ChunkStorageMetadata(torch.Size(chunk.offsets), torch.Size(chunk.shape)) for chunk in some],
-            )
-            for address, some in self.parts.items()
-        }
-        return Metadata(dict(described))
-
-    def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
-        """Where everything is was found when the reader was made."""
-
-    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
-        return plan
-
-    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
-        return plans
-
-    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        for item in plan.items:
-            target = planner.resolve_tensor(item).detach()
-            target.copy_(part(self._chunk(item.storage_index), item.storage_offsets, item.lengths))
-            planner.commit_tensor(item, target)
-        done: Future[None] = Future()
-        done.set_result(None)
-        return done
-
-    def _chunk(self, index: MetadataIndex) -> Chunk:
-        some = self.parts[index.fqn]
-        return next(chunk for chunk in some if index.offset is None or chunk.offsets == tuple(index.offset))
-
-    @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        return False
-
-
-def load_parts(checkpoint: Checkpoint, task: Task, group: Group) -> Loaded:
-    """What of a checkpoint belongs to the parts that this process has of the task."""
-    assert isinstance(group, Team)
-    reader = PartReader(checkpoint)
-    weights = task.state_dict()
-    found = {address: room(address, some, weights) for address, some in reader.parts.items()}
-    load(found, storage_reader=reader, process_group=group.beside)
-    return Loaded(grouped(found), checkpoint.state())
-
-
-def room(address: str, parts: list[Chunk], weights: dict[str, Tensor]) -> Tensor:
-    """Memory for a saved tensor: divided like the weight that it is, or that it was kept for; else whole."""
-    _, name, *_ = address.split("/")  # `task/name`, `average/name` or `optimizer/name/what`
-    weight = weights.get(name)
-    if isinstance(weight, DTensor) and tuple(weight.shape) == shape_of(parts):
-        return torch.empty_like(weight, dtype=parts[0].dtype)
-    return torch.empty(shape_of(parts), dtype=parts[0].dtype)
+from vitral.core.storage import Storage
+from vitral.training.checkpoints.checkpoint import SUFFIX, begin_draft, commit_draft, write_errors
+from vitral.training.checkpoints.shards import offsets_metadata
+from vitral.training.distributed.process_group import DistributedGroup, ProcessGroup
+from vitral.weights.tensors import safetensors_chunks
 
 
 class ShardWriter(StorageWriter):
-    """Writes one checkpoint. The first process begins and concludes it; a failure of any is a failure of all."""
+    """Writes one checkpoint. The main process creates and commits the draft; an error of one is raised in all."""
 
-    def __init__(self, folder: Path, step: int, state: JsonValue, keep: int, best: int | None, disk: Disk) -> None:
+    def __init__(
+        self, folder: Path, step: int, state: JsonValue, keep: int, best: int | None, storage: Storage
+    ) -> None:
         self.folder, self.step, self.state = folder, step, state
-        self.keep, self.best, self.disk = keep, best, disk
-        self.draft = folder  # until it is begun
+        self.keep, self.best, self.storage = keep, best, storage
+        self.draft: Path | None = None  # of the main process
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        """Nothing is left from another checkpoint: each has a writer of its own."""
+        """Nothing to reset: every checkpoint has a writer of its own."""
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
-        """The first process learns of it when it is asked for the plan of all."""
+        """Nothing to set up: the main process creates the draft in `prepare_global_plan`."""
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         return plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        """In the first process, before any other writes."""
-        with writing(self.folder):
-            self.draft = begin(self.folder, self.step, self.disk)
+        """Create the draft and name the file of each process; called in the main process, before any process writes."""
+        with write_errors(self.folder):
+            self.draft = begin_draft(self.folder, self.step, self.storage)
         names = [f"shard-{number}-of-{len(plans)}{SUFFIX}" for number in range(1, len(plans) + 1)]
         return [replace(plan, storage_data=self.draft / name) for plan, name in zip(plans, names, strict=True)]
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
-        """In every process: its file, and what tells whether that is whole."""
+        """Write the file of this process, and return its digest with the results."""
         path: Path = plan.storage_data
         tensors: dict[str, Tensor] = {}
         offsets: dict[str, list[int]] = {}
         for item in plan.items:
             tensor = planner.resolve_data(item)
             assert isinstance(tensor, Tensor)
-            assert item.index.fqn not in tensors, "a process has one part of a tensor"
+            assert item.index.fqn not in tensors, "a process has one shard of a tensor"
             tensors[item.index.fqn] = tensor
             offsets[item.index.fqn] = list(item.index.offset or ())
-        with writing(self.folder):
-            digest = self.disk.write(path, pieces(tensors, note(offsets)))
-        results = [WriteResult(item.index, digest.size, (path.name, digest)) for item in plan.items]
+        with write_errors(self.folder):
+            digest = self.storage.write_file(path, safetensors_chunks(tensors, offsets_metadata(offsets)))
         written: Future[list[WriteResult]] = Future()
-        written.set_result(results)
+        written.set_result([WriteResult(item.index, digest.size, (path.name, digest)) for item in plan.items])
         return written
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        """In the first process, once all have written."""
-        digests = dict(result.storage_data for some in results for result in some)
-        with writing(self.folder):
-            conclude(self.draft, digests, self.state, self.keep, self.best, self.disk)
+        """Commit the draft; called in the main process, once all have written."""
+        assert self.draft is not None
+        digests = dict(result.storage_data for process in results for result in process)
+        with write_errors(self.folder):
+            commit_draft(self.draft, digests, self.state, self.keep, self.best, self.storage)
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
         return False
 
 
-class ShardSaver:
-    """Writes in a thread of each process, one checkpoint at a time, like `Saver`; for all processes to call."""
+class ShardedCheckpointWriter:
+    """Like `AsyncCheckpointWriter`, with a thread in every process. Its methods are collectives."""
 
-    def __init__(self, folder: Path, keep: int, group: Group, disk: Disk) -> None:
-        assert isinstance(group, Team)
-        self.folder, self.keep, self.group, self.disk = folder, keep, group, disk
+    def __init__(self, folder: Path, keep: int, group: ProcessGroup, storage: Storage) -> None:
+        assert isinstance(group, DistributedGroup)
+        self.folder, self.keep, self.group, self.storage = folder, keep, group, storage
         self._writer: ShardWriter | None = None
-        self._writing: Promise[Metadata] | None = None
+        self._saving: SaveFuture[Metadata] | None = None
 
     def save(self, step: int, tensors: Mapping[str, Mapping[str, Tensor]], state: JsonValue, best: int | None) -> None:
-        """Begin to write what the tensors and the state are now; if the one before is not yet written, wait for it."""
+        """Copy the tensors and the state and start to write them, after the previous checkpoint is written."""
         self.wait()
-        flat = {f"{stem}/{name}": tensor for stem, some in tensors.items() for name, tensor in some.items()}
-        self._writer = ShardWriter(self.folder, step, deepcopy(state), self.keep, best, self.disk)
-        # It speaks in a group of its own, so that training can go on speaking at the same time.
-        promise = async_save(flat, storage_writer=self._writer, process_group=self.group.beside)
-        assert isinstance(promise, Promise)
-        self._writing = promise
+        flat = {f"{group}/{name}": tensor for group, some in tensors.items() for name, tensor in some.items()}
+        self._writer = ShardWriter(self.folder, step, deepcopy(state), self.keep, best, self.storage)
+        # Its own process group, since training communicates at the same time.
+        saving = async_save(flat, storage_writer=self._writer, process_group=self.group.checkpoint_group)
+        assert isinstance(saving, SaveFuture)
+        self._saving = saving
 
     def wait(self) -> None:
-        """Return once all that was handed over is on the disk."""
-        if self._writing is not None:
-            error = self._writing.exception()
-            writer, self._writing = self._writer, None
+        """Return once everything is on disk."""
+        if self._saving is not None:
+            error = self._saving.exception()
+            self._saving = None
             if error is not None:
-                assert writer is not None
-                if self.group.first and writer.draft != self.folder:
-                    shutil.rmtree(writer.draft, ignore_errors=True)
-                raise told(error)
+                if self._writer is not None and self._writer.draft is not None:
+                    shutil.rmtree(self._writer.draft, ignore_errors=True)
+                raise root_error(error)
 
-    def close(self) -> None:
-        """Finish what was begun."""
-        self.wait()
+    close = wait
 
 
-def told(error: BaseException) -> BaseException:
-    """What went wrong in whichever process, as it was told there."""
+def root_error(error: BaseException) -> BaseException:
+    """The error of the process in which saving failed."""
     if not isinstance(error, CheckpointException):
         return error
-    causes = [failure for failure, _ in error.failures.values()]
-    mendable = next((failure for failure in causes if isinstance(failure, VitralError)), None)
-    return mendable or RuntimeError(f"a checkpoint was not saved: {causes[0]!r}")
+    causes = [cause for cause, _ in error.failures.values()]
+    reported = next((cause for cause in causes if isinstance(cause, VitralError)), None)
+    return reported or RuntimeError(f"the checkpoint was not saved: {causes[0]!r}")
