@@ -1,4 +1,4 @@
-"""Small models that have something to say of the bundled images, and albums of those."""
+"""Small models with outputs that differ between the bundled images, and such images."""
 
 from functools import cache
 from pathlib import Path
@@ -12,7 +12,7 @@ from vitral.data.decoding.header import Decoding
 from vitral.data.transforms.crop import EvalCropConfig, Resize
 from vitral.data.transforms.preprocessing import Normalize, Preprocessing
 from vitral.exporters.export import ExportSource
-from vitral.exporters.targets import BatchSize, ExportPlan, InputSize
+from vitral.exporters.plan import BatchSize, ExportPlan, InputSize
 from vitral.exporters.verify import (
     ExportImages,
     ReferenceEngine,
@@ -24,7 +24,7 @@ from vitral.exporters.verify import (
 )
 from vitral.inference.engines.engine import Precision
 from vitral.inference.graph.graph import Graph, build_graph
-from vitral.models import NoHead, build
+from vitral.models import NoHead, create_model
 from vitral.weights.bundle import Bundle, write_bundle
 from vitral.weights.load import LoadedModel
 
@@ -36,7 +36,7 @@ SCALES = (2.0, 0.7)  # of the fresh weights of the head, and of the layers
 def loaded(channels: int = 3, view: EvalCropConfig = Resize(), head: bool = True) -> LoadedModel:  # noqa: B008, frozen
     """A model with fresh weights, large enough that its answers differ."""
     torch.manual_seed(0)
-    model = build("Ti/16", *SETTINGS, f"channels={channels}", *([] if head else ["head=none"])).eval()
+    model = create_model("Ti/16", *SETTINGS, f"channels={channels}", *([] if head else ["head=none"])).eval()
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if weight.ndim > 1:
@@ -66,36 +66,36 @@ def source(channels: int = 3, view: EvalCropConfig = Resize(), head: bool = True
 
 
 @cache
-def album(judging: int = 40, calibrating: int = 16) -> ExportImages:
+def export_images(verification: int = 40, calibration: int = 16) -> ExportImages:
     """Some of the bundled images."""
     samples = open_sample()
-    items = sample_evenly(samples.of("test"), judging)
+    items = sample_evenly(samples.of("test"), verification)
     labels = tuple(item.label for item in items)
-    return ExportImages("bundled images", samples, items, labels, sample_evenly(samples.of("train"), calibrating))
+    return ExportImages("bundled images", samples, items, labels, sample_evenly(samples.of("train"), calibration))
 
 
-def sure(found: LoadedModel, judging: int = 40) -> ExportImages:
+def sure(found: LoadedModel, verification: int = 40) -> ExportImages:
     """Those of the bundled images by which the model is least in doubt: bytes will not sway it."""
-    some = album(300)
+    some = export_images(300)
     answers = np.sort(
-        ReferenceEngine(found).run(load_pixels(some.samples, some.judging, found.bundle.preprocessing))
+        ReferenceEngine(found).run(load_pixels(some.samples, some.verification, found.bundle.preprocessing))
     )  # (N, K)
-    places = np.argsort(answers[:, -2] - answers[:, -1])[:judging].tolist()
-    items, labels = (tuple(each[place] for place in places) for each in (some.judging, some.labels))
-    return some._replace(judging=items, labels=labels)
+    places = np.argsort(answers[:, -2] - answers[:, -1])[:verification].tolist()
+    items, labels = (tuple(each[place] for place in places) for each in (some.verification, some.labels))
+    return some._replace(verification=items, labels=labels)
 
 
 def plan(
     found: LoadedModel,
-    batch: BatchSize = "dynamic",
-    incoming: InputSize | None = None,
-    facts: dict[str, str] | None = None,
+    batch_size: BatchSize = "dynamic",
+    input_size: InputSize | None = None,
+    metadata: dict[str, str] | None = None,
     precision: Precision = "float32",
 ) -> ExportPlan:
     needs = found.bundle.preprocessing
     graph: Graph = build_graph(found, "logits" if found.bundle.classes else "features")
-    return ExportPlan(graph, needs, batch, incoming or needs.image_size, facts or {}, precision)
+    return ExportPlan(graph, needs, batch_size, input_size or needs.image_size, metadata or {}, precision)
 
 
-def truth(found: LoadedModel, sitting: VerificationImages) -> ReferenceOutputs:
-    return reference_outputs(found, sitting, sitting.album.labels)
+def truth(found: LoadedModel, images: VerificationImages) -> ReferenceOutputs:
+    return reference_outputs(found, images, images.source.labels)

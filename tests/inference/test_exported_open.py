@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from tests.errors import raises
-from tests.inference.exports import album, loaded, source
+from tests.inference.exports import export_images, loaded, source
 from vitral.core.config import Size
 from vitral.exporters.export import ExportRequest, export
-from vitral.exporters.targets import BatchSize, OnnxTarget, OpenVinoTarget, Target, TorchTarget
+from vitral.exporters.plan import BatchSize
+from vitral.exporters.targets import OnnxTarget, OpenVinoTarget, Target, TorchTarget
 from vitral.exporters.verify import ReferenceEngine
 from vitral.inference.engines.engine import PixelBatch
 from vitral.inference.exported import is_export, load_engine, read_export
@@ -29,7 +30,7 @@ def made(home: Path, target: Target, batch: BatchSize = "dynamic") -> Path:
     """An export, made when it is first asked for."""
     out = home / f"{target.kind}-{batch}"
     if not out.exists():
-        export(source(), album(), ExportRequest(target, batch=batch), out)
+        export(source(), export_images(), ExportRequest(target, batch_size=batch), out)
     return out
 
 
@@ -106,14 +107,14 @@ def test_notes_that_are_not_what_vitral_writes_are_refused(copied: Path) -> None
 
 
 def test_what_is_for_the_runner_alone_is_refused(tmp_path: Path) -> None:
-    export(source(), album(), ExportRequest(TorchTarget()), tmp_path / "torch")
+    export(source(), export_images(), ExportRequest(TorchTarget()), tmp_path / "torch")
     with raises("weights.unsupported", tmp_path / "torch", "run.py"):
         read_export(tmp_path / "torch")
     wishes = {
-        "any": ExportRequest(OnnxTarget(), incoming="dynamic"),
-        "one": ExportRequest(OnnxTarget(), incoming=Size(40, 50)),
+        "any": ExportRequest(OnnxTarget(), input_size="dynamic"),
+        "one": ExportRequest(OnnxTarget(), input_size=Size(40, 50)),
     }
     for name, wish in wishes.items():
-        export(source(), album(), wish, tmp_path / name)
+        export(source(), export_images(), wish, tmp_path / name)
         with raises("weights.unsupported", tmp_path / name, "--image-size"):
             read_export(tmp_path / name)

@@ -231,7 +231,7 @@ assert "torch" not in sys.modules
 
 @pytest.mark.parametrize("target", [OnnxTarget(), OpenVinoTarget()], ids=lambda target: target.kind)
 def test_an_export_names_what_its_model_names_without_torch(target: Target, files: list[Path], tmp_path: Path) -> None:
-    export(exports.source(), exports.album(), ExportRequest(target), tmp_path / "exported")
+    export(exports.source(), exports.export_images(), ExportRequest(target), tmp_path / "exported")
     expected = Predictor(exports.loaded(), engine="eager").predict(files)
     words = [sys.executable, "-c", WITHOUT_TORCH, str(tmp_path / "exported"), *map(str, files)]
     done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60)
@@ -241,7 +241,7 @@ def test_an_export_names_what_its_model_names_without_torch(target: Target, file
 
 
 def test_an_export_is_as_it_was_made(tmp_path: Path) -> None:
-    export(exports.source(), exports.album(), ExportRequest(OnnxTarget()), tmp_path / "exported")
+    export(exports.source(), exports.export_images(), ExportRequest(OnnxTarget()), tmp_path / "exported")
     Predictor(tmp_path / "exported", engine=OnnxRuntime())
     predictor = Predictor(tmp_path / "exported", engine="onnxruntime")
     predictor.warm_up(1, 2)
@@ -256,7 +256,7 @@ def test_an_export_is_as_it_was_made(tmp_path: Path) -> None:
 
 
 def test_an_export_of_features_gives_them(tmp_path: Path) -> None:
-    export(exports.source(head=False), exports.album(), ExportRequest(OnnxTarget()), tmp_path / "exported")
+    export(exports.source(head=False), exports.export_images(), ExportRequest(OnnxTarget()), tmp_path / "exported")
     predictor, images = Predictor(tmp_path / "exported"), np.zeros((3, 24, 32, 3), dtype=np.uint8)
     own = Predictor(exports.loaded(head=False), engine="eager")
     assert predictor.width == own.width == 32

@@ -1,7 +1,6 @@
-"""What `export.json` says of an export: all that whoever runs it has to know, and what it was held to.
+"""Exports as predictors use them: `export.json`, which describes an export and its verification, and its engine.
 
-What an export was held to, and how it did, as its notes tell it.
-An export opened again, by what its notes say of it; torch has no part in that.
+Nothing here imports torch.
 """
 
 import hashlib
@@ -39,60 +38,60 @@ from vitral.inference.engines.openvino import OpenVinoEngine, compile_whole_batc
 
 
 class Comparison(Config):
-    """Answers of an export and of its model to the same images."""
+    """Outputs of an export against those of its model on the same images."""
 
     batch: int
     images: int
-    difference: float  # the largest, of any number of an answer
-    agreement: float | None  # share of the same top-1; null where answers are features
+    difference: float  # the largest of any output
+    agreement: float | None  # share of images with the same top-1; null for features
 
     @property
     def changed(self) -> int:
-        """How many images have another top-1."""
+        """The number of images with another top-1."""
         return 0 if self.agreement is None else round(self.images * (1 - self.agreement))
 
 
 class Accuracy(Config):
-    """Shares of right answers."""
+    """Top-1 accuracy of the model and of its export."""
 
     model: float
     export: float
 
 
 class Certificate(Config):
-    """What an export was held to, and how it did."""
+    """How an export was verified, and the result."""
 
     bound: str
     images: str  # which they were
     comparisons: tuple[Comparison, ...]  # by batch
-    accuracy: Accuracy | None  # null where the images are not of the model's classes
+    accuracy: Accuracy | None  # null where the images have other classes
 
     @property
     def difference(self) -> float:
-        """The largest difference of all."""
+        """The largest difference at any batch size."""
         return max(each.difference for each in self.comparisons)
 
     @property
     def agreement(self) -> float | None:
-        """The share of images of the same top-1 in the largest batch, in which all of them were asked about."""
+        """The share of images with the same top-1, at the largest batch size: only there all images were run."""
         return max(self.comparisons, key=lambda each: each.batch).agreement
 
     def lines(self) -> list[str]:
-        """The certificate in words."""
+        """The certificate as text."""
         batches = ", ".join(str(each.batch) for each in self.comparisons)
-        lines = [f"judged by {self.images}, in batches of {batches}; {self.bound}"]
-        lines.append(f"largest difference of a number: {self.difference:.1e}")
+        lines = [f"verified on {self.images}, in batches of {batches}; {self.bound}"]
+        lines.append(f"largest difference of an output: {self.difference:.1e}")
         if self.agreement is not None:
-            lines.append(f"the same top-1: {self.agreement:.2%}")
+            lines.append(f"same top-1: {self.agreement:.2%}")
         if self.accuracy is not None:
-            lines.append(f"accuracy: {self.accuracy.model:.2%} of the model, {self.accuracy.export:.2%} of the export")
+            lines.append(f"accuracy: {self.accuracy.model:.2%} (model), {self.accuracy.export:.2%} (export)")
         return lines
 
 
 EXPORT_FILE = "export.json"
 FORMAT: Literal[2] = 2
 Kind = Literal["onnx", "openvino", "torch"]
-MODEL_FILES: dict[Kind, str] = {"onnx": "model.onnx", "openvino": "model.xml", "torch": "model.pt2"}  # by their files
+MODEL_FILES: dict[Kind, str] = {"onnx": "model.onnx", "openvino": "model.xml", "torch": "model.pt2"}
 Method = Literal["dynamic", "static"]  # of quantization
 PACKAGES = ("torch", "numpy", "pillow", "onnx", "onnxruntime", "openvino")
 RESIZE_IN_GRAPH = "in the graph, to the pixels that Vitral sees"
@@ -100,7 +99,7 @@ RESIZE_IN_GRAPH_FIXED = (
     "in the graph for pictures of its size, to the pixels that Vitral sees; "
     "the runner first brings others to that size, with Pillow and so that the model sees the same part of them"
 )
-MAX_NAMES = 6  # parts that a line names; export.json has them all
+MAX_NAMES = 6  # in a log line; export.json has them all
 RESIZE_IN_RUNNER = "left to the runner, with Pillow, whose pixels are Vitral's to a level or a few"
 
 
@@ -113,32 +112,32 @@ class ExportedFile(Config):
 
 
 class TensorSpec(Config):
-    """What goes in or comes out."""
+    """An input or output tensor."""
 
     name: str
     type: Literal["uint8", "float32"]
-    shape: tuple[int | str, ...]  # a word where any number will do
+    shape: tuple[int | str, ...]  # a name for a dynamic dimension
 
 
 def join_names(parts: Sequence[str]) -> str:
-    """The first of many names, and how many more there are."""
+    """The first names, and how many more there are."""
     more = f" and {len(parts) - MAX_NAMES} more" if len(parts) > MAX_NAMES else ""
     return ", ".join(parts[:MAX_NAMES]) + more
 
 
 class Trial(Config):
-    """One way to quantize, and what came of it."""
+    """One quantization that was tried, and its result."""
 
     method: Method
-    floats: tuple[str, ...]  # parts left in float, beside the patch embedding and the head
+    floats: tuple[str, ...]  # modules left in float32, beside the patch embedding and the head
     holds: bool
     difference: float
     agreement: float | None
     lost: float | None  # of accuracy
-    rate: float | None  # images a second where it holds
+    rate: float | None  # images a second, if accepted
 
     def line(self) -> str:
-        """The trial in words."""
+        """The trial as text."""
         lost = "" if self.lost is None else f", accuracy {100 * (0 - self.lost):+.2f} points"
         kept = f" with {join_names(self.floats)} in float" if self.floats else ""
         held = "holds" if self.holds else "does not hold"
@@ -150,13 +149,13 @@ class Quantization(Config):
 
     method: Method
     layers: int  # quantized
-    floats: tuple[str, ...]  # parts left in float, beside the patch embedding and the head
+    floats: tuple[str, ...]  # modules left in float32, beside the patch embedding and the head
     calibrated: int  # images
     float_rate: float  # images a second of the same model in float32
     trials: tuple[Trial, ...]
 
     def lines(self) -> list[str]:
-        """The choice in words."""
+        """The choice as text."""
         rates = [f"{each.method} {each.rate:.1f}" for each in self.trials if each.rate is not None]
         rates.append(f"float32 {self.float_rate:.1f}")
         kept = join_names(("patch embedding", "head", *self.floats))
@@ -164,21 +163,21 @@ class Quantization(Config):
 
 
 class RunnerCheck(Config):
-    """The runner's answers to some files, beside those of the same export to what Vitral sees of them."""
+    """Predictions of the export's own run.py on files, against the same export with vitral's preprocessing."""
 
     files: int
-    agreement: float  # share of the same top-1; of features, of the same direction
-    difference: float  # the largest, of the chance of the answer, or of a feature
+    agreement: float  # share with the same top-1; for features, with the same direction
+    difference: float  # the largest, of the top-1 probability or of a feature
 
     def line(self) -> str:
-        """The check in words."""
+        """The check as text."""
         other = round(self.files * (1 - self.agreement))
         answers = "alike" if not other else f"alike but for {other}, of which the export itself is unsure"
         return f"the runner was tried on {self.files} files, and answers {answers}"
 
 
 class Export(Config):
-    """An export as its folder tells it."""
+    """The description of an export: `export.json`."""
 
     format: Literal[2] = FORMAT
     vitral: str = __version__
@@ -192,29 +191,29 @@ class Export(Config):
     classes: tuple[str, ...]
     activation: Activation = "softmax"  # what turns logits into probabilities
     preprocessing: Preprocessing  # its scaling is in the graph
-    resizing: str  # where it is done
+    resizing: str  # where it happens
     weights: str  # the sha256 of the file that the model was read from
-    source: str  # where those came from, if they are not of Vitral
+    source: str  # of foreign weights
     versions: dict[str, str]
     quantization: Quantization | None
     certificate: Certificate
-    runner: RunnerCheck | None  # null until it was tried
+    runner: RunnerCheck | None  # null until it was checked
 
     @property
     def answer(self) -> OutputKind:
-        """What comes out."""
+        """The kind of output."""
         return "logits" if self.task == "classify" else "features"
 
     @property
     def width(self) -> int:
-        """How many numbers an answer has."""
+        """The width of the output."""
         width = self.output.shape[-1]
         assert isinstance(width, int)
         return width
 
 
 def package_versions() -> dict[str, str]:
-    """The packages that had a part in it."""
+    """Versions of Python and of the packages involved."""
     found = {"python": platform.python_version()}
     for name in PACKAGES:
         try:
@@ -225,7 +224,7 @@ def package_versions() -> dict[str, str]:
 
 
 def describe_files(folder: Path) -> tuple[ExportedFile, ...]:
-    """The files of a folder, by name."""
+    """The files of a folder, sorted by name, with sizes and hashes."""
     return tuple(
         ExportedFile(name=path.name, bytes=path.stat().st_size, sha256=_hash(path)) for path in sorted(folder.iterdir())
     )
@@ -237,16 +236,16 @@ def _hash(path: Path) -> str:
 
 
 ENGINES: dict[Kind, str] = {"onnx": "onnxruntime", "openvino": "openvino"}
-EXPORT_AGAIN = "copy the export again, or make it anew: vitral export"
+EXPORT_AGAIN = "copy the export again, or repeat vitral export"
 
 
 def is_export(path: Path) -> bool:
-    """Whether this is a folder of `vitral export`."""
-    return os.path.isfile(path / EXPORT_FILE)  # false too where the system would not even look
+    """Whether a path is a folder of `vitral export`."""
+    return os.path.isfile(path / EXPORT_FILE)  # false also for an invalid path
 
 
 def read_export(folder: Path) -> Export:
-    """What an export says of itself; refused where its files are others, or where a predictor cannot use it."""
+    """The description of an export. Raises WeightsError if its files differ, or a predictor cannot use it."""
     path = folder / EXPORT_FILE
     with wrap_read_errors(path):
         text = path.read_bytes()
@@ -266,13 +265,13 @@ def read_export(folder: Path) -> Export:
         with wrap_read_errors(folder / file.name):
             size = (folder / file.name).stat().st_size
         if size != file.bytes:
-            message = f"has {size:,} bytes, and {file.bytes:,} were written"
+            message = f"has {size:,} bytes, expected {file.bytes:,}"
             raise WeightsError(message, code="weights.corrupt", where=str(folder / file.name), hint=EXPORT_AGAIN)
     return notes
 
 
 def load_engine(folder: Path, notes: Export, threads: Threads = "torch") -> Engine:
-    """An export as an engine for any number of images."""
+    """The engine of an export, for any number of images."""
     path, batch = folder / MODEL_FILES[notes.kind], notes.input.shape[0]
     outputs, count = notes.width, thread_count(threads)
     if isinstance(batch, int) and batch > 1:
@@ -283,7 +282,7 @@ def load_engine(folder: Path, notes: Export, threads: Threads = "torch") -> Engi
 
 @dataclass(frozen=True)
 class FixedBatchEngine:
-    """An engine that takes so many images at a time and no other number, for any number of them."""
+    """Runs any number of images on an engine with a fixed batch size."""
 
     engine: Engine
     batch: int
@@ -296,12 +295,12 @@ class FixedBatchEngine:
 
 
 def _check_format(data: Any, path: Path) -> None:
-    """Refuse what no vitral wrote, and what a later one did: its other fields are not to be judged here."""
+    """Refuse files of other programs, and of later versions, before their fields are validated."""
     found = data.get("format") if isinstance(data, dict) else None
     if type(found) is not int:
-        message = f"not of an export of vitral: its format is {found!r}, expected a whole number"
+        message = f"not an export of vitral: format is {found!r}, expected an integer"
         raise WeightsError(
-            message, code="weights.unknown_format", where=str(path), hint="give a folder of vitral export"
+            message, code="weights.unknown_format", where=str(path), hint="give a folder written by vitral export"
         )
     if found > FORMAT:
         message = f"an export of format {found}, written by vitral {data.get('vitral')}; expected at most {FORMAT}"
@@ -310,16 +309,16 @@ def _check_format(data: Any, path: Path) -> None:
 
 
 def _check_usable(notes: Export, folder: Path) -> None:
-    """Refuse what a predictor cannot use, though it may be whole."""
+    """Refuse exports that a predictor cannot use."""
     if notes.kind not in ENGINES:
-        message, hint = "an export for torch, which is for its run.py", "give the model that it was made of"
+        message, hint = "an export for torch runs only with its run.py", "use the model that it was made from"
         raise WeightsError(message, code="weights.unsupported", where=str(folder), hint=hint)
     if notes.input.shape[1:3] != tuple(notes.preprocessing.image_size):
-        message = "an export that resizes pictures by itself, which is for its run.py"
+        message = "an export that resizes images itself runs only with its run.py"
         raise WeightsError(
             message, code="weights.unsupported", where=str(folder), hint="export the model without --image-size"
         )
     numbers = notes.output.shape[-1]
     if not isinstance(numbers, int) or (notes.answer == "logits" and numbers != len(notes.classes)):
-        message = f"tells of {numbers} numbers an answer and {len(notes.classes)} classes, which do not go together"
+        message = f"{numbers} outputs do not match {len(notes.classes)} classes"
         raise WeightsError(message, code="weights.bad_config", where=str(folder / EXPORT_FILE), hint=EXPORT_AGAIN)

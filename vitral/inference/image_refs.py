@@ -13,14 +13,14 @@ from vitral.data.datasets.shards.index import DRAFT, INDEX, parse_index
 from vitral.data.datasets.shards.tar import list_members
 from vitral.data.datasets.shards.urls import (
     check_protocol,
+    file_sizes,
     is_pattern,
     is_tar,
     join,
+    list_tars,
     open_file,
     read_range,
     read_whole,
-    file_sizes,
-    list_tars,
 )
 from vitral.data.samples import Store
 

@@ -1,9 +1,7 @@
-"""What `vitral predict MODEL IMAGE...` is given: words that stand for images, found one after the other.
+"""The inputs of `vitral predict MODEL IMAGE...`: each stands for images, which are found one after the other.
 
-A word is a file, a folder (all images below it), a pattern, a manifest, tar shards here or afar, the name of a data
-set, or `-` for paths on stdin. Folders are read one at a time, in the order of numbers: `2.jpg` before `10.jpg`.
-
-Paths that stand in a manifest or come on stdin, one at a time however many there are.
+An input is a file, a folder (all images below it), a pattern, a manifest, tar shards, local or remote, the name of a
+dataset, or `-` for paths on stdin. Files are sorted naturally: `2.jpg` before `10.jpg`. Nothing is held in a list.
 """
 
 import json
@@ -48,7 +46,7 @@ COLUMN = "path"
 
 
 def manifest_paths(manifest: str) -> Iterator[str]:
-    """The path of each image that a manifest lists, in its order."""
+    """The paths of the images of a manifest, in its order."""
     folder, empty = os.path.dirname(manifest), True
     try:
         with open(manifest, encoding="utf-8-sig", newline="") as file:
@@ -67,7 +65,7 @@ def manifest_paths(manifest: str) -> Iterator[str]:
 
 
 def stream_paths(stream: BinaryIO) -> Iterator[str]:
-    """The path on each line of a stream, to the letter; empty lines are none."""
+    """The path on each line of a stream, byte for byte; empty lines are skipped."""
     for line in stream:
         path = os.fsdecode(line.rstrip(b"\r\n"))
         if path:
@@ -79,7 +77,7 @@ def _from_table(manifest: str, file: TextIO, delimiter: str) -> Iterator[str]:
         if header.count(COLUMN) != 1:
             message = f"expected one column {COLUMN!r} in the header, which is {delimiter.join(header)!r}"
             raise DataError(
-                message, code="data.bad_manifest", where=manifest, hint="let the first line name the columns"
+                message, code="data.bad_manifest", where=manifest, hint="the first line must name the columns"
             )
 
     for number, fields in read_table(manifest, file, delimiter, check):
@@ -107,54 +105,55 @@ STDIN = "-"
 
 
 class GlobSearch(NamedTuple):
-    """A pattern, piece by piece, and the pieces that what lies in the folder at hand may match: `**` leaves several."""
+    """A pattern, split at slashes, and the positions in it that entries of the current folder may match."""
 
     pieces: Sequence[str]
-    places: Set[int]
+    positions: Set[int]
 
     def literals(self) -> Sequence[str]:
-        """The names to look at, where they are known without a look into the folder."""
-        wanted = {self.pieces[place] for place in self._open()}
-        return () if any(map(is_glob, wanted)) else sorted(wanted)
+        """The names to look for, if no pattern is among them and the folder need not be listed."""
+        names = {self.pieces[position] for position in self._open()}
+        return () if any(map(is_glob, names)) else sorted(names)
 
-    def goes_deeper(self) -> bool:
-        """Whether it goes on however deep the folders are."""
-        return any(map(self._any_depth, self.places))
+    def is_recursive(self) -> bool:
+        """Whether `**` makes it recursive."""
+        return any(map(self._any_depth, self.positions))
 
     def after(self, name: str) -> "GlobSearch":
-        """What is searched in the folder of that name; it is over if the name itself is all that was sought."""
-        stay = {place for place in self._open() if self._any_depth(place)}
-        onward = {place + 1 for place in self._open() - stay if fnmatchcase(name, self.pieces[place])}
+        """The search inside the folder of that name."""
+        stay = {position for position in self._open() if self._any_depth(position)}
+        onward = {position + 1 for position in self._open() - stay if fnmatchcase(name, self.pieces[position])}
         return GlobSearch(self.pieces, stay | onward)
 
     def is_over(self) -> bool:
-        return len(self.pieces) in self.places
+        """Whether the whole pattern has matched."""
+        return len(self.pieces) in self.positions
 
     def _open(self) -> set[int]:
-        """The places, and those that follow where `**` stands for no folder at all."""
-        found = set(self.places)
-        for place in range(len(self.pieces)):
-            if place in found and self._any_depth(place):
-                found.add(place + 1)
-        return found
+        """The positions, and those after a `**` that matches no folder."""
+        positions = set(self.positions)
+        for position in range(len(self.pieces)):
+            if position in positions and self._any_depth(position):
+                positions.add(position + 1)
+        return positions
 
-    def _any_depth(self, place: int) -> bool:
-        return self.pieces[place] == "**" and place + 1 < len(self.pieces)
+    def _any_depth(self, position: int) -> bool:
+        return self.pieces[position] == "**" and position + 1 < len(self.pieces)
 
 
-def find_images(words: Iterable[str], stdin: BinaryIO | None) -> Iterator[ImageRef]:
-    """The images that the words stand for. What cannot be listed is among them as Unlisted, and the rest goes on."""
-    for word in words:
+def find_images(inputs: Iterable[str], stdin: BinaryIO | None) -> Iterator[ImageRef]:
+    """The images of all inputs. One that cannot be listed yields a reference with its error, and the rest follow."""
+    for each in inputs:
         try:
-            yield from _expand_input(word, stdin)
+            yield from _expand_input(each, stdin)
         except DataError as error:
-            yield ImageRef(error.where or word, UnlistedImages(error))
+            yield ImageRef(error.where or each, UnlistedImages(error))
         except OSError as error:
-            yield ImageRef(word, UnlistedImages(unreadable(word, error)))
+            yield ImageRef(each, UnlistedImages(unreadable(each, error)))
 
 
 def refuse_unlisted(images: Iterable[ImageRef]) -> Iterator[ImageRef]:
-    """The same images for an output that is kept: a list that ends too early is an error, whoever's share it is in."""
+    """The same images; raises the error of an input that cannot be listed, whichever shard it would be in."""
     for image in images:
         if isinstance(image.source, UnlistedImages):
             error = image.source.error
@@ -168,26 +167,26 @@ def natural_key(name: str) -> tuple[list[str | int], str]:
     return [int(piece) if place % 2 else piece for place, piece in enumerate(pieces)], name
 
 
-def _expand_input(word: str, stdin: BinaryIO | None) -> Iterator[ImageRef]:
-    if word == STDIN:
+def _expand_input(text: str, stdin: BinaryIO | None) -> Iterator[ImageRef]:
+    if text == STDIN:
         if stdin is None:
             raise DataError(
                 "stdin is closed", code="data.stdin_closed", where=STDIN, hint="pipe paths into it, one a line"
             )
         return (ImageRef(path, FileSource(path)) for path in stream_paths(stdin))
-    if word == SAMPLE or word in NAMED_DATASETS:
-        return _dataset_images(word, open_data(word))
-    if is_remote(word):
-        return remote_images(word)
-    if not word:
+    if text == SAMPLE or text in NAMED_DATASETS:
+        return _dataset_images(text, open_data(text))
+    if is_remote(text):
+        return remote_images(text)
+    if not text:
         hint = "name a file or a folder; a variable of the shell may be empty"
         raise DataError("expected the name of an image, got an empty word", code="data.empty_name", hint=hint)
-    path = os.path.expanduser(word)
+    path = os.path.expanduser(text)
     if os.path.lexists(path):
         return _images_at_path(path)
     if is_tar(path) and is_pattern(path):
         return tar_images(list_tars(path))
-    if BRACES.search(path) and not any(map(_is_there, _glob(path))):  # they may be letters of a name
+    if BRACES.search(path) and not any(map(_is_there, _glob(path))):  # braces may be part of a name
         return find_images(expand_braces(path), stdin)
     if is_pattern(path):
         return _pattern_images(path)
@@ -198,7 +197,7 @@ def _expand_input(word: str, stdin: BinaryIO | None) -> Iterator[ImageRef]:
 
 
 def _images_at_path(path: str) -> Iterator[ImageRef]:
-    """The images of a file or folder that was named itself: of a file, the bytes decide what it is."""
+    """The images of an existing file or folder. A file of any suffix may be an image: its bytes decide."""
     if suffix(path) in MANIFEST_SUFFIXES and not os.path.isdir(path):
         return (ImageRef(listed, FileSource(listed)) for listed in manifest_paths(path))
     if holds_tables(Path(path)) and not (os.path.isdir(path) and _has_images(path)):
@@ -213,7 +212,7 @@ def _images_at_path(path: str) -> Iterator[ImageRef]:
 
 
 def _dataset_images(where: str, samples: Samples) -> Iterator[ImageRef]:
-    """All images of a data set, whatever they are there for."""
+    """The images of all splits of a dataset."""
     return (ImageRef(f"{where}/{item.name}", DatasetImage(samples.store, item.name)) for item in samples.items)
 
 
@@ -231,7 +230,7 @@ def _folder_images(path: str) -> Iterator[ImageRef]:
 
 
 def _has_images(folder: str) -> bool:
-    """Whether any image lies in the folder or below it."""
+    """Whether any image is in the folder or below it."""
     return any(map(_is_there, images_below(folder)))
 
 
@@ -280,14 +279,14 @@ def _file_ref(folder: str, name: str) -> ImageRef:
 
 
 def _pattern_images(pattern: str) -> Iterator[ImageRef]:
-    """The images that a pattern with `*`, `?`, `[` stands for; `**` is any number of folders."""
+    """The images that match a pattern with `*`, `?`, `[`; `**` is any number of folders."""
     first = True
     for image in _glob(pattern):
         first = False
         yield image
     if first:
-        hint = "look what is there, mend the pattern"
-        raise DataError("no image has a name like this", code="data.not_found", where=pattern, hint=hint)
+        hint = "list the folder, and correct the pattern"
+        raise DataError("no image matches the pattern", code="data.not_found", where=pattern, hint=hint)
 
 
 def _glob(pattern: str) -> Iterator[ImageRef]:
@@ -296,10 +295,10 @@ def _glob(pattern: str) -> Iterator[ImageRef]:
 
 
 def _matches(folder: str, search: GlobSearch, above: tuple[Identity, ...]) -> Iterator[ImageRef]:
-    """The images below a folder that are searched; what cannot be listed is told and passed by."""
+    """The images below a folder that match; what cannot be listed is reported and skipped."""
     names: Iterable[str] = search.literals()
     if not names:
-        listing = _list(folder, (above or ancestors_of(folder)) if search.goes_deeper() else ())
+        listing = _list(folder, (above or ancestors_of(folder)) if search.is_recursive() else ())
         if isinstance(listing, ImageRef):
             yield listing
             return
@@ -309,12 +308,12 @@ def _matches(folder: str, search: GlobSearch, above: tuple[Identity, ...]) -> It
         path, onward = os.path.join(folder, name), search.after(name)
         if onward.is_over():
             yield from _images_of_match(path)
-        elif onward.places and os.path.isdir(path):
+        elif onward.positions and os.path.isdir(path):
             yield from _matches(path, onward, above)
 
 
 def _images_of_match(path: str) -> Iterator[ImageRef]:
-    """The images of a file or folder that has a name like the one sought; other files are left out."""
+    """The images of a file or folder that matches; other files are skipped."""
     if os.path.isdir(path):
         return images_below(path)
     if is_tar(path):

@@ -1,7 +1,6 @@
-"""Parts of a large output: each is there whole or not at all, whatever ends its process.
+"""Shards of a large output: which images are in one, and its file, which is written atomically.
 
-A part is written as a hidden draft beside it (`.1.jsonl.tmp-9f3c07aa`), brought to the disk and renamed. The writer
-holds the kernel's lock on its draft, so a draft that can be locked was left by a process that died, and is removed.
+The file has its final name only once it is complete and on disk, whatever ends the process.
 """
 
 import hashlib
@@ -20,16 +19,16 @@ SHARD = re.compile("([0-9]{1,9})/([0-9]{1,9})")
 
 
 class Shard(NamedTuple):
-    """One of so many shares of the images, counted from 1.
+    """One of several shares of the images, counted from 1.
 
-    The name of an image decides its share: whatever is added to a folder or taken from it, no other image moves.
+    A hash of its name decides the share of an image, so that adding or removing others does not move it.
     """
 
     number: int
     of: int
 
     def contains(self, name: str) -> bool:
-        """Whether the image of that name is in this share; it is in exactly one."""
+        """Whether the image of that name is in this share; every image is in exactly one."""
         digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest()
         return int.from_bytes(digest) % self.of == self.number - 1
 
@@ -38,18 +37,18 @@ WHOLE = Shard(1, 1)
 
 
 def parse_shard(text: str) -> Shard:
-    """The share that `2/8` stands for."""
+    """The shard that a text such as `2/8` names."""
     match = SHARD.fullmatch(text.strip())
     if match and 1 <= int(match[1]) <= int(match[2]):
         return Shard(int(match[1]), int(match[2]))
-    hint = "write the number of the share, from 1 on, and how many there are"
+    hint = "give the number of the shard, from 1, and the number of shards"
     raise ConfigError(
         f"expected one of 1/N to N/N such as 2/8, got {text!r}", code="config.bad_shard", where="--shard", hint=hint
     )
 
 
 def output_exists(path: Path, option: str) -> bool:
-    """Whether a part was made before; what cannot be one is refused in the name of the option."""
+    """Whether the output file exists; raises ConfigError if something else has its name."""
     if os.path.lexists(path) and not path.is_file():
         found = "a folder" if path.is_dir() else "something else"
         raise ConfigError(
@@ -63,9 +62,9 @@ def output_exists(path: Path, option: str) -> bool:
 
 @contextmanager
 def open_output(path: Path, option: str) -> Iterator[BinaryIO]:
-    """A file to write a part into, which gets its name at the end; after an error there is nothing.
+    """A file that gets its name at the end of the block; after an error there is no file.
 
-    What the disk refuses is told in the name of the part; whatever else goes wrong meanwhile goes through as it is.
+    An OSError of the disk becomes an error that names the file; other errors pass through.
     """
     with ExitStack() as stack:
         try:

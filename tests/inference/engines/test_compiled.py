@@ -6,8 +6,6 @@ import shutil
 
 import pytest
 import torch
-from torch._inductor import cpp_builder
-from torch._inductor.exc import InvalidCxxCompiler
 
 from tests.errors import raises
 from tests.inference.truth import GRAPHS, answer_of, graph, pixels, truth
@@ -78,9 +76,11 @@ def test_code_is_made_once_for_a_portion_and_once_for_one_image(
 
 
 def test_without_a_compiler_of_c_plus_plus_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    def nothing() -> str:
-        raise InvalidCxxCompiler
-
-    monkeypatch.setattr(cpp_builder, "get_cpp_compiler", nothing)
-    with raises("config.missing_compiler", "engine", "g++"):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with raises("config.missing_compiler", "engine", "no-such-compiler", "g++"):
         Compiled().check(graph(small())[1])
+
+
+@pytest.mark.skipif(not HAS_COMPILER, reason="torch.compile needs a C++ compiler")
+def test_where_torch_finds_a_compiler_so_do_we() -> None:
+    Compiled().check(graph(small())[1])

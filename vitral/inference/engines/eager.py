@@ -1,4 +1,4 @@
-"""Torch as it is, with the weights packed for the processor where that pays.  B images, H x W pixels, K numbers."""
+"""The eager engine: torch, with packed linear layers.  B images, H x W pixels, C channels, K outputs."""
 
 from typing import Literal
 
@@ -6,14 +6,15 @@ import torch
 from torch import Tensor, nn
 
 from vitral.inference.engines.engine import Engine, EngineKind, FloatArray, PixelBatch, Threads
+from vitral.inference.engines.torch_private import GELU, can_pack, pack_weight, packed_linear
 from vitral.inference.graph.graph import Graph
 from vitral.models.mlp import FeedForward
 
-CHUNK = 16  # images at a time: a larger batch is no quicker, and its numbers leave the caches
+CHUNK = 16  # images at a time: with more the activations no longer fit the caches
 
 
 class Eager(EngineKind):
-    """Torch as it is: runs every model, and is ready at once. It has as many threads as torch has."""
+    """Torch: runs every model and is ready at once, with as many threads as torch has."""
 
     kind: Literal["eager"] = "eager"
 
@@ -22,37 +23,35 @@ class Eager(EngineKind):
 
 
 class EagerEngine:
-    """A module that answers bytes."""
+    """A graph that is run in chunks."""
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
 
     @torch.inference_mode()
     def run(self, pixels: PixelBatch) -> FloatArray:
-        found = torch.empty(len(pixels), self._graph.outputs)  # (B, K)
+        outputs = torch.empty(len(pixels), self._graph.outputs)  # (B, K)
         for start in range(0, len(pixels), CHUNK):
-            portion = torch.from_numpy(pixels[start : start + CHUNK])  # (portion, H, W, C)
-            found[start : start + CHUNK] = self._graph(portion)
-        return found.numpy()
+            chunk = torch.from_numpy(pixels[start : start + CHUNK])  # (chunk, H, W, C)
+            outputs[start : start + CHUNK] = self._graph(chunk)
+        return outputs.numpy()
 
 
 class PackedLinear(nn.Module):
-    """A linear layer whose weights lie as oneDNN reads them: a seventh quicker where processors have AVX-512."""
+    """A linear layer with a packed weight."""
 
-    def __init__(self, linear: nn.Linear, then: Literal["none", "tanh"] = "none") -> None:
+    def __init__(self, linear: nn.Linear, gelu: GELU = "none") -> None:
         super().__init__()
-        self.weight = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach())
+        self.weight = pack_weight(linear.weight.detach())
         self.bias = None if linear.bias is None else linear.bias.detach()
-        # The tanh form of GELU is slow by itself; the erf form is as quick after the product as in it.
-        self.then = ("none", "") if then == "none" else ("gelu", then)
+        self.gelu = gelu
 
     def forward(self, x: Tensor) -> Tensor:
-        kind, form = self.then
-        return torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, kind, [], form)
+        return packed_linear(x, self.weight, self.bias, self.gelu)
 
 
 class PackedMlp(nn.Module):
-    """Two packed layers with the tanh form of GELU in the first."""
+    """Two packed layers, the first with tanh GELU fused into it. Erf GELU is as fast unfused."""
 
     def __init__(self, mlp: FeedForward) -> None:
         super().__init__()
@@ -63,8 +62,8 @@ class PackedMlp(nn.Module):
 
 
 def pack_graph(graph: Graph) -> Graph:
-    """The graph with packed layers in the place of its linear ones, where torch can; the rest is shared."""
-    if not torch.backends.mkldnn.is_available():
+    """A copy of the graph with packed linear layers; the graph itself where torch cannot pack."""
+    if not can_pack():
         return graph
     own = graph.copy_sharing_weights()
     pack_layers(own)
@@ -72,6 +71,7 @@ def pack_graph(graph: Graph) -> Graph:
 
 
 def pack_layers(part: nn.Module) -> None:
+    """Replace the linear layers below a module by packed ones."""
     for name, child in part.named_children():
         if isinstance(child, FeedForward) and child.gelu == "tanh":
             setattr(part, name, PackedMlp(child))

@@ -1,4 +1,4 @@
-"""ONNX Runtime.  B images, H x W pixels, C channels, K numbers."""
+"""The ONNX Runtime engine.  B images, H x W pixels, C channels, K outputs."""
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -23,12 +23,12 @@ from vitral.inference.engines.engine import (
 if TYPE_CHECKING:
     from vitral.inference.graph.graph import Graph
 
-ERRORS_ONLY = 3  # its warnings are about what it tidies up
+ERRORS_ONLY = 3  # its warnings are about graph clean-up
 ALL_THREADS = 0
 
 
 class OnnxRuntime(EngineKind):
-    """ONNX Runtime on the processor."""
+    """ONNX Runtime on the CPU."""
 
     kind: Literal["onnxruntime"] = "onnxruntime"
 
@@ -49,7 +49,7 @@ class OnnxRuntime(EngineKind):
 
 
 class OnnxRuntimeEngine:
-    """An ONNX model for any batch: the threads share the images of a batch, and the work on one that is alone."""
+    """An ONNX model for any batch: one image a thread, and all threads together for the rest of a batch."""
 
     def __init__(self, model: bytes | Path, threads: int) -> None:
         self._threads = threads
@@ -57,22 +57,22 @@ class OnnxRuntimeEngine:
         self._apart = Lazy(lambda: (make_session(model, 1), ThreadPoolExecutor(threads)))
 
     def run(self, pixels: PixelBatch) -> FloatArray:
-        images = [pixels[place : place + 1] for place in range(len(pixels))]
+        images = [pixels[index : index + 1] for index in range(len(pixels))]
         whole = evenly_divisible(len(images), self._threads)
         rows: list[FloatArray] = []
         if whole:
-            one, pool = self._apart.get()  # each image on one thread: they need not wait for each other at every step
+            one, pool = self._apart.get()  # one image a thread: no synchronization at every operator
             rows += pool.map(lambda image: run_session(one, image), images[:whole])
         rows += (run_session(self._together.get(), image) for image in images[whole:])
-        return np.concatenate(rows) if rows else self._nothing()  # (B, K)
+        return np.concatenate(rows) if rows else self._empty()  # (B, K)
 
-    def _nothing(self) -> FloatArray:
+    def _empty(self) -> FloatArray:
         return np.zeros((0, self._together.get().get_outputs()[0].shape[1]), dtype=np.float32)
 
 
 @dataclass(frozen=True)
 class WholeBatchEngine:
-    """An ONNX model that is given a batch as it is."""
+    """An ONNX model that is given whole batches."""
 
     session: Any
 
@@ -81,11 +81,12 @@ class WholeBatchEngine:
 
 
 def run_session(session: Any, pixels: PixelBatch) -> FloatArray:
+    """The outputs of a session."""
     return session.run(None, {INPUT_NAME: pixels})[0]  # (B, K)
 
 
 def make_session(model: bytes | Path, threads: int) -> Any:
-    """A session that uses so many threads for one run."""
+    """A session with this number of threads."""
     runtime = load_onnxruntime()
     options = runtime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1

@@ -1,4 +1,4 @@
-"""OpenVINO.  B images, H x W pixels, C channels, K numbers."""
+"""The OpenVINO engine.  B images, H x W pixels, C channels, K outputs."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from vitral.inference.graph.graph import Graph
 
 
-CHUNK = 4  # images of a large batch that a thread takes at a time: the narrower the model, the more that gains
+CHUNK = 4  # images a thread takes at a time from a large batch; the narrower the model, the more it gains
 
 
 class OpenVino(EngineKind):
-    """OpenVINO on the processor, in 32 bits: left to itself it takes 16 where the processor has them."""
+    """OpenVINO on the CPU, in float32: by default it uses bfloat16 where the CPU has it."""
 
     kind: Literal["openvino"] = "openvino"
 
@@ -52,7 +52,7 @@ class OpenVino(EngineKind):
 
 
 class OpenVinoEngine:
-    """A model for any batch: the threads share the images, and the work on one that is alone."""
+    """A model for any batch: chunks of images a thread, and all threads together for the rest of a batch."""
 
     def __init__(self, model: bytes | Path, outputs: int, threads: int) -> None:
         self._outputs, self._threads = outputs, threads
@@ -68,21 +68,21 @@ class OpenVinoEngine:
         for images, pool in self._apart.items():
             end = done + evenly_divisible(len(pixels) - done, self._threads, images)
             if done < end:
-                with pool.get().lent() as queue:
-                    for place in range(done, end, images):
-                        some = slice(place, place + images)
+                with pool.get().borrow() as queue:
+                    for start in range(done, end, images):
+                        some = slice(start, start + images)
                         queue.start_async([pixels[some]], found[some], share_inputs=True)
                     queue.wait_all()
             done = end
         if done < len(pixels):
-            with self._together.get().lent() as request:
-                for place in range(done, len(pixels)):
-                    request.infer([pixels[place : place + 1]], share_inputs=True)
-                    copy_output(request, found[place : place + 1])
+            with self._together.get().borrow() as request:
+                for index in range(done, len(pixels)):
+                    request.infer([pixels[index : index + 1]], share_inputs=True)
+                    copy_output(request, found[index : index + 1])
         return found
 
     def _pool(self, streams: int, images: int) -> "RequestPool":
-        """Requests to a model whose threads work in so many streams, each on so many images of its own."""
+        """Requests to the model compiled for this number of streams and images a stream."""
         compiled = self._compiled(streams, images)
         if streams == 1:
             return RequestPool(compiled.create_infer_request)
@@ -91,7 +91,7 @@ class OpenVinoEngine:
     def _compiled(self, streams: int, images: int) -> Any:
         model = self._model.clone()
         _, *sides = model.input(0).partial_shape
-        model.reshape([images, *sides])  # an export may be for any batch, and one that is known is quicker
+        model.reshape([images, *sides])  # faster than a dynamic batch
         settings = {
             "INFERENCE_PRECISION_HINT": "f32",
             "INFERENCE_NUM_THREADS": self._threads,
@@ -103,7 +103,7 @@ class OpenVinoEngine:
 
 @dataclass(frozen=True)
 class WholeBatchEngine:
-    """A model that is given a batch as it is."""
+    """A model that is given whole batches."""
 
     model: Any
 
@@ -112,37 +112,38 @@ class WholeBatchEngine:
 
 
 def compile_whole_batch(model: bytes | Path) -> WholeBatchEngine:
-    """A model as its file has it."""
+    """A model file, compiled for its own batch size."""
     core = load_openvino().Core()
-    exact = {"INFERENCE_PRECISION_HINT": "f32"}  # where there is hardware for bfloat16 it would be used unasked
+    exact = {"INFERENCE_PRECISION_HINT": "f32"}  # the default is bfloat16 where the CPU has it
     with model_file_errors(model):
         return WholeBatchEngine(core.compile_model(core.read_model(model), "CPU", exact))
 
 
 class RequestPool:
-    """Things of which each is in the hands of one caller at a time; there are as many as ever were needed at once."""
+    """Inference requests, each used by one caller at a time; more are made as needed."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self._make = make
         self._free: SimpleQueue[Any] = SimpleQueue()
 
     @contextmanager
-    def lent(self) -> Iterator[Any]:
-        """One of them for the time of the `with`; one in which something went wrong is not used again."""
+    def borrow(self) -> Iterator[Any]:
+        """A request for the block; after an exception it is not used again."""
         try:
-            thing = self._free.get_nowait()
+            request = self._free.get_nowait()
         except Empty:
-            thing = self._make()
-        yield thing
-        self._free.put(thing)
+            request = self._make()
+        yield request
+        self._free.put(request)
 
 
 def make_queue(compiled: Any, jobs: int) -> Any:
+    """A queue of requests that copy their outputs."""
     queue = load_openvino().AsyncInferQueue(compiled, jobs)
     queue.set_callback(copy_output)
     return queue
 
 
 def copy_output(request: Any, rows: FloatArray) -> None:
-    """Copy the answers into their rows."""
+    """Copy the output into rows of the result."""
     rows[:] = request.get_output_tensor(0).data  # (images, K)

@@ -222,10 +222,10 @@ def quartiles(values: Sequence[float]) -> list[float]:
 def flops(model: str) -> float:
     """FLOPs of a plain model for one image, two for each multiply-add."""
     shown = bench_model(model)
-    plain = shown.config.skeleton().eval()
+    plain = shown.config.build_empty().eval()
     images = torch.zeros(1, shown.config.channels, *shown.image, device="meta")  # (1, C, H, W)
     with FlopCounterMode(display=False) as counter, torch.no_grad():
-        plain.features(images)
+        plain.forward_features(images)
     return float(counter.get_total_flops())
 
 

@@ -24,6 +24,7 @@ from vitral.inference.engines.eager import PackedLinear
 from vitral.inference.engines.engine import Engine, PixelBatch
 from vitral.inference.engines.onnxruntime import OnnxRuntimeEngine
 from vitral.inference.engines.openvino import OpenVinoEngine
+from vitral.inference.engines.torch_private import can_pack
 from vitral.inference.graph.folding import Affine
 from vitral.inference.graph.graph import Graph, build_graph
 from vitral.inference.graph.token_merging import Merging, NoMerging, TokenMerging
@@ -92,7 +93,7 @@ def baseline_calls() -> list[Callable[[], object]]:
     """The baseline matmul, by each of the two libraries that torch has for it."""
     first, second = (torch.randn(BASELINE_SIZE, BASELINE_SIZE) for _ in range(2))
     ways: list[Callable[[], object]] = [partial(torch.mm, first, second, out=torch.empty(BASELINE_SIZE, BASELINE_SIZE))]
-    if torch.backends.mkldnn.is_available():
+    if can_pack():
         packed = PackedLinear(Affine(second.mT, torch.zeros(BASELINE_SIZE)).to_linear())
         ways.append(torch.inference_mode()(partial(packed, first)))
     return ways
