@@ -42,7 +42,7 @@ def large(seconds: float) -> Recipe:
         f"batch_size={BATCH}",
         f"checkpoints.every_seconds={seconds}",
     ]
-    return override(recipe, [*settings, "length=steps", "length.steps=100000"]).fitted(10)
+    return override(recipe, [*settings, "length=steps", "length.steps=100000"]).with_classes(10)
 
 
 def timed(between: float, seconds: float) -> Times:

@@ -19,10 +19,10 @@ from torch import Tensor
 from benchmarks.__main__ import machine, say
 from benchmarks.compare import Case, Length, ratio, run_interleaved
 from vitral.core.machine import keep_freed_memory
-from vitral.explanation.analysis import examine
+from vitral.explanation.analysis import analyze
 from vitral.explanation.attention_distance import mean_attention_distance
 from vitral.models.base import Model
-from vitral.models.registry import build
+from vitral.models.registry import create_model
 from vitral.runs.bench.subprocess_runner import TimingProcess
 
 SEEING, FORWARD = "everything", "one forward pass"
@@ -37,14 +37,14 @@ def prepare(engine: str, case: Case) -> Callable[[], object]:
     """A turn of the case."""
     keep_freed_memory()
     torch.manual_seed(0)
-    model = build("B/16").eval()
+    model = create_model("B/16").eval()
     torch.nn.init.normal_(
         model.get_parameter("head.linear.weight"), std=0.02
     )  # a new head is zero, and so its gradients
     images = torch.randn(case.images, 3, 224, 224)  # (B, C, H, W)
     match engine:
         case "everything":
-            return partial(examine, model, images)
+            return partial(analyze, model, images)
         case "attention distance":
             return partial(mean_attention_distance, model, [images])
         case _:

@@ -73,7 +73,7 @@ def bare(model: Model, bundle: Bundle, samples: Samples) -> Callable[[], object]
     @torch.inference_mode()
     def turn() -> None:
         for batch in batches:
-            model.pooled(batch)
+            model.forward_pooled(batch)
 
     return turn
 

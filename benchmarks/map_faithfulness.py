@@ -21,7 +21,7 @@ import vitral
 from benchmarks.__main__ import machine
 from vitral.data.datasets.source import open_data
 from vitral.data.samples import Item, Samples
-from vitral.explanation.analysis import look_at
+from vitral.explanation.analysis import analyze
 from vitral.explanation.explanation import Array, Curve, MapKind
 from vitral.explanation.faithfulness import RANDOM_MAPS, measure_faithfulness
 from vitral.explanation.occlusion import occlusion
@@ -100,7 +100,7 @@ def explained(loaded: LoadedModel, samples: Samples, items: Sequence[Item]) -> I
     model, bundle = loaded
     for item in items:
         image = bundle.preprocessing.tensor(samples.read(item), item.name)  # (1, C, H, W)
-        look = look_at(model, image, "answer", bundle.classes)
+        analysis = analyze(model, image, use_head=bool(bundle.classes))
         target = int(look.probabilities.argmax())
         yield Case(image, target, {**look.maps, "occlusion": occlusion(model, image, target)})
 

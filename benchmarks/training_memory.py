@@ -26,7 +26,7 @@ SETTINGS = (
 
 def tiny(steps: int) -> Recipe:
     """A run of so many steps that evaluates and saves often."""
-    return override(get_recipe("sample"), [*SETTINGS, f"length.steps={steps}"]).fitted(10)
+    return override(get_recipe("sample"), [*SETTINGS, f"length.steps={steps}"]).with_classes(10)
 
 
 def measure(steps: int = STEPS) -> str:

@@ -77,7 +77,7 @@ def cifar() -> tuple[Recipe, Samples]:
 
 def only_training(name: str, samples: Samples) -> tuple[Recipe, Samples]:
     """Without images to test with there is no evaluation."""
-    recipe = override(get_recipe(name), SETTINGS).fitted(len(samples.classes))
+    recipe = override(get_recipe(name), SETTINGS).with_classes(len(samples.classes))
     return recipe, replace(samples, items=samples.of("train"))
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from vitral.models import Vit as Vit
     from vitral.models import attention_maps as attention_maps
     from vitral.models import attention_weights as attention_weights
-    from vitral.models import build as build
+    from vitral.models import create_model as create_model
     from vitral.models import model_config as model_config
     from vitral.recipes.recipe import Recipe as Recipe
     from vitral.runs.evaluate import evaluate as evaluate
@@ -67,7 +67,7 @@ _HOMES = {
     "adapt": "vitral.weights.adapt",
     "attention_maps": "vitral.models",
     "attention_weights": "vitral.models",
-    "build": "vitral.models",
+    "create_model": "vitral.models",
     "check": "vitral.data.doctor.diagnosis",
     "convert": "vitral.weights.convert",
     "describe": "vitral.explanation.walkthrough.describe",

@@ -13,15 +13,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitral.core.errors import ConfigError, either
+from vitral.core.activation import probabilities
+from vitral.core.errors import ConfigError, format_choices
 from vitral.explanation.explanation import Array
 from vitral.models.base import Grid, Model, check_images
 from vitral.models.head import NoHead
 
-NEAREST = 5  # names that are suggested
+MAX_SUGGESTIONS = 5  # names that are suggested
 
 
-def label_of(wanted: str, classes: Sequence[str]) -> int:
+def find_class(wanted: str, classes: Sequence[str]) -> int:
     """The label of the class of this name; a number that is no name is a label by itself."""
     if not classes:
         message = "this model names no classes"
@@ -29,29 +30,29 @@ def label_of(wanted: str, classes: Sequence[str]) -> int:
     labels = [label for label, name in enumerate(classes) if name == wanted]
     if len(labels) > 1:
         message = f"{len(labels)} classes are called {wanted!r}"
-        hint = f"give the number of one: {either(labels)}"
+        hint = f"give the number of one: {format_choices(labels)}"
         raise ConfigError(message, code="config.ambiguous_name", where="class", hint=hint)
     if not labels and re.fullmatch("[0-9]+", wanted) and int(wanted) < len(classes):
         labels = [int(wanted)]
     if not labels:
         message = f"none of the {len(classes):,} classes is called {wanted!r}"
-        raise ConfigError(message, code="config.unknown_name", where="class", hint=near_names(wanted, classes))
+        raise ConfigError(message, code="config.unknown_name", where="class", hint=suggest_classes(wanted, classes))
     return labels[0]
 
 
-def near_names(wanted: str, classes: Sequence[str]) -> str:
+def suggest_classes(wanted: str, classes: Sequence[str]) -> str:
     """`did you mean 'tabby cat' or 'tiger cat'?`: names that the word is part of, or that are spelt alike."""
     word = wanted.lower()
     by_name = {name.lower(): name for name in classes}
-    near = [name for name in by_name if word in name][:NEAREST]
-    near = near or get_close_matches(word, by_name, n=NEAREST, cutoff=0.5)
+    near = [name for name in by_name if word in name][:MAX_SUGGESTIONS]
+    near = near or get_close_matches(word, by_name, n=MAX_SUGGESTIONS, cutoff=0.5)
     if near:
-        return f"did you mean {either(repr(by_name[name]) for name in near)}?"
-    more = f" and {len(classes) - NEAREST:,} more" if len(classes) > NEAREST else ""
-    return f"there are {', '.join(map(repr, classes[:NEAREST]))}{more}"
+        return f"did you mean {format_choices(repr(by_name[name]) for name in near)}?"
+    more = f" and {len(classes) - MAX_SUGGESTIONS:,} more" if len(classes) > MAX_SUGGESTIONS else ""
+    return f"there are {', '.join(map(repr, classes[:MAX_SUGGESTIONS]))}{more}"
 
 
-def chosen_layers(wanted: str | Sequence[int], depth: int) -> tuple[int, ...]:
+def parse_layers(wanted: str | Sequence[int], depth: int) -> tuple[int, ...]:
     """Numbers of layers, counted from 1, in order: of `1,6,12`, of `1-4,12`, of a list; all of them for nothing."""
     if not wanted:
         return tuple(range(1, depth + 1))
@@ -70,34 +71,34 @@ def chosen_layers(wanted: str | Sequence[int], depth: int) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-PIXELS = 16 * 224 * 224  # in a batch: enough to keep the cores busy, little memory beside the weights
-LARGEST = 256
+MAX_PIXELS = 16 * 224 * 224  # in a batch: enough to keep the cores busy, little memory beside the weights
+MAX_BATCH = 256
 
 
-def silent(count: int) -> None:
+def no_progress(count: int) -> None:
     """Progress for nobody."""
 
 
 @torch.no_grad()
-def probabilities(
-    model: Model, pictures: Iterable[Tensor], target: int, advance: Callable[[int], None] = silent
+def class_probabilities(
+    model: Model, pictures: Iterable[Tensor], target: int, advance: Callable[[int], None] = no_progress
 ) -> Array:
-    """The probability of a class, by softmax, in each picture (C, H, W), as (M,).
+    """The probability of a class in each picture (C, H, W), as (M,).
 
     Pictures are taken as they are needed, so that a generator of thousands costs the memory of a batch. `advance` hears
     how many more are done.
     """
     check_class(model, target)
     found = [np.empty(0, dtype=np.float32)]
-    with resting(model):
-        for batch in batches(pictures):
-            chances = model(batch).double().softmax(dim=1)[:, target]  # (B,)
+    with eval_mode(model):
+        for batch in batch_images(pictures):
+            chances = probabilities(model(batch).double(), model.activation)[:, target]  # (B,)
             found.append(chances.float().cpu().numpy())
             advance(len(batch))
     return np.concatenate(found)
 
 
-def only(model: Model, image: Tensor) -> tuple[Tensor, Grid]:
+def single_image(model: Model, image: Tensor) -> tuple[Tensor, Grid]:
     """The one picture (C, H, W) in a batch of it, and the grid of patches that the model sees in it."""
     size = check_images(image, model.config.channels)
     if len(image) != 1:
@@ -106,16 +107,16 @@ def only(model: Model, image: Tensor) -> tuple[Tensor, Grid]:
     return image[0], model.config.layout(size).grid
 
 
-def batches(pictures: Iterable[Tensor]) -> Iterator[Tensor]:
+def batch_images(pictures: Iterable[Tensor]) -> Iterator[Tensor]:
     """Pictures of one size (C, H, W) as batches (B, C, H, W) of a bounded number of pixels."""
     coming = iter(pictures)
     for first in coming:
-        count = max(1, min(LARGEST, PIXELS // first[0].numel()))
+        count = max(1, min(MAX_BATCH, MAX_PIXELS // first[0].numel()))
         yield torch.stack([first, *islice(coming, count - 1)])
 
 
 @contextmanager
-def resting(model: Model) -> Iterator[None]:
+def eval_mode(model: Model) -> Iterator[None]:
     """Inside the `with` the model is without dropout; after it, in the mode that it was in."""
     training = model.training
     model.eval()

@@ -6,30 +6,33 @@ L layers, B images, T tokens, D width, K classes.
 import torch
 from torch import Tensor
 
-from vitral.explanation.class_probability import resting
-from vitral.explanation.trace import layers_of, transformer
+from vitral.core.activation import probabilities
+from vitral.explanation.class_probability import eval_mode
+from vitral.explanation.trace import iterate_layers, require_vit
 from vitral.models.base import Layout, Model
 from vitral.models.head import NoHead
 from vitral.models.vit import VisionTransformer
 
 
 @torch.no_grad()
-def lens(model: Model, images: Tensor) -> Tensor:
+def logit_lens(model: Model, images: Tensor) -> Tensor:
     """The probability of every class after each layer (L, B, K); no classes for a model without a head."""
-    reader = transformer(model)
-    with resting(model):
-        return torch.stack([probabilities(reader, step.after, step.layout) for step in layers_of(model, images)])
+    reader = require_vit(model)
+    with eval_mode(model):
+        return torch.stack(
+            [lens_probabilities(reader, step.after, step.layout) for step in iterate_layers(model, images)]
+        )
 
 
-def probabilities(model: VisionTransformer, tokens: Tensor, layout: Layout) -> Tensor:
-    """The answer by softmax (B, K) if these tokens (B, T, D) came from the last layer."""
+def lens_probabilities(model: VisionTransformer, tokens: Tensor, layout: Layout) -> Tensor:
+    """The probabilities (B, K) if these tokens (B, T, D) came from the last layer."""
     if isinstance(model.config.head, NoHead):
         return tokens.new_empty(len(tokens), 0)
     exact = torch.promote_types(tokens.dtype, torch.float32)
-    return answer(model, tokens, layout).softmax(dim=1, dtype=exact)
+    return probabilities(lens_logits(model, tokens, layout).to(exact), model.activation)
 
 
-def answer(model: VisionTransformer, tokens: Tensor, layout: Layout) -> Tensor:
+def lens_logits(model: VisionTransformer, tokens: Tensor, layout: Layout) -> Tensor:
     """The logits (B, K) if these tokens (B, T, D) came from the last layer."""
     read = model.norm(tokens[:, : model.pool.keep(layout)])  # (B, keep, D)
     return model.head(model.pool(read, layout))  # (B, K)

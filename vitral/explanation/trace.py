@@ -1,8 +1,6 @@
-"""What happens inside a model on one image, in few numbers: nothing is kept that is not told.
+"""The forward pass layer by layer: inputs, attention and outputs of each layer.
 
-B = 1 image, C channels, N patches, L tokens, D width, H heads, K classes.
-
-A model layer by layer: what each was given, what it looked at, what it passed on.
+B images, C channels, N patches, T or L tokens, D width, H heads, K classes.
 """
 
 from collections.abc import Iterable, Iterator
@@ -13,132 +11,129 @@ import torch
 from torch import Tensor, nn
 
 from vitral.core.errors import ConfigError
+from vitral.models.attention import BaseAttention
 from vitral.models.base import Layout, Model
 from vitral.models.hooks import AttentionRecord, record_attention
-from vitral.models.attention import BaseAttention
 from vitral.models.vit import VisionTransformer
 
 
-class Step(NamedTuple):
-    """One layer at work."""
+class LayerStep(NamedTuple):
+    """The input, output and attention of one layer."""
 
-    layer: int  # counted from 1, as the paper does
-    before: Tensor  # (B, T, D), what it was given
-    after: Tensor  # (B, T, D), what it passed on
+    layer: int  # counts from 1, as in the paper
+    before: Tensor  # (B, T, D), the input
+    after: Tensor  # (B, T, D), the output
     layout: Layout
-    recordings: tuple[AttentionRecord, ...]  # what its attention worked on; none where it has no attention
+    recordings: tuple[AttentionRecord, ...]  # empty for a layer without attention
 
     def attention(self) -> Tensor:
-        """What each token looked at (B, H, T, T); rows sum to one; no heads where there is no attention."""
+        """The attention weights (B, H, T, T); rows sum to one; no heads without attention."""
         for recording in self.recordings:
-            return recording.weights()
+            return recording.attention_weights()
         images, tokens, _ = self.before.shape
         return self.before.new_empty(images, 0, tokens, tokens)
 
 
-def layers_of(model: Model, images: Tensor) -> Iterator[Step]:
-    """Images through one layer after the other, in the mode that the model is in.
-
-    Nothing of a layer is kept once the next is asked for, so that the memory is that of one layer.
-    """
-    walker = transformer(model)
-    layout = walker.layout(images)
-    return walk(walker, walker.embed(images, layout), layout)
+def iterate_layers(model: Model, images: Tensor) -> Iterator[LayerStep]:
+    """Run images through one layer after the other, in the model's current mode, with the memory of one layer."""
+    vit = require_vit(model)
+    layout = vit.layout(images)
+    return run_layers(vit, vit.embed(images, layout), layout)
 
 
-def walk(model: VisionTransformer, tokens: Tensor, layout: Layout) -> Iterator[Step]:
-    """The first layer's tokens (B, T, D) through one layer after the other, every token to the end."""
+def run_layers(model: VisionTransformer, tokens: Tensor, layout: Layout) -> Iterator[LayerStep]:
+    """Run the input tokens of the first layer (B, T, D) through all layers, keeping every token."""
     for layer, block in enumerate(model.blocks):
         given = model.position(tokens, layout, layer) if layer else tokens  # (B, T, D)
         with record_attention(block) as recordings:
             tokens = block(given, layout, layout.length())  # (B, T, D)
-        yield Step(layer + 1, given, tokens, layout, tuple(recordings))
+        yield LayerStep(layer + 1, given, tokens, layout, tuple(recordings))
 
 
-def attends(model: Model) -> bool:
-    """Whether its layers look at tokens: not those of a ResNet, nor of a model with another mixer."""
+def has_attention(model: Model) -> bool:
+    """Whether the model is a Vision Transformer with attention, not another mixer."""
     return isinstance(model, VisionTransformer) and isinstance(model.config.mixer, BaseAttention)
 
 
-def transformer(model: Model) -> VisionTransformer:
-    """The model as one that has tokens and layers; a ResNet is refused."""
+def require_vit(model: Model) -> VisionTransformer:
+    """The model, if it is a Vision Transformer; a ResNet is refused."""
     if isinstance(model, VisionTransformer):
         return model
-    message = "this model has no tokens to follow"
+    message = "this model has no layers of tokens"
     raise ConfigError(message, code="config.unsupported", where="model", hint="use a Vision Transformer")
 
 
-class Moved(NamedTuple):
-    """What one layer did to the tokens; lengths are means over all of them."""
+class LayerChange(NamedTuple):
+    """The effect of one layer on the tokens; norms are means over all tokens."""
 
-    before: float  # length of a token
-    gathered: float  # length of what the mixer adds to it
-    thought: float  # length of what the MLP adds to it
+    before: float  # norm of a token
+    mixer: float  # norm of what the mixer adds
+    mlp: float  # norm of what the MLP adds
     after: float
-    change: float  # how far a token moved, as a share of its length before
-    read: Tensor  # (D,), the class token after it, or the mean of the patches where there is none
+    change: float  # norm of the change of a token, relative to its norm before
+    summary: Tensor  # (D,), the class token after the layer, or the mean of the patches
 
 
-class Watched(NamedTuple):
+class Trace(NamedTuple):
     """One image on its way through a Vision Transformer."""
 
     layout: Layout
     patches: Tensor  # (N, D), embedded
-    tokens: Tensor  # (L, D), what the first layer is given
-    layers: tuple[Moved, ...]
-    attention: Tensor  # (H, L, L) of the first layer; no heads where it has no attention
+    tokens: Tensor  # (L, D), the input of the first layer
+    layers: tuple[LayerChange, ...]
+    attention: Tensor  # (H, L, L) of the first layer; no heads without attention
     last: Tensor  # (L, D), after the last layer and norm
-    pooled: Tensor  # (D,), or (2 D,) of a pool that reads two things
-    answer: Tensor  # (K,), the head's scores; the vector itself where there is no head
+    pooled: Tensor  # (D,), or (2 D,) of a pool that concatenates two vectors
+    logits: Tensor  # (K,), or the pooled vector without a head
 
 
 @torch.no_grad()
-def watched(model: VisionTransformer, image: Tensor) -> Watched:
-    """The way of one image (1, C, H, W) through a model that is in evaluation mode."""
+def trace_image(model: VisionTransformer, image: Tensor) -> Trace:
+    """Trace one image (1, C, H, W) through a model in eval mode."""
     layout = model.layout(image)
     patches = model.stem(image)  # (1, N, D)
-    tokens = model.sequence(patches, layout)  # (1, L, D)
+    tokens = model.embed_patches(patches, layout)  # (1, L, D)
     layers, last, attention = [], tokens, tokens
-    with overheard(branches_of(model)) as added:
-        for step in walk(model, tokens, layout):
-            gathered, thought = (length(added.pop(0)) for _ in range(2))
-            far = (step.after - step.before).norm(dim=-1) / step.before.norm(dim=-1).clamp_min(1e-12)  # (1, L)
-            read = reading(step.after[0], layout)  # (D,)
-            layers.append(Moved(length(step.before), gathered, thought, length(step.after), far.mean().item(), read))
+    with record_outputs(residual_branches(model)) as outputs:
+        for step in run_layers(model, tokens, layout):
+            mixer, mlp = (mean_norm(outputs.pop(0)) for _ in range(2))
+            change = (step.after - step.before).norm(dim=-1) / step.before.norm(dim=-1).clamp_min(1e-12)  # (1, L)
+            norms = mean_norm(step.before), mixer, mlp, mean_norm(step.after)
+            layers.append(LayerChange(*norms, change.mean().item(), summary_token(step.after[0], layout)))
             last = step.after  # (1, L, D)
             attention = step.attention()[0] if step.layer == 1 else attention  # (H, L, L)
     last = model.norm(last)
     pooled = model.pool(last, layout)  # (1, D)
-    answer = model.head(pooled)  # (1, K)
-    return Watched(layout, patches[0], tokens[0], tuple(layers), attention, last[0], pooled[0], answer[0])
+    logits = model.head(pooled)  # (1, K)
+    return Trace(layout, patches[0], tokens[0], tuple(layers), attention, last[0], pooled[0], logits[0])
 
 
-def branches_of(model: VisionTransformer) -> list[nn.Module]:
-    """Where each layer's mixer and MLP hand over what they add, first layer first."""
+def residual_branches(model: VisionTransformer) -> list[nn.Module]:
+    """The modules whose outputs each layer adds: mixer branch and MLP branch, first layer first."""
     return [block.get_submodule(name) for block in model.blocks for name in ("mixer_branch", "mlp_branch")]
 
 
-def length(tokens: Tensor) -> float:
-    """The mean length of tokens (..., D)."""
+def mean_norm(tokens: Tensor) -> float:
+    """The mean norm of tokens (..., D)."""
     return tokens.norm(dim=-1).mean().item()
 
 
-def reading(tokens: Tensor, layout: Layout) -> Tensor:
-    """What stands for all of the tokens (L, D): the class token, or the mean of the patches where there is none."""
+def summary_token(tokens: Tensor, layout: Layout) -> Tensor:
+    """The class token of tokens (L, D), or the mean of the patches where there is none."""
     return tokens[0] if layout.cls else tokens[layout.prefix() :].mean(dim=0)  # (D,)
 
 
 @contextmanager
-def overheard(parts: Iterable[nn.Module]) -> Iterator[list[Tensor]]:
-    """Collects what the parts pass on inside the `with`, in the order in which they run."""
-    found: list[Tensor] = []
+def record_outputs(parts: Iterable[nn.Module]) -> Iterator[list[Tensor]]:
+    """Collect the outputs of modules inside the `with`, in the order in which they run."""
+    outputs: list[Tensor] = []
 
-    def heard(_: nn.Module, inputs: object, output: Tensor) -> None:
-        found.append(output)
+    def record(_: nn.Module, inputs: object, output: Tensor) -> None:
+        outputs.append(output)
 
-    hooks = [part.register_forward_hook(heard) for part in parts]
+    hooks = [part.register_forward_hook(record) for part in parts]
     try:
-        yield found
+        yield outputs
     finally:
         for hook in hooks:
             hook.remove()

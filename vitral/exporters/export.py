@@ -1,4 +1,4 @@
-"""Export: a model as a folder of files that others run, which comes into being only if it answers as the model does."""
+"""Export a model to a folder that other software runs, created only if its outputs agree with the model."""
 
 import json
 import os
@@ -8,211 +8,223 @@ from typing import Literal, NamedTuple
 from vitral.core.config import Size
 from vitral.core.errors import ConfigError, DataError, VitralError
 from vitral.core.storage import new_folder
+from vitral.exporters.onnx import build_onnx, finish_onnx
+from vitral.exporters.plan import STORAGE, BatchSize, ExportPlan, InputSize
 from vitral.exporters.runner import FILE as RUNNER
-from vitral.exporters.runner import script, tried
-from vitral.exporters.targets import DISK, Batch, Incoming, Plan, Target, TorchTarget
+from vitral.exporters.runner import check_runner, runner_script
+from vitral.exporters.targets import Target
+from vitral.exporters.torch import TorchTarget
 from vitral.exporters.verify import (
-    BATCHES,
+    BATCH_SIZES,
     FLOAT32,
     INT8,
-    Album,
-    Bound,
-    Expected,
-    Sitting,
-    expected,
-    faults,
-    judge,
-    seen,
+    ExportImages,
+    ReferenceOutputs,
+    Tolerance,
+    VerificationImages,
+    find_violations,
+    load_pixels,
+    reference_outputs,
+    verify,
 )
-from vitral.inference.engines.engine import INPUT, Engine, Precision
+from vitral.inference.engines.engine import INPUT_NAME, Engine, Precision
 from vitral.inference.exported import (
-    BY_RUNNER,
-    FILE,
-    IN_GRAPH,
-    TO_SIZE,
+    EXPORT_FILE,
+    RESIZE_IN_GRAPH,
+    RESIZE_IN_GRAPH_FIXED,
+    RESIZE_IN_RUNNER,
     Certificate,
     Export,
-    Port,
     Quantization,
-    files_in,
-    versions,
+    TensorSpec,
+    describe_files,
+    package_versions,
 )
-from vitral.inference.graph.graph import graph_of
+from vitral.inference.graph.graph import build_graph
 from vitral.weights.bundle import Bundle
-from vitral.weights.load import Loaded
+from vitral.weights.load import LoadedModel
 
 README = "README.md"
-SIDES = ((1.7, 2.3), (0.6, 0.9), (2.9, 1.4), (1.0, 1.0))  # of pictures of any size, by the model's own
+VERIFICATION_SCALES = ((1.7, 2.3), (0.6, 0.9), (2.9, 1.4), (1.0, 1.0))  # of pictures of any size, by the model's own
 
 
-class Wish(NamedTuple):
-    """What an export is to be."""
+class ExportRequest(NamedTuple):
+    """The requested format and input of an export."""
 
     target: Target
     precision: Precision = "float32"
-    batch: Batch = "dynamic"
-    incoming: Incoming | Literal["own"] = "own"  # the size of pictures; the model's own by itself
+    batch_size: BatchSize = "dynamic"
+    input_size: InputSize | Literal["own"] = "own"  # of the images; "own": preprocessed pixels of the model's size
 
 
-class Source(NamedTuple):
-    """A model and the file that its weights are in, as its sha256."""
+class ExportSource(NamedTuple):
+    """A model, and the sha256 of its weights file."""
 
-    loaded: Loaded
-    weights: str
+    loaded: LoadedModel
+    weights_sha256: str
 
 
-class Work(NamedTuple):
-    """What an export is made of, and held to."""
+class ExportJob(NamedTuple):
+    """A plan, and the images and outputs that verify it."""
 
-    wish: Wish
-    plan: Plan
-    sitting: Sitting
-    truth: Expected
+    request: ExportRequest
+    plan: ExportPlan
+    images: VerificationImages
+    reference: ReferenceOutputs
 
     @property
-    def bound(self) -> Bound:
-        return INT8 if self.wish.precision == "int8" else FLOAT32
+    def tolerance(self) -> Tolerance:
+        return INT8 if self.request.precision == "int8" else FLOAT32
 
-    def judged(self, engine: Engine) -> Certificate:
-        """The certificate of an engine: of one on trial by the very questions that the written file is asked."""
-        batches = BATCHES if self.plan.batch == "dynamic" else (self.plan.batch,)
-        return judge(engine, self.truth, self.sitting, self.bound, self.sitting.words(), batches)
-
-
-def export(source: Source, album: Album, wish: Wish, out: Path) -> Export:
-    """Write a new folder and give what its `export.json` says; VitralError, and no folder, if it answers otherwise."""
-    refuse_impossible(source.loaded.bundle, album, wish, out)
-    plan = planned(source.loaded, wish)
-    sitting = Sitting(album, plan.needs, incoming_sizes(plan))
-    work = Work(wish, plan, sitting, expected(source.loaded, sitting, album.labels))
-    with new_folder(out) as draft:
-        return written(work, source, draft)
+    def verify(self, engine: Engine) -> Certificate:
+        """Compare an engine with the model, on the same images for quantization trials and the written file."""
+        batches = BATCH_SIZES if self.plan.batch_size == "dynamic" else (self.plan.batch_size,)
+        return verify(engine, self.reference, self.images, self.tolerance, self.images.describe(), batches)
 
 
-def refuse_impossible(bundle: Bundle, album: Album, wish: Wish, out: Path) -> None:
-    """Find what would end an export, before anything is made for it."""
+def export(source: ExportSource, images: ExportImages, request: ExportRequest, out: Path) -> Export:
+    """Write a new folder and return the content of its `export.json`; VitralError, and no folder, if outputs differ."""
+    check_request(source.loaded.bundle, images, request, out)
+    plan = plan_export(source.loaded, request)
+    verification = VerificationImages(images, plan.preprocessing, verification_sizes(plan))
+    reference = reference_outputs(source.loaded, verification, images.labels)
+    job = ExportJob(request, plan, verification, reference)
+    with new_folder(out) as folder:
+        return write_export(job, source, folder)
+
+
+def check_request(bundle: Bundle, images: ExportImages, request: ExportRequest, out: Path) -> None:
+    """Raise an error for a request that cannot succeed, before any work."""
     if os.path.lexists(out):
         raise VitralError(
-            "is there already, and is not overwritten",
+            "already exists and is not overwritten",
             code="file.exists",
             where=str(out),
-            hint="choose another: --out",
+            hint="choose another folder: --out",
         )
     if bundle.model.channels not in (1, 3):
-        message = f"the runner reads pictures, and no picture has {bundle.model.channels} channels"
+        message = f"run.py reads image files, which have 1 or 3 channels; the model has {bundle.model.channels}"
         raise ConfigError(
             message, code="config.unsupported", where="model.channels", hint="use vitral.Predictor in Python"
         )
-    if wish.precision == "int8" and isinstance(wish.target, TorchTarget):
+    if request.precision == "int8" and isinstance(request.target, TorchTarget):
         raise ConfigError(
-            "int8 is for ONNX and OpenVINO",
+            "int8 is supported for ONNX and OpenVINO only",
             code="config.conflict",
             where="--int8",
             hint="use --to onnx or --to openvino",
         )
-    if wish.precision == "int8" and bundle.task != "classify":
-        message = "int8 is held to the classes that it names, and this model names none"
-        raise ConfigError(message, code="config.unsupported", where="--int8", hint="leave it out")
-    if wish.precision == "int8" and not album.calibrating:
-        message = "all images judge, and none is left to calibrate with"
-        raise DataError(message, code="data.too_few", where=album.samples.where, hint="let fewer judge: --images")
-    wish.target.check(wish.incoming if wish.incoming != "own" else bundle.preprocessing.image_size)
+    if request.precision == "int8" and bundle.task != "classify":
+        message = "int8 is verified by top-1 agreement, and this model has no classes"
+        raise ConfigError(message, code="config.unsupported", where="--int8", hint="remove --int8")
+    if request.precision == "int8" and not images.calibration:
+        message = "all images are used for verification, and none is left for calibration"
+        raise DataError(message, code="data.too_few", where=images.samples.where, hint="verify with fewer: --images")
+    request.target.check(request.input_size if request.input_size != "own" else bundle.preprocessing.image_size)
 
 
-def planned(loaded: Loaded, wish: Wish) -> Plan:
-    """The graph to be written, and what is told of it inside its file."""
+def plan_export(loaded: LoadedModel, request: ExportRequest) -> ExportPlan:
+    """The plan of a request."""
     bundle = loaded.bundle
-    graph = graph_of(loaded, "logits" if bundle.task == "classify" else "features")
-    facts = {
+    graph = build_graph(loaded, "logits" if bundle.task == "classify" else "features")
+    metadata = {
         "classes": json.dumps(bundle.classes),
         "preprocessing": json.dumps(bundle.preprocessing.model_dump(mode="json")),
         "task": bundle.task,
     }
-    incoming = bundle.preprocessing.image_size if wish.incoming == "own" else wish.incoming
-    return Plan(graph, bundle.preprocessing, wish.batch, incoming, facts, wish.precision)
+    input_size = bundle.preprocessing.image_size if request.input_size == "own" else request.input_size
+    return ExportPlan(
+        graph, bundle.preprocessing, request.batch_size, input_size, metadata, request.precision, bundle.activation
+    )
 
 
-def incoming_sizes(plan: Plan) -> tuple[Size, ...]:
-    """The sizes of pictures that an export is tried with, where it resizes them."""
-    if plan.incoming == "dynamic":
-        least, (high, wide) = plan.needs.decoding.shortest_side, plan.needs.image_size
-        return tuple(Size(max(least, round(high * tall)), max(least, round(wide * broad))) for tall, broad in SIDES)
-    return (plan.incoming,) if plan.resizes else ()
-
-
-def where_resized(plan: Plan) -> str:
-    """Who makes a picture what the model sees, in words."""
-    if plan.incoming == "dynamic":
-        return IN_GRAPH
-    return TO_SIZE if plan.resizes else BY_RUNNER
-
-
-def written(work: Work, source: Source, draft: Path) -> Export:
-    """All files of the export in a folder that is still a draft, judged; the notes are written last."""
-    wish, plan, bundle = work.wish, work.plan, source.loaded.bundle
-    quantization = _model_written(work, draft)
-    engine = wish.target.open(draft)
-    certificate = work.judged(engine)
-    if found := faults(certificate, work.bound):
-        hint = "report this: the export is at fault; nothing was kept"
-        raise VitralError(
-            f"the export answers otherwise than its model: {'; '.join(found)}", code="export.disagrees", hint=hint
+def verification_sizes(plan: ExportPlan) -> tuple[Size, ...]:
+    """The input sizes to verify, where the exported model resizes images."""
+    if plan.input_size == "dynamic":
+        least, (high, wide) = plan.preprocessing.decoding.shortest_side, plan.preprocessing.image_size
+        return tuple(
+            Size(max(least, round(high * tall)), max(least, round(wide * broad))) for tall, broad in VERIFICATION_SCALES
         )
-    notes = Export(
-        kind=wish.target.kind,
-        precision=wish.precision,
-        opset=wish.target.opset,
-        files=files_in(draft),
-        input=Port(name=INPUT, type="uint8", shape=tuple(plan.shape())),
-        output=Port(name=plan.graph.answer, type="float32", shape=(plan.shape()[0], plan.graph.outputs)),
+    return (plan.input_size,) if plan.resizes else ()
+
+
+def resizing_description(plan: ExportPlan) -> str:
+    """Where images are resized, as `export.json` says it."""
+    if plan.input_size == "dynamic":
+        return RESIZE_IN_GRAPH
+    return RESIZE_IN_GRAPH_FIXED if plan.resizes else RESIZE_IN_RUNNER
+
+
+def write_export(job: ExportJob, source: ExportSource, folder: Path) -> Export:
+    """Write and verify all files in a temporary folder; the metadata come last."""
+    request, plan, bundle = job.request, job.plan, source.loaded.bundle
+    quantization = _write_model(job, folder)
+    engine = request.target.open(folder)
+    certificate = job.verify(engine)
+    if violations := find_violations(certificate, job.tolerance):
+        hint = "report this as a bug in the export; nothing was written"
+        raise VitralError(
+            f"the outputs of the export differ from the model: {'; '.join(violations)}",
+            code="export.disagrees",
+            hint=hint,
+        )
+    metadata = Export(
+        kind=request.target.kind,
+        precision=request.precision,
+        opset=request.target.opset,
+        files=describe_files(folder),
+        input=TensorSpec(name=INPUT_NAME, type="uint8", shape=tuple(plan.input_shape())),
+        output=TensorSpec(name=plan.graph.answer, type="float32", shape=(plan.input_shape()[0], plan.graph.outputs)),
         task=bundle.task,
         classes=bundle.classes,
-        preprocessing=plan.needs,
-        resizing=where_resized(plan),
-        weights=source.weights,
+        activation=bundle.activation,
+        preprocessing=plan.preprocessing,
+        resizing=resizing_description(plan),
+        weights=source.weights_sha256,
         source=bundle.source,
-        versions=versions(),
+        versions=package_versions(),
         quantization=quantization,
         certificate=certificate,
         runner=None,
     )
-    texts = {RUNNER: script(wish.target, plan), README: readme(notes), FILE: notes.to_json()}
+    texts = {RUNNER: runner_script(request.target, plan), README: readme(metadata), EXPORT_FILE: metadata.to_json()}
     for name, text in texts.items():
-        DISK.write(draft / name, [memoryview(text.encode())])
-    checked = notes.model_copy(update={"runner": tried(draft, wish.target, plan, engine, work.sitting.album)})
-    DISK.replace(draft / FILE, checked.to_json().encode())
+        STORAGE.write_file(folder / name, [memoryview(text.encode())])
+    checked = metadata.model_copy(
+        update={"runner": check_runner(folder, request.target, plan, engine, job.images.source)}
+    )
+    STORAGE.replace_file(folder / EXPORT_FILE, checked.to_json().encode())
     return checked
 
 
-def _model_written(work: Work, draft: Path) -> Quantization | None:
-    """Write the model, quantized if that is the wish."""
-    target, plan = work.wish.target, work.plan
-    if work.wish.precision == "float32" or isinstance(target, TorchTarget):
-        target.write(plan, draft)
+def _write_model(job: ExportJob, folder: Path) -> Quantization | None:
+    """Write the model file, quantized for int8."""
+    target, plan = job.request.target, job.plan
+    if job.request.precision == "float32" or isinstance(target, TorchTarget):
+        target.write(plan, folder)
         return None
-    from vitral.exporters.quantize import Quantizing, quantized
+    from vitral.exporters.quantize import QuantizationJob, quantize
 
-    album, core = work.sitting.album, plan.core()
-    calibrating = seen(album.samples, album.calibrating, plan.needs)  # (B, H, W, C)
-    found = quantized(
-        Quantizing(core, target, calibrating, lambda model: work.judged(target.engine(plan.finished(model))))
-    )
-    target.save(plan.finished(found.model), draft)
-    return found.notes
+    images = job.images.source
+    calibration = load_pixels(images.samples, images.calibration, plan.preprocessing)  # (B, H, W, C)
+    certify = lambda model: job.verify(target.engine(finish_onnx(plan, model)))  # noqa: E731
+    result = quantize(QuantizationJob(build_onnx(plan), target, calibration, certify))
+    target.save(finish_onnx(plan, result.model), folder)
+    return result.record
 
 
-def readme(notes: Export) -> str:
-    """What a person who finds the folder should know."""
-    takes, gives = (", ".join(map(str, port.shape)) for port in (notes.input, notes.output))
+def readme(metadata: Export) -> str:
+    """The README.md of the folder."""
+    takes, gives = (", ".join(map(str, port.shape)) for port in (metadata.input, metadata.output))
     lines = [
-        f"# A model in {notes.precision}, exported by vitral {notes.vitral}",
+        f"# {metadata.precision} model, exported by vitral {metadata.vitral}",
         "",
-        "    python run.py PICTURE...",
+        "    python run.py IMAGE...",
         "",
-        f"- The model takes `{notes.input.name}`, uint8 ({takes}), and gives `{notes.output.name}`, float32 ({gives}).",
-        f"- Normalization is in the graph; resizing is {notes.resizing}.",
-        *(f"- {line}" for line in notes.certificate.lines()),
-        "- export.json holds the names of the classes, the preprocessing and all of the certificate.",
+        f"- Input: `{metadata.input.name}`, uint8 ({takes}). Output: `{metadata.output.name}`, float32 ({gives}).",
+        f"- Normalization is in the graph; resizing is {metadata.resizing}.",
+        *(f"- {line}" for line in metadata.certificate.lines()),
+        "- export.json holds the class names, the preprocessing and the full certificate.",
         "",
     ]
     return "\n".join(lines)

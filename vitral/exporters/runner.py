@@ -1,6 +1,6 @@
-"""The runner beside an export: a short script that answers for image files, with neither Vitral nor, mostly, torch.
+"""`run.py` of an export: a script that classifies image files without Vitral and, except for torch exports, torch.
 
-The runner of an export, tried on real files before the export gets its name.  K numbers of an answer.
+It is checked on real files before the export is finished.  H x W pixels, C channels, K outputs.
 """
 
 import json
@@ -19,35 +19,41 @@ from vitral import __version__
 from vitral.core.activation import Activation, probabilities
 from vitral.core.config import Size
 from vitral.core.errors import VitralError
-from vitral.data.decoding.decode import FULL, decode, opened
+from vitral.data.decoding.decode import FULL_SIZE, decode, open_image
 from vitral.data.decoding.header import recognize
 from vitral.data.decoding.pixels import Pixels
 from vitral.data.transforms.crop import CenterCrop
-from vitral.data.transforms.image_ops import picture
+from vitral.data.transforms.image_ops import to_pillow
 from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.data.transforms.resize import resize
-from vitral.exporters.targets import ExportPlan, Target
+from vitral.exporters.plan import ExportPlan
+from vitral.exporters.targets import Target
 from vitral.exporters.verify import ExportImages, sample_evenly
 from vitral.inference.engines.engine import Engine, FloatArray, run_in_batches
 from vitral.inference.exported import RunnerCheck
 
 FILE = "run.py"
-SECONDS = 600  # that it may take; far beyond what it needs
-MODES = ("1", "L", "LA", "P", "RGB", "RGBA")  # of pictures that it reads as Vitral does
+TIMEOUT = 600  # seconds, far more than it needs
+MODES = ("1", "L", "LA", "P", "RGB", "RGBA")  # of Pillow images that it decodes as Vitral does
+CHECKED_FILES = 16
+MIN_COSINE = 0.99  # of features that differ by resizing only
+# Pillow's pixels differ from Vitral's by a few levels, and so do probabilities: another class is an error only where
+# the export prefers its own by more than this.
+MARGIN = 0.02
 ENGINES = {
     "onnx": """\
-os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # else importing onnxruntime keeps notes for its makers
+os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # else importing onnxruntime starts telemetry
 import onnxruntime
 """,
     "openvino": """\
-sys.modules["openvino_telemetry"] = None  # else importing openvino sends word to its makers
+sys.modules["openvino_telemetry"] = None  # else importing openvino sends telemetry
 import openvino
 """,
     "torch": """\
 import torch
 """,
 }
-OPENED = {
+SESSIONS = {
     "onnx": """\
 session = onnxruntime.InferenceSession(HERE / "model.onnx", providers=["CPUExecutionProvider"])
 run = lambda pixels: session.run(None, {"pixels": pixels})[0]
@@ -62,7 +68,7 @@ run = lambda pixels: module(torch.from_numpy(pixels)).numpy(force=True)
 """,
 }
 SCRIPT = '''\
-"""What is in pictures: python run.py PICTURE...   Needs numpy, pillow and {package}; written by vitral {version}."""
+"""Classify images: python run.py IMAGE...   Needs numpy, pillow and {package}; written by vitral {version}."""
 import json, os, sys
 from pathlib import Path
 
@@ -70,14 +76,14 @@ import numpy as np
 from PIL import Image, ImageOps
 {engine}
 HERE = Path(__file__).parent
-NOTES = json.loads((HERE / "export.json").read_text(encoding="utf-8"))
-{opened}
+METADATA = json.loads((HERE / "export.json").read_text(encoding="utf-8"))
+{session}
 
 def pixels(path):
-    """A picture as the model takes it: bytes ({sides}, {channels})."""
+    """The input of the model for an image file: uint8 ({sides}, {channels})."""
     with Image.open(path) as file:
         if file.mode not in {modes}:
-            sys.exit(f"{{path}}: pixels of mode {{file.mode}} are for `vitral predict`")
+            sys.exit(f"{{path}}: images of mode {{file.mode}} are supported by `vitral predict` only")
 {before}        image = ImageOps.exif_transpose(file)
     if image.has_transparency_data:
         image = Image.alpha_composite(Image.new("RGBA", image.size, {background}), image.convert("RGBA"))
@@ -86,11 +92,11 @@ def pixels(path):
 
 
 for path in sys.argv[1:]:
-    numbers = run({batch})[0]
+    outputs = run({batch})[0]
 {answer}'''
-# What is done to a picture before it is decoded, and after.
+# Steps before an image is decoded, and after.
 PLAIN = """\
-        file.draft(None, ({need.width}, {need.height}))  # a JPEG is read at the smallest scale that serves
+        file.draft(None, ({need.width}, {need.height}))  # decodes a JPEG at the smallest sufficient scale
 """
 TURNED = """\
         turned = file.getexif().get(0x0112, 1) >= 5
@@ -103,10 +109,10 @@ CENTER = """\
         sides = max({filled.width}, {filled.height} * wide // high), max({filled.height}, {filled.width} * high // wide)
 """
 SCALED = """\
-        sides = round(sides[0] * {size.width} / {shown.width}), round(sides[1] * {size.height} / {shown.height})
+        sides = round(sides[0] * {size.width} / {resized.width}), round(sides[1] * {size.height} / {resized.height})
 """
 DRAFT = """\
-        file.draft(None, sides[::-1] if turned else sides)  # a JPEG is read at the smallest scale that serves
+        file.draft(None, sides[::-1] if turned else sides)  # decodes a JPEG at the smallest sufficient scale
 """
 RESIZED = """\
     image = image.resize(({size.width}, {size.height}), Image.Resampling.{filter})
@@ -116,54 +122,55 @@ CROPPED = """\
     image = image.resize(sides, Image.Resampling.{filter})
     image = image.crop((left, top, left + {size.width}, top + {size.height}))
 """
-PLACED = """\
+PADDED_CROP = """\
     rows = np.arange({size.height}) + round((sides[1] - {size.height}) / 2)
     columns = np.arange({size.width}) + round((sides[0] - {size.width}) / 2)
     image = np.asarray(image.resize(sides, Image.Resampling.{filter}))[rows.clip(0, sides[1] - 1)]
-    image = Image.fromarray(image[:, columns.clip(0, sides[0] - 1)])  # edges are repeated where the picture ends
+    image = Image.fromarray(image[:, columns.clip(0, sides[0] - 1)])  # repeats the edges where the image ends
 """
 SOFTMAX = """\
-    chances, label = np.exp(numbers - numbers.max()), int(numbers.argmax())
-    chance = float(chances[label] / chances.sum())
+    label, weights = int(outputs.argmax()), np.exp(outputs - outputs.max())
+    probability = float(weights[label] / weights.sum())
 """
 SIGMOID = """\
-    label = int(numbers.argmax())
-    chance = float(np.exp(-np.logaddexp(0, -numbers[label])))
+    label = int(outputs.argmax())
+    probability = float(np.exp(-np.logaddexp(0, -outputs[label])))
 """
 CLASSES = """\
-    print(json.dumps({"image": path, "label": label, "class": NOTES["classes"][label], "chance": round(chance, 6)}))
+    answer = {"image": path, "label": label, "class": METADATA["classes"][label], "probability": round(probability, 6)}
+    print(json.dumps(answer))
 """
 FEATURES = """\
-    print(json.dumps({"image": path, "features": numbers.tolist()}))
+    print(json.dumps({"image": path, "features": outputs.tolist()}))
 """
-# What is not to be had where the runner runs, refused in the process that tries it.
-WITHOUT = """
+# Runs the script in a process that cannot import some packages.
+BLOCK_IMPORTS = """
 import runpy, sys
-class Refusal:
+class Blocker:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {refused!r}:
-            raise ImportError(f"{{name}} is not to be had here", name=name)
-sys.meta_path.insert(0, Refusal())
+        if name.partition(".")[0] in {blocked!r}:
+            raise ImportError(f"{{name}} is not available here", name=name)
+sys.meta_path.insert(0, Blocker())
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
 def runner_script(target: Target, plan: ExportPlan) -> str:
-    """The runner of an export."""
-    needs, pixels = plan.preprocessing, "pixels(path)[None]"
-    before, after = _seeing(plan)
+    """The text of `run.py`."""
+    decoding, pixels = plan.preprocessing.decoding, "pixels(path)[None]"
+    before, after = _preprocessing_code(plan)
     return SCRIPT.format(
         package=target.package,
         modes=MODES,
         version=__version__,
         engine=ENGINES[target.kind],
-        opened=OPENED[target.kind],
+        session=SESSIONS[target.kind],
         sides="height, width" if plan.input_size == "dynamic" else ", ".join(map(str, plan.input_size)),
-        channels=needs.decoding.channels,
-        background=(*needs.decoding.background, 255),
+        channels=decoding.channels,
+        background=(*decoding.background, 255),
         before=before,
-        gray='.convert("L")' if needs.decoding.channels == 1 else "",
+        gray='.convert("L")' if decoding.channels == 1 else "",
         after=after,
         batch=pixels if plan.batch_size == "dynamic" else f"np.repeat({pixels}, {plan.batch_size}, axis=0)",
         answer=_answer(plan),
@@ -177,122 +184,115 @@ def _answer(plan: ExportPlan) -> str:
     return (SIGMOID if plan.activation == "sigmoid" else SOFTMAX) + CLASSES
 
 
-def _seeing(plan: ExportPlan) -> tuple[str, str]:
-    """What is done to a picture before it is decoded and after, so that it is as the model takes it."""
-    view, image, incoming = plan.preprocessing.crop, plan.preprocessing.image_size, plan.input_size
-    filter = view.filter.upper()
-    if isinstance(view, CenterCrop):
-        before = TURNED + CENTER.format(filled=Size(*(int(side / view.fraction) for side in image)))
-        if incoming == "dynamic":
+def _preprocessing_code(plan: ExportPlan) -> tuple[str, str]:
+    """The code that preprocesses an image: before it is decoded, and after."""
+    crop, image_size, input_size = plan.preprocessing.crop, plan.preprocessing.image_size, plan.input_size
+    filter = crop.filter.upper()
+    if isinstance(crop, CenterCrop):
+        before = TURNED + CENTER.format(filled=Size(*(int(side / crop.fraction) for side in image_size)))
+        if input_size == "dynamic":
             return before + DRAFT, ""
         if not plan.resizes:
-            return before + DRAFT, CROPPED.format(size=image, filter=filter)
-        shown = view.plan(incoming, image).resize_to  # to which the graph resizes all that comes in
-        before += SCALED.format(size=incoming, shown=shown)
-        return before + DRAFT, PLACED.format(size=incoming, filter=filter)
-    need = image if incoming == "dynamic" else incoming
+            return before + DRAFT, CROPPED.format(size=image_size, filter=filter)
+        resized = crop.plan(input_size, image_size).resize_to  # to which the graph resizes its input
+        before += SCALED.format(size=input_size, resized=resized)
+        return before + DRAFT, PADDED_CROP.format(size=input_size, filter=filter)
+    need = image_size if input_size == "dynamic" else input_size
     before = PLAIN.format(need=need) if need.height == need.width else TURNED + PLAIN_TURNED.format(need=need) + DRAFT
-    return before, "" if incoming == "dynamic" else RESIZED.format(size=need, filter=filter)
+    return before, "" if input_size == "dynamic" else RESIZED.format(size=need, filter=filter)
 
 
 def run_script(folder: Path, target: Target, files: Sequence[Path]) -> list[dict[str, Any]]:
-    """What the runner in a folder says of files, in a process that has neither Vitral nor, mostly, torch."""
-    # Packages come from wherever this process has them, be it the user's site or PYTHONPATH; -P leaves out the folder
-    # that it happens to be in, which whoever runs the script does not have either.
-    refused = {"vitral"} if target.package == "torch" else {"vitral", "torch"}
-    words = [sys.executable, "-P", "-c", WITHOUT.format(refused=refused), str(folder / FILE), *map(str, files)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=SECONDS, check=False, encoding="utf-8")
+    """The answers of `run.py` for files, in a process without Vitral and, except for torch exports, torch."""
+    # Packages come from the same places as in this process; -P leaves out the working directory.
+    blocked = {"vitral"} if target.package == "torch" else {"vitral", "torch"}
+    command = [sys.executable, "-P", "-c", BLOCK_IMPORTS.format(blocked=blocked), str(folder / FILE), *map(str, files)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False, encoding="utf-8")
     if done.returncode:
-        told = (done.stderr.strip() or "nothing").splitlines()[-1]
-        hint = "report this: the export is at fault; nothing was kept"
-        raise VitralError(
-            f"the runner was tried, and failed: {told}", code="export.runner_failed", where=FILE, hint=hint
-        )
+        last_line = (done.stderr.strip() or "no output").splitlines()[-1]
+        hint = "report this as a bug in the export; nothing was written"
+        raise VitralError(f"run.py failed: {last_line}", code="export.runner_failed", where=FILE, hint=hint)
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-CHECKED_FILES = 16
-MIN_COSINE = 0.99  # the cosine of the angle between features that are the same but for resizing
-# The runner's pixels differ by design, by a level or a few, and chances with them: where the export itself prefers its
-# class by no more than this, the other one is no mistake of the runner.
-MARGIN = 0.02
-
-
 class RunnerAnswer(NamedTuple):
-    """The runner's answer to a file, beside the export's."""
+    """The answer of `run.py` to a file, compared with the export's."""
 
     same: bool
-    wrong: bool  # beyond what other pixels explain
+    wrong: bool  # by more than different pixels explain
     difference: float
 
 
-def check_runner(folder: Path, target: Target, plan: ExportPlan, engine: Engine, album: ExportImages) -> RunnerCheck:
-    """What the runner says of some of the images; VitralError where that is not what the export says of them."""
-    answers, names = [], []
+def check_runner(folder: Path, target: Target, plan: ExportPlan, engine: Engine, images: ExportImages) -> RunnerCheck:
+    """Compare `run.py` with the export on some of the images; VitralError where they disagree."""
+    answers, paths = [], []
     with TemporaryDirectory() as home:
-        for number, item in enumerate(sample_evenly(album.verification, CHECKED_FILES)):
-            data = runner_file(album.samples.read(item), album.samples.store.address(item.name), plan.preprocessing)
-            names.append(Path(home, f"{number:02}"))
-            names[-1].write_bytes(data)
-            pixels = export_input(data, str(names[-1]), plan)
+        for number, item in enumerate(sample_evenly(images.verification, CHECKED_FILES)):
+            data = runner_file(images.samples.read(item), images.samples.store.address(item.name), plan.preprocessing)
+            paths.append(Path(home, f"{number:02}"))
+            paths[-1].write_bytes(data)
+            pixels = export_input(data, str(paths[-1]), plan)
             batch = 1 if plan.batch_size == "dynamic" else plan.batch_size
             answers.append(run_in_batches(engine, pixels[None], batch)[0])  # (K)
-        said = run_script(folder, target, names)
-    pairs = list(zip(answers, said, strict=True))
-    found = [_chance(*pair, plan.activation) if plan.graph.answer == "logits" else _features(*pair) for pair in pairs]
-    if wrong := sum(each.wrong for each in found):
-        message = f"the runner answers otherwise than the export for {wrong} of {len(found)} files"
+        replies = run_script(folder, target, paths)
+    pairs = list(zip(answers, replies, strict=True))
+    compared = [
+        _compare_classes(*pair, plan.activation) if plan.graph.answer == "logits" else _compare_features(*pair)
+        for pair in pairs
+    ]
+    if wrong := sum(each.wrong for each in compared):
+        message = f"run.py disagrees with the export on {wrong} of {len(answers)} files"
         raise VitralError(
             message,
             code="export.runner_disagrees",
             where=folder.name,
-            hint="report this: the export is at fault; nothing was kept",
+            hint="report this as a bug in the export; nothing was written",
         )
-    agreement = sum(each.same for each in found) / len(found)
-    return RunnerCheck(files=len(found), agreement=agreement, difference=max(each.difference for each in found))
+    agreement = sum(each.same for each in compared) / len(compared)
+    return RunnerCheck(files=len(compared), agreement=agreement, difference=max(each.difference for each in compared))
 
 
-def runner_file(data: bytes, name: str, needs: Preprocessing) -> bytes:
-    """The file itself where the runner reads its kind, else the same picture as PNG."""
+def runner_file(data: bytes, name: str, preprocessing: Preprocessing) -> bytes:
+    """The file itself where `run.py` can read it, else the same image as PNG."""
     if recognize(data, name) in ("JPEG", "PNG"):
         with Image.open(BytesIO(data)) as image:
             if image.mode in MODES:
                 return data
     file = BytesIO()
-    picture(decode(data, name, needs.decoding, FULL)).save(file, format="PNG")
+    to_pillow(decode(data, name, preprocessing.decoding, FULL_SIZE)).save(file, format="PNG")
     return file.getvalue()
 
 
 def export_input(data: bytes, name: str, plan: ExportPlan) -> Pixels:
-    """The picture in a file as the export takes it, (H, W, C), so that its model sees of it what Vitral shows."""
-    needs = plan.preprocessing
+    """An image file as input of the export (H, W, C), such that its model gets the same crop as in Vitral."""
+    preprocessing = plan.preprocessing
     if not plan.resizes:
-        return needs.pixels(data, name)
-    file = opened(data, name, needs.decoding)
-    own = needs.crop.plan(file.size, needs.image_size)
+        return preprocessing.pixels(data, name)
+    file = open_image(data, name, preprocessing.decoding)
+    own = preprocessing.crop.plan(file.size, preprocessing.image_size)
     if plan.input_size == "dynamic":
         return file.pixels(own.min_size(file.size))
-    shown = needs.crop.plan(plan.input_size, needs.image_size)  # what the graph does to all that comes in
-    sides = zip(own.resize_to, plan.input_size, shown.resize_to, strict=True)
-    size = Size(*(round(side * came / became) for side, came, became in sides))
-    pixels = resize(file.pixels(size), size, needs.crop.filter)
+    in_graph = preprocessing.crop.plan(plan.input_size, preprocessing.image_size)  # what the graph does to its input
+    sides = zip(own.resize_to, plan.input_size, in_graph.resize_to, strict=True)
+    size = Size(*(round(side * before / after) for side, before, after in sides))
+    pixels = resize(file.pixels(size), size, preprocessing.crop.filter)
     rows, columns = (
-        (np.arange(kept) + round((had - kept) / 2)).clip(0, had - 1)  # the middle; edges are repeated where it ends
-        for had, kept in zip(size, plan.input_size, strict=True)
+        (np.arange(kept) + round((side - kept) / 2)).clip(0, side - 1)  # the center; edges are repeated where it ends
+        for side, kept in zip(size, plan.input_size, strict=True)
     )
     return pixels[rows][:, columns]
 
 
-def _chance(answer: FloatArray, said: dict[str, Any], activation: Activation) -> RunnerAnswer:
-    """Whether the class is the same or nearly as likely, and how far the chances of it are apart."""
-    chances = probabilities(answer, activation)  # (K)
-    chance = float(chances[said["label"]])
-    wrong = bool(chances.max() - chance > MARGIN)
-    return RunnerAnswer(bool(answer.argmax() == said["label"]), wrong, abs(chance - said["chance"]))
+def _compare_classes(answer: FloatArray, reply: dict[str, Any], activation: Activation) -> RunnerAnswer:
+    """Compare the class and its probability."""
+    expected = probabilities(answer, activation)  # (K)
+    probability = float(expected[reply["label"]])
+    wrong = bool(expected.max() - probability > MARGIN)
+    return RunnerAnswer(bool(answer.argmax() == reply["label"]), wrong, abs(probability - reply["probability"]))
 
 
-def _features(answer: FloatArray, said: dict[str, Any]) -> RunnerAnswer:
-    """Whether the features point the same way, and how far they are apart."""
-    other = np.array(said["features"], dtype=np.float32)
+def _compare_features(answer: FloatArray, reply: dict[str, Any]) -> RunnerAnswer:
+    """Compare the direction and the values of features."""
+    other = np.array(reply["features"], dtype=np.float32)
     cosine = float(answer @ other / (np.linalg.norm(answer) * np.linalg.norm(other)))
     return RunnerAnswer(cosine >= MIN_COSINE, cosine < MIN_COSINE, float(np.abs(answer - other).max()))

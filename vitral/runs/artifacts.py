@@ -19,24 +19,24 @@ from vitral.explanation.walkthrough.describe import multiply_adds
 from vitral.models.vit import Vit
 from vitral.recipes.recipe import Epochs, Recipe, Steps
 from vitral.runs.build import RunParts, build_loader
-from vitral.runs.environment import Environment, moments, spent
-from vitral.runs.folder import Folder
-from vitral.runs.report.attention import attended
+from vitral.runs.environment import Environment, read_times, total_seconds
+from vitral.runs.folder import RunFolder
+from vitral.runs.report.attention import attention_section
 from vitral.runs.report.page import write_report
-from vitral.runs.report.story import Cost, Judgment, Story
+from vitral.runs.report.report import Cost, Report, ReportEvaluation
 from vitral.tasks.classify import Classify
-from vitral.training.checkpoints.checkpoint import open_checkpoint, path_of
-from vitral.training.distributed.process_group import Group
+from vitral.training.checkpoints.checkpoint import checkpoint_path, open_checkpoint
+from vitral.training.distributed.process_group import ProcessGroup
 from vitral.training.finetune import LastLayers, Lora
 from vitral.training.metrics import MetricsLine, read_metrics
 from vitral.weights.bundle import Bundle, read_bundle, write_bundle
-from vitral.weights.card import Facts, Result, Trained, card
+from vitral.weights.card import CardFacts, Result, TrainingFacts, render_card
 from vitral.weights.load import load
 
 Fact = tuple[str, str]
 
 
-def summary(recipe: Recipe) -> list[Fact]:
+def summarize_recipe(recipe: Recipe) -> list[Fact]:
     """What a colleague asks first: the model, the length, how it learns, what is done to images."""
     return [
         ("recipe", recipe.name),
@@ -97,28 +97,28 @@ def _warmup(recipe: Recipe) -> str:
 
 
 Status = Literal["running", "stopped", "done"]
-BACKWARD = 2  # a backward pass costs as much as so many forward passes
+BACKWARD_COST = 2  # a backward pass costs as much as so many forward passes
 
 
-class Output:
+class RunArtifacts:
     """What a run leaves behind for its users. Every process has one; only the first of them writes."""
 
-    def __init__(self, folder: Folder, parts: RunParts, group: Group) -> None:
+    def __init__(self, folder: RunFolder, parts: RunParts, group: ProcessGroup) -> None:
         self.folder, self.parts, self.group = folder, parts, group
 
-    def keep(self, home: Path, step: int, line: MetricsLine | None) -> None:
+    def write_bundle(self, home: Path, step: int, line: MetricsLine | None) -> None:
         """Write the averaged weights as they are now, after a step, as a bundle, with what an evaluation found."""
-        learning = self.parts.learning
-        with learning.average.averaged(learning.task):
-            tensors = self.parts.spread.whole(self.parts.model)
+        learning = self.parts.state
+        with learning.average.applied_to(learning.task):
+            tensors = self.parts.strategy.full_state_dict(self.parts.model)
         self._write(home, step, tensors, line)
 
-    def keep_saved(self, home: Path, step: int, line: MetricsLine | None) -> None:
+    def write_saved_bundle(self, home: Path, step: int, line: MetricsLine | None) -> None:
         """The same for the weights that were saved after an earlier step, if that checkpoint is whole."""
-        if not self.group.first:
+        if not self.group.is_main:
             return
         try:
-            groups = open_checkpoint(path_of(self.folder.checkpoints, step)).load().tensors
+            groups = open_checkpoint(checkpoint_path(self.folder.checkpoints, step)).load().tensors
         except WeightsError:
             return  # the bundle was written when the step was taken
         saved = groups["task"] | groups.get("average", {})
@@ -127,9 +127,9 @@ class Output:
         self._write(home, step, tensors, line)
 
     def _write(self, home: Path, step: int, tensors: Mapping[str, Tensor], line: MetricsLine | None) -> None:
-        if self.group.first:
-            bundle, plain = self.bundle(), self.parts.recipe.finetune.plain(tensors)
-            write_bundle(home, bundle, plain, card(bundle, self.facts(step, self._results(line))))
+        if self.group.is_main:
+            bundle, plain = self.bundle(), self.parts.recipe.finetune.merge_state(tensors)
+            write_bundle(home, bundle, plain, render_card(bundle, self.facts(step, self._results(line))))
 
     def _results(self, line: MetricsLine | None) -> tuple[Result, ...]:
         """What the card says of an evaluation in the midst of the run."""
@@ -146,64 +146,73 @@ class Output:
         classes = self.parts.samples.classes if isinstance(recipe.task, Classify) else ()
         needs = recipe.preprocessing()
         source = f"fine-tuned from {recipe.weights}" if recipe.weights else ""
-        return Bundle(model=recipe.model, task=recipe.task.kind, preprocessing=needs, classes=classes, source=source)
+        return Bundle(
+            model=recipe.model,
+            task=recipe.task.kind,
+            preprocessing=needs,
+            classes=classes,
+            activation=recipe.task.loss.kind if isinstance(recipe.task, Classify) else "softmax",
+            source=source,
+        )
 
-    def facts(self, step: int, results: tuple[Result, ...]) -> Facts:
+    def facts(self, step: int, results: tuple[Result, ...]) -> CardFacts:
         """What the card tells of the run."""
         samples = self.parts.samples
         images = {split: len(samples.of(split)) for split in ("train", "val", "test") if samples.of(split)}
-        lines = tuple(f"{label}: {value}" for label, value in summary(self.parts.recipe))
-        seconds = spent(moments(self.folder.path))
+        lines = tuple(f"{label}: {value}" for label, value in summarize_recipe(self.parts.recipe))
+        seconds = total_seconds(read_times(self.folder.path))
         environment = Environment.from_json(self.folder.environment.read_bytes())
-        trained = Trained(samples.where, images, environment.fingerprint, lines, step, seconds)
-        return Facts(self.folder.path.name, trained, results)
+        trained = TrainingFacts(samples.where, images, environment.fingerprint, lines, step, seconds)
+        return CardFacts(self.folder.path.name, trained, results)
 
-    def judge(self, home: Path) -> Judgment | None:
+    def evaluate(self, home: Path) -> ReportEvaluation | None:
         """The answers of a bundle to the images for testing, or for validation where there are none."""
         samples = self.parts.samples
         splits: tuple[Split, ...] = ("test", "val")
         split = next((split for split in splits if samples.of(split)), None)
         if split is None or not isinstance(self.parts.recipe.task, Classify):
             return None
-        device, scaling = self.parts.serving.device, self.parts.recipe.images.normalize
+        device, scaling = self.parts.microbatch_config.device, self.parts.recipe.images.normalize
         model = load(home).model.to(device)
         loader = build_loader(self.parts.recipe, samples, split, self.group.world)
         answers = predict(model, loader, scaling, device, self.group.gather, lambda images: None)
-        return Judgment(split, answers, compute_accuracy(answers, samples.classes), compute_calibration(answers))
+        return ReportEvaluation(
+            split, answers, compute_accuracy(answers, samples.classes), compute_calibration(answers)
+        )
 
-    def tell(self, home: Path, step: int, judgment: Judgment) -> None:
+    def update_card(self, home: Path, step: int, judgment: ReportEvaluation) -> None:
         """Write the card of a bundle anew, with what its weights, those after a step, are worth."""
-        if not self.group.first:
+        if not self.group.is_main:
             return
         bundle, tensors = read_bundle(home)
         found, split = judgment.accuracy, judgment.split
-        low, high = found.interval.low, found.interval.high
+        low, high = found.ci95.low, found.ci95.high
         result = Result("accuracy", found.top1, low, high, split, found.images, chosen=split == "val")
-        write_bundle(home, bundle, tensors, card(bundle, self.facts(step, (result,))))
+        write_bundle(home, bundle, tensors, render_card(bundle, self.facts(step, (result,))))
 
-    def write_page(self, step: int, status: Status, best: int, judgment: Judgment | None) -> None:
+    def write_report(self, step: int, status: Status, best: int, judgment: ReportEvaluation | None) -> None:
         """Write report.html, as things stand after a step, with the best weights so far those of another."""
-        if not self.group.first:
+        if not self.group.is_main:
             return
-        seen = None if judgment is None else attended(load(self.folder.best), self.parts.samples, judgment)
+        seen = None if judgment is None else attention_section(load(self.folder.best), self.parts.samples, judgment)
         environment = Environment.from_json(self.folder.environment.read_bytes())
         recipe, samples = self.parts.recipe, self.parts.samples
-        story = Story(
+        story = Report(
             title=self.folder.path.name,
             status=status,
             answers="images are named" if recipe.task.labeled else "patches are told",
             steps=self.parts.steps,
             command=environment.command,
-            summary=summary(recipe),
+            summary=summarize_recipe(recipe),
             recipe=recipe.to_json(),
-            environment=described(environment),
+            environment=environment_facts(environment),
             samples=samples,
             metrics=[
                 {"step": line.step, "epoch": line.epoch, "split": line.split, **line.values}
                 for line in read_metrics(self.folder.path)
             ],
-            judgment=judgment,
-            attended=seen,
+            evaluation=judgment,
+            attention=seen,
             cost=self.cost(step),
             notes=[*samples.notes, *self.notes(status, best)],
             next=self.next_commands(status),
@@ -212,12 +221,12 @@ class Output:
 
     def cost(self, step: int) -> Cost:
         """What the run took up to a step, over all its sessions."""
-        noted = moments(self.folder.path)
-        images = step * self.parts.plan.batch
+        noted = read_times(self.folder.path)
+        images = step * self.parts.plan.batch_size
         once = multiply_adds(self.parts.recipe.model, in_full=not isinstance(self.parts.recipe.task, Classify))
-        parameters = sum(weight.numel() for weight in self.parts.recipe.model.skeleton().parameters())
+        parameters = sum(weight.numel() for weight in self.parts.recipe.model.build_empty().parameters())
         peak = max((moment.peak_memory for moment in noted), default=0)
-        return Cost(spent(noted), images, (1 + BACKWARD) * once * images, peak, parameters)
+        return Cost(total_seconds(noted), images, (1 + BACKWARD_COST) * once * images, peak, parameters)
 
     def notes(self, status: Status, best: int) -> list[str]:
         """What a reader of the figures should know."""
@@ -241,7 +250,7 @@ class Output:
         ]
 
 
-def described(environment: Environment) -> list[Fact]:
+def environment_facts(environment: Environment) -> list[Fact]:
     """The environment as a reader wants it."""
     memory = f"{environment.memory / 2**30:,.0f} GiB"
     git = f"{environment.git.commit}{' and changes' if environment.git.dirty else ''}"

@@ -3,6 +3,7 @@
 import sys
 from shutil import which
 
+from vitral.core.activation import probabilities
 from vitral.runs.result import Run
 from vitral.runs.train import train
 
@@ -13,31 +14,31 @@ NEXT = (
 )
 
 
-def demo(out: str, *settings: str) -> Run:
+def run_demo(out: str, *settings: str) -> Run:
     """Train for a minute or so."""
     return train("sample", *settings, recipe="sample", out=out)
 
 
-def told(run: Run) -> str:
+def format_demo(run: Run) -> str:
     """What came of it."""
-    return "\n".join([*answers(run), "", *outcome(run), "", *next_commands()])
+    return "\n".join([*answer_table(run), "", *accuracy_lines(run), "", *next_commands()])
 
 
-def answers(run: Run) -> list[str]:
+def answer_table(run: Run) -> list[str]:
     """A table with the answer to one image of each class."""
     assert run.judgment is not None
-    given, classes = run.judgment.answers, run.samples.classes
-    shares = given.logits.softmax(dim=1)
+    given, classes = run.judgment.predictions, run.samples.classes
+    shares = probabilities(given.logits, given.activation)
     rows = []
     for label, name in enumerate(classes):
         place = int((given.labels == label).nonzero()[0])
-        answer = int(given.given[place])
+        answer = int(given.predicted[place])
         mark = "" if answer == label else "wrong"
         rows.append(f"{name:<14}{classes[answer]:<14}{shares[place, answer]:>9.0%}  {mark}".rstrip())
     return [f"{'image of':<14}{'answer':<14}{'how sure':>9}", *rows]
 
 
-def outcome(run: Run) -> list[str]:
+def accuracy_lines(run: Run) -> list[str]:
     """How well it does, and where its page is."""
     assert run.judgment is not None
     found = run.judgment.accuracy

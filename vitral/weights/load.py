@@ -1,4 +1,4 @@
-"""Loading: a path becomes a model that is ready to use."""
+"""Load a model from a run, a bundle, the Hugging Face hub, or a checkpoint of another library."""
 
 import hashlib
 import logging
@@ -12,8 +12,9 @@ from torch import Tensor
 from vitral.core.config import override
 from vitral.core.errors import ConfigError, WeightsError, format_choices
 from vitral.core.imports import pause_gc
-from vitral.models.base import Model
+from vitral.models.base import Grid, Model
 from vitral.models.head import NoHead
+from vitral.models.position import GridDependent
 from vitral.models.resnet import Resnet
 from vitral.weights.bundle import MODEL, Bundle, is_bundle, read_bundle
 from vitral.weights.card import architecture
@@ -23,63 +24,64 @@ from vitral.weights.hub import FetchedWeights, fetch_weights
 from vitral.weights.reader import read_checkpoint, shard_files
 
 log = logging.getLogger("vitral")
-CHUNK_BYTES = 2**24  # bytes
-# What files of some kind do not tell.
+CHUNK_BYTES = 2**24
+MAX_STRETCH = 2.0  # of a position table, before a message says so
+# Settings that some checkpoints do not record.
 SETTINGS = ("image_size", "channels", "stem.patch", "mixer.heads", "mixer.head_width", "mlp.gelu", "pool")
-RUN = ("recipe.json", "environment.json")  # by which a run is known before it has a bundle
+RUN = ("recipe.json", "environment.json")  # the files of a run that has no bundle yet
 EXPECTED = "expected a run (best/, last/), a bundle (model.safetensors, config.json), or weights of another library"
 
 
 class LoadedModel(NamedTuple):
-    """A model with its weights, in evaluation mode, and all that they need."""
+    """A model with its weights, in evaluation mode, and its bundle: preprocessing, classes, task."""
 
     model: Model
     bundle: Bundle
 
 
 class LoadOptions(NamedTuple):
-    """How weights of others are read: which of two kinds they are, and what is allowed."""
+    """How checkpoints of other libraries are read."""
 
-    format: str = ""
+    format: str = ""  # where tensor names fit two formats
     allow_pickle: bool = False
-    offline: bool = False  # a model of the hub comes from the cache alone
+    offline: bool = False  # a hub model is read from the cache only
 
 
 DEFAULT_OPTIONS = LoadOptions()
 
 
 class OpenedModel(NamedTuple):
-    """A model, the file that its weights are in, and what was found out about it, a sentence each."""
+    """A model, the file of its weights, and messages about how it was read."""
 
     loaded: LoadedModel
     file: Path
-    told: tuple[str, ...]
+    messages: tuple[str, ...]
 
 
 def load(
     where: str | Path, *settings: str, format: str = "", allow_pickle: bool = False, offline: bool = False
 ) -> LoadedModel:
-    """The model of a run, of a bundle, or of another library: `model, bundle = vitral.load("runs/photos")`.
+    """Load a run, a bundle, or a checkpoint of another library: `model, bundle = vitral.load("runs/photos")`.
 
-    `hf:owner/name` is a model of the hub. Settings such as `mixer.heads=6` tell what a file of others does not, and
-    `format` which of two kinds it is. The weights are mapped from the disk as they are used, and changing them changes
-    no file.
+    `hf:owner/name` is a model of the hub. Settings such as `mixer.heads=6` give what a checkpoint does not record, and
+    `format` decides where its tensor names fit two formats. The weights are memory-mapped; changing them changes no
+    file.
     """
     with pause_gc():
-        found = open_model(where, *settings, reading=LoadOptions(format, allow_pickle, offline))
-    for line in found.told:
+        found = open_model(where, *settings, options=LoadOptions(format, allow_pickle, offline))
+    for line in found.messages:
         log.info(line)
     return found.loaded
 
 
-def open_model(where: str | Path, *settings: str, reading: LoadOptions = DEFAULT_OPTIONS) -> OpenedModel:
-    """The same, with what there is to tell of it, and nothing said."""
-    place = fetch_weights(str(where), reading.offline)
-    check_path(place.path)
-    if (home := find_bundle(place.path)) is None:
-        return _foreign(place, settings, reading)
-    if settings or reading.format:
-        message = f"a bundle tells all about itself, and takes no {settings[0] if settings else 'format'}"
+def open_model(where: str | Path, *settings: str, options: LoadOptions = DEFAULT_OPTIONS) -> OpenedModel:
+    """Load a model without logging; the messages are returned."""
+    source = fetch_weights(str(where), options.offline)
+    check_path(source.path)
+    if (home := find_bundle(source.path)) is None:
+        return _open_checkpoint(source, settings, options)
+    if settings or options.format:
+        message = f"a bundle records all its settings, and takes no {settings[0] if settings else 'format'}"
         raise ConfigError(message, code="config.conflict", where=str(home), hint="leave it out")
     bundle, tensors = read_bundle(home)
     model = bundle.model.build_empty()
@@ -88,28 +90,28 @@ def open_model(where: str | Path, *settings: str, reading: LoadOptions = DEFAULT
     except WeightsError as error:
         raise WeightsError(error.message, code=error.code, where=str(home / MODEL), hint=error.hint) from None
     model.activation = bundle.activation
-    return OpenedModel(LoadedModel(model.eval(), bundle), home / MODEL, ())
+    return OpenedModel(LoadedModel(model.eval(), bundle), home / MODEL, tuple(_stretch_message(model, bundle)))
 
 
 def find_bundle(path: Path) -> Path | None:
-    """The bundle that a path stands for: the folder itself, or a run's best, or its last where there is no best."""
+    """The bundle at a path: the folder itself, or the best or else the last bundle of a run."""
     homes = (path, path / "best", path / "last")
     return next((home for home in homes if is_bundle(home)), None)
 
 
 def check_path(path: Path) -> None:
-    """Say what a path is that holds no weights to use, and what to give instead."""
+    """Reject a path without loadable weights, and say what to give instead."""
     where = str(path)
     if is_bundle(path):
         return
     if not path.exists():
-        message = f"there is no such file or folder; {EXPECTED}"
+        message = f"no such file or folder; {EXPECTED}"
         raise WeightsError(message, code="weights.not_found", where=where, hint="check the path")
     if path.is_file() and is_bundle(path.parent):
         hint = f"give the folder: {path.parent}"
         raise WeightsError("a file of a bundle", code="weights.wrong_path", where=where, hint=hint)
     if (path / "export.json").exists():
-        message, hint = f"an export, which is for vitral predict; {EXPECTED}", "give the model that it was made of"
+        message, hint = f"an export, which only vitral predict reads; {EXPECTED}", "give the model it was made from"
         raise WeightsError(message, code="weights.wrong_path", where=where, hint=hint)
     if path.is_file() and (path.parent / "export.json").exists():
         hint = f"give the folder, to predict: {path.parent}"
@@ -117,70 +119,89 @@ def check_path(path: Path) -> None:
     if re.fullmatch(r"step-[0-9]+", path.name) and path.parent.name == "checkpoints":
         run = path.parent.parent
         raise WeightsError(
-            f"a checkpoint, which is for its run to go on from; {EXPECTED}",
+            f"a training checkpoint, which only its run resumes from; {EXPECTED}",
             code="weights.wrong_path",
             where=where,
             hint=f"give the run, {run}, or one of its bundles, {run / 'best'} and {run / 'last'}",
         )
     if all((path / name).exists() for name in RUN) and not any(is_bundle(path / name) for name in ("best", "last")):
-        hint = f"let it go on until its first evaluation: vitral train --resume {path}"
+        hint = f"resume it until its first evaluation: vitral train --resume {path}"
         message = "a run that has written no bundle yet"
         raise WeightsError(message, code="weights.no_bundle", where=where, hint=hint)
 
 
-def _foreign(place: FetchedWeights, settings: tuple[str, ...], reading: LoadOptions) -> OpenedModel:
-    """A model from a file of another library, as that library would run it."""
-    from vitral.weights.formats.registry import (
+def _open_checkpoint(source: FetchedWeights, settings: tuple[str, ...], options: LoadOptions) -> OpenedModel:
+    """A model from a checkpoint of another library, with the outputs that library would give."""
+    from vitral.weights.formats.registry import (  # all formats, which a bundle does not need
         detect_format,
         strip_wrapper,
-    )  # with all formats, which a bundle does without
+    )
 
-    raw, wrapper = strip_wrapper(read_checkpoint(place.path, reading.allow_pickle))
-    kind = detect_format(raw, reading.format)
+    ckpt, wrapper = strip_wrapper(read_checkpoint(source.path, options.allow_pickle))
+    format = detect_format(ckpt, options.format)
     check_settings(settings)
     try:
-        found = kind.recognize(raw, FileSettings(settings))
+        found = format.detect(ckpt, FileSettings(settings))
         config = override(found.model, settings)
     except ConfigError as error:
-        raise _in_file(raw.where, error, "weights.bad_setting" if settings else "weights.bad_config") from None
+        raise _in_file(ckpt.path, error, "weights.bad_setting" if settings else "weights.bad_config") from None
     assert not isinstance(config, Resnet)
-    frame = config.build_empty()
-    hint = f"this is {found.title} with {config.depth} layers of width {config.width}: give a whole file of one"
-    if FileSettings(settings).told("image_size"):
+    model = config.build_empty()
+    hint = f"this is {found.title} with {config.depth} layers of width {config.width}: give a complete file of one"
+    if FileSettings(settings).get("image_size"):
         hint += "; for images of another size, convert it with --image-size"
-    ours = import_tensors(kind.rules(config), frame.state_dict(), found.tensors, str(raw.where), hint)
+    tensors = import_tensors(format.rules(config), model.state_dict(), found.tensors, str(ckpt.path), hint)
     try:
-        frame.load_weights({name: tensor.float() for name, tensor in ours.items()})
+        model.load_weights({name: tensor.float() for name, tensor in tensors.items()})
     except WeightsError as error:
         message = describe_non_finite(found.tensors) or error.message
-        raise WeightsError(message, code=error.code, where=str(raw.where), hint=error.hint) from None
-    seen = found.preprocessing  # of DINOv2 it shows images of another size than the positions were made for
+        raise WeightsError(message, code=error.code, where=str(ckpt.path), hint=error.hint) from None
+    preprocessing = found.preprocessing  # DINOv2 is used with smaller images than its positions were trained for
     if config.image_size != found.model.image_size:
-        seen = seen.model_copy(update={"image_size": config.image_size})
+        preprocessing = preprocessing.model_copy(update={"image_size": config.image_size})
     try:
         bundle = Bundle(
             model=config,
             task="features" if isinstance(config.head, NoHead) else "classify",
-            preprocessing=seen,
+            preprocessing=preprocessing,
             classes=found.classes,
-            source=f"{found.title}, from {place.source or raw.where.name}",
+            source=f"{found.title}, from {source.source or ckpt.path.name}",
         )
-    except ConfigError as error:  # what is noted beside the weights does not go with them
-        raise _in_file(raw.where.parent, error, "weights.bad_config") from None
-    names = (f"left out {wrapper!r} before every name, which a training script put there",) if wrapper else ()
-    return OpenedModel(
-        LoadedModel(frame.eval(), bundle), raw.where, (*describe_checkpoint(found), *names, *_told_of_bits(found))
-    )
+    except ConfigError as error:  # the config files beside the weights do not fit them
+        raise _in_file(ckpt.path.parent, error, "weights.bad_config") from None
+    messages = describe_checkpoint(found)
+    if wrapper:
+        messages.append(f"removed the prefix {wrapper!r} of all tensor names, which a training script added")
+    dtypes = sorted({str(tensor.dtype).removeprefix("torch.") for tensor in found.tensors.values()} - {"float32"})
+    if dtypes:
+        messages.append(f"weights in {' and '.join(dtypes)}, read as float32")
+    messages += _stretch_message(model, bundle)
+    return OpenedModel(LoadedModel(model.eval(), bundle), ckpt.path, tuple(messages))
+
+
+def _stretch_message(model: Model, bundle: Bundle) -> list[str]:
+    """A line where learned positions are resampled more than twofold for the images of the preprocessing."""
+    learned = any(part.state_dict() for part in model.modules() if isinstance(part, GridDependent))
+    sizes = bundle.model.image_size, bundle.preprocessing.image_size
+    return stretch_message(*(bundle.model.layout(size).grid for size in sizes)) if learned else []
+
+
+def stretch_message(old: Grid, new: Grid) -> list[str]:
+    """A line where a table of positions is resampled more than twofold; else none."""
+    factor = max(max(a, b) / min(a, b) for a, b in zip(old, new, strict=True))
+    if factor <= MAX_STRETCH:
+        return []
+    return [f"positions for {old} patches are stretched to {new}, {factor:.1f} times: expect lower accuracy"]
 
 
 def _in_file(path: Path, error: ConfigError, code: str) -> WeightsError:
-    """The same fault, told as one of a file or folder of others."""
+    """A config error as one of a checkpoint file or folder."""
     where = ", ".join(filter(None, (str(path), error.where)))
     return WeightsError(error.message, code=code, where=where, hint=error.hint)
 
 
 def describe_non_finite(tensors: Mapping[str, Tensor]) -> str:
-    """Which values are not finite, by the names that the file has."""
+    """The tensors with values that are not finite, by the names in the file."""
     counts = {name: int((~tensor.isfinite()).sum()) for name, tensor in tensors.items()}
     faults = [
         f"{name} has {count} of {tensors[name].numel()} values not finite" for name, count in counts.items() if count
@@ -189,37 +210,30 @@ def describe_non_finite(tensors: Mapping[str, Tensor]) -> str:
 
 
 def check_settings(settings: tuple[str, ...]) -> None:
-    """Settings tell what files leave open; what they do not is not to be changed on the way in."""
+    """Reject settings other than those that a checkpoint may leave open."""
     for name in (each.partition("=")[0] for each in settings):
         if name not in SETTINGS:
-            message = "is not something that a file of weights leaves open"
-            hint = f"what may be told is {format_choices(SETTINGS)}"
+            message, hint = "cannot be set while loading", f"settings are {format_choices(SETTINGS)}"
             raise ConfigError(message, code="config.unsupported", where=name, hint=hint)
 
 
 def describe_checkpoint(found: DetectedModel) -> list[str]:
-    """What was recognized, in a line, and a line for each thing that was left out or assumed."""
-    lines = [f"recognized {found.title}: {architecture(found.model).partition(': ')[2]}"]
+    """A line for the detected architecture, and one for each unused tensor group and each assumption."""
+    lines = [f"detected {found.title}: {architecture(found.model).partition(': ')[2]}"]
     reasons: dict[str, list[str]] = {}
-    for name, reason in found.dropped.items():
+    for name, reason in found.unused.items():
         reasons.setdefault(reason, []).append(name)
     for reason, names in reasons.items():
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-        lines.append(f"left out {names[0]}{more}: {reason}")
-    return lines + [f"assumed: {words}" for words in found.assumed]
-
-
-def _told_of_bits(found: DetectedModel) -> list[str]:
-    """A line where the weights were kept in other than 32 bits."""
-    kinds = sorted({str(tensor.dtype).removeprefix("torch.") for tensor in found.tensors.values()} - {"float32"})
-    return [f"weights in {' and '.join(kinds)}, read as float32"] if kinds else []
+        lines.append(f"ignored {names[0]}{more}: {reason}")
+    return lines + [f"assumed: {assumption}" for assumption in found.assumptions]
 
 
 def hash_weights(path: Path) -> str:
-    """The sha256 of a file of weights; of an index, that of all of its files one after the other."""
-    found = hashlib.sha256()
-    for part in shard_files(path):
-        with part.open("rb") as file:
-            while piece := file.read(CHUNK_BYTES):
-                found.update(piece)
-    return found.hexdigest()
+    """The sha256 of a weight file; for an index, that of its files one after the other."""
+    digest = hashlib.sha256()
+    for shard in shard_files(path):
+        with shard.open("rb") as file:
+            while chunk := file.read(CHUNK_BYTES):
+                digest.update(chunk)
+    return digest.hexdigest()

@@ -1,57 +1,55 @@
-"""The story as a page: one file that needs no network.
-
-The worst mistakes: wrong answers that the model was most sure of, as pictures.
-"""
+"""The report of a run as one HTML file that works offline, and the worst mistakes on it."""
 
 from pathlib import Path
 from typing import NamedTuple
 
 from vitral import __version__
+from vitral.core.activation import probabilities
 from vitral.core.errors import DataError
+from vitral.core.storage import write_file_atomically
 from vitral.data.doctor.finding import plural
 from vitral.data.samples import SPLITS, Samples
-from vitral.data.thumbnails import thumbnail
-from vitral.explanation.walkthrough.describe import amount
-from vitral.html.page import render, write_whole
-from vitral.html.text import NOTHING, large, loss_of, percent
-from vitral.runs.report.confusion import draw_calibration, draw_matrix, most_confused
-from vitral.runs.report.curves import draw_curves
-from vitral.runs.report.story import Cost, Fact, Judgment, Story, headline, remarks, worst_first
-from vitral.weights.card import duration
+from vitral.data.thumbnails import thumbnail_url
+from vitral.explanation.walkthrough.describe import format_bytes
+from vitral.html.page import render
+from vitral.html.text import MISSING, format_count, format_loss, percent
+from vitral.runs.report.confusion import calibration_chart, confusion_matrix, most_confused
+from vitral.runs.report.curves import metric_charts
+from vitral.runs.report.report import Cost, Fact, Report, ReportEvaluation, findings, headline, worst_first
+from vitral.weights.card import format_duration
 
-MOST_MISTAKES = 24
-MOST_BYTES = 1_500_000  # of thumbnails, so that the page stays below 3 MB
+MAX_MISTAKES = 24
+MAX_BYTES = 1_500_000  # of thumbnails, so that the page stays below 3 MB
 
 
 class Mistake(NamedTuple):
-    """An image, the class it is labeled with and the one it was given; without a source where it cannot be shown."""
+    """A wrong prediction; the thumbnail is empty for an image that cannot be read."""
 
     name: str
     label: str
-    given: str
-    probability: float  # of what was given
+    prediction: str
+    probability: float  # of the prediction
     label_probability: float
-    source: str
+    thumbnail: str
 
 
-def worst_mistakes(judgment: Judgment, samples: Samples) -> list[Mistake]:
-    """At most 24 of them, the surest first."""
-    answers, items = judgment.answers, samples.of(judgment.split)
-    given, sure = answers.given, answers.sure  # each (N,)
-    wrong = (given != answers.labels).nonzero()[:, 0]
-    order = wrong[sure[wrong].argsort(descending=True, stable=True)][:MOST_MISTAKES]
-    found, left = [], MOST_BYTES
+def worst_mistakes(evaluation: ReportEvaluation, samples: Samples) -> list[Mistake]:
+    """At most 24 wrong predictions, most confident first."""
+    predictions, items = evaluation.predictions, samples.of(evaluation.split)
+    wrong = (predictions.predicted != predictions.labels).nonzero()[:, 0]
+    order = wrong[predictions.confidence[wrong].argsort(descending=True, stable=True)][:MAX_MISTAKES]
+    found, left = [], MAX_BYTES
     for row in order.tolist():
-        item = items[int(answers.places[row])]
+        item = items[int(predictions.indices[row])]
         source = ""
         if left > 0:
             try:
-                source = thumbnail(samples, item)
-            except DataError:  # it was sound when it was judged: the page is not the place to tell
+                source = thumbnail_url(samples, item)
+            except DataError:  # it was readable when it was evaluated
                 source = ""
         left -= len(source)
-        label, answer = int(answers.labels[row]), int(given[row])
-        chance = answers.logits[row].double().softmax(dim=0).tolist()
+        label, answer = int(predictions.labels[row]), int(predictions.predicted[row])
+        chance = probabilities(predictions.logits[row].double(), predictions.activation).tolist()
         found.append(
             Mistake(item.name, samples.classes[label], samples.classes[answer], chance[answer], chance[label], source)
         )
@@ -59,63 +57,63 @@ def worst_mistakes(judgment: Judgment, samples: Samples) -> list[Mistake]:
 
 
 TEMPLATE = Path(__file__).with_name("page.html")
-MOST_CLASSES = 60
+MAX_CLASSES = 60
 
 
-def write_report(path: Path, story: Story) -> None:
+def write_report(path: Path, report: Report) -> None:
     """Write the page; whoever looks finds the whole file or the one before it."""
-    write_whole(path, page(story))
+    write_file_atomically(path, page(report))
 
 
-def page(story: Story) -> str:
+def page(report: Report) -> str:
     """The page as HTML."""
-    judgment = story.judgment
-    charts = draw_curves(story.metrics)
-    if judgment is not None:
-        charts.append(draw_calibration(judgment.calibration, judgment.accuracy.top1))
-    rows = worst_first(judgment.accuracy.classes) if judgment is not None else []
+    evaluation = report.evaluation
+    charts = metric_charts(report.metrics)
+    if evaluation is not None:
+        charts.append(calibration_chart(evaluation.calibration, evaluation.accuracy.top1))
+    rows = worst_first(evaluation.accuracy.classes) if evaluation is not None else []
     return render(
         TEMPLATE,
-        story=story,
+        report=report,
         version=__version__,
-        step=max((line["step"] for line in story.metrics), default=0),
-        headline=headline(story),
-        tiles=_tiles(judgment) if judgment is not None else [],
-        remarks=remarks(story),
+        step=max((line["step"] for line in report.metrics), default=0),
+        headline=headline(report),
+        tiles=_tiles(evaluation) if evaluation is not None else [],
+        findings=findings(report),
         charts=charts,
-        matrix=draw_matrix(judgment.accuracy) if judgment is not None else None,
-        confused=most_confused(judgment.accuracy) if judgment is not None else [],
-        rows=rows[:MOST_CLASSES],
-        rest=rows[MOST_CLASSES:],
-        mistakes=worst_mistakes(judgment, story.samples) if judgment is not None else [],
-        cost=_costs(story.cost),
-        data=[*_data(story.samples), *story.summary],
+        matrix=confusion_matrix(evaluation.accuracy) if evaluation is not None else None,
+        confused=most_confused(evaluation.accuracy) if evaluation is not None else [],
+        rows=rows[:MAX_CLASSES],
+        rest=rows[MAX_CLASSES:],
+        mistakes=worst_mistakes(evaluation, report.samples) if evaluation is not None else [],
+        cost=_costs(report.cost),
+        data=[*_data(report.samples), *report.summary],
         percent=percent,
     )
 
 
-def _tiles(judgment: Judgment) -> list[Fact]:
-    """What a reader asks after the headline."""
-    accuracy, calibration = judgment.accuracy, judgment.calibration
+def _tiles(evaluation: ReportEvaluation) -> list[Fact]:
+    """The numbers beside the headline."""
+    accuracy, calibration = evaluation.accuracy, evaluation.calibration
     recalls = [each.recall for each in accuracy.classes if each.recall is not None]
     tiles = [
-        ("mean over classes", percent(sum(recalls) / len(recalls))),
-        ("cross-entropy loss", loss_of(accuracy.loss)),
-        ("calibration error", percent(calibration.error)),
-        ("wrong", plural(accuracy.images - sum(each.right for each in accuracy.classes), "image")),
+        ("mean recall", percent(sum(recalls) / len(recalls))),
+        ("cross-entropy loss", format_loss(accuracy.loss)),
+        ("calibration error", percent(calibration.ece)),
+        ("wrong predictions", plural(accuracy.images - sum(each.correct for each in accuracy.classes), "image")),
     ]
-    return tiles if accuracy.top5 is None else [("among the first five", percent(accuracy.top5)), *tiles]
+    return tiles if accuracy.top5 is None else [("top-5 accuracy", percent(accuracy.top5)), *tiles]
 
 
 def _costs(cost: Cost) -> list[Fact]:
-    speed = f"{cost.images / cost.seconds:,.0f} images/s" if cost.seconds > 0 else NOTHING
+    speed = f"{cost.images / cost.seconds:,.0f} images/s" if cost.seconds > 0 else MISSING
     return [
-        ("time", duration(cost.seconds)),
-        ("images seen", large(cost.images)),
+        ("time", format_duration(cost.seconds)),
+        ("images seen", format_count(cost.images)),
         ("speed, evaluation included", speed),
-        ("multiply-adds", large(cost.multiply_adds)),
-        ("peak memory", amount(cost.peak_memory)),
-        ("parameters", large(cost.parameters)),
+        ("multiply-adds", format_count(cost.multiply_adds)),
+        ("peak memory", format_bytes(cost.peak_memory)),
+        ("parameters", format_count(cost.parameters)),
     ]
 
 
