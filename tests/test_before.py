@@ -131,7 +131,7 @@ def test_a_finished_run_opens(home: Path) -> None:
     evaluation = vitral.evaluate(run, "photos", "workers=0", "cache=false", split="val")
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     best = max(line["accuracy"] for line in lines if line["split"] == "val")
-    assert evaluation.found[0].model_dump()["accuracy"]["top1"] == pytest.approx(best)
+    assert evaluation.results[0].model_dump()["accuracy"]["top1"] == pytest.approx(best)
     predictor = vitral.Predictor(run, engine="eager")
     assert [prediction.classes[0] for prediction in predictor.predict(photos())]
     before = (run / "last/model.safetensors").read_bytes()

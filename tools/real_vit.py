@@ -104,7 +104,7 @@ def main(file: str, folder: str) -> None:
         images = torch.randn(2, 3, height, width, generator=torch.Generator().manual_seed(0))
         expected = theirs.run(None, {"input_image": images.numpy()})[0]
         with torch.inference_mode():
-            tokens = torch.cat(ours.features(images)[:3], dim=1).numpy()
+            tokens = torch.cat(ours.forward_features(images)[:3], dim=1).numpy()
         difference = float(np.abs(tokens - expected).max())
         verdict = "agrees" if difference <= MOST else "DIFFERS"
         print(f"{height}x{width}: {tokens.shape[1]} tokens, largest difference {difference:.1e}: {verdict}")

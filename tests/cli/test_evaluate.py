@@ -12,7 +12,7 @@ import pytest
 import vitral
 from tests.evaluation.subjects import files_in
 from vitral import cli
-from vitral.core.config import Size, members
+from vitral.core.config import Size, union_members
 from vitral.data.datasets.named import CLASSES
 from vitral.data.decoding.header import Decoding
 from vitral.data.transforms.preprocessing import Preprocessing
@@ -25,7 +25,7 @@ JUDGES = "accuracy,knn,fewshot,linear,resolution,tokens"
 def tiny(folder: Path, classes: tuple[str, ...] = CLASSES) -> str:
     """A bundle of a model that sees the bundled images and has learned nothing."""
     settings = ("image_size=28", "channels=1", "stem.patch=14", "width=8", "depth=1", "mixer.heads=1", "mlp.ratio=1")
-    model = vitral.build("Ti/16", *settings, f"head.num_classes={len(classes)}")
+    model = vitral.create_model("Ti/16", *settings, f"head.num_classes={len(classes)}")
     needs = Preprocessing(image_size=Size(28, 28), decoding=Decoding(channels=1))
     bundle = Bundle(model=model.config, task="classify", preprocessing=needs, classes=classes)
     write_bundle(folder / "tiny", bundle, model.state_dict(), "a card")
@@ -99,4 +99,4 @@ def test_an_interrupt_leaves_with_130_and_no_file(tmp_path: Path) -> None:
 
 def test_the_help_names_every_judge() -> None:
     listed = cli.evaluate.WITH_HELP.rpartition(": ")[2].removesuffix(".").split(", ")
-    assert listed == [judge.model_fields["kind"].default for judge in members(Evaluator)]
+    assert listed == [judge.model_fields["kind"].default for judge in union_members(Evaluator)]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tests.models.variants import small
 from vitral.core.config import Size
-from vitral.data.datasets.arrays import Part, open_arrays
+from vitral.data.datasets.arrays import LabeledImages, open_arrays
 from vitral.data.samples import Samples
 from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.evaluation.feature_cache import FeatureCache, NoCache
@@ -32,12 +32,12 @@ class Stripes:
 
     classes: int = len(CLASSES)
 
-    def load(self, part: str) -> Part:
+    def load(self, part: str) -> LabeledImages:
         rng = np.random.default_rng([len(part), self.classes])
         labels = np.arange(self.classes).repeat(EACH[part])
         rows = np.arange(SIDE)[None, :, None, None] // (labels[:, None, None, None] + 1) % 2 * 120
         noise = rng.integers(0, 130, (len(labels), SIDE, SIDE, 3))
-        return Part((rows + noise).astype(np.uint8), labels.astype(np.uint8))
+        return LabeledImages((rows + noise).astype(np.uint8), labels.astype(np.uint8))
 
 
 def stripes(classes: tuple[str, ...] = CLASSES) -> Samples:

@@ -35,10 +35,10 @@ NAMES = ("cat", "dog", "fox", "hen")
 
 def test_a_small_zoo_counted_by_hand() -> None:
     found = compute_accuracy(given_as(ZOO, 4), NAMES)
-    assert (found.images, found.top1, found.usual, found.top5) == (9, 4 / 9, 5 / 9, None)
-    assert found.confusion.tolist() == [[3, 1, 0, 1], [2, 1, 0, 0], [0, 1, 0, 0], [0, 0, 0, 0]]
+    assert (found.images, found.top1, found.majority_baseline, found.top5) == (9, 4 / 9, 5 / 9, None)
+    assert found.confusion_matrix.tolist() == [[3, 1, 0, 1], [2, 1, 0, 0], [0, 1, 0, 0], [0, 0, 0, 0]]
     table = [
-        (each.images, each.right, each.answers, each.recall, each.precision, each.f1, each.taken_for, each.times)
+        (each.images, each.correct, each.predicted, each.recall, each.precision, each.f1, each.most_confused_with, each.most_confused_count)
         for each in found.classes
     ]
     assert [each.name for each in found.classes] == list(NAMES)
@@ -66,10 +66,10 @@ def test_everything_agrees_with_brute_force(images: int, classes: int) -> None:
     assert found.top5 == (None if classes <= 5 else pytest.approx(np.mean([place < 5 for place in places])))
     assert found.loss == pytest.approx(-np.mean([log_softmax(row)[label] for row, label in rows]))
     met = Counter((label, order[0]) for order, (_, label) in zip(orders, rows, strict=True))
-    assert {(pair.label, pair.answer): pair.images for pair in found.pairs} == met
-    assert found.confusion.sum() == images
-    assert [each.right for each in found.classes] == np.diag(found.confusion).tolist()
-    assert [each.answers for each in found.classes] == found.confusion.sum(axis=0).tolist()
+    assert {(pair.label, pair.prediction): pair.images for pair in found.confusion_counts} == met
+    assert found.confusion_matrix.sum() == images
+    assert [each.correct for each in found.classes] == np.diag(found.confusion_matrix).tolist()
+    assert [each.predicted for each in found.classes] == found.confusion_matrix.sum(axis=0).tolist()
 
 
 def test_a_head_of_zeros_names_the_first_class() -> None:
@@ -87,7 +87,7 @@ def test_the_interval_is_that_of_wilson(right: int, images: int) -> None:
 
 def test_the_interval_belongs_to_the_share_of_right_answers() -> None:
     found = compute_accuracy(given_as(ZOO, 4), NAMES)
-    assert found.interval == wilson_interval(4, 9)
+    assert found.ci95 == wilson_interval(4, 9)
 
 
 def test_the_judgment_comes_back_from_its_json() -> None:
@@ -97,7 +97,7 @@ def test_the_judgment_comes_back_from_its_json() -> None:
 
 def test_what_a_million_pairs_could_be_is_kept_small() -> None:
     found = compute_accuracy(random_answers(20, 1000), [str(number) for number in range(1000)])
-    assert len(found.pairs) <= 20
+    assert len(found.confusion_counts) <= 20
 
 
 @pytest.mark.parametrize("strange", [float("nan"), float("inf"), float("-inf")])

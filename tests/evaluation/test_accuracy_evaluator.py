@@ -9,18 +9,18 @@ from vitral.evaluation.calibration import compute_calibration
 
 def test_it_finds_the_accuracy_and_calibration_of_the_answers() -> None:
     whole = subject()
-    found = AccuracyEvaluator().judge(whole)
-    answers = whole.answers(Size(16, 16))
+    found = AccuracyEvaluator().evaluate(whole)
+    answers = whole.predictions(Size(16, 16))
     assert found.accuracy == compute_accuracy(answers, ("ant", "bee", "cat"))
     assert found.calibration == compute_calibration(answers)
 
 
 def test_the_order_of_the_models_classes_does_not_matter() -> None:
-    plain = AccuracyEvaluator().judge(subject(striped_model(("ant", "bee", "cat")))).accuracy
+    plain = AccuracyEvaluator().evaluate(subject(striped_model(("ant", "bee", "cat")))).accuracy
     loaded = striped_model(("cat", "ant", "bee"))  # the same weights under other names: its ants are the other's cats
-    other = AccuracyEvaluator().judge(subject(loaded, stripes())).accuracy
-    rows = {each.name: each.right for each in other.classes}
-    truth = plain.confusion
+    other = AccuracyEvaluator().evaluate(subject(loaded, stripes())).accuracy
+    rows = {each.name: each.correct for each in other.classes}
+    truth = plain.confusion_matrix
     assert rows == {"cat": truth[2, 0], "ant": truth[0, 1], "bee": truth[1, 2]}
 
 

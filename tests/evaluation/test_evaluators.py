@@ -20,9 +20,9 @@ def test_every_judge_has_a_kind_and_finds_something_of_that_kind() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_a_judge_finds_comes_back_from_json(kind: str) -> None:
-    found = run_evaluators(parse_evaluators(kind), subject(means=tools()._replace(fewer=Blunt(most=9))))
-    whole = Evaluation(model="m", data="d", split="test", images=18, classes=3, seed=0, found=found, notes=())
-    assert [each.kind for each in whole.found] == [kind]
+    found = run_evaluators(parse_evaluators(kind), subject(means=tools()._replace(merging_engines=Blunt(most=9))))
+    whole = Evaluation(model="m", data="d", split="test", images=18, classes=3, seed=0, results=found, notes=())
+    assert [each.kind for each in whole.results] == [kind]
     assert Evaluation.from_json(whole.to_json()) == whole
 
 
@@ -56,4 +56,4 @@ def test_what_the_last_judge_refuses_is_refused_before_the_first_begins() -> Non
     whole = subject(samples=without(stripes(), "train"))
     with raises("data.too_few", "knn"):
         run_evaluators(parse_evaluators("accuracy,knn"), whole)
-    assert whole._answers == {}
+    assert whole._predictions == {}

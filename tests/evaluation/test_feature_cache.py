@@ -24,7 +24,7 @@ def made() -> Counted:
 def test_what_was_made_once_is_read_the_next_time(tmp_path: Path) -> None:
     make = made()
     for _ in range(3):
-        assert torch.equal(DiskCache(tmp_path / "new" / "folder").vectors(lambda: "key", 4, make), VECTORS)
+        assert torch.equal(DiskCache(tmp_path / "new" / "folder").features(lambda: "key", 4, make), VECTORS)
     assert make.times == 1
     assert files_in(tmp_path / "new" / "folder") == ["key.safetensors"]
 
@@ -32,14 +32,14 @@ def test_what_was_made_once_is_read_the_next_time(tmp_path: Path) -> None:
 def test_another_key_is_made_anew(tmp_path: Path) -> None:
     make = made()
     for key in ("a", "b"):
-        DiskCache(tmp_path).vectors(lambda key=key: key, 4, make)  # type: ignore[misc]
+        DiskCache(tmp_path).features(lambda key=key: key, 4, make)  # type: ignore[misc]
     assert make.times == 2
 
 
 def test_without_a_cache_nothing_is_hashed_or_written() -> None:
     make = made()
     for _ in range(2):
-        assert torch.equal(NoCache().vectors(lambda: pytest.fail("hashed"), 4, make), VECTORS)
+        assert torch.equal(NoCache().features(lambda: pytest.fail("hashed"), 4, make), VECTORS)
     assert make.times == 2
 
 
@@ -66,24 +66,24 @@ def other_names(path: Path) -> None:
 
 
 def of_another_key(path: Path) -> None:
-    DiskCache(path.parent).vectors(lambda: "other", 4, lambda: VECTORS + 1)
+    DiskCache(path.parent).features(lambda: "other", 4, lambda: VECTORS + 1)
     (path.parent / "other.safetensors").replace(path)
 
 
 def of_fewer_images(path: Path) -> None:
     path.unlink()
-    DiskCache(path.parent).vectors(lambda: "key", 3, lambda: VECTORS[:3])
+    DiskCache(path.parent).features(lambda: "key", 3, lambda: VECTORS[:3])
 
 
 @pytest.mark.parametrize("damage", [cut, flip, empty, foreign, other_names, of_another_key, of_fewer_images])
 def test_a_damaged_or_foreign_file_is_made_again(tmp_path: Path, damage: object) -> None:
     make, folder = made(), DiskCache(tmp_path)
-    folder.vectors(lambda: "key", 4, make)
+    folder.features(lambda: "key", 4, make)
     assert callable(damage)
     damage(tmp_path / "key.safetensors")
-    assert torch.equal(folder.vectors(lambda: "key", 4, make), VECTORS)
+    assert torch.equal(folder.features(lambda: "key", 4, make), VECTORS)
     assert make.times == 2
-    assert torch.equal(folder.vectors(lambda: "key", 4, make), VECTORS)
+    assert torch.equal(folder.features(lambda: "key", 4, make), VECTORS)
     assert make.times == 2, "and is whole again"
 
 
@@ -92,25 +92,25 @@ def test_an_interrupt_leaves_nothing_half_written(tmp_path: Path, monkeypatch: p
         assert list(tmp_path.iterdir()), "the draft is there when the interrupt comes"
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(feature_cache, "DISK", Storage(tell=interrupt))
+    monkeypatch.setattr(feature_cache, "DISK", Storage(on_event=interrupt))
     with pytest.raises(KeyboardInterrupt):
-        DiskCache(tmp_path).vectors(lambda: "key", 4, made())
+        DiskCache(tmp_path).features(lambda: "key", 4, made())
     assert files_in(tmp_path) == []
 
 
 def test_what_was_used_longest_ago_makes_room(tmp_path: Path) -> None:
-    folder = DiskCache(tmp_path, room=4 * BYTES)
+    folder = DiskCache(tmp_path, cache_bytes=4 * BYTES)
     for age, key in enumerate("abc"):
-        folder.vectors(lambda key=key: key, 1, lambda: torch.ones(1, 256))  # type: ignore[misc]
+        folder.features(lambda key=key: key, 1, lambda: torch.ones(1, 256))  # type: ignore[misc]
         os.utime(tmp_path / f"{key}.safetensors", (1000 + age, 1000 + age))
-    folder.vectors(lambda: "a", 1, lambda: pytest.fail("made again"))  # so `b` is now the oldest
-    folder.vectors(lambda: "d", 1, lambda: torch.ones(1, 256))
+    folder.features(lambda: "a", 1, lambda: pytest.fail("made again"))  # so `b` is now the oldest
+    folder.features(lambda: "d", 1, lambda: torch.ones(1, 256))
     assert files_in(tmp_path) == ["a.safetensors", "c.safetensors", "d.safetensors"]
-    assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= folder.room
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= folder.max_bytes
 
 
 def test_what_is_larger_than_the_room_is_not_kept(tmp_path: Path) -> None:
-    found = DiskCache(tmp_path, room=100).vectors(lambda: "key", 1, lambda: torch.ones(1, 256))
+    found = DiskCache(tmp_path, cache_bytes=100).features(lambda: "key", 1, lambda: torch.ones(1, 256))
     assert found.shape == (1, 256)
     assert files_in(tmp_path) == []
 
@@ -120,7 +120,7 @@ def test_what_a_killed_process_left_is_swept_up_and_what_another_writes_is_not(t
     for draft in (old, new):
         draft.write_bytes(b"half")
     os.utime(old, (time.time() - 2 * feature_cache.ABANDONED,) * 2)
-    DiskCache(tmp_path).vectors(lambda: "key", 4, made())
+    DiskCache(tmp_path).features(lambda: "key", 4, made())
     assert files_in(tmp_path) == ["key.safetensors", "y.tmp-2"]
 
 
@@ -128,7 +128,7 @@ def test_a_folder_that_cannot_be_written_costs_no_more_than_time(tmp_path: Path)
     (tmp_path / "file").write_bytes(b"")
     make = made()
     for _ in range(2):
-        assert torch.equal(DiskCache(tmp_path / "file" / "features").vectors(lambda: "key", 4, make), VECTORS)
+        assert torch.equal(DiskCache(tmp_path / "file" / "features").features(lambda: "key", 4, make), VECTORS)
     assert make.times == 2
 
 

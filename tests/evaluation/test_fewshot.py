@@ -39,7 +39,7 @@ def normal_equations(train: Images, test: Images, classes: int, l2: float) -> Ro
 def test_the_answers_are_those_of_the_normal_equations(images: int, width: int, l2: float) -> None:
     train, test = cloud(images, width, 4, seed=0), cloud(60, width, 4, seed=1)
     found = solve_ridge(train.values, train.labels, 4)
-    ours = found.whitened(test.values) @ found.weights(l2)
+    ours = found.standardize(test.values) @ found.weights(l2)
     truth = normal_equations(train, test, 4, l2)
     assert np.abs(ours - truth).max() < 1e-6
     assert np.abs(truth).max() > 1e-3
@@ -79,26 +79,26 @@ def test_the_score_is_the_papers_and_the_flattered_one_the_best_of_all() -> None
             answers = normal_equations(few, test, 4, l2).argmax(axis=1)
             shares[row, column] = np.mean(answers == test.labels)
     own = shares[:, GRID.index(1024.0)]
-    assert found.score.each == pytest.approx(own)
+    assert found.score.per_seed == pytest.approx(own)
     assert found.score.mean == pytest.approx(own.mean())
-    assert found.score.spread == pytest.approx(own.std(ddof=1))
+    assert found.score.std == pytest.approx(own.std(ddof=1))
     assert found.score.l2 == 1024
-    assert found.flattered.mean == pytest.approx(shares.mean(axis=0).max())
-    assert found.flattered.mean > found.score.mean
+    assert found.oracle.mean == pytest.approx(shares.mean(axis=0).max())
+    assert found.oracle.mean > found.score.mean
 
 
 def test_a_single_seed_has_no_spread() -> None:
     found = evaluate_shots(cloud(40, 6, 4, seed=0), cloud(40, 6, 4, seed=1), 4, shots=2, seeds=(0,))
-    assert found.score.spread == 0
+    assert found.score.std == 0
 
 
 def test_shots_that_a_class_has_too_few_images_for_are_left_out_by_name() -> None:
     samples = stripes()
     items = [item for item in samples.items if not (item.label == 1 and item.split == "train")]
     bees = [item for item in samples.of("train") if item.label == 1][:7]
-    found = FewShotEvaluator().judge(subject(samples=type(samples)("few", CLASSES, (*bees, *items), samples.store)))
+    found = FewShotEvaluator().evaluate(subject(samples=type(samples)("few", CLASSES, (*bees, *items), samples.store)))
     assert [row.shots for row in found.rows] == [1, 5]
-    assert found.left_out == (
+    assert found.skipped == (
         "10 shots: too few training images of bee",
         "25 shots: too few training images of ant, bee, cat",
     )

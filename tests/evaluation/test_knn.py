@@ -77,15 +77,15 @@ def test_of_equal_votes_the_smallest_label_wins() -> None:
 
 def test_the_judge_chooses_the_best_k_and_of_equals_the_smallest() -> None:
     whole = subject()
-    found = KnnEvaluator().judge(whole)
-    known, asked = whole.vectors("train"), whole.vectors("test")
+    found = KnnEvaluator().evaluate(whole)
+    known, asked = whole.features("train"), whole.features("test")
     best = max(trial.accuracy for trial in found.trials)
     assert found.k == min(trial.k for trial in found.trials if trial.accuracy == best)
     assert found.k in GRID
     answers = theirs(known.values.numpy(), known.labels.numpy(), asked.values.numpy(), found.k)
     assert found.top1 == np.mean(np.array(answers) == asked.labels.numpy())
-    assert (found.images, found.training) == (18, 36)
-    assert found.interval.low < found.top1 < found.interval.high or found.top1 == 1
+    assert (found.images, found.train_images) == (18, 36)
+    assert found.ci95.low < found.top1 < found.ci95.high or found.top1 == 1
 
 
 def test_without_training_images_it_is_refused_by_the_name_of_the_split() -> None:

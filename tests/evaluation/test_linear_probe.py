@@ -91,20 +91,20 @@ def test_images_that_were_set_aside_have_no_say_in_the_statistics() -> None:
 
 def test_the_judge_fits_the_best_of_the_grid_to_all_training_images() -> None:
     whole = subject()
-    found = LinearEvaluator().judge(whole)
+    found = LinearEvaluator().evaluate(whole)
     best = max(trial.accuracy for trial in found.trials)
     assert found.l2 == max(trial.l2 for trial in found.trials if trial.accuracy == best)
-    known, asked = whole.vectors("train"), whole.vectors("test")
+    known, asked = whole.features("train"), whole.features("test")
     scaler = StandardScaler().fit(known.values.double().numpy())
     theirs = LogisticRegression(C=1 / (found.l2 * len(known.labels)), tol=1e-8, max_iter=10_000)
     theirs.fit(scaler.transform(known.values.double().numpy()), known.labels.numpy())
     truth = theirs.score(scaler.transform(asked.values.double().numpy()), asked.labels.numpy())
     assert found.top1 == pytest.approx(truth, abs=0.002)
-    assert (found.images, found.training, found.converged) == (18, 36, True)
+    assert (found.images, found.train_images, found.converged) == (18, 36, True)
 
 
 def test_it_is_the_same_every_time() -> None:
-    assert LinearEvaluator().judge(subject()) == LinearEvaluator().judge(subject())
+    assert LinearEvaluator().evaluate(subject()) == LinearEvaluator().evaluate(subject())
 
 
 def test_a_fit_that_was_cut_short_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

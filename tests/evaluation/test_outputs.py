@@ -25,7 +25,7 @@ CPU = torch.device("cpu")
 
 
 def small_model() -> nn.Module:
-    model = vitral.build(
+    model = vitral.create_model(
         "Ti/16", "image_size=16", "stem.patch=8", "width=16", "depth=2", "mixer.heads=2", "head.num_classes=2",
         "block.drop_path_rate=0.5",
     )  # fmt: skip
@@ -36,7 +36,7 @@ def small_model() -> nn.Module:
 def loader_of(samples: Samples, batch: int, world: World, order: Sequential | Shuffled) -> Loader:
     items = samples.of("train")
     plan = SamplingPlan(np.array([item.label for item in items]), order, batch, seed=0, world=world)
-    return Loader(items, samples.store, ImagePipeline(HOW.image_size, HOW.decoding, HOW.crop), plan, workers=0, room=2**20)
+    return Loader(items, samples.store, ImagePipeline(HOW.image_size, HOW.decoding, HOW.crop), plan, workers=0, cache_bytes=2**20)
 
 
 def alone(rows: Tensor) -> Tensor:
@@ -61,7 +61,7 @@ def test_the_answers_are_those_of_the_model_to_each_file_by_itself(tmp_path: Pat
     assert found.logits.std() > 0.01
     assert found.logits.dtype == torch.float32
     assert found.labels.tolist() == [item.label for item in samples.of("train")]
-    assert found.places.tolist() == list(range(11))
+    assert found.indices.tolist() == list(range(11))
 
 
 class Meeting:
@@ -93,7 +93,7 @@ def test_processes_together_have_the_answers_of_one(tmp_path: Path, size: int, b
 
     with ThreadPoolExecutor(size) as threads:
         for found in threads.map(work, range(size)):
-            assert torch.equal(found.places, whole.places)
+            assert torch.equal(found.indices, whole.indices)
             assert torch.equal(found.labels, whole.labels)
             torch.testing.assert_close(found.logits, whole.logits)
 
@@ -132,4 +132,4 @@ def test_an_order_that_leaves_images_out_is_refused(tmp_path: Path) -> None:
 
 def test_of_equal_logits_the_first_is_given() -> None:
     logits = torch.tensor([[0.0, 0.0, 0.0], [1.0, 2.0, 2.0], [3.0, 1.0, 3.0]])
-    assert Predictions(logits, torch.zeros(3, dtype=torch.int64), torch.arange(3)).given.tolist() == [0, 1, 0]
+    assert Predictions(logits, torch.zeros(3, dtype=torch.int64), torch.arange(3)).predicted.tolist() == [0, 1, 0]

@@ -30,17 +30,17 @@ def test_sizes_that_come_to_the_same_are_tried_once() -> None:
 
 def test_the_accuracy_at_each_size_is_that_of_the_answers_there() -> None:
     whole = subject()
-    found = ResolutionEvaluator().judge(whole)
-    assert [row.image for row in found.rows] == candidate_sizes(whole)
+    found = ResolutionEvaluator().evaluate(whole)
+    assert [row.image_size for row in found.rows] == candidate_sizes(whole)
     for row in found.rows:
-        truth = compute_accuracy(whole.answers(row.image), ("ant", "bee", "cat"))
-        assert (row.top1, row.interval) == (truth.top1, truth.interval)
-        assert row.grid == Size(row.image.height // 8, row.image.width // 8)
-    assert [row.image for row in found.rows if row.trained] == [Size(16, 16)]
+        truth = compute_accuracy(whole.predictions(row.image_size), ("ant", "bee", "cat"))
+        assert (row.top1, row.ci95) == (truth.top1, truth.ci95)
+        assert row.grid == Size(row.image_size.height // 8, row.image_size.width // 8)
+    assert [row.image_size for row in found.rows if row.is_train_size] == [Size(16, 16)]
     assert found.images == 18
     shares = [row.top1 for row in found.rows]
     held = stable_range(shares, candidate_sizes(whole).index(Size(16, 16)))
-    assert (found.smallest, found.largest) == (found.rows[held[0]].image, found.rows[held[-1]].image)
+    assert (found.min_size, found.max_size) == (found.rows[held[0]].image_size, found.rows[held[-1]].image_size)
 
 
 @pytest.mark.parametrize(

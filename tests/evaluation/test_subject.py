@@ -12,7 +12,7 @@ import torch
 from tests.errors import raises
 from tests.evaluation.subjects import Stripes, files_in, striped_model, stripes, subject, tools
 from vitral.core.config import Size
-from vitral.data.datasets.arrays import Part, open_arrays
+from vitral.data.datasets.arrays import LabeledImages, open_arrays
 from vitral.data.samples import Samples
 from vitral.data.transforms.preprocessing import IMAGENET
 from vitral.evaluation.feature_cache import DiskCache
@@ -41,10 +41,10 @@ class Bars:
 @pytest.mark.parametrize("batch", [1, 7, 100])
 def test_the_features_are_what_the_model_pools_of_each_image(batch: int) -> None:
     loaded, samples = striped_model(), stripes()
-    found = subject(loaded, samples, tools(batch)).vectors("train")
+    found = subject(loaded, samples, tools(batch)).features("train")
     needs = loaded.bundle.preprocessing
     with torch.no_grad():
-        truth = [loaded.model.pooled(needs.tensor(samples.read(item), item.name)) for item in samples.of("train")]
+        truth = [loaded.model.forward_pooled(needs.tensor(samples.read(item), item.name)) for item in samples.of("train")]
     torch.testing.assert_close(found.values, torch.cat(truth))
     assert found.values.dtype == torch.float32
     assert found.values.std() > 0.01
@@ -55,14 +55,14 @@ def test_the_answers_have_the_labels_of_the_model() -> None:
     samples = stripes()
     plain, turned = (subject(striped_model(names), samples) for names in (("ant", "bee", "cat"), ("cat", "ant", "bee")))
     image = Size(16, 16)
-    torch.testing.assert_close(plain.answers(image).logits, turned.answers(image).logits)
-    assert plain.answers(image).labels.tolist() == [0] * 6 + [1] * 6 + [2] * 6
-    assert turned.answers(image).labels.tolist() == [1] * 6 + [2] * 6 + [0] * 6
+    torch.testing.assert_close(plain.predictions(image).logits, turned.predictions(image).logits)
+    assert plain.predictions(image).labels.tolist() == [0] * 6 + [1] * 6 + [2] * 6
+    assert turned.predictions(image).labels.tolist() == [1] * 6 + [2] * 6 + [0] * 6
 
 
 def test_images_of_another_size_are_resized_as_the_bundle_says() -> None:
     loaded, samples = striped_model(), stripes()
-    found = subject(loaded, samples).answers(Size(32, 24))
+    found = subject(loaded, samples).predictions(Size(32, 24))
     needs = loaded.bundle.preprocessing.model_copy(update={"image_size": Size(32, 24)})
     with torch.no_grad():
         truth = [loaded.model(needs.tensor(samples.read(item), item.name)) for item in samples.of("test")]
@@ -72,18 +72,18 @@ def test_images_of_another_size_are_resized_as_the_bundle_says() -> None:
 def test_what_was_made_once_is_not_made_again() -> None:
     bars = Bars()
     whole = subject(means=tools(progress=bars))
-    first = whole.vectors("train"), whole.answers(Size(16, 16))
+    first = whole.features("train"), whole.predictions(Size(16, 16))
     assert bars.done == {"features of train": 36, "answers at 16x16": 18}
     bars.done.clear()
-    assert (whole.vectors("train"), whole.answers(Size(16, 16)))[0] is first[0]
+    assert (whole.features("train"), whole.predictions(Size(16, 16)))[0] is first[0]
     assert bars.done == {}
 
 
 def test_a_model_in_training_does_not_drop_anything_here_and_is_left_in_training() -> None:
     loaded = striped_model(tokens=Tokens(dropout=0.5))
-    calm = subject(loaded).vectors("train").values
+    calm = subject(loaded).features("train").values
     loaded.model.train()
-    torch.testing.assert_close(subject(loaded).vectors("train").values, calm)
+    torch.testing.assert_close(subject(loaded).features("train").values, calm)
     assert loaded.model.training
 
 
@@ -91,7 +91,7 @@ def cached(folder: Path, loaded: LoadedModel | None = None, samples: Samples | N
     """The features of the test images, and whether the model had to make them."""
     bars = Bars()
     means = tools(cache=DiskCache(folder), progress=bars)
-    found = subject(loaded, samples, means).vectors("test").values
+    found = subject(loaded, samples, means).features("test").values
     return found, "features of test" in bars.done
 
 
@@ -111,11 +111,11 @@ def test_the_cache_knows_the_same_images_by_their_bytes(tmp_path: Path) -> None:
 class OnePixel:
     """The same pictures but for one pixel of one of them."""
 
-    def load(self, part: str) -> Part:
+    def load(self, part: str) -> LabeledImages:
         images, labels = Stripes().load(part)
         changed = np.array(images)
         changed[3, 5, 5, 0] ^= 1
-        return Part(changed, labels)
+        return LabeledImages(changed, labels)
 
 
 def other_pixels() -> tuple[LoadedModel, Samples]:
@@ -172,5 +172,5 @@ def test_an_interrupt_while_features_are_made_leaves_no_file(tmp_path: Path) -> 
 
     whole: SubjectModel = subject(means=tools(cache=DiskCache(tmp_path), progress=interrupted))
     with pytest.raises(KeyboardInterrupt):
-        whole.vectors("test")
+        whole.features("test")
     assert files_in(tmp_path) == []

@@ -56,7 +56,7 @@ class Blunt:
 def judged_by(engines: Blunt, batch: int = 7) -> SubjectModel:
     """A model of 64 patches and one layer."""
     loaded = striped_model(stem=Patches(patch=Size(2, 2)))
-    return subject(loaded, means=tools(batch)._replace(fewer=engines))
+    return subject(loaded, means=tools(batch)._replace(merging_engines=engines))
 
 
 def test_counts_go_up_by_eighths_of_what_would_leave_no_patch() -> None:
@@ -71,16 +71,16 @@ def test_counts_go_up_by_eighths_of_what_would_leave_no_patch() -> None:
 def test_each_row_has_the_accuracy_of_its_engine(batch: int) -> None:
     engines = Blunt(most=30)
     whole = judged_by(engines, batch)
-    found = TokenMergingEvaluator().judge(whole)
-    own = compute_accuracy(whole.answers(Size(16, 16)), ("ant", "bee", "cat"))
+    found = TokenMergingEvaluator().evaluate(whole)
+    own = compute_accuracy(whole.predictions(Size(16, 16)), ("ant", "bee", "cat"))
     assert own.top1 != 1 / 3, "the engines could not be told apart"
     assert [row.per_layer for row in found.rows] == [0, 8, 16, 24, 32, 40, 48, 56] == engines.built
     assert [row.top1 for row in found.rows] == [own.top1] * 4 + [1 / 3] * 4
-    assert [row.interval for row in found.rows[:4]] == [own.interval] * 4
+    assert [row.ci95 for row in found.rows[:4]] == [own.ci95] * 4
     assert [row.tokens for row in found.rows[:2]] == [100, 92]
-    assert (found.images, found.engine, found.batch) == (18, "blunt", min(batch, 18))
-    assert found.rows[0].times == 1.0
-    assert all(row.rate > 0 for row in found.rows)
+    assert (found.images, found.engine, found.batch_size) == (18, "blunt", min(batch, 18))
+    assert found.rows[0].speedup == 1.0
+    assert all(row.images_per_second > 0 for row in found.rows)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_the_choice_is_the_fastest_that_loses_at_most_half_a_point(
     shares: list[float], times: list[float], best: int
 ) -> None:
     rows = [
-        MergingResult(per_layer=count, tokens=9, rate=9 * speed, times=speed, top1=share, interval=wilson_interval(1, 2))
+        MergingResult(per_layer=count, tokens=9, images_per_second=9 * speed, speedup=speed, top1=share, ci95=wilson_interval(1, 2))
         for count, (share, speed) in enumerate(zip(shares, times, strict=True))
     ]
     assert fastest_within_tolerance(rows) == rows[best]
@@ -104,8 +104,8 @@ def test_the_choice_is_the_fastest_that_loses_at_most_half_a_point(
 
 def test_engines_are_compared_round_by_round_on_the_same_images() -> None:
     race = PairedTimer(lambda pixels: pixels, lambda pixels: pixels, 4, [(2.0, 1.0), (9.0, 3.0), (8.0, 1.0)])  # type: ignore[arg-type, return-value]
-    assert race.times() == 3.0
-    assert race.rate() == 4.0
+    assert race.speedup() == 3.0
+    assert race.images_per_second() == 4.0
 
 
 def test_whole_batches_are_timed_in_turns_after_one_for_warming_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,7 +121,7 @@ def test_whole_batches_are_timed_in_turns_after_one_for_warming_up(monkeypatch: 
     monkeypatch.setattr(token_merging, "MIN_SECONDS", 0.0)
     race = PairedTimer(engine("whole"), engine("own"))
     for count in [4] * (MIN_ROUNDS + 2) + [3]:
-        assert race.ask(np.zeros((count, 2, 2, 3), dtype=np.uint8)).tolist() == [[1.0]] * count
+        assert race.run(np.zeros((count, 2, 2, 3), dtype=np.uint8)).tolist() == [[1.0]] * count
     assert len(race.seconds) == MIN_ROUNDS
     pairs = [("own", 4), ("whole", 4)], [("whole", 4), ("own", 4)]
     timed = [each for number in range(MIN_ROUNDS) for each in pairs[number % 2]]
@@ -131,11 +131,11 @@ def test_whole_batches_are_timed_in_turns_after_one_for_warming_up(monkeypatch: 
 def test_quick_engines_are_timed_until_it_is_enough() -> None:
     race = PairedTimer(lambda pixels: np.zeros((4, 1), np.float32), lambda pixels: np.zeros((4, 1), np.float32))
     race.seconds = [(0.1, 0.1)] * (2 * MIN_ROUNDS)
-    assert not race.known()
+    assert not race.is_done()
     race.seconds = [(0.1, 0.1)] * (round(token_merging.MIN_SECONDS / 0.2) + 1)
-    assert race.known()
+    assert race.is_done()
     race.seconds = [(9.0, 9.0)] * (MIN_ROUNDS - 1)
-    assert not race.known()
+    assert not race.is_done()
 
 
 def test_what_cannot_be_merged_is_refused_before_any_work() -> None:
@@ -147,7 +147,7 @@ def test_what_cannot_be_merged_is_refused_before_any_work() -> None:
 
 
 def test_other_classes_are_refused() -> None:
-    means = tools()._replace(fewer=Blunt(1))
+    means = tools()._replace(merging_engines=Blunt(1))
     with raises("data.unknown_class", "cat"):
         TokenMergingEvaluator().check(subject(striped_model(("ant", "bee", "dog")), means=means))
     TokenMergingEvaluator().check(subject(samples=without(stripes(), "train"), means=means))

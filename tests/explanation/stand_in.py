@@ -3,6 +3,9 @@
 L layers, H heads, T tokens, N cells, K classes, R x S patches.
 """
 
+from dataclasses import replace
+from typing import get_args
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,25 +16,18 @@ from vitral.explanation.explanation import (
     Curve,
     Explanation,
     Faithfulness,
-    HeatMap,
     LayerView,
     MapKind,
     ModelView,
     Photo,
     Step,
-    Trial,
 )
 from vitral.models import Attention, LinearHead, Patches, Resnet, Tokens, Vit
 from vitral.models.base import Grid, Layout
 
 SMALL = Grid(6, 8)
 CLASSES = ("ants", "bees", "wasps", "moths", "flies", "beetles", "spiders")
-MAPS: tuple[tuple[MapKind, str, str], ...] = (
-    ("rollout", "Rollout", "Attention of all layers, multiplied from the answer back to the patches."),
-    ("relevance", "Relevance", "Attention weighted by how much it moves the answer: it is about one class."),
-    ("attention", "Last attention", "What the last layer looks at, the mean of its heads."),
-    ("occlusion", "Occlusion", "How much the probability falls when a patch is covered."),
-)
+KINDS: tuple[MapKind, ...] = get_args(MapKind)
 
 
 def stand_in(
@@ -68,25 +64,22 @@ def stand_in(
     colors = np.stack([spot, bump(grid, 0.2, 0.2, 0.5), bump(grid, 0.9, 0.7, 0.5)], axis=-1)
     told = bool(classes)
     return Explanation(
-        title="B/16 on insects",
+        model_name="B/16 on insects",
         config=config,
         photo=photo(config.image_size, name, picture),
         classes=classes,
         probabilities=answers[-1],
         target=classes[int(answers[-1].argmax())] if classes else "",
         layout=layout,
-        shown=grid,
+        cells=grid,
         layers=views,
-        maps=tuple(
-            HeatMap(kind, title, about, (spot + noise(rng, grid, kind)).astype(np.float32))
-            for kind, title, about in MAPS
-        ),
-        colors=colors.astype(np.float32),
+        maps={kind: (spot + noise(rng, grid, kind)).astype(np.float32) for kind in KINDS},
+        feature_colors=colors.astype(np.float32),
         similarity=(unit @ unit.T).astype(np.float32),
         faithfulness=judged(rng) if told else Faithfulness(),
-        stages=stages(rng, layout),
+        steps=steps(rng, layout),
         model=model_view(rng, grid, layers, heads),
-        lacks=("This is a stand-in: it computes nothing.",),
+        unavailable=("This is a stand-in: it computes nothing.",),
     )
 
 
@@ -96,15 +89,16 @@ def stand_in_resnet() -> Explanation:
     config = Resnet(image_size=Size(64, 64), layers=(1, 1), root=32, head=LinearHead(num_classes=len(CLASSES)))
     none = np.zeros((0, 0, 0, 0), np.float32)
     whole = stand_in(grid=grid)
-    return whole._replace(
-        title="R50",
+    return replace(
+        whole,
+        model_name="R50",
         config=config,
         layout=Layout(0, 0, grid),
         layers=(),
-        maps=whole.maps[-1:],
-        faithfulness=Faithfulness(whole.faithfulness.trials[-1:], whole.faithfulness.chance),
+        maps={"occlusion": whole.maps["occlusion"]},
+        faithfulness=Faithfulness({"occlusion": whole.faithfulness.curves["occlusion"]}, whole.faithfulness.random),
         model=ModelView(none, none.ravel(), none, none.reshape(0, 0), 0),
-        lacks=("A ResNet has no attention: no layers and heads, no rollout, no relevance.",),
+        unavailable=("A ResNet has no attention: no layers and heads, no rollout, no relevance.",),
     )
 
 
@@ -148,8 +142,8 @@ def judged(rng: np.random.Generator) -> Faithfulness:
         rise = 0.93 * (1 - (1 - shares) ** speed) + 0.04
         return Curve(shares, (fall + wobble[0]).astype(np.float32), (rise + wobble[1]).astype(np.float32))
 
-    trials = tuple(Trial(kind, curve(speed)) for (kind, _, _), speed in zip(MAPS, (2.5, 4.0, 1.1, 3.0), strict=True))
-    return Faithfulness(trials, tuple(curve(float(rng.uniform(0.9, 1.2))) for _ in range(8)))
+    curves = {kind: curve(speed) for kind, speed in zip(KINDS, (2.5, 4.0, 1.1, 3.0), strict=True)}
+    return Faithfulness(curves, tuple(curve(float(rng.uniform(0.9, 1.2))) for _ in range(8)))
 
 
 def model_view(rng: np.random.Generator, grid: Grid, layers: int, heads: int) -> ModelView:
@@ -165,7 +159,7 @@ def model_view(rng: np.random.Generator, grid: Grid, layers: int, heads: int) ->
     return ModelView(each[0], each[1], each[2], each[3], 32)
 
 
-def stages(rng: np.random.Generator, layout: Layout) -> tuple[Step, ...]:
+def steps(rng: np.random.Generator, layout: Layout) -> tuple[Step, ...]:
     tokens = layout.length()
     cut = rng.integers(0, 256, (20, 20, 3)).astype(np.uint8)
     return (

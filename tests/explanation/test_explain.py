@@ -16,12 +16,12 @@ from tests.models.variants import VARIANTS, VITS, small
 from tests.weights.bundles import bundle_of, loaded
 from vitral.core.config import Size
 from vitral.data.transforms.crop import CenterCrop
-from vitral.explanation.explain import Explainer, explain, together
+from vitral.explanation.explain import Explainer, explain, share_distances
 from vitral.explanation.explanation import Explanation
 from vitral.models import NoHead, Patches, Resnet, attention_maps
 from vitral.models.attention import BaseAttention
 from vitral.weights.bundle import write_bundle
-from vitral.weights.load import Loaded
+from vitral.weights.load import LoadedModel
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def picture(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def kinds(explanation: Explanation) -> list[str]:
-    return [heat.kind for heat in explanation.maps]
+    return list(explanation.maps)
 
 
 def attends(name: str) -> bool:
@@ -49,16 +49,16 @@ def test_every_model_shows_what_it_has_and_says_what_it_lacks(name: str, picture
     expected = ["rollout"] * attends(name) + ["relevance"] * (attends(name) and named)
     expected += ["attention"] * attends(name) + ["occlusion"] * named
     assert kinds(found) == expected
-    assert [trial.kind for trial in found.faithfulness.trials] == (expected if named else [])
+    assert list(found.faithfulness.curves) == (expected if named else [])
     grid = config.layout(config.image_size).grid
-    assert all(heat.values.shape == grid and np.isfinite(heat.values).all() for heat in found.maps)
-    assert found.colors.shape == (*grid, 3)
-    assert found.similarity.shape == (found.shown.cells(), found.shown.cells())
-    assert any("do not attend" in lack or "no attention" in lack for lack in found.lacks) == (not attends(name))
-    assert any("names no classes" in lack for lack in found.lacks) == (not named)
-    assert bool(found.model.positions.size) != any("position" in lack for lack in found.lacks)
+    assert all(values.shape == grid and np.isfinite(values).all() for values in found.maps.values())
+    assert found.feature_colors.shape == (*grid, 3)
+    assert found.similarity.shape == (found.cells.cells(), found.cells.cells())
+    assert any("no attention" in reason for reason in found.unavailable) == (not attends(name))
+    assert any("no classes" in reason for reason in found.unavailable) == (not named)
+    assert bool(found.model.positions.size) != any("position" in reason for reason in found.unavailable)
     assert found.classes == (model.bundle.classes if named else ())
-    assert len(found.stages) >= 5
+    assert len(found.steps) >= 5
 
 
 @pytest.mark.parametrize("name", ["position-learned1d", "registers", "no-class-token", "pool-attention", "stem-hybrid"])
@@ -80,9 +80,9 @@ def test_a_class_is_chosen_by_name_and_relevance_is_about_it(picture: Path) -> N
     model = loaded(small())
     answers = {name: explain(model, picture, class_=name, quick=True) for name in model.bundle.classes}
     assert {each.target for each in answers.values()} == set(model.bundle.classes)
-    relevance = [next(heat for heat in each.maps if heat.kind == "relevance").values for each in answers.values()]
+    relevance = [each.maps["relevance"] for each in answers.values()]
     assert not np.allclose(relevance[0], relevance[1])
-    rollouts = [next(heat for heat in each.maps if heat.kind == "rollout").values for each in answers.values()]
+    rollouts = [each.maps["rollout"] for each in answers.values()]
     assert all(np.array_equal(values, rollouts[0]) for values in rollouts)
 
 
@@ -113,7 +113,7 @@ def test_mistakes_are_refused_before_the_image_is_read() -> None:
 def test_a_head_that_was_not_trained_names_nothing(picture: Path) -> None:
     """A model of masked patches carries a head that learned nothing."""
     model = loaded(small())
-    masked = Loaded(model.model, bundle_of(small(), task="masked_patches", classes=()))
+    masked = LoadedModel(model.model, bundle_of(small(), task="masked_patches", classes=()))
     found = explain(masked, picture)
     assert kinds(found) == ["rollout", "attention"]
     assert (found.classes, found.target, found.probabilities.size) == ((), "", 0)
@@ -126,8 +126,8 @@ def test_quick_asks_the_model_once(picture: Path) -> None:
     model = loaded(small())
     found = explain(model, picture, quick=True)
     assert kinds(found) == ["rollout", "relevance", "attention"]
-    assert not found.faithfulness.trials
-    assert any("left out" in lack for lack in found.lacks)
+    assert not found.faithfulness.curves
+    assert any("quick" in reason for reason in found.unavailable)
 
 
 @pytest.mark.parametrize("name", ["position-learned1d", "mixer-pooling", "resnet", "head-none"])
@@ -150,10 +150,10 @@ def test_a_large_grid_is_shown_in_cells_and_mapped_patch_by_patch(tmp_path: Path
     config = small(image_size=Size(160, 80), stem=Patches(patch=Size(4, 4)))  # 40 x 20
     Image.fromarray(np.zeros((40, 40, 3), np.uint8)).save(tmp_path / "dark.png")
     found = explain(loaded(config), tmp_path / "dark.png", quick=True)
-    assert found.shown == (16, 16)
+    assert found.cells == (16, 16)
     assert found.layers[0].attention.shape == (2, 257, 257)
     np.testing.assert_allclose(found.layers[0].attention.sum(axis=-1), 1, atol=1e-5)
-    assert found.maps[0].values.shape == (40, 20)
+    assert found.maps["rollout"].shape == (40, 20)
     assert found.similarity.shape == (256, 256)
 
 
@@ -173,7 +173,7 @@ def test_the_part_that_was_seen_is_told(picture: Path) -> None:
     cropped = model.bundle.model_copy(
         update={"preprocessing": model.bundle.preprocessing.model_copy(update={"crop": view})}
     )
-    photo = explain(Loaded(model.model, cropped), picture, quick=True).photo
+    photo = explain(LoadedModel(model.model, cropped), picture, quick=True).photo
     assert (photo.top, photo.left, photo.height, photo.width) == pytest.approx((0.25, 0.25, 0.5, 0.5), abs=0.02)
 
 
@@ -183,12 +183,12 @@ def test_images_of_one_call_share_the_mean_distance(tmp_path: Path) -> None:
         pixels = np.random.default_rng(seed).integers(0, 256, (32, 48, 3)).astype(np.uint8)
         Image.fromarray(pixels).save(tmp_path / f"{seed}.png")
     alone = [explainer.explain(path) for path in sorted(tmp_path.glob("*.png"))]
-    shared = together(alone)
+    shared = share_distances(alone)
     assert {each.model.images for each in shared} == {3}
     mean = np.mean([each.model.distances for each in alone], axis=0)
     for each in shared:
         np.testing.assert_allclose(each.model.distances, mean, rtol=1e-6)
-    assert together(alone[:1])[0].model.images == 1
+    assert share_distances(alone[:1])[0].model.images == 1
     assert explainer.filters is explainer.filters  # found once for all images
 
 
@@ -197,14 +197,14 @@ def test_a_path_to_a_run_names_the_model(tmp_path: Path, picture: Path) -> None:
     (tmp_path / "garden").mkdir()
     write_bundle(tmp_path / "garden" / "best", model.bundle, model.model.state_dict(), "a card")
     for where in (tmp_path / "garden", str(tmp_path / "garden" / "best")):
-        assert vitral.explain(where, str(picture), quick=True).title == "garden"
+        assert vitral.explain(where, str(picture), quick=True).model_name == "garden"
 
 
 def test_an_explanation_shows_itself(picture: Path, tmp_path: Path) -> None:
     found = explain(loaded(small()), picture, quick=True)
-    assert repr(found).startswith("<bee.png as the model sees it: ")
+    assert repr(found).startswith("<bee.png explained by the model: ")
     assert len(repr(found)) < 100
-    assert repr(explain(loaded(small(head=NoHead())), picture)) == "<bee.png as the model sees it>"
+    assert repr(explain(loaded(small(head=NoHead())), picture)) == "<bee.png explained by the model>"
     assert "<iframe" in found._repr_html_()
     found.save(tmp_path / "page.html")
     assert "bee.png" in (tmp_path / "page.html").read_text(encoding="utf-8")

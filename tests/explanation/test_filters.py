@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from tests.models.variants import VARIANTS, small
 from vitral.core.config import Size
-from vitral.explanation.filters import filters_of, first_kernel
+from vitral.explanation.filters import embedding_filters, first_kernel
 from vitral.models import Hybrid, Patches, Resnet, VisionTransformer, Vit
 from vitral.models.embed import PatchStem
 from vitral.models.resnet import StdConv2d
@@ -35,22 +35,22 @@ def test_filters_made_from_a_basis_give_it_back_with_the_shares_of_its_variances
     pictures = torch.einsum("dk,k,khwc->dhwc", orthonormal(64, 5), deviations, basis) + shared  # (D, h, w, C)
     with torch.no_grad():
         stem_of(model).project.weight.copy_(pictures.permute(0, 3, 1, 2).flatten(1))
-    found = filters_of(model)
+    found = embedding_filters(model)
     assert found.components.shape == (5, 8, 4, 3)
     turned = np.sign((found.components * basis.numpy()).sum(axis=(1, 2, 3), keepdims=True))
     np.testing.assert_allclose(found.components * turned, basis.numpy(), atol=1e-6)
-    np.testing.assert_allclose(found.shares, deviations.square() / 55, atol=1e-6)
+    np.testing.assert_allclose(found.explained_variance, deviations.square() / 55, atol=1e-6)
 
 
 @torch.no_grad()
 def test_a_patch_that_looks_like_a_component_moves_the_tokens_by_its_share() -> None:
     model = small(stem=Patches(patch=Size(8, 4))).build()
-    found = filters_of(model)
+    found = embedding_filters(model)
     pictures = torch.zeros(28, 3, 32, 48)
     pictures[:, :, 8:16, 20:24] = torch.from_numpy(found.components).permute(0, 3, 1, 2)
     moved = model.stem(pictures) - model.stem(torch.zeros(1, 3, 32, 48))  # (28, N, D)
     variances = moved[:, 12 + 5].var(dim=1)  # of the second row's sixth patch
-    torch.testing.assert_close(variances / variances.sum(), torch.from_numpy(found.shares / found.shares.sum()))
+    torch.testing.assert_close(variances / variances.sum(), torch.from_numpy(found.explained_variance / found.explained_variance.sum()))
 
 
 @torch.no_grad()
@@ -75,7 +75,7 @@ CONVOLUTIONS: dict[str, Vit | Resnet] = {
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_a_network_that_begins_with_convolutions_shows_the_first_as_it_is_used(name: str) -> None:
     model = CONVOLUTIONS[name].build()
-    found = filters_of(model)
+    found = embedding_filters(model)
     assert found.components.shape == (28, 7, 7, 3)
     conv = next(part for part in model.modules() if isinstance(part, StdConv2d))
     # A place where a single pixel is lit, and its surroundings: the convolution draws its kernels, turned around.
@@ -87,26 +87,26 @@ def test_a_network_that_begins_with_convolutions_shows_the_first_as_it_is_used(n
     differences = rows - rows.mean(dim=0)
     shown = torch.from_numpy(found.components).double().flatten(1)
     shares = (differences @ shown.mT).square().sum(dim=0) / differences.square().sum()
-    np.testing.assert_allclose(found.shares, shares, rtol=1e-4)
+    np.testing.assert_allclose(found.explained_variance, shares, rtol=1e-4)
 
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_every_model_has_filters_to_show(name: str) -> None:
     model = VARIANTS[name].build()
-    found = filters_of(model)
+    found = embedding_filters(model)
     count = len(found.components)
     assert 0 < count <= 28
     assert found.components.shape[3] == model.config.channels
-    assert found.components.dtype == found.shares.dtype == np.float32
+    assert found.components.dtype == found.explained_variance.dtype == np.float32
     lengths = np.square(found.components).sum(axis=(1, 2, 3))
     np.testing.assert_allclose(lengths, 1, atol=1e-5)
-    assert (np.diff(found.shares) <= 0).all()
-    assert found.shares.sum() <= 1 + 1e-6
+    assert (np.diff(found.explained_variance) <= 0).all()
+    assert found.explained_variance.sum() <= 1 + 1e-6
 
 
 def test_filters_that_are_all_the_same_have_no_components() -> None:
     model = small().build()
     nn.init.constant_(stem_of(model).project.weight, 0.3)
-    found = filters_of(model)
+    found = embedding_filters(model)
     assert found.components.shape == (0, 8, 8, 3)
-    assert found.shares.shape == (0,)
+    assert found.explained_variance.shape == (0,)

@@ -27,8 +27,7 @@ from vitral.models import (
     VisionTransformer,
     Vit,
 )
-from vitral.models.attention import Qkv, SelfAttention
-from vitral.models.attention import BaseAttention
+from vitral.models.attention import BaseAttention, Qkv, SelfAttention
 from vitral.models.pool import AttentionPooling
 
 HEADED = [name for name, config in VITS.items() if not isinstance(config.head, NoHead)]
@@ -48,7 +47,7 @@ def written_out(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
 
     def forward(self: SelfAttention, x: Tensor, layout: Layout, keep: int) -> Tensor:
         heads = self.heads(x, layout, keep)
-        return self.project(gathered(self.weights(heads, layout), heads.v))
+        return self.project(gathered(self.attention_weights(heads, layout), heads.v))
 
     def gather(self: AttentionPooling, heads: Qkv) -> Tensor:
         weights = (heads.q @ heads.k.mT * heads.q.shape[-1] ** -0.5).softmax(dim=-1)
@@ -198,7 +197,7 @@ def test_no_gradient_of_a_weight_is_computed() -> None:
     config = small(depth=6, width=128)
     model, images = awake(config), images_for(config)
     with torch.no_grad(), FlopCounterMode(display=False) as forward:
-        model.features(images)
+        model.forward_features(images)
     with FlopCounterMode(display=False) as both:
         relevance(model, images, TARGETS)
     assert both.get_total_flops() < 2.2 * forward.get_total_flops()

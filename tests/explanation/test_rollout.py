@@ -75,10 +75,10 @@ def by_hand(model: VisionTransformer, images: Tensor) -> Tensor:
         case "mean_all":
             read = [*joint.unbind(dim=1)]
         case "attention":
-            pool, features = model.pool, model.features(images)
+            pool, features = model.pool, model.forward_features(images)
             assert isinstance(pool, AttentionPooling)
             tokens = torch.cat([features.cls, features.registers, features.patches], dim=1)
-            looks = pool.weights(pool.look(tokens), layout).double()  # (B, H, 1, T)
+            looks = pool.attention_weights(pool.project_qkv(tokens), layout).double()  # (B, H, 1, T)
             read = [(looks[:, head] @ joint)[:, 0] for head in range(looks.shape[1])]
     return torch.stack(read).mean(dim=0)[:, layout.prefix() :].unflatten(1, layout.grid)
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from tests.models.variants import VARIANTS, small
 from vitral.core.config import Size
 from vitral.explanation.explanation import Array
-from vitral.explanation.similarity import positions_of
+from vitral.explanation.similarity import position_similarity
 from vitral.models import Attention, Layout, Learned1d, Learned2d, NoPosition, Relative2d, Resnet, Rope2d, SinCos2d, Vit
 from vitral.models.base import Grid
 from vitral.models.position import sincos_1d
@@ -20,7 +20,7 @@ GRIDS = [Size(32, 48), Size(40, 40), Size(8, 56)]
 
 
 def shown(config: Vit | Resnet) -> Array:
-    return positions_of(config.build(), config.layout(config.image_size)).values
+    return position_similarity(config.build(), config.layout(config.image_size)).values
 
 
 def steps_apart(values: Array) -> dict[tuple[int, int], list[float]]:
@@ -73,13 +73,13 @@ def test_learned_positions_are_what_the_first_layer_adds_to_patches(position: Le
     tokens = torch.zeros(1, layout.length(), config.width)
     added = model.position(tokens, layout, 0)[0, layout.prefix() :]  # (N, D)
     expected = [[F.cosine_similarity(one, other, dim=0).item() for other in added] for one in added]
-    found = positions_of(model, layout).values
+    found = position_similarity(model, layout).values
     np.testing.assert_allclose(found.reshape(24, 24), expected, atol=1e-5)
 
 
 def test_another_layout_has_positions_of_its_own_size() -> None:
     model = small().build()
-    assert positions_of(model, Layout(1, 0, Grid(3, 9))).values.shape == (3, 9, 3, 9)
+    assert position_similarity(model, Layout(1, 0, Grid(3, 9))).values.shape == (3, 9, 3, 9)
 
 
 def test_sines_in_reading_order_begin_after_the_class_token() -> None:
@@ -91,10 +91,10 @@ def test_sines_in_reading_order_begin_after_the_class_token() -> None:
 @pytest.mark.parametrize("name", VARIANTS)
 def test_a_model_has_positions_to_compare_or_says_why_not(name: str) -> None:
     config = VARIANTS[name]
-    found = positions_of(config.build(), config.layout(config.image_size))
-    assert bool(found.values.size) != bool(found.lacks)
+    found = position_similarity(config.build(), config.layout(config.image_size))
+    assert bool(found.values.size) != bool(found.reason)
     assert found.values.dtype == np.float32
-    if isinstance(config, Vit) and config.position.acts == "tokens":
+    if isinstance(config, Vit) and config.position.applies_to == "tokens":
         grid = config.stem.grid(config.image_size)
         assert found.values.shape == (*grid, *grid)
 
@@ -108,6 +108,6 @@ def test_a_model_has_positions_to_compare_or_says_why_not(name: str) -> None:
     ],
 )
 def test_the_reason_names_what_the_model_has_instead(config: Vit | Resnet, word: str) -> None:
-    found = positions_of(config.build(), config.layout(config.image_size))
+    found = position_similarity(config.build(), config.layout(config.image_size))
     assert found.values.shape == (0, 0, 0, 0)
-    assert word in found.lacks
+    assert word in found.reason

@@ -19,7 +19,7 @@ PLACES: list[BasePosition] = [NoPosition(), Rope2d(), Relative1d(), Relative2d()
 
 
 def attention(config: BaseAttention, place: BasePosition, layer: int = 0) -> SelfAttention:
-    module = config.build(WHOLE, layer, place.relate(WHOLE, config.width_of_head(WHOLE.width)))
+    module = config.build(WHOLE, layer, place.build_attention(WHOLE, config.head_width_for(WHOLE.width)))
     for weight in module.parameters():
         torch.nn.init.normal_(weight, std=0.3)
     return module.double().eval()
@@ -40,7 +40,7 @@ def test_the_fused_kernel_equals_brute_force() -> None:
     module = attention(Attention(heads=2), NoPosition())
     x = torch.randn(1, LAYOUT.length(), 24, dtype=torch.float64)
     heads = module.heads(x, LAYOUT, LAYOUT.length())
-    mixed = module.kernel(heads)
+    mixed = module.attend(heads)
     for head in range(2):
         truth = brute_force(heads.q[0, head], heads.k[0, head], heads.v[0, head])
         torch.testing.assert_close(mixed[0, head], truth, atol=1e-12, rtol=0)
@@ -73,7 +73,7 @@ def test_what_runs_equals_the_weights_that_are_shown(config: BaseAttention, plac
     module = attention(config, place, layer)
     x = torch.randn(2, LAYOUT.length(), 24, dtype=torch.float64)
     heads = module.heads(x, LAYOUT, LAYOUT.length())
-    weights = module.weights(heads, LAYOUT)
+    weights = module.attention_weights(heads, LAYOUT)
     torch.testing.assert_close(weights.sum(-1), torch.ones(2, 2, LAYOUT.length(), dtype=torch.float64))
     expected = module.project((weights @ heads.v).transpose(1, 2).flatten(2))
     torch.testing.assert_close(module(x, LAYOUT, LAYOUT.length()), expected)
@@ -91,7 +91,7 @@ def sees(config: BaseAttention, layer: int, row: int, column: int) -> set[tuple[
     """The places that a patch gives any weight."""
     module = attention(config, NoPosition(), layer)
     heads = module.heads(torch.randn(1, LAYOUT.length(), 24, dtype=torch.float64), LAYOUT, LAYOUT.length())
-    weights = module.weights(heads, LAYOUT)[0, 0, 2 + row * 6 + column]
+    weights = module.attention_weights(heads, LAYOUT)[0, 0, 2 + row * 6 + column]
     assert weights[:2].gt(0).all()
     return {divmod(int(place), 6) for place in weights[2:].nonzero()[:, 0]}
 

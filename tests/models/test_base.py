@@ -38,14 +38,14 @@ def _forget_compiled_code() -> Iterator[None]:
 @EVERY
 def test_a_batch_becomes_features_then_a_vector_then_an_answer(config: Vit | Resnet) -> None:
     model = config.build()
-    features = model.features(images(config))
+    features = model.forward_features(images(config))
     layout = config.layout(config.image_size)
     assert features.cls.shape[1] == layout.cls
     assert features.registers.shape[1] == layout.registers
     assert features.patches.shape[1] == layout.grid.cells()
     assert features.grid == layout.grid
-    width = features.patches.shape[2] if isinstance(config, Resnet) else config.pool.outputs(config.width)
-    assert model.pooled(images(config)).shape == (2, width)
+    width = features.patches.shape[2] if isinstance(config, Resnet) else config.pool.out_width(config.width)
+    assert model.forward_pooled(images(config)).shape == (2, width)
     answers = width if config.head.kind == "none" else config.head.num_classes
     assert model(images(config)).shape == (2, answers)
 
@@ -113,7 +113,7 @@ def test_another_grid_is_answered_or_refused_by_name(config: Vit | Resnet) -> No
         with raises("config.size_mismatch", "image", "4x6", "6x4"):
             model(other)
     else:
-        features = model.features(other)
+        features = model.forward_features(other)
         assert features.grid == config.layout(Size(48, 32)).grid
         assert model(other).isfinite().all()
 
@@ -121,8 +121,8 @@ def test_another_grid_is_answered_or_refused_by_name(config: Vit | Resnet) -> No
 @EVERY
 def test_weights_go_out_and_come_back(config: Vit | Resnet) -> None:
     model, batch = awake(config), images(config)
-    again = config.skeleton()
-    again.load(model.state_dict())
+    again = config.build_empty()
+    again.load_weights(model.state_dict())
     torch.testing.assert_close(again.eval()(batch), model(batch), rtol=0, atol=0)
 
 
@@ -146,7 +146,7 @@ def test_weights_that_do_not_fit_are_all_named() -> None:
     weights["head.linear.bias"] = torch.ones(5)
     weights["prefix.tokens"] = torch.zeros(1, 32, dtype=torch.int64)
     with raises("weights.missing_tensor", "norm.weight", "norm.scale") as caught:
-        model.load(weights)
+        model.load_weights(weights)
     for found in ("head.linear.bias", (5,), (4,), "prefix.tokens", torch.int64):
         assert str(found) in caught.value.message
     assert model.state_dict()["norm.weight"].equal(torch.ones(32))
@@ -165,7 +165,7 @@ def test_a_tensor_that_does_not_fit_is_refused_by_its_fault(
 ) -> None:
     model = small().build()
     with raises(code, "weights", *values):
-        model.load(model.state_dict() | changed)
+        model.load_weights(model.state_dict() | changed)
 
 
 def test_faults_are_counted_beyond_the_fifth_and_may_be_without_a_code_of_their_own() -> None:
@@ -179,21 +179,21 @@ def test_weights_of_a_run_that_diverged_are_refused() -> None:
     model = small().build()
     weights = model.state_dict() | {"prefix.tokens": torch.full((1, 32), float("nan"))}
     with raises("weights.not_finite", "prefix.tokens", "32 of 32"):
-        model.load(weights)
+        model.load_weights(weights)
 
 
 def test_infinities_that_cancel_are_found_and_large_values_are_welcome() -> None:
     model, infinity = small().build(), float("inf")
     bad = torch.tensor([infinity, -infinity, *[0.0] * 30])
     with raises("weights.not_finite", "norm.bias", "2 of 32"):
-        model.load(model.state_dict() | {"norm.bias": bad})
-    model.load(model.state_dict() | {"norm.bias": torch.full((32,), 3e38)})
+        model.load_weights(model.state_dict() | {"norm.bias": bad})
+    model.load_weights(model.state_dict() | {"norm.bias": torch.full((32,), 3e38)})
 
 
 def test_loaded_weights_are_a_copy_unless_the_model_had_none() -> None:
-    giver, taker, frame = small().build(), small().build(), small().skeleton()
-    taker.load(giver.state_dict())
-    frame.load(giver.state_dict())
+    giver, taker, frame = small().build(), small().build(), small().build_empty()
+    taker.load_weights(giver.state_dict())
+    frame.load_weights(giver.state_dict())
     with torch.no_grad():
         giver.norm.get_parameter("weight").add_(1)
     assert taker.norm.get_parameter("weight").equal(torch.ones(32))

@@ -58,8 +58,8 @@ def test_the_norm_comes_after_each_sum_of_a_post_norm_block(keep: int, eps: floa
 
 
 def test_only_pre_norm_ends_with_a_norm() -> None:
-    assert isinstance(small(block=PreNorm()).skeleton().norm, nn.LayerNorm)
-    assert isinstance(small(block=PostNorm()).skeleton().norm, nn.Identity)
+    assert isinstance(small(block=PreNorm()).build_empty().norm, nn.LayerNorm)
+    assert isinstance(small(block=PostNorm()).build_empty().norm, nn.Identity)
 
 
 def test_drop_path_drops_whole_samples_and_scales_the_rest() -> None:
@@ -92,9 +92,9 @@ def rates(model: nn.Module) -> list[float]:
 
 @KINDS
 def test_the_rate_grows_linearly_from_zero_in_the_first_layer(kind: type[PreNorm | PostNorm]) -> None:
-    model = small(depth=5, block=kind(drop_path_rate=0.2)).skeleton()
+    model = small(depth=5, block=kind(drop_path_rate=0.2)).build_empty()
     assert rates(model) == pytest.approx([0, 0, 0.05, 0.05, 0.1, 0.1, 0.15, 0.15, 0.2, 0.2])
-    assert rates(small(depth=1, block=kind(drop_path_rate=0.2)).skeleton()) == [0, 0]
+    assert rates(small(depth=1, block=kind(drop_path_rate=0.2)).build_empty()) == [0, 0]
 
 
 @KINDS

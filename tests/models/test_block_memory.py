@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tests.models.variants import small
-from vitral.models import Attention, KeepActivations, MeanPool, Mlp, PreNorm, Recompute, Relative2d, Rope2d, Tokens, Vit
+from vitral.models import Attention, KeepActivations, MeanPool, Mlp, PreNorm, GradientCheckpointing, Relative2d, Rope2d, Tokens, Vit
 
 PLAIN: dict[str, object] = {"depth": 4, "pool": MeanPool()}
 CASES: dict[str, dict[str, object]] = {
@@ -29,7 +29,7 @@ class Step:
 
     def __init__(self, config: Vit, weights: dict[str, Tensor]) -> None:
         self.model = config.build()
-        self.model.load(weights)
+        self.model.load_weights(weights)
         self._held: dict[int, Tensor] = {}
         images, labels = torch.rand(4, 3, 32, 48), torch.arange(4)
         torch.manual_seed(7)
@@ -46,7 +46,7 @@ class Step:
         return tensor
 
 
-def step(memory: KeepActivations | Recompute, fields: dict[str, object]) -> Step:
+def step(memory: KeepActivations | GradientCheckpointing, fields: dict[str, object]) -> Step:
     torch.manual_seed(1)
     config = small(memory=memory, **fields)
     weights = {name: weight + torch.randn_like(weight) * 0.1 for name, weight in config.build().state_dict().items()}
@@ -55,7 +55,7 @@ def step(memory: KeepActivations | Recompute, fields: dict[str, object]) -> Step
 
 @pytest.mark.parametrize("fields", CASES.values(), ids=CASES.keys())
 def test_recomputing_gives_the_same_loss_and_gradients(fields: dict[str, object]) -> None:
-    kept, recomputed = step(KeepActivations(), fields), step(Recompute(), fields)
+    kept, recomputed = step(KeepActivations(), fields), step(GradientCheckpointing(), fields)
     assert kept.loss.equal(recomputed.loss)
     for (name, one), other in zip(kept.model.named_parameters(), recomputed.model.parameters(), strict=True):
         assert one.grad is not None
@@ -64,13 +64,13 @@ def test_recomputing_gives_the_same_loss_and_gradients(fields: dict[str, object]
 
 
 def test_dropout_falls_differently_from_step_to_step_all_the_same() -> None:
-    model = small(memory=Recompute(), **CASES["dropout everywhere"]).build()
+    model = small(memory=GradientCheckpointing(), **CASES["dropout everywhere"]).build()
     images = torch.rand(4, 3, 32, 48)
-    assert not model.pooled(images).equal(model.pooled(images))
+    assert not model.forward_pooled(images).equal(model.forward_pooled(images))
 
 
 def test_recomputing_holds_one_tensor_a_block() -> None:
-    kept, recomputed = step(KeepActivations(), PLAIN), step(Recompute(), PLAIN)
+    kept, recomputed = step(KeepActivations(), PLAIN), step(GradientCheckpointing(), PLAIN)
     tokens = 4 * (1 + 4 * 6) * 32 * 4  # bytes of a batch of 4
     stem, end = 4 * 24 * 192 * 4, 2 * tokens + 2 * 4 * 25 * 4 + 5_000  # cut pixels; last norm and head
     assert 4 * tokens <= recomputed.held <= 4 * tokens + stem + end
@@ -78,12 +78,12 @@ def test_recomputing_holds_one_tensor_a_block() -> None:
 
 
 def test_each_further_block_holds_its_input_and_nothing_else() -> None:
-    shallow, deep = (step(Recompute(), {**PLAIN, "depth": depth}) for depth in (3, 5))
+    shallow, deep = (step(GradientCheckpointing(), {**PLAIN, "depth": depth}) for depth in (3, 5))
     assert deep.held - shallow.held == 2 * (4 * 25 * 32 * 4)
 
 
 def test_nothing_is_computed_twice_when_nothing_is_learned() -> None:
-    model = small(memory=Recompute()).build()
+    model = small(memory=GradientCheckpointing()).build()
     runs: list[int] = []
     model.blocks[0].register_forward_pre_hook(lambda *_: runs.append(1))
     with torch.no_grad():

@@ -17,8 +17,8 @@ FOLDED, FULL = Hybrid(layers=(3, 4, 9)), Hybrid(layers=(3, 4, 6, 3))
 )
 def test_the_forms_of_the_paper_give_their_grids_at_224_pixels(stem: Hybrid, side: int, channels: int) -> None:
     """R50 /16 with the fourth stage folded into the third, R50 /32 with all four, and the root alone of R+Ti/16."""
-    model = Vit(stem=stem).skeleton()
-    features = model.features(torch.empty(2, 3, 224, 224, device="meta"))
+    model = Vit(stem=stem).build_empty()
+    features = model.forward_features(torch.empty(2, 3, 224, 224, device="meta"))
     assert features.grid == Grid(side, side)
     assert features.patches.shape == (2, side * side, 768)
     assert model.get_parameter("stem.project.weight").shape == (768, channels)
@@ -67,7 +67,7 @@ def test_an_image_that_the_map_does_not_cover_is_refused_with_both_sizes() -> No
     with raises("config.indivisible", "image", "100x96", "32x32", "96x96"):
         Vit(stem=FULL, image_size=Size(100, 96))
     with raises("config.indivisible", "image", "24x32", "16x16"):
-        Vit(stem=FOLDED, image_size=Size(96, 96)).skeleton()(torch.empty(1, 3, 24, 32, device="meta"))
+        Vit(stem=FOLDED, image_size=Size(96, 96)).build_empty()(torch.empty(1, 3, 24, 32, device="meta"))
 
 
 @pytest.mark.parametrize("stem", [Patches(patch=Size(8, 8)), Hybrid(layers=(1, 1), root=32)])

@@ -69,7 +69,7 @@ def test_without_a_head_the_vector_is_the_answer() -> None:
     x = torch.randn(3, 12)
     assert fresh(NoHead())(x) is x
     model, images = small(head=NoHead()).build(), torch.randn(2, 3, 32, 48)
-    assert model(images).equal(model.pooled(images))
+    assert model(images).equal(model.forward_pooled(images))
 
 
 @HEADS

@@ -89,10 +89,10 @@ def test_the_values_weighted_by_the_maps_are_what_the_layer_gave(mixer: Attentio
     for layer in layers:
         layer.register_forward_hook(lambda _, given, output: outputs.append(output))
     with record_attention(model) as recordings:
-        model.features(images(config))
+        model.forward_features(images(config))
     assert [recording.layer for recording in recordings] == layers
     for recording, output in zip(recordings, outputs, strict=True):
-        mixed = (recording.weights() @ recording.heads.v).transpose(1, 2).flatten(2)
+        mixed = (recording.attention_weights() @ recording.heads.v).transpose(1, 2).flatten(2)
         torch.testing.assert_close(recording.layer.project(mixed), output, rtol=0, atol=1e-5)
 
 
@@ -117,8 +117,8 @@ def test_no_hook_stays_behind() -> None:
     assert hooks_of(model) == 0
     with record_attention(model) as recordings:
         assert hooks_of(model) == 2 * model.config.depth
-        model.features(torch.randn(1, 3, 32, 48))
-    model.features(torch.randn(1, 3, 32, 48))
+        model.forward_features(torch.randn(1, 3, 32, 48))
+    model.forward_features(torch.randn(1, 3, 32, 48))
     assert len(recordings) == model.config.depth
 
 
@@ -151,6 +151,6 @@ def test_the_class_token_alone_is_recorded_as_the_row_that_it_is() -> None:
     model, images = small(position=Relative2d()).build().eval(), torch.rand(1, 3, 32, 48)
     with torch.no_grad(), record_attention(model) as recordings:
         model(images)
-    last = recordings[-1].weights()
+    last = recordings[-1].attention_weights()
     assert last.shape == (1, 2, 1, 25)
     torch.testing.assert_close(last, attention_maps(model, images)[-1][:, :, :1])

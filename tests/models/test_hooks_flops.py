@@ -32,7 +32,7 @@ CONFIGS: dict[str, Vit | Resnet] = {
 def ledgers_count(config: Vit | Resnet) -> int:
     """On the CPU without values, where attention is one operation, as describe has it."""
     with FakeTensorMode():
-        model, images = config.skeleton("cpu"), torch.empty(2, config.channels, *config.image_size)
+        model, images = config.build_empty("cpu"), torch.empty(2, config.channels, *config.image_size)
         with FlopCounter([*model.parameters(), images]) as ledger:
             model(images)
     return ledger.multiply_adds
@@ -40,7 +40,7 @@ def ledgers_count(config: Vit | Resnet) -> int:
 
 def torchs_count(config: Vit | Resnet) -> int:
     """On the meta device, where attention is two products of matrices, which torch counts; two FLOPs each."""
-    model, images = config.skeleton("meta"), torch.empty(2, config.channels, *config.image_size, device="meta")
+    model, images = config.build_empty("meta"), torch.empty(2, config.channels, *config.image_size, device="meta")
     with FlopCounterMode(display=False) as counter:
         model(images)
     assert counter.get_total_flops() % 2 == 0

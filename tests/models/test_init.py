@@ -81,7 +81,7 @@ def assert_constant(model: nn.Module, name: str, value: float) -> None:
 @SCHEMES
 @pytest.mark.parametrize("name", VARIANTS)
 def test_no_parameter_is_forgotten(name: str, scheme: type[BaseInit]) -> None:
-    model = VARIANTS[name].skeleton("cpu")
+    model = VARIANTS[name].build_empty("cpu")
     with torch.no_grad():
         for weight in model.parameters():
             weight.fill_(math.nan)
@@ -217,7 +217,7 @@ def test_normal_starts_tokens_and_positions_at_one_and_maps_as_torch_does() -> N
 @SCHEMES
 @pytest.mark.parametrize("config", [Resnet(layers=(2, 1), root=32), small(stem=Hybrid(layers=(2, 1), root=32))])
 def test_every_residual_unit_starts_as_its_shortcut(config: Resnet | Vit, scheme: type[BaseInit]) -> None:
-    model = config.skeleton("cpu")
+    model = config.build_empty("cpu")
     initialize(model, scheme())
     units = [part for part in model.modules() if isinstance(part, Bottleneck)]
     last = [unit.get_submodule("expand.1") for unit in units]

@@ -91,9 +91,9 @@ def test_the_attention_pool_is_one_query_looking_at_every_token(layout: Layout, 
     expected = x + pool.get_submodule("mlp")(pool.get_submodule("norm")(x))
     torch.testing.assert_close(pool(tokens, layout), expected, rtol=0, atol=1e-10)
     assert isinstance(pool, AttentionPooling)
-    found = pool.weights(pool.look(tokens), layout)  # (B, H, 1, L)
+    found = pool.attention_weights(pool.project_qkv(tokens), layout)  # (B, H, 1, L)
     torch.testing.assert_close(found[:, :, 0], torch.stack(looks, dim=1), rtol=0, atol=1e-12)
-    torch.testing.assert_close(pool.reads(tokens, layout), torch.stack(looks).mean(dim=0), rtol=0, atol=1e-12)
+    torch.testing.assert_close(pool.token_weights(tokens, layout), torch.stack(looks).mean(dim=0), rtol=0, atol=1e-12)
 
 
 @WITH_CLASS
@@ -101,7 +101,7 @@ def test_the_attention_pool_is_one_query_looking_at_every_token(layout: Layout, 
 def test_what_a_pool_reads_is_what_its_vector_is_made_of(kind: type[Kind], layout: Layout) -> None:
     """Of a pool that puts two things side by side, half of each."""
     pool, tokens = built(kind(), layout), tokens_of(layout)
-    shares = pool.reads(tokens, layout)
+    shares = pool.token_weights(tokens, layout)
     torch.testing.assert_close(shares.sum(dim=1), torch.ones(2, dtype=torch.float64))
     made = (shares[:, :, None] * tokens).sum(dim=1)  # (B, D)
     torch.testing.assert_close(pool(tokens, layout).unflatten(1, (-1, 8)).mean(dim=1), made)
@@ -110,7 +110,7 @@ def test_what_a_pool_reads_is_what_its_vector_is_made_of(kind: type[Kind], layou
 @pytest.mark.parametrize("kind", union_members(PoolConfig))
 def test_a_pool_gives_one_vector_an_image(kind: type[Kind]) -> None:
     layout = Layout(1, 1, Grid(2, 2))
-    assert built(kind(), layout, width=12)(tokens_of(layout, width=12), layout).shape == (2, kind().outputs(12))
+    assert built(kind(), layout, width=12)(tokens_of(layout, width=12), layout).shape == (2, kind().out_width(12))
 
 
 @pytest.mark.parametrize("kind", [MeanPool, MeanAllPool, AttentionPool])

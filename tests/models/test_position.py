@@ -77,7 +77,7 @@ def test_places_reach_each_patch_whatever_stands_before_them(position: AnyPositi
     bare = awake(small(position=position))
     weights = model.state_dict()
     weights["prefix.tokens"] = weights["prefix.tokens"][:1]
-    bare.load(weights)
+    bare.load_weights(weights)
     images = torch.rand(1, 3, 32, 48)
     one, other = model.embed(images, model.layout(images)), bare.embed(images, bare.layout(images))
     assert torch.equal(one[:, 4:], other[:, 1:])
@@ -156,7 +156,7 @@ def test_the_model_adds_them_before_each_block(where: Literal["layers", "shared"
     tokens = model.prefix(model.stem(images))
     for layer, block in enumerate(model.blocks):
         tokens = block(model.position(tokens, layout, layer), layout, layout.length())
-    torch.testing.assert_close(torch.cat(model.features(images)[:3], dim=1), model.norm(tokens))
+    torch.testing.assert_close(torch.cat(model.forward_features(images)[:3], dim=1), model.norm(tokens))
 
 
 def test_sines_in_reading_order_begin_with_the_class_token_only_where_there_is_one() -> None:
@@ -170,7 +170,7 @@ def test_sines_in_reading_order_begin_with_the_class_token_only_where_there_is_o
 
 def test_offsets_on_another_grid_are_the_resampled_table() -> None:
     config = small(position=Relative2d())
-    relation = config.position.relate(config.context(), 16)
+    relation = config.position.build_attention(config.context(), 16)
     table = torch.nn.init.normal_(relation.get_parameter("table"))
     q, grid = torch.randn(1, 1, 15, 16), Grid(3, 5)
     bias = relation.bias(q, grid, grid)

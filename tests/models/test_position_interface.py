@@ -22,7 +22,7 @@ def test_a_kind_without_hooks_of_its_own_changes_nothing() -> None:
     kind, tokens = BasePosition(), torch.randn(2, 9, 4)
     assert type(kind.build(WHOLE)) is Position
     assert kind.build(WHOLE)(tokens, LAYOUT, 0) is tokens
-    relation = kind.relate(WHOLE, 4)
+    relation = kind.build_attention(WHOLE, 4)
     assert type(relation) is AttentionPosition
     assert relation.rotate(tokens, LAYOUT) is tokens
     assert relation.bias(tokens, LAYOUT.grid, LAYOUT.grid) is None

@@ -7,7 +7,7 @@ import torch
 
 from tests.errors import raises
 from vitral.core.config import Size
-from vitral.models import Attention, Hybrid, Model, Patches, Resnet, Vit, build, model_config
+from vitral.models import Attention, Hybrid, Model, Patches, Resnet, Vit, create_model, model_config
 from vitral.models.registry import list_models
 
 # google-research/vision_transformer with 1000 classes at 224 pixels.
@@ -40,7 +40,7 @@ BACKBONES = {
 
 
 def parameters(name: str, *settings: str) -> int:
-    return sum(weight.numel() for weight in model_config(name, *settings).skeleton().parameters())
+    return sum(weight.numel() for weight in model_config(name, *settings).build_empty().parameters())
 
 
 def vit(name: str, *settings: str) -> Vit:
@@ -72,7 +72,7 @@ def test_the_sizes_are_those_of_table_1(scale: str, layers: int, width: int, hid
     assert isinstance(config.mixer, Attention)
     assert (config.depth, config.width, config.mixer.heads) == (layers, width, heads)
     assert config.mlp.hidden(config.width) == hidden
-    weights = dict(config.skeleton().named_parameters())
+    weights = dict(config.build_empty().named_parameters())
     assert weights[f"blocks.{layers - 1}.mlp.expand.weight"].shape == (hidden, width)
     assert f"blocks.{layers}.mlp.expand.weight" not in weights
 
@@ -202,8 +202,8 @@ def test_settings_apply_to_a_config_as_to_a_name() -> None:
 
 def test_a_model_is_built_from_a_name_or_a_config() -> None:
     settings = ("depth=1", "width=24", "mixer.heads=3", "head.num_classes=5", "image_size=32")
-    models: list[Model] = [build("S/16", *settings), build(vit("S/16", *settings)), build(vit("S/16"), *settings)]
+    models: list[Model] = [create_model("S/16", *settings), create_model(vit("S/16", *settings)), create_model(vit("S/16"), *settings)]
     for model in models:
         assert isinstance(model, Model)
         assert model(torch.randn(2, 3, 32, 32)).shape == (2, 5)
-    assert isinstance(build("R26x1", "layers=[1]", "root=32"), Model)
+    assert isinstance(create_model("R26x1", "layers=[1]", "root=32"), Model)

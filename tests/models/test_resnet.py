@@ -80,7 +80,7 @@ def test_each_stage_after_the_first_halves_the_map_and_doubles_its_channels(
     layers: tuple[int, ...], stride: int, outputs: int
 ) -> None:
     config = Hybrid(layers=layers)
-    assert (config.stride(), config.outputs()) == (stride, outputs)
+    assert (config.stride(), config.out_channels()) == (stride, outputs)
     assert config.token_size() == Size(stride, stride)
     with torch.device("meta"):
         body = config.build_body(3)
@@ -92,8 +92,8 @@ def test_each_stage_after_the_first_halves_the_map_and_doubles_its_channels(
 
 
 def test_the_root_sets_the_channels_of_every_stage() -> None:
-    assert Resnet(root=128).outputs() == 4096
-    assert Hybrid(layers=(1, 1), root=32).outputs() == 256
+    assert Resnet(root=128).out_channels() == 4096
+    assert Hybrid(layers=(1, 1), root=32).out_channels() == 256
 
 
 def random(module: nn.Module) -> nn.Module:

@@ -15,7 +15,7 @@ SMALL = Resnet(layers=(1, 1), root=32, image_size=Size(32, 48), head=LinearHead(
 def skeleton(name: str) -> ResidualNetwork:
     config = model_config(name)
     assert isinstance(config, Resnet)
-    return config.skeleton()
+    return config.build_empty()
 
 
 @pytest.mark.parametrize(("name", "parameters"), RESNETS.items())
@@ -38,7 +38,7 @@ def test_every_width_of_every_depth_is_built(units: str, factor: int) -> None:
 @pytest.mark.parametrize("factor", [1, 2, 3, 4])
 def test_features_have_places_but_no_class_token_and_no_registers(factor: int) -> None:
     model = skeleton(f"R50x{factor}")
-    features = model.features(torch.empty(2, 3, 224, 224, device="meta"))
+    features = model.forward_features(torch.empty(2, 3, 224, 224, device="meta"))
     assert features.cls.shape == (2, 0, 2048 * factor)
     assert features.registers.shape == (2, 0, 2048 * factor)
     assert features.patches.shape == (2, 49, 2048 * factor)
@@ -60,19 +60,19 @@ def test_factor_two_doubles_every_channel_but_those_of_the_image_and_the_answer(
 
 def test_the_mean_of_the_patches_is_pooled_and_the_head_answers_from_it() -> None:
     model, images = SMALL.build(), torch.randn(2, 3, 32, 48)
-    features = model.features(images)
+    features = model.forward_features(images)
     assert features.patches.shape == (2, 24, 256)
     mean = sum(features.patches[:, place] for place in range(24)) / 24
-    torch.testing.assert_close(model.pooled(images), mean)
+    torch.testing.assert_close(model.forward_pooled(images), mean)
     with torch.no_grad():
         for weight in model.head.parameters():
             weight.normal_()
-    assert model(images).equal(model.head(model.pooled(images)))
+    assert model(images).equal(model.head(model.forward_pooled(images)))
 
 
 def test_patches_are_the_places_of_the_last_map_row_by_row() -> None:
     model, images = SMALL.build(), torch.randn(2, 3, 32, 48)
-    found, last_map = model.features(images), model.body(images)  # (2, 256, 4, 6)
+    found, last_map = model.forward_features(images), model.body(images)  # (2, 256, 4, 6)
     assert found.grid == Grid(4, 6)
     for row in range(4):
         for column in range(6):
@@ -81,11 +81,11 @@ def test_patches_are_the_places_of_the_last_map_row_by_row() -> None:
 
 def test_another_size_is_answered_without_any_resampling() -> None:
     model = SMALL.build()
-    assert model.features(torch.randn(1, 3, 64, 40)).grid == Grid(8, 5)
+    assert model.forward_features(torch.randn(1, 3, 64, 40)).grid == Grid(8, 5)
 
 
 def test_without_a_head_the_vector_is_the_answer() -> None:
     model = Resnet(layers=(1,), root=32, head=NoHead()).build()
     images = torch.randn(2, 3, 16, 16)
-    assert model(images).equal(model.pooled(images))
+    assert model(images).equal(model.forward_pooled(images))
     assert model(images).shape == (2, 128)

@@ -25,7 +25,7 @@ from vitral.models import (
     Tokens,
     VisionTransformer,
     Vit,
-    build,
+    create_model,
     model_config,
 )
 
@@ -65,7 +65,7 @@ def test_computing_only_the_class_token_last_changes_neither_answer_nor_gradient
 
 
 def test_the_shortcut_agrees_in_single_precision_too() -> None:
-    model = build("Ti/16", "depth=3").eval()
+    model = create_model("Ti/16", "depth=3").eval()
     torch.nn.init.normal_(model.get_parameter("head.linear.weight"), std=0.02)
     batch = torch.rand(2, 3, 224, 224) * 2 - 1
     with torch.no_grad():
@@ -77,7 +77,7 @@ def test_the_last_block_passes_on_the_class_token_alone() -> None:
     model, seen = small().build(), []
     model.blocks[-1].register_forward_hook(lambda _part, _given, tokens: seen.append(tokens.shape[1]))
     model(images(small()))
-    model.features(images(small()))
+    model.forward_features(images(small()))
     assert seen == [1, 25]
 
 

@@ -19,7 +19,7 @@ from vitral.models import (
     Patches,
     Pooling,
     PreNorm,
-    Recompute,
+    GradientCheckpointing,
     Relative2d,
     Resnet,
     Rope2d,
@@ -127,7 +127,7 @@ def options() -> dict[str, Vit]:
         "local-relative": small(mixer=Local(heads=2, rows=2, columns=2), position=Relative2d()),
         "layer-scale": small(block=PreNorm(scale=LayerScale(init=0.5))),
         "one-layer": small(depth=1),
-        "recompute-relative": small(memory=Recompute(), position=Relative2d(), mixer=attention),
+        "recompute-relative": small(memory=GradientCheckpointing(), position=Relative2d(), mixer=attention),
     }
 
 

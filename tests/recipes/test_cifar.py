@@ -1,4 +1,4 @@
-from vitral.data.datasets.named import NAMED
+from vitral.data.datasets.named import NAMED_DATASETS
 from vitral.recipes.cifar import cifar10
 from vitral.recipes.registry import BY_DATASET
 
@@ -10,5 +10,5 @@ def test_the_model_takes_the_photos_as_they_are() -> None:
 
 
 def test_its_name_is_that_of_a_set() -> None:
-    assert cifar10.__name__ in NAMED
+    assert cifar10.__name__ in NAMED_DATASETS
     assert BY_DATASET["cifar10"] is cifar10

@@ -22,7 +22,7 @@ from vitral.tasks.classify import Classify
 
 def last_rate(recipe: Recipe, steps: int = 10_000_000) -> float:
     """The rate after the last step of a long run."""
-    return recipe.optimizer.lr * recipe.schedule.rate(steps, steps)
+    return recipe.optimizer.lr * recipe.schedule.lr_factor(steps, steps)
 
 
 @pytest.mark.parametrize(

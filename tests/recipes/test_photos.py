@@ -10,9 +10,9 @@ from vitral.training.finetune import LinearProbeThenFinetune
 def test_few_images_are_shown_often_and_many_not_seldom(images: int, epochs: int) -> None:
     recipe = photos()
     plan = SamplingPlan(np.zeros(images, dtype=np.int64), recipe.data.order, recipe.batch_size, recipe.seed)
-    steps = recipe.length.total(plan)
+    steps = recipe.length.total_steps(plan)
     recipe.schedule.check(steps)
-    assert round(steps / plan.epoch_steps) == epochs
+    assert round(steps / plan.steps_per_epoch) == epochs
 
 
 def test_it_keeps_to_the_paper_but_starts_from_a_head_that_was_fitted() -> None:

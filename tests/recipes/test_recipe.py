@@ -10,7 +10,7 @@ from vitral.models.head import LinearHead, NoHead
 from vitral.models.vit import Vit
 from vitral.recipes.recipe import Epochs, Images, ImagesSeen, LengthConfig, NoEarlyStopping, Patience, Recipe, Steps
 
-PLAN = SamplingPlan(np.zeros(25, dtype=np.int64), Shuffled(), batch=10, seed=0)  # two steps an epoch
+PLAN = SamplingPlan(np.zeros(25, dtype=np.int64), Shuffled(), batch_size=10, seed=0)  # two steps an epoch
 
 
 def test_a_recipe_survives_its_json() -> None:
@@ -34,7 +34,7 @@ def test_a_recipe_survives_its_json() -> None:
     ],
 )
 def test_a_length_is_a_number_of_steps(length: LengthConfig, steps: int) -> None:
-    assert length.total(PLAN) == steps
+    assert length.total_steps(PLAN) == steps
 
 
 def test_the_fewest_epochs_are_not_more_than_the_most() -> None:
@@ -50,7 +50,7 @@ def test_a_recipe_of_before_there_was_tuning_trains_everything() -> None:
 
 def test_training_and_evaluation_differ_in_their_view_alone() -> None:
     recipe = Recipe(model=Vit(image_size=Size(32, 32), channels=1), images=Images(crop=RandomResizedCrop(area=(0.5, 1))))
-    training, still, needs = recipe.sight(), recipe.still_sight(), recipe.preprocessing()
+    training, still, needs = recipe.train_pipeline(), recipe.eval_pipeline(), recipe.preprocessing()
     assert training.view == RandomResizedCrop(area=(0.5, 1))
     assert still.view == needs.crop == Resize()
     assert training.image == still.image == needs.image_size == Size(32, 32)
@@ -59,8 +59,8 @@ def test_training_and_evaluation_differ_in_their_view_alone() -> None:
 
 
 def test_the_head_follows_the_data_and_the_task() -> None:
-    assert Recipe().fitted(7).model.head == LinearHead(num_classes=7)
-    assert override(Recipe(), ["task=masked_patches"]).fitted(7).model.head == NoHead()
+    assert Recipe().with_classes(7).model.head == LinearHead(num_classes=7)
+    assert override(Recipe(), ["task=masked_patches"]).with_classes(7).model.head == NoHead()
 
 
 def test_a_scaling_of_three_channels_does_not_fit_gray_images() -> None:
@@ -69,5 +69,5 @@ def test_a_scaling_of_three_channels_does_not_fit_gray_images() -> None:
 
 
 def test_patience_ends_only_where_it_was_asked_for() -> None:
-    assert not NoEarlyStopping().enough(1_000)
-    assert [Patience(evaluations=3).enough(count) for count in (0, 2, 3, 4)] == [False, False, True, True]
+    assert not NoEarlyStopping().should_stop(1_000)
+    assert [Patience(evaluations=3).should_stop(count) for count in (0, 2, 3, 4)] == [False, False, True, True]

@@ -39,8 +39,8 @@ def test_every_recipe_has_its_own_name_and_survives_its_json(name: str) -> None:
 
 @pytest.mark.parametrize("name", list_recipes())
 def test_every_recipe_builds_a_task_and_an_optimizer_of_its_weights(name: str) -> None:
-    recipe = get_recipe(name).fitted(2)
-    task = recipe.task.build(recipe.model.skeleton(), 2, (5, 5), CENTERED)
+    recipe = get_recipe(name).with_classes(2)
+    task = recipe.task.build(recipe.model.build_empty(), 2, (5, 5), CENTERED)
     optimizer = recipe.optimizer.build(task)
     learning = [weight for weight in task.parameters() if weight.requires_grad]
     assert sum(len(group["params"]) for group in optimizer.param_groups) == len(learning) > 10
@@ -48,7 +48,7 @@ def test_every_recipe_builds_a_task_and_an_optimizer_of_its_weights(name: str) -
 
 @pytest.mark.parametrize("name", FIXED_MODEL)
 def test_every_recipe_of_a_set_takes_its_images(name: str) -> None:
-    recipe = get_recipe(name).fitted(2)
+    recipe = get_recipe(name).with_classes(2)
     images = torch.randn(2, recipe.model.channels, *recipe.model.image_size)
     task = recipe.task.build(recipe.model.build(), 2, (5, 5), recipe.images.normalize)
     outcome = task(images, torch.tensor([0, 1]), np.random.default_rng(0))

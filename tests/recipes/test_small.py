@@ -9,6 +9,6 @@ from vitral.recipes.small import small_hundreds, small_thousands
 @pytest.mark.parametrize(("recipe", "images"), [(small_hundreds(), 200), (small_thousands(), 2_001)])
 def test_the_fewest_images_that_a_recipe_is_for_make_a_run_of_many_steps(recipe: Recipe, images: int) -> None:
     plan = SamplingPlan(np.zeros(images, dtype=np.int64), recipe.data.order, recipe.batch_size, recipe.seed)
-    steps = recipe.length.total(plan)
+    steps = recipe.length.total_steps(plan)
     recipe.schedule.check(steps)
     assert steps > 500

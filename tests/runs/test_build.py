@@ -15,19 +15,19 @@ from vitral.evaluation.linear_probe import fit_head
 from vitral.recipes.recipe import Recipe
 from vitral.runs.build import build_eval_loader, build_loader, build_run, build_train_images, num_workers, select_device
 from vitral.runs.train import resume
-from vitral.training.checkpoints.checkpoint import path_of
-from vitral.training.distributed.process_group import Group
+from vitral.training.checkpoints.checkpoint import checkpoint_path
+from vitral.training.distributed.process_group import ProcessGroup
 from vitral.weights.bundle import read_bundle
 
-HERE = Group(torch.device("cpu"))
+HERE = ProcessGroup(torch.device("cpu"))
 
 
 def test_training_is_shuffled_and_all_else_comes_in_order(tmp_path: Path) -> None:
     recipe, samples = recipe_and_samples(photos(tmp_path))
     train, val = (build_loader(recipe, samples, split, SINGLE_PROCESS) for split in ("train", "val"))
-    assert (train.plan.order, train.sight.view) == (Shuffled(), recipe.images.crop)
-    assert (val.plan.order, val.sight.view) == (Sequential(), recipe.images.eval_crop)
-    assert build_loader(recipe, samples, "val", World(rank=1, size=2)).plan.rows == 3
+    assert (train.plan.order, train.pipeline.crop) == (Shuffled(), recipe.images.crop)
+    assert (val.plan.order, val.pipeline.crop) == (Sequential(), recipe.images.eval_crop)
+    assert build_loader(recipe, samples, "val", World(rank=1, size=2)).plan.max_rows == 3
 
 
 def test_the_first_look_sees_each_training_image_once_and_still(tmp_path: Path) -> None:
@@ -35,7 +35,7 @@ def test_the_first_look_sees_each_training_image_once_and_still(tmp_path: Path) 
     look = build_train_images(recipe, samples, HERE)
     labels = torch.cat([portion.labels for portions in look.batches() for portion in portions])
     assert labels.tolist() == [item.label for item in samples.of("train")]
-    assert build_eval_loader(recipe, samples, "train", SINGLE_PROCESS).sight.view == recipe.images.eval_crop
+    assert build_eval_loader(recipe, samples, "train", SINGLE_PROCESS).pipeline.crop == recipe.images.eval_crop
     seen = [next(iter(look.batches()))[0].images for _ in range(2)]
     assert torch.equal(seen[0], seen[1])
 
@@ -76,7 +76,7 @@ def test_two_processes_tune_as_one_does_and_one_goes_on_with_it(home: Path, tuni
     # Biases of keys change nothing, so their gradients are rounding alone, which Adam makes steps of.
     torch.testing.assert_close(both, alone, atol=5e-4, rtol=0)
     for late in (7, 8):
-        shutil.rmtree(path_of(home / "two/checkpoints", late))
+        shutil.rmtree(checkpoint_path(home / "two/checkpoints", late))
     assert resume(str(home / "two")).step == 8
     torch.testing.assert_close(read_bundle(home / "two/last").tensors, alone, atol=5e-4, rtol=0)
 
@@ -96,7 +96,7 @@ def test_the_rate_follows_the_schedule_to_the_last_step(tmp_path: Path) -> None:
     recipe, samples = recipe_and_samples(photos(tmp_path), "schedule=linear", "schedule.warmup=2", "lr=0.5")
     parts = build_run(recipe, samples, HERE)
     assert parts.steps == 12
-    assert [parts.descent.rate(step) for step in (0, 1, 2, 7)] == [0.0, 0.25, 0.5, 0.25]
+    assert [parts.update_rule.lr(step) for step in (0, 1, 2, 7)] == [0.0, 0.25, 0.5, 0.25]
 
 
 def test_a_run_too_short_for_its_warm_up_is_refused(tmp_path: Path) -> None:

@@ -11,15 +11,15 @@ from tests.errors import raises
 from tests.evaluation.subjects import files_in, striped_model, stripes, without
 from tests.runs.small import photos
 from vitral.core.config import Size
-from vitral.data.datasets.split import Stratified
+from vitral.data.datasets.split import StratifiedSplit
 from vitral.data.samples import Item, Samples
 from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.evaluation.accuracy import AccuracyResult
-from vitral.evaluation.fewshot import FewShotResult, FewShotEvaluator
+from vitral.evaluation.fewshot import FewShotEvaluator, FewShotResult
 from vitral.recipes.recipe import DataConfig, Recipe
-from vitral.runs.evaluate import run_split_config, evaluate, choose_split
+from vitral.runs.evaluate import choose_split, evaluate, run_split_config
 from vitral.weights.bundle import write_bundle
-from vitral.weights.load import Loaded
+from vitral.weights.load import LoadedModel
 
 
 @pytest.fixture(autouse=True)
@@ -40,16 +40,16 @@ def test_a_path_and_a_folder_of_photos_are_all_it_takes(tmp_path: Path) -> None:
     found = vitral.evaluate(where, str(photos(tmp_path / "photos")))
     assert (found.model, found.data) == (str(where), str(tmp_path / "photos"))
     assert (found.split, found.images, found.classes, found.seed) == ("val", 8, 2, 0)
-    assert [each.kind for each in found.found] == ["accuracy"]
-    assert isinstance(found.found[0], AccuracyResult)
-    assert [each.name for each in found.found[0].accuracy.classes] == ["bright", "dark"]
+    assert [each.kind for each in found.results] == ["accuracy"]
+    assert isinstance(found.results[0], AccuracyResult)
+    assert [each.name for each in found.results[0].accuracy.classes] == ["bright", "dark"]
 
 
 def test_a_loaded_model_and_opened_samples_find_the_same(tmp_path: Path) -> None:
     where, data = bundled(tmp_path, ("bright", "dark")), str(photos(tmp_path / "photos"))
     words = evaluate(where, data, with_="accuracy,knn,linear")
     values = evaluate(vitral.load(where), vitral.open_data(data), with_=["accuracy", "knn", "linear"])
-    assert values.found == words.found
+    assert values.results == words.results
     assert values.model == "a model in memory"
 
 
@@ -65,16 +65,16 @@ def test_features_are_kept_for_the_next_time_unless_told_not_to(cache: Path) -> 
 def test_batches_and_workers_change_no_finding(settings: tuple[str, ...]) -> None:
     whole = evaluate(striped_model(), stripes(), "cache=false", with_="accuracy,knn")
     other = evaluate(striped_model(), stripes(), "cache=false", *settings, with_="accuracy,knn")
-    ours, theirs = whole.found[0], other.found[0]
+    ours, theirs = whole.results[0], other.results[0]
     assert isinstance(ours, AccuracyResult)
     assert isinstance(theirs, AccuracyResult)
-    assert theirs.accuracy.pairs == ours.accuracy.pairs
-    assert other.found[1] == whole.found[1]
+    assert theirs.accuracy.confusion_counts == ours.accuracy.confusion_counts
+    assert other.results[1] == whole.results[1]
 
 
 def test_the_seed_draws_other_shots() -> None:
     judge = FewShotEvaluator(shots=(1,), seeds=2)
-    found = [evaluate(striped_model(), stripes(), f"seed={seed}", with_=[judge]).found[0] for seed in (0, 5)]
+    found = [evaluate(striped_model(), stripes(), f"seed={seed}", with_=[judge]).results[0] for seed in (0, 5)]
     assert [each.seeds for each in found if isinstance(each, FewShotResult)] == [(0, 1), (5, 6)]
 
 
@@ -124,7 +124,7 @@ def test_how_classes_were_matched_is_told(classes: tuple[str, ...], note: tuple[
 @pytest.mark.parametrize("task", ["masked", "features"])
 def test_a_backbone_is_judged_by_its_features_alone(task: str) -> None:
     model, bundle = striped_model(())
-    backbone = Loaded(model, bundle.model_copy(update={"task": task}))
+    backbone = LoadedModel(model, bundle.model_copy(update={"task": task}))
     assert evaluate(backbone, stripes(), with_="knn").notes == ()
     with raises("config.unsupported", repr(task)):
         evaluate(backbone, stripes())
@@ -152,15 +152,15 @@ def test_the_weights_are_left_as_they_were() -> None:
 
 
 def test_a_run_is_judged_by_images_that_it_did_not_learn_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    recipe = Recipe(data=DataConfig(split=Stratified(seed=5)))
+    recipe = Recipe(data=DataConfig(split=StratifiedSplit(seed=5)))
     (tmp_path / "run").mkdir()
     bundled(tmp_path, ("bright", "dark")).rename(tmp_path / "run/best")
     (tmp_path / "run/recipe.json").write_text(recipe.to_json())
     (tmp_path / "link").symlink_to(tmp_path / "run/best")
     for place in (tmp_path / "run", tmp_path / "run/best", str(tmp_path / "run"), tmp_path / "link"):
-        assert run_split_config(place) == Stratified(seed=5)
+        assert run_split_config(place) == StratifiedSplit(seed=5)
     monkeypatch.chdir(tmp_path / "run/best")
-    assert run_split_config(".") == Stratified(seed=5)
+    assert run_split_config(".") == StratifiedSplit(seed=5)
     assert run_split_config(bundled(tmp_path, ("bright", "dark"))) is None
 
 

@@ -16,7 +16,7 @@ from vitral.inference.engines.onnxruntime import OnnxRuntime
 from vitral.inference.engines.openvino import OpenVino
 from vitral.models import ClassPool, MeanPool, Patches, Rope2d, Tokens
 from vitral.runs import evaluate as fewer
-from vitral.runs.evaluate import EngineFactory, evaluate, default_engines
+from vitral.runs.evaluate import EngineFactory, default_engines, evaluate
 
 FINE: dict[str, Any] = {"stem": Patches(patch=Size(2, 2)), "depth": 2}  # 64 patches
 
@@ -38,7 +38,7 @@ def test_the_tokens_that_the_last_layer_sees_are_counted(fields: dict[str, Any])
     loaded = striped_model(**FINE, **fields)
     prefix = loaded.bundle.model.layout(Size(16, 16)).prefix()
     engines = EngineFactory(Eager())
-    assert [engines.tokens(loaded.bundle, count) for count in (0, 20, 50)] == [prefix + left for left in (64, 44, 32)]
+    assert [engines.tokens_left(loaded.bundle, count) for count in (0, 20, 50)] == [prefix + left for left in (64, 44, 32)]
 
 
 def test_what_cannot_be_merged_is_refused() -> None:
@@ -48,7 +48,7 @@ def test_what_cannot_be_merged_is_refused() -> None:
 
 
 def test_an_evaluation_has_a_row_for_each_count() -> None:
-    found = evaluate(striped_model(**FINE), stripes(), "cache=false", with_="tokens").found[0]
+    found = evaluate(striped_model(**FINE), stripes(), "cache=false", with_="tokens").results[0]
     assert isinstance(found, TokenMergingResult)
     assert [row.per_layer for row in found.rows] == [0, 4, 8, 12, 16, 20, 24, 28]
     assert [row.tokens for row in found.rows] == [65, 61, 57, 53, 49, 45, 41, 37]

@@ -14,11 +14,11 @@ from vitral.evaluation.fewshot import FewShotResult, Score, ShotsResult
 from vitral.evaluation.knn import KnnResult
 from vitral.evaluation.linear_probe import LinearResult
 from vitral.evaluation.outputs import Predictions
-from vitral.evaluation.resolution import SizeResult, ResolutionResult, stable_range
+from vitral.evaluation.resolution import ResolutionResult, SizeResult, stable_range
 from vitral.evaluation.token_merging import MergingResult, TokenMergingResult
-from vitral.html.text import NOTHING
+from vitral.html.text import MISSING
 from vitral.runs.evaluate import evaluate
-from vitral.runs.results import format_evaluation, print_evaluation, format_result
+from vitral.runs.results import format_evaluation, format_result, print_evaluation
 
 SURE = Interval(low=0.55, high=0.65)
 
@@ -36,8 +36,8 @@ def test_the_accuracy_of_a_small_zoo() -> None:
         "class  images  right   precision  most taken for",
         "cat    5       60.0 %  60.0 %     dog (1)",
         "dog    3       33.3 %  33.3 %     cat (2)",
-        f"fox    1       0.0 %   {NOTHING}          dog (1)",
-        f"hen    0       {NOTHING}       0.0 %",
+        f"fox    1       0.0 %   {MISSING}          dog (1)",
+        f"hen    0       {MISSING}       0.0 %",
     ]
 
 
@@ -54,21 +54,21 @@ def test_of_many_classes_the_worst_are_shown() -> None:
 
 
 def test_neighbors_and_probe_say_what_was_chosen_and_how() -> None:
-    knn = KnnResult(images=100, training=500, k=10, top1=0.6, interval=SURE, trials=())
+    knn = KnnResult(images=100, train_images=500, k=10, top1=0.6, ci95=SURE, trials=())
     assert format_result(knn) == [
         "top-1  60.0 %  (95 % sure: 55.0 % to 65.0 %)",
         "k = 10, chosen on 5 folds of 500 training images",
     ]
-    linear = LinearResult(images=9, training=500, l2=0.001, top1=0.6, interval=SURE, converged=True, trials=())
+    linear = LinearResult(images=9, train_images=500, l2=0.001, top1=0.6, ci95=SURE, converged=True, trials=())
     assert format_result(linear)[1:] == ["l2 = 0.001, chosen on a fifth of 500 training images, then fitted to all"]
     assert "had not settled" in format_result(linear.model_copy(update={"converged": False}))[-1]
 
 
 def test_the_best_of_the_grid_is_said_to_flatter() -> None:
-    own = Score(l2=1024, mean=0.5, spread=0.02, each=(0.48, 0.52))
-    best = Score(l2=16, mean=0.6, spread=0.01, each=(0.59, 0.61))
-    rows = (ShotsResult(shots=5, score=own, flattered=best),)
-    found = FewShotResult(images=10, seeds=(0, 1), rows=rows, left_out=("25 shots: too few training images of bee",))
+    own = Score(l2=1024, mean=0.5, std=0.02, per_seed=(0.48, 0.52))
+    best = Score(l2=16, mean=0.6, std=0.01, per_seed=(0.59, 0.61))
+    rows = (ShotsResult(shots=5, score=own, oracle=best),)
+    found = FewShotResult(images=10, seeds=(0, 1), rows=rows, skipped=("25 shots: too few training images of bee",))
     assert format_result(found) == [
         "shots  l2 = 1024      best l2 *",
         "5      50.0 % +- 2.0  60.0 % +- 1.0 at 16",
@@ -83,13 +83,13 @@ def over_sizes(right: list[int]) -> ResolutionResult:
     """So many of 100 right at 8, 16, 24 ... pixels; the third is the trained size."""
     rows = [
         SizeResult(
-            image_size=Size(8 * n, 8 * n), grid=Size(n, n), top1=each / 100, interval=wilson_interval(each, 100), trained=n == 3
+            image_size=Size(8 * n, 8 * n), grid=Size(n, n), top1=each / 100, ci95=wilson_interval(each, 100), is_train_size=n == 3
         )
         for n, each in enumerate(right, start=1)
     ]
     held = stable_range([row.top1 for row in rows], 2)
     return ResolutionResult(
-        images=100, rows=tuple(rows), smallest=rows[held.start].image, largest=rows[held.stop - 1].image
+        images=100, rows=tuple(rows), min_size=rows[held.start].image_size, max_size=rows[held.stop - 1].image_size
     )
 
 
@@ -111,14 +111,14 @@ def over_counts(right: list[int], most: int) -> TokenMergingResult:
         MergingResult(
             per_layer=4 * step,
             tokens=65 - step,
-            rate=10.0 * 2**step,
-            times=2.0**step,
+            images_per_second=10.0 * 2**step,
+            speedup=2.0**step,
             top1=each / 100,
-            interval=wilson_interval(each, 100),
+            ci95=wilson_interval(each, 100),
         )
         for step, each in enumerate(right)
     ]
-    return TokenMergingResult(images=100, engine="openvino", batch=64, rows=tuple(rows), most=most)
+    return TokenMergingResult(images=100, engine="openvino", batch_size=64, rows=tuple(rows), best_per_layer=most)
 
 
 def test_accuracy_against_speed_is_a_table_a_verdict_and_a_curve() -> None:

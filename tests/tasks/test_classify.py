@@ -55,7 +55,7 @@ def test_training_mixes_images_and_targets_alike(loss: LossConfig) -> None:
     share = rng(3).beta(0.4, 0.4)
     mixed = mixup(images, one_hot(labels, 4), max(share, 1 - share))
     outcome = task(Classify(loss=loss, mixing=Mixup(alpha=0.4)), model)(images, labels, rng(3))
-    expected = loss.losses(model(mixed.images), loss.soften(mixed.targets)).mean()
+    expected = loss.losses(model(mixed.images), loss.smooth(mixed.targets)).mean()
     assert_close(outcome.loss, expected)
 
 

@@ -23,19 +23,19 @@ def logits() -> Tensor:
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.6])
 def test_softmax_is_torchs_cross_entropy_with_its_smoothing(smoothing: float) -> None:
     loss = Softmax(smoothing=smoothing)
-    found = loss.losses(logits(), loss.soften(one_hot(LABELS, 7)))
+    found = loss.losses(logits(), loss.smooth(one_hot(LABELS, 7)))
     assert_close(found, F.cross_entropy(logits(), LABELS, label_smoothing=smoothing, reduction="none"))
 
 
 def test_softened_targets_are_the_smoothed_labels_of_one_hot() -> None:
-    assert_close(Softmax(smoothing=0.1).soften(one_hot(LABELS, 7)), one_hot(LABELS, 7, smoothing=0.1))
+    assert_close(Softmax(smoothing=0.1).smooth(one_hot(LABELS, 7)), one_hot(LABELS, 7, smoothing=0.1))
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
 def test_softmax_of_mixed_labels_is_the_mixed_cost_of_each(smoothing: float) -> None:
     loss = Softmax(smoothing=smoothing)
     first, second = one_hot(LABELS, 7), one_hot(LABELS.flip(0), 7)
-    found = loss.losses(logits(), loss.soften(0.7 * first + 0.3 * second))
+    found = loss.losses(logits(), loss.smooth(0.7 * first + 0.3 * second))
     one, other = (
         F.cross_entropy(logits(), labels, label_smoothing=smoothing, reduction="none")
         for labels in (LABELS, LABELS.flip(0))
@@ -49,7 +49,7 @@ def test_sigmoid_is_the_sum_of_a_coin_for_each_class() -> None:
     for row, answers in zip(targets.tolist(), logits().tolist(), strict=True):
         odds = [1 / (1 + exp(-answer)) for answer in answers]
         expected.append(-sum(t * log(p) + (1 - t) * log(1 - p) for t, p in zip(row, odds, strict=True)))
-    assert_close(Sigmoid().losses(logits(), Sigmoid().soften(targets)), torch.tensor(expected))
+    assert_close(Sigmoid().losses(logits(), Sigmoid().smooth(targets)), torch.tensor(expected))
 
 
 @pytest.mark.parametrize(("classes", "bias", "expected"), [(1000, -6.9, 7.907), (21843, -10.0, 10.992)])
@@ -61,7 +61,7 @@ def test_a_sigmoid_loss_starts_low_from_its_bias(classes: int, bias: float, expe
 
 @pytest.mark.parametrize("member", union_members(LossConfig), ids=lambda member: member.__name__)
 def test_no_images_cost_nothing_each(member: type[Softmax | Sigmoid]) -> None:
-    assert member().losses(torch.zeros(0, 7), member().soften(torch.zeros(0, 7))).shape == (0,)
+    assert member().losses(torch.zeros(0, 7), member().smooth(torch.zeros(0, 7))).shape == (0,)
 
 
 @pytest.mark.parametrize("smoothing", [-0.1, 1.0])

@@ -27,7 +27,7 @@ SETTINGS: dict[str, tuple[str, ...]] = {
 
 
 def task_of(*settings: str, kind: Classify | MaskedPatches | None = None) -> Task:
-    model = vitral.build(
+    model = vitral.create_model(
         "Ti/16",
         "image_size=32",
         "stem.patch=8",

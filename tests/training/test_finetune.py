@@ -9,7 +9,7 @@ from torch import Tensor
 
 import vitral
 from tests.errors import raises
-from vitral.core.config import Config, members, override
+from vitral.core.config import Config, override, union_members
 from vitral.data.transforms.preprocessing import CENTERED
 from vitral.evaluation.linear_probe import fit_head
 from vitral.models.registry import model_config
@@ -20,7 +20,15 @@ from vitral.tasks.selfsupervised.masked_patches import MaskedPatches
 from vitral.tasks.task import Task
 from vitral.training.checkpoints.state import optimizer_tensors
 from vitral.training.ema import Ema
-from vitral.training.finetune import Everything, HeadOnly, LastLayers, Look, Lora, Probed, TuningConfig
+from vitral.training.finetune import (
+    FinetuneConfig,
+    FullFinetune,
+    HeadOnly,
+    LastLayers,
+    LinearProbeThenFinetune,
+    Lora,
+    TrainImages,
+)
 from vitral.training.loop import Microbatch, UpdateRule, train
 from vitral.training.optimizers import AdamW
 from vitral.training.precision import Precision
@@ -28,7 +36,7 @@ from vitral.training.precision import Precision
 CPU = torch.device("cpu")
 POOLING = ("mixer=pooling", "tokens.cls=false", "pool=mean")
 SMALL = ("image_size=16", "stem.patch=8", "width=16", "depth=3", "mixer.heads=2", "head.num_classes=2")
-KINDS: tuple[TuningConfig, ...] = tuple(kind() for kind in members(TuningConfig))
+KINDS: tuple[FinetuneConfig, ...] = tuple(kind() for kind in union_members(FinetuneConfig))
 # How the names of the weights that may change begin, those of the task's model.
 FREE: dict[str, tuple[str, ...]] = {
     "full": ("",),
@@ -42,12 +50,12 @@ FREE: dict[str, tuple[str, ...]] = {
 class Holder(Config):
     """As a recipe has it."""
 
-    tuning: TuningConfig = Everything()
+    tuning: FinetuneConfig = FullFinetune()
 
 
 def task_of(config: TaskConfig = Classify(), *settings: str) -> Task:  # noqa: B008, a frozen value
     torch.manual_seed(0)
-    model = vitral.build("Ti/16", *SMALL, *settings)
+    model = vitral.create_model("Ti/16", *SMALL, *settings)
     torch.nn.init.normal_(model.head.get_parameter("linear.weight"))
     return config.build(model, 2, (1, 1), CENTERED)
 
@@ -66,13 +74,13 @@ def steps(task: Task, count: int = 4) -> dict[str, Tensor]:
     for step in range(count):
         train(task, iter([[portion(step)]]), descent, 0, 1, [])
         average.update(task, step)
-    with average.averaged(task):
+    with average.applied_to(task):
         pass
     return optimizer_tensors(optimizer)
 
 
 @pytest.mark.parametrize("tuning", KINDS)
-def test_what_is_frozen_stays_to_the_bit_and_all_else_learns(tuning: TuningConfig) -> None:
+def test_what_is_frozen_stays_to_the_bit_and_all_else_learns(tuning: FinetuneConfig) -> None:
     before = {name: weight.clone() for name, weight in task_of().model.state_dict().items()}
     task = task_of()
     tuning.apply(task)
@@ -97,11 +105,11 @@ def test_adapters_learn_where_the_weights_under_them_do_not() -> None:
 
 
 @pytest.mark.parametrize("tuning", KINDS)
-def test_the_plain_state_is_that_of_an_ordinary_model_that_answers_the_same(tuning: TuningConfig) -> None:
+def test_the_plain_state_is_that_of_an_ordinary_model_that_answers_the_same(tuning: FinetuneConfig) -> None:
     task, plain = task_of(), task_of()
     tuning.apply(task)
     steps(task)
-    plain.model.load_state_dict(tuning.plain(task.model.state_dict()))
+    plain.model.load_state_dict(tuning.merge_state(task.model.state_dict()))
     with torch.no_grad():
         for each in (task, plain):
             each.eval().requires_grad_(False)  # or torch would round otherwise
@@ -109,38 +117,38 @@ def test_the_plain_state_is_that_of_an_ordinary_model_that_answers_the_same(tuni
 
 
 @pytest.mark.parametrize("tuning", KINDS)
-def test_what_a_task_froze_itself_stays_frozen(tuning: TuningConfig) -> None:
+def test_what_a_task_froze_itself_stays_frozen(tuning: FinetuneConfig) -> None:
     task = task_of(MaskedPatches())
     tuning.apply(task)
     assert not any(weight.requires_grad for weight in task.model.get_submodule("head").parameters())
     assert task.get_parameter("mask").requires_grad
 
 
-LOOK = Look(lambda: [[portion()], [portion(1)]], lambda rows: rows, True, partial(fit_head, classes=2, seed=0))
+LOOK = TrainImages(lambda: [[portion()], [portion(1)]], lambda rows: rows, True, partial(fit_head, classes=2, seed=0))
 
 
 @pytest.mark.parametrize("tuning", KINDS)
-def test_before_the_first_step_a_head_is_fitted_where_that_was_asked_for(tuning: TuningConfig) -> None:
+def test_before_the_first_step_a_head_is_fitted_where_that_was_asked_for(tuning: FinetuneConfig) -> None:
     task = task_of()
     tuning.apply(task)
     before = {name: tensor.clone() for name, tensor in task.state_dict().items()}
-    words = tuning.begin(task, LOOK)
+    words = tuning.prepare(task, LOOK)
     changed = {name for name, tensor in task.state_dict().items() if not torch.equal(tensor, before[name])}
-    if isinstance(tuning, Probed):
+    if isinstance(tuning, LinearProbeThenFinetune):
         assert changed == {"model.head.linear.weight", "model.head.linear.bias"}
         assert words == "the head was fitted to frozen features: right on 100.0% of 12 training images"
         assert task.eval()(*portion(2)[:2], np.random.default_rng(0)).metrics["accuracy"] > 0.8
         assert all(weight.requires_grad for weight in task.parameters())
     else:
         assert (words, changed) == ("", set())
-        assert not tuning.looks
+        assert not tuning.needs_train_images
 
 
 @pytest.mark.parametrize("tuning", KINDS)
-def test_only_everything_can_start_from_nothing(tuning: TuningConfig) -> None:
+def test_only_everything_can_start_from_nothing(tuning: FinetuneConfig) -> None:
     model = model_config("Ti/16")
     tuning.check("runs/a", model, Classify())
-    if isinstance(tuning, Everything):
+    if isinstance(tuning, FullFinetune):
         tuning.check("", model, Classify())
     else:
         with raises("config.missing_value", "tuning", "--from WEIGHTS"):
@@ -151,20 +159,20 @@ def test_only_everything_can_start_from_nothing(tuning: TuningConfig) -> None:
     ("tuning", "settings", "task", "code", "values"),
     [
         (LastLayers(count=4), (), Classify(), "config.out_of_range", ("finetune.count", 4, 3)),
-        (Probed(), (), MaskedPatches(), "config.unsupported", ("tuning", "masked")),
-        (Probed(), ("head=tanh",), Classify(), "config.unsupported", ("tuning", "tanh")),
+        (LinearProbeThenFinetune(), (), MaskedPatches(), "config.unsupported", ("tuning", "masked")),
+        (LinearProbeThenFinetune(), ("head=tanh",), Classify(), "config.unsupported", ("tuning", "tanh")),
         (Lora(modules=("qkv",)), POOLING, Classify(), "config.unsupported", ("finetune.modules", "qkv")),
     ],
 )
 def test_what_cannot_be_tuned_is_refused(
-    tuning: TuningConfig, settings: tuple[str, ...], task: TaskConfig, code: str, values: tuple[object, ...]
+    tuning: FinetuneConfig, settings: tuple[str, ...], task: TaskConfig, code: str, values: tuple[object, ...]
 ) -> None:
     with raises(code, *values):
         tuning.check("runs/a", model_config("Ti/16", *SMALL, *settings), task)
 
 
 @pytest.mark.parametrize("tuning", KINDS)
-def test_a_resnet_has_a_head_but_no_layers_to_choose(tuning: TuningConfig) -> None:
+def test_a_resnet_has_a_head_but_no_layers_to_choose(tuning: FinetuneConfig) -> None:
     model = Resnet()
     if isinstance(tuning, LastLayers | Lora):
         with raises("config.unsupported", "tuning", "ResNet"):
@@ -174,7 +182,7 @@ def test_a_resnet_has_a_head_but_no_layers_to_choose(tuning: TuningConfig) -> No
 
 
 def test_the_head_of_a_resnet_learns_alone() -> None:
-    model = vitral.build("R50x1", "image_size=32", "layers=[1,1,1,1]", "head.num_classes=2")
+    model = vitral.create_model("R50x1", "image_size=32", "layers=[1,1,1,1]", "head.num_classes=2")
     task = Classify().build(model, 2, (1, 1), CENTERED)
     HeadOnly().apply(task)
     learners = [name for name, weight in task.named_parameters() if weight.requires_grad]

@@ -6,7 +6,7 @@ from torch import Tensor
 
 import vitral
 from vitral.models.base import Model
-from vitral.training.finetune import TrainingFeatures, extract_features, fit_head
+from vitral.training.finetune import TrainImages, extract_features, fit_head
 from vitral.training.loop import Microbatch
 
 
@@ -20,18 +20,20 @@ def portions(images: int) -> list[Microbatch]:
     ]
 
 
-def look(first: bool, told: list[Tensor]) -> TrainingFeatures:
+def look(first: bool, told: list[Tensor]) -> TrainImages:
     """The look of one of two processes; the other one adds what is told."""
 
     def gather(rows: Tensor) -> Tensor:
         return torch.cat([rows, told.pop(0)]) if first else torch.cat([told.pop(0), rows])
 
-    return TrainingFeatures(lambda: [portions(2), portions(1)], gather, first, lambda features, labels: (features, labels.float()))
+    return TrainImages(
+        lambda: [portions(2), portions(1)], gather, first, lambda features, labels: (features, labels.float())
+    )
 
 
 def small() -> Model:
     torch.manual_seed(0)
-    return vitral.build(
+    return vitral.create_model(
         "Ti/16", "image_size=16", "stem.patch=8", "width=16", "depth=2", "mixer.heads=2", "tokens.dropout=0.5"
     )
 
@@ -41,7 +43,7 @@ def test_all_images_of_all_processes_are_seen_at_rest() -> None:
     features, labels = extract_features(model, look(True, [torch.full((1, 16), 9.0), torch.tensor([5])]))
     assert labels.tolist() == [0, 1, 0, 5]
     with torch.no_grad():
-        truth = small().eval().pooled(portions(2)[0].images)
+        truth = small().eval().forward_pooled(portions(2)[0].images)
     torch.testing.assert_close(features[:2], truth)
     assert features[3].eq(9).all()
     assert model.training

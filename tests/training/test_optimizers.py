@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from tests.errors import raises
 from tests.models.variants import VARIANTS, small
-from vitral.core.config import members
+from vitral.core.config import union_members
 from vitral.models import LinearHead, PreNorm, Resnet, Tokens, Vit
 from vitral.models.block import LayerScale
-from vitral.training.optimizers import AdamW, OptimizerConfig, Sgd, has_fused, set_rate
+from vitral.training.optimizers import AdamW, OptimizerConfig, Sgd, set_lr, supports_fused
 
 TABLE = {"prefix.tokens", "position.table"}
 OFFSETS = {"prefix.tokens", "blocks.0.mixer.heads.relation.table", "blocks.1.mixer.heads.relation.table"}
@@ -59,7 +59,7 @@ def without_decay(optimizer: torch.optim.Optimizer) -> set[str]:
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_kernels_decay_and_nothing_else_does(name: str) -> None:
-    model = VARIANTS[name].skeleton("cpu")
+    model = VARIANTS[name].build_empty("cpu")
     optimizer = AdamW(weight_decay=0.1).build(model)
     thin = {weight for weight, value in model.named_parameters() if value.ndim < 2}
     assert without_decay(optimizer) == thin | MATRICES_THAT_STAY.get(name, TABLE)
@@ -108,7 +108,7 @@ def test_each_layer_learns_slower_than_the_one_above(name: str, expected: float)
 def test_the_rates_of_the_layers_are_those_of_mae(name: str) -> None:
     config = VARIANTS[name]
     assert isinstance(config, Vit)
-    model, layers = config.skeleton("cpu"), config.depth + 1
+    model, layers = config.build_empty("cpu"), config.depth + 1
     for weight, found in groups(AdamW(layer_decay=0.65).build(model), "multiplier").items():
         first, *rest = weight.split(".")
         block = 1 + int(rest[0]) if first == "blocks" else 0
@@ -117,7 +117,7 @@ def test_the_rates_of_the_layers_are_those_of_mae(name: str) -> None:
 
 
 def test_the_rates_of_a_deep_model_run_over_its_whole_depth() -> None:
-    multipliers = groups(AdamW(layer_decay=0.65).build(small(depth=12).skeleton("cpu")), "multiplier")
+    multipliers = groups(AdamW(layer_decay=0.65).build(small(depth=12).build_empty("cpu")), "multiplier")
     assert multipliers["stem.project.weight"] == pytest.approx(0.0036972058910185)
     assert multipliers["blocks.0.mlp.expand.weight"] == pytest.approx(0.0056880090631054)
     assert multipliers["blocks.11.mlp.expand.weight"] == pytest.approx(0.65)
@@ -142,12 +142,12 @@ def test_parameters_with_as_much_decay_and_rate_share_a_group(kind: AdamW | Sgd,
     assert len(held) == len(set(held)) == len(list(model.parameters()))
 
 
-@pytest.mark.parametrize("kind", members(OptimizerConfig))
+@pytest.mark.parametrize("kind", union_members(OptimizerConfig))
 def test_setting_the_rate_keeps_the_layers_apart(kind: type[AdamW | Sgd]) -> None:
     optimizer = kind(lr=0.8, layer_decay=0.5).build(small().build())
     rates = groups(optimizer, "lr")
     assert (rates["stem.project.weight"], rates["norm.weight"]) == (0.1, 0.8)
-    set_rate(optimizer, 0.4)
+    set_lr(optimizer, 0.4)
     rates = groups(optimizer, "lr")
     assert (rates["stem.project.weight"], rates["blocks.1.mlp.expand.weight"], rates["norm.weight"]) == (0.05, 0.2, 0.4)
 
@@ -163,7 +163,7 @@ def test_frozen_weights_are_left_out() -> None:
 
 
 def test_layers_are_counted_in_a_vision_transformer_only() -> None:
-    network = Resnet(layers=(1,), root=32, head=LinearHead(num_classes=4)).skeleton("cpu")
+    network = Resnet(layers=(1,), root=32, head=LinearHead(num_classes=4)).build_empty("cpu")
     Sgd().build(network)
     with raises("config.unsupported", "layer_decay=1"):
         Sgd(layer_decay=0.9).build(network)
@@ -176,7 +176,7 @@ def train(kind: AdamW | Sgd, shares: list[float]) -> tuple[list[Tensor], list[Te
     before = [weight.detach().double() for weight in part.parameters()]
     gradients = []
     for share in shares:
-        set_rate(optimizer, kind.lr * share)
+        set_lr(optimizer, kind.lr * share)
         gradients.append([torch.randn(weight.shape).double() for weight in part.parameters()])
         for weight, gradient in zip(part.parameters(), gradients[-1], strict=True):
             weight.grad = gradient.float()
@@ -220,7 +220,7 @@ def test_sgd_rolls_on_with_its_momentum(nesterov: bool) -> None:
         torch.testing.assert_close(after[index], weight, atol=1e-7, rtol=1e-6)
 
 
-@pytest.mark.parametrize("kind", members(OptimizerConfig))
+@pytest.mark.parametrize("kind", union_members(OptimizerConfig))
 def test_the_state_comes_back_with_names_and_multipliers_in_plain_data(kind: type[AdamW | Sgd]) -> None:
     def build() -> tuple[nn.Module, torch.optim.Optimizer]:
         torch.manual_seed(1)
@@ -240,7 +240,7 @@ def test_the_state_comes_back_with_names_and_multipliers_in_plain_data(kind: typ
     again.load_state_dict(model.state_dict())
     resumed.load_state_dict({"state": state["state"], "param_groups": json.loads(json.dumps(state["param_groups"]))})
     for one, other in ((model, optimizer), (again, resumed)):
-        set_rate(other, 0.01)
+        set_lr(other, 0.01)
         step(one, other, 2)
     for weight, twin in zip(model.parameters(), again.parameters(), strict=True):
         assert weight.equal(twin)
@@ -248,15 +248,15 @@ def test_the_state_comes_back_with_names_and_multipliers_in_plain_data(kind: typ
 
 
 def test_a_step_of_adam_is_fused_where_torch_can() -> None:
-    model, frame = small().build(), small().skeleton("meta")
-    assert has_fused(model)
+    model, frame = small().build(), small().build_empty("meta")
+    assert supports_fused(model)
     assert all(group["fused"] for group in AdamW().build(model).param_groups)
-    assert not has_fused(frame)
+    assert not supports_fused(frame)
     assert not any(group["fused"] for group in AdamW().build(frame).param_groups)
 
 
 @pytest.mark.usefixtures("alone")
-@pytest.mark.parametrize("kind", members(OptimizerConfig))
+@pytest.mark.parametrize("kind", union_members(OptimizerConfig))
 def test_a_sharded_model_takes_the_same_steps(kind: type[AdamW | Sgd]) -> None:
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor import DTensor

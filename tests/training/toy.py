@@ -51,21 +51,21 @@ class Toy:
         plan = SamplingPlan(np.array([item.label for item in items]), Shuffled(), 4, seed=5)
         sight = ImagePipeline(Size(16, 16), Decoding(), RandomResizedCrop())
         torch.manual_seed(0)
-        model = vitral.build(
+        model = vitral.create_model(
             "Ti/16", "image_size=16", "stem.patch=8", "width=16", "depth=2", "mixer.heads=2", "head.num_classes=2",
             "block.drop_path_rate=0.2",
         )  # fmt: skip
         task = Classify(mixing=Mixup(alpha=0.5)).build(model, 2, samples.counts("train"), CENTERED)
-        self.folder, self.steps = folder, EPOCHS * plan.epoch_steps
+        self.folder, self.steps = folder, EPOCHS * plan.steps_per_epoch
         optimizer, schedule = AdamW(lr=1e-2), Cosine(warmup=2)
         self.learning = TrainingState(
             task, optimizer.build(task), Ema(decay=0.9).build(self.steps), Precision(torch.float32, CPU)
         )
-        self.loader = Loader(items, samples.store, sight, plan, workers, room=2**20)
+        self.loader = Loader(items, samples.store, sight, plan, workers, cache_bytes=2**20)
         self.serving = MicrobatchConfig(CENTERED, portions, CPU)
         self.descent = UpdateRule(
             self.learning.optimizer,
-            lambda step: optimizer.lr * schedule.rate(step, self.steps),
+            lambda step: optimizer.lr * schedule.lr_factor(step, self.steps),
             1.0,
             self.learning.precision,
         )

@@ -32,12 +32,12 @@ def bundle_of(model: Vit | Resnet = TINY, **fields: Any) -> Bundle:
 def tensors_of(model: Vit | Resnet = TINY, seed: int = 0) -> dict[str, Tensor]:
     """Weights of which no two are alike."""
     rng = torch.Generator().manual_seed(seed)
-    return {name: torch.randn(weight.shape, generator=rng) for name, weight in model.skeleton().state_dict().items()}
+    return {name: torch.randn(weight.shape, generator=rng) for name, weight in model.build_empty().state_dict().items()}
 
 
 def loaded(model: Vit | Resnet = TINY, **fields: Any) -> LoadedModel:
-    frame = model.skeleton()
-    frame.load(tensors_of(model))
+    frame = model.build_empty()
+    frame.load_weights(tensors_of(model))
     return LoadedModel(frame.eval(), bundle_of(model, **fields))
 
 

@@ -79,7 +79,7 @@ def test_a_model_of_another_size_answers_as_the_old_one_does_at_that_size(name: 
     told = load_pretrained(model, source)
     images = torch.randn(2, old.channels, 48, 80)
     with torch.inference_mode():
-        assert torch.allclose(model.eval().pooled(images), source.model.pooled(images), atol=1e-5)
+        assert torch.allclose(model.eval().forward_pooled(images), source.model.forward_pooled(images), atol=1e-5)
     assert model.config.image_size == (48, 80)
     changed = any(weight.shape != tensors_of(old)[name].shape for name, weight in model.state_dict().items())
     grids = f"from {old.layout(old.image_size).grid} to {new.layout(new.image_size).grid}"
@@ -109,7 +109,7 @@ def test_masked_patches_leave_the_pool_that_they_did_not_train() -> None:
     fresh = {name: weight.clone() for name, weight in model.state_dict().items() if name.startswith("pool.")}
     assert load_pretrained(model, loaded(old)) == (
         "a new head of 4 classes starts at zero",
-        "the pool, which masked patches do not train, starts afresh",
+        "the pool, which masked patches do not train, is newly initialized",
     )
     state = dict(model.state_dict())
     assert len(fresh) > 5

@@ -31,7 +31,7 @@ from vitral.models import (
 )
 from vitral.models.vit import Vit
 from vitral.weights.convert import SourceFile, convert, output_difference, write_model
-from vitral.weights.formats.format import ModelOutputs, Format
+from vitral.weights.formats.format import Format, ModelOutputs
 from vitral.weights.formats.registry import FORMATS, LIBRARIES
 from vitral.weights.formats.rules import Rule, export_tensors
 
@@ -67,8 +67,8 @@ def test_there_and_back_again_is_equal_to_the_bit_and_certified(source: Path, tm
     certificate = json.loads((tmp_path / "theirs/certificate.json").read_bytes())
     assert json.loads(made.certificate.to_json()) == certificate
     assert certificate["again"] == {"tokens": 0.0, "logits": 0.0}
-    assert certificate["read"]["sha256"] != certificate["export_tensors"]["sha256"]
-    assert len(certificate["export_tensors"]["sha256"]) == 64
+    assert certificate["read"]["sha256"] != certificate["written"]["sha256"]
+    assert len(certificate["written"]["sha256"]) == 64
     expected = timm_tensors()
     found = vitral.load(tmp_path / "theirs")  # config.json tells heads and image
     assert found.bundle.model == vitral.load(tmp_path / "ours").bundle.model
@@ -80,7 +80,7 @@ def test_what_was_done_to_the_weights_is_in_the_certificate_and_the_card(source:
     convert(str(source), str(tmp_path / "whole"), *HINTS)
     made = convert(str(tmp_path / "whole"), str(tmp_path / "part"), layers=(1,))
     done = ("layers 1 of 2 taken",)
-    assert (made.told, made.certificate.changed) == (done, done)
+    assert (made.messages, made.certificate.changed) == (done, done)
     told = "timm's Vision Transformer, from timm.safetensors; layers 1 of 2 taken"
     assert vitral.load(tmp_path / "part").bundle.source == told
     assert told in (tmp_path / "part/README.md").read_text()
@@ -122,7 +122,7 @@ def writable() -> dict[str, tuple[Format, Vit]]:
         f"{kind.name}-{number}": (kind, model)
         for kind in FORMATS
         for number, model in enumerate(candidates)
-        if not list(kind.without_counterpart(loaded(model).bundle))
+        if not list(kind.unsupported(loaded(model).bundle))
     }
 
 
@@ -133,7 +133,7 @@ def test_a_round_trip_through_every_writable_format_is_equal_to_the_bit(
     before = loaded(model)
     (tmp_path / "file").write_bytes(b"")
     write_model(before, SourceFile(tmp_path / "file"), tmp_path / "out", kind.library)
-    hints = (f"image_size={model.image_size}", *kind.hints(model))
+    hints = (f"image_size={model.image_size}", *kind.required_settings(model))
     after = vitral.load(tmp_path / "out", *hints, format=kind.name)
     expected = before.model.state_dict()
     assert after.model.state_dict().keys() == expected.keys()
@@ -164,7 +164,7 @@ def test_a_conversion_that_answers_otherwise_is_not_kept(
     def changed(rules: list[Rule], own: dict[str, Tensor]) -> dict[str, Tensor]:
         return {name: tensor + 0.01 for name, tensor in export_tensors(rules, own).items()}
 
-    monkeypatch.setattr("vitral.weights.convert.written", changed)
+    monkeypatch.setattr("vitral.weights.convert.export_tensors", changed)
     with raises("weights.conversion_differs", source):
         convert(str(source), str(tmp_path / "out"), *HINTS, to="timm")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["timm.safetensors"]
@@ -181,7 +181,7 @@ def test_what_the_files_have_no_place_for_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     certificate = write_model(model, SourceFile(tmp_path / "file"), tmp_path / "out", "torchvision")
     assert certificate.untold[0] == "not in the files: the names of the 4 classes"
-    assert certificate.untold[1].startswith("not in the files: how images are seen (32x32, resize view, mean 0.5,")
+    assert certificate.untold[1].startswith("not in the files: the preprocessing (32x32, crop resize, mean 0.5,")
 
 
 def test_a_scaling_is_told_whether_it_has_one_number_or_one_for_each_channel(tmp_path: Path) -> None:

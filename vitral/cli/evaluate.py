@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from vitral.cli.app import app
-from vitral.cli.options import Data, Root, bar
+from vitral.cli.options import Data, Root, progress_bar
 
 log = logging.getLogger("vitral")
 
@@ -39,7 +39,7 @@ def evaluate(  # noqa: PLR0913, PLR0917, one option a wish
     words = {"batch_size": batch_size, "workers": workers, "device": device, "seed": seed}
     settings = [f"{name}={value}" for name, value in words.items() if value]
     settings += ["cache=false"] if no_cache else []
-    found = evaluated(model, data, *settings, with_=with_, split=split, root=root, progress=bar)
+    found = evaluated(model, data, *settings, with_=with_, split=split, root=root, progress=progress_bar)
     for note in found.notes:
         log.info(note)
     if json:

@@ -1,7 +1,7 @@
-"""The verb of explanations."""
+"""`vitral explain`: a page that explains predictions."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,84 +18,86 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("vitral")
 
-MOST = 24  # images on a page: more of them make it slow to open
+MOST = 24  # images on a page: more make it slow to open
 ENDING = ".explain.html"
 
 
 @app.command()
 def explain(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A run, a bundle, or weights of another library.")],
-    images: Annotated[list[str], typer.Argument(metavar="IMAGE", help="Pictures, or folders of them.")],
-    out: Annotated[str, typer.Option(metavar="FILE", help="The page; by itself IMAGE.explain.html, here.")] = "",
-    class_: Annotated[str, typer.Option("--class", metavar="NAME", help="Ask about this class, not the answer.")] = "",
-    layers: Annotated[str, typer.Option(metavar="LIST", help="Keep some layers only: 1,6,12 or 1-4,12.")] = "",
-    png: Annotated[str, typer.Option(metavar="FOLDER", help="Write the figures too, as PNG.")] = "",
-    quick: Annotated[bool, typer.Option("--quick", help="Leave out occlusion and the test of the maps.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print answers and areas for a program to read.")] = False,
+    images: Annotated[list[str], typer.Argument(metavar="IMAGE", help="Image files, or folders of images.")],
+    out: Annotated[str, typer.Option(metavar="FILE", help="The page to write [default: IMAGE.explain.html].")] = "",
+    class_: Annotated[
+        str, typer.Option("--class", metavar="NAME", help="Explain this class [default: the predicted one].")
+    ] = "",
+    layers: Annotated[str, typer.Option(metavar="LIST", help="Keep these layers only: 1,6,12 or 1-4,12.")] = "",
+    png: Annotated[str, typer.Option(metavar="FOLDER", help="Also write the figures as PNG files.")] = "",
+    quick: Annotated[bool, typer.Option("--quick", help="Skip occlusion and the faithfulness test.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print predictions and faithfulness as JSON.")] = False,
 ) -> None:
-    """Show what a model sees in pictures: one page that needs no network.
+    """Explain predictions on images in one offline HTML page.
 
-    Attention of every layer and head, maps of what the answer hangs on and whether to believe them, and the way from
-    pixels to probabilities, step by step.
+    Attention of every layer and head, maps of the patches that matter with a faithfulness test, the logit lens, and a
+    walkthrough from pixels to probabilities.
     """
     from vitral.core.machine import keep_freed_memory
     from vitral.explanation.explain import Explainer, share_distances
     from vitral.explanation.page.page import write_page
     from vitral.explanation.summary import Summary, summarize
 
-    page = page_of(out, images, model)
-    paths = list(pictures(images))
+    page = page_path(out, images, model)
+    paths = list(image_paths(images))
     explainer = Explainer.of(model, class_, layers, quick)
     keep_freed_memory()
-    explained, refused = told(explainer, paths)
-    found = share_distances(explained)
-    write_page(page, found)
-    drawn = []
+    explanations, errors = explain_all(explainer, paths)
+    explanations = share_distances(explanations)
+    write_page(page, explanations)
+    figures: list[Path] = []
     if png:
         from vitral.explanation.figures.figures import write_figures
 
-        drawn = write_figures(Path(png).expanduser(), found)
+        figures = write_figures(Path(png).expanduser(), explanations)
     if json:
         summary = Summary(
             model=model,
             page=str(page),
-            figures=tuple(map(str, drawn)),
-            images=tuple(map(summarize, found)),
-            refused=tuple(map(str, refused)),
+            figures=tuple(map(str, figures)),
+            images=tuple(map(summarize, explanations)),
+            errors=tuple(map(str, errors)),
         )
         typer.echo(summary.to_json())
     else:
         typer.echo(page)
-    if refused:
+    if errors:
         raise typer.Exit(DataError.exit_code)
 
 
-def page_of(out: str, images: list[str], model: str) -> Path:
-    """Where the page goes: as told, or by the one picture or folder, or by the model. No other file is overwritten."""
+def page_path(out: str, images: list[str], model: str) -> Path:
+    """The path of the page: `out`, or named after the one image or folder, or after the model. Only pages are replaced."""
     named = images[0] if len(images) == 1 else model
     name = f"{Path(named).expanduser().resolve().stem or 'images'}{ENDING}"
     page = Path(out).expanduser() if out else Path(name)
     if page.is_dir():
         page /= name
     if not page.parent.is_dir():
-        message, hint = "there is no such folder", "make it, or give another --out"
+        message, hint = "no such folder", "create it, or pass another --out"
         raise ConfigError(message, code="config.not_found", where=str(page.parent), hint=hint)
     if page.exists() and not is_page(page):
-        message = "there is another file of this name, and it is no page of this kind"
-        hint = "give another name: --out FILE"
+        message = "this file exists and is not a page of `vitral explain`"
+        hint = "pass another name: --out FILE"
         raise ConfigError(message, code="config.path_exists", where=str(page), hint=hint)
     return page
 
 
 def is_page(path: Path) -> bool:
-    """Whether a file is a page that was made here before, so that a new one may take its place."""
+    """Whether a file is a page written by this command, which a new one may replace."""
     from vitral.data.datasets.files import read_bytes
 
     return path.is_file() and b"<title>What " in read_bytes(path)[:2000]
 
 
-def pictures(images: list[str]) -> Iterator[Path]:
-    """Every file that is named, and the first images of every folder."""
+def image_paths(images: list[str]) -> Iterator[Path]:
+    """The given files, and the first images of the given folders."""
     for word in images:
         path = Path(word).expanduser()
         if not path.is_dir():
@@ -103,10 +105,10 @@ def pictures(images: list[str]) -> Iterator[Path]:
             continue
         found = list(islice(image_files(path), MOST + 1))
         if not found:
-            message, hint = "no images in it or in its folders", "give a folder with JPEG or PNG"
+            message, hint = "no images in this folder", "pass a folder with JPEG or PNG files"
             raise DataError(message, code="data.empty", where=word, hint=hint)
         if len(found) > MOST:
-            log.info(f"{word}: the first {MOST} of its images; name others by themselves")
+            log.info(f"{word}: using the first {MOST} images; pass others by name")
         yield from found[:MOST]
 
 
@@ -119,28 +121,28 @@ def image_files(folder: Path) -> Iterator[Path]:
     return (Path(source.path) for source in sources if isinstance(source, FileSource))
 
 
-def told(explainer: "Explainer", paths: list[Path]) -> "tuple[list[Explanation], list[DataError]]":
-    """What is seen of each image, and why some could not be read: one bad file among several stops no other."""
+def explain_all(explainer: "Explainer", paths: list[Path]) -> "tuple[Sequence[Explanation], list[DataError]]":
+    """The explanation of each image, and the errors of unreadable files, which are reported and skipped."""
     from vitral.html.page import printable
 
-    explained: list[Explanation] = []
-    refused: list[DataError] = []
+    explanations: list[Explanation] = []
+    errors: list[DataError] = []
     for number, path in enumerate(paths, start=1):
         count = f" ({number} of {len(paths)})" if len(paths) > 1 else ""
         try:
-            explained.append(explainer.explain(path, counted(count)))
+            explanations.append(explainer.explain(path, numbered_bar(count)))
         except DataError as error:
             if len(paths) == 1:
                 raise
-            log.error(printable(f"left out: {error}"))
-            refused.append(error)
-    if not explained:
-        message = f"none of the {len(paths)} images can be read"
-        hint = "see above what is wrong with each"
+            log.error(printable(f"skipped: {error}"))
+            errors.append(error)
+    if not explanations:
+        message = f"none of the {len(paths)} images is readable"
+        hint = "see the errors above"
         raise DataError(message, code="data.bad_files", where=str(paths[0].parent), hint=hint)
-    return explained, refused
+    return explanations, errors
 
 
-def counted(count: str) -> "Progress":
-    """The bar with a count after the name of what it is about."""
+def numbered_bar(count: str) -> "Progress":
+    """A progress bar with a count after its name."""
     return lambda message, total: progress_bar(f"{message}{count}", total)

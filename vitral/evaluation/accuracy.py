@@ -1,7 +1,4 @@
-"""How many answers are right, and which are taken for which.  N images, K classes.
-
-The judge of answers: how often the model names the right class, and whether it knows when it does not.
-"""
+"""Top-1 and top-5 accuracy, loss and confusion of the model's predictions.  N images, K classes."""
 
 from collections.abc import Sequence
 from math import sqrt
@@ -14,140 +11,152 @@ from torch import Tensor
 from torch.nn import functional
 
 from vitral.core.config import Config
+from vitral.data.transforms.mixup import one_hot
 from vitral.evaluation.calibration import Calibration, compute_calibration
 from vitral.evaluation.outputs import Predictions, check_finite
 from vitral.evaluation.subject import SubjectModel
+from vitral.tasks.classify import Sigmoid
 
-Z = 1.959963984540054  # 95 % of a normal distribution lies within so many deviations
+Z = 1.959963984540054  # 95% of a normal distribution lies within this many standard deviations
 
 
 class Interval(Config):
-    """Where the share lies that an endless set of such images would give: 95 of 100 such intervals hold it."""
+    """A 95% confidence interval."""
 
     low: float
     high: float
 
 
 class ConfusionCount(Config):
-    """Images of one class that were given one answer, the right one or another."""
+    """A nonzero cell of the confusion matrix."""
 
     label: int
-    answer: int
+    prediction: int
     images: int
 
 
 class ClassAccuracy(Config):
-    """One class. A share of nothing is null: recall without images, precision without answers, F1 without both."""
+    """Results for one class; a ratio with nothing to count is null."""
 
     name: str
     images: int
-    right: int
-    answers: int  # how often the class was given, rightly or not
+    correct: int
+    predicted: int  # images predicted as this class, correct or not
     recall: float | None
     precision: float | None
     f1: float | None
-    taken_for: str  # the wrong answer that its images were given most often; empty where there was none
-    times: int
+    most_confused_with: str  # the most frequent wrong prediction; empty if there was none
+    most_confused_count: int
 
 
 class Accuracy(Config):
-    """The judgment of one set of answers. Of equal logits the first class is the answer."""
+    """Accuracy of predictions. Of equal logits, the first class is predicted."""
 
     images: int
     top1: float
-    interval: Interval  # of top1
-    top5: float | None  # null where there are no more than 5 classes
-    loss: float  # softmax cross-entropy
-    usual: float  # the top1 of naming the commonest class every time
+    ci95: Interval  # of top1
+    top5: float | None  # null for 5 classes or fewer
+    loss: float  # cross-entropy of softmax, or of sigmoid summed over classes, as the model was trained
+    majority_baseline: float  # top1 of always predicting the most frequent class
     classes: tuple[ClassAccuracy, ...]
-    pairs: tuple[ConfusionCount, ...]  # those that occur: of a thousand classes, a million could
+    confusion_counts: tuple[ConfusionCount, ...]  # nonzero cells only: the matrix of a thousand classes has a million
 
     @property
-    def confusion(self) -> NDArray[np.int64]:
-        """How many images of each class (row) were given each answer (column), (K, K)."""
+    def confusion_matrix(self) -> NDArray[np.int64]:
+        """Images of each class (row) by prediction (column), (K, K)."""
         counts = np.zeros((len(self.classes), len(self.classes)), dtype=np.int64)
-        for pair in self.pairs:
-            counts[pair.label, pair.answer] = pair.images
+        for cell in self.confusion_counts:
+            counts[cell.label, cell.prediction] = cell.images
         return counts
 
 
-def compute_accuracy(answers: Predictions, classes: Sequence[str]) -> Accuracy:
-    """The accuracy of the answers over the classes, named in the order of their labels."""
-    logits, labels = answers.logits, answers.labels
+def compute_accuracy(predictions: Predictions, classes: Sequence[str]) -> Accuracy:
+    """The accuracy of predictions; `classes` are the names by label."""
+    logits, labels = predictions.logits, predictions.labels
     assert len(labels) > 0
     assert logits.shape == (len(labels), len(classes))
-    check_finite(logits, "answers to")
+    check_finite(logits, "logits")
     ranks = label_ranks(logits, labels)
-    pairs = _pairs(labels.numpy(), answers.given.numpy(), len(classes))
-    right, images = int((ranks == 0).sum()), len(labels)
+    counts = _confusion_counts(labels.numpy(), predictions.predicted.numpy(), len(classes))
+    correct, images = int((ranks == 0).sum()), len(labels)
     return Accuracy(
         images=images,
-        top1=right / images,
-        interval=wilson_interval(right, images),
+        top1=correct / images,
+        ci95=wilson_interval(correct, images),
         top5=int((ranks < 5).sum()) / images if len(classes) > 5 else None,
-        loss=functional.cross_entropy(logits, labels, reduction="none").double().mean().item(),
-        usual=int(labels.bincount().max()) / images,
-        classes=_by_class(pairs, classes),
-        pairs=pairs,
+        loss=_losses(predictions).double().mean().item(),
+        majority_baseline=int(labels.bincount().max()) / images,
+        classes=_by_class(counts, classes),
+        confusion_counts=counts,
     )
 
 
+def _losses(predictions: Predictions) -> Tensor:
+    """The cross-entropy of each image (N,)."""
+    logits, labels = predictions.logits, predictions.labels
+    if predictions.activation == "sigmoid":
+        return Sigmoid().losses(logits, one_hot(labels, logits.shape[1]))
+    return functional.cross_entropy(logits, labels, reduction="none")
+
+
 def label_ranks(logits: Tensor, labels: Tensor) -> Tensor:
-    """How many classes are preferred to the right one (N,): those of greater logit, and equals that come before it."""
+    """How many classes rank before the label (N,): those of greater logit, and those of equal logit that come first."""
     own = logits.gather(1, labels[:, None])  # (N, 1)
     before = torch.arange(logits.shape[1]) < labels[:, None]  # (N, K)
     return ((logits > own) | ((logits == own) & before)).sum(dim=1)  # (N,)
 
 
-def wilson_interval(right: int, images: int) -> Interval:
-    """Wilson's interval, which holds for shares near 0 and 1 and for few images too."""
-    share = right / images
+def wilson_interval(correct: int, images: int) -> Interval:
+    """The Wilson score interval, which also holds near 0 and 1 and for few images."""
+    share = correct / images
     middle = share + Z * Z / (2 * images)
     reach = Z * sqrt(share * (1 - share) / images + Z * Z / (4 * images * images))
     scale = 1 + Z * Z / images
     return Interval(low=max(0.0, (middle - reach) / scale), high=min(1.0, (middle + reach) / scale))
 
 
-def _pairs(labels: NDArray[np.int64], given: NDArray[np.int64], classes: int) -> tuple[ConfusionCount, ...]:
-    codes, counts = np.unique(labels * classes + given, return_counts=True)
+def _confusion_counts(
+    labels: NDArray[np.int64], predicted: NDArray[np.int64], classes: int
+) -> tuple[ConfusionCount, ...]:
+    codes, counts = np.unique(labels * classes + predicted, return_counts=True)
     return tuple(
-        ConfusionCount(label=code // classes, answer=code % classes, images=count)
+        ConfusionCount(label=code // classes, prediction=code % classes, images=count)
         for code, count in zip(codes.tolist(), counts.tolist(), strict=True)
     )
 
 
-def _by_class(pairs: Sequence[ConfusionCount], names: Sequence[str]) -> tuple[ClassAccuracy, ...]:
-    images, given, right, times = ([0] * len(names) for _ in range(4))
-    taken_for = [""] * len(names)
-    for pair in pairs:
-        images[pair.label] += pair.images
-        given[pair.answer] += pair.images
-        if pair.label == pair.answer:
-            right[pair.label] = pair.images
-        elif pair.images > times[pair.label]:
-            times[pair.label], taken_for[pair.label] = pair.images, names[pair.answer]
+def _by_class(cells: Sequence[ConfusionCount], names: Sequence[str]) -> tuple[ClassAccuracy, ...]:
+    images, predicted, correct, confused = ([0] * len(names) for _ in range(4))
+    confused_with = [""] * len(names)
+    for cell in cells:
+        images[cell.label] += cell.images
+        predicted[cell.prediction] += cell.images
+        if cell.label == cell.prediction:
+            correct[cell.label] = cell.images
+        elif cell.images > confused[cell.label]:
+            confused[cell.label], confused_with[cell.label] = cell.images, names[cell.prediction]
     return tuple(
         ClassAccuracy(
             name=name,
             images=images[label],
-            right=right[label],
-            answers=given[label],
-            recall=_share(right[label], images[label]),
-            precision=_share(right[label], given[label]),
-            f1=_share(2 * right[label], images[label] + given[label]),
-            taken_for=taken_for[label],
-            times=times[label],
+            correct=correct[label],
+            predicted=predicted[label],
+            recall=_ratio(correct[label], images[label]),
+            precision=_ratio(correct[label], predicted[label]),
+            f1=_ratio(2 * correct[label], images[label] + predicted[label]),
+            most_confused_with=confused_with[label],
+            most_confused_count=confused[label],
         )
         for label, name in enumerate(names)
     )
 
 
-def _share(part: int, whole: int) -> float | None:
+def _ratio(part: int, whole: int) -> float | None:
     return part / whole if whole else None
 
 
 class AccuracyResult(Config):
-    """The judgment of the answers."""
+    """Accuracy and calibration of the model's predictions."""
 
     kind: Literal["accuracy"] = "accuracy"
     accuracy: Accuracy
@@ -155,13 +164,14 @@ class AccuracyResult(Config):
 
 
 class AccuracyEvaluator(Config):
-    """The answers of the model's own head, by the names of its classes."""
+    """Evaluates the predictions of the model's own head; classes are matched by name."""
 
     kind: Literal["accuracy"] = "accuracy"
 
     def check(self, subject: SubjectModel) -> None:
-        subject.need_classes(self.kind)
+        subject.check_classes(self.kind)
 
-    def judge(self, subject: SubjectModel) -> AccuracyResult:
-        answers = subject.answers(subject.trained)
-        return AccuracyResult(accuracy=compute_accuracy(answers, subject.bundle.classes), calibration=compute_calibration(answers))
+    def evaluate(self, subject: SubjectModel) -> AccuracyResult:
+        predictions = subject.predictions(subject.train_size)
+        accuracy = compute_accuracy(predictions, subject.bundle.classes)
+        return AccuracyResult(accuracy=accuracy, calibration=compute_calibration(predictions))

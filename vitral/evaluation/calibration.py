@@ -1,4 +1,4 @@
-"""Whether a model is right as often as it is sure.  N images, K classes."""
+"""Calibration: whether confidence matches accuracy.  N images, K classes."""
 
 import torch
 
@@ -9,31 +9,32 @@ BINS = 15
 
 
 class Bin(Config):
-    """The answers whose probability is above `low` and at most `high`; null where there are none."""
+    """Predictions with confidence above `low` and at most `high`; null where there are none."""
 
     low: float
     high: float
     images: int
-    confidence: float | None  # the mean probability of the answers
+    confidence: float | None  # mean
     accuracy: float | None
 
 
 class Calibration(Config):
-    """How far what the model says of its answers is from how they turn out; 0 is perfect for each."""
+    """How far the probabilities are from the outcomes. For `ece` and `brier`, 0 is perfect."""
 
-    error: float  # expected calibration error: the gap between confidence and accuracy, a mean over images by bin
-    brier: float  # the squared distance of the probabilities from the truth, summed over classes; at most 2
-    confidence: float  # the mean probability of the answers: above the accuracy, the model is too sure of itself
+    ece: float  # expected calibration error: the gap between confidence and accuracy, averaged over the bins by images
+    brier: float  # squared distance of the probabilities from the one-hot label, summed over classes
+    mean_confidence: float  # above the accuracy, the model is overconfident
     bins: tuple[Bin, ...]
 
 
-def compute_calibration(answers: Predictions) -> Calibration:
-    """The calibration of the softmax of the answers, over 15 bins of equal width (arXiv 1706.04599)."""
-    sure = answers.sure  # (N,)
-    right = (answers.given == answers.labels).double()  # (N,)
-    numbers = (sure * BINS).ceil().long().clamp(1, BINS) - 1  # (N,)
+def compute_calibration(predictions: Predictions) -> Calibration:
+    """The calibration of predictions, over 15 bins of equal width (arXiv 1706.04599)."""
+    confidences = predictions.confidence  # (N,)
+    correct = (predictions.predicted == predictions.labels).double()  # (N,)
+    numbers = (confidences * BINS).ceil().long().clamp(1, BINS) - 1  # (N,)
     counts, confidence, accuracy = (
-        torch.bincount(numbers, weights, BINS).tolist() for weights in (torch.ones_like(sure), sure, right)
+        torch.bincount(numbers, weights, BINS).tolist()
+        for weights in (torch.ones_like(confidences), confidences, correct)
     )
     bins = tuple(
         Bin(
@@ -45,18 +46,14 @@ def compute_calibration(answers: Predictions) -> Calibration:
         )
         for number, count in enumerate(counts)
     )
-    gaps = sum(abs(said - turned_out) for said, turned_out in zip(confidence, accuracy, strict=True))
-    return Calibration(
-        error=gaps / len(sure),
-        brier=_brier(answers),
-        confidence=sure.mean().item(),
-        bins=bins,
-    )
+    gaps = sum(abs(claimed - actual) for claimed, actual in zip(confidence, accuracy, strict=True))
+    mean = confidences.mean().item()
+    return Calibration(ece=gaps / len(confidences), brier=_brier(predictions), mean_confidence=mean, bins=bins)
 
 
-def _brier(answers: Predictions) -> float:
+def _brier(predictions: Predictions) -> float:
     distances = [
-        chances.square().sum(dim=1) - 2 * chances.gather(1, labels[:, None])[:, 0] + 1  # (p - 1)^2 for the right class
-        for chances, labels in zip(answers.chances(), answers.labels.split(ROWS), strict=True)
+        chunk.square().sum(dim=1) - 2 * chunk.gather(1, labels[:, None])[:, 0] + 1  # (p - 1)^2 for the label
+        for chunk, labels in zip(predictions.probabilities(), predictions.labels.split(ROWS), strict=True)
     ]
     return torch.cat(distances).mean().item()

@@ -1,12 +1,12 @@
-"""Every way to judge a model, and what an evaluation is."""
+"""The list of evaluators, and the record of an evaluation."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Annotated
 
 from pydantic import Field
 
-from vitral.core.config import Config, members
-from vitral.core.errors import ConfigError, suggest
+from vitral.core.config import Config, union_members
+from vitral.core.errors import ConfigError, suggest_choice
 from vitral.data.samples import Split
 from vitral.evaluation.accuracy import AccuracyEvaluator, AccuracyResult
 from vitral.evaluation.fewshot import FewShotEvaluator, FewShotResult
@@ -16,45 +16,46 @@ from vitral.evaluation.resolution import ResolutionEvaluator, ResolutionResult
 from vitral.evaluation.subject import SubjectModel
 from vitral.evaluation.token_merging import TokenMergingEvaluator, TokenMergingResult
 
-Evaluator = AccuracyEvaluator | KnnEvaluator | FewShotEvaluator | LinearEvaluator | ResolutionEvaluator | TokenMergingEvaluator
+Evaluator = (
+    AccuracyEvaluator | KnnEvaluator | FewShotEvaluator | LinearEvaluator | ResolutionEvaluator | TokenMergingEvaluator
+)
 EvaluatorResult = Annotated[
-    AccuracyResult | KnnResult | FewShotResult | LinearResult | ResolutionResult | TokenMergingResult, Field(discriminator="kind")
+    AccuracyResult | KnnResult | FewShotResult | LinearResult | ResolutionResult | TokenMergingResult,
+    Field(discriminator="kind"),
 ]
 
 
 class Evaluation(Config):
-    """What was found out about a model, by whom and from which images."""
+    """The results of a model on a split of a dataset."""
 
-    model: str  # where it is
+    model: str  # its path
     data: str
     split: Split
     images: int  # of the split
     classes: int
     seed: int
-    found: tuple[EvaluatorResult, ...]  # in the order that was asked for
-    notes: tuple[str, ...]  # what a reader of the numbers should know
+    results: tuple[EvaluatorResult, ...]  # in the order of the evaluators
+    notes: tuple[str, ...]  # caveats
 
 
-def parse_evaluators(wanted: str | Iterable[str | Evaluator]) -> list[Evaluator]:
-    """The judges that `accuracy,knn` names, or several such words or judges, each once."""
-    kinds = {judge.model_fields["kind"].default: judge for judge in members(Evaluator)}
-    words = wanted.split(",") if isinstance(wanted, str) else list(wanted)
-    found: dict[str, Evaluator] = {}
-    for word in words:
-        name = word.strip() if isinstance(word, str) else word.kind
+def parse_evaluators(names: str | Iterable[str | Evaluator]) -> list[Evaluator]:
+    """The evaluators that `accuracy,knn` names, or a list of names or evaluators; repetitions count once."""
+    kinds = {each.model_fields["kind"].default: each for each in union_members(Evaluator)}
+    evaluators: dict[str, Evaluator] = {}
+    for each in names.split(",") if isinstance(names, str) else names:
+        name = each.strip() if isinstance(each, str) else each.kind
         if name not in kinds:
-            message = f"there is no judge {name!r}"
-            raise ConfigError(message, code="config.unknown_name", where="--with", hint=suggest(name, kinds))
-        found[name] = kinds[name]() if isinstance(word, str) else word
-    if not found:
-        hint = suggest("", kinds)
-        raise ConfigError("no judge is named", code="config.missing_value", where="--with", hint=hint)
-    return list(found.values())
+            message = f"unknown evaluator {name!r}"
+            raise ConfigError(message, code="config.unknown_name", where="--with", hint=suggest_choice(name, kinds))
+        evaluators[name] = kinds[name]() if isinstance(each, str) else each
+    if not evaluators:
+        hint = suggest_choice("", kinds)
+        raise ConfigError("no evaluator given", code="config.missing_value", where="--with", hint=hint)
+    return list(evaluators.values())
 
 
-def run_evaluators(judges: Iterable[Evaluator], subject: SubjectModel) -> tuple[EvaluatorResult, ...]:
-    """What each judge finds. All that one of them would refuse is refused before the first begins."""
-    asked = list(judges)
-    for judge in asked:
-        judge.check(subject)
-    return tuple(judge.judge(subject) for judge in asked)
+def run_evaluators(evaluators: Sequence[Evaluator], subject: SubjectModel) -> tuple[EvaluatorResult, ...]:
+    """The result of each evaluator. All of them are checked before the first runs."""
+    for evaluator in evaluators:
+        evaluator.check(subject)
+    return tuple(evaluator.evaluate(subject) for evaluator in evaluators)

@@ -73,7 +73,9 @@ class DiskCache:
             DISK.replace_file(path, safetensors_chunks({"vectors": vectors}, metadata), unique=True)
             self._make_room(path)
         except OSError as error:
-            log.info(f"the features are not kept for the next time: {error.filename or path}: {os_error_message(error)}")
+            log.info(
+                f"the features are not kept for the next time: {error.filename or path}: {os_error_message(error)}"
+            )
 
     def _make_room(self, newest: Path) -> None:
         """Remove what a killed process left, then what was used least recently, until the rest fits."""

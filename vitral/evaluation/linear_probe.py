@@ -11,74 +11,75 @@ from vitral.core.config import Config
 from vitral.evaluation.accuracy import Interval, wilson_interval
 from vitral.evaluation.subject import SubjectModel, stratified_folds
 
-GRID = tuple(10.0**power for power in range(1, -7, -1))  # the strongest first: each start is near the next optimum
-FOLDS = 5  # one of which is set aside to choose by
+GRID = tuple(10.0**power for power in range(1, -7, -1))  # of l2; the strongest first, as each warm-starts the next
+FOLDS = 5  # one of them validates
 STEPS = 1_000
-FLAT = 1e-5  # the largest slope at which the optimum counts as reached
+FLAT = 1e-5  # largest gradient at convergence
 
 
 class LinearTrial(Config):
-    """How often a probe of this regularization was right about the training images that were set aside."""
+    """The validation accuracy of one l2."""
 
     l2: float
     accuracy: float
 
 
 class LinearResult(Config):
-    """The judgment by a linear probe."""
+    """The accuracy of a linear probe."""
 
     kind: Literal["linear"] = "linear"
     images: int
-    training: int  # images that the probe was fitted to in the end
+    train_images: int  # that the final probe is fitted to
     l2: float
     top1: float
-    interval: Interval  # of top1
-    converged: bool  # whether the optimum was reached; else more steps might change the number
-    trials: tuple[LinearTrial, ...]  # that l2 was chosen by: the best, of equals the strongest
+    ci95: Interval  # of top1
+    converged: bool  # otherwise more steps might change the accuracy
+    trials: tuple[LinearTrial, ...]  # from which l2 was chosen: the best, of equals the strongest
 
 
 class LinearEvaluator(Config):
     """Multinomial logistic regression by L-BFGS on standardized features.
 
-    l2 is chosen on a fifth of the training images, then the probe is fitted to all of them.
+    l2 is chosen on a fifth of the training images; the final probe is fitted to all of them.
     """
 
     kind: Literal["linear"] = "linear"
 
     def check(self, subject: SubjectModel) -> None:
-        subject.need_training(self.kind)
+        subject.check_training_images(self.kind)
 
-    def judge(self, subject: SubjectModel) -> LinearResult:
-        known, asked = subject.vectors("train"), subject.vectors(subject.split)
+    def evaluate(self, subject: SubjectModel) -> LinearResult:
+        train, test = subject.features("train"), subject.features(subject.split)
         classes = len(subject.samples.classes)
-        trials = validate_grid(known.values, known.labels, classes, subject.tools.seed)
+        trials = validate_grid(train.values, train.labels, classes, subject.context.seed)
         l2 = best_l2(trials)
-        scale, probe = fit_probe(known.values, known.labels, classes, l2)
-        right, images = count_correct(probe.weights, scale.apply(asked.values), asked.labels), len(asked.labels)
+        standardizer, probe = fit_probe(train.values, train.labels, classes, l2)
+        features, images = standardizer.apply(test.values), len(test.labels)
+        correct = count_correct(probe.weights, features, test.labels)
         return LinearResult(
             images=images,
-            training=len(known.labels),
+            train_images=len(train.labels),
             l2=l2,
-            top1=right / images,
-            interval=wilson_interval(right, images),
+            top1=correct / images,
+            ci95=wilson_interval(correct, images),
             converged=probe.converged,
             trials=trials,
         )
 
 
 class Standardizer(NamedTuple):
-    """The statistics of features to learn from."""
+    """Mean and standard deviation of the training features."""
 
     mean: Tensor  # (D,)
-    deviation: Tensor  # (D,)
+    std: Tensor  # (D,)
 
     def apply(self, features: Tensor) -> Tensor:
-        """Features (N, D) of mean 0 and deviation 1 over those images, float64."""
-        return (features.double() - self.mean) / self.deviation
+        """Standardized features (N, D), float64."""
+        return (features.double() - self.mean) / self.std
 
 
 class Probe(NamedTuple):
-    """A fitted map."""
+    """A fitted linear map."""
 
     weights: Tensor  # (D + 1, K), float64, the last row the bias
     converged: bool
@@ -90,62 +91,64 @@ def best_l2(trials: Sequence[LinearTrial]) -> float:
 
 
 def one_standard_error_l2(trials: Sequence[LinearTrial], images: int) -> float:
-    """The strongest l2 that cannot be told from the best by so many images: it is within their standard error."""
+    """The strongest l2 within one standard error of the best, for this many validation images."""
     top = max(trial.accuracy for trial in trials)
     error = (top * (1 - top) / images) ** 0.5
     return next(trial.l2 for trial in trials if trial.accuracy >= top - error)
 
 
 class StandardizedProbe(NamedTuple):
-    """A probe of one l2, fitted to all images."""
+    """A probe and the standardization of its features."""
 
-    scale: Standardizer
+    standardizer: Standardizer
     probe: Probe
 
 
 def fit_probe(features: Tensor, labels: Tensor, classes: int, l2: float) -> StandardizedProbe:
-    """The probe of features (N, D) and labels (N,)."""
-    scale = fit_standardizer(features)
+    """The probe of one l2, fitted to all features (N, D) and labels (N,)."""
+    standardizer = fit_standardizer(features)
     start = torch.zeros(features.shape[1] + 1, classes, dtype=torch.float64)
-    return StandardizedProbe(scale, fit_logistic(scale.apply(features), labels, l2, start))
+    return StandardizedProbe(standardizer, fit_logistic(standardizer.apply(features), labels, l2, start))
 
 
 def fit_head(features: Tensor, labels: Tensor, classes: int, seed: int) -> tuple[Tensor, Tensor]:
-    """A probe as a head for features as they are: weight (K, D) and bias (K,), float32.
+    """A probe as a linear head for unstandardized features: weight (K, D) and bias (K,), float32.
 
-    It is no surer than the images warrant. Tuning starts from it, and through a head of large weights the first steps
-    would tear the features apart.
+    It is regularized by the one-standard-error rule: fine-tuning starts from it, and the gradients through a head of
+    large weights would damage the features in the first steps.
     """
     trials = validate_grid(features, labels, classes, seed)
-    scale, probe = fit_probe(features, labels, classes, one_standard_error_l2(trials, max(1, len(labels) // FOLDS)))
-    weight = (probe.weights[:-1] / scale.deviation[:, None]).mT  # (K, D)
-    bias = probe.weights[-1] - weight @ scale.mean  # (K,)
+    standardizer, probe = fit_probe(
+        features, labels, classes, one_standard_error_l2(trials, max(1, len(labels) // FOLDS))
+    )
+    weight = (probe.weights[:-1] / standardizer.std[:, None]).mT  # (K, D)
+    bias = probe.weights[-1] - weight @ standardizer.mean  # (K,)
     return weight.float().contiguous(), bias.float()
 
 
 def fit_standardizer(features: Tensor) -> Standardizer:
-    """The statistics of these features; one that never changes is left at zero."""
+    """The statistics of these features; a constant feature becomes zero."""
     wide = features.double()
-    deviation = wide.std(dim=0, correction=0)  # (D,)
-    return Standardizer(wide.mean(dim=0), torch.where(deviation == 0, 1, deviation))
+    std = wide.std(dim=0, correction=0)  # (D,)
+    return Standardizer(wide.mean(dim=0), torch.where(std == 0, 1, std))
 
 
 def validate_grid(features: Tensor, labels: Tensor, classes: int, seed: int) -> tuple[LinearTrial, ...]:
-    """How right the probe of each l2 of the grid is about the part set aside, fitted to the rest."""
-    aside = torch.from_numpy(stratified_folds(labels.numpy(), min(FOLDS, len(labels)), seed)) == 0  # (N,)
-    scale = fit_standardizer(features[~aside])
-    fitting, judging = scale.apply(features[~aside]), scale.apply(features[aside])
+    """The accuracy of each l2 of the grid on one fold, fitted to the others."""
+    held_out = torch.from_numpy(stratified_folds(labels.numpy(), min(FOLDS, len(labels)), seed)) == 0  # (N,)
+    standardizer = fit_standardizer(features[~held_out])
+    training, validation = standardizer.apply(features[~held_out]), standardizer.apply(features[held_out])
     weights = torch.zeros(features.shape[1] + 1, classes, dtype=torch.float64)
     trials = []
     for l2 in GRID:
-        weights = fit_logistic(fitting, labels[~aside], l2, weights).weights
-        right = count_correct(weights, judging, labels[aside])
-        trials.append(LinearTrial(l2=l2, accuracy=right / int(aside.sum())))
+        weights = fit_logistic(training, labels[~held_out], l2, weights).weights
+        correct = count_correct(weights, validation, labels[held_out])
+        trials.append(LinearTrial(l2=l2, accuracy=correct / int(held_out.sum())))
     return tuple(trials)
 
 
 def fit_logistic(features: Tensor, labels: Tensor, l2: float, start: Tensor) -> Probe:
-    """The minimum of the mean cross-entropy plus l2 / 2 times the squared weights, the bias free.
+    """Minimize the mean cross-entropy plus l2 / 2 times the squared weights; the bias is not regularized.
 
     scikit-learn's C is 1 / (l2 N).
     """
@@ -174,10 +177,10 @@ def fit_logistic(features: Tensor, labels: Tensor, l2: float, start: Tensor) -> 
 
 
 def logits(weights: Tensor, features: Tensor) -> Tensor:
-    """The answers (N, K) of the map."""
+    """The logits (N, K) of the map."""
     return torch.addmm(weights[-1], features, weights[:-1])  # (N, K)
 
 
 def count_correct(weights: Tensor, features: Tensor, labels: Tensor) -> int:
-    """How many images the map tells right."""
+    """How many images the map classifies correctly."""
     return int((logits(weights, features).argmax(dim=1) == labels).sum())

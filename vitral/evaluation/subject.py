@@ -29,8 +29,8 @@ from vitral.evaluation.feature_cache import FeatureCache, cache_key
 from vitral.evaluation.outputs import Predictions, check_finite, collect_outputs, eval_mode, predict
 from vitral.models.base import Model
 from vitral.weights.bundle import Bundle
-from vitral.weights.load import Loaded
-from vitral.weights.tensors import pieces
+from vitral.weights.load import LoadedModel
+from vitral.weights.tensors import safetensors_chunks
 
 Labels = NDArray[np.int64]
 
@@ -61,11 +61,11 @@ class MergingEngineFactory(Protocol):
         """Refuse a model whose tokens cannot be merged."""
         ...
 
-    def tokens(self, bundle: Bundle, per_layer: int) -> int:
+    def tokens_left(self, bundle: Bundle, per_layer: int) -> int:
         """How many tokens the last layer sees when each layer merges so many."""
         ...
 
-    def build(self, loaded: Loaded, per_layer: int) -> EngineFunction:
+    def build(self, loaded: LoadedModel, per_layer: int) -> EngineFunction:
         """An engine in which each layer merges so many."""
         ...
 
@@ -79,10 +79,10 @@ class NoEngineFactory:
         message = "no fast engine was handed in"
         raise ConfigError(message, code="config.missing_value", where="tools.fewer", hint="use vitral.evaluate")
 
-    def tokens(self, bundle: Bundle, per_layer: int) -> int:
+    def tokens_left(self, bundle: Bundle, per_layer: int) -> int:
         raise NotImplementedError
 
-    def build(self, loaded: Loaded, per_layer: int) -> EngineFunction:
+    def build(self, loaded: LoadedModel, per_layer: int) -> EngineFunction:
         raise NotImplementedError
 
 
@@ -164,12 +164,12 @@ class EvaluationContext(NamedTuple):
     """What an evaluation works with. None of it changes what is found, but for the seed, and for speed the engine."""
 
     device: torch.device
-    batch: int
+    batch_size: int
     workers: int
     seed: int
     cache: FeatureCache
     progress: Progress
-    fewer: MergingEngineFactory = NoEngineFactory()
+    merging_engines: MergingEngineFactory = NoEngineFactory()
 
 
 class LabeledFeatures(NamedTuple):
@@ -187,52 +187,52 @@ class SubjectModel:
     bundle: Bundle
     samples: Samples
     split: Split
-    tools: EvaluationContext
-    _vectors: dict[Split, LabeledFeatures] = field(default_factory=dict, init=False, repr=False)
-    _answers: dict[Size, Predictions] = field(default_factory=dict, init=False, repr=False)
+    context: EvaluationContext
+    _features: dict[Split, LabeledFeatures] = field(default_factory=dict, init=False, repr=False)
+    _predictions: dict[Size, Predictions] = field(default_factory=dict, init=False, repr=False)
 
     @property
-    def trained(self) -> Size:
+    def train_size(self) -> Size:
         """The size of images that the model was trained with."""
         return self.bundle.preprocessing.image_size
 
-    def vectors(self, split: Split) -> LabeledFeatures:
+    def features(self, split: Split) -> LabeledFeatures:
         """The features of a split, one vector an image: from the cache, or made once."""
-        if split not in self._vectors:
+        if split not in self._features:
             labels = torch.tensor([item.label for item in self.samples.of(split)])
-            make = lambda: self._extracted(split)  # noqa: E731
-            values = self.tools.cache.vectors(lambda: self._key(split), len(labels), make)
-            self._vectors[split] = LabeledFeatures(values, labels)
-        return self._vectors[split]
+            make = lambda: self._extract(split)  # noqa: E731
+            values = self.context.cache.features(lambda: self._key(split), len(labels), make)
+            self._features[split] = LabeledFeatures(values, labels)
+        return self._features[split]
 
-    def answers(self, image: Size) -> Predictions:
+    def predictions(self, image: Size) -> Predictions:
         """The model's answers to its split in images of a size; the labels are the model's."""
-        if image not in self._answers:
+        if image not in self._predictions:
             loader = self._loader(self.split, image)
-            with self.tools.progress(f"answers at {image}", len(loader.labels)) as advance:
+            with self.context.progress(f"answers at {image}", len(loader.labels)) as advance:
                 found = predict(
-                    self.model, loader, self.bundle.preprocessing.normalize, self.tools.device, _alone, advance
+                    self.model, loader, self.bundle.preprocessing.normalize, self.context.device, _alone, advance
                 )
-            self._answers[image] = found._replace(labels=match_labels(self.samples, self.bundle)[found.labels])
-        return self._answers[image]
+            self._predictions[image] = found._replace(labels=match_labels(self.samples, self.bundle)[found.labels])
+        return self._predictions[image]
 
-    def asked(self, ask: EngineFunction, message: str) -> Predictions:
+    def engine_predictions(self, ask: EngineFunction, message: str) -> Predictions:
         """The answers of an engine to the split, in images of the trained size; the labels are the model's."""
-        loader = self._loader(self.split, self.trained)
+        loader = self._loader(self.split, self.train_size)
         found = []
-        with self.tools.progress(message, len(loader.labels)) as advance:
+        with self.context.progress(message, len(loader.labels)) as advance:
             for batch in loader.epoch():
                 found.append(ask(np.ascontiguousarray(batch.images.permute(0, 2, 3, 1).numpy())))  # (B, K)
                 advance(len(batch.labels))
         labels = match_labels(self.samples, self.bundle)[loader.labels]
         return Predictions(torch.from_numpy(np.concatenate(found)), labels, torch.arange(len(labels)))
 
-    def need_classes(self, judge: str) -> None:
+    def check_classes(self, judge: str) -> None:
         """Refuse to judge answers that are about other classes, or that there are none of."""
         check_has_head(self.bundle, judge)
         match_labels(self.samples, self.bundle)
 
-    def need_training(self, judge: str) -> None:
+    def check_training_images(self, judge: str) -> None:
         """Refuse to learn from no images: at least two are needed, to choose anything by."""
         found = len(self.samples.of("train"))
         if found < 2:
@@ -246,18 +246,25 @@ class SubjectModel:
 
     def _loader(self, split: Split, image: Size) -> Loader:
         needs, items = self.bundle.preprocessing, self.samples.of(split)
-        pixels, usual = image.height * image.width, self.trained.height * self.trained.width
-        batch = max(1, min(self.tools.batch, self.tools.batch * usual // pixels))  # larger images, fewer at a time
+        pixels, usual = image.height * image.width, self.train_size.height * self.train_size.width
+        batch = max(
+            1, min(self.context.batch_size, self.context.batch_size * usual // pixels)
+        )  # larger images, fewer at a time
         plan = SamplingPlan(np.array([item.label for item in items], dtype=np.int64), Sequential(), batch, seed=0)
         sight = ImagePipeline(image, needs.decoding, needs.crop)
         # Each picture is seen once, so none is worth keeping.
-        return Loader(items, self.samples.store, sight, plan, self.tools.workers, room=0)
+        return Loader(items, self.samples.store, sight, plan, self.context.workers, cache_bytes=0)
 
-    def _extracted(self, split: Split) -> Tensor:
-        loader = self._loader(split, self.trained)
-        with self.tools.progress(f"features of {split}", len(loader.labels)) as advance, eval_mode(self.model):
+    def _extract(self, split: Split) -> Tensor:
+        loader = self._loader(split, self.train_size)
+        with self.context.progress(f"features of {split}", len(loader.labels)) as advance, eval_mode(self.model):
             found = collect_outputs(
-                self.model.pooled, loader, self.bundle.preprocessing.normalize, self.tools.device, _alone, advance
+                self.model.forward_pooled,
+                loader,
+                self.bundle.preprocessing.normalize,
+                self.context.device,
+                _alone,
+                advance,
             )
         check_finite(found.values, "features of")
         return found.values  # (N, D)
@@ -265,8 +272,8 @@ class SubjectModel:
     def _key(self, split: Split) -> str:
         """A hash of all that decides the features: the weights, how they are used, and the bytes of the images."""
         needs = self.bundle.preprocessing
-        parts = (__version__, self._weights, self.bundle.model.to_json(), needs.to_json())
-        with self.tools.progress(f"reading {split}", len(self.samples.of(split))) as advance:
+        parts = (__version__, self._weights_digest, self.bundle.model.to_json(), needs.to_json())
+        with self.context.progress(f"reading {split}", len(self.samples.of(split))) as advance:
             return cache_key(parts, self._read(split, advance))
 
     def _read(self, split: Split, advance: Callable[[int], None]) -> Iterator[bytes]:
@@ -275,9 +282,9 @@ class SubjectModel:
             advance(1)
 
     @cached_property
-    def _weights(self) -> str:
+    def _weights_digest(self) -> str:
         found = hashlib.sha256()
-        for piece in pieces(self.model.state_dict()):
+        for piece in safetensors_chunks(self.model.state_dict()):
             found.update(piece)
         return found.hexdigest()
 

@@ -12,19 +12,19 @@ from torch import Tensor
 
 from vitral.core.config import Size
 from vitral.core.errors import DataError
-from vitral.explanation.class_probability import resting
-from vitral.explanation.trace import attends, layers_of
+from vitral.explanation.class_probability import eval_mode
+from vitral.explanation.trace import has_attention, iterate_layers
 from vitral.models.base import Grid, Layout, Model
 
-MOST = 16  # cells a side
+MAX_CELLS = 16  # cells a side
 
 
-def shown_grid(grid: Grid) -> Grid:
+def cell_grid(grid: Grid) -> Grid:
     """The grid of cells that stands for a grid of patches: the same, unless it has too many."""
-    return Grid(min(grid.rows, MOST), min(grid.columns, MOST))
+    return Grid(min(grid.rows, MAX_CELLS), min(grid.columns, MAX_CELLS))
 
 
-def coarse(attention: Tensor, layout: Layout, shown: Grid) -> Tensor:
+def pool_attention(attention: Tensor, layout: Layout, shown: Grid) -> Tensor:
     """Attention (..., T, T) among the cells of the shown grid (..., t, t); rows still sum to one.
 
     A cell looks as its patches look in the mean, and is looked at as much as its patches are together. Class token and
@@ -32,12 +32,12 @@ def coarse(attention: Tensor, layout: Layout, shown: Grid) -> Tensor:
     """
     if shown == layout.grid:
         return attention
-    summed = among_cells(attention, layout, shown)  # (..., T, t)
-    sizes = among_cells(attention.new_ones(layout.length()), layout, shown)  # (t,), patches in each cell
-    return among_cells(summed.mT, layout, shown).mT / sizes[:, None]  # (..., t, t)
+    summed = sum_cells(attention, layout, shown)  # (..., T, t)
+    sizes = sum_cells(attention.new_ones(layout.length()), layout, shown)  # (t,), patches in each cell
+    return sum_cells(summed.mT, layout, shown).mT / sizes[:, None]  # (..., t, t)
 
 
-def among_cells(values: Tensor, layout: Layout, shown: Grid) -> Tensor:
+def sum_cells(values: Tensor, layout: Layout, shown: Grid) -> Tensor:
     """Values of the tokens (..., T), those of the patches of a cell summed (..., t)."""
     prefix, grid = layout.prefix(), layout.grid
     picture = values[..., prefix:].unflatten(-1, grid)  # (..., R, S)
@@ -53,15 +53,15 @@ def membership(places: int, cells: int) -> Tensor:
 
 
 @torch.no_grad()
-def mean_distances(model: Model, batches: Iterable[Tensor]) -> Tensor:
+def mean_attention_distance(model: Model, batches: Iterable[Tensor]) -> Tensor:
     """The mean attention distance (L, H) over all images of all batches (B, C, H, W); no rows without attention."""
-    if not attends(model):
+    if not has_attention(model):
         return torch.empty(0, 0)
     total, images = torch.zeros(()), 0
-    with resting(model):
+    with eval_mode(model):
         for batch in batches:
             size = Size(*batch.shape[2:])
-            found = [distances(step.attention(), step.layout, size) for step in layers_of(model, batch)]
+            found = [attention_distance(step.attention(), step.layout, size) for step in iterate_layers(model, batch)]
             total = total + torch.stack(found).sum(dim=1, dtype=torch.float64).cpu()  # (L, H)
             images += len(batch)
     if not images:
@@ -70,19 +70,19 @@ def mean_distances(model: Model, batches: Iterable[Tensor]) -> Tensor:
     return (total / images).float()
 
 
-def distances(attention: Tensor, layout: Layout, image: Size) -> Tensor:
+def attention_distance(attention: Tensor, layout: Layout, image: Size) -> Tensor:
     """How far the patches of each image look in each head (B, H), in pixels.
 
     For every patch it is the distance to the patches it looks at, weighted by how much it looks at each. Class token
     and registers have no place and are left out; a patch that looks at nothing else counts as looking at itself.
     """
-    prefix, far = layout.prefix(), steps_between(layout.grid, image).to(attention)  # (N, N)
+    prefix, far = layout.prefix(), patch_distances(layout.grid, image).to(attention)  # (N, N)
     patches = attention[..., prefix:, prefix:]  # (B, H, N, N)
     seen = patches.sum(dim=-1).clamp(min=torch.finfo(attention.dtype).tiny)  # (B, H, N)
     return ((patches * far).sum(dim=-1) / seen).mean(dim=-1)
 
 
-def steps_between(grid: Grid, image: Size) -> Tensor:
+def patch_distances(grid: Grid, image: Size) -> Tensor:
     """The distance between the centers of every two patches (N, N), in pixels."""
     place = torch.arange(grid.cells())
     down = place // grid.columns * (image.height / grid.rows)  # (N,)

@@ -14,10 +14,10 @@ from vitral.core.config import Size
 from vitral.core.errors import DataError
 from vitral.data.datasets.files import read_bytes
 from vitral.data.datasets.source import no_such_path
-from vitral.data.decoding.decode import opened
+from vitral.data.decoding.decode import open_image
 from vitral.data.decoding.header import Decoding
 from vitral.data.decoding.pixels import Pixels
-from vitral.data.thumbnails import decoding_of, viewable
+from vitral.data.thumbnails import native_decoding, to_rgb_image
 from vitral.data.transforms.crop import CropPlan
 from vitral.data.transforms.preprocessing import Preprocessing, decode_and_crop
 from vitral.data.transforms.resize import resize
@@ -41,13 +41,13 @@ MAX_SIDE = 1024  # pixels of an image on the page
 def read_photo(path: Path, needs: Preprocessing) -> tuple[Photo, Tensor]:
     """The image in a file, and the tensor (1, C, H, W) that the model predicts from."""
     data, name = read_bytes(require_file(path)), str(path)
-    picture = opened(data, name, needs.decoding)
+    picture = open_image(data, name, needs.decoding)
     plan = needs.crop.plan(picture.size, needs.image_size)
-    seen = decode_and_crop(picture, plan)  # (H, W, C)
-    pixels = torch.from_numpy(np.ascontiguousarray(seen))
+    crop = decode_and_crop(picture, plan)  # (H, W, C)
+    pixels = torch.from_numpy(np.ascontiguousarray(crop))
     image = needs.normalize.apply(pixels.permute(2, 0, 1)[None])  # (1, C, H, W)
-    own = needs.decoding.model_copy(update={"channels": decoding_of(data, name).channels})
-    return Sighted(Photo(path.name, read_whole_image(data, name, own), seen, *crop_fractions(plan, picture.size)), image)
+    own = needs.decoding.model_copy(update={"channels": native_decoding(data, name).channels})
+    return Photo(path.name, read_whole_image(data, name, own), crop, *crop_fractions(plan, picture.size)), image
 
 
 def require_file(path: Path) -> Path:
@@ -62,10 +62,10 @@ def require_file(path: Path) -> Path:
 
 def read_whole_image(data: bytes, name: str, decoding: Decoding) -> Pixels:
     """The whole image in its own colors (h, w, 3), reduced for display."""
-    picture = opened(data, name, decoding)
+    picture = open_image(data, name, decoding)
     scale = min(1.0, MAX_SIDE / max(picture.size))
     size = Size(*(max(1, round(side * scale)) for side in picture.size))
-    return np.asarray(viewable(resize(picture.pixels(size), size, "bilinear")))
+    return np.asarray(to_rgb_image(resize(picture.pixels(size), size, "bilinear")))
 
 
 def crop_fractions(plan: CropPlan, whole: Size) -> tuple[float, float, float, float]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from torch import Tensor
 
-from vitral.explanation.class_probability import only, probabilities, silent
+from vitral.explanation.class_probability import class_probabilities, no_progress, single_image
 from vitral.explanation.explanation import Array
 from vitral.models.base import Grid, Model
 
@@ -16,15 +16,15 @@ ACROSS = 8  # a square is about an eighth of the image: less hides next to nothi
 MOST = 16  # squares down or across, so at most 256 questions an image
 
 
-def occlusion(model: Model, image: Tensor, target: int, advance: Callable[[int], None] = silent) -> Array:
+def occlusion(model: Model, image: Tensor, target: int, advance: Callable[[int], None] = no_progress) -> Array:
     """How much the probability of a class falls (R, S) when squares of the image (1, C, H, W) are covered.
 
     What covers them is the image's mean color. On a large grid squares overlap, and a patch has the mean of those that
     covered it. `advance` hears how many more squares are done: there are `count_squares(grid)` in all.
     """
-    picture, grid = only(model, image)
+    picture, grid = single_image(model, image)
     places = list(squares(grid))
-    found = probabilities(model, covered(picture, grid, places), target, advance)  # (1 + squares,)
+    found = class_probabilities(model, occlude(picture, grid, places), target, advance)  # (1 + squares,)
     total, times = np.zeros(grid, dtype=np.float64), np.zeros(grid)  # each (R, S)
     for place, left in zip(places, found[1:], strict=True):
         total[place] += float(found[0]) - float(left)
@@ -35,7 +35,7 @@ def occlusion(model: Model, image: Tensor, target: int, advance: Callable[[int],
 Square = tuple[slice, slice]  # rows and columns of patches
 
 
-def count_squares(grid: Grid) -> int:
+def count_occlusions(grid: Grid) -> int:
     """How many pictures `occlusion` asks about: one for each square, and the image itself."""
     return 1 + len(list(squares(grid)))
 
@@ -52,7 +52,7 @@ def stretches(side: int) -> list[slice]:
     return [slice(start, start + length) for start in starts]
 
 
-def covered(image: Tensor, grid: Grid, places: list[Square]) -> Iterator[Tensor]:
+def occlude(image: Tensor, grid: Grid, places: list[Square]) -> Iterator[Tensor]:
     """The image (C, H, W), then the image with each square covered."""
     yield image
     mean = image.mean(dim=(1, 2), keepdim=True)  # (C, 1, 1)

@@ -12,15 +12,15 @@ import torch
 from torch import Tensor
 
 from vitral.core.errors import ConfigError
-from vitral.explanation.class_probability import check_class, resting
-from vitral.explanation.trace import attends, transformer, walk
+from vitral.explanation.class_probability import check_class, eval_mode
+from vitral.explanation.trace import has_attention, require_vit, run_layers
 from vitral.models.base import Layout, Model
 from vitral.models.hooks import AttentionRecord
 from vitral.models.pool import AttentionPooling
 from vitral.models.vit import VisionTransformer
 
 
-class Reading(NamedTuple):
+class Readout(NamedTuple):
     """The answer, and how it was read from the tokens after the last layer."""
 
     features: Tensor  # (B, T, D), the tokens after the last layer and its norm
@@ -39,38 +39,40 @@ def relevance(model: Model, images: Tensor, targets: Sequence[int]) -> Tensor:
         raise ConfigError(message, code="config.wrong_count", where="targets", hint="give one for each")
     for target in targets:
         check_class(model, target)
-    if not attends(model):
+    if not has_attention(model):
         return images.new_empty(len(images), 0, 0)
-    reader = transformer(model)
-    with resting(model), torch.inference_mode(False), torch.enable_grad():
+    reader = require_vit(model)
+    with eval_mode(model), torch.inference_mode(False), torch.enable_grad():
         layout = reader.layout(images)
         recordings: list[AttentionRecord] = []
-        for step in walk(reader, first_tokens(reader, images, layout), layout):
+        for step in run_layers(reader, embed_with_grad(reader, images, layout), layout):
             recordings += step.recordings
-        return traced(recordings, reading_of(reader, step.after, layout), targets, layout)
+        return propagate_relevance(recordings, read_out(reader, step.after, layout), targets, layout)
 
 
-def first_tokens(model: VisionTransformer, images: Tensor, layout: Layout) -> Tensor:
+def embed_with_grad(model: VisionTransformer, images: Tensor, layout: Layout) -> Tensor:
     """The first layer's tokens (B, T, D), from which on gradients are kept."""
     with torch.no_grad():
         tokens = model.embed(images, layout)
     return tokens.requires_grad_()
 
 
-def reading_of(model: VisionTransformer, tokens: Tensor, layout: Layout) -> Reading:
+def read_out(model: VisionTransformer, tokens: Tensor, layout: Layout) -> Readout:
     """The answer from the tokens (B, T, D) after the last layer."""
     pool, normed = model.pool, model.norm(tokens)  # (B, T, D)
     with torch.no_grad():
-        shares = pool.reads(normed, layout)  # (B, T)
+        shares = pool.token_weights(normed, layout)  # (B, T)
     if not isinstance(pool, AttentionPooling):
-        return Reading(normed, model.head(pool(normed, layout)), shares, ())
-    heads = pool.look(normed)
-    gathered = pool.gather(heads)  # (B, 1, D)
+        return Readout(normed, model.head(pool(normed, layout)), shares, ())
+    heads = pool.project_qkv(normed)
+    gathered = pool.attend(heads)  # (B, 1, D)
     recording = AttentionRecord(pool, heads, layout, gathered)
-    return Reading(normed, model.head(pool.think(gathered)), shares, (recording,))
+    return Readout(normed, model.head(pool.output(gathered)), shares, (recording,))
 
 
-def traced(recordings: Sequence[AttentionRecord], reading: Reading, targets: Sequence[int], layout: Layout) -> Tensor:
+def propagate_relevance(
+    recordings: Sequence[AttentionRecord], reading: Readout, targets: Sequence[int], layout: Layout
+) -> Tensor:
     """What was read, traced from the last layer back to the patches (B, R, S) by what speaks for the targets.
 
     A token that is read brings what attention gathered into it. What it was by itself is left out: of a class token
@@ -78,9 +80,9 @@ def traced(recordings: Sequence[AttentionRecord], reading: Reading, targets: Seq
     """
     chosen = reading.logits[range(len(targets)), targets].sum()
     looks = (*recordings, *reading.recordings)
-    gradients = torch.autograd.grad(chosen, [look.mixed for look in looks])
+    gradients = torch.autograd.grad(chosen, [look.attended for look in looks])
     with torch.no_grad():
-        supports = (support(*pair) for pair in zip(reversed(looks), reversed(gradients), strict=True))
+        supports = (positive_attention(*pair) for pair in zip(reversed(looks), reversed(gradients), strict=True))
         read = next(supports) if reading.recordings else reading.shares[:, None]  # (B, 1, T)
         gathered = torch.zeros_like(read)
         for found in supports:
@@ -88,7 +90,7 @@ def traced(recordings: Sequence[AttentionRecord], reading: Reading, targets: Seq
     return gathered[:, 0, layout.prefix() :].unflatten(1, layout.grid)
 
 
-def support(look: AttentionRecord, gradient: Tensor) -> Tensor:
+def positive_attention(look: AttentionRecord, gradient: Tensor) -> Tensor:
     """Mean over the heads of what is positive in attention times its gradient (B, queries, T).
 
     What was gathered is attention times values, so the gradient of the attention follows from the gradient (B, queries,
@@ -96,4 +98,4 @@ def support(look: AttentionRecord, gradient: Tensor) -> Tensor:
     """
     heads = look.heads.v.shape[1]
     pull = gradient.unflatten(2, (heads, -1)).transpose(1, 2) @ look.heads.v.mT  # (B, H, queries, T)
-    return pull.mul_(look.weights()).clamp_(min=0).mean(dim=1)
+    return pull.mul_(look.attention_weights()).clamp_(min=0).mean(dim=1)

@@ -1,7 +1,6 @@
-"""Which patches a model holds for alike.  N = R x S patch tokens, D width.
+"""Similarity of patch tokens and of position embeddings, and principal components.
 
-Principal components: the directions in which rows differ most.  n rows of F numbers, m components.
-Which places a model holds for near: similarity of position embeddings (Fig. 7, center).
+N = R x S patch tokens, D width; n rows of F numbers, m components.
 """
 
 from typing import NamedTuple
@@ -14,46 +13,44 @@ from torch import Tensor
 from vitral.explanation.explanation import Array
 from vitral.models.attention import SelfAttention
 from vitral.models.base import Grid, Layout, Model
-from vitral.models.position import AdditivePosition, RelativePosition, AttentionPosition, RotaryPosition2d
+from vitral.models.position import AdditivePosition, AttentionPosition, RelativePosition, RotaryPosition2d
 from vitral.models.vit import VisionTransformer
 
-NOISE = 1e-12  # of the rows' energy: a variance below it is that of rounding in float32
+NOISE = 1e-12  # of the squared norm of the rows: a smaller variance is rounding in float32
 
 
-class Principal(NamedTuple):
-    """Components, those of the greatest variance first; as many as were asked for, or as the rows have."""
+class PrincipalComponents(NamedTuple):
+    """Principal components, largest variance first; at most as many as requested."""
 
-    directions: Tensor  # (m, F), orthonormal, the number of greatest size in each positive
-    shares: Tensor  # (m,), of the variance of all rows
-    places: Tensor  # (n, m), where each row lies along each direction, counted from the mean row
+    directions: Tensor  # (m, F), orthonormal; the entry of largest magnitude is positive
+    explained_variance: Tensor  # (m,), ratios
+    coordinates: Tensor  # (n, m), of each row, relative to the mean row
 
 
 @torch.no_grad()
-def principal(rows: Tensor, most: int) -> Principal:
-    """The first components of some rows (n, F), in float64 on the CPU. The mean row is taken away first."""
+def pca(rows: Tensor, count: int) -> PrincipalComponents:
+    """The first principal components of rows (n, F), in float64 on the CPU."""
     exact = rows.to("cpu", torch.float64)
     centered = exact - exact.mean(dim=0)  # (n, F)
     wide = centered.shape[0] < centered.shape[1]
-    products = (
-        centered @ centered.mT if wide else centered.mT @ centered
-    )  # of the shorter side: both have the same roots
-    rising, vectors = torch.linalg.eigh(products)
-    variances, vectors = rising.flip(0)[:most], vectors.flip(1)[:, :most]
+    # The smaller of the two Gram matrices: both have the same nonzero eigenvalues.
+    eigenvalues, vectors = torch.linalg.eigh(centered @ centered.mT if wide else centered.mT @ centered)
+    variances, vectors = eigenvalues.flip(0)[:count], vectors.flip(1)[:, :count]
     real = variances > NOISE * exact.square().sum()
     variances, vectors = variances[real], vectors[:, real]
     directions = (centered.mT @ vectors / variances.sqrt()).mT if wide else vectors.mT  # (m, F)
     directions = directions * signs(directions)
-    return Principal(directions, variances / centered.square().sum(), centered @ directions.mT)
+    return PrincipalComponents(directions, variances / centered.square().sum(), centered @ directions.mT)
 
 
 def signs(directions: Tensor) -> Tensor:
-    """1 or -1 for each direction (m, 1): an axis has two ends, and this chooses the same one every time."""
+    """1 or -1 for each direction (m, 1), so that its sign does not depend on the solver."""
     greatest = directions.abs().argmax(dim=1, keepdim=True)  # (m, 1)
     return directions.gather(1, greatest).sign()
 
 
 COLORS = 3
-DARK, LIGHT = 2.0, 98.0  # percentiles that become 0 and 1: a few strange tokens do not wash out the rest
+DARK, LIGHT = 2.0, 98.0  # percentiles that become 0 and 1, so that a few outliers do not flatten the rest
 
 
 @torch.no_grad()
@@ -63,66 +60,62 @@ def cosine_similarity(tokens: Tensor) -> Array:
     return (directions @ directions.mT).clamp(-1, 1).float().cpu().numpy()
 
 
-def colors(tokens: Tensor, grid: Grid) -> Array:
-    """Where each patch token (N, D) lies along the first three principal components, as red, green and blue (R, S, 3).
+def pca_colors(tokens: Tensor, grid: Grid) -> Array:
+    """The first three principal components of patch tokens (N, D) as red, green and blue (R, S, 3), each from 0 to 1.
 
-    Every color runs from 0 to 1 over the image; one that has nothing to tell is 0.5 throughout.
+    A component without variance is 0.5 throughout.
     """
-    places = principal(tokens, COLORS).places.numpy()  # (N, at most 3)
+    coordinates = pca(tokens, COLORS).coordinates.numpy()  # (N, at most 3)
     picture = np.full((grid.cells(), COLORS), 0.5)  # (N, 3)
-    if places.size:
-        low, high = np.percentile(places, (DARK, LIGHT), axis=0)  # each (at most 3,)
-        told = high > low  # not so where all patches but a few are the same
-        picture[:, : len(low)][:, told] = ((places - low)[:, told] / (high - low)[told]).clip(0, 1)
+    if coordinates.size:
+        low, high = np.percentile(coordinates, (DARK, LIGHT), axis=0)  # each (at most 3,)
+        varies = high > low  # false where all patches but a few are equal
+        picture[:, : len(low)][:, varies] = ((coordinates - low)[:, varies] / (high - low)[varies]).clip(0, 1)
     return picture.astype(np.float32).reshape(*grid, COLORS)
 
 
-CONVOLUTIONS = "A ResNet has no position embeddings to compare: its convolutions know what lies beside what."
-BAG = "This model adds no positions to its patches, so there are none to compare."
-OFFSETS = (
-    "This model's positions are offsets that each query weighs by itself, inside attention: "
-    "there is no embedding of a place to compare with another."
-)
+CONVOLUTIONS = "A ResNet has no position embeddings."
+BAG = "This model has no position embeddings."
+OFFSETS = "This model has relative positions inside attention: there are no position embeddings to compare."
 
 
-class Positions(NamedTuple):
-    """How alike places are, or why nothing can be said of that."""
+class PositionSimilarity(NamedTuple):
+    """Cosine similarity of position embeddings, or the reason why there is none."""
 
-    values: Array  # (R, S, R, S), cosines: [r, s] is the map of how near each place is to that one; or (0, 0, 0, 0)
-    lacks: str  # a sentence, where there are no values
+    values: Array  # (R, S, R, S): [r, s] compares that position with all others; or (0, 0, 0, 0)
+    reason: str = ""  # a sentence, where there are no values
 
 
 @torch.no_grad()
-def positions_of(model: Model, layout: Layout) -> Positions:
-    """The cosine similarity of the positions of patches, as a model has them for images of this layout.
+def position_similarity(model: Model, layout: Layout) -> PositionSimilarity:
+    """The cosine similarity of the patches' position embeddings, at this layout.
 
-    The class token's row is left out. Of positions that are learned for every layer, the first layer's are compared. Of
-    rotary ones, what is compared is the turn: the mean cosine of the angles between two places, which is what the
-    product of a query and a key of equal content becomes.
+    Embeddings learned for every layer are compared in the first. Rotary embeddings are compared by the mean cosine of
+    the angles between two positions, which scales the product of an equal query and key.
     """
     if not isinstance(model, VisionTransformer):
-        return absent(CONVOLUTIONS)
+        return _absent(CONVOLUTIONS)
     if isinstance(model.position, AdditivePosition):
         like = torch.empty(0, model.config.width, device=next(model.parameters()).device)
         _, patches = model.position.rows(layout, 0, like)  # (N, D)
-        return compared(patches, layout.grid)
+        return _compare(patches, layout.grid)
     layers = [part for part in model.modules() if isinstance(part, SelfAttention)]
     relation = layers[0].heads.relation if layers else AttentionPosition()
     if isinstance(relation, RotaryPosition2d):
-        return compared(turns(relation, layout.grid, layers[0].heads.head_width), layout.grid)
-    return absent(OFFSETS if isinstance(relation, RelativePosition) else BAG)
+        return _compare(rotary_rows(relation, layout.grid, layers[0].heads.head_width), layout.grid)
+    return _absent(OFFSETS if isinstance(relation, RelativePosition) else BAG)
 
 
-def turns(relation: RotaryPosition2d, grid: Grid, head_width: int) -> Tensor:
-    """Where each place turns a vector of equal parts to (N, d): the cosines of its angles, then their sines."""
+def rotary_rows(relation: RotaryPosition2d, grid: Grid, head_width: int) -> Tensor:
+    """The rotation of a constant vector at each position (N, d): cosines of its angles, then sines."""
     upright = torch.zeros(grid.cells(), head_width)  # (N, d)
     upright[:, : head_width // 2] = 1
     return relation.rotate(upright, Layout(0, 0, grid))
 
 
-def compared(rows: Tensor, grid: Grid) -> Positions:
-    return Positions(cosine_similarity(rows).reshape(*grid, *grid), "")
+def _compare(rows: Tensor, grid: Grid) -> PositionSimilarity:
+    return PositionSimilarity(cosine_similarity(rows).reshape(*grid, *grid))
 
 
-def absent(why: str) -> Positions:
-    return Positions(np.empty((0, 0, 0, 0), dtype=np.float32), why)
+def _absent(why: str) -> PositionSimilarity:
+    return PositionSimilarity(np.empty((0, 0, 0, 0), dtype=np.float32), why)

@@ -1,4 +1,4 @@
-"""What a program wants to know of an explanation, in a few numbers."""
+"""The JSON summary of `vitral explain --json`."""
 
 from collections.abc import Sequence
 
@@ -6,12 +6,12 @@ import numpy as np
 
 from vitral.core.config import Config
 from vitral.explanation.explanation import Explanation, MapKind
-from vitral.explanation.faithfulness import verdicts
+from vitral.explanation.faithfulness import Verdict, score_maps
 
-TOP = 5  # answers that are named
+TOP = 5  # classes that are listed
 
 
-class Answer(Config):
+class Prediction(Config):
     """A class and its probability."""
 
     name: str
@@ -19,65 +19,65 @@ class Answer(Config):
 
 
 class MapTest(Config):
-    """How a map did when patches went, or came back, in its order, and how random ones did."""
+    """The areas under the deletion and insertion curves of a map, and the mean areas of random maps."""
 
     map: MapKind
-    deletion_area: float  # the smaller the better
-    insertion_area: float  # the larger the better
-    random_deletion_area: float
-    random_insertion_area: float
-    standing: str  # better or worse than chance, or unclear
+    deletion_auc: float  # lower is better
+    insertion_auc: float  # higher is better
+    random_deletion_auc: float
+    random_insertion_auc: float
+    verdict: Verdict
 
 
 class ImageSummary(Config):
     """One image."""
 
     image: str
-    answers: tuple[Answer, ...]  # the most probable first; none where the model has no head
-    explained: str  # the class that the maps are about
+    predictions: tuple[Prediction, ...]  # most probable first; none without classes
+    target: str  # the class that the maps are about
     maps: tuple[MapKind, ...]
-    tests: tuple[MapTest, ...]
-    lacks: tuple[str, ...]
+    faithfulness: tuple[MapTest, ...]
+    unavailable: tuple[str, ...]
 
 
 class Summary(Config):
-    """What was explained, and where it is to be looked at."""
+    """What was explained, and where the page and the figures are."""
 
     model: str
     page: str
     figures: tuple[str, ...]  # files
     images: tuple[ImageSummary, ...]
-    refused: tuple[str, ...]  # images that could not be read, each with the reason
+    errors: tuple[str, ...]  # of images that could not be read
 
 
-def summary_of(explanation: Explanation) -> ImageSummary:
-    """The image in a few numbers."""
+def summarize(explanation: Explanation) -> ImageSummary:
+    """The summary of one image."""
     best = np.argsort(-explanation.probabilities, kind="stable")[:TOP]
-    answers = [
-        Answer(name=explanation.classes[label], probability=float(explanation.probabilities[label])) for label in best
-    ]
     return ImageSummary(
         image=explanation.photo.name,
-        answers=tuple(answers),
-        explained=explanation.target,
-        maps=tuple(heat.kind for heat in explanation.maps),
-        tests=tuple(tests_of(explanation)),
-        lacks=explanation.lacks,
+        predictions=tuple(
+            Prediction(name=explanation.classes[label], probability=float(explanation.probabilities[label]))
+            for label in best
+        ),
+        target=explanation.target,
+        maps=tuple(explanation.maps),
+        faithfulness=tuple(map_tests(explanation)),
+        unavailable=explanation.unavailable,
     )
 
 
-def tests_of(explanation: Explanation) -> list[MapTest]:
-    tried = explanation.faithfulness
+def map_tests(explanation: Explanation) -> list[MapTest]:
+    scores, faithfulness = score_maps(explanation.faithfulness), explanation.faithfulness
     return [
         MapTest(
-            map=trial.kind,
-            deletion_area=trial.curve.deletion_area,
-            insertion_area=trial.curve.insertion_area,
-            random_deletion_area=mean([curve.deletion_area for curve in tried.chance]),
-            random_insertion_area=mean([curve.insertion_area for curve in tried.chance]),
-            standing=verdict.standing,
+            map=kind,
+            deletion_auc=curve.deletion_auc,
+            insertion_auc=curve.insertion_auc,
+            random_deletion_auc=mean([random.deletion_auc for random in faithfulness.random]),
+            random_insertion_auc=mean([random.insertion_auc for random in faithfulness.random]),
+            verdict=scores[kind].verdict,
         )
-        for trial, verdict in zip(tried.trials, verdicts(tried), strict=True)
+        for kind, curve in faithfulness.curves.items()
     ]
 
 

@@ -1,6 +1,9 @@
-"""Int8 that keeps to its bound: which way, and which layers stay in float, is decided by measuring.
+"""Int8 quantization of ONNX models with accuracy control.  B images, I inputs, O outputs of a layer.
 
-Quantization: layers of an ONNX model that multiply bytes instead of floats.
+The matrix products of blocks are quantized dynamically or statically. Where the result exceeds the tolerance, the most
+sensitive modules go back to float32, twice as many each time. The fastest method within the tolerance is chosen.
+
+NNCF_NOTE
 """
 
 import logging
@@ -14,27 +17,33 @@ from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from vitral.core.errors import ConfigError, VitralError
-from vitral.exporters.targets import OnnxTarget, OpenVinoTarget
-from vitral.exporters.verify import INT8, faults
-from vitral.inference.engines.engine import Bytes, Engine
+from vitral.exporters.targets import OnnxBasedTarget
+from vitral.exporters.verify import INT8, find_violations
+from vitral.inference.engines.engine import Engine, PixelBatch
 from vitral.inference.exported import Certificate, Method, Quantization, Trial
 
-LEVELS = 63  # of a weight, to either side
-BYTES = 255  # levels of an input
-SENSITIVE = ("body.stem.", "head.")  # always in float: to quantize the patches multiplies the drift
-PORTION = 8  # images at a time, while ranges are measured
-LEAST = 1e-12  # a scale, lest a layer of zeros divide by zero
+log = logging.getLogger("vitral")
+WITHOUT = "remove --int8"
+SENSITIVITY_IMAGES = 16
+TIMED, ROUNDS = 8, 3  # images a run, and runs
+# With dynamic ranges an output depends on the rest of the batch: chosen only for a clear gain in speed.
+PREFERENCE: dict[Method, float] = {"dynamic": 1.0, "static": 1.1}
+WEIGHT_LEVELS = 63  # of either sign: sums of 8-bit products may not saturate on processors without VNNI
+INPUT_LEVELS = 255
+SENSITIVE = ("body.stem.", "head.")  # always in float32: quantized patches multiply the error
+CHUNK = 8  # images at a time while ranges are measured
+MIN_SCALE = 1e-12  # a layer of zeros must not divide by zero
 
 
-class Range(NamedTuple):
-    """Between which numbers the inputs of a layer were found."""
+class InputRange(NamedTuple):
+    """The smallest and largest input of a layer."""
 
     low: float
     high: float
 
 
-def layers_of(model: onnx.ModelProto) -> tuple[str, ...]:
-    """The names of the layers that can be quantized: products of what comes in and a matrix of weights (I, O)."""
+def quantizable_layers(model: onnx.ModelProto) -> tuple[str, ...]:
+    """The names of the nodes that can be quantized: matrix products with a constant weight (I, O)."""
     matrices = {weight.name for weight in model.graph.initializer if len(weight.dims) == 2}
     return tuple(
         node.name
@@ -43,18 +52,18 @@ def layers_of(model: onnx.ModelProto) -> tuple[str, ...]:
     )
 
 
-def part_of(layer: str) -> str:
-    """The part of the model that a layer is, as people know it: `blocks.0.mixer.project`."""
+def module_name(layer: str) -> str:
+    """The module of a node: `blocks.0.mixer.project`."""
     return layer.removeprefix("body.").rpartition(".")[0]
 
 
-def dynamic(model: onnx.ModelProto, layers: Collection[str]) -> onnx.ModelProto:
-    """The model with these layers quantized, the range of inputs measured in each batch anew."""
+def quantize_dynamic(model: onnx.ModelProto, layers: Collection[str]) -> onnx.ModelProto:
+    """The model with these layers quantized; the range of inputs is measured in every batch."""
 
-    def write(node: NodeProto, weights: "Weights", seen: bool) -> list[NodeProto]:
+    def write(node: NodeProto, weights: "QuantizedWeights", quantized: bool) -> list[NodeProto]:
         x, (out,) = node.input[0], node.output
         numbers = [f"{x}.bytes", f"{x}.scale", f"{x}.zero"]
-        first = [] if seen else [helper.make_node("DynamicQuantizeLinear", [x], numbers, name=f"{x}.quantize")]
+        first = [] if quantized else [helper.make_node("DynamicQuantizeLinear", [x], numbers, name=f"{x}.quantize")]
         return [
             *first,
             helper.make_node(
@@ -70,13 +79,15 @@ def dynamic(model: onnx.ModelProto, layers: Collection[str]) -> onnx.ModelProto:
             helper.make_node("Mul", [f"{out}.whole", f"{out}.scale"], [out], name=node.name),
         ]
 
-    return _rewritten(model, layers, write, {})
+    return _replace_layers(model, layers, write, {})
 
 
-def static(model: onnx.ModelProto, layers: Collection[str], ranges: Mapping[str, Range]) -> onnx.ModelProto:
-    """The model with these layers quantized, inputs within ranges that were measured beforehand."""
+def quantize_static(
+    model: onnx.ModelProto, layers: Collection[str], ranges: Mapping[str, InputRange]
+) -> onnx.ModelProto:
+    """The model with these layers quantized, for inputs within calibrated ranges."""
 
-    def write(node: NodeProto, weights: "Weights", seen: bool) -> list[NodeProto]:
+    def write(node: NodeProto, weights: "QuantizedWeights", quantized: bool) -> list[NodeProto]:
         x = node.input[0]
         how = [f"{x}.scale", f"{x}.zero"]
         first = [
@@ -87,51 +98,53 @@ def static(model: onnx.ModelProto, layers: Collection[str], ranges: Mapping[str,
             "DequantizeLinear", list(weights), [f"{weights.bytes}.back"], name=f"{weights.bytes}.back", axis=1
         )
         product = helper.make_node("MatMul", [f"{x}.back", f"{weights.bytes}.back"], list(node.output), name=node.name)
-        return [*([] if seen else first), back, product]
+        return [*([] if quantized else first), back, product]
 
-    return _rewritten(model, layers, write, ranges)
+    return _replace_layers(model, layers, write, ranges)
 
 
-class Weights(NamedTuple):
-    """The names of a layer's weights in bytes, of their scales and of their zeros."""
+class QuantizedWeights(NamedTuple):
+    """The names of a layer's int8 weights, their scales and zero points."""
 
     bytes: str
     scale: str
     zero: str
 
 
-def _rewritten(
+def _replace_layers(
     model: onnx.ModelProto,
     layers: Collection[str],
-    write: Callable[[NodeProto, Weights, bool], list[NodeProto]],
-    ranges: Mapping[str, Range],
+    write: Callable[[NodeProto, QuantizedWeights, bool], list[NodeProto]],
+    ranges: Mapping[str, InputRange],
 ) -> onnx.ModelProto:
-    """A copy of the model in which other nodes stand for the layers; `ranges` are of the inputs, if they are known."""
-    wanted = set(layers)
-    inputs = {node.input[0] for node in model.graph.node if node.name in wanted}
-    weights = {node.input[1] for node in model.graph.node if node.name in wanted}
+    """A copy of the model with the layers replaced; `ranges` of their inputs where they are static."""
+    selected = set(layers)
+    inputs = {node.input[0] for node in model.graph.node if node.name in selected}
+    weights = {node.input[1] for node in model.graph.node if node.name in selected}
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     del copy.graph.node[:], copy.graph.initializer[:]
-    seen: set[str] = set()
+    quantized: set[str] = set()
     for node in model.graph.node:
-        if node.name not in wanted:
+        if node.name not in selected:
             copy.graph.node.append(node)
             continue
         name = node.input[1]
-        copy.graph.node.extend(write(node, Weights(name, f"{name}.scale", f"{name}.zero"), node.input[0] in seen))
-        seen.add(node.input[0])
+        copy.graph.node.extend(
+            write(node, QuantizedWeights(name, f"{name}.scale", f"{name}.zero"), node.input[0] in quantized)
+        )
+        quantized.add(node.input[0])
     for tensor in model.graph.initializer:
-        copy.graph.initializer.extend(_in_bytes(tensor) if tensor.name in weights else [tensor])
+        copy.graph.initializer.extend(_quantize_weights(tensor) if tensor.name in weights else [tensor])
     for name in sorted(inputs & ranges.keys()):
-        copy.graph.initializer.extend(_scale_of(name, ranges[name]))
+        copy.graph.initializer.extend(_input_scale(name, ranges[name]))
     return copy
 
 
-def _in_bytes(tensor: TensorProto) -> list[TensorProto]:
-    """Weights (I, O) as bytes, with a scale and a zero for each output."""
+def _quantize_weights(tensor: TensorProto) -> list[TensorProto]:
+    """Weights (I, O) in int8, with a scale and a zero point for each output."""
     weights: NDArray[np.float32] = numpy_helper.to_array(tensor)
-    scale = np.maximum(np.abs(weights).max(axis=0) / LEVELS, LEAST).astype(np.float32)  # (O)
+    scale = np.maximum(np.abs(weights).max(axis=0) / WEIGHT_LEVELS, MIN_SCALE).astype(np.float32)  # (O)
     return [
         numpy_helper.from_array(np.rint(weights / scale).astype(np.int8), tensor.name),
         numpy_helper.from_array(scale, f"{tensor.name}.scale"),
@@ -139,20 +152,22 @@ def _in_bytes(tensor: TensorProto) -> list[TensorProto]:
     ]
 
 
-def _scale_of(name: str, range: Range) -> list[TensorProto]:
-    """The scale of inputs and the byte that stands for zero, which must be one exactly."""
+def _input_scale(name: str, range: InputRange) -> list[TensorProto]:
+    """The scale and zero point of inputs. Zero must be representable exactly."""
     low, high = min(range.low, 0.0), max(range.high, 0.0)
-    scale = max((high - low) / BYTES, LEAST)
+    scale = max((high - low) / INPUT_LEVELS, MIN_SCALE)
     return [
         numpy_helper.from_array(np.array(scale, dtype=np.float32), f"{name}.scale"),
         numpy_helper.from_array(np.array(round(-low / scale), dtype=np.uint8), f"{name}.zero"),
     ]
 
 
-def measured(model: onnx.ModelProto, layers: Collection[str], run: Callable[[onnx.ModelProto], Engine]) -> "Meter":
-    """What measures the range of the inputs of each layer."""
-    wanted = set(layers)
-    inputs = tuple(dict.fromkeys(node.input[0] for node in model.graph.node if node.name in wanted))
+def build_range_meter(
+    model: onnx.ModelProto, layers: Collection[str], run: Callable[[onnx.ModelProto], Engine]
+) -> "RangeMeter":
+    """A meter of the input range of each layer."""
+    selected = set(layers)
+    inputs = tuple(dict.fromkeys(node.input[0] for node in model.graph.node if node.name in selected))
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     del copy.graph.output[:]
@@ -164,126 +179,119 @@ def measured(model: onnx.ModelProto, layers: Collection[str], run: Callable[[onn
     copy.graph.initializer.append(numpy_helper.from_array(np.array([0]), "first"))
     copy.graph.node.append(helper.make_node("Concat", ends, ["ends"], name="ends", axis=0))
     copy.graph.output.append(helper.make_tensor_value_info("ends", TensorProto.FLOAT, [len(ends)]))
-    return Meter(inputs, run(copy))
+    return RangeMeter(inputs, run(copy))
 
 
-class Meter(NamedTuple):
-    """An engine that answers images with the least and the greatest number of each input."""
+class RangeMeter(NamedTuple):
+    """An engine whose outputs are the smallest and largest input of each layer."""
 
     inputs: tuple[str, ...]
     engine: Engine
 
-    def ranges(self, pixels: Bytes) -> dict[str, Range]:
-        """The ranges over images (B, H, W, C), by the name of the input."""
-        portions = [pixels[start : start + PORTION] for start in range(0, len(pixels), PORTION)]
-        found = np.stack([self.engine.run(portion) for portion in portions])  # (portions, 2 x inputs)
-        lows, highs = found[:, ::2].min(axis=0).tolist(), found[:, 1::2].max(axis=0).tolist()
-        return {name: Range(low, high) for name, low, high in zip(self.inputs, lows, highs, strict=True)}
+    def ranges(self, pixels: PixelBatch) -> dict[str, InputRange]:
+        """The ranges over images (B, H, W, C), by input name."""
+        chunks = [pixels[start : start + CHUNK] for start in range(0, len(pixels), CHUNK)]
+        ends = np.stack([self.engine.run(chunk) for chunk in chunks])  # (chunks, 2 x inputs)
+        lows, highs = ends[:, ::2].min(axis=0).tolist(), ends[:, 1::2].max(axis=0).tolist()
+        return {name: InputRange(low, high) for name, low, high in zip(self.inputs, lows, highs, strict=True)}
 
 
-log = logging.getLogger("vitral")
-Sort = OnnxTarget | OpenVinoTarget
-WITHOUT = "leave out --int8"
-FEW = 16  # images by which the sensitivity of a part is measured
-TIMED, ROUNDS = 8, 3  # images, and how often the time for them is taken
-# With ranges that are found batch by batch, an answer depends on the company of an image: only for a clear gain.
-PREFERENCE: dict[Method, float] = {"dynamic": 1.0, "static": 1.1}
-
-
-class Quantized(NamedTuple):
-    """A model in int8, and how it came to be."""
+class QuantizedModel(NamedTuple):
+    """An int8 model, and the record of how it was chosen."""
 
     model: onnx.ModelProto
-    notes: Quantization
+    record: Quantization
 
 
-class Quantizing(NamedTuple):
-    """What quantization works with."""
+class QuantizationJob(NamedTuple):
+    """What to quantize, and how to verify it."""
 
     core: onnx.ModelProto
-    target: Sort
-    calibrating: Bytes  # (B, H, W, C)
-    judge: Callable[[onnx.ModelProto], Certificate]  # of a model in the place of the core
+    target: OnnxBasedTarget
+    calibration: PixelBatch  # (B, H, W, C)
+    verify: Callable[[onnx.ModelProto], Certificate]
 
-    def applied(self, method: Method, layers: Sequence[str], ranges: dict[str, Range]) -> onnx.ModelProto:
-        return dynamic(self.core, layers) if method == "dynamic" else static(self.core, layers, ranges)
+    def apply(self, method: Method, layers: Sequence[str], ranges: dict[str, InputRange]) -> onnx.ModelProto:
+        return (
+            quantize_dynamic(self.core, layers) if method == "dynamic" else quantize_static(self.core, layers, ranges)
+        )
 
 
-def quantized(work: Quantizing) -> Quantized:
-    """The quickest of the ways that hold the bound, or nearly so; where none does, an error that says by how much."""
-    layers = layers_of(work.core)
+def quantize(job: QuantizationJob) -> QuantizedModel:
+    """The fastest method within the tolerance; VitralError, with the best result, where there is none."""
+    layers = quantizable_layers(job.core)
     if not layers:
         raise ConfigError(
-            "int8 is for the layers of blocks, and this model has none",
+            "int8 quantizes the matrix products of blocks, and this model has none",
             code="config.unsupported",
             where="--int8",
             hint=WITHOUT,
         )
-    ranges = measured(work.core, layers, work.target.engine).ranges(work.calibrating)
-    engines: dict[str, Engine] = {"float32": work.target.engine(work.core)}
+    ranges = build_range_meter(job.core, layers, job.target.engine).ranges(job.calibration)
+    engines: dict[str, Engine] = {"float32": job.target.engine(job.core)}
     models: dict[Method, onnx.ModelProto] = {}
     trials: list[Trial] = []
-    for method in work.target.methods:
-        for trial, model in attempts(work, method, layers, ranges):
+    for method in job.target.quantization_methods:
+        for trial, model in run_trials(job, method, layers, ranges):
             trials.append(trial)
             if trial.holds:
-                models[method], engines[method] = model, work.target.engine(model)
+                models[method], engines[method] = model, job.target.engine(model)
     if not models:
         best = max(trials, key=lambda trial: (trial.agreement or 0.0, -(trial.lost or 0.0)))
-        lost = "" if best.lost is None else f" and {100 * best.lost:.2f} points of accuracy lost"
+        lost = "" if best.lost is None else f", accuracy drops by {100 * best.lost:.2f} points"
         raise VitralError(
-            f"int8 does not hold its bound: at best {best.agreement or 0:.2%} of images have the same top-1{lost}",
+            f"int8 exceeds its tolerance: at best {best.agreement or 0:.2%} of images have the same top-1{lost}",
             code="export.int8_inaccurate",
-            hint=f"{WITHOUT}, or train the model further: one that is unsure is easily swayed",
+            hint=f"{WITHOUT}, or train the model further: low-confidence predictions change easily",
         )
-    rates = timed(engines, work.calibrating[:TIMED])
-    told = tuple(each.model_copy(update={"rate": rates[each.method] if each.holds else None}) for each in trials)
+    rates = measure_throughput(engines, job.calibration[:TIMED])
+    timed = tuple(each.model_copy(update={"rate": rates[each.method] if each.holds else None}) for each in trials)
     chosen = max(models, key=lambda method: rates[method] * PREFERENCE[method])
-    floats = next(each.floats for each in told if each.holds and each.method == chosen)
+    floats = next(each.floats for each in timed if each.holds and each.method == chosen)
     count = len([layer for layer in layers if group_of(layer) not in floats])
-    notes = Quantization(
+    record = Quantization(
         method=chosen,
         layers=count,
         floats=floats,
-        calibrated=len(work.calibrating),
+        calibrated=len(job.calibration),
         float_rate=rates["float32"],
-        trials=told,
+        trials=timed,
     )
-    return Quantized(models[chosen], notes)
+    return QuantizedModel(models[chosen], record)
 
 
-def attempts(
-    work: Quantizing, method: Method, layers: Sequence[str], ranges: dict[str, Range]
+def run_trials(
+    job: QuantizationJob, method: Method, layers: Sequence[str], ranges: dict[str, InputRange]
 ) -> Iterator[tuple[Trial, onnx.ModelProto]]:
-    """Trials of a method, each with more of the sensitive parts left in float, until one holds or nothing is left."""
+    """Trials of a method, each with more sensitive modules in float32, until one is within the tolerance."""
     groups = list(dict.fromkeys(map(group_of, layers)))
     order: list[str] = []
-    for kept in stages(len(groups)):
+    for kept in float_group_counts(len(groups)):
         floats = tuple(order[:kept])
-        model = work.applied(method, [layer for layer in layers if group_of(layer) not in floats], ranges)
-        trial = tried(method, floats, work.judge(model))
+        model = job.apply(method, [layer for layer in layers if group_of(layer) not in floats], ranges)
+        trial = trial_result(method, floats, job.verify(model))
         log.info(trial.line())
         yield trial, model
         if trial.holds:
             return
-        order = order or sensitive(work, method, layers, ranges)
+        order = order or rank_by_sensitivity(job, method, layers, ranges)
 
 
-def stages(parts: int) -> list[int]:
-    """How many parts stay in float, trial by trial: twice as many each time, and from half on, half of what is left."""
-    found = [0]
-    while (last := found[-1]) < parts - 1:
-        found.append(max(1, min(2 * last, (last + parts + 1) // 2)))
-    return found
+def float_group_counts(groups: int) -> list[int]:
+    """How many groups stay in float32 in each trial: doubled each time, then half of the rest."""
+    counts = [0]
+    while (last := counts[-1]) < groups - 1:
+        counts.append(max(1, min(2 * last, (last + groups + 1) // 2)))
+    return counts
 
 
-def tried(method: Method, floats: tuple[str, ...], certificate: Certificate) -> Trial:
-    """A trial by its certificate."""
+def trial_result(method: Method, floats: tuple[str, ...], certificate: Certificate) -> Trial:
+    """The record of a trial."""
     accuracy = certificate.accuracy
     return Trial(
         method=method,
         floats=floats,
-        holds=not faults(certificate, INT8),
+        holds=not find_violations(certificate, INT8),
         difference=certificate.difference,
         agreement=certificate.agreement,
         lost=accuracy.model - accuracy.export if accuracy else None,
@@ -291,26 +299,28 @@ def tried(method: Method, floats: tuple[str, ...], certificate: Certificate) -> 
     )
 
 
-def sensitive(work: Quantizing, method: Method, layers: Sequence[str], ranges: dict[str, Range]) -> list[str]:
-    """The parts, first the one that moves the answers most when it alone is quantized."""
-    pixels = work.calibrating[:FEW]
-    own = work.target.engine(work.core).run(pixels)  # (B, K)
-    drifts = {}
+def rank_by_sensitivity(
+    job: QuantizationJob, method: Method, layers: Sequence[str], ranges: dict[str, InputRange]
+) -> list[str]:
+    """The groups, first the one that changes the outputs most when it alone is quantized."""
+    pixels = job.calibration[:SENSITIVITY_IMAGES]
+    expected = job.target.engine(job.core).run(pixels)  # (B, K)
+    errors = {}
     for group in dict.fromkeys(map(group_of, layers)):
-        alone = work.applied(method, [layer for layer in layers if group_of(layer) == group], ranges)
-        drifts[group] = float(np.abs(work.target.engine(alone).run(pixels) - own).mean())
-    return sorted(drifts, key=lambda group: -drifts[group])
+        alone = job.apply(method, [layer for layer in layers if group_of(layer) == group], ranges)
+        errors[group] = float(np.abs(job.target.engine(alone).run(pixels) - expected).mean())
+    return sorted(errors, key=lambda group: -errors[group])
 
 
 def group_of(layer: str) -> str:
-    """What is left in float together: `blocks.0.mixer` or `blocks.0.mlp`."""
-    return ".".join(part_of(layer).split(".")[:3])
+    """The modules that stay in float32 together: `blocks.0.mixer` or `blocks.0.mlp`."""
+    return ".".join(module_name(layer).split(".")[:3])
 
 
-def timed(engines: dict[str, Engine], pixels: Bytes) -> dict[str, float]:
-    """Images a second of each engine, measured in turns, at its best."""
+def measure_throughput(engines: dict[str, Engine], pixels: PixelBatch) -> dict[str, float]:
+    """Images per second of each engine: the best of interleaved runs."""
     best = dict.fromkeys(engines, float("inf"))
-    for round_ in range(ROUNDS + 1):  # the first is for warming up
+    for round_ in range(ROUNDS + 1):  # the first is a warm-up
         for name, engine in engines.items():
             started = perf_counter()
             engine.run(pixels)

@@ -1,8 +1,6 @@
-"""The judgment of an export: it answers real images as its model does, or it gets no name.
+"""Verification of an export: its outputs on real images are compared with the model's.
 
-N images, K numbers of an answer.
-
-Real images for an export: some that judge it, and others to calibrate with.
+B, N images, H x W pixels, C channels, K outputs.
 """
 
 import logging
@@ -19,7 +17,7 @@ from numpy.typing import NDArray
 
 from vitral.core.config import Size
 from vitral.core.errors import VitralError
-from vitral.data.decoding.decode import FULL, decode
+from vitral.data.decoding.decode import FULL_SIZE, decode
 from vitral.data.decoding.pixels import Pixels
 from vitral.data.samples import Item, Samples
 from vitral.data.transforms.preprocessing import Preprocessing
@@ -28,111 +26,110 @@ from vitral.inference.engines.engine import Engine, FloatArray, PixelBatch, run_
 from vitral.inference.exported import Accuracy, Certificate, Comparison
 from vitral.weights.load import LoadedModel
 
-CHUNK = 32  # images at a time
-FIRST_CHUNK = 8  # images of a size at first, where several sizes come in: any few of them meet every size
+log = logging.getLogger("vitral")
+CHUNK = 32  # images read at a time
+FIRST_CHUNK = 8  # images of each input size at first, so that the first few cover all sizes
+BATCH_SIZES = (1, 3, CHUNK)  # that a dynamic batch is verified with
+ROUNDING = 1e-9
+SMALL_BATCH_IMAGES = 33  # images verified in batch sizes other than the largest
 
 
 class ExportImages(NamedTuple):
-    """Images, none of which serves both ends."""
+    """Images for verification and for calibration; no image is in both."""
 
-    where: str  # what they are, in words: `test images of photos/`
+    description: str  # `test images of photos/`
     samples: Samples
-    judging: tuple[Item, ...]
-    labels: tuple[int, ...]  # of those that judge, by the model's classes; none where the data has other classes
-    calibrating: tuple[Item, ...]
+    verification: tuple[Item, ...]
+    labels: tuple[int, ...]  # of the verification images; empty where the data has other classes than the model
+    calibration: tuple[Item, ...]
 
 
 class VerificationBatch(NamedTuple):
-    """Images as a file takes them, and as its model sees them."""
+    """Images as the export takes them, and as its model takes them."""
 
-    incoming: PixelBatch  # (B, H, W, C)
-    seen: PixelBatch  # (B, H, W, C) of the model's own size
+    inputs: PixelBatch  # (B, H, W, C)
+    model_pixels: PixelBatch  # (B, H, W, C), of the model's image size
 
 
 def sample_evenly(items: Sequence[Item], most: int) -> tuple[Item, ...]:
-    """At most so many of the items, from all over their order, so that every part of it is met."""
+    """At most `most` items, evenly spaced."""
     count = min(most, len(items))
-    return tuple(items[place * len(items) // count] for place in range(count))
+    return tuple(items[index * len(items) // count] for index in range(count))
 
 
-def load_pixels(samples: Samples, items: Sequence[Item], needs: Preprocessing) -> PixelBatch:
-    """Images as the model sees them, (B, H, W, C)."""
-    return np.stack([needs.pixels(samples.read(item), samples.store.address(item.name)) for item in items])
+def load_pixels(samples: Samples, items: Sequence[Item], preprocessing: Preprocessing) -> PixelBatch:
+    """Preprocessed images (B, H, W, C)."""
+    return np.stack([preprocessing.pixels(samples.read(item), samples.store.address(item.name)) for item in items])
 
 
 def mix_channels(pixels: PixelBatch) -> PixelBatch:
-    """Images (B, H, W, C), each channel that of another."""
+    """Images (B, H, W, C) that each take their channels from different images."""
     return np.stack([np.roll(pixels[..., channel], channel, axis=0) for channel in range(pixels.shape[-1])], axis=-1)
 
 
 @dataclass(frozen=True)
 class VerificationImages:
-    """The images that judge, a portion at a time; how often it is asked for makes no difference.
+    """The verification images in batches; iterating again gives the same batches.
 
-    Gray images cannot tell a model that takes red for blue: where they are all gray and the model sees colors, some
-    come once more, each channel that of another image.
+    Gray images cannot detect swapped color channels. Where all are gray and the model takes RGB, some are repeated with
+    channels of different images.
     """
 
-    album: ExportImages
-    needs: Preprocessing
-    sizes: tuple[Size, ...]  # that come in, portion by portion in turns; none where a file takes what the model sees
+    source: ExportImages
+    preprocessing: Preprocessing
+    sizes: tuple[Size, ...]  # of the inputs, batch by batch in turn; empty where the export takes preprocessed pixels
 
     def __iter__(self) -> Iterator[VerificationBatch]:
-        for number, items in enumerate(self._shares()):
-            size = self.sizes[number % len(self.sizes)] if self.sizes else self.needs.image_size
-            yield self._portion(self._incoming(items, size), size)
-        if self.mixes:
-            size = self.sizes[0] if self.sizes else self.needs.image_size
-            yield self._portion(mix_channels(self._incoming(self.album.verification[:CHUNK], size)), size)
+        for number, items in enumerate(self._chunks()):
+            size = self.sizes[number % len(self.sizes)] if self.sizes else self.preprocessing.image_size
+            yield self._batch(self._inputs(items, size), size)
+        if self.repeats_gray:
+            size = self.sizes[0] if self.sizes else self.preprocessing.image_size
+            yield self._batch(mix_channels(self._inputs(self.source.verification[:CHUNK], size)), size)
 
     @cached_property
-    def mixes(self) -> bool:
-        """Whether some images come once more, in colors."""
-        some = self._incoming(self.album.verification[:CHUNK], self.needs.image_size)
+    def repeats_gray(self) -> bool:
+        """Whether some images are repeated with mixed channels."""
+        some = self._inputs(self.source.verification[:CHUNK], self.preprocessing.image_size)
         return some.shape[-1] > 1 and len(some) > 1 and bool((some == some[..., :1]).all())
 
-    def words(self) -> str:
-        """How many images there are, and which."""
-        more = f", {min(CHUNK, len(self.album.verification))} of them once more in mixed colors" if self.mixes else ""
-        return f"{len(self.album.verification):,} {self.album.where}{more}"
+    def describe(self) -> str:
+        """The number and origin of the images."""
+        count = len(self.source.verification)
+        repeated = f", {min(CHUNK, count)} of them repeated with mixed channels" if self.repeats_gray else ""
+        return f"{count:,} {self.source.description}{repeated}"
 
-    def _shares(self) -> Iterator[Sequence[Item]]:
-        """The images of each portion; where there are several sizes, the first of each is small."""
-        items, count = iter(self.album.verification), len(self.sizes)
-        first = min(FIRST_CHUNK, ceil(len(self.album.verification) / count)) if count > 1 else CHUNK
+    def _chunks(self) -> Iterator[Sequence[Item]]:
+        """The items of each batch; with several input sizes, the first batch of each is small."""
+        items, count = iter(self.source.verification), len(self.sizes)
+        first = min(FIRST_CHUNK, ceil(len(self.source.verification) / count)) if count > 1 else CHUNK
         lengths = chain(repeat(first, count), repeat(CHUNK))
-        while share := tuple(islice(items, next(lengths))):
-            yield share
+        while chunk := tuple(islice(items, next(lengths))):
+            yield chunk
 
-    def _incoming(self, items: Sequence[Item], size: Size) -> PixelBatch:
-        """Images as a file takes them: as the model sees them, or pictures that have come to be of this size."""
+    def _inputs(self, items: Sequence[Item], size: Size) -> PixelBatch:
+        """Images as the export takes them: preprocessed, or whole images resized to this size."""
         if not self.sizes:
-            return load_pixels(self.album.samples, items, self.needs)  # (B, H, W, C)
-        return np.stack([resize(self._whole(item), size, self.needs.crop.filter) for item in items])
+            return load_pixels(self.source.samples, items, self.preprocessing)  # (B, H, W, C)
+        return np.stack([resize(self._whole(item), size, self.preprocessing.crop.filter) for item in items])
 
-    def _portion(self, incoming: PixelBatch, size: Size) -> VerificationBatch:
+    def _batch(self, inputs: PixelBatch, size: Size) -> VerificationBatch:
         if not self.sizes:
-            return VerificationBatch(incoming, incoming)
-        plan = self.needs.crop.plan(size, self.needs.image_size)
-        return VerificationBatch(incoming, np.stack([crop_and_resize(picture, size, plan) for picture in incoming]))
+            return VerificationBatch(inputs, inputs)
+        plan = self.preprocessing.crop.plan(size, self.preprocessing.image_size)
+        return VerificationBatch(inputs, np.stack([crop_and_resize(each, size, plan) for each in inputs]))
 
     def _whole(self, item: Item) -> Pixels:
-        samples = self.album.samples
-        return decode(samples.read(item), samples.store.address(item.name), self.needs.decoding, FULL)
-
-
-log = logging.getLogger("vitral")
-BATCH_SIZES = (1, 3, CHUNK)
-ROUNDING = 1e-9  # of shares
-SMALL_BATCH_IMAGES = 33  # images that are asked about in batches other than the largest
+        samples = self.source.samples
+        return decode(samples.read(item), samples.store.address(item.name), self.preprocessing.decoding, FULL_SIZE)
 
 
 class Tolerance(NamedTuple):
-    """How far from its model an export may be."""
+    """The largest allowed deviation of an export from its model."""
 
     precision: str
-    difference: float  # of any number of an answer
-    agreement: float  # share of images of the same top-1
+    difference: float  # of any output
+    agreement: float  # share of images with the same top-1
     loss: float  # of accuracy
 
 
@@ -142,7 +139,7 @@ INT8 = Tolerance("int8", difference=inf, agreement=0.99, loss=0.005)
 
 @dataclass(frozen=True)
 class ReferenceEngine:
-    """The model itself as an engine: what every other one is held to."""
+    """The model itself as an engine, without any optimization."""
 
     loaded: LoadedModel
 
@@ -150,106 +147,104 @@ class ReferenceEngine:
     def run(self, pixels: PixelBatch) -> FloatArray:
         model, bundle = self.loaded
         images = bundle.preprocessing.normalize.apply(torch.from_numpy(pixels).permute(0, 3, 1, 2))  # (B, C, H, W)
-        return (model(images) if bundle.task == "classify" else model.pooled(images)).numpy()  # (B, K)
+        return (model(images) if bundle.task == "classify" else model.forward_pooled(images)).numpy()  # (B, K)
 
 
 class ReferenceOutputs(NamedTuple):
-    """The model's own answers, which an export is to give too."""
+    """The outputs of the model."""
 
-    answers: FloatArray  # (N, K)
-    labels: NDArray[np.int64]  # (N,), or (0,) where nobody knows them
-    classes: bool  # whether the largest number of an answer names a class
+    outputs: FloatArray  # (N, K)
+    labels: NDArray[np.int64]  # (N,), or (0,) where they are unknown
+    is_classification: bool
 
 
 def reference_outputs(
-    loaded: LoadedModel, portions: Iterable[VerificationBatch], labels: Sequence[int]
+    loaded: LoadedModel, batches: Iterable[VerificationBatch], labels: Sequence[int]
 ) -> ReferenceOutputs:
-    """The answers of the model; refused where they are all alike, by which nothing could be told."""
+    """The outputs of the model; VitralError where they are the same for all images, which verifies nothing."""
     engine = ReferenceEngine(loaded)
-    log.info("asking the model, and then the export, about the images that judge")
-    answers = np.concatenate([engine.run(portion.seen) for portion in portions])
-    if len(answers) > 1 and np.ptp(answers, axis=0).max() == 0:
-        message = "the model gives every image the same answer, so an export of it could not be told from a broken one"
-        raise VitralError(message, code="export.constant_output", hint="train it first, or give other images: --data")
+    log.info("running the model and the export on the verification images")
+    outputs = np.concatenate([engine.run(batch.model_pixels) for batch in batches])
+    if len(outputs) > 1 and np.ptp(outputs, axis=0).max() == 0:
+        message = "the model has the same output for every image, so an export cannot be verified"
+        raise VitralError(message, code="export.constant_output", hint="train it first, or use other images: --data")
     classes = loaded.bundle.task == "classify"
-    return ReferenceOutputs(answers, np.array(labels if classes else (), dtype=np.int64), classes)
+    return ReferenceOutputs(outputs, np.array(labels if classes else (), dtype=np.int64), classes)
 
 
 def verify(
     export: Engine,
-    truth: ReferenceOutputs,
-    portions: Iterable[VerificationBatch],
-    bound: Tolerance,
+    reference: ReferenceOutputs,
+    batches: Iterable[VerificationBatch],
+    tolerance: Tolerance,
     images: str,
-    batches: Sequence[int],
+    batch_sizes: Sequence[int],
 ) -> Certificate:
-    """How the answers of an export compare; in batches other than the largest a few images are enough."""
-    found: dict[int, list[FloatArray]] = {batch: [] for batch in batches}
-    asked = dict.fromkeys(batches, 0)
-    for portion in portions:
-        for batch in batches:
-            wanted = len(portion.incoming) if batch == max(batches) else SMALL_BATCH_IMAGES - asked[batch]
-            if wanted:
-                found[batch].append(run_in_batches(export, portion.incoming[:wanted], batch))
-                asked[batch] += len(found[batch][-1])
-    whole = {batch: np.concatenate(answers) for batch, answers in found.items()}
-    compared = tuple(compare(answers, truth, batch) for batch, answers in whole.items())
+    """Compare an export with the model: all images in the largest batch size, a few in the others."""
+    chunks: dict[int, list[FloatArray]] = {size: [] for size in batch_sizes}
+    done = dict.fromkeys(batch_sizes, 0)
+    largest = max(batch_sizes)
+    for batch in batches:
+        for size in batch_sizes:
+            count = len(batch.inputs) if size == largest else SMALL_BATCH_IMAGES - done[size]
+            if count:
+                chunks[size].append(run_in_batches(export, batch.inputs[:count], size))
+                done[size] += len(chunks[size][-1])
+    outputs = {size: np.concatenate(each) for size, each in chunks.items()}
     return Certificate(
-        bound=describe_tolerance(bound, truth.classes),
+        bound=describe_tolerance(tolerance, reference.is_classification),
         images=images,
-        comparisons=compared,
-        accuracy=_accuracy(whole[max(batches)], truth),
+        comparisons=tuple(compare(each, reference, size) for size, each in outputs.items()),
+        accuracy=_accuracy(outputs[largest], reference),
     )
 
 
-def compare(answers: FloatArray, truth: ReferenceOutputs, batch: int) -> Comparison:
-    """The answers to the first of the images, beside the model's own."""
-    own = reference.outputs[: len(answers)]
-    same = float((answers.argmax(axis=1) == own.argmax(axis=1)).mean())
-    difference = float(np.abs(answers - own).max())
+def compare(outputs: FloatArray, reference: ReferenceOutputs, batch: int) -> Comparison:
+    """Compare outputs for the first images with the model's."""
+    expected = reference.outputs[: len(outputs)]
+    same = float((outputs.argmax(axis=1) == expected.argmax(axis=1)).mean())
+    difference = float(np.abs(outputs - expected).max())
     if not np.isfinite(difference):
-        message = "the export gives answers that are infinite or not numbers"
-        raise VitralError(
-            message,
-            code="export.not_finite",
-            hint="take float32, or weights from before training went astray; nothing was kept",
-        )
-    agreement = same if truth.classes else None
-    return Comparison(batch=batch, images=len(answers), difference=difference, agreement=agreement)
+        hint = "use float32, or weights from before training diverged; nothing was written"
+        raise VitralError("the export has outputs that are not finite", code="export.not_finite", hint=hint)
+    agreement = same if reference.is_classification else None
+    return Comparison(batch=batch, images=len(outputs), difference=difference, agreement=agreement)
 
 
-def find_violations(certificate: Certificate, bound: Tolerance) -> list[str]:
-    """What keeps an export from getting its name, a sentence each."""
-    accuracy, most = certificate.accuracy, max(each.batch for each in certificate.comparisons)
-    found = []
-    if certificate.difference > bound.difference:
-        found.append(f"answers differ by {certificate.difference:.1e}, at most {bound.difference:.0e} is allowed")
+def find_violations(certificate: Certificate, tolerance: Tolerance) -> list[str]:
+    """The ways in which an export exceeds the tolerance, one sentence each."""
+    accuracy, largest = certificate.accuracy, max(each.batch for each in certificate.comparisons)
+    violations = []
+    if certificate.difference > tolerance.difference:
+        violations.append(f"outputs differ by {certificate.difference:.1e}, allowed is {tolerance.difference:.0e}")
     for each in certificate.comparisons:
-        allowed = (1 - bound.agreement) * each.images
-        # One in a hundred of a few images is one: of those that are asked about in the smaller batches.
-        if each.changed > (allowed + ROUNDING if each.batch == most else ceil(allowed)):
-            found.append(
-                f"in batches of {each.batch} {each.agreement:.2%} of {each.images} images have the same top-1, "
-                f"at least {bound.agreement:.0%} must"
+        allowed = (1 - tolerance.agreement) * each.images
+        # The smaller batch sizes are verified on few images: one of them may always differ.
+        if each.changed > (allowed + ROUNDING if each.batch == largest else ceil(allowed)):
+            violations.append(
+                f"{each.agreement:.2%} of {each.images} images have the same top-1 in batches of {each.batch}, "
+                f"required is {tolerance.agreement:.0%}"
             )
-    if accuracy is not None and accuracy.model - accuracy.export > bound.loss + ROUNDING:
+    if accuracy is not None and accuracy.model - accuracy.export > tolerance.loss + ROUNDING:
         lost = 100 * (accuracy.model - accuracy.export)
-        found.append(f"{lost:.2f} points of accuracy are lost, at most {100 * bound.loss:g} may be")
-    return found
+        violations.append(f"accuracy drops by {lost:.2f} points, allowed is {100 * tolerance.loss:g}")
+    return violations
 
 
-def describe_tolerance(bound: Tolerance, classes: bool) -> str:
-    """The bound as a certificate states it."""
-    parts = [] if bound.difference == inf else [f"numbers within {bound.difference:.0e}"]
+def describe_tolerance(tolerance: Tolerance, classes: bool) -> str:
+    """The tolerance as a certificate states it."""
+    parts = [] if tolerance.difference == inf else [f"outputs within {tolerance.difference:.0e}"]
     if classes:
-        parts.append(f"the same top-1 for {bound.agreement:.0%}")
-        parts.append(f"at most {100 * bound.loss:g} points of accuracy lost")
-    return f"{bound.precision}: {', '.join(parts)}"
+        parts.append(f"the same top-1 for {tolerance.agreement:.0%}")
+        parts.append(f"at most {100 * tolerance.loss:g} points of accuracy lost")
+    return f"{tolerance.precision}: {', '.join(parts)}"
 
 
-def _accuracy(answers: FloatArray, truth: ReferenceOutputs) -> Accuracy | None:
-    if not len(truth.labels):
+def _accuracy(outputs: FloatArray, reference: ReferenceOutputs) -> Accuracy | None:
+    if not len(reference.labels):
         return None
-    count = len(truth.labels)  # those in mixed colors come after, and are of no class
-    model, export = (float((each[:count].argmax(axis=1) == truth.labels).mean()) for each in (reference.outputs, answers))
+    count = len(reference.labels)  # images with mixed channels come after these and have no label
+    model, export = (
+        float((each[:count].argmax(axis=1) == reference.labels).mean()) for each in (reference.outputs, outputs)
+    )
     return Accuracy(model=model, export=export)

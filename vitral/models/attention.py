@@ -60,7 +60,7 @@ class BaseAttention(Config):
         """The part of the grid within which patches of this layer see each other."""
         return grid
 
-    def width_of_head(self, width: int) -> int:
+    def head_width_for(self, width: int) -> int:
         if self.head_width != "width/heads":
             return self.head_width
         check_heads(width, self.heads, where="mixer.heads")
@@ -68,7 +68,7 @@ class BaseAttention(Config):
 
     def check(self, context: BuildContext) -> None:
         """Refuse what cannot be built into this model."""
-        inner = self.heads * self.width_of_head(context.width)
+        inner = self.heads * self.head_width_for(context.width)
         if not self.project and inner != context.width:
             raise ConfigError(
                 f"without an output projection the heads must fill width {context.width}, but they have {inner}",
@@ -77,9 +77,9 @@ class BaseAttention(Config):
                 hint="set it to true, or mixer.head_width to width/heads",
             )
         for layer in range(context.depth):
-            self.window_that_fits(context.layout.grid, layer)
+            self.checked_window(context.layout.grid, layer)
 
-    def window_that_fits(self, grid: Grid, layer: int) -> Grid:
+    def checked_window(self, grid: Grid, layer: int) -> Grid:
         window = self.window(grid, layer)
         for axis, side, part in zip(("rows", "columns"), grid, window, strict=True):
             if side % part:
@@ -149,7 +149,7 @@ class QkvProjection(InitModule):
 
     def __init__(self, config: BaseAttention, context: BuildContext, relation: AttentionPosition) -> None:
         super().__init__()
-        self.heads, self.head_width = config.heads, config.width_of_head(context.width)
+        self.heads, self.head_width = config.heads, config.head_width_for(context.width)
         self.qkv = nn.Linear(context.width, 3 * self.heads * self.head_width, bias=config.qkv_bias)
         self.q_norm = nn.LayerNorm(self.head_width, context.eps) if config.qk_norm else nn.Identity()
         self.k_norm = nn.LayerNorm(self.head_width, context.eps) if config.qk_norm else nn.Identity()
@@ -192,14 +192,14 @@ class SelfAttention(InitModule):
         """What the first `keep` tokens gather from all."""
         heads = self.heads(x, layout, keep)
         if keep <= layout.prefix():
-            mixed = self.kernel(heads)
-        elif (window := self.config.window_that_fits(layout.grid, self.layer)) == layout.grid:
-            mixed = self.kernel(heads, self.bias(heads.q, layout))
+            mixed = self.attend(heads)
+        elif (window := self.config.checked_window(layout.grid, self.layer)) == layout.grid:
+            mixed = self.attend(heads, self.bias(heads.q, layout))
         else:
-            mixed = self.within_windows(heads, layout, window)
+            mixed = self.windowed_attention(heads, layout, window)
         return self.dropout(self.project(mixed.transpose(1, 2).flatten(2)))  # (B, keep, D)
 
-    def kernel(self, heads: Qkv, bias: Tensor | None = None) -> Tensor:
+    def attend(self, heads: Qkv, bias: Tensor | None = None) -> Tensor:
         dropout = self.config.attention_dropout if self.training else 0.0
         return F.scaled_dot_product_attention(*heads, attn_mask=bias, dropout_p=dropout)  # (B, H, keep, d)
 
@@ -209,24 +209,24 @@ class SelfAttention(InitModule):
         bias = self.heads.relation.bias(q[:, :, prefix:], layout.grid, layout.grid)  # (B, H, N, N)
         return None if bias is None else F.pad(bias, (prefix, 0, prefix, 0))  # (B, H, L, L)
 
-    def within_windows(self, heads: Qkv, layout: Layout, window: Grid) -> Tensor:
+    def windowed_attention(self, heads: Qkv, layout: Layout, window: Grid) -> Tensor:
         prefix, grid = layout.prefix(), layout.grid
-        first = self.kernel(Qkv(heads.q[:, :, :prefix], heads.k, heads.v))  # (B, H, prefix, d)
+        first = self.attend(Qkv(heads.q[:, :, :prefix], heads.k, heads.v))  # (B, H, prefix, d)
         q, k, v = (split_windows(x[:, :, prefix:], grid, window) for x in heads)  # each (B G, H, n, d)
         count = grid.cells() // window.cells()
         shared = (x[:, :, :prefix].repeat_interleave(count, dim=0) for x in heads[1:])  # each (B G, H, prefix, d)
         k, v = (torch.cat(pair, dim=2) for pair in zip(shared, (k, v), strict=True))  # each (B G, H, prefix + n, d)
         bias = self.heads.relation.bias(q, grid, window)  # (B G, H, n, n)
         padded = None if bias is None else F.pad(bias, (prefix, 0))
-        patches = join_windows(self.kernel(Qkv(q, k, v), padded), grid, window)  # (B, H, N, d)
+        patches = join_windows(self.attend(Qkv(q, k, v), padded), grid, window)  # (B, H, N, d)
         return torch.cat([first, patches], dim=2)  # (B, H, L, d)
 
-    def weights(self, heads: Qkv, layout: Layout) -> Tensor:
+    def attention_weights(self, heads: Qkv, layout: Layout) -> Tensor:
         """The attention of this layer (B, H, keep, L) by the plain formula, from the q and k that any kernel used."""
         prefix = layout.prefix()
         queries = heads.q.shape[-2]  # of the last layer, perhaps the class token's alone
         bias = self.bias(heads.q, layout) if queries > prefix else None
-        window = self.config.window_that_fits(layout.grid, self.layer)
+        window = self.config.checked_window(layout.grid, self.layer)
         seen = F.pad(window_mask(layout.grid, window), (prefix, 0, prefix, 0), value=True)[:queries]
         blocked = torch.zeros(seen.shape, dtype=heads.q.dtype).masked_fill(~seen, float("-inf")).to(heads.q.device)
         return attention_weights(heads.q, heads.k, blocked if bias is None else blocked + bias)

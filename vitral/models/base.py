@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 import torch
 from torch import Tensor, nn
 
+from vitral.core.activation import Activation
 from vitral.core.config import Size
 from vitral.core.errors import ConfigError, WeightsError
 
@@ -103,19 +104,20 @@ class Model(nn.Module):
 
     config: "Vit | Resnet"
     head: nn.Module
+    activation: Activation = "softmax"  # what turns the logits into probabilities; set by the bundle
 
-    def features(self, images: Tensor) -> Features:
+    def forward_features(self, images: Tensor) -> Features:
         """Every token after the last layer and its norm."""
         raise NotImplementedError
 
-    def pooled(self, images: Tensor) -> Tensor:
+    def forward_pooled(self, images: Tensor) -> Tensor:
         """One vector an image (B, D), which the head turns into an answer."""
         raise NotImplementedError
 
     def forward(self, images: Tensor) -> Tensor:
-        return self.head(self.pooled(images))  # (B, classes), or (B, D) without a head
+        return self.head(self.forward_pooled(images))  # (B, classes), or (B, D) without a head
 
-    def load(self, weights: Mapping[str, Tensor]) -> None:
+    def load_weights(self, weights: Mapping[str, Tensor]) -> None:
         """Take a copy of these weights, or refuse them all and say which are wrong.
 
         A skeleton, which has no values yet, takes the very tensors instead: loading then costs no copy.
@@ -127,7 +129,9 @@ class Model(nn.Module):
         for name, tensor in weights.items():
             # Ten times as quick: a sum is not finite if any value is not, or if all are but large.
             if not tensor.sum().isfinite() and (broken := int((~tensor.isfinite()).sum())):
-                faults.append(Mismatch(f"{name} has {broken} of {tensor.numel()} values not finite", "weights.not_finite"))
+                faults.append(
+                    Mismatch(f"{name} has {broken} of {tensor.numel()} values not finite", "weights.not_finite")
+                )
         raise_mismatches(faults, "weights", "take an earlier checkpoint: the run that made these diverged")
         self.load_state_dict(dict(weights), assign=any(weight.is_meta for weight in own.values()))
 
@@ -146,7 +150,9 @@ class Mismatch(str):
 
 def find_mismatches(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> list[str]:
     """Why a model with these tensors of its own cannot take the weights: a `Fault` for each that is wrong."""
-    faults: list[str] = [Mismatch(f"{name} is missing", "weights.missing_tensor") for name in own if name not in weights]
+    faults: list[str] = [
+        Mismatch(f"{name} is missing", "weights.missing_tensor") for name in own if name not in weights
+    ]
     unknown = [name for name in weights if name not in own]
     faults += [Mismatch(f"{name} is not a part of this model", "weights.unexpected_tensor") for name in unknown]
     for name, tensor in weights.items():

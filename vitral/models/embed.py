@@ -107,7 +107,7 @@ class Hybrid(BaseResnet):
 
     def pixels(self) -> int:
         """Numbers in one patch of the map."""
-        return self.outputs() * self.patch.height * self.patch.width
+        return self.out_channels() * self.patch.height * self.patch.width
 
     def check(self, width: int) -> None:
         if not self.project and self.pixels() != width:

@@ -73,11 +73,11 @@ class AttentionRecord(NamedTuple):
     layer: SelfAttention | AttentionPooling
     heads: Qkv
     layout: Layout
-    mixed: Tensor  # (B, queries, H d), what the heads gathered side by side, before the output projection
+    attended: Tensor  # (B, queries, H d), what the heads gathered side by side, before the output projection
 
-    def weights(self) -> Tensor:
+    def attention_weights(self) -> Tensor:
         """What each token looked at (B, H, L, L), or what the pool did (B, H, 1, L); rows sum to one."""
-        return self.layer.weights(self.heads, self.layout)
+        return self.layer.attention_weights(self.heads, self.layout)
 
 
 @contextmanager
@@ -109,10 +109,10 @@ def attention_maps(model: Model, images: Tensor) -> list[Tensor]:
     training = model.training
     with record_attention(model.eval()) as recordings:
         try:
-            model.features(images)
+            model.forward_features(images)
         finally:
             model.train(training)
     if not recordings:
         message, hint = "this model has no attention", "use a model with mixer=attention"
         raise ConfigError(message, code="config.unsupported", where="model", hint=hint)
-    return [recording.weights() for recording in recordings]
+    return [recording.attention_weights() for recording in recordings]

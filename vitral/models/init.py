@@ -57,7 +57,7 @@ class BaseInit(Config):
         """Registers, which nothing but their start tells apart: alike at first, they would stay alike for ever."""
         nn.init.normal_(registers, std=0.02)
 
-    def table(self, table: Tensor) -> None:
+    def position_table(self, table: Tensor) -> None:
         """Learned positions (..., D)."""
         nn.init.normal_(table, std=0.02)
 
@@ -77,7 +77,7 @@ class BigVision(BaseInit):
 
     kind: Literal["big_vision"] = "big_vision"
 
-    def table(self, table: Tensor) -> None:
+    def position_table(self, table: Tensor) -> None:
         nn.init.normal_(table, std=table.shape[-1] ** -0.5)
 
 
@@ -96,7 +96,7 @@ class Zeros(BaseInit):
     def mlp(self, linear: nn.Linear, parts: int = 1) -> None:
         self.attention(linear)
 
-    def table(self, table: Tensor) -> None:
+    def position_table(self, table: Tensor) -> None:
         nn.init.zeros_(table)
 
 
@@ -117,7 +117,7 @@ class Normal(BaseInit):
     def token(self, token: Tensor) -> None:
         nn.init.normal_(token)
 
-    def table(self, table: Tensor) -> None:
+    def position_table(self, table: Tensor) -> None:
         nn.init.normal_(table)
 
     def head(self, linear: nn.Linear, bias: float) -> None:

@@ -21,11 +21,11 @@ from vitral.models.position import AttentionPosition
 class BaseMixer(Config):
     """A mixer without attention."""
 
-    reaches_prefix: ClassVar[bool] = False
+    mixes_prefix: ClassVar[bool] = False
 
     def check(self, context: BuildContext) -> None:
         """Refuse what cannot be built into this model."""
-        if context.layout.prefix() and not self.reaches_prefix:
+        if context.layout.prefix() and not self.mixes_prefix:
             kind = type(self).__name__.lower()
             raise ConfigError(
                 f"the {kind} mixer moves nothing into the class token or registers",
@@ -70,7 +70,7 @@ class TokenMlp(BaseMixer):
 
     kind: Literal["token_mlp"] = "token_mlp"
     hidden: int = Field(default=256, ge=1, le=100_000)
-    reaches_prefix: ClassVar[bool] = True
+    mixes_prefix: ClassVar[bool] = True
 
     def build(self, context: BuildContext, layer: int, relation: AttentionPosition) -> nn.Module:
         return TokenMlpMixer(context.layout, self.hidden)
@@ -103,5 +103,3 @@ MixerConfig = Annotated[
     Attention | Axial | Local | Pooling | Identity | TokenMlp,
     Field(discriminator="kind"),
 ]
-
-__all__ = ["Attention", "BaseAttention", "Axial", "Identity", "Local", "MixerConfig", "Pooling", "TokenMlp"]

@@ -24,7 +24,7 @@ class Pool(InitModule):
     def keep(self, layout: Layout) -> int:
         return layout.length()
 
-    def reads(self, tokens: Tensor, layout: Layout) -> Tensor:
+    def token_weights(self, tokens: Tensor, layout: Layout) -> Tensor:
         """How much of each of all tokens the vector is made of (B, L); rows sum to one."""
         raise NotImplementedError
 
@@ -40,7 +40,7 @@ class BasePool(Config):
     def check(self, context: BuildContext) -> None:
         """Refuse what cannot be built into this model."""
 
-    def outputs(self, width: int) -> int:
+    def out_width(self, width: int) -> int:
         """How many numbers the vector has."""
         return width
 
@@ -70,7 +70,7 @@ class ClassPooling(Pool):
     def forward(self, tokens: Tensor, layout: Layout) -> Tensor:
         return tokens[:, 0]  # (B, D)
 
-    def reads(self, tokens: Tensor, layout: Layout) -> Tensor:
+    def token_weights(self, tokens: Tensor, layout: Layout) -> Tensor:
         return uniform_weights(tokens, 0, 1)  # (B, L)
 
 
@@ -88,7 +88,7 @@ class DistilledPool(BasePool):
             hint = "set tokens.cls=true and tokens.registers=1"
             raise ConfigError(message, code="config.conflict", where="pool", hint=hint)
 
-    def outputs(self, width: int) -> int:
+    def out_width(self, width: int) -> int:
         return 2 * width
 
     def build(self, context: BuildContext, mlp: MlpConfig) -> Pool:
@@ -102,7 +102,7 @@ class DistilledPooling(Pool):
     def forward(self, tokens: Tensor, layout: Layout) -> Tensor:
         return tokens[:, :2].flatten(1)  # (B, 2 D)
 
-    def reads(self, tokens: Tensor, layout: Layout) -> Tensor:
+    def token_weights(self, tokens: Tensor, layout: Layout) -> Tensor:
         return uniform_weights(tokens, 0, 2)  # (B, L)
 
 
@@ -127,7 +127,7 @@ class MeanPooling(Pool):
     def forward(self, tokens: Tensor, layout: Layout) -> Tensor:
         return self.norm(tokens[:, layout.prefix() :].mean(dim=1))  # (B, D)
 
-    def reads(self, tokens: Tensor, layout: Layout) -> Tensor:
+    def token_weights(self, tokens: Tensor, layout: Layout) -> Tensor:
         return uniform_weights(tokens, layout.prefix(), layout.length())  # (B, L)
 
 
@@ -139,7 +139,7 @@ class ClassMeanPool(BasePool):
     def check(self, context: BuildContext) -> None:
         ClassPool().check(context)
 
-    def outputs(self, width: int) -> int:
+    def out_width(self, width: int) -> int:
         return 2 * width
 
     def build(self, context: BuildContext, mlp: MlpConfig) -> Pool:
@@ -150,7 +150,7 @@ class ClassMeanPooling(Pool):
     def forward(self, tokens: Tensor, layout: Layout) -> Tensor:
         return torch.cat([tokens[:, 0], tokens[:, layout.prefix() :].mean(dim=1)], dim=1)  # (B, 2 D)
 
-    def reads(self, tokens: Tensor, layout: Layout) -> Tensor:
+    def token_weights(self, tokens: Tensor, layout: Layout) -> Tensor:
         return (uniform_weights(tokens, 0, 1) + uniform_weights(tokens, layout.prefix(), layout.length())) / 2  # (B, L)
 
 
@@ -167,7 +167,7 @@ class MeanAllPooling(Pool):
     def forward(self, tokens: Tensor, layout: Layout) -> Tensor:
         return tokens.mean(dim=1)  # (B, D)
 
-    def reads(self, tokens: Tensor, layout: Layout) -> Tensor:
+    def token_weights(self, tokens: Tensor, layout: Layout) -> Tensor:
         return uniform_weights(tokens, 0, layout.length())  # (B, L)
 
 
@@ -177,14 +177,14 @@ class AttentionPool(BasePool):
     kind: Literal["attention"] = "attention"
     heads: Annotated[int, Field(ge=1, le=1_000)] | Literal["mixer"] = "mixer"  # as many as the mixer has
 
-    def count(self, context: BuildContext) -> int:
+    def num_heads(self, context: BuildContext) -> int:
         return context.heads if self.heads == "mixer" else self.heads
 
     def check(self, context: BuildContext) -> None:
-        if not self.count(context):
+        if not self.num_heads(context):
             message = "the mixer has no heads to count"
             raise ConfigError(message, code="config.conflict", where="pool.heads", hint="set a number")
-        check_heads(context.width, self.count(context), where="pool.heads")
+        check_heads(context.width, self.num_heads(context), where="pool.heads")
 
     def build(self, context: BuildContext, mlp: MlpConfig) -> Pool:
         return AttentionPooling(self, context, mlp)
@@ -193,7 +193,7 @@ class AttentionPool(BasePool):
 class AttentionPooling(Pool):
     def __init__(self, config: AttentionPool, context: BuildContext, mlp: MlpConfig) -> None:
         super().__init__()
-        self.heads = config.count(context)
+        self.heads = config.num_heads(context)
         self.query = nn.Parameter(torch.empty(1, 1, context.width))
         self.q = nn.Linear(context.width, context.width)
         self.kv = nn.Linear(context.width, 2 * context.width)
@@ -208,28 +208,28 @@ class AttentionPooling(Pool):
         init.attention(self.project)
 
     def forward(self, tokens: Tensor, layout: Layout) -> Tensor:
-        return self.think(self.gather(self.look(tokens)))  # (B, D)
+        return self.output(self.attend(self.project_qkv(tokens)))  # (B, D)
 
-    def look(self, tokens: Tensor) -> Qkv:
+    def project_qkv(self, tokens: Tensor) -> Qkv:
         """The learned query, and the keys and values of every token."""
         q = self.q(self.query).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (1, H, 1, d)
         kv = self.kv(tokens).unflatten(-1, (2, self.heads, -1))  # (B, L, 2, H, d)
         k, v = kv.permute(2, 0, 3, 1, 4)  # each (B, H, L, d)
         return Qkv(q.expand(k.shape[0], -1, -1, -1), k, v)
 
-    def gather(self, heads: Qkv) -> Tensor:
+    def attend(self, heads: Qkv) -> Tensor:
         return F.scaled_dot_product_attention(*heads).transpose(1, 2).flatten(2)  # (B, 1, D)
 
-    def think(self, gathered: Tensor) -> Tensor:
+    def output(self, gathered: Tensor) -> Tensor:
         x = self.project(gathered[:, 0])  # (B, D)
         return x + self.mlp(self.norm(x))  # (B, D)
 
-    def weights(self, heads: Qkv, layout: Layout) -> Tensor:
+    def attention_weights(self, heads: Qkv, layout: Layout) -> Tensor:
         """What the query looked at (B, H, 1, L) by the plain formula; rows sum to one."""
         return attention_weights(heads.q, heads.k)
 
-    def reads(self, tokens: Tensor, layout: Layout) -> Tensor:
-        return self.weights(self.look(tokens), layout).mean(dim=1)[:, 0]  # (B, L)
+    def token_weights(self, tokens: Tensor, layout: Layout) -> Tensor:
+        return self.attention_weights(self.project_qkv(tokens), layout).mean(dim=1)[:, 0]  # (B, L)
 
 
 PoolConfig = Annotated[

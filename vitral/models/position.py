@@ -99,7 +99,7 @@ AppliesTo = Literal["nowhere", "tokens", "attention"]
 class GridDependent(InitModule):
     """A part that knows places. By default its weights are the same for every grid."""
 
-    def regridded(self, weights: Mapping[str, Tensor], old: Grid) -> dict[str, Tensor]:
+    def resample_weights(self, weights: Mapping[str, Tensor], old: Grid) -> dict[str, Tensor]:
         """Its weights by name, made from those that the same part has in a model of another grid."""
         return dict(weights)
 
@@ -126,7 +126,7 @@ class AttentionPosition(GridDependent):
 class BasePosition(Config):
     """A way of telling places; the hooks of a kind that does nothing."""
 
-    acts: ClassVar[AppliesTo] = "tokens"
+    applies_to: ClassVar[AppliesTo] = "tokens"
 
     def check(self, width: int, head_width: int) -> None:
         """Refuse widths that this kind cannot serve."""
@@ -134,7 +134,7 @@ class BasePosition(Config):
     def build(self, context: BuildContext) -> Position:
         return Position()
 
-    def relate(self, context: BuildContext, head_width: int) -> AttentionPosition:
+    def build_attention(self, context: BuildContext, head_width: int) -> AttentionPosition:
         return AttentionPosition()
 
 
@@ -170,7 +170,7 @@ class NoPosition(BasePosition):
     """The patches are a bag: their order means nothing."""
 
     kind: Literal["none"] = "none"
-    acts: ClassVar[AppliesTo] = "nowhere"
+    applies_to: ClassVar[AppliesTo] = "nowhere"
 
 
 class Learned1d(BasePosition):
@@ -194,13 +194,13 @@ class LearnedPosition1d(AdditivePosition):
         self.table = nn.Parameter(torch.empty(copies, self.cls + self.grid.cells(), context.width))
 
     def initialize(self, init: BaseInit) -> None:
-        init.table(self.table)
+        init.position_table(self.table)
 
     def rows(self, layout: Layout, layer: int, like: Tensor) -> tuple[Tensor, Tensor]:
         table = self.table[layer]  # (cls + N, D)
         return table[: self.cls], resample_grid(table[self.cls :], self.grid, layout.grid, self.resampling)
 
-    def regridded(self, weights: Mapping[str, Tensor], old: Grid) -> dict[str, Tensor]:
+    def resample_weights(self, weights: Mapping[str, Tensor], old: Grid) -> dict[str, Tensor]:
         cls, patches = weights["table"].tensor_split([self.cls], dim=1)  # (copies, cls, D), (copies, N, D)
         return {"table": torch.cat([cls, resample_grid(patches, old, self.grid, self.resampling)], dim=1)}
 
@@ -228,8 +228,8 @@ class LearnedPosition2d(AdditivePosition):
         self.y = nn.Parameter(torch.empty(copies, context.layout.grid.rows, context.width // 2))
 
     def initialize(self, init: BaseInit) -> None:
-        init.table(self.x)
-        init.table(self.y)
+        init.position_table(self.x)
+        init.position_table(self.y)
 
     def rows(self, layout: Layout, layer: int, like: Tensor) -> tuple[Tensor, Tensor]:
         rows, columns = layout.grid
@@ -238,7 +238,7 @@ class LearnedPosition2d(AdditivePosition):
         patches = torch.cat([x, y], dim=-1).flatten(0, 1)  # (N, D)
         return patches[:0], patches
 
-    def regridded(self, weights: Mapping[str, Tensor], old: Grid) -> dict[str, Tensor]:
+    def resample_weights(self, weights: Mapping[str, Tensor], old: Grid) -> dict[str, Tensor]:
         places = {"x": self.x.shape[1], "y": self.y.shape[1]}
         return {axis: resample_axis(weights[axis], count, self.resampling) for axis, count in places.items()}
 
@@ -283,9 +283,9 @@ class Relative1d(BasePosition):
     """Table 8's: the query meets an embedding of the offset in reading order, and the logits are added."""
 
     kind: Literal["relative1d"] = "relative1d"
-    acts: ClassVar[AppliesTo] = "attention"
+    applies_to: ClassVar[AppliesTo] = "attention"
 
-    def relate(self, context: BuildContext, head_width: int) -> AttentionPosition:
+    def build_attention(self, context: BuildContext, head_width: int) -> AttentionPosition:
         return RelativePosition1d(context.layout.grid, head_width)
 
 
@@ -294,42 +294,44 @@ class RelativePosition(AttentionPosition):
 
     def __init__(self, grid: Grid, head_width: int) -> None:
         super().__init__()
-        self.spread = self.spread_of(grid)
-        self.table = nn.Parameter(torch.empty(self.spread.cells(), head_width))  # an embedding for each possible offset
+        self.offset_grid = self.offset_grid_of(grid)
+        self.table = nn.Parameter(
+            torch.empty(self.offset_grid.cells(), head_width)
+        )  # an embedding for each possible offset
 
     def initialize(self, init: BaseInit) -> None:
-        init.table(self.table)
+        init.position_table(self.table)
 
     def rotate(self, x: Tensor, layout: Layout) -> Tensor:
         if x.shape[-2] > layout.prefix():
             return x
         return x + 0 * self.table.sum()  # the class token alone uses no offset, but DDP wants every weight in the graph
 
-    def regridded(self, weights: Mapping[str, Tensor], old: Grid) -> dict[str, Tensor]:
-        return {"table": resample_grid(weights["table"], self.spread_of(old), self.spread)}
+    def resample_weights(self, weights: Mapping[str, Tensor], old: Grid) -> dict[str, Tensor]:
+        return {"table": resample_grid(weights["table"], self.offset_grid_of(old), self.offset_grid)}
 
-    def spread_of(self, grid: Grid) -> Grid:
+    def offset_grid_of(self, grid: Grid) -> Grid:
         """How many offsets a grid has, down and right."""
         raise NotImplementedError
 
-    def offsets(self, down: Tensor, right: Tensor, grid: Grid) -> Tensor:
+    def offset_index(self, down: Tensor, right: Tensor, grid: Grid) -> Tensor:
         """Which row of the grid's table belongs to a step down and right."""
         raise NotImplementedError
 
     def bias(self, q: Tensor, grid: Grid, group: Grid) -> Tensor:
         place = torch.arange(group.cells(), device=q.device)
         row, column = place // group.columns, place % group.columns  # each (n)
-        index = self.offsets(row[:, None] - row, column[:, None] - column, grid)  # (n, n)
-        table = resample_grid(self.table, self.spread, self.spread_of(grid))  # (offsets, d)
+        index = self.offset_index(row[:, None] - row, column[:, None] - column, grid)  # (n, n)
+        table = resample_grid(self.table, self.offset_grid, self.offset_grid_of(grid))  # (offsets, d)
         logits = q @ table.mT * q.shape[-1] ** -0.5  # (..., n, offsets)
         return logits.gather(-1, index.expand(*q.shape[:-2], -1, -1))  # (..., n, n)
 
 
 class RelativePosition1d(RelativePosition):
-    def spread_of(self, grid: Grid) -> Grid:
+    def offset_grid_of(self, grid: Grid) -> Grid:
         return Grid(2 * grid.cells() - 1, 1)
 
-    def offsets(self, down: Tensor, right: Tensor, grid: Grid) -> Tensor:
+    def offset_index(self, down: Tensor, right: Tensor, grid: Grid) -> Tensor:
         return down * grid.columns + right + grid.cells() - 1
 
 
@@ -337,18 +339,18 @@ class Relative2d(BasePosition):
     """As relative1d, with an embedding for each pair of steps down and right."""
 
     kind: Literal["relative2d"] = "relative2d"
-    acts: ClassVar[AppliesTo] = "attention"
+    applies_to: ClassVar[AppliesTo] = "attention"
 
-    def relate(self, context: BuildContext, head_width: int) -> AttentionPosition:
+    def build_attention(self, context: BuildContext, head_width: int) -> AttentionPosition:
         return RelativePosition2d(context.layout.grid, head_width)
 
 
 class RelativePosition2d(RelativePosition):
-    def spread_of(self, grid: Grid) -> Grid:
+    def offset_grid_of(self, grid: Grid) -> Grid:
         return Grid(2 * grid.rows - 1, 2 * grid.columns - 1)
 
-    def offsets(self, down: Tensor, right: Tensor, grid: Grid) -> Tensor:
-        return (down + grid.rows - 1) * self.spread_of(grid).columns + right + grid.columns - 1
+    def offset_index(self, down: Tensor, right: Tensor, grid: Grid) -> Tensor:
+        return (down + grid.rows - 1) * self.offset_grid_of(grid).columns + right + grid.columns - 1
 
 
 class Rope2d(BasePosition):
@@ -356,12 +358,12 @@ class Rope2d(BasePosition):
 
     kind: Literal["rope2d"] = "rope2d"
     base: float = Field(default=100.0, gt=0)
-    acts: ClassVar[AppliesTo] = "attention"
+    applies_to: ClassVar[AppliesTo] = "attention"
 
     def check(self, width: int, head_width: int) -> None:
         check_divisible("mixer.head_width", head_width, 4, "rope2d turns pairs on two axes")
 
-    def relate(self, context: BuildContext, head_width: int) -> AttentionPosition:
+    def build_attention(self, context: BuildContext, head_width: int) -> AttentionPosition:
         return RotaryPosition2d(self.base)
 
 

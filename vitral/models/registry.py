@@ -21,7 +21,7 @@ class ModelSize(NamedTuple):
     depth: int
     heads: int
     hidden: int
-    word: str  # in timm's names
+    timm_name: str  # in timm's names
 
 
 SIZES = {
@@ -35,7 +35,13 @@ SIZES = {
     "G": ModelSize(1664, 48, 16, 8192, "gigantic"),
 }
 PATCHES = (2, 4, 8, 14, 16, 32)  # those that are suggested; any other parses as well
-RESNET_LAYERS = {"26": (2, 2, 2, 2), "50": (3, 4, 6, 3), "101": (3, 4, 23, 3), "152": (3, 8, 36, 3), "200": (3, 24, 36, 3)}
+RESNET_LAYERS = {
+    "26": (2, 2, 2, 2),
+    "50": (3, 4, 6, 3),
+    "101": (3, 4, 23, 3),
+    "152": (3, 8, 36, 3),
+    "200": (3, 24, 36, 3),
+}
 HYBRID_STEMS = ("26", "50", "101")
 
 VIT_NAME = re.compile(r"(?:ViT-)?(?P<scale>Ti|S|b|B|L|H|g|G)/(?P<patch>[1-9]\d*)")
@@ -47,8 +53,13 @@ RESNET_NAME = re.compile(r"(?:BiT-)?R(?P<units>\d+)x(?P<factor>[1-9]\d*)")
 def list_models() -> tuple[str, ...]:
     """The names to suggest from: every size with every patch of the paper, the hybrids and the baselines."""
     plain = [f"{scale}/{patch}" for scale in SIZES for patch in PATCHES]
-    hybrids = ["R+Ti/16", *(f"R{units}+{scale}/{stride}" for units in HYBRID_STEMS for scale in SIZES for stride in (16, 32))]
-    timm = [f"vit_{scale.word}_patch{patch}_224" for scale in SIZES.values() if scale.word for patch in PATCHES]
+    hybrids = [
+        "R+Ti/16",
+        *(f"R{units}+{scale}/{stride}" for units in HYBRID_STEMS for scale in SIZES for stride in (16, 32)),
+    ]
+    timm = [
+        f"vit_{scale.timm_name}_patch{patch}_224" for scale in SIZES.values() if scale.timm_name for patch in PATCHES
+    ]
     baselines = [f"R{units}x{factor}" for units in RESNET_LAYERS for factor in (1, 2, 3, 4)]
     return (*plain, *hybrids, *timm, *baselines)
 
@@ -59,7 +70,7 @@ def model_config(model: str | Vit | Resnet, *settings: str) -> Vit | Resnet:
     return override(config, settings) if settings else config
 
 
-def build(model: str | Vit | Resnet, *settings: str) -> Model:
+def create_model(model: str | Vit | Resnet, *settings: str) -> Model:
     """A model with fresh weights, from a name or a config: `build("S/16", "head.num_classes=10")`."""
     return model_config(model, *settings).build()
 
@@ -69,7 +80,7 @@ def parse_name(name: str) -> Vit | Resnet:
         return vit_config(SIZES[match["scale"]], Patches(patch=square(match["patch"])))
     if match := HYBRID_NAME.fullmatch(name):
         return vit_config(SIZES[match["scale"]], hybrid_stem(name, match["units"], int(match["patch"])))
-    words = {scale.word: scale for scale in SIZES.values() if scale.word}
+    words = {scale.timm_name: scale for scale in SIZES.values() if scale.timm_name}
     if (match := TIMM_NAME.fullmatch(name)) and match["word"] in words:
         stem = Patches(patch=square(match["patch"]))
         return vit_config(words[match["word"]], stem, match["image"] or "224")

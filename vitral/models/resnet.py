@@ -77,7 +77,7 @@ class BaseResnet(Config):
         """How many pixels across one place of the last map covers."""
         return 4 * 2 ** max(0, len(self.layers) - 1)
 
-    def outputs(self) -> int:
+    def out_channels(self) -> int:
         """Channels of the last map."""
         return self.root * (2 ** (len(self.layers) + 1) if self.layers else 1)
 
@@ -164,14 +164,14 @@ class Resnet(BaseResnet):
         """The sequence that an image of this size becomes: the places of the last map."""
         return Layout(0, 0, self.grid(image))
 
-    def skeleton(self, device: str = "meta") -> "ResidualNetwork":
+    def build_empty(self, device: str = "meta") -> "ResidualNetwork":
         """The model with no values in its weights: for its shapes, or as a frame that loaded weights are put into."""
         with torch.device(device):
             return ResidualNetwork(self)
 
     def build(self) -> "ResidualNetwork":
         """The model with fresh weights."""
-        model = self.skeleton().to_empty(device=torch.get_default_device())
+        model = self.build_empty().to_empty(device=torch.get_default_device())
         initialize(model, self.init)
         return model
 
@@ -185,11 +185,11 @@ class ResidualNetwork(Model):
         super().__init__()
         self.config = config
         self.body = config.build_body(config.channels)
-        self.head = config.head.build(config.outputs())
+        self.head = config.head.build(config.out_channels())
 
-    def features(self, images: Tensor) -> Features:
+    def forward_features(self, images: Tensor) -> Features:
         layout = self.config.layout(check_images(images, self.config.channels))
         return split_tokens(self.body(images).flatten(2).mT, layout)  # patches (B, N, D)
 
-    def pooled(self, images: Tensor) -> Tensor:
-        return self.features(images).patches.mean(dim=1)  # (B, D)
+    def forward_pooled(self, images: Tensor) -> Tensor:
+        return self.forward_features(images).patches.mean(dim=1)  # (B, D)

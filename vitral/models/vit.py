@@ -69,8 +69,8 @@ class Vit(Config):
         self.mixer.check(context)
         self.pool.check(context)
         if isinstance(self.mixer, BaseAttention):
-            self.position.check(self.width, self.mixer.width_of_head(self.width))
-        elif self.position.acts == "attention":
+            self.position.check(self.width, self.mixer.head_width_for(self.width))
+        elif self.position.applies_to == "attention":
             raise ConfigError(
                 f"{self.position.kind} works inside attention, and the {self.mixer.kind} mixer has none",
                 code="config.conflict",
@@ -81,14 +81,14 @@ class Vit(Config):
             self.position.check(self.width, self.width)
         return self
 
-    def skeleton(self, device: str = "meta") -> "VisionTransformer":
+    def build_empty(self, device: str = "meta") -> "VisionTransformer":
         """The model with no values in its weights: for its shapes, or as a frame that loaded weights are put into."""
         with torch.device(device):
             return VisionTransformer(self)
 
     def build(self) -> "VisionTransformer":
         """The model with fresh weights."""
-        model = self.skeleton().to_empty(device=torch.get_default_device())
+        model = self.build_empty().to_empty(device=torch.get_default_device())
         initialize(model, self.init)
         return model
 
@@ -128,14 +128,14 @@ class VisionTransformer(Model):
         normed = config.block.final_norm and not config.pool.normalizes()
         self.norm = nn.LayerNorm(config.width, config.eps) if normed else nn.Identity()
         self.pool = config.pool.build(context, config.mlp)
-        self.head = config.head.build(config.pool.outputs(config.width))
+        self.head = config.head.build(config.pool.out_width(config.width))
 
-    def features(self, images: Tensor) -> Features:
+    def forward_features(self, images: Tensor) -> Features:
         layout = self.layout(images)
         tokens = self.embed(images, layout)
         return split_tokens(self.encode(tokens, layout, layout.length()), layout)
 
-    def pooled(self, images: Tensor) -> Tensor:
+    def forward_pooled(self, images: Tensor) -> Tensor:
         layout = self.layout(images)
         tokens = self.embed(images, layout)
         return self.pool(self.encode(tokens, layout, self.pool.keep(layout)), layout)  # (B, D)
@@ -153,9 +153,9 @@ class VisionTransformer(Model):
 
     def embed(self, images: Tensor, layout: Layout) -> Tensor:
         """Images to the first layer's tokens (eq. 1)."""
-        return self.sequence(self.stem(images), layout)
+        return self.embed_patches(self.stem(images), layout)
 
-    def sequence(self, patches: Tensor, layout: Layout) -> Tensor:
+    def embed_patches(self, patches: Tensor, layout: Layout) -> Tensor:
         """Embedded patches (B, N, D) to the first layer's tokens: the others set before them, positions added."""
         tokens = self.prefix(patches)  # (B, L, D)
         return self.first_norm(self.dropout(self.position(tokens, layout, 0)))
@@ -172,7 +172,7 @@ class VisionTransformer(Model):
 
 def build_block(config: Vit, context: BuildContext, layer: int) -> nn.Module:
     if isinstance(config.mixer, BaseAttention):
-        relation = config.position.relate(context, config.mixer.width_of_head(context.width))
+        relation = config.position.build_attention(context, config.mixer.head_width_for(context.width))
     else:
         relation = AttentionPosition()
     mixer = config.mixer.build(context, layer, relation)

@@ -7,7 +7,7 @@ import logging
 from typing import NamedTuple
 
 from vitral.core.config import Size
-from vitral.data.datasets.split import Stratified
+from vitral.data.datasets.split import StratifiedSplit
 from vitral.models.base import nearest_multiple
 from vitral.models.registry import model_config
 from vitral.models.vit import Vit
@@ -154,7 +154,7 @@ def finetune_recipe(name: str, model: str, steps: int, warmup: int, held_out: fl
     config = model_config(model)
     return Recipe(
         name=name,
-        data=DataConfig(split=Stratified(fraction=held_out)),
+        data=DataConfig(split=StratifiedSplit(fraction=held_out)),
         model=model_config(config, f"image_size={nearest_image_size(config, FINETUNE_SIZE)}"),
         length=Steps(steps=steps),
         batch_size=512,

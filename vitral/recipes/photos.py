@@ -28,7 +28,7 @@ def photos(model: str | Vit | Resnet = "S/16") -> Recipe:
     Reaches: 67.3 % there, where training from scratch reaches 60.8; 91.5 % with a ViT-S/14 on 243 photos of 2 classes
     """
     config = model_config(model)
-    width, decay = (config.width, 0.75) if isinstance(config, Vit) else (config.outputs(), 1.0)
+    width, decay = (config.width, 0.75) if isinstance(config, Vit) else (config.out_channels(), 1.0)
     return Recipe(
         name="photos",
         model=config,

@@ -8,7 +8,7 @@ from vitral.core import formats
 from vitral.core.config import Config, override
 from vitral.core.errors import ConfigError
 from vitral.core.formats import upgrade_json
-from vitral.data.datasets.split import Stratified
+from vitral.data.datasets.split import StratifiedSplit
 from vitral.data.decoding.header import Decoding
 from vitral.data.loading.loader import ImagePipeline
 from vitral.data.loading.sampler import Order, SamplingPlan, Shuffled
@@ -35,7 +35,7 @@ class DataConfig(Config):
 
     path: str = ""  # as `vitral check` takes it
     root: str = ""  # where the files of a set known by name are
-    split: Stratified = Stratified()  # for sets that have training images only
+    split: StratifiedSplit = StratifiedSplit()  # for sets that have training images only
     fraction: float = Field(default=1.0, gt=0, le=1)  # of the training images of every class
     order: Order = Shuffled()
 
@@ -55,9 +55,9 @@ class Epochs(Config):
     kind: Literal["epochs"] = "epochs"
     epochs: float = Field(default=100, gt=0)
 
-    def total(self, plan: SamplingPlan) -> int:
+    def total_steps(self, plan: SamplingPlan) -> int:
         """The steps of the whole run, at least one."""
-        return max(1, round(self.epochs * plan.epoch_steps))
+        return max(1, round(self.epochs * plan.steps_per_epoch))
 
 
 class Steps(Config):
@@ -66,7 +66,7 @@ class Steps(Config):
     kind: Literal["steps"] = "steps"
     steps: int = Field(default=20_000, ge=1)
 
-    def total(self, plan: SamplingPlan) -> int:
+    def total_steps(self, plan: SamplingPlan) -> int:
         """The steps of the whole run."""
         return self.steps
 
@@ -86,10 +86,10 @@ class ImagesSeen(Config):
             raise ConfigError(message, code="config.conflict", where="fewest", hint=f"use at most {self.max_epochs:g}")
         return self
 
-    def total(self, plan: SamplingPlan) -> int:
+    def total_steps(self, plan: SamplingPlan) -> int:
         """The steps of the whole run, at least one."""
         epochs = min(max(self.images / len(plan.labels), self.min_epochs), self.max_epochs)
-        return Epochs(epochs=epochs).total(plan)
+        return Epochs(epochs=epochs).total_steps(plan)
 
 
 class NoEarlyStopping(Config):
@@ -97,7 +97,7 @@ class NoEarlyStopping(Config):
 
     kind: Literal["none"] = "none"
 
-    def enough(self, since_best: int) -> bool:
+    def should_stop(self, since_best: int) -> bool:
         """Whether to stop, so many evaluations after the best."""
         return False
 
@@ -108,7 +108,7 @@ class Patience(Config):
     kind: Literal["patience"] = "patience"
     evaluations: int = Field(default=10, ge=1)
 
-    def enough(self, since_best: int) -> bool:
+    def should_stop(self, since_best: int) -> bool:
         """Whether to stop, so many evaluations after the best."""
         return since_best >= self.evaluations
 
@@ -166,17 +166,17 @@ class Recipe(Config):
             image_size=image, decoding=decoding, crop=self.images.eval_crop, normalize=self.images.normalize
         )
 
-    def sight(self) -> ImagePipeline:
+    def train_pipeline(self) -> ImagePipeline:
         """How training sees the files."""
         return ImagePipeline(
             self.model.image_size, Decoding(channels=self.model.channels), self.images.crop, self.images.augment
         )
 
-    def still_sight(self) -> ImagePipeline:
+    def eval_pipeline(self) -> ImagePipeline:
         """How evaluation sees them."""
         return ImagePipeline(self.model.image_size, Decoding(channels=self.model.channels), self.images.eval_crop)
 
-    def fitted(self, classes: int) -> "Recipe":
+    def with_classes(self, classes: int) -> "Recipe":
         """The recipe with a head for so many classes, or with none where the task needs none."""
         head = f"model.head.num_classes={classes}" if isinstance(self.task, Classify) else "model.head=none"
         return override(self, [head])

@@ -45,7 +45,13 @@ FIXED_MODEL: Mapping[str, Callable[[], Recipe]] = {
 # With given weights too these show images of the recipe's size, not of the size that the weights have seen.
 KEEP_IMAGE_SIZE = ("finetune_imagenet", "finetune_cifar", "finetune_flowers", "finetune_vtab")
 
-BY_DATASET = {"sample": sample, "digits": sample, "fashion-mnist": fashion_mnist, "mnist": fashion_mnist, "cifar10": cifar10}
+BY_DATASET = {
+    "sample": sample,
+    "digits": sample,
+    "fashion-mnist": fashion_mnist,
+    "mnist": fashion_mnist,
+    "cifar10": cifar10,
+}
 HUNDREDS, THOUSANDS = 2_000, 200_000  # of training images, the most that a recipe is for
 
 
@@ -53,7 +59,7 @@ class RecipeChoice(NamedTuple):
     """A recipe that fits the data, and in one line why it is this one."""
 
     recipe: Recipe
-    why: str
+    reason: str
 
 
 def list_recipes() -> tuple[str, ...]:

@@ -23,7 +23,7 @@ from vitral.training.finetune import TrainImages
 from vitral.training.loop import MicrobatchConfig, UpdateRule, microbatches
 from vitral.training.precision import Precision, probe_hardware
 from vitral.weights.adapt import load_pretrained
-from vitral.weights.load import open_model
+from vitral.weights.load import LoadedModel
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def build_run(recipe: Recipe, samples: Samples, group: ProcessGroup) -> RunParts
 def build_run_for_task(task: Task, recipe: Recipe, samples: Samples, group: ProcessGroup) -> RunParts:
     """The parts of a run for its task, which is spread over the processes."""
     loader = build_loader(recipe, samples, "train", group.world)
-    steps = recipe.length.total(loader.plan)
+    steps = recipe.length.total_steps(loader.plan)
     recipe.schedule.check(steps)
     spread = recipe.distributed.build(task, group)
     precision = Precision(recipe.precision.decide(probe_hardware(group.device)).dtype, group.device)
@@ -66,21 +66,18 @@ def build_run_for_task(task: Task, recipe: Recipe, samples: Samples, group: Proc
     learning = TrainingState(spread.task, optimizer, recipe.average.build(steps), precision)
     max_norm = math.inf if recipe.clip == "none" else recipe.clip
     peak = recipe.optimizer.lr
-    rate = lambda step: peak * recipe.schedule.rate(step, steps)  # noqa: E731
+    rate = lambda step: peak * recipe.schedule.lr_factor(step, steps)  # noqa: E731
     descent = UpdateRule(optimizer, rate, max_norm, precision, spread)
     serving = MicrobatchConfig(recipe.images.normalize, recipe.microbatches, group.device)
     return RunParts(recipe, samples, spread, learning, descent, loader, serving, steps)
 
 
-def build_task(recipe: Recipe, samples: Samples, device: torch.device, begun: bool = False) -> Task:
-    """The task with a model of fresh weights, or of those that the recipe starts from, which may be gone later.
-
-    What is not to learn is frozen. A run that has begun will get other weights.
-    """
+def build_task(recipe: Recipe, samples: Samples, device: torch.device, source: LoadedModel | None = None) -> Task:
+    """The task of a recipe with random weights, or with those of a model to start from; frozen as `finetune` says."""
     torch.manual_seed(recipe.seed)
     model = recipe.model.build()
-    if recipe.weights and not begun:
-        load_pretrained(model, open_model(recipe.weights).loaded)
+    if source:
+        load_pretrained(model, source)
     counts = samples.counts("train")
     task = recipe.task.build(model, len(samples.classes), counts, recipe.images.normalize)
     recipe.finetune.apply(task)
@@ -93,7 +90,7 @@ def build_train_images(recipe: Recipe, samples: Samples, group: ProcessGroup) ->
     serving = MicrobatchConfig(recipe.images.normalize, 1, group.device)
 
     fit = partial(fit_head, classes=len(samples.classes), seed=recipe.seed)
-    return TrainImages(lambda: microbatches(loader, 0, loader.plan.epoch_steps, serving), group.gather, group.is_main, fit)
+    return TrainImages(lambda: microbatches(loader, 0, loader.plan.steps_per_epoch, serving), group.gather, group.is_main, fit)
 
 
 def build_loader(recipe: Recipe, samples: Samples, split: Split, world: World) -> Loader:
@@ -101,14 +98,14 @@ def build_loader(recipe: Recipe, samples: Samples, split: Split, world: World) -
     if split != "train":
         return build_eval_loader(recipe, samples, split, world)
     plan = SamplingPlan(_labels(samples, split), recipe.data.order, recipe.batch_size, recipe.seed, world)
-    return Loader(samples.of(split), samples.store, recipe.sight(), plan, num_workers(recipe))
+    return Loader(samples.of(split), samples.store, recipe.train_pipeline(), plan, num_workers(recipe))
 
 
 def build_eval_loader(recipe: Recipe, samples: Samples, split: Split, world: World) -> Loader:
     """The images of any split, one after the other, each as evaluation sees it."""
     batch = -(-recipe.batch_size // recipe.microbatches)  # what fits is known for a portion
     plan = SamplingPlan(_labels(samples, split), Sequential(), batch, recipe.seed, world)
-    return Loader(samples.of(split), samples.store, recipe.still_sight(), plan, num_workers(recipe))
+    return Loader(samples.of(split), samples.store, recipe.eval_pipeline(), plan, num_workers(recipe))
 
 
 def _labels(samples: Samples, split: Split) -> Indices:

@@ -16,7 +16,7 @@ from vitral.core.config import Config, override
 from vitral.core.errors import ConfigError, DataError
 from vitral.core.machine import keep_freed_memory
 from vitral.data.datasets.source import open_data
-from vitral.data.datasets.split import Stratified
+from vitral.data.datasets.split import StratifiedSplit
 from vitral.data.samples import SPLITS, Samples, Split
 from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.evaluation.evaluators import Evaluation, Evaluator, parse_evaluators, run_evaluators
@@ -33,14 +33,14 @@ from vitral.inference.engines.auto import EngineConfig
 from vitral.inference.engines.eager import Eager
 from vitral.inference.engines.onnxruntime import OnnxRuntime
 from vitral.inference.engines.openvino import OpenVino
-from vitral.inference.graph.graph import graph_of
+from vitral.inference.graph.graph import build_graph
 from vitral.inference.graph.token_merging import TokenMerging
 from vitral.models.vit import Vit
 from vitral.recipes.recipe import Recipe, read_recipe
 from vitral.runs.build import num_workers, select_device
 from vitral.weights.bundle import Bundle
 from vitral.weights.hub import PREFIX
-from vitral.weights.load import Loaded, bundle_of, load
+from vitral.weights.load import LoadedModel, find_bundle, load
 
 
 @dataclass(frozen=True)
@@ -56,16 +56,18 @@ class EngineFactory:
     def check(self, bundle: Bundle) -> None:
         TokenMerging(per_layer=1).check(bundle.model)
 
-    def tokens(self, bundle: Bundle, per_layer: int) -> int:
+    def tokens_left(self, bundle: Bundle, per_layer: int) -> int:
         assert isinstance(bundle.model, Vit)
         layout = bundle.model.layout(bundle.preprocessing.image_size)
-        return layout.length() - sum(TokenMerging(per_layer=per_layer).removed(layout, bundle.model.depth)[:-1])
+        return layout.length() - sum(
+            TokenMerging(per_layer=per_layer).removed_per_layer(layout, bundle.model.depth)[:-1]
+        )
 
-    def build(self, loaded: Loaded, per_layer: int) -> EngineFunction:
+    def build(self, loaded: LoadedModel, per_layer: int) -> EngineFunction:
         model, bundle = loaded
         here = all(weight.device.type == "cpu" for weight in model.parameters())
-        own = loaded if here else Loaded(deepcopy(model).cpu(), bundle)
-        return self.kind.build(graph_of(own, merging=TokenMerging(per_layer=per_layer))).run
+        own = loaded if here else LoadedModel(deepcopy(model).cpu(), bundle)
+        return self.kind.build(build_graph(own, merging=TokenMerging(per_layer=per_layer))).run
 
 
 def default_engines() -> EngineFactory:
@@ -94,7 +96,7 @@ class EvaluateOptions(Config):
 
 
 def evaluate(
-    model: str | Path | Loaded,
+    model: str | Path | LoadedModel,
     data: str | Samples,
     *settings: str,
     with_: str | Iterable[str | Evaluator] = "accuracy",
@@ -113,23 +115,25 @@ def evaluate(
     setup, judges = override(EvaluateOptions(), settings), parse_evaluators(with_)
     samples = data if isinstance(data, Samples) else open_data(data, split_config(model), root)
     chosen = choose_split(samples, split)
-    loaded = model if isinstance(model, Loaded) else load(model)
+    loaded = model if isinstance(model, LoadedModel) else load(model)
     if preprocessing is not None:
         check_same_preprocessing(loaded.bundle.preprocessing, preprocessing)
     recipe = Recipe(device=setup.device, workers=setup.workers)
     device = select_device(recipe)
     cache = default_cache() if setup.cache else NoCache()
-    tools = EvaluationContext(device, setup.batch_size, num_workers(recipe), setup.seed, cache, progress, default_engines())
+    tools = EvaluationContext(
+        device, setup.batch_size, num_workers(recipe), setup.seed, cache, progress, default_engines()
+    )
     keep_freed_memory()
     subject = SubjectModel(loaded.model.to(device), loaded.bundle, samples, chosen, tools)
     return Evaluation(
-        model="a model in memory" if isinstance(model, Loaded) else str(model),
+        model="a model in memory" if isinstance(model, LoadedModel) else str(model),
         data=samples.where,
         split=chosen,
         images=len(samples.of(chosen)),
         classes=len(samples.classes),
         seed=setup.seed,
-        found=run_evaluators(judges, subject),
+        results=run_evaluators(judges, subject),
         notes=(
             *samples.notes,
             *_class_notes(samples, loaded.bundle),
@@ -138,22 +142,22 @@ def evaluate(
     )
 
 
-def split_config(model: str | Path | Loaded) -> Stratified:
+def split_config(model: str | Path | LoadedModel) -> StratifiedSplit:
     """How a set without a split is divided: as the run of the model did, so that no training image is judged."""
-    return run_split_config(model) or Stratified()
+    return run_split_config(model) or StratifiedSplit()
 
 
-def run_split_config(model: str | Path | Loaded) -> Stratified | None:
+def run_split_config(model: str | Path | LoadedModel) -> StratifiedSplit | None:
     """How the run of the model divided such a set; nothing where the run is not at hand."""
     recipe = run_recipe(model)
     return recipe.data.split if recipe else None
 
 
-def run_recipe(model: str | Path | Loaded) -> Recipe | None:
+def run_recipe(model: str | Path | LoadedModel) -> Recipe | None:
     """The recipe of the run that a model is of; nothing where the run is not at hand."""
-    if isinstance(model, Loaded) or str(model).startswith(PREFIX):
+    if isinstance(model, LoadedModel) or str(model).startswith(PREFIX):
         return None
-    home = bundle_of(Path(model).expanduser().resolve())  # a run is the folder around its bundles
+    home = find_bundle(Path(model).expanduser().resolve())  # a run is the folder around its bundles
     file = home.parent / RECIPE if home else None
     if file is None or not file.is_file():
         return None
@@ -183,7 +187,7 @@ def choose_split(samples: Samples, wanted: str) -> Split:
     raise DataError(message, code="data.empty", where=samples.where, hint=hint)
 
 
-def _unknown_split_notes(model: str | Path | Loaded, samples: Samples, bundle: Bundle) -> list[str]:
+def _unknown_split_notes(model: str | Path | LoadedModel, samples: Samples, bundle: Bundle) -> list[str]:
     """What a model has learned from nobody can tell apart from its run."""
     if run_split_config(model) or bundle.task != "classify" or not samples.divided:
         return []

@@ -1,46 +1,48 @@
-"""An export: a model, and real images to judge it by, become a folder that others run."""
+"""Export a model, with real images to verify and calibrate it."""
 
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from vitral.core.config import Size, members
-from vitral.core.errors import ConfigError, DataError, suggest
+from vitral.core.config import Size, union_members
+from vitral.core.errors import ConfigError, DataError, suggest_choice
 from vitral.data.datasets.named import open_sample
 from vitral.data.datasets.source import open_data, open_images
 from vitral.data.samples import Item, Samples, Split
 from vitral.evaluation.subject import match_labels
-from vitral.exporters.export import Source, Wish
-from vitral.exporters.export import export as written
-from vitral.exporters.targets import Batch, Incoming, Target
-from vitral.exporters.verify import Album, spread
+from vitral.exporters.export import ExportRequest, ExportSource
+from vitral.exporters.export import export as export_model
+from vitral.exporters.plan import BatchSize, InputSize
+from vitral.exporters.targets import Target
+from vitral.exporters.verify import ExportImages, sample_evenly
+from vitral.inference.engines.engine import Precision
 from vitral.inference.exported import Export
-from vitral.runs.evaluate import split_config, run_recipe
-from vitral.runs.request import opened
+from vitral.runs.evaluate import run_recipe, split_config
+from vitral.runs.request import open_samples
 from vitral.weights.bundle import Bundle
-from vitral.weights.load import hash_of, opened_model
+from vitral.weights.load import hash_weights, open_model
 
 EXPORTS = Path("exports")
-IMAGES, CALIBRATING = 500, 128
-PREFERRED: dict[Split, str] = {"val": "for validation", "test": "for testing", "train": "for training"}
-KINDS: dict[str, type[Target]] = {target.model_fields["kind"].default: target for target in members(Target)}
+IMAGES, CALIBRATION_IMAGES = 500, 128
+PREFERRED: dict[Split, str] = {"val": "validation", "test": "test", "train": "training"}
+TARGETS: dict[str, type[Target]] = {target.model_fields["kind"].default: target for target in union_members(Target)}
 
 
-class Exported(NamedTuple):
-    """Where an export is, and what it says of itself."""
+class ExportResult(NamedTuple):
+    """The folder of an export, the content of its `export.json`, and messages for the user."""
 
     folder: Path
-    notes: Export
-    told: tuple[str, ...]  # what a user should know beside that, a sentence each
+    metadata: Export
+    messages: tuple[str, ...]
 
 
-class Judges(NamedTuple):
-    """A set of images to judge by, in words too, and what there is to tell of it."""
+class VerificationData(NamedTuple):
+    """Images to verify with, and messages about their choice."""
 
     samples: Samples
-    told: tuple[str, ...] = ()
+    messages: tuple[str, ...] = ()
 
 
-def export(  # noqa: PLR0913, one argument a wish
+def export(  # noqa: PLR0913, one argument a request
     model: str | Path,
     to: str = "onnx",
     *,
@@ -51,36 +53,40 @@ def export(  # noqa: PLR0913, one argument a wish
     root: str = "",
     out: str = "",
     images: int = IMAGES,
-) -> Exported:
-    """Write a model as files of onnx, openvino or torch: `vitral.export("runs/photos", "onnx", int8=True)`.
+) -> ExportResult:
+    """Export a model to onnx, openvino or torch: `vitral.export("runs/photos", "onnx", int8=True)`.
 
-    `image_size` is the size of the pictures that come in, or `dynamic` for any: the graph resizes them. Without it they
-    come in as the model sees them. The images that judge are those of `data`, or else the run's own for validation, or
-    else the bundled ones; `images` is how many.
+    `image_size` is the size of the images that the exported model takes and resizes, or `dynamic` for any; by default
+    it takes preprocessed pixels. The export is verified on up to `images` images of `data`, by default the validation
+    images of the run, else the bundled images.
     """
-    target = KINDS[_known(to)]()
-    wish = Wish(target, "int8" if int8 else "float32", batch_of(batch_size), incoming_of(image_size))
-    folder = Path(out).expanduser() if out else EXPORTS / f"{name_of(model)}-{to}{'-int8' if int8 else ''}"
-    found = opened_model(model)
-    judges = judges_of(model, found.loaded.bundle, data, root)
-    album = album_of(judges.samples, found.loaded.bundle, images)
-    notes = written(Source(found.loaded, hash_of(found.file)), album, wish, folder)
-    return Exported(folder, notes, (*found.told, *judges.told))
+    if to not in TARGETS:
+        message = f"unknown format {to!r}"
+        raise ConfigError(message, code="config.unknown_name", where="--to", hint=suggest_choice(to, TARGETS))
+    precision: Precision = "int8" if int8 else "float32"
+    request = ExportRequest(TARGETS[to](), precision, parse_batch_size(batch_size), parse_image_size(image_size))
+    folder = Path(out).expanduser() if out else EXPORTS / f"{export_name(model)}-{to}{'-int8' if int8 else ''}"
+    opened = open_model(model)
+    bundle = opened.loaded.bundle
+    verification = open_verification_data(model, bundle, data, root)
+    selected = select_images(verification.samples, bundle, images)
+    metadata = export_model(ExportSource(opened.loaded, hash_weights(opened.file)), selected, request, folder)
+    return ExportResult(folder, metadata, (*opened.messages, *verification.messages))
 
 
-def batch_of(given: int | str) -> Batch:
-    """A number of images, or any."""
+def parse_batch_size(given: int | str) -> BatchSize:
+    """A batch size, or dynamic."""
     text = str(given)
     if text == "dynamic":
         return "dynamic"
     if text.isdecimal() and int(text):
         return int(text)
-    message = f"expected a number of images or dynamic, got {given!r}"
+    message = f"expected a positive integer or dynamic, got {given!r}"
     raise ConfigError(message, code="config.wrong_type", where="--batch-size")
 
 
-def incoming_of(text: str) -> Incoming | Literal["own"]:
-    """A size, any size, or the model's own."""
+def parse_image_size(text: str) -> InputSize | Literal["own"]:
+    """A size, dynamic, or the model's own."""
     if text == "dynamic":
         return "dynamic"
     try:
@@ -89,52 +95,48 @@ def incoming_of(text: str) -> Incoming | Literal["own"]:
         raise ConfigError(f"{error.message}, or dynamic", code=error.code, where="--image-size") from None
 
 
-def name_of(model: str | Path) -> str:
-    """What an export is called after: the run, the bundle, or the file without its ending."""
+def export_name(model: str | Path) -> str:
+    """The name of the run or bundle, or of the file without its suffix."""
     path = Path(model).expanduser().absolute()
     if path.name in ("best", "last"):
         return path.parent.name
-    return path.stem if path.is_file() else path.name  # what follows a dot in the name of a folder is no ending
+    return path.stem if path.is_file() else path.name  # a folder name has no suffix
 
 
-def judges_of(model: str | Path, bundle: Bundle, data: str, root: str) -> Judges:
-    """The images that judge: those named, or the run's own, or the bundled ones."""
+def open_verification_data(model: str | Path, bundle: Bundle, data: str, root: str) -> VerificationData:
+    """The images to verify with: those of `data`, of the run, or the bundled ones."""
     if data:
-        open_ = open_data if bundle.task == "classify" else open_images  # without classes labels are nothing to it
-        return Judges(open_(data, split_config(model), root))
+        open_ = open_data if bundle.task == "classify" else open_images  # a model without classes needs no labels
+        return VerificationData(open_(data, split_config(model), root))
     recipe = run_recipe(model)
     if recipe is None:
-        return Judges(open_sample(), ("this is no run, and no --data is named: the bundled images judge",))
+        return VerificationData(
+            open_sample(), ("verifying with the bundled images: the model is not a run, and --data is not given",)
+        )
     try:
-        return Judges(opened(recipe))
+        return VerificationData(open_samples(recipe))
     except DataError as error:
-        told = f"the images of the run are not to be had ({error.message}): the bundled ones judge instead"
-        return Judges(open_sample(), (told,))
+        message = f"verifying with the bundled images: those of the run cannot be read ({error.message})"
+        return VerificationData(open_sample(), (message,))
 
 
-def album_of(samples: Samples, bundle: Bundle, images: int) -> Album:
-    """Images to judge by, for validation or else for testing, and others to calibrate with."""
+def select_images(samples: Samples, bundle: Bundle, images: int) -> ExportImages:
+    """Images to verify with (validation, else test, else training), and others to calibrate with."""
     if images < 1:
         raise ConfigError(f"expected at least 1, got {images}", code="config.out_of_range", where="--images")
     split = next(each for each in PREFERRED if samples.of(each))
-    judging = spread(samples.of(split), images)
-    taken = set(judging)
-    others = [item for item in samples.of("train") or samples.of(split) if item not in taken]
-    where = f"images {PREFERRED[split]} of {samples.where}"
-    return Album(where, samples, judging, labels_of(samples, bundle, judging), spread(others, CALIBRATING))
+    verification = sample_evenly(samples.of(split), images)
+    used = set(verification)
+    others = [item for item in samples.of("train") or samples.of(split) if item not in used]
+    description = f"{PREFERRED[split]} images of {samples.where}"
+    labels = verification_labels(samples, bundle, verification)
+    return ExportImages(description, samples, verification, labels, sample_evenly(others, CALIBRATION_IMAGES))
 
 
-def labels_of(samples: Samples, bundle: Bundle, items: tuple[Item, ...]) -> tuple[int, ...]:
-    """The labels that the model has for the classes of the images; none where it does not know them."""
+def verification_labels(samples: Samples, bundle: Bundle, items: tuple[Item, ...]) -> tuple[int, ...]:
+    """The model's labels of the images; empty where the data has other classes."""
     try:
         labels = match_labels(samples, bundle).tolist()
     except DataError:
         return ()
     return tuple(labels[item.label] for item in items)
-
-
-def _known(to: str) -> str:
-    if to not in KINDS:
-        message = f"unknown format {to!r}"
-        raise ConfigError(message, code="config.unknown_name", where="--to", hint=suggest(to, KINDS))
-    return to

@@ -7,24 +7,23 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vitral.core.errors import ConfigError, DataError, VitralError
-from vitral.core.storage import Lock
+from vitral.core.storage import Lock, write_file_atomically
 from vitral.data.datasets.split import write_split
-from vitral.data.doctor.diagnosis import quick
-from vitral.data.doctor.report import sentence
+from vitral.data.doctor.diagnosis import check_sample
+from vitral.data.doctor.report import format_example
 from vitral.data.loading.sampler import World
 from vitral.data.samples import Samples
-from vitral.html.page import write_whole
 from vitral.recipes.recipe import Patience, Recipe, read_recipe
-from vitral.runs.build import loader_of
-from vitral.runs.environment import Environment, environment
-from vitral.runs.folder import Folder, claimed
-from vitral.runs.request import opened
+from vitral.runs.build import build_loader
+from vitral.runs.environment import Environment, capture_environment
+from vitral.runs.folder import RunFolder, create_folder
+from vitral.runs.request import open_samples
 
 
-def refuse_impossible(recipe: Recipe, samples: Samples, world: World) -> None:
+def check_recipe(recipe: Recipe, samples: Samples, world: World) -> None:
     """Find what would end the run at its first step, before anything is made for it."""
-    plan = loader_of(recipe, samples, "train", world).plan
-    recipe.schedule.check(recipe.length.total(plan))
+    plan = build_loader(recipe, samples, "train", world).plan
+    recipe.schedule.check(recipe.length.total_steps(plan))
     recipe.finetune.check(recipe.weights, recipe.model, recipe.task)
     if isinstance(recipe.early_stopping, Patience) and not samples.of("val"):
         hint = "set early_stopping=none, or keep some images for validation"
@@ -32,13 +31,13 @@ def refuse_impossible(recipe: Recipe, samples: Samples, world: World) -> None:
         raise ConfigError(message, code="config.no_validation_images", where="early_stopping", hint=hint)
 
 
-def looked_over(samples: Samples) -> list[str]:
+def quick_check(samples: Samples) -> list[str]:
     """What the doctor finds in seconds, a line each; DataError if a file cannot be read."""
-    findings = quick(samples).findings
+    findings = check_sample(samples).findings
     for finding in findings:
         if finding.kind == "corrupt":
             raise DataError(
-                f"{finding.title}: {sentence(finding.examples[0])}",
+                f"{finding.title}: {format_example(finding.examples[0])}",
                 code="data.corrupt_image",
                 where=samples.where,
                 hint=f"{finding.hint}; all that is wrong: vitral check {shlex.quote(samples.where)}",
@@ -46,23 +45,23 @@ def looked_over(samples: Samples) -> list[str]:
     return [f"{finding.severity}: {finding.title}" for finding in findings if finding.severity != "note"]
 
 
-def prepared(out: str, recipe: Recipe, samples: Samples, call: Sequence[str]) -> Folder:
+def create_run(out: str, recipe: Recipe, samples: Samples, call: Sequence[str]) -> RunFolder:
     """A new folder with all that is known before the first step."""
-    folder = claimed(out, samples.where)
+    folder = create_folder(out, samples.where)
     with Lock(folder.path):
         if folder.recipe.exists():
             message = "another process has just begun a run in it"
             hint = "choose another folder: --out"
             raise ConfigError(message, code="config.path_exists", where=str(folder.path), hint=hint)
         text = recipe.to_json() + "\n"
-        record = environment(samples.where, samples.fingerprint(), digest(text), command(call))
-        write_whole(folder.environment, record.to_json() + "\n")
+        record = capture_environment(samples.where, samples.fingerprint(), hash_recipe(text), command_line(call))
+        write_file_atomically(folder.environment, record.to_json() + "\n")
         write_split(folder.split, samples.rows())
-        write_whole(folder.recipe, text)  # last: with it the folder is a run
+        write_file_atomically(folder.recipe, text)  # last: with it the folder is a run
     return folder
 
 
-def reopened(folder: Folder) -> tuple[Recipe, Samples]:
+def reopen_run(folder: RunFolder) -> tuple[Recipe, Samples]:
     """The recipe and the images of a run that goes on, which must be those that it began with."""
     recipe_text, record_text = _read(folder.recipe), _read(folder.environment)
     try:
@@ -70,14 +69,14 @@ def reopened(folder: Folder) -> tuple[Recipe, Samples]:
     except ConfigError as error:
         hint = "put the file back as it was, or begin another run"
         raise ConfigError(str(error), code=error.code, where=str(folder.path), hint=hint) from None
-    if digest(recipe_text.decode()) != record.recipe:
+    if hash_recipe(recipe_text.decode()) != record.recipe:
         raise ConfigError(
             "is not as the run began with, so it could not go on as if it had never stopped",
             code="config.recipe_changed",
             where=str(folder.recipe),
             hint=f"put it back, or begin another run: vitral train DATA --from {shlex.quote(str(folder.path))}",
         )
-    samples = opened(recipe)
+    samples = open_samples(recipe)
     if samples.fingerprint() != record.fingerprint:
         raise DataError(
             "the images, their labels or their sizes are not those that the run began with",
@@ -88,12 +87,12 @@ def reopened(folder: Folder) -> tuple[Recipe, Samples]:
     return recipe, samples
 
 
-def digest(text: str) -> str:
+def hash_recipe(text: str) -> str:
     """A hash by which a recipe is known again."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def command(call: Sequence[str]) -> str:
+def command_line(call: Sequence[str]) -> str:
     """What was typed: a command line, or else a call in Python."""
     if Path(sys.argv[0]).name in ("vitral", "__main__.py"):
         return shlex.join(["vitral", *sys.argv[1:]])

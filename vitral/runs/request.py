@@ -1,24 +1,26 @@
-"""From what a user asks for to a recipe, resolved to the last field."""
+"""Resolving a request: from what a user asks for to a complete recipe, its data and its weights."""
 
 import os
 from pathlib import Path
 from typing import NamedTuple
 
 from vitral.core.config import override
-from vitral.data.datasets.named import NAMED
+from vitral.data.datasets.named import NAMED_DATASETS
 from vitral.data.datasets.source import SAMPLE, open_data, open_images
 from vitral.data.loading.sampler import subset
 from vitral.data.samples import Samples
 from vitral.models.registry import model_config
+from vitral.models.resnet import Resnet
+from vitral.models.vit import Vit
 from vitral.recipes.paper import nearest_image_size
 from vitral.recipes.recipe import Recipe
 from vitral.recipes.registry import KEEP_IMAGE_SIZE, choose_recipe, get_recipe
 from vitral.weights.adapt import adapt_preprocessing
 from vitral.weights.bundle import Bundle
 from vitral.weights.hub import pinned_name
-from vitral.weights.load import open_model
+from vitral.weights.load import OpenedModel, open_model
 
-# Settings that most people change, by the names that they know.
+# Short names of the settings that are changed most.
 SHORT_SETTINGS = {
     "epochs": ("length=epochs", "length.epochs="),
     "steps": ("length=steps", "length.steps="),
@@ -39,53 +41,65 @@ class RunRequest(NamedTuple):
 
 
 class ResolvedRun(NamedTuple):
-    """The recipe that a wish comes to, its data, and why it is this one if nobody named it."""
+    """The complete recipe of a request, its data, why the recipe was chosen if none was named, and its weights."""
 
     recipe: Recipe
     samples: Samples
-    why: str
+    reason: str
+    source: OpenedModel | None  # the weights to start from
 
 
-def resolve(wish: RunRequest) -> ResolvedRun:
-    """The recipe and its data; what is wrong with a setting is found here, before any work is done."""
-    settings = [each for setting in wish.settings for each in _expand(setting)]
-    base = get_recipe(wish.recipe, wish.model) if wish.recipe else Recipe()
-    early = override(_with_data(base, wish), [each for each in settings if each.startswith(("task", "data.", "weights="))])
-    samples, why = open_samples(early), ""
-    source = open_model(early.weights).loaded.bundle if early.weights else None
-    if not wish.recipe:
-        chosen = choose_recipe(samples, source.model if source and early.task.labeled else None)
-        base, why = chosen.recipe, chosen.why
+def resolve(request: RunRequest) -> ResolvedRun:
+    """Complete the recipe and open its data and weights; invalid settings are found here, before any work."""
+    settings = [expanded for setting in request.settings for expanded in _expand(setting)]
+    recipe = get_recipe(request.recipe, request.model) if request.recipe else Recipe()
+    early = [setting for setting in settings if setting.startswith(("task", "data.", "weights="))]
+    start = override(_with_data(recipe, request), early)
+    samples, reason = open_samples(start), ""
+    source = open_model(start.weights) if start.weights else None
+    bundle = source.loaded.bundle if source else None
+    if not request.recipe:
+        recipe, reason = choose_recipe(samples, bundle.model if bundle and start.task.labeled else None)
+    recipe = recipe.model_copy(update={"model": _choose_model(recipe, request, bundle, settings)})
+    if bundle:
+        recipe = use_preprocessing_of(recipe, bundle)
+        settings.append(f"weights={pinned_name(start.weights)}")
+    recipe = override(_with_data(recipe, request), settings).with_classes(len(samples.classes))
+    return ResolvedRun(recipe, samples, reason, source)
+
+
+def _choose_model(recipe: Recipe, request: RunRequest, source: Bundle | None, settings: list[str]) -> Vit | Resnet:
+    """The model that was named, or that of the weights, or that of the recipe, for the images of the run."""
+    prefix = "model."
     sizes = [
-        each.removeprefix("model.") for each in settings if each.startswith(("model.image_size=", "model.channels="))
+        setting.removeprefix(prefix)
+        for setting in settings
+        if setting.startswith(("model.image_size=", "model.channels="))
     ]
-    if wish.model and not wish.recipe:
-        own = f"image_size={base.model.image_size}", f"channels={base.model.channels}"
-        base = base.model_copy(update={"model": model_config(wish.model, *own, *sizes)})
-    elif source and not wish.model:
-        nearest = nearest_image_size(source.model, base.model.image_size)
-        large = [f"image_size={nearest}"] if wish.recipe in KEEP_IMAGE_SIZE else []
-        size = f"image_size={source.preprocessing.image_size}"
-        base = base.model_copy(update={"model": model_config(source.model, "head=linear", size, *large, *sizes)})
-    if source:
-        base = use_preprocessing_of(base, source)
-        settings.append(f"weights={pinned_name(early.weights)}")
-    return ResolvedRun(override(_with_data(base, wish), settings).fitted(len(samples.classes)), samples, why)
+    own_size = recipe.model.image_size
+    if request.model and not request.recipe:
+        return model_config(request.model, f"image_size={own_size}", f"channels={recipe.model.channels}", *sizes)
+    if source and not request.model:
+        size = source.preprocessing.image_size
+        if request.recipe in KEEP_IMAGE_SIZE:
+            size = nearest_image_size(source.model, own_size)
+        return model_config(source.model, "head=linear", f"image_size={size}", *sizes)
+    return recipe.model
 
 
 def use_preprocessing_of(recipe: Recipe, source: Bundle) -> Recipe:
-    """The recipe, seeing images as the model of a bundle did, in the size and the channels of its own."""
+    """The recipe with the preprocessing of a bundle, at the recipe's own image size and channels."""
     needs = adapt_preprocessing(source.preprocessing, recipe.model.image_size, recipe.model.channels)
     images = recipe.images.model_copy(update={"eval_crop": needs.crop, "normalize": needs.normalize})
     return recipe.model_copy(update={"images": images})
 
 
-def _with_data(recipe: Recipe, wish: RunRequest) -> Recipe:
-    """The recipe for the data that is wished for, a path on this machine in full: it may be resumed from elsewhere."""
-    path = Path(wish.data).expanduser()
-    known = wish.data in NAMED or wish.data == SAMPLE or not path.exists()
-    where = wish.data if known else os.path.abspath(path)
-    root = os.path.abspath(Path(wish.root).expanduser()) if wish.root else ""
+def _with_data(recipe: Recipe, request: RunRequest) -> Recipe:
+    """The recipe for the requested data. Local paths become absolute, since a run may be resumed from elsewhere."""
+    path = Path(request.data).expanduser()
+    is_name = request.data in NAMED_DATASETS or request.data == SAMPLE or not path.exists()
+    where = request.data if is_name else os.path.abspath(path)
+    root = os.path.abspath(Path(request.root).expanduser()) if request.root else ""
     data = recipe.data.model_copy(update={"path": where, "root": root})
     return recipe.model_copy(update={"data": data})
 
@@ -98,7 +112,7 @@ def open_samples(recipe: Recipe) -> Samples:
 
 
 def _expand(setting: str) -> list[str]:
-    """A setting by the names of the recipe's fields; a value goes to the last of them."""
+    """A setting by the full path of its field; the value goes to the last of several."""
     name, _, value = setting.partition("=")
     *before, last = SHORT_SETTINGS.get(name, ("",))
     return [*before, f"{last}{value}"] if last else [setting]

@@ -21,7 +21,7 @@ from vitral.evaluation.resolution import ResolutionResult, SizeResult
 from vitral.evaluation.token_merging import TokenMergingResult
 from vitral.html.charts import linear_axis
 from vitral.html.page import printable
-from vitral.html.text import NOTHING, brief, loss_of, percent, points
+from vitral.html.text import MISSING, format_loss, format_points, percent, shorten
 
 WIDTH, HEIGHT = 56, 9  # letters and lines between the axes
 
@@ -68,7 +68,7 @@ def format_evaluation(evaluation: Evaluation) -> str:
     """The whole evaluation; its headings are the lines that are not indented."""
     count = f"{evaluation.images:,} {evaluation.split} images of {evaluation.classes:,} classes"
     lines = [f"{printable(evaluation.model)} on {printable(evaluation.data)}: {count}"]
-    for found in evaluation.found:
+    for found in evaluation.results:
         lines += ["", found.kind, *(f"{INDENT}{line}".rstrip() for line in format_result(found))]
     return "\n".join(lines)
 
@@ -89,50 +89,59 @@ def format_result(found: object) -> list[str]:
 def _(found: AccuracyResult) -> list[str]:
     accuracy, calibration = found.accuracy, found.calibration
     facts = [
-        ("top-1", _with_interval(accuracy.top1, accuracy.interval)),
+        ("top-1", _with_interval(accuracy.top1, accuracy.ci95)),
         ("top-5", percent(accuracy.top5)),
-        ("loss", loss_of(accuracy.loss)),
-        ("always the commonest class", percent(accuracy.usual)),
-        ("calibration error", f"{points(calibration.error)}; it is {percent(calibration.confidence)} sure on average"),
+        ("loss", format_loss(accuracy.loss)),
+        ("always the commonest class", percent(accuracy.majority_baseline)),
+        (
+            "calibration error",
+            f"{format_points(calibration.ece)}; it is {percent(calibration.mean_confidence)} sure on average",
+        ),
     ]
-    shown = [fact for fact in facts if fact[1] != NOTHING]
+    shown = [fact for fact in facts if fact[1] != MISSING]
     return [*_table(shown), "", *_classes(accuracy)]
 
 
 @format_result.register
 def _(found: KnnResult) -> list[str]:
-    chosen = f"k = {found.k}, chosen on {min(FOLDS, found.training)} folds of {found.training:,} training images"
-    return [*_table([("top-1", _with_interval(found.top1, found.interval))]), chosen]
+    chosen = (
+        f"k = {found.k}, chosen on {min(FOLDS, found.train_images)} folds of {found.train_images:,} training images"
+    )
+    return [*_table([("top-1", _with_interval(found.top1, found.ci95))]), chosen]
 
 
 @format_result.register
 def _(found: LinearResult) -> list[str]:
-    chosen = f"l2 = {found.l2:g}, chosen on a fifth of {found.training:,} training images, then fitted to all"
+    chosen = f"l2 = {found.l2:g}, chosen on a fifth of {found.train_images:,} training images, then fitted to all"
     doubt = [] if found.converged else ["the fit had not settled when it was stopped: the number may be a little off"]
-    return [*_table([("top-1", _with_interval(found.top1, found.interval))]), chosen, *doubt]
+    return [*_table([("top-1", _with_interval(found.top1, found.ci95))]), chosen, *doubt]
 
 
 @format_result.register
 def _(found: FewShotResult) -> list[str]:
     rows = [
-        (f"{row.shots:,}", _mean_std(row.score), f"{_mean_std(row.flattered)} at {row.flattered.l2:g}")
-        for row in found.rows
+        (f"{row.shots:,}", _mean_std(row.score), f"{_mean_std(row.oracle)} at {row.oracle.l2:g}") for row in found.rows
     ]
     if not rows:
-        return list(found.left_out)
+        return list(found.skipped)
     seeds = f"the mean of seeds {', '.join(map(str, found.seeds))} and the deviation of one"
     return [
         *_table([("shots", "l2 = 1024", "best l2 *"), *rows]),
         seeds,
         "* chosen on the very images it is judged by, as big_vision's grid is: it flatters",
-        *(f"left out: {printable(reason)}" for reason in found.left_out),
+        *(f"left out: {printable(reason)}" for reason in found.skipped),
     ]
 
 
 @format_result.register
 def _(found: ResolutionResult) -> list[str]:
     rows = [
-        (str(row.image), str(row.grid), _with_interval(row.top1, row.interval), "<- trained" if row.trained else "")
+        (
+            str(row.image_size),
+            str(row.grid),
+            _with_interval(row.top1, row.ci95),
+            "<- trained" if row.is_train_size else "",
+        )
         for row in found.rows
     ]
     return [*_table([("image", "patches", "top-1", ""), *rows]), *_stable_sizes(found)]
@@ -140,13 +149,13 @@ def _(found: ResolutionResult) -> list[str]:
 
 def _stable_sizes(found: ResolutionResult) -> Iterator[str]:
     """Where accuracy falls off, in words."""
-    own = next(row for row in found.rows if row.trained)
-    sizes = [row.image for row in found.rows]
-    first, last = sizes.index(found.smallest), sizes.index(found.largest)
+    own = next(row for row in found.rows if row.is_train_size)
+    sizes = [row.image_size for row in found.rows]
+    first, last = sizes.index(found.min_size), sizes.index(found.max_size)
     if first == 0 and last == len(sizes) - 1:
         yield "no size tried is more than 2 points below the trained one"
         return
-    held = f"from {found.smallest} to {found.largest}" if first < last else f"at {found.smallest} alone"
+    held = f"from {found.min_size} to {found.max_size}" if first < last else f"at {found.min_size} alone"
     yield f"accuracy holds {held}, within 2 points of the trained size"
     if first:
         yield f"smaller images cost it: {_loss(found.rows[first - 1], own)}"
@@ -157,18 +166,24 @@ def _stable_sizes(found: ResolutionResult) -> Iterator[str]:
 @format_result.register
 def _(found: TokenMergingResult) -> list[str]:
     rows = [
-        (str(row.per_layer), str(row.tokens), f"{row.rate:.1f}", f"{row.times:.2f}", _with_interval(row.top1, row.interval))
+        (
+            str(row.per_layer),
+            str(row.tokens),
+            f"{row.images_per_second:.1f}",
+            f"{row.speedup:.2f}",
+            _with_interval(row.top1, row.ci95),
+        )
         for row in found.rows
     ]
-    spots = [PlotPoint(row.rate, row.top1, str(row.per_layer)) for row in found.rows]
-    best = next(row for row in found.rows if row.per_layer == found.most)
-    lost = points(max(0.0, found.rows[0].top1 - best.top1))
+    spots = [PlotPoint(row.images_per_second, row.top1, str(row.per_layer)) for row in found.rows]
+    best = next(row for row in found.rows if row.per_layer == found.best_per_layer)
+    lost = format_points(max(0.0, found.rows[0].top1 - best.top1))
     verdict = (
-        f"the fastest that loses at most half a point merges {best.per_layer}: {best.times:.2f} times, {lost} less"
+        f"the fastest that loses at most half a point merges {best.per_layer}: {best.speedup:.2f} times, {lost} less"
     )
     return [
         *_table([("merged", "tokens left", "images/s", "times", "top-1"), *rows]),
-        f"by {found.engine}, {found.batch} images at a time; merged is how many patches every layer merges",
+        f"by {found.engine}, {found.batch_size} images at a time; merged is how many patches every layer merges",
         verdict if best.per_layer else "none that loses at most half a point is faster than merging nothing",
         "",
         *draw_plot(spots, "images/s", lambda share: f"{100 * share:g} %"),
@@ -176,7 +191,7 @@ def _(found: TokenMergingResult) -> list[str]:
 
 
 def _loss(row: SizeResult, own: SizeResult) -> str:
-    return f"{points(own.top1 - row.top1)} less at {row.image}"
+    return f"{format_points(own.top1 - row.top1)} less at {row.image_size}"
 
 
 def _classes(accuracy: Accuracy) -> Iterator[str]:
@@ -186,11 +201,13 @@ def _classes(accuracy: Accuracy) -> Iterator[str]:
     shown = order[:MAX_CLASSES] if many else accuracy.classes
     rows = [
         (
-            brief(printable(each.name), NAME),
+            shorten(printable(each.name), NAME),
             f"{each.images:,}",
             percent(each.recall),
             percent(each.precision),
-            f"{brief(printable(each.taken_for), NAME)} ({each.times:,})" if each.times else "",
+            f"{shorten(printable(each.most_confused_with), NAME)} ({each.most_confused_count:,})"
+            if each.most_confused_count
+            else "",
         )
         for each in shown
     ]
@@ -204,7 +221,7 @@ def _with_interval(share: float, interval: Interval) -> str:
 
 
 def _mean_std(score: Score) -> str:
-    return f"{percent(score.mean)} +- {100 * score.spread:.1f}"
+    return f"{percent(score.mean)} +- {100 * score.std:.1f}"
 
 
 def _table(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -27,7 +27,7 @@ class Softmax(Config):
     kind: Literal["softmax"] = "softmax"
     smoothing: float = Field(default=0.0, ge=0, lt=1)  # how much of a target is spread evenly over all classes
 
-    def soften(self, targets: Tensor) -> Tensor:
+    def smooth(self, targets: Tensor) -> Tensor:
         """The targets to train on."""
         return targets * (1.0 - self.smoothing) + self.smoothing / targets.shape[1]  # (B, K)
 
@@ -45,7 +45,7 @@ class Sigmoid(Config):
 
     kind: Literal["sigmoid"] = "sigmoid"
 
-    def soften(self, targets: Tensor) -> Tensor:
+    def smooth(self, targets: Tensor) -> Tensor:
         """The targets to train on, which are the targets."""
         return targets
 
@@ -120,6 +120,8 @@ class Classification(Task):
         if self.training:
             images, targets = self.config.mixing.apply(images, targets, rng)
         logits = self.model(images).float()  # (B, K), of full precision for the sake of the logarithms
-        losses = loss.losses(logits, loss.soften(targets) if self.training else targets)  # (B,)
+        losses = loss.losses(logits, loss.smooth(targets) if self.training else targets)  # (B,)
         right = logits.detach().argmax(dim=1) == targets.argmax(dim=1)  # (B,)
-        return Outcome(batch_mean(losses * (targets @ self.weights)), len(images), {"accuracy": batch_mean(right.float())})
+        return Outcome(
+            batch_mean(losses * (targets @ self.weights)), len(images), {"accuracy": batch_mean(right.float())}
+        )

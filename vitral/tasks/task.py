@@ -1,4 +1,4 @@
-"""What every task promises.  B images, C channels, H rows, W columns."""
+"""The interface of tasks.  B images, C channels, H rows, W columns."""
 
 from typing import NamedTuple
 
@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 
 class Outcome(NamedTuple):
-    """What a batch cost and how well it was answered, each a scalar mean over its images."""
+    """The loss and metrics of a batch, each a scalar mean over its images."""
 
     loss: Tensor
     images: int
@@ -15,19 +15,19 @@ class Outcome(NamedTuple):
 
 
 class Task(nn.Module):
-    """A model and what it is for.
+    """A model and its training objective.
 
-    In training mode a task may draw from the generator of the step; in evaluation mode it draws nothing, so that an image
-    costs the same at any step. Wrap the task, not its model, to spread it over processes: a task may reach inside.
+    In training mode a task may draw from the generator of the step. In evaluation mode it draws nothing, so that the
+    loss of an image does not depend on the step. DDP and FSDP wrap the task, not its model, whose parts it may call.
     """
 
     model: nn.Module
 
     def forward(self, images: Tensor, labels: Tensor, rng: np.random.Generator) -> Outcome:
-        """The outcome for scaled images (B, C, H, W), float32, and labels (B,), int64. B may be 0."""
+        """The outcome for normalized images (B, C, H, W), float32, and labels (B,), int64. B may be 0."""
         raise NotImplementedError
 
 
 def batch_mean(values: Tensor) -> Tensor:
-    """The mean of one value for each image (B,); of no images it is 0, which still passes a gradient."""
+    """The mean of values (B,); 0 for an empty batch, with a gradient of 0."""
     return values.sum() / max(len(values), 1)

@@ -134,7 +134,7 @@ def parse_seconds(text: str) -> float:
     return found
 
 
-def steps_within(limit: float, spent: float, step_seconds: float, evaluation_seconds: float, epoch_steps: int) -> int:
+def steps_within(limit: float, spent: float, step_seconds: float, evaluation_seconds: float, steps_per_epoch: int) -> int:
     """How many steps fit into a limit of which some is spent, with an evaluation after each epoch and after the last.
 
     A part of the limit is kept in hand.
@@ -149,11 +149,11 @@ def steps_within(limit: float, spent: float, step_seconds: float, evaluation_sec
             where=WHERE,
             hint=f"allow at least {ceil((spent + first) / (1 - RESERVE))}s, or use a smaller model or smaller images",
         )
-    epoch = epoch_steps * step_seconds + evaluation_seconds
+    epoch = steps_per_epoch * step_seconds + evaluation_seconds
     epochs = floor(usable / epoch)
     rest = usable - epochs * epoch - evaluation_seconds  # for steps of an epoch that is not finished
-    more = min(epoch_steps - 1, max(0, floor(rest / step_seconds)))
-    return max(1, epochs * epoch_steps + more)  # one fits, whatever rounding says
+    more = min(steps_per_epoch - 1, max(0, floor(rest / step_seconds)))
+    return max(1, epochs * steps_per_epoch + more)  # one fits, whatever rounding says
 
 
 def measure_seconds(work: Callable[[], object], device: torch.device, enough: Callable[[float], bool]) -> float:

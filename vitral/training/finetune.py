@@ -19,37 +19,37 @@ from vitral.models.vit import VisionTransformer, Vit
 from vitral.tasks.classify import Classify
 from vitral.tasks.registry import TaskConfig
 from vitral.tasks.task import Task
-from vitral.training.loop import Portion
-from vitral.training.lora import Part, adapt, maps, merged
+from vitral.training.loop import Microbatch
+from vitral.training.lora import LoraTarget, add_adapters, merge_adapters, target_layers
 
 
-class Fitted(NamedTuple):
+class LinearFit(NamedTuple):
     """A linear map from features to logits."""
 
     weight: Tensor  # (K, D)
     bias: Tensor  # (K,)
 
 
-Fit = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]  # features (N, D), labels (N,) to weight (K, D), bias (K,)
+FitHead = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]  # features (N, D), labels (N,) to weight (K, D), bias (K,)
 
 
-class Look(NamedTuple):
+class TrainImages(NamedTuple):
     """What a run hands in for a look at its training images before the first step."""
 
-    batches: Callable[[], Iterable[Sequence[Portion]]]  # each image once, seen as in evaluation
+    batches: Callable[[], Iterable[Sequence[Microbatch]]]  # each image once, seen as in evaluation
     gather: Callable[[Tensor], Tensor]  # the rows of all processes, those of the first one first
-    first: bool  # whether this process is that one
-    fit: Fit
+    is_main: bool  # whether this process is that one
+    fit: FitHead
 
 
-def seen(model: Model, look: Look) -> tuple[Tensor, Tensor]:
+def extract_features(model: Model, look: TrainImages) -> tuple[Tensor, Tensor]:
     """The vectors that the head reads (N, D), of all training images, and their labels (N,), on the CPU."""
     before = model.training
     model.eval()
     try:
         with torch.no_grad():
             found = [
-                (model.pooled(portion.images).float(), portion.labels)  # (B, D), (B,)
+                (model.forward_pooled(portion.images).float(), portion.labels)  # (B, D), (B,)
                 for portions in look.batches()
                 for portion in portions
             ]
@@ -59,17 +59,17 @@ def seen(model: Model, look: Look) -> tuple[Tensor, Tensor]:
     return features, labels
 
 
-def fitted(features: Tensor, labels: Tensor, look: Look) -> Fitted:
+def fit_head(features: Tensor, labels: Tensor, look: TrainImages) -> LinearFit:
     """What the first process fits, for all of them: the others add no rows to it."""
-    weight, bias = look.fit(features, labels) if look.first else (features[:0], features[:0, 0])  # (K, D), (K,)
-    return Fitted(look.gather(weight), look.gather(bias))
+    weight, bias = look.fit(features, labels) if look.is_main else (features[:0], features[:0, 0])  # (K, D), (K,)
+    return LinearFit(look.gather(weight), look.gather(bias))
 
 
-class TuningKind(Config):
+class FinetuneMethod(Config):
     """The hooks of a kind, in the order of their use; here each changes nothing."""
 
     needs_weights: ClassVar[bool] = True  # whether it makes no sense for weights that are drawn
-    looks: ClassVar[bool] = False  # whether it sees all training images once before the first step
+    needs_train_images: ClassVar[bool] = False  # whether it sees all training images once before the first step
 
     def check(self, weights: str, model: Vit | Resnet, task: TaskConfig) -> None:
         """Refuse what cannot be done with this start, model and task."""
@@ -81,16 +81,16 @@ class TuningKind(Config):
     def apply(self, task: Task) -> None:
         """Freeze what is not to learn, add what is; before the task is spread, whether it starts or goes on."""
 
-    def begin(self, task: Task, look: Look) -> str:
+    def prepare(self, task: Task, look: TrainImages) -> str:
         """What is done once, before the first step of a run, and a line on it; empty where there is nothing to tell."""
         return ""
 
-    def plain(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def merge_state(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The state of the model as that of an ordinary one, by its names: what a bundle holds."""
         return dict(tensors)
 
 
-class Everything(TuningKind):
+class FullFinetune(FinetuneMethod):
     """All weights learn, as in the paper."""
 
     needs_weights: ClassVar[bool] = False
@@ -98,7 +98,7 @@ class Everything(TuningKind):
     kind: Literal["full"] = "full"
 
 
-class HeadOnly(TuningKind):
+class HeadOnly(FinetuneMethod):
     """The head learns and all below it is frozen: a linear probe by gradient descent."""
 
     kind: Literal["head"] = "head"
@@ -108,7 +108,7 @@ class HeadOnly(TuningKind):
         freeze_all_but(model, [model.head])
 
 
-class LastLayers(TuningKind):
+class LastLayers(FinetuneMethod):
     """The last blocks learn, with the norm, pool and head that follow; the stem and earlier blocks are frozen."""
 
     kind: Literal["last_layers"] = "last_layers"
@@ -116,7 +116,7 @@ class LastLayers(TuningKind):
 
     def check(self, weights: str, model: Vit | Resnet, task: TaskConfig) -> None:
         super().check(weights, model, task)
-        depth = vit_of(model, "counts the layers").depth
+        depth = require_vit(model, "counts the layers").depth
         if self.count > depth:
             message = f"{self.count} of the last layers are to learn, and the model has {depth}"
             hint = f"use at most {depth}, or set finetune=full"
@@ -128,13 +128,13 @@ class LastLayers(TuningKind):
         freeze_all_but(model, [*model.blocks[-self.count :], model.norm, model.pool, model.head])
 
 
-class Probed(TuningKind):
+class LinearProbeThenFinetune(FinetuneMethod):
     """First the head is fitted to frozen features, then everything is tuned (LP-FT, arXiv 2202.10054).
 
     Gradients through a head of zeros would bend the features before it knows anything.
     """
 
-    looks: ClassVar[bool] = True
+    needs_train_images: ClassVar[bool] = True
 
     kind: Literal["lp_ft"] = "lp_ft"
 
@@ -149,11 +149,11 @@ class Probed(TuningKind):
             hint = "set model.head=linear, or finetune=full"
             raise ConfigError(message, code="config.unsupported", where="finetune", hint=hint)
 
-    def begin(self, task: Task, look: Look) -> str:
+    def prepare(self, task: Task, look: TrainImages) -> str:
         model = model_of(task)
         assert isinstance(model.head, Classifier)
-        features, labels = seen(model, look)  # (N, D), (N,)
-        weight, bias = fitted(features, labels, look)  # (K, D), (K,)
+        features, labels = extract_features(model, look)  # (N, D), (N,)
+        weight, bias = fit_head(features, labels, look)  # (K, D), (K,)
         right = ((features @ weight.mT + bias).argmax(dim=1) == labels).double().mean().item()
         with torch.no_grad():
             model.head.linear.weight.copy_(weight)
@@ -161,13 +161,13 @@ class Probed(TuningKind):
         return f"the head was fitted to frozen features: right on {right:.1%} of {len(labels):,} training images"
 
 
-class Lora(TuningKind):
+class Lora(FinetuneMethod):
     """Low-rank adapters learn beside frozen weights, and the head does (arXiv 2106.09685)."""
 
     kind: Literal["lora"] = "lora"
     rank: int = Field(default=8, ge=1, le=10_000)
     alpha: float = Field(default=16.0, gt=0)  # an adapter counts alpha / rank times
-    modules: tuple[Part, ...] = ("qkv", "project", "mlp")  # of every block: which linear maps have one
+    modules: tuple[LoraTarget, ...] = ("qkv", "project", "mlp")  # of every block: which linear maps have one
 
     @model_validator(mode="after")
     def some_parts(self) -> Self:
@@ -183,8 +183,8 @@ class Lora(TuningKind):
 
     def check(self, weights: str, model: Vit | Resnet, task: TaskConfig) -> None:
         super().check(weights, model, task)
-        blocks = vit_of(model, "adapts the linear maps").skeleton().blocks
-        if not any(maps(blocks, self.modules)):
+        blocks = require_vit(model, "adapts the linear maps").build_empty().blocks
+        if not any(target_layers(blocks, self.modules)):
             message = f"the blocks of this model have no {' or '.join(self.modules)} to adapt"
             hint = "name other parts, or set finetune=last_layers"
             raise ConfigError(message, code="config.unsupported", where="finetune.modules", hint=hint)
@@ -193,13 +193,15 @@ class Lora(TuningKind):
         model = model_of(task)
         assert isinstance(model, VisionTransformer)
         freeze_all_but(model, [model.head])
-        adapt(model.blocks, self.modules, self.rank, self.scale)
+        add_adapters(model.blocks, self.modules, self.rank, self.scale)
 
-    def plain(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return merged(tensors, self.scale)
+    def merge_state(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return merge_adapters(tensors, self.scale)
 
 
-TuningConfig = Annotated[Everything | HeadOnly | LastLayers | Probed | Lora, Field(discriminator="kind")]
+FinetuneConfig = Annotated[
+    FullFinetune | HeadOnly | LastLayers | LinearProbeThenFinetune | Lora, Field(discriminator="kind")
+]
 
 
 def freeze_all_but(model: nn.Module, free: Iterable[nn.Module]) -> None:
@@ -215,7 +217,7 @@ def model_of(task: Task) -> Model:
     return task.model
 
 
-def vit_of(model: Vit | Resnet, purpose: str) -> Vit:
+def require_vit(model: Vit | Resnet, purpose: str) -> Vit:
     """The model, if it is a Vision Transformer; any other is refused."""
     if isinstance(model, Vit):
         return model

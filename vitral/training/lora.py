@@ -11,18 +11,18 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import register_parametrization
 
 from vitral.models.attention import QkvProjection, SelfAttention
-from vitral.models.mlp import GatedFeedForward, FeedForward
+from vitral.models.mlp import FeedForward, GatedFeedForward
 
-Part = Literal["qkv", "project", "mlp"]
-HOME = ".parametrizations.weight."  # how torch names what a weight is computed from
+LoraTarget = Literal["qkv", "project", "mlp"]
+PARAMETRIZED = ".parametrizations.weight."  # how torch names what a weight is computed from
 
 
-def raised(weight: Tensor, up: Tensor, down: Tensor, scale: float) -> Tensor:
+def add_low_rank(weight: Tensor, up: Tensor, down: Tensor, scale: float) -> Tensor:
     """The weight (M, D) with what the adapter of B (M, r) and A (r, D) adds to it."""
     return weight + scale * (up @ down)
 
 
-class Adapter(nn.Module):
+class LoraAdapter(nn.Module):
     """What a weight is raised by: nothing at the start, so that the model is then to the bit what it was.
 
     Both of its kernels decay and follow the layer's rate like those of any linear map.
@@ -37,21 +37,21 @@ class Adapter(nn.Module):
         nn.init.zeros_(self.up.weight)
 
     def forward(self, weight: Tensor) -> Tensor:
-        return raised(weight, self.up.weight, self.down.weight, self.scale)  # (M, D)
+        return add_low_rank(weight, self.up.weight, self.down.weight, self.scale)  # (M, D)
 
 
-def adapt(blocks: nn.Module, parts: Collection[Part], rank: int, scale: float) -> None:
+def add_adapters(blocks: nn.Module, parts: Collection[LoraTarget], rank: int, scale: float) -> None:
     """Give the linear maps of these parts an adapter each.
 
     An adapter stands behind the name `weight`, so whoever reads a map's weight, whole or in slices, reads the raised
     one. A step takes as long as one that trains W. To compute x Aᵀ Bᵀ beside x Wᵀ would take 0.77 (B/16, 4 images) to
     1.0 (S/16, 16 images) of that on a core of an AMD EPYC, but each reader of a weight would have to know of it.
     """
-    for linear in list(maps(blocks, parts)):  # found first: an adapter is a module of the blocks too
-        register_parametrization(linear, "weight", Adapter(linear.weight, rank, scale))
+    for linear in list(target_layers(blocks, parts)):  # found first: an adapter is a module of the blocks too
+        register_parametrization(linear, "weight", LoraAdapter(linear.weight, rank, scale))
 
 
-def maps(blocks: nn.Module, parts: Collection[Part]) -> Iterator[nn.Linear]:
+def target_layers(blocks: nn.Module, parts: Collection[LoraTarget]) -> Iterator[nn.Linear]:
     """The linear maps of these parts, in the order of the blocks."""
     for module in blocks.modules():
         if isinstance(module, QkvProjection) and "qkv" in parts:
@@ -63,14 +63,16 @@ def maps(blocks: nn.Module, parts: Collection[Part]) -> Iterator[nn.Linear]:
 
 
 @torch.no_grad()
-def merged(tensors: Mapping[str, Tensor], scale: float) -> dict[str, Tensor]:
+def merge_adapters(tensors: Mapping[str, Tensor], scale: float) -> dict[str, Tensor]:
     """The state of a model with adapters as that of the same model without: each weight raised, under its own name."""
     found: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
-        home, adapted, message = name.partition(HOME)
+        home, adapted, message = name.partition(PARAMETRIZED)
         if not adapted:
             found[name] = tensor
         elif message == "original":
-            up, down = (tensors[f"{home}{HOME}0.{kernel}.weight"] for kernel in ("up", "down"))  # (M, r), (r, D)
-            found[f"{home}.weight"] = raised(tensor, up, down, scale)
+            up, down = (
+                tensors[f"{home}{PARAMETRIZED}0.{kernel}.weight"] for kernel in ("up", "down")
+            )  # (M, r), (r, D)
+            found[f"{home}.weight"] = add_low_rank(tensor, up, down, scale)
     return found

@@ -1,16 +1,16 @@
-"""Convert: weights of one library as those of another, with a certificate beside them.
+"""Convert weights between libraries, with a certificate of how far the outputs differ.
 
-A certificate: how far what was written is from what was read, by the code of those who will use it.
+What was written is read back by our code, and by the target library's own code where it is installed; a conversion
+whose outputs differ by more than the tolerance is discarded.
 """
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from math import isfinite
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -31,9 +31,12 @@ from vitral.weights.formats.registry import library_formats
 from vitral.weights.formats.rules import export_tensors
 from vitral.weights.load import LoadedModel, LoadOptions, OpenedModel, hash_weights, open_model
 
-FILE = "certificate.json"
-IMAGES, SEED = 2, 0
+log = logging.getLogger("vitral")
+CERTIFICATE_FILE = "certificate.json"
+OURS, BUNDLE = "vitral", "a bundle of vitral"
+NUM_IMAGES, SEED = 2, 0
 TOLERANCE = 1e-4
+REPORT_BUG = "report this as a bug of the conversion; nothing was written"
 
 
 class CertifiedFile(Config):
@@ -45,267 +48,74 @@ class CertifiedFile(Config):
 
 
 class Difference(Config):
-    """The largest difference of a number between two answers to the same images."""
+    """The largest absolute difference between two outputs for the same images."""
 
     tokens: float
-    logits: float | None  # null where there is no head
+    logits: float | None  # null without a head
 
-    def words(self) -> str:
-        """Both numbers, for a person."""
+    @property
+    def largest(self) -> float:
+        return max(self.tokens, self.logits or 0.0)
+
+    def describe(self) -> str:
+        """Both numbers as text."""
         logits = "" if self.logits is None else f", logits by at most {self.logits:.1e}"
         return f"tokens differ by at most {self.tokens:.1e}{logits}"
 
 
-def largest_difference(differences: Sequence[Difference]) -> Difference:
-    return max(differences, key=lambda each: max(each.tokens, each.logits or 0.0))
-
-
 class Certificate(Config):
-    """What was compared, and how far apart it was."""
+    """What was compared, and the differences."""
 
     vitral: str = __version__
     torch: str = torch.__version__
-    images: str  # what was shown to both
+    images: str  # the input of both
     read: CertifiedFile
-    changed: tuple[str, ...] = ()  # what was done to the weights after they were read, a sentence each
+    changed: tuple[str, ...] = ()  # what was adapted between reading and writing
     written: CertifiedFile
-    library: str  # whose code answered, and its version, or why none did
-    theirs: Difference | None  # ours before against the target library's own code
-    again: Difference  # ours before against ours, read back from what was written
-    untold: tuple[str, ...]  # what the files have no place for, a sentence each
+    library: str  # the reference library and its version, or why there is none
+    theirs: Difference | None  # our outputs before, against the target library's
+    again: Difference  # our outputs before, against those of the written files read back
+    untold: tuple[str, ...]  # what the files cannot record
 
     def lines(self) -> list[str]:
-        """The certificate in words."""
-        theirs = f"{self.library}: {self.theirs.words()}" if self.theirs else f"their code: {self.library}"
-        return [theirs, f"read back: {self.again.words()}", *self.untold]
+        """The certificate as text."""
+        theirs = f"{self.library}: {self.theirs.describe()}" if self.theirs else f"reference: {self.library}"
+        return [theirs, f"read back: {self.again.describe()}", *self.untold]
 
     @property
     def worst(self) -> Difference:
-        """The greater of the differences."""
-        return largest_difference([each for each in (self.theirs, self.again) if each is not None])
-
-    @property
-    def holds(self) -> bool:
-        """Whether both agree."""
-        return max(self.worst.tokens, self.worst.logits or 0.0) <= TOLERANCE
+        """The larger of the two differences."""
+        return max(filter(None, (self.theirs, self.again)), key=lambda each: each.largest)
 
 
 class Reference(NamedTuple):
-    """A library's own code on what was written, and its name and version; or why there is none."""
+    """The target library's name and version and its outputs for images, or why it cannot be used."""
 
     library: str
-    ask: Callable[[Tensor], ModelOutputs] | None
+    outputs: Callable[[Tensor], ModelOutputs] | None
 
 
-class Passage(NamedTuple):
-    """From which file to which, and what was done to the weights on the way, a sentence each."""
+class SourceFile(NamedTuple):
+    """The file that a model was read from, and messages about what was adapted since."""
 
-    read: CertifiedFile
-    changed: tuple[str, ...]
-    written: CertifiedFile
-
-
-def certify(before: LoadedModel, after: LoadedModel, peer: Reference, passage: Passage) -> Certificate:
-    """Compare a model, as it was when it was written, with what was written of it.
-
-    Ours are compared at the size that positions are kept for and at the one that images have, where that is another.
-    """
-    bundle = before.bundle
-    sizes = list(dict.fromkeys((bundle.model.image_size, bundle.preprocessing.image_size)))
-    images = [probe_images(bundle, size) for size in sizes]
-    expected = [model_outputs(before.model, some) for some in images]
-    again = [
-        output_difference(own, model_outputs(after.model, some)) for own, some in zip(expected, images, strict=True)
-    ]
-    sorts = " and ".join(f"{IMAGES} of {size}" for size in sizes)
-    return Certificate(
-        images=f"{sorts}, uniform noise in [-1, 1] of torch's generator with seed {SEED}; libraries see the first",
-        read=passage.read,
-        changed=passage.changed,
-        written=passage.written,
-        library=peer.library,
-        theirs=output_difference(expected[0], peer.ask(images[0])) if peer.ask else None,
-        again=largest_difference(again),
-        untold=tuple(missing_metadata(bundle, after.bundle)),
-    )
-
-
-def missing_metadata(before: Bundle, after: Bundle) -> Iterator[str]:
-    """What whoever reads the files cannot know."""
-    if before.classes != after.classes:
-        yield f"not in the files: the names of the {len(before.classes):,} classes"
-    if _seen(before) != _seen(after):
-        needs, scaling = before.preprocessing, before.preprocessing.normalize
-        mean, deviation = (", ".join(map("{:g}".format, each)) for each in (scaling.mean, scaling.std))
-        seen = f"{needs.image_size}, {needs.crop.kind} view, mean {mean}, deviation {deviation}"
-        yield f"not in the files: how images are seen ({seen})"
-    own, theirs = (resampling_of(bundle) for bundle in (before, after))
-    if own != theirs:
-        yield f"not in the files: positions for images of other sizes are resampled as {own}; read back, as {theirs}"
-
-
-def resampling_of(bundle: Bundle) -> str:
-    """How learned positions are resampled; nothing where there are none to resample."""
-    position = bundle.model.position if isinstance(bundle.model, Vit) else None
-    return position.resampling if isinstance(position, Learned1d | Learned2d) else ""
-
-
-def _seen(bundle: Bundle) -> Preprocessing:
-    """How images are seen, in words that are the same for the same."""
-    needs = bundle.preprocessing
-    return needs.model_copy(update={"normalize": needs.normalize.per_channel(needs.decoding.channels)})
-
-
-def probe_images(bundle: Bundle, size: Size) -> Tensor:
-    """The images that are shown to both, always the same, (B, C, H, W)."""
-    rng = torch.Generator().manual_seed(SEED)
-    return torch.rand(IMAGES, bundle.model.channels, *size, generator=rng) * 2 - 1
-
-
-@torch.no_grad()
-def model_outputs(model: Model, images: Tensor) -> ModelOutputs:
-    """Our answers."""
-    tokens = torch.cat(model.forward_features(images)[:3], dim=1)
-    return ModelOutputs(tokens, model(images) if model.config.head.kind != "none" else None)
-
-
-def output_difference(one: ModelOutputs, other: ModelOutputs) -> Difference:
-    """The largest differences between two answers."""
-    logits = None
-    if one.logits is not None and other.logits is not None:
-        logits = float((one.logits - other.logits).abs().max())
-    tokens = float((one.tokens - other.tokens).abs().max())
-    if not isfinite(tokens) or not isfinite(logits or 0.0):
-        message = "what was written gives answers that are infinite or not numbers"
-        hint = "report this: the conversion is at fault; nothing was kept"
-        raise WeightsError(message, code="weights.conversion_differs", hint=hint)
-    return Difference(tokens=tokens, logits=logits)
-
-
-def load_reference(kind: Format, folder: Path, bundle: Bundle) -> Reference:
-    """The library's own code on a folder, or why it is not to be had; WeightsError where it refuses the folder."""
-    assert isinstance(bundle.model, Vit)
-    try:
-        code, library = kind.code(bundle.model), f"{kind.package} {version(kind.package)}"
-    except Exception as error:  # a library that is installed may still fail on import in many ways
-        return Reference(f"none: {_said(error)}", None)
-    try:
-        return Reference(library, kind.reference(code, folder, bundle))
-    except Exception as error:  # libraries have errors of their own
-        message = f"what was written cannot be opened by {library}: {_said(error)}"
-        hint = "report this: the conversion is at fault; nothing was kept"
-        raise WeightsError(message, code="weights.conversion_unreadable", hint=hint) from error
-
-
-def _said(error: Exception) -> str:
-    """The first line of an error."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
-
-
-log = logging.getLogger("vitral")
-OURS, BUNDLE = "vitral", "a bundle of vitral"
-
-
-class Conversion(NamedTuple):
-    """What was made, and what was done to the weights on the way, a sentence each."""
-
-    folder: Path
-    certificate: Certificate
-    told: tuple[str, ...]
+    file: Path
+    changed: tuple[str, ...] = ()
 
 
 class WrittenModel(NamedTuple):
     """What was written, read back."""
 
     software: str
-    again: OpenedModel
-    peer: Reference
+    reloaded: OpenedModel
+    reference: Reference
 
 
-class SourceFile(NamedTuple):
-    """The file that a model was read from, and what was done to its weights since, a sentence each."""
+class Conversion(NamedTuple):
+    """The new folder, its certificate, and messages about what was adapted."""
 
-    file: Path
-    changed: tuple[str, ...] = ()
-
-
-def write_model(source: LoadedModel, origin: SourceFile, out: Path, to: str) -> Certificate:
-    """Write a model as a new folder in the form of a library."""
-    if os.path.lexists(out):
-        message, hint = "is there already, and is not overwritten", "choose another name"
-        raise VitralError(message, code="file.exists", where=str(out), hint=hint)
-    if to == OURS:
-        fill = partial(_fill_bundle, origin=origin, name=out.name)
-    else:
-        fill = partial(_fill, kind=select_format(source, to))
-    with new_folder(out) as draft:
-        certificate = _certified(source, origin, fill(source, draft))
-        STORAGE.write_file(draft / FILE, [memoryview(certificate.to_json().encode())])
-    return certificate
-
-
-def _fill_bundle(source: LoadedModel, draft: Path, origin: SourceFile, name: str) -> WrittenModel:
-    """A bundle of ours."""
-    bundle, home = source.bundle, origin.file.parent
-    if origin.changed:
-        told = "; ".join((bundle.source or f"the bundle {home.name}", *origin.changed))
-        bundle = bundle.model_copy(update={"source": told})
-    if not origin.changed and is_bundle(home) and (home / CARD).is_file():
-        text = (home / CARD).read_text(encoding="utf-8")  # it is the same model, and all that was measured holds
-    else:
-        text = render_card(bundle, CardFacts(name, None, ()))
-    write_bundle(draft, bundle, source.model.state_dict(), text)
-    return WrittenModel(BUNDLE, open_model(draft), Reference("none: vitral itself reads a bundle", None))
-
-
-def _fill(source: LoadedModel, draft: Path, kind: Format) -> WrittenModel:
-    """The files of another library."""
-    model = source.bundle.model
-    assert isinstance(model, Vit)
-    tensors = export_tensors(kind.rules(model), source.model.state_dict())
-    for name, pieces in kind.files(source.bundle, tensors).items():
-        STORAGE.write_file(draft / name, pieces)
-    again = open_model(draft, f"image_size={model.image_size}", *kind.hints(model), reading=LoadOptions(kind.name))
-    return WrittenModel(kind.name, again, load_reference(kind, draft, source.bundle))
-
-
-def select_format(source: LoadedModel, library: str) -> Format:
-    """The format of a library that can hold the model; WeightsError names the parts that have no counterpart."""
-    faults = {kind: list(kind.without_counterpart(source.bundle)) for kind in library_formats(library)}
-    for kind, found in faults.items():
-        if not found:
-            return kind
-    kind, found = min(faults.items(), key=lambda each: len(each[1]))
-    raise WeightsError(
-        f"this model cannot be written as {kind.name}: {'; '.join(found)}",
-        code="weights.no_counterpart",
-        where=library,
-        hint="convert it to another library, or keep it as a bundle: --to vitral",
-    )
-
-
-def _certified(source: LoadedModel, origin: SourceFile, made: WrittenModel) -> Certificate:
-    """The certificate of what was written; WeightsError, and nothing is kept, where it does not agree."""
-    bundle, where, (after, file, _) = source.bundle, origin.file, made.again
-    read = CertifiedFile(software=bundle.source or BUNDLE, file=str(where), sha256=hash_weights(where))
-    written_to = CertifiedFile(software=made.software, file=file.name, sha256=hash_weights(file))
-    found = certify(source, after, made.peer, Passage(read, origin.changed, written_to))
-    if found.holds:
-        return found
-    seen, ours, theirs = bundle.preprocessing.image_size, resampling_of(bundle), resampling_of(after.bundle)
-    if seen != bundle.model.image_size and ours != theirs:
-        message = (
-            f"images of {seen} would be answered otherwise: positions kept for {bundle.model.image_size} are resampled"
-        )
-        raise WeightsError(
-            f"{message} as {theirs} by {made.software}, as {ours} by this model",
-            code="weights.resampling_differs",
-            where=str(where),
-            hint=f"write them as they are for those images: --image-size {seen}",
-        )
-    message = f"what was written answers otherwise: {found.worst.words()}"
-    hint = "report this: the conversion is at fault; nothing was kept"
-    raise WeightsError(message, code="weights.conversion_differs", where=str(where), hint=hint)
+    folder: Path
+    certificate: Certificate
+    messages: tuple[str, ...]
 
 
 def convert(
@@ -319,17 +129,177 @@ def convert(
     allow_pickle: bool = False,
     offline: bool = False,
 ) -> Conversion:
-    """Read weights, perhaps for other images or with some of the layers alone, and write them for a library.
+    """Read weights, optionally adapt them to other images or fewer layers, and write them for a library.
 
-    Settings tell what a file does not, as for `vitral.load`; changes are `image_size=384` and `channels=1`.
+    Settings give what a checkpoint does not record, as for `vitral.load`; changes are `image_size=384` and
+    `channels=1`.
     """
     if to != OURS:
-        library_formats(to)  # refuses a name that nobody has, before anything is read
-    source, file, told = open_model(where, *settings, reading=LoadOptions(format, allow_pickle, offline))
-    for line in told:
+        library_formats(to)  # rejects an unknown name before anything is read
+    source, file, messages = open_model(where, *settings, options=LoadOptions(format, allow_pickle, offline))
+    for line in messages:
         log.info(line)
     done: tuple[str, ...] = ()
     if changes or layers:
         source, done = adapt(source, *changes, layers=layers)
     folder = Path(out).expanduser()
     return Conversion(folder, write_model(source, SourceFile(file, done), folder, to), done)
+
+
+def write_model(source: LoadedModel, origin: SourceFile, out: Path, to: str) -> Certificate:
+    """Write a model as a new folder in the format of a library."""
+    if os.path.lexists(out):
+        message, hint = "exists already and is not overwritten", "choose another name"
+        raise VitralError(message, code="file.exists", where=str(out), hint=hint)
+    format = None if to == OURS else select_format(source, to)
+    with new_folder(out) as draft:
+        written = _write_files(source, draft, format) if format else _write_bundle(source, draft, origin, out.name)
+        certificate = _check(source, origin, written)
+        STORAGE.write_file(draft / CERTIFICATE_FILE, [memoryview(certificate.to_json().encode())])
+    return certificate
+
+
+def select_format(source: LoadedModel, library: str) -> Format:
+    """The first format of a library that can hold the model; WeightsError names the parts that none can."""
+    faults = {format: list(format.unsupported(source.bundle)) for format in library_formats(library)}
+    format, fewest = min(faults.items(), key=lambda each: len(each[1]))
+    if not fewest:
+        return format
+    raise WeightsError(
+        f"this model cannot be written as {format.name}: {'; '.join(fewest)}",
+        code="weights.no_counterpart",
+        where=library,
+        hint="convert it to another library, or to a bundle: --to vitral",
+    )
+
+
+def _write_bundle(source: LoadedModel, draft: Path, origin: SourceFile, name: str) -> WrittenModel:
+    bundle, home = source.bundle, origin.file.parent
+    if origin.changed:
+        history = "; ".join((bundle.source or f"the bundle {home.name}", *origin.changed))
+        bundle = bundle.model_copy(update={"source": history})
+    if not origin.changed and is_bundle(home) and (home / CARD).is_file():
+        text = (home / CARD).read_text(encoding="utf-8")  # the same model: its measured results hold
+    else:
+        text = render_card(bundle, CardFacts(name, None, ()))
+    write_bundle(draft, bundle, source.model.state_dict(), text)
+    return WrittenModel(BUNDLE, open_model(draft), Reference("none: vitral itself reads a bundle", None))
+
+
+def _write_files(source: LoadedModel, draft: Path, format: Format) -> WrittenModel:
+    model = source.bundle.model
+    assert isinstance(model, Vit)
+    tensors = export_tensors(format.rules(model), source.model.state_dict())
+    for name, chunks in format.files(source.bundle, tensors).items():
+        STORAGE.write_file(draft / name, chunks)
+    settings = (f"image_size={model.image_size}", *format.required_settings(model))
+    reloaded = open_model(draft, *settings, options=LoadOptions(format.name))
+    return WrittenModel(format.name, reloaded, load_reference(format, draft, source.bundle))
+
+
+def load_reference(format: Format, folder: Path, bundle: Bundle) -> Reference:
+    """The library's own model of a folder, or why it cannot be used; WeightsError where it rejects the folder."""
+    assert isinstance(bundle.model, Vit)
+    try:
+        code, library = format.import_library(bundle.model), f"{format.package} {version(format.package)}"
+    except Exception as error:  # an installed library may still fail on import in many ways
+        return Reference(f"none: {_first_line(error)}", None)
+    try:
+        return Reference(library, format.load_reference(code, folder, bundle))
+    except Exception as error:  # each library has its own errors
+        message = f"{library} cannot load what was written: {_first_line(error)}"
+        raise WeightsError(message, code="weights.conversion_unreadable", hint=REPORT_BUG) from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def _check(source: LoadedModel, origin: SourceFile, written: WrittenModel) -> Certificate:
+    """The certificate of what was written; WeightsError where the outputs differ."""
+    bundle, where, (reloaded, file, _) = source.bundle, origin.file, written.reloaded
+    read = CertifiedFile(software=bundle.source or BUNDLE, file=str(where), sha256=hash_weights(where))
+    target = CertifiedFile(software=written.software, file=file.name, sha256=hash_weights(file))
+    compared = _compare(source, reloaded, written.reference)
+    certificate = Certificate(read=read, changed=origin.changed, written=target, **compared)
+    if certificate.worst.largest <= TOLERANCE:
+        return certificate
+    size, ours, theirs = bundle.preprocessing.image_size, resampling_of(bundle), resampling_of(reloaded.bundle)
+    if size != bundle.model.image_size and ours != theirs:
+        raise WeightsError(
+            f"the outputs for {size} images would differ: {written.software} resamples the positions for "
+            f"{bundle.model.image_size} as {theirs}, this model as {ours}",
+            code="weights.resampling_differs",
+            where=str(where),
+            hint=f"write the positions for that size: --image-size {size}",
+        )
+    message = f"the outputs of what was written differ: {certificate.worst.describe()}"
+    raise WeightsError(message, code="weights.conversion_differs", where=str(where), hint=REPORT_BUG)
+
+
+def _compare(before: LoadedModel, after: LoadedModel, reference: Reference) -> dict[str, Any]:
+    """The differences at the size of the position table and, where it is another, at that of the preprocessing."""
+    bundle = before.bundle
+    sizes = list(dict.fromkeys((bundle.model.image_size, bundle.preprocessing.image_size)))
+    images = [probe_images(bundle, size) for size in sizes]
+    expected = [model_outputs(before.model, batch) for batch in images]
+    again = [output_difference(own, model_outputs(after.model, x)) for own, x in zip(expected, images, strict=True)]
+    shapes = " and ".join(f"{NUM_IMAGES} of {size}" for size in sizes)
+    return {
+        "images": f"{shapes}, uniform noise in [-1, 1] of torch's generator with seed {SEED}; libraries see the first",
+        "library": reference.library,
+        "theirs": output_difference(expected[0], reference.outputs(images[0])) if reference.outputs else None,
+        "again": max(again, key=lambda each: each.largest),
+        "untold": tuple(missing_metadata(bundle, after.bundle)),
+    }
+
+
+def missing_metadata(before: Bundle, after: Bundle) -> Iterator[str]:
+    """What the files cannot record, a sentence each."""
+    if before.classes != after.classes:
+        yield f"not in the files: the names of the {len(before.classes):,} classes"
+    if _comparable(before.preprocessing) != _comparable(after.preprocessing):
+        preprocessing, normalize = before.preprocessing, before.preprocessing.normalize
+        mean, std = (", ".join(map("{:g}".format, each)) for each in (normalize.mean, normalize.std))
+        fields = f"{preprocessing.image_size}, crop {preprocessing.crop.kind}, mean {mean}, std {std}"
+        yield f"not in the files: the preprocessing ({fields})"
+    own, theirs = (resampling_of(bundle) for bundle in (before, after))
+    if own != theirs:
+        yield f"not in the files: positions for images of other sizes are resampled as {own}; read back, as {theirs}"
+
+
+def resampling_of(bundle: Bundle) -> str:
+    """How learned positions are resampled; empty where there are none."""
+    position = bundle.model.position if isinstance(bundle.model, Vit) else None
+    return position.resampling if isinstance(position, Learned1d | Learned2d) else ""
+
+
+def _comparable(preprocessing: Preprocessing) -> Preprocessing:
+    """The preprocessing with one mean per channel, so that equal ones compare equal."""
+    normalize = preprocessing.normalize.per_channel(preprocessing.decoding.channels)
+    return preprocessing.model_copy(update={"normalize": normalize})
+
+
+def probe_images(bundle: Bundle, size: Size) -> Tensor:
+    """The images that all outputs are compared on, always the same, (B, C, H, W)."""
+    generator = torch.Generator().manual_seed(SEED)
+    return torch.rand(NUM_IMAGES, bundle.model.channels, *size, generator=generator) * 2 - 1
+
+
+@torch.no_grad()
+def model_outputs(model: Model, images: Tensor) -> ModelOutputs:
+    """Our outputs."""
+    tokens = torch.cat(model.forward_features(images)[:3], dim=1)
+    return ModelOutputs(tokens, model(images) if model.config.head.kind != "none" else None)
+
+
+def output_difference(one: ModelOutputs, other: ModelOutputs) -> Difference:
+    """The largest differences between two outputs."""
+    logits = None
+    if one.logits is not None and other.logits is not None:
+        logits = float((one.logits - other.logits).abs().max())
+    tokens = float((one.tokens - other.tokens).abs().max())
+    if not isfinite(tokens) or not isfinite(logits or 0.0):
+        message = "the outputs of what was written are infinite or NaN"
+        raise WeightsError(message, code="weights.conversion_differs", hint=REPORT_BUG)
+    return Difference(tokens=tokens, logits=logits)

@@ -13,9 +13,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from tests.models.variants import VARIANTS, small
 from vitral.core.config import Size
-from vitral.explanation.walkthrough.describe import Description, Part, counted, describe
+from vitral.explanation.walkthrough.describe import Description, Part, count_parts, describe
 from vitral.explanation.walkthrough.equations import equations
-from vitral.models import Attention, LayerScale, MeanPool, Model, PreNorm, Recompute, Resnet, Tokens, Vit, model_config
+from vitral.models import Attention, LayerScale, MeanPool, Model, PreNorm, GradientCheckpointing, Resnet, Tokens, Vit, model_config
 
 
 @pytest.fixture(scope="module")
@@ -31,12 +31,12 @@ def tiny() -> Description:
 def parts(config: Vit | Resnet) -> tuple[tuple[Part, ...], Part]:
     """The rows and the whole, without the rest of a description."""
     with FakeTensorMode():
-        return counted(config.skeleton("cpu"), config)
+        return count_parts(config.build_empty("cpu"), config)
 
 
 def test_b_16_has_the_parameters_of_the_paper_and_the_multiply_adds_that_torch_counts(base: Description) -> None:
     assert base.parameters == 86_567_656
-    model, image = Vit().skeleton(), torch.empty(1, 3, 224, 224, device="meta")
+    model, image = Vit().build_empty(), torch.empty(1, 3, 224, 224, device="meta")
     with FlopCounterMode(display=False) as counter:
         model(image)
     assert base.multiply_adds == counter.get_total_flops() // 2
@@ -107,7 +107,7 @@ SUMMED = {
 def test_rows_add_up_to_the_model(name: str) -> None:
     config = SUMMED[name]
     rows, whole = parts(config)
-    assert whole.parameters == sum(weight.numel() for weight in config.skeleton().parameters())
+    assert whole.parameters == sum(weight.numel() for weight in config.build_empty().parameters())
     assert sum(row.parameters for row in rows if row.level == 0) == whole.parameters
     assert sum(row.multiply_adds for row in rows if row.level == 0) == whole.multiply_adds
     assert sum(row.kept for row in rows if row.level == 0) == whole.kept
@@ -176,7 +176,7 @@ def test_a_batch_of_64_needs_64_times_the_activations_and_the_same_weights(base:
 
 
 def test_recomputing_keeps_less_and_trains_in_less(tiny: Description) -> None:
-    again = describe(small(depth=4, memory=Recompute()))
+    again = describe(small(depth=4, memory=GradientCheckpointing()))
     assert again.kept < tiny.kept / 3
     assert again.needs[1].training < tiny.needs[1].training
     assert again.needs[1].inference == tiny.needs[1].inference

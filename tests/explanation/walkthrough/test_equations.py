@@ -5,7 +5,7 @@ import re
 import pytest
 
 from tests.models.variants import VARIANTS, VITS, small
-from vitral.explanation.walkthrough.equations import equations, series
+from vitral.explanation.walkthrough.equations import equations, ellipsis_terms
 from vitral.models import Axial, Hybrid, Local, MeanAllPool, MeanPool, NoHead, SwiGlu, TanhHead, Vit, model_config
 from vitral.models.attention import BaseAttention
 
@@ -34,7 +34,7 @@ def test_b_16_is_the_papers() -> None:
 def test_the_first_equation_has_the_shapes_of_the_weights(name: str) -> None:
     config = VITS[name]
     first, shapes, _ = equations(config)[:3]
-    weights = dict(config.skeleton().named_parameters())
+    weights = dict(config.build_empty().named_parameters())
     length = config.layout(config.image_size).length()
     assert f"z: {length} x {config.width}" in shapes
     if "stem.project.weight" in weights:
@@ -46,13 +46,13 @@ def test_the_first_equation_has_the_shapes_of_the_weights(name: str) -> None:
     assert (f"; {last} E]" if "stem.project.weight" in weights else f"; {last}]") in first
     assert ("x_class" in first) == config.tokens.cls
     assert (f"r_{config.tokens.registers};" in first) == (config.tokens.registers > 0)
-    assert (" + E_pos" in first) == (config.position.acts == "tokens")
+    assert (" + E_pos" in first) == (config.position.applies_to == "tokens")
 
 
 @EVERY_VIT
 def test_the_layers_have_the_widths_of_the_weights(name: str) -> None:
     config = VITS[name]
-    weights = dict(config.skeleton().named_parameters())
+    weights = dict(config.build_empty().named_parameters())
     hidden = weights["blocks.0.mlp.contract.weight"].shape[1]
     assert re.search(rf"{config.width} -> \D*{hidden} -> {config.width}", text(config))
     assert f"l = 1 ... {config.depth}" in text(config)
@@ -101,10 +101,10 @@ def test_the_way_of_telling_places_is_told(name: str, words: str) -> None:
 
 
 def test_a_long_row_is_shortened_and_a_short_one_is_not() -> None:
-    assert series("r_{}", 0) == []
-    assert series("r_{}", 1) == ["r_1"]
-    assert series("r_{}", 2) == ["r_1", "r_2"]
-    assert series("r_{}", 9) == ["r_1", "...", "r_9"]
+    assert ellipsis_terms("r_{}", 0) == []
+    assert ellipsis_terms("r_{}", 1) == ["r_1"]
+    assert ellipsis_terms("r_{}", 2) == ["r_1", "r_2"]
+    assert ellipsis_terms("r_{}", 9) == ["r_1", "...", "r_9"]
 
 
 def test_windows_are_told() -> None:

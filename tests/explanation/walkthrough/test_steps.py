@@ -9,9 +9,9 @@ from torch import Tensor
 
 from tests.models.variants import VARIANTS, VITS, small
 from vitral.core.config import Size
-from vitral.explanation.explanation import Photo, Stage
+from vitral.explanation.explanation import Photo, Step
 from vitral.explanation.walkthrough.equations import equations
-from vitral.explanation.walkthrough.steps import stages
+from vitral.explanation.walkthrough.steps import walkthrough_steps
 from vitral.models import Learned1d, Model, NoHead, Resnet, Vit, attention_maps
 from vitral.models.attention import BaseAttention
 
@@ -24,9 +24,9 @@ def photo_of(config: Vit | Resnet, size: Size) -> tuple[Photo, Tensor]:
     return Photo("x.png", np.zeros((8, 8, 3), np.uint8), seen, 0.0, 0.0, 1.0, 1.0), image
 
 
-def walked(config: Vit | Resnet, size: Size | None = None, names: tuple[str, ...] = NAMES) -> tuple[Stage, ...]:
+def walked(config: Vit | Resnet, size: Size | None = None, names: tuple[str, ...] = NAMES) -> tuple[Step, ...]:
     photo, image = photo_of(config, size or config.image_size)
-    return stages(varied(config), image, photo, () if isinstance(config.head, NoHead) else names)
+    return walkthrough_steps(varied(config), image, photo, () if isinstance(config.head, NoHead) else names)
 
 
 def varied(config: Vit | Resnet) -> Model:
@@ -38,7 +38,7 @@ def varied(config: Vit | Resnet) -> Model:
     return model
 
 
-def by_title(found: tuple[Stage, ...], words: str) -> Stage:
+def by_title(found: tuple[Step, ...], words: str) -> Step:
     return next(stage for stage in found if words in stage.title)
 
 
@@ -51,9 +51,9 @@ def test_every_model_is_told_from_pixels_to_answer(name: str) -> None:
     assert ends in found[-1].title
     for stage in found:
         assert stage.title
-        assert stage.words.endswith(".")
+        assert stage.text.endswith(".")
         assert all(np.isfinite(number) for _, number in stage.numbers)
-        assert all(picture.ndim == 3 and picture.dtype == np.uint8 for picture in stage.pictures)
+        assert all(picture.ndim == 3 and picture.dtype == np.uint8 for picture in stage.images)
         assert not stage.equation or any(stage.equation in line for line in (*equations(config), "p = softmax(scores)"))
 
 
@@ -62,14 +62,14 @@ def test_shapes_are_those_of_the_tensors(name: str) -> None:
     config = VITS[name]
     found = walked(config)
     grid, layout = config.stem.grid(config.image_size), config.layout(config.image_size)
-    inside = dict(config.skeleton().named_parameters())
+    inside = dict(config.build_empty().named_parameters())
     numbers = inside["stem.project.weight"].shape[1] if "stem.project.weight" in inside else config.width
     assert by_title(found, "cut into patches").shape == f"{grid.cells()} x {numbers}"
-    sequence = by_title(found, "sequence")
+    sequence = by_title(found, "Class token")
     assert sequence.shape == f"{layout.length()} x {config.width}"
-    assert ("class token" in sequence.words) == config.tokens.cls
-    assert ("registers" in sequence.words) == (config.tokens.registers > 0)
-    assert by_title(found, "is read").shape == str(config.pool.outputs(config.width))
+    assert ("class token" in sequence.text) == config.tokens.cls
+    assert ("registers" in sequence.text) == (config.tokens.registers > 0)
+    assert by_title(found, "Pooling").shape == str(config.pool.out_width(config.width))
 
 
 @pytest.mark.parametrize("name", [name for name, config in VITS.items() if isinstance(config.mixer, BaseAttention)])
@@ -77,17 +77,17 @@ def test_the_weights_that_are_told_are_the_first_layers(name: str) -> None:
     config = VITS[name]
     photo, image = photo_of(config, config.image_size)
     model = varied(config)
-    looking = by_title(stages(model, image, photo, ()), "look at each other")
+    looking = by_title(walkthrough_steps(model, image, photo, ()), "self-attention")
     mean = attention_maps(model, image)[0][0].mean(dim=0)  # (L, L)
     prefix, grid = config.layout(config.image_size).prefix(), config.stem.grid(config.image_size)
     told = dict(looking.numbers)
-    first, second = re.findall(r"row (\d+), column (\d+)", looking.words)[0]
+    first, second = re.findall(r"row (\d+), column (\d+)", looking.text)[0]
     row = prefix + (int(first) - 1) * grid.columns + int(second) - 1
     assert told["of itself"] == pytest.approx(mean[row, row].item(), rel=1e-4)
     most = int(mean[row, prefix:].argmax())
     place = f"row {most // grid.columns + 1}, column {most % grid.columns + 1}"
     assert told[f"weight of {place}"] == pytest.approx(mean[row, prefix + most].item(), rel=1e-4)
-    assert f"looks most at {place}" in looking.words
+    assert f"attends most to {place}" in looking.text
     if config.tokens.cls:
         assert told["of the class token"] == pytest.approx(mean[row, 0].item(), rel=1e-4)
 
@@ -96,7 +96,7 @@ def test_probabilities_are_the_models_best_first() -> None:
     config = small()
     photo, image = photo_of(config, config.image_size)
     model = varied(config)
-    *_, scores, chances = stages(model, image, photo, NAMES)
+    *_, scores, chances = walkthrough_steps(model, image, photo, NAMES)
     with torch.no_grad():
         logits = model(image)[0]  # (4,)
     assert dict(scores.numbers) == pytest.approx(dict(zip(NAMES, logits.tolist(), strict=True)), rel=1e-4)
@@ -109,17 +109,17 @@ def test_probabilities_are_the_models_best_first() -> None:
 def test_what_positions_add_is_told_where_they_are_added() -> None:
     model = small(position=Learned1d()).build().eval()
     photo, image = photo_of(model.config, model.config.image_size)
-    told = dict(by_title(stages(model, image, photo, NAMES), "sequence").numbers)
+    told = dict(by_title(walkthrough_steps(model, image, photo, NAMES), "Class token").numbers)
     rows = model.state_dict()["position.table"][0, 1:]  # (N, D), after the class token's
     assert told["mean length of what was added"] == pytest.approx(rows.norm(dim=1).mean().item(), rel=1e-4)
-    assert not any("added" in name for name, _ in by_title(walked(VITS["position-rope2d"]), "sequence").numbers)
+    assert not any("position" in name for name, _ in by_title(walked(VITS["position-rope2d"]), "Class token").numbers)
 
 
 def test_an_image_of_another_size_has_its_own_numbers() -> None:
     found = walked(small(), Size(64, 48))
     assert by_title(found, "cut into patches").shape == "48 x 192"
-    assert "x_48 E" in by_title(found, "sequence").equation
-    assert "49 x 49 weights" in by_title(found, "look at each other").words
+    assert "x_48 E" in by_title(found, "Class token").equation
+    assert "49 x 49 weights" in by_title(found, "self-attention").text
 
 
 def test_many_layers_are_told_in_one_step() -> None:
@@ -127,13 +127,13 @@ def test_many_layers_are_told_in_one_step() -> None:
     later = by_title(found, "Layers 2 to 6")
     assert [name for name, _ in later.numbers] == [f"layer {number}" for number in range(1, 7)]
     assert len([stage for stage in found if "ayer" in stage.title]) == 3
-    assert not any("again" in stage.title for stage in walked(small(depth=1)))
+    assert not any("Layer 2" in stage.title or "Layers" in stage.title for stage in walked(small(depth=1)))
 
 
 def test_a_model_that_names_no_classes_ends_with_its_vector() -> None:
     for found in (walked(VITS["head-none"]), walked(small(), names=())):
-        assert "is read" in found[-1].title
-        assert "names no classes" in found[-1].words
+        assert "Pooling" in found[-1].title
+        assert "no classes" in found[-1].text
 
 
 def test_a_hybrid_and_a_residual_network_tell_of_their_maps() -> None:
@@ -141,4 +141,4 @@ def test_a_hybrid_and_a_residual_network_tell_of_their_maps() -> None:
     assert hybrid.shape == "256 x 4 x 6"
     found = walked(VARIANTS["resnet"])
     assert [stage.shape for stage in found] == ["3 x 32 x 48", "256 x 4 x 6", "256", "4", "4"]
-    assert len(found[1].pictures) == 3
+    assert len(found[1].images) == 3

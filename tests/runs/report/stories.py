@@ -7,12 +7,12 @@ import torch
 
 from tests.data.loading.photos import photo
 from tests.data.pictures import encoded
-from vitral.data.datasets.files import Files
+from vitral.data.datasets.files import FileStore
 from vitral.data.samples import Item, Samples
 from vitral.evaluation.accuracy import compute_accuracy
 from vitral.evaluation.calibration import compute_calibration
 from vitral.evaluation.outputs import Predictions
-from vitral.runs.report.story import Cost, Judgment, Line, Story
+from vitral.runs.report.report import Cost, ReportEvaluation, MetricLine, Report
 
 
 def album(folder: Path, classes: tuple[str, ...], each: int = 2) -> Samples:
@@ -26,7 +26,7 @@ def album(folder: Path, classes: tuple[str, ...], each: int = 2) -> Samples:
         for label in range(len(classes))
         for number in range(each)
     ]
-    return Samples("photos", classes, tuple(items), Files(str(folder)))
+    return Samples("photos", classes, tuple(items), FileStore(str(folder)))
 
 
 def answers_to(samples: Samples, sharpness: float = 2.0, seed: int = 0) -> Predictions:
@@ -39,14 +39,14 @@ def answers_to(samples: Samples, sharpness: float = 2.0, seed: int = 0) -> Predi
     )
 
 
-def judgment_of(samples: Samples, answers: Predictions) -> Judgment:
-    return Judgment("val", answers, compute_accuracy(answers, samples.classes), compute_calibration(answers))
+def judgment_of(samples: Samples, answers: Predictions) -> ReportEvaluation:
+    return ReportEvaluation("val", answers, compute_accuracy(answers, samples.classes), compute_calibration(answers))
 
 
-def measured(epochs: int = 4, each: int = 10) -> list[Line]:
+def measured(epochs: int = 4, each: int = 10) -> list[MetricLine]:
     """Lines as in metrics.jsonl: a loss that falls with some noise, and an evaluation at the end of each epoch."""
     rng = np.random.default_rng(0)
-    lines: list[Line] = []
+    lines: list[MetricLine] = []
     for step in range(1, epochs * each + 1):
         loss = float(2 * 0.98**step + rng.normal(scale=0.05))
         epoch = round(step / each, 3)
@@ -57,9 +57,9 @@ def measured(epochs: int = 4, each: int = 10) -> list[Line]:
     return lines
 
 
-def story_of(samples: Samples) -> Story:
+def story_of(samples: Samples) -> Report:
     """A run that has just begun."""
-    return Story(
+    return Report(
         title="photos-2",
         status="running",
         answers="images are named",
@@ -78,7 +78,7 @@ def story_of(samples: Samples) -> Story:
     )
 
 
-def whole_story(folder: Path, classes: tuple[str, ...] = ("cat", "dog", "fox"), each: int = 20) -> Story:
+def whole_story(folder: Path, classes: tuple[str, ...] = ("cat", "dog", "fox"), each: int = 20) -> Report:
     """A run that is done and judged."""
     samples = album(folder, classes, each)
     judgment = judgment_of(samples, answers_to(samples))

@@ -5,12 +5,12 @@ import pytest
 from tests.evaluation.test_calibration import said
 from vitral.evaluation.calibration import compute_calibration
 from vitral.html.charts import HEIGHT, WIDTH
-from vitral.runs.report.confusion import draw_calibration
+from vitral.runs.report.confusion import calibration_chart
 
 
 def test_bars_are_as_high_as_the_answers_are_right() -> None:
     # Two say 0.9 and one is right, two say 0.65 and both are right.
-    chart = draw_calibration(compute_calibration(said([0.9, 0.9, 0.65, 0.65], [0, 1, 0, 0])), 0.75)
+    chart = calibration_chart(compute_calibration(said([0.9, 0.9, 0.65, 0.65], [0, 1, 0, 0])), 0.75)
     modest, spare, sure, gap = chart.bars
     assert [bar.style for bar in chart.bars] == ["bin", "modest", "bin", "sure"]
     assert modest.height == pytest.approx(0.65 * HEIGHT)
@@ -29,4 +29,4 @@ def test_bars_are_as_high_as_the_answers_are_right() -> None:
     [(0.9, 0.9, "as sure as it is right"), (0.9, 0.5, "surer of itself"), (0.6, 0.9, "dares to say, by 30.0 points")],
 )
 def test_the_caption_says_whether_to_believe_it(probability: float, accuracy: float, told: str) -> None:
-    assert told in draw_calibration(compute_calibration(said([probability], [0])), accuracy).caption
+    assert told in calibration_chart(compute_calibration(said([probability], [0])), accuracy).caption

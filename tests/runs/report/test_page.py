@@ -13,11 +13,11 @@ from tests.errors import raises
 from tests.evaluation.test_accuracy import given_as
 from tests.runs.report.stories import album, answers_to, judgment_of, measured, story_of, whole_story
 from vitral.data.samples import Item, Samples
-from vitral.runs.report.page import MOST_CLASSES, page, write_report
-from vitral.runs.report.story import Story
+from vitral.runs.report.page import MAX_CLASSES, page, write_report
+from vitral.runs.report.report import Report
 
 
-def read(story: Story) -> Reader:
+def read(story: Report) -> Reader:
     return Reader(page(story))
 
 
@@ -68,7 +68,7 @@ def test_nothing_handed_in_can_become_part_of_the_page(tmp_path: Path) -> None:
     assert "\\udcff" in reader.text
 
 
-def _renamed(story: Story, folder: Path) -> Samples:
+def _renamed(story: Report, folder: Path) -> Samples:
     """The samples with a file of an odd name."""
     name = "<img src=x onerror='x'>.jpg"
     (folder / name).write_bytes((folder / "0.jpg").read_bytes())
@@ -76,7 +76,7 @@ def _renamed(story: Story, folder: Path) -> Samples:
     return Samples(ODD, story.samples.classes, items, story.samples.store, (ODD,))
 
 
-@pytest.mark.parametrize(("count", "shown"), [(2, 2), (10, 10), (100, MOST_CLASSES)])
+@pytest.mark.parametrize(("count", "shown"), [(2, 2), (10, 10), (100, MAX_CLASSES)])
 def test_any_number_of_classes_is_shown_as_can_be_read(tmp_path: Path, count: int, shown: int) -> None:
     reader = read(whole_story(tmp_path, tuple(f"class {number}" for number in range(count)), each=20))
     assert any(label.startswith("Confusion matrix") for label in graphics(reader)) == (count <= 30)

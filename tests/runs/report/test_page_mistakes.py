@@ -7,9 +7,9 @@ from scipy.special import softmax
 
 from tests.evaluation.test_accuracy import answers_of
 from tests.runs.report.stories import album, answers_to, judgment_of
-from vitral.data.thumbnails import thumbnail
+from vitral.data.thumbnails import thumbnail_url
 from vitral.evaluation.outputs import Predictions
-from vitral.runs.report.page import MOST_MISTAKES, worst_mistakes
+from vitral.runs.report.page import MAX_MISTAKES, worst_mistakes
 
 
 def test_mistakes_come_surest_first_with_their_pictures(tmp_path: Path) -> None:
@@ -20,12 +20,12 @@ def test_mistakes_come_surest_first_with_their_pictures(tmp_path: Path) -> None:
     chances = [softmax([0, 3])[::-1], softmax([2, 0]), softmax([0, 1])[::-1]]
     assert [(each.probability, each.label_probability) for each in found] == [pytest.approx(pair) for pair in chances]
     items = [samples.of("val")[place] for place in (1, 3, 0)]
-    assert [(each.name, each.source) for each in found] == [(item.name, thumbnail(samples, item)) for item in items]
+    assert [(each.name, each.source) for each in found] == [(item.name, thumbnail_url(samples, item)) for item in items]
 
 
 def test_places_decide_which_picture_it_is(tmp_path: Path) -> None:
     samples = album(tmp_path, ("cat", "dog"), each=2)
-    answers = answers_of([[0, 1], [1, 0]], [0, 0])._replace(places=answers_of([[0]], [2]).labels.repeat(2))
+    answers = answers_of([[0, 1], [1, 0]], [0, 0])._replace(indices=answers_of([[0]], [2]).labels.repeat(2))
     (mistake,) = worst_mistakes(judgment_of(samples, answers), samples)
     assert mistake.name == samples.of("val")[2].name
 
@@ -33,8 +33,8 @@ def test_places_decide_which_picture_it_is(tmp_path: Path) -> None:
 def test_many_mistakes_are_cut_and_none_are_none(tmp_path: Path) -> None:
     samples = album(tmp_path, ("cat", "dog", "fox"), each=40)
     wrong = answers_to(samples)
-    wrong = Predictions(-wrong.logits, wrong.labels, wrong.places)
-    assert len(worst_mistakes(judgment_of(samples, wrong), samples)) == MOST_MISTAKES
+    wrong = Predictions(-wrong.logits, wrong.labels, wrong.indices)
+    assert len(worst_mistakes(judgment_of(samples, wrong), samples)) == MAX_MISTAKES
     right = answers_of([[9, 0, 0]], [0])
     assert worst_mistakes(judgment_of(samples, right), samples) == []
 

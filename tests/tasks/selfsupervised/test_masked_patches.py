@@ -151,7 +151,7 @@ def test_the_models_weights_serve_a_classifier_afterwards() -> None:
     built = task(small().build())
     built(pictures(small()), LABELS, rng()).loss.backward()
     classifier = small().build()
-    classifier.load(built.model.state_dict())
+    classifier.load_weights(built.model.state_dict())
     assert all(weight.requires_grad for weight in classifier.parameters())
     own = {name for name in built.state_dict() if not name.startswith("model.")}
     assert own == {"mask", "tell.weight", "tell.bias"}

@@ -19,7 +19,7 @@ def at(values: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize(("patches", "count"), [(2, 1), (3, 2), (24, 12), (25, 13), (196, 98)])
 def test_every_image_has_half_of_its_patches_corrupted_each_once(patches: int, count: int) -> None:
-    places = drawn(50, patches).places
+    places = drawn(50, patches).indices
     assert places.shape == (50, count)
     assert all(len(set(row)) == count for row in places.tolist())
     assert int(places.min()) >= 0
@@ -57,13 +57,13 @@ def test_places_and_sources_are_anywhere_alike() -> None:
 
 
 def test_images_of_a_batch_are_corrupted_each_in_its_own_way() -> None:
-    places = drawn(20, 24).places
+    places = drawn(20, 24).indices
     assert len({tuple(sorted(row)) for row in places.tolist()}) == 20
 
 
 def test_the_dice_decide_all_of_it() -> None:
     assert all(torch.equal(one, other) for one, other in zip(drawn(5, 24), drawn(5, 24), strict=True))
-    assert not torch.equal(drawn(5, 24).places, drawn(5, 24, seed=1).places)
+    assert not torch.equal(drawn(5, 24).indices, drawn(5, 24, seed=1).indices)
 
 
 def test_no_images_are_corrupted_too() -> None:
@@ -73,13 +73,13 @@ def test_no_images_are_corrupted_too() -> None:
 def test_patches_are_replaced_as_the_corruption_says() -> None:
     patches = torch.arange(8.0).view(1, 4, 2)
     corruption = Corruption(
-        places=torch.tensor([[3, 0, 1]]),
+        indices=torch.tensor([[3, 0, 1]]),
         sources=torch.tensor([[0, 2, 2, 3]]),
         masked=torch.tensor([[False, False, False, True]]),
     )
     found = corrupt(patches, corruption, torch.tensor([-1.0, -2.0]))
     assert found.tolist() == [[[0, 1], [4, 5], [4, 5], [-1, -2]]]
-    assert gather_patches(patches, corruption.places).tolist() == [[[6, 7], [0, 1], [2, 3]]]
+    assert gather_patches(patches, corruption.indices).tolist() == [[[6, 7], [0, 1], [2, 3]]]
 
 
 def test_the_kind_of_number_stays() -> None:

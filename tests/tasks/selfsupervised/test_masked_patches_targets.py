@@ -100,7 +100,7 @@ def test_a_downsized_patch_tells_its_sixteen_parts_row_by_row() -> None:
 def test_numbers_needed_to_tell_a_patch(
     target: MeanColor | Downsized | WholePatch, channels: int, expected: int
 ) -> None:
-    assert target.outputs(channels, Size(16, 16)) == expected
+    assert target.out_features(channels, Size(16, 16)) == expected
 
 
 @pytest.mark.parametrize("target", [MeanColor(), Downsized()])
@@ -108,20 +108,20 @@ def test_a_sure_and_right_prediction_costs_nothing_and_another_costs_its_doubt(t
     patches = CENTERED.apply(torch.randint(0, 256, (6, 3, 8, 8), dtype=torch.uint8)).view(2, 3, 3, 8, 8)
     colors = color_classes(CENTERED.restore(patches), target.side)
     sure = F.one_hot(colors, 512).float().flatten(2) * 100
-    judged = target.judge(sure, patches, CENTERED)
+    judged = target.compute_loss(sure, patches, CENTERED)
     assert_close(judged.losses, torch.zeros(2))
     assert judged.metrics["accuracy"].tolist() == [1, 1]
-    unsure = target.judge(torch.zeros_like(sure), patches, CENTERED)
+    unsure = target.compute_loss(torch.zeros_like(sure), patches, CENTERED)
     assert_close(unsure.losses, torch.full((2,), 512.0).log())
     half = sure.clone()
     half[1] = half[1].roll(1, dims=-1)
-    assert target.judge(half, patches, CENTERED).metrics["accuracy"].tolist() == [1, 0]
+    assert target.compute_loss(half, patches, CENTERED).metrics["accuracy"].tolist() == [1, 0]
 
 
 def test_the_whole_patch_is_told_by_its_mean_squared_error() -> None:
     patches = torch.rand(2, 3, 3, 8, 4)
     predictions = patches.flatten(2) + torch.tensor([0.1, 0.5])[:, None, None]
-    judged = WholePatch().judge(predictions, patches, CENTERED)
+    judged = WholePatch().compute_loss(predictions, patches, CENTERED)
     assert_close(judged.losses, torch.tensor([0.01, 0.25]))
     assert judged.metrics == {}
 

@@ -54,23 +54,23 @@ class Race:
         items = samples.of("train")
         plan = SamplingPlan(np.array([item.label for item in items]), Sequential(), BATCH, 5, group.world)
         torch.manual_seed(0)
-        model = vitral.build(
+        model = vitral.create_model(
             "Ti/16", "image_size=16", "stem.patch=8", "width=16", "depth=2", "mixer.heads=2", "head.num_classes=2"
         )
         task = Classify().build(model, 2, samples.counts("train"), CENTERED)
-        self.group, self.distributed = group, distributed
-        self.spread = distributed.spread(task, group)
+        self.group = group
+        self.spread = distributed.build(task, group)
         # A larger epsilon than usual, or Adam would blow up the rounding of gradients that ought to be 0.
         optimizer, schedule = AdamW(lr=3e-3, eps=1e-4), Cosine(warmup=2)
         self.learning = TrainingState(
             task, optimizer.build(task), Ema(decay=0.9).build(STEPS), Precision(torch.float32, CPU)
         )
         sight = ImagePipeline(Size(16, 16), Decoding(), RandomResizedCrop())
-        self.loader = Loader(items, samples.store, sight, plan, workers=0, room=2**20)
+        self.loader = Loader(items, samples.store, sight, plan, workers=0, cache_bytes=2**20)
         self.serving = MicrobatchConfig(CENTERED, portions, CPU)
         self.descent = UpdateRule(
             self.learning.optimizer,
-            lambda step: optimizer.lr * schedule.rate(step, STEPS),
+            lambda step: optimizer.lr * schedule.lr_factor(step, STEPS),
             CLIPS[portions],
             self.learning.precision,
             self.spread,
@@ -81,7 +81,7 @@ class Race:
         """Go back to the newest checkpoint, and give its step."""
         checkpoint = find_newest_for_all(folder, self.group).checkpoint
         assert checkpoint is not None
-        tensors, state = self.distributed.load(checkpoint, self.learning.task, self.group)
+        tensors, state = self.spread.load_checkpoint(checkpoint)
         assert isinstance(state, dict)
         return restore_state(self.learning, self.loader.plan, tensors, SavedState.parse(state))
 
@@ -96,31 +96,31 @@ class Race:
         """Note what the averaged weights do on all images."""
         task, learning = self.learning.task, self.learning
         task.eval()
-        with learning.average.averaged(task), torch.no_grad():
+        with learning.average.applied_to(task), torch.no_grad():
             outcomes = [task(*portion[:2], portion.rng) for portion in self._portions()]
         task.train()
-        Logging(self.lines).run(0, self.group.joined(mean_outcome(outcomes)))
+        Logging(self.lines).run(0, self.group.reduce_outcome(mean_outcome(outcomes)))
         return self
 
     def _portions(self) -> Iterator[Microbatch]:
-        for portions in microbatches(self.loader, 0, self.loader.plan.epoch_steps, self.serving):
+        for portions in microbatches(self.loader, 0, self.loader.plan.steps_per_epoch, self.serving):
             yield from portions
 
     def save(self, folder: Path, step: int) -> None:
         """Write a checkpoint, and spoil the weights before it is on the disk: what was handed over is a copy."""
-        keeper = self.distributed.keeper(folder, 2, self.group)
+        writer = self.spread.checkpoint_writer(folder, 2)
         saved = saved_state(self.learning, self.loader.plan, step)
-        keeper.save(step, state_tensors(self.learning), saved.model_dump(mode="json"), None)
+        writer.save(step, state_tensors(self.learning), saved.model_dump(mode="json"), None)
         for weight in self.learning.task.parameters():
             weight.data.zero_()
-        keeper.close()
-        self.group.meet()
+        writer.close()
+        self.group.barrier()
 
     def weights(self) -> dict[str, Tensor]:
         """The whole model, by its own weights and by their averages."""
-        own = {f"own/{name}": tensor for name, tensor in self.spread.whole(self.learning.task).items()}
-        with self.learning.average.averaged(self.learning.task):
-            averaged = self.spread.whole(self.learning.task)
+        own = {f"own/{name}": tensor for name, tensor in self.spread.full_state_dict(self.learning.task).items()}
+        with self.learning.average.applied_to(self.learning.task):
+            averaged = self.spread.full_state_dict(self.learning.task)
         return own | {f"averaged/{name}": tensor for name, tensor in averaged.items()}
 
 

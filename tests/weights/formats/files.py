@@ -50,7 +50,7 @@ def differences(model: Model, answers: Mapping[str, Tensor], sizes: tuple[str, .
         for size in sizes:
             if f"images{size}" in answers:
                 images = answers[f"images{size}"]
-                tokens = torch.cat(model.features(images)[:3], dim=1)
+                tokens = torch.cat(model.forward_features(images)[:3], dim=1)
                 pairs = [(tokens, answers[f"tokens{size}"])]
                 if f"logits{size}" in answers:
                     pairs.append((model(images), answers[f"logits{size}"]))
@@ -64,12 +64,14 @@ def rewritten(loaded: LoadedModel, kind: Format, folder: Path) -> dict[str, Tens
     """What the format writes of a model, whose reading gives the very same tensors again."""
     model, bundle = loaded
     assert isinstance(bundle.model, Vit)
-    assert not list(kind.without_counterpart(bundle))
+    assert not list(kind.unsupported(bundle))
     tensors = export_tensors(kind.rules(bundle.model), model.state_dict())
     folder.mkdir()
     for name, pieces in kind.files(bundle, tensors).items():
         (folder / name).write_bytes(b"".join(pieces))
-    again = load(folder, f"image_size={bundle.model.image_size}", *kind.hints(bundle.model), format=kind.name)
+    again = load(
+        folder, f"image_size={bundle.model.image_size}", *kind.required_settings(bundle.model), format=kind.name
+    )
     assert again.bundle.model == bundle.model
     own = model.state_dict()
     assert own.keys() == again.model.state_dict().keys()
@@ -80,4 +82,4 @@ def rewritten(loaded: LoadedModel, kind: Format, folder: Path) -> dict[str, Tens
 def unlike(kind: Format, *settings: str) -> list[str]:
     """The fields of a small model with these settings that the format has no counterpart for."""
     bundle = bundle_of(override(Vit(), [*SMALL, *settings]))
-    return [words.partition(":")[0] for words in kind.without_counterpart(bundle)]
+    return [words.partition(":")[0] for words in kind.unsupported(bundle)]

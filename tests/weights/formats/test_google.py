@@ -87,8 +87,8 @@ def test_tokens_and_logits_are_flaxs_at_both_sizes(name: str) -> None:
 @pytest.mark.parametrize("setting", ["eps=1e-5", "mlp.gelu=erf", "position.resampling=bicubic"])
 def test_the_answers_would_tell_another_constant(setting: str) -> None:
     found = vitral.load(FOLDER / "google_vit.npz")
-    other = override(found.bundle.model, [setting]).skeleton()
-    other.load(found.model.state_dict())
+    other = override(found.bundle.model, [setting]).build_empty()
+    other.load_weights(found.model.state_dict())
     assert max(differences(other.eval(), answers("google_vit"))) > 1e-4
 
 
@@ -110,9 +110,9 @@ def test_what_does_not_belong_to_the_model_is_told(tmp_path: Path, caplog: pytes
     assert isinstance(loaded.bundle.model, Vit)
     assert loaded.bundle.model.head == NoHead()
     assert loaded.bundle.task == "features"
-    assert "left out params/txt/head/kernel: belongs to another tower" in caplog.messages
-    assert "left out params/t: belongs to the training, not to the model" in caplog.messages
-    assert "left out head/bias and 1 more: leads into the space of another tower" in caplog.messages
+    assert "ignored params/txt/head/kernel: belongs to another tower" in caplog.messages
+    assert "ignored params/t: belongs to the training, not to the model" in caplog.messages
+    assert "ignored head/bias and 1 more: leads into the space of another tower" in caplog.messages
 
 
 def test_classes_without_names_are_numbered_and_that_is_told(caplog: pytest.LogCaptureFixture) -> None:
@@ -216,7 +216,7 @@ def test_a_published_file_is_what_it_is_called(tmp_path: Path) -> None:
 def test_a_file_has_as_many_numbers_as_google_counts(name: str, count: int) -> None:
     model = model_config(name)
     assert isinstance(model, Vit)
-    found = expected_shapes(Google().rules(model), model.skeleton().state_dict())
+    found = expected_shapes(Google().rules(model), model.build_empty().state_dict())
     assert sum(prod(shape) for shape in found.values()) == count
     if not isinstance(model.stem, Hybrid) and model.width < 1024:
         rows = 1 + (224 // model.stem.patch.height) ** 2
@@ -284,12 +284,12 @@ def test_what_is_wrong_is_refused_by_its_own_name(
 
 @pytest.mark.parametrize("name", [*ORIGINALS, *NEWER])
 def test_one_layout_alone_claims_a_file(name: str) -> None:
-    raw = Checkpoint(Path(f"{name}.npz"), weights(name), {}, {})
-    assert detect_format(raw).name == ("google" if name in ORIGINALS else "big_vision")
+    ckpt = Checkpoint(Path(f"{name}.npz"), weights(name), {}, {})
+    assert detect_format(ckpt).name == ("google" if name in ORIGINALS else "big_vision")
 
 
 @pytest.mark.parametrize("kind", [Google(), BigVision()], ids=["google", "big_vision"])
 def test_files_of_others_are_not_claimed(kind: Google) -> None:
     for path in sorted(FOLDER.glob("*.safetensors")):
         found = {key.removeprefix("weights/"): tensor for key, tensor in load_file(path).items()}
-        assert not kind.claims(Checkpoint(path, found, {}, {})), path
+        assert not kind.matches(Checkpoint(path, found, {}, {})), path

@@ -4,14 +4,14 @@ import torch
 
 from vitral.core.config import override
 from vitral.models import Hybrid, Vit
-from vitral.weights.formats.rules import resnet_layers, resnet_rules, expected_shapes
+from vitral.weights.formats.rules import expected_shapes, resnet_layers, resnet_rules
 
 BODY = Hybrid(layers=(2, 1, 3), root=32)
 FEW = ("image_size=32", "width=8", "depth=1", "mixer.heads=1", "head.num_classes=2")
 
 
 def test_every_tensor_of_the_body_has_a_rule_of_its_own() -> None:
-    own = override(Vit(stem=BODY), FEW).skeleton().stem.get_submodule("body").state_dict()
+    own = override(Vit(stem=BODY), FEW).build_empty().stem.get_submodule("body").state_dict()
     rules = resnet_rules(BODY, "body", "their.backbone")
     ours = [name for rule in rules for name in rule.ours]
     theirs = [name for rule in rules for name in rule.theirs]

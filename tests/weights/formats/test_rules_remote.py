@@ -10,10 +10,10 @@ from vitral.weights.formats.rules import (
     TABLE,
     TOKENS,
     averaged_heads,
-    position_rules,
     expected_shapes,
-    import_tensors,
     export_tensors,
+    import_tensors,
+    position_rules,
 )
 
 SMALL = ("image_size=8", "stem.patch=4", "width=6", "depth=1", "mixer.heads=1", "head.num_classes=3")
@@ -55,10 +55,10 @@ def test_a_row_of_a_register_is_added_to_it() -> None:
     own = dict(model.state_dict())
     theirs = {"cls": torch.randn(1, 1, 6), "reg": torch.randn(1, 2, 6), "table": torch.randn(1, 7, 6)}
     found = import_tensors(position_rules(model.config, ["cls", "reg"], "table"), own, theirs, "", "")
-    model.load(own | found)
+    model.load_weights(own | found)
     patches = torch.randn(1, 4, 6)
     expected = torch.cat([theirs["cls"], theirs["reg"], patches], dim=1) + theirs["table"]  # (1, 3 + N, D)
-    given = model.sequence(patches, model.config.layout(model.config.image_size))
+    given = model.embed_patches(patches, model.config.layout(model.config.image_size))
     assert torch.allclose(given, expected, atol=1e-6)
 
 
@@ -66,7 +66,7 @@ def test_the_mean_of_two_heads_is_one_head_on_both_tokens() -> None:
     one, two = torch.nn.Linear(6, 3), torch.nn.Linear(6, 3)
     theirs = {f"{name}.{part}": tensor for name, head in (("one", one), ("two", two))
               for part, tensor in head.state_dict().items()}  # fmt: skip
-    own = {"head.weight": torch.empty(3, DistilledPool().outputs(6)), "head.bias": torch.empty(3)}
+    own = {"head.weight": torch.empty(3, DistilledPool().out_width(6)), "head.bias": torch.empty(3)}
     rules = averaged_heads("head", ("one", "two"))
     found = import_tensors(rules, own, theirs, "", "")
     tokens = torch.randn(5, 2, 6)

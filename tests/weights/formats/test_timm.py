@@ -15,7 +15,7 @@ from vitral.data.transforms.crop import Resize
 from vitral.models import Attention, DistilledPool, MeanPool, Mlp, SwiGlu
 from vitral.weights.formats.format import Checkpoint
 from vitral.weights.formats.timm import Timm
-from vitral.weights.formats.timm_config import parse_heads, parse_config, parse_sizes
+from vitral.weights.formats.timm_config import parse_config, parse_heads, parse_sizes
 from vitral.weights.load import load
 
 WIDE = ("mixer.heads=3", "image_size=32x48")
@@ -266,9 +266,9 @@ def test_a_way_of_seeing_that_is_unknown_here_is_refused(
     ],
 )
 def test_what_is_wrong_in_the_notes_is_told_as_theirs(tmp_path: Path, config: dict[str, object], value: str) -> None:
-    raw = Checkpoint(tmp_path / "model.safetensors", {}, {"architecture": "vit_tiny_patch16_224", **config}, {})
+    ckpt = Checkpoint(tmp_path / "model.safetensors", {}, {"architecture": "vit_tiny_patch16_224", **config}, {})
     with raises("weights.bad_config", tmp_path, value):
-        parse_config(raw)
+        parse_config(ckpt)
 
 
 def test_numbers_in_the_notes_are_checked_one_by_one() -> None:

@@ -1,8 +1,7 @@
-"""Data sets of Hugging Face that are on disk: Parquet or Arrow files with a column of images and one of labels.
+"""Hugging Face datasets on disk: Parquet or Arrow files with a column of images and one of labels.
 
-Parquet and Arrow files, read with pyarrow: one cell at a time, and no file is held open.
-Which columns of a table hold the images and their labels.
-Which Parquet and Arrow files make up a data set of Hugging Face, and what each is for.
+In order: reading cells with pyarrow (one at a time, no file is held open), choosing the columns, finding the files and
+their splits, and opening the dataset.
 """
 
 import json
@@ -18,11 +17,11 @@ from itertools import accumulate
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
-from vitral.core.errors import ConfigError, DataError, either
+from vitral.core.errors import ConfigError, DataError, format_choices
 from vitral.data.datasets.files import is_image, read_bytes, suffix, unreadable
-from vitral.data.datasets.labels import composed, listed, samples_of
-from vitral.data.datasets.split import Stratified
-from vitral.data.samples import SPLIT_WORDS, SPLITS, Row, Samples, Split
+from vitral.data.datasets.labels import build_samples, format_names, normalize_unicode
+from vitral.data.datasets.split import StratifiedSplit
+from vitral.data.samples import SPLIT_ALIASES, SPLITS, Row, Samples, Split
 
 Version = tuple[int, int]
 TABLES_KEPT = 4096  # maps of Arrow files and tables of contents of Parquet files
@@ -30,7 +29,7 @@ GROUPS_KEPT = 4  # row groups of Parquet in memory, often of a hundred images ea
 
 
 @dataclass(frozen=True)
-class Cells:
+class TableStore:
     """A store of the cells of one column, named `data/train.parquet#0000012`: the file and the row.
 
     A cell holds the bytes of an image, or the path of its file from the root.
@@ -69,7 +68,7 @@ class Cells:
 
 def read_schema(path: str) -> Any:
     """The names and types of the columns."""
-    with _readable(path):
+    with _wrap_errors(path):
         if suffix(path) == ".arrow":
             schema = _arrow(path, _version(path)).schema
         else:
@@ -81,7 +80,7 @@ def read_schema(path: str) -> Any:
 
 def read_column(path: str, column: str) -> list[Any]:
     """All the values of a column."""
-    with _readable(path):
+    with _wrap_errors(path):
         if suffix(path) == ".arrow":
             return _arrow(path, _version(path)).column(column).to_pylist()
         with _parquet(path) as file:
@@ -90,7 +89,7 @@ def read_column(path: str, column: str) -> list[Any]:
 
 def read_cell(path: str, column: str, row: int) -> Any:
     """The value of a column in a row."""
-    with _readable(path):
+    with _wrap_errors(path):
         version = _version(path)
         if suffix(path) == ".arrow":
             return _arrow(path, version).column(column)[row].as_py()
@@ -139,8 +138,8 @@ def _parquet(path: str) -> Any:
 
 
 @contextmanager
-def _readable(path: str) -> Iterator[None]:
-    """Whatever pyarrow says of a damaged file, or its absence, as an error of ours."""
+def _wrap_errors(path: str) -> Iterator[None]:
+    """Turn errors of pyarrow into DataError, and its absence into ConfigError."""
     try:
         from pyarrow import ArrowException
     except ImportError:
@@ -199,20 +198,20 @@ def _features(schema: Any, where: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _only(message: str, candidates: Sequence[str], usual: Sequence[str], names: Sequence[str], where: str) -> str:
+def _only(role: str, candidates: Sequence[str], usual: Sequence[str], names: Sequence[str], where: str) -> str:
     """The candidate, or of several the one with a usual name."""
     found = [name for name in candidates if name.lower() in usual] if len(candidates) > 1 else candidates
     if len(found) == 1:
         return found[0]
     if not candidates:
         raise DataError(
-            f"no column of {message}s among {either(names) if names else 'its columns, of which there are none'}",
+            f"no column of {role}s among {format_choices(names) if names else 'no columns'}",
             code="data.missing_column",
             where=where,
             hint=f"give a table with a column called {usual[0]}",
         )
     raise DataError(
-        f"several columns may be the {message}: {', '.join(candidates)}",
+        f"several columns may be the {role}: {', '.join(candidates)}",
         code="data.ambiguous_column",
         where=where,
         hint=f"keep one of them, or call it {usual[0]}",
@@ -250,7 +249,7 @@ class TableFile(NamedTuple):
     split: Split
 
 
-class Found(NamedTuple):
+class TableFiles(NamedTuple):
     files: list[TableFile]
     notes: list[str]
 
@@ -265,7 +264,7 @@ def holds_tables(path: Path) -> bool:
         return False  # the source of folders says what is wrong with it
 
 
-def find_tables(root: Path) -> Found:
+def find_tables(root: Path) -> TableFiles:
     """The files of the data set in a folder."""
     if (root / "dataset_dict.json").is_file():
         words = _names(root / "dataset_dict.json", "splits", _json(root / "dataset_dict.json").get("splits"))
@@ -273,8 +272,8 @@ def find_tables(root: Path) -> Found:
     if (root / "state.json").is_file():
         return _by_split(root, {"": _saved(root, "")})
     names = sorted(path.relative_to(root).as_posix() for path in _below(root, DEPTH))
-    _refuse_missing(root, names)
-    _refuse_several(root, names)
+    _check_complete(root, names)
+    _check_one_dataset(root, names)
     files: defaultdict[str, list[str]] = defaultdict(list)
     for name in names:
         files[_word(name)].append(name)
@@ -299,13 +298,13 @@ def _below(folder: Path, depth: int) -> Iterator[Path]:
         yield from _below(path, depth - 1)
 
 
-def _by_split(root: Path, words: dict[str, list[str]]) -> Found:
+def _by_split(root: Path, words: dict[str, list[str]]) -> TableFiles:
     """The files for each split; those of other words are left out, unless there is nothing else."""
-    known = {word: SPLIT_WORDS[word.lower()] for word in words if word.lower() in SPLIT_WORDS}
+    known = {word: SPLIT_ALIASES[word.lower()] for word in words if word.lower() in SPLIT_ALIASES}
     if not known and len(words) == 1:
         known = dict.fromkeys(words, "train")
     if not known:
-        message = f"none of its splits is for training: {listed(list(words))}"
+        message = f"none of its splits is for training: {format_names(list(words))}"
         raise DataError(
             message,
             code="data.no_train_split",
@@ -313,12 +312,12 @@ def _by_split(root: Path, words: dict[str, list[str]]) -> Found:
             hint="give one of the folders, or call one split train",
         )
     if len(set(known.values())) < len(known):
-        message = f"two of its splits stand for the same: {listed(list(known))}"
+        message = f"two of its splits stand for the same: {format_names(list(known))}"
         raise DataError(message, code="data.ambiguous_split", where=str(root), hint="rename or remove one")
     in_order = sorted(known, key=lambda word: SPLITS.index(known[word]))
     others = [name for word, names in words.items() if word not in known for name in names]
-    notes = [f"left out, of no split that is used: {listed(others)}"] if others else []
-    return Found([TableFile(name, known[word]) for word in in_order for name in words[word]], notes)
+    notes = [f"left out, of no split that is used: {format_names(others)}"] if others else []
+    return TableFiles([TableFile(name, known[word]) for word in in_order for name in words[word]], notes)
 
 
 def _saved(root: Path, folder: str) -> list[str]:
@@ -372,7 +371,7 @@ def _word(name: str) -> str:
     path = PurePosixPath(name)
     parts = re.split(r"[-_.]", _shard(name)["stem"].lower())
     words = (parts[0], parts[-1], path.parent.name.lower())
-    return next((word for word in words if word in SPLIT_WORDS), "")
+    return next((word for word in words if word in SPLIT_ALIASES), "")
 
 
 def _shard(name: str) -> re.Match[str]:
@@ -381,7 +380,7 @@ def _shard(name: str) -> re.Match[str]:
     return match
 
 
-def _refuse_missing(root: Path, names: list[str]) -> None:
+def _check_complete(root: Path, names: list[str]) -> None:
     """Refuse a split of which some files are not there, as after a download that was broken off."""
     counts: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
     for name in names:
@@ -393,29 +392,29 @@ def _refuse_missing(root: Path, names: list[str]) -> None:
         missing = sorted(set(range(count)) - set(numbers))
         if missing:
             message = (
-                f"{len(missing)} of the {count} files of {stem} are missing: {listed([f'{n:05}' for n in missing])}"
+                f"{len(missing)} of the {count} files of {stem} are missing: {format_names([f'{n:05}' for n in missing])}"
             )
             raise DataError(message, code="data.missing_file", where=str(root), hint="fetch them")
 
 
-def _refuse_several(root: Path, names: list[str]) -> None:
+def _check_one_dataset(root: Path, names: list[str]) -> None:
     """Refuse folders that hold several data sets, as some on the hub do."""
     parents = {PurePosixPath(name).parent for name in names}
-    sets = sorted({str(parent.parent if parent.name.lower() in SPLIT_WORDS else parent) for parent in parents})
+    sets = sorted({str(parent.parent if parent.name.lower() in SPLIT_ALIASES else parent) for parent in parents})
     if len(sets) > 1:
         raise DataError(
-            f"holds several data sets: {listed(sets)}",
+            f"holds several data sets: {format_names(sets)}",
             code="data.several_sets",
             where=str(root),
             hint="give one of these folders",
         )
 
 
-def open_hub(path: Path, how: Stratified) -> Samples:
+def open_tables(path: Path, how: StratifiedSplit) -> Samples:
     """The images of a folder of tables, or of one table, all of which are then for training."""
     alone = path.is_file()
     root = path.parent if alone else path
-    files, notes = Found([TableFile(path.name, "train")], []) if alone else find_tables(path)
+    files, notes = TableFiles([TableFile(path.name, "train")], []) if alone else find_tables(path)
     columns = _columns(root, files)
     labels = [read_column(str(root / file.name), columns.label) for file in files]
     rows = [
@@ -425,8 +424,8 @@ def open_hub(path: Path, how: Stratified) -> Samples:
     ]
     if not rows:
         raise DataError("holds no rows", code="data.empty", where=str(path), hint="give a set with images in it")
-    samples = samples_of(str(path), rows, Cells(str(root), columns.image), how, notes)
-    return _in_order(samples, columns.classes or _counted(value for values in labels for value in values))
+    samples = build_samples(str(path), rows, TableStore(str(root), columns.image), how, notes)
+    return _in_order(samples, columns.classes or _sorted_numbers(value for values in labels for value in values))
 
 
 def _columns(root: Path, files: list[TableFile]) -> Columns:
@@ -459,7 +458,7 @@ def _class(value: Any, classes: tuple[str, ...], where: str) -> str:
     return classes[value]
 
 
-def _counted(values: Iterable[Any]) -> tuple[str, ...]:
+def _sorted_numbers(values: Iterable[Any]) -> tuple[str, ...]:
     """Labels that are mere numbers in the order of numbers, which is not that of their names: 2 before 10."""
     distinct = set(values)
     return tuple(map(str, sorted(distinct))) if all(isinstance(value, int) for value in distinct) else ()
@@ -467,12 +466,12 @@ def _counted(values: Iterable[Any]) -> tuple[str, ...]:
 
 def _in_order(samples: Samples, order: tuple[str, ...]) -> Samples:
     """The samples with their classes numbered in that order; as they are where it is empty."""
-    names = [composed(name) for name in order]
+    names = [normalize_unicode(name) for name in order]
     classes = tuple(name for name in names if name in samples.classes)
     if not classes:
         return samples
     number = {name: label for label, name in enumerate(classes)}
     items = tuple(item._replace(label=number[samples.classes[item.label]]) for item in samples.items)
     unseen = [name for name in names if name not in number]
-    notes = (*samples.notes, f"no images, so not among the classes: {listed(unseen)}") if unseen else samples.notes
+    notes = (*samples.notes, f"no images, so not among the classes: {format_names(unseen)}") if unseen else samples.notes
     return replace(samples, classes=classes, items=items, notes=notes)

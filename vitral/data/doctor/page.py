@@ -1,7 +1,4 @@
-"""The diagnosis as a page: one file that needs no network, with the pictures that the findings are about.
-
-The sizes of the pictures, drawn: places on a page for a template to fill in.
-"""
+"""The data doctor's report as one HTML file, with thumbnails of the images that the findings are about."""
 
 from collections import Counter
 from math import floor, log2, sqrt
@@ -11,74 +8,70 @@ from typing import NamedTuple
 from vitral import __version__
 from vitral.core.config import Size
 from vitral.core.errors import DataError
-from vitral.data.doctor.diagnosis import IMAGE, SQUEEZED, Diagnosis, resizing
+from vitral.core.storage import write_file_atomically
+from vitral.data.doctor.diagnosis import IMAGE_SIZE, MAX_SQUEEZE, Diagnosis, summarize_resize
 from vitral.data.doctor.finding import Example, Finding
-from vitral.data.doctor.report import splits_of, verdict
+from vitral.data.doctor.report import nonempty_splits, verdict
 from vitral.data.samples import Item, Samples
-from vitral.data.thumbnails import thumbnail
-from vitral.html.page import render, write_whole
+from vitral.data.thumbnails import thumbnail_url
+from vitral.html.charts import Axis, Chart, Dot, Line
+from vitral.html.page import render
 
-SIDE = 320.0  # of the drawing, in its own units
-MOST_DOTS = 400
-
-
-class Dot(NamedTuple):
-    """All the pictures of one size: a place, a radius, and what it stands for."""
-
-    x: float
-    y: float
-    radius: float
-    label: str
+SIDE = 320.0  # of the chart, in SVG units
+MAX_DOTS = 400
 
 
-class Tick(NamedTuple):
-    """A line of the grid at a number of pixels."""
+def size_chart(sizes: Counter[Size], image: Size) -> Chart:
+    """A dot for each image size on logarithmic axes, its area by how many images have that size.
 
-    place: float
-    pixels: int
-
-
-class Drawing(NamedTuple):
-    """Width to the right and height upwards, both by doublings; `box` is the corner of the image of the model."""
-
-    side: float
-    dots: tuple[Dot, ...]
-    ticks: tuple[Tick, ...]
-    box: float
-    hidden: int  # sizes that are not drawn, being the rarest
-
-
-def draw_sizes(sizes: Counter[Size], image: Size) -> Drawing:
-    """A dot for each size, of an area that follows how many pictures have it."""
-    shown = sizes.most_common(MOST_DOTS)
+    The dashed box marks the sizes that fit into the model's input.
+    """
+    shown, summary = sizes.most_common(MAX_DOTS), summarize_resize(sizes, image)
     sides = [side for size, _ in shown for side in size] + list(image)
-    low, high = floor(log2(min(sides))), floor(log2(max(sides))) + 1
-    most = shown[0][1]
+    low, high, most = floor(log2(min(sides))), floor(log2(max(sides))) + 1, shown[0][1]
+    x, y = Axis(low, high, 1, 0, SIDE), Axis(low, high, 1, SIDE, 0)
 
-    def place(pixels: int) -> float:
-        return round((log2(pixels) - low) / (high - low) * SIDE, 1)
+    def label(power: float) -> str:
+        return str(2 ** int(power))
 
-    dots = tuple(
-        Dot(
-            place(size.width),
-            SIDE - place(size.height),
-            round(2.5 + 9.5 * sqrt(count / most) * (most > 1), 1),
-            f"{size.width} wide, {size.height} high: {count:,}",
-        )
-        for size, count in shown
+    box = log2(max(image))
+    grid = "".join(f"M{tick.position} 0V{SIDE}" for tick in x.ticks())
+    caption = (
+        f"The dashed box is the model's input size, {image}. {summary.enlarged:,} images are enlarged, "
+        f"{summary.squeezed:,} squeezed by more than {MAX_SQUEEZE} times"
     )
-    ticks = tuple(Tick(place(2**power), 2**power) for power in range(low, high + 1))
-    return Drawing(SIDE, dots, ticks, place(max(image)), len(sizes) - len(shown))
+    hidden = len(sizes) - len(shown)
+    return Chart(
+        alt=f"Width and height of the images, from {summary.smallest} to {summary.largest}, median {summary.median}",
+        x_ticks=x.ticks(label),
+        y_ticks=y.ticks(label),
+        x_label="width, pixels",
+        y_label="height, pixels",
+        lines=(Line("grid", grid), Line("box", f"M0 {y.scale(box)}H{x.scale(box)}V{SIDE}")),
+        dots=tuple(
+            Dot(
+                style="size",
+                x=x.scale(log2(size.width)),
+                y=y.scale(log2(size.height)),
+                label=f"{size.width} wide, {size.height} high: {count:,}",
+                radius=round(2.5 + 9.5 * sqrt(count / most) * (most > 1), 1),
+            )
+            for size, count in shown
+        ),
+        caption=f"{caption}; the {hidden:,} rarest sizes are not drawn." if hidden else f"{caption}.",
+        width=SIDE,
+        height=SIDE,
+    )
 
 
 TEMPLATE = Path(__file__).with_name("page.html")
-MOST_EXAMPLES = 12  # of one finding
-MOST_PICTURES = 4  # of one example
-MOST_CLASSES = 60
-MOST_BYTES = 2_000_000  # of thumbnails, so that the page stays below 3 MB
+MAX_EXAMPLES = 12  # of one finding
+MAX_IMAGES = 4  # of one example
+MAX_CLASSES = 60
+MAX_BYTES = 2_000_000  # of thumbnails, so that the page stays below 3 MB
 
 
-class Picture(NamedTuple):
+class ExampleImage(NamedTuple):
     """One file of an example; without a source where it cannot be shown."""
 
     name: str
@@ -87,10 +80,10 @@ class Picture(NamedTuple):
     source: str
 
 
-class Shown(NamedTuple):
+class ExampleView(NamedTuple):
     """An example on the page, and how many more files it has."""
 
-    pictures: tuple[Picture, ...]
+    pictures: tuple[ExampleImage, ...]
     detail: str
     more: int
 
@@ -105,10 +98,10 @@ class Bar(NamedTuple):
 
 def write_page(path: Path, diagnosis: Diagnosis) -> None:
     """Write the page; whoever looks finds the whole file or the one before it."""
-    write_whole(path, page(diagnosis))
+    write_file_atomically(path, render_page(diagnosis))
 
 
-def page(diagnosis: Diagnosis) -> str:
+def render_page(diagnosis: Diagnosis) -> str:
     """The page as HTML."""
     samples = diagnosis.samples
     bars = _bars(samples)
@@ -119,20 +112,17 @@ def page(diagnosis: Diagnosis) -> str:
         samples=samples,
         version=__version__,
         verdict=verdict(diagnosis),
-        splits=splits_of(samples),
-        bars=bars[:MOST_CLASSES],
-        more_classes=len(bars) - MOST_CLASSES,
-        image=IMAGE,
-        squeezed=SQUEEZED,
-        resizing=resizing(diagnosis.sizes) if diagnosis.sizes else None,
-        drawing=draw_sizes(diagnosis.sizes, IMAGE) if diagnosis.sizes else None,
+        splits=nonempty_splits(samples),
+        bars=bars[:MAX_CLASSES],
+        more_classes=len(bars) - MAX_CLASSES,
+        sizes=size_chart(diagnosis.sizes, IMAGE_SIZE) if diagnosis.sizes else None,
         findings=[(finding, album.shown(finding)) for finding in diagnosis.findings],
     )
 
 
 def _bars(samples: Samples) -> list[Bar]:
     """Every class, the largest first."""
-    counts = list(zip(*(samples.counts(split) for split in splits_of(samples)), strict=True))
+    counts = list(zip(*(samples.counts(split) for split in nonempty_splits(samples)), strict=True))
     most = max(map(sum, counts))
     bars = [Bar(name, row, 100 * sum(row) / most) for name, row in zip(samples.classes, counts, strict=True)]
     return sorted(bars, key=lambda bar: -bar.share)
@@ -143,25 +133,27 @@ class _Album:
 
     def __init__(self, samples: Samples) -> None:
         self.samples = samples
-        self.left = MOST_BYTES
+        self.left = MAX_BYTES
 
-    def shown(self, finding: Finding) -> list[Shown]:
+    def shown(self, finding: Finding) -> list[ExampleView]:
         pictured = finding.kind != "corrupt"
-        return [self._example(example, pictured) for example in finding.examples[:MOST_EXAMPLES]]
+        return [self._example(example, pictured) for example in finding.examples[:MAX_EXAMPLES]]
 
-    def _example(self, example: Example, pictured: bool) -> Shown:
-        items = example.items[:MOST_PICTURES]
+    def _example(self, example: Example, pictured: bool) -> ExampleView:
+        items = example.items[:MAX_IMAGES]
         pictures = tuple(
-            Picture(item.name, self.samples.classes[item.label], item.split, self._source(item) if pictured else "")
+            ExampleImage(
+                item.name, self.samples.classes[item.label], item.split, self._source(item) if pictured else ""
+            )
             for item in items
         )
-        return Shown(pictures, example.detail, len(example.items) - len(items))
+        return ExampleView(pictures, example.detail, len(example.items) - len(items))
 
     def _source(self, item: Item) -> str:
         if self.left <= 0:
             return ""
         try:
-            source = thumbnail(self.samples, item)
+            source = thumbnail_url(self.samples, item)
         except DataError:  # it was sound when it was examined: the page is not the place to tell
             return ""
         self.left -= len(source)

@@ -9,20 +9,20 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
-from vitral.data.doctor.diagnosis import IMAGE, SQUEEZED, Diagnosis, resizing
+from vitral.data.doctor.diagnosis import IMAGE_SIZE, MAX_SQUEEZE, Diagnosis, summarize_resize
 from vitral.data.doctor.finding import Example, Finding, plural
 from vitral.data.samples import SPLITS, Samples, Split
 from vitral.html.page import printable
 
 COLUMNS = 100
-MOST_CLASSES = 12
-MOST_EXAMPLES = {"error": 8, "warning": 2, "note": 1}
-MOST_NAMES = 3  # of one example
+MAX_CLASSES = 12
+MAX_EXAMPLES = {"error": 8, "warning": 2, "note": 1}
+MAX_NAMES = 3  # of one example
 MARGIN = 9  # columns that the severity takes
 STYLES = {"error": "bold red", "warning": "bold yellow", "note": "bold cyan"}
 
 
-def as_text(diagnosis: Diagnosis) -> str:
+def format_report(diagnosis: Diagnosis) -> str:
     """The whole report, in lines of at most 100 columns where names allow it."""
     parts = [_headline(diagnosis), _classes(diagnosis.samples), _sizes(diagnosis)]
     if diagnosis.findings:
@@ -30,7 +30,7 @@ def as_text(diagnosis: Diagnosis) -> str:
     return "\n\n".join([*(part for part in parts if part), verdict(diagnosis)])
 
 
-def show(text: str, console: Console) -> None:
+def print_report(text: str, console: Console) -> None:
     """Print a report, its severities in color where the console has color."""
     for line in text.splitlines():
         shown = Text(line)
@@ -50,39 +50,39 @@ def verdict(diagnosis: Diagnosis) -> str:
     return f"{found}: train on it with  vitral train {data}"
 
 
-def sentence(example: Example) -> str:
+def format_example(example: Example) -> str:
     """`a.jpg = b.jpg (looks the same)`: the files of an example and what is said of them."""
     names = [printable(item.name) for item in example.items]
-    shown = " = ".join(names[:MOST_NAMES]) + (f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else "")
+    shown = " = ".join(names[:MAX_NAMES]) + (f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else "")
     detail = printable(example.detail)
     return f"{shown} ({detail})" if shown and detail else shown or detail
 
 
 def _headline(diagnosis: Diagnosis) -> str:
     samples = diagnosis.samples
-    splits = ", ".join(f"{len(samples.of(split)):,} {split}" for split in splits_of(samples))
+    splits = ", ".join(f"{len(samples.of(split)):,} {split}" for split in nonempty_splits(samples))
     count = f"{plural(len(samples.items), 'picture')} of {plural(len(samples.classes), 'class', 'classes')}"
     some = f"; {diagnosis.examined:,} examined" if diagnosis.examined < len(samples.items) else ""
     return f"{printable(samples.where)}: {count} ({splits}){some}"
 
 
-def splits_of(samples: Samples) -> list[Split]:
+def nonempty_splits(samples: Samples) -> list[Split]:
     """The splits that hold images."""
     held = {item.split for item in samples.items}
     return [split for split in SPLITS if split in held]
 
 
 def _classes(samples: Samples) -> str:
-    splits = splits_of(samples)
+    splits = nonempty_splits(samples)
     counts = list(zip(*(samples.counts(split) for split in splits), strict=True))
     rows = [
         (printable(name), *(f"{count:,}" for count in row)) for name, row in zip(samples.classes, counts, strict=True)
     ]
     more = []
-    if len(rows) > MOST_CLASSES:
+    if len(rows) > MAX_CLASSES:
         order = sorted(range(len(rows)), key=lambda label: (-sum(counts[label]), label))
-        ends = [*order[: MOST_CLASSES // 2], *order[-MOST_CLASSES // 2 :]]
-        more = [f"... and {len(rows) - MOST_CLASSES:,} more; these are the largest and the smallest"]
+        ends = [*order[: MAX_CLASSES // 2], *order[-MAX_CLASSES // 2 :]]
+        more = [f"... and {len(rows) - MAX_CLASSES:,} more; these are the largest and the smallest"]
         rows = [rows[label] for label in ends]
     return "\n".join([*_table([("class", *splits), *rows]), *more])
 
@@ -103,7 +103,7 @@ def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 def _sizes(diagnosis: Diagnosis) -> str:
     if not diagnosis.sizes:
         return ""
-    found = resizing(diagnosis.sizes)
+    found = summarize_resize(diagnosis.sizes)
     span = (
         str(found.median)
         if found.smallest == found.largest
@@ -114,8 +114,8 @@ def _sizes(diagnosis: Diagnosis) -> str:
     lines = [
         f"{'files':<{MARGIN}}{_tally(diagnosis.formats)}; {_tally(diagnosis.modes)}",
         f"{'sizes':<{MARGIN}}{span} (height x width)",
-        f"{'resize':<{MARGIN}}to {IMAGE}: {scale} at the median; {found.enlarged:,} enlarged, "
-        f"{found.squeezed:,} squeezed by more than {SQUEEZED:g} times",
+        f"{'resize':<{MARGIN}}to {IMAGE_SIZE}: {scale} at the median; {found.enlarged:,} enlarged, "
+        f"{found.squeezed:,} squeezed by more than {MAX_SQUEEZE:g} times",
     ]
     return "\n".join(lines)
 
@@ -131,8 +131,8 @@ def _finding(finding: Finding) -> Iterator[str]:
     indent = " " * MARGIN
     yield from _wrapped(finding.title, f"{finding.severity:<{MARGIN}}", indent)
     if finding.kind != "missing":  # whose title has the names already
-        most = MOST_EXAMPLES[finding.severity]
-        examples = [sentence(example) for example in finding.examples[:most]]
+        most = MAX_EXAMPLES[finding.severity]
+        examples = [format_example(example) for example in finding.examples[:most]]
         left = len(finding.examples) - most
         if left > 0:
             examples[-1] += f" and {left:,} more: --json and --html show all"

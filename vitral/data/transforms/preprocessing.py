@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from vitral.core.config import Config, Size
-from vitral.data.decoding.decode import opened
+from vitral.data.decoding.decode import open_image
 from vitral.data.decoding.header import Decoding
 from vitral.data.decoding.pixels import Pixels
 from vitral.data.transforms.crop import CropPlan, EvalCropConfig, Resize
@@ -81,7 +81,7 @@ class Preprocessing(Config):
 
     def pixels(self, data: bytes, name: str) -> Pixels:
         """The image in the bytes of a file at the model's input size, (H, W, C)."""
-        image = opened(data, name, self.decoding)
+        image = open_image(data, name, self.decoding)
         return decode_and_crop(image, self.crop.plan(image.size, self.image_size))
 
     def tensor(self, data: bytes, name: str) -> "Tensor":

@@ -19,28 +19,28 @@ def faithfulness_charts(curve: Curve, random: Sequence[Curve], title: str) -> tu
     """The deletion and the insertion curve of a map over the range of random maps, on the same axes."""
     highest = max(float(max(each.deletion.max(), each.insertion.max())) for each in (curve, *random))
     y = linear_axis(0, max(highest, 0.01), HEIGHT, 0, 5)
-    deletion = _curve_chart(curve.shares, curve.deletion, [each.deletion for each in random], y)
-    insertion = _curve_chart(curve.shares, curve.insertion, [each.insertion for each in random], y)
+    deletion = _curve_chart(curve.fractions, curve.deletion, [each.deletion for each in random], y)
+    insertion = _curve_chart(curve.fractions, curve.insertion, [each.insertion for each in random], y)
     return (
         deletion._replace(alt=f"Deletion curve of {title}: {deletion.alt}", x_label="patches deleted"),
         insertion._replace(alt=f"Insertion curve of {title}: {insertion.alt}", x_label="patches inserted"),
     )
 
 
-def _curve_chart(shares: Array, values: Array, random: Sequence[Array], y: Axis) -> Chart:
+def _curve_chart(fractions: Array, values: Array, random: Sequence[Array], y: Axis) -> Chart:
     x = linear_axis(0, 1, 0, WIDTH, 2)
 
     def points(heights: Array) -> list[tuple[float, float]]:
-        return [(x.scale(share), y.scale(height)) for share, height in zip(shares, heights, strict=True)]
+        return [(x.scale(share), y.scale(height)) for share, height in zip(fractions, heights, strict=True)]
 
-    alt = f"probability from {values[0]:.2f} to {values[-1]:.2f}, area {np.trapezoid(values, shares):.2f}"
+    alt = f"probability from {values[0]:.2f} to {values[-1]:.2f}, area {np.trapezoid(values, fractions):.2f}"
     lines = [Line("map", svg_path(points(values)))]
     if random:
         stacked = np.stack(random)  # (random maps, P)
         mean = stacked.mean(axis=0)  # (P,)
         band = svg_path([*points(stacked.max(axis=0)), *reversed(points(stacked.min(axis=0)))])
         lines = [Line("band", f"{band}Z"), Line("random", svg_path(points(mean))), *lines]
-        alt += f", of random maps {np.trapezoid(mean, shares):.2f}"
+        alt += f", of random maps {np.trapezoid(mean, fractions):.2f}"
     return Chart(f"{alt}.", x.ticks(lambda share: f"{100 * share:.0f} %"), y.ticks(), "", lines=tuple(lines))
 
 

@@ -1,8 +1,6 @@
-"""Arrays as pictures that a page can hold in itself, and the colors of heat.
+"""Images and arrays of the page: data URIs, heat colors, and attention packed for the script.
 
 h x w pixels, C channels, R x S patches, n filters.
-
-Attention and similarity in few bytes, for a script to unpack.
 """
 
 import zlib
@@ -17,154 +15,164 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vitral.data.decoding.pixels import Pixels
-from vitral.data.thumbnails import viewable
-from vitral.explanation.attention_distance import among_cells, coarse
+from vitral.data.thumbnails import to_rgb_image
+from vitral.explanation.attention_distance import pool_attention, sum_cells
 from vitral.explanation.explanation import Array, Explanation
 from vitral.models.base import Grid, Layout
 
-STEPS = (255, 191, 127, 95, 63, 47, 31, 23, 15)  # between nothing and the most of a row; the finest that fits is taken
-WHOLE = 65535
-HOPELESS = 1.25  # times too many bytes, by entropy: deflate finds repeats, but not that many
+STEPS = (255, 191, 127, 95, 63, 47, 31, 23, 15)  # between 0 and the maximum of a row; the finest that fits is taken
+UINT16_MAX = 65535
+HOPELESS = 1.25  # times the limit, by entropy: deflate does not save more than that
 
 
-class Packed(NamedTuple):
-    """What the tokens looked at, and how alike the patches are; empty strings where there is nothing of it."""
+class PackedAttention(NamedTuple):
+    """Attention and patch similarity, deflated, in base 64; empty where the model has none."""
 
     grid: Grid  # of the cells
     heads: tuple[int, ...]  # of each layer
     steps: int
-    cells: str  # (L, H, T, N), a byte each: the root of a weight, in steps, where the root of its row's most is `steps`
-    rows: str  # (L, H, T, 1 + p), two bytes each, of 65,535: the row's most, then the weights of what is no patch
+    cells: str  # (L, H, T, N), a byte each: the square root of a weight; `steps` is that of the row's maximum
+    rows: str  # (L, H, T, 1 + p), two bytes each, of 65,535: the row's maximum, then the weights of the p prefix tokens
     similarity: str  # (N, N), a byte each: 0 for -1, 255 for 1
 
 
-def packed(explanation: Explanation, most: int) -> Packed:
-    """The arrays, attention in at most so many bytes: in coarser steps, and if that is not enough, of fewer cells."""
+def pack_attention(explanation: Explanation, max_bytes: int) -> PackedAttention:
+    """Pack the arrays, attention into at most so many bytes: in coarser steps, and if needed in fewer cells."""
     layers = [layer.attention for layer in explanation.layers if layer.attention.size]
-    layout, similarity = explanation.layout._replace(grid=explanation.shown), explanation.similarity
+    layout, similarity = explanation.layout._replace(grid=explanation.cells), explanation.similarity
     heads = tuple(len(weights) for weights in layers)
     while True:
         roots, rows = _roots(layers, layout.prefix())
-        alike = deflated(np.rint(127.5 * (similarity + 1)).clip(0, 255).astype(np.uint8))  # (N, N)
+        alike = deflate(np.rint(127.5 * (similarity + 1)).clip(0, 255).astype(np.uint8))  # (N, N)
         for steps in STEPS:
             levels = np.rint(roots * steps).astype(np.uint8)
-            if _entropy(levels) <= HOPELESS * most or steps == STEPS[-1]:
-                cells = deflated(levels)
-                if len(cells) + len(rows) <= most:
-                    return Packed(layout.grid, heads, steps, cells, rows, alike)
+            if _entropy(levels) <= HOPELESS * max_bytes or steps == STEPS[-1]:
+                cells = deflate(levels)
+                if len(cells) + len(rows) <= max_bytes:
+                    return PackedAttention(layout.grid, heads, steps, cells, rows, alike)
         fewer = Grid(-(-layout.grid.rows // 2), -(-layout.grid.columns // 2))
         if fewer == layout.grid:  # a single cell: nothing is left to join
-            return Packed(layout.grid, heads, steps, cells, rows, alike)
-        layers = [joined(weights, layout, fewer) for weights in layers]
-        similarity = joined_similarity(similarity, layout.grid, fewer)
+            return PackedAttention(layout.grid, heads, steps, cells, rows, alike)
+        layers = [coarsen_attention(weights, layout, fewer) for weights in layers]
+        similarity = coarsen_similarity(similarity, layout.grid, fewer)
         layout = layout._replace(grid=fewer)
 
 
 def _roots(layers: Sequence[Array], prefix: int) -> tuple[Array, str]:
-    """The root of each weight, where that of its row's most is 1; and what the script needs to undo that, packed."""
+    """The square root of each weight relative to its row's maximum; and what the script needs to undo that, packed."""
     roots, kept = [np.zeros(0, np.float32)], [np.zeros(0, np.float32)]
     for weights in layers:
         patches = weights[..., prefix:]  # (H, T, N)
         highest = patches.max(axis=-1, keepdims=True)  # (H, T, 1)
         roots.append(np.sqrt(patches / np.maximum(highest, np.finfo(np.float32).tiny)).ravel())
         kept.append(np.concatenate([highest, weights[..., :prefix]], axis=-1).ravel())  # H T (1 + p)
-    rows = np.rint(np.concatenate(kept).clip(0, 1) * WHOLE).astype("<u2")
-    return np.concatenate(roots), deflated(rows)
+    rows = np.rint(np.concatenate(kept).clip(0, 1) * UINT16_MAX).astype("<u2")
+    return np.concatenate(roots), deflate(rows)
 
 
 def _entropy(levels: NDArray[np.uint8]) -> float:
-    """About how many letters of base 64 these bytes need, were each coded by itself; told from every eleventh."""
+    """About how many base 64 characters these bytes need, estimated from the entropy of every eleventh."""
     shares = np.bincount(levels[::11], minlength=1) / max(1, len(levels[::11]))
     bits = -float((shares * np.log2(shares, where=shares > 0, out=np.zeros_like(shares))).sum())
     return bits * len(levels) / 6
 
 
-def deflated(array: NDArray[Any]) -> str:
-    """The bytes of an array, deflated and written in base 64; nothing for nothing."""
+def deflate(array: NDArray[Any]) -> str:
+    """The bytes of an array, deflated, in base 64; empty for an empty array."""
     return b64encode(zlib.compress(array.tobytes(), 6)).decode() if array.size else ""
 
 
-def joined(weights: Array, layout: Layout, fewer: Grid) -> Array:
+def coarsen_attention(weights: Array, layout: Layout, fewer: Grid) -> Array:
     """Attention (H, T, T) among fewer cells; rows still sum to one."""
-    return coarse(torch.from_numpy(weights), layout, fewer).numpy()
+    return pool_attention(torch.from_numpy(weights), layout, fewer).numpy()
 
 
-def joined_similarity(similarity: Array, grid: Grid, fewer: Grid) -> Array:
-    """The mean similarity of what is in one cell with what is in another, for fewer cells."""
+def coarsen_similarity(similarity: Array, grid: Grid, fewer: Grid) -> Array:
+    """The mean similarity between the parts of larger cells."""
     if not similarity.size:
         return similarity
     layout = Layout(0, 0, grid)
-    sizes = among_cells(torch.ones(grid.cells()), layout, fewer)  # (N,)
-    return (coarse(torch.from_numpy(similarity), layout, fewer) / sizes).numpy()  # (N, N)
+    sizes = sum_cells(torch.ones(grid.cells()), layout, fewer)  # (N,)
+    return (pool_attention(torch.from_numpy(similarity), layout, fewer) / sizes).numpy()  # (N, N)
 
 
-# From night through ruby to candle light for what is above nothing; from night to ice for what is below.
-WARM = ((0, 0, 4), (33, 12, 74), (86, 16, 110), (136, 34, 106), (187, 55, 84), (228, 90, 49), (249, 142, 8),
+# Color scales from 0 to 1 and from 0 to -1; both start dark.
+POSITIVE_COLORS = ((0, 0, 4), (33, 12, 74), (86, 16, 110), (136, 34, 106), (187, 55, 84), (228, 90, 49), (249, 142, 8),
         (250, 193, 39), (252, 255, 164))  # fmt: skip
-COLD = ((0, 0, 4), (10, 36, 78), (20, 84, 140), (70, 160, 214), (214, 243, 255))
-SMALL = 160  # pixels: a picture no larger is shown as it is, its pixels as squares
-MOST_TILES = 14  # rows and columns of positions that are drawn, spread evenly
+NEGATIVE_COLORS = ((0, 0, 4), (10, 36, 78), (20, 84, 140), (70, 160, 214), (214, 243, 255))
+MAX_PNG_SIDE = 160  # pixels: smaller images are stored exactly, and shown with square pixels
+MOST_TILES = 14  # rows and columns of positions that are drawn, evenly spaced
 MOST_CELLS = 28  # rows and columns inside one of them
-LEAD = 96  # gray of the lines between panes
+GAP_GRAY = 96  # the gray between patches
 GAP = 2  # pixels between tiles
 MOSAIC = 640  # pixels across, about
 
 
 class Mosaic(NamedTuple):
-    """The similarity of positions as a grid of grids."""
+    """Position similarity as a grid of grids."""
 
     picture: Pixels  # (h, w, 3)
     tiles: Grid  # positions that have a tile
     cells: Grid  # positions that are drawn in each tile
 
 
-def address(pixels: Pixels, side: int = 1024, quality: int = 86) -> str:
-    """The picture as an address that holds it: a JPEG of at most `side` pixels, a small picture as it is, as PNG."""
-    picture = viewable(pixels)
-    if max(picture.size) <= SMALL:
-        return drawing(np.asarray(picture))
+def encode_image(pixels: Pixels, side: int = 1024, quality: int = 86) -> str:
+    """The image as a data URI: a JPEG of at most `side` pixels; a small image as PNG."""
+    picture = to_rgb_image(pixels)
+    if max(picture.size) <= MAX_PNG_SIDE:
+        return encode_png(np.asarray(picture))
     picture.thumbnail((side, side), Image.Resampling.LANCZOS)
-    return _address(picture, "jpeg", quality=quality)
+    return _data_uri(picture, "jpeg", quality=quality)
 
 
-def drawing(pixels: Pixels) -> str:
-    """The picture (h, w, 3) as an address that holds it exactly, as PNG."""
-    return _address(Image.fromarray(pixels), "png", optimize=True)
+def encode_png(pixels: Pixels) -> str:
+    """The image (h, w, 3) as a data URI, as PNG."""
+    return _data_uri(Image.fromarray(pixels), "png", optimize=True)
 
 
-def _address(picture: Image.Image, kind: str, **options: object) -> str:
+def scale_to_unit(values: NDArray[Any]) -> NDArray[Any]:
+    """Values divided by their largest magnitude."""
+    return values / max(float(np.abs(values).max(initial=0)), float(np.finfo(np.float32).tiny))
+
+
+def _data_uri(picture: Image.Image, kind: str, **options: object) -> str:
     stream = BytesIO()
     picture.save(stream, kind, **options)
     return f"data:image/{kind};base64,{b64encode(stream.getvalue()).decode()}"
 
 
-def addresses(pictures: Sequence[Pixels], most: int) -> tuple[str, ...]:
-    """Addresses of all the pictures, smaller ones where they would take more bytes than `most` together."""
-    exact = [drawing(np.asarray(viewable(pixels))) for pixels in pictures]
-    made: tuple[str, ...] = ()
+def encode_images(pictures: Sequence[Pixels], max_bytes: int) -> tuple[str, ...]:
+    """Data URIs of all images, reduced until they take at most `max_bytes` together."""
+    exact = [encode_png(np.asarray(to_rgb_image(pixels))) for pixels in pictures]
+    encoded: tuple[str, ...] = ()
     for side, quality in ((640, 84), (320, 80), (160, 76), (96, 70)):
-        lossy = (address(pixels, side, quality) for pixels in pictures)
-        made = tuple(min(pair, key=len) for pair in zip(exact, lossy, strict=True))  # PNG for drawings, JPEG for photos
-        if sum(map(len, made)) <= most:
+        lossy = (encode_image(pixels, side, quality) for pixels in pictures)
+        encoded = tuple(
+            min(pair, key=len) for pair in zip(exact, lossy, strict=True)
+        )  # PNG for drawings, JPEG for photos
+        if sum(map(len, encoded)) <= max_bytes:
             break
-    return made
+    return encoded
 
 
-def heat(values: Array) -> Pixels:
-    """Colors (..., 3) of values from -1 to 1: the nearer to nothing, the darker."""
-    places = np.clip(np.nan_to_num(values), -1, 1)[..., None]  # (..., 1)
-    return np.where(places < 0, _along(COLD, -places), _along(WARM, places)).round().astype(np.uint8)  # (..., 3)
+def heat_colors(values: Array) -> Pixels:
+    """Colors (..., 3) of values from -1 to 1; 0 is dark."""
+    clipped = np.clip(np.nan_to_num(values), -1, 1)  # (...)
+    colors = np.where(
+        clipped[..., None] < 0, _interpolate(NEGATIVE_COLORS, -clipped), _interpolate(POSITIVE_COLORS, clipped)
+    )
+    return colors.round().astype(np.uint8)  # (..., 3)
 
 
-def _along(stops: Sequence[tuple[int, int, int]], places: Array) -> Array:
-    """Colors at places from 0 to 1 along the stops; those out of range are as at the ends."""
+def _interpolate(stops: Sequence[tuple[int, int, int]], values: Array) -> Array:
+    """Colors of values from 0 to 1 along the stops; values out of range get the color of the end."""
     at = np.linspace(0, 1, len(stops))  # (stops,)
-    channels = [np.interp(places[..., 0], at, [stop[channel] for stop in stops]) for channel in range(3)]
+    channels = [np.interp(values, at, [stop[channel] for stop in stops]) for channel in range(3)]
     return np.stack(channels, axis=-1)  # (..., 3)
 
 
 def filter_pictures(filters: Array) -> list[Pixels]:
-    """Each filter (h, w, C) in colors of its own, from its least weight to its greatest; nothing is mid-gray."""
+    """Each filter (h, w, C) as an image, scaled by its largest weight; 0 is mid-gray."""
     if not len(filters):
         return []
     shown = filters if filters.shape[-1] == 3 else filters.mean(axis=-1, keepdims=True).repeat(3, axis=-1)
@@ -173,32 +181,32 @@ def filter_pictures(filters: Array) -> list[Pixels]:
     return list((127.5 + 127.5 * unit).round().astype(np.uint8))  # n of (h, w, 3)
 
 
-def mosaic(positions: Array) -> Mosaic:
-    """How alike the positions (R, S, R, S) are: a tile for each position, between dark lines."""
+def position_mosaic(positions: Array) -> Mosaic:
+    """Position similarity (R, S, R, S) as one image: a tile for each position."""
     rows, columns = positions.shape[:2]
     tiles = Grid(min(rows, MOST_TILES), min(columns, MOST_TILES))
     cells = Grid(min(rows, MOST_CELLS), min(columns, MOST_CELLS))
-    places = [_spread(rows, tiles.rows), _spread(columns, tiles.columns)]
-    places += [_spread(rows, cells.rows), _spread(columns, cells.columns)]
-    colors = heat(positions[np.ix_(*places)])  # (tiles, cells, 3)
+    indices = [_spread(rows, tiles.rows), _spread(columns, tiles.columns)]
+    indices += [_spread(rows, cells.rows), _spread(columns, cells.columns)]
+    colors = heat_colors(positions[np.ix_(*indices)])  # (tiles, cells, 3)
     times = max(1, MOSAIC // (tiles.columns * cells.columns))
     large = colors.repeat(times, axis=2).repeat(times, axis=3)
-    framed = np.pad(large, ((0, 0), (0, 0), (0, GAP), (0, GAP), (0, 0)), constant_values=LEAD)
+    framed = np.pad(large, ((0, 0), (0, 0), (0, GAP), (0, GAP), (0, 0)), constant_values=GAP_GRAY)
     joined = framed.transpose(0, 2, 1, 3, 4).reshape(tiles.rows * framed.shape[2], -1, 3)
     return Mosaic(np.ascontiguousarray(joined[:-GAP, :-GAP]), tiles, cells)
 
 
 def _spread(side: int, count: int) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
-    """So many of the rows or columns, spread evenly from the first to the last."""
+    """The indices of `count` rows or columns, evenly spaced from the first to the last."""
     return np.linspace(0, side - 1, count).round().astype(np.intp)
 
 
-def panes(pixels: Pixels, grid: Grid) -> list[str]:
-    """The mean color of each cell of a grid over the picture, row by row, as a style sheet writes it."""
-    picture = np.asarray(viewable(pixels).resize((grid.columns, grid.rows), Image.Resampling.BOX))
+def mean_colors(pixels: Pixels, grid: Grid) -> list[str]:
+    """The mean color of each cell of a grid over the image, row by row, in CSS notation."""
+    picture = np.asarray(to_rgb_image(pixels).resize((grid.columns, grid.rows), Image.Resampling.BOX))
     return ["#" + bytes(color).hex() for color in picture.reshape(-1, 3)]
 
 
-def icon(pixels: Pixels) -> str:
-    """The picture as sixteen panes of glass, for the tab of a browser."""
-    return drawing(np.asarray(viewable(pixels).resize((4, 4), Image.Resampling.BOX).resize((32, 32), 0)))
+def page_icon(pixels: Pixels) -> str:
+    """The image reduced to 4 x 4 cells, as the icon of the page."""
+    return encode_png(np.asarray(to_rgb_image(pixels).resize((4, 4), Image.Resampling.BOX).resize((32, 32), 0)))

@@ -29,7 +29,7 @@ class Part(Config):
     kept: int  # bytes that training holds until the backward pass
 
 
-class Need(Config):
+class MemoryUse(Config):
     """Bytes that a batch takes: weights, activations, and in training gradients and the two moments of AdamW."""
 
     batch: int
@@ -48,7 +48,7 @@ class Description(Config):
     multiply_adds: int
     multiply_adds_in_full: int  # with every token of the last block, whether it is read or not
     kept: int
-    needs: tuple[Need, ...]
+    needs: tuple[MemoryUse, ...]
     equations: tuple[str, ...]
     config: Vit | Resnet
 
@@ -65,31 +65,35 @@ def as_text(description: Description) -> str:
     channels, size = description.channels, description.image
     image = ("image", f"{channels} x {size.height} x {size.width}", "", "", "")
     rows: list[Row] = [("part", "passes on", "parameters", "multiply-adds", "kept in training"), image]
-    rows += [line(part) for part in description.parts if part.name == "pool" or does_something(part)]
-    total = (f"{description.parameters:,}", f"{description.multiply_adds:,}", amount(description.kept))
+    rows += [table_row(part) for part in description.parts if part.name == "pool" or does_something(part)]
+    total = (f"{description.parameters:,}", f"{description.multiply_adds:,}", format_bytes(description.kept))
     rows.append(("total for one image", "", *total))
     needs: list[Row] = [("a batch of", "inference", "training")]
-    needs += [(str(need.batch), amount(need.inference), amount(need.training)) for need in description.needs]
-    table = aligned(rows, left=2)
+    needs += [
+        (str(need.batch), format_bytes(need.inference), format_bytes(need.training)) for need in description.needs
+    ]
+    table = align_columns(rows, left=2)
     if description.multiply_adds_in_full > description.multiply_adds:
         full = f"{description.multiply_adds_in_full:,}"
         table += (
             f"\nOnly the class token is read, so the last block computes its row alone; in full: {full} multiply-adds."
         )
-    return "\n\n".join([table, sequence(description), aligned(needs, left=1), "\n".join(description.equations)])
+    return "\n\n".join(
+        [table, describe_sequence(description), align_columns(needs, left=1), "\n".join(description.equations)]
+    )
 
 
 def does_something(part: Part) -> bool:
     return part.parameters > 0 or part.multiply_adds > 0 or part.kept > 0
 
 
-def line(part: Part) -> Row:
+def table_row(part: Part) -> Row:
     shape = " x ".join(map(str, part.shape))
     numbers = f"{part.parameters:,}" if part.parameters else "", f"{part.multiply_adds:,}" if part.multiply_adds else ""
-    return ("  " * part.level + part.name, shape, *numbers, amount(part.kept) if part.kept > 0 else "")
+    return ("  " * part.level + part.name, shape, *numbers, format_bytes(part.kept) if part.kept > 0 else "")
 
 
-def sequence(description: Description) -> str:
+def describe_sequence(description: Description) -> str:
     cls, registers, rows, columns = description.tokens
     terms = [f"{cls} class token"] if cls else []
     terms += [f"{registers} registers"] if registers else []
@@ -97,7 +101,7 @@ def sequence(description: Description) -> str:
     return f"sequence: {' + '.join(terms)} = {cls + registers + rows * columns} tokens"
 
 
-def amount(size: int) -> str:
+def format_bytes(size: int) -> str:
     """Bytes as a person says them."""
     for unit, scale in (("GB", 10**9), ("MB", 10**6), ("KB", 10**3)):
         if size >= 0.99995 * scale:  # what would be rounded up to this unit is of this unit
@@ -105,7 +109,7 @@ def amount(size: int) -> str:
     return f"{size} bytes"
 
 
-def aligned(rows: list[Row], left: int) -> str:
+def align_columns(rows: list[Row], left: int) -> str:
     """Columns side by side, the first `left` of them flush left, the rest flush right."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = [
@@ -122,7 +126,7 @@ BATCHES = (1, 64)
 BYTES = 4  # of a float32
 
 
-class Entry(NamedTuple):
+class TableEntry(NamedTuple):
     """A row to be: the modules that it sums over."""
 
     name: str
@@ -134,11 +138,11 @@ def describe(model: str | Vit | Resnet, *settings: str) -> Description:
     """A model by name or config, counted on images without values: `print(describe("B/16", "image_size=384"))`."""
     config = model_config(model, *settings)
     with FakeTensorMode():
-        frame = config.skeleton("cpu")
-        parts, whole = counted(frame, config)
+        frame = config.build_empty("cpu")
+        parts, whole = count_parts(frame, config)
         answering = sum(part.multiply_adds for part in parts if part.name in ("pool", "head"))
-        full = run(frame, config, 1, frame.features).multiply_adds + answering
-        needs = tuple(need(frame, config, batch) for batch in BATCHES)
+        full = count_run(frame, config, 1, frame.forward_features).multiply_adds + answering
+        needs = tuple(memory_use(frame, config, batch) for batch in BATCHES)
     layout = config.layout(config.image_size)
     return Description(
         image=config.image_size,
@@ -159,25 +163,25 @@ def describe(model: str | Vit | Resnet, *settings: str) -> Description:
 def multiply_adds(model: Vit | Resnet, in_full: bool) -> int:
     """Multiply-adds of a forward pass for one image: of the answer alone, or of all tokens to the last layer."""
     with FakeTensorMode():
-        frame = model.skeleton("cpu")
-        return run(frame, model, 1, frame.features if in_full else frame.forward).multiply_adds
+        frame = model.build_empty("cpu")
+        return count_run(frame, model, 1, frame.forward_features if in_full else frame.forward).multiply_adds
 
 
-def counted(model: Model, config: Vit | Resnet) -> tuple[tuple[Part, ...], Part]:
+def count_parts(model: Model, config: Vit | Resnet) -> tuple[tuple[Part, ...], Part]:
     """The rows of the table, and the model as one row."""
-    images, listed = blank(config, 1), entries(model)
+    images, listed = empty_images(config, 1), table_entries(model)
     ledger = FlopCounter([*model.parameters(), images])
     parts = {module for entry in listed if entry.level == 0 for module in entry.modules}
-    tape = Tape(ledger)
-    meters = {module: Meter(module, tape, is_part=module in parts) for module in model.modules()}
+    tape = CounterState(ledger)
+    meters = {module: ModuleCounter(module, tape, is_part=module in parts) for module in model.modules()}
     with ledger:
         model(images)
     for meter in meters.values():
         meter.stop()
-    return tuple(row(entry, meters) for entry in listed), row(Entry("model", 0, (model,)), meters)
+    return tuple(sum_entry(entry, meters) for entry in listed), sum_entry(TableEntry("model", 0, (model,)), meters)
 
 
-class Tape:
+class CounterState:
     """A ledger, and what lived when the last part ended."""
 
     def __init__(self, ledger: FlopCounter) -> None:
@@ -185,14 +189,14 @@ class Tape:
         self.live_before = 0
 
 
-class Meter:
+class ModuleCounter:
     """What the ledger gained while a module ran, over all its runs.
 
     A part of the model is charged from the end of the part before it, so that what one part leaves for the next to
     free is counted once and the parts add up to the model.
     """
 
-    def __init__(self, module: nn.Module, tape: Tape, is_part: bool) -> None:
+    def __init__(self, module: nn.Module, tape: CounterState, is_part: bool) -> None:
         self.shape: tuple[int, ...] = ()
         self.multiply_adds = self.kept = 0
         self._tape, self._is_part = tape, is_part
@@ -217,7 +221,7 @@ class Meter:
             self.shape = tuple(result.shape[1:])
 
 
-def row(entry: Entry, meters: dict[nn.Module, Meter]) -> Part:
+def sum_entry(entry: TableEntry, meters: dict[nn.Module, ModuleCounter]) -> Part:
     found = [meters[module] for module in entry.modules]
     return Part(
         name=entry.name,
@@ -229,23 +233,28 @@ def row(entry: Entry, meters: dict[nn.Module, Meter]) -> Part:
     )
 
 
-def entries(model: Model) -> list[Entry]:
+def table_entries(model: Model) -> list[TableEntry]:
     """The parts in the order in which an image passes them."""
     if isinstance(model, ResidualNetwork):
-        return [*inside(model.body, level=0), Entry("head", 0, (model.head,))]
+        return [*child_entries(model.body, level=0), TableEntry("head", 0, (model.head,))]
     assert isinstance(model, VisionTransformer)
     blocks = list(model.blocks)
-    rows = [Entry("stem", 0, (model.stem,)), *inside(model.stem, level=1)]
-    rows += [Entry(prefix_name(model), 0, (model.prefix,)), Entry("position", 0, (model.position,))]
+    rows = [TableEntry("stem", 0, (model.stem,)), *child_entries(model.stem, level=1)]
+    rows += [TableEntry(prefix_name(model), 0, (model.prefix,)), TableEntry("position", 0, (model.position,))]
     if model.config.tokens.norm:
-        rows.append(Entry("first norm", 0, (model.first_norm,)))
-    rows += [Entry("block 1", 0, (blocks[0],)), *inside(blocks[0], level=1)]
+        rows.append(TableEntry("first norm", 0, (model.first_norm,)))
+    rows += [TableEntry("block 1", 0, (blocks[0],)), *child_entries(blocks[0], level=1)]
     if len(blocks) > 2:
         name = f"blocks 2 to {len(blocks) - 1}" if len(blocks) > 3 else "block 2"
-        rows.append(Entry(name, 0, tuple(blocks[1:-1])))
+        rows.append(TableEntry(name, 0, tuple(blocks[1:-1])))
     if len(blocks) > 1:
-        rows.append(Entry(f"block {len(blocks)}", 0, (blocks[-1],)))
-    return [*rows, Entry("norm", 0, (model.norm,)), Entry("pool", 0, (model.pool,)), Entry("head", 0, (model.head,))]
+        rows.append(TableEntry(f"block {len(blocks)}", 0, (blocks[-1],)))
+    return [
+        *rows,
+        TableEntry("norm", 0, (model.norm,)),
+        TableEntry("pool", 0, (model.pool,)),
+        TableEntry("head", 0, (model.head,)),
+    ]
 
 
 def prefix_name(model: VisionTransformer) -> str:
@@ -253,35 +262,37 @@ def prefix_name(model: VisionTransformer) -> str:
     return " and ".join(names) or "no tokens but the patches"
 
 
-def inside(module: nn.Module, level: int) -> list[Entry]:
+def child_entries(module: nn.Module, level: int) -> list[TableEntry]:
     """The named children that do something, those of a hybrid's body taken apart into root and stages."""
-    rows: list[Entry] = []
+    rows: list[TableEntry] = []
     for name, child in module.named_children():
         if name == "body":
-            rows += inside(child, level)
+            rows += child_entries(child, level)
         elif name == "stages":
-            rows += [Entry(f"stage {index}", level, (stage,)) for index, stage in enumerate(child.children(), start=1)]
+            rows += [
+                TableEntry(f"stage {index}", level, (stage,)) for index, stage in enumerate(child.children(), start=1)
+            ]
         elif any(True for _ in child.parameters()):
-            rows.append(Entry(name.replace("_", " "), level, (child,)))
+            rows.append(TableEntry(name.replace("_", " "), level, (child,)))
     return rows
 
 
-def need(model: Model, config: Vit | Resnet, batch: int) -> Need:
+def memory_use(model: Model, config: Vit | Resnet, batch: int) -> MemoryUse:
     weights = BYTES * sum(weight.numel() for weight in model.parameters())
     pixels = BYTES * batch * config.channels * config.image_size.height * config.image_size.width
-    inference = run(model.eval(), config, batch, torch.no_grad()(model.forward)).peak
-    training = run(model.train(), config, batch, lambda images: model(images).sum().backward()).peak
+    inference = count_run(model.eval(), config, batch, torch.no_grad()(model.forward)).peak
+    training = count_run(model.train(), config, batch, lambda images: model(images).sum().backward()).peak
     model.zero_grad()
-    return Need(batch=batch, inference=weights + pixels + inference, training=3 * weights + pixels + training)
+    return MemoryUse(batch=batch, inference=weights + pixels + inference, training=3 * weights + pixels + training)
 
 
-def run(model: Model, config: Vit | Resnet, batch: int, use: Callable[[Tensor], object]) -> FlopCounter:
+def count_run(model: Model, config: Vit | Resnet, batch: int, use: Callable[[Tensor], object]) -> FlopCounter:
     """The ledger of one use of the model; weights and images are not in it."""
-    images = blank(config, batch)
+    images = empty_images(config, batch)
     with FlopCounter([*model.parameters(), images]) as ledger:
         use(images)
     return ledger
 
 
-def blank(config: Vit | Resnet, batch: int) -> Tensor:
+def empty_images(config: Vit | Resnet, batch: int) -> Tensor:
     return torch.empty(batch, config.channels, *config.image_size)  # (B, C, H, W)

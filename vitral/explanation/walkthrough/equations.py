@@ -5,7 +5,7 @@ from vitral.models import Axial, Hybrid, Local, Resnet, Vit
 from vitral.models.attention import BaseAttention
 from vitral.models.head import NoHead, TanhHead
 from vitral.models.mlp import SwiGlu
-from vitral.models.position import Learned1d, Learned2d, BasePosition
+from vitral.models.position import BasePosition, Learned1d, Learned2d
 
 POOLS = {
     "cls": "of the class token",
@@ -19,46 +19,46 @@ POOLS = {
 def equations(config: Vit | Resnet) -> tuple[str, ...]:
     """One line for each equation of section 3.1, as this model computes it."""
     if isinstance(config, Resnet):
-        return residual_equations(config)
-    return (*embedding(config), *layers(config), *answer(config))
+        return resnet_equations(config)
+    return (*embedding_equations(config), *layer_equations(config), *output_equations(config))
 
 
-def residual_equations(config: Resnet) -> tuple[str, ...]:
-    grid, width = config.grid(config.image_size), config.outputs()
+def resnet_equations(config: Resnet) -> tuple[str, ...]:
+    grid, width = config.grid(config.image_size), config.out_channels()
     units = " + ".join(map(str, config.layers))
     return (
         f"x = relu(x + F(x)), {units} bottleneck units, GroupNorm of 32 groups, standardized kernels",
         f"y = mean of the last map, {grid} places of {width}",
-        classes(config),
+        describe_head(config),
     )
 
 
-def embedding(config: Vit) -> tuple[str, ...]:
+def embedding_equations(config: Vit) -> tuple[str, ...]:
     grid, stem, layout = config.stem.grid(config.image_size), config.stem, config.layout(config.image_size)
     if isinstance(stem, Hybrid):
         source, numbers, projected = f"{stem.patch} patches of a ResNet's map", stem.pixels(), stem.project
     else:
         numbers = config.channels * stem.patch.height * stem.patch.width
         source, projected = f"{stem.patch} patches", True
-    tokens = ["x_class"] * layout.cls + series("r_{}", layout.registers)
-    tokens += series("x_{} E" if projected else "x_{}", grid.cells())
-    plus = " + E_pos" if config.position.acts == "tokens" else ""
+    tokens = ["x_class"] * layout.cls + ellipsis_terms("r_{}", layout.registers)
+    tokens += ellipsis_terms("x_{} E" if projected else "x_{}", grid.cells())
+    plus = " + E_pos" if config.position.applies_to == "tokens" else ""
     maps = f", E: {numbers} x {config.width}" if projected else ""
     first = ", then LN" if config.tokens.norm else ""
     return (
         f"z_0 = [{'; '.join(tokens)}]{plus}{first}    (eq. 1)",
         f"      {grid} = {grid.cells()} {source} of {numbers} numbers{maps}, z: {layout.length()} x {config.width}",
-        f"      position: {place(config.position)}",
+        f"      position: {describe_position(config.position)}",
     )
 
 
-def series(form: str, count: int) -> list[str]:
+def ellipsis_terms(form: str, count: int) -> list[str]:
     """The first and the last of so many, and dots for those between."""
     dots = ["..."] if count > 2 else []
     return [form.format(1), *dots, form.format(count)] if count > 1 else [form.format(1)] * count
 
 
-def place(position: BasePosition) -> str:
+def describe_position(position: BasePosition) -> str:
     """What the kind says of itself, and where a learned one is added."""
     said = first_line(position)
     if isinstance(position, Learned1d | Learned2d) and position.where != "stem":
@@ -70,7 +70,7 @@ def first_line(kind: Config) -> str:
     return (type(kind).__doc__ or "").splitlines()[0]
 
 
-def layers(config: Vit) -> tuple[str, ...]:
+def layer_equations(config: Vit) -> tuple[str, ...]:
     mixer = "MSA" if isinstance(config.mixer, BaseAttention) else type(config.mixer).__name__
     depth = config.depth
     if config.block.final_norm:
@@ -83,17 +83,17 @@ def layers(config: Vit) -> tuple[str, ...]:
 
     return (
         f"{first}, l = 1 ... {depth}{cite(2)}",
-        f"      {mixing(config)}",
+        f"      {describe_mixer(config)}",
         f"{second}, l = 1 ... {depth}{cite(3)}",
-        f"      {thinking(config)}",
+        f"      {describe_mlp(config)}",
     )
 
 
-def mixing(config: Vit) -> str:
+def describe_mixer(config: Vit) -> str:
     mixer, length = config.mixer, config.layout(config.image_size).length()
     if not isinstance(mixer, BaseAttention):
         return first_line(mixer)
-    width = mixer.width_of_head(config.width)
+    width = mixer.head_width_for(config.width)
     scope = f"{length} x {length} weights"
     if isinstance(mixer, Axial):
         scope = "within rows and columns in turn"
@@ -102,23 +102,23 @@ def mixing(config: Vit) -> str:
     return f"softmax(q k' / sqrt({width})) v in {mixer.heads} heads of {width}, {scope}"
 
 
-def thinking(config: Vit) -> str:
+def describe_mlp(config: Vit) -> str:
     hidden = config.mlp.hidden(config.width)
     middle = f"silu(gate) * value of {hidden}" if isinstance(config.mlp, SwiGlu) else f"GELU of {hidden}"
     return f"{config.width} -> {middle} -> {config.width}"
 
 
-def answer(config: Vit) -> tuple[str, ...]:
+def output_equations(config: Vit) -> tuple[str, ...]:
     message = POOLS.get(config.pool.kind, "gathered by a learned query")
     if config.pool.normalizes():
         message += ", LN of that"
     normed = config.block.final_norm and not config.pool.normalizes()
     norm = f"LN(z_{config.depth})" if normed else f"z_{config.depth}"
     cited = "    (eq. 4)" if config.block.final_norm and config.pool.kind == "cls" else ""
-    return (f"y = {norm}, {message}{cited}", classes(config))
+    return (f"y = {norm}, {message}{cited}", describe_head(config))
 
 
-def classes(config: Vit | Resnet) -> str:
+def describe_head(config: Vit | Resnet) -> str:
     if isinstance(config.head, NoHead):
         return "      y is the answer: no head"
     hidden = "tanh layer, then " if isinstance(config.head, TanhHead) else ""

@@ -1,9 +1,7 @@
-"""The layers of a graph: what the model's own do, shaped for inference.
+"""The layers of an inference graph: equivalents of the model's own with weights folded.
 
 B images, H x W pixels, C channels, P x Q pixels a patch, R x S patches, N = R S, L tokens, D width, H heads,
-d head width.  Shapes but the batch's are constants, so that an exported graph computes none of them.
-
-The blocks of a graph: attention and MLP on their residual paths, and between them the place where tokens merge.
+d head width.  All shapes but the batch are constants, so an exported graph has no shape arithmetic.
 """
 
 from collections.abc import Sequence
@@ -16,16 +14,16 @@ from vitral.core.config import Size
 from vitral.data.transforms.preprocessing import Normalize
 from vitral.inference.graph.folding import (
     Affine,
-    Projection,
+    QkvAffine,
     channels_last,
-    joined,
-    patch_map,
-    projection,
-    scaled_bytes,
-    scaled_norm,
-    with_scale,
+    concat_affines,
+    fold_layer_scale,
+    fold_normalization,
+    normalization_factors,
+    scale_norm,
+    split_qkv,
 )
-from vitral.inference.graph.token_merging import Merged, Merging
+from vitral.inference.graph.token_merging import MergedTokens, Merging
 from vitral.models.attention import SelfAttention
 from vitral.models.base import Layout
 from vitral.models.block import EncoderBlock, PreNormBlock
@@ -35,53 +33,53 @@ from vitral.models.position import AttentionPosition, RotaryPosition2d, rotary_a
 from vitral.models.resnet import StdConv2d, pad_same, standardize
 
 
-class Held(nn.Module):
-    """A part with tensors that are constants of the graph."""
+class ConstantsModule(nn.Module):
+    """A module with constant tensors, kept as buffers."""
 
-    def hold(self, name: str, value: Tensor) -> None:
+    def add_constant(self, name: str, value: Tensor) -> None:
         self.register_buffer(name, value.detach().clone().contiguous())
 
 
-def cut(pixels: Tensor, image: Size, patch: Size) -> Tensor:
-    """Every patch of pixels (B, H, W, C) as one vector, in the order in which they lie in memory.
+def patchify(pixels: Tensor, image_size: Size, patch: Size) -> Tensor:
+    """The patches of pixels (B, H, W, C), each flattened in memory order.
 
-    Engines move floats quicker than bytes, though there is four times as much of them.
+    The pixels are floats because engines transpose floats faster than bytes.
     """
-    rows, columns = image.height // patch.height, image.width // patch.width
+    rows, columns = image_size.height // patch.height, image_size.width // patch.width
     tiles = pixels.flatten(2).unflatten(2, (columns, -1)).unflatten(1, (rows, patch.height))  # (B, R, P, S, Q C)
     return tiles.transpose(2, 3).flatten(3).flatten(1, 2)  # (B, N, P Q C)
 
 
-class LinearStem(Held):
-    """Bytes to patch tokens by one map: the scaling is in it."""
+class LinearStem(ConstantsModule):
+    """Patch embedding of uint8 pixels as one matrix product, normalization folded in."""
 
     weight: Tensor  # (D, P Q C)
 
-    def __init__(self, stem: PatchStem, scaling: Normalize, image: Size, channels: int) -> None:
+    def __init__(self, stem: PatchStem, normalize: Normalize, image_size: Size, channels: int) -> None:
         super().__init__()
-        self.image, self.patch = image, stem.patch
-        folded = patch_map(stem.project, scaling, channels, stem.patch)
-        self.hold("weight", folded.weight)
-        self.bias = folded.bias  # goes into the positions
+        self.image_size, self.patch = image_size, stem.patch
+        folded = fold_normalization(stem.project, normalize, channels, stem.patch)
+        self.add_constant("weight", folded.weight)
+        self.bias = folded.bias  # added with the position embeddings
 
     def forward(self, pixels: Tensor) -> Tensor:
-        patches = cut(pixels.float(), self.image, self.patch)  # (B, N, P Q C)
+        patches = patchify(pixels.float(), self.image_size, self.patch)  # (B, N, P Q C)
         return F.linear(patches, self.weight)  # (B, N, D)
 
 
-class NormedStem(Held):
-    """Bytes to patch tokens with norms around the map: those of the pixels have to see them scaled."""
+class LayerNormStem(ConstantsModule):
+    """Patch embedding with a LayerNorm before it, which needs normalized pixels."""
 
     factor: Tensor  # (P Q C)
     offset: Tensor  # (P Q C)
 
-    def __init__(self, stem: PatchStem, scaling: Normalize, image: Size, channels: int) -> None:
+    def __init__(self, stem: PatchStem, normalize: Normalize, image_size: Size, channels: int) -> None:
         super().__init__()
-        self.image, self.patch = image, stem.patch
+        self.image_size, self.patch = image_size, stem.patch
         cells = stem.patch.height * stem.patch.width
-        factor, offset = (each.float().repeat(cells) for each in scaled_bytes(scaling, channels))
-        self.hold("factor", factor)
-        self.hold("offset", offset)
+        factor, offset = (each.float().repeat(cells) for each in normalization_factors(normalize, channels))
+        self.add_constant("factor", factor)
+        self.add_constant("offset", offset)
         self.before, self.project, self.after = stem.before, stem.project, stem.after
         assert isinstance(self.before, nn.LayerNorm)
         for part, name in ((self.before, "weight"), (self.before, "bias"), (self.project, "weight")):
@@ -90,86 +88,86 @@ class NormedStem(Held):
         self.bias = torch.zeros(len(self.project.weight))
 
     def forward(self, pixels: Tensor) -> Tensor:
-        patches = cut(pixels.float(), self.image, self.patch)  # (B, N, P Q C)
+        patches = patchify(pixels.float(), self.image_size, self.patch)  # (B, N, P Q C)
         return self.after(self.project(self.before(patches * self.factor + self.offset)))  # (B, N, D)
 
 
-class Scaled(Held):
-    """Bytes as the images (B, C, H, W) that the model was trained on: a padded convolution cannot take the mean in."""
+class NormalizePixels(ConstantsModule):
+    """Uint8 pixels to normalized images (B, C, H, W). A padded convolution cannot have the mean folded in."""
 
     factor: Tensor  # (C)
     offset: Tensor  # (C)
 
-    def __init__(self, scaling: Normalize, channels: int) -> None:
+    def __init__(self, normalize: Normalize, channels: int) -> None:
         super().__init__()
-        factor, offset = scaled_bytes(scaling, channels)
-        self.hold("factor", factor.float())
-        self.hold("offset", offset.float())
+        factor, offset = normalization_factors(normalize, channels)
+        self.add_constant("factor", factor.float())
+        self.add_constant("offset", offset.float())
 
     def forward(self, pixels: Tensor) -> Tensor:
         return (pixels.float() * self.factor + self.offset).permute(0, 3, 1, 2)  # (B, C, H, W)
 
 
-class FixedConv(Held):
-    """A convolution whose kernels were standardized once and for all."""
+class StandardizedConv(ConstantsModule):
+    """A convolution whose kernels are standardized once, at construction."""
 
     weight: Tensor  # (outputs, inputs, k, k)
 
     def __init__(self, conv: StdConv2d) -> None:
         super().__init__()
         self.kernel, self.stride = conv.kernel, conv.stride
-        self.hold("weight", standardize(conv.weight, conv.how))
+        self.add_constant("weight", standardize(conv.weight, conv.how))
 
     def forward(self, x: Tensor) -> Tensor:
         return F.conv2d(pad_same(x, self.kernel, self.stride), self.weight, stride=self.stride)
 
 
-def fix_convolutions(part: nn.Module) -> None:
-    """Put fixed convolutions in the place of those that standardize their kernels at every use."""
+def fold_standardization(part: nn.Module) -> None:
+    """Replace convolutions that standardize their kernels in every forward pass."""
     for name, child in part.named_children():
         if isinstance(child, StdConv2d):
-            setattr(part, name, FixedConv(child))
+            setattr(part, name, StandardizedConv(child))
         else:
-            fix_convolutions(child)
+            fold_standardization(child)
 
 
-class Together(nn.Module):
-    """Queries, keys and values of every token by one product, which is torch's quickest way."""
+class FusedQkv(nn.Module):
+    """Queries, keys and values by one matrix product: the fastest in torch."""
 
-    def __init__(self, parts: Projection) -> None:
+    def __init__(self, qkv: QkvAffine) -> None:
         super().__init__()
-        self.all = joined(parts).layer()
+        self.qkv = concat_affines(qkv).to_linear()
 
     def forward(self, x: Tensor) -> Sequence[Tensor]:
         """Queries, keys and values (B, L, H d)."""
-        return self.all(x).chunk(3, dim=-1)
+        return self.qkv(x).chunk(3, dim=-1)
 
-    def apart(self) -> "Apart":
-        """The same by three products."""
-        weights, biases = (each.detach().chunk(3) for each in (self.all.weight, self.all.bias))
-        return Apart(Projection(*map(Affine, weights, biases)))
+    def separate(self) -> "SeparateQkv":
+        """The same as three products."""
+        weights, biases = (each.detach().chunk(3) for each in (self.qkv.weight, self.qkv.bias))
+        return SeparateQkv(QkvAffine(*map(Affine, weights, biases)))
 
 
-class Apart(nn.Module):
-    """Queries, keys and values each by a product of its own."""
+class SeparateQkv(nn.Module):
+    """Queries, keys and values by three matrix products: the fastest in ONNX Runtime and OpenVINO."""
 
-    def __init__(self, parts: Projection) -> None:
+    def __init__(self, qkv: QkvAffine) -> None:
         super().__init__()
-        self.q, self.k, self.v = (part.layer() for part in parts)
+        self.q, self.k, self.v = (part.to_linear() for part in qkv)
 
     def forward(self, x: Tensor) -> Sequence[Tensor]:
         """Queries, keys and values (B, L, H d)."""
         return self.q(x), self.k(x), self.v(x)
 
-    def apart(self) -> "Apart":
+    def separate(self) -> "SeparateQkv":
         return self
 
 
-class FirstAsk(Apart):
-    """Queries of the first few tokens alone, keys and values of all."""
+class FirstTokensQkv(SeparateQkv):
+    """Queries of the first `keep` tokens, keys and values of all."""
 
-    def __init__(self, parts: Projection, keep: int) -> None:
-        super().__init__(parts)
+    def __init__(self, qkv: QkvAffine, keep: int) -> None:
+        super().__init__(qkv)
         self.keep = keep
 
     def forward(self, x: Tensor) -> Sequence[Tensor]:
@@ -177,48 +175,48 @@ class FirstAsk(Apart):
         return self.q(x[:, : self.keep]), self.k(x), self.v(x)
 
 
-class WholeAttention(Held):
-    """Tokens look at every token; the scale of the logits is in the weights, the angles of places are at hand."""
+class FullAttention(ConstantsModule):
+    """Attention over all tokens. The scale of the logits is in the weights, rotary angles are constants."""
 
-    cos: Tensor  # (L, d), where places turn queries and keys
+    cos: Tensor  # (L, d), with rotary positions only
     sin: Tensor
 
     def __init__(self, mixer: SelfAttention, layout: Layout, keep: int) -> None:
         super().__init__()
-        heads, parts = mixer.heads, projection(mixer.heads)
+        heads, qkv = mixer.heads, split_qkv(mixer.heads)
         self.heads, self.head_width = heads.heads, heads.head_width
-        self.qkv: Together | Apart = Together(parts) if keep == layout.length() else FirstAsk(parts, keep)
+        self.qkv: FusedQkv | SeparateQkv = FusedQkv(qkv) if keep == layout.length() else FirstTokensQkv(qkv, keep)
         self.q_norm, self.k_norm, self.project = heads.q_norm, heads.k_norm, mixer.project
         if isinstance(self.q_norm, nn.LayerNorm):
-            self.q_norm = scaled_norm(self.q_norm, self.head_width**-0.5)
-        self.turns = isinstance(heads.relation, RotaryPosition2d)
+            self.q_norm = scale_norm(self.q_norm, self.head_width**-0.5)
+        self.rotary = isinstance(heads.relation, RotaryPosition2d)
         if isinstance(heads.relation, RotaryPosition2d):
             angles = rotary_angles(layout.grid, self.head_width, heads.relation.base, torch.zeros(1))  # (N, d/2)
-            first = (0, 0, layout.prefix(), 0)  # tokens without a place: cos 1, sin 0
-            self.hold("cos", F.pad(angles.cos().repeat(1, 2), first, value=1.0))
-            self.hold("sin", F.pad(torch.cat([-angles.sin(), angles.sin()], dim=1), first))
+            first = (0, 0, layout.prefix(), 0)  # prefix tokens are not rotated: cos 1, sin 0
+            self.add_constant("cos", F.pad(angles.cos().repeat(1, 2), first, value=1.0))
+            self.add_constant("sin", F.pad(torch.cat([-angles.sin(), angles.sin()], dim=1), first))
 
-    def turned(self, x: Tensor) -> Tensor:
-        """Queries or keys (B, H, tokens, d) turned by their place."""
-        if not self.turns:
+    def rotate(self, x: Tensor) -> Tensor:
+        """Queries or keys (B, H, tokens, d) with the rotary embedding applied."""
+        if not self.rotary:
             return x
         first, second = x.chunk(2, dim=-1)
         cos, sin = self.cos[: x.shape[2]], self.sin[: x.shape[2]]
         return x * cos + torch.cat([second, first], dim=-1) * sin
 
     def forward(self, x: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
-        """What is gathered (B, keep, D), and the keys (B, H, L, d); a bias (B, 1, 1, L) is added to the logits."""
+        """The attention output (B, keep, D) and the keys (B, H, L, d). `bias` (B, 1, 1, L) is added to the logits."""
         q, k, v = (part.unflatten(-1, (self.heads, self.head_width)).transpose(1, 2) for part in self.qkv(x))
-        q, k = self.turned(self.q_norm(q)), self.turned(self.k_norm(k))  # each (B, H, ., d)
+        q, k = self.rotate(self.q_norm(q)), self.rotate(self.k_norm(k))  # each (B, H, ., d)
         mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=1.0)  # (B, H, keep, d)
         return self.project(mixed.transpose(1, 2).flatten(2)), k
 
 
-class FirstAttention(Held):
-    """What the first few tokens gather from all, without ever making the keys and values of the others.
+class FirstTokensAttention(ConstantsModule):
+    """Attention of the first `keep` tokens, without computing the keys and values of all tokens.
 
-    A logit is q (K x) = (q K) x, and what is gathered is V of the mean of x: so the maps K and V act on a few vectors
-    instead of on every token. The bias of the keys adds the same to all logits of a query, and drops out.
+    A logit is q (K x) = (q K) x, and the output is V applied to the weighted mean of x: so K and V are applied to a few
+    vectors instead of every token. The bias of the keys shifts all logits of a query alike, and cancels in the softmax.
     """
 
     k: Tensor  # (H, d, D)
@@ -227,26 +225,26 @@ class FirstAttention(Held):
 
     def __init__(self, mixer: SelfAttention, keep: int) -> None:
         super().__init__()
-        heads, parts = mixer.heads, projection(mixer.heads)
+        heads, qkv = mixer.heads, split_qkv(mixer.heads)
         self.heads, self.head_width, self.keep, self.project = heads.heads, heads.head_width, keep, mixer.project
-        self.q = parts.q.layer()
-        self.hold("k", parts.k.weight.unflatten(0, (self.heads, self.head_width)))
-        self.hold("v", parts.v.weight.unflatten(0, (self.heads, self.head_width)).mT)
-        self.hold("v_bias", parts.v.bias)
+        self.q = qkv.q.to_linear()
+        self.add_constant("k", qkv.k.weight.unflatten(0, (self.heads, self.head_width)))
+        self.add_constant("v", qkv.v.weight.unflatten(0, (self.heads, self.head_width)).mT)
+        self.add_constant("v_bias", qkv.v.bias)
 
     def forward(self, x: Tensor, bias: Tensor | None) -> Tensor:
-        """What is gathered (B, keep, D); a bias (B, 1, 1, L) is added to the logits."""
+        """The attention output (B, keep, D). `bias` (B, 1, 1, L) is added to the logits."""
         q = self.q(x[:, : self.keep]).unflatten(-1, (self.heads, self.head_width)).transpose(1, 2)  # (B, H, keep, d)
-        asks = q @ self.k  # (B, H, keep, D)
-        logits = asks @ x.mT[:, None]  # (B, H, keep, L)
+        queries = q @ self.k  # (B, H, keep, D)
+        logits = queries @ x.mT[:, None]  # (B, H, keep, L)
         weights = (logits if bias is None else logits + bias).softmax(dim=-1)
         means = weights @ x[:, None]  # (B, H, keep, D)
         values = (means @ self.v).transpose(1, 2).flatten(2) + self.v_bias  # (B, keep, H d)
         return self.project(values)
 
 
-class Mixed(nn.Module):
-    """A mixer of the model as it is, in images of one size."""
+class ModelMixer(nn.Module):
+    """The model's own mixer, for images of one size."""
 
     def __init__(self, mixer: nn.Module, layout: Layout, keep: int) -> None:
         super().__init__()
@@ -256,57 +254,60 @@ class Mixed(nn.Module):
         return self.mixer(x, self.layout, self.keep)  # (B, keep, D)
 
 
-def mixer_of(mixer: nn.Module, layout: Layout, keep: int) -> WholeAttention | FirstAttention | Mixed:
-    """The leanest form of a mixer that gives the same."""
+def build_mixer(mixer: nn.Module, layout: Layout, keep: int) -> FullAttention | FirstTokensAttention | ModelMixer:
+    """The cheapest equivalent of a mixer."""
     if not isinstance(mixer, SelfAttention):
-        return Mixed(mixer, layout, keep)
+        return ModelMixer(mixer, layout, keep)
     relation, normed = mixer.heads.relation, isinstance(mixer.heads.k_norm, nn.LayerNorm)
     if keep <= layout.prefix() and not normed and not isinstance(relation, RotaryPosition2d):
-        return FirstAttention(mixer, keep)
-    whole = mixer.config.window_that_fits(layout.grid, mixer.layer) == layout.grid
-    if (whole or keep <= layout.prefix()) and type(relation) in {AttentionPosition, RotaryPosition2d}:
-        return WholeAttention(mixer, layout, keep)
-    return Mixed(mixer, layout, keep)
+        return FirstTokensAttention(mixer, keep)
+    full = mixer.config.checked_window(layout.grid, mixer.layer) == layout.grid
+    if (full or keep <= layout.prefix()) and type(relation) in {AttentionPosition, RotaryPosition2d}:
+        return FullAttention(mixer, layout, keep)
+    return ModelMixer(mixer, layout, keep)
 
 
 def fold_scales(block: EncoderBlock) -> None:
-    """Work the factors of the branches into the layers before them, where there are such layers."""
+    """Fold LayerScale into the linear layers before it, where there are such layers."""
     mixer, mlp = block.mixer, block.mlp
     if isinstance(mixer, SelfAttention) and isinstance(mixer.project, nn.Linear):
-        mixer.project = with_scale(mixer.project, block.mixer_branch.scale).layer()
+        mixer.project = fold_layer_scale(mixer.project, block.mixer_branch.scale).to_linear()
         block.mixer_branch.scale = nn.Identity()
     if isinstance(mlp, FeedForward | GatedFeedForward):
-        mlp.contract = with_scale(mlp.contract, block.mlp_branch.scale).layer()
+        mlp.contract = fold_layer_scale(mlp.contract, block.mlp_branch.scale).to_linear()
         block.mlp_branch.scale = nn.Identity()
 
 
 class Block(nn.Module):
-    """One layer. Tokens with sizes come out with sizes; without merging there are none to keep account of."""
+    """One encoder block: attention and MLP on residual paths, token merging between them.
+
+    `sizes` (B, L, 1) counts the merged tokens of each token; it is None until tokens are merged.
+    """
 
     def __init__(self, block: EncoderBlock, layout: Layout, keep: int, merging: Merging, removed: int) -> None:
         super().__init__()
         fold_scales(block)
-        self.first, self.keep, self.prefix = isinstance(block, PreNormBlock), keep, layout.prefix()
-        self.cuts = keep < layout.length()
-        self.mixer = mixer_of(block.mixer, layout, keep)
+        self.pre_norm, self.keep, self.prefix = isinstance(block, PreNormBlock), keep, layout.prefix()
+        self.drops_tokens = keep < layout.length()
+        self.mixer = build_mixer(block.mixer, layout, keep)
         self.mixer_scale, self.mlp_scale = block.mixer_branch.scale, block.mlp_branch.scale
         self.mixer_norm, self.mlp_norm, self.mlp = block.mixer_norm, block.mlp_norm, block.mlp
         self.merging, self.removed = merging, removed
-        assert not removed or isinstance(self.mixer, WholeAttention), "only whole attention has keys to compare"
+        assert not removed or isinstance(self.mixer, FullAttention), "merging needs the keys of full attention"
 
     def forward(self, x: Tensor, sizes: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        mixed = self.mixer(self.mixer_norm(x) if self.first else x, None if sizes is None else log_of(sizes))
-        gathered, keys = mixed if isinstance(mixed, tuple) else (mixed, None)
-        x = (x[:, : self.keep] if self.cuts else x) + self.mixer_scale(gathered)  # (B, keep, D)
-        x = x if self.first else self.mixer_norm(x)
+        mixed = self.mixer(self.mixer_norm(x) if self.pre_norm else x, None if sizes is None else size_bias(sizes))
+        output, keys = mixed if isinstance(mixed, tuple) else (mixed, None)
+        x = (x[:, : self.keep] if self.drops_tokens else x) + self.mixer_scale(output)  # (B, keep, D)
+        x = x if self.pre_norm else self.mixer_norm(x)
         if self.removed:
             assert keys is not None
             start = torch.ones_like(x[..., :1]) if sizes is None else sizes  # (B, L, 1)
-            x, sizes = self.merging.apply(Merged(x, start), keys.mean(dim=1), self.removed, self.prefix)
-        y = self.mlp_scale(self.mlp(self.mlp_norm(x) if self.first else x))  # (B, L, D)
-        return (x + y if self.first else self.mlp_norm(x + y)), sizes
+            x, sizes = self.merging.apply(MergedTokens(x, start), keys.mean(dim=1), self.removed, self.prefix)
+        y = self.mlp_scale(self.mlp(self.mlp_norm(x) if self.pre_norm else x))  # (B, L, D)
+        return (x + y if self.pre_norm else self.mlp_norm(x + y)), sizes
 
 
-def log_of(sizes: Tensor) -> Tensor:
-    """What attention adds to the logits of tokens that stand for several: as if each were there so many times."""
+def size_bias(sizes: Tensor) -> Tensor:
+    """Proportional attention of ToMe: a token of size s counts as s tokens, which adds log s to its logits."""
     return sizes.log().mT[:, None]  # (B, 1, 1, L)

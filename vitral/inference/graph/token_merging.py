@@ -1,6 +1,6 @@
-"""Fewer tokens layer by layer (ToMe, arXiv 2210.09461), or all of them.
+"""Token merging (ToMe, arXiv 2210.09461).
 
-B images, L tokens (prefix + N patches), D width, H heads, d head width, r tokens that go into others.
+B images, L tokens (prefix + N patches), D width, H heads, d head width, r tokens merged into others.
 """
 
 from typing import Annotated, Literal, NamedTuple
@@ -20,42 +20,42 @@ from vitral.models.resnet import Resnet
 from vitral.models.vit import Vit
 
 
-class Merged(NamedTuple):
-    """Tokens, and how many of the image's tokens each of them stands for."""
+class MergedTokens(NamedTuple):
+    """Tokens, and how many original tokens each of them represents."""
 
     tokens: Tensor  # (B, L, D)
     sizes: Tensor  # (B, L, 1)
 
 
 class MergingKind(Config):
-    """A way to go on with fewer tokens; the hooks of a kind that goes on with all."""
+    """The config of a merging method. By default it keeps all tokens."""
 
     def check(self, model: Vit | Resnet) -> None:
-        """Refuse a model whose tokens cannot go on as fewer."""
+        """Raise ConfigError for a model whose tokens cannot be merged."""
 
-    def removed(self, layout: Layout, depth: int) -> tuple[int, ...]:
-        """How many tokens each layer takes out between its attention and its MLP."""
+    def removed_per_layer(self, layout: Layout, depth: int) -> tuple[int, ...]:
+        """How many tokens each layer removes between attention and MLP."""
         return (0,) * depth
 
-    def apply(self, tokens: Merged, keys: Tensor, removed: int, prefix: int) -> Merged:
-        """The tokens without so many of them, which went into those whose keys (B, L, d) are most alike."""
+    def apply(self, tokens: MergedTokens, keys: Tensor, removed: int, prefix: int) -> MergedTokens:
+        """Merge `removed` tokens into those with the most similar keys (B, L, d)."""
         return tokens
 
-    def pooled(self, pool: nn.Module, tokens: Merged, layout: Layout) -> Tensor:
-        """What the model's pool reads of the tokens (B, D), each counted as many times as it stands for."""
+    def pool(self, pool: nn.Module, tokens: MergedTokens, layout: Layout) -> Tensor:
+        """The pooled features (B, D), each token weighted by its size."""
         return pool(tokens.tokens, layout)
 
 
 class NoMerging(MergingKind):
-    """Every token goes all the way."""
+    """All tokens are kept."""
 
     kind: Literal["none"] = "none"
 
 
 class TokenMerging(MergingKind):
-    """In each layer, patches that are most alike go on as one: their mean, which counts for all it stands for.
+    """Each layer merges its `per_layer` most similar pairs of patches into their mean, weighted by size.
 
-    The class token and registers are left alone. A layer has at most half of its patches go into the others.
+    The class token and registers are kept. A layer merges at most half of its patches.
     """
 
     kind: Literal["tome"] = "tome"
@@ -63,100 +63,100 @@ class TokenMerging(MergingKind):
 
     def check(self, model: Vit | Resnet) -> None:
         if isinstance(model, Resnet):
-            raise refusal("a ResNet has no tokens to merge", "model.kind")
+            raise unsupported("a ResNet has no tokens to merge", "model.kind")
         if not isinstance(model.mixer, Attention):
-            raise refusal(f"the {model.mixer.kind} mixer needs every token in its place", "model.mixer")
-        if model.position.acts == "attention":
-            message = f"{model.position.kind} positions need every token in its place inside attention"
-            raise refusal(message, "model.position")
+            raise unsupported(f"the {model.mixer.kind} mixer needs every token in its position", "model.mixer")
+        if model.position.applies_to == "attention":
+            message = f"{model.position.kind} positions act inside attention and need every token in its position"
+            raise unsupported(message, "model.position")
         if isinstance(model.position, Learned1d | Learned2d) and model.position.where != "stem":
-            raise refusal("positions are added in every layer, to every token in its place", "model.position.where")
+            raise unsupported("position embeddings are added in every layer", "model.position.where")
 
-    def removed(self, layout: Layout, depth: int) -> tuple[int, ...]:
-        found, left = [], layout.grid.cells()
+    def removed_per_layer(self, layout: Layout, depth: int) -> tuple[int, ...]:
+        removed, left = [], layout.grid.cells()
         for _ in range(depth):
-            found.append(min(self.per_layer, left // 2))
-            left -= found[-1]
-        return tuple(found)
+            removed.append(min(self.per_layer, left // 2))
+            left -= removed[-1]
+        return tuple(removed)
 
-    def apply(self, tokens: Merged, keys: Tensor, removed: int, prefix: int) -> Merged:
-        return gone_into_others(tokens, alike(keys, removed, prefix))
+    def apply(self, tokens: MergedTokens, keys: Tensor, removed: int, prefix: int) -> MergedTokens:
+        return merge_tokens(tokens, bipartite_soft_matching(keys, removed, prefix))
 
-    def pooled(self, pool: nn.Module, tokens: Merged, layout: Layout) -> Tensor:
+    def pool(self, pool: nn.Module, tokens: MergedTokens, layout: Layout) -> Tensor:
         match pool:
             case MeanPooling():
-                return pool.norm(mean(tokens, layout.prefix()))  # (B, D)
+                return pool.norm(weighted_mean(tokens, layout.prefix()))  # (B, D)
             case ClassMeanPooling():
-                return torch.cat([tokens.tokens[:, 0], mean(tokens, layout.prefix())], dim=1)  # (B, 2 D)
+                return torch.cat([tokens.tokens[:, 0], weighted_mean(tokens, layout.prefix())], dim=1)  # (B, 2 D)
             case MeanAllPooling():
-                return mean(tokens, 0)  # (B, D)
+                return weighted_mean(tokens, 0)  # (B, D)
             case AttentionPooling():
-                return gather(pool, tokens)  # (B, D)
-        return pool(tokens.tokens, layout)  # (B, D); the others read no patches
+                return attention_pool(pool, tokens)  # (B, D)
+        return pool(tokens.tokens, layout)  # (B, D); the other poolings read no patches
 
 
 Merging = Annotated[NoMerging | TokenMerging, Field(discriminator="kind")]
 
 
-def refusal(message: str, where: str) -> ConfigError:
+def unsupported(message: str, where: str) -> ConfigError:
     return ConfigError(
         f"tokens cannot be merged: {message}",
         code="config.unsupported",
         where=where,
-        hint="leave merging out for this model",
+        hint="turn token merging off for this model",
     )
 
 
-class Pairs(NamedTuple):
-    """The places of tokens that go, and of those that they go into."""
+class TokenPairs(NamedTuple):
+    """Indices of the tokens to remove, and of those that they are merged into."""
 
-    gone: Tensor  # (B, r)
-    into: Tensor  # (B, r)
+    src: Tensor  # (B, r)
+    dst: Tensor  # (B, r)
 
 
-def alike(keys: Tensor, count: int, prefix: int) -> Pairs:
+def bipartite_soft_matching(keys: Tensor, count: int, prefix: int) -> TokenPairs:
     """The pairs of patches with the most similar keys (B, L, d): bipartite soft matching.
 
-    The patches stand alternately in two sets. Each of the first looks in the second for the one that is most like it,
-    and the most similar of these pairs are taken. Several of the first may go into the same one of the second.
+    Patches are assigned alternately to two sets. Each of the first set is paired with the most similar of the second,
+    and the `count` most similar pairs are returned. Several of the first may share one of the second.
     """
     firsts, seconds = (torch.arange(start, keys.shape[1], 2, device=keys.device) for start in (prefix, prefix + 1))
     unit = F.normalize(keys, dim=-1)  # (B, L, d)
     cosines = unit.index_select(1, firsts) @ unit.index_select(1, seconds).mT  # (B, firsts, seconds)
-    gone = cosines.amax(dim=-1).topk(count, dim=-1).indices  # (B, r), among the firsts
-    into = rows(cosines, gone).argmax(dim=-1)  # (B, r), among the seconds
-    return Pairs(firsts.take(gone), seconds.take(into))
+    src = cosines.amax(dim=-1).topk(count, dim=-1).indices  # (B, r), among the firsts
+    dst = gather_rows(cosines, src).argmax(dim=-1)  # (B, r), among the seconds
+    return TokenPairs(firsts.take(src), seconds.take(dst))
 
 
-def gone_into_others(tokens: Merged, pairs: Pairs) -> Merged:
-    """The tokens that stay, in their order; what others go into is their mean, weighted by what they stand for."""
-    (x, sizes), (gone, into), length = tokens, pairs, tokens.tokens.shape[1]
-    place = torch.arange(length, device=x.device)[:, None]  # (L, 1)
-    order = torch.where(place == gone[:, None], length, place).amax(dim=-1)  # (B, L), its own place if it stays
-    stay = order.topk(length - gone.shape[1], dim=-1, largest=False).values  # (B, L - r), in order
-    own, theirs = rows(sizes, stay), rows(sizes, gone)  # (B, L - r, 1), (B, r, 1)
-    gained = torch.where(stay[..., None] == into[:, None], theirs.mT, 0.0)  # (B, L - r, r)
+def merge_tokens(tokens: MergedTokens, pairs: TokenPairs) -> MergedTokens:
+    """The remaining tokens in order, each the mean of what was merged into it, weighted by size."""
+    (x, sizes), (src, dst), length = tokens, pairs, tokens.tokens.shape[1]
+    index = torch.arange(length, device=x.device)[:, None]  # (L, 1)
+    order = torch.where(index == src[:, None], length, index).amax(dim=-1)  # (B, L), its own index if it is kept
+    kept = order.topk(length - src.shape[1], dim=-1, largest=False).values  # (B, L - r), in order
+    own, theirs = gather_rows(sizes, kept), gather_rows(sizes, src)  # (B, L - r, 1), (B, r, 1)
+    gained = torch.where(kept[..., None] == dst[:, None], theirs.mT, 0.0)  # (B, L - r, r)
     whole = own + gained.sum(dim=-1, keepdim=True)  # (B, L - r, 1)
-    mixed = (rows(x, stay) * own + gained @ rows(x, gone)) / whole  # (B, L - r, D)
-    return Merged(mixed, whole)
+    mixed = (gather_rows(x, kept) * own + gained @ gather_rows(x, src)) / whole  # (B, L - r, D)
+    return MergedTokens(mixed, whole)
 
 
-def rows(x: Tensor, places: Tensor) -> Tensor:
-    """The rows of x (B, L, D) at the places (B, n) of each image."""
-    return x.take_along_dim(places[..., None], dim=1)  # (B, n, D)
+def gather_rows(x: Tensor, indices: Tensor) -> Tensor:
+    """The rows of x (B, L, D) at the indices (B, n) of each image."""
+    return x.take_along_dim(indices[..., None], dim=1)  # (B, n, D)
 
 
-def mean(tokens: Merged, first: int) -> Tensor:
-    """The mean of the image's tokens (B, D) from a place on."""
+def weighted_mean(tokens: MergedTokens, first: int) -> Tensor:
+    """The mean of the tokens from index `first` on (B, D), weighted by size."""
     values, sizes = (each[:, first:] for each in tokens)
     return (values * sizes).sum(dim=1) / sizes.sum(dim=1)  # (B, D)
 
 
-def gather(pool: AttentionPooling, tokens: Merged) -> Tensor:
-    """What the query of the pool gathers, each token weighing as much as all those that it stands for."""
+def attention_pool(pool: AttentionPooling, tokens: MergedTokens) -> Tensor:
+    """Attention pooling, each token weighted by its size."""
     q = pool.q(pool.query).unflatten(-1, (pool.heads, -1)).transpose(1, 2)  # (1, H, 1, d)
     k, v = pool.kv(tokens.tokens).unflatten(-1, (2, pool.heads, -1)).permute(2, 0, 3, 1, 4)  # each (B, H, L, d)
     weight = tokens.sizes.log().mT[:, None]  # (B, 1, 1, L)
-    found = F.scaled_dot_product_attention(q.expand(k.shape[0], -1, -1, -1), k, v, attn_mask=weight)  # (B, H, 1, d)
-    x = pool.project(found.flatten(1))  # (B, D)
+    mixed = F.scaled_dot_product_attention(q.expand(k.shape[0], -1, -1, -1), k, v, attn_mask=weight)  # (B, H, 1, d)
+    x = pool.project(mixed.flatten(1))  # (B, D)
     return x + pool.mlp(pool.norm(x))  # (B, D)

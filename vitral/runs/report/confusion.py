@@ -1,25 +1,22 @@
-"""Which classes are taken for which: a matrix while that can be read, and the pairs that are confused most.
-
-The calibration diagram: how often answers are right, by how sure they are.
-"""
+"""The confusion matrix, the most confused pairs of classes, and the reliability diagram."""
 
 from math import sqrt
 from typing import NamedTuple
 
 from vitral.evaluation.accuracy import Accuracy
 from vitral.evaluation.calibration import Calibration
-from vitral.html.charts import HEIGHT, WIDTH, Bar, Chart, Line, Tick, exact_axis
+from vitral.html.charts import HEIGHT, WIDTH, Bar, Chart, LegendEntry, Line, linear_axis
 from vitral.html.page import printable
-from vitral.html.text import brief, percent, points
+from vitral.html.text import format_points, percent, shorten
 
-MOST_CLASSES = 30  # of a matrix
-MOST_PAIRS = 15
-NUMBERED = 16  # up to so many classes the cells have room for numbers
-LETTERS = 14  # of a name beside the matrix
+MAX_CLASSES = 30  # of a matrix
+MAX_PAIRS = 15
+NUMBERED = 16  # classes, up to which the cells have room for numbers
+MAX_NAME = 14  # characters of a name beside the matrix
 
 
 class Cell(NamedTuple):
-    """Images of the class of a row that were given the answer of a column; those of no images are not drawn."""
+    """Images of the class of a row that were predicted as the class of a column; empty cells are not drawn."""
 
     x: float
     y: float
@@ -30,15 +27,15 @@ class Cell(NamedTuple):
 
 
 class Name(NamedTuple):
-    """A class beside the matrix, in full and as far as there is room."""
+    """A class name beside the matrix, in full and shortened."""
 
-    place: float
+    position: float
     short: str
     full: str
 
 
 class Matrix(NamedTuple):
-    """Classes downwards, answers to the right, in squares of a side."""
+    """True classes as rows, predictions as columns, in squares of `side`."""
 
     side: float
     width: float
@@ -48,7 +45,7 @@ class Matrix(NamedTuple):
 
 
 class Confused(NamedTuple):
-    """Images of one class taken for another, and their share of that class."""
+    """Images of one class predicted as another, and their share of that class."""
 
     name: str
     taken_for: str
@@ -56,76 +53,82 @@ class Confused(NamedTuple):
     share: float
 
 
-def draw_matrix(accuracy: Accuracy) -> Matrix | None:
-    """The confusion matrix; none where it has too many classes to be read."""
+def confusion_matrix(accuracy: Accuracy) -> Matrix | None:
+    """The confusion matrix; None for too many classes to be readable."""
     count = len(accuracy.classes)
-    if count > MOST_CLASSES:
+    if count > MAX_CLASSES:
         return None
     side = min(72.0, max(20.0, round(320 / count)))
     cells = []
-    for pair in accuracy.pairs:
-        row, column = accuracy.classes[pair.label], accuracy.classes[pair.answer]
+    for pair in accuracy.confusion_counts:
+        row, column = accuracy.classes[pair.label], accuracy.classes[pair.prediction]
         share = pair.images / row.images
-        right = pair.label == pair.answer
-        verb = "named rightly" if right else f"taken for {column.name}"
+        right = pair.label == pair.prediction
+        verb = "correct" if right else f"predicted as {column.name}"
         label = f"{row.name}: {pair.images:,} of {row.images:,} {verb} ({percent(share)})"
-        # The root makes a few mistakes visible beside many right answers.
+        # The square root makes a few mistakes visible beside many correct predictions.
         strength = round(share if right else sqrt(share), 3)
         cells.append(
-            Cell(pair.answer * side, pair.label * side, "right" if right else "wrong", strength, pair.images, label)
+            Cell(pair.prediction * side, pair.label * side, "right" if right else "wrong", strength, pair.images, label)
         )
     names = tuple(
-        Name((place + 0.5) * side, brief(printable(each.name), LETTERS), each.name)
+        Name((place + 0.5) * side, shorten(printable(each.name), MAX_NAME), each.name)
         for place, each in enumerate(accuracy.classes)
     )
     return Matrix(side, count * side, names, tuple(cells), count <= NUMBERED)
 
 
 def most_confused(accuracy: Accuracy) -> list[Confused]:
-    """The pairs of a class and a wrong answer that have most images, most first."""
-    wrong = sorted((pair for pair in accuracy.pairs if pair.label != pair.answer), key=lambda pair: -pair.images)
+    """The pairs of a class and a wrong prediction, most images first."""
+    wrong = sorted(
+        (pair for pair in accuracy.confusion_counts if pair.label != pair.prediction), key=lambda pair: -pair.images
+    )
     return [
         Confused(
             accuracy.classes[pair.label].name,
-            accuracy.classes[pair.answer].name,
+            accuracy.classes[pair.prediction].name,
             pair.images,
             pair.images / accuracy.classes[pair.label].images,
         )
-        for pair in wrong[:MOST_PAIRS]
+        for pair in wrong[:MAX_PAIRS]
     ]
 
 
-def draw_calibration(calibration: Calibration, accuracy: float) -> Chart:
-    """A bar for each bin, and the gap between what was said and what was right; on the dashed line there is none."""
-    across, upward = exact_axis(0.0, 1.0, WIDTH, 5), exact_axis(0.0, 1.0, HEIGHT, 5)
+def calibration_chart(calibration: Calibration, accuracy: float) -> Chart:
+    """The reliability diagram: accuracy and its gap to the confidence, by bins of confidence."""
+    x, y = linear_axis(0.0, 1.0, 0, WIDTH, 5), linear_axis(0.0, 1.0, HEIGHT, 0, 5)
     bars = []
     for each in calibration.bins:
         if each.accuracy is None or each.confidence is None:
             continue
-        label = f"{each.images:,} answers said {percent(each.confidence)}, {percent(each.accuracy)} are right"
-        left, width = across.place(each.low) + 1, across.place(each.high) - across.place(each.low) - 2
-        top, said = upward.place(each.accuracy), upward.place(each.confidence)
-        gap = "sure" if said > top else "modest"
-        bars.append(Bar("bin", left, HEIGHT - min(top, said), width, min(top, said), label))
-        bars.append(Bar(gap, left, HEIGHT - max(top, said), width, round(abs(top - said), 1), label))
+        label = f"{each.images:,} predictions: confidence {percent(each.confidence)}, accuracy {percent(each.accuracy)}"
+        left, width = x.scale(each.low) + 1, x.scale(each.high) - x.scale(each.low) - 2
+        upper, lower = sorted((y.scale(each.accuracy), y.scale(each.confidence)))
+        gap = "overconfident" if each.confidence > each.accuracy else "underconfident"
+        bars.append(Bar("bin", left, lower, width, HEIGHT - lower, label))
+        bars.append(Bar(gap, left, upper, width, round(lower - upper, 1), label))
     return Chart(
         title="calibration",
-        alt=f"Calibration: expected calibration error {percent(calibration.error)}",
-        across=tuple(Tick(across.place(value), f"{100 * value:g} %") for value in across.ticks()),
-        upward=tuple(Tick(HEIGHT - upward.place(value), f"{100 * value:g} %") for value in upward.ticks()),
-        across_name="how sure the model says it is",
+        alt=f"Calibration: expected calibration error {percent(calibration.ece)}",
+        x_ticks=x.ticks(lambda value: f"{100 * value:g} %"),
+        y_ticks=y.ticks(lambda value: f"{100 * value:g} %"),
+        x_label="confidence",
+        y_label="accuracy",
         lines=(Line("even", f"M0 {HEIGHT:g}L{WIDTH:g} 0"),),
         bars=tuple(bars),
-        dots=(),
-        legend=(("bin", "right"), ("sure", "too sure"), ("modest", "too modest")),
-        caption=f"Expected calibration error {percent(calibration.error)}, Brier score {calibration.brier:.3f}. "
-        + _verdict(calibration.confidence - accuracy),
+        legend=(
+            LegendEntry("bin", "accuracy"),
+            LegendEntry("overconfident", "overconfident"),
+            LegendEntry("underconfident", "underconfident"),
+        ),
+        caption=f"Expected calibration error {percent(calibration.ece)}, Brier score {calibration.brier:.3f}. "
+        + _verdict(calibration.mean_confidence - accuracy),
     )
 
 
 def _verdict(excess: float) -> str:
-    """In a sentence, whether the model is too sure of itself."""
+    """Whether the model is over- or underconfident, in a sentence."""
     if abs(excess) < 0.02:
-        return "On the whole it is as sure as it is right."
-    manner = "surer of itself than it should be" if excess > 0 else "right more often than it dares to say"
-    return f"It is {manner}, by {points(abs(excess))} on average."
+        return "Confidence and accuracy agree on average."
+    manner = "overconfident" if excess > 0 else "underconfident"
+    return f"The model is {manner} by {format_points(abs(excess))} on average."

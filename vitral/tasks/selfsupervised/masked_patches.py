@@ -31,7 +31,7 @@ MASKED, SWAPPED = 0.8, 0.1  # of those; what is left is kept as it is, yet must 
 class Corruption(NamedTuple):
     """What is done to the patches of a batch."""
 
-    places: Tensor  # (B, M), the corrupted patches, each once
+    indices: Tensor  # (B, M), the corrupted patches, each once
     sources: Tensor  # (B, N), whose embedding stands at each patch: its own, or another's of the same image
     masked: Tensor  # (B, N), whether the mask token stands there instead
 
@@ -57,7 +57,9 @@ def gather_patches(patches: Tensor, places: Tensor) -> Tensor:
 
 def corrupt(patches: Tensor, corruption: Corruption, mask: Tensor) -> Tensor:
     """The embedded patches (B, N, D) with others or the mask token (D,) in the place of some."""
-    return torch.where(corruption.masked[..., None], mask.to(patches.dtype), gather_patches(patches, corruption.sources))
+    return torch.where(
+        corruption.masked[..., None], mask.to(patches.dtype), gather_patches(patches, corruption.sources)
+    )
 
 
 LEVELS = 8  # of a channel: 3 bits
@@ -106,11 +108,11 @@ class Colors(Config):
                 hint="use target=mean_color, or larger patches",
             )
 
-    def outputs(self, channels: int, patch: Size) -> int:
+    def out_features(self, channels: int, patch: Size) -> int:
         """How many numbers tell one patch."""
         return self.side**2 * LEVELS**channels
 
-    def judge(self, predictions: Tensor, patches: Tensor, scaling: Normalize) -> TargetLoss:
+    def compute_loss(self, predictions: Tensor, patches: Tensor, scaling: Normalize) -> TargetLoss:
         """Cross-entropy and accuracy of predictions (B, M, S K) for scaled patches (B, M, C, P, Q)."""
         colors = color_classes(scaling.restore(patches), self.side)  # (B, M, S)
         scores = predictions.unflatten(2, (self.side**2, LEVELS ** patches.shape[2]))  # (B, M, S, K)
@@ -141,11 +143,11 @@ class WholePatch(Config):
     def check(self, channels: int, patch: Size) -> None:
         """Any patch will do."""
 
-    def outputs(self, channels: int, patch: Size) -> int:
+    def out_features(self, channels: int, patch: Size) -> int:
         """How many numbers tell one patch."""
         return channels * patch.height * patch.width
 
-    def judge(self, predictions: Tensor, patches: Tensor, scaling: Normalize) -> TargetLoss:
+    def compute_loss(self, predictions: Tensor, patches: Tensor, scaling: Normalize) -> TargetLoss:
         """The error of predictions (B, M, C P Q) for scaled patches (B, M, C, P, Q)."""
         errors = (predictions - patches.flatten(2)).square()  # (B, M, C P Q)
         return TargetLoss(errors.mean(dim=(1, 2)), {})
@@ -208,7 +210,7 @@ class PatchPrediction(Task):
             part.requires_grad_(False)
         width, place = model.config.width, next(model.parameters()).device
         self.mask = nn.Parameter(torch.empty(width, device=place))
-        self.tell = nn.Linear(width, config.target.outputs(model.config.channels, stem.patch), device=place)
+        self.tell = nn.Linear(width, config.target.out_features(model.config.channels, stem.patch), device=place)
         nn.init.normal_(self.mask, std=0.02)
         nn.init.normal_(self.tell.weight, std=0.02)  # not zero, or the model would learn nothing at the first step
         nn.init.zeros_(self.tell.bias)
@@ -218,11 +220,11 @@ class PatchPrediction(Task):
         check_patch_count(layout.grid)
         corruption = self.corruption(len(images), layout.grid.cells(), rng, images.device)
         patches = corrupt(self.model.stem(images), corruption, self.mask)  # (B, N, D)
-        tokens = self.model.encode(self.model.sequence(patches, layout), layout, layout.length())  # (B, L, D)
-        seen = gather_patches(split_tokens(tokens, layout).patches, corruption.places)  # (B, M, D)
-        truth = gather_patches(cut_patches(images, self.patch), corruption.places)  # (B, M, C P Q)
+        tokens = self.model.encode(self.model.embed_patches(patches, layout), layout, layout.length())  # (B, L, D)
+        seen = gather_patches(split_tokens(tokens, layout).patches, corruption.indices)  # (B, M, D)
+        truth = gather_patches(cut_patches(images, self.patch), corruption.indices)  # (B, M, C P Q)
         pixels = truth.unflatten(2, (images.shape[1], *self.patch))  # (B, M, C, P, Q)
-        losses, metrics = self.config.target.judge(self.tell(seen).float(), pixels, self.scaling)
+        losses, metrics = self.config.target.compute_loss(self.tell(seen).float(), pixels, self.scaling)
         means = {name: batch_mean(values) for name, values in metrics.items()}
         return Outcome(batch_mean(losses), len(images), means)
 

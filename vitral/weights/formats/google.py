@@ -225,7 +225,7 @@ class GoogleFiles(Format):
     names: ClassVar[Layout]
     owner: ClassVar[str]
 
-    def without_counterpart(self, bundle: Bundle) -> Iterator[str]:
+    def unsupported(self, bundle: Bundle) -> Iterator[str]:
         model = bundle.model
         if not isinstance(model, Vit):
             yield "kind: Google's files of a ResNet are not written"
@@ -242,7 +242,7 @@ class GoogleFiles(Format):
     def files(self, bundle: Bundle, tensors: Mapping[str, Tensor]) -> dict[str, Iterable[memoryview]]:
         return {"model.npz": write_npz(tensors)}
 
-    def code(self, model: Vit) -> Any:
+    def import_library(self, model: Vit) -> Any:
         raise ImportError(f"{self.owner}'s code is no package to install, so there is nothing to compare with")
 
     def _stem(self, model: Vit) -> Iterator[str]:
@@ -326,18 +326,18 @@ class Google(GoogleFiles):
     names: ClassVar[Layout] = ORIGINAL
     owner: ClassVar[str] = "Google"
 
-    def claims(self, raw: Checkpoint) -> bool:
-        prefix = _prefix(raw.tensors)
-        blocks = [name for name in raw.tensors if name.startswith(prefix + BLOCK)]
-        return prefix + EMBEDDING in raw.tensors and any(f"/{self.names.attention}/" in name for name in blocks)
+    def matches(self, ckpt: Checkpoint) -> bool:
+        prefix = _prefix(ckpt.tensors)
+        blocks = [name for name in ckpt.tensors if name.startswith(prefix + BLOCK)]
+        return prefix + EMBEDDING in ckpt.tensors and any(f"/{self.names.attention}/" in name for name in blocks)
 
-    def recognize(self, raw: Checkpoint, hints: FileSettings) -> DetectedModel:
-        dropped, tensors = _outside(raw.tensors), _tidied(raw.tensors, self.names)
-        raw = raw._replace(tensors=tensors)
-        width, stem, channels = _stem(raw)
+    def detect(self, ckpt: Checkpoint, settings: FileSettings) -> DetectedModel:
+        dropped, tensors = _outside(ckpt.tensors), _tidied(ckpt.tensors, self.names)
+        ckpt = ckpt._replace(tensors=tensors)
+        width, stem, channels = _stem(ckpt)
         tokens = Tokens(cls="cls" in tensors)
-        image, position = _places(raw, tokens, stem, hints, self.names)
-        head, unused = _head(raw, towers=TOWER in dropped.values())
+        image, position = _places(ckpt, tokens, stem, settings, self.names)
+        head, unused = _head(ckpt, towers=TOWER in dropped.values())
         model = Vit(  # what is not said here is the paper's, which Vit has by itself
             image_size=image,
             channels=channels,
@@ -346,12 +346,12 @@ class Google(GoogleFiles):
             stem=stem,
             tokens=tokens,
             position=position,
-            mixer=Attention(heads=_heads(raw, width, self.names)),
-            mlp=Mlp(ratio=tensor_shape(raw, f"{BLOCK}_0/{self.names.mlp}/Dense_0/kernel", 2)[1] / width),
-            pool=_pool(raw),
+            mixer=Attention(heads=_heads(ckpt, width, self.names)),
+            mlp=Mlp(ratio=tensor_shape(ckpt, f"{BLOCK}_0/{self.names.mlp}/Dense_0/kernel", 2)[1] / width),
+            pool=_pool(ckpt),
             head=head,
         )
-        assumed = [] if isinstance(position, Learned1d) or hints.told("image_size") else [f"images of {image}"]
+        assumed = [] if isinstance(position, Learned1d) or settings.get("image_size") else [f"images of {image}"]
         classes = () if isinstance(head, NoHead) else numbered_classes(head.num_classes)
         assumed += [f"its {len(classes):,} classes have no names: numbered"] if classes else []
         return DetectedModel(
@@ -405,54 +405,54 @@ def _tidied(tensors: Weights, names: Layout) -> dict[str, Tensor]:
     return found
 
 
-def _stem(raw: Checkpoint) -> tuple[int, StemConfig, int]:
+def _stem(ckpt: Checkpoint) -> tuple[int, StemConfig, int]:
     """The width, the stem and its channels."""
-    height, wide, channels, width = tensor_shape(raw, EMBEDDING, 4)
+    height, wide, channels, width = tensor_shape(ckpt, EMBEDDING, 4)
     patch = Size(height, wide)
-    if ROOT not in raw.tensors:
+    if ROOT not in ckpt.tensors:
         return width, Patches(patch=patch), channels
-    _, _, channels, root = tensor_shape(raw, ROOT, 4)
-    return width, Hybrid(layers=body_layers(raw.tensors), root=root, patch=patch), channels
+    _, _, channels, root = tensor_shape(ckpt, ROOT, 4)
+    return width, Hybrid(layers=body_layers(ckpt.tensors), root=root, patch=patch), channels
 
 
 def _places(
-    raw: Checkpoint, tokens: Tokens, stem: StemConfig, hints: FileSettings, names: Layout
+    ckpt: Checkpoint, tokens: Tokens, stem: StemConfig, settings: FileSettings, names: Layout
 ) -> tuple[Size, PositionConfig]:
     """The image size and the positions."""
-    if names.table not in raw.tensors and names is BIG_VISION:
-        return Size.parse(hints.told("image_size") or str(SIDE)), SinCos2d()
-    rows = tensor_shape(raw, names.table, 3)[1]
+    if names.table not in ckpt.tensors and names is BIG_VISION:
+        return Size.parse(settings.get("image_size") or str(SIDE)), SinCos2d()
+    rows = tensor_shape(ckpt, names.table, 3)[1]
     token = stem.token_size()
-    image, others = hints.grid(rows, (0, 1) if tokens.cls else (0,), token, raw)
+    image, others = settings.infer_image_size(rows, (0, 1) if tokens.cls else (0,), token, ckpt)
     return image, Learned1d(cls=others > 0)
 
 
-def _heads(raw: Checkpoint, width: int, names: Layout) -> int:
+def _heads(ckpt: Checkpoint, width: int, names: Layout) -> int:
     query = names.query(f"{BLOCK}_0")
-    inputs, heads, each = tensor_shape(raw, query, 3)
+    inputs, heads, each = tensor_shape(ckpt, query, 3)
     if inputs != width or heads * each != width:
         message = f"{query} has shape {(inputs, heads, each)}, expected ({width}, heads, {width} / heads)"
         hint = "give the file as Google's code wrote it"
-        raise WeightsError(message, code="weights.shape_mismatch", where=str(raw.where), hint=hint)
+        raise WeightsError(message, code="weights.shape_mismatch", where=str(ckpt.path), hint=hint)
     return heads
 
 
-def _pool(raw: Checkpoint) -> PoolConfig:
-    if PROBE in raw.tensors:
+def _pool(ckpt: Checkpoint) -> PoolConfig:
+    if PROBE in ckpt.tensors:
         return AttentionPool()
-    return ClassPool() if "cls" in raw.tensors else MeanPool()
+    return ClassPool() if "cls" in ckpt.tensors else MeanPool()
 
 
-def _head(raw: Checkpoint, towers: bool) -> tuple[HeadConfig, dict[str, str]]:
+def _head(ckpt: Checkpoint, towers: bool) -> tuple[HeadConfig, dict[str, str]]:
     """The head, and the tensors that are of none."""
-    ends = {name for name in raw.tensors if name.split("/")[0] in ("head", "pre_logits")}
+    ends = {name for name in ckpt.tensors if name.split("/")[0] in ("head", "pre_logits")}
     if towers:
         return NoHead(), dict.fromkeys(sorted(ends), "leads into the space of another tower")
     if "head/kernel" not in ends:
         hidden = [name for name in sorted(ends) if name.startswith("pre_logits/")]
         return NoHead(), dict.fromkeys(hidden, "leads to a head that is not in the file")
-    hidden_width, classes = tensor_shape(raw, "head/kernel", 2)
+    hidden_width, classes = tensor_shape(ckpt, "head/kernel", 2)
     if "pre_logits/kernel" not in ends:
         return LinearHead(num_classes=classes), {}
-    same_width = hidden_width == tensor_shape(raw, EMBEDDING, 4)[3]
+    same_width = hidden_width == tensor_shape(ckpt, EMBEDDING, 4)[3]
     return TanhHead(num_classes=classes, hidden="width" if same_width else hidden_width), {}

@@ -62,7 +62,7 @@ class TimmFiles(Format):
     package: ClassVar[str] = "timm"
     name: ClassVar[str] = "timm"
 
-    def without_counterpart(self, bundle: Bundle) -> Iterator[str]:
+    def unsupported(self, bundle: Bundle) -> Iterator[str]:
         model = bundle.model
         if not isinstance(model, Vit):
             yield "kind: timm's files of a ResNet are not written"
@@ -94,10 +94,10 @@ class TimmFiles(Format):
         assert isinstance(bundle.model, Vit)
         return super().files(bundle, tensors) | {"config.json": json_file(timm_config(bundle, bundle.model))}
 
-    def code(self, model: Vit) -> Any:
+    def import_library(self, model: Vit) -> Any:
         return import_module("timm")
 
-    def reference(self, code: Any, folder: Path, bundle: Bundle) -> Callable[[Tensor], ModelOutputs]:
+    def load_reference(self, code: Any, folder: Path, bundle: Bundle) -> Callable[[Tensor], ModelOutputs]:
         model = code.create_model(f"local-dir:{folder}", pretrained=True).eval()  # as a user of timm would open it
 
         @torch.no_grad()
@@ -194,17 +194,17 @@ HEADS = {256: 4, 320: 5, 512: 8, 640: 10, 832: 13, 896: 14, 1152: 16}  # of timm
 class Timm(TimmFiles):
     """A Vision Transformer of timm."""
 
-    def claims(self, raw: Checkpoint) -> bool:
-        names = raw.tensors.keys()
+    def matches(self, ckpt: Checkpoint) -> bool:
+        names = ckpt.tensors.keys()
         return {"patch_embed.proj.weight", "blocks.0.attn.qkv.weight"} <= names and not names & DINOV2
 
-    def recognize(self, raw: Checkpoint, hints: FileSettings) -> DetectedModel:
-        names, notes = raw.tensors.keys(), parse_config(raw)
-        width = tensor_shape(raw, "patch_embed.proj.weight", 4)[0]
-        tokens = Tokens(cls="cls_token" in names, registers=_registers(raw), norm="norm_pre.weight" in names)
-        stem, channels = _stem(raw)
-        image, rows = self._grid(raw, tokens, stem, hints, notes)
-        classes = tensor_shape(raw, "head.weight", 2)[0] if "head.weight" in names else 0
+    def detect(self, ckpt: Checkpoint, settings: FileSettings) -> DetectedModel:
+        names, config = ckpt.tensors.keys(), parse_config(ckpt)
+        width = tensor_shape(ckpt, "patch_embed.proj.weight", 4)[0]
+        tokens = Tokens(cls="cls_token" in names, registers=_registers(ckpt), norm="norm_pre.weight" in names)
+        stem, channels = _stem(ckpt)
+        image, rows = self._grid(ckpt, tokens, stem, settings, config)
+        classes = tensor_shape(ckpt, "head.weight", 2)[0] if "head.weight" in names else 0
         model = Vit(
             image_size=image,
             channels=channels,
@@ -215,23 +215,23 @@ class Timm(TimmFiles):
             position=Learned1d(cls=tokens.cls and rows > 0, resampling="bicubic_antialias"),
             block=PreNorm(scale=LayerScale() if "blocks.0.ls1.gamma" in names else NoScale()),
             mixer=Attention(
-                heads=_heads(raw, width, tokens, hints, notes),
+                heads=_heads(ckpt, width, tokens, settings, config),
                 qkv_bias="blocks.0.attn.qkv.bias" in names,
                 qk_norm="blocks.0.attn.q_norm.weight" in names,
             ),
-            mlp=_mlp(raw, width, hints, notes),
-            pool=_pool(raw, tokens, notes),
+            mlp=_mlp(ckpt, width, settings, config),
+            pool=_pool(ckpt, tokens, config),
             head=LinearHead(num_classes=classes) if classes else NoHead(),
             eps=1e-5 if tokens.norm else 1e-6,
         )
-        check_consistent(notes, model, raw)
+        check_consistent(config, model, ckpt)
         scaling = IMAGENET if "dist_token" in names else CENTERED
-        preprocessing = parse_preprocessing(notes, image, channels, scaling, raw)
-        assumed = () if notes.images else (f"what timm has by default: the erf form of GELU, {_words(preprocessing)}",)
-        labels = notes.labels if classes else ()
+        preprocessing = parse_preprocessing(config, image, channels, scaling, ckpt)
+        assumed = () if config.images else (f"what timm has by default: the erf form of GELU, {_words(preprocessing)}",)
+        labels = config.labels if classes else ()
         if len(labels) != classes:
             labels, assumed = numbered_classes(classes), (*assumed, f"its {classes:,} classes have no names: numbered")
-        return DetectedModel("timm's Vision Transformer", model, preprocessing, labels, raw.tensors, {}, assumed)
+        return DetectedModel("timm's Vision Transformer", model, preprocessing, labels, ckpt.tensors, {}, assumed)
 
     def rules(self, model: Vit) -> list[Rule]:
         distilled = isinstance(model.pool, DistilledPool)
@@ -251,17 +251,17 @@ class Timm(TimmFiles):
         return rules
 
     def _grid(
-        self, raw: Checkpoint, tokens: Tokens, stem: StemConfig, hints: FileSettings, notes: TimmConfig
+        self, ckpt: Checkpoint, tokens: Tokens, stem: StemConfig, settings: FileSettings, config: TimmConfig
     ) -> tuple[Size, int]:
         """The image size, and how many rows of the table are for tokens that are no patches."""
-        rows = tensor_shape(raw, "pos_embed", 3)[1]
+        rows = tensor_shape(ckpt, "pos_embed", 3)[1]
         prefixes = sorted({0, tokens.cls + tokens.registers})
         cell = stem.token_size()
-        if not hints.told("image_size"):  # timm notes the size it was trained with, which need not be the table's
-            cells = [(size, (size.height // cell.height) * (size.width // cell.width)) for size in notes.sizes]
+        if not settings.get("image_size"):  # timm config the size it was trained with, which need not be the table's
+            cells = [(size, (size.height // cell.height) * (size.width // cell.width)) for size in config.sizes]
             fitting = [f"image_size={size}" for size, count in cells if rows - count in prefixes]
-            hints = FileSettings((*hints.settings, *fitting[:1]))
-        return hints.grid(rows, prefixes, cell, raw)
+            settings = FileSettings((*settings.items, *fitting[:1]))
+        return settings.infer_image_size(rows, prefixes, cell, ckpt)
 
 
 def stem_rules(model: Vit) -> list[Rule]:
@@ -305,84 +305,84 @@ def pool_rules() -> list[Rule]:
     return rules + [rule for own, other in names.items() for rule in affine(f"pool.{own}", f"attn_pool.{other}")]
 
 
-def _registers(raw: Checkpoint) -> int:
-    if "dist_token" in raw.tensors:
+def _registers(ckpt: Checkpoint) -> int:
+    if "dist_token" in ckpt.tensors:
         return 1
-    return tensor_shape(raw, "reg_token", 3)[1] if "reg_token" in raw.tensors else 0
+    return tensor_shape(ckpt, "reg_token", 3)[1] if "reg_token" in ckpt.tensors else 0
 
 
-def _stem(raw: Checkpoint) -> tuple[StemConfig, int]:
+def _stem(ckpt: Checkpoint) -> tuple[StemConfig, int]:
     """The stem and its channels."""
-    _, inputs, height, width = tensor_shape(raw, "patch_embed.proj.weight", 4)
+    _, inputs, height, width = tensor_shape(ckpt, "patch_embed.proj.weight", 4)
     patch = Size(height, width)
     root = f"{BACKBONE}.stem.conv.weight"
-    if root not in raw.tensors:
-        return Patches(patch=patch, bias="norm_pre.weight" not in raw.tensors), inputs  # as timm has it
-    outputs, channels, *_ = tensor_shape(raw, root, 4)
-    units = resnet_layers(raw.tensors, BACKBONE)
+    if root not in ckpt.tensors:
+        return Patches(patch=patch, bias="norm_pre.weight" not in ckpt.tensors), inputs  # as timm has it
+    outputs, channels, *_ = tensor_shape(ckpt, root, 4)
+    units = resnet_layers(ckpt.tensors, BACKBONE)
     return Hybrid(layers=units, root=outputs, patch=patch, standardization="variance", group_eps=1e-5), channels
 
 
-def _heads(raw: Checkpoint, width: int, tokens: Tokens, hints: FileSettings, notes: TimmConfig) -> int:
-    if "blocks.0.attn.q_norm.weight" in raw.tensors:
-        return width // tensor_shape(raw, "blocks.0.attn.q_norm.weight", 1)[0]
-    if hints.told("mixer.heads"):
-        return hints.heads(width, raw)
-    if notes.heads or width in HEADS:
-        return notes.heads or HEADS[width]
-    if width == 768 and not tokens.cls and not notes.architecture and "attn_pool.latent" not in raw.tensors:
+def _heads(ckpt: Checkpoint, width: int, tokens: Tokens, settings: FileSettings, config: TimmConfig) -> int:
+    if "blocks.0.attn.q_norm.weight" in ckpt.tensors:
+        return width // tensor_shape(ckpt, "blocks.0.attn.q_norm.weight", 1)[0]
+    if settings.get("mixer.heads"):
+        return settings.infer_heads(width, ckpt)
+    if config.heads or width in HEADS:
+        return config.heads or HEADS[width]
+    if width == 768 and not tokens.cls and not config.architecture and "attn_pool.latent" not in ckpt.tensors:
         message = "does not tell the number of heads: timm has models like this with 12 and with 16"
-        hint = setting_hint(raw, "mixer.heads=N")
-        raise WeightsError(message, code="weights.missing_setting", where=str(raw.where), hint=hint)
-    return hints.heads(width, raw)
+        hint = setting_hint(ckpt, "mixer.heads=N")
+        raise WeightsError(message, code="weights.missing_setting", where=str(ckpt.path), hint=hint)
+    return settings.infer_heads(width, ckpt)
 
 
-def _mlp(raw: Checkpoint, width: int, hints: FileSettings, notes: TimmConfig) -> Mlp | SwiGlu:
-    hidden = tensor_shape(raw, "blocks.0.mlp.fc2.weight", 2)[1]
-    if tensor_shape(raw, "blocks.0.mlp.fc1.weight", 2)[0] == 2 * hidden:
-        return gated_mlp(hidden, width, raw)
-    return Mlp(ratio=hidden / width, gelu=_gelu(raw, hints, notes))
+def _mlp(ckpt: Checkpoint, width: int, settings: FileSettings, config: TimmConfig) -> Mlp | SwiGlu:
+    hidden = tensor_shape(ckpt, "blocks.0.mlp.fc2.weight", 2)[1]
+    if tensor_shape(ckpt, "blocks.0.mlp.fc1.weight", 2)[0] == 2 * hidden:
+        return gated_mlp(hidden, width, ckpt)
+    return Mlp(ratio=hidden / width, gelu=_gelu(ckpt, settings, config))
 
 
-def gated_mlp(hidden: int, width: int, raw: Checkpoint) -> SwiGlu:
+def gated_mlp(hidden: int, width: int, ckpt: Checkpoint) -> SwiGlu:
     """A gated MLP with so many hidden numbers."""
     if hidden % 8:
         message = f"a gated MLP with {hidden} hidden numbers has no counterpart: a multiple of 8 is expected"
-        raise WeightsError(message, code="weights.unsupported", where=str(raw.where))
+        raise WeightsError(message, code="weights.unsupported", where=str(ckpt.path))
     return SwiGlu(ratio=hidden / width)
 
 
-def _gelu(raw: Checkpoint, hints: FileSettings, notes: TimmConfig) -> Gelu:
-    if hints.told("mlp.gelu"):
+def _gelu(ckpt: Checkpoint, settings: FileSettings, config: TimmConfig) -> Gelu:
+    if settings.get("mlp.gelu"):
         return "erf"  # the setting is applied to what is recognized
-    if notes.architecture:
-        if (found := notes.gelu()) is None:
-            message = f"its MLP has {notes.arguments.get('act_layer')}, expected a kind of GELU"
-            raise WeightsError(message, code="weights.unsupported", where=str(raw.where))
+    if config.architecture:
+        if (found := config.gelu()) is None:
+            message = f"its MLP has {config.arguments.get('act_layer')}, expected a kind of GELU"
+            raise WeightsError(message, code="weights.unsupported", where=str(ckpt.path))
         return found
     for mark, kin, other in (("norm_pre.weight", "OpenAI's CLIP", "quick"), ("attn_pool.latent", "a SigLIP", "tanh")):
-        if mark in raw.tensors:
+        if mark in ckpt.tensors:
             message = f"has {mark} and does not tell its kind of GELU, which is {other} in {kin} and erf in others"
-            hint = setting_hint(raw, f"mlp.gelu={other}")
-            raise WeightsError(message, code="weights.missing_setting", where=str(raw.where), hint=hint)
+            hint = setting_hint(ckpt, f"mlp.gelu={other}")
+            raise WeightsError(message, code="weights.missing_setting", where=str(ckpt.path), hint=hint)
     return "erf"
 
 
-def _pool(raw: Checkpoint, tokens: Tokens, notes: TimmConfig) -> PoolConfig:
-    normed = "fc_norm.weight" in raw.tensors
-    if notes.pool not in {"", "token", "avg", "map"} or (notes.pool == "token" and normed):
-        message = f"its pool, {notes.pool}{' with a norm after it' * normed}, has no counterpart"
-        raise WeightsError(message, code="weights.unsupported", where=str(raw.where))
-    if "attn_pool.latent" in raw.tensors:
+def _pool(ckpt: Checkpoint, tokens: Tokens, config: TimmConfig) -> PoolConfig:
+    normed = "fc_norm.weight" in ckpt.tensors
+    if config.pool not in {"", "token", "avg", "map"} or (config.pool == "token" and normed):
+        message = f"its pool, {config.pool}{' with a norm after it' * normed}, has no counterpart"
+        raise WeightsError(message, code="weights.unsupported", where=str(ckpt.path))
+    if "attn_pool.latent" in ckpt.tensors:
         if tokens.cls or tokens.registers:
             message = "its query gathers from the patches alone, ours from the class token and the registers too"
-            raise WeightsError(message, code="weights.unsupported", where=str(raw.where))
+            raise WeightsError(message, code="weights.unsupported", where=str(ckpt.path))
         return AttentionPool()
-    if "dist_token" in raw.tensors:
+    if "dist_token" in ckpt.tensors:
         return DistilledPool()
     if normed:
         return MeanPool(norm="after")
-    return ClassPool() if tokens.cls and notes.pool != "avg" else MeanPool()
+    return ClassPool() if tokens.cls and config.pool != "avg" else MeanPool()
 
 
 def _words(given: Preprocessing) -> str:

@@ -47,23 +47,23 @@ class TimmConfig(NamedTuple):
         return "tanh" if TANH.fullmatch(self.architecture) else "erf"
 
 
-def parse_config(raw: Checkpoint) -> TimmConfig:
+def parse_config(ckpt: Checkpoint) -> TimmConfig:
     """What a config.json of timm's tells; nothing where there is none, or another library's."""
-    found = raw.config
+    found = ckpt.config
     architecture = found.get("architecture")
     if not isinstance(architecture, str):
         return TimmConfig()
     arguments, images = found.get("model_args", {}), found.get("pretrained_cfg", found)
     if not isinstance(arguments, Mapping) or not isinstance(images, Mapping):
         message = "model_args and pretrained_cfg are not fields by name"
-        raise WeightsError(message, code="weights.bad_config", where=str(raw.where.parent))
+        raise WeightsError(message, code="weights.bad_config", where=str(ckpt.path.parent))
     labels = next((part[name] for part in (found, images) for name in ("label_names", "labels") if part.get(name)), ())
     pool = arguments.get("global_pool") or found.get("global_pool") or ""
     name = architecture.partition(".")[0]
     try:
         heads, sizes = parse_heads(name, arguments), parse_sizes(arguments, images)
     except ConfigError as error:
-        where = f"{raw.where.parent / 'config.json'}, {error.where}"
+        where = f"{ckpt.path.parent / 'config.json'}, {error.where}"
         raise WeightsError(error.message, code="weights.bad_config", where=where) from None
     return TimmConfig(name, arguments, images, parse_labels(labels), str(pool), heads, sizes)
 
@@ -89,7 +89,7 @@ def parse_sizes(arguments: Mapping[str, Any], images: Mapping[str, Any]) -> tupl
     return tuple(found)
 
 
-def check_consistent(notes: TimmConfig, model: Vit, raw: Checkpoint) -> None:
+def check_consistent(config: TimmConfig, model: Vit, ckpt: Checkpoint) -> None:
     """Refuse tensors that are not of the model that is noted beside them: a file may have been cut."""
     found = {
         "depth": model.depth,
@@ -99,12 +99,12 @@ def check_consistent(notes: TimmConfig, model: Vit, raw: Checkpoint) -> None:
         "patch_size": model.stem.patch,
     }
     for name, value in found.items():
-        told = notes.arguments.get(name, value)
+        told = config.arguments.get(name, value)
         if isinstance(value, Size) and isinstance(told, int | list):
             told = Size.parse(told)
         if told != value:
             message = f"model_args.{name} is {told}, and {value} in the tensors"
-            where, hint = str(raw.where.parent / "config.json"), "get both from where they came from"
+            where, hint = str(ckpt.path.parent / "config.json"), "get both from where they came from"
             raise WeightsError(message, code="weights.config_mismatch", where=where, hint=hint)
 
 
@@ -117,10 +117,10 @@ def parse_labels(found: Any) -> tuple[str, ...]:
 
 
 def parse_preprocessing(
-    notes: TimmConfig, image: Size, channels: int, scaling: Normalize, raw: Checkpoint
+    config: TimmConfig, image: Size, channels: int, scaling: Normalize, ckpt: Checkpoint
 ) -> Preprocessing:
-    """What is done to images, as the notes have it, or as timm's default has it."""
-    told = notes.images
+    """What is done to images, as the config have it, or as timm's default has it."""
+    told = config.images
     try:
         if "mean" in told and "std" in told:
             scaling = Normalize(mean=tuple(map(float, told["mean"])), std=tuple(map(float, told["std"])))
@@ -134,13 +134,13 @@ def parse_preprocessing(
         if whole and fraction != 1:
             raise ValueError(f"crop_mode is squash and crop_pct {fraction:g}, expected 1")
         view = Resize(filter=filter) if whole else CenterCrop(fraction=fraction, filter=filter)
-        if notes.arguments.get("dynamic_img_size") and "input_size" in told:
+        if config.arguments.get("dynamic_img_size") and "input_size" in told:
             image = Size.parse(told["input_size"][-2:])  # which may be another than the table's
         return Preprocessing(image_size=image, decoding=Decoding(channels=channels), crop=view, normalize=scaling)
     except KeyError as error:
         message = f"pretrained_cfg has {error}, expected {format_choices((*FILTERS, *CROPS))}"
-        where = str(raw.where.parent / "config.json")
+        where = str(ckpt.path.parent / "config.json")
         raise WeightsError(message, code="weights.unsupported", where=where) from None
     except (TypeError, ValueError, ConfigError) as error:
         message = f"pretrained_cfg is not as timm writes it: {error}"
-        raise WeightsError(message, code="weights.bad_config", where=str(raw.where.parent / "config.json")) from None
+        raise WeightsError(message, code="weights.bad_config", where=str(ckpt.path.parent / "config.json")) from None

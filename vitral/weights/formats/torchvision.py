@@ -49,25 +49,25 @@ class Torchvision(Format):
     package: ClassVar[str] = "torchvision"
     name: ClassVar[str] = "torchvision"
 
-    def claims(self, raw: Checkpoint) -> bool:
-        return {"class_token", "encoder.pos_embedding", f"{LAYER}0.ln_1.weight"} <= raw.tensors.keys()
+    def matches(self, ckpt: Checkpoint) -> bool:
+        return {"class_token", "encoder.pos_embedding", f"{LAYER}0.ln_1.weight"} <= ckpt.tensors.keys()
 
-    def recognize(self, raw: Checkpoint, hints: FileSettings) -> DetectedModel:
-        raw = raw._replace(tensors={current_name(name): tensor for name, tensor in raw.tensors.items()})
-        width, channels, *sides = tensor_shape(raw, "conv_proj.weight", 4)
+    def detect(self, ckpt: Checkpoint, settings: FileSettings) -> DetectedModel:
+        ckpt = ckpt._replace(tensors={current_name(name): tensor for name, tensor in ckpt.tensors.items()})
+        width, channels, *sides = tensor_shape(ckpt, "conv_proj.weight", 4)
         stem = Patches(patch=Size(*sides))
-        image, _ = hints.grid(tensor_shape(raw, "encoder.pos_embedding", 3)[1], [1], stem.patch, raw)
-        head = infer_head(raw)
+        image, _ = settings.infer_image_size(tensor_shape(ckpt, "encoder.pos_embedding", 3)[1], [1], stem.patch, ckpt)
+        head = infer_head(ckpt)
         classes = 0 if isinstance(head, NoHead) else head.num_classes
         model = Vit(
             image_size=image,
             channels=channels,
             width=width,
-            depth=count_layers(raw.tensors, LAYER),
+            depth=count_layers(ckpt.tensors, LAYER),
             stem=stem,
             position=Learned1d(resampling="bicubic_corners"),
-            mixer=Attention(heads=hints.heads(width, raw)),
-            mlp=Mlp(ratio=tensor_shape(raw, f"{LAYER}0.mlp.0.weight", 2)[0] / width, gelu="erf"),
+            mixer=Attention(heads=settings.infer_heads(width, ckpt)),
+            mlp=Mlp(ratio=tensor_shape(ckpt, f"{LAYER}0.mlp.0.weight", 2)[0] / width, gelu="erf"),
             head=head,
             eps=EPS,
         )
@@ -81,7 +81,7 @@ class Torchvision(Format):
         if classes:
             assumed.append(f"its {classes:,} classes have no names: numbered")
         title = "torchvision's Vision Transformer"
-        return DetectedModel(title, model, preprocessing, numbered_classes(classes), raw.tensors, {}, tuple(assumed))
+        return DetectedModel(title, model, preprocessing, numbered_classes(classes), ckpt.tensors, {}, tuple(assumed))
 
     def rules(self, model: Vit) -> list[Rule]:
         rules = [patch_kernel("stem.project.weight", "conv_proj.weight", model.stem.patch)]
@@ -96,7 +96,7 @@ class Torchvision(Format):
             rules += [*affine("head.hidden", "heads.pre_logits"), *affine("head.classifier.linear", "heads.head")]
         return rules
 
-    def without_counterpart(self, bundle: Bundle) -> Iterator[str]:
+    def unsupported(self, bundle: Bundle) -> Iterator[str]:
         model = bundle.model
         if not isinstance(model, Vit):
             yield "kind: torchvision's files of this ResNet are not written"
@@ -119,14 +119,14 @@ class Torchvision(Format):
         if isinstance(model.head, NoHead):
             yield "head: torchvision's ViT always has one"
 
-    def hints(self, model: Vit) -> tuple[str, ...]:
+    def required_settings(self, model: Vit) -> tuple[str, ...]:
         assert isinstance(model.mixer, Attention)
         return (f"mixer.heads={model.mixer.heads}",)
 
-    def code(self, model: Vit) -> Any:
+    def import_library(self, model: Vit) -> Any:
         return import_module("torchvision.models.vision_transformer")
 
-    def reference(self, code: Any, folder: Path, bundle: Bundle) -> Callable[[Tensor], ModelOutputs]:
+    def load_reference(self, code: Any, folder: Path, bundle: Bundle) -> Callable[[Tensor], ModelOutputs]:
         config = bundle.model
         assert isinstance(config, Vit)
         assert isinstance(config.mixer, Attention)
@@ -166,13 +166,13 @@ def current_name(name: str) -> str:
     return name
 
 
-def infer_head(raw: Checkpoint) -> HeadConfig:
-    if "heads.head.weight" not in raw.tensors:
+def infer_head(ckpt: Checkpoint) -> HeadConfig:
+    if "heads.head.weight" not in ckpt.tensors:
         return NoHead()
-    classes = tensor_shape(raw, "heads.head.weight", 2)[0]
-    if "heads.pre_logits.weight" not in raw.tensors:
+    classes = tensor_shape(ckpt, "heads.head.weight", 2)[0]
+    if "heads.pre_logits.weight" not in ckpt.tensors:
         return LinearHead(num_classes=classes)
-    return TanhHead(num_classes=classes, hidden=tensor_shape(raw, "heads.pre_logits.weight", 2)[0])
+    return TanhHead(num_classes=classes, hidden=tensor_shape(ckpt, "heads.pre_logits.weight", 2)[0])
 
 
 def _unlike_in_layers(model: Vit) -> Iterator[str]:

@@ -55,7 +55,7 @@ class VitPytorchFiles(Format):
     package: ClassVar[str] = "vit-pytorch"
     class_name: ClassVar[str]  # in the library
 
-    def without_counterpart(self, bundle: Bundle) -> Iterator[str]:
+    def unsupported(self, bundle: Bundle) -> Iterator[str]:
         model, theirs = bundle.model, f"vit-pytorch's {self.class_name}"
         if not isinstance(model, Vit):
             yield "kind: vit-pytorch has no such ResNet"
@@ -84,14 +84,14 @@ class VitPytorchFiles(Format):
         """What has no counterpart in the positions, the pool and the head."""
         raise NotImplementedError
 
-    def hints(self, model: Vit) -> tuple[str, ...]:
+    def required_settings(self, model: Vit) -> tuple[str, ...]:
         assert isinstance(model.mixer, Attention)
         return (f"mixer.heads={model.mixer.heads}", f"stem.patch={model.stem.patch}", f"channels={model.channels}")
 
-    def code(self, model: Vit) -> Any:
+    def import_library(self, model: Vit) -> Any:
         return getattr(import_module("vit_pytorch"), self.class_name)
 
-    def reference(self, code: Any, folder: Path, bundle: Bundle) -> Callable[[Tensor], ModelOutputs]:
+    def load_reference(self, code: Any, folder: Path, bundle: Bundle) -> Callable[[Tensor], ModelOutputs]:
         config = bundle.model
         assert isinstance(config, Vit)
         model = code(**self.arguments(config)).eval()
@@ -188,23 +188,23 @@ class Ends(NamedTuple):
 class Reader(VitPytorchFiles):
     """What both formats read in the same way."""
 
-    def recognize(self, raw: Checkpoint, hints: FileSettings) -> DetectedModel:
-        raw = raw._replace(tensors=current_names(raw.tensors))
-        width = tensor_shape(raw, f"{STEM}.2.weight", 2)[0]
-        patch, channels, mixer = self._settled(raw, hints, width)
-        ends = self.ends(raw, hints, patch)
+    def detect(self, ckpt: Checkpoint, settings: FileSettings) -> DetectedModel:
+        ckpt = ckpt._replace(tensors=current_names(ckpt.tensors))
+        width = tensor_shape(ckpt, f"{STEM}.2.weight", 2)[0]
+        patch, channels, mixer = self._settled(ckpt, settings, width)
+        ends = self.ends(ckpt, settings, patch)
         named = f"{ends.head}.weight"
-        classes = tensor_shape(raw, named, 2)[0] if named in raw.tensors else 0
+        classes = tensor_shape(ckpt, named, 2)[0] if named in ckpt.tensors else 0
         model = Vit(
             image_size=ends.image,
             channels=channels,
             width=width,
-            depth=count_layers(raw.tensors, f"{LAYER}."),
-            stem=Patches(patch=patch, norm="both" if f"{STEM}.1.weight" in raw.tensors else "none"),
+            depth=count_layers(ckpt.tensors, f"{LAYER}."),
+            stem=Patches(patch=patch, norm="both" if f"{STEM}.1.weight" in ckpt.tensors else "none"),
             tokens=ends.tokens,
             position=ends.position,
             mixer=mixer,
-            mlp=Mlp(ratio=tensor_shape(raw, f"{LAYER}.0.1.net.1.weight", 2)[0] / width, gelu="erf"),
+            mlp=Mlp(ratio=tensor_shape(ckpt, f"{LAYER}.0.1.net.1.weight", 2)[0] / width, gelu="erf"),
             pool=ends.pool,
             head=LinearHead(num_classes=classes) if classes else NoHead(),
             eps=EPS,
@@ -217,52 +217,52 @@ class Reader(VitPytorchFiles):
             assumed.append(f"its {classes:,} classes have no names: numbered")
         title = f"vit-pytorch's {self.class_name}"
         return DetectedModel(
-            title, model, preprocessing, numbered_classes(classes), drop_batch_dim(raw.tensors), {}, tuple(assumed)
+            title, model, preprocessing, numbered_classes(classes), drop_batch_dim(ckpt.tensors), {}, tuple(assumed)
         )
 
-    def ends(self, raw: Checkpoint, hints: FileSettings, patch: Size) -> Ends:
+    def ends(self, ckpt: Checkpoint, settings: FileSettings, patch: Size) -> Ends:
         """What stands before and after the layers, once nothing is missing."""
         raise NotImplementedError
 
-    def missing(self, raw: Checkpoint, hints: FileSettings) -> list[str]:
+    def missing(self, ckpt: Checkpoint, settings: FileSettings) -> list[str]:
         """The settings, besides those of both models, that the file does not make up for."""
         raise NotImplementedError
 
-    def _settled(self, raw: Checkpoint, hints: FileSettings, width: int) -> tuple[Size, int, Attention]:
+    def _settled(self, ckpt: Checkpoint, settings: FileSettings, width: int) -> tuple[Size, int, Attention]:
         """The patch, its channels and the mixer; or all that is to be told, in one error."""
-        cut, mixer = infer_patch(raw, hints), infer_mixer(raw, hints, width)
+        cut, mixer = infer_patch(ckpt, settings), infer_mixer(ckpt, settings, width)
         wanted = ["mixer.heads=N"] * (mixer is None) + ["stem.patch=HEIGHTxWIDTH"] * (cut is None)
-        wanted += self.missing(raw, hints)
+        wanted += self.missing(ckpt, settings)
         if cut is None or mixer is None or wanted:
             message = f"a file of vit-pytorch's {self.class_name} does not tell all of its settings"
-            hint = f"tell the rest, {', '.join(wanted)}: {convert_command(raw, '--set A=B --set C=D')}"
-            raise WeightsError(message, code="weights.missing_setting", where=str(raw.where), hint=hint)
+            hint = f"tell the rest, {', '.join(wanted)}: {convert_command(ckpt, '--set A=B --set C=D')}"
+            raise WeightsError(message, code="weights.missing_setting", where=str(ckpt.path), hint=hint)
         return (*cut, mixer)
 
 
 class VitPytorch(VitFiles, Reader):
     """`ViT`: learned positions, and a class token or the mean."""
 
-    def claims(self, raw: Checkpoint) -> bool:
-        return _plain(raw) and {"cls_token", "pos_embedding"} <= raw.tensors.keys()
+    def matches(self, ckpt: Checkpoint) -> bool:
+        return _plain(ckpt) and {"cls_token", "pos_embedding"} <= ckpt.tensors.keys()
 
-    def recognize(self, raw: Checkpoint, hints: FileSettings) -> DetectedModel:
-        if "mlp_head.0.weight" in raw.tensors and hints.told("pool") == "mean_all":
+    def detect(self, ckpt: Checkpoint, settings: FileSettings) -> DetectedModel:
+        if "mlp_head.0.weight" in ckpt.tensors and settings.get("pool") == "mean_all":
             message = "the mean of all tokens is normalized in the head, mlp_head.0, which no model here does"
             hint = "give one that reads its class token: pool=cls"
-            raise WeightsError(message, code="weights.unsupported", where=str(raw.where), hint=hint)
-        return super().recognize(raw, hints)
+            raise WeightsError(message, code="weights.unsupported", where=str(ckpt.path), hint=hint)
+        return super().detect(ckpt, settings)
 
-    def missing(self, raw: Checkpoint, hints: FileSettings) -> list[str]:
+    def missing(self, ckpt: Checkpoint, settings: FileSettings) -> list[str]:
         # In older versions the class token is always there, whether it is read or not.
-        known = raw.tensors["cls_token"].ndim == 2 or hints.told("pool") in {"cls", "mean_all"}
+        known = ckpt.tensors["cls_token"].ndim == 2 or settings.get("pool") in {"cls", "mean_all"}
         return [] if known else ["pool=cls, or pool=mean_all for what is called mean there"]
 
-    def ends(self, raw: Checkpoint, hints: FileSettings, patch: Size) -> Ends:
-        plain = raw._replace(tensors=drop_batch_dim(raw.tensors))
-        cls = tensor_shape(plain, "cls_token", 2)[0] if raw.tensors["cls_token"].numel() else 0
-        image, _ = hints.grid(tensor_shape(plain, "pos_embedding", 2)[0], [cls], patch, raw)
-        pool = MeanAllPool() if hints.told("pool") == "mean_all" else ClassPool() if cls else MeanPool()
+    def ends(self, ckpt: Checkpoint, settings: FileSettings, patch: Size) -> Ends:
+        plain = ckpt._replace(tensors=drop_batch_dim(ckpt.tensors))
+        cls = tensor_shape(plain, "cls_token", 2)[0] if ckpt.tensors["cls_token"].numel() else 0
+        image, _ = settings.infer_image_size(tensor_shape(plain, "pos_embedding", 2)[0], [cls], patch, ckpt)
+        pool = MeanAllPool() if settings.get("pool") == "mean_all" else ClassPool() if cls else MeanPool()
         return Ends(image, Tokens(cls=bool(cls)), Learned1d(cls=bool(cls)), pool, "mlp_head")
 
     def rules(self, model: Vit) -> list[Rule]:
@@ -281,18 +281,18 @@ class VitPytorch(VitFiles, Reader):
 class SimpleVit(SimpleVitFiles, Reader):
     """`SimpleViT`: fixed sines, the mean, no biases in attention."""
 
-    def claims(self, raw: Checkpoint) -> bool:
-        head = {"linear_head.weight", "linear_head.1.weight"} & raw.tensors.keys()
-        return _plain(raw) and bool(head) and "pos_embedding" not in raw.tensors
+    def matches(self, ckpt: Checkpoint) -> bool:
+        head = {"linear_head.weight", "linear_head.1.weight"} & ckpt.tensors.keys()
+        return _plain(ckpt) and bool(head) and "pos_embedding" not in ckpt.tensors
 
-    def missing(self, raw: Checkpoint, hints: FileSettings) -> list[str]:
-        return [] if hints.told("image_size") else ["image_size=HEIGHTxWIDTH"]
+    def missing(self, ckpt: Checkpoint, settings: FileSettings) -> list[str]:
+        return [] if settings.get("image_size") else ["image_size=HEIGHTxWIDTH"]
 
-    def ends(self, raw: Checkpoint, hints: FileSettings, patch: Size) -> Ends:
-        early = "linear_head.0.weight" in raw.tensors  # the mean was normalized, not the tokens
+    def ends(self, ckpt: Checkpoint, settings: FileSettings, patch: Size) -> Ends:
+        early = "linear_head.0.weight" in ckpt.tensors  # the mean was normalized, not the tokens
         pool = MeanPool(norm="after" if early else "before")
         head = "linear_head.1" if early else "linear_head"
-        return Ends(Size.parse(hints.told("image_size")), Tokens(cls=False), SinCos2d(), pool, head)
+        return Ends(Size.parse(settings.get("image_size")), Tokens(cls=False), SinCos2d(), pool, head)
 
     def rules(self, model: Vit) -> list[Rule]:
         rules = stem_rules(model)
@@ -344,27 +344,27 @@ def drop_batch_dim(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: found[0] if found.ndim == 3 and len(found) == 1 else found for name, found in tensors.items()}
 
 
-def infer_patch(raw: Checkpoint, hints: FileSettings) -> tuple[Size, int] | None:
+def infer_patch(ckpt: Checkpoint, settings: FileSettings) -> tuple[Size, int] | None:
     """The patch and its channels, if they are told, or if only one square patch has so many numbers."""
-    pixels = tensor_shape(raw, f"{STEM}.2.weight", 2)[1]
-    channels = [parse_positive_int(told, "channels")] if (told := hints.told("channels")) else list(CHANNELS)
-    if told := hints.told("stem.patch"):
+    pixels = tensor_shape(ckpt, f"{STEM}.2.weight", 2)[1]
+    channels = [parse_positive_int(told, "channels")] if (told := settings.get("channels")) else list(CHANNELS)
+    if told := settings.get("stem.patch"):
         patch = Size.parse(told)
         if pixels % (patch.height * patch.width):
             message = f"a patch has {pixels} numbers, which are not so many channels of {patch} pixels"
-            hint = setting_hint(raw, "stem.patch=HEIGHTxWIDTH")
-            raise WeightsError(message, code="weights.bad_setting", where=str(raw.where), hint=hint)
+            hint = setting_hint(ckpt, "stem.patch=HEIGHTxWIDTH")
+            raise WeightsError(message, code="weights.bad_setting", where=str(ckpt.path), hint=hint)
         return patch, pixels // (patch.height * patch.width)
     squares = [(isqrt(pixels // each), each) for each in channels]
     found = [(Size(side, side), each) for side, each in squares if side * side * each == pixels]
     return found[0] if len(found) == 1 else None
 
 
-def infer_mixer(raw: Checkpoint, hints: FileSettings, width: int) -> Attention | None:
+def infer_mixer(ckpt: Checkpoint, settings: FileSettings, width: int) -> Attention | None:
     """The attention, if its heads are told, or if it has no output projection, which one head alone does without."""
-    inner = tensor_shape(raw, f"{LAYER}.0.0.to_qkv.weight", 2)[0] // 3
-    project = any(name.startswith(f"{LAYER}.0.0.to_out.") for name in raw.tensors)
-    told, wide = hints.told("mixer.heads"), hints.told("mixer.head_width")
+    inner = tensor_shape(ckpt, f"{LAYER}.0.0.to_qkv.weight", 2)[0] // 3
+    project = any(name.startswith(f"{LAYER}.0.0.to_out.") for name in ckpt.tensors)
+    told, wide = settings.get("mixer.heads"), settings.get("mixer.head_width")
     if not told and not wide and project:
         return None
     heads = (
@@ -377,13 +377,13 @@ def infer_mixer(raw: Checkpoint, hints: FileSettings, width: int) -> Attention |
     if not heads or inner % heads:
         message = f"{inner} numbers for queries do not divide into {heads} heads"
         hint = "tell their right number: mixer.heads=N"
-        raise WeightsError(message, code="weights.bad_setting", where=str(raw.where), hint=hint)
+        raise WeightsError(message, code="weights.bad_setting", where=str(ckpt.path), hint=hint)
     return Attention(heads=heads, head_width=inner // heads, qkv_bias=False, project=project)
 
 
-def _plain(raw: Checkpoint) -> bool:
+def _plain(ckpt: Checkpoint) -> bool:
     names = {f"{LAYER}.0.0.to_qkv.weight", f"{LAYER}.0.0.fn.to_qkv.weight"}
-    return f"{STEM}.1.weight" in raw.tensors and bool(names & raw.tensors.keys())
+    return f"{STEM}.1.weight" in ckpt.tensors and bool(names & ckpt.tensors.keys())
 
 
 def _pixels(ours: str, theirs: str, patch: Size) -> Rule:

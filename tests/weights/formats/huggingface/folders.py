@@ -73,7 +73,7 @@ def check_answers(loaded: LoadedModel, name: str) -> None:
         images = answers[f"images{size}"]
         if images.shape[-1] % 8:  # the library leaves out what its patches do not cover
             images = images[..., : images.shape[-2] // 8 * 8, : images.shape[-1] // 8 * 8]
-        tokens = torch.cat(model.features(images)[:3], dim=1)
+        tokens = torch.cat(model.forward_features(images)[:3], dim=1)
         assert largest_difference(tokens, answers[f"tokens{size}"]) <= TOLERANCE
         if f"logits{size}" in answers:
             assert not isinstance(model.config.head, NoHead)

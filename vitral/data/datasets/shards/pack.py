@@ -21,7 +21,7 @@ from pathlib import Path
 from vitral.core.errors import ConfigError, DataError, VitralError
 from vitral.core.storage import STORAGE, open_atomically, os_error_message
 from vitral.data.datasets.files import is_image, suffix
-from vitral.data.datasets.labels import listed
+from vitral.data.datasets.labels import format_names
 from vitral.data.datasets.shards.index import CLASSES, DRAFT, INDEX, Index, Shard
 from vitral.data.decoding.header import recognize
 from vitral.data.samples import SPLITS, Samples, Split
@@ -30,7 +30,7 @@ BLOCK = tarfile.BLOCKSIZE
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 
 
-def byte_count(text: str) -> int:
+def parse_size(text: str) -> int:
     """The bytes that a size such as `256MB` stands for."""
     match = re.fullmatch(r"([0-9]+) ?([A-Z]*)", text.strip().upper())
     if not match or match[2] not in UNITS or not int(match[1]):
@@ -40,7 +40,7 @@ def byte_count(text: str) -> int:
     return int(match[1]) * UNITS[match[2]]
 
 
-def plan(samples: Samples, shard_size: int) -> Index:
+def plan_shards(samples: Samples, shard_size: int) -> Index:
     """What the shards will hold, to the byte. A shard is larger than asked only where one image is."""
     if any("\n" in name for name in samples.classes):
         raise DataError(
@@ -50,7 +50,7 @@ def plan(samples: Samples, shard_size: int) -> Index:
     return Index(samples.classes, samples.notes, samples.fingerprint(), shards)
 
 
-def members(samples: Samples, shard: Shard, first: int, tell: Callable[[int], None]) -> Iterator[tuple[str, bytes]]:
+def shard_members(samples: Samples, shard: Shard, first: int, tell: Callable[[int], None]) -> Iterator[tuple[str, bytes]]:
     """The files of a shard in order, by name: each sample's label, its image byte for byte, and where it came from.
 
     Samples are numbered from `first` on, so that no key of a split is in two shards.
@@ -105,18 +105,18 @@ def _tar_size(end: int) -> int:
 SHARD_SIZE = 256_000_000
 HALF = ".tmp"  # how the name of a file ends while it is written
 
-Tell = Callable[[int], None]
+Progress = Callable[[int], None]
 
 
-def unheard(count: int) -> None:
+def no_progress(count: int) -> None:
     """For those who do not listen to the progress."""
 
 
-def pack(samples: Samples, out: Path, shard_size: int = SHARD_SIZE, tell: Tell = unheard) -> Index:
+def pack(samples: Samples, out: Path, shard_size: int = SHARD_SIZE, tell: Progress = no_progress) -> Index:
     """Write the samples as shards into the folder `out`; `tell` is called with the number of images just done."""
     _refuse_places(samples.where, out)
-    index = plan(samples, shard_size)
-    with writing(out):
+    index = plan_shards(samples, shard_size)
+    with report_write_errors(out):
         _refuse_strangers(out, index)
         missing = {shard.file for shard in index.shards if not _is_finished(out, shard)}
         if missing or not (out / INDEX).exists():
@@ -126,7 +126,7 @@ def pack(samples: Samples, out: Path, shard_size: int = SHARD_SIZE, tell: Tell =
         packed: Counter[Split] = Counter()
         for shard in index.shards:
             if shard.file in missing:
-                _write_shard(out / shard.file, members(samples, shard, packed[shard.split], tell))
+                _write_shard(out / shard.file, shard_members(samples, shard, packed[shard.split], tell))
             else:
                 tell(len(shard.names))
             packed[shard.split] += len(shard.names)
@@ -166,7 +166,7 @@ def _refuse_strangers(out: Path, index: Index) -> None:
     ours = [CLASSES, DRAFT, INDEX, *(shard.file for shard in index.shards)]
     allowed = {*ours, *(f"{name}{HALF}" for name in ours)} if begun else {f"{DRAFT}{HALF}"}
     if strangers := sorted(found - allowed):
-        message = f"holds something else: {listed(strangers)}"
+        message = f"holds something else: {format_names(strangers)}"
         raise ConfigError(
             message, code="config.path_exists", where=str(out), hint="give another folder, or empty this one"
         )
@@ -200,7 +200,7 @@ def _write(path: Path, data: bytes) -> None:
 
 
 @contextmanager
-def writing(out: Path) -> Iterator[None]:
+def report_write_errors(out: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:

@@ -1,0 +1,81 @@
+"""The headline and the remarks, story by story."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.evaluation.test_accuracy import NAMES, ZOO, given_as
+from tests.runs.report.stories import album, judgment_of, measured, story_of
+from vitral.evaluation.accuracy import compute_accuracy
+from vitral.runs.report.report import Headline, MetricLine, Report, headline, findings, worst_first
+
+
+@pytest.fixture
+def begun(tmp_path: Path) -> Report:
+    return story_of(album(tmp_path, NAMES))
+
+
+def losses(*values: float) -> list[MetricLine]:
+    return [{"step": n, "epoch": float(n), "split": "val", "loss": value} for n, value in enumerate(values, start=1)]
+
+
+def test_a_judged_run_is_told_by_its_accuracy(begun: Report) -> None:
+    story = begun._replace(metrics=measured(), judgment=judgment_of(begun.samples, given_as(ZOO, 4)))
+    detail = "95 % interval 18.9 % to 73.3 %; always naming the commonest class would give 55.6 %"
+    assert headline(story) == Headline("44.4 %", "of 9 val images are named rightly", detail)
+
+
+def test_a_run_under_way_is_told_by_its_latest_measurement(begun: Report) -> None:
+    assert headline(begun) == Headline("\u2013", "nothing is measured yet", "")
+    train: MetricLine = {"step": 5, "epoch": 0.5, "split": "train", "loss": 2.0, "accuracy": 0.25, "rate": 0.1}
+    assert headline(begun._replace(metrics=[train])) == Headline(
+        "25.0 %", "of the latest training images are named rightly", "epoch 0.5, step 5 of 40"
+    )
+    val: MetricLine = {"step": 10, "epoch": 1.0, "split": "val", "loss": 1.5, "accuracy": 0.5}
+    later = {**train, "step": 15, "epoch": 1.5}
+    assert headline(begun._replace(metrics=[train, val, later])) == Headline(
+        "50.0 %", "of the val images are named rightly", "epoch 1, step 10 of 40"
+    )
+
+
+def test_a_task_without_classes_is_told_by_its_loss(begun: Report) -> None:
+    assert headline(begun._replace(metrics=losses(3, 2))) == Headline("2.00", "val loss", "epoch 2, step 2 of 40")
+
+
+def test_notes_come_first_and_numbers_after(begun: Report) -> None:
+    story = begun._replace(notes=("There is no validation split.",))
+    assert findings(story) == ["There is no validation split."]
+    story = story._replace(judgment=judgment_of(begun.samples, given_as(ZOO, 4)))
+    assert findings(story) == [
+        "There is no validation split.",
+        "With 9 images, the accuracy is known to 27.2 points either way: smaller differences mean little.",
+        "fox is recognized least: 0 of 1 image; 1 is taken for dog.",
+    ]
+
+
+def test_a_model_without_a_weak_class_is_spared(begun: Report) -> None:
+    perfect = given_as([(n, n) for n in range(4)], 4)
+    assert len(findings(begun._replace(judgment=judgment_of(begun.samples, perfect)))) == 1
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ((2.0, 1.0, 1.2), "lowest at epoch 2 (1.00) and has risen to 1.20"),
+        ((2.0, 1.0, 1.04), ""),
+        ((2.0, 1.5, 1.2), "lowest at the end: a longer run may go further"),
+        ((2.0, 1.0), ""),
+    ],
+)
+def test_the_course_of_the_loss_is_told(begun: Report, values: tuple[float, ...], told: str) -> None:
+    found = findings(begun._replace(status="done", metrics=losses(*values)))
+    assert (told in found[0]) if told else found == []
+
+
+def test_a_run_under_way_is_not_called_too_short(begun: Report) -> None:
+    assert findings(begun._replace(metrics=losses(3, 2, 1))) == []
+
+
+def test_the_worst_class_is_first_and_one_without_images_last() -> None:
+    found = worst_first(compute_accuracy(given_as(ZOO, 4), NAMES).classes)
+    assert [each.name for each in found] == ["fox", "dog", "cat", "hen"]
