@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from vitral.core.config import Config as Config
     from vitral.core.errors import ConfigError as ConfigError
     from vitral.core.errors import DataError as DataError
-    from vitral.core.errors import ServeError as ServeError
     from vitral.core.errors import VitralError as VitralError
     from vitral.core.errors import WeightsError as WeightsError
     from vitral.core.machine import keep_freed_memory as keep_freed_memory
@@ -60,7 +59,6 @@ _HOMES = {
     "Recipe": "vitral.recipes.recipe",
     "Resnet": "vitral.models",
     "Run": "vitral.runs.result",
-    "ServeError": "vitral.core.errors",
     "Vit": "vitral.models",
     "VitralError": "vitral.core.errors",
     "WeightsError": "vitral.core.errors",

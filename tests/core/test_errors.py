@@ -5,7 +5,6 @@ import pytest
 from vitral.core.errors import (
     ConfigError,
     DataError,
-    ServeError,
     VitralError,
     WeightsError,
     did_you_mean,
@@ -27,9 +26,7 @@ def test_parts_that_are_empty_leave_no_trace(where: str, hint: str, message: str
     assert str(VitralError("no such model", code="file.exists", where=where, hint=hint)) == message
 
 
-@pytest.mark.parametrize(
-    ("kind", "code"), [(VitralError, 1), (ConfigError, 2), (DataError, 3), (WeightsError, 1), (ServeError, 1)]
-)
+@pytest.mark.parametrize(("kind", "code"), [(VitralError, 1), (ConfigError, 2), (DataError, 3), (WeightsError, 1)])
 def test_each_error_has_its_exit_code_and_is_a_vitral_error(kind: type[VitralError], code: int) -> None:
     assert kind.exit_code == code
     assert issubclass(kind, VitralError)

@@ -9,7 +9,7 @@ from tests.weights.bundles import loaded, tensors_of
 from vitral.core.config import Size
 from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.models import Axial, Hybrid, Learned1d, Patches, Resnet, Vit
-from vitral.weights.adapt import adapt, load_pretrained, adapt_channels, select_layers, adapt_kernel
+from vitral.weights.adapt import adapt, adapt_channels, adapt_kernel, load_pretrained, select_layers
 
 STEMS: dict[str, Vit | Resnet] = {
     "patches": small(),
@@ -26,7 +26,7 @@ def test_a_gray_image_is_answered_as_three_equal_channels_were(config: Vit) -> N
     with torch.no_grad():
         expected = source.model(gray.expand(-1, 3, -1, -1))
         assert torch.allclose(found.loaded.model(gray), expected, atol=1e-4)
-    assert found.told == ("the stem's weights for 3 channels summed for 1",)
+    assert found.messages == ("the stem's weights for 3 channels summed for 1",)
     assert found.loaded.bundle.preprocessing.decoding.channels == 1
 
 
@@ -60,7 +60,7 @@ def test_chosen_layers_stand_in_the_chosen_order() -> None:
     assert torch.equal(found["position.table"], weights["position.table"][[3, 0]])
     assert not any(name.startswith(("blocks.2.", "blocks.3.")) for name in found)
     made = adapt(loaded(config), layers=(3, 0))
-    assert made.told == ("layers 3, 0 of 4 taken",)
+    assert made.messages == ("layers 3, 0 of 4 taken",)
     assert made.loaded.model(torch.zeros(1, 3, *config.image_size)).shape == (1, 4)
 
 
@@ -81,7 +81,7 @@ def test_a_shallower_model_starts_from_the_first_layers() -> None:
 def test_new_classes_get_a_head_of_zeros_and_their_names() -> None:
     made = adapt(loaded(), classes=("bee", "ant", "fly"))
     assert made.loaded.bundle.classes == ("bee", "ant", "fly")
-    assert made.told == ("head of 4 classes dropped", "a new one of 3 starts at zero")
+    assert made.messages == ("head of 4 classes dropped", "a new one of 3 starts at zero")
     assert not made.loaded.model(torch.randn(2, 3, 32, 48)).any()
 
 

@@ -23,20 +23,20 @@ from tests.training.states import identical
 from tests.weights.bundles import TINY, bundle_of, tensors_of
 from tests.weights.damage import DAMAGE, rewrite
 from vitral.core.config import Size, union_members
-from vitral.core.storage import WRITE_HINTS, Storage
+from vitral.core.storage import STORAGE, WRITE_HINTS, Storage
 from vitral.data.decoding.header import Decoding
 from vitral.data.loading.shared_memory import FORK
 from vitral.data.transforms.crop import CenterCrop
 from vitral.data.transforms.preprocessing import IMAGENET, Preprocessing
 from vitral.models import NoHead, Resnet, Vit
 from vitral.tasks.registry import TaskConfig
-from vitral.weights.bundle import DISK, Bundle, is_bundle, read_bundle, write_bundle
+from vitral.weights.bundle import Bundle, is_bundle, read_bundle, write_bundle
 
 CARD = "# Ünlü\n"
 FIRST = Path(__file__).parent.parent / "fixtures/bundle_format_1"
 
 
-def write(folder: Path, seed: int = 0, disk: Storage = DISK) -> None:
+def write(folder: Path, seed: int = 0, disk: Storage = STORAGE) -> None:
     write_bundle(folder, bundle_of(), tensors_of(seed=seed), f"{CARD}{seed}", disk)
 
 
@@ -64,7 +64,7 @@ def test_a_bundle_is_three_files_that_say_what_the_weights_need(tmp_path: Path) 
     assert sorted(os.listdir(tmp_path / "b")) == ["README.md", "config.json", "model.safetensors"]
     assert (tmp_path / "b/README.md").read_text(encoding="utf-8") == CARD
     config = json.loads((tmp_path / "b/config.json").read_bytes())
-    assert list(config) == ["format", "vitral", "model", "task", "preprocessing", "classes", "source"]
+    assert list(config) == ["format", "vitral", "model", "task", "preprocessing", "classes", "activation", "source"]
     assert (config["format"], config["vitral"], config["task"]) == (3, vitral.__version__, "classify")
     assert config["classes"] == ["cat", "dog", "Ünlü", "a|b"]
     assert config["preprocessing"]["normalize"]["mean"] == [0.485, 0.456, 0.406]

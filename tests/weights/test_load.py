@@ -8,12 +8,15 @@ import torch
 
 import vitral
 from tests.errors import raises
-from tests.models.variants import VARIANTS
+from tests.models.variants import VARIANTS, small
 from tests.training.states import identical
 from tests.weights.bundles import bundle_of, tensors_of
-from vitral.models import Resnet, Vit
+from vitral.core.config import Size
+from vitral.data.transforms.preprocessing import Preprocessing
+from vitral.models import Mlp, Resnet, Rope2d, Vit
 from vitral.weights.bundle import write_bundle
 from vitral.weights.load import find_bundle as found
+from vitral.weights.load import open_model
 
 
 def write(folder: Path, seed: int = 0) -> None:
@@ -117,3 +120,30 @@ def test_what_is_no_bundle_is_told_with_what_was_expected(tmp_path: Path) -> Non
         with raises(code, value) as caught:
             vitral.load(tmp_path / path)
         assert caught.value.where == str(tmp_path / path)
+
+
+@pytest.mark.parametrize(("size", "grids"), [((64, 96), ()), ((64, 104), ("4x6", "8x13")), ((8, 48), ("4x6", "1x6"))])
+def test_positions_that_are_stretched_more_than_twofold_are_reported_with_both_grids(
+    tmp_path: Path, size: tuple[int, int], grids: tuple[str, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    bundle = bundle_of(preprocessing=Preprocessing(image_size=Size(*size)))
+    write_bundle(tmp_path / "b", bundle, tensors_of(), "")
+    messages = open_model(tmp_path / "b").messages
+    assert len(messages) == bool(grids)
+    assert all(grid in messages[0] for grid in grids)
+    rope = bundle_of(small(position=Rope2d(), width=8, depth=1, mlp=Mlp(ratio=1)), preprocessing=bundle.preprocessing)
+    write_bundle(tmp_path / "rope", rope, tensors_of(rope.model), "")
+    assert open_model(tmp_path / "rope").messages == ()
+    with caplog.at_level("INFO", logger="vitral"):
+        vitral.convert(str(tmp_path / "b"), str(tmp_path / "c"))
+    assert caplog.messages == list(messages)
+
+
+def test_converting_to_a_size_that_stretches_positions_more_than_twofold_says_so(tmp_path: Path) -> None:
+    write(tmp_path / "b")
+    twice, more = (
+        vitral.convert(str(tmp_path / "b"), str(tmp_path / size), changes=(f"image_size={size}",)).messages
+        for size in ("64x96", "72x96")
+    )
+    assert len(twice) == 1
+    assert [line for line in more if "stretched" in line and "4x6" in line and "9x12" in line] == [more[1]]

@@ -169,7 +169,7 @@ def test_a_format_of_no_known_name_is_refused(tmp_path: Path) -> None:
 def test_the_file_that_libraries_look_for_is_taken_among_others(tmp_path: Path) -> None:
     write(tmp_path / "model.safetensors", timm_tensors())
     write(tmp_path / "model.fp16.safetensors", {"other": torch.ones(1)})
-    assert read_checkpoint(tmp_path).where == tmp_path / "model.safetensors"
+    assert read_checkpoint(tmp_path).path == tmp_path / "model.safetensors"
 
 
 def test_what_newer_folders_note_of_images_is_found(tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ def test_what_newer_folders_note_of_images_is_found(tmp_path: Path) -> None:
 def test_weights_in_half_precision_are_read_as_float32_and_said(tmp_path: Path) -> None:
     path = write(tmp_path / "w.safetensors", {name: tensor.half() for name, tensor in timm_tensors().items()})
     found = open_model(path, *HINTS)
-    assert found.told[-1] == "weights in float16, read as float32"
+    assert found.messages[-1] == "weights in float16, read as float32"
     assert {weight.dtype for weight in found.loaded.model.state_dict().values()} == {torch.float32}
     assert found.loaded.model(torch.zeros(1, 3, 32, 48)).isfinite().all()
 
@@ -193,8 +193,8 @@ def test_what_a_training_script_puts_before_every_name_is_left_out_and_told(tmp_
     found, own = open_model(file, *HINTS), open_model(plain, *HINTS)
     expected = own.loaded.model.state_dict()
     assert all(torch.equal(each, expected[name]) for name, each in found.loaded.model.state_dict().items())
-    assert [line for line in found.told if line not in own.told] == [
-        f"left out {wrapper!r} before every name, which a training script put there"
+    assert [line for line in found.messages if line not in own.messages] == [
+        f"removed the prefix {wrapper!r} of all tensor names, which a training script added"
     ]
 
 

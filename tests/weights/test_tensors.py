@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tests.errors import raises
 from tests.training.states import identical
-from vitral.weights.tensors import DTYPE_NAMES, CHUNK_BYTES, tensor_names, safetensors_chunks, read_safetensors
+from vitral.weights.tensors import CHUNK_BYTES, DTYPE_NAMES, read_safetensors, safetensors_chunks, tensor_names
 
 
 def file_of(tensors: dict[str, Tensor]) -> bytes:

@@ -1,4 +1,4 @@
-"""The verb convert."""
+"""`vitral convert`: weights from one library to another."""
 
 import logging
 from typing import Annotated
@@ -9,46 +9,47 @@ from vitral.cli.app import app
 from vitral.core.errors import ConfigError
 
 log = logging.getLogger("vitral")
-Telling = Annotated[
+Settings = Annotated[
     list[str],
     typer.Option(
         "--set",
         metavar="A.B=C",
-        help="Tell what a file does not, such as mixer.heads=6 or image_size=224x320; may be repeated.",
+        help="A setting that the checkpoint does not record, such as mixer.heads=6 or image_size=224x320; repeatable.",
         default_factory=list,
         show_default=False,
     ),
 ]
-TO_HELP = "vitral, google, timm, huggingface, torchvision or vit-pytorch."
+TO_HELP = "Target library: vitral, google, timm, huggingface, torchvision or vit-pytorch."
 
 
 @app.command()
 def convert(  # noqa: PLR0913, PLR0917, one option a wish
     source: Annotated[str, typer.Argument(metavar="FROM", help="A run, a bundle, or weights of another library.")],
     out: Annotated[str, typer.Argument(metavar="TO", help="The new folder.")],
-    set_: Telling,
+    set_: Settings,
     to: Annotated[str, typer.Option("--to", metavar="LIBRARY", help=TO_HELP)] = "vitral",
-    image_size: Annotated[str, typer.Option(metavar="SIZE", help="Another image size: positions are resampled.")] = "",
-    channels: Annotated[str, typer.Option(metavar="N", help="Other channels: the stem is summed or repeated.")] = "",
-    layers: Annotated[str, typer.Option(metavar="0,2,4", help="Some of the layers alone, counted from 0.")] = "",
-    format: Annotated[str, typer.Option(metavar="NAME", help="What FROM is, where names leave a doubt.")] = "",
-    allow_pickle: Annotated[bool, typer.Option("--allow-pickle", help="Read a .pt or .pth, its weights only.")] = False,
+    image_size: Annotated[
+        str, typer.Option(metavar="SIZE", help="New image size, such as 384; resamples positions.")
+    ] = "",
+    channels: Annotated[str, typer.Option(metavar="N", help="New number of channels; adapts the first layer.")] = "",
+    layers: Annotated[str, typer.Option(metavar="0,2,4", help="Keep only these layers, counted from 0.")] = "",
+    format: Annotated[str, typer.Option(metavar="NAME", help="Format of FROM, if its tensor names fit several.")] = "",
+    allow_pickle: Annotated[bool, typer.Option("--allow-pickle", help="Read a .pt or .pth (weights only).")] = False,
 ) -> None:
-    """Convert weights between libraries, with a certificate that both sides answer alike."""
-    from vitral.weights.convert import convert as converted
+    """Convert weights between libraries, with a certificate that the outputs agree."""
+    from vitral.weights.convert import convert as convert_weights
 
-    words = {"image_size": image_size, "channels": channels}
-    changes = tuple(f"{name}={value}" for name, value in words.items() if value)
-    numbers = tuple(_layer(text) for text in layers.split(",")) if layers else ()
-    made = converted(
-        source, out, *set_, to=to, layers=numbers, changes=changes, format=format, allow_pickle=allow_pickle
+    changes = tuple(f"{name}={value}" for name, value in (("image_size", image_size), ("channels", channels)) if value)
+    indices = tuple(_parse_layer(text) for text in layers.split(",")) if layers else ()
+    result = convert_weights(
+        source, out, *set_, to=to, layers=indices, changes=changes, format=format, allow_pickle=allow_pickle
     )
-    for line in (*made.told, *made.certificate.lines()):
+    for line in (*result.messages, *result.certificate.lines()):
         log.info(line)
-    typer.echo(made.folder)
+    typer.echo(result.folder)
 
 
-def _layer(text: str) -> int:
+def _parse_layer(text: str) -> int:
     if not text.strip().isdecimal():
         message = f"expected numbers such as 0,2,4, got {text!r}"
         raise ConfigError(message, code="config.wrong_type", where="--layers")

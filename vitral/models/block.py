@@ -149,7 +149,7 @@ class PreNormBlock(EncoderBlock):
 
 
 class PostNorm(BaseBlock):
-    """Norm after each sum, and none at the end: the first Transformer's, and seed 004's."""
+    """Norm after each sum, and none at the end: the original Transformer (arXiv 1706.03762)."""
 
     kind: Literal["post"] = "post"
     final_norm: ClassVar[bool] = False

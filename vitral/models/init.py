@@ -82,7 +82,7 @@ class BigVision(BaseInit):
 
 
 class Zeros(BaseInit):
-    """Seed 003 of the notes: class token and positions of zeros, all linear maps truncated normal of 0.02."""
+    """Class token and positions of zeros, all linear maps truncated normal of 0.02."""
 
     kind: Literal["zeros"] = "zeros"
 
@@ -101,7 +101,7 @@ class Zeros(BaseInit):
 
 
 class Normal(BaseInit):
-    """Seed 002 of the notes, as vit-pytorch: class token and positions unit normal, linear maps as torch makes them."""
+    """vit-pytorch: class token and positions unit normal, linear maps as torch makes them."""
 
     kind: Literal["normal"] = "normal"
 

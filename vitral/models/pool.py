@@ -155,7 +155,7 @@ class ClassMeanPooling(Pool):
 
 
 class MeanAllPool(BasePool):
-    """The mean of every token, class token and registers included, as in seed 002 of the notes."""
+    """The mean of every token, class token and registers included, as vit-pytorch's `pool="mean"`."""
 
     kind: Literal["mean_all"] = "mean_all"
 

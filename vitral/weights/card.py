@@ -32,8 +32,8 @@ with torch.inference_mode():
 """
 ANSWERS = {
     "classify": "    scores = model(image)[0]\nprint(bundle.classes[int(scores.argmax())])",
-    "masked_patches": "    features = model.forward_features(image)\nprint(features.patches.shape)  # (1, patches, width)",
-    "features": "    vector = model.forward_pooled(image)\nprint(vector.shape)  # (1, width)",
+    "masked_patches": "    features = model.forward_features(image)\nprint(features.patches.shape)  # (1, N, D)",
+    "features": "    vector = model.forward_pooled(image)\nprint(vector.shape)  # (1, D)",
 }
 
 

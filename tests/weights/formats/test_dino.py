@@ -37,10 +37,10 @@ def bare() -> dict[str, torch.Tensor]:
 def test_what_is_left_out_is_told_with_the_reason(tmp_path: Path) -> None:
     told = open_model(fixture("dino", tmp_path / "a")[0], HEADS).told
     assert (
-        "left out head.last_layer.weight_g and 3 more: the head that DINO trains with, which no later use reads" in told
+        "ignored head.last_layer.weight_g and 3 more: the head that DINO trains with, which no later use reads" in told
     )
     told = open_model(fixture("dinov2", tmp_path / "b")[0], HEADS).told
-    assert "left out mask_token: stands for hidden patches in training alone" in told
+    assert "ignored mask_token: stands for hidden patches in training alone" in told
 
 
 def test_a_bare_backbone_may_be_timm_s_too_so_it_is_asked(tmp_path: Path) -> None:
@@ -111,4 +111,4 @@ def test_a_tensor_that_is_missing_or_of_another_shape_is_named_as_in_the_file(tm
 
 @pytest.mark.parametrize("kind", [Dino(), Dinov2Facebook()])
 def test_they_are_read_and_not_written(kind: Dino) -> None:
-    assert [words.partition(":")[0] for words in kind.without_counterpart(bundle_of())] == ["library"]
+    assert [words.partition(":")[0] for words in kind.unsupported(bundle_of())] == ["library"]

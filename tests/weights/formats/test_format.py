@@ -9,12 +9,12 @@ from tests.errors import raises
 from vitral.core.config import Size
 from vitral.weights.formats.format import (
     HEADS,
-    FileSettings,
     Checkpoint,
+    FileSettings,
     count_layers,
     numbered_classes,
-    tensor_shape,
     parse_positive_int,
+    tensor_shape,
 )
 
 RAW = Checkpoint(Path("a/file"), {"table": torch.zeros(1, 5, 8), "empty": torch.zeros(0, 8)}, {}, {})
@@ -22,8 +22,8 @@ PATCH = Size(8, 4)
 
 
 def test_the_last_of_several_settings_counts() -> None:
-    hints = FileSettings(("mixer.heads=3", "image_size=32", "mixer.heads=6"))
-    assert (hints.told("mixer.heads"), hints.told("image_size"), hints.told("width")) == ("6", "32", "")
+    settings = FileSettings(("mixer.heads=3", "image_size=32", "mixer.heads=6"))
+    assert (settings.get("mixer.heads"), settings.get("image_size"), settings.get("width")) == ("6", "32", "")
 
 
 def test_heads_are_told_or_those_of_the_published_width() -> None:
@@ -47,8 +47,8 @@ def test_heads_are_told_or_those_of_the_published_width() -> None:
 def test_a_table_tells_the_image_and_the_rows_that_are_no_patches(
     rows: int, prefixes: list[int], told: str, expected: tuple[Size, int]
 ) -> None:
-    hints = FileSettings((f"image_size={told}",) if told else ())
-    assert hints.grid(rows, prefixes, PATCH, RAW) == expected
+    settings = FileSettings((f"image_size={told}",) if told else ())
+    assert settings.infer_image_size(rows, prefixes, PATCH, RAW) == expected
 
 
 @pytest.mark.parametrize(

@@ -78,15 +78,15 @@ def test_a_hybrid_that_google_would_run_otherwise_is_not_written() -> None:
     hybrid = override(
         model_config("R26+S/32"), ["head.num_classes=4", "stem.standardization=variance", "stem.group_eps=1e-5"]
     )
-    fields = [words.partition(":")[0] for words in Google().without_counterpart(bundle_of(hybrid))]
+    fields = [words.partition(":")[0] for words in Google().unsupported(bundle_of(hybrid))]
     assert fields == ["stem.standardization", "stem.group_eps"]
-    assert "stem" in [words.partition(":")[0] for words in BigVision().without_counterpart(bundle_of(hybrid))]
+    assert "stem" in [words.partition(":")[0] for words in BigVision().unsupported(bundle_of(hybrid))]
 
 
 def test_images_on_another_scale_are_not_written() -> None:
     model = override(model_config("S/16"), ["head.num_classes=4"])
     bundle = bundle_of(model, preprocessing=Preprocessing(normalize=IMAGENET))
-    assert [words.partition(":")[0] for words in Google().without_counterpart(bundle)] == ["preprocessing.normalize"]
+    assert [words.partition(":")[0] for words in Google().unsupported(bundle)] == ["preprocessing.normalize"]
 
 
 def test_a_certificate_says_that_google_has_no_package(tmp_path: Path) -> None:

@@ -9,16 +9,16 @@ from vitral.core.config import Size
 from vitral.models.embed import cut_patches
 from vitral.weights.formats.rules import (
     Rule,
-    constant,
     affine,
+    concatenated,
+    constant,
+    expected_shapes,
+    export_tensors,
+    import_tensors,
     mapped,
     patch_kernel,
     same,
-    expected_shapes,
     split,
-    concatenated,
-    import_tensors,
-    export_tensors,
 )
 
 OWN = {

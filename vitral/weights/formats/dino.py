@@ -52,30 +52,30 @@ class Dino(Format):
     name: ClassVar[str] = "dino"
     title: ClassVar[str] = "facebook's DINO"
 
-    def claims(self, raw: Checkpoint) -> bool:
-        names = backbone_tensors(raw.tensors).keys()
-        return is_backbone(raw) and not names & DINOV2 and "blocks.0.ls1.gamma" not in names
+    def matches(self, ckpt: Checkpoint) -> bool:
+        names = backbone_tensors(ckpt.tensors).keys()
+        return is_backbone(ckpt) and not names & DINOV2 and "blocks.0.ls1.gamma" not in names
 
-    def recognize(self, raw: Checkpoint, hints: FileSettings) -> DetectedModel:
-        dropped = {name: HEAD_FOR_TRAINING for name in raw.tensors if TRAINING_HEAD.match(name)}
-        dropped |= {name: MASK for name in raw.tensors if name.endswith("mask_token")}
-        raw = raw._replace(
-            tensors=backbone_tensors({name: raw.tensors[name] for name in raw.tensors if name not in dropped})
+    def detect(self, ckpt: Checkpoint, settings: FileSettings) -> DetectedModel:
+        dropped = {name: HEAD_FOR_TRAINING for name in ckpt.tensors if TRAINING_HEAD.match(name)}
+        dropped |= {name: MASK for name in ckpt.tensors if name.endswith("mask_token")}
+        ckpt = ckpt._replace(
+            tensors=backbone_tensors({name: ckpt.tensors[name] for name in ckpt.tensors if name not in dropped})
         )
-        width, channels, *sides = tensor_shape(raw, "patch_embed.proj.weight", 4)
-        registers = tensor_shape(raw, "register_tokens", 3)[1] if "register_tokens" in raw.tensors else 0
-        image, _ = hints.grid(tensor_shape(raw, "pos_embed", 3)[1], [1], Size(*sides), raw)
+        width, channels, *sides = tensor_shape(ckpt, "patch_embed.proj.weight", 4)
+        registers = tensor_shape(ckpt, "register_tokens", 3)[1] if "register_tokens" in ckpt.tensors else 0
+        image, _ = settings.infer_image_size(tensor_shape(ckpt, "pos_embed", 3)[1], [1], Size(*sides), ckpt)
         model = Vit(
             image_size=image,
             channels=channels,
             width=width,
-            depth=count_layers(raw.tensors, "blocks."),
+            depth=count_layers(ckpt.tensors, "blocks."),
             stem=Patches(patch=Size(*sides)),
             tokens=Tokens(registers=registers),
             position=Learned1d(resampling=resampling(registers)),
-            block=PreNorm(scale=LayerScale() if "blocks.0.ls1.gamma" in raw.tensors else NoScale()),
-            mixer=Attention(heads=_heads(raw, width, hints), qkv_bias="blocks.0.attn.qkv.bias" in raw.tensors),
-            mlp=_mlp(raw, width),
+            block=PreNorm(scale=LayerScale() if "blocks.0.ls1.gamma" in ckpt.tensors else NoScale()),
+            mixer=Attention(heads=_heads(ckpt, width, settings), qkv_bias="blocks.0.attn.qkv.bias" in ckpt.tensors),
+            mlp=_mlp(ckpt, width),
             head=NoHead(),
             eps=1e-6,
         )
@@ -86,7 +86,7 @@ class Dino(Format):
             normalize=IMAGENET if channels == 3 else CENTERED,
         )
         assumed = ("images as in its evaluation: the middle 224 of 256 pixels, ImageNet's mean",)
-        return DetectedModel(self.title, model, preprocessing, (), raw.tensors, dropped, assumed)
+        return DetectedModel(self.title, model, preprocessing, (), ckpt.tensors, dropped, assumed)
 
     def rules(self, model: Vit) -> list[Rule]:
         rules = [patch_kernel("stem.project.weight", "patch_embed.proj.weight", model.stem.patch)]
@@ -95,7 +95,7 @@ class Dino(Format):
             rules += [swiglu_names(rule, model) for rule in block_rules(model, f"blocks.{layer}", f"blocks.{layer}")]
         return rules + affine("norm", "norm")
 
-    def without_counterpart(self, bundle: Bundle) -> Iterator[str]:
+    def unsupported(self, bundle: Bundle) -> Iterator[str]:
         yield f"library: {self.title} files are read here, not written; timm's have the same layers"
 
 
@@ -105,14 +105,14 @@ class Dinov2Facebook(Dino):
     name: ClassVar[str] = "dinov2-facebook"
     title: ClassVar[str] = "facebook's DINOv2"
 
-    def claims(self, raw: Checkpoint) -> bool:
-        return is_backbone(raw) and bool(backbone_tensors(raw.tensors).keys() & DINOV2)
+    def matches(self, ckpt: Checkpoint) -> bool:
+        return is_backbone(ckpt) and bool(backbone_tensors(ckpt.tensors).keys() & DINOV2)
 
 
-def is_backbone(raw: Checkpoint) -> bool:
+def is_backbone(ckpt: Checkpoint) -> bool:
     """Whether the names are of such a backbone, or of one of timm's that has the same ones."""
-    names = backbone_tensors(raw.tensors).keys()
-    return names >= REQUIRED and not any(name in names for name in TIMM_ONLY) and "architecture" not in raw.config
+    names = backbone_tensors(ckpt.tensors).keys()
+    return names >= REQUIRED and not any(name in names for name in TIMM_ONLY) and "architecture" not in ckpt.config
 
 
 def backbone_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -139,11 +139,11 @@ def resampling(registers: int) -> Resampling:
     return "bicubic_antialias" if registers else "bicubic_offset"
 
 
-def _heads(raw: Checkpoint, width: int, hints: FileSettings) -> int:
-    return GIANT[width] if width in GIANT and not hints.told("mixer.heads") else hints.heads(width, raw)
+def _heads(ckpt: Checkpoint, width: int, settings: FileSettings) -> int:
+    return GIANT[width] if width in GIANT and not settings.get("mixer.heads") else settings.infer_heads(width, ckpt)
 
 
-def _mlp(raw: Checkpoint, width: int) -> Mlp | SwiGlu:
-    if "blocks.0.mlp.w3.weight" in raw.tensors:
-        return gated_mlp(tensor_shape(raw, "blocks.0.mlp.w3.weight", 2)[1], width, raw)
-    return Mlp(ratio=tensor_shape(raw, "blocks.0.mlp.fc1.weight", 2)[0] / width, gelu="erf")
+def _mlp(ckpt: Checkpoint, width: int) -> Mlp | SwiGlu:
+    if "blocks.0.mlp.w3.weight" in ckpt.tensors:
+        return gated_mlp(tensor_shape(ckpt, "blocks.0.mlp.w3.weight", 2)[1], width, ckpt)
+    return Mlp(ratio=tensor_shape(ckpt, "blocks.0.mlp.fc1.weight", 2)[0] / width, gelu="erf")

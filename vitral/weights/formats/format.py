@@ -26,7 +26,7 @@ HEADS = {scale.width: scale.heads for scale in reversed(SIZES.values())}  # of t
 class Checkpoint(NamedTuple):
     """What lies on the disk, before anybody knows what it is."""
 
-    where: Path  # the file that holds the tensors
+    path: Path  # the file that holds the tensors
     tensors: Mapping[str, Tensor]
     config: Mapping[str, Any]  # of a config.json beside it; empty where there is none
     processor: Mapping[str, Any]  # of a preprocessor_config.json beside it
@@ -40,8 +40,8 @@ class DetectedModel(NamedTuple):
     preprocessing: Preprocessing
     classes: tuple[str, ...]  # of a model with a head
     tensors: Mapping[str, Tensor]  # of the model, by the names that the rules have
-    dropped: Mapping[str, str] = {}  # names of tensors that the model has no use for, and why
-    assumed: tuple[str, ...] = ()  # what the file does not tell, as the custom of its family has it
+    unused: Mapping[str, str] = {}  # names of tensors that the model has no use for, and why
+    assumptions: tuple[str, ...] = ()  # what the file does not tell, as the custom of its family has it
 
 
 class ModelOutputs(NamedTuple):
@@ -58,23 +58,23 @@ class Format:
     package: ClassVar[str]  # as pip has it
     name: ClassVar[str]  # of this kind of file among all, as --format has it: timm, dinov2
 
-    def claims(self, raw: Checkpoint) -> bool:
+    def matches(self, ckpt: Checkpoint) -> bool:
         """Whether the names, shapes and notes are of this kind."""
         raise NotImplementedError
 
-    def recognize(self, raw: Checkpoint, hints: "FileSettings") -> DetectedModel:
+    def detect(self, ckpt: Checkpoint, settings: "FileSettings") -> DetectedModel:
         """What the file is; WeightsError where it does not tell and no hint does."""
         raise NotImplementedError
 
     def rules(self, model: Vit) -> list[Rule]:
-        """Which tensors are which, for a model that `without_counterpart` finds nothing in."""
+        """Which tensors are which, for a model that `unsupported` finds nothing in."""
         raise NotImplementedError
 
-    def without_counterpart(self, bundle: Bundle) -> Iterator[str]:
+    def unsupported(self, bundle: Bundle) -> Iterator[str]:
         """The parts of a model that this kind of file cannot hold, each as a sentence that begins with its field."""
         raise NotImplementedError
 
-    def hints(self, model: Vit) -> tuple[str, ...]:
+    def required_settings(self, model: Vit) -> tuple[str, ...]:
         """The settings that reading needs, since the files do not tell."""
         return ()
 
@@ -82,11 +82,11 @@ class Format:
         """The files of a folder that the library reads, from tensors by its own names."""
         return {"model.safetensors": safetensors_chunks(tensors, {"format": "pt"})}
 
-    def code(self, model: Vit) -> Any:
+    def import_library(self, model: Vit) -> Any:
         """The library's own code for such a model; raises anything where it is not installed, or broken."""
         raise ImportError(f"{self.library} has no code to compare with")
 
-    def reference(self, code: Any, folder: Path, bundle: Bundle) -> Callable[[Tensor], ModelOutputs]:
+    def load_reference(self, code: Any, folder: Path, bundle: Bundle) -> Callable[[Tensor], ModelOutputs]:
         """That code on a folder that was written for it."""
         raise NotImplementedError
 
@@ -94,26 +94,26 @@ class Format:
 class FileSettings(NamedTuple):
     """Settings such as `mixer.heads=3`, for what a file does not tell."""
 
-    settings: tuple[str, ...] = ()
+    items: tuple[str, ...] = ()
 
-    def told(self, field: str) -> str:
+    def get(self, field: str) -> str:
         """The value of a setting, or nothing."""
-        found = [value for name, _, value in (each.partition("=") for each in self.settings) if name == field]
+        found = [value for name, _, value in (each.partition("=") for each in self.items) if name == field]
         return found[-1] if found else ""
 
-    def heads(self, width: int, raw: Checkpoint) -> int:
+    def infer_heads(self, width: int, ckpt: Checkpoint) -> int:
         """As many as are told, or as the published models of this width have."""
-        if told := self.told("mixer.heads"):
+        if told := self.get("mixer.heads"):
             return parse_positive_int(told, "mixer.heads")
         if width not in HEADS:
             message = f"does not tell the number of heads, and no published model has a width of {width}"
-            hint = setting_hint(raw, "mixer.heads=N")
-            raise WeightsError(message, code="weights.missing_setting", where=str(raw.where), hint=hint)
+            hint = setting_hint(ckpt, "mixer.heads=N")
+            raise WeightsError(message, code="weights.missing_setting", where=str(ckpt.path), hint=hint)
         return HEADS[width]
 
-    def grid(self, rows: int, prefixes: Sequence[int], patch: Size, raw: Checkpoint) -> tuple[Size, int]:
+    def infer_image_size(self, rows: int, prefixes: Sequence[int], patch: Size, ckpt: Checkpoint) -> tuple[Size, int]:
         """The image size that a table of so many positions is for, and how many of them are no patches'."""
-        if told := self.told("image_size"):
+        if told := self.get("image_size"):
             image = Size.parse(told)
             cells = (image.height // patch.height) * (image.width // patch.width)
             found = [(image, prefix) for prefix in prefixes if rows == prefix + cells]
@@ -128,20 +128,20 @@ class FileSettings(NamedTuple):
             message = f"{rows} positions are not those of one square of patches"
             code = "weights.bad_setting" if told else "weights.missing_setting"
             raise WeightsError(
-                message, code=code, where=str(raw.where), hint=setting_hint(raw, "image_size=HEIGHTxWIDTH")
+                message, code=code, where=str(ckpt.path), hint=setting_hint(ckpt, "image_size=HEIGHTxWIDTH")
             )
         return found[0]
 
 
-def setting_hint(raw: Checkpoint, setting: str) -> str:
+def setting_hint(ckpt: Checkpoint, setting: str) -> str:
     """What to do about a file that leaves something open."""
-    return f"tell it: {convert_command(raw, f'--set {setting}')}"
+    return f"tell it: {convert_command(ckpt, f'--set {setting}')}"
 
 
-def convert_command(raw: Checkpoint, options: str) -> str:
+def convert_command(ckpt: Checkpoint, options: str) -> str:
     """The command by which a file is told what it leaves open."""
-    allowed = " --allow-pickle" if raw.where.suffix in SUFFIXES else ""
-    return f"vitral convert {shlex.quote(str(raw.where))} NEW-FOLDER {options}{allowed}, and use NEW-FOLDER"
+    allowed = " --allow-pickle" if ckpt.path.suffix in SUFFIXES else ""
+    return f"vitral convert {shlex.quote(str(ckpt.path))} NEW-FOLDER {options}{allowed}, and use NEW-FOLDER"
 
 
 def parse_positive_int(text: str, where: str) -> int:
@@ -158,15 +158,15 @@ def count_layers(tensors: Iterable[str], before: str) -> int:
     return 1 + max((int(number) for number in numbers if number.isdecimal()), default=-1)
 
 
-def tensor_shape(raw: Checkpoint, name: str, dims: int) -> tuple[int, ...]:
+def tensor_shape(ckpt: Checkpoint, name: str, dims: int) -> tuple[int, ...]:
     """The shape of a tensor that must be there, with so many dimensions."""
-    if name not in raw.tensors:
+    if name not in ckpt.tensors:
         message, hint = f"{name} is missing", "give the whole file"
-        raise WeightsError(message, code="weights.missing_tensor", where=str(raw.where), hint=hint)
-    found = tuple(raw.tensors[name].shape)
+        raise WeightsError(message, code="weights.missing_tensor", where=str(ckpt.path), hint=hint)
+    found = tuple(ckpt.tensors[name].shape)
     if len(found) != dims or not all(found):
         message = f"{name} has shape {found}, expected {dims} dimensions"
-        raise WeightsError(message, code="weights.shape_mismatch", where=str(raw.where))
+        raise WeightsError(message, code="weights.shape_mismatch", where=str(ckpt.path))
     return found
 
 

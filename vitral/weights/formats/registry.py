@@ -29,27 +29,27 @@ SHOWN = 5  # tensors that a message names
 WRAPPERS = ("module.", "model.", "_orig_mod.")  # that DDP, Lightning and torch.compile put before every name
 
 
-def strip_wrapper(raw: Checkpoint) -> tuple[Checkpoint, str]:
+def strip_wrapper(ckpt: Checkpoint) -> tuple[Checkpoint, str]:
     """The file without what a training script put before all names, and what that was: where it is known only so."""
-    inner, removed = raw, ""
+    inner, removed = ckpt, ""
     while not _claimed(inner):
         found = next((each for each in WRAPPERS if all(name.startswith(each) for name in inner.tensors)), "")
         if not found or not inner.tensors:
-            return raw, ""
+            return ckpt, ""
         bare = {name.removeprefix(found): tensor for name, tensor in inner.tensors.items()}
         inner, removed = inner._replace(tensors=bare), removed + found
     return inner, removed
 
 
-def _claimed(raw: Checkpoint) -> bool:
-    return any(each.claims(raw) for each in FORMATS)
+def _claimed(ckpt: Checkpoint) -> bool:
+    return any(each.matches(ckpt) for each in FORMATS)
 
 
-def detect_format(raw: Checkpoint, name: str = "") -> Format:
+def detect_format(ckpt: Checkpoint, name: str = "") -> Format:
     """The only format that claims the file, or the one that is named."""
     if name:
         return _named(name)
-    found = [each for each in FORMATS if each.claims(raw)]
+    found = [each for each in FORMATS if each.matches(ckpt)]
     if len(found) == 1:
         return found[0]
     if found:
@@ -58,15 +58,15 @@ def detect_format(raw: Checkpoint, name: str = "") -> Format:
         raise WeightsError(
             message,
             code="weights.ambiguous",
-            where=str(raw.where),
-            hint=f"say which: vitral convert {shlex.quote(str(raw.where))} NEW-FOLDER --format {names[0]}",
+            where=str(ckpt.path),
+            hint=f"say which: vitral convert {shlex.quote(str(ckpt.path))} NEW-FOLDER --format {names[0]}",
         )
-    some = ", ".join(sorted(raw.tensors)[:SHOWN])
-    kind = f" (model_type {raw.config['model_type']!r})" if "model_type" in raw.config else ""
-    more = ", ..." if len(raw.tensors) > SHOWN else ""
+    some = ", ".join(sorted(ckpt.tensors)[:SHOWN])
+    kind = f" (model_type {ckpt.config['model_type']!r})" if "model_type" in ckpt.config else ""
+    more = ", ..." if len(ckpt.tensors) > SHOWN else ""
     message = f"no Vision Transformer that is known here{kind}; its tensors: {some}{more}"
     hint = f"known are {format_choices(each.name for each in FORMATS)}"
-    raise WeightsError(message, code="weights.unknown_format", where=str(raw.where), hint=hint)
+    raise WeightsError(message, code="weights.unknown_format", where=str(ckpt.path), hint=hint)
 
 
 def library_formats(library: str) -> Sequence[Format]:

@@ -82,4 +82,4 @@ def test_images_may_be_of_another_size_than_the_positions(tmp_path: Path) -> Non
 def test_a_hidden_width_that_is_no_multiple_has_no_counterpart(tmp_path: Path) -> None:
     bundle = vitral.load(folder(tmp_path, "hf_dinov2")).bundle
     odd = override(bundle, ["model.mlp.ratio=2.5"])
-    assert [fault.partition(":")[0] for fault in HfDinov2().without_counterpart(odd)] == ["mlp.ratio"]
+    assert [fault.partition(":")[0] for fault in HfDinov2().unsupported(odd)] == ["mlp.ratio"]

@@ -15,7 +15,7 @@ from tests.weights.formats.huggingface.folders import check_answers, folder
 from vitral.core.config import override
 from vitral.core.errors import WeightsError
 from vitral.models.vit import Vit
-from vitral.weights.formats.format import FileSettings, Checkpoint
+from vitral.weights.formats.format import Checkpoint, FileSettings
 from vitral.weights.formats.huggingface.registry import FAMILIES
 
 OWNERS = {
@@ -40,12 +40,12 @@ ODD: tuple[Any, ...] = ([], {}, "x", "3", -1, 0, 0.5, 10**12, float("inf"), True
 CONFIG = Path("folder") / "model.safetensors"
 
 
-def raw(name: str, config: dict[str, Any]) -> Checkpoint:
+def ckpt(name: str, config: dict[str, Any]) -> Checkpoint:
     return Checkpoint(CONFIG, reference(name).weights, config, {})
 
 
 def claimed(found: Checkpoint) -> list[str]:
-    return [family.name for family in FAMILIES if family.claims(found)]
+    return [family.name for family in FAMILIES if family.matches(found)]
 
 
 def test_every_fixture_has_an_owner_here() -> None:
@@ -55,12 +55,12 @@ def test_every_fixture_has_an_owner_here() -> None:
 
 @pytest.mark.parametrize("name", OWNERS)
 def test_a_file_is_claimed_by_its_model_type_alone(name: str) -> None:
-    assert claimed(raw(name, reference(name).config)) == [OWNERS[name]]
+    assert claimed(ckpt(name, reference(name).config)) == [OWNERS[name]]
 
 
 @pytest.mark.parametrize("name", OWNERS)
 def test_a_file_without_a_config_is_claimed_by_its_names(name: str) -> None:
-    assert claimed(raw(name, {})) == [OWNERS[name]]
+    assert claimed(ckpt(name, {})) == [OWNERS[name]]
 
 
 @pytest.mark.parametrize("name", OTHERS)
@@ -122,7 +122,7 @@ def place(name: str, config: dict[str, Any]) -> str:
     """Where the fault lies that a config is refused for, or nothing."""
     family = next(each for each in FAMILIES if each.name == OWNERS[name])
     try:
-        family.recognize(raw(name, config), FileSettings())
+        family.detect(ckpt(name, config), FileSettings())
     except WeightsError as error:
         return error.where
     return ""

@@ -37,27 +37,27 @@ def test_a_part_that_the_library_does_not_have_is_named(tmp_path: Path, change: 
     extra = ["model.depth=4"] if change.endswith("axial") else []
     if change.endswith("tanh"):
         extra.append("model.head.num_classes=5")
-    found = [fault.partition(":")[0] for fault in HfVit().without_counterpart(override(bundle, [change, *extra]))]
+    found = [fault.partition(":")[0] for fault in HfVit().unsupported(override(bundle, [change, *extra]))]
     assert found == [CHANGES[change]]
 
 
 def test_what_the_library_can_hold_has_no_gaps(tmp_path: Path) -> None:
     bundle = vitral.load(folder(tmp_path, "hf_vit")).bundle
     for setting in ("model.mlp.gelu=quick", "model.mixer.qkv_bias=false", "model.eps=0.001", "model.width=48"):
-        assert not list(HfVit().without_counterpart(override(bundle, [setting])))
+        assert not list(HfVit().unsupported(override(bundle, [setting])))
 
 
 def test_squares_alone_are_cut_out_of_pictures(tmp_path: Path) -> None:
     bundle = vitral.load(folder(tmp_path, "hf_vit")).bundle
     wide = override(bundle, ["model.image_size=32x48", "preprocessing.image_size=32x48", "preprocessing.crop=center"])
-    assert [fault.partition(":")[0] for fault in HfVit().without_counterpart(wide)] == ["preprocessing.crop"]
+    assert [fault.partition(":")[0] for fault in HfVit().unsupported(wide)] == ["preprocessing.crop"]
 
 
 def test_a_table_for_squares_holds_no_rectangle(tmp_path: Path) -> None:
     bundle = vitral.load(folder(tmp_path, "hf_clip")).bundle
     wide = override(bundle, ["model.image_size=32x48"])
     clip = next(family for family in FAMILIES if family.name == "hf-clip")
-    assert [fault.partition(":")[0] for fault in clip.without_counterpart(wide)] == ["image_size"]
+    assert [fault.partition(":")[0] for fault in clip.unsupported(wide)] == ["image_size"]
 
 
 def test_the_family_that_is_nearest_tells_what_it_lacks(tmp_path: Path) -> None:

@@ -48,28 +48,28 @@ class HfClip(Family):
     types: ClassVar[tuple[str, ...]] = ("clip_vision_model", "clip")
     names: ClassVar[Names] = Names((TOWER,), (), (*TEXT, PROJECTION))
     shapes: ClassVar[Shapes] = Shapes(f"{STEM}.weight", "mlp.fc1.weight", LAYER, TABLE, 1, 2)
-    untold: ClassVar[dict[str, Any]] = {"layer_norm_eps": 1e-5}  # two kinds of GELU are published
-    custom: ClassVar[ProcessorDefaults] = ProcessorDefaults(
-        CenterCrop(fraction=1.0, filter="bicubic"), SCALING, shortest=True
+    default_fields: ClassVar[dict[str, Any]] = {"layer_norm_eps": 1e-5}  # two kinds of GELU are published
+    processor_defaults: ClassVar[ProcessorDefaults] = ProcessorDefaults(
+        CenterCrop(fraction=1.0, filter="bicubic"), SCALING, shortest_edge=True
     )
-    holds: ClassVar[Supported] = Supported(
-        frozenset({("cls", "none")}), stem_bias=False, first_norm=True, free_bias=False
+    supported: ClassVar[Supported] = Supported(
+        frozenset({("cls", "none")}), stem_bias=False, pre_norm=True, optional_qkv_bias=False
     )
 
-    def known(self, names: set[str]) -> bool:
+    def matches_names(self, names: set[str]) -> bool:
         return {"pre_layrnorm.weight", f"{STEM}.weight", f"{LAYER}0.self_attn.q_proj.weight"} <= names
 
-    def fields(self, raw: Checkpoint, found: TowerTensors, hints: FileSettings) -> tuple[Fields, tuple[str, ...]]:
+    def fields(self, ckpt: Checkpoint, found: TowerTensors, settings: FileSettings) -> tuple[Fields, tuple[str, ...]]:
         if "classifier.weight" in found.tensors:
             message = "classifier.weight reads patches before the last norm, which no model here does"
             hint = "give the vision tower without its classifier"
-            raise WeightsError(message, code="weights.unsupported", where=str(raw.where), hint=hint)
-        return super().fields(raw, found, hints)
+            raise WeightsError(message, code="weights.unsupported", where=str(ckpt.path), hint=hint)
+        return super().fields(ckpt, found, settings)
 
-    def tower(self, fields: Fields) -> Fields:
+    def vision_fields(self, fields: Fields) -> Fields:
         return vision_config(fields, "clip", DEFAULTS)
 
-    def before(self, model: Vit) -> str:
+    def prefix(self, model: Vit) -> str:
         return TOWER
 
     def tower_rules(self, model: Vit) -> list[Rule]:
@@ -84,7 +84,7 @@ class HfClip(Family):
     def architecture(self, model: Vit) -> str:
         return "CLIPVisionModel"
 
-    def ask(self, peer: Any, images: Tensor, ways: Mapping[str, Any]) -> Tensor:
+    def reference_tokens(self, peer: Any, images: Tensor, ways: Mapping[str, Any]) -> Tensor:
         tokens: Tensor = peer.post_layernorm(peer(images, **ways).last_hidden_state)
         return tokens
 

@@ -47,22 +47,22 @@ class HfDinov2(Family):
         (MASK_TOKEN,),
     )
     shapes: ClassVar[Shapes] = Shapes(f"{STEM}.weight", "mlp.fc1.weight", LAYER, TABLE, 1)
-    untold: ClassVar[dict[str, Any]] = {"layer_norm_eps": 1e-6, "hidden_act": "gelu"}
-    custom: ClassVar[ProcessorDefaults] = ProcessorDefaults(
-        CenterCrop(fraction=0.875, filter="bicubic"), IMAGENET, shortest=True
+    default_fields: ClassVar[dict[str, Any]] = {"layer_norm_eps": 1e-6, "hidden_act": "gelu"}
+    processor_defaults: ClassVar[ProcessorDefaults] = ProcessorDefaults(
+        CenterCrop(fraction=0.875, filter="bicubic"), IMAGENET, shortest_edge=True
     )
-    holds: ClassVar[Supported] = Supported(
+    supported: ClassVar[Supported] = Supported(
         frozenset({("cls", "none"), ("cls_mean", "linear")}),
         registers=(0, ANY_NUMBER),
         scale=True,
-        gated=True,
+        swiglu=True,
     )
     resizes: ClassVar[bool] = False
 
-    def known(self, names: set[str]) -> bool:
+    def matches_names(self, names: set[str]) -> bool:
         return {f"{STEM}.weight", f"{LAYER}0.layer_scale1.lambda1"} <= names
 
-    def prepared(self, found: TowerTensors) -> TowerTensors:
+    def prepare(self, found: TowerTensors) -> TowerTensors:
         """The two halves of a gated MLP's first map, where they stand apart, as one."""
         for name in [name for name in found.tensors if GATES[0] in name]:
             gate, value = found.tensors.pop(name), found.tensors.pop(name.replace(*GATES), None)
@@ -70,11 +70,11 @@ class HfDinov2(Family):
             found.tensors[name.replace(GATES[0], "mlp.weights_in.")] = torch.cat(parts)
         return found
 
-    def shown(self, raw: Checkpoint) -> dict[str, Any]:
-        if any(DINO.gated[0] in name for name in raw.tensors):
+    def fields_from_tensors(self, ckpt: Checkpoint) -> dict[str, Any]:
+        if any(DINO.gated[0] in name for name in ckpt.tensors):
             message = "does not tell the size of its gated MLP"
-            raise WeightsError(message, code="weights.missing_setting", where=str(raw.where), hint=ADD_CONFIG)
-        return {"num_register_tokens": tensor_shape(raw, REGISTERS, 3)[1]} if REGISTERS in raw.tensors else {}
+            raise WeightsError(message, code="weights.missing_setting", where=str(ckpt.path), hint=ADD_CONFIG)
+        return {"num_register_tokens": tensor_shape(ckpt, REGISTERS, 3)[1]} if REGISTERS in ckpt.tensors else {}
 
     def tokens(self, fields: Fields) -> Tokens:
         told = fields.has("num_register_tokens") or fields.data.get("model_type") == self.types[1]
@@ -94,7 +94,7 @@ class HfDinov2(Family):
     def pool(self, found: TowerTensors) -> PoolConfig:
         return ClassMeanPool() if "classifier.weight" in found.tensors else ClassPool()
 
-    def before(self, model: Vit) -> str:
+    def prefix(self, model: Vit) -> str:
         if isinstance(model.head, NoHead):
             return ""
         return "dinov2_with_registers." if model.tokens.registers else "dinov2."
@@ -108,8 +108,8 @@ class HfDinov2(Family):
             *affine("norm", "layernorm"),
         ]
 
-    def without_counterpart(self, bundle: Bundle) -> Iterator[str]:
-        yield from super().without_counterpart(bundle)
+    def unsupported(self, bundle: Bundle) -> Iterator[str]:
+        yield from super().unsupported(bundle)
         if isinstance(bundle.model, Vit) and not _ratio(bundle.model):
             yield f"mlp.ratio: {self.title} has whole ratios of hidden to outer width, this model {bundle.model.mlp}"
 
@@ -117,7 +117,7 @@ class HfDinov2(Family):
         kind = "Dinov2WithRegisters" if model.tokens.registers else "Dinov2"
         return f"{kind}Model" if isinstance(model.head, NoHead) else f"{kind}ForImageClassification"
 
-    def described(self, model: Vit) -> dict[str, Any]:
+    def config_fields(self, model: Vit) -> dict[str, Any]:
         fields = common_fields(model)
         del fields["intermediate_size"]
         fields |= {"mlp_ratio": _ratio(model), "use_swiglu_ffn": isinstance(model.mlp, SwiGlu), "layerscale_value": 1.0}
@@ -129,7 +129,7 @@ class HfDinov2(Family):
 
     def files(self, bundle: Bundle, tensors: Mapping[str, Tensor]) -> dict[str, Iterable[memoryview]]:
         assert isinstance(bundle.model, Vit)
-        unused = {f"{self.before(bundle.model)}embeddings.mask_token": torch.zeros(1, bundle.model.width)}
+        unused = {f"{self.prefix(bundle.model)}embeddings.mask_token": torch.zeros(1, bundle.model.width)}
         return super().files(bundle, {**tensors, **unused})
 
 

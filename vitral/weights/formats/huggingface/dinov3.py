@@ -34,22 +34,22 @@ class HfDinov3(Family):
     types: ClassVar[tuple[str, ...]] = ("dinov3_vit",)
     names: ClassVar[Names] = Names(("model.",), (), (MASK_TOKEN,))
     shapes: ClassVar[Shapes] = Shapes(f"{STEM}.weight", "mlp.up_proj.weight", "layer.")
-    untold: ClassVar[dict[str, Any]] = {
+    default_fields: ClassVar[dict[str, Any]] = {
         "layer_norm_eps": 1e-5,
         "hidden_act": "gelu",
         "rope_theta": 100.0,
         "image_size": 224,
     }
-    custom: ClassVar[ProcessorDefaults] = ProcessorDefaults(Resize(), IMAGENET)
-    holds: ClassVar[Supported] = Supported(
-        frozenset({("cls", "none")}), registers=(0, ANY_NUMBER), position="rope2d", scale=True, gated=True
+    processor_defaults: ClassVar[ProcessorDefaults] = ProcessorDefaults(Resize(), IMAGENET)
+    supported: ClassVar[Supported] = Supported(
+        frozenset({("cls", "none")}), registers=(0, ANY_NUMBER), position="rope2d", scale=True, swiglu=True
     )
     resizes: ClassVar[bool] = False
 
-    def known(self, names: set[str]) -> bool:
+    def matches_names(self, names: set[str]) -> bool:
         return {f"{STEM}.weight", "layer.0.layer_scale1.lambda1", "layer.0.attention.q_proj.weight"} <= names
 
-    def prepared(self, found: TowerTensors) -> TowerTensors:
+    def prepare(self, found: TowerTensors) -> TowerTensors:
         """Zeros for the biases that are not there, in layers that have one of the three."""
         given = [name for name in found.tensors if re.fullmatch(r"layer\.\d+\.attention\.[qkv]_proj\.bias", name)]
         for name in given:
@@ -58,9 +58,9 @@ class HfDinov3(Family):
                 found.tensors.setdefault(other, torch.zeros_like(found.tensors[name]))
         return found
 
-    def shown(self, raw: Checkpoint) -> dict[str, Any]:
-        registers = tensor_shape(raw, REGISTERS, 3)[1] if REGISTERS in raw.tensors else 0
-        gated = any(DINO3.gated[0] in name for name in raw.tensors)
+    def fields_from_tensors(self, ckpt: Checkpoint) -> dict[str, Any]:
+        registers = tensor_shape(ckpt, REGISTERS, 3)[1] if REGISTERS in ckpt.tensors else 0
+        gated = any(DINO3.gated[0] in name for name in ckpt.tensors)
         return {"num_register_tokens": registers, "use_gated_mlp": gated}
 
     def tokens(self, fields: Fields) -> Tokens:
@@ -93,9 +93,9 @@ class HfDinov3(Family):
     def architecture(self, model: Vit) -> str:
         return "DINOv3ViTModel"
 
-    def described(self, model: Vit) -> dict[str, Any]:
+    def config_fields(self, model: Vit) -> dict[str, Any]:
         assert isinstance(model.position, Rope2d)
-        fields = super().described(model)
+        fields = super().config_fields(model)
         biased = fields.pop("qkv_bias")
         return fields | {
             "num_register_tokens": model.tokens.registers,
@@ -109,6 +109,6 @@ class HfDinov3(Family):
         unused = {"embeddings.mask_token": torch.zeros(1, 1, bundle.model.width)}
         return super().files(bundle, {**tensors, **unused})
 
-    def ask(self, peer: Any, images: Tensor, ways: Mapping[str, Any]) -> Tensor:
+    def reference_tokens(self, peer: Any, images: Tensor, ways: Mapping[str, Any]) -> Tensor:
         tokens: Tensor = peer(images).last_hidden_state  # what it has as `model` is the layers alone
         return tokens

@@ -118,19 +118,19 @@ class Shapes(NamedTuple):
     rows: int = 0  # of the table, that are for no patches
     dims: int = 3  # of the table
 
-    def fields(self, raw: Checkpoint, hints: FileSettings) -> dict[str, Any]:
+    def fields(self, ckpt: Checkpoint, settings: FileSettings) -> dict[str, Any]:
         """The fields of a config.json; the head count is that of the published models of this width."""
-        width, channels, *sides = tensor_shape(raw, self.kernel, 4)
+        width, channels, *sides = tensor_shape(ckpt, self.kernel, 4)
         patch = Size(sides[0], sides[1])
         found = {
             "hidden_size": width,
             "num_channels": channels,
             "patch_size": list(patch),
-            "num_hidden_layers": count_layers(raw.tensors, self.layer),
-            "num_attention_heads": hints.heads(width, raw),
-            "intermediate_size": tensor_shape(raw, f"{self.layer}0.{self.hidden}", 2)[0],
+            "num_hidden_layers": count_layers(ckpt.tensors, self.layer),
+            "num_attention_heads": settings.infer_heads(width, ckpt),
+            "intermediate_size": tensor_shape(ckpt, f"{self.layer}0.{self.hidden}", 2)[0],
         }
         if self.table:
-            rows = tensor_shape(raw, self.table, self.dims)[-2]
-            found["image_size"] = list(hints.grid(rows, (self.rows,), patch, raw)[0])
+            rows = tensor_shape(ckpt, self.table, self.dims)[-2]
+            found["image_size"] = list(settings.infer_image_size(rows, (self.rows,), patch, ckpt)[0])
         return found

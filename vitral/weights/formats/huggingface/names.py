@@ -58,18 +58,18 @@ class TowerTensors(NamedTuple):
     dropped: dict[str, str]
 
 
-def sort_tensors(raw: Checkpoint, names: Names) -> TowerTensors:
+def sort_tensors(ckpt: Checkpoint, names: Names) -> TowerTensors:
     """What is of use in a file, and what is not."""
     found = TowerTensors({}, {})
     origins: dict[str, str] = {}
-    for name, tensor in raw.tensors.items():
+    for name, tensor in ckpt.tensors.items():
         short = names.short(name)
         if reason := names.reason(short):
             found.dropped[name] = reason
         elif short in origins:
-            message = f"holds the same tensor twice, as {origins[short]} and as {name}"
+            message = f"supported the same tensor twice, as {origins[short]} and as {name}"
             hint = "give a file with one of them"
-            raise WeightsError(message, code="weights.duplicate_tensor", where=str(raw.where), hint=hint)
+            raise WeightsError(message, code="weights.duplicate_tensor", where=str(ckpt.path), hint=hint)
         else:
             origins[short], found.tensors[short] = name, tensor
     return found

@@ -19,20 +19,20 @@ BYTE = 1 / 255
 class ProcessorDefaults(NamedTuple):
     """What a family's processor does where its file does not tell."""
 
-    view: EvalCropConfig
-    scaling: Normalize
-    shortest: bool = False  # whether a size of one number is that of the shorter side, not of a square
+    crop: EvalCropConfig
+    normalize: Normalize
+    shortest_edge: bool = False  # whether a size of one number is that of the shorter side, not of a square
 
 
 class ResizedCrop(NamedTuple):
     """Which part of a picture is seen, at what size, and what is not quite as in the file."""
 
-    image: Size
-    view: EvalCropConfig
-    assumed: tuple[str, ...] = ()
+    image_size: Size
+    crop: EvalCropConfig
+    assumptions: tuple[str, ...] = ()
 
 
-def read_processor(fields: Fields, channels: int, custom: ProcessorDefaults) -> tuple[Preprocessing, tuple[str, ...]]:
+def read_processor(fields: Fields, channels: int, defaults: ProcessorDefaults) -> tuple[Preprocessing, tuple[str, ...]]:
     """The preprocessing, and what is not quite as in the file; what it cannot be told in is refused by its field."""
     for step in ("do_resize", "do_rescale"):
         if not fields.flag(step, True):
@@ -42,16 +42,16 @@ def read_processor(fields: Fields, channels: int, custom: ProcessorDefaults) -> 
         raise fields.wrong("rescale_factor", "1/255", "weights.unsupported")
     if fields.has("resample") and fields.data["resample"] not in list(FILTERS):
         raise fields.wrong("resample", "2 (bilinear) or 3 (bicubic)", "weights.unsupported")
-    how = FILTERS[fields.data["resample"]] if fields.has("resample") else custom.view.filter
-    sight = _sight(fields, how, custom)
+    how = FILTERS[fields.data["resample"]] if fields.has("resample") else defaults.crop.filter
+    crop = _resized_crop(fields, how, defaults)
     try:
         decoding = Decoding(channels=channels)
         made = Preprocessing(
-            image_size=sight.image, decoding=decoding, crop=sight.view, normalize=_scaling(fields, custom)
+            image_size=crop.image_size, decoding=decoding, crop=crop.crop, normalize=_scaling(fields, defaults)
         )
     except ConfigError as error:
         raise fields.wrong("image_mean", f"as many numbers as channels, {channels}: {error.message}") from None
-    return made, sight.assumed
+    return made, crop.assumptions
 
 
 def processor_fields(given: Preprocessing) -> dict[str, Any]:
@@ -76,20 +76,20 @@ def processor_fields(given: Preprocessing) -> dict[str, Any]:
     return fields | ({"crop_size": whole} if crops else {})
 
 
-def _scaling(fields: Fields, custom: ProcessorDefaults) -> Normalize:
+def _scaling(fields: Fields, defaults: ProcessorDefaults) -> Normalize:
     if not fields.flag("do_normalize", True):
         return Normalize(mean=(0.0,), std=(1.0,))
     if not fields.has("image_mean") and not fields.has("image_std"):
-        return custom.scaling
+        return defaults.normalize
     mean, deviation = fields.numbers("image_mean"), fields.numbers("image_std")
     if len(mean) != len(deviation) or min(deviation) <= 0:
         raise fields.wrong("image_std", f"{len(mean)} numbers above 0, as image_mean has")
     return Normalize(mean=mean, std=deviation)
 
 
-def _sight(fields: Fields, how: Filter, custom: ProcessorDefaults) -> ResizedCrop:
-    resized, shortest = _resized(fields, custom)
-    if not fields.flag("do_center_crop", isinstance(custom.view, CenterCrop)):
+def _resized_crop(fields: Fields, how: Filter, defaults: ProcessorDefaults) -> ResizedCrop:
+    resized, shortest = _resized(fields, defaults)
+    if not fields.flag("do_center_crop", isinstance(defaults.crop, CenterCrop)):
         if shortest:
             expected = "true beside size.shortest_edge, for images of one size"
             raise fields.wrong("do_center_crop", expected, "weights.unsupported")
@@ -109,11 +109,11 @@ def _sight(fields: Fields, how: Filter, custom: ProcessorDefaults) -> ResizedCro
     return ResizedCrop(crop, view, (words,))
 
 
-def _resized(fields: Fields, custom: ProcessorDefaults) -> tuple[Size, bool]:
+def _resized(fields: Fields, defaults: ProcessorDefaults) -> tuple[Size, bool]:
     """The size before cropping, and whether it is the shorter side's alone."""
     value = fields.given("size")
     if not isinstance(value, dict):
-        return fields.size("size"), custom.shortest
+        return fields.size("size"), defaults.shortest_edge
     if set(value) == {"shortest_edge"}:
         side = fields.part("size", {}).whole("shortest_edge")
         return Size(side, side), True

@@ -29,28 +29,28 @@ class HfSiglip(Family):
     types: ClassVar[tuple[str, ...]] = ("siglip_vision_model", "siglip")
     names: ClassVar[Names] = Names((TOWER,), (), TEXT)
     shapes: ClassVar[Shapes] = Shapes(f"{STEM}.weight", "mlp.fc1.weight", LAYER, TABLE, 0, 2)
-    untold: ClassVar[dict[str, Any]] = {"layer_norm_eps": 1e-6, "hidden_act": "gelu_pytorch_tanh"}
-    custom: ClassVar[ProcessorDefaults] = ProcessorDefaults(Resize(filter="bicubic"), CENTERED)
-    holds: ClassVar[Supported] = Supported(ANSWERS, cls=False, free_bias=False)
+    default_fields: ClassVar[dict[str, Any]] = {"layer_norm_eps": 1e-6, "hidden_act": "gelu_pytorch_tanh"}
+    processor_defaults: ClassVar[ProcessorDefaults] = ProcessorDefaults(Resize(filter="bicubic"), CENTERED)
+    supported: ClassVar[Supported] = Supported(ANSWERS, cls=False, optional_qkv_bias=False)
 
-    def known(self, names: set[str]) -> bool:
+    def matches_names(self, names: set[str]) -> bool:
         parts = {f"{STEM}.bias", TABLE, f"{LAYER}0.self_attn.q_proj.weight", "post_layernorm.weight"}
         return parts <= names and "pre_layrnorm.weight" not in names
 
-    def prepared(self, found: TowerTensors) -> TowerTensors:
+    def prepare(self, found: TowerTensors) -> TowerTensors:
         if "classifier.weight" in found.tensors:
             for name in [name for name in found.tensors if name.startswith("head.")]:
                 del found.tensors[name]
                 found.dropped[TOWER + name] = UNREAD
         return found
 
-    def tower(self, fields: Fields) -> Fields:
+    def vision_fields(self, fields: Fields) -> Fields:
         return vision_config(fields, "siglip", DEFAULTS)
 
     def pool(self, found: TowerTensors) -> PoolConfig:
         return AttentionPool() if any(name.startswith("head.") for name in found.tensors) else MeanPool()
 
-    def before(self, model: Vit) -> str:
+    def prefix(self, model: Vit) -> str:
         return TOWER
 
     def tower_rules(self, model: Vit) -> list[Rule]:
@@ -65,8 +65,8 @@ class HfSiglip(Family):
     def architecture(self, model: Vit) -> str:
         return "SiglipVisionModel" if isinstance(model.head, NoHead) else "SiglipForImageClassification"
 
-    def described(self, model: Vit) -> dict[str, Any]:
-        fields = super().described(model) | {"vision_use_head": isinstance(model.pool, AttentionPool)}
+    def config_fields(self, model: Vit) -> dict[str, Any]:
+        fields = super().config_fields(model) | {"vision_use_head": isinstance(model.pool, AttentionPool)}
         return fields if isinstance(model.head, NoHead) else {"model_type": self.types[1], "vision_config": fields}
 
 

@@ -47,11 +47,11 @@ class HfVit(Family):
     types: ClassVar[tuple[str, ...]] = ("vit",)
     names: ClassVar[Names] = Names(("vit.",), RENAMED_SINCE_V5 + RENAMED_MLP_SINCE_V5, (POOLER, MASK_TOKEN, DECODER))
     shapes: ClassVar[Shapes] = SHAPES
-    untold: ClassVar[dict[str, Any]] = UNTOLD
-    custom: ClassVar[ProcessorDefaults] = ProcessorDefaults(Resize(), CENTERED)
-    holds: ClassVar[Supported] = Supported(frozenset({("cls", "none"), ("cls", "linear")}), rectangles=True)
+    default_fields: ClassVar[dict[str, Any]] = UNTOLD
+    processor_defaults: ClassVar[ProcessorDefaults] = ProcessorDefaults(Resize(), CENTERED)
+    supported: ClassVar[Supported] = Supported(frozenset({("cls", "none"), ("cls", "linear")}), rectangles=True)
 
-    def known(self, names: set[str]) -> bool:
+    def matches_names(self, names: set[str]) -> bool:
         others = {"embeddings.distillation_token", "decoder.decoder_pos_embed"}
         return names >= PARTS and not names & others
 
@@ -61,7 +61,7 @@ class HfVit(Family):
     def architecture(self, model: Vit) -> str:
         return "ViTModel" if isinstance(model.head, NoHead) else "ViTForImageClassification"
 
-    def options(self, model: Vit) -> dict[str, Any]:
+    def load_options(self, model: Vit) -> dict[str, Any]:
         return {"add_pooling_layer": False} if isinstance(model.head, NoHead) else {}
 
 
@@ -86,11 +86,11 @@ class HfMae(Family):
     types: ClassVar[tuple[str, ...]] = ("vit_mae",)
     names: ClassVar[Names] = Names(("vit.",), RENAMED_SINCE_V5 + RENAMED_MLP_SINCE_V5, (DECODER,))
     shapes: ClassVar[Shapes] = SHAPES
-    untold: ClassVar[dict[str, Any]] = UNTOLD
-    custom: ClassVar[ProcessorDefaults] = ProcessorDefaults(Resize(), IMAGENET)
-    holds: ClassVar[Supported] = Supported(frozenset({("cls", "none")}))
+    default_fields: ClassVar[dict[str, Any]] = UNTOLD
+    processor_defaults: ClassVar[ProcessorDefaults] = ProcessorDefaults(Resize(), IMAGENET)
+    supported: ClassVar[Supported] = Supported(frozenset({("cls", "none")}))
 
-    def known(self, names: set[str]) -> bool:
+    def matches_names(self, names: set[str]) -> bool:
         others = {"embeddings.distillation_token", "pooler.dense.weight", "classifier.weight", "decoder.0.weight"}
         return names >= PARTS and not names & others
 
@@ -100,10 +100,10 @@ class HfMae(Family):
     def architecture(self, model: Vit) -> str:
         return "ViTMAEModel"
 
-    def options(self, model: Vit) -> dict[str, Any]:
+    def load_options(self, model: Vit) -> dict[str, Any]:
         return {"mask_ratio": 0.0}
 
-    def ask(self, peer: Any, images: Tensor, ways: Mapping[str, Any]) -> Tensor:
+    def reference_tokens(self, peer: Any, images: Tensor, ways: Mapping[str, Any]) -> Tensor:
         patches = images.shape[2] * images.shape[3] // peer.config.patch_size**2
         order = torch.arange(patches).expand(len(images), -1)  # it shuffles the patches by the order of such numbers
         tokens: Tensor = peer(images, noise=order, **ways).last_hidden_state
@@ -123,11 +123,13 @@ class HfDeit(Family):
     types: ClassVar[tuple[str, ...]] = ("deit",)
     names: ClassVar[Names] = Names(("deit.",), RENAMED_SINCE_V5 + RENAMED_MLP_SINCE_V5, (POOLER, MASK_TOKEN, DECODER))
     shapes: ClassVar[Shapes] = SHAPES._replace(rows=2)
-    untold: ClassVar[dict[str, Any]] = UNTOLD
-    custom: ClassVar[ProcessorDefaults] = ProcessorDefaults(CenterCrop(fraction=0.875, filter="bicubic"), IMAGENET)
-    holds: ClassVar[Supported] = Supported(ANSWERS, registers=(1, 1), rectangles=True)
+    default_fields: ClassVar[dict[str, Any]] = UNTOLD
+    processor_defaults: ClassVar[ProcessorDefaults] = ProcessorDefaults(
+        CenterCrop(fraction=0.875, filter="bicubic"), IMAGENET
+    )
+    supported: ClassVar[Supported] = Supported(ANSWERS, registers=(1, 1), rectangles=True)
 
-    def known(self, names: set[str]) -> bool:
+    def matches_names(self, names: set[str]) -> bool:
         return names >= PARTS | {TOKEN}
 
     def tokens(self, fields: Fields) -> Tokens:
@@ -149,5 +151,5 @@ class HfDeit(Family):
         teacher = "WithTeacher" if isinstance(model.pool, DistilledPool) else ""
         return f"DeiTForImageClassification{teacher}"
 
-    def options(self, model: Vit) -> dict[str, Any]:
+    def load_options(self, model: Vit) -> dict[str, Any]:
         return {"add_pooling_layer": False} if isinstance(model.head, NoHead) else {}
