@@ -16,12 +16,12 @@ from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from vitral.core.config import Size
 from vitral.data.datasets.source import open_data
-from vitral.data.decoding.decode import decode, read
+from vitral.data.decoding.decode import decode, read_image
 from vitral.data.decoding.header import Decoding
 from vitral.data.decoding.pixels import Pixels
 from vitral.data.transforms.augment import Augment, ColorJitter, RandomErasing, ThreeAugment
 from vitral.data.transforms.crop import RandomResizedCrop
-from vitral.data.transforms.mixup import Mixed, cut_box, cutmix, mixup
+from vitral.data.transforms.mixup import MixedBatch, cut_box, cutmix, mixup
 from vitral.data.transforms.randaugment import OPERATIONS
 from vitral.data.transforms.resize import crop_and_resize
 from vitral.recipes.augreg import AUGREG
@@ -95,7 +95,7 @@ def mixing_row(photo: Pixels, other: Pixels) -> Row:
     return Row("mixing: share\nof the photo", pictures, ("photo", "partner", *headings))
 
 
-def first_of(batch: Mixed) -> Pixels:
+def first_of(batch: MixedBatch) -> Pixels:
     return batch.images[0].permute(1, 2, 0).round().byte().numpy()
 
 
@@ -131,6 +131,6 @@ if __name__ == "__main__":
     need = Size(SIDE, SIDE)
     sample = open_data("sample")
     partner = sample.of("train")[-1]
-    photo = read(Path(sys.argv[1]), Decoding(), need)
+    photo = read_image(Path(sys.argv[1]), Decoding(), need)
     other = decode(sample.read(partner), partner.name, Decoding(), need)
     sheet(list(rows(square(photo), square(other)))).save(sys.argv[2], quality=75)

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from vitral.data.datasets.arrays import Idx
+from vitral.data.datasets.arrays import IdxReader
 from vitral.data.datasets.named import CLASSES, EACH, FOLDER
 from vitral.data.samples import Split
 
@@ -30,7 +30,7 @@ def pack(images: NDArray[np.uint8]) -> bytes:
 
 def selection(source: Path, split: Split) -> NDArray[np.uint8]:
     """The images to bundle, from the files of the data set."""
-    images, labels = Idx(str(source)).load(split)
+    images, labels = IdxReader(str(source)).load(split)
     return first_of_each(images, labels, EACH[split])
 
 

@@ -10,15 +10,15 @@ from PIL import Image
 
 from tests.data.doctor.albums import fill, photo, scene
 from tests.data.pictures import noise, npy
-from vitral.data.datasets.files import Files
+from vitral.data.datasets.files import FileStore
 from vitral.data.samples import Item, Samples
-from vitral.data.thumbnails import thumbnail, viewable
+from vitral.data.thumbnails import thumbnail_url, to_rgb_image
 
 
 def shown(folder: Path, content: bytes) -> Image.Image:
     fill(folder, {"it": content})
     item = Item("it", 0, "train")
-    address = thumbnail(Samples("", ("a", "b"), (item,), Files(str(folder))), item)
+    address = thumbnail_url(Samples("", ("a", "b"), (item,), FileStore(str(folder))), item)
     kind, _, data = address.removeprefix("data:image/").partition(";base64,")
     image = Image.open(BytesIO(base64.b64decode(data)))
     assert image.format == kind.upper()
@@ -41,7 +41,7 @@ def test_a_small_picture_of_any_channels_keeps_its_pixels(tmp_path: Path, channe
 
 def test_other_channels_are_seen_as_their_mean() -> None:
     pixels = noise(9, 8, 5).astype(np.uint8)
-    shown = np.asarray(viewable(pixels))
+    shown = np.asarray(to_rgb_image(pixels))
     assert shown.shape == (9, 8, 3)
     assert np.abs(shown - pixels.mean(axis=2, keepdims=True)).max() < 1
-    assert np.array_equal(np.asarray(viewable(pixels[..., :3])), pixels[..., :3])
+    assert np.array_equal(np.asarray(to_rgb_image(pixels[..., :3])), pixels[..., :3])

@@ -8,14 +8,14 @@ import typer
 from vitral.cli.app import app
 from vitral.cli.options import Data, Root
 from vitral.core.errors import DataError
-from vitral.core.machine import cores
+from vitral.core.machine import cpu_count
 
 
 @app.command()
 def check(
     data: Data,
     workers: Annotated[
-        int, typer.Option(help="Processes that read files.", min=0, default_factory=cores, show_default="one a core")
+        int, typer.Option(help="Processes that read files.", min=0, default_factory=cpu_count, show_default="one a core")
     ],
     json: Annotated[bool, typer.Option("--json", help="Print JSON, with every example.")] = False,
     html: Annotated[str, typer.Option(metavar="PAGE", help="Also write a page with the pictures at fault.")] = "",
@@ -31,16 +31,16 @@ def check(
     from rich.console import Console
 
     from vitral.data.datasets.source import open_data
-    from vitral.data.doctor.diagnosis import as_data
     from vitral.data.doctor.diagnosis import check as checked
+    from vitral.data.doctor.diagnosis import diagnosis_to_dict
     from vitral.data.doctor.page import write_page
-    from vitral.data.doctor.report import as_text, show
+    from vitral.data.doctor.report import format_report, print_report
 
     diagnosis = checked(open_data(data, root=root), workers)
     if json:
-        typer.echo(dumps(as_data(diagnosis), indent=2))
+        typer.echo(dumps(diagnosis_to_dict(diagnosis), indent=2))
     else:
-        show(as_text(diagnosis), Console())
+        print_report(format_report(diagnosis), Console())
     if html:  # last: where it cannot be written, the answer is not lost
         write_page(Path(html).expanduser(), diagnosis)
     if diagnosis.count("error"):

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from vitral.cli.app import app
-from vitral.cli.options import Data, Root, bar
+from vitral.cli.options import Data, Root, progress_bar
 
 log = logging.getLogger("vitral")
 
@@ -20,13 +20,13 @@ def pack(
     root: Root = "",
 ) -> None:
     """Write a data set as tar shards (WebDataset) with an index; run it again to go on after a stop."""
-    from vitral.data.datasets.shards.pack import byte_count
     from vitral.data.datasets.shards.pack import pack as packed
+    from vitral.data.datasets.shards.pack import parse_size
     from vitral.data.datasets.source import open_data
 
-    most = byte_count(shard_size)
+    most = parse_size(shard_size)
     samples = open_data(data, root=root)
-    with bar("packing", len(samples.items)) as advance:
+    with progress_bar("packing", len(samples.items)) as advance:
         index = packed(samples, Path(out).expanduser(), most, advance)
     size = sum(shard.bytes for shard in index.shards)
     log.info(f"packed {len(samples.items):,} images into {len(index.shards):,} shards of {size / 1e6:,.1f} MB in all")

@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)
-class Names:
+class PackedNames:
     """Strings, by place."""
 
     letters: NDArray[np.uint8]
     ends: NDArray[np.int64]
 
     @classmethod
-    def of(cls, names: Iterable[str]) -> "Names":
+    def of(cls, names: Iterable[str]) -> "PackedNames":
         """The names in the order given."""
         encoded = [os.fsencode(name) for name in names]
         ends = np.cumsum([len(name) for name in encoded], dtype=np.int64)
@@ -46,7 +46,7 @@ Split = Literal["train", "val", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)
 
 # What people call the splits, in folder names and in manifests.
-SPLIT_WORDS: dict[str, Split] = {
+SPLIT_ALIASES: dict[str, Split] = {
     "train": "train",
     "training": "train",
     "val": "val",

@@ -9,30 +9,30 @@ from PIL import Image
 from vitral.core.config import Size
 from vitral.data.decoding.decode import decode
 from vitral.data.decoding.header import Decoding, recognize
-from vitral.data.decoding.pixels import Pixels, layout
+from vitral.data.decoding.pixels import Pixels, read_array_header
 from vitral.data.samples import Item, Samples
 
-THUMBNAIL = 128  # pixels
+THUMBNAIL_SIDE = 128  # pixels
 
 
-def thumbnail(samples: Samples, item: Item) -> str:
+def thumbnail_url(samples: Samples, item: Item) -> str:
     """The address of the picture in itself: a JPEG of at most 128 pixels, or a smaller picture as it is, as PNG."""
     data = samples.read(item)
-    pixels = decode(data, item.name, decoding_of(data, item.name), Size(THUMBNAIL, THUMBNAIL))
-    picture = viewable(pixels)
-    kind = "png" if max(picture.size) < THUMBNAIL else "jpeg"
-    picture.thumbnail((THUMBNAIL, THUMBNAIL), Image.Resampling.BICUBIC)
+    pixels = decode(data, item.name, native_decoding(data, item.name), Size(THUMBNAIL_SIDE, THUMBNAIL_SIDE))
+    picture = to_rgb_image(pixels)
+    kind = "png" if max(picture.size) < THUMBNAIL_SIDE else "jpeg"
+    picture.thumbnail((THUMBNAIL_SIDE, THUMBNAIL_SIDE), Image.Resampling.BICUBIC)
     stream = BytesIO()
     picture.save(stream, kind)
     return f"data:image/{kind};base64,{b64encode(stream.getvalue()).decode()}"
 
 
-def decoding_of(data: bytes, name: str) -> Decoding:
+def native_decoding(data: bytes, name: str) -> Decoding:
     """How to decode a file by itself: an array has the channels that it has."""
-    return Decoding(channels=layout(data, name).channels) if recognize(data, name) == "NPY" else Decoding()
+    return Decoding(channels=read_array_header(data, name).channels) if recognize(data, name) == "NPY" else Decoding()
 
 
-def viewable(pixels: Pixels) -> Image.Image:
+def to_rgb_image(pixels: Pixels) -> Image.Image:
     """The pixels, of any number of channels, as a picture in color; what is neither gray nor RGB becomes its mean."""
     channels = pixels.shape[2]
     if channels == 3:

@@ -8,7 +8,7 @@ import pytest
 from tests.data.archives import some
 from tests.data.trees import refused_at
 from tests.errors import raises
-from vitral.data.datasets.arrays import Array, Arrays, Part, checked, loaded, open_arrays
+from vitral.data.datasets.arrays import Array, ArrayStore, LabeledImages, check_labels, load_once, open_arrays
 
 
 @dataclass(frozen=True)
@@ -18,13 +18,13 @@ class Made:
     seed: int
     shape: tuple[int, ...] = (9, 8)
 
-    def load(self, part: str) -> Part:
-        return Part(*some(12 if part == "train" else 5, *self.shape, classes=3, seed=self.seed))
+    def load(self, part: str) -> LabeledImages:
+        return LabeledImages(*some(12 if part == "train" else 5, *self.shape, classes=3, seed=self.seed))
 
 
 @pytest.mark.parametrize("shape", [(9, 8), (9, 8, 3)])
 def test_an_image_is_read_as_numpy_itself_would_have_saved_it(shape: tuple[int, ...]) -> None:
-    store = Arrays("made", Made(1, shape))
+    store = ArrayStore("made", Made(1, shape))
     file = BytesIO()
     np.save(file, Made(1, shape).load("train").images[11])
     assert store.read("train/0011.npy") == file.getvalue()
@@ -40,14 +40,14 @@ def test_the_samples_are_in_the_order_of_the_arrays() -> None:
 
 
 def test_a_part_is_loaded_once_for_equal_loaders_and_cannot_be_written_to() -> None:
-    assert loaded(Made(3), "train") is loaded(Made(3), "train")
-    assert loaded(Made(3), "train") is not loaded(Made(4), "train")
+    assert load_once(Made(3), "train") is load_once(Made(3), "train")
+    assert load_once(Made(3), "train") is not load_once(Made(4), "train")
     with pytest.raises(ValueError, match="read-only"):
-        loaded(Made(3), "train").images[0] = 0
+        load_once(Made(3), "train").images[0] = 0
 
 
 def test_a_store_goes_to_another_process_without_its_images() -> None:
-    store = Arrays("made", Made(5, (200, 200)))
+    store = ArrayStore("made", Made(5, (200, 200)))
     read = store.read("test/0004.npy")
     packed = pickle.dumps(store)
     assert len(packed) < 500
@@ -65,5 +65,5 @@ def test_a_store_goes_to_another_process_without_its_images() -> None:
 )
 def test_labels_that_do_not_fit_the_images_are_refused(images: Array, labels: Array, error: tuple[str, ...]) -> None:
     with raises(*error) as caught:
-        checked(images, labels, 2, "photos.bin", "labels.bin")
+        check_labels(images, labels, 2, "photos.bin", "labels.bin")
     assert refused_at(caught) == "labels.bin"

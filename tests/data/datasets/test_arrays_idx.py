@@ -7,7 +7,7 @@ import pytest
 from tests.data.archives import idx, some, write_idx
 from tests.data.trees import refused_at
 from tests.errors import raises
-from vitral.data.datasets.arrays import Idx, read_idx
+from vitral.data.datasets.arrays import IdxReader, read_idx
 
 TRAIN, TEST = some(20, 28, 28), some(5, 28, 28, seed=1)
 
@@ -15,8 +15,8 @@ TRAIN, TEST = some(20, 28, 28), some(5, 28, 28, seed=1)
 @pytest.mark.parametrize("packed", [False, True])
 def test_the_four_files_are_read_plain_and_packed(tmp_path: Path, packed: bool) -> None:
     write_idx(tmp_path, TRAIN, TEST, packed)
-    reader = Idx.find(tmp_path)
-    assert reader == Idx(str(tmp_path))
+    reader = IdxReader.find(tmp_path)
+    assert reader == IdxReader(str(tmp_path))
     for part, truth in (("train", TRAIN), ("test", TEST)):
         images, labels = reader.load(part)
         assert np.array_equal(images, truth.images)
@@ -25,8 +25,8 @@ def test_the_four_files_are_read_plain_and_packed(tmp_path: Path, packed: bool) 
 
 def test_a_folder_without_the_files_has_no_loader(tmp_path: Path) -> None:
     (tmp_path / "t10k-images-idx3-ubyte").write_bytes(idx(TEST.images))
-    assert Idx.find(tmp_path) is None
-    assert Idx.find(tmp_path / "nowhere") is None
+    assert IdxReader.find(tmp_path) is None
+    assert IdxReader.find(tmp_path / "nowhere") is None
 
 
 def test_the_bytes_of_the_format_are_those_of_its_description(tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_a_damaged_file_is_refused_by_name(tmp_path: Path, data: bytes, values: 
     path = tmp_path / ("train-images-idx3-ubyte.gz" if packed else "train-images-idx3-ubyte")
     path.write_bytes(gzip.compress(data) if packed else data)
     with raises("data.bad_archive", *values) as caught:
-        Idx(str(tmp_path)).load("train")
+        IdxReader(str(tmp_path)).load("train")
     assert refused_at(caught) == str(path)
 
 
@@ -70,7 +70,7 @@ def test_a_damaged_gzip_file_is_refused_by_name(tmp_path: Path, damage: object) 
     assert callable(damage)
     path.write_bytes(damage(gzip.compress(idx(np.arange(2000) % 251))))
     with raises("data.bad_archive", "gzip") as caught:
-        Idx(str(tmp_path)).load("test")
+        IdxReader(str(tmp_path)).load("test")
     assert refused_at(caught) == str(path)
 
 
@@ -78,7 +78,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
     write_idx(tmp_path, TRAIN, TEST)
     (tmp_path / "t10k-labels-idx1-ubyte").unlink()
     with raises("data.missing_file", "t10k-labels-idx1-ubyte", "t10k-labels-idx1-ubyte.gz") as caught:
-        Idx(str(tmp_path)).load("test")
+        IdxReader(str(tmp_path)).load("test")
     assert refused_at(caught) == str(tmp_path)
 
 
@@ -86,4 +86,4 @@ def test_labels_of_other_images_are_refused(tmp_path: Path) -> None:
     write_idx(tmp_path, TRAIN, TEST)
     (tmp_path / "t10k-labels-idx1-ubyte").write_bytes(idx(TRAIN.labels))
     with raises("data.count_mismatch", 20, 5, "t10k-images-idx3-ubyte"):
-        Idx(str(tmp_path)).load("test")
+        IdxReader(str(tmp_path)).load("test")

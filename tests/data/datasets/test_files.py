@@ -6,7 +6,7 @@ import pytest
 
 from tests.data.trees import plant
 from tests.errors import raises
-from vitral.data.datasets.files import Files, ancestors_of, is_image, list_folder
+from vitral.data.datasets.files import FileStore, ancestors_of, is_image, list_folder
 
 
 @pytest.mark.parametrize("name", ["1.jpg", "a.b.JPEG", "1.Png", "x.npy", "é .TIF"])
@@ -21,7 +21,7 @@ def test_other_endings_are_not_images(name: str) -> None:
 
 def test_a_file_is_read_and_measured_by_its_path_from_the_root(tmp_path: Path) -> None:
     root = plant(tmp_path, ["cat/1.jpg"])
-    files = Files(str(root))
+    files = FileStore(str(root))
     assert files.read("cat/1.jpg") == b"cat/1.jpg"
     assert files.size("cat/1.jpg") == 9
     for ask in (files.read, files.size):

@@ -11,10 +11,10 @@ import pytest
 from tests.data.trees import labeled, plant, refused_at
 from tests.errors import raises
 from vitral.data.datasets.folder import open_folder, open_unlabeled
-from vitral.data.datasets.split import Stratified
+from vitral.data.datasets.split import StratifiedSplit
 from vitral.data.samples import Samples
 
-HOW = Stratified()
+HOW = StratifiedSplit()
 BOTH = ["cat/1.jpg", "cat/2.jpg", "dog/1.jpg", "dog/2.jpg"]
 
 
@@ -273,7 +273,7 @@ def test_an_image_that_vanished_is_named(tmp_path: Path) -> None:
 
 def test_pictures_of_kinds_that_are_not_read_are_told_apart_from_litter(tmp_path: Path) -> None:
     plant(tmp_path, ["cat/1.jpg", "cat/2.jpg", "dog/1.jpg", "dog/2.jpg", "cat/3.HEIC", "dog/notes.txt"])
-    first, second, _ = open_folder(tmp_path, Stratified()).notes
+    first, second, _ = open_folder(tmp_path, StratifiedSplit()).notes
     assert first.endswith(": cat/3.HEIC")
     assert second.endswith(": dog/notes.txt")
 

@@ -18,7 +18,7 @@ from tests.data.trees import refused_at
 from tests.errors import raises
 from vitral.core.config import Size
 from vitral.data.datasets.source import open_data
-from vitral.data.datasets.split import Stratified
+from vitral.data.datasets.split import StratifiedSplit
 from vitral.data.decoding.decode import decode
 from vitral.data.decoding.header import Decoding
 from vitral.data.samples import Samples
@@ -68,7 +68,7 @@ def test_a_set_with_splits_is_opened_with_its_classes_in_their_order(tmp_path: P
 @pytest.mark.parametrize("name", ["photos.parquet", "test-00000-of-00004.parquet", "photos.arrow"])
 def test_one_table_is_divided_whatever_it_is_called(tmp_path: Path, name: str) -> None:
     write_table(tmp_path / name, table(range(12), [0, 1, 2] * 4))
-    samples = open_data(str(tmp_path / name), Stratified(fraction=0.25))
+    samples = open_data(str(tmp_path / name), StratifiedSplit(fraction=0.25))
     assert samples.counts("train") == (3, 3, 3)
     assert samples.counts("val") == (1, 1, 1)
     read = {item.name: samples.read(item) for item in samples.items}

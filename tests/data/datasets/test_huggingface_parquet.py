@@ -11,16 +11,16 @@ import pytest
 from tests.data.tables import IMAGE, cell, picture, table, write_table
 from tests.data.trees import refused_at
 from tests.errors import raises
-from vitral.data.datasets.huggingface import Cells, read_column, read_schema
+from vitral.data.datasets.huggingface import TableStore, read_column, read_schema
 
 NUMBERS = list(range(11))
 ENDINGS = ["parquet", "arrow"]
 both = pytest.mark.parametrize("ending", ENDINGS)
 
 
-def written(folder: Path, ending: str, rows: int = 3) -> Cells:
+def written(folder: Path, ending: str, rows: int = 3) -> TableStore:
     write_table(folder / f"part.{ending}", table(NUMBERS, [number % 3 for number in NUMBERS]), rows)
-    return Cells(str(folder), "image")
+    return TableStore(str(folder), "image")
 
 
 def open_files() -> set[str]:
@@ -64,11 +64,11 @@ def test_a_file_that_is_written_anew_is_read_anew(tmp_path: Path, ending: str) -
 @both
 def test_a_file_that_is_gone_is_named(tmp_path: Path, ending: str) -> None:
     with raises("data.unreadable") as caught:
-        Cells(str(tmp_path), "image").read(f"part.{ending}#0000001")
+        TableStore(str(tmp_path), "image").read(f"part.{ending}#0000001")
     assert refused_at(caught) == str(tmp_path / f"part.{ending}")
 
 
-def read_all(store: Cells, ending: str) -> list[bytes]:
+def read_all(store: TableStore, ending: str) -> list[bytes]:
     return [store.read(f"part.{ending}#{number:07}") for number in NUMBERS]
 
 
@@ -85,7 +85,7 @@ def test_other_processes_read_the_same(tmp_path: Path, ending: str, start: str) 
 def test_plain_bytes_are_read_as_they_are(tmp_path: Path) -> None:
     for kind in (pa.binary(), pa.large_binary()):
         path = write_table(tmp_path / f"{kind}.parquet", pa.table({"img": pa.array([b"one", b"two"], kind)}))
-        assert Cells(str(tmp_path), "img").read(f"{path.name}#0000001") == b"two"
+        assert TableStore(str(tmp_path), "img").read(f"{path.name}#0000001") == b"two"
 
 
 @both
@@ -95,7 +95,7 @@ def test_an_image_that_is_only_a_path_is_read_from_its_file(tmp_path: Path, endi
     write_table(tmp_path / f"part.{ending}", pa.table({"image": pa.array(rows, IMAGE)}))
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos/1.png").write_bytes(picture(1))
-    store = Cells(str(tmp_path), "image")
+    store = TableStore(str(tmp_path), "image")
     assert store.read(f"part.{ending}#0000000") == picture(1)
     assert store.size(f"part.{ending}#0000000") == len(picture(1))
     assert store.read(f"part.{ending}#0000002") == picture(3)
@@ -127,7 +127,7 @@ def test_a_wrong_offset_is_refused_and_not_followed(tmp_path: Path) -> None:
     assert data.count(offsets) == 1
     path.write_bytes(data.replace(offsets, offsets[:8] + (1 << 30).to_bytes(4, "little") + offsets[12:]))
     with raises("data.bad_table", path):
-        Cells(str(tmp_path), "image").read("part.arrow#0000001")
+        TableStore(str(tmp_path), "image").read("part.arrow#0000001")
 
 
 @both
@@ -160,7 +160,7 @@ from vitral.core.errors import ConfigError
 try:
     open_data('part.{ending}')
 except ConfigError as error:
-    print(error.code, error.where, error.remedy)
+    print(error.code, error.where, error.hint)
 """
     root = Path(__file__).parents[3]
     run = subprocess.run(

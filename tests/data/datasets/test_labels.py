@@ -1,14 +1,14 @@
 from pathlib import Path
 
 from tests.errors import raises
-from vitral.data.datasets.files import Files
-from vitral.data.datasets.labels import listed, samples_of
-from vitral.data.datasets.split import Stratified
+from vitral.data.datasets.files import FileStore
+from vitral.data.datasets.labels import build_samples, format_names
+from vitral.data.datasets.split import StratifiedSplit
 from vitral.data.samples import Row, Samples
 
 
 def samples(*rows: Row) -> Samples:
-    return samples_of("photos", rows, Files("photos"), Stratified())
+    return build_samples("photos", rows, FileStore("photos"), StratifiedSplit())
 
 
 def test_classes_are_numbered_in_the_order_of_their_names_whatever_the_order_of_rows() -> None:
@@ -53,8 +53,8 @@ def test_letters_that_fold_to_the_same_are_alike() -> None:
 
 
 def test_a_long_list_is_cut_after_five() -> None:
-    assert listed(["a", "b", "c", "d", "e"]) == "a, b, c, d, e"
-    assert listed(["a", "b", "c", "d", "e", "f", "g"]) == "a, b, c, d, e and 2 more"
+    assert format_names(["a", "b", "c", "d", "e"]) == "a, b, c, d, e"
+    assert format_names(["a", "b", "c", "d", "e", "f", "g"]) == "a, b, c, d, e and 2 more"
 
 
 def test_paths_do_not_enter_the_fingerprint(tmp_path: Path) -> None:
@@ -65,5 +65,5 @@ def test_paths_do_not_enter_the_fingerprint(tmp_path: Path) -> None:
         for name in ("1", "2"):
             (root / name).write_bytes(b"x")
         rows = [Row("1", "cat", "train"), Row("2", "dog", "train")]
-        prints.append(samples_of(home, rows, Files(str(root)), Stratified()).fingerprint())
+        prints.append(build_samples(home, rows, FileStore(str(root)), StratifiedSplit()).fingerprint())
     assert prints[0] == prints[1]

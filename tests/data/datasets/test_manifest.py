@@ -8,7 +8,7 @@ import pytest
 from tests.data.trees import labeled, plant, refused_at
 from tests.errors import raises
 from vitral.data.datasets.manifest import open_manifest
-from vitral.data.datasets.split import Stratified
+from vitral.data.datasets.split import StratifiedSplit
 from vitral.data.samples import Samples
 
 IMAGES = ["cat/1.jpg", "cat/2.jpg", "dog/1.jpg", "dog/2, left.jpg"]
@@ -20,7 +20,7 @@ TABLE = 'path,label\ncat/1.jpg,cat\ncat/2.jpg,cat\ndog/1.jpg,dog\n"dog/2, left.j
 def opened(root: Path, name: str, text: str | bytes) -> Samples:
     path = plant(root, IMAGES) / name
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return open_manifest(path, Stratified())
+    return open_manifest(path, StratifiedSplit())
 
 
 def lines(**more: dict[str, str]) -> str:
@@ -84,7 +84,7 @@ def test_paths_are_relative_to_the_manifest_and_may_lead_out_of_its_folder(tmp_p
     plant(tmp_path, ["raw/1.jpg", "lists/2.jpg", "raw/3.jpg"])
     manifest = tmp_path / "lists/m.csv"
     manifest.write_text(f"path,label\n../raw/1.jpg,a\n2.jpg,b\n{tmp_path}/raw/3.jpg,b\n")
-    samples = open_manifest(manifest, Stratified())
+    samples = open_manifest(manifest, StratifiedSplit())
     assert {samples.read(item) for item in samples.items} == {b"raw/1.jpg", b"lists/2.jpg", b"raw/3.jpg"}
 
 

@@ -4,13 +4,13 @@ import pytest
 
 from tests.errors import raises
 from vitral.core.errors import DataError
-from vitral.data.datasets.manifest import objects_of, rows_of
+from vitral.data.datasets.manifest import read_json_lines, read_table
 
 
 def test_rows_have_the_number_of_the_line_that_they_end_on() -> None:
     lines = [" Path ,LABEL\n", "\n", '"a\n', 'b.jpg",cat\n', "c.jpg,dog\n"]
     headers: list[list[str]] = []
-    rows = list(rows_of("list.csv", lines, ",", headers.append))
+    rows = list(read_table("list.csv", lines, ",", headers.append))
     assert headers == [["path", "label"]]
     assert rows == [(4, {"path": "a\nb.jpg", "label": "cat"}), (5, {"path": "c.jpg", "label": "dog"})]
 
@@ -20,7 +20,7 @@ def test_a_header_that_is_refused_ends_it() -> None:
         raise DataError("no header like that", code="data.bad_manifest", where="list.csv")
 
     with raises("data.bad_manifest", "list.csv"):
-        list(rows_of("list.csv", ["a,b\n", "1,2,3\n"], ",", refuse))
+        list(read_table("list.csv", ["a,b\n", "1,2,3\n"], ",", refuse))
 
 
 @pytest.mark.parametrize(
@@ -32,17 +32,17 @@ def test_a_header_that_is_refused_ends_it() -> None:
 )
 def test_a_malformed_row_is_refused_by_its_line(lines: list[str], values: tuple[str, ...]) -> None:
     with raises("data.bad_manifest", *values) as caught:
-        list(rows_of("list.tsv", lines, "\t", lambda header: None))
+        list(read_table("list.tsv", lines, "\t", lambda header: None))
     assert caught.value.where == "list.tsv:3"
     assert caught.value.hint
 
 
 def test_objects_have_the_number_of_their_line() -> None:
-    assert list(objects_of("list.jsonl", ['{"a": 1}\n', " \n", "[2]"])) == [(1, {"a": 1}), (3, [2])]
+    assert list(read_json_lines("list.jsonl", ['{"a": 1}\n', " \n", "[2]"])) == [(1, {"a": 1}), (3, [2])]
 
 
 @pytest.mark.parametrize("line", ["{", "[" * 200_000, "nonsense", '{"a": 1} {"b": 2}'])
 def test_a_line_that_is_not_json_is_refused_by_its_number(line: str) -> None:
     with raises("data.bad_manifest", "JSON") as caught:
-        list(objects_of("list.jsonl", ["{}", line]))
+        list(read_json_lines("list.jsonl", ["{}", line]))
     assert caught.value.where == "list.jsonl:2"

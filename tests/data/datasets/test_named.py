@@ -11,14 +11,14 @@ from tests.data.pictures import noise
 from tests.data.trees import labeled, plant, refused_at
 from tests.errors import raises
 from vitral.core.config import Size
-from vitral.data.datasets.named import NAMED
+from vitral.data.datasets.named import NAMED_DATASETS
 from vitral.data.datasets.source import open_data
-from vitral.data.datasets.split import Stratified
+from vitral.data.datasets.split import StratifiedSplit
 from vitral.data.decoding.decode import decode
 from vitral.data.decoding.header import Decoding
 from vitral.data.samples import Samples
 
-HOW = Stratified()
+HOW = StratifiedSplit()
 GRAY = some(20, 28, 28), some(5, 28, 28, seed=1)
 COLOR = some(20, 32, 32, 3), some(5, 32, 32, 3, seed=1)
 FINE = some(20, 32, 32, 3, classes=100), some(5, 32, 32, 3, classes=100, seed=14)
@@ -61,7 +61,7 @@ def test_the_table_of_places_in_this_test_is_complete() -> None:
         ("digits", "digits"),
         ("digits", "sklearn/datasets/data"),
     }
-    assert tried == {(name, place) for name, known in NAMED.items() for place in known.folders}
+    assert tried == {(name, place) for name, known in NAMED_DATASETS.items() for place in known.folders}
 
 
 @pytest.mark.parametrize(("name", "place", "write", "truths"), PLACES)
@@ -73,7 +73,7 @@ def test_a_set_is_found_in_each_of_its_places_below_the_root(
         samples = open_data(name, root=str(root))
         assert agree(samples, *truths)
         assert (samples.where, samples.notes) == (name, (f"read from {tmp_path / place}",))
-        assert samples.classes == NAMED[name].classes
+        assert samples.classes == NAMED_DATASETS[name].classes
 
 
 @pytest.mark.parametrize("folder", [".", "data"])
@@ -97,7 +97,7 @@ def test_a_file_called_train_in_the_current_folder_is_not_taken_for_cifar(
 def test_digits_are_divided_as_asked(tmp_path: Path) -> None:
     ink, labels = noise(40, 8, 8, highest=16), np.arange(40) % 10
     archives.write_digits(tmp_path / "sklearn/datasets/data", ink, labels)
-    samples = open_data("digits", Stratified(fraction=0.5), str(tmp_path))
+    samples = open_data("digits", StratifiedSplit(fraction=0.5), str(tmp_path))
     assert samples.classes == tuple("0123456789")
     assert samples.counts("train") == samples.counts("val") == (2,) * 10
     assert samples.notes[0] == f"read from {tmp_path / 'sklearn/datasets/data'}"
@@ -128,7 +128,7 @@ def test_the_decoder_takes_images_of_every_size_there_is(tmp_path: Path) -> None
 def test_a_missing_set_says_where_it_was_sought_and_what_brings_it(
     tmp_path: Path, name: str, package: str, file: str
 ) -> None:
-    with raises("data.not_found", tmp_path, *NAMED[name].folders) as caught:
+    with raises("data.not_found", tmp_path, *NAMED_DATASETS[name].folders) as caught:
         open_data(name, root=str(tmp_path))
     assert refused_at(caught) == name
     assert package in caught.value.hint
@@ -167,9 +167,9 @@ def test_the_one_is_not_opened_as_the_other(tmp_path: Path, named: str, other: s
 
 
 def test_the_names_of_the_classes_are_those_of_the_data_sets() -> None:
-    counts = {name: len(set(known.classes)) for name, known in NAMED.items()}
+    counts = {name: len(set(known.classes)) for name, known in NAMED_DATASETS.items()}
     assert counts == {"fashion-mnist": 10, "mnist": 10, "cifar10": 10, "cifar100": 100, "digits": 10}
-    fine = NAMED["cifar100"].classes
+    fine = NAMED_DATASETS["cifar100"].classes
     assert [fine[number] for number in (0, 19, 29, 49, 71, 99)] == [
         "apple",
         "cattle",
@@ -178,4 +178,4 @@ def test_the_names_of_the_classes_are_those_of_the_data_sets() -> None:
         "sea",
         "worm",
     ]
-    assert NAMED["cifar10"].classes[6] == "frog"
+    assert NAMED_DATASETS["cifar10"].classes[6] == "frog"

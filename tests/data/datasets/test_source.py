@@ -9,7 +9,7 @@ import pytest
 from tests.data.trees import plant, refused_at
 from tests.errors import raises
 from vitral.data.datasets.source import open_data, open_images
-from vitral.data.datasets.split import Stratified
+from vitral.data.datasets.split import StratifiedSplit
 
 BOTH = ["photos/cat/1.jpg", "photos/cat/2.jpg", "photos/dog/1.jpg", "photos/dog/2.jpg", "archive.zip", "photos/m.csv"]
 
@@ -51,7 +51,7 @@ def test_a_root_for_what_has_no_name_is_refused(here: Path) -> None:
 
 
 def test_the_division_is_as_asked(here: Path) -> None:
-    names = {tuple(item.name for item in open_data("photos", Stratified(seed=seed)).of("val")) for seed in range(9)}
+    names = {tuple(item.name for item in open_data("photos", StratifiedSplit(seed=seed)).of("val")) for seed in range(9)}
     assert len(names) > 1
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.errors import raises
-from vitral.data.datasets.split import Stratified, divide, read_split, write_split
+from vitral.data.datasets.split import StratifiedSplit, read_split, stratified_split, write_split
 from vitral.data.samples import SPLITS, Row
 
 
@@ -30,7 +30,7 @@ def held(rows: tuple[Row, ...], label: str) -> int:
 def test_every_class_gives_its_share_and_keeps_some(sizes: list[int], fraction: float, seed: int) -> None:
     classes = {f"class{number}": size for number, size in enumerate(sizes)}
     rows = rows_of(**classes)
-    divided, alone = divide(rows, Stratified(fraction=fraction, seed=seed))
+    divided, alone = stratified_split(rows, StratifiedSplit(fraction=fraction, seed=seed))
     assert sorted(row.name for row in divided) == sorted(row.name for row in rows)
     assert alone == tuple(label for label, size in classes.items() if size == 1)
     for label, size in classes.items():
@@ -40,29 +40,29 @@ def test_every_class_gives_its_share_and_keeps_some(sizes: list[int], fraction: 
 
 
 def test_a_fifth_of_ten_is_two() -> None:
-    divided, _ = divide(rows_of(cat=10, dog=50), Stratified())
+    divided, _ = stratified_split(rows_of(cat=10, dog=50), StratifiedSplit())
     assert (held(divided, "cat"), held(divided, "dog")) == (2, 10)
 
 
 def test_the_order_in_which_images_are_found_does_not_matter() -> None:
     rows = rows_of(cat=30, dog=20)
     shuffled = random.Random(1).sample(rows, len(rows))
-    assert divide(rows, Stratified()) == divide(shuffled, Stratified())
+    assert stratified_split(rows, StratifiedSplit()) == stratified_split(shuffled, StratifiedSplit())
 
 
 def test_another_seed_divides_otherwise() -> None:
     rows = rows_of(cat=30, dog=20)
-    assert divide(rows, Stratified(seed=1)) != divide(rows, Stratified(seed=2))
+    assert stratified_split(rows, StratifiedSplit(seed=1)) != stratified_split(rows, StratifiedSplit(seed=2))
 
 
 def test_the_division_is_the_one_it_always_was() -> None:
-    divided, _ = divide(rows_of(cat=10), Stratified(fraction=0.3))
+    divided, _ = stratified_split(rows_of(cat=10), StratifiedSplit(fraction=0.3))
     assert [row.name for row in divided if row.split == "val"] == ["cat/001.jpg", "cat/003.jpg", "cat/007.jpg"]
 
 
 def test_one_more_image_moves_no_more_than_one_other() -> None:
-    before, _ = divide(rows_of(cat=40), Stratified())
-    after, _ = divide(rows_of(cat=41), Stratified())
+    before, _ = stratified_split(rows_of(cat=40), StratifiedSplit())
+    after, _ = stratified_split(rows_of(cat=41), StratifiedSplit())
     assert len(set(before) - set(after)) <= 1
 
 
@@ -71,7 +71,7 @@ def test_a_spelling_of_an_accent_does_not_change_the_draw() -> None:
     ranks = []
     for form in ("NFC", "NFD"):
         rows = [Row(unicodedata.normalize(form, name), "é", "train") for name in names]
-        divided, _ = divide(rows, Stratified())
+        divided, _ = stratified_split(rows, StratifiedSplit())
         ranks.append({row.name[-6:] for row in divided if row.split == "val"})
     assert ranks[0] == ranks[1]
 
@@ -79,7 +79,7 @@ def test_a_spelling_of_an_accent_does_not_change_the_draw() -> None:
 @pytest.mark.parametrize("fraction", [0.0, 1.0, -0.5])
 def test_a_fraction_that_leaves_nothing_on_one_side_is_refused(fraction: float) -> None:
     with raises("config.out_of_range", "fraction"):
-        Stratified(fraction=fraction)
+        StratifiedSplit(fraction=fraction)
 
 
 NAMES = [

@@ -27,7 +27,16 @@ from tests.data.pictures import (
 )
 from tests.errors import raises
 from vitral.core.config import Size
-from vitral.data.decoding.decode import FULL, as_channels, composite, decode, opened, read, scale_for, upright
+from vitral.data.decoding.decode import (
+    FULL_SIZE,
+    apply_orientation,
+    composite_alpha,
+    convert_channels,
+    decode,
+    jpeg_scale,
+    open_image,
+    read_image,
+)
 from vitral.data.decoding.header import Decoding
 
 RGB = Decoding()
@@ -178,7 +187,7 @@ EXACT: dict[str, tuple[bytes, Array, int]] = {
 @pytest.mark.parametrize("name", EXACT)
 def test_every_kind_of_image_gives_its_pixels(name: str) -> None:
     data, truth, slack = EXACT[name]
-    pixels = decode(data, name, RGB, FULL)
+    pixels = decode(data, name, RGB, FULL_SIZE)
     assert pixels.dtype == np.uint8
     assert pixels.shape == (ROWS, COLUMNS, 3)
     assert pixels.flags.c_contiguous
@@ -208,14 +217,14 @@ def turned(image: Array, orientation: int) -> Array:
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_an_image_is_turned_as_its_exif_says(orientation: int) -> None:
     exact = turned(SHARP, orientation)
-    assert (upright(SHARP, orientation) == exact).all()
+    assert (apply_orientation(SHARP, orientation) == exact).all()
     for kind, options in (("PNG", {}), ("WEBP", {"lossless": True})):
-        assert (decode(encoded(SHARP, kind, exif=exif(orientation), **options), kind, RGB, FULL) == exact).all()
+        assert (decode(encoded(SHARP, kind, exif=exif(orientation), **options), kind, RGB, FULL_SIZE) == exact).all()
     for values in (SHARP, DEEP_COLOR.astype(np.uint16)):
         truth = exact if values is SHARP else turned(to_8(DEEP_COLOR).astype(np.uint8), orientation)
-        assert (decode(tiff(values, 2, t274=[orientation]), "tiff", RGB, FULL) == truth).all()
+        assert (decode(tiff(values, 2, t274=[orientation]), "tiff", RGB, FULL_SIZE) == truth).all()
     for lossy in ("JPEG", "AVIF"):
-        pixels = decode(encoded(SHOT, lossy, quality=95, exif=exif(orientation)), lossy, RGB, FULL)
+        pixels = decode(encoded(SHOT, lossy, quality=95, exif=exif(orientation)), lossy, RGB, FULL_SIZE)
         assert np.abs(pixels - turned(SHOT, orientation).astype(np.int64)).max() <= 8
 
 
@@ -223,8 +232,8 @@ def test_alpha_is_composited_on_the_stated_background() -> None:
     ground = (10, 200, 77)
     share = ALPHA[..., 3:] / 255
     truth = np.rint(ALPHA[..., :3] * share + np.array(ground) * (1 - share))
-    assert (decode(encoded(ALPHA, "PNG"), "a.png", Decoding(background=ground), FULL) == truth).all()
-    assert (composite(ALPHA, ground) == truth).all()
+    assert (decode(encoded(ALPHA, "PNG"), "a.png", Decoding(background=ground), FULL_SIZE) == truth).all()
+    assert (composite_alpha(ALPHA, ground) == truth).all()
 
 
 def test_the_part_of_a_gif_that_its_first_frame_leaves_open_shows_the_background() -> None:
@@ -232,18 +241,18 @@ def test_the_part_of_a_gif_that_its_first_frame_leaves_open_shows_the_background
     data[6:10] = (COLUMNS + 5).to_bytes(2, "little") + (ROWS + 3).to_bytes(2, "little")
     truth = np.full((ROWS + 3, COLUMNS + 5, 3), 255)
     truth[:ROWS, :COLUMNS] = palette_colors()
-    assert (decode(bytes(data), "a.gif", RGB, FULL) == truth).all()
+    assert (decode(bytes(data), "a.gif", RGB, FULL_SIZE) == truth).all()
 
 
 def test_color_becomes_luma_and_gray_is_repeated() -> None:
     one = Decoding(channels=1)
     luma = SHARP.astype(np.float64) @ np.array([0.299, 0.587, 0.114])
-    pixels = decode(encoded(SHARP, "PNG"), "a.png", one, FULL)
+    pixels = decode(encoded(SHARP, "PNG"), "a.png", one, FULL_SIZE)
     assert pixels.shape == (ROWS, COLUMNS, 1)
     assert np.abs(pixels[..., 0] - luma).max() < 0.51
-    assert (decode(encoded(GRAY, "PNG"), "a.png", one, FULL)[..., 0] == GRAY).all()
-    assert (as_channels(GRAY[..., None], 3) == gray(GRAY)).all()
-    assert (decode(npy(SHARP), "a.npy", one, FULL) == pixels).all()
+    assert (decode(encoded(GRAY, "PNG"), "a.png", one, FULL_SIZE)[..., 0] == GRAY).all()
+    assert (convert_channels(GRAY[..., None], 3) == gray(GRAY)).all()
+    assert (decode(npy(SHARP), "a.npy", one, FULL_SIZE) == pixels).all()
 
 
 @pytest.mark.parametrize(("side", "need", "scale"), [
@@ -251,10 +260,10 @@ def test_color_becomes_luma_and_gray_is_repeated() -> None:
     (9000, 224, 8), (7, 1, 4), (100, 200, 1),
 ])  # fmt: skip
 def test_a_jpeg_is_reduced_as_far_as_the_need_allows(side: int, need: int, scale: int) -> None:
-    assert scale_for(Size(side, side), Size(need, need)) == scale
-    assert scale_for(Size(side, 9000), Size(need, 1)) == scale
-    assert scale_for(Size(9000, side), Size(1, need)) == scale
-    assert scale_for(Size(side, side), FULL) == 1
+    assert jpeg_scale(Size(side, side), Size(need, need)) == scale
+    assert jpeg_scale(Size(side, 9000), Size(need, 1)) == scale
+    assert jpeg_scale(Size(9000, side), Size(1, need)) == scale
+    assert jpeg_scale(Size(side, side), FULL_SIZE) == 1
 
 
 @pytest.mark.parametrize("orientation", [1, 6])
@@ -278,11 +287,11 @@ def test_a_reduced_jpeg_is_the_average_of_its_blocks(mode: str, scale: int, orie
 def test_a_file_is_read_from_its_path(tmp_path: Path) -> None:
     path = tmp_path / "föto one.jpg"  # a PNG under another name is still what it is
     path.write_bytes(encoded(SHARP, "PNG"))
-    assert (read(path, RGB, FULL) == SHARP).all()
+    assert (read_image(path, RGB, FULL_SIZE) == SHARP).all()
     (tmp_path / "loop").symlink_to("loop")
     for name, code in (("missing.png", "data.not_found"), ("", "data.not_a_file"), ("loop", "data.unreadable")):
         with raises(code) as caught:
-            read(tmp_path / name, RGB, FULL)
+            read_image(tmp_path / name, RGB, FULL_SIZE)
         assert caught.value.where == str(tmp_path / name)
         assert caught.value.hint
 
@@ -291,10 +300,10 @@ def test_a_file_that_the_system_keeps_to_itself_is_named(tmp_path: Path, monkeyp
     denied = Mock(side_effect=PermissionError(13, "Permission denied"))
     monkeypatch.setattr(Path, "read_bytes", denied)  # whoever runs the tests may be allowed everything
     with raises("data.unreadable", tmp_path / "mine.png"):
-        read(tmp_path / "mine.png", RGB, FULL)
+        read_image(tmp_path / "mine.png", RGB, FULL_SIZE)
 
 
 def test_a_picture_that_holds_another_size_than_it_declares_is_refused() -> None:
-    picture = opened(encoded(SHARP, "PNG"), "a.png", RGB)
+    picture = open_image(encoded(SHARP, "PNG"), "a.png", RGB)
     with raises("data.corrupt_image", "a.png", Size(ROWS + 1, COLUMNS), Size(ROWS, COLUMNS)):
-        replace(picture, head=picture.head._replace(size=Size(ROWS + 1, COLUMNS))).pixels(FULL)
+        replace(picture, head=picture.head._replace(size=Size(ROWS + 1, COLUMNS))).pixels(FULL_SIZE)

@@ -6,8 +6,8 @@ from PIL import Image
 from tests.data.pictures import color, encoded, npy, smooth, tiff
 from tests.errors import raises
 from vitral.core.errors import DataError
-from vitral.data.decoding.decode import FULL, decode
-from vitral.data.decoding.header import Decoding, header, recognize
+from vitral.data.decoding.decode import FULL_SIZE, decode
+from vitral.data.decoding.header import Decoding, read_header, recognize
 
 HEIC = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic"
 STRANGE = {
@@ -48,7 +48,7 @@ WHOLE = {
 @pytest.mark.parametrize("name", STRANGE)
 def test_what_is_no_image_is_refused_by_name_whatever_it_is_called(name: str) -> None:
     data, found = STRANGE[name]
-    for attempt in (recognize, lambda data, name: decode(data, name, Decoding(), FULL)):
+    for attempt in (recognize, lambda data, name: decode(data, name, Decoding(), FULL_SIZE)):
         with raises("data.unknown_format") as caught:
             attempt(data, f"{name}.jpg")
         assert found in caught.value.message
@@ -61,10 +61,10 @@ def test_what_is_no_image_is_refused_by_name_whatever_it_is_called(name: str) ->
 @pytest.mark.parametrize("name", WHOLE)
 def test_a_truncated_file_is_refused_and_a_whole_one_is_not(name: str, lost: str) -> None:
     data = WHOLE[name]
-    assert decode(data, name, Decoding(), FULL).shape[2] == 3
+    assert decode(data, name, Decoding(), FULL_SIZE).shape[2] == 3
     kept = {"one byte": len(data) - 1, "half": len(data) // 2, "all but 30 bytes": 30}[lost]
     with pytest.raises(DataError) as caught:
-        decode(data[:kept], name, Decoding(), FULL)
+        decode(data[:kept], name, Decoding(), FULL_SIZE)
     assert caught.value.where == name
     assert caught.value.code in {"data.truncated_image", "data.corrupt_image"}
 
@@ -73,7 +73,7 @@ def test_a_truncated_file_is_refused_and_a_whole_one_is_not(name: str, lost: str
 @pytest.mark.parametrize("name", ["png", "gif", "bmp", "tiff-lzw", "jpeg"])
 def test_a_file_that_lost_one_byte_is_called_truncated(name: str) -> None:
     with raises("data.truncated_image", name, len(WHOLE[name]) - 1):
-        decode(WHOLE[name][:-1], name, Decoding(), FULL)
+        decode(WHOLE[name][:-1], name, Decoding(), FULL_SIZE)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -85,7 +85,7 @@ def test_damaged_bytes_give_pixels_or_a_data_error_and_never_another(name: str) 
             broken = bytearray(data)
             broken[place] ^= flip
             try:
-                pixels = decode(bytes(broken), name, Decoding(), FULL)
+                pixels = decode(bytes(broken), name, Decoding(), FULL_SIZE)
             except DataError:
                 continue
-            assert pixels.shape[:2] == header(bytes(broken), name, Decoding()).size
+            assert pixels.shape[:2] == read_header(bytes(broken), name, Decoding()).size

@@ -7,7 +7,7 @@ import pytest
 
 from tests.data.pictures import COLUMNS, ROWS, Array, noise, tiff
 from tests.errors import raises
-from vitral.data.decoding.decode import FULL, decode
+from vitral.data.decoding.decode import FULL_SIZE, decode
 from vitral.data.decoding.header import Decoding
 
 WORDS = noise(ROWS, COLUMNS, highest=70_000)
@@ -32,7 +32,7 @@ UNCLEAR: dict[str, tuple[bytes, str, str]] = {
 def test_pixels_without_one_meaning_are_refused(name: str) -> None:
     data, code, found = UNCLEAR[name]
     with raises(code, found) as caught:
-        decode(data, f"{name}.tif", Decoding(), FULL)
+        decode(data, f"{name}.tif", Decoding(), FULL_SIZE)
     assert caught.value.where == f"{name}.tif"
     assert caught.value.hint
 
@@ -48,12 +48,12 @@ def test_gray_of_12_bits_reaches_white() -> None:
     body = packed(values)
     data = tiff(np.zeros((ROWS, COLUMNS), np.uint16), 1, t258=[12])[: -2 * ROWS * COLUMNS] + body
     data = data.replace(struct.pack("<HHII", 279, 4, 1, 2 * ROWS * COLUMNS), struct.pack("<HHII", 279, 4, 1, len(body)))
-    pixels = decode(data, "a.tif", Decoding(channels=1), FULL)
+    pixels = decode(data, "a.tif", Decoding(channels=1), FULL_SIZE)
     assert (pixels[..., 0] == np.rint(values * 255 / 4095)).all()
 
 
 def test_a_premultiplied_gray_is_divided_by_its_alpha() -> None:
     alpha = noise(ROWS, COLUMNS).astype(np.uint8)
     stored = np.dstack([alpha // 2, alpha])  # gray of one half under any alpha
-    pixels = decode(tiff(stored, 1, t338=[1]), "a.tif", Decoding(background=(0, 0, 0)), FULL)
+    pixels = decode(tiff(stored, 1, t338=[1]), "a.tif", Decoding(background=(0, 0, 0)), FULL_SIZE)
     assert np.abs(pixels - (alpha / 2)[..., None]).max() <= 1.5

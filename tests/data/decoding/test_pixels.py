@@ -10,9 +10,9 @@ import pytest
 
 from tests.data.pictures import noise, npy
 from tests.errors import raises
-from vitral.data.decoding.decode import FULL, decode
+from vitral.data.decoding.decode import FULL_SIZE, decode
 from vitral.data.decoding.header import Decoding
-from vitral.data.decoding.pixels import _Turns, layout
+from vitral.data.decoding.pixels import _Turns, read_array_header
 
 MANY = noise(12, 10, 5).astype(np.uint8)
 UNIT = np.random.default_rng(0).random((12, 10, 5))
@@ -20,13 +20,13 @@ UNIT = np.random.default_rng(0).random((12, 10, 5))
 
 @pytest.mark.parametrize("array", [MANY, np.asfortranarray(MANY), MANY[::-1]], ids=["rows", "columns", "view"])
 def test_an_array_of_any_channels_is_itself(array: np.ndarray) -> None:
-    assert (decode(npy(array), "a.npy", Decoding(channels=5), FULL) == array).all()
+    assert (decode(npy(array), "a.npy", Decoding(channels=5), FULL_SIZE) == array).all()
 
 
 @pytest.mark.parametrize("dtype", ["<f2", "<f4", ">f4", "<f8"])
 def test_floats_from_0_to_1_go_to_the_nearest_level(dtype: str) -> None:
     array = UNIT.astype(dtype)
-    pixels = decode(npy(array), "a.npy", Decoding(channels=5), FULL)
+    pixels = decode(npy(array), "a.npy", Decoding(channels=5), FULL_SIZE)
     assert np.abs(pixels - array.astype(np.float64) * 255).max() <= 0.5
 
 
@@ -51,19 +51,19 @@ def test_floats_from_0_to_1_go_to_the_nearest_level(dtype: str) -> None:
 )
 def test_any_other_array_is_refused(array: np.ndarray, code: str, found: object) -> None:
     with raises(code, found) as caught:
-        decode(npy(array), "a.npy", Decoding(channels=5), FULL)
+        decode(npy(array), "a.npy", Decoding(channels=5), FULL_SIZE)
     assert caught.value.where == "a.npy"
     assert caught.value.hint
 
 
 def test_a_file_longer_or_shorter_than_its_header_says_is_refused() -> None:
     data = npy(MANY)
-    assert layout(data, "a.npy").shape == (12, 10, 5)
+    assert read_array_header(data, "a.npy").shape == (12, 10, 5)
     for wrong in (data[:-1], data[:130], data.replace(b"(12, ", b"(99, ")):
         with raises("data.truncated_image", "a.npy", len(wrong)):
-            layout(wrong, "a.npy")
+            read_array_header(wrong, "a.npy")
     with raises("data.corrupt_image", "a.npy", len(data), len(data) + 1):
-        layout(data + b"\0", "a.npy")
+        read_array_header(data + b"\0", "a.npy")
     for wrong in (
         data[:40],
         data[:8],
@@ -72,12 +72,12 @@ def test_a_file_longer_or_shorter_than_its_header_says_is_refused() -> None:
         data.replace(b"}", b"("),
     ):
         with raises("data.corrupt_image", "a.npy"):
-            layout(wrong, "a.npy")
+            read_array_header(wrong, "a.npy")
 
 
 def test_a_child_does_not_wait_for_a_thread_of_its_parent() -> None:
     with _Turns.lock:
-        child = multiprocessing.get_context("fork").Process(target=layout, args=(npy(MANY), "a.npy"))
+        child = multiprocessing.get_context("fork").Process(target=read_array_header, args=(npy(MANY), "a.npy"))
         child.start()
         child.join(20)
         child.kill()  # if it still waits
@@ -101,7 +101,7 @@ def test_threads_read_headers_at_once() -> None:
 
     def work(_: int) -> tuple[int, ...]:
         Litter()
-        return layout(data, "a.npy").shape
+        return read_array_header(data, "a.npy").shape
 
     gc.set_threshold(50)
     sys.setswitchinterval(1e-6)

@@ -10,7 +10,7 @@ from PIL import Image
 from tests.data.pictures import encoded
 from vitral.data.datasets.source import open_data
 from vitral.data.doctor.diagnosis import Diagnosis, diagnose
-from vitral.data.doctor.examine import examined
+from vitral.data.doctor.examine import examine_all
 from vitral.data.doctor.finding import Finding
 
 
@@ -48,7 +48,7 @@ def pets(train: int = 12, val: int = 3) -> dict[str, bytes]:
 def diagnosed(root: Path, files: Mapping[str, bytes]) -> Diagnosis:
     """What the doctor says of the files, examined by this process."""
     samples = open_data(str(fill(root, files)))
-    return diagnose(samples, list(examined(samples, workers=0)))
+    return diagnose(samples, list(examine_all(samples, workers=0)))
 
 
 def found(diagnosis: Diagnosis) -> dict[str, Finding]:

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from vitral.data.datasets.files import Files
+from vitral.data.datasets.files import FileStore
 from vitral.data.doctor.checks import class_findings
 from vitral.data.samples import Item, Samples, Split
 
@@ -18,7 +18,7 @@ def samples(*notes: str, **counts: tuple[int, int]) -> Samples:
         for label, (name, count) in enumerate(counts.items())
         for number in range(count[column])
     )
-    return Samples("set", tuple(counts), items, Files("nowhere"), notes)
+    return Samples("set", tuple(counts), items, FileStore("nowhere"), notes)
 
 
 @pytest.mark.parametrize(

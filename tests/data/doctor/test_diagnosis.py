@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.data.doctor.albums import diagnosed, pets, photo
 from vitral.core.config import Size
-from vitral.data.doctor.diagnosis import as_data, resizing
+from vitral.data.doctor.diagnosis import diagnosis_to_dict, summarize_resize
 
 
 def test_sizes_formats_and_modes_are_of_the_files_that_decode(tmp_path: Path) -> None:
@@ -19,17 +19,17 @@ def test_sizes_formats_and_modes_are_of_the_files_that_decode(tmp_path: Path) ->
 
 
 def test_resizing_counts_what_a_square_does_to_the_pictures() -> None:
-    found = resizing(Counter({Size(448, 448): 3, Size(112, 224): 1, Size(300, 400): 1}), Size(224, 224))
+    found = summarize_resize(Counter({Size(448, 448): 3, Size(112, 224): 1, Size(300, 400): 1}), Size(224, 224))
     assert found.smallest == Size(112, 224)
     assert found.median == Size(448, 448)
     assert found.largest == Size(448, 448)
     assert (found.enlarged, found.reduction, found.squeezed) == (1, 2.0, 1)
-    assert resizing(Counter({Size(224, 672): 1}), Size(224, 224)).reduction == 3.0
+    assert summarize_resize(Counter({Size(224, 672): 1}), Size(224, 224)).reduction == 3.0
 
 
 def test_the_json_has_everything_and_its_keys_stay(tmp_path: Path) -> None:
     leaks = {f"val/dog/x{n}.jpg": photo(n + 12) for n in range(9)}
-    data = json.loads(json.dumps(as_data(diagnosed(tmp_path, {**pets(), **leaks}))))
+    data = json.loads(json.dumps(diagnosis_to_dict(diagnosed(tmp_path, {**pets(), **leaks}))))
     assert list(data) == [
         *["where", "classes", "splits", "counts", "examined", "formats", "modes", "resizing", "findings"],
         *["errors", "warnings", "notes"],
@@ -38,7 +38,7 @@ def test_the_json_has_everything_and_its_keys_stay(tmp_path: Path) -> None:
     assert data["counts"] == {"cat": {"train": 12, "val": 3, "test": 0}, "dog": {"train": 12, "val": 12, "test": 0}}
     assert data["resizing"]["median"] == [240, 320]
     (finding,) = data["findings"]
-    assert list(finding) == ["severity", "kind", "title", "count", "examples", "remedy"]
+    assert list(finding) == ["severity", "kind", "title", "count", "examples", "hint"]
     assert len(finding["examples"]) == finding["count"] == 9
     assert finding["examples"][0] == {
         "files": [
@@ -50,6 +50,6 @@ def test_the_json_has_everything_and_its_keys_stay(tmp_path: Path) -> None:
 
 
 def test_a_set_of_which_nothing_decodes_has_no_sizes(tmp_path: Path) -> None:
-    data = as_data(diagnosed(tmp_path, {"a/1.jpg": b"no", "a/2.jpg": b"no", "b/1.jpg": b"no", "b/2.jpg": b"no"}))
+    data = diagnosis_to_dict(diagnosed(tmp_path, {"a/1.jpg": b"no", "a/2.jpg": b"no", "b/1.jpg": b"no", "b/2.jpg": b"no"}))
     assert data["resizing"] is None
     assert data["errors"] == 1

@@ -9,7 +9,7 @@ from tests.data.doctor.albums import fill, found, names, pets, photo
 from tests.data.pictures import encoded, noise
 from vitral.data.datasets.source import open_data
 from vitral.data.doctor import diagnosis as module
-from vitral.data.doctor.diagnosis import FEW_FILES, check, quick
+from vitral.data.doctor.diagnosis import FEW_FILES, check, check_sample
 
 
 def test_check_looks_into_every_file(tmp_path: Path) -> None:
@@ -24,15 +24,15 @@ def test_quick_looks_into_a_few_files_and_counts_them_all(tmp_path: Path) -> Non
         f"{'a' if n < 30 else 'b'}/{n}.png": encoded(noise(12, 12, seed=n).astype("uint8"), "PNG") for n in range(400)
     }
     samples = open_data(str(fill(tmp_path, files)))
-    diagnosis = quick(samples)
+    diagnosis = check_sample(samples)
     assert diagnosis.examined == FEW_FILES
     assert "imbalance" in found(diagnosis)
-    assert quick(samples) == diagnosis
+    assert check_sample(samples) == diagnosis
 
 
 def test_quick_finds_what_is_wrong_with_a_small_set(tmp_path: Path) -> None:
     samples = open_data(str(fill(tmp_path, {**pets(), "val/cat/x.jpg": b"<html>"})))
-    diagnosis = quick(samples)
+    diagnosis = check_sample(samples)
     assert diagnosis.examined == 31
     assert set(found(diagnosis)) == {"corrupt"}
 
@@ -40,12 +40,12 @@ def test_quick_finds_what_is_wrong_with_a_small_set(tmp_path: Path) -> None:
 def test_quick_stops_when_it_has_read_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "FEW_BYTES", 3 * len(photo(0)))
     samples = open_data(str(fill(tmp_path, {name: photo(0) for name in pets()})))
-    assert quick(samples).examined == 4
+    assert check_sample(samples).examined == 4
 
 
 def test_quick_tells_of_files_that_vanished(tmp_path: Path) -> None:
     samples = open_data(str(fill(tmp_path, pets())))
     gone = samples.items[0].name
     (tmp_path / gone).unlink()
-    finding = found(quick(replace(samples, notes=())))["corrupt"]
+    finding = found(check_sample(replace(samples, notes=())))["corrupt"]
     assert names(finding) == [(gone,)]

@@ -9,7 +9,7 @@ from PIL import Image
 from scipy.fft import dctn
 
 from tests.data.doctor.albums import scene
-from vitral.data.doctor.duplicates import MOST_BITS, alike, correlation, hashed, near_pairs
+from vitral.data.doctor.duplicates import MAX_HASH_DISTANCE, correlation, near_duplicates, near_pairs, perceptual_hashes
 
 
 def sketch(image: Image.Image) -> NDArray[np.uint8]:
@@ -32,7 +32,7 @@ def test_the_hash_is_the_low_frequencies_above_their_median() -> None:
     gray = picture.reshape(16, 16, 3) @ np.array([0.299, 0.587, 0.114])
     low = dctn(gray, type=2)[:8, :8].ravel()[1:]
     bits = low > np.median(low)
-    hashes, contrast = hashed(picture)
+    hashes, contrast = perceptual_hashes(picture)
     assert int(hashes[0]) == sum(2**place for place, bit in enumerate(bits) if bit)
     assert contrast[0] == pytest.approx(picture.std())
 
@@ -50,7 +50,7 @@ def test_every_pair_within_the_limit_is_found_and_no_other(
         (i, j)
         for i in range(len(values))
         for j in range(i + 1, len(values))
-        if (values[i] ^ values[j]).bit_count() <= MOST_BITS
+        if (values[i] ^ values[j]).bit_count() <= MAX_HASH_DISTANCE
     }
     assert pairs(hashes) == truth
 
@@ -75,28 +75,28 @@ def test_correlation_is_numpys_own() -> None:
 def test_a_copy_is_alike_and_other_pictures_are_not(copy: object) -> None:
     assert callable(copy)
     values = np.stack([*(sketch(scene(seed)) for seed in range(40)), sketch(copy(scene(7)))])
-    assert alike(values) == [[7, 40]]
+    assert near_duplicates(values) == [[7, 40]]
 
 
 @pytest.mark.parametrize("turned", [Image.Transpose.FLIP_LEFT_RIGHT, Image.Transpose.ROTATE_90])
 def test_a_mirrored_or_turned_picture_is_another(turned: Image.Transpose) -> None:
-    assert alike(np.stack([sketch(scene(1)), sketch(scene(1).transpose(turned))])) == []
+    assert near_duplicates(np.stack([sketch(scene(1)), sketch(scene(1).transpose(turned))])) == []
 
 
 def test_the_same_shapes_in_other_colors_are_another_picture() -> None:
     red, green, blue = scene(1).split()
     other = Image.merge("RGB", (blue, red, green))
-    assert alike(np.stack([sketch(scene(1)), sketch(other)])) == []
+    assert near_duplicates(np.stack([sketch(scene(1)), sketch(other)])) == []
 
 
 def test_flat_pictures_are_alike_to_nobody() -> None:
     flat = np.random.default_rng(0).integers(127, 130, (50, 768)).astype(np.uint8)
-    assert alike(flat) == []
+    assert near_duplicates(flat) == []
 
 
 def test_groups_join_through_a_common_member() -> None:
     values = sketches(1, 2, 1, 3, 2, 1)
-    assert alike(values) == [[0, 2, 5], [1, 4]]
+    assert near_duplicates(values) == [[0, 2, 5], [1, 4]]
 
 
 def test_thousands_of_stills_are_one_group() -> None:
@@ -104,22 +104,22 @@ def test_thousands_of_stills_are_one_group() -> None:
     still = sketches(4)[0].astype(int)
     stills = np.clip(still + rng.integers(-3, 4, (5000, 768)), 0, 255).astype(np.uint8)
     values = np.concatenate([sketches(*range(10, 60)), stills])
-    assert alike(values) == [list(range(50, 5050))]
+    assert near_duplicates(values) == [list(range(50, 5050))]
 
 
 def test_nothing_is_alike_among_no_pictures() -> None:
-    assert alike(np.zeros((0, 768), dtype=np.uint8)) == []
+    assert near_duplicates(np.zeros((0, 768), dtype=np.uint8)) == []
 
 
 def test_flat_pictures_are_alike_whatever_they_show_and_are_left_out() -> None:
     flat = (128 + np.arange(768) % 3).astype(np.uint8)
-    assert alike(np.stack([flat, flat])) == []
+    assert near_duplicates(np.stack([flat, flat])) == []
 
 
 def test_pictures_of_one_hash_are_told_apart_by_their_colors() -> None:
     gray = np.repeat(sketch(scene(5).convert("L").convert("RGB")).reshape(-1, 3)[:, :1], 3, axis=1) // 2 + 64
     blue = gray + np.array([0, 0, 1]) * (np.arange(256) % 2 * 90)[:, None]  # too fine for the hash
     values = np.stack([gray, blue, blue]).reshape(3, -1).astype(np.uint8)
-    hashes, _ = hashed(values)
+    hashes, _ = perceptual_hashes(values)
     assert len(set(hashes.tolist())) == 1
-    assert alike(values) == [[1, 2]]
+    assert near_duplicates(values) == [[1, 2]]

@@ -10,20 +10,20 @@ from PIL import Image
 from tests.data.doctor.albums import fill, photo, scene
 from tests.data.pictures import deep_png, encoded, exif, noise, npy
 from vitral.core.config import Size
-from vitral.data.datasets.files import Files
+from vitral.data.datasets.files import FileStore
 from vitral.data.decoding.header import Header
-from vitral.data.doctor.examine import Broken, Exam, Sound, examine
+from vitral.data.doctor.examine import ExamResult, ImageInfo, Unreadable, examine
 from vitral.data.samples import Item
 
 
-def exam_of(folder: Path, content: bytes) -> Exam:
+def exam_of(folder: Path, content: bytes) -> ExamResult:
     fill(folder, {"it": content})
-    return examine(Files(str(folder)), Item("it", 0, "train"))
+    return examine(FileStore(str(folder)), Item("it", 0, "train"))
 
 
-def sound(folder: Path, content: bytes) -> Sound:
+def sound(folder: Path, content: bytes) -> ImageInfo:
     exam = exam_of(folder, content)
-    assert isinstance(exam, Sound)
+    assert isinstance(exam, ImageInfo)
     return exam
 
 
@@ -62,15 +62,15 @@ def test_a_sound_file_is_described(tmp_path: Path, content: bytes, header: Heade
 )
 def test_a_file_that_does_not_decode_is_an_answer(tmp_path: Path, content: bytes, code: str) -> None:
     exam = exam_of(tmp_path, content)
-    assert isinstance(exam, Broken)
+    assert isinstance(exam, Unreadable)
     assert exam.code == code
     assert exam.message
     assert exam.hint
 
 
 def test_a_file_that_vanished_is_an_answer(tmp_path: Path) -> None:
-    exam = examine(Files(str(tmp_path)), Item("gone.jpg", 0, "train"))
-    assert isinstance(exam, Broken)
+    exam = examine(FileStore(str(tmp_path)), Item("gone.jpg", 0, "train"))
+    assert isinstance(exam, Unreadable)
     assert exam.code == "data.unreadable"
 
 

@@ -15,10 +15,10 @@ import pytest
 from tests.data.doctor.albums import fill, photo
 from tests.data.pictures import encoded, noise
 from tests.errors import raises
-from vitral.data.datasets.files import Files
+from vitral.data.datasets.files import FileStore
 from vitral.data.datasets.named import open_sample
 from vitral.data.datasets.source import open_data
-from vitral.data.doctor.examine import CHUNK, Broken, examined
+from vitral.data.doctor.examine import CHUNK, Unreadable, examine_all
 from vitral.data.samples import Samples
 
 
@@ -30,15 +30,15 @@ def samples(tmp_path: Path) -> Samples:
 
 
 def test_any_number_of_workers_gives_the_same(samples: Samples) -> None:
-    alone = list(examined(samples, workers=0))
+    alone = list(examine_all(samples, workers=0))
     assert [item for item, _ in alone] == list(samples.items)
-    assert [item.name for item, exam in alone if isinstance(exam, Broken)] == ["1/101.png"]
+    assert [item.name for item, exam in alone if isinstance(exam, Unreadable)] == ["1/101.png"]
     for workers in (1, 3):
-        assert list(examined(samples, workers)) == alone
+        assert list(examine_all(samples, workers)) == alone
 
 
 def test_who_stops_listening_leaves_no_process_behind(samples: Samples) -> None:
-    exams = examined(samples, workers=2)
+    exams = examine_all(samples, workers=2)
     next(exams)
     children = _children(os.getpid())
     assert len(children) >= 2
@@ -46,7 +46,7 @@ def test_who_stops_listening_leaves_no_process_behind(samples: Samples) -> None:
     assert not set(children) & set(_children(os.getpid()))
 
 
-class Deadly(Files):
+class Deadly(FileStore):
     """A store that ends the process which reads from it."""
 
     def read(self, name: str) -> bytes:
@@ -57,23 +57,23 @@ class Deadly(Files):
 def test_a_worker_that_was_killed_is_told(samples: Samples) -> None:
     deadly = Samples(samples.where, samples.classes, samples.items, Deadly(samples.where))
     with raises("run.lost_process", -9, "--workers 1") as caught:
-        list(examined(deadly, workers=2))
+        list(examine_all(deadly, workers=2))
     assert caught.value.where == str(Path(samples.where) / samples.items[0].name)
 
 
 SLOW = """
 import signal, sys, time
 from vitral import cli
-from vitral.data.datasets.files import Files
+from vitral.data.datasets.files import FileStore
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # it may be ignored where tests run in the background
-whole = Files.read
+whole = FileStore.read
 
 def slowly(self, name):
     time.sleep(0.5)
     return whole(self, name)
 
-Files.read = slowly
+FileStore.read = slowly
 cli.main(["check", sys.argv[1], "--workers", "2"])
 """
 
@@ -115,7 +115,7 @@ def test_a_terminal_sees_a_bar_unless_it_is_to_be_quiet(samples: Samples, option
 def test_a_set_without_files_is_examined_by_workers_too() -> None:
     whole = open_sample()
     part = Samples(whole.where, whole.classes, whole.items[: 2 * CHUNK], whole.store)
-    assert list(examined(part, workers=2)) == list(examined(part, workers=0))
+    assert list(examine_all(part, workers=2)) == list(examine_all(part, workers=0))
 
 
 def _children(parent: int) -> list[int]:

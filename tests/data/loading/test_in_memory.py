@@ -8,7 +8,7 @@ import torch
 
 from tests.data.pictures import noise
 from vitral.core.config import Size
-from vitral.data.datasets.arrays import Arrays, Part, open_arrays
+from vitral.data.datasets.arrays import ArrayStore, LabeledImages, open_arrays
 from vitral.data.decoding.header import Decoding
 from vitral.data.loading.loader import ImagePipeline, Loader
 from vitral.data.loading.sampler import SamplingPlan, Sequential, Shuffled, World
@@ -26,31 +26,31 @@ class Noise:
 
     channels: int
 
-    def load(self, part: str) -> Part:
+    def load(self, part: str) -> LabeledImages:
         images = np.stack([noise(14, 15, self.channels, seed=seed).astype(np.uint8) for seed in range(ITEMS)])
         gray = self.channels == 1
-        return Part(images[..., 0] if gray else images, (np.arange(ITEMS) % 2).astype(np.uint8))
+        return LabeledImages(images[..., 0] if gray else images, (np.arange(ITEMS) % 2).astype(np.uint8))
 
 
 def loader(
-    view: CropConfig, workers: int = 0, channels: int = 3, world: World | None = None, **sight: object
+    view: CropConfig, workers: int = 0, channels: int = 3, world: World | None = None, **pipeline: object
 ) -> Loader:
     samples = open_arrays("noise", ("even", "odd"), Noise(channels))
     items = tuple(reversed(samples.of("train")))  # so that a place is not a row
     labels = np.array([item.label for item in items])
     plan = SamplingPlan(labels, Shuffled(), 6, 5, world or World())
-    seen = ImagePipeline(IMAGE, Decoding(channels=channels), view, **sight)  # type: ignore[arg-type]
-    return Loader(items, samples.store, seen, plan, workers, room=2**16)
+    seen = ImagePipeline(IMAGE, Decoding(channels=channels), view, **pipeline)  # type: ignore[arg-type]
+    return Loader(items, samples.store, seen, plan, workers, cache_bytes=2**16)
 
 
 def test_a_crew_that_works_row_by_row_shows_the_same_bits() -> None:
     for view in (RandomResizedCrop(), RandomResizedCrop(area=(0.8, 1.0), filter="bicubic"), Resize()):
         together, by_rows = loader(view), loader(view, workers=1)
-        assert together._album is not None
+        assert together._in_memory is not None
         for one, other in zip(together.batches(2, 11), by_rows.batches(2, 11), strict=True):
             assert torch.equal(one.images, other.images)
             assert torch.equal(one.labels, other.labels)
-            assert torch.equal(one.places, other.places)
+            assert torch.equal(one.indices, other.indices)
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -78,14 +78,14 @@ def test_two_processes_show_the_halves_of_what_one_shows() -> None:
 
 
 def test_what_an_album_does_not_know_is_left_to_rows() -> None:
-    assert loader(CenterCrop())._album is None
-    assert loader(RandomResizedCrop(), augment=(RandomErasing(),))._album is None
-    store = Arrays("noise", Noise(1))
+    assert loader(CenterCrop())._in_memory is None
+    assert loader(RandomResizedCrop(), augment=(RandomErasing(),))._in_memory is None
+    store = ArrayStore("noise", Noise(1))
     items = [Item("train/0001.npy", 0, "train"), Item("test/0001.npy", 0, "train")]
     plan = SamplingPlan(np.zeros(2, dtype=np.int64), Sequential(), 2, 0)
     for channels, some in ((1, items), (3, items[:1] * 2)):  # of two parts; gray to be shown in color
         mixed = Loader(
-            some, store, ImagePipeline(IMAGE, Decoding(channels=channels), RandomResizedCrop()), plan, room=2**16
+            some, store, ImagePipeline(IMAGE, Decoding(channels=channels), RandomResizedCrop()), plan, cache_bytes=2**16
         )
-        assert mixed._album is None
+        assert mixed._in_memory is None
         assert next(mixed.batches(0, 1)).images.shape == (2, channels, *IMAGE)

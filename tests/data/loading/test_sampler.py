@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 
 from tests.errors import raises
-from vitral.data.datasets.files import Files
+from vitral.data.datasets.files import FileStore
 from vitral.data.loading.sampler import subset
 from vitral.data.samples import Item, Samples, Split
 
@@ -17,7 +17,7 @@ def some(counts: dict[Split, tuple[int, ...]]) -> Samples:
         for label, size in enumerate(sizes)
         for number in range(size)
     ]
-    return Samples("here", ("a", "b", "c"), tuple(items), Files("here"))
+    return Samples("here", ("a", "b", "c"), tuple(items), FileStore("here"))
 
 
 SOME = some({"train": (100, 40, 3), "val": (5, 5, 5)})

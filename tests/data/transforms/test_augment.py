@@ -18,7 +18,7 @@ from vitral.data.transforms.augment import (
     Noise,
     RandomErasing,
     ThreeAugment,
-    erased_box,
+    draw_erased_box,
 )
 
 STRONG = {"color_jitter": {"hue": 0.5}, "random_erasing": {"probability": 1.0}}
@@ -135,7 +135,7 @@ def test_three_augment_makes_one_of_three_and_then_a_jitter() -> None:
 
 @pytest.mark.parametrize(("height", "width"), [(24, 32), (224, 224), (8, 200), (2, 2)])
 def test_an_erased_box_is_inside_and_of_the_stated_area_and_aspect(height: int, width: int) -> None:
-    boxes = [erased_box(height, width, rng(seed)) for seed in range(300)]
+    boxes = [draw_erased_box(height, width, rng(seed)) for seed in range(300)]
     for box in boxes:
         assert 0 <= box.top <= box.bottom <= height
         assert 0 <= box.left <= box.right <= width
@@ -162,7 +162,7 @@ def test_erasing_covers_one_box_and_nothing_else() -> None:
     for seed in range(30):
         generator = rng(seed)
         generator.random()
-        box = erased_box(24, 32, generator)
+        box = draw_erased_box(24, 32, generator)
         found = RandomErasing(probability=1.0, fill=Level(level=7)).apply(scene(), rng(seed))
         expected = scene()
         expected[box.top : box.bottom, box.left : box.right] = 7

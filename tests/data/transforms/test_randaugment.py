@@ -13,8 +13,8 @@ from vitral.data.transforms import image_ops as geometry
 from vitral.data.transforms.randaugment import (
     OPERATIONS,
     RandAugment,
-    bits_kept,
-    enhancement,
+    enhance_factor,
+    posterize_bits,
     solarize_threshold,
 )
 
@@ -37,7 +37,7 @@ def test_the_operations_are_the_sixteen_of_big_vision() -> None:
 @pytest.mark.parametrize("name", [name for name in TENSORFLOW if name.split("/")[0] in OPERATIONS])
 def test_operations_equal_those_of_tensorflow(name: str) -> None:
     operation, magnitude = name.split("/")
-    factor = enhancement(float(magnitude) / 10)
+    factor = enhance_factor(float(magnitude) / 10)
     if operation == "Contrast":  # turns about the number of pixels / 256, which is 3 here and 196 at 224x224
         found = image_ops.contrast_about(scene(), factor, ROWS * COLUMNS // 256)
     else:
@@ -54,14 +54,14 @@ def test_operations_equal_those_of_tensorflow(name: str) -> None:
      (25, 4.6, 1, 128)],
 )  # fmt: skip
 def test_magnitudes_have_the_strengths_of_big_vision(magnitude: int, factor: float, bits: int, threshold: int) -> None:
-    assert enhancement(magnitude / 10) == pytest.approx(factor)
-    assert bits_kept(magnitude / 10) == bits
+    assert enhance_factor(magnitude / 10) == pytest.approx(factor)
+    assert posterize_bits(magnitude / 10) == bits
     assert solarize_threshold(magnitude / 10) == threshold
 
 
 @pytest.mark.parametrize("magnitude", [0, 10, 15, 20])
 def test_contrast_turns_about_196_as_at_224(magnitude: int) -> None:
-    expected = image_ops.contrast_about(scene(), enhancement(magnitude / 10), 196)
+    expected = image_ops.contrast_about(scene(), enhance_factor(magnitude / 10), 196)
     assert furthest(applied("Contrast", scene(), magnitude), expected) == 0
 
 

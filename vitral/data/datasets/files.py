@@ -88,7 +88,7 @@ def ancestors_of(path: str | Path) -> tuple[Identity, ...]:
 
 
 @dataclass(frozen=True)
-class Files:
+class FileStore:
     """A store of files, named by their path from the root with `/` between the parts."""
 
     root: str

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vitral.core.errors import DataError, did_you_mean
-from vitral.data.datasets.files import Files, Folder, Identity, ancestors_of, list_folder, suffix
-from vitral.data.datasets.labels import composed, listed, samples_of
-from vitral.data.datasets.split import Stratified, divide
-from vitral.data.samples import SPLIT_WORDS, SPLITS, Item, Row, Samples, Split
+from vitral.data.datasets.files import FileStore, Folder, Identity, ancestors_of, list_folder, suffix
+from vitral.data.datasets.labels import build_samples, format_names, normalize_unicode
+from vitral.data.datasets.split import StratifiedSplit, stratified_split
+from vitral.data.samples import SPLIT_ALIASES, SPLITS, Item, Row, Samples, Split
 
 # Pictures of kinds that are not read.
 FOREIGN = frozenset((".arw", ".cr2", ".dng", ".heic", ".heif", ".jp2", ".jxl", ".nef", ".psd", ".svg"))
@@ -27,7 +27,7 @@ class Leaf(NamedTuple):
     others: list[str]
 
 
-def open_folder(path: Path, how: Stratified) -> Samples:
+def open_folder(path: Path, how: StratifiedSplit) -> Samples:
     """The images of a folder; where only training images are found, some are set aside for validation."""
     root = str(path)
     ancestors = ancestors_of(path)
@@ -41,16 +41,16 @@ def open_folder(path: Path, how: Stratified) -> Samples:
         rows += [Row(f"{leaf.name}/{image}", label, split) for label, leaf in leaves.items() for image in leaf.images]
         others += [f"{leaf.name}/{other}" for leaf in leaves.values() for other in leaf.others]
     foreign = [other for other in others if suffix(other) in FOREIGN]
-    notes = [f"left out, pictures to be saved as JPEG or PNG first: {listed(foreign)}"] if foreign else []
+    notes = [f"left out, pictures to be saved as JPEG or PNG first: {format_names(foreign)}"] if foreign else []
     rest = [other for other in others if other not in foreign]
-    notes += [f"left out, not an image by its name: {listed(rest)}"] if rest else []
+    notes += [f"left out, not an image by its name: {format_names(rest)}"] if rest else []
     beside = [folder for folder in top.folders if splits and folder not in splits.values()]
     if beside:
-        notes.append(f"left out, beside {splits['train']}: {listed(beside)}")
-    return samples_of(root, rows, Files(root), how, notes)
+        notes.append(f"left out, beside {splits['train']}: {format_names(beside)}")
+    return build_samples(root, rows, FileStore(root), how, notes)
 
 
-def open_unlabeled(path: Path, how: Stratified) -> Samples:
+def open_unlabeled(path: Path, how: StratifiedSplit) -> Samples:
     """All images anywhere below a folder, of one class without a name, some set aside for validation."""
     names = list(_images(str(path), "", ancestors_of(path)))
     if not names:
@@ -60,10 +60,10 @@ def open_unlabeled(path: Path, how: Stratified) -> Samples:
             where=str(path),
             hint="give a folder with JPEG or PNG",
         )
-    rows, _ = divide((Row(name, "", "train") for name in names), how)
+    rows, _ = stratified_split((Row(name, "", "train") for name in names), how)
     note = f"{how.fraction:.0%} of the images are kept for validation (seed {how.seed})"
     items = tuple(Item(row.name, 0, row.split) for row in rows)
-    return Samples(str(path), ("",), items, Files(str(path)), (note,))
+    return Samples(str(path), ("",), items, FileStore(str(path)), (note,))
 
 
 def _images(root: str, name: str, ancestors: tuple[Identity, ...]) -> Iterator[str]:
@@ -78,7 +78,7 @@ def _classes(root: str, part: str, ancestors: tuple[Identity, ...]) -> dict[str,
     where = _path(root, part)
     leaves = list(_leaves(root, part, ancestors))
     if leaves[0].name == part:
-        found = f"images without a class ({listed(leaves[0].images)})" if leaves[0].images else "no images"
+        found = f"images without a class ({format_names(leaves[0].images)})" if leaves[0].images else "no images"
         hint = (
             "put the images of each class in a folder of their own, or list them with labels in a manifest; "
             "to learn without labels: vitral train --task masked"
@@ -91,7 +91,7 @@ def _classes(root: str, part: str, ancestors: tuple[Identity, ...]) -> dict[str,
         raise _empty_class(root, empty)
     classes: dict[str, Leaf] = {}
     for leaf in leaves:
-        label = composed(leaf.name.removeprefix(f"{part}/"))
+        label = normalize_unicode(leaf.name.removeprefix(f"{part}/"))
         if label in classes:
             twins = f"{classes[label].name!a} and {leaf.name!a}"
             raise DataError(
@@ -122,7 +122,7 @@ def _leaves(root: str, name: str, ancestors: tuple[Identity, ...]) -> Iterator[L
     nested = next((leaf.name for leaf in inner if leaf.images), "")
     if nested:
         raise DataError(
-            f"holds images ({listed(listing.images)}) and a folder of images ({nested})",
+            f"holds images ({format_names(listing.images)}) and a folder of images ({nested})",
             code="data.bad_layout",
             where=path,
             hint="keep one of them there: a class has no classes inside",
@@ -132,8 +132,8 @@ def _leaves(root: str, name: str, ancestors: tuple[Identity, ...]) -> Iterator[L
 
 def _split_folders(path: str, listing: Folder) -> dict[Split, str]:
     """The folders for each split; none where the folders are classes, even if one of them is called train."""
-    words = [folder for folder in listing.folders if folder.lower() in SPLIT_WORDS]
-    files = [other for other in listing.others if other.lower() in SPLIT_WORDS]
+    words = [folder for folder in listing.folders if folder.lower() in SPLIT_ALIASES]
+    files = [other for other in listing.others if other.lower() in SPLIT_ALIASES]
     if files and (words or not listing.folders):
         raise DataError(
             "expected a folder, found a file",
@@ -143,7 +143,7 @@ def _split_folders(path: str, listing: Folder) -> dict[Split, str]:
         )
     folders: dict[Split, str] = {}
     for word in words:
-        split = SPLIT_WORDS[word.lower()]
+        split = SPLIT_ALIASES[word.lower()]
         if split in folders:
             message = f"{folders[split]} and {word} both stand for {split}"
             raise DataError(
@@ -165,7 +165,7 @@ def _split_folders(path: str, listing: Folder) -> dict[Split, str]:
         beside = [folder for folder in listing.folders if folder not in words]
         hint = "put them inside train, or rename train if it is a class"
         raise DataError(
-            f"{listed(beside)} beside {words[0]}: splits or classes?",
+            f"{format_names(beside)} beside {words[0]}: splits or classes?",
             code="data.ambiguous_split",
             where=path,
             hint=hint,
@@ -184,11 +184,11 @@ def _list(path: str, ancestors: tuple[Identity, ...]) -> Folder:
 
 def _empty_class(root: str, empty: list[Leaf]) -> DataError:
     first = empty[0]
-    more = f" (so have {listed([leaf.name for leaf in empty[1:]])})" if empty[1:] else ""
+    more = f" (so have {format_names([leaf.name for leaf in empty[1:]])})" if empty[1:] else ""
     hint = "add images to it, or remove the folder"
     kinds = Counter(suffix(other) or "no ending" for other in first.others)
     if kinds:
-        more += f"; what it holds ends in {listed([kind for kind, _ in kinds.most_common()])}"
+        more += f"; what it holds ends in {format_names([kind for kind, _ in kinds.most_common()])}"
         hint = "save them as JPEG or PNG, or remove the folder"
     return DataError(f"a class without images{more}", code="data.empty_class", where=_path(root, first.name), hint=hint)
 

@@ -5,25 +5,25 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from vitral.core.errors import DataError
-from vitral.data.datasets.split import Stratified, by_split_and_name, divide
+from vitral.data.datasets.split import StratifiedSplit, by_split_and_name, stratified_split
 from vitral.data.samples import SPLITS, Item, Row, Samples, Store
 
-SHOWN = 5  # of a long list, in a message
+MAX_NAMES = 5  # of a long list, in a message
 
 
-def samples_of(where: str, found: Iterable[Row], store: Store, how: Stratified, notes: Sequence[str] = ()) -> Samples:
+def build_samples(where: str, found: Iterable[Row], store: Store, how: StratifiedSplit, notes: Sequence[str] = ()) -> Samples:
     """The samples of the rows. Rows that are all for training are divided; others keep the split they have."""
-    rows: Sequence[Row] = sorted((row._replace(label=composed(row.label)) for row in found), key=by_split_and_name)
-    refuse_look_alikes(where, {row.label: row.name for row in reversed(rows)})
+    rows: Sequence[Row] = sorted((row._replace(label=normalize_unicode(row.label)) for row in found), key=by_split_and_name)
+    check_ambiguous_classes(where, {row.label: row.name for row in reversed(rows)})
     classes = tuple(sorted({row.label for row in rows}))
     _check_classes(where, classes, rows)
     undivided = all(row.split == "train" for row in rows)
     if undivided:
-        rows, alone = divide(rows, how)
+        rows, alone = stratified_split(rows, how)
         if len(alone) < len(classes):
             notes = [*notes, f"{how.fraction:.0%} of every class is kept for validation (seed {how.seed})"]
         if alone:
-            notes = [*notes, f"one image only, so none for validation: {listed(alone)}"]
+            notes = [*notes, f"one image only, so none for validation: {format_names(alone)}"]
     else:
         notes = [*notes, *_gaps(classes, rows)]
     label = {name: number for number, name in enumerate(classes)}
@@ -31,12 +31,12 @@ def samples_of(where: str, found: Iterable[Row], store: Store, how: Stratified, 
     return Samples(where, classes, items, store, tuple(notes), divided=undivided)
 
 
-def composed(name: str) -> str:
+def normalize_unicode(name: str) -> str:
     """The class name in one spelling: file systems differ in how they store an accent."""
     return unicodedata.normalize("NFC", name)
 
 
-def refuse_look_alikes(where: str, examples: dict[str, str]) -> None:
+def check_ambiguous_classes(where: str, examples: dict[str, str]) -> None:
     """Refuse classes such as Cat and cat, given an image (or a folder) of each."""
     ordered = sorted(examples, key=lambda name: (name.casefold(), name))
     for _, group in groupby(ordered, key=str.casefold):
@@ -51,17 +51,17 @@ def refuse_look_alikes(where: str, examples: dict[str, str]) -> None:
             )
 
 
-def listed(names: Sequence[str]) -> str:
+def format_names(names: Sequence[str]) -> str:
     """The first few names and how many more there are."""
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + more
+    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+    return ", ".join(names[:MAX_NAMES]) + more
 
 
 def _gaps(classes: tuple[str, ...], rows: Sequence[Row]) -> list[str]:
     """A note for each split that lacks some of the classes."""
     held = {split: {row.label for row in rows if row.split == split} for split in SPLITS}
     missing = {split: [name for name in classes if name not in names] for split, names in held.items() if names}
-    return [f"no images in {split}: {listed(names)}" for split, names in missing.items() if names]
+    return [f"no images in {split}: {format_names(names)}" for split, names in missing.items() if names]
 
 
 def _check_classes(where: str, classes: tuple[str, ...], rows: Sequence[Row]) -> None:
@@ -71,7 +71,7 @@ def _check_classes(where: str, classes: tuple[str, ...], rows: Sequence[Row]) ->
             strays = [row for row in rows if row.label == name]
             split = strays[0].split
             raise DataError(
-                f"class {name!r} is in {split} and not in train ({listed([row.name for row in strays])})",
+                f"class {name!r} is in {split} and not in train ({format_names([row.name for row in strays])})",
                 code="data.class_not_in_train",
                 where=where,
                 hint=f"add images of it to train, or remove it from {split}",

@@ -1,11 +1,7 @@
 """A manifest: a CSV, TSV or JSON Lines file with a path, a label and perhaps a split for each image.
 
-Paths are relative to the manifest. One that leads out of its folder (`../raw/1.jpg`, `/photos/1.jpg`) is
-followed, since manifests often lie apart from their images; it must name a file that exists, which is only ever
-read, and only as an image. Labels are class names, so 7 is the class called "7". Other columns
-are left alone.
-
-Lines of tables and of JSON Lines, each with its number; what is malformed is refused by file and line.
+Paths are relative to the manifest and may lead out of its folder (`../raw/1.jpg`, `/photos/1.jpg`). Labels are class
+names, so 7 is the class called "7". Other columns are ignored. Errors name the file and the line.
 """
 
 import csv
@@ -17,17 +13,17 @@ from io import StringIO
 from pathlib import Path
 from typing import NamedTuple
 
-from vitral.core.errors import DataError, either, nearest
-from vitral.data.datasets.files import Files, suffix, unreadable
-from vitral.data.datasets.labels import listed, samples_of
-from vitral.data.datasets.split import Stratified
-from vitral.data.samples import SPLIT_WORDS, Row, Samples
+from vitral.core.errors import DataError, did_you_mean, format_choices
+from vitral.data.datasets.files import FileStore, suffix, unreadable
+from vitral.data.datasets.labels import build_samples, format_names
+from vitral.data.datasets.split import StratifiedSplit
+from vitral.data.samples import SPLIT_ALIASES, Row, Samples
 
 
-def rows_of(
+def read_table(
     path: str | Path, lines: Iterable[str], delimiter: str, check: Callable[[list[str]], None]
 ) -> Iterator[tuple[int, dict[str, str]]]:
-    """The fields of each row by their columns, once the header has passed the check; empty rows are none."""
+    """The line number and the fields of each row, after `check` has accepted the header; empty rows are skipped."""
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
     try:
         header = [name.strip().lower() for name in next(reader, [])]
@@ -47,8 +43,8 @@ def rows_of(
         ) from None
 
 
-def objects_of(path: str | Path, lines: Iterable[str]) -> Iterator[tuple[int, object]]:
-    """What each line of JSON says; empty lines are none."""
+def read_json_lines(path: str | Path, lines: Iterable[str]) -> Iterator[tuple[int, object]]:
+    """The number and the value of each line of JSON; empty lines are skipped."""
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
@@ -62,7 +58,7 @@ def objects_of(path: str | Path, lines: Iterable[str]) -> Iterator[tuple[int, ob
 
 
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
-MANIFESTS = (*DELIMITERS, ".jsonl", ".ndjson")
+MANIFEST_SUFFIXES = (*DELIMITERS, ".jsonl", ".ndjson")
 REQUIRED = ("path", "label")
 COLUMNS = (*REQUIRED, "split")
 
@@ -76,8 +72,8 @@ class Record(NamedTuple):
     split: str
 
 
-def open_manifest(path: Path, how: Stratified) -> Samples:
-    """The images that a manifest lists; without splits in it, some are set aside for validation."""
+def open_manifest(path: Path, how: StratifiedSplit) -> Samples:
+    """The images that a manifest lists; if it has no splits, some are set aside for validation."""
     text = _text(path)
     delimiter = DELIMITERS.get(suffix(path.name))
     records = list(_from_table(path, text, delimiter) if delimiter else _from_json(path, text))
@@ -89,7 +85,7 @@ def open_manifest(path: Path, how: Stratified) -> Samples:
             hint="write a line with a path and a label for each",
         )
     _check_paths(path, records)
-    return samples_of(str(path), _rows(path, records), Files(str(path.parent)), how)
+    return build_samples(str(path), _rows(path, records), FileStore(str(path.parent)), how)
 
 
 def _text(path: Path) -> str:
@@ -106,7 +102,7 @@ def _from_table(path: Path, text: str, delimiter: str) -> Iterator[Record]:
     def check(header: list[str]) -> None:
         _check_header(path, header, delimiter)
 
-    for number, fields in rows_of(path, StringIO(text, newline=""), delimiter, check):
+    for number, fields in read_table(path, StringIO(text, newline=""), delimiter, check):
         yield _record(path, number, fields)
 
 
@@ -114,7 +110,7 @@ def _check_header(path: Path, header: list[str], delimiter: str) -> None:
     missing = [name for name in REQUIRED if name not in header]
     if missing:
         raise DataError(
-            f"no column {either(missing)} in the header, which is {delimiter.join(header)!r}",
+            f"no column {format_choices(missing)} in the header, which is {delimiter.join(header)!r}",
             code="data.bad_manifest",
             where=str(path),
             hint=f"let the first line name the columns: {delimiter.join(REQUIRED)} and, if you like, split",
@@ -124,27 +120,27 @@ def _check_header(path: Path, header: list[str], delimiter: str) -> None:
         raise DataError(
             f"two columns are called {repeated[0]!r}", code="data.bad_manifest", where=str(path), hint="rename one"
         )
-    _refuse_misspelt(str(path), header)
+    _check_misspelled(str(path), header)
 
 
-def _refuse_misspelt(where: str, names: Iterable[str]) -> None:
-    """Other columns are the user's own; one that was meant for the split must not go unread."""
+def _check_misspelled(where: str, names: Iterable[str]) -> None:
+    """Refuse a column whose name is nearly `split`: it must not be ignored by mistake."""
     others = set(names)
     for name in sorted(others.difference(COLUMNS)):
-        meant = nearest(name, ["split"])
+        meant = did_you_mean(name, ["split"])
         if meant and "split" not in others:
             raise DataError(f"unknown column {name!r}", code="data.bad_manifest", where=where, hint=meant)
 
 
 def _from_json(path: Path, text: str) -> Iterator[Record]:
-    for number, fields in objects_of(path, text.split("\n")):
+    for number, fields in read_json_lines(path, text.split("\n")):
         where = f"{path}:{number}"
         if not isinstance(fields, dict) or any(name not in fields for name in REQUIRED):
             example = '{"path": "cat/1.jpg", "label": "cat"}'
             raise DataError(
-                f"no {either(REQUIRED)} in it", code="data.bad_manifest", where=where, hint=f"write {example}"
+                f"no {format_choices(REQUIRED)} in it", code="data.bad_manifest", where=where, hint=f"write {example}"
             )
-        _refuse_misspelt(where, fields)
+        _check_misspelled(where, fields)
         for name in COLUMNS:
             value = fields.get(name, "")
             numeric = name == "label" and isinstance(value, int | float) and not isinstance(value, bool)
@@ -159,7 +155,7 @@ def _from_json(path: Path, text: str) -> Iterator[Record]:
 
 
 def _record(path: Path, line: int, fields: dict[str, str]) -> Record:
-    """A path is taken to the letter; spaces around a label or a split mean nothing."""
+    """A path is kept as it is; spaces around a label or a split are stripped."""
     record = Record(line, fields["path"], fields["label"].strip(), fields.get("split", "").strip())
     for name in REQUIRED:
         if not getattr(record, name):
@@ -188,7 +184,7 @@ def _check_paths(path: Path, records: list[Record]) -> None:
     if missing:
         slashes = " with / between folders" if any("\\" in name for name in missing) else ""
         raise DataError(
-            f"{len(missing)} of {len(records)} files are missing: {listed(missing)}",
+            f"{len(missing)} of {len(records)} files are missing: {format_names(missing)}",
             code="data.missing_file",
             where=str(path),
             hint=f"put them back, or remove their lines; paths are relative to {path.parent}{slashes}",
@@ -199,8 +195,8 @@ def _rows(path: Path, records: list[Record]) -> Iterator[Row]:
     divided = any(record.split for record in records)
     for record in records:
         word = record.split.lower() if divided else "train"
-        if word not in SPLIT_WORDS:
-            found = f"split: expected {either(SPLIT_WORDS)}, got {record.split!r}"
-            hint = nearest(word, SPLIT_WORDS) or "give every line a split, or none of them"
+        if word not in SPLIT_ALIASES:
+            found = f"split: expected {format_choices(SPLIT_ALIASES)}, got {record.split!r}"
+            hint = did_you_mean(word, SPLIT_ALIASES) or "give every line a split, or none of them"
             raise DataError(found, code="data.bad_split", where=f"{path}:{record.line}", hint=hint)
-        yield Row(record.path, record.label, SPLIT_WORDS[word])
+        yield Row(record.path, record.label, SPLIT_ALIASES[word])

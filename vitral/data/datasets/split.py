@@ -21,21 +21,21 @@ from vitral.data.samples import SPLITS, Row, Split
 HEADER = list(Row._fields)
 
 
-class Stratified(Config):
+class StratifiedSplit(Config):
     """A share of every class for validation, drawn from the seed and the names alone."""
 
     fraction: Annotated[float, Field(gt=0, lt=1)] = 0.2
     seed: int = 0
 
 
-class Division(NamedTuple):
+class SplitRows(NamedTuple):
     """Rows with the split they were given, and the classes whose only image had to stay in training."""
 
     rows: tuple[Row, ...]
     alone: tuple[str, ...]
 
 
-def divide(rows: Iterable[Row], how: Stratified) -> Division:
+def stratified_split(rows: Iterable[Row], how: StratifiedSplit) -> SplitRows:
     """The rows as train and val: of every class with two or more images, at least one in each.
 
     The draw depends on names and seed and not on the order of the rows, and one more image moves few others.
@@ -49,7 +49,7 @@ def divide(rows: Iterable[Row], how: Stratified) -> Division:
         drawn = sorted(group, key=lambda row: _draw(row.name, how.seed))
         divided += [row._replace(split="val" if rank < held else "train") for rank, row in enumerate(drawn)]
     alone = sorted(label for label, group in groups.items() if len(group) == 1)
-    return Division(tuple(sorted(divided, key=by_split_and_name)), tuple(alone))
+    return SplitRows(tuple(sorted(divided, key=by_split_and_name)), tuple(alone))
 
 
 def by_split_and_name(row: Row) -> tuple[int, str]:

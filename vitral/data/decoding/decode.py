@@ -16,14 +16,14 @@ from PIL.ImageFile import ImageFile
 
 from vitral.core.config import Size
 from vitral.core.errors import DataError
-from vitral.data.decoding.header import Decoding, Header, header, open_image, recognize
-from vitral.data.decoding.modes import stored_samples
+from vitral.data.decoding.header import Decoding, Header, open_with_pillow, read_header, recognize
+from vitral.data.decoding.modes import read_samples
 from vitral.data.decoding.pixels import Pixels, read_array
 
 COLORS = {"RGB": "RGB", "L": "GRAY"}  # Pillow's modes and the reader's words; the rest is Pillow's
 
 
-def quick_jpeg(data: bytes, head: Header, stored: tuple[int, int], scale: int) -> Pixels | None:
+def decode_jpeg(data: bytes, head: Header, stored: tuple[int, int], scale: int) -> Pixels | None:
     """Gray or color as stored, (H, W, 1 or 3), at 1/scale; None for what only Pillow can judge.
 
     `stored` is the height and width in the file, before any turning. A file with the least flaw goes to Pillow, which
@@ -39,10 +39,10 @@ def quick_jpeg(data: bytes, head: Header, stored: tuple[int, int], scale: int) -
     return pixels if pixels.shape[:2] == (height, width) else None
 
 
-FULL = Size(65_535, 65_535)  # the largest JPEG: a need that reduces nothing
+FULL_SIZE = Size(65_535, 65_535)  # the largest JPEG: a need that reduces nothing
 
 
-def scale_for(size: Size, need: Size) -> int:
+def jpeg_scale(size: Size, need: Size) -> int:
     """The denominator that a JPEG is decoded at: the largest of 8, 4, 2, 1 that leaves the needed rows and columns.
 
     A last row or column that stands for less than a whole one does not count. Training, evaluation and serving see the
@@ -53,7 +53,7 @@ def scale_for(size: Size, need: Size) -> int:
 
 
 @dataclass(frozen=True)
-class Encoded:
+class EncodedImage:
     """An image that is opened, measured and within the limits, but not decoded."""
 
     data: bytes
@@ -69,48 +69,48 @@ class Encoded:
 
     def scale(self, need: Size) -> int:
         """The denominator that `pixels` would decode at."""
-        return scale_for(self.size, need) if self.head.format == "JPEG" else 1
+        return jpeg_scale(self.size, need) if self.head.format == "JPEG" else 1
 
     def pixels(self, need: Size) -> Pixels:
         """The image, upright, (H, W, C). A JPEG is reduced by `scale_for`, to no less than the need."""
         if self.image is None:
-            return as_channels(read_array(self.data, self.name), self.decoding.channels)
+            return convert_channels(read_array(self.data, self.name), self.decoding.channels)
         scale = self.scale(need)
         pixels = _flat(self._samples(self.image, scale), self.decoding.background)  # (H, W, 1 or 3)
         if self.head.format != "TIFF":  # Pillow has turned a TIFF already
-            pixels = upright(pixels, self.head.orientation)
+            pixels = apply_orientation(pixels, self.head.orientation)
         declared = Size(-(-self.size.height // scale), -(-self.size.width // scale))
         if pixels.shape[:2] != declared:
             message = f"declares {declared}, holds {Size(*pixels.shape[:2])}"
             raise DataError(message, code="data.corrupt_image", where=self.name, hint="save it anew as PNG or JPEG")
-        return as_channels(pixels, self.decoding.channels)
+        return convert_channels(pixels, self.decoding.channels)
 
     def _samples(self, image: ImageFile, scale: int) -> Pixels:
         """As stored, with or without alpha: (H, W, 1 to 4)."""
         if self.head.format == "JPEG":
-            quick = quick_jpeg(self.data, self.head, (image.height, image.width), scale)
+            quick = decode_jpeg(self.data, self.head, (image.height, image.width), scale)
             if quick is not None:
                 return quick
         if scale > 1:
             image.draft("", (image.width // scale, image.height // scale))
-        return stored_samples(image, self.head, self.data, self.name)
+        return read_samples(image, self.head, self.data, self.name)
 
 
-def opened(data: bytes, name: str, decoding: Decoding) -> Encoded:
+def open_image(data: bytes, name: str, decoding: Decoding) -> EncodedImage:
     """The image as far as its header tells: refused here if it is no image or breaks a limit."""
     kind = recognize(data, name)
     if kind == "NPY":
-        return Encoded(data, name, decoding, header(data, name, decoding), None)
-    image, head = open_image(data, name, kind, decoding)
-    return Encoded(data, name, decoding, head, image)
+        return EncodedImage(data, name, decoding, read_header(data, name, decoding), None)
+    image, head = open_with_pillow(data, name, kind, decoding)
+    return EncodedImage(data, name, decoding, head, image)
 
 
 def decode(data: bytes, name: str, decoding: Decoding, need: Size) -> Pixels:
     """The image in the bytes of a file, upright, (H, W, C): see `Encoded.pixels`."""
-    return opened(data, name, decoding).pixels(need)
+    return open_image(data, name, decoding).pixels(need)
 
 
-def read(path: Path, decoding: Decoding, need: Size) -> Pixels:
+def read_image(path: Path, decoding: Decoding, need: Size) -> Pixels:
     """The image in a file: see `decode`."""
     try:
         data = path.read_bytes()
@@ -128,7 +128,7 @@ def read(path: Path, decoding: Decoding, need: Size) -> Pixels:
     return decode(data, str(path), decoding, need)
 
 
-def as_channels(pixels: Pixels, channels: int) -> Pixels:
+def convert_channels(pixels: Pixels, channels: int) -> Pixels:
     """Gray repeated or color as ITU-R 601 luma where the counts differ."""
     if pixels.shape[2] == channels:
         return np.ascontiguousarray(pixels)
@@ -137,7 +137,7 @@ def as_channels(pixels: Pixels, channels: int) -> Pixels:
     return np.array(Image.fromarray(pixels).convert("L"))[..., None]
 
 
-def upright(pixels: Pixels, orientation: int) -> Pixels:
+def apply_orientation(pixels: Pixels, orientation: int) -> Pixels:
     """The image as EXIF says it is to be seen."""
     turned = pixels.swapaxes(0, 1) if orientation >= 5 else pixels
     rows = slice(None, None, -1) if orientation in {3, 4, 7, 8} else slice(None)
@@ -145,7 +145,7 @@ def upright(pixels: Pixels, orientation: int) -> Pixels:
     return turned[rows, columns]
 
 
-def composite(pixels: Pixels, background: tuple[int, int, int]) -> Pixels:
+def composite_alpha(pixels: Pixels, background: tuple[int, int, int]) -> Pixels:
     """Color and straight alpha, (H, W, 4), on a background: c a + b (1 - a), to the nearest level."""
     alpha = pixels[..., 3:].astype(np.uint16)
     ground = np.array(background, dtype=np.uint16)
@@ -156,8 +156,8 @@ def _flat(samples: Pixels, background: tuple[int, int, int]) -> Pixels:
     """Without alpha: (H, W, 2 or 4) becomes (H, W, 3)."""
     match samples.shape[2]:
         case 2:
-            return composite(samples[..., [0, 0, 0, 1]], background)
+            return composite_alpha(samples[..., [0, 0, 0, 1]], background)
         case 4:
-            return composite(samples, background)
+            return composite_alpha(samples, background)
         case _:
             return samples

@@ -18,12 +18,12 @@ from PIL.WebPImagePlugin import WebPImageFile
 from pydantic import Field
 
 from vitral.core.config import Config, Size
-from vitral.core.errors import DataError, VitralError, either
-from vitral.data.decoding.pixels import is_wide, layout
+from vitral.core.errors import DataError, VitralError, format_choices
+from vitral.data.decoding.pixels import is_16bit_color, read_array_header
 
-Kind = Literal["JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "AVIF", "NPY"]  # this line is the list of what is read
+ImageFormat = Literal["JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "AVIF", "NPY"]  # this line is the list of what is read
 
-OPENINGS: dict[bytes, Kind] = {
+SIGNATURES: dict[bytes, ImageFormat] = {
     b"\xff\xd8\xff": "JPEG",
     b"\x89PNG\r\n\x1a\n": "PNG",
     b"BM": "BMP",
@@ -38,7 +38,7 @@ OPENINGS: dict[bytes, Kind] = {
 AVIF_BRANDS = (b"avif", b"avis", b"mif1", b"msf1")
 
 # What is often found under the name of an image. Words are sought in lower case, after any blanks.
-STRANGERS = {
+OTHER_FORMATS = {
     b"<!doctype html": "an HTML page",
     b"<html": "an HTML page",
     b"<svg": "an SVG drawing",
@@ -56,25 +56,25 @@ STRANGERS = {
 PNG_END = b"\0\0\0\0IEND\xaeB`\x82"
 
 
-def recognize(data: bytes, name: str) -> Kind:
+def recognize(data: bytes, name: str) -> ImageFormat:
     """The kind of a file, which must be one that is read and must have its end."""
     kind = _kind(data)
     if kind is None:
-        hint = f"give {either(get_args(Kind))}, or remove it"
+        hint = f"give {format_choices(get_args(ImageFormat))}, or remove it"
         message = f"expected an image, found {_stranger(data)}"
         raise DataError(message, code="data.unknown_format", where=name, hint=hint)
     if not _ends(data, kind):
-        raise truncated(data, name, kind)
+        raise truncated_error(data, name, kind)
     return kind
 
 
-def truncated(data: bytes, name: str, kind: Kind) -> DataError:
+def truncated_error(data: bytes, name: str, kind: ImageFormat) -> DataError:
     message = f"{kind} truncated after {len(data)} bytes"
     return DataError(message, code="data.truncated_image", where=name, hint="remove it or fetch it again")
 
 
-def _kind(data: bytes) -> Kind | None:
-    for opening, kind in OPENINGS.items():
+def _kind(data: bytes) -> ImageFormat | None:
+    for opening, kind in SIGNATURES.items():
         if data.startswith(opening):
             return kind
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
@@ -82,7 +82,7 @@ def _kind(data: bytes) -> Kind | None:
     return "AVIF" if data[4:8] == b"ftyp" and data[8:12] in AVIF_BRANDS else None
 
 
-def _ends(data: bytes, kind: Kind) -> bool:
+def _ends(data: bytes, kind: ImageFormat) -> bool:
     """Whether the last bytes are there, for the kinds of which Pillow also reads what has lost some."""
     match kind:
         case "PNG":
@@ -99,7 +99,7 @@ def _stranger(data: bytes) -> str:
     if not data:
         return "an empty file"
     opening = data[:256].removeprefix(b"\xef\xbb\xbf").lstrip().lower() or data[:256]
-    for start, message in STRANGERS.items():
+    for start, message in OTHER_FORMATS.items():
         if opening.startswith(start) or data.startswith(start):
             return message
     if data[4:8] == b"ftyp":
@@ -116,7 +116,7 @@ ORIENTATION = 0x0112  # EXIF and TIFF
 SIDEWAYS = {5, 6, 7, 8}  # the orientations that exchange height and width
 
 # The classes themselves, not Image.open: no other format is tried, none warns of what is refused here anyway.
-READERS: dict[Kind, type[ImageFile]] = {
+READERS: dict[ImageFormat, type[ImageFile]] = {
     "JPEG": JpegImageFile,
     "PNG": PngImageFile,
     "WEBP": WebPImageFile,
@@ -144,7 +144,7 @@ class Decoding(Config):
 class Header(NamedTuple):
     """An image as declared: its size once upright, its mode in Pillow's words (`RGB;16` and `uint8 x 4` are ours)."""
 
-    format: Kind
+    format: ImageFormat
     size: Size
     mode: str
     orientation: int
@@ -162,46 +162,46 @@ class _Exact(BytesIO):
         return got
 
 
-def header(data: bytes, name: str, decoding: Decoding) -> Header:
+def read_header(data: bytes, name: str, decoding: Decoding) -> Header:
     """What the file declares, within the limits; no pixel is decoded, whatever the size."""
     kind = recognize(data, name)
     if kind != "NPY":
-        return open_image(data, name, kind, decoding)[1]
-    found = layout(data, name)
+        return open_with_pillow(data, name, kind, decoding)[1]
+    found = read_array_header(data, name)
     _check_channels(found.channels, name, decoding)
     head = Header(kind, Size(*found.shape[:2]), f"{found.dtype} x {found.channels}", 1)
     _check_size(head.size, name, decoding)
     return head
 
 
-def open_image(data: bytes, name: str, kind: Kind, decoding: Decoding) -> tuple[ImageFile, Header]:
+def open_with_pillow(data: bytes, name: str, kind: ImageFormat, decoding: Decoding) -> tuple[ImageFile, Header]:
     """A picture of any kind but NPY, opened and within the limits, but not loaded."""
     _check_channels(3, name, decoding)
-    image = reader(data, name, kind)
+    image = pillow_reader(data, name, kind)
     orientation = _orientation(image, data)
     width, height = image.size
     sideways = orientation in SIDEWAYS and kind != "TIFF"  # Pillow turns a TIFF, and its size, itself
     size = Size(width, height) if sideways else Size(height, width)
     _check_size(size, name, decoding)
-    return image, Header(kind, size, f"{image.mode};16" if is_wide(image) else image.mode, orientation)
+    return image, Header(kind, size, f"{image.mode};16" if is_16bit_color(image) else image.mode, orientation)
 
 
-def reader(data: bytes, name: str, kind: Kind) -> ImageFile:
+def pillow_reader(data: bytes, name: str, kind: ImageFormat) -> ImageFile:
     """Pillow's reader of the file, whatever its size."""
     stream = _Exact(data) if kind == "TIFF" else BytesIO(data)
     try:
         image = READERS[kind](stream)
     except Exception as error:  # Pillow answers damaged bytes with almost any exception
-        raise damaged(data, name, kind, error) from error
+        raise decode_error(data, name, kind, error) from error
     if isinstance(stream, _Exact):
         stream.exact = False
     return image
 
 
-def damaged(data: bytes, name: str, kind: Kind, error: Exception) -> VitralError:
+def decode_error(data: bytes, name: str, kind: ImageFormat, error: Exception) -> VitralError:
     """The error for a file that Pillow could not read."""
     if isinstance(error, EOFError) or isinstance(error.__cause__, EOFError) or "truncated" in str(error).lower():
-        return truncated(data, name, kind)
+        return truncated_error(data, name, kind)
     message = f"not a readable {kind}: {str(error) or type(error).__name__}"
     return DataError(message, code="data.corrupt_image", where=name, hint="remove it, or save it anew as PNG or JPEG")
 

@@ -11,8 +11,16 @@ from PIL.ImageFile import ImageFile
 from PIL.TiffImagePlugin import TiffImageFile
 
 from vitral.core.errors import DataError
-from vitral.data.decoding.header import Header, damaged, reader
-from vitral.data.decoding.pixels import Pixels, eight_bits, is_wide, raw_mode, unit_floats, unpack_as, wide_samples
+from vitral.data.decoding.header import Header, decode_error, pillow_reader
+from vitral.data.decoding.pixels import (
+    Pixels,
+    floats_to_8bit,
+    is_16bit_color,
+    raw_mode,
+    read_16bit,
+    set_raw_mode,
+    to_8bit,
+)
 
 BITS, PHOTOMETRIC, PLANES = 258, 262, 284  # tags of a TIFF
 CONVERSIONS = {"1": "L", "La": "LA", "CMYK": "RGB", "YCbCr": "RGB"}
@@ -20,16 +28,16 @@ AS_THEY_ARE = {"L", "LA", "RGB", "RGBA"}
 KEYED = {"1", "L", "RGB", "I;16"}  # modes in which one value can stand for transparent
 
 
-def stored_samples(image: ImageFile, head: Header, data: bytes, name: str) -> Pixels:
+def read_samples(image: ImageFile, head: Header, data: bytes, name: str) -> Pixels:
     """Gray, gray and alpha, color, or color and alpha: (H, W, 1 to 4), as stored but for the turning of a TIFF."""
     if isinstance(image, TiffImageFile) and image.tag_v2.get(PLANES, 1) != 1 and max(image.tag_v2.get(BITS, (1,))) > 8:
         message = "more than 8 bits a sample in separate planes"  # of which Pillow makes noise
         raise DataError(message, code="data.unsupported_image", where=name, hint="save it interleaved")
-    if is_wide(image):
+    if is_16bit_color(image):
         return _wide_color(image, head, data, name)
     covered = image.tile[0].extents if head.format == "GIF" else None
     if head.mode == "F" and image.tile[0].codec_name == "libtiff":
-        unpack_as(image, "F;32NF")  # libtiff gives native order; Pillow would swap the bytes of some once more
+        set_raw_mode(image, "F;32NF")  # libtiff gives native order; Pillow would swap the bytes of some once more
     _load(image, head, data, name)
     if image.mode in {"P", "PA"}:
         samples = np.array(image.convert("RGBA" if image.has_transparency_data else "RGB"))
@@ -51,7 +59,7 @@ def _load(image: ImageFile, head: Header, data: bytes, name: str) -> None:
     try:
         image.load()
     except Exception as error:  # Pillow answers damaged bytes with almost any exception
-        raise damaged(data, name, head.format, error) from error
+        raise decode_error(data, name, head.format, error) from error
 
 
 def _deep_gray(image: ImageFile, name: str) -> Pixels:
@@ -59,10 +67,10 @@ def _deep_gray(image: ImageFile, name: str) -> Pixels:
     values = np.array(image)
     dark_is_high = isinstance(image, TiffImageFile) and image.tag_v2.get(PHOTOMETRIC) == 0  # not seen to by Pillow
     if image.mode == "F":
-        levels = unit_floats(values, name)
+        levels = floats_to_8bit(values, name)
     elif image.mode in {"I;16", "I;16B"}:
         bits = image.tag_v2[BITS][0] if isinstance(image, TiffImageFile) else 16
-        levels = eight_bits(values, 2**bits - 1)
+        levels = to_8bit(values, 2**bits - 1)
     else:
         message = f"pixels of mode {image.mode}, from {values.min()} to {values.max()}, have no one meaning as an image"
         raise DataError(message, code="data.unsupported_image", where=name, hint="save it with 8 or 16 bits a sample")
@@ -77,13 +85,13 @@ def _wide_color(image: ImageFile, head: Header, data: bytes, name: str) -> Pixel
         raise DataError(message, code="data.unsupported_image", where=name, hint="save it with straight alpha")
 
     def load(mode: str) -> Pixels:
-        copy = reader(data, name, head.format)
-        unpack_as(copy, mode)
+        copy = pillow_reader(data, name, head.format)
+        set_raw_mode(copy, mode)
         _load(copy, head, data, name)
         return np.asarray(copy)
 
-    values = wide_samples(load, raw)
-    samples = eight_bits(values, 65_535)
+    values = read_16bit(load, raw)
+    samples = to_8bit(values, 65_535)
     if image.mode == "CMYK":
         return np.array(Image.fromarray(samples, "CMYK").convert("RGB"))
     if "transparency" in image.info:

@@ -23,12 +23,12 @@ WIDE = (";16B", ";16L", ";16N")  # how Pillow's raw modes of 16 bits a sample en
 OTHER = {"B": "L", "L": "B", "N": "B" if sys.byteorder == "little" else "L"}
 
 
-def eight_bits(values: NDArray[np.integer], highest: int) -> Pixels:
+def to_8bit(values: NDArray[np.integer], highest: int) -> Pixels:
     """Samples of 0 to `highest` as 0 to 255, each to the nearest: round(v / 257) for 16 bits."""
     return ((values.astype(np.uint32) * 255 + highest // 2) // highest).astype(np.uint8)
 
 
-def unit_floats(values: NDArray[np.floating], name: str) -> Pixels:
+def floats_to_8bit(values: NDArray[np.floating], name: str) -> Pixels:
     """Samples of 0 to 1 as 0 to 255, each to the nearest; any other range has no one meaning, and is refused."""
     low, high = float(values.min()), float(values.max())
     if not (low >= 0.0 and high <= 1.0):  # not a number fails both
@@ -45,19 +45,19 @@ def raw_mode(image: ImageFile) -> str:
     return first if isinstance(first, str) else ""
 
 
-def is_wide(image: ImageFile) -> bool:
+def is_16bit_color(image: ImageFile) -> bool:
     """Whether this is color of 16 bits a sample: Pillow has modes for such gray only."""
     return raw_mode(image).endswith(WIDE) and not image.mode.startswith("I")
 
 
-def unpack_as(image: ImageFile, raw: str) -> None:
+def set_raw_mode(image: ImageFile, raw: str) -> None:
     """Have an image that is not loaded yet read its samples as if they lay in another way."""
     image.tile = [
         tile._replace(args=(raw, *tile.args[1:]) if isinstance(tile.args, tuple) else raw) for tile in image.tile
     ]
 
 
-def wide_samples(load: Callable[[str], NDArray[np.uint8]], raw: str) -> NDArray[np.uint16]:
+def read_16bit(load: Callable[[str], NDArray[np.uint8]], raw: str) -> NDArray[np.uint16]:
     """All 16 bits of each sample, (H, W, C), of a file that `load` reads in any raw mode.
 
     Pillow has no color mode of 16 bits and keeps the first byte of each sample. Read in the other byte order, the
@@ -70,10 +70,10 @@ def wide_samples(load: Callable[[str], NDArray[np.uint8]], raw: str) -> NDArray[
     return high * np.uint16(256) + load(raw[:-1] + OTHER[raw[-1]])
 
 
-REMEDY = "save uint8, or floats from 0 to 1, as (height, width) or (height, width, channels)"
+HINT = "save uint8, or floats from 0 to 1, as (height, width) or (height, width, channels)"
 
 
-class Layout(NamedTuple):
+class ArrayHeader(NamedTuple):
     """How an array lies in its file."""
 
     shape: tuple[int, ...]
@@ -86,15 +86,15 @@ class Layout(NamedTuple):
         return self.shape[2] if len(self.shape) == 3 else 1
 
 
-def layout(data: bytes, name: str) -> Layout:
+def read_array_header(data: bytes, name: str) -> ArrayHeader:
     """What the header promises, once the file is as long as that."""
     found = _header(data, name)
     if found.dtype != np.uint8 and found.dtype.kind != "f":
         message = f"expected an array of uint8 or floats, found {found.dtype}"
-        raise DataError(message, code="data.unsupported_image", where=name, hint=REMEDY)
+        raise DataError(message, code="data.unsupported_image", where=name, hint=HINT)
     if len(found.shape) not in {2, 3} or 0 in found.shape:
         message = f"expected an image, found an array of shape {found.shape}"
-        raise DataError(message, code="data.unsupported_image", where=name, hint=REMEDY)
+        raise DataError(message, code="data.unsupported_image", where=name, hint=HINT)
     promised = found.offset + int(np.prod(found.shape, dtype=object)) * found.dtype.itemsize
     if len(data) != promised:
         message = f"its header promises {promised} bytes, found {len(data)}"
@@ -105,11 +105,11 @@ def layout(data: bytes, name: str) -> Layout:
 
 def read_array(data: bytes, name: str) -> Pixels:
     """The image in an .npy file."""
-    found = layout(data, name)
+    found = read_array_header(data, name)
     flat = np.frombuffer(data, dtype=found.dtype, offset=found.offset)
     array = flat.reshape(found.shape, order="F" if found.columns_first else "C")
     image = array.reshape(*found.shape[:2], found.channels)  # (H, W, C)
-    return unit_floats(image.astype(np.float64), name) if found.dtype.kind == "f" else image.astype(np.uint8)
+    return floats_to_8bit(image.astype(np.float64), name) if found.dtype.kind == "f" else image.astype(np.uint8)
 
 
 class _Turns:
@@ -126,7 +126,7 @@ if sys.platform != "win32":
     os.register_at_fork(after_in_child=_Turns.begin)  # whoever held it is not in the child
 
 
-def _header(data: bytes, name: str) -> Layout:
+def _header(data: bytes, name: str) -> ArrayHeader:
     stream = BytesIO(data)
     try:
         version = npy.read_magic(stream)
@@ -135,5 +135,5 @@ def _header(data: bytes, name: str) -> Layout:
             shape, columns_first, dtype = read(stream)
     except (ValueError, SyntaxError, TokenError) as error:  # the header is a literal of Python
         message = f"not a readable .npy file: {error}"
-        raise DataError(message, code="data.corrupt_image", where=name, hint=REMEDY) from error
-    return Layout(shape, columns_first, dtype, stream.tell())
+        raise DataError(message, code="data.corrupt_image", where=name, hint=HINT) from error
+    return ArrayHeader(shape, columns_first, dtype, stream.tell())

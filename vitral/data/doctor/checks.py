@@ -9,9 +9,9 @@ from statistics import median
 
 from vitral.core.config import Size
 from vitral.data.datasets.files import suffix
-from vitral.data.datasets.labels import listed
-from vitral.data.decoding.header import Kind
-from vitral.data.doctor.examine import Broken, Examined, Sound
+from vitral.data.datasets.labels import format_names
+from vitral.data.decoding.header import ImageFormat
+from vitral.data.doctor.examine import ExaminedItem, ImageInfo, Unreadable
 from vitral.data.doctor.finding import Example, Finding, plural
 from vitral.data.samples import SPLITS, Item, Samples
 
@@ -35,7 +35,7 @@ def _missing(samples: Samples) -> Iterator[Finding]:
         counts = samples.counts(split)
         names = [name for name, count in zip(samples.classes, counts, strict=True) if not count]
         if names and any(counts):
-            title = f"no images in {split}: {listed(names)}"
+            title = f"no images in {split}: {format_names(names)}"
             hint = f"add some to {split}: without them nobody knows how well these are told apart"
             yield Finding("warning", "missing", title, len(names), tuple(Example((), name) for name in names), hint)
 
@@ -71,7 +71,7 @@ LONG_ASPECT = 3.0
 MOST_ENLARGED = 4.0
 MANY_PIXELS = 12_000_000
 
-SUFFIXES: dict[Kind, tuple[str, ...]] = {
+SUFFIXES: dict[ImageFormat, tuple[str, ...]] = {
     "JPEG": (".jpg", ".jpeg", ".jpe", ".jfif"),
     "PNG": (".png",),
     "WEBP": (".webp",),
@@ -82,17 +82,17 @@ SUFFIXES: dict[Kind, tuple[str, ...]] = {
     "NPY": (".npy",),
 }
 
-Look = tuple[Item, Sound]
+ReadableItem = tuple[Item, ImageInfo]
 
 
-def sound(examined: Iterable[Examined]) -> list[Look]:
+def readable_items(examined: Iterable[ExaminedItem]) -> list[ReadableItem]:
     """The files that decode."""
-    return [(item, exam) for item, exam in examined if isinstance(exam, Sound)]
+    return [(item, exam) for item, exam in examined if isinstance(exam, ImageInfo)]
 
 
-def file_findings(examined: Sequence[Examined], image: Size) -> Iterator[Finding]:
+def file_findings(examined: Sequence[ExaminedItem], image: Size) -> Iterator[Finding]:
     """What single files give cause to say, for a model that takes images of a size."""
-    looks = sound(examined)
+    looks = readable_items(examined)
     yield from _corrupt(examined)
     yield from _channels(looks)
     yield from _blank(looks)
@@ -107,8 +107,8 @@ def enlargement(size: Size, image: Size) -> float:
     return max(image.height / size.height, image.width / size.width)
 
 
-def _corrupt(examined: Sequence[Examined]) -> Iterator[Finding]:
-    broken = [(item, exam) for item, exam in examined if isinstance(exam, Broken)]
+def _corrupt(examined: Sequence[ExaminedItem]) -> Iterator[Finding]:
+    broken = [(item, exam) for item, exam in examined if isinstance(exam, Unreadable)]
     if broken:
         title = f"{plural(len(broken), 'file')} cannot be used"
         examples = tuple(Example((item,), exam.message) for item, exam in broken)
@@ -117,7 +117,7 @@ def _corrupt(examined: Sequence[Examined]) -> Iterator[Finding]:
         yield Finding("error", "corrupt", title, len(broken), examples, hint)
 
 
-def _channels(looks: Sequence[Look]) -> Iterator[Finding]:
+def _channels(looks: Sequence[ReadableItem]) -> Iterator[Finding]:
     """Gray and color become one another; arrays of other counts fit only their like."""
     counts = [_channel_count(exam) for _, exam in looks]
     kinds = sorted({3 if count in {1, 3} else count for count in counts})
@@ -128,11 +128,11 @@ def _channels(looks: Sequence[Look]) -> Iterator[Finding]:
         yield Finding("error", "channels", title, len(odd), examples, "save all of them with the same channels")
 
 
-def _channel_count(exam: Sound) -> int:
+def _channel_count(exam: ImageInfo) -> int:
     return int(exam.header.mode.rpartition(" ")[2]) if exam.header.format == "NPY" else 3
 
 
-def _blank(looks: Sequence[Look]) -> Iterator[Finding]:
+def _blank(looks: Sequence[ReadableItem]) -> Iterator[Finding]:
     blank = [item for item, exam in looks if exam.spread <= BLANK_SPREAD]
     if blank:
         title = f"{plural(len(blank), 'picture is', 'pictures are')} of one color"
@@ -140,7 +140,7 @@ def _blank(looks: Sequence[Look]) -> Iterator[Finding]:
         yield Finding("warning", "blank", title, len(blank), tuple(Example((item,)) for item in blank), hint)
 
 
-def _sizes(looks: Sequence[Look], image: Size) -> Iterator[Finding]:
+def _sizes(looks: Sequence[ReadableItem], image: Size) -> Iterator[Finding]:
     small = _those(looks, lambda exam: enlargement(exam.header.size, image) > MOST_ENLARGED)
     if small:
         title = (
@@ -164,12 +164,12 @@ def _sizes(looks: Sequence[Look], image: Size) -> Iterator[Finding]:
         yield Finding("note", "large", title, len(large), large, "slow to read: save them smaller, once")
 
 
-def _those(looks: Sequence[Look], wanted: Callable[[Sound], bool]) -> tuple[Example, ...]:
+def _those(looks: Sequence[ReadableItem], wanted: Callable[[ImageInfo], bool]) -> tuple[Example, ...]:
     """The pictures of which it is true, with their sizes."""
     return tuple(Example((item,), str(exam.header.size)) for item, exam in looks if wanted(exam))
 
 
-def _misnamed(looks: Sequence[Look]) -> Iterator[Finding]:
+def _misnamed(looks: Sequence[ReadableItem]) -> Iterator[Finding]:
     examples = tuple(
         Example((item,), f"is {exam.header.format}")
         for item, exam in looks
@@ -180,7 +180,7 @@ def _misnamed(looks: Sequence[Look]) -> Iterator[Finding]:
         yield Finding("note", "misnamed", title, len(examples), examples, "nothing to do: the content decides")
 
 
-def _modes(looks: Sequence[Look]) -> Iterator[Finding]:
+def _modes(looks: Sequence[ReadableItem]) -> Iterator[Finding]:
     named = [(item, mode_name(exam.header.mode)) for item, exam in looks]
     found = Counter(name for _, name in named)
     usual = max(found, key=found.__getitem__, default="")  # the first of them where two are as many
@@ -215,7 +215,7 @@ def mode_name(mode: str) -> str:
     return "16-bit gray" if mode.startswith("I") else names.get(mode, mode)
 
 
-def _rotated(looks: Sequence[Look]) -> Iterator[Finding]:
+def _rotated(looks: Sequence[ReadableItem]) -> Iterator[Finding]:
     turned = tuple(
         Example((item,), f"EXIF {exam.header.orientation}") for item, exam in looks if exam.header.orientation > 1
     )

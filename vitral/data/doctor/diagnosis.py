@@ -12,14 +12,14 @@ from typing import Any
 
 from vitral.core.config import Size
 from vitral.core.errors import DataError
-from vitral.data.doctor.checks import class_findings, enlargement, file_findings, mode_name, sound
-from vitral.data.doctor.duplicates import copy_findings
-from vitral.data.doctor.examine import Examined, examine, examined, watched
-from vitral.data.doctor.finding import SEVERITIES, Example, Finding, Severity, worst_first
+from vitral.data.doctor.checks import class_findings, enlargement, file_findings, mode_name, readable_items
+from vitral.data.doctor.duplicates import duplicate_findings
+from vitral.data.doctor.examine import ExaminedItem, examine, examine_all, with_progress
+from vitral.data.doctor.finding import SEVERITIES, Example, Finding, Severity, sort_by_severity
 from vitral.data.samples import SPLITS, Samples
 
-IMAGE = Size(224, 224)  # what the paper's models take
-SQUEEZED = 1.5  # the ratio of the sides from which a resize to a square shows
+IMAGE_SIZE = Size(224, 224)  # what the paper's models take
+MAX_SQUEEZE = 1.5  # the ratio of the sides from which a resize to a square shows
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Diagnosis:
 
 
 @dataclass(frozen=True)
-class Resizing:
+class ResizeSummary:
     """What the plain resize to the image of the model does to the pictures."""
 
     smallest: Size
@@ -50,35 +50,35 @@ class Resizing:
     squeezed: int  # pictures of which one side shrinks more than SQUEEZED times as much as the other
 
 
-def diagnose(samples: Samples, examined: Sequence[Examined]) -> Diagnosis:
+def diagnose(samples: Samples, examined: Sequence[ExaminedItem]) -> Diagnosis:
     """The findings about a data set of which these files, all or some, were examined."""
-    looks = sound(examined)
-    findings = (*class_findings(samples), *file_findings(examined, IMAGE), *copy_findings(looks))
+    looks = readable_items(examined)
+    findings = (*class_findings(samples), *file_findings(examined, IMAGE_SIZE), *duplicate_findings(looks))
     return Diagnosis(
         samples,
         len(examined),
         Counter(exam.header.size for _, exam in looks),
         Counter(exam.header.format for _, exam in looks),
         Counter(mode_name(exam.header.mode) for _, exam in looks),
-        worst_first(findings),
+        sort_by_severity(findings),
     )
 
 
-def resizing(sizes: Counter[Size], image: Size = IMAGE) -> Resizing:
+def summarize_resize(sizes: Counter[Size], image: Size = IMAGE_SIZE) -> ResizeSummary:
     """How pictures of these sizes, one or more, become the image of the model."""
     every = sorted(sizes.elements(), key=lambda size: size.height * size.width)
     middle = Size(round(median(size.height for size in every)), round(median(size.width for size in every)))
-    return Resizing(
+    return ResizeSummary(
         smallest=every[0],
         median=middle,
         largest=every[-1],
         enlarged=sum(enlargement(size, image) > 1 for size in every),
         reduction=median(max(size) / max(image) for size in every),
-        squeezed=sum(max(size) > SQUEEZED * min(size) for size in every),
+        squeezed=sum(max(size) > MAX_SQUEEZE * min(size) for size in every),
     )
 
 
-def as_data(diagnosis: Diagnosis) -> dict[str, Any]:
+def diagnosis_to_dict(diagnosis: Diagnosis) -> dict[str, Any]:
     """Plain data for JSON.
 
     where, classes            what was examined, and the names of the classes
@@ -104,7 +104,7 @@ def as_data(diagnosis: Diagnosis) -> dict[str, Any]:
         "examined": diagnosis.examined,
         "formats": dict(diagnosis.formats),
         "modes": dict(diagnosis.modes),
-        "resizing": {"image": IMAGE, **vars(resizing(sizes))} if sizes else None,
+        "resizing": {"image": IMAGE_SIZE, **vars(summarize_resize(sizes))} if sizes else None,
         "findings": [
             {**vars(finding), "examples": [_example(example, samples) for example in finding.examples]}
             for finding in diagnosis.findings
@@ -124,19 +124,19 @@ FEW_BYTES = 64_000_000  # of encoded images: some seconds of decoding, whatever 
 
 def check(samples: Samples, workers: int) -> Diagnosis:
     """Every file examined, by so many processes, with a bar on a terminal."""
-    return diagnose(samples, list(watched(examined(samples, workers), len(samples.items))))
+    return diagnose(samples, list(with_progress(examine_all(samples, workers), len(samples.items))))
 
 
-def quick(samples: Samples) -> Diagnosis:
+def check_sample(samples: Samples) -> Diagnosis:
     """All that can be told without reading every file, and a few files drawn at random, the same ones every time."""
     return diagnose(samples, list(_drawn(samples)))
 
 
-def _drawn(samples: Samples) -> Iterator[Examined]:
+def _drawn(samples: Samples) -> Iterator[ExaminedItem]:
     count = min(FEW_FILES, len(samples.items))
     left = FEW_BYTES
     for item in random.Random(0).sample(samples.items, count):
-        yield Examined(item, examine(samples.store, item))
+        yield ExaminedItem(item, examine(samples.store, item))
         left -= _size(samples, item.name)
         if left < 0:
             return

@@ -10,16 +10,16 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
-from vitral.data.doctor.checks import Look
+from vitral.data.doctor.checks import ReadableItem
 from vitral.data.doctor.examine import SKETCH
 from vitral.data.doctor.finding import Example, Finding, plural
 from vitral.data.samples import Item
 
-MOST_BITS = 6  # by which the hashes of two copies may differ
-LEAST_CORRELATION = 0.997
-LEAST_CONTRAST = 2.0  # standard deviation of a sketch: flatter ones are alike whatever they show, and are left out
+MAX_HASH_DISTANCE = 6  # by which the hashes of two copies may differ
+MIN_CORRELATION = 0.997
+MIN_CONTRAST = 2.0  # standard deviation of a sketch: flatter ones are alike whatever they show, and are left out
 BAND = 9  # bits; 7 bands make 63, so that two hashes within 6 bits are equal in at least one
-MOST_LEADERS = 32  # pictures of one hash that are told apart; a hash that more of them share says nothing
+MAX_LEADERS = 32  # pictures of one hash that are told apart; a hash that more of them share says nothing
 BLOCK = 4096  # sketches, or pairs of them, that are worked on at once
 
 Sketches = NDArray[np.uint8]  # (N, 16 * 16 * 3)
@@ -27,11 +27,11 @@ Indices = NDArray[np.int64]
 Hashes = NDArray[np.uint64]  # (N)
 
 
-def alike(sketches: Sketches) -> list[list[int]]:
+def near_duplicates(sketches: Sketches) -> list[list[int]]:
     """Groups of two or more pictures that look the same, each in order."""
     groups = _Groups(len(sketches))
-    hashes, contrast = hashed(sketches)
-    informative = np.flatnonzero(contrast >= LEAST_CONTRAST)
+    hashes, contrast = perceptual_hashes(sketches)
+    informative = np.flatnonzero(contrast >= MIN_CONTRAST)
     leaders = _collapsed(sketches, hashes, informative, groups)
     for one, other in near_pairs(hashes[leaders]):
         first, second = leaders[one], leaders[other]
@@ -40,7 +40,7 @@ def alike(sketches: Sketches) -> list[list[int]]:
     return groups.listed()
 
 
-def hashed(sketches: Sketches) -> tuple[Hashes, NDArray[np.float64]]:
+def perceptual_hashes(sketches: Sketches) -> tuple[Hashes, NDArray[np.float64]]:
     """The hash and the contrast of each picture."""
     hashes = np.zeros(len(sketches), dtype=np.uint64)
     contrast = np.zeros(len(sketches))
@@ -73,7 +73,7 @@ def near_pairs(hashes: Hashes) -> Iterator[tuple[Indices, Indices]]:
             here = here[here + shift < ends[here]]
             if not len(here):
                 break
-            near = here[np.bitwise_count(sorted_hashes[here] ^ sorted_hashes[here + shift]) <= MOST_BITS]
+            near = here[np.bitwise_count(sorted_hashes[here] ^ sorted_hashes[here + shift]) <= MAX_HASH_DISTANCE]
             if len(near):
                 yield order[near], order[near + shift]
 
@@ -119,7 +119,7 @@ class _Groups:
 
 
 def _join(sketches: Sketches, first: Indices, second: Indices, groups: _Groups) -> None:
-    same = correlation(sketches, first, second) >= LEAST_CORRELATION
+    same = correlation(sketches, first, second) >= MIN_CORRELATION
     for one, other in zip(first[same].tolist(), second[same].tolist(), strict=True):
         groups.join(one, other)
 
@@ -131,12 +131,12 @@ def _collapsed(sketches: Sketches, hashes: Hashes, members: Indices, groups: _Gr
     leaders: list[int] = []
     for bucket in np.split(order, starts):
         rest = bucket
-        for _ in range(MOST_LEADERS):
+        for _ in range(MAX_LEADERS):
             if not len(rest):
                 break
             leader, rest = rest[0], rest[1:]
             leaders.append(int(leader))
-            same = correlation(sketches, np.full(len(rest), leader), rest) >= LEAST_CORRELATION
+            same = correlation(sketches, np.full(len(rest), leader), rest) >= MIN_CORRELATION
             groups.roots[rest[same]] = leader
             rest = rest[~same]
     return np.array(leaders, dtype=np.int64)
@@ -144,13 +144,13 @@ def _collapsed(sketches: Sketches, hashes: Hashes, members: Indices, groups: _Gr
 
 IDENTICAL, LOOKS_THE_SAME = "the same file", "looks the same"
 
-Files = list[Item]  # whose bytes are the same
-Picture = list[Files]  # all the files that look the same
+SameFiles = list[Item]  # whose bytes are the same
+DuplicateGroup = list[SameFiles]  # all the files that look the same
 
 
-def copy_findings(looks: Sequence[Look]) -> Iterator[Finding]:
+def duplicate_findings(looks: Sequence[ReadableItem]) -> Iterator[Finding]:
     """What copies among the files give cause to say, exact ones and those that look the same."""
-    repeated = pictures(looks)
+    repeated = group_duplicates(looks)
     yield from _contradictions(repeated)
     yield from _leaks(repeated)
     yield from _look_alike_labels(repeated)
@@ -158,23 +158,23 @@ def copy_findings(looks: Sequence[Look]) -> Iterator[Finding]:
     yield from _look_alikes(repeated)
 
 
-def pictures(looks: Sequence[Look]) -> list[Picture]:
+def group_duplicates(looks: Sequence[ReadableItem]) -> list[DuplicateGroup]:
     """Every picture that two or more files show, in the order of the first."""
-    files: defaultdict[bytes, Files] = defaultdict(list)
+    files: defaultdict[bytes, SameFiles] = defaultdict(list)
     sketches: dict[bytes, bytes] = {}
     for item, exam in looks:
         files[exam.digest].append(item)
         sketches[exam.digest] = exam.sketch
     distinct = list(files)
     values = np.frombuffer(b"".join(sketches[digest] for digest in distinct), dtype=np.uint8)
-    groups = alike(values.reshape(len(distinct), -1)) if distinct else []
+    groups = near_duplicates(values.reshape(len(distinct), -1)) if distinct else []
     grouped = set(chain.from_iterable(groups))
     groups += [[index] for index in range(len(distinct)) if index not in grouped]
     found = [[files[distinct[index]] for index in group] for group in sorted(groups)]
     return [picture for picture in found if len(picture) > 1 or len(picture[0]) > 1]
 
 
-def one_each(items: Sequence[Item], field: str) -> tuple[Item, ...]:
+def first_of_each(items: Sequence[Item], field: str) -> tuple[Item, ...]:
     """The first item of every split, or of every label."""
     firsts: dict[Hashable, Item] = {}
     for item in items:
@@ -182,23 +182,23 @@ def one_each(items: Sequence[Item], field: str) -> tuple[Item, ...]:
     return tuple(firsts.values())
 
 
-def _across(repeated: Sequence[Picture], field: str) -> Iterator[Example]:
+def _across(repeated: Sequence[DuplicateGroup], field: str) -> Iterator[Example]:
     """The pictures that are in two splits, or under two labels; the very same file rather than a look-alike."""
     for picture in repeated:
-        exact = next((files for files in picture if len(one_each(files, field)) > 1), None)
-        items = one_each(exact or list(chain.from_iterable(picture)), field)
+        exact = next((files for files in picture if len(first_of_each(files, field)) > 1), None)
+        items = first_of_each(exact or list(chain.from_iterable(picture)), field)
         if len(items) > 1:
             yield Example(items, IDENTICAL if exact else LOOKS_THE_SAME)
 
 
-def _contradictions(repeated: Sequence[Picture]) -> Iterator[Finding]:
+def _contradictions(repeated: Sequence[DuplicateGroup]) -> Iterator[Finding]:
     found = tuple(_across([[files] for picture in repeated for files in picture], "label"))
     if found:
         title = f"{plural(len(found), 'file is', 'files are')} under two labels or more"
         yield Finding("error", "contradiction", title, len(found), found, "keep the one that is right")
 
 
-def _leaks(repeated: Sequence[Picture]) -> Iterator[Finding]:
+def _leaks(repeated: Sequence[DuplicateGroup]) -> Iterator[Finding]:
     """The very same file in two splits is an error; of a look-alike, such as one of a burst, a person must judge."""
     leaks = tuple(_across(repeated, "split"))
     found = tuple(example for example in leaks if example.detail == IDENTICAL)
@@ -212,14 +212,14 @@ def _leaks(repeated: Sequence[Picture]) -> Iterator[Finding]:
         yield Finding("warning", "look-alike leak", title, len(found), found, hint)
 
 
-def _look_alike_labels(repeated: Sequence[Picture]) -> Iterator[Finding]:
+def _look_alike_labels(repeated: Sequence[DuplicateGroup]) -> Iterator[Finding]:
     found = tuple(example for example in _across(repeated, "label") if example.detail == LOOKS_THE_SAME)
     if found:
         title = f"{plural(len(found), 'picture looks', 'pictures look')} the same under two labels"
         yield Finding("warning", "look-alike labels", title, len(found), found, "look at them, and keep what is right")
 
 
-def _duplicates(repeated: Sequence[Picture]) -> Iterator[Finding]:
+def _duplicates(repeated: Sequence[DuplicateGroup]) -> Iterator[Finding]:
     exact = [files for picture in repeated for files in picture]
     found = tuple(Example(tuple(same), IDENTICAL) for files in exact for same in _together(files) if len(same) > 1)
     if found:
@@ -228,7 +228,7 @@ def _duplicates(repeated: Sequence[Picture]) -> Iterator[Finding]:
         yield Finding("warning", "duplicates", title, extra, found, "remove the copies: they count double in training")
 
 
-def _look_alikes(repeated: Sequence[Picture]) -> Iterator[Finding]:
+def _look_alikes(repeated: Sequence[DuplicateGroup]) -> Iterator[Finding]:
     firsts = [[same[0] for files in picture for same in _together(files)] for picture in repeated]
     found = tuple(Example(tuple(same), LOOKS_THE_SAME) for some in firsts for same in _together(some) if len(same) > 1)
     if found:
@@ -236,9 +236,9 @@ def _look_alikes(repeated: Sequence[Picture]) -> Iterator[Finding]:
         yield Finding("note", "look-alikes", title, len(found), found, "keep one of each, unless they are meant")
 
 
-def _together(items: Sequence[Item]) -> list[Files]:
+def _together(items: Sequence[Item]) -> list[SameFiles]:
     """The items by split and label."""
-    groups: defaultdict[tuple[str, int], Files] = defaultdict(list)
+    groups: defaultdict[tuple[str, int], SameFiles] = defaultdict(list)
     for item in items:
         groups[item.split, item.label].append(item)
     return list(groups.values())

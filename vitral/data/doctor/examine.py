@@ -17,18 +17,18 @@ from PIL import Image
 
 from vitral.core.config import Size
 from vitral.core.errors import DataError, VitralError
-from vitral.data.decoding.decode import opened
+from vitral.data.decoding.decode import open_image
 from vitral.data.decoding.header import Header
-from vitral.data.loading.shared_memory import USUAL, Shared, share
+from vitral.data.loading.shared_memory import DEFAULT_CONTEXT, SharedArray, create_shared
 from vitral.data.samples import Item, Samples, Store
-from vitral.data.thumbnails import decoding_of, viewable
+from vitral.data.thumbnails import native_decoding, to_rgb_image
 
 SKETCH = 16  # rows and columns of a sketch
 # A JPEG is decoded four times as fine as its sketch: any coarser, and a copy saved as PNG gives another sketch.
-NEED = Size(4 * SKETCH, 4 * SKETCH)
+MIN_SIZE = Size(4 * SKETCH, 4 * SKETCH)
 
 
-class Sound(NamedTuple):
+class ImageInfo(NamedTuple):
     """A file that decodes."""
 
     header: Header
@@ -37,7 +37,7 @@ class Sound(NamedTuple):
     sketch: bytes  # the picture as 16 x 16 x 3
 
 
-class Broken(NamedTuple):
+class Unreadable(NamedTuple):
     """A file that does not, in the words of the error."""
 
     code: str
@@ -45,46 +45,46 @@ class Broken(NamedTuple):
     hint: str
 
 
-Exam = Sound | Broken
+ExamResult = ImageInfo | Unreadable
 
 
-class Examined(NamedTuple):
+class ExaminedItem(NamedTuple):
     """An item and what was found."""
 
     item: Item
-    exam: Exam
+    exam: ExamResult
 
 
-def examine(store: Store, item: Item) -> Exam:
+def examine(store: Store, item: Item) -> ExamResult:
     """What there is to know of one image; a file that cannot be read or decoded is an answer too."""
     try:
         return _sound(store.read(item.name), item.name)
     except DataError as error:
-        return Broken(error.code, error.message, error.hint)
+        return Unreadable(error.code, error.message, error.hint)
 
 
-def _sound(data: bytes, name: str) -> Sound:
-    encoded = opened(data, name, decoding_of(data, name))
-    picture = viewable(encoded.pixels(NEED))
+def _sound(data: bytes, name: str) -> ImageInfo:
+    encoded = open_image(data, name, native_decoding(data, name))
+    picture = to_rgb_image(encoded.pixels(MIN_SIZE))
     spread = int(np.diff(np.array(picture.getextrema())).max())  # Pillow is faster at this than NumPy by far
     sketch = picture.resize((SKETCH, SKETCH), Image.Resampling.BILINEAR)
-    return Sound(encoded.head, hashlib.blake2b(data, digest_size=16).digest(), spread, sketch.tobytes())
+    return ImageInfo(encoded.head, hashlib.blake2b(data, digest_size=16).digest(), spread, sketch.tobytes())
 
 
 CHUNK = 64  # items that a worker answers for at a time
-TALK = logging.getLogger("vitral")
+log = logging.getLogger("vitral")
 
 Chunk = Sequence[Item]
 
 
-class Hand(NamedTuple):
+class Worker(NamedTuple):
     """A worker, its answers, and where in its chunk it is."""
 
     process: BaseProcess
     answers: Connection
-    at: Shared  # (1,)
+    at: SharedArray  # (1,)
 
-    def answer(self, store: Store, chunk: Chunk) -> list[Exam]:
+    def answer(self, store: Store, chunk: Chunk) -> list[ExamResult]:
         """The exams of the next chunk."""
         try:
             return self.answers.recv()
@@ -99,19 +99,19 @@ class Hand(NamedTuple):
             ) from None
 
 
-def examined(samples: Samples, workers: int) -> Generator[Examined, None, None]:
+def examine_all(samples: Samples, workers: int) -> Generator[ExaminedItem, None, None]:
     """Each item with its exam, in the order of the items; with no workers, or few items, by this process."""
     if workers < 1 or len(samples.items) <= CHUNK:
         for item in samples.items:
-            yield Examined(item, examine(samples.store, item))
+            yield ExaminedItem(item, examine(samples.store, item))
         return
     chunks = [samples.items[start : start + CHUNK] for start in range(0, len(samples.items), CHUNK)]
-    hands: list[Hand] = []
+    hands: list[Worker] = []
     try:
         for number in range(workers):
             hands.append(_hire(samples.store, chunks[number::workers]))
         for number, chunk in enumerate(chunks):
-            yield from map(Examined, chunk, hands[number % workers].answer(samples.store, chunk))
+            yield from map(ExaminedItem, chunk, hands[number % workers].answer(samples.store, chunk))
     finally:
         for hand in hands:
             hand.process.kill()
@@ -120,13 +120,13 @@ def examined(samples: Samples, workers: int) -> Generator[Examined, None, None]:
             hand.answers.close()
 
 
-def watched(exams: Generator[Examined, None, None], total: int) -> Iterator[Examined]:
+def with_progress(exams: Generator[ExaminedItem, None, None], total: int) -> Iterator[ExaminedItem]:
     """The same, with a bar on stderr where that is a terminal and the talk is wanted."""
     from rich.console import Console
     from rich.progress import track
 
     console = Console(stderr=True)
-    silent = not (console.is_terminal and TALK.isEnabledFor(logging.INFO))
+    silent = not (console.is_terminal and log.isEnabledFor(logging.INFO))
     try:
         begun = list(islice(exams, 1))  # which starts the workers: nothing is forked once the bar has a thread
         yield from track(chain(begun, exams), "examining", total, console=console, transient=True, disable=silent)
@@ -134,16 +134,16 @@ def watched(exams: Generator[Examined, None, None], total: int) -> Iterator[Exam
         exams.close()
 
 
-def _hire(store: Store, chunks: Sequence[Chunk]) -> Hand:
-    answers, end = USUAL.Pipe(duplex=False)
-    at = share((1,), "int64", USUAL)
-    process = USUAL.Process(target=_labour, args=(store, chunks, end, at), daemon=True)
+def _hire(store: Store, chunks: Sequence[Chunk]) -> Worker:
+    answers, end = DEFAULT_CONTEXT.Pipe(duplex=False)
+    at = create_shared((1,), "int64", DEFAULT_CONTEXT)
+    process = DEFAULT_CONTEXT.Process(target=_labour, args=(store, chunks, end, at), daemon=True)
     process.start()
     end.close()  # so that its death ends the answers
-    return Hand(process, answers, at)
+    return Worker(process, answers, at)
 
 
-def _labour(store: Store, chunks: Sequence[Chunk], answers: Connection, at: Shared) -> None:
+def _labour(store: Store, chunks: Sequence[Chunk], answers: Connection, at: SharedArray) -> None:
     """What a worker does. Interrupts are the parent's to answer; it ends the workers."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -1,78 +1,100 @@
-"""The shelf: decoded pictures that are kept in memory and shared by all workers, as long as there is room.
+"""Cache of decoded images in memory, shared by all worker processes and by all loaders of a process.
 
-A picture is kept at the scale it was decoded at, so that what comes off the shelf is what the file would give.
+An image is cached at the scale at which it was decoded, so a cached image has the pixels that the file would give.
 H rows, W columns, C channels.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.synchronize import Lock
+from weakref import WeakValueDictionary
 
 from vitral.core.config import Size
-from vitral.data.decoding.decode import Encoded, scale_for
+from vitral.data.decoding.decode import EncodedImage, jpeg_scale
 from vitral.data.decoding.pixels import Pixels
-from vitral.data.loading.shared_memory import Context, Shared, share
+from vitral.data.loading.shared_memory import Context, SharedArray, create_shared
 
 SCALES = (1, 2, 4, 8)
 HEIGHT, WIDTH, REDUCIBLE, STARTS = 0, 1, 2, 3  # columns of the table; a start for each scale
-ROOM = 2**30  # bytes, unless told otherwise
+CACHE_BYTES = 2**30
 
 
 @dataclass(frozen=True)
-class Shelf:
-    """Room for the pictures of a set. What is in the table, and how much room is left, is read under the lock."""
+class CacheMemory:
+    """Bytes for the pixels of several caches. Memory is only used once it is written to."""
 
-    room: Shared  # (bytes,)
-    used: Shared  # (1,) bytes handed out
-    table: (
-        Shared  # (images, 7): size at full scale, whether a JPEG, and one more than where the pixels of a scale begin
-    )
+    pixels: SharedArray  # (bytes,)
+    used: SharedArray  # (1,) bytes handed out
+    lock: Lock  # of `used` and of the tables
+
+
+_memories: WeakValueDictionary[tuple[int, Context], CacheMemory] = WeakValueDictionary()
+
+
+def process_memory(cache_bytes: int, context: Context) -> CacheMemory:
+    """The memory that all loaders of this process share; it is freed with the last of them."""
+    memory = _memories.get((cache_bytes, context))
+    if memory is None:
+        pixels, used = create_shared((cache_bytes,), "uint8", context), create_shared((1,), "int64", context)
+        memory = _memories[cache_bytes, context] = CacheMemory(pixels, used, context.Lock())
+    return memory
+
+
+def discard_memory(cache_bytes: int, context: Context) -> None:
+    """Let loaders start with new memory: a worker was killed, perhaps while it held the lock."""
+    _memories.pop((cache_bytes, context), None)
+
+
+@dataclass(frozen=True)
+class DecodedCache:
+    """The cached images of a dataset."""
+
+    memory: CacheMemory
+    table: SharedArray  # (images, 7): full size, whether a JPEG, and for each scale 1 + the start of the pixels
     channels: int
-    lock: Lock
 
 
-def shelf(images: int, channels: int, room: int, context: Context) -> Shelf:
-    """An empty shelf."""
-    table = share((images, STARTS + len(SCALES)), "int64", context)
-    return Shelf(share((room,), "uint8", context), share((1,), "int64", context), table, channels, context.Lock())
+def create_cache(images: int, channels: int, memory: CacheMemory, context: Context) -> DecodedCache:
+    """An empty cache for a dataset of so many images."""
+    return DecodedCache(memory, create_shared((images, STARTS + len(SCALES)), "int64", context), channels)
 
 
-class Kept:
-    """A picture of a set whose file is read and decoded only if the shelf does not have it."""
+class CachedImage:
+    """An image of a dataset. Its file is read and decoded only if the cache does not have it."""
 
-    def __init__(self, shelf: Shelf, place: int, read: Callable[[], Encoded]) -> None:
-        self.shelf, self.place, self.read = shelf, place, read
-        with shelf.lock:
-            height, width, reducible = (int(cell) for cell in shelf.table.array[place, :STARTS])
-        self.opened = None if height else read()
-        if self.opened is not None:
-            height, width = self.opened.size
-            reducible = self.opened.head.format == "JPEG"
-            with shelf.lock:
-                shelf.table.array[place, :STARTS] = height, width, reducible
+    def __init__(self, cache: DecodedCache, index: int, read: Callable[[], EncodedImage]) -> None:
+        self.cache, self.index, self.read = cache, index, read
+        with cache.memory.lock:
+            height, width, reducible = (int(cell) for cell in cache.table.array[index, :STARTS])
+        self.encoded = None if height else read()
+        if self.encoded is not None:
+            height, width = self.encoded.size
+            reducible = self.encoded.head.format == "JPEG"
+            with cache.memory.lock:
+                cache.table.array[index, :STARTS] = height, width, reducible
         self.size, self.reducible = Size(height, width), bool(reducible)
 
     def pixels(self, need: Size) -> Pixels:
-        """The picture, (H, W, C): see `Encoded.pixels`. Not to be written to."""
-        scale = scale_for(self.size, need) if self.reducible else 1
+        """The image, (H, W, C): see `Encoded.pixels`. The array must not be written to."""
+        scale = jpeg_scale(self.size, need) if self.reducible else 1
         column = STARTS + SCALES.index(scale)
-        with self.shelf.lock:
-            start = int(self.shelf.table.array[self.place, column]) - 1
+        with self.cache.memory.lock:
+            start = int(self.cache.table.array[self.index, column]) - 1
         if start >= 0:
             rows, columns = -(-self.size.height // scale), -(-self.size.width // scale)
-            flat = self.shelf.room.array[start : start + rows * columns * self.shelf.channels]
-            return flat.reshape(rows, columns, self.shelf.channels)
-        pixels = (self.opened or self.read()).pixels(need)
-        self._keep(pixels, column)
+            flat = self.cache.memory.pixels.array[start : start + rows * columns * self.cache.channels]
+            return flat.reshape(rows, columns, self.cache.channels)
+        pixels = (self.encoded or self.read()).pixels(need)
+        self._store(pixels, column)
         return pixels
 
-    def _keep(self, pixels: Pixels, column: int) -> None:
-        shelf = self.shelf
-        with shelf.lock:
-            start = int(shelf.used.array[0])
-            if start + pixels.size > len(shelf.room.array):
+    def _store(self, pixels: Pixels, column: int) -> None:
+        memory = self.cache.memory
+        with memory.lock:
+            start = int(memory.used.array[0])
+            if start + pixels.size > len(memory.pixels.array):
                 return
-            shelf.used.array[0] = start + pixels.size
-        shelf.room.array[start : start + pixels.size] = pixels.reshape(-1)
-        with shelf.lock:
-            shelf.table.array[self.place, column] = start + 1
+            memory.used.array[0] = start + pixels.size
+        memory.pixels.array[start : start + pixels.size] = pixels.reshape(-1)
+        with memory.lock:
+            self.cache.table.array[self.index, column] = start + 1

@@ -15,8 +15,8 @@ from torch import Tensor
 from vitral.core.config import Size
 from vitral.core.errors import ConfigError
 from vitral.core.rng import Purpose, rng_for
-from vitral.data.datasets.arrays import Arrays
-from vitral.data.decoding.decode import Encoded, opened
+from vitral.data.datasets.arrays import ArrayStore
+from vitral.data.decoding.decode import EncodedImage, open_image
 from vitral.data.decoding.header import Decoding
 from vitral.data.decoding.pixels import Pixels
 from vitral.data.loading.cache import (
@@ -31,7 +31,7 @@ from vitral.data.loading.in_memory import ImageTable, InMemoryImages
 from vitral.data.loading.sampler import Order, SamplingPlan
 from vitral.data.loading.shared_memory import DEFAULT_CONTEXT, Context, SharedArray, create_shared
 from vitral.data.loading.workers import PREFETCH, WorkerPool
-from vitral.data.samples import SPLITS, Item, Names, Samples, Split, Store
+from vitral.data.samples import SPLITS, Item, PackedNames, Samples, Split, Store
 from vitral.data.transforms.crop import CropConfig, RandomResizedCrop, Resize
 from vitral.data.transforms.preprocessing import decode_and_crop
 
@@ -48,9 +48,9 @@ class Augmentation(Protocol):
 class ImagePipeline:
     """How an image file becomes the image of a batch: decoding, crop, augmentations."""
 
-    image: Size
+    image_size: Size
     decoding: Decoding
-    view: CropConfig
+    crop: CropConfig
     augment: tuple[Augmentation, ...] = ()
 
 
@@ -66,9 +66,9 @@ class Batch(NamedTuple):
 class BatchWriter:
     """Writes one row of a batch: read, decode, crop, augment, copy into the ring of batches."""
 
-    names: Names
+    names: PackedNames
     store: Store
-    sight: ImagePipeline
+    pipeline: ImagePipeline
     plan: SamplingPlan
     cache: DecodedCache
     ring: SharedArray  # (PREFETCH, B, H, W, C)
@@ -83,14 +83,14 @@ class BatchWriter:
         index = int(self.plan.indices(step)[row])
         rng = rng_for(self.plan.seed, Purpose.VIEW, self.plan.epoch(step), index)
         image = CachedImage(self.cache, index, lambda: self._open(index))
-        pixels = decode_and_crop(image, self.sight.view.plan(image.size, self.sight.image, rng))
-        for augment in self.sight.augment:
+        pixels = decode_and_crop(image, self.pipeline.crop.plan(image.size, self.pipeline.image_size, rng))
+        for augment in self.pipeline.augment:
             pixels = augment.apply(pixels, rng)
         self.ring.array[slot, row] = pixels
 
-    def _open(self, index: int) -> Encoded:
+    def _open(self, index: int) -> EncodedImage:
         name = self.names[index]
-        return opened(self.store.read(name), self.store.address(name), self.sight.decoding)
+        return open_image(self.store.read(name), self.store.address(name), self.pipeline.decoding)
 
 
 class Loader:
@@ -100,7 +100,7 @@ class Loader:
         self,
         items: Sequence[Item],
         store: Store,
-        sight: ImagePipeline,
+        pipeline: ImagePipeline,
         plan: SamplingPlan,
         workers: int = 0,
         cache_bytes: int = CACHE_BYTES,
@@ -108,10 +108,10 @@ class Loader:
     ) -> None:
         if workers < 0:
             message = f"expected 0 or more, got {workers}"
-            raise ConfigError(message, code="config.out_of_range", where="workers", hint="give one for each core")
-        self.store, self.sight, self.plan = store, sight, plan
+            raise ConfigError(message, code="config.out_of_range", where="workers", hint="use 0, or one per core")
+        self.store, self.pipeline, self.plan = store, pipeline, plan
         self.workers, self.cache_bytes, self.context = workers, cache_bytes, context
-        self.names = Names.of(item.name for item in items)
+        self.names = PackedNames.of(item.name for item in items)
         self.labels = torch.tensor([item.label for item in items])
         self.cache = self._create_cache()
 
@@ -120,7 +120,7 @@ class Loader:
         cls,
         samples: Samples,
         split: Split,
-        sight: ImagePipeline,
+        pipeline: ImagePipeline,
         order: Order,
         batch: int,
         seed: int = 0,
@@ -129,18 +129,18 @@ class Loader:
         """A loader of one split in one process."""
         items = samples.of(split)
         if not items:
-            held = " and ".join(each for each in SPLITS if samples.of(each))
-            message = f"no images in {split!r}, this set has {held}"
+            held = ", ".join(each for each in SPLITS if samples.of(each))
+            message = f"split {split!r} has no images; splits with images: {held}"
             raise ConfigError(message, code="config.empty_split", where="split", hint="choose another")
         plan = SamplingPlan(np.array([item.label for item in items], dtype=np.int64), order, batch, seed)
-        return cls(items, samples.store, sight, plan, workers)
+        return cls(items, samples.store, pipeline, plan, workers)
 
     def batches(self, start: int, stop: int) -> Iterator[Batch]:
         """Yield the batches of the steps from `start` up to `stop`. Several such iterators may be open at once."""
         if self.cache.memory is not process_memory(self.cache_bytes, self.context):  # a worker was killed
             self.cache = self._create_cache()
         steps, ring = range(start, stop), self._ring()
-        work = BatchWriter(self.names, self.store, self.sight, self.plan, self.cache, ring)
+        work = BatchWriter(self.names, self.store, self.pipeline, self.plan, self.cache, ring)
         if not self.workers and self._in_memory:
             for step in steps:
                 yield self._labeled(step, self._in_memory.images(step))
@@ -160,28 +160,28 @@ class Loader:
                 discard_memory(self.cache_bytes, self.context)
 
     def epoch(self, number: int = 0) -> Iterator[Batch]:
-        """The batches of one epoch."""
+        """Yield the batches of one epoch."""
         steps = self.plan.steps_per_epoch
         return self.batches(number * steps, (number + 1) * steps)
 
     def _create_cache(self) -> DecodedCache:
         memory = process_memory(self.cache_bytes, self.context)
-        return create_cache(len(self.labels), self.sight.decoding.channels, memory, self.context)
+        return create_cache(len(self.labels), self.pipeline.decoding.channels, memory, self.context)
 
     def _ring(self) -> SharedArray:
-        shape = (PREFETCH, self.plan.max_rows, *self.sight.image, self.sight.decoding.channels)
+        shape = (PREFETCH, self.plan.max_rows, *self.pipeline.image_size, self.pipeline.decoding.channels)
         return create_shared(shape, "uint8", self.context)
 
     @cached_property
     def _in_memory(self) -> InMemoryImages | None:
         """The items as in-memory images, if they are arrays and the pipeline has a crop that works on batches."""
-        view, store = self.sight.view, self.store
-        if self.sight.augment or not isinstance(view, RandomResizedCrop | Resize) or not isinstance(store, Arrays):
+        crop, store = self.pipeline.crop, self.store
+        if self.pipeline.augment or not isinstance(crop, RandomResizedCrop | Resize) or not isinstance(store, ArrayStore):
             return None
         found = store.rows(self.names[index] for index in range(len(self.names)))
-        if found is None or found[0].shape[-1] != self.sight.decoding.channels:
+        if found is None or found[0].shape[-1] != self.pipeline.decoding.channels:
             return None
-        return InMemoryImages(ImageTable(*found), view, self.sight.image, self.plan)
+        return InMemoryImages(ImageTable(*found), crop, self.pipeline.image_size, self.plan)
 
     def _batch(self, step: int, slot: int, ring: SharedArray) -> Batch:
         images = ring.array[slot, : len(self.plan.indices(step))].copy()  # the ring is filled anew

@@ -1,4 +1,4 @@
-"""Augment: what may be done to one training image, each a config with `apply(pixels, rng)`.  H rows, W columns."""
+"""Augmentations of one training image, each a config with `apply(pixels, rng)`.  H rows, W columns."""
 
 from collections.abc import Callable
 from math import exp, log, sqrt
@@ -67,7 +67,7 @@ class ThreeAugment(Config):
 
 
 class Noise(Config):
-    """Every sample of the box drawn evenly from 0 to 255, as in the paper; timm draws normed pixels from a normal."""
+    """Uniform noise from 0 to 255, as in the paper; timm draws normalized pixels from a normal distribution."""
 
     kind: Literal["noise"] = "noise"
 
@@ -76,7 +76,7 @@ class Noise(Config):
 
 
 class Level(Config):
-    """One level everywhere in the box; 128 is zero once pixels are scaled to [-1, 1]."""
+    """One level in the whole box; 128 becomes zero when pixels are normalized to [-1, 1]."""
 
     kind: Literal["level"] = "level"
     level: int = Field(default=128, ge=0, le=255)
@@ -100,14 +100,14 @@ class RandomErasing(Config):
         if rng.random() >= self.probability:
             return pixels
         height, width, channels = pixels.shape
-        box = erased_box(height, width, rng)
+        box = draw_erased_box(height, width, rng)
         erased = pixels.copy()
         shape = (box.bottom - box.top, box.right - box.left, channels)
         erased[box.top : box.bottom, box.left : box.right] = self.fill.draw(shape, rng)
         return erased
 
 
-def erased_box(height: int, width: int, rng: np.random.Generator) -> Edges:
+def draw_erased_box(height: int, width: int, rng: np.random.Generator) -> Edges:
     """A box of random area and aspect somewhere in the image; an empty one where ten draws were all too long."""
     for _ in range(TRIES):
         area = rng.uniform(*ERASED_AREA) * height * width

@@ -1,10 +1,7 @@
-"""What moves pixels, and what covers a part of them.  H rows, W columns, C channels, 1 or 3.
+"""Image operations of augmentation: color operations first, then geometric ones, most of them by Pillow.
 
-Each pixel of the result is the nearest one of the input, or FILL where that lies outside. Sizes never change.
-Coordinates count from the center of the first pixel, as TensorFlow's do.
-
-Pixels as Pillow's images and back: Pillow is the engine of most operations.  H rows, W columns, C channels.
-What changes levels and colors and leaves every pixel where it is.  H rows, W columns, C channels, 1 or 3.
+Sizes never change. A geometric operation takes the nearest pixel of the input, or FILL where that lies outside;
+coordinates count from the center of the first pixel, as in TensorFlow.  H rows, W columns, C channels, 1 or 3.
 """
 
 from typing import NamedTuple
@@ -19,7 +16,7 @@ MODES = {1: "L", 3: "RGB"}
 
 
 def check_channels(pixels: Pixels) -> None:
-    """Refuse what is neither gray nor color: brightness, saturation and Pillow's modes mean nothing there."""
+    """Refuse images that are neither gray nor color: brightness and saturation have no meaning for them."""
     channels = pixels.shape[-1]
     if channels not in MODES:
         message = f"expected images of 1 or 3 channels, found {channels}"
@@ -27,13 +24,13 @@ def check_channels(pixels: Pixels) -> None:
         raise ConfigError(message, code="config.unsupported", where="augment", hint=hint)
 
 
-def picture(pixels: Pixels) -> Image.Image:
-    """The same image for Pillow, which may share the memory and must not write to it."""
+def to_pillow(pixels: Pixels) -> Image.Image:
+    """The image for Pillow, which may share the memory and must not write to it."""
     check_channels(pixels)
     return Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
 
 
-def pixels_of(image: Image.Image) -> Pixels:
+def from_pillow(image: Image.Image) -> Pixels:
     """The pixels of a gray or color image in an array of their own, (H, W, C)."""
     pixels: Pixels = np.array(image)  # a copy: torch warns of arrays that cannot be written to
     return pixels[..., None] if pixels.ndim == 2 else pixels
@@ -44,12 +41,12 @@ LEVELS = np.arange(256, dtype=np.int64)
 
 def autocontrast(pixels: Pixels) -> Pixels:
     """Each channel stretched so that its darkest level is 0 and its brightest 255."""
-    return pixels_of(ImageOps.autocontrast(picture(pixels)))
+    return from_pillow(ImageOps.autocontrast(to_pillow(pixels)))
 
 
 def equalize(pixels: Pixels) -> Pixels:
     """Each channel with its levels spread so that all are about equally frequent."""
-    return pixels_of(ImageOps.equalize(picture(pixels)))
+    return from_pillow(ImageOps.equalize(to_pillow(pixels)))
 
 
 def invert(pixels: Pixels) -> Pixels:
@@ -64,61 +61,61 @@ def posterize(pixels: Pixels, bits: int) -> Pixels:
 
 def solarize(pixels: Pixels, threshold: int) -> Pixels:
     """The negative of every level from the threshold on."""
-    return _looked_up(pixels, np.where(threshold > LEVELS, LEVELS, 255 - LEVELS))
+    return _look_up(pixels, np.where(threshold > LEVELS, LEVELS, 255 - LEVELS))
 
 
 def solarize_add(pixels: Pixels, addition: int) -> Pixels:
     """The dark half of the levels, below 128, brightened."""
-    return _looked_up(pixels, np.where(LEVELS < 128, (LEVELS + addition).clip(0, 255), LEVELS))
+    return _look_up(pixels, np.where(LEVELS < 128, (LEVELS + addition).clip(0, 255), LEVELS))
 
 
 def saturation(pixels: Pixels, factor: float) -> Pixels:
     """Colors paler or stronger; gray images have none."""
-    return pixels if pixels.shape[-1] == 1 else pixels_of(ImageEnhance.Color(picture(pixels)).enhance(factor))
+    return pixels if pixels.shape[-1] == 1 else from_pillow(ImageEnhance.Color(to_pillow(pixels)).enhance(factor))
 
 
 def contrast(pixels: Pixels, factor: float) -> Pixels:
-    """Levels drawn to or pushed from the mean brightness of the image."""
-    return pixels_of(ImageEnhance.Contrast(picture(pixels)).enhance(factor))
+    """Scale the distance of each level from the mean brightness of the image."""
+    return from_pillow(ImageEnhance.Contrast(to_pillow(pixels)).enhance(factor))
 
 
 def contrast_about(pixels: Pixels, factor: float, level: int) -> Pixels:
-    """Levels drawn to or pushed from one level, whatever the image."""
-    image = picture(pixels)
+    """Scale the distance of each level from a fixed level."""
+    image = to_pillow(pixels)
     flat = Image.new(image.mode, image.size, (level,) * pixels.shape[-1])
-    return pixels_of(Image.blend(flat, image, factor))
+    return from_pillow(Image.blend(flat, image, factor))
 
 
 def brightness(pixels: Pixels, factor: float) -> Pixels:
     """Levels times the factor."""
-    return pixels_of(ImageEnhance.Brightness(picture(pixels)).enhance(factor))
+    return from_pillow(ImageEnhance.Brightness(to_pillow(pixels)).enhance(factor))
 
 
 def sharpness(pixels: Pixels, factor: float) -> Pixels:
     """Edges softer or harder, by the difference from a slightly smoothed image; the outermost pixels stay."""
-    return pixels_of(ImageEnhance.Sharpness(picture(pixels)).enhance(factor))
+    return from_pillow(ImageEnhance.Sharpness(to_pillow(pixels)).enhance(factor))
 
 
 def hue(pixels: Pixels, turn: float) -> Pixels:
     """Colors moved round the color wheel, by -0.5 to 0.5 of a turn; gray images have none."""
     if pixels.shape[-1] == 1:
         return pixels
-    hsv = np.array(picture(pixels).convert("HSV"))  # (H, W, 3)
+    hsv = np.array(to_pillow(pixels).convert("HSV"))  # (H, W, 3)
     hsv[..., 0] += np.uint8(int(turn * 255) % 256)  # goes round at 256, as the wheel does
-    return pixels_of(Image.fromarray(hsv, "HSV").convert("RGB"))
+    return from_pillow(Image.fromarray(hsv, "HSV").convert("RGB"))
 
 
 def grayscale(pixels: Pixels) -> Pixels:
     """Brightness alone, in as many channels as before."""
-    return pixels if pixels.shape[-1] == 1 else pixels_of(picture(pixels).convert("L").convert("RGB"))
+    return pixels if pixels.shape[-1] == 1 else from_pillow(to_pillow(pixels).convert("L").convert("RGB"))
 
 
 def blur(pixels: Pixels, radius: float) -> Pixels:
     """Pillow's Gaussian blur; the radius is the standard deviation in pixels."""
-    return pixels_of(picture(pixels).filter(ImageFilter.GaussianBlur(radius)))
+    return from_pillow(to_pillow(pixels).filter(ImageFilter.GaussianBlur(radius)))
 
 
-def _looked_up(pixels: Pixels, table: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Pixels:
+def _look_up(pixels: Pixels, table: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Pixels:
     return table.astype(np.uint8)[pixels]
 
 
@@ -147,8 +144,8 @@ class Edges(NamedTuple):
 
 def rotate(pixels: Pixels, degrees: float) -> Pixels:
     """The image turned counterclockwise about its center."""
-    turned = picture(pixels).rotate(degrees, Image.Resampling.NEAREST, fillcolor=_fill(pixels))
-    return pixels_of(turned)
+    turned = to_pillow(pixels).rotate(degrees, Image.Resampling.NEAREST, fillcolor=_fill(pixels))
+    return from_pillow(turned)
 
 
 def shear_x(pixels: Pixels, slope: float) -> Pixels:
@@ -182,13 +179,13 @@ def cutout(pixels: Pixels, reach: int, row: int, column: int) -> Pixels:
 
 def _affine(pixels: Pixels, across: tuple[float, float, float], down: tuple[float, float, float]) -> Pixels:
     """Each pixel (x, y) taken from x' = ax + by + c, with a row (a, b, c) for x' and one for y'."""
-    image = picture(pixels)
+    image = to_pillow(pixels)
     # Pillow counts from the corner of the first pixel: half a pixel in at the input, half a pixel out at the result.
     matrix = [term for a, b, c in (across, down) for term in (a, b, c + 0.5 - (a + b) / 2 + TIE)]
     moved = image.transform(
         image.size, Image.Transform.AFFINE, matrix, Image.Resampling.NEAREST, fillcolor=_fill(pixels)
     )
-    return pixels_of(moved)
+    return from_pillow(moved)
 
 
 def _fill(pixels: Pixels) -> tuple[int, ...]:

@@ -2,7 +2,7 @@
 
 timm and torchvision have the same 16 names but not the same numbers; each difference is noted where it is. All that
 depends on the size of the image (distances, the level of `contrast`) is as in AugReg's images of 224x224, and scales
-from there, so that small images are not pushed out of sight.
+from there, so that small images are not moved out of view.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,6 @@ from pydantic import Field
 from vitral.core.config import Config
 from vitral.data.decoding.pixels import Pixels
 from vitral.data.transforms import image_ops
-from vitral.data.transforms import image_ops as geometry
 from vitral.data.transforms.image_ops import check_channels
 
 SIDE = 224  # of AugReg's images
@@ -24,7 +23,7 @@ PALE = SIDE * SIDE // 256  # big_vision takes the number of pixels / 256 for the
 Operation = Callable[[Pixels, float, np.random.Generator], Pixels]  # of the level: the magnitude / 10
 
 
-def enhancement(level: float) -> float:
+def enhance_factor(level: float) -> float:
     """The factor of color, contrast, brightness and sharpness: 0.1 at level 0, so that no level is harmless.
 
     timm's `increasing` variants and torchvision take 1 +- 0.9 x level instead.
@@ -32,7 +31,7 @@ def enhancement(level: float) -> float:
     return 1.8 * level + 0.1
 
 
-def bits_kept(level: float) -> int:
+def posterize_bits(level: float) -> int:
     """How many bits `posterize` keeps: more at higher levels, all 8 from 2 on.
 
     TensorFlow shifts out at most 7 bits, so level 0 keeps one (Pillow, thus timm, none); beyond level 2 the shift is
@@ -54,22 +53,22 @@ def _sign(rng: np.random.Generator) -> int:
 
 
 def _contrast(pixels: Pixels, level: float, rng: np.random.Generator) -> Pixels:
-    return image_ops.contrast_about(pixels, enhancement(level), PALE)
+    return image_ops.contrast_about(pixels, enhance_factor(level), PALE)
 
 
 def _translate_x(pixels: Pixels, level: float, rng: np.random.Generator) -> Pixels:
-    return geometry.translate_x(pixels, _sign(rng) * level * TRANSLATE * (pixels.shape[1] / SIDE))
+    return image_ops.translate_x(pixels, _sign(rng) * level * TRANSLATE * (pixels.shape[1] / SIDE))
 
 
 def _translate_y(pixels: Pixels, level: float, rng: np.random.Generator) -> Pixels:
-    return geometry.translate_y(pixels, _sign(rng) * level * TRANSLATE * (pixels.shape[0] / SIDE))
+    return image_ops.translate_y(pixels, _sign(rng) * level * TRANSLATE * (pixels.shape[0] / SIDE))
 
 
 def _cutout(pixels: Pixels, level: float, rng: np.random.Generator) -> Pixels:
     """timm and torchvision have no cutout among these."""
     height, width = pixels.shape[:2]
     reach = int(level * CUTOUT * (min(height, width) / SIDE))
-    return geometry.cutout(pixels, reach, int(rng.integers(height)), int(rng.integers(width)))
+    return image_ops.cutout(pixels, reach, int(rng.integers(height)), int(rng.integers(width)))
 
 
 # In big_vision's order. Where timm and torchvision interpolate by choice, all of these take the nearest pixel.
@@ -77,15 +76,15 @@ OPERATIONS: dict[str, Operation] = {
     "AutoContrast": lambda pixels, level, rng: image_ops.autocontrast(pixels),
     "Equalize": lambda pixels, level, rng: image_ops.equalize(pixels),
     "Invert": lambda pixels, level, rng: image_ops.invert(pixels),
-    "Rotate": lambda pixels, level, rng: geometry.rotate(pixels, _sign(rng) * 30 * level),
-    "Posterize": lambda pixels, level, rng: image_ops.posterize(pixels, bits_kept(level)),
+    "Rotate": lambda pixels, level, rng: image_ops.rotate(pixels, _sign(rng) * 30 * level),
+    "Posterize": lambda pixels, level, rng: image_ops.posterize(pixels, posterize_bits(level)),
     "Solarize": lambda pixels, level, rng: image_ops.solarize(pixels, solarize_threshold(level)),
-    "Color": lambda pixels, level, rng: image_ops.saturation(pixels, enhancement(level)),
+    "Color": lambda pixels, level, rng: image_ops.saturation(pixels, enhance_factor(level)),
     "Contrast": _contrast,
-    "Brightness": lambda pixels, level, rng: image_ops.brightness(pixels, enhancement(level)),
-    "Sharpness": lambda pixels, level, rng: image_ops.sharpness(pixels, enhancement(level)),
-    "ShearX": lambda pixels, level, rng: geometry.shear_x(pixels, _sign(rng) * 0.3 * level),
-    "ShearY": lambda pixels, level, rng: geometry.shear_y(pixels, _sign(rng) * 0.3 * level),
+    "Brightness": lambda pixels, level, rng: image_ops.brightness(pixels, enhance_factor(level)),
+    "Sharpness": lambda pixels, level, rng: image_ops.sharpness(pixels, enhance_factor(level)),
+    "ShearX": lambda pixels, level, rng: image_ops.shear_x(pixels, _sign(rng) * 0.3 * level),
+    "ShearY": lambda pixels, level, rng: image_ops.shear_y(pixels, _sign(rng) * 0.3 * level),
     "TranslateX": _translate_x,
     "TranslateY": _translate_y,
     "Cutout": _cutout,

@@ -8,7 +8,7 @@ from tests.data.pictures import color, encoded
 from tests.data.tars import tar_bytes
 from tests.data.trees import plant
 from tests.errors import raises
-from vitral.data.datasets.shards.pack import byte_count, members, plan
+from vitral.data.datasets.shards.pack import parse_size, plan_shards, shard_members
 from vitral.data.datasets.source import open_data
 from vitral.data.samples import Samples
 
@@ -28,8 +28,8 @@ def test_the_plan_foresees_every_byte_of_a_tar(tmp_path: Path) -> None:
         plant(tmp_path, ["ant/x.jpg"])
         (tmp_path / f"ant/{'n' * 40 * number}.jpg").write_bytes(b"x" * length)
     samples = opened(tmp_path)
-    for shard in plan(samples, SIZE).shards:
-        data = tar_bytes(list(members(samples, shard, 0, ignore)), tarfile.GNU_FORMAT)
+    for shard in plan_shards(samples, SIZE).shards:
+        data = tar_bytes(list(shard_members(samples, shard, 0, ignore)), tarfile.GNU_FORMAT)
         assert len(data) == shard.bytes <= SIZE
         with tarfile.open(fileobj=BytesIO(data)) as tar:
             images = [(info.offset_data, info.size) for info in tar if info.name.endswith(".jpg")]
@@ -38,7 +38,7 @@ def test_the_plan_foresees_every_byte_of_a_tar(tmp_path: Path) -> None:
 
 def test_every_image_is_in_one_shard_of_its_split(tmp_path: Path) -> None:
     samples = opened(tmp_path)
-    index = plan(samples, SIZE)
+    index = plan_shards(samples, SIZE)
     found = [
         (name, label, shard.split)
         for shard in index.shards
@@ -57,23 +57,23 @@ def test_every_image_is_in_one_shard_of_its_split(tmp_path: Path) -> None:
 
 
 def test_classes_are_mixed_and_mixed_the_same_way_again(tmp_path: Path) -> None:
-    index = plan(opened(tmp_path), SIZE)
+    index = plan_shards(opened(tmp_path), SIZE)
     assert all(set(shard.labels) == {0, 1} for shard in index.shards if len(shard.names) > 8)
-    assert plan(open_data(str(tmp_path)), SIZE) == index
+    assert plan_shards(open_data(str(tmp_path)), SIZE) == index
 
 
 def test_an_image_larger_than_a_shard_has_one_to_itself(tmp_path: Path) -> None:
     plant(tmp_path, ["ant/large.jpg"])
     (tmp_path / "ant/large.jpg").write_bytes(bytes(100_000))
-    large = [shard for shard in plan(opened(tmp_path), SIZE).shards if shard.bytes > SIZE]
+    large = [shard for shard in plan_shards(opened(tmp_path), SIZE).shards if shard.bytes > SIZE]
     assert [shard.names for shard in large] == [("ant/large.jpg",)]
 
 
 def test_keys_are_numbered_on_and_progress_is_told(tmp_path: Path) -> None:
     samples = opened(tmp_path)
-    shard = plan(samples, SIZE).shards[1]
+    shard = plan_shards(samples, SIZE).shards[1]
     told: list[int] = []
-    keys = [name.split(".")[0] for name, _ in members(samples, shard, 70, told.append)]
+    keys = [name.split(".")[0] for name, _ in shard_members(samples, shard, 70, told.append)]
     assert keys[::3] == keys[1::3] == keys[2::3] == [f"{number:08}" for number in range(70, 70 + len(shard.names))]
     assert told == [1] * len(shard.names)
 
@@ -86,7 +86,7 @@ def test_an_image_is_called_by_its_name_or_else_by_its_bytes(tmp_path: Path, nam
     (tmp_path / name).write_bytes(encoded(color(), "PNG"))
     (tmp_path / "list.csv").write_text(f"path,label,split\n1.png,a,train\n{name},b,train\n")
     samples = open_data(str(tmp_path / "list.csv"))
-    found = [member for shard in plan(samples, SIZE).shards for member, _ in members(samples, shard, 0, ignore)]
+    found = [member for shard in plan_shards(samples, SIZE).shards for member, _ in shard_members(samples, shard, 0, ignore)]
     assert sorted(Path(member).suffix for member in found) == sorted([".cls", ".cls", ".json", ".json", ".png", ending])
 
 
@@ -95,22 +95,22 @@ def test_what_has_neither_the_name_nor_the_bytes_of_an_image_is_refused(tmp_path
     (tmp_path / "list.csv").write_text("path,label\n1.jpg,a\n2.dat,b\n")
     samples = open_data(str(tmp_path / "list.csv"))
     with raises("data.unknown_format", "2.dat"):
-        [*members(samples, plan(samples, SIZE).shards[0], 0, ignore)]
+        [*shard_members(samples, plan_shards(samples, SIZE).shards[0], 0, ignore)]
 
 
 def test_a_class_with_a_line_break_is_refused(tmp_path: Path) -> None:
     with raises("data.bad_class_name", tmp_path):
-        plan(open_data(str(plant(tmp_path, ["a\nb/1.jpg", "c/1.jpg"]))), SIZE)
+        plan_shards(open_data(str(plant(tmp_path, ["a\nb/1.jpg", "c/1.jpg"]))), SIZE)
 
 
 @pytest.mark.parametrize(
     ("text", "count"), [("256MB", 256_000_000), ("1 gb", 10**9), ("512", 512), ("7B", 7), (" 3kb ", 3000)]
 )
 def test_a_size_is_read_with_its_unit(text: str, count: int) -> None:
-    assert byte_count(text) == count
+    assert parse_size(text) == count
 
 
 @pytest.mark.parametrize("text", ["", "MB", "0", "-1MB", "1.5GB", "1PB", "1e3"])
 def test_a_size_that_is_none_is_refused(text: str) -> None:
     with raises("config.wrong_type", repr(text)):
-        byte_count(text)
+        parse_size(text)

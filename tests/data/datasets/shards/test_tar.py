@@ -12,14 +12,14 @@ import pytest
 from tests.data.tars import File, odd, sample, tar_bytes
 from tests.data.trees import refused_at
 from tests.errors import raises
-from vitral.data.datasets.shards.tar import Entry, scan
+from vitral.data.datasets.shards.tar import TarSample, scan_tar
 
 BOTH = [*sample("cat/07", "cat"), *sample("dog/07", "dog")]
 DEEP = "/".join(["a folder with a long name"] * 12)
 
 
-def scanned(data: bytes) -> list[Entry]:
-    return scan(BytesIO(data), "set/train-000.tar")
+def scanned(data: bytes) -> list[TarSample]:
+    return scan_tar(BytesIO(data), "set/train-000.tar")
 
 
 def found(files: list[Any]) -> list[tuple[str, str | int, str | None]]:

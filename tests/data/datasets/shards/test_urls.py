@@ -4,7 +4,7 @@ import pytest
 
 from tests.data.trees import plant, refused_at
 from tests.errors import raises
-from vitral.data.datasets.shards.urls import expand, names_shards, tars
+from vitral.data.datasets.shards.urls import expand_braces, list_tars, names_shards
 
 THREE = ["set/train-000.tar", "set/train-001.tar", "set/val-000.tar"]
 
@@ -25,13 +25,13 @@ THREE = ["set/train-000.tar", "set/train-001.tar", "set/val-000.tar"]
     ],
 )
 def test_braces_stand_for_every_number_and_word_in_them(address: str, names: list[str]) -> None:
-    assert expand(address) == names
+    assert expand_braces(address) == names
 
 
 @pytest.mark.parametrize("address", ["a-{3..0}.tar", "a-{0..99999999999}.tar", "{0..9999}-{0..9999}.tar"])
 def test_a_range_that_cannot_be_followed_is_refused(address: str) -> None:
     with raises("data.bad_pattern") as caught:
-        expand(address)
+        expand_braces(address)
     assert refused_at(caught) == address
 
 
@@ -53,7 +53,7 @@ def test_an_address_stands_for_its_tars_in_order_and_each_once(
 ) -> None:
     monkeypatch.chdir(plant(tmp_path, [*reversed(THREE), "odd/a{1..2}[3].tar"]))
     assert names_shards(address)
-    assert tars(address) == names
+    assert list_tars(address) == names
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_a_shard_that_is_not_there_is_named(
 ) -> None:
     monkeypatch.chdir(plant(tmp_path, THREE))
     with raises(*error) as caught:
-        tars(address)
+        list_tars(address)
     assert refused_at(caught) == address
 
 

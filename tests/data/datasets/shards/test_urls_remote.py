@@ -9,7 +9,7 @@ import pytest
 
 from tests.data.trees import refused_at
 from tests.errors import raises
-from vitral.data.datasets.shards.urls import exists, join, matches, opened, read_range, read_whole, sizes
+from vitral.data.datasets.shards.urls import exists, file_sizes, glob_paths, join, open_file, read_range, read_whole
 
 FILES = {"b.tar": b"0123456789", "a.tar": b"abc", "notes.txt": b"", ".hidden": b"x"}
 SHOWN = {"a.tar": 3, "b.tar": 10, "notes.txt": 0}
@@ -40,18 +40,18 @@ def test_a_range_is_read_to_the_byte(folder: str) -> None:
 def test_a_whole_file_is_read_and_can_be_moved_about_in(folder: str) -> None:
     path = join(folder, "b.tar")
     assert read_whole(path) == b"0123456789"
-    with opened(path) as file:
+    with open_file(path) as file:
         file.seek(7)
         assert file.read(2) == b"78"
 
 
 def test_a_folder_tells_the_sizes_of_its_files(folder: str) -> None:
-    assert sizes(folder) == SHOWN
-    assert list(sizes(folder)) == sorted(SHOWN)
+    assert file_sizes(folder) == SHOWN
+    assert list(file_sizes(folder)) == sorted(SHOWN)
 
 
 def test_a_pattern_is_matched_in_the_order_of_names(folder: str) -> None:
-    found = matches(join(folder, "*.tar"))
+    found = glob_paths(join(folder, "*.tar"))
     assert [path.rsplit("/", 1)[1] for path in found] == ["a.tar", "b.tar"]
     assert [read_whole(path) for path in found] == [b"abc", b"0123456789"]
 
@@ -69,7 +69,7 @@ def test_a_range_beyond_the_end_is_refused(folder: str) -> None:
 
 def test_a_file_that_is_gone_is_named(folder: str) -> None:
     path = join(folder, "gone.tar")
-    for reading in (lambda: read_range(path, 0, 1), lambda: read_whole(path), lambda: sizes(path)):
+    for reading in (lambda: read_range(path, 0, 1), lambda: read_whole(path), lambda: file_sizes(path)):
         with raises("data.unreadable") as caught:
             reading()
         assert refused_at(caught) == path

@@ -18,28 +18,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitral.core.errors import DataError
-from vitral.data.datasets.labels import composed, listed, samples_of
+from vitral.data.datasets.labels import build_samples, format_names, normalize_unicode
 from vitral.data.datasets.shards.index import AGAIN, CLASSES, DRAFT, INDEX, Shard, parse_index
-from vitral.data.datasets.shards.tar import Entry, scan
+from vitral.data.datasets.shards.tar import TarSample, scan_tar
 from vitral.data.datasets.shards.urls import (
     check_protocol,
     exists,
+    file_sizes,
     is_pattern,
     is_tar,
     join,
-    opened,
+    list_tars,
+    open_file,
     read_range,
     read_whole,
-    sizes,
-    tars,
 )
-from vitral.data.datasets.split import Stratified
-from vitral.data.samples import SPLIT_WORDS, SPLITS, Item, Names, Row, Samples, Split
+from vitral.data.datasets.split import StratifiedSplit
+from vitral.data.samples import SPLIT_ALIASES, SPLITS, Item, PackedNames, Row, Samples, Split
 
 Integers = NDArray[np.int64]
 
 
-class Stretches(NamedTuple):
+class ByteRanges(NamedTuple):
     """Images by name, and where the bytes of each are: the number of its shard, the first byte, how many."""
 
     names: Sequence[str]
@@ -49,11 +49,11 @@ class Stretches(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Shards:
+class ShardStore:
     """Reads single images out of tars. Python objects by the million would be copied into every worker's memory."""
 
     paths: tuple[str, ...]
-    names: Names  # sorted by their bytes
+    names: PackedNames  # sorted by their bytes
     shards: Integers
     starts: Integers
     lengths: Integers
@@ -75,27 +75,27 @@ class Shards:
         return at
 
 
-def store_of(paths: Sequence[str], stretches: Stretches) -> Shards:
+def build_store(paths: Sequence[str], stretches: ByteRanges) -> ShardStore:
     """The store of images in the tars at these paths, which `stretches` numbers from 0."""
     order = sorted(range(len(stretches.names)), key=lambda at: os.fsencode(stretches.names[at]))
-    names = Names.of(stretches.names[at] for at in order)
+    names = PackedNames.of(stretches.names[at] for at in order)
     columns = [np.array(column, dtype=np.int64)[order] for column in stretches[1:]]
-    return Shards(tuple(paths), names, *columns)
+    return ShardStore(tuple(paths), names, *columns)
 
 
 THREADS = 8  # shards scanned at a time; a remote one is mostly waited for
 log = logging.getLogger(__name__)
 
 
-def open_shards(where: str, how: Stratified) -> Samples:
+def open_shards(where: str, how: StratifiedSplit) -> Samples:
     """The samples of a pack, or of the tars that an address stands for."""
     if where.startswith(("http://", "https://")) and not is_tar(where):
         hint = "fetch it and give the folder; only tar shards (.tar) are read from afar"
         raise DataError("an address, and vitral downloads nothing", code="data.remote_address", where=where, hint=hint)
     check_protocol(where)
     if (is_tar(where) or is_pattern(where)) and not os.path.isdir(where):
-        return _from_tars(where, tars(where), how)
-    beside = sizes(where)
+        return _from_tars(where, list_tars(where), how)
+    beside = file_sizes(where)
     if INDEX in beside:
         return _from_index(where, beside)
     found = [join(where, name) for name in beside if is_tar(name)]
@@ -129,13 +129,13 @@ def _from_index(where: str, beside: dict[str, int]) -> Samples:
         for split in SPLITS
         for item in sorted(item for shard in index.shards if shard.split == split for item in _items(shard))
     ]
-    stretches = Stretches(
+    stretches = ByteRanges(
         [name for shard in index.shards for name in shard.names],
         [number for number, shard in enumerate(index.shards) for _ in shard.names],
         [start for shard in index.shards for start in shard.starts],
         [length for shard in index.shards for length in shard.lengths],
     )
-    store = store_of([join(where, shard.file) for shard in index.shards], stretches)
+    store = build_store([join(where, shard.file) for shard in index.shards], stretches)
     return Samples(where, index.classes, tuple(items), store, index.notes)
 
 
@@ -148,7 +148,7 @@ def _unfinished(where: str) -> DataError:
     return DataError("a pack that was not finished", code="data.unfinished_pack", where=where, hint=hint)
 
 
-def _from_tars(where: str, paths: Sequence[str], how: Stratified) -> Samples:
+def _from_tars(where: str, paths: Sequence[str], how: StratifiedSplit) -> Samples:
     prefix = os.path.commonprefix(paths)  # noqa: RUF071, commonpath breaks the // of an address
     parent = prefix[: prefix.rfind("/") + 1]
     if exists(f"{parent}{DRAFT}"):
@@ -163,16 +163,16 @@ def _from_tars(where: str, paths: Sequence[str], how: Stratified) -> Samples:
     splits = _splits(where, names, [entry.split or _split_of(path.removeprefix(parent)) for path, entry in found])
     numbers = [number for number, entries in enumerate(scans) for _ in entries]
     starts, lengths = [entry.start for _, entry in found], [entry.length for _, entry in found]
-    store = store_of(paths, Stretches(names, numbers, starts, lengths))
-    samples = samples_of(where, map(Row, names, labels, splits), store, how)
+    store = build_store(paths, ByteRanges(names, numbers, starts, lengths))
+    samples = build_samples(where, map(Row, names, labels, splits), store, how)
     if not classes and all(isinstance(entry.label, int) for _, entry in found):
         classes = tuple(sorted(samples.classes, key=int))
     return _reordered(samples, classes) if classes else samples
 
 
-def _scan(path: str) -> list[Entry]:
-    with opened(path) as file:
-        return scan(file, path)
+def _scan(path: str) -> list[TarSample]:
+    with open_file(path) as file:
+        return scan_tar(file, path)
 
 
 def _listed_classes(path: str) -> tuple[str, ...]:
@@ -183,7 +183,7 @@ def _listed_classes(path: str) -> tuple[str, ...]:
         lines = read_whole(path).decode("utf-8-sig", errors="surrogateescape").rstrip("\r\n").split("\n")
     except UnicodeDecodeError:
         raise DataError("not UTF-8", code="data.bad_class_list", where=path, hint="save it as UTF-8") from None
-    classes = tuple(composed(line.removesuffix("\r")) for line in lines)
+    classes = tuple(normalize_unicode(line.removesuffix("\r")) for line in lines)
     if len(set(classes)) != len(classes) or "" in classes:
         hint = "write a line for each class, in the order of the numbers in .cls"
         raise DataError(
@@ -192,13 +192,13 @@ def _listed_classes(path: str) -> tuple[str, ...]:
     return classes
 
 
-def _class_name(entry: Entry, classes: tuple[str, ...], path: str) -> str:
+def _class_name(entry: TarSample, classes: tuple[str, ...], path: str) -> str:
     """The class of an image: a number counts the listed classes, or is itself the name where none are listed."""
     if not classes:
         return str(entry.label)
     if isinstance(entry.label, int) and entry.label < len(classes):
         return classes[entry.label]
-    if isinstance(entry.label, str) and composed(entry.label) in classes:
+    if isinstance(entry.label, str) and normalize_unicode(entry.label) in classes:
         return entry.label
     message = f"the label {entry.label!r} is none of the {len(classes)} classes in {CLASSES}"
     raise DataError(
@@ -213,7 +213,7 @@ def _splits(where: str, names: Sequence[str], told: Sequence[Split | None]) -> l
     """The split of each image as it was told, train where none was; some with and some without are refused."""
     without = [name for name, split in zip(names, told, strict=True) if split is None]
     if without and len(without) < len(names):
-        message = f"images without a split, where others have one: {listed(without)}"
+        message = f"images without a split, where others have one: {format_names(without)}"
         hint = "name every shard after its split (train-000.tar, val-000.tar), or none of them"
         raise DataError(message, code="data.bad_split", where=where, hint=hint)
     return [split or "train" for split in told]
@@ -223,7 +223,7 @@ def _splits(where: str, names: Sequence[str], told: Sequence[Split | None]) -> l
 def _split_of(shard: str) -> Split | None:
     """What the first word that is a split stands for: train-000, imagenet-train-000, validation/000."""
     words = re.findall("[a-z]+", shard.lower())
-    return next((SPLIT_WORDS[word] for word in words if word in SPLIT_WORDS), None)
+    return next((SPLIT_ALIASES[word] for word in words if word in SPLIT_ALIASES), None)
 
 
 def _reordered(samples: Samples, classes: tuple[str, ...]) -> Samples:
@@ -231,5 +231,5 @@ def _reordered(samples: Samples, classes: tuple[str, ...]) -> Samples:
     label = {name: number for number, name in enumerate(classes)}
     items = tuple(item._replace(label=label[samples.classes[item.label]]) for item in samples.items)
     absent = [name for name in classes if name not in samples.classes]
-    notes = (*samples.notes, *([f"no images at all: {listed(absent)}"] if absent else []))
+    notes = (*samples.notes, *([f"no images at all: {format_names(absent)}"] if absent else []))
     return replace(samples, classes=classes, items=items, notes=notes)

@@ -14,16 +14,16 @@ from typing import BinaryIO, NamedTuple
 
 from vitral.core.errors import DataError, format_choices
 from vitral.data.datasets.files import is_image, is_litter, suffix
-from vitral.data.datasets.labels import listed
-from vitral.data.samples import SPLIT_WORDS, Split
+from vitral.data.datasets.labels import format_names
+from vitral.data.samples import SPLIT_ALIASES, Split
 
 COMPRESSIONS = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
-MOST_LABEL = 1 << 20  # bytes of a label's file that are still believed
+MAX_LABEL_BYTES = 1 << 20  # of a file with a label
 FETCH = "remove it or fetch it again"
 
 
-class Entry(NamedTuple):
-    """One image of a tar. A label that is a number has yet to find its class; a split may be told by the shard."""
+class TarSample(NamedTuple):
+    """One image of a tar. A numeric label indexes the classes; no split means that the shard's name may tell it."""
 
     member: str
     start: int
@@ -32,7 +32,7 @@ class Entry(NamedTuple):
     split: Split | None
 
 
-class Part(NamedTuple):
+class TarMember(NamedTuple):
     """A member by its name, the key of its sample, and where its bytes are."""
 
     name: str
@@ -41,11 +41,11 @@ class Part(NamedTuple):
     length: int
 
 
-def scan(file: BinaryIO, where: str) -> list[Entry]:
+def scan_tar(file: BinaryIO, where: str) -> list[TarSample]:
     """Every sample of a tar, from its headers and its labels alone; `where` names it in messages."""
-    entries: list[Entry] = []
+    entries: list[TarSample] = []
     keys: set[str] = set()
-    for key, group in groupby(parts(file, where), key=lambda part: part.key):
+    for key, group in groupby(list_members(file, where), key=lambda part: part.key):
         if key in keys:
             hint = "put the files of a sample side by side, and give every sample a key of its own"
             raise DataError(
@@ -58,16 +58,16 @@ def scan(file: BinaryIO, where: str) -> list[Entry]:
     return entries
 
 
-def parts(file: BinaryIO, where: str) -> Iterator[Part]:
+def list_members(file: BinaryIO, where: str) -> Iterator[TarMember]:
     """The files in a tar that belong to samples, each safe to name."""
     for info in _headers(file, where):
         name = info.name.removeprefix("./")
-        _refuse_unsafe(info, name, where)
+        _check_safe(info, name, where)
         folder, _, last = name.rpartition("/")
         stem, dot, _ = last.partition(".")
         litter = any(map(is_litter, name.split("/")))
         if info.isfile() and dot and not litter:
-            yield Part(name, f"{folder}/{stem}" if folder else stem, info.offset_data, info.size)
+            yield TarMember(name, f"{folder}/{stem}" if folder else stem, info.offset_data, info.size)
 
 
 def _headers(file: BinaryIO, where: str) -> Iterator[tarfile.TarInfo]:
@@ -90,7 +90,7 @@ def _headers(file: BinaryIO, where: str) -> Iterator[tarfile.TarInfo]:
         raise DataError(f"broken or cut off at byte {end}", code="data.bad_archive", where=where, hint=FETCH)
 
 
-def _refuse_unsafe(info: tarfile.TarInfo, name: str, where: str) -> None:
+def _check_safe(info: tarfile.TarInfo, name: str, where: str) -> None:
     hint = "remove it from the tar, or make the tar anew"
     if name.startswith("/") or ".." in name.split("/") or "\0" in name:
         raise DataError(f"the name {name!r} leads out of the tar", code="data.unsafe_archive", where=where, hint=hint)
@@ -101,20 +101,20 @@ def _refuse_unsafe(info: tarfile.TarInfo, name: str, where: str) -> None:
         )
 
 
-def _entry(file: BinaryIO, where: str, parts: list[Part]) -> Entry:
+def _entry(file: BinaryIO, where: str, parts: list[TarMember]) -> TarSample:
     images = [part for part in parts if is_image(part.name)]
     if len(images) != 1:
-        found = f"several images: {listed([part.name for part in images])}" if images else "no image"
-        held = "" if images else f" among {listed([part.name for part in parts])}"
+        found = f"several images: {format_names([part.name for part in images])}" if images else "no image"
+        held = "" if images else f" among {format_names([part.name for part in parts])}"
         raise DataError(f"{found}{held}", code="data.bad_sample", where=where, hint="give every sample one image")
-    labels: dict[str, Part] = {}
+    labels: dict[str, TarMember] = {}
     for part in parts:
         ending = suffix(part.name)
         if ending in {".cls", ".json"} and labels.setdefault(ending, part) is not part:
             raise DataError(
                 f"two files of labels: {part.name}", code="data.bad_sample", where=where, hint="keep one of them"
             )
-    label, split = _described(file, where, labels[".json"]) if ".json" in labels else (None, None)
+    label, split = _read_json(file, where, labels[".json"]) if ".json" in labels else (None, None)
     if ".cls" in labels:
         text = _text(file, where, labels[".cls"]).strip()
         label = int(text) if re.fullmatch("-?[0-9]{1,18}", text) else text
@@ -122,10 +122,10 @@ def _entry(file: BinaryIO, where: str, parts: list[Part]) -> Entry:
         found = "no label" if label is None else f"the label {label!r}"
         hint = 'put its class, a name or a number from 0 on, into a .cls, or into a .json as "label"'
         raise DataError(found, code="data.bad_label", where=where, hint=hint)
-    return Entry(images[0].name, images[0].start, images[0].length, label, split)
+    return TarSample(images[0].name, images[0].start, images[0].length, label, split)
 
 
-def _described(file: BinaryIO, where: str, part: Part) -> tuple[str | int | None, Split | None]:
+def _read_json(file: BinaryIO, where: str, part: TarMember) -> tuple[str | int | None, Split | None]:
     """The label and the split in a `.json`, as far as they are there; other fields are the user's own."""
     try:
         fields = json.loads(_text(file, where, part))
@@ -141,14 +141,14 @@ def _described(file: BinaryIO, where: str, part: Part) -> tuple[str | int | None
     if not isinstance(label, str | int | None) or isinstance(label, bool):
         found = f"label: expected text or a number, got {json.dumps(label)[:60]}"
         raise DataError(found, code="data.bad_label", where=where, hint="write one label for each image")
-    if split is not None and str(split).lower() not in SPLIT_WORDS:
-        message = f"split: expected {format_choices(SPLIT_WORDS)}, got {split!r}"
+    if split is not None and str(split).lower() not in SPLIT_ALIASES:
+        message = f"split: expected {format_choices(SPLIT_ALIASES)}, got {split!r}"
         raise DataError(message, code="data.bad_split", where=where, hint="write one of them, or leave it out")
-    return label.strip() if isinstance(label, str) else label, SPLIT_WORDS[str(split).lower()] if split else None
+    return label.strip() if isinstance(label, str) else label, SPLIT_ALIASES[str(split).lower()] if split else None
 
 
-def _text(file: BinaryIO, where: str, part: Part) -> str:
-    if part.length > MOST_LABEL:
+def _text(file: BinaryIO, where: str, part: TarMember) -> str:
+    if part.length > MAX_LABEL_BYTES:
         raise DataError(
             f"{part.name} has {part.length:,} bytes",
             code="data.bad_label",

@@ -1,6 +1,6 @@
-"""From what a user writes (`set/train-{000..127}.tar`, `s3://bucket/set/*.tar`) to the tar files it stands for.
+"""Paths and URLs of tar shards: expansion of `set/train-{000..127}.tar` and `s3://bucket/set/*.tar`, and reading.
 
-Reading a path of this machine or an address such as `s3://bucket/set/train-000.tar` in the same way.
+Local files are read directly, URLs through fsspec.
 """
 
 import os
@@ -11,12 +11,12 @@ from glob import glob
 from itertools import product
 from typing import Any, BinaryIO
 
-from vitral.core.errors import ConfigError, DataError, nearest
+from vitral.core.errors import ConfigError, DataError, did_you_mean
 from vitral.data.datasets.files import is_image, unreadable
-from vitral.data.datasets.labels import listed
+from vitral.data.datasets.labels import format_names
 from vitral.data.datasets.shards.index import DRAFT, INDEX
 
-# What brings a protocol; fsspec's own words name the rest.
+# The packages that a protocol needs; fsspec names the rest.
 PACKAGES = {
     "abfs": "adlfs",
     "az": "adlfs",
@@ -35,15 +35,15 @@ def is_remote(path: str) -> bool:
 
 
 def check_protocol(path: str) -> None:
-    """Refuse an address that cannot be read here, by the name that the user gave it."""
+    """Refuse a URL whose protocol cannot be read here."""
     if is_remote(path):
         _system(path)
 
 
 @contextmanager
-def opened(path: str) -> Iterator[BinaryIO]:
+def open_file(path: str) -> Iterator[BinaryIO]:
     """The file, open for reading and seeking."""
-    with _refusing(path):
+    with _wrap_errors(path):
         if is_remote(path):
             system, name = _system(path)
             with system.open(name, "rb") as file:
@@ -54,8 +54,8 @@ def opened(path: str) -> Iterator[BinaryIO]:
 
 
 def read_range(path: str, start: int, length: int) -> bytes:
-    """So many bytes of a file and no others: one read of a local file, one request to a remote one."""
-    with _refusing(path):
+    """A byte range of a file: one read of a local file, one request for a remote one."""
+    with _wrap_errors(path):
         if is_remote(path):
             system, name = _system(path)
             data: bytes = system.cat_file(name, start=start, end=start + length)
@@ -73,21 +73,21 @@ def read_range(path: str, start: int, length: int) -> bytes:
 
 
 def read_whole(path: str) -> bytes:
-    with opened(path) as file:
+    with open_file(path) as file:
         return file.read()
 
 
 def exists(path: str) -> bool:
-    with _refusing(path):
+    with _wrap_errors(path):
         if not is_remote(path):
             return os.path.isfile(path)
         system, name = _system(path)
         return bool(system.exists(name))
 
 
-def sizes(folder: str) -> dict[str, int]:
+def file_sizes(folder: str) -> dict[str, int]:
     """The bytes of each file in a folder, by name; what begins with a dot is not looked at."""
-    with _refusing(folder):
+    with _wrap_errors(folder):
         if is_remote(folder):
             system, name = _system(folder)
             found = [(entry["name"], entry["size"]) for entry in system.ls(name, detail=True) if _is_file(entry)]
@@ -98,9 +98,9 @@ def sizes(folder: str) -> dict[str, int]:
     return {name: size for name, size in sorted(named.items()) if not name.startswith(".")}
 
 
-def matches(pattern: str) -> list[str]:
+def glob_paths(pattern: str) -> list[str]:
     """The paths that a pattern with `*`, `?` or `[` stands for, in the order of names."""
-    with _refusing(pattern):
+    with _wrap_errors(pattern):
         if not is_remote(pattern):
             return sorted(glob(pattern))
         system, name = _system(pattern)
@@ -124,7 +124,7 @@ def _system(address: str) -> tuple[Any, str]:
             f"reading {protocol}:// needs another package", code="config.missing_package", where=address, hint=hint
         ) from None
     except ValueError:
-        hint = nearest(protocol, fsspec.available_protocols()) or "fetch the files and give their folder"
+        hint = did_you_mean(protocol, fsspec.available_protocols()) or "fetch the files and give their folder"
         raise ConfigError(
             f"no way is known to read {protocol}://", code="config.unknown_name", where=address, hint=hint
         ) from None
@@ -135,7 +135,7 @@ def _is_file(entry: dict[str, Any]) -> bool:
 
 
 @contextmanager
-def _refusing(path: str) -> Iterator[None]:
+def _wrap_errors(path: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -144,12 +144,12 @@ def _refusing(path: str) -> Iterator[None]:
 
 BRACES = re.compile(r"\{([^{}]*)\}")
 RANGE = re.compile(r"([0-9]+)\.\.([0-9]+)")
-MOST = 1_000_000  # shards that an address may stand for
+MAX_EXPANDED = 1_000_000  # shards that an address may stand for
 COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 
 
 def names_shards(path: str) -> bool:
-    """Whether the path is for this kind of source: a tar, a pattern of tars, or a folder of tars or of a pack."""
+    """Whether the path is a URL, a tar, a pattern of tars, or a folder of tars or of a pack."""
     if is_remote(path):
         return True
     if os.path.isdir(path):
@@ -161,40 +161,40 @@ def is_pattern(path: str) -> bool:
     return bool(BRACES.search(path)) or is_glob(path)
 
 
-def tars(address: str) -> list[str]:
-    """The tar files of an address, in the order of names, each once."""
+def list_tars(address: str) -> list[str]:
+    """The tar files that a path, a pattern or a URL stands for, sorted, without repeats."""
     found: set[str] = set()
     literal = not is_remote(address) and os.path.exists(address)
-    for path in [address] if literal else expand(address):
+    for path in [address] if literal else expand_braces(address):
         if literal or not is_glob(path):
             found.add(path)
             continue
-        matched = matches(path)
+        matched = glob_paths(path)
         if not matched:
             raise DataError(
                 "no file has a name like this",
                 code="data.not_found",
                 where=path,
-                hint="look what is there, mend the pattern",
+                hint="correct the pattern",
             )
         found.update(matched)
     missing = sorted(path for path in found if not is_remote(path) and not os.path.isfile(path))
     if missing:
-        message = f"{len(missing)} of {len(found)} shards are missing: {listed(missing)}"
+        message = f"{len(missing)} of {len(found)} shards are missing: {format_names(missing)}"
         raise DataError(
             message, code="data.missing_file", where=address, hint="put them back, or write the range that is there"
         )
     return sorted(found)
 
 
-def expand(address: str) -> list[str]:
+def expand_braces(address: str) -> list[str]:
     """Every name that the braces of an address stand for: `a-{08..10,x}` is a-08, a-09, a-10 and a-x."""
     parts = BRACES.split(address)  # text and the inside of braces in turn
     choices = [_choices(part, address) if place % 2 else [part] for place, part in enumerate(parts)]
     count = 1
     for choice in choices:
         count *= len(choice)
-    if count > MOST:
+    if count > MAX_EXPANDED:
         raise DataError(
             f"stands for {count:,} names", code="data.bad_pattern", where=address, hint="write a smaller range"
         )
@@ -210,7 +210,7 @@ def _choices(inside: str, address: str) -> list[str]:
             found.append(part)
             continue
         first, last = int(match[1]), int(match[2])
-        if not first <= last < first + MOST:
+        if not first <= last < first + MAX_EXPANDED:
             example = "write it from the lower to the higher number, such as {000..127}"
             raise DataError(
                 f"the range {part} cannot be followed", code="data.bad_pattern", where=address, hint=example
