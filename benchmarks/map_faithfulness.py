@@ -84,15 +84,15 @@ def judged(loaded: LoadedModel, samples: Samples, items: Sequence[Item], seed: i
     for number, case in enumerate(explained(loaded, samples, items)):
         print(f"\r{number + 1} of {len(items)} ", end="", file=sys.stderr, flush=True)
         found = measure_faithfulness(loaded.model, case.image, case.target, case.maps, seed=seed + number)
-        chance = areas(found.chance).mean(axis=0)  # (2,)
-        for kind, curve in found.trials:
-            rows[kind].append((curve.deletion_area, curve.insertion_area, *chance))
+        chance = areas(found.random).mean(axis=0)  # (2,)
+        for kind, curve in found.curves.items():
+            rows[kind].append((curve.deletion_auc, curve.insertion_auc, *chance))
     print(file=sys.stderr)
     return {kind: Areas(*np.array(lines).T) for kind, lines in rows.items()}
 
 
 def areas(found: Sequence[Curve]) -> NDArray[np.float64]:
-    return np.array([(curve.deletion_area, curve.insertion_area) for curve in found])  # (curves, 2)
+    return np.array([(curve.deletion_auc, curve.insertion_auc) for curve in found])  # (curves, 2)
 
 
 def explained(loaded: LoadedModel, samples: Samples, items: Sequence[Item]) -> Iterator[Case]:
@@ -101,8 +101,8 @@ def explained(loaded: LoadedModel, samples: Samples, items: Sequence[Item]) -> I
     for item in items:
         image = bundle.preprocessing.tensor(samples.read(item), item.name)  # (1, C, H, W)
         analysis = analyze(model, image, use_head=bool(bundle.classes))
-        target = int(look.probabilities.argmax())
-        yield Case(image, target, {**look.maps, "occlusion": occlusion(model, image, target)})
+        target = int(analysis.probabilities.argmax())
+        yield Case(image, target, {**analysis.maps, "occlusion": occlusion(model, image, target)})
 
 
 def table(found: dict[MapKind, Areas]) -> str:

@@ -52,7 +52,7 @@ def test_a_page_is_written_and_its_path_printed_and_figures_beside_it(home: Path
     assert "cat.png" in page
     assert "dog" in page
     names = {path.name for path in (home / "figures").iterdir()}
-    assert {"cat-rollout.png", "cat-occlusion.png", "cat-believe.png", "model-filters.png"} <= names
+    assert {"cat-rollout.png", "cat-occlusion.png", "cat-faithfulness.png", "model-filters.png"} <= names
 
 
 def test_a_bad_file_is_named_and_the_rest_goes_on(home: Path) -> None:
@@ -62,8 +62,8 @@ def test_a_bad_file_is_named_and_the_rest_goes_on(home: Path) -> None:
     assert "Traceback" not in done.stderr
     found = Summary.from_json(done.stdout)
     assert [each.image for each in found.images] == ["cat.png", "dog.jpg"]
-    assert len(found.refused) == 1
-    assert "bad.jpg" in found.refused[0]
+    assert len(found.errors) == 1
+    assert "bad.jpg" in found.errors[0]
     assert Path(found.page).name == "run.explain.html"
     assert (home / found.page).is_file()
     assert len(done.stdout) < 10_000
@@ -83,10 +83,10 @@ def test_json_has_the_answer_and_the_areas(home: Path, capsys: pytest.CaptureFix
     found = json.loads(out)
     assert code == 0
     image = found["images"][0]
-    assert len(image["answers"]) == 4
-    assert image["explained"] == image["answers"][0]["name"]
-    assert [each["map"] for each in image["tests"]] == ["rollout", "relevance", "attention", "occlusion"]
-    assert sum(answer["probability"] for answer in image["answers"]) == pytest.approx(1, abs=1e-4)
+    assert len(image["predictions"]) == 4
+    assert image["target"] == image["predictions"][0]["name"]
+    assert [each["map"] for each in image["faithfulness"]] == ["rollout", "relevance", "attention", "occlusion"]
+    assert sum(answer["probability"] for answer in image["predictions"]) == pytest.approx(1, abs=1e-4)
 
 
 def test_a_folder_is_all_of_its_images_and_names_the_page(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -101,13 +101,13 @@ def test_of_a_large_folder_the_first_images_are_shown(
 ) -> None:
     monkeypatch.setattr(cli.explain, "MOST", 1)
     with caplog.at_level("INFO", logger="vitral"):
-        found = list(cli.explain.pictures(["pets", "cat.png"]))
+        found = list(cli.explain.image_paths(["pets", "cat.png"]))
     assert found == [Path("pets/a.png"), Path("cat.png")]
-    assert "the first 1 of its images" in caplog.text
+    assert "first 1 " in caplog.text
     (home / "empty/__MACOSX").mkdir(parents=True)
     (home / "empty/__MACOSX/a.png").touch()
     with raises("data.empty", "empty"):
-        list(cli.explain.pictures(["empty"]))
+        list(cli.explain.image_paths(["empty"]))
 
 
 @pytest.mark.parametrize(
@@ -147,11 +147,11 @@ def test_an_earlier_page_gives_way_to_a_new_one(home: Path, capsys: pytest.Captu
 
 
 def test_a_folder_for_the_page_gets_it_by_its_usual_name(home: Path) -> None:
-    assert cli.explain.page_of("pets", ["cat.png"], "run") == Path("pets/cat.explain.html")
-    assert cli.explain.page_of("", ["cat.png", "dog.jpg"], "runs/garden") == Path("garden.explain.html")
-    assert cli.explain.page_of("", ["."], "run").name == f"{home.name}.explain.html"
+    assert cli.explain.page_path("pets", ["cat.png"], "run") == Path("pets/cat.explain.html")
+    assert cli.explain.page_path("", ["cat.png", "dog.jpg"], "runs/garden") == Path("garden.explain.html")
+    assert cli.explain.page_path("", ["."], "run").name == f"{home.name}.explain.html"
     with raises("config.not_found", "nowhere"):
-        cli.explain.page_of("nowhere/page.html", ["cat.png"], "run")
+        cli.explain.page_path("nowhere/page.html", ["cat.png"], "run")
 
 
 @pytest.mark.parametrize("name", ["resnet", "mixer-pooling", "head-none"])

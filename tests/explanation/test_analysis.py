@@ -34,7 +34,7 @@ def test_everything_is_what_it_is_by_itself(name: str) -> None:
     assert found.cells == found.layout.grid
     assert [each.layer for each in found.layers] == [*range(1, config.depth + 1)]
     with torch.no_grad():
-        patches = model.features(image).patches[0]
+        patches = model.forward_features(image).patches[0]
         np.testing.assert_allclose(found.similarity, cosine_similarity(patches), atol=1e-5)
         np.testing.assert_allclose(found.feature_colors, pca_colors(patches, found.layout.grid), atol=1e-2)
         if has_head:

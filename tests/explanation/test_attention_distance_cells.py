@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from vitral.explanation.attention_distance import among_cells, coarse, shown_grid
+from vitral.explanation.attention_distance import cell_grid, pool_attention, sum_cells
 from vitral.models import Grid, Layout
 
 LAYOUTS = pytest.mark.parametrize(
@@ -20,17 +20,17 @@ LAYOUTS = pytest.mark.parametrize(
 
 
 def test_a_grid_of_at_most_sixteen_a_side_is_shown_as_it_is() -> None:
-    assert shown_grid(Grid(14, 14)) == Grid(14, 14)
-    assert shown_grid(Grid(16, 3)) == Grid(16, 3)
-    assert shown_grid(Grid(37, 12)) == Grid(16, 12)
+    assert cell_grid(Grid(14, 14)) == Grid(14, 14)
+    assert cell_grid(Grid(16, 3)) == Grid(16, 3)
+    assert cell_grid(Grid(37, 12)) == Grid(16, 12)
     attention = torch.rand(2, 10, 10)
-    assert coarse(attention, Layout(1, 0, Grid(3, 3)), Grid(3, 3)) is attention
+    assert pool_attention(attention, Layout(1, 0, Grid(3, 3)), Grid(3, 3)) is attention
 
 
 @LAYOUTS
 def test_a_cell_looks_as_its_patches_in_the_mean_and_is_seen_as_all_of_them(layout: Layout, shown: Grid) -> None:
     attention = torch.rand(2, 3, layout.length(), layout.length(), dtype=torch.float64).softmax(dim=-1)
-    found = coarse(attention, layout, shown)
+    found = pool_attention(attention, layout, shown)
     prefix = layout.prefix()
     groups: list[list[int]] = [[token] for token in range(prefix)]
     for row in range(shown.rows):
@@ -55,7 +55,7 @@ def test_a_cell_looks_as_its_patches_in_the_mean_and_is_seen_as_all_of_them(layo
 @pytest.mark.parametrize("side", [17, 24, 37, 50])
 def test_cells_differ_by_one_patch_a_side_at_most(side: int) -> None:
     layout = Layout(0, 0, Grid(side, side))
-    sizes = among_cells(torch.ones(layout.length()), layout, shown_grid(layout.grid))  # (256,)
+    sizes = sum_cells(torch.ones(layout.length()), layout, cell_grid(layout.grid))  # (256,)
     small = side // 16
     assert len(sizes) == 256
     assert set(sizes.tolist()) <= {small**2, small * (small + 1), (small + 1) ** 2}

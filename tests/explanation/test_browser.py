@@ -102,11 +102,11 @@ class Opener:
 
 def top_cell(explanation: Explanation, layer: int, head: int, token: int) -> str:
     """The cell that a token looks at most, in the words of the page; head 0 is the mean of all."""
-    prefix, columns = explanation.layout.prefix(), explanation.shown.columns
+    prefix, columns = explanation.layout.prefix(), explanation.cells.columns
     weights = explanation.layers[layer].attention
     row = (weights[head - 1] if head else weights.mean(axis=0))[token, prefix:]
     cell = int(row.argmax())
-    return f"looks most at row {cell // columns + 1}, column {cell % columns + 1} ({100 * row.max():.1f} %)"
+    return f"attends most to row {cell // columns + 1}, column {cell % columns + 1} ({100 * row.max():.1f} %)"
 
 
 def test_the_page_opens_by_itself_with_the_class_token_in_the_last_layer(visit: Opener) -> None:
@@ -150,7 +150,7 @@ def test_choosing_a_patch_changes_every_picture_that_is_about_it(visit: Opener) 
     page.click("attention", 0.1, 0.9)  # the first of six rows, the last of eight columns
     after = [page.canvas(name) for name in (ATTENTION, WINDOW, SIMILARITY)]
     assert all(old != new for old, new in zip(before, after, strict=True))
-    assert "the patch in row 1, column 8 looks most at" in page.live()
+    assert "the patch in row 1, column 8 attends most to" in page.live()
     assert top_cell(explanation, 2, 0, 3 + 7) in page.live()
     page.click("similarity", 0.9, 0.1)
     nearest = np.argsort(-explanation.similarity[40])[1]
@@ -158,7 +158,7 @@ def test_choosing_a_patch_changes_every_picture_that_is_about_it(visit: Opener) 
         f"The patch in row 6, column 1 is most like row {nearest // 8 + 1}, column {nearest % 8 + 1} ("
     )
     page.page.locator("[data-token='2']").click()
-    assert "register 2 looks most at" in page.live()
+    assert "register 2 attends most to" in page.live()
     assert top_cell(explanation, 2, 0, 2) in page.live()
 
 

@@ -8,8 +8,17 @@ from torch import Tensor
 
 from tests.errors import raises
 from tests.explanation.one_patch import SIDE, OnePatch, patch_of, photo
-from vitral.explanation.explanation import Array, Curve, Faithfulness, Trial
-from vitral.explanation.faithfulness import RANDOM, Verdict, blur, count_pictures, curves, order_of, points, verdicts
+from vitral.explanation.explanation import Array, Curve, Faithfulness
+from vitral.explanation.faithfulness import (
+    RANDOM_MAPS,
+    MapScore,
+    blur,
+    count_perturbations,
+    curve_points,
+    measure_faithfulness,
+    rank_patches,
+    score_maps,
+)
 from vitral.models import Grid
 
 PLACE = (1, 3)
@@ -32,24 +41,24 @@ def blurred_by_scipy(image: Tensor) -> Tensor:
 
 def test_the_areas_of_the_best_map_and_the_worst_are_those_of_the_closed_form() -> None:
     model, image, cells = OnePatch(FEW, PLACE), photo(FEW), FEW.cells()
-    found = curves(model, image, 0, {"rollout": pointing(FEW, 1), "occlusion": pointing(FEW, -1)})
-    best, worst = (trial.curve for trial in found.trials)
+    found = measure_faithfulness(model, image, 0, {"rollout": pointing(FEW, 1), "occlusion": pointing(FEW, -1)})
+    best, worst = found.curves.values()
     bright, mean = float(patch_of(image, PLACE).mean()), float(image.mean())
     dim = float(patch_of(blurred_by_scipy(image[0])[None], PLACE).mean())
     # The probability stays what it was until the patch goes or comes back: at the first step, or at the last.
-    assert best.deletion_area == pytest.approx((bright + mean) / 2 / cells + mean * (cells - 1) / cells, abs=1e-6)
-    assert worst.deletion_area == pytest.approx((bright + mean) / 2 / cells + bright * (cells - 1) / cells, abs=1e-6)
-    assert best.insertion_area == pytest.approx((bright + dim) / 2 / cells + bright * (cells - 1) / cells, abs=1e-6)
-    assert worst.insertion_area == pytest.approx((bright + dim) / 2 / cells + dim * (cells - 1) / cells, abs=1e-6)
+    assert best.deletion_auc == pytest.approx((bright + mean) / 2 / cells + mean * (cells - 1) / cells, abs=1e-6)
+    assert worst.deletion_auc == pytest.approx((bright + mean) / 2 / cells + bright * (cells - 1) / cells, abs=1e-6)
+    assert best.insertion_auc == pytest.approx((bright + dim) / 2 / cells + bright * (cells - 1) / cells, abs=1e-6)
+    assert worst.insertion_auc == pytest.approx((bright + dim) / 2 / cells + dim * (cells - 1) / cells, abs=1e-6)
 
 
 @pytest.mark.parametrize("grid", [FEW, Grid(7, 6)])
 def test_patches_go_and_come_back_in_the_order_of_the_map(grid: Grid) -> None:
     model, image = OnePatch(grid, PLACE), photo(grid)
     values = np.random.default_rng(3).permutation(grid.cells()).astype(np.float32)
-    curves(model, image, 0, {"attention": values.reshape(grid)})
+    measure_faithfulness(model, image, 0, {"attention": values.reshape(grid)})
     shown = torch.cat(model.seen)[3:, 0]  # (pictures, H, W), past the three that all maps share
-    inner = points(grid)[1:-1]
+    inner = curve_points(grid)[1:-1]
     blurred = blurred_by_scipy(image[0])[0].float()
     for gone, back, count in zip(shown, shown[len(inner) :], inner, strict=False):
         chosen = torch.from_numpy(values >= grid.cells() - count).view(grid)  # values are ranks
@@ -60,7 +69,7 @@ def test_patches_go_and_come_back_in_the_order_of_the_map(grid: Grid) -> None:
 
 @pytest.mark.parametrize("grid", [Grid(1, 1), Grid(2, 2), FEW, Grid(4, 4), Grid(14, 14), Grid(37, 37)])
 def test_curves_run_from_no_patch_to_all_with_no_point_twice(grid: Grid) -> None:
-    counts = points(grid)
+    counts = curve_points(grid)
     assert counts[0] == 0
     assert counts[-1] == grid.cells()
     assert (np.diff(counts) > 0).all()
@@ -70,17 +79,21 @@ def test_curves_run_from_no_patch_to_all_with_no_point_twice(grid: Grid) -> None
 @pytest.mark.parametrize("grid", [Grid(1, 1), Grid(2, 2), Grid(5, 5)])
 def test_progress_adds_up_to_what_was_announced(grid: Grid) -> None:
     heard: list[int] = []
-    found = curves(OnePatch(grid, (0, 0)), photo(grid), 0, {"attention": np.ones(grid, np.float32)}, 0, heard.append)
-    assert sum(heard) == count_pictures(1, grid)
-    curve = found.trials[0].curve
-    assert curve.shares.shape == curve.deletion.shape == curve.insertion.shape == points(grid).shape
-    assert curve.shares.dtype == curve.deletion.dtype == curve.insertion.dtype == np.float32
+    found = measure_faithfulness(
+        OnePatch(grid, (0, 0)), photo(grid), 0, {"attention": np.ones(grid, np.float32)}, 0, heard.append
+    )
+    assert sum(heard) == count_perturbations(1, grid)
+    curve = next(iter(found.curves.values()))
+    assert curve.fractions.shape == curve.deletion.shape == curve.insertion.shape == curve_points(grid).shape
+    assert curve.fractions.dtype == curve.deletion.dtype == curve.insertion.dtype == np.float32
 
 
 def test_all_curves_begin_and_end_at_the_same_pictures() -> None:
     image = photo(FEW)
-    found = curves(OnePatch(FEW, PLACE), image, 0, {"attention": pointing(FEW, 1), "rollout": pointing(FEW, -1)})
-    for curve in (*(trial.curve for trial in found.trials), *found.chance):
+    found = measure_faithfulness(
+        OnePatch(FEW, PLACE), image, 0, {"attention": pointing(FEW, 1), "rollout": pointing(FEW, -1)}
+    )
+    for curve in (*found.curves.values(), *found.random):
         assert curve.deletion[0] == curve.insertion[-1] == pytest.approx(float(patch_of(image, PLACE).mean()))
         assert curve.deletion[-1] == pytest.approx(float(image.mean()))
 
@@ -88,17 +101,17 @@ def test_all_curves_begin_and_end_at_the_same_pictures() -> None:
 def test_random_maps_are_those_of_the_seed() -> None:
     grid = Grid(5, 5)
     model, image = OnePatch(grid, PLACE), photo(grid)
-    one, same, other = (curves(model, image, 0, {}, seed) for seed in (1, 1, 2))
-    assert len(one.chance) == RANDOM
-    assert one.trials == ()
-    assert [curve.deletion_area for curve in one.chance] == [curve.deletion_area for curve in same.chance]
-    assert [curve.deletion_area for curve in one.chance] != [curve.deletion_area for curve in other.chance]
-    assert len({curve.deletion_area for curve in one.chance}) > 1
+    one, same, other = (measure_faithfulness(model, image, 0, {}, seed) for seed in (1, 1, 2))
+    assert len(one.random) == RANDOM_MAPS
+    assert one.curves == {}
+    assert [curve.deletion_auc for curve in one.random] == [curve.deletion_auc for curve in same.random]
+    assert [curve.deletion_auc for curve in one.random] != [curve.deletion_auc for curve in other.random]
+    assert len({curve.deletion_auc for curve in one.random}) > 1
 
 
 def test_of_equal_patches_the_first_comes_first() -> None:
     values = np.array([[0, 2, 1], [2, 0, 2]], dtype=np.float32)
-    assert order_of(values).tolist() == [1, 3, 5, 2, 0, 4]
+    assert rank_patches(values).tolist() == [1, 3, 5, 2, 0, 4]
 
 
 @pytest.mark.parametrize("shape", [(3, 28, 28), (1, 30, 61), (2, 2, 9), (1, 1, 1), (3, 1, 40)])
@@ -110,15 +123,15 @@ def test_blur_is_that_of_scipy(shape: tuple[int, int, int]) -> None:
 def flat(deletion: float, insertion: float) -> Curve:
     """A curve of these areas."""
     return Curve(*(np.full(2, value, np.float32) for value in (0, deletion, insertion)))._replace(
-        shares=np.array([0, 1], np.float32)
+        fractions=np.array([0, 1], np.float32)
     )
 
 
 CHANCE = tuple(flat(deletion, insertion) for deletion, insertion in ((0.4, 0.5), (0.5, 0.6), (0.6, 0.7)))  # spread 0.1
 
 
-def verdict(deletion: float, insertion: float, chance: tuple[Curve, ...] = CHANCE) -> Verdict:
-    return verdicts(Faithfulness((Trial("rollout", flat(deletion, insertion)),), chance))[0]
+def verdict(deletion: float, insertion: float, chance: tuple[Curve, ...] = CHANCE) -> MapScore:
+    return score_maps(Faithfulness({"rollout": flat(deletion, insertion)}, chance))["rollout"]
 
 
 @pytest.mark.parametrize(
@@ -127,41 +140,42 @@ def verdict(deletion: float, insertion: float, chance: tuple[Curve, ...] = CHANC
 )
 def test_a_map_is_held_against_the_spread_of_chance(deletion: float, insertion: float, standing: str) -> None:
     found = verdict(deletion, insertion)
-    assert found.kind == "rollout"
     assert found.deletion == pytest.approx(10 * (0.5 - deletion), abs=1e-4)
     assert found.insertion == pytest.approx(10 * (insertion - 0.6), abs=1e-4)
-    assert found.standing == standing
+    assert found.verdict == standing
 
 
 def test_both_measures_together_have_a_spread_of_their_own() -> None:
     chance = tuple(flat(deletion, insertion) for deletion, insertion in ((0.4, 0.5), (0.5, 0.7), (0.6, 0.9)))
-    assert verdict(0.3, 0.8, chance).both == pytest.approx((0.5 - 0.2) / 0.1, abs=1e-4)
+    assert verdict(0.3, 0.8, chance).combined == pytest.approx((0.5 - 0.2) / 0.1, abs=1e-4)
 
 
 def test_differences_that_mean_nothing_are_not_blown_up_by_a_spread_of_nothing() -> None:
     found = verdict(0.5 - 1e-5, 0.6 + 1e-5, (flat(0.5, 0.6),) * 8)
     assert 0 < found.deletion < 0.1
-    assert found.standing == "unclear"
+    assert found.verdict == "unclear"
 
 
 def test_the_map_that_knows_stands_better_than_chance_and_its_opposite_worse() -> None:
     grid = Grid(4, 4)
     image = photo(grid)
     patch_of(image, PLACE).fill_(0.95)
-    found = curves(OnePatch(grid, PLACE), image, 0, {"relevance": pointing(grid, 1), "occlusion": pointing(grid, -1)})
-    knows, errs = verdicts(found)
-    assert knows.both > 0 > errs.both
+    found = measure_faithfulness(
+        OnePatch(grid, PLACE), image, 0, {"relevance": pointing(grid, 1), "occlusion": pointing(grid, -1)}
+    )
+    knows, errs = score_maps(found).values()
+    assert knows.combined > 0 > errs.combined
     assert knows.deletion > 0 > errs.deletion
     assert knows.insertion > 0 > errs.insertion
 
 
 def test_nothing_measured_has_no_verdict() -> None:
-    assert verdicts(Faithfulness()) == ()
+    assert score_maps(Faithfulness()) == {}
 
 
 def test_a_map_of_another_grid_or_of_no_numbers_is_refused() -> None:
     model, image = OnePatch(FEW, PLACE), photo(FEW)
     with raises("config.shape_mismatch", "attention", "3x5", "5x3"):
-        curves(model, image, 0, {"attention": np.zeros((5, 3), np.float32)})
+        measure_faithfulness(model, image, 0, {"attention": np.zeros((5, 3), np.float32)})
     with raises("config.not_finite", "rollout"):
-        curves(model, image, 0, {"rollout": np.full(FEW, np.nan, np.float32)})
+        measure_faithfulness(model, image, 0, {"rollout": np.full(FEW, np.nan, np.float32)})

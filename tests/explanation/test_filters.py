@@ -50,7 +50,9 @@ def test_a_patch_that_looks_like_a_component_moves_the_tokens_by_its_share() -> 
     pictures[:, :, 8:16, 20:24] = torch.from_numpy(found.components).permute(0, 3, 1, 2)
     moved = model.stem(pictures) - model.stem(torch.zeros(1, 3, 32, 48))  # (28, N, D)
     variances = moved[:, 12 + 5].var(dim=1)  # of the second row's sixth patch
-    torch.testing.assert_close(variances / variances.sum(), torch.from_numpy(found.explained_variance / found.explained_variance.sum()))
+    torch.testing.assert_close(
+        variances / variances.sum(), torch.from_numpy(found.explained_variance / found.explained_variance.sum())
+    )
 
 
 @torch.no_grad()

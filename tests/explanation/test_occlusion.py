@@ -8,7 +8,7 @@ import torch
 
 from tests.explanation.one_patch import OnePatch, patch_of, photo
 from tests.models.variants import VARIANTS
-from vitral.explanation.occlusion import count_squares, occlusion, squares
+from vitral.explanation.occlusion import count_occlusions, occlusion, squares
 from vitral.models import Grid, NoHead, Vit
 
 GRIDS = [Grid(1, 1), Grid(2, 2), Grid(4, 6), Grid(8, 8), Grid(14, 14), Grid(16, 16), Grid(24, 17), Grid(37, 37)]
@@ -62,7 +62,7 @@ def test_squares_cover_every_patch_and_are_never_more_than_256(grid: Grid) -> No
 def test_progress_adds_up_to_what_was_announced() -> None:
     grid, heard = Grid(9, 12), list[int]()
     occlusion(OnePatch(grid, (0, 0)), photo(grid), 0, heard.append)
-    assert sum(heard) == count_squares(grid)
+    assert sum(heard) == count_occlusions(grid)
 
 
 def test_the_image_itself_is_left_as_it_was() -> None:

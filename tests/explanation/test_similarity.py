@@ -5,7 +5,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from vitral.explanation.similarity import colors, cosine_similarity
+from vitral.explanation.similarity import cosine_similarity, pca_colors
 from vitral.models import Grid
 
 
@@ -30,7 +30,7 @@ def test_each_color_is_one_direction_in_which_tokens_differ() -> None:
     axes = torch.linalg.qr(torch.randn(width, 3)).Q.mT  # (3, D)
     axes = axes * axes.gather(1, axes.abs().argmax(dim=1, keepdim=True)).sign()
     tokens = 9 * right[:, None] * axes[0] + 3 * down[:, None] * axes[1] + checks[:, None] * axes[2] + 50
-    found = colors(tokens, grid)
+    found = pca_colors(tokens, grid)
     assert found.shape == (6, 8, 3)
     for color, pattern in enumerate((right, down, checks)):
         expected = pattern.view(6, 8).double().numpy()
@@ -42,7 +42,7 @@ def test_a_few_strange_tokens_do_not_take_all_the_range() -> None:
     tokens = torch.zeros(100, 4)
     tokens[:, 0] = torch.linspace(0, 1, 100)
     tokens[7, 0] = 1000.0
-    found = colors(tokens, Grid(10, 10))[:, :, 0].ravel()
+    found = pca_colors(tokens, Grid(10, 10))[:, :, 0].ravel()
     assert found[7] == 1
     assert found[90] - found[10] > 0.7
     assert (found >= 0).all()
@@ -51,11 +51,11 @@ def test_a_few_strange_tokens_do_not_take_all_the_range() -> None:
 
 @pytest.mark.parametrize("tokens", [torch.ones(6, 4), torch.randn(1, 4).expand(6, -1), torch.zeros(6, 4)])
 def test_tokens_that_are_all_the_same_are_gray(tokens: torch.Tensor) -> None:
-    assert (colors(tokens, Grid(2, 3)) == 0.5).all()
+    assert (pca_colors(tokens, Grid(2, 3)) == 0.5).all()
 
 
 def test_tokens_on_a_line_use_one_color() -> None:
-    found = colors(torch.randn(12, 1) @ torch.randn(1, 8), Grid(3, 4))
+    found = pca_colors(torch.randn(12, 1) @ torch.randn(1, 8), Grid(3, 4))
     assert np.ptp(found[:, :, 0]) == 1
     assert (found[:, :, 1:] == 0.5).all()
 
@@ -63,4 +63,4 @@ def test_tokens_on_a_line_use_one_color() -> None:
 def test_a_color_in_which_nearly_all_are_the_same_tells_nothing() -> None:
     tokens = torch.zeros(200, 3)
     tokens[0] = 1.0
-    assert (colors(tokens, Grid(10, 20)) == 0.5).all()
+    assert (pca_colors(tokens, Grid(10, 20)) == 0.5).all()

@@ -102,8 +102,8 @@ def test_a_model_has_positions_to_compare_or_says_why_not(name: str) -> None:
 @pytest.mark.parametrize(
     ("config", "word"),
     [
-        (small(position=NoPosition()), "adds no positions"),
-        (small(position=Relative2d()), "offsets"),
+        (small(position=NoPosition()), "no position"),
+        (small(position=Relative2d()), "relative"),
         (Resnet(layers=(1,), root=32, image_size=Size(32, 48)), "ResNet"),
     ],
 )

@@ -1,14 +1,11 @@
 """Pages: escaped, whole, and written so that nobody sees half of one."""
 
-import errno
-import os
 from pathlib import Path
 
 import pytest
 from jinja2 import UndefinedError
 
-from tests.errors import raises
-from vitral.html.page import printable, render, write_whole
+from vitral.html.page import printable, render
 
 
 @pytest.mark.parametrize(
@@ -47,31 +44,3 @@ def test_a_template_has_the_look_and_its_siblings(tmp_path: Path) -> None:
 def test_a_value_that_is_missing_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UndefinedError, match="name"):
         render(template(tmp_path, "{{ name }}"))
-
-
-def test_writing_replaces_the_file_that_was_there(tmp_path: Path) -> None:
-    path = tmp_path / "page.html"
-    path.write_text("the one before, which was longer")
-    write_whole(path, "né")
-    assert path.read_bytes() == "né".encode()
-    assert [entry.name for entry in tmp_path.iterdir()] == ["page.html"]
-
-
-@pytest.mark.parametrize("name", ["nowhere/page.html", "folder"])
-def test_a_page_that_cannot_be_written_is_told(tmp_path: Path, name: str) -> None:
-    (tmp_path / "folder").mkdir()
-    with raises("file.write_failed", name) as caught:
-        write_whole(tmp_path / name, "text")
-    assert caught.value.where == str(tmp_path / name)
-    assert caught.value.exit_code == 1
-    assert [entry.name for entry in tmp_path.iterdir()] == ["folder"]
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
-def test_a_full_disk_leaves_the_page_before(tmp_path: Path) -> None:
-    (tmp_path / "page.html").write_text("the one before")
-    (tmp_path / "page.html.tmp").symlink_to("/dev/full")
-    with raises("file.write_failed", "page.html", os.strerror(errno.ENOSPC).lower()):
-        write_whole(tmp_path / "page.html", "text")
-    assert (tmp_path / "page.html").read_text() == "the one before"
-    assert [entry.name for entry in tmp_path.iterdir()] == ["page.html"]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from vitral.html.text import brief, large, loss_of, percent, points
+from vitral.html.text import format_count, format_loss, format_points, percent, shorten
 
 
 @pytest.mark.parametrize(
@@ -17,7 +17,7 @@ def test_a_share_never_reads_as_all_or_nothing_when_it_is_not(share: float | Non
 
 
 def test_a_difference_is_in_points() -> None:
-    assert points(0.0216) == "2.2 points"
+    assert format_points(0.0216) == "2.2 points"
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ def test_a_difference_is_in_points() -> None:
     [(0.41296, "0.413"), (12.06, "12.1"), (0.00021, "0.000210"), (0.0, "0"), (12345.6, "12,346"), (-0.5, "-0.500")],
 )
 def test_a_loss_has_three_digits(value: float, shown: str) -> None:
-    assert loss_of(value) == shown
+    assert format_loss(value) == shown
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_a_loss_has_three_digits(value: float, shown: str) -> None:
     ],
 )  # fmt: skip
 def test_a_large_number_is_said_in_short(count: int, shown: str) -> None:
-    assert large(count) == shown
+    assert format_count(count) == shown
 
 
 @pytest.mark.parametrize(
@@ -50,4 +50,4 @@ def test_a_large_number_is_said_in_short(count: int, shown: str) -> None:
     ],
 )
 def test_a_long_name_is_cut_in_the_middle(name: str, shown: str) -> None:
-    assert brief(name, 14) == shown
+    assert shorten(name, 14) == shown

@@ -1,101 +1,118 @@
-"""Axes and what is drawn on them: places on a page for a template to fill in."""
+"""Charts for HTML pages: positions in SVG units, which the macros of `charts.html` draw."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import ceil, floor, log10
 from typing import NamedTuple
 
-WIDTH, HEIGHT = 400.0, 220.0  # of the plot, in its own units
+WIDTH, HEIGHT = 400.0, 220.0  # of a plot, in SVG units
 
 
 class Tick(NamedTuple):
-    """A line of the grid, and the number beside it."""
+    """A tick of an axis and its label."""
 
-    place: float
-    text: str
+    position: float
+    label: str
 
 
 class Line(NamedTuple):
-    """A line through the plot, drawn in a style of the page."""
+    """An SVG path in a CSS class."""
 
     style: str
     path: str
 
 
 class Dot(NamedTuple):
-    """A measured point, and what it says under the pointer."""
+    """A point with a tooltip; `layer` and `head` count from 1 and are 0 where the point is not about a head."""
 
     style: str
     x: float
     y: float
     label: str
+    radius: float = 3.2
+    layer: int = 0
+    head: int = 0
 
 
 class Bar(NamedTuple):
-    """A rectangle, and what it says under the pointer."""
+    """A rectangle with a tooltip; `layer` counts from 1 and is 0 where the rectangle is not about a layer."""
 
     style: str
     x: float
     y: float
     width: float
     height: float
-    label: str
+    label: str = ""
+    layer: int = 0
+
+
+class LegendEntry(NamedTuple):
+    """A CSS class, what it stands for, and a value beside it."""
+
+    style: str
+    name: str
+    value: str = ""
 
 
 class Chart(NamedTuple):
-    """A plot of 400 x 220; `alt` says in a sentence what it shows, the legend has a style and a name for each line."""
+    """A plot; `alt` describes it in a sentence for readers who cannot see it."""
 
-    title: str
     alt: str
-    across: tuple[Tick, ...]
-    upward: tuple[Tick, ...]
-    across_name: str
-    lines: tuple[Line, ...]
-    bars: tuple[Bar, ...]
-    dots: tuple[Dot, ...]
-    legend: tuple[tuple[str, str], ...]
-    caption: str
+    x_ticks: tuple[Tick, ...]
+    y_ticks: tuple[Tick, ...]
+    x_label: str
+    y_label: str = ""
+    title: str = ""
+    lines: tuple[Line, ...] = ()
+    bars: tuple[Bar, ...] = ()
+    dots: tuple[Dot, ...] = ()
+    legend: tuple[LegendEntry, ...] = ()
+    caption: str = ""
+    width: float = WIDTH
+    height: float = HEIGHT
 
 
 @dataclass(frozen=True)
 class Axis:
-    """Values from `low` to `high` along a length, with ticks at round numbers."""
+    """Values from `low` to `high` along the positions from `start` to `end`, with ticks at multiples of `step`."""
 
     low: float
     high: float
     step: float
-    length: float
+    start: float
+    end: float
 
-    def place(self, value: float) -> float:
-        """How far along the axis a value is."""
-        return round((value - self.low) / (self.high - self.low) * self.length, 1)
+    def scale(self, value: float) -> float:
+        """The position of a value."""
+        return round(self.start + float(value - self.low) / (self.high - self.low) * (self.end - self.start), 1)
 
-    def ticks(self) -> list[float]:
-        """The round numbers from low to high."""
+    def values(self) -> list[float]:
+        """The values of the ticks."""
         first, last = ceil(self.low / self.step - 1e-9), floor(self.high / self.step + 1e-9)
         return [round(number * self.step, 12) for number in range(first, last + 1)]
 
-
-def round_step(span: float, most: int) -> float:
-    """The least of 1, 2, 5, 10, 20 and so on (0.5, 0.2 ...) of which no more than so many fit in the span."""
-    power = 10.0 ** floor(log10(span / most))
-    return next(factor * power for factor in (1, 2, 5, 10) if span / (factor * power) <= most * (1 + 1e-9))
+    def ticks(self, label: Callable[[float], str] = "{:g}".format) -> tuple[Tick, ...]:
+        """The ticks, each with the label of its value."""
+        return tuple(Tick(self.scale(value), label(value)) for value in self.values())
 
 
-def exact_axis(low: float, high: float, length: float, most: int) -> Axis:
-    """An axis that ends where the values end."""
-    high = high if high > low else low + 1
-    return Axis(low, high, round_step(high - low, most), length)
-
-
-def round_axis(low: float, high: float, length: float, most: int) -> Axis:
-    """An axis that ends at round numbers, as near to the values as they can be."""
+def linear_axis(low: float, high: float, start: float, end: float, max_ticks: int, nice: bool = True) -> Axis:
+    """An axis with ticks at round values; a `nice` axis also begins and ends at round values."""
     if high <= low:
-        low, high = low - abs(low) / 10 - 1e-9, high + abs(high) / 10 + 1e-9
-    step = round_step(high - low, most)
-    return Axis(floor(low / step + 1e-9) * step, ceil(high / step - 1e-9) * step, step, length)
+        margin = abs(low) / 10 + 1e-9 if nice else 0.0
+        low, high = low - margin, high + (margin or 1.0)
+    step = nice_step(high - low, max_ticks)
+    if nice:
+        low, high = floor(low / step + 1e-9) * step, ceil(high / step - 1e-9) * step
+    return Axis(low, high, step, start, end)
 
 
-def path_of(places: Sequence[tuple[float, float]]) -> str:
-    """The places joined in turn, as an SVG path; none for none."""
-    return "M" + "L".join(f"{x:g} {y:g}" for x, y in places) if places else ""
+def nice_step(span: float, max_ticks: int) -> float:
+    """The smallest of ..., 0.1, 0.2, 0.5, 1, 2, 5, 10, ... that fits at most `max_ticks` times into the span."""
+    power = 10.0 ** floor(log10(span / max_ticks))
+    return next(factor * power for factor in (1, 2, 5, 10) if span / (factor * power) <= max_ticks * (1 + 1e-9))
+
+
+def svg_path(points: Sequence[tuple[float, float]]) -> str:
+    """The points joined by straight lines, as an SVG path; empty for no points."""
+    return "M" + "L".join(f"{x:g} {y:g}" for x, y in points) if points else ""

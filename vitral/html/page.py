@@ -1,11 +1,8 @@
 """Pages: one file each, which needs no network, in the one look that they share."""
 
-import os
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-from vitral.core.errors import VitralError
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -37,22 +34,3 @@ def _environment(folder: Path) -> "Environment":
     )
     environment.filters["printable"] = printable
     return environment
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file; whoever looks finds the whole file or the one before it."""
-    draft = path.with_name(f"{path.name}.tmp")
-    try:
-        with draft.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
-    except OSError as error:
-        draft.unlink(missing_ok=True)
-        raise VitralError(
-            f"cannot be written: {(error.strerror or str(error)).lower()}",
-            code="file.write_failed",
-            where=str(path),
-            hint="make room, or name a file in a folder that you may write to",
-        ) from None

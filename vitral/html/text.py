@@ -2,7 +2,7 @@
 
 from rich.cells import cell_len, set_cell_size
 
-NOTHING = "\N{EN DASH}"  # in place of a number that there is not
+MISSING = "\N{EN DASH}"  # in place of a number that there is not
 TIMES = "\N{MULTIPLICATION SIGN}"
 SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
@@ -10,7 +10,7 @@ SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 def percent(share: float | None) -> str:
     """`86.3 %`; a share that is not quite all or nothing never reads as if it were. A dash where there is none."""
     if share is None:
-        return NOTHING
+        return MISSING
     if 0 < share < 0.0005:
         return "< 0.1 %"
     if 0.9995 <= share < 1:
@@ -18,17 +18,17 @@ def percent(share: float | None) -> str:
     return f"{100 * share:.1f} %"
 
 
-def points(share: float) -> str:
+def format_points(share: float) -> str:
     """A difference of shares: `2.2 points`."""
     return f"{100 * share:.1f} points"
 
 
-def loss_of(value: float) -> str:
+def format_loss(value: float) -> str:
     """Three digits that matter: `0.413`, `12.1`, `0.000210`."""
     return f"{value:#.3g}" if 0 < abs(value) < 1000 else f"{value:,.0f}"
 
 
-def large(count: int) -> str:
+def format_count(count: int) -> str:
     """`5,702`, `21.7 million`, `1.3` times a power of ten."""
     if count < 10**6:
         return f"{count:,}"
@@ -39,7 +39,7 @@ def large(count: int) -> str:
     return f"{digits} {TIMES} 10{str(int(power)).translate(SUPERSCRIPTS)}"
 
 
-def brief(name: str, cells: int) -> str:
+def shorten(name: str, cells: int) -> str:
     """The name, cut in the middle where it would take more room than so many letters: its end often tells it apart."""
     if cell_len(name) <= cells:
         return name

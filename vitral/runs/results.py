@@ -1,7 +1,4 @@
-"""What an evaluation found, as text: a table for each judge.
-
-A curve in plain text, for terminals and logs.
-"""
+"""An evaluation as text: a table for each result, and plots for terminals and logs."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import singledispatch
@@ -23,30 +20,30 @@ from vitral.html.charts import linear_axis
 from vitral.html.page import printable
 from vitral.html.text import MISSING, format_loss, format_points, percent, shorten
 
-WIDTH, HEIGHT = 56, 9  # letters and lines between the axes
+WIDTH, HEIGHT = 56, 9  # characters and lines between the axes
 
 
 class PlotPoint(NamedTuple):
-    """A point of a curve, and the letters that mark it."""
+    """A point of a curve and its label."""
 
     x: float
     y: float
-    mark: str
+    label: str
 
 
-def draw_plot(spots: Sequence[PlotPoint], across: str, upward: Callable[[float], str]) -> list[str]:
-    """The spots between their axes: `upward` writes the numbers at the left, `across` names those below.
+def draw_plot(points: Sequence[PlotPoint], across: str, upward: Callable[[float], str]) -> list[str]:
+    """A plot of points: `upward` formats the numbers of the y axis, `across` names the x axis.
 
-    Where marks would lie on each other, the earlier spot's stays.
+    Of overlapping labels the first stays.
     """
-    rightward = linear_axis(min(spot.x for spot in spots), max(spot.x for spot in spots), 0, WIDTH - 1, 6)
-    height = linear_axis(min(spot.y for spot in spots), max(spot.y for spot in spots), HEIGHT - 1, 0, 4)
+    rightward = linear_axis(min(point.x for point in points), max(point.x for point in points), 0, WIDTH - 1, 6)
+    height = linear_axis(min(point.y for point in points), max(point.y for point in points), HEIGHT - 1, 0, 4)
     paper = [[" "] * (WIDTH + 4) for _ in range(HEIGHT)]
-    for spot in spots:
-        line, start = paper[round(height.scale(spot.y))], round(rightward.scale(spot.x))
-        place = slice(start, start + len(spot.mark))
+    for point in points:
+        line, start = paper[round(height.scale(point.y))], round(rightward.scale(point.x))
+        place = slice(start, start + len(point.label))
         if not "".join(line[place]).strip():
-            line[place] = spot.mark
+            line[place] = point.label
     numbers = {round(height.scale(value)): upward(value) for value in height.values()}
     margin = max(map(len, numbers.values()))
     lines = [f"{numbers.get(row, ''):>{margin}} |{''.join(letters)}".rstrip() for row, letters in enumerate(paper)]
@@ -65,37 +62,37 @@ INDENT = "  "
 
 
 def format_evaluation(evaluation: Evaluation) -> str:
-    """The whole evaluation; its headings are the lines that are not indented."""
+    """An evaluation as text; lines without indentation are headings."""
     count = f"{evaluation.images:,} {evaluation.split} images of {evaluation.classes:,} classes"
     lines = [f"{printable(evaluation.model)} on {printable(evaluation.data)}: {count}"]
-    for found in evaluation.results:
-        lines += ["", found.kind, *(f"{INDENT}{line}".rstrip() for line in format_result(found))]
+    for result in evaluation.results:
+        lines += ["", result.kind, *(f"{INDENT}{line}".rstrip() for line in format_result(result))]
     return "\n".join(lines)
 
 
 def print_evaluation(text: str, console: Console) -> None:
-    """Print it, with its headings in bold where the console can."""
+    """Print the text with bold headings."""
     for line in text.splitlines():
         console.print(Text(line, style="" if line.startswith(INDENT) else "bold"), soft_wrap=True)
 
 
 @singledispatch
-def format_result(found: object) -> list[str]:
-    """The lines of one judge."""
-    raise NotImplementedError(type(found).__name__)
+def format_result(result: object) -> list[str]:
+    """The lines of one result."""
+    raise NotImplementedError(type(result).__name__)
 
 
 @format_result.register
-def _(found: AccuracyResult) -> list[str]:
-    accuracy, calibration = found.accuracy, found.calibration
+def _(result: AccuracyResult) -> list[str]:
+    accuracy, calibration = result.accuracy, result.calibration
     facts = [
         ("top-1", _with_interval(accuracy.top1, accuracy.ci95)),
         ("top-5", percent(accuracy.top5)),
         ("loss", format_loss(accuracy.loss)),
-        ("always the commonest class", percent(accuracy.majority_baseline)),
+        ("most frequent class", percent(accuracy.majority_baseline)),
         (
             "calibration error",
-            f"{format_points(calibration.ece)}; it is {percent(calibration.mean_confidence)} sure on average",
+            f"{format_points(calibration.ece)}; mean confidence {percent(calibration.mean_confidence)}",
         ),
     ]
     shown = [fact for fact in facts if fact[1] != MISSING]
@@ -103,68 +100,67 @@ def _(found: AccuracyResult) -> list[str]:
 
 
 @format_result.register
-def _(found: KnnResult) -> list[str]:
-    chosen = (
-        f"k = {found.k}, chosen on {min(FOLDS, found.train_images)} folds of {found.train_images:,} training images"
-    )
-    return [*_table([("top-1", _with_interval(found.top1, found.ci95))]), chosen]
+def _(result: KnnResult) -> list[str]:
+    folds = min(FOLDS, result.train_images)
+    chosen = f"k = {result.k}, chosen by {folds}-fold cross-validation on {result.train_images:,} training images"
+    return [*_table([("top-1", _with_interval(result.top1, result.ci95))]), chosen]
 
 
 @format_result.register
-def _(found: LinearResult) -> list[str]:
-    chosen = f"l2 = {found.l2:g}, chosen on a fifth of {found.train_images:,} training images, then fitted to all"
-    doubt = [] if found.converged else ["the fit had not settled when it was stopped: the number may be a little off"]
-    return [*_table([("top-1", _with_interval(found.top1, found.ci95))]), chosen, *doubt]
+def _(result: LinearResult) -> list[str]:
+    chosen = f"l2 = {result.l2:g}, chosen on a fifth of {result.train_images:,} training images, then fitted to all"
+    doubt = [] if result.converged else ["the fit did not converge: the accuracy may be slightly off"]
+    return [*_table([("top-1", _with_interval(result.top1, result.ci95))]), chosen, *doubt]
 
 
 @format_result.register
-def _(found: FewShotResult) -> list[str]:
+def _(result: FewShotResult) -> list[str]:
     rows = [
-        (f"{row.shots:,}", _mean_std(row.score), f"{_mean_std(row.oracle)} at {row.oracle.l2:g}") for row in found.rows
+        (f"{row.shots:,}", _mean_std(row.score), f"{_mean_std(row.oracle)} at {row.oracle.l2:g}") for row in result.rows
     ]
     if not rows:
-        return list(found.skipped)
-    seeds = f"the mean of seeds {', '.join(map(str, found.seeds))} and the deviation of one"
+        return list(result.skipped)
+    seeds = f"mean and standard deviation over seeds {', '.join(map(str, result.seeds))}"
     return [
         *_table([("shots", "l2 = 1024", "best l2 *"), *rows]),
         seeds,
-        "* chosen on the very images it is judged by, as big_vision's grid is: it flatters",
-        *(f"left out: {printable(reason)}" for reason in found.skipped),
+        "* chosen on the test images, as in big_vision: optimistic",
+        *(f"skipped: {printable(reason)}" for reason in result.skipped),
     ]
 
 
 @format_result.register
-def _(found: ResolutionResult) -> list[str]:
+def _(result: ResolutionResult) -> list[str]:
     rows = [
         (
             str(row.image_size),
             str(row.grid),
             _with_interval(row.top1, row.ci95),
-            "<- trained" if row.is_train_size else "",
+            "<- training size" if row.is_train_size else "",
         )
-        for row in found.rows
+        for row in result.rows
     ]
-    return [*_table([("image", "patches", "top-1", ""), *rows]), *_stable_sizes(found)]
+    return [*_table([("image", "patches", "top-1", ""), *rows]), *_stable_sizes(result)]
 
 
-def _stable_sizes(found: ResolutionResult) -> Iterator[str]:
-    """Where accuracy falls off, in words."""
-    own = next(row for row in found.rows if row.is_train_size)
-    sizes = [row.image_size for row in found.rows]
-    first, last = sizes.index(found.min_size), sizes.index(found.max_size)
+def _stable_sizes(result: ResolutionResult) -> Iterator[str]:
+    """The range of sizes that keep the accuracy, in words."""
+    own = next(row for row in result.rows if row.is_train_size)
+    sizes = [row.image_size for row in result.rows]
+    first, last = sizes.index(result.min_size), sizes.index(result.max_size)
     if first == 0 and last == len(sizes) - 1:
-        yield "no size tried is more than 2 points below the trained one"
+        yield "no size loses more than 2 points against the training size"
         return
-    held = f"from {found.min_size} to {found.max_size}" if first < last else f"at {found.min_size} alone"
-    yield f"accuracy holds {held}, within 2 points of the trained size"
+    held = f"from {result.min_size} to {result.max_size}" if first < last else f"at {result.min_size} only"
+    yield f"accuracy holds {held}, within 2 points of the training size"
     if first:
-        yield f"smaller images cost it: {_loss(found.rows[first - 1], own)}"
+        yield f"smaller images lose {_loss(result.rows[first - 1], own)}"
     if last < len(sizes) - 1:
-        yield f"stretched further it falls off: {_loss(found.rows[last + 1], own)}; fine-tune at that size instead"
+        yield f"larger images lose {_loss(result.rows[last + 1], own)}; fine-tune at that size"
 
 
 @format_result.register
-def _(found: TokenMergingResult) -> list[str]:
+def _(result: TokenMergingResult) -> list[str]:
     rows = [
         (
             str(row.per_layer),
@@ -173,29 +169,27 @@ def _(found: TokenMergingResult) -> list[str]:
             f"{row.speedup:.2f}",
             _with_interval(row.top1, row.ci95),
         )
-        for row in found.rows
+        for row in result.rows
     ]
-    spots = [PlotPoint(row.images_per_second, row.top1, str(row.per_layer)) for row in found.rows]
-    best = next(row for row in found.rows if row.per_layer == found.best_per_layer)
-    lost = format_points(max(0.0, found.rows[0].top1 - best.top1))
-    verdict = (
-        f"the fastest that loses at most half a point merges {best.per_layer}: {best.speedup:.2f} times, {lost} less"
-    )
+    points = [PlotPoint(row.images_per_second, row.top1, str(row.per_layer)) for row in result.rows]
+    best = next(row for row in result.rows if row.per_layer == result.best_per_layer)
+    lost = format_points(max(0.0, result.rows[0].top1 - best.top1))
+    verdict = f"the fastest within half a point merges {best.per_layer}: {best.speedup:.2f}x, {lost} less"
     return [
-        *_table([("merged", "tokens left", "images/s", "times", "top-1"), *rows]),
-        f"by {found.engine}, {found.batch_size} images at a time; merged is how many patches every layer merges",
-        verdict if best.per_layer else "none that loses at most half a point is faster than merging nothing",
+        *_table([("merged", "tokens left", "images/s", "speedup", "top-1"), *rows]),
+        f"{result.engine}, batch size {result.batch_size}; merged: patches merged in every layer",
+        verdict if best.per_layer else "nothing within half a point is faster than no merging",
         "",
-        *draw_plot(spots, "images/s", lambda share: f"{100 * share:g} %"),
+        *draw_plot(points, "images/s", lambda share: f"{100 * share:g}%"),
     ]
 
 
 def _loss(row: SizeResult, own: SizeResult) -> str:
-    return f"{format_points(own.top1 - row.top1)} less at {row.image_size}"
+    return f"{format_points(own.top1 - row.top1)} at {row.image_size}"
 
 
 def _classes(accuracy: Accuracy) -> Iterator[str]:
-    """The classes, the worst first where there are many."""
+    """The table of classes; the worst come first if there are many."""
     order = sorted(accuracy.classes, key=lambda each: (each.recall is None, each.recall))
     many = len(order) > MAX_CLASSES
     shown = order[:MAX_CLASSES] if many else accuracy.classes
@@ -211,13 +205,13 @@ def _classes(accuracy: Accuracy) -> Iterator[str]:
         )
         for each in shown
     ]
-    yield from _table([("class", "images", "right", "precision", "most taken for"), *rows])
+    yield from _table([("class", "images", "recall", "precision", "most confused with"), *rows])
     if many:
-        yield f"... and {len(order) - MAX_CLASSES:,} more that are told better; --json has all of them"
+        yield f"... and {len(order) - MAX_CLASSES:,} more with higher recall; --json lists all"
 
 
 def _with_interval(share: float, interval: Interval) -> str:
-    return f"{percent(share)}  (95 % sure: {percent(interval.low)} to {percent(interval.high)})"
+    return f"{percent(share)}  (95% CI {percent(interval.low)} to {percent(interval.high)})"
 
 
 def _mean_std(score: Score) -> str:

@@ -3,6 +3,7 @@
 import struct
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 
@@ -12,12 +13,12 @@ from PIL import Image
 
 from tests.errors import raises
 from tests.explanation.stand_in import stand_in, stand_in_resnet
-from vitral.explanation.explanation import Explanation, Faithfulness, HeatMap, Photo
-from vitral.explanation.figures.canvas import HUES, glow, plain
-from vitral.explanation.figures.figures import distinct, figures, map_figure, read_by, write_figures
+from vitral.explanation.explanation import Explanation, Faithfulness, Photo
+from vitral.explanation.figures.canvas import HUES, overlay_map, plain_text
+from vitral.explanation.figures.figures import distinct_stems, figures, map_figure, summary_attention, write_figures
 from vitral.models.base import Grid
 
-WHOLE = {"rollout", "relevance", "attention", "occlusion", "heads", "depth", "believe", "features"}
+WHOLE = {"rollout", "relevance", "attention", "occlusion", "heads", "logit_lens", "faithfulness", "features"}
 MODEL = {"filters", "positions", "distance"}
 
 
@@ -47,8 +48,8 @@ def test_every_figure_is_a_png_that_can_be_opened(explanation: Explanation) -> N
 
 def test_what_a_model_lacks_is_not_drawn() -> None:
     assert "heads" not in figures(stand_in_resnet())
-    assert "believe" not in figures(stand_in()._replace(faithfulness=Faithfulness()))
-    assert "depth" not in figures(stand_in(classes=()))
+    assert "faithfulness" not in figures(replace(stand_in(), faithfulness=Faithfulness()))
+    assert "logit_lens" not in figures(stand_in(classes=()))
 
 
 def test_names_are_shown_as_they_stand() -> None:
@@ -56,10 +57,10 @@ def test_names_are_shown_as_they_stand() -> None:
     strange = ("$x^2_{", "猫", "a\nb", "n" * 300, "%s", "ß")
     explanation = stand_in(classes=strange, name="$\\frac{.jpg")
     found = figures(explanation)
-    for name in ("relevance", "depth", "believe"):
+    for name in ("relevance", "logit_lens", "faithfulness"):
         size_of(found[name].png())
-    assert plain("a$b") == r"a\$b"
-    assert len(plain("x" * 500, 3)) < 40
+    assert plain_text("a$b") == r"a\$b"
+    assert len(plain_text("x" * 500, 3)) < 40
 
 
 @pytest.mark.parametrize("place", [(0, 0), (1, 2), (2, 1)])
@@ -68,7 +69,7 @@ def test_the_map_shines_where_its_patch_is_on_the_whole_picture(place: tuple[int
     photo = gray_photo(640, 640, (0.5, 0.25, 0.5, 0.75))
     values = np.zeros((3, 3), np.float32)
     values[place] = 1
-    found = glow(photo, values).astype(float)
+    found = overlay_map(photo, values).astype(float)
     assert found.shape == (640, 640, 3)
     warm = found[..., 0] - found[..., 2]
     row, column = np.unravel_index(warm.argmax(), warm.shape)
@@ -79,16 +80,16 @@ def test_the_map_shines_where_its_patch_is_on_the_whole_picture(place: tuple[int
 
 
 def test_what_speaks_against_a_class_is_blue() -> None:
-    found = glow(gray_photo(400, 400), np.array([[1.0, -1.0]], np.float32)).astype(float)
+    found = overlay_map(gray_photo(400, 400), np.array([[1.0, -1.0]], np.float32)).astype(float)
     assert found[200, 40, 0] > found[200, 40, 2]
     assert found[200, 360, 2] > found[200, 360, 0]
 
 
 def test_a_frame_is_drawn_around_a_part_and_none_around_the_whole() -> None:
     explanation = stand_in()
-    heat = HeatMap("rollout", "Rollout", "", np.ones((6, 8), np.float32))
-    whole = map_figure(explanation._replace(photo=gray_photo(300, 400)), heat)
-    part = map_figure(explanation._replace(photo=gray_photo(300, 400, (0.0, 0.25, 1.0, 0.5))), heat)
+    explanation = replace(explanation, maps={"rollout": np.ones((6, 8), np.float32)})
+    whole = map_figure(replace(explanation, photo=gray_photo(300, 400)), "rollout")
+    part = map_figure(replace(explanation, photo=gray_photo(300, 400, (0.0, 0.25, 1.0, 0.5))), "rollout")
     assert len(whole.axes[0].patches) == 0
     box = part.axes[0].patches[0]
     assert box.get_bbox().bounds == pytest.approx((100, 0, 200, 300))  # type: ignore[attr-defined]
@@ -97,11 +98,11 @@ def test_a_frame_is_drawn_around_a_part_and_none_around_the_whole() -> None:
 def test_heads_show_what_is_read() -> None:
     explanation = stand_in(registers=2)
     layer = explanation.layers[0]
-    found = read_by(layer, explanation)
+    found = summary_attention(layer, explanation)
     np.testing.assert_array_equal(found, layer.attention[:, 0, 3:].reshape(2, 6, 8))
-    without = explanation._replace(layout=explanation.layout._replace(cls=0, registers=3))
+    without = replace(explanation, layout=explanation.layout._replace(cls=0, registers=3))
     np.testing.assert_allclose(
-        read_by(layer, without), layer.attention[:, 3:, 3:].mean(axis=1).reshape(2, 6, 8), rtol=1e-6
+        summary_attention(layer, without), layer.attention[:, 3:, 3:].mean(axis=1).reshape(2, 6, 8), rtol=1e-6
     )
 
 
@@ -118,7 +119,7 @@ def test_hues_stand_out_from_paper() -> None:
 
 def test_files_are_named_by_the_image_and_the_model(tmp_path: Path) -> None:
     one = stand_in(Grid(2, 2), layers=1, heads=1, classes=())
-    few = one._replace(maps=(), faithfulness=Faithfulness())
+    few = replace(one, maps={}, faithfulness=Faithfulness())
     found = write_figures(tmp_path / "new" / "figures", [few, few])
     names = {path.name for path in found}
     of_images = {f"{stem}-{name}.png" for stem in ("bee", "bee-2") for name in ("heads", "features")}
@@ -135,7 +136,7 @@ def test_files_are_named_by_the_image_and_the_model(tmp_path: Path) -> None:
     ],
 )
 def test_two_images_of_one_name_have_files_of_their_own(names: Sequence[str], stems: list[str]) -> None:
-    assert distinct(names) == stems
+    assert distinct_stems(names) == stems
 
 
 def test_a_folder_that_cannot_be_made_is_an_error_with_a_remedy(tmp_path: Path) -> None:

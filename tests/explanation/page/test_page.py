@@ -91,10 +91,7 @@ def test_a_model_without_a_head_has_a_page() -> None:
     reader = read(stand_in(classes=()))
     assert headings(reader) == [name for name in ALL if name != "depth-0"]
     assert "This model has no head" in reader.text
-    assert (
-        "Left out, as there is nothing to show: prediction, faithfulness test, logit lens."
-        in reader.text
-    )
+    assert "Left out, as there is nothing to show: prediction, faithfulness test, logit lens." in reader.text
 
 
 def test_a_resnet_has_a_page_that_says_what_it_lacks() -> None:

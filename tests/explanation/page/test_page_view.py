@@ -28,7 +28,7 @@ def test_maps_stand_in_the_order_in_which_to_believe_them() -> None:
     explanation = stand_in()
     cards = image_section(explanation, PLENTY).cards
     found = score_maps(explanation.faithfulness)
-    kinds = [list(explanation.maps)[card.index] for card in cards]
+    kinds = [list(explanation.maps)[card.number] for card in cards]
     assert kinds == ["relevance", "occlusion", "rollout", "attention"]
     assert [card.verdict for card in cards] == [found[kind].verdict for kind in kinds]
     assert all(len(card.charts) == 2 for card in cards)
@@ -36,7 +36,7 @@ def test_maps_stand_in_the_order_in_which_to_believe_them() -> None:
 
 def test_maps_that_were_not_tried_keep_their_order_and_promise_nothing() -> None:
     view = image_section(replace(stand_in(), faithfulness=Faithfulness()), PLENTY)
-    assert [card.index for card in view.cards] == [0, 1, 2, 3]
+    assert [card.number for card in view.cards] == [0, 1, 2, 3]
     assert {(card.verdict, card.score, card.charts) for card in view.cards} == {("", "", ())}
     assert view.verdict == ""
 

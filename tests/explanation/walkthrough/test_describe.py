@@ -15,7 +15,18 @@ from tests.models.variants import VARIANTS, small
 from vitral.core.config import Size
 from vitral.explanation.walkthrough.describe import Description, Part, count_parts, describe
 from vitral.explanation.walkthrough.equations import equations
-from vitral.models import Attention, LayerScale, MeanPool, Model, PreNorm, GradientCheckpointing, Resnet, Tokens, Vit, model_config
+from vitral.models import (
+    Attention,
+    GradientCheckpointing,
+    LayerScale,
+    MeanPool,
+    Model,
+    PreNorm,
+    Resnet,
+    Tokens,
+    Vit,
+    model_config,
+)
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,15 @@ import re
 import pytest
 
 from tests.models.variants import VARIANTS, small
-from vitral.explanation.walkthrough.describe import Description, Need, Part, aligned, amount, as_text, describe
+from vitral.explanation.walkthrough.describe import (
+    Description,
+    MemoryUse,
+    Part,
+    align_columns,
+    as_text,
+    describe,
+    format_bytes,
+)
 from vitral.models import MeanPool, Resnet, Tokens, Vit
 
 
@@ -24,7 +32,10 @@ def by_hand(parts: tuple[Part, ...], config: Vit | Resnet) -> Description:
         multiply_adds=7_000,
         multiply_adds_in_full=7_000,
         kept=2_500_000,
-        needs=(Need(batch=1, inference=999, training=1_000), Need(batch=64, inference=12_340, training=5_600_000_000)),
+        needs=(
+            MemoryUse(batch=1, inference=999, training=1_000),
+            MemoryUse(batch=64, inference=12_340, training=5_600_000_000),
+        ),
         equations=("one equation", "another"),
         config=config,
     )
@@ -48,20 +59,20 @@ def part(name: str, level: int = 0, parameters: int = 0, multiply_adds: int = 0,
     ],
 )
 def test_bytes_are_said_as_people_say_them(size: int, words: str) -> None:
-    assert amount(size) == words
+    assert format_bytes(size) == words
 
 
 def test_an_amount_is_near_its_bytes() -> None:
     units = {"bytes": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
     for size in (7, 1_049, 12_345, 987_654, 1_999_999, 123_456_789, 98_765_432_100):
-        number, unit = amount(size).split()
+        number, unit = format_bytes(size).split()
         assert float(number) * units[unit] == pytest.approx(size, rel=0.06)
         assert 1 <= float(number) < 1000
 
 
 def test_names_stand_left_and_numbers_right() -> None:
-    assert aligned([("a", "bb", "1"), ("aaa", "b", "234")], left=2) == "a    bb    1\naaa  b   234"
-    assert aligned([("a", "", ""), ("b", "2", "3")], left=1) == "a\nb  2  3"
+    assert align_columns([("a", "bb", "1"), ("aaa", "b", "234")], left=2) == "a    bb    1\naaa  b   234"
+    assert align_columns([("a", "", ""), ("b", "2", "3")], left=1) == "a\nb  2  3"
 
 
 def test_a_table_made_by_hand() -> None:
@@ -95,9 +106,9 @@ def test_the_numbers_in_the_table_are_those_of_the_description(tiny: Description
     for found in tiny.parts:
         if found.parameters and found.multiply_adds:
             shape = " x ".join(map(str, found.shape))
-            numbers = [f"{found.parameters:,}", f"{found.multiply_adds:,}", amount(found.kept)]
+            numbers = [f"{found.parameters:,}", f"{found.multiply_adds:,}", format_bytes(found.kept)]
             assert rows[found.name] == [shape, *numbers]
-    assert rows["total for one image"] == [f"{tiny.parameters:,}", f"{tiny.multiply_adds:,}", amount(tiny.kept)]
+    assert rows["total for one image"] == [f"{tiny.parameters:,}", f"{tiny.multiply_adds:,}", format_bytes(tiny.kept)]
 
 
 def test_every_part_that_does_something_has_a_line(tiny: Description) -> None:

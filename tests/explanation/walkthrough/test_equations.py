@@ -5,7 +5,7 @@ import re
 import pytest
 
 from tests.models.variants import VARIANTS, VITS, small
-from vitral.explanation.walkthrough.equations import equations, ellipsis_terms
+from vitral.explanation.walkthrough.equations import ellipsis_terms, equations
 from vitral.models import Axial, Hybrid, Local, MeanAllPool, MeanPool, NoHead, SwiGlu, TanhHead, Vit, model_config
 from vitral.models.attention import BaseAttention
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from vitral.data.decoding.pixels import Pixels
-from vitral.explanation.page.pictures import LEAD
+from vitral.explanation.page.pictures import GAP_GRAY
 from vitral.explanation.walkthrough.strips import (
     GAP,
     LENGTH,
@@ -12,12 +12,12 @@ from vitral.explanation.walkthrough.strips import (
     SIDE,
     TAG,
     THICK,
-    cut_up,
-    examples,
-    heat_panes,
-    heat_picture,
-    number_strips,
-    pixel_strips,
+    draw_heat_grid,
+    draw_heat_patches,
+    draw_patches,
+    draw_pixel_strips,
+    draw_vector_strips,
+    example_patches,
 )
 from vitral.models.base import Grid
 
@@ -29,37 +29,37 @@ def noise(*shape: int) -> Pixels:
 @pytest.mark.parametrize("channels", [1, 3])
 def test_without_its_gaps_a_cut_picture_is_the_picture(channels: int) -> None:
     seen = noise(400, 600, channels)
-    found = cut_up(seen, Grid(4, 6))
+    found = draw_patches(seen, Grid(4, 6))
     gap = (found.shape[0] - 400) // 5
     rows = [row for row in range(found.shape[0]) if row % (100 + gap) >= gap]
     columns = [column for column in range(found.shape[1]) if column % (100 + gap) >= gap]
     assert np.array_equal(found[np.ix_(rows, columns)], seen if channels == 3 else seen.repeat(3, axis=2))
-    assert (found[:gap] == LEAD).all()
-    assert (found[:, -gap:] == LEAD).all()
+    assert (found[:gap] == GAP_GRAY).all()
+    assert (found[:, -gap:] == GAP_GRAY).all()
 
 
 def test_a_small_picture_is_enlarged_and_marks_frame_their_patches() -> None:
-    found = cut_up(noise(28, 28, 1), Grid(2, 2), [3, 0])
+    found = draw_patches(noise(28, 28, 1), Grid(2, 2), [3, 0])
     assert found.shape[0] >= SIDE * 0.9
     assert tuple(found[0, 0]) == MARKS[1]
     assert tuple(found[-1, -1]) == MARKS[0]
-    assert tuple(found[0, -1]) == (LEAD, LEAD, LEAD)
+    assert tuple(found[0, -1]) == (GAP_GRAY, GAP_GRAY, GAP_GRAY)
 
 
 def test_examples_are_the_richest_a_middling_and_the_plainest_patch() -> None:
     seen = np.zeros((20, 30, 3), np.uint8)
     seen[:10, 10:20] = noise(10, 10, 3)  # patch 1
     seen[10:, 20:, 0] = noise(10, 10) // 8  # patch 5
-    found = examples(seen, Grid(2, 3))
+    found = example_patches(seen, Grid(2, 3))
     assert found[0] == 1
     assert found[-1] not in {1, 5}
     assert len(set(found)) == 3
-    assert examples(seen, Grid(1, 1)) == [0]
+    assert example_patches(seen, Grid(1, 1)) == [0]
 
 
 def test_a_strip_is_the_patch_one_channel_after_the_other() -> None:
     patch = noise(4, 5, 3)
-    found = pixel_strips([patch, patch])
+    found = draw_pixel_strips([patch, patch])
     assert found.shape[0] == 2 * THICK + GAP
     assert tuple(found[0, 0]) == MARKS[0]
     assert tuple(found[-1, 0]) == MARKS[1]
@@ -73,31 +73,31 @@ def test_a_strip_is_the_patch_one_channel_after_the_other() -> None:
 
 def test_gray_and_many_channels_are_strips_of_gray() -> None:
     for channels in (1, 5):
-        found = pixel_strips([noise(4, 4, channels)])[0, TAG + GAP :]
+        found = draw_pixel_strips([noise(4, 4, channels)])[0, TAG + GAP :]
         assert (found == found[:, :1]).all()
 
 
 def test_a_line_that_is_too_long_is_made_shorter() -> None:
-    assert pixel_strips([noise(64, 64, 3)]).shape[1] <= 2 * LENGTH
+    assert draw_pixel_strips([noise(64, 64, 3)]).shape[1] <= 2 * LENGTH
 
 
 def test_numbers_above_nothing_are_warm_and_those_below_cold() -> None:
-    found = number_strips(np.array([[1.0, 0.0, -1.0]], np.float32))
+    found = draw_vector_strips(np.array([[1.0, 0.0, -1.0]], np.float32))
     third = found.shape[1] // 3
     warm, none, cold = (found[0, place * third + third // 2].astype(int) for place in range(3))
     assert warm[0] > warm[2]
     assert cold[2] > cold[0]
     assert none.max() < 8
-    assert number_strips(np.zeros((2, 3), np.float32)).max() == LEAD  # nothing but the line between
+    assert draw_vector_strips(np.zeros((2, 3), np.float32)).max() == GAP_GRAY  # nothing but the line between
 
 
 def test_panes_lie_as_the_patches_do() -> None:
-    found = heat_picture(np.array([0, 0, 0, 0, 0, 1], np.float32), Grid(2, 3))
+    found = draw_heat_grid(np.array([0, 0, 0, 0, 0, 1], np.float32), Grid(2, 3))
     bright = found.sum(axis=2) > 300
     assert bright.any()
     assert bright[found.shape[0] // 2 :, 2 * found.shape[1] // 3 :].all()
     assert bright.sum() == bright.size // 6
-    panes = heat_panes(np.array([0, 0, 0, 0, 0, 1], np.float32), Grid(2, 3), [3])
+    panes = draw_heat_patches(np.array([0, 0, 0, 0, 0, 1], np.float32), Grid(2, 3), [3])
     assert tuple(panes[-1, 0]) == MARKS[0]
     assert panes[panes.shape[0] * 3 // 4, panes.shape[1] * 5 // 6].sum() > 300
     assert panes[panes.shape[0] // 4, panes.shape[1] // 6].sum() < 30

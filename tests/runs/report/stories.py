@@ -12,7 +12,7 @@ from vitral.data.samples import Item, Samples
 from vitral.evaluation.accuracy import compute_accuracy
 from vitral.evaluation.calibration import compute_calibration
 from vitral.evaluation.outputs import Predictions
-from vitral.runs.report.report import Cost, ReportEvaluation, MetricLine, Report
+from vitral.runs.report.report import Cost, MetricLine, Report, ReportEvaluation
 
 
 def album(folder: Path, classes: tuple[str, ...], each: int = 2) -> Samples:
@@ -39,7 +39,7 @@ def answers_to(samples: Samples, sharpness: float = 2.0, seed: int = 0) -> Predi
     )
 
 
-def judgment_of(samples: Samples, answers: Predictions) -> ReportEvaluation:
+def evaluation_of(samples: Samples, answers: Predictions) -> ReportEvaluation:
     return ReportEvaluation("val", answers, compute_accuracy(answers, samples.classes), compute_calibration(answers))
 
 
@@ -70,8 +70,8 @@ def story_of(samples: Samples) -> Report:
         environment=(("vitral", "0.1.0"), ("processor", "a quick one")),
         samples=samples,
         metrics=(),
-        judgment=None,
-        attended=None,
+        evaluation=None,
+        attention=None,
         cost=Cost(seconds=754, images=2560, multiply_adds=3 * 10**15, peak_memory=1_500_000_000, parameters=5_700_000),
         notes=(),
         next=(("Look at it again", "vitral evaluate runs/photos-2 photos"),),
@@ -81,5 +81,5 @@ def story_of(samples: Samples) -> Report:
 def whole_story(folder: Path, classes: tuple[str, ...] = ("cat", "dog", "fox"), each: int = 20) -> Report:
     """A run that is done and judged."""
     samples = album(folder, classes, each)
-    judgment = judgment_of(samples, answers_to(samples))
-    return story_of(samples)._replace(status="done", metrics=measured(), judgment=judgment)
+    evaluation = evaluation_of(samples, answers_to(samples))
+    return story_of(samples)._replace(status="done", metrics=measured(), evaluation=evaluation)

@@ -1,5 +1,7 @@
 """The matrix and the pairs, against counting."""
 
+import re
+
 import pytest
 
 from tests.evaluation.test_accuracy import NAMES, ZOO, given_as, random_answers
@@ -13,15 +15,17 @@ def test_a_cell_stands_at_its_row_and_column() -> None:
     counts = {(cell.y / matrix.side, cell.x / matrix.side): cell.images for cell in matrix.cells}
     assert counts == {(0, 0): 3, (0, 1): 1, (0, 3): 1, (1, 0): 2, (1, 1): 1, (2, 1): 1}
     assert [cell.style for cell in matrix.cells] == ["right", "wrong", "wrong", "wrong", "right", "wrong"]
-    assert matrix.cells[0].label == "cat: 3 of 5 named rightly (60.0 %)"
-    assert matrix.cells[1].label == "cat: 1 of 5 taken for dog (20.0 %)"
+    assert re.findall(r"[\d.]+", matrix.cells[0].label) == ["3", "5", "60.0"]
+    assert re.findall(r"[\d.]+", matrix.cells[1].label) == ["1", "5", "20.0"]
     assert matrix.cells[0].strength == 0.6
     assert [name.full for name in matrix.names] == list(NAMES)
 
 
 @pytest.mark.parametrize("count", [2, 10, 16, 17, MAX_CLASSES])
 def test_a_matrix_holds_all_its_classes(count: int) -> None:
-    matrix = confusion_matrix(compute_accuracy(random_answers(300, count), [f"a class of number {n}" for n in range(count)]))
+    matrix = confusion_matrix(
+        compute_accuracy(random_answers(300, count), [f"a class of number {n}" for n in range(count)])
+    )
     assert matrix is not None
     assert matrix.width == count * matrix.side
     assert all(0 <= cell.x <= matrix.width - matrix.side for cell in matrix.cells)

@@ -7,12 +7,12 @@ import pytest
 
 from tests.runs.report.stories import measured
 from vitral.html.charts import HEIGHT, WIDTH, Chart
-from vitral.runs.report.curves import MOST_BANDS, MOST_DOTS, MOST_PIECES, Spot, draw_curves, extremes, smooth
-from vitral.runs.report.story import Line
+from vitral.runs.report.curves import MAX_BANDS, MAX_DOTS, MAX_POINTS, MetricPoint, downsample, metric_charts, smooth
+from vitral.runs.report.report import MetricLine
 
 
-def by_title(lines: list[Line]) -> dict[str, Chart]:
-    return {chart.title: chart for chart in draw_curves(lines)}
+def by_title(lines: list[MetricLine]) -> dict[str, Chart]:
+    return {chart.title: chart for chart in metric_charts(lines)}
 
 
 def places(path: str) -> list[tuple[float, float]]:
@@ -21,47 +21,47 @@ def places(path: str) -> list[tuple[float, float]]:
 
 
 def test_nothing_measured_draws_nothing() -> None:
-    assert draw_curves([]) == []
+    assert metric_charts([]) == []
 
 
 def test_each_thing_measured_has_a_chart_in_order() -> None:
-    assert [chart.title for chart in draw_curves(measured())] == ["loss", "accuracy", "learning rate"]
-    odd: list[Line] = [{"step": 1, "epoch": 0.1, "split": "train", "rate": 1e-3, "error": 0.2, "loss": 1.0}]
-    assert [chart.title for chart in draw_curves(odd)] == ["loss", "error", "learning rate"]
+    assert [chart.title for chart in metric_charts(measured())] == ["loss", "accuracy", "learning rate"]
+    odd: list[MetricLine] = [{"step": 1, "epoch": 0.1, "split": "train", "rate": 1e-3, "error": 0.2, "loss": 1.0}]
+    assert [chart.title for chart in metric_charts(odd)] == ["loss", "error", "learning rate"]
 
 
 def test_points_stand_where_their_numbers_say() -> None:
-    lines: list[Line] = [
+    lines: list[MetricLine] = [
         {"step": 1, "epoch": 1.0, "split": "val", "loss": 2.0},
         {"step": 2, "epoch": 2.0, "split": "val", "loss": 1.0},
         {"step": 4, "epoch": 4.0, "split": "val", "loss": 0.0},
     ]
-    (chart,) = draw_curves(lines)
+    (chart,) = metric_charts(lines)
     truth = [(WIDTH / 4, 0.0), (WIDTH / 2, HEIGHT / 2), (WIDTH, HEIGHT)]
     assert [(dot.x, dot.y) for dot in chart.dots] == truth
     assert [places(line.path) for line in chart.lines] == [truth]
     assert [dot.label for dot in chart.dots] == [
         "val, epoch 1: 2.00", "val, epoch 2: 1.00", "val, epoch 4: 0"
     ]  # fmt: skip
-    assert chart.upward[0].place == HEIGHT
+    assert chart.y_ticks[0].position == HEIGHT
     assert chart.alt == "loss by epoch: val from 2.00 to 0"
     assert chart.caption == "Lowest on val at epoch 4: 0; last 0."
 
 
 def test_accuracy_reads_in_percent_and_tells_its_best() -> None:
     chart = by_title(measured())["accuracy"]
-    assert all(tick.text.endswith(" %") for tick in chart.upward)
+    assert all(tick.label.endswith(" %") for tick in chart.y_ticks)
     best = max(line["accuracy"] for line in measured() if line["split"] == "val")
     assert chart.caption.startswith("Highest on val at epoch ")
     assert f"{100 * best:.1f} %" in chart.caption
-    assert chart.legend == (("train", "train"), ("val", "val"))
+    assert [entry.name for entry in chart.legend] == ["train", "val"]
 
 
 def test_val_and_test_are_told_apart() -> None:
     lines = [*measured(), {"step": 40, "epoch": 4.0, "split": "test", "loss": 0.9, "accuracy": 0.5}]
     chart = by_title(lines)["loss"]
     assert [dot.style for dot in chart.dots] == ["val"] * 4 + ["test"]
-    assert [name for name, _ in chart.legend] == ["train", "val", "test"]
+    assert [entry.name for entry in chart.legend] == ["train", "val", "test"]
 
 
 def test_a_smooth_curve_is_the_mean_of_its_neighbors() -> None:
@@ -76,19 +76,19 @@ def test_a_smooth_curve_is_the_mean_of_its_neighbors() -> None:
 def test_of_many_spots_the_extremes_stay() -> None:
     values = np.random.default_rng(0).normal(size=10_000)
     values[1234], values[777] = 99, -99
-    spots = [Spot(step, step / 100, float(value)) for step, value in enumerate(values)]
-    shown = extremes(spots)
-    assert len(shown) <= MOST_PIECES
+    spots = [MetricPoint(step, step / 100, float(value)) for step, value in enumerate(values)]
+    shown = downsample(spots)
+    assert len(shown) <= MAX_POINTS
     assert {99.0, -99.0} <= {spot.value for spot in shown}
     assert shown == sorted(shown)
-    assert extremes(spots[:50]) == spots[:50]
+    assert downsample(spots[:50]) == spots[:50]
 
 
 def test_a_long_run_is_drawn_with_few_pieces() -> None:
     loss = by_title(measured(epochs=300, each=20))["loss"]
-    assert all(len(places(line.path)) <= MOST_PIECES + 1 for line in loss.lines)
-    assert len(loss.bars) == MOST_BANDS
-    assert len(loss.dots) == MOST_DOTS
+    assert all(len(places(line.path)) <= MAX_POINTS + 1 for line in loss.lines)
+    assert len(loss.bars) == MAX_BANDS
+    assert len(loss.dots) == MAX_DOTS
     assert loss.dots[-1].label.startswith("val, epoch 300:")
     assert loss.bars[0].label.startswith("train, epoch 5, steps 1 to 100: ")
     assert loss.bars[-1].x + loss.bars[-1].width == pytest.approx(WIDTH)
@@ -97,11 +97,11 @@ def test_a_long_run_is_drawn_with_few_pieces() -> None:
 def test_what_is_not_finite_is_left_out() -> None:
     lines = [*measured(), {"step": 41, "epoch": 4.1, "split": "train", "loss": float("inf"), "rate": 1e-3}]
     assert "inf" not in str(by_title(lines)["loss"])
-    assert draw_curves([{"step": 1, "epoch": 0.1, "split": "train", "loss": float("nan")}]) == []
+    assert metric_charts([{"step": 1, "epoch": 0.1, "split": "train", "loss": float("nan")}]) == []
 
 
 def test_the_rate_is_drawn_as_it_was_set() -> None:
-    lines: list[Line] = [
+    lines: list[MetricLine] = [
         {"step": step, "epoch": step / 10, "split": "train", "loss": 1.0, "rate": rate}
         for step, rate in enumerate([0.5e-3, 1e-3, 0.0], start=1)
     ]

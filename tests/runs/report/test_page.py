@@ -11,7 +11,7 @@ from tests.data.pictures import encoded
 from tests.data.reader import Reader
 from tests.errors import raises
 from tests.evaluation.test_accuracy import given_as
-from tests.runs.report.stories import album, answers_to, judgment_of, measured, story_of, whole_story
+from tests.runs.report.stories import album, answers_to, evaluation_of, measured, story_of, whole_story
 from vitral.data.samples import Item, Samples
 from vitral.runs.report.page import MAX_CLASSES, page, write_report
 from vitral.runs.report.report import Report
@@ -27,11 +27,11 @@ def graphics(reader: Reader) -> list[str]:
 
 def test_a_judged_run_tells_what_a_colleague_would_ask(tmp_path: Path) -> None:
     story = whole_story(tmp_path)
-    assert story.judgment is not None
+    assert story.evaluation is not None
     text = read(story).text
-    assert f"{100 * story.judgment.accuracy.top1:.1f} %" in text
+    assert f"{100 * story.evaluation.accuracy.top1:.1f} %" in text
     for told in (
-        "of 60 val images are named rightly", "95 % interval", "vitral train photos", '"seed": 0', "Ti/16",
+        "of 60 val images", "95 % CI", "vitral train photos", '"seed": 0', "Ti/16",
         "a quick one", "12 min 34 s", "3.0 \u00d7 10¹⁵", "1.5 GB", "5.7 million", "3 images/s", "train images",
         "cat as", "vitral evaluate runs/photos-2 photos", "Expected calibration error", "step 40 of 40",
     ):  # fmt: skip
@@ -41,7 +41,7 @@ def test_a_judged_run_tells_what_a_colleague_would_ask(tmp_path: Path) -> None:
 def test_every_picture_has_words(tmp_path: Path) -> None:
     reader = read(whole_story(tmp_path))
     assert reader.images()
-    assert all(re.fullmatch(r"\d\.jpg, labeled \w+, answered \w+", image["alt"]) for image in reader.images())
+    assert all(re.fullmatch(r"\d\.jpg, labeled \w+, predicted \w+", image["alt"]) for image in reader.images())
     told = graphics(reader)
     assert [label.split(" ")[0] for label in told] == ["loss", "accuracy", "rate", "Calibration:", "Confusion"]
 
@@ -88,15 +88,15 @@ def test_any_number_of_classes_is_shown_as_can_be_read(tmp_path: Path, count: in
 def test_a_model_without_mistakes_has_a_page(tmp_path: Path) -> None:
     samples = album(tmp_path, ("cat", "dog"))
     perfect = given_as([(item.label, item.label) for item in samples.of("val")], 2)
-    reader = read(story_of(samples)._replace(judgment=judgment_of(samples, perfect)))
+    reader = read(story_of(samples)._replace(evaluation=evaluation_of(samples, perfect)))
     assert "100.0 %" in reader.text
-    assert "What it confuses" not in reader.text
+    assert "Confusion matrix" not in reader.text
     assert reader.images() == []
 
 
 def test_a_run_that_has_just_begun_has_a_page(tmp_path: Path) -> None:
     reader = read(story_of(album(tmp_path, ("cat", "dog"))))
-    assert "nothing is measured yet" in reader.text
+    assert "nothing measured yet" in reader.text
     assert "step 0 of 40" in reader.text
     assert graphics(reader) == []
     assert reader.images() == []
@@ -126,8 +126,8 @@ def test_a_page_full_of_noise_stays_small(tmp_path: Path) -> None:
     for number in range(7):
         noisy = Image.fromarray(rng.integers(0, 256, (127, 127, 3)).astype(np.uint8))
         (tmp_path / f"{number}.jpg").write_bytes(encoded(noisy, "PNG"))
-    judgment = judgment_of(samples, answers_to(samples))
-    text = page(story_of(samples)._replace(metrics=measured(300, 20), judgment=judgment))
+    evaluation = evaluation_of(samples, answers_to(samples))
+    text = page(story_of(samples)._replace(metrics=measured(300, 20), evaluation=evaluation))
     assert 1_500_000 < len(text.encode()) < 3_000_000
     assert len(Reader(text).images()) == 24
 

@@ -1,4 +1,4 @@
-"""What all figures have in common: paper, colors, titles, and how they become PNG. No global state of matplotlib."""
+"""What all figures share: size, colors, titles, PNG output. Uses no global state of matplotlib."""
 
 import warnings
 from collections.abc import Callable
@@ -17,23 +17,23 @@ from PIL import Image
 from vitral.core.errors import VitralError
 from vitral.data.decoding.pixels import Pixels
 from vitral.explanation.explanation import Array, Photo
-from vitral.explanation.page.pictures import heat
+from vitral.explanation.page.pictures import heat_colors
 from vitral.html.page import printable
 
-PAPER, INK, SOFT, LINE = "#ffffff", "#1d2126", "#626a73", "#dedbd3"
-# Okabe and Ito's, which no eye confuses, in an order that keeps neighbors apart in lightness.
+BACKGROUND, INK, SOFT, LINE = "#ffffff", "#1d2126", "#626a73", "#dedbd3"
+# Okabe and Ito's colors, safe for color-blind readers, ordered so that neighbors differ in lightness.
 HUES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#1d2126")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-DOTS = 144  # an inch
-HEAD = 0.85  # inches for the title and the line below it
-WARM = ListedColormap(heat(np.linspace(0, 1, 256, dtype=np.float32)) / 255)
-BOTH = ListedColormap(heat(np.linspace(-1, 1, 255, dtype=np.float32)) / 255)
+DPI = 144
+HEAD = 0.85  # inches for title and subtitle
+POSITIVE_MAP = ListedColormap(heat_colors(np.linspace(0, 1, 256, dtype=np.float32)) / 255)
+SIGNED_MAP = ListedColormap(heat_colors(np.linspace(-1, 1, 255, dtype=np.float32)) / 255)
 
 
-class Drawing(NamedTuple):
-    """A figure that is drawn when it is looked at."""
+class ExplanationFigure(NamedTuple):
+    """A figure that is drawn on demand."""
 
-    name: str  # of its file, without the ending
+    name: str  # of its file, without the suffix
     title: str
     draw: Callable[[], Figure]
 
@@ -41,7 +41,7 @@ class Drawing(NamedTuple):
         """The figure as a PNG."""
         stream = BytesIO()
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Glyph .* missing from font")  # a box stands for such a letter
+            warnings.filterwarnings("ignore", message="Glyph .* missing from font")  # a box replaces a missing glyph
             figure = self.draw()
             FigureCanvasAgg(figure)
             figure.savefig(stream, format="png")
@@ -57,45 +57,45 @@ class Drawing(NamedTuple):
             raise VitralError(message, code="file.write_failed", where=str(path), hint=hint) from None
 
     def _repr_png_(self) -> bytes:
-        """The figure, as a notebook shows it."""
+        """The figure, for a notebook."""
         return self.png()
 
 
-def sheet(width: float, height: float, title: str, below: str) -> Figure:
-    """Paper of so many inches below its title and a softer line, to be divided by `place`."""
-    figure = Figure(figsize=(width, height + HEAD), dpi=DOTS, facecolor=PAPER)
+def new_figure(width: float, height: float, title: str, subtitle: str) -> Figure:
+    """An empty figure of so many inches below its title and subtitle, to be filled by `add_axes`."""
+    figure = Figure(figsize=(width, height + HEAD), dpi=DPI, facecolor=BACKGROUND)
     top = height + HEAD
-    figure.text(0.3 / width, 1 - 0.3 / top, plain(title, width), size=14, weight="bold", color=INK, va="center")
-    figure.text(0.3 / width, 1 - 0.58 / top, plain(below, 1.65 * width), size=9, color=SOFT, va="center")
+    figure.text(0.3 / width, 1 - 0.3 / top, plain_text(title, width), size=14, weight="bold", color=INK, va="center")
+    figure.text(0.3 / width, 1 - 0.58 / top, plain_text(subtitle, 1.65 * width), size=9, color=SOFT, va="center")
     return figure
 
 
-def place(figure: Figure, left: float, bottom: float, width: float, height: float) -> Axes:
-    """Axes at a place in inches, counted from the lower left corner."""
+def add_axes(figure: Figure, left: float, bottom: float, width: float, height: float) -> Axes:
+    """Axes at a position in inches from the lower left corner."""
     whole_width, whole_height = figure.get_size_inches()
     box = (left / whole_width, bottom / whole_height, width / whole_width, height / whole_height)
     return figure.add_axes(box)
 
 
-def plain(text: str, inches: float = 100.0) -> str:
-    """Text as it stands, without formulas or control codes, shortened to what so many inches of a title hold."""
+def plain_text(text: str, inches: float = 100.0) -> str:
+    """Text without math markup or control codes, shortened to fit so many inches of a title."""
     most = max(8, int(inches * 8.2))
     short = text if len(text) <= most else f"{text[: most - 1]}…"
     return printable(short).replace("$", r"\$")
 
 
-def bare(axes: Axes) -> None:
-    """Axes for a picture: no ticks, a thin frame."""
+def style_image(axes: Axes) -> None:
+    """Style axes for an image: no ticks, a thin frame."""
     axes.set_xticks([])
     axes.set_yticks([])
     for side in axes.spines.values():
         side.set(color=LINE, linewidth=0.8)
 
 
-def chart(axes: Axes, across: str, upward: str) -> None:
-    """Axes for a plot: a quiet grid, names of both directions."""
-    axes.set_xlabel(across, color=SOFT, size=10)
-    axes.set_ylabel(upward, color=SOFT, size=10)
+def style_plot(axes: Axes, x_label: str, y_label: str) -> None:
+    """Style axes for a plot: a light grid, labels of both axes."""
+    axes.set_xlabel(x_label, color=SOFT, size=10)
+    axes.set_ylabel(y_label, color=SOFT, size=10)
     axes.tick_params(colors=SOFT, labelsize=9, length=0)
     axes.grid(True, color=LINE, linewidth=0.7)
     axes.set_axisbelow(True)
@@ -103,32 +103,27 @@ def chart(axes: Axes, across: str, upward: str) -> None:
         side.set(visible=name in {"bottom", "left"}, color=LINE)
 
 
-def scale(figure: Figure, axes: Axes, low: float, high: float, words: str) -> None:
-    """A bar that tells what the colors of heat mean, from low to high."""
-    colors = BOTH if low < 0 else WARM
+def add_colorbar(figure: Figure, axes: Axes, low: float, high: float, label: str) -> None:
+    """A color bar of the heat colors, from low to high."""
+    colors = SIGNED_MAP if low < 0 else POSITIVE_MAP
     bar = figure.colorbar(ScalarMappable(Normalize(low, high), colors), cax=axes, orientation="horizontal")
-    bar.set_label(words, color=SOFT, size=9)
+    bar.set_label(label, color=SOFT, size=9)
     axes.tick_params(colors=SOFT, labelsize=8, length=2)
     bar.outline.set(edgecolor=LINE)
 
 
-def unit(values: Array) -> Array:
-    """Values with the one farthest from 0 at 1 or -1."""
-    return values / max(float(np.abs(values).max(initial=0)), float(np.finfo(np.float32).tiny))
-
-
-def glow(photo: Photo, values: Array) -> Pixels:
-    """The picture in gray with a map (R, S) of -1 to 1 shining through it where the model looked; the rest pale."""
-    height, width = photo.picture.shape[:2]
+def overlay_map(photo: Photo, values: Array) -> Pixels:
+    """The image in gray with a map (R, S) of -1 to 1 over the crop; the rest is pale."""
+    height, width = photo.image.shape[:2]
     times = max(1, round(640 / max(height, width)))
-    gray = np.asarray(Image.fromarray(photo.picture).convert("L").resize((width * times, height * times)))
+    gray = np.asarray(Image.fromarray(photo.image).convert("L").resize((width * times, height * times)))
     base = np.repeat(gray[..., None], 3, axis=2).astype(np.float32)  # (h, w, 3)
     height, width = base.shape[:2]
     top, left = round(photo.top * height), round(photo.left * width)
     bottom, right = round((photo.top + photo.height) * height), round((photo.left + photo.width) * width)
-    shown = 255 - (255 - base) * 0.45  # what the model did not see
+    shown = 255 - (255 - base) * 0.45  # outside the crop
     size = (right - left, bottom - top)
     smooth = np.asarray(Image.fromarray(values.astype(np.float32)).resize(size, Image.Resampling.BILINEAR))
     share = (0.25 + 0.65 * np.abs(smooth.clip(-1, 1)) ** 0.8)[..., None]
-    shown[top:bottom, left:right] = base[top:bottom, left:right] * 0.8 * (1 - share) + heat(smooth) * share
+    shown[top:bottom, left:right] = base[top:bottom, left:right] * 0.8 * (1 - share) + heat_colors(smooth) * share
     return shown.round().astype(np.uint8)

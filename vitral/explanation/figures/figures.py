@@ -274,10 +274,10 @@ def image_figures(explanation: Explanation) -> list[ExplanationFigure]:
     if any(layer.attention.size for layer in layers):
         found.append(ExplanationFigure("heads", "Attention of every head", partial(attention_figure, explanation)))
     if any(layer.probabilities.size for layer in layers):
-        found.append(ExplanationFigure("depth", "Logit lens", partial(logit_lens_figure, explanation)))
+        found.append(ExplanationFigure("logit_lens", "Logit lens", partial(logit_lens_figure, explanation)))
     if explanation.faithfulness.curves:
         found.append(
-            ExplanationFigure("believe", "Faithfulness of the maps", partial(faithfulness_figure, explanation))
+            ExplanationFigure("faithfulness", "Faithfulness of the maps", partial(faithfulness_figure, explanation))
         )
     if explanation.feature_colors.size:
         found.append(ExplanationFigure("features", "Features in color", partial(features_figure, explanation)))

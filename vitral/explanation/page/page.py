@@ -64,7 +64,7 @@ log = logging.getLogger("vitral")
 class MapCard(NamedTuple):
     """A map with its score; without charts where the faithfulness test was not run."""
 
-    index: int  # among the maps
+    number: int  # among the maps
     title: str
     about: str
     description: str
@@ -180,7 +180,7 @@ def _map_cards(explanation: Explanation, scores: dict[MapKind, MapScore]) -> tup
     def card(kind: MapKind) -> MapCard:
         score, curve, title = scores.get(kind), faithfulness.curves.get(kind), MAP_TITLES[kind]
         return MapCard(
-            index=kinds.index(kind),
+            number=kinds.index(kind),
             title=title,
             about=MAP_DESCRIPTIONS[kind],
             description=describe_map(title, explanation.maps[kind]),

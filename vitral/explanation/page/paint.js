@@ -1,29 +1,29 @@
-// The numbers of an image, unpacked, and how they become colors.
+// The data of an image, unpacked, and the color scale.
 
-const parsed = (id) => JSON.parse(document.getElementById(id).textContent);
+const parseJson = (id) => JSON.parse(document.getElementById(id).textContent);
 
-/** Red, green and blue of -255 to 255, the nearer to nothing the darker. */
-const LADDER = (() => {
-  const {warm, cold} = parsed("colors");
-  const ladder = new Uint8ClampedArray(511 * 3);
+/** Red, green and blue of the values -255 to 255; 0 is dark. */
+const COLORMAP = (() => {
+  const {positive, negative} = parseJson("colors");
+  const colors = new Uint8ClampedArray(511 * 3);
   for (let step = -255; step <= 255; step++) {
-    const stops = step < 0 ? cold : warm;
+    const stops = step < 0 ? negative : positive;
     const along = (Math.abs(step) / 255) * (stops.length - 1);
     const low = Math.min(Math.floor(along), stops.length - 2);
     for (let channel = 0; channel < 3; channel++) {
       const from = stops[low][channel], to = stops[low + 1][channel];
-      ladder[(step + 255) * 3 + channel] = from + (to - from) * (along - low);
+      colors[(step + 255) * 3 + channel] = from + (to - from) * (along - low);
     }
   }
-  return ladder;
+  return colors;
 })();
 
 /** Set one pixel of a picture to the color of a value from -1 to 1. */
-function dab(picture, pixel, value) {
+function setPixel(picture, pixel, value) {
   const step = (Math.round(Math.max(-1, Math.min(1, value)) * 255) + 255) * 3;
-  picture.data[pixel * 4] = LADDER[step];
-  picture.data[pixel * 4 + 1] = LADDER[step + 1];
-  picture.data[pixel * 4 + 2] = LADDER[step + 2];
+  picture.data[pixel * 4] = COLORMAP[step];
+  picture.data[pixel * 4 + 1] = COLORMAP[step + 1];
+  picture.data[pixel * 4 + 2] = COLORMAP[step + 2];
   picture.data[pixel * 4 + 3] = 255;
 }
 
@@ -34,14 +34,14 @@ function paint(canvas, [rows, columns], value) {
   const context = canvas.getContext("2d");
   const picture = context.createImageData(columns, rows);
   for (let row = 0; row < rows; row++) {
-    for (let column = 0; column < columns; column++) dab(picture, row * columns + column, value(row, column));
+    for (let column = 0; column < columns; column++) setPixel(picture, row * columns + column, value(row, column));
   }
   context.putImageData(picture, 0, 0);
 }
 
-/** Panes of rows x columns cells, a pixel of lead between them; pane(down, right) gives its values or nothing. */
+/** Panes of rows x columns cells, a pixel between them; pane(down, right) returns its values, or null for an empty pane. */
 function paintPanes(canvas, [down, right], [rows, columns], pane) {
-  const times = Math.max(1, Math.round(14 / columns));  // few cells are drawn large, so that the lead stays thin
+  const times = Math.max(1, Math.round(14 / columns));  // few cells are drawn large, so that the gaps stay thin
   const high = rows * times + 1, wide = columns * times + 1;
   canvas.width = right * wide + 1;
   canvas.height = down * high + 1;
@@ -54,7 +54,7 @@ function paintPanes(canvas, [down, right], [rows, columns], pane) {
       const most = highest(values);
       for (let y = 0; y < high - 1; y++) {
         const row = Math.floor(y / times) * columns, line = (i * high + 1 + y) * canvas.width + j * wide + 1;
-        for (let x = 0; x < wide - 1; x++) dab(picture, line + x, values[row + Math.floor(x / times)] / most);
+        for (let x = 0; x < wide - 1; x++) setPixel(picture, line + x, values[row + Math.floor(x / times)] / most);
       }
     }
   }
@@ -67,7 +67,7 @@ function highest(values) {
   return most;
 }
 
-async function inflated(text) {
+async function inflate(text) {
   const letters = atob(text);
   const bytes = new Uint8Array(letters.length);
   for (let place = 0; place < letters.length; place++) bytes[place] = letters.charCodeAt(place);
@@ -75,8 +75,8 @@ async function inflated(text) {
   return new Response(stream).arrayBuffer();
 }
 
-/** One image: its maps, what its tokens looked at, how alike its patches are. */
-class Sight {
+/** One image: its maps, the attention of its tokens, the similarity of its patches. */
+class ImageAnalysis {
   constructor(data) {
     Object.assign(this, data);
     this.count = data.cells[0] * data.cells[1];
@@ -92,16 +92,16 @@ class Sight {
   async unpack() {
     if (this.ready) return;
     if (this.attention) {
-      this.levels = new Uint8Array(await inflated(this.attention));
-      this.kept = new Uint16Array(await inflated(this.rows));
+      this.levels = new Uint8Array(await inflate(this.attention));
+      this.kept = new Uint16Array(await inflate(this.rows));
     }
-    if (this.similarity) this.alikeness = new Uint8Array(await inflated(this.similarity));
+    if (this.similarity) this.similarities = new Uint8Array(await inflate(this.similarity));
     this.attention = this.rows = this.similarity = "";
     this.ready = true;
   }
 
-  /** What a token looks at in one head, or in the mean of all where head is 0: weights of cells, and of the rest. */
-  look(layer, head, token) {
+  /** Attention of a token in one head, or the mean of all heads where head is 0: weights of cells, and of the prefix. */
+  attentionOf(layer, head, token) {
     const heads = head ? [head - 1] : Array.from({length: this.layers[layer].heads}, (_, each) => each);
     const cells = new Float32Array(this.count), rest = new Float32Array(this.prefix.length);
     for (const each of heads) {
@@ -118,18 +118,18 @@ class Sight {
     return {cells, rest};
   }
 
-  /** How alike the cells are to one of them. */
-  alike(cell) {
-    return Float32Array.from(this.alikeness.subarray(cell * this.count, (cell + 1) * this.count), (byte) => byte / 127.5 - 1);
+  /** Cosine similarity of the cells to one of them. */
+  similarityTo(cell) {
+    return Float32Array.from(this.similarities.subarray(cell * this.count, (cell + 1) * this.count), (byte) => byte / 127.5 - 1);
   }
 
-  /** The cell that a patch belongs to. */
+  /** The cell of a patch. */
   cellAt(row, column) {
     const [rows, columns] = this.cells, [whole, wide] = this.grid;
     return Math.floor((row * rows) / whole) * columns + Math.floor((column * columns) / wide);
   }
 
-  /** Where a cell begins and ends, in shares of the picture: top, left, height, width. */
+  /** Top, left, height and width of a cell, as fractions of the image. */
   edges(cell) {
     const [rows, columns] = this.cells, [whole, wide] = this.grid;
     const row = Math.floor(cell / columns), column = cell % columns;
@@ -138,13 +138,13 @@ class Sight {
     return [top / whole, left / wide, (bottom - top) / whole, (right - left) / wide];
   }
 
-  place(cell) {
+  cellName(cell) {
     return `row ${Math.floor(cell / this.cells[1]) + 1}, column ${(cell % this.cells[1]) + 1}`;
   }
 
-  named(token) {
+  tokenName(token) {
     const prefix = this.prefix.length;
     if (token < prefix) return this.prefix[token].startsWith("class") ? "the class token" : this.prefix[token];
-    return `the patch in ${this.place(token - prefix)}`;
+    return `the patch in ${this.cellName(token - prefix)}`;
   }
 }

@@ -6,18 +6,18 @@ from math import isfinite
 from typing import NamedTuple
 
 from vitral.data.samples import SPLITS
-from vitral.html.charts import HEIGHT, WIDTH, Axis, Bar, Chart, Dot, Line, Tick, exact_axis, path_of, round_axis
-from vitral.html.text import loss_of, percent
-from vitral.runs.report.story import Line as Measured
+from vitral.html.charts import HEIGHT, WIDTH, Axis, Bar, Chart, Dot, LegendEntry, Line, linear_axis, svg_path
+from vitral.html.text import format_loss, percent
+from vitral.runs.report.report import MetricLine as Measured
 
 NOT_MEASURED = ("step", "epoch", "split")
-MOST_PIECES = 300  # of a line: more could not be told apart
-MOST_BANDS = 60  # that tell their numbers under the pointer
-MOST_DOTS = 80
+MAX_POINTS = 300  # of a line: more could not be told apart
+MAX_BANDS = 60  # that tell their numbers under the pointer
+MAX_DOTS = 80
 BEST = {"loss": (min, "Lowest"), "accuracy": (max, "Highest")}
 
 
-class Spot(NamedTuple):
+class MetricPoint(NamedTuple):
     """A value at a moment of the run."""
 
     step: int
@@ -25,7 +25,7 @@ class Spot(NamedTuple):
     value: float
 
 
-def draw_curves(lines: Sequence[Measured]) -> list[Chart]:
+def metric_charts(lines: Sequence[Measured]) -> list[Chart]:
     """A chart for each thing measured: the loss first, then accuracy and whatever else, and the rate last."""
     names = dict.fromkeys(name for line in lines for name in line if name not in NOT_MEASURED)
     first = [name for name in ("loss", "accuracy") if name in names]
@@ -44,29 +44,29 @@ def smooth(values: Sequence[float]) -> list[float]:
     return [(sums[stop] - sums[start]) / (stop - start) for start, stop in spans]
 
 
-def extremes(spots: Sequence[Spot]) -> list[Spot]:
+def downsample(spots: Sequence[MetricPoint]) -> list[MetricPoint]:
     """Few enough spots to draw: of each stretch the lowest and the highest, in turn, so that no outlier is lost."""
-    if len(spots) <= MOST_PIECES:
+    if len(spots) <= MAX_POINTS:
         return list(spots)
     found = []
-    for stretch in stretches(spots, MOST_PIECES // 2):
+    for stretch in split_evenly(spots, MAX_POINTS // 2):
         ends = {min(stretch, key=lambda spot: spot.value), max(stretch, key=lambda spot: spot.value)}
         found += sorted(ends)
     return found
 
 
-def stretches(spots: Sequence[Spot], most: int) -> Iterator[Sequence[Spot]]:
+def split_evenly(spots: Sequence[MetricPoint], most: int) -> Iterator[Sequence[MetricPoint]]:
     """The spots in at most so many stretches of nearly the same length."""
     count = min(most, len(spots))
     ends = [len(spots) * number // count for number in range(count + 1)]
     return (spots[start:stop] for start, stop in pairwise(ends))
 
 
-def _spots(lines: Sequence[Measured], name: str) -> dict[str, list[Spot]]:
+def _spots(lines: Sequence[Measured], name: str) -> dict[str, list[MetricPoint]]:
     """What was measured on each split; what is infinite has no place on a page."""
     return {
         split: [
-            Spot(line["step"], line["epoch"], line[name])
+            MetricPoint(line["step"], line["epoch"], line[name])
             for line in lines
             if line["split"] == split and name in line and isfinite(line[name])
         ]
@@ -83,41 +83,43 @@ def _curve(name: str, lines: Sequence[Measured]) -> Chart:
     ]
     shown = [*(train if even else smoothed), *found["val"], *found["test"]]
     values = [spot.value for spot in shown]
-    across = exact_axis(0.0, max(spot.epoch for spot in shown), WIDTH, 6)
-    upward = round_axis(0.0 if even else min(values), max(values), HEIGHT, 6)
+    x = linear_axis(0.0, max(spot.epoch for spot in shown), 0, WIDTH, 6, nice=False)
+    y = linear_axis(0.0 if even else min(values), max(values), HEIGHT, 0, 6)
     words = _words(name)
 
-    def place(spot: Spot) -> tuple[float, float]:
-        return across.place(spot.epoch), HEIGHT - upward.place(spot.value)
+    def point(spot: MetricPoint) -> tuple[float, float]:
+        return x.scale(spot.epoch), y.scale(spot.value)
 
-    lines_drawn = [] if even else [Line("raw", path_of([place(spot) for spot in extremes(train)]))]
-    lines_drawn.append(Line("train", path_of([place(spot) for spot in (extremes(train) if even else _thin(smoothed))])))
-    lines_drawn += [Line(split, path_of([place(spot) for spot in found[split]])) for split in ("val", "test")]
+    lines_drawn = [] if even else [Line("raw", svg_path([point(spot) for spot in downsample(train)]))]
+    lines_drawn.append(
+        Line("train", svg_path([point(spot) for spot in (downsample(train) if even else _thin(smoothed))]))
+    )
+    lines_drawn += [Line(split, svg_path([point(spot) for spot in found[split]])) for split in ("val", "test")]
     dots = tuple(
-        Dot(split, *place(spot), f"{split}, epoch {spot.epoch:g}: {words(spot.value)}")
+        Dot(split, *point(spot), f"{split}, epoch {spot.epoch:g}: {words(spot.value)}")
         for split in ("val", "test")
         for spot in _some(found[split])
     )
-    legend = [] if even else [(split, split) for split in SPLITS if found[split]]
+    legend = [] if even else [LegendEntry(split, split) for split in SPLITS if found[split]]
     return Chart(
         title="learning rate" if even else name,
         alt=_told(name, {split: smoothed if split == "train" else found[split] for split in SPLITS}, words),
-        across=tuple(Tick(across.place(value), f"{value:g}") for value in across.ticks()),
-        upward=tuple(Tick(HEIGHT - upward.place(value), _tick(name, value)) for value in upward.ticks()),
-        across_name="epoch",
+        x_ticks=x.ticks(),
+        y_ticks=y.ticks(lambda value: _tick(name, value)),
+        x_label="epoch",
         lines=tuple(line for line in lines_drawn if line.path),
-        bars=tuple(_bands(train, across, words)),
+        bars=tuple(_bands(train, x, words)),
         dots=dots,
         legend=tuple(legend),
         caption=_best(name, found, words),
     )
 
 
-def _bands(train: Sequence[Spot], across: Axis, words: Callable[[float], str]) -> Iterator[Bar]:
+def _bands(train: Sequence[MetricPoint], x: Axis, words: Callable[[float], str]) -> Iterator[Bar]:
     """Upright strips side by side, each of which tells the mean of the training steps in it."""
     left = 0.0
-    for stretch in stretches(train, MOST_BANDS) if train else ():
-        right = across.place(stretch[-1].epoch)
+    for stretch in split_evenly(train, MAX_BANDS) if train else ():
+        right = x.scale(stretch[-1].epoch)
         mean = sum(spot.value for spot in stretch) / len(stretch)
         steps = (
             f"step {stretch[0].step:,}" if len(stretch) == 1 else f"steps {stretch[0].step:,} to {stretch[-1].step:,}"
@@ -127,23 +129,23 @@ def _bands(train: Sequence[Spot], across: Axis, words: Callable[[float], str]) -
         left = right
 
 
-def _thin(spots: Sequence[Spot]) -> list[Spot]:
-    return [*(stretch[0] for stretch in stretches(spots, MOST_PIECES)), spots[-1]] if spots else []
+def _thin(spots: Sequence[MetricPoint]) -> list[MetricPoint]:
+    return [*(stretch[0] for stretch in split_evenly(spots, MAX_POINTS)), spots[-1]] if spots else []
 
 
-def _some(spots: Sequence[Spot]) -> list[Spot]:
+def _some(spots: Sequence[MetricPoint]) -> list[MetricPoint]:
     """The last of each stretch: what a run ended with is always among them."""
-    return [stretch[-1] for stretch in stretches(spots, MOST_DOTS)] if spots else []
+    return [stretch[-1] for stretch in split_evenly(spots, MAX_DOTS)] if spots else []
 
 
-def _told(name: str, found: dict[str, list[Spot]], words: Callable[[float], str]) -> str:
+def _told(name: str, found: dict[str, list[MetricPoint]], words: Callable[[float], str]) -> str:
     parts = [
         f"{split} from {words(spots[0].value)} to {words(spots[-1].value)}" for split, spots in found.items() if spots
     ]
     return f"{name} by epoch: {', '.join(parts)}"
 
 
-def _best(name: str, found: dict[str, list[Spot]], words: Callable[[float], str]) -> str:
+def _best(name: str, found: dict[str, list[MetricPoint]], words: Callable[[float], str]) -> str:
     """Where the curves of other splits were best; of the rate, where it was highest."""
     if name == "rate":
         peak = max((spot for spots in found.values() for spot in spots), key=lambda spot: spot.value)
@@ -159,7 +161,7 @@ def _best(name: str, found: dict[str, list[Spot]], words: Callable[[float], str]
 
 
 def _words(name: str) -> Callable[[float], str]:
-    return percent if name == "accuracy" else loss_of
+    return percent if name == "accuracy" else format_loss
 
 
 def _tick(name: str, value: float) -> str:
