@@ -12,7 +12,7 @@ import pytest
 from tests.inference.exports import bundled
 from tests.runs.small import photos
 from vitral import cli
-from vitral.core.config import members
+from vitral.core.config import union_members
 from vitral.exporters.targets import Target
 from vitral.inference.exported import Export
 from vitral.runs.export import IMAGES
@@ -108,7 +108,7 @@ def test_the_help_names_every_format() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "vitral", "export", "--help"], capture_output=True, text=True, check=True
     )
-    kinds = [target.model_fields["kind"].default for target in members(Target)]
+    kinds = [target.model_fields["kind"].default for target in union_members(Target)]
     assert f"{kinds[0]}, {kinds[1]} or {kinds[2]}." in done.stdout
 
 

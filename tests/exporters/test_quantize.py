@@ -8,10 +8,19 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from tests.inference.exports import album, loaded, plan
-from vitral.exporters.quantize import LEVELS, Range, dynamic, layers_of, measured, part_of, static
+from tests.inference.exports import export_images, loaded, plan
+from vitral.exporters.onnx import build_onnx
+from vitral.exporters.quantize import (
+    WEIGHT_LEVELS,
+    InputRange,
+    build_range_meter,
+    module_name,
+    quantizable_layers,
+    quantize_dynamic,
+    quantize_static,
+)
 from vitral.exporters.targets import OnnxTarget, OpenVinoTarget
-from vitral.exporters.verify import seen
+from vitral.exporters.verify import load_pixels
 
 DICE = np.random.default_rng(0)
 INPUTS = DICE.normal(size=(5, 1, 1, 8)).astype(np.float32)
@@ -40,23 +49,23 @@ def by_hand(low: float, high: float) -> NDArray[np.float64]:
     step = (high - low) / 255
     zero = round(-low / step)
     levels = np.clip(np.rint(INPUTS.astype(np.float64) / step) + zero, 0, 255) - zero
-    scales = np.abs(WEIGHTS.astype(np.float64)).max(axis=0) / LEVELS
+    scales = np.abs(WEIGHTS.astype(np.float64)).max(axis=0) / WEIGHT_LEVELS
     whole = np.rint(WEIGHTS / np.where(scales == 0, 1, scales))
     return (levels @ whole) * step * scales
 
 
 def test_a_layer_is_known_by_its_matrix_and_the_sensitive_ones_are_left_out() -> None:
-    model = plan(loaded(), precision="int8").core()
-    layers = layers_of(model)
+    model = build_onnx(plan(loaded(), precision="int8"))
+    layers = quantizable_layers(model)
     assert len(layers) == 6 + 4  # q, k and v, project, expand, contract; of the last block q alone
     assert not [layer for layer in layers if "stem" in layer or layer.startswith("head")]
-    assert part_of("body.blocks.0.mixer.project.MatMul_8") == "blocks.0.mixer.project"
+    assert module_name("body.blocks.0.mixer.project.MatMul_8") == "blocks.0.mixer.project"
 
 
 @pytest.mark.parametrize("target", [OnnxTarget(), OpenVinoTarget()], ids=lambda target: target.kind)
 def test_static_quantization_is_what_one_would_do_by_hand(target: OnnxTarget | OpenVinoTarget) -> None:
     model = one_layer()
-    found = static(model, layers_of(model), {"pixels": Range(-1.0, 2.0)})
+    found = quantize_static(model, quantizable_layers(model), {"pixels": InputRange(-1.0, 2.0)})
     onnx.checker.check_model(found, full_check=True)
     answers = answered(target, found)
     np.testing.assert_allclose(answers, by_hand(-1.0, 2.0), rtol=1e-5, atol=1e-5)
@@ -65,7 +74,7 @@ def test_static_quantization_is_what_one_would_do_by_hand(target: OnnxTarget | O
 
 def test_dynamic_quantization_takes_its_range_from_the_batch() -> None:
     model = one_layer()
-    found = dynamic(model, layers_of(model))
+    found = quantize_dynamic(model, quantizable_layers(model))
     onnx.checker.check_model(found, full_check=True)
     low, high = float(INPUTS.min()), float(INPUTS.max())
     np.testing.assert_allclose(answered(OnnxTarget(), found), by_hand(low, high), rtol=1e-5, atol=1e-5)
@@ -73,24 +82,24 @@ def test_dynamic_quantization_takes_its_range_from_the_batch() -> None:
 
 def test_layers_that_are_not_asked_for_stay_as_they_are() -> None:
     model = one_layer()
-    for found in (dynamic(model, ()), static(model, (), {})):
+    for found in (quantize_dynamic(model, ()), quantize_static(model, (), {})):
         assert found.SerializeToString() == model.SerializeToString()
 
 
 def test_weights_take_a_quarter_of_the_room_and_never_the_eighth_bit() -> None:
-    model = plan(loaded(), precision="int8").core()
-    layers = layers_of(model)
-    found = dynamic(model, layers)
+    model = build_onnx(plan(loaded(), precision="int8"))
+    layers = quantizable_layers(model)
+    found = quantize_dynamic(model, layers)
     bytes_ = [each for each in found.graph.initializer if each.data_type == TensorProto.INT8 and len(each.dims) == 2]
     assert len(bytes_) == len(layers)
     assert {int(np.abs(numpy_helper.to_array(each)).max()) for each in bytes_} == {63}
 
 
 def test_ranges_are_the_least_and_greatest_over_all_images() -> None:
-    model = plan(loaded(), precision="int8").core()
-    layers = layers_of(model)[2:4]
-    pixels = seen(album().samples, album().calibrating, loaded().bundle.preprocessing)
-    found = measured(model, layers, OnnxTarget().engine).ranges(pixels)
+    model = build_onnx(plan(loaded(), precision="int8"))
+    layers = quantizable_layers(model)[2:4]
+    pixels = load_pixels(export_images().samples, export_images().calibration, loaded().bundle.preprocessing)
+    found = build_range_meter(model, layers, OnnxTarget().engine).ranges(pixels)
     assert len(found) == 2
     for name, range_ in found.items():
         copy = onnx.ModelProto()
@@ -98,4 +107,4 @@ def test_ranges_are_the_least_and_greatest_over_all_images() -> None:
         copy.graph.output[0].name = name
         copy.graph.output[0].type.tensor_type.ClearField("shape")
         values = OnnxTarget().engine(copy).run(pixels)
-        assert range_ == Range(float(values.min()), float(values.max()))
+        assert range_ == InputRange(float(values.min()), float(values.max()))

@@ -15,8 +15,9 @@ from vitral.core.config import Size
 from vitral.data.transforms.crop import CenterCrop, EvalCropConfig, Resize
 from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.data.transforms.resize import crop_and_resize
+from vitral.exporters.plan import InputSize
 from vitral.exporters.runner import FILE, run_script, runner_script
-from vitral.exporters.targets import InputSize, OnnxTarget, TorchTarget
+from vitral.exporters.targets import OnnxTarget, TorchTarget
 
 SIZES = {"wide": (90, 40), "tall": (37, 120), "small": (12, 9), "large": (400, 300)}  # width and height
 
@@ -46,10 +47,10 @@ def files(folder: Path) -> list[Path]:
 
 
 def functions(
-    folder: Path, view: EvalCropConfig, incoming: InputSize | None = None, channels: int = 3
+    folder: Path, view: EvalCropConfig, input_size: InputSize | None = None, channels: int = 3
 ) -> dict[str, Any]:
     """What the runner of an export defines."""
-    found = plan(loaded(channels, view), incoming=incoming)
+    found = plan(loaded(channels, view), input_size=input_size)
     OnnxTarget().write(found, folder)
     (folder / "export.json").write_text('{"classes": []}', encoding="utf-8")
     (folder / FILE).write_text(runner_script(OnnxTarget(), found), encoding="utf-8")
@@ -90,7 +91,7 @@ def test_it_keeps_no_notes_for_the_makers_of_its_engine(home: Path, monkeypatch:
 def test_it_reads_a_jpeg_at_the_scale_that_vitral_does(home: Path) -> None:
     found = plan(loaded())
     square = found._replace(
-        needs=found.needs.model_copy(update={"image_size": Size(32, 32)}), incoming=Size(32, 32)
+        preprocessing=found.preprocessing.model_copy(update={"image_size": Size(32, 32)}), input_size=Size(32, 32)
     )  # only what it sees matters here
     OnnxTarget().write(found, home / "export")
     (home / "export" / "export.json").write_text("{}", encoding="utf-8")
@@ -98,7 +99,7 @@ def test_it_reads_a_jpeg_at_the_scale_that_vitral_does(home: Path) -> None:
     pixels = runpy.run_path(str(home / "export" / FILE), run_name="looked at")["pixels"]
     noise = np.random.default_rng(0).integers(0, 256, (320, 320, 3), dtype=np.uint8)  # by which scales differ
     Image.fromarray(noise).save(home / "photos" / "noise.jpg")
-    own = square.needs.pixels((home / "photos" / "noise.jpg").read_bytes(), "noise.jpg")
+    own = square.preprocessing.pixels((home / "photos" / "noise.jpg").read_bytes(), "noise.jpg")
     assert np.abs(pixels(home / "photos" / "noise.jpg").astype(int) - own).max() <= 1
 
 
@@ -114,19 +115,19 @@ def test_pictures_of_another_fixed_size_are_made_of_that_size(home: Path) -> Non
     assert pixels(home / "photos" / "one.png").shape == (40, 30, 3)
 
 
-@pytest.mark.parametrize("incoming", [Size(96, 128), Size(128, 96), Size(70, 200)], ids=str)
+@pytest.mark.parametrize("input_size", [Size(96, 128), Size(128, 96), Size(70, 200)], ids=str)
 @pytest.mark.parametrize("view", [CenterCrop(), CenterCrop(fraction=1.0), Resize()], ids=repr)
 def test_by_way_of_another_fixed_size_the_model_sees_what_vitral_shows(
-    view: EvalCropConfig, incoming: Size, home: Path
+    view: EvalCropConfig, input_size: Size, home: Path
 ) -> None:
-    pixels, needs = functions(home / "export", view, incoming)["pixels"], loaded(view=view).bundle.preprocessing
+    pixels, needs = functions(home / "export", view, input_size)["pixels"], loaded(view=view).bundle.preprocessing
     for path in files(home / "photos"):
         came, own = pixels(path).copy(), needs.pixels(path.read_bytes(), path.name)
-        assert came.shape == (*incoming, 3)
-        off = np.abs(crop_and_resize(came, incoming, view.plan(incoming, needs.image_size)).astype(int) - own)
+        assert came.shape == (*input_size, 3)
+        off = np.abs(crop_and_resize(came, input_size, view.plan(input_size, needs.image_size)).astype(int) - own)
         assert off.mean() < 7, path.name  # half a pixel of the 24x32; of a squashed picture it is up to 40
-    photo((incoming.width, incoming.height)).save(home / "photos" / "own.png")
-    assert np.array_equal(pixels(home / "photos" / "own.png"), np.asarray(photo((incoming.width, incoming.height))))
+    photo((input_size.width, input_size.height)).save(home / "photos" / "own.png")
+    assert np.array_equal(pixels(home / "photos" / "own.png"), np.asarray(photo((input_size.width, input_size.height))))
 
 
 def test_it_stops_at_pixels_that_it_would_read_otherwise(home: Path) -> None:
@@ -138,8 +139,8 @@ def test_it_stops_at_pixels_that_it_would_read_otherwise(home: Path) -> None:
 
 def test_it_is_short() -> None:
     views: tuple[EvalCropConfig, ...] = (Resize(), CenterCrop())
-    for view, incoming in product(views, (None, Size(96, 128))):
-        lines = runner_script(OnnxTarget(), plan(loaded(view=view), incoming=incoming)).splitlines()
+    for view, input_size in product(views, (None, Size(96, 128))):
+        lines = runner_script(OnnxTarget(), plan(loaded(view=view), input_size=input_size)).splitlines()
         assert len([line for line in lines if line.strip()]) <= 35
         assert max(map(len, lines)) <= 120
 

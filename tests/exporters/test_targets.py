@@ -12,24 +12,26 @@ import torch
 
 from tests.errors import raises
 from tests.inference.exports import loaded, plan
-from vitral.core.config import Size, members
+from vitral.core.config import Size, union_members
 from vitral.core.imports import load_openvino
-from vitral.exporters.targets import OnnxTarget, OpenVinoTarget, Plan, Target, TorchTarget
-from vitral.inference.engines.engine import Bytes
+from vitral.exporters.onnx import build_onnx, finish_onnx
+from vitral.exporters.plan import ExportPlan
+from vitral.exporters.targets import OnnxTarget, OpenVinoTarget, Target, TorchTarget
+from vitral.inference.engines.engine import PixelBatch
 from vitral.inference.graph.onnx import OPSET
 
-TARGETS = [target() for target in members(Target)]
+TARGETS = [target() for target in union_members(Target)]
 FACTS = {"classes": json.dumps(["cat", "Ünlü <&>"]), "task": "classify"}
 
 
-def pixels(batch: int = 3, size: tuple[int, int] = (24, 32)) -> Bytes:
+def pixels(batch: int = 3, size: tuple[int, int] = (24, 32)) -> PixelBatch:
     return np.random.default_rng(0).integers(0, 256, (batch, *size, 3), dtype=np.uint8)
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.kind)
 def test_a_file_that_was_opened_again_answers_as_the_graph_does(target: Target, tmp_path: Path) -> None:
-    found = plan(loaded(), facts=FACTS)
-    target.check(found.incoming)
+    found = plan(loaded(), metadata=FACTS)
+    target.check(found.input_size)
     target.write(found, tmp_path)
     assert (tmp_path / target.file).is_file()
     engine = target.open(tmp_path)
@@ -40,7 +42,7 @@ def test_a_file_that_was_opened_again_answers_as_the_graph_does(target: Target, 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.kind)
 def test_a_file_may_be_for_one_batch(target: Target, tmp_path: Path) -> None:
-    found = plan(loaded(), batch=2)
+    found = plan(loaded(), batch_size=2)
     target.write(found, tmp_path)
     engine = target.open(tmp_path)
     assert engine.run(pixels(2)).shape == (2, 10)
@@ -49,7 +51,7 @@ def test_a_file_may_be_for_one_batch(target: Target, tmp_path: Path) -> None:
 
 
 def test_the_facts_are_in_the_metadata(tmp_path: Path) -> None:
-    found = plan(loaded(), facts=FACTS)
+    found = plan(loaded(), metadata=FACTS)
     for target in TARGETS:
         target.write(found, tmp_path)
     model = onnx.load(tmp_path / OnnxTarget.file)
@@ -64,8 +66,8 @@ def test_the_facts_are_in_the_metadata(tmp_path: Path) -> None:
 
 
 def test_a_model_for_one_batch_says_so_at_both_ends() -> None:
-    found = plan(loaded(), batch=7)
-    model = found.finished(found.core())
+    found = plan(loaded(), batch_size=7)
+    model = finish_onnx(found, build_onnx(found))
     onnx.checker.check_model(model, full_check=True)
     [incoming], [outgoing] = model.graph.input, model.graph.output
     shapes = [[side.dim_value for side in end.type.tensor_type.shape.dim] for end in (incoming, outgoing)]
@@ -73,10 +75,10 @@ def test_a_model_for_one_batch_says_so_at_both_ends() -> None:
 
 
 def test_what_is_written_leaves_the_model_that_it_was_made_of_alone() -> None:
-    found = plan(loaded(), batch=4, facts=FACTS)
-    core = found.core()
+    found = plan(loaded(), batch_size=4, metadata=FACTS)
+    core = build_onnx(found)
     before = core.SerializeToString()
-    found.finished(core)
+    finish_onnx(found, core)
     assert core.SerializeToString() == before
 
 
@@ -84,12 +86,12 @@ def test_what_is_written_leaves_the_model_that_it_was_made_of_alone() -> None:
     ("found", "shape", "resizes"),
     [
         (plan(loaded()), ["batch", 24, 32, 3], False),
-        (plan(loaded(), incoming=Size(40, 50)), ["batch", 40, 50, 3], True),
-        (plan(loaded(channels=1), batch=8, incoming="dynamic"), [8, "height", "width", 1], True),
+        (plan(loaded(), input_size=Size(40, 50)), ["batch", 40, 50, 3], True),
+        (plan(loaded(channels=1), batch_size=8, input_size="dynamic"), [8, "height", "width", 1], True),
     ],
 )
-def test_a_plan_tells_what_comes_in(found: Plan, shape: list[int | str], resizes: bool) -> None:
-    assert (found.shape(), found.resizes) == (shape, resizes)
+def test_a_plan_tells_what_comes_in(found: ExportPlan, shape: list[int | str], resizes: bool) -> None:
+    assert (found.input_shape(), found.resizes) == (shape, resizes)
 
 
 def test_openvino_is_not_for_pictures_of_any_size() -> None:

@@ -89,13 +89,13 @@ def test_a_file_that_its_engine_cannot_open_is_named(home: Path, tmp_path: Path,
 
 
 def test_notes_that_are_not_what_vitral_writes_are_refused(copied: Path) -> None:
-    noted(copied, format=2, vitral="9.1")
-    with raises("weights.newer_version", copied / "export.json", 2, "'vitral>=9.1'"):
+    noted(copied, format=3, vitral="9.1")
+    with raises("weights.newer_version", copied / "export.json", 3, "'vitral>=9.1'"):
         read_export(copied)
     noted(copied, format=None)
     with raises("weights.unknown_format", copied / "export.json", None):
         read_export(copied)
-    noted(copied, format=1, classes=["a", "b"])
+    noted(copied, format=2, classes=["a", "b"])
     with raises("weights.bad_config", copied / "export.json", 10, "2 classes"):
         read_export(copied)
     noted(copied, classes=3)

@@ -115,21 +115,24 @@ def first_time(
 
 def test_by_itself_it_takes_the_quickest_engine(first_time: pytest.LogCaptureFixture) -> None:
     images = pixels(SOURCE, 40)
-    assert abs(Predictor(SOURCE).logits(images) - truth(SOURCE, images)).max() < 1e-4
-    assert sum("the engine for batches is" in record.message for record in first_time.records) == 1
-    first_time.clear()
-    Predictor(SOURCE).features(images)  # as quick as logits
-    [told] = (record.message for record in first_time.records)
-    assert told.startswith("as measured before, the engine is ")
-
-
-def test_by_itself_it_answers_a_few_at_once(first_time: pytest.LogCaptureFixture) -> None:
-    images = pixels(SOURCE, 2)
     predictor = Predictor(SOURCE)
-    assert np.array_equal(predictor.logits(images), Predictor(SOURCE, engine="eager").logits(images))
+    assert predictor.engine == "auto"
+    assert abs(predictor.logits(images) - truth(SOURCE, images)).max() < 1e-4
+    assert predictor.engine in {"eager", "onnxruntime", "openvino"}
+    assert sum("measuring" in record.message for record in first_time.records) == 1
+    first_time.clear()
+    Predictor(SOURCE).features(images)  # as fast as logits
+    [message] = (record.message for record in first_time.records)
+    assert "measured before" in message
+
+
+def test_by_itself_it_predicts_a_few_files_at_once(first_time: pytest.LogCaptureFixture, files: list[Path]) -> None:
+    predictor = Predictor(SOURCE)
+    assert predictor.predict(files) == Predictor(SOURCE, engine="eager").predict(files)
     assert first_time.messages == []
-    predictor.warm_up(2)  # who warms up has many
-    assert any("the engine for batches is" in message for message in first_time.messages)
+    predictor.warm_up(2)  # for an unknown number of images
+    assert any("measuring" in message for message in first_time.messages)
+    assert {each.engine for each in predictor.predict(files * 7)} == {predictor.engine}
 
 
 def test_many_threads_are_given_the_same_bytes() -> None:

@@ -1,4 +1,4 @@
-"""The verb export."""
+"""`vitral export`."""
 
 import logging
 from typing import Annotated
@@ -10,32 +10,37 @@ from vitral.cli.options import DATA_HELP, Root
 
 log = logging.getLogger("vitral")
 
-IMAGE_HELP = "The size of the pictures that come in, or dynamic: the graph resizes them. By itself the model's own."
-OUT_HELP = "The new folder; by itself exports/NAME-FORMAT, or exports/NAME-FORMAT-int8."
-JUDGES_HELP = f"The images that judge it; by itself those of the run for validation, or sample. {DATA_HELP}"
+IMAGE_HELP = (
+    "Size of the images that the exported model takes and resizes, or dynamic. "
+    "Default: preprocessed pixels. Example: 480x640."
+)
+OUT_HELP = "New folder. Default: exports/NAME-FORMAT, or exports/NAME-FORMAT-int8."
+VERIFY_HELP = f"Images to verify the export with. Default: the validation images of the run, else sample. {DATA_HELP}"
 
 
 @app.command()
-def export(  # noqa: PLR0913, PLR0917, one option a wish
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A run, a bundle, or weights of another library.")],
-    to: Annotated[str, typer.Option("--to", metavar="FORMAT", help="onnx, openvino or torch.")] = "onnx",
-    int8: Annotated[bool, typer.Option("--int8", help="In bytes, but for what is sensitive; not for torch.")] = False,
+def export(  # noqa: PLR0913, PLR0917, one parameter an option
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="Run, bundle, or weights of another library.")],
+    to: Annotated[str, typer.Option("--to", metavar="FORMAT", help="Format: onnx, openvino or torch.")] = "onnx",
+    int8: Annotated[
+        bool, typer.Option("--int8", help="Quantize to int8, except sensitive layers. Not for torch.")
+    ] = False,
     batch_size: Annotated[
-        str, typer.Option(metavar="N", help="How many images at a time, or dynamic for any.")
+        str, typer.Option(metavar="N", help="Batch size of the exported model, or dynamic.")
     ] = "dynamic",
     image_size: Annotated[str, typer.Option(metavar="SIZE", help=IMAGE_HELP)] = "",
-    data: Annotated[str, typer.Option(metavar="DATA", help=JUDGES_HELP)] = "",
+    data: Annotated[str, typer.Option(metavar="DATA", help=VERIFY_HELP)] = "",
     root: Root = "",
-    images: Annotated[int, typer.Option(metavar="N", help="How many images judge it.")] = 500,
+    images: Annotated[int, typer.Option(metavar="N", help="How many images to verify with.")] = 500,
     out: Annotated[str, typer.Option(metavar="FOLDER", help=OUT_HELP)] = "",
 ) -> None:
-    """Write a model as files that others run, with a runner that needs no Vitral; refused unless it answers alike.
+    """Export a model to files that run without Vitral. Refused unless the outputs agree with the model.
 
-    It is run on real images before it gets its name: what was found is printed, and written into export.json.
+    The export is compared with the model on real images. The result is printed and written to export.json.
     """
-    from vitral.runs.export import export as exported
+    from vitral.runs.export import export as run_export
 
-    found = exported(
+    result = run_export(
         model,
         to,
         int8=int8,
@@ -46,9 +51,9 @@ def export(  # noqa: PLR0913, PLR0917, one option a wish
         out=out,
         images=images,
     )
-    notes = found.notes
-    tried = notes.runner.line() if notes.runner else ""
-    quantized = notes.quantization.lines() if notes.quantization else ()
-    for line in (*found.told, *quantized, *notes.certificate.lines(), tried):
+    metadata = result.metadata
+    runner = metadata.runner.line() if metadata.runner else ""
+    quantization = metadata.quantization.lines() if metadata.quantization else ()
+    for line in (*result.messages, *quantization, *metadata.certificate.lines(), runner):
         log.info(line)
-    typer.echo(found.folder)
+    typer.echo(result.folder)

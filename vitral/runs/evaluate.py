@@ -1,7 +1,4 @@
-"""An evaluation: a model and a set of images become what each judge finds.
-
-Fast engines for an evaluation, in which tokens are merged.
-"""
+"""Evaluate a model on a dataset with one or more evaluators."""
 
 from collections.abc import Iterable
 from copy import deepcopy
@@ -14,7 +11,6 @@ from pydantic import Field
 
 from vitral.core.config import Config, override
 from vitral.core.errors import ConfigError, DataError
-from vitral.core.machine import keep_freed_memory
 from vitral.data.datasets.source import open_data
 from vitral.data.datasets.split import StratifiedSplit
 from vitral.data.samples import SPLITS, Samples, Split
@@ -45,7 +41,7 @@ from vitral.weights.load import LoadedModel, find_bundle, load
 
 @dataclass(frozen=True)
 class EngineFactory:
-    """Engines of one kind, on the processor."""
+    """Builds engines of one kind, on the CPU, with token merging."""
 
     kind: EngineConfig
 
@@ -71,7 +67,7 @@ class EngineFactory:
 
 
 def default_engines() -> EngineFactory:
-    """Of the kind that is the fastest as a rule, of those that are installed."""
+    """The usually fastest kind of engine that is installed."""
     if find_spec("onnx") and find_spec("openvino"):
         return EngineFactory(OpenVino())
     if find_spec("onnx") and find_spec("onnxruntime"):
@@ -79,20 +75,22 @@ def default_engines() -> EngineFactory:
     return EngineFactory(Eager())
 
 
-RECIPE = "recipe.json"  # of a run
+RECIPE = "recipe.json"  # in a run folder
 EVAL_SPLITS: tuple[Split, ...] = ("test", "val")
 
 
 class EvaluateOptions(Config):
-    """How an evaluation is run."""
+    """Settings of an evaluation."""
 
     batch_size: int = Field(
         default=64, ge=1
     )  # images at a time; those larger than the trained size come fewer at a time
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
-    workers: Annotated[int, Field(ge=0)] | Literal["auto"] = "auto"  # processes that read images; they change nothing
-    seed: int = Field(default=0, ge=0)  # of folds and draws
-    cache: bool = True  # whether features are kept on the disk for the next time
+    workers: Annotated[int, Field(ge=0)] | Literal["auto"] = (
+        "auto"  # processes that read images; results do not depend on it
+    )
+    seed: int = Field(default=0, ge=0)  # of folds and few-shot draws
+    cache: bool = True  # keep features on disk for the next evaluation
 
 
 def evaluate(
@@ -105,35 +103,34 @@ def evaluate(
     preprocessing: Preprocessing | None = None,
     progress: Progress = no_progress,
 ) -> Evaluation:
-    """What the judges find: `vitral.evaluate("runs/photos", "photos/", "seed=1", with_=("accuracy", "knn"))`.
+    """Evaluate a model: `vitral.evaluate("runs/photos", "photos/", "seed=1", with_=("accuracy", "knn"))`.
 
-    The model is what `vitral.load` takes, or gives (it is then moved to the device). Without the name of a split the
-    images for testing judge, or those for validation where there are none; a set that has no splits is divided as the
-    run of the model divided it, or as is usual where that run is not at hand, which is noted. The preprocessing is the
-    bundle's; another one that is given is refused. Settings are `batch`, `device`, `workers`, `seed` and `cache`.
+    The model is a path that `vitral.load` takes, or its result, which is then moved to the device. The default split is
+    test, or val where there is no test. A dataset without splits is split as the run of the model split it; if that run
+    is not found, the default split is used and a note says so. The preprocessing is the bundle's; a different one is
+    refused. Settings are `batch_size`, `device`, `workers`, `seed` and `cache`.
     """
-    setup, judges = override(EvaluateOptions(), settings), parse_evaluators(with_)
+    options, evaluators = override(EvaluateOptions(), settings), parse_evaluators(with_)
     samples = data if isinstance(data, Samples) else open_data(data, split_config(model), root)
     chosen = choose_split(samples, split)
     loaded = model if isinstance(model, LoadedModel) else load(model)
     if preprocessing is not None:
         check_same_preprocessing(loaded.bundle.preprocessing, preprocessing)
-    recipe = Recipe(device=setup.device, workers=setup.workers)
+    recipe = Recipe(device=options.device, workers=options.workers)
     device = select_device(recipe)
-    cache = default_cache() if setup.cache else NoCache()
-    tools = EvaluationContext(
-        device, setup.batch_size, num_workers(recipe), setup.seed, cache, progress, default_engines()
+    cache = default_cache() if options.cache else NoCache()
+    context = EvaluationContext(
+        device, options.batch_size, num_workers(recipe), options.seed, cache, progress, default_engines()
     )
-    keep_freed_memory()
-    subject = SubjectModel(loaded.model.to(device), loaded.bundle, samples, chosen, tools)
+    subject = SubjectModel(loaded.model.to(device), loaded.bundle, samples, chosen, context)
     return Evaluation(
         model="a model in memory" if isinstance(model, LoadedModel) else str(model),
         data=samples.where,
         split=chosen,
         images=len(samples.of(chosen)),
         classes=len(samples.classes),
-        seed=setup.seed,
-        results=run_evaluators(judges, subject),
+        seed=options.seed,
+        results=run_evaluators(evaluators, subject),
         notes=(
             *samples.notes,
             *_class_notes(samples, loaded.bundle),
@@ -143,21 +140,21 @@ def evaluate(
 
 
 def split_config(model: str | Path | LoadedModel) -> StratifiedSplit:
-    """How a set without a split is divided: as the run of the model did, so that no training image is judged."""
+    """How to split a dataset without splits: as the run of the model did, so that no training image is evaluated."""
     return run_split_config(model) or StratifiedSplit()
 
 
 def run_split_config(model: str | Path | LoadedModel) -> StratifiedSplit | None:
-    """How the run of the model divided such a set; nothing where the run is not at hand."""
+    """The split settings of the run that a model is from, if the run is found."""
     recipe = run_recipe(model)
     return recipe.data.split if recipe else None
 
 
 def run_recipe(model: str | Path | LoadedModel) -> Recipe | None:
-    """The recipe of the run that a model is of; nothing where the run is not at hand."""
+    """The recipe of the run that a model is from, if the run is found."""
     if isinstance(model, LoadedModel) or str(model).startswith(PREFIX):
         return None
-    home = find_bundle(Path(model).expanduser().resolve())  # a run is the folder around its bundles
+    home = find_bundle(Path(model).expanduser().resolve())  # the run is the parent folder of its bundles
     file = home.parent / RECIPE if home else None
     if file is None or not file.is_file():
         return None
@@ -165,34 +162,34 @@ def run_recipe(model: str | Path | LoadedModel) -> Recipe | None:
         return read_recipe(file.read_bytes())
     except ConfigError as error:
         where = ", ".join(filter(None, (str(file), error.where)))
-        hint = error.hint or "mend it, or move the bundle away"
+        hint = error.hint or "repair it, or move the bundle to another folder"
         raise ConfigError(error.message, code=error.code, where=where, hint=hint) from None
 
 
-def choose_split(samples: Samples, wanted: str) -> Split:
-    """The split that judges: the one wanted, or test, or val where there is no test."""
-    if wanted and wanted not in EVAL_SPLITS:
+def choose_split(samples: Samples, name: str) -> Split:
+    """The split to evaluate: the one named, or test, or val where there is no test."""
+    if name and name not in EVAL_SPLITS:
         raise ConfigError(
-            f"expected test or val, got {wanted!r}",
+            f"expected test or val, got {name!r}",
             code="config.unknown_name",
             where="--split",
-            hint="leave it out, or choose one",
+            hint="use one of them, or leave it out",
         )
     for split in EVAL_SPLITS:
-        if split == (wanted or split) and samples.of(split):
+        if split == (name or split) and samples.of(split):
             return split
     held = ", ".join(f"{len(samples.of(each)):,} {each}" for each in SPLITS if samples.of(each))
-    message = f"there are no images in {wanted or 'test and val'!r}; this set has {held}"
-    hint = "choose the other split, or give other data"
+    message = f"no images in the split {name or 'test or val'!r}; the dataset has {held}"
+    hint = "choose another split or other data"
     raise DataError(message, code="data.empty", where=samples.where, hint=hint)
 
 
 def _unknown_split_notes(model: str | Path | LoadedModel, samples: Samples, bundle: Bundle) -> list[str]:
-    """What a model has learned from nobody can tell apart from its run."""
+    """Without its run, the training images of a model are unknown."""
     if run_split_config(model) or bundle.task != "classify" or not samples.divided:
         return []
     return [
-        "the run of this model is not at hand: if it learned from this set by another division, it has seen some of it"
+        "the run of this model was not found: if it was trained on this dataset, some images may be training images"
     ]
 
 
@@ -204,5 +201,5 @@ def _class_notes(samples: Samples, bundle: Bundle) -> list[str]:
     ):
         return []
     if len(samples.classes) < len(bundle.classes):
-        return [f"the data has {len(samples.classes):,} of the {len(bundle.classes):,} classes that the model names"]
-    return ["the classes of the data have another order than the model's; they were matched by name"]
+        return [f"the data has {len(samples.classes):,} of the model's {len(bundle.classes):,} classes"]
+    return ["the classes of the data are in a different order from the model's; they were matched by name"]

@@ -23,7 +23,7 @@ from vitral.inference.graph.token_merging import (
 from vitral.models import Attention, AttentionPool, MeanPool, NoPosition, PostNorm, Resnet, Tokens, Vit
 from vitral.models.attention import SelfAttention
 from vitral.models.base import Grid, Layout
-from vitral.models.block import Block, PreNormBlock
+from vitral.models.block import EncoderBlock, PreNormBlock
 from vitral.models.head import NoHead
 from vitral.models.pool import ClassMeanPool, MeanAllPool
 from vitral.models.vit import VisionTransformer
@@ -132,7 +132,7 @@ def answered_by_loops(model: VisionTransformer, pixels: Tensor, merging: TokenMe
 def image_by_loops(model: VisionTransformer, x: Tensor, layout: Layout, merging: TokenMerging) -> Tensor:
     sizes, prefix = torch.ones(len(x)).double(), layout.prefix()
     for block in model.blocks:
-        assert isinstance(block, Block)
+        assert isinstance(block, EncoderBlock)
         before = isinstance(block, PreNormBlock)
         gathered, keys = heads_by_loops(block, block.mixer_norm(x) if before else x, sizes)
         x = x + gathered if before else block.mixer_norm(x + gathered)
@@ -144,7 +144,7 @@ def image_by_loops(model: VisionTransformer, x: Tensor, layout: Layout, merging:
     return model.head(model.pool(torch.stack(copies)[None], layout))[0]
 
 
-def heads_by_loops(block: Block, x: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
+def heads_by_loops(block: EncoderBlock, x: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
     """What attention gathers (L, D), and the mean of the heads' keys (L, d)."""
     mixer = block.mixer
     assert isinstance(mixer, SelfAttention)

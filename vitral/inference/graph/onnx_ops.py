@@ -1,8 +1,6 @@
-"""How torch's functions that compare and choose are written in ONNX: those that merging uses.  B images.
+"""ONNX translations of the torch functions that graphs use.  B images.
 
-As in `operators`: each is called with the notes, what torch made, and the arguments that torch was given.
-
-How torch's functions are written in ONNX: those that graphs use.  B images.
+Each is called with the builder, torch's result, and the arguments of the torch function.
 """
 
 import math
@@ -14,296 +12,273 @@ import torch.nn.functional as F
 from onnx import numpy_helper
 from torch import Tensor
 
-from vitral.inference.graph.onnx_trace import Notes, Operator, Value
+from vitral.inference.graph.onnx_trace import OnnxBuilder, Operator, Value
 
-LAST = 2**63 - 1  # as the end of a slice: whatever is left
-
-
-def reshape(notes: Notes, made: Tensor, x: Tensor, *_: Any, **__: Any) -> str:
-    return notes.reshaped(x, made.shape)
+LAST = 2**63 - 1  # an open end of a Slice
 
 
-def permute(notes: Notes, made: Tensor, x: Tensor, *axes: Any) -> str:
-    return transposed(notes, notes.of(x), axes[0] if isinstance(axes[0], tuple) else axes)
+def reshape(g: OnnxBuilder, out: Tensor, x: Tensor, *_: Any, **__: Any) -> str:
+    return g.reshape(x, out.shape)
 
 
-def transpose(notes: Notes, made: Tensor, x: Tensor, first: int = -2, second: int = -1) -> str:
+def permute(g: OnnxBuilder, out: Tensor, x: Tensor, *axes: Any) -> str:
+    return add_transpose(g, g.name(x), axes[0] if isinstance(axes[0], tuple) else axes)
+
+
+def transpose(g: OnnxBuilder, out: Tensor, x: Tensor, first: int = -2, second: int = -1) -> str:
     axes = list(range(x.ndim))
     axes[first], axes[second] = axes[second], axes[first]
-    return transposed(notes, notes.of(x), axes)
+    return add_transpose(g, g.name(x), axes)
 
 
-def transposed(notes: Notes, name: str, axes: Sequence[int]) -> str:
-    return notes.one("Transpose", name, perm=list(axes))
+def add_transpose(g: OnnxBuilder, name: str, axes: Sequence[int]) -> str:
+    return g.node("Transpose", name, perm=list(axes))
 
 
-def same(notes: Notes, made: Tensor, x: Tensor, *_: Any, **__: Any) -> str:
-    """What is done in training only."""
-    return notes.of(x)
+def cast_to_float(g: OnnxBuilder, out: Tensor, x: Tensor) -> str:
+    return g.name(x) if x.dtype == torch.float32 else g.node("Cast", g.name(x), to=1)
 
 
-def number(notes: Notes, made: Tensor, x: Tensor) -> str:
-    return notes.of(x) if x.dtype == torch.float32 else notes.one("Cast", notes.of(x), to=1)
-
-
-def pairwise(kind: str) -> Operator:
-    def write(notes: Notes, made: Tensor, first: Value, second: Value) -> str:
-        return notes.one(kind, notes.of(first), notes.of(second))
+def binary(kind: str) -> Operator:
+    def write(g: OnnxBuilder, out: Tensor, first: Value, second: Value) -> str:
+        return g.node(kind, g.name(first), g.name(second))
 
     return write
 
 
-def single(kind: str) -> Operator:
-    def write(notes: Notes, made: Tensor, x: Tensor) -> str:
-        return notes.one(kind, notes.of(x))
+def unary(kind: str) -> Operator:
+    def write(g: OnnxBuilder, out: Tensor, x: Tensor) -> str:
+        return g.node(kind, g.name(x))
 
     return write
 
 
-def matmul(notes: Notes, made: Tensor, first: Tensor, second: Tensor) -> str:
-    return notes.one("MatMul", notes.of(first), notes.of(second))
-
-
-def linear(notes: Notes, made: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> str:
-    product = notes.one("MatMul", notes.of(x), notes.constant(weight.mT, "weight"))
-    return product if bias is None else notes.one("Add", product, notes.constant(bias, "bias"))
+def linear(g: OnnxBuilder, out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> str:
+    product = g.node("MatMul", g.name(x), g.constant(weight.mT, "weight"))
+    return product if bias is None else g.node("Add", product, g.constant(bias, "bias"))
 
 
 def layer_norm(
-    notes: Notes, made: Tensor, x: Tensor, shape: Sequence[int], weight: Tensor | None, bias: Tensor | None, eps: float
+    g: OnnxBuilder,
+    out: Tensor,
+    x: Tensor,
+    shape: Sequence[int],
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
 ) -> str:
-    factor = notes.of(torch.ones(*shape) if weight is None else weight)  # a norm of ONNX cannot be without
-    shift = () if bias is None else (notes.of(bias),)
-    return notes.one("LayerNormalization", notes.of(x), factor, *shift, axis=-1, epsilon=eps)
+    factor = g.name(torch.ones(*shape) if weight is None else weight)  # ONNX requires a weight
+    shift = () if bias is None else (g.name(bias),)
+    return g.node("LayerNormalization", g.name(x), factor, *shift, axis=-1, epsilon=eps)
 
 
-def group_norm(notes: Notes, made: Tensor, x: Tensor, groups: int, weight: Tensor, bias: Tensor, eps: float) -> str:
-    """An instance norm of the groups, which every engine knows; GroupNormalization few do."""
+def group_norm(g: OnnxBuilder, out: Tensor, x: Tensor, groups: int, weight: Tensor, bias: Tensor, eps: float) -> str:
+    """As InstanceNormalization of the groups, which all engines support; few support GroupNormalization."""
     shape = x.shape[1:]
-    rows = notes.one("Reshape", notes.of(x), notes.integers(-1, groups, math.prod(shape) // groups))
-    ones, zeros = notes.constant(torch.ones(groups)), notes.constant(torch.zeros(groups))
-    normed = notes.one("InstanceNormalization", rows, ones, zeros, epsilon=eps)
-    back = notes.one("Reshape", normed, notes.integers(-1, *shape))
-    return notes.one("Add", notes.one("Mul", back, notes.of(weight[:, None, None])), notes.of(bias[:, None, None]))
+    rows = g.node("Reshape", g.name(x), g.ints(-1, groups, math.prod(shape) // groups))
+    ones, zeros = g.constant(torch.ones(groups)), g.constant(torch.zeros(groups))
+    normed = g.node("InstanceNormalization", rows, ones, zeros, epsilon=eps)
+    back = g.node("Reshape", normed, g.ints(-1, *shape))
+    return g.node("Add", g.node("Mul", back, g.name(weight[:, None, None])), g.name(bias[:, None, None]))
 
 
-def gelu(notes: Notes, made: Tensor, x: Tensor, approximate: str = "none") -> str:
-    return notes.one("Gelu", notes.of(x), approximate=approximate)
+def gelu(g: OnnxBuilder, out: Tensor, x: Tensor, approximate: str = "none") -> str:
+    return g.node("Gelu", g.name(x), approximate=approximate)
 
 
-def silu(notes: Notes, made: Tensor, x: Tensor, inplace: bool = False) -> str:
-    return notes.one("Mul", notes.of(x), notes.one("Sigmoid", notes.of(x)))
-
-
-def softmax(notes: Notes, made: Tensor, x: Tensor, dim: int) -> str:
-    return notes.one("Softmax", notes.of(x), axis=dim)
+def silu(g: OnnxBuilder, out: Tensor, x: Tensor, inplace: bool = False) -> str:
+    return g.node("Mul", g.name(x), g.node("Sigmoid", g.name(x)))
 
 
 def attention(
-    notes: Notes, made: Tensor, q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, **how: Any
+    g: OnnxBuilder, out: Tensor, q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, **how: Any
 ) -> str:
     scale = how.get("scale") or q.shape[-1] ** -0.5
-    queries = notes.of(q) if scale == 1.0 else notes.one("Mul", notes.of(q), notes.of(scale))
-    logits = notes.one("MatMul", queries, transposed(notes, notes.of(k), (0, 1, 3, 2)))
-    biased = logits if attn_mask is None else notes.one("Add", logits, notes.of(attn_mask))
-    return notes.one("MatMul", notes.one("Softmax", biased, axis=-1), notes.of(v))
+    queries = g.name(q) if scale == 1.0 else g.node("Mul", g.name(q), g.name(scale))
+    logits = g.node("MatMul", queries, add_transpose(g, g.name(k), (0, 1, 3, 2)))
+    biased = logits if attn_mask is None else g.node("Add", logits, g.name(attn_mask))
+    return g.node("MatMul", g.node("Softmax", biased, axis=-1), g.name(v))
 
 
-def pad(notes: Notes, made: Tensor, x: Tensor, sizes: Sequence[int], mode: str, value: float | None) -> str:
+def pad(g: OnnxBuilder, out: Tensor, x: Tensor, sizes: Sequence[int], mode: str, value: float | None) -> str:
     if not any(sizes):
-        return notes.of(x)
+        return g.name(x)
     pairs = [(0, 0)] * (x.ndim - len(sizes) // 2) + list(zip(sizes[::2], sizes[1::2], strict=True))[::-1]
     befores, afters = zip(*pairs, strict=True)
-    return notes.one("Pad", notes.of(x), notes.integers(*befores, *afters), notes.of(value or 0.0))
+    return g.node("Pad", g.name(x), g.ints(*befores, *afters), g.name(value or 0.0))
 
 
-def cat(notes: Notes, made: Tensor, tensors: Sequence[Tensor], dim: int = 0) -> str:
-    assert dim, "tensors are not joined along the batch"
-    full = [notes.of(tensor) for tensor in tensors if 0 not in tensor.shape[1:]]
-    return notes.one("Concat", *full, axis=dim) if len(full) > 1 else full[0]
+def cat(g: OnnxBuilder, out: Tensor, tensors: Sequence[Tensor], dim: int = 0) -> str:
+    assert dim, "no concatenation along the batch"
+    full = [g.name(tensor) for tensor in tensors if 0 not in tensor.shape[1:]]
+    return g.node("Concat", *full, axis=dim) if len(full) > 1 else full[0]
 
 
-def split(notes: Notes, made: Sequence[Tensor], x: Tensor, *_: Any, dim: int = 0) -> list[str]:
-    sizes = notes.integers(*(part.shape[dim] for part in made))
-    return notes.node("Split", notes.of(x), sizes, outputs=len(made), axis=dim)
+def split(g: OnnxBuilder, out: Sequence[Tensor], x: Tensor, *_: Any, dim: int = 0) -> list[str]:
+    sizes = g.ints(*(part.shape[dim] for part in out))
+    return g.nodes_with_outputs("Split", g.name(x), sizes, outputs=len(out), axis=dim)
 
 
-def unbind(notes: Notes, made: Sequence[Tensor], x: Tensor, dim: int) -> list[str]:
-    places = notes.node("Split", notes.of(x), outputs=len(made), axis=dim, num_outputs=len(made))
-    return [notes.one("Squeeze", place, notes.integers(dim)) for place in places]
+def unbind(g: OnnxBuilder, out: Sequence[Tensor], x: Tensor, dim: int) -> list[str]:
+    slices = g.nodes_with_outputs("Split", g.name(x), outputs=len(out), axis=dim, num_outputs=len(out))
+    return [g.node("Squeeze", each, g.ints(dim)) for each in slices]
 
 
-def take(notes: Notes, made: Tensor, x: Tensor, index: Any) -> str:
-    """Slices, numbers and new dimensions, as `x[:, 0]`, `x[:, :, 3:]` or `x[:, None]` ask for them."""
-    places = list(index) if isinstance(index, tuple) else [index]
-    if Ellipsis in places:
-        here = places.index(Ellipsis)
-        places[here : here + 1] = [slice(None)] * (x.ndim - len(places) + 1 + places.count(None))
-    name, axis = notes.of(x), 0
+def getitem(g: OnnxBuilder, out: Tensor, x: Tensor, index: Any) -> str:
+    """Slices, integers and new axes: `x[:, 0]`, `x[:, :, 3:]`, `x[:, None]`."""
+    indices = list(index) if isinstance(index, tuple) else [index]
+    if Ellipsis in indices:
+        ellipsis = indices.index(Ellipsis)
+        indices[ellipsis : ellipsis + 1] = [slice(None)] * (x.ndim - len(indices) + 1 + indices.count(None))
+    name, axis = g.name(x), 0
     dropped: list[int] = []
     new: list[int] = []
-    for place in places:
-        if place is None:
+    for item in indices:
+        if item is None:
             new.append(axis + len(new) - len(dropped))
             continue
         start, end = (
-            (place.start or 0, LAST if place.stop is None else place.stop)
-            if isinstance(place, slice)
-            else (place, place + 1 or LAST)
+            (item.start or 0, LAST if item.stop is None else item.stop)
+            if isinstance(item, slice)
+            else (item, item + 1 or LAST)
         )
         if (start, end) != (0, LAST):
-            name = notes.one("Slice", name, *(notes.integers(each) for each in (start, end, axis)))
-        if not isinstance(place, slice):
+            name = g.node("Slice", name, *(g.ints(each) for each in (start, end, axis)))
+        if not isinstance(item, slice):
             dropped.append(axis)
         axis += 1
-    name = notes.one("Squeeze", name, notes.integers(*dropped)) if dropped else name
-    return notes.one("Unsqueeze", name, notes.integers(*new)) if new else name
+    name = g.node("Squeeze", name, g.ints(*dropped)) if dropped else name
+    return g.node("Unsqueeze", name, g.ints(*new)) if new else name
 
 
-def mean(notes: Notes, made: Tensor, x: Tensor, dim: int | Sequence[int]) -> str:
+def mean(g: OnnxBuilder, out: Tensor, x: Tensor, dim: int | Sequence[int]) -> str:
     axes = (dim,) if isinstance(dim, int) else dim
-    return notes.one("ReduceMean", notes.of(x), notes.integers(*axes), keepdims=0)
+    return g.node("ReduceMean", g.name(x), g.ints(*axes), keepdims=0)
 
 
-def gather(notes: Notes, made: Tensor, x: Tensor, dim: int, index: Tensor) -> str:
-    """The same places of every image and head: columns of its last two dimensions laid side by side."""
-    assert dim == -1, "rows of offsets"
+def gather(g: OnnxBuilder, out: Tensor, x: Tensor, dim: int, index: Tensor) -> str:
+    """The same indices for every image and head, as one Gather over the flattened last two dimensions."""
+    assert dim == -1
     assert all(step == 0 for step in index.stride()[:-2])
     rows, width = x.shape[-2:]
-    own = index[(0,) * (index.ndim - 2)]  # (rows, columns)
-    places = (own + width * torch.arange(rows)[:, None]).flatten()
-    line = notes.one("Reshape", notes.of(x), notes.integers(-1, *x.shape[1:-2], rows * width))
-    found = notes.one("Gather", line, notes.constant(places), axis=x.ndim - 2)
-    return notes.one("Reshape", found, notes.integers(-1, *made.shape[1:]))
+    first = index[(0,) * (index.ndim - 2)]  # (rows, columns)
+    indices = (first + width * torch.arange(rows)[:, None]).flatten()
+    flat = g.node("Reshape", g.name(x), g.ints(-1, *x.shape[1:-2], rows * width))
+    gathered = g.node("Gather", flat, g.constant(indices), axis=x.ndim - 2)
+    return g.node("Reshape", gathered, g.ints(-1, *out.shape[1:]))
 
 
-def repeat(notes: Notes, made: Tensor, x: Tensor, count: int, dim: int) -> str:
-    assert dim == 0, "each image as often as it has windows"
-    apart = notes.one("Unsqueeze", notes.of(x), notes.integers(1))
-    copies = notes.one("Expand", apart, notes.integers(1, count, *(1 for _ in x.shape[1:])))
-    return notes.one("Reshape", copies, notes.integers(-1, *x.shape[1:]))
+def repeat_interleave(g: OnnxBuilder, out: Tensor, x: Tensor, count: int, dim: int) -> str:
+    assert dim == 0, "each image once for every window"
+    expanded = g.node("Unsqueeze", g.name(x), g.ints(1))
+    copies = g.node("Expand", expanded, g.ints(1, count, *(1 for _ in x.shape[1:])))
+    return g.node("Reshape", copies, g.ints(-1, *x.shape[1:]))
 
 
-def conv2d(notes: Notes, made: Tensor, x: Tensor, weight: Tensor, stride: int) -> str:
-    kernel = notes.constant(weight, "weight")
-    return notes.one("Conv", notes.of(x), kernel, strides=[stride, stride], kernel_shape=list(weight.shape[2:]))
+def conv2d(g: OnnxBuilder, out: Tensor, x: Tensor, weight: Tensor, stride: int) -> str:
+    kernel = g.constant(weight, "weight")
+    return g.node("Conv", g.name(x), kernel, strides=[stride, stride], kernel_shape=list(weight.shape[2:]))
 
 
-def max_pool(notes: Notes, made: Tensor, x: Tensor, kernel: int, stride: int, *_: Any, **__: Any) -> str:
-    return notes.one("MaxPool", notes.of(x), kernel_shape=[kernel] * 2, strides=[stride] * 2)
+def max_pool2d(g: OnnxBuilder, out: Tensor, x: Tensor, kernel: int, stride: int, *_: Any, **__: Any) -> str:
+    return g.node("MaxPool", g.name(x), kernel_shape=[kernel] * 2, strides=[stride] * 2)
 
 
-def average_pool(
-    notes: Notes, made: Tensor, x: Tensor, kernel: int, stride: int, padding: int, count_include_pad: bool
+def avg_pool2d(
+    g: OnnxBuilder, out: Tensor, x: Tensor, kernel: int, stride: int, padding: int, count_include_pad: bool
 ) -> str:
     sizes = {"kernel_shape": [kernel] * 2, "strides": [stride] * 2, "pads": [padding] * 4}
-    return notes.one("AveragePool", notes.of(x), count_include_pad=int(count_include_pad), **sizes)
+    return g.node("AveragePool", g.name(x), count_include_pad=int(count_include_pad), **sizes)
+
+
+def normalize(g: OnnxBuilder, out: Tensor, x: Tensor, dim: int, eps: float = 1e-12, **_: Any) -> str:
+    length = g.node("ReduceL2", g.name(x), g.ints(dim), keepdims=1)
+    return g.node("Div", g.name(x), g.node("Max", length, g.name(eps)))
+
+
+def index_select(g: OnnxBuilder, out: Tensor, x: Tensor, dim: int, index: Tensor) -> str:
+    return g.node("Gather", g.name(x), g.name(index), axis=dim)
+
+
+def take(g: OnnxBuilder, out: Tensor, x: Tensor, index: Tensor) -> str:
+    assert x.ndim == 1
+    return g.node("Gather", g.name(x), g.name(index), axis=0)
+
+
+def take_along_dim(g: OnnxBuilder, out: Tensor, x: Tensor, index: Tensor, dim: int) -> str:
+    """Whole rows of each image: GatherElements would copy element by element."""
+    assert dim == 1
+    assert index.shape[2:] == (1,), "one index a row"
+    return g.node("GatherND", g.name(x), g.name(index), batch_dims=1)
+
+
+def amax(g: OnnxBuilder, out: Tensor, x: Tensor, dim: int) -> str:
+    return g.node("ReduceMax", g.name(x), g.ints(dim), keepdims=0)
+
+
+def topk(g: OnnxBuilder, out: Sequence[Tensor], x: Tensor, count: int, dim: int, largest: bool = True) -> list[str]:
+    return g.nodes_with_outputs("TopK", g.name(x), g.ints(count), outputs=2, axis=dim, largest=int(largest))
+
+
+def reduce_sum(g: OnnxBuilder, out: Tensor, x: Tensor, dim: int, keepdim: bool = False) -> str:
+    return g.node("ReduceSum", g.name(x), g.ints(dim), keepdims=int(keepdim))
+
+
+def where(g: OnnxBuilder, out: Tensor, condition: Tensor, first: Tensor | float, second: Tensor | float) -> str:
+    """A plain number gets the dtype of the result."""
+    branches = (each if isinstance(each, Tensor) else torch.tensor(each, dtype=out.dtype) for each in (first, second))
+    return g.node("Where", g.name(condition), *map(g.name, branches))
+
+
+def ones_like(g: OnnxBuilder, out: Tensor, x: Tensor) -> str:
+    one = numpy_helper.from_array(torch.ones(1).numpy())
+    return g.node("ConstantOfShape", g.node("Shape", g.name(x)), value=one)
 
 
 OPERATORS: dict[Callable[..., Any], Operator] = {
-    F.avg_pool2d: average_pool,
+    F.avg_pool2d: avg_pool2d,
     F.conv2d: conv2d,
-    F.dropout: same,
+    F.dropout: lambda g, out, x, *_, **__: g.name(x),
     F.gelu: gelu,
     F.group_norm: group_norm,
     F.layer_norm: layer_norm,
     F.linear: linear,
-    F.max_pool2d: max_pool,
+    F.max_pool2d: max_pool2d,
+    F.normalize: normalize,
     F.pad: pad,
     F.scaled_dot_product_attention: attention,
     F.silu: silu,
-    Tensor.__getitem__: take,
-    Tensor.add: pairwise("Add"),
+    Tensor.__eq__: binary("Equal"),
+    Tensor.__getitem__: getitem,
+    Tensor.add: binary("Add"),
+    Tensor.amax: amax,
+    Tensor.argmax: lambda g, out, x, dim: g.node("ArgMax", g.name(x), axis=dim, keepdims=0),
     Tensor.chunk: split,
+    Tensor.div: binary("Div"),
     Tensor.flatten: reshape,
-    Tensor.float: number,
+    Tensor.float: cast_to_float,
     Tensor.gather: gather,
-    Tensor.log: single("Log"),
+    Tensor.index_select: index_select,
+    Tensor.log: unary("Log"),
     Tensor.mT.__get__: transpose,  # type: ignore[attr-defined]
-    Tensor.matmul: matmul,
+    Tensor.matmul: binary("MatMul"),
     Tensor.mean: mean,
-    Tensor.mul: pairwise("Mul"),
+    Tensor.mul: binary("Mul"),
     Tensor.permute: permute,
-    Tensor.relu: single("Relu"),
-    Tensor.repeat_interleave: repeat,
-    Tensor.softmax: softmax,
-    Tensor.sub: pairwise("Sub"),
-    Tensor.tanh: single("Tanh"),
+    Tensor.relu: unary("Relu"),
+    Tensor.repeat_interleave: repeat_interleave,
+    Tensor.softmax: lambda g, out, x, dim: g.node("Softmax", g.name(x), axis=dim),
+    Tensor.sub: binary("Sub"),
+    Tensor.sum: reduce_sum,
+    Tensor.take: take,
+    Tensor.take_along_dim: take_along_dim,
+    Tensor.tanh: unary("Tanh"),
+    Tensor.topk: topk,
     Tensor.transpose: transpose,
     Tensor.unbind: unbind,
     Tensor.unflatten: reshape,
     torch.cat: cat,
-    torch.sigmoid: single("Sigmoid"),
-}
-
-
-def normalize(notes: Notes, made: Tensor, x: Tensor, dim: int, eps: float = 1e-12, **_: Any) -> str:
-    length = notes.one("ReduceL2", notes.of(x), notes.integers(dim), keepdims=1)
-    return notes.one("Div", notes.of(x), notes.one("Max", length, notes.of(eps)))
-
-
-def select(notes: Notes, made: Tensor, x: Tensor, dim: int, places: Tensor) -> str:
-    return notes.one("Gather", notes.of(x), notes.of(places), axis=dim)
-
-
-def take_along(notes: Notes, made: Tensor, line: Tensor, places: Tensor) -> str:
-    assert line.ndim == 1
-    return notes.one("Gather", notes.of(line), notes.of(places), axis=0)
-
-
-def take_rows(notes: Notes, made: Tensor, x: Tensor, places: Tensor, dim: int) -> str:
-    """Whole rows of each image: GatherElements would copy them number by number."""
-    assert dim == 1
-    assert places.shape[2:] == (1,), "the same places for all numbers of a row"
-    return notes.one("GatherND", notes.of(x), notes.of(places), batch_dims=1)
-
-
-def largest(notes: Notes, made: Tensor, x: Tensor, dim: int) -> str:
-    return notes.one("ReduceMax", notes.of(x), notes.integers(dim), keepdims=0)
-
-
-def place_of_largest(notes: Notes, made: Tensor, x: Tensor, dim: int) -> str:
-    return notes.one("ArgMax", notes.of(x), axis=dim, keepdims=0)
-
-
-def ranked(notes: Notes, made: Sequence[Tensor], x: Tensor, count: int, dim: int, largest: bool = True) -> list[str]:
-    return notes.node("TopK", notes.of(x), notes.integers(count), outputs=2, axis=dim, largest=int(largest))
-
-
-def total(notes: Notes, made: Tensor, x: Tensor, dim: int, keepdim: bool = False) -> str:
-    return notes.one("ReduceSum", notes.of(x), notes.integers(dim), keepdims=int(keepdim))
-
-
-def where(notes: Notes, made: Tensor, condition: Tensor, first: Tensor | float, second: Tensor | float) -> str:
-    """A plain number is of the kind of what is made."""
-    sides = (each if isinstance(each, Tensor) else torch.tensor(each, dtype=made.dtype) for each in (first, second))
-    return notes.one("Where", notes.of(condition), *map(notes.of, sides))
-
-
-def equal(notes: Notes, made: Tensor, first: Tensor, second: Tensor) -> str:
-    return notes.one("Equal", notes.of(first), notes.of(second))
-
-
-def divide(notes: Notes, made: Tensor, first: Tensor, second: Tensor) -> str:
-    return notes.one("Div", notes.of(first), notes.of(second))
-
-
-def ones(notes: Notes, made: Tensor, like: Tensor) -> str:
-    one = numpy_helper.from_array(torch.ones(1).numpy())
-    return notes.one("ConstantOfShape", notes.one("Shape", notes.of(like)), value=one)
-
-
-CHOOSING: dict[Callable[..., Any], Operator] = {
-    F.normalize: normalize,
-    Tensor.__eq__: equal,
-    Tensor.amax: largest,
-    Tensor.argmax: place_of_largest,
-    Tensor.div: divide,
-    Tensor.index_select: select,
-    Tensor.sum: total,
-    Tensor.take: take_along,
-    Tensor.take_along_dim: take_rows,
-    Tensor.topk: ranked,
-    torch.ones_like: ones,
+    torch.ones_like: ones_like,
+    torch.sigmoid: unary("Sigmoid"),
     torch.where: where,
 }

@@ -61,7 +61,7 @@ def build_engine(name: str, model: LoadedModel, threads: int, calibrating: Pixel
     assert found, name
     merging: Merging = TokenMerging(per_layer=int(found["per_layer"])) if found["per_layer"] else NoMerging()
     graph = build_graph(model, "features" if isinstance(model.bundle.model.head, NoHead) else "logits", merging)
-    if found["build_int8_engine"]:
+    if found["int8"]:
         return build_int8_engine(graph, found["kind"], threads, calibrating)
     return KINDS[found["kind"]]().build(graph, threads)
 

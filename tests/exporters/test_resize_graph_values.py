@@ -5,12 +5,12 @@ import torch
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
-from vitral.inference.graph.onnx_values import BYTE, DOUBLE, INTEGER, OnnxNodes, OnnxValue
+from vitral.exporters.resize_graph import BYTE, DOUBLE, INTEGER, OnnxNodes, OnnxValue
 
 
 def worked_out(value: OnnxValue) -> np.ndarray:
-    outputs = [helper.make_tensor_value_info(value.name, value.kind, None)]
-    graph = helper.make_graph(value.sheet.nodes, "sum", [], outputs, value.sheet.constants)
+    outputs = [helper.make_tensor_value_info(value.name, value.dtype, None)]
+    graph = helper.make_graph(value.nodes.nodes, "sum", [], outputs, value.nodes.constants)
     (found,) = ReferenceEvaluator(helper.make_model(graph)).run(None, {})
     return np.asarray(found)
 
@@ -18,7 +18,7 @@ def worked_out(value: OnnxValue) -> np.ndarray:
 def test_a_formula_gives_what_numpy_gives() -> None:
     numbers = torch.tensor([[-1.5, 0.25, 7.0], [2.5, -0.5, 3.0]], dtype=torch.float64)
     x = OnnxNodes("part").constant(numbers)
-    found = ((x * 2.0 + 1.0) / 4.0 - x).floor().where(x < 3.0, 9.0).do("Max", x) @ x.turned(1, 0)
+    found = ((x * 2.0 + 1.0) / 4.0 - x).floor().where(x < 3.0, 9.0).op("Max", x) @ x.transpose(1, 0)
     own = numbers.numpy()
     chosen = np.where(own < 3, np.floor((own * 2 + 1) / 4 - own), 9)
     assert np.array_equal(worked_out(found), np.maximum(chosen, own) @ own.T)
@@ -28,12 +28,12 @@ def test_conditions_join_and_reductions_keep_or_drop_their_dimension() -> None:
     numbers = torch.arange(6, dtype=torch.float64).reshape(2, 3)
     x = OnnxNodes("part").constant(numbers)
     inside = x.where((x >= 1.0) & (x < 5.0), 0.0)
-    assert worked_out(inside.along("ReduceSum", 1)).tolist() == [[3.0], [7.0]]
-    assert worked_out(inside.all("ReduceMax")).tolist() == 4.0
+    assert worked_out(inside.reduce("ReduceSum", 1)).tolist() == [[3.0], [7.0]]
+    assert worked_out(inside.reduce_all("ReduceMax")).tolist() == 4.0
 
 
 def test_sides_are_counted_and_kinds_change() -> None:
     x = OnnxNodes("part").constant(torch.zeros(2, 5, dtype=torch.int64))
-    counted = (x.side(1) + 1).to(DOUBLE).counted()
-    assert (counted.kind, x.side(0).kind, counted.to(BYTE).kind) == (DOUBLE, INTEGER, BYTE)
+    counted = (x.length(1) + 1).to(DOUBLE).arange()
+    assert (counted.dtype, x.length(0).dtype, counted.to(BYTE).dtype) == (DOUBLE, INTEGER, BYTE)
     assert worked_out(counted).tolist() == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]

@@ -13,7 +13,7 @@ from vitral.core.config import Size, union_members
 from vitral.data.transforms.crop import CenterCrop, EvalCropConfig
 from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.data.transforms.resize import crop_and_resize
-from vitral.exporters.targets import METADATA_FILE, ResizeModule, export_program, serialize_program
+from vitral.exporters.torch import METADATA_FILE, ResizeModule, export_program, serialize_program
 
 
 @pytest.mark.parametrize(
@@ -28,10 +28,8 @@ def test_resizing_gives_the_very_pixels_that_the_model_sees(view: EvalCropConfig
 
 
 def test_a_program_takes_any_batch_of_any_size_and_holds_no_pickle() -> None:
-    found = plan(loaded(view=CenterCrop()), incoming="dynamic")
-    content = serialize_program(
-        export_program(found.graph, found.needs, "dynamic", "dynamic"), json.dumps({"task": "classify"})
-    )
+    found = plan(loaded(view=CenterCrop()), input_size="dynamic")
+    content = serialize_program(export_program(found), json.dumps({"task": "classify"}))
     with ZipFile(BytesIO(content)) as archive:
         files = {name.partition("/")[2]: archive.read(name) for name in archive.namelist()}
     pickled = [name for name, data in files.items() if data.startswith((b"PK", b"\x80\x02", b"\x80\x04", b"\x80\x05"))]
@@ -43,12 +41,12 @@ def test_a_program_takes_any_batch_of_any_size_and_holds_no_pickle() -> None:
     assert json.loads(notes[METADATA_FILE]) == {"task": "classify"}
     for shape in ((1, 40, 30, 3), (3, 24, 32, 3), (7, 9, 61, 3)):
         pixels = torch.randint(0, 256, shape, dtype=torch.uint8)
-        torch.testing.assert_close(module(pixels), found.graph(ResizeModule(found.needs)(pixels)))
+        torch.testing.assert_close(module(pixels), found.graph(ResizeModule(found.preprocessing)(pixels)))
 
 
 def test_a_program_may_be_of_one_batch_and_one_size() -> None:
-    found = plan(loaded())
-    program = export_program(found.graph, found.needs, 2, found.needs.image_size)
+    found = plan(loaded(), batch_size=2)
+    program = export_program(found)
     pixels = torch.randint(0, 256, (2, 24, 32, 3), dtype=torch.uint8)
     torch.testing.assert_close(program.module()(pixels), found.graph(pixels))
     with pytest.raises(Exception, match="shape"):
