@@ -47,14 +47,14 @@ def test_every_model_is_told_from_pixels_to_answer(name: str) -> None:
     config = VARIANTS[name]
     found = walked(config)
     assert found[0].shape == f"{config.channels} x {config.image_size.height} x {config.image_size.width}"
-    ends = "probabilities" if not isinstance(config.head, NoHead) else "is read"
+    ends = "probabilities" if not isinstance(config.head, NoHead) else "Pooling"
     assert ends in found[-1].title
     for stage in found:
         assert stage.title
         assert stage.text.endswith(".")
         assert all(np.isfinite(number) for _, number in stage.numbers)
         assert all(picture.ndim == 3 and picture.dtype == np.uint8 for picture in stage.images)
-        assert not stage.equation or any(stage.equation in line for line in (*equations(config), "p = softmax(scores)"))
+        assert not stage.equation or any(stage.equation in line for line in (*equations(config), "p = softmax(logits)"))
 
 
 @pytest.mark.parametrize("name", VITS)
@@ -111,7 +111,7 @@ def test_what_positions_add_is_told_where_they_are_added() -> None:
     photo, image = photo_of(model.config, model.config.image_size)
     told = dict(by_title(walkthrough_steps(model, image, photo, NAMES), "Class token").numbers)
     rows = model.state_dict()["position.table"][0, 1:]  # (N, D), after the class token's
-    assert told["mean length of what was added"] == pytest.approx(rows.norm(dim=1).mean().item(), rel=1e-4)
+    assert told["mean norm of the position embedding"] == pytest.approx(rows.norm(dim=1).mean().item(), rel=1e-4)
     assert not any("position" in name for name, _ in by_title(walked(VITS["position-rope2d"]), "Class token").numbers)
 
 

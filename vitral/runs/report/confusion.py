@@ -113,7 +113,6 @@ def calibration_chart(calibration: Calibration, accuracy: float) -> Chart:
         x_ticks=x.ticks(lambda value: f"{100 * value:g} %"),
         y_ticks=y.ticks(lambda value: f"{100 * value:g} %"),
         x_label="confidence",
-        y_label="accuracy",
         lines=(Line("even", f"M0 {HEIGHT:g}L{WIDTH:g} 0"),),
         bars=tuple(bars),
         legend=(
