@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -264,9 +265,9 @@ def compare(trees: Sequence[Tree], home: Path, plan: Plan, only: str) -> Iterato
         "vitral --help": (seconds_of, ["--help"]),
         "vitral train --help": (seconds_of, ["train", "--help"]),
     }
-    for name, (measure, words) in commands.items():
+    for name, (measure, command) in commands.items():
         if only in name:
-            calls = [lambda tree=tree, words=words, measure=measure: measure(tree, home, words) for tree in trees]
+            calls = [partial(measure, tree, home, command) for tree in trees]
             yield compare_commands(name, calls, plan.commands)
 
 

@@ -83,7 +83,7 @@ def extract(model: Model, bundle: Bundle, samples: Samples, kept: bool) -> None:
     with TemporaryDirectory() as home:
         cache: FeatureCache = DiskCache(Path(home)) if kept else NoCache()
         tools = EvaluationContext(torch.device("cpu"), len(samples.of("test")) // BATCHES, 0, 0, cache, no_progress)
-        SubjectModel(model, bundle, samples, "test", tools).vectors("test")
+        SubjectModel(model, bundle, samples, "test", tools).features("test")
 
 
 def measure(case: Case, length: Length) -> str:

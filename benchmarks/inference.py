@@ -94,12 +94,12 @@ def here(threads: int) -> str:
     return f"{describe_machine(threads)}, vitral at {code.commit[:9]}{' and changed' if code.dirty else ''}"
 
 
-def measure(places: Sequence[Place], contestants: Sequence[BenchEngine], length: Duration, file: Path) -> None:
+def measure(places: Sequence[Place], engines: Sequence[BenchEngine], length: Duration, file: Path) -> None:
     """Measure the cells and add each to the file."""
     threads = cpu_count()
     for model in dict.fromkeys(place.model for place in places):
         batches = [place.batch for place in places if place.model == model]
-        for everyone in list(measure_cells(BenchPlan([model], batches, contestants, threads, EVERYONE), told)):
+        for everyone in list(measure_cells(BenchPlan([model], batches, engines, threads, EVERYONE), log_progress)):
             final = decided(BenchPlan([model], [everyone.batch], finalists(everyone), threads, length))
             with file.open("a", encoding="utf-8") as out:
                 match = Match(machine=here(threads), everyone=everyone, final=final)
@@ -113,13 +113,13 @@ def finalists(cell: Cell) -> list[BenchEngine]:
     return [BenchEngine(row.engine, OWN_WORKER if row.own else PEER_WORKER) for row in leading]
 
 
-def decided(contest: BenchPlan) -> Cell:
+def decided(plan: BenchPlan) -> Cell:
     """The one cell of a final, over all of its heats; who fell in one of them has no part in it."""
-    (model,), (batch,) = contest.models, contest.batches
-    heats = [cell for _ in range(HEATS) for cell in measure_cells(contest, told)]
+    (model,), (batch,) = plan.models, plan.batches
+    heats = [cell for _ in range(HEATS) for cell in measure_cells(plan, log_progress)]
     rows = [{row.engine: row for row in heat.rows} for heat in heats]
     seconds = {BenchEngine(BASELINE, OWN_WORKER): [BASELINE_FLOPS / heat.peak for heat in heats]}
-    for each in contest.contestants:
+    for each in plan.engines:
         if all(each.name in heat for heat in rows):
             seconds[each] = [second for heat in rows for second in heat[each.name].seconds]
     left_out = [reason for heat in heats for reason in heat.left_out]
@@ -127,7 +127,7 @@ def decided(contest: BenchPlan) -> Cell:
 
 
 @contextmanager
-def told(message: str, total: int) -> Iterator[Callable[[int], None]]:
+def log_progress(message: str, total: int) -> Iterator[Callable[[int], None]]:
     """A line for each eighth that is done."""
     done = 0
 
@@ -226,10 +226,10 @@ def main(words: Sequence[str] | None = None) -> None:
     threads = cpu_count()
     kept = {} if given.again else read(given.file, here(threads))
     open_ = [place for place in places if place not in kept]
-    contestants = [*(each for each in own_engines() if given.all or each.name not in SLOW), *peer_engines()]
-    contestants += [BenchEngine(name, PEER_WORKER) for name in OTHER_PRECISION] if given.all else []
-    say(f"{len(open_)} of {len(places)} cells to measure, with {len(contestants)} engines; kept in {given.file}")
-    measure(open_, contestants, Duration(given.rounds, TURN, 60 * given.minutes / len(PLACES) / HEATS), given.file)
+    engines = [*(each for each in own_engines() if given.all or each.name not in SLOW), *peer_engines()]
+    engines += [BenchEngine(name, PEER_WORKER) for name in OTHER_PRECISION] if given.all else []
+    say(f"{len(open_)} of {len(places)} cells to measure, with {len(engines)} engines; kept in {given.file}")
+    measure(open_, engines, Duration(given.rounds, TURN, 60 * given.minutes / len(PLACES) / HEATS), given.file)
     found = read(given.file, here(threads))
     matches = [found[place] for place in places]
     everyone, finals = (tuple(cells) for cells in zip(*((each.everyone, each.final) for each in matches), strict=True))

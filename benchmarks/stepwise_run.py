@@ -70,13 +70,13 @@ class StepwiseRun:
         keep_freed_memory()
         self._stack, self._gate = ExitStack(), Gate()
         team = self._stack.enter_context(open_process_group(select_device(recipe)))
-        self.folder = find_run(str(team.decide(partial(made, recipe, samples))))
-        if team.first:
+        self.folder = find_run(str(team.run_on_main(partial(made, recipe, samples))))
+        if team.is_main:
             self._stack.callback(rmtree, self.folder.path, ignore_errors=True)
         parts = build_run(recipe, samples, team)
         parts = replace(parts, loader=Gated(parts.loader, samples.of("train"), self._gate))
         session = Session(self.folder, parts, team, SignalHandler(), RunArtifacts(self.folder, parts, team))
-        session.begin()
+        session.restore()
         course = ProgressSpan(session.step, parts.steps, parts.plan.steps_per_epoch, parts.plan.batch_size)
         nowhere = self._stack.enter_context(open(os.devnull, "w"))  # noqa: SIM115, the stack closes it
         self.steps_per_epoch = parts.plan.steps_per_epoch
@@ -98,7 +98,7 @@ class StepwiseRun:
     def _run(self, session: Session, progress: Progress) -> None:
         try:
             with progress:
-                session.go(progress)
+                session.run(progress)
         except Over:
             return
         except BaseException as error:  # raised again by who asked for the step

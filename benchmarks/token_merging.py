@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.__main__ import say
-from benchmarks.inference import told
+from benchmarks.inference import log_progress
 from vitral.core.config import Config
 from vitral.core.machine import cpu_count
 from vitral.data.datasets.source import open_data
@@ -96,8 +96,8 @@ def measure(model: str, samples: Samples, wish: Wish, settings: Sequence[Setting
     """A point for each setting of an engine."""
     threads, kind, batch = cpu_count(), wish.kind, wish.batch
     hits, images = answered(model, samples, wish, settings, threads)
-    contestants = [BenchEngine(setting.name(kind), OWN_WORKER) for setting in settings]
-    (cell,) = measure_cells(BenchPlan([model], [batch], contestants, threads, Duration(wish.rounds)), told)
+    engines = [BenchEngine(setting.name(kind), OWN_WORKER) for setting in settings]
+    (cell,) = measure_cells(BenchPlan([model], [batch], engines, threads, Duration(wish.rounds)), log_progress)
     rows = {row.engine: row for row in cell.rows}
     points = [point_of(setting, rows[setting.name(kind)], hits[setting], images) for setting in settings]
     facts = {"machine": describe_machine(threads), "model": model, "data": samples.where, "engine": kind}

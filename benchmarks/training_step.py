@@ -87,6 +87,8 @@ def bare(recipe: Recipe, samples: Samples, steps: int) -> Callable[[], object]:
     parts = build_run(override(recipe, ["workers=0"]), samples, ProcessGroup(torch.device("cpu")))
     model, optimizer = parts.model.train(), parts.state.optimizer
     batch = next(microbatches(parts.loader, 0, 1, parts.microbatch_config))[0]
+    clip = recipe.clip
+    assert clip != "none"
     assert isinstance(recipe.task, Classify)
     assert isinstance(recipe.task.loss, Softmax)
     smoothing = recipe.task.loss.smoothing
@@ -95,7 +97,7 @@ def bare(recipe: Recipe, samples: Samples, steps: int) -> Callable[[], object]:
         for _ in range(steps):
             optimizer.zero_grad(set_to_none=True)
             F.cross_entropy(model(batch.images), batch.labels, label_smoothing=smoothing).backward()
-            clip_grad_norm_(model.parameters(), recipe.clip)
+            clip_grad_norm_(model.parameters(), clip)
             optimizer.step()
 
     return turn

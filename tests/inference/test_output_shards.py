@@ -30,7 +30,7 @@ from pathlib import Path
 from vitral.inference.output_shards import output_exists, parse_shard, open_output
 
 folder, text, moments = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
-shard, path = shard_of(text), folder / f"{text.replace('/', '-of-')}.txt"
+shard, path = parse_shard(text), folder / f"{text.replace('/', '-of-')}.txt"
 passed = 0
 
 def moment():
@@ -39,9 +39,9 @@ def moment():
     if passed > moments:
         os.kill(os.getpid(), signal.SIGKILL)
 
-if not is_there(path, "--out"):
+if not output_exists(path, "--out"):
     moment()
-    with writing(path, "--out") as file:
+    with open_output(path, "--out") as file:
         for name in filter(shard.contains, (f"photos/{number}.jpg" for number in range(60))):
             moment()
             file.write(f"{name}\\n".encode())
@@ -59,7 +59,7 @@ def left_behind(folder: Path, name: str) -> Path:
     """A draft as a process leaves it that dies in the midst of it."""
     script = (
         "import os, sys\nfrom pathlib import Path\nfrom vitral.inference.output_shards import open_output\n"
-        "with writing(Path(sys.argv[1]), '--out') as file:\n    file.write(b'half')\n    file.flush()\n"
+        "with open_output(Path(sys.argv[1]), '--out') as file:\n    file.write(b'half')\n    file.flush()\n"
         "    os.kill(os.getpid(), 9)\n"
     )
     done = subprocess.run([sys.executable, "-c", script, str(folder / name)], timeout=60, check=False)

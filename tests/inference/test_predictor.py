@@ -19,11 +19,14 @@ from tests.inference import exports
 from tests.inference.truth import loaded, pixels, truth
 from tests.models.variants import VARIANTS, small
 from vitral.exporters.export import ExportRequest, export
-from vitral.exporters.targets import OnnxTarget, OpenVinoTarget, Target
+from vitral.exporters.onnx import OnnxTarget
+from vitral.exporters.openvino import OpenVinoTarget
+from vitral.exporters.targets import Target
 from vitral.inference.engines import auto
 from vitral.inference.engines.onnxruntime import OnnxRuntime
 from vitral.inference.graph.token_merging import TokenMerging
-from vitral.inference.predictor import Prediction, Predictor
+from vitral.inference.predictor import Predictor
+from vitral.inference.writers import Prediction
 from vitral.weights.bundle import write_bundle
 
 SOURCE = loaded(small())

@@ -62,14 +62,19 @@ class BatchWriter(Protocol):
         ...
 
 
-class Formatter(Protocol):
+class Formatter:
     """The text of predictions in one format."""
 
-    def begin(self) -> str: ...
+    def begin(self) -> str:
+        """What comes before the first row."""
+        return ""
 
-    def rows(self, rows: Sequence[Prediction]) -> str: ...
+    def rows(self, rows: Sequence[Prediction]) -> str:
+        raise NotImplementedError
 
-    def end(self) -> str: ...
+    def end(self) -> str:
+        """What comes after the last row."""
+        return ""
 
 
 def parse_format(name: str) -> Format:
@@ -153,23 +158,17 @@ def _rounded(score: float) -> float:
     return float(f"{score:.6g}")
 
 
-class TableFormatter:
+class TableFormatter(Formatter):
     """A line for each image, in columns that widen as needed."""
 
     def __init__(self, top: int) -> None:
         self.widths = [0] * (1 + 2 * top)
-
-    def begin(self) -> str:
-        return ""
 
     def rows(self, rows: Sequence[Prediction]) -> str:
         lines = [self._cells(row) for row in rows if not row.error]
         for cells in lines:
             self.widths = [max(width, cell_len(cell)) for width, cell in zip(self.widths, cells, strict=False)]
         return "".join(self._line(cells) for cells in lines)
-
-    def end(self) -> str:
-        return ""
 
     def _cells(self, row: Prediction) -> list[str]:
         cells = [printable(row.path)]
@@ -182,20 +181,14 @@ class TableFormatter:
         return "  ".join(fitted).rstrip() + "\n"
 
 
-class JsonLinesFormatter:
+class JsonLinesFormatter(Formatter):
     """One object a line."""
-
-    def begin(self) -> str:
-        return ""
 
     def rows(self, rows: Sequence[Prediction]) -> str:
         return "".join(f"{_json(row)}\n" for row in rows)
 
-    def end(self) -> str:
-        return ""
 
-
-class JsonFormatter:
+class JsonFormatter(Formatter):
     """One list of objects."""
 
     def __init__(self) -> None:
@@ -215,7 +208,7 @@ class JsonFormatter:
         return "\n]\n"
 
 
-class CsvFormatter:
+class CsvFormatter(Formatter):
     """A line for each image: path, class, probability, then class_2, probability_2 and so on, and last the error."""
 
     def __init__(self, top: int) -> None:
@@ -227,9 +220,6 @@ class CsvFormatter:
 
     def rows(self, rows: Sequence[Prediction]) -> str:
         return "".join(_csv(self._fields(row)) for row in rows)
-
-    def end(self) -> str:
-        return ""
 
     def _fields(self, row: Prediction) -> list[object]:
         pairs = [

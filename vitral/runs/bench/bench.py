@@ -20,7 +20,7 @@ from typing import NamedTuple
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from vitral.core.config import Config, Size
+from vitral.core.config import Config
 from vitral.core.errors import ConfigError, VitralError, did_you_mean, format_choices
 from vitral.core.machine import cpu_name
 from vitral.inference.engines.auto import package_version
@@ -196,19 +196,8 @@ def summarize_cell(model: str, batch: int, work: float, seconds: Seconds, left_o
     for each, times in seconds.items():
         if each.name != BASELINE:
             low, rate, high = (batch / some for some in reversed(quartiles(times)))
-            rows.append(
-                Row(
-                    model=model,
-                    batch=batch,
-                    engine=each.name,
-                    own=each.own,
-                    rate=rate,
-                    low=low,
-                    high=high,
-                    share=rate * work / peak,
-                    seconds=tuple(times),
-                )
-            )
+            cell = {"model": model, "batch": batch, "engine": each.name, "own": each.own, "share": rate * work / peak}
+            rows.append(Row.model_validate(cell | {"rate": rate, "low": low, "high": high, "seconds": tuple(times)}))
     if not rows:
         raise VitralError(f"no engine runs {model} at batch {batch}: {'; '.join(left_out)}", code="bench.no_engine")
     return Cell(model=model, batch=batch, peak=peak, rows=tuple(rows), left_out=tuple(left_out))
@@ -220,29 +209,19 @@ def quartiles(values: Sequence[float]) -> list[float]:
 
 
 def flops(model: str) -> float:
-    """FLOPs of a plain model for one image, two for each multiply-add."""
-    shown = bench_model(model)
-    plain = shown.config.build_empty().eval()
-    images = torch.zeros(1, shown.config.channels, *shown.image, device="meta")  # (1, C, H, W)
+    """FLOPs of a plain model (by name, or a bundle by path) for one image, two for each multiply-add."""
+    config: Vit | Resnet
+    if Path(model).expanduser().exists():
+        bundle = load(model).bundle
+        config, image_size = bundle.model, bundle.preprocessing.image_size
+    else:
+        config = model_config(model)
+        image_size = config.image_size
+    plain = config.build_empty().eval()
+    images = torch.zeros(1, config.channels, *image_size, device="meta")  # (1, C, H, W)
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         plain.forward_features(images)
     return float(counter.get_total_flops())
-
-
-class BenchModel(NamedTuple):
-    """An architecture and its image size."""
-
-    config: Vit | Resnet
-    image: Size
-
-
-def bench_model(model: str) -> BenchModel:
-    """A model by name, or a bundle by path."""
-    if Path(model).expanduser().exists():
-        bundle = load(model).bundle
-        return BenchModel(bundle.model, bundle.preprocessing.image_size)
-    config = model_config(model)
-    return BenchModel(config, config.image_size)
 
 
 def own_engines(wanted: Sequence[str] = ()) -> list[BenchEngine]:

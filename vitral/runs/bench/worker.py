@@ -68,8 +68,8 @@ def build_engine(name: str, model: LoadedModel, threads: int, calibrating: Pixel
 
 def build_int8_engine(graph: Graph, kind: str, threads: int, calibrating: PixelBatch) -> Engine:
     """The graph with every supported layer in int8."""
+    from vitral.exporters.onnx import OnnxTarget
     from vitral.exporters.quantize import build_range_meter, quantizable_layers, quantize_dynamic, quantize_static
-    from vitral.exporters.targets import OnnxTarget
     from vitral.inference.graph.onnx import lower_for_onnx, to_onnx
 
     core = to_onnx(lower_for_onnx(graph, "int8"))
