@@ -29,7 +29,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 @cli.app.command()
 def spoil():
-    raise errors.DataError("12 KB", code="data.truncated_image", where="photos/cat/07.jpg", remedy="remove it")
+    raise errors.DataError("12 KB", code="data.truncated_image", where="photos/cat/07.jpg", hint="remove it")
 
 @cli.app.command()
 def mistake():
@@ -286,5 +286,5 @@ def test_describe_prints_text_or_json() -> None:
 
 
 def test_the_help_names_every_recipe() -> None:
-    listed = cli.train.RECIPE_HELP.partition("There are ")[2].removesuffix(".").split(", ")
+    listed = cli.train.RECIPE_HELP.partition("One of ")[2].removesuffix(".").split(", ")
     assert tuple(listed) == list_recipes()

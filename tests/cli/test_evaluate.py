@@ -54,9 +54,9 @@ def test_all_judges_on_the_bundled_images_then_the_same_numbers_from_the_cache_a
 
     again = run(tmp_path, model, "sample", "--with", "knn,accuracy", "--json", "--batch-size", "50")
     assert again.returncode == 0
-    assert "the features of 5,000 images were made before" in again.stderr
+    assert "cached features of 5,000 images" in again.stderr
     found = Evaluation.from_json(again.stdout)
-    assert [each["kind"] for each in json.loads(again.stdout)["found"]] == ["knn", "accuracy"]
+    assert [each["kind"] for each in json.loads(again.stdout)["results"]] == ["knn", "accuracy"]
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert vitral.evaluate(model, "sample", "batch_size=50", with_=("knn", "accuracy")) == found
@@ -77,15 +77,15 @@ def test_an_interrupt_leaves_with_130_and_no_file(tmp_path: Path) -> None:
     script = (
         "import os, signal\n"
         "from vitral import cli\n"
-        "from vitral.evaluate import subject\n"
+        "from vitral.evaluation import subject\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "real = subject.rows_of\n"
+        "real = subject.collect_outputs\n"
         "def halfway(see, *others):\n"
         "    def seen(images):\n"
         "        os.kill(os.getpid(), signal.SIGINT)\n"
         "        return see(images)\n"
         "    return real(seen, *others)\n"
-        "subject.rows_of = halfway\n"
+        "subject.collect_outputs = halfway\n"
         "cli.main()\n"
     )
     model = tiny(tmp_path)

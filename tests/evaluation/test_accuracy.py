@@ -102,5 +102,5 @@ def test_what_a_million_pairs_could_be_is_kept_small() -> None:
 
 @pytest.mark.parametrize("strange", [float("nan"), float("inf"), float("-inf")])
 def test_answers_that_are_no_numbers_are_refused(strange: float) -> None:
-    with raises("weights.not_finite", "answers", "1 of 2"):
+    with raises("weights.not_finite", "logits", "1 of 2"):
         compute_accuracy(answers_of([[0.0, 1.0], [strange, 0.0]], [0, 1]), ("a", "b"))

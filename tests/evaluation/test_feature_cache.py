@@ -99,7 +99,7 @@ def test_an_interrupt_leaves_nothing_half_written(tmp_path: Path, monkeypatch: p
 
 
 def test_what_was_used_longest_ago_makes_room(tmp_path: Path) -> None:
-    folder = DiskCache(tmp_path, cache_bytes=4 * BYTES)
+    folder = DiskCache(tmp_path, max_bytes=4 * BYTES)
     for age, key in enumerate("abc"):
         folder.features(lambda key=key: key, 1, lambda: torch.ones(1, 256))  # type: ignore[misc]
         os.utime(tmp_path / f"{key}.safetensors", (1000 + age, 1000 + age))
@@ -110,7 +110,7 @@ def test_what_was_used_longest_ago_makes_room(tmp_path: Path) -> None:
 
 
 def test_what_is_larger_than_the_room_is_not_kept(tmp_path: Path) -> None:
-    found = DiskCache(tmp_path, cache_bytes=100).features(lambda: "key", 1, lambda: torch.ones(1, 256))
+    found = DiskCache(tmp_path, max_bytes=100).features(lambda: "key", 1, lambda: torch.ones(1, 256))
     assert found.shape == (1, 256)
     assert files_in(tmp_path) == []
 
@@ -119,7 +119,7 @@ def test_what_a_killed_process_left_is_swept_up_and_what_another_writes_is_not(t
     old, new = tmp_path / "x.tmp-1", tmp_path / "y.tmp-2"
     for draft in (old, new):
         draft.write_bytes(b"half")
-    os.utime(old, (time.time() - 2 * feature_cache.ABANDONED,) * 2)
+    os.utime(old, (time.time() - 2 * feature_cache.STALE_SECONDS,) * 2)
     DiskCache(tmp_path).features(lambda: "key", 4, made())
     assert files_in(tmp_path) == ["key.safetensors", "y.tmp-2"]
 

@@ -73,7 +73,7 @@ def test_what_was_made_once_is_not_made_again() -> None:
     bars = Bars()
     whole = subject(means=tools(progress=bars))
     first = whole.features("train"), whole.predictions(Size(16, 16))
-    assert bars.done == {"features of train": 36, "answers at 16x16": 18}
+    assert bars.done == {"features of train": 36, "predicting at 16x16": 18}
     bars.done.clear()
     assert (whole.features("train"), whole.predictions(Size(16, 16)))[0] is first[0]
     assert bars.done == {}

@@ -38,7 +38,7 @@ class Blunt:
         if self.most < 0:
             raise ConfigError("no", code="config.unsupported", where="model.mixer", hint="leave it out")
 
-    def tokens(self, bundle: Bundle, per_layer: int) -> int:
+    def tokens_left(self, bundle: Bundle, per_layer: int) -> int:
         return 100 - per_layer
 
     def build(self, loaded: LoadedModel, per_layer: int) -> EngineFunction:

@@ -51,9 +51,9 @@ def test_a_recipe_of_before_there_was_tuning_trains_everything() -> None:
 def test_training_and_evaluation_differ_in_their_view_alone() -> None:
     recipe = Recipe(model=Vit(image_size=Size(32, 32), channels=1), images=Images(crop=RandomResizedCrop(area=(0.5, 1))))
     training, still, needs = recipe.train_pipeline(), recipe.eval_pipeline(), recipe.preprocessing()
-    assert training.view == RandomResizedCrop(area=(0.5, 1))
-    assert still.view == needs.crop == Resize()
-    assert training.image == still.image == needs.image_size == Size(32, 32)
+    assert training.crop == RandomResizedCrop(area=(0.5, 1))
+    assert still.crop == needs.crop == Resize()
+    assert training.image_size == still.image_size == needs.image_size == Size(32, 32)
     assert training.decoding == still.decoding == needs.decoding
     assert needs.decoding.channels == 1
 

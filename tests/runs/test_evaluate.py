@@ -112,9 +112,9 @@ def test_another_preprocessing_than_the_bundles_is_refused() -> None:
         (("ant", "bee", "cat"), ()),
         (
             ("bee", "cat", "ant"),
-            ("the classes of the data have another order than the model's; they were matched by name",),
+            ("the classes of the data are in a different order from the model's; they were matched by name",),
         ),
-        (("dog", "bee", "cat", "ant"), ("the data has 3 of the 4 classes that the model names",)),
+        (("dog", "bee", "cat", "ant"), ("the data has 3 of the model's 4 classes",)),
     ],
 )
 def test_how_classes_were_matched_is_told(classes: tuple[str, ...], note: tuple[str, ...]) -> None:
@@ -180,7 +180,7 @@ def test_a_recipe_in_a_folder_of_weights_is_no_run(tmp_path: Path) -> None:
 
 def test_a_model_apart_from_its_run_is_noted_where_the_set_was_divided_here(tmp_path: Path) -> None:
     where, data = bundled(tmp_path, ("bright", "dark")), photos(tmp_path / "photos") / "train"
-    apart = "the run of this model is not at hand: "
+    apart = "the run of this model was not found: "
     for model in (where, vitral.load(where)):
         assert evaluate(model, str(data)).notes[-1].startswith(apart)
     (where.parent / "recipe.json").write_text(Recipe().to_json())

@@ -29,11 +29,11 @@ def accuracy_of(answers: Predictions, names: tuple[str, ...]) -> AccuracyResult:
 
 def test_the_accuracy_of_a_small_zoo() -> None:
     lines = format_result(accuracy_of(given_as(ZOO, 4), NAMES))
-    assert lines[0] == "top-1                       44.4 %  (95 % sure: 18.9 % to 73.3 %)"
+    assert lines[0] == "top-1                44.4 %  (95% CI 18.9 % to 73.3 %)"
     assert not any(line.startswith("top-5") for line in lines), "of four classes every answer is among the top 5"
-    assert "always the commonest class  55.6 %" in lines
+    assert "most frequent class  55.6 %" in lines
     assert lines[-5:] == [
-        "class  images  right   precision  most taken for",
+        "class  images  recall  precision  most confused with",
         "cat    5       60.0 %  60.0 %     dog (1)",
         "dog    3       33.3 %  33.3 %     cat (2)",
         f"fox    1       0.0 %   {MISSING}          dog (1)",
@@ -45,7 +45,7 @@ def test_of_many_classes_the_worst_are_shown() -> None:
     names = tuple(f"class {number}" for number in range(40))
     found = accuracy_of(random_answers(300, 40), names)
     lines = format_result(found)
-    assert lines[-1] == "... and 28 more that are told better; --json has all of them"
+    assert lines[-1] == "... and 28 more with higher recall; --json lists all"
     shown = [float(line.split("%")[0].split()[-1]) for line in lines[-13:-1]]
     assert shown == sorted(shown)
     assert shown[0] == pytest.approx(
@@ -56,12 +56,12 @@ def test_of_many_classes_the_worst_are_shown() -> None:
 def test_neighbors_and_probe_say_what_was_chosen_and_how() -> None:
     knn = KnnResult(images=100, train_images=500, k=10, top1=0.6, ci95=SURE, trials=())
     assert format_result(knn) == [
-        "top-1  60.0 %  (95 % sure: 55.0 % to 65.0 %)",
-        "k = 10, chosen on 5 folds of 500 training images",
+        "top-1  60.0 %  (95% CI 55.0 % to 65.0 %)",
+        "k = 10, chosen by 5-fold cross-validation on 500 training images",
     ]
     linear = LinearResult(images=9, train_images=500, l2=0.001, top1=0.6, ci95=SURE, converged=True, trials=())
     assert format_result(linear)[1:] == ["l2 = 0.001, chosen on a fifth of 500 training images, then fitted to all"]
-    assert "had not settled" in format_result(linear.model_copy(update={"converged": False}))[-1]
+    assert "did not converge" in format_result(linear.model_copy(update={"converged": False}))[-1]
 
 
 def test_the_best_of_the_grid_is_said_to_flatter() -> None:
@@ -72,9 +72,9 @@ def test_the_best_of_the_grid_is_said_to_flatter() -> None:
     assert format_result(found) == [
         "shots  l2 = 1024      best l2 *",
         "5      50.0 % +- 2.0  60.0 % +- 1.0 at 16",
-        "the mean of seeds 0, 1 and the deviation of one",
-        "* chosen on the very images it is judged by, as big_vision's grid is: it flatters",
-        "left out: 25 shots: too few training images of bee",
+        "mean and standard deviation over seeds 0, 1",
+        "* chosen on the test images, as in big_vision: optimistic",
+        "skipped: 25 shots: too few training images of bee",
     ]
     assert format_result(found.model_copy(update={"rows": ()})) == ["25 shots: too few training images of bee"]
 
@@ -95,14 +95,14 @@ def over_sizes(right: list[int]) -> ResolutionResult:
 
 def test_where_accuracy_falls_off_is_said_in_words() -> None:
     lines = format_result(over_sizes([40, 79, 80, 79, 70, 20]))
-    assert next(line for line in lines if "trained" in line).startswith("24x24  3x3      80.0 %")
+    assert next(line for line in lines if "training size" in line).startswith("24x24  3x3      80.0 %")
     assert lines[-3:] == [
-        "accuracy holds from 16x16 to 32x32, within 2 points of the trained size",
-        "smaller images cost it: 40.0 points less at 8x8",
-        "stretched further it falls off: 10.0 points less at 40x40; fine-tune at that size instead",
+        "accuracy holds from 16x16 to 32x32, within 2 points of the training size",
+        "smaller images lose 40.0 points at 8x8",
+        "larger images lose 10.0 points at 40x40; fine-tune at that size",
     ]
-    assert format_result(over_sizes([80, 80, 80, 80]))[-1] == "no size tried is more than 2 points below the trained one"
-    assert "accuracy holds at 24x24 alone" in format_result(over_sizes([10, 10, 80, 10]))[-3]
+    assert format_result(over_sizes([80, 80, 80, 80]))[-1] == "no size loses more than 2 points against the training size"
+    assert "accuracy holds at 24x24 only" in format_result(over_sizes([10, 10, 80, 10]))[-3]
 
 
 def over_counts(right: list[int], most: int) -> TokenMergingResult:
@@ -124,16 +124,16 @@ def over_counts(right: list[int], most: int) -> TokenMergingResult:
 def test_accuracy_against_speed_is_a_table_a_verdict_and_a_curve() -> None:
     lines = format_result(over_counts([80, 80, 60], most=4))
     assert lines[:6] == [
-        "merged  tokens left  images/s  times  top-1",
-        "0       65           10.0      1.00   80.0 %  (95 % sure: 71.1 % to 86.7 %)",
-        "4       64           20.0      2.00   80.0 %  (95 % sure: 71.1 % to 86.7 %)",
-        "8       63           40.0      4.00   60.0 %  (95 % sure: 50.2 % to 69.1 %)",
-        "by openvino, 64 images at a time; merged is how many patches every layer merges",
-        "the fastest that loses at most half a point merges 4: 2.00 times, 0.0 points less",
+        "merged  tokens left  images/s  speedup  top-1",
+        "0       65           10.0      1.00     80.0 %  (95% CI 71.1 % to 86.7 %)",
+        "4       64           20.0      2.00     80.0 %  (95% CI 71.1 % to 86.7 %)",
+        "8       63           40.0      4.00     60.0 %  (95% CI 50.2 % to 69.1 %)",
+        "openvino, batch size 64; merged: patches merged in every layer",
+        "the fastest within half a point merges 4: 2.00x, 0.0 points less",
     ]
-    assert lines[7].startswith("80 % |0")
+    assert lines[7].startswith("80% |0")
     assert "images/s" in lines[-1]
-    assert format_result(over_counts([80, 60], most=0))[4].startswith("none that loses at most half a point is faster")
+    assert format_result(over_counts([80, 60], most=0))[4].startswith("nothing within half a point is faster")
 
 
 def test_the_whole_evaluation_is_a_heading_and_a_part_for_each_judge() -> None:

@@ -24,4 +24,4 @@ def test_marks_do_not_cover_each_other() -> None:
 def test_a_flat_curve_and_a_single_spot_are_drawn() -> None:
     for spots in ([PlotPoint(5, 0.5, "a"), PlotPoint(9, 0.5, "b")], [PlotPoint(5, 0.0, "a")]):
         drawn = "".join(draw_plot(spots, "x", percent))
-        assert all(spot.mark in drawn for spot in spots)
+        assert all(spot.label in drawn for spot in spots)

@@ -84,7 +84,7 @@ def test_the_largest_portion_fits_and_two_thirds_are_all_that_is_taken(task: Tas
     batch, share = 10_000, 0.3
     fixed = persistent_bytes(task, CPU) + batch * 3 * 32 * 32 * BYTES
     memory = int(1.5 * (fixed + share * peak_bytes(task, SHAPE, batch, FLOAT32)))
-    portions = plan_memory(task, SHAPE, batch, memory, FLOAT32).portions
+    portions = plan_memory(task, SHAPE, batch, memory, FLOAT32).microbatches
     assert 1 / share <= portions <= 2 / share
     assert fixed + peak_bytes(task, SHAPE, -(-batch // portions), FLOAT32) <= memory * 2 / 3
 
@@ -96,9 +96,9 @@ def test_a_batch_that_fits_is_taken_whole_and_nothing_is_said() -> None:
     )
     assert plan_memory(task, SHAPE, 16, enough, FLOAT32) == MemoryPlan(1)
     fewer = plan_memory(task, SHAPE, 16, enough - 4, FLOAT32)
-    assert fewer.portions == 2
-    assert fewer.words.count(format_bytes(enough)) == 2  # what is needed, and what is free
-    assert "2 portions" in fewer.words
+    assert fewer.microbatches == 2
+    assert fewer.message.count(format_bytes(enough)) == 2  # what is needed, and what is free
+    assert "2 portions" in fewer.message
 
 
 @pytest.mark.parametrize("batch", [1, 16])
@@ -140,7 +140,7 @@ def test_the_task_and_the_random_numbers_stay_as_they_were() -> None:
     memory = int(
         1.5 * (persistent_bytes(task, CPU) + 9000 * 3 * 32 * 32 * BYTES + 0.6 * peak_bytes(task, SHAPE, 9000, FLOAT32))
     )
-    assert plan_memory(task, SHAPE, 9000, memory, FLOAT32).portions > 1
+    assert plan_memory(task, SHAPE, 9000, memory, FLOAT32).microbatches > 1
     assert [part.training for part in task.modules()] == modes
     assert torch.get_rng_state().equal(torch_state)
     assert (np.random.get_state()[1] == numpy_state).all()  # type: ignore[index]

@@ -17,12 +17,11 @@ from vitral.data.transforms.crop import RandomResizedCrop
 from vitral.data.transforms.mixup import Mixup
 from vitral.data.transforms.preprocessing import CENTERED
 from vitral.tasks.classify import Classify
-from vitral.tasks.task import Outcome
 from vitral.training.callbacks import WeightAveraging
 from vitral.training.checkpoints.checkpoint import find_newest, save_checkpoint
 from vitral.training.checkpoints.state import SavedState, TrainingState, restore_state, saved_state, state_tensors
 from vitral.training.ema import Ema
-from vitral.training.loop import MicrobatchConfig, UpdateRule, microbatches, train
+from vitral.training.loop import MicrobatchConfig, StepResult, UpdateRule, microbatches, train
 from vitral.training.optimizers import AdamW
 from vitral.training.precision import Precision
 from vitral.training.schedules import Cosine
@@ -39,8 +38,9 @@ class Logging(NamedTuple):
     def due(self, step: int, steps: int) -> bool:
         return True
 
-    def run(self, step: int, outcome: Outcome) -> None:
-        self.lines.append((step, outcome.loss.item(), outcome.metrics["accuracy"].item()))
+    def run(self, step: int, result: StepResult) -> None:
+        metrics = result.read().metrics
+        self.lines.append((step, metrics["loss"], metrics["accuracy"]))
 
 
 class Toy:

@@ -1,4 +1,4 @@
-"""The verbs of models: describe."""
+"""vitral describe."""
 
 import os
 from pathlib import Path
@@ -35,7 +35,7 @@ def describe(
 
 
 def _named(name: str) -> "Vit | Resnet":
-    """The model of that name; a name that may have been a path is told to be none either."""
+    """The model of that name; the hint for a name that looks like a path says that there is no such file."""
     from vitral.models import model_config
 
     try:

@@ -1,4 +1,4 @@
-"""The verb of evaluation."""
+"""vitral evaluate."""
 
 import logging
 from typing import Annotated
@@ -10,39 +10,45 @@ from vitral.cli.options import Data, Root, progress_bar
 
 log = logging.getLogger("vitral")
 
-WITH_HELP = "The judges, with commas between them: accuracy, knn, fewshot, linear, resolution, tokens."
+WITH_HELP = "Evaluators, separated by commas: accuracy, knn, fewshot, linear, resolution, tokens. Default: accuracy."
 
 
 @app.command()
-def evaluate(  # noqa: PLR0913, PLR0917, one option a wish
+def evaluate(  # noqa: PLR0913, PLR0917, one option per setting
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A run, a bundle, or weights of another library.")],
     data: Data,
-    with_: Annotated[str, typer.Option("--with", metavar="JUDGES", help=WITH_HELP)] = "accuracy",
-    split: Annotated[str, typer.Option(metavar="NAME", help="test or val; by itself test where there is one.")] = "",
-    json: Annotated[bool, typer.Option("--json", help="Print JSON, with every class and the whole confusion.")] = False,
+    with_: Annotated[str, typer.Option("--with", metavar="NAMES", help=WITH_HELP)] = "accuracy",
+    split: Annotated[
+        str, typer.Option(metavar="NAME", help="test or val. Default: test, or val where there is no test.")
+    ] = "",
+    json: Annotated[
+        bool, typer.Option("--json", help="Print JSON, with all classes and the confusion matrix.")
+    ] = False,
     root: Root = "",
-    batch_size: Annotated[str, typer.Option(metavar="N", help="Images at a time.")] = "",
-    workers: Annotated[str, typer.Option(metavar="N", help="Processes that read images.")] = "",
-    device: Annotated[str, typer.Option(metavar="KIND", help="cpu, cuda, mps or auto.")] = "",
-    seed: Annotated[str, typer.Option(metavar="N", help="Of the folds, and of the draws of fewshot.")] = "",
-    no_cache: Annotated[bool, typer.Option("--no-cache", help="Keep no features on the disk, and use none.")] = False,
+    batch_size: Annotated[str, typer.Option(metavar="N", help="Images per batch. Default: 64.")] = "",
+    workers: Annotated[str, typer.Option(metavar="N", help="Processes that read images. Default: auto.")] = "",
+    device: Annotated[str, typer.Option(metavar="KIND", help="cpu, cuda, mps or auto. Default: auto.")] = "",
+    seed: Annotated[str, typer.Option(metavar="N", help="Random seed of folds and few-shot draws. Default: 0.")] = "",
+    no_cache: Annotated[bool, typer.Option("--no-cache", help="Do not cache features on disk.")] = False,
 ) -> None:
-    """Judge a model: its answers, its features, how far images may be stretched and tokens merged.
+    """Evaluate a model: accuracy, features, other image sizes, token merging.
 
-    Features are kept in the user's cache folder, so that the next judge does not wait for them.
+    Features are cached in the user's cache folder for the next evaluation.
     """
     from rich.console import Console
 
-    from vitral.runs.evaluate import evaluate as evaluated
+    from vitral.core.machine import keep_freed_memory
+    from vitral.runs.evaluate import evaluate as evaluate_model
     from vitral.runs.results import format_evaluation, print_evaluation
 
-    words = {"batch_size": batch_size, "workers": workers, "device": device, "seed": seed}
-    settings = [f"{name}={value}" for name, value in words.items() if value]
+    options = {"batch_size": batch_size, "workers": workers, "device": device, "seed": seed}
+    settings = [f"{name}={value}" for name, value in options.items() if value]
     settings += ["cache=false"] if no_cache else []
-    found = evaluated(model, data, *settings, with_=with_, split=split, root=root, progress=progress_bar)
-    for note in found.notes:
+    keep_freed_memory()
+    evaluation = evaluate_model(model, data, *settings, with_=with_, split=split, root=root, progress=progress_bar)
+    for note in evaluation.notes:
         log.info(note)
     if json:
-        typer.echo(found.to_json())
+        typer.echo(evaluation.to_json())
     else:
-        print_evaluation(format_evaluation(found), Console())
+        print_evaluation(format_evaluation(evaluation), Console())

@@ -1,7 +1,7 @@
-"""Vectors that are kept on the disk by the content they were made from.  N images, D width.
+"""A disk cache of features, keyed by what they were computed from.  N images, D width.
 
-A file is called by its key, a hash of all that decides the vectors. It is written under another name first, so that
-there is all of it or none, and has the hash of its own vectors in it: what is damaged, or is not ours, is made again.
+A file is named by its key, a hash of the weights, the preprocessing and the images. It also stores the hash of its
+features: a damaged file is deleted and the features are computed again.
 """
 
 import hashlib
@@ -23,68 +23,66 @@ from vitral.core.storage import Storage, os_error_message
 from vitral.weights.tensors import safetensors_chunks
 
 log = logging.getLogger("vitral")
-MAX_BYTES = 4 * 2**30  # bytes
-ENDING = ".safetensors"
-ABANDONED = 24 * 3600.0  # seconds after which nobody writes to a draft any more
+MAX_BYTES = 4 * 2**30
+SUFFIX = ".safetensors"
+STALE_SECONDS = 24 * 3600.0  # after which a temporary file was left by a killed process
 DISK = Storage()
 
 
 class FeatureCache(Protocol):
-    """Where vectors may be had without making them."""
+    """Stores features between evaluations."""
 
-    def features(self, key: Callable[[], str], images: int, make: Callable[[], Tensor]) -> Tensor:
-        """The vectors (N, D) of so many images that have this key, made only if they are not at hand."""
+    def features(self, key: Callable[[], str], images: int, compute: Callable[[], Tensor]) -> Tensor:
+        """The features (N, D) of this key and number of images; `compute` is called if they are not cached."""
         ...
 
 
 class NoCache:
-    """Vectors are made whenever they are asked for."""
+    """Features are computed every time."""
 
-    def features(self, key: Callable[[], str], images: int, make: Callable[[], Tensor]) -> Tensor:
-        return make()
+    def features(self, key: Callable[[], str], images: int, compute: Callable[[], Tensor]) -> Tensor:
+        return compute()
 
 
 @dataclass(frozen=True)
 class DiskCache:
-    """A folder of vectors that holds so many bytes at the most: what was not used for longest makes room."""
+    """A folder of features of limited size: the least recently used are removed first."""
 
     path: Path
     max_bytes: int = MAX_BYTES
 
-    def features(self, key: Callable[[], str], images: int, make: Callable[[], Tensor]) -> Tensor:
+    def features(self, key: Callable[[], str], images: int, compute: Callable[[], Tensor]) -> Tensor:
         name = key()
-        path = self.path / f"{name}{ENDING}"
-        found = _read(path, name, images)
-        if found is not None:
-            log.info(f"the features of {images:,} images were made before: {path}")
-            return found
-        found = make()
-        self._keep(path, name, found)
-        return found
+        path = self.path / f"{name}{SUFFIX}"
+        features = _read(path, name, images)
+        if features is not None:
+            log.info(f"using cached features of {images:,} images: {path}")
+            return features
+        features = compute()
+        self._write(path, name, features)
+        return features
 
-    def _keep(self, path: Path, name: str, vectors: Tensor) -> None:
-        """Write the vectors. They are worth having without a cache too, so a disk that refuses is no error."""
-        if vectors.nbytes > self.max_bytes:
-            log.info(f"the features take {vectors.nbytes / 1e9:,.1f} GB, too much to be kept for the next time")
+    def _write(self, path: Path, name: str, features: Tensor) -> None:
+        """Write the features. A failure to write is logged, not raised."""
+        if features.nbytes > self.max_bytes:
+            log.info(f"features not cached: {features.nbytes / 1e9:,.1f} GB is more than the cache holds")
             return
-        metadata = {"key": name, "sha256": _digest(vectors)}
+        metadata = {"key": name, "sha256": _digest(features)}
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            DISK.replace_file(path, safetensors_chunks({"vectors": vectors}, metadata), unique=True)
+            DISK.replace_file(path, safetensors_chunks({"vectors": features}, metadata), unique=True)
             self._make_room(path)
         except OSError as error:
-            log.info(
-                f"the features are not kept for the next time: {error.filename or path}: {os_error_message(error)}"
-            )
+            log.info(f"features not cached: {error.filename or path}: {os_error_message(error)}")
 
     def _make_room(self, newest: Path) -> None:
-        """Remove what a killed process left, then what was used least recently, until the rest fits."""
+        """Remove stale temporary files, then the least recently used features, until the rest fits."""
         for draft in self.path.glob("*.tmp-*"):
-            with suppress(FileNotFoundError):  # other processes tidy up as well
-                if time.time() - draft.stat().st_mtime > ABANDONED:
+            with suppress(FileNotFoundError):  # another process may have removed it
+                if time.time() - draft.stat().st_mtime > STALE_SECONDS:
                     draft.unlink()
         files = []
-        for path in self.path.glob(f"*{ENDING}"):
+        for path in self.path.glob(f"*{SUFFIX}"):
             with suppress(FileNotFoundError):
                 files.append((path == newest, path.stat().st_mtime_ns, path.stat().st_size, path))
         used = sum(size for _, _, size, _ in files)
@@ -95,39 +93,39 @@ class DiskCache:
 
 
 def default_cache() -> DiskCache:
-    """The user's."""
+    """The cache in the user's cache folder."""
     return DiskCache(cache_folder("features"))
 
 
 def cache_key(parts: Iterable[str], images: Iterable[bytes]) -> str:
-    """A hash of the parts and of the images, in their order."""
-    found = hashlib.sha256()
+    """A hash of the parts and the images, in order."""
+    digest = hashlib.sha256()
     for content in (*(part.encode() for part in parts), b""):
-        found.update(len(content).to_bytes(8, "little") + content)  # or `ab, c` would be `a, bc`
+        digest.update(len(content).to_bytes(8, "little") + content)  # the length tells `ab, c` from `a, bc`
     for image in images:
-        found.update(len(image).to_bytes(8, "little"))
-        found.update(image)
-    return found.hexdigest()
+        digest.update(len(image).to_bytes(8, "little"))
+        digest.update(image)
+    return digest.hexdigest()
 
 
 def _read(path: Path, name: str, images: int) -> Tensor | None:
-    """The vectors in a file, if it has those of this key and every bit is as it was written."""
+    """The features in a file, if it is intact and of this key."""
     try:
         with safe_open(path, framework="pt") as file:
-            notes, vectors = file.metadata() or {}, file.get_tensor("vectors")
-        whole = vectors.dtype == torch.float32 and vectors.ndim == 2 and len(vectors) == images
-        if whole and notes.get("key") == name and notes.get("sha256") == _digest(vectors):
-            os.utime(path)  # what is used last is removed last
-            return vectors
+            metadata, features = file.metadata() or {}, file.get_tensor("vectors")
+        valid = features.dtype == torch.float32 and features.ndim == 2 and len(features) == images
+        if valid and metadata.get("key") == name and metadata.get("sha256") == _digest(features):
+            os.utime(path)  # marks it as recently used
+            return features
     except FileNotFoundError:
         return None
     except (SafetensorError, OSError):
         pass
     with suppress(OSError):
         path.unlink()
-    log.info(f"the features in {path} were damaged and are made again")
+    log.info(f"computing features again: {path} is damaged")
     return None
 
 
-def _digest(vectors: Tensor) -> str:
-    return hashlib.sha256(vectors.contiguous().numpy().data).hexdigest()
+def _digest(features: Tensor) -> str:
+    return hashlib.sha256(features.contiguous().numpy().data).hexdigest()

@@ -1,8 +1,6 @@
-"""What is judged: a model with its bundle, and images it has not learned from.  N images of a split, D width.
+"""The model under evaluation with its dataset: predictions, features, and checks that the two belong together.
 
-Training images divided into parts of like classes, to choose by.  N images.
-Fast engines, as they are handed in from outside.  B images, H x W pixels, C channels, K classes.
-Whether a model and a set of images are of the same classes and of the same preprocessing.
+B images of a batch, N of a split, H x W pixels, C channels, D width, K classes.
 """
 
 import hashlib
@@ -36,48 +34,50 @@ Labels = NDArray[np.int64]
 
 
 def stratified_folds(labels: Labels, folds: int, seed: int) -> NDArray[np.int64]:
-    """The fold, counted from 0, of each image (N,): all have as many images of a class, or one more."""
+    """The fold of each image (N,), stratified by class."""
     rng = np.random.default_rng(seed)
     classes = [rng.permutation(np.flatnonzero(labels == label)) for label in np.unique(labels)]
-    found = np.empty(len(labels), dtype=np.int64)
-    found[np.concatenate(classes)] = np.arange(len(labels)) % folds  # dealt class after class, like cards
-    return found  # (N,)
+    assigned = np.empty(len(labels), dtype=np.int64)
+    assigned[np.concatenate(classes)] = np.arange(len(labels)) % folds  # class after class, round-robin
+    return assigned  # (N,)
 
 
 Pixels = NDArray[np.uint8]  # (B, H, W, C)
 Logits = NDArray[np.float32]  # (B, K)
-EngineFunction = Callable[[Pixels], Logits]  # a fast engine, which answers
+EngineFunction = Callable[[Pixels], Logits]  # an inference engine
 
 
 class MergingEngineFactory(Protocol):
-    """Fast engines for a model, in which every layer merges some of its tokens."""
+    """Builds inference engines with token merging."""
 
     @property
     def engine(self) -> str:
-        """Which kind of engine they are."""
+        """The kind of engine."""
         ...
 
     def check(self, bundle: Bundle) -> None:
-        """Refuse a model whose tokens cannot be merged."""
+        """Raise for models whose tokens cannot be merged."""
         ...
 
     def tokens_left(self, bundle: Bundle, per_layer: int) -> int:
-        """How many tokens the last layer sees when each layer merges so many."""
+        """How many tokens the last layer sees when each layer merges this many."""
         ...
 
     def build(self, loaded: LoadedModel, per_layer: int) -> EngineFunction:
-        """An engine in which each layer merges so many."""
+        """An engine in which each layer merges this many tokens."""
         ...
 
 
 class NoEngineFactory:
-    """What stands there where no engine was handed in."""
+    """The default: no engines are available."""
 
     engine = "none"
 
     def check(self, bundle: Bundle) -> None:
-        message = "no fast engine was handed in"
-        raise ConfigError(message, code="config.missing_value", where="tools.fewer", hint="use vitral.evaluate")
+        message = "no inference engine is available"
+        raise ConfigError(
+            message, code="config.missing_value", where="context.merging_engines", hint="use vitral.evaluate"
+        )
 
     def tokens_left(self, bundle: Bundle, per_layer: int) -> int:
         raise NotImplementedError
@@ -86,53 +86,50 @@ class NoEngineFactory:
         raise NotImplementedError
 
 
-MAX_NAMES = 8  # of a list, in a message
-FEATURES_HINT = "judge its features, which need no classes: --with knn,linear"
+MAX_NAMES = 8  # listed in a message
+FEATURES_HINT = "evaluate its features, which need no classes: --with knn,linear"
 
 
 def match_labels(samples: Samples, bundle: Bundle) -> Tensor:
-    """For each class of the data (K,), the label that the model has for the class of that name.
-
-    DataError, with both lists, if the model does not have one of them.
-    """
+    """The model's label for each class of the data (K,), matched by name."""
     if samples.classes == bundle.classes:
         return torch.arange(len(samples.classes))
     missing = [name for name in samples.classes if name not in set(bundle.classes)]
     if missing:
         raise DataError(
-            f"the model does not know {len(missing):,} of the {len(samples.classes):,} classes of the data: "
+            f"the model lacks {len(missing):,} of the {len(samples.classes):,} classes of the data: "
             f"{shorten(missing)}. The data has {shorten(samples.classes)}. The model has "
             f"{shorten(bundle.classes)}",
             code="data.unknown_class",
             where=samples.where,
-            hint=f"give data of the model's classes, or {FEATURES_HINT}",
+            hint=f"use data with the model's classes, or {FEATURES_HINT}",
         )
     counts = Counter(bundle.classes)
-    if twice := [name for name in samples.classes if counts[name] > 1]:
-        message = f"the model has more than one class of the name {shorten(twice)}: labels cannot be matched by name"
-        hint = "name the classes of the data in the model's order, all of them"
+    if repeated := [name for name in samples.classes if counts[name] > 1]:
+        message = f"the model has several classes named {shorten(repeated)}: labels cannot be matched by name"
+        hint = "give the data all classes of the model, in the model's order"
         raise DataError(message, code="data.ambiguous_class", where=samples.where, hint=hint)
     numbers = {name: label for label, name in enumerate(bundle.classes)}
     return torch.tensor([numbers[name] for name in samples.classes])  # (K,)
 
 
-def check_has_head(bundle: Bundle, judge: str) -> None:
-    """Refuse a model that gives no answers."""
+def check_has_head(bundle: Bundle, evaluator: str) -> None:
+    """Raise for models that do not classify."""
     if bundle.task != "classify":
-        message = f"{judge} needs a head that names classes, and the model, whose task is {bundle.task!r}, has none"
-        raise ConfigError(message, code="config.unsupported", where=f"--with {judge}", hint=FEATURES_HINT)
+        message = f"{evaluator} needs a classification head, and this model (task {bundle.task!r}) has none"
+        raise ConfigError(message, code="config.unsupported", where=f"--with {evaluator}", hint=FEATURES_HINT)
 
 
 def check_same_preprocessing(needed: Preprocessing, given: Preprocessing) -> None:
-    """Refuse what the weights do not expect, each field that differs with both values."""
+    """Raise if the preprocessing differs from what the weights need; the message names each differing field."""
     ours, theirs = needed.model_dump(mode="json"), given.model_dump(mode="json")
     differing = [name for name in ours if ours[name] != theirs[name]]
     if differing:
-        told = "; ".join(
+        message = "; ".join(
             f"{name} is {_brief(theirs[name])}, the model needs {_brief(ours[name])}" for name in differing
         )
-        hint = "leave it out, as the bundle has its own; other sizes of images are judged by --with resolution"
-        raise ConfigError(told, code="config.conflict", where="preprocessing", hint=hint)
+        hint = "leave it out: the bundle has its own; use --with resolution for other image sizes"
+        raise ConfigError(message, code="config.conflict", where="preprocessing", hint=hint)
 
 
 def shorten(names: Sequence[str]) -> str:
@@ -142,7 +139,7 @@ def shorten(names: Sequence[str]) -> str:
 
 
 def _brief(value: object) -> str:
-    """Plain data as one reads it: `224x224`, `kind=center_crop, fraction=0.875`."""
+    """Plain data as short text: `224x224`, `kind=center_crop, fraction=0.875`."""
     if isinstance(value, dict):
         return ", ".join(f"{name}={_brief(inner)}" for name, inner in value.items())
     if isinstance(value, list) and value and all(isinstance(side, int) for side in value):
@@ -150,18 +147,18 @@ def _brief(value: object) -> str:
     return str(value)
 
 
-# A bar for so many of something; what it gives is called with how many more are done.
+# A progress bar of a total; the function it gives is called with how many more are done.
 Progress = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
 
 
 @contextmanager
 def no_progress(message: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Progress for nobody."""
+    """No progress bar."""
     yield lambda count: None
 
 
 class EvaluationContext(NamedTuple):
-    """What an evaluation works with. None of it changes what is found, but for the seed, and for speed the engine."""
+    """What an evaluation runs with. Only the seed changes results; the engine changes measured speed."""
 
     device: torch.device
     batch_size: int
@@ -173,15 +170,15 @@ class EvaluationContext(NamedTuple):
 
 
 class LabeledFeatures(NamedTuple):
-    """What the model sees in each image of a split, in their order, and what they are of."""
+    """The features and labels of a split, in its order."""
 
     values: Tensor  # (N, D), float32
-    labels: Tensor  # (N,), int64, those of the data
+    labels: Tensor  # (N,), int64, of the data
 
 
 @dataclass(frozen=True)
 class SubjectModel:
-    """A model on its device, and the split of a set that it is judged by."""
+    """A model on its device, and the split of a dataset that it is evaluated on."""
 
     model: Model
     bundle: Bundle
@@ -193,31 +190,36 @@ class SubjectModel:
 
     @property
     def train_size(self) -> Size:
-        """The size of images that the model was trained with."""
+        """The image size that the model was trained with."""
         return self.bundle.preprocessing.image_size
 
     def features(self, split: Split) -> LabeledFeatures:
-        """The features of a split, one vector an image: from the cache, or made once."""
+        """The features of a split, from the cache or computed once."""
         if split not in self._features:
             labels = torch.tensor([item.label for item in self.samples.of(split)])
-            make = lambda: self._extract(split)  # noqa: E731
-            values = self.context.cache.features(lambda: self._key(split), len(labels), make)
+            compute = lambda: self._extract(split)  # noqa: E731
+            values = self.context.cache.features(lambda: self._key(split), len(labels), compute)
             self._features[split] = LabeledFeatures(values, labels)
         return self._features[split]
 
     def predictions(self, image: Size) -> Predictions:
-        """The model's answers to its split in images of a size; the labels are the model's."""
+        """The predictions at an image size; the labels are the model's."""
         if image not in self._predictions:
             loader = self._loader(self.split, image)
-            with self.context.progress(f"answers at {image}", len(loader.labels)) as advance:
+            with self.context.progress(f"predicting at {image}", len(loader.labels)) as advance:
                 found = predict(
-                    self.model, loader, self.bundle.preprocessing.normalize, self.context.device, _alone, advance
+                    self.model,
+                    loader,
+                    self.bundle.preprocessing.normalize,
+                    self.context.device,
+                    _single_process,
+                    advance,
                 )
             self._predictions[image] = found._replace(labels=match_labels(self.samples, self.bundle)[found.labels])
         return self._predictions[image]
 
     def engine_predictions(self, ask: EngineFunction, message: str) -> Predictions:
-        """The answers of an engine to the split, in images of the trained size; the labels are the model's."""
+        """The predictions of an engine at the training size; the labels are the model's."""
         loader = self._loader(self.split, self.train_size)
         found = []
         with self.context.progress(message, len(loader.labels)) as advance:
@@ -225,23 +227,25 @@ class SubjectModel:
                 found.append(ask(np.ascontiguousarray(batch.images.permute(0, 2, 3, 1).numpy())))  # (B, K)
                 advance(len(batch.labels))
         labels = match_labels(self.samples, self.bundle)[loader.labels]
-        return Predictions(torch.from_numpy(np.concatenate(found)), labels, torch.arange(len(labels)))
+        return Predictions(
+            torch.from_numpy(np.concatenate(found)), labels, torch.arange(len(labels)), self.bundle.activation
+        )
 
-    def check_classes(self, judge: str) -> None:
-        """Refuse to judge answers that are about other classes, or that there are none of."""
-        check_has_head(self.bundle, judge)
+    def check_classes(self, evaluator: str) -> None:
+        """Raise unless the model has a head with the classes of the data."""
+        check_has_head(self.bundle, evaluator)
         match_labels(self.samples, self.bundle)
 
-    def check_training_images(self, judge: str) -> None:
-        """Refuse to learn from no images: at least two are needed, to choose anything by."""
-        found = len(self.samples.of("train"))
-        if found < 2:
+    def check_training_images(self, evaluator: str) -> None:
+        """Raise unless there are at least two training images, the fewest to fit and validate with."""
+        count = len(self.samples.of("train"))
+        if count < 2:
             held = ", ".join(f"{len(self.samples.of(each)):,} {each}" for each in SPLITS if self.samples.of(each))
             raise DataError(
-                f"{judge} learns from the split 'train', which has {found} images; this set has {held}",
+                f"{evaluator} needs training images, and the split 'train' has {count}; the dataset has {held}",
                 code="data.too_few",
                 where=self.samples.where,
-                hint="give a set with training images, or use --with accuracy",
+                hint="use data with training images, or --with accuracy",
             )
 
     def _loader(self, split: Split, image: Size) -> Loader:
@@ -249,10 +253,10 @@ class SubjectModel:
         pixels, usual = image.height * image.width, self.train_size.height * self.train_size.width
         batch = max(
             1, min(self.context.batch_size, self.context.batch_size * usual // pixels)
-        )  # larger images, fewer at a time
+        )  # fewer at a time if they are larger
         plan = SamplingPlan(np.array([item.label for item in items], dtype=np.int64), Sequential(), batch, seed=0)
         sight = ImagePipeline(image, needs.decoding, needs.crop)
-        # Each picture is seen once, so none is worth keeping.
+        # Each image is read once, so none is cached.
         return Loader(items, self.samples.store, sight, plan, self.context.workers, cache_bytes=0)
 
     def _extract(self, split: Split) -> Tensor:
@@ -263,14 +267,14 @@ class SubjectModel:
                 loader,
                 self.bundle.preprocessing.normalize,
                 self.context.device,
-                _alone,
+                _single_process,
                 advance,
             )
-        check_finite(found.values, "features of")
+        check_finite(found.values, "features")
         return found.values  # (N, D)
 
     def _key(self, split: Split) -> str:
-        """A hash of all that decides the features: the weights, how they are used, and the bytes of the images."""
+        """A hash of what the features depend on: the weights, the model, the preprocessing and the image files."""
         needs = self.bundle.preprocessing
         parts = (__version__, self._weights_digest, self.bundle.model.to_json(), needs.to_json())
         with self.context.progress(f"reading {split}", len(self.samples.of(split))) as advance:
@@ -289,6 +293,6 @@ class SubjectModel:
         return found.hexdigest()
 
 
-def _alone(rows: Tensor) -> Tensor:
+def _single_process(rows: Tensor) -> Tensor:
     """The rows of all processes, where there is one."""
     return rows

@@ -13,38 +13,38 @@ from vitral.evaluation.subject import EngineFunction, Logits, Pixels, SubjectMod
 from vitral.models.vit import Vit
 from vitral.weights.load import LoadedModel
 
-STEPS = 8  # rows of the curve: the last but one leaves an eighth of the patches
+STEPS = 8  # points of the curve
 MIN_ROUNDS, MIN_SECONDS = (
     5,
     3.0,
-)  # batches, and seconds, for which an engine is timed beside the one that merges nothing
-TOLERANCE = 0.005  # of accuracy: a smaller one is none
+)  # how long an engine is timed beside the baseline
+TOLERANCE = 0.005  # largest loss of accuracy that counts as none
 
 
 class MergingResult(Config):
-    """How good and how fast the model is when each layer merges so many patches."""
+    """Accuracy and speed when each layer merges this many patches."""
 
     per_layer: int
     tokens: int  # that the last layer sees
-    images_per_second: float  # images a second
-    speedup: float  # as fast as without merging, round by round
+    images_per_second: float
+    speedup: float  # over no merging; median of paired timings
     top1: float
     ci95: Interval  # of top1
 
 
 class TokenMergingResult(Config):
-    """The judgment over merging, from none to much."""
+    """Accuracy and speed by merged patches, from none to many."""
 
     kind: Literal["tokens"] = "tokens"
     images: int
     engine: str
-    batch_size: int  # images at a time, as they were timed
+    batch_size: int  # of the timings
     rows: tuple[MergingResult, ...]
-    best_per_layer: int  # what the fastest row merges a layer, of those that lose at most half a point
+    best_per_layer: int  # of the fastest row that loses at most half a point
 
 
 class TokenMergingEvaluator(Config):
-    """The same images with ever more patches merged in every layer, answered by a fast engine."""
+    """Evaluates with more and more patches merged in every layer (arXiv 2210.09461), on an inference engine."""
 
     kind: Literal["tokens"] = "tokens"
 
@@ -53,7 +53,7 @@ class TokenMergingEvaluator(Config):
         try:
             subject.context.merging_engines.check(subject.bundle)
         except ConfigError as error:
-            hint = error.hint or "leave tokens out of --with"
+            hint = error.hint or "remove tokens from --with"
             raise ConfigError(error.message, code=error.code, where=f"--with {self.kind}", hint=hint) from None
 
     def evaluate(self, subject: SubjectModel) -> TokenMergingResult:
@@ -62,7 +62,7 @@ class TokenMergingEvaluator(Config):
         rows: list[MergingResult] = []
         for count in candidate_counts(subject):
             race = PairedTimer(whole, fewer.build(loaded, count) if count else whole)
-            answers = subject.engine_predictions(race.run, f"answers, merging {count} a layer")
+            answers = subject.engine_predictions(race.run, f"merging {count} patches per layer")
             found = compute_accuracy(answers, subject.bundle.classes)
             times = race.speedup()
             rate = times * (rows[0].images_per_second if rows else race.images_per_second())
@@ -83,15 +83,15 @@ class TokenMergingEvaluator(Config):
 
 @dataclass
 class PairedTimer:
-    """An engine that answers, timed now and then beside the one that merges nothing."""
+    """Runs an engine, timing some batches beside the baseline that merges nothing."""
 
     baseline: EngineFunction
     engine: EngineFunction
     batch: int = 0
-    seconds: list[tuple[float, float]] = field(default_factory=list)  # of whole and own, on the same images
+    seconds: list[tuple[float, float]] = field(default_factory=list)  # of baseline and engine, on the same images
 
     def run(self, pixels: Pixels) -> Logits:
-        if not self.batch:  # the first batch warms both up
+        if not self.batch:  # the first batch warms up both
             self.batch = len(pixels)
             self.baseline(pixels)
             self.engine(pixels)
@@ -100,11 +100,11 @@ class PairedTimer:
         return self.engine(pixels)
 
     def is_done(self) -> bool:
-        """Whether it was timed often enough and long enough."""
+        """Whether there are enough timings."""
         return len(self.seconds) >= MIN_ROUNDS and sum(map(sum, self.seconds)) >= MIN_SECONDS
 
     def run_both(self, pixels: Pixels) -> Logits:
-        """The answers, with the time that either takes; they go first in turns."""
+        """The engine's logits; both are timed, in alternating order."""
         spent = {}
         order = (self.baseline, self.engine) if len(self.seconds) % 2 else (self.engine, self.baseline)
         for ask in order:
@@ -115,22 +115,22 @@ class PairedTimer:
         return spent[self.engine][1]
 
     def speedup(self) -> float:
-        """How many times as fast as the one that merges nothing."""
+        """The median speed relative to the baseline."""
         return median(whole / own for whole, own in self.seconds) if self.engine is not self.baseline else 1.0
 
     def images_per_second(self) -> float:
-        """Images a second."""
+        """The throughput of the engine."""
         return self.batch / median(own for _, own in self.seconds)
 
 
 def fastest_within_tolerance(rows: Sequence[MergingResult]) -> MergingResult:
-    """The fastest row that loses at most half a point against the first."""
+    """The fastest row within half a point of the first row's accuracy."""
     held = [row for row in rows if row.top1 >= rows[0].top1 - TOLERANCE]
     return max(held, key=lambda row: row.speedup)
 
 
 def candidate_counts(subject: SubjectModel) -> list[int]:
-    """How many patches to merge a layer, from none on, in steps of an eighth of what would leave none, or of one."""
+    """How many patches to merge per layer: from none, in steps of an eighth of what would leave none, at least one."""
     model = subject.bundle.model
     assert isinstance(model, Vit), "a ResNet is refused by the check"
     patches = model.layout(subject.train_size).grid.cells()

@@ -1,8 +1,6 @@
-"""Multi-head self-attention, over the whole image or within windows of it.
+"""Multi-head self-attention, global or within windows (rows, columns or rectangles of patches).
 
 B images, L tokens (prefix + N patches), D width, H heads, d head width, G windows of n patches.
-
-Windows of a grid: rows, columns and squares of patches are all windows.
 """
 
 from typing import Annotated, Literal, NamedTuple
@@ -20,13 +18,13 @@ from vitral.models.position import AttentionPosition
 
 
 def split_windows(x: Tensor, grid: Grid, window: Grid) -> Tensor:
-    """Patches of each window side by side."""
+    """Group patches (B, H, N, d) by window."""
     tiles = x.unflatten(2, (grid.rows // window.rows, window.rows, grid.columns // window.columns, window.columns))
     return tiles.permute(0, 2, 4, 1, 3, 5, 6).flatten(4, 5).flatten(0, 2)  # (B G, H, n, d)
 
 
 def join_windows(x: Tensor, grid: Grid, window: Grid) -> Tensor:
-    """Patches back in reading order."""
+    """Patches of windows back in row-major order."""
     down, right = grid.rows // window.rows, grid.columns // window.columns
     tiles = x.unflatten(2, window).unflatten(0, (-1, down, right))  # (B, R/r, S/s, H, r, s, d)
     return tiles.permute(0, 3, 1, 4, 2, 5, 6).flatten(2, 5)  # (B, H, N, d)
@@ -34,30 +32,30 @@ def join_windows(x: Tensor, grid: Grid, window: Grid) -> Tensor:
 
 def window_mask(grid: Grid, window: Grid) -> Tensor:
     """Whether two patches share a window."""
-    place = torch.arange(grid.cells())
-    row, column = place // grid.columns // window.rows, place % grid.columns // window.columns  # each (N)
+    index = torch.arange(grid.cells())
+    row, column = index // grid.columns // window.rows, index % grid.columns // window.columns  # each (N)
     return (row[:, None] == row) & (column[:, None] == column)  # (N, N)
 
 
 def attention_weights(q: Tensor, k: Tensor, bias: Tensor | None = None) -> Tensor:
-    """What each token looks at: rows sum to one. The truth that every kernel has to match."""
+    """softmax(q k^T / sqrt(d) + bias): rows sum to one. The reference for every kernel."""
     logits = q @ k.mT * q.shape[-1] ** -0.5  # (B, H, queries, keys)
     return (logits if bias is None else logits + bias).softmax(dim=-1)
 
 
 class BaseAttention(Config):
-    """Multi-head self-attention; the kinds differ in the window of patches that a patch can see."""
+    """Multi-head self-attention; subclasses differ in the window of patches that a patch attends to."""
 
     heads: int = Field(default=12, ge=1, le=1_000)
     head_width: Annotated[int, Field(ge=1, le=10_000)] | Literal["width/heads"] = "width/heads"
     qkv_bias: bool = True
     qk_norm: bool = False
-    project: bool = True  # vit-pytorch leaves the output projection out where one head has the model's width
+    project: bool = True  # vit-pytorch has no output projection if a single head has the model's width
     attention_dropout: float = Field(default=0.0, ge=0, lt=1)
     dropout: float = Field(default=0.0, ge=0, lt=1)
 
     def window(self, grid: Grid, layer: int) -> Grid:
-        """The part of the grid within which patches of this layer see each other."""
+        """The window within which patches of this layer attend to each other."""
         return grid
 
     def head_width_for(self, width: int) -> int:
@@ -67,7 +65,7 @@ class BaseAttention(Config):
         return width // self.heads
 
     def check(self, context: BuildContext) -> None:
-        """Refuse what cannot be built into this model."""
+        """Raise ConfigError if the model cannot be built."""
         inner = self.heads * self.head_width_for(context.width)
         if not self.project and inner != context.width:
             raise ConfigError(
@@ -86,7 +84,7 @@ class BaseAttention(Config):
                 fitting = ", ".join(str(count) for count in range(1, side + 1) if side % count == 0)
                 raise ConfigError(
                     f"a {grid} grid of patches does not divide into {window} windows",
-                    code="config.indivisible",
+                    code="config.indiallowed",
                     where=f"mixer.{axis}",
                     hint=f"use one of {fitting}, or another image size",
                 )
@@ -97,15 +95,15 @@ class BaseAttention(Config):
 
 
 class Attention(BaseAttention):
-    """Every token sees every token: the paper's."""
+    """Global attention, as in the paper."""
 
     kind: Literal["attention"] = "attention"
 
 
 class Axial(BaseAttention):
-    """Patches see their row in even layers and their column in odd ones (appendix D.6).
+    """Axial attention: rows in even layers, columns in odd layers (appendix D.6).
 
-    A block of the appendix, row attention with its MLP and then column attention with its own, is two layers here:
+    A block of the appendix has row attention with an MLP, then column attention with an MLP: two layers here.
     Axial-ViT-B/16 is `B/16` with `mixer=axial` and `depth=24`.
     """
 
@@ -116,7 +114,7 @@ class Axial(BaseAttention):
         if context.depth % 2:
             raise ConfigError(
                 f"axial layers come in pairs, rows then columns, but depth is {context.depth}",
-                code="config.indivisible",
+                code="config.indiallowed",
                 where="depth",
                 hint=f"use {context.depth + 1}",
             )
@@ -126,7 +124,7 @@ class Axial(BaseAttention):
 
 
 class Local(BaseAttention):
-    """Patches see their own window."""
+    """Attention within non-overlapping windows."""
 
     kind: Literal["local"] = "local"
     rows: int = Field(default=7, ge=1)
@@ -137,7 +135,7 @@ class Local(BaseAttention):
 
 
 class Qkv(NamedTuple):
-    """Queries, keys and values as attention uses them, whatever kernel runs."""
+    """Queries, keys and values of all heads."""
 
     q: Tensor  # (B, H, keep, d)
     k: Tensor  # (B, H, L, d)
@@ -145,7 +143,7 @@ class Qkv(NamedTuple):
 
 
 class QkvProjection(InitModule):
-    """Tokens to heads. A forward hook here sees q, k and v of every layer."""
+    """Projects tokens to q, k and v. A forward hook on this module sees them for any attention kernel."""
 
     def __init__(self, config: BaseAttention, context: BuildContext, relation: AttentionPosition) -> None:
         super().__init__()
@@ -174,7 +172,7 @@ class QkvProjection(InitModule):
 
 
 class SelfAttention(InitModule):
-    """MSA of eq. 2. The class token and registers see every token; a patch sees them and its window."""
+    """MSA of eq. 2. Class token and registers attend to all tokens; a patch attends to them and to its window."""
 
     def __init__(self, config: BaseAttention, context: BuildContext, layer: int, relation: AttentionPosition) -> None:
         super().__init__()
@@ -189,7 +187,7 @@ class SelfAttention(InitModule):
             init.attention(self.project)
 
     def forward(self, x: Tensor, layout: Layout, keep: int) -> Tensor:
-        """What the first `keep` tokens gather from all."""
+        """The output (B, keep, D) for the first `keep` tokens."""
         heads = self.heads(x, layout, keep)
         if keep <= layout.prefix():
             mixed = self.attend(heads)
@@ -204,7 +202,7 @@ class SelfAttention(InitModule):
         return F.scaled_dot_product_attention(*heads, attn_mask=bias, dropout_p=dropout)  # (B, H, keep, d)
 
     def bias(self, q: Tensor, layout: Layout) -> Tensor | None:
-        """The relation's logits among patches, with none for the tokens that have no place."""
+        """The relative position bias among patches, zero for the prefix tokens."""
         prefix = layout.prefix()
         bias = self.heads.relation.bias(q[:, :, prefix:], layout.grid, layout.grid)  # (B, H, N, N)
         return None if bias is None else F.pad(bias, (prefix, 0, prefix, 0))  # (B, H, L, L)
@@ -222,11 +220,11 @@ class SelfAttention(InitModule):
         return torch.cat([first, patches], dim=2)  # (B, H, L, d)
 
     def attention_weights(self, heads: Qkv, layout: Layout) -> Tensor:
-        """The attention of this layer (B, H, keep, L) by the plain formula, from the q and k that any kernel used."""
+        """The attention weights of this layer (B, H, keep, L), computed from recorded q and k."""
         prefix = layout.prefix()
-        queries = heads.q.shape[-2]  # of the last layer, perhaps the class token's alone
+        queries = heads.q.shape[-2]  # in the last layer possibly the class token only
         bias = self.bias(heads.q, layout) if queries > prefix else None
         window = self.config.checked_window(layout.grid, self.layer)
-        seen = F.pad(window_mask(layout.grid, window), (prefix, 0, prefix, 0), value=True)[:queries]
-        blocked = torch.zeros(seen.shape, dtype=heads.q.dtype).masked_fill(~seen, float("-inf")).to(heads.q.device)
+        mask = F.pad(window_mask(layout.grid, window), (prefix, 0, prefix, 0), value=True)[:queries]
+        blocked = torch.zeros(mask.shape, dtype=heads.q.dtype).masked_fill(~mask, float("-inf")).to(heads.q.device)
         return attention_weights(heads.q, heads.k, blocked if bias is None else blocked + bias)

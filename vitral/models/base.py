@@ -1,7 +1,4 @@
-"""What every model promises, whatever it is made of.  B images, C channels, D width.
-
-The joints of the model: how an image becomes a grid, a grid a sequence, a sequence features.
-"""
+"""The interface of models, and the types that describe their inputs and outputs.  B images, C channels, D width."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Self
@@ -35,7 +32,7 @@ class Grid(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """What stands where in a sequence: class token, registers, then the patches row by row."""
+    """The tokens of a sequence, in order: class token, registers, patches row by row."""
 
     cls: int
     registers: int
@@ -49,17 +46,17 @@ class Layout(NamedTuple):
 
 
 class BuildContext(NamedTuple):
-    """What a part needs to know of the model it is built into."""
+    """What a module needs to know about the model it is built for."""
 
     width: int
     depth: int
     layout: Layout
     eps: float
-    heads: int = 0  # of the mixer, if it has any
+    heads: int = 0  # of the mixer; 0 without attention
 
 
 class Features(NamedTuple):
-    """What a model sees in a batch. Without a class token or registers there are zero of them, not None."""
+    """The output tokens of a batch. Missing class tokens or registers are empty tensors, not None."""
 
     cls: Tensor  # (B, 0 or 1, D)
     registers: Tensor  # (B, registers, D)
@@ -68,7 +65,7 @@ class Features(NamedTuple):
 
 
 def split_tokens(tokens: Tensor, layout: Layout) -> Features:
-    """A sequence (B, prefix + N, D) taken apart into what its tokens are."""
+    """Split a sequence (B, prefix + N, D) into class token, registers and patches."""
     sizes = (layout.cls, layout.registers, layout.grid.cells())
     cls, registers, patches = tokens.split(sizes, dim=1)
     return Features(cls, registers, patches, layout.grid)
@@ -92,7 +89,7 @@ def patch_grid(image: Size, patch: Size, unit: str = "patches") -> Grid:
 
 
 def check_heads(width: int, heads: int, where: str) -> None:
-    """Refuse heads that cannot share the width evenly."""
+    """Raise ConfigError unless the heads divide the width."""
     if width % heads:
         hint = f"use one of {', '.join(str(count) for count in range(1, 2 * heads) if width % count == 0)}"
         message = f"width {width} does not divide among {heads} heads"
@@ -100,44 +97,44 @@ def check_heads(width: int, heads: int, where: str) -> None:
 
 
 class Model(nn.Module):
-    """Images (B, C, H, W) to answers, with the vector and the features behind them to be had as well."""
+    """Images (B, C, H, W) to logits, pooled features or token features."""
 
     config: "Vit | Resnet"
     head: nn.Module
     activation: Activation = "softmax"  # what turns the logits into probabilities; set by the bundle
 
     def forward_features(self, images: Tensor) -> Features:
-        """Every token after the last layer and its norm."""
+        """All tokens after the last layer and the final norm."""
         raise NotImplementedError
 
     def forward_pooled(self, images: Tensor) -> Tensor:
-        """One vector an image (B, D), which the head turns into an answer."""
+        """The pooled features (B, D), the input of the head."""
         raise NotImplementedError
 
     def forward(self, images: Tensor) -> Tensor:
         return self.head(self.forward_pooled(images))  # (B, classes), or (B, D) without a head
 
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
-        """Take a copy of these weights, or refuse them all and say which are wrong.
+        """Copy these weights into the model; WeightsError if any is missing, unexpected, misshapen or not finite.
 
-        A skeleton, which has no values yet, takes the very tensors instead: loading then costs no copy.
+        A model on the meta device takes the tensors themselves, without a copy.
         """
         own = self.state_dict()
-        hint = "give the weights of this very model, or build the model that these weights are of"
+        hint = "use weights of this model, or build the model of these weights"
         raise_mismatches(find_mismatches(own, weights), "weights", hint)
         faults = []
         for name, tensor in weights.items():
-            # Ten times as quick: a sum is not finite if any value is not, or if all are but large.
+            # The sum is 10 times faster: it is not finite if any value is not, or if finite values overflow.
             if not tensor.sum().isfinite() and (broken := int((~tensor.isfinite()).sum())):
                 faults.append(
                     Mismatch(f"{name} has {broken} of {tensor.numel()} values not finite", "weights.not_finite")
                 )
-        raise_mismatches(faults, "weights", "take an earlier checkpoint: the run that made these diverged")
+        raise_mismatches(faults, "weights", "use an earlier checkpoint: training diverged")
         self.load_state_dict(dict(weights), assign=any(weight.is_meta for weight in own.values()))
 
 
 class Mismatch(str):
-    """What is wrong with one tensor, and the code of an error that begins with it."""
+    """What is wrong with one tensor, and the error code for it."""
 
     __slots__ = ("code",)
     code: str
@@ -149,12 +146,12 @@ class Mismatch(str):
 
 
 def find_mismatches(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> list[str]:
-    """Why a model with these tensors of its own cannot take the weights: a `Fault` for each that is wrong."""
+    """A `Mismatch` for each tensor that keeps a model with these parameters from loading the weights."""
     faults: list[str] = [
         Mismatch(f"{name} is missing", "weights.missing_tensor") for name in own if name not in weights
     ]
     unknown = [name for name in weights if name not in own]
-    faults += [Mismatch(f"{name} is not a part of this model", "weights.unexpected_tensor") for name in unknown]
+    faults += [Mismatch(f"{name} is not in this model", "weights.unexpected_tensor") for name in unknown]
     for name, tensor in weights.items():
         if not tensor.is_floating_point():
             faults.append(Mismatch(f"{name} holds {tensor.dtype}, expected floating point", "weights.wrong_type"))
@@ -165,9 +162,9 @@ def find_mismatches(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) ->
 
 
 def raise_mismatches(faults: Sequence[str], where: str, hint: str, code: str = "weights.mismatch") -> None:
-    """Raise what is wrong, if anything is: the first five, and how many more.
+    """Raise WeightsError if there are faults; the message lists the first five.
 
-    The code is that of the first; `code` is for faults that have none of their own.
+    The code is that of the first fault, or `code` if it has none.
     """
     if faults:
         more = f"; and {len(faults) - 5} more" if len(faults) > 5 else ""
@@ -176,13 +173,13 @@ def raise_mismatches(faults: Sequence[str], where: str, hint: str, code: str = "
 
 
 def check_images(images: Tensor, channels: int) -> Size:
-    """The size of the images, once it is sure that this is a batch of them."""
+    """The size of a batch of images; ConfigError if it is not a batch of float images with these channels."""
     if images.ndim != 4:
         raise ConfigError(
             f"expected a batch of images (B, {channels}, H, W), got {images.ndim} dimensions {tuple(images.shape)}",
             code="config.shape_mismatch",
             where="images",
-            hint="add the batch dimension with images[None]" if images.ndim == 3 else "give four dimensions",
+            hint="add the batch dimension with images[None]" if images.ndim == 3 else "use four dimensions",
         )
     if images.shape[1] != channels:
         raise ConfigError(
@@ -196,6 +193,6 @@ def check_images(images: Tensor, channels: int) -> Size:
             f"expected floating point pixels, got {images.dtype}",
             code="config.wrong_type",
             where="images",
-            hint="scale them first: images / 127.5 - 1",
+            hint="normalize them first: images / 127.5 - 1",
         )
     return Size(*images.shape[2:])

@@ -1,8 +1,6 @@
-"""One layer of the encoder: tokens exchange (mixer), then think alone (MLP), each on a residual path.
+"""Encoder blocks: a token mixer and an MLP, each on a residual branch; gradient checkpointing.
 
-B images, L tokens, D width.  A block returns its first `keep` tokens: all of them, or the few that are read later.
-
-What training keeps of a block's activations.
+B images, L tokens, D width.  A block returns its first `keep` tokens: in the last layer only those that are pooled.
 """
 
 from typing import Annotated, ClassVar, Literal
@@ -18,7 +16,7 @@ from vitral.models.init import BaseInit, InitModule
 
 
 class KeepActivations(Config):
-    """Everything that the backward pass needs is kept: the fastest."""
+    """Keep all activations for the backward pass: the fastest."""
 
     kind: Literal["keep"] = "keep"
 
@@ -27,7 +25,7 @@ class KeepActivations(Config):
 
 
 class GradientCheckpointing(Config):
-    """Only a block's input is kept, and its inside computed again: less memory for a third more work."""
+    """Keep only each block's input and recompute the rest: less memory for a third more compute."""
 
     kind: Literal["recompute"] = "recompute"
 
@@ -41,7 +39,7 @@ MemoryConfig = Annotated[KeepActivations | GradientCheckpointing, Field(discrimi
 
 
 class NoScale(Config):
-    """A branch is added as it is."""
+    """Branches are added unscaled."""
 
     kind: Literal["none"] = "none"
 
@@ -50,7 +48,7 @@ class NoScale(Config):
 
 
 class LayerScale(Config):
-    """A branch is added times a learned factor for each channel (arXiv 2103.17239)."""
+    """Branches are scaled by a learned factor per channel (arXiv 2103.17239)."""
 
     kind: Literal["layer_scale"] = "layer_scale"
     init: float = 1e-5
@@ -76,11 +74,7 @@ class ChannelScale(InitModule):
 
 
 class DropPath(nn.Module):
-    """Stochastic depth: in training a sample loses the branch at this rate, and the others gain what keeps the mean.
-
-    It drops one branch of one block. FractalNet's local and global drop paths, which the notes describe, choose among
-    parallel columns, and a ViT has none.
-    """
+    """Stochastic depth (arXiv 1603.09382): drop the branch of a sample at this rate, and rescale the others."""
 
     def __init__(self, rate: float) -> None:
         super().__init__()
@@ -94,7 +88,7 @@ class DropPath(nn.Module):
 
 
 class BaseBlock(Config):
-    """Where the norms stand; what is done to a branch before it is added."""
+    """Where the norms are, and how branches are scaled and dropped."""
 
     final_norm: ClassVar[bool]
     scale: ScaleConfig = NoScale()
@@ -107,7 +101,7 @@ class BaseBlock(Config):
 
 
 class Branch(nn.Module):
-    """What a branch passes on its way back to the residual path."""
+    """Scales and drops a branch before it is added."""
 
     def __init__(self, config: BaseBlock, context: BuildContext, layer: int) -> None:
         super().__init__()
@@ -119,7 +113,7 @@ class Branch(nn.Module):
 
 
 class EncoderBlock(nn.Module):
-    """A block's parts; the kinds differ in the order that `forward` gives them."""
+    """The modules of a block; subclasses define `forward`."""
 
     def __init__(self, config: BaseBlock, context: BuildContext, layer: int, mixer: nn.Module, mlp: nn.Module) -> None:
         super().__init__()
@@ -132,7 +126,7 @@ class EncoderBlock(nn.Module):
 
 
 class PreNorm(BaseBlock):
-    """Norm before each branch, and one after the last layer: the paper's."""
+    """Norm before each branch and after the last layer, as in the paper."""
 
     kind: Literal["pre"] = "pre"
     final_norm: ClassVar[bool] = True
@@ -149,7 +143,7 @@ class PreNormBlock(EncoderBlock):
 
 
 class PostNorm(BaseBlock):
-    """Norm after each sum, and none at the end: the original Transformer (arXiv 1706.03762)."""
+    """Norm after each residual sum and none at the end, as in the original Transformer."""
 
     kind: Literal["post"] = "post"
     final_norm: ClassVar[bool] = False

@@ -1,6 +1,6 @@
-"""From pixels to patch tokens: plain patches, or patches of a ResNet's map (the hybrid of section 3.1).
+"""Patch embedding (eq. 1), of pixels or of a ResNet's feature map (the hybrid of section 3.1).
 
-Patches: an image cut into words (eq. 1).
+B images, C channels, N = R x S patches of P x Q pixels, D width.
 """
 
 from typing import Annotated, Literal
@@ -18,7 +18,7 @@ Order = Literal["cpq", "pqc"]
 
 
 def cut_patches(images: Tensor, patch: Size, order: Order = "cpq") -> Tensor:
-    """Every patch of every image as one vector."""
+    """Flatten each patch of the images (B, C, H, W)."""
     grid = patch_grid(Size(*images.shape[-2:]), patch)
     columns = images.unflatten(3, (grid.columns, patch.width))  # (B, C, H, S, Q)
     tiles = columns.unflatten(2, (grid.rows, patch.height))  # (B, C, R, P, S, Q)
@@ -45,12 +45,12 @@ def linear_to_kernel(weight: Tensor, patch: Size, order: Order = "cpq") -> Tenso
 
 
 class Patches(Config):
-    """Flattened patches through one linear map: the paper's stem."""
+    """A linear map of flattened patches, as in the paper."""
 
     kind: Literal["patches"] = "patches"
     patch: Size = Size(16, 16)
-    norm: Literal["none", "both"] = "none"  # vit-pytorch normalizes before and after the map
-    bias: bool = True  # CLIP's map has none
+    norm: Literal["none", "both"] = "none"  # both: before and after the map, as in vit-pytorch
+    bias: bool = True  # CLIP has none
 
     def grid(self, image: Size) -> Grid:
         return patch_grid(image, self.patch)
@@ -60,7 +60,7 @@ class Patches(Config):
         return self.patch
 
     def check(self, width: int) -> None:
-        """Any width will do."""
+        """Any width is supported."""
 
     def build(self, channels: int, context: BuildContext) -> "PatchStem":
         return PatchStem(self, channels, context)
@@ -87,16 +87,16 @@ class PatchStem(InitModule):
 
 
 class Hybrid(BaseResnet):
-    """Patches of a ResNet's map, 1x1 as a rule.
+    """Patches of a ResNet's feature map, usually 1x1.
 
-    The paper's two forms: all four stages, (3, 4, 6, 3); or the fourth folded into the third for four times as many
+    The paper has two forms: all four stages, (3, 4, 6, 3), or the fourth merged into the third for four times as many
     tokens, (3, 4, 9).
     """
 
     kind: Literal["hybrid"] = "hybrid"
     layers: Layers = (3, 4, 9)
     patch: Size = Size(1, 1)
-    project: bool = True  # where the map has the model's width already, it may serve as it is
+    project: bool = True  # false uses the feature map as it is, if it has the model's width
 
     def grid(self, image: Size) -> Grid:
         return patch_grid(image, self.token_size(), "cells of the feature map")
@@ -106,13 +106,13 @@ class Hybrid(BaseResnet):
         return Size(self.stride() * self.patch.height, self.stride() * self.patch.width)
 
     def pixels(self) -> int:
-        """Numbers in one patch of the map."""
+        """Values in one patch of the feature map."""
         return self.out_channels() * self.patch.height * self.patch.width
 
     def check(self, width: int) -> None:
         if not self.project and self.pixels() != width:
             raise ConfigError(
-                f"without a projection the width must be the map's {self.pixels()}, but it is {width}",
+                f"without a projection the width must be that of the feature map, {self.pixels()}, but it is {width}",
                 code="config.conflict",
                 where="stem.project",
                 hint=f"set it to true, or width={self.pixels()}",

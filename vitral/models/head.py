@@ -1,4 +1,4 @@
-"""From one vector an image to an answer.  B images, D width, K classes."""
+"""Heads: pooled features to logits.  B images, D width, K classes."""
 
 from typing import Annotated, Literal
 
@@ -10,14 +10,14 @@ from vitral.models.init import BaseInit, InitModule
 
 
 class BaseHead(Config):
-    """An answer for each class."""
+    """A logit for each class."""
 
     num_classes: int = Field(default=1000, ge=1, le=10_000_000)
-    bias: float = 0.0  # where the logits start; -10 for a sigmoid loss over 21,000 classes, -6.9 over 1,000
+    bias: float = 0.0  # initial; -10 for a sigmoid loss over 21,000 classes, -6.9 over 1,000
 
 
 class LinearHead(BaseHead):
-    """One linear layer, zero at the start: the paper's for fine-tuning."""
+    """A linear layer initialized to zero: the paper's head for fine-tuning."""
 
     kind: Literal["linear"] = "linear"
 
@@ -39,7 +39,7 @@ class Classifier(InitModule):
 
 
 class TanhHead(BaseHead):
-    """A hidden layer with tanh before the linear one: the paper's for pre-training."""
+    """A tanh layer and a linear layer: the paper's head for pre-training."""
 
     kind: Literal["tanh"] = "tanh"
     hidden: Annotated[int, Field(ge=1, le=100_000)] | Literal["width"] = "width"
@@ -63,7 +63,7 @@ class TanhClassifier(InitModule):
 
 
 class NoHead(Config):
-    """The vector itself: a backbone."""
+    """No head: the model returns pooled features."""
 
     kind: Literal["none"] = "none"
 

@@ -1,8 +1,6 @@
-"""Attention of every layer, whatever kernel ran: q and k are taken where they are made, the plain formula applied.
+"""Observe a model: attention maps recomputed from recorded q and k, and a counter of FLOPs and memory.
 
 B images, L tokens, H heads, d head width.
-
-The cost of a model, read off its own run on tensors without values: nothing is computed, everything is counted.
 """
 
 import weakref
@@ -24,7 +22,7 @@ from vitral.models.pool import AttentionPooling
 
 aten = torch.ops.aten
 
-# Multiply-adds of the operations that have any worth counting, from their inputs and their result.
+# Multiply-adds of operations, from their inputs and their result. Cheaper operations are not counted.
 MULTIPLY_ADDS: dict[Any, Callable[[Sequence[Any], Any], int]] = {
     aten.mm: lambda given, result: result.numel() * given[0].shape[-1],
     aten.bmm: lambda given, result: result.numel() * given[0].shape[-1],
@@ -36,10 +34,10 @@ MULTIPLY_ADDS: dict[Any, Callable[[Sequence[Any], Any], int]] = {
 
 
 class FlopCounter(TorchDispatchMode):
-    """Counts multiply-adds, and the bytes that live at once, of what runs inside the `with`."""
+    """Counts multiply-adds and peak memory of what runs inside the `with`; works on meta tensors."""
 
     def __init__(self, known: Iterable[Tensor]) -> None:
-        """What is known beforehand, such as weights and inputs, is not counted."""
+        """Tensors in `known`, such as weights and inputs, are not counted."""
         super().__init__()  # type: ignore[no-untyped-call]
         self.multiply_adds = 0
         self.live = 0
@@ -57,7 +55,7 @@ class FlopCounter(TorchDispatchMode):
 
     def _enter(self, storage: torch.UntypedStorage) -> None:
         key = storage._cdata
-        if key not in self._sizes:  # else a view of what is counted already
+        if key not in self._sizes:  # otherwise a view of a counted tensor
             self._sizes[key] = storage.nbytes()
             self.live += storage.nbytes()
             self.peak = max(self.peak, self.live)
@@ -68,21 +66,21 @@ class FlopCounter(TorchDispatchMode):
 
 
 class AttentionRecord(NamedTuple):
-    """What one attention worked on: that of a layer, or that of a pool."""
+    """The inputs of one attention, of a layer or of attention pooling."""
 
     layer: SelfAttention | AttentionPooling
     heads: Qkv
     layout: Layout
-    attended: Tensor  # (B, queries, H d), what the heads gathered side by side, before the output projection
+    attended: Tensor  # (B, queries, H d), the output of the heads before the output projection
 
     def attention_weights(self) -> Tensor:
-        """What each token looked at (B, H, L, L), or what the pool did (B, H, 1, L); rows sum to one."""
+        """The attention (B, H, L, L), or (B, H, 1, L) of attention pooling; rows sum to one."""
         return self.layer.attention_weights(self.heads, self.layout)
 
 
 @contextmanager
 def record_attention(model: nn.Module) -> Iterator[list[AttentionRecord]]:
-    """Collects what the attention of every layer that runs inside the `with` works on, first layer first."""
+    """Record the attention of every layer that runs inside the `with`, in order."""
     recordings: list[AttentionRecord] = []
     begun: dict[SelfAttention, tuple[Qkv, Layout]] = {}
 

@@ -1,7 +1,7 @@
-"""How a model begins.
+"""Weight initialization.
 
-Each part says which role its parameters play; a kind of beginning says what each role starts from.
-The default is Google's code to the last constant; the others are the variants met in the notes and in big_vision.
+Each module says what its parameters are for; an init scheme says how parameters of each kind start. The default is
+that of google-research/vision_transformer.
 """
 
 from typing import Annotated, Literal
@@ -12,14 +12,14 @@ from torch import Tensor, nn
 
 from vitral.core.config import Config
 
-# A normal distribution cut at two standard deviations keeps this much of its spread; Flax divides it out again.
+# The standard deviation of a normal distribution truncated at two standard deviations; Flax divides by it.
 TRUNCATED_STD = 0.87962566103423978
 
 
 def lecun_normal_(weight: Tensor) -> Tensor:
     """Flax's default for dense and convolution kernels (out, in, ...): truncated normal of variance 1 / fan-in."""
-    deviation = weight[0].numel() ** -0.5 / TRUNCATED_STD
-    return nn.init.trunc_normal_(weight, std=deviation, a=-2 * deviation, b=2 * deviation)
+    std = weight[0].numel() ** -0.5 / TRUNCATED_STD
+    return nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std)
 
 
 def zero_bias_(linear: nn.Linear) -> None:
@@ -28,10 +28,10 @@ def zero_bias_(linear: nn.Linear) -> None:
 
 
 class BaseInit(Config):
-    """What each role starts from; unless a kind says otherwise, as in google-research/vision_transformer."""
+    """The initialization of google-research/vision_transformer; subclasses override parts of it."""
 
     def dense(self, linear: nn.Linear) -> None:
-        """A map that Flax leaves at its default: from pixels to tokens, and the pre-training head's first."""
+        """Layers with Flax's default: patch embedding, and the hidden layer of the pre-training head."""
         lecun_normal_(linear.weight)
         zero_bias_(linear)
 
@@ -39,7 +39,7 @@ class BaseInit(Config):
         lecun_normal_(weight)
 
     def attention(self, linear: nn.Linear, parts: int = 1) -> None:
-        """A projection of attention; `parts` matrices lie stacked in one and are drawn as the matrices they are."""
+        """A projection of attention; `parts` matrices are stacked in one weight and drawn separately."""
         for matrix in linear.weight.chunk(parts):
             nn.init.xavier_uniform_(matrix)
         zero_bias_(linear)
@@ -54,11 +54,11 @@ class BaseInit(Config):
         nn.init.zeros_(token)
 
     def register(self, registers: Tensor) -> None:
-        """Registers, which nothing but their start tells apart: alike at first, they would stay alike for ever."""
+        """Registers. They must differ: equal registers would get equal gradients."""
         nn.init.normal_(registers, std=0.02)
 
     def position_table(self, table: Tensor) -> None:
-        """Learned positions (..., D)."""
+        """Learned position embeddings (..., D)."""
         nn.init.normal_(table, std=0.02)
 
     def head(self, linear: nn.Linear, bias: float) -> None:
@@ -73,7 +73,7 @@ class Original(BaseInit):
 
 
 class BigVision(BaseInit):
-    """google-research/big_vision: positions start at the scale of the tokens."""
+    """google-research/big_vision: position embeddings have std 1 / sqrt(D)."""
 
     kind: Literal["big_vision"] = "big_vision"
 
@@ -82,7 +82,7 @@ class BigVision(BaseInit):
 
 
 class Zeros(BaseInit):
-    """Class token and positions of zeros, all linear maps truncated normal of 0.02."""
+    """Class token and positions zero, all linear layers truncated normal of std 0.02."""
 
     kind: Literal["zeros"] = "zeros"
 
@@ -101,7 +101,7 @@ class Zeros(BaseInit):
 
 
 class Normal(BaseInit):
-    """vit-pytorch: class token and positions unit normal, linear maps as torch makes them."""
+    """As vit-pytorch: class token and positions unit normal, linear layers with the default of torch."""
 
     kind: Literal["normal"] = "normal"
 
@@ -130,18 +130,18 @@ InitConfig = Annotated[Original | BigVision | Zeros | Normal, Field(discriminato
 
 
 class InitModule(nn.Module):
-    """A part with parameters of its own, which says what they are."""
+    """A module that initializes its own parameters by an init scheme."""
 
     def initialize(self, init: BaseInit) -> None:
-        """Give every parameter that is this part's own its first value."""
+        """Initialize the parameters that are directly in this module."""
 
 
 @torch.no_grad()
 def initialize(model: nn.Module, init: BaseInit) -> None:
-    """Give every parameter of the model its first value, wherever it was made."""
+    """Initialize every parameter of the model."""
     for norm in model.modules():
         if isinstance(norm, nn.LayerNorm | nn.GroupNorm):
             norm.reset_parameters()
-    for part in model.modules():  # after the norms, since a part may want another start for its own
+    for part in model.modules():  # after the norms, which a module may override
         if isinstance(part, InitModule):
             part.initialize(init)

@@ -1,7 +1,6 @@
-"""How tokens exchange what they know: attention, or what MetaFormer (arXiv 2111.11418) puts in its place.
+"""Token mixers: attention, or its replacements in MetaFormer (arXiv 2111.11418).
 
-B images, L tokens (prefix + N patches), R x S grid, D width.
-A mixer maps tokens to what the first `keep` of them gain.
+B images, L tokens (prefix + N patches), R x S grid, D width.  A mixer returns the first `keep` tokens.
 """
 
 from typing import Annotated, ClassVar, Literal
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 
 from vitral.core.config import Config
 from vitral.core.errors import ConfigError
-from vitral.models.attention import Attention, Axial, BaseAttention, Local
+from vitral.models.attention import Attention, Axial, Local
 from vitral.models.base import BuildContext, Grid, Layout
 from vitral.models.init import BaseInit, InitModule
 from vitral.models.position import AttentionPosition
@@ -24,11 +23,11 @@ class BaseMixer(Config):
     mixes_prefix: ClassVar[bool] = False
 
     def check(self, context: BuildContext) -> None:
-        """Refuse what cannot be built into this model."""
+        """Raise ConfigError if the model cannot be built."""
         if context.layout.prefix() and not self.mixes_prefix:
             kind = type(self).__name__.lower()
             raise ConfigError(
-                f"the {kind} mixer moves nothing into the class token or registers",
+                f"the {kind} mixer does not mix the class token or registers",
                 code="config.conflict",
                 where="mixer",
                 hint="set tokens.cls=false, tokens.registers=0 and pool=mean, or use mixer=attention",
@@ -36,7 +35,7 @@ class BaseMixer(Config):
 
 
 class Pooling(BaseMixer):
-    """Each patch gains the mean of its 3 x 3 neighbors, less itself (PoolFormer)."""
+    """The mean of each patch's 3 x 3 neighborhood minus the patch (PoolFormer)."""
 
     kind: Literal["pooling"] = "pooling"
 
@@ -52,7 +51,7 @@ class PoolingMixer(nn.Module):
 
 
 class Identity(BaseMixer):
-    """Nothing is exchanged: what an MLP for each patch alone can do."""
+    """No mixing: an MLP on each patch alone."""
 
     kind: Literal["identity"] = "identity"
 
@@ -66,7 +65,7 @@ class IdentityMixer(nn.Module):
 
 
 class TokenMlp(BaseMixer):
-    """An MLP across the tokens, the same for every channel (MLP-Mixer, arXiv 2105.01601). Its grid is fixed."""
+    """An MLP across tokens, shared by all channels (MLP-Mixer, arXiv 2105.01601). The grid is fixed."""
 
     kind: Literal["token_mlp"] = "token_mlp"
     hidden: int = Field(default=256, ge=1, le=100_000)
@@ -93,7 +92,7 @@ class TokenMlpMixer(InitModule):
                 f"the token_mlp mixer was built for a {self.grid} grid of patches, got {layout.grid}",
                 code="config.size_mismatch",
                 where="image_size",
-                hint="give it images of its own size, or use mixer=attention",
+                hint="use images of that size, or mixer=attention",
             )
         hidden = F.gelu(self.expand(x.mT), approximate="tanh")  # (B, D, hidden)
         return self.contract(hidden).mT[:, :keep]  # (B, keep, D)

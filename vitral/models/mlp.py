@@ -1,4 +1,4 @@
-"""What each token does alone: the two-layer MLP of the paper, and the gated one.  B images, L tokens, D width."""
+"""The MLP of a block: two layers as in the paper, or SwiGLU.  B images, L tokens, D width."""
 
 from typing import Annotated, Literal
 
@@ -15,20 +15,20 @@ Gelu = Literal["tanh", "erf", "quick"]
 
 
 def gelu(x: Tensor, how: Gelu) -> Tensor:
-    """x times the share of a normal distribution below it (arXiv 1606.08415), or something close to that."""
+    """GELU (arXiv 1606.08415): exact, by tanh, or CLIP's sigmoid approximation."""
     if how == "quick":
         return x * torch.sigmoid(1.702 * x)
     return F.gelu(x, approximate="tanh" if how == "tanh" else "none")
 
 
 class BaseMlp(Config):
-    """What every MLP has."""
+    """Settings of every MLP."""
 
     dropout: float = Field(default=0.0, ge=0, lt=1)  # after each of its layers
 
 
 class Mlp(BaseMlp):
-    """Two layers with GELU between. Google's code has its tanh form, most others the erf form, CLIP a sigmoid's."""
+    """Two layers with GELU. The original uses the tanh form, most others erf, CLIP the sigmoid form."""
 
     kind: Literal["mlp"] = "mlp"
     ratio: float = Field(default=4.0, gt=0, le=100)
@@ -60,7 +60,7 @@ class FeedForward(InitModule):
 
 
 class SwiGlu(BaseMlp):
-    """A layer gated by the swish of another (arXiv 2002.05202), hidden width rounded up to 8 as in DINOv2."""
+    """SwiGLU (arXiv 2002.05202); the hidden width is rounded up to a multiple of 8, as in DINOv2."""
 
     kind: Literal["swiglu"] = "swiglu"
     ratio: float = Field(default=8 / 3, gt=0, le=100)

@@ -1,6 +1,6 @@
-"""From a sequence to one vector an image.  B images, L tokens, D width, H heads, d head width.
+"""Pooling: tokens to one vector per image.  B images, L tokens, D width, H heads, d head width.
 
-A pool says how many leading tokens it reads, so that the last block need not compute the rest.
+`keep` is the number of leading tokens that are pooled; the last block need not compute the rest.
 """
 
 from typing import Annotated, Literal
@@ -19,33 +19,33 @@ from vitral.models.mlp import MlpConfig
 
 
 class Pool(InitModule):
-    """By default every token is read."""
+    """Pools a sequence; by default all tokens."""
 
     def keep(self, layout: Layout) -> int:
         return layout.length()
 
     def token_weights(self, tokens: Tensor, layout: Layout) -> Tensor:
-        """How much of each of all tokens the vector is made of (B, L); rows sum to one."""
+        """The weight of each token in the pooled vector (B, L); rows sum to one."""
         raise NotImplementedError
 
 
 def uniform_weights(tokens: Tensor, first: int, end: int) -> Tensor:
-    """As much of each token from the first to before the end, and none of the others."""
-    shares = tokens.new_zeros(tokens.shape[:2])  # (B, L)
-    shares[:, first:end] = 1 / (end - first)
-    return shares
+    """Equal weights for tokens from `first` to before `end`, zero for the others."""
+    weights = tokens.new_zeros(tokens.shape[:2])  # (B, L)
+    weights[:, first:end] = 1 / (end - first)
+    return weights
 
 
 class BasePool(Config):
     def check(self, context: BuildContext) -> None:
-        """Refuse what cannot be built into this model."""
+        """Raise ConfigError if the model cannot be built."""
 
     def out_width(self, width: int) -> int:
-        """How many numbers the vector has."""
+        """The width of the pooled vector."""
         return width
 
     def normalizes(self) -> bool:
-        """Whether the pool does what the norm after the last layer would do."""
+        """Whether the pool replaces the norm after the last layer."""
         return False
 
 
@@ -56,7 +56,7 @@ class ClassPool(BasePool):
 
     def check(self, context: BuildContext) -> None:
         if not context.layout.cls:
-            message, hint = "no class token to read", "set tokens.cls=true or pool=mean"
+            message, hint = "there is no class token", "set tokens.cls=true or pool=mean"
             raise ConfigError(message, code="config.conflict", where="pool", hint=hint)
 
     def build(self, context: BuildContext, mlp: MlpConfig) -> Pool:
@@ -75,16 +75,16 @@ class ClassPooling(Pool):
 
 
 class DistilledPool(BasePool):
-    """The class token beside the first register, which is DeiT's distillation token (arXiv 2012.12877).
+    """The class token and DeiT's distillation token, the first register, concatenated (arXiv 2012.12877).
 
-    A linear head on both is the mean of DeiT's two heads.
+    A linear head on both equals the mean of DeiT's two heads.
     """
 
     kind: Literal["distilled"] = "distilled"
 
     def check(self, context: BuildContext) -> None:
         if not (context.layout.cls and context.layout.registers):
-            message = "reads the class token and the first register, and one of them is not there"
+            message = "needs a class token and a register, and one of them is missing"
             hint = "set tokens.cls=true and tokens.registers=1"
             raise ConfigError(message, code="config.conflict", where="pool", hint=hint)
 
@@ -107,10 +107,10 @@ class DistilledPooling(Pool):
 
 
 class MeanPool(BasePool):
-    """The mean of the patches; as good as the class token at a learning rate of its own (appendix D.3)."""
+    """The mean of the patches (appendix D.3)."""
 
     kind: Literal["mean"] = "mean"
-    norm: Literal["before", "after"] = "before"  # MAE's fine-tuning normalizes the mean, not the tokens
+    norm: Literal["before", "after"] = "before"  # after: the mean is normalized, as in MAE's fine-tuning
 
     def normalizes(self) -> bool:
         return self.norm == "after"
@@ -132,7 +132,7 @@ class MeanPooling(Pool):
 
 
 class ClassMeanPool(BasePool):
-    """The class token beside the mean of the patches: what DINOv2's linear head reads (arXiv 2304.07193)."""
+    """The class token and the mean of the patches, concatenated, as in DINOv2's linear head (arXiv 2304.07193)."""
 
     kind: Literal["cls_mean"] = "cls_mean"
 
@@ -155,7 +155,7 @@ class ClassMeanPooling(Pool):
 
 
 class MeanAllPool(BasePool):
-    """The mean of every token, class token and registers included, as vit-pytorch's `pool="mean"`."""
+    """The mean of all tokens, class token and registers included."""
 
     kind: Literal["mean_all"] = "mean_all"
 
@@ -172,17 +172,17 @@ class MeanAllPooling(Pool):
 
 
 class AttentionPool(BasePool):
-    """A learned query gathers from every token and passes an MLP (MAP of big_vision)."""
+    """Attention of a learned query over all tokens, then an MLP (MAP of big_vision)."""
 
     kind: Literal["attention"] = "attention"
-    heads: Annotated[int, Field(ge=1, le=1_000)] | Literal["mixer"] = "mixer"  # as many as the mixer has
+    heads: Annotated[int, Field(ge=1, le=1_000)] | Literal["mixer"] = "mixer"  # mixer: as many as the mixer
 
     def num_heads(self, context: BuildContext) -> int:
         return context.heads if self.heads == "mixer" else self.heads
 
     def check(self, context: BuildContext) -> None:
         if not self.num_heads(context):
-            message = "the mixer has no heads to count"
+            message = "the mixer has no heads"
             raise ConfigError(message, code="config.conflict", where="pool.heads", hint="set a number")
         check_heads(context.width, self.num_heads(context), where="pool.heads")
 
@@ -211,7 +211,7 @@ class AttentionPooling(Pool):
         return self.output(self.attend(self.project_qkv(tokens)))  # (B, D)
 
     def project_qkv(self, tokens: Tensor) -> Qkv:
-        """The learned query, and the keys and values of every token."""
+        """The learned query, and keys and values of all tokens."""
         q = self.q(self.query).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (1, H, 1, d)
         kv = self.kv(tokens).unflatten(-1, (2, self.heads, -1))  # (B, L, 2, H, d)
         k, v = kv.permute(2, 0, 3, 1, 4)  # each (B, H, L, d)
@@ -225,7 +225,7 @@ class AttentionPooling(Pool):
         return x + self.mlp(self.norm(x))  # (B, D)
 
     def attention_weights(self, heads: Qkv, layout: Layout) -> Tensor:
-        """What the query looked at (B, H, 1, L) by the plain formula; rows sum to one."""
+        """The attention of the query (B, H, 1, L); rows sum to one."""
         return attention_weights(heads.q, heads.k)
 
     def token_weights(self, tokens: Tensor, layout: Layout) -> Tensor:

@@ -1,11 +1,7 @@
-"""Where a patch is: the position embeddings of the paper (appendix D.4), the fixed ones and the rotary one.
+"""Position embeddings: learned and relative (appendix D.4), sine-cosine, and rotary; resampling to other grids.
 
 R x S patches, N = R S, D width, H heads, d head width.
-To add a kind, write it here and name it in `PositionConfig`: that is all.
-
-Position tables stretched to another grid.
-Sines and cosines of places: pure functions behind the fixed and the rotary positions.
-The two ways in which places enter a model, and what a kind of position has to say of itself.
+A position embedding is added to the tokens (`Position`) or acts inside attention (`AttentionPosition`).
 """
 
 import math
@@ -23,21 +19,21 @@ from vitral.models.base import BuildContext, Grid, Layout
 from vitral.models.init import BaseInit, InitModule
 
 Resampling = Literal["bilinear", "bicubic", "bicubic_antialias", "bicubic_corners", "bicubic_offset"]
-OFFSET = 0.1  # of a patch
+OFFSET = 0.1  # of a patch, as in DINO
 
 
 def resample_grid(table: Tensor, old: Grid, new: Grid, how: Resampling = "bilinear") -> Tensor:
-    """A table of one row a patch (..., rows * columns, D), stretched from the old grid to the new one."""
+    """Resample a table of one row per patch (..., rows * columns, D) from the old grid to the new one."""
     if old == new:
         return table
     image = table.unflatten(-2, old).movedim(-1, -3)  # (..., D, rows, columns)
     exact = image if image.dtype == torch.float64 else image.float()  # not every kernel takes half precision
-    stack = interpolate(exact.reshape(1, -1, *old), new, how).to(table.dtype)  # every channel is stretched alone
-    return stack.reshape(*image.shape[:-2], *new).movedim(-3, -1).flatten(-3, -2)  # (..., new rows * columns, D)
+    resized = interpolate(exact.reshape(1, -1, *old), new, how).to(table.dtype)  # every channel by itself
+    return resized.reshape(*image.shape[:-2], *new).movedim(-3, -1).flatten(-3, -2)  # (..., new rows * columns, D)
 
 
 def interpolate(stack: Tensor, new: Grid, how: Resampling) -> Tensor:
-    """Images (1, channels, rows, columns) of another grid."""
+    """Resize (1, channels, rows, columns) to another grid."""
     if how == "bilinear":
         return F.interpolate(stack, size=new, mode="bilinear", align_corners=True)
     if how == "bicubic":
@@ -53,15 +49,15 @@ def interpolate(stack: Tensor, new: Grid, how: Resampling) -> Tensor:
 
 
 def resample_axis(table: Tensor, new: int, how: Resampling = "bilinear") -> Tensor:
-    """A table of one row a place along one axis (..., places, D), stretched to another number of places."""
+    """Resample a table of one row per index along one axis (..., count, D)."""
     return resample_grid(table, Grid(table.shape[-2], 1), Grid(new, 1), how)
 
 
 def sincos_1d(count: int, width: int, like: Tensor) -> Tensor:
     """Row p holds sin and cos of p / 10000^(2i/D), interleaved (arXiv 1706.03762, section 3.5)."""
-    places = torch.arange(count, device=like.device, dtype=torch.float32)
+    positions = torch.arange(count, device=like.device, dtype=torch.float32)
     rates = 10000 ** -(torch.arange(0, width, 2, device=like.device) / width)  # (D/2)
-    angles = places[:, None] * rates  # (count, D/2)
+    angles = positions[:, None] * rates  # (count, D/2)
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1).to(like.dtype)  # (count, D)
 
 
@@ -76,7 +72,7 @@ def sincos_2d(grid: Grid, width: int, like: Tensor) -> Tensor:
 
 
 def rotary_angles(grid: Grid, head_width: int, base: float, like: Tensor) -> Tensor:
-    """The angle of every patch in every plane: the image runs from -1 to 1 on both axes, whatever its grid."""
+    """The rotation angle of every patch in every plane; coordinates run from -1 to 1 on both axes for any grid."""
     quarter = head_width // 4
     periods = base ** (torch.arange(quarter, device=like.device) / quarter)  # (d/4)
     down = (torch.arange(grid.rows, device=like.device) + 0.5) / grid.rows * 2 - 1  # (R), patch centers
@@ -87,7 +83,7 @@ def rotary_angles(grid: Grid, head_width: int, base: float, like: Tensor) -> Ten
 
 
 def rotate(x: Tensor, angles: Tensor) -> Tensor:
-    """Each pair (x_i, x_{i + d/2}) turned by its angle."""
+    """Rotate each pair (x_i, x_{i + d/2}) by its angle."""
     cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)  # each (N, d/2)
     first, second = x.chunk(2, dim=-1)  # each (..., N, d/2)
     return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)  # (..., N, d)
@@ -97,39 +93,39 @@ AppliesTo = Literal["nowhere", "tokens", "attention"]
 
 
 class GridDependent(InitModule):
-    """A part that knows places. By default its weights are the same for every grid."""
+    """A module whose weights may depend on the patch grid. By default they do not."""
 
     def resample_weights(self, weights: Mapping[str, Tensor], old: Grid) -> dict[str, Tensor]:
-        """Its weights by name, made from those that the same part has in a model of another grid."""
+        """Its weights by name, resampled from those of the same module for another grid."""
         return dict(weights)
 
 
 class Position(GridDependent):
-    """What is added to the tokens before a layer. By default nothing is."""
+    """Added to the tokens before a layer; nothing by default."""
 
     def forward(self, tokens: Tensor, layout: Layout, layer: int) -> Tensor:
         return tokens
 
 
 class AttentionPosition(GridDependent):
-    """What attention knows of places. By default it knows nothing."""
+    """Position information inside attention; none by default."""
 
     def rotate(self, x: Tensor, layout: Layout) -> Tensor:
-        """Queries or keys (B, H, tokens, d), turned by their place."""
+        """Queries or keys (B, H, tokens, d), rotated by their position."""
         return x
 
-    def bias(self, q: Tensor, grid: Grid, group: Grid) -> Tensor | None:
-        """Logits (..., n, n) to add among the n patches of a group that is part of the grid, if there are any."""
+    def bias(self, q: Tensor, grid: Grid, window: Grid) -> Tensor | None:
+        """The bias (..., n, n) to add to the attention logits among the n patches of a window, if any."""
         return None
 
 
 class BasePosition(Config):
-    """A way of telling places; the hooks of a kind that does nothing."""
+    """A kind of position embedding; the defaults do nothing."""
 
     applies_to: ClassVar[AppliesTo] = "tokens"
 
     def check(self, width: int, head_width: int) -> None:
-        """Refuse widths that this kind cannot serve."""
+        """Raise ConfigError for widths that this kind does not support."""
 
     def build(self, context: BuildContext) -> Position:
         return Position()
@@ -138,24 +134,24 @@ class BasePosition(Config):
         return AttentionPosition()
 
 
-def check_divisible(field: str, found: int, divisor: int, why: str) -> None:
-    if found % divisor:
-        hint = f"use a multiple of {divisor}, say {(found // divisor + 1) * divisor}"
-        raise ConfigError(f"{why}, but {field} is {found}", code="config.indivisible", where=field, hint=hint)
+def check_divisible(field: str, value: int, divisor: int, reason: str) -> None:
+    if value % divisor:
+        hint = f"use a multiple of {divisor} such as {(value // divisor + 1) * divisor}"
+        raise ConfigError(f"{reason}, but {field} is {value}", code="config.indivisible", where=field, hint=hint)
 
 
-Where = Literal["stem", "layers", "shared"]  # added once; in every layer; in every layer with the same weights
+Where = Literal["stem", "layers", "shared"]  # once; before every layer; before every layer with shared weights
 
 
 class AdditivePosition(Position):
-    """Adds rows to the class token and the patches, at the stem or before every layer."""
+    """Adds embeddings to the class token and the patches, once or before every layer."""
 
     def __init__(self, where: Where) -> None:
         super().__init__()
         self.where = where
 
     def rows(self, layout: Layout, layer: int, like: Tensor) -> tuple[Tensor, Tensor]:
-        """The rows of the class token (0 or 1, D) and of the patches (N, D)."""
+        """The embeddings of the class token (0 or 1, D) and of the patches (N, D)."""
         raise NotImplementedError
 
     def forward(self, tokens: Tensor, layout: Layout, layer: int) -> Tensor:
@@ -167,18 +163,18 @@ class AdditivePosition(Position):
 
 
 class NoPosition(BasePosition):
-    """The patches are a bag: their order means nothing."""
+    """No position information: a bag of patches."""
 
     kind: Literal["none"] = "none"
     applies_to: ClassVar[AppliesTo] = "nowhere"
 
 
 class Learned1d(BasePosition):
-    """One learned row for each token in reading order: the paper's default."""
+    """A learned embedding for each token: the paper's default."""
 
     kind: Literal["learned1d"] = "learned1d"
     where: Where = "stem"
-    cls: bool = True  # big_vision gives the class token no row of its own
+    cls: bool = True  # big_vision has none for the class token
     resampling: Resampling = "bilinear"
 
     def build(self, context: BuildContext) -> Position:
@@ -206,7 +202,7 @@ class LearnedPosition1d(AdditivePosition):
 
 
 class Learned2d(BasePosition):
-    """A learned half-row for each column beside one for each row of the grid (X and Y of appendix D.4)."""
+    """Learned embeddings of columns and rows, half the width each (X and Y of appendix D.4)."""
 
     kind: Literal["learned2d"] = "learned2d"
     where: Where = "stem"
@@ -239,12 +235,12 @@ class LearnedPosition2d(AdditivePosition):
         return patches[:0], patches
 
     def resample_weights(self, weights: Mapping[str, Tensor], old: Grid) -> dict[str, Tensor]:
-        places = {"x": self.x.shape[1], "y": self.y.shape[1]}
-        return {axis: resample_axis(weights[axis], count, self.resampling) for axis, count in places.items()}
+        counts = {"x": self.x.shape[1], "y": self.y.shape[1]}
+        return {axis: resample_axis(weights[axis], count, self.resampling) for axis, count in counts.items()}
 
 
 class SinCos1d(BasePosition):
-    """Fixed sines over the reading order (arXiv 1706.03762); the class token comes first."""
+    """Fixed sine-cosine embeddings of the token index (arXiv 1706.03762); the class token is index 0."""
 
     kind: Literal["sincos1d"] = "sincos1d"
 
@@ -262,7 +258,7 @@ class SinCosPosition1d(AdditivePosition):
 
 
 class SinCos2d(BasePosition):
-    """Fixed sines over columns and rows, as in big_vision's plain ViT; the class token has none."""
+    """Fixed sine-cosine embeddings of column and row, as in big_vision's plain ViT; none for the class token."""
 
     kind: Literal["sincos2d"] = "sincos2d"
 
@@ -280,7 +276,7 @@ class SinCosPosition2d(AdditivePosition):
 
 
 class Relative1d(BasePosition):
-    """Table 8's: the query meets an embedding of the offset in reading order, and the logits are added."""
+    """Relative attention of Table 8: the query times an embedding of the index offset is added to the logits."""
 
     kind: Literal["relative1d"] = "relative1d"
     applies_to: ClassVar[AppliesTo] = "attention"
@@ -290,14 +286,12 @@ class Relative1d(BasePosition):
 
 
 class RelativePosition(AttentionPosition):
-    """Content-to-offset attention among patches; the class token and registers have no place and get no logits."""
+    """Relative attention among patches; prefix tokens have no position and get no bias."""
 
     def __init__(self, grid: Grid, head_width: int) -> None:
         super().__init__()
         self.offset_grid = self.offset_grid_of(grid)
-        self.table = nn.Parameter(
-            torch.empty(self.offset_grid.cells(), head_width)
-        )  # an embedding for each possible offset
+        self.table = nn.Parameter(torch.empty(self.offset_grid.cells(), head_width))  # one per offset
 
     def initialize(self, init: BaseInit) -> None:
         init.position_table(self.table)
@@ -305,26 +299,26 @@ class RelativePosition(AttentionPosition):
     def rotate(self, x: Tensor, layout: Layout) -> Tensor:
         if x.shape[-2] > layout.prefix():
             return x
-        return x + 0 * self.table.sum()  # the class token alone uses no offset, but DDP wants every weight in the graph
+        return x + 0 * self.table.sum()  # offsets are unused for the class token alone, but DDP needs every weight
 
     def resample_weights(self, weights: Mapping[str, Tensor], old: Grid) -> dict[str, Tensor]:
         return {"table": resample_grid(weights["table"], self.offset_grid_of(old), self.offset_grid)}
 
     def offset_grid_of(self, grid: Grid) -> Grid:
-        """How many offsets a grid has, down and right."""
+        """The number of offsets of a grid, down and right."""
         raise NotImplementedError
 
     def offset_index(self, down: Tensor, right: Tensor, grid: Grid) -> Tensor:
-        """Which row of the grid's table belongs to a step down and right."""
+        """The row of the grid's table for an offset down and right."""
         raise NotImplementedError
 
-    def bias(self, q: Tensor, grid: Grid, group: Grid) -> Tensor:
-        place = torch.arange(group.cells(), device=q.device)
-        row, column = place // group.columns, place % group.columns  # each (n)
-        index = self.offset_index(row[:, None] - row, column[:, None] - column, grid)  # (n, n)
+    def bias(self, q: Tensor, grid: Grid, window: Grid) -> Tensor:
+        index = torch.arange(window.cells(), device=q.device)
+        row, column = index // window.columns, index % window.columns  # each (n)
+        offset = self.offset_index(row[:, None] - row, column[:, None] - column, grid)  # (n, n)
         table = resample_grid(self.table, self.offset_grid, self.offset_grid_of(grid))  # (offsets, d)
         logits = q @ table.mT * q.shape[-1] ** -0.5  # (..., n, offsets)
-        return logits.gather(-1, index.expand(*q.shape[:-2], -1, -1))  # (..., n, n)
+        return logits.gather(-1, offset.expand(*q.shape[:-2], -1, -1))  # (..., n, n)
 
 
 class RelativePosition1d(RelativePosition):
@@ -336,7 +330,7 @@ class RelativePosition1d(RelativePosition):
 
 
 class Relative2d(BasePosition):
-    """As relative1d, with an embedding for each pair of steps down and right."""
+    """As relative1d, with an embedding for each pair of row and column offsets."""
 
     kind: Literal["relative2d"] = "relative2d"
     applies_to: ClassVar[AppliesTo] = "attention"
@@ -354,7 +348,7 @@ class RelativePosition2d(RelativePosition):
 
 
 class Rope2d(BasePosition):
-    """Rotary embedding: half the angles follow the row, half the column (as DINOv3, arXiv 2508.10104)."""
+    """Rotary embedding: half of the angles follow the row, half the column (as in DINOv3, arXiv 2508.10104)."""
 
     kind: Literal["rope2d"] = "rope2d"
     base: float = Field(default=100.0, gt=0)
@@ -374,7 +368,7 @@ class RotaryPosition2d(AttentionPosition):
 
     def rotate(self, x: Tensor, layout: Layout) -> Tensor:
         prefix = layout.prefix()
-        if x.shape[-2] <= prefix:  # only the class token was asked for, and it has no place
+        if x.shape[-2] <= prefix:  # the class token only, which has no position
             return x
         angles = rotary_angles(layout.grid, x.shape[-1], self.base, x)  # (N, d/2)
         return torch.cat([x[..., :prefix, :], rotate(x[..., prefix:, :], angles)], dim=-2)  # (B, H, prefix + N, d)

@@ -15,13 +15,13 @@ from vitral.models.vit import Vit
 
 
 class ModelSize(NamedTuple):
-    """A size of the family: the paper's Table 1, and its relatives."""
+    """A model size of the paper's Table 1 or of later papers."""
 
     width: int
     depth: int
     heads: int
     hidden: int
-    timm_name: str  # in timm's names
+    timm_name: str  # as in vit_base_patch16; empty where timm has no such size
 
 
 SIZES = {
@@ -34,7 +34,7 @@ SIZES = {
     "g": ModelSize(1408, 40, 16, 6144, "giant"),  # arXiv 2106.04560
     "G": ModelSize(1664, 48, 16, 8192, "gigantic"),
 }
-PATCHES = (2, 4, 8, 14, 16, 32)  # those that are suggested; any other parses as well
+PATCHES = (2, 4, 8, 14, 16, 32)  # listed; any other parses as well
 RESNET_LAYERS = {
     "26": (2, 2, 2, 2),
     "50": (3, 4, 6, 3),
@@ -51,7 +51,7 @@ RESNET_NAME = re.compile(r"(?:BiT-)?R(?P<units>\d+)x(?P<factor>[1-9]\d*)")
 
 
 def list_models() -> tuple[str, ...]:
-    """The names to suggest from: every size with every patch of the paper, the hybrids and the baselines."""
+    """The known model names: every size with common patch sizes, hybrids and ResNets."""
     plain = [f"{scale}/{patch}" for scale in SIZES for patch in PATCHES]
     hybrids = [
         "R+Ti/16",
@@ -65,13 +65,13 @@ def list_models() -> tuple[str, ...]:
 
 
 def model_config(model: str | Vit | Resnet, *settings: str) -> Vit | Resnet:
-    """The config of a named model, or the one given, with `a.b=c` settings applied to it."""
+    """The config of a model by name, or the given config, with `a.b=c` settings applied."""
     config = parse_name(model) if isinstance(model, str) else model
     return override(config, settings) if settings else config
 
 
 def create_model(model: str | Vit | Resnet, *settings: str) -> Model:
-    """A model with fresh weights, from a name or a config: `build("S/16", "head.num_classes=10")`."""
+    """A model with initialized weights, from a name or a config: `build("S/16", "head.num_classes=10")`."""
     return model_config(model, *settings).build()
 
 
@@ -96,9 +96,9 @@ def vit_config(scale: ModelSize, stem: StemConfig, image: str = "224") -> Vit:
 
 
 def hybrid_stem(name: str, units: str, stride: int) -> Hybrid:
-    """The paper's two forms: all four stages for /32; the fourth folded into the third for /16."""
+    """The paper's two forms: all four stages for /32; the fourth merged into the third for /16."""
     if not units and stride == 16:
-        # R+Ti/16 is the root alone, cut into 8x8 patches of its map. The 16 is Google's name; a token covers 32 pixels.
+        # R+Ti/16 is the root alone with 8x8 patches of its map. It is Google's name, although a token covers 32 pixels.
         return Hybrid(layers=(), patch=Size(8, 8))
     if units in HYBRID_STEMS and stride in (16, 32):
         one, two, three, four = RESNET_LAYERS[units]
@@ -111,7 +111,7 @@ def square(side: str) -> Size:
 
 
 def suggest_names(name: str) -> str:
-    """The known names that look most like this one, whatever its capitals and prefixes."""
+    """A hint with the known names most similar to this one, ignoring case and prefixes."""
     plain = normalize_name(name)
     alike = {known: SequenceMatcher(None, plain, normalize_name(known)).ratio() for known in list_models()}
     best = sorted((known for known in alike if alike[known] > 0.4), key=lambda known: -alike[known])

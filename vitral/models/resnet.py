@@ -1,9 +1,7 @@
-"""The residual network of the paper: ResNet with GroupNorm and standardized weights ("ResNet (BiT)").
+"""ResNet (BiT) of the paper, with GroupNorm and weight standardization: the baseline and the body of hybrids.
 
-B images, H x W pixels, C channels, N = R x S places of the last map, D width.
-The hybrid's stem and the baseline are the same body. Padding is TensorFlow's SAME, as in the original.
-
-The baseline: a ResNet (BiT) with the contract of a Vision Transformer.  B images, N = R x S places, D width.
+B images, H x W pixels, C channels, N = R x S cells of the last feature map, D width.
+Padding is TensorFlow's SAME, as in the original.
 """
 
 from typing import Annotated, Literal, Self
@@ -24,20 +22,20 @@ Standardization = Literal["std", "variance"]
 
 
 def standardize(weight: Tensor, how: Standardization = "std") -> Tensor:
-    """Kernels (out, in, k, k) of mean 0 and deviation 1 each; Google guards the deviation, timm the variance."""
+    """Kernels (out, in, k, k) of mean 0 and std 1; Google adds epsilon to the std, timm to the variance."""
     variance, mean = torch.var_mean(weight, dim=(1, 2, 3), keepdim=True, correction=0)
     scale = 1 / (variance.sqrt() + 1e-5) if how == "std" else (variance + 1e-8).rsqrt()
     return (weight - mean) * scale
 
 
 def pad_same(x: Tensor, kernel: int, stride: int, value: float = 0.0) -> Tensor:
-    """Padding after which a strided window gives ceil(size / stride) places; the odd pixel goes below and right."""
+    """SAME padding: a strided window gives ceil(size / stride) outputs; an odd pixel is padded below and right."""
     down, right = (max(0, (-(-size // stride) - 1) * stride + kernel - size) for size in x.shape[-2:])
     return F.pad(x, (right // 2, right - right // 2, down // 2, down - down // 2), value=value)
 
 
 class StdConv2d(InitModule):
-    """A convolution without bias whose kernels are standardized at every use."""
+    """A convolution without bias and with weight standardization."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int, stride: int, how: Standardization) -> None:
         super().__init__()
@@ -74,11 +72,11 @@ class BaseResnet(Config):
         return self
 
     def stride(self) -> int:
-        """How many pixels across one place of the last map covers."""
+        """Pixels per side of a cell of the last feature map."""
         return 4 * 2 ** max(0, len(self.layers) - 1)
 
     def out_channels(self) -> int:
-        """Channels of the last map."""
+        """Channels of the last feature map."""
         return self.root * (2 ** (len(self.layers) + 1) if self.layers else 1)
 
     def build_body(self, channels: int) -> "ResnetBody":
@@ -91,7 +89,7 @@ def conv_norm(config: BaseResnet, inputs: int, outputs: int, kernel: int, stride
 
 
 class Bottleneck(InitModule):
-    """A bottleneck: 1x1, 3x3, 1x1 beside a shortcut, activated after the sum."""
+    """1x1, 3x3 and 1x1 convolutions with a shortcut; ReLU after the sum."""
 
     def __init__(self, config: BaseResnet, inputs: int, inner: int, stride: int) -> None:
         super().__init__()
@@ -104,7 +102,7 @@ class Bottleneck(InitModule):
     def initialize(self, init: BaseInit) -> None:
         norm = self.expand[1]
         assert isinstance(norm, nn.GroupNorm)
-        nn.init.zeros_(norm.weight)  # every unit starts as its shortcut
+        nn.init.zeros_(norm.weight)  # every block starts as its shortcut
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.look(self.reduce(x).relu()).relu()
@@ -126,7 +124,7 @@ def build_stages(config: BaseResnet) -> nn.Sequential:
 
 
 class ResnetBody(nn.Module):
-    """Images (B, C, H, W) to the last map (B, D, R, S)."""
+    """Images (B, C, H, W) to the last feature map (B, D, R, S)."""
 
     def __init__(self, config: BaseResnet, channels: int) -> None:
         super().__init__()
@@ -140,7 +138,7 @@ class ResnetBody(nn.Module):
 
 
 class Resnet(BaseResnet):
-    """A ResNet (BiT) as one value. As it stands it is R50x1."""
+    """A ResNet (BiT). The default is R50x1."""
 
     kind: Literal["resnet"] = "resnet"
     image_size: Size = Size(224, 224)
@@ -161,23 +159,23 @@ class Resnet(BaseResnet):
         return Size(self.stride(), self.stride())
 
     def layout(self, image: Size) -> Layout:
-        """The sequence that an image of this size becomes: the places of the last map."""
+        """The sequence for an image of this size: the cells of the last feature map."""
         return Layout(0, 0, self.grid(image))
 
     def build_empty(self, device: str = "meta") -> "ResidualNetwork":
-        """The model with no values in its weights: for its shapes, or as a frame that loaded weights are put into."""
+        """The model without weight values: for its shapes, or to load weights into."""
         with torch.device(device):
             return ResidualNetwork(self)
 
     def build(self) -> "ResidualNetwork":
-        """The model with fresh weights."""
+        """The model with initialized weights."""
         model = self.build_empty().to_empty(device=torch.get_default_device())
         initialize(model, self.init)
         return model
 
 
 class ResidualNetwork(Model):
-    """The mean of the last map answers; its places are the patches."""
+    """A ResNet with the interface of a Vision Transformer: cells of the last map are its patches, mean-pooled."""
 
     config: Resnet
 

@@ -21,21 +21,21 @@ from vitral.models.position import AttentionPosition, Learned1d, PositionConfig
 
 
 class Tokens(Config):
-    """The tokens that are no patches, and the dropout once all are together."""
+    """Class token, registers, and what is applied to the input sequence."""
 
     cls: bool = True
     registers: int = Field(default=0, ge=0, le=1_000)  # arXiv 2309.16588
-    norm: bool = False  # CLIP normalizes all tokens before the first layer
+    norm: bool = False  # LayerNorm before the first layer, as in CLIP
     dropout: float = Field(default=0.0, ge=0, lt=1)
 
 
 class Vit(Config):
-    """A Vision Transformer as one value. As it stands it is ViT-B/16."""
+    """A Vision Transformer. The default is ViT-B/16."""
 
     kind: Literal["vit"] = "vit"
     image_size: Size = Size(224, 224)
-    any_size: bool = True  # whether images of another size are welcome, their positions resampled
-    channels: int = Field(default=3, ge=1, le=10_000)  # the upper ends are far beyond use: they catch slips of a finger
+    any_size: bool = True  # accept other image sizes by resampling position embeddings
+    channels: int = Field(default=3, ge=1, le=10_000)  # the upper limits catch typing errors
     width: int = Field(default=768, ge=1, le=100_000)
     depth: int = Field(default=12, ge=1, le=1_000)
     stem: StemConfig = Patches()
@@ -55,7 +55,7 @@ class Vit(Config):
         return self.stem.token_size()
 
     def layout(self, image: Size) -> Layout:
-        """The sequence that an image of this size becomes."""
+        """The sequence for an image of this size."""
         return Layout(int(self.tokens.cls), self.tokens.registers, self.stem.grid(image))
 
     def context(self) -> BuildContext:
@@ -72,7 +72,7 @@ class Vit(Config):
             self.position.check(self.width, self.mixer.head_width_for(self.width))
         elif self.position.applies_to == "attention":
             raise ConfigError(
-                f"{self.position.kind} works inside attention, and the {self.mixer.kind} mixer has none",
+                f"{self.position.kind} positions need attention, and the {self.mixer.kind} mixer has none",
                 code="config.conflict",
                 where="position",
                 hint="use position=learned1d or mixer=attention",
@@ -82,19 +82,19 @@ class Vit(Config):
         return self
 
     def build_empty(self, device: str = "meta") -> "VisionTransformer":
-        """The model with no values in its weights: for its shapes, or as a frame that loaded weights are put into."""
+        """The model without weight values: for its shapes, or to load weights into."""
         with torch.device(device):
             return VisionTransformer(self)
 
     def build(self) -> "VisionTransformer":
-        """The model with fresh weights."""
+        """The model with initialized weights."""
         model = self.build_empty().to_empty(device=torch.get_default_device())
         initialize(model, self.init)
         return model
 
 
 class PrefixTokens(InitModule):
-    """The class token and the registers, set before the patches."""
+    """Prepends the class token and the registers."""
 
     def __init__(self, context: BuildContext) -> None:
         super().__init__()
@@ -111,7 +111,7 @@ class PrefixTokens(InitModule):
 
 
 class VisionTransformer(Model):
-    """Patches become tokens, tokens pass the blocks, what is pooled of them answers."""
+    """Patch embedding, encoder blocks, pooling and head."""
 
     config: Vit
 
@@ -156,12 +156,12 @@ class VisionTransformer(Model):
         return self.embed_patches(self.stem(images), layout)
 
     def embed_patches(self, patches: Tensor, layout: Layout) -> Tensor:
-        """Embedded patches (B, N, D) to the first layer's tokens: the others set before them, positions added."""
+        """Embedded patches (B, N, D) to the first layer's tokens: prefix tokens prepended, positions added."""
         tokens = self.prefix(patches)  # (B, L, D)
         return self.first_norm(self.dropout(self.position(tokens, layout, 0)))
 
     def encode(self, tokens: Tensor, layout: Layout, keep: int) -> Tensor:
-        """The first `keep` tokens after the last layer and norm. What is not kept, the last block need not compute."""
+        """The first `keep` tokens after the last layer and norm."""
         last = len(self.blocks) - 1
         for layer, block in enumerate(self.blocks):
             if layer:

@@ -10,6 +10,7 @@ from vitral.core.errors import ConfigError
 from vitral.core.formats import upgrade_json
 from vitral.data.datasets.split import StratifiedSplit
 from vitral.data.decoding.header import Decoding
+from vitral.data.loading.cache import CACHE_BYTES
 from vitral.data.loading.loader import ImagePipeline
 from vitral.data.loading.sampler import Order, SamplingPlan, Shuffled
 from vitral.data.transforms.augment import Augment
@@ -38,6 +39,7 @@ class DataConfig(Config):
     split: StratifiedSplit = StratifiedSplit()  # for sets that have training images only
     fraction: float = Field(default=1.0, gt=0, le=1)  # of the training images of every class
     order: Order = Shuffled()
+    cache_bytes: int = Field(default=CACHE_BYTES, ge=0)  # of decoded images on a machine, shared by its processes
 
 
 class Images(Config):
@@ -150,6 +152,7 @@ class Recipe(Config):
     seed: int = Field(default=0, ge=0)
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     workers: Annotated[int, Field(ge=0)] | Literal["auto"] = "auto"  # processes that read images; they change no bit
+    compile: bool = False  # train with torch.compile: the first steps are slow, later ones faster
 
     @model_validator(mode="after")
     def scaling_fits_channels(self) -> Self:

@@ -1,6 +1,7 @@
-"""A recipe and its data become the parts of a run."""
+"""Build the components of a run from a recipe and its data."""
 
 import math
+import os
 from dataclasses import dataclass
 from functools import partial
 
@@ -28,15 +29,15 @@ from vitral.weights.load import LoadedModel
 
 @dataclass(frozen=True)
 class RunParts:
-    """All that a run is made of."""
+    """The components of a run."""
 
     recipe: Recipe
     samples: Samples
-    spread: Strategy
-    learning: TrainingState
-    descent: UpdateRule
+    strategy: Strategy
+    state: TrainingState
+    update_rule: UpdateRule
     loader: Loader
-    serving: MicrobatchConfig
+    microbatch_config: MicrobatchConfig
     steps: int
 
     @property
@@ -47,29 +48,31 @@ class RunParts:
     @property
     def model(self) -> nn.Module:
         """What the task trains."""
-        return self.learning.task.model
+        return self.state.task.model
 
 
 def build_run(recipe: Recipe, samples: Samples, group: ProcessGroup) -> RunParts:
-    """New parts, the weights as they are before the first step."""
+    """Build a run with its weights before the first step."""
     return build_run_for_task(build_task(recipe, samples, group.device), recipe, samples, group)
 
 
 def build_run_for_task(task: Task, recipe: Recipe, samples: Samples, group: ProcessGroup) -> RunParts:
-    """The parts of a run for its task, which is spread over the processes."""
+    """Build a run for a task, which is distributed over the processes."""
     loader = build_loader(recipe, samples, "train", group.world)
     steps = recipe.length.total_steps(loader.plan)
     recipe.schedule.check(steps)
-    spread = recipe.distributed.build(task, group)
+    strategy = recipe.distributed.build(task, group)
+    if recipe.compile:
+        strategy.module = torch.compile(strategy.module)
     precision = Precision(recipe.precision.decide(probe_hardware(group.device)).dtype, group.device)
-    optimizer = recipe.optimizer.build(spread.task)  # after the task was spread: it learns the parts that are here
-    learning = TrainingState(spread.task, optimizer, recipe.average.build(steps), precision)
+    optimizer = recipe.optimizer.build(strategy.task)  # after sharding
+    state = TrainingState(strategy.task, optimizer, recipe.average.build(steps), precision)
     max_norm = math.inf if recipe.clip == "none" else recipe.clip
     peak = recipe.optimizer.lr
-    rate = lambda step: peak * recipe.schedule.lr_factor(step, steps)  # noqa: E731
-    descent = UpdateRule(optimizer, rate, max_norm, precision, spread)
-    serving = MicrobatchConfig(recipe.images.normalize, recipe.microbatches, group.device)
-    return RunParts(recipe, samples, spread, learning, descent, loader, serving, steps)
+    lr = lambda step: peak * recipe.schedule.lr_factor(step, steps)  # noqa: E731
+    rule = UpdateRule(optimizer, lr, max_norm, precision, strategy)
+    config = MicrobatchConfig(recipe.images.normalize, recipe.microbatches, group.device)
+    return RunParts(recipe, samples, strategy, state, rule, loader, config, steps)
 
 
 def build_task(recipe: Recipe, samples: Samples, device: torch.device, source: LoadedModel | None = None) -> Task:
@@ -85,27 +88,41 @@ def build_task(recipe: Recipe, samples: Samples, device: torch.device, source: L
 
 
 def build_train_images(recipe: Recipe, samples: Samples, group: ProcessGroup) -> TrainImages:
-    """A look at the training images, for what is done before the first step."""
+    """The training images as evaluation sees them, for what is fitted before the first step."""
     loader = build_eval_loader(recipe, samples, "train", group.world)
-    serving = MicrobatchConfig(recipe.images.normalize, 1, group.device)
-
+    config = MicrobatchConfig(recipe.images.normalize, 1, group.device)
+    batches = partial(microbatches, loader, 0, loader.plan.steps_per_epoch, config)
     fit = partial(fit_head, classes=len(samples.classes), seed=recipe.seed)
-    return TrainImages(lambda: microbatches(loader, 0, loader.plan.steps_per_epoch, serving), group.gather, group.is_main, fit)
+    return TrainImages(batches, group.gather, group.is_main, fit)
 
 
 def build_loader(recipe: Recipe, samples: Samples, split: Split, world: World) -> Loader:
-    """The images of a split: as training sees them, or one after the other as every other use does."""
+    """The loader of a split: for training, or for evaluation of any other split."""
     if split != "train":
         return build_eval_loader(recipe, samples, split, world)
     plan = SamplingPlan(_labels(samples, split), recipe.data.order, recipe.batch_size, recipe.seed, world)
-    return Loader(samples.of(split), samples.store, recipe.train_pipeline(), plan, num_workers(recipe))
+    return Loader(
+        samples.of(split), samples.store, recipe.train_pipeline(), plan, num_workers(recipe), cache_bytes(recipe)
+    )
 
 
 def build_eval_loader(recipe: Recipe, samples: Samples, split: Split, world: World) -> Loader:
-    """The images of any split, one after the other, each as evaluation sees it."""
-    batch = -(-recipe.batch_size // recipe.microbatches)  # what fits is known for a portion
-    plan = SamplingPlan(_labels(samples, split), Sequential(), batch, recipe.seed, world)
-    return Loader(samples.of(split), samples.store, recipe.eval_pipeline(), plan, num_workers(recipe))
+    """The loader of any split for evaluation, in sequential order."""
+    batch_size = -(-recipe.batch_size // recipe.microbatches)  # a microbatch fits into memory
+    plan = SamplingPlan(_labels(samples, split), Sequential(), batch_size, recipe.seed, world)
+    return Loader(
+        samples.of(split), samples.store, recipe.eval_pipeline(), plan, num_workers(recipe), cache_bytes(recipe)
+    )
+
+
+def cache_bytes(recipe: Recipe) -> int:
+    """The part of the cache of decoded images for this process: the processes of a machine divide it."""
+    return recipe.data.cache_bytes // local_processes()
+
+
+def local_processes() -> int:
+    """The number of processes of this run on this machine."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
 def _labels(samples: Samples, split: Split) -> Indices:
@@ -113,19 +130,19 @@ def _labels(samples: Samples, split: Split) -> Indices:
 
 
 def select_device(recipe: Recipe) -> torch.device:
-    """The device asked for, if it is there; by itself the fastest that is."""
+    """The requested device, or the fastest available for `auto`."""
     there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if recipe.device == "auto":
         return torch.device(next(name for name in ("cuda", "mps", "cpu") if there[name]))
     if not there[recipe.device]:
         held = ", ".join(name for name, found in there.items() if found)
-        message = f"torch finds no {recipe.device} here, only {held}"
+        message = f"{recipe.device} is not available; available: {held}"
         raise ConfigError(message, code="config.device_unavailable", where="device", hint="use auto or cpu")
     return torch.device(recipe.device)
 
 
 def num_workers(recipe: Recipe) -> int:
-    """The processes asked for; by itself none beside a model on a CPU, which needs all cores, and up to 8 for a GPU."""
+    """The number of worker processes; for `auto` 0 if the model runs on the CPU, else one per core up to 8."""
     if recipe.workers != "auto":
         return recipe.workers
     return 0 if select_device(recipe).type == "cpu" else min(8, cpu_count())

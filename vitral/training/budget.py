@@ -1,6 +1,6 @@
-"""Training within a time: how long a limit is, how long a step takes, how many steps that leaves.
+"""Training within a budget: the microbatches that fit into memory, and the steps that fit into a time limit.
 
-In how many portions a batch must be taken to fit into memory.  B images, C channels, H rows, W columns.
+B images, C channels, H rows, W columns.
 """
 
 import re
@@ -22,28 +22,25 @@ from vitral.models.hooks import FlopCounter
 from vitral.tasks.task import Task
 from vitral.training.precision import Precision
 
-MARGIN = 1 / 3  # of what is free: for the workspace of kernels, pieces that do not fit together, other programs
-PERSISTENT_COPIES = 4  # copies of what learns beside itself: the gradient, two of the optimizer, the average
-CHECKPOINT_COPIES = (
-    4  # more of them in the memory of the CPU while a checkpoint is written: the weights and the last three
-)
+MARGIN = 1 / 3  # of the free memory: for the workspace of kernels, fragmentation, other programs
+PERSISTENT_COPIES = 4  # copies of the trainable weights: gradient, two of the optimizer, average
+CHECKPOINT_COPIES = 4  # on a CPU, while a checkpoint is written: weights, two of the optimizer, average
 BYTES = 4  # of a float32
 
 Shape = tuple[int, int, int]  # (C, H, W)
 
 
 class MemoryPlan(NamedTuple):
-    """The number of portions, and what to tell the user; empty when a batch is taken whole."""
+    """The number of microbatches, and a message for the user if there are several."""
 
-    portions: int
-    words: str = ""
+    microbatches: int
+    message: str = ""
 
 
 def plan_memory(task: Task, shape: Shape, batch: int, memory: int, precision: Precision) -> MemoryPlan:
-    """The portions in which a task can take batches of images with so many bytes free; the task stays as it is."""
-    fixed = (
-        persistent_bytes(task, precision.device) + batch * prod(shape) * BYTES
-    )  # all portions are there from the start
+    """Split a batch into as many microbatches as `memory` free bytes require. The task is not changed."""
+    inputs = batch * prod(shape) * BYTES  # of all microbatches
+    fixed = persistent_bytes(task, precision.device) + inputs
     room = (1 - MARGIN) * memory - fixed
     whole = peak_bytes(task, shape, batch, precision)
     if whole <= room:
@@ -51,24 +48,24 @@ def plan_memory(task: Task, shape: Shape, batch: int, memory: int, precision: Pr
     one = peak_bytes(task, shape, 1, precision)
     if one > room:
         raise ConfigError(
-            f"one image at a time needs {format_bytes((fixed + one) / (1 - MARGIN))}, and {format_bytes(memory)} are free",
+            f"a single image needs {format_bytes((fixed + one) / (1 - MARGIN))}; {format_bytes(memory)} are free",
             code="config.out_of_memory",
             where="batch_size",
-            hint="make room, or use a smaller model, smaller images, a smaller batch or memory=recompute",
+            hint="free memory, or use a smaller model, image size or batch, or memory=recompute",
         )
-    # At each moment of a step so much lives, and so much more for each image; the most of that over all moments bends
-    # upwards, so between two known sizes a straight line is never too low.
+    # Memory at each moment of a step is linear in the number of images, so the maximum over all moments is convex:
+    # a straight line between two known sizes is never too low.
     most = 1 + floor((room - one) / (whole - one) * (batch - 1))
-    portions = ceil(batch / most)
+    microbatches = ceil(batch / most)
     return MemoryPlan(
-        portions,
+        microbatches,
         f"a batch of {batch:,} needs {format_bytes((fixed + whole) / (1 - MARGIN))}, {format_bytes(memory)} are free: "
-        f"taken in {portions:,} portions, whose gradients add up to that of the batch",
+        f"splitting it into {microbatches:,} microbatches; their gradients add up to that of the batch",
     )
 
 
 def persistent_bytes(task: Task, device: torch.device) -> int:
-    """Bytes that a run holds from step to step, beside the weights themselves."""
+    """Bytes that a run holds between steps, besides the weights."""
     learning = sum(weight.numel() * weight.element_size() for weight in task.parameters() if weight.requires_grad)
     return learning * (PERSISTENT_COPIES + (CHECKPOINT_COPIES if device.type == "cpu" else 0))
 
@@ -84,7 +81,7 @@ def peak_bytes(task: Task, shape: Shape, images: int, precision: Precision) -> i
             name: blank.from_tensor(tensor) for name, tensor in [*task.named_parameters(), *task.named_buffers()]
         }
         for tensor in state.values():
-            if tensor.requires_grad:  # it is counted in `held`, so it is dropped as soon as it is there
+            if tensor.requires_grad:  # counted by `persistent_bytes`, so it is dropped at once
                 tensor.register_post_accumulate_grad_hook(lambda weight: setattr(weight, "grad", None))
         inputs = torch.empty(images, *shape, device=precision.device)  # (B, C, H, W)
         labels = torch.zeros(images, dtype=torch.int64, device=precision.device)  # (B,)
@@ -108,7 +105,7 @@ def training_mode(task: Task) -> Iterator[None]:
 
 
 def format_bytes(size: float) -> str:
-    """Bytes as a person says them."""
+    """Bytes in MB or GB."""
     unit, scale = ("GB", 1e9) if size >= 0.95e9 else ("MB", 1e6)
     return f"{size / scale:,.1f} {unit}" if size < 9.95 * scale else f"{size / scale:,.0f} {unit}"
 
@@ -134,7 +131,9 @@ def parse_seconds(text: str) -> float:
     return found
 
 
-def steps_within(limit: float, spent: float, step_seconds: float, evaluation_seconds: float, steps_per_epoch: int) -> int:
+def steps_within(
+    limit: float, spent: float, step_seconds: float, evaluation_seconds: float, steps_per_epoch: int
+) -> int:
     """How many steps fit into a limit of which some is spent, with an evaluation after each epoch and after the last.
 
     A part of the limit is kept in hand.

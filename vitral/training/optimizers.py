@@ -1,4 +1,4 @@
-"""What turns gradients into steps, and which weights decay, and how fast each layer learns."""
+"""Optimizers, their parameter groups, weight decay and layer-wise learning rate decay."""
 
 from collections import defaultdict
 from typing import Annotated, Any, Literal, NamedTuple, Self
@@ -13,20 +13,20 @@ from vitral.core.errors import ConfigError
 from vitral.models.resnet import StdConv2d
 from vitral.models.vit import VisionTransformer
 
-FUSED_DEVICES = {"cpu", "cuda", "mps", "xpu"}  # devices on which torch takes a whole step in one kernel
+FUSED_DEVICES = {"cpu", "cuda", "mps", "xpu"}  # devices for which torch has fused steps
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 
 
 class OptimizerKind(Config):
-    """What every kind has. The weights to learn are those of the task, its model and whatever it adds."""
+    """Options of every optimizer. It trains the parameters of the task: its model and what the task adds."""
 
-    layer_decay: float = Field(default=1.0, gt=0, le=1)  # how much slower a layer learns than the one above it
+    layer_decay: float = Field(default=1.0, gt=0, le=1)  # factor of the learning rate from a layer to the one below it
 
 
 class AdamW(OptimizerKind):
     """Adam with decoupled weight decay: the paper's for pre-training (arXiv 1711.05101).
 
-    A weight loses rate x decay of itself at each step, as in torch. big_vision's decay leaves out the peak rate, so its
+    As in torch, a weight decays by lr x weight_decay at each step. big_vision leaves out the peak learning rate, so its
     1e-4 at a peak of 1e-3 is 0.1 here.
     """
 
@@ -46,7 +46,7 @@ class AdamW(OptimizerKind):
 class Sgd(OptimizerKind):
     """Stochastic gradient descent with momentum: the paper's for fine-tuning. Decay is added to the gradient.
 
-    Its step is not fused: torch has no fused one for a model that is divided among processes.
+    It is not fused: torch has no fused SGD step for a sharded model.
     """
 
     kind: Literal["sgd"] = "sgd"
@@ -59,7 +59,7 @@ class Sgd(OptimizerKind):
     def nesterov_has_momentum(self) -> Self:
         if self.nesterov and not self.momentum:
             hint = "set momentum=0.9, or nesterov=false"
-            message = "looks ahead along the momentum, which is 0"
+            message = "nesterov needs momentum, which is 0"
             raise ConfigError(message, code="config.conflict", where="nesterov", hint=hint)
         return self
 
@@ -73,53 +73,51 @@ class Sgd(OptimizerKind):
 OptimizerConfig = Annotated[AdamW | Sgd, Field(discriminator="kind")]
 
 
-def set_lr(optimizer: Optimizer, rate: float) -> None:
-    """Give every group this rate times its own multiplier."""
+def set_lr(optimizer: Optimizer, lr: float) -> None:
+    """Set the learning rate of every group: `lr` times the scale of the group."""
     for group in optimizer.param_groups:
-        group["lr"] = rate * group["multiplier"]
+        group["lr"] = lr * group["lr_scale"]
 
 
 class GroupKey(NamedTuple):
-    """What the parameters of one group have in common."""
+    """The options of a parameter group."""
 
-    decay: float
-    multiplier: float
+    weight_decay: float
+    lr_scale: float
 
 
-def param_groups(task: nn.Module, decay: float, layer_decay: float) -> list[dict[str, Any]]:
-    """The trainable parameters with their names, as torch's groups: one for each decay and multiplier of the rate."""
-    multipliers = layer_lr_scales(task, layer_decay)
+def param_groups(task: nn.Module, weight_decay: float, layer_decay: float) -> list[dict[str, Any]]:
+    """The parameter groups of the trainable parameters: one for each weight decay and learning rate scale."""
+    scales = layer_lr_scales(task, layer_decay)
     kernels = decayed_weights(task)
-    lots: dict[GroupKey, list[tuple[str, Tensor]]] = defaultdict(list)
+    groups: dict[GroupKey, list[tuple[str, Tensor]]] = defaultdict(list)
     for name, weight in task.named_parameters():
         if weight.requires_grad:
-            lot = GroupKey(decay if weight in kernels else 0.0, multipliers.get(weight, 1.0))
-            lots[lot].append((name, weight))
-    if not lots:
-        hint = "leave at least the head free to learn"
-        raise ConfigError("every weight is frozen", code="config.nothing_to_train", where="task", hint=hint)
-    return [
-        {"params": weights, "weight_decay": lot.decay, "multiplier": lot.multiplier} for lot, weights in lots.items()
-    ]
+            key = GroupKey(weight_decay if weight in kernels else 0.0, scales.get(weight, 1.0))
+            groups[key].append((name, weight))
+    if not groups:
+        hint = "leave at least the head trainable"
+        raise ConfigError("all parameters are frozen", code="config.nothing_to_train", where="task", hint=hint)
+    return [{"params": weights, **key._asdict()} for key, weights in groups.items()]
 
 
 def decayed_weights(task: nn.Module) -> set[Tensor]:
-    """The kernels of linear maps and convolutions: biases, norms, scales, positions and tokens never decay."""
+    """The kernels of linear layers and convolutions: biases, norms, scales, positions and tokens do not decay."""
     return {part.weight for part in task.modules() if isinstance(part, nn.Linear | nn.Conv2d | StdConv2d)}
 
 
 def layer_lr_scales(task: nn.Module, layer_decay: float) -> dict[Tensor, float]:
-    """What the rate of each parameter below the final norm is multiplied by (BEiT, arXiv 2106.08254; MAE, 2111.06377).
+    """The learning rate scale of each parameter below the final norm (BEiT, arXiv 2106.08254; MAE, 2111.06377).
 
-    The stem, the tokens before the patches, the positions and the norm after them are layer 0, the first block is layer
-    1. All that follows the blocks, and all that the task adds, learns at the full rate.
+    The stem, the prefix tokens, the positions and the norm after them are layer 0, the first block is layer 1. What
+    follows the blocks, and what the task adds, has the full learning rate.
     """
     if layer_decay == 1:
         return {}
     encoder = next((part for part in task.modules() if isinstance(part, VisionTransformer)), None)
     if encoder is None:
         raise ConfigError(
-            "counts the layers of a Vision Transformer, and this model is none",
+            "layer_decay needs a Vision Transformer, and this model is not one",
             code="config.unsupported",
             where="layer_decay",
             hint="set layer_decay=1",

@@ -1,9 +1,6 @@
-"""Masked patches: the paper's self-supervision (appendix B.1.2), which needs no labels.
+"""Masked patch prediction: the paper's self-supervision (appendix B.1.2).
 
 B images, C channels, N patches, M of them corrupted, P x Q pixels a patch, D width.
-
-Which patches of an image a model must guess, and what stands in their place (appendix B.1.2).
-What is to be told of a corrupted patch (appendix B.1.2).
 """
 
 from collections.abc import Sequence
@@ -25,19 +22,19 @@ from vitral.models.vit import VisionTransformer
 from vitral.tasks.task import Outcome, Task, batch_mean
 
 CORRUPTED = 0.5  # of the patches
-MASKED, SWAPPED = 0.8, 0.1  # of those; what is left is kept as it is, yet must be told like the others
+MASKED, SWAPPED = 0.8, 0.1  # of the corrupted patches; the rest stay unchanged and are predicted as well
 
 
 class Corruption(NamedTuple):
-    """What is done to the patches of a batch."""
+    """The corruption of the patches of a batch."""
 
-    indices: Tensor  # (B, M), the corrupted patches, each once
-    sources: Tensor  # (B, N), whose embedding stands at each patch: its own, or another's of the same image
-    masked: Tensor  # (B, N), whether the mask token stands there instead
+    indices: Tensor  # (B, M), of the corrupted patches
+    sources: Tensor  # (B, N), the patch whose embedding is used: the same, or another of the image
+    masked: Tensor  # (B, N), whether the mask token is used instead
 
 
 def draw_corruption(images: int, patches: int, rng: np.random.Generator) -> Corruption:
-    """For each image a draw of its own: always as many corrupted patches, each masked, swapped or kept by chance."""
+    """Draw for each image the corrupted patches, a fixed number, and whether each is masked, swapped or unchanged."""
     count = ceil(CORRUPTED * patches)
     own = np.tile(np.arange(patches), (images, 1))  # (B, N)
     places = rng.permuted(own, axis=1)[:, :count]  # (B, M)
@@ -51,12 +48,12 @@ def draw_corruption(images: int, patches: int, rng: np.random.Generator) -> Corr
 
 
 def gather_patches(patches: Tensor, places: Tensor) -> Tensor:
-    """The patches (B, N, D) at these places (B, M), in their order: (B, M, D)."""
+    """The patches (B, N, D) at these indices (B, M): (B, M, D)."""
     return patches.gather(1, places[..., None].expand(-1, -1, patches.shape[2]))
 
 
 def corrupt(patches: Tensor, corruption: Corruption, mask: Tensor) -> Tensor:
-    """The embedded patches (B, N, D) with others or the mask token (D,) in the place of some."""
+    """The embedded patches (B, N, D) with some replaced by others or by the mask token (D,)."""
     return torch.where(
         corruption.masked[..., None], mask.to(patches.dtype), gather_patches(patches, corruption.sources)
     )
@@ -67,14 +64,14 @@ MAX_CHANNELS = 4  # their colors are 4,096
 
 
 class TargetLoss(NamedTuple):
-    """How well each image's patches were told."""
+    """The loss and metrics of each image."""
 
     losses: Tensor  # (B,)
     metrics: dict[str, Tensor]  # each (B,), detached
 
 
 def color_classes(pixels: Tensor, side: int) -> Tensor:
-    """The colors of patches (B, M, C, P, Q) of bytes, downsized to side x side by means, as numbers (B, M, S).
+    """The color classes (B, M, S) of patches (B, M, C, P, Q) of bytes, downsized to S = side x side by means.
 
     Each mean keeps its three highest bits. The first channel counts most: red 7, green 0, blue 1 is 7 * 64 + 0 * 8 + 1.
     """
@@ -87,12 +84,12 @@ def color_classes(pixels: Tensor, side: int) -> Tensor:
 
 
 class Colors(Config):
-    """A color of 3 bits a channel, 512 in all for red, green and blue, at each place of the downsized patch."""
+    """A color of 3 bits per channel, 512 classes for RGB, at each pixel of the downsized patch."""
 
     side: ClassVar[int]  # of the downsized patch
 
     def check(self, channels: int, patch: Size) -> None:
-        """Refuse patches that have no such colors."""
+        """Raise ConfigError for unsupported channels or patches."""
         if channels > MAX_CHANNELS:
             raise ConfigError(
                 f"{channels} channels of 3 bits are too many colors to choose from",
@@ -109,7 +106,7 @@ class Colors(Config):
             )
 
     def out_features(self, channels: int, patch: Size) -> int:
-        """How many numbers tell one patch."""
+        """Outputs per patch."""
         return self.side**2 * LEVELS**channels
 
     def compute_loss(self, predictions: Tensor, patches: Tensor, scaling: Normalize) -> TargetLoss:
@@ -129,22 +126,22 @@ class MeanColor(Colors):
 
 
 class Downsized(Colors):
-    """The patch downsized to 4 x 4, each of its 16 colors told by itself."""
+    """The 16 colors of the patch downsized to 4 x 4."""
 
     kind: Literal["downsized"] = "downsized"
     side: ClassVar[int] = 4
 
 
 class WholePatch(Config):
-    """Every pixel of the patch as the model sees it, scaled, by mean squared error: slightly worse in the paper."""
+    """Every normalized pixel of the patch, by mean squared error: slightly worse in the paper."""
 
     kind: Literal["whole_patch"] = "whole_patch"
 
     def check(self, channels: int, patch: Size) -> None:
-        """Any patch will do."""
+        """Any patch is supported."""
 
     def out_features(self, channels: int, patch: Size) -> int:
-        """How many numbers tell one patch."""
+        """Outputs per patch."""
         return channels * patch.height * patch.width
 
     def compute_loss(self, predictions: Tensor, patches: Tensor, scaling: Normalize) -> TargetLoss:
@@ -157,7 +154,7 @@ TargetConfig = Annotated[MeanColor | Downsized | WholePatch, Field(discriminator
 
 
 class MaskedPatches(Config):
-    """Hide half of the patches and have them told from the rest."""
+    """Corrupt half of the patches and predict them from the rest."""
 
     labeled: ClassVar[bool] = False
 
@@ -165,15 +162,14 @@ class MaskedPatches(Config):
     target: TargetConfig = MeanColor()
 
     def build(self, model: Model, classes: int, class_counts: Sequence[int], scaling: Normalize) -> Task:
-        """The task for a model with a stem of plain patches.
+        """The task for a model with plain patches. Labels are not used.
 
-        The scaling is that of the images: colors are found in the bytes behind them. Labels are not looked at.
-        The model's own pool and head learn nothing here, so they are frozen.
+        The normalization is that of the images; it is undone to compute colors. Pool and head are frozen.
         """
         if not isinstance(model, VisionTransformer) or not isinstance(model.config.stem, Patches):
-            found = "ResNet" if not isinstance(model, VisionTransformer) else "hybrid stem"
+            stem = "ResNet" if not isinstance(model, VisionTransformer) else "hybrid stem"
             raise ConfigError(
-                f"masked patches need a model of plain patches, got a {found}",
+                f"masked patch prediction needs a model with plain patches, got a {stem}",
                 code="config.unsupported",
                 where="task",
                 hint="choose a model such as S/16",
@@ -186,7 +182,7 @@ class MaskedPatches(Config):
 def check_patch_count(grid: Grid) -> None:
     if grid.cells() < 2:
         raise ConfigError(
-            "a patch is told from the others, but the image is one patch",
+            "patches are predicted from each other, but the image is one patch",
             code="config.unsupported",
             where="image_size",
             hint="use larger images or smaller patches",
@@ -194,10 +190,9 @@ def check_patch_count(grid: Grid) -> None:
 
 
 class PatchPrediction(Task):
-    """The mask token and the linear map that tells a patch are the task's; the model's weights serve any other task.
+    """Adds a mask token and a linear prediction head to the model.
 
-    In evaluation mode all images are corrupted alike, always at the same places, so that an image costs the same
-    whatever its batch.
+    In evaluation mode all images are corrupted at the same patches, so that losses are reproducible.
     """
 
     model: VisionTransformer
@@ -208,11 +203,11 @@ class PatchPrediction(Task):
         self.model = model
         for part in (model.pool, model.head):
             part.requires_grad_(False)
-        width, place = model.config.width, next(model.parameters()).device
-        self.mask = nn.Parameter(torch.empty(width, device=place))
-        self.tell = nn.Linear(width, config.target.out_features(model.config.channels, stem.patch), device=place)
+        width, device = model.config.width, next(model.parameters()).device
+        self.mask = nn.Parameter(torch.empty(width, device=device))
+        self.tell = nn.Linear(width, config.target.out_features(model.config.channels, stem.patch), device=device)
         nn.init.normal_(self.mask, std=0.02)
-        nn.init.normal_(self.tell.weight, std=0.02)  # not zero, or the model would learn nothing at the first step
+        nn.init.normal_(self.tell.weight, std=0.02)  # not zero, or the model would get no gradient in the first step
         nn.init.zeros_(self.tell.bias)
 
     def forward(self, images: Tensor, labels: Tensor, rng: np.random.Generator) -> Outcome:
@@ -221,15 +216,15 @@ class PatchPrediction(Task):
         corruption = self.corruption(len(images), layout.grid.cells(), rng, images.device)
         patches = corrupt(self.model.stem(images), corruption, self.mask)  # (B, N, D)
         tokens = self.model.encode(self.model.embed_patches(patches, layout), layout, layout.length())  # (B, L, D)
-        seen = gather_patches(split_tokens(tokens, layout).patches, corruption.indices)  # (B, M, D)
+        predicted = gather_patches(split_tokens(tokens, layout).patches, corruption.indices)  # (B, M, D)
         truth = gather_patches(cut_patches(images, self.patch), corruption.indices)  # (B, M, C P Q)
         pixels = truth.unflatten(2, (images.shape[1], *self.patch))  # (B, M, C, P, Q)
-        losses, metrics = self.config.target.compute_loss(self.tell(seen).float(), pixels, self.scaling)
+        losses, metrics = self.config.target.compute_loss(self.tell(predicted).float(), pixels, self.scaling)
         means = {name: batch_mean(values) for name, values in metrics.items()}
         return Outcome(batch_mean(losses), len(images), means)
 
     def corruption(self, images: int, patches: int, rng: np.random.Generator, device: torch.device) -> Corruption:
         if self.training:
             return Corruption(*(part.to(device) for part in draw_corruption(images, patches, rng)))
-        always = draw_corruption(1, patches, np.random.Generator(np.random.Philox(0)))
-        return Corruption(*(part.expand(images, -1).to(device) for part in always))
+        fixed = draw_corruption(1, patches, np.random.Generator(np.random.Philox(0)))
+        return Corruption(*(part.expand(images, -1).to(device) for part in fixed))

@@ -62,33 +62,79 @@ class TimmFiles(Format):
     package: ClassVar[str] = "timm"
     name: ClassVar[str] = "timm"
 
+    def matches(self, ckpt: Checkpoint) -> bool:
+        names = ckpt.tensors.keys()
+        return {"patch_embed.proj.weight", "blocks.0.attn.qkv.weight"} <= names and not names & DINOV2
+
+    def detect(self, ckpt: Checkpoint, settings: FileSettings) -> DetectedModel:
+        names, config = ckpt.tensors.keys(), parse_config(ckpt)
+        width = tensor_shape(ckpt, "patch_embed.proj.weight", 4)[0]
+        tokens = Tokens(cls="cls_token" in names, registers=_registers(ckpt), norm="norm_pre.weight" in names)
+        stem, channels = _stem(ckpt)
+        image, rows = self._grid(ckpt, tokens, stem, settings, config)
+        classes = tensor_shape(ckpt, "head.weight", 2)[0] if "head.weight" in names else 0
+        model = Vit(
+            image_size=image,
+            channels=channels,
+            width=width,
+            depth=count_layers(names, "blocks."),
+            stem=stem,
+            tokens=tokens,
+            position=Learned1d(cls=tokens.cls and rows > 0, resampling="bicubic_antialias"),
+            block=PreNorm(scale=LayerScale() if "blocks.0.ls1.gamma" in names else NoScale()),
+            mixer=Attention(
+                heads=_heads(ckpt, width, tokens, settings, config),
+                qkv_bias="blocks.0.attn.qkv.bias" in names,
+                qk_norm="blocks.0.attn.q_norm.weight" in names,
+            ),
+            mlp=_mlp(ckpt, width, settings, config),
+            pool=_pool(ckpt, tokens, config),
+            head=LinearHead(num_classes=classes) if classes else NoHead(),
+            eps=1e-5 if tokens.norm else 1e-6,
+        )
+        check_consistent(config, model, ckpt)
+        scaling = IMAGENET if "dist_token" in names else CENTERED
+        preprocessing = parse_preprocessing(config, image, channels, scaling, ckpt)
+        assumed = () if config.images else (f"what timm has by default: the erf form of GELU, {_words(preprocessing)}",)
+        labels = config.labels if classes else ()
+        if len(labels) != classes:
+            labels, assumed = numbered_classes(classes), (*assumed, f"its {classes:,} classes have no names: numbered")
+        return DetectedModel("timm's Vision Transformer", model, preprocessing, labels, ckpt.tensors, {}, assumed)
+
+    def rules(self, model: Vit) -> list[Rule]:
+        distilled = isinstance(model.pool, DistilledPool)
+        tokens = ["cls_token"] * model.tokens.cls
+        tokens += ["dist_token" if distilled else "reg_token"] * bool(model.tokens.registers)
+        rules = [*stem_rules(model), *position_rules(model, tokens, "pos_embed")]
+        rules += affine("first_norm", "norm_pre") if model.tokens.norm else []
+        for layer in range(model.depth):
+            rules += block_rules(model, f"blocks.{layer}", f"blocks.{layer}")
+        rules += affine("pool.norm", "fc_norm") if model.pool.normalizes() else affine("norm", "norm")
+        if isinstance(model.pool, AttentionPool):
+            rules += pool_rules()
+        if isinstance(model.head, LinearHead):
+            rules += (
+                averaged_heads("head.linear", ("head", "head_dist")) if distilled else affine("head.linear", "head")
+            )
+        return rules
+
+    def _grid(
+        self, ckpt: Checkpoint, tokens: Tokens, stem: StemConfig, settings: FileSettings, config: TimmConfig
+    ) -> tuple[Size, int]:
+        """The image size, and how many rows of the table are for tokens that are no patches."""
+        rows = tensor_shape(ckpt, "pos_embed", 3)[1]
+        prefixes = sorted({0, tokens.cls + tokens.registers})
+        cell = stem.token_size()
+        if not settings.get("image_size"):  # timm config the size it was trained with, which need not be the table's
+            cells = [(size, (size.height // cell.height) * (size.width // cell.width)) for size in config.sizes]
+            fitting = [f"image_size={size}" for size, count in cells if rows - count in prefixes]
+            settings = FileSettings((*settings.items, *fitting[:1]))
+        return settings.infer_image_size(rows, prefixes, cell, ckpt)
+
     def unsupported(self, bundle: Bundle) -> Iterator[str]:
-        model = bundle.model
-        if not isinstance(model, Vit):
-            yield "kind: timm's files of a ResNet are not written"
-            return
-        if isinstance(model.stem, Hybrid):
-            yield "stem: timm builds a hybrid from code of its own, which no file of it describes"
-        elif model.stem.norm != "none":
-            yield "stem.norm: timm's stem has one norm at the most, after the map"
-        elif model.stem.bias == model.tokens.norm:
-            yield "stem.bias: timm's map has one exactly where no norm stands before the first layer"
-        if not isinstance(model.position, Learned1d) or model.position.where != "stem":
-            yield f"position: timm's ViT has one learned table at the stem, this model {model.position.kind}"
-        if not isinstance(model.block, PreNorm):
-            yield "block: timm's ViT normalizes before each branch"
-        if not isinstance(model.mixer, Attention):
-            yield f"mixer: timm's ViT has attention over all tokens, this model {model.mixer.kind}"
-        elif model.mixer.head_width_for(model.width) * model.mixer.heads != model.width or not model.mixer.project:
-            yield "mixer: timm's heads share the width evenly, and are projected"
-        if len(marks := _marks(model)) > 1:
-            yield f"architecture: timm describes no model with {' and '.join(marks.values())} in one"
-        yield from _unlike_in_the_pool(model)
-        if not isinstance(model.head, LinearHead | NoHead):
-            yield f"head: timm's ViT has one linear layer, this model {model.head.kind}"
-        usual = 1e-5 if model.tokens.norm else 1e-6
-        if model.eps != usual:
-            yield f"eps: timm's norms have {usual:g} here, this model {model.eps:g}"
+        if isinstance(bundle.model, Vit) and bundle.model.tokens.norm:
+            return CLIP_TIMM.unsupported(bundle) if self is not CLIP_TIMM else super().unsupported(bundle)
+        return super().unsupported(bundle)
 
     def files(self, bundle: Bundle, tensors: Mapping[str, Tensor]) -> dict[str, Iterable[memoryview]]:
         assert isinstance(bundle.model, Vit)
@@ -189,79 +235,6 @@ def _ratio(hidden: int, width: int) -> float:
 BACKBONE = "patch_embed.backbone"
 DINOV2 = {"mask_token", "register_tokens", "blocks.0.mlp.w12.weight"}  # facebook's files have these, and timm's none
 HEADS = {256: 4, 320: 5, 512: 8, 640: 10, 832: 13, 896: 14, 1152: 16}  # of timm's own sizes, by their width
-
-
-class Timm(TimmFiles):
-    """A Vision Transformer of timm."""
-
-    def matches(self, ckpt: Checkpoint) -> bool:
-        names = ckpt.tensors.keys()
-        return {"patch_embed.proj.weight", "blocks.0.attn.qkv.weight"} <= names and not names & DINOV2
-
-    def detect(self, ckpt: Checkpoint, settings: FileSettings) -> DetectedModel:
-        names, config = ckpt.tensors.keys(), parse_config(ckpt)
-        width = tensor_shape(ckpt, "patch_embed.proj.weight", 4)[0]
-        tokens = Tokens(cls="cls_token" in names, registers=_registers(ckpt), norm="norm_pre.weight" in names)
-        stem, channels = _stem(ckpt)
-        image, rows = self._grid(ckpt, tokens, stem, settings, config)
-        classes = tensor_shape(ckpt, "head.weight", 2)[0] if "head.weight" in names else 0
-        model = Vit(
-            image_size=image,
-            channels=channels,
-            width=width,
-            depth=count_layers(names, "blocks."),
-            stem=stem,
-            tokens=tokens,
-            position=Learned1d(cls=tokens.cls and rows > 0, resampling="bicubic_antialias"),
-            block=PreNorm(scale=LayerScale() if "blocks.0.ls1.gamma" in names else NoScale()),
-            mixer=Attention(
-                heads=_heads(ckpt, width, tokens, settings, config),
-                qkv_bias="blocks.0.attn.qkv.bias" in names,
-                qk_norm="blocks.0.attn.q_norm.weight" in names,
-            ),
-            mlp=_mlp(ckpt, width, settings, config),
-            pool=_pool(ckpt, tokens, config),
-            head=LinearHead(num_classes=classes) if classes else NoHead(),
-            eps=1e-5 if tokens.norm else 1e-6,
-        )
-        check_consistent(config, model, ckpt)
-        scaling = IMAGENET if "dist_token" in names else CENTERED
-        preprocessing = parse_preprocessing(config, image, channels, scaling, ckpt)
-        assumed = () if config.images else (f"what timm has by default: the erf form of GELU, {_words(preprocessing)}",)
-        labels = config.labels if classes else ()
-        if len(labels) != classes:
-            labels, assumed = numbered_classes(classes), (*assumed, f"its {classes:,} classes have no names: numbered")
-        return DetectedModel("timm's Vision Transformer", model, preprocessing, labels, ckpt.tensors, {}, assumed)
-
-    def rules(self, model: Vit) -> list[Rule]:
-        distilled = isinstance(model.pool, DistilledPool)
-        tokens = ["cls_token"] * model.tokens.cls
-        tokens += ["dist_token" if distilled else "reg_token"] * bool(model.tokens.registers)
-        rules = [*stem_rules(model), *position_rules(model, tokens, "pos_embed")]
-        rules += affine("first_norm", "norm_pre") if model.tokens.norm else []
-        for layer in range(model.depth):
-            rules += block_rules(model, f"blocks.{layer}", f"blocks.{layer}")
-        rules += affine("pool.norm", "fc_norm") if model.pool.normalizes() else affine("norm", "norm")
-        if isinstance(model.pool, AttentionPool):
-            rules += pool_rules()
-        if isinstance(model.head, LinearHead):
-            rules += (
-                averaged_heads("head.linear", ("head", "head_dist")) if distilled else affine("head.linear", "head")
-            )
-        return rules
-
-    def _grid(
-        self, ckpt: Checkpoint, tokens: Tokens, stem: StemConfig, settings: FileSettings, config: TimmConfig
-    ) -> tuple[Size, int]:
-        """The image size, and how many rows of the table are for tokens that are no patches."""
-        rows = tensor_shape(ckpt, "pos_embed", 3)[1]
-        prefixes = sorted({0, tokens.cls + tokens.registers})
-        cell = stem.token_size()
-        if not settings.get("image_size"):  # timm config the size it was trained with, which need not be the table's
-            cells = [(size, (size.height // cell.height) * (size.width // cell.width)) for size in config.sizes]
-            fitting = [f"image_size={size}" for size, count in cells if rows - count in prefixes]
-            settings = FileSettings((*settings.items, *fitting[:1]))
-        return settings.infer_image_size(rows, prefixes, cell, ckpt)
 
 
 def stem_rules(model: Vit) -> list[Rule]:

@@ -50,7 +50,9 @@ def plan_shards(samples: Samples, shard_size: int) -> Index:
     return Index(samples.classes, samples.notes, samples.fingerprint(), shards)
 
 
-def shard_members(samples: Samples, shard: Shard, first: int, tell: Callable[[int], None]) -> Iterator[tuple[str, bytes]]:
+def shard_members(
+    samples: Samples, shard: Shard, first: int, tell: Callable[[int], None]
+) -> Iterator[tuple[str, bytes]]:
     """The files of a shard in order, by name: each sample's label, its image byte for byte, and where it came from.
 
     Samples are numbered from `first` on, so that no key of a split is in two shards.
