@@ -16,7 +16,7 @@ from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from vitral.core.config import Size
 from vitral.data.datasets.source import open_data
-from vitral.data.decoding.decode import decode, read_image
+from vitral.data.decoding.decode import decode
 from vitral.data.decoding.header import Decoding
 from vitral.data.decoding.pixels import Pixels
 from vitral.data.transforms.augment import Augment, ColorJitter, RandomErasing, ThreeAugment
@@ -131,6 +131,6 @@ if __name__ == "__main__":
     need = Size(SIDE, SIDE)
     sample = open_data("sample")
     partner = sample.of("train")[-1]
-    photo = read_image(Path(sys.argv[1]), Decoding(), need)
+    photo = decode(Path(sys.argv[1]).read_bytes(), sys.argv[1], Decoding(), need)
     other = decode(sample.read(partner), partner.name, Decoding(), need)
     sheet(list(rows(square(photo), square(other)))).save(sys.argv[2], quality=75)

@@ -1,7 +1,4 @@
-"""Samples: what every source gives, whatever it was read from.
-
-Names packed into one array: workers that read a million small strings would each end with a copy of them all.
-"""
+"""Samples: the dataset type that every source gives, its items and splits, and the store of its bytes."""
 
 import hashlib
 import os
@@ -16,9 +13,9 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class PackedNames:
-    """Strings, by place."""
+    """Strings packed into one array: a million Python strings would be copied into the memory of every worker."""
 
-    letters: NDArray[np.uint8]
+    data: NDArray[np.uint8]
     ends: NDArray[np.int64]
 
     @classmethod
@@ -31,15 +28,15 @@ class PackedNames:
     def __len__(self) -> int:
         return len(self.ends)
 
-    def __getitem__(self, place: int) -> str:
-        return os.fsdecode(self.encoded(place))
+    def __getitem__(self, index: int) -> str:
+        return os.fsdecode(self.encoded(index))
 
-    def encoded(self, place: int) -> bytes:
+    def encoded(self, index: int) -> bytes:
         """The name as its file system has it."""
-        if not 0 <= place < len(self):
-            raise IndexError(place)
-        start = self.ends[place - 1] if place else 0
-        return self.letters[start : self.ends[place]].tobytes()
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        start = self.ends[index - 1] if index else 0
+        return self.data[start : self.ends[index]].tobytes()
 
 
 Split = Literal["train", "val", "test"]

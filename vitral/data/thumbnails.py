@@ -1,4 +1,4 @@
-"""Files as small pictures that a page can hold in itself."""
+"""Thumbnails of images as data URLs, for HTML pages."""
 
 from base64 import b64encode
 from io import BytesIO
@@ -16,7 +16,7 @@ THUMBNAIL_SIDE = 128  # pixels
 
 
 def thumbnail_url(samples: Samples, item: Item) -> str:
-    """The address of the picture in itself: a JPEG of at most 128 pixels, or a smaller picture as it is, as PNG."""
+    """A data URL: a JPEG of at most 128 x 128 pixels, or a smaller image unchanged as PNG."""
     data = samples.read(item)
     pixels = decode(data, item.name, native_decoding(data, item.name), Size(THUMBNAIL_SIDE, THUMBNAIL_SIDE))
     picture = to_rgb_image(pixels)
@@ -28,12 +28,12 @@ def thumbnail_url(samples: Samples, item: Item) -> str:
 
 
 def native_decoding(data: bytes, name: str) -> Decoding:
-    """How to decode a file by itself: an array has the channels that it has."""
+    """How to decode a file without a model: an array keeps its channels."""
     return Decoding(channels=read_array_header(data, name).channels) if recognize(data, name) == "NPY" else Decoding()
 
 
 def to_rgb_image(pixels: Pixels) -> Image.Image:
-    """The pixels, of any number of channels, as a picture in color; what is neither gray nor RGB becomes its mean."""
+    """Pixels of any number of channels as an RGB image; other than 1 and 3 channels become their mean."""
     channels = pixels.shape[2]
     if channels == 3:
         return Image.fromarray(pixels)

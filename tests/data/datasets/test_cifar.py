@@ -9,15 +9,15 @@ from tests.data import archives
 from tests.data.archives import Truth, planes, python2_pickle, some
 from tests.data.trees import refused_at
 from tests.errors import raises
-from vitral.data.datasets.cifar import Form, Pickles, Pngs, Records, find_cifar
+from vitral.data.datasets.cifar import BinaryReader, Form, PickleReader, PngReader, find_cifar
 
 Write = Callable[[Path, Truth, Truth], None]
 FORMS: list[tuple[type[Form], int, Write]] = [
-    (Pickles, 10, archives.write_cifar10_pickles),
-    (Records, 10, archives.write_cifar10_records),
-    (Pngs, 10, archives.write_cifar10_pngs),
-    (Pickles, 100, archives.write_cifar100_pickles),
-    (Records, 100, archives.write_cifar100_records),
+    (PickleReader, 10, archives.write_cifar10_pickles),
+    (BinaryReader, 10, archives.write_cifar10_records),
+    (PngReader, 10, archives.write_cifar10_pngs),
+    (PickleReader, 100, archives.write_cifar100_pickles),
+    (BinaryReader, 100, archives.write_cifar100_records),
 ]
 every_form = pytest.mark.parametrize(("form", "classes", "write"), FORMS)
 
@@ -27,7 +27,7 @@ def test_a_batch_that_is_cut_between_two_images_is_noticed(tmp_path: Path) -> No
     path = tmp_path / "data_batch_3.bin"
     path.write_bytes(path.read_bytes()[: 3 * 3073])
     with raises("data.count_mismatch", "4, 4, 3, 4, 4") as caught:
-        Records(str(tmp_path), 10).load("train")
+        BinaryReader(str(tmp_path), 10).load("train")
     assert refused_at(caught) == str(tmp_path)
 
 
@@ -121,7 +121,7 @@ def test_a_pickle_of_something_else_is_refused_by_name(tmp_path: Path, content: 
     path = tmp_path / "test_batch"
     path.write_bytes(python2_pickle(content))
     with raises(*error) as caught:
-        Pickles(str(tmp_path), 10).load("test")
+        PickleReader(str(tmp_path), 10).load("test")
     assert refused_at(caught) == str(path)
 
 
@@ -142,7 +142,7 @@ def test_labels_in_json_that_are_no_labels_are_refused_by_name(tmp_path: Path, t
     path = tmp_path / "test_lables.json"
     path.write_text(text)
     with raises(code) as caught:
-        Pngs(str(tmp_path), 10).load("test")
+        PngReader(str(tmp_path), 10).load("test")
     assert refused_at(caught) == str(path)
 
 
@@ -150,5 +150,5 @@ def test_a_png_with_rows_of_another_length_is_refused_by_name(tmp_path: Path) ->
     archives.write_cifar10_pngs(tmp_path, *truths(10))
     Image.fromarray(truths(10)[1].images.reshape(-1, 512, 3)).save(tmp_path / "test_batch.png")
     with raises("data.bad_archive", 1024, 512) as caught:
-        Pngs(str(tmp_path), 10).load("test")
+        PngReader(str(tmp_path), 10).load("test")
     assert refused_at(caught) == str(tmp_path / "test_batch.png")

@@ -15,7 +15,7 @@ from tests.data.archives import planes, python2_pickle, some
 from tests.data.trees import refused_at
 from tests.errors import raises
 from vitral.core.errors import DataError
-from vitral.data.datasets.cifar import read_pickled
+from vitral.data.datasets.cifar import read_pickle
 
 TRUTH = some(3, 32, 32, 3)
 CONTENT = {
@@ -50,7 +50,7 @@ def test_the_pickles_of_these_tests_have_the_form_of_the_originals() -> None:
 @pytest.mark.parametrize("data", [GOOD, BY_HAND])
 @pytest.mark.parametrize("module", [bytes, new])
 def test_what_is_read_is_what_pickle_itself_would_give(data: bytes, module: Any) -> None:
-    found, truth = read_pickled(module(data), "batch"), pickle.loads(new(data), encoding="latin1")
+    found, truth = read_pickle(module(data), "batch"), pickle.loads(new(data), encoding="latin1")
     assert list(found) == list(truth)
     assert found["data"].dtype == np.uint8
     assert np.array_equal(found.pop("data"), truth.pop("data"))
@@ -64,7 +64,7 @@ def test_lists_of_any_length_are_read() -> None:
         "many": [f"{number}.png" for number in range(2345)],
         "sizes": [0, 255, 256, 65535, 65536, -1],
     }
-    assert read_pickled(python2_pickle(content), "batch") == content
+    assert read_pickle(python2_pickle(content), "batch") == content
 
 
 class Touch:
@@ -81,7 +81,7 @@ def test_nothing_in_a_pickle_is_run(tmp_path: Path) -> None:
     path = tmp_path / "made"
     data = python2_pickle({"data": Touch(path)})
     with raises("data.bad_archive", "GLOBAL posix system"):
-        read_pickled(data, "batch")
+        read_pickle(data, "batch")
     assert not path.exists()
     pickle.loads(data, encoding="latin1")
     assert path.exists()  # so the test would have shown it
@@ -127,7 +127,7 @@ def edited(old: bytes, by: bytes) -> bytes:
 )
 def test_what_the_originals_do_not_have_is_refused(data: bytes, values: tuple[str, ...]) -> None:
     with raises("data.bad_archive", *values) as caught:
-        read_pickled(data, "folder/data_batch_1")
+        read_pickle(data, "folder/data_batch_1")
     assert refused_at(caught) == "folder/data_batch_1"
 
 
@@ -151,11 +151,11 @@ def test_any_sequence_of_opcodes_is_read_or_refused(parts: list[bytes]) -> None:
 
 def _read_or_refused(data: bytes) -> bool:
     try:
-        return isinstance(read_pickled(data, "batch"), dict)
+        return isinstance(read_pickle(data, "batch"), dict)
     except DataError:
         return True
 
 
 def test_text_with_odd_escapes_is_refused_without_a_warning() -> None:
     with raises("data.bad_archive", "batch"):
-        read_pickled(b"\x80\x02S'\\u'\n.", "batch")
+        read_pickle(b"\x80\x02S'\\u'\n.", "batch")

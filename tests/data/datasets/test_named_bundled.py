@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from tools.make_sample import pack, selection
-from vitral.data.datasets.arrays import Array, loaded
-from vitral.data.datasets.named import CLASSES, EACH, FOLDER, Bundled, open_sample
+from vitral.data.datasets.arrays import Array, load_once
+from vitral.data.datasets.named import CLASSES, EACH, FOLDER, BundledReader, open_sample
 from vitral.data.samples import Split
 
 ORIGINALS = Path("/usr/share/datasets/fashion-mnist")
@@ -23,7 +23,7 @@ FILES = {
 
 
 def images(split: Split) -> Array:
-    return loaded(Bundled(), split).images
+    return load_once(BundledReader(), split).images
 
 
 def test_there_are_five_thousand_images_to_train_on_and_a_thousand_to_test_with() -> None:

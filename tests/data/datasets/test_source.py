@@ -51,7 +51,9 @@ def test_a_root_for_what_has_no_name_is_refused(here: Path) -> None:
 
 
 def test_the_division_is_as_asked(here: Path) -> None:
-    names = {tuple(item.name for item in open_data("photos", StratifiedSplit(seed=seed)).of("val")) for seed in range(9)}
+    names = {
+        tuple(item.name for item in open_data("photos", StratifiedSplit(seed=seed)).of("val")) for seed in range(9)
+    }
     assert len(names) > 1
 
 

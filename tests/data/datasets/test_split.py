@@ -1,3 +1,4 @@
+import csv
 import os
 import random
 import unicodedata
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.errors import raises
-from vitral.data.datasets.split import StratifiedSplit, read_split, stratified_split, write_split
+from vitral.data.datasets.split import StratifiedSplit, stratified_split, write_split
 from vitral.data.samples import SPLITS, Row
 
 
@@ -96,7 +97,8 @@ NAMES = [
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     rows = tuple(Row(name, f"class of {name}", SPLITS[number % 3]) for number, name in enumerate(NAMES))
     write_split(tmp_path / "split.csv", rows)
-    assert read_split(tmp_path / "split.csv") == rows
+    with (tmp_path / "split.csv").open(encoding="utf-8", errors="surrogateescape", newline="") as file:
+        assert [*csv.reader(file, strict=True)] == [["name", "label", "split"], *map(list, rows)]
     assert [path.name for path in tmp_path.iterdir()] == ["split.csv"]
 
 
@@ -112,19 +114,3 @@ def test_a_failure_while_writing_keeps_the_file_before(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError):
         write_split(path, (Row(f"{1 / (2 - number)}.jpg", "cat", "train") for number in range(4)))
     assert path.read_bytes() == before
-
-
-@pytest.mark.parametrize(
-    ("text", "values"),
-    [
-        ("", ()),
-        ("path,label\n", ("name,label,split", "path,label")),
-        ("name,label,split\n1.jpg,cat\n", ("split.csv:2", "train", "val", "test", "'1.jpg,cat'")),
-        ("name,label,split\n1.jpg,cat,train\n2.jpg,cat,dev\n", ("split.csv:3", "'2.jpg,cat,dev'")),
-        ('name,label,split\n"1.jpg,cat,train\n', ()),
-    ],
-)
-def test_another_file_is_refused(tmp_path: Path, text: str, values: tuple[str, ...]) -> None:
-    (tmp_path / "split.csv").write_text(text)
-    with raises("data.bad_split_file", tmp_path / "split.csv", *values):
-        read_split(tmp_path / "split.csv")

@@ -2,8 +2,6 @@
 
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -35,7 +33,6 @@ from vitral.data.decoding.decode import (
     decode,
     jpeg_scale,
     open_image,
-    read_image,
 )
 from vitral.data.decoding.header import Decoding
 
@@ -282,25 +279,6 @@ def test_a_reduced_jpeg_is_the_average_of_its_blocks(mode: str, scale: int, orie
     seen = np.rot90(pixels) if orientation == 6 else pixels
     assert seen.shape == (-(-rows // scale), -(-columns // scale), 3)
     assert np.abs(seen[: need.height, : need.width] - blocks).max() < 6
-
-
-def test_a_file_is_read_from_its_path(tmp_path: Path) -> None:
-    path = tmp_path / "föto one.jpg"  # a PNG under another name is still what it is
-    path.write_bytes(encoded(SHARP, "PNG"))
-    assert (read_image(path, RGB, FULL_SIZE) == SHARP).all()
-    (tmp_path / "loop").symlink_to("loop")
-    for name, code in (("missing.png", "data.not_found"), ("", "data.not_a_file"), ("loop", "data.unreadable")):
-        with raises(code) as caught:
-            read_image(tmp_path / name, RGB, FULL_SIZE)
-        assert caught.value.where == str(tmp_path / name)
-        assert caught.value.hint
-
-
-def test_a_file_that_the_system_keeps_to_itself_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    denied = Mock(side_effect=PermissionError(13, "Permission denied"))
-    monkeypatch.setattr(Path, "read_bytes", denied)  # whoever runs the tests may be allowed everything
-    with raises("data.unreadable", tmp_path / "mine.png"):
-        read_image(tmp_path / "mine.png", RGB, FULL_SIZE)
 
 
 def test_a_picture_that_holds_another_size_than_it_declares_is_refused() -> None:

@@ -9,7 +9,7 @@ from PIL import Image
 from tests.data.pictures import encoded, exif, noise
 from tests.errors import raises
 from vitral.core.config import Size
-from vitral.data.decoding.decode import decode, quick_jpeg
+from vitral.data.decoding.decode import decode, decode_jpeg
 from vitral.data.decoding.header import Decoding, Header
 
 PHOTO = np.asarray(Image.fromarray(noise(12, 15, 3).astype(np.uint8)).resize((121, 93), Image.Resampling.BICUBIC))
@@ -39,7 +39,7 @@ def head(data: bytes) -> Header:
 @pytest.mark.parametrize("kind", FILES)
 def test_the_pixels_are_those_of_pillow_at_every_scale(kind: str, scale: int) -> None:
     data = FILES[kind]
-    quick = quick_jpeg(data, head(data), (93, 121), scale)
+    quick = decode_jpeg(data, head(data), (93, 121), scale)
     assert quick is not None
     np.testing.assert_array_equal(quick, by_pillow(data, scale))
 
@@ -53,7 +53,7 @@ def test_a_photo_on_its_side_is_reduced_and_turned() -> None:
 def test_ink_is_left_to_pillow() -> None:
     ink = Image.fromarray(noise(16, 16, 4).astype(np.uint8), "CMYK")
     data = encoded(ink, "JPEG")
-    assert quick_jpeg(data, Header("JPEG", Size(16, 16), "CMYK", 1), (16, 16), 1) is None
+    assert decode_jpeg(data, Header("JPEG", Size(16, 16), "CMYK", 1), (16, 16), 1) is None
 
 
 def test_stray_bytes_before_the_end_cost_no_pixel() -> None:

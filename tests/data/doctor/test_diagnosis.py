@@ -50,6 +50,8 @@ def test_the_json_has_everything_and_its_keys_stay(tmp_path: Path) -> None:
 
 
 def test_a_set_of_which_nothing_decodes_has_no_sizes(tmp_path: Path) -> None:
-    data = diagnosis_to_dict(diagnosed(tmp_path, {"a/1.jpg": b"no", "a/2.jpg": b"no", "b/1.jpg": b"no", "b/2.jpg": b"no"}))
+    data = diagnosis_to_dict(
+        diagnosed(tmp_path, {"a/1.jpg": b"no", "a/2.jpg": b"no", "b/1.jpg": b"no", "b/2.jpg": b"no"})
+    )
     assert data["resizing"] is None
     assert data["errors"] == 1

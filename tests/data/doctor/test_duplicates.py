@@ -6,7 +6,7 @@ import pytest
 
 from tests.data.doctor.albums import diagnosed, found, names, pets, photo, scene
 from tests.data.pictures import encoded
-from vitral.data.doctor.duplicates import IDENTICAL, LOOKS_THE_SAME, one_each
+from vitral.data.doctor.duplicates import IDENTICAL, LOOKS_THE_SAME, first_of_each
 from vitral.data.samples import Item
 
 ORIGINAL = "train/cat/00.jpg"  # scene 0
@@ -71,5 +71,5 @@ def test_a_broken_file_is_no_copy_of_another(tmp_path: Path) -> None:
 
 def test_one_item_of_each_is_the_first() -> None:
     items = [Item("a", 0, "train"), Item("b", 1, "train"), Item("c", 0, "val")]
-    assert one_each(items, "split") == (items[0], items[2])
-    assert one_each(items, "label") == (items[0], items[1])
+    assert first_of_each(items, "split") == (items[0], items[2])
+    assert first_of_each(items, "label") == (items[0], items[1])

@@ -12,12 +12,12 @@ from tests.data.doctor.albums import scene
 from vitral.data.doctor.duplicates import MAX_HASH_DISTANCE, correlation, near_duplicates, near_pairs, perceptual_hashes
 
 
-def sketch(image: Image.Image) -> NDArray[np.uint8]:
+def thumbnail(image: Image.Image) -> NDArray[np.uint8]:
     return np.asarray(image.resize((16, 16), Image.Resampling.BILINEAR)).reshape(-1)
 
 
-def sketches(*seeds: int) -> NDArray[np.uint8]:
-    return np.stack([sketch(scene(seed)) for seed in seeds])
+def thumbnails(*seeds: int) -> NDArray[np.uint8]:
+    return np.stack([thumbnail(scene(seed)) for seed in seeds])
 
 
 def pairs(hashes: NDArray[np.uint64]) -> set[tuple[int, int]]:
@@ -28,7 +28,7 @@ def pairs(hashes: NDArray[np.uint64]) -> set[tuple[int, int]]:
 
 
 def test_the_hash_is_the_low_frequencies_above_their_median() -> None:
-    picture = sketches(5)
+    picture = thumbnails(5)
     gray = picture.reshape(16, 16, 3) @ np.array([0.299, 0.587, 0.114])
     low = dctn(gray, type=2)[:8, :8].ravel()[1:]
     bits = low > np.median(low)
@@ -56,7 +56,7 @@ def test_every_pair_within_the_limit_is_found_and_no_other(
 
 
 def test_correlation_is_numpys_own() -> None:
-    values = sketches(1, 2, 3)
+    values = thumbnails(1, 2, 3)
     first, second = np.array([0, 0, 1]), np.array([1, 2, 2])
     truth = np.asarray(np.corrcoef(values))[first, second]
     assert correlation(values, first, second) == pytest.approx(truth, abs=1e-5)
@@ -74,19 +74,19 @@ def test_correlation_is_numpys_own() -> None:
 )
 def test_a_copy_is_alike_and_other_pictures_are_not(copy: object) -> None:
     assert callable(copy)
-    values = np.stack([*(sketch(scene(seed)) for seed in range(40)), sketch(copy(scene(7)))])
+    values = np.stack([*(thumbnail(scene(seed)) for seed in range(40)), thumbnail(copy(scene(7)))])
     assert near_duplicates(values) == [[7, 40]]
 
 
 @pytest.mark.parametrize("turned", [Image.Transpose.FLIP_LEFT_RIGHT, Image.Transpose.ROTATE_90])
 def test_a_mirrored_or_turned_picture_is_another(turned: Image.Transpose) -> None:
-    assert near_duplicates(np.stack([sketch(scene(1)), sketch(scene(1).transpose(turned))])) == []
+    assert near_duplicates(np.stack([thumbnail(scene(1)), thumbnail(scene(1).transpose(turned))])) == []
 
 
 def test_the_same_shapes_in_other_colors_are_another_picture() -> None:
     red, green, blue = scene(1).split()
     other = Image.merge("RGB", (blue, red, green))
-    assert near_duplicates(np.stack([sketch(scene(1)), sketch(other)])) == []
+    assert near_duplicates(np.stack([thumbnail(scene(1)), thumbnail(other)])) == []
 
 
 def test_flat_pictures_are_alike_to_nobody() -> None:
@@ -95,15 +95,15 @@ def test_flat_pictures_are_alike_to_nobody() -> None:
 
 
 def test_groups_join_through_a_common_member() -> None:
-    values = sketches(1, 2, 1, 3, 2, 1)
+    values = thumbnails(1, 2, 1, 3, 2, 1)
     assert near_duplicates(values) == [[0, 2, 5], [1, 4]]
 
 
 def test_thousands_of_stills_are_one_group() -> None:
     rng = np.random.default_rng(0)
-    still = sketches(4)[0].astype(int)
+    still = thumbnails(4)[0].astype(int)
     stills = np.clip(still + rng.integers(-3, 4, (5000, 768)), 0, 255).astype(np.uint8)
-    values = np.concatenate([sketches(*range(10, 60)), stills])
+    values = np.concatenate([thumbnails(*range(10, 60)), stills])
     assert near_duplicates(values) == [list(range(50, 5050))]
 
 
@@ -117,7 +117,7 @@ def test_flat_pictures_are_alike_whatever_they_show_and_are_left_out() -> None:
 
 
 def test_pictures_of_one_hash_are_told_apart_by_their_colors() -> None:
-    gray = np.repeat(sketch(scene(5).convert("L").convert("RGB")).reshape(-1, 3)[:, :1], 3, axis=1) // 2 + 64
+    gray = np.repeat(thumbnail(scene(5).convert("L").convert("RGB")).reshape(-1, 3)[:, :1], 3, axis=1) // 2 + 64
     blue = gray + np.array([0, 0, 1]) * (np.arange(256) % 2 * 90)[:, None]  # too fine for the hash
     values = np.stack([gray, blue, blue]).reshape(3, -1).astype(np.uint8)
     hashes, _ = perceptual_hashes(values)

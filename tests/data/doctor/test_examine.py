@@ -22,9 +22,9 @@ def exam_of(folder: Path, content: bytes) -> ExamResult:
 
 
 def sound(folder: Path, content: bytes) -> ImageInfo:
-    exam = exam_of(folder, content)
-    assert isinstance(exam, ImageInfo)
-    return exam
+    result = exam_of(folder, content)
+    assert isinstance(result, ImageInfo)
+    return result
 
 
 GRAY = noise(40, 30).astype(np.uint8)
@@ -42,10 +42,10 @@ GRAY = noise(40, 30).astype(np.uint8)
     ],
 )
 def test_a_sound_file_is_described(tmp_path: Path, content: bytes, header: Header) -> None:
-    exam = sound(tmp_path, content)
-    assert exam.header == header
-    assert exam.digest == hashlib.blake2b(content, digest_size=16).digest()
-    assert len(exam.sketch) == 16 * 16 * 3
+    result = sound(tmp_path, content)
+    assert result.header == header
+    assert result.digest == hashlib.blake2b(content, digest_size=16).digest()
+    assert len(result.thumbnail) == 16 * 16 * 3
 
 
 @pytest.mark.parametrize(
@@ -61,32 +61,32 @@ def test_a_sound_file_is_described(tmp_path: Path, content: bytes, header: Heade
     ],
 )
 def test_a_file_that_does_not_decode_is_an_answer(tmp_path: Path, content: bytes, code: str) -> None:
-    exam = exam_of(tmp_path, content)
-    assert isinstance(exam, Unreadable)
-    assert exam.code == code
-    assert exam.message
-    assert exam.hint
+    result = exam_of(tmp_path, content)
+    assert isinstance(result, Unreadable)
+    assert result.code == code
+    assert result.message
+    assert result.hint
 
 
 def test_a_file_that_vanished_is_an_answer(tmp_path: Path) -> None:
-    exam = examine(FileStore(str(tmp_path)), Item("gone.jpg", 0, "train"))
-    assert isinstance(exam, Unreadable)
-    assert exam.code == "data.unreadable"
+    result = examine(FileStore(str(tmp_path)), Item("gone.jpg", 0, "train"))
+    assert isinstance(result, Unreadable)
+    assert result.code == "data.unreadable"
 
 
 def test_a_sketch_is_the_picture_averaged(tmp_path: Path) -> None:
     image = np.zeros((64, 64, 3), dtype=np.uint8)
     image[:, 32:] = (200, 100, 50)
-    sketch = np.frombuffer(sound(tmp_path, encoded(image, "PNG")).sketch, dtype=np.uint8).reshape(16, 16, 3)
-    assert (sketch[:, :7] == 0).all()
-    assert (sketch[:, 9:] == (200, 100, 50)).all()
+    thumbnail = np.frombuffer(sound(tmp_path, encoded(image, "PNG")).thumbnail, dtype=np.uint8).reshape(16, 16, 3)
+    assert (thumbnail[:, :7] == 0).all()
+    assert (thumbnail[:, 9:] == (200, 100, 50)).all()
 
 
 @pytest.mark.parametrize("levels", [0, 1, 90])
 def test_the_spread_is_from_the_darkest_to_the_brightest(tmp_path: Path, levels: int) -> None:
     image = np.full((40, 40, 3), 100, dtype=np.uint8)
     image[5, 5, 2] += levels
-    assert sound(tmp_path, encoded(image, "PNG")).spread == levels
+    assert sound(tmp_path, encoded(image, "PNG")).contrast == levels
 
 
 def test_a_png_copy_of_a_jpeg_has_nearly_the_same_sketch(tmp_path: Path) -> None:
@@ -94,5 +94,5 @@ def test_a_png_copy_of_a_jpeg_has_nearly_the_same_sketch(tmp_path: Path) -> None
     (tmp_path / "a.jpg").write_bytes(jpeg)
     with Image.open(tmp_path / "a.jpg") as image:
         png = encoded(image, "PNG")
-    one, other = (np.frombuffer(sound(tmp_path, data).sketch, dtype=np.uint8).astype(int) for data in (jpeg, png))
+    one, other = (np.frombuffer(sound(tmp_path, data).thumbnail, dtype=np.uint8).astype(int) for data in (jpeg, png))
     assert np.abs(one - other).mean() < 3

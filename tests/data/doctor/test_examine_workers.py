@@ -32,7 +32,7 @@ def samples(tmp_path: Path) -> Samples:
 def test_any_number_of_workers_gives_the_same(samples: Samples) -> None:
     alone = list(examine_all(samples, workers=0))
     assert [item for item, _ in alone] == list(samples.items)
-    assert [item.name for item, exam in alone if isinstance(exam, Unreadable)] == ["1/101.png"]
+    assert [item.name for item, result in alone if isinstance(result, Unreadable)] == ["1/101.png"]
     for workers in (1, 3):
         assert list(examine_all(samples, workers)) == alone
 

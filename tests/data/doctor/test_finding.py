@@ -2,7 +2,7 @@
 
 import pytest
 
-from vitral.data.doctor.finding import Finding, plural, worst_first
+from vitral.data.doctor.finding import Finding, plural, sort_by_severity
 
 
 def test_the_worst_comes_first() -> None:
@@ -12,7 +12,7 @@ def test_the_worst_comes_first() -> None:
     few = Finding("warning", "few", "w", 1, (), "")
     blank = Finding("warning", "blank", "w", 1, (), "")
     leak = Finding("error", "leak", "e", 1, (), "")
-    assert worst_first([usual, note, odd, few, leak, blank]) == (leak, blank, few, odd, usual, note)
+    assert sort_by_severity([usual, note, odd, few, leak, blank]) == (leak, blank, few, odd, usual, note)
 
 
 @pytest.mark.parametrize(("count", "text"), [(0, "0 files"), (1, "1 file"), (2, "2 files"), (12_345, "12,345 files")])

@@ -1,1 +1,1 @@
-"""Where images come from, one file for each kind of source, all giving the same `Samples`."""
+"""Sources of images, one file for each kind, all giving `Samples`."""

@@ -1,7 +1,4 @@
-"""Images that are rows of a few large arrays: whole data sets of small pictures.
-
-MNIST and Fashion-MNIST as they are published: idx files, plain or with gzip.
-"""
+"""Datasets of small images in a few large arrays, and the idx files of MNIST and Fashion-MNIST, plain or gzipped."""
 
 import gzip
 import zlib
@@ -60,26 +57,26 @@ class ArrayStore:
 
     def rows(self, names: Iterable[str]) -> tuple[Array, NDArray[np.int64]] | None:
         """All images of a part, (images, H, W, C), and the row of each name; nothing if the names are of two parts."""
-        found = [_place(name) for name in names]
+        found = [_parse_name(name) for name in names]
         if len({part for part, _ in found}) != 1:
             return None
         images = load_once(self.reader, found[0][0]).images
         return images if images.ndim == 4 else images[..., None], np.array([row for _, row in found])
 
     def _image(self, name: str) -> Array:
-        part, row = _place(name)
+        part, row = _parse_name(name)
         return load_once(self.reader, part).images[row]
 
 
-def _place(name: str) -> tuple[str, int]:
-    """The part and the row that a name stands for."""
+def _parse_name(name: str) -> tuple[str, int]:
+    """The part and the row of a name."""
     part, _, number = name.removesuffix(".npy").rpartition("/")
     return part, int(number)
 
 
 @cache
 def load_once(reader: Reader, part: str) -> LabeledImages:
-    """The part as its reader gives it, kept for as long as the process runs and not to be written to."""
+    """The part as its reader gives it, read-only and kept for the life of the process."""
     found = reader.load(part)
     for array in found:
         array.setflags(write=False)
@@ -98,12 +95,18 @@ def open_arrays(where: str, classes: tuple[str, ...], reader: Reader, notes: tup
     label = {name: number for number, name in enumerate(classes)}
     rows = [row for part in PARTS for row in list_rows(reader, part, part, classes)]
     return Samples(
-        where, classes, tuple(Item(row.name, label[row.label], row.split) for row in rows), ArrayStore(where, reader), notes
+        where,
+        classes,
+        tuple(Item(row.name, label[row.label], row.split) for row in rows),
+        ArrayStore(where, reader),
+        notes,
     )
 
 
-def check_labels(images: Array, labels: NDArray[np.integer[Any]], classes: int, images_file: str, labels_file: str) -> LabeledImages:
-    """The two as a part, once there is a label for every image and a class for every label."""
+def check_labels(
+    images: Array, labels: NDArray[np.integer[Any]], classes: int, images_file: str, labels_file: str
+) -> LabeledImages:
+    """Images and labels, checked: a label for every image and a class for every label."""
     if not len(images) or len(images) != len(labels):
         message = f"{len(labels)} labels for the {len(images)} images in {images_file}"
         raise DataError(message, code="data.count_mismatch", where=labels_file, hint="fetch both files again")
@@ -177,13 +180,14 @@ def read_gzip(path: Path) -> bytes:
 def _either(path: Path) -> Path:
     """The file as it is or packed; one of the two must be there."""
     packed = path.with_name(f"{path.name}.gz")
-    found = next((file for file in (path, packed) if file.is_file()), None)
-    if found is None:
-        message = f"{path.name} (or {packed.name}) is missing beside the other files of the set"
-        raise DataError(
-            message,
-            code="data.missing_file",
-            where=str(path.parent),
-            hint="put it there, or unpack the whole set again",
-        )
-    return found
+    for file in (path, packed):
+        if file.is_file():
+            return file
+    raise missing_file(path, f"{path.name} (or {packed.name})")
+
+
+def missing_file(path: Path, name: str) -> DataError:
+    """The error for a dataset of which one file is not there."""
+    message = f"{name} is missing beside the other files of the dataset"
+    hint = "put it there, or unpack the whole dataset again"
+    return DataError(message, code="data.missing_file", where=str(path.parent), hint=hint)

@@ -1,6 +1,6 @@
-"""CIFAR-10 and CIFAR-100 in each of their forms: pickles, records of bytes, and PNGs with an image in every row.
+"""CIFAR-10 and CIFAR-100 in each published form: pickles, binary records, and PNGs with an image in every row.
 
-The pickles of CIFAR read as data: nothing in them is run, and what they do not need is refused.
+Pickles are interpreted here and never executed: an opcode or name that CIFAR's files do not need is refused.
 """
 
 import json
@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from vitral.core.errors import DataError
-from vitral.data.datasets.arrays import Array, LabeledImages, check_labels
+from vitral.data.datasets.arrays import Array, LabeledImages, check_labels, missing_file
 from vitral.data.datasets.files import read_bytes
-from vitral.data.decoding.decode import FULL_SIZE, read_image
+from vitral.data.decoding.decode import FULL_SIZE, decode
 from vitral.data.decoding.header import Decoding
 
 MARK = object()
@@ -101,7 +101,7 @@ def _run(data: bytes) -> dict[str, Any]:
         elif name == "GLOBAL" and argument in NAMES:
             stack.append(NAMES[argument])
         elif name in TAKES:
-            _apply(name, _taken(stack, TAKES[name]), stack)
+            _apply(name, _pop(stack, TAKES[name]), stack)
         elif name not in {"PROTO", "STOP"}:
             raise ValueError(f"{name} {argument or ''}".strip() + f" at byte {place} is refused")
     if len(stack) != 1:
@@ -109,7 +109,7 @@ def _run(data: bytes) -> dict[str, Any]:
     return _last(stack, dict)
 
 
-def _taken(stack: list[Any], count: int) -> list[Any]:
+def _pop(stack: list[Any], count: int) -> list[Any]:
     """The last so many values, or those after the last mark, which goes with them."""
     start = len(stack) - count
     if count == TO_MARK:
@@ -130,7 +130,7 @@ def _apply(name: str, values: list[Any], stack: list[Any]) -> None:
                 raise ValueError("a key is not a string")
             _last(stack, dict).update(zip(values[::2], values[1::2], strict=True))
         case "REDUCE":
-            stack.append(_called(*values))
+            stack.append(_call(*values))
         case "BUILD":
             _set_state(_last(stack, Call), *values)
         case _:
@@ -143,7 +143,7 @@ def _last(stack: list[Any], kind: type[Any]) -> Any:
     return stack[-1]
 
 
-def _called(name: object, arguments: object) -> Call:
+def _call(name: object, arguments: object) -> Call:
     empty_array = (NAMES["numpy ndarray"], (0,), "b")
     if name == Name("array") and arguments == empty_array:
         return Call("array")
@@ -155,8 +155,8 @@ def _called(name: object, arguments: object) -> Call:
 def _set_state(call: Call, state: Any) -> None:
     if call.meaning == "dtype":
         return  # the order of bytes and the like: one byte has none
-    _, shape, dtype, columns_first, values = state
-    sound = isinstance(dtype, Call) and dtype.meaning == "dtype" and not columns_first and isinstance(values, str)
+    _, shape, dtype, fortran_order, values = state
+    sound = isinstance(dtype, Call) and dtype.meaning == "dtype" and not fortran_order and isinstance(values, str)
     if not sound or min(shape) < 0 or prod(shape) != len(values):
         raise ValueError("an array has another form than rows of bytes")
     call.array = np.frombuffer(values.encode("latin-1"), np.uint8).reshape(shape)
@@ -231,13 +231,7 @@ def _paths(form: Form, part: str, ending: str) -> list[Path]:
 
 def _present(path: Path) -> Path:
     if not path.is_file():
-        message = f"{path.name} is missing beside the other files of the set"
-        raise DataError(
-            message,
-            code="data.missing_file",
-            where=str(path.parent),
-            hint="put it there, or unpack the whole set again",
-        )
+        raise missing_file(path, path.name)
     return path
 
 
@@ -263,7 +257,7 @@ def _from_records(path: Path, classes: int) -> LabeledImages:
 
 
 def _from_png(path: Path) -> Array:
-    rows = read_image(path, SHEET, FULL_SIZE)  # (images, pixels, 3)
+    rows = decode(read_bytes(path), str(path), SHEET, FULL_SIZE)  # (images, pixels, 3)
     if rows.shape[1] != PIXELS:
         message = f"expected rows of {PIXELS} pixels, found {rows.shape[1]}"
         raise DataError(message, code="data.bad_archive", where=str(path), hint=AGAIN)
@@ -289,4 +283,6 @@ def _joined(folder: str, parts: list[LabeledImages]) -> LabeledImages:
     if len(set(lengths)) > 1:
         message = f"its batches hold {', '.join(map(str, lengths))} images"
         raise DataError(message, code="data.count_mismatch", where=folder, hint="fetch the shorter ones again")
-    return LabeledImages(np.concatenate([part.images for part in parts]), np.concatenate([part.labels for part in parts]))
+    return LabeledImages(
+        np.concatenate([part.images for part in parts]), np.concatenate([part.labels for part in parts])
+    )

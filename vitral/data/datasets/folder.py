@@ -27,8 +27,8 @@ class Leaf(NamedTuple):
     others: list[str]
 
 
-def open_folder(path: Path, how: StratifiedSplit) -> Samples:
-    """The images of a folder; where only training images are found, some are set aside for validation."""
+def open_folder(path: Path, val_split: StratifiedSplit) -> Samples:
+    """The images of a folder; if it has no splits, some are set aside for validation."""
     root = str(path)
     ancestors = ancestors_of(path)
     top = _list(root, ancestors)
@@ -47,10 +47,10 @@ def open_folder(path: Path, how: StratifiedSplit) -> Samples:
     beside = [folder for folder in top.folders if splits and folder not in splits.values()]
     if beside:
         notes.append(f"left out, beside {splits['train']}: {format_names(beside)}")
-    return build_samples(root, rows, FileStore(root), how, notes)
+    return build_samples(root, rows, FileStore(root), val_split, notes)
 
 
-def open_unlabeled(path: Path, how: StratifiedSplit) -> Samples:
+def open_unlabeled(path: Path, val_split: StratifiedSplit) -> Samples:
     """All images anywhere below a folder, of one class without a name, some set aside for validation."""
     names = list(_images(str(path), "", ancestors_of(path)))
     if not names:
@@ -60,8 +60,8 @@ def open_unlabeled(path: Path, how: StratifiedSplit) -> Samples:
             where=str(path),
             hint="give a folder with JPEG or PNG",
         )
-    rows, _ = stratified_split((Row(name, "", "train") for name in names), how)
-    note = f"{how.fraction:.0%} of the images are kept for validation (seed {how.seed})"
+    rows, _ = stratified_split((Row(name, "", "train") for name in names), val_split)
+    note = f"{val_split.fraction:.0%} of the images are kept for validation (seed {val_split.seed})"
     items = tuple(Item(row.name, 0, row.split) for row in rows)
     return Samples(str(path), ("",), items, FileStore(str(path)), (note,))
 

@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
 from pathlib import Path, PurePosixPath
@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from vitral.core.errors import ConfigError, DataError, format_choices
 from vitral.data.datasets.files import is_image, read_bytes, suffix, unreadable
-from vitral.data.datasets.labels import build_samples, format_names, normalize_unicode
+from vitral.data.datasets.labels import build_samples, format_names, normalize_unicode, renumber_classes
 from vitral.data.datasets.split import StratifiedSplit
 from vitral.data.samples import SPLIT_ALIASES, SPLITS, Row, Samples, Split
 
@@ -391,9 +391,8 @@ def _check_complete(root: Path, names: list[str]) -> None:
     for (stem, count), numbers in counts.items():
         missing = sorted(set(range(count)) - set(numbers))
         if missing:
-            message = (
-                f"{len(missing)} of the {count} files of {stem} are missing: {format_names([f'{n:05}' for n in missing])}"
-            )
+            absent = format_names([f"{number:05}" for number in missing])
+            message = f"{len(missing)} of the {count} files of {stem} are missing: {absent}"
             raise DataError(message, code="data.missing_file", where=str(root), hint="fetch them")
 
 
@@ -410,7 +409,7 @@ def _check_one_dataset(root: Path, names: list[str]) -> None:
         )
 
 
-def open_tables(path: Path, how: StratifiedSplit) -> Samples:
+def open_tables(path: Path, val_split: StratifiedSplit) -> Samples:
     """The images of a folder of tables, or of one table, all of which are then for training."""
     alone = path.is_file()
     root = path.parent if alone else path
@@ -424,7 +423,7 @@ def open_tables(path: Path, how: StratifiedSplit) -> Samples:
     ]
     if not rows:
         raise DataError("holds no rows", code="data.empty", where=str(path), hint="give a set with images in it")
-    samples = build_samples(str(path), rows, TableStore(str(root), columns.image), how, notes)
+    samples = build_samples(str(path), rows, TableStore(str(root), columns.image), val_split, notes)
     return _in_order(samples, columns.classes or _sorted_numbers(value for values in labels for value in values))
 
 
@@ -465,13 +464,9 @@ def _sorted_numbers(values: Iterable[Any]) -> tuple[str, ...]:
 
 
 def _in_order(samples: Samples, order: tuple[str, ...]) -> Samples:
-    """The samples with their classes numbered in that order; as they are where it is empty."""
+    """The samples with their classes in that order, without those that have no images; as they are if it is empty."""
     names = [normalize_unicode(name) for name in order]
     classes = tuple(name for name in names if name in samples.classes)
-    if not classes:
-        return samples
-    number = {name: label for label, name in enumerate(classes)}
-    items = tuple(item._replace(label=number[samples.classes[item.label]]) for item in samples.items)
-    unseen = [name for name in names if name not in number]
-    notes = (*samples.notes, f"no images, so not among the classes: {format_names(unseen)}") if unseen else samples.notes
-    return replace(samples, classes=classes, items=items, notes=notes)
+    unused = [name for name in names if name not in classes]
+    notes = [f"no images, so not among the classes: {format_names(unused)}"] if unused else []
+    return renumber_classes(samples, classes, notes) if classes else samples

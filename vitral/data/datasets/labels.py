@@ -1,7 +1,8 @@
-"""From rows with class names to samples with numbered labels: one number a name, in every split."""
+"""Class names to numeric labels: from rows of a source to `Samples`."""
 
 import unicodedata
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import groupby
 
 from vitral.core.errors import DataError
@@ -11,24 +12,35 @@ from vitral.data.samples import SPLITS, Item, Row, Samples, Store
 MAX_NAMES = 5  # of a long list, in a message
 
 
-def build_samples(where: str, found: Iterable[Row], store: Store, how: StratifiedSplit, notes: Sequence[str] = ()) -> Samples:
+def build_samples(
+    where: str, found: Iterable[Row], store: Store, val_split: StratifiedSplit, notes: Sequence[str] = ()
+) -> Samples:
     """The samples of the rows. Rows that are all for training are divided; others keep the split they have."""
-    rows: Sequence[Row] = sorted((row._replace(label=normalize_unicode(row.label)) for row in found), key=by_split_and_name)
+    rows: Sequence[Row] = sorted(
+        (row._replace(label=normalize_unicode(row.label)) for row in found), key=by_split_and_name
+    )
     check_ambiguous_classes(where, {row.label: row.name for row in reversed(rows)})
     classes = tuple(sorted({row.label for row in rows}))
     _check_classes(where, classes, rows)
     undivided = all(row.split == "train" for row in rows)
     if undivided:
-        rows, alone = stratified_split(rows, how)
-        if len(alone) < len(classes):
-            notes = [*notes, f"{how.fraction:.0%} of every class is kept for validation (seed {how.seed})"]
-        if alone:
-            notes = [*notes, f"one image only, so none for validation: {format_names(alone)}"]
+        rows, singletons = stratified_split(rows, val_split)
+        if len(singletons) < len(classes):
+            notes = [*notes, f"{val_split.fraction:.0%} of every class is kept for validation (seed {val_split.seed})"]
+        if singletons:
+            notes = [*notes, f"one image only, so none for validation: {format_names(singletons)}"]
     else:
-        notes = [*notes, *_gaps(classes, rows)]
+        notes = [*notes, *_missing_classes(classes, rows)]
     label = {name: number for number, name in enumerate(classes)}
     items = tuple(Item(row.name, label[row.label], row.split) for row in rows)
     return Samples(where, classes, items, store, tuple(notes), divided=undivided)
+
+
+def renumber_classes(samples: Samples, classes: tuple[str, ...], notes: Sequence[str] = ()) -> Samples:
+    """The same samples with their classes in this order, and further notes."""
+    label = {name: number for number, name in enumerate(classes)}
+    items = tuple(item._replace(label=label[samples.classes[item.label]]) for item in samples.items)
+    return replace(samples, classes=classes, items=items, notes=(*samples.notes, *notes))
 
 
 def normalize_unicode(name: str) -> str:
@@ -57,7 +69,7 @@ def format_names(names: Sequence[str]) -> str:
     return ", ".join(names[:MAX_NAMES]) + more
 
 
-def _gaps(classes: tuple[str, ...], rows: Sequence[Row]) -> list[str]:
+def _missing_classes(classes: tuple[str, ...], rows: Sequence[Row]) -> list[str]:
     """A note for each split that lacks some of the classes."""
     held = {split: {row.label for row in rows if row.split == split} for split in SPLITS}
     missing = {split: [name for name in classes if name not in names] for split, names in held.items() if names}
@@ -65,13 +77,13 @@ def _gaps(classes: tuple[str, ...], rows: Sequence[Row]) -> list[str]:
 
 
 def _check_classes(where: str, classes: tuple[str, ...], rows: Sequence[Row]) -> None:
-    taught = {row.label for row in rows if row.split == "train"}
+    in_train = {row.label for row in rows if row.split == "train"}
     for name in classes:
-        if name not in taught:
-            strays = [row for row in rows if row.label == name]
-            split = strays[0].split
+        if name not in in_train:
+            images = [row for row in rows if row.label == name]
+            split = images[0].split
             raise DataError(
-                f"class {name!r} is in {split} and not in train ({format_names([row.name for row in strays])})",
+                f"class {name!r} is in {split} and not in train ({format_names([row.name for row in images])})",
                 code="data.class_not_in_train",
                 where=where,
                 hint=f"add images of it to train, or remove it from {split}",

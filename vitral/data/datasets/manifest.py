@@ -72,7 +72,7 @@ class Record(NamedTuple):
     split: str
 
 
-def open_manifest(path: Path, how: StratifiedSplit) -> Samples:
+def open_manifest(path: Path, val_split: StratifiedSplit) -> Samples:
     """The images that a manifest lists; if it has no splits, some are set aside for validation."""
     text = _text(path)
     delimiter = DELIMITERS.get(suffix(path.name))
@@ -85,7 +85,7 @@ def open_manifest(path: Path, how: StratifiedSplit) -> Samples:
             hint="write a line with a path and a label for each",
         )
     _check_paths(path, records)
-    return build_samples(str(path), _rows(path, records), FileStore(str(path.parent)), how)
+    return build_samples(str(path), _rows(path, records), FileStore(str(path.parent)), val_split)
 
 
 def _text(path: Path) -> str:

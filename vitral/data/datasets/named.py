@@ -1,7 +1,7 @@
-"""Data sets known by name, read from where packages and the usual downloads put them. Nothing is downloaded.
+"""Datasets known by name, read from where packages and the usual downloads put them. Nothing is downloaded.
 
-The bundled images: 5,000 to train on and 1,000 to test with, of Fashion-MNIST (MIT license, beside them).
-The 1,797 handwritten digits of 8 x 8 pixels in scikit-learn, which is asked where they are and never imported.
+`sample` is bundled: 5,000 training and 1,000 test images of Fashion-MNIST (MIT license, beside them). `digits` are the
+1,797 digits of 8 x 8 pixels in scikit-learn, whose folder is looked up without importing it.
 """
 
 import lzma
@@ -56,7 +56,7 @@ def open_sample() -> Samples:
 
 FILE = "digits.csv.gz"
 INSIDE = "datasets/data"  # of scikit-learn
-HIGHEST = 16  # ink in a pixel
+HIGHEST = 16  # value of a pixel
 DIGITS_CLASSES = 10
 
 
@@ -84,7 +84,9 @@ class DigitsReader:
             message = f"expected lines of 64 numbers from 0 to {HIGHEST} and a label"
             raise DataError(message, code="data.bad_archive", where=str(path), hint="fetch it again")
         pixels = (table[:, :-1] * 255 + HIGHEST // 2) // HIGHEST
-        return check_labels(pixels.astype(np.uint8).reshape(-1, 8, 8), table[:, -1], DIGITS_CLASSES, str(path), str(path))
+        return check_labels(
+            pixels.astype(np.uint8).reshape(-1, 8, 8), table[:, -1], DIGITS_CLASSES, str(path), str(path)
+        )
 
 
 def scikit_learn_folders() -> list[Path]:
@@ -110,13 +112,13 @@ CIFAR100 = tuple(FINE_LABELS.split())
 
 
 class NamedDataset(NamedTuple):
-    """A data set with a name: its classes, its reader for a folder that holds it, and where that folder may be."""
+    """A named dataset: its classes, how to find its reader in a folder, and which folders to try."""
 
     classes: tuple[str, ...]
     find: Callable[[Path], Reader | None]
     folders: tuple[str, ...]  # below the root; the root itself is tried first
-    brought_by: str
-    first: tuple[int, ...] = ()  # the first labels, of sets whose files have the same names
+    how_to_get: str
+    first_labels: tuple[int, ...] = ()  # the first labels, of sets whose files have the same names
 
 
 IDX_FILES = f"its four files (train-{IMAGES}[.gz] and so on)"
@@ -157,24 +159,26 @@ NAMED_DATASETS = {
 ROOTS = ("/usr/share/datasets", "data", ".")  # tried in turn where no root is given
 
 
-def open_named(name: str, how: StratifiedSplit, root: str) -> Samples:
+def open_named(name: str, val_split: StratifiedSplit, root: str) -> Samples:
     """The data set of that name below the root, or below the usual places where the root is empty.
 
     `how` divides digits; the others have images to train on and to test with.
     """
     known = NAMED_DATASETS[name]
-    reader, folder = _found(name, root)
+    reader, folder = _find(name, root)
     note = f"read from {folder}"
     if isinstance(reader, DigitsReader):
-        return build_samples(name, list_rows(reader, name, "train", known.classes), ArrayStore(name, reader), how, [note])
+        return build_samples(
+            name, list_rows(reader, name, "train", known.classes), ArrayStore(name, reader), val_split, [note]
+        )
     samples = open_arrays(name, known.classes, reader, (note,))
-    _refuse_mistaken(name, reader, folder)
+    _check_not_another(name, reader, folder)
     return samples
 
 
-def _found(name: str, root: str) -> tuple[Reader, Path]:
+def _find(name: str, root: str) -> tuple[Reader, Path]:
     """The reader of the set in the first folder that holds it, and that folder."""
-    for folder in _places(name, root):
+    for folder in _candidates(name, root):
         reader = NAMED_DATASETS[name].find(folder)
         if reader:
             return reader, folder
@@ -184,11 +188,11 @@ def _found(name: str, root: str) -> tuple[Reader, Path]:
         f"not found in {format_choices(roots)}, nor in {format_choices(NAMED_DATASETS[name].folders)} there",
         code="data.not_found",
         where=name,
-        hint=f"{NAMED_DATASETS[name].brought_by} into ./data or a folder that you name with --root{here}",
+        hint=f"{NAMED_DATASETS[name].how_to_get} into ./data or a folder that you name with --root{here}",
     )
 
 
-def _places(name: str, root: str) -> Iterator[Path]:
+def _candidates(name: str, root: str) -> Iterator[Path]:
     """The folders to look in. A root is looked at itself only if it was given: files called train are common."""
     folders = NAMED_DATASETS[name].folders
     if root:
@@ -204,11 +208,11 @@ def _places(name: str, root: str) -> Iterator[Path]:
         yield from scikit_learn_folders()
 
 
-def _refuse_mistaken(name: str, reader: Reader, folder: Path) -> None:
+def _check_not_another(name: str, reader: Reader, folder: Path) -> None:
     """Fashion-MNIST has the same files, shapes and number of classes as MNIST; the labels tell them apart."""
-    first = tuple(load_once(reader, "train").labels[:10].tolist())
+    first_labels = tuple(load_once(reader, "train").labels[:10].tolist())
     for other, known in NAMED_DATASETS.items():
-        if other != name and known.first == first:
+        if other != name and known.first_labels == first_labels:
             raise DataError(
                 f"holds {other}, not {name}", code="data.wrong_set", where=str(folder), hint=f"open it as {other}"
             )

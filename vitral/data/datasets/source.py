@@ -1,4 +1,4 @@
-"""What a user names on the command line becomes samples. Nothing is downloaded: shards afar are read in place."""
+"""Open any dataset by its name or path. Nothing is downloaded; remote shards are read in place."""
 
 from difflib import get_close_matches
 from pathlib import Path
@@ -18,15 +18,15 @@ SAMPLE = "sample"
 ARCHIVES = {".7z", ".bz2", ".gz", ".rar", ".tgz", ".xz", ".zip"}
 
 
-def open_data(where: str, how: StratifiedSplit = StratifiedSplit(), root: str = "") -> Samples:  # noqa: B008, a frozen value
-    """The samples at `sample` (the bundled images), in a data set known by name, in a folder, file or tar shards.
+def open_data(where: str, val_split: StratifiedSplit = StratifiedSplit(), root: str = "") -> Samples:  # noqa: B008, a frozen value
+    """The samples of a named dataset, a folder, a manifest, tables or tar shards; `sample` is the bundled one.
 
     A folder holds images in folders, or Parquet or Arrow files of Hugging Face; a file is one of these or a `.csv`,
     `.tsv` or `.jsonl` manifest. A folder called `sample` or `mnist` is `./sample` or `./mnist`. `how` divides sets that
     have training images only. A set known by name is looked for in the root, or in the usual places if that is empty.
     """
     if where in NAMED_DATASETS:
-        return open_named(where, how, root)
+        return open_named(where, val_split, root)
     if root:
         hint = f"leave it out, or name one of {', '.join(NAMED_DATASETS)}"
         raise ConfigError(
@@ -44,13 +44,13 @@ def open_data(where: str, how: StratifiedSplit = StratifiedSplit(), root: str = 
     address = where if is_remote(where) else str(path)
     try:
         if names_shards(address):
-            return open_shards(address, how)
+            return open_shards(address, val_split)
         if holds_tables(path):
-            return open_tables(path, how)
+            return open_tables(path, val_split)
         if path.is_dir():
-            return open_folder(path, how)
+            return open_folder(path, val_split)
         if path.is_file() and suffix(path.name) in MANIFEST_SUFFIXES:
-            return open_manifest(path, how)
+            return open_manifest(path, val_split)
         if path.exists():
             hint = f"give a folder with a folder for each class, or a manifest ({format_choices(MANIFEST_SUFFIXES)})"
             if suffix(path.name) in ARCHIVES:
@@ -61,11 +61,16 @@ def open_data(where: str, how: StratifiedSplit = StratifiedSplit(), root: str = 
         raise unreadable(where, error) from None
 
 
-def open_images(where: str, how: StratifiedSplit = StratifiedSplit(), root: str = "") -> Samples:  # noqa: B008, a frozen value
+def open_images(where: str, val_split: StratifiedSplit = StratifiedSplit(), root: str = "") -> Samples:  # noqa: B008, a frozen value
     """The same for a use that needs no labels: a folder's images are taken wherever below it they lie."""
     path = Path(where).expanduser()
-    plain = where not in (SAMPLE, *NAMED_DATASETS) and path.is_dir() and not names_shards(str(path)) and not holds_tables(path)
-    return open_unlabeled(path, how) if plain else open_data(where, how, root)
+    plain = (
+        where not in (SAMPLE, *NAMED_DATASETS)
+        and path.is_dir()
+        and not names_shards(str(path))
+        and not holds_tables(path)
+    )
+    return open_unlabeled(path, val_split) if plain else open_data(where, val_split, root)
 
 
 def no_such_path(path: Path) -> DataError:

@@ -1,4 +1,4 @@
-"""Dividing images into training and validation, the same way every time, and `split.csv`, which says how."""
+"""A reproducible split into training and validation images, and `split.csv`, which records it."""
 
 import csv
 import hashlib
@@ -14,28 +14,25 @@ from typing import Annotated, NamedTuple
 from pydantic import Field
 
 from vitral.core.config import Config
-from vitral.core.errors import DataError, format_choices
-from vitral.core.storage import STORAGE
-from vitral.data.samples import SPLITS, Row, Split
-
-HEADER = list(Row._fields)
+from vitral.core.storage import write_file_atomically
+from vitral.data.samples import SPLITS, Row
 
 
 class StratifiedSplit(Config):
-    """A share of every class for validation, drawn from the seed and the names alone."""
+    """A fraction of every class for validation, drawn from the seed and the names alone."""
 
     fraction: Annotated[float, Field(gt=0, lt=1)] = 0.2
     seed: int = 0
 
 
 class SplitRows(NamedTuple):
-    """Rows with the split they were given, and the classes whose only image had to stay in training."""
+    """Rows with their split, and the classes whose only image stays in training."""
 
     rows: tuple[Row, ...]
-    alone: tuple[str, ...]
+    singletons: tuple[str, ...]
 
 
-def stratified_split(rows: Iterable[Row], how: StratifiedSplit) -> SplitRows:
+def stratified_split(rows: Iterable[Row], val_split: StratifiedSplit) -> SplitRows:
     """The rows as train and val: of every class with two or more images, at least one in each.
 
     The draw depends on names and seed and not on the order of the rows, and one more image moves few others.
@@ -45,11 +42,11 @@ def stratified_split(rows: Iterable[Row], how: StratifiedSplit) -> SplitRows:
         groups[row.label].append(row)
     divided: list[Row] = []
     for group in groups.values():
-        held = min(max(1, floor(len(group) * how.fraction + 0.5)), len(group) - 1)
-        drawn = sorted(group, key=lambda row: _draw(row.name, how.seed))
+        held = min(max(1, floor(len(group) * val_split.fraction + 0.5)), len(group) - 1)
+        drawn = sorted(group, key=lambda row: _draw(row.name, val_split.seed))
         divided += [row._replace(split="val" if rank < held else "train") for rank, row in enumerate(drawn)]
-    alone = sorted(label for label, group in groups.items() if len(group) == 1)
-    return SplitRows(tuple(sorted(divided, key=by_split_and_name)), tuple(alone))
+    singletons = sorted(label for label, group in groups.items() if len(group) == 1)
+    return SplitRows(tuple(sorted(divided, key=by_split_and_name)), tuple(singletons))
 
 
 def by_split_and_name(row: Row) -> tuple[int, str]:
@@ -58,38 +55,10 @@ def by_split_and_name(row: Row) -> tuple[int, str]:
 
 
 def write_split(path: Path, rows: Iterable[Row]) -> None:
-    """Write `name,label,split` for each row; whoever looks finds the whole file or the one before it."""
+    """Write `name,label,split` for each row, atomically."""
     text = StringIO(newline="")
-    writer = csv.writer(text)
-    writer.writerow(HEADER)
-    writer.writerows(rows)
-    STORAGE.replace_file(path, text.getvalue().encode(errors="surrogateescape"))
-
-
-def read_split(path: Path) -> tuple[Row, ...]:
-    """The rows that `write_split` wrote."""
-    try:
-        with path.open(encoding="utf-8", errors="surrogateescape", newline="") as file:
-            header, *lines = csv.reader(file, strict=True)
-    except (OSError, ValueError, csv.Error) as error:
-        raise DataError(f"not a split file: {error}", code="data.bad_split_file", where=str(path)) from None
-    if header != HEADER:
-        raise DataError(
-            f"expected the columns {','.join(HEADER)}, found {','.join(header)}",
-            code="data.bad_split_file",
-            where=str(path),
-        )
-    return tuple(_row(path, number, line) for number, line in enumerate(lines, start=2))
-
-
-def _row(path: Path, number: int, line: list[str]) -> Row:
-    splits: dict[str, Split] = {split: split for split in SPLITS}
-    if len(line) != len(HEADER) or line[2] not in splits:
-        expected = f"name, label and {format_choices(SPLITS)}"
-        raise DataError(
-            f"expected {expected}, found {','.join(line)!r}", code="data.bad_split_file", where=f"{path}:{number}"
-        )
-    return Row(line[0], line[1], splits[line[2]])
+    csv.writer(text).writerows([Row._fields, *rows])
+    write_file_atomically(path, text.getvalue().encode("utf-8", errors="surrogateescape"))
 
 
 def _draw(name: str, seed: int) -> bytes:

@@ -1,13 +1,10 @@
-"""The one decoder: bytes to pixels.  H rows, W columns, C channels, all uint8.
+"""The decoder: bytes of a file to uint8 pixels.  H rows, W columns, C channels.
 
-Values are taken as they stand in the file: no color profile is applied, alpha is not gamma-corrected, and of an
-animation the first frame is the image.
-
-JPEG by libjpeg-turbo without Pillow's copies: the same pixels in two thirds of the time.  H rows, W columns.
+No color profile is applied, alpha is not gamma-corrected, and the first frame of an animation is the image. JPEG is
+decoded by libjpeg-turbo through simplejpeg: the pixels of Pillow in two thirds of the time.
 """
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import simplejpeg
@@ -20,65 +17,69 @@ from vitral.data.decoding.header import Decoding, Header, open_with_pillow, read
 from vitral.data.decoding.modes import read_samples
 from vitral.data.decoding.pixels import Pixels, read_array
 
-COLORS = {"RGB": "RGB", "L": "GRAY"}  # Pillow's modes and the reader's words; the rest is Pillow's
+COLORS = {"RGB": "RGB", "L": "GRAY"}  # Pillow's modes in the words of simplejpeg; Pillow decodes the rest
 
 
-def decode_jpeg(data: bytes, head: Header, stored: tuple[int, int], scale: int) -> Pixels | None:
-    """Gray or color as stored, (H, W, 1 or 3), at 1/scale; None for what only Pillow can judge.
+def decode_jpeg(data: bytes, header: Header, stored: tuple[int, int], scale: int) -> Pixels | None:
+    """Gray or color as stored, (H, W, 1 or 3), at 1/scale; None for what Pillow must decode.
 
-    `stored` is the height and width in the file, before any turning. A file with the least flaw goes to Pillow, which
-    tells the harmless ones, such as stray bytes between markers, from lost pixels.
+    `stored` is the height and width in the file, before EXIF orientation. A damaged file goes to Pillow, which tells
+    harmless damage, such as stray bytes between markers, from lost pixels.
     """
-    if head.mode not in COLORS:
+    if header.mode not in COLORS:
         return None
     height, width = (-(-side // scale) for side in stored)
     try:
-        pixels = simplejpeg.decode_jpeg(data, COLORS[head.mode], min_height=height, min_width=width)
+        pixels = simplejpeg.decode_jpeg(data, COLORS[header.mode], min_height=height, min_width=width)
     except ValueError:
         return None
     return pixels if pixels.shape[:2] == (height, width) else None
 
 
-FULL_SIZE = Size(65_535, 65_535)  # the largest JPEG: a need that reduces nothing
+FULL_SIZE = Size(65_535, 65_535)  # the largest JPEG: as a minimum size it means full scale
 
 
-def jpeg_scale(size: Size, need: Size) -> int:
-    """The denominator that a JPEG is decoded at: the largest of 8, 4, 2, 1 that leaves the needed rows and columns.
+def jpeg_scale(size: Size, min_size: Size) -> int:
+    """The denominator that a JPEG is decoded at: the largest of 8, 4, 2, 1 that leaves the minimum size.
 
-    A last row or column that stands for less than a whole one does not count. Training, evaluation and serving see the
-    same pixels because this rule, with the size and the need, decides alone.
+    A last row or column that covers less than a whole one does not count. The scale depends on the two sizes alone, so
+    that training, evaluation and serving see the same pixels.
     """
-    fits = [scale for scale in (8, 4, 2) if size.height // scale >= need.height and size.width // scale >= need.width]
+    fits = [
+        scale
+        for scale in (8, 4, 2)
+        if size.height // scale >= min_size.height and size.width // scale >= min_size.width
+    ]
     return fits[0] if fits else 1
 
 
 @dataclass(frozen=True)
 class EncodedImage:
-    """An image that is opened, measured and within the limits, but not decoded."""
+    """An opened image within the limits, not yet decoded."""
 
     data: bytes
     name: str
     decoding: Decoding
-    head: Header
+    header: Header
     image: ImageFile | None  # none for an .npy file
 
     @property
     def size(self) -> Size:
         """Height and width once upright, at full scale."""
-        return self.head.size
+        return self.header.size
 
-    def scale(self, need: Size) -> int:
+    def scale(self, min_size: Size) -> int:
         """The denominator that `pixels` would decode at."""
-        return jpeg_scale(self.size, need) if self.head.format == "JPEG" else 1
+        return jpeg_scale(self.size, min_size) if self.header.format == "JPEG" else 1
 
-    def pixels(self, need: Size) -> Pixels:
-        """The image, upright, (H, W, C). A JPEG is reduced by `scale_for`, to no less than the need."""
+    def pixels(self, min_size: Size) -> Pixels:
+        """The image, upright, (H, W, C). A JPEG is reduced by `scale_for`, to no less than `min_size`."""
         if self.image is None:
             return convert_channels(read_array(self.data, self.name), self.decoding.channels)
-        scale = self.scale(need)
+        scale = self.scale(min_size)
         pixels = _flat(self._samples(self.image, scale), self.decoding.background)  # (H, W, 1 or 3)
-        if self.head.format != "TIFF":  # Pillow has turned a TIFF already
-            pixels = apply_orientation(pixels, self.head.orientation)
+        if self.header.format != "TIFF":  # Pillow has turned a TIFF already
+            pixels = apply_orientation(pixels, self.header.orientation)
         declared = Size(-(-self.size.height // scale), -(-self.size.width // scale))
         if pixels.shape[:2] != declared:
             message = f"declares {declared}, holds {Size(*pixels.shape[:2])}"
@@ -87,45 +88,27 @@ class EncodedImage:
 
     def _samples(self, image: ImageFile, scale: int) -> Pixels:
         """As stored, with or without alpha: (H, W, 1 to 4)."""
-        if self.head.format == "JPEG":
-            quick = decode_jpeg(self.data, self.head, (image.height, image.width), scale)
+        if self.header.format == "JPEG":
+            quick = decode_jpeg(self.data, self.header, (image.height, image.width), scale)
             if quick is not None:
                 return quick
         if scale > 1:
             image.draft("", (image.width // scale, image.height // scale))
-        return read_samples(image, self.head, self.data, self.name)
+        return read_samples(image, self.header, self.data, self.name)
 
 
 def open_image(data: bytes, name: str, decoding: Decoding) -> EncodedImage:
-    """The image as far as its header tells: refused here if it is no image or breaks a limit."""
+    """Open an image by its header; a DataError if it is no image or exceeds a limit."""
     kind = recognize(data, name)
     if kind == "NPY":
         return EncodedImage(data, name, decoding, read_header(data, name, decoding), None)
-    image, head = open_with_pillow(data, name, kind, decoding)
-    return EncodedImage(data, name, decoding, head, image)
+    image, header = open_with_pillow(data, name, kind, decoding)
+    return EncodedImage(data, name, decoding, header, image)
 
 
-def decode(data: bytes, name: str, decoding: Decoding, need: Size) -> Pixels:
+def decode(data: bytes, name: str, decoding: Decoding, min_size: Size) -> Pixels:
     """The image in the bytes of a file, upright, (H, W, C): see `Encoded.pixels`."""
-    return open_image(data, name, decoding).pixels(need)
-
-
-def read_image(path: Path, decoding: Decoding, need: Size) -> Pixels:
-    """The image in a file: see `decode`."""
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        raise DataError("no such file", code="data.not_found", where=str(path), hint="check the path") from None
-    except IsADirectoryError:
-        message = "expected an image, found a folder"
-        raise DataError(message, code="data.not_a_file", where=str(path), hint="name a file in it") from None
-    except PermissionError:
-        message = "not allowed to read it"
-        raise DataError(message, code="data.unreadable", where=str(path), hint="change its permissions") from None
-    except OSError as error:
-        message = f"cannot be read: {error.strerror}"
-        raise DataError(message, code="data.unreadable", where=str(path), hint="check the disk") from error
-    return decode(data, str(path), decoding, need)
+    return open_image(data, name, decoding).pixels(min_size)
 
 
 def convert_channels(pixels: Pixels, channels: int) -> Pixels:
@@ -138,7 +121,7 @@ def convert_channels(pixels: Pixels, channels: int) -> Pixels:
 
 
 def apply_orientation(pixels: Pixels, orientation: int) -> Pixels:
-    """The image as EXIF says it is to be seen."""
+    """The image rotated and mirrored as the EXIF orientation says."""
     turned = pixels.swapaxes(0, 1) if orientation >= 5 else pixels
     rows = slice(None, None, -1) if orientation in {3, 4, 7, 8} else slice(None)
     columns = slice(None, None, -1) if orientation in {2, 3, 6, 7} else slice(None)

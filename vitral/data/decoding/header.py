@@ -1,6 +1,6 @@
-"""What a file says of its image before any pixel is decoded, and the limits it is held to.
+"""Image headers: format, size, mode and orientation, read before any pixel is decoded, and the limits on them.
 
-What a file is, told by its bytes: its name is never believed, and what is on no list is refused.
+The format is recognized by the bytes of a file, never by its name; other formats are refused.
 """
 
 import struct
@@ -21,7 +21,9 @@ from vitral.core.config import Config, Size
 from vitral.core.errors import DataError, VitralError, format_choices
 from vitral.data.decoding.pixels import is_16bit_color, read_array_header
 
-ImageFormat = Literal["JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "AVIF", "NPY"]  # this line is the list of what is read
+ImageFormat = Literal[
+    "JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "AVIF", "NPY"
+]  # this line is the list of what is read
 
 SIGNATURES: dict[bytes, ImageFormat] = {
     b"\xff\xd8\xff": "JPEG",
@@ -37,7 +39,7 @@ SIGNATURES: dict[bytes, ImageFormat] = {
 }
 AVIF_BRANDS = (b"avif", b"avis", b"mif1", b"msf1")
 
-# What is often found under the name of an image. Words are sought in lower case, after any blanks.
+# Formats often found under the name of an image, by their first bytes in lower case, after any blanks.
 OTHER_FORMATS = {
     b"<!doctype html": "an HTML page",
     b"<html": "an HTML page",
@@ -57,13 +59,13 @@ PNG_END = b"\0\0\0\0IEND\xaeB`\x82"
 
 
 def recognize(data: bytes, name: str) -> ImageFormat:
-    """The kind of a file, which must be one that is read and must have its end."""
+    """The format of a file; a DataError if it is not supported or the file is truncated."""
     kind = _kind(data)
     if kind is None:
         hint = f"give {format_choices(get_args(ImageFormat))}, or remove it"
-        message = f"expected an image, found {_stranger(data)}"
+        message = f"expected an image, found {_describe(data)}"
         raise DataError(message, code="data.unknown_format", where=name, hint=hint)
-    if not _ends(data, kind):
+    if not _is_complete(data, kind):
         raise truncated_error(data, name, kind)
     return kind
 
@@ -82,8 +84,8 @@ def _kind(data: bytes) -> ImageFormat | None:
     return "AVIF" if data[4:8] == b"ftyp" and data[8:12] in AVIF_BRANDS else None
 
 
-def _ends(data: bytes, kind: ImageFormat) -> bool:
-    """Whether the last bytes are there, for the kinds of which Pillow also reads what has lost some."""
+def _is_complete(data: bytes, kind: ImageFormat) -> bool:
+    """Whether the last bytes are there, for formats of which Pillow also reads truncated files."""
     match kind:
         case "PNG":
             return PNG_END in data
@@ -95,7 +97,7 @@ def _ends(data: bytes, kind: ImageFormat) -> bool:
             return True
 
 
-def _stranger(data: bytes) -> str:
+def _describe(data: bytes) -> str:
     if not data:
         return "an empty file"
     opening = data[:256].removeprefix(b"\xef\xbb\xbf").lstrip().lower() or data[:256]
@@ -128,10 +130,10 @@ READERS: dict[ImageFormat, type[ImageFile]] = {
 
 
 class Decoding(Config):
-    """How files become pixels, recorded with the weights.
+    """How files are decoded, recorded with the weights.
 
-    Channels are what the model takes: gray is repeated, color becomes ITU-R 601 luma; counts other than 1 and 3 come
-    from .npy files only. Alpha is composited on the background.
+    Gray is repeated to 3 channels, color becomes ITU-R 601 luma for 1; other channel counts come from .npy files only.
+    Alpha is composited on the background.
     """
 
     channels: int = Field(default=3, ge=1)
@@ -142,7 +144,7 @@ class Decoding(Config):
 
 
 class Header(NamedTuple):
-    """An image as declared: its size once upright, its mode in Pillow's words (`RGB;16` and `uint8 x 4` are ours)."""
+    """What a file declares: the size after EXIF orientation, the mode of Pillow (`RGB;16` and `uint8 x 4` are ours)."""
 
     format: ImageFormat
     size: Size
@@ -151,7 +153,7 @@ class Header(NamedTuple):
 
 
 class _Exact(BytesIO):
-    """Bytes of which a short read is an error: Pillow only warns when the tags of a TIFF are cut off."""
+    """A stream on which a short read is an error: Pillow only warns when the tags of a TIFF are truncated."""
 
     exact = True
 
@@ -163,7 +165,7 @@ class _Exact(BytesIO):
 
 
 def read_header(data: bytes, name: str, decoding: Decoding) -> Header:
-    """What the file declares, within the limits; no pixel is decoded, whatever the size."""
+    """The header of a file, within the limits; no pixel is decoded."""
     kind = recognize(data, name)
     if kind != "NPY":
         return open_with_pillow(data, name, kind, decoding)[1]
@@ -175,7 +177,7 @@ def read_header(data: bytes, name: str, decoding: Decoding) -> Header:
 
 
 def open_with_pillow(data: bytes, name: str, kind: ImageFormat, decoding: Decoding) -> tuple[ImageFile, Header]:
-    """A picture of any kind but NPY, opened and within the limits, but not loaded."""
+    """An image of any format but NPY, opened by Pillow and within the limits, but not loaded."""
     _check_channels(3, name, decoding)
     image = pillow_reader(data, name, kind)
     orientation = _orientation(image, data)

@@ -1,7 +1,7 @@
-"""An opened picture of any mode as 8-bit gray or color, with or without alpha.  H rows, W columns.
+"""Images of any Pillow mode as 8-bit gray or color, with or without alpha.  H rows, W columns.
 
-What Pillow reads rightly is its own; what it does not (16 bits and floats, transparent colors of shallow and deep
-PNGs, the uncovered part of a GIF) is mended here, and what has no clear meaning is refused.
+Corrects what Pillow converts wrongly: 16 bits and floats, transparent colors of 2-, 4- and 16-bit PNGs, the uncovered
+part of a GIF. Ambiguous modes are refused.
 """
 
 import numpy as np
@@ -28,17 +28,17 @@ AS_THEY_ARE = {"L", "LA", "RGB", "RGBA"}
 KEYED = {"1", "L", "RGB", "I;16"}  # modes in which one value can stand for transparent
 
 
-def read_samples(image: ImageFile, head: Header, data: bytes, name: str) -> Pixels:
-    """Gray, gray and alpha, color, or color and alpha: (H, W, 1 to 4), as stored but for the turning of a TIFF."""
+def read_samples(image: ImageFile, header: Header, data: bytes, name: str) -> Pixels:
+    """Gray, gray and alpha, color, or color and alpha: (H, W, 1 to 4), as stored, except that a TIFF is upright."""
     if isinstance(image, TiffImageFile) and image.tag_v2.get(PLANES, 1) != 1 and max(image.tag_v2.get(BITS, (1,))) > 8:
         message = "more than 8 bits a sample in separate planes"  # of which Pillow makes noise
         raise DataError(message, code="data.unsupported_image", where=name, hint="save it interleaved")
     if is_16bit_color(image):
-        return _wide_color(image, head, data, name)
-    covered = image.tile[0].extents if head.format == "GIF" else None
-    if head.mode == "F" and image.tile[0].codec_name == "libtiff":
+        return _wide_color(image, header, data, name)
+    covered = image.tile[0].extents if header.format == "GIF" else None
+    if header.mode == "F" and image.tile[0].codec_name == "libtiff":
         set_raw_mode(image, "F;32NF")  # libtiff gives native order; Pillow would swap the bytes of some once more
-    _load(image, head, data, name)
+    _load(image, header, data, name)
     if image.mode in {"P", "PA"}:
         samples = np.array(image.convert("RGBA" if image.has_transparency_data else "RGB"))
     elif image.mode in CONVERSIONS:
@@ -55,11 +55,11 @@ def read_samples(image: ImageFile, head: Header, data: bytes, name: str) -> Pixe
     return samples.reshape(*samples.shape[:2], -1)
 
 
-def _load(image: ImageFile, head: Header, data: bytes, name: str) -> None:
+def _load(image: ImageFile, header: Header, data: bytes, name: str) -> None:
     try:
         image.load()
     except Exception as error:  # Pillow answers damaged bytes with almost any exception
-        raise decode_error(data, name, head.format, error) from error
+        raise decode_error(data, name, header.format, error) from error
 
 
 def _deep_gray(image: ImageFile, name: str) -> Pixels:
@@ -77,7 +77,7 @@ def _deep_gray(image: ImageFile, name: str) -> Pixels:
     return 255 - levels if dark_is_high else levels
 
 
-def _wide_color(image: ImageFile, head: Header, data: bytes, name: str) -> Pixels:
+def _wide_color(image: ImageFile, header: Header, data: bytes, name: str) -> Pixels:
     """Color of 16 bits a sample, (H, W, 2 to 4)."""
     raw = raw_mode(image)
     if raw.startswith("RGBa"):
@@ -85,9 +85,9 @@ def _wide_color(image: ImageFile, head: Header, data: bytes, name: str) -> Pixel
         raise DataError(message, code="data.unsupported_image", where=name, hint="save it with straight alpha")
 
     def load(mode: str) -> Pixels:
-        copy = pillow_reader(data, name, head.format)
+        copy = pillow_reader(data, name, header.format)
         set_raw_mode(copy, mode)
-        _load(copy, head, data, name)
+        _load(copy, header, data, name)
         return np.asarray(copy)
 
     values = read_16bit(load, raw)

@@ -1,6 +1,6 @@
-"""NumPy's .npy files as images, (H, W) or (H, W, C), of any number of channels. Never pickle.
+"""Pixels of more than 8 bits to uint8, and .npy files as images.  H rows, W columns, C channels.
 
-Samples of more than 8 bits. Pillow keeps the upper byte of some and saturates others; here each goes to the nearest.
+Pillow keeps the upper byte of some 16-bit samples and saturates others; here each is rounded. Pickles are refused.
 """
 
 import os
@@ -29,7 +29,7 @@ def to_8bit(values: NDArray[np.integer], highest: int) -> Pixels:
 
 
 def floats_to_8bit(values: NDArray[np.floating], name: str) -> Pixels:
-    """Samples of 0 to 1 as 0 to 255, each to the nearest; any other range has no one meaning, and is refused."""
+    """Samples of 0 to 1 as 0 to 255, each to the nearest; any other range is ambiguous and refused."""
     low, high = float(values.min()), float(values.max())
     if not (low >= 0.0 and high <= 1.0):  # not a number fails both
         message = f"expected floats from 0 to 1, found {low:g} to {high:g}"
@@ -39,7 +39,7 @@ def floats_to_8bit(values: NDArray[np.floating], name: str) -> Pixels:
 
 
 def raw_mode(image: ImageFile) -> str:
-    """How the samples lie in the file, in Pillow's words; nothing where Pillow does not unpack them."""
+    """Pillow's raw mode of the file; empty where Pillow does not unpack samples."""
     args = image.tile[0].args if image.tile else ""
     first = args[0] if isinstance(args, tuple) and args else args
     return first if isinstance(first, str) else ""
@@ -51,7 +51,7 @@ def is_16bit_color(image: ImageFile) -> bool:
 
 
 def set_raw_mode(image: ImageFile, raw: str) -> None:
-    """Have an image that is not loaded yet read its samples as if they lay in another way."""
+    """Have an image that is not loaded yet unpack its samples in another raw mode."""
     image.tile = [
         tile._replace(args=(raw, *tile.args[1:]) if isinstance(tile.args, tuple) else raw) for tile in image.tile
     ]
@@ -74,10 +74,10 @@ HINT = "save uint8, or floats from 0 to 1, as (height, width) or (height, width,
 
 
 class ArrayHeader(NamedTuple):
-    """How an array lies in its file."""
+    """The header of a .npy file."""
 
     shape: tuple[int, ...]
-    columns_first: bool
+    fortran_order: bool
     dtype: np.dtype[np.generic]
     offset: int
 
@@ -87,7 +87,7 @@ class ArrayHeader(NamedTuple):
 
 
 def read_array_header(data: bytes, name: str) -> ArrayHeader:
-    """What the header promises, once the file is as long as that."""
+    """The header, checked against the length of the file."""
     found = _header(data, name)
     if found.dtype != np.uint8 and found.dtype.kind != "f":
         message = f"expected an array of uint8 or floats, found {found.dtype}"
@@ -97,7 +97,7 @@ def read_array_header(data: bytes, name: str) -> ArrayHeader:
         raise DataError(message, code="data.unsupported_image", where=name, hint=HINT)
     promised = found.offset + int(np.prod(found.shape, dtype=object)) * found.dtype.itemsize
     if len(data) != promised:
-        message = f"its header promises {promised} bytes, found {len(data)}"
+        message = f"its header declares {promised} bytes, found {len(data)}"
         code = "data.truncated_image" if len(data) < promised else "data.corrupt_image"
         raise DataError(message, code=code, where=name, hint="remove it or fetch it again")
     return found
@@ -107,12 +107,12 @@ def read_array(data: bytes, name: str) -> Pixels:
     """The image in an .npy file."""
     found = read_array_header(data, name)
     flat = np.frombuffer(data, dtype=found.dtype, offset=found.offset)
-    array = flat.reshape(found.shape, order="F" if found.columns_first else "C")
+    array = flat.reshape(found.shape, order="F" if found.fortran_order else "C")
     image = array.reshape(*found.shape[:2], found.channels)  # (H, W, C)
     return floats_to_8bit(image.astype(np.float64), name) if found.dtype.kind == "f" else image.astype(np.uint8)
 
 
-class _Turns:
+class _ParserLock:
     """A header is parsed by Python's `ast`, which in 3.11 fails now and then when two threads parse at once."""
 
     lock = Lock()
@@ -123,7 +123,7 @@ class _Turns:
 
 
 if sys.platform != "win32":
-    os.register_at_fork(after_in_child=_Turns.begin)  # whoever held it is not in the child
+    os.register_at_fork(after_in_child=_ParserLock.begin)  # its holder does not exist in the child
 
 
 def _header(data: bytes, name: str) -> ArrayHeader:
@@ -131,9 +131,9 @@ def _header(data: bytes, name: str) -> ArrayHeader:
     try:
         version = npy.read_magic(stream)
         read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-        with _Turns.lock:
-            shape, columns_first, dtype = read(stream)
+        with _ParserLock.lock:
+            shape, fortran_order, dtype = read(stream)
     except (ValueError, SyntaxError, TokenError) as error:  # the header is a literal of Python
         message = f"not a readable .npy file: {error}"
         raise DataError(message, code="data.corrupt_image", where=name, hint=HINT) from error
-    return ArrayHeader(shape, columns_first, dtype, stream.tell())
+    return ArrayHeader(shape, fortran_order, dtype, stream.tell())

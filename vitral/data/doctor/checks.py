@@ -87,19 +87,19 @@ ReadableItem = tuple[Item, ImageInfo]
 
 def readable_items(examined: Iterable[ExaminedItem]) -> list[ReadableItem]:
     """The files that decode."""
-    return [(item, exam) for item, exam in examined if isinstance(exam, ImageInfo)]
+    return [(item, result) for item, result in examined if isinstance(result, ImageInfo)]
 
 
 def file_findings(examined: Sequence[ExaminedItem], image: Size) -> Iterator[Finding]:
     """What single files give cause to say, for a model that takes images of a size."""
-    looks = readable_items(examined)
+    items = readable_items(examined)
     yield from _corrupt(examined)
-    yield from _channels(looks)
-    yield from _blank(looks)
-    yield from _sizes(looks, image)
-    yield from _misnamed(looks)
-    yield from _modes(looks)
-    yield from _rotated(looks)
+    yield from _channels(items)
+    yield from _blank(items)
+    yield from _sizes(items, image)
+    yield from _misnamed(items)
+    yield from _modes(items)
+    yield from _rotated(items)
 
 
 def enlargement(size: Size, image: Size) -> float:
@@ -108,80 +108,82 @@ def enlargement(size: Size, image: Size) -> float:
 
 
 def _corrupt(examined: Sequence[ExaminedItem]) -> Iterator[Finding]:
-    broken = [(item, exam) for item, exam in examined if isinstance(exam, Unreadable)]
+    broken = [(item, result) for item, result in examined if isinstance(result, Unreadable)]
     if broken:
         title = f"{plural(len(broken), 'file')} cannot be used"
-        examples = tuple(Example((item,), exam.message) for item, exam in broken)
-        remedies = list(dict.fromkeys(exam.hint for _, exam in broken if exam.hint))
+        examples = tuple(Example((item,), result.message) for item, result in broken)
+        remedies = list(dict.fromkeys(result.hint for _, result in broken if result.hint))
         hint = remedies[0] if len(remedies) == 1 else "remove them, or replace them with sound ones"
         yield Finding("error", "corrupt", title, len(broken), examples, hint)
 
 
-def _channels(looks: Sequence[ReadableItem]) -> Iterator[Finding]:
+def _channels(items: Sequence[ReadableItem]) -> Iterator[Finding]:
     """Gray and color become one another; arrays of other counts fit only their like."""
-    counts = [_channel_count(exam) for _, exam in looks]
+    counts = [_channel_count(result) for _, result in items]
     kinds = sorted({3 if count in {1, 3} else count for count in counts})
     if len(kinds) > 1:
-        odd = [(item, count) for (item, _), count in zip(looks, counts, strict=True) if count not in {1, 3}]
+        odd = [(item, count) for (item, _), count in zip(items, counts, strict=True) if count not in {1, 3}]
         title = f"{plural(len(odd), 'array')} of other channels than the rest: {', '.join(map(str, kinds))}"
         examples = tuple(Example((item,), f"{count} channels") for item, count in odd)
         yield Finding("error", "channels", title, len(odd), examples, "save all of them with the same channels")
 
 
-def _channel_count(exam: ImageInfo) -> int:
-    return int(exam.header.mode.rpartition(" ")[2]) if exam.header.format == "NPY" else 3
+def _channel_count(result: ImageInfo) -> int:
+    return int(result.header.mode.rpartition(" ")[2]) if result.header.format == "NPY" else 3
 
 
-def _blank(looks: Sequence[ReadableItem]) -> Iterator[Finding]:
-    blank = [item for item, exam in looks if exam.spread <= BLANK_SPREAD]
+def _blank(items: Sequence[ReadableItem]) -> Iterator[Finding]:
+    blank = [item for item, result in items if result.contrast <= BLANK_SPREAD]
     if blank:
         title = f"{plural(len(blank), 'picture is', 'pictures are')} of one color"
         hint = "remove what shows nothing"
         yield Finding("warning", "blank", title, len(blank), tuple(Example((item,)) for item in blank), hint)
 
 
-def _sizes(looks: Sequence[ReadableItem], image: Size) -> Iterator[Finding]:
-    small = _those(looks, lambda exam: enlargement(exam.header.size, image) > MOST_ENLARGED)
+def _sizes(items: Sequence[ReadableItem], image: Size) -> Iterator[Finding]:
+    small = _those(items, lambda result: enlargement(result.header.size, image) > MOST_ENLARGED)
     if small:
         title = (
             f"{plural(len(small), 'picture')} become{'s' * (len(small) == 1)} more than {MOST_ENLARGED:g} times larger"
         )
-        ordinary = len(small) > len(looks) / 2
-        fitting = -(-round(median(min(exam.header.size) for _, exam in looks)) // 16) * 16  # a whole number of patches
+        ordinary = len(small) > len(items) / 2
+        fitting = (
+            -(-round(median(min(result.header.size) for _, result in items)) // 16) * 16
+        )  # a whole number of patches
         hint = (
             f"train near their size, with images of {fitting}"
             if ordinary
             else "replace them with larger ones, or remove them"
         )
         yield Finding("note" if ordinary else "warning", "enlarged", title, len(small), small, hint)
-    long = _those(looks, lambda exam: max(exam.header.size) > LONG_ASPECT * min(exam.header.size))
+    long = _those(items, lambda result: max(result.header.size) > LONG_ASPECT * min(result.header.size))
     if long:
         title = f"{plural(len(long), 'picture is', 'pictures are')} more than {LONG_ASPECT:g} times as long as wide"
         yield Finding("warning", "aspect", title, len(long), long, "crop them: the resize to a square squeezes them")
-    large = _those(looks, lambda exam: exam.header.size.height * exam.header.size.width > MANY_PIXELS)
+    large = _those(items, lambda result: result.header.size.height * result.header.size.width > MANY_PIXELS)
     if large:
         title = f"{plural(len(large), 'picture has', 'pictures have')} more than {MANY_PIXELS // 10**6} megapixels"
         yield Finding("note", "large", title, len(large), large, "slow to read: save them smaller, once")
 
 
-def _those(looks: Sequence[ReadableItem], wanted: Callable[[ImageInfo], bool]) -> tuple[Example, ...]:
+def _those(items: Sequence[ReadableItem], wanted: Callable[[ImageInfo], bool]) -> tuple[Example, ...]:
     """The pictures of which it is true, with their sizes."""
-    return tuple(Example((item,), str(exam.header.size)) for item, exam in looks if wanted(exam))
+    return tuple(Example((item,), str(result.header.size)) for item, result in items if wanted(result))
 
 
-def _misnamed(looks: Sequence[ReadableItem]) -> Iterator[Finding]:
+def _misnamed(items: Sequence[ReadableItem]) -> Iterator[Finding]:
     examples = tuple(
-        Example((item,), f"is {exam.header.format}")
-        for item, exam in looks
-        if suffix(item.name) and suffix(item.name) not in SUFFIXES[exam.header.format]
+        Example((item,), f"is {result.header.format}")
+        for item, result in items
+        if suffix(item.name) and suffix(item.name) not in SUFFIXES[result.header.format]
     )
     if examples:
         title = f"{plural(len(examples), 'file is', 'files are')} of another format than the name says"
         yield Finding("note", "misnamed", title, len(examples), examples, "nothing to do: the content decides")
 
 
-def _modes(looks: Sequence[ReadableItem]) -> Iterator[Finding]:
-    named = [(item, mode_name(exam.header.mode)) for item, exam in looks]
+def _modes(items: Sequence[ReadableItem]) -> Iterator[Finding]:
+    named = [(item, mode_name(result.header.mode)) for item, result in items]
     found = Counter(name for _, name in named)
     usual = max(found, key=found.__getitem__, default="")  # the first of them where two are as many
     rest = tuple(Example((item,), name) for item, name in named if name != usual)
@@ -215,9 +217,9 @@ def mode_name(mode: str) -> str:
     return "16-bit gray" if mode.startswith("I") else names.get(mode, mode)
 
 
-def _rotated(looks: Sequence[ReadableItem]) -> Iterator[Finding]:
+def _rotated(items: Sequence[ReadableItem]) -> Iterator[Finding]:
     turned = tuple(
-        Example((item,), f"EXIF {exam.header.orientation}") for item, exam in looks if exam.header.orientation > 1
+        Example((item,), f"EXIF {result.header.orientation}") for item, result in items if result.header.orientation > 1
     )
     if turned:
         title = f"{plural(len(turned), 'picture is', 'pictures are')} stored turned or mirrored"

@@ -52,14 +52,14 @@ class ResizeSummary:
 
 def diagnose(samples: Samples, examined: Sequence[ExaminedItem]) -> Diagnosis:
     """The findings about a data set of which these files, all or some, were examined."""
-    looks = readable_items(examined)
-    findings = (*class_findings(samples), *file_findings(examined, IMAGE_SIZE), *duplicate_findings(looks))
+    items = readable_items(examined)
+    findings = (*class_findings(samples), *file_findings(examined, IMAGE_SIZE), *duplicate_findings(items))
     return Diagnosis(
         samples,
         len(examined),
-        Counter(exam.header.size for _, exam in looks),
-        Counter(exam.header.format for _, exam in looks),
-        Counter(mode_name(exam.header.mode) for _, exam in looks),
+        Counter(result.header.size for _, result in items),
+        Counter(result.header.format for _, result in items),
+        Counter(mode_name(result.header.mode) for _, result in items),
         sort_by_severity(findings),
     )
 

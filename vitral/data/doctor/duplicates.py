@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitral.data.doctor.checks import ReadableItem
-from vitral.data.doctor.examine import SKETCH
+from vitral.data.doctor.examine import THUMBNAIL_SIDE
 from vitral.data.doctor.finding import Example, Finding, plural
 from vitral.data.samples import Item
 
@@ -22,33 +22,33 @@ BAND = 9  # bits; 7 bands make 63, so that two hashes within 6 bits are equal in
 MAX_LEADERS = 32  # pictures of one hash that are told apart; a hash that more of them share says nothing
 BLOCK = 4096  # sketches, or pairs of them, that are worked on at once
 
-Sketches = NDArray[np.uint8]  # (N, 16 * 16 * 3)
+Thumbnails = NDArray[np.uint8]  # (N, 16 * 16 * 3)
 Indices = NDArray[np.int64]
 Hashes = NDArray[np.uint64]  # (N)
 
 
-def near_duplicates(sketches: Sketches) -> list[list[int]]:
+def near_duplicates(thumbnails: Thumbnails) -> list[list[int]]:
     """Groups of two or more pictures that look the same, each in order."""
-    groups = _Groups(len(sketches))
-    hashes, contrast = perceptual_hashes(sketches)
+    groups = _Groups(len(thumbnails))
+    hashes, contrast = perceptual_hashes(thumbnails)
     informative = np.flatnonzero(contrast >= MIN_CONTRAST)
-    leaders = _collapsed(sketches, hashes, informative, groups)
+    leaders = _collapsed(thumbnails, hashes, informative, groups)
     for one, other in near_pairs(hashes[leaders]):
         first, second = leaders[one], leaders[other]
         apart = groups.roots[first] != groups.roots[second]
-        _join(sketches, first[apart], second[apart], groups)
+        _join(thumbnails, first[apart], second[apart], groups)
     return groups.listed()
 
 
-def perceptual_hashes(sketches: Sketches) -> tuple[Hashes, NDArray[np.float64]]:
+def perceptual_hashes(thumbnails: Thumbnails) -> tuple[Hashes, NDArray[np.float64]]:
     """The hash and the contrast of each picture."""
-    hashes = np.zeros(len(sketches), dtype=np.uint64)
-    contrast = np.zeros(len(sketches))
-    places = np.arange(SKETCH)
-    waves = np.cos(np.pi * np.outer(np.arange(8), 2 * places + 1) / (2 * SKETCH))  # (8, 16): DCT-II
-    for start in range(0, len(sketches), BLOCK):
+    hashes = np.zeros(len(thumbnails), dtype=np.uint64)
+    contrast = np.zeros(len(thumbnails))
+    places = np.arange(THUMBNAIL_SIDE)
+    waves = np.cos(np.pi * np.outer(np.arange(8), 2 * places + 1) / (2 * THUMBNAIL_SIDE))  # (8, 16): DCT-II
+    for start in range(0, len(thumbnails), BLOCK):
         block = slice(start, start + BLOCK)
-        pictures = sketches[block].reshape(-1, SKETCH, SKETCH, 3).astype(np.float64)
+        pictures = thumbnails[block].reshape(-1, THUMBNAIL_SIDE, THUMBNAIL_SIDE, 3).astype(np.float64)
         gray = pictures @ np.array([0.299, 0.587, 0.114])  # (n, 16, 16)
         low = (waves @ gray @ waves.T).reshape(-1, 64)[:, 1:]  # (n, 63), without the mean
         bits = low > np.median(low, axis=1, keepdims=True)
@@ -78,19 +78,19 @@ def near_pairs(hashes: Hashes) -> Iterator[tuple[Indices, Indices]]:
                 yield order[near], order[near + shift]
 
 
-def correlation(sketches: Sketches, first: Indices, second: Indices) -> NDArray[np.float64]:
+def correlation(thumbnails: Thumbnails, first: Indices, second: Indices) -> NDArray[np.float64]:
     """How alike the pictures of each pair are: 1 for the same, whatever the brightness and the contrast; (P)."""
     found = np.empty(len(first))
     for start in range(0, len(first), BLOCK):
         block = slice(start, start + BLOCK)
-        one, other = _centered(sketches[first[block]]), _centered(sketches[second[block]])
+        one, other = _centered(thumbnails[first[block]]), _centered(thumbnails[second[block]])
         lengths = np.linalg.norm(one, axis=1) * np.linalg.norm(other, axis=1)
         found[block] = (one * other).sum(axis=1) / np.maximum(lengths, 1e-9)
     return found
 
 
-def _centered(sketches: Sketches) -> NDArray[np.float32]:
-    values = sketches.astype(np.float32)
+def _centered(thumbnails: Thumbnails) -> NDArray[np.float32]:
+    values = thumbnails.astype(np.float32)
     return values - values.mean(axis=1, keepdims=True)
 
 
@@ -118,13 +118,13 @@ class _Groups:
         return [group for group in groups.values() if len(group) > 1]
 
 
-def _join(sketches: Sketches, first: Indices, second: Indices, groups: _Groups) -> None:
-    same = correlation(sketches, first, second) >= MIN_CORRELATION
+def _join(thumbnails: Thumbnails, first: Indices, second: Indices, groups: _Groups) -> None:
+    same = correlation(thumbnails, first, second) >= MIN_CORRELATION
     for one, other in zip(first[same].tolist(), second[same].tolist(), strict=True):
         groups.join(one, other)
 
 
-def _collapsed(sketches: Sketches, hashes: Hashes, members: Indices, groups: _Groups) -> Indices:
+def _collapsed(thumbnails: Thumbnails, hashes: Hashes, members: Indices, groups: _Groups) -> Indices:
     """One picture of each look among those of equal hash, so that a thousand stills are compared a thousand times."""
     order = members[np.argsort(hashes[members], kind="stable")]
     starts = np.flatnonzero(np.diff(hashes[order])) + 1
@@ -136,7 +136,7 @@ def _collapsed(sketches: Sketches, hashes: Hashes, members: Indices, groups: _Gr
                 break
             leader, rest = rest[0], rest[1:]
             leaders.append(int(leader))
-            same = correlation(sketches, np.full(len(rest), leader), rest) >= MIN_CORRELATION
+            same = correlation(thumbnails, np.full(len(rest), leader), rest) >= MIN_CORRELATION
             groups.roots[rest[same]] = leader
             rest = rest[~same]
     return np.array(leaders, dtype=np.int64)
@@ -148,9 +148,9 @@ SameFiles = list[Item]  # whose bytes are the same
 DuplicateGroup = list[SameFiles]  # all the files that look the same
 
 
-def duplicate_findings(looks: Sequence[ReadableItem]) -> Iterator[Finding]:
+def duplicate_findings(readable: Sequence[ReadableItem]) -> Iterator[Finding]:
     """What copies among the files give cause to say, exact ones and those that look the same."""
-    repeated = group_duplicates(looks)
+    repeated = group_duplicates(readable)
     yield from _contradictions(repeated)
     yield from _leaks(repeated)
     yield from _look_alike_labels(repeated)
@@ -158,15 +158,15 @@ def duplicate_findings(looks: Sequence[ReadableItem]) -> Iterator[Finding]:
     yield from _look_alikes(repeated)
 
 
-def group_duplicates(looks: Sequence[ReadableItem]) -> list[DuplicateGroup]:
+def group_duplicates(readable: Sequence[ReadableItem]) -> list[DuplicateGroup]:
     """Every picture that two or more files show, in the order of the first."""
     files: defaultdict[bytes, SameFiles] = defaultdict(list)
-    sketches: dict[bytes, bytes] = {}
-    for item, exam in looks:
-        files[exam.digest].append(item)
-        sketches[exam.digest] = exam.sketch
+    thumbnails: dict[bytes, bytes] = {}
+    for item, result in readable:
+        files[result.digest].append(item)
+        thumbnails[result.digest] = result.thumbnail
     distinct = list(files)
-    values = np.frombuffer(b"".join(sketches[digest] for digest in distinct), dtype=np.uint8)
+    values = np.frombuffer(b"".join(thumbnails[digest] for digest in distinct), dtype=np.uint8)
     groups = near_duplicates(values.reshape(len(distinct), -1)) if distinct else []
     grouped = set(chain.from_iterable(groups))
     groups += [[index] for index in range(len(distinct)) if index not in grouped]

@@ -23,9 +23,9 @@ from vitral.data.loading.shared_memory import DEFAULT_CONTEXT, SharedArray, crea
 from vitral.data.samples import Item, Samples, Store
 from vitral.data.thumbnails import native_decoding, to_rgb_image
 
-SKETCH = 16  # rows and columns of a sketch
+THUMBNAIL_SIDE = 16  # rows and columns of a sketch
 # A JPEG is decoded four times as fine as its sketch: any coarser, and a copy saved as PNG gives another sketch.
-MIN_SIZE = Size(4 * SKETCH, 4 * SKETCH)
+MIN_SIZE = Size(4 * THUMBNAIL_SIDE, 4 * THUMBNAIL_SIDE)
 
 
 class ImageInfo(NamedTuple):
@@ -33,8 +33,8 @@ class ImageInfo(NamedTuple):
 
     header: Header
     digest: bytes  # of the whole file
-    spread: int  # from the darkest to the brightest pixel, in the channel where that is most
-    sketch: bytes  # the picture as 16 x 16 x 3
+    contrast: int  # from the darkest to the brightest pixel, in the channel where that is most
+    thumbnail: bytes  # the picture as 16 x 16 x 3
 
 
 class Unreadable(NamedTuple):
@@ -52,7 +52,7 @@ class ExaminedItem(NamedTuple):
     """An item and what was found."""
 
     item: Item
-    exam: ExamResult
+    result: ExamResult
 
 
 def examine(store: Store, item: Item) -> ExamResult:
@@ -66,9 +66,9 @@ def examine(store: Store, item: Item) -> ExamResult:
 def _sound(data: bytes, name: str) -> ImageInfo:
     encoded = open_image(data, name, native_decoding(data, name))
     picture = to_rgb_image(encoded.pixels(MIN_SIZE))
-    spread = int(np.diff(np.array(picture.getextrema())).max())  # Pillow is faster at this than NumPy by far
-    sketch = picture.resize((SKETCH, SKETCH), Image.Resampling.BILINEAR)
-    return ImageInfo(encoded.head, hashlib.blake2b(data, digest_size=16).digest(), spread, sketch.tobytes())
+    contrast = int(np.diff(np.array(picture.getextrema())).max())  # Pillow is faster at this than NumPy by far
+    thumbnail = picture.resize((THUMBNAIL_SIDE, THUMBNAIL_SIDE), Image.Resampling.BILINEAR)
+    return ImageInfo(encoded.header, hashlib.blake2b(data, digest_size=16).digest(), contrast, thumbnail.tobytes())
 
 
 CHUNK = 64  # items that a worker answers for at a time
@@ -120,7 +120,7 @@ def examine_all(samples: Samples, workers: int) -> Generator[ExaminedItem, None,
             hand.answers.close()
 
 
-def with_progress(exams: Generator[ExaminedItem, None, None], total: int) -> Iterator[ExaminedItem]:
+def with_progress(results: Generator[ExaminedItem, None, None], total: int) -> Iterator[ExaminedItem]:
     """The same, with a bar on stderr where that is a terminal and the talk is wanted."""
     from rich.console import Console
     from rich.progress import track
@@ -128,10 +128,10 @@ def with_progress(exams: Generator[ExaminedItem, None, None], total: int) -> Ite
     console = Console(stderr=True)
     silent = not (console.is_terminal and log.isEnabledFor(logging.INFO))
     try:
-        begun = list(islice(exams, 1))  # which starts the workers: nothing is forked once the bar has a thread
-        yield from track(chain(begun, exams), "examining", total, console=console, transient=True, disable=silent)
+        begun = list(islice(results, 1))  # which starts the workers: nothing is forked once the bar has a thread
+        yield from track(chain(begun, results), "examining", total, console=console, transient=True, disable=silent)
     finally:
-        exams.close()
+        results.close()
 
 
 def _hire(store: Store, chunks: Sequence[Chunk]) -> Worker:
@@ -148,11 +148,11 @@ def _labour(store: Store, chunks: Sequence[Chunk], answers: Connection, at: Shar
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for chunk in chunks:
-        exams = []
+        results = []
         for place, item in enumerate(chunk):
             at.array[0] = place
-            exams.append(examine(store, item))
+            results.append(examine(store, item))
         try:
-            answers.send(exams)
+            answers.send(results)
         except BrokenPipeError:  # nobody is left to hear it
             return

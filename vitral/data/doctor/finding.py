@@ -10,7 +10,7 @@ Severity = Literal["error", "warning", "note"]  # worst first
 SEVERITIES: tuple[Severity, ...] = get_args(Severity)
 
 # This is the list of what the doctor looks for; programs that read the JSON may rely on these names.
-Kind = Literal[
+FindingKind = Literal[
     "corrupt",
     "channels",
     "contradiction",
@@ -46,16 +46,16 @@ class Finding:
     """One thing to know. `count` is of what the title speaks of, `examples` are all of them."""
 
     severity: Severity
-    kind: Kind
+    kind: FindingKind
     title: str
     count: int
     examples: tuple[Example, ...]
     hint: str
 
 
-def worst_first(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+def sort_by_severity(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """By severity; within one severity in the order of `Kind`."""
-    kinds = get_args(Kind)
+    kinds = get_args(FindingKind)
     return tuple(sorted(findings, key=lambda finding: (SEVERITIES.index(finding.severity), kinds.index(finding.kind))))
 
 

@@ -69,7 +69,7 @@ class CachedImage:
         self.encoded = None if height else read()
         if self.encoded is not None:
             height, width = self.encoded.size
-            reducible = self.encoded.head.format == "JPEG"
+            reducible = self.encoded.header.format == "JPEG"
             with cache.memory.lock:
                 cache.table.array[index, :STARTS] = height, width, reducible
         self.size, self.reducible = Size(height, width), bool(reducible)

@@ -1,1 +1,1 @@
-"""What is done to an image between the decoder and the model, as pure functions; random ones take a generator."""
+"""From decoded pixels to the model's input, as pure functions; random ones take a generator."""

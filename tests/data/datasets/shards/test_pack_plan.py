@@ -86,7 +86,9 @@ def test_an_image_is_called_by_its_name_or_else_by_its_bytes(tmp_path: Path, nam
     (tmp_path / name).write_bytes(encoded(color(), "PNG"))
     (tmp_path / "list.csv").write_text(f"path,label,split\n1.png,a,train\n{name},b,train\n")
     samples = open_data(str(tmp_path / "list.csv"))
-    found = [member for shard in plan_shards(samples, SIZE).shards for member, _ in shard_members(samples, shard, 0, ignore)]
+    found = [
+        member for shard in plan_shards(samples, SIZE).shards for member, _ in shard_members(samples, shard, 0, ignore)
+    ]
     assert sorted(Path(member).suffix for member in found) == sorted([".cls", ".cls", ".json", ".json", ".png", ending])
 
 

@@ -1,1 +1,1 @@
-"""Tar files in the form of WebDataset, on this machine or at any address that fsspec knows."""
+"""Tar shards in WebDataset format, local or at any URL that fsspec reads."""

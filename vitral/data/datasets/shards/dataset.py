@@ -1,7 +1,4 @@
-"""Shards as a source: a pack opens by its index, tars from elsewhere by a look at their headers.
-
-The store of images inside tars: a few arrays, whatever the number of images, and no open file.
-"""
+"""A dataset in tar shards: a pack is opened by its index, other tars by scanning their headers."""
 
 import logging
 import os
@@ -9,7 +6,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from itertools import repeat
 from typing import NamedTuple
@@ -18,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitral.core.errors import DataError
-from vitral.data.datasets.labels import build_samples, format_names, normalize_unicode
+from vitral.data.datasets.labels import build_samples, format_names, normalize_unicode, renumber_classes
 from vitral.data.datasets.shards.index import AGAIN, CLASSES, DRAFT, INDEX, Shard, parse_index
 from vitral.data.datasets.shards.tar import TarSample, scan_tar
 from vitral.data.datasets.shards.urls import (
@@ -40,7 +37,7 @@ Integers = NDArray[np.int64]
 
 
 class ByteRanges(NamedTuple):
-    """Images by name, and where the bytes of each are: the number of its shard, the first byte, how many."""
+    """The name of each image, the number of its shard, and its byte range."""
 
     names: Sequence[str]
     shards: Sequence[int]
@@ -50,7 +47,7 @@ class ByteRanges(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ShardStore:
-    """Reads single images out of tars. Python objects by the million would be copied into every worker's memory."""
+    """A store of images inside tars, in a few arrays: millions of Python objects would be copied into every worker."""
 
     paths: tuple[str, ...]
     names: PackedNames  # sorted by their bytes
@@ -75,11 +72,11 @@ class ShardStore:
         return at
 
 
-def build_store(paths: Sequence[str], stretches: ByteRanges) -> ShardStore:
-    """The store of images in the tars at these paths, which `stretches` numbers from 0."""
-    order = sorted(range(len(stretches.names)), key=lambda at: os.fsencode(stretches.names[at]))
-    names = PackedNames.of(stretches.names[at] for at in order)
-    columns = [np.array(column, dtype=np.int64)[order] for column in stretches[1:]]
+def build_store(paths: Sequence[str], ranges: ByteRanges) -> ShardStore:
+    """The store of images in the tars at these paths, which `ranges` numbers from 0."""
+    order = sorted(range(len(ranges.names)), key=lambda at: os.fsencode(ranges.names[at]))
+    names = PackedNames.of(ranges.names[at] for at in order)
+    columns = [np.array(column, dtype=np.int64)[order] for column in ranges[1:]]
     return ShardStore(tuple(paths), names, *columns)
 
 
@@ -87,14 +84,14 @@ THREADS = 8  # shards scanned at a time; a remote one is mostly waited for
 log = logging.getLogger(__name__)
 
 
-def open_shards(where: str, how: StratifiedSplit) -> Samples:
+def open_shards(where: str, val_split: StratifiedSplit) -> Samples:
     """The samples of a pack, or of the tars that an address stands for."""
     if where.startswith(("http://", "https://")) and not is_tar(where):
         hint = "fetch it and give the folder; only tar shards (.tar) are read from afar"
         raise DataError("an address, and vitral downloads nothing", code="data.remote_address", where=where, hint=hint)
     check_protocol(where)
     if (is_tar(where) or is_pattern(where)) and not os.path.isdir(where):
-        return _from_tars(where, list_tars(where), how)
+        return _from_tars(where, list_tars(where), val_split)
     beside = file_sizes(where)
     if INDEX in beside:
         return _from_index(where, beside)
@@ -108,7 +105,7 @@ def open_shards(where: str, how: StratifiedSplit) -> Samples:
             where=where,
             hint="give the folder of the shards, or a pattern of them",
         )
-    return _from_tars(where, found, how)
+    return _from_tars(where, found, val_split)
 
 
 def _from_index(where: str, beside: dict[str, int]) -> Samples:
@@ -129,13 +126,13 @@ def _from_index(where: str, beside: dict[str, int]) -> Samples:
         for split in SPLITS
         for item in sorted(item for shard in index.shards if shard.split == split for item in _items(shard))
     ]
-    stretches = ByteRanges(
+    ranges = ByteRanges(
         [name for shard in index.shards for name in shard.names],
         [number for number, shard in enumerate(index.shards) for _ in shard.names],
         [start for shard in index.shards for start in shard.starts],
         [length for shard in index.shards for length in shard.lengths],
     )
-    store = build_store([join(where, shard.file) for shard in index.shards], stretches)
+    store = build_store([join(where, shard.file) for shard in index.shards], ranges)
     return Samples(where, index.classes, tuple(items), store, index.notes)
 
 
@@ -148,7 +145,7 @@ def _unfinished(where: str) -> DataError:
     return DataError("a pack that was not finished", code="data.unfinished_pack", where=where, hint=hint)
 
 
-def _from_tars(where: str, paths: Sequence[str], how: StratifiedSplit) -> Samples:
+def _from_tars(where: str, paths: Sequence[str], val_split: StratifiedSplit) -> Samples:
     prefix = os.path.commonprefix(paths)  # noqa: RUF071, commonpath breaks the // of an address
     parent = prefix[: prefix.rfind("/") + 1]
     if exists(f"{parent}{DRAFT}"):
@@ -164,7 +161,7 @@ def _from_tars(where: str, paths: Sequence[str], how: StratifiedSplit) -> Sample
     numbers = [number for number, entries in enumerate(scans) for _ in entries]
     starts, lengths = [entry.start for _, entry in found], [entry.length for _, entry in found]
     store = build_store(paths, ByteRanges(names, numbers, starts, lengths))
-    samples = build_samples(where, map(Row, names, labels, splits), store, how)
+    samples = build_samples(where, map(Row, names, labels, splits), store, val_split)
     if not classes and all(isinstance(entry.label, int) for _, entry in found):
         classes = tuple(sorted(samples.classes, key=int))
     return _reordered(samples, classes) if classes else samples
@@ -205,18 +202,18 @@ def _class_name(entry: TarSample, classes: tuple[str, ...], path: str) -> str:
         message,
         code="data.bad_label",
         where=f"{path}/{entry.member}",
-        hint=f"mend the label or {CLASSES}; numbers start at 0",
+        hint=f"correct the label or {CLASSES}; numbers start at 0",
     )
 
 
-def _splits(where: str, names: Sequence[str], told: Sequence[Split | None]) -> list[Split]:
-    """The split of each image as it was told, train where none was; some with and some without are refused."""
-    without = [name for name, split in zip(names, told, strict=True) if split is None]
+def _splits(where: str, names: Sequence[str], known: Sequence[Split | None]) -> list[Split]:
+    """The split of each image, train where none has one; some with and some without are refused."""
+    without = [name for name, split in zip(names, known, strict=True) if split is None]
     if without and len(without) < len(names):
         message = f"images without a split, where others have one: {format_names(without)}"
         hint = "name every shard after its split (train-000.tar, val-000.tar), or none of them"
         raise DataError(message, code="data.bad_split", where=where, hint=hint)
-    return [split or "train" for split in told]
+    return [split or "train" for split in known]
 
 
 @cache
@@ -227,9 +224,6 @@ def _split_of(shard: str) -> Split | None:
 
 
 def _reordered(samples: Samples, classes: tuple[str, ...]) -> Samples:
-    """The same samples with these classes, in this order; those of which there are no images are told."""
-    label = {name: number for number, name in enumerate(classes)}
-    items = tuple(item._replace(label=label[samples.classes[item.label]]) for item in samples.items)
+    """The same samples with these classes, in this order; a note names those without images."""
     absent = [name for name in classes if name not in samples.classes]
-    notes = (*samples.notes, *([f"no images at all: {format_names(absent)}"] if absent else []))
-    return replace(samples, classes=classes, items=items, notes=notes)
+    return renumber_classes(samples, classes, [f"no images at all: {format_names(absent)}"] if absent else [])
