@@ -55,12 +55,12 @@ def run_interleaved(suite: str, case: Case, engines: Sequence[str], length: Leng
         try:
             for engine, process in runners.items():
                 say(f"{case.name}: heat {heat + 1} of {length.heats}, warming up {engine}")
-                process.turn()
+                process.measure()
             for number in range(length.rounds):
                 say(f"{case.name}: heat {heat + 1} of {length.heats}, round {number + 1} of {length.rounds}")
                 # Every other round goes backwards, so that no engine always follows the same one.
                 for engine in engines if number % 2 else reversed(engines):
-                    seconds[engine].append(runners[engine].turn())
+                    seconds[engine].append(runners[engine].measure())
         finally:
             for process in runners.values():
                 process.stop()

@@ -77,7 +77,7 @@ def peaks(engine: str, heats: int) -> Peak:
     for _ in range(heats):
         process = TimingProcess(engine, ["benchmarks.explanation", "--peak", engine])
         try:
-            found.append(process.turn())
+            found.append(process.measure())
         finally:
             process.stop()
     return Peak(*map(statistics.median, zip(*found, strict=True)))

@@ -190,13 +190,13 @@ def prepare(name: str, model: str, threads: int) -> Callable[[str], float]:
     prepared = (PEERS | OTHER_PRECISION)[name](shape_of(model), threads)
     steps: dict[int, Step] = {}
 
-    def turn(words: str) -> float:
-        batch, least = words.split()
+    def measure(line: str) -> float:
+        batch, least = line.split()
         if int(batch) not in steps:
             steps[int(batch)] = prepared(int(batch))
         return mean_seconds(steps[int(batch)], float(least))
 
-    return turn
+    return measure
 
 
 if __name__ == "__main__":

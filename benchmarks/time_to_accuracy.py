@@ -172,7 +172,7 @@ def raced(root: str, epochs: int) -> dict[str, list[Point]]:
     try:
         for number in range(total):
             for name in ENGINES if number % 2 else reversed(ENGINES):
-                seconds, reached = runners[name].turn()
+                seconds, reached = runners[name].measure()
                 before = curves[name][-1].seconds if curves[name] else 0.0
                 curves[name].append(Point(before + seconds, reached))
                 say(f"epoch {number + 1} of {total}: {name} {100 * reached:.2f} % after {before + seconds:.0f} s")

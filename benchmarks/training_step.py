@@ -117,11 +117,11 @@ def together(recipe: Recipe, samples: Samples, steps: int) -> Callable[[], objec
     stack.callback(second.stop)
     paced = StepwiseRun(override(recipe, ["workers=0"]), samples)
     stack.callback(paced.close)
-    stack.callback(second.dismiss)  # the first to be done: the two leave their group together
+    stack.callback(second.close_stdin)  # the first to be done: the two leave their group together
 
     def turn() -> None:
-        second.ask()
+        second.request()
         paced.take(steps)
-        second.answer()
+        second.result()
 
     return turn

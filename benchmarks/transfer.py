@@ -116,8 +116,8 @@ def written(home: Path, root: str) -> Sets:
 
 
 def top1(run: vitral.Run) -> float:
-    assert run.judgment is not None
-    return run.judgment.accuracy.top1
+    assert run.evaluation is not None
+    return run.evaluation.accuracy.top1
 
 
 if __name__ == "__main__":

@@ -39,11 +39,12 @@ def bench(
     from vitral.runs.bench.bench import format_bench
 
     sizes = [_size(text) for text in batches.split(",")]
-    names = [_name(text) for text in models.split(",")]
-    wanted = [f"vitral {name.strip()}" for name in engines.split(",")] if engines else []
-    compared = [*benching.own_engines(wanted), *(benching.peer_engines() if peers else ())]
-    found = benching.bench(benching.BenchPlan(names, sizes, compared, threads, benching.Duration(rounds)), progress_bar)
-    typer.echo(found.to_json() if json else format_bench(found))
+    model_names = [_name(text) for text in models.split(",")]
+    names = [f"vitral {name.strip()}" for name in engines.split(",")] if engines else []
+    compared = [*benching.own_engines(names), *(benching.peer_engines() if peers else ())]
+    plan = benching.BenchPlan(model_names, sizes, compared, threads, benching.Duration(rounds))
+    result = benching.bench(plan, progress_bar)
+    typer.echo(result.to_json() if json else format_bench(result))
 
 
 def _name(text: str) -> str:

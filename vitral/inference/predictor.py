@@ -220,9 +220,9 @@ def predict(
     Inputs are files, folders, patterns, manifests, tar shards or names of datasets. An image that cannot be read has
     its error in its prediction; with `strict` the error is raised.
     """
-    words = [inputs] if isinstance(inputs, str | Path) else inputs
+    sources = [inputs] if isinstance(inputs, str | Path) else inputs
     predictor = model if isinstance(model, Predictor) else Predictor(model, engine, merging)
-    images = (image for image in find_images(map(str, words), None) if shard.contains(image.name))
+    images = (image for image in find_images(map(str, sources), None) if shard.contains(image.name))
     return PredictionStream(predictor, images, batch_size).predictions(top, strict)
 
 

@@ -184,7 +184,7 @@ def test_no_worker_comes_from_the_working_directory(tmp_path: Path) -> None:
         "from vitral.runs.bench.bench import is_checkout, peer_engines\n"
         "from vitral.runs.bench.subprocess_runner import TimingProcess\n"
         "process = TimingProcess('1', ['tests.inference.metronome', '1'])\n"
-        "print(process.turn('4 0'))\n"
+        "print(process.measure('4 0'))\n"
         "process.stop()\n"
     )
     done = subprocess.run(

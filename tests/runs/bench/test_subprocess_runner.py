@@ -19,14 +19,14 @@ def runner() -> TimingProcess:
 
 
 def test_a_turn_is_a_line_and_its_answer(runner: TimingProcess) -> None:
-    assert [runner.turn("8 0.5"), runner.turn("1 0")] == [0.016, 0.002]
+    assert [runner.measure("8 0.5"), runner.measure("1 0")] == [0.016, 0.002]
     runner.stop()
     assert runner._process.returncode == 0
 
 
 def test_what_is_refused_is_the_answer_to_every_line() -> None:
     runner = TimingProcess("metronome", [METRONOME, "broken"])
-    assert runner.turn() == runner.turn() == {"refused": "metronome: it is broken"}
+    assert runner.measure() == runner.measure() == {"refused": "metronome: it is broken"}
     runner.stop()
 
 
@@ -38,7 +38,7 @@ def test_an_interrupt_is_left_to_the_process_that_asks(runner: TimingProcess) ->
 def test_a_process_that_fell_is_named_with_its_exit_code(capfd: pytest.CaptureFixture[str]) -> None:
     runner = TimingProcess("the third", [METRONOME, "not a number"])
     with pytest.raises(RuntimeError, match="the third ended with exit code 1"):
-        runner.turn()
+        runner.measure()
     runner.stop()
     assert "could not convert string to float" in capfd.readouterr().err
 

@@ -267,9 +267,10 @@ def parse_engine(name: str) -> EngineKind | None:
     return kinds[name]()
 
 
-def build_engine(wanted: EngineKind | None, loaded: LoadedModel, answer: OutputKind, merging: Merging) -> Engine:
-    graph = build_graph_sharing_weights(loaded, answer, merging)
-    if wanted is not None:
-        return wanted.build(graph)
+def build_engine(kind: EngineKind | None, loaded: LoadedModel, output: OutputKind, merging: Merging) -> Engine:
+    """An engine for the outputs of a model; without a kind the fastest one."""
+    graph = build_graph_sharing_weights(loaded, output, merging)
+    if kind is not None:
+        return kind.build(graph)
     about = (loaded.bundle.model.to_json(), str(graph.image_size), merging.to_json())
     return AutoEngine(graph, "\n".join(about))

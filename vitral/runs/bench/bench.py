@@ -135,8 +135,8 @@ def measure_cells(plan: BenchPlan, progress: Progress) -> Iterator[Cell]:
         with ExitStack() as stack:
             runners: dict[BenchEngine, TimingProcess] = {}
             for each in (BenchEngine(BASELINE, OWN_WORKER), *plan.engines):
-                words = [each.module, each.name, model, str(plan.threads)]
-                runners[each] = TimingProcess(f"{each.name} with {model}", words)
+                command = [each.module, each.name, model, str(plan.threads)]
+                runners[each] = TimingProcess(f"{each.name} with {model}", command)
                 stack.callback(runners[each].stop, STOP_TIMEOUT)
             stack.callback(close_workers, tuple(runners.values()))  # all at once, before each is waited for
             for batch in plan.batches:
@@ -147,7 +147,7 @@ def measure_cells(plan: BenchPlan, progress: Progress) -> Iterator[Cell]:
 
 def close_workers(runners: Sequence[TimingProcess]) -> None:
     for runner in runners:
-        runner.dismiss()
+        runner.close_stdin()
 
 
 Seconds = dict[BenchEngine, list[float]]
@@ -177,10 +177,10 @@ def time_rounds(
     return seconds, left_out
 
 
-def time_call(runner: TimingProcess, words: str) -> float | str:
+def time_call(runner: TimingProcess, line: str) -> float | str:
     """Seconds of a call, or why there are none."""
     try:
-        found = runner.turn(words)
+        found = runner.measure(line)
     except RuntimeError as error:  # it crashed; its traceback is on stderr
         return str(error)
     return str(found["refused"]) if isinstance(found, dict) else float(found)
@@ -224,9 +224,9 @@ def flops(model: str) -> float:
     return float(counter.get_total_flops())
 
 
-def own_engines(wanted: Sequence[str] = ()) -> list[BenchEngine]:
+def own_engines(names: Sequence[str] = ()) -> list[BenchEngine]:
     """Vitral's engines of these names; without names, all whose packages are installed."""
-    for name in wanted:
+    for name in names:
         asked = name.removeprefix("vitral ")
         if name not in ENGINES:
             known = [each.removeprefix("vitral ") for each in ENGINES]
@@ -240,7 +240,7 @@ def own_engines(wanted: Sequence[str] = ()) -> list[BenchEngine]:
                 where="--engines",
                 hint=hint,
             )
-    return [BenchEngine(name, OWN_WORKER) for name in wanted or ENGINES if all(map(find_spec, ENGINES[name]))]
+    return [BenchEngine(name, OWN_WORKER) for name in names or ENGINES if all(map(find_spec, ENGINES[name]))]
 
 
 def peer_engines() -> list[BenchEngine]:
@@ -289,12 +289,12 @@ def format_table(cells: Sequence[Cell]) -> Iterator[str]:
     rows = {(row.engine, cell.batch): row for cell in cells for row in cell.rows}
     engines = sorted(dict.fromkeys(engine for engine, _ in rows), key=lambda name: -_rate(name, cells))
     width = max(map(len, [*engines, cells[0].model]))
-    heads = [f"batch {cell.batch}" for cell in cells]
-    told = [[_format_row(rows.get((engine, cell.batch))) for cell in cells] for engine in engines]
-    sides = [max(map(len, column)) for column in zip(heads, *told, strict=True)]
-    yield "  ".join([f"{cells[0].model:<{width}}", *map(str.ljust, heads, sides)]).rstrip()
-    for engine, texts in zip(engines, told, strict=True):
-        yield "  ".join([f"{engine:<{width}}", *map(str.ljust, texts, sides)]).rstrip()
+    headers = [f"batch {cell.batch}" for cell in cells]
+    texts = [[_format_row(rows.get((engine, cell.batch))) for cell in cells] for engine in engines]
+    widths = [max(map(len, column)) for column in zip(headers, *texts, strict=True)]
+    yield "  ".join([f"{cells[0].model:<{width}}", *map(str.ljust, headers, widths)]).rstrip()
+    for engine, row in zip(engines, texts, strict=True):
+        yield "  ".join([f"{engine:<{width}}", *map(str.ljust, row, widths)]).rstrip()
     for reason in dict.fromkeys(reason for cell in cells for reason in cell.left_out):
         yield f"left out: {reason}"
 

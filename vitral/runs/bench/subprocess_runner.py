@@ -22,10 +22,10 @@ class TimingProcess:
     The process imports the same vitral as this one. The working directory is not on its import path.
     """
 
-    def __init__(self, name: str, words: Sequence[str], **environment: str) -> None:
+    def __init__(self, name: str, command: Sequence[str], **environment: str) -> None:
         path = [str(IMPORT_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", *words],
+            [sys.executable, "-P", "-m", *command],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -34,29 +34,29 @@ class TimingProcess:
         )
         self._name = name
 
-    def ask(self, words: str = "go") -> None:
-        """Request a timing; `answer` waits for it."""
+    def request(self, line: str = "go") -> None:
+        """Request a timing; `result` waits for it."""
         assert self._process.stdin
         try:
-            self._process.stdin.write(f"{words}\n")
+            self._process.stdin.write(f"{line}\n")
             self._process.stdin.flush()
         except BrokenPipeError:
-            pass  # `answer` reports the exit code
+            pass  # `result` reports the exit code
 
-    def answer(self) -> Any:
+    def result(self) -> Any:
         """The result of the requested timing: seconds, or whatever else the worker prints as JSON."""
         assert self._process.stdout
-        answer = self._process.stdout.readline()
-        if not answer:
+        line = self._process.stdout.readline()
+        if not line:
             raise RuntimeError(f"{self._name} ended with exit code {self._process.wait()}")
-        return json.loads(answer)
+        return json.loads(line)
 
-    def turn(self, words: str = "go") -> Any:
+    def measure(self, line: str = "go") -> Any:
         """Request a timing and wait for it."""
-        self.ask(words)
-        return self.answer()
+        self.request(line)
+        return self.result()
 
-    def dismiss(self) -> None:
+    def close_stdin(self) -> None:
         """Close its stdin: it ends on its own unless it is in the middle of a timing."""
         assert self._process.stdin
         with suppress(BrokenPipeError):
@@ -64,7 +64,7 @@ class TimingProcess:
 
     def stop(self, patience: float = 10) -> None:
         """End the process; it is killed if it does not end in time."""
-        self.dismiss()
+        self.close_stdin()
         try:
             self._process.wait(timeout=patience)
         except subprocess.TimeoutExpired:
@@ -77,12 +77,12 @@ class TimingProcess:
 def serve_timings(prepare: Callable[[], Callable[[str], object]]) -> None:
     """The main loop of a worker: a timing for each line of stdin. A ConfigError or ImportError is the answer to all."""
     try:
-        turn = prepare()
+        measure = prepare()
     except (ConfigError, ImportError) as error:
         reason = {"refused": str(error)}
-        turn = lambda words: reason  # noqa: E731
+        measure = lambda line: reason  # noqa: E731
     for line in sys.stdin:
-        print(json.dumps(turn(line.strip())), flush=True)
+        print(json.dumps(measure(line.strip())), flush=True)
 
 
 def mean_seconds(call: Callable[[], object], least: float) -> float:

@@ -105,18 +105,18 @@ def prepare_timing(name: str, model: str, threads: int) -> Callable[[str], float
     torch.manual_seed(0)
     if name == BASELINE:
         ways = baseline_calls()
-        return lambda words: min(mean_seconds(way, float(words.split()[1]) / len(ways)) for way in ways)
+        return lambda line: min(mean_seconds(way, float(line.split()[1]) / len(ways)) for way in ways)
     own = load_model(model)
     engine = build_engine(name, own, threads, random_pixels(own.bundle, CALIBRATION_IMAGES))
     pixels: dict[str, PixelBatch] = {}
 
-    def turn(words: str) -> float:
-        batch, least = words.split()
+    def measure(line: str) -> float:
+        batch, least = line.split()
         if batch not in pixels:
             pixels[batch] = random_pixels(own.bundle, int(batch))
         return mean_seconds(partial(engine.run, pixels[batch]), float(least))
 
-    return turn
+    return measure
 
 
 if __name__ == "__main__":
