@@ -17,15 +17,15 @@ from vitral.inference.graph.onnx_trace import OnnxBuilder, Operator, Value
 LAST = 2**63 - 1  # an open end of a Slice
 
 
-def reshape(g: OnnxBuilder, out: Tensor, x: Tensor, *_: Any, **__: Any) -> str:
-    return g.reshape(x, out.shape)
+def reshape(g: OnnxBuilder, result: Tensor, x: Tensor, *_: Any, **__: Any) -> str:
+    return g.reshape(x, result.shape)
 
 
-def permute(g: OnnxBuilder, out: Tensor, x: Tensor, *axes: Any) -> str:
+def permute(g: OnnxBuilder, result: Tensor, x: Tensor, *axes: Any) -> str:
     return add_transpose(g, g.name(x), axes[0] if isinstance(axes[0], tuple) else axes)
 
 
-def transpose(g: OnnxBuilder, out: Tensor, x: Tensor, first: int = -2, second: int = -1) -> str:
+def transpose(g: OnnxBuilder, result: Tensor, x: Tensor, first: int = -2, second: int = -1) -> str:
     axes = list(range(x.ndim))
     axes[first], axes[second] = axes[second], axes[first]
     return add_transpose(g, g.name(x), axes)
@@ -35,32 +35,32 @@ def add_transpose(g: OnnxBuilder, name: str, axes: Sequence[int]) -> str:
     return g.node("Transpose", name, perm=list(axes))
 
 
-def cast_to_float(g: OnnxBuilder, out: Tensor, x: Tensor) -> str:
+def cast_to_float(g: OnnxBuilder, result: Tensor, x: Tensor) -> str:
     return g.name(x) if x.dtype == torch.float32 else g.node("Cast", g.name(x), to=1)
 
 
 def binary(kind: str) -> Operator:
-    def write(g: OnnxBuilder, out: Tensor, first: Value, second: Value) -> str:
+    def write(g: OnnxBuilder, result: Tensor, first: Value, second: Value) -> str:
         return g.node(kind, g.name(first), g.name(second))
 
     return write
 
 
 def unary(kind: str) -> Operator:
-    def write(g: OnnxBuilder, out: Tensor, x: Tensor) -> str:
+    def write(g: OnnxBuilder, result: Tensor, x: Tensor) -> str:
         return g.node(kind, g.name(x))
 
     return write
 
 
-def linear(g: OnnxBuilder, out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> str:
+def linear(g: OnnxBuilder, result: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> str:
     product = g.node("MatMul", g.name(x), g.constant(weight.mT, "weight"))
     return product if bias is None else g.node("Add", product, g.constant(bias, "bias"))
 
 
 def layer_norm(
     g: OnnxBuilder,
-    out: Tensor,
+    result: Tensor,
     x: Tensor,
     shape: Sequence[int],
     weight: Tensor | None,
@@ -72,7 +72,7 @@ def layer_norm(
     return g.node("LayerNormalization", g.name(x), factor, *shift, axis=-1, epsilon=eps)
 
 
-def group_norm(g: OnnxBuilder, out: Tensor, x: Tensor, groups: int, weight: Tensor, bias: Tensor, eps: float) -> str:
+def group_norm(g: OnnxBuilder, result: Tensor, x: Tensor, groups: int, weight: Tensor, bias: Tensor, eps: float) -> str:
     """As InstanceNormalization of the groups, which all engines support; few support GroupNormalization."""
     shape = x.shape[1:]
     rows = g.node("Reshape", g.name(x), g.ints(-1, groups, math.prod(shape) // groups))
@@ -82,16 +82,16 @@ def group_norm(g: OnnxBuilder, out: Tensor, x: Tensor, groups: int, weight: Tens
     return g.node("Add", g.node("Mul", back, g.name(weight[:, None, None])), g.name(bias[:, None, None]))
 
 
-def gelu(g: OnnxBuilder, out: Tensor, x: Tensor, approximate: str = "none") -> str:
+def gelu(g: OnnxBuilder, result: Tensor, x: Tensor, approximate: str = "none") -> str:
     return g.node("Gelu", g.name(x), approximate=approximate)
 
 
-def silu(g: OnnxBuilder, out: Tensor, x: Tensor, inplace: bool = False) -> str:
+def silu(g: OnnxBuilder, result: Tensor, x: Tensor, inplace: bool = False) -> str:
     return g.node("Mul", g.name(x), g.node("Sigmoid", g.name(x)))
 
 
 def attention(
-    g: OnnxBuilder, out: Tensor, q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, **how: Any
+    g: OnnxBuilder, result: Tensor, q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, **how: Any
 ) -> str:
     scale = how.get("scale") or q.shape[-1] ** -0.5
     queries = g.name(q) if scale == 1.0 else g.node("Mul", g.name(q), g.name(scale))
@@ -100,7 +100,7 @@ def attention(
     return g.node("MatMul", g.node("Softmax", biased, axis=-1), g.name(v))
 
 
-def pad(g: OnnxBuilder, out: Tensor, x: Tensor, sizes: Sequence[int], mode: str, value: float | None) -> str:
+def pad(g: OnnxBuilder, result: Tensor, x: Tensor, sizes: Sequence[int], mode: str, value: float | None) -> str:
     if not any(sizes):
         return g.name(x)
     pairs = [(0, 0)] * (x.ndim - len(sizes) // 2) + list(zip(sizes[::2], sizes[1::2], strict=True))[::-1]
@@ -108,23 +108,23 @@ def pad(g: OnnxBuilder, out: Tensor, x: Tensor, sizes: Sequence[int], mode: str,
     return g.node("Pad", g.name(x), g.ints(*befores, *afters), g.name(value or 0.0))
 
 
-def cat(g: OnnxBuilder, out: Tensor, tensors: Sequence[Tensor], dim: int = 0) -> str:
+def cat(g: OnnxBuilder, result: Tensor, tensors: Sequence[Tensor], dim: int = 0) -> str:
     assert dim, "no concatenation along the batch"
     full = [g.name(tensor) for tensor in tensors if 0 not in tensor.shape[1:]]
     return g.node("Concat", *full, axis=dim) if len(full) > 1 else full[0]
 
 
-def split(g: OnnxBuilder, out: Sequence[Tensor], x: Tensor, *_: Any, dim: int = 0) -> list[str]:
-    sizes = g.ints(*(part.shape[dim] for part in out))
-    return g.nodes_with_outputs("Split", g.name(x), sizes, outputs=len(out), axis=dim)
+def split(g: OnnxBuilder, result: Sequence[Tensor], x: Tensor, *_: Any, dim: int = 0) -> list[str]:
+    sizes = g.ints(*(part.shape[dim] for part in result))
+    return g.nodes_with_outputs("Split", g.name(x), sizes, outputs=len(result), axis=dim)
 
 
-def unbind(g: OnnxBuilder, out: Sequence[Tensor], x: Tensor, dim: int) -> list[str]:
-    slices = g.nodes_with_outputs("Split", g.name(x), outputs=len(out), axis=dim, num_outputs=len(out))
+def unbind(g: OnnxBuilder, result: Sequence[Tensor], x: Tensor, dim: int) -> list[str]:
+    slices = g.nodes_with_outputs("Split", g.name(x), outputs=len(result), axis=dim, num_outputs=len(result))
     return [g.node("Squeeze", each, g.ints(dim)) for each in slices]
 
 
-def getitem(g: OnnxBuilder, out: Tensor, x: Tensor, index: Any) -> str:
+def getitem(g: OnnxBuilder, result: Tensor, x: Tensor, index: Any) -> str:
     """Slices, integers and new axes: `x[:, 0]`, `x[:, :, 3:]`, `x[:, None]`."""
     indices = list(index) if isinstance(index, tuple) else [index]
     if Ellipsis in indices:
@@ -151,12 +151,12 @@ def getitem(g: OnnxBuilder, out: Tensor, x: Tensor, index: Any) -> str:
     return g.node("Unsqueeze", name, g.ints(*new)) if new else name
 
 
-def mean(g: OnnxBuilder, out: Tensor, x: Tensor, dim: int | Sequence[int]) -> str:
+def mean(g: OnnxBuilder, result: Tensor, x: Tensor, dim: int | Sequence[int]) -> str:
     axes = (dim,) if isinstance(dim, int) else dim
     return g.node("ReduceMean", g.name(x), g.ints(*axes), keepdims=0)
 
 
-def gather(g: OnnxBuilder, out: Tensor, x: Tensor, dim: int, index: Tensor) -> str:
+def gather(g: OnnxBuilder, result: Tensor, x: Tensor, dim: int, index: Tensor) -> str:
     """The same indices for every image and head, as one Gather over the flattened last two dimensions."""
     assert dim == -1
     assert all(step == 0 for step in index.stride()[:-2])
@@ -165,72 +165,74 @@ def gather(g: OnnxBuilder, out: Tensor, x: Tensor, dim: int, index: Tensor) -> s
     indices = (first + width * torch.arange(rows)[:, None]).flatten()
     flat = g.node("Reshape", g.name(x), g.ints(-1, *x.shape[1:-2], rows * width))
     gathered = g.node("Gather", flat, g.constant(indices), axis=x.ndim - 2)
-    return g.node("Reshape", gathered, g.ints(-1, *out.shape[1:]))
+    return g.node("Reshape", gathered, g.ints(-1, *result.shape[1:]))
 
 
-def repeat_interleave(g: OnnxBuilder, out: Tensor, x: Tensor, count: int, dim: int) -> str:
+def repeat_interleave(g: OnnxBuilder, result: Tensor, x: Tensor, count: int, dim: int) -> str:
     assert dim == 0, "each image once for every window"
     expanded = g.node("Unsqueeze", g.name(x), g.ints(1))
     copies = g.node("Expand", expanded, g.ints(1, count, *(1 for _ in x.shape[1:])))
     return g.node("Reshape", copies, g.ints(-1, *x.shape[1:]))
 
 
-def conv2d(g: OnnxBuilder, out: Tensor, x: Tensor, weight: Tensor, stride: int) -> str:
+def conv2d(g: OnnxBuilder, result: Tensor, x: Tensor, weight: Tensor, stride: int) -> str:
     kernel = g.constant(weight, "weight")
     return g.node("Conv", g.name(x), kernel, strides=[stride, stride], kernel_shape=list(weight.shape[2:]))
 
 
-def max_pool2d(g: OnnxBuilder, out: Tensor, x: Tensor, kernel: int, stride: int, *_: Any, **__: Any) -> str:
+def max_pool2d(g: OnnxBuilder, result: Tensor, x: Tensor, kernel: int, stride: int, *_: Any, **__: Any) -> str:
     return g.node("MaxPool", g.name(x), kernel_shape=[kernel] * 2, strides=[stride] * 2)
 
 
 def avg_pool2d(
-    g: OnnxBuilder, out: Tensor, x: Tensor, kernel: int, stride: int, padding: int, count_include_pad: bool
+    g: OnnxBuilder, result: Tensor, x: Tensor, kernel: int, stride: int, padding: int, count_include_pad: bool
 ) -> str:
     sizes = {"kernel_shape": [kernel] * 2, "strides": [stride] * 2, "pads": [padding] * 4}
     return g.node("AveragePool", g.name(x), count_include_pad=int(count_include_pad), **sizes)
 
 
-def normalize(g: OnnxBuilder, out: Tensor, x: Tensor, dim: int, eps: float = 1e-12, **_: Any) -> str:
+def normalize(g: OnnxBuilder, result: Tensor, x: Tensor, dim: int, eps: float = 1e-12, **_: Any) -> str:
     length = g.node("ReduceL2", g.name(x), g.ints(dim), keepdims=1)
     return g.node("Div", g.name(x), g.node("Max", length, g.name(eps)))
 
 
-def index_select(g: OnnxBuilder, out: Tensor, x: Tensor, dim: int, index: Tensor) -> str:
+def index_select(g: OnnxBuilder, result: Tensor, x: Tensor, dim: int, index: Tensor) -> str:
     return g.node("Gather", g.name(x), g.name(index), axis=dim)
 
 
-def take(g: OnnxBuilder, out: Tensor, x: Tensor, index: Tensor) -> str:
+def take(g: OnnxBuilder, result: Tensor, x: Tensor, index: Tensor) -> str:
     assert x.ndim == 1
     return g.node("Gather", g.name(x), g.name(index), axis=0)
 
 
-def take_along_dim(g: OnnxBuilder, out: Tensor, x: Tensor, index: Tensor, dim: int) -> str:
+def take_along_dim(g: OnnxBuilder, result: Tensor, x: Tensor, index: Tensor, dim: int) -> str:
     """Whole rows of each image: GatherElements would copy element by element."""
     assert dim == 1
     assert index.shape[2:] == (1,), "one index a row"
     return g.node("GatherND", g.name(x), g.name(index), batch_dims=1)
 
 
-def amax(g: OnnxBuilder, out: Tensor, x: Tensor, dim: int) -> str:
+def amax(g: OnnxBuilder, result: Tensor, x: Tensor, dim: int) -> str:
     return g.node("ReduceMax", g.name(x), g.ints(dim), keepdims=0)
 
 
-def topk(g: OnnxBuilder, out: Sequence[Tensor], x: Tensor, count: int, dim: int, largest: bool = True) -> list[str]:
+def topk(g: OnnxBuilder, result: Sequence[Tensor], x: Tensor, count: int, dim: int, largest: bool = True) -> list[str]:
     return g.nodes_with_outputs("TopK", g.name(x), g.ints(count), outputs=2, axis=dim, largest=int(largest))
 
 
-def reduce_sum(g: OnnxBuilder, out: Tensor, x: Tensor, dim: int, keepdim: bool = False) -> str:
+def reduce_sum(g: OnnxBuilder, result: Tensor, x: Tensor, dim: int, keepdim: bool = False) -> str:
     return g.node("ReduceSum", g.name(x), g.ints(dim), keepdims=int(keepdim))
 
 
-def where(g: OnnxBuilder, out: Tensor, condition: Tensor, first: Tensor | float, second: Tensor | float) -> str:
+def where(g: OnnxBuilder, result: Tensor, condition: Tensor, first: Tensor | float, second: Tensor | float) -> str:
     """A plain number gets the dtype of the result."""
-    branches = (each if isinstance(each, Tensor) else torch.tensor(each, dtype=out.dtype) for each in (first, second))
+    branches = (
+        each if isinstance(each, Tensor) else torch.tensor(each, dtype=result.dtype) for each in (first, second)
+    )
     return g.node("Where", g.name(condition), *map(g.name, branches))
 
 
-def ones_like(g: OnnxBuilder, out: Tensor, x: Tensor) -> str:
+def ones_like(g: OnnxBuilder, result: Tensor, x: Tensor) -> str:
     one = numpy_helper.from_array(torch.ones(1).numpy())
     return g.node("ConstantOfShape", g.node("Shape", g.name(x)), value=one)
 
@@ -238,7 +240,7 @@ def ones_like(g: OnnxBuilder, out: Tensor, x: Tensor) -> str:
 OPERATORS: dict[Callable[..., Any], Operator] = {
     F.avg_pool2d: avg_pool2d,
     F.conv2d: conv2d,
-    F.dropout: lambda g, out, x, *_, **__: g.name(x),
+    F.dropout: lambda g, result, x, *_, **__: g.name(x),
     F.gelu: gelu,
     F.group_norm: group_norm,
     F.layer_norm: layer_norm,
@@ -252,7 +254,7 @@ OPERATORS: dict[Callable[..., Any], Operator] = {
     Tensor.__getitem__: getitem,
     Tensor.add: binary("Add"),
     Tensor.amax: amax,
-    Tensor.argmax: lambda g, out, x, dim: g.node("ArgMax", g.name(x), axis=dim, keepdims=0),
+    Tensor.argmax: lambda g, result, x, dim: g.node("ArgMax", g.name(x), axis=dim, keepdims=0),
     Tensor.chunk: split,
     Tensor.div: binary("Div"),
     Tensor.flatten: reshape,
@@ -267,7 +269,7 @@ OPERATORS: dict[Callable[..., Any], Operator] = {
     Tensor.permute: permute,
     Tensor.relu: unary("Relu"),
     Tensor.repeat_interleave: repeat_interleave,
-    Tensor.softmax: lambda g, out, x, dim: g.node("Softmax", g.name(x), axis=dim),
+    Tensor.softmax: lambda g, result, x, dim: g.node("Softmax", g.name(x), axis=dim),
     Tensor.sub: binary("Sub"),
     Tensor.sum: reduce_sum,
     Tensor.take: take,
