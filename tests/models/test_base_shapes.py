@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tests.errors import raises
 from vitral.core.config import Size
 from vitral.models import Grid, Layout
-from vitral.models.base import LONGEST_SIDE, patch_grid, split_tokens
+from vitral.models.base import MAX_SIDE, patch_grid, split_tokens
 
 sides = st.integers(1, 40)
 sizes = st.builds(Size, sides, sides)
@@ -38,9 +38,9 @@ def test_a_refusal_names_the_field_both_sizes_and_one_that_divides() -> None:
 
 
 def test_an_image_beyond_the_longest_side_is_refused() -> None:
-    assert patch_grid(Size(LONGEST_SIDE, 8), Size(8, 8)) == (LONGEST_SIDE // 8, 1)
-    with raises("config.out_of_range", "image", LONGEST_SIDE + 8, LONGEST_SIDE):
-        patch_grid(Size(LONGEST_SIDE + 8, 8), Size(8, 8))
+    assert patch_grid(Size(MAX_SIDE, 8), Size(8, 8)) == (MAX_SIDE // 8, 1)
+    with raises("config.out_of_range", "image", MAX_SIDE + 8, MAX_SIDE):
+        patch_grid(Size(MAX_SIDE + 8, 8), Size(8, 8))
 
 
 @given(cls=st.integers(0, 1), registers=st.integers(0, 4), grid=grids)

@@ -62,11 +62,11 @@ def _floats(value: object) -> list[float]:
 
 
 def test_evaluation_and_the_report_use_the_same_probabilities(run: Run) -> None:
-    assert run.judgment is not None
-    predictions = run.judgment.answers
+    assert run.evaluation is not None
+    predictions = run.evaluation.predictions
     expected = sigmoid(predictions.logits.numpy()).max(axis=1)
     np.testing.assert_allclose(predictions.confidence.numpy(), expected, atol=TOLERANCE)
-    assert run.judgment.calibration.mean_confidence == pytest.approx(expected.mean())
+    assert run.evaluation.calibration.mean_confidence == pytest.approx(expected.mean())
     (found,) = vitral.evaluate(run.folder.path, str(run.folder.path.parent / "photos"), "workers=0").results
     assert found.kind == "accuracy"
     assert found.calibration.mean_confidence == pytest.approx(expected.mean(), abs=1e-5)

@@ -98,7 +98,7 @@ def test_a_batch_that_fits_is_taken_whole_and_nothing_is_said() -> None:
     fewer = plan_memory(task, SHAPE, 16, enough - 4, FLOAT32)
     assert fewer.microbatches == 2
     assert fewer.message.count(format_bytes(enough)) == 2  # what is needed, and what is free
-    assert "2 portions" in fewer.message
+    assert "2 microbatches" in fewer.message
 
 
 @pytest.mark.parametrize("batch", [1, 16])

@@ -89,7 +89,9 @@ class Toy:
             [WeightAveraging(self.learning), Logging(self.lines)],
         )
         saved = saved_state(self.learning, self.loader.plan, stop)
-        save_checkpoint(self.folder, stop, state_tensors(self.learning), saved.model_dump(mode="json"), keep=1, best=None)
+        save_checkpoint(
+            self.folder, stop, state_tensors(self.learning), saved.model_dump(mode="json"), keep=1, best=None
+        )
 
     def bits(self) -> dict[str, bytes]:
         """Every byte of the state."""

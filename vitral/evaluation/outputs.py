@@ -102,8 +102,6 @@ def check_finite(rows: Tensor, name: str) -> None:
     """Raise if rows (N, ...) of `logits` or `features` have values that are not finite."""
     count = int((~rows.isfinite()).any(dim=1).sum())
     if count:
-        raise WeightsError(
-            f"the {name} of {count:,} of {len(rows):,} images are not finite",
-            code="weights.not_finite",
-            hint="use a checkpoint from before training diverged",
-        )
+        message = f"the {name} of {count:,} of {len(rows):,} images are not finite"
+        hint = "use a checkpoint from before training diverged"
+        raise WeightsError(message, code="weights.not_finite", hint=hint)

@@ -241,12 +241,9 @@ class SubjectModel:
         count = len(self.samples.of("train"))
         if count < 2:
             held = ", ".join(f"{len(self.samples.of(each)):,} {each}" for each in SPLITS if self.samples.of(each))
-            raise DataError(
-                f"{evaluator} needs training images, and the split 'train' has {count}; the dataset has {held}",
-                code="data.too_few",
-                where=self.samples.where,
-                hint="use data with training images, or --with accuracy",
-            )
+            message = f"{evaluator} needs training images, and the split 'train' has {count}; the dataset has {held}"
+            hint = "use data with training images, or --with accuracy"
+            raise DataError(message, code="data.too_few", where=self.samples.where, hint=hint)
 
     def _loader(self, split: Split, image: Size) -> Loader:
         needs, items = self.bundle.preprocessing, self.samples.of(split)

@@ -14,10 +14,7 @@ from vitral.models.vit import Vit
 from vitral.weights.load import LoadedModel
 
 STEPS = 8  # points of the curve
-MIN_ROUNDS, MIN_SECONDS = (
-    5,
-    3.0,
-)  # how long an engine is timed beside the baseline
+MIN_ROUNDS, MIN_SECONDS = (5, 3.0)  # how long an engine is timed beside the baseline
 TOLERANCE = 0.005  # largest loss of accuracy that counts as none
 
 

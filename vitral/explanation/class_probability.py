@@ -1,6 +1,6 @@
-"""The probability of one class in many pictures, a batch at a time.  B pictures of a batch, M in all, K classes.
+"""The probability of one class in many images, in batches; and the choice of a class and of layers.
 
-What a user chooses to be told: a class by its name, layers by their numbers.
+B images of a batch, M in all, K classes.
 """
 
 import re
@@ -19,74 +19,73 @@ from vitral.explanation.explanation import Array
 from vitral.models.base import Grid, Model, check_images
 from vitral.models.head import NoHead
 
-MAX_SUGGESTIONS = 5  # names that are suggested
+MAX_SUGGESTIONS = 5  # of class names
 
 
-def find_class(wanted: str, classes: Sequence[str]) -> int:
-    """The label of the class of this name; a number that is no name is a label by itself."""
+def find_class(name: str, classes: Sequence[str]) -> int:
+    """The label of the class of this name; a number that is not a name is taken as the label."""
     if not classes:
-        message = "this model names no classes"
-        raise ConfigError(message, code="config.unsupported", where="class", hint="leave it out")
-    labels = [label for label, name in enumerate(classes) if name == wanted]
+        message = "this model has no classes"
+        raise ConfigError(message, code="config.unsupported", where="class", hint="omit it")
+    labels = [label for label, each in enumerate(classes) if each == name]
     if len(labels) > 1:
-        message = f"{len(labels)} classes are called {wanted!r}"
-        hint = f"give the number of one: {format_choices(labels)}"
+        message = f"{len(labels)} classes are named {name!r}"
+        hint = f"pass the number of one: {format_choices(labels)}"
         raise ConfigError(message, code="config.ambiguous_name", where="class", hint=hint)
-    if not labels and re.fullmatch("[0-9]+", wanted) and int(wanted) < len(classes):
-        labels = [int(wanted)]
+    if not labels and re.fullmatch("[0-9]+", name) and int(name) < len(classes):
+        labels = [int(name)]
     if not labels:
-        message = f"none of the {len(classes):,} classes is called {wanted!r}"
-        raise ConfigError(message, code="config.unknown_name", where="class", hint=suggest_classes(wanted, classes))
+        message = f"none of the {len(classes):,} classes is named {name!r}"
+        raise ConfigError(message, code="config.unknown_name", where="class", hint=suggest_classes(name, classes))
     return labels[0]
 
 
-def suggest_classes(wanted: str, classes: Sequence[str]) -> str:
-    """`did you mean 'tabby cat' or 'tiger cat'?`: names that the word is part of, or that are spelt alike."""
-    word = wanted.lower()
-    by_name = {name.lower(): name for name in classes}
-    near = [name for name in by_name if word in name][:MAX_SUGGESTIONS]
+def suggest_classes(name: str, classes: Sequence[str]) -> str:
+    """`did you mean 'tabby cat' or 'tiger cat'?`: classes that contain the name, or are spelled like it."""
+    word = name.lower()
+    by_name = {each.lower(): each for each in classes}
+    near = [each for each in by_name if word in each][:MAX_SUGGESTIONS]
     near = near or get_close_matches(word, by_name, n=MAX_SUGGESTIONS, cutoff=0.5)
     if near:
-        return f"did you mean {format_choices(repr(by_name[name]) for name in near)}?"
+        return f"did you mean {format_choices(repr(by_name[each]) for each in near)}?"
     more = f" and {len(classes) - MAX_SUGGESTIONS:,} more" if len(classes) > MAX_SUGGESTIONS else ""
     return f"there are {', '.join(map(repr, classes[:MAX_SUGGESTIONS]))}{more}"
 
 
-def parse_layers(wanted: str | Sequence[int], depth: int) -> tuple[int, ...]:
-    """Numbers of layers, counted from 1, in order: of `1,6,12`, of `1-4,12`, of a list; all of them for nothing."""
-    if not wanted:
+def parse_layers(layers: str | Sequence[int], depth: int) -> tuple[int, ...]:
+    """Sorted layer numbers, counting from 1, of `1,6,12`, `1-4,12` or a list; all layers for an empty one."""
+    if not layers:
         return tuple(range(1, depth + 1))
     if not depth:
-        message = "this model has no layers of tokens to choose from"
-        raise ConfigError(message, code="config.unsupported", where="layers", hint="leave it out")
-    found: set[int] = set()
-    for part in wanted.split(",") if isinstance(wanted, str) else map(str, wanted):
+        message = "this model has no layers of tokens"
+        raise ConfigError(message, code="config.unsupported", where="layers", hint="omit it")
+    numbers: set[int] = set()
+    for part in layers.split(",") if isinstance(layers, str) else map(str, layers):
         ends = re.fullmatch(r"\s*([0-9]+)\s*(?:-\s*([0-9]+)\s*)?", part)
         first, last = (int(ends[1]), int(ends[2] or ends[1])) if ends else (0, 0)
         if not 1 <= first <= last <= depth:
             message = f"expected numbers from 1 to {depth}, the layers of this model, got {part.strip()!r}"
-            hint = "give them as in 1,6,12 or 1-4,12, or leave it out"
+            hint = "pass numbers such as 1,6,12 or 1-4,12, or omit it"
             raise ConfigError(message, code="config.out_of_range", where="layers", hint=hint)
-        found.update(range(first, last + 1))
-    return tuple(sorted(found))
+        numbers.update(range(first, last + 1))
+    return tuple(sorted(numbers))
 
 
-MAX_PIXELS = 16 * 224 * 224  # in a batch: enough to keep the cores busy, little memory beside the weights
+MAX_PIXELS = 16 * 224 * 224  # in a batch: keeps the cores busy at little memory
 MAX_BATCH = 256
 
 
 def no_progress(count: int) -> None:
-    """Progress for nobody."""
+    """Progress that is not shown."""
 
 
 @torch.no_grad()
 def class_probabilities(
     model: Model, pictures: Iterable[Tensor], target: int, advance: Callable[[int], None] = no_progress
 ) -> Array:
-    """The probability of a class in each picture (C, H, W), as (M,).
+    """The probability of a class in each image (C, H, W), as (M,).
 
-    Pictures are taken as they are needed, so that a generator of thousands costs the memory of a batch. `advance` hears
-    how many more are done.
+    A generator is consumed batch by batch. `advance` is called with the number of further images done.
     """
     check_class(model, target)
     found = [np.empty(0, dtype=np.float32)]
@@ -99,16 +98,16 @@ def class_probabilities(
 
 
 def single_image(model: Model, image: Tensor) -> tuple[Tensor, Grid]:
-    """The one picture (C, H, W) in a batch of it, and the grid of patches that the model sees in it."""
+    """The one image (C, H, W) of a batch, and its grid of patches."""
     size = check_images(image, model.config.channels)
     if len(image) != 1:
-        message, hint = f"expected one, got {len(image)}", "give them one by one: images[:1]"
+        message, hint = f"expected one, got {len(image)}", "pass one at a time: images[:1]"
         raise ConfigError(message, code="config.wrong_count", where="images", hint=hint)
     return image[0], model.config.layout(size).grid
 
 
 def batch_images(pictures: Iterable[Tensor]) -> Iterator[Tensor]:
-    """Pictures of one size (C, H, W) as batches (B, C, H, W) of a bounded number of pixels."""
+    """Images of one size (C, H, W) in batches (B, C, H, W) of a bounded number of pixels."""
     coming = iter(pictures)
     for first in coming:
         count = max(1, min(MAX_BATCH, MAX_PIXELS // first[0].numel()))
@@ -117,7 +116,7 @@ def batch_images(pictures: Iterable[Tensor]) -> Iterator[Tensor]:
 
 @contextmanager
 def eval_mode(model: Model) -> Iterator[None]:
-    """Inside the `with` the model is without dropout; after it, in the mode that it was in."""
+    """Put the model into eval mode inside the `with`, and back into its previous mode after it."""
     training = model.training
     model.eval()
     try:
@@ -127,12 +126,12 @@ def eval_mode(model: Model) -> Iterator[None]:
 
 
 def check_class(model: Model, target: int) -> None:
-    """Refuse to ask about a class that the model does not know."""
+    """Raise if the model does not have this class."""
     head = model.config.head
     known = 0 if isinstance(head, NoHead) else head.num_classes
     if not known:
-        message = "this model names no classes"
-        raise ConfigError(message, code="config.unsupported", where="target", hint="give a model with a head")
+        message = "this model has no classes"
+        raise ConfigError(message, code="config.unsupported", where="target", hint="pass a model with a head")
     if not 0 <= target < known:
         message = f"expected a class from 0 to {known - 1}, got {target}"
         raise ConfigError(message, code="config.out_of_range", where="target")

@@ -132,7 +132,7 @@ class MapScore(NamedTuple):
 
 
 def score_maps(faithfulness: Faithfulness) -> dict[MapKind, MapScore]:
-    """The score of each map; none where the test was not run. Of the "better" maps, trust that of highest `combined`."""
+    """The score of each map; none where the test was not run. Of the better maps, trust that of highest `combined`."""
     if len(faithfulness.random) < 2:
         return {}
     random = np.array([areas(curve) for curve in faithfulness.random])  # (random maps, 3)

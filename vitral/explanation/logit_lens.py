@@ -1,4 +1,4 @@
-"""What the answer would be at each depth: norm, pool and head applied to the tokens after each layer.
+"""The logit lens: norm, pool and head applied to the tokens after each layer.
 
 L layers, B images, T tokens, D width, K classes.
 """
@@ -16,7 +16,7 @@ from vitral.models.vit import VisionTransformer
 
 @torch.no_grad()
 def logit_lens(model: Model, images: Tensor) -> Tensor:
-    """The probability of every class after each layer (L, B, K); no classes for a model without a head."""
+    """The probability of every class after each layer (L, B, K); no classes without a head."""
     reader = require_vit(model)
     with eval_mode(model):
         return torch.stack(

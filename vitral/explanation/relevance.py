@@ -1,8 +1,8 @@
-"""What speaks for a class: attention weighted by the gradient of the class, followed through all layers.
+"""Relevance for a class: attention weighted by its gradient, propagated through all layers.
 
 B images, T tokens, D width, H heads, d head width, K classes, R x S patches.
-The rule is that of arXiv 2012.09838, with attention itself in place of the relevance that is propagated through each
-layer, as its authors do for encoders in arXiv 2103.15679.
+The rule of arXiv 2012.09838, with attention itself in place of the relevance propagated through each layer, as in
+arXiv 2103.15679 for encoders.
 """
 
 from collections.abc import Sequence
@@ -21,22 +21,22 @@ from vitral.models.vit import VisionTransformer
 
 
 class Readout(NamedTuple):
-    """The answer, and how it was read from the tokens after the last layer."""
+    """The output, and how it is pooled from the tokens of the last layer."""
 
     features: Tensor  # (B, T, D), the tokens after the last layer and its norm
     logits: Tensor  # (B, K)
-    shares: Tensor  # (B, T), how much of each token was read; rows sum to one
-    recordings: tuple[AttentionRecord, ...]  # what the pool's attention worked on; none for a pool without attention
+    shares: Tensor  # (B, T), the pooling weights of the tokens; rows sum to one
+    recordings: tuple[AttentionRecord, ...]  # of an attention pool; empty for other pools
 
 
 def relevance(model: Model, images: Tensor, targets: Sequence[int]) -> Tensor:
-    """How much each patch speaks for a class of its image (B, R, S); of no size where the layers do not attend.
+    """The relevance of each patch for a class of its image (B, R, S); empty for a model without attention.
 
-    One forward and one backward pass, whatever kernel runs; no gradient of a weight is computed.
+    One forward and one backward pass; no gradient of a weight is computed.
     """
     if len(targets) != len(images):
         message = f"expected a class for each of {len(images)} images, got {len(targets)}"
-        raise ConfigError(message, code="config.wrong_count", where="targets", hint="give one for each")
+        raise ConfigError(message, code="config.wrong_count", where="targets", hint="pass one for each image")
     for target in targets:
         check_class(model, target)
     if not has_attention(model):
@@ -51,14 +51,14 @@ def relevance(model: Model, images: Tensor, targets: Sequence[int]) -> Tensor:
 
 
 def embed_with_grad(model: VisionTransformer, images: Tensor, layout: Layout) -> Tensor:
-    """The first layer's tokens (B, T, D), from which on gradients are kept."""
+    """The input tokens of the first layer (B, T, D), with gradients from here on."""
     with torch.no_grad():
         tokens = model.embed(images, layout)
     return tokens.requires_grad_()
 
 
 def read_out(model: VisionTransformer, tokens: Tensor, layout: Layout) -> Readout:
-    """The answer from the tokens (B, T, D) after the last layer."""
+    """The output from the tokens (B, T, D) of the last layer."""
     pool, normed = model.pool, model.norm(tokens)  # (B, T, D)
     with torch.no_grad():
         shares = pool.token_weights(normed, layout)  # (B, T)
@@ -73,10 +73,9 @@ def read_out(model: VisionTransformer, tokens: Tensor, layout: Layout) -> Readou
 def propagate_relevance(
     recordings: Sequence[AttentionRecord], reading: Readout, targets: Sequence[int], layout: Layout
 ) -> Tensor:
-    """What was read, traced from the last layer back to the patches (B, R, S) by what speaks for the targets.
+    """Relevance of the patches (B, R, S) for the targets, propagated from the last layer back to the first.
 
-    A token that is read brings what attention gathered into it. What it was by itself is left out: of a class token
-    that is no patch, and of a patch it would drown the rest.
+    The identity path of a pooled token is left out: a class token is no patch, and a patch would dominate the rest.
     """
     chosen = reading.logits[range(len(targets)), targets].sum()
     looks = (*recordings, *reading.recordings)
@@ -91,10 +90,10 @@ def propagate_relevance(
 
 
 def positive_attention(look: AttentionRecord, gradient: Tensor) -> Tensor:
-    """Mean over the heads of what is positive in attention times its gradient (B, queries, T).
+    """The positive part of attention times its gradient, averaged over the heads (B, queries, T).
 
-    What was gathered is attention times values, so the gradient of the attention follows from the gradient (B, queries,
-    H d) of what was gathered: no kernel has to keep the attention for it.
+    The gradient of the attention follows from that of the mixed values (B, queries, H d), so that no kernel has to keep
+    the attention.
     """
     heads = look.heads.v.shape[1]
     pull = gradient.unflatten(2, (heads, -1)).transpose(1, 2) @ look.heads.v.mT  # (B, H, queries, T)

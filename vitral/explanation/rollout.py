@@ -1,4 +1,4 @@
-"""Attention rollout: attention followed through all layers, from the answer back to the patches (arXiv 2005.00928).
+"""Attention rollout: attention multiplied through all layers (arXiv 2005.00928; appendix D.8).
 
 B images, T tokens, H heads, R x S patches.
 """
@@ -17,19 +17,19 @@ from vitral.models.base import Layout, Model
 def rollout(attentions: Iterable[Tensor]) -> Tensor:
     """How much of each token of the first layer is in each token of the last (B, T, T); rows sum to one.
 
-    Takes the attention (B, H, T, T) of one layer after the other and keeps none of it.
+    Consumes the attention (B, H, T, T) of one layer after the other.
     """
     layers = iter(attentions)
     return reduce(extend_rollout, layers, with_residual(next(layers)))
 
 
 def identity_rollout(length: int, like: Tensor) -> Tensor:
-    """The rollout (1, T, T) of so many tokens before the first layer: each is itself."""
+    """The rollout (1, T, T) before the first layer."""
     return torch.eye(length, dtype=like.dtype, device=like.device)[None]
 
 
 def extend_rollout(joint: Tensor, attention: Tensor) -> Tensor:
-    """The rollout (B, T, T) one layer on."""
+    """The rollout (B, T, T) after one more layer."""
     return with_residual(attention) @ joint
 
 
@@ -42,7 +42,7 @@ def with_residual(attention: Tensor) -> Tensor:
 
 @torch.no_grad()
 def rollout_map(model: Model, images: Tensor) -> Tensor:
-    """How much of each patch reaches the answer (B, R, S); of no size for a model whose layers do not attend."""
+    """How much of each patch reaches the output (B, R, S); empty for a model without attention."""
     if not has_attention(model):
         return images.new_empty(len(images), 0, 0)
     reader = require_vit(model)
@@ -55,6 +55,6 @@ def rollout_map(model: Model, images: Tensor) -> Tensor:
 
 
 def rollout_to_patches(read: Tensor, joint: Tensor, layout: Layout) -> Tensor:
-    """What the answer reads (B, T) of the last layer, traced to the patches (B, R, S) of the first."""
+    """The pooling weights (B, T) of the last layer, traced back to the patches (B, R, S)."""
     traced = (read[:, None] @ joint)[:, 0]  # (B, T)
     return traced[:, layout.prefix() :].unflatten(1, layout.grid)

@@ -68,12 +68,9 @@ class BaseAttention(Config):
         """Raise ConfigError if the model cannot be built."""
         inner = self.heads * self.head_width_for(context.width)
         if not self.project and inner != context.width:
-            raise ConfigError(
-                f"without an output projection the heads must fill width {context.width}, but they have {inner}",
-                code="config.conflict",
-                where="mixer.project",
-                hint="set it to true, or mixer.head_width to width/heads",
-            )
+            message = f"without an output projection the heads must fill width {context.width}, but they have {inner}"
+            hint = "set it to true, or mixer.head_width to width/heads"
+            raise ConfigError(message, code="config.conflict", where="mixer.project", hint=hint)
         for layer in range(context.depth):
             self.checked_window(context.layout.grid, layer)
 
@@ -82,12 +79,9 @@ class BaseAttention(Config):
         for axis, side, part in zip(("rows", "columns"), grid, window, strict=True):
             if side % part:
                 fitting = ", ".join(str(count) for count in range(1, side + 1) if side % count == 0)
-                raise ConfigError(
-                    f"a {grid} grid of patches does not divide into {window} windows",
-                    code="config.indiallowed",
-                    where=f"mixer.{axis}",
-                    hint=f"use one of {fitting}, or another image size",
-                )
+                message = f"a {grid} grid of patches does not divide into {window} windows"
+                hint = f"use one of {fitting}, or another image size"
+                raise ConfigError(message, code="config.indiallowed", where=f"mixer.{axis}", hint=hint)
         return window
 
     def build(self, context: BuildContext, layer: int, relation: AttentionPosition) -> "SelfAttention":
@@ -112,12 +106,9 @@ class Axial(BaseAttention):
     def check(self, context: BuildContext) -> None:
         super().check(context)
         if context.depth % 2:
-            raise ConfigError(
-                f"axial layers come in pairs, rows then columns, but depth is {context.depth}",
-                code="config.indiallowed",
-                where="depth",
-                hint=f"use {context.depth + 1}",
-            )
+            message = f"axial layers come in pairs, rows then columns, but depth is {context.depth}"
+            hint = f"use {context.depth + 1}"
+            raise ConfigError(message, code="config.indiallowed", where="depth", hint=hint)
 
     def window(self, grid: Grid, layer: int) -> Grid:
         return Grid(grid.rows, 1) if layer % 2 else Grid(1, grid.columns)

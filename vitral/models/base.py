@@ -182,17 +182,11 @@ def check_images(images: Tensor, channels: int) -> Size:
             hint="add the batch dimension with images[None]" if images.ndim == 3 else "use four dimensions",
         )
     if images.shape[1] != channels:
-        raise ConfigError(
-            f"the model takes {channels} channels, got {images.shape[1]}",
-            code="config.channel_mismatch",
-            where="images",
-            hint=f"convert the images, or build the model with channels={images.shape[1]}",
-        )
+        message = f"the model takes {channels} channels, got {images.shape[1]}"
+        hint = f"convert the images, or build the model with channels={images.shape[1]}"
+        raise ConfigError(message, code="config.channel_mismatch", where="images", hint=hint)
     if not torch.is_floating_point(images):
-        raise ConfigError(
-            f"expected floating point pixels, got {images.dtype}",
-            code="config.wrong_type",
-            where="images",
-            hint="normalize them first: images / 127.5 - 1",
-        )
+        message = f"expected floating point pixels, got {images.dtype}"
+        hint = "normalize them first: images / 127.5 - 1"
+        raise ConfigError(message, code="config.wrong_type", where="images", hint=hint)
     return Size(*images.shape[2:])

@@ -26,12 +26,9 @@ class BaseMixer(Config):
         """Raise ConfigError if the model cannot be built."""
         if context.layout.prefix() and not self.mixes_prefix:
             kind = type(self).__name__.lower()
-            raise ConfigError(
-                f"the {kind} mixer does not mix the class token or registers",
-                code="config.conflict",
-                where="mixer",
-                hint="set tokens.cls=false, tokens.registers=0 and pool=mean, or use mixer=attention",
-            )
+            message = f"the {kind} mixer does not mix the class token or registers"
+            hint = "set tokens.cls=false, tokens.registers=0 and pool=mean, or use mixer=attention"
+            raise ConfigError(message, code="config.conflict", where="mixer", hint=hint)
 
 
 class Pooling(BaseMixer):
@@ -88,17 +85,11 @@ class TokenMlpMixer(InitModule):
 
     def forward(self, x: Tensor, layout: Layout, keep: int) -> Tensor:
         if layout.grid != self.grid:
-            raise ConfigError(
-                f"the token_mlp mixer was built for a {self.grid} grid of patches, got {layout.grid}",
-                code="config.size_mismatch",
-                where="image_size",
-                hint="use images of that size, or mixer=attention",
-            )
+            message = f"the token_mlp mixer was built for a {self.grid} grid of patches, got {layout.grid}"
+            hint = "use images of that size, or mixer=attention"
+            raise ConfigError(message, code="config.size_mismatch", where="image_size", hint=hint)
         hidden = F.gelu(self.expand(x.mT), approximate="tanh")  # (B, D, hidden)
         return self.contract(hidden).mT[:, :keep]  # (B, keep, D)
 
 
-MixerConfig = Annotated[
-    Attention | Axial | Local | Pooling | Identity | TokenMlp,
-    Field(discriminator="kind"),
-]
+MixerConfig = Annotated[Attention | Axial | Local | Pooling | Identity | TokenMlp, Field(discriminator="kind")]

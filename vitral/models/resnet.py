@@ -63,12 +63,9 @@ class BaseResnet(Config):
     @model_validator(mode="after")
     def groups_divide(self) -> Self:
         if self.root % GROUPS:
-            raise ConfigError(
-                f"the {GROUPS} groups of GroupNorm do not divide {self.root} channels",
-                code="config.indivisible",
-                where="root",
-                hint=f"use a multiple of {GROUPS}: 64 in R50x1, 128 in R50x2",
-            )
+            message = f"the {GROUPS} groups of GroupNorm do not divide {self.root} channels"
+            hint = f"use a multiple of {GROUPS}: 64 in R50x1, 128 in R50x2"
+            raise ConfigError(message, code="config.indivisible", where="root", hint=hint)
         return self
 
     def stride(self) -> int:

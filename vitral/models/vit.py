@@ -71,12 +71,9 @@ class Vit(Config):
         if isinstance(self.mixer, BaseAttention):
             self.position.check(self.width, self.mixer.head_width_for(self.width))
         elif self.position.applies_to == "attention":
-            raise ConfigError(
-                f"{self.position.kind} positions need attention, and the {self.mixer.kind} mixer has none",
-                code="config.conflict",
-                where="position",
-                hint="use position=learned1d or mixer=attention",
-            )
+            message = f"{self.position.kind} positions need attention, and the {self.mixer.kind} mixer has none"
+            hint = "use position=learned1d or mixer=attention"
+            raise ConfigError(message, code="config.conflict", where="position", hint=hint)
         else:
             self.position.check(self.width, self.width)
         return self
@@ -143,12 +140,9 @@ class VisionTransformer(Model):
     def layout(self, images: Tensor) -> Layout:
         size = check_images(images, self.config.channels)
         if size != self.config.image_size and not self.config.any_size:
-            raise ConfigError(
-                f"the model takes {self.config.image_size} images only, got {size}",
-                code="config.size_mismatch",
-                where="images",
-                hint="resize the images, or build the model with any_size=true",
-            )
+            message = f"the model takes {self.config.image_size} images only, got {size}"
+            hint = "resize the images, or build the model with any_size=true"
+            raise ConfigError(message, code="config.size_mismatch", where="images", hint=hint)
         return self.config.layout(size)
 
     def embed(self, images: Tensor, layout: Layout) -> Tensor:

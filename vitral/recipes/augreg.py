@@ -51,14 +51,7 @@ IMAGENET = {
     "B/16": "medium2",
     "L/16": "medium2",
 }
-IMAGENET21K = {
-    "Ti/16": "none",
-    "S/32": "none",
-    "S/16": "light1",
-    "B/32": "light2",
-    "B/16": "light2",
-    "L/16": "medium2",
-}
+IMAGENET21K = {"Ti/16": "none", "S/32": "none", "S/16": "light1", "B/32": "light2", "B/16": "light2", "L/16": "medium2"}
 
 
 def augreg_recipe(name: str, model: str, preset: str, bias: float) -> Recipe:

@@ -1,7 +1,4 @@
-"""What is made of a run: its bundles, the judgment of its images, its page.
-
-A recipe in a few words, for the card, the page and the log.
-"""
+"""The artifacts of a run: bundles with their cards, the final evaluation, and the report."""
 
 import shlex
 from collections.abc import Mapping
@@ -37,19 +34,19 @@ Fact = tuple[str, str]
 
 
 def summarize_recipe(recipe: Recipe) -> list[Fact]:
-    """What a colleague asks first: the model, the length, how it learns, what is done to images."""
+    """The main settings of a recipe, for the card and the report."""
     return [
         ("recipe", recipe.name),
         ("model", _model(recipe)),
-        ("start", f"weights of {recipe.weights}" if recipe.weights else f"fresh weights, seed {recipe.seed}"),
-        ("tuning", _tuning(recipe)),
+        ("start", f"weights of {recipe.weights}" if recipe.weights else f"random weights, seed {recipe.seed}"),
+        ("fine-tuning", _finetune(recipe)),
         ("task", _task(recipe)),
         ("length", _length(recipe)),
         (
             "optimizer",
-            f"{recipe.optimizer.kind}, rate {recipe.optimizer.lr:g}, decay {recipe.optimizer.weight_decay:g}",
+            f"{recipe.optimizer.kind}, learning rate {recipe.optimizer.lr:g}, weight decay {recipe.optimizer.weight_decay:g}",
         ),
-        ("schedule", f"{recipe.schedule.kind}, warm-up {_warmup(recipe)}"),
+        ("schedule", f"{recipe.schedule.kind}, warmup {_warmup(recipe)}"),
         ("images", ", ".join([recipe.images.crop.kind, *(each.kind for each in recipe.images.augment)])),
         ("average", recipe.average.kind),
     ]
@@ -70,10 +67,10 @@ def _task(recipe: Recipe) -> str:
     return f"masked patches, target {task.target.kind}"
 
 
-def _tuning(recipe: Recipe) -> str:
+def _finetune(recipe: Recipe) -> str:
     match recipe.finetune:
         case LastLayers(count=count):
-            return f"layers, the last {count}"
+            return f"last {count} layers"
         case Lora(rank=rank, alpha=alpha, modules=modules):
             return f"lora, rank {rank}, alpha {alpha:g}, on {', '.join(modules)}"
         case other:
@@ -87,7 +84,7 @@ def _length(recipe: Recipe) -> str:
         case Steps(steps=steps):
             how_long = f"{steps:,} steps"
         case shown:
-            how_long = f"{shown.images:,} images shown, in {shown.min_epochs:g} to {shown.max_epochs:g} epochs,"
+            how_long = f"{shown.images:,} images seen, in {shown.min_epochs:g} to {shown.max_epochs:g} epochs,"
     return f"{how_long} in batches of {recipe.batch_size:,}"
 
 
@@ -97,30 +94,30 @@ def _warmup(recipe: Recipe) -> str:
 
 
 Status = Literal["running", "stopped", "done"]
-BACKWARD_COST = 2  # a backward pass costs as much as so many forward passes
+BACKWARD_COST = 2  # in forward passes
 
 
 class RunArtifacts:
-    """What a run leaves behind for its users. Every process has one; only the first of them writes."""
+    """Writes the results of a run. Every process has one; only the main process writes files."""
 
     def __init__(self, folder: RunFolder, parts: RunParts, group: ProcessGroup) -> None:
         self.folder, self.parts, self.group = folder, parts, group
 
     def write_bundle(self, home: Path, step: int, line: MetricsLine | None) -> None:
-        """Write the averaged weights as they are now, after a step, as a bundle, with what an evaluation found."""
-        learning = self.parts.state
-        with learning.average.applied_to(learning.task):
+        """Write a bundle of the current averaged weights, with a line of validation metrics on its card. A collective."""
+        state = self.parts.state
+        with state.average.applied_to(state.task):
             tensors = self.parts.strategy.full_state_dict(self.parts.model)
         self._write(home, step, tensors, line)
 
     def write_saved_bundle(self, home: Path, step: int, line: MetricsLine | None) -> None:
-        """The same for the weights that were saved after an earlier step, if that checkpoint is whole."""
+        """Write a bundle of the averaged weights of an earlier step, if its checkpoint is complete."""
         if not self.group.is_main:
             return
         try:
             groups = open_checkpoint(checkpoint_path(self.folder.checkpoints, step)).load().tensors
         except WeightsError:
-            return  # the bundle was written when the step was taken
+            return  # the bundle was written at that step
         saved = groups["task"] | groups.get("average", {})
         prefix = "model."
         tensors = {name.removeprefix(prefix): saved[name] for name in groups["task"] if name.startswith(prefix)}
@@ -132,16 +129,16 @@ class RunArtifacts:
             write_bundle(home, bundle, plain, render_card(bundle, self.facts(step, self._results(line))))
 
     def _results(self, line: MetricsLine | None) -> tuple[Result, ...]:
-        """What the card says of an evaluation in the midst of the run."""
+        """The results on the card of a validation during the run."""
         if line is None or not isinstance(self.parts.recipe.task, Classify):
             return ()
         images = len([item for item in self.parts.samples.items if item.split == line.split])
-        share = wilson_interval(round(line.values["accuracy"] * images), images)
+        interval = wilson_interval(round(line.values["accuracy"] * images), images)
         value = line.values["accuracy"]
-        return (Result("accuracy", value, share.low, share.high, line.split, images, chosen=line.split == "val"),)
+        return (Result("accuracy", value, interval.low, interval.high, line.split, images, chosen=line.split == "val"),)
 
     def bundle(self) -> Bundle:
-        """What the weights of this run need."""
+        """The bundle config of this run: model, preprocessing, classes."""
         recipe = self.parts.recipe
         classes = self.parts.samples.classes if isinstance(recipe.task, Classify) else ()
         needs = recipe.preprocessing()
@@ -156,7 +153,7 @@ class RunArtifacts:
         )
 
     def facts(self, step: int, results: tuple[Result, ...]) -> CardFacts:
-        """What the card tells of the run."""
+        """The facts of the run on the card."""
         samples = self.parts.samples
         images = {split: len(samples.of(split)) for split in ("train", "val", "test") if samples.of(split)}
         lines = tuple(f"{label}: {value}" for label, value in summarize_recipe(self.parts.recipe))
@@ -166,41 +163,43 @@ class RunArtifacts:
         return CardFacts(self.folder.path.name, trained, results)
 
     def evaluate(self, home: Path) -> ReportEvaluation | None:
-        """The answers of a bundle to the images for testing, or for validation where there are none."""
+        """Evaluate a bundle on the test images, or on the validation images if there are none. A collective."""
         samples = self.parts.samples
         splits: tuple[Split, ...] = ("test", "val")
         split = next((split for split in splits if samples.of(split)), None)
         if split is None or not isinstance(self.parts.recipe.task, Classify):
             return None
-        device, scaling = self.parts.microbatch_config.device, self.parts.recipe.images.normalize
+        device, normalize = self.parts.microbatch_config.device, self.parts.recipe.images.normalize
         model = load(home).model.to(device)
         loader = build_loader(self.parts.recipe, samples, split, self.group.world)
-        answers = predict(model, loader, scaling, device, self.group.gather, lambda images: None)
+        predictions = predict(model, loader, normalize, device, self.group.gather, lambda images: None)
         return ReportEvaluation(
-            split, answers, compute_accuracy(answers, samples.classes), compute_calibration(answers)
+            split, predictions, compute_accuracy(predictions, samples.classes), compute_calibration(predictions)
         )
 
-    def update_card(self, home: Path, step: int, judgment: ReportEvaluation) -> None:
-        """Write the card of a bundle anew, with what its weights, those after a step, are worth."""
+    def update_card(self, home: Path, step: int, evaluation: ReportEvaluation) -> None:
+        """Rewrite the card of a bundle, whose weights are those of a step, with the final evaluation."""
         if not self.group.is_main:
             return
         bundle, tensors = read_bundle(home)
-        found, split = judgment.accuracy, judgment.split
+        found, split = evaluation.accuracy, evaluation.split
         low, high = found.ci95.low, found.ci95.high
         result = Result("accuracy", found.top1, low, high, split, found.images, chosen=split == "val")
         write_bundle(home, bundle, tensors, render_card(bundle, self.facts(step, (result,))))
 
-    def write_report(self, step: int, status: Status, best: int, judgment: ReportEvaluation | None) -> None:
-        """Write report.html, as things stand after a step, with the best weights so far those of another."""
+    def write_report(self, step: int, status: Status, best: int, evaluation: ReportEvaluation | None) -> None:
+        """Write report.html after a step; `best` is the step of the best weights so far."""
         if not self.group.is_main:
             return
-        seen = None if judgment is None else attention_section(load(self.folder.best), self.parts.samples, judgment)
+        attention = (
+            None if evaluation is None else attention_section(load(self.folder.best), self.parts.samples, evaluation)
+        )
         environment = Environment.from_json(self.folder.environment.read_bytes())
         recipe, samples = self.parts.recipe, self.parts.samples
-        story = Report(
+        report = Report(
             title=self.folder.path.name,
             status=status,
-            answers="images are named" if recipe.task.labeled else "patches are told",
+            answers="images are classified" if recipe.task.labeled else "patches are predicted",
             steps=self.parts.steps,
             command=environment.command,
             summary=summarize_recipe(recipe),
@@ -211,49 +210,49 @@ class RunArtifacts:
                 {"step": line.step, "epoch": line.epoch, "split": line.split, **line.values}
                 for line in read_metrics(self.folder.path)
             ],
-            evaluation=judgment,
-            attention=seen,
+            evaluation=evaluation,
+            attention=attention,
             cost=self.cost(step),
             notes=[*samples.notes, *self.notes(status, best)],
             next=self.next_commands(status),
         )
-        write_report(self.folder.report, story)
+        write_report(self.folder.report, report)
 
     def cost(self, step: int) -> Cost:
-        """What the run took up to a step, over all its sessions."""
-        noted = read_times(self.folder.path)
+        """Time, computation and memory up to a step, over all sessions."""
+        records = read_times(self.folder.path)
         images = step * self.parts.plan.batch_size
         once = multiply_adds(self.parts.recipe.model, in_full=not isinstance(self.parts.recipe.task, Classify))
         parameters = sum(weight.numel() for weight in self.parts.recipe.model.build_empty().parameters())
-        peak = max((moment.peak_memory for moment in noted), default=0)
-        return Cost(total_seconds(noted), images, (1 + BACKWARD_COST) * once * images, peak, parameters)
+        peak = max((record.peak_memory for record in records), default=0)
+        return Cost(total_seconds(records), images, (1 + BACKWARD_COST) * once * images, peak, parameters)
 
     def notes(self, status: Status, best: int) -> list[str]:
-        """What a reader of the figures should know."""
+        """Remarks for the report."""
         if not self.parts.samples.of("val"):
-            return ["There are no images for validation, so nothing was chosen by them: the last weights are the best."]
+            return ["There are no validation images: the best weights are those of the last step."]
         if status == "done" or not best:
             return []
-        return [f"The best weights so far, those of step {best:,}, are in best/ and can be used."]
+        return [f"The best weights so far, of step {best:,}, are in best/."]
 
     def next_commands(self, status: Status) -> list[Fact]:
-        """What to type next."""
+        """The commands that the report suggests."""
         run = shlex.quote(str(self.folder.path))
         if status != "done":
-            return [("go on with it", f"vitral train --resume {run}")]
+            return [("resume the run", f"vitral train --resume {run}")]
         if not self.parts.recipe.task.labeled:
-            return [("put what it saw to use", f"vitral train PHOTOS/ --from {run}")]
+            return [("fine-tune it", f"vitral train PHOTOS/ --weights {run}")]
         data = shlex.quote(self.parts.recipe.data.path)
         return [
-            ("learn more from here", f"vitral train {data} --from {run}"),
-            ("look at the data", f"vitral check {data}"),
+            ("fine-tune it further", f"vitral train {data} --weights {run}"),
+            ("check the data", f"vitral check {data}"),
         ]
 
 
 def environment_facts(environment: Environment) -> list[Fact]:
-    """The environment as a reader wants it."""
+    """The environment for the report."""
     memory = f"{environment.memory / 2**30:,.0f} GiB"
-    git = f"{environment.git.commit}{' and changes' if environment.git.dirty else ''}"
+    git = f"{environment.git.commit}{' with local changes' if environment.git.dirty else ''}"
     facts = [
         ("vitral", environment.vitral),
         ("torch", environment.torch),
@@ -263,7 +262,7 @@ def environment_facts(environment: Environment) -> list[Fact]:
         ("processor", f"{environment.processor}, {environment.cores} cores, {memory}"),
         ("GPU", ", ".join(environment.gpus)),
         ("code", git),
-        ("fingerprint of the data", environment.fingerprint),
+        ("data fingerprint", environment.fingerprint),
         ("started", environment.started),
     ]
     return [(name, value) for name, value in facts if value]

@@ -169,12 +169,9 @@ def run_recipe(model: str | Path | LoadedModel) -> Recipe | None:
 def choose_split(samples: Samples, name: str) -> Split:
     """The split to evaluate: the one named, or test, or val where there is no test."""
     if name and name not in EVAL_SPLITS:
-        raise ConfigError(
-            f"expected test or val, got {name!r}",
-            code="config.unknown_name",
-            where="--split",
-            hint="use one of them, or leave it out",
-        )
+        message = f"expected test or val, got {name!r}"
+        hint = "use one of them, or leave it out"
+        raise ConfigError(message, code="config.unknown_name", where="--split", hint=hint)
     for split in EVAL_SPLITS:
         if split == (name or split) and samples.of(split):
             return split

@@ -72,12 +72,9 @@ class Classify(Config):
         head = model.config.head
         outputs = "none" if isinstance(head, NoHead) else str(head.num_classes)
         if outputs != str(classes):
-            raise ConfigError(
-                f"the data has {classes} classes, the head has {outputs}",
-                code="config.class_mismatch",
-                where="head.num_classes",
-                hint=f"build the model with a head of {classes} classes",
-            )
+            message = f"the data has {classes} classes, the head has {outputs}"
+            hint = f"build the model with a head of {classes} classes"
+            raise ConfigError(message, code="config.class_mismatch", where="head.num_classes", hint=hint)
         assert len(class_counts) == classes
         weights = balanced_weights(class_counts) if self.class_weights == "balanced" else torch.ones(classes)
         return Classification(self, model, weights)
@@ -86,12 +83,9 @@ class Classify(Config):
 def balanced_weights(class_counts: Sequence[int]) -> Tensor:
     """A weight for each class (K,), inverse to its number of images; the mean over images is 1."""
     if empty := [str(number) for number, count in enumerate(class_counts) if not count]:
-        raise ConfigError(
-            f"there are no training images of class {', '.join(empty)} (counted from 0)",
-            code="config.empty_class",
-            where="class_weights",
-            hint="use class_weights=none, or data with images of every class",
-        )
+        message = f"there are no training images of class {', '.join(empty)} (counted from 0)"
+        hint = "use class_weights=none, or data with images of every class"
+        raise ConfigError(message, code="config.empty_class", where="class_weights", hint=hint)
     counts = torch.tensor(class_counts, dtype=torch.float64)
     return (counts.mean() / counts).float()
 

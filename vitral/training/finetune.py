@@ -1,7 +1,4 @@
-"""What of a model learns when a run starts from weights.
-
-A head that is fitted to frozen features, before they are tuned.  B images of N, D width, K classes.
-"""
+"""Fine-tuning methods: which weights train when a run starts from pretrained ones.  B of N images, D width, K classes."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, ClassVar, Literal, NamedTuple, Self
@@ -24,7 +21,7 @@ from vitral.training.lora import LoraTarget, add_adapters, merge_adapters, targe
 
 
 class LinearFit(NamedTuple):
-    """A linear map from features to logits."""
+    """A linear layer from features to logits."""
 
     weight: Tensor  # (K, D)
     bias: Tensor  # (K,)
@@ -34,64 +31,64 @@ FitHead = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]  # features (N, D), 
 
 
 class TrainImages(NamedTuple):
-    """What a run hands in for a look at its training images before the first step."""
+    """The training images, for a method that needs their features before the first step."""
 
-    batches: Callable[[], Iterable[Sequence[Microbatch]]]  # each image once, seen as in evaluation
-    gather: Callable[[Tensor], Tensor]  # the rows of all processes, those of the first one first
-    is_main: bool  # whether this process is that one
+    batches: Callable[[], Iterable[Sequence[Microbatch]]]  # each image once, with the eval transform
+    gather: Callable[[Tensor], Tensor]  # the rows of all processes, in the order of ranks
+    is_main: bool  # whether this is the main process
     fit: FitHead
 
 
-def extract_features(model: Model, look: TrainImages) -> tuple[Tensor, Tensor]:
-    """The vectors that the head reads (N, D), of all training images, and their labels (N,), on the CPU."""
+def extract_features(model: Model, images: TrainImages) -> tuple[Tensor, Tensor]:
+    """The pooled features (N, D) of all training images and their labels (N,), on the CPU."""
     before = model.training
     model.eval()
     try:
         with torch.no_grad():
             found = [
                 (model.forward_pooled(portion.images).float(), portion.labels)  # (B, D), (B,)
-                for portions in look.batches()
+                for portions in images.batches()
                 for portion in portions
             ]
     finally:
         model.train(before)
-    features, labels = (look.gather(torch.cat(rows)).cpu() for rows in zip(*found, strict=True))
+    features, labels = (images.gather(torch.cat(rows)).cpu() for rows in zip(*found, strict=True))
     return features, labels
 
 
-def fit_head(features: Tensor, labels: Tensor, look: TrainImages) -> LinearFit:
-    """What the first process fits, for all of them: the others add no rows to it."""
-    weight, bias = look.fit(features, labels) if look.is_main else (features[:0], features[:0, 0])  # (K, D), (K,)
-    return LinearFit(look.gather(weight), look.gather(bias))
+def fit_head(features: Tensor, labels: Tensor, images: TrainImages) -> LinearFit:
+    """Fit a head in the main process, for all processes."""
+    weight, bias = images.fit(features, labels) if images.is_main else (features[:0], features[:0, 0])  # (K, D), (K,)
+    return LinearFit(images.gather(weight), images.gather(bias))
 
 
 class FinetuneMethod(Config):
-    """The hooks of a kind, in the order of their use; here each changes nothing."""
+    """A fine-tuning method; the defaults change nothing."""
 
-    needs_weights: ClassVar[bool] = True  # whether it makes no sense for weights that are drawn
-    needs_train_images: ClassVar[bool] = False  # whether it sees all training images once before the first step
+    needs_weights: ClassVar[bool] = True  # whether it refuses random weights
+    needs_train_images: ClassVar[bool] = False  # whether `prepare` reads all training images
 
     def check(self, weights: str, model: Vit | Resnet, task: TaskConfig) -> None:
-        """Refuse what cannot be done with this start, model and task."""
+        """Refuse weights, models and tasks that the method does not support."""
         if self.needs_weights and not weights:
-            message = "keeps what the weights know, and this run starts from fresh ones"
-            hint = "give weights to start from, --from WEIGHTS, or set finetune=full"
+            message = "needs pretrained weights, and this run starts from random ones"
+            hint = "pass --weights WEIGHTS, or set finetune=full"
             raise ConfigError(message, code="config.missing_value", where="finetune", hint=hint)
 
     def apply(self, task: Task) -> None:
-        """Freeze what is not to learn, add what is; before the task is spread, whether it starts or goes on."""
+        """Freeze weights and add adapters; called before the task is distributed, in new and resumed runs."""
 
-    def prepare(self, task: Task, look: TrainImages) -> str:
-        """What is done once, before the first step of a run, and a line on it; empty where there is nothing to tell."""
+    def prepare(self, task: Task, images: TrainImages) -> str:
+        """Prepare the task once, before the first step of a run; returns a message, or an empty one."""
         return ""
 
     def merge_state(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The state of the model as that of an ordinary one, by its names: what a bundle holds."""
+        """The state dict of the model without what the method added, for a bundle."""
         return dict(tensors)
 
 
 class FullFinetune(FinetuneMethod):
-    """All weights learn, as in the paper."""
+    """All weights train, as in the paper."""
 
     needs_weights: ClassVar[bool] = False
 
@@ -99,7 +96,7 @@ class FullFinetune(FinetuneMethod):
 
 
 class HeadOnly(FinetuneMethod):
-    """The head learns and all below it is frozen: a linear probe by gradient descent."""
+    """Only the head trains: a linear probe by gradient descent."""
 
     kind: Literal["head"] = "head"
 
@@ -109,16 +106,16 @@ class HeadOnly(FinetuneMethod):
 
 
 class LastLayers(FinetuneMethod):
-    """The last blocks learn, with the norm, pool and head that follow; the stem and earlier blocks are frozen."""
+    """The last blocks, norm, pool and head train; the stem and earlier blocks are frozen."""
 
     kind: Literal["last_layers"] = "last_layers"
     count: int = Field(default=2, ge=1)
 
     def check(self, weights: str, model: Vit | Resnet, task: TaskConfig) -> None:
         super().check(weights, model, task)
-        depth = require_vit(model, "counts the layers").depth
+        depth = require_vit(model, "selects the layers").depth
         if self.count > depth:
-            message = f"{self.count} of the last layers are to learn, and the model has {depth}"
+            message = f"is {self.count}, and the model has {depth} layers"
             hint = f"use at most {depth}, or set finetune=full"
             raise ConfigError(message, code="config.out_of_range", where="finetune.count", hint=hint)
 
@@ -129,9 +126,9 @@ class LastLayers(FinetuneMethod):
 
 
 class LinearProbeThenFinetune(FinetuneMethod):
-    """First the head is fitted to frozen features, then everything is tuned (LP-FT, arXiv 2202.10054).
+    """Fit the head to frozen features, then fine-tune all weights (LP-FT, arXiv 2202.10054).
 
-    Gradients through a head of zeros would bend the features before it knows anything.
+    With a random or zero head, the first gradients would distort the features.
     """
 
     needs_train_images: ClassVar[bool] = True
@@ -141,52 +138,52 @@ class LinearProbeThenFinetune(FinetuneMethod):
     def check(self, weights: str, model: Vit | Resnet, task: TaskConfig) -> None:
         super().check(weights, model, task)
         if not isinstance(task, Classify):
-            message = f"the head is fitted to labels, and the {task.kind} task has none"
+            message = f"needs labels, and the {task.kind} task has none"
             hint = "set finetune=full, or task=classify"
             raise ConfigError(message, code="config.unsupported", where="finetune", hint=hint)
         if not isinstance(model.head, LinearHead):
-            message = f"a linear head can be fitted to features, and this one is {model.head.kind}"
+            message = f"needs a linear head, and this model has {model.head.kind}"
             hint = "set model.head=linear, or finetune=full"
             raise ConfigError(message, code="config.unsupported", where="finetune", hint=hint)
 
-    def prepare(self, task: Task, look: TrainImages) -> str:
+    def prepare(self, task: Task, images: TrainImages) -> str:
         model = model_of(task)
         assert isinstance(model.head, Classifier)
-        features, labels = extract_features(model, look)  # (N, D), (N,)
-        weight, bias = fit_head(features, labels, look)  # (K, D), (K,)
-        right = ((features @ weight.mT + bias).argmax(dim=1) == labels).double().mean().item()
+        features, labels = extract_features(model, images)  # (N, D), (N,)
+        weight, bias = fit_head(features, labels, images)  # (K, D), (K,)
+        accuracy = ((features @ weight.mT + bias).argmax(dim=1) == labels).double().mean().item()
         with torch.no_grad():
             model.head.linear.weight.copy_(weight)
             model.head.linear.bias.copy_(bias)
-        return f"the head was fitted to frozen features: right on {right:.1%} of {len(labels):,} training images"
+        return f"fitted the head to frozen features: training accuracy {accuracy:.1%} on {len(labels):,} images"
 
 
 class Lora(FinetuneMethod):
-    """Low-rank adapters learn beside frozen weights, and the head does (arXiv 2106.09685)."""
+    """Low-rank adapters and the head train; all other weights are frozen (LoRA, arXiv 2106.09685)."""
 
     kind: Literal["lora"] = "lora"
     rank: int = Field(default=8, ge=1, le=10_000)
-    alpha: float = Field(default=16.0, gt=0)  # an adapter counts alpha / rank times
-    modules: tuple[LoraTarget, ...] = ("qkv", "project", "mlp")  # of every block: which linear maps have one
+    alpha: float = Field(default=16.0, gt=0)  # the scale of an adapter is alpha / rank
+    modules: tuple[LoraTarget, ...] = ("qkv", "project", "mlp")  # the linear layers of every block with an adapter
 
     @model_validator(mode="after")
-    def some_parts(self) -> Self:
+    def check_modules(self) -> Self:
         if not self.modules:
             hint = "name qkv, project or mlp"
-            raise ConfigError("no part has an adapter", code="config.missing_value", where="parts", hint=hint)
+            raise ConfigError("no modules given", code="config.missing_value", where="modules", hint=hint)
         return self
 
     @property
     def scale(self) -> float:
-        """How much an adapter counts."""
+        """The factor of B A."""
         return self.alpha / self.rank
 
     def check(self, weights: str, model: Vit | Resnet, task: TaskConfig) -> None:
         super().check(weights, model, task)
-        blocks = require_vit(model, "adapts the linear maps").build_empty().blocks
+        blocks = require_vit(model, "adapts the linear layers").build_empty().blocks
         if not any(target_layers(blocks, self.modules)):
             message = f"the blocks of this model have no {' or '.join(self.modules)} to adapt"
-            hint = "name other parts, or set finetune=last_layers"
+            hint = "choose other modules, or set finetune=last_layers"
             raise ConfigError(message, code="config.unsupported", where="finetune.modules", hint=hint)
 
     def apply(self, task: Task) -> None:
@@ -204,9 +201,9 @@ FinetuneConfig = Annotated[
 ]
 
 
-def freeze_all_but(model: nn.Module, free: Iterable[nn.Module]) -> None:
-    """Have every weight outside these parts stay as it is; one that is frozen already stays so."""
-    kept = {weight for part in free for weight in part.parameters()}
+def freeze_all_but(model: nn.Module, trained: Iterable[nn.Module]) -> None:
+    """Freeze every weight outside these modules."""
+    kept = {weight for module in trained for weight in module.parameters()}
     for weight in model.parameters():
         if weight not in kept:
             weight.requires_grad_(False)
@@ -218,7 +215,7 @@ def model_of(task: Task) -> Model:
 
 
 def require_vit(model: Vit | Resnet, purpose: str) -> Vit:
-    """The model, if it is a Vision Transformer; any other is refused."""
+    """The config of a Vision Transformer; any other model is refused."""
     if isinstance(model, Vit):
         return model
     message = f"{purpose} of a Vision Transformer, and this model is a ResNet"

@@ -14,18 +14,18 @@ from vitral.models.attention import QkvProjection, SelfAttention
 from vitral.models.mlp import FeedForward, GatedFeedForward
 
 LoraTarget = Literal["qkv", "project", "mlp"]
-PARAMETRIZED = ".parametrizations.weight."  # how torch names what a weight is computed from
+PARAMETRIZED = ".parametrizations.weight."  # in state-dict names of torch
 
 
 def add_low_rank(weight: Tensor, up: Tensor, down: Tensor, scale: float) -> Tensor:
-    """The weight (M, D) with what the adapter of B (M, r) and A (r, D) adds to it."""
+    """W + s B A, of weight W (M, D), B (M, r) and A (r, D)."""
     return weight + scale * (up @ down)
 
 
 class LoraAdapter(nn.Module):
-    """What a weight is raised by: nothing at the start, so that the model is then to the bit what it was.
+    """The parametrization of a weight. B starts at zero, so the model starts unchanged, to the bit.
 
-    Both of its kernels decay and follow the layer's rate like those of any linear map.
+    A and B have the weight decay and the layer's learning rate of any linear layer.
     """
 
     def __init__(self, weight: Tensor, rank: int, scale: float) -> None:
@@ -41,18 +41,18 @@ class LoraAdapter(nn.Module):
 
 
 def add_adapters(blocks: nn.Module, parts: Collection[LoraTarget], rank: int, scale: float) -> None:
-    """Give the linear maps of these parts an adapter each.
+    """Add an adapter to each of these linear layers.
 
-    An adapter stands behind the name `weight`, so whoever reads a map's weight, whole or in slices, reads the raised
-    one. A step takes as long as one that trains W. To compute x Aᵀ Bᵀ beside x Wᵀ would take 0.77 (B/16, 4 images) to
-    1.0 (S/16, 16 images) of that on a core of an AMD EPYC, but each reader of a weight would have to know of it.
+    As a parametrization, it applies wherever `weight` is read, whole or in slices. A step takes as long as one that
+    trains W. Computing x Aᵀ Bᵀ beside x Wᵀ would take 0.77 (B/16, 4 images) to 1.0 (S/16, 16 images) of that on a core
+    of an AMD EPYC, but all code that reads a weight would have to know of the adapter.
     """
-    for linear in list(target_layers(blocks, parts)):  # found first: an adapter is a module of the blocks too
+    for linear in list(target_layers(blocks, parts)):  # a list: adapters are modules of the blocks, too
         register_parametrization(linear, "weight", LoraAdapter(linear.weight, rank, scale))
 
 
 def target_layers(blocks: nn.Module, parts: Collection[LoraTarget]) -> Iterator[nn.Linear]:
-    """The linear maps of these parts, in the order of the blocks."""
+    """The linear layers of these kinds, in the order of the blocks."""
     for module in blocks.modules():
         if isinstance(module, QkvProjection) and "qkv" in parts:
             yield module.qkv
@@ -64,7 +64,7 @@ def target_layers(blocks: nn.Module, parts: Collection[LoraTarget]) -> Iterator[
 
 @torch.no_grad()
 def merge_adapters(tensors: Mapping[str, Tensor], scale: float) -> dict[str, Tensor]:
-    """The state of a model with adapters as that of the same model without: each weight raised, under its own name."""
+    """The state dict of the same model without adapters: each is merged into its weight."""
     found: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         home, adapted, message = name.partition(PARAMETRIZED)

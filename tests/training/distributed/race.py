@@ -18,13 +18,23 @@ from vitral.data.samples import Samples
 from vitral.data.transforms.crop import RandomResizedCrop
 from vitral.data.transforms.preprocessing import CENTERED
 from vitral.tasks.classify import Classify
-from vitral.tasks.task import Outcome
 from vitral.training.callbacks import WeightAveraging
 from vitral.training.checkpoints.state import SavedState, TrainingState, restore_state, saved_state, state_tensors
 from vitral.training.distributed.process_group import ProcessGroup
 from vitral.training.distributed.strategy import DistributedConfig, find_newest_for_all
 from vitral.training.ema import Ema
-from vitral.training.loop import Callback, Microbatch, MicrobatchConfig, UpdateRule, mean_outcome, microbatches, train
+from vitral.training.loop import (
+    Callback,
+    Microbatch,
+    MicrobatchConfig,
+    Signals,
+    SingleProcess,
+    StepResult,
+    UpdateRule,
+    mean_outcome,
+    microbatches,
+    train,
+)
 from vitral.training.optimizers import AdamW
 from vitral.training.precision import Precision
 from vitral.training.schedules import Cosine
@@ -43,8 +53,9 @@ class Logging(NamedTuple):
     def due(self, step: int, steps: int) -> bool:
         return True
 
-    def run(self, step: int, outcome: Outcome) -> None:
-        self.lines.append((outcome.loss.item(), outcome.metrics["accuracy"].item(), outcome.images))
+    def run(self, step: int, result: StepResult) -> None:
+        metrics, images, _ = result.read()
+        self.lines.append((metrics["loss"], metrics["accuracy"], images))
 
 
 class Race:
@@ -99,7 +110,8 @@ class Race:
         with learning.average.applied_to(task), torch.no_grad():
             outcomes = [task(*portion[:2], portion.rng) for portion in self._portions()]
         task.train()
-        Logging(self.lines).run(0, self.group.reduce_outcome(mean_outcome(outcomes)))
+        outcome = self.group.reduce_outcome(mean_outcome(outcomes))
+        Logging(self.lines).run(0, StepResult(0, outcome, Signals(), SingleProcess()))
         return self
 
     def _portions(self) -> Iterator[Microbatch]:

@@ -91,19 +91,13 @@ class Colors(Config):
     def check(self, channels: int, patch: Size) -> None:
         """Raise ConfigError for unsupported channels or patches."""
         if channels > MAX_CHANNELS:
-            raise ConfigError(
-                f"{channels} channels of 3 bits are too many colors to choose from",
-                code="config.unsupported",
-                where="target",
-                hint=f"use target=whole_patch, or at most {MAX_CHANNELS} channels",
-            )
+            message = f"{channels} channels of 3 bits are too many colors to choose from"
+            hint = f"use target=whole_patch, or at most {MAX_CHANNELS} channels"
+            raise ConfigError(message, code="config.unsupported", where="target", hint=hint)
         if min(patch) < self.side:
-            raise ConfigError(
-                f"a patch of {patch} pixels cannot be downsized to {self.side}x{self.side}",
-                code="config.unsupported",
-                where="target",
-                hint="use target=mean_color, or larger patches",
-            )
+            message = f"a patch of {patch} pixels cannot be downsized to {self.side}x{self.side}"
+            hint = "use target=mean_color, or larger patches"
+            raise ConfigError(message, code="config.unsupported", where="target", hint=hint)
 
     def out_features(self, channels: int, patch: Size) -> int:
         """Outputs per patch."""
@@ -168,12 +162,9 @@ class MaskedPatches(Config):
         """
         if not isinstance(model, VisionTransformer) or not isinstance(model.config.stem, Patches):
             stem = "ResNet" if not isinstance(model, VisionTransformer) else "hybrid stem"
-            raise ConfigError(
-                f"masked patch prediction needs a model with plain patches, got a {stem}",
-                code="config.unsupported",
-                where="task",
-                hint="choose a model such as S/16",
-            )
+            message = f"masked patch prediction needs a model with plain patches, got a {stem}"
+            hint = "choose a model such as S/16"
+            raise ConfigError(message, code="config.unsupported", where="task", hint=hint)
         check_patch_count(model.config.stem.grid(model.config.image_size))
         self.target.check(model.config.channels, model.config.stem.patch)
         return PatchPrediction(self, model, model.config.stem, scaling)
@@ -181,12 +172,9 @@ class MaskedPatches(Config):
 
 def check_patch_count(grid: Grid) -> None:
     if grid.cells() < 2:
-        raise ConfigError(
-            "patches are predicted from each other, but the image is one patch",
-            code="config.unsupported",
-            where="image_size",
-            hint="use larger images or smaller patches",
-        )
+        message = "patches are predicted from each other, but the image is one patch"
+        hint = "use larger images or smaller patches"
+        raise ConfigError(message, code="config.unsupported", where="image_size", hint=hint)
 
 
 class PatchPrediction(Task):

@@ -19,7 +19,6 @@ from vitral.core.errors import WeightsError
 from vitral.data.decoding.header import Decoding
 from vitral.data.transforms.preprocessing import CENTERED, Preprocessing
 from vitral.models.attention import Attention
-from vitral.models.block import NoScale, PreNorm
 from vitral.models.embed import Hybrid, Patches, StemConfig
 from vitral.models.head import HeadConfig, LinearHead, NoHead, TanhHead
 from vitral.models.mlp import Mlp
@@ -47,6 +46,7 @@ from vitral.weights.formats.rules import (
     same,
     unit_parts,
 )
+from vitral.weights.formats.support import Supported
 
 ROOT = "conv_root/kernel"
 UNIT = re.compile(r"block(\d{1,3})/unit(\d{1,3})/")
@@ -217,100 +217,6 @@ def _turned(weight: Tensor) -> Tensor:
 EPS = 1e-6  # of every norm
 
 
-class GoogleFiles(Format):
-    """The writing half of Google's formats."""
-
-    library: ClassVar[str] = "google"
-    package: ClassVar[str] = "big_vision"  # which is on no index
-    names: ClassVar[Layout]
-    owner: ClassVar[str]
-
-    def unsupported(self, bundle: Bundle) -> Iterator[str]:
-        model = bundle.model
-        if not isinstance(model, Vit):
-            yield "kind: Google's files of a ResNet are not written"
-            return
-        yield from self._stem(model)
-        yield from self._places(model)
-        yield from self._layers(model)
-        yield from self._pool(model)
-        if model.eps != EPS:
-            yield f"eps: Google's norms have {EPS:g}, this model {model.eps:g}"
-        if bundle.preprocessing.normalize != CENTERED:
-            yield "preprocessing.normalize: Google's models take pixels from -1 to 1, and the file cannot say otherwise"
-
-    def files(self, bundle: Bundle, tensors: Mapping[str, Tensor]) -> dict[str, Iterable[memoryview]]:
-        return {"model.npz": write_npz(tensors)}
-
-    def import_library(self, model: Vit) -> Any:
-        raise ImportError(f"{self.owner}'s code is no package to install, so there is nothing to compare with")
-
-    def _stem(self, model: Vit) -> Iterator[str]:
-        stem = model.stem
-        if isinstance(stem, Patches):
-            if stem.norm != "none":
-                yield "stem.norm: Google's stem has no norm"
-            if not stem.bias:
-                yield "stem.bias: Google's stem has a bias"
-            return
-        assert isinstance(stem, Hybrid)
-        if self.names is BIG_VISION:
-            yield "stem: big_vision has no hybrids"
-        if not stem.project:
-            yield "stem.project: Google's hybrids map what the ResNet gives to the width"
-        if stem.standardization != "std":
-            yield f"stem.standardization: Google guards a kernel's deviation, this model its {stem.standardization}"
-        if stem.group_eps != EPS:
-            yield f"stem.group_eps: Google's norms have {EPS:g}, this model {stem.group_eps:g}"
-
-    def _places(self, model: Vit) -> Iterator[str]:
-        position, big_vision = model.position, self.names is BIG_VISION
-        if model.tokens.registers:
-            yield "tokens.registers: Google's ViT has none"
-        if model.tokens.norm:
-            yield "tokens.norm: Google's ViT has no norm before its first layer"
-        if big_vision and isinstance(position, SinCos2d):
-            return
-        if not isinstance(position, Learned1d) or position.where != "stem":
-            yield f"position: Google's ViT has one learned table at the stem, this model {position.kind}"
-            return
-        if position.resampling != "bilinear":
-            yield f"position.resampling: Google's is bilinear, this model's {position.resampling}"
-        if model.tokens.cls and position.cls == big_vision:
-            has = "has no row for the class token" if big_vision else "has a row for the class token"
-            yield f"position.cls: the table of {self.owner} {has}"
-
-    def _layers(self, model: Vit) -> Iterator[str]:
-        mixer = model.mixer
-        if not isinstance(model.block, PreNorm):
-            yield "block: Google's ViT normalizes before each branch"
-        if not isinstance(model.block.scale, NoScale):
-            yield "block.scale: Google's ViT adds its branches as they are"
-        if not isinstance(mixer, Attention):
-            yield f"mixer: Google's ViT has attention over all tokens, this model {mixer.kind}"
-        else:
-            if mixer.head_width_for(model.width) * mixer.heads != model.width or not mixer.project:
-                yield "mixer: Google's heads share the width evenly, and are projected"
-            if not mixer.qkv_bias:
-                yield "mixer.qkv_bias: Google's heads have biases"
-            if mixer.qk_norm:
-                yield "mixer.qk_norm: Google's heads have no norms"
-        if not isinstance(model.mlp, Mlp):
-            yield f"mlp: Google's ViT has two layers with GELU between, this model {model.mlp.kind}"
-        elif model.mlp.gelu != "tanh":
-            yield f"mlp.gelu: Google's is the tanh form, this model's {model.mlp.gelu}"
-
-    def _pool(self, model: Vit) -> Iterator[str]:
-        pool, big_vision = model.pool, self.names is BIG_VISION
-        if isinstance(pool, AttentionPool) and big_vision:
-            if pool.num_heads(model.context()) != model.context().heads:
-                yield "pool.heads: big_vision gathers with as many heads as the layers have"
-        elif not isinstance(pool, ClassPool) and not (isinstance(pool, MeanPool) and not pool.normalizes()):
-            yield f"pool: {self.owner} reads the class token or the mean of normed patches, this model has {pool.kind}"
-        if model.tokens.cls and not isinstance(pool, ClassPool):
-            yield "tokens.cls: Google's ViT has a class token only to read it"
-
-
 PREFIXES = ("", "opt/target/", "params/", "params/img/")
 LAYER = re.compile(BLOCK + r"_(\d{1,6})/")
 TABLES = (ORIGINAL.table, "Transformer/pos_embedding", BIG_VISION.table)  # the second was big_vision's before 2022
@@ -319,12 +225,17 @@ SIDE = 224  # of the images of models that do not tell theirs
 TOWER, TRAINING = "belongs to another tower", "belongs to the training, not to the model"
 
 
-class Google(GoogleFiles):
+class Google(Format):
     """A Vision Transformer or a hybrid of google-research/vision_transformer."""
 
+    library: ClassVar[str] = "google"
+    package: ClassVar[str] = "big_vision"  # which is on no index
     name: ClassVar[str] = "google"
+    title: ClassVar[str] = "Google's Vision Transformer"
     names: ClassVar[Layout] = ORIGINAL
-    owner: ClassVar[str] = "Google"
+    supported: ClassVar[Supported] = Supported(
+        hybrid=True, position_cls=True, resampling="bilinear", qkv_bias=True, gelu="tanh", eps=EPS
+    )
 
     def matches(self, ckpt: Checkpoint) -> bool:
         prefix = _prefix(ckpt.tensors)
@@ -355,7 +266,7 @@ class Google(GoogleFiles):
         classes = () if isinstance(head, NoHead) else numbered_classes(head.num_classes)
         assumed += [f"its {len(classes):,} classes have no names: numbered"] if classes else []
         return DetectedModel(
-            f"{self.owner}'s Vision Transformer",
+            self.title,
             model,
             Preprocessing(image_size=image, decoding=Decoding(channels=channels)),
             classes,
@@ -367,13 +278,45 @@ class Google(GoogleFiles):
     def rules(self, model: Vit) -> list[Rule]:
         return google_rules(model, self.names)
 
+    def other_faults(self, model: Vit, bundle: Bundle) -> Iterator[str]:
+        stem = model.stem
+        if isinstance(stem, Hybrid):
+            if not stem.project:
+                yield f"stem.project: {self.title} projects the output of the ResNet to the width"
+            if stem.standardization != "std":
+                yield f"stem.standardization: {self.title} adds eps to the std, this model to the {stem.standardization}"
+            if stem.group_eps != EPS:
+                yield f"stem.group_eps: {self.title} has {EPS:g}, this model {stem.group_eps:g}"
+        yield from self._pool_faults(model)
+        if bundle.preprocessing.normalize != CENTERED:
+            yield f"preprocessing.normalize: {self.title} takes pixels from -1 to 1, and the file cannot say otherwise"
+
+    def files(self, bundle: Bundle, tensors: Mapping[str, Tensor]) -> dict[str, Iterable[memoryview]]:
+        return {"model.npz": write_npz(tensors)}
+
+    def import_library(self, model: Vit) -> Any:
+        raise ImportError(f"the code of {self.title} is not a package, so there is nothing to compare with")
+
+    def _pool_faults(self, model: Vit) -> Iterator[str]:
+        pool, big_vision = model.pool, self.names is BIG_VISION
+        if isinstance(pool, AttentionPool) and big_vision:
+            if pool.num_heads(model.context()) != model.context().heads:
+                yield "pool.heads: big_vision gathers with as many heads as the layers have"
+        elif not isinstance(pool, ClassPool) and not (isinstance(pool, MeanPool) and not pool.normalizes()):
+            yield f"pool: {self.title} pools the class token or the mean of normed patches, this model has {pool.kind}"
+        if model.tokens.cls and not isinstance(pool, ClassPool):
+            yield "tokens.cls: Google's ViT has a class token only to pool it"
+
 
 class BigVision(Google):
     """A plain Vision Transformer of big_vision."""
 
     name: ClassVar[str] = "big_vision"
     names: ClassVar[Layout] = BIG_VISION
-    owner: ClassVar[str] = "big_vision"
+    title: ClassVar[str] = "big_vision's Vision Transformer"
+    supported: ClassVar[Supported] = Google.supported._replace(
+        hybrid=False, position_cls=False, positions=("learned1d", "sincos2d")
+    )
 
 
 def _prefix(tensors: Weights) -> str:

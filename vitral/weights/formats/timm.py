@@ -48,6 +48,7 @@ from vitral.weights.formats.rules import (
     resnet_rules,
     same,
 )
+from vitral.weights.formats.support import ANY_NUMBER, Supported
 from vitral.weights.formats.timm_config import GELUS, TimmConfig, check_consistent, parse_config, parse_preprocessing
 
 POOLS = {"cls": "token", "distilled": "token", "mean": "avg", "attention": "map"}
@@ -55,12 +56,16 @@ PLAIN, DISTILLED = "vit_base_patch16_224", "deit_base_distilled_patch16_224"
 CLIP, GATED = "vit_base_patch16_clip_224", "vit_giant_patch14_dinov2"  # the only ones with eps 1e-5, and with SwiGLU
 
 
-class TimmFiles(Format):
-    """The writing half of timm's format."""
+class Timm(Format):
+    """A Vision Transformer of timm."""
 
     library: ClassVar[str] = "timm"
     package: ClassVar[str] = "timm"
     name: ClassVar[str] = "timm"
+    title: ClassVar[str] = "timm's Vision Transformer"
+    supported: ClassVar[Supported] = Supported(
+        stem_bias=None, registers=ANY_NUMBER, pre_norm=None, scale=None, qk_norm=True, swiglu=True
+    )
 
     def matches(self, ckpt: Checkpoint) -> bool:
         names = ckpt.tensors.keys()
@@ -99,7 +104,7 @@ class TimmFiles(Format):
         labels = config.labels if classes else ()
         if len(labels) != classes:
             labels, assumed = numbered_classes(classes), (*assumed, f"its {classes:,} classes have no names: numbered")
-        return DetectedModel("timm's Vision Transformer", model, preprocessing, labels, ckpt.tensors, {}, assumed)
+        return DetectedModel(self.title, model, preprocessing, labels, ckpt.tensors, {}, assumed)
 
     def rules(self, model: Vit) -> list[Rule]:
         distilled = isinstance(model.pool, DistilledPool)
@@ -131,10 +136,17 @@ class TimmFiles(Format):
             settings = FileSettings((*settings.items, *fitting[:1]))
         return settings.infer_image_size(rows, prefixes, cell, ckpt)
 
-    def unsupported(self, bundle: Bundle) -> Iterator[str]:
-        if isinstance(bundle.model, Vit) and bundle.model.tokens.norm:
-            return CLIP_TIMM.unsupported(bundle) if self is not CLIP_TIMM else super().unsupported(bundle)
-        return super().unsupported(bundle)
+    def other_faults(self, model: Vit, bundle: Bundle) -> Iterator[str]:
+        if isinstance(model.stem, Patches) and model.stem.norm == "none" and model.stem.bias == model.tokens.norm:
+            yield "stem.bias: timm has one exactly where there is no norm before the first layer"
+        if len(marks := _marks(model)) > 1:
+            yield f"architecture: timm has no model with {' and '.join(marks.values())} in one"
+        yield from _pool_faults(model)
+        if not isinstance(model.head, LinearHead | NoHead):
+            yield f"head: timm has one linear layer, this model {model.head.kind}"
+        eps = 1e-5 if model.tokens.norm else 1e-6
+        if model.eps != eps:
+            yield f"eps: timm has {eps:g} in the norms of this architecture, this model {model.eps:g}"
 
     def files(self, bundle: Bundle, tensors: Mapping[str, Tensor]) -> dict[str, Iterable[memoryview]]:
         assert isinstance(bundle.model, Vit)
@@ -163,7 +175,7 @@ def _marks(model: Vit) -> dict[str, str]:
     return {name: words for name, words in marks.items() if words}
 
 
-def _unlike_in_the_pool(model: Vit) -> Iterator[str]:
+def _pool_faults(model: Vit) -> Iterator[str]:
     pool, tokens = model.pool, model.tokens
     rows = isinstance(model.position, Learned1d) and model.position.cls
     if not isinstance(pool, ClassPool | DistilledPool | MeanPool | AttentionPool):
