@@ -161,6 +161,6 @@ def test_a_model_that_lacks_something_has_a_page_all_the_same(
     written(home, VARIANTS[name], "other")
     code, out, _ = told(capsys, "other", "cat.png", "--json")
     assert code == 0
-    lacks = json.loads(out)["images"][0]["lacks"]
+    lacks = json.loads(out)["images"][0]["unavailable"]
     assert lacks
-    assert isinstance(VARIANTS[name].head, NoHead) == any("names no classes" in lack for lack in lacks)
+    assert isinstance(VARIANTS[name].head, NoHead) == any("no classes" in lack for lack in lacks)

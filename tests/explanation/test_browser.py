@@ -155,7 +155,7 @@ def test_choosing_a_patch_changes_every_picture_that_is_about_it(visit: Opener) 
     page.click("similarity", 0.9, 0.1)
     nearest = np.argsort(-explanation.similarity[40])[1]
     assert page.live().startswith(
-        f"The patch in row 6, column 1 is most like row {nearest // 8 + 1}, column {nearest % 8 + 1} ("
+        f"The patch in row 6, column 1 is most similar to row {nearest // 8 + 1}, column {nearest % 8 + 1} ("
     )
     page.page.locator("[data-token='2']").click()
     assert "register 2 attends most to" in page.live()
@@ -166,13 +166,13 @@ def test_the_keys_do_what_the_list_of_keys_says(visit: Opener) -> None:
     explanation = stand_in(registers=1)
     page = visit(explanation)
     page.click("attention", 0.55, 0.55)
-    assert "row 4, column 5 looks" in page.live()
+    assert "row 4, column 5 attends" in page.live()
     for key, told in (
-        ("ArrowUp", "row 3, column 5 looks"), ("ArrowLeft", "row 3, column 4 looks"),
-        ("ArrowDown", "row 4, column 4 looks"), ("ArrowRight", "row 4, column 5 looks"),
+        ("ArrowUp", "row 3, column 5 attends"), ("ArrowLeft", "row 3, column 4 attends"),
+        ("ArrowDown", "row 4, column 4 attends"), ("ArrowRight", "row 4, column 5 attends"),
         ("[", "Layer 2, mean of 2 heads"), ("[", "Layer 1, mean"), ("[", "Layer 1, mean"), ("]", "Layer 2, mean"),
         ("h", "Layer 2, head 1"), ("h", "Layer 2, head 2"), ("h", "Layer 2, mean"), ("H", "Layer 2, head 2"),
-        ("c", "the class token looks"), ("c", "register 1 looks"), ("m", "Occlusion: brightest at"),
+        ("c", "the class token attends"), ("c", "register 1 attends"), ("m", "Occlusion: highest at"),
     ):  # fmt: skip
         page.page.keyboard.press(key)
         assert told in page.live(), key
@@ -200,10 +200,10 @@ def test_a_chosen_map_lies_over_the_part_of_the_photo_that_was_seen(visit: Opene
     ]  # fmt: skip
     np.testing.assert_allclose(shares, explanation.photo[3:], atol=0.004)
     before = page.canvas(MAP)
-    page.page.locator("fieldset label", has_text="Rollout").click()
+    page.page.locator("fieldset label", has_text="rollout").click()
     assert page.canvas(MAP) != before
-    assert page.text("[data-text=map]").startswith("Rollout: brightest at")
-    page.page.get_by_role("button", name="Show Relevance on the photo").click()
+    assert page.text("[data-text=map]").startswith("Attention rollout: highest at")
+    page.page.get_by_role("button", name="Show Relevance on the image").click()
     assert page.canvas(MAP) == before
     style = "canvas => [getComputedStyle(canvas).opacity, getComputedStyle(canvas).imageRendering]"
     assert page.page.locator(MAP).evaluate(style) == ["0.65", "pixelated"]
@@ -219,7 +219,7 @@ def test_panes_of_the_window_and_marks_in_the_charts_choose_layer_and_head(visit
     assert box is not None
     lattice.click(position={"x": 0.1 * box["width"], "y": 0.9 * box["height"]})
     assert page.live().startswith("Layer 1, head 2: ")
-    page.page.locator("#depth-0 .mark-layer[data-layer='2']").click(position={"x": 3, "y": 3})
+    page.page.locator("#depth-0 .layer-column[data-layer='2']").click(position={"x": 3, "y": 3})
     assert page.live().startswith("Layer 2, head 2: ")
     page.page.locator(".dot[data-layer='3'][data-head='1']").click(force=True)
     assert page.live().startswith("Layer 3, head 1: ")

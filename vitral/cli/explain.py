@@ -73,7 +73,7 @@ def explain(
 
 
 def page_path(out: str, images: list[str], model: str) -> Path:
-    """The path of the page: `out`, or named after the one image or folder, or after the model. Only pages are replaced."""
+    """The path of the page: `out`, or named after the image, the folder or the model. Only pages are replaced."""
     named = images[0] if len(images) == 1 else model
     name = f"{Path(named).expanduser().resolve().stem or 'images'}{ENDING}"
     page = Path(out).expanduser() if out else Path(name)

@@ -19,8 +19,8 @@ MOST = 16  # squares down or across, so at most 256 forward passes an image
 def occlusion(model: Model, image: Tensor, target: int, advance: Callable[[int], None] = no_progress) -> Array:
     """How much the probability of a class falls (R, S) when squares of the image (1, C, H, W) are covered.
 
-    What covers them is the image's mean color. On a large grid squares overlap, and a patch has the mean of those that
-    covered it. `advance` hears how many more squares are done: there are `count_squares(grid)` in all.
+    Squares are covered with the image's mean color. On a large grid they overlap, and a patch has the mean over its
+    squares. `advance` is called with the number of further images done, `count_occlusions(grid)` in all.
     """
     picture, grid = single_image(model, image)
     covered = list(squares(grid))

@@ -1,7 +1,5 @@
 """The JSON summary of `vitral explain --json`."""
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from vitral.core.config import Config
@@ -73,13 +71,9 @@ def map_tests(explanation: Explanation) -> list[MapTest]:
             map=kind,
             deletion_auc=curve.deletion_auc,
             insertion_auc=curve.insertion_auc,
-            random_deletion_auc=mean([random.deletion_auc for random in faithfulness.random]),
-            random_insertion_auc=mean([random.insertion_auc for random in faithfulness.random]),
+            random_deletion_auc=float(np.mean([random.deletion_auc for random in faithfulness.random])),
+            random_insertion_auc=float(np.mean([random.insertion_auc for random in faithfulness.random])),
             verdict=scores[kind].verdict,
         )
         for kind, curve in faithfulness.curves.items()
     ]
-
-
-def mean(values: Sequence[float]) -> float:
-    return float(np.mean(values))

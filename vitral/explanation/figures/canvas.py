@@ -34,7 +34,6 @@ class ExplanationFigure(NamedTuple):
     """A figure that is drawn on demand."""
 
     name: str  # of its file, without the suffix
-    title: str
     draw: Callable[[], Figure]
 
     def png(self) -> bytes:

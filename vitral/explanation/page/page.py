@@ -14,6 +14,7 @@ from vitral import __version__
 from vitral.core.storage import write_file_atomically
 from vitral.explanation.explanation import MAP_TITLES, Array, Explanation, MapKind, ModelView
 from vitral.explanation.faithfulness import MapScore, score_maps
+from vitral.explanation.page import text
 from vitral.explanation.page.charts import distance_chart, faithfulness_charts, logit_lens_chart
 from vitral.explanation.page.pictures import (
     MAX_PNG_SIDE,
@@ -29,21 +30,6 @@ from vitral.explanation.page.pictures import (
     page_icon,
     position_mosaic,
     scale_to_unit,
-)
-from vitral.explanation.page.text import (
-    MAP_DESCRIPTIONS,
-    describe_colors,
-    describe_crop,
-    describe_filters,
-    describe_logit_lens,
-    describe_map,
-    describe_model,
-    describe_positions,
-    describe_precision,
-    describe_score,
-    describe_scores,
-    format_equation,
-    prefix_names,
 )
 from vitral.html.charts import Chart
 from vitral.html.page import printable, render
@@ -104,9 +90,9 @@ class ModelSection(NamedTuple):
 
 def write_page(path: Path, explanations: Sequence[Explanation]) -> None:
     """Write the page; readers see the old file or the whole new one."""
-    text = page(explanations)
-    write_file_atomically(path, text)
-    if (size := len(text.encode())) > LARGE:
+    html = page(explanations)
+    write_file_atomically(path, html)
+    if (size := len(html.encode())) > LARGE:
         log.info(f"{path} has {size / 1e6:.0f} MB; explain fewer images for a page that opens quickly")
 
 
@@ -136,12 +122,7 @@ def page(explanations: Sequence[Explanation]) -> str:
         MAX_PNG_SIDE=MAX_PNG_SIDE,
         strip=lambda photo: mean_colors(photo.image, STRIP),
         percent=percent,
-        prefix_names=prefix_names,
-        format_equation=format_equation,
-        describe_model=describe_model,
-        describe_crop=describe_crop,
-        describe_colors=describe_colors,
-        describe_logit_lens=describe_logit_lens,
+        text=text,
     )
 
 
@@ -161,10 +142,10 @@ def image_section(explanation: Explanation, max_bytes: int) -> ImageSection:
         crop=encode_image(photo.crop, 512),
         predictions=tuple((explanation.classes[label], float(explanation.probabilities[label])) for label in order),
         cards=_map_cards(explanation, scores),
-        verdict=describe_scores({kind: scores[kind] for kind in explanation.maps if kind in scores}),
+        verdict=text.describe_scores({kind: scores[kind] for kind in explanation.maps if kind in scores}),
         layers=tuple(layer.layer for layer in explanation.layers if layer.attention.size),
         heads=max(packed.heads, default=0),
-        precision=describe_precision(explanation, packed.grid, packed.steps) if packed.cells else "",
+        precision=text.describe_precision(explanation, packed.grid, packed.steps) if packed.cells else "",
         logit_lens=logit_lens_chart(explanation.layers, explanation.classes),
         colors=encode_png(colors) if colors.size else "",
         steps_images=tuple(tuple(next(images) for _ in step.images) for step in explanation.steps),
@@ -182,10 +163,10 @@ def _map_cards(explanation: Explanation, scores: dict[MapKind, MapScore]) -> tup
         return MapCard(
             number=kinds.index(kind),
             title=title,
-            about=MAP_DESCRIPTIONS[kind],
-            description=describe_map(title, explanation.maps[kind]),
+            about=text.MAP_DESCRIPTIONS[kind],
+            description=text.describe_map(title, explanation.maps[kind]),
             verdict=score.verdict if score else "",
-            score=describe_score(score, curve, faithfulness.random) if score and curve else "",
+            score=text.describe_score(score, curve, faithfulness.random) if score and curve else "",
             charts=faithfulness_charts(curve, faithfulness.random, title) if curve else (),
         )
 
@@ -202,10 +183,10 @@ def _script_data(explanation: Explanation, packed: PackedAttention) -> dict[str,
     return {
         "grid": explanation.layout.grid,
         "cells": packed.grid,
-        "prefix": prefix_names(explanation.layout),
+        "prefix": text.prefix_names(explanation.layout),
         "maps": [
             {
-                "description": printable(describe_map(MAP_TITLES[kind], values)),
+                "description": printable(text.describe_map(MAP_TITLES[kind], values)),
                 "values": [round(value, 4) for value in _unit_values(values)],
             }
             for kind, values in explanation.maps.items()
@@ -231,8 +212,8 @@ def _unit_values(values: Array) -> list[float]:
 
 def script_json(value: object) -> Markup:
     """JSON that is safe inside a script element: nothing in it can end the script."""
-    text = json.dumps(value, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
-    return Markup(text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e"))
+    script = json.dumps(value, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
+    return Markup(script.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e"))
 
 
 def model_section(model: ModelView) -> ModelSection:
@@ -242,9 +223,9 @@ def model_section(model: ModelView) -> ModelSection:
     positions = position_mosaic(model.positions) if model.positions.size else None
     return ModelSection(
         filters=tuple(zip(map(encode_png, tiles), ratios, strict=True)),
-        filters_text=describe_filters(model.explained_variance) if tiles else "",
+        filters_text=text.describe_filters(model.explained_variance) if tiles else "",
         positions=encode_png(positions.picture) if positions else "",
-        positions_text=describe_positions(model.positions, positions.tiles, positions.cells) if positions else "",
+        positions_text=text.describe_positions(model.positions, positions.tiles, positions.cells) if positions else "",
         distances=distance_chart(model.distances, model.images),
     )
 
