@@ -6,10 +6,9 @@ a run relative to ours under ONNX Runtime and OpenVINO, interleaved. Needs `pip 
 
 import argparse
 import logging
-import sys
 import warnings
 from collections.abc import Callable
-from io import BytesIO
+from functools import partial
 from statistics import median
 from time import process_time
 from typing import Any
@@ -38,9 +37,7 @@ def with_torch_onnx(graph: Graph) -> bytes:
         graph, (pixels,), dynamo=True, dynamic_shapes=batch, input_names=["pixels"], opset_version=20, verbose=False
     )
     assert program is not None
-    file = BytesIO()
-    program.save(file)
-    return file.getvalue()
+    return program.model_proto.SerializeToString()
 
 
 def with_openvino(graph: Graph) -> Any:
@@ -60,6 +57,14 @@ MAKERS: dict[str, Callable[[Graph], Any]] = {
 }
 
 
+def run_session(session: Any, pixels: np.ndarray) -> np.ndarray:
+    return session.run(None, {"pixels": pixels})[0]
+
+
+def run_compiled(model: Any, pixels: np.ndarray) -> np.ndarray:
+    return model([pixels])[0]
+
+
 def runners(
     models: dict[str, Any], pixels: np.ndarray, threads: int
 ) -> dict[tuple[str, str], Callable[[], np.ndarray]]:
@@ -69,12 +74,12 @@ def runners(
     for name, model in models.items():
         if isinstance(model, bytes):
             session = make_session(model, threads)
-            found["onnxruntime", name] = lambda session=session: session.run(None, {"pixels": pixels})[0]
+            found["onnxruntime", name] = partial(run_session, session, pixels)
         read = core.read_model(model) if isinstance(model, bytes) else model.clone()
         read.reshape(list(pixels.shape))
         settings = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": threads}
         compiled = core.compile_model(read, "CPU", settings)
-        found["openvino", name] = lambda compiled=compiled: compiled([pixels])[0]
+        found["openvino", name] = partial(run_compiled, compiled, pixels)
     return found
 
 
@@ -110,4 +115,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -20,8 +20,11 @@ from vitral.exporters import export as module
 from vitral.exporters import onnx as onnx_exporter
 from vitral.exporters import quantize
 from vitral.exporters.export import ExportRequest, ExportSource, export
+from vitral.exporters.onnx import OnnxTarget
+from vitral.exporters.openvino import OpenVinoTarget
 from vitral.exporters.runner import run_script
-from vitral.exporters.targets import OnnxTarget, OpenVinoTarget, Target, TorchTarget
+from vitral.exporters.targets import Target
+from vitral.exporters.torch import TorchTarget
 from vitral.exporters.verify import ReferenceEngine
 from vitral.inference.engines.engine import FloatArray, PixelBatch
 from vitral.inference.engines.onnxruntime import WholeBatchEngine
@@ -89,7 +92,7 @@ def test_int8_tells_how_it_came_to_be(target: Target, tmp_path: Path) -> None:
 def test_a_broken_export_is_refused_and_leaves_nothing(
     broken: Callable[[LoadedModel], Graph], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "graph_of", lambda found, answer: broken(found))
+    monkeypatch.setattr(module, "build_graph", lambda found, answer: broken(found))
     with raises("export.disagrees") as caught:
         export(source(), export_images(), ExportRequest(OnnxTarget()), tmp_path / "out")
     assert caught.value.exit_code == 1
@@ -179,12 +182,12 @@ def test_the_runner_alone_gives_the_model_s_own_answers(target: Target, tmp_path
         assert said["image"] == str(path)
         assert said["label"] == answer.argmax()
         assert said["class"] == found.loaded.bundle.classes[answer.argmax()]
-        assert said["chance"] == pytest.approx(answer.max(), abs=2e-6)
+        assert said["probability"] == pytest.approx(answer.max(), abs=2e-6)
 
 
 def test_the_readme_and_the_notes_say_where_resizing_is_done(tmp_path: Path) -> None:
     export(source(), export_images(), ExportRequest(OnnxTarget()), tmp_path / "out")
     text = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
-    assert "python run.py PICTURE..." in text
+    assert "python run.py IMAGE..." in text
     assert RESIZE_IN_RUNNER in text
     assert json.loads((tmp_path / "out" / "export.json").read_text(encoding="utf-8"))["resizing"] == RESIZE_IN_RUNNER

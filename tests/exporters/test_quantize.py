@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.inference.exports import export_images, loaded, plan
-from vitral.exporters.onnx import build_onnx
+from vitral.exporters.onnx import OnnxTarget, build_onnx
+from vitral.exporters.openvino import OpenVinoTarget
 from vitral.exporters.quantize import (
     WEIGHT_LEVELS,
     InputRange,
@@ -19,7 +20,6 @@ from vitral.exporters.quantize import (
     quantize_dynamic,
     quantize_static,
 )
-from vitral.exporters.targets import OnnxTarget, OpenVinoTarget
 from vitral.exporters.verify import load_pixels
 
 DICE = np.random.default_rng(0)

@@ -3,7 +3,10 @@
 The matrix products of blocks are quantized dynamically or statically. Where the result exceeds the tolerance, the most
 sensitive modules go back to float32, twice as many each time. The fastest method within the tolerance is chosen.
 
-NNCF_NOTE
+Why not NNCF (3.4, OpenVINO, Ti/16 with random weights, 64 images to calibrate, 100 to verify): its
+`quantize_with_accuracy_control` had not finished after 210 s of processor time, this search took 57 s. It adds
+scikit-learn, scipy and networkx to the dependencies. Without accuracy control its model is 12 % faster than ours with
+all layers quantized (10.4 ms against 11.8 ms) and further from float32 (mean difference 0.040 against 0.034).
 """
 
 import logging

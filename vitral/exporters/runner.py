@@ -130,15 +130,14 @@ PADDED_CROP = """\
 """
 SOFTMAX = """\
     label, weights = int(outputs.argmax()), np.exp(outputs - outputs.max())
-    probability = float(weights[label] / weights.sum())
+    probability = round(float(weights[label] / weights.sum()), 6)
 """
 SIGMOID = """\
     label = int(outputs.argmax())
-    probability = float(np.exp(-np.logaddexp(0, -outputs[label])))
+    probability = round(float(np.exp(-np.logaddexp(0, -outputs[label]))), 6)
 """
 CLASSES = """\
-    answer = {"image": path, "label": label, "class": METADATA["classes"][label], "probability": round(probability, 6)}
-    print(json.dumps(answer))
+    print(json.dumps({"image": path, "label": label, "class": METADATA["classes"][label], "probability": probability}))
 """
 FEATURES = """\
     print(json.dumps({"image": path, "features": outputs.tolist()}))

@@ -1,8 +1,9 @@
 """Inference graphs as ONNX models.  B images, H x W pixels, C channels, K outputs.
 
-Why not `torch.onnx.export(dynamo=True)`: `python -m benchmarks.onnx_export` compares it with this module. The models run
-equally fast (within 5 %), but the exporter takes SLOWER times as long to make one, and every `predict` with ONNX Runtime
-or OpenVINO waits for it. OpenVINO's own converter from `torch.export` takes OVSLOWER times as long.
+Why not `torch.onnx.export(dynamo=True)`: it takes 9 times as long to make the model of Ti/16 (5 times for S/16), and
+every `predict` with ONNX Runtime or OpenVINO waits for it. OpenVINO's converter from `torch.export` takes 4 times (2
+times) as long. The models of all three run about equally fast. Measured on 2 busy cores, torch 2.13;
+`python -m benchmarks.onnx_export MODEL` measures it again.
 """
 
 import onnx
