@@ -8,19 +8,19 @@ import vitral
 from tests.runs.small import SETTINGS, StopAfterEachStep, begin, content, photos, recipe_and_samples
 from vitral.explanation.walkthrough.describe import describe
 from vitral.runs import train as start
-from vitral.runs.artifacts import Output, described
-from vitral.runs.build import parts_of
-from vitral.runs.environment import environment
-from vitral.runs.folder import Folder
+from vitral.runs.artifacts import RunArtifacts, environment_facts
+from vitral.runs.build import build_run
+from vitral.runs.environment import capture_environment
+from vitral.runs.folder import RunFolder
 from vitral.runs.train import resume, train
-from vitral.training.callbacks import best_of
-from vitral.training.checkpoints.checkpoint import open_checkpoint, path_of
-from vitral.training.distributed.process_group import Group
-from vitral.training.lora import merged
-from vitral.training.metrics import recorded
+from vitral.training.callbacks import find_best
+from vitral.training.checkpoints.checkpoint import checkpoint_path, open_checkpoint
+from vitral.training.distributed.process_group import ProcessGroup
+from vitral.training.lora import merge_adapters
+from vitral.training.metrics import read_metrics
 from vitral.weights.bundle import read_bundle
 
-HERE = Group(torch.device("cpu"))
+HERE = ProcessGroup(torch.device("cpu"))
 AVERAGED = ("average=ema", "average.decay=0.9", "optimizer.weight_decay=0.5")
 TUNED = {
     "head": ("finetune=head",),
@@ -39,8 +39,8 @@ def first(home: Path) -> str:
 
 def test_the_cost_counts_a_forward_and_two_backward_passes_an_image(tmp_path: Path) -> None:
     recipe, samples = recipe_and_samples(photos(tmp_path))
-    parts = parts_of(recipe, samples, HERE)
-    cost = Output(Folder(tmp_path), parts, HERE).cost(step=10)
+    parts = build_run(recipe, samples, HERE)
+    cost = RunArtifacts(RunFolder(tmp_path), parts, HERE).cost(step=10)
     once = describe(recipe.model)
     assert cost.images == 50
     assert cost.multiply_adds == 3 * 50 * once.multiply_adds
@@ -50,15 +50,15 @@ def test_the_cost_counts_a_forward_and_two_backward_passes_an_image(tmp_path: Pa
 def test_the_last_word_is_on_images_for_testing_where_there_are_any(tmp_path: Path) -> None:
     photos(tmp_path / "photos", {"train": 12, "val": 3, "test": 5})
     run = train(str(tmp_path / "photos"), *SETTINGS, "epochs=1", recipe="small_hundreds", out=str(tmp_path / "run"))
-    assert run.judgment is not None
-    assert (run.judgment.split, run.judgment.accuracy.images) == ("test", 10)
+    assert run.evaluation is not None
+    assert (run.evaluation.split, run.evaluation.accuracy.images) == ("test", 10)
     page = (tmp_path / "run/report.html").read_text()
     assert "There are no images for validation" not in page
     assert json.loads((tmp_path / "run/recipe.json").read_text())["name"] in page
 
 
 def test_the_environment_leaves_out_what_is_not_there() -> None:
-    facts = dict(described(environment("photos", "f" * 64, "e" * 64, "vitral train photos")))
+    facts = dict(environment_facts(capture_environment("photos", "f" * 64, "e" * 64, "vitral train photos")))
     assert facts["fingerprint of the data"] == "f" * 64
     assert "" not in facts.values()
 
@@ -70,7 +70,7 @@ def test_stopping_a_tuned_run_after_every_single_step_changes_no_byte(
     caplog.set_level("INFO", "vitral")
     settings = (first, *TUNED[kind], *AVERAGED, "task.mixing=mixup", "model.block.drop_path_rate=0.2", "epochs=2")
     begin(home, *settings, out="unbroken")
-    monkeypatch.setattr(start, "Stop", StopAfterEachStep)
+    monkeypatch.setattr(start, "SignalHandler", StopAfterEachStep)
     run = begin(home, *settings)
     (home / "first").rename(home / "gone")
     while run.signal:
@@ -91,13 +91,15 @@ def test_what_is_frozen_comes_out_as_it_went_in(home: Path, first: str, kind: st
 
 def test_the_bundles_of_adapters_are_plain_models_of_the_averages(home: Path, first: str) -> None:
     run = begin(home, first, *TUNED["lora"], *AVERAGED, "checkpoints.every_seconds=0", "checkpoints.keep=20")
-    best = best_of(recorded(home / "run"), "val").step
+    best = find_best(read_metrics(home / "run"), "val").step
     assert best < run.step  # so it is made anew at the end, of a checkpoint
     for name, step in (("best", best), ("last", run.step)):
-        saved = open_checkpoint(path_of(home / "run/checkpoints", step)).load().tensors
+        saved = open_checkpoint(checkpoint_path(home / "run/checkpoints", step)).load().tensors
         assert any(each.endswith("parametrizations.weight.0.up.weight") for each in saved["average"])
         states = (saved["task"] | saved["average"], saved["task"])
-        averaged, latest = (merged({n.removeprefix("model."): t for n, t in state.items()}, 16 / 2) for state in states)
+        averaged, latest = (
+            merge_adapters({n.removeprefix("model."): t for n, t in state.items()}, 16 / 2) for state in states
+        )
         found = read_bundle(home / "run" / name).tensors
         assert set(found) == set(averaged) == set(read_bundle(home / "first/best").tensors)
         assert all(torch.equal(tensor, found[part]) for part, tensor in averaged.items())
@@ -107,5 +109,5 @@ def test_the_bundles_of_adapters_are_plain_models_of_the_averages(home: Path, fi
 
 def test_the_cost_counts_no_adapters(home: Path, first: str) -> None:
     recipe, samples = recipe_and_samples(home / "photos", first, *TUNED["lora"])
-    parts = parts_of(recipe, samples, HERE)
-    assert Output(Folder(home), parts, HERE).cost(step=1).parameters == describe(recipe.model).parameters
+    parts = build_run(recipe, samples, HERE)
+    assert RunArtifacts(RunFolder(home), parts, HERE).cost(step=1).parameters == describe(recipe.model).parameters

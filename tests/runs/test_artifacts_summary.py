@@ -1,11 +1,11 @@
 from vitral.core.config import override
 from vitral.models.registry import model_config
 from vitral.recipes.recipe import Recipe
-from vitral.runs.artifacts import summary
+from vitral.runs.artifacts import summarize_recipe
 
 
 def test_the_papers_recipe_in_a_few_words() -> None:
-    facts = dict(summary(Recipe(name="paper")))
+    facts = dict(summarize_recipe(Recipe(name="paper")))
     assert facts["recipe"] == "paper"
     assert facts["model"] == "ViT, 12 layers of width 768, patches of 16x16, images of 224x224"
     assert facts["start"] == "fresh weights, seed 0"
@@ -18,18 +18,18 @@ def test_the_papers_recipe_in_a_few_words() -> None:
 
 def test_other_kinds_are_told_too() -> None:
     settings = ["task=masked_patches", "length=steps", "schedule.warmup=0.05", "weights=runs/a"]
-    facts = dict(summary(override(Recipe(), settings)))
+    facts = dict(summarize_recipe(override(Recipe(), settings)))
     assert facts["task"] == "masked patches, target mean_color"
     assert facts["length"] == "20,000 steps in batches of 4,096"
     assert facts["schedule"] == "cosine, warm-up 5% of the run"
     assert facts["start"] == "weights of runs/a"
     resnet = Recipe(model=model_config("R50x1"))
-    assert dict(summary(resnet))["model"] == "ResNet, stages of 3, 4, 6, 3, images of 224x224"
+    assert dict(summarize_recipe(resnet))["model"] == "ResNet, stages of 3, 4, 6, 3, images of 224x224"
 
 
 def test_tuning_is_told_with_its_numbers() -> None:
     def told(*settings: str) -> dict[str, str]:
-        return dict(summary(override(Recipe(), settings)))
+        return dict(summarize_recipe(override(Recipe(), settings)))
 
     assert told("finetune=lp_ft")["tuning"] == "probed"
     assert told("finetune=last_layers", "finetune.count=3")["tuning"] == "layers, the last 3"

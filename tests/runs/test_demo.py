@@ -5,11 +5,11 @@ import pytest
 from tests.runs.small import StopAfterEachStep
 from vitral.cli import main
 from vitral.runs import train as start
-from vitral.runs.demo import demo, told
+from vitral.runs.demo import format_demo, run_demo
 
 
 def test_the_demo_shows_an_answer_for_each_class_the_page_and_three_commands(tmp_path: Path) -> None:
-    lines = told(demo(str(tmp_path / "run"), "steps=20", "data.fraction=0.1")).splitlines()
+    lines = format_demo(run_demo(str(tmp_path / "run"), "steps=20", "data.fraction=0.1")).splitlines()
     assert lines[0].split() == ["image", "of", "answer", "how", "sure"]
     rows = lines[1:11]
     assert [row[:14].strip() for row in rows][::9] == ["T-shirt/top", "Ankle boot"]
@@ -25,8 +25,8 @@ def test_the_demo_shows_an_answer_for_each_class_the_page_and_three_commands(tmp
 def test_a_demo_that_is_stopped_says_how_to_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(start, "Stop", StopAfterEachStep)
+    monkeypatch.setattr(start, "SignalHandler", StopAfterEachStep)
     with pytest.raises(SystemExit) as left:
-        main(["demo", "--out", str(tmp_path / "run")])
+        main(["run_demo", "--out", str(tmp_path / "run")])
     assert left.value.code == 143
     assert f"vitral train --resume {tmp_path / 'run'}" in caplog.messages

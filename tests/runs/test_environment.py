@@ -11,9 +11,9 @@ import pytest
 import torch
 
 import vitral
-from vitral.core.machine import cores, processor
+from vitral.core.machine import cpu_count, cpu_name
 from vitral.runs import environment as environment_module
-from vitral.runs.environment import Environment, Revision, environment, revision
+from vitral.runs.environment import Environment, GitRevision, capture_environment, git_revision
 
 
 def git(folder: Path, *words: str) -> str:
@@ -33,14 +33,14 @@ def repository(tmp_path: Path) -> Path:
 
 
 def test_versions_and_machine_are_those_of_this_process() -> None:
-    found = environment("photos/", "abc", "def", "vitral train photos/")
+    found = capture_environment("photos/", "abc", "def", "vitral train photos/")
     assert (found.vitral, found.torch) == (vitral.__version__, torch.__version__)
     assert (found.numpy, found.pillow) == (np.__version__, PIL.__version__)
     assert found.python == platform.python_version()
-    assert found.cores == cores() == int(subprocess.check_output(["nproc"], env=without("OMP_NUM_THREADS")))
+    assert found.cores == cpu_count() == int(subprocess.check_output(["nproc"], env=without("OMP_NUM_THREADS")))
     assert len(found.gpus) == torch.cuda.device_count()
     assert found.memory > 10**8
-    assert found.processor == processor() != ""
+    assert found.processor == cpu_name() != ""
     assert (found.data, found.fingerprint, found.recipe, found.command) == (
         *("photos/", "abc"),
         *("def", "vitral train photos/"),
@@ -52,7 +52,7 @@ def without(name: str) -> dict[str, str]:
 
 
 def test_it_survives_being_written() -> None:
-    found = environment("photos/", "abc", "def", "vitral")
+    found = capture_environment("photos/", "abc", "def", "vitral")
     assert Environment.from_json(found.to_json()) == found
 
 
@@ -60,22 +60,22 @@ def test_the_commit_of_a_folder_inside_a_repository_is_found(repository: Path) -
     (repository / "inner").mkdir()
     commit = git(repository, "rev-parse", "HEAD")
     assert len(commit) == 40
-    assert revision(repository / "inner") == Revision(commit=commit, dirty=False)
+    assert git_revision(repository / "inner") == GitRevision(commit=commit, dirty=False)
 
 
 def test_a_changed_file_is_dirty_and_a_new_one_is_not(repository: Path) -> None:
     (repository / "new.py").touch()
-    assert not revision(repository).dirty
+    assert not git_revision(repository).dirty
     (repository / "a.py").write_text("2\n")
-    assert revision(repository).dirty
+    assert git_revision(repository).dirty
     git(repository, "add", "a.py")
-    assert revision(repository).dirty
+    assert git_revision(repository).dirty
 
 
 def test_a_folder_without_repository_or_commit_has_no_revision(tmp_path: Path) -> None:
-    assert revision(tmp_path) == Revision()
+    assert git_revision(tmp_path) == GitRevision()
     git(tmp_path, "init")
-    assert revision(tmp_path) == Revision()
+    assert git_revision(tmp_path) == GitRevision()
 
 
 @pytest.mark.parametrize("script", ["", "#!/bin/sh\nexec /bin/sleep 60\n", "#!/bin/sh\necho abc; exit 3\n"])
@@ -88,8 +88,8 @@ def test_a_git_that_is_missing_or_hangs_or_fails_holds_nothing_up(
         (programs / "git").write_text(script)
         (programs / "git").chmod(0o755)
     monkeypatch.setenv("PATH", str(programs))
-    monkeypatch.setattr(environment_module, "PATIENCE", 0.3)
-    assert revision(repository) == Revision()
+    monkeypatch.setattr(environment_module, "GIT_TIMEOUT", 0.3)
+    assert git_revision(repository) == GitRevision()
 
 
 def test_a_repository_cannot_have_a_program_started(repository: Path) -> None:
@@ -97,5 +97,5 @@ def test_a_repository_cannot_have_a_program_started(repository: Path) -> None:
     spy.write_text(f"#!/bin/sh\ntouch {repository}/started\n")
     spy.chmod(0o755)
     git(repository, "config", "core.fsmonitor", str(spy))
-    revision(repository)
+    git_revision(repository)
     assert not (repository / "started").exists()

@@ -7,15 +7,15 @@ from tests.errors import raises
 from tests.runs.small import begin, photos, recipe_and_samples
 from vitral.core.storage import Lock
 from vitral.runs import preflight
-from vitral.runs.folder import Folder
-from vitral.runs.preflight import command, prepared, reopened
+from vitral.runs.folder import RunFolder
+from vitral.runs.preflight import command_line, create_run, reopen_run
 from vitral.runs.train import resume
 
 
 def test_what_is_prepared_opens_again(tmp_path: Path) -> None:
     recipe, samples = recipe_and_samples(photos(tmp_path / "photos"))
-    folder = prepared(str(tmp_path / "run"), recipe, samples, [])
-    assert reopened(folder) == (recipe, samples)
+    folder = create_run(str(tmp_path / "run"), recipe, samples, [])
+    assert reopen_run(folder) == (recipe, samples)
     assert folder.recipe.read_text().endswith("}\n")
 
 
@@ -23,27 +23,27 @@ def test_of_two_that_want_the_same_empty_folder_one_gets_it(tmp_path: Path) -> N
     recipe, samples = recipe_and_samples(photos(tmp_path / "photos"))
     (tmp_path / "run").mkdir()
     with Lock(tmp_path / "run"), raises("config.path_exists", tmp_path / "run"):
-        prepared(str(tmp_path / "run"), recipe, samples, [])
-    assert not Folder(tmp_path / "run").recipe.exists()
+        create_run(str(tmp_path / "run"), recipe, samples, [])
+    assert not RunFolder(tmp_path / "run").recipe.exists()
 
 
 def test_a_run_that_another_process_has_just_begun_is_not_overwritten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recipe, samples = recipe_and_samples(photos(tmp_path / "photos"))
-    folder = prepared(str(tmp_path / "run"), recipe, samples, [])
+    folder = create_run(str(tmp_path / "run"), recipe, samples, [])
     monkeypatch.setattr(preflight, "claimed", lambda out, data: folder)  # as if it had been empty a moment ago
     with raises("config.path_exists", tmp_path / "run", "--out"):
-        prepared(str(tmp_path / "run"), recipe, samples, [])
+        create_run(str(tmp_path / "run"), recipe, samples, [])
     with Lock(tmp_path / "run"), raises("config.run_locked", tmp_path / "run"):
-        prepared(str(tmp_path / "run"), recipe, samples, [])
+        create_run(str(tmp_path / "run"), recipe, samples, [])
 
 
 def test_what_was_typed_is_a_command_or_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["/usr/bin/vitral", "train", "my photos"])
-    assert command(["'my photos'"]) == "vitral train 'my photos'"
+    assert command_line(["'my photos'"]) == "vitral train 'my photos'"
     monkeypatch.setattr(sys, "argv", ["study.py", "7"])
-    assert command(["'my photos'", "'epochs=3'"]) == "vitral.train('my photos', 'epochs=3')"
+    assert command_line(["'my photos'", "'epochs=3'"]) == "vitral.train('my photos', 'epochs=3')"
 
 
 @pytest.mark.parametrize("name", ["recipe.json", "environment.json"])

@@ -9,62 +9,62 @@ from vitral.core.config import Size
 from vitral.data.transforms.preprocessing import IMAGENET, Preprocessing
 from vitral.models.head import LinearHead, NoHead
 from vitral.recipes.recipe import Epochs, Steps
-from vitral.runs.request import Wish, granted, opened
+from vitral.runs.request import RunRequest, open_samples, resolve
 from vitral.weights.bundle import write_bundle
 
 
 def test_settings_are_taken_by_their_short_and_their_long_names(tmp_path: Path) -> None:
-    found = granted(wish(photos(tmp_path), "lr=0.5", "epochs=7", "seed=3", "optimizer.weight_decay=0.25")).recipe
+    found = resolve(wish(photos(tmp_path), "lr=0.5", "epochs=7", "seed=3", "optimizer.weight_decay=0.25")).recipe
     assert (found.optimizer.lr, found.optimizer.weight_decay, found.seed) == (0.5, 0.25, 3)
     assert found.length == Epochs(epochs=7)
     assert found.model.image_size == Size(16, 16)
-    assert granted(wish(tmp_path, "steps=9")).recipe.length == Steps(steps=9)
+    assert resolve(wish(tmp_path, "steps=9")).recipe.length == Steps(steps=9)
 
 
 def test_the_head_has_the_classes_of_the_data(tmp_path: Path) -> None:
-    found = granted(wish(photos(tmp_path)))
+    found = resolve(wish(photos(tmp_path)))
     assert found.recipe.model.head == LinearHead(num_classes=2)
     assert found.recipe.data.path == str(tmp_path)
     assert len(found.samples.items) == 32
-    assert opened(found.recipe) == found.samples
+    assert open_samples(found.recipe) == found.samples
 
 
 def test_a_task_without_labels_takes_loose_images(tmp_path: Path) -> None:
     photos(tmp_path)
-    found = granted(wish(tmp_path / "train" / "dark", "task=masked_patches"))
+    found = resolve(wish(tmp_path / "train" / "dark", "task=masked_patches"))
     assert found.recipe.model.head == NoHead()
     assert found.samples.classes == ("",)
 
 
 def test_without_a_recipe_one_is_chosen_and_said_why(tmp_path: Path) -> None:
-    found = granted(Wish(str(photos(tmp_path))))
+    found = resolve(RunRequest(str(photos(tmp_path))))
     assert found.recipe.name == "small_hundreds"
-    assert "24 training images" in found.why
-    assert granted(Wish(str(tmp_path), recipe="small_hundreds")).why == ""
+    assert "24 training images" in found.reason
+    assert resolve(RunRequest(str(tmp_path), recipe="small_hundreds")).reason == ""
 
 
 def test_weights_without_a_recipe_are_fine_tuned_as_photos(home: Path) -> None:
     begin(home, "steps=1", out="first")
-    found = granted(Wish(str(home / "photos"), (f"from={home / 'first'}",)))
-    assert found.why == "recipe photos, to fine-tune the given weights on 24 training images"
+    found = resolve(RunRequest(str(home / "photos"), (f"from={home / 'first'}",)))
+    assert found.reason == "recipe photos, to fine-tune the given weights on 24 training images"
     assert (found.recipe.name, found.recipe.finetune.kind, found.recipe.batch_size) == ("photos", "probed", 24)
     assert found.recipe.model.image_size == Size(16, 16)
-    unlabeled = Wish(str(home / "photos"), (f"from={home / 'first'}", "task=masked_patches"))
-    assert granted(unlabeled).recipe.name == "small_hundreds"
-    named = Wish(str(home / "photos"), (f"from={home / 'first'}",), recipe="small_hundreds")
-    assert granted(named).recipe.finetune.kind == "full"
+    unlabeled = RunRequest(str(home / "photos"), (f"from={home / 'first'}", "task=masked_patches"))
+    assert resolve(unlabeled).recipe.name == "small_hundreds"
+    named = RunRequest(str(home / "photos"), (f"from={home / 'first'}",), recipe="small_hundreds")
+    assert resolve(named).recipe.finetune.kind == "full"
 
 
 @pytest.mark.parametrize("recipe", ["", "small_hundreds"])
 def test_a_model_by_name_keeps_the_images_of_the_recipe(tmp_path: Path, recipe: str) -> None:
-    found = granted(Wish(str(photos(tmp_path)), recipe=recipe, model="Ti/16")).recipe.model
+    found = resolve(RunRequest(str(photos(tmp_path)), recipe=recipe, model="Ti/16")).recipe.model
     assert (found.kind, found.image_size, found.head) == ("vit", Size(64, 64), LinearHead(num_classes=2))
-    larger = granted(Wish(str(tmp_path), ("image_size=96",), recipe, "Ti/32")).recipe.model
+    larger = resolve(RunRequest(str(tmp_path), ("image_size=96",), recipe, "Ti/32")).recipe.model
     assert larger.image_size == Size(96, 96)
 
 
 def test_a_share_of_the_training_images_is_drawn_from_every_class(tmp_path: Path) -> None:
-    found = granted(wish(photos(tmp_path), "data.fraction=0.25", "batch_size=2"))
+    found = resolve(wish(photos(tmp_path), "data.fraction=0.25", "batch_size=2"))
     assert found.samples.counts("train") == (3, 3)
     assert found.samples.counts("val") == (4, 4)
 
@@ -73,28 +73,28 @@ def test_a_share_of_the_training_images_is_drawn_from_every_class(tmp_path: Path
     ("setting", "code", "values"),
     [
         ("epochs=soon", "config.wrong_type", ("length.epochs", "'soon'")),
-        ("optimizer.rat=1", "config.unknown_field", ("optimizer.rat", "'rate'")),
+        ("optimizer.lrr=1", "config.unknown_field", ("optimizer.lrr", "'lr'")),
         ("image_size=15", "config.indivisible", ("model.image", 15)),
         ("nothing", "config.bad_setting", ("'nothing'",)),
     ],
 )
 def test_a_wrong_setting_is_named(tmp_path: Path, setting: str, code: str, values: tuple[object, ...]) -> None:
     with raises(code, *values):
-        granted(wish(photos(tmp_path), setting))
+        resolve(wish(photos(tmp_path), setting))
 
 
 def test_the_papers_fine_tuning_is_at_its_own_size_whatever_the_weights_have_seen(tmp_path: Path) -> None:
     write_bundle(tmp_path / "b", bundle_of(), tensors_of(), "")
-    found = granted(Wish("sample", (f"from={tmp_path / 'b'}",), recipe="finetune_flowers")).recipe
+    found = resolve(RunRequest("sample", (f"from={tmp_path / 'b'}",), recipe="finetune_flowers")).recipe
     assert found.model.image_size == (384, 384)
-    asked = granted(Wish("sample", (f"from={tmp_path / 'b'}", "image_size=64"), recipe="finetune_flowers")).recipe
+    asked = resolve(RunRequest("sample", (f"from={tmp_path / 'b'}", "image_size=64"), recipe="finetune_flowers")).recipe
     assert asked.model.image_size == (64, 64)
 
 
 def test_other_channels_bring_one_mean_for_all(tmp_path: Path) -> None:
     seen = Preprocessing(image_size=Size(32, 48), normalize=IMAGENET)
     write_bundle(tmp_path / "b", bundle_of(preprocessing=seen), tensors_of(), "")
-    found = granted(Wish("sample", (f"from={tmp_path / 'b'}", "model.channels=1"))).recipe
+    found = resolve(RunRequest("sample", (f"from={tmp_path / 'b'}", "model.channels=1"))).recipe
     assert found.model.channels == 1
     assert list(found.images.normalize.mean) == pytest.approx([0.449], abs=1e-3)
 
@@ -102,5 +102,5 @@ def test_other_channels_bring_one_mean_for_all(tmp_path: Path) -> None:
 def test_a_model_that_is_named_sees_images_as_the_weights_did(tmp_path: Path) -> None:
     seen = Preprocessing(image_size=Size(32, 48), normalize=IMAGENET)
     write_bundle(tmp_path / "b", bundle_of(preprocessing=seen), tensors_of(), "")
-    found = granted(Wish("sample", (f"from={tmp_path / 'b'}",), model="Ti/16")).recipe
+    found = resolve(RunRequest("sample", (f"from={tmp_path / 'b'}",), model="Ti/16")).recipe
     assert found.images.normalize == IMAGENET

@@ -2,13 +2,13 @@ import signal
 from pathlib import Path
 
 from tests.runs.small import photos, recipe_and_samples
-from vitral.runs.folder import Folder
+from vitral.runs.folder import RunFolder
 from vitral.runs.result import Run
 
 
 def run(home: Path, number: int = 0, *settings: str) -> Run:
     recipe, samples = recipe_and_samples(photos(home / "my photos"), *settings)
-    return Run(Folder(Path("runs/my photos")), recipe, samples, 7, 12, number, None)
+    return Run(RunFolder(Path("runs/my photos")), recipe, samples, 7, 12, number, None)
 
 
 def test_a_run_that_was_stopped_says_how_to_go_on(tmp_path: Path) -> None:

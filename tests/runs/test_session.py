@@ -8,30 +8,32 @@ import pytest
 import torch
 
 from tests.runs.small import EACH, SETTINGS, photos, recipe_and_samples
-from vitral.runs.artifacts import Output
-from vitral.runs.build import parts_of
-from vitral.runs.folder import Folder
-from vitral.runs.session import Session, watched_split
+from vitral.runs.artifacts import RunArtifacts
+from vitral.runs.build import build_run
+from vitral.runs.folder import RunFolder
+from vitral.runs.session import Session, validation_split
 from vitral.runs.train import resume, train
-from vitral.training.callbacks import Best, Stop
-from vitral.training.checkpoints.checkpoint import path_of
-from vitral.training.distributed.process_group import Group
-from vitral.training.metrics import Line, recorded
+from vitral.training.callbacks import Best, SignalHandler
+from vitral.training.checkpoints.checkpoint import checkpoint_path
+from vitral.training.distributed.process_group import ProcessGroup
+from vitral.training.metrics import MetricsLine, read_metrics
 
-HERE = Group(torch.device("cpu"))
+HERE = ProcessGroup(torch.device("cpu"))
 
 
 def session(home: Path, splits: dict[str, int], *settings: str) -> Session:
     recipe, samples = recipe_and_samples(photos(home / "photos", splits), *settings)
-    parts = parts_of(recipe, samples, HERE)
-    folder = Folder(home)
-    found = Session(folder, parts, HERE, Stop(), Output(folder, parts, HERE))
-    found.begin()
+    parts = build_run(recipe, samples, HERE)
+    folder = RunFolder(home)
+    found = Session(folder, parts, HERE, SignalHandler(), RunArtifacts(folder, parts, HERE))
+    found.restore()
     return found
 
 
-def evaluations(split: str) -> list[Line]:
-    return [Line(step, step / 4, split, {"loss": 1.0, "accuracy": score}) for step, score in ((4, 0.9), (8, 0.5))]
+def evaluations(split: str) -> list[MetricsLine]:
+    return [
+        MetricsLine(step, step / 4, split, {"loss": 1.0, "accuracy": score}) for step, score in ((4, 0.9), (8, 0.5))
+    ]
 
 
 def test_images_for_validation_choose_the_best_weights(tmp_path: Path) -> None:
@@ -39,7 +41,7 @@ def test_images_for_validation_choose_the_best_weights(tmp_path: Path) -> None:
     assert found.split == "val"
     found.evaluations, found.step = evaluations("val"), 8
     assert found.best == Best(4, 1)
-    assert found.enough
+    assert found.should_stop_early
 
 
 def test_images_for_testing_are_watched_and_choose_nothing(tmp_path: Path) -> None:
@@ -47,12 +49,12 @@ def test_images_for_testing_are_watched_and_choose_nothing(tmp_path: Path) -> No
     assert found.split == "test"
     found.evaluations, found.step = evaluations("test"), 8
     assert found.best == Best(8, 0)
-    assert not found.enough
+    assert not found.should_stop_early
 
 
 def test_validation_comes_before_testing(tmp_path: Path) -> None:
     _, samples = recipe_and_samples(photos(tmp_path, {"train": 12, "val": 2, "test": 2}))
-    assert watched_split(samples) == "val"
+    assert validation_split(samples) == "val"
 
 
 def test_two_processes_record_what_one_does_and_one_goes_on_with_it(tmp_path: Path) -> None:
@@ -65,11 +67,11 @@ def test_two_processes_record_what_one_does_and_one_goes_on_with_it(tmp_path: Pa
     subprocess.run([*command, "--out", str(tmp_path / "two")], env=quiet, check=True, capture_output=True, timeout=120)
     train(str(tmp_path / "photos"), *settings, recipe="small_hundreds", out=str(tmp_path / "one"))
     for late in (10, 11, 12):
-        shutil.rmtree(path_of(tmp_path / "two/checkpoints", late))
-    both = recorded(tmp_path / "two")
+        shutil.rmtree(checkpoint_path(tmp_path / "two/checkpoints", late))
+    both = read_metrics(tmp_path / "two")
     assert resume(str(tmp_path / "two")).step == 12
-    alone = recorded(tmp_path / "one")
-    for found in (both, recorded(tmp_path / "two")):
+    alone = read_metrics(tmp_path / "one")
+    for found in (both, read_metrics(tmp_path / "two")):
         assert [line[:3] for line in found] == [line[:3] for line in alone]
         for here, there in zip(found, alone, strict=True):
             assert here.values == pytest.approx(there.values, rel=1e-4, abs=1e-5)

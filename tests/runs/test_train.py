@@ -1,5 +1,6 @@
 """Whole runs: what they leave behind, and that nothing which stops them changes a byte of it."""
 
+import ctypes
 import json
 import multiprocessing
 import os
@@ -9,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -17,12 +19,14 @@ import torch
 import vitral
 from tests.errors import raises
 from tests.runs.small import SETTINGS, StopAfterEachStep, begin, content
+from vitral.cli.app import main
 from vitral.core.config import Config
 from vitral.core.storage import Lock
 from vitral.runs import train as start
 from vitral.runs.train import resume, train
 from vitral.training.checkpoints.checkpoint import checkpoint_path, find_newest, open_checkpoint
 from vitral.training.loop import Diverged
+from vitral.weights import load as weights_load
 from vitral.weights.bundle import read_bundle
 
 STEPS = 12  # three epochs of 24 images in batches of 5
@@ -40,10 +44,10 @@ def test_a_run_explains_itself(home: Path) -> None:
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines if line["split"] == "train"] == list(range(1, STEPS + 1))
     assert [line["step"] for line in lines if line["split"] == "val"] == [4, 8, 12]
-    assert run.judgment is not None
-    assert run.judgment.split == "val"
+    assert run.evaluation is not None
+    assert run.evaluation.split == "val"
     best = max(line["accuracy"] for line in lines if line["split"] == "val")
-    assert run.judgment.accuracy.top1 == pytest.approx(best)
+    assert run.evaluation.accuracy.top1 == pytest.approx(best)
     model, bundle = vitral.load(folder)
     assert bundle.classes == ("bright", "dark")
     assert "accuracy" in (folder / "best" / "README.md").read_text()
@@ -72,7 +76,7 @@ def test_stopping_after_every_single_step_changes_no_byte(
 ) -> None:
     settings = (*ALL, f"microbatches={portions}", f"workers={workers}")
     begin(home, *settings, out="unbroken")
-    monkeypatch.setattr(start, "Stop", StopAfterEachStep)
+    monkeypatch.setattr(start, "SignalHandler", StopAfterEachStep)
     run = begin(home, *settings)
     seen = [run.step]
     while run.signal:
@@ -87,7 +91,7 @@ def test_a_run_without_clipping_resumes_to_the_byte(home: Path, monkeypatch: pyt
     begin(home, *ALL, "clip=1e-3", out="clipped")
     begin(home, *ALL, "clip=none", out="unbroken")
     assert content(home / "unbroken") != content(home / "clipped")
-    monkeypatch.setattr(start, "Stop", StopAfterEachStep)
+    monkeypatch.setattr(start, "SignalHandler", StopAfterEachStep)
     run = begin(home, *ALL, "clip=none")
     while run.signal:
         run = resume(str(home / "run"))
@@ -175,11 +179,37 @@ def test_a_run_goes_on_though_the_weights_that_it_started_from_are_gone(
     begin(home, out="first")
     begin(home, f"from={home / 'first'}", out="unbroken")
     with monkeypatch.context() as patch:
-        patch.setattr(start, "Stop", StopAfterEachStep)
+        patch.setattr(start, "SignalHandler", StopAfterEachStep)
         assert begin(home, f"from={home / 'first'}").step == 1
     (home / "first").rename(home / "gone")
     resume(str(home / "run"))
     assert content(home / "run") == content(home / "unbroken")
+
+
+def test_the_weights_to_start_from_are_opened_once(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begin(home, "steps=1", out="first")
+    opened: list[Path] = []
+
+    def counting(folder: Path) -> object:
+        opened.append(folder)
+        return read_bundle(folder)
+
+    monkeypatch.setattr(weights_load, "read_bundle", counting)
+    settings = [setting for setting in SETTINGS if setting != "epochs=3"]
+    weights = f"weights={home / 'first'}"
+    train(str(home / "photos"), *settings, weights, recipe="small_hundreds", out=str(home / "run"), time_limit="2s")
+    assert [folder for folder in opened if folder.is_relative_to(home / "first")] == [home / "first/best"]
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only glibc has mallopt")
+def test_training_from_python_does_not_change_the_allocator(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[object] = []
+    monkeypatch.setattr(ctypes, "CDLL", calls.append)  # how mallopt is found
+    begin(home, "steps=1")
+    assert not calls
+    with suppress(SystemExit):
+        main(["train", "--resume", str(home / "run")])
+    assert calls
 
 
 def test_the_next_command_that_is_printed_works(home: Path) -> None:
@@ -233,10 +263,10 @@ def test_masked_patches_learn_without_labels_and_another_run_starts_from_them(
 ) -> None:
     caplog.set_level("INFO", "vitral")
     first = begin(home, "task=masked_patches", data=str(home / "photos/train"), out="masked")
-    assert first.judgment is None
+    assert first.evaluation is None
     assert (home / "masked/report.html").exists()
     second = begin(home, f"from={home / 'masked'}")
-    assert second.judgment is not None
+    assert second.evaluation is not None
     assert "a new head of 2 classes starts at zero" in caplog.text
 
 

@@ -96,8 +96,8 @@ def test_every_adapter_learns_and_no_weight_under_it_does() -> None:
 
 def test_adapters_decay_and_learn_at_the_rate_of_their_layer() -> None:
     task = Classify().build(taught(model_of()), 4, (1, 1, 1, 1), CENTERED)
-    groups = param_groups(task, decay=0.1, layer_decay=0.5)
-    assert {(group["weight_decay"], group["multiplier"]) for group in groups} == {(0.1, 0.125), (0.1, 0.25), (0.1, 0.5)}
+    groups = param_groups(task, weight_decay=0.1, layer_decay=0.5)
+    assert {(group["weight_decay"], group["lr_scale"]) for group in groups} == {(0.1, 0.125), (0.1, 0.25), (0.1, 0.5)}
     assert sum(len(group["params"]) for group in groups) == 24
 
 

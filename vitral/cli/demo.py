@@ -10,13 +10,14 @@ from vitral.cli.train import show_run
 
 @app.command()
 def demo(
-    out: Annotated[str, typer.Option(metavar="FOLDER", help="The new run folder; by itself runs/sample.")] = "",
+    out: Annotated[str, typer.Option(metavar="FOLDER", help="New run folder; default runs/sample.")] = "",
 ) -> None:
-    """Train on the bundled images, and show what comes of it."""
-    from vitral.runs.demo import demo as trained
-    from vitral.runs.demo import told
+    """Train on the bundled images for about a minute, and show some predictions."""
+    from vitral.core.machine import keep_freed_memory
+    from vitral.runs.demo import format_demo, run_demo
 
-    run = trained(out)
+    keep_freed_memory()
+    run = run_demo(out)
     if run.signal:
         show_run(run)
-    typer.echo(told(run))
+    typer.echo(format_demo(run))

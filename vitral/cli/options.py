@@ -1,4 +1,4 @@
-"""What several verbs take alike, and the bar that shows their progress."""
+"""Options that several verbs share, and their progress bar."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -10,8 +10,8 @@ import typer
 log = logging.getLogger("vitral")
 
 DATA_HELP = (
-    "A folder, a manifest, shards, Parquet or Arrow files, or a name: sample, fashion-mnist, mnist, cifar10, cifar100, "
-    "digits."
+    "Folder of images, manifest, tar shards, Parquet or Arrow files, or a dataset: sample, fashion-mnist, mnist, "
+    "cifar10, cifar100, digits."
 )
 Data = Annotated[str, typer.Argument(metavar="DATA", help=DATA_HELP)]
 Settings = Annotated[
@@ -19,17 +19,17 @@ Settings = Annotated[
     typer.Option(
         "--set",
         metavar="A.B=C",
-        help="Change a setting, by its path and its value; may be repeated.",
+        help="Set any setting by its path, such as optimizer.lr=1e-3; repeatable.",
         default_factory=list,
         show_default=False,
     ),
 ]
-Root = Annotated[str, typer.Option(metavar="FOLDER", help="Where the files of a set known by name are.")]
+Root = Annotated[str, typer.Option(metavar="FOLDER", help="Folder with the files of a named dataset.")]
 
 
 @contextmanager
-def bar(message: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A progress bar on stderr, to be advanced by so many; nothing is drawn for a pipe or with --quiet."""
+def progress_bar(message: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A progress bar on stderr; call the result with the number of items done. Hidden in a pipe or with --quiet."""
     from rich.console import Console
     from rich.progress import Progress
 

@@ -17,66 +17,75 @@ if TYPE_CHECKING:
 log = logging.getLogger("vitral")
 
 RECIPE_HELP = (
-    "A recipe; by itself one is chosen by the data. There are sample, fashion_mnist, fashion_masked, fashion_finetune, "
+    "Recipe; default: chosen by the data. One of sample, fashion_mnist, fashion_masked, fashion_finetune, "
     "fashion_tenth, cifar10, small_hundreds, small_thousands, paper_imagenet, paper_imagenet21k, paper_jft, "
     "paper_masked, finetune_imagenet, finetune_cifar, finetune_flowers, finetune_vtab, photos, augreg_imagenet, "
     "augreg_imagenet21k, plain_imagenet."
 )
 
-WEIGHTS_HELP = "What to start from: a run, a bundle, weights of another library, or hf:owner/name."
+MODEL_HELP = "Model, such as S/16; default: that of the weights or the recipe."
+WEIGHTS_HELP = (
+    "Weights to fine-tune: a run, a bundle, a checkpoint of another library, or hf:owner/name; default: random."
+)
+SIZE_HELP = "Image size in pixels: 64, or 224x320 (height x width)."
+BATCH_HELP = "Images per step, over all processes."
+TASK_HELP = "classify (default), or masked_patches, which needs no labels."
+WORKERS_HELP = "Processes that decode images; default: auto, 0 on a CPU."
+TIME_HELP = "Train for as many steps as fit into this time: 90s, 10m, 1h30m."
 
 
 @app.command()
-def train(  # noqa: PLR0913, PLR0917, one option a wish
+def train(  # noqa: PLR0913, PLR0917, one parameter per option
     set_: Settings,
     data: Annotated[str, typer.Argument(metavar="[DATA]", help=DATA_HELP)] = "",
-    resume: Annotated[str, typer.Option(metavar="RUN", help="Go on with a run that was stopped.")] = "",
+    resume: Annotated[str, typer.Option(metavar="RUN", help="Resume a run; takes no other options.")] = "",
     recipe: Annotated[str, typer.Option(metavar="NAME", help=RECIPE_HELP)] = "",
-    model: Annotated[str, typer.Option(metavar="NAME", help="A model of the paper, such as S/16.")] = "",
+    model: Annotated[str, typer.Option(metavar="NAME", help=MODEL_HELP)] = "",
     weights: Annotated[str, typer.Option("--weights", "--from", metavar="WEIGHTS", help=WEIGHTS_HELP)] = "",
-    image_size: Annotated[str, typer.Option(metavar="SIZE", help="The size of the images: 64 or 224x320.")] = "",
-    epochs: Annotated[str, typer.Option(metavar="N", help="How many times over the images.")] = "",
-    batch_size: Annotated[str, typer.Option(metavar="N", help="Images a step, of all processes together.")] = "",
-    lr: Annotated[str, typer.Option(metavar="RATE", help="The rate of learning at its peak.")] = "",
-    task: Annotated[str, typer.Option(metavar="KIND", help="classify, or masked_patches, which needs no labels.")] = "",
-    seed: Annotated[str, typer.Option(metavar="N", help="Another seed is another run.")] = "",
-    device: Annotated[str, typer.Option(metavar="KIND", help="cpu, cuda, mps or auto.")] = "",
-    workers: Annotated[str, typer.Option(metavar="N", help="Processes that read images.")] = "",
-    out: Annotated[str, typer.Option(metavar="FOLDER", help="The new run folder; by itself runs/NAME.")] = "",
-    time_limit: Annotated[str, typer.Option(metavar="TIME", help="Plan for so much time: 90s, 10m, 1h30m.")] = "",
+    image_size: Annotated[str, typer.Option(metavar="SIZE", help=SIZE_HELP)] = "",
+    epochs: Annotated[str, typer.Option(metavar="N", help="Epochs, such as 20 or 0.5.")] = "",
+    batch_size: Annotated[str, typer.Option(metavar="N", help=BATCH_HELP)] = "",
+    lr: Annotated[str, typer.Option(metavar="RATE", help="Peak learning rate, such as 3e-4.")] = "",
+    task: Annotated[str, typer.Option(metavar="KIND", help=TASK_HELP)] = "",
+    seed: Annotated[str, typer.Option(metavar="N", help="Random seed.")] = "",
+    device: Annotated[str, typer.Option(metavar="KIND", help="cpu, cuda, mps or auto (default).")] = "",
+    workers: Annotated[str, typer.Option(metavar="N", help=WORKERS_HELP)] = "",
+    out: Annotated[str, typer.Option(metavar="FOLDER", help="New run folder; default: runs/NAME.")] = "",
+    time_limit: Annotated[str, typer.Option(metavar="TIME", help=TIME_HELP)] = "",
     root: Root = "",
 ) -> None:
     """Train or fine-tune a model on a folder of images, and write a run folder with a report.
 
-    Ctrl-C, or a SIGTERM, saves after the step at hand and prints the line that goes on.
+    Options that are not given have the value of the recipe. Ctrl-C or SIGTERM saves a checkpoint after the current step
+    and prints the command that resumes the run.
     """
-    from vitral.runs.train import resume as resumed
-    from vitral.runs.train import train as trained
+    from vitral.core.machine import keep_freed_memory
+    from vitral.runs.train import resume as resume_run
+    from vitral.runs.train import train as train_run
 
-    words = {"weights": weights, "image_size": image_size, "epochs": epochs, "batch_size": batch_size, "lr": lr}
-    words |= {"task": task, "seed": seed, "device": device, "workers": workers}
-    settings = [f"{name}={value}" for name, value in words.items() if value]
-    words |= {"DATA": data, "recipe": recipe, "model": model, "out": out, "time-limit": time_limit, "root": root}
-    others = [*(name for name, value in words.items() if value), *(["set"] if set_ else [])]
+    options = {"weights": weights, "image_size": image_size, "epochs": epochs, "batch_size": batch_size, "lr": lr}
+    options |= {"task": task, "seed": seed, "device": device, "workers": workers}
+    settings = [f"{name}={value}" for name, value in options.items() if value] + set_
+    options |= {"DATA": data, "recipe": recipe, "model": model, "out": out, "time-limit": time_limit, "root": root}
+    keep_freed_memory()
     if resume:
-        if others:
-            message = f"a run goes on as it began, so --resume stands alone; got {', '.join(others)} too"
+        if given := [*(name for name, value in options.items() if value), *(["set"] if set_ else [])]:
+            message = f"takes no other options, since a run continues as it started; got {', '.join(given)}"
             hint = f"vitral train --resume {shlex.quote(resume)}"
             raise ConfigError(message, code="config.conflict", where="--resume", hint=hint)
-        show_run(resumed(resume))
+        show_run(resume_run(resume))
         return
     if not data:
         hint = "give a folder of images, or sample"
-        raise ConfigError("no data is named", code="config.missing_value", where="DATA", hint=hint)
-    settings += set_
-    show_run(trained(data, *settings, recipe=recipe, model=model, root=root, out=out, time_limit=time_limit))
+        raise ConfigError("no data given", code="config.missing_value", where="DATA", hint=hint)
+    show_run(train_run(data, *settings, recipe=recipe, model=model, root=root, out=out, time_limit=time_limit))
 
 
 def show_run(run: "Run") -> None:
-    """One summary, the folder on stdout; a run that a signal stopped ends with that signal's code."""
-    if not int(os.environ.get("RANK", "0")):  # of many processes one speaks for all
+    """Log the summary and print the folder; a run stopped by a signal exits with 128 plus its number."""
+    if not int(os.environ.get("RANK", "0")):  # only the main process
         for line in run.summary():
-            log.log(logging.ERROR if run.signal else logging.INFO, line)  # --quiet hides no way to go on
+            log.log(logging.ERROR if run.signal else logging.INFO, line)  # shown with --quiet, too
         typer.echo(run.folder.path)
     if run.signal:
         raise typer.Exit(128 + run.signal)

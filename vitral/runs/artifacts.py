@@ -35,6 +35,7 @@ Fact = tuple[str, str]
 
 def summarize_recipe(recipe: Recipe) -> list[Fact]:
     """The main settings of a recipe, for the card and the report."""
+    optimizer = recipe.optimizer
     return [
         ("recipe", recipe.name),
         ("model", _model(recipe)),
@@ -42,10 +43,7 @@ def summarize_recipe(recipe: Recipe) -> list[Fact]:
         ("fine-tuning", _finetune(recipe)),
         ("task", _task(recipe)),
         ("length", _length(recipe)),
-        (
-            "optimizer",
-            f"{recipe.optimizer.kind}, learning rate {recipe.optimizer.lr:g}, weight decay {recipe.optimizer.weight_decay:g}",
-        ),
+        ("optimizer", f"{optimizer.kind}, learning rate {optimizer.lr:g}, weight decay {optimizer.weight_decay:g}"),
         ("schedule", f"{recipe.schedule.kind}, warmup {_warmup(recipe)}"),
         ("images", ", ".join([recipe.images.crop.kind, *(each.kind for each in recipe.images.augment)])),
         ("average", recipe.average.kind),
@@ -104,7 +102,7 @@ class RunArtifacts:
         self.folder, self.parts, self.group = folder, parts, group
 
     def write_bundle(self, home: Path, step: int, line: MetricsLine | None) -> None:
-        """Write a bundle of the current averaged weights, with a line of validation metrics on its card. A collective."""
+        """Write a bundle of the current averaged weights, with validation metrics on its card. A collective."""
         state = self.parts.state
         with state.average.applied_to(state.task):
             tensors = self.parts.strategy.full_state_dict(self.parts.model)

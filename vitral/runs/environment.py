@@ -1,6 +1,6 @@
-"""Where a run took place: the versions, the machine, the code, the data and the words that began it.
+"""The environment of a run (environment.json) and its time and memory (times.jsonl).
 
-How long a run has taken: times.jsonl, apart from the record of what it found, which must not differ from run to run.
+Times have a file of their own, so that metrics.jsonl is the same to the byte when a run is repeated.
 """
 
 import os
@@ -15,15 +15,15 @@ import torch
 
 from vitral import __version__
 from vitral.core.config import Config
-from vitral.core.jsonl import Journal, read
-from vitral.core.machine import cores, processor
-from vitral.core.memory import peak_memory, total
+from vitral.core.jsonl import JsonlLog, read_jsonl
+from vitral.core.machine import cpu_count, cpu_name
+from vitral.core.memory import peak_memory, total_memory
 
-FILE = "times.jsonl"
+TIMES_FILE = "times.jsonl"
 
 
-class Moment(Config):
-    """What a session had cost when it came to a step."""
+class TimeRecord(Config):
+    """The time and memory of a session up to a step."""
 
     step: int
     seconds: float  # of this session
@@ -34,22 +34,22 @@ class Moment(Config):
     processes: int
 
 
-class Times:
-    """The clock of a session, which begins now."""
+class TimeLog:
+    """Logs the time and memory of a session that starts now."""
 
     def __init__(self, folder: Path, processes: int, device: torch.device) -> None:
         self.processes, self.device = processes, device
-        self.started = now()
+        self.started = utc_now()
         self._clock = time.monotonic()
-        self._journal = Journal(folder / FILE)
+        self._journal = JsonlLog(folder / TIMES_FILE)
 
     def seconds(self) -> float:
-        """How long the session has lasted."""
+        """Seconds since the session started."""
         return time.monotonic() - self._clock
 
-    def add(self, step: int, images: int) -> Moment:
-        """Note what the session has cost up to a step, with so many images seen."""
-        moment = Moment(
+    def add(self, step: int, images: int) -> TimeRecord:
+        """Log a record for a step."""
+        moment = TimeRecord(
             step=step,
             seconds=round(self.seconds(), 3),
             images=images,
@@ -58,41 +58,41 @@ class Times:
             threads=torch.get_num_threads(),
             processes=self.processes,
         )
-        self._journal.add(moment.model_dump())
+        self._journal.append(moment.model_dump())
         return moment
 
     def close(self) -> None:
-        """Write no more."""
+        """Close the file."""
         self._journal.close()
 
 
-def moments(folder: Path) -> list[Moment]:
-    """What was noted of the run in a folder, over all its sessions."""
-    return [Moment.parse(record) for record in read(folder / FILE)]
+def read_times(folder: Path) -> list[TimeRecord]:
+    """The records of a run, over all its sessions."""
+    return [TimeRecord.parse(record) for record in read_jsonl(folder / TIMES_FILE)]
 
 
-def spent(noted: list[Moment]) -> float:
-    """Seconds that all sessions took together, each up to its last moment."""
-    return sum({moment.started: moment.seconds for moment in noted}.values())
+def total_seconds(records: list[TimeRecord]) -> float:
+    """The seconds of all sessions together, each up to its last record."""
+    return sum({record.started: record.seconds for record in records}.values())
 
 
-def now() -> str:
-    """The time in UTC, as ISO writes it."""
+def utc_now() -> str:
+    """The current time in UTC, in ISO format."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
-PATIENCE = 5.0  # seconds for git to answer; a repository on a network drive may never
+GIT_TIMEOUT = 5.0  # seconds; a repository on a network drive may never answer
 
 
-class Revision(Config):
-    """The code in a folder: its git commit, empty where there is none, and whether files differ from it."""
+class GitRevision(Config):
+    """The git commit of a folder, empty without a repository, and whether tracked files differ from it."""
 
     commit: str = ""
     dirty: bool = False
 
 
 class Environment(Config):
-    """What environment.json holds."""
+    """The contents of environment.json."""
 
     vitral: str
     python: str
@@ -104,7 +104,7 @@ class Environment(Config):
     cores: int  # that this process may use
     memory: int  # bytes
     gpus: tuple[str, ...]
-    git: Revision
+    git: GitRevision
     data: str  # where it is
     fingerprint: str  # of the data
     recipe: str  # its hash
@@ -112,8 +112,8 @@ class Environment(Config):
     started: str  # ISO time, UTC
 
 
-def environment(data: str, fingerprint: str, recipe: str, command: str) -> Environment:
-    """Where this process runs, at this moment, for data at an address, by a recipe of this hash and a command."""
+def capture_environment(data: str, fingerprint: str, recipe: str, command: str) -> Environment:
+    """The environment of this process, with the data, the recipe's hash and the command of a run."""
     return Environment(
         vitral=__version__,
         python=platform.python_version(),
@@ -121,38 +121,38 @@ def environment(data: str, fingerprint: str, recipe: str, command: str) -> Envir
         numpy=version("numpy"),
         pillow=version("pillow"),
         platform=platform.platform(),
-        processor=processor(),
-        cores=cores(),
-        memory=total(),
+        processor=cpu_name(),
+        cores=cpu_count(),
+        memory=total_memory(),
         gpus=tuple(torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())),
-        git=revision(Path.cwd()),
+        git=git_revision(Path.cwd()),
         data=data,
         fingerprint=fingerprint,
         recipe=recipe,
         command=command,
-        started=now(),
+        started=utc_now(),
     )
 
 
-def revision(folder: Path) -> Revision:
-    """The code in the repository that a folder belongs to; files that git does not know make nothing dirty."""
+def git_revision(folder: Path) -> GitRevision:
+    """The revision of the repository that a folder belongs to. Untracked files are ignored."""
     commit = _git(folder, "rev-parse", "--verify", "HEAD")
     changes = _git(folder, "status", "--porcelain", "--untracked-files=no") if commit else ""
-    return Revision(commit=commit, dirty=bool(changes))
+    return GitRevision(commit=commit, dirty=bool(changes))
 
 
-def _git(folder: Path, *words: str) -> str:
-    """What git answers; nothing where there is no git, no repository, or no answer in time."""
-    quiet = ["-c", "core.fsmonitor=false"]  # else a repository could name a program to be started
+def _git(folder: Path, *arguments: str) -> str:
+    """The output of a git command; empty without git, without a repository, or after a timeout."""
+    options = ["-c", "core.fsmonitor=false"]  # a repository could start a program by this setting
     try:
         answer = subprocess.run(
-            ["git", *quiet, *words],
+            ["git", *options, *arguments],
             cwd=folder,
             env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=PATIENCE,
+            timeout=GIT_TIMEOUT,
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired):

@@ -1,4 +1,4 @@
-"""The run folder: a new one for every run, never one that is there already."""
+"""The run folder: every run has a new one; nothing is overwritten."""
 
 import re
 import shlex
@@ -11,34 +11,34 @@ from vitral.core.errors import ConfigError, VitralError
 RUNS = Path("runs")
 
 
-class Folder(NamedTuple):
-    """Where everything of a run is."""
+class RunFolder(NamedTuple):
+    """The paths of a run."""
 
     path: Path
 
     @property
     def recipe(self) -> Path:
-        """All that is needed to do it again."""
+        """The complete recipe, which `train --recipe` takes."""
         return self.path / "recipe.json"
 
     @property
     def environment(self) -> Path:
-        """What it ran on, and the fingerprint of its data."""
+        """Versions, machine, and the fingerprint of the data."""
         return self.path / "environment.json"
 
     @property
     def split(self) -> Path:
-        """Which image served what."""
+        """The split of every image."""
         return self.path / "split.csv"
 
     @property
     def checkpoints(self) -> Path:
-        """States that the run can go on from."""
+        """The checkpoints to resume from."""
         return self.path / "checkpoints"
 
     @property
     def best(self) -> Path:
-        """The bundle of the best evaluation."""
+        """The bundle of the best validation."""
         return self.path / "best"
 
     @property
@@ -48,54 +48,53 @@ class Folder(NamedTuple):
 
     @property
     def report(self) -> Path:
-        """The page about the run."""
+        """The HTML report."""
         return self.path / "report.html"
 
 
-def refuse_taken(out: str) -> None:
-    """Refuse a folder that was asked for, unless it is new or empty."""
+def refuse_existing(out: str) -> None:
+    """Refuse an output folder that exists and is not empty."""
     path = Path(out).expanduser()
     if out and path.exists() and not (path.is_dir() and not any(path.iterdir())):
         hint = "choose another folder"
-        if Folder(path).recipe.exists():
-            hint = f"{hint}; to go on with the run in it: vitral train --resume {shlex.quote(out)}"
-        message = "is there already, and nothing is overwritten"
+        if RunFolder(path).recipe.exists():
+            hint = f"{hint}; to resume the run in it: vitral train --resume {shlex.quote(out)}"
+        message = "already exists, and is not overwritten"
         raise ConfigError(message, code="config.path_exists", where=out, hint=hint)
 
 
-def claimed(out: str, data: str) -> Folder:
-    """A new folder: the one asked for, or one in `runs` named after the data, with a number if there was one before."""
+def create_folder(out: str, data: str) -> RunFolder:
+    """Create the folder `out`, or one in `runs` named after the data, with a number if that exists."""
     if out:
-        refuse_taken(out)
-        return _made(Path(out).expanduser(), there=True)
+        refuse_existing(out)
+        return _make(Path(out).expanduser(), exist_ok=True)
     stem = re.split(r"[.*?{\[]", Path(data.rstrip("/")).name)[0]  # of `shards-{00..09}.tar` only `shards-`
     name = stem.strip("-_ ") or "run"
     for number in count(1):
         try:
-            return _made(RUNS / (name if number == 1 else f"{name}-{number}"), there=False)
-        except FileExistsError:  # perhaps made this very moment
+            return _make(RUNS / (name if number == 1 else f"{name}-{number}"), exist_ok=False)
+        except FileExistsError:  # perhaps made by another process
             continue
     raise AssertionError("the numbers do not end")
 
 
-def found(where: str) -> Folder:
-    """The folder of a run that was begun."""
-    folder = Folder(Path(where).expanduser())
+def find_run(where: str) -> RunFolder:
+    """The folder of an existing run."""
+    folder = RunFolder(Path(where).expanduser())
     if not folder.recipe.is_file():
-        message = "holds no recipe.json" if folder.path.is_dir() else "no such folder"
-        hint = "give the folder that `vitral train` made"
+        message = "it has no recipe.json" if folder.path.is_dir() else "no such folder"
+        hint = "give the folder that `vitral train` printed"
         raise ConfigError(f"not a run: {message}", code="config.not_found", where=where, hint=hint)
     return folder
 
 
-def _made(path: Path, there: bool) -> Folder:
-    """The folder, made unless it may be there."""
+def _make(path: Path, exist_ok: bool) -> RunFolder:
     try:
-        path.mkdir(parents=True, exist_ok=there)
+        path.mkdir(parents=True, exist_ok=exist_ok)
     except FileExistsError:
         raise
     except OSError as error:
-        message = f"cannot be made: {(error.strerror or str(error)).lower()}"
-        hint = "choose a folder that you may write to: --out"
+        message = f"cannot be created: {(error.strerror or str(error)).lower()}"
+        hint = "choose a writable folder: --out"
         raise VitralError(message, code="file.write_failed", where=str(path), hint=hint) from error
-    return Folder(path)
+    return RunFolder(path)

@@ -1,4 +1,4 @@
-"""Before the first step of a run, and before the next one of a run that was stopped: what must be so."""
+"""Checks before a run starts or resumes, and the files that are written before its first step."""
 
 import hashlib
 import shlex
@@ -21,18 +21,18 @@ from vitral.runs.request import open_samples
 
 
 def check_recipe(recipe: Recipe, samples: Samples, world: World) -> None:
-    """Find what would end the run at its first step, before anything is made for it."""
+    """Refuse a recipe that could not take its first step."""
     plan = build_loader(recipe, samples, "train", world).plan
     recipe.schedule.check(recipe.length.total_steps(plan))
     recipe.finetune.check(recipe.weights, recipe.model, recipe.task)
     if isinstance(recipe.early_stopping, Patience) and not samples.of("val"):
-        hint = "set early_stopping=none, or keep some images for validation"
-        message = "stops by the images for validation, and there are none"
+        hint = "set early_stopping=none, or provide validation images"
+        message = "needs validation images, and there are none"
         raise ConfigError(message, code="config.no_validation_images", where="early_stopping", hint=hint)
 
 
 def quick_check(samples: Samples) -> list[str]:
-    """What the doctor finds in seconds, a line each; DataError if a file cannot be read."""
+    """The warnings of the quick data check; DataError if a file cannot be decoded."""
     findings = check_sample(samples).findings
     for finding in findings:
         if finding.kind == "corrupt":
@@ -40,60 +40,60 @@ def quick_check(samples: Samples) -> list[str]:
                 f"{finding.title}: {format_example(finding.examples[0])}",
                 code="data.corrupt_image",
                 where=samples.where,
-                hint=f"{finding.hint}; all that is wrong: vitral check {shlex.quote(samples.where)}",
+                hint=f"{finding.hint}; for all problems: vitral check {shlex.quote(samples.where)}",
             )
     return [f"{finding.severity}: {finding.title}" for finding in findings if finding.severity != "note"]
 
 
 def create_run(out: str, recipe: Recipe, samples: Samples, call: Sequence[str]) -> RunFolder:
-    """A new folder with all that is known before the first step."""
+    """Create the run folder with recipe, environment and split."""
     folder = create_folder(out, samples.where)
     with Lock(folder.path):
         if folder.recipe.exists():
-            message = "another process has just begun a run in it"
+            message = "another process has just started a run in this folder"
             hint = "choose another folder: --out"
             raise ConfigError(message, code="config.path_exists", where=str(folder.path), hint=hint)
         text = recipe.to_json() + "\n"
         record = capture_environment(samples.where, samples.fingerprint(), hash_recipe(text), command_line(call))
         write_file_atomically(folder.environment, record.to_json() + "\n")
         write_split(folder.split, samples.rows())
-        write_file_atomically(folder.recipe, text)  # last: with it the folder is a run
+        write_file_atomically(folder.recipe, text)  # last: it makes the folder a run
     return folder
 
 
 def reopen_run(folder: RunFolder) -> tuple[Recipe, Samples]:
-    """The recipe and the images of a run that goes on, which must be those that it began with."""
+    """The recipe and the images of a run to resume, which must be the same as when it started."""
     recipe_text, record_text = _read(folder.recipe), _read(folder.environment)
     try:
         recipe, record = read_recipe(recipe_text), Environment.from_json(record_text)
     except ConfigError as error:
-        hint = "put the file back as it was, or begin another run"
+        hint = "restore the file, or start a new run"
         raise ConfigError(str(error), code=error.code, where=str(folder.path), hint=hint) from None
     if hash_recipe(recipe_text.decode()) != record.recipe:
         raise ConfigError(
-            "is not as the run began with, so it could not go on as if it had never stopped",
+            "was changed after the run started",
             code="config.recipe_changed",
             where=str(folder.recipe),
-            hint=f"put it back, or begin another run: vitral train DATA --from {shlex.quote(str(folder.path))}",
+            hint=f"restore it, or start a new run: vitral train DATA --weights {shlex.quote(str(folder.path))}",
         )
     samples = open_samples(recipe)
     if samples.fingerprint() != record.fingerprint:
         raise DataError(
-            "the images, their labels or their sizes are not those that the run began with",
+            "images, labels or file sizes have changed since the run started",
             code="data.changed",
             where=samples.where,
-            hint=f"put them back as {folder.split} lists them, or begin another run",
+            hint=f"restore them as listed in {folder.split}, or start a new run",
         )
     return recipe, samples
 
 
 def hash_recipe(text: str) -> str:
-    """A hash by which a recipe is known again."""
+    """The SHA-256 of a recipe."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def command_line(call: Sequence[str]) -> str:
-    """What was typed: a command line, or else a call in Python."""
+    """The command line, or the call in Python."""
     if Path(sys.argv[0]).name in ("vitral", "__main__.py"):
         return shlex.join(["vitral", *sys.argv[1:]])
     return f"vitral.train({', '.join(call)})"
@@ -104,5 +104,5 @@ def _read(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         message = f"cannot be read: {(error.strerror or str(error)).lower()}"
-        hint = "put it back, or begin another run"
+        hint = "restore it, or start a new run"
         raise VitralError(message, code="file.read_failed", where=str(path), hint=hint) from None

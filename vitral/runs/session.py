@@ -1,4 +1,4 @@
-"""One session of a run: from the newest checkpoint, or the first step, to the end or to where it is stopped."""
+"""One session of a run: from its newest checkpoint or its first step until it ends or is stopped."""
 
 import logging
 
@@ -29,27 +29,27 @@ from vitral.training.metrics import MetricsLine, MetricsLog, read_metrics, round
 from vitral.training.progress import Progress
 
 log = logging.getLogger("vitral")
-MAX_FILES = 5  # that a message names
+MAX_FILES = 5  # that an error names
 
 
 class Session:
-    """The parts at work. Every process of the group has one; only the first of them writes."""
+    """Trains the parts of a run. Every process has a session; only the main process writes files."""
 
     def __init__(
-        self, folder: RunFolder, parts: RunParts, group: ProcessGroup, stop: SignalHandler, output: RunArtifacts
+        self, folder: RunFolder, parts: RunParts, group: ProcessGroup, stop: SignalHandler, artifacts: RunArtifacts
     ) -> None:
-        self.folder, self.parts, self.group, self.stop, self.output = folder, parts, group, stop, output
-        self.writer = parts.spread.checkpoint_writer(folder.checkpoints, parts.recipe.checkpoints.keep)
+        self.folder, self.parts, self.group, self.stop, self.artifacts = folder, parts, group, stop, artifacts
+        self.writer = parts.strategy.checkpoint_writer(folder.checkpoints, parts.recipe.checkpoints.keep)
         self.split = validation_split(parts.samples)
         self.val_loader = build_loader(parts.recipe, parts.samples, self.split, group.world) if self.split else None
-        self.metrics: MetricsLog | None = None  # of the process that writes
+        self.metrics: MetricsLog | None = None  # of the main process
         self.evaluations: list[MetricsLine] = []
         self.times: TimeLog | None = None
         self.start = self.step = 0
 
     @property
     def best(self) -> Best:
-        """The best evaluation. Images for testing choose nothing: without any for validation the last is the best."""
+        """The best evaluation. Test images select nothing: without validation images the last step is the best."""
         return find_best(self.evaluations, "val") if self.split == "val" else Best(self.step, 0)
 
     @property
@@ -63,18 +63,18 @@ class Session:
         return next((line for line in self.evaluations if line.step == self.best.step), None)
 
     def restore(self) -> None:
-        """Put back what the newest whole checkpoint has, or save the start where there is none yet."""
+        """Restore the newest complete checkpoint, or save a first one."""
         if self.group.is_main:
             recover_drafts(self.folder.checkpoints)
         self.group.barrier()
         found = find_newest_for_all(self.folder.checkpoints, self.group)
         for reason in found.rejected if self.group.is_main else ():
-            log.warning(f"passed over: {reason}")
+            log.warning(f"skipped a damaged checkpoint: {reason}")
         if found.checkpoint is not None:
-            learning = self.parts.state
-            tensors, state = self.parts.spread.load_checkpoint(found.checkpoint)
+            training_state = self.parts.state
+            tensors, state = self.parts.strategy.load_checkpoint(found.checkpoint)
             assert isinstance(state, dict)
-            self.step = restore_state(learning, self.parts.plan, tensors, parse_state(state))
+            self.step = restore_state(training_state, self.parts.plan, tensors, parse_state(state))
         else:
             self._first_checkpoint()
         if self.group.is_main:
@@ -82,42 +82,42 @@ class Session:
             self.metrics.truncate(self.step)
             self.times = TimeLog(self.folder.path, self.group.world.size, self.group.device)
         self.start = self.step
-        self.evaluations = self._recorded()
+        self.evaluations = self._read_evaluations()
 
     def _first_checkpoint(self) -> None:
-        """Save the start, so that from the first line of the record on there always is a checkpoint."""
+        """Save step 0, so that there is a checkpoint before the first line of metrics."""
         last = self.group.run_on_main(lambda: max((line.step for line in read_metrics(self.folder.path)), default=0))
         if last:
             raise WeightsError(
-                f"the run came to step {last}, and no whole checkpoint of it is left",
+                f"the run reached step {last}, but has no complete checkpoint",
                 code="weights.not_found",
                 where=str(self.folder.checkpoints),
-                hint="put one back, or begin another run from its best weights: vitral train DATA --from RUN",
+                hint="restore one, or start a new run from its best weights: vitral train DATA --weights RUN",
             )
         self.save(0)
         self.writer.wait()
 
     @property
     def is_complete(self) -> bool:
-        """Whether no step is left to take."""
+        """Whether no steps are left."""
         return self.step == self.parts.steps or self.should_stop_early
 
     def run(self, progress: Progress) -> None:
-        """Take all steps that are left; `StopTraining` says that some still are."""
+        """Train for the remaining steps; `StopTraining` is raised if the run stops before the last."""
         parts = self.parts
-        jobs: list[Callback] = [WeightAveraging(parts.state), progress]
+        callbacks: list[Callback] = [WeightAveraging(parts.state), progress]
         if self.metrics is not None:
-            jobs.append(MetricsLogger(self.metrics, parts.plan.steps_per_epoch, parts.update_rule.lr))
+            callbacks.append(MetricsLogger(self.metrics, parts.plan.steps_per_epoch, parts.update_rule.lr))
         if self.val_loader is not None:
             every = max(1, round(parts.recipe.eval_every * parts.plan.steps_per_epoch))
-            jobs.append(Validation(every, lambda step: self.evaluate(step, progress)))
+            callbacks.append(Validation(every, lambda step: self.evaluate(step, progress)))
         seconds = parts.recipe.checkpoints.every_seconds
         checkpointing = Checkpointing(seconds, self.save, self._is_best, lambda: self.should_stop_early, self.stop)
-        jobs.append(checkpointing)
+        callbacks.append(checkpointing)
         last = self.step if self.is_complete else parts.steps
         batches = microbatches(parts.loader, self.step, last, parts.microbatch_config)
         try:
-            train(parts.strategy.module, batches, parts.update_rule, self.step, last, jobs, checkpointing.signals)
+            train(parts.strategy.module, batches, parts.update_rule, self.step, last, callbacks, checkpointing.signals)
         except Diverged as error:
             raise self._describe_divergence(error) from None
         finally:
@@ -127,10 +127,10 @@ class Session:
         self.step = last
 
     def evaluate(self, step: int, progress: Progress) -> None:
-        """Evaluate the averaged weights, and keep them if they are the best so far."""
+        """Evaluate the averaged weights, and write a bundle if they are the best so far."""
         assert self.val_loader is not None
         assert self.split is not None
-        self.writer.wait()  # a thread that writes would not survive in the workers of the loader
+        self.writer.wait()  # the workers of the loader are forked, and a thread does not survive that
         batches = microbatches(self.val_loader, 0, self.val_loader.plan.steps_per_epoch, self.parts.microbatch_config)
         outcome = self.group.reduce_outcome(evaluate(self.parts.state, batches))
         line = round_values(metrics_line(step, self.parts.plan.steps_per_epoch, self.split, outcome))
@@ -141,57 +141,57 @@ class Session:
         self.record_time()
         progress.show_evaluation(step, self.split, line.values)
         if self._is_best(step):
-            self.output.write_bundle(self.folder.best, step, line)
+            self.artifacts.write_bundle(self.folder.best, step, line)
 
     def record_time(self) -> None:
-        """Write down what the session has cost so far."""
+        """Log the time and memory of the session so far."""
         if self.times is not None:
             self.times.add(self.step, (self.step - self.start) * self.parts.plan.batch_size)
 
     def close(self) -> None:
-        """Write no more to the record and the times."""
-        for journal in (self.metrics, self.times):
-            if journal is not None:
-                journal.close()
+        """Close the logs."""
+        for file in (self.metrics, self.times):
+            if file is not None:
+                file.close()
 
     def save(self, step: int) -> None:
-        """Begin to write a checkpoint."""
+        """Start to write a checkpoint."""
         self.step = step
-        learning = self.parts.state
+        training_state = self.parts.state
         if self.metrics is not None:
-            self.metrics.flush()  # a checkpoint must not be newer than the record
-        saved = saved_state(learning, self.parts.plan, step)
-        self.writer.save(step, state_tensors(learning), saved.model_dump(mode="json"), self.best.step or None)
+            self.metrics.flush()  # before the checkpoint: on resume, metrics are cut to its step
+        saved = saved_state(training_state, self.parts.plan, step)
+        self.writer.save(step, state_tensors(training_state), saved.model_dump(mode="json"), self.best.step or None)
 
-    def _recorded(self) -> list[MetricsLine]:
-        """The evaluations so far, as the first process has them: on a shared disk others might see older ones."""
+    def _read_evaluations(self) -> list[MetricsLine]:
+        """The evaluations so far, read by the main process: others may see an older file on a shared disk."""
         lines = read_metrics(self.folder.path) if self.group.is_main else []
-        told = self.group.broadcast([[*line[:3], dict(line.values)] for line in lines if line.split == self.split])
-        assert isinstance(told, list)
-        return [MetricsLine(*line) for line in told]  # type: ignore[misc]  # what went in comes out
+        shared = self.group.broadcast([[*line[:3], dict(line.values)] for line in lines if line.split == self.split])
+        assert isinstance(shared, list)
+        return [MetricsLine(*line) for line in shared]  # type: ignore[misc]  # JSON of the lines above
 
     @property
     def should_stop_early(self) -> bool:
-        """Whether the recipe would stop early, now."""
+        """Whether early stopping ends the run now."""
         return self.split == "val" and self.parts.recipe.early_stopping.should_stop(self.best.evaluations_since)
 
     def _is_best(self, step: int) -> bool:
         return self.split == "val" and self.best.step == step
 
     def _describe_divergence(self, error: Diverged) -> VitralError:
-        """The error with the files of the batch and the checkpoint before it."""
+        """The error with the files of the batch and the newest checkpoint."""
         self.writer.wait()
         step, plan = error.step, self.parts.plan
         whole = SamplingPlan(plan.labels, plan.order, plan.batch_size, plan.seed)
-        names = [self.parts.samples.store.address(self.parts.loader.names[place]) for place in whole.indices(step)]
+        names = [self.parts.samples.store.address(self.parts.loader.names[index]) for index in whole.indices(step)]
         more = f" and {len(names) - MAX_FILES:,} more" if len(names) > MAX_FILES else ""
         last = find_newest(self.folder.checkpoints).checkpoint
-        kept = f"the last good checkpoint is {last.path}" if last else "there is no checkpoint yet"
-        message = f"{error.message}; its batch: {', '.join(names[:MAX_FILES])}{more}; {kept}"
+        newest = f"the newest checkpoint is {last.path}" if last else "there is no checkpoint yet"
+        message = f"{error.message}; files of the batch: {', '.join(names[:MAX_FILES])}{more}; {newest}"
         return Diverged(message, step=step, where=error.where, hint=error.hint)
 
 
 def validation_split(samples: Samples) -> Split | None:
-    """The images that are watched in training: those for validation, or for testing where there are none."""
+    """The split that is evaluated during training: validation, or test if there is none."""
     splits: tuple[Split, ...] = ("val", "test")
     return next((split for split in splits if samples.of(split)), None)

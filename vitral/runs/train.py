@@ -1,4 +1,4 @@
-"""`train` and `resume`: the two ways into a run, and the way through it."""
+"""`train` and `resume`: resolve the request, check it, fit it to the machine, train, and write the artifacts."""
 
 import logging
 import time
@@ -6,29 +6,29 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 
 from vitral.core.errors import ConfigError
-from vitral.core.machine import keep_freed_memory
 from vitral.core.storage import Lock
 from vitral.data.samples import Samples
 from vitral.recipes.recipe import Recipe
-from vitral.runs.artifacts import Output
-from vitral.runs.autotune import fitted_in_memory, fitted_in_time
-from vitral.runs.build import device_of, look_of, parts_around, task_of
-from vitral.runs.folder import Folder, found, refuse_taken
-from vitral.runs.preflight import looked_over, prepared, refuse_impossible, reopened
-from vitral.runs.request import Wish, granted
+from vitral.runs.artifacts import RunArtifacts
+from vitral.runs.autotune import fit_memory, fit_time
+from vitral.runs.build import build_run_for_task, build_task, build_train_images, select_device
+from vitral.runs.folder import RunFolder, find_run, refuse_existing
+from vitral.runs.preflight import check_recipe, create_run, quick_check, reopen_run
+from vitral.runs.request import RunRequest, resolve
 from vitral.runs.result import Run
 from vitral.runs.session import Session
-from vitral.training.budget import seconds_of
-from vitral.training.callbacks import Halt, Stop
-from vitral.training.distributed.process_group import Group, group
-from vitral.training.metrics import recorded
-from vitral.training.precision import probe
-from vitral.training.progress import Course, Progress, display
-from vitral.weights.adapt import adapted
-from vitral.weights.load import load
+from vitral.tasks.task import Task
+from vitral.training.budget import parse_seconds
+from vitral.training.callbacks import SignalHandler, StopTraining
+from vitral.training.distributed.process_group import ProcessGroup, open_process_group
+from vitral.training.metrics import read_metrics
+from vitral.training.precision import probe_hardware
+from vitral.training.progress import Progress, ProgressSpan, create_display
+from vitral.weights.adapt import load_pretrained
+from vitral.weights.load import open_model
 
 log = logging.getLogger("vitral")
-STOPPING = "stopping after this step; once more to end at once\n"
+STOP_MESSAGE = "saving after this step; interrupt again to stop at once\n"
 
 
 def train(
@@ -40,97 +40,104 @@ def train(
     out: str = "",
     time_limit: str = "",
 ) -> Run:
-    """Train on images, and leave a run folder: `vitral.train("photos", "epochs=20", model="S/16")`.
+    """Train on images and write a run folder: `vitral.train("photos", "epochs=20", model="S/16")`.
 
-    Settings are those of the recipe, such as `optimizer.lr=1e-3`, and in short `epochs`, `steps`, `image`, `lr` and
-    `from`. Without the name of a recipe, one is chosen by the data.
+    Settings are paths in the recipe, such as `optimizer.lr=1e-3`, or the short names `epochs`, `steps`, `image_size`,
+    `lr` and `from`. Without a recipe, one is chosen by the data.
     """
-    began = time.monotonic()
-    refuse_taken(out)
-    limit = _limit(time_limit, settings)
-    wanted, samples, why = granted(Wish(data, settings, recipe, model, root))
+    started = time.monotonic()
+    refuse_existing(out)
+    limit = _parse_limit(time_limit, settings)
+    complete, samples, reason, source = resolve(RunRequest(data, settings, recipe, model, root))
     named = {"recipe": recipe, "model": model, "root": root, "out": out, "time_limit": time_limit}
     call = [*map(repr, (data, *settings)), *(f"{name}={value!r}" for name, value in named.items() if value)]
-    with group(device_of(wanted)) as team:
-        refuse_impossible(wanted, samples, team.world)
-        changes = adapted(wanted.model.build(), load(wanted.weights)) if wanted.weights and team.first else ()
-        _tell(team, [why, *samples.notes, *looked_over(samples), *changes])
-        wanted = fitted_in_memory(wanted, samples, team)
+    with open_process_group(select_device(complete)) as group:
+        check_recipe(complete, samples, group.world)
+        messages = [reason, *samples.notes, *quick_check(samples)]
+        if source and group.is_main:  # a mismatch of the weights is found before a folder is made
+            messages += [*source.messages, *load_pretrained(complete.model.build(), source.loaded)]
+        _log(group, messages)
+        complete = fit_memory(complete, samples, group)
         if limit:
-            wanted = fitted_in_time(wanted, samples, team, limit, began)
-        path = team.decide(lambda: str(prepared(out, wanted, samples, call).path))
-        return go(found(str(path)), wanted, samples, team)
+            complete = fit_time(complete, samples, group, limit, started)
+        path = group.run_on_main(lambda: str(create_run(out, complete, samples, call).path))
+        task = build_task(complete, samples, group.device, source.loaded if source else None)
+        del source  # training needs the memory
+        return run_session(find_run(str(path)), complete, samples, group, task, prepare=True)
 
 
 def resume(where: str) -> Run:
-    """Go on with a run that was stopped, however that happened; it ends as if it had not been, to the last bit."""
-    folder = found(where)
-    recipe, samples = reopened(folder)
-    with group(device_of(recipe)) as team:
-        return go(folder, recipe, samples, team)
+    """Continue a run that was stopped or killed; it ends in the same bits as if it had never stopped."""
+    folder = find_run(where)
+    recipe, samples = reopen_run(folder)
+    with open_process_group(select_device(recipe)) as group:
+        started = bool(group.run_on_main(lambda: bool(read_metrics(folder.path))))
+        # A run that has started has checkpoints; the weights that it started from may be gone.
+        source = open_model(recipe.weights).loaded if recipe.weights and not started else None
+        task = build_task(recipe, samples, group.device, source)
+        del source
+        return run_session(folder, recipe, samples, group, task, prepare=not started)
 
 
-def go(folder: Folder, recipe: Recipe, samples: Samples, team: Group) -> Run:
-    """Take the steps that are left, and make of the run what is to be made of it."""
-    keep_freed_memory()
-    _tell(team, [recipe.precision.decide(probe(team.device)).words])
+def run_session(
+    folder: RunFolder, recipe: Recipe, samples: Samples, group: ProcessGroup, task: Task, prepare: bool
+) -> Run:
+    """Train a task for the remaining steps, and write the artifacts; `prepare` it before its first step."""
+    _log(group, [recipe.precision.decide(probe_hardware(group.device)).message])
     with ExitStack() as stack:
-        if team.first:
+        if group.is_main:
             stack.enter_context(Lock(folder.path))
-        begun = bool(team.decide(lambda: bool(recorded(folder.path))))
-        task = task_of(recipe, samples, team.device, begun)
-        if not begun:
-            _tell(team, [recipe.finetune.begin(task, look_of(recipe, samples, team))])
-        parts = parts_around(task, recipe, samples, team)
-        output = Output(folder, parts, team)
-        stop = stack.enter_context(Stop(STOPPING if team.first else ""))
-        session = Session(folder, parts, team, stop, output)
+        if prepare:
+            _log(group, [recipe.finetune.prepare(task, build_train_images(recipe, samples, group))])
+        parts = build_run_for_task(task, recipe, samples, group)
+        artifacts = RunArtifacts(folder, parts, group)
+        stop = stack.enter_context(SignalHandler(STOP_MESSAGE if group.is_main else ""))
+        session = Session(folder, parts, group, stop, artifacts)
         stack.callback(session.close)
-        session.begin()
-        again = Run(folder, recipe, samples, session.step, parts.steps, 0, None).again
-        team.advise(again)
-        if session.over:
-            _tell(team, [f"all of its steps were taken before: {session.step:,}"])
-        course = Course(session.step, parts.steps, parts.plan.epoch_steps, parts.plan.batch)
-        quiet = not team.first or log.level > logging.INFO
-        with Progress(course, display(quiet)) as progress:
+        session.restore()
+        group.set_resume_hint(Run(folder, recipe, samples, session.step, parts.steps, 0, None).resume_command)
+        if session.is_complete:
+            _log(group, [f"training is complete: {session.step:,} steps"])
+        span = ProgressSpan(session.step, parts.steps, parts.plan.steps_per_epoch, parts.plan.batch_size)
+        quiet = not group.is_main or log.level > logging.INFO
+        with Progress(span, create_display(quiet)) as progress:
             try:
-                session.go(progress)
-            except Halt as halt:
-                if halt.signal:
-                    output.write_page(halt.step, "stopped", session.best.step, None)
-                    return Run(folder, recipe, samples, halt.step, parts.steps, halt.signal, None)
-        return finish(session, output)
+                session.run(progress)
+            except StopTraining as stopped:
+                if stopped.signal:
+                    artifacts.write_report(stopped.step, "stopped", session.best.step, None)
+                    return Run(folder, recipe, samples, stopped.step, parts.steps, stopped.signal, None)
+        return finish_run(session, artifacts)
 
 
-def finish(session: Session, output: Output) -> Run:
-    """Judge the best weights, and write bundles, cards and the page."""
-    folder, team, step, best = output.folder, output.group, session.step, session.best.step
-    output.keep(folder.last, step, session.latest)
+def finish_run(session: Session, artifacts: RunArtifacts) -> Run:
+    """Write the bundles, evaluate the best weights, and write their card and the report."""
+    folder, group, step, best = artifacts.folder, artifacts.group, session.step, session.best.step
+    artifacts.write_bundle(folder.last, step, session.latest)
     if best == step:
-        output.keep(folder.best, step, session.latest)
+        artifacts.write_bundle(folder.best, step, session.latest)
     else:
-        output.keep_saved(folder.best, best, session.best_line)
-    team.meet()
-    judgment = output.judge(folder.best)
-    if judgment is not None:
-        output.tell(folder.best, best, judgment)
-    output.write_page(step, "done", best, judgment)
-    team.meet()
-    return Run(folder, output.parts.recipe, output.parts.samples, step, output.parts.steps, 0, judgment)
+        artifacts.write_saved_bundle(folder.best, best, session.best_line)
+    group.barrier()
+    evaluation = artifacts.evaluate(folder.best)
+    if evaluation is not None:
+        artifacts.update_card(folder.best, best, evaluation)
+    artifacts.write_report(step, "done", best, evaluation)
+    group.barrier()
+    return Run(folder, artifacts.parts.recipe, artifacts.parts.samples, step, artifacts.parts.steps, 0, evaluation)
 
 
-def _limit(time_limit: str, settings: Sequence[str]) -> float:
-    """The seconds of a time limit, 0 without one."""
+def _parse_limit(time_limit: str, settings: Sequence[str]) -> float:
+    """The time limit in seconds, 0 for none."""
     if not time_limit:
         return 0.0
     if lengths := [setting for setting in settings if setting.startswith(("epochs=", "steps=", "length"))]:
-        message = f"says how long to train, and so does {lengths[0]}"
-        raise ConfigError(message, code="config.conflict", where="time-limit", hint="leave one of them out")
-    return seconds_of(time_limit)
+        message = f"cannot be combined with {lengths[0]}: both set the length of training"
+        raise ConfigError(message, code="config.conflict", where="time-limit", hint="remove one of them")
+    return parse_seconds(time_limit)
 
 
-def _tell(team: Group, lines: Sequence[str]) -> None:
-    """Say what there is to say, once."""
-    for words in filter(None, lines if team.first else ()):
-        log.info(words)
+def _log(group: ProcessGroup, messages: Sequence[str]) -> None:
+    """Log messages once, in the main process."""
+    for message in filter(None, messages if group.is_main else ()):
+        log.info(message)

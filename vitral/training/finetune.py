@@ -1,4 +1,4 @@
-"""Fine-tuning methods: which weights train when a run starts from pretrained ones.  B of N images, D width, K classes."""
+"""Fine-tuning: which weights train when a run starts from pretrained ones.  B of N images, D width, K classes."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, ClassVar, Literal, NamedTuple, Self

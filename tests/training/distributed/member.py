@@ -16,24 +16,24 @@ from safetensors.torch import save_file
 from torch import nn
 
 from tests.training.distributed.race import CPU, STEPS, Race
-from vitral.core.config import members
+from vitral.core.config import union_members
 from vitral.core.errors import DataError, VitralError
 from vitral.data.datasets.source import open_data
 from vitral.data.samples import Samples
 from vitral.tasks.task import Outcome
 from vitral.training.distributed import heartbeat
-from vitral.training.distributed.process_group import Group, group
+from vitral.training.distributed.process_group import ProcessGroup, open_process_group
 from vitral.training.distributed.strategy import Ddp, DistributedConfig, Fsdp
 
-KINDS: tuple[DistributedConfig, ...] = tuple(kind() for kind in members(DistributedConfig))
+KINDS: tuple[DistributedConfig, ...] = tuple(kind() for kind in union_members(DistributedConfig))
 
 
-def talk(folder: Path, company: Group) -> None:
+def talk(folder: Path, company: ProcessGroup) -> None:
     """All that processes say to each other."""
     rank = company.world.rank
     outcome = Outcome(torch.tensor(1.0 + rank), 3 - 2 * rank, {"accuracy": torch.tensor(0.5 * rank)})
-    joined = company.joined(outcome)
-    nothing = company.joined(Outcome(torch.tensor(0.0), 0, {}))
+    joined = company.reduce_outcome(outcome)
+    nothing = company.reduce_outcome(Outcome(torch.tensor(0.0), 0, {}))
     rows = torch.arange(rank * 10, rank * 10 + 1 + 2 * rank, dtype=torch.bfloat16)[:, None].expand(-1, 2)
     flags = torch.tensor([True, False][rank:])
     heard = {
@@ -42,16 +42,16 @@ def talk(folder: Path, company: Group) -> None:
         "kind": str(company.gather(rows).dtype),
         "flags": company.gather(flags).tolist(),
         "none": list(company.gather(torch.zeros(rank * 0, 3)).shape),
-        "shared": company.share({"é": [rank, None, 0.1]}),
-        "decided": company.decide(lambda: os.environ["RANK"]),
-        "most": company.most(-rank),
+        "shared": company.broadcast({"é": [rank, None, 0.1]}),
+        "decided": company.run_on_main(lambda: os.environ["RANK"]),
+        "most": company.max(-rank),
         "any": [company.any(rank == 1), company.any(False)],
-        "first": company.first,
+        "first": company.is_main,
     }
     (folder / f"heard-{rank}.json").write_text(json.dumps(heard))
 
 
-def partings(folder: Path, company: Group) -> None:
+def partings(folder: Path, company: ProcessGroup) -> None:
     """How often a library still held what was said when a meeting was over."""
     words: list[weakref.ref[torch.Tensor]] = []
     all_reduce = dist.all_reduce
@@ -63,12 +63,12 @@ def partings(folder: Path, company: Group) -> None:
     with patch.object(dist, "all_reduce", noted):
         held = 0
         for _ in range(300):
-            company.meet()
+            company.barrier()
             held += words[-1]() is not None
     (folder / f"held-{company.world.rank}.json").write_text(json.dumps([len(words), held]))
 
 
-def races(folder: Path, company: Group) -> None:
+def races(folder: Path, company: ProcessGroup) -> None:
     """Whole runs, and those that are saved and gone on with by as many processes."""
     samples = open_data(str(folder / "photos"))
     for kind in KINDS:
@@ -78,7 +78,7 @@ def races(folder: Path, company: Group) -> None:
         stopped(folder, samples, company, kind)
 
 
-def stopped(folder: Path, samples: Samples, company: Group, kind: DistributedConfig) -> None:
+def stopped(folder: Path, samples: Samples, company: ProcessGroup, kind: DistributedConfig) -> None:
     saved = folder / f"saved-by-{kind.kind}"
     Race(samples, company, kind, 3).run(0, 7).save(saved, 7)
     for other in KINDS:
@@ -87,7 +87,7 @@ def stopped(folder: Path, samples: Samples, company: Group, kind: DistributedCon
         keep(folder / f"{kind.kind}-to-{other.kind}", second.run(7, STEPS))
 
 
-def resumes(folder: Path, company: Group) -> None:
+def resumes(folder: Path, company: ProcessGroup) -> None:
     """What one process has saved, gone on with by all."""
     samples = open_data(str(folder / "photos"))
     for before in KINDS:
@@ -99,12 +99,12 @@ def resumes(folder: Path, company: Group) -> None:
 
 def keep(name: Path, race: Race) -> None:
     weights = race.weights()
-    if race.group.first:
+    if race.group.is_main:
         save_file({key: tensor.contiguous() for key, tensor in weights.items()}, name.with_suffix(".safetensors"))
         name.with_suffix(".json").write_text(json.dumps(race.lines))
 
 
-def three(folder: Path, company: Group) -> None:
+def three(folder: Path, company: ProcessGroup) -> None:
     """More processes than two, whose sums depend on the order; one run goes through, another stops."""
     samples = open_data(str(folder / "photos"))
     keep(folder / "through", Race(samples, company, Ddp(), 3).run(0, STEPS))
@@ -113,7 +113,7 @@ def three(folder: Path, company: Group) -> None:
     keep(folder / "stopped", second.run(second.resume(folder / "halfway"), STEPS))
 
 
-def scales(folder: Path, company: Group) -> None:
+def scales(folder: Path, company: ProcessGroup) -> None:
     """Gradients that overflow in a weight that one process has all of."""
     samples = open_data(str(folder / "photos"))
     found = {}
@@ -135,7 +135,7 @@ def overflow(prefix: nn.Module, inputs: object) -> None:
     prefix.get_parameter("tokens").register_hook(lambda gradient: gradient * torch.inf)
 
 
-def full(folder: Path, company: Group) -> None:
+def full(folder: Path, company: ProcessGroup) -> None:
     """A process that cannot write, and what the others hear of it."""
     race = Race(open_data(str(folder / "photos")), company, Fsdp(), 1)
     (folder / "checkpoints").touch()
@@ -145,32 +145,32 @@ def full(folder: Path, company: Group) -> None:
         (folder / f"full-{company.world.rank}.txt").write_text(f"{error.code} {error}")
 
 
-def killed(folder: Path, company: Group) -> None:
+def killed(folder: Path, company: ProcessGroup) -> None:
     """A process that is killed in the middle of a run that was saved."""
     signal.signal(signal.SIGTERM, lambda number, frame: None)  # a run notes it and leaves after the step at hand
     race = Race(open_data(str(folder / "photos")), company, Fsdp(), 1).run(0, 3)
-    company.advise("resume with: vitral train --resume RUN")
+    company.set_resume_hint("resume with: vitral train --resume RUN")
     race.save(folder / "checkpoints", 3)
     if company.world.rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     race.run(3, STEPS)
 
 
-def frozen(folder: Path, company: Group) -> None:
+def frozen(folder: Path, company: ProcessGroup) -> None:
     """A process that falls silent, while the other waits for it in a library."""
     if company.world.rank == 1:
         os.kill(os.getpid(), signal.SIGSTOP)
-    company.meet()
+    company.barrier()
 
 
-def failed(folder: Path, company: Group) -> None:
+def failed(folder: Path, company: ProcessGroup) -> None:
     """A process that leaves with an error, while the other waits for it."""
     if company.world.rank == 1:
         raise DataError("truncated after 12 KB", code="data.truncated_image", where="cat/07.jpg", hint="remove it")
-    company.meet()
+    company.barrier()
 
 
-SCENES: dict[str, Callable[[Path, Group], None]] = {
+SCENES: dict[str, Callable[[Path, ProcessGroup], None]] = {
     scene.__name__: scene for scene in (talk, partings, races, resumes, three, scales, full, killed, frozen, failed)
 }
 
@@ -179,9 +179,9 @@ def main(scene: str, folder: str) -> None:
     warnings.simplefilter("error")
     torch.set_num_threads(1)
     if scene == "frozen":
-        heartbeat.SILENCE, heartbeat.GRACE = 3.0, 1.0  # so that the test need not wait for as long as a user
+        heartbeat.TIMEOUT, heartbeat.EXIT_GRACE = 3.0, 1.0  # so that the test need not wait for as long as a user
     try:
-        with group(CPU) as company:
+        with open_process_group(CPU) as company:
             for name in scene.split("+"):
                 SCENES[name](Path(folder), company)
     except VitralError as error:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.training.distributed.processes import ROOT, SECONDS, begin
 from tests.training.distributed.race import images
-from vitral.training.checkpoints.checkpoint import newest
+from vitral.training.checkpoints.checkpoint import find_newest
 
 
 def test_a_killed_process_ends_the_job_within_30_seconds_and_it_can_be_resumed(tmp_path: Path) -> None:
@@ -35,7 +35,7 @@ def test_a_killed_process_ends_the_job_within_30_seconds_and_it_can_be_resumed(t
     assert "error[run.lost_process]: process 1 of 2 " in said
     assert "where: process 0" in said
     assert "vitral train --resume RUN" in said
-    found = newest(tmp_path / "checkpoints").checkpoint
+    found = find_newest(tmp_path / "checkpoints").checkpoint
     assert found is not None
     assert found.step == 3
     assert len(found.load().tensors["task"]) > 10

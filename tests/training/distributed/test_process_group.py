@@ -13,7 +13,7 @@ from tests.errors import raises
 from vitral.core.errors import DataError, VitralError
 from vitral.data.loading.sampler import World
 from vitral.training.distributed import process_group
-from vitral.training.distributed.process_group import cause, met
+from vitral.training.distributed.process_group import describe_error, open_store
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_when_a_meeting_is_over_nothing_holds_what_was_said(played: Path) -> Non
     ],
 )
 def test_an_end_is_told_in_a_line(error: BaseException, words: str) -> None:
-    assert cause(error) == words
+    assert describe_error(error) == words
 
 
 def test_processes_that_do_not_meet_name_the_place(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,6 +75,6 @@ def test_processes_that_do_not_meet_name_the_place(monkeypatch: pytest.MonkeyPat
         port = str(free.getsockname()[1])
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.setenv("MASTER_PORT", port)
-    monkeypatch.setattr(process_group, "MEETING", timedelta(seconds=1))
+    monkeypatch.setattr(process_group, "RENDEZVOUS_TIMEOUT", timedelta(seconds=1))
     with raises("run.rendezvous_failed", f"127.0.0.1:{port}", "2 processes"):
-        met(World(rank=1, size=2))  # nobody is there
+        open_store(World(rank=1, size=2))  # nobody is there

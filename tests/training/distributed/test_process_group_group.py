@@ -10,7 +10,7 @@ import torch
 from tests.errors import raises
 from vitral.data.loading.sampler import World
 from vitral.tasks.task import Outcome
-from vitral.training.distributed.process_group import Group, group, world_of
+from vitral.training.distributed.process_group import ProcessGroup, open_process_group, read_world
 
 CPU = torch.device("cpu")
 
@@ -25,7 +25,7 @@ CPU = torch.device("cpu")
     ],
 )
 def test_torchrun_says_who_this_is(environment: dict[str, str], world: World) -> None:
-    assert world_of(environment) == world
+    assert read_world(environment) == world
 
 
 @pytest.mark.parametrize(
@@ -41,29 +41,29 @@ def test_an_environment_that_makes_no_sense_is_refused(
     environment: dict[str, str], code: str, values: tuple[object, ...]
 ) -> None:
     with raises(code, *values):
-        world_of(environment)
+        read_world(environment)
 
 
 def test_one_process_hears_what_it_says() -> None:
-    with group(CPU) as alone:
-        assert type(alone) is Group
-        assert (alone.world, alone.first, alone.device) == (World(), True, CPU)
+    with open_process_group(CPU) as alone:
+        assert type(alone) is ProcessGroup
+        assert (alone.world, alone.is_main, alone.device) == (World(), True, CPU)
         rows = torch.rand(3, 2)
         outcome = Outcome(torch.tensor(1.0), 3, {})
         assert alone.gather(rows) is rows
-        assert alone.joined(outcome) is outcome
-        assert alone.share({"a": 1}) == alone.decide(lambda: {"a": 1}) == {"a": 1}
-        assert (alone.most(-2), alone.any(False), alone.any(True)) == (-2, False, True)
-        alone.meet()
-        alone.advise("nobody can be lost")
+        assert alone.reduce_outcome(outcome) is outcome
+        assert alone.broadcast({"a": 1}) == alone.run_on_main(lambda: {"a": 1}) == {"a": 1}
+        assert (alone.max(-2), alone.any(False), alone.any(True)) == (-2, False, True)
+        alone.barrier()
+        alone.set_resume_hint("nobody can be lost")
 
 
 def test_one_process_imports_nothing_of_many() -> None:
     program = (
         "import sys, torch; before = set(sys.modules)\n"
         "from vitral.training.distributed.strategy import Fsdp\n"
-        "from vitral.training.distributed.process_group import group\n"
-        "with group(torch.device('cpu')) as alone: Fsdp().keeper(__import__('pathlib').Path('c'), 1, alone).close()\n"
+        "from vitral.training.distributed.process_group import open_process_group\n"
+        "with open_process_group(torch.device('cpu')) as alone: Fsdp().build(torch.nn.Identity(), alone)\n"
         "print(*sorted({name for name in set(sys.modules) - before if name.startswith('torch.distributed')}))"
     )
     root = Path(__file__).parents[3]

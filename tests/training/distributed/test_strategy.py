@@ -11,8 +11,8 @@ from tests.training.distributed.member import KINDS
 from tests.training.distributed.processes import play
 from tests.training.distributed.race import CPU, STEPS, Race
 from vitral.data.datasets.source import open_data
-from vitral.training.checkpoints.checkpoint import Saver, open_checkpoint
-from vitral.training.distributed.process_group import Group
+from vitral.training.checkpoints.checkpoint import AsyncCheckpointWriter, open_checkpoint
+from vitral.training.distributed.process_group import ProcessGroup
 from vitral.training.distributed.strategy import Ddp, DistributedConfig, Fsdp
 
 NAMES = [kind.kind for kind in KINDS]
@@ -20,7 +20,7 @@ ROUNDING = 1e-5
 
 
 def alone(folder: Path, portions: int) -> Race:
-    return Race(open_data(str(folder / "photos")), Group(CPU), Ddp(), portions)
+    return Race(open_data(str(folder / "photos")), ProcessGroup(CPU), Ddp(), portions)
 
 
 def distance(one: Path, other: Path) -> float:
@@ -80,8 +80,8 @@ def test_processes_agree_on_an_overflow(played: Path) -> None:
 @pytest.mark.parametrize("kind", [Ddp(), Fsdp()])
 def test_one_process_has_its_task_as_it_is(tmp_path: Path, kind: DistributedConfig) -> None:
     task = torch.nn.Identity()
-    spread = kind.spread(task, Group(CPU))  # type: ignore[arg-type]
+    spread = kind.build(task, ProcessGroup(CPU))  # type: ignore[arg-type]
     assert spread.module is task
-    saver = kind.keeper(tmp_path, 1, Group(CPU))
-    assert isinstance(saver, Saver)
-    saver.close()
+    writer = spread.checkpoint_writer(tmp_path, 1)
+    assert isinstance(writer, AsyncCheckpointWriter)
+    writer.close()

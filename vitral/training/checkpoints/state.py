@@ -1,6 +1,6 @@
-"""All that a run must keep to go on to the same weights: tensors by name, and the rest as JSON.
+"""The state that a run needs to resume to the same bits: tensors by name, and the rest as JSON.
 
-What is drawn is counted and the rate is a function of the step, so neither leaves anything to keep.
+Random numbers and the learning rate are functions of the step, so they have no state.
 """
 
 from collections.abc import Mapping
@@ -32,21 +32,21 @@ class TrainingState(NamedTuple):
 
 
 class SavedState(Config):
-    """What is kept beside the tensors, as JSON."""
+    """The contents of state.json."""
 
     format: Literal[2] = 2  # of state.json; core/formats.py reads format 1
     position: SamplerState
     averaged: int  # steps in the average
-    precision: dict[str, float]  # of the scaler of losses, if it is used
+    precision: dict[str, float]  # of the gradient scaler, if one is used
 
 
 def parse_state(document: dict[str, Any]) -> SavedState:
-    """What `state.json` of any format says."""
+    """Parse `state.json` of any format."""
     return SavedState.parse(document if "format" in document else upgrade(document, formats.STATE))
 
 
 def state_tensors(learning: TrainingState) -> Tensors:
-    """The tensors as they are, not copied."""
+    """The tensors of the state, not copied."""
     return {
         "task": dict(learning.task.state_dict()),
         "optimizer": optimizer_tensors(learning.optimizer),
@@ -55,24 +55,24 @@ def state_tensors(learning: TrainingState) -> Tensors:
 
 
 def saved_state(learning: TrainingState, plan: SamplingPlan, step: int) -> SavedState:
-    """The state beside the tensors, after so many steps."""
+    """The JSON state after `step` steps."""
     return SavedState(position=plan.state(step), averaged=learning.average.count, precision=learning.precision.state())
 
 
 def restore_state(
     learning: TrainingState, plan: SamplingPlan, tensors: Mapping[str, Mapping[str, Tensor]], saved: SavedState
 ) -> int:
-    """Put everything back as it was, and give the step to go on with."""
+    """Restore everything, and return the step to continue with."""
     step = plan.resume_step(saved.position)
     learning.task.load_state_dict(tensors["task"])
-    restore_optimizer(learning.optimizer, tensors.get("optimizer", {}))  # parts of nothing leave no group
+    restore_optimizer(learning.optimizer, tensors.get("optimizer", {}))  # an empty group has no shards
     learning.average.restore(learning.task, tensors.get("average", {}), saved.averaged)
     learning.precision.restore(saved.precision)
     return step
 
 
 def optimizer_tensors(optimizer: Optimizer) -> dict[str, Tensor]:
-    """What the optimizer remembers of each weight, as `blocks.0.mlp.up.weight/exp_avg`."""
+    """The optimizer state of each weight, as `blocks.0.mlp.up.weight/exp_avg`."""
     return {
         f"{name}/{key}": value
         for group in optimizer.param_groups
@@ -83,7 +83,7 @@ def optimizer_tensors(optimizer: Optimizer) -> dict[str, Tensor]:
 
 
 def restore_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    """Have the optimizer remember what is given, copied to where the weights are."""
+    """Replace the optimizer state by copies of these tensors, on the devices of the weights."""
     weights = {
         name: weight
         for group in optimizer.param_groups
@@ -93,8 +93,8 @@ def restore_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> No
     for address, value in tensors.items():
         name, _, key = address.rpartition("/")
         if name not in weights:
-            message = f"the saved optimizer knows {name}, which this model has not or does not train"
-            hint = "resume with the model that was saved"
+            message = f"the saved state has {name}, which this model lacks or does not train"
+            hint = "resume with the saved model"
             raise WeightsError(message, code="weights.mismatch", where="optimizer", hint=hint)
         weight = weights[name]
         kept = step_tensor(value, weight, optimizer) if key == "step" else torch.empty_like(weight).copy_(value)
@@ -102,5 +102,5 @@ def restore_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> No
 
 
 def step_tensor(value: Tensor, weight: Tensor, optimizer: Optimizer) -> Tensor:
-    """The number of steps that a weight was moved; a step in one kernel wants it where the weight is."""
+    """The step count of a weight; a fused optimizer needs it on the device of the weight."""
     return value.to(weight.device if optimizer.defaults.get("fused") else "cpu", copy=True)

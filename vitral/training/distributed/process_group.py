@@ -52,10 +52,6 @@ class ProcessGroup:
         """The sum of a tensor over all processes, on its own device. A collective."""
         return values
 
-    def sum(self, values: Tensor) -> Tensor:
-        """The sum of a tensor over all processes, on its device. A collective."""
-        return values
-
     def broadcast(self, value: JsonValue) -> JsonValue:
         """The value of the main process. A collective."""
         return value
@@ -149,10 +145,6 @@ class DistributedGroup(ProcessGroup):
         for (name, value), total in zip(means.items(), sums[:-1], strict=True):
             means[name] = (total / max(images, 1)).to(value)
         return Outcome(means.pop(""), images, means)
-
-    def sum(self, values: Tensor) -> Tensor:
-        dist.all_reduce(values)
-        return values
 
     def sum(self, values: Tensor) -> Tensor:
         dist.all_reduce(values)
