@@ -284,4 +284,4 @@ def test_a_reduced_jpeg_is_the_average_of_its_blocks(mode: str, scale: int, orie
 def test_a_picture_that_holds_another_size_than_it_declares_is_refused() -> None:
     picture = open_image(encoded(SHARP, "PNG"), "a.png", RGB)
     with raises("data.corrupt_image", "a.png", Size(ROWS + 1, COLUMNS), Size(ROWS, COLUMNS)):
-        replace(picture, head=picture.head._replace(size=Size(ROWS + 1, COLUMNS))).pixels(FULL_SIZE)
+        replace(picture, header=picture.header._replace(size=Size(ROWS + 1, COLUMNS))).pixels(FULL_SIZE)
