@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, TemporaryFile, mkdtemp
 from typing import Any, NamedTuple
 
 HERE = Path(__file__).parents[1]
@@ -107,11 +107,12 @@ class TimingWorker:
     """A process of a tree that does one turn of work for each line on its stdin, and prints the seconds it took."""
 
     def __init__(self, tree: Tree, home: Path, words: Sequence[str]) -> None:
+        self.log = TemporaryFile()  # noqa: SIM115, closed with the process
         self.process = subprocess.Popen(
             [*tree.python, __file__, "--worker", *words],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=self.log,
             text=True,
             cwd=home,
             env=tree.environment(home),
@@ -126,11 +127,15 @@ class TimingWorker:
         for line in self.process.stdout:
             if line.startswith("seconds "):  # a command prints lines of its own as well
                 return float(line.split()[1])
-        raise RuntimeError(f"{self.name} ended with exit code {self.process.wait()}")
+        code = self.process.wait()
+        self.log.seek(0)
+        talk = self.log.read().decode(errors="replace")[-2000:]
+        raise RuntimeError(f"{self.name} ended with exit code {code}:\n{talk}")
 
     def stop(self) -> None:
         self.process.kill()
         self.process.communicate()
+        self.log.close()
 
 
 def serve_inference(model: str, batch: int) -> None:
@@ -151,7 +156,7 @@ def serve_inference(model: str, batch: int) -> None:
         print("seconds", (time.perf_counter() - started) / calls, flush=True)
 
 
-def serve_training(run: str, out: str) -> None:
+def serve_training(run: str, home: str) -> None:
     """The loop of a worker that trains: `vitral train`, which waits for a line after every so many optimizer steps."""
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
@@ -181,7 +186,7 @@ def serve_training(run: str, out: str) -> None:
         else:
             words += ["--set", f"{OLD_SETTINGS.get(path, path) if is_old else path}={value}"]
     recipe = [] if data == "sample" else ["--recipe", "small_hundreds"]
-    main(["train", data, *recipe, "--out", out, *words])
+    main(["train", data, *recipe, "--out", f"{mkdtemp(dir=home)}/run", *words])
 
 
 def seconds_of(tree: Tree, home: Path, words: Sequence[str]) -> float:
@@ -246,8 +251,7 @@ def compare(trees: Sequence[Tree], home: Path, plan: Plan, only: str) -> Iterato
     """Every kind of work whose name has the text in it."""
     for run in RUNS:
         if only in run:
-            words = [["train", run, str(home / f"run-{tree.name}")] for tree in trees]
-            yield compare_workers(run, trees, home, words, plan)
+            yield compare_workers(run, trees, home, [["train", run, str(home)]] * 2, plan)
     for model in MODELS:
         for batch in BATCHES:
             name = f"inference {model}, batch {batch}"
