@@ -1,11 +1,10 @@
 """Run a model over a dataset and collect its outputs.  B images of a batch, N of the dataset, K classes."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from vitral.core.activation import Activation, probabilities
 from vitral.core.errors import WeightsError
@@ -13,6 +12,7 @@ from vitral.data.loading.loader import Loader
 from vitral.data.loading.sampler import Sequential
 from vitral.data.transforms.preprocessing import Normalize
 from vitral.models.base import Model
+from vitral.models.hooks import eval_mode
 
 ROWS = 4096  # processed at a time
 
@@ -84,18 +84,6 @@ def collect_outputs(
     order = joined.indices.argsort()
     assert torch.equal(joined.indices[order], torch.arange(len(loader.plan.labels))), "each image occurs once"
     return Outputs(*(rows[order] for rows in joined))
-
-
-@contextmanager
-def eval_mode(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode inside the `with`; afterwards each module returns to the mode it was in."""
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, mode in modes.items():
-            module.training = mode
 
 
 def check_finite(rows: Tensor, name: str) -> None:

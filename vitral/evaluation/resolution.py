@@ -7,9 +7,9 @@ import torch
 from vitral.core.config import Config, Size
 from vitral.core.errors import ConfigError
 from vitral.evaluation.accuracy import Interval, compute_accuracy
-from vitral.evaluation.outputs import eval_mode
 from vitral.evaluation.subject import SubjectModel
 from vitral.models.base import Grid
+from vitral.models.hooks import eval_mode
 
 FACTORS = (0.5, 0.75, 1.0, 1.25, 1.5, 2.0)  # of the patch grid's sides
 TOLERANCE = 0.02  # largest loss of accuracy that counts as none

@@ -24,8 +24,9 @@ from vitral.data.loading.sampler import SamplingPlan, Sequential
 from vitral.data.samples import SPLITS, Samples, Split
 from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.evaluation.feature_cache import FeatureCache, cache_key
-from vitral.evaluation.outputs import Predictions, check_finite, collect_outputs, eval_mode, predict
+from vitral.evaluation.outputs import Predictions, check_finite, collect_outputs, predict
 from vitral.models.base import Model
+from vitral.models.hooks import eval_mode
 from vitral.weights.bundle import Bundle
 from vitral.weights.load import LoadedModel
 from vitral.weights.tensors import safetensors_chunks

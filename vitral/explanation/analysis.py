@@ -12,7 +12,7 @@ from vitral.core.activation import probabilities
 from vitral.core.config import Size
 from vitral.core.errors import ConfigError
 from vitral.explanation.attention_distance import attention_distance, cell_grid, pool_attention, sum_cells
-from vitral.explanation.class_probability import check_class, eval_mode
+from vitral.explanation.class_probability import check_class
 from vitral.explanation.explanation import Analysis, Array, LayerView, MapKind
 from vitral.explanation.logit_lens import lens_probabilities
 from vitral.explanation.relevance import embed_with_grad, propagate_relevance, read_out
@@ -22,7 +22,7 @@ from vitral.explanation.trace import LayerStep, has_attention, require_vit, run_
 from vitral.explanation.walkthrough.steps import to_array
 from vitral.models.base import Grid, Layout, Model
 from vitral.models.head import NoHead
-from vitral.models.hooks import AttentionRecord
+from vitral.models.hooks import AttentionRecord, eval_mode
 from vitral.models.resnet import ResidualNetwork
 from vitral.models.vit import VisionTransformer
 

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from vitral.core.config import Size
 from vitral.core.errors import DataError
-from vitral.explanation.class_probability import eval_mode
 from vitral.explanation.trace import has_attention, iterate_layers
 from vitral.models.base import Grid, Layout, Model
+from vitral.models.hooks import eval_mode
 
 MAX_CELLS = 16  # cells a side
 

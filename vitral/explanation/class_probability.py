@@ -5,7 +5,6 @@ B images of a batch, M in all, K classes.
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from difflib import get_close_matches
 from itertools import islice
 
@@ -18,6 +17,7 @@ from vitral.core.errors import ConfigError, format_choices
 from vitral.explanation.explanation import Array
 from vitral.models.base import Grid, Model, check_images
 from vitral.models.head import NoHead
+from vitral.models.hooks import eval_mode
 
 MAX_SUGGESTIONS = 5  # of class names
 
@@ -112,17 +112,6 @@ def batch_images(pictures: Iterable[Tensor]) -> Iterator[Tensor]:
     for first in coming:
         count = max(1, min(MAX_BATCH, MAX_PIXELS // first[0].numel()))
         yield torch.stack([first, *islice(coming, count - 1)])
-
-
-@contextmanager
-def eval_mode(model: Model) -> Iterator[None]:
-    """Put the model into eval mode inside the `with`, and back into its previous mode after it."""
-    training = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(training)
 
 
 def check_class(model: Model, target: int) -> None:

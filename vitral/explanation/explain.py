@@ -22,7 +22,7 @@ from vitral.data.transforms.crop import CropPlan
 from vitral.data.transforms.preprocessing import Preprocessing, decode_and_crop
 from vitral.data.transforms.resize import resize
 from vitral.explanation.analysis import Target, analyze
-from vitral.explanation.class_probability import eval_mode, find_class, parse_layers
+from vitral.explanation.class_probability import find_class, parse_layers
 from vitral.explanation.explanation import MAP_TITLES, Array, Explanation, Faithfulness, MapKind, ModelView, Photo
 from vitral.explanation.faithfulness import count_perturbations, measure_faithfulness
 from vitral.explanation.filters import Filters, embedding_filters
@@ -31,6 +31,7 @@ from vitral.explanation.similarity import PositionSimilarity, position_similarit
 from vitral.explanation.trace import has_attention
 from vitral.explanation.walkthrough.steps import walkthrough_steps
 from vitral.models.base import Layout
+from vitral.models.hooks import eval_mode
 from vitral.models.resnet import Resnet
 from vitral.weights.bundle import Bundle
 from vitral.weights.load import LoadedModel, load

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from vitral.core.activation import probabilities
-from vitral.explanation.class_probability import eval_mode
 from vitral.explanation.trace import iterate_layers, require_vit
 from vitral.models.base import Layout, Model
 from vitral.models.head import NoHead
+from vitral.models.hooks import eval_mode
 from vitral.models.vit import VisionTransformer
 
 

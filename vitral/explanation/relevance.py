@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from vitral.core.errors import ConfigError
-from vitral.explanation.class_probability import check_class, eval_mode
+from vitral.explanation.class_probability import check_class
 from vitral.explanation.trace import has_attention, require_vit, run_layers
 from vitral.models.base import Layout, Model
-from vitral.models.hooks import AttentionRecord
+from vitral.models.hooks import AttentionRecord, eval_mode
 from vitral.models.pool import AttentionPooling
 from vitral.models.vit import VisionTransformer
 

@@ -9,9 +9,9 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-from vitral.explanation.class_probability import eval_mode
 from vitral.explanation.trace import has_attention, iterate_layers, require_vit
 from vitral.models.base import Layout, Model
+from vitral.models.hooks import eval_mode
 
 
 def rollout(attentions: Iterable[Tensor]) -> Tensor:

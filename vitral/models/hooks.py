@@ -79,6 +79,18 @@ class AttentionRecord(NamedTuple):
 
 
 @contextmanager
+def eval_mode(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode inside the `with`; afterwards each module returns to the mode it was in."""
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+
+
+@contextmanager
 def record_attention(model: nn.Module) -> Iterator[list[AttentionRecord]]:
     """Record the attention of every layer that runs inside the `with`, in order."""
     recordings: list[AttentionRecord] = []
@@ -104,12 +116,8 @@ def record_attention(model: nn.Module) -> Iterator[list[AttentionRecord]]:
 @torch.no_grad()
 def attention_maps(model: Model, images: Tensor) -> list[Tensor]:
     """The attention (B, H, L, L) of every layer on these images, without dropout."""
-    training = model.training
-    with record_attention(model.eval()) as recordings:
-        try:
-            model.forward_features(images)
-        finally:
-            model.train(training)
+    with eval_mode(model), record_attention(model) as recordings:
+        model.forward_features(images)
     if not recordings:
         message, hint = "this model has no attention", "use a model with mixer=attention"
         raise ConfigError(message, code="config.unsupported", where="model", hint=hint)

@@ -34,6 +34,7 @@ from vitral.weights.formats.format import (
     Format,
     numbered_classes,
     tensor_shape,
+    unnamed_classes,
 )
 from vitral.weights.formats.npz import write_npz
 from vitral.weights.formats.rules import (
@@ -264,7 +265,7 @@ class Google(Format):
         )
         assumed = [] if isinstance(position, Learned1d) or settings.get("image_size") else [f"images of {image}"]
         classes = () if isinstance(head, NoHead) else numbered_classes(head.num_classes)
-        assumed += [f"its {len(classes):,} classes have no names: numbered"] if classes else []
+        assumed += unnamed_classes(len(classes))
         return DetectedModel(
             self.title,
             model,
@@ -284,7 +285,7 @@ class Google(Format):
             if not stem.project:
                 yield f"stem.project: {self.title} projects the output of the ResNet to the width"
             if stem.standardization != "std":
-                yield f"stem.standardization: {self.title} adds eps to the std, this model to the {stem.standardization}"
+                yield f"stem.standardization: {self.title} adds eps to the std, not to the {stem.standardization}"
             if stem.group_eps != EPS:
                 yield f"stem.group_eps: {self.title} has {EPS:g}, this model {stem.group_eps:g}"
         yield from self._pool_faults(model)
