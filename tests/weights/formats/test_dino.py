@@ -35,11 +35,11 @@ def bare() -> dict[str, torch.Tensor]:
 
 
 def test_what_is_left_out_is_told_with_the_reason(tmp_path: Path) -> None:
-    told = open_model(fixture("dino", tmp_path / "a")[0], HEADS).told
+    told = open_model(fixture("dino", tmp_path / "a")[0], HEADS).messages
     assert (
         "ignored head.last_layer.weight_g and 3 more: the head that DINO trains with, which no later use reads" in told
     )
-    told = open_model(fixture("dinov2", tmp_path / "b")[0], HEADS).told
+    told = open_model(fixture("dinov2", tmp_path / "b")[0], HEADS).messages
     assert "ignored mask_token: stands for hidden patches in training alone" in told
 
 

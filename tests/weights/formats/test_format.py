@@ -27,11 +27,11 @@ def test_the_last_of_several_settings_counts() -> None:
 
 
 def test_heads_are_told_or_those_of_the_published_width() -> None:
-    assert [FileSettings().heads(width, RAW) for width in (192, 384, 768, 1024, 1280)] == [3, 6, 12, 16, 16]
-    assert FileSettings(("mixer.heads=4",)).heads(768, RAW) == 4
+    assert [FileSettings().infer_heads(width, RAW) for width in (192, 384, 768, 1024, 1280)] == [3, 6, 12, 16, 16]
+    assert FileSettings(("mixer.heads=4",)).infer_heads(768, RAW) == 4
     assert 36 not in HEADS
     with raises("weights.missing_setting", "a/file", 36, "--set mixer.heads=N"):
-        FileSettings().heads(36, RAW)
+        FileSettings().infer_heads(36, RAW)
 
 
 @pytest.mark.parametrize(
@@ -56,12 +56,12 @@ def test_a_table_tells_the_image_and_the_rows_that_are_no_patches(
 )
 def test_a_table_that_fits_no_image_is_refused(rows: int, prefixes: list[int], told: str) -> None:
     with raises("weights.bad_setting" if told else "weights.missing_setting", rows, "image_size=HEIGHTxWIDTH"):
-        FileSettings((f"image_size={told}",) if told else ()).grid(rows, prefixes, PATCH, RAW)
+        FileSettings((f"image_size={told}",) if told else ()).infer_image_size(rows, prefixes, PATCH, RAW)
 
 
 def test_two_squares_that_fit_are_one_too_many() -> None:
     with raises("weights.missing_setting", 1, "image_size=HEIGHTxWIDTH"):
-        FileSettings().grid(1, [0, -3], PATCH, RAW)
+        FileSettings().infer_image_size(1, [0, -3], PATCH, RAW)
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "1.5", "x", ""])

@@ -30,11 +30,11 @@ OWN = {
 }
 RULES: dict[str, list[Rule]] = {
     "same": [same("a", "x")],
-    "changed": [mapped("a", "x", lambda found: found.mT, lambda own: own.mT)],
-    "stacked": [concatenated("a", ("q", "k", "v"))],
+    "mapped": [mapped("a", "x", lambda found: found.mT, lambda own: own.mT)],
+    "concatenated": [concatenated("a", ("q", "k", "v"))],
     "split": [split(("b", "c"), "x", (3, 2))],
-    "kernel": [patch_kernel("stem", "conv", Size(2, 4))],
-    "absent": [constant("zero", [4], 0.0, "a bias")],
+    "patch_kernel": [patch_kernel("stem", "conv", Size(2, 4))],
+    "constant": [constant("zero", [4], 0.0, "a bias")],
 }
 
 

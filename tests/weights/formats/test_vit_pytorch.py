@@ -155,10 +155,10 @@ SIMPLE = (*BASE, "position=sincos2d", "tokens.cls=false", "pool=mean")
 @pytest.mark.parametrize(
     ("settings", "field"),
     [
-        ("stem.norm=none", "stem"),
-        ("tokens.registers=1", "tokens"),
-        ("block.scale=layer_scale", "block"),
-        ("mixer.qkv_bias=true", "mixer"),
+        ("stem.norm=none", "stem.norm"),
+        ("tokens.registers=1", "tokens.registers"),
+        ("block.scale=layer_scale", "block.scale"),
+        ("mixer.qkv_bias=true", "mixer.qkv_bias"),
         ("mlp=swiglu", "mlp"),
         ("eps=1e-6", "eps"),
     ],

@@ -16,6 +16,7 @@ from vitral.models.resnet import Resnet
 from vitral.models.vit import Vit
 from vitral.weights.bundle import Bundle
 from vitral.weights.formats.rules import Rule
+from vitral.weights.formats.support import Supported, unsupported_parts
 from vitral.weights.tensors import safetensors_chunks
 from vitral.weights.torch_pickle import SUFFIXES
 
@@ -56,6 +57,8 @@ class Format:
 
     library: ClassVar[str]  # as --to has it: timm, huggingface
     package: ClassVar[str]  # as pip has it
+    title: ClassVar[str]  # for messages: `timm's Vision Transformer`
+    supported: ClassVar[Supported]
     name: ClassVar[str]  # of this kind of file among all, as --format has it: timm, dinov2
 
     def matches(self, ckpt: Checkpoint) -> bool:
@@ -71,7 +74,15 @@ class Format:
         raise NotImplementedError
 
     def unsupported(self, bundle: Bundle) -> Iterator[str]:
-        """The parts of a model that this kind of file cannot hold, each as a sentence that begins with its field."""
+        """The parts of a model that this format cannot hold, each as a sentence that begins with its field."""
+        if not isinstance(bundle.model, Vit):
+            yield f"kind: {self.title} is a Vision Transformer, this model a {bundle.model.kind}"
+            return
+        yield from unsupported_parts(bundle.model, self.supported, self.title)
+        yield from self.other_faults(bundle.model, bundle)
+
+    def other_faults(self, model: Vit, bundle: Bundle) -> Iterator[str]:
+        """What `supported` cannot express: pools and heads, mostly."""
         raise NotImplementedError
 
     def required_settings(self, model: Vit) -> tuple[str, ...]:
@@ -173,6 +184,11 @@ def tensor_shape(ckpt: Checkpoint, name: str, dims: int) -> tuple[int, ...]:
 def numbered_classes(classes: int) -> tuple[str, ...]:
     """Names for classes that have none."""
     return tuple(map(str, range(classes)))
+
+
+def unnamed_classes(classes: int) -> list[str]:
+    """The assumption that goes with `numbered_classes`."""
+    return [f"its {classes:,} classes have no names: numbered"] if classes else []
 
 
 def json_file(data: Mapping[str, Any]) -> Iterable[memoryview]:

@@ -17,13 +17,12 @@ from vitral.data.decoding.header import Decoding
 from vitral.data.transforms.crop import CenterCrop
 from vitral.data.transforms.preprocessing import CENTERED, IMAGENET, Preprocessing
 from vitral.models.attention import Attention
-from vitral.models.block import NoScale, PreNorm
 from vitral.models.embed import Patches
 from vitral.models.head import HeadConfig, LinearHead, NoHead, TanhHead
 from vitral.models.mlp import Mlp
 from vitral.models.pool import ClassPool
 from vitral.models.position import Learned1d
-from vitral.models.vit import Tokens, Vit
+from vitral.models.vit import Vit
 from vitral.weights.bundle import Bundle
 from vitral.weights.formats.format import (
     Checkpoint,
@@ -34,8 +33,10 @@ from vitral.weights.formats.format import (
     count_layers,
     numbered_classes,
     tensor_shape,
+    unnamed_classes,
 )
 from vitral.weights.formats.rules import Rule, affine, patch_kernel, position_rules, same
+from vitral.weights.formats.support import Supported
 
 LAYER = "encoder.layers.encoder_layer_"
 EPS = 1e-6
@@ -48,6 +49,10 @@ class Torchvision(Format):
     library: ClassVar[str] = "torchvision"
     package: ClassVar[str] = "torchvision"
     name: ClassVar[str] = "torchvision"
+    title: ClassVar[str] = "torchvision's Vision Transformer"
+    supported: ClassVar[Supported] = Supported(
+        rectangles=False, channels=3, cls=True, position_cls=True, qkv_bias=True, gelu="erf", eps=EPS
+    )
 
     def matches(self, ckpt: Checkpoint) -> bool:
         return {"class_token", "encoder.pos_embedding", f"{LAYER}0.ln_1.weight"} <= ckpt.tensors.keys()
@@ -78,10 +83,10 @@ class Torchvision(Format):
             normalize=IMAGENET if channels == 3 else CENTERED,
         )
         assumed = ["images as torchvision's default has them: the middle 224 of 256 pixels, ImageNet's mean"]
-        if classes:
-            assumed.append(f"its {classes:,} classes have no names: numbered")
-        title = "torchvision's Vision Transformer"
-        return DetectedModel(title, model, preprocessing, numbered_classes(classes), ckpt.tensors, {}, tuple(assumed))
+        assumed += unnamed_classes(classes)
+        return DetectedModel(
+            self.title, model, preprocessing, numbered_classes(classes), ckpt.tensors, {}, tuple(assumed)
+        )
 
     def rules(self, model: Vit) -> list[Rule]:
         rules = [patch_kernel("stem.project.weight", "conv_proj.weight", model.stem.patch)]
@@ -96,28 +101,11 @@ class Torchvision(Format):
             rules += [*affine("head.hidden", "heads.pre_logits"), *affine("head.classifier.linear", "heads.head")]
         return rules
 
-    def unsupported(self, bundle: Bundle) -> Iterator[str]:
-        model = bundle.model
-        if not isinstance(model, Vit):
-            yield "kind: torchvision's files of this ResNet are not written"
-            return
-        if not isinstance(model.stem, Patches) or model.stem.norm != "none" or not model.stem.bias:
-            yield "stem: torchvision's ViT has one map of patches, with a bias and no norm"
-        elif model.stem.patch.height != model.stem.patch.width or model.image_size.height != model.image_size.width:
-            yield f"image_size: torchvision needs square images and patches, not {model.image_size}, {model.stem.patch}"
-        if model.channels != 3:
-            yield f"channels: torchvision's ViT has 3, this model {model.channels}"
-        if model.tokens.model_copy(update={"dropout": 0.0}) != Tokens():
-            yield "tokens: torchvision's ViT has a class token alone, and no norm before the first layer"
-        if not isinstance(model.position, Learned1d) or model.position.where != "stem" or not model.position.cls:
-            yield "position: torchvision's ViT has one learned table at the stem, with a row for the class token"
-        if not isinstance(model.block, PreNorm) or not isinstance(model.block.scale, NoScale):
-            yield "block: torchvision's ViT normalizes before each branch, and scales none"
-        yield from _unlike_in_layers(model)
+    def other_faults(self, model: Vit, bundle: Bundle) -> Iterator[str]:
         if not isinstance(model.pool, ClassPool):
-            yield f"pool: torchvision's ViT reads the class token, this model has {model.pool.kind}"
+            yield f"pool: {self.title} pools the class token, this model has {model.pool.kind}"
         if isinstance(model.head, NoHead):
-            yield "head: torchvision's ViT always has one"
+            yield f"head: {self.title} always has one"
 
     def required_settings(self, model: Vit) -> tuple[str, ...]:
         assert isinstance(model.mixer, Attention)
@@ -173,16 +161,3 @@ def infer_head(ckpt: Checkpoint) -> HeadConfig:
     if "heads.pre_logits.weight" not in ckpt.tensors:
         return LinearHead(num_classes=classes)
     return TanhHead(num_classes=classes, hidden=tensor_shape(ckpt, "heads.pre_logits.weight", 2)[0])
-
-
-def _unlike_in_layers(model: Vit) -> Iterator[str]:
-    if not isinstance(model.mixer, Attention):
-        yield f"mixer: torchvision's ViT has attention over all tokens, this model {model.mixer.kind}"
-    elif not (model.mixer.qkv_bias and model.mixer.project) or model.mixer.qk_norm:
-        yield "mixer: torchvision's attention has biases and a projection, and no norm of queries and keys"
-    elif model.mixer.head_width_for(model.width) * model.mixer.heads != model.width:
-        yield "mixer: torchvision's heads share the width evenly"
-    if not isinstance(model.mlp, Mlp) or model.mlp.gelu != "erf":
-        yield "mlp: torchvision's ViT has two layers with the erf form of GELU"
-    if model.eps != EPS:
-        yield f"eps: torchvision's norms have {EPS:g}, this model {model.eps:g}"

@@ -22,7 +22,6 @@ from vitral.core.errors import WeightsError
 from vitral.data.decoding.header import Decoding
 from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.models.attention import Attention
-from vitral.models.block import NoScale, PreNorm
 from vitral.models.embed import Patches
 from vitral.models.head import LinearHead, NoHead
 from vitral.models.mlp import Mlp
@@ -42,46 +41,109 @@ from vitral.weights.formats.format import (
     parse_positive_int,
     setting_hint,
     tensor_shape,
+    unnamed_classes,
 )
 from vitral.weights.formats.rules import TABLE, TOKENS, Rule, affine, constant, mapped, same
+from vitral.weights.formats.support import Supported
 
 EPS = 1e-5
 
 
-class VitPytorchFiles(Format):
-    """The writing half of both formats."""
+LAYER, STEM = "transformer.layers", "to_patch_embedding"
+CHANNELS = (1, 3, 4)  # that a patch of unknown shape may have
+OLDER = (  # before 1.2 a norm stood around each branch, and the last one in the head
+    (r"(layers\.\d+\.0)\.fn\.", r"\1."),
+    (r"(layers\.\d+\.1)\.norm\.", r"\1.net.0."),
+    (r"(layers\.\d+\.1)\.fn\.net\.3\.", r"\1.net.4."),
+    (r"(layers\.\d+\.1)\.fn\.net\.0\.", r"\1.net.1."),
+    (r"^mlp_head\.0\.", "transformer.norm."),
+    (r"^mlp_head\.1\.", "mlp_head."),
+)
+
+
+class Ends(NamedTuple):
+    """What the two models have of their own, before and after the layers."""
+
+    image: Size
+    tokens: Tokens
+    position: PositionConfig
+    pool: PoolConfig
+    head: str  # the name of its linear layer
+
+
+class BaseVitPytorch(Format):
+    """What both formats share."""
 
     library: ClassVar[str] = "vit-pytorch"
     package: ClassVar[str] = "vit-pytorch"
     class_name: ClassVar[str]  # in the library
+    supported: ClassVar[Supported] = Supported(
+        stem_norm="both", position_cls=True, even_heads=False, qkv_bias=False, gelu="erf", eps=EPS
+    )
 
-    def unsupported(self, bundle: Bundle) -> Iterator[str]:
-        model, theirs = bundle.model, f"vit-pytorch's {self.class_name}"
-        if not isinstance(model, Vit):
-            yield "kind: vit-pytorch has no such ResNet"
-            return
-        if not isinstance(model.stem, Patches) or model.stem.norm != "both" or not model.stem.bias:
-            yield f"stem: {theirs} maps patches with a bias, and a norm before and after it"
-        if model.tokens.registers or model.tokens.norm:
-            yield f"tokens: {theirs} has no registers, and no norm before the first layer"
-        if not isinstance(model.block, PreNorm) or not isinstance(model.block.scale, NoScale):
-            yield f"block: {theirs} normalizes before each branch, and scales none"
-        if not isinstance(model.mixer, Attention) or model.mixer.qkv_bias or model.mixer.qk_norm:
-            yield f"mixer: {theirs} has attention over all tokens, without biases or norms for queries, keys and values"
-        elif model.mixer.project != self.projects(model.mixer, model.width):
-            yield f"mixer.project: {theirs} has {'no' if model.mixer.project else 'an'} output projection here"
-        if not isinstance(model.mlp, Mlp) or model.mlp.gelu != "erf":
-            yield f"mlp: {theirs} has two layers with the erf form of GELU"
-        yield from self.unlike_at_the_ends(model, theirs)
-        if model.eps != EPS:
-            yield f"eps: vit-pytorch's norms have {EPS:g}, this model {model.eps:g}"
+    def detect(self, ckpt: Checkpoint, settings: FileSettings) -> DetectedModel:
+        ckpt = ckpt._replace(tensors=current_names(ckpt.tensors))
+        width = tensor_shape(ckpt, f"{STEM}.2.weight", 2)[0]
+        patch, channels, mixer = self._settled(ckpt, settings, width)
+        ends = self.ends(ckpt, settings, patch)
+        named = f"{ends.head}.weight"
+        classes = tensor_shape(ckpt, named, 2)[0] if named in ckpt.tensors else 0
+        model = Vit(
+            image_size=ends.image,
+            channels=channels,
+            width=width,
+            depth=count_layers(ckpt.tensors, f"{LAYER}."),
+            stem=Patches(patch=patch, norm="both" if f"{STEM}.1.weight" in ckpt.tensors else "none"),
+            tokens=ends.tokens,
+            position=ends.position,
+            mixer=mixer,
+            mlp=Mlp(ratio=tensor_shape(ckpt, f"{LAYER}.0.1.net.1.weight", 2)[0] / width, gelu="erf"),
+            pool=ends.pool,
+            head=LinearHead(num_classes=classes) if classes else NoHead(),
+            eps=EPS,
+        )
+        preprocessing = Preprocessing(image_size=ends.image, decoding=Decoding(channels=channels))
+        assumed = [
+            "parse_positive_int images, resized and scaled to [-1, 1]: vit-pytorch has no preprocessing of its own"
+        ]
+        assumed += unnamed_classes(classes)
+        return DetectedModel(
+            self.title,
+            model,
+            preprocessing,
+            numbered_classes(classes),
+            drop_batch_dim(ckpt.tensors),
+            {},
+            tuple(assumed),
+        )
+
+    def ends(self, ckpt: Checkpoint, settings: FileSettings, patch: Size) -> Ends:
+        """What stands before and after the layers, once nothing is missing."""
+        raise NotImplementedError
+
+    def missing(self, ckpt: Checkpoint, settings: FileSettings) -> list[str]:
+        """The settings, besides those of both models, that the file does not make up for."""
+        raise NotImplementedError
+
+    def _settled(self, ckpt: Checkpoint, settings: FileSettings, width: int) -> tuple[Size, int, Attention]:
+        """The patch, its channels and the mixer; or all that is to be told, in one error."""
+        cut, mixer = infer_patch(ckpt, settings), infer_mixer(ckpt, settings, width)
+        wanted = ["mixer.heads=N"] * (mixer is None) + ["stem.patch=HEIGHTxWIDTH"] * (cut is None)
+        wanted += self.missing(ckpt, settings)
+        if cut is None or mixer is None or wanted:
+            message = f"a file of {self.title} does not record all of its settings"
+            hint = f"tell the rest, {', '.join(wanted)}: {convert_command(ckpt, '--set A=B --set C=D')}"
+            raise WeightsError(message, code="weights.missing_setting", where=str(ckpt.path), hint=hint)
+        return (*cut, mixer)
+
+    def other_faults(self, model: Vit, bundle: Bundle) -> Iterator[str]:
+        if isinstance(model.mixer, Attention) and model.mixer.project != self.projects(model.mixer, model.width):
+            yield f"mixer.project: {self.title} has {'no' if model.mixer.project else 'an'} output projection here"
+        if not isinstance(model.head, LinearHead | NoHead):
+            yield f"head: {self.title} has one linear layer, this model {model.head.kind}"
 
     def projects(self, mixer: Attention, width: int) -> bool:
         """Whether the library's attention with these heads has an output projection."""
-        raise NotImplementedError
-
-    def unlike_at_the_ends(self, model: Vit, theirs: str) -> Iterator[str]:
-        """What has no counterpart in the positions, the pool and the head."""
         raise NotImplementedError
 
     def required_settings(self, model: Vit) -> tuple[str, ...]:
@@ -122,126 +184,12 @@ class VitPytorchFiles(Format):
         }
 
 
-class VitFiles(VitPytorchFiles):
-    """What `ViT` can hold."""
+class VitPytorch(BaseVitPytorch):
+    """`ViT`: learned positions, and a class token or the mean."""
 
     name: ClassVar[str] = "vit-pytorch"
+    title: ClassVar[str] = "vit-pytorch's ViT"
     class_name: ClassVar[str] = "ViT"
-
-    def projects(self, mixer: Attention, width: int) -> bool:
-        return mixer.heads > 1 or mixer.head_width_for(width) != width
-
-    def unlike_at_the_ends(self, model: Vit, theirs: str) -> Iterator[str]:
-        position = model.position
-        if not isinstance(position, Learned1d) or position.where != "stem" or (model.tokens.cls and not position.cls):
-            yield f"position: {theirs} has one learned table at the stem, with a row for the class token"
-        plain_mean = isinstance(model.pool, MeanPool) and model.pool.norm == "before"
-        if not (isinstance(model.pool, ClassPool) if model.tokens.cls else plain_mean):
-            yield f"pool: {theirs} reads the class token, or the mean where there is none"
-        if not isinstance(model.head, LinearHead | NoHead):
-            yield f"head: {theirs} has one linear layer, this model {model.head.kind}"
-
-    def arguments(self, config: Vit) -> dict[str, Any]:
-        return super().arguments(config) | {"pool": "cls" if config.tokens.cls else "mean"}
-
-
-class SimpleVitFiles(VitPytorchFiles):
-    """What `SimpleViT` can hold."""
-
-    name: ClassVar[str] = "simple-vit"
-    class_name: ClassVar[str] = "SimpleViT"
-
-    def projects(self, mixer: Attention, width: int) -> bool:
-        return True
-
-    def unlike_at_the_ends(self, model: Vit, theirs: str) -> Iterator[str]:
-        if not isinstance(model.position, SinCos2d):
-            yield f"position: {theirs} has fixed sines over columns and rows, this model {model.position.kind}"
-        if model.tokens.cls or not isinstance(model.pool, MeanPool) or model.pool.norm != "before":
-            yield f"pool: {theirs} has no class token, and the mean of the normed patches"
-        if not isinstance(model.head, LinearHead):
-            yield f"head: {theirs} has one linear layer, this model {model.head.kind}"
-
-
-LAYER, STEM = "transformer.layers", "to_patch_embedding"
-CHANNELS = (1, 3, 4)  # that a patch of unknown shape may have
-OLDER = (  # before 1.2 a norm stood around each branch, and the last one in the head
-    (r"(layers\.\d+\.0)\.fn\.", r"\1."),
-    (r"(layers\.\d+\.1)\.norm\.", r"\1.net.0."),
-    (r"(layers\.\d+\.1)\.fn\.net\.3\.", r"\1.net.4."),
-    (r"(layers\.\d+\.1)\.fn\.net\.0\.", r"\1.net.1."),
-    (r"^mlp_head\.0\.", "transformer.norm."),
-    (r"^mlp_head\.1\.", "mlp_head."),
-)
-
-
-class Ends(NamedTuple):
-    """What the two models have of their own, before and after the layers."""
-
-    image: Size
-    tokens: Tokens
-    position: PositionConfig
-    pool: PoolConfig
-    head: str  # the name of its linear layer
-
-
-class Reader(VitPytorchFiles):
-    """What both formats read in the same way."""
-
-    def detect(self, ckpt: Checkpoint, settings: FileSettings) -> DetectedModel:
-        ckpt = ckpt._replace(tensors=current_names(ckpt.tensors))
-        width = tensor_shape(ckpt, f"{STEM}.2.weight", 2)[0]
-        patch, channels, mixer = self._settled(ckpt, settings, width)
-        ends = self.ends(ckpt, settings, patch)
-        named = f"{ends.head}.weight"
-        classes = tensor_shape(ckpt, named, 2)[0] if named in ckpt.tensors else 0
-        model = Vit(
-            image_size=ends.image,
-            channels=channels,
-            width=width,
-            depth=count_layers(ckpt.tensors, f"{LAYER}."),
-            stem=Patches(patch=patch, norm="both" if f"{STEM}.1.weight" in ckpt.tensors else "none"),
-            tokens=ends.tokens,
-            position=ends.position,
-            mixer=mixer,
-            mlp=Mlp(ratio=tensor_shape(ckpt, f"{LAYER}.0.1.net.1.weight", 2)[0] / width, gelu="erf"),
-            pool=ends.pool,
-            head=LinearHead(num_classes=classes) if classes else NoHead(),
-            eps=EPS,
-        )
-        preprocessing = Preprocessing(image_size=ends.image, decoding=Decoding(channels=channels))
-        assumed = [
-            "parse_positive_int images, resized and scaled to [-1, 1]: vit-pytorch has no preprocessing of its own"
-        ]
-        if classes:
-            assumed.append(f"its {classes:,} classes have no names: numbered")
-        title = f"vit-pytorch's {self.class_name}"
-        return DetectedModel(
-            title, model, preprocessing, numbered_classes(classes), drop_batch_dim(ckpt.tensors), {}, tuple(assumed)
-        )
-
-    def ends(self, ckpt: Checkpoint, settings: FileSettings, patch: Size) -> Ends:
-        """What stands before and after the layers, once nothing is missing."""
-        raise NotImplementedError
-
-    def missing(self, ckpt: Checkpoint, settings: FileSettings) -> list[str]:
-        """The settings, besides those of both models, that the file does not make up for."""
-        raise NotImplementedError
-
-    def _settled(self, ckpt: Checkpoint, settings: FileSettings, width: int) -> tuple[Size, int, Attention]:
-        """The patch, its channels and the mixer; or all that is to be told, in one error."""
-        cut, mixer = infer_patch(ckpt, settings), infer_mixer(ckpt, settings, width)
-        wanted = ["mixer.heads=N"] * (mixer is None) + ["stem.patch=HEIGHTxWIDTH"] * (cut is None)
-        wanted += self.missing(ckpt, settings)
-        if cut is None or mixer is None or wanted:
-            message = f"a file of vit-pytorch's {self.class_name} does not tell all of its settings"
-            hint = f"tell the rest, {', '.join(wanted)}: {convert_command(ckpt, '--set A=B --set C=D')}"
-            raise WeightsError(message, code="weights.missing_setting", where=str(ckpt.path), hint=hint)
-        return (*cut, mixer)
-
-
-class VitPytorch(VitFiles, Reader):
-    """`ViT`: learned positions, and a class token or the mean."""
 
     def matches(self, ckpt: Checkpoint) -> bool:
         return _plain(ckpt) and {"cls_token", "pos_embedding"} <= ckpt.tensors.keys()
@@ -265,6 +213,18 @@ class VitPytorch(VitFiles, Reader):
         pool = MeanAllPool() if settings.get("pool") == "mean_all" else ClassPool() if cls else MeanPool()
         return Ends(image, Tokens(cls=bool(cls)), Learned1d(cls=bool(cls)), pool, "mlp_head")
 
+    def projects(self, mixer: Attention, width: int) -> bool:
+        return mixer.heads > 1 or mixer.head_width_for(width) != width
+
+    def other_faults(self, model: Vit, bundle: Bundle) -> Iterator[str]:
+        yield from super().other_faults(model, bundle)
+        plain_mean = isinstance(model.pool, MeanPool) and model.pool.norm == "before"
+        if not (isinstance(model.pool, ClassPool) if model.tokens.cls else plain_mean):
+            yield f"pool: {self.title} pools the class token, or the mean where there is none"
+
+    def arguments(self, config: Vit) -> dict[str, Any]:
+        return super().arguments(config) | {"pool": "cls" if config.tokens.cls else "mean"}
+
     def rules(self, model: Vit) -> list[Rule]:
         assert isinstance(model.mixer, Attention)
         cls = same(TOKENS, "cls_token") if model.tokens.cls else _empty("cls_token", model.width)
@@ -278,8 +238,13 @@ class VitPytorch(VitFiles, Reader):
         return rules + (affine("head.linear", "mlp_head") if isinstance(model.head, LinearHead) else [])
 
 
-class SimpleVit(SimpleVitFiles, Reader):
+class SimpleVit(BaseVitPytorch):
     """`SimpleViT`: fixed sines, the mean, no biases in attention."""
+
+    name: ClassVar[str] = "simple-vit"
+    title: ClassVar[str] = "vit-pytorch's SimpleViT"
+    class_name: ClassVar[str] = "SimpleViT"
+    supported: ClassVar[Supported] = BaseVitPytorch.supported._replace(positions=("sincos2d",))
 
     def matches(self, ckpt: Checkpoint) -> bool:
         head = {"linear_head.weight", "linear_head.1.weight"} & ckpt.tensors.keys()
@@ -293,6 +258,16 @@ class SimpleVit(SimpleVitFiles, Reader):
         pool = MeanPool(norm="after" if early else "before")
         head = "linear_head.1" if early else "linear_head"
         return Ends(Size.parse(settings.get("image_size")), Tokens(cls=False), SinCos2d(), pool, head)
+
+    def projects(self, mixer: Attention, width: int) -> bool:
+        return True
+
+    def other_faults(self, model: Vit, bundle: Bundle) -> Iterator[str]:
+        yield from super().other_faults(model, bundle)
+        if model.tokens.cls or not isinstance(model.pool, MeanPool) or model.pool.norm != "before":
+            yield f"pool: {self.title} has no class token, and the mean of the normed patches"
+        if isinstance(model.head, NoHead):
+            yield f"head: {self.title} always has one"
 
     def rules(self, model: Vit) -> list[Rule]:
         rules = stem_rules(model)

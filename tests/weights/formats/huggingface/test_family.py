@@ -174,4 +174,4 @@ def test_a_rectangle_is_written_as_two_numbers(tmp_path: Path) -> None:
     bundle = vitral.load(folder(tmp_path, "hf_vit")).bundle
     wide = override(bundle, ["model.image_size=32x48", "preprocessing.image_size=32x48"])
     assert isinstance(wide.model, Vit)
-    assert FAMILIES[0].described(wide.model)["image_size"] == [32, 48]
+    assert FAMILIES[0].config_fields(wide.model)["image_size"] == [32, 48]

@@ -13,7 +13,7 @@ from vitral.weights.formats.huggingface.registry import FAMILIES
 from vitral.weights.formats.huggingface.vit import HfVit
 
 CHANGES = {
-    "model.stem.norm=both": "stem",
+    "model.stem.norm=both": "stem.norm",
     "model.stem.bias=false": "stem.bias",
     "model.tokens.norm=true": "tokens.norm",
     "model.tokens.registers=2": "tokens.registers",

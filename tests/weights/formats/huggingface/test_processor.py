@@ -95,7 +95,7 @@ def fields(data: dict[str, Any]) -> Fields:
 
 
 def custom(name: str) -> Any:
-    return next(family.custom for family in FAMILIES if family.name == name)
+    return next(family.processor_defaults for family in FAMILIES if family.name == name)
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

@@ -10,11 +10,11 @@ from vitral.data.transforms.crop import CenterCrop
 from vitral.data.transforms.preprocessing import Normalize
 from vitral.models.vit import Vit
 from vitral.weights.formats.format import Checkpoint, FileSettings
-from vitral.weights.formats.huggingface.family import Family, Supported
+from vitral.weights.formats.huggingface.family import Family
 from vitral.weights.formats.huggingface.fields import Fields, Shapes
 from vitral.weights.formats.huggingface.names import CLIP, Names, TowerTensors, affine_rules, layer_rules, unsqueezed
 from vitral.weights.formats.huggingface.processor import ProcessorDefaults
-from vitral.weights.formats.huggingface.vit import stem_rules
+from vitral.weights.formats.huggingface.vit import VIT, stem_rules
 from vitral.weights.formats.rules import Rule
 
 STEM, TABLE, LAYER = "embeddings.patch_embedding", "embeddings.position_embedding.weight", "encoder.layers."
@@ -52,9 +52,8 @@ class HfClip(Family):
     processor_defaults: ClassVar[ProcessorDefaults] = ProcessorDefaults(
         CenterCrop(fraction=1.0, filter="bicubic"), SCALING, shortest_edge=True
     )
-    supported: ClassVar[Supported] = Supported(
-        frozenset({("cls", "none")}), stem_bias=False, pre_norm=True, optional_qkv_bias=False
-    )
+    supported = VIT._replace(rectangles=False, stem_bias=False, pre_norm=True, qkv_bias=True)
+    pools_and_heads = frozenset({("cls", "none")})
 
     def matches_names(self, names: set[str]) -> bool:
         return {"pre_layrnorm.weight", f"{STEM}.weight", f"{LAYER}0.self_attn.q_proj.weight"} <= names

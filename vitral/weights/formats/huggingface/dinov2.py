@@ -16,7 +16,7 @@ from vitral.models.position import Learned1d, PositionConfig
 from vitral.models.vit import Tokens, Vit
 from vitral.weights.bundle import Bundle
 from vitral.weights.formats.format import Checkpoint, tensor_shape
-from vitral.weights.formats.huggingface.family import ADD_CONFIG, ANY_NUMBER, Family, Supported, common_fields
+from vitral.weights.formats.huggingface.family import ADD_CONFIG, Family, common_fields
 from vitral.weights.formats.huggingface.fields import Fields, Shapes
 from vitral.weights.formats.huggingface.names import (
     DINO,
@@ -27,8 +27,9 @@ from vitral.weights.formats.huggingface.names import (
     layer_rules,
 )
 from vitral.weights.formats.huggingface.processor import ProcessorDefaults
-from vitral.weights.formats.huggingface.vit import LAYER, STEM, TABLE, stem_rules
+from vitral.weights.formats.huggingface.vit import LAYER, STEM, TABLE, VIT, stem_rules
 from vitral.weights.formats.rules import Rule, affine, concat_tokens, same, split_tokens
+from vitral.weights.formats.support import ANY_NUMBER
 
 REGISTERS = "embeddings.register_tokens"
 GATES = ("mlp.gate_proj.", "mlp.up_proj.")  # inside the library since version 5; one map in published files
@@ -51,12 +52,8 @@ class HfDinov2(Family):
     processor_defaults: ClassVar[ProcessorDefaults] = ProcessorDefaults(
         CenterCrop(fraction=0.875, filter="bicubic"), IMAGENET, shortest_edge=True
     )
-    supported: ClassVar[Supported] = Supported(
-        frozenset({("cls", "none"), ("cls_mean", "linear")}),
-        registers=(0, ANY_NUMBER),
-        scale=True,
-        swiglu=True,
-    )
+    supported = VIT._replace(rectangles=False, registers=ANY_NUMBER, scale=True, swiglu=True)
+    pools_and_heads = frozenset({("cls", "none"), ("cls_mean", "linear")})
     resizes: ClassVar[bool] = False
 
     def matches_names(self, names: set[str]) -> bool:
@@ -108,10 +105,10 @@ class HfDinov2(Family):
             *affine("norm", "layernorm"),
         ]
 
-    def unsupported(self, bundle: Bundle) -> Iterator[str]:
-        yield from super().unsupported(bundle)
-        if isinstance(bundle.model, Vit) and not _ratio(bundle.model):
-            yield f"mlp.ratio: {self.title} has whole ratios of hidden to outer width, this model {bundle.model.mlp}"
+    def other_faults(self, model: Vit, bundle: Bundle) -> Iterator[str]:
+        yield from super().other_faults(model, bundle)
+        if not _ratio(model):
+            yield f"mlp.ratio: {self.title} has an integer ratio of hidden to outer width, this model {model.mlp}"
 
     def architecture(self, model: Vit) -> str:
         kind = "Dinov2WithRegisters" if model.tokens.registers else "Dinov2"

@@ -15,12 +15,13 @@ from vitral.models.vit import Tokens, Vit
 from vitral.weights.bundle import Bundle
 from vitral.weights.formats.format import Checkpoint, tensor_shape
 from vitral.weights.formats.huggingface.dinov2 import REGISTERS, token_rule
-from vitral.weights.formats.huggingface.family import ANY_NUMBER, Family, Supported
+from vitral.weights.formats.huggingface.family import Family
 from vitral.weights.formats.huggingface.fields import Fields, Shapes
 from vitral.weights.formats.huggingface.names import DINO3, MASK_TOKEN, Names, TowerTensors, layer_rules
 from vitral.weights.formats.huggingface.processor import ProcessorDefaults
-from vitral.weights.formats.huggingface.vit import stem_rules
+from vitral.weights.formats.huggingface.vit import VIT, stem_rules
 from vitral.weights.formats.rules import Rule, affine
+from vitral.weights.formats.support import ANY_NUMBER
 
 STEM = "embeddings.patch_embeddings"
 BIASES = ("query_bias", "key_bias", "value_bias")
@@ -41,9 +42,8 @@ class HfDinov3(Family):
         "image_size": 224,
     }
     processor_defaults: ClassVar[ProcessorDefaults] = ProcessorDefaults(Resize(), IMAGENET)
-    supported: ClassVar[Supported] = Supported(
-        frozenset({("cls", "none")}), registers=(0, ANY_NUMBER), position="rope2d", scale=True, swiglu=True
-    )
+    supported = VIT._replace(rectangles=False, registers=ANY_NUMBER, positions=("rope2d",), scale=True, swiglu=True)
+    pools_and_heads = frozenset({("cls", "none")})
     resizes: ClassVar[bool] = False
 
     def matches_names(self, names: set[str]) -> bool:

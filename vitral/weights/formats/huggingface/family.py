@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -44,88 +44,6 @@ from vitral.weights.formats.huggingface.names import HEADS, Names, TowerTensors,
 from vitral.weights.formats.huggingface.processor import ProcessorDefaults, processor_fields, read_processor
 from vitral.weights.formats.rules import Rule, affine
 
-ANY_NUMBER = 1_000  # registers
-
-
-class Supported(NamedTuple):
-    """What the models of a family are made of."""
-
-    pools_and_heads: frozenset[tuple[str, str]]  # the kinds of pool and head that go together
-    cls: bool = True
-    registers: tuple[int, int] = (0, 0)  # the fewest and the most
-    stem_bias: bool = True
-    pre_norm: bool = False
-    position: str = "learned1d"
-    scale: bool = False  # LayerScale
-    swiglu: bool = False  # whether an MLP may be
-    optional_qkv_bias: bool = True  # whether queries, keys and values may have none
-    rectangles: bool = False  # whether images and patches may be no squares
-
-
-def unsupported_parts(bundle: Bundle, supported: Supported, who: str) -> Iterator[str]:
-    """What a family cannot hold of a model, each as a sentence that begins with the field."""
-    model = bundle.model
-    if not isinstance(model, Vit):
-        yield f"kind: {who} is a Vision Transformer, this model a {model.kind}"
-        return
-    yield from _stem_gaps(model, supported, who)
-    yield from _layer_gaps(model, supported, who)
-    if (model.pool.kind, model.head.kind) not in supported.pools_and_heads:
-        known = " or ".join(f"{pool} with {head}" for pool, head in sorted(supported.pools_and_heads))
-        yield f"head: {who} has pool {known}, this model {model.pool.kind} with {model.head.kind}"
-    if isinstance(model.pool, MeanPool) and model.pool.normalizes():
-        yield f"pool.norm: {who} normalizes before the mean"
-    if isinstance(model.pool, AttentionPool) and model.pool.heads not in ("mixer", model.context().heads):
-        yield f"pool.heads: {who} has as many as its mixer"
-    image = bundle.preprocessing.image_size
-    if isinstance(bundle.preprocessing.crop, CenterCrop) and image.height != image.width:
-        yield f"preprocessing.crop: the library crops squares out of resized pictures, this model needs {image}"
-
-
-def _stem_gaps(model: Vit, supported: Supported, who: str) -> Iterator[str]:
-    stem, tokens = model.stem, model.tokens
-    if not isinstance(stem, Patches) or stem.norm != "none":
-        yield f"stem: {who} has patches through one map and no norm"
-    elif stem.bias != supported.stem_bias:
-        yield f"stem.bias: {who} has {'a bias' if supported.stem_bias else 'no bias'}"
-    elif not supported.rectangles and (len(set(model.image_size)) > 1 or len(set(stem.patch)) > 1):
-        yield f"image_size: {who} has squares, this model {model.image_size} in {stem.patch}"
-    if tokens.cls != supported.cls:
-        yield f"tokens.cls: {who} has {'a class token' if supported.cls else 'no class token'}"
-    fewest, most = supported.registers
-    if not fewest <= tokens.registers <= most:
-        count = str(fewest) if fewest == most else f"{fewest} or more"
-        yield f"tokens.registers: {who} has {count}, this model {tokens.registers}"
-    if tokens.norm != supported.pre_norm:
-        yield f"tokens.norm: {who} has {'a' if supported.pre_norm else 'no'} norm before the first layer"
-    if model.position.kind != supported.position:
-        yield f"position: {who} has {supported.position}, this model {model.position.kind}"
-    elif isinstance(model.position, Learned1d):
-        if model.position.where != "stem":
-            yield f"position.where: {who} adds it at the stem"
-        if supported.cls and not model.position.cls:
-            yield f"position.cls: {who}'s table has a row for the class token"
-
-
-def _layer_gaps(model: Vit, supported: Supported, who: str) -> Iterator[str]:
-    if not isinstance(model.block, PreNorm):
-        yield f"block: {who} normalizes before each branch"
-    if isinstance(model.block.scale, LayerScale) != supported.scale:
-        yield f"block.scale: {who} has {'LayerScale' if supported.scale else 'none'}"
-    mixer = model.mixer
-    if not isinstance(mixer, Attention):
-        yield f"mixer: {who} has attention over all tokens, this model {mixer.kind}"
-    else:
-        if mixer.head_width_for(model.width) * mixer.heads != model.width or not mixer.project:
-            yield f"mixer: {who}'s heads share the width evenly, and are projected"
-        if mixer.qk_norm:
-            yield f"mixer.qk_norm: {who} has none"
-        if not mixer.qkv_bias and not supported.optional_qkv_bias:
-            yield f"mixer.qkv_bias: {who}'s is always there"
-    if not isinstance(model.mlp, Mlp) and not supported.swiglu:
-        yield f"mlp: {who} has two layers with GELU between, this model {model.mlp.kind}"
-
-
 DOWNLOAD_AGAIN = "get it again from where the weights came from"
 ADD_CONFIG = "put the model's config.json beside it"
 
@@ -135,13 +53,12 @@ class Family(Format):
 
     library: ClassVar[str] = "huggingface"
     package: ClassVar[str] = "transformers"
-    title: ClassVar[str]
     types: ClassVar[tuple[str, ...]]  # model_type in config.json
     names: ClassVar[Names]
     shapes: ClassVar[Shapes]  # where the tensors show what a missing config.json would tell
     default_fields: ClassVar[Mapping[str, Any]]  # fields that no tensor shows, as all published models have them
     processor_defaults: ClassVar[ProcessorDefaults]
-    supported: ClassVar[Supported]
+    pools_and_heads: ClassVar[frozenset[tuple[str, str]]]  # the kinds of pool and head that go together
     resizes: ClassVar[bool] = True  # whether its code has to be told that an image has another size than its own
 
     def matches(self, ckpt: Checkpoint) -> bool:
@@ -202,7 +119,7 @@ class Family(Format):
             channels=fields.whole("num_channels"),
             width=width,
             depth=fields.whole("num_hidden_layers"),
-            stem=Patches(patch=patch, bias=self.supported.stem_bias),
+            stem=Patches(patch=patch, bias=bool(self.supported.stem_bias)),
             tokens=self.tokens(fields),
             position=self.position(fields),
             block=PreNorm(scale=LayerScale() if self.supported.scale else NoScale()),
@@ -214,13 +131,13 @@ class Family(Format):
         )
 
     def tokens(self, fields: Fields) -> Tokens:
-        return Tokens(cls=self.supported.cls, norm=self.supported.pre_norm)
+        return Tokens(cls=bool(self.supported.cls), norm=bool(self.supported.pre_norm))
 
     def position(self, fields: Fields) -> PositionConfig:
-        return Learned1d(cls=self.supported.cls, resampling="bicubic")
+        return Learned1d(cls=bool(self.supported.cls), resampling="bicubic")
 
     def qkv_bias(self, fields: Fields) -> bool:
-        return fields.flag("qkv_bias", True) or not self.supported.optional_qkv_bias
+        return fields.flag("qkv_bias", True) or bool(self.supported.qkv_bias)
 
     def mlp(self, fields: Fields, width: int) -> MlpConfig:
         return Mlp(ratio=fields.whole("intermediate_size") / width, gelu=fields.gelu())
@@ -280,8 +197,17 @@ class Family(Format):
         rules = [replace(rule, theirs=tuple(before + name for name in rule.theirs)) for rule in self.tower_rules(model)]
         return rules + (self.head_rules(model) if isinstance(model.head, LinearHead) else [])
 
-    def unsupported(self, bundle: Bundle) -> Iterator[str]:
-        return unsupported_parts(bundle, self.supported, self.title)
+    def other_faults(self, model: Vit, bundle: Bundle) -> Iterator[str]:
+        if (model.pool.kind, model.head.kind) not in self.pools_and_heads:
+            known = " or ".join(f"{pool} with {head}" for pool, head in sorted(self.pools_and_heads))
+            yield f"head: {self.title} has pool {known}, this model {model.pool.kind} with {model.head.kind}"
+        if isinstance(model.pool, MeanPool) and model.pool.normalizes():
+            yield f"pool.norm: {self.title} normalizes before the mean"
+        if isinstance(model.pool, AttentionPool) and model.pool.heads not in ("mixer", model.context().heads):
+            yield f"pool.heads: {self.title} has as many as its mixer"
+        size = bundle.preprocessing.image_size
+        if isinstance(bundle.preprocessing.crop, CenterCrop) and len(set(size)) > 1:
+            yield f"preprocessing.crop: the library crops squares, this model needs {size}"
 
     def architecture(self, model: Vit) -> str:
         """The class of the library that reads such a model."""

@@ -9,16 +9,15 @@ from vitral.models.pool import AttentionPool, MeanPool, PoolConfig
 from vitral.models.vit import Vit
 from vitral.weights.formats.huggingface.clip import DEFAULTS as CLIP_DEFAULTS
 from vitral.weights.formats.huggingface.clip import LAYER, STEM, TABLE, TEXT, TOWER, vision_config
-from vitral.weights.formats.huggingface.family import Family, Supported
+from vitral.weights.formats.huggingface.family import Family
 from vitral.weights.formats.huggingface.fields import Fields, Shapes
 from vitral.weights.formats.huggingface.names import CLIP, Names, TowerTensors, affine_rules, layer_rules, unsqueezed
 from vitral.weights.formats.huggingface.processor import ProcessorDefaults
-from vitral.weights.formats.huggingface.vit import stem_rules
+from vitral.weights.formats.huggingface.vit import VIT, stem_rules
 from vitral.weights.formats.rules import Rule, same, split
 
 DEFAULTS = CLIP_DEFAULTS | {"patch_size": 16, "hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 1e-6}
 UNREAD = "gathers the patches in another way than the classifier does"
-ANSWERS = frozenset({("attention", "none"), ("mean", "none"), ("mean", "linear")})
 
 
 class HfSiglip(Family):
@@ -31,7 +30,8 @@ class HfSiglip(Family):
     shapes: ClassVar[Shapes] = Shapes(f"{STEM}.weight", "mlp.fc1.weight", LAYER, TABLE, 0, 2)
     default_fields: ClassVar[dict[str, Any]] = {"layer_norm_eps": 1e-6, "hidden_act": "gelu_pytorch_tanh"}
     processor_defaults: ClassVar[ProcessorDefaults] = ProcessorDefaults(Resize(filter="bicubic"), CENTERED)
-    supported: ClassVar[Supported] = Supported(ANSWERS, cls=False, optional_qkv_bias=False)
+    supported = VIT._replace(rectangles=False, cls=False, qkv_bias=True)
+    pools_and_heads = frozenset({("attention", "none"), ("mean", "none"), ("mean", "linear")})
 
     def matches_names(self, names: set[str]) -> bool:
         parts = {f"{STEM}.bias", TABLE, f"{LAYER}0.self_attn.q_proj.weight", "post_layernorm.weight"}

@@ -16,7 +16,7 @@ from vitral.models.embed import Patches
 from vitral.models.head import NoHead
 from vitral.models.pool import ClassPool, DistilledPool, PoolConfig
 from vitral.models.vit import Tokens, Vit
-from vitral.weights.formats.huggingface.family import Family, Supported
+from vitral.weights.formats.huggingface.family import Family
 from vitral.weights.formats.huggingface.fields import Fields, Shapes
 from vitral.weights.formats.huggingface.names import (
     BERT,
@@ -29,12 +29,14 @@ from vitral.weights.formats.huggingface.names import (
 )
 from vitral.weights.formats.huggingface.processor import ProcessorDefaults
 from vitral.weights.formats.rules import Rule, affine, averaged_heads, patch_kernel, position_rules, same
+from vitral.weights.formats.support import Supported
 
 STEM, LAYER = "embeddings.patch_embeddings.projection", "encoder.layer."
 TABLE = "embeddings.position_embeddings"
 POOLER = (r"pooler\.", "a pooler that no head reads")
 DECODER = (r"decoder\.", "draws hidden patches in pre-training")
 SHAPES = Shapes(f"{STEM}.weight", "intermediate.dense.weight", LAYER, TABLE, 1)
+VIT = Supported(cls=True, position_cls=True)
 UNTOLD = {"layer_norm_eps": 1e-12, "hidden_act": "gelu"}
 PARTS = {f"{STEM}.weight", f"{LAYER}0.attention.attention.query.weight", f"{LAYER}0.layernorm_before.weight"}
 
@@ -49,7 +51,8 @@ class HfVit(Family):
     shapes: ClassVar[Shapes] = SHAPES
     default_fields: ClassVar[dict[str, Any]] = UNTOLD
     processor_defaults: ClassVar[ProcessorDefaults] = ProcessorDefaults(Resize(), CENTERED)
-    supported: ClassVar[Supported] = Supported(frozenset({("cls", "none"), ("cls", "linear")}), rectangles=True)
+    supported = VIT
+    pools_and_heads = frozenset({("cls", "none"), ("cls", "linear")})
 
     def matches_names(self, names: set[str]) -> bool:
         others = {"embeddings.distillation_token", "decoder.decoder_pos_embed"}
@@ -88,7 +91,8 @@ class HfMae(Family):
     shapes: ClassVar[Shapes] = SHAPES
     default_fields: ClassVar[dict[str, Any]] = UNTOLD
     processor_defaults: ClassVar[ProcessorDefaults] = ProcessorDefaults(Resize(), IMAGENET)
-    supported: ClassVar[Supported] = Supported(frozenset({("cls", "none")}))
+    supported = VIT._replace(rectangles=False)
+    pools_and_heads = frozenset({("cls", "none")})
 
     def matches_names(self, names: set[str]) -> bool:
         others = {"embeddings.distillation_token", "pooler.dense.weight", "classifier.weight", "decoder.0.weight"}
@@ -112,7 +116,6 @@ class HfMae(Family):
 
 TOKEN = "embeddings.distillation_token"
 TEACHER = ("cls_classifier", "distillation_classifier")
-ANSWERS = frozenset({("cls", "none"), ("cls", "linear"), ("distilled", "linear")})
 
 
 class HfDeit(Family):
@@ -127,7 +130,8 @@ class HfDeit(Family):
     processor_defaults: ClassVar[ProcessorDefaults] = ProcessorDefaults(
         CenterCrop(fraction=0.875, filter="bicubic"), IMAGENET
     )
-    supported: ClassVar[Supported] = Supported(ANSWERS, registers=(1, 1), rectangles=True)
+    supported = VIT._replace(registers=(1, 1))
+    pools_and_heads = frozenset({("cls", "none"), ("cls", "linear"), ("distilled", "linear")})
 
     def matches_names(self, names: set[str]) -> bool:
         return names >= PARTS | {TOKEN}
