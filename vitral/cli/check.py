@@ -15,13 +15,14 @@ from vitral.core.machine import cpu_count
 def check(
     data: Data,
     workers: Annotated[
-        int, typer.Option(help="Processes that read files.", min=0, default_factory=cpu_count, show_default="one a core")
+        int,
+        typer.Option(help="Processes that read files.", min=0, default_factory=cpu_count, show_default="one a core"),
     ],
     json: Annotated[bool, typer.Option("--json", help="Print JSON, with every example.")] = False,
     html: Annotated[str, typer.Option(metavar="PAGE", help="Also write a page with the pictures at fault.")] = "",
     root: Root = "",
 ) -> None:
-    """Find what would make accuracy wrong: damage, copies, leaks, bad labels, imbalance.
+    """Check a dataset: damaged files, duplicates, leaks between splits, label conflicts, imbalance.
 
     Ends with 3 where something is an error: a file that cannot be read, one picture in two splits or under two
     labels. Warnings and notes end with 0.

@@ -1,7 +1,4 @@
-"""Findings about single files: what does not decode, and what decodes and is still suspicious.
-
-Findings that need no file to be read: how many images there are of each class, and what the source had to say.
-"""
+"""Checks of class counts and splits, which read no file, and checks of single files: damage, sizes, modes, names."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,7 +20,7 @@ def class_findings(samples: Samples) -> Iterator[Finding]:
     """What the counts give cause to say, and the notes of the source."""
     missing = list(_missing(samples))
     yield from missing
-    yield from _unjudged(samples)
+    yield from _no_validation(samples)
     yield from _imbalance(samples)
     yield from _few(samples)
     said = {finding.title for finding in missing}
@@ -36,13 +33,13 @@ def _missing(samples: Samples) -> Iterator[Finding]:
         names = [name for name, count in zip(samples.classes, counts, strict=True) if not count]
         if names and any(counts):
             title = f"no images in {split}: {format_names(names)}"
-            hint = f"add some to {split}: without them nobody knows how well these are told apart"
+            hint = f"add some to {split}: without them the accuracy on these classes is unknown"
             yield Finding("warning", "missing", title, len(names), tuple(Example((), name) for name in names), hint)
 
 
-def _unjudged(samples: Samples) -> Iterator[Finding]:
+def _no_validation(samples: Samples) -> Iterator[Finding]:
     if all(item.split == "train" for item in samples.items):
-        title = "no images to judge a model by, all are for training"
+        title = "no validation or test images, all are for training"
         yield Finding("warning", "unjudged", title, 1, (), "add images, some of them in a folder called val")
 
 
@@ -112,8 +109,8 @@ def _corrupt(examined: Sequence[ExaminedItem]) -> Iterator[Finding]:
     if broken:
         title = f"{plural(len(broken), 'file')} cannot be used"
         examples = tuple(Example((item,), result.message) for item, result in broken)
-        remedies = list(dict.fromkeys(result.hint for _, result in broken if result.hint))
-        hint = remedies[0] if len(remedies) == 1 else "remove them, or replace them with sound ones"
+        hints = list(dict.fromkeys(result.hint for _, result in broken if result.hint))
+        hint = hints[0] if len(hints) == 1 else "remove them, or replace them with sound ones"
         yield Finding("error", "corrupt", title, len(broken), examples, hint)
 
 
@@ -136,12 +133,12 @@ def _blank(items: Sequence[ReadableItem]) -> Iterator[Finding]:
     blank = [item for item, result in items if result.contrast <= BLANK_SPREAD]
     if blank:
         title = f"{plural(len(blank), 'picture is', 'pictures are')} of one color"
-        hint = "remove what shows nothing"
+        hint = "remove images that show nothing"
         yield Finding("warning", "blank", title, len(blank), tuple(Example((item,)) for item in blank), hint)
 
 
 def _sizes(items: Sequence[ReadableItem], image: Size) -> Iterator[Finding]:
-    small = _those(items, lambda result: enlargement(result.header.size, image) > MOST_ENLARGED)
+    small = _select(items, lambda result: enlargement(result.header.size, image) > MOST_ENLARGED)
     if small:
         title = (
             f"{plural(len(small), 'picture')} become{'s' * (len(small) == 1)} more than {MOST_ENLARGED:g} times larger"
@@ -156,19 +153,19 @@ def _sizes(items: Sequence[ReadableItem], image: Size) -> Iterator[Finding]:
             else "replace them with larger ones, or remove them"
         )
         yield Finding("note" if ordinary else "warning", "enlarged", title, len(small), small, hint)
-    long = _those(items, lambda result: max(result.header.size) > LONG_ASPECT * min(result.header.size))
+    long = _select(items, lambda result: max(result.header.size) > LONG_ASPECT * min(result.header.size))
     if long:
         title = f"{plural(len(long), 'picture is', 'pictures are')} more than {LONG_ASPECT:g} times as long as wide"
         yield Finding("warning", "aspect", title, len(long), long, "crop them: the resize to a square squeezes them")
-    large = _those(items, lambda result: result.header.size.height * result.header.size.width > MANY_PIXELS)
+    large = _select(items, lambda result: result.header.size.height * result.header.size.width > MANY_PIXELS)
     if large:
         title = f"{plural(len(large), 'picture has', 'pictures have')} more than {MANY_PIXELS // 10**6} megapixels"
         yield Finding("note", "large", title, len(large), large, "slow to read: save them smaller, once")
 
 
-def _those(items: Sequence[ReadableItem], wanted: Callable[[ImageInfo], bool]) -> tuple[Example, ...]:
+def _select(items: Sequence[ReadableItem], condition: Callable[[ImageInfo], bool]) -> tuple[Example, ...]:
     """The pictures of which it is true, with their sizes."""
-    return tuple(Example((item,), str(result.header.size)) for item, result in items if wanted(result))
+    return tuple(Example((item,), str(result.header.size)) for item, result in items if condition(result))
 
 
 def _misnamed(items: Sequence[ReadableItem]) -> Iterator[Finding]:

@@ -1,7 +1,4 @@
-"""Diagnosis: all that the doctor found, as one value.
-
-The two ways to see the doctor: every file, or as much as seconds allow.
-"""
+"""The data doctor: check every file of a dataset, or a random sample in seconds, and the resulting `Diagnosis`."""
 
 import random
 from collections import Counter
@@ -40,7 +37,7 @@ class Diagnosis:
 
 @dataclass(frozen=True)
 class ResizeSummary:
-    """What the plain resize to the image of the model does to the pictures."""
+    """What resizing to the model's input size does to the images."""
 
     smallest: Size
     median: Size  # of the heights and of the widths
@@ -65,7 +62,7 @@ def diagnose(samples: Samples, examined: Sequence[ExaminedItem]) -> Diagnosis:
 
 
 def summarize_resize(sizes: Counter[Size], image: Size = IMAGE_SIZE) -> ResizeSummary:
-    """How pictures of these sizes, one or more, become the image of the model."""
+    """How images of these sizes are resized to the model's input size."""
     every = sorted(sizes.elements(), key=lambda size: size.height * size.width)
     middle = Size(round(median(size.height for size in every)), round(median(size.width for size in every)))
     return ResizeSummary(
@@ -87,7 +84,7 @@ def diagnosis_to_dict(diagnosis: Diagnosis) -> dict[str, Any]:
     examined                  how many files were looked into
     formats, modes            files by format and by mode, of those that decode
     resizing                  sizes as [height, width], and what a resize to `image` does; null when nothing decodes
-    findings                  severity, kind, title, count, remedy, and all examples with their files (name, class,
+    findings                  severity, kind, title, count, hint, and all examples with their files (name, class,
                               split) and a detail
     errors, warnings, notes   how many findings of each severity
     """
@@ -123,12 +120,12 @@ FEW_BYTES = 64_000_000  # of encoded images: some seconds of decoding, whatever 
 
 
 def check(samples: Samples, workers: int) -> Diagnosis:
-    """Every file examined, by so many processes, with a bar on a terminal."""
+    """Examine every file with so many worker processes, and a progress bar on a terminal."""
     return diagnose(samples, list(with_progress(examine_all(samples, workers), len(samples.items))))
 
 
 def check_sample(samples: Samples) -> Diagnosis:
-    """All that can be told without reading every file, and a few files drawn at random, the same ones every time."""
+    """Run the checks that read no files, and examine a fixed random sample of the files."""
     return diagnose(samples, list(_drawn(samples)))
 
 

@@ -1,6 +1,7 @@
-"""Findings about pictures that are there more than once: in two splits, under two labels, or for nothing.
+"""Exact and near duplicates: in two splits, under two labels, or repeated within a class.
 
-Pictures that look the same: saved again, resized, or a little brighter.  N pictures, P pairs.
+Near duplicates (saved again, resized, a little brighter) are found by a perceptual hash of 63 bits, and confirmed by
+the correlation of their thumbnails.  N images, P pairs.
 """
 
 from collections import defaultdict
@@ -28,11 +29,11 @@ Hashes = NDArray[np.uint64]  # (N)
 
 
 def near_duplicates(thumbnails: Thumbnails) -> list[list[int]]:
-    """Groups of two or more pictures that look the same, each in order."""
+    """Groups of two or more images that look the same, each in order."""
     groups = _Groups(len(thumbnails))
     hashes, contrast = perceptual_hashes(thumbnails)
     informative = np.flatnonzero(contrast >= MIN_CONTRAST)
-    leaders = _collapsed(thumbnails, hashes, informative, groups)
+    leaders = _merge_equal_hashes(thumbnails, hashes, informative, groups)
     for one, other in near_pairs(hashes[leaders]):
         first, second = leaders[one], leaders[other]
         apart = groups.roots[first] != groups.roots[second]
@@ -124,7 +125,7 @@ def _join(thumbnails: Thumbnails, first: Indices, second: Indices, groups: _Grou
         groups.join(one, other)
 
 
-def _collapsed(thumbnails: Thumbnails, hashes: Hashes, members: Indices, groups: _Groups) -> Indices:
+def _merge_equal_hashes(thumbnails: Thumbnails, hashes: Hashes, members: Indices, groups: _Groups) -> Indices:
     """One picture of each look among those of equal hash, so that a thousand stills are compared a thousand times."""
     order = members[np.argsort(hashes[members], kind="stable")]
     starts = np.flatnonzero(np.diff(hashes[order])) + 1
@@ -149,7 +150,7 @@ DuplicateGroup = list[SameFiles]  # all the files that look the same
 
 
 def duplicate_findings(readable: Sequence[ReadableItem]) -> Iterator[Finding]:
-    """What copies among the files give cause to say, exact ones and those that look the same."""
+    """Findings about exact and near duplicates."""
     repeated = group_duplicates(readable)
     yield from _contradictions(repeated)
     yield from _leaks(repeated)

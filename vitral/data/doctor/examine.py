@@ -1,6 +1,6 @@
-"""One file examined: what it declares, whether it decodes, and a sketch of it to compare with others.
+"""Examine files: header, whether each decodes, and a small thumbnail to compare it with others.
 
-Every file examined, by several processes at once, with the results in order.
+Several worker processes examine at once; results come in the order of the items.
 """
 
 import hashlib
@@ -56,14 +56,14 @@ class ExaminedItem(NamedTuple):
 
 
 def examine(store: Store, item: Item) -> ExamResult:
-    """What there is to know of one image; a file that cannot be read or decoded is an answer too."""
+    """Examine one image; a file that cannot be read or decoded gives `Unreadable`."""
     try:
-        return _sound(store.read(item.name), item.name)
+        return _decode(store.read(item.name), item.name)
     except DataError as error:
         return Unreadable(error.code, error.message, error.hint)
 
 
-def _sound(data: bytes, name: str) -> ImageInfo:
+def _decode(data: bytes, name: str) -> ImageInfo:
     encoded = open_image(data, name, native_decoding(data, name))
     picture = to_rgb_image(encoded.pixels(MIN_SIZE))
     contrast = int(np.diff(np.array(picture.getextrema())).max())  # Pillow is faster at this than NumPy by far
@@ -71,21 +71,21 @@ def _sound(data: bytes, name: str) -> ImageInfo:
     return ImageInfo(encoded.header, hashlib.blake2b(data, digest_size=16).digest(), contrast, thumbnail.tobytes())
 
 
-CHUNK = 64  # items that a worker answers for at a time
+CHUNK = 64  # items that a worker examines at a time
 log = logging.getLogger("vitral")
 
 Chunk = Sequence[Item]
 
 
 class Worker(NamedTuple):
-    """A worker, its answers, and where in its chunk it is."""
+    """A worker process, the pipe of its results, and its index in the current chunk."""
 
     process: BaseProcess
     answers: Connection
     at: SharedArray  # (1,)
 
     def answer(self, store: Store, chunk: Chunk) -> list[ExamResult]:
-        """The exams of the next chunk."""
+        """The results of the next chunk."""
         try:
             return self.answers.recv()
         except EOFError:
@@ -100,28 +100,28 @@ class Worker(NamedTuple):
 
 
 def examine_all(samples: Samples, workers: int) -> Generator[ExaminedItem, None, None]:
-    """Each item with its exam, in the order of the items; with no workers, or few items, by this process."""
+    """Examine every item, in order; without workers, or for few items, in this process."""
     if workers < 1 or len(samples.items) <= CHUNK:
         for item in samples.items:
             yield ExaminedItem(item, examine(samples.store, item))
         return
     chunks = [samples.items[start : start + CHUNK] for start in range(0, len(samples.items), CHUNK)]
-    hands: list[Worker] = []
+    pool: list[Worker] = []
     try:
         for number in range(workers):
-            hands.append(_hire(samples.store, chunks[number::workers]))
+            pool.append(_start_worker(samples.store, chunks[number::workers]))
         for number, chunk in enumerate(chunks):
-            yield from map(ExaminedItem, chunk, hands[number % workers].answer(samples.store, chunk))
+            yield from map(ExaminedItem, chunk, pool[number % workers].answer(samples.store, chunk))
     finally:
-        for hand in hands:
-            hand.process.kill()
-        for hand in hands:
-            hand.process.join()
-            hand.answers.close()
+        for worker in pool:
+            worker.process.kill()
+        for worker in pool:
+            worker.process.join()
+            worker.answers.close()
 
 
 def with_progress(results: Generator[ExaminedItem, None, None], total: int) -> Iterator[ExaminedItem]:
-    """The same, with a bar on stderr where that is a terminal and the talk is wanted."""
+    """The same results, with a progress bar on stderr if it is a terminal and not silenced."""
     from rich.console import Console
     from rich.progress import track
 
@@ -134,25 +134,25 @@ def with_progress(results: Generator[ExaminedItem, None, None], total: int) -> I
         results.close()
 
 
-def _hire(store: Store, chunks: Sequence[Chunk]) -> Worker:
+def _start_worker(store: Store, chunks: Sequence[Chunk]) -> Worker:
     answers, end = DEFAULT_CONTEXT.Pipe(duplex=False)
     at = create_shared((1,), "int64", DEFAULT_CONTEXT)
-    process = DEFAULT_CONTEXT.Process(target=_labour, args=(store, chunks, end, at), daemon=True)
+    process = DEFAULT_CONTEXT.Process(target=_run_worker, args=(store, chunks, end, at), daemon=True)
     process.start()
     end.close()  # so that its death ends the answers
     return Worker(process, answers, at)
 
 
-def _labour(store: Store, chunks: Sequence[Chunk], answers: Connection, at: SharedArray) -> None:
-    """What a worker does. Interrupts are the parent's to answer; it ends the workers."""
+def _run_worker(store: Store, chunks: Sequence[Chunk], answers: Connection, at: SharedArray) -> None:
+    """The loop of a worker. It ignores interrupts: the parent handles them and ends the workers."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for chunk in chunks:
         results = []
-        for place, item in enumerate(chunk):
-            at.array[0] = place
+        for index, item in enumerate(chunk):
+            at.array[0] = index
             results.append(examine(store, item))
         try:
             answers.send(results)
-        except BrokenPipeError:  # nobody is left to hear it
+        except BrokenPipeError:  # the parent is gone
             return

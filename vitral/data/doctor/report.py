@@ -40,12 +40,12 @@ def print_report(text: str, console: Console) -> None:
 
 
 def verdict(diagnosis: Diagnosis) -> str:
-    """Whether to train, or what to mend."""
+    """The closing line: whether to train, or to correct errors first."""
     data = printable(shlex.quote(diagnosis.samples.where))
     errors, warnings = diagnosis.count("error"), diagnosis.count("warning")
     if errors:
         more = f" and {plural(warnings, 'warning')}" if warnings else ""
-        return f"{plural(errors, 'error')}{more}: mend the errors, then run  vitral check {data}"
+        return f"{plural(errors, 'error')}{more}: fix the errors, then run  vitral check {data}"
     found = f"{plural(warnings, 'warning')}, no errors" if warnings else "no errors, no warnings"
     return f"{found}: train on it with  vitral train {data}"
 
