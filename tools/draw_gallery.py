@@ -13,24 +13,24 @@ import torch
 from PIL import Image
 
 import vitral
-from vitral.explanation.figures.canvas import Drawing
-from vitral.weights.load import Loaded
+from vitral.explanation.figures.canvas import ExplanationFigure
+from vitral.weights.load import LoadedModel
 
-SHOWN = ("relevance", "rollout", "heads", "filters", "positions", "distance", "depth", "believe")
+SHOWN = ("relevance", "rollout", "heads", "filters", "positions", "distance", "logit_lens", "faithfulness")
 QUALITY = 88
 
 
-def untrained(loaded: Loaded) -> Loaded:
+def untrained(loaded: LoadedModel) -> LoadedModel:
     """The same model before its first step; its head, which would start at zero, is drawn too."""
     torch.manual_seed(0)
     model = loaded.bundle.model.build().eval()
     with torch.no_grad():
         for weight in model.head.parameters():
             weight.normal_(std=0.05)
-    return Loaded(model, loaded.bundle)
+    return LoadedModel(model, loaded.bundle)
 
 
-def picture(drawing: Drawing) -> Image.Image:
+def picture(drawing: ExplanationFigure) -> Image.Image:
     return Image.open(BytesIO(drawing.png())).convert("RGB")
 
 

@@ -8,7 +8,7 @@ from tests.models.variants import VITS, small
 from vitral.explanation.trace import summary_token, trace_image
 from vitral.models import PostNorm, attention_maps
 from vitral.models.base import Grid, Layout
-from vitral.models.block import Block
+from vitral.models.block import EncoderBlock
 
 
 def image_for(name: str) -> Tensor:
@@ -37,7 +37,7 @@ def test_lengths_are_those_of_the_formulas() -> None:
         layout = found.layout
         x = model.embed(image, layout)  # (1, L, D)
         for moved, block in zip(found.layers, model.blocks, strict=True):
-            assert isinstance(block, Block)
+            assert isinstance(block, EncoderBlock)
             gathered = block.mixer(block.mixer_norm(x), layout, layout.length())
             between = x + gathered
             thought = block.mlp(block.mlp_norm(between))
@@ -63,7 +63,7 @@ def test_a_mixer_without_attention_has_no_heads() -> None:
 def test_a_norm_after_the_sum_does_not_change_what_is_added() -> None:
     model, image = small(block=PostNorm()).build().eval(), torch.randn(1, 3, 32, 48)
     block = model.blocks[0]
-    assert isinstance(block, Block)
+    assert isinstance(block, EncoderBlock)
     with torch.no_grad():
         found = trace_image(model, image)
         gathered = block.mixer(found.tokens[None], found.layout, found.layout.length())
