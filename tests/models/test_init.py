@@ -228,6 +228,6 @@ def test_every_residual_unit_starts_as_its_shortcut(config: Resnet | Vit, scheme
 
 @pytest.mark.parametrize("kind", union_members(InitConfig))
 def test_registers_start_different_from_each_other(kind: type[BaseInit]) -> None:
-    registers = small(tokens=Tokens(registers=3), initial=kind()).build().get_parameter("prefix.tokens")[1:]
+    registers = small(tokens=Tokens(registers=3), init=kind()).build().get_parameter("prefix.tokens")[1:]
     assert not torch.equal(registers[0], registers[1])
     assert not torch.equal(registers[1], registers[2])

@@ -109,7 +109,7 @@ def test_the_same_seed_builds_the_same_model() -> None:
 @pytest.mark.parametrize(
     ("fields", "code", "where", "values"),
     [
-        ({"image_size": Size(30, 32)}, "config.indivisible", "image", ("30x32", "8x8", "32x32")),
+        ({"image_size": Size(30, 32)}, "config.indivisible", "image_size", ("30x32", "8x8", "32x32")),
         ({"mixer": Attention(heads=5)}, "config.indivisible", "mixer.heads", (32, 5, "1, 2, 4, 8")),
         (
             {"mixer": Attention(heads=3, head_width=6), "position": Rope2d()},
@@ -130,7 +130,7 @@ def test_the_same_seed_builds_the_same_model() -> None:
         ),
         ({"pool": AttentionPool(heads=5)}, "config.indivisible", "pool.heads", (32, 5)),
         ({"stem": Hybrid(layers=(1,), root=32, project=False)}, "config.conflict", "stem.project", (128, 32)),
-        ({"stem": Patches(patch=Size(8, 7))}, "config.indivisible", "image", ("32x48", "8x7", "32x49")),
+        ({"stem": Patches(patch=Size(8, 7))}, "config.indivisible", "image_size", ("32x48", "8x7", "32x49")),
     ],
 )
 def test_parts_that_do_not_fit_are_refused_when_the_config_is_made(

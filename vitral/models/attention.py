@@ -81,7 +81,7 @@ class BaseAttention(Config):
                 fitting = ", ".join(str(count) for count in range(1, side + 1) if side % count == 0)
                 message = f"a {grid} grid of patches does not divide into {window} windows"
                 hint = f"use one of {fitting}, or another image size"
-                raise ConfigError(message, code="config.indiallowed", where=f"mixer.{axis}", hint=hint)
+                raise ConfigError(message, code="config.indivisible", where=f"mixer.{axis}", hint=hint)
         return window
 
     def build(self, context: BuildContext, layer: int, relation: AttentionPosition) -> "SelfAttention":
@@ -108,7 +108,7 @@ class Axial(BaseAttention):
         if context.depth % 2:
             message = f"axial layers come in pairs, rows then columns, but depth is {context.depth}"
             hint = f"use {context.depth + 1}"
-            raise ConfigError(message, code="config.indiallowed", where="depth", hint=hint)
+            raise ConfigError(message, code="config.indivisible", where="depth", hint=hint)
 
     def window(self, grid: Grid, layer: int) -> Grid:
         return Grid(grid.rows, 1) if layer % 2 else Grid(1, grid.columns)
