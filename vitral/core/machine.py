@@ -1,7 +1,4 @@
-"""What this machine has, and where the user keeps what can be made again.
-
-Memory that is kept rather than given back: on Linux, half the noise and some of the cost of running on a CPU.
-"""
+"""What this machine has: cores, threads, the CPU's name, the cache folder, the allocator."""
 
 import ctypes
 import os

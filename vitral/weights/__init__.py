@@ -1,1 +1,1 @@
-"""What is on disk: bundles, and what it takes to write and read them."""
+"""Weights on disk: bundles, checkpoints of other libraries, conversion and adaptation."""

@@ -1,10 +1,7 @@
-"""Google's .npz files, as google-research/vision_transformer and big_vision have them.
+"""Google's .npz checkpoints, of google-research/vision_transformer and of big_vision.
 
+Kernels have their inputs first. The ResNet of a hybrid is `conv_root`, `gn_root`, `block1/unit1/conv1` and so on.
 D width, H heads, h head width, P x Q pixels a patch, C channels, K classes.
-
-The ResNet of Google's hybrids: `conv_root`, `gn_root`, `block1/unit1/conv1` and so on.
-Which tensors of ours are which of Google's, who keep every map with its inputs first.
-What Google's .npz files can hold, and how they are written.
 """
 
 import re

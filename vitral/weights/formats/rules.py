@@ -1,7 +1,6 @@
-"""The ResNet of a hybrid: what is alike in all libraries, and timm's names for it.
+"""Rules: which tensors of ours hold the numbers of which tensors of another library, in both directions.
 
-Rules: which tensors of ours are which of theirs, in both directions.
-Tokens before the patches, and learned positions, which libraries keep in different ways.  N patches, D width.
+Also the rules that libraries share: prefix tokens, learned positions, the ResNet of a hybrid.  N patches, D width.
 """
 
 import re

@@ -1,8 +1,6 @@
-"""timm: `vit_*`, `deit_*` and their hybrids; a state dict, alone or with the config.json of the hub.
+"""timm: `vit_*`, `deit_*` and hybrids; a state dict, alone or with the config.json of the hub.
 
 D width, P x Q pixels a patch, R registers.
-
-What timm reads beside the tensors, and timm itself where it is installed.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping

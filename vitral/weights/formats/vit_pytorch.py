@@ -1,9 +1,7 @@
-"""vit-pytorch: `ViT` and `SimpleViT`, a state dict, of any version since 0.20.
+"""vit-pytorch: state dicts of `ViT` and `SimpleViT`, of any version since 0.20.
 
-D width, P x Q pixels a patch, C channels. The names are those of today's version; those of older ones are brought to
-them first. A file tells neither the number of heads nor, at times, what a patch is or what is read: settings do.
-
-What vit-pytorch's two plain models can hold, and vit-pytorch itself where it is installed.
+The names are those of the current version; older ones are renamed first. A file does not record the number of heads
+nor, in some cases, the patch size or the pool: settings give them.  D width, P x Q pixels a patch, C channels.
 """
 
 import re

@@ -1,9 +1,4 @@
-"""What every family of the library's Vision Transformers has in common.
-
-A family says what its parts are; reading, writing and asking the library itself are done here.
-
-Which models a family of the library can hold.
-"""
+"""The base of the Hugging Face formats: a family declares its parts; reading and writing are done here."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace

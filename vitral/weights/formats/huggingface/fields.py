@@ -1,7 +1,4 @@
-"""Fields of a config.json or a preprocessor_config.json, each checked when it is read.
-
-What the shapes of tensors tell where there is no config.json.
-"""
+"""Checked fields of config.json and preprocessor_config.json; without config.json, fields from tensor shapes."""
 
 from collections.abc import Mapping
 from math import isfinite

@@ -1,7 +1,4 @@
-"""What the library calls its tensors: in published files, and inside itself since version 5.
-
-One layer in the two ways in which the library names its parts, and what both lead to.
-"""
+"""Tensor names of Hugging Face's transformers: in published files, and in the library since version 5."""
 
 import re
 from collections.abc import Mapping, Sequence

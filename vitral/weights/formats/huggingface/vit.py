@@ -1,7 +1,7 @@
-"""ViT: `ViTModel`, `ViTForImageClassification`, and the tower of `ViTForMaskedImageModeling`.
+"""ViT, ViT-MAE (arXiv 2111.06377) and DeiT (arXiv 2012.12877), which share their layers.
 
-ViT-MAE: the encoder of `ViTMAEModel` and `ViTMAEForPreTraining` (arXiv 2111.06377).
-DeiT: `DeiTModel`, `DeiTForImageClassification`, and `DeiTForImageClassificationWithTeacher` with its two heads.
+`ViTModel`, `ViTForImageClassification`, the encoder of `ViTForMaskedImageModeling`; the encoder of `ViTMAEModel` and
+`ViTMAEForPreTraining`; `DeiTModel`, `DeiTForImageClassification`, `DeiTForImageClassificationWithTeacher`.
 """
 
 from collections.abc import Mapping
