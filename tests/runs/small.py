@@ -8,10 +8,10 @@ from PIL import Image
 
 from vitral.data.samples import Samples
 from vitral.recipes.recipe import Recipe
-from vitral.runs.request import Wish, granted
+from vitral.runs.request import RunRequest, resolve
 from vitral.runs.result import Run
 from vitral.runs.train import train
-from vitral.training.callbacks import Stop
+from vitral.training.callbacks import SignalHandler
 
 EACH = {"train": 12, "val": 4}  # images of each class
 COMPARED = ("last/model.safetensors", "best/model.safetensors", "metrics.jsonl", "results.csv")
@@ -34,12 +34,12 @@ def photos(folder: Path, each: dict[str, int] = EACH) -> Path:
     return folder
 
 
-def wish(folder: Path, *settings: str) -> Wish:
-    return Wish(str(folder), (*SETTINGS, *settings), recipe="small_hundreds")
+def wish(folder: Path, *settings: str) -> RunRequest:
+    return RunRequest(str(folder), (*SETTINGS, *settings), recipe="small_hundreds")
 
 
 def recipe_and_samples(folder: Path, *settings: str) -> tuple[Recipe, Samples]:
-    found = granted(wish(folder, *settings))
+    found = resolve(wish(folder, *settings))
     return found.recipe, found.samples
 
 
@@ -48,13 +48,13 @@ def begin(home: Path, *settings: str, data: str = "", out: str = "run") -> Run:
     return train(where, *SETTINGS, *settings, recipe="small_hundreds", out=str(home / out))
 
 
-class StopAfterEachStep(Stop):
+class StopAfterEachStep(SignalHandler):
     """A signal comes while the first step of every session is taken."""
 
     signal = signal.SIGTERM
 
-    def __init__(self, words: str) -> None:
-        self._before = {}
+    def __init__(self, message: str) -> None:
+        self._previous = {}
 
     def __enter__(self) -> "StopAfterEachStep":
         return self

@@ -24,8 +24,8 @@ HERE = ProcessGroup(torch.device("cpu"))
 AVERAGED = ("average=ema", "average.decay=0.9", "optimizer.weight_decay=0.5")
 TUNED = {
     "head": ("finetune=head",),
-    "layers": ("finetune=last_layers", "finetune.count=1"),
-    "probed": ("finetune=lp_ft",),
+    "last_layers": ("finetune=last_layers", "finetune.count=1"),
+    "lp_ft": ("finetune=lp_ft",),
     "lora": ("finetune=lora", "finetune.rank=2"),
 }
 
@@ -77,7 +77,7 @@ def test_stopping_a_tuned_run_after_every_single_step_changes_no_byte(
         run = resume(str(home / "run"))
     assert run.step == 8
     assert content(home / "run") == content(home / "unbroken")
-    assert caplog.text.count("the head was fitted") == (2 if kind == "probed" else 0)  # once for each run
+    assert caplog.text.count("fitted the head") == (2 if kind == "lp_ft" else 0)  # once for each run
 
 
 @pytest.mark.parametrize("kind", ["head", "layers"])

@@ -10,14 +10,14 @@ from vitral.runs.demo import format_demo, run_demo
 
 def test_the_demo_shows_an_answer_for_each_class_the_page_and_three_commands(tmp_path: Path) -> None:
     lines = format_demo(run_demo(str(tmp_path / "run"), "steps=20", "data.fraction=0.1")).splitlines()
-    assert lines[0].split() == ["image", "of", "answer", "how", "sure"]
+    assert lines[0].split() == ["class", "prediction", "score"]
     rows = lines[1:11]
     assert [row[:14].strip() for row in rows][::9] == ["T-shirt/top", "Ankle boot"]
     for row in rows:
         assert ("wrong" in row) == (row[:14].strip() != row[14:28].strip())
         assert row[28:37].strip().endswith("%")
-    assert lines[12].startswith("right on ")
-    assert f"the whole story: {tmp_path / 'run' / 'report.html'}" in lines
+    assert lines[12].startswith("accuracy ")
+    assert f"report: {tmp_path / 'run' / 'report.html'}" in lines
     assert (tmp_path / "run" / "report.html").exists()
     assert [line.strip().split()[1] for line in lines[-3:]] == ["describe", "check", "train"]
 
@@ -27,6 +27,6 @@ def test_a_demo_that_is_stopped_says_how_to_go_on(
 ) -> None:
     monkeypatch.setattr(start, "SignalHandler", StopAfterEachStep)
     with pytest.raises(SystemExit) as left:
-        main(["run_demo", "--out", str(tmp_path / "run")])
+        main(["demo", "--out", str(tmp_path / "run")])
     assert left.value.code == 143
     assert f"vitral train --resume {tmp_path / 'run'}" in caplog.messages

@@ -32,7 +32,7 @@ def test_a_run_that_another_process_has_just_begun_is_not_overwritten(
 ) -> None:
     recipe, samples = recipe_and_samples(photos(tmp_path / "photos"))
     folder = create_run(str(tmp_path / "run"), recipe, samples, [])
-    monkeypatch.setattr(preflight, "claimed", lambda out, data: folder)  # as if it had been empty a moment ago
+    monkeypatch.setattr(preflight, "create_folder", lambda out, data: folder)  # as if it had been empty a moment ago
     with raises("config.path_exists", tmp_path / "run", "--out"):
         create_run(str(tmp_path / "run"), recipe, samples, [])
     with Lock(tmp_path / "run"), raises("config.run_locked", tmp_path / "run"):
@@ -78,7 +78,7 @@ def test_a_run_goes_on_from_any_directory(home: Path, monkeypatch: pytest.Monkey
         (("batch_size=500",), "config.out_of_range", ("batch", 500, 24)),
         (("schedule.warmup=12",), "config.conflict", ("warmup", 12)),
         (("image_size=20",), "config.indivisible", ("model.image", 20)),
-        (("finetune=lora", "finetune.rank=2"), "config.missing_value", ("tuning",)),
+        (("finetune=lora", "finetune.rank=2"), "config.missing_value", ("finetune",)),
     ],
 )
 def test_what_cannot_run_leaves_no_folder(

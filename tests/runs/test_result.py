@@ -13,7 +13,7 @@ def run(home: Path, number: int = 0, *settings: str) -> Run:
 
 def test_a_run_that_was_stopped_says_how_to_go_on(tmp_path: Path) -> None:
     assert run(tmp_path, signal.SIGTERM).summary() == [
-        "SIGTERM: stopped and saved after step 7 of 12; to go on:",
+        "SIGTERM: stopped and saved after step 7 of 12; resume with:",
         "vitral train --resume 'runs/my photos'",
     ]
 
@@ -21,12 +21,12 @@ def test_a_run_that_was_stopped_says_how_to_go_on(tmp_path: Path) -> None:
 def test_the_next_command_is_quoted_for_the_shell(tmp_path: Path) -> None:
     report, following = run(tmp_path).summary()
     assert report == "report: runs/my photos/report.html"
-    assert following.endswith(f"vitral train '{tmp_path}/my photos' --from 'runs/my photos'")
+    assert following.endswith(f"vitral train '{tmp_path}/my photos' --weights 'runs/my photos'")
 
 
 def test_what_was_learned_without_labels_wants_images_with_labels(tmp_path: Path) -> None:
     assert (
-        run(tmp_path, 0, "task=masked_patches").summary()[-1].endswith("vitral train PHOTOS/ --from 'runs/my photos'")
+        run(tmp_path, 0, "task=masked_patches").summary()[-1].endswith("vitral train PHOTOS/ --weights 'runs/my photos'")
     )
 
 

@@ -52,7 +52,7 @@ def test_a_run_explains_itself(home: Path) -> None:
     assert bundle.classes == ("bright", "dark")
     assert "accuracy" in (folder / "best" / "README.md").read_text()
     assert not model.training
-    assert any(f"vitral train {home / 'photos'} --from {folder}" in line for line in run.summary())
+    assert any(f"vitral train {home / 'photos'} --weights {folder}" in line for line in run.summary())
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
@@ -83,7 +83,7 @@ def test_stopping_after_every_single_step_changes_no_byte(
         assert run.summary()[-1] == f"vitral train --resume {home / 'run'}"
         run = resume(str(home / "run"))
         seen.append(run.step)
-    assert seen == list(range(1, STEPS + 1))
+    assert seen == list(range(2, STEPS + 1, 2))  # a signal is agreed on in the next step
     assert content(home / "run") == content(home / "unbroken")
 
 
@@ -138,7 +138,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(home: Path, capl
     file = last.path / "task.safetensors"
     file.write_bytes(file.read_bytes()[:-1])
     resume(str(folder))
-    assert "passed over" in caplog.text
+    assert str(file) in caplog.text
     assert content(folder) == content(home / "unbroken")
 
 
@@ -180,7 +180,7 @@ def test_a_run_goes_on_though_the_weights_that_it_started_from_are_gone(
     begin(home, f"from={home / 'first'}", out="unbroken")
     with monkeypatch.context() as patch:
         patch.setattr(start, "SignalHandler", StopAfterEachStep)
-        assert begin(home, f"from={home / 'first'}").step == 1
+        assert begin(home, f"from={home / 'first'}").step == 2
     (home / "first").rename(home / "gone")
     resume(str(home / "run"))
     assert content(home / "run") == content(home / "unbroken")
