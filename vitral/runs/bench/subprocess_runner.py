@@ -10,10 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import vitral
 from vitral.core.errors import ConfigError
 
-IMPORT_ROOT = Path(vitral.__file__).resolve().parents[1]  # the folder that this vitral was imported from
+IMPORT_ROOT = Path(__file__).resolve().parents[3]  # the folder that this vitral was imported from
 
 
 class TimingProcess:
