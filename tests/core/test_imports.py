@@ -55,13 +55,13 @@ def test_openvino_is_used_without_its_telemetry(tmp_path: Path) -> None:
 
 
 TOLD = """
-from vitral.inference.engines.onnxruntime import session
+from vitral.inference.engines.onnxruntime import make_session
 from vitral.core.imports import load_onnx
 onnx = load_onnx()
 x, y = (onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1]) for name in "xy")
 graph = onnx.helper.make_graph([onnx.helper.make_node("Relu", ["x"], ["y"])], "one", [x], [y])
 opset = onnx.helper.make_opsetid("", 20)
-session(onnx.helper.make_model(graph, opset_imports=[opset], ir_version=9).SerializeToString(), 1)
+make_session(onnx.helper.make_model(graph, opset_imports=[opset], ir_version=9).SerializeToString(), 1)
 """
 
 
