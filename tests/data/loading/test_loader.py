@@ -49,7 +49,7 @@ class Speckle:
         return pixels ^ rng.integers(0, 4, pixels.shape, dtype=np.uint8)
 
 
-SIGHTS = {
+PIPELINES = {
     "training": replace(TRAINING, augment=(Speckle(),)),
     "gray": ImagePipeline(IMAGE, Decoding(channels=1), CenterCrop(), (Speckle(),)),
     "evaluation": ImagePipeline(IMAGE, Decoding(), Resize()),
@@ -63,15 +63,15 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> Samples:
 
 def loader(
     samples: Samples,
-    sight: ImagePipeline,
+    pipeline: ImagePipeline,
     order: Order,
     workers: int = 0,
     world: World = SINGLE_PROCESS,
-    room: int = 2**20,
+    cache_bytes: int = 2**20,
 ) -> Loader:
     items = samples.of("train")
     plan = SamplingPlan(np.array([item.label for item in items]), order, 4, 3, world)
-    return Loader(items, samples.store, sight, plan, workers, room)
+    return Loader(items, samples.store, pipeline, plan, workers, cache_bytes)
 
 
 def content(batch: Batch) -> tuple[object, ...]:
@@ -88,21 +88,23 @@ def woven(parts: tuple[Batch, ...]) -> Batch:
         return whole
 
     images = weave([part.images for part in parts])
-    labels, places = weave([part.labels for part in parts]), weave([part.places for part in parts])
+    labels, places = weave([part.labels for part in parts]), weave([part.indices for part in parts])
     # The loader's images are channels last in memory; so must these be to have the same bytes.
     return Batch(images.contiguous(), labels, places)
 
 
 @pytest.mark.parametrize("order", [Shuffled(), Balanced(), Sequential()])
-@pytest.mark.parametrize("sight", SIGHTS)
-def test_the_stream_is_the_same_for_any_workers_processes_and_start(samples: Samples, sight: str, order: Order) -> None:
-    steps = 2 * loader(samples, SIGHTS[sight], order).plan.steps_per_epoch + 1
-    truth = [content(batch) for batch in loader(samples, SIGHTS[sight], order).batches(0, steps)]
-    assert len(set(truth)) == (steps if sight != "evaluation" or order == Shuffled() else len(set(truth)))
+@pytest.mark.parametrize("pipeline", PIPELINES)
+def test_the_stream_is_the_same_for_any_workers_processes_and_start(
+    samples: Samples, pipeline: str, order: Order
+) -> None:
+    steps = 2 * loader(samples, PIPELINES[pipeline], order).plan.steps_per_epoch + 1
+    truth = [content(batch) for batch in loader(samples, PIPELINES[pipeline], order).batches(0, steps)]
+    assert len(set(truth)) == (steps if pipeline != "evaluation" or order == Shuffled() else len(set(truth)))
     for workers in (0, 1, 2):
-        alone = loader(samples, SIGHTS[sight], order, workers)
+        alone = loader(samples, PIPELINES[pipeline], order, workers)
         assert [content(batch) for batch in alone.batches(0, steps)] == truth
-        pair = [loader(samples, SIGHTS[sight], order, workers, World(rank=rank, size=2)) for rank in range(2)]
+        pair = [loader(samples, PIPELINES[pipeline], order, workers, World(rank=rank, size=2)) for rank in range(2)]
         streams = zip(*(half.batches(0, steps) for half in pair), strict=True)
         assert [content(woven(parts)) for parts in streams] == truth
         for start in range(steps) if workers < 2 else (1, steps - 1):
@@ -111,15 +113,15 @@ def test_the_stream_is_the_same_for_any_workers_processes_and_start(samples: Sam
 
 def test_packed_into_shards_a_set_gives_the_same_stream(samples: Samples, tmp_path: Path) -> None:
     pack(samples, tmp_path / "packed", shard_size=20_000)
-    sight = SIGHTS["training"]
-    truth = [content(batch) for batch in loader(samples, sight, Shuffled()).batches(0, 5)]
+    pipeline = PIPELINES["training"]
+    truth = [content(batch) for batch in loader(samples, pipeline, Shuffled()).batches(0, 5)]
     for where in (str(tmp_path / "packed"), f"file://{tmp_path}/packed"):
         packed = open_data(where)
         assert len(list((tmp_path / "packed").glob("train-*.tar"))) > 1
         for workers in (0, 1, 2):
-            alone = loader(packed, sight, Shuffled(), workers)
+            alone = loader(packed, pipeline, Shuffled(), workers)
             assert [content(batch) for batch in alone.batches(0, 5)] == truth
-            pair = [loader(packed, sight, Shuffled(), workers, World(rank=rank, size=2)) for rank in range(2)]
+            pair = [loader(packed, pipeline, Shuffled(), workers, World(rank=rank, size=2)) for rank in range(2)]
             for start in range(5):
                 assert [content(batch) for batch in alone.batches(start, 5)] == truth[start:]
                 streams = zip(*(half.batches(start, 5) for half in pair), strict=True)
@@ -142,7 +144,7 @@ def test_shards_of_others_give_the_same_stream_from_any_step(tmp_path: Path) -> 
 
 def test_an_evaluation_shows_the_pixels_of_prediction(samples: Samples) -> None:
     seen = Preprocessing(image_size=IMAGE)
-    for batch in loader(samples, SIGHTS["evaluation"], Sequential()).epoch():
+    for batch in loader(samples, PIPELINES["evaluation"], Sequential()).epoch():
         for image, place in zip(batch.images, batch.indices.tolist(), strict=True):
             item = samples.of("train")[place]
             expected = seen.pixels(samples.read(item), item.name)
@@ -150,7 +152,7 @@ def test_an_evaluation_shows_the_pixels_of_prediction(samples: Samples) -> None:
 
 
 def test_an_epoch_shows_every_image_once_with_its_label(samples: Samples) -> None:
-    batches = list(loader(samples, SIGHTS["evaluation"], Sequential(), workers=2).epoch())
+    batches = list(loader(samples, PIPELINES["evaluation"], Sequential(), workers=2).epoch())
     assert [len(batch.images) for batch in batches] == [4, 4, 3]
     assert torch.cat([batch.indices for batch in batches]).tolist() == list(range(11))
     assert torch.cat([batch.labels for batch in batches]).tolist() == [item.label for item in samples.of("train")]
@@ -160,22 +162,24 @@ def test_a_stream_goes_on_from_its_json_with_other_workers_and_processes(samples
     truth = [content(batch) for batch in loader(samples, TRAINING, Shuffled()).batches(0, 5)]
     saved = loader(samples, TRAINING, Shuffled()).plan.state(3).to_json()
     pair = [loader(samples, TRAINING, Shuffled(), 1, World(rank=rank, size=2)) for rank in range(2)]
-    streams = zip(*(half.batches(half.plan.resume_step(SamplerState.from_json(saved)), 5) for half in pair), strict=True)
+    streams = zip(
+        *(half.batches(half.plan.resume_step(SamplerState.from_json(saved)), 5) for half in pair), strict=True
+    )
     assert [content(woven(parts)) for parts in streams] == truth[3:]
 
 
-@pytest.mark.parametrize("room", [0, 30_000, 10**7])
-def test_what_is_kept_in_memory_changes_no_byte(samples: Samples, room: int) -> None:
+@pytest.mark.parametrize("cache_bytes", [0, 30_000, 10**7])
+def test_what_is_kept_in_memory_changes_no_byte(samples: Samples, cache_bytes: int) -> None:
     truth = [content(batch) for batch in loader(samples, TRAINING, Shuffled(), cache_bytes=0).batches(0, 8)]
-    keeping = loader(samples, TRAINING, Shuffled(), workers=2, cache_bytes=room)
+    keeping = loader(samples, TRAINING, Shuffled(), workers=2, cache_bytes=cache_bytes)
     assert [content(batch) for batch in keeping.batches(0, 8)] == truth
     assert [content(batch) for batch in keeping.batches(0, 8)] == truth
-    assert bool(keeping.kept.used.array[0]) is bool(room)
+    assert bool(keeping.cache.memory.used.array[0]) is bool(cache_bytes)
 
 
 def test_once_all_is_kept_no_file_is_read(tmp_path: Path) -> None:
     few = photos(tmp_path)
-    keeping = Loader.of(few, "train", SIGHTS["evaluation"], Sequential(), batch=4, workers=2)
+    keeping = Loader.of(few, "train", PIPELINES["evaluation"], Sequential(), batch=4, workers=2)
     first = [content(batch) for batch in keeping.epoch()]
     for item in few.items:
         (tmp_path / item.name).unlink()
@@ -192,7 +196,7 @@ def test_batches_stay_as_they_are_while_others_follow(samples: Samples, workers:
 def test_what_is_drawn_for_an_image_depends_on_no_batch(samples: Samples) -> None:
     shown: list[dict[int, bytes]] = []
     for size in (1, 4):
-        batches = Loader.of(samples, "train", SIGHTS["training"], Shuffled(), size, seed=3).epoch(2)
+        batches = Loader.of(samples, "train", PIPELINES["training"], Shuffled(), size, seed=3).epoch(2)
         images = [(place, view) for batch in batches for place, view in zip(batch.indices, batch.images, strict=True)]
         shown.append({int(place): view.numpy().tobytes() for place, view in images})
     assert shown[1].items() < shown[0].items()
@@ -245,8 +249,8 @@ def test_a_bad_file_is_named_after_the_batches_before_it(tmp_path: Path, workers
     bad = photos(tmp_path)
     item = bad.of("train")[6]
     (tmp_path / item.name).write_bytes((tmp_path / item.name).read_bytes()[:-40])
-    stream = Loader.of(bad, "train", SIGHTS["evaluation"], Sequential(), batch=4, workers=workers).epoch()
-    assert next(stream).places.tolist() == [0, 1, 2, 3]
+    stream = Loader.of(bad, "train", PIPELINES["evaluation"], Sequential(), batch=4, workers=workers).epoch()
+    assert next(stream).indices.tolist() == [0, 1, 2, 3]
     with raises("data.truncated_image") as caught:
         list(stream)
     assert caught.value.where == str(tmp_path / item.name)

@@ -5,23 +5,23 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from vitral.core.config import members
-from vitral.data.loading.sampler import Balanced, InOrder, Order, Shuffled
+from vitral.core.config import union_members
+from vitral.data.loading.sampler import Balanced, Order, Sequential, Shuffled
 
 LABELS = np.array([0] * 50 + [1] * 7 + [3] * 3)
 
 
-@pytest.mark.parametrize("order", [InOrder(), Shuffled()])
-def test_each_image_comes_once_an_epoch(order: InOrder | Shuffled) -> None:
+@pytest.mark.parametrize("order", [Sequential(), Shuffled()])
+def test_each_image_comes_once_an_epoch(order: Sequential | Shuffled) -> None:
     assert sorted(order.epoch(LABELS, 0, 5)) == list(range(60))
 
 
-@pytest.mark.parametrize("order", members(Order))
+@pytest.mark.parametrize("order", union_members(Order))
 def test_an_epoch_depends_on_its_seed_and_number_alone(order: type[Order]) -> None:
     first = order().epoch(LABELS, 1, 2)
     np.testing.assert_array_equal(first, order().epoch(LABELS, 1, 2))
     for seed, epoch in ((1, 3), (2, 2), (2, 1)):
-        assert np.array_equal(first, order().epoch(LABELS, seed, epoch)) is (order is InOrder)
+        assert np.array_equal(first, order().epoch(LABELS, seed, epoch)) is (order is Sequential)
 
 
 def test_every_place_is_equally_likely() -> None:
@@ -49,7 +49,7 @@ def test_balanced_does_not_keep_the_classes_in_one_sequence() -> None:
 def test_balanced_follows_the_labels_wherever_the_images_stand() -> None:
     mixed = LABELS[np.random.default_rng(0).permutation(len(LABELS))]
     assert Counter(mixed[Balanced().epoch(mixed, 0, 0)].tolist()) == {0: 20, 1: 20, 3: 20}
-    few = np.array([2, 0, 1])  # more classes than any batch has room for
+    few = np.array([2, 0, 1])  # more classes than any batch has cache_bytes for
     assert sorted(Balanced().epoch(few, 0, 0)) == [0, 1, 2]
 
 
@@ -63,4 +63,4 @@ def test_balanced_repeats_no_image_before_all_of_its_class_were_shown() -> None:
 
 
 def test_what_does_not_fill_a_batch_is_kept_for_evaluation_and_dropped_for_training() -> None:
-    assert [order().batches(10, 4) for order in (InOrder, Shuffled, Balanced)] == [3, 2, 2]
+    assert [order().num_batches(10, 4) for order in (Sequential, Shuffled, Balanced)] == [3, 2, 2]

@@ -14,15 +14,15 @@ import pytest
 
 from tests.errors import raises
 from vitral.core.errors import DataError, VitralError
-from vitral.data.loading.shared_memory import FORK, SPAWN, Context, Shared, share
-from vitral.data.loading.workers import AHEAD, Crew
+from vitral.data.loading.shared_memory import FORK, SPAWN, Context, SharedArray, create_shared
+from vitral.data.loading.workers import PREFETCH, WorkerPool
 
 
 @dataclass(frozen=True)
 class Counting:
     """Writes 100 step + row; what happens at the row of trouble is chosen."""
 
-    ring: Shared
+    ring: SharedArray
     trouble: str = ""
     at: tuple[int, int] = (3, 2)
 
@@ -32,7 +32,7 @@ class Counting:
     def name(self, step: int, row: int) -> str:
         return f"image {step}.{row}"
 
-    def fill(self, step: int, row: int, slot: int) -> None:
+    def write_row(self, step: int, row: int, slot: int) -> None:
         if (step, row) == self.at:
             match self.trouble:
                 case "refuse":
@@ -50,25 +50,27 @@ class Counting:
         self.ring.array[slot, row] = 100 * step + row
 
 
-def crew(workers: int, trouble: str = "", steps: range = range(9), context: Context = FORK) -> tuple[Crew, Counting]:
-    work = Counting(share((AHEAD, 5), "int64", context), trouble)
-    return Crew(work, steps, workers, context), work
+def start_pool(
+    workers: int, trouble: str = "", steps: range = range(9), context: Context = FORK
+) -> tuple[WorkerPool, Counting]:
+    work = Counting(create_shared((PREFETCH, 5), "int64", context), trouble)
+    return WorkerPool(work, steps, workers, context), work
 
 
 @pytest.mark.parametrize(("workers", "context"), [(1, FORK), (2, FORK), (3, FORK), (7, FORK), (1, SPAWN)])
 def test_every_row_of_every_step_is_filled_in_turn(workers: int, context: Context) -> None:
-    men, work = crew(workers, steps=range(4, 14), context=context)
-    filled = [work.ring.array[slot].tolist() for slot in men.slots()]
+    pool, work = start_pool(workers, steps=range(4, 14), context=context)
+    filled = [work.ring.array[slot].tolist() for slot in pool.slots()]
     assert filled == [[100 * step + row for row in range(5)] for step in range(4, 14)]
-    assert men.close()
+    assert pool.close()
 
 
 def test_no_worker_runs_further_ahead_than_the_ring() -> None:
-    men, work = crew(2)
-    for step, slot in enumerate(men.slots()):
+    pool, work = start_pool(2)
+    for step, slot in enumerate(pool.slots()):
         time.sleep(0.02)  # a worker that overran would write over what is looked at
         assert work.ring.array[slot].tolist() == [100 * step + row for row in range(5)]
-    assert men.close()
+    assert pool.close()
 
 
 @pytest.mark.parametrize(
@@ -84,46 +86,46 @@ def test_no_worker_runs_further_ahead_than_the_ring() -> None:
 def test_trouble_names_the_image_after_all_batches_before_it(
     workers: int, trouble: str, kind: type[VitralError], code: str, found: str
 ) -> None:
-    men, _ = crew(workers, trouble)
+    pool, _ = start_pool(workers, trouble)
     filled: list[int] = []
     with raises(code, found) as caught:
-        filled.extend(men.slots())
+        filled.extend(pool.slots())
     assert filled == [0, 1, 2] or trouble in {"kill", "exit"}  # after a death, nothing more is awaited
     assert type(caught.value) is kind
     assert caught.value.where == "image 3.2"
     assert caught.value.hint
-    assert men.close() is (trouble != "kill")
+    assert pool.close() is (trouble != "kill")
 
 
 def test_going_home_early_leaves_no_process() -> None:
-    men, _ = crew(3, steps=range(10**9))
-    next(men.slots())
-    numbers = [process.pid for process in men.processes]
-    assert men.close()
+    pool, _ = start_pool(3, steps=range(10**9))
+    next(pool.slots())
+    numbers = [process.pid for process in pool.processes]
+    assert pool.close()
     for number in numbers:
         with pytest.raises(ProcessLookupError):
             os.kill(number or 0, 0)
 
 
 def test_a_worker_that_dies_while_it_waits_is_not_laid_to_an_image() -> None:
-    men, _ = crew(2, steps=range(10**6))
-    slots = men.slots()
+    pool, _ = start_pool(2, steps=range(10**6))
+    slots = pool.slots()
     next(slots)
-    while men.at.array[1].tolist() != [AHEAD - 1, -1]:  # the ring is full
+    while pool.current.array[1].tolist() != [PREFETCH - 1, -1]:  # the ring is full
         time.sleep(0.01)
-    os.kill(men.processes[1].pid or 0, signal.SIGKILL)
+    os.kill(pool.processes[1].pid or 0, signal.SIGKILL)
     with raises("run.lost_process", "SIGKILL") as caught:
         list(slots)
     assert caught.value.where == ""
-    assert not men.close()
+    assert not pool.close()
 
 
 def test_a_fault_of_ours_tells_where_it_happened() -> None:
-    men, _ = crew(2, "fault")
+    pool, _ = start_pool(2, "fault")
     with raises("internal.unexpected") as caught:
-        list(men.slots())
+        list(pool.slots())
     assert 'raise ZeroDivisionError("of ours")' in "".join(caught.value.__notes__)
-    assert men.close()
+    assert pool.close()
 
 
 class Clinging(Counting):
@@ -137,7 +139,7 @@ class Clinging(Counting):
 
 def test_when_one_worker_cannot_be_started_the_others_go_home() -> None:
     with pytest.raises(OSError, match="no more processes"):
-        Crew(Clinging(share((AHEAD, 5), "int64", SPAWN)), range(9), 2, SPAWN)
+        WorkerPool(Clinging(create_shared((PREFETCH, 5), "int64", SPAWN)), range(9), 2, SPAWN)
     assert not multiprocessing.active_children()
 
 
@@ -147,37 +149,37 @@ class Locking(Counting):
 
     lock: Lock = field(default_factory=FORK.Lock)
 
-    def fill(self, step: int, row: int, slot: int) -> None:
+    def write_row(self, step: int, row: int, slot: int) -> None:
         if row == 0:
             time.sleep(0.2)
         self.lock.acquire()
-        super().fill(step, row, slot)
+        super().write_row(step, row, slot)
         self.lock.release()
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["while it is waited for", "before that"])
 def test_a_death_is_heard_of_while_the_others_wait_for_ever(monkeypatch: pytest.MonkeyPatch, late: bool) -> None:
-    monkeypatch.setattr("vitral.data.loading.workers.FAREWELL", 0.1)
-    men = Crew(Locking(share((AHEAD, 5), "int64", FORK), "kill", (0, 1)), range(9), 2, FORK)
+    monkeypatch.setattr("vitral.data.loading.workers.SHUTDOWN_TIMEOUT", 0.1)
+    pool = WorkerPool(Locking(create_shared((PREFETCH, 5), "int64", FORK), "kill", (0, 1)), range(9), 2, FORK)
     if late:
-        men.processes[1].join()
+        pool.processes[1].join()
     with raises("data.lost_process", "SIGKILL") as caught:
-        list(men.slots())
+        list(pool.slots())
     assert caught.value.where == "image 0.1"
-    assert not men.close()
+    assert not pool.close()
 
 
 INTERRUPTED = """
 import signal
-from tests.data.loading.test_workers import crew
+from tests.data.loading.test_workers import start_pool
 signal.signal(signal.SIGINT, signal.default_int_handler)
-men, _ = crew(2, steps=range(10**9))
+pool, _ = start_pool(2, steps=range(10**9))
 try:
-    for step, slot in enumerate(men.slots()):
+    for step, slot in enumerate(pool.slots()):
         if not step:
             print("begun", flush=True)
 except KeyboardInterrupt:
-    print("peaceful" if men.close() else "killed")
+    print("peaceful" if pool.close() else "killed")
 """
 
 
@@ -192,29 +194,29 @@ def test_an_interrupt_at_the_terminal_is_answered_by_one_process_alone() -> None
 
 
 def test_a_signal_to_end_that_reaches_the_workers_too_is_left_to_who_started_them() -> None:
-    men, _ = crew(2, steps=range(200))
-    slots = men.slots()
+    pool, _ = start_pool(2, steps=range(200))
+    slots = pool.slots()
     next(slots)
-    for process in men.processes:
+    for process in pool.processes:
         assert process.pid is not None
         os.kill(process.pid, signal.SIGTERM)  # as torchrun does
     assert len(list(slots)) == 199
-    assert men.close()
+    assert pool.close()
 
 
 def test_a_worker_that_hangs_is_killed_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vitral.data.loading.workers.FAREWELL", 0.1)
-    men, _ = crew(2, "hang")
-    next(men.slots())
-    assert not men.close()
+    monkeypatch.setattr("vitral.data.loading.workers.SHUTDOWN_TIMEOUT", 0.1)
+    pool, _ = start_pool(2, "hang")
+    next(pool.slots())
+    assert not pool.close()
 
 
 ORPHAN = """
 import os, signal
-from tests.data.loading.test_workers import crew
-men, _ = crew(2, steps=range(10**9))
-next(men.slots())
-print(*[process.pid for process in men.processes], flush=True)
+from tests.data.loading.test_workers import start_pool
+pool, _ = start_pool(2, steps=range(10**9))
+next(pool.slots())
+print(*[process.pid for process in pool.processes], flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 

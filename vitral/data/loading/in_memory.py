@@ -1,6 +1,6 @@
-"""The album: pictures of one size that lie in memory side by side, seen a batch at a time.
+"""Images of one size that are held in memory as one array, cropped and resized a batch at a time.
 
-What it shows has the bits that the loader's rows would have one by one, for a small part of their time.
+The batches have the bits that the loader would give row by row, in a fraction of the time.
 """
 
 from dataclasses import dataclass, field
@@ -16,30 +16,30 @@ from vitral.data.loading.sampler import Indices, SamplingPlan
 from vitral.data.transforms.crop import CropBatch, RandomResizedCrop, Resize
 from vitral.data.transforms.resize import crop_and_resize_batch
 
-DRAW_AHEAD = 2_000  # pictures, about, whose crops are drawn together
+DRAW_AHEAD = 2_000  # approximate number of images whose crops are drawn together
 
 
 class ImageTable(NamedTuple):
-    """Pictures, (pictures, H, W, C), and which of them is at each place of a set."""
+    """Images, (images, H, W, C), and the row of each item of the loader."""
 
-    pictures: Pixels
+    images: Pixels
     rows: Indices
 
 
 @dataclass(frozen=True)
 class InMemoryImages:
-    """The pictures of a plan, and how they are seen."""
+    """In-memory images with a sampling plan and a crop."""
 
-    pages: ImageTable
-    view: RandomResizedCrop | Resize
-    image: Size
+    table: ImageTable
+    crop: RandomResizedCrop | Resize
+    image_size: Size
     plan: SamplingPlan
     _drawn: dict[int, CropBatch] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def images(self, step: int) -> Tensor:
-        """What the batch of a step shows, (B, C, H, W), uint8."""
-        rows = self.pages.rows[self.plan.indices(step)]
-        return crop_and_resize_batch(self.pages.pictures, rows, self._crops(step), self.image, self.view.filter)
+        """The images of the batch of a step, (B, C, H, W), uint8."""
+        rows = self.table.rows[self.plan.indices(step)]
+        return crop_and_resize_batch(self.table.images, rows, self._crops(step), self.image_size, self.crop.filter)
 
     def _crops(self, step: int) -> CropBatch:
         if step not in self._drawn:
@@ -47,13 +47,13 @@ class InMemoryImages:
         return self._drawn[step]
 
     def _draw(self, step: int) -> None:
-        """The crops of this step and of some after it, in the same epoch."""
+        """Draw the crops of this step and of some following steps of the same epoch."""
         epoch = self.plan.epoch(step)
         stop = min(step + max(1, DRAW_AHEAD // self.plan.max_rows), (epoch + 1) * self.plan.steps_per_epoch)
-        places = [self.plan.indices(each) for each in range(step, stop)]
-        numbers = uniform_for(self.plan.seed, Purpose.VIEW, epoch, np.concatenate(places), self.view.draws)
-        boxes, mirrored = self.view.plan_batch(Size(*self.pages.pictures.shape[1:3]), numbers)
-        ends = np.cumsum([len(each) for each in places])[:-1]
+        indices = [self.plan.indices(each) for each in range(step, stop)]
+        numbers = uniform_for(self.plan.seed, Purpose.VIEW, epoch, np.concatenate(indices), self.crop.draws)
+        boxes, mirrored = self.crop.plan_batch(Size(*self.table.images.shape[1:3]), numbers)
+        ends = np.cumsum([len(each) for each in indices])[:-1]
         drawn = map(CropBatch, np.split(boxes, ends), np.split(mirrored, ends))
         self._drawn.clear()
         self._drawn.update(zip(range(step, stop), drawn, strict=True))

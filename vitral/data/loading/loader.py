@@ -176,7 +176,11 @@ class Loader:
     def _in_memory(self) -> InMemoryImages | None:
         """The items as in-memory images, if they are arrays and the pipeline has a crop that works on batches."""
         crop, store = self.pipeline.crop, self.store
-        if self.pipeline.augment or not isinstance(crop, RandomResizedCrop | Resize) or not isinstance(store, ArrayStore):
+        if (
+            self.pipeline.augment
+            or not isinstance(crop, RandomResizedCrop | Resize)
+            or not isinstance(store, ArrayStore)
+        ):
             return None
         found = store.rows(self.names[index] for index in range(len(self.names)))
         if found is None or found[0].shape[-1] != self.pipeline.decoding.channels:

@@ -1,7 +1,6 @@
-"""Nested random subsets, for studies of how much data is enough: the smaller lies within the larger.
+"""Which images each step shows: their order in an epoch, the batches of a process, and random subsets of a dataset.
 
-Orders: which image comes when in an epoch, decided by the seed and the epoch alone.
-The plan of all batches: which images each step shows, to this process of several.
+Everything depends on the seed, the epoch and the step alone, so a run can resume at any step.
 """
 
 import hashlib
@@ -25,46 +24,46 @@ Indices = NDArray[np.int64]
 
 
 class Sequential(Config):
-    """Each image once, in the order of the set, the last batch as small as it comes: for evaluation."""
+    """Each image once, in the order of the dataset; the last batch may be smaller. For evaluation."""
 
     kind: Literal["sequential"] = "sequential"
 
     def epoch(self, labels: Indices, seed: int, epoch: int) -> Indices:
-        """The places in the set of the images of an epoch, in turn."""
+        """The indices of the images of an epoch, in order."""
         return np.arange(len(labels))
 
-    def batches(self, images: int, batch: int) -> int:
-        """How many batches make an epoch."""
-        return -(-images // batch)
+    def num_batches(self, images: int, batch_size: int) -> int:
+        """The number of batches of an epoch."""
+        return -(-images // batch_size)
 
 
 class Shuffled(Config):
-    """Each image once, in a new order every epoch; what does not fill a last batch is left out of that epoch."""
+    """Each image once, in a new order every epoch; an incomplete last batch is dropped."""
 
     kind: Literal["shuffled"] = "shuffled"
 
     def epoch(self, labels: Indices, seed: int, epoch: int) -> Indices:
-        """The places in the set of the images of an epoch, in turn."""
+        """The indices of the images of an epoch, in order."""
         return rng_for(seed, Purpose.ORDER, epoch).permutation(len(labels))
 
-    def batches(self, images: int, batch: int) -> int:
-        """How many batches make an epoch."""
-        return images // batch
+    def num_batches(self, images: int, batch_size: int) -> int:
+        """The number of batches of an epoch."""
+        return images // batch_size
 
 
 class Balanced(Config):
-    """Every class equally often: the images of large classes take turns, those of small ones come again."""
+    """Every class equally often: images of small classes are repeated, images of large ones take turns."""
 
     kind: Literal["balanced"] = "balanced"
 
     def epoch(self, labels: Indices, seed: int, epoch: int) -> Indices:
-        """The places in the set of the images of an epoch, in turn; as many as there are images."""
+        """The indices of the images of an epoch, in order; as many as there are images."""
         rng = rng_for(seed, Purpose.ORDER, epoch)
         classes, counts = np.unique(labels, return_counts=True)
         rounds = -(-len(labels) // len(classes))
         turns = np.concatenate([rng.permutation(len(classes)) for _ in range(rounds)])[: len(labels)]
         order = np.empty(len(labels), dtype=np.int64)
-        # Sorted once: a search for each class would take minutes with the classes of ImageNet-21k.
+        # Sorted once: a search for each class would take minutes with the 21k classes of ImageNet-21k.
         images = np.split(np.argsort(labels, kind="stable"), np.cumsum(counts)[:-1])
         turned = np.bincount(turns, minlength=len(classes))
         slots = np.split(np.argsort(turns, kind="stable"), np.cumsum(turned)[:-1])
@@ -73,16 +72,16 @@ class Balanced(Config):
             order[places] = np.concatenate([*shuffles, members[:0]])[: len(places)]
         return order
 
-    def batches(self, images: int, batch: int) -> int:
-        """How many batches make an epoch."""
-        return images // batch
+    def num_batches(self, images: int, batch_size: int) -> int:
+        """The number of batches of an epoch."""
+        return images // batch_size
 
 
 Order = Annotated[Sequential | Shuffled | Balanced, Field(discriminator="kind")]
 
 
 class World(Config):
-    """The processes that show the same batches together, and which of them this is."""
+    """The number of processes of a run, and the rank of this one."""
 
     rank: int = Field(default=0, ge=0)
     size: int = Field(default=1, ge=1)
@@ -92,7 +91,7 @@ SINGLE_PROCESS = World()
 
 
 class SamplerState(Config):
-    """Where a stream of batches stands: all that must be known to go on, with any number of workers or processes."""
+    """The state of a sampler: all that is needed to resume, with any number of workers or processes."""
 
     step: int = Field(ge=0)
     seed: int
@@ -103,92 +102,93 @@ class SamplerState(Config):
 
 @dataclass(frozen=True)
 class SamplingPlan:
-    """Steps are numbered from 0 through all epochs; a batch is that of all processes together."""
+    """The batches of a run. Steps are numbered from 0 through all epochs; `batch_size` is that of all processes."""
 
     labels: Indices
     order: Order
-    batch: int
+    batch_size: int
     seed: int
     world: World = SINGLE_PROCESS
     _orders: dict[int, Indices] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not len(self.labels):
-            message, hint = "there are no images to show", "choose a split that has some"
+            message, hint = "there are no images", "choose another split"
             raise ConfigError(message, code="config.empty_split", where="split", hint=hint)
-        if self.batch < 1:
-            message = f"expected a batch of at least 1, got {self.batch}"
+        if self.batch_size < 1:
+            message = f"expected at least 1, got {self.batch_size}"
             raise ConfigError(message, code="config.out_of_range", where="batch_size")
         if self.world.rank >= self.world.size:
             message = f"there is no process {self.world.rank} among {self.world.size}, counted from 0"
             raise ConfigError(message, code="config.out_of_range", where="world")
-        if not isinstance(self.order, Sequential) and self.batch % self.world.size:
-            message = f"a batch of {self.batch} does not divide among {self.world.size} processes"
+        if not isinstance(self.order, Sequential) and self.batch_size % self.world.size:
+            message = f"a batch of {self.batch_size} is not divisible by {self.world.size} processes"
             raise ConfigError(
                 message, code="config.indivisible", where="batch_size", hint=f"use a multiple of {self.world.size}"
             )
-        if self.epoch_steps == 0:
-            message = f"a batch of {self.batch} is larger than the set, which has {len(self.labels)} images"
+        if self.steps_per_epoch == 0:
+            message = f"a batch of {self.batch_size} is larger than the dataset of {len(self.labels)} images"
             raise ConfigError(
                 message, code="config.out_of_range", where="batch_size", hint=f"use at most {len(self.labels)}"
             )
 
     @cached_property
-    def epoch_steps(self) -> int:
-        """How many steps make an epoch."""
-        return self.order.batches(len(self.labels), self.batch)
+    def steps_per_epoch(self) -> int:
+        """The number of steps of an epoch."""
+        return self.order.num_batches(len(self.labels), self.batch_size)
 
     def epoch(self, step: int) -> int:
-        """The epoch that a step belongs to."""
-        return step // self.epoch_steps
+        """The epoch of a step."""
+        return step // self.steps_per_epoch
 
-    def places(self, step: int) -> Indices:
-        """The places in the set of the images that this process shows at a step: every n-th of n processes."""
-        return self._together(step)[self.world.rank :: self.world.size]
+    def indices(self, step: int) -> Indices:
+        """The indices of the images of this process at a step: every n-th of the batch with n processes."""
+        return self._global_indices(step)[self.world.rank :: self.world.size]
 
-    def images(self, step: int) -> int:
-        """How many images all processes show together at a step."""
-        return len(self._together(step))
+    def num_images(self, step: int) -> int:
+        """The number of images of the batch of all processes at a step."""
+        return len(self._global_indices(step))
 
     @property
-    def rows(self) -> int:
-        """The most images that this process shows at a step."""
-        return -(-self.batch // self.world.size)
+    def max_rows(self) -> int:
+        """The largest number of images of this process at a step."""
+        return -(-self.batch_size // self.world.size)
 
-    def position(self, step: int) -> SamplerState:
-        """The state of a stream that shows this step next."""
-        return SamplerState(step=step, seed=self.seed, batch_size=self.batch, images=len(self.labels), order=self.order)
+    def state(self, step: int) -> SamplerState:
+        """The state before a step."""
+        images = len(self.labels)
+        return SamplerState(step=step, seed=self.seed, batch_size=self.batch_size, images=images, order=self.order)
 
-    def step(self, position: SamplerState) -> int:
-        """The step to go on with, if the position belongs to this plan."""
-        for name, here in self.position(position.step):
-            there = getattr(position, name)
+    def resume_step(self, state: SamplerState) -> int:
+        """The step to resume from; the state must be one of this plan."""
+        for name, here in self.state(state.step):
+            there = getattr(state, name)
             if here != there:
-                message = f"the stream was left with {name} {_word(there)}, and this one has {_word(here)}"
-                hint = "go on with the same data and settings, or start anew"
+                message = f"the run was saved with {name} {_kind(there)}, and this one has {_kind(here)}"
+                hint = "resume with the same data and settings, or start a new run"
                 raise ConfigError(message, code="config.resume_mismatch", where=name, hint=hint)
-        return position.step
+        return state.step
 
-    def _together(self, step: int) -> Indices:
+    def _global_indices(self, step: int) -> Indices:
         order = self._order(self.epoch(step))
-        start = step % self.epoch_steps * self.batch
-        return order[start : start + self.batch]
+        start = step % self.steps_per_epoch * self.batch_size
+        return order[start : start + self.batch_size]
 
     def _order(self, epoch: int) -> Indices:
         if epoch not in self._orders:
-            self._orders.clear()  # steps are taken in turn, so only the latest is needed
+            self._orders.clear()  # steps are taken in order, so only the latest epoch is needed
             self._orders[epoch] = self.order.epoch(self.labels, self.seed, epoch)
         return self._orders[epoch]
 
 
-def _word(value: object) -> str:
+def _kind(value: object) -> str:
     return value.kind if isinstance(value, Config) and hasattr(value, "kind") else str(value)
 
 
 def subset(samples: Samples, fraction: float, seed: int = 0) -> Samples:
-    """The samples with a share of the training images of every class, at least one; other splits stay whole.
+    """The samples with a fraction of the training images of every class, at least one; other splits are unchanged.
 
-    With the same seed, 10 % is inside 30 %: the images of a class stand in line by a hash of their names.
+    With the same seed the smaller subset is part of the larger: images are ordered by a hash of their names.
     """
     if not 0 < fraction <= 1:
         message = f"expected more than 0 and at most 1, got {fraction}"
@@ -199,13 +199,13 @@ def subset(samples: Samples, fraction: float, seed: int = 0) -> Samples:
     chosen = {
         item.name
         for members in classes.values()
-        for item in sorted(members, key=lambda item: _draw(item.name, seed))[: ceil(round(len(members) * fraction, 6))]
+        for item in sorted(members, key=lambda item: _hash(item.name, seed))[: ceil(round(len(members) * fraction, 6))]
     }
     items = tuple(item for item in samples.items if item.split != "train" or item.name in chosen)
     note = f"{fraction:.3g} of the training images of every class (seed {seed})"
     return replace(samples, items=items, notes=(*samples.notes, note))
 
 
-def _draw(name: str, seed: int) -> bytes:
-    # Another purpose than that of a split, or the images left for training would not be drawn evenly.
+def _hash(name: str, seed: int) -> bytes:
+    # The key differs from that of a split: else the remaining training images would not be drawn evenly.
     return hashlib.blake2b(os.fsencode(f"{seed}\0{name}"), digest_size=16, person=b"subset").digest()

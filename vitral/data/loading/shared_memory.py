@@ -1,7 +1,7 @@
-"""Memory that worker processes share with the one that started them.
+"""Arrays in memory that worker processes share with their parent.
 
-Not torch's shared tensors: those live in /dev/shm, which containers keep so small that loaders die there of a bus
-error.
+Torch's shared tensors live in /dev/shm, which containers keep so small that loaders die of a bus error; these are
+anonymous maps.
 """
 
 import mmap
@@ -19,15 +19,15 @@ from numpy.typing import NDArray
 Context = ForkContext | SpawnContext
 FORK: Context = multiprocessing.get_context("fork")
 SPAWN: Context = multiprocessing.get_context("spawn")
-# A forked worker starts at once and shares all that was loaded; elsewhere system libraries do not survive a fork.
-USUAL = FORK if sys.platform == "linux" else SPAWN
+# A forked worker starts at once and shares all loaded modules; elsewhere system libraries do not survive a fork.
+DEFAULT_CONTEXT = FORK if sys.platform == "linux" else SPAWN
 
 
 @dataclass(frozen=True)
-class Shared:
-    """An array of zeros that processes started later write to together; memory is taken as it is touched."""
+class SharedArray:
+    """A zeroed array that processes started later can write to; pages are allocated when written."""
 
-    memory: Any  # an anonymous map that a fork inherits, or a RawArray that travels to a spawned process
+    memory: Any  # an anonymous map, inherited by a fork; or a RawArray, sent to a spawned process
     shape: tuple[int, ...]
     dtype: str
 
@@ -36,12 +36,12 @@ class Shared:
         """The array, as this process sees it."""
         return np.frombuffer(self.memory, dtype=self.dtype, count=prod(self.shape)).reshape(self.shape)
 
-    def __reduce__(self) -> tuple[type["Shared"], tuple[Any, tuple[int, ...], str]]:
-        return Shared, (self.memory, self.shape, self.dtype)  # without the array, which would travel as a copy
+    def __reduce__(self) -> tuple[type["SharedArray"], tuple[Any, tuple[int, ...], str]]:
+        return SharedArray, (self.memory, self.shape, self.dtype)  # without the array, which would be copied
 
 
-def share(shape: tuple[int, ...], dtype: str, context: Context) -> Shared:
-    """Shared memory for processes that this context starts."""
+def create_shared(shape: tuple[int, ...], dtype: str, context: Context) -> SharedArray:
+    """An array shared with the processes that this context starts."""
     size = max(prod(shape) * np.dtype(dtype).itemsize, 1)
     memory = mmap.mmap(-1, size) if isinstance(context, ForkContext) else context.RawArray("B", size)
-    return Shared(memory, shape, dtype)
+    return SharedArray(memory, shape, dtype)

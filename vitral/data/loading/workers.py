@@ -1,7 +1,13 @@
-"""The crew: worker processes that fill batches, each its own rows of every one, some steps ahead.
+"""Worker processes that write batches into a ring in shared memory, some steps ahead.
 
-Worker w of n fills the rows w, w + n, w + 2n ... of a batch, so there is nothing to hand out: a worker needs to know
-only when a place in the ring of batches is free, and tells when its rows are filled.
+Worker w of n writes the rows w, w + n, w + 2n ... of every batch, so nothing has to be distributed: a worker only waits
+for a free slot of the ring, and reports when its rows are written.
+
+Measured against `torch.utils.data.DataLoader` with a batch sampler over (step, row), two workers, 224-pixel crops of
+256-pixel JPEGs, interleaved: 610 and 592 images/s without the cache, 897 and 675 with it, since DataLoader sends each
+batch through /dev/shm, which containers keep small (64 MB by default). With batches written into our ring DataLoader
+reaches 643 and 924 images/s, but its first batch takes 354 ms instead of 222, and its SIGCHLD handler raises a
+RuntimeError in the middle of a training step when a worker is killed, without naming the file. So the pool stays.
 """
 
 import gc
@@ -20,182 +26,180 @@ from typing import Protocol
 import torch
 
 from vitral.core.errors import DataError, VitralError
-from vitral.data.loading.shared_memory import Context, Shared, share
+from vitral.data.loading.shared_memory import Context, SharedArray, create_shared
 
-PATIENCE = 1.0  # seconds between two looks whether the process that started a worker is still there
-FAREWELL = 10.0  # seconds for all workers to finish their images before they are killed
-AHEAD = 4  # batches in the ring
+PARENT_CHECK_SECONDS = 1.0  # between two checks that the parent process is alive
+SHUTDOWN_TIMEOUT = 10.0  # seconds until workers that do not end are killed
+PREFETCH = 4  # batches in the ring
 
 
 class Work(Protocol):
-    """What a crew does. It travels to the workers."""
+    """What the workers do. It is sent to each of them."""
 
     def rows(self, step: int) -> int:
-        """How many rows the batch of a step has."""
+        """The number of rows of the batch of a step."""
         ...
 
-    def fill(self, step: int, row: int, slot: int) -> None:
-        """Fill one row of the batch in a place of the ring."""
+    def write_row(self, step: int, row: int, slot: int) -> None:
+        """Write one row of the batch into a slot of the ring."""
         ...
 
     def name(self, step: int, row: int) -> str:
-        """What a message calls the image of a row."""
+        """The name of the image of a row, for messages."""
         ...
 
 
 @dataclass(frozen=True)
 class Failure:
-    """An error on its way from a worker: exceptions themselves lose their parts in the post."""
+    """An error as sent from a worker: a pickled exception would lose its code, file and hint."""
 
     kind: type[VitralError]
     message: str
     code: str
     where: str
     hint: str
-    story: str = ""  # the traceback of a fault, which is lost with the worker
+    traceback: str = ""  # of an unexpected error
 
     def error(self) -> VitralError:
         error = self.kind(self.message, code=self.code, where=self.where, hint=self.hint)
-        if self.story:
-            error.add_note(self.story)
+        if self.traceback:
+            error.add_note(self.traceback)
         return error
 
 
 @dataclass(frozen=True)
-class Bench:
-    """One worker's place: what it fills, and how it and the crew hear of each other."""
+class WorkerArgs:
+    """What a worker is started with."""
 
     number: int
-    crew: int
-    free: Semaphore  # counts the slots of the ring that this worker may fill
-    at: Shared  # (workers, 2): step and row that each worker is at, the row -1 while it waits
-    over: Shared  # (1,): true once the crew is sent home
+    workers: int
+    free_slots: Semaphore  # counts the slots of the ring that this worker may write
+    current: SharedArray  # (workers, 2): step and row that each worker is writing; the row is -1 while it waits
+    stopping: SharedArray  # (1,): true once the pool is being closed
     steps: range
     work: Work
 
 
-class Crew:
-    """Workers that fill the batches of a range of steps, in turn."""
+class WorkerPool:
+    """Worker processes that write the batches of a range of steps."""
 
     def __init__(self, work: Work, steps: range, workers: int, context: Context) -> None:
         self.work, self.steps = work, steps
-        self.at = share((workers, 2), "int64", context)
-        self.at.array[:] = -1
-        self.over = share((1,), "bool", context)
-        self.frees = [context.Semaphore(AHEAD) for _ in range(workers)]
-        # Before Python, at its own end, terminates daemons and waits for them.
-        Finalize(self, send_home, (self.over,), exitpriority=1)
+        self.current = create_shared((workers, 2), "int64", context)
+        self.current.array[:] = -1
+        self.stopping = create_shared((1,), "bool", context)
+        self.free_slots = [context.Semaphore(PREFETCH) for _ in range(workers)]
+        # At exit, before Python terminates daemon processes and waits for them.
+        Finalize(self, request_stop, (self.stopping,), exitpriority=1)
         self.pipes: list[Connection] = []
         self.processes: list[BaseProcess] = []
         try:
-            for number, free in enumerate(self.frees):
+            for number, free_slots in enumerate(self.free_slots):
                 here, there = context.Pipe(duplex=False)
-                bench = Bench(number, workers, free, self.at, self.over, steps, work)
-                process = context.Process(target=labour, args=(bench, there, os.getpid()), daemon=True)
+                args = WorkerArgs(number, workers, free_slots, self.current, self.stopping, steps, work)
+                process = context.Process(target=run_worker, args=(args, there, os.getpid()), daemon=True)
                 process.start()
-                there.close()  # so that its death closes the pipe
+                there.close()  # so that the pipe closes when the worker dies
                 self.pipes.append(here)
                 self.processes.append(process)
-        except BaseException:  # an interrupt, or no more processes to be had: those that began would wait for ever
+        except BaseException:  # an interrupt or no more processes: the workers that were started would wait forever
             self.close()
             raise
 
     def slots(self) -> Iterator[int]:
-        """The slot of the ring with each step's batch, filled; it is filled anew once the next one is asked for."""
+        """Yield the slot of each step's batch. A slot is reused once the next one is requested."""
         for step in self.steps:
             for number in range(len(self.pipes)):
-                self._await(number)
-            yield step % AHEAD
-            for free in self.frees:
-                free.release()
+                self._wait_for(number)
+            yield step % PREFETCH
+            for semaphore in self.free_slots:
+                semaphore.release()
 
     def close(self) -> bool:
-        """End the workers, and say whether all went in peace: one that was killed may have left things half done.
-
-        What they had prepared is prepared again by whoever goes on.
-        """
-        send_home(self.over)
-        for free in self.frees:
-            free.release()
-        deadline = time.monotonic() + FAREWELL
+        """End the workers; return whether none of them was killed, which may leave shared data half written."""
+        request_stop(self.stopping)
+        for semaphore in self.free_slots:
+            semaphore.release()
+        deadline = time.monotonic() + SHUTDOWN_TIMEOUT
         for process in self.processes:
             process.join(max(deadline - time.monotonic(), 0))
             if process.exitcode is None:
                 process.kill()
                 process.join()
-        peaceful = all(process.exitcode == 0 for process in self.processes)
+        clean = all(process.exitcode == 0 for process in self.processes)
         for process, pipe in zip(self.processes, self.pipes, strict=True):
             process.close()
             pipe.close()
-        return peaceful
+        return clean
 
-    def _await(self, number: int) -> None:
-        """Wait until a worker has filled its rows of the next batch."""
+    def _wait_for(self, number: int) -> None:
+        """Wait until a worker has written its rows of the next batch."""
         pipe = self.pipes[number]
-        while not pipe.poll():  # the end of a dead worker's pipe counts as news
-            codes = [process.exitcode for process in self.processes]  # once: one that dies after this ends the wait
+        while not pipe.poll():  # also true once the pipe of a dead worker is closed
+            codes = [process.exitcode for process in self.processes]  # read once: a later death ends the wait below
             for other, code in enumerate(codes):
-                if code:  # it may have died with the lock that all others wait for
-                    raise self._death(other)
-            wait([pipe, *(hand.sentinel for hand, code in zip(self.processes, codes, strict=True) if code is None)])
+                if code:  # it may hold the lock that all others wait for
+                    raise self._lost_worker(other)
+            alive = [process for process, code in zip(self.processes, codes, strict=True) if code is None]
+            wait([pipe, *(process.sentinel for process in alive)])
         try:
             failure = pipe.recv()
         except EOFError:
-            raise self._death(number) from None
+            raise self._lost_worker(number) from None
         if failure is not None:
             raise failure.error()
 
-    def _death(self, number: int) -> VitralError:
+    def _lost_worker(self, number: int) -> VitralError:
         process = self.processes[number]
         process.join()
         code = process.exitcode or 0
         how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        step, row = self.at.array[number].tolist()
-        memory = "if memory ran out, use fewer workers or smaller batches"
+        step, row = self.current.array[number].tolist()
+        memory = "if memory ran out, use fewer workers or a smaller batch"
         if row < 0:
-            return VitralError(f"a worker was {how} while it read no image", code="run.lost_process", hint=memory)
-        hint = f"remove the image if it happens there again; {memory}"
-        message = f"a worker was {how} while it read this image"
+            return VitralError(f"a worker was {how} while it was idle", code="run.lost_process", hint=memory)
+        hint = f"remove the image if this happens again; {memory}"
+        message = f"a worker was {how} while reading this image"
         return DataError(message, code="data.lost_process", where=self.work.name(step, row), hint=hint)
 
 
-def send_home(over: Shared) -> None:
-    """Have the workers go as soon as they look, and obey a signal to end."""
-    over.array[0] = True
+def request_stop(stopping: SharedArray) -> None:
+    """Ask the workers to end after the image at hand, and to obey SIGTERM."""
+    stopping.array[0] = True
 
 
-def labour(bench: Bench, pipe: Connection, parent: int) -> None:
-    """What a worker does all day."""
-    # The terminal, and torchrun, tell everyone; but the crew is ended by who started it, perhaps after a last step.
+def run_worker(args: WorkerArgs, pipe: Connection, parent: int) -> None:
+    """The main function of a worker process."""
+    # A terminal and torchrun signal all processes, but the parent ends the workers, perhaps after a last step.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda number, frame: os._exit(0) if bench.over.array[0] else None)
+    signal.signal(signal.SIGTERM, lambda number, frame: os._exit(0) if args.stopping.array[0] else None)
     torch.set_num_threads(1)
-    gc.freeze()  # or each collection would copy the pages of all that was loaded before the fork
-    for step in bench.steps:
-        while not bench.free.acquire(timeout=PATIENCE):
+    gc.freeze()  # else each collection would copy the pages shared by the fork
+    for step in args.steps:
+        while not args.free_slots.acquire(timeout=PARENT_CHECK_SECONDS):
             if os.getppid() != parent:
                 return
-        failure = _rows(bench, step)
-        if bench.over.array[0]:
+        failure = _write_rows(args, step)
+        if args.stopping.array[0]:
             return
         pipe.send(failure)
         if failure is not None:
             return
 
 
-def _rows(bench: Bench, step: int) -> Failure | None:
-    for row in range(bench.number, bench.work.rows(step), bench.crew):
-        if bench.over.array[0]:
+def _write_rows(args: WorkerArgs, step: int) -> Failure | None:
+    for row in range(args.number, args.work.rows(step), args.workers):
+        if args.stopping.array[0]:
             return None
-        bench.at.array[bench.number] = step, row
+        args.current.array[args.number] = step, row
         try:
-            bench.work.fill(step, row, step % AHEAD)
+            args.work.write_row(step, row, step % PREFETCH)
         except VitralError as error:
             return Failure(type(error), error.message, error.code, error.where, error.hint)
-        except Exception as error:  # anything else is a fault of ours, and must still name the image
+        except Exception as error:  # a bug; the error must still name the image
             message = f"{type(error).__name__}: {error}"
-            name = bench.work.name(step, row)
-            hint = "report it: vitral is at fault"
+            name = args.work.name(step, row)
+            hint = "this is a bug in vitral: please report it"
             return Failure(VitralError, message, "internal.unexpected", name, hint, traceback.format_exc())
-    bench.at.array[bench.number] = step, -1
+    args.current.array[args.number] = step, -1
     return None
