@@ -3,64 +3,111 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.errors import raises
 from vitral.tasks.task import Outcome
-from vitral.training.callbacks import MOST_LINES, Halt, Recording, Saving, Watching
-from vitral.training.metrics import Metrics
+from vitral.training.callbacks import (
+    MAX_TRAIN_LINES,
+    Checkpointing,
+    MetricsLogger,
+    SignalHandler,
+    StopTraining,
+    Validation,
+)
+from vitral.training.loop import Signals, SingleProcess, StepResult
+from vitral.training.metrics import MetricsLog
 
 OUTCOME = Outcome(torch.tensor(0.5), 4, {"accuracy": torch.tensor(0.25)})
+NONE = Signals()
 
 
-def saving(seconds: float = 1e9, halted: int | None = None, worth: int = -1) -> tuple[Saving, list[int]]:
+def result(step: int, signals: Signals = NONE, outcome: Outcome = OUTCOME) -> StepResult:
+    return StepResult(step - 1, outcome, signals, SingleProcess())
+
+
+def checkpointing(
+    seconds: float = 1e9, signal: int = 0, best: int = -1, early: bool = False
+) -> tuple[Checkpointing, list[int]]:
     saved: list[int] = []
-    return Saving(seconds, saved.append, lambda step: step == worth, lambda: halted, lambda flag: flag), saved
+    handler = SignalHandler()
+    handler.signal = signal
+    return Checkpointing(seconds, saved.append, lambda step: step == best, lambda: early, handler), saved
 
 
-def after(job: Saving, steps: range, last: int) -> None:
+def run_after(callback: Checkpointing, steps: range, last: int, outcome: Outcome = OUTCOME) -> None:
     for step in steps:
-        assert job.due(step, last)
-        job.run(step, OUTCOME)
+        assert callback.due(step, last)
+        callback.run(step, result(step, callback.signals(), outcome))
 
 
-def test_a_checkpoint_is_written_when_it_is_time_at_a_best_step_and_at_the_end() -> None:
-    job, saved = saving(worth=3)
-    after(job, range(1, 6), last=5)
+def test_a_checkpoint_is_written_at_the_best_step_and_at_the_end() -> None:
+    callback, saved = checkpointing(best=3)
+    run_after(callback, range(1, 6), last=5)
     assert saved == [3, 5]
-    job, saved = saving(seconds=0)
-    after(job, range(1, 4), last=9)
+    callback, saved = checkpointing(seconds=0)
+    run_after(callback, range(1, 4), last=9)
     assert saved == [1, 2, 3]
+
+
+def test_a_checkpoint_is_written_once_after_its_time_has_come() -> None:
+    callback, saved = checkpointing(seconds=1000)
+    run_after(callback, range(1, 3), last=9)
+    callback._saved -= 1001
+    run_after(callback, range(3, 9), last=9)
+    assert saved == [4]  # the processes agree one step late
+
+
+def test_all_processes_save_and_stop_when_one_of_them_asks() -> None:
+    callback, saved = checkpointing()
+    assert callback.due(1, 9)
+    callback.run(1, result(1, Signals(stop=15)))  # as summed over processes
+    with pytest.raises(StopTraining) as caught:
+        callback.run(2, result(2))
+    assert (saved, caught.value.step, caught.value.signal) == ([2], 2, 15)
 
 
 @pytest.mark.parametrize("signal", [0, 15])
 def test_a_run_that_is_to_stop_is_saved_first(signal: int) -> None:
-    job, saved = saving(halted=signal)
-    with pytest.raises(Halt) as caught:
-        after(job, range(4, 5), last=9)
-    assert saved == [4]
-    assert (caught.value.step, caught.value.signal) == (4, signal)
+    callback, saved = checkpointing(signal=signal, early=not signal)
+    with pytest.raises(StopTraining) as caught:
+        run_after(callback, range(4, 6), last=9)
+    step = 5 if signal else 4
+    assert saved == [step]
+    assert (caught.value.step, caught.value.signal) == (step, signal)
 
 
 def test_a_signal_at_the_last_step_stops_nothing() -> None:
-    job, saved = saving(halted=15)
-    after(job, range(9, 10), last=9)
+    callback, saved = checkpointing(signal=15)
+    run_after(callback, range(8, 10), last=9)
     assert saved == [9]
 
 
+def test_nothing_is_saved_or_evaluated_after_a_loss_that_is_not_finite() -> None:
+    bad = OUTCOME._replace(loss=torch.tensor(torch.nan))
+    callback, saved = checkpointing(seconds=0)
+    with raises("run.diverged", "step 3"):
+        run_after(callback, range(4, 5), last=9, outcome=bad)
+    evaluated: list[int] = []
+    with raises("run.diverged", "step 3"):
+        Validation(1, evaluated.append).run(4, result(4, outcome=bad))
+    assert saved == evaluated == []
+
+
 def test_the_record_of_a_long_run_stays_short(tmp_path: Path) -> None:
-    metrics = Metrics(tmp_path)
-    job = Recording(metrics, epoch_steps=10, rate=lambda step: step / 100)
-    assert all(job.due(step, MOST_LINES) for step in range(1, MOST_LINES + 1))
-    long = 4 * MOST_LINES + 1
+    metrics = MetricsLog(tmp_path)
+    job = MetricsLogger(metrics, steps_per_epoch=10, lr=lambda step: step / 100)
+    assert all(job.due(step, MAX_TRAIN_LINES) for step in range(1, MAX_TRAIN_LINES + 1))
+    long = 4 * MAX_TRAIN_LINES + 1
     due = [step for step in range(1, long + 1) if job.due(step, long)]
-    assert len(due) <= MOST_LINES + 1
+    assert len(due) <= MAX_TRAIN_LINES + 1
     assert due[-1] == long
-    job.run(25, OUTCOME)
+    job.run(25, result(25))
     assert metrics.lines()[0] == (25, 2.5, "train", {"loss": 0.5, "accuracy": 0.25, "rate": 0.24})
 
 
 def test_evaluations_come_at_their_rhythm_and_at_the_end() -> None:
     seen: list[int] = []
-    job = Watching(4, seen.append)
+    job = Validation(4, seen.append)
     for step in range(1, 11):
         if job.due(step, 10):
-            job.run(step, OUTCOME)
+            job.run(step, result(step))
     assert seen == [4, 8, 10]

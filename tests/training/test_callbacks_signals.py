@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from vitral.training.callbacks import SIGNALS, Stop
+from vitral.training.callbacks import SignalHandler
+from vitral.training.loop import STOP_SIGNALS
 
 
 @pytest.fixture(autouse=True)
@@ -18,38 +19,39 @@ def heard() -> Iterator[None]:
     signal.signal(signal.SIGHUP, before)
 
 
-@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize("number", STOP_SIGNALS)
 def test_the_first_signal_is_noted_and_ends_nothing(number: int) -> None:
-    with Stop() as stop:
+    with SignalHandler() as stop:
         assert stop.signal == 0
         os.kill(os.getpid(), number)
         assert stop.signal == number
 
 
 def test_the_handlers_are_put_back() -> None:
-    before = [signal.getsignal(number) for number in SIGNALS]
-    with Stop():
-        assert [signal.getsignal(number) for number in SIGNALS] != before
-    assert [signal.getsignal(number) for number in SIGNALS] == before
+    before = [signal.getsignal(number) for number in STOP_SIGNALS]
+    with SignalHandler():
+        assert [signal.getsignal(number) for number in STOP_SIGNALS] != before
+    assert [signal.getsignal(number) for number in STOP_SIGNALS] == before
 
 
-@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize("number", STOP_SIGNALS)
 def test_the_second_signal_ends_the_process_at_once(number: int) -> None:
     code = (
-        "import os, time\nfrom vitral.training.callbacks import Stop\n"
-        f"with Stop():\n    os.kill(os.getpid(), 15)\n    os.kill(os.getpid(), {int(number)})\n    time.sleep(60)"
+        "import os, time\nfrom vitral.training.callbacks import SignalHandler\n"
+        "with SignalHandler():\n    os.kill(os.getpid(), 15)\n"
+        f"    os.kill(os.getpid(), {int(number)})\n    time.sleep(60)"
     )
     found = subprocess.run([sys.executable, "-c", code], timeout=50, check=False)
     assert found.returncode == -number
 
 
 def test_outside_the_main_thread_no_handler_is_touched() -> None:
-    before = [signal.getsignal(number) for number in SIGNALS]
+    before = [signal.getsignal(number) for number in STOP_SIGNALS]
     seen: list[object] = []
 
     def inside() -> None:
-        with Stop():
-            seen.extend(signal.getsignal(number) for number in SIGNALS)
+        with SignalHandler():
+            seen.extend(signal.getsignal(number) for number in STOP_SIGNALS)
 
     thread = threading.Thread(target=inside)
     thread.start()

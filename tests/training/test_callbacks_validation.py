@@ -68,10 +68,10 @@ def lines(*scores: float, name: str = "accuracy", split: str = "val") -> list[Me
 
 
 def test_the_first_of_the_best_evaluations_counts() -> None:
-    assert find_best(lines(0.1, 0.5, 0.3, 0.5, 0.2), "val") == Best(step=20, since=3)
+    assert find_best(lines(0.1, 0.5, 0.3, 0.5, 0.2), "val") == Best(step=20, evaluations_since=3)
     assert find_best([], "val") == Best(0, 0)
     assert find_best(lines(0.9, split="train") + lines(0.1), "val") == Best(10, 0)
 
 
 def test_without_accuracy_the_smallest_loss_is_best() -> None:
-    assert find_best(lines(0.9, 0.4, 0.6, name="loss"), "val") == Best(step=20, since=1)
+    assert find_best(lines(0.9, 0.4, 0.6, name="loss"), "val") == Best(step=20, evaluations_since=1)

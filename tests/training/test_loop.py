@@ -1,17 +1,23 @@
-"""The loop: steps, portions, jobs, and a loss that is no number."""
+"""The loop: steps, microbatches, callbacks, losses that are not finite, and no wait for the device."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.errors import raises
 from vitral.tasks.task import Outcome, Task
-from vitral.training.loop import Diverged, Microbatch, UpdateRule, mean_outcome, train
+from vitral.training.callbacks import Checkpointing, MetricsLogger, SignalHandler, WeightAveraging
+from vitral.training.checkpoints.state import TrainingState
+from vitral.training.ema import Ema
+from vitral.training.loop import Diverged, Microbatch, StepResult, StepValues, UpdateRule, mean_outcome, train
+from vitral.training.metrics import MetricsLog
 from vitral.training.optimizers import Sgd
 from vitral.training.precision import Precision
 
@@ -56,8 +62,8 @@ class Notes(NamedTuple):
     def due(self, step: int, steps: int) -> bool:
         return step % 2 == 0 or step == steps
 
-    def run(self, step: int, outcome: Outcome) -> None:
-        self.heard.append((step, outcome.loss.item()))
+    def run(self, step: int, result: StepResult) -> None:
+        self.heard.append((step, result.read().metrics["loss"]))
 
 
 def batches(*made: Sequence[Microbatch]) -> Iterator[Sequence[Microbatch]]:
@@ -99,15 +105,14 @@ def test_a_long_gradient_is_cut() -> None:
     assert task.weight() == pytest.approx(1 - 0.01, rel=1e-5)
 
 
-def test_a_loss_that_is_no_number_stops_before_the_weights_change() -> None:
+def test_a_loss_that_is_not_finite_is_reported_by_its_step() -> None:
     task, notes = Line(), Notes([])
     bad = batch(1, 2)
     bad[0] = bad[0]._replace(images=bad[0].images * torch.inf)
     with raises("run.diverged", "step 1", "inf") as caught:
-        train(task, batches(batch(0, 2), bad), descent(task), 0, 3, [notes])
+        train(task, batches(batch(0, 2), bad, batch(2, 2)), descent(task), 0, 3, [notes])
     assert isinstance(caught.value, Diverged)
     assert caught.value.step == 1
-    assert task.weight() == pytest.approx(1 - 0.01 * 5, rel=1e-6)
     assert notes.heard == []
 
 
@@ -118,16 +123,75 @@ class Pair:
         self.heard: list[str] = []
 
     @contextmanager
-    def passing(self, last: bool) -> Iterator[None]:
+    def gradient_sync(self, last: bool) -> Iterator[None]:
         self.heard.append("last" if last else "passing")
         yield
 
-    def joined(self, outcome: Outcome) -> Outcome:
-        return mean_outcome([outcome, Outcome(torch.tensor(10.0), 3, {"error": torch.tensor(0.0)})])
+    def sum(self, values: Tensor) -> Tensor:
+        loss, error, images, *signals = values.tolist()
+        return torch.tensor([loss + 3 * 10, error, images + 3, *signals], dtype=torch.float64)
 
 
 def test_the_company_hears_of_the_last_portion_and_joins_the_outcome() -> None:
     task, pair, notes = Line(), Pair(), Notes([])
-    train(task, batches(batch(0, 1, 1, 1)), descent(task)._replace(company=pair), 0, 1, [notes])
+    train(task, batches(batch(0, 1, 1, 1)), descent(task)._replace(communicator=pair), 0, 1, [notes])
     assert pair.heard == ["passing", "passing", "last"]
     assert [loss for _, loss in notes.heard] == pytest.approx([((1 + 4 + 9) + 3 * 10) / 6])
+
+
+class ScalarReads(TorchDispatchMode):
+    """Records the operators that make a host wait for a device: those that turn a tensor into a number or a shape."""
+
+    WAITING = ("_local_scalar_dense", "item", "is_nonzero", "equal", "nonzero", "masked_select", "unique")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        if func.overloadpacket.__name__ in self.WAITING:
+            self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+def test_the_mode_notices_what_waits_for_the_device() -> None:
+    with ScalarReads() as reads:
+        torch.ones(1).item()
+        bool(torch.ones(1).isfinite())
+        torch.ones(2).nonzero()
+    assert len(reads.names) == 3
+
+
+class Order(Line):
+    """Notes when a step begins."""
+
+    def __init__(self, events: list[str]) -> None:
+        super().__init__()
+        self.events = events
+
+    def forward(self, images: Tensor, labels: Tensor, rng: np.random.Generator) -> Outcome:
+        self.events.append("forward")
+        return super().forward(images, labels, rng)
+
+
+def test_no_step_waits_for_the_device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    events: list[str] = []
+    read = StepResult.read
+
+    def reading(result: StepResult) -> StepValues:
+        events.append(f"read {result.step}")
+        return read(result)
+
+    monkeypatch.setattr(StepResult, "read", reading)
+    task, metrics = Order(events), MetricsLog(tmp_path)
+    state = TrainingState(task, descent(task).optimizer, Ema().build(6), Precision(torch.float32, torch.device("cpu")))
+    checkpointing = Checkpointing(1e9, lambda step: None, lambda step: False, lambda: False, SignalHandler())
+    callbacks = [WeightAveraging(state), MetricsLogger(metrics, 3, lambda step: 0.1), checkpointing]
+    steps = batches(*(batch(step, 2, 1) for step in range(6)))
+    with ScalarReads() as reads:
+        train(task, steps, descent(task), 0, 6, callbacks, checkpointing.signals)
+    assert reads.names == []
+    assert [line.step for line in metrics.lines()] == [1, 2, 3, 4, 5, 6]
+    for step in range(5):  # only the last step, which is saved, is read before the next one has begun
+        begun = [number for number, event in enumerate(events) if event == "forward"][2 * (step + 1)]
+        assert f"read {step}" not in events[:begun]

@@ -11,7 +11,7 @@ from vitral.training.loop import MicrobatchConfig, split_batch
 
 LABELS = np.zeros(20, dtype=np.int64)
 BYTES = torch.arange(7 * 3 * 4 * 4, dtype=torch.int64).remainder(256).to(torch.uint8).view(7, 3, 4, 4)
-BATCH = Batch((BYTES,), torch.arange(7), torch.arange(7))
+BATCH = Batch(BYTES, torch.arange(7), torch.arange(7))
 PLAN = SamplingPlan(LABELS[:15], Sequential(), 8, seed=1)  # every other batch has 7 images
 
 
@@ -21,7 +21,7 @@ def test_portions_together_are_the_batch() -> None:
         assert len(found) == count
         assert torch.equal(torch.cat([portion.images for portion in found]), CENTERED.apply(BYTES))
         assert torch.cat([portion.labels for portion in found]).tolist() == list(range(7))
-        assert sum(portion.share for portion in found) == pytest.approx(1)
+        assert sum(portion.weight for portion in found) == pytest.approx(1)
 
 
 def test_dice_depend_on_step_portion_and_rank_alone() -> None:
@@ -44,16 +44,16 @@ def test_shares_are_those_of_the_batch_of_all_processes() -> None:
     pair = [SamplingPlan(LABELS[:15], Sequential(), 8, 1, World(rank=rank, size=2)) for rank in range(2)]
     whole = [portion for plan in pair for portion in split_batch(part_of(BATCH, plan), 1, plan, serving)]
     assert [len(portion.labels) for portion in whole] == [2, 1, 1, 1, 1, 1]
-    assert [portion.share for portion in whole] == pytest.approx([2 / 7, *[1 / 7] * 5])
+    assert [portion.weight for portion in whole] == pytest.approx([2 / 7, *[1 / 7] * 5])
 
 
 def test_a_process_without_images_has_portions_that_count_nothing() -> None:
     plan = SamplingPlan(LABELS[:9], Sequential(), 8, 1, World(rank=1, size=2))
-    nothing = Batch((BYTES[:0],), torch.arange(0), torch.arange(0))
+    nothing = Batch(BYTES[:0], torch.arange(0), torch.arange(0))
     found = split_batch(nothing, 1, plan, MicrobatchConfig(CENTERED, 2, torch.device("cpu")))
-    assert [(len(portion.labels), portion.share) for portion in found] == [(0, 0.0), (0, 0.0)]
+    assert [(len(portion.labels), portion.weight) for portion in found] == [(0, 0.0), (0, 0.0)]
 
 
 def part_of(batch: Batch, plan: SamplingPlan) -> Batch:
     places = slice(plan.world.rank, None, plan.world.size)
-    return Batch((batch.images[places],), batch.labels[places], batch.places[places])
+    return Batch(batch.images[places], batch.labels[places], batch.indices[places])

@@ -15,25 +15,25 @@ import pytest
 
 from tests.errors import raises
 from tests.training.scenes import kill, until
-from vitral.core.storage import Disk
+from vitral.core.storage import Storage
 from vitral.data.loading.shared_memory import FORK
-from vitral.training.metrics import Line, Metrics, recorded, results
+from vitral.training.metrics import MetricsLine, MetricsLog, read_metrics, results_csv
 
 EPOCH = 4  # steps
 
 
-def train_line(step: int) -> Line:
-    return Line(step, step / EPOCH, "train", {"loss": 2.0 / step, "accuracy": step / 100, "rate": 0.001 * step})
+def train_line(step: int) -> MetricsLine:
+    return MetricsLine(step, step / EPOCH, "train", {"loss": 2.0 / step, "accuracy": step / 100, "rate": 0.001 * step})
 
 
-def val_line(step: int, split: str = "val") -> Line:
-    return Line(step, step / EPOCH, split, {"loss": 3.0 / step, "accuracy": step / 50})
+def val_line(step: int, split: str = "val") -> MetricsLine:
+    return MetricsLine(step, step / EPOCH, split, {"loss": 3.0 / step, "accuracy": step / 50})
 
 
 def session(folder: Path, start: int, stop: int) -> None:
     """Steps from one to another of a run that notes every second step and evaluates after each epoch."""
-    metrics = Metrics(folder)
-    metrics.cut(start)
+    metrics = MetricsLog(folder)
+    metrics.truncate(start)
     for step in range(start + 1, stop + 1):
         if step % 2 == 0:
             metrics.add(train_line(step))
@@ -47,9 +47,9 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def test_lines_have_the_agreed_form(tmp_path: Path) -> None:
-    metrics = Metrics(tmp_path)
-    metrics.add(Line(50, 50 / 94, "train", {"loss": 2.0999999046325684, "accuracy": 0.31, "rate": 0.0005}))
-    metrics.add(Line(94, 1.0, "val", {"loss": 1.7, "accuracy": 0.41}))
+    metrics = MetricsLog(tmp_path)
+    metrics.add(MetricsLine(50, 50 / 94, "train", {"loss": 2.0999999046325684, "accuracy": 0.31, "rate": 0.0005}))
+    metrics.add(MetricsLine(94, 1.0, "val", {"loss": 1.7, "accuracy": 0.41}))
     assert (tmp_path / "metrics.jsonl").read_text() == (
         '{"step": 50, "epoch": 0.5319149, "split": "train", "loss": 2.1, "accuracy": 0.31, "rate": 0.0005}\n'
         '{"step": 94, "epoch": 1.0, "split": "val", "loss": 1.7, "accuracy": 0.41}\n'
@@ -57,21 +57,21 @@ def test_lines_have_the_agreed_form(tmp_path: Path) -> None:
 
 
 def test_what_was_added_is_what_is_read_later(tmp_path: Path) -> None:
-    metrics = Metrics(tmp_path)
+    metrics = MetricsLog(tmp_path)
     assert metrics.lines() == []
     added = [train_line(2), train_line(4), val_line(4)]
     for line in added:
         metrics.add(line)
-    assert metrics.lines() == recorded(tmp_path) == Metrics(tmp_path).lines()
-    for line, found in zip(added, recorded(tmp_path), strict=True):
+    assert metrics.lines() == read_metrics(tmp_path) == MetricsLog(tmp_path).lines()
+    for line, found in zip(added, read_metrics(tmp_path), strict=True):
         assert found[:3] == line[:3]
         assert found.values == pytest.approx(line.values, rel=1e-6)
-    assert recorded(tmp_path / "none") == []
+    assert read_metrics(tmp_path / "none") == []
 
 
 def test_a_number_that_is_none_is_kept(tmp_path: Path) -> None:
-    Metrics(tmp_path).add(Line(1, 0.5, "val", {"loss": math.nan}))
-    assert math.isnan(recorded(tmp_path)[0].values["loss"])
+    MetricsLog(tmp_path).add(MetricsLine(1, 0.5, "val", {"loss": math.nan}))
+    assert math.isnan(read_metrics(tmp_path)[0].values["loss"])
 
 
 @pytest.mark.parametrize("stop", [0, 1, 3, 4, 5, 8, 12])
@@ -90,8 +90,8 @@ def test_a_run_stopped_anywhere_and_resumed_from_an_earlier_step_ends_with_the_s
     assert sorted(os.listdir(tmp_path / "resumed")) == sorted(os.listdir(tmp_path / "unbroken"))
 
 
-def cutting(folder: Path) -> Callable[[Disk], None]:
-    return lambda disk: Metrics(folder, disk).cut(6)
+def cutting(folder: Path) -> Callable[[Storage], None]:
+    return lambda disk: MetricsLog(folder, disk).truncate(6)
 
 
 def test_a_kill_at_any_instant_of_a_cut_leaves_all_lines_or_those_that_stay(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_a_kill_at_any_instant_of_a_cut_leaves_all_lines_or_those_that_stay(tmp_
         process.start()
         process.join()
         assert process.exitcode in {0, -signal.SIGKILL}
-        steps = [line.step for line in recorded(folder)]
+        steps = [line.step for line in read_metrics(folder)]
         assert steps in ([2, 4, 4, 6], [2, 4, 4, 6, 8, 8, 10, 12, 12])
         seen.add((process.exitcode, len(steps)))
         session(folder, 6, 12)
@@ -115,7 +115,7 @@ def test_a_kill_at_any_instant_of_a_cut_leaves_all_lines_or_those_that_stay(tmp_
 
 def test_the_table_has_a_row_for_each_evaluation_and_the_mean_of_training_since_the_one_before() -> None:
     lines = [train_line(1), train_line(2), val_line(2), train_line(3), train_line(5), train_line(7), val_line(7)]
-    assert results(lines) == (
+    assert results_csv(lines) == (
         "epoch,step,train_loss,train_accuracy,val_loss,val_accuracy,rate\n"
         "0.5,2,1.5,0.015,1.5,0.04,0.002\n"
         "1.75,7,0.4507937,0.05,0.42857142857142855,0.14,0.007\n"
@@ -123,26 +123,26 @@ def test_the_table_has_a_row_for_each_evaluation_and_the_mean_of_training_since_
 
 
 def test_the_table_leaves_empty_what_was_not_measured() -> None:
-    lines = [val_line(1), Line(2, 0.5, "train", {"loss": 4.0}), Line(3, 0.75, "val", {"loss": 1.0})]
-    rows = list(csv.DictReader(StringIO(results(lines))))
+    lines = [val_line(1), MetricsLine(2, 0.5, "train", {"loss": 4.0}), MetricsLine(3, 0.75, "val", {"loss": 1.0})]
+    rows = list(csv.DictReader(StringIO(results_csv(lines))))
     assert [row["train_loss"] for row in rows] == ["", "4.0"]
     assert [row["val_accuracy"] for row in rows] == ["0.02", ""]
-    assert results([]) == results([train_line(1)]) == "epoch,step\n"
+    assert results_csv([]) == results_csv([train_line(1)]) == "epoch,step\n"
 
 
 def test_two_splits_evaluated_after_one_step_share_a_row() -> None:
-    (row,) = csv.DictReader(StringIO(results([train_line(1), val_line(4), val_line(4, "test")])))
+    (row,) = csv.DictReader(StringIO(results_csv([train_line(1), val_line(4), val_line(4, "test")])))
     assert (row["train_loss"], row["val_loss"], row["test_loss"]) == ("2.0", "0.75", "0.75")
 
 
 def test_the_table_is_up_to_date_after_each_evaluation(tmp_path: Path) -> None:
-    metrics = Metrics(tmp_path)
+    metrics = MetricsLog(tmp_path)
     metrics.add(train_line(2))
     assert not (tmp_path / "results.csv").exists()
     metrics.add(val_line(4))
-    assert (tmp_path / "results.csv").read_text() == results(metrics.lines())
+    assert (tmp_path / "results.csv").read_text() == results_csv(metrics.lines())
     metrics.add(val_line(8))
-    metrics.cut(4)
+    metrics.truncate(4)
     assert (tmp_path / "results.csv").read_text().count("\n") == 2
 
 
@@ -150,22 +150,22 @@ def test_the_table_is_up_to_date_after_each_evaluation(tmp_path: Path) -> None:
     "bad", [{"step": 1}, {}, {"step": "x", "epoch": 1, "split": "val"}, {"step": 1, "epoch": 1, "split": "a", "b": []}]
 )
 def test_a_line_that_is_no_measurement_is_named(tmp_path: Path, bad: dict[str, object]) -> None:
-    Metrics(tmp_path).add(train_line(1))
+    MetricsLog(tmp_path).add(train_line(1))
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write(json.dumps(bad) + "\n")
     with raises("run.bad_log") as caught:
-        Metrics(tmp_path)
+        MetricsLog(tmp_path)
     assert caught.value.where == f"{tmp_path}/metrics.jsonl:2"
 
 
 def _limited(folder: Path) -> None:
-    metrics = Metrics(folder)
+    metrics = MetricsLog(folder)
     for step in (4, 8):
         metrics.add(val_line(step))
     before = contents(folder)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20, 20))
     with raises("file.write_failed", "metrics.jsonl", "ulimit") as caught:
-        metrics.cut(8)  # no line goes, so the table alone is written
+        metrics.truncate(8)  # no line goes, so the table alone is written
     assert caught.value.where == f"{folder}/results.csv.tmp"
     assert contents(folder) == before
     assert not (folder / "results.csv.tmp").exists()

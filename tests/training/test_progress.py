@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from vitral.tasks.task import Outcome
-from vitral.training.progress import REDRAW, Course, Progress, duration, measure
+from vitral.training.loop import Signals, SingleProcess, StepResult
+from vitral.training.progress import REDRAW_SECONDS, Progress, ProgressSpan, format_duration, format_metric
 
-COURSE = Course(0, 1880, 94, 64)
+COURSE = ProgressSpan(0, 1880, 94, 64)
 
 
 class Notebook:
@@ -26,21 +27,22 @@ class Notebook:
     def show(self, step: int, words: Mapping[str, str]) -> None:
         self.shown.append((step, words))
 
-    def note(self, words: Sequence[str]) -> None:
-        self.notes.append("  ".join(words))
+    def print(self, parts: Sequence[str]) -> None:
+        self.notes.append("  ".join(parts))
 
     def close(self) -> None:
         self.calls.append("close")
 
 
-def outcome(loss: float, accuracy: float) -> Outcome:
-    return Outcome(torch.tensor(loss), 64, {"accuracy": torch.tensor(accuracy)})
+def outcome(loss: float, **metrics: float) -> StepResult:
+    values = {name: torch.tensor(value) for name, value in metrics.items()}
+    return StepResult(0, Outcome(torch.tensor(loss), 64, values), Signals(), SingleProcess())
 
 
 def test_the_first_look_says_where_the_run_stands_and_nothing_that_nobody_knows_yet() -> None:
     book = Notebook()
     progress = Progress(COURSE, book)
-    progress.run(1, outcome(2.3026, 0.125))
+    progress.run(1, outcome(2.3026, accuracy=0.125))
     assert book.shown == [
         (1, {"epoch": "epoch 1/20", "step": "step 1/1880", "loss": "loss 2.303", "accuracy": "accuracy 12.5 %"})
     ]
@@ -48,28 +50,28 @@ def test_the_first_look_says_where_the_run_stands_and_nothing_that_nobody_knows_
 
 def test_speed_and_time_left_follow_from_the_looks() -> None:
     book = Notebook()
-    progress = Progress(Course(100, 500, 94, 64), book)
-    progress.run(101, outcome(1.0, 0.5))
+    progress = Progress(ProgressSpan(100, 500, 94, 64), book)
+    progress.run(101, outcome(1.0, accuracy=0.5))
     began = time.monotonic()
     time.sleep(0.1)
-    progress.run(111, outcome(1.0, 0.5))
+    progress.run(111, outcome(1.0, accuracy=0.5))
     took = time.monotonic() - began
     words = book.shown[-1][1]
     speed = float(words["speed"].removesuffix(" images/s").replace(",", ""))
     assert 0.9 * 640 / took < speed <= 640 / 0.1
-    assert words["left"] == f"{duration(took / 10 * 389)} left"
+    assert words["left"] == f"{format_duration(took / 10 * 389)} left"
 
 
 def test_an_evaluation_counts_into_the_time_left_and_not_into_the_speed() -> None:
     book = Notebook()
     progress = Progress(COURSE, book)
-    progress.run(1, outcome(1.0, 0.5))
+    progress.run(1, outcome(1.0, accuracy=0.5))
     time.sleep(0.05)
-    progress.run(2, outcome(1.0, 0.5))
+    progress.run(2, outcome(1.0, accuracy=0.5))
     before = book.shown[-1][1]["speed"]
     time.sleep(0.3)
-    progress.evaluated(2, "val", {"loss": 1.0, "accuracy": 0.5})
-    progress.run(3, outcome(1.0, 0.5))
+    progress.show_evaluation(2, "val", {"loss": 1.0, "accuracy": 0.5})
+    progress.run(3, outcome(1.0, accuracy=0.5))
     assert book.shown[-1][1]["speed"] == before
     assert book.shown[-1][1]["left"].endswith("min left")  # 0.17 s a step over 1877 steps
 
@@ -77,8 +79,8 @@ def test_an_evaluation_counts_into_the_time_left_and_not_into_the_speed() -> Non
 def test_an_evaluation_is_noted_and_stays_in_view() -> None:
     book = Notebook()
     progress = Progress(COURSE, book)
-    progress.evaluated(282, "val", {"loss": 0.4512, "accuracy": 0.8313, "calibration": 0.1})
-    progress.run(283, outcome(1.0, 0.5))
+    progress.show_evaluation(282, "val", {"loss": 0.4512, "accuracy": 0.8313, "calibration": 0.1})
+    progress.run(283, outcome(1.0, accuracy=0.5))
     assert book.notes == ["epoch 3/20  step 282/1880  val loss 0.451  val accuracy 83.1 %"]
     assert book.shown[-1][1]["verdict"] == "val 83.1 %"
 
@@ -86,9 +88,9 @@ def test_an_evaluation_is_noted_and_stays_in_view() -> None:
 def test_a_task_without_accuracy_is_told_by_its_loss() -> None:
     book = Notebook()
     progress = Progress(COURSE, book)
-    progress.run(1, Outcome(torch.tensor(0.25), 64, {}))
-    progress.evaluated(94, "val", {"loss": 0.5})
-    progress.run(95, Outcome(torch.tensor(0.25), 64, {}))
+    progress.run(1, outcome(0.25))
+    progress.show_evaluation(94, "val", {"loss": 0.5})
+    progress.run(95, outcome(0.25))
     assert "accuracy" not in book.shown[-1][1]
     assert book.shown[-1][1]["verdict"] == "val loss 0.500"
     assert book.notes == ["epoch 1/20  step 94/1880  val loss 0.500"]
@@ -98,25 +100,25 @@ def test_losses_are_smoothed() -> None:
     book = Notebook()
     progress = Progress(COURSE, book)
     for step in range(1, 11):
-        progress.run(step, outcome(float(step), 0.5))
+        progress.run(step, outcome(float(step), accuracy=0.5))
     assert book.shown[-1][1]["loss"] == "loss 5.500"  # the plain mean of ten
-    progress.run(11, outcome(15.5, 0.5))
+    progress.run(11, outcome(15.5, accuracy=0.5))
     assert book.shown[-1][1]["loss"] == "loss 6.500"  # then a tenth of each further one
 
 
 def test_it_is_due_at_once_at_the_end_and_a_few_times_a_second() -> None:
     progress = Progress(COURSE, Notebook())
     assert progress.due(1, 1880)
-    progress.run(1, outcome(1.0, 0.5))
+    progress.run(1, outcome(1.0, accuracy=0.5))
     assert not progress.due(2, 1880)
     assert progress.due(1880, 1880)
-    time.sleep(REDRAW)
+    time.sleep(REDRAW_SECONDS)
     assert progress.due(3, 1880)
 
 
 def test_the_display_is_closed_whatever_happens() -> None:
     book = Notebook()
-    with pytest.raises(KeyboardInterrupt), Progress(Course(94, 1880, 94, 64), book):
+    with pytest.raises(KeyboardInterrupt), Progress(ProgressSpan(94, 1880, 94, 64), book):
         raise KeyboardInterrupt
     assert book.calls == ["open 94 1880", "close"]
 
@@ -126,7 +128,7 @@ def test_the_display_is_closed_whatever_happens() -> None:
     [(1, "epoch 1/3"), (10, "epoch 1/3"), (11, "epoch 2/3"), (25, "epoch 3/3")],
 )
 def test_the_epoch_is_the_one_that_the_step_is_in(step: int, place: str) -> None:
-    assert Course(0, 25, 10, 64).place(step) == place
+    assert ProgressSpan(0, 25, 10, 64).format_epoch(step) == place
 
 
 @pytest.mark.parametrize(
@@ -141,7 +143,7 @@ def test_the_epoch_is_the_one_that_the_step_is_in(step: int, place: str) -> None
     ],
 )
 def test_values_are_said_in_few_digits(name: str, value: float, words: str) -> None:
-    assert measure(name, value) == words
+    assert format_metric(name, value) == words
 
 
 @pytest.mark.parametrize(
@@ -163,4 +165,4 @@ def test_values_are_said_in_few_digits(name: str, value: float, words: str) -> N
     ],
 )
 def test_durations_are_said_as_people_do(seconds: float, words: str) -> None:
-    assert duration(seconds) == words
+    assert format_duration(seconds) == words

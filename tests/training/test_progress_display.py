@@ -11,21 +11,21 @@ from pathlib import Path
 
 import pytest
 
-from vitral.training.progress import Lines, fitting
+from vitral.training.progress import LineDisplay, fit_width
 
 ROOT = Path(__file__).parents[2]
 RUN = """
 import logging, sys
-from vitral.training.progress import display
+from vitral.training.progress import create_display
 logging.basicConfig(format="%(message)s", stream=sys.stderr)
 log = logging.getLogger("vitral")
 log.setLevel(logging.INFO)
 log.info("before")
-shown = display(quiet=sys.argv[1:] == ["--quiet"])
+shown = create_display(quiet=sys.argv[1:] == ["--quiet"])
 shown.open(0, 3)
 for step in (1, 2, 3):
     shown.show(step, {"epoch": f"epoch {step}/3", "step": f"step {step}/3", "loss": "loss 0.5", "speed": "9 images/s"})
-    shown.note([f"noted {step}"])
+    shown.print([f"noted {step}"])
     log.info("saved [red] %d", step)
 print("to stderr", file=sys.stderr)
 shown.close()
@@ -118,7 +118,7 @@ def test_quiet_shows_nothing_even_on_a_terminal() -> None:
 def test_lines_come_at_the_first_and_the_last_step_and_no_more_often_than_asked() -> None:
     rare, often = StringIO(), StringIO()
     for stream, rhythm in ((rare, 60.0), (often, 0.0)):
-        lines = Lines(stream, rhythm)
+        lines = LineDisplay(stream, rhythm)
         lines.open(4, 8)
         for step in (5, 6, 7, 8):
             lines.show(step, {"step": f"step {step}/8"})
@@ -140,4 +140,4 @@ def test_lines_come_at_the_first_and_the_last_step_and_no_more_often_than_asked(
     ],
 )
 def test_as_many_parts_are_shown_as_there_is_room_for(width: int, line: str) -> None:
-    assert fitting(["one", "three", "five"], width) == line
+    assert fit_width(["one", "three", "five"], width) == line

@@ -1,7 +1,6 @@
-"""The jobs of a run: averaging, keeping the record, watching the images it does not learn from, saving, stopping.
+"""The callbacks of a run: weight averaging, metrics, validation, checkpoints; and stopping a run by a signal.
 
-What a task does on images that it does not learn from, and which step did best on them.
-Stopping a run from outside: the first signal asks for it after the step at hand, the second ends the process.
+The first signal stops the run after a step, the second ends the process.
 """
 
 import os
@@ -18,30 +17,32 @@ from torch import Tensor
 
 from vitral.tasks.task import Outcome
 from vitral.training.checkpoints.state import TrainingState
-from vitral.training.loop import Microbatch, mean_outcome
+from vitral.training.loop import SIGHUP, STOP_SIGNALS, Microbatch, Signals, StepResult, mean_outcome
 from vitral.training.metrics import MetricsLine, MetricsLog
+
+MAX_TRAIN_LINES = 5_000  # of training in the metrics of a run
 
 
 class Best(NamedTuple):
-    """The best evaluation so far, and how many came after it."""
+    """The step of the best evaluation so far, and the number of evaluations since."""
 
     step: int
-    since: int
+    evaluations_since: int
 
 
-def evaluate(learning: TrainingState, batches: Iterable[Sequence[Microbatch]]) -> Outcome:
-    """The outcome of the averaged weights over all images of the batches, whatever the mode of the task was."""
-    task, before = learning.task, learning.task.training
+def evaluate(state: TrainingState, batches: Iterable[Sequence[Microbatch]]) -> Outcome:
+    """Evaluate the averaged weights on all images of the batches; the mode of the task is restored."""
+    task, was_training = state.task, state.task.training
     task.eval()
     try:
-        with learning.average.averaged(task), torch.no_grad():
+        with state.average.applied_to(task), torch.no_grad():
             outcomes = [
-                _doubled(task(portion.images, portion.labels, portion.rng))
-                for portions in batches
-                for portion in portions
+                _to_double(task(microbatch.images, microbatch.labels, microbatch.rng))
+                for batch in batches
+                for microbatch in batch
             ]
     finally:
-        task.train(before)
+        task.train(was_training)
     return mean_outcome(outcomes)
 
 
@@ -51,108 +52,106 @@ def find_best(lines: Iterable[MetricsLine], split: str) -> Best:
     scores = [score(line) for line in evaluations]
     if not scores:
         return Best(0, 0)
-    place = scores.index(max(scores))
-    return Best(evaluations[place].step, len(scores) - 1 - place)
+    best = scores.index(max(scores))
+    return Best(evaluations[best].step, len(scores) - 1 - best)
 
 
 def score(line: MetricsLine) -> float:
-    """The more the better; a loss that is not a number is the worst."""
-    found = line.values.get("accuracy", -line.values["loss"])
-    return found if found == found else float("-inf")  # noqa: PLR0124, only nan differs from itself
+    """The score of an evaluation, higher is better; NaN is the worst."""
+    value = line.values.get("accuracy", -line.values["loss"])
+    return value if value == value else float("-inf")  # noqa: PLR0124, only nan differs from itself
 
 
-def _doubled(outcome: Outcome) -> Outcome:
-    """In 64 bits, so that the mean over many batches does not depend on how they were cut."""
+def _to_double(outcome: Outcome) -> Outcome:
+    """In float64, so that the mean over many batches does not depend on the batch size."""
     double: dict[str, Tensor] = {name: value.double() for name, value in outcome.metrics.items()}
     return Outcome(outcome.loss.double(), outcome.images, double)
 
 
-SIGHUP = getattr(signal, "SIGHUP", 0)  # not on Windows
-SIGNALS = tuple(filter(None, (signal.SIGINT, signal.SIGTERM, SIGHUP)))
+def metrics_line(step: int, steps_per_epoch: int, split: str, outcome: Outcome) -> MetricsLine:
+    """The line of an evaluation after `step` steps."""
+    values = {"loss": outcome.loss.item(), **{name: value.item() for name, value in outcome.metrics.items()}}
+    return MetricsLine(step, step / steps_per_epoch, split, values)
 
 
 class SignalHandler:
-    """While this context lasts, an interrupt, a signal to end and a closed terminal are noted.
+    """Context that records SIGINT, SIGTERM and SIGHUP instead of ending the process.
 
-    Outside the main thread nothing is changed, and what `nohup` has the process ignore stays ignored.
+    Outside the main thread nothing is changed. A SIGHUP that is ignored, as under `nohup`, stays ignored.
     """
 
-    def __init__(self, words: str = "") -> None:
-        self.words = words  # for the user, once the first has come
-        self.signal = 0  # the number of the first that came
-        self._before: dict[int, Any] = {}
+    def __init__(self, message: str = "") -> None:
+        self.message = message  # printed when the first signal arrives
+        self.signal = 0  # number of the first signal, 0 for none
+        self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            heard = [number for number in SIGNALS if number != SIGHUP or signal.getsignal(number) != signal.SIG_IGN]
-            self._before = {number: signal.signal(number, self._note) for number in heard}
+            handled = [
+                number for number in STOP_SIGNALS if number != SIGHUP or signal.getsignal(number) != signal.SIG_IGN
+            ]
+            self._previous = {number: signal.signal(number, self._handle) for number in handled}
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for number, handler in self._before.items():
+        for number, handler in self._previous.items():
             signal.signal(number, handler)
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        if self.signal:  # whoever asks twice does not want to wait
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.signal:  # the second one does not wait
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
         self.signal = number
-        os.write(2, self.words.encode())  # not by print: the signal may have come in the midst of one
-
-
-MAX_TRAIN_LINES = 5_000  # of training in the record of a run
-
-
-def metrics_line(step: int, epoch_steps: int, split: str, outcome: Outcome) -> MetricsLine:
-    """What the record says of an outcome after so many steps."""
-    values = {"loss": outcome.loss.item(), **{name: value.item() for name, value in outcome.metrics.items()}}
-    return MetricsLine(step, step / epoch_steps, split, values)
+        os.write(2, self.message.encode())  # not print: the signal may have interrupted one
 
 
 class StopTraining(Exception):
-    """The run ends before its last step, on purpose, and all of it is saved."""
+    """The run ends before its last step, on purpose, and has been saved."""
 
     def __init__(self, step: int, signal: int) -> None:
-        super().__init__(f"halted after step {step}")
+        super().__init__(f"stopped after step {step}")
         self.step = step
-        self.signal = signal  # 0 when it had learned enough
+        self.signal = signal  # 0 for early stopping
 
 
 @dataclass(frozen=True)
 class WeightAveraging:
-    """Takes the weights after every step into the average."""
+    """Adds the weights after every step to the average."""
 
-    learning: TrainingState
+    state: TrainingState
 
     def due(self, step: int, steps: int) -> bool:
         return True
 
-    def run(self, step: int, outcome: Outcome) -> None:
-        self.learning.average.update(self.learning.task, step - 1)
+    def run(self, step: int, result: StepResult) -> None:
+        self.state.average.update(self.state.task, step - 1)
 
 
 @dataclass(frozen=True)
 class MetricsLogger:
-    """Writes the outcome of a step into the record."""
+    """Logs the training metrics. A line is written when the next one is there, so that no step waits for it."""
 
     metrics: MetricsLog
-    epoch_steps: int
-    rate: Callable[[int], float]
+    steps_per_epoch: int
+    lr: Callable[[int], float]
 
     def due(self, step: int, steps: int) -> bool:
         every = -(-steps // MAX_TRAIN_LINES)
         return step % every == 0 or step == steps
 
-    def run(self, step: int, outcome: Outcome) -> None:
-        line = metrics_line(step, self.epoch_steps, "train", outcome)
-        self.metrics.add(line._replace(values={**line.values, "rate": self.rate(step - 1)}))
+    def run(self, step: int, result: StepResult) -> None:
+        def line() -> MetricsLine:
+            values = {**result.read().metrics, "rate": self.lr(step - 1)}
+            return MetricsLine(step, step / self.steps_per_epoch, "train", values)
+
+        self.metrics.add_later(line)
 
 
 @dataclass(frozen=True)
 class Validation:
-    """Evaluates every so many steps and at the end, and has what follows from it done."""
+    """Evaluates every `every` steps and at the end."""
 
     every: int
     evaluate: Callable[[int], None]
@@ -160,34 +159,45 @@ class Validation:
     def due(self, step: int, steps: int) -> bool:
         return step % self.every == 0 or step == steps
 
-    def run(self, step: int, outcome: Outcome) -> None:
+    def run(self, step: int, result: StepResult) -> None:
+        result.read()  # weights after a loss that is not finite are not evaluated
         self.evaluate(step)
 
 
 @dataclass
 class Checkpointing:
-    """Saves when time has come, at the last step and when asked to; then stops if that was asked.
+    """Saves at regular times, at the last step, at the best one and on a signal; then stops if the run is to stop.
 
-    `asked` and `halted` are the same for all processes: which of them noticed does not matter.
+    Processes agree by the signals in the result of the step before, so all save and stop after the same step.
     """
 
-    seconds: float
+    seconds: float  # between two checkpoints; 0 saves after every step
     save: Callable[[int], None]
-    asked: Callable[[int], bool]  # whether this step is worth a checkpoint of its own
-    halted: Callable[[], int | None]  # the signal that stops the run, 0 when it is enough, None to go on
-    together: Callable[[bool], bool]
+    is_best: Callable[[int], bool]
+    stop_early: Callable[[], bool]  # the same in all processes
+    handler: SignalHandler
     _saved: float = field(default_factory=time.monotonic)
+    _saved_step: int = 0
+    _previous: StepResult | None = None
     _last: bool = False
+
+    def signals(self) -> Signals:
+        """What this process asks for, for the collective of a step."""
+        return Signals(self.handler.signal, time.monotonic() - self._saved >= self.seconds)
 
     def due(self, step: int, steps: int) -> bool:
         self._last = step == steps
         return True
 
-    def run(self, step: int, outcome: Outcome) -> None:
-        signal = self.halted()
-        late = self.together(time.monotonic() - self._saved >= self.seconds)
-        if late or self._last or signal is not None or self.asked(step):
+    def run(self, step: int, result: StepResult) -> None:
+        previous, self._previous = self._previous, result
+        agreed = previous.read().signals if previous is not None else Signals()
+        # A request that was made before the newest checkpoint has been met by it.
+        late = agreed.save and previous is not None and previous.step >= self._saved_step
+        stop = bool(agreed.stop) or self.stop_early()
+        if not self.seconds or late or stop or self._last or self.is_best(step):
+            result.read()  # weights after a loss that is not finite are not saved
             self.save(step)
-            self._saved = time.monotonic()
-        if signal is not None and not self._last:
-            raise StopTraining(step, signal)
+            self._saved, self._saved_step = time.monotonic(), step
+        if stop and not self._last:
+            raise StopTraining(step, agreed.stop)

@@ -1,15 +1,13 @@
-"""The record of a run: metrics.jsonl line by line, and what is drawn from it, results.csv and TensorBoard's scalars.
+"""The metrics of a run: metrics.jsonl, results.csv and TensorBoard scalars.
 
     {"step": 50, "epoch": 0.5319149, "split": "train", "loss": 2.1, "accuracy": 0.31, "rate": 0.0005}
     {"step": 94, "epoch": 1.0, "split": "val", "loss": 1.7, "accuracy": 0.41}
 
-No time is in it, so a run that was stopped and resumed ends with the same bytes as one that was not.
-
-Scalars for TensorBoard, where it is installed.
+No time is recorded, so a resumed run ends with the same bytes as an uninterrupted one.
 """
 
 import csv
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from importlib.util import find_spec
 from io import StringIO
@@ -17,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from vitral.core.errors import VitralError
-from vitral.core.jsonl import DISK, Journal, Record, read
-from vitral.core.storage import Disk, failure
+from vitral.core.jsonl import JsonlLog, Record, read_jsonl
+from vitral.core.storage import STORAGE, Storage, write_error
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -27,19 +25,19 @@ if TYPE_CHECKING:
 FOLDER = "tensorboard"
 
 
-class Board:
-    """Writes to `tensorboard/` in a folder; does nothing where the package is not installed.
+class TensorBoardWriter:
+    """Writes scalars to `tensorboard/` in a folder; does nothing where the package is not installed.
 
-    It is imported at the first scalar, since that takes a second.
+    The package is imported with the first scalar, since that takes a second.
     """
 
     def __init__(self, folder: Path, step: int) -> None:
-        """The scalars of a run that has come to this step; those of later steps, if there are any, are hidden."""
+        """Continue the scalars of a run after `step`; those of later steps are hidden."""
         self.folder, self.step = folder / FOLDER, step
         self.installed = find_spec("tensorboard") is not None
 
     def add(self, step: int, values: Mapping[str, float]) -> None:
-        """Show values, by name, after so many steps."""
+        """Write the scalars of a step."""
         if not self.installed:
             return
         try:
@@ -47,15 +45,15 @@ class Board:
                 self._writer.add_scalar(name, value, step)
             self._writer.flush()
         except OSError as error:
-            raise failure(error, self.folder, "its earlier scalars are whole") from error
+            raise write_error(error, self.folder, "its earlier scalars are whole") from error
 
-    def cut(self, step: int) -> None:
-        """Show nothing after a step until it comes anew."""
+    def truncate(self, step: int) -> None:
+        """Hide the scalars after a step."""
         self.close()
         self.step = step
 
     def close(self) -> None:
-        """Write no more."""
+        """Close the files."""
         if "_writer" in vars(self):
             self._writer.close()
             del self._writer
@@ -71,8 +69,8 @@ FILE, RESULTS = "metrics.jsonl", "results.csv"
 TRAIN = "train"
 
 
-class Line(NamedTuple):
-    """What was measured after so many steps: of the last batch (train), or of all images of another split."""
+class MetricsLine(NamedTuple):
+    """Metrics after `step` steps: of the last batch for `train`, of all images for another split."""
 
     step: int
     epoch: float
@@ -80,57 +78,74 @@ class Line(NamedTuple):
     values: Mapping[str, float]
 
 
-class Metrics:
-    """The record of a run in its folder, to be added to. Each evaluation brings results.csv up to date."""
+class MetricsLog:
+    """Appends to metrics.jsonl of a run, and updates results.csv after each evaluation."""
 
-    def __init__(self, folder: Path, disk: Disk = DISK) -> None:
+    def __init__(self, folder: Path, disk: Storage = STORAGE) -> None:
         self.folder, self.disk = folder, disk
-        self._journal = Journal(folder / FILE, disk)
-        self._lines = recorded(folder)
-        self._board = Board(folder, self._lines[-1].step if self._lines else 0)
+        self._jsonl = JsonlLog(folder / FILE, disk)
+        self._lines = read_metrics(folder)
+        self._pending: Callable[[], MetricsLine] | None = None
+        self._tensorboard = TensorBoardWriter(folder, self._lines[-1].step if self._lines else 0)
 
-    def add(self, line: Line) -> None:
-        """Note a line. A process that is killed the next instant has lost nothing of it."""
+    def add_later(self, line: Callable[[], MetricsLine]) -> None:
+        """Append a line before anything else is added, flushed or read: its values may still be on the device."""
+        self._add_pending()
+        self._pending = line
+
+    def add(self, line: MetricsLine) -> None:
+        """Append a line. It is in the file on return."""
+        self._add_pending()
+        self._append(line)
+
+    def _add_pending(self) -> None:
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            self._append(pending())
+
+    def _append(self, line: MetricsLine) -> None:
         record = _record(line)
-        self._journal.add(record)
+        self._jsonl.append(record)
         self._lines.append(_line(record))
-        self._board.add(line.step, {f"{name}/{line.split}": value for name, value in line.values.items()})
+        self._tensorboard.add(line.step, {f"{name}/{line.split}": value for name, value in line.values.items()})
         if line.split != TRAIN:
-            self._tabulate()
+            self._write_results()
 
-    def cut(self, step: int) -> None:
-        """Forget all after a step, the one that a run resumes from."""
-        self._journal.keep(lambda record: _line(record).step <= step)
+    def truncate(self, step: int) -> None:
+        """Remove the lines after a step, from which a run resumes."""
+        self._jsonl.filter(lambda record: _line(record).step <= step)
         self._lines = [line for line in self._lines if line.step <= step]
-        self._board.cut(step)
-        self._tabulate()
+        self._tensorboard.truncate(step)
+        self._write_results()
 
-    def lines(self) -> list[Line]:
-        """All lines, from the first."""
+    def lines(self) -> list[MetricsLine]:
+        """All lines."""
+        self._add_pending()
         return list(self._lines)
 
     def flush(self) -> None:
-        """Bring the lines to the disk. To be called before a checkpoint is saved, so that they are not the older."""
-        self._journal.flush()
+        """Sync the file to disk: before a checkpoint, which must not be newer than the metrics."""
+        self._add_pending()
+        self._jsonl.flush()
 
     def close(self) -> None:
-        """Write no more."""
-        self._journal.close()
-        self._board.close()
+        """Close the files."""
+        self._jsonl.close()
+        self._tensorboard.close()
 
-    def _tabulate(self) -> None:
+    def _write_results(self) -> None:
         path = self.folder / RESULTS
         try:
-            self.disk.replace(path, results(self._lines).encode())
+            self.disk.replace_file(path, results_csv(self._lines).encode())
         except OSError as error:
-            raise failure(error, path, f"{FILE} is whole") from error
+            raise write_error(error, path, f"{FILE} is whole") from error
 
 
-def recorded(folder: Path) -> list[Line]:
-    """The lines of the run in a folder, which may still be going on."""
+def read_metrics(folder: Path) -> list[MetricsLine]:
+    """Read the metrics of a run, which may still be in progress."""
     path = folder / FILE
     found = []
-    for number, record in enumerate(read(path), start=1):
+    for number, record in enumerate(read_jsonl(path), start=1):
         try:
             found.append(_line(record))
         except (KeyError, TypeError, ValueError):
@@ -140,13 +155,13 @@ def recorded(folder: Path) -> list[Line]:
     return found
 
 
-def results(lines: Iterable[Line]) -> str:
-    """A table in CSV with a row for each evaluation: what it found, and the mean of training since the one before.
+def results_csv(lines: Iterable[MetricsLine]) -> str:
+    """CSV with a row for each evaluation: its metrics, and the means of the training metrics since the one before.
 
-    What was not measured is left empty.
+    Missing values are empty.
     """
     rows: list[dict[str, float]] = []
-    training: list[Line] = []
+    training: list[MetricsLine] = []
     for line in lines:
         if line.split == TRAIN:
             training.append(line)
@@ -166,8 +181,8 @@ def results(lines: Iterable[Line]) -> str:
     return text.getvalue()
 
 
-def _means(training: Sequence[Line]) -> dict[str, float]:
-    """The mean of each value of the lines, but of the rate the last."""
+def _means(training: Sequence[MetricsLine]) -> dict[str, float]:
+    """The mean of each metric of the lines; for the learning rate, the last value."""
     names = dict.fromkeys(name for line in training for name in line.values)
     found = {name: [line.values[name] for line in training if name in line.values] for name in names}
     rate = {"rate": found.pop("rate")[-1]} if "rate" in found else {}
@@ -175,28 +190,28 @@ def _means(training: Sequence[Line]) -> dict[str, float]:
 
 
 def _columns(rows: Iterable[Mapping[str, float]]) -> list[str]:
-    """Epoch and step, then training, then the other splits, and the rate at the end."""
+    """The column names: epoch and step, training, other splits, learning rate."""
     names = dict.fromkeys(name for row in rows for name in row)
     first, last = ["epoch", "step"], ["rate"] if "rate" in names else []
     inner = [name for name in names if name not in (*first, *last)]
     return [*first, *sorted(inner, key=lambda name: not name.startswith(f"{TRAIN}_")), *last]
 
 
-def rounded(line: Line) -> Line:
-    """The line as the record has it."""
+def round_values(line: MetricsLine) -> MetricsLine:
+    """The line as it is written to the file."""
     return _line(_record(line))
 
 
-def _record(line: Line) -> Record:
+def _record(line: MetricsLine) -> Record:
     values = {name: _short(value) for name, value in line.values.items()}
     return {"step": line.step, "epoch": _short(line.epoch), "split": line.split, **values}
 
 
-def _line(record: Record) -> Line:
-    values = {name: float(value) for name, value in record.items() if name not in Line._fields}
-    return Line(int(record["step"]), float(record["epoch"]), str(record["split"]), values)
+def _line(record: Record) -> MetricsLine:
+    values = {name: float(value) for name, value in record.items() if name not in MetricsLine._fields}
+    return MetricsLine(int(record["step"]), float(record["epoch"]), str(record["split"]), values)
 
 
 def _short(value: float) -> float:
-    """In seven digits, which are all that a float32 has."""
+    """Rounded to seven digits, the precision of float32."""
     return float(f"{value:.7g}")

@@ -1,6 +1,6 @@
-"""What a person sees while a run goes on: where it stands, how well it does, how fast it is, and when it will end.
+"""The progress of a run on stderr: a bar on a terminal, lines in a file or a pipe, or nothing.
 
-Where progress is shown: a bar on a terminal, lines in a file or a pipe, or nowhere.
+It shows epoch, loss, accuracy, images per second and the time left.
 """
 
 import logging
@@ -11,62 +11,62 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Protocol, Self, TextIO
 
-from vitral.tasks.task import Outcome
+from vitral.training.loop import StepResult
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
 
 
-RHYTHM = 10.0  # seconds between two lines in a file
-BAR = 16  # letters
-# In a line on a terminal what matters most comes first, since the end is left out where it is narrow.
-ON_A_TERMINAL = ("epoch", "loss", "accuracy", "left", "verdict", "speed")
-IN_A_FILE = ("epoch", "step", "loss", "accuracy", "speed", "left")
+LINE_SECONDS = 10.0  # seconds between two lines in a file
+BAR_WIDTH = 16  # letters
+# The most important fields first: on a narrow terminal the end of the line is cut.
+TERMINAL_FIELDS = ("epoch", "loss", "accuracy", "left", "verdict", "speed")
+FILE_FIELDS = ("epoch", "step", "loss", "accuracy", "speed", "left")
 
 
 class Display(Protocol):
-    """Something that shows words."""
+    """Where progress is shown."""
 
     def open(self, start: int, steps: int) -> None:
-        """Begin, before the step `start` of so many."""
+        """Start before step `start` of `steps`."""
         ...
 
-    def show(self, step: int, words: Mapping[str, str]) -> None:
-        """Show where a run stands, if it is time to."""
+    def show(self, step: int, fields: Mapping[str, str]) -> None:
+        """Show the progress, if an update is due."""
         ...
 
-    def note(self, words: Sequence[str]) -> None:
-        """Show what happens rarely."""
+    def print(self, parts: Sequence[str]) -> None:
+        """Show a line in any case."""
         ...
 
     def close(self) -> None:
-        """End, so that others may write."""
+        """Finish, so that others can write."""
         ...
 
 
-def display(quiet: bool) -> Display:
-    """What suits stderr."""
+def create_display(quiet: bool) -> Display:
+    """The display that suits stderr."""
     from rich.console import Console
 
     console = Console(stderr=True)
     if quiet:
-        return Silence()
-    return Bar() if console.is_terminal and not console.is_dumb_terminal else Lines(sys.stderr)
+        return NullDisplay()
+    return BarDisplay() if console.is_terminal and not console.is_dumb_terminal else LineDisplay(sys.stderr)
 
 
-class Silence:
+class NullDisplay:
     """Shows nothing."""
 
     def open(self, start: int, steps: int) -> None: ...
-    def show(self, step: int, words: Mapping[str, str]) -> None: ...
-    def note(self, words: Sequence[str]) -> None: ...
+    def show(self, step: int, fields: Mapping[str, str]) -> None: ...
+    def print(self, parts: Sequence[str]) -> None: ...
     def close(self) -> None: ...
 
 
-class Lines:
-    """Prints a line at the first step, at the last, and every few seconds."""
+class LineDisplay:
+    """Prints a line at the first step, the last step, and every few seconds."""
 
-    def __init__(self, stream: TextIO, rhythm: float = RHYTHM) -> None:
+    def __init__(self, stream: TextIO, rhythm: float = LINE_SECONDS) -> None:
         self.stream, self.rhythm = stream, rhythm
         self._steps = 0
         self._printed = -rhythm
@@ -74,21 +74,21 @@ class Lines:
     def open(self, start: int, steps: int) -> None:
         self._steps = steps
 
-    def show(self, step: int, words: Mapping[str, str]) -> None:
+    def show(self, step: int, fields: Mapping[str, str]) -> None:
         if step == self._steps or time.monotonic() - self._printed >= self.rhythm:
             self._printed = time.monotonic()
-            self.note([words[name] for name in IN_A_FILE if name in words])
+            self.print([fields[name] for name in FILE_FIELDS if name in fields])
 
-    def note(self, words: Sequence[str]) -> None:
-        print("  ".join(words), file=self.stream, flush=True)
+    def print(self, parts: Sequence[str]) -> None:
+        print("  ".join(parts), file=self.stream, flush=True)
 
     def close(self) -> None: ...
 
 
-class Bar:
-    """Draws a bar at the foot of the terminal that others' messages pass by; it is gone at the end.
+class BarDisplay:
+    """A progress bar at the bottom of the terminal; log messages are printed above it, and it is removed at the end.
 
-    It is drawn by whoever shows something, never by a thread: a process that is forked while a thread draws may hang.
+    It is not drawn by a thread: a process that is forked while a thread draws may hang.
     """
 
     def __init__(self) -> None:
@@ -101,11 +101,11 @@ class Bar:
 
         words = TextColumn("{task.description}", markup=False)
         self._bar = Progress(
-            BarColumn(bar_width=BAR), words, console=Console(stderr=True), auto_refresh=False, transient=True
+            BarColumn(bar_width=BAR_WIDTH), words, console=Console(stderr=True), auto_refresh=False, transient=True
         )
         self._bar.add_task("starting", total=steps, completed=start)
         plain = sys.stderr
-        self._bar.start()  # from here on sys.stderr writes above the bar, but loggers know the one before
+        self._bar.start()  # replaces sys.stderr, which loggers still refer to
         for name in ("", "vitral"):
             for handler in logging.getLogger(name).handlers:
                 if isinstance(handler, logging.StreamHandler) and handler.stream is plain:
@@ -113,14 +113,14 @@ class Bar:
                     self._streams.append((handler, plain))
         self._bar.refresh()
 
-    def show(self, step: int, words: Mapping[str, str]) -> None:
+    def show(self, step: int, fields: Mapping[str, str]) -> None:
         assert self._bar is not None
-        parts = [words[name] for name in ON_A_TERMINAL if name in words]
-        line = fitting(parts, self._bar.console.width - BAR - 2)
+        parts = [fields[name] for name in TERMINAL_FIELDS if name in fields]
+        line = fit_width(parts, self._bar.console.width - BAR_WIDTH - 2)
         self._bar.update(self._bar.task_ids[0], completed=step, description=line, refresh=True)
 
-    def note(self, words: Sequence[str]) -> None:
-        """The bar shows the last verdict itself."""
+    def print(self, parts: Sequence[str]) -> None:
+        """The bar shows the last evaluation itself."""
 
     def close(self) -> None:
         assert self._bar is not None
@@ -130,8 +130,8 @@ class Bar:
         self._streams.clear()
 
 
-def fitting(parts: Sequence[str], width: int) -> str:
-    """As many parts side by side as there is room for, from the first."""
+def fit_width(parts: Sequence[str], width: int) -> str:
+    """Join as many parts as fit, from the first."""
     line = ""
     for part in parts:
         longer = f"{line}  {part}" if line else part
@@ -141,45 +141,45 @@ def fitting(parts: Sequence[str], width: int) -> str:
     return line
 
 
-REDRAW = 0.25  # seconds between two looks at the loss; each makes a GPU wait
-MEMORY = 10  # looks that a smoothed value remembers
-WINDOW = 20  # looks over which the speed is taken
+REDRAW_SECONDS = 0.25  # seconds between two updates; each waits for the device
+SMOOTHING = 10  # updates that a smoothed value averages over
+WINDOW = 20  # updates over which the speed is measured
 
 
-class Course(NamedTuple):
-    """The way of a session: the steps from `start` up to `steps`, each of a batch of so many images."""
+class ProgressSpan(NamedTuple):
+    """The steps of a session, from `start` up to `steps`."""
 
     start: int
     steps: int
-    epoch_steps: int
-    batch: int  # of all processes together
+    steps_per_epoch: int
+    batch_size: int  # of all processes together
 
-    def place(self, step: int) -> str:
+    def format_epoch(self, step: int) -> str:
         """`epoch 3/20`: the epoch that a step ended or was in."""
-        return f"epoch {-(-step // self.epoch_steps)}/{-(-self.steps // self.epoch_steps)}"
+        return f"epoch {-(-step // self.steps_per_epoch)}/{-(-self.steps // self.steps_per_epoch)}"
 
 
-class Look(NamedTuple):
-    """When a step was looked at."""
+class Sample(NamedTuple):
+    """A step and the time when it was shown."""
 
     step: int
     seconds: float
 
 
 class Progress:
-    """The job that shows how training goes, inside its `with`; `evaluated` is to be told of every evaluation."""
+    """The callback that shows the progress of training; also the context in which it is shown."""
 
-    def __init__(self, course: Course, display: Display) -> None:
-        self.course, self.display = course, display
+    def __init__(self, span: ProgressSpan, display: Display) -> None:
+        self.span, self.display = span, display
         self._means: dict[str, float] = {}
         self._verdict = ""
-        self._looks = 0
-        self._speed = 0.0  # images a second of late; 0 as long as nobody knows
-        self._first = self._last = Look(course.start, 0.0)
-        self._window: deque[Look] = deque(maxlen=WINDOW)
+        self._updates = 0
+        self._speed = 0.0  # images per second; 0 if unknown
+        self._first = self._last = Sample(span.start, 0.0)
+        self._window: deque[Sample] = deque(maxlen=WINDOW)
 
     def __enter__(self) -> Self:
-        self.display.open(self.course.start, self.course.steps)
+        self.display.open(self.span.start, self.span.steps)
         return self
 
     def __exit__(
@@ -188,43 +188,43 @@ class Progress:
         self.display.close()
 
     def due(self, step: int, steps: int) -> bool:
-        return not self._looks or step == steps or time.monotonic() - self._last.seconds >= REDRAW
+        return not self._updates or step == steps or time.monotonic() - self._last.seconds >= REDRAW_SECONDS
 
-    def run(self, step: int, outcome: Outcome) -> None:
-        self._last = Look(step, time.monotonic())
-        if not self._looks:
+    def run(self, step: int, result: StepResult) -> None:
+        self._last = Sample(step, time.monotonic())
+        if not self._updates:
             self._first = self._last
         self._window.append(self._last)
         self._measure_speed()
-        self._looks += 1
-        self._smooth({"loss": outcome.loss.item(), **{name: value.item() for name, value in outcome.metrics.items()}})
-        self.display.show(step, self._words(step))
+        self._updates += 1
+        self._smooth(result.read().metrics)
+        self.display.show(step, self._fields(step))
 
-    def evaluated(self, step: int, split: str, values: Mapping[str, float]) -> None:
-        """Show what an evaluation found. The time that it took does not count into the speed."""
+    def show_evaluation(self, step: int, split: str, values: Mapping[str, float]) -> None:
+        """Show the metrics of an evaluation. Its time does not count for the speed."""
         self._window.clear()
-        found = [measure(name, value) for name, value in values.items() if name in ("loss", "accuracy")]
+        found = [format_metric(name, value) for name, value in values.items() if name in ("loss", "accuracy")]
         self._verdict = f"{split} {found[-1].removeprefix('accuracy ')}" if found else ""
-        place = [self.course.place(step), f"step {step}/{self.course.steps}"]
-        self.display.note([*place, *(f"{split} {words}" for words in found)])
+        place = [self.span.format_epoch(step), f"step {step}/{self.span.steps}"]
+        self.display.print([*place, *(f"{split} {words}" for words in found)])
 
     def _smooth(self, values: Mapping[str, float]) -> None:
-        """Means over the first looks, and from then on the older a look is the less it counts."""
-        share = 1 / min(self._looks, MEMORY)
+        """Means of the first values, then exponential moving averages."""
+        share = 1 / min(self._updates, SMOOTHING)
         for name, value in values.items():
             before = self._means.get(name, value)
             self._means[name] = before + share * (value - before)
 
-    def _words(self, step: int) -> dict[str, str]:
-        """The parts of a line by name, those that are known."""
+    def _fields(self, step: int) -> dict[str, str]:
+        """The fields of a line that are known."""
         left = self._left(step)
         parts = {
-            "epoch": self.course.place(step),
-            "step": f"step {step}/{self.course.steps}",
-            "loss": measure("loss", self._means["loss"]),
-            "accuracy": measure("accuracy", self._means["accuracy"]) if "accuracy" in self._means else "",
+            "epoch": self.span.format_epoch(step),
+            "step": f"step {step}/{self.span.steps}",
+            "loss": format_metric("loss", self._means["loss"]),
+            "accuracy": format_metric("accuracy", self._means["accuracy"]) if "accuracy" in self._means else "",
             "speed": f"{self._speed:,.0f} images/s" if self._speed else "",
-            "left": f"{duration(left)} left" if left else "",
+            "left": f"{format_duration(left)} left" if left else "",
             "verdict": self._verdict,
         }
         return {name: words for name, words in parts.items() if words}
@@ -232,22 +232,22 @@ class Progress:
     def _measure_speed(self) -> None:
         first, last = self._window[0], self._window[-1]
         if last.seconds > first.seconds:
-            self._speed = self.course.batch * (last.step - first.step) / (last.seconds - first.seconds)
+            self._speed = self.span.batch_size * (last.step - first.step) / (last.seconds - first.seconds)
 
     def _left(self, step: int) -> float:
-        """Seconds to the end if all goes on as it did, evaluations and all; 0 as long as nobody knows."""
+        """Estimated seconds to the end, with evaluations; 0 if unknown."""
         done = step - self._first.step
-        return (self._last.seconds - self._first.seconds) / done * (self.course.steps - step) if done else 0.0
+        return (self._last.seconds - self._first.seconds) / done * (self.span.steps - step) if done else 0.0
 
 
-def measure(name: str, value: float) -> str:
+def format_metric(name: str, value: float) -> str:
     """`loss 0.512`, `accuracy 81.3 %`."""
     if name == "accuracy":
         return f"{name} {100 * value:.1f} %"
     return f"{name} {value:.3f}" if value >= 0.01 else f"{name} {value:.1e}"
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """`45 s`, `6 min`, `1 h 20 min`, `2 d 3 h`: the two greatest units that matter."""
     minutes, hours = round(seconds / 60), round(seconds / 3600)
     if seconds < 59.5:
