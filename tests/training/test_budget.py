@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.errors import raises
-from vitral.training.budget import seconds_for, seconds_of, steps_within
+from vitral.training.budget import measure_seconds, parse_seconds, steps_within
 
 CPU = torch.device("cpu")
 
@@ -29,13 +29,13 @@ CPU = torch.device("cpu")
     ],
 )
 def test_a_time_is_read_as_people_write_it(text: str, seconds: float) -> None:
-    assert seconds_of(text) == seconds
+    assert parse_seconds(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "0", "0m", "ten", "10 m", "1h30", "m10", "-5m", "10M", "1d", "5m1h", ".5h", "٣"])
 def test_what_is_no_time_is_refused_with_examples(text: str) -> None:
     with raises("config.wrong_type", "time-limit", repr(text), "1h30m"):
-        seconds_of(text)
+        parse_seconds(text)
 
 
 def cost(steps: int, step: float, evaluation: float, epoch: int) -> float:
@@ -92,11 +92,11 @@ class Work:
 
 def test_slow_beginnings_and_one_slow_time_do_not_count() -> None:
     work = Work(0.3, 0.3, 0.01, 0.01, 0.3, 0.01)
-    assert 0.01 <= seconds_for(work, CPU, lambda seconds: seconds > 10) < 0.2
+    assert 0.01 <= measure_seconds(work, CPU, lambda seconds: seconds > 10) < 0.2
     assert work.done == 7
 
 
 def test_long_work_is_done_no_more_often_than_needed() -> None:
     work = Work(0.05)
-    assert seconds_for(work, CPU, lambda seconds: seconds > 0.01) >= 0.05
+    assert measure_seconds(work, CPU, lambda seconds: seconds > 0.01) >= 0.05
     assert work.done == 3

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from tests.errors import raises
 from tests.models.variants import small
-from vitral.core.config import members
-from vitral.training.ema import Average, AverageConfig, AverageKind, Exponential, NoAverage, Polyak
+from vitral.core.config import union_members
+from vitral.training.ema import AverageConfig, AverageKind, Ema, NoAverage, Polyak, WeightAverage
 
 STEPS = 40
 
@@ -38,7 +38,7 @@ def wander(walker: nn.Module, step: int) -> None:
             buffer.add_(1)
 
 
-def walk(kind: AverageKind, steps: int = STEPS) -> tuple[Average, nn.Module, list[dict[str, Tensor]]]:
+def walk(kind: AverageKind, steps: int = STEPS) -> tuple[WeightAverage, nn.Module, list[dict[str, Tensor]]]:
     """The average after a run, the model, and the weights after each step in float64."""
     walker, average = model(), kind.build(steps)
     history = []
@@ -50,7 +50,7 @@ def walk(kind: AverageKind, steps: int = STEPS) -> tuple[Average, nn.Module, lis
 
 
 def test_the_exponential_average_is_the_weighted_sum_of_all_weights() -> None:
-    average, _, history = walk(Exponential(decay=0.8))
+    average, _, history = walk(Ema(decay=0.8))
     kept = [min(0.8, (1 + n) / (10 + n)) for n in range(STEPS)]
     assert kept[1] == pytest.approx(2 / 11)
     assert kept[-1] == 0.8
@@ -81,7 +81,7 @@ def test_no_average_keeps_nothing_and_changes_nothing() -> None:
     average, walker, _ = walk(NoAverage())
     before = copy.deepcopy(walker.state_dict())
     assert (average.tensors, average.count) == ({}, 0)
-    with average.averaged(walker):
+    with average.applied_to(walker):
         assert all(before[name].equal(tensor) for name, tensor in walker.state_dict().items())
 
 
@@ -89,22 +89,22 @@ def test_weights_are_the_models_own_until_the_first_that_counts() -> None:
     walker, average = model(), Polyak(start=0.5).build(10)
     average.update(walker, 4)
     own = first(walker).detach().clone()
-    with average.averaged(walker):
+    with average.applied_to(walker):
         assert first(walker).equal(own)
 
 
 def test_only_weights_that_learn_are_averaged() -> None:
-    average, _, _ = walk(Exponential())
+    average, _, _ = walk(Ema())
     assert list(average.tensors) == ["0.weight", "0.bias", "1.weight", "1.bias", "2.weight"]
 
 
 def test_the_model_has_the_averages_inside_and_its_own_weights_to_the_bit_after() -> None:
-    average, walker, _ = walk(Exponential(decay=0.9))
+    average, walker, _ = walk(Ema(decay=0.9))
     with torch.no_grad():
         first(walker)[0] = torch.tensor([-0.0, float("nan"), 1e-45])  # bits that arithmetic would not bring back
     before = {name: tensor.clone() for name, tensor in walker.state_dict().items()}
     saved = {name: tensor.clone() for name, tensor in average.tensors.items()}
-    with average.averaged(walker):
+    with average.applied_to(walker):
         inside = walker.state_dict()
         assert all(inside[name].equal(tensor) for name, tensor in average.tensors.items())
         assert inside["1.running_mean"].equal(before["1.running_mean"])
@@ -115,14 +115,14 @@ def test_the_model_has_the_averages_inside_and_its_own_weights_to_the_bit_after(
 
 
 def test_an_evaluation_that_fails_leaves_the_model_as_it_was() -> None:
-    average, walker, _ = walk(Exponential(decay=0.9))
+    average, walker, _ = walk(Ema(decay=0.9))
     before = first(walker).detach().clone()
-    with pytest.raises(RuntimeError, match="disk"), average.averaged(walker):
+    with pytest.raises(RuntimeError, match="disk"), average.applied_to(walker):
         raise RuntimeError("disk")
     assert first(walker).equal(before)
 
 
-@pytest.mark.parametrize("kind", members(AverageConfig))
+@pytest.mark.parametrize("kind", union_members(AverageConfig))
 @pytest.mark.parametrize("stop", [0, 1, 29, 30, 31, STEPS])
 def test_a_run_that_resumes_has_the_same_averages_to_the_bit(kind: type[AverageKind], stop: int) -> None:
     whole, _, _ = walk(kind())
@@ -145,9 +145,9 @@ def test_a_run_that_resumes_has_the_same_averages_to_the_bit(kind: type[AverageK
 
 
 def test_averages_of_another_model_are_refused() -> None:
-    average, walker, _ = walk(Exponential())
+    average, walker, _ = walk(Ema())
     tensors = dict(average.tensors)
-    fresh = Exponential().build(STEPS)
+    fresh = Ema().build(STEPS)
     with raises("weights.mismatch", "averages", "0.bias"):
         fresh.restore(walker, tensors | {"0.bias": torch.zeros(5)}, 1)
     del tensors["2.weight"]
@@ -167,15 +167,15 @@ def test_a_sharded_model_goes_on_with_its_own_weights_or_says_why_not(put_away: 
     vit, images = small().build(), torch.rand(2, 3, 32, 48)
     plain = copy.deepcopy(vit)
     fully_shard(vit, reshard_after_forward=put_away)
-    average = Exponential().build(STEPS)
+    average = Ema().build(STEPS)
     average.update(vit, 0)
     with torch.no_grad():
         for part in (vit, plain):
             part.get_parameter("head.linear.bias").add_(1)
     if put_away:
-        with torch.no_grad(), average.averaged(vit):
+        with torch.no_grad(), average.applied_to(vit):
             assert vit(images).eq(0).all()  # the head begins as zeros
         torch.testing.assert_close(vit(images), plain(images))
     else:
-        with pytest.raises(AssertionError, match="left gathered"), torch.no_grad(), average.averaged(vit):
+        with pytest.raises(AssertionError, match="not resharded"), torch.no_grad(), average.applied_to(vit):
             vit(images)

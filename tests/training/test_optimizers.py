@@ -81,7 +81,7 @@ def test_the_decaying_weights_of_a_vision_transformer_are_these() -> None:
 
 def test_what_a_task_adds_learns_at_the_full_rate_and_its_token_does_not_decay() -> None:
     optimizer = AdamW(weight_decay=0.1, layer_decay=0.5).build(Masked())
-    decay, multiplier = groups(optimizer, "weight_decay"), groups(optimizer, "multiplier")
+    decay, multiplier = groups(optimizer, "weight_decay"), groups(optimizer, "lr_scale")
     added = ("mask", "look.weight", "look.bias", "guess.weight", "guess.bias")
     assert [decay[name] for name in added] == [0, 0.1, 0, 0.1, 0]
     assert [multiplier[name] for name in added] == [1, 1, 1, 1, 1]
@@ -101,7 +101,7 @@ def test_what_a_task_adds_learns_at_the_full_rate_and_its_token_does_not_decay()
     ],
 )
 def test_each_layer_learns_slower_than_the_one_above(name: str, expected: float) -> None:
-    assert groups(AdamW(layer_decay=0.5).build(small().build()), "multiplier")[name] == expected
+    assert groups(AdamW(layer_decay=0.5).build(small().build()), "lr_scale")[name] == expected
 
 
 @pytest.mark.parametrize("name", [name for name, config in VARIANTS.items() if isinstance(config, Vit)])
@@ -109,7 +109,7 @@ def test_the_rates_of_the_layers_are_those_of_mae(name: str) -> None:
     config = VARIANTS[name]
     assert isinstance(config, Vit)
     model, layers = config.build_empty("cpu"), config.depth + 1
-    for weight, found in groups(AdamW(layer_decay=0.65).build(model), "multiplier").items():
+    for weight, found in groups(AdamW(layer_decay=0.65).build(model), "lr_scale").items():
         first, *rest = weight.split(".")
         block = 1 + int(rest[0]) if first == "blocks" else 0
         layer = {"stem": 0, "prefix": 0, "position": 0, "first_norm": 0, "blocks": block}.get(first, layers)
@@ -117,7 +117,7 @@ def test_the_rates_of_the_layers_are_those_of_mae(name: str) -> None:
 
 
 def test_the_rates_of_a_deep_model_run_over_its_whole_depth() -> None:
-    multipliers = groups(AdamW(layer_decay=0.65).build(small(depth=12).build_empty("cpu")), "multiplier")
+    multipliers = groups(AdamW(layer_decay=0.65).build(small(depth=12).build_empty("cpu")), "lr_scale")
     assert multipliers["stem.project.weight"] == pytest.approx(0.0036972058910185)
     assert multipliers["blocks.0.mlp.expand.weight"] == pytest.approx(0.0056880090631054)
     assert multipliers["blocks.11.mlp.expand.weight"] == pytest.approx(0.65)
@@ -244,7 +244,7 @@ def test_the_state_comes_back_with_names_and_multipliers_in_plain_data(kind: typ
         step(one, other, 2)
     for weight, twin in zip(model.parameters(), again.parameters(), strict=True):
         assert weight.equal(twin)
-    assert groups(resumed, "multiplier") == groups(optimizer, "multiplier")
+    assert groups(resumed, "lr_scale") == groups(optimizer, "lr_scale")
 
 
 def test_a_step_of_adam_is_fused_where_torch_can() -> None:

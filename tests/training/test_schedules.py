@@ -5,10 +5,10 @@ from math import cos, pi, sqrt
 import pytest
 
 from tests.errors import raises
-from vitral.core.config import members
+from vitral.core.config import union_members
 from vitral.training.schedules import Constant, Cosine, InverseSquareRoot, Linear, ScheduleConfig, ScheduleKind
 
-KINDS = members(ScheduleConfig)
+KINDS = union_members(ScheduleConfig)
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ KINDS = members(ScheduleConfig)
 def test_the_rate_rises_and_falls_as_worked_out_by_hand(
     schedule: ScheduleKind, first: float, half_way_up: float, top: float, middle: float, last: float
 ) -> None:
-    found = [schedule.rate(step, 110) for step in (0, 5, 10, 60, 109)]
+    found = [schedule.lr_factor(step, 110) for step in (0, 5, 10, 60, 109)]
     assert found == pytest.approx([first, half_way_up, top, middle, last], rel=1e-12, abs=1e-15)
 
 
@@ -51,10 +51,10 @@ def big_vision(step: int, steps: int, decay: str, warmup: int, timescale: int, c
 def test_every_step_is_that_of_big_vision(warmup: int, steps: int) -> None:
     for step in range(steps + 1):
         place = (step, steps)
-        assert Linear(warmup=warmup).rate(*place) == pytest.approx(big_vision(*place, "linear", warmup, 1, 0))
-        assert Cosine(warmup=warmup).rate(*place) == pytest.approx(big_vision(*place, "cosine", warmup, 1, 0))
+        assert Linear(warmup=warmup).lr_factor(*place) == pytest.approx(big_vision(*place, "linear", warmup, 1, 0))
+        assert Cosine(warmup=warmup).lr_factor(*place) == pytest.approx(big_vision(*place, "cosine", warmup, 1, 0))
         for cooldown in (0, 1):
-            ours = InverseSquareRoot(warmup=warmup, timescale=5, cooldown=cooldown).rate(*place)
+            ours = InverseSquareRoot(warmup=warmup, timescale=5, cooldown=cooldown).lr_factor(*place)
             assert ours == pytest.approx(big_vision(*place, "rsqrt", warmup, 5, cooldown))
 
 
@@ -63,20 +63,20 @@ def test_the_cosine_is_that_of_timm() -> None:
     schedule = Cosine(end=low / high)
     for step in range(steps):
         timm = low + 0.5 * (high - low) * (1 + cos(pi * step / steps))
-        assert high * schedule.rate(step, steps) == pytest.approx(timm, rel=1e-12)
+        assert high * schedule.lr_factor(step, steps) == pytest.approx(timm, rel=1e-12)
 
 
 def test_the_papers_pre_training_ends_at_a_hundred_thousandth() -> None:
     schedule = Linear(warmup=10_000, end=1e-5 / 8e-4)
-    assert 8e-4 * schedule.rate(10_000, 517_000) == pytest.approx(8e-4)
-    assert 8e-4 * schedule.rate(517_000, 517_000) == pytest.approx(1e-5)
+    assert 8e-4 * schedule.lr_factor(10_000, 517_000) == pytest.approx(8e-4)
+    assert 8e-4 * schedule.lr_factor(517_000, 517_000) == pytest.approx(1e-5)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("warmup", [0, 1, 3])
 def test_the_rate_never_leaves_its_range(kind: type[ScheduleKind], warmup: int) -> None:
     for steps in (1, 2, 3, 4, 20):  # also runs that end before the warm-up does
-        rates = [kind(warmup=warmup).rate(step, steps) for step in range(steps + 3)]
+        rates = [kind(warmup=warmup).lr_factor(step, steps) for step in range(steps + 3)]
         assert all(0 <= rate <= 1 for rate in rates)
         rising = rates[: min(warmup, steps)]
         assert rising == [step / warmup for step in range(len(rising))]

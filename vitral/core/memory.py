@@ -1,4 +1,4 @@
-"""How much memory there is, how much of it is free, and the most that a run has had."""
+"""Memory of the machine: total, available under cgroup limits, and the peak of a run."""
 
 import os
 import sys

@@ -1,92 +1,93 @@
-"""Fitting a recipe to the machine: to its memory, and to the time that the user has."""
+"""Fit a recipe to the memory of the machine and to a time limit."""
 
 import logging
-import os
 import time
 
 from vitral.core.config import override
-from vitral.core.memory import available
+from vitral.core.memory import available_memory
 from vitral.data.samples import Samples, Split
 from vitral.models.vit import Vit
 from vitral.recipes.recipe import Recipe
-from vitral.runs.build import Parts, parts_of, still_loader_of, task_of
-from vitral.runs.session import watched_split
-from vitral.training.budget import fit, seconds_for, steps_within
-from vitral.training.callbacks import watched
-from vitral.training.distributed.process_group import Group
-from vitral.training.loop import feed, train
-from vitral.training.precision import Precision, probe
-from vitral.training.progress import duration
+from vitral.runs.build import RunParts, build_eval_loader, build_run, build_task, cache_bytes, local_processes
+from vitral.runs.session import validation_split
+from vitral.training.budget import measure_seconds, plan_memory, steps_within
+from vitral.training.callbacks import evaluate
+from vitral.training.distributed.process_group import ProcessGroup
+from vitral.training.loop import microbatches, train
+from vitral.training.precision import Precision, probe_hardware
+from vitral.training.progress import format_duration
 
 log = logging.getLogger("vitral")
-TRIAL = 5.0  # seconds for timing steps
-PLAIN = 0.1  # of the memory that is free: what surely takes less need not be counted
-MOST_OUTPUTS = 25_000  # of a head
+TRIAL_SECONDS = 5.0  # for timing steps
+ESTIMATE_LIMIT = 0.1  # of the free memory: below it no exact plan is needed
+MAX_OUTPUTS = 25_000  # of a head
 BYTES = 4  # of a float32
 
 
-def fitted_in_memory(recipe: Recipe, samples: Samples, group: Group) -> Recipe:
-    """The recipe with its batches taken in as many portions as the memory asks for."""
-    neighbors = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if group.device.type == "cpu" else 1
-    free = available(group.device) // neighbors
+def fit_memory(recipe: Recipe, samples: Samples, group: ProcessGroup) -> Recipe:
+    """Split the batches of the recipe into as many microbatches as the free memory requires."""
+    free = available_memory(group.device)
+    if group.device.type == "cpu":  # whose memory the processes divide, and which holds the decoded images
+        free = max(0, free // local_processes() - cache_bytes(recipe))
     rows = -(-recipe.batch_size // group.world.size)
-    if not group.any(rough_need(recipe, rows) >= PLAIN * free):  # all count, or none: some may have less memory
+    is_tight = estimate_bytes(recipe, rows) >= ESTIMATE_LIMIT * free
+    if not group.any(is_tight):  # in all processes or none: some may have less memory
         return recipe
-    precision = Precision(recipe.precision.decide(probe(group.device)).dtype, group.device)
+    precision = Precision(recipe.precision.decide(probe_hardware(group.device)).dtype, group.device)
     shape = (recipe.model.channels, *recipe.model.image_size)
-    found = fit(task_of(recipe, samples, group.device), shape, rows, free, precision)
-    portions = group.most(found.portions)
-    if portions <= recipe.microbatches:
+    plan = plan_memory(build_task(recipe, samples, group.device), shape, rows, free, precision)
+    count = group.max(plan.microbatches)
+    if count <= recipe.microbatches:
         return recipe
-    if group.first:
-        less = f"another process has less memory: a batch is taken in {portions:,} portions"
-        log.info(found.words if found.portions == portions else less)
-    return override(recipe, [f"microbatches={portions}"])
+    if group.is_main:
+        other = f"another process has less memory: splitting a batch into {count:,} microbatches"
+        log.info(plan.message if plan.microbatches == count else other)
+    return override(recipe, [f"microbatches={count}"])
 
 
-def rough_need(recipe: Recipe, rows: int) -> float:
-    """More bytes than a step takes, by a rule of thumb that needs no run of the model; endless for a ResNet."""
+def estimate_bytes(recipe: Recipe, rows: int) -> float:
+    """A rough upper bound of the bytes of a step, without running the model; infinite for a ResNet."""
     model = recipe.model
     if not isinstance(model, Vit):
         return float("inf")
     tokens = model.layout(model.image_size).length()
-    ends = model.channels * model.stem.patch.height * model.stem.patch.width + MOST_OUTPUTS
+    ends = model.channels * model.stem.patch.height * model.stem.patch.width + MAX_OUTPUTS
     weights = model.width * (16 * model.depth * model.width + ends)
     activations = tokens * model.depth * (40 * model.width + 2 * tokens * max(1, model.width // 16))
     return BYTES * (10 * weights + rows * activations)
 
 
-def fitted_in_time(recipe: Recipe, samples: Samples, group: Group, limit: float, began: float) -> Recipe:
-    """The recipe with as many steps as fit into so many seconds from a moment on, whatever its own length is.
+def fit_time(recipe: Recipe, samples: Samples, group: ProcessGroup, limit: float, began: float) -> Recipe:
+    """Set the length of the recipe to the steps that fit into `limit` seconds from `began` on.
 
-    A few steps are taken, and thrown away, to see how long one takes.
+    A few steps are timed, and their result is discarded.
     """
     trial = override(recipe, ['length={"kind":"steps","steps":1000000}'])  # so that its schedule fits
-    parts = parts_of(trial, samples, group)
-    batches = feed(parts.loader, 0, parts.steps, parts.serving)
-    step = seconds_for(
-        lambda: train(parts.spread.module, batches, parts.descent, 0, 1, []),
+    parts = build_run(trial, samples, group)
+    batches = microbatches(parts.loader, 0, parts.steps, parts.microbatch_config)
+    step = measure_seconds(
+        lambda: train(parts.strategy.module, batches, parts.update_rule, 0, 1, []),
         group.device,
-        lambda seconds: group.any(seconds > TRIAL),
+        lambda seconds: group.any(seconds > TRIAL_SECONDS),
     )
     batches.close()
-    split = watched_split(samples)
+    split = validation_split(samples)
     evaluation = _seconds_over(parts, split, group) if split else 0.0
-    looking = _seconds_over(parts, "train", group) if recipe.finetune.looks else 0.0
-    every = max(1, round(recipe.eval_every * parts.plan.epoch_steps))
-    spent = time.monotonic() - began + looking + 2 * evaluation  # the last word on the best weights is another one
-    steps = group.share(steps_within(limit, spent, step, evaluation, every))
+    probing = _seconds_over(parts, "train", group) if recipe.finetune.needs_train_images else 0.0
+    every = max(1, round(recipe.eval_every * parts.plan.steps_per_epoch))
+    spent = time.monotonic() - began + probing + 2 * evaluation  # the final evaluation is one more
+    steps = group.broadcast(steps_within(limit, spent, step, evaluation, every))
     assert isinstance(steps, int)
-    epochs = steps / parts.plan.epoch_steps
-    if group.first:
-        log.info(f"a step takes {step:.3g} s: {steps:,} steps ({epochs:.3g} epochs) fit into {duration(limit)}")
+    epochs = steps / parts.plan.steps_per_epoch
+    if group.is_main:
+        log.info(f"a step takes {step:.3g} s: {steps:,} steps ({epochs:.3g} epochs) fit into {format_duration(limit)}")
     return override(recipe, [f'length={{"kind":"steps","steps":{steps}}}'])
 
 
-def _seconds_over(parts: Parts, split: Split, group: Group) -> float:
-    """How long it takes to answer every image of a split, from a few of its batches."""
-    loader = still_loader_of(parts.recipe, parts.samples, split, group.world)
-    some = min(3, loader.plan.epoch_steps)
+def _seconds_over(parts: RunParts, split: Split, group: ProcessGroup) -> float:
+    """The seconds of an evaluation of a split, estimated from a few of its batches."""
+    loader = build_eval_loader(parts.recipe, parts.samples, split, group.world)
+    batches = min(3, loader.plan.steps_per_epoch)
     started = time.perf_counter()
-    watched(parts.learning, feed(loader, 0, some, parts.serving))
-    return (time.perf_counter() - started) / some * loader.plan.epoch_steps
+    evaluate(parts.state, microbatches(loader, 0, batches, parts.microbatch_config))
+    return (time.perf_counter() - started) / batches * loader.plan.steps_per_epoch

@@ -1,4 +1,4 @@
-"""The average of the weights over steps, which often does better than the last of them, and evaluating on it."""
+"""Averages of the weights over steps: exponential moving average (EMA) and Polyak averaging."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,63 +14,63 @@ from vitral.core.errors import WeightsError
 
 
 class AverageKind(Config):
-    """Which steps count and how much; the hooks of a kind that averages nothing."""
+    """Which steps enter the average and with what weight; these defaults average nothing."""
 
-    def counts(self, step: int, steps: int) -> bool:
+    def includes(self, step: int, steps: int) -> bool:
         """Whether the weights after a step, counted from 0, enter the average."""
         return False
 
-    def kept(self, count: int) -> float:
-        """How much of the average stays when weights are added to `count` earlier ones."""
+    def decay_at(self, count: int) -> float:
+        """The factor of the average when weights are added to `count` earlier ones."""
         return 0.0
 
-    def build(self, steps: int) -> "Average":
-        """The average over a run of so many steps, before the first of them."""
-        return Average(self, steps)
+    def build(self, steps: int) -> "WeightAverage":
+        """The empty average of a run of `steps` steps."""
+        return WeightAverage(self, steps)
 
 
 class NoAverage(AverageKind):
-    """The last weights stand for themselves."""
+    """No average: the last weights are used."""
 
     kind: Literal["none"] = "none"
 
 
-class Exponential(AverageKind):
-    """Recent weights count most: what the paper calls Polyak averaging, with a decay of 0.9999.
+class Ema(AverageKind):
+    """Exponential moving average; the paper calls it Polyak averaging, with a decay of 0.9999.
 
-    The decay grows from little to its full value, so that the first weights, which know nothing, are soon forgotten.
+    The decay grows to its full value, min(decay, (1 + n) / (10 + n)), so that the initial weights are soon forgotten.
     """
 
     kind: Literal["ema"] = "ema"
     decay: float = Field(default=0.9999, ge=0, lt=1)
 
-    def counts(self, step: int, steps: int) -> bool:
+    def includes(self, step: int, steps: int) -> bool:
         return True
 
-    def kept(self, count: int) -> float:
+    def decay_at(self, count: int) -> float:
         return min(self.decay, (1 + count) / (10 + count))
 
 
 class Polyak(AverageKind):
-    """The plain mean of the weights from a share of the run on."""
+    """The mean of the weights from a fraction of the run on."""
 
     kind: Literal["polyak"] = "polyak"
     start: float = Field(default=0.75, ge=0, lt=1)
 
-    def counts(self, step: int, steps: int) -> bool:
+    def includes(self, step: int, steps: int) -> bool:
         return step >= int(self.start * steps)
 
-    def kept(self, count: int) -> float:
+    def decay_at(self, count: int) -> float:
         return count / (count + 1)
 
 
-AverageConfig = Annotated[NoAverage | Exponential | Polyak, Field(discriminator="kind")]
+AverageConfig = Annotated[NoAverage | Ema | Polyak, Field(discriminator="kind")]
 
 
-class Average:
-    """Averages of the parameters that learn, by name, over `count` steps; nothing until the first step that counts.
+class WeightAverage:
+    """Averages of the trainable parameters, by name, over `count` steps; empty before the first of them.
 
-    `tensors` and `count` are all of its state. Buffers are not averaged: an evaluation sees the model's own.
+    `tensors` and `count` are its state. Buffers are not averaged: an evaluation uses those of the model.
     """
 
     def __init__(self, kind: AverageKind, steps: int) -> None:
@@ -80,12 +80,12 @@ class Average:
 
     @torch.no_grad()
     def update(self, model: nn.Module, step: int) -> None:
-        """Take in the weights as they are after a step, counted from 0."""
-        if not self.kind.counts(step, self.steps):
+        """Add the weights after a step, counted from 0."""
+        if not self.kind.includes(step, self.steps):
             return
-        weights = learning(model)
+        weights = trainable_parameters(model)
         if self.count:
-            add = get_ema_multi_avg_fn(self.kind.kept(self.count))
+            add = get_ema_multi_avg_fn(self.kind.decay_at(self.count))
             add(list(self.tensors.values()), [weights[name] for name in self.tensors], self.count)
         else:
             self.tensors = {name: weight.detach().clone() for name, weight in weights.items()}
@@ -93,12 +93,12 @@ class Average:
 
     @torch.no_grad()
     def restore(self, model: nn.Module, tensors: Mapping[str, Tensor], count: int) -> None:
-        """Go on from saved averages, copied to where the model is. Those of another model are refused."""
-        weights = learning(model) if count else {}
+        """Load saved averages, copied to the device of the model. Those of another model raise an error."""
+        weights = trainable_parameters(model) if count else {}
         if shapes(tensors) != shapes(weights):
-            odd = sorted(name for name, _ in shapes(tensors).items() ^ shapes(weights).items())
+            mismatched = sorted(name for name, _ in shapes(tensors).items() ^ shapes(weights).items())
             raise WeightsError(
-                f"the saved averages do not fit the model: {odd[0]} is missing, unknown or of another shape",
+                f"the saved averages do not fit the model: {mismatched[0]} is missing, unknown or of another shape",
                 code="weights.mismatch",
                 where="averages",
                 hint="resume with the model that was saved",
@@ -107,24 +107,24 @@ class Average:
         self.count = count
 
     @contextmanager
-    def averaged(self, model: nn.Module) -> Iterator[None]:
-        """Inside the `with` the model has the averages, where there are any; after it, its own weights to the bit.
+    def applied_to(self, model: nn.Module) -> Iterator[None]:
+        """Context in which the model has the averaged weights, if any; afterwards it has its own, to the bit.
 
-        A model that `fully_shard` divides must put its weights away after each forward pass, the root's too
-        (`reshard_after_forward=True`), or it would go on with the averages that it gathered.
+        A model sharded by `fully_shard` must reshard after each forward pass, the root too
+        (`reshard_after_forward=True`), else it would keep the averages that it gathered.
         """
-        weights = {name: weight for name, weight in learning(model).items() if name in self.tensors}
+        weights = {name: weight for name, weight in trainable_parameters(model).items() if name in self.tensors}
         own = {name: weight.detach().clone() for name, weight in weights.items()}
-        put(self.tensors, weights)
+        copy_weights(self.tensors, weights)
         try:
             yield
         finally:
-            put(own, weights)
-            now = learning(model)
-            assert all(now[name] is weight for name, weight in weights.items()), "weights were left gathered"
+            copy_weights(own, weights)
+            now = trainable_parameters(model)
+            assert all(now[name] is weight for name, weight in weights.items()), "sharded weights were not resharded"
 
 
-def learning(model: nn.Module) -> dict[str, nn.Parameter]:
+def trainable_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     return {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
 
 
@@ -133,7 +133,7 @@ def shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
 
 
 @torch.no_grad()
-def put(values: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
-    """Copy values into weights in place: a sharded model knows its weights by where they lie."""
+def copy_weights(values: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
+    """Copy values into weights in place, since a sharded model refers to its weights by storage."""
     for name, weight in weights.items():
         weight.copy_(values[name])
