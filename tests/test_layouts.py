@@ -116,7 +116,7 @@ LAYOUTS = {
     "one image a class": Layout(
         folder("cat/1.png", "dog/1.png"),
         "",
-        ("2 classes have fewer than 10 training images", "no images to judge a model by"),
+        ("2 classes have fewer than 10 training images", "no validation or test images"),
     ),
     "one class": Layout(folder(*each("cat")), "data.too_few", ("'cat'",)),
     "a thousand classes": Layout(
@@ -178,7 +178,7 @@ def test_an_epoch_shows_every_image_once_or_the_set_is_refused(layout: Layout, t
     sight = ImagePipeline(Size(16, 16), Decoding(), Resize())
     items = samples.of("train")
     batches = list(Loader.of(samples, "train", sight, Sequential(), batch=64).epoch())
-    shown = [place for batch in batches for place in batch.places.tolist()]
+    shown = [place for batch in batches for place in batch.indices.tolist()]
     labels = [label for batch in batches for label in batch.labels.tolist()]
     assert shown == list(range(len(items)))
     assert labels == [item.label for item in items]

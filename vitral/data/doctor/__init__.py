@@ -1,1 +1,1 @@
-"""The doctor: what is wrong with a data set, told before it is trained on."""
+"""The data doctor: find what is wrong with a dataset before training on it."""

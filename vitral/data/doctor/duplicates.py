@@ -20,7 +20,7 @@ MAX_HASH_DISTANCE = 6  # by which the hashes of two copies may differ
 MIN_CORRELATION = 0.997
 MIN_CONTRAST = 2.0  # standard deviation of a sketch: flatter ones are alike whatever they show, and are left out
 BAND = 9  # bits; 7 bands make 63, so that two hashes within 6 bits are equal in at least one
-MAX_LEADERS = 32  # pictures of one hash that are told apart; a hash that more of them share says nothing
+MAX_LEADERS = 32  # distinct images compared within one hash; a hash shared by more is uninformative
 BLOCK = 4096  # sketches, or pairs of them, that are worked on at once
 
 Thumbnails = NDArray[np.uint8]  # (N, 16 * 16 * 3)
@@ -45,8 +45,8 @@ def perceptual_hashes(thumbnails: Thumbnails) -> tuple[Hashes, NDArray[np.float6
     """The hash and the contrast of each picture."""
     hashes = np.zeros(len(thumbnails), dtype=np.uint64)
     contrast = np.zeros(len(thumbnails))
-    places = np.arange(THUMBNAIL_SIDE)
-    waves = np.cos(np.pi * np.outer(np.arange(8), 2 * places + 1) / (2 * THUMBNAIL_SIDE))  # (8, 16): DCT-II
+    columns = np.arange(THUMBNAIL_SIDE)
+    waves = np.cos(np.pi * np.outer(np.arange(8), 2 * columns + 1) / (2 * THUMBNAIL_SIDE))  # (8, 16): DCT-II
     for start in range(0, len(thumbnails), BLOCK):
         block = slice(start, start + BLOCK)
         pictures = thumbnails[block].reshape(-1, THUMBNAIL_SIDE, THUMBNAIL_SIDE, 3).astype(np.float64)

@@ -105,7 +105,7 @@ def render_page(diagnosis: Diagnosis) -> str:
     """The page as HTML."""
     samples = diagnosis.samples
     bars = _bars(samples)
-    album = _Album(samples)
+    thumbnails = _Thumbnails(samples)
     return render(
         TEMPLATE,
         diagnosis=diagnosis,
@@ -116,7 +116,7 @@ def render_page(diagnosis: Diagnosis) -> str:
         bars=bars[:MAX_CLASSES],
         more_classes=len(bars) - MAX_CLASSES,
         sizes=size_chart(diagnosis.sizes, IMAGE_SIZE) if diagnosis.sizes else None,
-        findings=[(finding, album.shown(finding)) for finding in diagnosis.findings],
+        findings=[(finding, thumbnails.shown(finding)) for finding in diagnosis.findings],
     )
 
 
@@ -128,7 +128,7 @@ def _bars(samples: Samples) -> list[Bar]:
     return sorted(bars, key=lambda bar: -bar.share)
 
 
-class _Album:
+class _Thumbnails:
     """Thumbnails, until there are enough of them."""
 
     def __init__(self, samples: Samples) -> None:
