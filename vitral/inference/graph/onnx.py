@@ -2,8 +2,8 @@
 
 Why not `torch.onnx.export(dynamo=True)`: it needs 6.6 s of processor time to make the model of Ti/16, this module
 0.15 s, and every `predict` with ONNX Runtime or OpenVINO waits for it. OpenVINO's converter from `torch.export` needs
-4.1 s. The models run about equally fast: 1.04 times our time under ONNX Runtime, 1.00 under OpenVINO, one image on one thread.
-Measured with torch 2.13 by `python -m benchmarks.onnx_export`.
+4.1 s. The models run about equally fast: 1.04 times our time under ONNX Runtime, 1.00 under OpenVINO, one image on
+one thread. Measured with torch 2.13 by `python -m benchmarks.onnx_export`.
 """
 
 import onnx
