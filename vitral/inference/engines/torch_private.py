@@ -2,8 +2,8 @@
 
 `pack_weight`, `packed_linear`: a linear layer with its weight in oneDNN's blocked layout, and tanh GELU fused into it.
 The public ways are slower: `F.linear`, which reorders the weight at every call (1.6 times the seconds of a Ti/16 at
-batch 1, in one run on a busy 2-core machine), and `torch.utils.mkldnn`, which converts every input and fuses no GELU (1.3 times).
-Without them the eager engine runs the layers as they are.
+batch 1, in one run on a busy 2-core machine), and `torch.utils.mkldnn`, which converts every input and fuses no GELU
+(1.3 times). Without them the eager engine runs the layers as they are.
 
 `freeze_weights`: inductor treats weights as constants and packs them. As an option of `torch.compile` the setting comes
 too late: by then the weights are inputs of the graph. Without it compiled code is slower.
