@@ -46,7 +46,7 @@ def test_predictions_are_sigmoids_of_the_logits(run: Run, image: Path) -> None:
     expected = sigmoid(predictor.logits(pixels)[0])
     np.testing.assert_allclose(predictor.probabilities(pixels)[0], expected, atol=TOLERANCE)
     (found,) = predictor.predict(image)
-    np.testing.assert_allclose(found.probabilities, sorted(expected, reverse=True), atol=TOLERANCE)
+    np.testing.assert_allclose(found.scores, sorted(expected, reverse=True), atol=TOLERANCE)
     command = [sys.executable, "-m", "vitral", "predict", str(run.folder.path), str(image), "--format", "jsonl"]
     line = json.loads(subprocess.run(command, capture_output=True, check=True, text=True).stdout.splitlines()[0])
     printed = [value for value in _floats(line) if 0 < value < 1]
@@ -89,12 +89,12 @@ def test_explanations_use_the_same_probabilities(run: Run, image: Path) -> None:
 
 
 def test_an_export_and_its_runner_use_the_same_probabilities(run: Run, image: Path, tmp_path: Path) -> None:
-    found = vitral.export(run.folder.path, to="torch", out=str(tmp_path / "out"))
-    assert found.notes.activation == "sigmoid"
+    found = vitral.export(run.folder.path, to="onnx", out=str(tmp_path / "out"))
+    assert found.metadata.activation == "sigmoid"
     predictor = vitral.Predictor(tmp_path / "out")
     pixels = predictor.bundle.preprocessing.pixels(image.read_bytes(), image.name)[None]
     expected = sigmoid(predictor.logits(pixels)[0])
     np.testing.assert_allclose(predictor.probabilities(pixels)[0], expected, atol=TOLERANCE)
     command = [sys.executable, str(tmp_path / "out/run.py"), str(image)]
     line = json.loads(subprocess.run(command, capture_output=True, check=True, text=True).stdout.splitlines()[0])
-    assert line["chance"] == pytest.approx(expected.max(), abs=0.02)  # Pillow resizes a little differently
+    assert line["probability"] == pytest.approx(expected.max(), abs=0.02)  # Pillow resizes a little differently

@@ -10,7 +10,7 @@ from vitral.cli.options import Data, Root, progress_bar
 
 log = logging.getLogger("vitral")
 
-WITH_HELP = "Evaluators, separated by commas: accuracy, knn, fewshot, linear, resolution, tokens. Default: accuracy."
+WITH_HELP = "Evaluators, separated by commas: accuracy, knn, fewshot, linear, resolution, tokens."
 
 
 @app.command()
