@@ -50,12 +50,12 @@ def test_short_memory_divides_a_batch_and_plenty_leaves_it_whole(
     assert fit_memory(recipe, samples, HERE) == recipe
     task = build_task(recipe, samples, CPU)
     some = persistent_bytes(task, CPU) + peak_bytes(task, (3, 64, 64), 13, Precision(torch.float32, CPU))
-    monkeypatch.setattr(autotune, "available", lambda device: some * 3 // 2)
+    monkeypatch.setattr(autotune, "available_memory", lambda device: some * 3 // 2)
     fitted = fit_memory(recipe, samples, HERE)
     assert 2 <= fitted.microbatches <= 4
     assert f"taken in {fitted.microbatches} portions" in caplog.text
     assert override(fitted, ["microbatches=1"]) == recipe
-    monkeypatch.setattr(autotune, "available", lambda device: 1000)
+    monkeypatch.setattr(autotune, "available_memory", lambda device: 1000)
     with raises("config.out_of_memory", "batch"):
         fit_memory(recipe, samples, HERE)
 
