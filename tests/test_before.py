@@ -133,7 +133,7 @@ def test_a_finished_run_opens(home: Path) -> None:
     best = max(line["accuracy"] for line in lines if line["split"] == "val")
     assert evaluation.results[0].model_dump()["accuracy"]["top1"] == pytest.approx(best)
     predictor = vitral.Predictor(run, engine="eager")
-    assert [prediction.classes[0] for prediction in predictor.predict(photos())]
+    assert [prediction.labels[0] for prediction in predictor.predict(photos())]
     before = (run / "last/model.safetensors").read_bytes()
     again = vitral.resume(str(run))
     assert again.step == again.steps == STEPS
