@@ -66,7 +66,9 @@ def tools(batch: int = 7, cache: FeatureCache | None = None, progress: Progress 
     return EvaluationContext(CPU, batch, workers=0, seed=0, cache=cache or NoCache(), progress=progress)
 
 
-def subject(loaded: LoadedModel | None = None, samples: Samples | None = None, means: EvaluationContext | None = None) -> SubjectModel:
+def subject(
+    loaded: LoadedModel | None = None, samples: Samples | None = None, means: EvaluationContext | None = None
+) -> SubjectModel:
     model, bundle = loaded or striped_model()
     return SubjectModel(model, bundle, samples or stripes(), "test", means or tools())
 

@@ -38,7 +38,16 @@ def test_a_small_zoo_counted_by_hand() -> None:
     assert (found.images, found.top1, found.majority_baseline, found.top5) == (9, 4 / 9, 5 / 9, None)
     assert found.confusion_matrix.tolist() == [[3, 1, 0, 1], [2, 1, 0, 0], [0, 1, 0, 0], [0, 0, 0, 0]]
     table = [
-        (each.images, each.correct, each.predicted, each.recall, each.precision, each.f1, each.most_confused_with, each.most_confused_count)
+        (
+            each.images,
+            each.correct,
+            each.predicted,
+            each.recall,
+            each.precision,
+            each.f1,
+            each.most_confused_with,
+            each.most_confused_count,
+        )
         for each in found.classes
     ]
     assert [each.name for each in found.classes] == list(NAMES)

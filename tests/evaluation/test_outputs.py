@@ -36,7 +36,9 @@ def small_model() -> nn.Module:
 def loader_of(samples: Samples, batch: int, world: World, order: Sequential | Shuffled) -> Loader:
     items = samples.of("train")
     plan = SamplingPlan(np.array([item.label for item in items]), order, batch, seed=0, world=world)
-    return Loader(items, samples.store, ImagePipeline(HOW.image_size, HOW.decoding, HOW.crop), plan, workers=0, cache_bytes=2**20)
+    return Loader(
+        items, samples.store, ImagePipeline(HOW.image_size, HOW.decoding, HOW.crop), plan, workers=0, cache_bytes=2**20
+    )
 
 
 def alone(rows: Tensor) -> Tensor:

@@ -44,7 +44,9 @@ def test_the_features_are_what_the_model_pools_of_each_image(batch: int) -> None
     found = subject(loaded, samples, tools(batch)).features("train")
     needs = loaded.bundle.preprocessing
     with torch.no_grad():
-        truth = [loaded.model.forward_pooled(needs.tensor(samples.read(item), item.name)) for item in samples.of("train")]
+        truth = [
+            loaded.model.forward_pooled(needs.tensor(samples.read(item), item.name)) for item in samples.of("train")
+        ]
     torch.testing.assert_close(found.values, torch.cat(truth))
     assert found.values.dtype == torch.float32
     assert found.values.std() > 0.01
@@ -87,7 +89,9 @@ def test_a_model_in_training_does_not_drop_anything_here_and_is_left_in_training
     assert loaded.model.training
 
 
-def cached(folder: Path, loaded: LoadedModel | None = None, samples: Samples | None = None) -> tuple[torch.Tensor, bool]:
+def cached(
+    folder: Path, loaded: LoadedModel | None = None, samples: Samples | None = None
+) -> tuple[torch.Tensor, bool]:
     """The features of the test images, and whether the model had to make them."""
     bars = Bars()
     means = tools(cache=DiskCache(folder), progress=bars)

@@ -96,7 +96,14 @@ def test_the_choice_is_the_fastest_that_loses_at_most_half_a_point(
     shares: list[float], times: list[float], best: int
 ) -> None:
     rows = [
-        MergingResult(per_layer=count, tokens=9, images_per_second=9 * speed, speedup=speed, top1=share, ci95=wilson_interval(1, 2))
+        MergingResult(
+            per_layer=count,
+            tokens=9,
+            images_per_second=9 * speed,
+            speedup=speed,
+            top1=share,
+            ci95=wilson_interval(1, 2),
+        )
         for count, (share, speed) in enumerate(zip(shares, times, strict=True))
     ]
     assert fastest_within_tolerance(rows) == rows[best]

@@ -6,7 +6,18 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tests.models.variants import small
-from vitral.models import Attention, KeepActivations, MeanPool, Mlp, PreNorm, GradientCheckpointing, Relative2d, Rope2d, Tokens, Vit
+from vitral.models import (
+    Attention,
+    GradientCheckpointing,
+    KeepActivations,
+    MeanPool,
+    Mlp,
+    PreNorm,
+    Relative2d,
+    Rope2d,
+    Tokens,
+    Vit,
+)
 
 PLAIN: dict[str, object] = {"depth": 4, "pool": MeanPool()}
 CASES: dict[str, dict[str, object]] = {

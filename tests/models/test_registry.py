@@ -202,7 +202,11 @@ def test_settings_apply_to_a_config_as_to_a_name() -> None:
 
 def test_a_model_is_built_from_a_name_or_a_config() -> None:
     settings = ("depth=1", "width=24", "mixer.heads=3", "head.num_classes=5", "image_size=32")
-    models: list[Model] = [create_model("S/16", *settings), create_model(vit("S/16", *settings)), create_model(vit("S/16"), *settings)]
+    models: list[Model] = [
+        create_model("S/16", *settings),
+        create_model(vit("S/16", *settings)),
+        create_model(vit("S/16"), *settings),
+    ]
     for model in models:
         assert isinstance(model, Model)
         assert model(torch.randn(2, 3, 32, 32)).shape == (2, 5)

@@ -49,7 +49,9 @@ def test_a_recipe_of_before_there_was_tuning_trains_everything() -> None:
 
 
 def test_training_and_evaluation_differ_in_their_view_alone() -> None:
-    recipe = Recipe(model=Vit(image_size=Size(32, 32), channels=1), images=Images(crop=RandomResizedCrop(area=(0.5, 1))))
+    recipe = Recipe(
+        model=Vit(image_size=Size(32, 32), channels=1), images=Images(crop=RandomResizedCrop(area=(0.5, 1)))
+    )
     training, still, needs = recipe.train_pipeline(), recipe.eval_pipeline(), recipe.preprocessing()
     assert training.crop == RandomResizedCrop(area=(0.5, 1))
     assert still.crop == needs.crop == Resize()

@@ -38,7 +38,9 @@ def test_the_tokens_that_the_last_layer_sees_are_counted(fields: dict[str, Any])
     loaded = striped_model(**FINE, **fields)
     prefix = loaded.bundle.model.layout(Size(16, 16)).prefix()
     engines = EngineFactory(Eager())
-    assert [engines.tokens_left(loaded.bundle, count) for count in (0, 20, 50)] == [prefix + left for left in (64, 44, 32)]
+    assert [engines.tokens_left(loaded.bundle, count) for count in (0, 20, 50)] == [
+        prefix + left for left in (64, 44, 32)
+    ]
 
 
 def test_what_cannot_be_merged_is_refused() -> None:

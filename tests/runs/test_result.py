@@ -26,7 +26,9 @@ def test_the_next_command_is_quoted_for_the_shell(tmp_path: Path) -> None:
 
 def test_what_was_learned_without_labels_wants_images_with_labels(tmp_path: Path) -> None:
     assert (
-        run(tmp_path, 0, "task=masked_patches").summary()[-1].endswith("vitral train PHOTOS/ --weights 'runs/my photos'")
+        run(tmp_path, 0, "task=masked_patches")
+        .summary()[-1]
+        .endswith("vitral train PHOTOS/ --weights 'runs/my photos'")
     )
 
 

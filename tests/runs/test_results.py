@@ -83,7 +83,11 @@ def over_sizes(right: list[int]) -> ResolutionResult:
     """So many of 100 right at 8, 16, 24 ... pixels; the third is the trained size."""
     rows = [
         SizeResult(
-            image_size=Size(8 * n, 8 * n), grid=Size(n, n), top1=each / 100, ci95=wilson_interval(each, 100), is_train_size=n == 3
+            image_size=Size(8 * n, 8 * n),
+            grid=Size(n, n),
+            top1=each / 100,
+            ci95=wilson_interval(each, 100),
+            is_train_size=n == 3,
         )
         for n, each in enumerate(right, start=1)
     ]
@@ -101,7 +105,9 @@ def test_where_accuracy_falls_off_is_said_in_words() -> None:
         "smaller images lose 40.0 points at 8x8",
         "larger images lose 10.0 points at 40x40; fine-tune at that size",
     ]
-    assert format_result(over_sizes([80, 80, 80, 80]))[-1] == "no size loses more than 2 points against the training size"
+    assert (
+        format_result(over_sizes([80, 80, 80, 80]))[-1] == "no size loses more than 2 points against the training size"
+    )
     assert "accuracy holds at 24x24 only" in format_result(over_sizes([10, 10, 80, 10]))[-3]
 
 
