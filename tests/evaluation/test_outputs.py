@@ -19,12 +19,13 @@ from vitral.data.loading.sampler import SamplingPlan, Sequential, Shuffled, Worl
 from vitral.data.samples import Samples
 from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.evaluation.outputs import Predictions, predict
+from vitral.models.base import Model
 
 HOW = Preprocessing(image_size=Size(16, 16))
 CPU = torch.device("cpu")
 
 
-def small_model() -> nn.Module:
+def small_model() -> Model:
     model = vitral.create_model(
         "Ti/16", "image_size=16", "stem.patch=8", "width=16", "depth=2", "mixer.heads=2", "head.num_classes=2",
         "block.drop_path_rate=0.5",
@@ -46,7 +47,7 @@ def alone(rows: Tensor) -> Tensor:
 
 
 def answered(
-    model: nn.Module, samples: Samples, batch: int, world: World, gather: Callable[[Tensor], Tensor]
+    model: Model, samples: Samples, batch: int, world: World, gather: Callable[[Tensor], Tensor]
 ) -> Predictions:
     loader = loader_of(samples, batch, world, Sequential())
     return predict(model, loader, HOW.normalize, CPU, gather, lambda images: None)

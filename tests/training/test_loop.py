@@ -16,7 +16,7 @@ from vitral.tasks.task import Outcome, Task
 from vitral.training.callbacks import Checkpointing, MetricsLogger, SignalHandler, WeightAveraging
 from vitral.training.checkpoints.state import TrainingState
 from vitral.training.ema import Ema
-from vitral.training.loop import Diverged, Microbatch, StepResult, StepValues, UpdateRule, mean_outcome, train
+from vitral.training.loop import Callback, Diverged, Microbatch, StepResult, StepValues, UpdateRule, mean_outcome, train
 from vitral.training.metrics import MetricsLog
 from vitral.training.optimizers import Sgd
 from vitral.training.precision import Precision
@@ -145,7 +145,7 @@ class ScalarReads(TorchDispatchMode):
     WAITING = ("_local_scalar_dense", "item", "is_nonzero", "equal", "nonzero", "masked_select", "unique")
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.names: list[str] = []
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
@@ -186,7 +186,7 @@ def test_no_step_waits_for_the_device(monkeypatch: pytest.MonkeyPatch, tmp_path:
     task, metrics = Order(events), MetricsLog(tmp_path)
     state = TrainingState(task, descent(task).optimizer, Ema().build(6), Precision(torch.float32, torch.device("cpu")))
     checkpointing = Checkpointing(1e9, lambda step: None, lambda step: False, lambda: False, SignalHandler())
-    callbacks = [WeightAveraging(state), MetricsLogger(metrics, 3, lambda step: 0.1), checkpointing]
+    callbacks: list[Callback] = [WeightAveraging(state), MetricsLogger(metrics, 3, lambda step: 0.1), checkpointing]
     steps = batches(*(batch(step, 2, 1) for step in range(6)))
     with ScalarReads() as reads:
         train(task, steps, descent(task), 0, 6, callbacks, checkpointing.signals)

@@ -63,7 +63,7 @@ def build_run_for_task(task: Task, recipe: Recipe, samples: Samples, group: Proc
     recipe.schedule.check(steps)
     strategy = recipe.distributed.build(task, group)
     if recipe.compile:
-        strategy.module = torch.compile(strategy.module)
+        strategy.module.compile()
     precision = Precision(recipe.precision.decide(probe_hardware(group.device)).dtype, group.device)
     optimizer = recipe.optimizer.build(strategy.task)  # after sharding
     state = TrainingState(strategy.task, optimizer, recipe.average.build(steps), precision)

@@ -112,7 +112,10 @@ class Session:
             every = max(1, round(parts.recipe.eval_every * parts.plan.steps_per_epoch))
             callbacks.append(Validation(every, lambda step: self.evaluate(step, progress)))
         seconds = parts.recipe.checkpoints.every_seconds
-        checkpointing = Checkpointing(seconds, self.save, self._is_best, lambda: self.should_stop_early, self.stop)
+        several = self.group.world.size > 1
+        checkpointing = Checkpointing(
+            seconds, self.save, self._is_best, lambda: self.should_stop_early, self.stop, several
+        )
         callbacks.append(checkpointing)
         last = self.step if self.is_complete else parts.steps
         batches = microbatches(parts.loader, self.step, last, parts.microbatch_config)

@@ -168,7 +168,7 @@ class Validation:
 class Checkpointing:
     """Saves at regular times, at the last step, at the best one and on a signal; then stops if the run is to stop.
 
-    Processes agree by the signals in the result of the step before, so all save and stop after the same step.
+    Several processes agree by the signals in the result of the step before, so all save and stop after the same step.
     """
 
     seconds: float  # between two checkpoints; 0 saves after every step
@@ -176,6 +176,7 @@ class Checkpointing:
     is_best: Callable[[int], bool]
     stop_early: Callable[[], bool]  # the same in all processes
     handler: SignalHandler
+    several: bool = True  # processes; a single one need not wait for the others
     _saved: float = field(default_factory=time.monotonic)
     _saved_step: int = 0
     _previous: StepResult | None = None
@@ -191,9 +192,13 @@ class Checkpointing:
 
     def run(self, step: int, result: StepResult) -> None:
         previous, self._previous = self._previous, result
-        agreed = previous.read().signals if previous is not None else Signals()
-        # A request that was made before the newest checkpoint has been met by it.
-        late = agreed.save and previous is not None and previous.step >= self._saved_step
+        if self.several:
+            agreed = previous.read().signals if previous is not None else Signals()
+            # A request that was made before the newest checkpoint has been met by it.
+            late = agreed.save and previous is not None and previous.step >= self._saved_step
+        else:
+            agreed = self.signals()
+            late = agreed.save
         stop = bool(agreed.stop) or self.stop_early()
         if not self.seconds or late or stop or self._last or self.is_best(step):
             result.read()  # weights after a loss that is not finite are not saved

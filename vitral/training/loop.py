@@ -42,7 +42,7 @@ class MicrobatchConfig(NamedTuple):
     """How a batch is prepared: normalization, number of microbatches, device."""
 
     normalize: Normalize
-    count: int
+    num_microbatches: int
     device: torch.device
 
 
@@ -55,9 +55,10 @@ def microbatches(loader: Loader, start: int, stop: int, config: MicrobatchConfig
 def split_batch(batch: Batch, step: int, plan: SamplingPlan, config: MicrobatchConfig) -> list[Microbatch]:
     """Split this process's part of a batch into microbatches of nearly equal size, each with its own generator."""
     total = plan.num_images(step)
-    pieces = zip(batch.images.tensor_split(config.count), batch.labels.tensor_split(config.count), strict=True)
+    count = config.num_microbatches
+    pieces = zip(batch.images.tensor_split(count), batch.labels.tensor_split(count), strict=True)
     result = []
-    for number, (images, labels) in enumerate(pieces, plan.world.rank * config.count):
+    for number, (images, labels) in enumerate(pieces, plan.world.rank * count):
         rng = rng_for(plan.seed, Purpose.MIXING, step, number)
         seed = int(rng.integers(2**63))
         normalized = config.normalize.apply(to_device(images, config.device))
@@ -200,7 +201,8 @@ def train(
         outcome = mean_outcome(backward(task, next(batches), rule))
         result = StepResult(step, outcome, signals(), rule.communicator)
         scaler.unscale_(optimizer)
-        clip_grad_norm_(weights, rule.clip)
+        if isfinite(rule.clip):
+            clip_grad_norm_(weights, rule.clip)
         scaler.step(optimizer)
         scaler.update()
         optimizer.zero_grad(set_to_none=True)
