@@ -116,7 +116,7 @@ def test_the_model_is_left_as_it_was_found(tmp_path: Path) -> None:
 def test_the_mode_comes_back_when_answering_fails(tmp_path: Path) -> None:
     model = nn.Linear(3, 2).train()
     with pytest.raises(RuntimeError):
-        answered(model, photos(tmp_path), 4, World(), alone)
+        answered(model, photos(tmp_path), 4, World(), alone)  # type: ignore[arg-type]
     assert model.training
 
 

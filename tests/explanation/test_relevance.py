@@ -54,7 +54,7 @@ def written_out(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
         return gathered(weights, heads.v)
 
     monkeypatch.setattr(SelfAttention, "forward", forward)
-    monkeypatch.setattr(AttentionPooling, "gather", gather)
+    monkeypatch.setattr(AttentionPooling, "attend", gather)
     return kept
 
 

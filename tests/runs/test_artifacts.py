@@ -59,7 +59,7 @@ def test_the_last_word_is_on_images_for_testing_where_there_are_any(tmp_path: Pa
 
 def test_the_environment_leaves_out_what_is_not_there() -> None:
     facts = dict(environment_facts(capture_environment("photos", "f" * 64, "e" * 64, "vitral train photos")))
-    assert facts["fingerprint of the data"] == "f" * 64
+    assert facts["data fingerprint"] == "f" * 64
     assert "" not in facts.values()
 
 
@@ -80,11 +80,11 @@ def test_stopping_a_tuned_run_after_every_single_step_changes_no_byte(
     assert caplog.text.count("fitted the head") == (2 if kind == "lp_ft" else 0)  # once for each run
 
 
-@pytest.mark.parametrize("kind", ["head", "layers"])
+@pytest.mark.parametrize("kind", ["head", "last_layers"])
 def test_what_is_frozen_comes_out_as_it_went_in(home: Path, first: str, kind: str) -> None:
     begin(home, first, *TUNED[kind], *AVERAGED)
     before, after = (read_bundle(home / name / "best").tensors for name in ("first", "run"))
-    learning = ("head.", "blocks.1.", "norm.") if kind == "layers" else ("head.",)
+    learning = ("head.", "blocks.1.", "norm.") if kind == "last_layers" else ("head.",)
     for name, tensor in before.items():
         assert torch.equal(tensor, after[name]) != name.startswith(learning), name
 

@@ -1,3 +1,4 @@
+import builtins
 import time
 from pathlib import Path
 
@@ -50,11 +51,12 @@ def test_short_memory_divides_a_batch_and_plenty_leaves_it_whole(
     assert fit_memory(recipe, samples, HERE) == recipe
     task = build_task(recipe, samples, CPU)
     some = persistent_bytes(task, CPU) + peak_bytes(task, (3, 64, 64), 13, Precision(torch.float32, CPU))
-    monkeypatch.setattr(autotune, "available_memory", lambda device: some * 3 // 2)
+    monkeypatch.setattr(autotune, "available_memory", lambda device: some * 2)
     fitted = fit_memory(recipe, samples, HERE)
     assert 2 <= fitted.microbatches <= 4
-    assert f"taken in {fitted.microbatches} portions" in caplog.text
-    assert override(fitted, ["microbatches=1"]) == recipe
+    assert f"{fitted.microbatches} microbatches" in caplog.text
+    assert fitted.data.cache_bytes == some * 2 // 4  # no larger than the memory allows, and written down
+    assert override(fitted, ["microbatches=1", f"data.cache_bytes={recipe.data.cache_bytes}"]) == recipe
     monkeypatch.setattr(autotune, "available_memory", lambda device: 1000)
     with raises("config.out_of_memory", "batch"):
         fit_memory(recipe, samples, HERE)
@@ -66,14 +68,14 @@ def test_one_process_with_little_memory_divides_the_batches_of_all(
     class AnotherNeedsThree(ProcessGroup):
         """Says what the largest number is when another process has 3."""
 
-        def most(self, number: int) -> int:
-            return max(number, 3)
+        def max(self, number: int) -> int:
+            return builtins.max(number, 3)
 
     caplog.set_level("INFO", "vitral")
     recipe, samples = recipe_and_samples(photos(tmp_path))
     assert fit_memory(recipe, samples, HERE) == recipe
     assert fit_memory(recipe, samples, AnotherNeedsThree(CPU)).microbatches == 3
-    assert "3 portions" in caplog.text
+    assert "3 microbatches" in caplog.text
 
 
 def test_more_time_is_more_steps(tmp_path: Path) -> None:
@@ -87,7 +89,7 @@ def test_more_time_is_more_steps(tmp_path: Path) -> None:
 def test_a_look_at_all_training_images_takes_time_too(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begin(home, "steps=1", out="first")
     lengths = []
-    monkeypatch.setattr(autotune, "seconds_for", lambda *_: 0.1)
+    monkeypatch.setattr(autotune, "measure_seconds", lambda *_: 0.1)
     monkeypatch.setattr(autotune, "_seconds_over", lambda parts, split, group: 40.0 if split == "train" else 0.0)
     for tuning in ("full", "lp_ft"):
         recipe, samples = recipe_and_samples(home / "photos", f"from={home / 'first'}", f"finetune={tuning}")

@@ -47,7 +47,7 @@ def test_weights_without_a_recipe_are_fine_tuned_as_photos(home: Path) -> None:
     begin(home, "steps=1", out="first")
     found = resolve(RunRequest(str(home / "photos"), (f"from={home / 'first'}",)))
     assert found.reason == "recipe photos, to fine-tune the given weights on 24 training images"
-    assert (found.recipe.name, found.recipe.finetune.kind, found.recipe.batch_size) == ("photos", "probed", 24)
+    assert (found.recipe.name, found.recipe.finetune.kind, found.recipe.batch_size) == ("photos", "lp_ft", 24)
     assert found.recipe.model.image_size == Size(16, 16)
     unlabeled = RunRequest(str(home / "photos"), (f"from={home / 'first'}", "task=masked_patches"))
     assert resolve(unlabeled).recipe.name == "small_hundreds"

@@ -50,7 +50,7 @@ FREE: dict[str, tuple[str, ...]] = {
 class Holder(Config):
     """As a recipe has it."""
 
-    tuning: FinetuneConfig = FullFinetune()
+    finetune: FinetuneConfig = FullFinetune()
 
 
 def task_of(config: TaskConfig = Classify(), *settings: str) -> Task:  # noqa: B008, a frozen value
@@ -136,7 +136,8 @@ def test_before_the_first_step_a_head_is_fitted_where_that_was_asked_for(tuning:
     changed = {name for name, tensor in task.state_dict().items() if not torch.equal(tensor, before[name])}
     if isinstance(tuning, LinearProbeThenFinetune):
         assert changed == {"model.head.linear.weight", "model.head.linear.bias"}
-        assert words == "the head was fitted to frozen features: right on 100.0% of 12 training images"
+        assert "100.0%" in words
+        assert "12 images" in words
         assert task.eval()(*portion(2)[:2], np.random.default_rng(0)).metrics["accuracy"] > 0.8
         assert all(weight.requires_grad for weight in task.parameters())
     else:
@@ -151,7 +152,7 @@ def test_only_everything_can_start_from_nothing(tuning: FinetuneConfig) -> None:
     if isinstance(tuning, FullFinetune):
         tuning.check("", model, Classify())
     else:
-        with raises("config.missing_value", "tuning", "--from WEIGHTS"):
+        with raises("config.missing_value", "finetune", "--weights"):
             tuning.check("", model, Classify())
 
 
@@ -159,8 +160,8 @@ def test_only_everything_can_start_from_nothing(tuning: FinetuneConfig) -> None:
     ("tuning", "settings", "task", "code", "values"),
     [
         (LastLayers(count=4), (), Classify(), "config.out_of_range", ("finetune.count", 4, 3)),
-        (LinearProbeThenFinetune(), (), MaskedPatches(), "config.unsupported", ("tuning", "masked")),
-        (LinearProbeThenFinetune(), ("head=tanh",), Classify(), "config.unsupported", ("tuning", "tanh")),
+        (LinearProbeThenFinetune(), (), MaskedPatches(), "config.unsupported", ("finetune", "masked_patches")),
+        (LinearProbeThenFinetune(), ("head=tanh",), Classify(), "config.unsupported", ("finetune", "tanh")),
         (Lora(modules=("qkv",)), POOLING, Classify(), "config.unsupported", ("finetune.modules", "qkv")),
     ],
 )
@@ -175,7 +176,7 @@ def test_what_cannot_be_tuned_is_refused(
 def test_a_resnet_has_a_head_but_no_layers_to_choose(tuning: FinetuneConfig) -> None:
     model = Resnet()
     if isinstance(tuning, LastLayers | Lora):
-        with raises("config.unsupported", "tuning", "ResNet"):
+        with raises("config.unsupported", "finetune", "ResNet"):
             tuning.check("runs/a", model, Classify())
     else:
         tuning.check("runs/a", model, Classify())
@@ -192,11 +193,11 @@ def test_the_head_of_a_resnet_learns_alone() -> None:
 def test_settings_choose_the_kind_and_its_numbers() -> None:
     found = override(
         Holder(), ["finetune=lora", "finetune.rank=4", "finetune.alpha=2", 'finetune.modules=["qkv","mlp"]']
-    ).tuning
+    ).finetune
     assert found == Lora(rank=4, alpha=2, modules=("qkv", "mlp"))
     assert found.scale == 0.5
-    assert Holder.from_json(Holder(tuning=found).to_json()).tuning == found
-    assert override(Holder(), ["finetune=last_layers", "finetune.count=5"]).tuning == LastLayers(count=5)
+    assert Holder.from_json(Holder(finetune=found).to_json()).finetune == found
+    assert override(Holder(), ["finetune=last_layers", "finetune.count=5"]).finetune == LastLayers(count=5)
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,16 @@ from typing import Any
 Table = Mapping[str, str]
 
 NAMES: dict[str, dict[str, str]] = {
-    "names": {"Sight": "ImagePipeline"},  # public: "Sight": "ImagePipeline"; methods: "Predictor.logits": "logits"
+    "names": {
+        "Sight": "ImagePipeline",
+        "build": "create_model",
+        "Recipe.sight": "train_pipeline",
+        "Batch.places": "indices",
+    },  # public: "Sight": "ImagePipeline"; methods: "Predictor.logits": "logits"
     "references": {
         "vitral.deploy.engines.union:EngineConfig": "vitral.inference.engines.auto:EngineConfig",
         "vitral.deploy.exported:Export": "vitral.inference.exported:Export",
-        "vitral.recipes.choose:named": "vitral.recipes.registry:named",
+        "vitral.recipes.choose:named": "vitral.recipes.registry:get_recipe",
     },
     "fields": {  # "Recipe.optimiser": "optimizer", "optimiser.rate": "lr"; a new name may have dots
         "Recipe.optimiser": "optimizer",
@@ -82,12 +87,45 @@ NAMES: dict[str, dict[str, str]] = {
         "--batch": "--batch-size",
         "train --from": "--weights",
     },
-    "outputs": {"check*.remedy": "hint"},  # keys in what verbs print, as "evaluate*.judge": "evaluator"
+    "outputs": {  # keys in what verbs print, as "evaluate*.judge": "evaluator"
+        "check*.remedy": "hint",
+        "evaluate*.found": "results",
+        "evaluate*.interval": "ci95",
+        "evaluate*.usual": "majority_baseline",
+        "evaluate*.pairs": "confusion_counts",
+        "evaluate*.answer": "prediction",
+        "evaluate*.right": "correct",
+        "evaluate*.answers": "predicted",
+        "evaluate*.taken_for": "most_confused_with",
+        "evaluate*.times": "most_confused_count",
+        "evaluate*.spread": "std",
+        "evaluate*.each": "per_seed",
+        "evaluate*.flattered": "oracle",
+        "evaluate*.left_out": "skipped",
+        "evaluate*.training": "train_images",
+        "evaluate*.image": "image_size",
+        "evaluate*.trained": "is_train_size",
+        "evaluate*.smallest": "min_size",
+        "evaluate*.largest": "max_size",
+        "evaluate*.calibration.error": "ece",
+        "evaluate*.calibration.confidence": "mean_confidence",
+        "explain*.answers": "predictions",
+        "explain*.explained": "target",
+        "explain*.tests": "faithfulness",
+        "explain*.deletion_area": "deletion_auc",
+        "explain*.insertion_area": "insertion_auc",
+        "explain*.random_deletion_area": "random_deletion_auc",
+        "explain*.random_insertion_area": "random_insertion_auc",
+        "explain*.standing": "verdict",
+        "explain*.lacks": "unavailable",
+        "explain*.refused": "errors",
+    },
     "values": {},  # "images.filter=cubic": "bicubic", for leaves that are names
 }
 
 # Differences that are meant: a pattern of "section | key", and the reason.
 EXPECTED: dict[str, str] = {
+    "names | ServeError": "nothing raises it until there is a server",
     "settings | *Bundle.format": "bundles are of format 3; 1 and 2 are read by core/formats.py",
     "settings | *Export.format": "exports are of format 2; 1 is read by core/formats.py",
     "settings | *Recipe.format": "recipe.json has a format number now",

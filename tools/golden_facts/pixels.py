@@ -86,7 +86,7 @@ def shown(samples: Any, settings: list[str], workers: int) -> list[str] | str:
         order = recipe_order(recipe)
         loader = method(public("Loader"), "Loader.of")(samples, "train", sight, order, 5, 3, workers)
         return [
-            digest(*(np.asarray(part) for part in (batch.images, batch.labels, batch.places)))
+            digest(*(np.asarray(part) for part in (batch.images, batch.labels, method(batch, "Batch.places"))))
             for batch in method(loader, "Loader.batches")(0, STEPS)
         ]
     except Exception as error:

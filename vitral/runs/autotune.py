@@ -22,13 +22,19 @@ TRIAL_SECONDS = 5.0  # for timing steps
 ESTIMATE_LIMIT = 0.1  # of the free memory: below it no exact plan is needed
 MAX_OUTPUTS = 25_000  # of a head
 BYTES = 4  # of a float32
+CACHE_SHARE = 4  # the part of the free memory that decoded images take at most: one in so many
 
 
 def fit_memory(recipe: Recipe, samples: Samples, group: ProcessGroup) -> Recipe:
-    """Split the batches of the recipe into as many microbatches as the free memory requires."""
+    """Split the batches of the recipe into as many microbatches as the free memory requires.
+
+    On a CPU the cache of decoded images is in the same memory: it is counted, and takes at most a quarter.
+    """
     free = available_memory(group.device)
-    if group.device.type == "cpu":  # whose memory the processes divide, and which holds the decoded images
-        free = max(0, free // local_processes() - cache_bytes(recipe))
+    if group.device.type == "cpu":
+        if recipe.data.cache_bytes > free // CACHE_SHARE:  # changes no bit, so processes need not agree
+            recipe = override(recipe, [f"data.cache_bytes={free // CACHE_SHARE}"])
+        free = free // local_processes() - cache_bytes(recipe)
     rows = -(-recipe.batch_size // group.world.size)
     is_tight = estimate_bytes(recipe, rows) >= ESTIMATE_LIMIT * free
     if not group.any(is_tight):  # in all processes or none: some may have less memory

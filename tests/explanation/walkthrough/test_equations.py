@@ -20,7 +20,7 @@ def test_b_16_is_the_papers() -> None:
     assert equations(Vit()) == (
         "z_0 = [x_class; x_1 E; ...; x_196 E] + E_pos    (eq. 1)",
         "      14x14 = 196 16x16 patches of 768 numbers, E: 768 x 768, z: 197 x 768",
-        "      position: One learned row for each token in reading order: the paper's default.",
+        "      position: A learned embedding for each token: the paper's default.",
         "z'_l = MSA(LN(z_l-1)) + z_l-1, l = 1 ... 12    (eq. 2)",
         "      softmax(q k' / sqrt(64)) v in 12 heads of 64, 197 x 197 weights",
         "z_l = MLP(LN(z'_l)) + z'_l, l = 1 ... 12    (eq. 3)",
@@ -88,11 +88,11 @@ def test_the_answer_says_what_is_pooled_and_how_many_classes_there_are() -> None
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("position-none", "The patches are a bag"),
-        ("position-rope2d", "half the angles follow the row, half the column"),
-        ("position-relative1d", "the logits are added"),
-        ("position-sincos2d", "Fixed sines over columns and rows"),
-        ("learned1d-layers", "in reading order: the paper's default. Added before every layer."),
+        ("position-none", "bag of patches"),
+        ("position-rope2d", "Rotary"),
+        ("position-relative1d", "added to the logits"),
+        ("position-sincos2d", "sine-cosine"),
+        ("learned1d-layers", "Added before every layer."),
         ("learned2d-shared", "Added before every layer, with the same weights."),
     ],
 )
