@@ -24,6 +24,7 @@ def assert_close(found: Array, expected: Tensor) -> None:
     torch.testing.assert_close(torch.from_numpy(found), expected.detach())
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", VITS)
 def test_everything_is_what_it_is_by_itself(name: str) -> None:
     config = VITS[name]

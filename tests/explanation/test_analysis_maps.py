@@ -15,6 +15,7 @@ from vitral.explanation.trace import has_attention
 from vitral.models import attention_maps
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", VITS)
 def test_the_attention_map_is_the_last_layers_attention_of_what_is_pooled(name: str) -> None:
     config = VITS[name]

@@ -40,6 +40,7 @@ def attends(name: str) -> bool:
     return not isinstance(config, Resnet) and isinstance(config.mixer, BaseAttention)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", VARIANTS)
 def test_every_model_shows_what_it_has_and_says_what_it_lacks(name: str, picture: Path) -> None:
     config = VARIANTS[name]

@@ -12,6 +12,7 @@ from vitral.models import Attention, MeanPool, NoHead, Tokens
 HEADED = [name for name, config in VITS.items() if not isinstance(config.head, NoHead)]
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", HEADED)
 @torch.no_grad()
 def test_the_last_depth_is_the_answer_of_the_model(name: str) -> None:

@@ -73,6 +73,7 @@ def test_the_image_itself_is_left_as_it_was() -> None:
     assert torch.equal(image, before)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", [name for name, config in VARIANTS.items() if not isinstance(config.head, NoHead)])
 def test_every_model_with_classes_has_such_a_map(name: str) -> None:
     config = VARIANTS[name]

@@ -91,6 +91,7 @@ def by_hand(model: VisionTransformer, images: Tensor, kept: list[Tensor]) -> Ten
     return traced[:, patches].unflatten(1, layout.grid)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", ATTENDING)
 def test_the_gradient_is_that_of_attention_written_out(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, images = awake(VITS[name]).double(), images_for(VITS[name]).double()
@@ -101,6 +102,7 @@ def test_the_gradient_is_that_of_attention_written_out(name: str, monkeypatch: p
     assert (expected > 0).any()
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", HEADED)
 def test_every_model_tells_what_it_can(name: str) -> None:
     config = VITS[name]

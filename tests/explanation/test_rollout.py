@@ -83,6 +83,7 @@ def by_hand(model: VisionTransformer, images: Tensor) -> Tensor:
     return torch.stack(read).mean(dim=0)[:, layout.prefix() :].unflatten(1, layout.grid)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", ATTENDING)
 @torch.no_grad()
 def test_the_map_shows_what_the_answer_reads(name: str) -> None:

@@ -16,6 +16,7 @@ def image_for(name: str) -> Tensor:
     return torch.randn(1, config.channels, *config.image_size)  # (1, C, H, W)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", VITS)
 def test_the_way_ends_where_the_model_ends(name: str) -> None:
     model, image = VITS[name].build().eval(), image_for(name)

@@ -17,6 +17,7 @@ from vitral.models.attention import BaseAttention
 ATTENDING = [name for name, config in VITS.items() if isinstance(config.mixer, BaseAttention)]
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", ATTENDING)
 @torch.no_grad()
 def test_attention_is_that_of_brute_force_in_double_precision(name: str) -> None:
@@ -30,6 +31,7 @@ def test_attention_is_that_of_brute_force_in_double_precision(name: str) -> None
         torch.testing.assert_close(rows, torch.ones_like(rows))
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", VITS)
 @torch.no_grad()
 def test_walking_leads_to_the_features_of_the_model(name: str) -> None:

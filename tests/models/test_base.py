@@ -55,6 +55,7 @@ def test_a_config_survives_json(config: Vit | Resnet) -> None:
     assert type(config).from_json(config.to_json()) == config
 
 
+@pytest.mark.sampled(6)
 @EVERY
 def test_an_image_answers_the_same_in_any_company(config: Vit | Resnet) -> None:
     model, batch = awake(config), images(config, 3)
@@ -62,6 +63,7 @@ def test_an_image_answers_the_same_in_any_company(config: Vit | Resnet) -> None:
         torch.testing.assert_close(model(batch)[1:2], model(batch[1:2]), atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.sampled(12)
 @EVERY
 def test_the_compiler_takes_the_whole_graph(config: Vit | Resnet) -> None:
     model, batch = awake(config).train(), images(config)
@@ -72,6 +74,7 @@ def test_the_compiler_takes_the_whole_graph(config: Vit | Resnet) -> None:
     torch.testing.assert_close(compiled(batch), expected)
 
 
+@pytest.mark.slow
 def test_the_compiler_takes_one_size_after_another() -> None:
     torch._dynamo.reset()
     for config in (small(), small(stem=Patches(patch=Size(4, 4)))):
@@ -82,6 +85,7 @@ def test_the_compiler_takes_one_size_after_another() -> None:
             torch.testing.assert_close(compiled(batch), model(batch))
 
 
+@pytest.mark.sampled(12)
 @EVERY
 def test_the_exported_program_takes_any_batch(config: Vit | Resnet) -> None:
     model = awake(config)
@@ -92,6 +96,7 @@ def test_the_exported_program_takes_any_batch(config: Vit | Resnet) -> None:
         torch.testing.assert_close(program(given), model(given), atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.sampled(6)
 @EVERY
 def test_eight_images_are_learned_by_heart(config: Vit | Resnet) -> None:
     model, batch, labels = config.build(), images(config, 8), torch.arange(8) % 4
@@ -106,6 +111,7 @@ def test_eight_images_are_learned_by_heart(config: Vit | Resnet) -> None:
     assert loss < 0.05
 
 
+@pytest.mark.sampled(3)
 @EVERY
 def test_another_grid_is_answered_or_refused_by_name(config: Vit | Resnet) -> None:
     model, other = config.build().eval(), images(config, size=Size(48, 32))
@@ -126,6 +132,7 @@ def test_weights_go_out_and_come_back(config: Vit | Resnet) -> None:
     torch.testing.assert_close(again.eval()(batch), model(batch), rtol=0, atol=0)
 
 
+@pytest.mark.sampled(4)
 @EVERY
 def test_every_parameter_learns(config: Vit | Resnet) -> None:
     model = awake(config).train()

@@ -66,6 +66,7 @@ def test_the_maps_are_those_computed_by_hand_from_the_weights() -> None:
         torch.testing.assert_close(one.double(), other, rtol=0, atol=2e-6)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", WITH_ATTENTION)
 def test_every_token_spends_its_whole_attention(name: str) -> None:
     config = WITH_ATTENTION[name]

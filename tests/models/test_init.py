@@ -78,6 +78,7 @@ def assert_constant(model: nn.Module, name: str, value: float) -> None:
     assert (model.get_parameter(name) == value).all()
 
 
+@pytest.mark.sampled(6)
 @SCHEMES
 @pytest.mark.parametrize("name", VARIANTS)
 def test_no_parameter_is_forgotten(name: str, scheme: type[BaseInit]) -> None:

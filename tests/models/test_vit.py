@@ -47,6 +47,7 @@ def gradient(weight: Tensor) -> Tensor:
     return torch.zeros_like(weight) if weight.grad is None else weight.grad.clone()
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("config", READ_BY_CLASS.values(), ids=READ_BY_CLASS.keys())
 def test_computing_only_the_class_token_last_changes_neither_answer_nor_gradient(config: Vit) -> None:
     model = config.build().double()

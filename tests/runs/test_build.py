@@ -51,6 +51,7 @@ def test_the_head_is_fitted_as_the_linear_judge_would(tmp_path: Path) -> None:
     assert all(torch.equal(here, there) for here, there in zip(found, expected, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("tuning", "distributed"), [("lora", "fsdp"), ("lp_ft", "ddp")])
 def test_two_processes_tune_as_one_does_and_one_goes_on_with_it(home: Path, tuning: str, distributed: str) -> None:
     begin(home, out="first")

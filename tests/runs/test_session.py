@@ -57,6 +57,7 @@ def test_validation_comes_before_testing(tmp_path: Path) -> None:
     assert validation_split(samples) == "val"
 
 
+@pytest.mark.slow
 def test_two_processes_record_what_one_does_and_one_goes_on_with_it(tmp_path: Path) -> None:
     photos(tmp_path / "photos")
     settings = (*SETTINGS, "batch_size=6", "task.mixing=none", "checkpoints.every_seconds=0", "checkpoints.keep=20")

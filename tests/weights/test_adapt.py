@@ -39,6 +39,7 @@ from vitral.weights.adapt import FREE_FIELDS, load_pretrained
 OLD = small()
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS)
 def test_all_but_the_head_is_taken_to_the_bit(config: Vit | Resnet) -> None:
     model = override(config, ["head=linear", "head.num_classes=7"]).build()
@@ -71,6 +72,7 @@ def test_a_head_of_the_same_classes_is_dropped_too_and_none_is_put_where_there_i
     assert load_pretrained(small(head=NoHead()).build(), loaded(small(head=NoHead()))) == ()
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", [name for name in VITS if "token_mlp" not in name and "local" not in name])
 def test_a_model_of_another_size_answers_as_the_old_one_does_at_that_size(name: str) -> None:
     """The old model resamples its positions whenever it sees another size, which is tested where it is built."""

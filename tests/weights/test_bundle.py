@@ -49,6 +49,7 @@ def seed_of(folder: Path) -> int | None:
     return next(seed for seed in range(9) if identical({"": read.tensors}, {"": tensors_of(seed=seed)}))
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("model", VARIANTS.values(), ids=VARIANTS)
 def test_a_bundle_of_every_kind_of_model_comes_back_to_the_bit(tmp_path: Path, model: Vit | Resnet) -> None:
     bundle, tensors = bundle_of(model), tensors_of(model)

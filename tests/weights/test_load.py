@@ -24,6 +24,7 @@ def write(folder: Path, seed: int = 0) -> None:
     write_bundle(folder, bundle_of(), tensors_of(seed=seed), "")
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS)
 def test_a_loaded_model_answers_as_the_one_that_was_written(tmp_path: Path, config: Vit | Resnet) -> None:
     model = config.build()

@@ -164,6 +164,7 @@ def measured(model: Model, images: Tensor) -> tuple[int, int]:
     return weights + images.nbytes + inference, 3 * weights + images.nbytes + training
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ["stem-patches", "pool-mean", "mixer-pooling", "mlp-swiglu", "memory-recompute"])
 def test_the_memory_that_is_foretold_is_what_the_allocator_gives(name: str) -> None:
     config = VARIANTS[name]

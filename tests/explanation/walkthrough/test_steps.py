@@ -42,6 +42,7 @@ def by_title(found: tuple[Step, ...], words: str) -> Step:
     return next(stage for stage in found if words in stage.title)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", VARIANTS)
 def test_every_model_is_told_from_pixels_to_answer(name: str) -> None:
     config = VARIANTS[name]
@@ -57,6 +58,7 @@ def test_every_model_is_told_from_pixels_to_answer(name: str) -> None:
         assert not stage.equation or any(stage.equation in line for line in (*equations(config), "p = softmax(logits)"))
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", VITS)
 def test_shapes_are_those_of_the_tensors(name: str) -> None:
     config = VITS[name]
@@ -72,6 +74,7 @@ def test_shapes_are_those_of_the_tensors(name: str) -> None:
     assert by_title(found, "Pooling").shape == str(config.pool.out_width(config.width))
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", [name for name, config in VITS.items() if isinstance(config.mixer, BaseAttention)])
 def test_the_weights_that_are_told_are_the_first_layers(name: str) -> None:
     config = VITS[name]

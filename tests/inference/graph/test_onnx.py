@@ -16,6 +16,7 @@ from vitral.inference.graph.graph import Graph
 from vitral.inference.graph.onnx import OPSET, serialize, to_onnx, trace
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", GRAPHS)
 def test_every_graph_is_a_valid_model_for_any_batch(name: str) -> None:
     source, made = graph(GRAPHS[name])

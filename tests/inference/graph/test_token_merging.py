@@ -230,6 +230,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", VARIANTS)
 def test_a_model_merges_or_the_part_that_cannot_is_named(name: str) -> None:
     config = VARIANTS[name]

@@ -39,6 +39,7 @@ def patch_of(place: int) -> tuple[slice, slice]:
     return slice(row * 8, row * 8 + 8), slice(column * 8, column * 8 + 8)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("config", PATCHED.values(), ids=PATCHED.keys())
 def test_every_model_of_patches_learns_in_all_its_parts_but_pool_and_head(config: Vit) -> None:
     built = task(config.build())
