@@ -1,4 +1,3 @@
-import os
 import signal
 import subprocess
 import sys
@@ -23,7 +22,7 @@ def heard() -> Iterator[None]:
 def test_the_first_signal_is_noted_and_ends_nothing(number: int) -> None:
     with SignalHandler() as stop:
         assert stop.signal == 0
-        os.kill(os.getpid(), number)
+        signal.raise_signal(number)  # to this thread, and at once
         assert stop.signal == number
 
 
