@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import random
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -30,6 +31,7 @@ from vitral.weights import load as weights_load
 from vitral.weights.bundle import read_bundle
 
 STEPS = 12  # three epochs of 24 images in batches of 5
+RUNS: dict[str, tuple[str, ...]] = {"plain": (), "compiled": ("compile=true",)}
 ALL = ("average=ema", "average.decay=0.9", "task.mixing=mixup", "model.block.drop_path_rate=0.2")
 
 
@@ -200,6 +202,24 @@ def test_the_weights_to_start_from_are_opened_once(home: Path, monkeypatch: pyte
     weights = f"weights={home / 'first'}"
     train(str(home / "photos"), *settings, weights, recipe="small_hundreds", out=str(home / "run"), time_limit="2s")
     assert [folder for folder in opened if folder.is_relative_to(home / "first")] == [home / "first/best"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (shutil.which("g++") or shutil.which("c++")), reason="torch's compiler needs one for C++")
+@pytest.mark.filterwarnings("ignore")  # of a compiler that is still changing
+def test_a_compiled_run_learns_as_a_plain_one_and_resumes_to_the_same_bytes(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, compiled = (begin(home, *extra, "steps=4", out=name) for name, extra in RUNS.items())
+    losses = [
+        [json.loads(line)["loss"] for line in (run.folder.path / "metrics.jsonl").open()] for run in (plain, compiled)
+    ]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-4)
+    monkeypatch.setattr(start, "SignalHandler", StopAfterEachStep)
+    run = begin(home, "compile=true", "steps=4")
+    while run.signal:
+        run = resume(str(home / "run"))
+    assert content(home / "run") == content(home / "compiled")
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only glibc has mallopt")

@@ -1,6 +1,5 @@
 """What this machine has: cores, threads, the CPU's name, the cache folder, the allocator."""
 
-import ctypes
 import os
 import platform
 import sys
@@ -62,5 +61,7 @@ def keep_freed_memory() -> bool:
     """
     if not sys.platform.startswith("linux"):
         return False
+    import ctypes  # 4 ms, which --help need not wait for
+
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # musl has none
     return mallopt is not None and bool(mallopt(MMAP_MAX, 0)) and bool(mallopt(TRIM_THRESHOLD, 2**31 - 1))
