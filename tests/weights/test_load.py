@@ -18,6 +18,8 @@ from vitral.weights.bundle import write_bundle
 from vitral.weights.load import find_bundle as found
 from vitral.weights.load import open_model
 
+OLD_BUNDLE = Path(__file__).parent.parent / "fixtures/bundle_format_1"
+
 
 def write(folder: Path, seed: int = 0) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -148,3 +150,10 @@ def test_converting_to_a_size_that_stretches_positions_more_than_twofold_says_so
     )
     assert len(twice) == 1
     assert [line for line in more if "stretched" in line and "4x6" in line and "9x12" in line] == [more[1]]
+
+
+def test_the_activation_of_an_older_bundle_is_assumed_and_said(tmp_path: Path) -> None:
+    model, bundle = vitral.load(OLD_BUNDLE)
+    assert any("assumed" in line and "softmax" in line for line in open_model(OLD_BUNDLE).messages)
+    write_bundle(tmp_path / "new", bundle, model.state_dict(), "a card")
+    assert not any("assumed" in line for line in open_model(tmp_path / "new").messages)

@@ -90,7 +90,8 @@ def open_model(where: str | Path, *settings: str, options: LoadOptions = DEFAULT
     except WeightsError as error:
         raise WeightsError(error.message, code=error.code, where=str(home / MODEL), hint=error.hint) from None
     model.activation = bundle.activation
-    return OpenedModel(LoadedModel(model.eval(), bundle), home / MODEL, tuple(_stretch_message(model, bundle)))
+    messages = (*_stretch_message(model, bundle), *_activation_message(bundle))
+    return OpenedModel(LoadedModel(model.eval(), bundle), home / MODEL, messages)
 
 
 def find_bundle(path: Path) -> Path | None:
@@ -177,6 +178,15 @@ def _open_checkpoint(source: FetchedWeights, settings: tuple[str, ...], options:
         messages.append(f"weights in {' and '.join(dtypes)}, read as float32")
     messages += _stretch_message(model, bundle)
     return OpenedModel(LoadedModel(model.eval(), bundle), ckpt.path, tuple(messages))
+
+
+def _activation_message(bundle: Bundle) -> list[str]:
+    """What is assumed of a bundle of an older format, which does not record how probabilities are computed."""
+    if bundle.task != "classify" or "activation" in bundle.model_fields_set:
+        return []
+    return [
+        "assumed: softmax probabilities; this older bundle does not record them, and sigmoid loss would need sigmoid"
+    ]
 
 
 def _stretch_message(model: Model, bundle: Bundle) -> list[str]:
