@@ -81,11 +81,11 @@ def page_path(out: str, images: list[str], model: str) -> Path:
         page /= name
     if not page.parent.is_dir():
         message, hint = "no such folder", "create it, or pass another --out"
-        raise ConfigError(message, code="config.not_found", where=str(page.parent), hint=hint)
+        raise ConfigError(message, code="config.not_found", where=page.parent, hint=hint)
     if page.exists() and not is_page(page):
         message = "this file exists and is not a page of `vitral explain`"
         hint = "pass another name: --out FILE"
-        raise ConfigError(message, code="config.path_exists", where=str(page), hint=hint)
+        raise ConfigError(message, code="config.path_exists", where=page, hint=hint)
     return page
 
 
@@ -139,7 +139,7 @@ def explain_all(explainer: "Explainer", paths: list[Path]) -> "tuple[Sequence[Ex
     if not explanations:
         message = f"none of the {len(paths)} images is readable"
         hint = "see the errors above"
-        raise DataError(message, code="data.bad_files", where=str(paths[0].parent), hint=hint)
+        raise DataError(message, code="data.bad_files", where=paths[0].parent, hint=hint)
     return explanations, errors
 
 

@@ -11,6 +11,7 @@ What cannot happen is an `assert`, never one of these.
 import copyreg
 from collections.abc import Collection, Iterable, Sequence
 from difflib import get_close_matches
+from pathlib import PurePath
 from typing import Any, ClassVar
 
 
@@ -19,11 +20,11 @@ class VitralError(Exception):
 
     exit_code: ClassVar[int] = 1
 
-    def __init__(self, message: str, *, code: str, where: str = "", hint: str = "") -> None:
+    def __init__(self, message: str, *, code: str, where: str | PurePath = "", hint: str = "") -> None:
         super().__init__(message)
         self.message = message
         self.code = code
-        self.where = where
+        self.where = str(where)
         self.hint = hint
 
     def __reduce__(self) -> tuple[Any, ...]:

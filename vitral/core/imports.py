@@ -85,7 +85,7 @@ def model_file_errors(model: bytes | Path) -> Iterator[None]:
             raise
         told = " ".join(str(error).split())
         raise WeightsError(
-            f"cannot be opened: {told}", code="weights.corrupt", where=str(model), hint="export the model again"
+            f"cannot be opened: {told}", code="weights.corrupt", where=model, hint="export the model again"
         ) from error
 
 

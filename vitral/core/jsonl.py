@@ -71,7 +71,7 @@ def read_jsonl(path: Path) -> list[Record]:
         return []
     except OSError as error:
         message = f"cannot be read: {os_error_message(error)}"
-        raise VitralError(message, code="file.read_failed", where=str(path)) from error
+        raise VitralError(message, code="file.read_failed", where=path) from error
     lines = enumerate(_complete_lines(text).splitlines(), start=1)
     return [_record(line, f"{path}:{number}") for number, line in lines]
 

@@ -85,7 +85,7 @@ def wrap_read_errors(path: Path) -> Iterator[None]:
         advice = READ_HINTS.get(error.errno or 0, "")
         code = "weights.not_found" if isinstance(error, FileNotFoundError) else "weights.unreadable"
         message = f"cannot be read: {os_error_message(error)}"
-        raise WeightsError(message, code=code, where=str(path), hint=advice) from None
+        raise WeightsError(message, code=code, where=path, hint=advice) from None
 
 
 class FileDigest(NamedTuple):
@@ -373,7 +373,7 @@ class Lock:
         except OSError as error:
             message = f"cannot be locked for writing: {os_error_message(error)}"
             hint = "fix that, or write to another folder or disk"
-            raise VitralError(message, code="file.lock_failed", where=str(self.folder), hint=hint) from error
+            raise VitralError(message, code="file.lock_failed", where=self.folder, hint=hint) from error
         self._handle = handle
         _held.add(handle)
         return self
@@ -393,6 +393,6 @@ class Lock:
             holder = os.pread(handle, 1000, 0).decode(errors="replace") or "another process"
             hint = "wait until it ends or stop it, or write to another folder"
             message = f"{holder} is writing this run"
-            raise ConfigError(message, code="config.run_locked", where=str(self.folder), hint=hint) from None
+            raise ConfigError(message, code="config.run_locked", where=self.folder, hint=hint) from None
         os.ftruncate(handle, 0)
         os.write(handle, f"process {os.getpid()} on {socket.gethostname()}".encode())

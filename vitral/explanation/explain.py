@@ -55,7 +55,7 @@ def require_file(path: Path) -> Path:
     """The path, if it is a file."""
     if path.is_dir():
         message = "expected an image, found a folder"
-        raise DataError(message, code="data.not_a_file", where=str(path), hint="pass a file in that folder")
+        raise DataError(message, code="data.not_a_file", where=path, hint="pass a file in that folder")
     if not path.exists():
         raise no_such_path(path)
     return path

@@ -99,7 +99,7 @@ def check_request(bundle: Bundle, images: ExportImages, request: ExportRequest, 
         raise VitralError(
             "already exists and is not overwritten",
             code="file.exists",
-            where=str(out),
+            where=out,
             hint="choose another folder: --out",
         )
     if bundle.model.channels not in (1, 3):

@@ -252,21 +252,19 @@ def read_export(folder: Path) -> Export:
     try:
         data = from_json(text)
     except ValueError as error:
-        raise WeightsError(
-            f"not JSON: {error}", code="weights.bad_config", where=str(path), hint=EXPORT_AGAIN
-        ) from None
+        raise WeightsError(f"not JSON: {error}", code="weights.bad_config", where=path, hint=EXPORT_AGAIN) from None
     _check_format(data, path)
     try:
         notes = Export.from_json(upgrade_json(text, formats.EXPORT, FORMAT))
     except ConfigError as error:
-        raise WeightsError(str(error), code="weights.bad_config", where=str(path), hint=EXPORT_AGAIN) from None
+        raise WeightsError(str(error), code="weights.bad_config", where=path, hint=EXPORT_AGAIN) from None
     _check_usable(notes, folder)
     for file in notes.files:
         with wrap_read_errors(folder / file.name):
             size = (folder / file.name).stat().st_size
         if size != file.bytes:
             message = f"has {size:,} bytes, expected {file.bytes:,}"
-            raise WeightsError(message, code="weights.corrupt", where=str(folder / file.name), hint=EXPORT_AGAIN)
+            raise WeightsError(message, code="weights.corrupt", where=folder / file.name, hint=EXPORT_AGAIN)
     return notes
 
 
@@ -300,25 +298,25 @@ def _check_format(data: Any, path: Path) -> None:
     if type(found) is not int:
         message = f"not an export of vitral: format is {found!r}, expected an integer"
         raise WeightsError(
-            message, code="weights.unknown_format", where=str(path), hint="give a folder written by vitral export"
+            message, code="weights.unknown_format", where=path, hint="give a folder written by vitral export"
         )
     if found > FORMAT:
         message = f"an export of format {found}, written by vitral {data.get('vitral')}; expected at most {FORMAT}"
         hint = f"pip install 'vitral>={data.get('vitral')}' (this one is {__version__})"
-        raise WeightsError(message, code="weights.newer_version", where=str(path), hint=hint)
+        raise WeightsError(message, code="weights.newer_version", where=path, hint=hint)
 
 
 def _check_usable(notes: Export, folder: Path) -> None:
     """Refuse exports that a predictor cannot use."""
     if notes.kind not in ENGINES:
         message, hint = "an export for torch runs only with its run.py", "use the model that it was made from"
-        raise WeightsError(message, code="weights.unsupported", where=str(folder), hint=hint)
+        raise WeightsError(message, code="weights.unsupported", where=folder, hint=hint)
     if notes.input.shape[1:3] != tuple(notes.preprocessing.image_size):
         message = "an export that resizes images itself runs only with its run.py"
         raise WeightsError(
-            message, code="weights.unsupported", where=str(folder), hint="export the model without --image-size"
+            message, code="weights.unsupported", where=folder, hint="export the model without --image-size"
         )
     numbers = notes.output.shape[-1]
     if not isinstance(numbers, int) or (notes.answer == "logits" and numbers != len(notes.classes)):
         message = f"{numbers} outputs do not match {len(notes.classes)} classes"
-        raise WeightsError(message, code="weights.bad_config", where=str(folder / EXPORT_FILE), hint=EXPORT_AGAIN)
+        raise WeightsError(message, code="weights.bad_config", where=folder / EXPORT_FILE, hint=EXPORT_AGAIN)

@@ -96,5 +96,5 @@ def _make(path: Path, exist_ok: bool) -> RunFolder:
     except OSError as error:
         message = f"cannot be created: {(error.strerror or str(error)).lower()}"
         hint = "choose a writable folder: --out"
-        raise VitralError(message, code="file.write_failed", where=str(path), hint=hint) from error
+        raise VitralError(message, code="file.write_failed", where=path, hint=hint) from error
     return RunFolder(path)

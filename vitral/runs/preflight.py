@@ -52,7 +52,7 @@ def create_run(out: str, recipe: Recipe, samples: Samples, call: Sequence[str]) 
         if folder.recipe.exists():
             message = "another process has just started a run in this folder"
             hint = "choose another folder: --out"
-            raise ConfigError(message, code="config.path_exists", where=str(folder.path), hint=hint)
+            raise ConfigError(message, code="config.path_exists", where=folder.path, hint=hint)
         text = recipe.to_json() + "\n"
         record = capture_environment(samples.where, samples.fingerprint(), hash_recipe(text), command_line(call))
         write_file_atomically(folder.environment, record.to_json() + "\n")
@@ -68,12 +68,12 @@ def reopen_run(folder: RunFolder) -> tuple[Recipe, Samples]:
         recipe, record = read_recipe(recipe_text), Environment.from_json(record_text)
     except ConfigError as error:
         hint = "restore the file, or start a new run"
-        raise ConfigError(str(error), code=error.code, where=str(folder.path), hint=hint) from None
+        raise ConfigError(str(error), code=error.code, where=folder.path, hint=hint) from None
     if hash_recipe(recipe_text.decode()) != record.recipe:
         raise ConfigError(
             "was changed after the run started",
             code="config.recipe_changed",
-            where=str(folder.recipe),
+            where=folder.recipe,
             hint=f"restore it, or start a new run: vitral train DATA --weights {shlex.quote(str(folder.path))}",
         )
     samples = open_samples(recipe)
@@ -105,4 +105,4 @@ def _read(path: Path) -> bytes:
     except OSError as error:
         message = f"cannot be read: {(error.strerror or str(error)).lower()}"
         hint = "restore it, or start a new run"
-        raise VitralError(message, code="file.read_failed", where=str(path), hint=hint) from None
+        raise VitralError(message, code="file.read_failed", where=path, hint=hint) from None

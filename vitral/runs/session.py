@@ -91,7 +91,7 @@ class Session:
             raise WeightsError(
                 f"the run reached step {last}, but has no complete checkpoint",
                 code="weights.not_found",
-                where=str(self.folder.checkpoints),
+                where=self.folder.checkpoints,
                 hint="restore one, or start a new run from its best weights: vitral train DATA --weights RUN",
             )
         self.save(0)

@@ -163,13 +163,13 @@ def _read_config(path: Path) -> Bundle:
         data = from_json(text)
     except ValueError as error:
         message = f"not JSON: {error}"
-        raise WeightsError(message, code="weights.bad_config", where=str(path), hint=COPY_AGAIN) from None
+        raise WeightsError(message, code="weights.bad_config", where=path, hint=COPY_AGAIN) from None
     _check_format(data, path)
     try:
         return Bundle.from_json(upgrade_json(text, formats.BUNDLE, FORMAT))
     except ConfigError as error:
         advice = "" if error.hint else COPY_AGAIN
-        raise WeightsError(str(error), code="weights.bad_config", where=str(path), hint=advice) from None
+        raise WeightsError(str(error), code="weights.bad_config", where=path, hint=advice) from None
 
 
 def _check_format(data: Any, path: Path) -> None:
@@ -178,15 +178,15 @@ def _check_format(data: Any, path: Path) -> None:
     if type(found) is not int:
         message = f"not of a bundle of vitral: its format is {found!r}, expected a whole number"
         advice = "give a bundle or a run of vitral"
-        raise WeightsError(message, code="weights.unknown_format", where=str(path), hint=advice)
+        raise WeightsError(message, code="weights.unknown_format", where=path, hint=advice)
     if found < 1:
         message = f"format: expected a number from 1 to {FORMAT}, got {found}"
-        raise WeightsError(message, code="weights.bad_config", where=str(path), hint=COPY_AGAIN)
+        raise WeightsError(message, code="weights.bad_config", where=path, hint=COPY_AGAIN)
     if found > FORMAT:
         raise WeightsError(
             f"a bundle of format {found}, written by vitral {data.get('vitral')}; expected at most {FORMAT}",
             code="weights.newer_version",
-            where=str(path),
+            where=path,
             hint=f"pip install 'vitral>={data.get('vitral')}' (this one is {__version__})",
         )
 
@@ -197,12 +197,12 @@ def _refuse_other_files(folder: Path) -> None:
         return
     if not folder.is_dir():
         message, advice = "is a file, expected a folder", "choose another name"
-        raise VitralError(message, code="file.exists", where=str(folder), hint=advice)
+        raise VitralError(message, code="file.exists", where=folder, hint=advice)
     if others := sorted(path.name for path in folder.iterdir() if path.name not in FILES):
         more = f" and {len(others) - 1} more" if len(others) > 1 else ""
         message = f"holds {others[0]}{more}, which is no part of a bundle and would be lost"
         advice = "move it elsewhere, or choose another name"
-        raise VitralError(message, code="file.exists", where=str(folder), hint=advice)
+        raise VitralError(message, code="file.exists", where=folder, hint=advice)
 
 
 def _present(folder: Path) -> Path:

@@ -150,7 +150,7 @@ def write_model(source: LoadedModel, origin: SourceFile, out: Path, to: str) -> 
     """Write a model as a new folder in the format of a library."""
     if os.path.lexists(out):
         message, hint = "exists already and is not overwritten", "choose another name"
-        raise VitralError(message, code="file.exists", where=str(out), hint=hint)
+        raise VitralError(message, code="file.exists", where=out, hint=hint)
     format = None if to == OURS else select_format(source, to)
     with new_folder(out) as draft:
         written = _write_files(source, draft, format) if format else _write_bundle(source, draft, origin, out.name)
@@ -230,11 +230,11 @@ def _check(source: LoadedModel, origin: SourceFile, written: WrittenModel) -> Ce
             f"the outputs for {size} images would differ: {written.software} resamples the positions for "
             f"{bundle.model.image_size} as {theirs}, this model as {ours}",
             code="weights.resampling_differs",
-            where=str(where),
+            where=where,
             hint=f"write the positions for that size: --image-size {size}",
         )
     message = f"the outputs of what was written differ: {certificate.worst.describe()}"
-    raise WeightsError(message, code="weights.conversion_differs", where=str(where), hint=REPORT_BUG)
+    raise WeightsError(message, code="weights.conversion_differs", where=where, hint=REPORT_BUG)
 
 
 def _compare(before: LoadedModel, after: LoadedModel, reference: Reference) -> dict[str, Any]:

@@ -82,13 +82,13 @@ def open_model(where: str | Path, *settings: str, options: LoadOptions = DEFAULT
         return _open_checkpoint(source, settings, options)
     if settings or options.format:
         message = f"a bundle records all its settings, and takes no {settings[0] if settings else 'format'}"
-        raise ConfigError(message, code="config.conflict", where=str(home), hint="leave it out")
+        raise ConfigError(message, code="config.conflict", where=home, hint="leave it out")
     bundle, tensors = read_bundle(home)
     model = bundle.model.build_empty()
     try:
         model.load_weights(tensors)
     except WeightsError as error:
-        raise WeightsError(error.message, code=error.code, where=str(home / MODEL), hint=error.hint) from None
+        raise WeightsError(error.message, code=error.code, where=home / MODEL, hint=error.hint) from None
     model.activation = bundle.activation
     messages = (*_stretch_message(model, bundle), *_activation_message(bundle))
     return OpenedModel(LoadedModel(model.eval(), bundle), home / MODEL, messages)
@@ -156,7 +156,7 @@ def _open_checkpoint(source: FetchedWeights, settings: tuple[str, ...], options:
         model.load_weights({name: tensor.float() for name, tensor in tensors.items()})
     except WeightsError as error:
         message = describe_non_finite(found.tensors) or error.message
-        raise WeightsError(message, code=error.code, where=str(ckpt.path), hint=error.hint) from None
+        raise WeightsError(message, code=error.code, where=ckpt.path, hint=error.hint) from None
     preprocessing = found.preprocessing  # DINOv2 is used with smaller images than its positions were trained for
     if config.image_size != found.model.image_size:
         preprocessing = preprocessing.model_copy(update={"image_size": config.image_size})

@@ -29,7 +29,7 @@ def read_checkpoint(path: Path, allow_pickle: bool = False) -> Checkpoint:
         found = _tensors(part, allow_pickle)
         if twice := sorted(tensors.keys() & found.keys()):
             message = f"{twice[0]} is in two of its files"
-            raise WeightsError(message, code="weights.duplicate_tensor", where=str(file), hint=DOWNLOAD_AGAIN)
+            raise WeightsError(message, code="weights.duplicate_tensor", where=file, hint=DOWNLOAD_AGAIN)
         tensors |= found
     return Checkpoint(file, tensors, _notes(file.parent / CONFIG), _processor(file.parent))
 
@@ -49,19 +49,19 @@ def find_weight_file(path: Path, allow_pickle: bool = False) -> Path:
         return found[0]
     if found:
         message, hint = "holds several files of weights", f"name the one: {format_choices(each.name for each in found)}"
-        raise WeightsError(message, code="weights.ambiguous", where=str(path), hint=hint)
+        raise WeightsError(message, code="weights.ambiguous", where=path, hint=hint)
     if pickles := [each for each in names if each.suffix in SUFFIXES]:
         raise pickle_error(pickles[0])
     message = f"holds no file of weights ({format_choices(READERS)})"
     hint = "give a run, a bundle, or a folder or file of weights"
-    raise WeightsError(message, code="weights.not_found", where=str(path), hint=hint)
+    raise WeightsError(message, code="weights.not_found", where=path, hint=hint)
 
 
 def pickle_error(path: Path) -> WeightsError:
     """A pickle is a program: it is opened only for who asks for that."""
     hint = f"if you trust who made it: vitral convert {shlex.quote(str(path))} NEW-FOLDER --to vitral --allow-pickle"
     message = "is a pickle, which can run code when it is read"
-    return WeightsError(message, code="weights.pickle_refused", where=str(path), hint=hint)
+    return WeightsError(message, code="weights.pickle_refused", where=path, hint=hint)
 
 
 def _tensors(file: Path, allow_pickle: bool) -> Mapping[str, Tensor]:
@@ -75,7 +75,7 @@ def _tensors(file: Path, allow_pickle: bool) -> Mapping[str, Tensor]:
         message = (
             f"expected {format_choices((*READERS, *SUFFIXES))}, got a file that ends in {file.suffix or 'nothing'}"
         )
-        raise WeightsError(message, code="weights.unknown_format", where=str(file), hint="give a file of weights")
+        raise WeightsError(message, code="weights.unknown_format", where=file, hint="give a file of weights")
     return read_safetensors(file, DOWNLOAD_AGAIN)
 
 
@@ -85,11 +85,11 @@ def shard_files(file: Path) -> list[Path]:
         return [file]
     names = _notes(file, "weights.bad_index").get("weight_map")
     if not isinstance(names, dict):
-        raise WeightsError("has no weight_map", code="weights.bad_index", where=str(file), hint=DOWNLOAD_AGAIN)
+        raise WeightsError("has no weight_map", code="weights.bad_index", where=file, hint=DOWNLOAD_AGAIN)
     parts = sorted(set(map(str, names.values())))
     if outside := [name for name in parts if Path(name).name != name]:
         message = f"names a file outside its folder: {outside[0]!r}"
-        raise WeightsError(message, code="weights.bad_index", where=str(file))
+        raise WeightsError(message, code="weights.bad_index", where=file)
     return [file.parent / name for name in parts]
 
 
@@ -110,7 +110,7 @@ def _notes(path: Path, code: str = "weights.bad_config") -> Mapping[str, Any]:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise WeightsError(f"not JSON: {error}", code=code, where=str(path), hint=DOWNLOAD_AGAIN) from None
+        raise WeightsError(f"not JSON: {error}", code=code, where=path, hint=DOWNLOAD_AGAIN) from None
     if not isinstance(found, dict):
-        raise WeightsError("expected fields by name", code=code, where=str(path), hint=DOWNLOAD_AGAIN)
+        raise WeightsError("expected fields by name", code=code, where=path, hint=DOWNLOAD_AGAIN)
     return found

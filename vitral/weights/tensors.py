@@ -73,4 +73,4 @@ def _unreadable(error: SafetensorError | OSError, path: Path, hint: str) -> Weig
     code = "weights.corrupt"
     if isinstance(error, OSError):
         code = "weights.not_found" if isinstance(error, FileNotFoundError) else "weights.unreadable"
-    return WeightsError(f"not a readable safetensors file: {error}", code=code, where=str(path), hint=hint)
+    return WeightsError(f"not a readable safetensors file: {error}", code=code, where=path, hint=hint)

@@ -30,20 +30,20 @@ def read_torch_pickle(path: Path) -> Mapping[str, Tensor]:
         message = f"holds more than weights, or is damaged: {_said(error)}"
         code = "weights.unsafe_pickle" if CODE.search(str(error)) else "weights.corrupt"
         hint = "save its state dict as safetensors where it was made, and give that"
-        raise WeightsError(message, code=code, where=str(path), hint=hint) from None
+        raise WeightsError(message, code=code, where=path, hint=hint) from None
     while isinstance(found, dict) and (inner := [name for name in WRAPPERS if isinstance(found.get(name), dict)]):
         if len(inner) > 1:
             message = f"holds several sets of weights: {', '.join(inner)}"
             hint = "save the one that you want alone"
-            raise WeightsError(message, code="weights.ambiguous", where=str(path), hint=hint)
+            raise WeightsError(message, code="weights.ambiguous", where=path, hint=hint)
         found = found[inner[0]]
     if not isinstance(found, dict) or not found:
-        raise WeightsError("holds no tensors by name", code="weights.not_state_dict", where=str(path))
+        raise WeightsError("holds no tensors by name", code="weights.not_state_dict", where=path)
     others = [str(name) for name, value in found.items() if not isinstance(value, Tensor)]
     if others:
         message = f"holds {others[0]}{f' and {len(others) - 1} more' if len(others) > 1 else ''} beside its tensors"
         hint = "save its state dict alone"
-        raise WeightsError(message, code="weights.not_state_dict", where=str(path), hint=hint)
+        raise WeightsError(message, code="weights.not_state_dict", where=path, hint=hint)
     return {str(name): tensor for name, tensor in found.items()}
 
 

@@ -158,12 +158,12 @@ def read_idx(path: Path, sides: int) -> Array:
     head = 4 + 4 * sides
     if data[:4] != bytes([0, 0, 8, sides]) or len(data) < head:
         message = f"expected an idx file of bytes with {sides} sides, found one that begins {data[:4].hex(' ')!r}"
-        raise DataError(message, code="data.bad_archive", where=str(path), hint="fetch it again")
+        raise DataError(message, code="data.bad_archive", where=path, hint="fetch it again")
     shape = np.frombuffer(data, ">u4", count=sides, offset=4).tolist()
     promised = head + int(np.prod(shape, dtype=object))
     if len(data) != promised:
         message = f"its header promises {promised} bytes, found {len(data)}"
-        raise DataError(message, code="data.bad_archive", where=str(path), hint="fetch it again")
+        raise DataError(message, code="data.bad_archive", where=path, hint="fetch it again")
     return np.frombuffer(data, np.uint8, offset=head).reshape(shape)
 
 
@@ -173,7 +173,7 @@ def read_gzip(path: Path) -> bytes:
         return gzip.decompress(read_bytes(path))
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(
-            f"not a whole gzip file: {error}", code="data.bad_archive", where=str(path), hint="fetch it again"
+            f"not a whole gzip file: {error}", code="data.bad_archive", where=path, hint="fetch it again"
         ) from None
 
 
@@ -190,4 +190,4 @@ def missing_file(path: Path, name: str) -> DataError:
     """The error for a dataset of which one file is not there."""
     message = f"{name} is missing beside the other files of the dataset"
     hint = "put it there, or unpack the whole dataset again"
-    return DataError(message, code="data.missing_file", where=str(path.parent), hint=hint)
+    return DataError(message, code="data.missing_file", where=path.parent, hint=hint)

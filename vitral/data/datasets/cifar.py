@@ -207,7 +207,7 @@ class PngReader:
         try:
             labels = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise DataError(f"not JSON: {error}", code="data.bad_archive", where=str(path), hint=AGAIN) from None
+            raise DataError(f"not JSON: {error}", code="data.bad_archive", where=path, hint=AGAIN) from None
         return check_labels(images, _numbers(labels, path), self.classes, f"the PNGs of {part}", str(path))
 
 
@@ -240,7 +240,7 @@ def _from_pickle(path: Path, key: str, classes: int) -> LabeledImages:
     data = found.get("data")
     if not isinstance(data, np.ndarray) or data.ndim != 2 or data.shape[1] != PLANES:
         raise DataError(
-            f"no array of {PLANES} columns called data in it", code="data.bad_archive", where=str(path), hint=AGAIN
+            f"no array of {PLANES} columns called data in it", code="data.bad_archive", where=path, hint=AGAIN
         )
     return check_labels(_images(data), _numbers(found.get(key), path), classes, str(path), str(path))
 
@@ -251,7 +251,7 @@ def _from_records(path: Path, classes: int) -> LabeledImages:
     length = labels + PLANES
     if not data or len(data) % length:
         message = f"expected records of {length} bytes, found {len(data)} bytes, which is no whole number of them"
-        raise DataError(message, code="data.bad_archive", where=str(path), hint=AGAIN)
+        raise DataError(message, code="data.bad_archive", where=path, hint=AGAIN)
     records = np.frombuffer(data, np.uint8).reshape(-1, length)
     return check_labels(_images(records[:, labels:]), records[:, labels - 1], classes, str(path), str(path))
 
@@ -260,7 +260,7 @@ def _from_png(path: Path) -> Array:
     rows = decode(read_bytes(path), str(path), SHEET, FULL_SIZE)  # (images, pixels, 3)
     if rows.shape[1] != PIXELS:
         message = f"expected rows of {PIXELS} pixels, found {rows.shape[1]}"
-        raise DataError(message, code="data.bad_archive", where=str(path), hint=AGAIN)
+        raise DataError(message, code="data.bad_archive", where=path, hint=AGAIN)
     return rows.reshape(-1, SIDE, SIDE, 3)
 
 
@@ -272,7 +272,7 @@ def _numbers(labels: object, path: Path) -> Array:
     """Labels as an array, once they are a list of whole numbers that fit."""
     if not isinstance(labels, list) or not all(type(label) is int and 0 <= label <= 255 for label in labels):
         raise DataError(
-            "expected a list of labels, whole numbers from 0", code="data.bad_label", where=str(path), hint=AGAIN
+            "expected a list of labels, whole numbers from 0", code="data.bad_label", where=path, hint=AGAIN
         )
     return np.array(labels, np.uint8)
 

@@ -126,6 +126,6 @@ def unreadable(path: str | PurePath, error: OSError) -> DataError:
     return DataError(
         f"cannot be read: {(error.strerror or str(error)).lower()}",
         code="data.unreadable",
-        where=str(path),
+        where=path,
         hint=hint,
     )

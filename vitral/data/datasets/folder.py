@@ -57,7 +57,7 @@ def open_unlabeled(path: Path, val_split: StratifiedSplit) -> Samples:
         raise DataError(
             "no images in it or in its folders",
             code="data.empty",
-            where=str(path),
+            where=path,
             hint="give a folder with JPEG or PNG",
         )
     rows, _ = stratified_split((Row(name, "", "train") for name in names), val_split)

@@ -308,12 +308,12 @@ def _by_split(root: Path, words: dict[str, list[str]]) -> TableFiles:
         raise DataError(
             message,
             code="data.no_train_split",
-            where=str(root),
+            where=root,
             hint="give one of the folders, or call one split train",
         )
     if len(set(known.values())) < len(known):
         message = f"two of its splits stand for the same: {format_names(list(known))}"
-        raise DataError(message, code="data.ambiguous_split", where=str(root), hint="rename or remove one")
+        raise DataError(message, code="data.ambiguous_split", where=root, hint="rename or remove one")
     in_order = sorted(known, key=lambda word: SPLITS.index(known[word]))
     others = [name for word, names in words.items() if word not in known for name in names]
     notes = [f"left out, of no split that is used: {format_names(others)}"] if others else []
@@ -326,9 +326,7 @@ def _saved(root: Path, folder: str) -> list[str]:
     state = _json(path)
     if state.get("_indices_data_files"):
         message = "its rows are chosen by a file of indices"
-        raise DataError(
-            message, code="data.unsupported_table", where=str(path), hint="save it anew after flatten_indices()"
-        )
+        raise DataError(message, code="data.unsupported_table", where=path, hint="save it anew after flatten_indices()")
     entries = state.get("_data_files")
     found = [isinstance(file, dict) and file.get("filename") for file in entries] if isinstance(entries, list) else []
     names = [str(PurePosixPath(folder, name)) for name in _names(path, "_data_files", found)]
@@ -337,7 +335,7 @@ def _saved(root: Path, folder: str) -> list[str]:
             raise DataError(
                 f"{name} is missing",
                 code="data.missing_file",
-                where=str(path),
+                where=path,
                 hint="put it back, or save the set anew",
             )
     return names
@@ -347,7 +345,7 @@ def _names(path: Path, field: str, found: object) -> list[str]:
     """What a field lists, once it is names of things that lie beside the file."""
     if not isinstance(found, list) or not found or not all(map(_is_name, found)):
         message = f"expected names of files or folders in {field}"
-        raise DataError(message, code="data.bad_index", where=str(path), hint="save the set anew")
+        raise DataError(message, code="data.bad_index", where=path, hint="save the set anew")
     return found
 
 
@@ -360,9 +358,7 @@ def _json(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise DataError(
-            f"not JSON: {error}", code="data.bad_index", where=str(path), hint="save the set anew"
-        ) from None
+        raise DataError(f"not JSON: {error}", code="data.bad_index", where=path, hint="save the set anew") from None
     return found if isinstance(found, dict) else {}
 
 
@@ -393,7 +389,7 @@ def _check_complete(root: Path, names: list[str]) -> None:
         if missing:
             absent = format_names([f"{number:05}" for number in missing])
             message = f"{len(missing)} of the {count} files of {stem} are missing: {absent}"
-            raise DataError(message, code="data.missing_file", where=str(root), hint="fetch them")
+            raise DataError(message, code="data.missing_file", where=root, hint="fetch them")
 
 
 def _check_one_dataset(root: Path, names: list[str]) -> None:
@@ -404,7 +400,7 @@ def _check_one_dataset(root: Path, names: list[str]) -> None:
         raise DataError(
             f"holds several data sets: {format_names(sets)}",
             code="data.several_sets",
-            where=str(root),
+            where=root,
             hint="give one of these folders",
         )
 
@@ -422,7 +418,7 @@ def open_tables(path: Path, val_split: StratifiedSplit) -> Samples:
         for number, value in enumerate(values)
     ]
     if not rows:
-        raise DataError("holds no rows", code="data.empty", where=str(path), hint="give a set with images in it")
+        raise DataError("holds no rows", code="data.empty", where=path, hint="give a set with images in it")
     samples = build_samples(str(path), rows, TableStore(str(root), columns.image), val_split, notes)
     return _in_order(samples, columns.classes or _sorted_numbers(value for values in labels for value in values))
 
@@ -435,7 +431,7 @@ def _columns(root: Path, files: list[TableFile]) -> Columns:
             raise DataError(
                 f"its columns or classes are not those of {files[0].name}",
                 code="data.schema_mismatch",
-                where=str(root / file.name),
+                where=root / file.name,
                 hint="let all files have the same columns of images and labels, and the same classes",
             )
     return found[0]

@@ -81,7 +81,7 @@ def open_manifest(path: Path, val_split: StratifiedSplit) -> Samples:
         raise DataError(
             "lists no images",
             code="data.empty",
-            where=str(path),
+            where=path,
             hint="write a line with a path and a label for each",
         )
     _check_paths(path, records)
@@ -95,7 +95,7 @@ def _text(path: Path) -> str:
         raise unreadable(path, error) from None
     except UnicodeDecodeError as error:
         message = f"not UTF-8 at byte {error.start}"
-        raise DataError(message, code="data.bad_manifest", where=str(path), hint="save it as UTF-8") from None
+        raise DataError(message, code="data.bad_manifest", where=path, hint="save it as UTF-8") from None
 
 
 def _from_table(path: Path, text: str, delimiter: str) -> Iterator[Record]:
@@ -112,13 +112,13 @@ def _check_header(path: Path, header: list[str], delimiter: str) -> None:
         raise DataError(
             f"no column {format_choices(missing)} in the header, which is {delimiter.join(header)!r}",
             code="data.bad_manifest",
-            where=str(path),
+            where=path,
             hint=f"let the first line name the columns: {delimiter.join(REQUIRED)} and, if you like, split",
         )
     repeated = [name for name, times in Counter(header).items() if name in COLUMNS and times > 1]
     if repeated:
         raise DataError(
-            f"two columns are called {repeated[0]!r}", code="data.bad_manifest", where=str(path), hint="rename one"
+            f"two columns are called {repeated[0]!r}", code="data.bad_manifest", where=path, hint="rename one"
         )
     _check_misspelled(str(path), header)
 
@@ -186,7 +186,7 @@ def _check_paths(path: Path, records: list[Record]) -> None:
         raise DataError(
             f"{len(missing)} of {len(records)} files are missing: {format_names(missing)}",
             code="data.missing_file",
-            where=str(path),
+            where=path,
             hint=f"put them back, or remove their lines; paths are relative to {path.parent}{slashes}",
         )
 

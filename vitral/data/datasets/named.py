@@ -78,11 +78,11 @@ class DigitsReader:
             table = np.array([list(map(int, line.split(b","))) for line in lines], np.int64)
         except (ValueError, OverflowError) as error:
             raise DataError(
-                f"not a table of numbers: {error}", code="data.bad_archive", where=str(path), hint="fetch it again"
+                f"not a table of numbers: {error}", code="data.bad_archive", where=path, hint="fetch it again"
             ) from None
         if table.shape[1:] != (65,) or table[:, :-1].min() < 0 or table[:, :-1].max() > HIGHEST:
             message = f"expected lines of 64 numbers from 0 to {HIGHEST} and a label"
-            raise DataError(message, code="data.bad_archive", where=str(path), hint="fetch it again")
+            raise DataError(message, code="data.bad_archive", where=path, hint="fetch it again")
         pixels = (table[:, :-1] * 255 + HIGHEST // 2) // HIGHEST
         return check_labels(
             pixels.astype(np.uint8).reshape(-1, 8, 8), table[:, -1], DIGITS_CLASSES, str(path), str(path)
@@ -214,5 +214,5 @@ def _check_not_another(name: str, reader: Reader, folder: Path) -> None:
     for other, known in NAMED_DATASETS.items():
         if other != name and known.first_labels == first_labels:
             raise DataError(
-                f"holds {other}, not {name}", code="data.wrong_set", where=str(folder), hint=f"open it as {other}"
+                f"holds {other}, not {name}", code="data.wrong_set", where=folder, hint=f"open it as {other}"
             )

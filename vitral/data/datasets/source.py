@@ -89,7 +89,7 @@ def no_such_path(path: Path) -> DataError:
         return DataError(
             "no such file or folder",
             code="data.not_found",
-            where=str(path),
+            where=path,
             hint=f"its folder {unreadable(there, error).message}",
         )
     beside = {entry.name.lower(): entry for entry in entries if not entry.name.startswith(".")}
@@ -102,4 +102,4 @@ def no_such_path(path: Path) -> DataError:
     else:
         whole = beside[near[0]].joinpath(*rest)
         hint = f"did you mean {str(whole if whole.exists() else beside[near[0]])!r}?"
-    return DataError("no such file or folder", code="data.not_found", where=str(path), hint=hint)
+    return DataError("no such file or folder", code="data.not_found", where=path, hint=hint)

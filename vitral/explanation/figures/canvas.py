@@ -53,7 +53,7 @@ class ExplanationFigure(NamedTuple):
         except OSError as error:
             message = f"cannot be written: {(error.strerror or str(error)).lower()}"
             hint = "make room, or name another folder"
-            raise VitralError(message, code="file.write_failed", where=str(path), hint=hint) from None
+            raise VitralError(message, code="file.write_failed", where=path, hint=hint) from None
 
     def _repr_png_(self) -> bytes:
         """The figure, for a notebook."""

@@ -293,7 +293,7 @@ def write_figures(folder: Path, explanations: Sequence[Explanation]) -> list[Pat
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         message = f"cannot be made: {(error.strerror or str(error)).lower()}"
-        raise VitralError(message, code="file.write_failed", where=str(folder), hint="name another folder") from None
+        raise VitralError(message, code="file.write_failed", where=folder, hint="name another folder") from None
     written = []
     for name, explanation in zip(distinct_stems([each.photo.name for each in explanations]), explanations, strict=True):
         written += [(folder / f"{name}-{each.name}.png", each) for each in image_figures(explanation)]

@@ -65,11 +65,11 @@ def verify(folder: Path) -> Manifest:
             size = path.stat().st_size
             if size != entry.size:
                 message = f"truncated or extended: {size:,} bytes, expected {entry.size:,}"
-                raise WeightsError(message, code="weights.corrupt", where=str(path))
+                raise WeightsError(message, code="weights.corrupt", where=path)
             with path.open("rb") as file:
                 if hashlib.file_digest(file, "sha256").hexdigest() != entry.sha256:
                     message = "damaged: its SHA-256 is not the one in the manifest"
-                    raise WeightsError(message, code="weights.corrupt", where=str(path))
+                    raise WeightsError(message, code="weights.corrupt", where=path)
     return manifest
 
 
@@ -80,10 +80,10 @@ def _read(path: Path) -> Manifest:
         manifest = Manifest.from_json(text)
     except ConfigError as error:
         message = f"not a valid manifest: {error}"
-        raise WeightsError(message, code="weights.corrupt", where=str(path)) from None
+        raise WeightsError(message, code="weights.corrupt", where=path) from None
     # No hash covers the manifest itself, so its text must be exactly what vitral writes.
     if manifest.to_json().encode() != text:
-        raise WeightsError("damaged: not the text that vitral writes", code="weights.corrupt", where=str(path))
+        raise WeightsError("damaged: not the text that vitral writes", code="weights.corrupt", where=path)
     return manifest
 
 
@@ -168,9 +168,9 @@ def open_checkpoint(path: Path) -> Checkpoint:
     manifest = verify(path)
     if _name(manifest.step) != path.name.partition(DRAFT_SUFFIX)[0]:
         message = f"written for step {manifest.step}, which is not the step of its folder"
-        raise WeightsError(message, code="weights.corrupt", where=str(path / MANIFEST))
+        raise WeightsError(message, code="weights.corrupt", where=path / MANIFEST)
     if STATE not in manifest.files:
-        raise WeightsError(f"does not list {STATE}", code="weights.corrupt", where=str(path / MANIFEST))
+        raise WeightsError(f"does not list {STATE}", code="weights.corrupt", where=path / MANIFEST)
     stems = tuple(name.removesuffix(SUFFIX) for name in manifest.files if name.endswith(SUFFIX))
     return Checkpoint(path, manifest.step, stems)
 

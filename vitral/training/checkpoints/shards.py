@@ -42,7 +42,7 @@ def assemble_tensors(paths: Iterable[Path]) -> Iterator[tuple[str, Tensor]]:
             tensor = _assemble([(file.get_tensor(name), start) for file, start in chunks])
             if tensor is None:
                 message = f"chunks of tensor {name} are missing"
-                raise WeightsError(message, code="weights.missing_tensor", where=str(last.parent), hint=HINT)
+                raise WeightsError(message, code="weights.missing_tensor", where=last.parent, hint=HINT)
             yield name, tensor
 
 
@@ -70,4 +70,4 @@ def _open(path: Path) -> Iterator[Any]:
         raise
     except (SafetensorError, OSError, ValueError) as error:
         message = f"not a readable safetensors file: {error}"
-        raise WeightsError(message, code="weights.corrupt", where=str(path), hint=HINT) from None
+        raise WeightsError(message, code="weights.corrupt", where=path, hint=HINT) from None

@@ -119,7 +119,7 @@ class FileSettings(NamedTuple):
         if width not in HEADS:
             message = f"does not tell the number of heads, and no published model has a width of {width}"
             hint = setting_hint(ckpt, "mixer.heads=N")
-            raise WeightsError(message, code="weights.missing_setting", where=str(ckpt.path), hint=hint)
+            raise WeightsError(message, code="weights.missing_setting", where=ckpt.path, hint=hint)
         return HEADS[width]
 
     def infer_image_size(self, rows: int, prefixes: Sequence[int], patch: Size, ckpt: Checkpoint) -> tuple[Size, int]:
@@ -138,9 +138,7 @@ class FileSettings(NamedTuple):
         if len(found) != 1:
             message = f"{rows} positions are not those of one square of patches"
             code = "weights.bad_setting" if told else "weights.missing_setting"
-            raise WeightsError(
-                message, code=code, where=str(ckpt.path), hint=setting_hint(ckpt, "image_size=HEIGHTxWIDTH")
-            )
+            raise WeightsError(message, code=code, where=ckpt.path, hint=setting_hint(ckpt, "image_size=HEIGHTxWIDTH"))
         return found[0]
 
 
@@ -173,11 +171,11 @@ def tensor_shape(ckpt: Checkpoint, name: str, dims: int) -> tuple[int, ...]:
     """The shape of a tensor that must be there, with so many dimensions."""
     if name not in ckpt.tensors:
         message, hint = f"{name} is missing", "give the whole file"
-        raise WeightsError(message, code="weights.missing_tensor", where=str(ckpt.path), hint=hint)
+        raise WeightsError(message, code="weights.missing_tensor", where=ckpt.path, hint=hint)
     found = tuple(ckpt.tensors[name].shape)
     if len(found) != dims or not all(found):
         message = f"{name} has shape {found}, expected {dims} dimensions"
-        raise WeightsError(message, code="weights.shape_mismatch", where=str(ckpt.path))
+        raise WeightsError(message, code="weights.shape_mismatch", where=ckpt.path)
     return found
 
 

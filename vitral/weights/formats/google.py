@@ -374,7 +374,7 @@ def _heads(ckpt: Checkpoint, width: int, names: Layout) -> int:
     if inputs != width or heads * each != width:
         message = f"{query} has shape {(inputs, heads, each)}, expected ({width}, heads, {width} / heads)"
         hint = "give the file as Google's code wrote it"
-        raise WeightsError(message, code="weights.shape_mismatch", where=str(ckpt.path), hint=hint)
+        raise WeightsError(message, code="weights.shape_mismatch", where=ckpt.path, hint=hint)
     return heads
 
 

@@ -135,20 +135,20 @@ def _starts(path: Path, archive: ZipFile, whole: mmap) -> dict[str, int]:
     for info, end in zip(members, ends, strict=True):
         name = info.filename.removesuffix(ENDING)
         if fault := _fault(info):
-            raise WeightsError(f"{name} {fault}", code="weights.bad_archive", where=str(path), hint=REPACK)
+            raise WeightsError(f"{name} {fault}", code="weights.bad_archive", where=path, hint=REPACK)
         if info.filename in starts:
             message = f"{name} is there twice"
-            raise WeightsError(message, code="weights.duplicate_tensor", where=str(path), hint=REPACK)
+            raise WeightsError(message, code="weights.duplicate_tensor", where=path, hint=REPACK)
         starts[info.filename] = start = _start(info, end, whole)
         if not 0 <= start <= end - info.compress_size:
             message = f"{name} runs into what follows it: {info.compress_size:,} bytes do not lie between"
-            raise WeightsError(message, code="weights.corrupt", where=str(path), hint=DOWNLOAD_AGAIN)
+            raise WeightsError(message, code="weights.corrupt", where=path, hint=DOWNLOAD_AGAIN)
     unpacked = sum(info.file_size for info in members if info.compress_type != ZIP_STORED)
     if unpacked > max(UNPACKED, RATIO * len(whole)):
         first = max(members, key=lambda info: info.file_size).filename.removesuffix(ENDING)
         message = f"unpacks to {unpacked:,} bytes, more than {RATIO} times the file, the most of it {first}"
         hint = "if that is right, write it uncompressed: numpy.savez"
-        raise WeightsError(message, code="weights.too_large", where=str(path), hint=hint)
+        raise WeightsError(message, code="weights.too_large", where=path, hint=hint)
     return starts
 
 
@@ -218,7 +218,7 @@ def _damage(path: Path) -> Iterator[None]:
         raise
     except (BadZipFile, ValueError, NotImplementedError, struct.error) as error:
         message = f"not a readable npz file: {error}"
-        raise WeightsError(message, code="weights.corrupt", where=str(path), hint=DOWNLOAD_AGAIN) from None
+        raise WeightsError(message, code="weights.corrupt", where=path, hint=DOWNLOAD_AGAIN) from None
 
 
 @contextmanager
@@ -228,8 +228,6 @@ def _naming(path: Path, name: str) -> Iterator[None]:
         yield
     except (BadZipFile, ZlibError, EOFError) as error:
         message = f"{name} is damaged: {error}"
-        raise WeightsError(message, code="weights.corrupt", where=str(path), hint=DOWNLOAD_AGAIN) from None
+        raise WeightsError(message, code="weights.corrupt", where=path, hint=DOWNLOAD_AGAIN) from None
     except ValueError as error:
-        raise WeightsError(
-            f"{name} {error}", code="weights.bad_archive", where=str(path), hint=DOWNLOAD_AGAIN
-        ) from None
+        raise WeightsError(f"{name} {error}", code="weights.bad_archive", where=path, hint=DOWNLOAD_AGAIN) from None

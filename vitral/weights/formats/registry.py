@@ -58,7 +58,7 @@ def detect_format(ckpt: Checkpoint, name: str = "") -> Format:
         raise WeightsError(
             message,
             code="weights.ambiguous",
-            where=str(ckpt.path),
+            where=ckpt.path,
             hint=f"say which: vitral convert {shlex.quote(str(ckpt.path))} NEW-FOLDER --format {names[0]}",
         )
     some = ", ".join(sorted(ckpt.tensors)[:SHOWN])
@@ -66,7 +66,7 @@ def detect_format(ckpt: Checkpoint, name: str = "") -> Format:
     more = ", ..." if len(ckpt.tensors) > SHOWN else ""
     message = f"no Vision Transformer that is known here{kind}; its tensors: {some}{more}"
     hint = f"known are {format_choices(each.name for each in FORMATS)}"
-    raise WeightsError(message, code="weights.unknown_format", where=str(ckpt.path), hint=hint)
+    raise WeightsError(message, code="weights.unknown_format", where=ckpt.path, hint=hint)
 
 
 def library_formats(library: str) -> Sequence[Format]:

@@ -316,7 +316,7 @@ def _heads(ckpt: Checkpoint, width: int, tokens: Tokens, settings: FileSettings,
     if width == 768 and not tokens.cls and not config.architecture and "attn_pool.latent" not in ckpt.tensors:
         message = "does not tell the number of heads: timm has models like this with 12 and with 16"
         hint = setting_hint(ckpt, "mixer.heads=N")
-        raise WeightsError(message, code="weights.missing_setting", where=str(ckpt.path), hint=hint)
+        raise WeightsError(message, code="weights.missing_setting", where=ckpt.path, hint=hint)
     return settings.infer_heads(width, ckpt)
 
 
@@ -331,7 +331,7 @@ def gated_mlp(hidden: int, width: int, ckpt: Checkpoint) -> SwiGlu:
     """A gated MLP with so many hidden numbers."""
     if hidden % 8:
         message = f"a gated MLP with {hidden} hidden numbers has no counterpart: a multiple of 8 is expected"
-        raise WeightsError(message, code="weights.unsupported", where=str(ckpt.path))
+        raise WeightsError(message, code="weights.unsupported", where=ckpt.path)
     return SwiGlu(ratio=hidden / width)
 
 
@@ -341,13 +341,13 @@ def _gelu(ckpt: Checkpoint, settings: FileSettings, config: TimmConfig) -> Gelu:
     if config.architecture:
         if (found := config.gelu()) is None:
             message = f"its MLP has {config.arguments.get('act_layer')}, expected a kind of GELU"
-            raise WeightsError(message, code="weights.unsupported", where=str(ckpt.path))
+            raise WeightsError(message, code="weights.unsupported", where=ckpt.path)
         return found
     for mark, kin, other in (("norm_pre.weight", "OpenAI's CLIP", "quick"), ("attn_pool.latent", "a SigLIP", "tanh")):
         if mark in ckpt.tensors:
             message = f"has {mark} and does not tell its kind of GELU, which is {other} in {kin} and erf in others"
             hint = setting_hint(ckpt, f"mlp.gelu={other}")
-            raise WeightsError(message, code="weights.missing_setting", where=str(ckpt.path), hint=hint)
+            raise WeightsError(message, code="weights.missing_setting", where=ckpt.path, hint=hint)
     return "erf"
 
 
@@ -355,11 +355,11 @@ def _pool(ckpt: Checkpoint, tokens: Tokens, config: TimmConfig) -> PoolConfig:
     normed = "fc_norm.weight" in ckpt.tensors
     if config.pool not in {"", "token", "avg", "map"} or (config.pool == "token" and normed):
         message = f"its pool, {config.pool}{' with a norm after it' * normed}, has no counterpart"
-        raise WeightsError(message, code="weights.unsupported", where=str(ckpt.path))
+        raise WeightsError(message, code="weights.unsupported", where=ckpt.path)
     if "attn_pool.latent" in ckpt.tensors:
         if tokens.cls or tokens.registers:
             message = "its query gathers from the patches alone, ours from the class token and the registers too"
-            raise WeightsError(message, code="weights.unsupported", where=str(ckpt.path))
+            raise WeightsError(message, code="weights.unsupported", where=ckpt.path)
         return AttentionPool()
     if "dist_token" in ckpt.tensors:
         return DistilledPool()

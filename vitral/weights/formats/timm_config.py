@@ -56,7 +56,7 @@ def parse_config(ckpt: Checkpoint) -> TimmConfig:
     arguments, images = found.get("model_args", {}), found.get("pretrained_cfg", found)
     if not isinstance(arguments, Mapping) or not isinstance(images, Mapping):
         message = "model_args and pretrained_cfg are not fields by name"
-        raise WeightsError(message, code="weights.bad_config", where=str(ckpt.path.parent))
+        raise WeightsError(message, code="weights.bad_config", where=ckpt.path.parent)
     labels = next((part[name] for part in (found, images) for name in ("label_names", "labels") if part.get(name)), ())
     pool = arguments.get("global_pool") or found.get("global_pool") or ""
     name = architecture.partition(".")[0]
@@ -143,4 +143,4 @@ def parse_preprocessing(
         raise WeightsError(message, code="weights.unsupported", where=where) from None
     except (TypeError, ValueError, ConfigError) as error:
         message = f"pretrained_cfg is not as timm writes it: {error}"
-        raise WeightsError(message, code="weights.bad_config", where=str(ckpt.path.parent / "config.json")) from None
+        raise WeightsError(message, code="weights.bad_config", where=ckpt.path.parent / "config.json") from None

@@ -131,7 +131,7 @@ class BaseVitPytorch(Format):
         if cut is None or mixer is None or wanted:
             message = f"a file of {self.title} does not record all of its settings"
             hint = f"tell the rest, {', '.join(wanted)}: {convert_command(ckpt, '--set A=B --set C=D')}"
-            raise WeightsError(message, code="weights.missing_setting", where=str(ckpt.path), hint=hint)
+            raise WeightsError(message, code="weights.missing_setting", where=ckpt.path, hint=hint)
         return (*cut, mixer)
 
     def other_faults(self, model: Vit, bundle: Bundle) -> Iterator[str]:
@@ -196,7 +196,7 @@ class VitPytorch(BaseVitPytorch):
         if "mlp_head.0.weight" in ckpt.tensors and settings.get("pool") == "mean_all":
             message = "the mean of all tokens is normalized in the head, mlp_head.0, which no model here does"
             hint = "give one that reads its class token: pool=cls"
-            raise WeightsError(message, code="weights.unsupported", where=str(ckpt.path), hint=hint)
+            raise WeightsError(message, code="weights.unsupported", where=ckpt.path, hint=hint)
         return super().detect(ckpt, settings)
 
     def missing(self, ckpt: Checkpoint, settings: FileSettings) -> list[str]:
@@ -326,7 +326,7 @@ def infer_patch(ckpt: Checkpoint, settings: FileSettings) -> tuple[Size, int] | 
         if pixels % (patch.height * patch.width):
             message = f"a patch has {pixels} numbers, which are not so many channels of {patch} pixels"
             hint = setting_hint(ckpt, "stem.patch=HEIGHTxWIDTH")
-            raise WeightsError(message, code="weights.bad_setting", where=str(ckpt.path), hint=hint)
+            raise WeightsError(message, code="weights.bad_setting", where=ckpt.path, hint=hint)
         return patch, pixels // (patch.height * patch.width)
     squares = [(isqrt(pixels // each), each) for each in channels]
     found = [(Size(side, side), each) for side, each in squares if side * side * each == pixels]
@@ -350,7 +350,7 @@ def infer_mixer(ckpt: Checkpoint, settings: FileSettings, width: int) -> Attenti
     if not heads or inner % heads:
         message = f"{inner} numbers for queries do not divide into {heads} heads"
         hint = "tell their right number: mixer.heads=N"
-        raise WeightsError(message, code="weights.bad_setting", where=str(ckpt.path), hint=hint)
+        raise WeightsError(message, code="weights.bad_setting", where=ckpt.path, hint=hint)
     return Attention(heads=heads, head_width=inner // heads, qkv_bias=False, project=project)
 
 

@@ -145,12 +145,12 @@ def _refuse_places(data: str, out: Path) -> None:
         raise ConfigError(
             "an address, and shards are written to this machine",
             code="config.unsupported",
-            where=str(out),
+            where=out,
             hint=hint,
         )
     if Path(data).is_dir() and out.resolve().is_relative_to(Path(data).resolve()):
         raise ConfigError(
-            f"lies inside the data, {data}", code="config.conflict", where=str(out), hint="give a folder beside it"
+            f"lies inside the data, {data}", code="config.conflict", where=out, hint="give a folder beside it"
         )
 
 
@@ -162,25 +162,19 @@ def _refuse_strangers(out: Path, index: Index) -> None:
     begun = found & {INDEX, DRAFT}
     if any((out / name).read_bytes() != text for name in begun):
         message = "holds a pack of other data, or of another shard size"
-        raise ConfigError(
-            message, code="config.path_exists", where=str(out), hint="give another folder, or empty this one"
-        )
+        raise ConfigError(message, code="config.path_exists", where=out, hint="give another folder, or empty this one")
     ours = [CLASSES, DRAFT, INDEX, *(shard.file for shard in index.shards)]
     allowed = {*ours, *(f"{name}{HALF}" for name in ours)} if begun else {f"{DRAFT}{HALF}"}
     if strangers := sorted(found - allowed):
         message = f"holds something else: {format_names(strangers)}"
-        raise ConfigError(
-            message, code="config.path_exists", where=str(out), hint="give another folder, or empty this one"
-        )
+        raise ConfigError(message, code="config.path_exists", where=out, hint="give another folder, or empty this one")
 
 
 def _check_room(out: Path, needed: int) -> None:
     free = shutil.disk_usage(out).free
     if needed > free:
         message = f"the shards take {needed:,} bytes, and {free:,} are free"
-        raise VitralError(
-            message, code="file.no_space", where=str(out), hint="make room, or give a folder on another disk"
-        )
+        raise VitralError(message, code="file.no_space", where=out, hint="make room, or give a folder on another disk")
 
 
 def _is_finished(out: Path, shard: Shard) -> bool:
@@ -208,4 +202,4 @@ def report_write_errors(out: Path) -> Iterator[None]:
     except OSError as error:
         hint = "mend that and run the same command again: it goes on from the shards that are finished"
         message = f"cannot be written: {os_error_message(error)}"
-        raise VitralError(message, code="file.write_failed", where=str(error.filename or out), hint=hint) from None
+        raise VitralError(message, code="file.write_failed", where=error.filename or out, hint=hint) from None

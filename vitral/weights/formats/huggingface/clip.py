@@ -62,7 +62,7 @@ class HfClip(Family):
         if "classifier.weight" in found.tensors:
             message = "classifier.weight reads patches before the last norm, which no model here does"
             hint = "give the vision tower without its classifier"
-            raise WeightsError(message, code="weights.unsupported", where=str(ckpt.path), hint=hint)
+            raise WeightsError(message, code="weights.unsupported", where=ckpt.path, hint=hint)
         return super().fields(ckpt, found, settings)
 
     def vision_fields(self, fields: Fields) -> Fields:

@@ -70,7 +70,7 @@ class HfDinov2(Family):
     def fields_from_tensors(self, ckpt: Checkpoint) -> dict[str, Any]:
         if any(DINO.gated[0] in name for name in ckpt.tensors):
             message = "does not tell the size of its gated MLP"
-            raise WeightsError(message, code="weights.missing_setting", where=str(ckpt.path), hint=ADD_CONFIG)
+            raise WeightsError(message, code="weights.missing_setting", where=ckpt.path, hint=ADD_CONFIG)
         return {"num_register_tokens": tensor_shape(ckpt, REGISTERS, 3)[1]} if REGISTERS in ckpt.tensors else {}
 
     def tokens(self, fields: Fields) -> Tokens:

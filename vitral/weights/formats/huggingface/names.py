@@ -66,7 +66,7 @@ def sort_tensors(ckpt: Checkpoint, names: Names) -> TowerTensors:
         elif short in origins:
             message = f"supported the same tensor twice, as {origins[short]} and as {name}"
             hint = "give a file with one of them"
-            raise WeightsError(message, code="weights.duplicate_tensor", where=str(ckpt.path), hint=hint)
+            raise WeightsError(message, code="weights.duplicate_tensor", where=ckpt.path, hint=hint)
         else:
             origins[short], found.tensors[short] = name, tensor
     return found
