@@ -15,8 +15,8 @@ ITEMS = {section.partition("\n")[0]: section.partition("\n## ")[0] for section i
 # A word of the title of each item that the page must have.
 REQUIRED = (
     "Pre-norm", "E is (P² C) x D", "Position 0", "JFT", "H/14", "Patch sizes", "Two heads", "Few-shot", "Subsets",
-    "stage 3", "Mean pooling", "Queries", "Zeros", "H is the height", "inverse square", "50176", "core-days", "Non-local",
-    "VTAB", "Axial", "2-D positions", "FractalNet",
+    "stage 3", "Mean pooling", "Queries", "Zeros", "H is the height", "inverse square", "50176", "core-days",
+    "Non-local", "VTAB", "Axial", "2-D positions", "FractalNet",
 )  # fmt: skip
 
 
