@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import NamedTuple, Protocol
 
-from vitral.runs.bench.subprocess_runner import TimingProcess
+from vitral.runs.bench import TimingProcess
 
 
 class Case(NamedTuple):

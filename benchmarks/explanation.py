@@ -23,7 +23,7 @@ from vitral.explanation.analysis import analyze
 from vitral.explanation.attention_distance import mean_attention_distance
 from vitral.models.base import Model
 from vitral.models.registry import create_model
-from vitral.runs.bench.subprocess_runner import TimingProcess
+from vitral.runs.bench import TimingProcess
 
 SEEING, FORWARD = "everything", "one forward pass"
 DISTANCE, INFERENCE = "attention distance", "inference"

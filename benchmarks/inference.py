@@ -20,7 +20,7 @@ from benchmarks.compare import Ratio, ratio
 from benchmarks.peers import OTHER_PRECISION
 from vitral.core.config import Config
 from vitral.core.machine import cpu_count
-from vitral.runs.bench.bench import (
+from vitral.runs.bench import (
     BASELINE,
     BASELINE_FLOPS,
     OWN_WORKER,
@@ -39,7 +39,7 @@ from vitral.runs.bench.bench import (
     peer_engines,
     summarize_cell,
 )
-from vitral.runs.environment import git_revision
+from vitral.runs.folder import git_revision
 
 MODELS, BATCHES = ("Ti/16", "S/16", "B/16"), (1, 8, 32)
 # What a goal asks for: times the best float32 peer in each cell and over all cells, the share of peak, and int8.

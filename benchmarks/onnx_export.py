@@ -20,7 +20,7 @@ from vitral.core.imports import load_onnxruntime, load_openvino
 from vitral.inference.engines.onnxruntime import make_session
 from vitral.inference.graph.graph import Graph, build_graph
 from vitral.inference.graph.onnx import lower_for_onnx, to_onnx
-from vitral.runs.bench.worker import load_model
+from vitral.runs.bench_worker import load_model
 
 OURS = "vitral.inference.graph.onnx"
 ROUNDS = 40

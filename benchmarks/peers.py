@@ -29,7 +29,7 @@ from vitral.models.embed import Patches
 from vitral.models.head import LinearHead
 from vitral.models.registry import model_config
 from vitral.models.vit import Vit
-from vitral.runs.bench.subprocess_runner import mean_seconds, serve_timings
+from vitral.runs.bench import mean_seconds, serve_timings
 
 Step = Callable[[], object]
 Prepared = Callable[[int], Step]  # what a batch is answered by
@@ -164,7 +164,7 @@ def openvino_streams(shape: Shape, threads: int) -> Prepared:
     return prepared
 
 
-# How each engine is made; vitral.runs.bench.bench.PEERS has the packages that they need.
+# How each engine is made; vitral.runs.bench.PEERS has the packages that they need.
 PEERS: dict[str, Callable[[Shape, int], Prepared]] = {
     "timm": lambda shape, threads: eager(build_timm, shape),
     "timm compiled": lambda shape, threads: compiled(shape),

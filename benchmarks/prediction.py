@@ -27,8 +27,8 @@ from vitral.inference.batches import read_batches
 from vitral.inference.engines.openvino import OpenVino
 from vitral.inference.image_refs import FileSource, ImageRef
 from vitral.inference.predictor import Predictor
-from vitral.runs.bench.bench import describe_machine
-from vitral.runs.bench.worker import load_model
+from vitral.runs.bench import describe_machine
+from vitral.runs.bench_worker import load_model
 from vitral.weights.bundle import write_bundle
 
 START, FILES = 2.0, 0.95  # the goals: times as fast as timm, share of the rate in memory

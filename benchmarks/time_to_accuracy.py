@@ -29,7 +29,7 @@ from vitral.data.transforms.crop import RandomResizedCrop
 from vitral.models.attention import Attention
 from vitral.models.vit import Vit
 from vitral.recipes.recipe import Epochs, Recipe
-from vitral.runs.bench.subprocess_runner import TimingProcess
+from vitral.runs.bench import TimingProcess
 from vitral.runs.request import RunRequest, resolve
 from vitral.training.metrics import read_metrics
 

@@ -20,8 +20,8 @@ from vitral.data.datasets.source import open_data
 from vitral.data.samples import Samples, Split
 from vitral.evaluation.accuracy import Interval, wilson_interval
 from vitral.inference.engines.engine import Engine, PixelBatch
-from vitral.runs.bench.bench import OWN_WORKER, BenchEngine, BenchPlan, Duration, Row, describe_machine, measure_cells
-from vitral.runs.bench.worker import build_engine
+from vitral.runs.bench import OWN_WORKER, BenchEngine, BenchPlan, Duration, Row, describe_machine, measure_cells
+from vitral.runs.bench_worker import build_engine
 from vitral.runs.evaluate import choose_split, split_config
 from vitral.weights.bundle import Bundle
 from vitral.weights.load import load

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from vitral.recipes.recipe import Recipe as Recipe
     from vitral.runs.evaluate import evaluate as evaluate
     from vitral.runs.export import export as export
-    from vitral.runs.result import Run as Run
+    from vitral.runs.train import Run as Run
     from vitral.runs.train import resume as resume
     from vitral.runs.train import train as train
     from vitral.weights.adapt import adapt as adapt
@@ -58,7 +58,7 @@ _HOMES = {
     "Preprocessing": "vitral.data.transforms.preprocessing",
     "Recipe": "vitral.recipes.recipe",
     "Resnet": "vitral.models",
-    "Run": "vitral.runs.result",
+    "Run": "vitral.runs.train",
     "Vit": "vitral.models",
     "VitralError": "vitral.core.errors",
     "WeightsError": "vitral.core.errors",

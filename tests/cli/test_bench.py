@@ -8,7 +8,7 @@ import pytest
 
 from tests.cli.test_evaluate import tiny
 from vitral import cli
-from vitral.runs.bench.bench import ENGINES, Bench, format_bench
+from vitral.runs.bench import ENGINES, Bench, format_bench
 
 
 def test_a_bundle_is_measured_with_each_engine_at_each_batch(tmp_path: Path) -> None:

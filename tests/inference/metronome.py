@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable
 
 from vitral.core.errors import ConfigError
-from vitral.runs.bench.subprocess_runner import serve_timings
+from vitral.runs.bench import serve_timings
 
 
 def prepare() -> Callable[[str], float]:

@@ -9,8 +9,7 @@ from PIL import Image
 from vitral.data.samples import Samples
 from vitral.recipes.recipe import Recipe
 from vitral.runs.request import RunRequest, resolve
-from vitral.runs.result import Run
-from vitral.runs.train import train
+from vitral.runs.train import Run, train
 from vitral.training.callbacks import SignalHandler
 
 EACH = {"train": 12, "val": 4}  # images of each class

@@ -10,8 +10,7 @@ from vitral.explanation.walkthrough.describe import describe
 from vitral.runs import train as start
 from vitral.runs.artifacts import RunArtifacts, environment_facts
 from vitral.runs.build import build_run
-from vitral.runs.environment import capture_environment
-from vitral.runs.folder import RunFolder
+from vitral.runs.folder import RunFolder, capture_environment
 from vitral.runs.train import resume, train
 from vitral.training.callbacks import find_best
 from vitral.training.checkpoints.checkpoint import checkpoint_path, open_checkpoint

@@ -13,7 +13,7 @@ import vitral
 from tests.runs.small import begin, photos
 from vitral.explanation.class_probability import class_probabilities
 from vitral.explanation.logit_lens import logit_lens
-from vitral.runs.result import Run
+from vitral.runs.train import Run
 
 TOLERANCE = 1e-6
 

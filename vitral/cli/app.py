@@ -1,4 +1,4 @@
-"""The command line: global options, errors in three lines, exit codes."""
+"""The command line: global options, options that several verbs share, errors in three lines, exit codes."""
 
 import atexit
 import gc
@@ -6,7 +6,8 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Annotated
 
 import typer
@@ -31,6 +32,24 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+DATA_HELP = (
+    "Folder of images, manifest, tar shards, Parquet or Arrow files, or a dataset: sample, fashion-mnist, mnist, "
+    "cifar10, cifar100, digits."
+)
+Data = Annotated[str, typer.Argument(metavar="DATA", help=DATA_HELP)]
+Settings = Annotated[
+    list[str],
+    typer.Option(
+        "--set",
+        metavar="A.B=C",
+        help="Set any setting by its path, such as optimizer.lr=1e-3; repeatable.",
+        default_factory=list,
+        show_default=False,
+    ),
+]
+Root = Annotated[str, typer.Option(metavar="FOLDER", help="Folder with the files of a named dataset.")]
 
 
 def _version(requested: bool) -> None:
@@ -128,3 +147,16 @@ def _print_error(error: VitralError) -> None:
     for label, part, style in ((first, error.message, "red"), ("where", error.where, ""), ("hint", error.hint, "")):
         if part:
             console.print(Text(f"{label}: {part}", style=style), soft_wrap=True)
+
+
+@contextmanager
+def progress_bar(message: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A progress bar on stderr; call the result with the number of items done. Hidden in a pipe or with --quiet."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    hidden = not console.is_terminal or not log.isEnabledFor(logging.INFO)
+    with Progress(console=console, transient=True, disable=hidden) as progress:
+        task = progress.add_task(message, total=total)
+        yield lambda count: progress.advance(task, count)

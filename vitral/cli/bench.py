@@ -4,8 +4,7 @@ from typing import Annotated
 
 import typer
 
-from vitral.cli.app import app
-from vitral.cli.options import progress_bar
+from vitral.cli.app import app, progress_bar
 from vitral.core.errors import ConfigError
 from vitral.core.machine import cpu_count
 
@@ -35,8 +34,8 @@ def bench(
     Each engine has its own process, and they take turns. The percentage is the share of the FLOP/s that a float32
     matmul reaches with as many threads. It takes minutes; for a quick look: --models Ti/16 --batches 8.
     """
-    from vitral.runs.bench import bench as benching
-    from vitral.runs.bench.bench import format_bench
+    from vitral.runs import bench as benching
+    from vitral.runs.bench import format_bench
 
     sizes = [_size(text) for text in batches.split(",")]
     model_names = [_name(text) for text in models.split(",")]

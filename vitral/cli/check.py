@@ -5,8 +5,7 @@ from typing import Annotated
 
 import typer
 
-from vitral.cli.app import app
-from vitral.cli.options import Data, Root
+from vitral.cli.app import Data, Root, app
 from vitral.core.errors import DataError
 from vitral.core.machine import cpu_count
 

@@ -1,11 +1,22 @@
-"""The verb demo."""
+"""`vitral demo`."""
 
-from typing import Annotated
+import sys
+from shutil import which
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from vitral.cli.app import app
 from vitral.cli.train import show_run
+
+if TYPE_CHECKING:
+    from vitral.runs.train import Run
+
+NEXT = {
+    "vitral describe B/16": "list the layers of a model",
+    "vitral check PHOTOS/": "check your own photos, one folder per class",
+    "vitral train PHOTOS/": "train on them",
+}
 
 
 @app.command()
@@ -14,10 +25,30 @@ def demo(
 ) -> None:
     """Train on the bundled images for about a minute, and show some predictions."""
     from vitral.core.machine import keep_freed_memory
-    from vitral.runs.demo import format_demo, run_demo
+    from vitral.runs.train import train
 
     keep_freed_memory()
-    run = run_demo(out)
+    run = train("sample", recipe="sample", out=out)
     if run.signal:
         show_run(run)
     typer.echo(format_demo(run))
+
+
+def format_demo(run: "Run") -> str:
+    """The prediction for one image of each class, the accuracy, the path of the report, and commands to try next."""
+    from vitral.core.activation import probabilities
+
+    assert run.evaluation is not None
+    predictions, classes, accuracy = run.evaluation.predictions, run.samples.classes, run.evaluation.accuracy
+    scores = probabilities(predictions.logits, predictions.activation)
+    lines = [f"{'class':<14}{'prediction':<14}{'score':>9}"]
+    for label, name in enumerate(classes):
+        index = int((predictions.labels == label).nonzero()[0])
+        predicted = int(predictions.predicted[index])
+        mark = "" if predicted == label else "wrong"
+        lines.append(f"{name:<14}{classes[predicted]:<14}{scores[index, predicted]:>9.0%}  {mark}".rstrip())
+    lines += ["", f"accuracy {accuracy.top1:.1%} on {accuracy.images:,} test images", f"report: {run.folder.report}"]
+    program = "vitral" if which("vitral") else sys.argv[0]
+    commands = {command.replace("vitral", program, 1): purpose for command, purpose in NEXT.items()}
+    width = max(map(len, commands))
+    return "\n".join([*lines, "", "next:", *(f"  {each:<{width}}   {purpose}" for each, purpose in commands.items())])

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vitral.cli.app import app
-from vitral.cli.options import Settings
+from vitral.cli.app import Settings, app
 from vitral.core.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -5,8 +5,7 @@ from typing import Annotated
 
 import typer
 
-from vitral.cli.app import app
-from vitral.cli.options import Data, Root, progress_bar
+from vitral.cli.app import Data, Root, app, progress_bar
 
 log = logging.getLogger("vitral")
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vitral.cli.app import app
-from vitral.cli.options import progress_bar
+from vitral.cli.app import app, progress_bar
 from vitral.core.errors import ConfigError, DataError
 
 if TYPE_CHECKING:

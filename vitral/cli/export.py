@@ -5,8 +5,7 @@ from typing import Annotated
 
 import typer
 
-from vitral.cli.app import app
-from vitral.cli.options import DATA_HELP, Root
+from vitral.cli.app import DATA_HELP, Root, app
 
 log = logging.getLogger("vitral")
 

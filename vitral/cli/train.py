@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vitral.cli.app import app
-from vitral.cli.options import DATA_HELP, Root, Settings
+from vitral.cli.app import DATA_HELP, Root, Settings, app
 from vitral.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from vitral.runs.result import Run
+    from vitral.runs.train import Run
 
 log = logging.getLogger("vitral")
 

@@ -1,9 +1,15 @@
-"""What this machine has: cores, threads, the CPU's name, the cache folder, the allocator."""
+"""The machine: cores, threads, the cache folder, the allocator, and memory (total, available, the peak of a run)."""
 
 import os
 import platform
 import sys
+from collections.abc import Iterator
+from multiprocessing import active_children
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    import torch
 
 
 def cpu_count() -> int:
@@ -65,3 +71,107 @@ def keep_freed_memory() -> bool:
 
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # musl has none
     return mallopt is not None and bool(mallopt(MMAP_MAX, 0)) and bool(mallopt(TRIM_THRESHOLD, 2**31 - 1))
+
+
+CGROUP_ROOT = Path("/sys/fs/cgroup")
+PROC_ROOT = Path("/proc")
+UNLIMITED = 2**60  # bytes; version 1 of control groups has no word for it, only a number above this
+
+
+class CgroupFiles(NamedTuple):
+    """The files in which a version of control groups tells of memory."""
+
+    limit: str
+    used: str
+    reclaimable: str  # the entry of memory.stat that the kernel gives back when asked: files read a while ago
+
+
+CGROUP_V1 = CgroupFiles("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+CGROUP_V2 = CgroupFiles("memory.max", "memory.current", "inactive_file")
+
+
+def available_memory(device: "torch.device") -> int:
+    """Bytes that this process may still take on a device."""
+    if device.type == "cuda":
+        import torch
+
+        return torch.cuda.mem_get_info(device)[0]
+    try:
+        free = 1024 * int(_entries(PROC_ROOT / "meminfo", ":")["MemAvailable"].split()[0])
+    except (OSError, KeyError):  # not Linux: nobody tells what is free
+        return total_memory() or UNLIMITED
+    return min([free, *cgroup_available(_memberships(), CGROUP_ROOT)])
+
+
+def total_memory() -> int:
+    """Bytes of memory that this process could have had at the most; 0 where nobody tells."""
+    if sys.platform == "win32":
+        return 0
+    installed = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return min([installed, *(limit for _, _, limit in cgroup_limits(_memberships(), CGROUP_ROOT))])
+
+
+def peak_memory(device: "torch.device") -> int:
+    """The most bytes that a run has had so far: on a GPU of its memory, else of this process and its workers.
+
+    Workers count with what they have to themselves at this moment: what they share would be counted twice.
+    """
+    if device.type == "cuda":
+        import torch
+
+        return torch.cuda.max_memory_allocated(device)
+    if sys.platform == "win32":
+        return 0
+    import resource
+
+    unit = 1 if sys.platform == "darwin" else 1024
+    own = unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return own + sum(private_bytes(worker.pid) for worker in active_children() if worker.pid is not None)
+
+
+def private_bytes(process: int) -> int:
+    """Bytes that a process shares with no other; 0 where nobody tells, or it has ended."""
+    try:
+        entries = _entries(PROC_ROOT / str(process) / "smaps_rollup", ":")
+    except OSError:
+        return 0
+    return 1024 * sum(int(entries[name].split()[0]) for name in ("Private_Clean", "Private_Dirty") if name in entries)
+
+
+def cgroup_available(memberships: str, root: Path) -> list[int]:
+    """Bytes left under each limit of the control groups that a process is in, told as /proc/self/cgroup does."""
+    found = []
+    for folder, group, limit in cgroup_limits(memberships, root):
+        used = int((folder / group.used).read_text())
+        reclaimable = int(_entries(folder / "memory.stat", " ").get(group.reclaimable, "0"))
+        found.append(max(0, limit - used + reclaimable))
+    return found
+
+
+def cgroup_limits(memberships: str, root: Path) -> Iterator[tuple[Path, CgroupFiles, int]]:
+    """The folders of the control groups that limit memory, with the limit in bytes: a group's holds for all in it."""
+    for line in memberships.splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        group, base = (CGROUP_V1, root / "memory") if controllers else (CGROUP_V2, root)
+        inner = base / path.lstrip("/")
+        for folder in (inner, *(parent for parent in inner.parents if parent.is_relative_to(base))):
+            try:
+                text = (folder / group.limit).read_text().strip()
+            except OSError:  # no such group here: a container may see its own as the root
+                continue
+            if text != "max" and int(text) < UNLIMITED:
+                yield folder, group, int(text)
+
+
+def _memberships() -> str:
+    try:
+        return (PROC_ROOT / "self/cgroup").read_text()
+    except OSError:
+        return ""
+
+
+def _entries(path: Path, separator: str) -> dict[str, str]:
+    pairs = (line.partition(separator) for line in path.read_text().splitlines())
+    return {name.strip(): value.strip() for name, _, value in pairs}

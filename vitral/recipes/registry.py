@@ -9,8 +9,6 @@ from vitral.models.registry import model_config
 from vitral.models.resnet import Resnet
 from vitral.models.vit import Vit
 from vitral.recipes.augreg import augreg_imagenet, augreg_imagenet21k, plain_imagenet
-from vitral.recipes.cifar import cifar10
-from vitral.recipes.fashion import fashion_finetune, fashion_masked, fashion_mnist, fashion_tenth, sample
 from vitral.recipes.paper import (
     finetune_cifar,
     finetune_flowers,
@@ -21,9 +19,18 @@ from vitral.recipes.paper import (
     paper_jft,
     paper_masked,
 )
-from vitral.recipes.photos import photos
 from vitral.recipes.recipe import Recipe
-from vitral.recipes.small import small_hundreds, small_thousands
+from vitral.recipes.small import (
+    cifar10,
+    fashion_finetune,
+    fashion_masked,
+    fashion_mnist,
+    fashion_tenth,
+    photos,
+    sample,
+    small_hundreds,
+    small_thousands,
+)
 
 # For any model: the settings follow the model that is asked for.
 ANY_MODEL: Mapping[str, Callable[..., Recipe]] = {

@@ -16,11 +16,9 @@ from vitral.explanation.walkthrough.describe import multiply_adds
 from vitral.models.vit import Vit
 from vitral.recipes.recipe import Epochs, Recipe, Steps
 from vitral.runs.build import RunParts, build_loader
-from vitral.runs.environment import Environment, read_times, total_seconds
-from vitral.runs.folder import RunFolder
+from vitral.runs.folder import Environment, RunFolder, read_times, total_seconds
 from vitral.runs.report.attention import attention_section
-from vitral.runs.report.page import write_report
-from vitral.runs.report.report import Cost, Report, ReportEvaluation
+from vitral.runs.report.report import Cost, Report, ReportEvaluation, write_report
 from vitral.tasks.classify import Classify
 from vitral.training.checkpoints.checkpoint import checkpoint_path, open_checkpoint
 from vitral.training.distributed.process_group import ProcessGroup

@@ -4,7 +4,7 @@ import logging
 import time
 
 from vitral.core.config import override
-from vitral.core.memory import available_memory
+from vitral.core.machine import available_memory
 from vitral.data.samples import Samples, Split
 from vitral.models.vit import Vit
 from vitral.recipes.recipe import Recipe

@@ -15,8 +15,7 @@ from vitral.data.loading.sampler import World
 from vitral.data.samples import Samples
 from vitral.recipes.recipe import Patience, Recipe, read_recipe
 from vitral.runs.build import build_loader
-from vitral.runs.environment import Environment, capture_environment
-from vitral.runs.folder import RunFolder, create_folder
+from vitral.runs.folder import Environment, RunFolder, capture_environment, create_folder
 from vitral.runs.request import open_samples
 
 

@@ -7,8 +7,7 @@ from vitral.data.loading.sampler import SamplingPlan
 from vitral.data.samples import Samples, Split
 from vitral.runs.artifacts import RunArtifacts
 from vitral.runs.build import RunParts, build_loader
-from vitral.runs.environment import TimeLog
-from vitral.runs.folder import RunFolder
+from vitral.runs.folder import RunFolder, TimeLog
 from vitral.training.callbacks import (
     Best,
     Checkpointing,

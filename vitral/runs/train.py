@@ -1,21 +1,25 @@
-"""`train` and `resume`: resolve the request, check it, fit it to the machine, train, and write the artifacts."""
+"""`train`, `resume` and the `Run` they return: from the request to the artifacts, step by step."""
 
 import logging
+import shlex
+import signal
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
+from typing import NamedTuple
 
 from vitral.core.errors import ConfigError
 from vitral.core.storage import Lock
 from vitral.data.samples import Samples
+from vitral.html.text import percent
 from vitral.recipes.recipe import Recipe
 from vitral.runs.artifacts import RunArtifacts
 from vitral.runs.autotune import fit_memory, fit_time
 from vitral.runs.build import build_run_for_task, build_task, build_train_images, select_device
 from vitral.runs.folder import RunFolder, find_run, refuse_existing
 from vitral.runs.preflight import check_recipe, create_run, quick_check, reopen_run
+from vitral.runs.report.report import ReportEvaluation
 from vitral.runs.request import RunRequest, resolve
-from vitral.runs.result import Run
 from vitral.runs.session import Session
 from vitral.tasks.task import Task
 from vitral.training.budget import parse_seconds
@@ -29,6 +33,51 @@ from vitral.weights.load import open_model
 
 log = logging.getLogger("vitral")
 STOP_MESSAGE = "saving after this step; interrupt again to stop at once\n"
+
+
+class Run(NamedTuple):
+    """A run: its folder, recipe and data, the steps it took, and the evaluation of its best weights."""
+
+    folder: RunFolder
+    recipe: Recipe
+    samples: Samples
+    step: int
+    steps: int
+    signal: int  # number of the signal that stopped it, 0 for none
+    evaluation: ReportEvaluation | None
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.folder.path)!r}: step {self.step:,} of {self.steps:,}{self._format_accuracy(', ')})"
+
+    def summary(self) -> list[str]:
+        """The lines that are logged at the end: accuracy, report, next command."""
+        if self.signal:
+            name = signal.Signals(self.signal).name
+            return [
+                f"{name}: stopped and saved after step {self.step:,} of {self.steps:,}; resume with:",
+                self.resume_command,
+            ]
+        report = f"report: {self.folder.report}"
+        return [line for line in (self._format_accuracy(), report, f"next: {self._next()}") if line]
+
+    @property
+    def resume_command(self) -> str:
+        """The command that resumes the run."""
+        return f"vitral train --resume {shlex.quote(str(self.folder.path))}"
+
+    def _format_accuracy(self, prefix: str = "") -> str:
+        if self.evaluation is None:
+            return ""
+        found, split = self.evaluation.accuracy, self.evaluation.split
+        interval = f"95% CI {percent(found.ci95.low)} to {percent(found.ci95.high)}"
+        return f"{prefix}accuracy {percent(found.top1)} on {found.images:,} {split} images ({interval})"
+
+    def _next(self) -> str:
+        path = shlex.quote(str(self.folder.path))
+        if not self.recipe.task.labeled:
+            return f"vitral train PHOTOS/ --weights {path}"
+        root = f" --root {shlex.quote(self.recipe.data.root)}" if self.recipe.data.root else ""
+        return f"vitral train {shlex.quote(self.samples.where)}{root} --weights {path}"
 
 
 def train(

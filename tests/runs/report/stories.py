@@ -12,7 +12,8 @@ from vitral.data.samples import Item, Samples
 from vitral.evaluation.accuracy import compute_accuracy
 from vitral.evaluation.calibration import compute_calibration
 from vitral.evaluation.outputs import Predictions
-from vitral.runs.report.report import Cost, MetricLine, Report, ReportEvaluation
+from vitral.runs.report.charts import MetricLine
+from vitral.runs.report.report import Cost, Report, ReportEvaluation
 
 
 def album(folder: Path, classes: tuple[str, ...], each: int = 2) -> Samples:

@@ -13,7 +13,7 @@ from tests.runs.report.stories import album, evaluation_of, story_of
 from tests.weights.bundles import loaded
 from vitral.models import LinearHead
 from vitral.runs.report.attention import MAX_DISTANCE_IMAGES, SIDE, attention_section, overlay_map
-from vitral.runs.report.page import page
+from vitral.runs.report.report import page
 from vitral.weights.load import LoadedModel
 
 ANSWERS = answers_of([[3, 0], [9, 0], [0, 1], [0, 2]], [0, 0, 0, 1])  # right, right and surer, wrong, right

@@ -8,7 +8,8 @@ import pytest
 from tests.evaluation.test_accuracy import NAMES, ZOO, given_as
 from tests.runs.report.stories import album, evaluation_of, measured, story_of
 from vitral.evaluation.accuracy import compute_accuracy
-from vitral.runs.report.report import Headline, MetricLine, Report, findings, headline, worst_first
+from vitral.runs.report.charts import MetricLine
+from vitral.runs.report.report import Headline, Report, findings, headline, worst_first
 
 
 @pytest.fixture

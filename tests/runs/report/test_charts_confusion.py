@@ -6,7 +6,7 @@ import pytest
 
 from tests.evaluation.test_accuracy import NAMES, ZOO, given_as, random_answers
 from vitral.evaluation.accuracy import compute_accuracy
-from vitral.runs.report.confusion import MAX_CLASSES, MAX_PAIRS, confusion_matrix, most_confused
+from vitral.runs.report.charts import MAX_CLASSES, MAX_PAIRS, confusion_matrix, most_confused
 
 
 def test_a_cell_stands_at_its_row_and_column() -> None:

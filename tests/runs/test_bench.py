@@ -13,17 +13,19 @@ import pytest
 
 from benchmarks import peers
 from tests.errors import raises
-from vitral.runs.bench import bench as module
-from vitral.runs.bench.bench import (
+from vitral.runs import bench as module
+from vitral.runs.bench import (
     BASELINE,
     BASELINE_FLOPS,
     ENGINES,
+    IMPORT_ROOT,
     OWN_WORKER,
     PEERS,
     Bench,
     BenchEngine,
     BenchPlan,
     Duration,
+    TimingProcess,
     bench,
     flops,
     is_checkout,
@@ -33,7 +35,6 @@ from vitral.runs.bench.bench import (
     summarize_cell,
     time_rounds,
 )
-from vitral.runs.bench.subprocess_runner import IMPORT_ROOT, TimingProcess
 
 METRONOME = "tests.inference.metronome"
 QUICK, SLOW, BROKEN = (BenchEngine(name, METRONOME) for name in ("1", "2", "broken"))
@@ -171,7 +172,7 @@ def test_peers_of_the_checkout_are_those_that_its_worker_knows() -> None:
 
 def test_no_worker_comes_from_the_working_directory(tmp_path: Path) -> None:
     """A folder that is called benchmarks, tests or vitral there is not imported, by neither side."""
-    for package, name in (("benchmarks", "peers"), ("tests/inference", "metronome"), ("vitral/runs/bench", "worker")):
+    for package, name in (("benchmarks", "peers"), ("tests/inference", "metronome"), ("vitral/runs", "bench_worker")):
         folder = tmp_path / package
         folder.mkdir(parents=True)
         for each in (folder, *folder.parents):
@@ -181,8 +182,8 @@ def test_no_worker_comes_from_the_working_directory(tmp_path: Path) -> None:
         (folder / f"{name}.py").write_text("raise SystemExit('imported from the working directory')")
     (tmp_path / "pyproject.toml").write_text('name = "vitral"')
     script = (
-        "from vitral.runs.bench.bench import is_checkout, peer_engines\n"
-        "from vitral.runs.bench.subprocess_runner import TimingProcess\n"
+        "from vitral.runs.bench import is_checkout, peer_engines\n"
+        "from vitral.runs.bench import TimingProcess\n"
         "process = TimingProcess('1', ['tests.inference.metronome', '1'])\n"
         "print(process.measure('4 0'))\n"
         "process.stop()\n"
@@ -199,7 +200,7 @@ def test_an_interrupt_ends_every_process() -> None:
         "import signal\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "from contextlib import contextmanager\n"
-        "from vitral.runs.bench.bench import BenchPlan, BenchEngine, Duration, bench\n"
+        "from vitral.runs.bench import BenchPlan, BenchEngine, Duration, bench\n"
         "@contextmanager\n"
         "def bar(what, total):\n"
         "    print('begun', flush=True)\n"

@@ -7,8 +7,16 @@ import pytest
 
 from tests.runs.report.stories import measured
 from vitral.html.charts import HEIGHT, WIDTH, Chart
-from vitral.runs.report.curves import MAX_BANDS, MAX_DOTS, MAX_POINTS, MetricPoint, downsample, metric_charts, smooth
-from vitral.runs.report.report import MetricLine
+from vitral.runs.report.charts import (
+    MAX_BANDS,
+    MAX_DOTS,
+    MAX_POINTS,
+    MetricLine,
+    MetricPoint,
+    downsample,
+    metric_charts,
+    smooth,
+)
 
 
 def by_title(lines: list[MetricLine]) -> dict[str, Chart]:

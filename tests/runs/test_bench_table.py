@@ -1,9 +1,9 @@
 """The table of a bench, as a reader sees it."""
 
-from vitral.runs.bench.bench import Bench, BenchEngine, Cell, format_bench, summarize_cell
+from vitral.runs.bench import Bench, BenchEngine, Cell, format_bench, summarize_cell
 
-MATMUL = BenchEngine("matmul", "vitral.runs.bench.worker")
-OURS, THEIRS = BenchEngine("vitral openvino", "vitral.runs.bench.worker"), BenchEngine("timm", "benchmarks.peers")
+MATMUL = BenchEngine("matmul", "vitral.runs.bench_worker")
+OURS, THEIRS = BenchEngine("vitral openvino", "vitral.runs.bench_worker"), BenchEngine("timm", "benchmarks.peers")
 
 
 def cell(model: str, batch: int, **seconds: list[float]) -> Cell:

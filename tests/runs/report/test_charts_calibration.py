@@ -7,7 +7,7 @@ import pytest
 from tests.evaluation.test_calibration import said
 from vitral.evaluation.calibration import compute_calibration
 from vitral.html.charts import HEIGHT, WIDTH
-from vitral.runs.report.confusion import calibration_chart
+from vitral.runs.report.charts import calibration_chart
 
 
 def test_bars_are_as_high_as_the_answers_are_right() -> None:

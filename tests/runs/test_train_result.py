@@ -3,7 +3,7 @@ from pathlib import Path
 
 from tests.runs.small import photos, recipe_and_samples
 from vitral.runs.folder import RunFolder
-from vitral.runs.result import Run
+from vitral.runs.train import Run
 
 
 def run(home: Path, number: int = 0, *settings: str) -> Run:

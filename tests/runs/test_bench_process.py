@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from vitral.runs.bench.subprocess_runner import TimingProcess, mean_seconds
+from vitral.runs.bench import TimingProcess, mean_seconds
 
 METRONOME = "tests.inference.metronome"
 
@@ -56,7 +56,7 @@ def test_calls_are_repeated_until_the_time_is_filled_and_the_first_only_wakes_up
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = SimpleNamespace(now=0.0)
-    monkeypatch.setattr("vitral.runs.bench.subprocess_runner.time.perf_counter", lambda: clock.now)
+    monkeypatch.setattr("vitral.runs.bench.time.perf_counter", lambda: clock.now)
 
     def taking(*seconds: float) -> Callable[[], None]:
         left = iter(seconds)

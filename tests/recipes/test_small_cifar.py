@@ -1,6 +1,6 @@
 from vitral.data.datasets.named import NAMED_DATASETS
-from vitral.recipes.cifar import cifar10
 from vitral.recipes.registry import BY_DATASET
+from vitral.recipes.small import cifar10
 
 
 def test_the_model_takes_the_photos_as_they_are() -> None:

@@ -1,4 +1,4 @@
-from vitral.recipes.fashion import fashion_finetune, fashion_masked, fashion_tenth
+from vitral.recipes.small import fashion_finetune, fashion_masked, fashion_tenth
 
 
 def test_what_masked_patches_taught_fits_the_model_that_is_tuned() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from vitral.core.memory import (
+from vitral.core.machine import (
     available_memory,
     cgroup_available,
     cgroup_limits,

@@ -12,8 +12,8 @@ from tests.inference.truth import GRAPHS
 from tests.models.variants import small
 from vitral.exporters.verify import ReferenceEngine
 from vitral.models import Resnet, Rope2d
-from vitral.runs.bench.bench import BASELINE, ENGINES
-from vitral.runs.bench.worker import NAME, baseline_calls, build_engine, load_model, prepare_timing, random_pixels
+from vitral.runs.bench import BASELINE, ENGINES
+from vitral.runs.bench_worker import NAME, baseline_calls, build_engine, load_model, prepare_timing, random_pixels
 from vitral.weights.bundle import write_bundle
 
 

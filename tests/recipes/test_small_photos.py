@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from vitral.data.loading.sampler import SamplingPlan
-from vitral.recipes.photos import photos
+from vitral.recipes.small import photos
 from vitral.training.finetune import LinearProbeThenFinetune
 
 

@@ -1,4 +1,4 @@
-from vitral.recipes.fashion import gray_vit, sample
+from vitral.recipes.small import gray_vit, sample
 
 
 def test_the_demo_has_patches_that_fill_the_bundled_images() -> None:

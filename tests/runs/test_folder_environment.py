@@ -12,8 +12,8 @@ import torch
 
 import vitral
 from vitral.core.machine import cpu_count, cpu_name
-from vitral.runs import environment as environment_module
-from vitral.runs.environment import Environment, GitRevision, capture_environment, git_revision
+from vitral.runs import folder as folder_module
+from vitral.runs.folder import Environment, GitRevision, capture_environment, git_revision
 
 
 def git(folder: Path, *words: str) -> str:
@@ -88,7 +88,7 @@ def test_a_git_that_is_missing_or_hangs_or_fails_holds_nothing_up(
         (programs / "git").write_text(script)
         (programs / "git").chmod(0o755)
     monkeypatch.setenv("PATH", str(programs))
-    monkeypatch.setattr(environment_module, "GIT_TIMEOUT", 0.3)
+    monkeypatch.setattr(folder_module, "GIT_TIMEOUT", 0.3)
     assert git_revision(repository) == GitRevision()
 
 

@@ -4,12 +4,13 @@ import pytest
 
 from tests.runs.small import StopAfterEachStep
 from vitral.cli import main
+from vitral.cli.demo import format_demo
 from vitral.runs import train as start
-from vitral.runs.demo import format_demo, run_demo
 
 
 def test_the_demo_shows_an_answer_for_each_class_the_page_and_three_commands(tmp_path: Path) -> None:
-    lines = format_demo(run_demo(str(tmp_path / "run"), "steps=20", "data.fraction=0.1")).splitlines()
+    run = start.train("sample", "steps=20", "data.fraction=0.1", recipe="sample", out=str(tmp_path / "run"))
+    lines = format_demo(run).splitlines()
     assert lines[0].split() == ["class", "prediction", "score"]
     rows = lines[1:11]
     assert [row[:14].strip() for row in rows][::9] == ["T-shirt/top", "Ankle boot"]

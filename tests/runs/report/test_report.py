@@ -13,8 +13,7 @@ from tests.errors import raises
 from tests.evaluation.test_accuracy import given_as
 from tests.runs.report.stories import album, answers_to, evaluation_of, measured, story_of, whole_story
 from vitral.data.samples import Item, Samples
-from vitral.runs.report.page import MAX_CLASSES, page, write_report
-from vitral.runs.report.report import Report
+from vitral.runs.report.report import MAX_CLASSES, Report, page, write_report
 
 
 def read(story: Report) -> Reader:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from vitral.runs.environment import TimeLog, TimeRecord, read_times, total_seconds, utc_now
+from vitral.runs.folder import TimeLog, TimeRecord, read_times, total_seconds, utc_now
 
 CPU = torch.device("cpu")
 

@@ -9,7 +9,7 @@ from tests.evaluation.test_accuracy import answers_of
 from tests.runs.report.stories import album, answers_to, evaluation_of
 from vitral.data.thumbnails import thumbnail_url
 from vitral.evaluation.outputs import Predictions
-from vitral.runs.report.page import MAX_MISTAKES, worst_mistakes
+from vitral.runs.report.report import MAX_MISTAKES, worst_mistakes
 
 
 def test_mistakes_come_surest_first_with_their_pictures(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The timing worker of vitral's engines: `python -m vitral.runs.bench.worker NAME MODEL THREADS`.
+"""The timing worker of vitral's engines: `python -m vitral.runs.bench_worker NAME MODEL THREADS`.
 
 Names are `vitral openvino`, `vitral openvino int8`, `vitral openvino merging 8` and so on.
 """
@@ -31,8 +31,7 @@ from vitral.inference.graph.token_merging import Merging, NoMerging, TokenMergin
 from vitral.models.head import NoHead
 from vitral.models.registry import model_config
 from vitral.models.vit import Vit
-from vitral.runs.bench.bench import BASELINE, BASELINE_SIZE
-from vitral.runs.bench.subprocess_runner import mean_seconds, serve_timings
+from vitral.runs.bench import BASELINE, BASELINE_SIZE, mean_seconds, serve_timings
 from vitral.weights.bundle import Bundle
 from vitral.weights.load import LoadedModel, load
 

@@ -1,1 +1,0 @@
-"""`vitral bench`: how fast engines are on this machine."""
