@@ -11,8 +11,7 @@ from tests.errors import raises
 from tests.evaluation.subjects import files_in, striped_model, stripes, without
 from tests.runs.small import photos
 from vitral.core.config import Size
-from vitral.data.datasets.split import StratifiedSplit
-from vitral.data.samples import Item, Samples
+from vitral.data.samples import Item, Samples, StratifiedSplit
 from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.evaluation.accuracy import AccuracyResult
 from vitral.evaluation.fewshot import FewShotEvaluator, FewShotResult

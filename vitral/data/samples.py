@@ -1,14 +1,28 @@
-"""Samples: the dataset type that every source gives, its items and splits, and the store of its bytes."""
+"""Samples: the dataset type that every source gives, how it is built from labeled rows, and its split.
 
+In order: packed names, the types, class labels from names, the split into training and validation, and `split.csv`.
+"""
+
+import csv
 import hashlib
 import os
-from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol, get_args
+import unicodedata
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from io import StringIO
+from itertools import groupby
+from math import floor
+from pathlib import Path
+from typing import Annotated, Literal, NamedTuple, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
+
+from vitral.core.config import Config
+from vitral.core.errors import DataError
+from vitral.core.storage import write_file_atomically
 
 
 @dataclass(frozen=True)
@@ -32,7 +46,7 @@ class PackedNames:
         return os.fsdecode(self.encoded(index))
 
     def encoded(self, index: int) -> bytes:
-        """The name as its file system has it."""
+        """The name in the encoding of the file system."""
         if not 0 <= index < len(self):
             raise IndexError(index)
         start = self.ends[index - 1] if index else 0
@@ -55,7 +69,7 @@ SPLIT_ALIASES: dict[str, Split] = {
 
 
 class Item(NamedTuple):
-    """One labeled image: its name as a message shows it (`cats/07.jpg`), and its label as an index of the classes."""
+    """One labeled image: its name as messages show it (`cats/07.jpg`), and its label as an index of the classes."""
 
     name: str
     label: int
@@ -63,7 +77,7 @@ class Item(NamedTuple):
 
 
 class Row(NamedTuple):
-    """An item before its label has a number: how a source finds it and how `split.csv` keeps it."""
+    """An item with the name of its class: what a source lists and what `split.csv` records."""
 
     name: str
     label: str
@@ -71,31 +85,31 @@ class Row(NamedTuple):
 
 
 class Store(Protocol):
-    """Where the bytes of images are. It goes to worker processes, so it holds addresses and no open files."""
+    """Where the bytes of images are. It is sent to worker processes, so it holds addresses and no open files."""
 
     def read(self, name: str) -> bytes:
         """The encoded image."""
         ...
 
     def address(self, name: str) -> str:
-        """Where a person finds it, as a message says: a path where there is one."""
+        """Its location for messages: a path if there is one."""
         ...
 
     def size(self, name: str) -> int:
-        """How many bytes `read` would give."""
+        """The number of bytes that `read` would return."""
         ...
 
 
 @dataclass(frozen=True, repr=False)
 class Samples:
-    """A data set: classes in the order of their labels, items in the order of splits and names."""
+    """A dataset: classes in the order of their labels, items sorted by split and name."""
 
     where: str
     classes: tuple[str, ...]
     items: tuple[Item, ...]
     store: Store
-    notes: tuple[str, ...] = ()  # what a user should know before training: files left out, a class not in val
-    divided: bool = False  # here, by a seed: the set came without a split of its own
+    notes: tuple[str, ...] = ()  # what a user should know before training: skipped files, a class not in val
+    divided: bool = False  # split here, by a seed: the dataset has no split of its own
 
     def __repr__(self) -> str:
         return f"Samples({self.where!r}: {len(self.items):,} images of {len(self.classes):,} classes)"
@@ -109,7 +123,7 @@ class Samples:
         return self.store.read(item.name)
 
     def counts(self, split: Split) -> tuple[int, ...]:
-        """How many images of each class the split holds, in the order of the classes."""
+        """The number of images of each class in the split, in the order of the classes."""
         found = Counter(item.label for item in self.items if item.split == split)
         return tuple(found[label] for label in range(len(self.classes)))
 
@@ -118,9 +132,130 @@ class Samples:
         return (Row(item.name, self.classes[item.label], item.split) for item in self.items)
 
     def fingerprint(self) -> str:
-        """A hash of every name, label, split and size; not of the pixels, nor of where the set lies."""
+        """A hash of all names, labels, splits and sizes; it depends neither on pixels nor on the dataset's location."""
         found = hashlib.sha256()
         for row in self.rows():
             fields = (*row, str(self.store.size(row.name)))
             found.update(b"\0".join(map(os.fsencode, fields)) + b"\n")
         return found.hexdigest()
+
+
+class StratifiedSplit(Config):
+    """A fraction of every class for validation, drawn from the seed and the names alone."""
+
+    fraction: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    seed: int = 0
+
+
+MAX_NAMES = 5  # of a long list, in a message
+
+
+def format_names(names: Sequence[str]) -> str:
+    """The first few names and the number of the others."""
+    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+    return ", ".join(names[:MAX_NAMES]) + more
+
+
+def build_samples(
+    where: str, found: Iterable[Row], store: Store, val_split: StratifiedSplit, notes: Sequence[str] = ()
+) -> Samples:
+    """The samples of the rows. If all rows are for training, they are split here; otherwise they keep their splits."""
+    rows = sorted((row._replace(label=normalize_unicode(row.label)) for row in found), key=by_split_and_name)
+    _check_ambiguous_classes(where, {row.label: row.name for row in reversed(rows)})
+    classes = tuple(sorted({row.label for row in rows}))
+    _check_classes(where, classes, rows)
+    undivided = all(row.split == "train" for row in rows)
+    if undivided:
+        rows, singletons = stratified_split(rows, val_split)
+        if len(singletons) < len(classes):
+            notes = [*notes, f"{val_split.fraction:.0%} of every class is kept for validation (seed {val_split.seed})"]
+        if singletons:
+            notes = [*notes, f"one image only, so none for validation: {format_names(singletons)}"]
+    else:
+        notes = [*notes, *_missing_classes(classes, rows)]
+    label = {name: number for number, name in enumerate(classes)}
+    items = tuple(Item(row.name, label[row.label], row.split) for row in rows)
+    return Samples(where, classes, items, store, tuple(notes), divided=undivided)
+
+
+def renumber_classes(samples: Samples, classes: tuple[str, ...], notes: Sequence[str] = ()) -> Samples:
+    """The same samples with their classes in this order, and further notes."""
+    label = {name: number for number, name in enumerate(classes)}
+    items = tuple(item._replace(label=label[samples.classes[item.label]]) for item in samples.items)
+    return replace(samples, classes=classes, items=items, notes=(*samples.notes, *notes))
+
+
+def normalize_unicode(name: str) -> str:
+    """The class name in composed form (NFC): file systems differ in how they store an accent."""
+    return unicodedata.normalize("NFC", name)
+
+
+def _check_ambiguous_classes(where: str, examples: dict[str, str]) -> None:
+    """Refuse classes such as Cat and cat, given an image of each."""
+    ordered = sorted(examples, key=lambda name: (name.casefold(), name))
+    for _, group in groupby(ordered, key=str.casefold):
+        first, *others = group
+        if others:
+            raise DataError(
+                f"classes {first!r} and {others[0]!r} differ only in case ({examples[first]}, {examples[others[0]]})",
+                code="data.ambiguous_class",
+                where=where,
+                hint="use the same name if they are one class, otherwise use distinct names",
+            )
+
+
+def _missing_classes(classes: tuple[str, ...], rows: Sequence[Row]) -> list[str]:
+    """A note for each split that lacks some of the classes."""
+    held = {split: {row.label for row in rows if row.split == split} for split in SPLITS}
+    missing = {split: [name for name in classes if name not in names] for split, names in held.items() if names}
+    return [f"no images in {split}: {format_names(names)}" for split, names in missing.items() if names]
+
+
+def _check_classes(where: str, classes: tuple[str, ...], rows: Sequence[Row]) -> None:
+    in_train = {row.label for row in rows if row.split == "train"}
+    for name in classes:
+        if name not in in_train:
+            images = [row for row in rows if row.label == name]
+            split = images[0].split
+            raise DataError(
+                f"class {name!r} is in {split} but not in train ({format_names([row.name for row in images])})",
+                code="data.class_not_in_train",
+                where=where,
+                hint=f"add images of it to train, or remove it from {split}",
+            )
+    if len(classes) == 1:
+        hint = "a classifier needs two or more: one folder or label for each"
+        raise DataError(f"only one class, {classes[0]!r}", code="data.too_few", where=where, hint=hint)
+
+
+def stratified_split(rows: Iterable[Row], val_split: StratifiedSplit) -> tuple[list[Row], list[str]]:
+    """The rows as train and val, and the classes whose only image stays in train; larger classes have images in both.
+
+    The draw depends on names and seed and not on the order of the rows, and one more image moves few others.
+    """
+    groups: defaultdict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        groups[row.label].append(row)
+    divided: list[Row] = []
+    for group in groups.values():
+        held = min(max(1, floor(len(group) * val_split.fraction + 0.5)), len(group) - 1)
+        drawn = sorted(group, key=lambda row: _draw(row.name, val_split.seed))
+        divided += [row._replace(split="val" if rank < held else "train") for rank, row in enumerate(drawn)]
+    singletons = sorted(label for label, group in groups.items() if len(group) == 1)
+    return sorted(divided, key=by_split_and_name), singletons
+
+
+def by_split_and_name(row: Row) -> tuple[int, str]:
+    """A sort key for the order of items in a dataset, independent of the file system and of manifests."""
+    return SPLITS.index(row.split), row.name
+
+
+def _draw(name: str, seed: int) -> bytes:
+    return hashlib.blake2b(os.fsencode(f"{seed}\0{normalize_unicode(name)}"), digest_size=16).digest()
+
+
+def write_split(path: Path, rows: Iterable[Row]) -> None:
+    """Write `name,label,split` for each row, atomically."""
+    text = StringIO(newline="")
+    csv.writer(text).writerows([Row._fields, *rows])
+    write_file_atomically(path, text.getvalue().encode("utf-8", errors="surrogateescape"))

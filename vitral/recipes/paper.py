@@ -7,7 +7,7 @@ import logging
 from typing import NamedTuple
 
 from vitral.core.config import Size
-from vitral.data.datasets.split import StratifiedSplit
+from vitral.data.samples import StratifiedSplit
 from vitral.models.base import nearest_multiple
 from vitral.models.registry import model_config
 from vitral.models.vit import Vit

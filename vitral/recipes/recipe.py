@@ -8,11 +8,11 @@ from vitral.core import formats
 from vitral.core.config import Config, override
 from vitral.core.errors import ConfigError
 from vitral.core.formats import upgrade_json
-from vitral.data.datasets.split import StratifiedSplit
 from vitral.data.decoding.header import Decoding
 from vitral.data.loading.cache import CACHE_BYTES
 from vitral.data.loading.loader import ImagePipeline
 from vitral.data.loading.sampler import Order, SamplingPlan, Shuffled
+from vitral.data.samples import StratifiedSplit
 from vitral.data.transforms.augment import Augment
 from vitral.data.transforms.crop import CenterCrop, EvalCropConfig, RandomResizedCrop, Resize
 from vitral.data.transforms.preprocessing import CENTERED, Normalize, Preprocessing

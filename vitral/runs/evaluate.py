@@ -12,8 +12,7 @@ from pydantic import Field
 from vitral.core.config import Config, override
 from vitral.core.errors import ConfigError, DataError
 from vitral.data.datasets.source import open_data
-from vitral.data.datasets.split import StratifiedSplit
-from vitral.data.samples import SPLITS, Samples, Split
+from vitral.data.samples import SPLITS, Samples, Split, StratifiedSplit
 from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.evaluation.evaluators import Evaluation, Evaluator, parse_evaluators, run_evaluators
 from vitral.evaluation.feature_cache import NoCache, default_cache

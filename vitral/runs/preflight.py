@@ -8,11 +8,10 @@ from pathlib import Path
 
 from vitral.core.errors import ConfigError, DataError, VitralError
 from vitral.core.storage import Lock, write_file_atomically
-from vitral.data.datasets.split import write_split
 from vitral.data.doctor.diagnosis import check_sample
 from vitral.data.doctor.report import format_example
 from vitral.data.loading.sampler import World
-from vitral.data.samples import Samples
+from vitral.data.samples import Samples, write_split
 from vitral.recipes.recipe import Patience, Recipe, read_recipe
 from vitral.runs.build import build_loader
 from vitral.runs.folder import Environment, RunFolder, capture_environment, create_folder

@@ -11,8 +11,7 @@ import pytest
 from tests.data.trees import labeled, plant, refused_at
 from tests.errors import raises
 from vitral.data.datasets.folder import open_folder, open_unlabeled
-from vitral.data.datasets.split import StratifiedSplit
-from vitral.data.samples import Samples
+from vitral.data.samples import Samples, StratifiedSplit
 
 HOW = StratifiedSplit()
 BOTH = ["cat/1.jpg", "cat/2.jpg", "dog/1.jpg", "dog/2.jpg"]

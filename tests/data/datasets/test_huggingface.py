@@ -18,10 +18,9 @@ from tests.data.trees import refused_at
 from tests.errors import raises
 from vitral.core.config import Size
 from vitral.data.datasets.source import open_data
-from vitral.data.datasets.split import StratifiedSplit
 from vitral.data.decoding.decode import decode
 from vitral.data.decoding.header import Decoding
-from vitral.data.samples import Samples
+from vitral.data.samples import Samples, StratifiedSplit
 
 TRAIN = [table(range(5), [0, 1, 2, 0, 1]), table(range(5, 9), [2, 0, 1, 2])]
 TEST = table(range(9, 12), [2, 1, 0])

@@ -8,8 +8,7 @@ import pytest
 from tests.data.trees import labeled, plant, refused_at
 from tests.errors import raises
 from vitral.data.datasets.manifest import open_manifest
-from vitral.data.datasets.split import StratifiedSplit
-from vitral.data.samples import Samples
+from vitral.data.samples import Samples, StratifiedSplit
 
 IMAGES = ["cat/1.jpg", "cat/2.jpg", "dog/1.jpg", "dog/2, left.jpg"]
 LABELS = dict(zip(IMAGES, ["cat", "cat", "dog", "dog"], strict=True))

@@ -13,10 +13,9 @@ from tests.errors import raises
 from vitral.core.config import Size
 from vitral.data.datasets.named import NAMED_DATASETS
 from vitral.data.datasets.source import open_data
-from vitral.data.datasets.split import StratifiedSplit
 from vitral.data.decoding.decode import decode
 from vitral.data.decoding.header import Decoding
-from vitral.data.samples import Samples
+from vitral.data.samples import Samples, StratifiedSplit
 
 HOW = StratifiedSplit()
 GRAY = some(20, 28, 28), some(5, 28, 28, seed=1)

@@ -9,7 +9,7 @@ import pytest
 from tests.data.trees import plant, refused_at
 from tests.errors import raises
 from vitral.data.datasets.source import open_data, open_images
-from vitral.data.datasets.split import StratifiedSplit
+from vitral.data.samples import StratifiedSplit
 
 BOTH = ["photos/cat/1.jpg", "photos/cat/2.jpg", "photos/dog/1.jpg", "photos/dog/2.jpg", "archive.zip", "photos/m.csv"]
 

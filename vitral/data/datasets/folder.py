@@ -11,9 +11,19 @@ from typing import NamedTuple
 
 from vitral.core.errors import DataError, did_you_mean
 from vitral.data.datasets.files import FileStore, Folder, Identity, ancestors_of, list_folder, suffix
-from vitral.data.datasets.labels import build_samples, format_names, normalize_unicode
-from vitral.data.datasets.split import StratifiedSplit, stratified_split
-from vitral.data.samples import SPLIT_ALIASES, SPLITS, Item, Row, Samples, Split
+from vitral.data.samples import (
+    SPLIT_ALIASES,
+    SPLITS,
+    Item,
+    Row,
+    Samples,
+    Split,
+    StratifiedSplit,
+    build_samples,
+    format_names,
+    normalize_unicode,
+    stratified_split,
+)
 
 # Pictures of kinds that are not read.
 FOREIGN = frozenset((".arw", ".cr2", ".dng", ".heic", ".heif", ".jp2", ".jxl", ".nef", ".psd", ".svg"))

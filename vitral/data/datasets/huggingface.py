@@ -19,9 +19,18 @@ from typing import Any, NamedTuple
 
 from vitral.core.errors import ConfigError, DataError, format_choices
 from vitral.data.datasets.files import is_image, read_bytes, suffix, unreadable
-from vitral.data.datasets.labels import build_samples, format_names, normalize_unicode, renumber_classes
-from vitral.data.datasets.split import StratifiedSplit
-from vitral.data.samples import SPLIT_ALIASES, SPLITS, Row, Samples, Split
+from vitral.data.samples import (
+    SPLIT_ALIASES,
+    SPLITS,
+    Row,
+    Samples,
+    Split,
+    StratifiedSplit,
+    build_samples,
+    format_names,
+    normalize_unicode,
+    renumber_classes,
+)
 
 Version = tuple[int, int]
 TABLES_KEPT = 4096  # maps of Arrow files and tables of contents of Parquet files

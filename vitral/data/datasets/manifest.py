@@ -15,9 +15,7 @@ from typing import NamedTuple
 
 from vitral.core.errors import DataError, did_you_mean, format_choices
 from vitral.data.datasets.files import FileStore, suffix, unreadable
-from vitral.data.datasets.labels import build_samples, format_names
-from vitral.data.datasets.split import StratifiedSplit
-from vitral.data.samples import SPLIT_ALIASES, Row, Samples
+from vitral.data.samples import SPLIT_ALIASES, Row, Samples, StratifiedSplit, build_samples, format_names
 
 
 def read_table(

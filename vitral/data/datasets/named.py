@@ -29,9 +29,7 @@ from vitral.data.datasets.arrays import (
     read_gzip,
 )
 from vitral.data.datasets.cifar import find_cifar
-from vitral.data.datasets.labels import build_samples
-from vitral.data.datasets.split import StratifiedSplit
-from vitral.data.samples import Samples, Split
+from vitral.data.samples import Samples, Split, StratifiedSplit, build_samples
 
 FOLDER = Path(__file__).parent / "sample"
 CLASSES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")

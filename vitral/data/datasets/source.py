@@ -11,8 +11,7 @@ from vitral.data.datasets.manifest import MANIFEST_SUFFIXES, open_manifest
 from vitral.data.datasets.named import NAMED_DATASETS, open_named, open_sample
 from vitral.data.datasets.shards.dataset import open_shards
 from vitral.data.datasets.shards.urls import is_remote, names_shards
-from vitral.data.datasets.split import StratifiedSplit
-from vitral.data.samples import Samples
+from vitral.data.samples import Samples, StratifiedSplit
 
 SAMPLE = "sample"
 ARCHIVES = {".7z", ".bz2", ".gz", ".rar", ".tgz", ".xz", ".zip"}

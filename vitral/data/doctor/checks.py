@@ -6,11 +6,10 @@ from statistics import median
 
 from vitral.core.config import Size
 from vitral.data.datasets.files import suffix
-from vitral.data.datasets.labels import format_names
 from vitral.data.decoding.header import ImageFormat
 from vitral.data.doctor.examine import ExaminedItem, ImageInfo, Unreadable
 from vitral.data.doctor.finding import Example, Finding, plural
-from vitral.data.samples import SPLITS, Item, Samples
+from vitral.data.samples import SPLITS, Item, Samples, format_names
 
 MOST_IMBALANCE = 10.0  # of the largest class to the smallest
 FEW = 10  # training images of a class

@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitral.core.errors import DataError
-from vitral.data.datasets.labels import build_samples, format_names, normalize_unicode, renumber_classes
 from vitral.data.datasets.shards.index import AGAIN, CLASSES, DRAFT, INDEX, Shard, parse_index
 from vitral.data.datasets.shards.tar import TarSample, scan_tar
 from vitral.data.datasets.shards.urls import (
@@ -30,8 +29,20 @@ from vitral.data.datasets.shards.urls import (
     read_range,
     read_whole,
 )
-from vitral.data.datasets.split import StratifiedSplit
-from vitral.data.samples import SPLIT_ALIASES, SPLITS, Item, PackedNames, Row, Samples, Split
+from vitral.data.samples import (
+    SPLIT_ALIASES,
+    SPLITS,
+    Item,
+    PackedNames,
+    Row,
+    Samples,
+    Split,
+    StratifiedSplit,
+    build_samples,
+    format_names,
+    normalize_unicode,
+    renumber_classes,
+)
 
 Integers = NDArray[np.int64]
 

@@ -21,10 +21,9 @@ from pathlib import Path
 from vitral.core.errors import ConfigError, DataError, VitralError
 from vitral.core.storage import STORAGE, open_atomically, os_error_message
 from vitral.data.datasets.files import is_image, suffix
-from vitral.data.datasets.labels import format_names
 from vitral.data.datasets.shards.index import CLASSES, DRAFT, INDEX, Index, Shard
 from vitral.data.decoding.header import recognize
-from vitral.data.samples import SPLITS, Samples, Split
+from vitral.data.samples import SPLITS, Samples, Split, format_names
 
 BLOCK = tarfile.BLOCKSIZE
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}

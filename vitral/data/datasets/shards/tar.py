@@ -14,8 +14,7 @@ from typing import BinaryIO, NamedTuple
 
 from vitral.core.errors import DataError, format_choices
 from vitral.data.datasets.files import is_image, is_litter, suffix
-from vitral.data.datasets.labels import format_names
-from vitral.data.samples import SPLIT_ALIASES, Split
+from vitral.data.samples import SPLIT_ALIASES, Split, format_names
 
 COMPRESSIONS = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 MAX_LABEL_BYTES = 1 << 20  # of a file with a label

@@ -13,8 +13,8 @@ from typing import Any, BinaryIO
 
 from vitral.core.errors import ConfigError, DataError, did_you_mean
 from vitral.data.datasets.files import is_image, unreadable
-from vitral.data.datasets.labels import format_names
 from vitral.data.datasets.shards.index import DRAFT, INDEX
+from vitral.data.samples import format_names
 
 # The packages that a protocol needs; fsspec names the rest.
 PACKAGES = {

@@ -2,9 +2,7 @@ from pathlib import Path
 
 from tests.errors import raises
 from vitral.data.datasets.files import FileStore
-from vitral.data.datasets.labels import build_samples, format_names
-from vitral.data.datasets.split import StratifiedSplit
-from vitral.data.samples import Row, Samples
+from vitral.data.samples import Row, Samples, StratifiedSplit, build_samples, format_names
 
 
 def samples(*rows: Row) -> Samples:

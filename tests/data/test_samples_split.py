@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.errors import raises
-from vitral.data.datasets.split import StratifiedSplit, stratified_split, write_split
-from vitral.data.samples import SPLITS, Row
+from vitral.data.samples import SPLITS, Row, StratifiedSplit, stratified_split, write_split
 
 
 def rows_of(**classes: int) -> list[Row]:
@@ -19,7 +18,7 @@ def rows_of(**classes: int) -> list[Row]:
     ]
 
 
-def held(rows: tuple[Row, ...], label: str) -> int:
+def held(rows: list[Row], label: str) -> int:
     return sum(row.split == "val" for row in rows if row.label == label)
 
 
@@ -33,7 +32,7 @@ def test_every_class_gives_its_share_and_keeps_some(sizes: list[int], fraction: 
     rows = rows_of(**classes)
     divided, alone = stratified_split(rows, StratifiedSplit(fraction=fraction, seed=seed))
     assert sorted(row.name for row in divided) == sorted(row.name for row in rows)
-    assert alone == tuple(label for label, size in classes.items() if size == 1)
+    assert alone == [label for label, size in classes.items() if size == 1]
     for label, size in classes.items():
         taken = held(divided, label)
         assert taken == 0 if size == 1 else 1 <= taken <= size - 1
