@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from vitral.core.errors import VitralError as VitralError
     from vitral.core.errors import WeightsError as WeightsError
     from vitral.core.machine import keep_freed_memory as keep_freed_memory
-    from vitral.data.datasets.shards.pack import pack as pack
+    from vitral.data.datasets.pack import pack as pack
     from vitral.data.datasets.source import open_data as open_data
     from vitral.data.decoding.header import Decoding as Decoding
     from vitral.data.doctor.diagnosis import check as check
@@ -76,7 +76,7 @@ _HOMES = {
     "load": "vitral.weights.load",
     "model_config": "vitral.models",
     "open_data": "vitral.data.datasets.source",
-    "pack": "vitral.data.datasets.shards.pack",
+    "pack": "vitral.data.datasets.pack",
     "resume": "vitral.runs.train",
     "train": "vitral.runs.train",
 }

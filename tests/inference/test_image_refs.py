@@ -6,7 +6,7 @@ import pytest
 
 from tests.data.tars import sample, tar_bytes, write_tar
 from tests.errors import raises
-from vitral.data.datasets.shards.pack import pack
+from vitral.data.datasets.pack import pack
 from vitral.data.datasets.source import open_data
 from vitral.inference.image_refs import UnlistedImages, pack_images, remote_images, tar_images
 

@@ -14,7 +14,7 @@ from tests.data.tables import table, write_table
 from tests.data.tars import sample, write_tar
 from tests.data.trees import plant
 from tests.errors import raises
-from vitral.data.datasets.shards.pack import pack
+from vitral.data.datasets.pack import pack
 from vitral.data.datasets.source import open_data
 from vitral.inference.image_refs import ImageRef, MissingImage, UnlistedImages
 from vitral.inference.inputs import find_images, natural_key, refuse_unlisted

@@ -19,8 +19,8 @@ def pack(
     root: Root = "",
 ) -> None:
     """Write a data set as tar shards (WebDataset) with an index; run it again to go on after a stop."""
-    from vitral.data.datasets.shards.pack import pack as packed
-    from vitral.data.datasets.shards.pack import parse_size
+    from vitral.data.datasets.pack import pack as packed
+    from vitral.data.datasets.pack import parse_size
     from vitral.data.datasets.source import open_data
 
     most = parse_size(shard_size)

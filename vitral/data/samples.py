@@ -245,7 +245,7 @@ def stratified_split(rows: Iterable[Row], val_split: StratifiedSplit) -> tuple[l
     return sorted(divided, key=by_split_and_name), singletons
 
 
-def by_split_and_name(row: Row) -> tuple[int, str]:
+def by_split_and_name(row: Row | Item) -> tuple[int, str]:
     """A sort key for the order of items in a dataset, independent of the file system and of manifests."""
     return SPLITS.index(row.split), row.name
 

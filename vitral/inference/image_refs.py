@@ -9,9 +9,8 @@ from typing import NamedTuple, Protocol
 
 from vitral.core.errors import DataError, VitralError
 from vitral.data.datasets.files import is_image, unreadable
-from vitral.data.datasets.shards.index import DRAFT, INDEX, parse_index
-from vitral.data.datasets.shards.tar import list_members
-from vitral.data.datasets.shards.urls import (
+from vitral.data.datasets.shards import DRAFT, INDEX, list_members, parse_index
+from vitral.data.datasets.urls import (
     check_protocol,
     file_sizes,
     is_pattern,

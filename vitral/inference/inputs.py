@@ -27,9 +27,9 @@ from vitral.data.datasets.files import (
 from vitral.data.datasets.huggingface import holds_tables
 from vitral.data.datasets.manifest import DELIMITERS, MANIFEST_SUFFIXES, read_json_lines, read_table
 from vitral.data.datasets.named import NAMED_DATASETS
-from vitral.data.datasets.shards.index import DRAFT, INDEX
-from vitral.data.datasets.shards.urls import BRACES, expand_braces, is_glob, is_pattern, is_remote, is_tar, list_tars
+from vitral.data.datasets.shards import DRAFT, INDEX
 from vitral.data.datasets.source import SAMPLE, no_such_path, open_data
+from vitral.data.datasets.urls import BRACES, expand_braces, is_glob, is_pattern, is_remote, is_tar, list_tars
 from vitral.data.samples import Samples
 from vitral.inference.image_refs import (
     DatasetImage,

@@ -18,7 +18,7 @@ from tests.data.tars import write_tar
 from tests.errors import raises
 from vitral.core.config import Size
 from vitral.core.errors import VitralError
-from vitral.data.datasets.shards.pack import pack
+from vitral.data.datasets.pack import pack
 from vitral.data.datasets.source import open_data
 from vitral.data.decoding.header import Decoding
 from vitral.data.decoding.pixels import Pixels

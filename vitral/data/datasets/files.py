@@ -1,5 +1,6 @@
 """Image files: how a folder is listed, and how a file is read. Every source and verb lists folders by this one."""
 
+import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -114,6 +115,14 @@ def read_bytes(path: str | PurePath) -> bytes:
             return file.read()
     except OSError as error:
         raise unreadable(path, error) from None
+
+
+def parse_json(text: bytes | str, where: str | PurePath, code: str, hint: str) -> Any:
+    """The value of a JSON text; text that is not JSON is a DataError."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"not JSON: {error}", code=code, where=where, hint=hint) from None
 
 
 def unreadable(path: str | PurePath, error: OSError) -> DataError:

@@ -9,8 +9,8 @@ from vitral.data.datasets.folder import open_folder, open_unlabeled
 from vitral.data.datasets.huggingface import holds_tables, open_tables
 from vitral.data.datasets.manifest import MANIFEST_SUFFIXES, open_manifest
 from vitral.data.datasets.named import NAMED_DATASETS, open_named, open_sample
-from vitral.data.datasets.shards.dataset import open_shards
-from vitral.data.datasets.shards.urls import is_remote, names_shards
+from vitral.data.datasets.shards import names_shards, open_shards
+from vitral.data.datasets.urls import is_remote
 from vitral.data.samples import Samples, StratifiedSplit
 
 SAMPLE = "sample"

@@ -6,7 +6,7 @@ import pytest
 
 from tests.data.trees import refused_at
 from tests.errors import raises
-from vitral.data.datasets.shards.dataset import ByteRanges, ShardStore, build_store
+from vitral.data.datasets.shards import ShardStore, build_store
 
 NAMES = ["b", "", "a", "ab", "a/b.jpg", "é", "ねこ/1.jpg", "\udcff", "z" * 300, "a\nb", "B"]
 
@@ -25,7 +25,7 @@ def store(tmp_path: Path) -> tuple[ShardStore, dict[str, bytes]]:
         for name, (shard, start, length) in zip(NAMES, places, strict=True)
     }
     shards, starts, lengths = zip(*places, strict=True)
-    return build_store([str(path) for path in paths], ByteRanges(NAMES, shards, starts, lengths)), truth
+    return build_store([str(path) for path in paths], NAMES, shards, starts, lengths), truth
 
 
 def test_every_name_finds_its_own_bytes(store: tuple[ShardStore, dict[str, bytes]]) -> None:
@@ -43,7 +43,7 @@ def test_a_name_that_is_not_there_finds_nothing(store: tuple[ShardStore, dict[st
 def test_the_store_is_small_and_goes_to_another_process() -> None:
     count = 20_000
     names = [f"train/{number:06}.jpg" for number in range(count)]
-    packed = pickle.dumps(build_store(["a.tar"], ByteRanges(names, [0] * count, range(count), range(count))))
+    packed = pickle.dumps(build_store(["a.tar"], names, [0] * count, range(count), range(count)))
     assert len(packed) < count * (len(names[0]) + 4 * 8) + 1000
     assert pickle.loads(packed).size(names[777]) == 777
 

@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from glob import glob
 from itertools import product
+from math import prod
 from typing import Any, BinaryIO
 
 from vitral.core.errors import ConfigError, DataError, did_you_mean
-from vitral.data.datasets.files import is_image, unreadable
-from vitral.data.datasets.shards.index import DRAFT, INDEX
+from vitral.data.datasets.files import unreadable
 from vitral.data.samples import format_names
 
-# The packages that a protocol needs; fsspec names the rest.
+# The packages that a protocol needs; for others, the hint is the message of fsspec.
 PACKAGES = {
     "abfs": "adlfs",
     "az": "adlfs",
@@ -63,12 +63,9 @@ def read_range(path: str, start: int, length: int) -> bytes:
             with open(path, "rb", buffering=0) as file:
                 data = os.pread(file.fileno(), length, start)
     if len(data) != length:
-        raise DataError(
-            f"expected {length} bytes from byte {start} on, found {len(data)}",
-            code="data.changed",
-            where=path,
-            hint="it changed after it was opened, or its server gives no parts of files; fetch it again",
-        )
+        hint = "it changed after it was opened, or its server does not support range requests; download it again"
+        message = f"expected {length} bytes at offset {start}, found {len(data)}"
+        raise DataError(message, code="data.changed", where=path, hint=hint)
     return data
 
 
@@ -86,20 +83,20 @@ def exists(path: str) -> bool:
 
 
 def file_sizes(folder: str) -> dict[str, int]:
-    """The bytes of each file in a folder, by name; what begins with a dot is not looked at."""
+    """The bytes of each file in a folder, by name; hidden files are skipped."""
     with _wrap_errors(folder):
         if is_remote(folder):
             system, name = _system(folder)
-            found = [(entry["name"], entry["size"]) for entry in system.ls(name, detail=True) if _is_file(entry)]
+            listed = system.ls(name, detail=True)
+            found = {os.path.basename(each["name"]): each["size"] for each in listed if each["type"] == "file"}
         else:
             with os.scandir(folder) as entries:
-                found = [(entry.name, entry.stat().st_size) for entry in entries if entry.is_file()]
-    named = {name.rsplit("/", 1)[-1]: size for name, size in found}
-    return {name: size for name, size in sorted(named.items()) if not name.startswith(".")}
+                found = {entry.name: entry.stat().st_size for entry in entries if entry.is_file()}
+    return {name: size for name, size in sorted(found.items()) if not name.startswith(".")}
 
 
 def glob_paths(pattern: str) -> list[str]:
-    """The paths that a pattern with `*`, `?` or `[` stands for, in the order of names."""
+    """The paths that match a pattern with `*`, `?` or `[`, sorted."""
     with _wrap_errors(pattern):
         if not is_remote(pattern):
             return sorted(glob(pattern))
@@ -112,26 +109,19 @@ def join(folder: str, name: str) -> str:
 
 
 def _system(address: str) -> tuple[Any, str]:
-    """The file system of an address, and the address as that system calls it."""
-    import fsspec.core  # only remote data waits for it
+    """The fsspec file system of an address, and the path in it."""
+    import fsspec.core  # imported late: only remote data needs it
 
     protocol = address.partition("://")[0]
     try:
         return fsspec.core.url_to_fs(address)
     except ImportError as error:
+        message, code = f"reading {protocol}:// needs another package", "config.missing_package"
         hint = f"pip install {PACKAGES[protocol]}" if protocol in PACKAGES else str(error)
-        raise ConfigError(
-            f"reading {protocol}:// needs another package", code="config.missing_package", where=address, hint=hint
-        ) from None
     except ValueError:
-        hint = did_you_mean(protocol, fsspec.available_protocols()) or "fetch the files and give their folder"
-        raise ConfigError(
-            f"no way is known to read {protocol}://", code="config.unknown_name", where=address, hint=hint
-        ) from None
-
-
-def _is_file(entry: dict[str, Any]) -> bool:
-    return entry["type"] == "file"
+        message, code = f"unknown protocol {protocol}://", "config.unknown_name"
+        hint = did_you_mean(protocol, fsspec.available_protocols()) or "download the files and give their folder"
+    raise ConfigError(message, code=code, where=address, hint=hint)
 
 
 @contextmanager
@@ -144,17 +134,17 @@ def _wrap_errors(path: str) -> Iterator[None]:
 
 BRACES = re.compile(r"\{([^{}]*)\}")
 RANGE = re.compile(r"([0-9]+)\.\.([0-9]+)")
-MAX_EXPANDED = 1_000_000  # shards that an address may stand for
-COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
+MAX_EXPANDED = 1_000_000  # names that the braces of an address may expand to
+TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 
 
-def names_shards(path: str) -> bool:
-    """Whether the path is a URL, a tar, a pattern of tars, or a folder of tars or of a pack."""
-    if is_remote(path):
-        return True
-    if os.path.isdir(path):
-        return _holds_shards(path)
-    return is_tar(path) and (os.path.exists(path) or is_pattern(path))
+def is_tar(path: str) -> bool:
+    """Whether the name ends like a tar's; a compressed one is refused when it is read."""
+    return path.lower().endswith(TAR_SUFFIXES)
+
+
+def is_glob(path: str) -> bool:
+    return any(letter in path for letter in "*?[")
 
 
 def is_pattern(path: str) -> bool:
@@ -162,47 +152,35 @@ def is_pattern(path: str) -> bool:
 
 
 def list_tars(address: str) -> list[str]:
-    """The tar files that a path, a pattern or a URL stands for, sorted, without repeats."""
+    """The tar files of a path, a pattern or a URL, sorted, without repeats."""
     found: set[str] = set()
     literal = not is_remote(address) and os.path.exists(address)
     for path in [address] if literal else expand_braces(address):
-        if literal or not is_glob(path):
-            found.add(path)
-            continue
-        matched = glob_paths(path)
+        matched = [path] if literal or not is_glob(path) else glob_paths(path)
         if not matched:
-            raise DataError(
-                "no file has a name like this",
-                code="data.not_found",
-                where=path,
-                hint="correct the pattern",
-            )
+            raise DataError("no file matches", code="data.not_found", where=path, hint="correct the pattern")
         found.update(matched)
     missing = sorted(path for path in found if not is_remote(path) and not os.path.isfile(path))
     if missing:
         message = f"{len(missing)} of {len(found)} shards are missing: {format_names(missing)}"
-        raise DataError(
-            message, code="data.missing_file", where=address, hint="put them back, or write the range that is there"
-        )
+        hint = "put them back, or give the range that exists"
+        raise DataError(message, code="data.missing_file", where=address, hint=hint)
     return sorted(found)
 
 
 def expand_braces(address: str) -> list[str]:
-    """Every name that the braces of an address stand for: `a-{08..10,x}` is a-08, a-09, a-10 and a-x."""
+    """The expansion of the braces of an address: `a-{08..10,x}` is a-08, a-09, a-10 and a-x."""
     parts = BRACES.split(address)  # text and the inside of braces in turn
     choices = [_choices(part, address) if place % 2 else [part] for place, part in enumerate(parts)]
-    count = 1
-    for choice in choices:
-        count *= len(choice)
+    count = prod(map(len, choices))
     if count > MAX_EXPANDED:
-        raise DataError(
-            f"stands for {count:,} names", code="data.bad_pattern", where=address, hint="write a smaller range"
-        )
+        hint = "give a smaller range"
+        raise DataError(f"expands to {count:,} names", code="data.bad_pattern", where=address, hint=hint)
     return ["".join(words) for words in product(*choices)]
 
 
 def _choices(inside: str, address: str) -> list[str]:
-    """What stands between commas, a range being all of its numbers, as wide as its first."""
+    """The alternatives between commas; a range gives its numbers, padded to the width of the first."""
     found: list[str] = []
     for part in inside.split(","):
         match = RANGE.fullmatch(part)
@@ -211,28 +189,7 @@ def _choices(inside: str, address: str) -> list[str]:
             continue
         first, last = int(match[1]), int(match[2])
         if not first <= last < first + MAX_EXPANDED:
-            example = "write it from the lower to the higher number, such as {000..127}"
-            raise DataError(
-                f"the range {part} cannot be followed", code="data.bad_pattern", where=address, hint=example
-            )
+            hint = "write it from the lower to the higher number, for example {000..127}"
+            raise DataError(f"invalid range {part}", code="data.bad_pattern", where=address, hint=hint)
         found += [f"{number:0{len(match[1])}}" for number in range(first, last + 1)]
     return found
-
-
-def _holds_shards(folder: str) -> bool:
-    """Whether a folder is a pack, or has tars and neither folders nor images."""
-    with os.scandir(folder) as entries:
-        seen = [entry for entry in entries if not entry.name.startswith(".")]
-    if any(entry.name in (INDEX, DRAFT) for entry in seen):
-        return True
-    beside = any(entry.is_dir() or is_image(entry.name) for entry in seen)
-    return not beside and any(is_tar(entry.name) for entry in seen)
-
-
-def is_tar(path: str) -> bool:
-    """Whether the name ends as a tar's does; a compressed one is found out, and refused, when it is read."""
-    return path.lower().endswith((".tar", *COMPRESSED))
-
-
-def is_glob(path: str) -> bool:
-    return any(letter in path for letter in "*?[")

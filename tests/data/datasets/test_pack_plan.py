@@ -8,7 +8,7 @@ from tests.data.pictures import color, encoded
 from tests.data.tars import tar_bytes
 from tests.data.trees import plant
 from tests.errors import raises
-from vitral.data.datasets.shards.pack import parse_size, plan_shards, shard_members
+from vitral.data.datasets.pack import parse_size, plan_shards, shard_members
 from vitral.data.datasets.source import open_data
 from vitral.data.samples import Samples
 

@@ -19,7 +19,7 @@ from tests.data.pictures import color, encoded
 from tests.data.tars import sample, write_tar
 from tests.data.trees import plant, refused_at
 from tests.errors import raises
-from vitral.data.datasets.shards.pack import pack
+from vitral.data.datasets.pack import pack
 from vitral.data.datasets.source import open_data
 from vitral.data.samples import Samples
 
@@ -123,7 +123,7 @@ STOPPED = """
 import os, sys
 from pathlib import Path
 from vitral.data.datasets.source import open_data
-from vitral.data.datasets.shards.pack import pack
+from vitral.data.datasets.pack import pack
 
 left = int(sys.argv[3])
 

@@ -12,7 +12,7 @@ import pytest
 from tests.data.tars import File, odd, sample, tar_bytes
 from tests.data.trees import refused_at
 from tests.errors import raises
-from vitral.data.datasets.shards.tar import TarSample, scan_tar
+from vitral.data.datasets.shards import TarSample, scan_tar
 
 BOTH = [*sample("cat/07", "cat"), *sample("dog/07", "dog")]
 DEEP = "/".join(["a folder with a long name"] * 12)

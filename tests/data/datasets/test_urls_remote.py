@@ -9,7 +9,7 @@ import pytest
 
 from tests.data.trees import refused_at
 from tests.errors import raises
-from vitral.data.datasets.shards.urls import exists, file_sizes, glob_paths, join, open_file, read_range, read_whole
+from vitral.data.datasets.urls import exists, file_sizes, glob_paths, join, open_file, read_range, read_whole
 
 FILES = {"b.tar": b"0123456789", "a.tar": b"abc", "notes.txt": b"", ".hidden": b"x"}
 SHOWN = {"a.tar": 3, "b.tar": 10, "notes.txt": 0}

@@ -4,7 +4,8 @@ import pytest
 
 from tests.data.trees import plant, refused_at
 from tests.errors import raises
-from vitral.data.datasets.shards.urls import expand_braces, list_tars, names_shards
+from vitral.data.datasets.shards import names_shards
+from vitral.data.datasets.urls import expand_braces, list_tars
 
 THREE = ["set/train-000.tar", "set/train-001.tar", "set/val-000.tar"]
 

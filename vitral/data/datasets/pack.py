@@ -1,0 +1,176 @@
+"""`vitral pack`: any source into tar shards in the form of WebDataset, with an index beside them.
+
+Every byte is planned before the first is written, so a pack that was stopped continues with the missing shards and
+ends in the same bytes. A file gets its final name only when it is complete, and the index is last.
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import tarfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from io import BytesIO
+from pathlib import Path
+
+from vitral.core.errors import ConfigError, DataError, VitralError
+from vitral.core.storage import STORAGE, open_atomically, write_error
+from vitral.data.datasets.files import is_image, suffix
+from vitral.data.datasets.shards import CLASSES, DRAFT, INDEX, Index, Shard
+from vitral.data.decoding.header import recognize
+from vitral.data.samples import SPLITS, Samples, Split, format_names
+
+BLOCK = tarfile.BLOCKSIZE
+UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
+SHARD_SIZE = 256_000_000
+HALF = ".tmp"  # the suffix of a file while it is written
+
+
+def parse_size(text: str) -> int:
+    """The bytes of a size such as `256MB`."""
+    match = re.fullmatch(r"([0-9]+) ?([A-Z]*)", text.strip().upper())
+    if not match or match[2] not in UNITS or not int(match[1]):
+        message = f"expected a size such as 256MB or 1GB, got {text!r}"
+        raise ConfigError(message, code="config.wrong_type", where="shard size")
+    return int(match[1]) * UNITS[match[2]]
+
+
+def plan_shards(samples: Samples, shard_size: int) -> Index:
+    """What the shards will hold, to the byte. Only a shard with a single image may exceed the size."""
+    if any("\n" in name for name in samples.classes):
+        message = "a class with a line break in its name"
+        raise DataError(message, code="data.bad_class_name", where=samples.where, hint="rename it")
+    shards = tuple(shard for split in SPLITS for shard in _shards(samples, split, shard_size))
+    return Index(samples.classes, samples.notes, samples.fingerprint(), shards)
+
+
+def shard_members(
+    samples: Samples, shard: Shard, first: int, tell: Callable[[int], None]
+) -> Iterator[tuple[str, bytes]]:
+    """The files of a shard in order, by name: each sample's label, its image unchanged, and its origin.
+
+    Samples are numbered from `first`, so that the keys of a split are unique across its shards.
+    """
+    for number, (name, label, length) in enumerate(zip(shard.names, shard.labels, shard.lengths, strict=True), first):
+        image = samples.store.read(name)
+        if len(image) != length:
+            message = f"had {length} bytes when the pack was planned, has {len(image)} now"
+            raise DataError(message, code="data.changed", where=name, hint="do not change the data while packing")
+        ending = suffix(name) if is_image(name) else f".{recognize(image, name).lower()}"
+        yield f"{number:08}.cls", str(label).encode()
+        yield f"{number:08}{ending}", image
+        yield f"{number:08}.json", _origin(name, samples.classes[label], shard.split)
+        tell(1)
+
+
+def _shards(samples: Samples, split: Split, shard_size: int) -> Iterator[Shard]:
+    """The shards of a split, its images ordered by a hash of their names, which mixes the classes in every shard."""
+    rows: list[tuple[str, int, int, int]] = []  # name, label, start, length
+    end = number = 0
+    for item in sorted(samples.of(split), key=lambda item: hashlib.sha256(os.fsencode(item.name)).digest()):
+        length = samples.store.size(item.name)
+        origin = _origin(item.name, samples.classes[item.label], split)
+        taken = 2 * BLOCK + BLOCK + _padded(length) + BLOCK + _padded(len(origin))
+        if rows and _tar_size(end + taken) > shard_size:
+            yield _shard(split, number, rows, end)
+            rows, end, number = [], 0, number + 1
+        rows.append((item.name, item.label, end + 3 * BLOCK, length))  # after .cls and its own header
+        end += taken
+    if rows:
+        yield _shard(split, number, rows, end)
+
+
+def _shard(split: Split, number: int, rows: list[tuple[str, int, int, int]], end: int) -> Shard:
+    names, labels, starts, lengths = zip(*rows, strict=True)
+    return Shard(f"{split}-{number:05}.tar", split, _tar_size(end), names, labels, starts, lengths)
+
+
+def _origin(name: str, label: str, split: Split) -> bytes:
+    return json.dumps({"name": name, "label": label, "split": split}).encode()
+
+
+def _padded(length: int, block: int = BLOCK) -> int:
+    return -(-length // block) * block
+
+
+def _tar_size(end: int) -> int:
+    """The bytes of a tar whose last member ends there: two empty blocks follow, padded to a whole record."""
+    return _padded(end + 2 * BLOCK, tarfile.RECORDSIZE)
+
+
+def ignore_progress(count: int) -> None:
+    """The default callback."""
+
+
+def pack(
+    samples: Samples, out: Path, shard_size: int = SHARD_SIZE, tell: Callable[[int], None] = ignore_progress
+) -> Index:
+    """Write the samples as shards into the folder `out`; `tell` is called with the number of images just written."""
+    _check_destination(samples.where, out)
+    index = plan_shards(samples, shard_size)
+    try:
+        _check_contents(out, index)
+        _write_pack(samples, out, index, tell)
+    except OSError as error:
+        then = "run the same command again: it continues after the finished shards"
+        raise write_error(error, out, then=then) from None
+    return index
+
+
+def _write_pack(samples: Samples, out: Path, index: Index, tell: Callable[[int], None]) -> None:
+    sizes = {path.name: path.stat().st_size for path in out.iterdir() if path.is_file()}
+    missing = [shard for shard in index.shards if sizes.get(shard.file) != shard.bytes]
+    if missing or INDEX not in sizes:
+        needed, free = sum(shard.bytes for shard in missing), shutil.disk_usage(out).free
+        if needed > free:
+            message, hint = f"the shards need {needed:,} bytes, {free:,} are free", "free space, or use another disk"
+            raise VitralError(message, code="file.no_space", where=out, hint=hint)
+        STORAGE.replace_file(out / DRAFT, index.to_json().encode())
+        (out / INDEX).unlink(missing_ok=True)  # it exists if a shard was damaged later
+    packed: Counter[Split] = Counter()
+    for shard in index.shards:
+        if sizes.get(shard.file) != shard.bytes:
+            _write_shard(out / shard.file, shard_members(samples, shard, packed[shard.split], tell))
+        else:
+            tell(len(shard.names))
+        packed[shard.split] += len(shard.names)
+    if (out / DRAFT).exists():
+        STORAGE.replace_file(out / CLASSES, os.fsencode("".join(f"{name}\n" for name in samples.classes)))
+        (out / INDEX).unlink(missing_ok=True)
+        STORAGE.rename(out / DRAFT, out / INDEX)
+
+
+def _check_destination(data: str, out: Path) -> None:
+    if out.parts and out.parts[0].endswith(":"):
+        message, hint = "a URL, and shards are written to this machine", "give a local folder, and copy it afterwards"
+        raise ConfigError(message, code="config.unsupported", where=out, hint=hint)
+    if Path(data).is_dir() and out.resolve().is_relative_to(Path(data).resolve()):
+        hint = "give a folder outside it"
+        raise ConfigError(f"is inside the data, {data}", code="config.conflict", where=out, hint=hint)
+
+
+def _check_contents(out: Path, index: Index) -> None:
+    """Create the folder, or check that it holds nothing but shards of this index, finished or not."""
+    out.mkdir(parents=True, exist_ok=True)
+    text = index.to_json().encode()
+    found = {path.name for path in out.iterdir() if not path.name.startswith(".")}
+    begun = found & {INDEX, DRAFT}
+    ours = [CLASSES, DRAFT, INDEX, *(shard.file for shard in index.shards)]
+    allowed = {*ours, *(f"{name}{HALF}" for name in ours)} if begun else {f"{DRAFT}{HALF}"}
+    if any((out / name).read_bytes() != text for name in begun):
+        message = "holds a pack of other data, or with another shard size"
+    elif found - allowed:
+        message = f"holds other files: {format_names(sorted(found - allowed))}"
+    else:
+        return
+    raise ConfigError(message, code="config.path_exists", where=out, hint="give another folder, or empty this one")
+
+
+def _write_shard(path: Path, files: Iterator[tuple[str, bytes]]) -> None:
+    with open_atomically(path) as file, tarfile.open(fileobj=file, mode="w", format=tarfile.GNU_FORMAT) as tar:
+        for name, data in files:
+            info = tarfile.TarInfo(name)  # without user and time: the same images give the same bytes
+            info.size = len(data)
+            tar.addfile(info, BytesIO(data))

@@ -1,0 +1,435 @@
+"""A dataset in tar shards: a pack is opened by its index, other tars by scanning their headers.
+
+In order: the index (`shards.json`), the samples in one tar, the store, and opening the dataset. Nothing is unpacked.
+
+A sample is a run of members whose names agree up to the first dot of the last part: `cat/07.jpg`, `cat/07.cls`. One
+of them is the image. The label is in a `.cls`, as a number or a name, or in a `.json` as `"label"`, which may also hold
+a `"split"`.
+"""
+
+import json
+import logging
+import os
+import re
+import tarfile
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from itertools import groupby
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitral.core.errors import DataError, format_choices
+from vitral.data.datasets.files import is_image, is_litter, parse_json, suffix
+from vitral.data.datasets.urls import (
+    check_protocol,
+    exists,
+    file_sizes,
+    is_pattern,
+    is_remote,
+    is_tar,
+    join,
+    list_tars,
+    open_file,
+    read_range,
+    read_whole,
+)
+from vitral.data.samples import (
+    SPLIT_ALIASES,
+    SPLITS,
+    Item,
+    PackedNames,
+    Row,
+    Samples,
+    Split,
+    StratifiedSplit,
+    build_samples,
+    by_split_and_name,
+    format_names,
+    normalize_unicode,
+    renumber_classes,
+)
+
+INDEX = "shards.json"
+DRAFT = "shards.unfinished.json"  # the index while shards are being written
+CLASSES = "classes.txt"  # the class of each number in `.cls`, one a line: for us and for other readers
+FORMAT = 1
+AGAIN = "pack the data again"
+
+Integers = NDArray[np.int64]
+
+
+class Shard(NamedTuple):
+    """One tar and the images in it, column by column."""
+
+    file: str
+    split: Split
+    bytes: int
+    names: tuple[str, ...]
+    labels: tuple[int, ...]
+    starts: tuple[int, ...]
+    lengths: tuple[int, ...]
+
+
+class Index(NamedTuple):
+    """A dataset in shards, with the classes, notes and fingerprint that it had before it was packed."""
+
+    classes: tuple[str, ...]
+    notes: tuple[str, ...]
+    fingerprint: str
+    shards: tuple[Shard, ...]
+
+    def to_json(self) -> str:
+        """JSON with a line for each shard. Names that are not Unicode are kept too."""
+        head = {"format": FORMAT, **self._asdict()}
+        shards = ",\n".join(json.dumps(shard._asdict(), separators=(",", ":")) for shard in head.pop("shards"))
+        return f'{json.dumps(head, indent=1).removesuffix("}").rstrip()},\n "shards": [\n{shards}\n]}}\n'
+
+
+def parse_index(text: bytes, where: str) -> Index:
+    """The index that `to_json` wrote; anything else is refused, because wrong offsets would give wrong images."""
+    try:
+        fields = json.loads(text)
+        found = int(fields["format"])
+        if found == FORMAT:
+            classes, notes = tuple(map(str, fields["classes"])), tuple(map(str, fields["notes"]))
+            shards = tuple(Shard(**{name: _column(value) for name, value in each.items()}) for each in fields["shards"])
+            _check_index(shards, len(classes))
+            return Index(classes, notes, str(fields["fingerprint"]), shards)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        message = f"not an index written by vitral: {type(error).__name__} {error}"
+        raise DataError(message, code="data.bad_index", where=where, hint=AGAIN) from None
+    message, hint = f"format {found}, and this vitral reads {FORMAT}", f"update vitral, or {AGAIN}"
+    raise DataError(message, code="data.unsupported_version", where=where, hint=hint)
+
+
+def _column(value: object) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _check_index(shards: Sequence[Shard], classes: int) -> None:
+    """Raise ValueError, or the error of the operation that fails, for an invalid index."""
+    every: list[str] = []
+    for shard in shards:
+        if os.path.basename(shard.file) != shard.file or shard.file in {"", ".", ".."}:
+            raise ValueError(f"the file {shard.file!r} is in another folder")
+        if shard.split not in SPLITS:
+            raise ValueError(f"unknown split {shard.split!r}")
+        numbers = [*shard.labels, *shard.starts, *shard.lengths, shard.bytes]
+        if any(type(number) is not int or number < 0 for number in numbers):
+            raise ValueError(f"invalid numbers for {shard.file}")
+        ends = [start + length for start, length in zip(shard.starts, shard.lengths, strict=True)]
+        if len(shard.names) != len(ends) or len(shard.labels) != len(ends):
+            raise ValueError(f"columns of {shard.file} differ in length")
+        if max(ends, default=0) > shard.bytes or max(shard.labels, default=0) >= classes:
+            raise ValueError(f"an image outside {shard.file}, or without a class")
+        every += shard.names
+    os.fsencode("".join(every))
+    if len(set(every)) != len(every) or not every:
+        raise ValueError("no images, or two of the same name")
+
+
+COMPRESSIONS = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
+MAX_LABEL_BYTES = 1 << 20  # of a file with a label
+DOWNLOAD = "remove it or download it again"
+
+
+class TarSample(NamedTuple):
+    """One image of a tar. A numeric label indexes the classes; without a split, the name of the shard may give it."""
+
+    member: str
+    start: int
+    length: int
+    label: str | int
+    split: Split | None
+
+
+class TarMember(NamedTuple):
+    """A member by its name, the key of its sample, and its byte range."""
+
+    name: str
+    key: str
+    start: int
+    length: int
+
+
+def scan_tar(file: BinaryIO, where: str) -> list[TarSample]:
+    """All samples of a tar, from its headers and labels alone; `where` names it in messages."""
+    samples: dict[str, TarSample] = {}
+    for key, group in groupby(list_members(file, where), key=lambda member: member.key):
+        if key in samples:
+            message, hint = "a second sample with the same key", "keep the files of a sample together, under one key"
+            raise DataError(message, code="data.bad_sample", where=f"{where}/{key}", hint=hint)
+        samples[key] = _read_sample(file, f"{where}/{key}", list(group))
+    if not samples:
+        raise DataError("no images in it", code="data.empty", where=where, hint=DOWNLOAD)
+    return list(samples.values())
+
+
+def list_members(file: BinaryIO, where: str) -> Iterator[TarMember]:
+    """The files in a tar that belong to samples, with safe names."""
+    for info in _headers(file, where):
+        name = info.name.removeprefix("./")
+        _check_safe(info, name, where)
+        folder, _, last = name.rpartition("/")
+        stem, dot, _ = last.partition(".")
+        if info.isfile() and dot and not any(map(is_litter, name.split("/"))):
+            yield TarMember(name, f"{folder}/{stem}" if folder else stem, info.offset_data, info.size)
+
+
+def _headers(file: BinaryIO, where: str) -> Iterator[tarfile.TarInfo]:
+    """The headers of a tar in order. The caller may seek in the file between two of them."""
+    opening = file.read(tarfile.BLOCKSIZE)
+    for magic, kind in COMPRESSIONS.items():
+        if opening.startswith(magic):
+            hint = "decompress it: a compressed tar does not allow random access"
+            raise DataError(f"compressed with {kind}", code="data.compressed_archive", where=where, hint=hint)
+    file.seek(0)
+    try:
+        with tarfile.open(fileobj=file, mode="r:") as tar:
+            yield from tar
+            end = tar.offset
+    except (tarfile.TarError, ValueError, OverflowError) as error:
+        message = f"not a complete tar file: {error}"
+        raise DataError(message, code="data.bad_archive", where=where, hint=DOWNLOAD) from None
+    file.seek(end)
+    if file.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
+        # tarfile treats a damaged header, or a file cut between two members, as the end.
+        raise DataError(f"damaged or truncated at byte {end}", code="data.bad_archive", where=where, hint=DOWNLOAD)
+
+
+def _check_safe(info: tarfile.TarInfo, name: str, where: str) -> None:
+    plain = (info.isfile() and not info.issparse()) or info.isdir()
+    if name.startswith("/") or ".." in name.split("/") or "\0" in name:
+        message = f"the name {name!r} points outside the tar"
+    elif not plain or info.size < 0:
+        message = f"{name} is neither a regular file nor a folder"
+    else:
+        return
+    raise DataError(message, code="data.unsafe_archive", where=where, hint="remove it, or create the tar again")
+
+
+def _read_sample(file: BinaryIO, where: str, members: list[TarMember]) -> TarSample:
+    images = [member for member in members if is_image(member.name)]
+    if len(images) != 1:
+        message = (
+            f"{'several images' if images else 'no image'}: {format_names([each.name for each in images or members])}"
+        )
+        raise DataError(message, code="data.bad_sample", where=where, hint="give every sample one image")
+    label_files = [member for member in members if suffix(member.name) in {".cls", ".json"}]
+    labels = {suffix(member.name): member for member in label_files}
+    if len(labels) < len(label_files):
+        message = f"several label files: {format_names([each.name for each in label_files])}"
+        raise DataError(message, code="data.bad_sample", where=where, hint="keep one of them")
+    label, split = _read_json(file, where, labels[".json"]) if ".json" in labels else (None, None)
+    if ".cls" in labels:
+        text = _read_text(file, where, labels[".cls"]).strip()
+        label = int(text) if re.fullmatch("-?[0-9]{1,18}", text) else text
+    if label is None or label == "" or (isinstance(label, int) and label < 0):
+        message = "no label" if label is None else f"invalid label {label!r}"
+        hint = 'write its class, a name or a number from 0, into a .cls, or into a .json as "label"'
+        raise DataError(message, code="data.bad_label", where=where, hint=hint)
+    return TarSample(images[0].name, images[0].start, images[0].length, label, split)
+
+
+def _read_json(file: BinaryIO, where: str, member: TarMember) -> tuple[str | int | None, Split | None]:
+    """The label and the split in a `.json`, if they are there; other fields are ignored."""
+    hint = f'write {{"label": "cat"}} into {member.name}'
+    fields = parse_json(_read_text(file, where, member), where, "data.bad_label", hint)
+    if not isinstance(fields, dict):
+        raise DataError("not a JSON object", code="data.bad_label", where=where, hint=hint)
+    label, split = fields.get("label"), fields.get("split")
+    if not isinstance(label, str | int | None) or isinstance(label, bool):
+        message = f"label: expected text or a number, got {json.dumps(label)[:60]}"
+        raise DataError(message, code="data.bad_label", where=where, hint=hint)
+    if split is not None and str(split).lower() not in SPLIT_ALIASES:
+        message = f"split: expected {format_choices(SPLIT_ALIASES)}, got {split!r}"
+        raise DataError(message, code="data.bad_split", where=where, hint="use one of them, or leave it out")
+    return label.strip() if isinstance(label, str) else label, SPLIT_ALIASES[str(split).lower()] if split else None
+
+
+def _read_text(file: BinaryIO, where: str, member: TarMember) -> str:
+    message, hint = f"{member.name} is too large for a label: {member.length:,} bytes", "correct it"
+    if member.length <= MAX_LABEL_BYTES:
+        file.seek(member.start)
+        try:
+            return file.read(member.length).decode("utf-8-sig")
+        except UnicodeDecodeError:
+            message, hint = f"{member.name} is not UTF-8", "save it as UTF-8"
+    raise DataError(message, code="data.bad_label", where=where, hint=hint)
+
+
+@dataclass(frozen=True, eq=False)
+class ShardStore:
+    """A store of images inside tars, in a few arrays: millions of Python objects would be copied into every worker."""
+
+    paths: tuple[str, ...]
+    names: PackedNames  # sorted by their bytes
+    shards: Integers
+    starts: Integers
+    lengths: Integers
+
+    def read(self, name: str) -> bytes:
+        at = self._find(name)
+        return read_range(self.paths[self.shards[at]], int(self.starts[at]), int(self.lengths[at]))
+
+    def address(self, name: str) -> str:
+        return f"{self.paths[self.shards[self._find(name)]]}: {name}"
+
+    def size(self, name: str) -> int:
+        return int(self.lengths[self._find(name)])
+
+    def _find(self, name: str) -> int:
+        sought = os.fsencode(name)
+        at = bisect_left(range(len(self.names)), sought, key=self.names.encoded)
+        assert self.names.encoded(at) == sought, name  # names come from the items
+        return at
+
+
+def build_store(paths: Sequence[str], names: Sequence[str], *ranges: Sequence[int]) -> ShardStore:
+    """The store of the named images; `ranges` are the index of the path, the start and the length of each image."""
+    order = sorted(range(len(names)), key=lambda at: os.fsencode(names[at]))
+    columns = [np.array(column, dtype=np.int64)[order] for column in ranges]
+    return ShardStore(tuple(paths), PackedNames.of(names[at] for at in order), *columns)
+
+
+THREADS = 8  # shards scanned at a time; remote ones spend most of it waiting
+log = logging.getLogger(__name__)
+
+
+def names_shards(path: str) -> bool:
+    """Whether the path is a URL, a tar, a pattern of tars, a pack, or a folder of tars without folders or images."""
+    if is_remote(path):
+        return True
+    if not os.path.isdir(path):
+        return is_tar(path) and (os.path.exists(path) or is_pattern(path))
+    with os.scandir(path) as entries:
+        seen = [entry for entry in entries if not entry.name.startswith(".")]
+    if any(entry.name in (INDEX, DRAFT) for entry in seen):
+        return True
+    beside = any(entry.is_dir() or is_image(entry.name) for entry in seen)
+    return not beside and any(is_tar(entry.name) for entry in seen)
+
+
+def open_shards(where: str, val_split: StratifiedSplit) -> Samples:
+    """The samples of a pack, or of the tars at a path, a pattern or a URL."""
+    if where.startswith(("http://", "https://")) and not is_tar(where):
+        hint = "download it and give the folder; only tar shards (.tar) are read from a URL"
+        raise DataError("a URL, and vitral downloads nothing", code="data.remote_address", where=where, hint=hint)
+    check_protocol(where)
+    if (is_tar(where) or is_pattern(where)) and not os.path.isdir(where):
+        return _from_tars(where, list_tars(where), val_split)
+    beside = file_sizes(where)
+    if INDEX in beside:
+        return _from_index(where, beside)
+    found = [join(where, name) for name in beside if is_tar(name)]
+    if DRAFT in beside:
+        raise _unfinished(where)
+    if not found:
+        hint = "give the folder of the shards, or a pattern that matches them"
+        raise DataError("no tar files in it", code="data.empty", where=where, hint=hint)
+    return _from_tars(where, found, val_split)
+
+
+def _unfinished(where: str) -> DataError:
+    hint = "run vitral pack again with the same data: it continues where it stopped"
+    return DataError("an unfinished pack", code="data.unfinished_pack", where=where, hint=hint)
+
+
+def _from_index(where: str, beside: dict[str, int]) -> Samples:
+    """A pack has the items, in the order, that the dataset had before it was packed."""
+    classes, notes, _, shards = parse_index(read_whole(join(where, INDEX)), join(where, INDEX))
+    for shard in shards:
+        if beside.get(shard.file) != shard.bytes:
+            found = f"{beside[shard.file]:,}" if shard.file in beside else "none"
+            message = f"expected {shard.bytes:,} bytes, found {found}"
+            code = "data.bad_archive" if shard.file in beside else "data.missing_file"
+            raise DataError(message, code=code, where=join(where, shard.file), hint=f"download it again, or {AGAIN}")
+    items = [
+        Item(name, label, shard.split)
+        for shard in shards
+        for name, label in zip(shard.names, shard.labels, strict=True)
+    ]
+    store = build_store(
+        [join(where, shard.file) for shard in shards],
+        [item.name for item in items],
+        [number for number, shard in enumerate(shards) for _ in shard.names],
+        [start for shard in shards for start in shard.starts],
+        [length for shard in shards for length in shard.lengths],
+    )
+    return Samples(where, classes, tuple(sorted(items, key=by_split_and_name)), store, notes)
+
+
+def _from_tars(where: str, paths: Sequence[str], val_split: StratifiedSplit) -> Samples:
+    prefix = os.path.commonprefix(paths)  # noqa: RUF071, commonpath breaks the // of an address
+    parent = prefix[: prefix.rfind("/") + 1]
+    if exists(f"{parent}{DRAFT}"):
+        raise _unfinished(parent)
+    log.info("reading the headers of %s tars; vitral pack makes an index that avoids this", f"{len(paths):,}")
+    with ThreadPoolExecutor(THREADS) as pool:
+        scans = list(pool.map(_scan, paths))
+    classes = _listed_classes(f"{parent}{CLASSES}")
+    found = [(path, sample) for path, samples in zip(paths, scans, strict=True) for sample in samples]
+    names = [f"{path.removeprefix(parent)}/{sample.member}" for path, sample in found]
+    labels = [_class_name(sample, classes, path) for path, sample in found]
+    splits = _splits(where, names, [sample.split or _split_of(path.removeprefix(parent)) for path, sample in found])
+    numbers = [number for number, samples in enumerate(scans) for _ in samples]
+    starts, lengths = [sample.start for _, sample in found], [sample.length for _, sample in found]
+    store = build_store(paths, names, numbers, starts, lengths)
+    built = build_samples(where, map(Row, names, labels, splits), store, val_split)
+    if not classes and all(isinstance(sample.label, int) for _, sample in found):
+        classes = tuple(sorted(built.classes, key=int))
+    absent = [name for name in classes if name not in built.classes]
+    notes = [f"no images at all: {format_names(absent)}"] if absent else []
+    return renumber_classes(built, classes, notes) if classes else built
+
+
+def _scan(path: str) -> list[TarSample]:
+    with open_file(path) as file:
+        return scan_tar(file, path)
+
+
+def _listed_classes(path: str) -> tuple[str, ...]:
+    """The classes that a file beside the shards lists, one a line; none if there is no file."""
+    if not exists(path):
+        return ()
+    lines = read_whole(path).decode("utf-8-sig", errors="surrogateescape").rstrip("\r\n").split("\n")
+    classes = tuple(normalize_unicode(line.removesuffix("\r")) for line in lines)
+    if len(set(classes)) != len(classes) or "" in classes:
+        message, hint = "a repeated class or an empty line", "write one class a line, in the order of their numbers"
+        raise DataError(message, code="data.bad_class_list", where=path, hint=hint)
+    return classes
+
+
+def _class_name(sample: TarSample, classes: tuple[str, ...], path: str) -> str:
+    """The class of an image: a number is an index of the listed classes, or the name itself if none are listed."""
+    if not classes:
+        return str(sample.label)
+    if isinstance(sample.label, int) and sample.label < len(classes):
+        return classes[sample.label]
+    if isinstance(sample.label, str) and normalize_unicode(sample.label) in classes:
+        return sample.label
+    message = f"the label {sample.label!r} is not one of the {len(classes)} classes in {CLASSES}"
+    hint = f"correct the label or {CLASSES}; numbers start at 0"
+    raise DataError(message, code="data.bad_label", where=f"{path}/{sample.member}", hint=hint)
+
+
+def _splits(where: str, names: Sequence[str], known: Sequence[Split | None]) -> list[Split]:
+    """The split of each image: train if no image has one; an error if only some have one."""
+    without = [name for name, split in zip(names, known, strict=True) if split is None]
+    if without and len(without) < len(names):
+        message = f"some images have a split and others do not: {format_names(without)}"
+        hint = "name every shard after its split (train-000.tar, val-000.tar), or none of them"
+        raise DataError(message, code="data.bad_split", where=where, hint=hint)
+    return [split or "train" for split in known]
+
+
+@cache
+def _split_of(shard: str) -> Split | None:
+    """The split in the name of a shard: train-000, imagenet-train-000, validation/000."""
+    words = re.findall("[a-z]+", shard.lower())
+    return next((SPLIT_ALIASES[word] for word in words if word in SPLIT_ALIASES), None)
