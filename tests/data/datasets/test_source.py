@@ -8,7 +8,7 @@ import pytest
 
 from tests.data.trees import plant, refused_at
 from tests.errors import raises
-from vitral.data.datasets.source import open_data, open_images
+from vitral.data.datasets.source import no_such_path, open_data, open_images
 from vitral.data.samples import StratifiedSplit
 
 BOTH = ["photos/cat/1.jpg", "photos/cat/2.jpg", "photos/dog/1.jpg", "photos/dog/2.jpg", "archive.zip", "photos/m.csv"]
@@ -84,6 +84,11 @@ def test_what_cannot_be_opened_is_refused_with_advice(here: Path, where: str, er
     with raises(*(part.format(here=here) for part in error)) as caught:
         open_data(where)
     assert caught.value.exit_code == 3
+
+
+def test_a_dataset_is_not_told_to_use_its_own_name_where_a_path_is_needed(here: Path) -> None:
+    assert "'sample'" in str(no_such_path(Path("sampel")).hint)
+    assert "did you mean" not in str(no_such_path(Path("sample")).hint)
 
 
 def test_a_path_from_the_root_is_mended_the_same_way(here: Path) -> None:

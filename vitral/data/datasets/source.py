@@ -93,7 +93,7 @@ def no_such_path(path: Path) -> DataError:
         )
     beside = {entry.name.lower(): entry for entry in entries if not entry.name.startswith(".")}
     if path == Path(wrong):
-        for name in (SAMPLE, *NAMED_DATASETS):
+        for name in {SAMPLE, *NAMED_DATASETS} - {wrong}:  # the name itself is no help where only a path will do
             beside.setdefault(name, Path(name))
     near = get_close_matches(wrong.lower(), beside, n=1)
     if not near:
