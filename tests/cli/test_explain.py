@@ -13,7 +13,7 @@ from PIL import Image
 from tests.errors import raises
 from tests.models.variants import VARIANTS, small
 from tests.weights.bundles import loaded
-from vitral import cli
+from vitral import cli, open_data
 from vitral.explanation.summary import Summary
 from vitral.models import NoHead, Resnet, Vit
 from vitral.weights.bundle import write_bundle
@@ -101,13 +101,25 @@ def test_of_a_large_folder_the_first_images_are_shown(
 ) -> None:
     monkeypatch.setattr(cli.explain, "MOST", 1)
     with caplog.at_level("INFO", logger="vitral"):
-        found = list(cli.explain.image_paths(["pets", "cat.png"]))
+        found = list(cli.explain.find_images(["pets", "cat.png"]))
     assert found == [Path("pets/a.png"), Path("cat.png")]
     assert "first 1 " in caplog.text
     (home / "empty/__MACOSX").mkdir(parents=True)
     (home / "empty/__MACOSX/a.png").touch()
     with raises("data.empty", "empty"):
-        list(cli.explain.image_paths(["empty"]))
+        list(cli.explain.find_images(["empty"]))
+
+
+def test_a_dataset_is_one_test_image_of_each_class(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    samples = open_data("sample")
+    found = [image.name for image in cli.explain.find_images(["sample"]) if not isinstance(image, Path)]
+    labels = {f"sample/{item.name}": item.label for item in samples.of("test")}
+    assert [labels[name] for name in found] == list(range(10))
+
+    code, out, _ = told(capsys, "run", "sample", "--quick", "--json")
+    assert code == 0
+    assert [f"sample/test/{each['image']}" for each in json.loads(out)["images"]] == found
+    assert (home / "sample.explain.html").is_file()
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from vitral.cli.app import app, progress_bar
 from vitral.core.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from vitral.explanation.explain import Explainer, Progress
+    from vitral.explanation.explain import EncodedImage, Explainer, Progress
     from vitral.explanation.explanation import Explanation
 
 log = logging.getLogger("vitral")
@@ -24,7 +24,10 @@ ENDING = ".explain.html"
 @app.command()
 def explain(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A run, a bundle, or weights of another library.")],
-    images: Annotated[list[str], typer.Argument(metavar="IMAGE", help="Image files, or folders of images.")],
+    images: Annotated[
+        list[str],
+        typer.Argument(metavar="IMAGE", help="Image files, folders of images, or a name such as sample."),
+    ],
     out: Annotated[str, typer.Option(metavar="FILE", help="The page to write [default: IMAGE.explain.html].")] = "",
     class_: Annotated[
         str, typer.Option("--class", metavar="NAME", help="Explain this class [default: the predicted one].")
@@ -45,10 +48,10 @@ def explain(
     from vitral.explanation.summary import Summary, summarize
 
     page = page_path(out, images, model)
-    paths = list(image_paths(images))
+    found = list(find_images(images))
     explainer = Explainer.of(model, class_, layers, quick)
     keep_freed_memory()
-    explanations, errors = explain_all(explainer, paths)
+    explanations, errors = explain_all(explainer, found)
     explanations = share_distances(explanations)
     write_page(page, explanations)
     figures: list[Path] = []
@@ -95,9 +98,15 @@ def is_page(path: Path) -> bool:
     return path.is_file() and b"<title>What " in read_bytes(path)[:2000]
 
 
-def image_paths(images: list[str]) -> Iterator[Path]:
-    """The given files, and the first images of the given folders."""
+def find_images(images: list[str]) -> "Iterator[Path | EncodedImage]":
+    """The given files, the first images of the given folders, and some images of the given datasets."""
+    from vitral.data.datasets.named import NAMED_DATASETS
+    from vitral.data.datasets.source import SAMPLE
+
     for word in images:
+        if word == SAMPLE or word in NAMED_DATASETS:
+            yield from dataset_images(word)
+            continue
         path = Path(word).expanduser()
         if not path.is_dir():
             yield path
@@ -120,25 +129,42 @@ def image_files(folder: Path) -> Iterator[Path]:
     return (Path(source.path) for source in sources if isinstance(source, FileSource))
 
 
-def explain_all(explainer: "Explainer", paths: list[Path]) -> "tuple[Sequence[Explanation], list[DataError]]":
+def dataset_images(name: str) -> "Iterator[EncodedImage]":
+    """The first image of each class of a dataset, of the split that it is tested on."""
+    from vitral.data.datasets.source import open_data
+    from vitral.explanation.explain import EncodedImage
+
+    samples = open_data(name)
+    items = samples.of("test") or samples.of("val")
+    first = {item.label: item for item in reversed(items)}
+    for _, item in sorted(first.items())[:MOST]:
+        yield EncodedImage(f"{name}/{item.name}", samples.read(item))
+
+
+def explain_all(
+    explainer: "Explainer", images: "list[Path | EncodedImage]"
+) -> "tuple[Sequence[Explanation], list[DataError]]":
     """The explanation of each image, and the errors of unreadable files, which are reported and skipped."""
     from vitral.html.page import printable
 
     explanations: list[Explanation] = []
     errors: list[DataError] = []
-    for number, path in enumerate(paths, start=1):
-        count = f" ({number} of {len(paths)})" if len(paths) > 1 else ""
+    for number, image in enumerate(images, start=1):
+        count = f" ({number} of {len(images)})" if len(images) > 1 else ""
         try:
-            explanations.append(explainer.explain(path, numbered_bar(count)))
+            explanations.append(explainer.explain(image, numbered_bar(count)))
         except DataError as error:
-            if len(paths) == 1:
+            if len(images) == 1:
                 raise
             log.error(printable(f"skipped: {error}"))
             errors.append(error)
     if not explanations:
-        message = f"none of the {len(paths)} images is readable"
+        message = f"none of the {len(images)} images is readable"
         hint = "see the errors above"
-        raise DataError(message, code="data.bad_files", where=paths[0].parent, hint=hint)
+        first = images[0]
+        raise DataError(
+            message, code="data.bad_files", where=first.parent if isinstance(first, Path) else first.name, hint=hint
+        )
     return explanations, errors
 
 

@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -39,16 +40,25 @@ from vitral.weights.load import LoadedModel, load
 MAX_SIDE = 1024  # pixels of an image on the page
 
 
-def read_photo(path: Path, needs: Preprocessing) -> tuple[Photo, Tensor]:
+class EncodedImage(NamedTuple):
+    """An image that is not a file of its own: its name, and its encoded bytes."""
+
+    name: str
+    data: bytes
+
+
+def read_photo(image_file: Path | EncodedImage, needs: Preprocessing) -> tuple[Photo, Tensor]:
     """The image in a file, and the tensor (1, C, H, W) that the model predicts from."""
-    data, name = read_bytes(require_file(path)), str(path)
+    if isinstance(image_file, Path):
+        image_file = EncodedImage(str(image_file), read_bytes(require_file(image_file)))
+    name, data = image_file
     picture = open_image(data, name, needs.decoding)
     plan = needs.crop.plan(picture.size, needs.image_size)
     crop = decode_and_crop(picture, plan)  # (H, W, C)
     pixels = torch.from_numpy(np.ascontiguousarray(crop))
     image = needs.normalize.apply(pixels.permute(2, 0, 1)[None])  # (1, C, H, W)
     own = needs.decoding.model_copy(update={"channels": native_decoding(data, name).channels})
-    return Photo(path.name, read_whole_image(data, name, own), crop, *crop_fractions(plan, picture.size)), image
+    return Photo(Path(name).name, read_whole_image(data, name, own), crop, *crop_fractions(plan, picture.size)), image
 
 
 def require_file(path: Path) -> Path:
@@ -153,10 +163,10 @@ class Explainer:
     def _layout(self) -> Layout:
         return self.loaded.bundle.model.layout(self.loaded.bundle.preprocessing.image_size)
 
-    def explain(self, path: Path, progress: Progress = no_progress) -> Explanation:
-        """Explain the image in a file."""
+    def explain(self, image_file: Path | EncodedImage, progress: Progress = no_progress) -> Explanation:
+        """Explain the prediction on one image."""
         model, needs = self.loaded.model, self.loaded.bundle.preprocessing
-        photo, image = read_photo(path, needs)
+        photo, image = read_photo(image_file, needs)
         image = image.to(next(model.parameters()).device)  # (1, C, H, W)
         with eval_mode(model), progress(photo.name, self.count_passes()) as advance:
             analysis = analyze(model, image, self.target, bool(self.classes))
