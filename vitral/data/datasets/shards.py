@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
-from itertools import groupby
+from itertools import groupby, repeat
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
@@ -216,9 +216,8 @@ def _check_safe(info: tarfile.TarInfo, name: str, where: str) -> None:
 def _read_sample(file: BinaryIO, where: str, members: list[TarMember]) -> TarSample:
     images = [member for member in members if is_image(member.name)]
     if len(images) != 1:
-        message = (
-            f"{'several images' if images else 'no image'}: {format_names([each.name for each in images or members])}"
-        )
+        names = format_names([member.name for member in images or members])
+        message = f"several images: {names}" if images else f"no image among {names}"
         raise DataError(message, code="data.bad_sample", where=where, hint="give every sample one image")
     label_files = [member for member in members if suffix(member.name) in {".cls", ".json"}]
     labels = {suffix(member.name): member for member in label_files}
@@ -349,11 +348,7 @@ def _from_index(where: str, beside: dict[str, int]) -> Samples:
             message = f"expected {shard.bytes:,} bytes, found {found}"
             code = "data.bad_archive" if shard.file in beside else "data.missing_file"
             raise DataError(message, code=code, where=join(where, shard.file), hint=f"download it again, or {AGAIN}")
-    items = [
-        Item(name, label, shard.split)
-        for shard in shards
-        for name, label in zip(shard.names, shard.labels, strict=True)
-    ]
+    items = [item for shard in shards for item in map(Item, shard.names, shard.labels, repeat(shard.split))]
     store = build_store(
         [join(where, shard.file) for shard in shards],
         [item.name for item in items],
