@@ -34,7 +34,7 @@ def picture(seed: int) -> bytes:
 
 
 def folder(*names: str) -> Callable[[Path], str]:
-    """A folder of different pictures of these names; one that ends in / is an empty folder."""
+    """A folder of different images of these names; one that ends in / is an empty folder."""
 
     def build(root: Path) -> str:
         fill(root, {name: picture(seed) for seed, name in enumerate(names) if not name.endswith("/")})
@@ -91,11 +91,11 @@ def linked(root: Path) -> str:
 TRAIN_AND_VAL = [*each("train/cat", "train/dog"), *each("val/cat", "val/dog", images=3)]
 
 LAYOUTS = {
-    "train and val": Layout(folder(*TRAIN_AND_VAL), "", ("30 pictures of 2 classes (24 train, 6 val)", "vitral train")),
+    "train and val": Layout(folder(*TRAIN_AND_VAL), "", ("30 images of 2 classes (24 train, 6 val)", "vitral train")),
     "training, validation and test": Layout(
         folder(*each("training/cat", "training/dog"), *each("validation/cat", "validation/dog", "test/cat", images=3)),
         "",
-        ("33 pictures of 2 classes (24 train, 6 val, 3 test)", "dog"),
+        ("33 images of 2 classes (24 train, 6 val, 3 test)", "dog"),
     ),
     "classes alone": Layout(folder(*each("cat", "dog")), "", ("(20 train, 4 val)", "20% of every class")),
     "nested, unicode, spaces": Layout(
@@ -122,28 +122,28 @@ LAYOUTS = {
     "a thousand classes": Layout(
         folder(*each(*(f"{number:04}" for number in range(1000)), images=2)),
         "",
-        ("2,000 pictures of 1,000 classes", "... and 988 more"),
+        ("2,000 images of 1,000 classes", "... and 988 more"),
     ),
     "names that differ in case": Layout(
         folder(*each("Cat", "cat")), "data.ambiguous_class", ("'Cat'", "'cat'", "Cat/0.png")
     ),
     "a symlink loop": Layout(symlink_loop, "data.link_loop", ("cat/inner",)),
-    "linked classes": Layout(linked, "", ("24 pictures of 2 classes",)),
+    "linked classes": Layout(linked, "", ("24 images of 2 classes",)),
     "litter beside classes": Layout(
         folder(*each("cat", "dog", ".ipynb_checkpoints", "__MACOSX"), "Thumbs.db", "cat/.DS_Store"),
         "",
-        ("24 pictures of 2 classes",),
+        ("24 images of 2 classes",),
     ),
-    "a read-only folder": Layout(read_only, "", ("24 pictures of 2 classes",)),
-    "a manifest": Layout(manifest, "", ("24 pictures of 2 classes (20 train, 4 val)",)),
+    "a read-only folder": Layout(read_only, "", ("24 images of 2 classes",)),
+    "a manifest": Layout(manifest, "", ("24 images of 2 classes (20 train, 4 val)",)),
     "a manifest with a missing file": Layout(
         lambda root: manifest(root, "gone.png,cat"), "data.missing_file", ("1 of 25", "gone.png", "list.csv")
     ),
-    "tar shards": Layout(shards, "", ("24 pictures of 2 classes (20 train, 4 val)",)),
+    "tar shards": Layout(shards, "", ("24 images of 2 classes (20 train, 4 val)",)),
     "a tar with a traversal name": Layout(
         lambda root: shards(root, "../outside.png"), "data.unsafe_archive", ("../outside.png", "train-000.tar")
     ),
-    "the bundled sample": Layout(lambda root: "sample", "", ("6,000 pictures of 10 classes", "vitral train")),
+    "the bundled sample": Layout(lambda root: "sample", "", ("6,000 images of 10 classes", "vitral train")),
     "a mistyped path": Layout(
         lambda root: folder(*each("pets/cat", "pets/dog"))(root) + "/pest", "data.not_found", ("/pest", "/pets'?")
     ),

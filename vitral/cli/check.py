@@ -33,8 +33,7 @@ def check(
     from vitral.data.datasets.source import open_data
     from vitral.data.doctor.diagnosis import check as checked
     from vitral.data.doctor.diagnosis import diagnosis_to_dict
-    from vitral.data.doctor.page import write_page
-    from vitral.data.doctor.report import format_report, print_report
+    from vitral.data.doctor.report import format_report, print_report, write_page
 
     diagnosis = checked(open_data(data, root=root), workers)
     if json:

@@ -15,6 +15,11 @@ def printable(name: str) -> str:
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in name)
 
 
+def plural(count: int, noun: str, nouns: str = "") -> str:
+    """`1 file`, `2,000 files`."""
+    return f"{count:,} {noun if count == 1 else nouns or f'{noun}s'}"
+
+
 def render(template: Path, **values: object) -> str:
     """The page that a template makes of the values, all escaped; it may include `look.css` and its own siblings."""
     return _environment(template.parent).get_template(template.name).render(values)

@@ -9,9 +9,9 @@ from PIL import Image
 
 from tests.data.pictures import encoded
 from vitral.data.datasets.source import open_data
+from vitral.data.doctor.checks import Finding
 from vitral.data.doctor.diagnosis import Diagnosis, diagnose
 from vitral.data.doctor.examine import examine_all
-from vitral.data.doctor.finding import Finding
 
 
 def scene(seed: int, height: int = 240, width: int = 320) -> Image.Image:

@@ -11,9 +11,9 @@ from rich.console import Console
 from tests.data.doctor.albums import diagnosed, pets, photo
 from tests.data.pictures import encoded, noise
 from vitral.data.datasets.named import open_sample
+from vitral.data.doctor.checks import Example
 from vitral.data.doctor.diagnosis import check_sample
 from vitral.data.doctor.duplicates import IDENTICAL
-from vitral.data.doctor.finding import Example
 from vitral.data.doctor.report import COLUMNS, format_example, format_report, print_report
 from vitral.data.samples import Item
 

@@ -11,17 +11,17 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
-from vitral.data.doctor.checks import ReadableItem
+from vitral.data.doctor.checks import Example, Finding, ReadableItem, nonempty
 from vitral.data.doctor.examine import THUMBNAIL_SIDE
-from vitral.data.doctor.finding import Example, Finding, plural
 from vitral.data.samples import Item
+from vitral.html.page import plural
 
 MAX_HASH_DISTANCE = 6  # by which the hashes of two copies may differ
 MIN_CORRELATION = 0.997
-MIN_CONTRAST = 2.0  # standard deviation of a sketch: flatter ones are alike whatever they show, and are left out
+MIN_CONTRAST = 2.0  # standard deviation of a thumbnail: flatter ones all look alike, and are skipped
 BAND = 9  # bits; 7 bands make 63, so that two hashes within 6 bits are equal in at least one
 MAX_LEADERS = 32  # distinct images compared within one hash; a hash shared by more is uninformative
-BLOCK = 4096  # sketches, or pairs of them, that are worked on at once
+BLOCK = 4096  # thumbnails, or pairs of them, processed at once
 
 Thumbnails = NDArray[np.uint8]  # (N, 16 * 16 * 3)
 Indices = NDArray[np.int64]
@@ -42,7 +42,7 @@ def near_duplicates(thumbnails: Thumbnails) -> list[list[int]]:
 
 
 def perceptual_hashes(thumbnails: Thumbnails) -> tuple[Hashes, NDArray[np.float64]]:
-    """The hash and the contrast of each picture."""
+    """The hash and the contrast of each image."""
     hashes = np.zeros(len(thumbnails), dtype=np.uint64)
     contrast = np.zeros(len(thumbnails))
     columns = np.arange(THUMBNAIL_SIDE)
@@ -59,10 +59,10 @@ def perceptual_hashes(thumbnails: Thumbnails) -> tuple[Hashes, NDArray[np.float6
 
 
 def near_pairs(hashes: Hashes) -> Iterator[tuple[Indices, Indices]]:
-    """All pairs within MOST_BITS, each once or more, in batches of first and second: (P), (P).
+    """All pairs within MAX_HASH_DISTANCE, each once or more, in batches of first and second: (P), (P).
 
-    Hashes that agree in a band stand together once sorted by it, so that each is compared with the next, the one
-    after, and so on to the end of its bucket.
+    Sorting by a band puts hashes that agree in it next to each other. Each is then compared with the next one, the
+    one after, and so on to the end of its bucket.
     """
     for band in range(0, 63, BAND):
         keys = (hashes >> np.uint64(band)) & np.uint64(2**BAND - 1)
@@ -80,7 +80,7 @@ def near_pairs(hashes: Hashes) -> Iterator[tuple[Indices, Indices]]:
 
 
 def correlation(thumbnails: Thumbnails, first: Indices, second: Indices) -> NDArray[np.float64]:
-    """How alike the pictures of each pair are: 1 for the same, whatever the brightness and the contrast; (P)."""
+    """The correlation of each pair: 1 for the same image at any brightness and contrast; (P)."""
     found = np.empty(len(first))
     for start in range(0, len(first), BLOCK):
         block = slice(start, start + BLOCK)
@@ -96,7 +96,7 @@ def _centered(thumbnails: Thumbnails) -> NDArray[np.float32]:
 
 
 class _Groups:
-    """Disjoint sets of pictures. `roots` follows the unions with a delay: equal roots are always one group."""
+    """Disjoint sets of images. `roots` follows the unions with a delay: equal roots are always one group."""
 
     def __init__(self, size: int) -> None:
         self.roots = np.arange(size)
@@ -126,7 +126,7 @@ def _join(thumbnails: Thumbnails, first: Indices, second: Indices, groups: _Grou
 
 
 def _merge_equal_hashes(thumbnails: Thumbnails, hashes: Hashes, members: Indices, groups: _Groups) -> Indices:
-    """One picture of each look among those of equal hash, so that a thousand stills are compared a thousand times."""
+    """One image of each look among those of equal hash, so that a thousand copies take a thousand comparisons."""
     order = members[np.argsort(hashes[members], kind="stable")]
     starts = np.flatnonzero(np.diff(hashes[order])) + 1
     leaders: list[int] = []
@@ -145,22 +145,27 @@ def _merge_equal_hashes(thumbnails: Thumbnails, hashes: Hashes, members: Indices
 
 IDENTICAL, LOOKS_THE_SAME = "the same file", "looks the same"
 
-SameFiles = list[Item]  # whose bytes are the same
+SameFiles = list[Item]  # with the same bytes
 DuplicateGroup = list[SameFiles]  # all the files that look the same
 
 
-def duplicate_findings(readable: Sequence[ReadableItem]) -> Iterator[Finding]:
+def duplicate_findings(readable: Sequence[ReadableItem]) -> list[Finding]:
     """Findings about exact and near duplicates."""
-    repeated = group_duplicates(readable)
-    yield from _contradictions(repeated)
-    yield from _leaks(repeated)
-    yield from _look_alike_labels(repeated)
-    yield from _duplicates(repeated)
-    yield from _look_alikes(repeated)
+    groups = group_duplicates(readable)
+    exact = [files for group in groups for files in group]
+    leaks = list(_across(groups, "split"))
+    return nonempty(
+        _contradictions(list(_across([[files] for files in exact], "label"))),
+        _leaks([example for example in leaks if example.detail == IDENTICAL]),
+        _near_leaks([example for example in leaks if example.detail == LOOKS_THE_SAME]),
+        _near_labels([example for example in _across(groups, "label") if example.detail == LOOKS_THE_SAME]),
+        _exact_copies([Example(tuple(same), IDENTICAL) for files in exact for same in _together(files)]),
+        _near_copies(groups),
+    )
 
 
 def group_duplicates(readable: Sequence[ReadableItem]) -> list[DuplicateGroup]:
-    """Every picture that two or more files show, in the order of the first."""
+    """The groups of two or more files that show the same image, in the order of the first."""
     files: defaultdict[bytes, SameFiles] = defaultdict(list)
     thumbnails: dict[bytes, bytes] = {}
     for item, result in readable:
@@ -172,7 +177,7 @@ def group_duplicates(readable: Sequence[ReadableItem]) -> list[DuplicateGroup]:
     grouped = set(chain.from_iterable(groups))
     groups += [[index] for index in range(len(distinct)) if index not in grouped]
     found = [[files[distinct[index]] for index in group] for group in sorted(groups)]
-    return [picture for picture in found if len(picture) > 1 or len(picture[0]) > 1]
+    return [group for group in found if len(group) > 1 or len(group[0]) > 1]
 
 
 def first_of_each(items: Sequence[Item], field: str) -> tuple[Item, ...]:
@@ -183,58 +188,49 @@ def first_of_each(items: Sequence[Item], field: str) -> tuple[Item, ...]:
     return tuple(firsts.values())
 
 
-def _across(repeated: Sequence[DuplicateGroup], field: str) -> Iterator[Example]:
-    """The pictures that are in two splits, or under two labels; the very same file rather than a look-alike."""
-    for picture in repeated:
-        exact = next((files for files in picture if len(first_of_each(files, field)) > 1), None)
-        items = first_of_each(exact or list(chain.from_iterable(picture)), field)
+def _across(groups: Sequence[DuplicateGroup], field: str) -> Iterator[Example]:
+    """The images in two splits, or under two labels; an exact duplicate rather than a near one."""
+    for group in groups:
+        exact = next((files for files in group if len(first_of_each(files, field)) > 1), None)
+        items = first_of_each(exact or list(chain.from_iterable(group)), field)
         if len(items) > 1:
             yield Example(items, IDENTICAL if exact else LOOKS_THE_SAME)
 
 
-def _contradictions(repeated: Sequence[DuplicateGroup]) -> Iterator[Finding]:
-    found = tuple(_across([[files] for picture in repeated for files in picture], "label"))
-    if found:
-        title = f"{plural(len(found), 'file is', 'files are')} under two labels or more"
-        yield Finding("error", "contradiction", title, len(found), found, "keep the one that is right")
+def _contradictions(found: Sequence[Example]) -> Finding:
+    title = f"{plural(len(found), 'file is', 'files are')} under two labels or more"
+    return Finding.of("error", "contradiction", title, found, "keep the one with the right label")
 
 
-def _leaks(repeated: Sequence[DuplicateGroup]) -> Iterator[Finding]:
-    """The very same file in two splits is an error; of a look-alike, such as one of a burst, a person must judge."""
-    leaks = tuple(_across(repeated, "split"))
-    found = tuple(example for example in leaks if example.detail == IDENTICAL)
-    if found:
-        title = f"{plural(len(found), 'file is', 'files are')} in two splits: accuracy will look too high"
-        yield Finding("error", "leak", title, len(found), found, "keep each in one split only")
-    found = tuple(example for example in leaks if example.detail == LOOKS_THE_SAME)
-    if found:
-        title = f"{plural(len(found), 'picture looks', 'pictures look')} the same in two splits"
-        hint = "look at them: if they are copies, accuracy will look too high"
-        yield Finding("warning", "look-alike leak", title, len(found), found, hint)
+def _leaks(found: Sequence[Example]) -> Finding:
+    title = f"{plural(len(found), 'file is', 'files are')} in two splits: accuracy will look too high"
+    return Finding.of("error", "leak", title, found, "keep each in one split only")
 
 
-def _look_alike_labels(repeated: Sequence[DuplicateGroup]) -> Iterator[Finding]:
-    found = tuple(example for example in _across(repeated, "label") if example.detail == LOOKS_THE_SAME)
-    if found:
-        title = f"{plural(len(found), 'picture looks', 'pictures look')} the same under two labels"
-        yield Finding("warning", "look-alike labels", title, len(found), found, "look at them, and keep what is right")
+def _near_leaks(found: Sequence[Example]) -> Finding:
+    """A near duplicate, such as the next photo of a burst, is no error: a person must decide."""
+    title = f"{plural(len(found), 'image looks', 'images look')} the same in two splits"
+    hint = "look at them: if they are copies, accuracy will look too high"
+    return Finding.of("warning", "look-alike leak", title, found, hint)
 
 
-def _duplicates(repeated: Sequence[DuplicateGroup]) -> Iterator[Finding]:
-    exact = [files for picture in repeated for files in picture]
-    found = tuple(Example(tuple(same), IDENTICAL) for files in exact for same in _together(files) if len(same) > 1)
-    if found:
-        extra = sum(len(example.items) - 1 for example in found)
-        title = f"{plural(extra, 'file is an exact copy', 'files are exact copies')} within a class"
-        yield Finding("warning", "duplicates", title, extra, found, "remove the copies: they count double in training")
+def _near_labels(found: Sequence[Example]) -> Finding:
+    title = f"{plural(len(found), 'image looks', 'images look')} the same under two labels"
+    return Finding.of("warning", "look-alike labels", title, found, "look at them, and keep the right one")
 
 
-def _look_alikes(repeated: Sequence[DuplicateGroup]) -> Iterator[Finding]:
-    firsts = [[same[0] for files in picture for same in _together(files)] for picture in repeated]
-    found = tuple(Example(tuple(same), LOOKS_THE_SAME) for some in firsts for same in _together(some) if len(same) > 1)
-    if found:
-        title = f"{plural(len(found), 'picture is', 'pictures are')} there more than once, in versions that look alike"
-        yield Finding("note", "look-alikes", title, len(found), found, "keep one of each, unless they are meant")
+def _exact_copies(groups: Sequence[Example]) -> Finding:
+    found = tuple(example for example in groups if len(example.items) > 1)
+    extra = sum(len(example.items) - 1 for example in found)
+    title = f"{plural(extra, 'file is an exact copy', 'files are exact copies')} within a class"
+    return Finding("warning", "duplicates", title, extra, found, "remove the copies: they count double in training")
+
+
+def _near_copies(groups: Sequence[DuplicateGroup]) -> Finding:
+    firsts = [[same[0] for files in group for same in _together(files)] for group in groups]
+    found = [Example(tuple(same), LOOKS_THE_SAME) for some in firsts for same in _together(some) if len(same) > 1]
+    title = f"{plural(len(found), 'image has', 'images have')} near duplicates within a class"
+    return Finding.of("note", "look-alikes", title, found, "keep one of each, unless they are intended")
 
 
 def _together(items: Sequence[Item]) -> list[SameFiles]:

@@ -1,6 +1,6 @@
-"""Examine files: header, whether each decodes, and a small thumbnail to compare it with others.
+"""Examine files: the header, whether each decodes, and a small thumbnail to compare it with others.
 
-Several worker processes examine at once; results come in the order of the items.
+Several worker processes examine files in parallel; results come in the order of the items.
 """
 
 import hashlib
@@ -23,8 +23,8 @@ from vitral.data.loading.shared_memory import DEFAULT_CONTEXT, SharedArray, crea
 from vitral.data.samples import Item, Samples, Store
 from vitral.data.thumbnails import native_decoding, to_rgb_image
 
-THUMBNAIL_SIDE = 16  # rows and columns of a sketch
-# A JPEG is decoded four times as fine as its sketch: any coarser, and a copy saved as PNG gives another sketch.
+THUMBNAIL_SIDE = 16  # rows and columns
+# A JPEG is decoded at four times this size: at less, a copy saved as PNG gives another thumbnail.
 MIN_SIZE = Size(4 * THUMBNAIL_SIDE, 4 * THUMBNAIL_SIDE)
 
 
@@ -34,11 +34,11 @@ class ImageInfo(NamedTuple):
     header: Header
     digest: bytes  # of the whole file
     contrast: int  # from the darkest to the brightest pixel, in the channel where that is most
-    thumbnail: bytes  # the picture as 16 x 16 x 3
+    thumbnail: bytes  # 16 x 16 x 3
 
 
 class Unreadable(NamedTuple):
-    """A file that does not, in the words of the error."""
+    """A file that does not decode, with the text of the error."""
 
     code: str
     message: str
@@ -49,7 +49,7 @@ ExamResult = ImageInfo | Unreadable
 
 
 class ExaminedItem(NamedTuple):
-    """An item and what was found."""
+    """An item and its result."""
 
     item: Item
     result: ExamResult
@@ -91,12 +91,10 @@ class Worker(NamedTuple):
         except EOFError:
             self.process.join()
             item = chunk[int(self.at.array[0])]
-            raise VitralError(
-                f"a worker process was ended with exit code {self.process.exitcode} while it read this image",
-                code="run.lost_process",
-                where=store.address(item.name),
-                hint="remove the image if it happens there again; if memory ran out, use --workers 1",
-            ) from None
+            message = f"a worker process died with exit code {self.process.exitcode} while it read this image"
+            hint = "remove the image if it happens there again; if memory ran out, use --workers 1"
+            where = store.address(item.name)
+            raise VitralError(message, code="run.lost_process", where=where, hint=hint) from None
 
 
 def examine_all(samples: Samples, workers: int) -> Generator[ExaminedItem, None, None]:
@@ -128,7 +126,7 @@ def with_progress(results: Generator[ExaminedItem, None, None], total: int) -> I
     console = Console(stderr=True)
     silent = not (console.is_terminal and log.isEnabledFor(logging.INFO))
     try:
-        begun = list(islice(results, 1))  # which starts the workers: nothing is forked once the bar has a thread
+        begun = list(islice(results, 1))  # starts the workers: nothing may be forked once the bar has a thread
         yield from track(chain(begun, results), "examining", total, console=console, transient=True, disable=silent)
     finally:
         results.close()
@@ -139,7 +137,7 @@ def _start_worker(store: Store, chunks: Sequence[Chunk]) -> Worker:
     at = create_shared((1,), "int64", DEFAULT_CONTEXT)
     process = DEFAULT_CONTEXT.Process(target=_run_worker, args=(store, chunks, end, at), daemon=True)
     process.start()
-    end.close()  # so that its death ends the answers
+    end.close()  # so that the death of the worker ends its results
     return Worker(process, answers, at)
 
 

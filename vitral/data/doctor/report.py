@@ -1,37 +1,44 @@
-"""The diagnosis as text: one screen for an ordinary data set."""
+"""The diagnosis as text, one screen for an ordinary dataset, and as one HTML file with thumbnails of the images."""
 
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from textwrap import wrap
+from collections.abc import Callable, Iterator, Sequence
+from math import floor, log2, sqrt
+from pathlib import Path
+from textwrap import TextWrapper
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
+from vitral import __version__
+from vitral.core.config import Size
+from vitral.core.errors import DataError
+from vitral.core.storage import write_file_atomically
+from vitral.data.doctor.checks import Example, Finding
 from vitral.data.doctor.diagnosis import IMAGE_SIZE, MAX_SQUEEZE, Diagnosis, summarize_resize
-from vitral.data.doctor.finding import Example, Finding, plural
-from vitral.data.samples import SPLITS, Samples, Split
-from vitral.html.page import printable
+from vitral.data.samples import SPLITS, Item, Samples, Split
+from vitral.data.thumbnails import thumbnail_url
+from vitral.html.charts import Axis, Chart, Dot, Line
+from vitral.html.page import plural, printable, render
 
 COLUMNS = 100
-MAX_CLASSES = 12
-MAX_EXAMPLES = {"error": 8, "warning": 2, "note": 1}
+TEXT_CLASSES = 12
+TEXT_EXAMPLES = {"error": 8, "warning": 2, "note": 1}
 MAX_NAMES = 3  # of one example
-MARGIN = 9  # columns that the severity takes
+MARGIN = 9  # columns for the severity
 STYLES = {"error": "bold red", "warning": "bold yellow", "note": "bold cyan"}
 
 
 def format_report(diagnosis: Diagnosis) -> str:
-    """The whole report, in lines of at most 100 columns where names allow it."""
+    """The whole report, in lines of at most 100 columns unless a name is longer."""
     parts = [_headline(diagnosis), _classes(diagnosis.samples), _sizes(diagnosis)]
-    if diagnosis.findings:
-        parts.append("\n".join(line for finding in diagnosis.findings for line in _finding(finding)))
-    return "\n\n".join([*(part for part in parts if part), verdict(diagnosis)])
+    parts.append("\n".join(line for finding in diagnosis.findings for line in _finding(finding)))
+    return "\n\n".join([*filter(None, parts), verdict(diagnosis)])
 
 
 def print_report(text: str, console: Console) -> None:
-    """Print a report, its severities in color where the console has color."""
+    """Print a report, with colored severities if the console has color."""
     for line in text.splitlines():
         shown = Text(line)
         word = line.partition(" ")[0]
@@ -40,7 +47,7 @@ def print_report(text: str, console: Console) -> None:
 
 
 def verdict(diagnosis: Diagnosis) -> str:
-    """The closing line: whether to train, or to correct errors first."""
+    """The last line: train, or correct the errors first."""
     data = printable(shlex.quote(diagnosis.samples.where))
     errors, warnings = diagnosis.count("error"), diagnosis.count("warning")
     if errors:
@@ -51,7 +58,7 @@ def verdict(diagnosis: Diagnosis) -> str:
 
 
 def format_example(example: Example) -> str:
-    """`a.jpg = b.jpg (looks the same)`: the files of an example and what is said of them."""
+    """`a.jpg = b.jpg (looks the same)`: the files of an example and its detail."""
     names = [printable(item.name) for item in example.items]
     shown = " = ".join(names[:MAX_NAMES]) + (f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else "")
     detail = printable(example.detail)
@@ -60,68 +67,60 @@ def format_example(example: Example) -> str:
 
 def _headline(diagnosis: Diagnosis) -> str:
     samples = diagnosis.samples
-    splits = ", ".join(f"{len(samples.of(split)):,} {split}" for split in nonempty_splits(samples))
-    count = f"{plural(len(samples.items), 'picture')} of {plural(len(samples.classes), 'class', 'classes')}"
+    splits = ", ".join(f"{len(samples.of(split)):,} {split}" for split in _nonempty_splits(samples))
+    count = f"{plural(len(samples.items), 'image')} of {plural(len(samples.classes), 'class', 'classes')}"
     some = f"; {diagnosis.examined:,} examined" if diagnosis.examined < len(samples.items) else ""
     return f"{printable(samples.where)}: {count} ({splits}){some}"
 
 
-def nonempty_splits(samples: Samples) -> list[Split]:
-    """The splits that hold images."""
-    held = {item.split for item in samples.items}
-    return [split for split in SPLITS if split in held]
+def _nonempty_splits(samples: Samples) -> list[Split]:
+    return [split for split in SPLITS if samples.of(split)]
+
+
+def _class_counts(samples: Samples) -> list[tuple[str, tuple[int, ...]]]:
+    """Every class and its images in each split that has any."""
+    counts = zip(*(samples.counts(split) for split in _nonempty_splits(samples)), strict=True)
+    return list(zip(samples.classes, counts, strict=True))
 
 
 def _classes(samples: Samples) -> str:
-    splits = nonempty_splits(samples)
-    counts = list(zip(*(samples.counts(split) for split in splits), strict=True))
-    rows = [
-        (printable(name), *(f"{count:,}" for count in row)) for name, row in zip(samples.classes, counts, strict=True)
-    ]
-    more = []
-    if len(rows) > MAX_CLASSES:
-        order = sorted(range(len(rows)), key=lambda label: (-sum(counts[label]), label))
-        ends = [*order[: MAX_CLASSES // 2], *order[-MAX_CLASSES // 2 :]]
-        more = [f"... and {len(rows) - MAX_CLASSES:,} more; these are the largest and the smallest"]
-        rows = [rows[label] for label in ends]
-    return "\n".join([*_table([("class", *splits), *rows]), *more])
+    counts, more = _class_counts(samples), []
+    if len(counts) > TEXT_CLASSES:
+        more = [f"... and {len(counts) - TEXT_CLASSES:,} more; these are the largest and the smallest"]
+        counts = sorted(counts, key=lambda row: -sum(row[1]))
+        counts = [*counts[: TEXT_CLASSES // 2], *counts[-TEXT_CLASSES // 2 :]]
+    rows = [(printable(name), *(f"{count:,}" for count in row)) for name, row in counts]
+    return "\n".join([*_table([("class", *_nonempty_splits(samples)), *rows]), *more])
 
 
 def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """The first column to the left and at most half a line wide, the others to the right."""
+    """The first column left-aligned and at most half a line wide, the others right-aligned."""
     widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
     first = min(widths[0], COLUMNS // 2)
     for name, *numbers in rows:
         cut = name if cell_len(name) <= first else set_cell_size(name, first - 3) + "..."
-        cells = [
-            set_cell_size(cut, first),
-            *(f"{number:>{width}}" for number, width in zip(numbers, widths[1:], strict=True)),
-        ]
-        yield "  ".join(cells)
+        cells = (f"{number:>{width}}" for number, width in zip(numbers, widths[1:], strict=True))
+        yield "  ".join([set_cell_size(cut, first), *cells])
 
 
 def _sizes(diagnosis: Diagnosis) -> str:
     if not diagnosis.sizes:
         return ""
     found = summarize_resize(diagnosis.sizes)
-    span = (
-        str(found.median)
-        if found.smallest == found.largest
-        else f"{found.smallest} to {found.largest}, median {found.median}"
-    )
+    same = found.smallest == found.largest
+    span = str(found.median) if same else f"{found.smallest} to {found.largest}, median {found.median}"
     ratio = found.reduction
     scale = f"{1 / ratio:.1f} times larger" if ratio < 1 else f"{ratio:.1f} times smaller"
-    lines = [
-        f"{'files':<{MARGIN}}{_tally(diagnosis.formats)}; {_tally(diagnosis.modes)}",
-        f"{'sizes':<{MARGIN}}{span} (height x width)",
-        f"{'resize':<{MARGIN}}to {IMAGE_SIZE}: {scale} at the median; {found.enlarged:,} enlarged, "
-        f"{found.squeezed:,} squeezed by more than {MAX_SQUEEZE:g} times",
-    ]
-    return "\n".join(lines)
+    squeezed = f"{found.squeezed:,} squeezed by more than {MAX_SQUEEZE:g} times"
+    return (
+        f"{'files':<{MARGIN}}{_tally(diagnosis.formats)}; {_tally(diagnosis.modes)}\n"
+        f"{'sizes':<{MARGIN}}{span} (height x width)\n"
+        f"{'resize':<{MARGIN}}to {IMAGE_SIZE}: {scale} at the median; {found.enlarged:,} enlarged, {squeezed}"
+    )
 
 
 def _tally(counted: Counter[str]) -> str:
-    """`390 JPEG, 6 PNG`, or `JPEG` where there is nothing else."""
+    """`390 JPEG, 6 PNG`, or `JPEG` if there is nothing else."""
     if len(counted) == 1:
         return next(iter(counted))
     return ", ".join(f"{count:,} {name}" for name, count in counted.most_common())
@@ -131,7 +130,7 @@ def _finding(finding: Finding) -> Iterator[str]:
     indent = " " * MARGIN
     yield from _wrapped(finding.title, f"{finding.severity:<{MARGIN}}", indent)
     if finding.kind != "missing":  # whose title has the names already
-        most = MAX_EXAMPLES[finding.severity]
+        most = TEXT_EXAMPLES[finding.severity]
         examples = [format_example(example) for example in finding.examples[:most]]
         left = len(finding.examples) - most
         if left > 0:
@@ -142,12 +141,100 @@ def _finding(finding: Finding) -> Iterator[str]:
 
 
 def _wrapped(text: str, first: str, indent: str) -> list[str]:
-    """The text in lines that keep to the columns, but for a name that is longer."""
-    return wrap(
-        printable(text),
-        COLUMNS,
-        initial_indent=first,
-        subsequent_indent=indent,
-        break_long_words=False,
-        break_on_hyphens=False,
+    """The text in lines that fit the columns, unless a name is longer."""
+    wrapper = TextWrapper(COLUMNS, first, indent, break_long_words=False, break_on_hyphens=False)
+    return wrapper.wrap(printable(text))
+
+
+TEMPLATE = Path(__file__).with_name("page.html")
+SIDE = 320.0  # of the chart, in SVG units
+MAX_DOTS = 400
+MAX_EXAMPLES = 12  # of one finding
+MAX_IMAGES = 4  # of one example
+MAX_CLASSES = 60
+MAX_BYTES = 2_000_000  # of thumbnails, which keeps the page below 3 MB
+
+
+def write_page(path: Path, diagnosis: Diagnosis) -> None:
+    """Write the page atomically."""
+    write_file_atomically(path, render_page(diagnosis))
+
+
+def render_page(diagnosis: Diagnosis) -> str:
+    """The page as HTML."""
+    samples = diagnosis.samples
+    return render(
+        TEMPLATE,
+        diagnosis=diagnosis,
+        samples=samples,
+        version=__version__,
+        verdict=verdict(diagnosis),
+        splits=_nonempty_splits(samples),
+        classes=sorted(_class_counts(samples), key=lambda row: -sum(row[1])),
+        max_classes=MAX_CLASSES,
+        sizes=size_chart(diagnosis.sizes, IMAGE_SIZE) if diagnosis.sizes else None,
+        max_examples=MAX_EXAMPLES,
+        max_images=MAX_IMAGES,
+        thumbnail=_thumbnails(samples),
+    )
+
+
+def _thumbnails(samples: Samples) -> Callable[[Item], str]:
+    """A function that gives data URLs of images; empty ones after a total of MAX_BYTES."""
+    used = 0
+
+    def thumbnail(item: Item) -> str:
+        nonlocal used
+        if used >= MAX_BYTES:
+            return ""
+        try:
+            source = thumbnail_url(samples, item)
+        except DataError:  # it decoded when it was examined: the page does not report it
+            return ""
+        used += len(source)
+        return source
+
+    return thumbnail
+
+
+def size_chart(sizes: Counter[Size], image: Size) -> Chart:
+    """A dot for each image size on logarithmic axes, its area by the number of images of that size.
+
+    The dashed box marks the sizes that fit into the model's input.
+    """
+    shown, summary = sizes.most_common(MAX_DOTS), summarize_resize(sizes, image)
+    sides = [side for size, _ in shown for side in size] + list(image)
+    low, high, most = floor(log2(min(sides))), floor(log2(max(sides))) + 1, shown[0][1]
+    x, y = Axis(low, high, 1, 0, SIDE), Axis(low, high, 1, SIDE, 0)
+
+    def label(power: float) -> str:
+        return str(2 ** int(power))
+
+    box = log2(max(image))
+    grid = "".join(f"M{tick.position} 0V{SIDE}" for tick in x.ticks())
+    caption = (
+        f"The dashed box is the model's input size, {image}. {summary.enlarged:,} images are enlarged, "
+        f"{summary.squeezed:,} squeezed by more than {MAX_SQUEEZE} times"
+    )
+    hidden = len(sizes) - len(shown)
+    return Chart(
+        alt=f"Width and height of the images, from {summary.smallest} to {summary.largest}, median {summary.median}",
+        x_ticks=x.ticks(label),
+        y_ticks=y.ticks(label),
+        x_label="width, pixels",
+        y_label="height, pixels",
+        lines=(Line("grid", grid), Line("box", f"M0 {y.scale(box)}H{x.scale(box)}V{SIDE}")),
+        dots=tuple(
+            Dot(
+                style="size",
+                x=x.scale(log2(size.width)),
+                y=y.scale(log2(size.height)),
+                label=f"{size.width} wide, {size.height} high: {count:,}",
+                radius=round(2.5 + 9.5 * sqrt(count / most) * (most > 1), 1),
+            )
+            for size, count in shown
+        ),
+        caption=f"{caption}; the {hidden:,} rarest sizes are not drawn." if hidden else f"{caption}.",
+        width=SIDE,
+        height=SIDE,
     )

@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from markupsafe import Markup, escape
 
-from vitral.data.doctor.finding import plural
 from vitral.explanation.explanation import MAP_TITLES, Array, Curve, Explanation, LayerView, MapKind, Photo
 from vitral.explanation.faithfulness import MapScore
-from vitral.html.page import printable
+from vitral.html.page import plural, printable
 from vitral.html.text import percent
 from vitral.models.base import Grid, Layout
 from vitral.models.resnet import Resnet

@@ -8,7 +8,6 @@ from vitral import __version__
 from vitral.core.activation import probabilities
 from vitral.core.errors import DataError
 from vitral.core.storage import write_file_atomically
-from vitral.data.doctor.finding import plural
 from vitral.data.samples import SPLITS, Samples, Split
 from vitral.data.thumbnails import thumbnail_url
 from vitral.evaluation.accuracy import Accuracy, ClassAccuracy
@@ -16,7 +15,7 @@ from vitral.evaluation.calibration import Calibration
 from vitral.evaluation.outputs import Predictions
 from vitral.explanation.page.page import ModelSection
 from vitral.explanation.walkthrough.describe import format_bytes
-from vitral.html.page import render
+from vitral.html.page import plural, render
 from vitral.html.text import MISSING, format_count, format_loss, format_points, percent
 from vitral.runs.report.charts import MetricLine, calibration_chart, confusion_matrix, metric_charts, most_confused
 from vitral.weights.card import format_duration

@@ -8,7 +8,7 @@ import numpy as np
 from tests.data.doctor.albums import diagnosed, pets, photo
 from tests.data.pictures import encoded
 from tests.data.reader import Reader
-from vitral.data.doctor.page import MAX_BYTES, MAX_EXAMPLES, render_page, write_page
+from vitral.data.doctor.report import MAX_BYTES, MAX_EXAMPLES, render_page, write_page
 
 
 def test_a_leak_is_shown_side_by_side(tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 
 import pytest
 
-from vitral.data.doctor.finding import Finding, plural, sort_by_severity
+from vitral.data.doctor.checks import Finding, sort_by_severity
+from vitral.html.page import plural
 
 
 def test_the_worst_comes_first() -> None:

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from vitral.core.config import Size
-from vitral.data.doctor.page import MAX_DOTS, SIDE, size_chart
+from vitral.data.doctor.report import MAX_DOTS, SIDE, size_chart
 from vitral.html.charts import Chart
 
 IMAGE = Size(224, 224)
