@@ -23,8 +23,7 @@ from vitral.data.datasets.source import open_data
 from vitral.data.samples import Item, Samples
 from vitral.explanation.analysis import analyze
 from vitral.explanation.explanation import Array, Curve, MapKind
-from vitral.explanation.faithfulness import RANDOM_MAPS, measure_faithfulness
-from vitral.explanation.occlusion import occlusion
+from vitral.explanation.perturbation import RANDOM_MAPS, measure_faithfulness, occlusion
 from vitral.weights.load import LoadedModel, load
 
 

@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 import vitral
-from vitral.explanation.figures.canvas import ExplanationFigure
+from vitral.explanation.figures import ExplanationFigure
 from vitral.weights.load import LoadedModel
 
 SHOWN = ("relevance", "rollout", "heads", "filters", "positions", "distance", "logit_lens", "faithfulness")

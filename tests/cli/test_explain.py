@@ -14,7 +14,7 @@ from tests.errors import raises
 from tests.models.variants import VARIANTS, small
 from tests.weights.bundles import loaded
 from vitral import cli, open_data
-from vitral.explanation.summary import Summary
+from vitral.explanation.explanation import Summary
 from vitral.models import NoHead, Resnet, Vit
 from vitral.weights.bundle import write_bundle
 

@@ -11,8 +11,8 @@ import torch
 
 import vitral
 from tests.runs.small import begin, photos
-from vitral.explanation.class_probability import class_probabilities
-from vitral.explanation.logit_lens import logit_lens
+from vitral.explanation.perturbation import class_probabilities
+from vitral.explanation.trace import logit_lens
 from vitral.runs.train import Run
 
 TOLERANCE = 1e-6

@@ -44,8 +44,8 @@ def explain(
     """
     from vitral.core.machine import keep_freed_memory
     from vitral.explanation.explain import Explainer, share_distances
+    from vitral.explanation.explanation import Summary, summarize
     from vitral.explanation.page.page import write_page
-    from vitral.explanation.summary import Summary, summarize
 
     page = page_path(out, images, model)
     found = list(find_images(images))
@@ -56,7 +56,7 @@ def explain(
     write_page(page, explanations)
     figures: list[Path] = []
     if png:
-        from vitral.explanation.figures.figures import write_figures
+        from vitral.explanation.figures import write_figures
 
         figures = write_figures(Path(png).expanduser(), explanations)
     if json:

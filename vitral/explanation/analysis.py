@@ -12,19 +12,22 @@ from vitral.core.activation import probabilities
 from vitral.core.config import Size
 from vitral.core.errors import ConfigError
 from vitral.explanation.attention_distance import attention_distance, cell_grid, pool_attention, sum_cells
-from vitral.explanation.class_probability import check_class
 from vitral.explanation.explanation import Analysis, Array, LayerView, MapKind
-from vitral.explanation.logit_lens import lens_probabilities
 from vitral.explanation.relevance import embed_with_grad, propagate_relevance, read_out
 from vitral.explanation.rollout import extend_rollout, identity_rollout, rollout_to_patches
 from vitral.explanation.similarity import cosine_similarity, pca_colors
-from vitral.explanation.trace import LayerStep, has_attention, require_vit, run_layers
-from vitral.explanation.walkthrough.steps import to_array
-from vitral.models.base import Grid, Layout, Model
+from vitral.explanation.trace import (
+    check_class,
+    has_attention,
+    lens_probabilities,
+    require_vit,
+    run_layers,
+    to_array,
+)
+from vitral.models.base import Layout, Model
 from vitral.models.head import NoHead
 from vitral.models.hooks import AttentionRecord, eval_mode
 from vitral.models.resnet import ResidualNetwork
-from vitral.models.vit import VisionTransformer
 
 Target = int | Literal["predicted"]  # a class, or the most probable one
 
@@ -36,6 +39,7 @@ def analyze(model: Model, image: Tensor, target: Target = "predicted", use_head:
         return _analyze_resnet(model, image, use_head)
     vit = require_vit(model)
     layout, size = vit.layout(image), Size(*image.shape[2:])
+    cells = cell_grid(layout.grid)
     if len(image) != 1:
         message = f"expected one image, got {len(image)}"
         raise ConfigError(message, code="config.wrong_count", where="image", hint="pass one image at a time")
@@ -50,7 +54,10 @@ def analyze(model: Model, image: Tensor, target: Target = "predicted", use_head:
         for step in run_layers(vit, embed_with_grad(vit, image, layout), layout):
             with torch.no_grad():
                 attention = step.attention()  # (1, H, T, T)
-                layers.append(_analyze_layer(vit, step, attention, size, use_head))
+                shown = pool_attention(attention, layout, cells)[0]  # (H, t, t)
+                distance = attention_distance(attention, layout, size)[0]  # (H,)
+                chances = lens_probabilities(vit, step.after, layout)[0] if use_head else image.new_empty(0)  # (K,)
+                layers.append(LayerView(step.layer, to_array(shown), to_array(distance), to_array(chances)))
                 rollout = extend_rollout(rollout, attention) if attends else rollout
             records += step.recordings
         readout = read_out(vit, step.after, layout)
@@ -74,37 +81,12 @@ def _analyze_resnet(model: ResidualNetwork, image: Tensor, use_head: bool) -> An
     return _analysis(Layout(0, 0, features.grid), features.patches[0], to_array(chances), (), {})
 
 
-def _analyze_layer(
-    model: VisionTransformer, step: LayerStep, attention: Tensor, size: Size, use_head: bool
-) -> LayerView:
-    """What is kept of a layer, without its gradients."""
-    layout = step.layout
-    probabilities = lens_probabilities(model, step.after.detach(), layout)[0] if use_head else attention.new_empty(0)
-    return LayerView(
-        layer=step.layer,
-        attention=to_array(pool_attention(attention, layout, cell_grid(layout.grid))[0]),
-        distance=to_array(attention_distance(attention, layout, size)[0]),
-        probabilities=to_array(probabilities),
-    )
-
-
 def _analysis(
-    layout: Layout, patches: Tensor, probabilities: Array, layers: tuple[LayerView, ...], maps: dict[MapKind, Array]
+    layout: Layout, patches: Tensor, chances: Array, layers: tuple[LayerView, ...], maps: dict[MapKind, Array]
 ) -> Analysis:
-    cells = cell_grid(layout.grid)
-    return Analysis(
-        layout=layout,
-        cells=cells,
-        probabilities=probabilities,
-        layers=layers,
-        maps=maps,
-        feature_colors=pca_colors(patches, layout.grid),
-        similarity=cosine_similarity(mean_tokens(patches, layout.grid, cells)),
-    )
-
-
-def mean_tokens(patches: Tensor, grid: Grid, cells: Grid) -> Tensor:
-    """The mean token of each cell (cells, D) of patch tokens (N, D)."""
-    layout = Layout(0, 0, grid)
-    sizes = sum_cells(patches.new_ones(grid.cells()), layout, cells)  # (cells,)
-    return (sum_cells(patches.mT, layout, cells) / sizes).mT
+    """Add what the last patch tokens (N, D) show."""
+    cells, only_patches = cell_grid(layout.grid), Layout(0, 0, layout.grid)
+    sizes = sum_cells(patches.new_ones(len(patches)), only_patches, cells)  # (cells,)
+    means = (sum_cells(patches.mT, only_patches, cells) / sizes).mT  # (cells, D)
+    colors = pca_colors(patches, layout.grid)
+    return Analysis(layout, cells, chances, layers, maps, colors, cosine_similarity(means))

@@ -57,15 +57,12 @@ def mean_attention_distance(model: Model, batches: Iterable[Tensor]) -> Tensor:
     total, images = torch.zeros(()), 0
     with eval_mode(model):
         for batch in batches:
-            size = Size(*batch.shape[2:])
-            distances = [
-                attention_distance(step.attention(), step.layout, size) for step in iterate_layers(model, batch)
-            ]
+            size, steps = Size(*batch.shape[2:]), iterate_layers(model, batch)
+            distances = [attention_distance(step.attention(), step.layout, size) for step in steps]
             total = total + torch.stack(distances).sum(dim=1, dtype=torch.float64).cpu()  # (L, H)
             images += len(batch)
     if not images:
-        message = "no images to measure attention on"
-        raise DataError(message, code="data.empty", where="images", hint="pass at least one")
+        raise DataError("no images", code="data.empty", where="images", hint="pass at least one")
     return (total / images).float()
 
 
@@ -74,15 +71,10 @@ def attention_distance(attention: Tensor, layout: Layout, image: Size) -> Tensor
 
     Class token and registers have no position and are left out.
     """
-    prefix, between = layout.prefix(), patch_distances(layout.grid, image).to(attention)  # (N, N)
+    grid, prefix, place = layout.grid, layout.prefix(), torch.arange(layout.grid.cells())
+    down = place // grid.columns * (image.height / grid.rows)  # (N,), in pixels
+    right = place % grid.columns * (image.width / grid.columns)  # (N,)
+    between = torch.hypot(down[:, None] - down, right[:, None] - right).to(attention)  # (N, N)
     patches = attention[..., prefix:, prefix:]  # (B, H, N, N)
     total = patches.sum(dim=-1).clamp(min=torch.finfo(attention.dtype).tiny)  # (B, H, N)
     return ((patches * between).sum(dim=-1) / total).mean(dim=-1)
-
-
-def patch_distances(grid: Grid, image: Size) -> Tensor:
-    """The distance between the centers of every two patches (N, N), in pixels."""
-    place = torch.arange(grid.cells())
-    down = place // grid.columns * (image.height / grid.rows)  # (N,)
-    right = place % grid.columns * (image.width / grid.columns)  # (N,)
-    return torch.hypot(down[:, None] - down, right[:, None] - right)

@@ -1,8 +1,10 @@
 """Explain the prediction of a model on an image file.  H rows, W columns, C channels, L layers, H heads."""
 
+import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
@@ -12,32 +14,35 @@ import torch
 from torch import Tensor
 
 from vitral.core.config import Size
-from vitral.core.errors import DataError
+from vitral.core.errors import ConfigError, DataError, format_choices
 from vitral.data.datasets.files import read_bytes
 from vitral.data.datasets.source import no_such_path
 from vitral.data.decoding.decode import open_image
-from vitral.data.decoding.header import Decoding
-from vitral.data.decoding.pixels import Pixels
 from vitral.data.thumbnails import native_decoding, to_rgb_image
 from vitral.data.transforms.crop import CropPlan
 from vitral.data.transforms.preprocessing import Preprocessing, decode_and_crop
 from vitral.data.transforms.resize import resize
 from vitral.explanation.analysis import Target, analyze
-from vitral.explanation.class_probability import find_class, parse_layers
 from vitral.explanation.explanation import MAP_TITLES, Array, Explanation, Faithfulness, MapKind, ModelView, Photo
-from vitral.explanation.faithfulness import count_perturbations, measure_faithfulness
-from vitral.explanation.filters import Filters, embedding_filters
-from vitral.explanation.occlusion import count_occlusions, occlusion
-from vitral.explanation.similarity import PositionSimilarity, position_similarity
+from vitral.explanation.perturbation import (
+    Advance,
+    count_occlusions,
+    count_perturbations,
+    measure_faithfulness,
+    no_progress,
+    occlusion,
+)
+from vitral.explanation.similarity import Filters, PositionSimilarity, embedding_filters, position_similarity
 from vitral.explanation.trace import has_attention
 from vitral.explanation.walkthrough.steps import walkthrough_steps
-from vitral.models.base import Layout
 from vitral.models.hooks import eval_mode
 from vitral.models.resnet import Resnet
-from vitral.weights.bundle import Bundle
 from vitral.weights.load import LoadedModel, load
 
 MAX_SIDE = 1024  # pixels of an image on the page
+MAX_SUGGESTIONS = 5  # of class names
+# Opens a progress bar with a name and a total.
+Progress = Callable[[str, int], AbstractContextManager[Advance]]
 
 
 class EncodedImage(NamedTuple):
@@ -47,58 +52,9 @@ class EncodedImage(NamedTuple):
     data: bytes
 
 
-def read_photo(image_file: Path | EncodedImage, needs: Preprocessing) -> tuple[Photo, Tensor]:
-    """The image in a file, and the tensor (1, C, H, W) that the model predicts from."""
-    if isinstance(image_file, Path):
-        image_file = EncodedImage(str(image_file), read_bytes(require_file(image_file)))
-    name, data = image_file
-    picture = open_image(data, name, needs.decoding)
-    plan = needs.crop.plan(picture.size, needs.image_size)
-    crop = decode_and_crop(picture, plan)  # (H, W, C)
-    pixels = torch.from_numpy(np.ascontiguousarray(crop))
-    image = needs.normalize.apply(pixels.permute(2, 0, 1)[None])  # (1, C, H, W)
-    own = needs.decoding.model_copy(update={"channels": native_decoding(data, name).channels})
-    return Photo(Path(name).name, read_whole_image(data, name, own), crop, *crop_fractions(plan, picture.size)), image
-
-
-def require_file(path: Path) -> Path:
-    """The path, if it is a file."""
-    if path.is_dir():
-        message = "expected an image, found a folder"
-        raise DataError(message, code="data.not_a_file", where=path, hint="pass a file in that folder")
-    if not path.exists():
-        raise no_such_path(path)
-    return path
-
-
-def read_whole_image(data: bytes, name: str, decoding: Decoding) -> Pixels:
-    """The whole image in its own colors (h, w, 3), reduced for display."""
-    picture = open_image(data, name, decoding)
-    scale = min(1.0, MAX_SIDE / max(picture.size))
-    size = Size(*(max(1, round(side * scale)) for side in picture.size))
-    return np.asarray(to_rgb_image(resize(picture.pixels(size), size, "bilinear")))
-
-
-def crop_fractions(plan: CropPlan, whole: Size) -> tuple[float, float, float, float]:
-    """Top, left, height and width of what a crop keeps, as shares of the whole picture."""
-    part, resized, window = plan.box, plan.resize_to, plan.window
-    down, right = part.height / resized.height, part.width / resized.width  # pixels of the picture a resized one covers
-    return (
-        (part.top + window.top * down) / whole.height,
-        (part.left + window.left * right) / whole.width,
-        window.height * down / whole.height,
-        window.width * right / whole.width,
-    )
-
-
-# Opens a progress bar with a name and a total; what it gives is called with the number of further items done.
-Progress = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
-
-
-@contextmanager
-def no_progress(message: str, total: int) -> Iterator[Callable[[int], None]]:
+def hide_progress(message: str, total: int) -> AbstractContextManager[Advance]:
     """A progress bar that shows nothing."""
-    yield lambda count: None
+    return nullcontext(no_progress)
 
 
 def explain(
@@ -108,7 +64,7 @@ def explain(
     class_: str = "",
     layers: str | Sequence[int] = (),
     quick: bool = False,
-    progress: Progress = no_progress,
+    progress: Progress = hide_progress,
 ) -> Explanation:
     """Explain the prediction on one image: `vitral.explain("runs/photos", "cat.jpg")`, which displays in a notebook.
 
@@ -143,14 +99,14 @@ class Explainer:
     def of(cls, model: str | Path | LoadedModel, class_: str, layers: str | Sequence[int], quick: bool) -> "Explainer":
         """Load the model. An unknown class or layer is refused here, before any image is read."""
         loaded = model if isinstance(model, LoadedModel) else load(model)
-        config, classes = loaded.bundle.model, class_names(loaded.bundle)
-        depth = 0 if isinstance(config, Resnet) else config.depth
-        target: Target = find_class(class_, classes) if class_ else "predicted"
-        return cls(loaded, model_name(model), target, parse_layers(layers, depth), quick)
+        config = loaded.bundle.model
+        target: Target = find_class(class_, class_names(loaded)) if class_ else "predicted"
+        numbers = parse_layers(layers, 0 if isinstance(config, Resnet) else config.depth)
+        return cls(loaded, model_name(model), target, numbers, quick)
 
     @cached_property
     def classes(self) -> tuple[str, ...]:
-        return class_names(self.loaded.bundle)
+        return class_names(self.loaded)
 
     @cached_property
     def filters(self) -> Filters:
@@ -158,12 +114,10 @@ class Explainer:
 
     @cached_property
     def positions(self) -> PositionSimilarity:
-        return position_similarity(self.loaded.model, self._layout())
+        bundle = self.loaded.bundle
+        return position_similarity(self.loaded.model, bundle.model.layout(bundle.preprocessing.image_size))
 
-    def _layout(self) -> Layout:
-        return self.loaded.bundle.model.layout(self.loaded.bundle.preprocessing.image_size)
-
-    def explain(self, image_file: Path | EncodedImage, progress: Progress = no_progress) -> Explanation:
+    def explain(self, image_file: Path | EncodedImage, progress: Progress = hide_progress) -> Explanation:
         """Explain the prediction on one image."""
         model, needs = self.loaded.model, self.loaded.bundle.preprocessing
         photo, image = read_photo(image_file, needs)
@@ -179,7 +133,7 @@ class Explainer:
                     maps["occlusion"] = occlusion(model, image, label, advance)
                     faithfulness = measure_faithfulness(model, image, label, maps, advance=advance)
             steps = walkthrough_steps(model, image, photo, self.classes)
-        distances = [layer.distance for layer in analysis.layers]
+        distances = [layer.distance for layer in analysis.layers]  # each (H,)
         changes = {
             "maps": {kind: from_zero(kind, values) for kind, values in maps.items()},
             "layers": tuple(layer for layer in analysis.layers if layer.layer in self.layers),
@@ -207,7 +161,7 @@ class Explainer:
         """How many images the model is run on to explain one: the image itself and its changed copies."""
         if self.quick or not self.classes:
             return 1
-        grid = self._layout().grid
+        grid = self.loaded.bundle.model.layout(self.loaded.bundle.preprocessing.image_size).grid
         maps = len(MAP_TITLES) if has_attention(self.loaded.model) else 1  # occlusion works for any model
         return 1 + count_occlusions(grid) + count_perturbations(maps, grid)
 
@@ -238,9 +192,9 @@ def from_zero(kind: MapKind, values: Array) -> Array:
     return values if kind == "occlusion" else values - values.min()
 
 
-def class_names(bundle: Bundle) -> tuple[str, ...]:
+def class_names(loaded: LoadedModel) -> tuple[str, ...]:
     """The classes that a model was trained on; none for a head that was not trained."""
-    return bundle.classes if bundle.task == "classify" else ()
+    return loaded.bundle.classes if loaded.bundle.task == "classify" else ()
 
 
 def model_name(model: str | Path | LoadedModel) -> str:
@@ -250,3 +204,83 @@ def model_name(model: str | Path | LoadedModel) -> str:
     path = Path(model).expanduser()
     named = path.resolve() if path.exists() else path
     return named.parent.name if named.name in {"best", "last"} and named.parent.name else named.name
+
+
+def find_class(name: str, classes: Sequence[str]) -> int:
+    """The label of the class of this name; a number that is not a name is used as the label."""
+    if not classes:
+        raise ConfigError("this model has no classes", code="config.unsupported", where="class", hint="omit it")
+    labels = [label for label, each in enumerate(classes) if each == name]
+    if len(labels) > 1:
+        message, hint = f"{len(labels)} classes are named {name!r}", f"pass the number of one: {format_choices(labels)}"
+        raise ConfigError(message, code="config.ambiguous_name", where="class", hint=hint)
+    if labels:
+        return labels[0]
+    if re.fullmatch("[0-9]+", name) and int(name) < len(classes):
+        return int(name)
+    message = f"none of the {len(classes):,} classes is named {name!r}"
+    raise ConfigError(message, code="config.unknown_name", where="class", hint=suggest_classes(name, classes))
+
+
+def suggest_classes(name: str, classes: Sequence[str]) -> str:
+    """`did you mean 'tabby cat' or 'tiger cat'?`: classes that contain the name, or are spelled like it."""
+    by_name = {each.lower(): each for each in classes}
+    near = [each for each in by_name if name.lower() in each][:MAX_SUGGESTIONS]
+    near = near or get_close_matches(name.lower(), by_name, n=MAX_SUGGESTIONS, cutoff=0.5)
+    if near:
+        return f"did you mean {format_choices(repr(by_name[each]) for each in near)}?"
+    more = f" and {len(classes) - MAX_SUGGESTIONS:,} more" if len(classes) > MAX_SUGGESTIONS else ""
+    return f"there are {', '.join(map(repr, classes[:MAX_SUGGESTIONS]))}{more}"
+
+
+def parse_layers(layers: str | Sequence[int], depth: int) -> tuple[int, ...]:
+    """Sorted layer numbers, counting from 1, of `1,6,12`, `1-4,12` or a list; all layers for an empty one."""
+    if not layers:
+        return tuple(range(1, depth + 1))
+    if not depth:
+        raise ConfigError("this model has no layers", code="config.unsupported", where="layers", hint="omit it")
+    numbers: set[int] = set()
+    for part in layers.split(",") if isinstance(layers, str) else map(str, layers):
+        ends = re.fullmatch(r"\s*([0-9]+)\s*(?:-\s*([0-9]+)\s*)?", part)
+        first, last = (int(ends[1]), int(ends[2] or ends[1])) if ends else (0, 0)
+        if not 1 <= first <= last <= depth:
+            message = f"expected numbers from 1 to {depth}, the layers of this model, got {part.strip()!r}"
+            hint = "pass numbers such as 1,6,12 or 1-4,12, or omit it"
+            raise ConfigError(message, code="config.out_of_range", where="layers", hint=hint)
+        numbers.update(range(first, last + 1))
+    return tuple(sorted(numbers))
+
+
+def read_photo(image_file: Path | EncodedImage, needs: Preprocessing) -> tuple[Photo, Tensor]:
+    """The image in a file, and the tensor (1, C, H, W) that the model predicts from."""
+    if isinstance(image_file, Path):
+        if image_file.is_dir():
+            message, hint = "expected an image, found a folder", "pass a file in that folder"
+            raise DataError(message, code="data.not_a_file", where=image_file, hint=hint)
+        if not image_file.exists():
+            raise no_such_path(image_file)
+        image_file = EncodedImage(str(image_file), read_bytes(image_file))
+    name, data = image_file
+    picture = open_image(data, name, needs.decoding)
+    plan = needs.crop.plan(picture.size, needs.image_size)
+    crop = decode_and_crop(picture, plan)  # (H, W, C)
+    image = needs.normalize.apply(torch.from_numpy(np.ascontiguousarray(crop)).permute(2, 0, 1)[None])  # (1, C, H, W)
+    # The whole image in its own colors (h, w, 3), reduced for display.
+    own = needs.decoding.model_copy(update={"channels": native_decoding(data, name).channels})
+    picture = open_image(data, name, own)
+    scale = min(1.0, MAX_SIDE / max(picture.size))
+    size = Size(*(max(1, round(side * scale)) for side in picture.size))
+    whole = np.asarray(to_rgb_image(resize(picture.pixels(size), size, "bilinear")))
+    return Photo(Path(name).name, whole, crop, *crop_fractions(plan, picture.size)), image
+
+
+def crop_fractions(plan: CropPlan, whole: Size) -> tuple[float, float, float, float]:
+    """Top, left, height and width of a crop, as fractions of the whole image."""
+    part, resized, window = plan.box, plan.resize_to, plan.window
+    down, right = part.height / resized.height, part.width / resized.width  # pixels of the image per resized pixel
+    return (
+        (part.top + window.top * down) / whole.height,
+        (part.left + window.left * right) / whole.width,
+        window.height * down / whole.height,
+        window.width * right / whole.width,
+    )

@@ -1,4 +1,4 @@
-"""The record of an explanation: plain arrays, from the analysis to the page, the figures and the JSON summary.
+"""The record of an explanation: plain arrays, from the analysis to the page and the figures; and its JSON summary.
 
 L layers, H heads, T tokens (prefix + cells), K classes, R x S grid of patches, P points of a curve.
 """
@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from vitral.core.config import Config
 from vitral.data.decoding.pixels import Pixels
 from vitral.models.base import Grid, Layout
 from vitral.models.resnet import Resnet
 from vitral.models.vit import Vit
 
 if TYPE_CHECKING:  # figures import this module
-    from vitral.explanation.figures.canvas import ExplanationFigure
+    from vitral.explanation.figures import ExplanationFigure
 
 Array = NDArray[np.float32]
 MapKind = Literal["rollout", "relevance", "attention", "occlusion"]
@@ -27,6 +28,15 @@ MAP_TITLES: dict[MapKind, str] = {
     "attention": "Attention of the last layer",
     "occlusion": "Occlusion",
 }
+Verdict = Literal["better", "worse", "unclear"]  # than random
+VERDICTS: dict[Verdict, str] = {
+    "better": "better than random",
+    "worse": "worse than random",
+    "unclear": "not clearly better than random",
+}
+CLEAR = 2.0  # standard deviations: one more random map lies that far from eight, to a given side, once in twenty times
+MIN_STD = 1e-3  # of areas: smaller differences mean nothing
+TOP = 5  # classes in a summary
 
 
 class Photo(NamedTuple):
@@ -65,12 +75,39 @@ class Curve(NamedTuple):
     def insertion_auc(self) -> float:
         return float(np.trapezoid(self.insertion, self.fractions))
 
+    def merits(self) -> NDArray[np.float64]:
+        """What should be large (3,): the negative deletion area, the insertion area, and their sum."""
+        return np.array([-self.deletion_auc, self.insertion_auc, self.insertion_auc - self.deletion_auc])
+
+
+class MapScore(NamedTuple):
+    """How far a map is above random maps, in standard deviations of those."""
+
+    deletion: float
+    insertion: float
+    combined: float  # of the insertion area minus the deletion area
+
+    @property
+    def verdict(self) -> Verdict:
+        """Better or worse than random in both tests, or unclear."""
+        if min(self.deletion, self.insertion) >= CLEAR:
+            return "better"
+        return "worse" if max(self.deletion, self.insertion) <= -CLEAR else "unclear"
+
 
 class Faithfulness(NamedTuple):
     """The deletion and insertion test of the maps; empty where it was not run."""
 
     curves: Mapping[MapKind, Curve] = {}
     random: tuple[Curve, ...] = ()  # of random maps
+
+    def scores(self) -> dict[MapKind, MapScore]:
+        """The score of each map; none where the test was not run."""
+        if len(self.random) < 2:
+            return {}
+        random = np.array([curve.merits() for curve in self.random])  # (random maps, 3)
+        mean, std = random.mean(axis=0), np.maximum(random.std(axis=0, ddof=1), MIN_STD)  # each (3,)
+        return {kind: MapScore(*((curve.merits() - mean) / std).tolist()) for kind, curve in self.curves.items()}
 
 
 class ModelView(NamedTuple):
@@ -129,7 +166,7 @@ class Explanation(Analysis):
 
     def figures(self) -> "dict[str, ExplanationFigure]":
         """The figures by name; each displays itself in a notebook and has `save`."""
-        from vitral.explanation.figures.figures import figures
+        from vitral.explanation.figures import figures
 
         return figures(self)
 
@@ -143,3 +180,70 @@ class Explanation(Analysis):
         """One line."""
         best = f"{self.classes[self.probabilities.argmax()]}, {self.probabilities.max():.1%}" if self.classes else ""
         return f"<{self.photo.name} explained by {self.model_name}{f': {best}' if best else ''}>"
+
+
+class Prediction(Config):
+    """A class and its probability."""
+
+    name: str
+    probability: float
+
+
+class MapTest(Config):
+    """The areas under the deletion and insertion curves of a map, and the mean areas of random maps."""
+
+    map: MapKind
+    deletion_auc: float  # lower is better
+    insertion_auc: float  # higher is better
+    random_deletion_auc: float
+    random_insertion_auc: float
+    verdict: Verdict
+
+
+class ImageSummary(Config):
+    """One image."""
+
+    image: str
+    predictions: tuple[Prediction, ...]  # most probable first; none without classes
+    target: str  # the class that the maps are about
+    maps: tuple[MapKind, ...]
+    faithfulness: tuple[MapTest, ...]
+    unavailable: tuple[str, ...]
+
+
+class Summary(Config):
+    """What was explained, and where the page and the figures are."""
+
+    model: str
+    page: str
+    figures: tuple[str, ...]  # files
+    images: tuple[ImageSummary, ...]
+    errors: tuple[str, ...]  # of images that could not be read
+
+
+def summarize(explanation: Explanation) -> ImageSummary:
+    """The summary of one image."""
+    best = np.argsort(-explanation.probabilities, kind="stable")[:TOP]
+    curves, random = explanation.faithfulness
+    scores = explanation.faithfulness.scores()
+    return ImageSummary(
+        image=explanation.photo.name,
+        predictions=tuple(
+            Prediction(name=explanation.classes[label], probability=float(explanation.probabilities[label]))
+            for label in best
+        ),
+        target=explanation.target,
+        maps=tuple(explanation.maps),
+        faithfulness=tuple(
+            MapTest(
+                map=kind,
+                deletion_auc=curve.deletion_auc,
+                insertion_auc=curve.insertion_auc,
+                random_deletion_auc=float(np.mean([each.deletion_auc for each in random])),
+                random_insertion_auc=float(np.mean([each.insertion_auc for each in random])),
+                verdict=scores[kind].verdict,
+            )
+            for kind, curve in curves.items()
+        ),
+        unavailable=explanation.unavailable,
+    )

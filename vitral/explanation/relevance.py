@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from vitral.core.errors import ConfigError
-from vitral.explanation.class_probability import check_class
-from vitral.explanation.trace import has_attention, require_vit, run_layers
+from vitral.explanation.trace import check_class, has_attention, require_vit, run_layers
 from vitral.models.base import Layout, Model
 from vitral.models.hooks import AttentionRecord, eval_mode
 from vitral.models.pool import AttentionPooling

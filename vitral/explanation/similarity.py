@@ -1,6 +1,6 @@
-"""Similarity of patch tokens and of position embeddings, and principal components.
+"""Principal components and cosine similarity: of embedding filters, patch tokens and position embeddings (Fig. 7).
 
-N = R x S patch tokens, D width; n rows of F numbers, m components.
+N = R x S patch tokens, D width; n rows of F numbers, m components; filters of h x w pixels and C channels.
 """
 
 from typing import NamedTuple
@@ -8,14 +8,19 @@ from typing import NamedTuple
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitral.explanation.explanation import Array
 from vitral.models.attention import SelfAttention
 from vitral.models.base import Grid, Layout, Model
+from vitral.models.embed import HybridStem, PatchStem, linear_to_kernel
 from vitral.models.position import AdditivePosition, AttentionPosition, RelativePosition, RotaryPosition2d
+from vitral.models.resnet import ResidualNetwork, StdConv2d, standardize
 from vitral.models.vit import VisionTransformer
 
+MAX_FILTERS = 28  # as many as the paper shows
+COLORS = 3
+DARK, LIGHT = 2.0, 98.0  # percentiles that become 0 and 1, so that a few outliers do not flatten the rest
 NOISE = 1e-12  # of the squared norm of the rows: a smaller variance is rounding in float32
 
 
@@ -39,18 +44,39 @@ def pca(rows: Tensor, count: int) -> PrincipalComponents:
     real = variances > NOISE * exact.square().sum()
     variances, vectors = variances[real], vectors[:, real]
     directions = (centered.mT @ vectors / variances.sqrt()).mT if wide else vectors.mT  # (m, F)
-    directions = directions * signs(directions)
+    greatest = directions.gather(1, directions.abs().argmax(dim=1, keepdim=True))  # (m, 1)
+    directions = directions * greatest.sign()  # so that the sign does not depend on the solver
     return PrincipalComponents(directions, variances / centered.square().sum(), centered @ directions.mT)
 
 
-def signs(directions: Tensor) -> Tensor:
-    """1 or -1 for each direction (m, 1), so that its sign does not depend on the solver."""
-    greatest = directions.abs().argmax(dim=1, keepdim=True)  # (m, 1)
-    return directions.gather(1, greatest).sign()
+class Filters(NamedTuple):
+    """Principal components of filters, largest variance first; none where all filters are equal."""
+
+    components: Array  # (m, h, w, C), at most 28, each of length 1
+    explained_variance: Array  # (m,), ratios
 
 
-COLORS = 3
-DARK, LIGHT = 2.0, 98.0  # percentiles that become 0 and 1, so that a few outliers do not flatten the rest
+def embedding_filters(model: Model) -> Filters:
+    """The components of the patch embedding, or of the first convolution of a hybrid or a ResNet."""
+    pixels = first_kernel(model).detach().permute(0, 2, 3, 1)  # (D, h, w, C)
+    # The mean filter is subtracted: components are what filters differ in.
+    components = pca(pixels.flatten(1), MAX_FILTERS)
+    images = components.directions.unflatten(1, pixels.shape[1:])  # (m, h, w, C)
+    return Filters(images.float().numpy(), components.explained_variance.float().numpy())
+
+
+def first_kernel(model: Model) -> Tensor:
+    """The filters of the first layer, as applied to pixels (D, C, h, w)."""
+    stem = model.stem if isinstance(model, VisionTransformer) else model
+    if isinstance(stem, HybridStem | ResidualNetwork):
+        conv = stem.body.root[0]
+        assert isinstance(conv, StdConv2d)
+        return standardize(conv.weight, conv.how)
+    assert isinstance(stem, PatchStem)
+    weight = stem.project.weight  # (D, C h w)
+    if isinstance(stem.before, nn.LayerNorm):
+        weight = weight * stem.before.weight  # the norm scales each pixel before the filters
+    return linear_to_kernel(weight, stem.patch)
 
 
 @torch.no_grad()
@@ -74,15 +100,10 @@ def pca_colors(tokens: Tensor, grid: Grid) -> Array:
     return picture.astype(np.float32).reshape(*grid, COLORS)
 
 
-CONVOLUTIONS = "A ResNet has no position embeddings."
-BAG = "This model has no position embeddings."
-OFFSETS = "This model has relative positions inside attention: there are no position embeddings to compare."
-
-
 class PositionSimilarity(NamedTuple):
     """Cosine similarity of position embeddings, or the reason why there is none."""
 
-    values: Array  # (R, S, R, S): [r, s] compares that position with all others; or (0, 0, 0, 0)
+    values: Array = np.empty((0, 0, 0, 0), np.float32)  # (R, S, R, S): [r, s] compares that position with all others
     reason: str = ""  # a sentence, where there are no values
 
 
@@ -94,16 +115,20 @@ def position_similarity(model: Model, layout: Layout) -> PositionSimilarity:
     the angles between two positions, which scales the product of an equal query and key.
     """
     if not isinstance(model, VisionTransformer):
-        return _absent(CONVOLUTIONS)
-    if isinstance(model.position, AdditivePosition):
-        like = torch.empty(0, model.config.width, device=next(model.parameters()).device)
-        _, patches = model.position.rows(layout, 0, like)  # (N, D)
-        return _compare(patches, layout.grid)
+        return PositionSimilarity(reason="A ResNet has no position embeddings.")
     layers = [part for part in model.modules() if isinstance(part, SelfAttention)]
     relation = layers[0].heads.relation if layers else AttentionPosition()
-    if isinstance(relation, RotaryPosition2d):
-        return _compare(rotary_rows(relation, layout.grid, layers[0].heads.head_width), layout.grid)
-    return _absent(OFFSETS if isinstance(relation, RelativePosition) else BAG)
+    if isinstance(model.position, AdditivePosition):
+        like = torch.empty(0, model.config.width, device=next(model.parameters()).device)
+        _, rows = model.position.rows(layout, 0, like)  # (N, D)
+    elif isinstance(relation, RotaryPosition2d):
+        rows = rotary_rows(relation, layout.grid, layers[0].heads.head_width)  # (N, d)
+    elif isinstance(relation, RelativePosition):
+        reason = "This model has relative positions inside attention: there are no position embeddings to compare."
+        return PositionSimilarity(reason=reason)
+    else:
+        return PositionSimilarity(reason="This model has no position embeddings.")
+    return PositionSimilarity(cosine_similarity(rows).reshape(*layout.grid, *layout.grid))
 
 
 def rotary_rows(relation: RotaryPosition2d, grid: Grid, head_width: int) -> Tensor:
@@ -111,11 +136,3 @@ def rotary_rows(relation: RotaryPosition2d, grid: Grid, head_width: int) -> Tens
     upright = torch.zeros(grid.cells(), head_width)  # (N, d)
     upright[:, : head_width // 2] = 1
     return relation.rotate(upright, Layout(0, 0, grid))
-
-
-def _compare(rows: Tensor, grid: Grid) -> PositionSimilarity:
-    return PositionSimilarity(cosine_similarity(rows).reshape(*grid, *grid))
-
-
-def _absent(why: str) -> PositionSimilarity:
-    return PositionSimilarity(np.empty((0, 0, 0, 0), dtype=np.float32), why)

@@ -1,4 +1,4 @@
-"""The forward pass layer by layer: inputs, attention and outputs of each layer.
+"""The forward pass layer by layer: inputs, attention, outputs and logit lens of each layer.
 
 B images, C channels, N patches, T or L tokens, D width, H heads, K classes.
 """
@@ -10,10 +10,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from vitral.core.activation import probabilities
 from vitral.core.errors import ConfigError
+from vitral.explanation.explanation import Array
 from vitral.models.attention import BaseAttention
 from vitral.models.base import Layout, Model
-from vitral.models.hooks import AttentionRecord, record_attention
+from vitral.models.head import NoHead
+from vitral.models.hooks import AttentionRecord, eval_mode, record_attention
 from vitral.models.vit import VisionTransformer
 
 
@@ -59,8 +62,36 @@ def require_vit(model: Model) -> VisionTransformer:
     """The model, if it is a Vision Transformer; a ResNet is refused."""
     if isinstance(model, VisionTransformer):
         return model
-    message = "this model has no layers of tokens"
-    raise ConfigError(message, code="config.unsupported", where="model", hint="use a Vision Transformer")
+    hint = "use a Vision Transformer"
+    raise ConfigError("this model has no layers of tokens", code="config.unsupported", where="model", hint=hint)
+
+
+def check_class(model: Model, target: int) -> None:
+    """Raise if the model does not have this class."""
+    head = model.config.head
+    if isinstance(head, NoHead):
+        hint = "pass a model with a head"
+        raise ConfigError("this model has no classes", code="config.unsupported", where="target", hint=hint)
+    if not 0 <= target < head.num_classes:
+        message = f"expected a class from 0 to {head.num_classes - 1}, got {target}"
+        raise ConfigError(message, code="config.out_of_range", where="target")
+
+
+@torch.no_grad()
+def logit_lens(model: Model, images: Tensor) -> Tensor:
+    """The probability of every class after each layer (L, B, K); no classes without a head."""
+    vit = require_vit(model)
+    with eval_mode(model):
+        return torch.stack([lens_probabilities(vit, step.after, step.layout) for step in iterate_layers(vit, images)])
+
+
+def lens_probabilities(model: VisionTransformer, tokens: Tensor, layout: Layout) -> Tensor:
+    """Norm, pool and head applied to tokens (B, T, D) as if they came from the last layer: probabilities (B, K)."""
+    if isinstance(model.config.head, NoHead):
+        return tokens.new_empty(len(tokens), 0)
+    read = model.norm(tokens[:, : model.pool.keep(layout)])  # (B, keep, D)
+    logits = model.head(model.pool(read, layout))  # (B, K)
+    return probabilities(logits.to(torch.promote_types(tokens.dtype, torch.float32)), model.activation)
 
 
 class LayerChange(NamedTuple):
@@ -94,7 +125,8 @@ def trace_image(model: VisionTransformer, image: Tensor) -> Trace:
     patches = model.stem(image)  # (1, N, D)
     tokens = model.embed_patches(patches, layout)  # (1, L, D)
     layers, last, attention = [], tokens, tokens
-    with record_outputs(residual_branches(model)) as outputs:
+    branches = [block.get_submodule(name) for block in model.blocks for name in ("mixer_branch", "mlp_branch")]
+    with record_outputs(branches) as outputs:
         for step in run_layers(model, tokens, layout):
             mixer, mlp = (mean_norm(outputs.pop(0)) for _ in range(2))
             change = (step.after - step.before).norm(dim=-1) / step.before.norm(dim=-1).clamp_min(1e-12)  # (1, L)
@@ -108,9 +140,8 @@ def trace_image(model: VisionTransformer, image: Tensor) -> Trace:
     return Trace(layout, patches[0], tokens[0], tuple(layers), attention, last[0], pooled[0], logits[0])
 
 
-def residual_branches(model: VisionTransformer) -> list[nn.Module]:
-    """The modules whose outputs each layer adds: mixer branch and MLP branch, first layer first."""
-    return [block.get_submodule(name) for block in model.blocks for name in ("mixer_branch", "mlp_branch")]
+def to_array(tensor: Tensor) -> Array:
+    return tensor.detach().float().cpu().numpy()
 
 
 def mean_norm(tokens: Tensor) -> float:

@@ -8,7 +8,6 @@ import numpy as np
 from tests.data.reader import Reader
 from tests.explanation.stand_in import CLASSES, stand_in, stand_in_resnet
 from vitral.explanation.explanation import Faithfulness, Step
-from vitral.explanation.faithfulness import score_maps
 from vitral.explanation.page.page import MAX_STEP_BYTES, image_section, model_section, page, script_json
 
 PLENTY = 100_000_000
@@ -27,7 +26,7 @@ def test_the_surest_answers_have_bars_and_the_explained_one_is_marked() -> None:
 def test_maps_stand_in_the_order_in_which_to_believe_them() -> None:
     explanation = stand_in()
     cards = image_section(explanation, PLENTY).cards
-    found = score_maps(explanation.faithfulness)
+    found = explanation.faithfulness.scores()
     kinds = [list(explanation.maps)[card.number] for card in cards]
     assert kinds == ["relevance", "occlusion", "rollout", "attention"]
     assert [card.verdict for card in cards] == [found[kind].verdict for kind in kinds]

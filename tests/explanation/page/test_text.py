@@ -5,8 +5,7 @@ import re
 import numpy as np
 
 from tests.explanation.stand_in import CLASSES, stand_in, stand_in_resnet
-from vitral.explanation.explanation import Curve, LayerView
-from vitral.explanation.faithfulness import MapScore
+from vitral.explanation.explanation import Curve, LayerView, MapScore
 from vitral.explanation.page.text import (
     describe_colors,
     describe_crop,

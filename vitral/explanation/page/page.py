@@ -1,9 +1,13 @@
-"""The page of an explanation: one HTML file that works offline.  R x S patches, K classes."""
+"""The page of an explanation: one HTML file that works offline.
+
+R x S patches, K classes, P points of a curve, L layers, H heads.
+"""
 
 import json
 import logging
 from collections.abc import Sequence
 from html import escape
+from math import ceil
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,32 +16,25 @@ from markupsafe import Markup
 
 from vitral import __version__
 from vitral.core.storage import write_file_atomically
-from vitral.explanation.explanation import MAP_TITLES, Array, Explanation, MapKind, ModelView
-from vitral.explanation.faithfulness import MapScore, score_maps
-from vitral.explanation.page import text
-from vitral.explanation.page.charts import distance_chart, faithfulness_charts, logit_lens_chart
-from vitral.explanation.page.pictures import (
-    MAX_PNG_SIDE,
-    NEGATIVE_COLORS,
-    POSITIVE_COLORS,
-    PackedAttention,
-    encode_image,
-    encode_images,
-    encode_png,
-    filter_pictures,
-    mean_colors,
-    pack_attention,
-    page_icon,
-    position_mosaic,
-    scale_to_unit,
+from vitral.explanation.explanation import (
+    MAP_TITLES,
+    Array,
+    Curve,
+    Explanation,
+    LayerView,
+    MapKind,
+    MapScore,
+    ModelView,
 )
-from vitral.html.charts import Chart
+from vitral.explanation.page import pictures, text
+from vitral.html.charts import HEIGHT, WIDTH, Axis, Bar, Chart, Dot, LegendEntry, Line, Tick, linear_axis, svg_path
 from vitral.html.page import printable, render
 from vitral.html.text import percent
 from vitral.models.base import Grid
 
 TEMPLATE = Path(__file__).with_name("page.html")
 TOP = 5  # classes in the list of predictions
+MAX_CLASSES = 6  # in the chart of the logit lens
 MAX_STEP_BYTES = 600_000  # for the images of one walkthrough
 MAX_ATTENTION = 3_000_000  # bytes for one image
 MAX_ATTENTION_IN_ALL = 12_000_000  # bytes for all images of a page
@@ -68,13 +65,11 @@ class ImageSection(NamedTuple):
     predictions: tuple[tuple[str, float], ...]  # all classes, most probable first
     cards: tuple[MapCard, ...]
     verdict: str
-    layers: tuple[int, ...]  # that have attention
-    heads: int
-    precision: str
+    layers: list[LayerView]  # that have attention
+    packed: pictures.PackedAttention
     logit_lens: Chart | None
     colors: str
     steps_images: tuple[tuple[str, ...], ...]
-    has_similarity: bool
     data: Markup  # JSON for the script
 
 
@@ -115,12 +110,12 @@ def page(explanations: Sequence[Explanation]) -> str:
         sections=sections,
         model=model,
         omitted=[omitted(section, model) for section in sections],
-        icon=page_icon(explanations[0].photo.image),
-        colors=script_json({"positive": POSITIVE_COLORS, "negative": NEGATIVE_COLORS}),
+        icon=pictures.page_icon(explanations[0].photo.image),
+        colors=script_json({"positive": pictures.POSITIVE_COLORS, "negative": pictures.NEGATIVE_COLORS}),
         version=__version__,
         TOP=TOP,
-        MAX_PNG_SIDE=MAX_PNG_SIDE,
-        strip=lambda photo: mean_colors(photo.image, STRIP),
+        MAX_PNG_SIDE=pictures.MAX_PNG_SIDE,
+        strip=lambda photo: pictures.mean_colors(photo.image, STRIP),
         percent=percent,
         text=text,
     )
@@ -128,29 +123,26 @@ def page(explanations: Sequence[Explanation]) -> str:
 
 def image_section(explanation: Explanation, max_bytes: int) -> ImageSection:
     """One image, its attention in at most so many bytes."""
-    photo, packed, scores = (
-        explanation.photo,
-        pack_attention(explanation, max_bytes),
-        score_maps(explanation.faithfulness),
-    )
+    photo, scores = explanation.photo, explanation.faithfulness.scores()
+    packed = pictures.pack_attention(explanation, max_bytes)
+    attending = [layer for layer in explanation.layers if layer.attention.size]
     order = np.argsort(-explanation.probabilities, kind="stable") if explanation.classes else ()
-    images = iter(encode_images([image for step in explanation.steps for image in step.images], MAX_STEP_BYTES))
+    drawn = [image for step in explanation.steps for image in step.images]
+    images = iter(pictures.encode_images(drawn, MAX_STEP_BYTES))
     colors = np.rint(255 * explanation.feature_colors.clip(0, 1)).astype(np.uint8)  # (R, S, 3)
     return ImageSection(
         explanation=explanation,
-        image=encode_image(photo.image),
-        crop=encode_image(photo.crop, 512),
+        image=pictures.encode_image(photo.image),
+        crop=pictures.encode_image(photo.crop, 512),
         predictions=tuple((explanation.classes[label], float(explanation.probabilities[label])) for label in order),
         cards=_map_cards(explanation, scores),
         verdict=text.describe_scores({kind: scores[kind] for kind in explanation.maps if kind in scores}),
-        layers=tuple(layer.layer for layer in explanation.layers if layer.attention.size),
-        heads=max(packed.heads, default=0),
-        precision=text.describe_precision(explanation, packed.grid, packed.steps) if packed.cells else "",
+        layers=attending,
+        packed=packed,
         logit_lens=logit_lens_chart(explanation.layers, explanation.classes),
-        colors=encode_png(colors) if colors.size else "",
+        colors=pictures.encode_png(colors) if colors.size else "",
         steps_images=tuple(tuple(next(images) for _ in step.images) for step in explanation.steps),
-        has_similarity=bool(packed.similarity),
-        data=script_json(_script_data(explanation, packed)),
+        data=script_json(_script_data(explanation, attending, packed)),
     )
 
 
@@ -177,37 +169,30 @@ def _map_cards(explanation: Explanation, scores: dict[MapKind, MapScore]) -> tup
     return tuple(card(kind) for kind in sorted(kinds, key=merit, reverse=True))
 
 
-def _script_data(explanation: Explanation, packed: PackedAttention) -> dict[str, object]:
+def _script_data(
+    explanation: Explanation, layers: Sequence[LayerView], packed: pictures.PackedAttention
+) -> dict[str, object]:
     """What the script of the page needs."""
-    attending = [layer for layer in explanation.layers if layer.attention.size]
+    maps = [(MAP_TITLES[kind], np.nan_to_num(values)) for kind, values in explanation.maps.items()]
+    units = [pictures.scale_to_unit(values.ravel().astype(np.float64)).tolist() for _, values in maps]
+    distances = [np.nan_to_num(layer.distance).tolist() for layer in layers]
     return {
         "grid": explanation.layout.grid,
         "cells": packed.grid,
         "prefix": text.prefix_names(explanation.layout),
         "maps": [
-            {
-                "description": printable(text.describe_map(MAP_TITLES[kind], values)),
-                "values": [round(value, 4) for value in _unit_values(values)],
-            }
-            for kind, values in explanation.maps.items()
+            {"description": printable(text.describe_map(*each)), "values": [round(value, 4) for value in unit]}
+            for each, unit in zip(maps, units, strict=True)
         ],
         "layers": [
-            {
-                "layer": layer.layer,
-                "distance": [round(float(distance)) for distance in np.nan_to_num(layer.distance)],
-                "heads": heads,
-            }
-            for layer, heads in zip(attending, packed.heads, strict=True)
+            {"layer": layer.layer, "distance": [round(value) for value in distance], "heads": heads}
+            for layer, distance, heads in zip(layers, distances, packed.heads, strict=True)
         ],
         "steps": packed.steps,
         "attention": packed.cells,
         "rows": packed.rows,
         "similarity": packed.similarity,
     }
-
-
-def _unit_values(values: Array) -> list[float]:
-    return scale_to_unit(np.nan_to_num(values).ravel().astype(np.float64)).tolist()
 
 
 def script_json(value: object) -> Markup:
@@ -218,13 +203,13 @@ def script_json(value: object) -> Markup:
 
 def model_section(model: ModelView) -> ModelSection:
     """The model itself, as the pages of explanations and runs show it."""
-    tiles = filter_pictures(model.filters)
+    tiles = pictures.filter_pictures(model.filters)
     ratios = [percent(float(ratio)) for ratio in model.explained_variance]
-    positions = position_mosaic(model.positions) if model.positions.size else None
+    positions = pictures.position_mosaic(model.positions) if model.positions.size else None
     return ModelSection(
-        filters=tuple(zip(map(encode_png, tiles), ratios, strict=True)),
+        filters=tuple(zip(map(pictures.encode_png, tiles), ratios, strict=True)),
         filters_text=text.describe_filters(model.explained_variance) if tiles else "",
-        positions=encode_png(positions.picture) if positions else "",
+        positions=pictures.encode_png(positions.picture) if positions else "",
         positions_text=text.describe_positions(model.positions, positions.tiles, positions.cells) if positions else "",
         distances=distance_chart(model.distances, model.images),
     )
@@ -239,10 +224,120 @@ def omitted(section: ImageSection, model: ModelSection) -> list[str]:
         "attention": section.layers,
         "logit lens": section.logit_lens,
         "feature colors": section.colors,
-        "patch similarity": section.has_similarity,
+        "patch similarity": section.packed.similarity,
         "filters": model.filters,
         "position embeddings": model.positions,
         "attention distance": model.distances,
         "walkthrough": section.explanation.steps,
     }
     return [name for name, content in contents.items() if not content]
+
+
+def faithfulness_charts(curve: Curve, random: Sequence[Curve], title: str) -> tuple[Chart, Chart]:
+    """The deletion and the insertion curve of a map over the range of random maps, on the same axes."""
+    highest = max(float(max(each.deletion.max(), each.insertion.max())) for each in (curve, *random))
+    y = linear_axis(0, max(highest, 0.01), HEIGHT, 0, 5)
+    deletion = _curve_chart(curve.fractions, curve.deletion, [each.deletion for each in random], y)
+    insertion = _curve_chart(curve.fractions, curve.insertion, [each.insertion for each in random], y)
+    return (
+        deletion._replace(alt=f"Deletion curve of {title}: {deletion.alt}", x_label="patches deleted"),
+        insertion._replace(alt=f"Insertion curve of {title}: {insertion.alt}", x_label="patches inserted"),
+    )
+
+
+def _curve_chart(fractions: Array, values: Array, random: Sequence[Array], y: Axis) -> Chart:
+    x = linear_axis(0, 1, 0, WIDTH, 2)
+
+    def points(heights: Array) -> list[tuple[float, float]]:
+        return [(x.scale(share), y.scale(height)) for share, height in zip(fractions, heights, strict=True)]
+
+    alt = f"probability from {values[0]:.2f} to {values[-1]:.2f}, area {np.trapezoid(values, fractions):.2f}"
+    lines = [Line("map", svg_path(points(values)))]
+    if random:
+        mean = np.mean(random, axis=0)  # (P,)
+        band = svg_path([*points(np.max(random, axis=0)), *reversed(points(np.min(random, axis=0)))])
+        lines = [Line("band", f"{band}Z"), Line("random", svg_path(points(mean))), *lines]
+        alt += f", of random maps {np.trapezoid(mean, fractions):.2f}"
+    return Chart(f"{alt}.", x.ticks(lambda share: f"{100 * share:.0f} %"), y.ticks(), "", lines=tuple(lines))
+
+
+def logit_lens_chart(layers: Sequence[LayerView], classes: Sequence[str]) -> Chart | None:
+    """The probability of the leading classes after each layer; None for a model without classes or layers."""
+    layers = [layer for layer in layers if layer.probabilities.size]
+    if not layers or not classes:
+        return None
+    probabilities = np.stack([layer.probabilities for layer in layers])  # (L, K)
+    last = [int(label) for label in np.argsort(-probabilities[-1])[:3]]
+    highest = [int(label) for label in np.argsort(-probabilities.max(axis=0)) if int(label) not in last]
+    leading = (last + highest)[: min(MAX_CLASSES, len(classes))]
+    numbers = [layer.layer for layer in layers]
+    columns = _layer_columns(numbers)
+    centers = [column.x + column.width / 2 for column in columns]
+    y = linear_axis(0, max(float(probabilities[:, leading].max()), 0.01), HEIGHT, 0, 5)
+    described = [f"{classes[label]} {', '.join(map(percent, probabilities[:, label]))}" for label in leading[:3]]
+    return Chart(
+        alt=f"Probability after layer {', '.join(map(str, numbers))}: {'; '.join(described)}",
+        x_ticks=_layer_ticks(columns),
+        y_ticks=y.ticks(),
+        x_label="layer",
+        y_label="probability",
+        lines=tuple(
+            Line(f"class{rank}", svg_path([*zip(centers, map(y.scale, probabilities[:, label]), strict=True)]))
+            for rank, label in enumerate(leading)
+        ),
+        bars=columns,
+        legend=tuple(
+            LegendEntry(f"class{rank}", classes[label], percent(float(probabilities[-1, label])))
+            for rank, label in enumerate(leading)
+        ),
+    )
+
+
+def distance_chart(distances: Array, images: int) -> Chart | None:
+    """The mean attention distance of every head (L, H), a column of dots a layer; None without attention."""
+    if not distances.size:
+        return None
+    columns = _layer_columns(range(1, len(distances) + 1))
+    y = linear_axis(0, max(float(np.nanmax(distances)), 1.0), HEIGHT, 0, 5)
+    dots = tuple(
+        Dot(
+            style="head",
+            x=round(column.x + column.width / 2, 1),
+            y=y.scale(value),
+            label=f"layer {column.layer}, head {head}: {value:.3g} pixels",
+            layer=column.layer,
+            head=head,
+        )
+        for column, row in zip(columns, distances, strict=True)
+        for head, value in enumerate(row, start=1)
+        if np.isfinite(value)
+    )
+    first, last = (f"{np.nanmin(row):.3g} to {np.nanmax(row):.3g} pixels" for row in (distances[0], distances[-1]))
+    counted = "1 image" if images == 1 else f"{images:,} images"
+    alt = f"Mean attention distance over {counted}: {first} in the first layer, {last} in the last."
+    return Chart(
+        alt=alt,
+        x_ticks=_layer_ticks(columns),
+        y_ticks=y.ticks(),
+        x_label="layer",
+        y_label="pixels",
+        title="Attention distance",
+        bars=columns,
+        dots=dots,
+        caption=f"One dot per head. {alt}",
+    )
+
+
+def _layer_columns(numbers: Sequence[int]) -> tuple[Bar, ...]:
+    """The columns of the layers, side by side, by which a page lets the reader choose one."""
+    width = WIDTH / len(numbers)
+    return tuple(
+        Bar("layer-column", round(index * width, 1), 0.0, round(width, 1), HEIGHT, layer=number)
+        for index, number in enumerate(numbers)
+    )
+
+
+def _layer_ticks(columns: Sequence[Bar]) -> tuple[Tick, ...]:
+    return tuple(
+        Tick(round(column.x + column.width / 2, 1), str(column.layer)) for column in columns[:: ceil(len(columns) / 12)]
+    )

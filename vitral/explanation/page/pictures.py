@@ -53,7 +53,7 @@ def pack_attention(explanation: Explanation, max_bytes: int) -> PackedAttention:
         fewer = Grid(-(-layout.grid.rows // 2), -(-layout.grid.columns // 2))
         if fewer == layout.grid:  # a single cell: nothing is left to join
             return PackedAttention(layout.grid, heads, steps, cells, rows, alike)
-        layers = [coarsen_attention(weights, layout, fewer) for weights in layers]
+        layers = [pool_attention(torch.from_numpy(weights), layout, fewer).numpy() for weights in layers]
         similarity = coarsen_similarity(similarity, layout.grid, fewer)
         layout = layout._replace(grid=fewer)
 
@@ -80,11 +80,6 @@ def _entropy(levels: NDArray[np.uint8]) -> float:
 def deflate(array: NDArray[Any]) -> str:
     """The bytes of an array, deflated, in base 64; empty for an empty array."""
     return b64encode(zlib.compress(array.tobytes(), 6)).decode() if array.size else ""
-
-
-def coarsen_attention(weights: Array, layout: Layout, fewer: Grid) -> Array:
-    """Attention (H, T, T) among fewer cells; rows still sum to one."""
-    return pool_attention(torch.from_numpy(weights), layout, fewer).numpy()
 
 
 def coarsen_similarity(similarity: Array, grid: Grid, fewer: Grid) -> Array:
@@ -147,9 +142,8 @@ def encode_images(pictures: Sequence[Pixels], max_bytes: int) -> tuple[str, ...]
     encoded: tuple[str, ...] = ()
     for side, quality in ((640, 84), (320, 80), (160, 76), (96, 70)):
         lossy = (encode_image(pixels, side, quality) for pixels in pictures)
-        encoded = tuple(
-            min(pair, key=len) for pair in zip(exact, lossy, strict=True)
-        )  # PNG for drawings, JPEG for photos
+        pairs = zip(exact, lossy, strict=True)
+        encoded = tuple(min(pair, key=len) for pair in pairs)  # PNG for drawings, JPEG for photos
         if sum(map(len, encoded)) <= max_bytes:
             break
     return encoded
@@ -158,10 +152,8 @@ def encode_images(pictures: Sequence[Pixels], max_bytes: int) -> tuple[str, ...]
 def heat_colors(values: Array) -> Pixels:
     """Colors (..., 3) of values from -1 to 1; 0 is dark."""
     clipped = np.clip(np.nan_to_num(values), -1, 1)  # (...)
-    colors = np.where(
-        clipped[..., None] < 0, _interpolate(NEGATIVE_COLORS, -clipped), _interpolate(POSITIVE_COLORS, clipped)
-    )
-    return colors.round().astype(np.uint8)  # (..., 3)
+    cold, warm = _interpolate(NEGATIVE_COLORS, -clipped), _interpolate(POSITIVE_COLORS, clipped)  # each (..., 3)
+    return np.where(clipped[..., None] < 0, cold, warm).round().astype(np.uint8)
 
 
 def _interpolate(stops: Sequence[tuple[int, int, int]], values: Array) -> Array:
@@ -186,19 +178,14 @@ def position_mosaic(positions: Array) -> Mosaic:
     rows, columns = positions.shape[:2]
     tiles = Grid(min(rows, MOST_TILES), min(columns, MOST_TILES))
     cells = Grid(min(rows, MOST_CELLS), min(columns, MOST_CELLS))
-    indices = [_spread(rows, tiles.rows), _spread(columns, tiles.columns)]
-    indices += [_spread(rows, cells.rows), _spread(columns, cells.columns)]
-    colors = heat_colors(positions[np.ix_(*indices)])  # (tiles, cells, 3)
+    counts = zip(positions.shape, (*tiles, *cells), strict=True)
+    evenly = [np.linspace(0, side - 1, count).round().astype(np.intp) for side, count in counts]
+    colors = heat_colors(positions[np.ix_(*evenly)])  # (tiles, cells, 3)
     times = max(1, MOSAIC // (tiles.columns * cells.columns))
     large = colors.repeat(times, axis=2).repeat(times, axis=3)
     framed = np.pad(large, ((0, 0), (0, 0), (0, GAP), (0, GAP), (0, 0)), constant_values=GAP_GRAY)
     joined = framed.transpose(0, 2, 1, 3, 4).reshape(tiles.rows * framed.shape[2], -1, 3)
     return Mosaic(np.ascontiguousarray(joined[:-GAP, :-GAP]), tiles, cells)
-
-
-def _spread(side: int, count: int) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
-    """The indices of `count` rows or columns, evenly spaced from the first to the last."""
-    return np.linspace(0, side - 1, count).round().astype(np.intp)
 
 
 def mean_colors(pixels: Pixels, grid: Grid) -> list[str]:

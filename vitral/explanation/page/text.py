@@ -6,8 +6,17 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from markupsafe import Markup, escape
 
-from vitral.explanation.explanation import MAP_TITLES, Array, Curve, Explanation, LayerView, MapKind, Photo
-from vitral.explanation.faithfulness import MapScore
+from vitral.explanation.explanation import (
+    MAP_TITLES,
+    VERDICTS,
+    Array,
+    Curve,
+    Explanation,
+    LayerView,
+    MapKind,
+    MapScore,
+    Photo,
+)
 from vitral.html.page import plural, printable
 from vitral.html.text import percent
 from vitral.models.base import Grid, Layout
@@ -45,14 +54,9 @@ def describe_model(explanation: Explanation) -> str:
     if isinstance(config, Resnet):
         units = plural(sum(config.layers), "residual unit")
         return f"a ResNet: {config.image_size} pixels, {units}, a {layout.grid} feature map"
-    return f"{config.image_size} pixels, {describe_tokens(layout)}, {plural(config.depth, 'layer')}"
-
-
-def describe_tokens(layout: Layout) -> str:
-    parts = [f"{layout.grid} patches"]
-    parts += ["a class token"] if layout.cls else []
-    parts += [plural(layout.registers, "register")] if layout.registers else []
-    return " + ".join(parts)
+    tokens = [f"{layout.grid} patches"] + ["a class token"] * layout.cls
+    tokens += [plural(layout.registers, "register")] if layout.registers else []
+    return f"{config.image_size} pixels, {' + '.join(tokens)}, {plural(config.depth, 'layer')}"
 
 
 def prefix_names(layout: Layout) -> list[str]:
@@ -90,13 +94,8 @@ def describe_score(score: MapScore, curve: Curve, random: Sequence[Curve]) -> st
     """The score of a map and its areas beside those of random maps."""
     deletion = np.array([each.deletion_auc for each in random])  # (random maps,)
     insertion = np.array([each.insertion_auc for each in random])
-    verdicts = {
-        "better": "Better than random",
-        "worse": "Worse than random",
-        "unclear": "Not clearly better than random",
-    }
     return (
-        f"{verdicts[score.verdict]}: {score.combined:+.1f} standard deviations. "
+        f"{VERDICTS[score.verdict].capitalize()}: {score.combined:+.1f} standard deviations. "
         f"Deletion area {curve.deletion_auc:.2f} (random {deletion.mean():.2f} ± {deletion.std(ddof=1):.2f}, "
         f"lower is better), insertion area {curve.insertion_auc:.2f} "
         f"(random {insertion.mean():.2f} ± {insertion.std(ddof=1):.2f}, higher is better)."
@@ -124,18 +123,16 @@ def describe_logit_lens(layers: Sequence[LayerView], classes: Sequence[str]) -> 
     since = len(leading) - 1
     while since and leading[since - 1] == leading[-1]:
         since -= 1
-    name = classes[leading[-1]]
     if not since:
-        return f"{name} leads after every layer shown."
+        return f"{classes[leading[-1]]} leads after every layer shown."
     before = f"after layer {layers[since - 1].layer} it was {classes[leading[since - 1]]}"
-    return f"{name} leads from layer {layers[since].layer} on; {before}."
+    return f"{classes[leading[-1]]} leads from layer {layers[since].layer} on; {before}."
 
 
 def describe_colors(colors: Array) -> str:
     """The share of neighboring patches that have almost the same color."""
-    steps = [np.abs(np.diff(colors, axis=axis)).max(axis=-1).ravel() for axis in (0, 1)]
-    both = np.concatenate(steps)
-    alike = float((both < NEAR).mean()) if both.size else 1.0
+    steps = np.concatenate([np.abs(np.diff(colors, axis=axis)).max(axis=-1).ravel() for axis in (0, 1)])
+    alike = float((steps < NEAR).mean()) if steps.size else 1.0
     rows, columns = colors.shape[:2]
     return f"{rows} x {columns} patches; {100 * alike:.0f} % of neighbors have almost the same color."
 
@@ -165,10 +162,9 @@ def describe_filters(explained_variance: Array) -> str:
 
 def describe_precision(explanation: Explanation, grid: Grid, steps: int) -> str:
     """What was rounded or averaged in the attention to keep the page small."""
-    text = f"Weights are stored in {steps} steps between 0 and the maximum of each row"
-    if grid != explanation.layout.grid:
-        text += f"; {explanation.layout.grid} patches are averaged into {grid} cells"
-    return f"{text}."
+    patches = explanation.layout.grid
+    averaged = "" if grid == patches else f"; {patches} patches are averaged into {grid} cells"
+    return f"Weights are stored in {steps} steps between 0 and the maximum of each row{averaged}."
 
 
 def format_equation(text: str) -> Markup:

@@ -1,15 +1,14 @@
-"""`vitral describe`: every shape, parameter, multiply-add and byte of a model, from image to answer.
+"""`vitral describe`: every shape, parameter, multiply-add and byte of a model, from image to prediction."""
 
-What is known of a model once it is counted, and how that reads on a terminal.
-"""
-
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils.hooks import RemovableHandle
 
 from vitral.core.config import Config, Size
 from vitral.explanation.walkthrough.equations import equations
@@ -17,13 +16,17 @@ from vitral.models import Model, Resnet, VisionTransformer, Vit, model_config
 from vitral.models.hooks import FlopCounter
 from vitral.models.resnet import ResidualNetwork
 
+BATCHES = (1, 64)
+BYTES = 4  # of a float32
+Row = tuple[str, ...]
+
 
 class Part(Config):
-    """One part of a model at work on one image."""
+    """One part of a model, applied to one image."""
 
     name: str
     level: int  # 0 for a part of the model, 1 for a part of that part
-    shape: tuple[int, ...]  # of what it passes on
+    shape: tuple[int, ...]  # of its output
     parameters: int
     multiply_adds: int
     kept: int  # bytes that training holds until the backward pass
@@ -38,7 +41,7 @@ class MemoryUse(Config):
 
 
 class Description(Config):
-    """A model, counted."""
+    """The parts of a model and their cost."""
 
     image: Size
     channels: int
@@ -53,81 +56,53 @@ class Description(Config):
     config: Vit | Resnet
 
     def __str__(self) -> str:
-        """The table from image to answer, the memory, and the equations."""
-        return as_text(self)
+        """The table from image to prediction, the memory, and the equations."""
+        rows: list[Row] = [("part", "passes on", "parameters", "multiply-adds", "kept in training")]
+        rows.append(("image", f"{self.channels} x {self.image.height} x {self.image.width}", "", "", ""))
+        rows += [table_row(part) for part in self.parts if part.name == "pool" or is_counted(part)]
+        total = f"{self.parameters:,}", f"{self.multiply_adds:,}", format_bytes(self.kept)
+        table = align_columns([*rows, ("total for one image", "", *total)], left=2)
+        if self.multiply_adds_in_full > self.multiply_adds:
+            table += "\nOnly the class token is read, so the last block computes its row alone; in full: "
+            table += f"{self.multiply_adds_in_full:,} multiply-adds."
+        cls, registers, *grid = self.tokens
+        terms = [f"{cls} class token"] * bool(cls) + [f"{registers} registers"] * bool(registers)
+        terms.append(f"{grid[0]} x {grid[1]} patches")
+        sequence = f"sequence: {' + '.join(terms)} = {cls + registers + grid[0] * grid[1]} tokens"
+        needs = [(str(need.batch), format_bytes(need.inference), format_bytes(need.training)) for need in self.needs]
+        memory = align_columns([("a batch of", "inference", "training"), *needs], left=1)
+        return "\n\n".join([table, sequence, memory, "\n".join(self.equations)])
 
 
-Row = tuple[str, ...]
-
-
-def as_text(description: Description) -> str:
-    """The table from image to answer, the memory, and the equations."""
-    channels, size = description.channels, description.image
-    image = ("image", f"{channels} x {size.height} x {size.width}", "", "", "")
-    rows: list[Row] = [("part", "passes on", "parameters", "multiply-adds", "kept in training"), image]
-    rows += [table_row(part) for part in description.parts if part.name == "pool" or does_something(part)]
-    total = (f"{description.parameters:,}", f"{description.multiply_adds:,}", format_bytes(description.kept))
-    rows.append(("total for one image", "", *total))
-    needs: list[Row] = [("a batch of", "inference", "training")]
-    needs += [
-        (str(need.batch), format_bytes(need.inference), format_bytes(need.training)) for need in description.needs
-    ]
-    table = align_columns(rows, left=2)
-    if description.multiply_adds_in_full > description.multiply_adds:
-        full = f"{description.multiply_adds_in_full:,}"
-        table += (
-            f"\nOnly the class token is read, so the last block computes its row alone; in full: {full} multiply-adds."
-        )
-    return "\n\n".join(
-        [table, describe_sequence(description), align_columns(needs, left=1), "\n".join(description.equations)]
-    )
-
-
-def does_something(part: Part) -> bool:
+def is_counted(part: Part) -> bool:
     return part.parameters > 0 or part.multiply_adds > 0 or part.kept > 0
 
 
 def table_row(part: Part) -> Row:
-    shape = " x ".join(map(str, part.shape))
-    numbers = f"{part.parameters:,}" if part.parameters else "", f"{part.multiply_adds:,}" if part.multiply_adds else ""
-    return ("  " * part.level + part.name, shape, *numbers, format_bytes(part.kept) if part.kept > 0 else "")
-
-
-def describe_sequence(description: Description) -> str:
-    cls, registers, rows, columns = description.tokens
-    terms = [f"{cls} class token"] if cls else []
-    terms += [f"{registers} registers"] if registers else []
-    terms.append(f"{rows} x {columns} patches")
-    return f"sequence: {' + '.join(terms)} = {cls + registers + rows * columns} tokens"
+    shape, kept = " x ".join(map(str, part.shape)), format_bytes(part.kept) if part.kept > 0 else ""
+    counts = [f"{count:,}" if count else "" for count in (part.parameters, part.multiply_adds)]
+    return ("  " * part.level + part.name, shape, *counts, kept)
 
 
 def format_bytes(size: int) -> str:
-    """Bytes as a person says them."""
+    """`1.2 GB`, `345.6 MB`, `7.8 KB` or `90 bytes`."""
     for unit, scale in (("GB", 10**9), ("MB", 10**6), ("KB", 10**3)):
         if size >= 0.99995 * scale:  # what would be rounded up to this unit is of this unit
             return f"{size / scale:.1f} {unit}"
     return f"{size} bytes"
 
 
-def align_columns(rows: list[Row], left: int) -> str:
+def align_columns(rows: Sequence[Row], left: int) -> str:
     """Columns side by side, the first `left` of them flush left, the rest flush right."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = [
-        "  ".join(
-            cell.ljust(width) if column < left else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
-    return "\n".join(lines)
-
-
-BATCHES = (1, 64)
-BYTES = 4  # of a float32
+    columns = []
+    for index, cells in enumerate(zip(*rows, strict=True)):
+        width = max(map(len, cells))
+        columns.append([cell.ljust(width) if index < left else cell.rjust(width) for cell in cells])
+    return "\n".join("  ".join(line).rstrip() for line in zip(*columns, strict=True))
 
 
 class TableEntry(NamedTuple):
-    """A row to be: the modules that it sums over."""
+    """A row of the table, and the modules that it sums over."""
 
     name: str
     level: int
@@ -135,13 +110,13 @@ class TableEntry(NamedTuple):
 
 
 def describe(model: str | Vit | Resnet, *settings: str) -> Description:
-    """A model by name or config, counted on images without values: `print(describe("B/16", "image_size=384"))`."""
+    """Describe a model by name or config without allocating it: `print(describe("B/16", "image_size=384"))`."""
     config = model_config(model, *settings)
     with FakeTensorMode():
         frame = config.build_empty("cpu")
         parts, whole = count_parts(frame, config)
-        answering = sum(part.multiply_adds for part in parts if part.name in ("pool", "head"))
-        full = count_run(frame, config, 1, frame.forward_features).multiply_adds + answering
+        readout = sum(part.multiply_adds for part in parts if part.name in ("pool", "head"))
+        full = count_run(frame, config, 1, frame.forward_features).multiply_adds + readout
         needs = tuple(memory_use(frame, config, batch) for batch in BATCHES)
     layout = config.layout(config.image_size)
     return Description(
@@ -161,7 +136,7 @@ def describe(model: str | Vit | Resnet, *settings: str) -> Description:
 
 @cache
 def multiply_adds(model: Vit | Resnet, in_full: bool) -> int:
-    """Multiply-adds of a forward pass for one image: of the answer alone, or of all tokens to the last layer."""
+    """Multiply-adds of a forward pass for one image: of the prediction alone, or of all tokens to the last layer."""
     with FakeTensorMode():
         frame = model.build_empty("cpu")
         return count_run(frame, model, 1, frame.forward_features if in_full else frame.forward).multiply_adds
@@ -169,68 +144,55 @@ def multiply_adds(model: Vit | Resnet, in_full: bool) -> int:
 
 def count_parts(model: Model, config: Vit | Resnet) -> tuple[tuple[Part, ...], Part]:
     """The rows of the table, and the model as one row."""
-    images, listed = empty_images(config, 1), table_entries(model)
+    images, entries = torch.empty(1, config.channels, *config.image_size), table_entries(model)  # (1, C, H, W)
     ledger = FlopCounter([*model.parameters(), images])
-    parts = {module for entry in listed if entry.level == 0 for module in entry.modules}
-    tape = CounterState(ledger)
-    meters = {module: ModuleCounter(module, tape, is_part=module in parts) for module in model.modules()}
+    counter = ModuleCounter(ledger, {module for entry in entries if entry.level == 0 for module in entry.modules})
+    hooks = [hook for module in model.modules() for hook in counter.register(module)]
     with ledger:
         model(images)
-    for meter in meters.values():
-        meter.stop()
-    return tuple(sum_entry(entry, meters) for entry in listed), sum_entry(TableEntry("model", 0, (model,)), meters)
-
-
-class CounterState:
-    """A ledger, and what lived when the last part ended."""
-
-    def __init__(self, ledger: FlopCounter) -> None:
-        self.ledger = ledger
-        self.live_before = 0
+    for hook in hooks:
+        hook.remove()
+    whole = counter.sum_entry(TableEntry("model", 0, (model,)))
+    return tuple(map(counter.sum_entry, entries)), whole
 
 
 class ModuleCounter:
-    """What the ledger gained while a module ran, over all its runs.
+    """What a counter gained while each module ran, over all its runs.
 
     A part of the model is charged from the end of the part before it, so that what one part leaves for the next to
     free is counted once and the parts add up to the model.
     """
 
-    def __init__(self, module: nn.Module, tape: CounterState, is_part: bool) -> None:
-        self.shape: tuple[int, ...] = ()
-        self.multiply_adds = self.kept = 0
-        self._tape, self._is_part = tape, is_part
-        self._hooks = [module.register_forward_pre_hook(self._before), module.register_forward_hook(self._after)]
+    def __init__(self, ledger: FlopCounter, parts: set[nn.Module]) -> None:
+        self.ledger, self.parts = ledger, parts
+        self.shapes: dict[nn.Module, tuple[int, ...]] = {}
+        self.multiply_adds, self.kept = Counter[nn.Module](), Counter[nn.Module]()
+        self.live_before = 0  # bytes that lived when the last part ended
 
-    def stop(self) -> None:
-        for hook in self._hooks:
-            hook.remove()
+    def register(self, module: nn.Module) -> tuple[RemovableHandle, RemovableHandle]:
+        return module.register_forward_pre_hook(self._before), module.register_forward_hook(self._after)
 
     def _before(self, module: nn.Module, given: object) -> None:
-        ledger = self._tape.ledger
-        self.multiply_adds -= ledger.multiply_adds
-        self.kept -= self._tape.live_before if self._is_part else ledger.live
+        self.multiply_adds[module] -= self.ledger.multiply_adds
+        self.kept[module] -= self.live_before if module in self.parts else self.ledger.live
 
     def _after(self, module: nn.Module, given: object, result: object) -> None:
-        ledger = self._tape.ledger
-        self.multiply_adds += ledger.multiply_adds
-        self.kept += ledger.live
-        if self._is_part:
-            self._tape.live_before = ledger.live
+        self.multiply_adds[module] += self.ledger.multiply_adds
+        self.kept[module] += self.ledger.live
+        if module in self.parts:
+            self.live_before = self.ledger.live
         if isinstance(result, Tensor):
-            self.shape = tuple(result.shape[1:])
+            self.shapes[module] = tuple(result.shape[1:])
 
-
-def sum_entry(entry: TableEntry, meters: dict[nn.Module, ModuleCounter]) -> Part:
-    found = [meters[module] for module in entry.modules]
-    return Part(
-        name=entry.name,
-        level=entry.level,
-        shape=found[-1].shape,
-        parameters=sum(weight.numel() for module in entry.modules for weight in module.parameters()),
-        multiply_adds=sum(meter.multiply_adds for meter in found),
-        kept=sum(meter.kept for meter in found),
-    )
+    def sum_entry(self, entry: TableEntry) -> Part:
+        return Part(
+            name=entry.name,
+            level=entry.level,
+            shape=self.shapes.get(entry.modules[-1], ()),
+            parameters=sum(weight.numel() for module in entry.modules for weight in module.parameters()),
+            multiply_adds=sum(self.multiply_adds[module] for module in entry.modules),
+            kept=sum(self.kept[module] for module in entry.modules),
+        )
 
 
 def table_entries(model: Model) -> list[TableEntry]:
@@ -238,40 +200,31 @@ def table_entries(model: Model) -> list[TableEntry]:
     if isinstance(model, ResidualNetwork):
         return [*child_entries(model.body, level=0), TableEntry("head", 0, (model.head,))]
     assert isinstance(model, VisionTransformer)
-    blocks = list(model.blocks)
+    tokens, blocks = model.config.tokens, list(model.blocks)
+    prefix = " and ".join(["class token"] * tokens.cls + ["registers"] * (tokens.registers > 0))
     rows = [TableEntry("stem", 0, (model.stem,)), *child_entries(model.stem, level=1)]
-    rows += [TableEntry(prefix_name(model), 0, (model.prefix,)), TableEntry("position", 0, (model.position,))]
-    if model.config.tokens.norm:
-        rows.append(TableEntry("first norm", 0, (model.first_norm,)))
+    rows += [TableEntry(prefix or "no tokens but the patches", 0, (model.prefix,))]
+    rows += [TableEntry("position", 0, (model.position,))]
+    rows += [TableEntry("first norm", 0, (model.first_norm,))] if tokens.norm else []
     rows += [TableEntry("block 1", 0, (blocks[0],)), *child_entries(blocks[0], level=1)]
     if len(blocks) > 2:
         name = f"blocks 2 to {len(blocks) - 1}" if len(blocks) > 3 else "block 2"
         rows.append(TableEntry(name, 0, tuple(blocks[1:-1])))
     if len(blocks) > 1:
         rows.append(TableEntry(f"block {len(blocks)}", 0, (blocks[-1],)))
-    return [
-        *rows,
-        TableEntry("norm", 0, (model.norm,)),
-        TableEntry("pool", 0, (model.pool,)),
-        TableEntry("head", 0, (model.head,)),
-    ]
-
-
-def prefix_name(model: VisionTransformer) -> str:
-    names = ["class token"] * model.config.tokens.cls + ["registers"] * (model.config.tokens.registers > 0)
-    return " and ".join(names) or "no tokens but the patches"
+    last = {"norm": model.norm, "pool": model.pool, "head": model.head}
+    return rows + [TableEntry(name, 0, (module,)) for name, module in last.items()]
 
 
 def child_entries(module: nn.Module, level: int) -> list[TableEntry]:
-    """The named children that do something, those of a hybrid's body taken apart into root and stages."""
+    """The named children that have weights; those of a hybrid's body are split into root and stages."""
     rows: list[TableEntry] = []
     for name, child in module.named_children():
         if name == "body":
             rows += child_entries(child, level)
         elif name == "stages":
-            rows += [
-                TableEntry(f"stage {index}", level, (stage,)) for index, stage in enumerate(child.children(), start=1)
-            ]
+            stages = enumerate(child.children(), start=1)
+            rows += [TableEntry(f"stage {number}", level, (stage,)) for number, stage in stages]
         elif any(True for _ in child.parameters()):
             rows.append(TableEntry(name.replace("_", " "), level, (child,)))
     return rows
@@ -287,12 +240,8 @@ def memory_use(model: Model, config: Vit | Resnet, batch: int) -> MemoryUse:
 
 
 def count_run(model: Model, config: Vit | Resnet, batch: int, use: Callable[[Tensor], object]) -> FlopCounter:
-    """The ledger of one use of the model; weights and images are not in it."""
-    images = empty_images(config, batch)
+    """The counter of one use of the model; weights and images are not counted."""
+    images = torch.empty(batch, config.channels, *config.image_size)  # (B, C, H, W)
     with FlopCounter([*model.parameters(), images]) as ledger:
         use(images)
     return ledger
-
-
-def empty_images(config: Vit | Resnet, batch: int) -> Tensor:
-    return torch.empty(batch, config.channels, *config.image_size)  # (B, C, H, W)

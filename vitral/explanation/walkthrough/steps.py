@@ -1,52 +1,46 @@
 """The walkthrough: one image from its pixels to the prediction, with the model's own equations, shapes and numbers.
 
-C channels, H x W pixels, N patches, L tokens, D width, K classes.
+C channels, H x W pixels, N = R x S patches of P x Q pixels, L tokens, D width, K classes; n strips of D numbers.
 """
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from PIL import Image
 from torch import Tensor
 
 from vitral.core.activation import Activation, probabilities
 from vitral.core.config import Size
 from vitral.data.decoding.pixels import Pixels
+from vitral.data.thumbnails import to_rgb_image
 from vitral.explanation.explanation import Array, Photo, Step
+from vitral.explanation.page.pictures import GAP_GRAY, heat_colors, scale_to_unit
 from vitral.explanation.page.text import cell_name, describe_crop
-from vitral.explanation.trace import Trace, mean_norm, record_outputs, trace_image
-from vitral.explanation.walkthrough.equations import (
-    embedding_equations,
-    layer_equations,
-    output_equations,
-    resnet_equations,
-)
-from vitral.explanation.walkthrough.strips import (
-    MARKS,
-    draw_heat_grid,
-    draw_heat_patches,
-    draw_patches,
-    draw_pixel_strips,
-    draw_vector_strips,
-    example_patches,
-)
+from vitral.explanation.trace import Trace, mean_norm, record_outputs, to_array, trace_image
+from vitral.explanation.walkthrough import equations
 from vitral.models.attention import BaseAttention
 from vitral.models.base import Grid, Model
 from vitral.models.embed import Hybrid, HybridStem
 from vitral.models.resnet import ResidualNetwork, ResnetBody
 from vitral.models.vit import VisionTransformer, Vit
 
+Color = tuple[int, int, int]
+Numbers = tuple[tuple[str, float], ...]
+
 MAX_CLASSES = 5  # classes that are named
+MARKS: tuple[Color, ...] = ((230, 159, 0), (86, 180, 233), (0, 158, 115))  # safe for color-blind readers
+SIDE = 448  # pixels: a smaller image is enlarged, each pixel to a square
+LENGTH = 720  # approximate length of a strip in pixels
+THICK, GAP, TAG = 22, 6, 14  # of a strip, between two, and of the mark at its left
+BRIGHT = 98.0  # the percentile that gets the brightest color, so that a few outliers do not darken the rest
 
 
 def format_shape(*sides: int) -> str:
     """`197 x 768`."""
     return " x ".join(map(str, sides))
-
-
-def to_array(tensor: Tensor) -> Array:
-    return tensor.detach().float().cpu().numpy()
 
 
 def image_step(image: Tensor, photo: Photo) -> Step:
@@ -75,39 +69,27 @@ def head_steps(equation: str, logits: Tensor, names: Sequence[str], activation: 
     best = logits.argsort(descending=True)[:MAX_CLASSES].tolist()
     shown = f"the top {len(best)} are shown" if count > len(best) else "all are shown"
     text = f"The head is a linear layer with one output for each of the {count:,} classes; {shown}."
-    first = Step(
-        "The head computes a logit for each class",
-        equation.strip(),
-        text,
-        format_shape(count),
-        tuple((names[label], logits[label].item()) for label in best),
+    steps = (
+        ("The head computes a logit for each class", equation.strip(), text, logits),
+        ("Logits become probabilities", f"p = {activation}(logits)", PROBABILITY_TEXT[activation], chances),
     )
-    second = Step(
-        "Logits become probabilities",
-        f"p = {activation}(logits)",
-        PROBABILITY_TEXT[activation],
-        format_shape(count),
-        tuple((names[label], chances[label].item()) for label in best),
-    )
-    return [first, second]
+    return [
+        Step(title, formula, text, format_shape(count), tuple((names[label], values[label].item()) for label in best))
+        for title, formula, text, values in steps
+    ]
 
 
 @torch.no_grad()
 def resnet_steps(model: ResidualNetwork, image: Tensor, names: Sequence[str]) -> list[Step]:
     """From an image (1, C, H, W) to the prediction of a ResNet."""
-    units, mean, head = resnet_equations(model.config.model_copy(update={"image_size": Size(*image.shape[2:])}))
+    units, mean, head = equations.resnet_equations(
+        model.config.model_copy(update={"image_size": Size(*image.shape[2:])})
+    )
     maps = convolution_step(model.body, image, units)
     pooled = model.forward_pooled(image)  # (1, D)
     text = "Every channel of the last feature map is averaged over all positions."
-    numbers = (("norm of the vector", pooled.norm().item()),)
-    pool = Step(
-        "Global average pooling",
-        mean,
-        text,
-        format_shape(pooled.shape[1]),
-        numbers,
-        (draw_vector_strips(to_array(pooled)),),
-    )
+    numbers, strip = (("norm of the vector", pooled.norm().item()),), draw_vector_strips(to_array(pooled))
+    pool = Step("Global average pooling", mean, text, format_shape(pooled.shape[1]), numbers, (strip,))
     return [maps, pool, *head_steps(head, model.head(pooled)[0], names, model.activation)]
 
 
@@ -124,16 +106,9 @@ def convolution_step(body: ResnetBody, image: Tensor, equation: str = "") -> Ste
     named = [("the root", outputs[0].relu())]
     named += [(f"stage {number}", output) for number, output in enumerate(outputs[1:], start=1)]
     numbers = tuple((f"mean after {name}", output.mean().item()) for name, output in named)
-    pictures = tuple(draw_activation(output) for _, output in named)
+    means = [output[0].mean(dim=0) for _, output in named]  # each (R, S)
+    pictures = tuple(draw_heat_grid(to_array(mean).ravel(), Grid(*mean.shape)) for mean in means)
     return Step("Convolutions compute feature maps", equation, text, format_shape(*last.shape[1:]), numbers, pictures)
-
-
-def draw_activation(output: Tensor) -> Pixels:
-    """The mean over channels of a feature map (1, D, R, S) as heat colors."""
-    return draw_heat_grid(to_array(output[0].mean(dim=0)).ravel(), Grid(output.shape[2], output.shape[3]))
-
-
-Numbers = tuple[tuple[str, float], ...]
 
 
 class Walkthrough(NamedTuple):
@@ -159,7 +134,7 @@ def walkthrough_steps(model: Model, image: Tensor, photo: Photo, names: Sequence
     config = model.config.model_copy(update={"image_size": Size(*image.shape[2:])})
     walk = Walkthrough(config, photo, trace, example_patches(photo.crop, trace.layout.grid))
     root = [convolution_step(model.stem.body, image)] if isinstance(model.stem, HybridStem) else []
-    pool, head = output_equations(config)
+    pool, head = equations.output_equations(config)
     return (
         first,
         *root,
@@ -176,12 +151,13 @@ def walkthrough_steps(model: Model, image: Tensor, photo: Photo, names: Sequence
 def patches_step(walk: Walkthrough) -> Step:
     """The image, or the feature map of a hybrid, cut into patches."""
     stem, grid = walk.config.stem, walk.grid
-    cells, pictures = grid.cells(), (draw_patches(walk.photo.crop, grid, walk.marked),)
+    cells = grid.cells()
+    pictures: tuple[Pixels, ...] = (draw_patches(walk.photo.crop, grid, walk.marked),)
     if isinstance(stem, Hybrid):
         count = stem.pixels()
         text = (
             f"The feature map is cut into {grid} = {cells} patches, each flattened to {count} numbers. "
-            "The image shows which part a patch stands for."
+            "The image shows which part each patch covers."
         )
         return Step("The feature map is cut into patches", "", text, format_shape(cells, count), (), pictures)
     count = walk.config.channels * stem.patch.height * stem.patch.width
@@ -192,9 +168,8 @@ def patches_step(walk: Walkthrough) -> Step:
     rows, columns = stem.patch
     corners = [(cell // grid.columns * rows, cell % grid.columns * columns) for cell in walk.marked]
     cut = [walk.photo.crop[top : top + rows, left : left + columns] for top, left in corners]
-    return Step(
-        "The image is cut into patches", "", text, format_shape(cells, count), (), (*pictures, draw_pixel_strips(cut))
-    )
+    pictures = (*pictures, draw_pixel_strips(cut))
+    return Step("The image is cut into patches", "", text, format_shape(cells, count), (), pictures)
 
 
 def embedding_steps(walk: Walkthrough) -> list[Step]:
@@ -208,14 +183,14 @@ def embedding_steps(walk: Walkthrough) -> list[Step]:
     )
     numbers = (("mean norm of a token", mean_norm(tokens)),)
     strips = draw_vector_strips(to_array(tokens[walk.marked]), MARKS)
-    equation = embedding_equations(config)[1].strip()
+    equation = equations.embedding_equations(config)[1].strip()
     return [Step("Each patch becomes a token", equation, text, format_shape(*tokens.shape), numbers, (strips,))]
 
 
 def sequence_step(walk: Walkthrough) -> Step:
     """Class token and registers set before the patches, and positions added (eq. 1)."""
     config, layout, tokens = walk.config, walk.trace.layout, walk.trace.tokens
-    equation, _, position = embedding_equations(config)
+    equation, _, position = equations.embedding_equations(config)
     before = ["a class token, from which the prediction is read"] * layout.cls
     before += [f"{layout.registers} registers, extra tokens that belong to no patch"] if layout.registers else []
     prefix = f"Before the patches: {', and '.join(before)}. " if before else "There is no token before the patches. "
@@ -229,15 +204,13 @@ def sequence_step(walk: Walkthrough) -> Step:
     if config.position.applies_to == "tokens" and not config.tokens.norm:
         numbers.append(("mean norm of the position embedding", mean_norm(patches - walk.trace.patches)))
     text = f"{prefix}{acts[config.position.applies_to]} Here: {position.strip().removeprefix('position: ')}"
-    strips = draw_vector_strips(to_array(patches[walk.marked]), MARKS)
-    return Step(
-        "Class token and positions are added", equation, text, format_shape(*tokens.shape), tuple(numbers), (strips,)
-    )
+    shape, strips = format_shape(*tokens.shape), draw_vector_strips(to_array(patches[walk.marked]), MARKS)
+    return Step("Class token and positions are added", equation, text, shape, tuple(numbers), (strips,))
 
 
 def first_layer_steps(walk: Walkthrough) -> list[Step]:
     """The two halves of the first layer (eq. 2 and 3)."""
-    first, mixing, second, thinking = layer_equations(walk.config)
+    first, mixing, second, thinking = equations.layer_equations(walk.config)
     moved, size = walk.trace.layers[0], format_shape(*walk.trace.tokens.shape)
     lengths: Numbers = (("mean norm of a token", moved.before), ("mean norm of the update", moved.mixer))
     if isinstance(walk.config.mixer, BaseAttention):
@@ -260,14 +233,11 @@ def attention_step(walk: Walkthrough, equation: str, formula: str, lengths: Numb
         f"keys match its query: {formula}. The framed patch, {cell_name(cell, walk.grid)}, attends most to "
         f"{cell_name(most, walk.grid)}; the image shows its attention, averaged over the heads. Its weights sum to one."
     )
-    numbers = [
-        *lengths,
-        (f"weight of {cell_name(most, walk.grid)}", patches[most].item()),
-        ("of itself", patches[cell].item()),
-    ]
+    numbers = [*lengths, (f"weight of {cell_name(most, walk.grid)}", patches[most].item())]
+    numbers += [("of itself", patches[cell].item())]
     numbers += [("of the class token", row[0].item())] * layout.cls
     numbers += [("of the registers", row[layout.cls : layout.prefix()].sum().item())] if layout.registers else []
-    picture = draw_heat_patches(to_array(patches), walk.grid, [cell])
+    picture = draw_patches(heat_cells(to_array(patches), walk.grid), walk.grid, [cell])
     size = format_shape(*walk.trace.tokens.shape)
     return Step("Layer 1: self-attention", equation, text, size, tuple(numbers), (picture,))
 
@@ -299,3 +269,76 @@ def pool_step(walk: Walkthrough, equation: str, names: Sequence[str]) -> Step:
     numbers = (("mean norm of a token", mean_norm(last)), ("norm of the vector", mean_norm(pooled)))
     strip = draw_vector_strips(to_array(pooled)[None])
     return Step("Pooling", equation, text, format_shape(*pooled.shape), numbers, (strip,))
+
+
+def draw_patches(image: Pixels, grid: Grid, marked: Sequence[int] = ()) -> Pixels:
+    """The image with gaps between its patches, and a colored frame around each marked one."""
+    times = max(1, SIDE // max(image.shape[:2]))
+    large = np.asarray(to_rgb_image(image)).repeat(times, axis=0).repeat(times, axis=1)  # (h, w, 3)
+    height, width = large.shape[0] // grid.rows, large.shape[1] // grid.columns
+    gap = max(2, min(height, width) // 8)
+    tiles = large.reshape(grid.rows, height, grid.columns, width, 3)
+    padded = np.pad(tiles, ((0, 0), (gap, 0), (0, 0), (gap, 0), (0, 0)), constant_values=GAP_GRAY)
+    joined = padded.reshape(grid.rows * (height + gap), grid.columns * (width + gap), 3)
+    whole = np.pad(joined, ((0, gap), (0, gap), (0, 0)), constant_values=GAP_GRAY)
+    for color, cell in zip(MARKS, marked, strict=False):
+        row, column = divmod(cell, grid.columns)
+        top, left = row * (height + gap), column * (width + gap)
+        box = whole[top : top + height + 2 * gap, left : left + width + 2 * gap]
+        inside = box[gap:-gap, gap:-gap].copy()
+        box[:] = color
+        box[gap:-gap, gap:-gap] = inside
+    return whole
+
+
+def example_patches(image: Pixels, grid: Grid) -> list[int]:
+    """Up to three patches: of the highest, the median and the lowest contrast."""
+    height, width, channels = image.shape
+    tiles = image.reshape(grid.rows, height // grid.rows, grid.columns, width // grid.columns, channels)
+    contrast = tiles.std(axis=(1, 3)).mean(axis=-1).ravel()  # (R S,)
+    order = np.argsort(-contrast, kind="stable")
+    return list(dict.fromkeys([int(order[0]), int(order[len(order) // 2]), int(order[-1])]))
+
+
+def draw_pixel_strips(patches: Sequence[Pixels]) -> Pixels:
+    """Each patch (P, Q, C) as the vector that it is flattened to, one channel after the other."""
+    strips = []
+    for patch in patches:
+        channels = patch.shape[-1]
+        levels = patch.transpose(2, 0, 1).reshape(channels, -1, 1)  # (C, P Q, 1)
+        tints = np.eye(3, dtype=np.uint8)[:, None] if channels == 3 else np.ones((channels, 1, 3), np.uint8)
+        strips.append((levels * tints).reshape(-1, 3))  # (D, 3)
+    return stack_strips(strips, MARKS)
+
+
+def draw_vector_strips(rows: Array, marks: Sequence[Color] = ()) -> Pixels:
+    """Each row (n, D) as a strip of heat colors."""
+    brightest = max(float(np.percentile(np.abs(rows), BRIGHT)), float(np.finfo(np.float32).tiny))
+    return stack_strips(list(heat_colors(rows / brightest)), marks)
+
+
+def draw_heat_grid(values: Array, grid: Grid) -> Pixels:
+    """Values of a feature map (R S,) as squares of heat colors."""
+    times = max(1, SIDE // max(grid))
+    return heat_cells(values, grid).repeat(times, axis=0).repeat(times, axis=1)
+
+
+def heat_cells(values: Array, grid: Grid) -> Pixels:
+    """A heat color for each value (R, S, 3), scaled by the largest magnitude."""
+    return heat_colors(scale_to_unit(values)).reshape(*grid, 3)
+
+
+def stack_strips(strips: Sequence[Pixels], marks: Sequence[Color]) -> Pixels:
+    """Rows of colors (D, 3) as strips below each other, each with its mark at the left."""
+    parts = []
+    for index, strip in enumerate(strips):
+        line = strip[None].repeat(max(1, LENGTH // len(strip)), axis=1)  # (1, w, 3)
+        if line.shape[1] > 2 * LENGTH:
+            line = np.asarray(Image.fromarray(line).resize((LENGTH, 1), Image.Resampling.BOX))
+        for color in marks[index : index + 1]:
+            tag = np.array([[color] * TAG + [(GAP_GRAY,) * 3] * GAP], np.uint8)  # (1, TAG + GAP, 3)
+            line = np.concatenate([tag, line], axis=1)
+        between = GAP if index < len(strips) - 1 else 0
+        bar = line.repeat(THICK, axis=0)  # (THICK, w, 3)
+        parts.append(np.pad(bar, ((0, between), (0, 0), (0, 0)), constant_values=GAP_GRAY))
+    return np.concatenate(parts)

@@ -16,13 +16,12 @@ from vitral.data.decoding.pixels import Pixels
 from vitral.data.samples import Item, Samples
 from vitral.data.thumbnails import to_rgb_image
 from vitral.explanation.attention_distance import mean_attention_distance
-from vitral.explanation.class_probability import batch_images
 from vitral.explanation.explanation import Array, ModelView
-from vitral.explanation.filters import embedding_filters
 from vitral.explanation.page.page import model_section
 from vitral.explanation.page.pictures import encode_png, heat_colors, scale_to_unit
+from vitral.explanation.perturbation import batch_images
 from vitral.explanation.relevance import relevance
-from vitral.explanation.similarity import position_similarity
+from vitral.explanation.similarity import embedding_filters, position_similarity
 from vitral.explanation.trace import has_attention
 from vitral.runs.report.report import AttentionExample, AttentionSection, ReportEvaluation
 from vitral.weights.load import LoadedModel

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from tests.errors import raises
-from vitral.explanation.class_probability import find_class, parse_layers
+from vitral.explanation.explain import find_class, parse_layers
 
 CLASSES = ("tabby cat", "tiger cat", "Egyptian cat", "golden retriever", "crane", "crane", "7")
 

@@ -8,7 +8,7 @@ import torch
 
 from tests.explanation.one_patch import OnePatch, patch_of, photo
 from tests.models.variants import VARIANTS
-from vitral.explanation.occlusion import count_occlusions, occlusion, squares
+from vitral.explanation.perturbation import count_occlusions, occlusion, squares
 from vitral.models import Grid, NoHead, Vit
 
 GRIDS = [Grid(1, 1), Grid(2, 2), Grid(4, 6), Grid(8, 8), Grid(14, 14), Grid(16, 16), Grid(24, 17), Grid(37, 37)]

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from tests.models.variants import VARIANTS, small
 from vitral.core.config import Size
-from vitral.explanation.filters import embedding_filters, first_kernel
+from vitral.explanation.similarity import embedding_filters, first_kernel
 from vitral.models import Hybrid, Patches, Resnet, VisionTransformer, Vit
 from vitral.models.embed import PatchStem
 from vitral.models.resnet import StdConv2d

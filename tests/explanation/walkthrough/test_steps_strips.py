@@ -5,7 +5,7 @@ import pytest
 
 from vitral.data.decoding.pixels import Pixels
 from vitral.explanation.page.pictures import GAP_GRAY
-from vitral.explanation.walkthrough.strips import (
+from vitral.explanation.walkthrough.steps import (
     GAP,
     LENGTH,
     MARKS,
@@ -13,11 +13,11 @@ from vitral.explanation.walkthrough.strips import (
     TAG,
     THICK,
     draw_heat_grid,
-    draw_heat_patches,
     draw_patches,
     draw_pixel_strips,
     draw_vector_strips,
     example_patches,
+    heat_cells,
 )
 from vitral.models.base import Grid
 
@@ -97,7 +97,7 @@ def test_panes_lie_as_the_patches_do() -> None:
     assert bright.any()
     assert bright[found.shape[0] // 2 :, 2 * found.shape[1] // 3 :].all()
     assert bright.sum() == bright.size // 6
-    panes = draw_heat_patches(np.array([0, 0, 0, 0, 0, 1], np.float32), Grid(2, 3), [3])
+    panes = draw_patches(heat_cells(np.array([0, 0, 0, 0, 0, 1], np.float32), Grid(2, 3)), Grid(2, 3), [3])
     assert tuple(panes[-1, 0]) == MARKS[0]
     assert panes[panes.shape[0] * 3 // 4, panes.shape[1] * 5 // 6].sum() > 300
     assert panes[panes.shape[0] // 4, panes.shape[1] // 6].sum() < 30

@@ -6,7 +6,7 @@ import torch
 from tests.errors import raises
 from tests.explanation.by_hand import awake, images_for
 from tests.models.variants import VARIANTS, VITS, small
-from vitral.explanation.logit_lens import logit_lens
+from vitral.explanation.trace import logit_lens
 from vitral.models import Attention, MeanPool, NoHead, Tokens
 
 HEADED = [name for name, config in VITS.items() if not isinstance(config.head, NoHead)]

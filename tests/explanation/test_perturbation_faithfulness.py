@@ -8,16 +8,14 @@ from torch import Tensor
 
 from tests.errors import raises
 from tests.explanation.one_patch import SIDE, OnePatch, patch_of, photo
-from vitral.explanation.explanation import Array, Curve, Faithfulness
-from vitral.explanation.faithfulness import (
+from vitral.explanation.explanation import Array, Curve, Faithfulness, MapScore
+from vitral.explanation.perturbation import (
     RANDOM_MAPS,
-    MapScore,
     blur,
     count_perturbations,
     curve_points,
     measure_faithfulness,
     rank_patches,
-    score_maps,
 )
 from vitral.models import Grid
 
@@ -131,7 +129,7 @@ CHANCE = tuple(flat(deletion, insertion) for deletion, insertion in ((0.4, 0.5),
 
 
 def verdict(deletion: float, insertion: float, chance: tuple[Curve, ...] = CHANCE) -> MapScore:
-    return score_maps(Faithfulness({"rollout": flat(deletion, insertion)}, chance))["rollout"]
+    return Faithfulness({"rollout": flat(deletion, insertion)}, chance).scores()["rollout"]
 
 
 @pytest.mark.parametrize(
@@ -163,14 +161,14 @@ def test_the_map_that_knows_stands_better_than_chance_and_its_opposite_worse() -
     found = measure_faithfulness(
         OnePatch(grid, PLACE), image, 0, {"relevance": pointing(grid, 1), "occlusion": pointing(grid, -1)}
     )
-    knows, errs = score_maps(found).values()
+    knows, errs = found.scores().values()
     assert knows.combined > 0 > errs.combined
     assert knows.deletion > 0 > errs.deletion
     assert knows.insertion > 0 > errs.insertion
 
 
 def test_nothing_measured_has_no_verdict() -> None:
-    assert score_maps(Faithfulness()) == {}
+    assert Faithfulness().scores() == {}
 
 
 def test_a_map_of_another_grid_or_of_no_numbers_is_refused() -> None:

@@ -7,9 +7,7 @@ import numpy as np
 import pytest
 
 from tests.explanation.stand_in import stand_in, stand_in_resnet
-from vitral.explanation.explanation import Faithfulness
-from vitral.explanation.faithfulness import score_maps
-from vitral.explanation.summary import Summary, summarize
+from vitral.explanation.explanation import Faithfulness, Summary, summarize
 
 
 def test_answers_are_the_most_probable_first() -> None:
@@ -26,7 +24,7 @@ def test_areas_are_those_of_the_curves() -> None:
     found = summarize(explanation)
     curves, random = explanation.faithfulness
     assert [each.map for each in found.faithfulness] == list(curves)
-    for each, score in zip(found.faithfulness, score_maps(explanation.faithfulness).values(), strict=True):
+    for each, score in zip(found.faithfulness, explanation.faithfulness.scores().values(), strict=True):
         assert each.deletion_auc == pytest.approx(curves[each.map].deletion_auc)
         assert each.insertion_auc == pytest.approx(curves[each.map].insertion_auc)
         assert each.random_deletion_auc == pytest.approx(np.mean([curve.deletion_auc for curve in random]))

@@ -14,8 +14,16 @@ from PIL import Image
 from tests.errors import raises
 from tests.explanation.stand_in import stand_in, stand_in_resnet
 from vitral.explanation.explanation import Explanation, Faithfulness, Photo
-from vitral.explanation.figures.canvas import HUES, overlay_map, plain_text
-from vitral.explanation.figures.figures import distinct_stems, figures, map_figure, summary_attention, write_figures
+from vitral.explanation.figures import (
+    HUES,
+    distinct_stems,
+    figures,
+    map_figure,
+    overlay_map,
+    plain_text,
+    summary_attention,
+    write_figures,
+)
 from vitral.models.base import Grid
 
 WHOLE = {"rollout", "relevance", "attention", "occlusion", "heads", "logit_lens", "faithfulness", "features"}

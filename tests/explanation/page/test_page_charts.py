@@ -7,7 +7,7 @@ import pytest
 
 from tests.explanation.stand_in import CLASSES, stand_in
 from vitral.explanation.explanation import Curve
-from vitral.explanation.page.charts import MAX_CLASSES, distance_chart, faithfulness_charts, logit_lens_chart
+from vitral.explanation.page.page import MAX_CLASSES, distance_chart, faithfulness_charts, logit_lens_chart
 from vitral.html.charts import HEIGHT, WIDTH, Chart
 
 

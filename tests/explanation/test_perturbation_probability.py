@@ -10,8 +10,8 @@ from torch import Tensor
 from tests.errors import raises
 from tests.explanation.one_patch import OnePatch, patch_of, photo
 from tests.models.variants import small
-from vitral.explanation import class_probability
-from vitral.explanation.class_probability import class_probabilities, single_image
+from vitral.explanation import perturbation
+from vitral.explanation.perturbation import class_probabilities, single_image
 from vitral.models import Grid, NoHead
 
 GRID = Grid(2, 3)
@@ -22,7 +22,7 @@ def pictures(count: int) -> Iterator[Tensor]:
 
 
 def test_probabilities_come_in_the_order_of_the_pictures_and_progress_adds_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(class_probability, "MAX_PIXELS", 4 * 8 * 12)
+    monkeypatch.setattr(perturbation, "MAX_PIXELS", 4 * 8 * 12)
     model, given, heard = OnePatch(GRID, (1, 2)), list(pictures(11)), list[int]()
     found = class_probabilities(model, given, 0, heard.append)
     expected = patch_of(torch.stack(given), (1, 2)).mean(dim=(1, 2, 3))
@@ -33,7 +33,7 @@ def test_probabilities_come_in_the_order_of_the_pictures_and_progress_adds_up(mo
 
 
 def test_a_generator_is_taken_a_batch_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(class_probability, "MAX_BATCH", 2)
+    monkeypatch.setattr(perturbation, "MAX_BATCH", 2)
     made: list[int] = []
 
     def making() -> Iterator[Tensor]:
@@ -47,7 +47,7 @@ def test_a_generator_is_taken_a_batch_at_a_time(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_picture_larger_than_a_batch_goes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(class_probability, "MAX_PIXELS", 1)
+    monkeypatch.setattr(perturbation, "MAX_PIXELS", 1)
     model = OnePatch(GRID, (0, 0))
     assert class_probabilities(model, pictures(3), 0).shape == (3,)
     assert len(model.seen) == 3

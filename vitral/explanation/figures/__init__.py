@@ -1,1 +1,0 @@
-"""Figures of an explanation, drawn with matplotlib."""
