@@ -31,7 +31,7 @@ LAYERS = (
 )
 HEIGHT = {name: -line for line, names in enumerate(LAYERS) for name in names}
 FACADE = "vitral/__init__.py"  # imports its names lazily, from any line
-PICKLES = "vitral/weights/torch_pickle.py"  # the only file that opens pickles of torch, and takes only weights out
+PICKLES = "vitral/weights/tensors.py"  # the only file that opens pickles of torch, and takes only weights out
 DURABLE = {"vitral/core/storage.py", "vitral/core/jsonl.py"}
 NEVER_IMPORTED = {"pickle", "timm", "torchvision"}
 VAGUE_NAMES = ("utils.py", "helpers.py", "common.py", "misc.py", "new_*.py", "legacy_*.py")

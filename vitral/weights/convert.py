@@ -189,7 +189,8 @@ def _write_bundle(source: LoadedModel, draft: Path, origin: SourceFile, name: st
 def _write_files(source: LoadedModel, draft: Path, format: Format) -> WrittenModel:
     model = source.bundle.model
     assert isinstance(model, Vit)
-    tensors = export_tensors(format.rules(model), source.model.state_dict())
+    own = source.model.state_dict()
+    tensors = export_tensors(format.rules(model, own), own)
     for name, chunks in format.files(source.bundle, tensors).items():
         STORAGE.write_file(draft / name, chunks)
     settings = (f"image_size={model.image_size}", *format.required_settings(model))

@@ -151,7 +151,8 @@ def _open_checkpoint(source: FetchedWeights, settings: tuple[str, ...], options:
     hint = f"this is {found.title} with {config.depth} layers of width {config.width}: give a complete file of one"
     if FileSettings(settings).get("image_size"):
         hint += "; for images of another size, convert it with --image-size"
-    tensors = import_tensors(format.rules(config), model.state_dict(), found.tensors, str(ckpt.path), hint)
+    own = model.state_dict()
+    tensors = import_tensors(format.rules(config, own), own, found.tensors, str(ckpt.path), hint)
     try:
         model.load_weights({name: tensor.float() for name, tensor in tensors.items()})
     except WeightsError as error:

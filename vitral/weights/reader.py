@@ -12,8 +12,7 @@ from vitral.core.errors import WeightsError, format_choices
 from vitral.core.storage import wrap_read_errors
 from vitral.weights.formats.format import CONFIG, PROCESSOR, Checkpoint
 from vitral.weights.formats.npz import read_npz
-from vitral.weights.tensors import read_safetensors
-from vitral.weights.torch_pickle import SUFFIXES, read_torch_pickle
+from vitral.weights.tensors import PICKLES, read_safetensors, read_torch_pickle
 
 INDEX, DEFAULT_FILE = "model.safetensors.index.json", "model.safetensors"
 PROCESSORS = "processor_config.json"  # newer folders hold several there, by name
@@ -38,7 +37,7 @@ def find_weight_file(path: Path, allow_pickle: bool = False) -> Path:
     """The file that a path stands for; of a folder, the only one that holds weights."""
     if path.is_file():
         return path
-    wanted = READERS + (SUFFIXES if allow_pickle else ())
+    wanted = READERS + (PICKLES if allow_pickle else ())
     with wrap_read_errors(path):
         names = sorted(each for each in path.iterdir() if each.is_file())
     usual = [
@@ -50,7 +49,7 @@ def find_weight_file(path: Path, allow_pickle: bool = False) -> Path:
     if found:
         message, hint = "holds several files of weights", f"name the one: {format_choices(each.name for each in found)}"
         raise WeightsError(message, code="weights.ambiguous", where=path, hint=hint)
-    if pickles := [each for each in names if each.suffix in SUFFIXES]:
+    if pickles := [each for each in names if each.suffix in PICKLES]:
         raise pickle_error(pickles[0])
     message = f"holds no file of weights ({format_choices(READERS)})"
     hint = "give a run, a bundle, or a folder or file of weights"
@@ -67,14 +66,12 @@ def pickle_error(path: Path) -> WeightsError:
 def _tensors(file: Path, allow_pickle: bool) -> Mapping[str, Tensor]:
     if file.suffix == ".npz":
         return read_npz(file)
-    if file.suffix in SUFFIXES:
+    if file.suffix in PICKLES:
         if not allow_pickle:
             raise pickle_error(file)
         return read_torch_pickle(file)
     if file.suffix not in READERS:
-        message = (
-            f"expected {format_choices((*READERS, *SUFFIXES))}, got a file that ends in {file.suffix or 'nothing'}"
-        )
+        message = f"expected {format_choices((*READERS, *PICKLES))}, got a file that ends in {file.suffix or 'nothing'}"
         raise WeightsError(message, code="weights.unknown_format", where=file, hint="give a file of weights")
     return read_safetensors(file, DOWNLOAD_AGAIN)
 

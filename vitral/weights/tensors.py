@@ -1,10 +1,11 @@
-"""Tensors in a safetensors file, written piece by piece.
+"""Tensors in files: safetensors, written in chunks, and torch's pickles, of which only the weights are read.
 
-The library that reads them here would write them too, but only after it has copied all of them once more, and a full
-disk is then not told as an OSError.
+The safetensors library would copy all tensors once more to write them, and does not report a full disk as an OSError.
 """
 
 import json
+import re
+from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -12,10 +13,16 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
+from torch.serialization import safe_globals
 
 from vitral.core.errors import WeightsError
+from vitral.core.storage import wrap_read_errors
 
-CHUNK_BYTES = 2**24  # bytes; few enough that the other threads are not kept waiting
+CHUNK_BYTES = 2**24  # few enough that other threads do not wait
+PICKLES = (".pt", ".pth", ".bin", ".ckpt")
+COLORS = re.compile(r"\x1b\[[0-9;]*m")  # in torch's messages
+CODE = re.compile(r"GLOBAL (\S+)")  # how torch names what a pickle would have called
+WRAPPERS = ("state_dict", "model", "teacher", "module", "model_state_dict", "state_dict_ema")  # around a state dict
 NO_METADATA: Mapping[str, str] = {}
 DTYPE_NAMES = {
     torch.float64: "F64",
@@ -32,8 +39,8 @@ DTYPE_NAMES = {
 
 
 def safetensors_chunks(tensors: Mapping[str, Tensor], notes: Mapping[str, str] = NO_METADATA) -> Iterator[memoryview]:
-    """The bytes of a safetensors file of these tensors and notes: the same bytes whatever the order of the names."""
-    # The widest first, so that each begins at a multiple of its width; a reader maps them where they are.
+    """The bytes of a safetensors file of these tensors and metadata, independent of the order of the names."""
+    # The widest dtype first, so that each tensor is aligned; a reader maps them where they are.
     order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
     header: dict[str, object] = {"__metadata__": dict(notes)} if notes else {}
     end = 0
@@ -50,7 +57,7 @@ def safetensors_chunks(tensors: Mapping[str, Tensor], notes: Mapping[str, str] =
 
 
 def tensor_names(path: Path) -> list[str]:
-    """The names of the tensors in a safetensors file, none of which is read."""
+    """The names of the tensors in a safetensors file, without reading them."""
     try:
         with safe_open(path, framework="pt") as file:
             return list(file.keys())
@@ -59,9 +66,9 @@ def tensor_names(path: Path) -> list[str]:
 
 
 def read_safetensors(path: Path, hint: str) -> dict[str, Tensor]:
-    """The tensors of a safetensors file, mapped from the disk as they are used; changing them leaves it as it is.
+    """The tensors of a safetensors file, memory-mapped; changing them does not change the file.
 
-    The remedy is what to do should the file be damaged.
+    The hint says what to do if the file is damaged.
     """
     try:
         return load_file(path)
@@ -74,3 +81,38 @@ def _unreadable(error: SafetensorError | OSError, path: Path, hint: str) -> Weig
     if isinstance(error, OSError):
         code = "weights.not_found" if isinstance(error, FileNotFoundError) else "weights.unreadable"
     return WeightsError(f"not a readable safetensors file: {error}", code=code, where=path, hint=hint)
+
+
+def read_torch_pickle(path: Path) -> Mapping[str, Tensor]:
+    """The tensors by name, from a state dict or from what training scripts wrap around one; no code is run."""
+    with wrap_read_errors(path):
+        path.stat()
+    try:
+        # Training scripts of facebook save their arguments with the weights: a plain record, which runs nothing.
+        with safe_globals([Namespace]):
+            found = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch reports a bad file in many ways
+        message = f"holds more than weights, or is damaged: {_pickle_error(error)}"
+        code = "weights.unsafe_pickle" if CODE.search(str(error)) else "weights.corrupt"
+        hint = "save its state dict as safetensors where it was made, and give that"
+        raise WeightsError(message, code=code, where=path, hint=hint) from None
+    while isinstance(found, dict) and (inner := [name for name in WRAPPERS if isinstance(found.get(name), dict)]):
+        if len(inner) > 1:
+            message, hint = f"holds several sets of weights: {', '.join(inner)}", "save only the one that you want"
+            raise WeightsError(message, code="weights.ambiguous", where=path, hint=hint)
+        found = found[inner[0]]
+    if not isinstance(found, dict) or not found:
+        raise WeightsError("holds no tensors by name", code="weights.not_state_dict", where=path)
+    if others := [str(name) for name, value in found.items() if not isinstance(value, Tensor)]:
+        message = f"holds {others[0]}{f' and {len(others) - 1} more' if len(others) > 1 else ''} beside its tensors"
+        raise WeightsError(message, code="weights.not_state_dict", where=path, hint="save only its state dict")
+    return {str(name): tensor for name, tensor in found.items()}
+
+
+def _pickle_error(error: Exception) -> str:
+    """Torch's message without its advice, which is to run what the file holds."""
+    text = COLORS.sub("", str(error)).strip()
+    if called := CODE.search(text):
+        return f"it calls {called[1]}, which was not run"
+    lines = [line for line in text.splitlines() if "weights_only" not in line]
+    return lines[0] if lines else type(error).__name__

@@ -65,7 +65,8 @@ def rewritten(loaded: LoadedModel, kind: Format, folder: Path) -> dict[str, Tens
     model, bundle = loaded
     assert isinstance(bundle.model, Vit)
     assert not list(kind.unsupported(bundle))
-    tensors = export_tensors(kind.rules(bundle.model), model.state_dict())
+    own = model.state_dict()
+    tensors = export_tensors(kind.rules(bundle.model, own), own)
     folder.mkdir()
     for name, pieces in kind.files(bundle, tensors).items():
         (folder / name).write_bytes(b"".join(pieces))
@@ -73,7 +74,6 @@ def rewritten(loaded: LoadedModel, kind: Format, folder: Path) -> dict[str, Tens
         folder, f"image_size={bundle.model.image_size}", *kind.required_settings(bundle.model), format=kind.name
     )
     assert again.bundle.model == bundle.model
-    own = model.state_dict()
     assert own.keys() == again.model.state_dict().keys()
     assert all(torch.equal(tensor, own[name]) for name, tensor in again.model.state_dict().items())
     return tensors

@@ -36,11 +36,9 @@ def bare() -> dict[str, torch.Tensor]:
 
 def test_what_is_left_out_is_told_with_the_reason(tmp_path: Path) -> None:
     told = open_model(fixture("dino", tmp_path / "a")[0], HEADS).messages
-    assert (
-        "ignored head.last_layer.weight_g and 3 more: the head that DINO trains with, which no later use reads" in told
-    )
+    assert "ignored head.last_layer.weight_g and 3 more: the head that only DINO's training uses" in told
     told = open_model(fixture("dinov2", tmp_path / "b")[0], HEADS).messages
-    assert "ignored mask_token: stands for hidden patches in training alone" in told
+    assert "ignored mask_token: replaces masked patches, in training only" in told
 
 
 def test_a_bare_backbone_may_be_timm_s_too_so_it_is_asked(tmp_path: Path) -> None:

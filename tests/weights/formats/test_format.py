@@ -6,16 +6,18 @@ import pytest
 import torch
 
 from tests.errors import raises
-from vitral.core.config import Size
+from vitral.core.config import Size, override
+from vitral.data.transforms.preprocessing import Preprocessing
+from vitral.models import Vit
 from vitral.weights.formats.format import (
     HEADS,
     Checkpoint,
     FileSettings,
     count_layers,
-    numbered_classes,
     parse_positive_int,
     tensor_shape,
 )
+from vitral.weights.formats.timm import Timm
 
 RAW = Checkpoint(Path("a/file"), {"table": torch.zeros(1, 5, 8), "empty": torch.zeros(0, 8)}, {}, {})
 PATCH = Size(8, 4)
@@ -89,5 +91,14 @@ def test_a_shape_is_that_of_a_tensor_that_is_there() -> None:
 
 
 def test_classes_without_names_have_numbers() -> None:
-    assert numbered_classes(3) == ("0", "1", "2")
-    assert numbered_classes(0) == ()
+    model = override(Vit(), ["head.num_classes=3"])
+    found = Timm().detected(RAW, model, Preprocessing())
+    assert found.classes == ("0", "1", "2")
+    assert len(found.assumptions) == 1
+    assert Timm().detected(RAW, override(model, ["head=none"]), Preprocessing()).classes == ()
+
+
+def test_labels_are_used_if_there_is_one_for_each_class() -> None:
+    model = override(Vit(), ["head.num_classes=2"])
+    assert Timm().detected(RAW, model, Preprocessing(), labels=("a", "b")).classes == ("a", "b")
+    assert Timm().detected(RAW, model, Preprocessing(), labels=("a",)).classes == ("0", "1")

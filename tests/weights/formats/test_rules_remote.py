@@ -26,7 +26,7 @@ CASES = {
         ("tokens.registers=2", "position.cls=false"), ["cls", "reg"], {"reg": (1, 2, 6), "table": (1, 4, 6)},
     ),
     "registers alone": (
-        ("tokens.registers=2", "tokens.cls=false", "pool=mean"), ["reg"], {"reg": (1, 2, 6), "table": (1, 6, 6)},
+        ("tokens.registers=2", "tokens.cls=false", "pool=mean"), ["cls", "reg"], {"reg": (1, 2, 6), "table": (1, 6, 6)},
     ),
     "no table": (("position=none",), ["cls"], {"cls": (1, 1, 6)}),
 }  # fmt: skip

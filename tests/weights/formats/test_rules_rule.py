@@ -9,7 +9,6 @@ from vitral.core.config import Size
 from vitral.models.embed import cut_patches
 from vitral.weights.formats.rules import (
     Rule,
-    affine,
     concatenated,
     constant,
     expected_shapes,
@@ -71,11 +70,6 @@ def test_a_kernel_does_what_the_map_of_patches_does() -> None:
 def test_stacked_maps_stand_in_their_order() -> None:
     theirs = export_tensors(RULES["concatenated"], OWN)
     assert [float(theirs[name][0, 0]) for name in "qkv"] == [0.0, 2.0, 4.0]
-
-
-def test_an_affine_map_has_a_bias_unless_told() -> None:
-    assert [rule.theirs for rule in affine("a", "x")] == [("x.weight",), ("x.bias",)]
-    assert [rule.theirs for rule in affine("a", "x", bias=False)] == [("x.weight",)]
 
 
 def test_what_has_no_place_must_be_what_it_always_is() -> None:

@@ -15,7 +15,7 @@ from vitral.data.transforms.crop import Resize
 from vitral.models import Attention, DistilledPool, MeanPool, Mlp, SwiGlu
 from vitral.weights.formats.format import Checkpoint
 from vitral.weights.formats.timm import Timm
-from vitral.weights.formats.timm_config import parse_config, parse_heads, parse_sizes
+from vitral.weights.formats.timm_config import parse_config, parse_sizes
 from vitral.weights.load import load
 
 WIDE = ("mixer.heads=3", "image_size=32x48")
@@ -272,7 +272,5 @@ def test_what_is_wrong_in_the_notes_is_told_as_theirs(tmp_path: Path, config: di
 
 
 def test_numbers_in_the_notes_are_checked_one_by_one() -> None:
-    with raises("config.out_of_range", "model_args.num_heads", -3):
-        parse_heads("vit_tiny_patch16_224", {"num_heads": -3})
     with raises("config.wrong_type", "pretrained_cfg.input_size"):
         parse_sizes({}, {"input_size": "x"})

@@ -1,4 +1,7 @@
-"""What every format promises, and what they have in common."""
+"""What every format provides, and what formats have in common.
+
+A format is a declaration: `names` gives its tensors for ours, `supported` the settings of the models it can hold.
+"""
 
 import json
 import shlex
@@ -6,26 +9,57 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from vitral.core.config import Size
-from vitral.core.errors import ConfigError, WeightsError
-from vitral.data.transforms.preprocessing import Preprocessing
+from vitral.core.errors import ConfigError, WeightsError, format_choices
+from vitral.data.decoding.header import Decoding
+from vitral.data.transforms.crop import EvalCropConfig, Resize
+from vitral.data.transforms.preprocessing import CENTERED, Normalize, Preprocessing
+from vitral.models.attention import Attention
+from vitral.models.head import NoHead
+from vitral.models.mlp import SwiGlu
 from vitral.models.registry import SIZES
 from vitral.models.resnet import Resnet
 from vitral.models.vit import Vit
 from vitral.weights.bundle import Bundle
-from vitral.weights.formats.rules import Rule
-from vitral.weights.formats.support import Supported, unsupported_parts
-from vitral.weights.tensors import safetensors_chunks
-from vitral.weights.torch_pickle import SUFFIXES
+from vitral.weights.formats.rules import (
+    STEM,
+    TABLE,
+    TOKENS,
+    Names,
+    Rule,
+    Weights,
+    named_rules,
+    patch_kernel,
+    position_rules,
+)
+from vitral.weights.tensors import PICKLES, safetensors_chunks
 
 CONFIG, PROCESSOR = "config.json", "preprocessor_config.json"  # files that may lie beside the tensors
 HEADS = {scale.width: scale.heads for scale in reversed(SIZES.values())}  # of the published models, by their width
+WHOLE = Resize()
+ANY_NUMBER = range(1_001)  # of registers
+# The values of a model's settings that a format can hold; settings that are not listed are free.
+PLAIN: dict[str, Sequence[Any]] = {
+    "stem.kind": ("patches",),
+    "stem.norm": ("none",),
+    "stem.bias": (True,),
+    "tokens.registers": (0,),
+    "tokens.norm": (False,),
+    "position.kind": ("learned1d",),
+    "position.where": ("stem",),
+    "block.kind": ("pre",),
+    "block.scale.kind": ("none",),
+    "mixer.kind": ("attention",),
+    "mixer.qk_norm": (False,),
+    "mlp.kind": ("mlp",),
+}
 
 
 class Checkpoint(NamedTuple):
-    """What lies on the disk, before anybody knows what it is."""
+    """The content of a file or folder before its format is known."""
 
     path: Path  # the file that holds the tensors
     tensors: Mapping[str, Tensor]
@@ -34,59 +68,92 @@ class Checkpoint(NamedTuple):
 
 
 class DetectedModel(NamedTuple):
-    """What a file turned out to be."""
+    """The model in a checkpoint."""
 
     title: str  # `timm's ViT`
     model: Vit | Resnet
     preprocessing: Preprocessing
     classes: tuple[str, ...]  # of a model with a head
     tensors: Mapping[str, Tensor]  # of the model, by the names that the rules have
-    unused: Mapping[str, str] = {}  # names of tensors that the model has no use for, and why
-    assumptions: tuple[str, ...] = ()  # what the file does not tell, as the custom of its family has it
+    unused: Mapping[str, str] = {}  # names of tensors that the model does not use, and why
+    assumptions: tuple[str, ...] = ()  # what the file does not record
 
 
 class ModelOutputs(NamedTuple):
-    """What another library's code makes of images."""
+    """The outputs of another library's code for some images."""
 
-    tokens: Tensor  # (B, L, D), after the last norm, in the order in which ours stand
+    tokens: Tensor  # (B, L, D), after the last norm, in our order
     logits: Tensor | None  # (B, K), of a model with a head
 
 
 class Format:
-    """A library's way of keeping a kind of model, known by names and shapes, read and written by the same rules."""
+    """How a library stores a kind of model, recognized by names and shapes, read and written by the same rules."""
 
-    library: ClassVar[str]  # as --to has it: timm, huggingface
-    package: ClassVar[str]  # as pip has it
+    library: ClassVar[str]  # the value of --to: timm, huggingface
+    package: ClassVar[str]  # the name for pip
     title: ClassVar[str]  # for messages: `timm's Vision Transformer`
-    supported: ClassVar[Supported]
-    name: ClassVar[str]  # of this kind of file among all, as --format has it: timm, dinov2
+    name: ClassVar[str]  # of this format, the value of --format: timm, dinov2
+    names: ClassVar[Names]  # our tensors and modules, and theirs
+    gated_names: ClassVar[Names] = {}  # those that differ with a gated MLP
+    register_rows: ClassVar[bool] = True  # whether registers have rows in the table where the class token has one
+    supported: ClassVar[Mapping[str, Sequence[Any]]] = PLAIN
+    squares: ClassVar[bool] = False  # whether images and patches must be square
+    even_heads: ClassVar[bool] = True  # whether heads split the width evenly and are projected
 
     def matches(self, ckpt: Checkpoint) -> bool:
-        """Whether the names, shapes and notes are of this kind."""
+        """Whether the names, shapes and config files are of this format."""
         raise NotImplementedError
 
     def detect(self, ckpt: Checkpoint, settings: "FileSettings") -> DetectedModel:
-        """What the file is; WeightsError where it does not tell and no hint does."""
+        """The model in the file; WeightsError where the file does not record a setting and none is given."""
         raise NotImplementedError
 
-    def rules(self, model: Vit) -> list[Rule]:
-        """Which tensors are which, for a model that `unsupported` finds nothing in."""
-        raise NotImplementedError
+    def tensor_names(self, model: Vit) -> Names:
+        """The names of the tensors of such a model."""
+        return {**self.names, **self.gated_names} if isinstance(model.mlp, SwiGlu) else self.names
+
+    def special_rules(self, model: Vit) -> list[Rule]:
+        """The rules that a table of names does not express."""
+        names = self.tensor_names(model)
+        table = names.get(TABLE, "")
+        assert isinstance(table, str)
+        kernel = patch_kernel(f"{STEM}.weight", f"{names[STEM]}.weight", model.stem.patch)
+        return [kernel, *position_rules(model, names.get(TOKENS, ()), table, self.register_rows)]
+
+    def rules(self, model: Vit, own: Weights) -> list[Rule]:
+        """Which tensors are which, for a model that `unsupported` finds nothing in, and its state dict."""
+        return named_rules(own, self.tensor_names(model), self.special_rules(model))
 
     def unsupported(self, bundle: Bundle) -> Iterator[str]:
-        """The parts of a model that this format cannot hold, each as a sentence that begins with its field."""
-        if not isinstance(bundle.model, Vit):
-            yield f"kind: {self.title} is a Vision Transformer, this model a {bundle.model.kind}"
+        """The settings of a model that this format cannot hold, each as a sentence that begins with the setting."""
+        model = bundle.model
+        if not isinstance(model, Vit):
+            yield f"kind: {self.title} is a Vision Transformer, this model a {model.kind}"
             return
-        yield from unsupported_parts(bundle.model, self.supported, self.title)
-        yield from self.other_faults(bundle.model, bundle)
+        wrong: list[str] = []  # parts of another kind, whose settings are not checked
+        for field, allowed in self.supported.items():
+            part, value = field.removesuffix(".kind"), setting_value(model, field)
+            if value is None or value in allowed or field.startswith(tuple(wrong)):
+                continue
+            if field == "position.cls" and not model.tokens.cls:
+                continue
+            wrong += [f"{part}."] if part != field else []
+            needs = format_choices(str(each).lower() for each in allowed)
+            yield f"{part}: {self.title} needs {needs}, this model has {str(value).lower()}"
+        image, patch, mixer = model.image_size, model.stem.patch, model.mixer
+        if self.squares and (len(set(image)) > 1 or len(set(patch)) > 1):
+            yield f"image_size: {self.title} needs squares, this model has {image} in patches of {patch}"
+        even = isinstance(mixer, Attention) and mixer.head_width_for(model.width) * mixer.heads == model.width
+        if self.even_heads and isinstance(mixer, Attention) and not (even and mixer.project):
+            yield f"mixer: {self.title} splits the width evenly among heads, and projects their output"
+        yield from self.other_faults(model, bundle)
 
     def other_faults(self, model: Vit, bundle: Bundle) -> Iterator[str]:
-        """What `supported` cannot express: pools and heads, mostly."""
-        raise NotImplementedError
+        """What `supported` cannot express."""
+        yield from ()
 
     def required_settings(self, model: Vit) -> tuple[str, ...]:
-        """The settings that reading needs, since the files do not tell."""
+        """The settings that reading needs because the files do not record them."""
         return ()
 
     def files(self, bundle: Bundle, tensors: Mapping[str, Tensor]) -> dict[str, Iterable[memoryview]]:
@@ -94,16 +161,32 @@ class Format:
         return {"model.safetensors": safetensors_chunks(tensors, {"format": "pt"})}
 
     def import_library(self, model: Vit) -> Any:
-        """The library's own code for such a model; raises anything where it is not installed, or broken."""
+        """The library's own code for such a model; raises anything where it is missing or broken."""
         raise ImportError(f"{self.library} has no code to compare with")
 
     def load_reference(self, code: Any, folder: Path, bundle: Bundle) -> Callable[[Tensor], ModelOutputs]:
         """That code on a folder that was written for it."""
         raise NotImplementedError
 
+    def detected(
+        self,
+        ckpt: Checkpoint,
+        model: Vit,
+        preprocessing: Preprocessing,
+        assumptions: Sequence[str] = (),
+        labels: tuple[str, ...] = (),
+        unused: Mapping[str, str] = {},
+    ) -> DetectedModel:
+        """The result of `detect`; classes are numbered unless there is a label for each."""
+        classes = 0 if isinstance(model.head, NoHead) else model.head.num_classes
+        if len(labels) != classes:
+            labels = tuple(map(str, range(classes)))
+            assumptions = [*assumptions, *[f"its {classes:,} classes have no names: numbered"] * bool(classes)]
+        return DetectedModel(self.title, model, preprocessing, labels, ckpt.tensors, unused, tuple(assumptions))
+
 
 class FileSettings(NamedTuple):
-    """Settings such as `mixer.heads=3`, for what a file does not tell."""
+    """Settings such as `mixer.heads=3`, for what a file does not record."""
 
     items: tuple[str, ...] = ()
 
@@ -113,19 +196,19 @@ class FileSettings(NamedTuple):
         return found[-1] if found else ""
 
     def infer_heads(self, width: int, ckpt: Checkpoint) -> int:
-        """As many as are told, or as the published models of this width have."""
-        if told := self.get("mixer.heads"):
-            return parse_positive_int(told, "mixer.heads")
+        """The given number, or that of the published models of this width."""
+        if given := self.get("mixer.heads"):
+            return parse_positive_int(given, "mixer.heads")
         if width not in HEADS:
-            message = f"does not tell the number of heads, and no published model has a width of {width}"
+            message = f"does not record the number of heads, and no published model has a width of {width}"
             hint = setting_hint(ckpt, "mixer.heads=N")
             raise WeightsError(message, code="weights.missing_setting", where=ckpt.path, hint=hint)
         return HEADS[width]
 
     def infer_image_size(self, rows: int, prefixes: Sequence[int], patch: Size, ckpt: Checkpoint) -> tuple[Size, int]:
-        """The image size that a table of so many positions is for, and how many of them are no patches'."""
-        if told := self.get("image_size"):
-            image = Size.parse(told)
+        """The image size for a table of so many positions, and how many of them are not for patches."""
+        if given := self.get("image_size"):
+            image = Size.parse(given)
             cells = (image.height // patch.height) * (image.width // patch.width)
             found = [(image, prefix) for prefix in prefixes if rows == prefix + cells]
         else:
@@ -136,39 +219,91 @@ class FileSettings(NamedTuple):
                 if side * side == rows - prefix
             ]
         if len(found) != 1:
-            message = f"{rows} positions are not those of one square of patches"
-            code = "weights.bad_setting" if told else "weights.missing_setting"
+            message = f"{rows} positions do not make one square of patches"
+            code = "weights.bad_setting" if given else "weights.missing_setting"
             raise WeightsError(message, code=code, where=ckpt.path, hint=setting_hint(ckpt, "image_size=HEIGHTxWIDTH"))
         return found[0]
 
 
+class InferredSizes(NamedTuple):
+    """The sizes of a model that the shapes of its tensors show."""
+
+    width: int
+    channels: int
+    patch: Size
+    depth: int
+    hidden: int  # of the MLP
+
+
+def infer_sizes(ckpt: Checkpoint, names: Names) -> InferredSizes:
+    """The sizes from the patch kernel and from the first map of an MLP."""
+    width, channels, *sides = tensor_shape(ckpt, f"{names[STEM]}.weight", 4)
+    expand = names["blocks.*.mlp.expand"]
+    first = expand if isinstance(expand, str) else expand[0]
+    hidden = tensor_shape(ckpt, f"{first.replace('*', '0')}.weight", 2)[0]
+    return InferredSizes(width, channels, Size(*sides), count_layers(ckpt.tensors, first.partition("*")[0]), hidden)
+
+
+def assumed_preprocessing(
+    image: Size,
+    channels: int,
+    crop: EvalCropConfig = WHOLE,
+    normalize: Normalize = CENTERED,
+) -> Preprocessing:
+    """The preprocessing of a file that does not record its own."""
+    scaling = normalize if len(normalize.mean) in {1, channels} else CENTERED
+    return Preprocessing(image_size=image, decoding=Decoding(channels=channels), crop=crop, normalize=scaling)
+
+
+def reference_outputs(model: nn.Module, encoder: nn.Module, has_head: bool) -> Callable[[Tensor], ModelOutputs]:
+    """The outputs of a library's model, with the tokens that its encoder returns."""
+    kept: list[Tensor] = []
+    encoder.register_forward_hook(lambda _part, _given, tokens: kept.append(tokens))
+    model.eval()
+
+    @torch.no_grad()
+    def outputs(images: Tensor) -> ModelOutputs:
+        logits = model(images)
+        return ModelOutputs(kept.pop(), logits if has_head else None)
+
+    return outputs
+
+
+def setting_value(model: Vit, path: str) -> Any:
+    """The value of a setting such as `mixer.heads`; None where the model does not have it."""
+    value: Any = model
+    for name in path.split("."):
+        value = getattr(value, name, None)
+    return value
+
+
 def setting_hint(ckpt: Checkpoint, setting: str) -> str:
-    """What to do about a file that leaves something open."""
-    return f"tell it: {convert_command(ckpt, f'--set {setting}')}"
+    """What to do about a file that does not record a setting."""
+    return f"give it: {convert_command(ckpt, f'--set {setting}')}"
 
 
 def convert_command(ckpt: Checkpoint, options: str) -> str:
-    """The command by which a file is told what it leaves open."""
-    allowed = " --allow-pickle" if ckpt.path.suffix in SUFFIXES else ""
+    """The command that converts a file with settings that it does not record."""
+    allowed = " --allow-pickle" if ckpt.path.suffix in PICKLES else ""
     return f"vitral convert {shlex.quote(str(ckpt.path))} NEW-FOLDER {options}{allowed}, and use NEW-FOLDER"
 
 
 def parse_positive_int(text: str, where: str) -> int:
-    """A number from 1 on."""
+    """A whole number of at least 1."""
     if not text.isdecimal() or not int(text):
-        message, code = f"expected a whole number from 1 on, got {text!r}", "config.out_of_range"
-        raise ConfigError(message, code=code, where=where)
+        message = f"expected a whole number of at least 1, got {text!r}"
+        raise ConfigError(message, code="config.out_of_range", where=where)
     return int(text)
 
 
 def count_layers(tensors: Iterable[str], before: str) -> int:
-    """How many layers there are names of, `blocks.0.` and so on."""
+    """The number of layers with names such as `blocks.0.`."""
     numbers = {name.removeprefix(before).split(".")[0] for name in tensors if name.startswith(before)}
     return 1 + max((int(number) for number in numbers if number.isdecimal()), default=-1)
 
 
 def tensor_shape(ckpt: Checkpoint, name: str, dims: int) -> tuple[int, ...]:
-    """The shape of a tensor that must be there, with so many dimensions."""
+    """The shape of a tensor that must exist, with so many dimensions."""
     if name not in ckpt.tensors:
         message, hint = f"{name} is missing", "give the whole file"
         raise WeightsError(message, code="weights.missing_tensor", where=ckpt.path, hint=hint)
@@ -177,16 +312,6 @@ def tensor_shape(ckpt: Checkpoint, name: str, dims: int) -> tuple[int, ...]:
         message = f"{name} has shape {found}, expected {dims} dimensions"
         raise WeightsError(message, code="weights.shape_mismatch", where=ckpt.path)
     return found
-
-
-def numbered_classes(classes: int) -> tuple[str, ...]:
-    """Names for classes that have none."""
-    return tuple(map(str, range(classes)))
-
-
-def unnamed_classes(classes: int) -> list[str]:
-    """The assumption that goes with `numbered_classes`."""
-    return [f"its {classes:,} classes have no names: numbered"] if classes else []
 
 
 def json_file(data: Mapping[str, Any]) -> Iterable[memoryview]:

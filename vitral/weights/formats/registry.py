@@ -7,12 +7,17 @@ from vitral.core.errors import ConfigError, WeightsError, format_choices, sugges
 from vitral.weights.formats.dino import Dino, Dinov2Facebook
 from vitral.weights.formats.format import Checkpoint, Format
 from vitral.weights.formats.google import BigVision, Google
-from vitral.weights.formats.huggingface.registry import FAMILIES
+from vitral.weights.formats.huggingface.clip import HfClip, HfSiglip
+from vitral.weights.formats.huggingface.dino import HfDinov2, HfDinov3
+from vitral.weights.formats.huggingface.family import Family
+from vitral.weights.formats.huggingface.vit import HfDeit, HfMae, HfVit
 from vitral.weights.formats.timm import Timm
 from vitral.weights.formats.torchvision import Torchvision
 from vitral.weights.formats.vit_pytorch import SimpleVit, VitPytorch
 
-FORMATS: tuple[Format, ...] = (  # this is the list of what exists
+# The first family that can hold a model is the one in which it is written.
+FAMILIES: tuple[Family, ...] = (HfVit(), HfDeit(), HfDinov2(), HfDinov3(), HfMae(), HfClip(), HfSiglip())
+FORMATS: tuple[Format, ...] = (
     Timm(),
     Google(),
     BigVision(),

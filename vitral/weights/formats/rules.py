@@ -1,31 +1,35 @@
-"""Rules: which tensors of ours hold the numbers of which tensors of another library, in both directions.
+"""Rules: which tensors of ours hold the values of which tensors of another library, in both directions.
 
-Also the rules that libraries share: prefix tokens, learned positions, the ResNet of a hybrid.  N patches, D width.
+A format names its tensors in one table, ours to theirs, which `named_rules` expands for a model. The functions below it
+are the exceptions that several libraries share: prefix tokens, learned positions, DeiT's two heads.  D width.
 """
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from vitral.core.config import Size
 from vitral.core.errors import WeightsError
-from vitral.models.base import Mismatch, raise_mismatches
+from vitral.models.base import find_mismatches, raise_mismatches
 from vitral.models.embed import kernel_to_linear, linear_to_kernel
 from vitral.models.position import Learned1d
-from vitral.models.resnet import BaseResnet
 from vitral.models.vit import Vit
 
 Change = Callable[[Sequence[Tensor]], Sequence[Tensor]]
 Weights = Mapping[str, Tensor]
+# Names of our tensors or modules, and theirs. `*` is the number of a layer, stage or unit; in their names, `+` is that
+# number counted from 1. Several names of theirs are concatenated in ours.
+Names = Mapping[str, str | tuple[str, ...]]
+REPEATED = re.compile(r"blocks\.(\d+)|stages\.(\d+)\.(\d+)")
+TABLE, TOKENS, STEM = "position.table", "prefix.tokens", "stem.project"
 
 
 @dataclass(frozen=True)
 class Rule:
-    """Some tensors of ours, the tensors of theirs that hold the same numbers, and the way from each to the other."""
+    """Some tensors of ours, the tensors of theirs that hold the same values, and how to compute each from the other."""
 
     ours: tuple[str, ...]
     theirs: tuple[str, ...]
@@ -34,37 +38,37 @@ class Rule:
 
 
 def same(ours: str, theirs: str) -> Rule:
-    """A tensor that differs in its name alone."""
+    """A tensor that only has another name."""
     return Rule((ours,), (theirs,), lambda found: found, lambda own: own)
 
 
 def mapped(ours: str, theirs: str, read: Callable[[Tensor], Tensor], write: Callable[[Tensor], Tensor]) -> Rule:
-    """A tensor that is laid out otherwise."""
+    """A tensor with another memory layout."""
     return Rule((ours,), (theirs,), lambda found: [read(found[0])], lambda own: [write(own[0])])
 
 
-def affine(ours: str, theirs: str, bias: bool = True) -> list[Rule]:
-    """The weight and the bias of a linear map or a norm."""
-    return [same(f"{ours}.{part}", f"{theirs}.{part}") for part in ("weight", "bias")[: 1 + bias]]
+def unsqueezed(ours: str, theirs: str) -> Rule:
+    """A tensor that has an additional first dimension, of one, in ours."""
+    return mapped(ours, theirs, lambda found: found[None], lambda own: own[0])
 
 
 def concatenated(ours: str, theirs: Sequence[str]) -> Rule:
-    """Maps that stand apart in their files and above one another in ours."""
+    """Tensors that are separate in theirs and concatenated in ours."""
     return Rule((ours,), tuple(theirs), lambda found: [torch.cat(list(found))], lambda own: own[0].chunk(len(theirs)))
 
 
 def split(ours: Sequence[str], theirs: str, sizes: Sequence[int]) -> Rule:
-    """Rows that stand above one another in their files and apart in ours."""
+    """Tensors that are concatenated in theirs and separate in ours."""
     return Rule(tuple(ours), (theirs,), lambda found: found[0].split(list(sizes)), lambda own: [torch.cat(list(own))])
 
 
 def patch_kernel(ours: str, theirs: str, patch: Size) -> Rule:
-    """A strided convolution in their files, a map of flattened patches in ours."""
+    """A strided convolution in theirs, a linear map of flattened patches in ours."""
     return mapped(ours, theirs, kernel_to_linear, lambda weight: linear_to_kernel(weight, patch))
 
 
 def constant(ours: str, shape: Sequence[int], value: float, message: str) -> Rule:
-    """A tensor that their files have no place for, since it is always the same there."""
+    """A tensor that theirs do not have, because it is constant there."""
 
     def write(own: Sequence[Tensor]) -> Sequence[Tensor]:
         if not own[0].is_meta and not bool((own[0] == value).all()):
@@ -75,8 +79,47 @@ def constant(ours: str, shape: Sequence[int], value: float, message: str) -> Rul
     return Rule((ours,), (), lambda found: [torch.full(tuple(shape), value)], write)
 
 
+def layer_names(layer: str, parts: Names) -> dict[str, str | tuple[str, ...]]:
+    """The table of the parts of a layer, which theirs call `encoder.layer.*.`, for example."""
+    return {
+        f"blocks.*.{ours}": layer + theirs if isinstance(theirs, str) else tuple(layer + each for each in theirs)
+        for ours, theirs in parts.items()
+    }
+
+
+def match_names(own: Iterable[str], names: Names) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Our tensors that the table names, directly or by their module, each with theirs."""
+    for name in own:
+        key, numbers = name, list[int]()
+        if match := REPEATED.search(name):
+            key = name.replace(match[0], re.sub(r"\d+", "*", match[0]), 1)
+            numbers = [int(number) for number in match.groups() if number]
+        module, _, part = key.rpartition(".")
+        if key in names or module in names:
+            theirs, suffix = (names[key], "") if key in names else (names[module], f".{part}")
+            listed = (theirs,) if isinstance(theirs, str) else theirs
+            yield name, tuple(fill_numbers(each, numbers) + suffix for each in listed)
+
+
+def fill_numbers(name: str, numbers: Sequence[int]) -> str:
+    """A name of the table with the numbers in their places: `block+/unit+` with 0, 2 is `block1/unit3`."""
+    rest = iter(numbers)
+    return re.sub(r"[*+]", lambda match: str(next(rest) + (match[0] == "+")), name)
+
+
+def named_rules(own: Iterable[str], names: Names, special: Sequence[Rule] = ()) -> list[Rule]:
+    """The special rules, and one for every other tensor of ours that the table names.
+
+    A tensor without a rule is found when the weights are loaded, or by the comparison after a conversion.
+    """
+    done = {name for rule in special for name in rule.ours}
+    pairs = match_names((name for name in own if name not in done), names)
+    rest = [concatenated(ours, theirs) if len(theirs) > 1 else same(ours, theirs[0]) for ours, theirs in pairs]
+    return [*special, *rest]
+
+
 def expected_shapes(rules: Iterable[Rule], own: Weights) -> dict[str, torch.Size]:
-    """The names and shapes of theirs, for a model of ours with these tensors, which may be a skeleton's."""
+    """The names and shapes of theirs, for a model of ours with these tensors, which may be on the meta device."""
     return {name: tensor.shape for name, tensor in _written(rules, own)}
 
 
@@ -86,21 +129,8 @@ def export_tensors(rules: Iterable[Rule], own: Weights) -> dict[str, Tensor]:
 
 
 def import_tensors(rules: Sequence[Rule], own: Weights, found: Weights, where: str, hint: str) -> dict[str, Tensor]:
-    """Their tensors as ours; what is missing, not expected or of another shape is refused, by their names."""
-    expected = expected_shapes(rules, own)
-    faults = [Mismatch(f"{name} is missing", "weights.missing_tensor") for name in expected if name not in found]
-    unknown = [name for name in found if name not in expected]
-    faults += [Mismatch(f"{name} is not expected", "weights.unexpected_tensor") for name in unknown]
-    for name, shape in expected.items():
-        if name not in found:
-            continue
-        if not found[name].is_floating_point():
-            message = f"{name} holds {found[name].dtype}, expected floating point"
-            faults.append(Mismatch(message, "weights.wrong_type"))
-        elif found[name].shape != shape:
-            message = f"{name} has shape {tuple(found[name].shape)}, expected {tuple(shape)}"
-            faults.append(Mismatch(message, "weights.shape_mismatch"))
-    raise_mismatches(faults, where, hint)
+    """Their tensors as ours; missing, unexpected and wrongly shaped tensors are refused, by their names."""
+    raise_mismatches(find_mismatches(dict(_written(rules, own)), found), where, hint)
     return {
         name: tensor
         for rule in rules
@@ -113,51 +143,41 @@ def _written(rules: Iterable[Rule], own: Weights) -> Iterator[tuple[str, Tensor]
         yield from zip(rule.theirs, rule.write([own[name] for name in rule.ours]), strict=True)
 
 
-TABLE, TOKENS = "position.table", "prefix.tokens"
+def position_rules(model: Vit, tokens: Sequence[str], table: str, register_rows: bool = True) -> list[Rule]:
+    """The rules for the class token and the registers, (1, count, D) each, and for a table (1, rows, D).
 
-
-def position_rules(model: Vit, tokens: Sequence[str], table: str) -> list[Rule]:
-    """The rules for tokens of the shape (1, count, D), by their names, and for a table (1, rows, D).
-
-    Where the class token has a row of its own, so has each register in the libraries. Such a row is always added to
-    the same token, so ours hold the sum of both; it is written as the token beside a row of zeros.
+    In timm and its relatives, registers have rows in the table where the class token has one. Such a row is always
+    added to the same token, so ours hold the sum of both; it is written as the token and a row of zeros.
     """
     layout = model.layout(model.image_size)
-    counts = [count for count in (layout.cls, layout.registers) if count]
-    assert len(counts) == len(tokens)
-    learned, rows = isinstance(model.position, Learned1d), isinstance(model.position, Learned1d) and model.position.cls
-    if not counts:
-        return [same(TABLE, table)] if learned else []
-    if not learned or not (rows and layout.registers):
-        apart = Rule((TOKENS,), tuple(tokens), concat_tokens, lambda own: split_tokens(own[0], counts))
-        return [apart, same(TABLE, table)] if learned else [apart]
     cls, registers = layout.cls, layout.registers
+    present = [(name, count) for name, count in zip(tokens, (cls, registers), strict=False) if count]
+    names, counts = [name for name, _ in present], [count for _, count in present]
+    tables = [same(TABLE, table)] if isinstance(model.position, Learned1d) else []
+
+    def join(found: Sequence[Tensor]) -> list[Tensor]:
+        return [torch.cat([each.flatten(0, 1) for each in found])]  # (prefix, D)
+
+    def divide(own: Sequence[Tensor]) -> list[Tensor]:
+        return [part[None] for part in own[0].split(counts)]  # (1, count, D) each
+
+    if not isinstance(model.position, Learned1d) or not (model.position.cls and registers and register_rows):
+        return [Rule((TOKENS,), tuple(names), join, divide), *tables] if counts else tables
 
     def read(found: Sequence[Tensor]) -> Sequence[Tensor]:
         first, others, rest = found[-1].split([cls, registers, found[-1].shape[1] - cls - registers], dim=1)
-        named = [*found[: len(counts) - 1], found[len(counts) - 1] + others]
-        return [*concat_tokens(named), torch.cat([first, rest], dim=1)]
+        return [*join([*found[:-2], found[-2] + others]), torch.cat([first, rest], dim=1)]
 
     def write(own: Sequence[Tensor]) -> Sequence[Tensor]:
-        none = own[1].new_zeros(1, registers, own[1].shape[2])
-        rows = torch.cat([own[1][:, :cls], none, own[1][:, cls:]], dim=1)  # (1, cls + registers + N, D)
-        return [*split_tokens(own[0], counts), rows]
+        zeros = own[1].new_zeros(1, registers, own[1].shape[2])
+        rows = torch.cat([own[1][:, :cls], zeros, own[1][:, cls:]], dim=1)  # (1, cls + registers + N, D)
+        return [*divide(own), rows]
 
-    return [Rule((TOKENS, TABLE), (*tokens, table), read, write)]
-
-
-def concat_tokens(found: Sequence[Tensor]) -> list[Tensor]:
-    """Tokens (1, count, D) as one tensor of ours (prefix, D)."""
-    return [torch.cat([each.flatten(0, 1) for each in found])]
-
-
-def split_tokens(tokens: Tensor, counts: Sequence[int]) -> list[Tensor]:
-    """Our tokens (prefix, D) as theirs, (1, count, D) each."""
-    return [part[None] for part in tokens.split(list(counts))]
+    return [Rule((TOKENS, TABLE), (*names, table), read, write)]
 
 
 def averaged_heads(ours: str, theirs: Sequence[str]) -> list[Rule]:
-    """DeiT's two heads, whose answers have a mean, as one head on both tokens side by side."""
+    """DeiT's two heads, whose outputs are averaged, as one head on both tokens concatenated."""
     weight = Rule(
         (f"{ours}.weight",),
         tuple(f"{head}.weight" for head in theirs),
@@ -173,61 +193,19 @@ def averaged_heads(ours: str, theirs: Sequence[str]) -> list[Rule]:
     return [weight, bias]
 
 
-class UnitNames(NamedTuple):
-    """What a library calls the parts of a bottleneck, and the convolution and the norm in each."""
-
-    reduce: tuple[str, str]
-    look: tuple[str, str]
-    expand: tuple[str, str]
-    shortcut: tuple[str, str]
-
-
-class UnitPart(NamedTuple):
-    """A convolution and its norm: where they stand, counted from 0, and what they are called in a library."""
-
-    stage: int
-    unit: int
-    ours: str
-    conv: str
-    norm: str
-
-
-def unit_parts(body: BaseResnet, ours: str, names: UnitNames) -> Iterator[UnitPart]:
-    """Every part of every unit; only the first of a stage, which changes the number of channels, has a shortcut."""
-    for stage, units in enumerate(body.layers):
-        for unit in range(units):
-            for part, (conv, norm) in names._asdict().items():
-                if part != "shortcut" or unit == 0:
-                    yield UnitPart(stage, unit, f"{ours}.stages.{stage}.{unit}.{part}", conv, norm)
+def resnet_names(root: tuple[str, str], unit: str, parts: Mapping[str, tuple[str, str]]) -> dict[str, str]:
+    """The table of a hybrid's ResNet: the convolution and the norm of its root, and of each part of a unit."""
+    names = {"stem.body.root.0": root[0], "stem.body.root.1": root[1]}
+    for part, (conv, norm) in parts.items():
+        ours = f"stem.body.stages.*.*.{part}"
+        names |= {f"{ours}.0": f"{unit}{conv}", f"{ours}.1": f"{unit}{norm}"}
+    return names
 
 
 def count_units(names: Iterable[str], pattern: re.Pattern[str], first: int) -> tuple[int, ...]:
-    """How many units each stage has, by names with both numbers, counted from `first`; 1 for a stage unheard of."""
+    """The number of units in each stage, from names with both numbers, counted from `first`; at least 1."""
     units: dict[int, int] = {}
     for match in filter(None, map(pattern.match, names)):
         stage, unit = int(match[1]) - first, int(match[2]) - first
         units[stage] = max(units.get(stage, 1), unit + 1)
     return tuple(units.get(stage, 1) for stage in range(max(units, default=-1) + 1))
-
-
-TIMM_UNIT = UnitNames(
-    ("conv1", "norm1"), ("conv2", "norm2"), ("conv3", "norm3"), ("downsample.conv", "downsample.norm")
-)
-
-
-def resnet_rules(body: BaseResnet, ours: str, theirs: str) -> list[Rule]:
-    """The rules of a body in timm's names: `stem.conv`, `stages.0.blocks.1.conv2`."""
-    rules = conv_norm(f"{ours}.root", f"{theirs}.stem.conv", f"{theirs}.stem.norm")
-    for part in unit_parts(body, ours, TIMM_UNIT):
-        other = f"{theirs}.stages.{part.stage}.blocks.{part.unit}"
-        rules += conv_norm(part.ours, f"{other}.{part.conv}", f"{other}.{part.norm}")
-    return rules
-
-
-def conv_norm(ours: str, conv: str, norm: str) -> list[Rule]:
-    return [same(f"{ours}.0.weight", f"{conv}.weight"), *affine(f"{ours}.1", norm)]
-
-
-def resnet_layers(names: Iterable[str], theirs: str) -> tuple[int, ...]:
-    """How many units each stage has, by timm's names of the tensors."""
-    return count_units(names, re.compile(re.escape(theirs) + r"\.stages\.(\d{1,3})\.blocks\.(\d{1,3})\."), 0)

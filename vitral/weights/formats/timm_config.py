@@ -1,4 +1,4 @@
-"""The config.json that timm writes for the hub: an architecture, its arguments, and what images it was trained on."""
+"""The config.json that timm writes for the hub, read and written: an architecture, its arguments, the preprocessing."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -6,26 +6,32 @@ from typing import Any, NamedTuple
 
 from vitral.core.config import Size
 from vitral.core.errors import ConfigError, WeightsError, format_choices
-from vitral.data.decoding.header import Decoding
 from vitral.data.transforms.crop import CenterCrop, Filter, Resize
-from vitral.data.transforms.preprocessing import CENTERED, Normalize, Preprocessing
-from vitral.models.mlp import Gelu
+from vitral.data.transforms.preprocessing import Normalize, Preprocessing
+from vitral.models.attention import Attention
+from vitral.models.block import LayerScale
+from vitral.models.embed import Patches
+from vitral.models.mlp import Gelu, SwiGlu
 from vitral.models.pool import DistilledPool
+from vitral.models.position import Learned1d
 from vitral.models.vit import Vit
-from vitral.weights.formats.format import Checkpoint
+from vitral.weights.bundle import Bundle
+from vitral.weights.formats.format import CONFIG, Checkpoint, assumed_preprocessing, parse_positive_int
 
-GELUS: dict[Gelu, str] = {"erf": "gelu", "tanh": "gelu_tanh", "quick": "quick_gelu"}
+GELUS: dict[str, Gelu] = {"gelu": "erf", "gelu_tanh": "tanh", "quick_gelu": "quick"}
+ACTIVATIONS = {kind: name for name, kind in GELUS.items()}
+POOLS = {"cls": "token", "distilled": "token", "mean": "avg", "attention": "map"}
 # Which of timm's SigLIP towers have the tanh form; the others, of the same layout, have the erf form.
 TANH = re.compile(r"vit_(base_patch32|large_patch16(?=.*_512)|so400m_patch16|giantopt_patch16)_siglip_(gap_)?\d+")
-HEADS = {"vit_base_patch16_gap_224": 16}  # where they are not as many as others of the width have
-
-
+HEADS = {"vit_base_patch16_gap_224": 16}  # architectures that differ from others of the same width
 FILTERS: dict[str, Filter] = {"bilinear": "bilinear", "bicubic": "bicubic", "random": "bicubic"}
-CROPS = {"center": False, "squash": True}  # whether the whole picture is seen
+CROPS = {"center": False, "squash": True}  # whether the whole image is resized
+# Architectures for what no argument sets: DeiT's token, a norm before the first layer with eps 1e-5, SwiGLU.
+DISTILLED, CLIP, GATED = "deit_base_distilled_patch16_224", "vit_base_patch16_clip_224", "vit_giant_patch14_dinov2"
 
 
 class TimmConfig(NamedTuple):
-    """What the file tells; all of it is empty where there is none."""
+    """The content of the file; everything is empty where there is none."""
 
     architecture: str = ""
     arguments: Mapping[str, Any] = {}
@@ -36,49 +42,39 @@ class TimmConfig(NamedTuple):
     sizes: tuple[Size, ...] = ()  # of images, the likeliest first
 
     def gelu(self) -> Gelu | None:
-        """The kind of GELU; timm's default is erf."""
-        if not self.architecture:
-            return None
-        told = self.arguments.get("act_layer")
-        if told is not None:
-            return next((kind for kind, name in GELUS.items() if name == told), None)
+        """The kind of GELU, by default erf; None for another activation."""
+        if (given := self.arguments.get("act_layer")) is not None:
+            return GELUS.get(str(given))
         if "quickgelu" in self.architecture:
             return "quick"
         return "tanh" if TANH.fullmatch(self.architecture) else "erf"
 
 
 def parse_config(ckpt: Checkpoint) -> TimmConfig:
-    """What a config.json of timm's tells; nothing where there is none, or another library's."""
+    """The content of timm's config.json; nothing where there is none, or another library's."""
     found = ckpt.config
     architecture = found.get("architecture")
     if not isinstance(architecture, str):
         return TimmConfig()
     arguments, images = found.get("model_args", {}), found.get("pretrained_cfg", found)
     if not isinstance(arguments, Mapping) or not isinstance(images, Mapping):
-        message = "model_args and pretrained_cfg are not fields by name"
+        message = "model_args and pretrained_cfg must be objects"
         raise WeightsError(message, code="weights.bad_config", where=ckpt.path.parent)
     labels = next((part[name] for part in (found, images) for name in ("label_names", "labels") if part.get(name)), ())
     pool = arguments.get("global_pool") or found.get("global_pool") or ""
     name = architecture.partition(".")[0]
     try:
-        heads, sizes = parse_heads(name, arguments), parse_sizes(arguments, images)
+        heads = parse_positive_int(str(arguments.get("num_heads", HEADS.get(name, 1))), "model_args.num_heads")
+        sizes = parse_sizes(arguments, images)
     except ConfigError as error:
-        where = f"{ckpt.path.parent / 'config.json'}, {error.where}"
+        where = f"{ckpt.path.parent / CONFIG}, {error.where}"
         raise WeightsError(error.message, code="weights.bad_config", where=where) from None
+    heads = heads if "num_heads" in arguments or name in HEADS else 0
     return TimmConfig(name, arguments, images, parse_labels(labels), str(pool), heads, sizes)
 
 
-def parse_heads(architecture: str, arguments: Mapping[str, Any]) -> int:
-    """The number of heads, or nothing."""
-    told = arguments.get("num_heads", HEADS.get(architecture, 0))
-    if not isinstance(told, int) or (told < 1 and "num_heads" in arguments):
-        message = f"expected a whole number from 1 on, got {told!r}"
-        raise ConfigError(message, code="config.out_of_range", where="model_args.num_heads")
-    return told
-
-
 def parse_sizes(arguments: Mapping[str, Any], images: Mapping[str, Any]) -> tuple[Size, ...]:
-    """The image sizes that are named."""
+    """The image sizes that the file gives."""
     named = {"model_args.img_size": arguments.get("img_size"), "pretrained_cfg.input_size": images.get("input_size")}
     found = []
     for where, each in named.items():
@@ -89,8 +85,16 @@ def parse_sizes(arguments: Mapping[str, Any], images: Mapping[str, Any]) -> tupl
     return tuple(found)
 
 
+def parse_labels(found: Any) -> tuple[str, ...]:
+    """The class names, from a list or by number; none where numbers are missing."""
+    if isinstance(found, Mapping):
+        found = [found.get(str(number)) for number in range(len(found))]
+    known = isinstance(found, Sequence) and all(isinstance(name, str) for name in found)
+    return tuple(found) if known else ()
+
+
 def check_consistent(config: TimmConfig, model: Vit, ckpt: Checkpoint) -> None:
-    """Refuse tensors that are not of the model that is noted beside them: a file may have been cut."""
+    """Refuse tensors that are not of the model that the file describes: some may be missing."""
     found = {
         "depth": model.depth,
         "embed_dim": model.width,
@@ -99,48 +103,97 @@ def check_consistent(config: TimmConfig, model: Vit, ckpt: Checkpoint) -> None:
         "patch_size": model.stem.patch,
     }
     for name, value in found.items():
-        told = config.arguments.get(name, value)
-        if isinstance(value, Size) and isinstance(told, int | list):
-            told = Size.parse(told)
-        if told != value:
-            message = f"model_args.{name} is {told}, and {value} in the tensors"
-            where, hint = str(ckpt.path.parent / "config.json"), "get both from where they came from"
-            raise WeightsError(message, code="weights.config_mismatch", where=where, hint=hint)
-
-
-def parse_labels(found: Any) -> tuple[str, ...]:
-    """The names of classes, from a list or by number; none where numbers are left out."""
-    if isinstance(found, Mapping):
-        found = [found.get(str(number)) for number in range(len(found))]
-    known = isinstance(found, Sequence) and all(isinstance(name, str) for name in found)
-    return tuple(found) if known else ()
+        given = config.arguments.get(name, value)
+        if isinstance(value, Size) and isinstance(given, int | list):
+            given = Size.parse(given)
+        if given != value:
+            message, hint = f"model_args.{name} is {given}, and {value} in the tensors", "download both files again"
+            raise WeightsError(message, code="weights.config_mismatch", where=ckpt.path.parent / CONFIG, hint=hint)
 
 
 def parse_preprocessing(
     config: TimmConfig, image: Size, channels: int, scaling: Normalize, ckpt: Checkpoint
 ) -> Preprocessing:
-    """What is done to images, as the config have it, or as timm's default has it."""
-    told = config.images
+    """The preprocessing in the file, or timm's default."""
+    given = config.images
     try:
-        if "mean" in told and "std" in told:
-            scaling = Normalize(mean=tuple(map(float, told["mean"])), std=tuple(map(float, told["std"])))
-        if len(scaling.mean) not in {1, channels} and "mean" in told:
+        if "mean" in given and "std" in given:
+            scaling = Normalize(mean=tuple(map(float, given["mean"])), std=tuple(map(float, given["std"])))
+        if len(scaling.mean) not in {1, channels} and "mean" in given:
             raise ValueError(f"{len(scaling.mean)} means for {channels} channels")
-        if len(scaling.mean) not in {1, channels}:
-            scaling = CENTERED
-        fraction = float(told.get("crop_pct", 0.9))
-        filter: Filter = FILTERS[str(told.get("interpolation", "bicubic"))]
-        whole = CROPS[str(told.get("crop_mode", "center"))]
+        fraction = float(given.get("crop_pct", 0.9))
+        filter: Filter = FILTERS[str(given.get("interpolation", "bicubic"))]
+        whole = CROPS[str(given.get("crop_mode", "center"))]
         if whole and fraction != 1:
             raise ValueError(f"crop_mode is squash and crop_pct {fraction:g}, expected 1")
-        view = Resize(filter=filter) if whole else CenterCrop(fraction=fraction, filter=filter)
-        if config.arguments.get("dynamic_img_size") and "input_size" in told:
-            image = Size.parse(told["input_size"][-2:])  # which may be another than the table's
-        return Preprocessing(image_size=image, decoding=Decoding(channels=channels), crop=view, normalize=scaling)
+        crop = Resize(filter=filter) if whole else CenterCrop(fraction=fraction, filter=filter)
+        if config.arguments.get("dynamic_img_size") and "input_size" in given:
+            image = Size.parse(given["input_size"][-2:])  # which may differ from that of the table
+        return assumed_preprocessing(image, channels, crop, scaling)
     except KeyError as error:
         message = f"pretrained_cfg has {error}, expected {format_choices((*FILTERS, *CROPS))}"
-        where = str(ckpt.path.parent / "config.json")
-        raise WeightsError(message, code="weights.unsupported", where=where) from None
+        raise WeightsError(message, code="weights.unsupported", where=ckpt.path.parent / CONFIG) from None
     except (TypeError, ValueError, ConfigError) as error:
         message = f"pretrained_cfg is not as timm writes it: {error}"
-        raise WeightsError(message, code="weights.bad_config", where=ckpt.path.parent / "config.json") from None
+        raise WeightsError(message, code="weights.bad_config", where=ckpt.path.parent / CONFIG) from None
+
+
+def special_architectures(model: Vit) -> dict[str, str]:
+    """The architectures of timm for the parts of a model that no argument sets, and what these parts are."""
+    parts = {
+        DISTILLED: "a distillation token" if isinstance(model.pool, DistilledPool) else "",
+        CLIP: "a norm before the first layer" if model.tokens.norm else "",
+        GATED: "a gated MLP" if isinstance(model.mlp, SwiGlu) else "",
+    }
+    return {name: words for name, words in parts.items() if words}
+
+
+def timm_config(bundle: Bundle, model: Vit) -> dict[str, Any]:
+    """The config.json of a model: an architecture, and everything in which this model differs from it."""
+    assert isinstance(model.stem, Patches)
+    assert isinstance(model.mixer, Attention)
+    preprocessing, gated = bundle.preprocessing, isinstance(model.mlp, SwiGlu)
+    crop, normalize = preprocessing.crop, preprocessing.normalize.per_channel(model.channels)
+    arguments: dict[str, Any] = {
+        "img_size": list(model.image_size),
+        "in_chans": model.channels,
+        "patch_size": list(model.stem.patch),
+        "embed_dim": model.width,
+        "depth": model.depth,
+        "num_heads": model.mixer.heads,
+        "mlp_ratio": _ratio((1 + gated) * model.mlp.hidden(model.width), model.width),
+        "qkv_bias": model.mixer.qkv_bias,
+        "qk_norm": model.mixer.qk_norm,
+        "class_token": model.tokens.cls,
+        "global_pool": POOLS[model.pool.kind],
+        "pre_norm": model.tokens.norm,
+    }
+    arguments |= {"init_values": 0.0} if isinstance(model.mlp, SwiGlu) else {"act_layer": ACTIVATIONS[model.mlp.gelu]}
+    if not isinstance(model.pool, DistilledPool):
+        assert isinstance(model.position, Learned1d)
+        arguments |= {"reg_tokens": model.tokens.registers, "no_embed_class": not model.position.cls}
+        arguments["fc_norm"] = model.pool.normalizes()
+    if preprocessing.image_size != model.image_size:
+        arguments["dynamic_img_size"] = True  # else timm refuses images of any size but the table's
+    if isinstance(model.block.scale, LayerScale):
+        arguments["init_values"] = model.block.scale.init
+    return {
+        "architecture": next(iter(special_architectures(model)), "vit_base_patch16_224"),
+        "num_classes": len(bundle.classes),
+        "label_names": list(bundle.classes),
+        "model_args": arguments,
+        "pretrained_cfg": {
+            "input_size": [model.channels, *preprocessing.image_size],
+            "mean": list(normalize.mean),
+            "std": list(normalize.std),
+            "crop_pct": crop.fraction if isinstance(crop, CenterCrop) else 1.0,
+            "crop_mode": "center" if isinstance(crop, CenterCrop) else "squash",
+            "interpolation": crop.filter,
+        },
+    }
+
+
+def _ratio(hidden: int, width: int) -> float:
+    """The number that timm multiplies the width with, and truncates to a whole number."""
+    exact = hidden / width
+    return exact if int(width * exact) == hidden else (hidden + 0.5) / width

@@ -1,44 +1,40 @@
-"""torchvision: `vit_b_16` to `vit_h_14`, a state dict.  D width.
+"""torchvision: `vit_b_16` to `vit_h_14`, a state dict.
 
-torchvision keeps the names of classes and the preprocessing in its code, beside each of its published weights.
+torchvision has the names of classes and the preprocessing in its code, beside each of its published weights.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
 
-import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from vitral.core.config import Size
-from vitral.data.decoding.header import Decoding
 from vitral.data.transforms.crop import CenterCrop
-from vitral.data.transforms.preprocessing import CENTERED, IMAGENET, Preprocessing
+from vitral.data.transforms.preprocessing import IMAGENET
 from vitral.models.attention import Attention
 from vitral.models.embed import Patches
 from vitral.models.head import HeadConfig, LinearHead, NoHead, TanhHead
 from vitral.models.mlp import Mlp
-from vitral.models.pool import ClassPool
 from vitral.models.position import Learned1d
 from vitral.models.vit import Vit
 from vitral.weights.bundle import Bundle
 from vitral.weights.formats.format import (
+    PLAIN,
     Checkpoint,
     DetectedModel,
     FileSettings,
     Format,
     ModelOutputs,
-    count_layers,
-    numbered_classes,
+    assumed_preprocessing,
+    infer_sizes,
+    reference_outputs,
     tensor_shape,
-    unnamed_classes,
 )
-from vitral.weights.formats.rules import Rule, affine, patch_kernel, position_rules, same
-from vitral.weights.formats.support import Supported
+from vitral.weights.formats.rules import TABLE, TOKENS, Names
 
-LAYER = "encoder.layers.encoder_layer_"
+LAYER = "encoder.layers.encoder_layer_*"
 EPS = 1e-6
 OLDER = {"mlp.linear_1.": "mlp.0.", "mlp.linear_2.": "mlp.3."}  # names before torchvision 0.13
 
@@ -46,66 +42,59 @@ OLDER = {"mlp.linear_1.": "mlp.0.", "mlp.linear_2.": "mlp.3."}  # names before t
 class Torchvision(Format):
     """A Vision Transformer of torchvision."""
 
-    library: ClassVar[str] = "torchvision"
-    package: ClassVar[str] = "torchvision"
-    name: ClassVar[str] = "torchvision"
-    title: ClassVar[str] = "torchvision's Vision Transformer"
-    supported: ClassVar[Supported] = Supported(
-        rectangles=False, channels=3, cls=True, position_cls=True, qkv_bias=True, gelu="erf", eps=EPS
-    )
+    library = package = name = "torchvision"
+    title = "torchvision's Vision Transformer"
+    names: ClassVar[Names] = {
+        "stem.project": "conv_proj",
+        TOKENS: ("class_token",),
+        TABLE: "encoder.pos_embedding",
+        "blocks.*.mixer_norm": f"{LAYER}.ln_1",
+        "blocks.*.mixer.heads.qkv.weight": f"{LAYER}.self_attention.in_proj_weight",
+        "blocks.*.mixer.heads.qkv.bias": f"{LAYER}.self_attention.in_proj_bias",
+        "blocks.*.mixer.project": f"{LAYER}.self_attention.out_proj",
+        "blocks.*.mlp_norm": f"{LAYER}.ln_2",
+        "blocks.*.mlp.expand": f"{LAYER}.mlp.0",
+        "blocks.*.mlp.contract": f"{LAYER}.mlp.3",
+        "norm": "encoder.ln",
+        "head.hidden": "heads.pre_logits",
+        "head.classifier.linear": "heads.head",
+        "head.linear": "heads.head",
+    }
+    supported = PLAIN | {
+        "channels": (3,),
+        "tokens.cls": (True,),
+        "position.cls": (True,),
+        "mixer.qkv_bias": (True,),
+        "mlp.gelu": ("erf",),
+        "pool.kind": ("cls",),
+        "head.kind": ("linear", "tanh"),
+        "eps": (EPS,),
+    }
+    squares = True
 
     def matches(self, ckpt: Checkpoint) -> bool:
-        return {"class_token", "encoder.pos_embedding", f"{LAYER}0.ln_1.weight"} <= ckpt.tensors.keys()
+        layer = LAYER.replace("*", "0")
+        return {"class_token", "encoder.pos_embedding", f"{layer}.ln_1.weight"} <= ckpt.tensors.keys()
 
     def detect(self, ckpt: Checkpoint, settings: FileSettings) -> DetectedModel:
         ckpt = ckpt._replace(tensors={current_name(name): tensor for name, tensor in ckpt.tensors.items()})
-        width, channels, *sides = tensor_shape(ckpt, "conv_proj.weight", 4)
-        stem = Patches(patch=Size(*sides))
-        image, _ = settings.infer_image_size(tensor_shape(ckpt, "encoder.pos_embedding", 3)[1], [1], stem.patch, ckpt)
-        head = infer_head(ckpt)
-        classes = 0 if isinstance(head, NoHead) else head.num_classes
+        width, channels, patch, depth, hidden = infer_sizes(ckpt, self.names)
+        image, _ = settings.infer_image_size(tensor_shape(ckpt, "encoder.pos_embedding", 3)[1], [1], patch, ckpt)
         model = Vit(
             image_size=image,
             channels=channels,
             width=width,
-            depth=count_layers(ckpt.tensors, LAYER),
-            stem=stem,
+            depth=depth,
+            stem=Patches(patch=patch),
             position=Learned1d(resampling="bicubic_corners"),
             mixer=Attention(heads=settings.infer_heads(width, ckpt)),
-            mlp=Mlp(ratio=tensor_shape(ckpt, f"{LAYER}0.mlp.0.weight", 2)[0] / width, gelu="erf"),
-            head=head,
+            mlp=Mlp(ratio=hidden / width, gelu="erf"),
+            head=infer_head(ckpt),
             eps=EPS,
         )
-        preprocessing = Preprocessing(
-            image_size=image,
-            decoding=Decoding(channels=channels),
-            crop=CenterCrop(fraction=224 / 256, filter="bilinear"),
-            normalize=IMAGENET if channels == 3 else CENTERED,
-        )
-        assumed = ["images as torchvision's default has them: the middle 224 of 256 pixels, ImageNet's mean"]
-        assumed += unnamed_classes(classes)
-        return DetectedModel(
-            self.title, model, preprocessing, numbered_classes(classes), ckpt.tensors, {}, tuple(assumed)
-        )
-
-    def rules(self, model: Vit) -> list[Rule]:
-        rules = [patch_kernel("stem.project.weight", "conv_proj.weight", model.stem.patch)]
-        rules += [same("stem.project.bias", "conv_proj.bias")]
-        rules += position_rules(model, ["class_token"], "encoder.pos_embedding")
-        for layer in range(model.depth):
-            rules += block_rules(f"blocks.{layer}", f"{LAYER}{layer}")
-        rules += affine("norm", "encoder.ln")
-        if isinstance(model.head, LinearHead):
-            rules += affine("head.linear", "heads.head")
-        elif isinstance(model.head, TanhHead):
-            rules += [*affine("head.hidden", "heads.pre_logits"), *affine("head.classifier.linear", "heads.head")]
-        return rules
-
-    def other_faults(self, model: Vit, bundle: Bundle) -> Iterator[str]:
-        if not isinstance(model.pool, ClassPool):
-            yield f"pool: {self.title} pools the class token, this model has {model.pool.kind}"
-        if isinstance(model.head, NoHead):
-            yield f"head: {self.title} always has one"
+        crop = CenterCrop(fraction=224 / 256, filter="bilinear")
+        assumed = "torchvision's default preprocessing: the middle 224 of 256 pixels, ImageNet's mean"
+        return self.detected(ckpt, model, assumed_preprocessing(image, channels, crop, IMAGENET), (assumed,))
 
     def required_settings(self, model: Vit) -> tuple[str, ...]:
         assert isinstance(model.mixer, Attention)
@@ -126,29 +115,11 @@ class Torchvision(Format):
             config.mlp.hidden(config.width), num_classes=config.head.num_classes, representation_size=hidden,
         )  # fmt: skip
         model.load_state_dict(found)
-        kept: list[Tensor] = []
-        model.eval().encoder.register_forward_hook(lambda _part, _given, tokens: kept.append(tokens))
-
-        @torch.no_grad()
-        def answers(images: Tensor) -> ModelOutputs:
-            logits = model(images)
-            return ModelOutputs(kept.pop(), logits)
-
-        return answers
-
-
-def block_rules(ours: str, theirs: str) -> list[Rule]:
-    """One layer."""
-    rules = [*affine(f"{ours}.mixer_norm", f"{theirs}.ln_1"), *affine(f"{ours}.mlp_norm", f"{theirs}.ln_2")]
-    rules += [
-        same(f"{ours}.mixer.heads.qkv.{part}", f"{theirs}.self_attention.in_proj_{part}") for part in ("weight", "bias")
-    ]
-    rules += affine(f"{ours}.mixer.project", f"{theirs}.self_attention.out_proj")
-    return rules + affine(f"{ours}.mlp.expand", f"{theirs}.mlp.0") + affine(f"{ours}.mlp.contract", f"{theirs}.mlp.3")
+        return reference_outputs(model, model.encoder, has_head=True)
 
 
 def current_name(name: str) -> str:
-    """The name that a tensor of an older file has today."""
+    """The name of a tensor in current versions."""
     for old, new in OLDER.items():
         name = name.replace(old, new)
     return name

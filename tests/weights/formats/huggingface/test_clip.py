@@ -33,10 +33,10 @@ def test_what_is_not_of_the_tower_is_left_out_with_a_reason(tmp_path: Path, capl
         vitral.load(folder(tmp_path, "hf_clip"))
     left = [line for line in caplog.messages if line.startswith("ignored")]
     assert [line.rpartition(": ")[2] for line in left] == [
-        "scales comparisons of images with texts",
-        "of the text tower",
-        "takes texts to the space that images are compared with them in",
-        "takes images to the space that texts are compared with them in",
+        "scales the similarity of images and texts",
+        "belongs to the text tower",
+        "projects texts to the shared embedding",
+        "projects images to the shared embedding",
     ]
 
 

@@ -16,7 +16,7 @@ from vitral.core.config import override
 from vitral.core.errors import WeightsError
 from vitral.models.vit import Vit
 from vitral.weights.formats.format import Checkpoint, FileSettings
-from vitral.weights.formats.huggingface.registry import FAMILIES
+from vitral.weights.formats.registry import FAMILIES
 
 OWNERS = {
     "hf_vit": "hf-vit",

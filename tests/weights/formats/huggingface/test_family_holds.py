@@ -9,8 +9,8 @@ from tests.errors import raises
 from tests.weights.formats.huggingface.folders import folder
 from vitral.core.config import override
 from vitral.weights.convert import select_format
-from vitral.weights.formats.huggingface.registry import FAMILIES
 from vitral.weights.formats.huggingface.vit import HfVit
+from vitral.weights.formats.registry import FAMILIES
 
 CHANGES = {
     "model.stem.norm=both": "stem.norm",

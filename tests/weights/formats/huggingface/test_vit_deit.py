@@ -47,4 +47,4 @@ def test_published_files_squash_a_picture_and_ours_keep_its_shape(
         needs = vitral.load(folder(tmp_path, "hf_deit", processor=published)).bundle.preprocessing
     assert needs.image_size == (224, 224)
     assert needs.crop.model_dump() == {"kind": "center", "fraction": 0.875, "filter": "bicubic"}
-    assert "keeps its shape; the library would first squash it to 256x256" in caplog.text
+    assert "keeps its aspect ratio; the library would first squash it to 256x256" in caplog.text

@@ -1,19 +1,19 @@
-"""The base of the Hugging Face formats: a family declares its parts; reading and writing are done here."""
+"""The base of the Hugging Face formats: a family declares its names and settings; reading and writing are done here."""
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from vitral.core.config import Size, override
 from vitral.core.errors import ConfigError, WeightsError, format_choices
-from vitral.data.decoding.header import Decoding
 from vitral.data.transforms.crop import CenterCrop
-from vitral.data.transforms.preprocessing import CENTERED, Preprocessing
+from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.models.attention import Attention
 from vitral.models.block import LayerScale, NoScale, PreNorm
 from vitral.models.embed import Patches
@@ -25,48 +25,106 @@ from vitral.models.vit import Tokens, Vit
 from vitral.weights.bundle import Bundle
 from vitral.weights.formats.format import (
     CONFIG,
+    PLAIN,
     PROCESSOR,
     Checkpoint,
     DetectedModel,
     FileSettings,
     Format,
     ModelOutputs,
+    assumed_preprocessing,
+    infer_sizes,
     json_file,
-    numbered_classes,
+    tensor_shape,
 )
-from vitral.weights.formats.huggingface.fields import ACTIVATIONS, Fields, Shapes
-from vitral.weights.formats.huggingface.names import HEADS, Names, TowerTensors, add_prefix, sort_tensors
-from vitral.weights.formats.huggingface.processor import ProcessorDefaults, processor_fields, read_processor
-from vitral.weights.formats.rules import Rule, affine
+from vitral.weights.formats.huggingface.config import (
+    ACTIVATIONS,
+    Fields,
+    ProcessorDefaults,
+    processor_fields,
+    read_processor,
+)
+from vitral.weights.formats.rules import STEM, TABLE, TOKENS, Rule, Weights, patch_kernel, unsqueezed
 
-DOWNLOAD_AGAIN = "get it again from where the weights came from"
+DOWNLOAD_AGAIN = "download it again from where the weights came from"
 ADD_CONFIG = "put the model's config.json beside it"
+HEADS = ("classifier.", "cls_classifier.", "distillation_classifier.")  # beside the tower, not in it
+MASK_TOKEN = (r"embeddings\.mask_token", "replaces masked patches, in pre-training only")
+VIT = PLAIN | {"tokens.cls": (True,), "position.cls": (True,)}
+# Names inside the library since version 5, and in published files.
+RENAMED_SINCE_V5 = (
+    (r"^layers\.", "encoder.layer."),
+    (r"\battention\.q_proj\.", "attention.attention.query."),
+    (r"\battention\.k_proj\.", "attention.attention.key."),
+    (r"\battention\.v_proj\.", "attention.attention.value."),
+    (r"\battention\.o_proj\.", "attention.output.dense."),
+)
+
+
+class TowerTensors(NamedTuple):
+    """The tensors of a file by short names, and the names of unused ones, each with the reason."""
+
+    tensors: dict[str, Tensor]
+    unused: dict[str, str]
 
 
 class Family(Format):
-    """A kind of model of the library, known by the `model_type` in its config.json or else by its names."""
+    """A kind of model of the library, recognized by the `model_type` in its config.json or else by its names.
 
-    library: ClassVar[str] = "huggingface"
-    package: ClassVar[str] = "transformers"
+    Its `names` are short: without the name of the tower, and as in published files.
+    """
+
+    library = "huggingface"
+    package = "transformers"
     types: ClassVar[tuple[str, ...]]  # model_type in config.json
-    names: ClassVar[Names]
-    shapes: ClassVar[Shapes]  # where the tensors show what a missing config.json would tell
-    default_fields: ClassVar[Mapping[str, Any]]  # fields that no tensor shows, as all published models have them
+    architectures: ClassVar[tuple[str, ...]]  # the classes of the library, without a head and with one
+    towers: ClassVar[tuple[str, ...]]  # possible prefixes of the names: `vit.`
+    renamed: ClassVar[tuple[tuple[str, str], ...]] = ()  # patterns and their replacements
+    unused: ClassVar[tuple[tuple[str, str], ...]] = ()  # patterns of tensors that no model here uses, and why
+    flat_positions: ClassVar[bool] = False  # whether tokens and positions lack the first dimension
+    mask_dims: ClassVar[int] = 0  # of a mask token that the library expects; 0 for none
+    default_fields: ClassVar[Mapping[str, Any]]  # fields that no tensor shows, as in all published models
     processor_defaults: ClassVar[ProcessorDefaults]
+    supported = VIT
     pools_and_heads: ClassVar[frozenset[tuple[str, str]]]  # the kinds of pool and head that go together
-    resizes: ClassVar[bool] = True  # whether its code has to be told that an image has another size than its own
+    resizes: ClassVar[bool] = True  # whether its code needs an option for images of another size than its own
+    headless_options: ClassVar[Mapping[str, Any]] = {}  # options with which the library loads a model without a head
 
     def matches(self, ckpt: Checkpoint) -> bool:
         if "model_type" in ckpt.config:
             return ckpt.config["model_type"] in self.types
-        return self.matches_names({self.names.short(name) for name in ckpt.tensors})
+        return self.matches_names({self.short(name) for name in ckpt.tensors})
 
     def matches_names(self, names: set[str]) -> bool:
         """Whether short names are of this family and no other."""
         raise NotImplementedError
 
+    def short(self, name: str) -> str:
+        """The name without the prefix, as in published files."""
+        for tower in self.towers:
+            name = name.removeprefix(tower)
+        for pattern, replacement in self.renamed:
+            name = re.sub(pattern, replacement, name)
+        return name
+
+    def tower_tensors(self, ckpt: Checkpoint) -> TowerTensors:
+        """The tensors that are used, and those that are not."""
+        found = TowerTensors({}, {})
+        origins: dict[str, str] = {}
+        for name, tensor in ckpt.tensors.items():
+            short = self.short(name)
+            if reason := next((why for pattern, why in self.unused if re.match(pattern, short)), ""):
+                found.unused[name] = reason
+            elif short in origins:
+                message = f"has the same tensor twice, as {origins[short]} and as {name}"
+                hint = "give a file with one of them"
+                raise WeightsError(message, code="weights.duplicate_tensor", where=ckpt.path, hint=hint)
+            else:
+                origins[short], found.tensors[short] = name, tensor
+        return found
+
     def detect(self, ckpt: Checkpoint, settings: FileSettings) -> DetectedModel:
-        found = self.prepare(sort_tensors(ckpt, self.names))
+        found = self.prepare(self.tower_tensors(ckpt))
         fields, assumed = self.fields(ckpt, found, settings)
         try:
             model = self.model(self.vision_fields(fields), found)
@@ -74,23 +132,20 @@ class Family(Format):
             raise WeightsError(str(error), code="weights.bad_config", where=fields.where, hint=fields.hint) from None
         if ckpt.config:
             _refuse_contradiction(model, settings, fields)
-        seen, more = self.preprocessing(ckpt, model)
-        classes = model.head.num_classes if isinstance(model.head, LinearHead) else 0
-        named = fields.labels(classes) if classes else ()
-        if named is None:
-            named, more = numbered_classes(classes), (*more, f"its {classes:,} classes have no names: numbered")
-        tensors = add_prefix(found.tensors, self.prefix(model))
-        return DetectedModel(self.title, model, seen, named, tensors, found.dropped, (*assumed, *more))
+        preprocessing, more = self.preprocessing(ckpt, model)
+        labels = fields.labels(model.head.num_classes) if isinstance(model.head, LinearHead) else ()
+        prefix = self.prefix(model)
+        ckpt = ckpt._replace(tensors={_full(name, prefix): tensor for name, tensor in found.tensors.items()})
+        return self.detected(ckpt, model, preprocessing, (*assumed, *more), labels, found.unused)
 
     def prepare(self, found: TowerTensors) -> TowerTensors:
-        """The tensors once those are brought together, or set aside, of which a name alone does not tell."""
+        """The tensors once those are combined, or discarded, for which the name alone does not decide."""
         return found
 
     def fields(self, ckpt: Checkpoint, found: TowerTensors, settings: FileSettings) -> tuple[Fields, tuple[str, ...]]:
-        """What config.json tells; without one, what the tensors do, and what had to be assumed."""
+        """The fields of config.json; without one, those that the tensors show, and what is assumed."""
         if not ckpt.config:
-            short = ckpt._replace(tensors=found.tensors)
-            data = {**self.fields_from_tensors(short), **self.shapes.fields(short, settings), **self.default_fields}
+            data = self.fields_from_tensors(ckpt._replace(tensors=found.tensors), settings) | {**self.default_fields}
             words = ", ".join(f"{name} {value}" for name, value in self.default_fields.items())
             heads = f"{data['num_attention_heads']} heads"
             return Fields(data, str(ckpt.path), ADD_CONFIG), (f"there is no config.json: {heads}, {words}",)
@@ -99,26 +154,46 @@ class Family(Format):
             raise fields.wrong("model_type", format_choices(self.types))
         return fields, ()
 
-    def fields_from_tensors(self, ckpt: Checkpoint) -> dict[str, Any]:
-        """More fields that the tensors, by short names, show where there is no config.json."""
-        return {}
+    def fields_from_tensors(self, ckpt: Checkpoint, settings: FileSettings) -> dict[str, Any]:
+        """The fields that the tensors, by short names, show; the head count is that of published models."""
+        sizes = infer_sizes(ckpt, self.names)
+        found = {
+            "hidden_size": sizes.width,
+            "num_channels": sizes.channels,
+            "patch_size": list(sizes.patch),
+            "num_hidden_layers": sizes.depth,
+            "num_attention_heads": settings.infer_heads(sizes.width, ckpt),
+            "intermediate_size": sizes.hidden,
+        }
+        if TABLE in self.names:
+            rows = tensor_shape(ckpt, str(self.names[TABLE]), 2 if self.flat_positions else 3)[-2]
+            prefix = len(self.names.get(TOKENS, ())) if self.register_rows else 1
+            found["image_size"] = list(settings.infer_image_size(rows, (prefix,), sizes.patch, ckpt)[0])
+        return found
 
     def vision_fields(self, fields: Fields) -> Fields:
         """The fields that describe the Vision Transformer, in a file that may describe more."""
         return fields
 
     def model(self, fields: Fields, found: TowerTensors) -> Vit:
-        width, patch = fields.whole("hidden_size"), fields.size("patch_size")
+        width, patch, heads = (
+            fields.whole("hidden_size"),
+            fields.size("patch_size"),
+            fields.whole("num_attention_heads"),
+        )
+        if width % heads:
+            message = f"{fields.path}num_attention_heads: hidden_size {width} does not divide among {heads} heads"
+            raise WeightsError(message, code="weights.bad_config", where=fields.where, hint=fields.hint)
         return Vit(
             image_size=_covered(fields.size("image_size"), patch),
             channels=fields.whole("num_channels"),
             width=width,
             depth=fields.whole("num_hidden_layers"),
-            stem=Patches(patch=patch, bias=bool(self.supported.stem_bias)),
+            stem=Patches(patch=patch, bias=self.supported["stem.bias"][0]),
             tokens=self.tokens(fields),
             position=self.position(fields),
-            block=PreNorm(scale=LayerScale() if self.supported.scale else NoScale()),
-            mixer=Attention(heads=_heads(fields, width), qkv_bias=self.qkv_bias(fields)),
+            block=PreNorm(scale=NoScale() if "none" in self.supported["block.scale.kind"] else LayerScale()),
+            mixer=Attention(heads=heads, qkv_bias=self.qkv_bias(fields)),
             mlp=self.mlp(fields, width),
             pool=self.pool(found),
             head=self.head(found),
@@ -126,13 +201,14 @@ class Family(Format):
         )
 
     def tokens(self, fields: Fields) -> Tokens:
-        return Tokens(cls=bool(self.supported.cls), norm=bool(self.supported.pre_norm))
+        cls, registers, norm = (self.supported[f"tokens.{name}"][0] for name in ("cls", "registers", "norm"))
+        return Tokens(cls=cls, registers=registers, norm=norm)
 
     def position(self, fields: Fields) -> PositionConfig:
-        return Learned1d(cls=bool(self.supported.cls), resampling="bicubic")
+        return Learned1d(cls=self.supported["tokens.cls"][0], resampling="bicubic")
 
     def qkv_bias(self, fields: Fields) -> bool:
-        return fields.flag("qkv_bias", True) or bool(self.supported.qkv_bias)
+        return fields.flag("qkv_bias", True) or "mixer.qkv_bias" in self.supported
 
     def mlp(self, fields: Fields, width: int) -> MlpConfig:
         return Mlp(ratio=fields.whole("intermediate_size") / width, gelu=fields.gelu())
@@ -151,46 +227,36 @@ class Family(Format):
         return LinearHead(num_classes=len(head))
 
     def preprocessing(self, ckpt: Checkpoint, model: Vit) -> tuple[Preprocessing, tuple[str, ...]]:
-        """What is done to images, and what had to be assumed."""
+        """The preprocessing, and what is assumed."""
         if not ckpt.processor:
-            scaling = (
-                self.processor_defaults.normalize
-                if len(self.processor_defaults.normalize.mean) in {1, model.channels}
-                else CENTERED
-            )
-            decoding = Decoding(channels=model.channels)
-            own = Preprocessing(
-                image_size=model.image_size, decoding=decoding, crop=self.processor_defaults.crop, normalize=scaling
-            )
-            mean = ", ".join(f"{number:g}" for number in scaling.mean)
-            return own, (f"there is no {PROCESSOR}: images of {model.image_size}, {own.crop.kind} view, mean {mean}",)
+            crop, normalize, _ = self.processor_defaults
+            own = assumed_preprocessing(model.image_size, model.channels, crop, normalize)
+            mean = ", ".join(f"{number:g}" for number in own.normalize.mean)
+            return own, (f"there is no {PROCESSOR}: images of {model.image_size}, {own.crop.kind} crop, mean {mean}",)
         fields = Fields(ckpt.processor, str(ckpt.path.parent / PROCESSOR), DOWNLOAD_AGAIN)
         made, assumed = read_processor(fields, model.channels, self.processor_defaults)
-        assert isinstance(model.stem, Patches)
         covered = _covered(made.image_size, model.stem.patch)
         if covered != made.image_size:
             if not all(covered):
                 raise fields.wrong("size", f"no less than a patch, {model.stem.patch}")
-            assumed += (
-                f"images of {covered}; the library leaves out what its patches do not cover of {made.image_size}",
-            )
+            assumed += (f"images of {covered}; the library ignores what its patches do not cover of {made.image_size}",)
         return made.model_copy(update={"image_size": covered}), assumed
 
     def prefix(self, model: Vit) -> str:
-        """What stands before the tower's names in a file of such a model."""
-        return "" if isinstance(model.head, NoHead) else self.names.towers[0]
+        """The prefix of the tower's names in a file of such a model."""
+        return "" if isinstance(model.head, NoHead) else self.towers[0]
 
-    def tower_rules(self, model: Vit) -> list[Rule]:
-        """The rules of the tower by itself."""
-        raise NotImplementedError
+    def special_rules(self, model: Vit) -> list[Rule]:
+        if not self.flat_positions:
+            return super().special_rules(model)
+        kernel = patch_kernel(f"{STEM}.weight", f"{self.names[STEM]}.weight", model.stem.patch)
+        named = {TABLE: self.names[TABLE]} | ({TOKENS: self.names[TOKENS][0]} if TOKENS in self.names else {})
+        return [kernel, *(unsqueezed(ours, str(theirs)) for ours, theirs in named.items())]
 
-    def head_rules(self, model: Vit) -> list[Rule]:
-        return affine("head.linear", "classifier")
-
-    def rules(self, model: Vit) -> list[Rule]:
+    def rules(self, model: Vit, own: Weights) -> list[Rule]:
         before = self.prefix(model)
-        rules = [replace(rule, theirs=tuple(before + name for name in rule.theirs)) for rule in self.tower_rules(model)]
-        return rules + (self.head_rules(model) if isinstance(model.head, LinearHead) else [])
+        rules = super().rules(model, own)
+        return [replace(rule, theirs=tuple(_full(name, before) for name in rule.theirs)) for rule in rules]
 
     def other_faults(self, model: Vit, bundle: Bundle) -> Iterator[str]:
         if (model.pool.kind, model.head.kind) not in self.pools_and_heads:
@@ -206,20 +272,37 @@ class Family(Format):
 
     def architecture(self, model: Vit) -> str:
         """The class of the library that reads such a model."""
-        raise NotImplementedError
+        return self.architectures[not isinstance(model.head, NoHead)]
 
     def config_fields(self, model: Vit) -> dict[str, Any]:
-        """The fields of config.json, save those that every model has."""
-        return {"model_type": self.types[0]} | common_fields(model)
+        """The fields of config.json that describe the Vision Transformer."""
+        assert isinstance(model.mixer, Attention)
+        return {
+            "model_type": self.types[0],
+            "hidden_size": model.width,
+            "num_hidden_layers": model.depth,
+            "num_attention_heads": model.mixer.heads,
+            "intermediate_size": model.mlp.hidden(model.width),
+            "hidden_act": "silu" if isinstance(model.mlp, SwiGlu) else ACTIVATIONS[model.mlp.gelu],
+            "layer_norm_eps": model.eps,
+            "image_size": _side(model.image_size),
+            "patch_size": _side(model.stem.patch),
+            "num_channels": model.channels,
+            "qkv_bias": model.mixer.qkv_bias,
+        }
 
     def files(self, bundle: Bundle, tensors: Mapping[str, Tensor]) -> dict[str, Iterable[memoryview]]:
-        assert isinstance(bundle.model, Vit)
-        config = {"architectures": [self.architecture(bundle.model)]} | self.config_fields(bundle.model)
+        model = bundle.model
+        assert isinstance(model, Vit)
+        config = {"architectures": [self.architecture(model)]} | self.config_fields(model)
         if bundle.classes:
             config["id2label"] = dict(enumerate(bundle.classes))
             config["label2id"] = {name: label for label, name in enumerate(bundle.classes)}
-        notes = {CONFIG: json_file(config), PROCESSOR: json_file(processor_fields(bundle.preprocessing))}
-        return super().files(bundle, tensors) | notes
+        if self.mask_dims:
+            mask = torch.zeros(*[1] * (self.mask_dims - 1), model.width)
+            tensors = {**tensors, f"{self.prefix(model)}embeddings.mask_token": mask}
+        documents = {CONFIG: json_file(config), PROCESSOR: json_file(processor_fields(bundle.preprocessing))}
+        return super().files(bundle, tensors) | documents
 
     def import_library(self, model: Vit) -> Any:
         return getattr(import_module("transformers"), self.architecture(model))
@@ -227,44 +310,28 @@ class Family(Format):
     def load_reference(self, code: Any, folder: Path, bundle: Bundle) -> Callable[[Tensor], ModelOutputs]:
         model = bundle.model
         assert isinstance(model, Vit)
-        peer = code.from_pretrained(folder, **self.load_options(model)).eval()
+        headless = isinstance(model.head, NoHead)
+        peer = code.from_pretrained(folder, **(self.headless_options if headless else {})).eval()
 
         @torch.no_grad()
-        def answers(images: Tensor) -> ModelOutputs:
+        def outputs(images: Tensor) -> ModelOutputs:
             other = self.resizes and Size(*images.shape[2:]) != model.image_size
-            ways = {"interpolate_pos_encoding": True} if other else {}
-            logits = None if isinstance(model.head, NoHead) else peer(images, **ways).logits
-            return ModelOutputs(self.reference_tokens(peer, images, ways), logits)
+            options = {"interpolate_pos_encoding": True} if other else {}
+            logits = None if headless else peer(images, **options).logits
+            return ModelOutputs(self.reference_tokens(peer, images, options), logits)
 
-        return answers
+        return outputs
 
-    def load_options(self, model: Vit) -> dict[str, Any]:
-        """What the library has to be told beside the folder."""
-        return {}
-
-    def reference_tokens(self, peer: Any, images: Tensor, ways: Mapping[str, Any]) -> Tensor:
+    def reference_tokens(self, peer: Any, images: Tensor, options: Mapping[str, Any]) -> Tensor:
         """The library's tokens after the last norm, (B, L, D)."""
-        inside = [getattr(peer, name.rstrip(".")) for name in self.names.towers if hasattr(peer, name.rstrip("."))]
-        tokens: Tensor = (inside or [peer])[0](images, **ways).last_hidden_state
+        inside = [getattr(peer, name.rstrip(".")) for name in self.towers if hasattr(peer, name.rstrip("."))]
+        tokens: Tensor = (inside or [peer])[0](images, **options).last_hidden_state
         return tokens
 
 
-def common_fields(model: Vit) -> dict[str, Any]:
-    """What every config.json has of a Vision Transformer."""
-    assert isinstance(model.stem, Patches)
-    assert isinstance(model.mixer, Attention)
-    return {
-        "hidden_size": model.width,
-        "num_hidden_layers": model.depth,
-        "num_attention_heads": model.mixer.heads,
-        "intermediate_size": model.mlp.hidden(model.width),
-        "hidden_act": "silu" if isinstance(model.mlp, SwiGlu) else ACTIVATIONS[model.mlp.gelu],
-        "layer_norm_eps": model.eps,
-        "image_size": _side(model.image_size),
-        "patch_size": _side(model.stem.patch),
-        "num_channels": model.channels,
-        "qkv_bias": model.mixer.qkv_bias,
-    }
+def _full(name: str, prefix: str) -> str:
+    """A short name as in a whole model, where the tower has a prefix and the head has none."""
+    return name if name.startswith(HEADS) else prefix + name
 
 
 def _side(size: Size) -> int | list[int]:
@@ -272,23 +339,14 @@ def _side(size: Size) -> int | list[int]:
 
 
 def _covered(image: Size, patch: Size) -> Size:
-    """As much of an image as whole patches cover: the library's convolution leaves out the rest."""
+    """The part of an image that whole patches cover: the library's convolution ignores the rest."""
     return Size(image.height // patch.height * patch.height, image.width // patch.width * patch.width)
 
 
 def _refuse_contradiction(model: Vit, settings: FileSettings, fields: Fields) -> None:
-    """Settings are for what a file leaves open, and config.json leaves open the pool alone."""
+    """Settings are for what a file does not record; config.json records everything but the pool."""
     for setting in settings.items:
         name = setting.partition("=")[0]
         if name != "pool" and override(model, (setting,)) != model:
-            message = f"tells another {name} than {setting}"
-            hint = "leave the setting out, or mend config.json"
+            message, hint = f"has another {name} than {setting}", "omit the setting, or correct config.json"
             raise WeightsError(message, code="weights.bad_setting", where=fields.where, hint=hint)
-
-
-def _heads(fields: Fields, width: int) -> int:
-    heads = fields.whole("num_attention_heads")
-    if width % heads:
-        message = f"{fields.path}num_attention_heads: hidden_size {width} does not divide among {heads} heads"
-        raise WeightsError(message, code="weights.bad_config", where=fields.where, hint=fields.hint)
-    return heads

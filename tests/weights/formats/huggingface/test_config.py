@@ -9,9 +9,8 @@ from tests.weights.formats.huggingface.folders import sees
 from vitral.core.config import Size
 from vitral.data.transforms.crop import CenterCrop, Resize
 from vitral.data.transforms.preprocessing import CENTERED, IMAGENET, Normalize, Preprocessing
-from vitral.weights.formats.huggingface.fields import Fields
-from vitral.weights.formats.huggingface.processor import processor_fields, read_processor
-from vitral.weights.formats.huggingface.registry import FAMILIES
+from vitral.weights.formats.huggingface.config import Fields, processor_fields, read_processor
+from vitral.weights.formats.registry import FAMILIES
 
 MEANS = {"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225]}
 HALVES = Normalize(mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))

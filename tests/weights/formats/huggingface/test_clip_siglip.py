@@ -42,7 +42,7 @@ def test_what_the_classifier_does_not_read_is_left_out_with_a_reason(
 ) -> None:
     with caplog.at_level("INFO"):
         vitral.load(folder(tmp_path, "hf_siglip_head"))
-    assert "and 10 more: gathers the patches in another way than the classifier does" in caplog.text
+    assert "and 10 more: pools the patches in another way than the classifier does" in caplog.text
 
 
 def test_images_are_as_large_as_whole_patches(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -50,4 +50,4 @@ def test_images_are_as_large_as_whole_patches(tmp_path: Path, caplog: pytest.Log
     with caplog.at_level("INFO"):
         bundle = vitral.load(folder(tmp_path, "hf_siglip_uneven", processor=published)).bundle
     assert (bundle.model.image_size, bundle.preprocessing.image_size) == ((32, 32), (32, 32))
-    assert "images of 32x32; the library leaves out what its patches do not cover of 34x34" in caplog.text
+    assert "images of 32x32; the library ignores what its patches do not cover of 34x34" in caplog.text

@@ -10,7 +10,7 @@ import torch
 
 import vitral
 from tests.errors import raises
-from vitral.weights.torch_pickle import read_torch_pickle
+from vitral.weights.tensors import read_torch_pickle
 
 
 class Hostile:

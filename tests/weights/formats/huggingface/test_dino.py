@@ -10,7 +10,7 @@ from tests.errors import raises
 from tests.models.references import reference
 from tests.weights.formats.huggingface.folders import alone, check_answers, check_round_trip, folder
 from vitral.core.config import override
-from vitral.weights.formats.huggingface.dinov2 import HfDinov2
+from vitral.weights.formats.huggingface.dino import HfDinov2
 
 FIXTURES = ("hf_dinov2", "hf_dinov2_registers", "hf_dinov2_registers_head", "hf_dinov2_swiglu")
 
@@ -20,7 +20,7 @@ def test_it_answers_as_the_library_does(tmp_path: Path, name: str, caplog: pytes
     with caplog.at_level("INFO"):
         loaded = vitral.load(folder(tmp_path, name))
     check_answers(loaded, name)
-    assert "embeddings.mask_token: stands for hidden patches in pre-training" in caplog.text
+    assert "embeddings.mask_token: replaces masked patches, in pre-training only" in caplog.text
 
 
 @pytest.mark.parametrize("name", FIXTURES)
