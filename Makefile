@@ -1,9 +1,9 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all check bench clean
+.PHONY: help demo test test-all check wheel-check bench clean
 
 help: ## show this list
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 21
 
 demo: .venv/.ready ## train on the bundled images and look at the answers
 	.venv/bin/vitral demo
@@ -19,6 +19,9 @@ check: .venv/.ready ## lint, formatting, types and the architecture
 	.venv/bin/ruff format --check
 	.venv/bin/mypy
 	.venv/bin/python -m pytest -q tests/test_architecture.py
+
+wheel-check: .venv/.ready ## build the wheel, install it elsewhere, run the quick start of the README with it
+	bash tools/wheel_check.sh
 
 bench: .venv-bench/.ready ## measure vitral beside its peers
 	.venv-bench/bin/python -m benchmarks
