@@ -44,6 +44,7 @@ WHOLE_PACKAGE_TESTS = (
     "tests/test_before.py",
     "tests/test_errata.py",
     "tests/test_layouts.py",
+    "tests/test_packaging.py",
 )
 
 
