@@ -9,9 +9,9 @@ from vitral.core.config import Config, override
 from vitral.core.errors import ConfigError
 from vitral.core.formats import upgrade_json
 from vitral.data.decoding.header import Decoding
-from vitral.data.loading.cache import CACHE_BYTES
 from vitral.data.loading.loader import ImagePipeline
 from vitral.data.loading.sampler import Order, SamplingPlan, Shuffled
+from vitral.data.loading.shared_memory import CACHE_BYTES
 from vitral.data.samples import StratifiedSplit
 from vitral.data.transforms.augment import Augment
 from vitral.data.transforms.crop import CenterCrop, EvalCropConfig, RandomResizedCrop, Resize

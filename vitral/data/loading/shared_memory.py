@@ -1,4 +1,4 @@
-"""Arrays in memory that worker processes share with their parent.
+"""Memory shared with worker processes: arrays, and the cache of decoded images.  H rows, W columns, C channels.
 
 Torch's shared tensors live in /dev/shm, which containers keep so small that loaders die of a bus error; these are
 anonymous maps.
@@ -7,14 +7,21 @@ anonymous maps.
 import mmap
 import multiprocessing
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 from multiprocessing.context import ForkContext, SpawnContext
+from multiprocessing.synchronize import Lock
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
+
+from vitral.core.config import Size
+from vitral.data.decoding.decode import EncodedImage, jpeg_scale
+from vitral.data.decoding.pixels import Pixels
 
 Context = ForkContext | SpawnContext
 FORK: Context = multiprocessing.get_context("fork")
@@ -45,3 +52,79 @@ def create_shared(shape: tuple[int, ...], dtype: str, context: Context) -> Share
     size = max(prod(shape) * np.dtype(dtype).itemsize, 1)
     memory = mmap.mmap(-1, size) if isinstance(context, ForkContext) else context.RawArray("B", size)
     return SharedArray(memory, shape, dtype)
+
+
+CACHE_BYTES = 2**30
+SCALES = (1, 2, 4, 8)
+STARTS = 3  # columns of the table before those of the scales
+
+
+class CacheMemory:
+    """Memory for the pixels of several caches. Pages are allocated when written."""
+
+    def __init__(self, cache_bytes: int, context: Context) -> None:
+        self.pixels = create_shared((cache_bytes,), "uint8", context)
+        self.used = create_shared((1,), "int64", context)  # number of bytes in use
+        self.lock: Lock = context.Lock()  # protects `used` and the tables
+
+
+_memories: WeakValueDictionary[tuple[int, Context], CacheMemory] = WeakValueDictionary()
+
+
+def process_memory(cache_bytes: int, context: Context) -> CacheMemory:
+    """The memory that all loaders of this process share; it is freed with the last of them."""
+    memory = _memories.get((cache_bytes, context)) or CacheMemory(cache_bytes, context)
+    return _memories.setdefault((cache_bytes, context), memory)
+
+
+def discard_memory(cache_bytes: int, context: Context) -> None:
+    """Let loaders start with new memory: a worker was killed, perhaps while it held the lock."""
+    _memories.pop((cache_bytes, context), None)
+
+
+class DecodedCache:
+    """The cached images of one dataset.
+
+    An image is cached at the scale at which it was decoded, so a cached image has the pixels that the file would give.
+    """
+
+    def __init__(self, images: int, channels: int, memory: CacheMemory, context: Context) -> None:
+        self.memory, self.channels = memory, channels
+        # (images, 7): height, width, whether it is a JPEG, and for each scale 1 + the start of the pixels
+        self.table = create_shared((images, STARTS + len(SCALES)), "int64", context)
+
+
+class CachedImage:
+    """An image of a dataset. Its file is read and decoded only if the cache does not have it."""
+
+    def __init__(self, cache: DecodedCache, index: int, read: Callable[[], EncodedImage]) -> None:
+        self.cache, self.row, self.read = cache, cache.table.array[index], read
+        with cache.memory.lock:
+            height, width, is_jpeg = self.row[:STARTS].tolist()
+        self.encoded = None if height else read()
+        if self.encoded is not None:
+            (height, width), is_jpeg = self.encoded.size, self.encoded.header.format == "JPEG"
+            with cache.memory.lock:
+                self.row[:STARTS] = height, width, is_jpeg
+        self.size, self.is_jpeg = Size(height, width), is_jpeg
+
+    def pixels(self, min_size: Size) -> Pixels:
+        """The image, (H, W, C): see `EncodedImage.pixels`. The array must not be written to."""
+        scale = jpeg_scale(self.size, min_size) if self.is_jpeg else 1
+        column, memory = STARTS + SCALES.index(scale), self.cache.memory
+        with memory.lock:
+            start = int(self.row[column]) - 1
+        if start >= 0:
+            shape = (-(-self.size.height // scale), -(-self.size.width // scale), self.cache.channels)
+            return memory.pixels.array[start : start + prod(shape)].reshape(shape)
+        pixels = (self.encoded or self.read()).pixels(min_size)
+        with memory.lock:
+            start = int(memory.used.array[0])
+            end = start + pixels.size
+            if end > len(memory.pixels.array):
+                return pixels
+            memory.used.array[0] = end
+        memory.pixels.array[start:end] = pixels.reshape(-1)
+        with memory.lock:
+            self.row[column] = start + 1
+        return pixels

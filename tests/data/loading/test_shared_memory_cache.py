@@ -7,8 +7,7 @@ from tests.data.pictures import encoded, smooth
 from vitral.core.config import Size
 from vitral.data.decoding.decode import EncodedImage, decode, open_image
 from vitral.data.decoding.header import Decoding
-from vitral.data.loading.cache import CachedImage, DecodedCache, create_cache, discard_memory, process_memory
-from vitral.data.loading.shared_memory import FORK
+from vitral.data.loading.shared_memory import FORK, CachedImage, DecodedCache, discard_memory, process_memory
 
 DATA = {"JPEG": encoded(smooth(80, 64), "JPEG"), "PNG": encoded(smooth(80, 64), "PNG")}
 NEEDS = [Size(80, 64), Size(41, 20), Size(40, 32), Size(10, 8), Size(200, 200)]
@@ -17,7 +16,7 @@ NEEDS = [Size(80, 64), Size(41, 20), Size(40, 32), Size(10, 8), Size(200, 200)]
 def cache_of(images: int, cache_bytes: int) -> DecodedCache:
     """A cache with memory of its own."""
     discard_memory(cache_bytes, FORK)
-    return create_cache(images, 3, process_memory(cache_bytes, FORK), FORK)
+    return DecodedCache(images, 3, process_memory(cache_bytes, FORK), FORK)
 
 
 class Reader:
@@ -74,7 +73,7 @@ def test_what_one_process_kept_another_finds() -> None:
 
 def test_all_caches_of_a_process_share_one_memory() -> None:
     first = cache_of(1, 2 * 80 * 64 * 3 + 1)
-    others = [create_cache(1, 3, process_memory(2 * 80 * 64 * 3 + 1, FORK), FORK) for _ in range(2)]
+    others = [DecodedCache(1, 3, process_memory(2 * 80 * 64 * 3 + 1, FORK), FORK) for _ in range(2)]
     reads = [Reader(DATA["PNG"]) for _ in range(3)]
     for _ in range(2):
         for cache, read in zip((first, *others), reads, strict=True):
