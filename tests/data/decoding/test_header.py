@@ -12,8 +12,8 @@ from PIL.ImageFile import ImageFile
 from tests.data.pictures import ORDERS, chunk, color, deep_png, empty_png, encoded, exif, noise, npy, png, tiff
 from tests.errors import raises
 from vitral.core.config import Size
-from vitral.data.decoding.decode import FULL_SIZE, decode
-from vitral.data.decoding.header import Decoding, Header, exif_orientation, read_header
+from vitral.data.decoding.decode import FULL_SIZE, decode, open_image
+from vitral.data.decoding.header import Decoding, Header, exif_orientation
 
 TALL = noise(30, 20, 3).astype(np.uint8)
 BOMBS = {
@@ -71,25 +71,25 @@ def test_a_header_is_read_without_loading_a_pixel(monkeypatch: pytest.MonkeyPatc
     files = {kind: encoded(TALL, kind) for kind in ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "AVIF")}
     monkeypatch.setattr(ImageFile, "load", lambda image: pytest.fail("a pixel was loaded"))
     for kind, data in files.items():
-        head = read_header(data, kind, Decoding())
+        head = open_image(data, kind, Decoding()).header
         assert head == Header(head.format, Size(30, 20), "P" if kind == "GIF" else "RGB", 1)
         assert head.format == kind
-    assert read_header(late, "late.png", Decoding()) == Header("PNG", Size(20, 30), "RGB", 6)
-    assert read_header(npy(noise(30, 20, 5).astype(np.uint8)), "a.npy", Decoding(channels=5)).mode == "uint8 x 5"
-    assert read_header(deep_png(noise(30, 20, 3), 2), "a.png", Decoding()).mode == "RGB;16"
+    assert open_image(late, "late.png", Decoding()).header == Header("PNG", Size(20, 30), "RGB", 6)
+    assert open_image(npy(noise(30, 20, 5).astype(np.uint8)), "a.npy", Decoding(channels=5)).header.mode == "uint8 x 5"
+    assert open_image(deep_png(noise(30, 20, 3), 2), "a.png", Decoding()).header.mode == "RGB;16"
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_the_size_is_that_of_the_upright_image(orientation: int) -> None:
     upright = Size(20, 30) if orientation >= 5 else Size(30, 20)
     for kind in ("JPEG", "PNG", "WEBP", "AVIF"):
-        assert read_header(encoded(TALL, kind, exif=exif(orientation)), kind, Decoding())[1:] == (
+        assert open_image(encoded(TALL, kind, exif=exif(orientation)), kind, Decoding()).header[1:] == (
             upright,
             "RGB",
             orientation,
         )
     for order in ORDERS:
-        assert read_header(tiff(TALL, 2, order, t274=[orientation]), "tiff", Decoding()).size == upright
+        assert open_image(tiff(TALL, 2, order, t274=[orientation]), "tiff", Decoding()).header.size == upright
         assert exif_orientation(exif(orientation, order)) == orientation
 
 
@@ -122,7 +122,7 @@ def test_limits_can_be_moved() -> None:
     assert decode(empty_png(1, 20_000), "a.png", lenient, FULL_SIZE).shape == (1, 20_000, 3)
     assert decode(empty_png(8, 400), "a.png", Decoding(), FULL_SIZE).shape == (8, 400, 3)
     with raises("data.image_too_large", "a.png", 480, 479):
-        read_header(encoded(color(), "PNG"), "a.png", Decoding(pixel_limit=479))
+        open_image(encoded(color(), "PNG"), "a.png", Decoding(pixel_limit=479))
     for wrong in ({"channels": 0}, {"pixel_limit": 100_000_000}, {"background": (0, 0, 256)}, {"longest_aspect": 0.5}):
         with raises("config.out_of_range", *wrong):
             Decoding(**wrong)
@@ -131,4 +131,4 @@ def test_limits_can_be_moved() -> None:
 
 def test_a_picture_does_not_become_five_channels() -> None:
     with raises("data.channel_mismatch", "a.png", 5, 3, ".npy"):
-        read_header(encoded(color(), "PNG"), "a.png", Decoding(channels=5))
+        open_image(encoded(color(), "PNG"), "a.png", Decoding(channels=5))

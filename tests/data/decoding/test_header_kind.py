@@ -6,8 +6,8 @@ from PIL import Image
 from tests.data.pictures import color, encoded, npy, smooth, tiff
 from tests.errors import raises
 from vitral.core.errors import DataError
-from vitral.data.decoding.decode import FULL_SIZE, decode
-from vitral.data.decoding.header import Decoding, read_header, recognize
+from vitral.data.decoding.decode import FULL_SIZE, decode, open_image
+from vitral.data.decoding.header import Decoding, recognize
 
 HEIC = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic"
 STRANGE = {
@@ -88,4 +88,4 @@ def test_damaged_bytes_give_pixels_or_a_data_error_and_never_another(name: str) 
                 pixels = decode(bytes(broken), name, Decoding(), FULL_SIZE)
             except DataError:
                 continue
-            assert pixels.shape[:2] == read_header(bytes(broken), name, Decoding()).size
+            assert pixels.shape[:2] == open_image(bytes(broken), name, Decoding()).header.size

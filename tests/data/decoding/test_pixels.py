@@ -12,7 +12,7 @@ from tests.data.pictures import noise, npy
 from tests.errors import raises
 from vitral.data.decoding.decode import FULL_SIZE, decode
 from vitral.data.decoding.header import Decoding
-from vitral.data.decoding.pixels import _ParserLock, read_array_header
+from vitral.data.decoding.pixels import _parser_lock, read_array_header
 
 MANY = noise(12, 10, 5).astype(np.uint8)
 UNIT = np.random.default_rng(0).random((12, 10, 5))
@@ -76,7 +76,7 @@ def test_a_file_longer_or_shorter_than_its_header_says_is_refused() -> None:
 
 
 def test_a_child_does_not_wait_for_a_thread_of_its_parent() -> None:
-    with _ParserLock.lock:
+    with _parser_lock:
         child = multiprocessing.get_context("fork").Process(target=read_array_header, args=(npy(MANY), "a.npy"))
         child.start()
         child.join(20)

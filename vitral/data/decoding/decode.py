@@ -1,21 +1,33 @@
 """The decoder: bytes of a file to uint8 pixels.  H rows, W columns, C channels.
 
 No color profile is applied, alpha is not gamma-corrected, and the first frame of an animation is the image. JPEG is
-decoded by libjpeg-turbo through simplejpeg: the pixels of Pillow in two thirds of the time.
+decoded by libjpeg-turbo through simplejpeg: the pixels of Pillow in two thirds of the time. Pillow decodes the other
+formats; what it converts wrongly is corrected: 16 bits and floats, transparent colors of 2-, 4- and 16-bit PNGs, the
+uncovered part of a GIF. Ambiguous modes are refused.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 import simplejpeg
+from numpy.typing import NDArray
 from PIL import Image
 from PIL.ImageFile import ImageFile
+from PIL.TiffImagePlugin import TiffImageFile
 
 from vitral.core.config import Size
 from vitral.core.errors import DataError
-from vitral.data.decoding.header import Decoding, Header, open_with_pillow, read_header, recognize
-from vitral.data.decoding.modes import read_samples
-from vitral.data.decoding.pixels import Pixels, read_array
+from vitral.data.decoding.header import Decoding, Header, decode_error, pillow_reader, read_header
+from vitral.data.decoding.pixels import (
+    Pixels,
+    floats_to_8bit,
+    is_16bit_color,
+    raw_mode,
+    read_16bit,
+    read_array,
+    set_raw_mode,
+    to_8bit,
+)
 
 COLORS = {"RGB": "RGB", "L": "GRAY"}  # Pillow's modes in the words of simplejpeg; Pillow decodes the rest
 
@@ -68,16 +80,14 @@ class EncodedImage:
         """Height and width once upright, at full scale."""
         return self.header.size
 
-    def scale(self, min_size: Size) -> int:
-        """The denominator that `pixels` would decode at."""
-        return jpeg_scale(self.size, min_size) if self.header.format == "JPEG" else 1
-
     def pixels(self, min_size: Size) -> Pixels:
-        """The image, upright, (H, W, C). A JPEG is reduced by `scale_for`, to no less than `min_size`."""
+        """The image, upright, (H, W, C). A JPEG is reduced by `jpeg_scale`, to no less than `min_size`."""
         if self.image is None:
             return convert_channels(read_array(self.data, self.name), self.decoding.channels)
-        scale = self.scale(min_size)
-        pixels = _flat(self._samples(self.image, scale), self.decoding.background)  # (H, W, 1 or 3)
+        scale = jpeg_scale(self.size, min_size) if self.header.format == "JPEG" else 1
+        pixels = self._samples(self.image, scale)  # (H, W, 1 to 4)
+        if pixels.shape[2] in {2, 4}:
+            pixels = composite_alpha(pixels, self.decoding.background)
         if self.header.format != "TIFF":  # Pillow has turned a TIFF already
             pixels = apply_orientation(pixels, self.header.orientation)
         declared = Size(-(-self.size.height // scale), -(-self.size.width // scale))
@@ -99,15 +109,11 @@ class EncodedImage:
 
 def open_image(data: bytes, name: str, decoding: Decoding) -> EncodedImage:
     """Open an image by its header; a DataError if it is no image or exceeds a limit."""
-    kind = recognize(data, name)
-    if kind == "NPY":
-        return EncodedImage(data, name, decoding, read_header(data, name, decoding), None)
-    image, header = open_with_pillow(data, name, kind, decoding)
-    return EncodedImage(data, name, decoding, header, image)
+    return EncodedImage(data, name, decoding, *read_header(data, name, decoding))
 
 
 def decode(data: bytes, name: str, decoding: Decoding, min_size: Size) -> Pixels:
-    """The image in the bytes of a file, upright, (H, W, C): see `Encoded.pixels`."""
+    """The image in the bytes of a file, upright, (H, W, C): see `EncodedImage.pixels`."""
     return open_image(data, name, decoding).pixels(min_size)
 
 
@@ -129,18 +135,105 @@ def apply_orientation(pixels: Pixels, orientation: int) -> Pixels:
 
 
 def composite_alpha(pixels: Pixels, background: tuple[int, int, int]) -> Pixels:
-    """Color and straight alpha, (H, W, 4), on a background: c a + b (1 - a), to the nearest level."""
-    alpha = pixels[..., 3:].astype(np.uint16)
+    """Gray or color with straight alpha, (H, W, 2 or 4), on a background: c a + b (1 - a), to the nearest level."""
+    alpha = pixels[..., -1:].astype(np.uint16)
     ground = np.array(background, dtype=np.uint16)
-    return ((pixels[..., :3] * alpha + ground * (255 - alpha) + 127) // 255).astype(np.uint8)  # (H, W, 3)
+    return ((pixels[..., :-1] * alpha + ground * (255 - alpha) + 127) // 255).astype(np.uint8)  # (H, W, 3)
 
 
-def _flat(samples: Pixels, background: tuple[int, int, int]) -> Pixels:
-    """Without alpha: (H, W, 2 or 4) becomes (H, W, 3)."""
-    match samples.shape[2]:
-        case 2:
-            return composite_alpha(samples[..., [0, 0, 0, 1]], background)
-        case 4:
-            return composite_alpha(samples, background)
-        case _:
-            return samples
+BITS, PHOTOMETRIC, PLANES = 258, 262, 284  # tags of a TIFF
+CONVERSIONS = {"1": "L", "La": "LA", "CMYK": "RGB", "YCbCr": "RGB"}
+DIRECT = {"L", "LA", "RGB", "RGBA"}  # modes that need no conversion
+KEYED = {"1", "L", "RGB", "I;16"}  # modes in which one value can mean transparent
+
+
+def read_samples(image: ImageFile, header: Header, data: bytes, name: str) -> Pixels:
+    """Gray, gray and alpha, color, or color and alpha: (H, W, 1 to 4), as stored, except that a TIFF is upright."""
+    if isinstance(image, TiffImageFile) and image.tag_v2.get(PLANES, 1) != 1 and max(image.tag_v2.get(BITS, (1,))) > 8:
+        message = "more than 8 bits a sample in separate planes"  # Pillow makes noise of it
+        raise DataError(message, code="data.unsupported_image", where=name, hint="save it interleaved")
+    if is_16bit_color(image):
+        return _wide_color(image, header, data, name)
+    covered = image.tile[0].extents if header.format == "GIF" else None
+    if header.mode == "F" and image.tile[0].codec_name == "libtiff":
+        set_raw_mode(image, "F;32NF")  # libtiff gives native order; Pillow would swap the bytes of some once more
+    _load(image, header, data, name)
+    if image.mode in {"P", "PA"}:
+        samples = np.array(image.convert("RGBA" if image.has_transparency_data else "RGB"))
+    elif image.mode in CONVERSIONS:
+        samples = np.array(image.convert(CONVERSIONS[image.mode]))
+    elif image.mode in DIRECT:
+        samples = np.array(image)
+    else:
+        samples = _deep_gray(image, name)
+    if image.mode in KEYED and "transparency" in image.info:
+        values = np.asarray(image) if image.mode == "I;16" else samples
+        return _with_alpha(samples, _differs(values, _key(image, data)))
+    if covered and covered != (0, 0, *image.size) and "transparency" not in image.info:
+        left, top, right, bottom = covered
+        inside = np.zeros(samples.shape[:2], dtype=np.bool_)  # pixels of the canvas that the first frame covers
+        inside[top:bottom, left:right] = True
+        return _with_alpha(samples, inside)
+    return samples.reshape(*samples.shape[:2], -1)
+
+
+def _load(image: ImageFile, header: Header, data: bytes, name: str) -> None:
+    try:
+        image.load()
+    except Exception as error:  # Pillow raises almost any exception for damaged bytes
+        raise decode_error(data, name, header.format, error) from error
+
+
+def _deep_gray(image: ImageFile, name: str) -> Pixels:
+    """Gray of 12 or 16 bits or floats, (H, W)."""
+    values = np.array(image)
+    dark_is_high = isinstance(image, TiffImageFile) and image.tag_v2.get(PHOTOMETRIC) == 0  # Pillow ignores it
+    if image.mode == "F":
+        levels = floats_to_8bit(values, name)
+    elif image.mode in {"I;16", "I;16B"}:
+        bits = image.tag_v2[BITS][0] if isinstance(image, TiffImageFile) else 16
+        levels = to_8bit(values, 2**bits - 1)
+    else:
+        message = f"pixels of mode {image.mode}, from {values.min()} to {values.max()}, are ambiguous as an image"
+        raise DataError(message, code="data.unsupported_image", where=name, hint="save it with 8 or 16 bits a sample")
+    return 255 - levels if dark_is_high else levels
+
+
+def _wide_color(image: ImageFile, header: Header, data: bytes, name: str) -> Pixels:
+    """Color of 16 bits a sample, (H, W, 2 to 4)."""
+    raw = raw_mode(image)
+    if raw.startswith("RGBa"):
+        message = "16-bit color with premultiplied alpha"
+        raise DataError(message, code="data.unsupported_image", where=name, hint="save it with straight alpha")
+
+    def load(mode: str) -> Pixels:
+        copy = pillow_reader(data, name, header.format)
+        set_raw_mode(copy, mode)
+        _load(copy, header, data, name)
+        return np.asarray(copy)
+
+    values = read_16bit(load, raw)
+    samples = to_8bit(values, 65_535)
+    if image.mode == "CMYK":
+        return np.array(Image.fromarray(samples, "CMYK").convert("RGB"))
+    if "transparency" in image.info:
+        return _with_alpha(samples, _differs(values, image.info["transparency"]))
+    return samples
+
+
+def _key(image: ImageFile, data: bytes) -> int | tuple[int, ...]:
+    """The transparent value on the scale of the pixels: Pillow widens the 2 or 4 bits of a gray PNG, not its key."""
+    key: int | tuple[int, ...] = image.info["transparency"]
+    if image.format == "PNG" and image.mode == "L" and isinstance(key, int):
+        return key * 255 // (2 ** data[24] - 1)  # byte 24 of a PNG is its bit depth
+    return key
+
+
+def _differs(values: NDArray[np.generic], key: int | tuple[int, ...]) -> NDArray[np.bool_]:
+    """Where a pixel is not the one transparent value, (H, W)."""
+    different = values.reshape(*values.shape[:2], -1) != np.array(key)
+    return different.any(axis=-1)
+
+
+def _with_alpha(samples: Pixels, opaque: NDArray[np.bool_]) -> Pixels:
+    return np.dstack([samples, np.where(opaque, 255, 0).astype(np.uint8)])

@@ -3,41 +3,33 @@
 The format is recognized by the bytes of a file, never by its name; other formats are refused.
 """
 
+import re
 import struct
 from io import BytesIO
 from typing import Annotated, Literal, NamedTuple, get_args
 
-from PIL.AvifImagePlugin import AvifImageFile
-from PIL.BmpImagePlugin import BmpImageFile
-from PIL.GifImagePlugin import GifImageFile
+from PIL import AvifImagePlugin, BmpImagePlugin, GifImagePlugin, JpegImagePlugin, WebPImagePlugin
 from PIL.ImageFile import ImageFile
-from PIL.JpegImagePlugin import JpegImageFile
 from PIL.PngImagePlugin import PngImageFile
 from PIL.TiffImagePlugin import TiffImageFile
-from PIL.WebPImagePlugin import WebPImageFile
 from pydantic import Field
 
 from vitral.core.config import Config, Size
-from vitral.core.errors import DataError, VitralError, format_choices
+from vitral.core.errors import DataError, format_choices
 from vitral.data.decoding.pixels import is_16bit_color, read_array_header
 
-ImageFormat = Literal[
-    "JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "AVIF", "NPY"
-]  # this line is the list of what is read
+ImageFormat = Literal["JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "AVIF", "NPY"]  # all that are read
 
-SIGNATURES: dict[bytes, ImageFormat] = {
-    b"\xff\xd8\xff": "JPEG",
-    b"\x89PNG\r\n\x1a\n": "PNG",
-    b"BM": "BMP",
-    b"GIF87a": "GIF",
-    b"GIF89a": "GIF",
-    b"II*\0": "TIFF",
-    b"MM\0*": "TIFF",
-    b"II+\0": "TIFF",  # the larger TIFF, with offsets of 64 bits
-    b"MM\0+": "TIFF",
-    b"\x93NUMPY": "NPY",
+SIGNATURES: dict[ImageFormat, bytes] = {  # patterns of the first bytes
+    "JPEG": rb"\xff\xd8\xff",
+    "PNG": rb"\x89PNG\r\n\x1a\n",
+    "BMP": rb"BM",
+    "GIF": rb"GIF8[79]a",
+    "TIFF": rb"II[*+]\0|MM\0[*+]",  # + is the larger TIFF, with offsets of 64 bits
+    "NPY": rb"\x93NUMPY",
+    "WEBP": rb"RIFF....WEBP",
+    "AVIF": rb"....ftyp(?:avif|avis|mif1|msf1)",
 }
-AVIF_BRANDS = (b"avif", b"avis", b"mif1", b"msf1")
 
 # Formats often found under the name of an image, by their first bytes in lower case, after any blanks.
 OTHER_FORMATS = {
@@ -53,35 +45,21 @@ OTHER_FORMATS = {
     b"\x1f\x8b": "a gzip archive",
     b"\x00\x00\x00\x0cjp": "a JPEG 2000 image",
     b"\x00\x00\x01\x00": "an icon",
-    b"version https://git-lfs": "a Git LFS pointer, not the file it stands for",
+    b"version https://git-lfs": "a Git LFS pointer instead of the file",
 }
 PNG_END = b"\0\0\0\0IEND\xaeB`\x82"
 
 
 def recognize(data: bytes, name: str) -> ImageFormat:
     """The format of a file; a DataError if it is not supported or the file is truncated."""
-    kind = _kind(data)
-    if kind is None:
-        hint = f"give {format_choices(get_args(ImageFormat))}, or remove it"
-        message = f"expected an image, found {_describe(data)}"
-        raise DataError(message, code="data.unknown_format", where=name, hint=hint)
-    if not _is_complete(data, kind):
-        raise truncated_error(data, name, kind)
-    return kind
-
-
-def truncated_error(data: bytes, name: str, kind: ImageFormat) -> DataError:
-    message = f"{kind} truncated after {len(data)} bytes"
-    return DataError(message, code="data.truncated_image", where=name, hint="remove it or fetch it again")
-
-
-def _kind(data: bytes) -> ImageFormat | None:
-    for opening, kind in SIGNATURES.items():
-        if data.startswith(opening):
+    for kind, pattern in SIGNATURES.items():
+        if re.match(pattern, data, re.DOTALL):
+            if not _is_complete(data, kind):
+                raise decode_error(data, name, kind, EOFError())
             return kind
-    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
-        return "WEBP"
-    return "AVIF" if data[4:8] == b"ftyp" and data[8:12] in AVIF_BRANDS else None
+    hint = f"give {format_choices(get_args(ImageFormat))}, or remove it"
+    message = f"expected an image, found {_describe(data)}"
+    raise DataError(message, code="data.unknown_format", where=name, hint=hint)
 
 
 def _is_complete(data: bytes, kind: ImageFormat) -> bool:
@@ -119,13 +97,13 @@ SIDEWAYS = {5, 6, 7, 8}  # the orientations that exchange height and width
 
 # The classes themselves, not Image.open: no other format is tried, none warns of what is refused here anyway.
 READERS: dict[ImageFormat, type[ImageFile]] = {
-    "JPEG": JpegImageFile,
+    "JPEG": JpegImagePlugin.JpegImageFile,
     "PNG": PngImageFile,
-    "WEBP": WebPImageFile,
-    "BMP": BmpImageFile,
-    "GIF": GifImageFile,
+    "WEBP": WebPImagePlugin.WebPImageFile,
+    "BMP": BmpImagePlugin.BmpImageFile,
+    "GIF": GifImagePlugin.GifImageFile,
     "TIFF": TiffImageFile,
-    "AVIF": AvifImageFile,
+    "AVIF": AvifImagePlugin.AvifImageFile,
 }
 
 
@@ -164,46 +142,39 @@ class _Exact(BytesIO):
         return got
 
 
-def read_header(data: bytes, name: str, decoding: Decoding) -> Header:
-    """The header of a file, within the limits; no pixel is decoded."""
+def read_header(data: bytes, name: str, decoding: Decoding) -> tuple[Header, ImageFile | None]:
+    """The header of a file within the limits, and Pillow's reader, which has not decoded a pixel; None for NPY."""
     kind = recognize(data, name)
-    if kind != "NPY":
-        return open_with_pillow(data, name, kind, decoding)[1]
-    found = read_array_header(data, name)
-    _check_channels(found.channels, name, decoding)
-    head = Header(kind, Size(*found.shape[:2]), f"{found.dtype} x {found.channels}", 1)
-    _check_size(head.size, name, decoding)
-    return head
-
-
-def open_with_pillow(data: bytes, name: str, kind: ImageFormat, decoding: Decoding) -> tuple[ImageFile, Header]:
-    """An image of any format but NPY, opened by Pillow and within the limits, but not loaded."""
-    _check_channels(3, name, decoding)
-    image = pillow_reader(data, name, kind)
-    orientation = _orientation(image, data)
-    width, height = image.size
-    sideways = orientation in SIDEWAYS and kind != "TIFF"  # Pillow turns a TIFF, and its size, itself
-    size = Size(width, height) if sideways else Size(height, width)
-    _check_size(size, name, decoding)
-    return image, Header(kind, size, f"{image.mode};16" if is_16bit_color(image) else image.mode, orientation)
+    image = None if kind == "NPY" else pillow_reader(data, name, kind)
+    if image is None:
+        array = read_array_header(data, name)
+        channels, orientation, mode = array.channels, 1, f"{array.dtype} x {array.channels}"
+        size = Size(*array.shape[:2])
+    else:
+        channels, orientation, mode = 3, _orientation(image, data), image.mode + ";16" * is_16bit_color(image)
+        sideways = orientation in SIDEWAYS and kind != "TIFF"  # Pillow turns a TIFF, and its size, itself
+        size = Size(*image.size) if sideways else Size(*reversed(image.size))
+    _check(size, channels, name, decoding)
+    return Header(kind, size, mode, orientation), image
 
 
 def pillow_reader(data: bytes, name: str, kind: ImageFormat) -> ImageFile:
-    """Pillow's reader of the file, whatever its size."""
+    """Pillow's reader of the file; sizes are not checked."""
     stream = _Exact(data) if kind == "TIFF" else BytesIO(data)
     try:
         image = READERS[kind](stream)
-    except Exception as error:  # Pillow answers damaged bytes with almost any exception
+    except Exception as error:  # Pillow raises almost any exception for damaged bytes
         raise decode_error(data, name, kind, error) from error
     if isinstance(stream, _Exact):
         stream.exact = False
     return image
 
 
-def decode_error(data: bytes, name: str, kind: ImageFormat, error: Exception) -> VitralError:
+def decode_error(data: bytes, name: str, kind: ImageFormat, error: Exception) -> DataError:
     """The error for a file that Pillow could not read."""
     if isinstance(error, EOFError) or isinstance(error.__cause__, EOFError) or "truncated" in str(error).lower():
-        return truncated_error(data, name, kind)
+        message = f"{kind} truncated after {len(data)} bytes"
+        return DataError(message, code="data.truncated_image", where=name, hint="remove it or fetch it again")
     message = f"not a readable {kind}: {str(error) or type(error).__name__}"
     return DataError(message, code="data.corrupt_image", where=name, hint="remove it, or save it anew as PNG or JPEG")
 
@@ -220,7 +191,7 @@ def exif_orientation(exif: bytes) -> int:
             if tag == ORIENTATION:
                 return value if order and 1 <= value <= 8 else 1
     except struct.error:
-        pass  # damaged metadata is common, and says nothing of the pixels
+        pass  # damaged metadata is common, and the pixels may be intact
     return 1
 
 
@@ -232,7 +203,7 @@ def _orientation(image: ImageFile, data: bytes) -> int:
 
 
 def _png_exif(data: bytes) -> bytes:
-    """The EXIF of a PNG: it may stand after the pixels, where Pillow would decode them all to reach it."""
+    """The EXIF of a PNG: it may come after the pixels, and Pillow would decode them all to reach it."""
     place = 8
     while place + 8 <= len(data):
         length, kind = struct.unpack_from(">I4s", data, place)
@@ -242,23 +213,21 @@ def _png_exif(data: bytes) -> bytes:
     return b""
 
 
-def _check_channels(found: int, name: str, decoding: Decoding) -> None:
-    wanted = decoding.channels
-    if found != wanted and not {found, wanted} <= {1, 3}:
-        message = f"expected {wanted} channels, found {found}"
-        raise DataError(
-            message, code="data.channel_mismatch", where=name, hint="give .npy arrays of (height, width, channels)"
-        )
-
-
-def _check_size(size: Size, name: str, decoding: Decoding) -> None:
-    pixels, short, long = size.height * size.width, min(size), max(size)
-    if pixels > decoding.pixel_limit:
-        message = f"{size} is {pixels:,} pixels, the limit is {decoding.pixel_limit:,}"
-        raise DataError(message, code="data.image_too_large", where=name, hint="make it smaller or raise pixel_limit")
-    if short < decoding.shortest_side:
-        message = f"{size} has a side of {short}, the shortest allowed is {decoding.shortest_side}"
-        raise DataError(message, code="data.image_too_small", where=name, hint="remove it or lower shortest_side")
-    if long > short * decoding.longest_aspect:
-        message = f"{size} is {long / short:.0f} times as long as wide, at most {decoding.longest_aspect:g} is allowed"
-        raise DataError(message, code="data.extreme_aspect", where=name, hint="cut it or raise longest_aspect")
+def _check(size: Size, channels: int, name: str, decoding: Decoding) -> None:
+    """Raise a DataError if the image exceeds a limit."""
+    pixels, short, long, wanted = size.height * size.width, min(size), max(size), decoding.channels
+    if channels != wanted and not {channels, wanted} <= {1, 3}:
+        code, message = "channel_mismatch", f"expected {wanted} channels, found {channels}"
+        hint = "give .npy arrays of (height, width, channels)"
+    elif pixels > decoding.pixel_limit:
+        code, message = "image_too_large", f"{size} is {pixels:,} pixels, the limit is {decoding.pixel_limit:,}"
+        hint = "make it smaller or raise pixel_limit"
+    elif short < decoding.shortest_side:
+        code, message = "image_too_small", f"{size} has a side of {short}, the minimum is {decoding.shortest_side}"
+        hint = "remove it or lower shortest_side"
+    elif long > short * decoding.longest_aspect:
+        code, message = "extreme_aspect", f"{size} has an aspect ratio of {long / short:.0f}"
+        message, hint = f"{message}, the limit is {decoding.longest_aspect:g}", "crop it or raise longest_aspect"
+    else:
+        return
+    raise DataError(message, code=f"data.{code}", where=name, hint=hint)

@@ -86,19 +86,32 @@ class ArrayHeader(NamedTuple):
         return self.shape[2] if len(self.shape) == 3 else 1
 
 
+# A header is parsed by Python's `ast`, which in 3.11 fails now and then when two threads parse at once.
+_parser_lock = Lock()
+if sys.platform != "win32":
+    os.register_at_fork(after_in_child=_parser_lock._at_fork_reinit)  # its holder does not exist in the child
+
+
 def read_array_header(data: bytes, name: str) -> ArrayHeader:
     """The header, checked against the length of the file."""
-    found = _header(data, name)
+    stream = BytesIO(data)
+    try:
+        read = npy.read_array_header_1_0 if npy.read_magic(stream) == (1, 0) else npy.read_array_header_2_0
+        with _parser_lock:
+            found = ArrayHeader(*read(stream), stream.tell())
+    except (ValueError, SyntaxError, TokenError) as error:  # the header is a literal of Python
+        message = f"not a readable .npy file: {error}"
+        raise DataError(message, code="data.corrupt_image", where=name, hint=HINT) from error
     if found.dtype != np.uint8 and found.dtype.kind != "f":
         message = f"expected an array of uint8 or floats, found {found.dtype}"
         raise DataError(message, code="data.unsupported_image", where=name, hint=HINT)
     if len(found.shape) not in {2, 3} or 0 in found.shape:
         message = f"expected an image, found an array of shape {found.shape}"
         raise DataError(message, code="data.unsupported_image", where=name, hint=HINT)
-    promised = found.offset + int(np.prod(found.shape, dtype=object)) * found.dtype.itemsize
-    if len(data) != promised:
-        message = f"its header declares {promised} bytes, found {len(data)}"
-        code = "data.truncated_image" if len(data) < promised else "data.corrupt_image"
+    declared = found.offset + int(np.prod(found.shape, dtype=object)) * found.dtype.itemsize
+    if len(data) != declared:
+        message = f"its header declares {declared} bytes, found {len(data)}"
+        code = "data.truncated_image" if len(data) < declared else "data.corrupt_image"
         raise DataError(message, code=code, where=name, hint="remove it or fetch it again")
     return found
 
@@ -110,30 +123,3 @@ def read_array(data: bytes, name: str) -> Pixels:
     array = flat.reshape(found.shape, order="F" if found.fortran_order else "C")
     image = array.reshape(*found.shape[:2], found.channels)  # (H, W, C)
     return floats_to_8bit(image.astype(np.float64), name) if found.dtype.kind == "f" else image.astype(np.uint8)
-
-
-class _ParserLock:
-    """A header is parsed by Python's `ast`, which in 3.11 fails now and then when two threads parse at once."""
-
-    lock = Lock()
-
-    @classmethod
-    def begin(cls) -> None:
-        cls.lock = Lock()
-
-
-if sys.platform != "win32":
-    os.register_at_fork(after_in_child=_ParserLock.begin)  # its holder does not exist in the child
-
-
-def _header(data: bytes, name: str) -> ArrayHeader:
-    stream = BytesIO(data)
-    try:
-        version = npy.read_magic(stream)
-        read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-        with _ParserLock.lock:
-            shape, fortran_order, dtype = read(stream)
-    except (ValueError, SyntaxError, TokenError) as error:  # the header is a literal of Python
-        message = f"not a readable .npy file: {error}"
-        raise DataError(message, code="data.corrupt_image", where=name, hint=HINT) from error
-    return ArrayHeader(shape, fortran_order, dtype, stream.tell())
