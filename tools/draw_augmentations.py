@@ -19,10 +19,9 @@ from vitral.data.datasets.source import open_data
 from vitral.data.decoding.decode import decode
 from vitral.data.decoding.header import Decoding
 from vitral.data.decoding.pixels import Pixels
-from vitral.data.transforms.augment import Augment, ColorJitter, RandomErasing, ThreeAugment
+from vitral.data.transforms.augment import OPERATIONS, Augment, ColorJitter, RandomErasing, ThreeAugment
 from vitral.data.transforms.crop import RandomResizedCrop
 from vitral.data.transforms.mixup import MixedBatch, cut_box, cutmix, mixup
-from vitral.data.transforms.randaugment import OPERATIONS
 from vitral.data.transforms.resize import crop_and_resize
 from vitral.recipes.augreg import AUGREG
 

@@ -1,7 +1,7 @@
 import pytest
 
+from vitral.data.transforms.augment import RandAugment
 from vitral.data.transforms.mixup import Mixup
-from vitral.data.transforms.randaugment import RandAugment
 from vitral.recipes.augreg import AUGREG
 
 # Magnitude of RandAugment with two layers and alpha of mixup, as big_vision's configs of AugReg list them.

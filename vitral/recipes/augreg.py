@@ -9,10 +9,9 @@ Better plain ViT baselines for ImageNet-1k (arXiv 2205.01580).
 
 from typing import NamedTuple
 
-from vitral.data.transforms.augment import Augment
+from vitral.data.transforms.augment import Augment, RandAugment
 from vitral.data.transforms.crop import CenterCrop
 from vitral.data.transforms.mixup import Mixing, Mixup, NoMixing
-from vitral.data.transforms.randaugment import RandAugment
 from vitral.models.registry import model_config
 from vitral.recipes.recipe import Epochs, Images, Recipe
 from vitral.tasks.classify import Classify, Sigmoid

@@ -6,6 +6,7 @@ formats; what it converts wrongly is corrected: 16 bits and floats, transparent 
 uncovered part of a GIF. Ambiguous modes are refused.
 """
 
+import sys
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,16 +19,7 @@ from PIL.TiffImagePlugin import TiffImageFile
 from vitral.core.config import Size
 from vitral.core.errors import DataError
 from vitral.data.decoding.header import Decoding, Header, decode_error, pillow_reader, read_header
-from vitral.data.decoding.pixels import (
-    Pixels,
-    floats_to_8bit,
-    is_16bit_color,
-    raw_mode,
-    read_16bit,
-    read_array,
-    set_raw_mode,
-    to_8bit,
-)
+from vitral.data.decoding.pixels import Pixels, floats_to_8bit, is_16bit_color, raw_mode, read_array, to_8bit
 
 COLORS = {"RGB": "RGB", "L": "GRAY"}  # Pillow's modes in the words of simplejpeg; Pillow decodes the rest
 
@@ -144,6 +136,7 @@ def composite_alpha(pixels: Pixels, background: tuple[int, int, int]) -> Pixels:
 BITS, PHOTOMETRIC, PLANES = 258, 262, 284  # tags of a TIFF
 CONVERSIONS = {"1": "L", "La": "LA", "CMYK": "RGB", "YCbCr": "RGB"}
 DIRECT = {"L", "LA", "RGB", "RGBA"}  # modes that need no conversion
+OTHER = {"B": "L", "L": "B", "N": "B" if sys.byteorder == "little" else "L"}  # byte orders at the end of raw modes
 KEYED = {"1", "L", "RGB", "I;16"}  # modes in which one value can mean transparent
 
 
@@ -177,6 +170,13 @@ def read_samples(image: ImageFile, header: Header, data: bytes, name: str) -> Pi
     return samples.reshape(*samples.shape[:2], -1)
 
 
+def set_raw_mode(image: ImageFile, raw: str) -> None:
+    """Have an image that is not loaded yet unpack its samples in another raw mode."""
+    image.tile = [
+        tile._replace(args=(raw, *tile.args[1:]) if isinstance(tile.args, tuple) else raw) for tile in image.tile
+    ]
+
+
 def _load(image: ImageFile, header: Header, data: bytes, name: str) -> None:
     try:
         image.load()
@@ -200,7 +200,11 @@ def _deep_gray(image: ImageFile, name: str) -> Pixels:
 
 
 def _wide_color(image: ImageFile, header: Header, data: bytes, name: str) -> Pixels:
-    """Color of 16 bits a sample, (H, W, 2 to 4)."""
+    """Color of 16 bits a sample, (H, W, 2 to 4).
+
+    Pillow has no color mode of 16 bits and keeps the first byte of each sample. Read in the other byte order, the
+    same file gives the second.
+    """
     raw = raw_mode(image)
     if raw.startswith("RGBa"):
         message = "16-bit color with premultiplied alpha"
@@ -212,7 +216,12 @@ def _wide_color(image: ImageFile, header: Header, data: bytes, name: str) -> Pix
         _load(copy, header, data, name)
         return np.asarray(copy)
 
-    values = read_16bit(load, raw)
+    if raw == "LA;16B":  # has no other order, but its four bytes a pixel can be read as four samples
+        pairs = load("RGBA")  # (H, W, 4)
+        first, second = pairs[..., 0::2], pairs[..., 1::2]  # each (H, W, 2)
+    else:
+        first, second = load(raw), load(raw[:-1] + OTHER[raw[-1]])  # each (H, W, C)
+    values = first.astype(np.uint16) * np.uint16(256) + second
     samples = to_8bit(values, 65_535)
     if image.mode == "CMYK":
         return np.array(Image.fromarray(samples, "CMYK").convert("RGB"))

@@ -5,7 +5,6 @@ Pillow keeps the upper byte of some 16-bit samples and saturates others; here ea
 
 import os
 import sys
-from collections.abc import Callable
 from io import BytesIO
 from threading import Lock
 from tokenize import TokenError
@@ -20,7 +19,6 @@ from vitral.core.errors import DataError
 
 Pixels = NDArray[np.uint8]
 WIDE = (";16B", ";16L", ";16N")  # how Pillow's raw modes of 16 bits a sample end: big, little, native order
-OTHER = {"B": "L", "L": "B", "N": "B" if sys.byteorder == "little" else "L"}
 
 
 def to_8bit(values: NDArray[np.integer], highest: int) -> Pixels:
@@ -48,26 +46,6 @@ def raw_mode(image: ImageFile) -> str:
 def is_16bit_color(image: ImageFile) -> bool:
     """Whether this is color of 16 bits a sample: Pillow has modes for such gray only."""
     return raw_mode(image).endswith(WIDE) and not image.mode.startswith("I")
-
-
-def set_raw_mode(image: ImageFile, raw: str) -> None:
-    """Have an image that is not loaded yet unpack its samples in another raw mode."""
-    image.tile = [
-        tile._replace(args=(raw, *tile.args[1:]) if isinstance(tile.args, tuple) else raw) for tile in image.tile
-    ]
-
-
-def read_16bit(load: Callable[[str], NDArray[np.uint8]], raw: str) -> NDArray[np.uint16]:
-    """All 16 bits of each sample, (H, W, C), of a file that `load` reads in any raw mode.
-
-    Pillow has no color mode of 16 bits and keeps the first byte of each sample. Read in the other byte order, the
-    same file gives the second.
-    """
-    if raw == "LA;16B":  # has no other order, but its four bytes a pixel can be read as four samples
-        pairs = load("RGBA").astype(np.uint16)  # (H, W, 4)
-        return pairs[..., 0::2] * np.uint16(256) + pairs[..., 1::2]  # (H, W, 2)
-    high = load(raw).astype(np.uint16)  # (H, W, C)
-    return high * np.uint16(256) + load(raw[:-1] + OTHER[raw[-1]])
 
 
 HINT = "save uint8, or floats from 0 to 1, as (height, width) or (height, width, channels)"

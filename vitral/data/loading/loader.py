@@ -19,18 +19,9 @@ from vitral.data.datasets.arrays import ArrayStore
 from vitral.data.decoding.decode import EncodedImage, open_image
 from vitral.data.decoding.header import Decoding
 from vitral.data.decoding.pixels import Pixels
+from vitral.data.loading import shared_memory
 from vitral.data.loading.sampler import Indices, Order, SamplingPlan
-from vitral.data.loading.shared_memory import (
-    CACHE_BYTES,
-    DEFAULT_CONTEXT,
-    CachedImage,
-    Context,
-    DecodedCache,
-    SharedArray,
-    create_shared,
-    discard_memory,
-    process_memory,
-)
+from vitral.data.loading.shared_memory import CachedImage, DecodedCache, SharedArray
 from vitral.data.loading.workers import PREFETCH, WorkerPool
 from vitral.data.samples import SPLITS, Item, PackedNames, Samples, Split, Store
 from vitral.data.transforms.crop import CropBatch, CropConfig, RandomResizedCrop, Resize
@@ -140,8 +131,8 @@ class Loader:
         pipeline: ImagePipeline,
         plan: SamplingPlan,
         workers: int = 0,
-        cache_bytes: int = CACHE_BYTES,
-        context: Context = DEFAULT_CONTEXT,
+        cache_bytes: int = shared_memory.CACHE_BYTES,
+        context: shared_memory.Context = shared_memory.DEFAULT_CONTEXT,
     ) -> None:
         if workers < 0:
             message = f"expected 0 or more, got {workers}"
@@ -178,10 +169,10 @@ class Loader:
             for step in range(start, stop):
                 yield self._batch(step, self._in_memory.batch(step))
             return
-        if self.cache.memory is not process_memory(self.cache_bytes, self.context):  # a worker was killed
+        if self.cache.memory is not shared_memory.process_memory(self.cache_bytes, self.context):  # a worker was killed
             self.cache = self._create_cache()
         shape = (PREFETCH, self.plan.max_rows, *self.pipeline.image_size, self.pipeline.decoding.channels)
-        ring = create_shared(shape, "uint8", self.context)
+        ring = shared_memory.create_shared(shape, "uint8", self.context)
         work = BatchWriter(self.names, self.store, self.pipeline, self.plan, self.cache, ring)
         pool = WorkerPool(work, range(start, stop), self.workers, self.context)
         try:
@@ -190,7 +181,7 @@ class Loader:
                 yield self._batch(step, torch.from_numpy(images).permute(0, 3, 1, 2))
         finally:
             if not pool.close():
-                discard_memory(self.cache_bytes, self.context)
+                shared_memory.discard_memory(self.cache_bytes, self.context)
 
     def epoch(self, number: int = 0) -> Iterator[Batch]:
         """Yield the batches of one epoch."""
@@ -198,7 +189,7 @@ class Loader:
         return self.batches(number * steps, (number + 1) * steps)
 
     def _create_cache(self) -> DecodedCache:
-        memory = process_memory(self.cache_bytes, self.context)
+        memory = shared_memory.process_memory(self.cache_bytes, self.context)
         return DecodedCache(len(self.labels), self.pipeline.decoding.channels, memory, self.context)
 
     @cached_property

@@ -112,25 +112,23 @@ class SamplingPlan:
     _orders: dict[int, Indices] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if not len(self.labels):
-            message, hint = "there are no images", "choose another split"
-            raise ConfigError(message, code="config.empty_split", where="split", hint=hint)
-        if self.batch_size < 1:
-            message = f"expected at least 1, got {self.batch_size}"
-            raise ConfigError(message, code="config.out_of_range", where="batch_size")
-        if self.world.rank >= self.world.size:
-            message = f"there is no process {self.world.rank} among {self.world.size}, counted from 0"
-            raise ConfigError(message, code="config.out_of_range", where="world")
-        if not isinstance(self.order, Sequential) and self.batch_size % self.world.size:
-            message = f"a batch of {self.batch_size} is not divisible by {self.world.size} processes"
-            raise ConfigError(
-                message, code="config.indivisible", where="batch_size", hint=f"use a multiple of {self.world.size}"
-            )
-        if self.steps_per_epoch == 0:
-            message = f"a batch of {self.batch_size} is larger than the dataset of {len(self.labels)} images"
-            raise ConfigError(
-                message, code="config.out_of_range", where="batch_size", hint=f"use at most {len(self.labels)}"
-            )
+        images, batch_size, world, where, hint = len(self.labels), self.batch_size, self.world, "batch_size", ""
+        if not images:
+            code, where, message, hint = "empty_split", "split", "there are no images", "choose another split"
+        elif batch_size < 1:
+            code, message = "out_of_range", f"expected at least 1, got {batch_size}"
+        elif world.rank >= world.size:
+            code, where = "out_of_range", "world"
+            message = f"there is no process {world.rank} among {world.size}, counted from 0"
+        elif not isinstance(self.order, Sequential) and batch_size % world.size:
+            code, hint = "indivisible", f"use a multiple of {world.size}"
+            message = f"a batch of {batch_size} is not divisible by {world.size} processes"
+        elif self.steps_per_epoch == 0:
+            code, hint = "out_of_range", f"use at most {images}"
+            message = f"a batch of {batch_size} is larger than the dataset of {images} images"
+        else:
+            return
+        raise ConfigError(message, code=f"config.{code}", where=where, hint=hint)
 
     @cached_property
     def steps_per_epoch(self) -> int:
@@ -170,15 +168,11 @@ class SamplingPlan:
         return state.step
 
     def _global_indices(self, step: int) -> Indices:
-        order = self._order(self.epoch(step))
-        start = step % self.steps_per_epoch * self.batch_size
-        return order[start : start + self.batch_size]
-
-    def _order(self, epoch: int) -> Indices:
+        epoch, start = self.epoch(step), step % self.steps_per_epoch * self.batch_size
         if epoch not in self._orders:
             self._orders.clear()  # steps are taken in order, so only the latest epoch is needed
             self._orders[epoch] = self.order.epoch(self.labels, self.seed, epoch)
-        return self._orders[epoch]
+        return self._orders[epoch][start : start + self.batch_size]
 
 
 def _kind(value: object) -> str:

@@ -1,4 +1,10 @@
-"""Augmentations of one training image, each a config with `apply(pixels, rng)`.  H rows, W columns."""
+"""Augmentations of one training image, each a config with `apply(pixels, rng)`.  H rows, W columns.
+
+RandAugment (arXiv 1909.13719) is as big_vision ran it for AugReg (arXiv 2106.10270), oddities included. timm and
+torchvision have the same 16 names but not the same numbers; each difference is noted where it occurs. All that depends
+on the size of the image (distances, the level of `contrast`) is as in AugReg's images of 224x224 and scales from there,
+so that small images are not moved out of view.
+"""
 
 from collections.abc import Callable
 from math import exp, log, sqrt
@@ -11,12 +17,97 @@ from vitral.core.config import Config
 from vitral.data.decoding.pixels import Pixels
 from vitral.data.transforms import image_ops
 from vitral.data.transforms.image_ops import Edges, check_channels
-from vitral.data.transforms.randaugment import RandAugment
 
-ERASED_AREA, ERASED_ASPECT = (0.02, 0.33), (0.3, 3.3)  # torchvision's; timm goes to 1/3 and 1/0.3
-TRIES = 10
+SIDE = 224  # of AugReg's images
+TRANSLATE, CUTOUT = 100, 40  # pixels of SIDE at level 1; timm translates by 0.45 of the side
+PALE = SIDE * SIDE // 256  # big_vision takes the number of pixels / 256 for the mean; timm takes the mean
 
-Change = Callable[[Pixels, float], Pixels]
+Operation = Callable[[Pixels, float, np.random.Generator], Pixels]  # of the level: the magnitude / 10
+
+
+def enhance_factor(level: float) -> float:
+    """The factor of color, contrast, brightness and sharpness: 0.1 at level 0, so that no level is harmless.
+
+    timm's `increasing` variants and torchvision take 1 +- 0.9 x level instead.
+    """
+    return 1.8 * level + 0.1
+
+
+def posterize_bits(level: float) -> int:
+    """How many bits `posterize` keeps: more at higher levels, all 8 from 2 on.
+
+    TensorFlow shifts out at most 7 bits, so level 0 keeps one (Pillow, thus timm, none); beyond level 2 the shift is
+    negative, wraps round in 8 bits, and one bit is kept again.
+    """
+    return 8 - min((8 - int(4 * level)) % 256, 7)
+
+
+def solarize_threshold(level: float) -> int:
+    """From which level of gray `solarize` inverts: it wraps round in 8 bits, so whole levels invert everything.
+
+    timm stops at 256, where nothing is inverted (google-research/big_vision, issue 110).
+    """
+    return int(256 * level) % 256
+
+
+def _sign(rng: np.random.Generator) -> int:
+    return 1 if rng.random() < 0.5 else -1
+
+
+def _translate_x(pixels: Pixels, level: float, rng: np.random.Generator) -> Pixels:
+    return image_ops.translate_x(pixels, _sign(rng) * level * TRANSLATE * (pixels.shape[1] / SIDE))
+
+
+def _translate_y(pixels: Pixels, level: float, rng: np.random.Generator) -> Pixels:
+    return image_ops.translate_y(pixels, _sign(rng) * level * TRANSLATE * (pixels.shape[0] / SIDE))
+
+
+def _cutout(pixels: Pixels, level: float, rng: np.random.Generator) -> Pixels:
+    """timm and torchvision have no cutout among these."""
+    height, width = pixels.shape[:2]
+    reach = int(level * CUTOUT * (min(height, width) / SIDE))
+    return image_ops.cutout(pixels, reach, int(rng.integers(height)), int(rng.integers(width)))
+
+
+# In big_vision's order. Where timm and torchvision interpolate by choice, all of these take the nearest pixel.
+OPERATIONS: dict[str, Operation] = {
+    "AutoContrast": lambda pixels, level, rng: image_ops.autocontrast(pixels),
+    "Equalize": lambda pixels, level, rng: image_ops.equalize(pixels),
+    "Invert": lambda pixels, level, rng: image_ops.invert(pixels),
+    "Rotate": lambda pixels, level, rng: image_ops.rotate(pixels, _sign(rng) * 30 * level),
+    "Posterize": lambda pixels, level, rng: image_ops.posterize(pixels, posterize_bits(level)),
+    "Solarize": lambda pixels, level, rng: image_ops.solarize(pixels, solarize_threshold(level)),
+    "Color": lambda pixels, level, rng: image_ops.saturation(pixels, enhance_factor(level)),
+    "Contrast": lambda pixels, level, rng: image_ops.contrast_about(pixels, enhance_factor(level), PALE),
+    "Brightness": lambda pixels, level, rng: image_ops.brightness(pixels, enhance_factor(level)),
+    "Sharpness": lambda pixels, level, rng: image_ops.sharpness(pixels, enhance_factor(level)),
+    "ShearX": lambda pixels, level, rng: image_ops.shear_x(pixels, _sign(rng) * 0.3 * level),
+    "ShearY": lambda pixels, level, rng: image_ops.shear_y(pixels, _sign(rng) * 0.3 * level),
+    "TranslateX": _translate_x,
+    "TranslateY": _translate_y,
+    "Cutout": _cutout,
+    "SolarizeAdd": lambda pixels, level, rng: image_ops.solarize_add(pixels, int(110 * level)),  # timm: at most 128
+}
+
+
+class RandAugment(Config):
+    """So many operations in turn, each drawn from all 16 and always applied, all at one magnitude.
+
+    big_vision also draws a probability for each operation, and does not use it; timm applies each with 0.5.
+    """
+
+    kind: Literal["rand_augment"] = "rand_augment"
+    layers: int = Field(default=2, ge=1)
+    magnitude: int = Field(default=10, ge=0, le=30)
+
+    def apply(self, pixels: Pixels, rng: np.random.Generator) -> Pixels:
+        """The image, augmented."""
+        check_channels(pixels)  # at once, not when the first color operation happens to be drawn
+        operations = tuple(OPERATIONS.values())
+        for _ in range(self.layers):
+            operation = operations[rng.integers(len(operations))]
+            pixels = operation(pixels, self.magnitude / 10, rng)
+        return pixels
 
 
 class ColorJitter(Config):
@@ -34,17 +125,17 @@ class ColorJitter(Config):
     def apply(self, pixels: Pixels, rng: np.random.Generator) -> Pixels:
         """The image, augmented."""
         check_channels(pixels)
-        strengths: list[tuple[Change, float]] = [
+        strengths: list[tuple[Callable[[Pixels, float], Pixels], float]] = [
             (image_ops.brightness, self.brightness),
             (image_ops.contrast, self.contrast),
             (image_ops.saturation, self.saturation),
         ]
-        steps = [(change, max(1 - strength, 0.0), 1 + strength) for change, strength in strengths if strength]
+        steps = [(operation, max(1 - strength, 0.0), 1 + strength) for operation, strength in strengths if strength]
         if self.hue:  # a turn by 0 is left out: going to HSV and back costs a level here and there
             steps.append((image_ops.hue, -self.hue, self.hue))
         for index in rng.permutation(len(steps)):
-            change, low, high = steps[index]
-            pixels = change(pixels, rng.uniform(low, high))
+            operation, low, high = steps[index]
+            pixels = operation(pixels, rng.uniform(low, high))
         return pixels
 
 
@@ -88,6 +179,10 @@ class Level(Config):
 Fill = Annotated[Noise | Level, Field(discriminator="kind")]
 
 
+ERASED_AREA, ERASED_ASPECT = (0.02, 0.33), (0.3, 3.3)  # torchvision's; timm goes to 1/3 and 1/0.3
+TRIES = 10
+
+
 class RandomErasing(Config):
     """A random box of the image covered (arXiv 1708.04896), for images of any number of channels."""
 
@@ -108,7 +203,7 @@ class RandomErasing(Config):
 
 
 def draw_erased_box(height: int, width: int, rng: np.random.Generator) -> Edges:
-    """A box of random area and aspect somewhere in the image; an empty one where ten draws were all too long."""
+    """A box of random area and aspect somewhere in the image; an empty one if it does not fit in ten attempts."""
     for _ in range(TRIES):
         area = rng.uniform(*ERASED_AREA) * height * width
         aspect = exp(rng.uniform(log(ERASED_ASPECT[0]), log(ERASED_ASPECT[1])))

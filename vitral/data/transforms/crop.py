@@ -145,11 +145,7 @@ def random_boxes(
     first = fits.argmax(axis=1)[:, None]  # (N, 1)
     drawn = np.stack([np.take_along_axis(side, first, axis=1)[:, 0] for side in boxes], axis=1).astype(np.int64)
     fitting: NDArray[np.bool_] = np.take_along_axis(fits, first, axis=1)  # (N, 1)
-    return np.where(fitting, drawn, np.array(_center_box(size, aspect)))
-
-
-def _center_box(size: Size, aspect: tuple[float, float]) -> Box:
     ratio = min(max(size.width / size.height, aspect[0]), aspect[1])
-    height = min(size.height, round(size.width / ratio))
-    width = min(size.width, round(size.height * ratio))
-    return Box((size.height - height) // 2, (size.width - width) // 2, height, width)
+    height, width = min(size.height, round(size.width / ratio)), min(size.width, round(size.height * ratio))
+    center = Box((size.height - height) // 2, (size.width - width) // 2, height, width)
+    return np.where(fitting, drawn, np.array(center))

@@ -10,7 +10,7 @@ from vitral.core.config import override
 from vitral.data.decoding.pixels import Pixels
 from vitral.data.transforms import image_ops
 from vitral.data.transforms import image_ops as geometry
-from vitral.data.transforms.randaugment import (
+from vitral.data.transforms.augment import (
     OPERATIONS,
     RandAugment,
     enhance_factor,
