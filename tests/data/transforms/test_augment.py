@@ -137,10 +137,10 @@ def test_three_augment_makes_one_of_three_and_then_a_jitter() -> None:
 def test_an_erased_box_is_inside_and_of_the_stated_area_and_aspect(height: int, width: int) -> None:
     boxes = [draw_erased_box(height, width, rng(seed)) for seed in range(300)]
     for box in boxes:
-        assert 0 <= box.top <= box.bottom <= height
-        assert 0 <= box.left <= box.right <= width
+        assert 0 <= box.top <= box.top + box.height <= height
+        assert 0 <= box.left <= box.left + box.width <= width
     if min(height, width) > 20:
-        sides = np.array([(box.bottom - box.top, box.right - box.left) for box in boxes], dtype=np.float64)
+        sides = np.array([(box.height, box.width) for box in boxes], dtype=np.float64)
         rounding = 1.5 * (height + width) / (height * width)
         shares = sides.prod(axis=1) / (height * width)
         assert 0.02 - rounding < shares.min() < 0.06
@@ -165,7 +165,7 @@ def test_erasing_covers_one_box_and_nothing_else() -> None:
         box = draw_erased_box(24, 32, generator)
         found = RandomErasing(probability=1.0, fill=Level(level=7)).apply(scene(), rng(seed))
         expected = scene()
-        expected[box.top : box.bottom, box.left : box.right] = 7
+        expected[box.top : box.top + box.height, box.left : box.left + box.width] = 7
         assert furthest(found, expected) == 0
 
 

@@ -153,3 +153,9 @@ def test_a_part_stays_within_a_picture_at_a_smaller_scale(whole: Size, scale: in
 def test_impossible_crops_are_refused(settings: dict[str, tuple[float, float]], code: str) -> None:
     with raises(code, *settings):
         RandomResizedCrop(**settings)  # type: ignore[arg-type]
+
+
+def test_a_box_within_an_image_is_what_of_it_lies_inside() -> None:
+    assert Box(-3, 5, 7, 85).clip(10, 20) == Box(0, 5, 4, 15)
+    assert Box(12, 1, 2, 1).clip(10, 20) == Box(10, 1, 0, 1)
+    assert np.zeros((10, 20))[Box(2, 5, 4, 15).slices].shape == (4, 15)

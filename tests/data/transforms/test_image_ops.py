@@ -8,7 +8,7 @@ from tests.data.transforms.oracles import TENSORFLOW, answer, furthest, names
 from tests.data.transforms.scene import gray_scene, scene
 from vitral.data.decoding.pixels import Pixels
 from vitral.data.transforms import image_ops
-from vitral.data.transforms.image_ops import FILL, Edges
+from vitral.data.transforms.image_ops import FILL
 
 MOVES = ("rotate", "shear_x", "shear_y", "translate_x", "translate_y")
 
@@ -109,9 +109,3 @@ def test_cutout_covers_what_is_within_reach_and_nothing_else(reach: int, row: in
     assert (found[inside] == FILL).all()
     assert furthest(np.where(inside[..., None], pixels, found), pixels) == 0
     assert furthest(pixels, scene()) == 0
-
-
-def test_a_box_within_an_image_is_what_of_it_lies_inside() -> None:
-    assert Edges(-3, 4, 5, 90).within(10, 20) == Edges(0, 4, 5, 20)
-    assert Edges(-3, 4, 5, 90).within(10, 20).area == 60
-    assert Edges(12, 14, 1, 2).within(10, 20).area == 0

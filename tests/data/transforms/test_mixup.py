@@ -13,7 +13,7 @@ from torch.testing import assert_close
 from tests.data.transforms.oracles import FIXTURES
 from tests.errors import raises
 from vitral.core.config import Config, union_members
-from vitral.data.transforms.image_ops import Edges
+from vitral.data.transforms.crop import Box
 from vitral.data.transforms.mixup import CutMix, Mixing, Mixup, MixupOrCutMix, cut_box, cutmix, mixup, one_hot
 
 ANSWERS = load_file(FIXTURES / "augmentations.safetensors")
@@ -70,7 +70,7 @@ def test_mixup_equals_torchvisions_and_timms(share: float) -> None:
 
 
 def test_cutmix_equals_torchvisions() -> None:
-    mixed = cutmix(ANSWERS["images"], ANSWERS["targets"], Edges(1, 5, 2, 8))
+    mixed = cutmix(ANSWERS["images"], ANSWERS["targets"], Box(1, 2, 4, 6))
     name = "torchvision/cutmix/1,5,2,8"
     assert_close(tuple(mixed), (ANSWERS[f"{name}/images"], ANSWERS[f"{name}/targets"]), rtol=0, atol=1e-7)
 
@@ -78,9 +78,9 @@ def test_cutmix_equals_torchvisions() -> None:
 @pytest.mark.parametrize("row", range(40))
 def test_boxes_and_corrected_shares_are_timms(row: int) -> None:
     share, *whole, kept = ANSWERS["timm/boxes"][row].tolist()
-    center_row, center_column, *corners = map(int, whole)
+    center_row, center_column, top, bottom, left, right = map(int, whole)
     box = cut_box(23, 30, share, center_row, center_column)
-    assert box == Edges(*corners)
+    assert box == Box(top, left, bottom - top, right - left)
     _, targets = cutmix(torch.zeros(2, 1, 23, 30), torch.eye(2), box)
     assert_close(targets.diagonal(), torch.full((2,), kept))
 
@@ -95,15 +95,15 @@ def test_a_box_is_inside_and_never_larger_than_asked(
     share: float, height: int, width: int, place: tuple[float, float]
 ) -> None:
     box = cut_box(height, width, share, int(place[0] * height), int(place[1] * width))
-    assert 0 <= box.top <= box.bottom <= height
-    assert 0 <= box.left <= box.right <= width
-    assert box.area <= (1 - share) * height * width + 1e-9
+    assert 0 <= box.top <= box.top + box.height <= height
+    assert 0 <= box.left <= box.left + box.width <= width
+    assert box.height * box.width <= (1 - share) * height * width + 1e-9
 
 
 def test_a_box_in_the_middle_leaves_the_share() -> None:
-    assert cut_box(40, 80, 0.75, 20, 40) == Edges(10, 30, 20, 60)
-    assert cut_box(40, 80, 1.0, 20, 40).area == 0
-    assert cut_box(40, 80, 0.0, 20, 40) == Edges(0, 40, 0, 80)
+    assert cut_box(40, 80, 0.75, 20, 40) == Box(10, 20, 20, 40)
+    assert cut_box(40, 80, 1.0, 20, 40)[2:] == (0, 0)
+    assert cut_box(40, 80, 0.0, 20, 40) == Box(0, 0, 40, 80)
 
 
 @pytest.mark.parametrize("alpha", [0.2, 0.8])

@@ -16,7 +16,8 @@ from pydantic import Field
 from vitral.core.config import Config
 from vitral.data.decoding.pixels import Pixels
 from vitral.data.transforms import image_ops
-from vitral.data.transforms.image_ops import Edges, check_channels
+from vitral.data.transforms.crop import Box
+from vitral.data.transforms.image_ops import check_channels
 
 SIDE = 224  # of AugReg's images
 TRANSLATE, CUTOUT = 100, 40  # pixels of SIDE at level 1; timm translates by 0.45 of the side
@@ -197,12 +198,11 @@ class RandomErasing(Config):
         height, width, channels = pixels.shape
         box = draw_erased_box(height, width, rng)
         erased = pixels.copy()
-        shape = (box.bottom - box.top, box.right - box.left, channels)
-        erased[box.top : box.bottom, box.left : box.right] = self.fill.draw(shape, rng)
+        erased[box.slices] = self.fill.draw((box.height, box.width, channels), rng)
         return erased
 
 
-def draw_erased_box(height: int, width: int, rng: np.random.Generator) -> Edges:
+def draw_erased_box(height: int, width: int, rng: np.random.Generator) -> Box:
     """A box of random area and aspect somewhere in the image; an empty one if it does not fit in ten attempts."""
     for _ in range(TRIES):
         area = rng.uniform(*ERASED_AREA) * height * width
@@ -210,8 +210,8 @@ def draw_erased_box(height: int, width: int, rng: np.random.Generator) -> Edges:
         rows, columns = round(sqrt(area * aspect)), round(sqrt(area / aspect))
         if rows < height and columns < width:
             top, left = int(rng.integers(height - rows + 1)), int(rng.integers(width - columns + 1))
-            return Edges(top, top + rows, left, left + columns)
-    return Edges(0, 0, 0, 0)
+            return Box(top, left, rows, columns)
+    return Box(0, 0, 0, 0)
 
 
 Augment = Annotated[RandAugment | ThreeAugment | ColorJitter | RandomErasing, Field(discriminator="kind")]

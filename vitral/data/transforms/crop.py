@@ -27,6 +27,17 @@ class Box(NamedTuple):
     height: int
     width: int
 
+    @property
+    def slices(self) -> tuple[slice, slice]:
+        """The rows and columns, as an index."""
+        return slice(self.top, self.top + self.height), slice(self.left, self.left + self.width)
+
+    def clip(self, height: int, width: int) -> "Box":
+        """The part that lies inside an image."""
+        top, bottom = (min(max(edge, 0), height) for edge in (self.top, self.top + self.height))
+        left, right = (min(max(edge, 0), width) for edge in (self.left, self.left + self.width))
+        return Box(top, left, bottom - top, right - left)
+
     def scaled(self, size: Size, decoded: Size) -> "Box":
         """The same part of an image of this size that was decoded at another scale, to the nearest pixel."""
         top = round(self.top * decoded.height / size.height)

@@ -4,21 +4,18 @@ Sizes never change. A geometric operation takes the nearest pixel of the input, 
 coordinates count from the center of the first pixel, as in TensorFlow.  H rows, W columns, C channels, 1 or 3.
 """
 
-from typing import NamedTuple
-
 import numpy as np
 from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 
 from vitral.core.errors import ConfigError
 from vitral.data.decoding.pixels import Pixels
-
-MODES = {1: "L", 3: "RGB"}
+from vitral.data.transforms.crop import Box
 
 
 def check_channels(pixels: Pixels) -> None:
     """Refuse images that are neither gray nor color: brightness and saturation have no meaning for them."""
     channels = pixels.shape[-1]
-    if channels not in MODES:
+    if channels not in {1, 3}:
         message = f"expected images of 1 or 3 channels, found {channels}"
         hint = "use random_erasing alone, or decode to gray or color"
         raise ConfigError(message, code="config.unsupported", where="augment", hint=hint)
@@ -34,9 +31,6 @@ def from_pillow(image: Image.Image) -> Pixels:
     """The pixels of a gray or color image in an array of their own, (H, W, C)."""
     pixels: Pixels = np.array(image)  # a copy: torch warns of arrays that cannot be written to
     return pixels[..., None] if pixels.ndim == 2 else pixels
-
-
-LEVELS = np.arange(256, dtype=np.int64)
 
 
 def autocontrast(pixels: Pixels) -> Pixels:
@@ -61,12 +55,13 @@ def posterize(pixels: Pixels, bits: int) -> Pixels:
 
 def solarize(pixels: Pixels, threshold: int) -> Pixels:
     """The negative of every level from the threshold on."""
-    return _look_up(pixels, np.where(threshold > LEVELS, LEVELS, 255 - LEVELS))
+    return from_pillow(ImageOps.solarize(to_pillow(pixels), threshold))
 
 
 def solarize_add(pixels: Pixels, addition: int) -> Pixels:
     """The dark half of the levels, below 128, brightened."""
-    return _look_up(pixels, np.where(LEVELS < 128, (LEVELS + addition).clip(0, 255), LEVELS))
+    levels = np.arange(256)
+    return np.where(levels < 128, (levels + addition).clip(0, 255), levels).astype(np.uint8)[pixels]
 
 
 def saturation(pixels: Pixels, factor: float) -> Pixels:
@@ -115,37 +110,13 @@ def blur(pixels: Pixels, radius: float) -> Pixels:
     return from_pillow(to_pillow(pixels).filter(ImageFilter.GaussianBlur(radius)))
 
 
-def _look_up(pixels: Pixels, table: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Pixels:
-    return table.astype(np.uint8)[pixels]
-
-
 FILL = 128
 TIE = 0.002  # halves go up as in TensorFlow: Pillow's slopes are off by up to 1/131072, so by this over 262 pixels
 
 
-class Edges(NamedTuple):
-    """A part of an image: rows from `top` to before `bottom`, columns from `left` to before `right`."""
-
-    top: int
-    bottom: int
-    left: int
-    right: int
-
-    @property
-    def area(self) -> int:
-        return (self.bottom - self.top) * (self.right - self.left)
-
-    def within(self, height: int, width: int) -> "Edges":
-        """The part of it that lies inside an image."""
-        rows = (min(max(edge, 0), height) for edge in (self.top, self.bottom))
-        columns = (min(max(edge, 0), width) for edge in (self.left, self.right))
-        return Edges(*rows, *columns)
-
-
 def rotate(pixels: Pixels, degrees: float) -> Pixels:
     """The image turned counterclockwise about its center."""
-    turned = to_pillow(pixels).rotate(degrees, Image.Resampling.NEAREST, fillcolor=_fill(pixels))
-    return from_pillow(turned)
+    return from_pillow(to_pillow(pixels).rotate(degrees, Image.Resampling.NEAREST, fillcolor=_fill(pixels)))
 
 
 def shear_x(pixels: Pixels, slope: float) -> Pixels:
@@ -170,10 +141,8 @@ def translate_y(pixels: Pixels, distance: float) -> Pixels:
 
 def cutout(pixels: Pixels, reach: int, row: int, column: int) -> Pixels:
     """The image with a square of twice the reach covered, as much of it as lies inside."""
-    height, width = pixels.shape[:2]
-    box = Edges(row - reach, row + reach, column - reach, column + reach).within(height, width)
     covered = pixels.copy()
-    covered[box.top : box.bottom, box.left : box.right] = FILL
+    covered[Box(row - reach, column - reach, 2 * reach, 2 * reach).clip(*pixels.shape[:2]).slices] = FILL
     return covered
 
 
@@ -182,10 +151,8 @@ def _affine(pixels: Pixels, across: tuple[float, float, float], down: tuple[floa
     image = to_pillow(pixels)
     # Pillow counts from the corner of the first pixel: half a pixel in at the input, half a pixel out at the result.
     matrix = [term for a, b, c in (across, down) for term in (a, b, c + 0.5 - (a + b) / 2 + TIE)]
-    moved = image.transform(
-        image.size, Image.Transform.AFFINE, matrix, Image.Resampling.NEAREST, fillcolor=_fill(pixels)
-    )
-    return from_pillow(moved)
+    nearest, affine = Image.Resampling.NEAREST, Image.Transform.AFFINE
+    return from_pillow(image.transform(image.size, affine, matrix, nearest, fillcolor=_fill(pixels)))
 
 
 def _fill(pixels: Pixels) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot as exact_one_hot
 
 from vitral.core.config import Config
-from vitral.data.transforms.image_ops import Edges
+from vitral.data.transforms.crop import Box
 
 
 class MixedBatch(NamedTuple):
@@ -34,20 +34,19 @@ def mixup(images: Tensor, targets: Tensor, lam: float) -> MixedBatch:
     return MixedBatch(_mix(images, lam), _mix(targets, lam))
 
 
-def cutmix(images: Tensor, targets: Tensor, box: Edges) -> MixedBatch:
+def cutmix(images: Tensor, targets: Tensor, box: Box) -> MixedBatch:
     """Each image with the box replaced by that of the image before, and targets by area."""
     height, width = images.shape[-2:]
-    cut = (..., slice(box.top, box.bottom), slice(box.left, box.right))
+    cut = (..., *box.slices)
     mixed = images.clone()  # (B, C, H, W)
     mixed[cut] = images.roll(1, dims=0)[cut]
-    return MixedBatch(mixed, _mix(targets, 1.0 - box.area / (height * width)))
+    return MixedBatch(mixed, _mix(targets, 1.0 - box.height * box.width / (height * width)))
 
 
-def cut_box(height: int, width: int, lam: float, row: int, column: int) -> Edges:
+def cut_box(height: int, width: int, lam: float, row: int, column: int) -> Box:
     """The box of area 1 - lam around a pixel, of the image's aspect ratio, clipped to the image."""
     rows, columns = int(height * sqrt(1.0 - lam)), int(width * sqrt(1.0 - lam))
-    top, left = row - rows // 2, column - columns // 2
-    return Edges(top, top + rows, left, left + columns).within(height, width)
+    return Box(row - rows // 2, column - columns // 2, rows, columns).clip(height, width)
 
 
 class NoMixing(Config):

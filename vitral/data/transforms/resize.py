@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from vitral.core.config import Size
 from vitral.core.imports import is_imported
 from vitral.data.decoding.pixels import Pixels
-from vitral.data.transforms.crop import Box, CropBatch, CropPlan, Filter
+from vitral.data.transforms.crop import CropBatch, CropPlan, Filter
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -96,13 +96,9 @@ def _resize_lines(lines: Pixels, taps: Taps) -> Pixels:
 def crop_and_resize(pixels: Pixels, size: Size, plan: CropPlan) -> Pixels:
     """The planned crop of an image that has this size at full scale and may have been decoded at a smaller one."""
     box = plan.box.scaled(size, Size(*pixels.shape[:2]))
-    window = _cut(resize(_cut(pixels, box), plan.resize_to, plan.filter), plan.window)
+    window = resize(pixels[box.slices], plan.resize_to, plan.filter)[plan.window.slices]
     # NumPy's reversed view is slow to copy, pixel by pixel.
     return _to_pixels(_to_tensor(window).flip(-1)) if plan.flip else window
-
-
-def _cut(pixels: Pixels, box: Box) -> Pixels:
-    return pixels[box.top : box.top + box.height, box.left : box.left + box.width]
 
 
 def _to_tensor(pixels: Pixels) -> "Tensor":
