@@ -66,8 +66,8 @@ class ArrayHeader(NamedTuple):
 
 # A header is parsed by Python's `ast`, which in 3.11 fails now and then when two threads parse at once.
 _parser_lock = Lock()
-if sys.platform != "win32":
-    os.register_at_fork(after_in_child=_parser_lock._at_fork_reinit)  # its holder does not exist in the child
+if sys.platform != "win32":  # in the child of a fork, the thread that held the lock does not exist
+    os.register_at_fork(after_in_child=_parser_lock._at_fork_reinit)  # type: ignore[attr-defined]
 
 
 def read_array_header(data: bytes, name: str) -> ArrayHeader:

@@ -32,6 +32,12 @@ class Taps(NamedTuple):
     weights: NDArray[np.int32]  # (T, new pixels)
     bits: int
 
+    def matrix(self, old: int) -> NDArray[np.float64]:
+        """The weights of every old pixel in every new one, (new pixels, old)."""
+        matrix = np.zeros((self.weights.shape[1], old))
+        np.add.at(matrix, (np.arange(len(matrix)), self.indices), self.weights)
+        return matrix
+
 
 @lru_cache(256)  # most images of a folder have the same few sizes
 def resize_taps(old: int, new: int, filter: Filter) -> Taps:
@@ -127,8 +133,7 @@ def resize_matrices(longest: int, new: int, filter: Filter) -> ResizeMatrices:
     weights, bits = np.zeros((longest + 1, new, longest)), np.zeros(longest + 1)
     for old in range(1, longest + 1):
         taps = resize_taps(old, new, filter)
-        np.add.at(weights[old], (np.arange(new), taps.indices), taps.weights)
-        bits[old] = taps.bits
+        weights[old, :, :old], bits[old] = taps.matrix(old), taps.bits
     exact = torch.float32 if bits.max() <= 15 else torch.float64  # 255 x 2 ** 15 is below 2 ** 24, and a bit for signs
     units = torch.tensor(2.0**-bits, dtype=exact)[:, None, None, None]
     return ResizeMatrices(torch.tensor(weights, dtype=exact), units)
