@@ -101,7 +101,7 @@ def epochs(case: Case, workers: int) -> Callable[[], object]:
     sight = ImagePipeline(IMAGE, Decoding(), RandomResizedCrop())
     whole = Loader.of(samples, "train", sight, Shuffled(), batch=64, workers=workers)
     loader = Loader(samples.of("train"), samples.store, sight, whole.plan, workers, cache_bytes=0)
-    return lambda: sum(1 for _ in loader.epoch())  # the crew goes home after it: none works ahead in another's turn
+    return lambda: sum(1 for _ in loader.epoch())  # the workers end with it: none works ahead in another's turn
 
 
 def crops(engine: str) -> Way:

@@ -1,4 +1,4 @@
-"""An album shows what the loader's rows would show one by one."""
+"""In-memory images give the batches that the loader would give row by row."""
 
 from dataclasses import dataclass
 

@@ -27,8 +27,8 @@ COLORS = {"RGB": "RGB", "L": "GRAY"}  # Pillow's modes in the words of simplejpe
 def decode_jpeg(data: bytes, header: Header, stored: tuple[int, int], scale: int) -> Pixels | None:
     """Gray or color as stored, (H, W, 1 or 3), at 1/scale; None for what Pillow must decode.
 
-    `stored` is the height and width in the file, before EXIF orientation. A damaged file goes to Pillow, which tells
-    harmless damage, such as stray bytes between markers, from lost pixels.
+    `stored` is the height and width in the file, before EXIF orientation. A damaged file goes to Pillow, which
+    distinguishes harmless damage, such as stray bytes between markers, from lost pixels.
     """
     if header.mode not in COLORS:
         return None
@@ -59,7 +59,7 @@ def jpeg_scale(size: Size, min_size: Size) -> int:
 
 @dataclass(frozen=True)
 class EncodedImage:
-    """An opened image within the limits, not yet decoded."""
+    """An image whose header has been read and checked, not yet decoded."""
 
     data: bytes
     name: str
@@ -85,7 +85,7 @@ class EncodedImage:
         declared = Size(-(-self.size.height // scale), -(-self.size.width // scale))
         if pixels.shape[:2] != declared:
             message = f"declares {declared}, holds {Size(*pixels.shape[:2])}"
-            raise DataError(message, code="data.corrupt_image", where=self.name, hint="save it anew as PNG or JPEG")
+            raise DataError(message, code="data.corrupt_image", where=self.name, hint="save it again as PNG or JPEG")
         return convert_channels(pixels, self.decoding.channels)
 
     def _samples(self, image: ImageFile, scale: int) -> Pixels:

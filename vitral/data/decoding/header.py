@@ -57,7 +57,7 @@ def recognize(data: bytes, name: str) -> ImageFormat:
             if not _is_complete(data, kind):
                 raise decode_error(data, name, kind, EOFError())
             return kind
-    hint = f"give {format_choices(get_args(ImageFormat))}, or remove it"
+    hint = f"use {format_choices(get_args(ImageFormat))}, or remove it"
     message = f"expected an image, found {_describe(data)}"
     raise DataError(message, code="data.unknown_format", where=name, hint=hint)
 
@@ -93,7 +93,6 @@ def _describe(data: bytes) -> str:
 Level = Annotated[int, Field(ge=0, le=255)]
 PILLOW_LIMIT = 89_478_485  # above it Pillow has its own rules
 ORIENTATION = 0x0112  # EXIF and TIFF
-SIDEWAYS = {5, 6, 7, 8}  # the orientations that exchange height and width
 
 # The classes themselves, not Image.open: no other format is tried, none warns of what is refused here anyway.
 READERS: dict[ImageFormat, type[ImageFile]] = {
@@ -152,7 +151,7 @@ def read_header(data: bytes, name: str, decoding: Decoding) -> tuple[Header, Ima
         size = Size(*array.shape[:2])
     else:
         channels, orientation, mode = 3, _orientation(image, data), image.mode + ";16" * is_16bit_color(image)
-        sideways = orientation in SIDEWAYS and kind != "TIFF"  # Pillow turns a TIFF, and its size, itself
+        sideways = orientation >= 5 and kind != "TIFF"  # Pillow turns a TIFF, and its size, itself
         size = Size(*image.size) if sideways else Size(*reversed(image.size))
     _check(size, channels, name, decoding)
     return Header(kind, size, mode, orientation), image
@@ -176,7 +175,7 @@ def decode_error(data: bytes, name: str, kind: ImageFormat, error: Exception) ->
         message = f"{kind} truncated after {len(data)} bytes"
         return DataError(message, code="data.truncated_image", where=name, hint="remove it or fetch it again")
     message = f"not a readable {kind}: {str(error) or type(error).__name__}"
-    return DataError(message, code="data.corrupt_image", where=name, hint="remove it, or save it anew as PNG or JPEG")
+    return DataError(message, code="data.corrupt_image", where=name, hint="remove it, or save it again as PNG or JPEG")
 
 
 def exif_orientation(exif: bytes) -> int:
@@ -218,7 +217,7 @@ def _check(size: Size, channels: int, name: str, decoding: Decoding) -> None:
     pixels, short, long, wanted = size.height * size.width, min(size), max(size), decoding.channels
     if channels != wanted and not {channels, wanted} <= {1, 3}:
         code, message = "channel_mismatch", f"expected {wanted} channels, found {channels}"
-        hint = "give .npy arrays of (height, width, channels)"
+        hint = "use .npy arrays of (height, width, channels)"
     elif pixels > decoding.pixel_limit:
         code, message = "image_too_large", f"{size} is {pixels:,} pixels, the limit is {decoding.pixel_limit:,}"
         hint = "make it smaller or raise pixel_limit"

@@ -119,7 +119,7 @@ class SamplingPlan:
             code, message = "out_of_range", f"expected at least 1, got {batch_size}"
         elif world.rank >= world.size:
             code, where = "out_of_range", "world"
-            message = f"there is no process {world.rank} among {world.size}, counted from 0"
+            message = f"expected a rank below {world.size}, got {world.rank}"
         elif not isinstance(self.order, Sequential) and batch_size % world.size:
             code, hint = "indivisible", f"use a multiple of {world.size}"
             message = f"a batch of {batch_size} is not divisible by {world.size} processes"

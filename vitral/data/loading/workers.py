@@ -121,6 +121,7 @@ class WorkerPool(Dataset[VitralError | None]):
         request_stop(self.stopping)
         if self.processes:
             self.results._shutdown_workers()
+            self.results = iter(())  # it refers to this pool; without it the ring is freed at once
         for process in self.processes:
             process.kill()  # does nothing once it has ended
             process.join()

@@ -27,7 +27,7 @@ Operation = Callable[[Pixels, float, np.random.Generator], Pixels]  # of the lev
 
 
 def enhance_factor(level: float) -> float:
-    """The factor of color, contrast, brightness and sharpness: 0.1 at level 0, so that no level is harmless.
+    """The factor of color, contrast, brightness and sharpness: 0.1 at level 0, so every level changes the image.
 
     timm's `increasing` variants and torchvision take 1 +- 0.9 x level instead.
     """
@@ -38,13 +38,13 @@ def posterize_bits(level: float) -> int:
     """How many bits `posterize` keeps: more at higher levels, all 8 from 2 on.
 
     TensorFlow shifts out at most 7 bits, so level 0 keeps one (Pillow, thus timm, none); beyond level 2 the shift is
-    negative, wraps round in 8 bits, and one bit is kept again.
+    negative, wraps around in 8 bits, and one bit is kept again.
     """
     return 8 - min((8 - int(4 * level)) % 256, 7)
 
 
 def solarize_threshold(level: float) -> int:
-    """From which level of gray `solarize` inverts: it wraps round in 8 bits, so whole levels invert everything.
+    """From which level of gray `solarize` inverts: it wraps around in 8 bits, so whole levels invert everything.
 
     timm stops at 256, where nothing is inverted (google-research/big_vision, issue 110).
     """
@@ -92,7 +92,7 @@ OPERATIONS: dict[str, Operation] = {
 
 
 class RandAugment(Config):
-    """So many operations in turn, each drawn from all 16 and always applied, all at one magnitude.
+    """Apply `layers` operations in turn, each drawn from all 16, all at one magnitude.
 
     big_vision also draws a probability for each operation, and does not use it; timm applies each with 0.5.
     """
@@ -112,9 +112,9 @@ class RandAugment(Config):
 
 
 class ColorJitter(Config):
-    """Brightness, contrast, saturation and hue changed in random order, as torchvision's ColorJitter does.
+    """Change brightness, contrast, saturation and hue in random order, as torchvision's ColorJitter does.
 
-    A factor is drawn from 1 - strength to 1 + strength, never below 0; a turn of hue from -strength to strength.
+    A factor is drawn from 1 - strength to 1 + strength, at least 0; a shift of hue from -strength to strength.
     """
 
     kind: Literal["color_jitter"] = "color_jitter"
@@ -132,7 +132,7 @@ class ColorJitter(Config):
             (image_ops.saturation, self.saturation),
         ]
         steps = [(operation, max(1 - strength, 0.0), 1 + strength) for operation, strength in strengths if strength]
-        if self.hue:  # a turn by 0 is left out: going to HSV and back costs a level here and there
+        if self.hue:  # a shift by 0 is left out: converting to HSV and back changes some levels
             steps.append((image_ops.hue, -self.hue, self.hue))
         for index in rng.permutation(len(steps)):
             operation, low, high = steps[index]
@@ -185,7 +185,7 @@ TRIES = 10
 
 
 class RandomErasing(Config):
-    """A random box of the image covered (arXiv 1708.04896), for images of any number of channels."""
+    """Cover a random box of the image (arXiv 1708.04896), which may have any number of channels."""
 
     kind: Literal["random_erasing"] = "random_erasing"
     probability: float = Field(default=0.25, ge=0, le=1)

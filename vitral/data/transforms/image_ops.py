@@ -13,7 +13,7 @@ from vitral.data.transforms.crop import Box
 
 
 def check_channels(pixels: Pixels) -> None:
-    """Refuse images that are neither gray nor color: brightness and saturation have no meaning for them."""
+    """Raise a ConfigError unless the image is gray or color: brightness and saturation need one of them."""
     channels = pixels.shape[-1]
     if channels not in {1, 3}:
         message = f"expected images of 1 or 3 channels, found {channels}"
@@ -54,18 +54,18 @@ def posterize(pixels: Pixels, bits: int) -> Pixels:
 
 
 def solarize(pixels: Pixels, threshold: int) -> Pixels:
-    """The negative of every level from the threshold on."""
+    """Invert all levels from the threshold on."""
     return from_pillow(ImageOps.solarize(to_pillow(pixels), threshold))
 
 
 def solarize_add(pixels: Pixels, addition: int) -> Pixels:
-    """The dark half of the levels, below 128, brightened."""
+    """Brighten the levels below 128."""
     levels = np.arange(256)
     return np.where(levels < 128, (levels + addition).clip(0, 255), levels).astype(np.uint8)[pixels]
 
 
 def saturation(pixels: Pixels, factor: float) -> Pixels:
-    """Colors paler or stronger; gray images have none."""
+    """Paler or stronger colors; gray images stay unchanged."""
     return pixels if pixels.shape[-1] == 1 else from_pillow(ImageEnhance.Color(to_pillow(pixels)).enhance(factor))
 
 
@@ -87,16 +87,16 @@ def brightness(pixels: Pixels, factor: float) -> Pixels:
 
 
 def sharpness(pixels: Pixels, factor: float) -> Pixels:
-    """Edges softer or harder, by the difference from a slightly smoothed image; the outermost pixels stay."""
+    """Soften or sharpen edges, by the difference from a slightly smoothed image; border pixels stay unchanged."""
     return from_pillow(ImageEnhance.Sharpness(to_pillow(pixels)).enhance(factor))
 
 
 def hue(pixels: Pixels, turn: float) -> Pixels:
-    """Colors moved round the color wheel, by -0.5 to 0.5 of a turn; gray images have none."""
+    """Shift the hue by -0.5 to 0.5 of the color wheel; gray images stay unchanged."""
     if pixels.shape[-1] == 1:
         return pixels
     hsv = np.array(to_pillow(pixels).convert("HSV"))  # (H, W, 3)
-    hsv[..., 0] += np.uint8(int(turn * 255) % 256)  # goes round at 256, as the wheel does
+    hsv[..., 0] += np.uint8(int(turn * 255) % 256)  # wraps around at 256, as the wheel does
     return from_pillow(Image.fromarray(hsv, "HSV").convert("RGB"))
 
 
@@ -115,7 +115,7 @@ TIE = 0.002  # halves go up as in TensorFlow: Pillow's slopes are off by up to 1
 
 
 def rotate(pixels: Pixels, degrees: float) -> Pixels:
-    """The image turned counterclockwise about its center."""
+    """Rotate the image counterclockwise about its center."""
     return from_pillow(to_pillow(pixels).rotate(degrees, Image.Resampling.NEAREST, fillcolor=_fill(pixels)))
 
 
@@ -140,7 +140,7 @@ def translate_y(pixels: Pixels, distance: float) -> Pixels:
 
 
 def cutout(pixels: Pixels, reach: int, row: int, column: int) -> Pixels:
-    """The image with a square of twice the reach covered, as much of it as lies inside."""
+    """Cover a square with sides of twice the reach, clipped to the image."""
     covered = pixels.copy()
     covered[Box(row - reach, column - reach, 2 * reach, 2 * reach).clip(*pixels.shape[:2]).slices] = FILL
     return covered

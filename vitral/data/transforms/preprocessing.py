@@ -33,7 +33,7 @@ class Normalize(Config):
         return self
 
     def per_channel(self, channels: int) -> "Normalize":
-        """The same with a number for each of so many channels."""
+        """The same with one number for each channel."""
         if len(self.mean) > 1:
             return self
         return Normalize(mean=self.mean * channels, std=self.std * channels)
@@ -48,7 +48,7 @@ class Normalize(Config):
         return numbers.sub_(mean).div_(std)  # (B, C, H, W)
 
     def restore(self, images: "Tensor") -> "Tensor":
-        """The whole numbers that `apply` made these float32 images (..., C, H, W) from, as float32."""
+        """Undo `apply`: the levels of float32 images (..., C, H, W), rounded, as float32."""
         mean, std = _for_bytes(self.mean, images.device), _for_bytes(self.std, images.device)
         return (images * std + mean).round()
 
@@ -101,7 +101,7 @@ class Decodable(Protocol):
         ...
 
     def pixels(self, min_size: Size) -> Pixels:
-        """The image, (H, W, C), with at least so many rows and columns if it has as many."""
+        """The image, (H, W, C), at a scale of at least `min_size` if it is that large."""
         ...
 
 
