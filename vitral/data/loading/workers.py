@@ -64,7 +64,7 @@ class WorkerPool(Dataset[VitralError | None]):
             prefetch_factor=PREFETCH - 1,  # the slot that is read is not written
             worker_init_fn=self._prepare_worker,
             multiprocessing_context=context,
-            generator=torch.Generator(),  # else it would draw from the generator of the training
+            generator=torch.Generator(),  # else it would advance torch's global generator
         )
         handler = signal.getsignal(signal.SIGCHLD)
         try:
@@ -121,7 +121,7 @@ class WorkerPool(Dataset[VitralError | None]):
         request_stop(self.stopping)
         if self.processes:
             self.results._shutdown_workers()
-            self.results = iter(())  # it refers to this pool; without it the ring is freed at once
+            self.results = iter(())  # it refers back to this pool, which would delay freeing the ring
         for process in self.processes:
             process.kill()  # does nothing once it has ended
             process.join()
