@@ -18,7 +18,7 @@ from vitral.models.position import GridDependent
 from vitral.models.resnet import Resnet
 from vitral.weights.bundle import MODEL, Bundle, is_bundle, read_bundle
 from vitral.weights.card import architecture
-from vitral.weights.formats.format import DetectedModel, FileSettings
+from vitral.weights.formats.format import DetectedModel
 from vitral.weights.formats.rules import import_tensors
 from vitral.weights.hub import FetchedWeights, fetch_weights
 from vitral.weights.reader import read_checkpoint, shard_files
@@ -138,18 +138,18 @@ def _open_checkpoint(source: FetchedWeights, settings: tuple[str, ...], options:
         strip_wrapper,
     )
 
-    ckpt, wrapper = strip_wrapper(read_checkpoint(source.path, options.allow_pickle))
+    ckpt, wrapper = strip_wrapper(read_checkpoint(source.path, options.allow_pickle)._replace(settings=settings))
     format = detect_format(ckpt, options.format)
     check_settings(settings)
     try:
-        found = format.detect(ckpt, FileSettings(settings))
+        found = format.detect(ckpt)
         config = override(found.model, settings)
     except ConfigError as error:
         raise _in_file(ckpt.path, error, "weights.bad_setting" if settings else "weights.bad_config") from None
     assert not isinstance(config, Resnet)
     model = config.build_empty()
     hint = f"this is {found.title} with {config.depth} layers of width {config.width}: give a complete file of one"
-    if FileSettings(settings).get("image_size"):
+    if ckpt.setting("image_size"):
         hint += "; for images of another size, convert it with --image-size"
     own = model.state_dict()
     tensors = import_tensors(format.rules(config, own), own, found.tensors, str(ckpt.path), hint)

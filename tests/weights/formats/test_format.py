@@ -12,10 +12,8 @@ from vitral.models import Vit
 from vitral.weights.formats.format import (
     HEADS,
     Checkpoint,
-    FileSettings,
     count_layers,
     parse_positive_int,
-    tensor_shape,
 )
 from vitral.weights.formats.timm import Timm
 
@@ -24,16 +22,16 @@ PATCH = Size(8, 4)
 
 
 def test_the_last_of_several_settings_counts() -> None:
-    settings = FileSettings(("mixer.heads=3", "image_size=32", "mixer.heads=6"))
-    assert (settings.get("mixer.heads"), settings.get("image_size"), settings.get("width")) == ("6", "32", "")
+    ckpt = RAW._replace(settings=("mixer.heads=3", "image_size=32", "mixer.heads=6"))
+    assert (ckpt.setting("mixer.heads"), ckpt.setting("image_size"), ckpt.setting("width")) == ("6", "32", "")
 
 
 def test_heads_are_told_or_those_of_the_published_width() -> None:
-    assert [FileSettings().infer_heads(width, RAW) for width in (192, 384, 768, 1024, 1280)] == [3, 6, 12, 16, 16]
-    assert FileSettings(("mixer.heads=4",)).infer_heads(768, RAW) == 4
+    assert [RAW.infer_heads(width) for width in (192, 384, 768, 1024, 1280)] == [3, 6, 12, 16, 16]
+    assert RAW._replace(settings=("mixer.heads=4",)).infer_heads(768) == 4
     assert 36 not in HEADS
     with raises("weights.missing_setting", "a/file", 36, "--set mixer.heads=N"):
-        FileSettings().infer_heads(36, RAW)
+        RAW.infer_heads(36)
 
 
 @pytest.mark.parametrize(
@@ -49,8 +47,8 @@ def test_heads_are_told_or_those_of_the_published_width() -> None:
 def test_a_table_tells_the_image_and_the_rows_that_are_no_patches(
     rows: int, prefixes: list[int], told: str, expected: tuple[Size, int]
 ) -> None:
-    settings = FileSettings((f"image_size={told}",) if told else ())
-    assert settings.infer_image_size(rows, prefixes, PATCH, RAW) == expected
+    ckpt = RAW._replace(settings=(f"image_size={told}",) if told else ())
+    assert ckpt.infer_image_size(rows, prefixes, PATCH) == expected
 
 
 @pytest.mark.parametrize(
@@ -58,12 +56,12 @@ def test_a_table_tells_the_image_and_the_rows_that_are_no_patches(
 )
 def test_a_table_that_fits_no_image_is_refused(rows: int, prefixes: list[int], told: str) -> None:
     with raises("weights.bad_setting" if told else "weights.missing_setting", rows, "image_size=HEIGHTxWIDTH"):
-        FileSettings((f"image_size={told}",) if told else ()).infer_image_size(rows, prefixes, PATCH, RAW)
+        RAW._replace(settings=(f"image_size={told}",) if told else ()).infer_image_size(rows, prefixes, PATCH)
 
 
 def test_two_squares_that_fit_are_one_too_many() -> None:
     with raises("weights.missing_setting", 1, "image_size=HEIGHTxWIDTH"):
-        FileSettings().infer_image_size(1, [0, -3], PATCH, RAW)
+        RAW.infer_image_size(1, [0, -3], PATCH)
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "1.5", "x", ""])
@@ -80,14 +78,14 @@ def test_layers_are_counted_by_the_largest_number() -> None:
 
 
 def test_a_shape_is_that_of_a_tensor_that_is_there() -> None:
-    assert tensor_shape(RAW, "table", 3) == (1, 5, 8)
+    assert RAW.shape("table", 3) == (1, 5, 8)
     for name, dims, code, value in (
         ("other", 1, "weights.missing_tensor", "other"),
         ("table", 2, "weights.shape_mismatch", "(1, 5, 8)"),
         ("empty", 2, "weights.shape_mismatch", "(0, 8)"),
     ):
         with raises(code, f"a/file: {name} ", value):
-            tensor_shape(RAW, name, dims)
+            RAW.shape(name, dims)
 
 
 def test_classes_without_names_have_numbers() -> None:

@@ -23,11 +23,9 @@ from vitral.weights.bundle import Bundle
 from vitral.weights.formats.format import (
     Checkpoint,
     DetectedModel,
-    FileSettings,
     Format,
     assumed_preprocessing,
     infer_sizes,
-    tensor_shape,
 )
 from vitral.weights.formats.rules import TOKENS, Names
 from vitral.weights.formats.timm import DINOV2, SHARED, gated_mlp
@@ -63,7 +61,7 @@ class Dino(Format):
         names = backbone_tensors(ckpt.tensors).keys()
         return is_backbone(ckpt) and not names & DINOV2 and "blocks.0.ls1.gamma" not in names
 
-    def detect(self, ckpt: Checkpoint, settings: FileSettings) -> DetectedModel:
+    def detect(self, ckpt: Checkpoint) -> DetectedModel:
         heads = [name for name in ckpt.tensors if TRAINING_HEAD.match(name)]
         masks = [name for name in ckpt.tensors if name.endswith("mask_token")]
         unused = dict.fromkeys(heads, "the head that only DINO's training uses")
@@ -72,9 +70,9 @@ class Dino(Format):
         ckpt = ckpt._replace(tensors=backbone_tensors(tensors))
         gated = "blocks.0.mlp.w3.weight" in ckpt.tensors
         width, channels, patch, depth, hidden = infer_sizes(ckpt, {**self.names, **(self.gated_names if gated else {})})
-        registers = tensor_shape(ckpt, "register_tokens", 3)[1] if "register_tokens" in ckpt.tensors else 0
-        image, _ = settings.infer_image_size(tensor_shape(ckpt, "pos_embed", 3)[1], [1], patch, ckpt)
-        usual = GIANT.get(width, 0) if not settings.get("mixer.heads") else 0
+        registers = ckpt.shape("register_tokens", 3)[1] if "register_tokens" in ckpt.tensors else 0
+        image, _ = ckpt.infer_image_size(ckpt.shape("pos_embed", 3)[1], [1], patch)
+        usual = GIANT.get(width, 0) if not ckpt.setting("mixer.heads") else 0
         model = Vit(
             image_size=image,
             channels=channels,
@@ -85,10 +83,8 @@ class Dino(Format):
             # DINOv2 with registers was made with newer code.
             position=Learned1d(resampling="bicubic_antialias" if registers else "bicubic_offset"),
             block=PreNorm(scale=LayerScale() if "blocks.0.ls1.gamma" in ckpt.tensors else NoScale()),
-            mixer=Attention(
-                heads=usual or settings.infer_heads(width, ckpt), qkv_bias="blocks.0.attn.qkv.bias" in ckpt.tensors
-            ),
-            mlp=gated_mlp(tensor_shape(ckpt, "blocks.0.mlp.w3.weight", 2)[1], width, ckpt)
+            mixer=Attention(heads=usual or ckpt.infer_heads(width), qkv_bias="blocks.0.attn.qkv.bias" in ckpt.tensors),
+            mlp=gated_mlp(ckpt.shape("blocks.0.mlp.w3.weight", 2)[1], width, ckpt)
             if gated
             else Mlp(ratio=hidden / width, gelu="erf"),
             head=NoHead(),

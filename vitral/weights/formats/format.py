@@ -59,12 +59,68 @@ PLAIN: dict[str, Sequence[Any]] = {
 
 
 class Checkpoint(NamedTuple):
-    """The content of a file or folder before its format is known."""
+    """The content of a file or folder, and the user's settings for what it does not record."""
 
     path: Path  # the file that holds the tensors
     tensors: Mapping[str, Tensor]
     config: Mapping[str, Any]  # of a config.json beside it; empty where there is none
     processor: Mapping[str, Any]  # of a preprocessor_config.json beside it
+    settings: tuple[str, ...] = ()  # such as `mixer.heads=3`
+
+    def setting(self, field: str) -> str:
+        """The value of a setting, or nothing."""
+        found = [value for name, _, value in (each.partition("=") for each in self.settings) if name == field]
+        return found[-1] if found else ""
+
+    def error(self, message: str, code: str, hint: str = "") -> WeightsError:
+        """An error about this file."""
+        return WeightsError(message, code=code, where=self.path, hint=hint)
+
+    def missing_setting(self, message: str, setting: str, code: str = "weights.missing_setting") -> WeightsError:
+        """The error for a file that does not record a setting."""
+        return self.error(message, code, f"give it: {self.convert_command(f'--set {setting}')}")
+
+    def convert_command(self, options: str) -> str:
+        """The command that converts the file with settings that it does not record."""
+        allowed = " --allow-pickle" if self.path.suffix in PICKLES else ""
+        return f"vitral convert {shlex.quote(str(self.path))} NEW-FOLDER {options}{allowed}, and use NEW-FOLDER"
+
+    def shape(self, name: str, dims: int) -> tuple[int, ...]:
+        """The shape of a tensor that must exist, with so many dimensions."""
+        if name not in self.tensors:
+            raise self.error(f"{name} is missing", "weights.missing_tensor", "give the whole file")
+        found = tuple(self.tensors[name].shape)
+        if len(found) != dims or not all(found):
+            raise self.error(f"{name} has shape {found}, expected {dims} dimensions", "weights.shape_mismatch")
+        return found
+
+    def infer_heads(self, width: int) -> int:
+        """The given number of heads, or that of the published models of this width."""
+        if given := self.setting("mixer.heads"):
+            return parse_positive_int(given, "mixer.heads")
+        if width not in HEADS:
+            message = f"does not record the number of heads, and no published model has a width of {width}"
+            raise self.missing_setting(message, "mixer.heads=N")
+        return HEADS[width]
+
+    def infer_image_size(self, rows: int, prefixes: Sequence[int], patch: Size) -> tuple[Size, int]:
+        """The image size for a table of so many positions, and how many of them are not for patches."""
+        if given := self.setting("image_size"):
+            image = Size.parse(given)
+            cells = (image.height // patch.height) * (image.width // patch.width)
+            found = [(image, prefix) for prefix in prefixes if rows == prefix + cells]
+        else:
+            sides = [(round((rows - prefix) ** 0.5), prefix) for prefix in prefixes if rows > prefix]
+            found = [
+                (Size(side * patch.height, side * patch.width), prefix)
+                for side, prefix in sides
+                if side * side == rows - prefix
+            ]
+        if len(found) != 1:
+            message = f"{rows} positions do not make one square of patches"
+            code = "weights.bad_setting" if given else "weights.missing_setting"
+            raise self.missing_setting(message, "image_size=HEIGHTxWIDTH", code)
+        return found[0]
 
 
 class DetectedModel(NamedTuple):
@@ -104,7 +160,7 @@ class Format:
         """Whether the names, shapes and config files are of this format."""
         raise NotImplementedError
 
-    def detect(self, ckpt: Checkpoint, settings: "FileSettings") -> DetectedModel:
+    def detect(self, ckpt: Checkpoint) -> DetectedModel:
         """The model in the file; WeightsError where the file does not record a setting and none is given."""
         raise NotImplementedError
 
@@ -185,46 +241,6 @@ class Format:
         return DetectedModel(self.title, model, preprocessing, labels, ckpt.tensors, unused, tuple(assumptions))
 
 
-class FileSettings(NamedTuple):
-    """Settings such as `mixer.heads=3`, for what a file does not record."""
-
-    items: tuple[str, ...] = ()
-
-    def get(self, field: str) -> str:
-        """The value of a setting, or nothing."""
-        found = [value for name, _, value in (each.partition("=") for each in self.items) if name == field]
-        return found[-1] if found else ""
-
-    def infer_heads(self, width: int, ckpt: Checkpoint) -> int:
-        """The given number, or that of the published models of this width."""
-        if given := self.get("mixer.heads"):
-            return parse_positive_int(given, "mixer.heads")
-        if width not in HEADS:
-            message = f"does not record the number of heads, and no published model has a width of {width}"
-            hint = setting_hint(ckpt, "mixer.heads=N")
-            raise WeightsError(message, code="weights.missing_setting", where=ckpt.path, hint=hint)
-        return HEADS[width]
-
-    def infer_image_size(self, rows: int, prefixes: Sequence[int], patch: Size, ckpt: Checkpoint) -> tuple[Size, int]:
-        """The image size for a table of so many positions, and how many of them are not for patches."""
-        if given := self.get("image_size"):
-            image = Size.parse(given)
-            cells = (image.height // patch.height) * (image.width // patch.width)
-            found = [(image, prefix) for prefix in prefixes if rows == prefix + cells]
-        else:
-            sides = [(round((rows - prefix) ** 0.5), prefix) for prefix in prefixes if rows > prefix]
-            found = [
-                (Size(side * patch.height, side * patch.width), prefix)
-                for side, prefix in sides
-                if side * side == rows - prefix
-            ]
-        if len(found) != 1:
-            message = f"{rows} positions do not make one square of patches"
-            code = "weights.bad_setting" if given else "weights.missing_setting"
-            raise WeightsError(message, code=code, where=ckpt.path, hint=setting_hint(ckpt, "image_size=HEIGHTxWIDTH"))
-        return found[0]
-
-
 class InferredSizes(NamedTuple):
     """The sizes of a model that the shapes of its tensors show."""
 
@@ -237,10 +253,10 @@ class InferredSizes(NamedTuple):
 
 def infer_sizes(ckpt: Checkpoint, names: Names) -> InferredSizes:
     """The sizes from the patch kernel and from the first map of an MLP."""
-    width, channels, *sides = tensor_shape(ckpt, f"{names[STEM]}.weight", 4)
+    width, channels, *sides = ckpt.shape(f"{names[STEM]}.weight", 4)
     expand = names["blocks.*.mlp.expand"]
     first = expand if isinstance(expand, str) else expand[0]
-    hidden = tensor_shape(ckpt, f"{first.replace('*', '0')}.weight", 2)[0]
+    hidden = ckpt.shape(f"{first.replace('*', '0')}.weight", 2)[0]
     return InferredSizes(width, channels, Size(*sides), count_layers(ckpt.tensors, first.partition("*")[0]), hidden)
 
 
@@ -277,17 +293,6 @@ def setting_value(model: Vit, path: str) -> Any:
     return value
 
 
-def setting_hint(ckpt: Checkpoint, setting: str) -> str:
-    """What to do about a file that does not record a setting."""
-    return f"give it: {convert_command(ckpt, f'--set {setting}')}"
-
-
-def convert_command(ckpt: Checkpoint, options: str) -> str:
-    """The command that converts a file with settings that it does not record."""
-    allowed = " --allow-pickle" if ckpt.path.suffix in PICKLES else ""
-    return f"vitral convert {shlex.quote(str(ckpt.path))} NEW-FOLDER {options}{allowed}, and use NEW-FOLDER"
-
-
 def parse_positive_int(text: str, where: str) -> int:
     """A whole number of at least 1."""
     if not text.isdecimal() or not int(text):
@@ -300,18 +305,6 @@ def count_layers(tensors: Iterable[str], before: str) -> int:
     """The number of layers with names such as `blocks.0.`."""
     numbers = {name.removeprefix(before).split(".")[0] for name in tensors if name.startswith(before)}
     return 1 + max((int(number) for number in numbers if number.isdecimal()), default=-1)
-
-
-def tensor_shape(ckpt: Checkpoint, name: str, dims: int) -> tuple[int, ...]:
-    """The shape of a tensor that must exist, with so many dimensions."""
-    if name not in ckpt.tensors:
-        message, hint = f"{name} is missing", "give the whole file"
-        raise WeightsError(message, code="weights.missing_tensor", where=ckpt.path, hint=hint)
-    found = tuple(ckpt.tensors[name].shape)
-    if len(found) != dims or not all(found):
-        message = f"{name} has shape {found}, expected {dims} dimensions"
-        raise WeightsError(message, code="weights.shape_mismatch", where=ckpt.path)
-    return found
 
 
 def json_file(data: Mapping[str, Any]) -> Iterable[memoryview]:

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from vitral.core.config import Size
-from vitral.core.errors import WeightsError
 from vitral.data.transforms.preprocessing import CENTERED
 from vitral.models.attention import Attention
 from vitral.models.embed import Hybrid, Patches, StemConfig
@@ -26,10 +25,8 @@ from vitral.weights.formats.format import (
     PLAIN,
     Checkpoint,
     DetectedModel,
-    FileSettings,
     Format,
     assumed_preprocessing,
-    tensor_shape,
 )
 from vitral.weights.formats.npz import write_npz
 from vitral.weights.formats.rules import (
@@ -125,24 +122,24 @@ class Google(Format):
         blocks = [name for name in ckpt.tensors if name.startswith(prefix + BLOCK)]
         return prefix + EMBEDDING in ckpt.tensors and any(part in name for name in blocks)
 
-    def detect(self, ckpt: Checkpoint, settings: FileSettings) -> DetectedModel:
+    def detect(self, ckpt: Checkpoint) -> DetectedModel:
         unused, table = _outside(ckpt.tensors), str(self.names[TABLE])
         tensors = _tidied(ckpt.tensors, table)
         ckpt = ckpt._replace(tensors=tensors)
-        height, wide, channels, width = tensor_shape(ckpt, EMBEDDING, 4)
+        height, wide, channels, width = ckpt.shape(EMBEDDING, 4)
         stem: StemConfig = Patches(patch=Size(height, wide))
         if ROOT in tensors:
-            _, _, channels, root = tensor_shape(ckpt, ROOT, 4)
+            _, _, channels, root = ckpt.shape(ROOT, 4)
             stem = Hybrid(layers=count_units(tensors, UNIT, 1), root=root, patch=Size(height, wide))
         tokens = Tokens(cls="cls" in tensors)
         position: PositionConfig = SinCos2d()
         if table in tensors or table == ORIGINAL_TABLE:
-            rows, prefixes = tensor_shape(ckpt, table, 3)[1], (0, 1)[: 1 + tokens.cls]
-            image, others = settings.infer_image_size(rows, prefixes, stem.token_size(), ckpt)
+            rows, prefixes = ckpt.shape(table, 3)[1], (0, 1)[: 1 + tokens.cls]
+            image, others = ckpt.infer_image_size(rows, prefixes, stem.token_size())
             position, assumed = Learned1d(cls=others > 0), list[str]()
         else:
-            image = Size.parse(settings.get("image_size") or str(SIDE))
-            assumed = [] if settings.get("image_size") else [f"images of {image}"]
+            image = Size.parse(ckpt.setting("image_size") or str(SIDE))
+            assumed = [] if ckpt.setting("image_size") else [f"images of {image}"]
         head, not_read = _head(ckpt, towers=TOWER in unused.values())
         expand = str(self.names["blocks.*.mlp.expand"]).replace("*", "0")
         model = Vit(  # the other settings are the paper's, which are the defaults of Vit
@@ -154,7 +151,7 @@ class Google(Format):
             tokens=tokens,
             position=position,
             mixer=Attention(heads=self._heads(ckpt, width)),
-            mlp=Mlp(ratio=tensor_shape(ckpt, f"{expand}/kernel", 2)[1] / width),
+            mlp=Mlp(ratio=ckpt.shape(f"{expand}/kernel", 2)[1] / width),
             pool=AttentionPool() if PROBE in tensors else ClassPool() if tokens.cls else MeanPool(),
             head=head,
         )
@@ -188,11 +185,10 @@ class Google(Format):
 
     def _heads(self, ckpt: Checkpoint, width: int) -> int:
         query = f"{self.names['blocks.*.mixer.heads.qkv'][0].replace('*', '0')}/kernel"
-        inputs, heads, each = tensor_shape(ckpt, query, 3)
+        inputs, heads, each = ckpt.shape(query, 3)
         if inputs != width or heads * each != width:
             message = f"{query} has shape {(inputs, heads, each)}, expected ({width}, heads, {width} / heads)"
-            hint = "give the file as Google's code wrote it"
-            raise WeightsError(message, code="weights.shape_mismatch", where=ckpt.path, hint=hint)
+            raise ckpt.error(message, "weights.shape_mismatch", "give the file as Google's code wrote it")
         return heads
 
 
@@ -299,8 +295,8 @@ def _head(ckpt: Checkpoint, towers: bool) -> tuple[HeadConfig, dict[str, str]]:
     if "head/kernel" not in ends:
         hidden = [name for name in sorted(ends) if name.startswith("pre_logits/")]
         return NoHead(), dict.fromkeys(hidden, "belongs to a head that is not in the file")
-    hidden_width, classes = tensor_shape(ckpt, "head/kernel", 2)
+    hidden_width, classes = ckpt.shape("head/kernel", 2)
     if "pre_logits/kernel" not in ends:
         return LinearHead(num_classes=classes), {}
-    same_width = hidden_width == tensor_shape(ckpt, EMBEDDING, 4)[3]
+    same_width = hidden_width == ckpt.shape(EMBEDDING, 4)[3]
     return TanhHead(num_classes=classes, hidden="width" if same_width else hidden_width), {}

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from vitral.core.config import Size
-from vitral.core.errors import WeightsError
 from vitral.data.transforms.preprocessing import CENTERED, IMAGENET
 from vitral.models.attention import Attention
 from vitral.models.block import LayerScale, NoScale, PreNorm
@@ -27,13 +26,10 @@ from vitral.weights.formats.format import (
     PLAIN,
     Checkpoint,
     DetectedModel,
-    FileSettings,
     Format,
     ModelOutputs,
     infer_sizes,
     json_file,
-    setting_hint,
-    tensor_shape,
 )
 from vitral.weights.formats.rules import (
     TABLE,
@@ -126,17 +122,17 @@ class Timm(Format):
         names = ckpt.tensors.keys()
         return {"patch_embed.proj.weight", "blocks.0.attn.qkv.weight"} <= names and not names & DINOV2
 
-    def detect(self, ckpt: Checkpoint, settings: FileSettings) -> DetectedModel:
+    def detect(self, ckpt: Checkpoint) -> DetectedModel:
         names, config, sizes = ckpt.tensors.keys(), parse_config(ckpt), infer_sizes(ckpt, self.names)
         distilled, channels = "dist_token" in names, sizes.channels
-        registers = tensor_shape(ckpt, "reg_token", 3)[1] if "reg_token" in names and not distilled else int(distilled)
+        registers = ckpt.shape("reg_token", 3)[1] if "reg_token" in names and not distilled else int(distilled)
         tokens = Tokens(cls="cls_token" in names, registers=registers, norm="norm_pre.weight" in names)
         stem: Patches | Hybrid = Patches(patch=sizes.patch, bias=not tokens.norm)  # as in timm
         if (root := f"{BACKBONE}.stem.conv.weight") in names:
-            width, channels, *_ = tensor_shape(ckpt, root, 4)
+            width, channels, *_ = ckpt.shape(root, 4)
             units = count_units(names, UNIT, 0)
             stem = Hybrid(layers=units, root=width, patch=sizes.patch, standardization="variance", group_eps=1e-5)
-        image, rows = _image_size(ckpt, tokens, stem.token_size(), settings, config)
+        image, rows = _image_size(ckpt, tokens, stem.token_size(), config)
         model = Vit(
             image_size=image,
             channels=channels,
@@ -147,15 +143,13 @@ class Timm(Format):
             position=Learned1d(cls=tokens.cls and rows > 0, resampling="bicubic_antialias"),
             block=PreNorm(scale=LayerScale() if "blocks.0.ls1.gamma" in names else NoScale()),
             mixer=Attention(
-                heads=_heads(ckpt, sizes.width, tokens, settings, config),
+                heads=_heads(ckpt, sizes.width, tokens, config),
                 qkv_bias="blocks.0.attn.qkv.bias" in names,
                 qk_norm="blocks.0.attn.q_norm.weight" in names,
             ),
-            mlp=_mlp(ckpt, sizes.width, sizes.hidden, settings, config),
+            mlp=_mlp(ckpt, sizes.width, sizes.hidden, config),
             pool=_pool(ckpt, tokens, config),
-            head=LinearHead(num_classes=tensor_shape(ckpt, "head.weight", 2)[0])
-            if "head.weight" in names
-            else NoHead(),
+            head=LinearHead(num_classes=ckpt.shape("head.weight", 2)[0]) if "head.weight" in names else NoHead(),
             eps=1e-5 if tokens.norm else 1e-6,
         )
         check_consistent(config, model, ckpt)
@@ -213,60 +207,56 @@ class Timm(Format):
         return outputs
 
 
-def _image_size(
-    ckpt: Checkpoint, tokens: Tokens, cell: Size, settings: FileSettings, config: TimmConfig
-) -> tuple[Size, int]:
+def _image_size(ckpt: Checkpoint, tokens: Tokens, cell: Size, config: TimmConfig) -> tuple[Size, int]:
     """The image size, and the number of rows of the table that are not for patches."""
-    rows = tensor_shape(ckpt, "pos_embed", 3)[1]
+    rows = ckpt.shape("pos_embed", 3)[1]
     prefixes = sorted({0, tokens.cls + tokens.registers})
-    if not settings.get("image_size"):  # the config has the size of training, which need not be the table's
+    if not ckpt.setting("image_size"):  # the config has the size of training, which need not be the table's
         cells = [(size, (size.height // cell.height) * (size.width // cell.width)) for size in config.sizes]
         fitting = [f"image_size={size}" for size, count in cells if rows - count in prefixes]
-        settings = FileSettings((*settings.items, *fitting[:1]))
-    return settings.infer_image_size(rows, prefixes, cell, ckpt)
+        ckpt = ckpt._replace(settings=(*ckpt.settings, *fitting[:1]))
+    return ckpt.infer_image_size(rows, prefixes, cell)
 
 
-def _heads(ckpt: Checkpoint, width: int, tokens: Tokens, settings: FileSettings, config: TimmConfig) -> int:
+def _heads(ckpt: Checkpoint, width: int, tokens: Tokens, config: TimmConfig) -> int:
     if "blocks.0.attn.q_norm.weight" in ckpt.tensors:
-        return width // tensor_shape(ckpt, "blocks.0.attn.q_norm.weight", 1)[0]
-    if not settings.get("mixer.heads"):
+        return width // ckpt.shape("blocks.0.attn.q_norm.weight", 1)[0]
+    if not ckpt.setting("mixer.heads"):
         if config.heads or width in HEADS:
             return config.heads or HEADS[width]
         if width == 768 and not tokens.cls and not config.architecture and "attn_pool.latent" not in ckpt.tensors:
             message = "does not record the number of heads: timm has models like this with 12 and with 16"
-            hint = setting_hint(ckpt, "mixer.heads=N")
-            raise WeightsError(message, code="weights.missing_setting", where=ckpt.path, hint=hint)
-    return settings.infer_heads(width, ckpt)
+            raise ckpt.missing_setting(message, "mixer.heads=N")
+    return ckpt.infer_heads(width)
 
 
-def _mlp(ckpt: Checkpoint, width: int, expanded: int, settings: FileSettings, config: TimmConfig) -> Mlp | SwiGlu:
-    hidden = tensor_shape(ckpt, "blocks.0.mlp.fc2.weight", 2)[1]
+def _mlp(ckpt: Checkpoint, width: int, expanded: int, config: TimmConfig) -> Mlp | SwiGlu:
+    hidden = ckpt.shape("blocks.0.mlp.fc2.weight", 2)[1]
     if expanded == 2 * hidden:
         return gated_mlp(hidden, width, ckpt)
-    return Mlp(ratio=hidden / width, gelu=_gelu(ckpt, settings, config))
+    return Mlp(ratio=hidden / width, gelu=_gelu(ckpt, config))
 
 
 def gated_mlp(hidden: int, width: int, ckpt: Checkpoint) -> SwiGlu:
     """A gated MLP of this hidden width."""
     if hidden % 8:
         message = f"a gated MLP with a hidden width of {hidden} has no counterpart: a multiple of 8 is expected"
-        raise WeightsError(message, code="weights.unsupported", where=ckpt.path)
+        raise ckpt.error(message, "weights.unsupported")
     return SwiGlu(ratio=hidden / width)
 
 
-def _gelu(ckpt: Checkpoint, settings: FileSettings, config: TimmConfig) -> Gelu:
-    if settings.get("mlp.gelu"):
+def _gelu(ckpt: Checkpoint, config: TimmConfig) -> Gelu:
+    if ckpt.setting("mlp.gelu"):
         return "erf"  # the setting is applied to the detected model
     if config.architecture:
         if (found := config.gelu()) is None:
             message = f"its MLP has {config.arguments.get('act_layer')}, expected a kind of GELU"
-            raise WeightsError(message, code="weights.unsupported", where=ckpt.path)
+            raise ckpt.error(message, "weights.unsupported")
         return found
     for mark, kin, other in (("norm_pre.weight", "OpenAI's CLIP", "quick"), ("attn_pool.latent", "a SigLIP", "tanh")):
         if mark in ckpt.tensors:
             message = f"has {mark} and does not record its kind of GELU, which is {other} in {kin} and erf in others"
-            hint = setting_hint(ckpt, f"mlp.gelu={other}")
-            raise WeightsError(message, code="weights.missing_setting", where=ckpt.path, hint=hint)
+            raise ckpt.missing_setting(message, f"mlp.gelu={other}")
     return "erf"
 
 
@@ -277,7 +267,7 @@ def _pool(ckpt: Checkpoint, tokens: Tokens, config: TimmConfig) -> PoolConfig:
     elif "attn_pool.latent" in ckpt.tensors and (tokens.cls or tokens.registers):
         fault = "its query attends to the patches alone, ours to the class token and the registers too"
     if fault:
-        raise WeightsError(fault, code="weights.unsupported", where=ckpt.path)
+        raise ckpt.error(fault, "weights.unsupported")
     if "attn_pool.latent" in ckpt.tensors:
         return AttentionPool()
     if "dist_token" in ckpt.tensors:

@@ -58,8 +58,7 @@ def parse_config(ckpt: Checkpoint) -> TimmConfig:
         return TimmConfig()
     arguments, images = found.get("model_args", {}), found.get("pretrained_cfg", found)
     if not isinstance(arguments, Mapping) or not isinstance(images, Mapping):
-        message = "model_args and pretrained_cfg must be objects"
-        raise WeightsError(message, code="weights.bad_config", where=ckpt.path.parent)
+        raise _config_error(ckpt, "model_args and pretrained_cfg must be objects", "weights.bad_config")
     labels = next((part[name] for part in (found, images) for name in ("label_names", "labels") if part.get(name)), ())
     pool = arguments.get("global_pool") or found.get("global_pool") or ""
     name = architecture.partition(".")[0]
@@ -67,8 +66,7 @@ def parse_config(ckpt: Checkpoint) -> TimmConfig:
         heads = parse_positive_int(str(arguments.get("num_heads", HEADS.get(name, 1))), "model_args.num_heads")
         sizes = parse_sizes(arguments, images)
     except ConfigError as error:
-        where = f"{ckpt.path.parent / CONFIG}, {error.where}"
-        raise WeightsError(error.message, code="weights.bad_config", where=where) from None
+        raise _config_error(ckpt, error.message, "weights.bad_config", f", {error.where}") from None
     heads = heads if "num_heads" in arguments or name in HEADS else 0
     return TimmConfig(name, arguments, images, parse_labels(labels), str(pool), heads, sizes)
 
@@ -107,8 +105,8 @@ def check_consistent(config: TimmConfig, model: Vit, ckpt: Checkpoint) -> None:
         if isinstance(value, Size) and isinstance(given, int | list):
             given = Size.parse(given)
         if given != value:
-            message, hint = f"model_args.{name} is {given}, and {value} in the tensors", "download both files again"
-            raise WeightsError(message, code="weights.config_mismatch", where=ckpt.path.parent / CONFIG, hint=hint)
+            message = f"model_args.{name} is {given}, and {value} in the tensors"
+            raise _config_error(ckpt, message, "weights.config_mismatch")
 
 
 def parse_preprocessing(
@@ -132,10 +130,15 @@ def parse_preprocessing(
         return assumed_preprocessing(image, channels, crop, scaling)
     except KeyError as error:
         message = f"pretrained_cfg has {error}, expected {format_choices((*FILTERS, *CROPS))}"
-        raise WeightsError(message, code="weights.unsupported", where=ckpt.path.parent / CONFIG) from None
+        raise _config_error(ckpt, message, "weights.unsupported") from None
     except (TypeError, ValueError, ConfigError) as error:
         message = f"pretrained_cfg is not as timm writes it: {error}"
-        raise WeightsError(message, code="weights.bad_config", where=ckpt.path.parent / CONFIG) from None
+        raise _config_error(ckpt, message, "weights.bad_config") from None
+
+
+def _config_error(ckpt: Checkpoint, message: str, code: str, field: str = "") -> WeightsError:
+    where = f"{ckpt.path.parent / CONFIG}{field}"
+    return WeightsError(message, code=code, where=where, hint="download it again, with the weights")
 
 
 def special_architectures(model: Vit) -> dict[str, str]:

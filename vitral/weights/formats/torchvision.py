@@ -24,13 +24,11 @@ from vitral.weights.formats.format import (
     PLAIN,
     Checkpoint,
     DetectedModel,
-    FileSettings,
     Format,
     ModelOutputs,
     assumed_preprocessing,
     infer_sizes,
     reference_outputs,
-    tensor_shape,
 )
 from vitral.weights.formats.rules import TABLE, TOKENS, Names
 
@@ -76,10 +74,10 @@ class Torchvision(Format):
         layer = LAYER.replace("*", "0")
         return {"class_token", "encoder.pos_embedding", f"{layer}.ln_1.weight"} <= ckpt.tensors.keys()
 
-    def detect(self, ckpt: Checkpoint, settings: FileSettings) -> DetectedModel:
+    def detect(self, ckpt: Checkpoint) -> DetectedModel:
         ckpt = ckpt._replace(tensors={current_name(name): tensor for name, tensor in ckpt.tensors.items()})
         width, channels, patch, depth, hidden = infer_sizes(ckpt, self.names)
-        image, _ = settings.infer_image_size(tensor_shape(ckpt, "encoder.pos_embedding", 3)[1], [1], patch, ckpt)
+        image, _ = ckpt.infer_image_size(ckpt.shape("encoder.pos_embedding", 3)[1], [1], patch)
         model = Vit(
             image_size=image,
             channels=channels,
@@ -87,7 +85,7 @@ class Torchvision(Format):
             depth=depth,
             stem=Patches(patch=patch),
             position=Learned1d(resampling="bicubic_corners"),
-            mixer=Attention(heads=settings.infer_heads(width, ckpt)),
+            mixer=Attention(heads=ckpt.infer_heads(width)),
             mlp=Mlp(ratio=hidden / width, gelu="erf"),
             head=infer_head(ckpt),
             eps=EPS,
@@ -128,7 +126,7 @@ def current_name(name: str) -> str:
 def infer_head(ckpt: Checkpoint) -> HeadConfig:
     if "heads.head.weight" not in ckpt.tensors:
         return NoHead()
-    classes = tensor_shape(ckpt, "heads.head.weight", 2)[0]
+    classes = ckpt.shape("heads.head.weight", 2)[0]
     if "heads.pre_logits.weight" not in ckpt.tensors:
         return LinearHead(num_classes=classes)
-    return TanhHead(num_classes=classes, hidden=tensor_shape(ckpt, "heads.pre_logits.weight", 2)[0])
+    return TanhHead(num_classes=classes, hidden=ckpt.shape("heads.pre_logits.weight", 2)[0])

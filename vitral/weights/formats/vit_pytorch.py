@@ -16,7 +16,6 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from vitral.core.config import Size
-from vitral.core.errors import WeightsError
 from vitral.models.attention import Attention
 from vitral.models.embed import Patches
 from vitral.models.head import LinearHead, NoHead
@@ -29,16 +28,12 @@ from vitral.weights.formats.format import (
     PLAIN,
     Checkpoint,
     DetectedModel,
-    FileSettings,
     Format,
     ModelOutputs,
     assumed_preprocessing,
-    convert_command,
     count_layers,
     parse_positive_int,
     reference_outputs,
-    setting_hint,
-    tensor_shape,
 )
 from vitral.weights.formats.rules import TABLE, TOKENS, Names, Rule, constant, mapped, unsqueezed
 
@@ -91,11 +86,11 @@ class BaseVitPytorch(Format):
     }
     even_heads = False
 
-    def detect(self, ckpt: Checkpoint, settings: FileSettings) -> DetectedModel:
+    def detect(self, ckpt: Checkpoint) -> DetectedModel:
         ckpt = ckpt._replace(tensors=current_names(ckpt.tensors))
-        width = tensor_shape(ckpt, f"{EMBED}.2.weight", 2)[0]
-        patch, channels, mixer = self._required(ckpt, settings, width)
-        ends = self.ends(ckpt, settings, patch)
+        width = ckpt.shape(f"{EMBED}.2.weight", 2)[0]
+        patch, channels, mixer = self._required(ckpt, width)
+        ends = self.ends(ckpt, patch)
         named = f"{ends.head}.weight"
         model = Vit(
             image_size=ends.image,
@@ -106,32 +101,32 @@ class BaseVitPytorch(Format):
             tokens=ends.tokens,
             position=ends.position,
             mixer=mixer,
-            mlp=Mlp(ratio=tensor_shape(ckpt, f"{FIRST}.1.net.1.weight", 2)[0] / width, gelu="erf"),
+            mlp=Mlp(ratio=ckpt.shape(f"{FIRST}.1.net.1.weight", 2)[0] / width, gelu="erf"),
             pool=ends.pool,
-            head=LinearHead(num_classes=tensor_shape(ckpt, named, 2)[0]) if named in ckpt.tensors else NoHead(),
+            head=LinearHead(num_classes=ckpt.shape(named, 2)[0]) if named in ckpt.tensors else NoHead(),
             eps=EPS,
         )
         assumed = "whole images, resized and scaled to [-1, 1]: vit-pytorch has no preprocessing of its own"
         ckpt = ckpt._replace(tensors=drop_batch_dim(ckpt.tensors))
         return self.detected(ckpt, model, assumed_preprocessing(ends.image, channels), (assumed,))
 
-    def ends(self, ckpt: Checkpoint, settings: FileSettings, patch: Size) -> Ends:
+    def ends(self, ckpt: Checkpoint, patch: Size) -> Ends:
         """The parts before and after the layers, once no setting is missing."""
         raise NotImplementedError
 
-    def missing(self, ckpt: Checkpoint, settings: FileSettings) -> list[str]:
+    def missing(self, ckpt: Checkpoint) -> list[str]:
         """The settings, besides those of both models, that neither the file nor the user gives."""
         raise NotImplementedError
 
-    def _required(self, ckpt: Checkpoint, settings: FileSettings, width: int) -> tuple[Size, int, Attention]:
+    def _required(self, ckpt: Checkpoint, width: int) -> tuple[Size, int, Attention]:
         """The patch, its channels and the mixer; one error names all missing settings."""
-        patch, mixer = infer_patch(ckpt, settings), infer_mixer(ckpt, settings, width)
+        patch, mixer = infer_patch(ckpt), infer_mixer(ckpt, width)
         wanted = ["mixer.heads=N"] * (mixer is None) + ["stem.patch=HEIGHTxWIDTH"] * (patch is None)
-        wanted += self.missing(ckpt, settings)
+        wanted += self.missing(ckpt)
         if patch is None or mixer is None or wanted:
             message = f"a file of {self.title} does not record all of its settings"
-            hint = f"give the others, {', '.join(wanted)}: {convert_command(ckpt, '--set A=B --set C=D')}"
-            raise WeightsError(message, code="weights.missing_setting", where=ckpt.path, hint=hint)
+            hint = f"give the others, {', '.join(wanted)}: {ckpt.convert_command('--set A=B --set C=D')}"
+            raise ckpt.error(message, "weights.missing_setting", hint)
         return (*patch, mixer)
 
     def special_rules(self, model: Vit) -> list[Rule]:
@@ -197,23 +192,22 @@ class VitPytorch(BaseVitPytorch):
     def matches(self, ckpt: Checkpoint) -> bool:
         return _plain(ckpt) and {"cls_token", "pos_embedding"} <= ckpt.tensors.keys()
 
-    def detect(self, ckpt: Checkpoint, settings: FileSettings) -> DetectedModel:
-        if "mlp_head.0.weight" in ckpt.tensors and settings.get("pool") == "mean_all":
+    def detect(self, ckpt: Checkpoint) -> DetectedModel:
+        if "mlp_head.0.weight" in ckpt.tensors and ckpt.setting("pool") == "mean_all":
             message = "the mean of all tokens is normalized in the head, mlp_head.0, which no model here does"
-            hint = "give one that reads its class token: pool=cls"
-            raise WeightsError(message, code="weights.unsupported", where=ckpt.path, hint=hint)
-        return super().detect(ckpt, settings)
+            raise ckpt.error(message, "weights.unsupported", "give one that reads its class token: pool=cls")
+        return super().detect(ckpt)
 
-    def missing(self, ckpt: Checkpoint, settings: FileSettings) -> list[str]:
+    def missing(self, ckpt: Checkpoint) -> list[str]:
         # Older versions always have the class token, whether it is read or not.
-        known = ckpt.tensors["cls_token"].ndim == 2 or settings.get("pool") in {"cls", "mean_all"}
+        known = ckpt.tensors["cls_token"].ndim == 2 or ckpt.setting("pool") in {"cls", "mean_all"}
         return [] if known else ["pool=cls, or pool=mean_all for what is called mean there"]
 
-    def ends(self, ckpt: Checkpoint, settings: FileSettings, patch: Size) -> Ends:
+    def ends(self, ckpt: Checkpoint, patch: Size) -> Ends:
         plain = ckpt._replace(tensors=drop_batch_dim(ckpt.tensors))
-        cls = tensor_shape(plain, "cls_token", 2)[0] if ckpt.tensors["cls_token"].numel() else 0
-        image, _ = settings.infer_image_size(tensor_shape(plain, "pos_embedding", 2)[0], [cls], patch, ckpt)
-        pool = MeanAllPool() if settings.get("pool") == "mean_all" else ClassPool() if cls else MeanPool()
+        cls = plain.shape("cls_token", 2)[0] if ckpt.tensors["cls_token"].numel() else 0
+        image, _ = ckpt.infer_image_size(plain.shape("pos_embedding", 2)[0], [cls], patch)
+        pool = MeanAllPool() if ckpt.setting("pool") == "mean_all" else ClassPool() if cls else MeanPool()
         return Ends(image, Tokens(cls=bool(cls)), Learned1d(cls=bool(cls)), pool, "mlp_head")
 
     def projects(self, mixer: Attention, width: int) -> bool:
@@ -253,14 +247,14 @@ class SimpleVit(BaseVitPytorch):
         head = {"linear_head.weight", "linear_head.1.weight"} & ckpt.tensors.keys()
         return _plain(ckpt) and bool(head) and "pos_embedding" not in ckpt.tensors
 
-    def missing(self, ckpt: Checkpoint, settings: FileSettings) -> list[str]:
-        return [] if settings.get("image_size") else ["image_size=HEIGHTxWIDTH"]
+    def missing(self, ckpt: Checkpoint) -> list[str]:
+        return [] if ckpt.setting("image_size") else ["image_size=HEIGHTxWIDTH"]
 
-    def ends(self, ckpt: Checkpoint, settings: FileSettings, patch: Size) -> Ends:
+    def ends(self, ckpt: Checkpoint, patch: Size) -> Ends:
         early = "linear_head.0.weight" in ckpt.tensors  # the mean was normalized, not the tokens
         pool = MeanPool(norm="after" if early else "before")
         head = "linear_head.1" if early else "linear_head"
-        return Ends(Size.parse(settings.get("image_size")), Tokens(cls=False), SinCos2d(), pool, head)
+        return Ends(Size.parse(ckpt.setting("image_size")), Tokens(cls=False), SinCos2d(), pool, head)
 
     def other_faults(self, model: Vit, bundle: Bundle) -> Iterator[str]:
         yield from super().other_faults(model, bundle)
@@ -294,37 +288,36 @@ def drop_batch_dim(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: found[0] if found.ndim == 3 and len(found) == 1 else found for name, found in tensors.items()}
 
 
-def infer_patch(ckpt: Checkpoint, settings: FileSettings) -> tuple[Size, int] | None:
+def infer_patch(ckpt: Checkpoint) -> tuple[Size, int] | None:
     """The patch and its channels, if they are given, or if only one square patch has so many values."""
-    pixels = tensor_shape(ckpt, f"{EMBED}.2.weight", 2)[1]
-    channels = [parse_positive_int(given, "channels")] if (given := settings.get("channels")) else list(CHANNELS)
-    if given := settings.get("stem.patch"):
+    pixels = ckpt.shape(f"{EMBED}.2.weight", 2)[1]
+    channels = [parse_positive_int(given, "channels")] if (given := ckpt.setting("channels")) else list(CHANNELS)
+    if given := ckpt.setting("stem.patch"):
         patch = Size.parse(given)
         if pixels % (patch.height * patch.width):
             message = f"a patch has {pixels} values, which is not a multiple of {patch} pixels"
-            hint = setting_hint(ckpt, "stem.patch=HEIGHTxWIDTH")
-            raise WeightsError(message, code="weights.bad_setting", where=ckpt.path, hint=hint)
+            raise ckpt.missing_setting(message, "stem.patch=HEIGHTxWIDTH", "weights.bad_setting")
         return patch, pixels // (patch.height * patch.width)
     squares = [(isqrt(pixels // each), each) for each in channels]
     found = [(Size(side, side), each) for side, each in squares if side * side * each == pixels]
     return found[0] if len(found) == 1 else None
 
 
-def infer_mixer(ckpt: Checkpoint, settings: FileSettings, width: int) -> Attention | None:
+def infer_mixer(ckpt: Checkpoint, width: int) -> Attention | None:
     """The attention, if its heads are given, or if it has no output projection, which only a single head lacks."""
-    inner = tensor_shape(ckpt, f"{FIRST}.0.to_qkv.weight", 2)[0] // 3
+    inner = ckpt.shape(f"{FIRST}.0.to_qkv.weight", 2)[0] // 3
     project = any(name.startswith(f"{FIRST}.0.to_out.") for name in ckpt.tensors)
-    if given := settings.get("mixer.heads"):
+    if given := ckpt.setting("mixer.heads"):
         heads = parse_positive_int(given, "mixer.heads")
-    elif given := settings.get("mixer.head_width"):
+    elif given := ckpt.setting("mixer.head_width"):
         heads = inner // parse_positive_int(given, "mixer.head_width")
     elif project:
         return None
     else:
         heads = 1
     if not heads or inner % heads:
-        message, hint = f"a width of {inner} does not divide into {heads} heads", "give the right number: mixer.heads=N"
-        raise WeightsError(message, code="weights.bad_setting", where=ckpt.path, hint=hint)
+        message = f"a width of {inner} does not divide into {heads} heads"
+        raise ckpt.missing_setting(message, "mixer.heads=N", "weights.bad_setting")
     return Attention(heads=heads, head_width=inner // heads, qkv_bias=False, project=project)
 
 

@@ -15,7 +15,7 @@ from tests.weights.formats.huggingface.folders import check_answers, folder
 from vitral.core.config import override
 from vitral.core.errors import WeightsError
 from vitral.models.vit import Vit
-from vitral.weights.formats.format import Checkpoint, FileSettings
+from vitral.weights.formats.format import Checkpoint
 from vitral.weights.formats.registry import FAMILIES
 
 OWNERS = {
@@ -122,7 +122,7 @@ def place(name: str, config: dict[str, Any]) -> str:
     """Where the fault lies that a config is refused for, or nothing."""
     family = next(each for each in FAMILIES if each.name == OWNERS[name])
     try:
-        family.detect(ckpt(name, config), FileSettings())
+        family.detect(ckpt(name, config))
     except WeightsError as error:
         return error.where
     return ""

@@ -9,13 +9,12 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from vitral.core.errors import WeightsError
 from vitral.data.transforms.crop import CenterCrop, Resize
 from vitral.data.transforms.preprocessing import CENTERED, Normalize
 from vitral.models.head import NoHead
 from vitral.models.pool import AttentionPool, MeanPool, PoolConfig
 from vitral.models.vit import Vit
-from vitral.weights.formats.format import Checkpoint, FileSettings
+from vitral.weights.formats.format import Checkpoint
 from vitral.weights.formats.huggingface.config import Fields, ProcessorDefaults
 from vitral.weights.formats.huggingface.family import VIT, Family, TowerTensors
 from vitral.weights.formats.rules import TABLE, TOKENS, Names, Rule, layer_names, split
@@ -98,12 +97,11 @@ class HfClip(VisionTower):
     def matches_names(self, names: set[str]) -> bool:
         return {"pre_layrnorm.weight", f"{STEM}.weight", FIRST_QUERY} <= names
 
-    def fields(self, ckpt: Checkpoint, found: TowerTensors, settings: FileSettings) -> tuple[Fields, tuple[str, ...]]:
+    def fields(self, ckpt: Checkpoint, found: TowerTensors) -> tuple[Fields, tuple[str, ...]]:
         if "classifier.weight" in found.tensors:
             message = "classifier.weight reads patches before the last norm, which no model here does"
-            hint = "give the vision tower without its classifier"
-            raise WeightsError(message, code="weights.unsupported", where=ckpt.path, hint=hint)
-        return super().fields(ckpt, found, settings)
+            raise ckpt.error(message, "weights.unsupported", "give the vision tower without its classifier")
+        return super().fields(ckpt, found)
 
     def reference_tokens(self, peer: Any, images: Tensor, options: Mapping[str, Any]) -> Tensor:
         tokens: Tensor = peer.post_layernorm(peer(images, **options).last_hidden_state)

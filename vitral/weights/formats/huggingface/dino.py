@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from vitral.core.errors import WeightsError
 from vitral.data.transforms.crop import CenterCrop, Resize
 from vitral.data.transforms.preprocessing import IMAGENET
 from vitral.models.head import NoHead
@@ -19,7 +18,7 @@ from vitral.models.pool import ClassMeanPool, ClassPool, PoolConfig
 from vitral.models.position import Learned1d, PositionConfig, Rope2d
 from vitral.models.vit import Tokens, Vit
 from vitral.weights.bundle import Bundle
-from vitral.weights.formats.format import ANY_NUMBER, Checkpoint, FileSettings, tensor_shape
+from vitral.weights.formats.format import ANY_NUMBER, Checkpoint
 from vitral.weights.formats.huggingface.config import Fields, ProcessorDefaults
 from vitral.weights.formats.huggingface.family import (
     ADD_CONFIG,
@@ -97,11 +96,10 @@ class HfDinov2(Family):
             found.tensors[name.replace(GATES[0], "mlp.weights_in.")] = torch.cat(parts)
         return found
 
-    def fields_from_tensors(self, ckpt: Checkpoint, settings: FileSettings) -> dict[str, Any]:
+    def fields_from_tensors(self, ckpt: Checkpoint) -> dict[str, Any]:
         if any("mlp.weights_in" in name for name in ckpt.tensors):
-            message = "does not record the size of its gated MLP"
-            raise WeightsError(message, code="weights.missing_setting", where=ckpt.path, hint=ADD_CONFIG)
-        return _registers(ckpt) | super().fields_from_tensors(ckpt, settings)
+            raise ckpt.error("does not record the size of its gated MLP", "weights.missing_setting", ADD_CONFIG)
+        return _registers(ckpt) | super().fields_from_tensors(ckpt)
 
     def tokens(self, fields: Fields) -> Tokens:
         given = fields.has("num_register_tokens") or fields.data.get("model_type") == self.types[1]
@@ -193,10 +191,10 @@ class HfDinov3(Family):
                 found.tensors.setdefault(other, torch.zeros_like(found.tensors[name]))
         return found
 
-    def fields_from_tensors(self, ckpt: Checkpoint, settings: FileSettings) -> dict[str, Any]:
+    def fields_from_tensors(self, ckpt: Checkpoint) -> dict[str, Any]:
         gated = any("mlp.gate_proj" in name for name in ckpt.tensors)
         found = {"num_register_tokens": 0, "use_gated_mlp": gated} | _registers(ckpt)
-        return found | super().fields_from_tensors(ckpt, settings)
+        return found | super().fields_from_tensors(ckpt)
 
     def tokens(self, fields: Fields) -> Tokens:
         return Tokens(registers=fields.whole("num_register_tokens", least=0))
@@ -234,7 +232,7 @@ class HfDinov3(Family):
 
 
 def _registers(ckpt: Checkpoint) -> dict[str, Any]:
-    return {"num_register_tokens": tensor_shape(ckpt, REGISTERS, 3)[1]} if REGISTERS in ckpt.tensors else {}
+    return {"num_register_tokens": ckpt.shape(REGISTERS, 3)[1]} if REGISTERS in ckpt.tensors else {}
 
 
 def gated_hidden(hidden: int) -> int:

@@ -29,13 +29,11 @@ from vitral.weights.formats.format import (
     PROCESSOR,
     Checkpoint,
     DetectedModel,
-    FileSettings,
     Format,
     ModelOutputs,
     assumed_preprocessing,
     infer_sizes,
     json_file,
-    tensor_shape,
 )
 from vitral.weights.formats.huggingface.config import (
     ACTIVATIONS,
@@ -117,21 +115,23 @@ class Family(Format):
                 found.unused[name] = reason
             elif short in origins:
                 message = f"has the same tensor twice, as {origins[short]} and as {name}"
-                hint = "give a file with one of them"
-                raise WeightsError(message, code="weights.duplicate_tensor", where=ckpt.path, hint=hint)
+                raise ckpt.error(message, "weights.duplicate_tensor", "give a file with one of them")
             else:
                 origins[short], found.tensors[short] = name, tensor
         return found
 
-    def detect(self, ckpt: Checkpoint, settings: FileSettings) -> DetectedModel:
+    def detect(self, ckpt: Checkpoint) -> DetectedModel:
         found = self.prepare(self.tower_tensors(ckpt))
-        fields, assumed = self.fields(ckpt, found, settings)
+        fields, assumed = self.fields(ckpt, found)
         try:
             model = self.model(self.vision_fields(fields), found)
         except ConfigError as error:
             raise WeightsError(str(error), code="weights.bad_config", where=fields.where, hint=fields.hint) from None
-        if ckpt.config:
-            _refuse_contradiction(model, settings, fields)
+        for setting in ckpt.settings if ckpt.config else ():  # config.json records everything but the pool
+            name = setting.partition("=")[0]
+            if name != "pool" and override(model, (setting,)) != model:
+                message, hint = f"has another {name} than {setting}", "omit the setting, or correct config.json"
+                raise WeightsError(message, code="weights.bad_setting", where=fields.where, hint=hint)
         preprocessing, more = self.preprocessing(ckpt, model)
         labels = fields.labels(model.head.num_classes) if isinstance(model.head, LinearHead) else ()
         prefix = self.prefix(model)
@@ -142,10 +142,10 @@ class Family(Format):
         """The tensors once those are combined, or discarded, for which the name alone does not decide."""
         return found
 
-    def fields(self, ckpt: Checkpoint, found: TowerTensors, settings: FileSettings) -> tuple[Fields, tuple[str, ...]]:
+    def fields(self, ckpt: Checkpoint, found: TowerTensors) -> tuple[Fields, tuple[str, ...]]:
         """The fields of config.json; without one, those that the tensors show, and what is assumed."""
         if not ckpt.config:
-            data = self.fields_from_tensors(ckpt._replace(tensors=found.tensors), settings) | {**self.default_fields}
+            data = self.fields_from_tensors(ckpt._replace(tensors=found.tensors)) | {**self.default_fields}
             words = ", ".join(f"{name} {value}" for name, value in self.default_fields.items())
             heads = f"{data['num_attention_heads']} heads"
             return Fields(data, str(ckpt.path), ADD_CONFIG), (f"there is no config.json: {heads}, {words}",)
@@ -154,7 +154,7 @@ class Family(Format):
             raise fields.wrong("model_type", format_choices(self.types))
         return fields, ()
 
-    def fields_from_tensors(self, ckpt: Checkpoint, settings: FileSettings) -> dict[str, Any]:
+    def fields_from_tensors(self, ckpt: Checkpoint) -> dict[str, Any]:
         """The fields that the tensors, by short names, show; the head count is that of published models."""
         sizes = infer_sizes(ckpt, self.names)
         found = {
@@ -162,13 +162,13 @@ class Family(Format):
             "num_channels": sizes.channels,
             "patch_size": list(sizes.patch),
             "num_hidden_layers": sizes.depth,
-            "num_attention_heads": settings.infer_heads(sizes.width, ckpt),
+            "num_attention_heads": ckpt.infer_heads(sizes.width),
             "intermediate_size": sizes.hidden,
         }
         if TABLE in self.names:
-            rows = tensor_shape(ckpt, str(self.names[TABLE]), 2 if self.flat_positions else 3)[-2]
+            rows = ckpt.shape(str(self.names[TABLE]), 2 if self.flat_positions else 3)[-2]
             prefix = len(self.names.get(TOKENS, ())) if self.register_rows else 1
-            found["image_size"] = list(settings.infer_image_size(rows, (prefix,), sizes.patch, ckpt)[0])
+            found["image_size"] = list(ckpt.infer_image_size(rows, (prefix,), sizes.patch)[0])
         return found
 
     def vision_fields(self, fields: Fields) -> Fields:
@@ -341,12 +341,3 @@ def _side(size: Size) -> int | list[int]:
 def _covered(image: Size, patch: Size) -> Size:
     """The part of an image that whole patches cover: the library's convolution ignores the rest."""
     return Size(image.height // patch.height * patch.height, image.width // patch.width * patch.width)
-
-
-def _refuse_contradiction(model: Vit, settings: FileSettings, fields: Fields) -> None:
-    """Settings are for what a file does not record; config.json records everything but the pool."""
-    for setting in settings.items:
-        name = setting.partition("=")[0]
-        if name != "pool" and override(model, (setting,)) != model:
-            message, hint = f"has another {name} than {setting}", "omit the setting, or correct config.json"
-            raise WeightsError(message, code="weights.bad_setting", where=fields.where, hint=hint)
