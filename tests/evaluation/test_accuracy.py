@@ -10,7 +10,7 @@ from scipy.stats import binomtest
 
 from tests.errors import raises
 from vitral.evaluation.accuracy import Accuracy, compute_accuracy, wilson_interval
-from vitral.evaluation.outputs import Predictions
+from vitral.evaluation.subject import Predictions
 
 
 def answers_of(logits: object, labels: list[int]) -> Predictions:

@@ -3,8 +3,7 @@
 from tests.errors import raises
 from tests.evaluation.subjects import striped_model, stripes, subject
 from vitral.core.config import Size
-from vitral.evaluation.accuracy import AccuracyEvaluator, compute_accuracy
-from vitral.evaluation.calibration import compute_calibration
+from vitral.evaluation.accuracy import AccuracyEvaluator, compute_accuracy, compute_calibration
 
 
 def test_it_finds_the_accuracy_and_calibration_of_the_answers() -> None:

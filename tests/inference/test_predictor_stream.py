@@ -14,7 +14,7 @@ from vitral.data.datasets.files import FileStore
 from vitral.data.loading.loader import ImagePipeline, Loader
 from vitral.data.loading.sampler import Sequential
 from vitral.data.samples import Item, Samples
-from vitral.evaluation.outputs import predict as predict_dataset
+from vitral.evaluation.subject import predict as predict_dataset
 from vitral.inference.engines.engine import FloatArray, Lazy, NamedEngine, OutputKind, PixelBatch
 from vitral.inference.output_shards import Shard
 from vitral.inference.predictor import PredictionStream, Predictor, predict

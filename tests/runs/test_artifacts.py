@@ -15,7 +15,7 @@ from vitral.runs.train import resume, train
 from vitral.training.callbacks import find_best
 from vitral.training.checkpoints.checkpoint import checkpoint_path, open_checkpoint
 from vitral.training.distributed.process_group import ProcessGroup
-from vitral.training.lora import merge_adapters
+from vitral.training.finetune import merge_adapters
 from vitral.training.metrics import read_metrics
 from vitral.weights.bundle import read_bundle
 

@@ -8,13 +8,12 @@ from rich.console import Console
 from tests.evaluation.subjects import striped_model, stripes
 from tests.evaluation.test_accuracy import NAMES, ZOO, given_as, random_answers
 from vitral.core.config import Size
-from vitral.evaluation.accuracy import AccuracyResult, Interval, compute_accuracy, wilson_interval
-from vitral.evaluation.calibration import compute_calibration
+from vitral.evaluation.accuracy import AccuracyResult, Interval, compute_accuracy, compute_calibration, wilson_interval
 from vitral.evaluation.fewshot import FewShotResult, Score, ShotsResult
 from vitral.evaluation.knn import KnnResult
 from vitral.evaluation.linear_probe import LinearResult
-from vitral.evaluation.outputs import Predictions
 from vitral.evaluation.resolution import ResolutionResult, SizeResult, stable_range
+from vitral.evaluation.subject import Predictions
 from vitral.evaluation.token_merging import MergingResult, TokenMergingResult
 from vitral.html.text import MISSING
 from vitral.runs.evaluate import evaluate

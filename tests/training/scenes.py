@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from tests.training.states import save_step
-from vitral.core.storage import Storage
-from vitral.training.checkpoints.checkpoint import STORAGE
+from vitral.core.storage import STORAGE, Storage
 
 
 def kill() -> None:

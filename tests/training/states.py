@@ -6,9 +6,8 @@ import torch
 from pydantic import JsonValue
 from torch import Tensor
 
-from vitral.core.storage import Storage
+from vitral.core.storage import STORAGE, Storage
 from vitral.training.checkpoints.checkpoint import (
-    STORAGE,
     CheckpointContents,
     find_newest,
     open_checkpoint,

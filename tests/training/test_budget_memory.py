@@ -11,7 +11,7 @@ from vitral.data.transforms.mixup import Mixup
 from vitral.data.transforms.preprocessing import CENTERED
 from vitral.models.hooks import FlopCounter
 from vitral.tasks.classify import Classify
-from vitral.tasks.selfsupervised.masked_patches import MaskedPatches
+from vitral.tasks.masked_patches import MaskedPatches
 from vitral.tasks.task import Outcome, Task
 from vitral.training.budget import BYTES, MemoryPlan, format_bytes, peak_bytes, persistent_bytes, plan_memory
 from vitral.training.precision import Precision

@@ -13,7 +13,7 @@ from vitral.training.callbacks import (
     StopTraining,
     Validation,
 )
-from vitral.training.loop import Signals, SingleProcess, StepResult
+from vitral.training.loop import Communicator, Signals, StepResult
 from vitral.training.metrics import MetricsLog
 
 OUTCOME = Outcome(torch.tensor(0.5), 4, {"accuracy": torch.tensor(0.25)})
@@ -21,7 +21,7 @@ NONE = Signals()
 
 
 def result(step: int, signals: Signals = NONE, outcome: Outcome = OUTCOME) -> StepResult:
-    return StepResult(step - 1, outcome, signals, SingleProcess())
+    return StepResult(step - 1, outcome, signals, Communicator())
 
 
 def checkpointing(

@@ -14,9 +14,9 @@ from vitral.data.transforms.preprocessing import CENTERED
 from vitral.evaluation.linear_probe import fit_head
 from vitral.models.registry import model_config
 from vitral.models.resnet import Resnet
+from vitral.tasks import TaskConfig
 from vitral.tasks.classify import Classify
-from vitral.tasks.registry import TaskConfig
-from vitral.tasks.selfsupervised.masked_patches import MaskedPatches
+from vitral.tasks.masked_patches import MaskedPatches
 from vitral.tasks.task import Task
 from vitral.training.checkpoints.state import optimizer_tensors
 from vitral.training.ema import Ema

@@ -16,7 +16,17 @@ from vitral.tasks.task import Outcome, Task
 from vitral.training.callbacks import Checkpointing, MetricsLogger, SignalHandler, WeightAveraging
 from vitral.training.checkpoints.state import TrainingState
 from vitral.training.ema import Ema
-from vitral.training.loop import Callback, Diverged, Microbatch, StepResult, StepValues, UpdateRule, mean_outcome, train
+from vitral.training.loop import (
+    Callback,
+    Communicator,
+    Diverged,
+    Microbatch,
+    StepResult,
+    StepValues,
+    UpdateRule,
+    mean_outcome,
+    train,
+)
 from vitral.training.metrics import MetricsLog
 from vitral.training.optimizers import Sgd
 from vitral.training.precision import Precision
@@ -116,7 +126,7 @@ def test_a_loss_that_is_not_finite_is_reported_by_its_step() -> None:
     assert notes.heard == []
 
 
-class Pair:
+class Pair(Communicator):
     """Notes what the loop asks of the company, and has a second process that always has 3 images of loss 10."""
 
     def __init__(self) -> None:

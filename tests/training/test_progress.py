@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from vitral.tasks.task import Outcome
-from vitral.training.loop import Signals, SingleProcess, StepResult
-from vitral.training.progress import REDRAW_SECONDS, Progress, ProgressSpan, format_duration, format_metric
+from vitral.training.loop import Communicator, Signals, StepResult
+from vitral.training.progress import REDRAW_SECONDS, Display, Progress, ProgressSpan, format_duration, format_metric
 
 COURSE = ProgressSpan(0, 1880, 94, 64)
 
 
-class Notebook:
+class Notebook(Display):
     """A display that keeps what it is given."""
 
     def __init__(self) -> None:
@@ -24,8 +24,8 @@ class Notebook:
     def open(self, start: int, steps: int) -> None:
         self.calls.append(f"open {start} {steps}")
 
-    def show(self, step: int, words: Mapping[str, str]) -> None:
-        self.shown.append((step, words))
+    def show(self, step: int, fields: Mapping[str, str]) -> None:
+        self.shown.append((step, fields))
 
     def print(self, parts: Sequence[str]) -> None:
         self.notes.append("  ".join(parts))
@@ -36,7 +36,7 @@ class Notebook:
 
 def outcome(loss: float, **metrics: float) -> StepResult:
     values = {name: torch.tensor(value) for name, value in metrics.items()}
-    return StepResult(0, Outcome(torch.tensor(loss), 64, values), Signals(), SingleProcess())
+    return StepResult(0, Outcome(torch.tensor(loss), 64, values), Signals(), Communicator())
 
 
 def test_the_first_look_says_where_the_run_stands_and_nothing_that_nobody_knows_yet() -> None:

@@ -29,7 +29,7 @@ from vitral.data.loading.shared_memory import FORK
 from vitral.data.transforms.crop import CenterCrop
 from vitral.data.transforms.preprocessing import IMAGENET, Preprocessing
 from vitral.models import NoHead, Resnet, Vit
-from vitral.tasks.registry import TaskConfig
+from vitral.tasks import TaskConfig
 from vitral.weights.bundle import Bundle, is_bundle, read_bundle, write_bundle
 
 CARD = "# Ünlü\n"

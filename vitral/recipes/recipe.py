@@ -18,8 +18,8 @@ from vitral.data.transforms.crop import CenterCrop, EvalCropConfig, RandomResize
 from vitral.data.transforms.preprocessing import CENTERED, Normalize, Preprocessing
 from vitral.models.resnet import Resnet
 from vitral.models.vit import Vit
+from vitral.tasks import TaskConfig
 from vitral.tasks.classify import Classify
-from vitral.tasks.registry import TaskConfig
 from vitral.training.distributed.strategy import Ddp, DistributedConfig
 from vitral.training.ema import AverageConfig, NoAverage
 from vitral.training.finetune import FinetuneConfig, FullFinetune

@@ -12,7 +12,7 @@ from vitral.models.resnet import Resnet
 from vitral.models.vit import Tokens, Vit
 from vitral.recipes.recipe import DataConfig, Epochs, Images, ImagesSeen, Recipe
 from vitral.tasks.classify import Classify, Softmax
-from vitral.tasks.selfsupervised.masked_patches import MaskedPatches, WholePatch
+from vitral.tasks.masked_patches import MaskedPatches, WholePatch
 from vitral.training.ema import Ema, Polyak
 from vitral.training.finetune import LinearProbeThenFinetune
 from vitral.training.optimizers import AdamW

@@ -9,9 +9,8 @@ from torch import Tensor
 
 from vitral.core.errors import WeightsError
 from vitral.data.samples import Split
-from vitral.evaluation.accuracy import compute_accuracy, wilson_interval
-from vitral.evaluation.calibration import compute_calibration
-from vitral.evaluation.outputs import predict
+from vitral.evaluation.accuracy import compute_accuracy, compute_calibration, wilson_interval
+from vitral.evaluation.subject import predict
 from vitral.explanation.walkthrough.describe import multiply_adds
 from vitral.models.vit import Vit
 from vitral.recipes.recipe import Epochs, Recipe, Steps

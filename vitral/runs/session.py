@@ -190,7 +190,7 @@ class Session:
         last = find_newest(self.folder.checkpoints).checkpoint
         newest = f"the newest checkpoint is {last.path}" if last else "there is no checkpoint yet"
         message = f"{error.message}; files of the batch: {', '.join(names[:MAX_FILES])}{more}; {newest}"
-        return Diverged(message, step=step, where=error.where, hint=error.hint)
+        return Diverged(message, step)
 
 
 def validation_split(samples: Samples) -> Split | None:

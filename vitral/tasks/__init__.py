@@ -1,1 +1,10 @@
-"""Tasks: a model plus what it is for. Each gives the loop a loss and metrics, and the loop knows no more of it."""
+"""Tasks: a model and what it is trained for. A task gives a loss and metrics."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from vitral.tasks.classify import Classify
+from vitral.tasks.masked_patches import MaskedPatches
+
+TaskConfig = Annotated[Classify | MaskedPatches, Field(discriminator="kind")]

@@ -5,8 +5,7 @@ B images, C channels, H rows, W columns.
 
 import re
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from math import ceil, floor, prod
 from statistics import median
 from typing import NamedTuple
@@ -18,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call
 
 from vitral.core.errors import ConfigError
-from vitral.models.hooks import FlopCounter
+from vitral.models.hooks import FlopCounter, eval_mode
 from vitral.tasks.task import Task
 from vitral.training.precision import Precision
 
@@ -76,7 +75,8 @@ def peak_bytes(task: Task, shape: Shape, images: int, precision: Precision) -> i
     It is run on tensors without values, so nothing is computed, whatever the number of images. The task must not be
     compiled or divided among processes yet.
     """
-    with training_mode(task), FakeTensorMode(allow_non_fake_inputs=True) as blank:
+    with eval_mode(task), FakeTensorMode(allow_non_fake_inputs=True) as blank:
+        task.train()  # `eval_mode` restores the mode of every module
         state: dict[str, Tensor] = {
             name: blank.from_tensor(tensor) for name, tensor in [*task.named_parameters(), *task.named_buffers()]
         }
@@ -92,18 +92,6 @@ def peak_bytes(task: Task, shape: Shape, images: int, precision: Precision) -> i
     return ledger.peak
 
 
-@contextmanager
-def training_mode(task: Task) -> Iterator[None]:
-    """Inside the `with` the task is in training mode; after it, every part of it is in its own."""
-    modes = {part: part.training for part in task.modules()}
-    task.train()
-    try:
-        yield
-    finally:
-        for part, mode in modes.items():
-            part.training = mode
-
-
 def format_bytes(size: float) -> str:
     """Bytes in MB or GB."""
     unit, scale = ("GB", 1e9) if size >= 0.95e9 else ("MB", 1e6)
@@ -111,13 +99,13 @@ def format_bytes(size: float) -> str:
 
 
 WHERE = "time-limit"
-RESERVE = 0.05  # of the limit, for what nobody foresees and for the end of the run
+RESERVE = 0.05  # fraction of the limit: for delays and for the end of the run
 NUMBER = r"(\d+(?:\.\d+)?)"
 TIME_PATTERN = re.compile(rf"(?:{NUMBER}h)?(?:{NUMBER}m)?(?:{NUMBER}s)?|{NUMBER}", re.ASCII)
 
 
 def parse_seconds(text: str) -> float:
-    """The seconds that a time such as `90s`, `10m`, `1h30m` or `45` stands for."""
+    """A time such as `90s`, `10m`, `1h30m` or `45` in seconds."""
     match = TIME_PATTERN.fullmatch(text)
     hours, minutes, seconds, bare = (float(part or 0) for part in match.groups()) if match else (0.0,) * 4
     found = 3600 * hours + 60 * minutes + seconds + bare
@@ -134,9 +122,9 @@ def parse_seconds(text: str) -> float:
 def steps_within(
     limit: float, spent: float, step_seconds: float, evaluation_seconds: float, steps_per_epoch: int
 ) -> int:
-    """How many steps fit into a limit of which some is spent, with an evaluation after each epoch and after the last.
+    """How many steps fit into the rest of a time limit, with an evaluation after each epoch and after the last step.
 
-    A part of the limit is kept in hand.
+    A part of the limit is reserved.
     """
     usable = (1 - RESERVE) * limit - spent
     first = step_seconds + evaluation_seconds
@@ -156,16 +144,16 @@ def steps_within(
 
 
 def measure_seconds(work: Callable[[], object], device: torch.device, enough: Callable[[float], bool]) -> float:
-    """How long it takes to do the work: the median of some times after two that only warm up.
+    """The median duration of the work after two warm-up calls.
 
-    It is done five times more, or fewer once so many seconds are enough, but at least once.
+    It is timed five times, or fewer once `enough` accepts the seconds spent, but at least once.
     """
     found: list[float] = []
     began = time.perf_counter()
     while len(found) < 3 or (len(found) < 7 and not enough(time.perf_counter() - began)):
         start = time.perf_counter()
         work()
-        if device.type == "cuda":  # whose work goes on after it was asked for
+        if device.type == "cuda":  # kernels run asynchronously
             torch.cuda.synchronize(device)
         found.append(time.perf_counter() - start)
     return median(found[2:])

@@ -9,12 +9,13 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
+from vitral.models.hooks import eval_mode
 from vitral.tasks.task import Outcome
 from vitral.training.checkpoints.state import TrainingState
 from vitral.training.loop import SIGHUP, STOP_SIGNALS, Microbatch, Signals, StepResult, mean_outcome
@@ -32,17 +33,13 @@ class Best(NamedTuple):
 
 def evaluate(state: TrainingState, batches: Iterable[Sequence[Microbatch]]) -> Outcome:
     """Evaluate the averaged weights on all images of the batches; the mode of the task is restored."""
-    task, was_training = state.task, state.task.training
-    task.eval()
-    try:
-        with state.average.applied_to(task), torch.no_grad():
-            outcomes = [
-                _to_double(task(microbatch.images, microbatch.labels, microbatch.rng))
-                for batch in batches
-                for microbatch in batch
-            ]
-    finally:
-        task.train(was_training)
+    task = state.task
+    with eval_mode(task), state.average.applied_to(task), torch.no_grad():
+        outcomes = [
+            _to_double(task(microbatch.images, microbatch.labels, microbatch.rng))
+            for batch in batches
+            for microbatch in batch
+        ]
     return mean_outcome(outcomes)
 
 
@@ -93,9 +90,7 @@ class SignalHandler:
             self._previous = {number: signal.signal(number, self._handle) for number in handled}
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 

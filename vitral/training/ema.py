@@ -96,13 +96,10 @@ class WeightAverage:
         """Load saved averages, copied to the device of the model. Those of another model raise an error."""
         weights = trainable_parameters(model) if count else {}
         if shapes(tensors) != shapes(weights):
-            mismatched = sorted(name for name, _ in shapes(tensors).items() ^ shapes(weights).items())
-            raise WeightsError(
-                f"the saved averages do not fit the model: {mismatched[0]} is missing, unknown or of another shape",
-                code="weights.mismatch",
-                where="averages",
-                hint="resume with the model that was saved",
-            )
+            name = min(name for name, _ in shapes(tensors).items() ^ shapes(weights).items())
+            message = f"the saved averages do not fit the model: {name} is missing, unknown or of another shape"
+            hint = "resume with the model that was saved"
+            raise WeightsError(message, code="weights.mismatch", where="averages", hint=hint)
         self.tensors = {name: torch.empty_like(weight).copy_(tensors[name]) for name, weight in weights.items()}
         self.count = count
 

@@ -117,12 +117,7 @@ class StepResult:
         means = (float(np.float32(total / max(images, 1))) for total in sums[:count])
         metrics = dict(zip(self.names, means, strict=True))
         if not isfinite(metrics["loss"]):
-            raise Diverged(
-                f"the loss of step {self.step} is {metrics['loss']}",
-                step=self.step,
-                where=f"step {self.step}",
-                hint="use a lower learning rate, a longer warmup or a smaller clip",
-            )
+            raise Diverged(f"the loss of step {self.step} is {metrics['loss']}", self.step)
         stop = max((number for number, votes in zip(STOP_SIGNALS, stops, strict=True) if votes), default=0)
         return StepValues(metrics, int(images), Signals(stop, bool(save)))
 
@@ -139,25 +134,15 @@ class Callback(Protocol):
         ...
 
 
-class Communicator(Protocol):
-    """The processes that take every step together."""
+class Communicator:
+    """The processes that take every step together: by default, a single one."""
 
     def gradient_sync(self, last: bool) -> AbstractContextManager[None]:
         """Context of the passes of a microbatch; in that of the last one, gradients are summed over processes."""
-        ...
-
-    def sum(self, values: Tensor) -> Tensor:
-        """The sum of a tensor over all processes."""
-        ...
-
-
-class SingleProcess:
-    """The communicator of a run in one process."""
-
-    def gradient_sync(self, last: bool) -> AbstractContextManager[None]:
         return nullcontext()
 
     def sum(self, values: Tensor) -> Tensor:
+        """The sum of a tensor over all processes."""
         return values
 
 
@@ -168,14 +153,15 @@ class UpdateRule(NamedTuple):
     lr: Callable[[int], float]
     clip: float
     precision: Precision
-    communicator: Communicator = SingleProcess()
+    communicator: Communicator = Communicator()
 
 
 class Diverged(VitralError):
     """A loss that is infinite or not a number. The step after it may have been taken; nothing was saved since."""
 
-    def __init__(self, message: str, *, step: int, where: str = "", hint: str = "") -> None:
-        super().__init__(message, code="run.diverged", where=where, hint=hint)
+    def __init__(self, message: str, step: int) -> None:
+        hint = "use a lower learning rate, a longer warmup or a smaller clip"
+        super().__init__(message, code="run.diverged", where=f"step {step}", hint=hint)
         self.step = step
 
 

@@ -1,7 +1,7 @@
 """Optimizers, their parameter groups, weight decay and layer-wise learning rate decay."""
 
 from collections import defaultdict
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, Literal, Self
 
 import torch
 from pydantic import Field, model_validator
@@ -79,31 +79,19 @@ def set_lr(optimizer: Optimizer, lr: float) -> None:
         group["lr"] = lr * group["lr_scale"]
 
 
-class GroupKey(NamedTuple):
-    """The options of a parameter group."""
-
-    weight_decay: float
-    lr_scale: float
-
-
 def param_groups(task: nn.Module, weight_decay: float, layer_decay: float) -> list[dict[str, Any]]:
     """The parameter groups of the trainable parameters: one for each weight decay and learning rate scale."""
     scales = layer_lr_scales(task, layer_decay)
-    kernels = decayed_weights(task)
-    groups: dict[GroupKey, list[tuple[str, Tensor]]] = defaultdict(list)
+    # The kernels of linear layers and convolutions decay; biases, norms, scales, positions and tokens do not.
+    kernels = {part.weight for part in task.modules() if isinstance(part, nn.Linear | nn.Conv2d | StdConv2d)}
+    groups: dict[tuple[float, float], list[tuple[str, Tensor]]] = defaultdict(list)
     for name, weight in task.named_parameters():
         if weight.requires_grad:
-            key = GroupKey(weight_decay if weight in kernels else 0.0, scales.get(weight, 1.0))
-            groups[key].append((name, weight))
+            groups[weight_decay if weight in kernels else 0.0, scales.get(weight, 1.0)].append((name, weight))
     if not groups:
         hint = "leave at least the head trainable"
         raise ConfigError("all parameters are frozen", code="config.nothing_to_train", where="task", hint=hint)
-    return [{"params": weights, **key._asdict()} for key, weights in groups.items()]
-
-
-def decayed_weights(task: nn.Module) -> set[Tensor]:
-    """The kernels of linear layers and convolutions: biases, norms, scales, positions and tokens do not decay."""
-    return {part.weight for part in task.modules() if isinstance(part, nn.Linear | nn.Conv2d | StdConv2d)}
+    return [{"params": weights, "weight_decay": decay, "lr_scale": scale} for (decay, scale), weights in groups.items()]
 
 
 def layer_lr_scales(task: nn.Module, layer_decay: float) -> dict[Tensor, float]:
@@ -116,12 +104,8 @@ def layer_lr_scales(task: nn.Module, layer_decay: float) -> dict[Tensor, float]:
         return {}
     encoder = next((part for part in task.modules() if isinstance(part, VisionTransformer)), None)
     if encoder is None:
-        raise ConfigError(
-            "layer_decay needs a Vision Transformer, and this model is not one",
-            code="config.unsupported",
-            where="layer_decay",
-            hint="set layer_decay=1",
-        )
+        message = "layer_decay needs a Vision Transformer, and this model is not one"
+        raise ConfigError(message, code="config.unsupported", where="layer_decay", hint="set layer_decay=1")
     first = nn.ModuleList([encoder.stem, encoder.prefix, encoder.position, encoder.first_norm])
     layers = [first, *encoder.blocks]
     return {

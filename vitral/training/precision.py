@@ -5,7 +5,7 @@ hardware support: on a CPU without bfloat16 instructions it takes six times as l
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import torch
 from pydantic import Field
@@ -14,15 +14,16 @@ from torch.amp import GradScaler, autocast
 from vitral.core.config import Config
 
 # CPU instructions for 16-bit products, by the names of torch.cpu.get_capabilities().
-BFLOAT16 = ("avx512_bf16", "amx_bf16", "bf16", "sve_bf16")  # the last two of ARM
-FLOAT16 = ("avx512_fp16", "amx_fp16")
+CPU_INSTRUCTIONS = {
+    torch.bfloat16: ("avx512_bf16", "amx_bf16", "bf16", "sve_bf16"),  # the last two of ARM
+    torch.float16: ("avx512_fp16", "amx_fp16"),
+}
 
 
 class Hardware(NamedTuple):
-    """The 16-bit types that a device supports, the default, and why others are not used."""
+    """The types that a device supports, the default, and why others are not used."""
 
-    bfloat16: bool
-    float16: bool
+    supported: tuple[torch.dtype, ...]
     best: torch.dtype
     reason: str
 
@@ -37,8 +38,14 @@ class Decision(NamedTuple):
 class PrecisionKind(Config):
     """A requested precision."""
 
+    dtype: ClassVar[torch.dtype]
+
     def decide(self, hardware: Hardware) -> Decision:
-        raise NotImplementedError
+        """The requested type, or float32 if the hardware does not support it."""
+        if self.dtype in hardware.supported:
+            return Decision(self.dtype)
+        name = str(self.dtype).removeprefix("torch.")
+        return Decision(torch.float32, f"{name} is not used because {hardware.reason}: training in float32")
 
 
 class Auto(PrecisionKind):
@@ -54,34 +61,24 @@ class Float32(PrecisionKind):
     """Everything in float32."""
 
     kind: Literal["float32"] = "float32"
-
-    def decide(self, hardware: Hardware) -> Decision:
-        return Decision(torch.float32)
+    dtype: ClassVar[torch.dtype] = torch.float32
 
 
 class Bfloat16(PrecisionKind):
     """Mixed precision with the range of float32 and 8 bits of precision."""
 
     kind: Literal["bfloat16"] = "bfloat16"
-
-    def decide(self, hardware: Hardware) -> Decision:
-        return Decision(torch.bfloat16) if hardware.bfloat16 else fall_back_to_float32("bfloat16", hardware)
+    dtype: ClassVar[torch.dtype] = torch.bfloat16
 
 
 class Float16(PrecisionKind):
     """Mixed precision with 11 bits of precision and loss scaling: for GPUs without bfloat16."""
 
     kind: Literal["float16"] = "float16"
-
-    def decide(self, hardware: Hardware) -> Decision:
-        return Decision(torch.float16) if hardware.float16 else fall_back_to_float32("float16", hardware)
+    dtype: ClassVar[torch.dtype] = torch.float16
 
 
 PrecisionConfig = Annotated[Auto | Float32 | Bfloat16 | Float16, Field(discriminator="kind")]
-
-
-def fall_back_to_float32(asked: str, hardware: Hardware) -> Decision:
-    return Decision(torch.float32, f"{asked} is not used because {hardware.reason}: training in float32")
 
 
 def probe_hardware(device: torch.device) -> Hardware:
@@ -92,22 +89,23 @@ def probe_hardware(device: torch.device) -> Hardware:
         case "cpu":
             return cpu_hardware(torch.cpu.get_capabilities())
         case other:
-            return Hardware(False, False, torch.float32, f"it is untested on {other} devices")
+            return Hardware((torch.float32,), torch.float32, f"it is untested on {other} devices")
 
 
 def gpu_hardware(name: str, capability: tuple[int, int]) -> Hardware:
     """Tensor cores support float16 from capability 7.0, bfloat16 from 8.0."""
-    bfloat16, float16 = capability >= (8, 0), capability >= (7, 0)
-    best = torch.bfloat16 if bfloat16 else torch.float16 if float16 else torch.float32
-    return Hardware(bfloat16, float16, best, f"{name} (capability {capability[0]}.{capability[1]}) does not support it")
+    needed = {torch.bfloat16: (8, 0), torch.float16: (7, 0), torch.float32: (0, 0)}  # best first
+    supported = tuple(dtype for dtype, least in needed.items() if capability >= least)
+    reason = f"{name} (capability {capability[0]}.{capability[1]}) does not support it"
+    return Hardware(supported, supported[0], reason)
 
 
 def cpu_hardware(capabilities: Mapping[str, Any]) -> Hardware:
     """A CPU uses 16 bits only on request: even with the instructions the gain depends on the model."""
     name = capabilities.get("cpu_name", capabilities["architecture"])
-    bfloat16 = any(capabilities.get(instruction, False) for instruction in BFLOAT16)
-    float16 = any(capabilities.get(instruction, False) for instruction in FLOAT16)
-    return Hardware(bfloat16, float16, torch.float32, f"this processor ({name}) has no instructions for it")
+    supported = [dtype for dtype, names in CPU_INSTRUCTIONS.items() if any(map(capabilities.get, names))]
+    reason = f"this processor ({name}) has no instructions for it"
+    return Hardware((torch.float32, *supported), torch.float32, reason)
 
 
 class Precision:

@@ -8,8 +8,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, NamedTuple, Protocol, Self, TextIO
+from typing import TYPE_CHECKING, NamedTuple, Self, TextIO
 
 from vitral.training.loop import StepResult
 
@@ -24,24 +23,20 @@ TERMINAL_FIELDS = ("epoch", "loss", "accuracy", "left", "verdict", "speed")
 FILE_FIELDS = ("epoch", "step", "loss", "accuracy", "speed", "left")
 
 
-class Display(Protocol):
-    """Where progress is shown."""
+class Display:
+    """Shows nothing; the interface of the displays."""
 
     def open(self, start: int, steps: int) -> None:
         """Start before step `start` of `steps`."""
-        ...
 
     def show(self, step: int, fields: Mapping[str, str]) -> None:
         """Show the progress, if an update is due."""
-        ...
 
     def print(self, parts: Sequence[str]) -> None:
         """Show a line in any case."""
-        ...
 
     def close(self) -> None:
         """Finish, so that others can write."""
-        ...
 
 
 def create_display(quiet: bool) -> Display:
@@ -50,20 +45,11 @@ def create_display(quiet: bool) -> Display:
 
     console = Console(stderr=True)
     if quiet:
-        return NullDisplay()
+        return Display()
     return BarDisplay() if console.is_terminal and not console.is_dumb_terminal else LineDisplay(sys.stderr)
 
 
-class NullDisplay:
-    """Shows nothing."""
-
-    def open(self, start: int, steps: int) -> None: ...
-    def show(self, step: int, fields: Mapping[str, str]) -> None: ...
-    def print(self, parts: Sequence[str]) -> None: ...
-    def close(self) -> None: ...
-
-
-class LineDisplay:
+class LineDisplay(Display):
     """Prints a line at the first step, the last step, and every few seconds."""
 
     def __init__(self, stream: TextIO, rhythm: float = LINE_SECONDS) -> None:
@@ -82,13 +68,12 @@ class LineDisplay:
     def print(self, parts: Sequence[str]) -> None:
         print("  ".join(parts), file=self.stream, flush=True)
 
-    def close(self) -> None: ...
 
-
-class BarDisplay:
+class BarDisplay(Display):
     """A progress bar at the bottom of the terminal; log messages are printed above it, and it is removed at the end.
 
-    It is not drawn by a thread: a process that is forked while a thread draws may hang.
+    It shows the last evaluation itself, so `print` does nothing. It is not drawn by a thread: a process that is forked
+    while a thread draws may hang.
     """
 
     def __init__(self) -> None:
@@ -118,9 +103,6 @@ class BarDisplay:
         parts = [fields[name] for name in TERMINAL_FIELDS if name in fields]
         line = fit_width(parts, self._bar.console.width - BAR_WIDTH - 2)
         self._bar.update(self._bar.task_ids[0], completed=step, description=line, refresh=True)
-
-    def print(self, parts: Sequence[str]) -> None:
-        """The bar shows the last evaluation itself."""
 
     def close(self) -> None:
         assert self._bar is not None
@@ -182,9 +164,7 @@ class Progress:
         self.display.open(self.span.start, self.span.steps)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.display.close()
 
     def due(self, step: int, steps: int) -> bool:
@@ -195,9 +175,14 @@ class Progress:
         if not self._updates:
             self._first = self._last
         self._window.append(self._last)
-        self._measure_speed()
+        oldest = self._window[0]
+        if self._last.seconds > oldest.seconds:
+            self._speed = self.span.batch_size * (step - oldest.step) / (self._last.seconds - oldest.seconds)
         self._updates += 1
-        self._smooth(result.read().metrics)
+        share = 1 / min(self._updates, SMOOTHING)  # means of the first values, then exponential moving averages
+        for name, value in result.read().metrics.items():
+            before = self._means.get(name, value)
+            self._means[name] = before + share * (value - before)
         self.display.show(step, self._fields(step))
 
     def show_evaluation(self, step: int, split: str, values: Mapping[str, float]) -> None:
@@ -208,16 +193,11 @@ class Progress:
         place = [self.span.format_epoch(step), f"step {step}/{self.span.steps}"]
         self.display.print([*place, *(f"{split} {words}" for words in found)])
 
-    def _smooth(self, values: Mapping[str, float]) -> None:
-        """Means of the first values, then exponential moving averages."""
-        share = 1 / min(self._updates, SMOOTHING)
-        for name, value in values.items():
-            before = self._means.get(name, value)
-            self._means[name] = before + share * (value - before)
-
     def _fields(self, step: int) -> dict[str, str]:
         """The fields of a line that are known."""
-        left = self._left(step)
+        done = step - self._first.step
+        # Estimated seconds to the end, with evaluations; 0 if unknown.
+        left = (self._last.seconds - self._first.seconds) / done * (self.span.steps - step) if done else 0.0
         parts = {
             "epoch": self.span.format_epoch(step),
             "step": f"step {step}/{self.span.steps}",
@@ -228,16 +208,6 @@ class Progress:
             "verdict": self._verdict,
         }
         return {name: words for name, words in parts.items() if words}
-
-    def _measure_speed(self) -> None:
-        first, last = self._window[0], self._window[-1]
-        if last.seconds > first.seconds:
-            self._speed = self.span.batch_size * (last.step - first.step) / (last.seconds - first.seconds)
-
-    def _left(self, step: int) -> float:
-        """Estimated seconds to the end, with evaluations; 0 if unknown."""
-        done = step - self._first.step
-        return (self._last.seconds - self._first.seconds) / done * (self.span.steps - step) if done else 0.0
 
 
 def format_metric(name: str, value: float) -> str:

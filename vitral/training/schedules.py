@@ -25,13 +25,9 @@ class ScheduleKind(Config):
 
     def check(self, steps: int) -> None:
         """Raise an error if the run is too short for this schedule."""
-        if self.warmup_steps(steps) >= steps > 1:
-            raise ConfigError(
-                f"the warmup takes {self.warmup_steps(steps)} steps, the whole run only {steps}",
-                code="config.conflict",
-                where="warmup",
-                hint="use a shorter warmup or train longer",
-            )
+        warmup = self.warmup_steps(steps)
+        if warmup >= steps > 1:
+            raise too_long("warmup", f"the warmup takes {warmup} steps, the whole run only {steps}")
 
     def lr_factor(self, step: int, steps: int) -> float:
         """The factor of the peak learning rate at a step, counted from 0."""
@@ -88,16 +84,15 @@ class InverseSquareRoot(ScheduleKind):
     def check(self, steps: int) -> None:
         super().check(steps)
         if (taken := self.warmup_steps(steps) + self.cooldown) > steps > 1:
-            raise ConfigError(
-                f"warmup and cooldown take {taken} steps, the whole run only {steps}",
-                code="config.conflict",
-                where="cooldown",
-                hint="use a shorter cooldown or train longer",
-            )
+            raise too_long("cooldown", f"warmup and cooldown take {taken} steps, the whole run only {steps}")
 
     def decay_factor(self, step: int, steps: int) -> float:
         cooled = min(1.0, max(0, steps - step) / self.cooldown) if self.cooldown else 1.0
         return cooled * (1 + step / self.timescale) ** -0.5
+
+
+def too_long(field: str, message: str) -> ConfigError:
+    return ConfigError(message, code="config.conflict", where=field, hint=f"use a shorter {field} or train longer")
 
 
 def fraction_done(step: int, steps: int) -> float:

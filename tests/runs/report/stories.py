@@ -9,9 +9,8 @@ from tests.data.loading.photos import photo
 from tests.data.pictures import encoded
 from vitral.data.datasets.files import FileStore
 from vitral.data.samples import Item, Samples
-from vitral.evaluation.accuracy import compute_accuracy
-from vitral.evaluation.calibration import compute_calibration
-from vitral.evaluation.outputs import Predictions
+from vitral.evaluation.accuracy import compute_accuracy, compute_calibration
+from vitral.evaluation.subject import Predictions
 from vitral.runs.report.charts import MetricLine
 from vitral.runs.report.report import Cost, Report, ReportEvaluation
 

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from tests.evaluation.test_calibration import said
-from vitral.evaluation.calibration import compute_calibration
+from tests.evaluation.test_accuracy_calibration import said
+from vitral.evaluation.accuracy import compute_calibration
 from vitral.html.charts import HEIGHT, WIDTH
 from vitral.runs.report.charts import calibration_chart
 

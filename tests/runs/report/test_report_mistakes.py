@@ -8,7 +8,7 @@ from scipy.special import softmax
 from tests.evaluation.test_accuracy import answers_of
 from tests.runs.report.stories import album, answers_to, evaluation_of
 from vitral.data.thumbnails import thumbnail_url
-from vitral.evaluation.outputs import Predictions
+from vitral.evaluation.subject import Predictions
 from vitral.runs.report.report import MAX_MISTAKES, worst_mistakes
 
 

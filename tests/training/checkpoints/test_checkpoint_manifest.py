@@ -8,15 +8,14 @@ import pytest
 from tests.errors import raises
 from tests.training.states import passed_over, surviving, two
 from vitral.core.errors import WeightsError
-from vitral.core.storage import FileDigest
-from vitral.training.checkpoints.checkpoint import Manifest, build_manifest, open_checkpoint, verify
+from vitral.training.checkpoints.checkpoint import FileEntry, Manifest, open_checkpoint, verify
 
 FILES = ("manifest.json", "model.safetensors", "optimizer.safetensors", "state.json")
 CODES = {file: {"weights.corrupt"} for file in FILES} | {"manifest.json": {"weights.corrupt", "weights.not_found"}}
 
 
 def test_a_manifest_is_json_with_what_was_written() -> None:
-    manifest = build_manifest(5, {"state.json": FileDigest(3, "abc")})
+    manifest = Manifest(step=5, files={"state.json": FileEntry(size=3, sha256="abc")})
     plain = {"format": 1, "step": 5, "files": {"state.json": {"size": 3, "sha256": "abc"}}}
     assert json.loads(manifest.to_json()) == plain
     assert Manifest.from_json(manifest.to_json()) == manifest

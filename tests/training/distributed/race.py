@@ -25,10 +25,10 @@ from vitral.training.distributed.strategy import DistributedConfig, find_newest_
 from vitral.training.ema import Ema
 from vitral.training.loop import (
     Callback,
+    Communicator,
     Microbatch,
     MicrobatchConfig,
     Signals,
-    SingleProcess,
     StepResult,
     UpdateRule,
     mean_outcome,
@@ -111,7 +111,7 @@ class Race:
             outcomes = [task(*portion[:2], portion.rng) for portion in self._portions()]
         task.train()
         outcome = self.group.reduce_outcome(mean_outcome(outcomes))
-        Logging(self.lines).run(0, StepResult(0, outcome, Signals(), SingleProcess()))
+        Logging(self.lines).run(0, StepResult(0, outcome, Signals(), Communicator()))
         return self
 
     def _portions(self) -> Iterator[Microbatch]:

@@ -6,8 +6,7 @@ from math import isfinite, sqrt
 from typing import Any, NamedTuple
 
 from vitral.data.samples import SPLITS
-from vitral.evaluation.accuracy import Accuracy
-from vitral.evaluation.calibration import Calibration
+from vitral.evaluation.accuracy import Accuracy, Calibration
 from vitral.html.charts import HEIGHT, WIDTH, Axis, Bar, Chart, Dot, LegendEntry, Line, linear_axis, svg_path
 from vitral.html.page import printable
 from vitral.html.text import format_loss, format_points, percent, shorten

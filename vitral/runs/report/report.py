@@ -10,9 +10,8 @@ from vitral.core.errors import DataError
 from vitral.core.storage import write_file_atomically
 from vitral.data.samples import SPLITS, Samples, Split
 from vitral.data.thumbnails import thumbnail_url
-from vitral.evaluation.accuracy import Accuracy, ClassAccuracy
-from vitral.evaluation.calibration import Calibration
-from vitral.evaluation.outputs import Predictions
+from vitral.evaluation.accuracy import Accuracy, Calibration, ClassAccuracy
+from vitral.evaluation.subject import Predictions
 from vitral.explanation.page.page import ModelSection
 from vitral.explanation.walkthrough.describe import format_bytes
 from vitral.html.page import plural, render

@@ -16,24 +16,83 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from copy import deepcopy
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple, Protocol
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 from pydantic import Field, JsonValue
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from vitral.core.config import Config
 from vitral.core.errors import ConfigError, WeightsError
-from vitral.core.storage import FileDigest, Storage, os_error_message, wrap_read_errors, write_error
-from vitral.training.checkpoints.shards import assemble_tensors
+from vitral.core.storage import STORAGE, FileDigest, Storage, os_error_message, wrap_read_errors, write_error
 from vitral.weights.tensors import read_safetensors, safetensors_chunks
 
-MANIFEST = "manifest.json"
+MANIFEST, STATE, SUFFIX = "manifest.json", "state.json", ".safetensors"
+SHARD = re.compile(r"shard-[0-9]+-of-[0-9]+")
+DRAFT_SUFFIX = ".tmp-"  # followed by the process id
+HINT = "remove this checkpoint folder: the previous checkpoint is then used"
+METADATA_KEY, OFFSETS_KEY = "DCP_SHARDING_INFO", "saved_offsets"  # of `torch.distributed.checkpoint`
+
+Tensors = Mapping[str, Mapping[str, Tensor]]  # by group and name
+
+
+def offsets_metadata(offsets: Mapping[str, Sequence[int]]) -> dict[str, str]:
+    """The metadata of a file whose chunks begin at these offsets."""
+    return {METADATA_KEY: json.dumps({name: {OFFSETS_KEY: list(start)} for name, start in sorted(offsets.items())})}
+
+
+def assemble_tensors(paths: Iterable[Path]) -> Iterator[tuple[str, Tensor]]:
+    """The full tensors whose chunks are in these files, one after the other; WeightsError if chunks are missing.
+
+    A tensor without an offset in its file is a full one.
+    """
+    with ExitStack() as stack:
+        sources: dict[str, list[tuple[Any, Sequence[int] | None]]] = {}
+        for path in paths:
+            file = stack.enter_context(_open_shard(path))
+            offsets = json.loads((file.metadata() or {}).get(METADATA_KEY, "{}"))
+            for name in file.keys():  # noqa: SIM118, a safetensors file is not a mapping
+                sources.setdefault(name, []).append((file, offsets.get(name, {}).get(OFFSETS_KEY)))
+            last = path
+        for name, chunks in sources.items():
+            tensor = _assemble([(file.get_tensor(name), start) for file, start in chunks])
+            if tensor is None:
+                message = f"chunks of tensor {name} are missing"
+                raise WeightsError(message, code="weights.missing_tensor", where=last.parent, hint=HINT)
+            yield name, tensor
+
+
+def _assemble(chunks: Sequence[tuple[Tensor, Sequence[int] | None]]) -> Tensor | None:
+    """The tensor that chunks with these offsets make up, or None if they do not fill it."""
+    boxes = [
+        tuple(slice(begin, begin + size) for begin, size in zip(start or [0] * chunk.ndim, chunk.shape, strict=True))
+        for chunk, start in chunks
+    ]
+    shape = [max(side.stop for side in sides) for sides in zip(*boxes, strict=True)]
+    full = torch.empty(shape, dtype=chunks[0][0].dtype)
+    if sum(chunk.numel() for chunk, _ in chunks) != full.numel():
+        return None
+    for box, (chunk, _) in zip(boxes, chunks, strict=True):
+        full[box] = chunk
+    return full
+
+
+@contextmanager
+def _open_shard(path: Path) -> Iterator[Any]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            yield file
+    except WeightsError:  # a ValueError, too
+        raise
+    except (SafetensorError, OSError, ValueError) as error:
+        message = f"not a readable safetensors file: {error}"
+        raise WeightsError(message, code="weights.corrupt", where=path, hint=HINT) from None
 
 
 class FileEntry(Config):
@@ -49,11 +108,6 @@ class Manifest(Config):
     format: Literal[1] = 1
     step: int
     files: dict[Annotated[str, Field(pattern=r"^\w[\w.-]*$")], FileEntry]
-
-
-def build_manifest(step: int, digests: Mapping[str, FileDigest]) -> Manifest:
-    """The manifest of files with these digests."""
-    return Manifest(step=step, files={name: FileEntry(**digest._asdict()) for name, digest in digests.items()})
 
 
 def verify(folder: Path) -> Manifest:
@@ -87,14 +141,6 @@ def _read(path: Path) -> Manifest:
     return manifest
 
 
-STATE = "state.json"
-SUFFIX = ".safetensors"
-SHARD = re.compile(r"shard-[0-9]+-of-[0-9]+")
-DRAFT_SUFFIX = ".tmp-"  # followed by the process id
-STORAGE = Storage()
-HINT = "remove this checkpoint folder: the previous checkpoint is then used"
-
-
 class CheckpointContents(NamedTuple):
     """What was saved: tensors by group and name, and the JSON state."""
 
@@ -118,21 +164,19 @@ class Checkpoint(NamedTuple):
 
     def tensors(self) -> Iterator[tuple[str, str, Tensor]]:
         """Group, name and tensor, one after the other; shards are assembled into full tensors."""
-        for stem in (stem for stem in self.stems if not SHARD.fullmatch(stem)):
-            for name, tensor in read_safetensors(self.file(stem), HINT).items():
+        files = {stem: self.path / f"{stem}{SUFFIX}" for stem in self.stems}
+        shards = [files.pop(stem) for stem in self.stems if SHARD.fullmatch(stem)]
+        for stem, file in files.items():
+            for name, tensor in read_safetensors(file, HINT).items():
                 yield stem, name, tensor
-        for address, tensor in assemble_tensors(self.file(stem) for stem in self.stems if SHARD.fullmatch(stem)):
+        for address, tensor in assemble_tensors(shards):
             group, _, name = address.partition("/")
             yield group, name, tensor
-
-    def file(self, stem: str) -> Path:
-        return self.path / f"{stem}{SUFFIX}"
 
     def state(self) -> JsonValue:
         """The JSON state."""
         with wrap_read_errors(self.path / STATE):
-            text = (self.path / STATE).read_bytes()
-        state: JsonValue = json.loads(text)
+            state: JsonValue = json.loads((self.path / STATE).read_bytes())
         return state
 
 
@@ -152,7 +196,7 @@ def find_newest(folder: Path) -> NewestCheckpoint:
         return NewestCheckpoint(None, (f"{folder}: cannot be read: {os_error_message(error)}",))
     for step in reversed(steps):
         try:
-            return NewestCheckpoint(open_checkpoint(folder / _name(step)), tuple(rejected))
+            return NewestCheckpoint(open_checkpoint(checkpoint_path(folder, step)), tuple(rejected))
         except WeightsError as error:
             rejected.append(str(error))
     return NewestCheckpoint(None, tuple(rejected))
@@ -160,13 +204,13 @@ def find_newest(folder: Path) -> NewestCheckpoint:
 
 def checkpoint_path(folder: Path, step: int) -> Path:
     """The folder of a step's checkpoint, which may not exist."""
-    return folder / _name(step)
+    return folder / f"step-{step:08}"
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
     """The checkpoint in a folder `step-...`, verified against its manifest; else WeightsError."""
     manifest = verify(path)
-    if _name(manifest.step) != path.name.partition(DRAFT_SUFFIX)[0]:
+    if checkpoint_path(path.parent, manifest.step) != _final_path(path):
         message = f"written for step {manifest.step}, which is not the step of its folder"
         raise WeightsError(message, code="weights.corrupt", where=path / MANIFEST)
     if STATE not in manifest.files:
@@ -176,13 +220,7 @@ def open_checkpoint(path: Path) -> Checkpoint:
 
 
 def save_checkpoint(
-    folder: Path,
-    step: int,
-    tensors: Mapping[str, Mapping[str, Tensor]],
-    state: JsonValue,
-    keep: int,
-    best: int | None,
-    storage: Storage = STORAGE,
+    folder: Path, step: int, tensors: Tensors, state: JsonValue, keep: int, best: int | None, storage: Storage = STORAGE
 ) -> Path:
     """Write a checkpoint, then remove all earlier ones but the newest `keep` and that of the best step."""
     with write_errors(folder):
@@ -197,7 +235,7 @@ def save_checkpoint(
 
 def begin_draft(folder: Path, step: int, storage: Storage) -> Path:
     """A new, empty draft folder for a checkpoint."""
-    draft = folder / f"{_name(step)}{DRAFT_SUFFIX}{os.getpid()}"
+    draft = _draft_path(checkpoint_path(folder, step))
     if not folder.exists():
         storage.make_folder(folder)
     storage.remove(draft)
@@ -213,16 +251,18 @@ def commit_draft(
     Checkpoints of later steps, left by a run that was resumed from an earlier one, stay until that step is reached.
     """
     assert keep >= 1
-    final = draft.with_name(draft.name.partition(DRAFT_SUFFIX)[0])
+    final = _final_path(draft)
     step = int(final.name.removeprefix("step-"))
-    written = storage.write_file(draft / STATE, [memoryview(json.dumps(state).encode())])
-    manifest = build_manifest(step, {**digests, STATE: written})
+    written = {**digests, STATE: storage.write_file(draft / STATE, [memoryview(json.dumps(state).encode())])}
+    manifest = Manifest(step=step, files={name: FileEntry(**digest._asdict()) for name, digest in written.items()})
     storage.write_file(draft / MANIFEST, [memoryview(manifest.to_json().encode())])
     storage.fsync(draft)
     storage.replace_folder(draft, final, backup=draft.with_name(f"{draft.name}-old"))
     past = [known for known in _steps(final.parent) if known <= step]
     for known in set(past[:-keep]) - {best}:
-        _remove(final.with_name(_name(known)), storage)
+        old = checkpoint_path(final.parent, known)
+        storage.rename(old, _draft_path(old))
+        storage.remove(_draft_path(old))
     return final
 
 
@@ -232,10 +272,8 @@ def recover_drafts(folder: Path, storage: Storage = STORAGE) -> None:
     The caller must hold the lock of the run.
     """
     with write_errors(folder):
-        for leftover in (
-            folder / name for name in _names(folder) if re.match(rf"step-[0-9]+{re.escape(DRAFT_SUFFIX)}", name)
-        ):
-            final = folder / leftover.name.partition(DRAFT_SUFFIX)[0]
+        for leftover in (folder / name for name in _names(folder) if re.match(r"step-[0-9]+\.tmp-", name)):
+            final = _final_path(leftover)
             try:
                 whole = not final.exists() and open_checkpoint(leftover)
             except WeightsError:
@@ -249,20 +287,18 @@ def recover_drafts(folder: Path, storage: Storage = STORAGE) -> None:
                 storage.remove(leftover)
 
 
-def _remove(path: Path, storage: Storage) -> None:
-    nameless = path.with_name(f"{path.name}{DRAFT_SUFFIX}{os.getpid()}")
-    storage.rename(path, nameless)
-    storage.remove(nameless)
+def _draft_path(final: Path) -> Path:
+    return final.with_name(f"{final.name}{DRAFT_SUFFIX}{os.getpid()}")
 
 
-def _name(step: int) -> str:
-    return f"step-{step:08}"
+def _final_path(draft: Path) -> Path:
+    return draft.with_name(draft.name.partition(DRAFT_SUFFIX)[0])
 
 
 def _steps(folder: Path) -> list[int]:
     """The steps of all checkpoints with a final name, damaged or not, oldest first."""
-    matches = (re.fullmatch(r"step-([0-9]{8,})", name) for name in _names(folder))
-    return sorted(step for match in matches if match and _name(step := int(match[1])) == match[0])
+    matches = (re.fullmatch(r"step-([0-9]{8}|[1-9][0-9]{8,})", name) for name in _names(folder))
+    return sorted(int(match[1]) for match in matches if match)
 
 
 def _names(folder: Path) -> list[str]:
@@ -283,36 +319,21 @@ def write_errors(folder: Path) -> Iterator[None]:
         raise write_error(error, folder, kept) from error
 
 
-class CheckpointWriter(Protocol):
-    """Saves the checkpoints of a run."""
+class CheckpointWriter:
+    """Saves nothing, since another process does; the interface of the writers."""
 
-    def save(self, step: int, tensors: Mapping[str, Mapping[str, Tensor]], state: JsonValue, best: int | None) -> None:
+    def save(self, step: int, tensors: Tensors, state: JsonValue, best: int | None) -> None:
         """Start to save a copy of the tensors and the state."""
-        ...
 
     def wait(self) -> None:
         """Return once everything is saved; raise the error if saving failed."""
-        ...
 
     def close(self) -> None:
         """Wait, and release the resources."""
-        ...
+        self.wait()
 
 
-class NullCheckpointWriter:
-    """For a process whose checkpoints are written by another."""
-
-    def save(self, step: int, tensors: Mapping[str, Mapping[str, Tensor]], state: JsonValue, best: int | None) -> None:
-        return
-
-    def wait(self) -> None:
-        return
-
-    def close(self) -> None:
-        return
-
-
-class AsyncCheckpointWriter:
+class AsyncCheckpointWriter(CheckpointWriter):
     """Writes checkpoints in a background thread, one at a time, so that at most one copy of the state is held.
 
     Training waits for the copy in memory, not for the disk. The next call of any method raises an error of writing.
@@ -323,10 +344,14 @@ class AsyncCheckpointWriter:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._writing: Future[Path] | None = None
 
-    def save(self, step: int, tensors: Mapping[str, Mapping[str, Tensor]], state: JsonValue, best: int | None) -> None:
+    @torch.no_grad()
+    def save(self, step: int, tensors: Tensors, state: JsonValue, best: int | None) -> None:
         """Copy the tensors and the state and start to write them, after the previous checkpoint is written."""
         self.wait()
-        copies = {stem: {name: _copy(tensor) for name, tensor in group.items()} for stem, group in tensors.items()}
+        copies = {
+            stem: {name: torch.empty_like(tensor, device="cpu").copy_(tensor) for name, tensor in group.items()}
+            for stem, group in tensors.items()
+        }
         self._writing = self._thread.submit(
             save_checkpoint, self.folder, step, copies, deepcopy(state), self.keep, best, storage=self.storage
         )
@@ -345,8 +370,3 @@ class AsyncCheckpointWriter:
             self.wait()
         finally:
             self._thread.shutdown()
-
-
-def _copy(tensor: Tensor) -> Tensor:
-    with torch.no_grad():
-        return torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu").copy_(tensor)

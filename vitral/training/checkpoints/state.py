@@ -13,7 +13,6 @@ from torch.optim import Optimizer
 from vitral.core import formats
 from vitral.core.config import Config
 from vitral.core.errors import WeightsError
-from vitral.core.formats import upgrade
 from vitral.data.loading.sampler import SamplerState, SamplingPlan
 from vitral.tasks.task import Task
 from vitral.training.ema import WeightAverage
@@ -42,7 +41,7 @@ class SavedState(Config):
 
 def parse_state(document: dict[str, Any]) -> SavedState:
     """Parse `state.json` of any format."""
-    return SavedState.parse(document if "format" in document else upgrade(document, formats.STATE))
+    return SavedState.parse(document if "format" in document else formats.upgrade(document, formats.STATE))
 
 
 def state_tensors(learning: TrainingState) -> Tensors:
@@ -75,20 +74,23 @@ def optimizer_tensors(optimizer: Optimizer) -> dict[str, Tensor]:
     """The optimizer state of each weight, as `blocks.0.mlp.up.weight/exp_avg`."""
     return {
         f"{name}/{key}": value
-        for group in optimizer.param_groups
-        for name, weight in zip(group["param_names"], group["params"], strict=True)
+        for name, weight in named_weights(optimizer).items()
         for key, value in optimizer.state[weight].items()
         if isinstance(value, Tensor)
     }
 
 
-def restore_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    """Replace the optimizer state by copies of these tensors, on the devices of the weights."""
-    weights = {
+def named_weights(optimizer: Optimizer) -> dict[str, Tensor]:
+    return {
         name: weight
         for group in optimizer.param_groups
         for name, weight in zip(group["param_names"], group["params"], strict=True)
     }
+
+
+def restore_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> None:
+    """Replace the optimizer state by copies of these tensors, on the devices of the weights."""
+    weights = named_weights(optimizer)
     optimizer.state.clear()
     for address, value in tensors.items():
         name, _, key = address.rpartition("/")
@@ -97,10 +99,8 @@ def restore_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> No
             hint = "resume with the saved model"
             raise WeightsError(message, code="weights.mismatch", where="optimizer", hint=hint)
         weight = weights[name]
-        kept = step_tensor(value, weight, optimizer) if key == "step" else torch.empty_like(weight).copy_(value)
+        if key == "step":  # a fused optimizer needs it on the device of the weight
+            kept = value.to(weight.device if optimizer.defaults.get("fused") else "cpu", copy=True)
+        else:
+            kept = torch.empty_like(weight).copy_(value)
         optimizer.state[weight][key] = kept
-
-
-def step_tensor(value: Tensor, weight: Tensor, optimizer: Optimizer) -> Tensor:
-    """The step count of a weight; a fused optimizer needs it on the device of the weight."""
-    return value.to(weight.device if optimizer.defaults.get("fused") else "cpu", copy=True)

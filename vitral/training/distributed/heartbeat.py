@@ -13,7 +13,6 @@ import json
 import os
 import sys
 import threading
-from types import TracebackType
 from typing import NamedTuple, Self
 
 from torch.distributed.distributed_c10d import Store
@@ -51,9 +50,7 @@ class Heartbeat:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._closed.set()
         self._thread.join()
 

@@ -5,7 +5,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 
 import torch
@@ -72,19 +72,13 @@ class ProcessGroup:
         """Return once all processes have called it."""
 
 
-@contextmanager
-def open_process_group(device: torch.device) -> Iterator[ProcessGroup]:
+def open_process_group(device: torch.device) -> AbstractContextManager[ProcessGroup]:
     """The processes of this run, on devices of this type.
 
     If one of them is lost, the others raise a `VitralError` that names it and its error.
     """
     world = read_world(os.environ)
-    if world.size == 1:
-        yield ProcessGroup(device)
-        return
-
-    with open_distributed_group(world, device) as group:
-        yield group
+    return nullcontext(ProcessGroup(device)) if world.size == 1 else open_distributed_group(world, device)
 
 
 def read_world(environment: "os._Environ[str] | dict[str, str]") -> World:

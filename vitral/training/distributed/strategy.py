@@ -22,13 +22,13 @@ from vitral.training.checkpoints.checkpoint import (
     CheckpointContents,
     CheckpointWriter,
     NewestCheckpoint,
-    NullCheckpointWriter,
     find_newest,
 )
 from vitral.training.distributed.process_group import ProcessGroup
+from vitral.training.loop import Communicator
 
 
-class Strategy:
+class Strategy(Communicator):
     """A single process, and the interface of the others.
 
     The loop calls `module` in place of the task. The task keeps its parameter names; it is what is saved, averaged and
@@ -41,12 +41,7 @@ class Strategy:
         self.module = self.task = task
         self.group = group
 
-    def gradient_sync(self, last: bool) -> AbstractContextManager[None]:
-        """The context of a microbatch's passes; after the last one gradients are sums over all processes."""
-        return nullcontext()
-
     def sum(self, values: Tensor) -> Tensor:
-        """The sum of a tensor over all processes."""
         return self.group.sum(values)
 
     def full_state_dict(self, module: nn.Module) -> dict[str, Tensor]:
@@ -55,7 +50,7 @@ class Strategy:
 
     def checkpoint_writer(self, folder: Path, keep: int) -> CheckpointWriter:
         """The writer of this process: the main process writes for all."""
-        return AsyncCheckpointWriter(folder, keep) if self.group.is_main else NullCheckpointWriter()
+        return AsyncCheckpointWriter(folder, keep) if self.group.is_main else CheckpointWriter()
 
     def load_checkpoint(self, checkpoint: Checkpoint) -> CheckpointContents:
         """The contents of a checkpoint, written by any number of processes, as this process needs them."""
@@ -78,7 +73,7 @@ class DdpStrategy(Strategy):
         return nullcontext() if last else self.module.no_sync()
 
     def _warm_up(self) -> None:
-        """Run the first pass, after which DDP rebuilds its buckets, on zero images.
+        """Run the first pass, after which DDP rebuilds its buckets, on an empty batch.
 
         Buckets of another layout are summed in another order: without this, the first step after a resume would be
         rounded differently from the same step of a run that never stopped.

@@ -6,8 +6,8 @@ import torch
 from scipy.special import softmax
 
 from tests.evaluation.test_accuracy import answers_of, random_answers
-from vitral.evaluation.calibration import BINS, Calibration, compute_calibration
-from vitral.evaluation.outputs import Predictions
+from vitral.evaluation.accuracy import BINS, Calibration, compute_calibration
+from vitral.evaluation.subject import Predictions
 
 
 def said(probabilities: list[float], labels: list[int]) -> Predictions:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from vitral.tasks.selfsupervised.masked_patches import Corruption, corrupt, draw_corruption, gather_patches
+from vitral.tasks.masked_patches import Corruption, corrupt, draw_corruption, gather_patches
 
 
 def drawn(images: int, patches: int, seed: int = 0) -> Corruption:

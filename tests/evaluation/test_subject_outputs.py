@@ -18,7 +18,7 @@ from vitral.data.loading.loader import ImagePipeline, Loader
 from vitral.data.loading.sampler import SamplingPlan, Sequential, Shuffled, World
 from vitral.data.samples import Samples
 from vitral.data.transforms.preprocessing import Preprocessing
-from vitral.evaluation.outputs import Predictions, predict
+from vitral.evaluation.subject import Predictions, predict
 from vitral.models.base import Model
 
 HOW = Preprocessing(image_size=Size(16, 16))

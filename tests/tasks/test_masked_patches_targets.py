@@ -10,7 +10,7 @@ from torch.testing import assert_close
 from tests.errors import raises
 from vitral.core.config import Size
 from vitral.data.transforms.preprocessing import CENTERED, IMAGENET, Normalize
-from vitral.tasks.selfsupervised.masked_patches import Colors, Downsized, MeanColor, WholePatch, color_classes
+from vitral.tasks.masked_patches import Colors, Downsized, MeanColor, WholePatch, color_classes
 
 SQUARE = Size(8, 8)
 

@@ -11,9 +11,9 @@ from tests.models.variants import small
 from vitral.core.config import Config, union_members
 from vitral.data.transforms.mixup import CutMix, Mixing, Mixup
 from vitral.data.transforms.preprocessing import CENTERED
+from vitral.tasks import TaskConfig
 from vitral.tasks.classify import Classify, LossConfig
-from vitral.tasks.registry import TaskConfig
-from vitral.tasks.selfsupervised.masked_patches import MaskedPatches, TargetConfig
+from vitral.tasks.masked_patches import MaskedPatches, TargetConfig
 from vitral.tasks.task import Task
 
 UNIONS = {

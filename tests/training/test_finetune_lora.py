@@ -9,7 +9,7 @@ from vitral.data.transforms.preprocessing import CENTERED
 from vitral.models.base import Model
 from vitral.tasks.classify import Classify
 from vitral.training.budget import peak_bytes
-from vitral.training.lora import PARAMETRIZED, LoraTarget, add_adapters, merge_adapters, target_layers
+from vitral.training.finetune import PARAMETRIZED, LoraTarget, add_adapters, merge_adapters, target_layers
 from vitral.training.optimizers import param_groups
 from vitral.training.precision import Precision
 

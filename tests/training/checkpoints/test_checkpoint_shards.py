@@ -8,7 +8,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from tests.errors import raises
-from vitral.training.checkpoints.shards import assemble_tensors, offsets_metadata
+from vitral.training.checkpoints.checkpoint import assemble_tensors, offsets_metadata
 
 FULL = {
     "even": torch.arange(24.0).view(4, 6),

@@ -12,7 +12,7 @@ from tests.models.variants import VITS, small
 from vitral.core.config import Size, union_members
 from vitral.data.transforms.preprocessing import CENTERED
 from vitral.models import AttentionPool, Hybrid, Identity, MeanPool, Model, Patches, Resnet, Tokens, Vit
-from vitral.tasks.selfsupervised.masked_patches import MaskedPatches, PatchPrediction, TargetConfig, draw_corruption
+from vitral.tasks.masked_patches import MaskedPatches, PatchPrediction, TargetConfig, draw_corruption
 
 TARGETS = pytest.mark.parametrize("target", union_members(TargetConfig), ids=lambda member: member.__name__)
 PATCHED = {name: config for name, config in VITS.items() if isinstance(config.stem, Patches)}
