@@ -22,7 +22,7 @@ from vitral.data.datasets.arrays import LabeledImages, open_arrays
 from vitral.data.decoding.header import Decoding
 from vitral.data.samples import Samples
 from vitral.data.transforms.preprocessing import Preprocessing
-from vitral.evaluation.feature_cache import DiskCache, FeatureCache, NoCache
+from vitral.evaluation.feature_cache import DiskCache, FeatureCache
 from vitral.evaluation.subject import EvaluationContext, SubjectModel, no_progress
 from vitral.models.base import Model
 from vitral.models.registry import model_config
@@ -81,7 +81,7 @@ def bare(model: Model, bundle: Bundle, samples: Samples) -> Callable[[], object]
 def extract(model: Model, bundle: Bundle, samples: Samples, kept: bool) -> None:
     """The features of the split, as an evaluation has them made."""
     with TemporaryDirectory() as home:
-        cache: FeatureCache = DiskCache(Path(home)) if kept else NoCache()
+        cache: FeatureCache = DiskCache(Path(home)) if kept else FeatureCache()
         tools = EvaluationContext(torch.device("cpu"), len(samples.of("test")) // BATCHES, 0, 0, cache, no_progress)
         SubjectModel(model, bundle, samples, "test", tools).features("test")
 

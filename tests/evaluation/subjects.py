@@ -14,7 +14,7 @@ from vitral.core.config import Size
 from vitral.data.datasets.arrays import LabeledImages, open_arrays
 from vitral.data.samples import Samples
 from vitral.data.transforms.preprocessing import Preprocessing
-from vitral.evaluation.feature_cache import FeatureCache, NoCache
+from vitral.evaluation.feature_cache import FeatureCache
 from vitral.evaluation.subject import EvaluationContext, Progress, SubjectModel, no_progress
 from vitral.models import LinearHead, Mlp, NoHead
 from vitral.weights.bundle import Bundle
@@ -63,7 +63,7 @@ def striped_model(classes: tuple[str, ...] = CLASSES, seed: int = 0, **fields: A
 
 
 def tools(batch: int = 7, cache: FeatureCache | None = None, progress: Progress = no_progress) -> EvaluationContext:
-    return EvaluationContext(CPU, batch, workers=0, seed=0, cache=cache or NoCache(), progress=progress)
+    return EvaluationContext(CPU, batch, workers=0, seed=0, cache=cache or FeatureCache(), progress=progress)
 
 
 def subject(

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from tests.evaluation.subjects import Counted, files_in
 from vitral.core.storage import Storage
 from vitral.evaluation import feature_cache
-from vitral.evaluation.feature_cache import DiskCache, NoCache, cache_key, default_cache
+from vitral.evaluation.feature_cache import DiskCache, FeatureCache, cache_key, default_cache
 
 VECTORS = torch.arange(12.0).reshape(4, 3)
 BYTES = 8 + 4 * 256  # about what a file of one row of 256 takes, without its header
@@ -39,7 +39,7 @@ def test_another_key_is_made_anew(tmp_path: Path) -> None:
 def test_without_a_cache_nothing_is_hashed_or_written() -> None:
     make = made()
     for _ in range(2):
-        assert torch.equal(NoCache().features(lambda: pytest.fail("hashed"), 4, make), VECTORS)
+        assert torch.equal(FeatureCache().features(lambda: pytest.fail("hashed"), 4, make), VECTORS)
     assert make.times == 2
 
 
@@ -92,7 +92,7 @@ def test_an_interrupt_leaves_nothing_half_written(tmp_path: Path, monkeypatch: p
         assert list(tmp_path.iterdir()), "the draft is there when the interrupt comes"
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(feature_cache, "DISK", Storage(on_event=interrupt))
+    monkeypatch.setattr(feature_cache, "STORAGE", Storage(on_event=interrupt))
     with pytest.raises(KeyboardInterrupt):
         DiskCache(tmp_path).features(lambda: "key", 4, made())
     assert files_in(tmp_path) == []

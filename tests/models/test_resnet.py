@@ -83,7 +83,7 @@ def test_each_stage_after_the_first_halves_the_map_and_doubles_its_channels(
     assert (config.stride(), config.out_channels()) == (stride, outputs)
     assert config.token_size() == Size(stride, stride)
     with torch.device("meta"):
-        body = config.build_body(3)
+        body = ResnetBody(config, 3)
     for height, width in ((224, 224), (64, 128)):
         shape = body(torch.empty(2, 3, height, width, device="meta")).shape
         assert shape == (2, outputs, height // stride, width // stride)

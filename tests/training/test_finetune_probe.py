@@ -56,5 +56,5 @@ def test_the_first_process_fits_for_all() -> None:
     weight, bias = fit_head(features, labels, look(False, told))
     assert weight.eq(1).all()
     assert (weight.shape, bias.shape) == ((4, 16), (4,))
-    mine = fit_head(features, labels, look(True, [torch.zeros(0, 16), torch.zeros(0)]))
-    assert torch.equal(mine.weight, features)
+    weight, _ = fit_head(features, labels, look(True, [torch.zeros(0, 16), torch.zeros(0)]))
+    assert torch.equal(weight, features)

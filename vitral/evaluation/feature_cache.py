@@ -12,44 +12,34 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from vitral.core.machine import cache_folder
-from vitral.core.storage import Storage, os_error_message
+from vitral.core.storage import STORAGE, os_error_message
 from vitral.weights.tensors import safetensors_chunks
 
 log = logging.getLogger("vitral")
-MAX_BYTES = 4 * 2**30
 SUFFIX = ".safetensors"
 STALE_SECONDS = 24 * 3600.0  # after which a temporary file was left by a killed process
-DISK = Storage()
 
 
-class FeatureCache(Protocol):
-    """Stores features between evaluations."""
+class FeatureCache:
+    """Stores features between evaluations. This base class stores nothing: features are computed every time."""
 
     def features(self, key: Callable[[], str], images: int, compute: Callable[[], Tensor]) -> Tensor:
         """The features (N, D) of this key and number of images; `compute` is called if they are not cached."""
-        ...
-
-
-class NoCache:
-    """Features are computed every time."""
-
-    def features(self, key: Callable[[], str], images: int, compute: Callable[[], Tensor]) -> Tensor:
         return compute()
 
 
 @dataclass(frozen=True)
-class DiskCache:
+class DiskCache(FeatureCache):
     """A folder of features of limited size: the least recently used are removed first."""
 
     path: Path
-    max_bytes: int = MAX_BYTES
+    max_bytes: int = 4 * 2**30
 
     def features(self, key: Callable[[], str], images: int, compute: Callable[[], Tensor]) -> Tensor:
         name = key()
@@ -70,7 +60,7 @@ class DiskCache:
         metadata = {"key": name, "sha256": _digest(features)}
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            DISK.replace_file(path, safetensors_chunks({"vectors": features}, metadata), unique=True)
+            STORAGE.replace_file(path, safetensors_chunks({"vectors": features}, metadata), unique=True)
             self._make_room(path)
         except OSError as error:
             log.info(f"features not cached: {error.filename or path}: {os_error_message(error)}")

@@ -97,18 +97,11 @@ def one_standard_error_l2(trials: Sequence[LinearTrial], images: int) -> float:
     return next(trial.l2 for trial in trials if trial.accuracy >= top - error)
 
 
-class StandardizedProbe(NamedTuple):
-    """A probe and the standardization of its features."""
-
-    standardizer: Standardizer
-    probe: Probe
-
-
-def fit_probe(features: Tensor, labels: Tensor, classes: int, l2: float) -> StandardizedProbe:
-    """The probe of one l2, fitted to all features (N, D) and labels (N,)."""
+def fit_probe(features: Tensor, labels: Tensor, classes: int, l2: float) -> tuple[Standardizer, Probe]:
+    """The probe of one l2, fitted to all features (N, D) and labels (N,), and the standardization of its features."""
     standardizer = fit_standardizer(features)
     start = torch.zeros(features.shape[1] + 1, classes, dtype=torch.float64)
-    return StandardizedProbe(standardizer, fit_logistic(standardizer.apply(features), labels, l2, start))
+    return standardizer, fit_logistic(standardizer.apply(features), labels, l2, start)
 
 
 def fit_head(features: Tensor, labels: Tensor, classes: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -118,9 +111,8 @@ def fit_head(features: Tensor, labels: Tensor, classes: int, seed: int) -> tuple
     large weights would damage the features in the first steps.
     """
     trials = validate_grid(features, labels, classes, seed)
-    standardizer, probe = fit_probe(
-        features, labels, classes, one_standard_error_l2(trials, max(1, len(labels) // FOLDS))
-    )
+    l2 = one_standard_error_l2(trials, max(1, len(labels) // FOLDS))
+    standardizer, probe = fit_probe(features, labels, classes, l2)
     weight = (probe.weights[:-1] / standardizer.std[:, None]).mT  # (K, D)
     bias = probe.weights[-1] - weight @ standardizer.mean  # (K,)
     return weight.float().contiguous(), bias.float()

@@ -65,15 +65,14 @@ class Predictions(NamedTuple):
         return (probabilities(rows.double(), self.activation) for rows in self.logits.split(ROWS))
 
 
+Gather = Callable[[Tensor], Tensor]  # the rows of this process to those of all processes
+Advance = Callable[[int], None]  # is called with the size of each batch that is done
+
+
 def predict(
-    model: Model,
-    loader: Loader,
-    scaling: Normalize,
-    device: torch.device,
-    gather: Callable[[Tensor], Tensor],
-    advance: Callable[[int], None],
+    model: Model, loader: Loader, scaling: Normalize, device: torch.device, gather: Gather, advance: Advance
 ) -> Predictions:
-    """The model's predictions, on the CPU. `gather` joins the rows of all processes; `advance` gets batch sizes."""
+    """The model's predictions, on the CPU."""
     with eval_mode(model):
         return Predictions(*collect_outputs(model, loader, scaling, device, gather, advance), model.activation)
 
@@ -84,8 +83,8 @@ def collect_outputs(
     loader: Loader,
     scaling: Normalize,
     device: torch.device,
-    gather: Callable[[Tensor], Tensor],
-    advance: Callable[[int], None],
+    gather: Gather,
+    advance: Advance,
 ) -> Outputs:
     """The outputs of a function of normalized images (B, C, H, W), on the CPU.
 
@@ -148,24 +147,6 @@ class MergingEngineFactory(Protocol):
     def build(self, loaded: LoadedModel, per_layer: int) -> EngineFunction:
         """An engine in which each layer merges this many tokens."""
         ...
-
-
-class NoEngineFactory:
-    """The default: no engines are available."""
-
-    engine = "none"
-
-    def check(self, bundle: Bundle) -> None:
-        message = "no inference engine is available"
-        raise ConfigError(
-            message, code="config.missing_value", where="context.merging_engines", hint="use vitral.evaluate"
-        )
-
-    def tokens_left(self, bundle: Bundle, per_layer: int) -> int:
-        raise NotImplementedError
-
-    def build(self, loaded: LoadedModel, per_layer: int) -> EngineFunction:
-        raise NotImplementedError
 
 
 MAX_NAMES = 8  # listed in a message
@@ -248,7 +229,7 @@ class EvaluationContext(NamedTuple):
     seed: int
     cache: FeatureCache
     progress: Progress
-    merging_engines: MergingEngineFactory = NoEngineFactory()
+    merging_engines: MergingEngineFactory | None = None  # only token merging needs it
 
 
 class LabeledFeatures(NamedTuple):
@@ -289,29 +270,21 @@ class SubjectModel:
         if image not in self._predictions:
             loader = self._loader(self.split, image)
             with self.context.progress(f"predicting at {image}", len(loader.labels)) as advance:
-                found = predict(
-                    self.model,
-                    loader,
-                    self.bundle.preprocessing.normalize,
-                    self.context.device,
-                    _single_process,
-                    advance,
-                )
+                found = predict(self.model, *self._inputs(loader), advance)
             self._predictions[image] = found._replace(labels=match_labels(self.samples, self.bundle)[found.labels])
         return self._predictions[image]
 
-    def engine_predictions(self, ask: EngineFunction, message: str) -> Predictions:
+    def engine_predictions(self, engine: EngineFunction, message: str) -> Predictions:
         """The predictions of an engine at the training size; the labels are the model's."""
         loader = self._loader(self.split, self.train_size)
         found = []
         with self.context.progress(message, len(loader.labels)) as advance:
             for batch in loader.epoch():
-                found.append(ask(np.ascontiguousarray(batch.images.permute(0, 2, 3, 1).numpy())))  # (B, K)
+                found.append(engine(np.ascontiguousarray(batch.images.permute(0, 2, 3, 1).numpy())))  # (B, K)
                 advance(len(batch.labels))
         labels = match_labels(self.samples, self.bundle)[loader.labels]
-        return Predictions(
-            torch.from_numpy(np.concatenate(found)), labels, torch.arange(len(labels)), self.bundle.activation
-        )
+        logits = torch.from_numpy(np.concatenate(found))  # (N, K)
+        return Predictions(logits, labels, torch.arange(len(labels)), self.bundle.activation)
 
     def check_classes(self, evaluator: str) -> None:
         """Raise unless the model has a head with the classes of the data."""
@@ -328,27 +301,22 @@ class SubjectModel:
             raise DataError(message, code="data.too_few", where=self.samples.where, hint=hint)
 
     def _loader(self, split: Split, image: Size) -> Loader:
-        needs, items = self.bundle.preprocessing, self.samples.of(split)
+        needs, items, most = self.bundle.preprocessing, self.samples.of(split), self.context.batch_size
         pixels, usual = image.height * image.width, self.train_size.height * self.train_size.width
-        batch = max(
-            1, min(self.context.batch_size, self.context.batch_size * usual // pixels)
-        )  # fewer at a time if they are larger
+        batch = max(1, min(most, most * usual // pixels))  # fewer at a time if they are larger
         plan = SamplingPlan(np.array([item.label for item in items], dtype=np.int64), Sequential(), batch, seed=0)
-        sight = ImagePipeline(image, needs.decoding, needs.crop)
+        pipeline = ImagePipeline(image, needs.decoding, needs.crop)
         # Each image is read once, so none is cached.
-        return Loader(items, self.samples.store, sight, plan, self.context.workers, cache_bytes=0)
+        return Loader(items, self.samples.store, pipeline, plan, self.context.workers, cache_bytes=0)
+
+    def _inputs(self, loader: Loader) -> tuple[Loader, Normalize, torch.device, Gather]:
+        """The arguments of `collect_outputs` in a single process."""
+        return loader, self.bundle.preprocessing.normalize, self.context.device, lambda rows: rows
 
     def _extract(self, split: Split) -> Tensor:
         loader = self._loader(split, self.train_size)
         with self.context.progress(f"features of {split}", len(loader.labels)) as advance, eval_mode(self.model):
-            found = collect_outputs(
-                self.model.forward_pooled,
-                loader,
-                self.bundle.preprocessing.normalize,
-                self.context.device,
-                _single_process,
-                advance,
-            )
+            found = collect_outputs(self.model.forward_pooled, *self._inputs(loader), advance)
         check_finite(found.values, "features")
         return found.values  # (N, D)
 
@@ -370,8 +338,3 @@ class SubjectModel:
         for piece in safetensors_chunks(self.model.state_dict()):
             found.update(piece)
         return found.hexdigest()
-
-
-def _single_process(rows: Tensor) -> Tensor:
-    """The rows of all processes, where there is one."""
-    return rows

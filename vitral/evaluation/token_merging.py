@@ -47,32 +47,38 @@ class TokenMergingEvaluator(Config):
 
     def check(self, subject: SubjectModel) -> None:
         subject.check_classes(self.kind)
+        where, engines = f"--with {self.kind}", subject.context.merging_engines
+        if engines is None:
+            message = "no inference engine is available"
+            raise ConfigError(message, code="config.missing_value", where=where, hint="use vitral.evaluate")
         try:
-            subject.context.merging_engines.check(subject.bundle)
+            engines.check(subject.bundle)
         except ConfigError as error:
             hint = error.hint or "remove tokens from --with"
-            raise ConfigError(error.message, code=error.code, where=f"--with {self.kind}", hint=hint) from None
+            raise ConfigError(error.message, code=error.code, where=where, hint=hint) from None
 
     def evaluate(self, subject: SubjectModel) -> TokenMergingResult:
-        fewer, loaded = subject.context.merging_engines, LoadedModel(subject.model, subject.bundle)
-        whole = fewer.build(loaded, 0)
+        engines, loaded = subject.context.merging_engines, LoadedModel(subject.model, subject.bundle)
+        assert engines is not None
+        baseline = engines.build(loaded, 0)
         rows: list[MergingResult] = []
         for count in candidate_counts(subject):
-            race = PairedTimer(whole, fewer.build(loaded, count) if count else whole)
-            answers = subject.engine_predictions(race.run, f"merging {count} patches per layer")
-            found = compute_accuracy(answers, subject.bundle.classes)
-            times = race.speedup()
-            rate = times * (rows[0].images_per_second if rows else race.images_per_second())
-            left, top1, interval = fewer.tokens_left(subject.bundle, count), found.top1, found.ci95
-            rows.append(
-                MergingResult(
-                    per_layer=count, tokens=left, images_per_second=rate, speedup=times, top1=top1, ci95=interval
-                )
+            timer = PairedTimer(baseline, engines.build(loaded, count) if count else baseline)
+            predictions = subject.engine_predictions(timer.run, f"merging {count} patches per layer")
+            accuracy, speedup = compute_accuracy(predictions, subject.bundle.classes), timer.speedup()
+            row = MergingResult(
+                per_layer=count,
+                tokens=engines.tokens_left(subject.bundle, count),
+                images_per_second=speedup * (rows[0].images_per_second if rows else timer.images_per_second()),
+                speedup=speedup,
+                top1=accuracy.top1,
+                ci95=accuracy.ci95,
             )
+            rows.append(row)
         return TokenMergingResult(
             images=len(subject.samples.of(subject.split)),
-            engine=fewer.engine,
-            batch_size=race.batch,
+            engine=engines.engine,
+            batch_size=timer.batch,
             rows=tuple(rows),
             best_per_layer=fastest_within_tolerance(rows).per_layer,
         )
@@ -102,18 +108,17 @@ class PairedTimer:
 
     def run_both(self, pixels: Pixels) -> Logits:
         """The engine's logits; both are timed, in alternating order."""
-        spent = {}
-        order = (self.baseline, self.engine) if len(self.seconds) % 2 else (self.engine, self.baseline)
-        for ask in order:
+        seconds, logits = {}, {}
+        for engine in (self.baseline, self.engine) if len(self.seconds) % 2 else (self.engine, self.baseline):
             started = time.perf_counter()
-            found = ask(pixels)
-            spent[ask] = (time.perf_counter() - started, found)
-        self.seconds.append((spent[self.baseline][0], spent[self.engine][0]))
-        return spent[self.engine][1]
+            logits[engine] = engine(pixels)
+            seconds[engine] = time.perf_counter() - started
+        self.seconds.append((seconds[self.baseline], seconds[self.engine]))
+        return logits[self.engine]
 
     def speedup(self) -> float:
         """The median speed relative to the baseline."""
-        return median(whole / own for whole, own in self.seconds) if self.engine is not self.baseline else 1.0
+        return median(baseline / own for baseline, own in self.seconds) if self.engine is not self.baseline else 1.0
 
     def images_per_second(self) -> float:
         """The throughput of the engine."""
@@ -122,8 +127,7 @@ class PairedTimer:
 
 def fastest_within_tolerance(rows: Sequence[MergingResult]) -> MergingResult:
     """The fastest row within half a point of the first row's accuracy."""
-    held = [row for row in rows if row.top1 >= rows[0].top1 - TOLERANCE]
-    return max(held, key=lambda row: row.speedup)
+    return max((row for row in rows if row.top1 >= rows[0].top1 - TOLERANCE), key=lambda row: row.speedup)
 
 
 def candidate_counts(subject: SubjectModel) -> list[int]:

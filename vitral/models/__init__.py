@@ -1,49 +1,18 @@
 """Models: images in, logits and features out. No files, data or training here."""
 
-from vitral.models.attention import Attention as Attention
-from vitral.models.attention import Axial as Axial
-from vitral.models.attention import Local as Local
-from vitral.models.attention import attention_weights as attention_weights
-from vitral.models.base import Features as Features
-from vitral.models.base import Grid as Grid
-from vitral.models.base import Layout as Layout
-from vitral.models.base import Model as Model
-from vitral.models.block import GradientCheckpointing as GradientCheckpointing
-from vitral.models.block import KeepActivations as KeepActivations
-from vitral.models.block import LayerScale as LayerScale
-from vitral.models.block import PostNorm as PostNorm
-from vitral.models.block import PreNorm as PreNorm
-from vitral.models.embed import Hybrid as Hybrid
-from vitral.models.embed import Patches as Patches
-from vitral.models.head import LinearHead as LinearHead
-from vitral.models.head import NoHead as NoHead
-from vitral.models.head import TanhHead as TanhHead
-from vitral.models.hooks import attention_maps as attention_maps
-from vitral.models.init import BigVision as BigVision
-from vitral.models.init import Normal as Normal
-from vitral.models.init import Zeros as Zeros
-from vitral.models.mixers import Identity as Identity
-from vitral.models.mixers import Pooling as Pooling
-from vitral.models.mixers import TokenMlp as TokenMlp
-from vitral.models.mlp import Mlp as Mlp
-from vitral.models.mlp import SwiGlu as SwiGlu
-from vitral.models.pool import AttentionPool as AttentionPool
-from vitral.models.pool import ClassMeanPool as ClassMeanPool
-from vitral.models.pool import ClassPool as ClassPool
-from vitral.models.pool import DistilledPool as DistilledPool
-from vitral.models.pool import MeanAllPool as MeanAllPool
-from vitral.models.pool import MeanPool as MeanPool
-from vitral.models.position import Learned1d as Learned1d
-from vitral.models.position import Learned2d as Learned2d
-from vitral.models.position import NoPosition as NoPosition
-from vitral.models.position import Relative1d as Relative1d
-from vitral.models.position import Relative2d as Relative2d
-from vitral.models.position import Rope2d as Rope2d
-from vitral.models.position import SinCos1d as SinCos1d
-from vitral.models.position import SinCos2d as SinCos2d
-from vitral.models.registry import create_model as create_model
-from vitral.models.registry import model_config as model_config
-from vitral.models.resnet import Resnet as Resnet
-from vitral.models.vit import Tokens as Tokens
-from vitral.models.vit import VisionTransformer as VisionTransformer
-from vitral.models.vit import Vit as Vit
+# ruff: noqa: F401, the public names of this package
+
+from vitral.models.attention import Attention, Axial, Local, attention_weights
+from vitral.models.base import Features, Grid, Layout, Model
+from vitral.models.block import GradientCheckpointing, KeepActivations, LayerScale, PostNorm, PreNorm
+from vitral.models.embed import Hybrid, Patches
+from vitral.models.head import LinearHead, NoHead, TanhHead
+from vitral.models.hooks import attention_maps
+from vitral.models.init import BigVision, Normal, Zeros
+from vitral.models.mixers import Identity, Pooling, TokenMlp
+from vitral.models.mlp import Mlp, SwiGlu
+from vitral.models.pool import AttentionPool, ClassMeanPool, ClassPool, DistilledPool, MeanAllPool, MeanPool
+from vitral.models.position import Learned1d, Learned2d, NoPosition, Relative1d, Relative2d, Rope2d, SinCos1d, SinCos2d
+from vitral.models.registry import create_model, model_config
+from vitral.models.resnet import Resnet
+from vitral.models.vit import Tokens, VisionTransformer, Vit

@@ -92,12 +92,7 @@ class BaseBlock(Config):
 
     final_norm: ClassVar[bool]
     scale: ScaleConfig = NoScale()
-    drop_path_rate: float = Field(
-        default=0.0, ge=0, lt=1
-    )  # of the last layer; the rate grows linearly from 0 in the first
-
-    def rate(self, layer: int, depth: int) -> float:
-        return self.drop_path_rate * layer / max(1, depth - 1)
+    drop_path_rate: float = Field(default=0.0, ge=0, lt=1)  # of the last layer; it grows linearly from 0 in the first
 
 
 class Branch(nn.Module):
@@ -106,7 +101,7 @@ class Branch(nn.Module):
     def __init__(self, config: BaseBlock, context: BuildContext, layer: int) -> None:
         super().__init__()
         self.scale = config.scale.build(context.width)
-        self.drop = DropPath(config.rate(layer, context.depth))
+        self.drop = DropPath(config.drop_path_rate * layer / max(1, context.depth - 1))
 
     def forward(self, x: Tensor) -> Tensor:
         return self.drop(self.scale(x))

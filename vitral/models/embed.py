@@ -12,7 +12,7 @@ from vitral.core.config import Config, Size
 from vitral.core.errors import ConfigError
 from vitral.models.base import BuildContext, Grid, patch_grid
 from vitral.models.init import BaseInit, InitModule
-from vitral.models.resnet import BaseResnet, Layers
+from vitral.models.resnet import BaseResnet, Layers, ResnetBody
 
 Order = Literal["cpq", "pqc"]
 
@@ -24,12 +24,6 @@ def cut_patches(images: Tensor, patch: Size, order: Order = "cpq") -> Tensor:
     tiles = columns.unflatten(2, (grid.rows, patch.height))  # (B, C, R, P, S, Q)
     axes = (0, 2, 4, 1, 3, 5) if order == "cpq" else (0, 2, 4, 3, 5, 1)
     return tiles.permute(axes).flatten(3).flatten(1, 2)  # (B, N, C P Q)
-
-
-def join_patches(patches: Tensor, grid: Grid, patch: Size) -> Tensor:
-    """The images that `cut_patches` cut in "cpq" order."""
-    tiles = patches.unflatten(2, (-1, *patch)).unflatten(1, grid)  # (B, R, S, C, P, Q)
-    return tiles.permute(0, 3, 1, 4, 2, 5).flatten(4).flatten(2, 3)  # (B, C, R P, S Q)
 
 
 def kernel_to_linear(kernel: Tensor, order: Order = "cpq") -> Tensor:
@@ -98,11 +92,7 @@ class Hybrid(BaseResnet):
     patch: Size = Size(1, 1)
     project: bool = True  # false uses the feature map as it is, if it has the model's width
 
-    def grid(self, image: Size) -> Grid:
-        return patch_grid(image, self.token_size(), "cells of the feature map")
-
     def token_size(self) -> Size:
-        """The pixels that one token covers."""
         return Size(self.stride() * self.patch.height, self.stride() * self.patch.width)
 
     def pixels(self) -> int:
@@ -111,12 +101,9 @@ class Hybrid(BaseResnet):
 
     def check(self, width: int) -> None:
         if not self.project and self.pixels() != width:
-            raise ConfigError(
-                f"without a projection the width must be that of the feature map, {self.pixels()}, but it is {width}",
-                code="config.conflict",
-                where="stem.project",
-                hint=f"set it to true, or width={self.pixels()}",
-            )
+            message = f"without a projection the width must be that of the feature map, {self.pixels()}, not {width}"
+            hint = f"set it to true, or width={self.pixels()}"
+            raise ConfigError(message, code="config.conflict", where="stem.project", hint=hint)
 
     def build(self, channels: int, context: BuildContext) -> "HybridStem":
         return HybridStem(self, channels, context)
@@ -128,7 +115,7 @@ class HybridStem(InitModule):
     def __init__(self, config: Hybrid, channels: int, context: BuildContext) -> None:
         super().__init__()
         self.patch = config.patch
-        self.body = config.build_body(channels)
+        self.body = ResnetBody(config, channels)
         self.project = nn.Linear(config.pixels(), context.width) if config.project else nn.Identity()
 
     def initialize(self, init: BaseInit) -> None:

@@ -25,8 +25,7 @@ class BaseMixer(Config):
     def check(self, context: BuildContext) -> None:
         """Raise ConfigError if the model cannot be built."""
         if context.layout.prefix() and not self.mixes_prefix:
-            kind = type(self).__name__.lower()
-            message = f"the {kind} mixer does not mix the class token or registers"
+            message = f"the {type(self).__name__.lower()} mixer does not mix the class token or registers"
             hint = "set tokens.cls=false, tokens.registers=0 and pool=mean, or use mixer=attention"
             raise ConfigError(message, code="config.conflict", where="mixer", hint=hint)
 

@@ -34,12 +34,10 @@ def resample_grid(table: Tensor, old: Grid, new: Grid, how: Resampling = "biline
 
 def interpolate(stack: Tensor, new: Grid, how: Resampling) -> Tensor:
     """Resize (1, channels, rows, columns) to another grid."""
-    if how == "bilinear":
-        return F.interpolate(stack, size=new, mode="bilinear", align_corners=True)
+    if how in ("bilinear", "bicubic_corners"):
+        return F.interpolate(stack, size=new, mode=how.removesuffix("_corners"), align_corners=True)
     if how == "bicubic":
         return F.interpolate(stack, size=new, mode="bicubic", align_corners=False)
-    if how == "bicubic_corners":
-        return F.interpolate(stack, size=new, mode="bicubic", align_corners=True)
     if how == "bicubic_offset":
         factors = [(side + OFFSET) / before for side, before in zip(new, stack.shape[-2:], strict=True)]
         return F.interpolate(stack, scale_factor=factors, mode="bicubic", align_corners=False)

@@ -34,18 +34,12 @@ SIZES = {
     "g": ModelSize(1408, 40, 16, 6144, "giant"),  # arXiv 2106.04560
     "G": ModelSize(1664, 48, 16, 8192, "gigantic"),
 }
+TIMM_SIZES = {size.timm_name: size for size in SIZES.values() if size.timm_name}
 PATCHES = (2, 4, 8, 14, 16, 32)  # listed; any other parses as well
-RESNET_LAYERS = {
-    "26": (2, 2, 2, 2),
-    "50": (3, 4, 6, 3),
-    "101": (3, 4, 23, 3),
-    "152": (3, 8, 36, 3),
-    "200": (3, 24, 36, 3),
-}
-HYBRID_STEMS = ("26", "50", "101")
+HYBRID_STEMS = {"26": (2, 2, 2, 2), "50": (3, 4, 6, 3), "101": (3, 4, 23, 3)}
+RESNET_LAYERS = HYBRID_STEMS | {"152": (3, 8, 36, 3), "200": (3, 24, 36, 3)}
 
-VIT_NAME = re.compile(r"(?:ViT-)?(?P<scale>Ti|S|b|B|L|H|g|G)/(?P<patch>[1-9]\d*)")
-HYBRID_NAME = re.compile(r"R(?P<units>\d*)\+(?:ViT-)?(?P<scale>Ti|S|b|B|L|H|g|G)/(?P<patch>[1-9]\d*)")
+VIT_NAME = re.compile(r"(?:R(?P<units>\d*)\+)?(?:ViT-)?(?P<scale>Ti|S|b|B|L|H|g|G)/(?P<patch>[1-9]\d*)")
 TIMM_NAME = re.compile(r"vit_(?P<word>[a-z]+)_patch(?P<patch>[1-9]\d*)(?:_(?P<image>[1-9]\d*))?")
 RESNET_NAME = re.compile(r"(?:BiT-)?R(?P<units>\d+)x(?P<factor>[1-9]\d*)")
 
@@ -53,15 +47,10 @@ RESNET_NAME = re.compile(r"(?:BiT-)?R(?P<units>\d+)x(?P<factor>[1-9]\d*)")
 def list_models() -> tuple[str, ...]:
     """The known model names: every size with common patch sizes, hybrids and ResNets."""
     plain = [f"{scale}/{patch}" for scale in SIZES for patch in PATCHES]
-    hybrids = [
-        "R+Ti/16",
-        *(f"R{units}+{scale}/{stride}" for units in HYBRID_STEMS for scale in SIZES for stride in (16, 32)),
-    ]
-    timm = [
-        f"vit_{scale.timm_name}_patch{patch}_224" for scale in SIZES.values() if scale.timm_name for patch in PATCHES
-    ]
+    hybrids = [f"R{units}+{scale}/{stride}" for units in HYBRID_STEMS for scale in SIZES for stride in (16, 32)]
+    timm = [f"vit_{word}_patch{patch}_224" for word in TIMM_SIZES for patch in PATCHES]
     baselines = [f"R{units}x{factor}" for units in RESNET_LAYERS for factor in (1, 2, 3, 4)]
-    return (*plain, *hybrids, *timm, *baselines)
+    return (*plain, "R+Ti/16", *hybrids, *timm, *baselines)
 
 
 def model_config(model: str | Vit | Resnet, *settings: str) -> Vit | Resnet:
@@ -76,38 +65,32 @@ def create_model(model: str | Vit | Resnet, *settings: str) -> Model:
 
 
 def parse_name(name: str) -> Vit | Resnet:
-    if match := VIT_NAME.fullmatch(name):
-        return vit_config(SIZES[match["scale"]], Patches(patch=square(match["patch"])))
-    if match := HYBRID_NAME.fullmatch(name):
-        return vit_config(SIZES[match["scale"]], hybrid_stem(name, match["units"], int(match["patch"])))
-    words = {scale.timm_name: scale for scale in SIZES.values() if scale.timm_name}
-    if (match := TIMM_NAME.fullmatch(name)) and match["word"] in words:
-        stem = Patches(patch=square(match["patch"]))
-        return vit_config(words[match["word"]], stem, match["image"] or "224")
+    if (match := VIT_NAME.fullmatch(name)) and (stem := parse_stem(match["units"], match["patch"])):
+        return vit_config(SIZES[match["scale"]], stem)
+    if (match := TIMM_NAME.fullmatch(name)) and match["word"] in TIMM_SIZES:
+        stem = Patches(patch=Size.parse(match["patch"]))
+        return vit_config(TIMM_SIZES[match["word"]], stem, match["image"] or "224")
     if (match := RESNET_NAME.fullmatch(name)) and match["units"] in RESNET_LAYERS:
         return Resnet(layers=RESNET_LAYERS[match["units"]], root=64 * int(match["factor"]))
     raise ConfigError(f"unknown model {name!r}", code="config.unknown_name", where="model", hint=suggest_names(name))
 
 
 def vit_config(scale: ModelSize, stem: StemConfig, image: str = "224") -> Vit:
-    mlp = Mlp(ratio=scale.hidden / scale.width)
-    mixer = Attention(heads=scale.heads)
-    return Vit(image_size=square(image), width=scale.width, depth=scale.depth, stem=stem, mixer=mixer, mlp=mlp)
+    mlp, mixer = Mlp(ratio=scale.hidden / scale.width), Attention(heads=scale.heads)
+    return Vit(image_size=Size.parse(image), width=scale.width, depth=scale.depth, stem=stem, mixer=mixer, mlp=mlp)
 
 
-def hybrid_stem(name: str, units: str, stride: int) -> Hybrid:
-    """The paper's two forms: all four stages for /32; the fourth merged into the third for /16."""
-    if not units and stride == 16:
+def parse_stem(units: str | None, patch: str) -> StemConfig | None:
+    """Patches, or a hybrid in one of the paper's forms: all four stages for /32, the last two merged for /16."""
+    if units is None:
+        return Patches(patch=Size.parse(patch))
+    if not units and patch == "16":
         # R+Ti/16 is the root alone with 8x8 patches of its map. It is Google's name, although a token covers 32 pixels.
         return Hybrid(layers=(), patch=Size(8, 8))
-    if units in HYBRID_STEMS and stride in (16, 32):
+    if units in HYBRID_STEMS and patch in ("16", "32"):
         one, two, three, four = RESNET_LAYERS[units]
-        return Hybrid(layers=(one, two, three, four) if stride == 32 else (one, two, three + four))
-    raise ConfigError(f"unknown model {name!r}", code="config.unknown_name", where="model", hint=suggest_names(name))
-
-
-def square(side: str) -> Size:
-    return Size.parse(side)
+        return Hybrid(layers=(one, two, three, four) if patch == "32" else (one, two, three + four))
+    return None
 
 
 def suggest_names(name: str) -> str:

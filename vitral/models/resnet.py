@@ -76,8 +76,12 @@ class BaseResnet(Config):
         """Channels of the last feature map."""
         return self.root * (2 ** (len(self.layers) + 1) if self.layers else 1)
 
-    def build_body(self, channels: int) -> "ResnetBody":
-        return ResnetBody(self, channels)
+    def token_size(self) -> Size:
+        """The pixels that one token covers."""
+        return Size(self.stride(), self.stride())
+
+    def grid(self, image: Size) -> Grid:
+        return patch_grid(image, self.token_size(), "cells of the feature map")
 
 
 def conv_norm(config: BaseResnet, inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Sequential:
@@ -106,18 +110,14 @@ class Bottleneck(InitModule):
         return (self.shortcut(x) + self.expand(y)).relu()
 
 
-def build_stage(config: BaseResnet, inputs: int, inner: int, units: int, stride: int) -> nn.Sequential:
-    first = Bottleneck(config, inputs, inner, stride)
-    return nn.Sequential(first, *(Bottleneck(config, 4 * inner, inner, 1) for _ in range(units - 1)))
-
-
 def build_stages(config: BaseResnet) -> nn.Sequential:
-    inputs, parts = config.root, []
+    inputs, stages = config.root, []
     for index, units in enumerate(config.layers):
         inner = config.root * 2**index
-        parts.append(build_stage(config, inputs, inner, units, stride=2 if index else 1))
+        first = Bottleneck(config, inputs, inner, stride=2 if index else 1)
         inputs = 4 * inner
-    return nn.Sequential(*parts)
+        stages.append(nn.Sequential(first, *(Bottleneck(config, inputs, inner, 1) for _ in range(units - 1))))
+    return nn.Sequential(*stages)
 
 
 class ResnetBody(nn.Module):
@@ -148,13 +148,6 @@ class Resnet(BaseResnet):
         self.grid(self.image_size)
         return self
 
-    def grid(self, image: Size) -> Grid:
-        return patch_grid(image, self.token_size(), "cells of the feature map")
-
-    def token_size(self) -> Size:
-        """The pixels that one token covers."""
-        return Size(self.stride(), self.stride())
-
     def layout(self, image: Size) -> Layout:
         """The sequence for an image of this size: the cells of the last feature map."""
         return Layout(0, 0, self.grid(image))
@@ -179,7 +172,7 @@ class ResidualNetwork(Model):
     def __init__(self, config: Resnet) -> None:
         super().__init__()
         self.config = config
-        self.body = config.build_body(config.channels)
+        self.body = ResnetBody(config, config.channels)
         self.head = config.head.build(config.out_channels())
 
     def forward_features(self, images: Tensor) -> Features:

@@ -15,7 +15,7 @@ from vitral.data.datasets.source import open_data
 from vitral.data.samples import SPLITS, Samples, Split, StratifiedSplit
 from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.evaluation.evaluators import Evaluation, Evaluator, parse_evaluators, run_evaluators
-from vitral.evaluation.feature_cache import NoCache, default_cache
+from vitral.evaluation.feature_cache import FeatureCache, default_cache
 from vitral.evaluation.subject import (
     EngineFunction,
     EvaluationContext,
@@ -117,7 +117,7 @@ def evaluate(
         check_same_preprocessing(loaded.bundle.preprocessing, preprocessing)
     recipe = Recipe(device=options.device, workers=options.workers)
     device = select_device(recipe)
-    cache = default_cache() if options.cache else NoCache()
+    cache = default_cache() if options.cache else FeatureCache()
     context = EvaluationContext(
         device, options.batch_size, num_workers(recipe), options.seed, cache, progress, default_engines()
     )
