@@ -68,8 +68,7 @@ class ResolutionEvaluator(Config):
 
 def candidate_sizes(subject: SubjectModel) -> list[Size]:
     """The sizes to evaluate, from small to large: multiples of the patch size."""
-    image, grid = subject.train_size, subject.bundle.model.layout(subject.train_size).grid
-    token = Size(image.height // grid.rows, image.width // grid.columns)
+    grid, token = subject.bundle.model.layout(subject.train_size).grid, subject.bundle.model.token_size()
     grids = [Grid(*(max(1, round(side * factor)) for side in grid)) for factor in FACTORS]
     return [Size(each.rows * token.height, each.columns * token.width) for each in dict.fromkeys(grids)]
 

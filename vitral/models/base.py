@@ -53,6 +53,7 @@ class BuildContext(NamedTuple):
     layout: Layout
     eps: float
     heads: int = 0  # of the mixer; 0 without attention
+    head_width: int = 0
 
 
 class Features(NamedTuple):

@@ -273,22 +273,53 @@ class SinCosPosition2d(AdditivePosition):
         return patches[:0], patches
 
 
-class Relative1d(BasePosition):
-    """Relative attention of Table 8: the query times an embedding of the index offset is added to the logits."""
+class BaseRelative(BasePosition):
+    """Relative attention of Table 8: the query times an embedding of the offset is added to the logits."""
 
-    kind: Literal["relative1d"] = "relative1d"
     applies_to: ClassVar[AppliesTo] = "attention"
 
     def build_attention(self, context: BuildContext, head_width: int) -> AttentionPosition:
-        return RelativePosition1d(context.layout.grid, head_width)
+        return RelativePosition(self, context.layout.grid, head_width)
+
+    def offset_grid(self, grid: Grid) -> Grid:
+        """The number of offsets of a grid, down and right."""
+        raise NotImplementedError
+
+    def offset_index(self, down: Tensor, right: Tensor, grid: Grid) -> Tensor:
+        """The row of the grid's table for an offset down and right."""
+        raise NotImplementedError
+
+
+class Relative1d(BaseRelative):
+    """Relative attention with an embedding for each offset of the patch index."""
+
+    kind: Literal["relative1d"] = "relative1d"
+
+    def offset_grid(self, grid: Grid) -> Grid:
+        return Grid(2 * grid.cells() - 1, 1)
+
+    def offset_index(self, down: Tensor, right: Tensor, grid: Grid) -> Tensor:
+        return down * grid.columns + right + grid.cells() - 1
+
+
+class Relative2d(BaseRelative):
+    """Relative attention with an embedding for each pair of row and column offsets."""
+
+    kind: Literal["relative2d"] = "relative2d"
+
+    def offset_grid(self, grid: Grid) -> Grid:
+        return Grid(2 * grid.rows - 1, 2 * grid.columns - 1)
+
+    def offset_index(self, down: Tensor, right: Tensor, grid: Grid) -> Tensor:
+        return (down + grid.rows - 1) * self.offset_grid(grid).columns + right + grid.columns - 1
 
 
 class RelativePosition(AttentionPosition):
     """Relative attention among patches; prefix tokens have no position and get no bias."""
 
-    def __init__(self, grid: Grid, head_width: int) -> None:
+    def __init__(self, config: BaseRelative, grid: Grid, head_width: int) -> None:
         super().__init__()
-        self.offset_grid = self.offset_grid_of(grid)
+        self.config, self.offset_grid = config, config.offset_grid(grid)
         self.table = nn.Parameter(torch.empty(self.offset_grid.cells(), head_width))  # one per offset
 
     def initialize(self, init: BaseInit) -> None:
@@ -300,49 +331,15 @@ class RelativePosition(AttentionPosition):
         return x + 0 * self.table.sum()  # offsets are unused for the class token alone, but DDP needs every weight
 
     def resample_weights(self, weights: Mapping[str, Tensor], old: Grid) -> dict[str, Tensor]:
-        return {"table": resample_grid(weights["table"], self.offset_grid_of(old), self.offset_grid)}
-
-    def offset_grid_of(self, grid: Grid) -> Grid:
-        """The number of offsets of a grid, down and right."""
-        raise NotImplementedError
-
-    def offset_index(self, down: Tensor, right: Tensor, grid: Grid) -> Tensor:
-        """The row of the grid's table for an offset down and right."""
-        raise NotImplementedError
+        return {"table": resample_grid(weights["table"], self.config.offset_grid(old), self.offset_grid)}
 
     def bias(self, q: Tensor, grid: Grid, window: Grid) -> Tensor:
         index = torch.arange(window.cells(), device=q.device)
         row, column = index // window.columns, index % window.columns  # each (n)
-        offset = self.offset_index(row[:, None] - row, column[:, None] - column, grid)  # (n, n)
-        table = resample_grid(self.table, self.offset_grid, self.offset_grid_of(grid))  # (offsets, d)
+        offset = self.config.offset_index(row[:, None] - row, column[:, None] - column, grid)  # (n, n)
+        table = resample_grid(self.table, self.offset_grid, self.config.offset_grid(grid))  # (offsets, d)
         logits = q @ table.mT * q.shape[-1] ** -0.5  # (..., n, offsets)
         return logits.gather(-1, offset.expand(*q.shape[:-2], -1, -1))  # (..., n, n)
-
-
-class RelativePosition1d(RelativePosition):
-    def offset_grid_of(self, grid: Grid) -> Grid:
-        return Grid(2 * grid.cells() - 1, 1)
-
-    def offset_index(self, down: Tensor, right: Tensor, grid: Grid) -> Tensor:
-        return down * grid.columns + right + grid.cells() - 1
-
-
-class Relative2d(BasePosition):
-    """As relative1d, with an embedding for each pair of row and column offsets."""
-
-    kind: Literal["relative2d"] = "relative2d"
-    applies_to: ClassVar[AppliesTo] = "attention"
-
-    def build_attention(self, context: BuildContext, head_width: int) -> AttentionPosition:
-        return RelativePosition2d(context.layout.grid, head_width)
-
-
-class RelativePosition2d(RelativePosition):
-    def offset_grid_of(self, grid: Grid) -> Grid:
-        return Grid(2 * grid.rows - 1, 2 * grid.columns - 1)
-
-    def offset_index(self, down: Tensor, right: Tensor, grid: Grid) -> Tensor:
-        return (down + grid.rows - 1) * self.offset_grid_of(grid).columns + right + grid.columns - 1
 
 
 class Rope2d(BasePosition):

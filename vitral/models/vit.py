@@ -17,7 +17,7 @@ from vitral.models.init import BaseInit, InitConfig, InitModule, Original, initi
 from vitral.models.mixers import MixerConfig
 from vitral.models.mlp import Mlp, MlpConfig
 from vitral.models.pool import ClassPool, PoolConfig
-from vitral.models.position import AttentionPosition, Learned1d, PositionConfig
+from vitral.models.position import Learned1d, PositionConfig
 
 
 class Tokens(Config):
@@ -59,8 +59,9 @@ class Vit(Config):
         return Layout(int(self.tokens.cls), self.tokens.registers, self.stem.grid(image))
 
     def context(self) -> BuildContext:
-        heads = self.mixer.heads if isinstance(self.mixer, BaseAttention) else 0
-        return BuildContext(self.width, self.depth, self.layout(self.image_size), self.eps, heads)
+        mixer, layout = self.mixer, self.layout(self.image_size)
+        heads = (mixer.heads, mixer.head_width_for(self.width)) if isinstance(mixer, BaseAttention) else (0, self.width)
+        return BuildContext(self.width, self.depth, layout, self.eps, *heads)
 
     @model_validator(mode="after")
     def parts_fit(self) -> Self:
@@ -68,14 +69,11 @@ class Vit(Config):
         self.stem.check(self.width)
         self.mixer.check(context)
         self.pool.check(context)
-        if isinstance(self.mixer, BaseAttention):
-            self.position.check(self.width, self.mixer.head_width_for(self.width))
-        elif self.position.applies_to == "attention":
+        self.position.check(self.width, context.head_width)
+        if self.position.applies_to == "attention" and not context.heads:
             message = f"{self.position.kind} positions need attention, and the {self.mixer.kind} mixer has none"
             hint = "use position=learned1d or mixer=attention"
             raise ConfigError(message, code="config.conflict", where="position", hint=hint)
-        else:
-            self.position.check(self.width, self.width)
         return self
 
     def build_empty(self, device: str = "meta") -> "VisionTransformer":
@@ -165,9 +163,5 @@ class VisionTransformer(Model):
 
 
 def build_block(config: Vit, context: BuildContext, layer: int) -> nn.Module:
-    if isinstance(config.mixer, BaseAttention):
-        relation = config.position.build_attention(context, config.mixer.head_width_for(context.width))
-    else:
-        relation = AttentionPosition()
-    mixer = config.mixer.build(context, layer, relation)
+    mixer = config.mixer.build(context, layer, config.position.build_attention(context, context.head_width))
     return config.block.build(context, layer, mixer, config.mlp.build(context))

@@ -46,12 +46,9 @@ def plan_memory(task: Task, shape: Shape, batch: int, memory: int, precision: Pr
         return MemoryPlan(1)
     one = peak_bytes(task, shape, 1, precision)
     if one > room:
-        raise ConfigError(
-            f"a single image needs {format_bytes((fixed + one) / (1 - MARGIN))}; {format_bytes(memory)} are free",
-            code="config.out_of_memory",
-            where="batch_size",
-            hint="free memory, or use a smaller model, image size or batch, or memory=recompute",
-        )
+        message = f"a single image needs {format_bytes((fixed + one) / (1 - MARGIN))}; {format_bytes(memory)} are free"
+        hint = "free memory, or use a smaller model, image size or batch, or memory=recompute"
+        raise ConfigError(message, code="config.out_of_memory", where="batch_size", hint=hint)
     # Memory at each moment of a step is linear in the number of images, so the maximum over all moments is convex:
     # a straight line between two known sizes is never too low.
     most = 1 + floor((room - one) / (whole - one) * (batch - 1))
@@ -110,12 +107,8 @@ def parse_seconds(text: str) -> float:
     hours, minutes, seconds, bare = (float(part or 0) for part in match.groups()) if match else (0.0,) * 4
     found = 3600 * hours + 60 * minutes + seconds + bare
     if not found:
-        raise ConfigError(
-            f"expected a time, got {text!r}",
-            code="config.wrong_type",
-            where=WHERE,
-            hint="write it as 90s, 10m, 1h30m, 2h, or 45 for seconds",
-        )
+        message, hint = f"expected a time, got {text!r}", "write it as 90s, 10m, 1h30m, 2h, or 45 for seconds"
+        raise ConfigError(message, code="config.wrong_type", where=WHERE, hint=hint)
     return found
 
 
@@ -129,13 +122,9 @@ def steps_within(
     usable = (1 - RESERVE) * limit - spent
     first = step_seconds + evaluation_seconds
     if usable < first:
-        raise ConfigError(
-            f"{limit:g} s are too few: {spent:.0f} s went into the start, and a step with an evaluation takes "
-            f"{first:.2g} s",
-            code="config.time_limit_too_short",
-            where=WHERE,
-            hint=f"allow at least {ceil((spent + first) / (1 - RESERVE))}s, or use a smaller model or smaller images",
-        )
+        message = f"{limit:g} s are too few: the start took {spent:.0f} s, a step with evaluation takes {first:.2g} s"
+        hint = f"allow at least {ceil((spent + first) / (1 - RESERVE))}s, or use a smaller model or smaller images"
+        raise ConfigError(message, code="config.time_limit_too_short", where=WHERE, hint=hint)
     epoch = steps_per_epoch * step_seconds + evaluation_seconds
     epochs = floor(usable / epoch)
     rest = usable - epochs * epoch - evaluation_seconds  # for steps of an epoch that is not finished

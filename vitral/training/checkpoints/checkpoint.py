@@ -320,13 +320,24 @@ def write_errors(folder: Path) -> Iterator[None]:
 
 
 class CheckpointWriter:
-    """Saves nothing, since another process does; the interface of the writers."""
+    """Saves nothing, since another process does; the base class of the writers."""
+
+    _saving: Future[Any] | None = None
 
     def save(self, step: int, tensors: Tensors, state: JsonValue, best: int | None) -> None:
-        """Start to save a copy of the tensors and the state."""
+        """Copy the tensors and the state and start to write them, after the previous checkpoint is written."""
 
     def wait(self) -> None:
-        """Return once everything is saved; raise the error if saving failed."""
+        """Return once everything is on disk; raise the error if saving failed. Call it before forking processes."""
+        if self._saving is not None:
+            error = self._saving.exception()
+            self._saving = None  # not before, so that an interrupt of the wait forgets no error
+            if error is not None:
+                raise self._clean_up(error)
+
+    def _clean_up(self, error: BaseException) -> BaseException:
+        """Remove what a failed save left, and return the error to raise."""
+        return error
 
     def close(self) -> None:
         """Wait, and release the resources."""
@@ -342,27 +353,17 @@ class AsyncCheckpointWriter(CheckpointWriter):
     def __init__(self, folder: Path, keep: int, storage: Storage = STORAGE) -> None:
         self.folder, self.keep, self.storage = folder, keep, storage
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
-        self._writing: Future[Path] | None = None
 
     @torch.no_grad()
     def save(self, step: int, tensors: Tensors, state: JsonValue, best: int | None) -> None:
-        """Copy the tensors and the state and start to write them, after the previous checkpoint is written."""
         self.wait()
         copies = {
             stem: {name: torch.empty_like(tensor, device="cpu").copy_(tensor) for name, tensor in group.items()}
             for stem, group in tensors.items()
         }
-        self._writing = self._thread.submit(
+        self._saving = self._thread.submit(
             save_checkpoint, self.folder, step, copies, deepcopy(state), self.keep, best, storage=self.storage
         )
-
-    def wait(self) -> None:
-        """Return once everything is on disk. Call it before forking processes."""
-        if self._writing is not None:
-            error = self._writing.exception()
-            self._writing = None  # not before, so that an interrupt of the wait forgets no error
-            if error is not None:
-                raise error
 
     def close(self) -> None:
         """Wait, and end the thread."""

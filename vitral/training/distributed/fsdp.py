@@ -103,10 +103,8 @@ class ShardedCheckpointWriter(CheckpointWriter):
         assert isinstance(group, DistributedGroup)
         self.folder, self.keep, self.group, self.storage = folder, keep, group, storage
         self._writer: ShardWriter | None = None
-        self._saving: SaveFuture[Metadata] | None = None
 
     def save(self, step: int, tensors: checkpoints.Tensors, state: JsonValue, best: int | None) -> None:
-        """Copy the tensors and the state and start to write them, after the previous checkpoint is written."""
         self.wait()
         flat = {f"{group}/{name}": tensor for group, some in tensors.items() for name, tensor in some.items()}
         self._writer = ShardWriter(self.folder, step, deepcopy(state), self.keep, best, self.storage)
@@ -115,24 +113,15 @@ class ShardedCheckpointWriter(CheckpointWriter):
         assert isinstance(saving, SaveFuture)
         self._saving = saving
 
-    def wait(self) -> None:
-        """Return once everything is on disk."""
-        if self._saving is not None:
-            error = self._saving.exception()
-            self._saving = None
-            if error is not None:
-                if self._writer is not None and self._writer.draft is not None:
-                    shutil.rmtree(self._writer.draft, ignore_errors=True)
-                raise root_error(error)
-
-
-def root_error(error: BaseException) -> BaseException:
-    """The error of the process in which saving failed."""
-    if not isinstance(error, CheckpointException):
-        return error
-    causes = [cause for cause, _ in error.failures.values()]
-    reported = next((cause for cause in causes if isinstance(cause, VitralError)), None)
-    return reported or RuntimeError(f"the checkpoint was not saved: {causes[0]!r}")
+    def _clean_up(self, error: BaseException) -> BaseException:
+        """Remove the draft, and return the error of the process in which saving failed."""
+        if self._writer is not None and self._writer.draft is not None:
+            shutil.rmtree(self._writer.draft, ignore_errors=True)
+        if not isinstance(error, CheckpointException):
+            return error
+        causes = [cause for cause, _ in error.failures.values()]
+        reported = next((cause for cause in causes if isinstance(cause, VitralError)), None)
+        return reported or RuntimeError(f"the checkpoint was not saved: {causes[0]!r}")
 
 
 class FsdpStrategy(Strategy):
