@@ -31,11 +31,11 @@ from vitral.models import (
     Tokens,
     Vit,
 )
+from vitral.models.attention import MixerConfig
 from vitral.models.block import BlockConfig, LayerScale, MemoryConfig, ScaleConfig
 from vitral.models.embed import StemConfig
 from vitral.models.head import HeadConfig
 from vitral.models.init import InitConfig
-from vitral.models.mixers import MixerConfig
 from vitral.models.mlp import MlpConfig
 from vitral.models.pool import PoolConfig
 from vitral.models.position import PositionConfig

@@ -8,13 +8,12 @@ from torch import Tensor, nn
 
 from vitral.core.config import Config, Size
 from vitral.core.errors import ConfigError
-from vitral.models.attention import Attention, BaseAttention
+from vitral.models.attention import Attention, BaseAttention, MixerConfig
 from vitral.models.base import BuildContext, Features, Layout, Model, check_images, split_tokens
 from vitral.models.block import BlockConfig, KeepActivations, MemoryConfig, PreNorm
 from vitral.models.embed import Patches, StemConfig
 from vitral.models.head import HeadConfig, LinearHead
 from vitral.models.init import BaseInit, InitConfig, InitModule, Original, initialize
-from vitral.models.mixers import MixerConfig
 from vitral.models.mlp import Mlp, MlpConfig
 from vitral.models.pool import ClassPool, PoolConfig
 from vitral.models.position import Learned1d, PositionConfig

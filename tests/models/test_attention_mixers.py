@@ -11,9 +11,9 @@ from tests.errors import raises
 from tests.models.variants import NO_CLASS, small
 from vitral.core.config import Size, union_members
 from vitral.models import Grid, Identity, Layout, MeanPool, Pooling, TokenMlp, Tokens
+from vitral.models.attention import BaseMixer, MixerConfig
 from vitral.models.base import BuildContext
 from vitral.models.init import Original, initialize
-from vitral.models.mixers import BaseMixer, MixerConfig
 from vitral.models.position import AttentionPosition
 
 LAYOUT = Layout(0, 0, Grid(3, 5))
