@@ -12,9 +12,8 @@ from tests.models.variants import join_patches
 from vitral.core.config import Size
 from vitral.models import Grid, Layout, Patches, Vit
 from vitral.models.base import BuildContext
-from vitral.models.embed import Order, PatchStem, cut_patches, kernel_to_linear, linear_to_kernel
+from vitral.models.embed import PatchStem, cut_patches, kernel_to_linear, linear_to_kernel
 
-ORDERS = pytest.mark.parametrize("order", ["cpq", "pqc"])
 CHANNELS = pytest.mark.parametrize("channels", [1, 2, 3, 4, 5])
 SIZES = pytest.mark.parametrize(
     ("image", "patch"),
@@ -37,45 +36,31 @@ def random(*shape: int) -> Tensor:
     return torch.randn(*shape, dtype=torch.float64)
 
 
-@ORDERS
 @CHANNELS
 @SIZES
-def test_a_linear_map_of_patches_is_a_strided_convolution(
-    image: Size, patch: Size, channels: int, order: Order
-) -> None:
+def test_a_linear_map_of_patches_is_a_strided_convolution(image: Size, patch: Size, channels: int) -> None:
     images, kernel, bias = random(2, channels, *image), random(5, channels, *patch), random(5)
     expected = F.conv2d(images, kernel, bias, stride=patch).flatten(2).mT
-    found = F.linear(cut_patches(images, patch, order), kernel_to_linear(kernel, order), bias)
+    found = F.linear(cut_patches(images, patch), kernel_to_linear(kernel), bias)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-11)
 
 
-@ORDERS
 @CHANNELS
 @SIZES
-def test_weights_go_from_convolution_to_linear_and_back_exactly(
-    image: Size, patch: Size, channels: int, order: Order
-) -> None:
+def test_weights_go_from_convolution_to_linear_and_back_exactly(image: Size, patch: Size, channels: int) -> None:
     kernel, weight = random(5, channels, *patch), random(5, channels * patch.height * patch.width)
-    assert linear_to_kernel(kernel_to_linear(kernel, order), patch, order).equal(kernel)
-    assert kernel_to_linear(linear_to_kernel(weight, patch, order), order).equal(weight)
+    assert linear_to_kernel(kernel_to_linear(kernel), patch).equal(kernel)
+    assert kernel_to_linear(linear_to_kernel(weight, patch)).equal(weight)
 
 
-@ORDERS
-def test_patches_come_row_by_row_and_pixels_in_the_order_named(order: Order) -> None:
+def test_patches_come_row_by_row_and_pixels_channel_by_channel() -> None:
     images, patch, grid = random(2, 3, 6, 8), Size(3, 2), Grid(2, 4)
-    patches = cut_patches(images, patch, order)
+    patches = cut_patches(images, patch)
     assert patches.shape == (2, 8, 18)
     for place in range(grid.cells()):
         top, left = place // 4 * 3, place % 4 * 2
         tile = images[:, :, top : top + 3, left : left + 2]
-        pixels = [
-            tile[:, c, p, q]
-            for c, p, q in (
-                [(c, p, q) for c in range(3) for p in range(3) for q in range(2)]
-                if order == "cpq"
-                else [(c, p, q) for p in range(3) for q in range(2) for c in range(3)]
-            )
-        ]
+        pixels = [tile[:, c, p, q] for c in range(3) for p in range(3) for q in range(2)]
         assert patches[:, place].equal(torch.stack(pixels, dim=1))
 
 

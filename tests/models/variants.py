@@ -151,6 +151,6 @@ VITS = {name: config for name, config in VARIANTS.items() if isinstance(config, 
 
 
 def join_patches(patches: Tensor, grid: Grid, patch: Size) -> Tensor:
-    """The images that `cut_patches` cut in "cpq" order."""
+    """The images that `cut_patches` cut."""
     tiles = patches.unflatten(2, (-1, *patch)).unflatten(1, grid)  # (B, R, S, C, P, Q)
     return tiles.permute(0, 3, 1, 4, 2, 5).flatten(4).flatten(2, 3)  # (B, C, R P, S Q)

@@ -65,12 +65,12 @@ class Predictions(NamedTuple):
         return (probabilities(rows.double(), self.activation) for rows in self.logits.split(ROWS))
 
 
-Gather = Callable[[Tensor], Tensor]  # the rows of this process to those of all processes
+TensorMap = Callable[[Tensor], Tensor]
 Advance = Callable[[int], None]  # is called with the size of each batch that is done
 
 
 def predict(
-    model: Model, loader: Loader, scaling: Normalize, device: torch.device, gather: Gather, advance: Advance
+    model: Model, loader: Loader, scaling: Normalize, device: torch.device, gather: TensorMap, advance: Advance
 ) -> Predictions:
     """The model's predictions, on the CPU."""
     with eval_mode(model):
@@ -79,14 +79,9 @@ def predict(
 
 @torch.no_grad()  # in inference mode, what a model keeps between calls could never again be trained with
 def collect_outputs(
-    function: Callable[[Tensor], Tensor],
-    loader: Loader,
-    scaling: Normalize,
-    device: torch.device,
-    gather: Gather,
-    advance: Advance,
+    function: TensorMap, loader: Loader, scaling: Normalize, device: torch.device, gather: TensorMap, advance: Advance
 ) -> Outputs:
-    """The outputs of a function of normalized images (B, C, H, W), on the CPU.
+    """The outputs of a function of normalized images (B, C, H, W), on the CPU. `gather` joins rows of all processes.
 
     Every process takes part in every batch, even with no images, since a sharded model waits for all of them.
     """
@@ -134,19 +129,15 @@ class MergingEngineFactory(Protocol):
     @property
     def engine(self) -> str:
         """The kind of engine."""
-        ...
 
     def check(self, bundle: Bundle) -> None:
         """Raise for models whose tokens cannot be merged."""
-        ...
 
     def tokens_left(self, bundle: Bundle, per_layer: int) -> int:
         """How many tokens the last layer sees when each layer merges this many."""
-        ...
 
     def build(self, loaded: LoadedModel, per_layer: int) -> EngineFunction:
         """An engine in which each layer merges this many tokens."""
-        ...
 
 
 MAX_NAMES = 8  # listed in a message
@@ -309,7 +300,7 @@ class SubjectModel:
         # Each image is read once, so none is cached.
         return Loader(items, self.samples.store, pipeline, plan, self.context.workers, cache_bytes=0)
 
-    def _inputs(self, loader: Loader) -> tuple[Loader, Normalize, torch.device, Gather]:
+    def _inputs(self, loader: Loader) -> tuple[Loader, Normalize, torch.device, TensorMap]:
         """The arguments of `collect_outputs` in a single process."""
         return loader, self.bundle.preprocessing.normalize, self.context.device, lambda rows: rows
 

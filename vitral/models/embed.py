@@ -14,28 +14,23 @@ from vitral.models.base import BuildContext, Grid, patch_grid
 from vitral.models.init import BaseInit, InitModule
 from vitral.models.resnet import BaseResnet, Layers, ResnetBody
 
-Order = Literal["cpq", "pqc"]
 
-
-def cut_patches(images: Tensor, patch: Size, order: Order = "cpq") -> Tensor:
+def cut_patches(images: Tensor, patch: Size) -> Tensor:
     """Flatten each patch of the images (B, C, H, W)."""
     grid = patch_grid(Size(*images.shape[-2:]), patch)
     columns = images.unflatten(3, (grid.columns, patch.width))  # (B, C, H, S, Q)
     tiles = columns.unflatten(2, (grid.rows, patch.height))  # (B, C, R, P, S, Q)
-    axes = (0, 2, 4, 1, 3, 5) if order == "cpq" else (0, 2, 4, 3, 5, 1)
-    return tiles.permute(axes).flatten(3).flatten(1, 2)  # (B, N, C P Q)
+    return tiles.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)  # (B, N, C P Q)
 
 
-def kernel_to_linear(kernel: Tensor, order: Order = "cpq") -> Tensor:
+def kernel_to_linear(kernel: Tensor) -> Tensor:
     """The linear map on flattened patches that equals a strided convolution with this kernel (D, C, P, Q)."""
-    return kernel.flatten(1) if order == "cpq" else kernel.permute(0, 2, 3, 1).flatten(1)  # (D, C P Q)
+    return kernel.flatten(1)  # (D, C P Q)
 
 
-def linear_to_kernel(weight: Tensor, patch: Size, order: Order = "cpq") -> Tensor:
+def linear_to_kernel(weight: Tensor, patch: Size) -> Tensor:
     """The convolution kernel that equals a linear map on flattened patches."""
-    if order == "cpq":
-        return weight.unflatten(1, (-1, *patch))  # (D, C, P, Q)
-    return weight.unflatten(1, (*patch, -1)).permute(0, 3, 1, 2)  # (D, C, P, Q)
+    return weight.unflatten(1, (-1, *patch))  # (D, C, P, Q)
 
 
 class Patches(Config):

@@ -4,7 +4,7 @@ Each module says what its parameters are for; an init scheme says how parameters
 that of google-research/vision_transformer.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 import torch
 from pydantic import Field
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from vitral.core.config import Config
 
+M = TypeVar("M", bound=nn.Module)
 # The standard deviation of a normal distribution truncated at two standard deviations; Flax divides by it.
 TRUNCATED_STD = 0.87962566103423978
 
@@ -137,11 +138,12 @@ class InitModule(nn.Module):
 
 
 @torch.no_grad()
-def initialize(model: nn.Module, init: BaseInit) -> None:
-    """Initialize every parameter of the model."""
+def initialize(model: M, init: BaseInit) -> M:
+    """Initialize every parameter of the model, and return it."""
     for norm in model.modules():
         if isinstance(norm, nn.LayerNorm | nn.GroupNorm):
             norm.reset_parameters()
     for part in model.modules():  # after the norms, which a module may override
         if isinstance(part, InitModule):
             part.initialize(init)
+    return model

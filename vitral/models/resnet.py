@@ -159,9 +159,7 @@ class Resnet(BaseResnet):
 
     def build(self) -> "ResidualNetwork":
         """The model with initialized weights."""
-        model = self.build_empty().to_empty(device=torch.get_default_device())
-        initialize(model, self.init)
-        return model
+        return initialize(self.build_empty().to_empty(device=torch.get_default_device()), self.init)
 
 
 class ResidualNetwork(Model):

@@ -82,9 +82,7 @@ class Vit(Config):
 
     def build(self) -> "VisionTransformer":
         """The model with initialized weights."""
-        model = self.build_empty().to_empty(device=torch.get_default_device())
-        initialize(model, self.init)
-        return model
+        return initialize(self.build_empty().to_empty(device=torch.get_default_device()), self.init)
 
 
 class PrefixTokens(InitModule):

@@ -67,7 +67,7 @@ def _to_double(outcome: Outcome) -> Outcome:
 
 def metrics_line(step: int, steps_per_epoch: int, split: str, outcome: Outcome) -> MetricsLine:
     """The line of an evaluation after `step` steps."""
-    values = {"loss": outcome.loss.item(), **{name: value.item() for name, value in outcome.metrics.items()}}
+    values = {name: value.item() for name, value in {"loss": outcome.loss, **outcome.metrics}.items()}
     return MetricsLine(step, step / steps_per_epoch, split, values)
 
 

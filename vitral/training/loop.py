@@ -127,11 +127,9 @@ class Callback(Protocol):
 
     def due(self, step: int, steps: int) -> bool:
         """Whether to run after `step` of `steps` steps."""
-        ...
 
     def run(self, step: int, result: StepResult) -> None:
         """Run after `step` steps, the last of which had this result. Reading the result waits for the device."""
-        ...
 
 
 class Communicator:
