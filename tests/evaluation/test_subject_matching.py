@@ -51,8 +51,8 @@ def test_a_model_without_a_head_is_refused_with_the_remedy() -> None:
 def test_another_preprocessing_is_refused_with_both_shown() -> None:
     ours = Preprocessing(image_size=Size(16, 16))
     check_same_preprocessing(ours, Preprocessing(image_size=Size(16, 16)))
-    with raises("config.conflict", "32x24", "16x16", "kind=center, ", "kind=resize", "0.485") as caught:
+    with raises("config.conflict", "32x24", "16x16", "kind='center'", "kind='resize'", "0.485") as caught:
         check_same_preprocessing(ours, Preprocessing(image_size=Size(32, 24), crop=CenterCrop(), normalize=IMAGENET))
     message = str(caught.value)
-    assert "mean=[0.5]" in message
+    assert "mean=(0.5,)" in message
     assert "decoding" not in message

@@ -1,1 +1,1 @@
-"""Evaluation: what a model answers on images it has not learned from, and how good and how honest the answers are."""
+"""Evaluation on images that a model was not trained on: accuracy, calibration, and the quality of its features."""

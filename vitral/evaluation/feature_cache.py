@@ -76,7 +76,7 @@ class DiskCache(FeatureCache):
             with suppress(FileNotFoundError):
                 files.append((path == newest, path.stat().st_mtime_ns, path.stat().st_size, path))
         used = sum(size for _, _, size, _ in files)
-        for _, _, size, path in sorted(files)[:-1]:  # the newest is last, whatever the clock says
+        for _, _, size, path in sorted(files)[:-1]:  # the newest is last, even if the clock was changed
             if used > self.max_bytes:
                 path.unlink(missing_ok=True)
                 used -= size

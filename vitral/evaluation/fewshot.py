@@ -62,18 +62,15 @@ class FewShotEvaluator(Config):
     def evaluate(self, subject: SubjectModel) -> FewShotResult:
         classes = subject.samples.classes
         counts = subject.samples.counts("train")
-        few = {
-            shots: [name for name, count in zip(classes, counts, strict=True) if count < shots] for shots in self.shots
-        }
+        named = list(zip(classes, counts, strict=True))
+        few = {shots: [name for name, count in named if count < shots] for shots in self.shots}
         seeds = range(subject.context.seed, subject.context.seed + self.seeds)
         train_set, test_set = subject.features("train"), subject.features(subject.split)
         test = Images(test_set.values.numpy(), test_set.labels.numpy())
         train = Images(train_set.values.numpy(), train_set.labels.numpy())
         rows = [evaluate_shots(train, test, len(classes), shots, seeds) for shots in self.shots if not few[shots]]
-        left_out = (
-            f"{shots} shots: too few training images of {shorten(names)}" for shots, names in few.items() if names
-        )
-        return FewShotResult(images=len(test.labels), seeds=tuple(seeds), rows=tuple(rows), skipped=tuple(left_out))
+        skipped = [f"{shots} shots: too few training images of {shorten(few[shots])}" for shots in few if few[shots]]
+        return FewShotResult(images=len(test.labels), seeds=tuple(seeds), rows=tuple(rows), skipped=tuple(skipped))
 
 
 class Images(NamedTuple):
@@ -107,10 +104,8 @@ def evaluate_shots(train: Images, test: Images, classes: int, shots: int, seeds:
     correct = np.array([_count_correct(train, test, classes, shots, seed) for seed in seeds])  # (seeds, l2)
     accuracies = correct / len(test.labels)
     best = int(accuracies.mean(axis=0).argmax())  # of equals the weakest regularization
-    own = GRID.index(L2)
-    return ShotsResult(
-        shots=shots, score=_score(L2, accuracies[:, own]), oracle=_score(GRID[best], accuracies[:, best])
-    )
+    score = _score(L2, accuracies[:, GRID.index(L2)])
+    return ShotsResult(shots=shots, score=score, oracle=_score(GRID[best], accuracies[:, best]))
 
 
 def draw_shots(labels: Labels, classes: int, shots: int, seed: int) -> NDArray[np.int64]:

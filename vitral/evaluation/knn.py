@@ -72,10 +72,8 @@ def predict_knn(train: NDArray[np.floating], labels: Labels, queries: NDArray[np
 
     Among neighbors at equal distance, the choice is that of scikit-learn's KNeighborsClassifier.
     """
-    classes = int(labels.max()) + 1
-    return np.concatenate(
-        [majority_vote(labels[nearest], classes) for _, nearest in nearest_neighbors(train, queries, k)]
-    )  # (Q,)
+    classes, chunks = int(labels.max()) + 1, nearest_neighbors(train, queries, k)
+    return np.concatenate([majority_vote(labels[nearest], classes) for _, nearest in chunks])  # (Q,)
 
 
 def cross_validate(train: NDArray[np.floating], labels: Labels, seed: int) -> tuple[KnnTrial, ...]:

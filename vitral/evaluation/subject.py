@@ -176,12 +176,10 @@ def check_has_head(bundle: Bundle, evaluator: str) -> None:
 
 def check_same_preprocessing(needed: Preprocessing, given: Preprocessing) -> None:
     """Raise if the preprocessing differs from what the weights need; the message names each differing field."""
-    ours, theirs = needed.model_dump(mode="json"), given.model_dump(mode="json")
-    differing = [name for name in ours if ours[name] != theirs[name]]
+    values = {name: (getattr(given, name), getattr(needed, name)) for name in Preprocessing.model_fields}
+    differing = [f"{name} is {own}, the model needs {other}" for name, (own, other) in values.items() if own != other]
     if differing:
-        message = "; ".join(
-            f"{name} is {_brief(theirs[name])}, the model needs {_brief(ours[name])}" for name in differing
-        )
+        message = "; ".join(differing)
         hint = "leave it out: the bundle has its own; use --with resolution for other image sizes"
         raise ConfigError(message, code="config.conflict", where="preprocessing", hint=hint)
 
@@ -190,15 +188,6 @@ def shorten(names: Sequence[str]) -> str:
     """`ant, bee, cat and 7 more`."""
     more = f" and {len(names) - MAX_NAMES:,} more" if len(names) > MAX_NAMES else ""
     return f"{', '.join(names[:MAX_NAMES]) or 'none'}{more}"
-
-
-def _brief(value: object) -> str:
-    """Plain data as short text: `224x224`, `kind=center_crop, fraction=0.875`."""
-    if isinstance(value, dict):
-        return ", ".join(f"{name}={_brief(inner)}" for name, inner in value.items())
-    if isinstance(value, list) and value and all(isinstance(side, int) for side in value):
-        return "x".join(map(str, value))
-    return str(value)
 
 
 # A progress bar of a total; the function it gives is called with how many more are done.

@@ -60,7 +60,7 @@ def model_config(model: str | Vit | Resnet, *settings: str) -> Vit | Resnet:
 
 
 def create_model(model: str | Vit | Resnet, *settings: str) -> Model:
-    """A model with initialized weights, from a name or a config: `build("S/16", "head.num_classes=10")`."""
+    """A model with initialized weights, from a name or a config: `create_model("S/16", "head.num_classes=10")`."""
     return model_config(model, *settings).build()
 
 

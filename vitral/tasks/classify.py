@@ -63,9 +63,7 @@ class Classify(Config):
     kind: Literal["classify"] = "classify"
     loss: LossConfig = Softmax()
     mixing: Mixing = NoMixing()
-    class_weights: Literal["none", "balanced"] = (
-        "none"  # balanced: a class counts as much as any other, however few it has
-    )
+    class_weights: Literal["none", "balanced"] = "none"  # balanced: inverse to the number of images of a class
 
     def build(self, model: Model, classes: int, class_counts: Sequence[int], scaling: Normalize) -> Task:
         """The task for a model whose head has this many classes; `class_counts` are training images."""
@@ -112,6 +110,5 @@ class Classification(Task):
         logits = self.model(images).float()  # (B, K), in full precision for the loss
         losses = loss.losses(logits, loss.smooth(targets) if self.training else targets)  # (B,)
         correct = logits.detach().argmax(dim=1) == targets.argmax(dim=1)  # (B,)
-        return Outcome(
-            batch_mean(losses * (targets @ self.weights)), len(images), {"accuracy": batch_mean(correct.float())}
-        )
+        mean_loss = batch_mean(losses * (targets @ self.weights))
+        return Outcome(mean_loss, len(images), {"accuracy": batch_mean(correct.float())})

@@ -54,9 +54,8 @@ def gather_patches(patches: Tensor, places: Tensor) -> Tensor:
 
 def corrupt(patches: Tensor, corruption: Corruption, mask: Tensor) -> Tensor:
     """The embedded patches (B, N, D) with some replaced by others or by the mask token (D,)."""
-    return torch.where(
-        corruption.masked[..., None], mask.to(patches.dtype), gather_patches(patches, corruption.sources)
-    )
+    sources = gather_patches(patches, corruption.sources)
+    return torch.where(corruption.masked[..., None], mask.to(patches.dtype), sources)
 
 
 LEVELS = 8  # of a channel: 3 bits

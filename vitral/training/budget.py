@@ -69,7 +69,7 @@ def persistent_bytes(task: Task, device: torch.device) -> int:
 def peak_bytes(task: Task, shape: Shape, images: int, precision: Precision) -> int:
     """The most bytes that live at once in a forward and a backward pass, beside weights, gradients and images.
 
-    It is run on tensors without values, so nothing is computed, whatever the number of images. The task must not be
+    It is run on tensors without values, so nothing is computed for any number of images. The task must not be
     compiled or divided among processes yet.
     """
     with eval_mode(task), FakeTensorMode(allow_non_fake_inputs=True) as blank:
@@ -129,7 +129,7 @@ def steps_within(
     epochs = floor(usable / epoch)
     rest = usable - epochs * epoch - evaluation_seconds  # for steps of an epoch that is not finished
     more = min(steps_per_epoch - 1, max(0, floor(rest / step_seconds)))
-    return max(1, epochs * steps_per_epoch + more)  # one fits, whatever rounding says
+    return max(1, epochs * steps_per_epoch + more)  # at least one fits, despite rounding
 
 
 def measure_seconds(work: Callable[[], object], device: torch.device, enough: Callable[[float], bool]) -> float:

@@ -1,1 +1,1 @@
-"""Checkpoints: what is saved of a run, and how it is written so that nothing is lost."""
+"""Checkpoints: the saved state of a run, written so that a crash at any time loses nothing."""

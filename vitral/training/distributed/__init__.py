@@ -1,1 +1,1 @@
-"""Training by many processes, which torchrun starts: how they meet, agree, share a model and save it."""
+"""Training in several processes under torchrun: process group, DDP, FSDP and sharded checkpoints."""

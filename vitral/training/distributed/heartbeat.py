@@ -83,7 +83,7 @@ class Heartbeat:
             try:
                 self.store.add(f"beat {self.world.rank}", 1)
                 now = self.store.add(f"beat {self._next}", 0)
-                # Silence is counted in our own beats, not by a clock: a suspended machine or job loses nobody.
+                # Silence is counted in our own beats, not by a clock, so a suspended machine or job does not look lost.
                 count, silent = now, silent + INTERVAL if now == count else 0.0
                 if silent > self._timeout:
                     self._report(ProcessEnd(self._next, "was killed, or its machine cannot be reached"))

@@ -187,12 +187,10 @@ def open_distributed_group(world: World, device: torch.device) -> Iterator[Distr
             group = DistributedGroup(world, device, heartbeat)
             yield group
             group.barrier()
-        except RuntimeError as error:  # torch says only that a connection was closed
-            if lost := heartbeat.find_lost():
-                raise lost from error
-            heartbeat.report_end(describe_error(error))
-            raise
         except BaseException as error:
+            # Of a lost process, torch reports only that a connection was closed.
+            if isinstance(error, RuntimeError) and (lost := heartbeat.find_lost()):
+                raise lost from error
             heartbeat.report_end(describe_error(error))
             raise
         dist.destroy_process_group()  # not after an error: a device may wait for a lost process
