@@ -4,15 +4,15 @@ B images, L tokens, H heads, d head width.
 """
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from math import prod
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
 from torch.utils.hooks import RemovableHandle
 
 from vitral.core.errors import ConfigError
@@ -22,15 +22,9 @@ from vitral.models.pool import AttentionPooling
 
 aten = torch.ops.aten
 
-# Multiply-adds of operations, from their inputs and their result. Cheaper operations are not counted.
-MULTIPLY_ADDS: dict[Any, Callable[[Sequence[Any], Any], int]] = {
-    aten.mm: lambda given, result: result.numel() * given[0].shape[-1],
-    aten.bmm: lambda given, result: result.numel() * given[0].shape[-1],
-    aten.addmm: lambda given, result: result.numel() * given[1].shape[-1],
-    aten.baddbmm: lambda given, result: result.numel() * given[1].shape[-1],
-    aten.convolution: lambda given, result: result.numel() * prod(given[1].shape[1:]),
-    aten._scaled_dot_product_flash_attention_for_cpu: lambda given, _: 2 * given[0].numel() * given[1].shape[-2],
-}
+# FLOPs of products, convolutions and attention by operation; the registry of torch lacks the attention of CPUs.
+ATTENTION = flop_registry[aten._scaled_dot_product_flash_attention]
+FLOPS = {**flop_registry, aten._scaled_dot_product_flash_attention_for_cpu: ATTENTION}
 
 
 class FlopCounter(TorchDispatchMode):
@@ -46,8 +40,8 @@ class FlopCounter(TorchDispatchMode):
 
     def __torch_dispatch__(self, operation: Any, types: Any, given: Any = (), named: Any = None) -> Any:
         result = operation(*given, **(named or {}))
-        count = MULTIPLY_ADDS.get(operation.overloadpacket)
-        self.multiply_adds += count(given, result) if count else 0
+        if count := FLOPS.get(operation.overloadpacket):
+            self.multiply_adds += count(*given, **(named or {}), out_val=result) // 2
         for tensor in tree_leaves(result):
             if isinstance(tensor, Tensor):
                 self._enter(tensor.untyped_storage())

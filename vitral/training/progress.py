@@ -225,9 +225,5 @@ def format_duration(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes} min"
     if minutes < 24 * 60:
-        return _pair(minutes // 60, "h", minutes % 60, "min")
-    return _pair(hours // 24, "d", hours % 24, "h")
-
-
-def _pair(great: int, unit: str, small: int, part: str) -> str:
-    return f"{great} {unit} {small} {part}" if small else f"{great} {unit}"
+        return f"{minutes // 60} h {minutes % 60} min".removesuffix(" 0 min")
+    return f"{hours // 24} d {hours % 24} h".removesuffix(" 0 h")

@@ -21,7 +21,7 @@ from vitral.core.errors import DataError, VitralError
 from vitral.data.datasets.source import open_data
 from vitral.data.samples import Samples
 from vitral.tasks.task import Outcome
-from vitral.training.distributed import heartbeat
+from vitral.training.distributed import process_group
 from vitral.training.distributed.process_group import ProcessGroup, open_process_group
 from vitral.training.distributed.strategy import Ddp, DistributedConfig, Fsdp
 
@@ -179,7 +179,7 @@ def main(scene: str, folder: str) -> None:
     warnings.simplefilter("error")
     torch.set_num_threads(1)
     if scene == "frozen":
-        heartbeat.TIMEOUT, heartbeat.EXIT_GRACE = 3.0, 1.0  # so that the test need not wait for as long as a user
+        process_group.TIMEOUT, process_group.EXIT_GRACE = 3.0, 1.0  # so that the test need not wait as long
     try:
         with open_process_group(CPU) as company:
             for name in scene.split("+"):

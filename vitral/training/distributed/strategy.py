@@ -16,14 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from vitral.core.config import Config
 from vitral.models.base import Model
 from vitral.tasks.task import Task
-from vitral.training.checkpoints.checkpoint import (
-    AsyncCheckpointWriter,
-    Checkpoint,
-    CheckpointContents,
-    CheckpointWriter,
-    NewestCheckpoint,
-    find_newest,
-)
+from vitral.training.checkpoints import checkpoint as checkpoints
 from vitral.training.distributed.process_group import ProcessGroup
 from vitral.training.loop import Communicator
 
@@ -48,11 +41,11 @@ class Strategy(Communicator):
         """A copy of the full state of the task or of one of its modules. A collective."""
         return {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}
 
-    def checkpoint_writer(self, folder: Path, keep: int) -> CheckpointWriter:
+    def checkpoint_writer(self, folder: Path, keep: int) -> checkpoints.CheckpointWriter:
         """The writer of this process: the main process writes for all."""
-        return AsyncCheckpointWriter(folder, keep) if self.group.is_main else CheckpointWriter()
+        return checkpoints.AsyncCheckpointWriter(folder, keep) if self.group.is_main else checkpoints.CheckpointWriter()
 
-    def load_checkpoint(self, checkpoint: Checkpoint) -> CheckpointContents:
+    def load_checkpoint(self, checkpoint: checkpoints.Checkpoint) -> checkpoints.CheckpointContents:
         """The contents of a checkpoint, written by any number of processes, as this process needs them."""
         return checkpoint.load()
 
@@ -124,9 +117,9 @@ class Fsdp(Config):
 DistributedConfig = Annotated[Ddp | Fsdp, Field(discriminator="kind")]
 
 
-def find_newest_for_all(folder: Path, group: ProcessGroup) -> NewestCheckpoint:
+def find_newest_for_all(folder: Path, group: ProcessGroup) -> checkpoints.NewestCheckpoint:
     """The newest complete checkpoint, which the main process finds for all. A collective."""
-    newest = find_newest(folder) if group.is_main else NewestCheckpoint(None, ())
+    newest = checkpoints.find_newest(folder) if group.is_main else checkpoints.NewestCheckpoint(None, ())
     checkpoint = newest.checkpoint
     found = group.broadcast([str(checkpoint.path), checkpoint.step, list(checkpoint.stems)] if checkpoint else None)
     if not isinstance(found, list):
@@ -134,4 +127,4 @@ def find_newest_for_all(folder: Path, group: ProcessGroup) -> NewestCheckpoint:
     path, step, stems = found
     assert isinstance(step, int)
     assert isinstance(stems, list)
-    return NewestCheckpoint(Checkpoint(Path(str(path)), step, tuple(map(str, stems))), newest.rejected)
+    return newest._replace(checkpoint=checkpoints.Checkpoint(Path(str(path)), step, tuple(map(str, stems))))
