@@ -148,17 +148,14 @@ def match_labels(samples: Samples, bundle: Bundle) -> Tensor:
     """The model's label for each class of the data (K,), matched by name."""
     if samples.classes == bundle.classes:
         return torch.arange(len(samples.classes))
-    missing = [name for name in samples.classes if name not in set(bundle.classes)]
-    if missing:
-        raise DataError(
-            f"the model lacks {len(missing):,} of the {len(samples.classes):,} classes of the data: "
-            f"{shorten(missing)}. The data has {shorten(samples.classes)}. The model has "
-            f"{shorten(bundle.classes)}",
-            code="data.unknown_class",
-            where=samples.where,
-            hint=f"use data with the model's classes, or {FEATURES_HINT}",
-        )
     counts = Counter(bundle.classes)
+    if missing := [name for name in samples.classes if name not in counts]:
+        message = (
+            f"the model lacks {len(missing):,} of the {len(samples.classes):,} classes of the data: {shorten(missing)}."
+            f" The data has {shorten(samples.classes)}. The model has {shorten(bundle.classes)}"
+        )
+        hint = f"use data with the model's classes, or {FEATURES_HINT}"
+        raise DataError(message, code="data.unknown_class", where=samples.where, hint=hint)
     if repeated := [name for name in samples.classes if counts[name] > 1]:
         message = f"the model has several classes named {shorten(repeated)}: labels cannot be matched by name"
         hint = "give the data all classes of the model, in the model's order"

@@ -274,7 +274,7 @@ class SinCosPosition2d(AdditivePosition):
 
 
 class BaseRelative(BasePosition):
-    """Relative attention of Table 8: the query times an embedding of the offset is added to the logits."""
+    """Relative attention of Table 8, with an embedding for each offset."""
 
     applies_to: ClassVar[AppliesTo] = "attention"
 
@@ -291,7 +291,7 @@ class BaseRelative(BasePosition):
 
 
 class Relative1d(BaseRelative):
-    """Relative attention with an embedding for each offset of the patch index."""
+    """Relative attention of Table 8: the query times an embedding of the index offset is added to the logits."""
 
     kind: Literal["relative1d"] = "relative1d"
 
@@ -303,7 +303,7 @@ class Relative1d(BaseRelative):
 
 
 class Relative2d(BaseRelative):
-    """Relative attention with an embedding for each pair of row and column offsets."""
+    """As relative1d, with an embedding for each pair of row and column offsets."""
 
     kind: Literal["relative2d"] = "relative2d"
 

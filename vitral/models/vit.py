@@ -68,11 +68,11 @@ class Vit(Config):
         self.stem.check(self.width)
         self.mixer.check(context)
         self.pool.check(context)
-        self.position.check(self.width, context.head_width)
         if self.position.applies_to == "attention" and not context.heads:
             message = f"{self.position.kind} positions need attention, and the {self.mixer.kind} mixer has none"
             hint = "use position=learned1d or mixer=attention"
             raise ConfigError(message, code="config.conflict", where="position", hint=hint)
+        self.position.check(self.width, context.head_width)
         return self
 
     def build_empty(self, device: str = "meta") -> "VisionTransformer":

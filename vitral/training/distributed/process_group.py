@@ -220,14 +220,12 @@ class DistributedGroup(ProcessGroup):
         return torch.cat(whole).to(rows.device)
 
     def reduce_outcome(self, outcome: Outcome) -> Outcome:
-        means = {"": outcome.loss, **outcome.metrics}
-        values = [value.item() * outcome.images for value in means.values()]
-        sums = torch.tensor([*values, outcome.images], dtype=torch.float64)
+        means = torch.stack([value.double().cpu() for value in (outcome.loss, *outcome.metrics.values())])
+        sums = torch.cat([means * outcome.images, torch.tensor([outcome.images], dtype=torch.float64)])
         dist.all_reduce(sums)
         images = int(sums[-1])
-        for (name, value), total in zip(means.items(), sums[:-1], strict=True):
-            means[name] = (total / max(images, 1)).to(value)
-        return Outcome(means.pop(""), images, means)
+        loss, *metrics = (sums[:-1] / max(images, 1)).to(outcome.loss)
+        return Outcome(loss, images, dict(zip(outcome.metrics, metrics, strict=True)))
 
     def sum(self, values: Tensor) -> Tensor:
         dist.all_reduce(values)
