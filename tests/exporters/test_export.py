@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,14 +18,11 @@ from tests.inference.exports import export_images, loaded, source, sure
 from vitral.core.config import Size, union_members
 from vitral.data.transforms.crop import CenterCrop, Resize
 from vitral.exporters import export as module
-from vitral.exporters import onnx as onnx_exporter
 from vitral.exporters import quantize
+from vitral.exporters import targets as targets_module
 from vitral.exporters.export import ExportRequest, ExportSource, export
-from vitral.exporters.onnx import OnnxTarget
-from vitral.exporters.openvino import OpenVinoTarget
 from vitral.exporters.runner import run_script
-from vitral.exporters.targets import Target
-from vitral.exporters.torch import TorchTarget
+from vitral.exporters.targets import OnnxTarget, OpenVinoTarget, Target, TorchTarget
 from vitral.exporters.verify import ReferenceEngine
 from vitral.inference.engines.engine import FloatArray, PixelBatch
 from vitral.inference.engines.onnxruntime import WholeBatchEngine
@@ -100,7 +98,12 @@ def test_a_broken_export_is_refused_and_leaves_nothing(
 
 
 def test_int8_that_does_not_hold_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quantize, "WEIGHT_LEVELS", 1)
+    measure = quantize.measure_ranges
+
+    def measure_too_little(*given: Any) -> quantize.Ranges:
+        return {name: (low / 1000, high / 1000) for name, (low, high) in measure(*given).items()}
+
+    monkeypatch.setattr(quantize, "measure_ranges", measure_too_little)
     with raises("export.int8_inaccurate") as caught:
         export(source(), export_images(), ExportRequest(OpenVinoTarget(), "int8"), tmp_path / "out")
     assert caught.value.exit_code == 1
@@ -122,7 +125,7 @@ def test_int8_on_trial_is_held_to_what_the_file_is_held_to(tmp_path: Path, monke
             answers = super().run(pixels)
             return answers[:, ::-1] if len(pixels) == 1 else answers
 
-    monkeypatch.setattr(onnx_exporter, "WholeBatchEngine", Fickle)
+    monkeypatch.setattr(targets_module, "WholeBatchEngine", Fickle)
     found = loaded(channels=1)
     with raises("export.int8_inaccurate", "int8", "%"):
         export(ExportSource(found, ""), sure(found), ExportRequest(OnnxTarget(), "int8"), tmp_path / "out")

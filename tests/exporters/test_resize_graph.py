@@ -12,9 +12,8 @@ from vitral.core.config import Size, union_members
 from vitral.data.transforms.crop import CenterCrop, EvalCropConfig, Filter, Resize
 from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.data.transforms.resize import crop_and_resize
-from vitral.exporters.onnx import OnnxTarget
-from vitral.exporters.openvino import OpenVinoTarget
 from vitral.exporters.resize_graph import add_resizing, fixed_resize_weights
+from vitral.exporters.targets import OnnxTarget, OpenVinoTarget
 from vitral.inference.engines.engine import INPUT_NAME, PixelBatch
 from vitral.inference.graph.onnx import IR_VERSION, OPSET
 

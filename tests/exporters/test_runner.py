@@ -15,10 +15,8 @@ from vitral.core.config import Size
 from vitral.data.transforms.crop import CenterCrop, EvalCropConfig, Resize
 from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.data.transforms.resize import crop_and_resize
-from vitral.exporters.onnx import OnnxTarget
-from vitral.exporters.plan import InputSize
 from vitral.exporters.runner import FILE, run_script, runner_script
-from vitral.exporters.torch import TorchTarget
+from vitral.exporters.targets import InputSize, OnnxTarget, TorchTarget
 
 SIZES = {"wide": (90, 40), "tall": (37, 120), "small": (12, 9), "large": (400, 300)}  # width and height
 

@@ -13,9 +13,8 @@ from tests.inference.exports import export_images, loaded, plan
 from vitral.core.config import Size
 from vitral.data.transforms.crop import CenterCrop, EvalCropConfig, Resize
 from vitral.data.transforms.resize import crop_and_resize
-from vitral.exporters.onnx import OnnxTarget
-from vitral.exporters.plan import ExportPlan
 from vitral.exporters.runner import CHECKED_FILES, FILE, check_runner, export_input, runner_file, runner_script
+from vitral.exporters.targets import ExportPlan, OnnxTarget
 from vitral.inference.engines.engine import Engine, FloatArray, PixelBatch
 
 

@@ -2,6 +2,7 @@
 
 import json
 from io import BytesIO
+from pathlib import Path
 from zipfile import ZipFile
 
 import numpy as np
@@ -13,7 +14,7 @@ from vitral.core.config import Size, union_members
 from vitral.data.transforms.crop import CenterCrop, EvalCropConfig
 from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.data.transforms.resize import crop_and_resize
-from vitral.exporters.torch import METADATA_FILE, ResizeModule, export_program, serialize_program
+from vitral.exporters.targets import METADATA_FILE, ResizeModule, TorchTarget, export_program
 
 
 @pytest.mark.parametrize(
@@ -27,9 +28,10 @@ def test_resizing_gives_the_very_pixels_that_the_model_sees(view: EvalCropConfig
         assert np.array_equal(ResizeModule(needs)(torch.from_numpy(pixels)).numpy(), np.stack(wanted)), size
 
 
-def test_a_program_takes_any_batch_of_any_size_and_holds_no_pickle() -> None:
-    found = plan(loaded(view=CenterCrop()), input_size="dynamic")
-    content = serialize_program(export_program(found), json.dumps({"task": "classify"}))
+def test_a_program_takes_any_batch_of_any_size_and_holds_no_pickle(tmp_path: Path) -> None:
+    found = plan(loaded(view=CenterCrop()), input_size="dynamic", metadata={"task": "classify"})
+    TorchTarget().write(found, tmp_path)
+    content = (tmp_path / TorchTarget.file).read_bytes()
     with ZipFile(BytesIO(content)) as archive:
         files = {name.partition("/")[2]: archive.read(name) for name in archive.namelist()}
     pickled = [name for name, data in files.items() if data.startswith((b"PK", b"\x80\x02", b"\x80\x04", b"\x80\x05"))]

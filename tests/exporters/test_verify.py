@@ -10,7 +10,7 @@ import torch
 from tests.errors import raises
 from tests.inference.exports import export_images, loaded, plan, truth
 from vitral.data.transforms.preprocessing import Normalize
-from vitral.exporters.onnx import OnnxTarget
+from vitral.exporters.targets import OnnxTarget
 from vitral.exporters.verify import (
     BATCH_SIZES,
     FLOAT32,

@@ -12,7 +12,7 @@ from vitral.data.decoding.header import Decoding
 from vitral.data.transforms.crop import EvalCropConfig, Resize
 from vitral.data.transforms.preprocessing import Normalize, Preprocessing
 from vitral.exporters.export import ExportSource
-from vitral.exporters.plan import BatchSize, ExportPlan, InputSize
+from vitral.exporters.targets import BatchSize, ExportPlan, InputSize
 from vitral.exporters.verify import (
     ExportImages,
     ReferenceEngine,

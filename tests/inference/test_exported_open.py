@@ -11,11 +11,7 @@ from tests.errors import raises
 from tests.inference.exports import export_images, loaded, source
 from vitral.core.config import Size
 from vitral.exporters.export import ExportRequest, export
-from vitral.exporters.onnx import OnnxTarget
-from vitral.exporters.openvino import OpenVinoTarget
-from vitral.exporters.plan import BatchSize
-from vitral.exporters.targets import Target
-from vitral.exporters.torch import TorchTarget
+from vitral.exporters.targets import BatchSize, OnnxTarget, OpenVinoTarget, Target, TorchTarget
 from vitral.exporters.verify import ReferenceEngine
 from vitral.inference.engines.engine import PixelBatch
 from vitral.inference.exported import is_export, load_engine, read_export

@@ -19,9 +19,7 @@ from tests.inference import exports
 from tests.inference.truth import loaded, pixels, truth
 from tests.models.variants import VARIANTS, small
 from vitral.exporters.export import ExportRequest, export
-from vitral.exporters.onnx import OnnxTarget
-from vitral.exporters.openvino import OpenVinoTarget
-from vitral.exporters.targets import Target
+from vitral.exporters.targets import OnnxTarget, OpenVinoTarget, Target
 from vitral.inference.engines import auto
 from vitral.inference.engines.onnxruntime import OnnxRuntime
 from vitral.inference.graph.token_merging import TokenMerging

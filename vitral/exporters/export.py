@@ -7,13 +7,20 @@ from typing import Literal, NamedTuple
 
 from vitral.core.config import Size
 from vitral.core.errors import ConfigError, DataError, VitralError
+from vitral.core.imports import load_onnxruntime
 from vitral.core.storage import new_folder
-from vitral.exporters.onnx import build_onnx, finish_onnx
-from vitral.exporters.plan import STORAGE, BatchSize, ExportPlan, InputSize
 from vitral.exporters.runner import FILE as RUNNER
 from vitral.exporters.runner import check_runner, runner_script
-from vitral.exporters.targets import Target
-from vitral.exporters.torch import TorchTarget
+from vitral.exporters.targets import (
+    STORAGE,
+    BatchSize,
+    ExportPlan,
+    InputSize,
+    Target,
+    TorchTarget,
+    build_onnx,
+    finish_onnx,
+)
 from vitral.exporters.verify import (
     BATCH_SIZES,
     FLOAT32,
@@ -96,30 +103,23 @@ def export(source: ExportSource, images: ExportImages, request: ExportRequest, o
 def check_request(bundle: Bundle, images: ExportImages, request: ExportRequest, out: Path) -> None:
     """Raise an error for a request that cannot succeed, before any work."""
     if os.path.lexists(out):
-        raise VitralError(
-            "already exists and is not overwritten",
-            code="file.exists",
-            where=out,
-            hint="choose another folder: --out",
-        )
+        hint = "choose another folder: --out"
+        raise VitralError("already exists and is not overwritten", code="file.exists", where=out, hint=hint)
     if bundle.model.channels not in (1, 3):
         message = f"run.py reads image files, which have 1 or 3 channels; the model has {bundle.model.channels}"
-        raise ConfigError(
-            message, code="config.unsupported", where="model.channels", hint="use vitral.Predictor in Python"
-        )
-    if request.precision == "int8" and isinstance(request.target, TorchTarget):
-        raise ConfigError(
-            "int8 is supported for ONNX and OpenVINO only",
-            code="config.conflict",
-            where="--int8",
-            hint="use --to onnx or --to openvino",
-        )
-    if request.precision == "int8" and bundle.task != "classify":
-        message = "int8 is verified by top-1 agreement, and this model has no classes"
-        raise ConfigError(message, code="config.unsupported", where="--int8", hint="remove --int8")
-    if request.precision == "int8" and not images.calibration:
-        message = "all images are used for verification, and none is left for calibration"
-        raise DataError(message, code="data.too_few", where=images.samples.where, hint="verify with fewer: --images")
+        hint = "use vitral.Predictor in Python"
+        raise ConfigError(message, code="config.unsupported", where="model.channels", hint=hint)
+    if request.precision == "int8":
+        if isinstance(request.target, TorchTarget):
+            message, hint = "int8 is supported for ONNX and OpenVINO only", "use --to onnx or --to openvino"
+            raise ConfigError(message, code="config.conflict", where="--int8", hint=hint)
+        if bundle.task != "classify":
+            message = "int8 is verified by top-1 agreement, and this model has no classes"
+            raise ConfigError(message, code="config.unsupported", where="--int8", hint="remove --int8")
+        if not images.calibration:
+            message, hint = "no images are left for calibration after verification", "verify with fewer: --images"
+            raise DataError(message, code="data.too_few", where=images.samples.where, hint=hint)
+        load_onnxruntime()  # quantizes for OpenVINO too
     request.target.check(request.input_size if request.input_size != "own" else bundle.preprocessing.image_size)
 
 
@@ -140,12 +140,11 @@ def plan_export(loaded: LoadedModel, request: ExportRequest) -> ExportPlan:
 
 def verification_sizes(plan: ExportPlan) -> tuple[Size, ...]:
     """The input sizes to verify, where the exported model resizes images."""
-    if plan.input_size == "dynamic":
-        least, (high, wide) = plan.preprocessing.decoding.shortest_side, plan.preprocessing.image_size
-        return tuple(
-            Size(max(least, round(high * tall)), max(least, round(wide * broad))) for tall, broad in VERIFICATION_SCALES
-        )
-    return (plan.input_size,) if plan.resizes else ()
+    if plan.input_size != "dynamic":
+        return (plan.input_size,) if plan.resizes else ()
+    least, size = plan.preprocessing.decoding.shortest_side, plan.preprocessing.image_size
+    grown = ([side * factor for side, factor in zip(size, each, strict=True)] for each in VERIFICATION_SCALES)
+    return tuple(Size(*(max(least, round(side)) for side in sides)) for sides in grown)
 
 
 def resizing_description(plan: ExportPlan) -> str:
@@ -163,11 +162,8 @@ def write_export(job: ExportJob, source: ExportSource, folder: Path) -> Export:
     certificate = job.verify(engine)
     if violations := find_violations(certificate, job.tolerance):
         hint = "report this as a bug in the export; nothing was written"
-        raise VitralError(
-            f"the outputs of the export differ from the model: {'; '.join(violations)}",
-            code="export.disagrees",
-            hint=hint,
-        )
+        message = f"the outputs of the export differ from the model: {'; '.join(violations)}"
+        raise VitralError(message, code="export.disagrees", hint=hint)
     metadata = Export(
         kind=request.target.kind,
         precision=request.precision,
@@ -190,9 +186,8 @@ def write_export(job: ExportJob, source: ExportSource, folder: Path) -> Export:
     texts = {RUNNER: runner_script(request.target, plan), README: readme(metadata), EXPORT_FILE: metadata.to_json()}
     for name, text in texts.items():
         STORAGE.write_file(folder / name, [memoryview(text.encode())])
-    checked = metadata.model_copy(
-        update={"runner": check_runner(folder, request.target, plan, engine, job.images.source)}
-    )
+    check = check_runner(folder, request.target, plan, engine, job.images.source)
+    checked = metadata.model_copy(update={"runner": check})
     STORAGE.replace_file(folder / EXPORT_FILE, checked.to_json().encode())
     return checked
 
@@ -208,23 +203,22 @@ def _write_model(job: ExportJob, folder: Path) -> Quantization | None:
     images = job.images.source
     calibration = load_pixels(images.samples, images.calibration, plan.preprocessing)  # (B, H, W, C)
     certify = lambda model: job.verify(target.engine(finish_onnx(plan, model)))  # noqa: E731
-    result = quantize(QuantizationJob(build_onnx(plan), target, calibration, certify))
-    target.save(finish_onnx(plan, result.model), folder)
-    return result.record
+    model, record = quantize(QuantizationJob(build_onnx(plan), target, calibration, certify))
+    target.save(finish_onnx(plan, model), folder)
+    return record
 
 
 def readme(metadata: Export) -> str:
     """The README.md of the folder."""
     takes, gives = (", ".join(map(str, port.shape)) for port in (metadata.input, metadata.output))
-    lines = [
-        f"# {metadata.precision} model, exported by vitral {metadata.vitral}",
-        "",
-        "    python run.py IMAGE...",
-        "",
-        f"- Input: `{metadata.input.name}`, uint8 ({takes}). Output: `{metadata.output.name}`, float32 ({gives}).",
-        f"- Normalization is in the graph; resizing is {metadata.resizing}.",
-        *(f"- {line}" for line in metadata.certificate.lines()),
-        "- export.json holds the class names, the preprocessing and the full certificate.",
-        "",
-    ]
-    return "\n".join(lines)
+    verified = "\n".join(f"- {line}" for line in metadata.certificate.lines())
+    return f"""\
+# {metadata.precision} model, exported by vitral {metadata.vitral}
+
+    python run.py IMAGE...
+
+- Input: `{metadata.input.name}`, uint8 ({takes}). Output: `{metadata.output.name}`, float32 ({gives}).
+- Normalization is in the graph; resizing is {metadata.resizing}.
+{verified}
+- export.json holds the class names, the preprocessing and the full certificate.
+"""

@@ -5,14 +5,14 @@ first along rows and then along columns, as torch resizes uint8. ONNX's own Resi
 B images, H x W pixels, C channels.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import onnx
 import torch
-from onnx import NodeProto, TensorProto, compose, helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor
 
 from vitral.core.config import Size
@@ -21,43 +21,33 @@ from vitral.data.transforms.crop import CenterCrop, Filter
 from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.data.transforms.resize import MAX_BITS, RADIUS, WEIGHT_LIMIT, resize_taps
 from vitral.inference.engines.engine import INPUT_NAME
-from vitral.inference.graph.onnx import IR_VERSION, OPSET
+from vitral.inference.graph.onnx_ops import OnnxBuilder
 
 FLOAT, BYTE, INTEGER, DOUBLE = TensorProto.FLOAT, TensorProto.UINT8, TensorProto.INT64, TensorProto.DOUBLE
 TORCH_DTYPES: dict[int, torch.dtype] = {FLOAT: torch.float32, INTEGER: torch.int64, DOUBLE: torch.float64}
-PREFIX, RESIZED = "resize", "seen"
+PREFIX = "resize"  # of the names of nodes and constants
 EXACT_BITS = 19  # up to which sums of half bytes are exact in float32, negative weights included
-
-
-@dataclass(frozen=True)
-class OnnxNodes:
-    """Nodes in order and the constants that they use; all names start with `prefix`."""
-
-    prefix: str
-    nodes: list[NodeProto] = field(default_factory=list)
-    constants: list[TensorProto] = field(default_factory=list)
-
-    def node(self, kind: str, *inputs: str, **attributes: Any) -> str:
-        """Add a node and return the name of its output."""
-        name = f"{self.prefix}.{kind}_{len(self.nodes)}"
-        self.nodes.append(helper.make_node(kind, list(inputs), [name], name=name, **attributes))
-        return name
-
-    def constant(self, value: torch.Tensor) -> "OnnxValue":
-        """Add a constant."""
-        name = f"{self.prefix}.constant_{len(self.constants)}"
-        self.constants.append(numpy_helper.from_array(value.numpy(), name))
-        dtype = next(onnx_dtype for onnx_dtype, dtype in TORCH_DTYPES.items() if dtype == value.dtype)
-        return OnnxValue(self, name, dtype)
 
 
 @dataclass(frozen=True)
 class OnnxValue:
     """An output of a node, with operators: `(x * 2 + 1).floor()` adds three nodes. Plain numbers get its dtype."""
 
-    nodes: OnnxNodes
+    builder: OnnxBuilder
     name: str
-    dtype: int  # TensorProto.DataType
+    dtype: int  # TensorProto.DataType; of a comparison that of what is compared
+
+    def op(self, kind: str, *others: "OnnxValue | Tensor | float", dtype: int = 0, **attributes: Any) -> "OnnxValue":
+        """Apply an ONNX operator to it and others; without `dtype` the output has its own."""
+        name = self.builder.node(kind, self.name, *(self.like(other).name for other in others), **attributes)
+        return OnnxValue(self.builder, name, dtype or self.dtype)
+
+    def like(self, value: "OnnxValue | Tensor | float") -> "OnnxValue":
+        """A plain number as a constant of the same dtype; a tensor as a constant."""
+        if isinstance(value, OnnxValue):
+            return value
+        tensor = value if isinstance(value, Tensor) else torch.tensor(value, dtype=TORCH_DTYPES[self.dtype])
+        return OnnxValue(self.builder, self.builder.constant(tensor), self.dtype)
 
     def __add__(self, other: "OnnxValue | float") -> "OnnxValue":
         return self.op("Add", other)
@@ -71,66 +61,32 @@ class OnnxValue:
     def __truediv__(self, other: "OnnxValue | float") -> "OnnxValue":
         return self.op("Div", other)
 
-    def __matmul__(self, other: "OnnxValue") -> "OnnxValue":
+    def __matmul__(self, other: "OnnxValue | Tensor") -> "OnnxValue":
         return self.op("MatMul", other)
 
     def __lt__(self, other: "OnnxValue | float") -> "OnnxValue":
         return self.op("Less", other)
 
-    def __ge__(self, other: "OnnxValue | float") -> "OnnxValue":
-        return self.op("GreaterOrEqual", other)
-
-    def __and__(self, other: "OnnxValue") -> "OnnxValue":
-        return self.op("And", other)
-
-    def op(self, operator: str, *others: "OnnxValue | float", **attributes: Any) -> "OnnxValue":
-        """Apply an ONNX operator to it and others."""
-        names = (self.name, *(self.like(other).name for other in others))
-        return OnnxValue(self.nodes, self.nodes.node(operator, *names, **attributes), self.dtype)
-
-    def like(self, number: "OnnxValue | float") -> "OnnxValue":
-        """A plain number as a constant of the same dtype."""
-        if isinstance(number, OnnxValue):
-            return number
-        return self.nodes.constant(torch.tensor(number, dtype=TORCH_DTYPES[self.dtype]))
-
     def floor(self) -> "OnnxValue":
         return self.op("Floor")
 
     def to(self, dtype: int) -> "OnnxValue":
-        return OnnxValue(self.nodes, self.nodes.node("Cast", self.name, to=dtype), dtype)
+        return self.op("Cast", dtype=dtype, to=dtype)
 
-    def where(self, condition: "OnnxValue", other: float) -> "OnnxValue":
+    def where(self, condition: "OnnxValue", other: "OnnxValue | float") -> "OnnxValue":
         """Itself where the condition holds, `other` elsewhere."""
-        return OnnxValue(
-            self.nodes, self.nodes.node("Where", condition.name, self.name, self.like(other).name), self.dtype
-        )
+        return condition.op("Where", self, self.like(other), dtype=self.dtype)
 
     def transpose(self, *axes: int) -> "OnnxValue":
         return self.op("Transpose", perm=list(axes))
 
-    def reduce(self, operator: str, axis: int) -> "OnnxValue":
-        """A reduction that keeps the dimension."""
-        return OnnxValue(
-            self.nodes,
-            self.nodes.node(operator, self.name, self.nodes.constant(torch.tensor([axis])).name, keepdims=1),
-            self.dtype,
-        )
-
-    def reduce_all(self, operator: str) -> "OnnxValue":
-        """A reduction to a scalar."""
-        return self.op(operator, keepdims=0)
-
     def length(self, axis: int) -> "OnnxValue":
         """The length of an axis, an int64 scalar."""
-        shape = self.nodes.node("Shape", self.name)
-        index = self.nodes.constant(torch.tensor(axis))
-        return OnnxValue(self.nodes, self.nodes.node("Gather", shape, index.name), INTEGER)
+        return self.op("Shape", dtype=INTEGER).op("Gather", axis)
 
     def arange(self) -> "OnnxValue":
         """0, 1, 2, ... below it."""
-        zero, one = self.like(0), self.like(1)
-        return OnnxValue(self.nodes, self.nodes.node("Range", zero.name, self.name, one.name), self.dtype)
+        return self.like(0).op("Range", self, 1)
 
 
 class ResizeWeights(NamedTuple):
@@ -144,30 +100,25 @@ def add_resizing(
     model: onnx.ModelProto, preprocessing: Preprocessing, input_size: Size | Literal["dynamic"]
 ) -> onnx.ModelProto:
     """The model with resizing before it: it takes images of another size, or of any."""
-    nodes = OnnxNodes(PREFIX)
-    images = OnnxValue(nodes, f"{PREFIX}.{INPUT_NAME}", BYTE)
-    resized = (
-        resize_any_size(images, preprocessing)
-        if input_size == "dynamic"
-        else resize_fixed_size(images, preprocessing, input_size)
-    )
-    nodes.nodes.append(helper.make_node("Identity", [resized.name], [RESIZED]))
-    channels, batch = preprocessing.decoding.channels, model.graph.input[0].type.tensor_type.shape.dim[0]
-    size = batch.dim_param or batch.dim_value
-    sides = ("height", "width") if input_size == "dynamic" else input_size
-    front = helper.make_graph(
-        nodes.nodes,
-        PREFIX,
-        [helper.make_tensor_value_info(images.name, TensorProto.UINT8, [size, *sides, channels])],
-        [helper.make_tensor_value_info(RESIZED, TensorProto.UINT8, [size, *preprocessing.image_size, channels])],
-        nodes.constants,
-    )
-    joined = compose.merge_models(_model(front), model, [(RESIZED, INPUT_NAME)])
-    joined.graph.name = model.graph.name
-    for node in joined.graph.node:
-        node.input[:] = [INPUT_NAME if name == images.name else name for name in node.input]
-    joined.graph.input[0].name = INPUT_NAME
-    joined.producer_name, joined.producer_version = model.producer_name, model.producer_version
+    builder = OnnxBuilder(lambda: PREFIX)
+    images = OnnxValue(builder, INPUT_NAME, BYTE)
+    sides: Sequence[int | str]
+    if input_size == "dynamic":
+        sides, resized = ("height", "width"), resize_any_size(images, preprocessing)
+    else:
+        sides, resized = input_size, resize_fixed_size(images, preprocessing, input_size)
+    joined = onnx.ModelProto()
+    joined.CopyFrom(model)
+    graph = joined.graph
+    for node in graph.node:
+        node.input[:] = [resized.name if name == INPUT_NAME else name for name in node.input]
+    nodes = [*builder.nodes, *graph.node]
+    del graph.node[:]
+    graph.node.extend(nodes)
+    graph.initializer.extend(numpy_helper.from_array(each.numpy(), name) for name, each in builder.constants.items())
+    batch, *_ = graph.input[0].type.tensor_type.shape.dim
+    shape = [batch.dim_param or batch.dim_value, *sides, preprocessing.decoding.channels]
+    graph.input[0].CopyFrom(helper.make_tensor_value_info(INPUT_NAME, BYTE, shape))
     return joined
 
 
@@ -179,15 +130,13 @@ def resize_any_size(images: OnnxValue, preprocessing: Preprocessing) -> OnnxValu
     if isinstance(crop, CenterCrop):
         rows, columns = (int(side / crop.fraction) for side in image_size)
         lengths = ((height * columns / width).op("Max", rows), (width * rows / height).op("Max", columns))
-    vertical, horizontal = (
-        resize_weights(height, lengths[0], crop.filter),
-        resize_weights(width, lengths[1], crop.filter),
-    )
+    vertical = resize_weights(height, lengths[0], crop.filter)
+    horizontal = resize_weights(width, lengths[1], crop.filter)
+    rows_kept = _center_rows(vertical.weights, lengths[0], image_size.height)
+    columns_kept = _center_rows(horizontal.weights, lengths[1], image_size.width).transpose(1, 0)
     levels = images.transpose(0, 3, 1, 2).to(DOUBLE)  # (B, C, H, W)
-    levels = _round(
-        levels @ _center_rows(horizontal.weights, lengths[1], image_size.width).transpose(1, 0) / horizontal.unit
-    )
-    levels = _round(_center_rows(vertical.weights, lengths[0], image_size.height) @ levels / vertical.unit)
+    levels = _round(levels @ columns_kept / horizontal.unit)
+    levels = _round(rows_kept @ levels / vertical.unit)
     return levels.to(BYTE).transpose(0, 2, 3, 1)  # (B, image_size, C)
 
 
@@ -196,15 +145,15 @@ def resize_weights(old: OnnxValue, new: OnnxValue, filter: Filter) -> ResizeWeig
     olds, news = old.to(DOUBLE), new.to(DOUBLE)
     scale = olds / news
     stretch = scale.op("Max", 1.0)
-    centers = ((news.arange() + 0.5) * scale).op("Unsqueeze", _axes(old, 1))  # (new, 1)
+    centers = ((news.arange() + 0.5) * scale).op("Unsqueeze", torch.tensor([1]))  # (new, 1)
     radius, pixels = stretch * RADIUS[filter], olds.arange()  # (old)
-    within = (pixels >= (centers - radius + 0.5).floor()) & (pixels < (centers + radius + 0.5).floor())
+    first, end = (centers - radius + 0.5).floor(), (centers + radius + 0.5).floor()  # (new, 1)
     distance = (pixels - centers + 0.5).op("Abs") * (stretch.like(1.0) / stretch)  # (new, old)
-    raw = _filter_weight(distance, filter).where(within, 0.0)
-    normalized = raw / raw.reduce("ReduceSum", 1)
-    powers = old.nodes.constant(torch.tensor([2.0**bits for bits in range(1, MAX_BITS + 1)], dtype=torch.float64))
-    fits = (powers * normalized.reduce_all("ReduceMax") + 0.5).floor() < WEIGHT_LIMIT
-    unit = scale.like(2.0).op("Pow", fits.to(DOUBLE).reduce_all("ReduceSum"))
+    raw = _filter_weight(distance, filter).where((pixels < first).op("Not").op("And", pixels < end), 0.0)
+    normalized = raw / raw.op("ReduceSum", torch.tensor([1]), keepdims=1)
+    powers = scale.like(torch.tensor([2.0**bits for bits in range(1, MAX_BITS + 1)], dtype=torch.float64))
+    fits = (powers * normalized.op("ReduceMax", keepdims=0) + 0.5).floor() < WEIGHT_LIMIT
+    unit = scale.like(2.0).op("Pow", fits.to(DOUBLE).op("ReduceSum", keepdims=0))
     return ResizeWeights(normalized.op("Sign") * (normalized.op("Abs") * unit + 0.5).floor(), unit)
 
 
@@ -214,22 +163,17 @@ def _filter_weight(x: OnnxValue, filter: Filter) -> OnnxValue:
         return (x.like(1.0) - x).op("Max", 0.0)
     near = (x * 1.5 - 2.5) * x * x + 1.0
     far = (((x - 5.0) * x + 8.0) * x - 4.0) * -0.5
-    beyond = far.where(x < 2.0, 0.0)
-    return OnnxValue(x.nodes, x.nodes.node("Where", (x < 1.0).name, near.name, beyond.name), x.dtype)
+    return near.where(x < 1.0, far.where(x < 2.0, 0.0))
 
 
 def _center_rows(weights: OnnxValue, length: OnnxValue, kept: int) -> OnnxValue:
     """The rows of the center crop. Halves are rounded to even, as in Python."""
-    first = ((length.to(DOUBLE) - kept) / 2.0).op("Round").to(INTEGER).op("Unsqueeze", _axes(length, 0))
+    first = ((length.to(DOUBLE) - kept) / 2.0).op("Round").to(INTEGER).op("Unsqueeze", torch.tensor([0]))
     return weights.op("Slice", first, first + kept)
 
 
 def _round(levels: OnnxValue) -> OnnxValue:
     return (levels + 0.5).floor().op("Clip", 0.0, 255.0)
-
-
-def _axes(value: OnnxValue, *axes: int) -> OnnxValue:
-    return value.nodes.constant(torch.tensor(axes))
 
 
 def resize_fixed_size(images: OnnxValue, preprocessing: Preprocessing, size: Size) -> OnnxValue:
@@ -238,9 +182,9 @@ def resize_fixed_size(images: OnnxValue, preprocessing: Preprocessing, size: Siz
     vertical = fixed_resize_weights(size.height, plan.resize_to.height, plan.filter)
     horizontal = fixed_resize_weights(size.width, plan.resize_to.width, plan.filter)
     top, left, height, width = plan.window
-    rows = images.nodes.constant(vertical.weights[top : top + height].contiguous())  # (image_size.height, H)
-    columns = images.nodes.constant(horizontal.weights[left : left + width].mT.contiguous())  # (W, image_size.width)
     levels = images.transpose(0, 3, 1, 2).to(FLOAT)  # (B, C, H, W)
+    rows = levels.like(vertical.weights[top : top + height].contiguous())  # (image_size.height, H)
+    columns = levels.like(horizontal.weights[left : left + width].mT.contiguous())  # (W, image_size.width)
     levels = _multiply_exactly(levels, lambda half: half @ columns, horizontal.bits)
     levels = _multiply_exactly(levels, lambda half: rows @ half, vertical.bits)
     return levels.to(BYTE).transpose(0, 2, 3, 1)  # (B, image_size, C)
@@ -257,8 +201,7 @@ def fixed_resize_weights(old: int, new: int, filter: Filter) -> FixedResizeWeigh
     """The weights that resize `old` pixels to `new`."""
     taps = resize_taps(old, new, filter)
     if taps.bits > EXACT_BITS:
-        message = f"resizing {old} pixels to {new} in the graph would not be exact"
-        hint = "use a smaller input size"
+        message, hint = f"resizing {old} pixels to {new} in the graph would not be exact", "use a smaller input size"
         raise ConfigError(message, code="config.out_of_range", where="--image-size", hint=hint)
     return FixedResizeWeights(torch.from_numpy(taps.matrix(old).astype(np.float32)), taps.bits)
 
@@ -269,7 +212,3 @@ def _multiply_exactly(levels: OnnxValue, product: Callable[[OnnxValue], OnnxValu
     sums, rest = product(upper) * 2.0 ** (4 - bits), product(levels - upper * 16.0) * 2.0**-bits
     whole = sums.floor()
     return (whole + (sums - whole + rest + 0.5).floor()).op("Clip", 0.0, 255.0)
-
-
-def _model(graph: onnx.GraphProto) -> onnx.ModelProto:
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)

@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import numpy as np
+from jinja2 import StrictUndefined, Template
 from PIL import Image
 
 from vitral import __version__
@@ -26,13 +27,13 @@ from vitral.data.transforms.crop import CenterCrop
 from vitral.data.transforms.image_ops import to_pillow
 from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.data.transforms.resize import resize
-from vitral.exporters.plan import ExportPlan
-from vitral.exporters.targets import Target
+from vitral.exporters.targets import ExportPlan, Target
 from vitral.exporters.verify import ExportImages, sample_evenly
 from vitral.inference.engines.engine import Engine, FloatArray, run_in_batches
 from vitral.inference.exported import RunnerCheck
 
 FILE = "run.py"
+TEMPLATE = Path(__file__).with_name("run.py.jinja")
 TIMEOUT = 600  # seconds, far more than it needs
 MODES = ("1", "L", "LA", "P", "RGB", "RGBA")  # of Pillow images that it decodes as Vitral does
 CHECKED_FILES = 16
@@ -40,108 +41,6 @@ MIN_COSINE = 0.99  # of features that differ by resizing only
 # Pillow's pixels differ from Vitral's by a few levels, and so do probabilities: another class is an error only where
 # the export prefers its own by more than this.
 MARGIN = 0.02
-ENGINES = {
-    "onnx": """\
-os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # else importing onnxruntime starts telemetry
-import onnxruntime
-""",
-    "openvino": """\
-sys.modules["openvino_telemetry"] = None  # else importing openvino sends telemetry
-import openvino
-""",
-    "torch": """\
-import torch
-""",
-}
-SESSIONS = {
-    "onnx": """\
-session = onnxruntime.InferenceSession(HERE / "model.onnx", providers=["CPUExecutionProvider"])
-run = lambda pixels: session.run(None, {"pixels": pixels})[0]
-""",
-    "openvino": """\
-model = openvino.Core().compile_model(str(HERE / "model.xml"), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
-run = lambda pixels: model({"pixels": pixels})[0]
-""",
-    "torch": """\
-module = torch.export.load(HERE / "model.pt2").module()
-run = lambda pixels: module(torch.from_numpy(pixels)).numpy(force=True)
-""",
-}
-SCRIPT = '''\
-"""Classify images: python run.py IMAGE...   Needs numpy, pillow and {package}; written by vitral {version}."""
-import json, os, sys
-from pathlib import Path
-
-import numpy as np
-from PIL import Image, ImageOps
-{engine}
-HERE = Path(__file__).parent
-METADATA = json.loads((HERE / "export.json").read_text(encoding="utf-8"))
-{session}
-
-def pixels(path):
-    """The input of the model for an image file: uint8 ({sides}, {channels})."""
-    with Image.open(path) as file:
-        if file.mode not in {modes}:
-            sys.exit(f"{{path}}: images of mode {{file.mode}} are supported by `vitral predict` only")
-{before}        image = ImageOps.exif_transpose(file)
-    if image.has_transparency_data:
-        image = Image.alpha_composite(Image.new("RGBA", image.size, {background}), image.convert("RGBA"))
-    image = image.convert("RGB"){gray}
-{after}    return np.asarray(image).reshape(image.height, image.width, {channels})
-
-
-for path in sys.argv[1:]:
-    outputs = run({batch})[0]
-{answer}'''
-# Steps before an image is decoded, and after.
-PLAIN = """\
-        file.draft(None, ({need.width}, {need.height}))  # decodes a JPEG at the smallest sufficient scale
-"""
-TURNED = """\
-        turned = file.getexif().get(0x0112, 1) >= 5
-"""
-PLAIN_TURNED = """\
-        sides = ({need.width}, {need.height})
-"""
-CENTER = """\
-        wide, high = file.size[::-1] if turned else file.size
-        sides = max({filled.width}, {filled.height} * wide // high), max({filled.height}, {filled.width} * high // wide)
-"""
-SCALED = """\
-        sides = round(sides[0] * {size.width} / {resized.width}), round(sides[1] * {size.height} / {resized.height})
-"""
-DRAFT = """\
-        file.draft(None, sides[::-1] if turned else sides)  # decodes a JPEG at the smallest sufficient scale
-"""
-RESIZED = """\
-    image = image.resize(({size.width}, {size.height}), Image.Resampling.{filter})
-"""
-CROPPED = """\
-    left, top = round((sides[0] - {size.width}) / 2), round((sides[1] - {size.height}) / 2)
-    image = image.resize(sides, Image.Resampling.{filter})
-    image = image.crop((left, top, left + {size.width}, top + {size.height}))
-"""
-PADDED_CROP = """\
-    rows = np.arange({size.height}) + round((sides[1] - {size.height}) / 2)
-    columns = np.arange({size.width}) + round((sides[0] - {size.width}) / 2)
-    image = np.asarray(image.resize(sides, Image.Resampling.{filter}))[rows.clip(0, sides[1] - 1)]
-    image = Image.fromarray(image[:, columns.clip(0, sides[0] - 1)])  # repeats the edges where the image ends
-"""
-SOFTMAX = """\
-    label, weights = int(outputs.argmax()), np.exp(outputs - outputs.max())
-    probability = round(float(weights[label] / weights.sum()), 6)
-"""
-SIGMOID = """\
-    label = int(outputs.argmax())
-    probability = round(float(np.exp(-np.logaddexp(0, -outputs[label]))), 6)
-"""
-CLASSES = """\
-    print(json.dumps({"image": path, "label": label, "class": METADATA["classes"][label], "probability": probability}))
-"""
-FEATURES = """\
-    print(json.dumps({"image": path, "features": outputs.tolist()}))
-"""
 # Runs the script in a process that cannot import some packages.
 BLOCK_IMPORTS = """
 import runpy, sys
@@ -157,48 +56,32 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 def runner_script(target: Target, plan: ExportPlan) -> str:
     """The text of `run.py`."""
-    decoding, pixels = plan.preprocessing.decoding, "pixels(path)[None]"
-    before, after = _preprocessing_code(plan)
-    return SCRIPT.format(
+    crop, image_size, decoding = plan.preprocessing.crop, plan.preprocessing.image_size, plan.preprocessing.decoding
+    dynamic = plan.input_size == "dynamic"
+    size = image_size if plan.input_size == "dynamic" else plan.input_size
+    filled = in_graph = None  # the size that a center crop is cut from, and the size that the graph resizes to
+    if isinstance(crop, CenterCrop):
+        filled = Size(*(int(side / crop.fraction) for side in image_size))
+        in_graph = crop.plan(size, image_size).resize_to if plan.resizes and not dynamic else None
+    text = TEMPLATE.read_text(encoding="utf-8")
+    template = Template(text, undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True)
+    return template.render(
+        kind=target.kind,
         package=target.package,
-        modes=MODES,
         version=__version__,
-        engine=ENGINES[target.kind],
-        session=SESSIONS[target.kind],
-        sides="height, width" if plan.input_size == "dynamic" else ", ".join(map(str, plan.input_size)),
+        modes=MODES,
+        dynamic=dynamic,
+        size=size,
+        sides="height, width" if dynamic else ", ".join(map(str, size)),
+        filled=filled,
+        in_graph=in_graph,
+        filter=crop.filter.upper(),
         channels=decoding.channels,
         background=(*decoding.background, 255),
-        before=before,
-        gray='.convert("L")' if decoding.channels == 1 else "",
-        after=after,
-        batch=pixels if plan.batch_size == "dynamic" else f"np.repeat({pixels}, {plan.batch_size}, axis=0)",
-        answer=_answer(plan),
+        batch=plan.batch_size,
+        features=plan.graph.answer == "features",
+        activation=plan.activation,
     )
-
-
-def _answer(plan: ExportPlan) -> str:
-    """The lines that print the answer for one image."""
-    if plan.graph.answer != "logits":
-        return FEATURES
-    return (SIGMOID if plan.activation == "sigmoid" else SOFTMAX) + CLASSES
-
-
-def _preprocessing_code(plan: ExportPlan) -> tuple[str, str]:
-    """The code that preprocesses an image: before it is decoded, and after."""
-    crop, image_size, input_size = plan.preprocessing.crop, plan.preprocessing.image_size, plan.input_size
-    filter = crop.filter.upper()
-    if isinstance(crop, CenterCrop):
-        before = TURNED + CENTER.format(filled=Size(*(int(side / crop.fraction) for side in image_size)))
-        if input_size == "dynamic":
-            return before + DRAFT, ""
-        if not plan.resizes:
-            return before + DRAFT, CROPPED.format(size=image_size, filter=filter)
-        resized = crop.plan(input_size, image_size).resize_to  # to which the graph resizes its input
-        before += SCALED.format(size=input_size, resized=resized)
-        return before + DRAFT, PADDED_CROP.format(size=input_size, filter=filter)
-    need = image_size if input_size == "dynamic" else input_size
-    before = PLAIN.format(need=need) if need.height == need.width else TURNED + PLAIN_TURNED.format(need=need) + DRAFT
-    return before, "" if input_size == "dynamic" else RESIZED.format(size=need, filter=filter)
 
 
 def run_script(folder: Path, target: Target, files: Sequence[Path]) -> list[dict[str, Any]]:

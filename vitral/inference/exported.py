@@ -275,7 +275,7 @@ def load_engine(folder: Path, notes: Export, threads: Threads = "torch") -> Engi
     if isinstance(batch, int) and batch > 1:
         whole = WholeBatchEngine(make_session(path, count)) if notes.kind == "onnx" else compile_whole_batch(path)
         return FixedBatchEngine(whole, batch, outputs)
-    return OnnxRuntimeEngine(path, count) if notes.kind == "onnx" else OpenVinoEngine(path, outputs, count)
+    return (OnnxRuntimeEngine if notes.kind == "onnx" else OpenVinoEngine)(path, outputs, count)
 
 
 @dataclass(frozen=True)

@@ -20,13 +20,12 @@ from vitral.core.machine import keep_freed_memory
 from vitral.data.decoding.header import Decoding
 from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.inference.engines.auto import EngineConfig
-from vitral.inference.engines.eager import PackedLinear
+from vitral.inference.engines.eager import PackedLinear, can_pack
 from vitral.inference.engines.engine import Engine, PixelBatch
 from vitral.inference.engines.onnxruntime import OnnxRuntimeEngine
 from vitral.inference.engines.openvino import OpenVinoEngine
-from vitral.inference.engines.torch_private import can_pack
-from vitral.inference.graph.folding import Affine
 from vitral.inference.graph.graph import Graph, build_graph
+from vitral.inference.graph.layers import Affine
 from vitral.inference.graph.token_merging import Merging, NoMerging, TokenMerging
 from vitral.models.head import NoHead
 from vitral.models.registry import model_config
@@ -67,8 +66,7 @@ def build_engine(name: str, model: LoadedModel, threads: int, calibrating: Pixel
 
 def build_int8_engine(graph: Graph, kind: str, threads: int, calibrating: PixelBatch) -> Engine:
     """The graph with every supported layer in int8."""
-    from vitral.exporters.onnx import OnnxTarget
-    from vitral.exporters.quantize import build_range_meter, quantizable_layers, quantize_dynamic, quantize_static
+    from vitral.exporters.quantize import measure_ranges, quantizable_layers, quantize_layers
     from vitral.inference.graph.onnx import lower_for_onnx, to_onnx
 
     core = to_onnx(lower_for_onnx(graph, "int8"))
@@ -76,9 +74,8 @@ def build_int8_engine(graph: Graph, kind: str, threads: int, calibrating: PixelB
     if not layers:
         raise ConfigError("int8 is for the layers of blocks, and this model has none", code="config.unsupported")
     if kind == "onnxruntime":  # faster with dynamic ranges
-        return OnnxRuntimeEngine(quantize_dynamic(core, layers).SerializeToString(), threads)
-    ranges = build_range_meter(core, layers, OnnxTarget().engine).ranges(calibrating)
-    model = quantize_static(core, layers, ranges).SerializeToString()
+        return OnnxRuntimeEngine(quantize_layers(core, layers, None).SerializeToString(), graph.outputs, threads)
+    model = quantize_layers(core, layers, measure_ranges(core, layers, calibrating)).SerializeToString()
     return OpenVinoEngine(model, graph.outputs, threads)
 
 

@@ -11,8 +11,7 @@ from vitral.data.samples import Item, Samples, Split
 from vitral.evaluation.subject import match_labels
 from vitral.exporters.export import ExportRequest, ExportSource
 from vitral.exporters.export import export as export_model
-from vitral.exporters.plan import BatchSize, InputSize
-from vitral.exporters.targets import Target
+from vitral.exporters.targets import BatchSize, InputSize, Target
 from vitral.exporters.verify import ExportImages, sample_evenly
 from vitral.inference.engines.engine import Precision
 from vitral.inference.exported import Export

@@ -15,7 +15,7 @@ def test_a_model_in_a_file_answers_as_one_in_memory(tmp_path: Path) -> None:
     data = to_onnx(made).SerializeToString()
     (tmp_path / "model.onnx").write_bytes(data)
     images = pixels(source)
-    one, other = OnnxRuntimeEngine(data, 1), OnnxRuntimeEngine(tmp_path / "model.onnx", 1)
+    one, other = OnnxRuntimeEngine(data, 4, 1), OnnxRuntimeEngine(tmp_path / "model.onnx", 4, 1)
     assert np.array_equal(one.run(images), other.run(images))
     assert abs(one.run(images) - truth(source, images)).max() < 1e-5
 

@@ -5,6 +5,7 @@ import os
 import shutil
 import sys
 import time
+from contextlib import AbstractContextManager, nullcontext
 from threading import Lock
 from typing import Literal
 
@@ -12,7 +13,6 @@ import torch
 
 from vitral.core.errors import ConfigError
 from vitral.inference.engines.engine import Engine, EngineKind, FloatArray, PixelBatch, Threads
-from vitral.inference.engines.torch_private import freeze_weights
 from vitral.inference.graph.graph import Graph
 
 log = logging.getLogger("vitral")
@@ -35,6 +35,21 @@ class Compiled(EngineKind):
     def build(self, graph: Graph, threads: Threads = "torch") -> Engine:
         self.check(graph)
         return CompiledEngine(graph)
+
+
+def freeze_weights() -> AbstractContextManager[object]:
+    """What is compiled in the block has its weights as constants, packed by inductor.
+
+    This is a private API of torch: as an option of `torch.compile` the setting comes too late, since the weights are
+    inputs of the graph by then. Without it compiled code is slower.
+    """
+    try:
+        from torch._inductor import config
+
+        patched: AbstractContextManager[object] = config.patch({"freezing": True})
+    except (ImportError, AttributeError):
+        return nullcontext()
+    return patched
 
 
 class CompiledEngine:

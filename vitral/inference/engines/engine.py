@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitral.core.config import Config
-from vitral.core.imports import is_imported
-from vitral.core.machine import default_threads as usual_threads
+from vitral.core.imports import is_imported, load_onnx, load_onnxruntime, load_openvino
+from vitral.core.machine import default_threads
 
 if TYPE_CHECKING:
     from vitral.inference.graph.graph import Graph
@@ -21,6 +21,7 @@ AUTO = "auto"  # the fastest engine, as measured
 OutputKind = Literal["logits", "features"]
 Precision = Literal["float32", "int8"]  # of the matrix products in blocks
 INPUT_NAME = "pixels"  # of the input of every written graph
+LOADERS = {"onnxruntime": load_onnxruntime, "openvino": load_openvino}
 
 
 class Engine(Protocol):
@@ -72,7 +73,7 @@ def thread_count(threads: Threads) -> int:
     if threads != "torch":
         return threads
     if not is_imported("torch"):  # an export runs without it
-        return usual_threads()
+        return default_threads()
     import torch
 
     return torch.get_num_threads()
@@ -92,6 +93,29 @@ class EngineKind(Config):
     def build(self, graph: "Graph", threads: Threads = "torch") -> Engine:
         """The graph, ready to run."""
         raise NotImplementedError
+
+
+class OnnxKind(EngineKind):
+    """The config of an engine that runs the graph as an ONNX model."""
+
+    def open(self, model: bytes, outputs: int, threads: int) -> Engine:
+        """The engine of a model with this number of outputs."""
+        raise NotImplementedError
+
+    def check(self, graph: "Graph") -> None:
+        load_onnx()
+        LOADERS[kind_of(self)]()
+        from vitral.inference.graph.onnx import trace
+
+        trace(graph)
+
+    def build(self, graph: "Graph", threads: Threads = "torch") -> Engine:
+        load_onnx()
+        LOADERS[kind_of(self)]()
+        from vitral.inference.graph.onnx import lower_for_onnx, serialize, to_onnx
+
+        model = serialize(to_onnx(lower_for_onnx(graph, "float32")), "engine", "use engine=eager")
+        return self.open(model, graph.outputs, thread_count(threads))
 
 
 def kind_of(engine: EngineKind) -> str:

@@ -3,71 +3,43 @@
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
-from vitral.core.imports import load_onnx, load_onnxruntime, model_file_errors
-from vitral.inference.engines.engine import (
-    INPUT_NAME,
-    Engine,
-    EngineKind,
-    FloatArray,
-    Lazy,
-    PixelBatch,
-    Threads,
-    evenly_divisible,
-    thread_count,
-)
-
-if TYPE_CHECKING:
-    from vitral.inference.graph.graph import Graph
+from vitral.core.imports import load_onnxruntime, model_file_errors
+from vitral.inference.engines.engine import INPUT_NAME, Engine, FloatArray, Lazy, OnnxKind, PixelBatch, evenly_divisible
 
 ERRORS_ONLY = 3  # its warnings are about graph clean-up
 ALL_THREADS = 0
 
 
-class OnnxRuntime(EngineKind):
-    """ONNX Runtime on the CPU."""
-
-    kind: Literal["onnxruntime"] = "onnxruntime"
-
-    def check(self, graph: "Graph") -> None:
-        load_onnx()
-        load_onnxruntime()
-        from vitral.inference.graph.onnx import trace
-
-        trace(graph)
-
-    def build(self, graph: "Graph", threads: Threads = "torch") -> Engine:
-        load_onnx()
-        load_onnxruntime()
-        from vitral.inference.graph.onnx import lower_for_onnx, serialize, to_onnx
-
-        model = serialize(to_onnx(lower_for_onnx(graph, "float32")), "engine", "use engine=eager")
-        return OnnxRuntimeEngine(model, thread_count(threads))
-
-
 class OnnxRuntimeEngine:
     """An ONNX model for any batch: one image a thread, and all threads together for the rest of a batch."""
 
-    def __init__(self, model: bytes | Path, threads: int) -> None:
-        self._threads = threads
+    def __init__(self, model: bytes | Path, outputs: int, threads: int) -> None:
+        self._outputs, self._threads = outputs, threads
         self._together = Lazy(lambda: make_session(model, threads))
         self._apart = Lazy(lambda: (make_session(model, 1), ThreadPoolExecutor(threads)))
 
     def run(self, pixels: PixelBatch) -> FloatArray:
         images = [pixels[index : index + 1] for index in range(len(pixels))]
         whole = evenly_divisible(len(images), self._threads)
-        rows: list[FloatArray] = []
+        rows: list[FloatArray] = [np.empty((0, self._outputs), dtype=np.float32)]
         if whole:
             one, pool = self._apart.get()  # one image a thread: no synchronization at every operator
             rows += pool.map(lambda image: run_session(one, image), images[:whole])
         rows += (run_session(self._together.get(), image) for image in images[whole:])
-        return np.concatenate(rows) if rows else self._empty()  # (B, K)
+        return np.concatenate(rows)  # (B, K)
 
-    def _empty(self) -> FloatArray:
-        return np.zeros((0, self._together.get().get_outputs()[0].shape[1]), dtype=np.float32)
+
+class OnnxRuntime(OnnxKind):
+    """ONNX Runtime on the CPU."""
+
+    kind: Literal["onnxruntime"] = "onnxruntime"
+
+    def open(self, model: bytes, outputs: int, threads: int) -> Engine:
+        return OnnxRuntimeEngine(model, outputs, threads)
 
 
 @dataclass(frozen=True)

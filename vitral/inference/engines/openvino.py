@@ -6,49 +6,14 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
-from vitral.core.imports import load_onnx, load_openvino, model_file_errors
-from vitral.inference.engines.engine import (
-    INPUT_NAME,
-    Engine,
-    EngineKind,
-    FloatArray,
-    Lazy,
-    PixelBatch,
-    Threads,
-    evenly_divisible,
-    thread_count,
-)
-
-if TYPE_CHECKING:
-    from vitral.inference.graph.graph import Graph
-
+from vitral.core.imports import load_openvino, model_file_errors
+from vitral.inference.engines.engine import INPUT_NAME, Engine, FloatArray, Lazy, OnnxKind, PixelBatch, evenly_divisible
 
 CHUNK = 4  # images a thread takes at a time from a large batch; the narrower the model, the more it gains
-
-
-class OpenVino(EngineKind):
-    """OpenVINO on the CPU, in float32: by default it uses bfloat16 where the CPU has it."""
-
-    kind: Literal["openvino"] = "openvino"
-
-    def check(self, graph: "Graph") -> None:
-        load_onnx()
-        load_openvino()
-        from vitral.inference.graph.onnx import trace
-
-        trace(graph)
-
-    def build(self, graph: "Graph", threads: Threads = "torch") -> Engine:
-        load_onnx()
-        load_openvino()
-        from vitral.inference.graph.onnx import lower_for_onnx, serialize, to_onnx
-
-        model = serialize(to_onnx(lower_for_onnx(graph, "float32")), "engine", "use engine=eager")
-        return OpenVinoEngine(model, graph.outputs, thread_count(threads))
 
 
 class OpenVinoEngine:
@@ -84,9 +49,7 @@ class OpenVinoEngine:
     def _pool(self, streams: int, images: int) -> "RequestPool":
         """Requests to the model compiled for this number of streams and images a stream."""
         compiled = self._compiled(streams, images)
-        if streams == 1:
-            return RequestPool(compiled.create_infer_request)
-        return RequestPool(partial(make_queue, compiled, streams))
+        return RequestPool(compiled.create_infer_request if streams == 1 else partial(make_queue, compiled, streams))
 
     def _compiled(self, streams: int, images: int) -> Any:
         model = self._model.clone()
@@ -99,6 +62,15 @@ class OpenVinoEngine:
             "PERFORMANCE_HINT": "LATENCY" if streams == 1 else "THROUGHPUT",
         }
         return self._core.compile_model(model, "CPU", settings)
+
+
+class OpenVino(OnnxKind):
+    """OpenVINO on the CPU, in float32: by default it uses bfloat16 where the CPU has it."""
+
+    kind: Literal["openvino"] = "openvino"
+
+    def open(self, model: bytes, outputs: int, threads: int) -> Engine:
+        return OpenVinoEngine(model, outputs, threads)
 
 
 @dataclass(frozen=True)

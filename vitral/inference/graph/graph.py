@@ -70,32 +70,24 @@ def build_graph_sharing_weights(
         message = "the model has no head, so it has no logits"
         raise ConfigError(message, code="config.unsupported", where="model.head", hint="use its features")
     merging.check(config)
+    weights = {id(each): nn.Parameter(each.detach().float(), requires_grad=False) for each in loaded.model.parameters()}
     with torch.no_grad():
-        model = copy_sharing_weights(loaded.model).eval()
-        body = build_body(model, needs.normalize, needs.image_size, merging)
+        model: Model = deepcopy(loaded.model, weights).eval()  # modules of its own around the same weights
+        fold_standardization(model)
+        body: nn.Module
+        if isinstance(model, ResidualNetwork):
+            body = PooledResnet(NormalizePixels(needs.normalize, config.channels), model.body)
+        else:
+            assert isinstance(model, VisionTransformer)
+            body = Encoder(model, needs.normalize, needs.image_size, merging)
     if answer == "features" or isinstance(config.head, NoHead):
         return Graph(body, nn.Identity(), needs.image_size, config.channels, feature_width(config))
     return Graph(body, model.head, needs.image_size, config.channels, config.head.num_classes)
 
 
-def copy_sharing_weights(model: Model) -> Model:
-    """A copy with modules of its own around the same weights, in float32."""
-    weights = {id(each): nn.Parameter(each.detach().float(), requires_grad=False) for each in model.parameters()}
-    return deepcopy(model, weights)
-
-
 def feature_width(config: Vit | Resnet) -> int:
     """The width of the pooled features."""
     return config.out_channels() if isinstance(config, Resnet) else config.pool.out_width(config.width)
-
-
-def build_body(model: Model, normalize: Normalize, image_size: Size, merging: Merging) -> nn.Module:
-    """The part of the graph from pixels to pooled features."""
-    fold_standardization(model)
-    if isinstance(model, ResidualNetwork):
-        return PooledResnet(NormalizePixels(normalize, model.config.channels), model.body)
-    assert isinstance(model, VisionTransformer)
-    return Encoder(model, normalize, image_size, merging)
 
 
 class PooledResnet(nn.Module):
@@ -121,17 +113,6 @@ class NormalizedStem(nn.Module):
         return self.stem(self.normalize(pixels))  # (B, N, D)
 
 
-def build_stem(
-    model: VisionTransformer, normalize: Normalize, image_size: Size
-) -> LinearStem | LayerNormStem | NormalizedStem:
-    """The cheapest equivalent of a stem. Its `bias` is added with the position embeddings."""
-    stem, channels = model.stem, model.config.channels
-    if not isinstance(stem, PatchStem):
-        return NormalizedStem(stem, normalize, channels, model.config.width)
-    kind = LayerNormStem if isinstance(stem.before, nn.LayerNorm) else LinearStem
-    return kind(stem, normalize, image_size, channels)
-
-
 class Encoder(ConstantsModule):
     """A Vision Transformer up to its pooling. All that is added before the first block is one table."""
 
@@ -139,9 +120,14 @@ class Encoder(ConstantsModule):
 
     def __init__(self, model: VisionTransformer, normalize: Normalize, image_size: Size, merging: Merging) -> None:
         super().__init__()
-        config = model.config
+        config, stem = model.config, model.stem
         self.layout, self.merging = config.layout(image_size), merging
-        self.stem = build_stem(model, normalize, image_size)
+        self.stem: LinearStem | LayerNormStem | NormalizedStem  # its bias is added with the position embeddings
+        if isinstance(stem, PatchStem):
+            kind = LayerNormStem if isinstance(stem.before, nn.LayerNorm) else LinearStem
+            self.stem = kind(stem, normalize, image_size, config.channels)
+        else:
+            self.stem = NormalizedStem(stem, normalize, config.channels, config.width)
         bias = self.stem.bias.expand(self.layout.grid.cells(), -1)  # (N, D)
         first = model.prefix(bias[None])[0]  # (L, D)
         self.add_constant("table", first + position_table(model.position, self.layout, config.width, 0))
@@ -173,11 +159,9 @@ def build_blocks(model: VisionTransformer, layout: Layout, merging: Merging) -> 
     for layer, block in enumerate(model.blocks):
         assert isinstance(block, EncoderBlock)
         keep = model.pool.keep(layout) if layer == depth - 1 else layout.length()
-        own = Block(block, layout, keep, merging, removed[layer] if keep == layout.length() else 0)
-        repeats = layer and isinstance(position, AdditivePosition) and position.where != "stem"
-        blocks.append(
-            PositionedBlock(position_table(position, layout, model.config.width, layer), own) if repeats else own
-        )
+        blocks.append(Block(block, layout, keep, merging, removed[layer] if keep == layout.length() else 0))
+        if layer and isinstance(position, AdditivePosition) and position.where != "stem":
+            blocks[-1] = PositionedBlock(position_table(position, layout, model.config.width, layer), blocks[-1])
     return blocks
 
 
@@ -186,7 +170,7 @@ class PositionedBlock(ConstantsModule):
 
     rows: Tensor  # (L, D)
 
-    def __init__(self, rows: Tensor, block: Block) -> None:
+    def __init__(self, rows: Tensor, block: nn.Module) -> None:
         super().__init__()
         self.block = block
         self.add_constant("rows", rows)

@@ -1,10 +1,13 @@
-"""The layers of an inference graph: equivalents of the model's own with weights folded.
+"""The layers of an inference graph: the model's own with weights folded, so that fewer operations remain.
+
+Functions that fold do not modify their arguments.
 
 B images, H x W pixels, C channels, P x Q pixels a patch, R x S patches, N = R S, L tokens, D width, H heads,
 d head width.  All shapes but the batch are constants, so an exported graph has no shape arithmetic.
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -12,25 +15,90 @@ from torch import Tensor, nn
 
 from vitral.core.config import Size
 from vitral.data.transforms.preprocessing import Normalize
-from vitral.inference.graph.folding import (
-    Affine,
-    QkvAffine,
-    channels_last,
-    concat_affines,
-    fold_layer_scale,
-    fold_normalization,
-    normalization_factors,
-    scale_norm,
-    split_qkv,
-)
 from vitral.inference.graph.token_merging import MergedTokens, Merging
-from vitral.models.attention import SelfAttention
+from vitral.models.attention import QkvProjection, SelfAttention
 from vitral.models.base import Layout
-from vitral.models.block import EncoderBlock, PreNormBlock
+from vitral.models.block import ChannelScale, EncoderBlock, PreNormBlock
 from vitral.models.embed import PatchStem
 from vitral.models.mlp import FeedForward, GatedFeedForward
 from vitral.models.position import AttentionPosition, RotaryPosition2d, rotary_angles
 from vitral.models.resnet import StdConv2d, pad_same, standardize
+
+
+class Affine(NamedTuple):
+    """x -> weight x + bias."""
+
+    weight: Tensor  # (outputs, inputs)
+    bias: Tensor  # (outputs)
+
+    def to_linear(self) -> nn.Linear:
+        """A linear layer that holds these tensors, without a copy."""
+        layer = nn.Linear(1, 1, device="meta")
+        layer.weight, layer.bias = nn.Parameter(self.weight.contiguous()), nn.Parameter(self.bias.contiguous())
+        layer.out_features, layer.in_features = self.weight.shape
+        return layer
+
+    def chunk(self, count: int) -> list["Affine"]:
+        """The map as several maps of equally many outputs."""
+        return list(map(Affine, self.weight.chunk(count), self.bias.chunk(count)))
+
+
+def affine(linear: nn.Linear) -> Affine:
+    """The weight and bias of a linear layer; zeros where it has no bias."""
+    weight = linear.weight.detach()
+    bias = weight.new_zeros(len(weight)) if linear.bias is None else linear.bias.detach()
+    return Affine(weight, bias)
+
+
+def normalization_factors(scaling: Normalize, channels: int) -> tuple[Tensor, Tensor]:
+    """Factor and offset of each channel, in float64: normalized = byte * factor + offset."""
+    mean, std = (torch.tensor(each, dtype=torch.float64) for each in (scaling.mean, scaling.std))
+    return (1 / (255 * std)).expand(channels), (-mean / std).expand(channels)  # each (C)
+
+
+def channels_last(values: Tensor, channels: int, patch: Size) -> Tensor:
+    """The values of patches (..., C P Q) in the order of pixels in memory, (..., P Q C)."""
+    return values.unflatten(-1, (channels, *patch)).movedim(-3, -1).flatten(-3)
+
+
+def fold_normalization(linear: nn.Linear, scaling: Normalize, channels: int, patch: Size) -> Affine:
+    """Patch embedding of uint8 pixels (P Q C): normalization and the layer's map from (C P Q) in one."""
+    weight, bias = (each.double() for each in affine(linear))  # (D, C P Q), (D)
+    factor, offset = (
+        each.repeat_interleave(patch.height * patch.width) for each in normalization_factors(scaling, channels)
+    )
+    folded = channels_last(weight * factor, channels, patch)  # (D, P Q C)
+    return Affine(folded.to(linear.weight.dtype), (bias + weight @ offset).to(linear.weight.dtype))
+
+
+def fold_layer_scale(linear: nn.Linear, scale: nn.Module) -> Affine:
+    """The layer with the LayerScale after it folded in."""
+    weight, bias = affine(linear)
+    if not isinstance(scale, ChannelScale):
+        return Affine(weight, bias)
+    factor = scale.factor.detach()  # (D)
+    return Affine(weight * factor[:, None], bias * factor)
+
+
+def fold_norm(norm: nn.LayerNorm, linear: nn.Linear) -> Affine:
+    """The layer with the weight and bias of the LayerNorm before it folded in."""
+    weight, bias = affine(linear)
+    shift = weight.double() @ norm.bias.detach().double()
+    return Affine(weight * norm.weight.detach(), (bias + shift).to(bias.dtype))
+
+
+def split_qkv(heads: QkvProjection) -> list[Affine]:
+    """The q, k and v projections, the scale of the logits in q. Where queries are normalized, `scale_norm` takes it."""
+    q, k, v = affine(heads.qkv).chunk(3)
+    scale = 1.0 if isinstance(heads.q_norm, nn.LayerNorm) else heads.head_width**-0.5
+    return [Affine(q.weight * scale, q.bias * scale), k, v]
+
+
+def scale_norm(norm: nn.LayerNorm, scale: float) -> nn.LayerNorm:
+    """A norm whose output is multiplied by `scale`."""
+    scaled = nn.LayerNorm(norm.normalized_shape, norm.eps)
+    scaled.weight, scaled.bias = (nn.Parameter(each.detach() * scale) for each in (norm.weight, norm.bias))
+    return scaled
 
 
 class ConstantsModule(nn.Module):
@@ -77,9 +145,8 @@ class LayerNormStem(ConstantsModule):
         super().__init__()
         self.image_size, self.patch = image_size, stem.patch
         cells = stem.patch.height * stem.patch.width
-        factor, offset = (each.float().repeat(cells) for each in normalization_factors(normalize, channels))
-        self.add_constant("factor", factor)
-        self.add_constant("offset", offset)
+        for name, each in zip(("factor", "offset"), normalization_factors(normalize, channels), strict=True):
+            self.add_constant(name, each.float().repeat(cells))
         self.before, self.project, self.after = stem.before, stem.project, stem.after
         assert isinstance(self.before, nn.LayerNorm)
         for part, name in ((self.before, "weight"), (self.before, "bias"), (self.project, "weight")):
@@ -100,9 +167,8 @@ class NormalizePixels(ConstantsModule):
 
     def __init__(self, normalize: Normalize, channels: int) -> None:
         super().__init__()
-        factor, offset = normalization_factors(normalize, channels)
-        self.add_constant("factor", factor.float())
-        self.add_constant("offset", offset.float())
+        for name, each in zip(("factor", "offset"), normalization_factors(normalize, channels), strict=True):
+            self.add_constant(name, each.float())
 
     def forward(self, pixels: Tensor) -> Tensor:
         return (pixels.float() * self.factor + self.offset).permute(0, 3, 1, 2)  # (B, C, H, W)
@@ -134,9 +200,10 @@ def fold_standardization(part: nn.Module) -> None:
 class FusedQkv(nn.Module):
     """Queries, keys and values by one matrix product: the fastest in torch."""
 
-    def __init__(self, qkv: QkvAffine) -> None:
+    def __init__(self, qkv: Sequence[Affine]) -> None:
         super().__init__()
-        self.qkv = concat_affines(qkv).to_linear()
+        weights, biases = zip(*qkv, strict=True)
+        self.qkv = Affine(torch.cat(weights), torch.cat(biases)).to_linear()
 
     def forward(self, x: Tensor) -> Sequence[Tensor]:
         """Queries, keys and values (B, L, H d)."""
@@ -144,14 +211,13 @@ class FusedQkv(nn.Module):
 
     def separate(self) -> "SeparateQkv":
         """The same as three products."""
-        weights, biases = (each.detach().chunk(3) for each in (self.qkv.weight, self.qkv.bias))
-        return SeparateQkv(QkvAffine(*map(Affine, weights, biases)))
+        return SeparateQkv(affine(self.qkv).chunk(3))
 
 
 class SeparateQkv(nn.Module):
     """Queries, keys and values by three matrix products: the fastest in ONNX Runtime and OpenVINO."""
 
-    def __init__(self, qkv: QkvAffine) -> None:
+    def __init__(self, qkv: Sequence[Affine]) -> None:
         super().__init__()
         self.q, self.k, self.v = (part.to_linear() for part in qkv)
 
@@ -166,7 +232,7 @@ class SeparateQkv(nn.Module):
 class FirstTokensQkv(SeparateQkv):
     """Queries of the first `keep` tokens, keys and values of all."""
 
-    def __init__(self, qkv: QkvAffine, keep: int) -> None:
+    def __init__(self, qkv: Sequence[Affine], keep: int) -> None:
         super().__init__(qkv)
         self.keep = keep
 
@@ -225,12 +291,12 @@ class FirstTokensAttention(ConstantsModule):
 
     def __init__(self, mixer: SelfAttention, keep: int) -> None:
         super().__init__()
-        heads, qkv = mixer.heads, split_qkv(mixer.heads)
+        heads, (q, k, v) = mixer.heads, split_qkv(mixer.heads)
         self.heads, self.head_width, self.keep, self.project = heads.heads, heads.head_width, keep, mixer.project
-        self.q = qkv.q.to_linear()
-        self.add_constant("k", qkv.k.weight.unflatten(0, (self.heads, self.head_width)))
-        self.add_constant("v", qkv.v.weight.unflatten(0, (self.heads, self.head_width)).mT)
-        self.add_constant("v_bias", qkv.v.bias)
+        self.q = q.to_linear()
+        self.add_constant("k", k.weight.unflatten(0, (self.heads, self.head_width)))
+        self.add_constant("v", v.weight.unflatten(0, (self.heads, self.head_width)).mT)
+        self.add_constant("v_bias", v.bias)
 
     def forward(self, x: Tensor, bias: Tensor | None) -> Tensor:
         """The attention output (B, keep, D). `bias` (B, 1, 1, L) is added to the logits."""
@@ -269,13 +335,12 @@ def build_mixer(mixer: nn.Module, layout: Layout, keep: int) -> FullAttention | 
 
 def fold_scales(block: EncoderBlock) -> None:
     """Fold LayerScale into the linear layers before it, where there are such layers."""
-    mixer, mlp = block.mixer, block.mlp
-    if isinstance(mixer, SelfAttention) and isinstance(mixer.project, nn.Linear):
-        mixer.project = fold_layer_scale(mixer.project, block.mixer_branch.scale).to_linear()
-        block.mixer_branch.scale = nn.Identity()
-    if isinstance(mlp, FeedForward | GatedFeedForward):
-        mlp.contract = fold_layer_scale(mlp.contract, block.mlp_branch.scale).to_linear()
-        block.mlp_branch.scale = nn.Identity()
+    layers = ((block.mixer_branch, block.mixer, "project"), (block.mlp_branch, block.mlp, "contract"))
+    for branch, part, name in layers:
+        linear = getattr(part, name, None)
+        if isinstance(part, SelfAttention | FeedForward | GatedFeedForward) and isinstance(linear, nn.Linear):
+            setattr(part, name, fold_layer_scale(linear, branch.scale).to_linear())
+            branch.scale = nn.Identity()
 
 
 class Block(nn.Module):

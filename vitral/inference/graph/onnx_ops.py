@@ -7,14 +7,95 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
-from onnx import numpy_helper
+from onnx import NodeProto, helper, numpy_helper
 from torch import Tensor
 
-from vitral.inference.graph.onnx_trace import OnnxBuilder, Operator, Value
-
+Value = Tensor | float
+Operator = Callable[..., str | list[str]]  # adds nodes and returns the names of their outputs
 LAST = 2**63 - 1  # an open end of a Slice
+ONE = numpy_helper.from_array(np.ones(1, dtype=np.float32))
+
+
+class OnnxBuilder:
+    """Nodes in order, and the constants that they use."""
+
+    def __init__(self, module_name: Callable[[], str]) -> None:
+        self.module_name = module_name  # of the module that is running
+        self.nodes: list[NodeProto] = []
+        self.constants: dict[str, Tensor] = {}  # the graph's own tensors, not copies
+        self._names: dict[int, str] = {}  # by the id of a tensor
+        self._alive: list[Tensor] = []  # keeps those ids valid
+        self._reshaped: dict[str, str] = {}  # output of a Reshape -> its input
+
+    def bind(self, tensor: Tensor, name: str) -> None:
+        """Name a tensor that depends on the pixels."""
+        self._names[id(tensor)] = name
+        self._alive.append(tensor)
+
+    def is_bound(self, value: object) -> bool:
+        """Whether this is a tensor that depends on the pixels."""
+        return id(value) in self._names
+
+    def name(self, value: Value) -> str:
+        """The name of a bound tensor, or of a new constant."""
+        if self.is_bound(value):
+            return self._names[id(value)]
+        if not isinstance(value, Tensor):
+            return self.constant(torch.tensor(float(value)))
+        expanded = value.ndim and not value.stride(0)  # for the batch: ONNX broadcasts
+        return self.constant(value[:1] if expanded else value)
+
+    def constant(self, value: Tensor, kind: str = "constant") -> str:
+        """Add a constant."""
+        name = f"{self.module_name()}.{kind}"
+        if name in self.constants:
+            name += f"_{len(self.constants)}"
+        self.constants[name] = value.detach()
+        return name
+
+    def ints(self, *values: int) -> str:
+        """Add a constant int64 vector."""
+        return self.constant(torch.tensor(values, dtype=torch.int64))
+
+    def nodes_with_outputs(self, kind: str, *inputs: str | Value, outputs: int, **attributes: Any) -> list[str]:
+        """Add a node with several outputs. Inputs are names, tensors or numbers."""
+        sources = [each if isinstance(each, str) else self.name(each) for each in inputs]
+        name = f"{self.module_name()}.{kind}_{len(self.nodes)}"
+        names = [f"{name}_{index}" for index in range(outputs)] if outputs > 1 else [name]
+        self.nodes.append(helper.make_node(kind, sources, names, name=name, **attributes))
+        return names
+
+    def node(self, kind: str, *inputs: str | Value, **attributes: Any) -> str:
+        """Add a node with one output."""
+        return self.nodes_with_outputs(kind, *inputs, outputs=1, **attributes)[0]
+
+    def reshape(self, x: Tensor, shape: Sequence[int]) -> str:
+        """Add a Reshape to a shape whose first side is open. Consecutive reshapes become one."""
+        source = self._reshaped.get(self.name(x), self.name(x))
+        name = self.node("Reshape", source, self.ints(-1, *shape[1:]))
+        self._reshaped[name] = source
+        return name
+
+    def finish(self, output: Tensor, name: str) -> None:
+        """Name the output, and drop unused nodes and constants."""
+        last = self.name(output)
+        needed, kept = {last}, []
+        for node in reversed(self.nodes):
+            if needed.intersection(node.output):
+                needed.update(node.input)
+                kept.append(node)
+                for names in (node.output, node.input):
+                    names[:] = [name if each == last else each for each in names]
+        self.nodes = kept[::-1]
+        self.constants = {each: value for each, value in self.constants.items() if each in needed}
+
+
+def elementwise(kind: str) -> Operator:
+    """The translation of a function whose arguments are the inputs of a node."""
+    return lambda g, result, *inputs: g.node(kind, *inputs)
 
 
 def reshape(g: OnnxBuilder, result: Tensor, x: Tensor, *_: Any, **__: Any) -> str:
@@ -22,82 +103,49 @@ def reshape(g: OnnxBuilder, result: Tensor, x: Tensor, *_: Any, **__: Any) -> st
 
 
 def permute(g: OnnxBuilder, result: Tensor, x: Tensor, *axes: Any) -> str:
-    return add_transpose(g, g.name(x), axes[0] if isinstance(axes[0], tuple) else axes)
+    return g.node("Transpose", x, perm=list(axes[0] if isinstance(axes[0], tuple) else axes))
 
 
 def transpose(g: OnnxBuilder, result: Tensor, x: Tensor, first: int = -2, second: int = -1) -> str:
     axes = list(range(x.ndim))
     axes[first], axes[second] = axes[second], axes[first]
-    return add_transpose(g, g.name(x), axes)
-
-
-def add_transpose(g: OnnxBuilder, name: str, axes: Sequence[int]) -> str:
-    return g.node("Transpose", name, perm=list(axes))
+    return g.node("Transpose", x, perm=axes)
 
 
 def cast_to_float(g: OnnxBuilder, result: Tensor, x: Tensor) -> str:
-    return g.name(x) if x.dtype == torch.float32 else g.node("Cast", g.name(x), to=1)
-
-
-def binary(kind: str) -> Operator:
-    def write(g: OnnxBuilder, result: Tensor, first: Value, second: Value) -> str:
-        return g.node(kind, g.name(first), g.name(second))
-
-    return write
-
-
-def unary(kind: str) -> Operator:
-    def write(g: OnnxBuilder, result: Tensor, x: Tensor) -> str:
-        return g.node(kind, g.name(x))
-
-    return write
+    return g.name(x) if x.dtype == torch.float32 else g.node("Cast", x, to=1)
 
 
 def linear(g: OnnxBuilder, result: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> str:
-    product = g.node("MatMul", g.name(x), g.constant(weight.mT, "weight"))
+    product = g.node("MatMul", x, g.constant(weight.mT, "weight"))
     return product if bias is None else g.node("Add", product, g.constant(bias, "bias"))
 
 
 def layer_norm(
-    g: OnnxBuilder,
-    result: Tensor,
-    x: Tensor,
-    shape: Sequence[int],
-    weight: Tensor | None,
-    bias: Tensor | None,
-    eps: float,
+    g: OnnxBuilder, result: Tensor, x: Tensor, shape: Sequence[int], weight: Any, bias: Any, eps: float
 ) -> str:
-    factor = g.name(torch.ones(*shape) if weight is None else weight)  # ONNX requires a weight
-    shift = () if bias is None else (g.name(bias),)
-    return g.node("LayerNormalization", g.name(x), factor, *shift, axis=-1, epsilon=eps)
+    factor = torch.ones(*shape) if weight is None else weight  # ONNX requires a weight
+    shift = () if bias is None else (bias,)
+    return g.node("LayerNormalization", x, factor, *shift, axis=-1, epsilon=eps)
 
 
 def group_norm(g: OnnxBuilder, result: Tensor, x: Tensor, groups: int, weight: Tensor, bias: Tensor, eps: float) -> str:
     """As InstanceNormalization of the groups, which all engines support; few support GroupNormalization."""
     shape = x.shape[1:]
-    rows = g.node("Reshape", g.name(x), g.ints(-1, groups, math.prod(shape) // groups))
-    ones, zeros = g.constant(torch.ones(groups)), g.constant(torch.zeros(groups))
-    normed = g.node("InstanceNormalization", rows, ones, zeros, epsilon=eps)
+    rows = g.node("Reshape", x, g.ints(-1, groups, math.prod(shape) // groups))
+    normed = g.node("InstanceNormalization", rows, torch.ones(groups), torch.zeros(groups), epsilon=eps)
     back = g.node("Reshape", normed, g.ints(-1, *shape))
-    return g.node("Add", g.node("Mul", back, g.name(weight[:, None, None])), g.name(bias[:, None, None]))
-
-
-def gelu(g: OnnxBuilder, result: Tensor, x: Tensor, approximate: str = "none") -> str:
-    return g.node("Gelu", g.name(x), approximate=approximate)
-
-
-def silu(g: OnnxBuilder, result: Tensor, x: Tensor, inplace: bool = False) -> str:
-    return g.node("Mul", g.name(x), g.node("Sigmoid", g.name(x)))
+    return g.node("Add", g.node("Mul", back, weight[:, None, None]), bias[:, None, None])
 
 
 def attention(
     g: OnnxBuilder, result: Tensor, q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, **how: Any
 ) -> str:
     scale = how.get("scale") or q.shape[-1] ** -0.5
-    queries = g.name(q) if scale == 1.0 else g.node("Mul", g.name(q), g.name(scale))
-    logits = g.node("MatMul", queries, add_transpose(g, g.name(k), (0, 1, 3, 2)))
-    biased = logits if attn_mask is None else g.node("Add", logits, g.name(attn_mask))
-    return g.node("MatMul", g.node("Softmax", biased, axis=-1), g.name(v))
+    queries = q if scale == 1.0 else g.node("Mul", q, scale)
+    logits = g.node("MatMul", queries, g.node("Transpose", k, perm=[0, 1, 3, 2]))
+    biased = logits if attn_mask is None else g.node("Add", logits, attn_mask)
+    return g.node("MatMul", g.node("Softmax", biased, axis=-1), v)
 
 
 def pad(g: OnnxBuilder, result: Tensor, x: Tensor, sizes: Sequence[int], mode: str, value: float | None) -> str:
@@ -105,7 +153,7 @@ def pad(g: OnnxBuilder, result: Tensor, x: Tensor, sizes: Sequence[int], mode: s
         return g.name(x)
     pairs = [(0, 0)] * (x.ndim - len(sizes) // 2) + list(zip(sizes[::2], sizes[1::2], strict=True))[::-1]
     befores, afters = zip(*pairs, strict=True)
-    return g.node("Pad", g.name(x), g.ints(*befores, *afters), g.name(value or 0.0))
+    return g.node("Pad", x, g.ints(*befores, *afters), value or 0.0)
 
 
 def cat(g: OnnxBuilder, result: Tensor, tensors: Sequence[Tensor], dim: int = 0) -> str:
@@ -116,11 +164,11 @@ def cat(g: OnnxBuilder, result: Tensor, tensors: Sequence[Tensor], dim: int = 0)
 
 def split(g: OnnxBuilder, result: Sequence[Tensor], x: Tensor, *_: Any, dim: int = 0) -> list[str]:
     sizes = g.ints(*(part.shape[dim] for part in result))
-    return g.nodes_with_outputs("Split", g.name(x), sizes, outputs=len(result), axis=dim)
+    return g.nodes_with_outputs("Split", x, sizes, outputs=len(result), axis=dim)
 
 
 def unbind(g: OnnxBuilder, result: Sequence[Tensor], x: Tensor, dim: int) -> list[str]:
-    slices = g.nodes_with_outputs("Split", g.name(x), outputs=len(result), axis=dim, num_outputs=len(result))
+    slices = g.nodes_with_outputs("Split", x, outputs=len(result), axis=dim, num_outputs=len(result))
     return [g.node("Squeeze", each, g.ints(dim)) for each in slices]
 
 
@@ -137,15 +185,12 @@ def getitem(g: OnnxBuilder, result: Tensor, x: Tensor, index: Any) -> str:
         if item is None:
             new.append(axis + len(new) - len(dropped))
             continue
-        start, end = (
-            (item.start or 0, LAST if item.stop is None else item.stop)
-            if isinstance(item, slice)
-            else (item, item + 1 or LAST)
-        )
-        if (start, end) != (0, LAST):
-            name = g.node("Slice", name, *(g.ints(each) for each in (start, end, axis)))
         if not isinstance(item, slice):
             dropped.append(axis)
+            item = slice(item, item + 1 or None)  # noqa: PLW2901
+        start, end = item.start or 0, LAST if item.stop is None else item.stop
+        if (start, end) != (0, LAST):
+            name = g.node("Slice", name, *(g.ints(each) for each in (start, end, axis)))
         axis += 1
     name = g.node("Squeeze", name, g.ints(*dropped)) if dropped else name
     return g.node("Unsqueeze", name, g.ints(*new)) if new else name
@@ -153,7 +198,11 @@ def getitem(g: OnnxBuilder, result: Tensor, x: Tensor, index: Any) -> str:
 
 def mean(g: OnnxBuilder, result: Tensor, x: Tensor, dim: int | Sequence[int]) -> str:
     axes = (dim,) if isinstance(dim, int) else dim
-    return g.node("ReduceMean", g.name(x), g.ints(*axes), keepdims=0)
+    return g.node("ReduceMean", x, g.ints(*axes), keepdims=0)
+
+
+def reduce_sum(g: OnnxBuilder, result: Tensor, x: Tensor, dim: int, keepdim: bool = False) -> str:
+    return g.node("ReduceSum", x, g.ints(dim), keepdims=int(keepdim))
 
 
 def gather(g: OnnxBuilder, result: Tensor, x: Tensor, dim: int, index: Tensor) -> str:
@@ -163,85 +212,60 @@ def gather(g: OnnxBuilder, result: Tensor, x: Tensor, dim: int, index: Tensor) -
     rows, width = x.shape[-2:]
     first = index[(0,) * (index.ndim - 2)]  # (rows, columns)
     indices = (first + width * torch.arange(rows)[:, None]).flatten()
-    flat = g.node("Reshape", g.name(x), g.ints(-1, *x.shape[1:-2], rows * width))
-    gathered = g.node("Gather", flat, g.constant(indices), axis=x.ndim - 2)
+    flat = g.node("Reshape", x, g.ints(-1, *x.shape[1:-2], rows * width))
+    gathered = g.node("Gather", flat, indices, axis=x.ndim - 2)
     return g.node("Reshape", gathered, g.ints(-1, *result.shape[1:]))
 
 
 def repeat_interleave(g: OnnxBuilder, result: Tensor, x: Tensor, count: int, dim: int) -> str:
     assert dim == 0, "each image once for every window"
-    expanded = g.node("Unsqueeze", g.name(x), g.ints(1))
+    expanded = g.node("Unsqueeze", x, g.ints(1))
     copies = g.node("Expand", expanded, g.ints(1, count, *(1 for _ in x.shape[1:])))
     return g.node("Reshape", copies, g.ints(-1, *x.shape[1:]))
 
 
 def conv2d(g: OnnxBuilder, result: Tensor, x: Tensor, weight: Tensor, stride: int) -> str:
     kernel = g.constant(weight, "weight")
-    return g.node("Conv", g.name(x), kernel, strides=[stride, stride], kernel_shape=list(weight.shape[2:]))
+    return g.node("Conv", x, kernel, strides=[stride, stride], kernel_shape=list(weight.shape[2:]))
 
 
 def max_pool2d(g: OnnxBuilder, result: Tensor, x: Tensor, kernel: int, stride: int, *_: Any, **__: Any) -> str:
-    return g.node("MaxPool", g.name(x), kernel_shape=[kernel] * 2, strides=[stride] * 2)
+    return g.node("MaxPool", x, kernel_shape=[kernel] * 2, strides=[stride] * 2)
 
 
 def avg_pool2d(
     g: OnnxBuilder, result: Tensor, x: Tensor, kernel: int, stride: int, padding: int, count_include_pad: bool
 ) -> str:
     sizes = {"kernel_shape": [kernel] * 2, "strides": [stride] * 2, "pads": [padding] * 4}
-    return g.node("AveragePool", g.name(x), count_include_pad=int(count_include_pad), **sizes)
+    return g.node("AveragePool", x, count_include_pad=int(count_include_pad), **sizes)
 
 
 def normalize(g: OnnxBuilder, result: Tensor, x: Tensor, dim: int, eps: float = 1e-12, **_: Any) -> str:
-    length = g.node("ReduceL2", g.name(x), g.ints(dim), keepdims=1)
-    return g.node("Div", g.name(x), g.node("Max", length, g.name(eps)))
-
-
-def index_select(g: OnnxBuilder, result: Tensor, x: Tensor, dim: int, index: Tensor) -> str:
-    return g.node("Gather", g.name(x), g.name(index), axis=dim)
-
-
-def take(g: OnnxBuilder, result: Tensor, x: Tensor, index: Tensor) -> str:
-    assert x.ndim == 1
-    return g.node("Gather", g.name(x), g.name(index), axis=0)
+    return g.node("Div", x, g.node("Max", g.node("ReduceL2", x, g.ints(dim), keepdims=1), eps))
 
 
 def take_along_dim(g: OnnxBuilder, result: Tensor, x: Tensor, index: Tensor, dim: int) -> str:
     """Whole rows of each image: GatherElements would copy element by element."""
     assert dim == 1
     assert index.shape[2:] == (1,), "one index a row"
-    return g.node("GatherND", g.name(x), g.name(index), batch_dims=1)
-
-
-def amax(g: OnnxBuilder, result: Tensor, x: Tensor, dim: int) -> str:
-    return g.node("ReduceMax", g.name(x), g.ints(dim), keepdims=0)
+    return g.node("GatherND", x, index, batch_dims=1)
 
 
 def topk(g: OnnxBuilder, result: Sequence[Tensor], x: Tensor, count: int, dim: int, largest: bool = True) -> list[str]:
-    return g.nodes_with_outputs("TopK", g.name(x), g.ints(count), outputs=2, axis=dim, largest=int(largest))
+    return g.nodes_with_outputs("TopK", x, g.ints(count), outputs=2, axis=dim, largest=int(largest))
 
 
-def reduce_sum(g: OnnxBuilder, result: Tensor, x: Tensor, dim: int, keepdim: bool = False) -> str:
-    return g.node("ReduceSum", g.name(x), g.ints(dim), keepdims=int(keepdim))
-
-
-def where(g: OnnxBuilder, result: Tensor, condition: Tensor, first: Tensor | float, second: Tensor | float) -> str:
+def where(g: OnnxBuilder, result: Tensor, condition: Tensor, *branches: Tensor | float) -> str:
     """A plain number gets the dtype of the result."""
-    branches = (
-        each if isinstance(each, Tensor) else torch.tensor(each, dtype=result.dtype) for each in (first, second)
-    )
-    return g.node("Where", g.name(condition), *map(g.name, branches))
-
-
-def ones_like(g: OnnxBuilder, result: Tensor, x: Tensor) -> str:
-    one = numpy_helper.from_array(torch.ones(1).numpy())
-    return g.node("ConstantOfShape", g.node("Shape", g.name(x)), value=one)
+    typed = (each if isinstance(each, Tensor) else torch.tensor(each, dtype=result.dtype) for each in branches)
+    return g.node("Where", condition, *typed)
 
 
 OPERATORS: dict[Callable[..., Any], Operator] = {
     F.avg_pool2d: avg_pool2d,
     F.conv2d: conv2d,
     F.dropout: lambda g, result, x, *_, **__: g.name(x),
-    F.gelu: gelu,
+    F.gelu: lambda g, result, x, approximate="none": g.node("Gelu", x, approximate=approximate),
     F.group_norm: group_norm,
     F.layer_norm: layer_norm,
     F.linear: linear,
@@ -249,38 +273,38 @@ OPERATORS: dict[Callable[..., Any], Operator] = {
     F.normalize: normalize,
     F.pad: pad,
     F.scaled_dot_product_attention: attention,
-    F.silu: silu,
-    Tensor.__eq__: binary("Equal"),
+    F.silu: lambda g, result, x, inplace=False: g.node("Mul", x, g.node("Sigmoid", x)),
+    Tensor.__eq__: elementwise("Equal"),
     Tensor.__getitem__: getitem,
-    Tensor.add: binary("Add"),
-    Tensor.amax: amax,
-    Tensor.argmax: lambda g, result, x, dim: g.node("ArgMax", g.name(x), axis=dim, keepdims=0),
+    Tensor.add: elementwise("Add"),
+    Tensor.amax: lambda g, result, x, dim: g.node("ReduceMax", x, g.ints(dim), keepdims=0),
+    Tensor.argmax: lambda g, result, x, dim: g.node("ArgMax", x, axis=dim, keepdims=0),
     Tensor.chunk: split,
-    Tensor.div: binary("Div"),
+    Tensor.div: elementwise("Div"),
     Tensor.flatten: reshape,
     Tensor.float: cast_to_float,
     Tensor.gather: gather,
-    Tensor.index_select: index_select,
-    Tensor.log: unary("Log"),
+    Tensor.index_select: lambda g, result, x, dim, index: g.node("Gather", x, index, axis=dim),
+    Tensor.log: elementwise("Log"),
     Tensor.mT.__get__: transpose,  # type: ignore[attr-defined]
-    Tensor.matmul: binary("MatMul"),
+    Tensor.matmul: elementwise("MatMul"),
     Tensor.mean: mean,
-    Tensor.mul: binary("Mul"),
+    Tensor.mul: elementwise("Mul"),
     Tensor.permute: permute,
-    Tensor.relu: unary("Relu"),
+    Tensor.relu: elementwise("Relu"),
     Tensor.repeat_interleave: repeat_interleave,
-    Tensor.softmax: lambda g, result, x, dim: g.node("Softmax", g.name(x), axis=dim),
-    Tensor.sub: binary("Sub"),
+    Tensor.softmax: lambda g, result, x, dim: g.node("Softmax", x, axis=dim),
+    Tensor.sub: elementwise("Sub"),
     Tensor.sum: reduce_sum,
-    Tensor.take: take,
+    Tensor.take: lambda g, result, x, index: g.node("Gather", x, index, axis=0),  # of a vector
     Tensor.take_along_dim: take_along_dim,
-    Tensor.tanh: unary("Tanh"),
+    Tensor.tanh: elementwise("Tanh"),
     Tensor.topk: topk,
     Tensor.transpose: transpose,
     Tensor.unbind: unbind,
     Tensor.unflatten: reshape,
     torch.cat: cat,
-    torch.ones_like: ones_like,
-    torch.sigmoid: unary("Sigmoid"),
+    torch.ones_like: lambda g, result, x: g.node("ConstantOfShape", g.node("Shape", x), value=ONE),
+    torch.sigmoid: elementwise("Sigmoid"),
     torch.where: where,
 }
