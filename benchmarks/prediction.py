@@ -25,7 +25,7 @@ from benchmarks.photos import jpeg
 from vitral.core.machine import cpu_count
 from vitral.inference.batches import read_batches
 from vitral.inference.engines.openvino import OpenVino
-from vitral.inference.image_refs import FileSource, ImageRef
+from vitral.inference.inputs import FileSource, ImageRef
 from vitral.inference.predictor import Predictor
 from vitral.runs.bench import describe_machine
 from vitral.runs.bench_worker import load_model

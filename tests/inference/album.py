@@ -9,7 +9,7 @@ import torch
 
 from tests.data.pictures import encoded, noise
 from vitral.inference.engines.engine import FloatArray, PixelBatch
-from vitral.inference.image_refs import FileSource, ImageRef
+from vitral.inference.inputs import FileSource, ImageRef
 from vitral.weights.load import LoadedModel
 
 BAD = ("cut.jpg", "empty.jpg", "gone.jpg", "text.jpg")

@@ -24,7 +24,7 @@ from vitral.data.samples import Item, Samples
 from vitral.data.transforms.crop import CenterCrop, Resize
 from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.inference.batches import MAX_FAILED, NICENESS, PREFETCH_BATCHES, THREADS, read_batches
-from vitral.inference.image_refs import DatasetImage, ImageRef
+from vitral.inference.inputs import DatasetImage, ImageRef
 
 NEEDS = Preprocessing(image_size=Size(16, 24))
 
@@ -186,7 +186,7 @@ from vitral.core.config import Size
 from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.inference import batches as reading
 from vitral.inference.engines.engine import thread_count
-from vitral.inference.image_refs import FileSource, ImageRef
+from vitral.inference.inputs import FileSource, ImageRef
 reading.TORCH_AFTER = 10
 images = (ImageRef(path, FileSource(path)) for path in sys.argv[1:] * 50)
 before = "torch" in sys.modules

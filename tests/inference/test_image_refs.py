@@ -8,7 +8,7 @@ from tests.data.tars import sample, tar_bytes, write_tar
 from tests.errors import raises
 from vitral.data.datasets.pack import pack
 from vitral.data.datasets.source import open_data
-from vitral.inference.image_refs import UnlistedImages, pack_images, remote_images, tar_images
+from vitral.inference.inputs import UnlistedImages, pack_images, remote_images, tar_images
 
 JPEGS = [("cat/1.jpg", b"one"), ("notes.txt", b"no image"), ("cat/2.jpg", b"two"), (".hidden.jpg", b"litter")]
 

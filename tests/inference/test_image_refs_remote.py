@@ -7,7 +7,7 @@ import pytest
 from tests.errors import raises
 from vitral.core.errors import DataError
 from vitral.data.datasets.named import open_sample
-from vitral.inference.image_refs import ByteRange, DatasetImage, FileSource, MissingImage, UnlistedImages
+from vitral.inference.inputs import ByteRange, DatasetImage, FileSource, MissingImage, UnlistedImages
 
 
 def test_every_place_gives_its_bytes(tmp_path: Path) -> None:

@@ -16,8 +16,7 @@ from tests.data.trees import plant
 from tests.errors import raises
 from vitral.data.datasets.pack import pack
 from vitral.data.datasets.source import open_data
-from vitral.inference.image_refs import ImageRef, MissingImage, UnlistedImages
-from vitral.inference.inputs import find_images, natural_key, refuse_unlisted
+from vitral.inference.inputs import ImageRef, MissingImage, UnlistedImages, find_images, natural_key, refuse_unlisted
 
 TREE = ["b/10.jpg", "b/2.png", "b/9/1.jpeg", "b/9/notes.txt", "a/x.JPG", "10.jpg", "2.jpg", ".hidden.jpg", "Thumbs.db"]
 # A user who may not look into a folder; whoever runs the tests may be allowed everything, and becomes one who is not.

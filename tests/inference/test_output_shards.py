@@ -20,14 +20,13 @@ from hypothesis import strategies as st
 from tests.errors import raises
 from vitral.core.errors import VitralError
 from vitral.inference.batches import Batch
-from vitral.inference.output_shards import WHOLE, Shard, open_output, output_exists, parse_shard
-from vitral.inference.writers import open_feature_writer
+from vitral.inference.writers import WHOLE, Shard, open_feature_writer, open_output, output_exists, parse_shard
 
 # Writes the names of its share, a line at a time, and dies by SIGKILL after so many moments.
 WRITER = """
 import os, signal, sys
 from pathlib import Path
-from vitral.inference.output_shards import output_exists, parse_shard, open_output
+from vitral.inference.writers import output_exists, parse_shard, open_output
 
 folder, text, moments = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 shard, path = parse_shard(text), folder / f"{text.replace('/', '-of-')}.txt"
@@ -58,7 +57,7 @@ def files(folder: Path) -> list[str]:
 def left_behind(folder: Path, name: str) -> Path:
     """A draft as a process leaves it that dies in the midst of it."""
     script = (
-        "import os, sys\nfrom pathlib import Path\nfrom vitral.inference.output_shards import open_output\n"
+        "import os, sys\nfrom pathlib import Path\nfrom vitral.inference.writers import open_output\n"
         "with open_output(Path(sys.argv[1]), '--out') as file:\n    file.write(b'half')\n    file.flush()\n"
         "    os.kill(os.getpid(), 9)\n"
     )

@@ -16,8 +16,8 @@ from vitral.data.loading.sampler import Sequential
 from vitral.data.samples import Item, Samples
 from vitral.evaluation.subject import predict as predict_dataset
 from vitral.inference.engines.engine import FloatArray, Lazy, NamedEngine, OutputKind, PixelBatch
-from vitral.inference.output_shards import Shard
 from vitral.inference.predictor import PredictionStream, Predictor, predict
+from vitral.inference.writers import Shard
 from vitral.weights.load import LoadedModel
 
 

@@ -122,8 +122,7 @@ def find_images(images: list[str]) -> "Iterator[Path | EncodedImage]":
 
 def image_files(folder: Path) -> Iterator[Path]:
     """The image files in a folder and in those inside, as `predict` lists them."""
-    from vitral.inference.image_refs import FileSource
-    from vitral.inference.inputs import images_below
+    from vitral.inference.inputs import FileSource, images_below
 
     sources = (image.source for image in images_below(str(folder)))
     return (Path(source.path) for source in sources if isinstance(source, FileSource))

@@ -67,8 +67,8 @@ def predict(  # noqa: PLR0913, PLR0917, one parameter an option
     with pause_gc():
         from vitral.core.machine import keep_freed_memory
         from vitral.inference.inputs import find_images, refuse_unlisted
-        from vitral.inference.output_shards import WHOLE, open_output, output_exists, parse_shard
         from vitral.inference.predictor import PredictionStream, Predictor
+        from vitral.inference.writers import WHOLE, open_output, output_exists, parse_shard
 
     share = parse_shard(shard) if shard else WHOLE
     target = Target("--features", features) if features else Target("--out", out)

@@ -19,7 +19,7 @@ from vitral.core.errors import VitralError
 from vitral.data.decoding.pixels import Pixels
 from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.inference.engines.engine import PixelBatch
-from vitral.inference.image_refs import ImageRef
+from vitral.inference.inputs import ImageRef
 
 THREADS = 4
 PREFETCH_BATCHES = 2  # batches that are decoded ahead

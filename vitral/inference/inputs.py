@@ -8,12 +8,14 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence, Set
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import chain
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, TextIO
+from typing import BinaryIO, NamedTuple, Protocol, TextIO, TypeVar
 
-from vitral.core.errors import DataError
+from vitral.core.errors import DataError, VitralError
+from vitral.data.datasets import urls
 from vitral.data.datasets.files import (
     Folder,
     Identity,
@@ -27,58 +29,129 @@ from vitral.data.datasets.files import (
 from vitral.data.datasets.huggingface import holds_tables
 from vitral.data.datasets.manifest import DELIMITERS, MANIFEST_SUFFIXES, read_json_lines, read_table
 from vitral.data.datasets.named import NAMED_DATASETS
-from vitral.data.datasets.shards import DRAFT, INDEX
+from vitral.data.datasets.shards import DRAFT, INDEX, list_members, parse_index
 from vitral.data.datasets.source import SAMPLE, no_such_path, open_data
-from vitral.data.datasets.urls import BRACES, expand_braces, is_glob, is_pattern, is_remote, is_tar, list_tars
-from vitral.data.samples import Samples
-from vitral.inference.image_refs import (
-    DatasetImage,
-    FileSource,
-    ImageRef,
-    MissingImage,
-    UnlistedImages,
-    pack_images,
-    remote_images,
-    tar_images,
-)
+from vitral.data.datasets.urls import is_pattern, is_tar, list_tars
+from vitral.data.samples import Samples, Store
 
 COLUMN = "path"
+T = TypeVar("T")
+STDIN = "-"
+
+
+class ImageSource(Protocol):
+    """Where the encoded bytes of an image are."""
+
+    def read(self) -> bytes:
+        """The encoded image; raises DataError where there is none."""
+        ...
+
+
+class ImageRef(NamedTuple):
+    """An image: its name in the output, and where its bytes are."""
+
+    name: str
+    source: ImageSource
+
+
+@dataclass(frozen=True)
+class FileSource:
+    """A local file."""
+
+    path: str
+
+    def read(self) -> bytes:
+        try:
+            with open(self.path, "rb") as file:
+                return file.read()
+        except FileNotFoundError:
+            raise DataError("no such file", code="data.not_found", where=self.path, hint="check the path") from None
+        except OSError as error:
+            raise unreadable(self.path, error) from None
+        except ValueError:  # a zero byte, or half a surrogate from JSON
+            hint = "write one path a line" if "\0" in self.path else "correct the path"
+            raise DataError("no file can have such a name", code="data.bad_path", where=self.path, hint=hint) from None
+
+
+@dataclass(frozen=True)
+class ByteRange:
+    """A range of bytes of a local or remote file."""
+
+    path: str
+    start: int
+    length: int
+
+    def read(self) -> bytes:
+        return urls.read_range(self.path, self.start, self.length)
+
+
+@dataclass(frozen=True)
+class DatasetImage:
+    """An item of a dataset."""
+
+    store: Store
+    key: str
+
+    def read(self) -> bytes:
+        return self.store.read(self.key)
+
+
+@dataclass(frozen=True)
+class MissingImage:
+    """An image that was named and does not exist; reading it raises the error."""
+
+    error: VitralError
+
+    def read(self) -> bytes:
+        raise self.error
+
+
+@dataclass(frozen=True)
+class UnlistedImages:
+    """A folder, list or tar that could not be listed to its end; reading it raises the error."""
+
+    error: DataError
+
+    def read(self) -> bytes:
+        raise self.error
 
 
 def manifest_paths(manifest: str) -> Iterator[str]:
     """The paths of the images of a manifest, in its order."""
-    folder, empty = os.path.dirname(manifest), True
+    folder, delimiter = os.path.dirname(manifest), DELIMITERS.get(suffix(manifest))
+    empty = DataError(
+        "lists no images", code="data.empty", where=manifest, hint=f"write a line with a {COLUMN} for each"
+    )
     try:
         with open(manifest, encoding="utf-8-sig", newline="") as file:
-            delimiter = DELIMITERS.get(suffix(manifest))
-            for path in _from_table(manifest, file, delimiter) if delimiter else _from_json(manifest, file):
-                empty = False
-                yield os.path.join(folder, path)
+            paths = _from_table(manifest, file, delimiter) if delimiter else _from_json(manifest, file)
+            yield from (os.path.join(folder, path) for path in _at_least_one(paths, empty))
     except OSError as error:
         raise unreadable(manifest, error) from None
     except UnicodeDecodeError:
         raise DataError("not UTF-8", code="data.bad_manifest", where=manifest, hint="save it as UTF-8") from None
-    if empty:
-        raise DataError(
-            "lists no images", code="data.empty", where=manifest, hint=f"write a line with a {COLUMN} for each"
-        )
+
+
+def _at_least_one(items: Iterator[T], error: DataError) -> Iterator[T]:
+    """The same items; raises the error if there are none."""
+    for first in items:
+        yield first
+        yield from items
+        return
+    raise error
 
 
 def stream_paths(stream: BinaryIO) -> Iterator[str]:
     """The path on each line of a stream, byte for byte; empty lines are skipped."""
-    for line in stream:
-        path = os.fsdecode(line.rstrip(b"\r\n"))
-        if path:
-            yield path
+    return filter(None, (os.fsdecode(line.rstrip(b"\r\n")) for line in stream))
 
 
 def _from_table(manifest: str, file: TextIO, delimiter: str) -> Iterator[str]:
     def check(header: list[str]) -> None:
         if header.count(COLUMN) != 1:
             message = f"expected one column {COLUMN!r} in the header, which is {delimiter.join(header)!r}"
-            raise DataError(
-                message, code="data.bad_manifest", where=manifest, hint="the first line must name the columns"
-            )
+            hint = "the first line must name the columns"
+            raise DataError(message, code="data.bad_manifest", where=manifest, hint=hint)
 
     for number, fields in read_table(manifest, file, delimiter, check):
         yield _path_text(fields[COLUMN], f"{manifest}:{number}")
@@ -91,17 +164,9 @@ def _from_json(manifest: str, file: TextIO) -> Iterator[str]:
 
 def _path_text(path: object, where: str) -> str:
     if not isinstance(path, str) or not path:
-        found = json.dumps(path)[:60]
-        raise DataError(
-            f"{COLUMN}: expected text, got {found}",
-            code="data.bad_manifest",
-            where=where,
-            hint='write {"path": "cat/1.jpg"}',
-        )
+        message, hint = f"{COLUMN}: expected text, got {json.dumps(path)[:60]}", 'write {"path": "cat/1.jpg"}'
+        raise DataError(message, code="data.bad_manifest", where=where, hint=hint)
     return path
-
-
-STDIN = "-"
 
 
 class GlobSearch(NamedTuple):
@@ -113,7 +178,7 @@ class GlobSearch(NamedTuple):
     def literals(self) -> Sequence[str]:
         """The names to look for, if no pattern is among them and the folder need not be listed."""
         names = {self.pieces[position] for position in self._open()}
-        return () if any(map(is_glob, names)) else sorted(names)
+        return () if any(map(urls.is_glob, names)) else sorted(names)
 
     def is_recursive(self) -> bool:
         """Whether `**` makes it recursive."""
@@ -170,13 +235,12 @@ def natural_key(name: str) -> tuple[list[str | int], str]:
 def _expand_input(text: str, stdin: BinaryIO | None) -> Iterator[ImageRef]:
     if text == STDIN:
         if stdin is None:
-            raise DataError(
-                "stdin is closed", code="data.stdin_closed", where=STDIN, hint="pipe paths into it, one a line"
-            )
+            hint = "pipe paths into it, one a line"
+            raise DataError("stdin is closed", code="data.stdin_closed", where=STDIN, hint=hint)
         return (ImageRef(path, FileSource(path)) for path in stream_paths(stdin))
     if text == SAMPLE or text in NAMED_DATASETS:
         return _dataset_images(text, open_data(text))
-    if is_remote(text):
+    if urls.is_remote(text):
         return remote_images(text)
     if not text:
         hint = "name a file or a folder; a variable of the shell may be empty"
@@ -186,10 +250,12 @@ def _expand_input(text: str, stdin: BinaryIO | None) -> Iterator[ImageRef]:
         return _images_at_path(path)
     if is_tar(path) and is_pattern(path):
         return tar_images(list_tars(path))
-    if BRACES.search(path) and not any(map(_is_there, _glob(path))):  # braces may be part of a name
-        return find_images(expand_braces(path), stdin)
+    if urls.BRACES.search(path) and not any(map(_is_there, _glob(path))):  # braces may be part of a name
+        return find_images(urls.expand_braces(path), stdin)
     if is_pattern(path):
-        return _pattern_images(path)
+        hint = "list the folder, and correct the pattern"
+        error = DataError("no image matches the pattern", code="data.not_found", where=path, hint=hint)
+        return _at_least_one(_glob(path), error)
     error = no_such_path(Path(path))
     if is_image(path):
         return iter([ImageRef(path, MissingImage(error))])
@@ -200,10 +266,12 @@ def _images_at_path(path: str) -> Iterator[ImageRef]:
     """The images of an existing file or folder. A file of any suffix may be an image: its bytes decide."""
     if suffix(path) in MANIFEST_SUFFIXES and not os.path.isdir(path):
         return (ImageRef(listed, FileSource(listed)) for listed in manifest_paths(path))
-    if holds_tables(Path(path)) and not (os.path.isdir(path) and _has_images(path)):
+    if holds_tables(Path(path)) and not (os.path.isdir(path) and any(map(_is_there, images_below(path)))):
         return _dataset_images(path, open_data(path))
     if os.path.isdir(path):
-        return _folder_images(path)
+        hint = "give a folder with JPEG or PNG"
+        error = DataError("no images in it or in its folders", code="data.empty", where=path, hint=hint)
+        return _at_least_one(images_below(path), error)
     if is_tar(path):
         return tar_images([path])
     if not is_image(path):
@@ -216,26 +284,51 @@ def _dataset_images(where: str, samples: Samples) -> Iterator[ImageRef]:
     return (ImageRef(f"{where}/{item.name}", DatasetImage(samples.store, item.name)) for item in samples.items)
 
 
-def _folder_images(path: str) -> Iterator[ImageRef]:
-    first = True
-    for image in images_below(path):
-        first = False
-        yield image
-    if first:
-        hint = "give a folder with JPEG or PNG"
-        yield ImageRef(
-            path,
-            UnlistedImages(DataError("no images in it or in its folders", code="data.empty", where=path, hint=hint)),
-        )
-
-
-def _has_images(folder: str) -> bool:
-    """Whether any image is in the folder or below it."""
-    return any(map(_is_there, images_below(folder)))
-
-
 def _is_there(image: ImageRef) -> bool:
     return not isinstance(image.source, MissingImage | UnlistedImages)
+
+
+def tar_images(paths: Iterable[str]) -> Iterator[ImageRef]:
+    """The images inside tar files, in their order."""
+    for path in paths:
+        try:
+            empty = DataError("no images in it", code="data.empty", where=path, hint="remove it or download it again")
+            with urls.open_file(path) as file:
+                images = (part for part in list_members(file, path) if is_image(part.name))
+                for part in _at_least_one(images, empty):
+                    yield ImageRef(f"{path}/{part.name}", ByteRange(path, part.start, part.length))
+        except DataError as error:
+            yield ImageRef(error.where or path, UnlistedImages(error))
+
+
+def pack_images(folder: str) -> Iterator[ImageRef]:
+    """The images of a folder that `vitral pack` wrote, by their original names."""
+    if INDEX not in urls.file_sizes(folder):
+        hint = "run vitral pack again with the same data: it resumes"
+        raise DataError("an unfinished pack", code="data.unfinished_pack", where=folder, hint=hint)
+    for shard in parse_index(urls.read_whole(urls.join(folder, INDEX)), urls.join(folder, INDEX)).shards:
+        tar = urls.join(folder, shard.file)
+        for name, start, length in zip(shard.names, shard.starts, shard.lengths, strict=True):
+            yield ImageRef(f"{folder.rstrip('/')}/{name}", ByteRange(tar, start, length))
+
+
+def remote_images(address: str) -> Iterator[ImageRef]:
+    """The images of remote tar shards (`s3://bucket/set/*.tar`), or of a remote pack or folder of tars."""
+    if address.startswith(("http://", "https://")) and not is_tar(address):
+        message = "a web address; vitral does not download single images"
+        hint = "download it and give the file; only tar shards (.tar) are read remotely"
+        raise DataError(message, code="data.remote_address", where=address, hint=hint)
+    urls.check_protocol(address)
+    if is_tar(address) or is_pattern(address):
+        return tar_images(list_tars(address))
+    beside = urls.file_sizes(address)
+    if INDEX in beside or DRAFT in beside:
+        return pack_images(address)
+    found = [urls.join(address, name) for name in beside if is_tar(name)]
+    if not found:
+        hint = "give the folder of the shards, or a pattern of them"
+        raise DataError("no tar files in it", code="data.empty", where=address, hint=hint)
+    return tar_images(found)
 
 
 def images_below(folder: str, ancestors: tuple[Identity, ...] = ()) -> Iterator[ImageRef]:
@@ -278,18 +371,8 @@ def _file_ref(folder: str, name: str) -> ImageRef:
     return ImageRef(path, FileSource(path))
 
 
-def _pattern_images(pattern: str) -> Iterator[ImageRef]:
-    """The images that match a pattern with `*`, `?`, `[`; `**` is any number of folders."""
-    first = True
-    for image in _glob(pattern):
-        first = False
-        yield image
-    if first:
-        hint = "list the folder, and correct the pattern"
-        raise DataError("no image matches the pattern", code="data.not_found", where=pattern, hint=hint)
-
-
 def _glob(pattern: str) -> Iterator[ImageRef]:
+    """The images that match a pattern with `*`, `?`, `[`; `**` is any number of folders."""
     root, inner = ("/", pattern.lstrip("/")) if pattern.startswith("/") else ("", pattern)
     return _matches(root, GlobSearch([part for part in inner.split("/") if part], {0}), ())
 

@@ -28,10 +28,8 @@ from vitral.inference.engines.engine import (
     kind_of,
 )
 from vitral.inference.exported import ENGINES, Export, is_export, load_engine, read_export
-from vitral.inference.image_refs import FileSource, ImageRef
-from vitral.inference.inputs import find_images
-from vitral.inference.output_shards import WHOLE, Shard
-from vitral.inference.writers import Prediction, make_predictions
+from vitral.inference.inputs import FileSource, ImageRef, find_images
+from vitral.inference.writers import WHOLE, Prediction, Shard, make_predictions
 from vitral.weights.hub import check_not_empty
 
 if TYPE_CHECKING:

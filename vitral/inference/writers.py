@@ -4,9 +4,12 @@ B images, N in all, K classes, D width. Images that could not be read have no ro
 """
 
 import csv
+import hashlib
 import json
+import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from io import StringIO
 from itertools import islice
@@ -22,13 +25,16 @@ from rich.cells import cell_len, set_cell_size
 
 from vitral.core.activation import Activation, probabilities
 from vitral.core.errors import ConfigError, VitralError, did_you_mean, format_choices
+from vitral.core.storage import new_file, os_error_message, wrap_write_errors, write_hint
 from vitral.data.datasets.files import suffix
 from vitral.html.page import printable
 from vitral.inference.engines.engine import FloatArray
-from vitral.inference.output_shards import report_write_errors
 
 if TYPE_CHECKING:
     from vitral.inference.batches import Batch
+
+RERUN = "run it again"
+SHARD = re.compile("([0-9]{1,9})/([0-9]{1,9})")
 
 
 def topk(logits: FloatArray, k: int, activation: Activation = "softmax") -> Iterator[list[tuple[int, float]]]:
@@ -364,3 +370,66 @@ def _pyarrow() -> tuple[Any, Any]:
             message, code="config.missing_package", where="--features", hint="pip install 'vitral[hub]', or write .npz"
         ) from None
     return pyarrow, pyarrow.parquet
+
+
+class Shard(NamedTuple):
+    """One of several shares of the images, counted from 1.
+
+    A hash of its name decides the share of an image, so that adding or removing others does not move it.
+    """
+
+    number: int
+    of: int
+
+    def contains(self, name: str) -> bool:
+        """Whether the image of that name is in this share; every image is in exactly one."""
+        digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+        return int.from_bytes(digest) % self.of == self.number - 1
+
+
+WHOLE = Shard(1, 1)
+
+
+def parse_shard(text: str) -> Shard:
+    """The shard that a text such as `2/8` names."""
+    match = SHARD.fullmatch(text.strip())
+    if match and 1 <= int(match[1]) <= int(match[2]):
+        return Shard(int(match[1]), int(match[2]))
+    hint = "give the number of the shard, from 1, and the number of shards"
+    raise ConfigError(
+        f"expected one of 1/N to N/N such as 2/8, got {text!r}", code="config.bad_shard", where="--shard", hint=hint
+    )
+
+
+def output_exists(path: Path, option: str) -> bool:
+    """Whether the output file exists; raises ConfigError if something else has its name."""
+    if os.path.lexists(path) and not path.is_file():
+        found = "a folder" if path.is_dir() else "something else"
+        raise ConfigError(
+            f"expected a file to write, found {found} at {path}",
+            code="config.path_exists",
+            where=option,
+            hint="name a new file",
+        )
+    return path.is_file()
+
+
+@contextmanager
+def open_output(path: Path, option: str) -> Iterator[BinaryIO]:
+    """A file that gets its name at the end of the block; after an error there is no file.
+
+    An OSError of the disk becomes an error that names the file; other errors pass through.
+    """
+    with ExitStack() as stack:
+        try:
+            file = stack.enter_context(new_file(path, then=RERUN))
+        except OSError as error:
+            message = f"expected a file that can be written, and {path} cannot: {os_error_message(error)}"
+            hint = f"{write_hint(error)}, or name another file"
+            raise ConfigError(message, code="config.not_writable", where=option, hint=hint) from error
+        yield file
+
+
+def report_write_errors(path: Path) -> AbstractContextManager[None]:
+    """Turn an OSError in the block into an error that names the output file."""
+    return wrap_write_errors(path, then=RERUN)
