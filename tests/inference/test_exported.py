@@ -40,13 +40,13 @@ def test_a_trial_and_a_choice_are_told_in_a_line() -> None:
         rate=12.34,
     )
     assert trial.line() == (
-        "int8, static with blocks.0.mlp in float: 99.40% of the same top-1, accuracy +0.20 points: it holds"
+        "int8, static with blocks.0.mlp in float32: same top-1 for 99.40%, accuracy +0.20 points: accepted"
     )
     chosen = Quantization(
         method="static", layers=46, floats=("blocks.0.mlp",), calibrated=128, float_rate=4.0, trials=(trial,)
     )
     assert chosen.lines() == [
-        "int8, static: static 12.3, float32 4.0 images a second; in float stay patch embedding, head, blocks.0.mlp"
+        "int8, static: static 12.3, float32 4.0 images a second; kept in float32: patch embedding, head, blocks.0.mlp"
     ]
     assert Quantization.from_json(chosen.to_json()) == chosen
 
@@ -59,6 +59,6 @@ def test_of_many_parts_the_first_are_named() -> None:
 
 def test_the_check_of_the_runner_is_told_in_a_line() -> None:
     alike = RunnerCheck(files=16, agreement=1.0, difference=0.01)
-    assert alike.line() == "the runner was tried on 16 files, and answers alike"
+    assert alike.line() == "run.py was checked on 16 files: it gives the same predictions"
     unsure = RunnerCheck(files=16, agreement=14 / 16, difference=0.01)
-    assert unsure.line().endswith("and answers alike but for 2, of which the export itself is unsure")
+    assert unsure.line().endswith("except for 2 of which the export is uncertain")

@@ -52,7 +52,7 @@ from vitral.weights.bundle import Bundle
 from vitral.weights.load import LoadedModel
 
 README = "README.md"
-VERIFICATION_SCALES = ((1.7, 2.3), (0.6, 0.9), (2.9, 1.4), (1.0, 1.0))  # of pictures of any size, by the model's own
+VERIFICATION_SCALES = ((1.7, 2.3), (0.6, 0.9), (2.9, 1.4), (1.0, 1.0))  # of inputs, relative to the model's size
 
 
 class ExportRequest(NamedTuple):

@@ -41,6 +41,7 @@ MIN_COSINE = 0.99  # of features that differ by resizing only
 # Pillow's pixels differ from Vitral's by a few levels, and so do probabilities: another class is an error only where
 # the export prefers its own by more than this.
 MARGIN = 0.02
+BUG = "report this as a bug in the export; nothing was written"
 # Runs the script in a process that cannot import some packages.
 BLOCK_IMPORTS = """
 import runpy, sys
@@ -92,8 +93,7 @@ def run_script(folder: Path, target: Target, files: Sequence[Path]) -> list[dict
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False, encoding="utf-8")
     if done.returncode:
         last_line = (done.stderr.strip() or "no output").splitlines()[-1]
-        hint = "report this as a bug in the export; nothing was written"
-        raise VitralError(f"run.py failed: {last_line}", code="export.runner_failed", where=FILE, hint=hint)
+        raise VitralError(f"run.py failed: {last_line}", code="export.runner_failed", where=FILE, hint=BUG)
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
@@ -117,19 +117,10 @@ def check_runner(folder: Path, target: Target, plan: ExportPlan, engine: Engine,
             batch = 1 if plan.batch_size == "dynamic" else plan.batch_size
             answers.append(run_in_batches(engine, pixels[None], batch)[0])  # (K)
         replies = run_script(folder, target, paths)
-    pairs = list(zip(answers, replies, strict=True))
-    compared = [
-        _compare_classes(*pair, plan.activation) if plan.graph.answer == "logits" else _compare_features(*pair)
-        for pair in pairs
-    ]
+    compared = [_compare(answer, reply, plan.activation) for answer, reply in zip(answers, replies, strict=True)]
     if wrong := sum(each.wrong for each in compared):
         message = f"run.py disagrees with the export on {wrong} of {len(answers)} files"
-        raise VitralError(
-            message,
-            code="export.runner_disagrees",
-            where=folder.name,
-            hint="report this as a bug in the export; nothing was written",
-        )
+        raise VitralError(message, code="export.runner_disagrees", where=folder.name, hint=BUG)
     agreement = sum(each.same for each in compared) / len(compared)
     return RunnerCheck(files=len(compared), agreement=agreement, difference=max(each.difference for each in compared))
 
@@ -165,16 +156,13 @@ def export_input(data: bytes, name: str, plan: ExportPlan) -> Pixels:
     return pixels[rows][:, columns]
 
 
-def _compare_classes(answer: FloatArray, reply: dict[str, Any], activation: Activation) -> RunnerAnswer:
-    """Compare the class and its probability."""
+def _compare(answer: FloatArray, reply: dict[str, Any], activation: Activation) -> RunnerAnswer:
+    """Compare the class and its probability, or the direction and the values of features."""
+    if "features" in reply:
+        other = np.array(reply["features"], dtype=np.float32)
+        cosine = float(answer @ other / (np.linalg.norm(answer) * np.linalg.norm(other)))
+        return RunnerAnswer(cosine >= MIN_COSINE, cosine < MIN_COSINE, float(np.abs(answer - other).max()))
     expected = probabilities(answer, activation)  # (K)
     probability = float(expected[reply["label"]])
     wrong = bool(expected.max() - probability > MARGIN)
     return RunnerAnswer(bool(answer.argmax() == reply["label"]), wrong, abs(probability - reply["probability"]))
-
-
-def _compare_features(answer: FloatArray, reply: dict[str, Any]) -> RunnerAnswer:
-    """Compare the direction and the values of features."""
-    other = np.array(reply["features"], dtype=np.float32)
-    cosine = float(answer @ other / (np.linalg.norm(answer) * np.linalg.norm(other)))
-    return RunnerAnswer(cosine >= MIN_COSINE, cosine < MIN_COSINE, float(np.abs(answer - other).max()))

@@ -1,1 +1,1 @@
-"""Fast answers: engines, the predictor, export, quantization."""
+"""Inference: the predictor, its inputs and outputs, and the engines that run models and exports."""

@@ -8,7 +8,6 @@ import os
 import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,6 +29,7 @@ from vitral.inference.engines.engine import (
     PixelBatch,
     Precision,
     Threads,
+    package_version,
     run_in_batches,
     thread_count,
 )
@@ -94,13 +94,13 @@ Kind = Literal["onnx", "openvino", "torch"]
 MODEL_FILES: dict[Kind, str] = {"onnx": "model.onnx", "openvino": "model.xml", "torch": "model.pt2"}
 Method = Literal["dynamic", "static"]  # of quantization
 PACKAGES = ("torch", "numpy", "pillow", "onnx", "onnxruntime", "openvino")
-RESIZE_IN_GRAPH = "in the graph, to the pixels that Vitral sees"
+RESIZE_IN_GRAPH = "in the graph, to the same pixels as in Vitral"
 RESIZE_IN_GRAPH_FIXED = (
-    "in the graph for pictures of its size, to the pixels that Vitral sees; "
-    "the runner first brings others to that size, with Pillow and so that the model sees the same part of them"
+    "in the graph for images of its input size, to the same pixels as in Vitral; "
+    "run.py first resizes other images to that size with Pillow, such that the model gets the same crop"
 )
+RESIZE_IN_RUNNER = "done by run.py with Pillow, whose pixels differ from Vitral's by a few levels"
 MAX_NAMES = 6  # in a log line; export.json has them all
-RESIZE_IN_RUNNER = "left to the runner, with Pillow, whose pixels are Vitral's to a level or a few"
 
 
 class ExportedFile(Config):
@@ -129,7 +129,7 @@ class Trial(Config):
     """One quantization that was tried, and its result."""
 
     method: Method
-    floats: tuple[str, ...]  # modules left in float32, beside the patch embedding and the head
+    floats: tuple[str, ...]  # modules left in float32, besides the patch embedding and the head
     holds: bool
     difference: float
     agreement: float | None
@@ -139,9 +139,9 @@ class Trial(Config):
     def line(self) -> str:
         """The trial as text."""
         lost = "" if self.lost is None else f", accuracy {100 * (0 - self.lost):+.2f} points"
-        kept = f" with {join_names(self.floats)} in float" if self.floats else ""
-        held = "holds" if self.holds else "does not hold"
-        return f"int8, {self.method}{kept}: {self.agreement or 0:.2%} of the same top-1{lost}: it {held}"
+        kept = f" with {join_names(self.floats)} in float32" if self.floats else ""
+        verdict = "accepted" if self.holds else "rejected"
+        return f"int8, {self.method}{kept}: same top-1 for {self.agreement or 0:.2%}{lost}: {verdict}"
 
 
 class Quantization(Config):
@@ -149,7 +149,7 @@ class Quantization(Config):
 
     method: Method
     layers: int  # quantized
-    floats: tuple[str, ...]  # modules left in float32, beside the patch embedding and the head
+    floats: tuple[str, ...]  # modules left in float32, besides the patch embedding and the head
     calibrated: int  # images
     float_rate: float  # images a second of the same model in float32
     trials: tuple[Trial, ...]
@@ -159,7 +159,7 @@ class Quantization(Config):
         rates = [f"{each.method} {each.rate:.1f}" for each in self.trials if each.rate is not None]
         rates.append(f"float32 {self.float_rate:.1f}")
         kept = join_names(("patch embedding", "head", *self.floats))
-        return [f"int8, {self.method}: {', '.join(rates)} images a second; in float stay {kept}"]
+        return [f"int8, {self.method}: {', '.join(rates)} images a second; kept in float32: {kept}"]
 
 
 class RunnerCheck(Config):
@@ -171,9 +171,9 @@ class RunnerCheck(Config):
 
     def line(self) -> str:
         """The check as text."""
-        other = round(self.files * (1 - self.agreement))
-        answers = "alike" if not other else f"alike but for {other}, of which the export itself is unsure"
-        return f"the runner was tried on {self.files} files, and answers {answers}"
+        changed = round(self.files * (1 - self.agreement))
+        exception = f", except for {changed} of which the export is uncertain" if changed else ""
+        return f"run.py was checked on {self.files} files: it gives the same predictions{exception}"
 
 
 class Export(Config):
@@ -214,25 +214,18 @@ class Export(Config):
 
 def package_versions() -> dict[str, str]:
     """Versions of Python and of the packages involved."""
-    found = {"python": platform.python_version()}
-    for name in PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
+    found = {name: package_version(name) for name in PACKAGES}
+    return {"python": platform.python_version()} | {name: each for name, each in found.items() if each != "none"}
 
 
 def describe_files(folder: Path) -> tuple[ExportedFile, ...]:
     """The files of a folder, sorted by name, with sizes and hashes."""
-    return tuple(
-        ExportedFile(name=path.name, bytes=path.stat().st_size, sha256=_hash(path)) for path in sorted(folder.iterdir())
-    )
-
-
-def _hash(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    files = []
+    for path in sorted(folder.iterdir()):
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        files.append(ExportedFile(name=path.name, bytes=path.stat().st_size, sha256=digest))
+    return tuple(files)
 
 
 ENGINES: dict[Kind, str] = {"onnx": "onnxruntime", "openvino": "openvino"}
@@ -297,9 +290,8 @@ def _check_format(data: Any, path: Path) -> None:
     found = data.get("format") if isinstance(data, dict) else None
     if type(found) is not int:
         message = f"not an export of vitral: format is {found!r}, expected an integer"
-        raise WeightsError(
-            message, code="weights.unknown_format", where=path, hint="give a folder written by vitral export"
-        )
+        hint = "give a folder written by vitral export"
+        raise WeightsError(message, code="weights.unknown_format", where=path, hint=hint)
     if found > FORMAT:
         message = f"an export of format {found}, written by vitral {data.get('vitral')}; expected at most {FORMAT}"
         hint = f"pip install 'vitral>={data.get('vitral')}' (this one is {__version__})"
@@ -313,9 +305,8 @@ def _check_usable(notes: Export, folder: Path) -> None:
         raise WeightsError(message, code="weights.unsupported", where=folder, hint=hint)
     if notes.input.shape[1:3] != tuple(notes.preprocessing.image_size):
         message = "an export that resizes images itself runs only with its run.py"
-        raise WeightsError(
-            message, code="weights.unsupported", where=folder, hint="export the model without --image-size"
-        )
+        hint = "export the model without --image-size"
+        raise WeightsError(message, code="weights.unsupported", where=folder, hint=hint)
     numbers = notes.output.shape[-1]
     if not isinstance(numbers, int) or (notes.answer == "logits" and numbers != len(notes.classes)):
         message = f"{numbers} outputs do not match {len(notes.classes)} classes"

@@ -1,7 +1,8 @@
-"""The inputs of `vitral predict MODEL IMAGE...`: each stands for images, which are found one after the other.
+"""The inputs of `vitral predict MODEL IMAGE...`, and the images that they name, found one after the other.
 
 An input is a file, a folder (all images below it), a pattern, a manifest, tar shards, local or remote, the name of a
 dataset, or `-` for paths on stdin. Files are sorted naturally: `2.jpg` before `10.jpg`. Nothing is held in a list.
+An image is a reference that is read when its turn comes. Tar shards are not unpacked.
 """
 
 import json
@@ -119,9 +120,8 @@ class UnlistedImages:
 def manifest_paths(manifest: str) -> Iterator[str]:
     """The paths of the images of a manifest, in its order."""
     folder, delimiter = os.path.dirname(manifest), DELIMITERS.get(suffix(manifest))
-    empty = DataError(
-        "lists no images", code="data.empty", where=manifest, hint=f"write a line with a {COLUMN} for each"
-    )
+    hint = f"write a line with a {COLUMN} for each"
+    empty = DataError("lists no images", code="data.empty", where=manifest, hint=hint)
     try:
         with open(manifest, encoding="utf-8-sig", newline="") as file:
             paths = _from_table(manifest, file, delimiter) if delimiter else _from_json(manifest, file)

@@ -5,10 +5,11 @@ B images, H x W pixels, C channels, K classes, D width.
 
 from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from vitral.weights.load import LoadedModel
 
 BATCH_SIZE = 32
-COUNTED = 32  # images that are looked for to tell a few from many
+COUNTED = 32  # images that are listed first: fewer are a known number
 
 
 class Ready(NamedTuple):
@@ -49,6 +50,7 @@ class Ready(NamedTuple):
     engines: Mapping[OutputKind, Lazy[Engine]]
 
 
+@dataclass(init=False, eq=False, repr=False, frozen=True)
 class Predictor:
     """A model that is ready to run: `Predictor("runs/photos").predict(["cat.jpg"])`.
 
@@ -60,7 +62,6 @@ class Predictor:
     A folder of `vitral export` is a model too. It has its own engine, and starts faster, since torch is not imported.
     """
 
-    __slots__ = ("_engine_name", "_engines", "bundle")
     bundle: "Bundle | Export"  # either has classes, a task and the preprocessing
     _engine_name: str
     _engines: Mapping[OutputKind, Lazy[Engine]]
@@ -78,15 +79,8 @@ class Predictor:
             ready = prepare_export(folder, engine, merging)
         else:
             ready = prepare_model(source, engine, merging)
-        object.__setattr__(self, "bundle", ready.bundle)
-        object.__setattr__(self, "_engine_name", ready.engine)
-        object.__setattr__(self, "_engines", ready.engines)
-
-    def __setattr__(self, name: str, value: object) -> NoReturn:
-        raise AttributeError("a predictor is immutable; make another one")
-
-    def __delattr__(self, name: str) -> NoReturn:
-        raise AttributeError("a predictor is immutable; make another one")
+        for field, value in zip(("bundle", "_engine_name", "_engines"), ready, strict=True):
+            object.__setattr__(self, field, value)  # it is immutable
 
     def logits(self, pixels: PixelBatch) -> FloatArray:
         """The logits (B, K) of images (B, H, W, C) as `bundle.preprocessing` makes them."""
@@ -134,7 +128,7 @@ class Predictor:
             engine.run(np.zeros((size, *self._shape), dtype=np.uint8))
 
     def select_engine(self, output: OutputKind, images: int | None, batch_size: int) -> NamedEngine:
-        """The engine for a stream of so many images (None: unknown), in batches of that size."""
+        """The engine for a stream of this many images (None: unknown), in batches of this size."""
         if output == "logits":
             self._check_classes()
         engine = self._lazy_engine(output).get()
@@ -157,9 +151,8 @@ class Predictor:
         if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[1:] != self._shape:
             height, width, channels = self._shape
             message = f"expected uint8 (B, {height}, {width}, {channels}), got {pixels.dtype} {pixels.shape}"
-            raise ConfigError(
-                message, code="config.wrong_type", where="pixels", hint="make them with bundle.preprocessing.pixels"
-            )
+            hint = "make them with bundle.preprocessing.pixels"
+            raise ConfigError(message, code="config.wrong_type", where="pixels", hint=hint)
         return self._lazy_engine(output).get().run(np.ascontiguousarray(pixels))
 
     def _lazy_engine(self, output: OutputKind) -> Lazy[Engine]:
@@ -177,7 +170,7 @@ class PredictionStream:
         images = iter(images)
         first = list(islice(images, COUNTED))
         self._images = chain(first, images)
-        self._count = len(first) if len(first) < COUNTED else None  # None: many, or nobody knows
+        self._count = len(first) if len(first) < COUNTED else None  # None: many, or unknown
         self.engine = ""  # the name, once it is chosen
 
     def outputs(self, output: OutputKind) -> Iterator[tuple[Batch, FloatArray]]:
@@ -238,13 +231,11 @@ def prepare_export(folder: Path, engine: str | EngineKind, merging: "Merging | N
     notes = read_export(folder)
     own = ENGINES[notes.kind]
     if (engine if isinstance(engine, str) else kind_of(engine)) not in {AUTO, own}:
-        message = f"this export runs on {own} alone"
-        raise ConfigError(
-            message, code="config.conflict", where="engine", hint="leave it out, or export the model again"
-        )
+        message, hint = f"this export runs on {own} alone", "leave it out, or export the model again"
+        raise ConfigError(message, code="config.conflict", where="engine", hint=hint)
     if merging is not None:
-        message = "an export cannot merge tokens"
-        raise ConfigError(message, code="config.conflict", where="merging", hint="use the model that it was made from")
+        message, hint = "an export cannot merge tokens", "use the model that it was made from"
+        raise ConfigError(message, code="config.conflict", where="merging", hint=hint)
     return Ready(notes, own, {notes.answer: Lazy(partial(load_engine, folder, notes))})
 
 

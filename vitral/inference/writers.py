@@ -1,5 +1,7 @@
 """Writing predictions as text (table, JSON, JSON Lines, CSV) and features as `.npz` or `.parquet`, batch by batch.
 
+A large output may be written in shards, each by its own process. A file has its final name only once it is complete and
+on disk, whatever ends the process.
 B images, N in all, K classes, D width. Images that could not be read have no row among features.
 """
 
@@ -12,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from io import StringIO
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from shutil import copyfileobj
 from tempfile import TemporaryFile
@@ -88,10 +90,9 @@ def parse_format(name: str) -> Format:
     for known in FORMATS:
         if known == name:
             return known
+    message = f"expected {format_choices(FORMATS)}, got {name!r}"
     hint = did_you_mean(name, FORMATS) or "choose one of them"
-    raise ConfigError(
-        f"expected {format_choices(FORMATS)}, got {name!r}", code="config.unknown_name", where="--format", hint=hint
-    )
+    raise ConfigError(message, code="config.unknown_name", where="--format", hint=hint)
 
 
 @dataclass(frozen=True)
@@ -106,9 +107,8 @@ class PredictionWriter:
     engine: str
 
     def write(self, batch: "Batch", outputs: FloatArray) -> None:
-        self.put(
-            self.formatter.rows(make_predictions(batch, outputs, self.classes, self.top, self.activation, self.engine))
-        )
+        predictions = make_predictions(batch, outputs, self.classes, self.top, self.activation, self.engine)
+        self.put(self.formatter.rows(predictions))
 
     def put(self, text: str) -> None:
         """Names that are not valid Unicode are written with backslash escapes."""
@@ -204,10 +204,8 @@ class JsonFormatter(Formatter):
         return "["
 
     def rows(self, rows: Sequence[Prediction]) -> str:
-        text = ""
-        for row in rows:
-            text += f"{self.before}{_json(row)}"
-            self.before = ",\n"
+        text = self.before + ",\n".join(map(_json, rows)) if rows else ""
+        self.before = ",\n" if rows else self.before
         return text
 
     def end(self) -> str:
@@ -228,9 +226,7 @@ class CsvFormatter(Formatter):
         return "".join(_csv(self._fields(row)) for row in rows)
 
     def _fields(self, row: Prediction) -> list[object]:
-        pairs = [
-            field for label, score in zip(row.labels, row.scores, strict=True) for field in (label, _rounded(score))
-        ]
+        pairs = list(chain.from_iterable(zip(row.labels, map(_rounded, row.scores), strict=True)))
         return [row.path, *pairs, *[""] * (2 * self.top - len(pairs)), row.error]
 
 
@@ -271,9 +267,8 @@ def check_features_path(path: Path) -> None:
     """Raise ConfigError for an unknown suffix, or where the package that writes it is missing."""
     if suffix(path.name) not in FEATURE_SUFFIXES:
         message = f"expected a file that ends in {format_choices(FEATURE_SUFFIXES)}, got {path.name!r}"
-        raise ConfigError(
-            message, code="config.unknown_format", where="--features", hint=f"write {path.stem or 'features'}.npz"
-        )
+        hint = f"write {path.stem or 'features'}.npz"
+        raise ConfigError(message, code="config.unknown_format", where="--features", hint=hint)
     if suffix(path.name) == ".parquet":
         _pyarrow()
 
@@ -365,10 +360,8 @@ def _pyarrow() -> tuple[Any, Any]:
         import pyarrow
         import pyarrow.parquet
     except ImportError:
-        message = "writing Parquet needs more packages"
-        raise ConfigError(
-            message, code="config.missing_package", where="--features", hint="pip install 'vitral[hub]', or write .npz"
-        ) from None
+        message, hint = "writing Parquet needs more packages", "pip install 'vitral[hub]', or write .npz"
+        raise ConfigError(message, code="config.missing_package", where="--features", hint=hint) from None
     return pyarrow, pyarrow.parquet
 
 
@@ -395,22 +388,17 @@ def parse_shard(text: str) -> Shard:
     match = SHARD.fullmatch(text.strip())
     if match and 1 <= int(match[1]) <= int(match[2]):
         return Shard(int(match[1]), int(match[2]))
+    message = f"expected one of 1/N to N/N such as 2/8, got {text!r}"
     hint = "give the number of the shard, from 1, and the number of shards"
-    raise ConfigError(
-        f"expected one of 1/N to N/N such as 2/8, got {text!r}", code="config.bad_shard", where="--shard", hint=hint
-    )
+    raise ConfigError(message, code="config.bad_shard", where="--shard", hint=hint)
 
 
 def output_exists(path: Path, option: str) -> bool:
     """Whether the output file exists; raises ConfigError if something else has its name."""
     if os.path.lexists(path) and not path.is_file():
         found = "a folder" if path.is_dir() else "something else"
-        raise ConfigError(
-            f"expected a file to write, found {found} at {path}",
-            code="config.path_exists",
-            where=option,
-            hint="name a new file",
-        )
+        message = f"expected a file to write, found {found} at {path}"
+        raise ConfigError(message, code="config.path_exists", where=option, hint="name a new file")
     return path.is_file()
 
 

@@ -26,7 +26,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from vitral.core.config import Config
 from vitral.core.errors import ConfigError, VitralError, did_you_mean, format_choices
 from vitral.core.machine import cpu_name
-from vitral.inference.engines.auto import package_version
+from vitral.inference.engines.engine import package_version
 from vitral.models.registry import model_config
 from vitral.models.resnet import Resnet
 from vitral.models.vit import Vit

@@ -14,7 +14,6 @@ import platform
 import time
 from collections.abc import Mapping
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from threading import Lock
 from typing import Annotated, Literal, NamedTuple, get_args
@@ -40,6 +39,7 @@ from vitral.inference.engines.engine import (
     PixelBatch,
     Threads,
     kind_of,
+    package_version,
     thread_count,
 )
 from vitral.inference.engines.onnxruntime import OnnxRuntime
@@ -70,7 +70,7 @@ class EngineChoice(Config):
     load: float  # load average a core when the measurement began
     seconds: dict[Case, dict[str, float]]
     unsupported: dict[str, str]
-    failed: dict[str, str] = Field(default_factory=dict)  # perhaps by accident, so the choice is not cached
+    failed: dict[str, str] = Field(default_factory=dict)  # perhaps only this time, so the choice is not cached
 
     @property
     def is_noisy(self) -> bool:
@@ -78,18 +78,16 @@ class EngineChoice(Config):
         return self.load > BUSY_LOAD
 
     def best(self, case: Case) -> str:
-        seconds = self.seconds[case]
-        return min(seconds, key=lambda kind: seconds[kind])
+        return min(self.seconds[case], key=self.seconds[case].__getitem__)
 
     def lines(self) -> list[str]:
         """The choice for the log: the speed of the others relative to the best of each case."""
-        return [*map(self._compare, CASES), *rejection_lines(self.unsupported, self.failed)]
-
-    def _compare(self, case: Case) -> str:
-        best, seconds = self.best(case), self.seconds[case]
-        others = sorted((time, kind) for kind, time in seconds.items() if kind != best)
-        ratios = [f"{kind} has {seconds[best] / time:.2f} of its speed" for time, kind in others]
-        return "; ".join([f"engine for {case}: {best}", *ratios])
+        lines = []
+        for case, seconds in self.seconds.items():
+            (least, best), *others = sorted((time, kind) for kind, time in seconds.items())
+            ratios = [f"{kind} has {least / time:.2f} of its speed" for time, kind in others]
+            lines.append("; ".join([f"engine for {case}: {best}", *ratios]))
+        return lines + rejection_lines(self.unsupported, self.failed)
 
 
 class Workload(NamedTuple):
@@ -103,8 +101,7 @@ class Workload(NamedTuple):
         """A hash of all that decides the speed."""
         machine = (platform.machine(), cpu_name(), str(os.cpu_count()), str(self.threads))
         versions = (f"{name} {package_version(name)}" for name in PACKAGES)
-        parts = (__version__, self.about, *machine, *versions)
-        return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+        return hashlib.sha256("\n".join((__version__, self.about, *machine, *versions)).encode()).hexdigest()
 
     def images(self, case: Case) -> PixelBatch:
         """Random pixels to measure with: one image, or two for each thread."""
@@ -117,7 +114,7 @@ EngineBuilders = Mapping[str, Lazy[Engine]]  # by the name of their kind
 
 
 class AutoEngine:
-    """One engine for each stream of images. `run` is a stream of its own, decided by the size of its first batch."""
+    """One engine for each stream of images. All calls of `run` are one stream, whose first batch decides."""
 
     def __init__(self, graph: Graph, about: str, threads: Threads = "torch") -> None:
         self._workload = Workload(graph, about, thread_count(threads))
@@ -133,7 +130,7 @@ class AutoEngine:
         return self._default.name if self._default else AUTO
 
     def select(self, images: int | None, batch_size: int) -> NamedEngine:
-        """The engine for a stream of so many images (None: unknown), in batches of that size."""
+        """The engine for a stream of this many images (None: unknown), in batches of this size."""
         if images is not None and images <= FEW_IMAGES:
             return NamedEngine(kind_of(READY_ENGINE), self._ready.get())
         best = self._choice.get().best("single images" if batch_size < 2 else "batches")
@@ -194,7 +191,7 @@ def measure_engines(workload: Workload, engines: EngineBuilders, key: str) -> En
                 engines[kind].get().run(pixels)  # warms up
         except ConfigError as error:
             unsupported[kind] = error.message
-        except Exception as error:  # of another package, with errors of its own; other engines may work
+        except Exception as error:  # packages have their own errors; other engines may work
             failed[kind] = str(error)
         else:
             ready[kind] = engines[kind].get()
@@ -245,14 +242,6 @@ def save_choice(path: Path, choice: EngineChoice) -> None:
         STORAGE.replace_file(path, choice.to_json().encode(), unique=True)
     except OSError as error:
         log.info(f"the choice of an engine is not cached: {error.filename or path}: {os_error_message(error)}")
-
-
-def package_version(package: str) -> str:
-    """The installed version of a package, or `none`."""
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "none"
 
 
 def parse_engine(name: str) -> EngineKind | None:

@@ -1,6 +1,7 @@
 """The interface of engines: uint8 pixels in, logits or features out.  B images, H x W pixels, C channels, K outputs."""
 
 from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
 from threading import Lock
 from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
@@ -49,7 +50,7 @@ class EngineSelector(Engine, Protocol):
         ...
 
     def select(self, images: int | None, batch_size: int) -> NamedEngine:
-        """The engine for a stream of so many images (None: unknown), in batches of that size."""
+        """The engine for a stream of this many images (None: unknown), in batches of this size."""
         ...
 
 
@@ -82,6 +83,14 @@ def thread_count(threads: Threads) -> int:
 def evenly_divisible(images: int, threads: int, chunk: int = 1) -> int:
     """How many images of a batch the threads divide evenly in chunks; they run the rest together."""
     return images - images % (chunk * threads) if threads > 1 else 0
+
+
+def package_version(package: str) -> str:
+    """The installed version of a package, or `none`."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "none"
 
 
 class EngineKind(Config):

@@ -31,7 +31,7 @@ from vitral.models.mlp import FeedForward, GatedFeedForward
 
 OPSET = 20  # the first with Gelu
 IR_VERSION = 9  # the first that supports it
-TRACE_BATCH = 2  # tells what is repeated for the batch from what is not
+TRACE_BATCH = 2  # distinguishes what is repeated for the batch from what is not
 
 
 def lower_for_onnx(graph: Graph, precision: Precision) -> Graph:
