@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from vitral.core.config import Size
 from vitral.core.errors import VitralError
 from vitral.data.decoding.decode import FULL_SIZE, decode
-from vitral.data.decoding.pixels import Pixels
 from vitral.data.samples import Item, Samples
 from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.data.transforms.resize import crop_and_resize, resize
@@ -111,17 +110,15 @@ class VerificationImages:
         """Images as the export takes them: preprocessed, or whole images resized to this size."""
         if not self.sizes:
             return load_pixels(self.source.samples, items, self.preprocessing)  # (B, H, W, C)
-        return np.stack([resize(self._whole(item), size, self.preprocessing.crop.filter) for item in items])
+        samples, decoding = self.source.samples, self.preprocessing.decoding
+        whole = (decode(samples.read(item), samples.store.address(item.name), decoding, FULL_SIZE) for item in items)
+        return np.stack([resize(each, size, self.preprocessing.crop.filter) for each in whole])
 
     def _batch(self, inputs: PixelBatch, size: Size) -> VerificationBatch:
         if not self.sizes:
             return VerificationBatch(inputs, inputs)
         plan = self.preprocessing.crop.plan(size, self.preprocessing.image_size)
         return VerificationBatch(inputs, np.stack([crop_and_resize(each, size, plan) for each in inputs]))
-
-    def _whole(self, item: Item) -> Pixels:
-        samples = self.source.samples
-        return decode(samples.read(item), samples.store.address(item.name), self.preprocessing.decoding, FULL_SIZE)
 
 
 class Tolerance(NamedTuple):
@@ -191,11 +188,16 @@ def verify(
                 chunks[size].append(run_in_batches(export, batch.inputs[:count], size))
                 done[size] += len(chunks[size][-1])
     outputs = {size: np.concatenate(each) for size, each in chunks.items()}
+    accuracy = None
+    if count := len(reference.labels):  # images with mixed channels come after these and have no label
+        both = (each[:count].argmax(axis=1) == reference.labels for each in (reference.outputs, outputs[largest]))
+        model, export_ = (float(same.mean()) for same in both)
+        accuracy = Accuracy(model=model, export=export_)
     return Certificate(
         bound=describe_tolerance(tolerance, reference.is_classification),
         images=images,
         comparisons=tuple(compare(each, reference, size) for size, each in outputs.items()),
-        accuracy=_accuracy(outputs[largest], reference),
+        accuracy=accuracy,
     )
 
 
@@ -238,13 +240,3 @@ def describe_tolerance(tolerance: Tolerance, classes: bool) -> str:
         parts.append(f"the same top-1 for {tolerance.agreement:.0%}")
         parts.append(f"at most {100 * tolerance.loss:g} points of accuracy lost")
     return f"{tolerance.precision}: {', '.join(parts)}"
-
-
-def _accuracy(outputs: FloatArray, reference: ReferenceOutputs) -> Accuracy | None:
-    if not len(reference.labels):
-        return None
-    count = len(reference.labels)  # images with mixed channels come after these and have no label
-    model, export = (
-        float((each[:count].argmax(axis=1) == reference.labels).mean()) for each in (reference.outputs, outputs)
-    )
-    return Accuracy(model=model, export=export)
