@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from vitral.core.config import Config
 from vitral.data.transforms.mixup import one_hot
-from vitral.evaluation.subject import ROWS, Predictions, SubjectModel, check_finite
+from vitral.evaluation.subject import ROWS, Labels, Predictions, SubjectModel, check_finite
 from vitral.tasks.classify import Sigmoid
 
 BINS = 15
@@ -167,9 +167,7 @@ def wilson_interval(correct: int, images: int) -> Interval:
     return Interval(low=max(0.0, (middle - reach) / scale), high=min(1.0, (middle + reach) / scale))
 
 
-def _confusion_counts(
-    labels: NDArray[np.int64], predicted: NDArray[np.int64], classes: int
-) -> tuple[ConfusionCount, ...]:
+def _confusion_counts(labels: Labels, predicted: Labels, classes: int) -> tuple[ConfusionCount, ...]:
     codes, counts = np.unique(labels * classes + predicted, return_counts=True)
     return tuple(
         ConfusionCount(label=code // classes, prediction=code % classes, images=count)

@@ -17,7 +17,7 @@ GRID = (1, 3, 5, 10, 20, 50, 100, 200)  # candidates for k
 FOLDS = 5
 CHUNK = 2**23  # distances in memory at a time: 64 MB
 
-Rows = NDArray[np.float64]
+Features = NDArray[np.floating]
 
 
 class KnnTrial(Config):
@@ -67,7 +67,7 @@ class KnnEvaluator(Config):
         )
 
 
-def predict_knn(train: NDArray[np.floating], labels: Labels, queries: NDArray[np.floating], k: int) -> Labels:
+def predict_knn(train: Features, labels: Labels, queries: Features, k: int) -> Labels:
     """The most frequent class of the k nearest neighbors (Q,); of equally frequent ones the smallest label.
 
     Among neighbors at equal distance, the choice is that of scikit-learn's KNeighborsClassifier.
@@ -76,7 +76,7 @@ def predict_knn(train: NDArray[np.floating], labels: Labels, queries: NDArray[np
     return np.concatenate([majority_vote(labels[nearest], classes) for _, nearest in chunks])  # (Q,)
 
 
-def cross_validate(train: NDArray[np.floating], labels: Labels, seed: int) -> tuple[KnnTrial, ...]:
+def cross_validate(train: Features, labels: Labels, seed: int) -> tuple[KnnTrial, ...]:
     """The cross-validated accuracy of each k of the grid that the training folds have enough images for."""
     folds = min(FOLDS, len(labels))
     fold = stratified_folds(labels, folds, seed)
@@ -93,9 +93,7 @@ def cross_validate(train: NDArray[np.floating], labels: Labels, seed: int) -> tu
     return tuple(KnnTrial(k=k, accuracy=count / len(labels)) for k, count in correct.items())
 
 
-def nearest_neighbors(
-    train: NDArray[np.floating], queries: NDArray[np.floating], k: int
-) -> Iterator[tuple[slice, NDArray[np.int64]]]:
+def nearest_neighbors(train: Features, queries: Features, k: int) -> Iterator[tuple[slice, NDArray[np.int64]]]:
     """A chunk of queries at a time, and the indices of the k nearest training rows (rows, k), nearest first."""
     keys = normalize_rows(train)  # (N, D)
     rows = max(1, CHUNK // len(keys))
@@ -107,7 +105,7 @@ def nearest_neighbors(
         yield chunk, np.take_along_axis(nearest, order, axis=1)
 
 
-def normalize_rows(rows: NDArray[np.floating]) -> Rows:
+def normalize_rows(rows: Features) -> NDArray[np.float64]:
     """The rows scaled to unit length, in float64; rows of zeros stay."""
     wide = rows.astype(np.float64)
     lengths = np.sqrt(np.einsum("nd,nd->n", wide, wide))

@@ -102,8 +102,7 @@ def check_finite(rows: Tensor, name: str) -> None:
     count = int((~rows.isfinite()).any(dim=1).sum())
     if count:
         message = f"the {name} of {count:,} of {len(rows):,} images are not finite"
-        hint = "use a checkpoint from before training diverged"
-        raise WeightsError(message, code="weights.not_finite", hint=hint)
+        raise WeightsError(message, code="weights.not_finite", hint="use a checkpoint from before training diverged")
 
 
 Labels = NDArray[np.int64]

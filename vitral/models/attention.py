@@ -108,8 +108,7 @@ class Axial(BaseAttention):
         super().check(context)
         if context.depth % 2:
             message = f"axial layers come in pairs, rows then columns, but depth is {context.depth}"
-            hint = f"use {context.depth + 1}"
-            raise ConfigError(message, code="config.indivisible", where="depth", hint=hint)
+            raise ConfigError(message, code="config.indivisible", where="depth", hint=f"use {context.depth + 1}")
 
     def window(self, grid: Grid, layer: int) -> Grid:
         return Grid(grid.rows, 1) if layer % 2 else Grid(1, grid.columns)

@@ -182,8 +182,7 @@ class AttentionPool(BasePool):
 
     def check(self, context: BuildContext) -> None:
         if not self.num_heads(context):
-            message = "the mixer has no heads"
-            raise ConfigError(message, code="config.conflict", where="pool.heads", hint="set a number")
+            raise ConfigError("the mixer has no heads", code="config.conflict", where="pool.heads", hint="set a number")
         check_heads(context.width, self.num_heads(context), where="pool.heads")
 
     def build(self, context: BuildContext, mlp: MlpConfig) -> Pool:

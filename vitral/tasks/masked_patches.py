@@ -162,8 +162,7 @@ class MaskedPatches(Config):
         if not isinstance(model, VisionTransformer) or not isinstance(model.config.stem, Patches):
             stem = "ResNet" if not isinstance(model, VisionTransformer) else "hybrid stem"
             message = f"masked patch prediction needs a model with plain patches, got a {stem}"
-            hint = "choose a model such as S/16"
-            raise ConfigError(message, code="config.unsupported", where="task", hint=hint)
+            raise ConfigError(message, code="config.unsupported", where="task", hint="choose a model such as S/16")
         check_patch_count(model.config.stem.grid(model.config.image_size))
         self.target.check(model.config.channels, model.config.stem.patch)
         return PatchPrediction(self, model, model.config.stem, scaling)

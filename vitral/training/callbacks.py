@@ -46,11 +46,10 @@ def evaluate(state: TrainingState, batches: Iterable[Sequence[Microbatch]]) -> O
 def find_best(lines: Iterable[MetricsLine], split: str) -> Best:
     """The first of the best evaluations on a split: by accuracy, or by loss where a task has no accuracy."""
     evaluations = [line for line in lines if line.split == split]
-    scores = [score(line) for line in evaluations]
-    if not scores:
+    if not evaluations:
         return Best(0, 0)
-    best = scores.index(max(scores))
-    return Best(evaluations[best].step, len(scores) - 1 - best)
+    best = max(evaluations, key=score)  # of equals, max takes the first
+    return Best(best.step, len(evaluations) - 1 - evaluations.index(best))
 
 
 def score(line: MetricsLine) -> float:

@@ -190,8 +190,7 @@ class LinearProbeThenFinetune(FinetuneMethod):
     def check(self, weights: str, model: Vit | Resnet, task: TaskConfig) -> None:
         super().check(weights, model, task)
         if not isinstance(task, Classify):
-            message = f"needs labels, and the {task.kind} task has none"
-            hint = "set finetune=full, or task=classify"
+            message, hint = f"needs labels, and the {task.kind} task has none", "set finetune=full, or task=classify"
             raise ConfigError(message, code="config.unsupported", where="finetune", hint=hint)
         if not isinstance(model.head, LinearHead):
             message = f"needs a linear head, and this model has {model.head.kind}"

@@ -58,8 +58,7 @@ class Sgd(OptimizerKind):
     @model_validator(mode="after")
     def nesterov_has_momentum(self) -> Self:
         if self.nesterov and not self.momentum:
-            hint = "set momentum=0.9, or nesterov=false"
-            message = "nesterov needs momentum, which is 0"
+            message, hint = "nesterov needs momentum, which is 0", "set momentum=0.9, or nesterov=false"
             raise ConfigError(message, code="config.conflict", where="nesterov", hint=hint)
         return self
 

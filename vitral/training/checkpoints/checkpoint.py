@@ -133,8 +133,7 @@ def _read(path: Path) -> Manifest:
     try:
         manifest = Manifest.from_json(text)
     except ConfigError as error:
-        message = f"not a valid manifest: {error}"
-        raise WeightsError(message, code="weights.corrupt", where=path) from None
+        raise WeightsError(f"not a valid manifest: {error}", code="weights.corrupt", where=path) from None
     # No hash covers the manifest itself, so its text must be exactly what vitral writes.
     if manifest.to_json().encode() != text:
         raise WeightsError("damaged: not the text that vitral writes", code="weights.corrupt", where=path)

@@ -96,8 +96,7 @@ def restore_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> No
         name, _, key = address.rpartition("/")
         if name not in weights:
             message = f"the saved state has {name}, which this model lacks or does not train"
-            hint = "resume with the saved model"
-            raise WeightsError(message, code="weights.mismatch", where="optimizer", hint=hint)
+            raise WeightsError(message, code="weights.mismatch", where="optimizer", hint="resume with the saved model")
         weight = weights[name]
         if key == "step":  # a fused optimizer needs it on the device of the weight
             kept = value.to(weight.device if optimizer.defaults.get("fused") else "cpu", copy=True)

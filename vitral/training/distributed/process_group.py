@@ -179,13 +179,11 @@ def read_world(environment: "os._Environ[str] | dict[str, str]") -> World:
             raise ConfigError(message, code="config.wrong_type", where=name, hint="start with torchrun")
     world = World(rank=int(numbers["RANK"]), size=max(1, int(numbers["WORLD_SIZE"])))
     if world.size > 1 and "RANK" not in environment:
-        message = f"is {world.size}, but RANK is not set"
-        hint = "start with torchrun, or unset WORLD_SIZE"
+        message, hint = f"is {world.size}, but RANK is not set", "start with torchrun, or unset WORLD_SIZE"
         raise ConfigError(message, code="config.missing_value", where="WORLD_SIZE", hint=hint)
     if world.rank >= world.size:
         message = f"is {world.rank}, expected 0 to {world.size - 1}"
-        hint = "start with torchrun, or unset RANK"
-        raise ConfigError(message, code="config.out_of_range", where="RANK", hint=hint)
+        raise ConfigError(message, code="config.out_of_range", where="RANK", hint="start with torchrun, or unset RANK")
     return world
 
 
