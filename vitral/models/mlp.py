@@ -41,18 +41,26 @@ class Mlp(BaseMlp):
         return FeedForward(self, context)
 
 
-class FeedForward(InitModule):
-    def __init__(self, config: Mlp, context: BuildContext) -> None:
+class BaseFeedForward(InitModule):
+    """The layers of an MLP; the first has `parts` hidden vectors."""
+
+    def __init__(self, config: "Mlp | SwiGlu", context: BuildContext, parts: int) -> None:
         super().__init__()
         hidden = config.hidden(context.width)
-        self.gelu = config.gelu
-        self.expand = nn.Linear(context.width, hidden)
+        self.parts = parts
+        self.expand = nn.Linear(context.width, parts * hidden)
         self.contract = nn.Linear(hidden, context.width)
         self.dropout = nn.Dropout(config.dropout)
 
     def initialize(self, init: BaseInit) -> None:
-        init.mlp(self.expand)
+        init.mlp(self.expand, self.parts)
         init.mlp(self.contract)
+
+
+class FeedForward(BaseFeedForward):
+    def __init__(self, config: Mlp, context: BuildContext) -> None:
+        super().__init__(config, context, parts=1)
+        self.gelu = config.gelu
 
     def forward(self, x: Tensor) -> Tensor:
         hidden = self.dropout(gelu(self.expand(x), self.gelu))  # (B, L, ratio D)
@@ -72,17 +80,9 @@ class SwiGlu(BaseMlp):
         return GatedFeedForward(self, context)
 
 
-class GatedFeedForward(InitModule):
+class GatedFeedForward(BaseFeedForward):
     def __init__(self, config: SwiGlu, context: BuildContext) -> None:
-        super().__init__()
-        hidden = config.hidden(context.width)
-        self.expand = nn.Linear(context.width, 2 * hidden)
-        self.contract = nn.Linear(hidden, context.width)
-        self.dropout = nn.Dropout(config.dropout)
-
-    def initialize(self, init: BaseInit) -> None:
-        init.mlp(self.expand, parts=2)
-        init.mlp(self.contract)
+        super().__init__(config, context, parts=2)
 
     def forward(self, x: Tensor) -> Tensor:
         gate, value = self.expand(x).chunk(2, dim=-1)  # each (B, L, hidden)
