@@ -12,8 +12,7 @@ from vitral.core.config import Size
 from vitral.explanation.analysis import analyze
 from vitral.explanation.attention_distance import mean_attention_distance, pool_attention
 from vitral.explanation.explanation import Array
-from vitral.explanation.relevance import relevance
-from vitral.explanation.rollout import rollout_map
+from vitral.explanation.relevance import relevance, rollout_map
 from vitral.explanation.similarity import cosine_similarity, pca_colors
 from vitral.explanation.trace import has_attention, logit_lens
 from vitral.models import Attention, AttentionPool, Grid, NoHead, Patches, attention_maps

@@ -13,8 +13,14 @@ from vitral.core.config import Size
 from vitral.core.errors import ConfigError
 from vitral.explanation.attention_distance import attention_distance, cell_grid, pool_attention, sum_cells
 from vitral.explanation.explanation import Analysis, Array, LayerView, MapKind
-from vitral.explanation.relevance import embed_with_grad, propagate_relevance, read_out
-from vitral.explanation.rollout import extend_rollout, identity_rollout, rollout_to_patches
+from vitral.explanation.relevance import (
+    embed_with_grad,
+    extend_rollout,
+    identity_rollout,
+    propagate_relevance,
+    read_out,
+    rollout_to_patches,
+)
 from vitral.explanation.similarity import cosine_similarity, pca_colors
 from vitral.explanation.trace import (
     check_class,

@@ -48,8 +48,7 @@ class MapCard(NamedTuple):
     """A map with its score; without charts where the faithfulness test was not run."""
 
     number: int  # among the maps
-    title: str
-    about: str
+    kind: MapKind
     description: str
     verdict: str
     score: str
@@ -65,7 +64,6 @@ class ImageSection(NamedTuple):
     predictions: tuple[tuple[str, float], ...]  # all classes, most probable first
     cards: tuple[MapCard, ...]
     verdict: str
-    layers: list[LayerView]  # that have attention
     packed: pictures.PackedAttention
     logit_lens: Chart | None
     colors: str
@@ -109,7 +107,7 @@ def page(explanations: Sequence[Explanation]) -> str:
         TEMPLATE,
         sections=sections,
         model=model,
-        omitted=[omitted(section, model) for section in sections],
+        MAP_TITLES=MAP_TITLES,
         icon=pictures.page_icon(explanations[0].photo.image),
         colors=script_json({"positive": pictures.POSITIVE_COLORS, "negative": pictures.NEGATIVE_COLORS}),
         version=__version__,
@@ -125,7 +123,6 @@ def image_section(explanation: Explanation, max_bytes: int) -> ImageSection:
     """One image, its attention in at most so many bytes."""
     photo, scores = explanation.photo, explanation.faithfulness.scores()
     packed = pictures.pack_attention(explanation, max_bytes)
-    attending = [layer for layer in explanation.layers if layer.attention.size]
     order = np.argsort(-explanation.probabilities, kind="stable") if explanation.classes else ()
     drawn = [image for step in explanation.steps for image in step.images]
     images = iter(pictures.encode_images(drawn, MAX_STEP_BYTES))
@@ -137,42 +134,31 @@ def image_section(explanation: Explanation, max_bytes: int) -> ImageSection:
         predictions=tuple((explanation.classes[label], float(explanation.probabilities[label])) for label in order),
         cards=_map_cards(explanation, scores),
         verdict=text.describe_scores({kind: scores[kind] for kind in explanation.maps if kind in scores}),
-        layers=attending,
         packed=packed,
         logit_lens=logit_lens_chart(explanation.layers, explanation.classes),
         colors=pictures.encode_png(colors) if colors.size else "",
         steps_images=tuple(tuple(next(images) for _ in step.images) for step in explanation.steps),
-        data=script_json(_script_data(explanation, attending, packed)),
+        data=script_json(_script_data(explanation, packed)),
     )
 
 
 def _map_cards(explanation: Explanation, scores: dict[MapKind, MapScore]) -> tuple[MapCard, ...]:
     """The maps, most faithful first."""
-    faithfulness, kinds = explanation.faithfulness, list(explanation.maps)
-
-    def card(kind: MapKind) -> MapCard:
-        score, curve, title = scores.get(kind), faithfulness.curves.get(kind), MAP_TITLES[kind]
-        return MapCard(
-            number=kinds.index(kind),
-            title=title,
-            about=text.MAP_DESCRIPTIONS[kind],
-            description=text.describe_map(title, explanation.maps[kind]),
-            verdict=score.verdict if score else "",
-            score=text.describe_score(score, curve, faithfulness.random) if score and curve else "",
-            charts=faithfulness_charts(curve, faithfulness.random, title) if curve else (),
-        )
-
-    def merit(kind: MapKind) -> tuple[bool, float]:
-        score = scores.get(kind)
-        return (score.verdict == "better", score.combined) if score else (False, float("-inf"))
-
-    return tuple(card(kind) for kind in sorted(kinds, key=merit, reverse=True))
+    curves, random = explanation.faithfulness
+    cards = {}
+    for number, (kind, values) in enumerate(explanation.maps.items()):
+        score, curve, title = scores.get(kind), curves.get(kind), MAP_TITLES[kind]
+        said = text.describe_score(score, curve, random) if score and curve else ""
+        charts = faithfulness_charts(curve, random, title) if curve else ()
+        verdict, merit = (score.verdict, score.combined) if score else ("", 0.0)
+        card = MapCard(number, kind, text.describe_map(title, values), verdict, said, charts)
+        cards[card] = verdict == "better", merit
+    return tuple(sorted(cards, key=cards.__getitem__, reverse=True))
 
 
-def _script_data(
-    explanation: Explanation, layers: Sequence[LayerView], packed: pictures.PackedAttention
-) -> dict[str, object]:
+def _script_data(explanation: Explanation, packed: pictures.PackedAttention) -> dict[str, object]:
     """What the script of the page needs."""
+    layers = [layer for layer in explanation.layers if layer.attention.size]
     maps = [(MAP_TITLES[kind], np.nan_to_num(values)) for kind, values in explanation.maps.items()]
     units = [pictures.scale_to_unit(values.ravel().astype(np.float64)).tolist() for _, values in maps]
     distances = [np.nan_to_num(layer.distance).tolist() for layer in layers]
@@ -213,24 +199,6 @@ def model_section(model: ModelView) -> ModelSection:
         positions_text=text.describe_positions(model.positions, positions.tiles, positions.cells) if positions else "",
         distances=distance_chart(model.distances, model.images),
     )
-
-
-def omitted(section: ImageSection, model: ModelSection) -> list[str]:
-    """The sections that the page leaves out because there is nothing to show."""
-    contents = {
-        "prediction": section.predictions,
-        "maps": section.cards,
-        "faithfulness test": section.verdict,
-        "attention": section.layers,
-        "logit lens": section.logit_lens,
-        "feature colors": section.colors,
-        "patch similarity": section.packed.similarity,
-        "filters": model.filters,
-        "position embeddings": model.positions,
-        "attention distance": model.distances,
-        "walkthrough": section.explanation.steps,
-    }
-    return [name for name, content in contents.items() if not content]
 
 
 def faithfulness_charts(curve: Curve, random: Sequence[Curve], title: str) -> tuple[Chart, Chart]:

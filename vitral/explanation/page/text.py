@@ -23,24 +23,6 @@ from vitral.models.base import Grid, Layout
 from vitral.models.resnet import Resnet
 
 NEAR = 0.1  # colors that differ by less look the same
-MAP_DESCRIPTIONS: dict[MapKind, str] = {
-    "rollout": (
-        "Attention multiplied through all layers, from the prediction back to the patches (appendix D.8 of the paper). "
-        "It does not depend on the class."
-    ),
-    "relevance": (
-        "Evidence for one class: attention weighted by the gradient of the class score, positive part only, through "
-        "all layers (Chefer et al., arXiv 2012.09838)."
-    ),
-    "attention": (
-        "Attention in the last layer of the tokens that the prediction is read from, averaged over the heads. The "
-        "simplest map, and often not the most faithful, as tokens have mixed by then."
-    ),
-    "occlusion": (
-        "How much the probability of the class falls when a square of the image is covered with the mean color. It "
-        "treats the model as a black box. Values below 0: covering raises the probability."
-    ),
-}
 
 
 def cell_name(cell: int, grid: Grid) -> str:

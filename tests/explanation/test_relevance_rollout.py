@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tests.explanation.by_hand import awake, images_for
 from tests.models.variants import VARIANTS, VITS, small
-from vitral.explanation.rollout import rollout, rollout_map
+from vitral.explanation.relevance import rollout, rollout_map
 from vitral.models import Attention, VisionTransformer, attention_maps
 from vitral.models.attention import BaseAttention
 from vitral.models.pool import AttentionPooling
