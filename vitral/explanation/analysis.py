@@ -11,25 +11,11 @@ from torch import Tensor
 from vitral.core.activation import probabilities
 from vitral.core.config import Size
 from vitral.core.errors import ConfigError
+from vitral.explanation import relevance, trace
 from vitral.explanation.attention_distance import attention_distance, cell_grid, pool_attention, sum_cells
 from vitral.explanation.explanation import Analysis, Array, LayerView, MapKind
-from vitral.explanation.relevance import (
-    embed_with_grad,
-    extend_rollout,
-    identity_rollout,
-    propagate_relevance,
-    read_out,
-    rollout_to_patches,
-)
 from vitral.explanation.similarity import cosine_similarity, pca_colors
-from vitral.explanation.trace import (
-    check_class,
-    has_attention,
-    lens_probabilities,
-    require_vit,
-    run_layers,
-    to_array,
-)
+from vitral.explanation.trace import has_attention, lens_probabilities, to_array
 from vitral.models.base import Layout, Model
 from vitral.models.head import NoHead
 from vitral.models.hooks import AttentionRecord, eval_mode
@@ -43,36 +29,37 @@ def analyze(model: Model, image: Tensor, target: Target = "predicted", use_head:
     use_head = use_head and not isinstance(model.config.head, NoHead)
     if isinstance(model, ResidualNetwork):
         return _analyze_resnet(model, image, use_head)
-    vit = require_vit(model)
+    vit = trace.require_vit(model)
     layout, size = vit.layout(image), Size(*image.shape[2:])
     cells = cell_grid(layout.grid)
     if len(image) != 1:
         message = f"expected one image, got {len(image)}"
         raise ConfigError(message, code="config.wrong_count", where="image", hint="pass one image at a time")
     if target != "predicted":
-        check_class(model, target)
+        trace.check_class(model, target)
     attends = has_attention(model)
     layers: list[LayerView] = []
     records: list[AttentionRecord] = []
     maps: dict[MapKind, Array] = {}
-    rollout = identity_rollout(layout.length(), image)  # (1, T, T)
+    rollout = relevance.identity_rollout(layout.length(), image)  # (1, T, T)
     with eval_mode(model), torch.inference_mode(False), torch.set_grad_enabled(attends and use_head):
-        for step in run_layers(vit, embed_with_grad(vit, image, layout), layout):
+        tokens = relevance.embed_with_grad(vit, image, layout)  # (1, T, D)
+        for step in trace.run_layers(vit, tokens, layout):
             with torch.no_grad():
                 attention = step.attention()  # (1, H, T, T)
                 shown = pool_attention(attention, layout, cells)[0]  # (H, t, t)
                 distance = attention_distance(attention, layout, size)[0]  # (H,)
                 chances = lens_probabilities(vit, step.after, layout)[0] if use_head else image.new_empty(0)  # (K,)
                 layers.append(LayerView(step.layer, to_array(shown), to_array(distance), to_array(chances)))
-                rollout = extend_rollout(rollout, attention) if attends else rollout
+                rollout = relevance.extend_rollout(rollout, attention) if attends else rollout
             records += step.recordings
-        readout = read_out(vit, step.after, layout)
+        readout = relevance.read_out(vit, step.after, layout)
         if attends:
-            maps["rollout"] = to_array(rollout_to_patches(readout.shares, rollout, layout)[0])
+            maps["rollout"] = to_array(relevance.rollout_to_patches(readout.shares, rollout, layout)[0])
             if use_head:
                 label = int(readout.logits.argmax()) if target == "predicted" else target
-                maps["relevance"] = to_array(propagate_relevance(records, readout, [label], layout)[0])
-            maps["attention"] = to_array(rollout_to_patches(readout.shares, attention.mean(dim=1), layout)[0])
+                maps["relevance"] = to_array(relevance.propagate_relevance(records, readout, [label], layout)[0])
+            maps["attention"] = to_array(relevance.rollout_to_patches(readout.shares, attention.mean(dim=1), layout)[0])
     patches = readout.features[0, layout.prefix() :].detach()  # (N, D)
     return _analysis(layout, patches, layers[-1].probabilities, tuple(layers), maps)
 

@@ -22,16 +22,10 @@ from vitral.data.thumbnails import native_decoding, to_rgb_image
 from vitral.data.transforms.crop import CropPlan
 from vitral.data.transforms.preprocessing import Preprocessing, decode_and_crop
 from vitral.data.transforms.resize import resize
+from vitral.explanation import perturbation
 from vitral.explanation.analysis import Target, analyze
 from vitral.explanation.explanation import MAP_TITLES, Array, Explanation, Faithfulness, MapKind, ModelView, Photo
-from vitral.explanation.perturbation import (
-    Advance,
-    count_occlusions,
-    count_perturbations,
-    measure_faithfulness,
-    no_progress,
-    occlusion,
-)
+from vitral.explanation.perturbation import Advance, no_progress
 from vitral.explanation.similarity import Filters, PositionSimilarity, embedding_filters, position_similarity
 from vitral.explanation.trace import has_attention
 from vitral.explanation.walkthrough.steps import walkthrough_steps
@@ -130,8 +124,8 @@ class Explainer:
                 label = int(analysis.probabilities.argmax()) if self.target == "predicted" else self.target
                 target = self.classes[label]
                 if not self.quick:
-                    maps["occlusion"] = occlusion(model, image, label, advance)
-                    faithfulness = measure_faithfulness(model, image, label, maps, advance=advance)
+                    maps["occlusion"] = perturbation.occlusion(model, image, label, advance)
+                    faithfulness = perturbation.measure_faithfulness(model, image, label, maps, advance=advance)
             steps = walkthrough_steps(model, image, photo, self.classes)
         distances = [layer.distance for layer in analysis.layers]  # each (H,)
         changes = {
@@ -163,7 +157,7 @@ class Explainer:
             return 1
         grid = self.loaded.bundle.model.layout(self.loaded.bundle.preprocessing.image_size).grid
         maps = len(MAP_TITLES) if has_attention(self.loaded.model) else 1  # occlusion works for any model
-        return 1 + count_occlusions(grid) + count_perturbations(maps, grid)
+        return 1 + perturbation.count_occlusions(grid) + perturbation.count_perturbations(maps, grid)
 
     def unavailable(self) -> Iterator[str]:
         """What cannot be shown and why, a sentence each."""

@@ -267,19 +267,13 @@ def distance_chart(distances: Array, images: int) -> Chart | None:
         return None
     columns = _layer_columns(range(1, len(distances) + 1))
     y = linear_axis(0, max(float(np.nanmax(distances)), 1.0), HEIGHT, 0, 5)
-    dots = tuple(
-        Dot(
-            style="head",
-            x=round(column.x + column.width / 2, 1),
-            y=y.scale(value),
-            label=f"layer {column.layer}, head {head}: {value:.3g} pixels",
-            layer=column.layer,
-            head=head,
-        )
-        for column, row in zip(columns, distances, strict=True)
-        for head, value in enumerate(row, start=1)
-        if np.isfinite(value)
-    )
+    dots = []
+    for column, row in zip(columns, distances, strict=True):
+        x, layer = round(column.x + column.width / 2, 1), column.layer
+        for head, value in enumerate(row, start=1):
+            label = f"layer {layer}, head {head}: {value:.3g} pixels"
+            if np.isfinite(value):
+                dots.append(Dot("head", x, y.scale(value), label, layer=layer, head=head))
     first, last = (f"{np.nanmin(row):.3g} to {np.nanmax(row):.3g} pixels" for row in (distances[0], distances[-1]))
     counted = "1 image" if images == 1 else f"{images:,} images"
     alt = f"Mean attention distance over {counted}: {first} in the first layer, {last} in the last."
@@ -291,7 +285,7 @@ def distance_chart(distances: Array, images: int) -> Chart | None:
         y_label="pixels",
         title="Attention distance",
         bars=columns,
-        dots=dots,
+        dots=tuple(dots),
         caption=f"One dot per head. {alt}",
     )
 
@@ -306,6 +300,5 @@ def _layer_columns(numbers: Sequence[int]) -> tuple[Bar, ...]:
 
 
 def _layer_ticks(columns: Sequence[Bar]) -> tuple[Tick, ...]:
-    return tuple(
-        Tick(round(column.x + column.width / 2, 1), str(column.layer)) for column in columns[:: ceil(len(columns) / 12)]
-    )
+    shown = columns[:: ceil(len(columns) / 12)]
+    return tuple(Tick(round(column.x + column.width / 2, 1), str(column.layer)) for column in shown)
