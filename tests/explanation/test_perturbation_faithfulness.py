@@ -154,6 +154,18 @@ def test_differences_that_mean_nothing_are_not_blown_up_by_a_spread_of_nothing()
     assert found.verdict == "unclear"
 
 
+def test_a_difference_too_small_to_matter_is_never_clear() -> None:
+    """An area of 0.63 against 0.65 is many standard deviations of random maps that hardly differ, and still nothing."""
+    chance = tuple(flat(0.65 + shift, 0.65 + shift) for shift in (-0.001, 0.0, 0.001))  # the image has 0.65
+    assert verdict(0.63, 0.67, chance).verdict == "unclear"
+    assert verdict(0.67, 0.63, chance).verdict == "unclear"
+    assert verdict(0.65 - 0.034, 0.65 + 0.034, chance).verdict == "better"  # 5 % of 0.65 is 0.0325
+    found = Faithfulness({"rollout": flat(0.10, 0.91), "relevance": flat(0.10, 0.90)}, chance).scores()
+    assert found["rollout"].combined - found["relevance"].combined < 2
+    few = tuple(flat(value, value) for value in (0.02, 0.0201, 0.0199))  # an improbable class: 5 % of little
+    assert verdict(0.01, 0.03, few).verdict == "better"
+
+
 def test_the_map_that_knows_stands_better_than_chance_and_its_opposite_worse() -> None:
     grid = Grid(4, 4)
     image = photo(grid)

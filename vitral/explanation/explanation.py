@@ -35,6 +35,7 @@ VERDICTS: dict[Verdict, str] = {
     "unclear": "not clearly better than random",
 }
 CLEAR = 2.0  # standard deviations: one more random map lies that far from eight, to a given side, once in twenty times
+MIN_EFFECT = 0.05  # of the probability of the unchanged image: a smaller difference of areas is never clear
 MIN_STD = 1e-3  # of areas: smaller differences mean nothing
 TOP = 5  # classes in a summary
 
@@ -81,7 +82,7 @@ class Curve(NamedTuple):
 
 
 class MapScore(NamedTuple):
-    """How far a map is above random maps, in standard deviations of those."""
+    """How far a map is above random maps; a difference of 2 between two scores is clear (see `Faithfulness.scores`)."""
 
     deletion: float
     insertion: float
@@ -102,12 +103,17 @@ class Faithfulness(NamedTuple):
     random: tuple[Curve, ...] = ()  # of random maps
 
     def scores(self) -> dict[MapKind, MapScore]:
-        """The score of each map; none where the test was not run."""
+        """The score of each map; none where the test was not run.
+
+        The unit is the standard deviation of random maps, but at least half of `MIN_EFFECT`: a clear difference is one
+        of two standard deviations that is also large enough to matter.
+        """
         if len(self.random) < 2:
             return {}
         random = np.array([curve.merits() for curve in self.random])  # (random maps, 3)
-        mean, std = random.mean(axis=0), np.maximum(random.std(axis=0, ddof=1), MIN_STD)  # each (3,)
-        return {kind: MapScore(*((curve.merits() - mean) / std).tolist()) for kind, curve in self.curves.items()}
+        least = max(MIN_STD, MIN_EFFECT / CLEAR * float(self.random[0].deletion[0]))
+        mean, unit = random.mean(axis=0), np.maximum(random.std(axis=0, ddof=1), least)  # each (3,)
+        return {kind: MapScore(*((curve.merits() - mean) / unit).tolist()) for kind, curve in self.curves.items()}
 
 
 class ModelView(NamedTuple):

@@ -57,23 +57,36 @@ def test_a_trial_is_told_with_the_spread_of_chance() -> None:
         return Curve(shares, np.full(2, gone, np.float32), np.full(2, back, np.float32))
 
     text = describe_score(MapScore(4.0, 3.0, 3.5), flat(0.2, 0.8), [flat(0.4, 0.5), flat(0.6, 0.5)])
-    assert text.startswith("Better than random: +3.5 ")
+    assert text.startswith("Better than random: score +3.5.")
     assert re.findall(r"\d\.\d\d", text) == ["0.20", "0.50", "0.14", "0.80", "0.50", "0.00"]
     worse = describe_score(MapScore(-4.0, -3.0, -3.5), flat(0, 0), [flat(0, 0)] * 2)
-    assert worse.startswith("Worse than random: -3.5 ")
+    assert worse.startswith("Worse than random: score -3.5.")
     unclear = describe_score(MapScore(0.0, 1.0, 0.5), flat(0, 0), [flat(0, 0)] * 2)
-    assert unclear.startswith("Not clearly better than random: +0.5 ")
+    assert unclear.startswith("Not clearly better than random: score +0.5.")
 
 
 def test_the_most_faithful_map_is_named_and_so_are_the_doubtful_ones() -> None:
-    good, better, poor = MapScore(3, 3, 3.1), MapScore(5, 5, 5.2), MapScore(9, 0.5, 4.0)
+    good, better, poor = MapScore(3, 3, 3.1), MapScore(7, 7, 7.2), MapScore(9, 0.5, 4.0)
     text = describe_scores({"rollout": good, "relevance": better, "occlusion": poor})
     assert text.startswith("Relevance ")
     assert text.endswith(": Occlusion.")
     assert "Occlusion" not in describe_scores({"rollout": good, "relevance": better})
-    assert describe_scores({"occlusion": poor._replace(combined=9.0), "rollout": good}).startswith("Attention rollout")
+    assert describe_scores({"occlusion": poor._replace(combined=1.0), "rollout": good}).startswith("Attention rollout")
     assert describe_scores({"occlusion": poor}).startswith("No map")
     assert describe_scores({}) == ""
+
+
+def test_maps_without_a_clear_difference_are_not_told_apart() -> None:
+    first, close, far = MapScore(6, 6, 6.0), MapScore(5, 5, 4.1), MapScore(3, 3, 3.9)
+    text = describe_scores({"rollout": close, "occlusion": far, "relevance": first})
+    assert text.startswith("Relevance and Attention rollout cannot be told apart")
+    assert "most faithful" not in text
+    assert "Occlusion" not in text
+    doubtful = close._replace(insertion=1.0)  # not clearly better than random, and not clearly worse than the best
+    text = describe_scores({"relevance": first, "rollout": doubtful})
+    assert text.startswith("Relevance and Attention rollout cannot be told apart")
+    assert text.endswith("Not clearly better than random: Attention rollout.")
+    assert describe_scores({"relevance": first, "occlusion": far}).startswith("Relevance is the most faithful")
 
 
 def views(*winners: int) -> list[LayerView]:

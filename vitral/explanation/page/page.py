@@ -18,6 +18,7 @@ from vitral import __version__
 from vitral.core.storage import write_file_atomically
 from vitral.explanation.explanation import (
     MAP_TITLES,
+    MIN_EFFECT,
     Array,
     Curve,
     Explanation,
@@ -108,6 +109,7 @@ def page(explanations: Sequence[Explanation]) -> str:
         sections=sections,
         model=model,
         MAP_TITLES=MAP_TITLES,
+        MIN_EFFECT=MIN_EFFECT,
         icon=pictures.page_icon(explanations[0].photo.image),
         colors=script_json({"positive": pictures.POSITIVE_COLORS, "negative": pictures.NEGATIVE_COLORS}),
         version=__version__,

@@ -7,6 +7,7 @@ import numpy as np
 from markupsafe import Markup, escape
 
 from vitral.explanation.explanation import (
+    CLEAR,
     MAP_TITLES,
     VERDICTS,
     Array,
@@ -77,7 +78,7 @@ def describe_score(score: MapScore, curve: Curve, random: Sequence[Curve]) -> st
     deletion = np.array([each.deletion_auc for each in random])  # (random maps,)
     insertion = np.array([each.insertion_auc for each in random])
     return (
-        f"{VERDICTS[score.verdict].capitalize()}: {score.combined:+.1f} standard deviations. "
+        f"{VERDICTS[score.verdict].capitalize()}: score {score.combined:+.1f}. "
         f"Deletion area {curve.deletion_auc:.2f} (random {deletion.mean():.2f} ± {deletion.std(ddof=1):.2f}, "
         f"lower is better), insertion area {curve.insertion_auc:.2f} "
         f"(random {insertion.mean():.2f} ± {insertion.std(ddof=1):.2f}, higher is better)."
@@ -85,14 +86,19 @@ def describe_score(score: MapScore, curve: Curve, random: Sequence[Curve]) -> st
 
 
 def describe_scores(scores: Mapping[MapKind, MapScore]) -> str:
-    """Which map to trust; empty where no map was tested."""
+    """Which map to trust, or that none stands out; empty where no map was tested."""
     if not scores:
         return ""
     faithful = [kind for kind, score in scores.items() if score.verdict == "better"]
     if not faithful:
         return "No map is clearly better than a random one in both tests: do not rely on any of them for this image."
     best = max(faithful, key=lambda kind: scores[kind].combined)
-    text = f"{MAP_TITLES[best]} is the most faithful map for this image."
+    rivals = [kind for kind in scores if scores[best].combined - scores[kind].combined < CLEAR]
+    if len(rivals) == 1:
+        text = f"{MAP_TITLES[best]} is the most faithful map for this image."
+    else:
+        names = [MAP_TITLES[kind] for kind in sorted(rivals, key=lambda kind: -scores[kind].combined)]
+        text = f"{', '.join(names[:-1])} and {names[-1]} cannot be told apart: no difference between them is clear."
     if others := [MAP_TITLES[kind] for kind in scores if kind not in faithful]:
         text += f" Not clearly better than random: {', '.join(others)}."
     return text
