@@ -172,7 +172,8 @@ def test_the_keys_do_what_the_list_of_keys_says(visit: Opener) -> None:
         ("ArrowDown", "row 4, column 4 attends"), ("ArrowRight", "row 4, column 5 attends"),
         ("[", "Layer 2, mean of 2 heads"), ("[", "Layer 1, mean"), ("[", "Layer 1, mean"), ("]", "Layer 2, mean"),
         ("h", "Layer 2, head 1"), ("h", "Layer 2, head 2"), ("h", "Layer 2, mean"), ("H", "Layer 2, head 2"),
-        ("c", "the class token attends"), ("c", "register 1 attends"), ("m", "Occlusion: highest at"),
+        ("c", "the class token attends"), ("c", "register 1 attends"), ("m", "Relevance: highest at"),
+        ("m", "Occlusion: highest at"),
     ):  # fmt: skip
         page.page.keyboard.press(key)
         assert told in page.live(), key
@@ -191,6 +192,7 @@ def test_the_keys_do_what_the_list_of_keys_says(visit: Opener) -> None:
 def test_a_chosen_map_lies_over_the_part_of_the_photo_that_was_seen(visit: Opener) -> None:
     explanation = stand_in()
     page = visit(explanation)
+    page.page.locator("fieldset label", has_text="Relevance").click()
     photo, seen = (page.page.locator(name).bounding_box() for name in (".photo", MAP))
     assert photo is not None
     assert seen is not None
@@ -210,6 +212,22 @@ def test_a_chosen_map_lies_over_the_part_of_the_photo_that_was_seen(visit: Opene
     page.slide("opacity", 20)
     page.page.locator("[data-state=smooth]").check()
     assert page.page.locator(MAP).evaluate(style) == ["0.2", "auto"]
+
+
+def test_the_photo_is_shown_untouched_until_a_map_is_chosen(visit: Opener) -> None:
+    page = visit(stand_in())
+    shade = "getComputedStyle(document.querySelector('.crop-frame')).boxShadow"
+    assert page.page.locator(MAP).is_hidden()
+    assert page.page.evaluate(shade) == "none"
+    assert page.page.locator("fieldset label", has_text="Photo").locator("input").is_checked()
+    assert page.text("[data-text=map]") == "The photo, without a map."
+    assert page.page.locator("[data-map][aria-pressed=true]").count() == 0
+    page.page.get_by_role("button", name="Show Relevance on the image").click()
+    assert page.page.locator(MAP).is_visible()
+    assert page.page.evaluate(shade) != "none"
+    for _ in range(4):  # the other three maps, then the photo again
+        page.page.keyboard.press("m")
+    assert page.page.locator(MAP).is_hidden()
 
 
 def test_panes_of_the_window_and_marks_in_the_charts_choose_layer_and_head(visit: Opener) -> None:

@@ -7,17 +7,16 @@ const wrapped = (place, count) => ((place % count) + count) % count;
 
 const roots = all("div.image");
 const analyses = roots.map((_, number) => new ImageAnalysis(parseJson(`data-${number}`)));
-const state = {image: 0, map: 0, opacity: 65, smooth: false, layer: 0, head: 0, token: 0, cell: 0};
+const NO_MAP = -1;  // the photo alone
+const state = {image: 0, map: NO_MAP, opacity: 65, smooth: false, layer: 0, head: 0, token: 0, cell: 0};
 const current = () => analyses[state.image];
 const root = () => roots[state.image];
 
-/** Start with the map of the first card, the last layer, the class token and the highest patch. */
+/** Start with the photo alone, the last layer, the class token and the highest patch of the first card. */
 function start() {
   const {maps, layers, prefix, grid} = current();
-  const chosen = one("[data-state=map]:checked", root());
-  state.map = chosen ? Number(chosen.value) : 0;
   state.layer = Math.max(0, layers.length - 1);
-  const values = maps.length ? maps[state.map].values : [];
+  const values = maps.length ? maps[one("[data-map]", root()).dataset.map].values : [];
   const brightest = values.length ? values.indexOf(Math.max(...values)) : Math.floor((grid[0] * grid[1]) / 2);
   state.cell = current().cellAt(Math.floor(brightest / grid[1]), brightest % grid[1]);
   state.token = prefix.length ? 0 : state.cell;
@@ -26,7 +25,7 @@ function start() {
 /** Keep what was chosen on another image, as far as this one has it. */
 function clampState() {
   const {maps, layers, prefix, count} = current();
-  state.map = Math.min(state.map, Math.max(0, maps.length - 1));
+  state.map = Math.min(state.map, maps.length - 1);
   state.layer = Math.min(state.layer, Math.max(0, layers.length - 1));
   state.head = layers.length ? Math.min(state.head, layers[state.layer].heads) : 0;
   state.cell = Math.min(state.cell, count - 1);
@@ -41,7 +40,7 @@ function change(changes, announced = "") {
 }
 
 const descriptions = {
-  map: () => current().maps[state.map].description,
+  map: () => current().maps[state.map]?.description ?? "The photo, without a map.",
   attention() {
     const view = current(), {layer, heads} = view.layers[state.layer];
     const {cells, rest} = view.attentionOf(state.layer, state.head, state.token);
@@ -87,9 +86,10 @@ function showMaps() {
   if (!maps.length) return;
   const value = (map) => (row, column) => map.values[row * grid[1] + column];
   const canvas = one("[data-canvas=map]", root());
-  paint(canvas, grid, value(maps[state.map]));
-  canvas.setAttribute("aria-label", maps[state.map].description);
-  write("map", maps[state.map].description);
+  canvas.hidden = state.map === NO_MAP;
+  if (!canvas.hidden) paint(canvas, grid, value(maps[state.map]));
+  canvas.setAttribute("aria-label", descriptions.map());
+  write("map", descriptions.map());
   for (const thumb of all("[data-thumb]", root())) paint(thumb, grid, value(maps[thumb.dataset.thumb]));
   for (const button of all("[data-map]", root())) press(button, Number(button.dataset.map) === state.map);
 }
