@@ -261,6 +261,20 @@ def test_no_page_is_wider_than_its_window(visit: Opener, kind: str) -> None:
         assert page.page.evaluate("document.documentElement.scrollWidth") <= width
 
 
+def test_every_link_of_the_navigation_fits_on_a_phone(visit: Opener) -> None:
+    page = visit(stand_in(registers=1))
+    page.page.set_viewport_size({"width": 360, "height": 800})
+    boxes = [link.bounding_box() for link in page.page.locator("nav a").all()]
+    assert len(boxes) == 7
+    assert all(box is not None and box["x"] >= 0 and box["x"] + box["width"] <= 360 for box in boxes)
+    assert page.page.evaluate("document.querySelector('.bar-top').offsetHeight") < 130
+    page.page.evaluate("window.scrollTo({top: 2000, behavior: 'instant'})")
+    bar, link = page.page.locator(".bar-top").bounding_box(), page.page.locator("nav a").first.bounding_box()
+    assert bar is not None
+    assert link is not None
+    assert bar["y"] < 0 <= link["y"]  # the links stay, the row of buttons above them leaves
+
+
 def test_the_page_follows_the_dark_and_has_a_button_against_it(visit: Opener) -> None:
     colors = "[getComputedStyle(document.body).backgroundColor, getComputedStyle(document.body).color]"
     light, dark = visit(stand_in()), visit(stand_in(), scheme="dark")
