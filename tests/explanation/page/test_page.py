@@ -14,6 +14,7 @@ from tests.explanation.stand_in import stand_in, stand_in_resnet
 from vitral.explanation.explanation import Explanation
 from vitral.explanation.page import page as module
 from vitral.explanation.page.page import notebook, page, write_page
+from vitral.html.text import percent
 from vitral.models.base import Grid
 
 
@@ -119,6 +120,15 @@ def test_several_images_share_what_belongs_to_the_model() -> None:
     buttons = [attributes for tag, attributes in reader.tags if tag == "button" and "data-show" in attributes]
     assert [button["aria-pressed"] for button in buttons] == ["true", "false"]
     assert len(page([one, two])) - len(page([one])) < len(page([one]))
+
+
+def test_thumbnails_carry_the_prediction() -> None:
+    one, two = stand_in(seed=0), replace(stand_in(seed=1, name="ant.jpg"), probabilities=np.eye(7, dtype=np.float32)[0])
+    found = re.findall(r'<button [^>]*data-show="\d"[^>]*>(.*?)</button>', page([one, two]), re.S)
+    captions = [re.findall(r'<span class="under[^>]*>(.*?)</span>', button) for button in found]
+    assert captions == [["bees", percent(float(one.probabilities.max())), "bee.jpg"], ["ants", "100.0 %", "ant.jpg"]]
+    nameless = [stand_in(classes=()), stand_in(classes=(), name="ant.jpg")]
+    assert page(nameless).count('<span class="under') == 2
 
 
 def test_the_page_of_one_image_of_a_large_model_stays_below_5_mb() -> None:
