@@ -322,3 +322,14 @@ def test_a_notebook_shows_the_page_in_its_frame(browser: "Browser") -> None:
     frame.locator("[data-text=attention]", has_text=re.compile("^Layer 3")).wait_for()
     assert visit.said == []
     page.close()
+
+
+def test_a_hostile_explanation_cannot_leave_its_frame_in_a_notebook(browser: "Browser") -> None:
+    page = browser.new_page()
+    page.set_content(f"<h1>cell</h1>{odd()._repr_html_()}")
+    assert page.locator("body > *").count() == 2  # the heading and the frame: nothing of the names became a tag
+    page.frame_locator("iframe").locator("html[data-ready='0']").wait_for()
+    assert page.frames[1].evaluate("window.origin") == "null"  # no cookies, no storage, no page around it
+    reached = "() => { try { return parent.document.title } catch (error) { return error.name } }"
+    assert page.frames[1].evaluate(reached) == "SecurityError"
+    page.close()
