@@ -179,7 +179,7 @@ def test_the_part_that_was_seen_is_told(picture: Path) -> None:
 
 
 def test_images_of_one_call_share_the_mean_distance(tmp_path: Path) -> None:
-    explainer = Explainer.of(loaded(small()), "", (), True)
+    explainer = Explainer(loaded(small()), "", (), True)
     for seed in range(3):
         pixels = np.random.default_rng(seed).integers(0, 256, (32, 48, 3)).astype(np.uint8)
         Image.fromarray(pixels).save(tmp_path / f"{seed}.png")

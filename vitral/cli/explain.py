@@ -49,7 +49,7 @@ def explain(
 
     page = page_path(out, images, model)
     found = list(find_images(images))
-    explainer = Explainer.of(model, class_, layers, quick)
+    explainer = Explainer(model, class_, layers, quick)
     keep_freed_memory()
     explanations, errors = explain_all(explainer, found)
     explanations = share_distances(explanations)

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
@@ -66,7 +66,7 @@ def explain(
     predicted one. `layers` counts from 1: a list, or text such as `1-4,12`; by default all are kept. `quick` leaves out
     occlusion and the faithfulness test, which run the model hundreds of times.
     """
-    return Explainer.of(model, class_, layers, quick).explain(Path(image).expanduser(), progress)
+    return Explainer(model, class_, layers, quick).explain(Path(image).expanduser(), progress)
 
 
 def share_distances(explanations: Sequence[Explanation]) -> tuple[Explanation, ...]:
@@ -79,28 +79,20 @@ def share_distances(explanations: Sequence[Explanation]) -> tuple[Explanation, .
     return tuple(replace(each, model=shared) for each in explanations)
 
 
-@dataclass(frozen=True)
 class Explainer:
     """A loaded model, and what to explain about every image."""
 
-    loaded: LoadedModel
-    name: str
-    target: Target
-    layers: tuple[int, ...]  # that are kept
-    quick: bool
-
-    @classmethod
-    def of(cls, model: str | Path | LoadedModel, class_: str, layers: str | Sequence[int], quick: bool) -> "Explainer":
+    def __init__(
+        self, model: str | Path | LoadedModel, class_: str = "", layers: str | Sequence[int] = (), quick: bool = False
+    ) -> None:
         """Load the model. An unknown class or layer is refused here, before any image is read."""
-        loaded = model if isinstance(model, LoadedModel) else load(model)
-        config = loaded.bundle.model
-        target: Target = find_class(class_, class_names(loaded)) if class_ else "predicted"
-        numbers = parse_layers(layers, 0 if isinstance(config, Resnet) else config.depth)
-        return cls(loaded, model_name(model), target, numbers, quick)
-
-    @cached_property
-    def classes(self) -> tuple[str, ...]:
-        return class_names(self.loaded)
+        self.loaded = model if isinstance(model, LoadedModel) else load(model)
+        bundle = self.loaded.bundle
+        self.name, self.quick = model_name(model), quick
+        self.classes = bundle.classes if bundle.task == "classify" else ()  # none for a head that was not trained
+        self.target: Target = find_class(class_, self.classes) if class_ else "predicted"
+        self.layers = parse_layers(layers, 0 if isinstance(bundle.model, Resnet) else bundle.model.depth)
+        self.layout = bundle.model.layout(bundle.preprocessing.image_size)
 
     @cached_property
     def filters(self) -> Filters:
@@ -108,8 +100,7 @@ class Explainer:
 
     @cached_property
     def positions(self) -> PositionSimilarity:
-        bundle = self.loaded.bundle
-        return position_similarity(self.loaded.model, bundle.model.layout(bundle.preprocessing.image_size))
+        return position_similarity(self.loaded.model, self.layout)
 
     def explain(self, image_file: Path | EncodedImage, progress: Progress = hide_progress) -> Explanation:
         """Explain the prediction on one image."""
@@ -155,7 +146,7 @@ class Explainer:
         """How many images the model is run on to explain one: the image itself and its changed copies."""
         if self.quick or not self.classes:
             return 1
-        grid = self.loaded.bundle.model.layout(self.loaded.bundle.preprocessing.image_size).grid
+        grid = self.layout.grid
         maps = len(MAP_TITLES) if has_attention(self.loaded.model) else 1  # occlusion works for any model
         return 1 + perturbation.count_occlusions(grid) + perturbation.count_perturbations(maps, grid)
 
@@ -165,14 +156,11 @@ class Explainer:
         if isinstance(config, Resnet):
             yield "A ResNet has no tokens and no attention: there are no attention maps, no rollout and no relevance."
         elif not has_attention(self.loaded.model):
-            yield (
-                f"The layers have no attention (mixer={config.mixer.kind}): there are no attention maps, no rollout, "
-                "no relevance and no attention distance."
-            )
+            missing = "there are no attention maps, no rollout, no relevance and no attention distance"
+            yield f"The layers have no attention (mixer={config.mixer.kind}): {missing}."
         if not self.classes:
-            yield (
-                "The model has no classes: there is no relevance, no occlusion, no faithfulness test and no logit lens."
-            )
+            missing = "there is no relevance, no occlusion, no faithfulness test and no logit lens"
+            yield f"The model has no classes: {missing}."
         elif self.quick:
             yield "Occlusion and the faithfulness test were skipped (quick)."
         if not len(self.filters.components):
@@ -184,11 +172,6 @@ class Explainer:
 def from_zero(kind: MapKind, values: Array) -> Array:
     """A map (R, S) for display: all kinds but occlusion start at 0, or what all patches share hides the rest."""
     return values if kind == "occlusion" else values - values.min()
-
-
-def class_names(loaded: LoadedModel) -> tuple[str, ...]:
-    """The classes that a model was trained on; none for a head that was not trained."""
-    return loaded.bundle.classes if loaded.bundle.task == "classify" else ()
 
 
 def model_name(model: str | Path | LoadedModel) -> str:
