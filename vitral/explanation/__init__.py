@@ -1,1 +1,1 @@
-"""What a model is and what it sees, made visible."""
+"""Explain models and their predictions: attention, maps of important patches, a walkthrough, pages and figures."""

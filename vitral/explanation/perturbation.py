@@ -49,10 +49,10 @@ def class_probabilities(model: Model, images: Iterable[Tensor], target: int, adv
 
 def batch_images(images: Iterable[Tensor]) -> Iterator[Tensor]:
     """Images of one size (C, H, W) in batches (B, C, H, W) of a bounded number of pixels."""
-    coming = iter(images)
-    for first in coming:
+    remaining = iter(images)
+    for first in remaining:
         count = max(1, min(MAX_BATCH, MAX_PIXELS // first[0].numel()))
-        yield torch.stack([first, *islice(coming, count - 1)])
+        yield torch.stack([first, *islice(remaining, count - 1)])
 
 
 def single_image(model: Model, images: Tensor) -> tuple[Tensor, Grid]:

@@ -118,30 +118,30 @@ def read_out(model: VisionTransformer, tokens: Tensor, layout: Layout) -> Readou
 
 
 def propagate_relevance(
-    recordings: Sequence[AttentionRecord], reading: Readout, targets: Sequence[int], layout: Layout
+    recordings: Sequence[AttentionRecord], readout: Readout, targets: Sequence[int], layout: Layout
 ) -> Tensor:
     """Relevance of the patches (B, R, S) for the targets, propagated from the last layer back to the first.
 
     The identity path of a pooled token is left out: a class token is no patch, and a patch would dominate the rest.
     """
-    chosen = reading.logits[range(len(targets)), targets].sum()
-    looks = (*recordings, *reading.recordings)
-    gradients = torch.autograd.grad(chosen, [look.attended for look in looks])
+    chosen = readout.logits[range(len(targets)), targets].sum()
+    records = (*recordings, *readout.recordings)
+    gradients = torch.autograd.grad(chosen, [record.attended for record in records])
     with torch.no_grad():
-        supports = (positive_attention(*pair) for pair in zip(reversed(looks), reversed(gradients), strict=True))
-        read = next(supports) if reading.recordings else reading.shares[:, None]  # (B, 1, T)
+        supports = (positive_attention(*pair) for pair in zip(reversed(records), reversed(gradients), strict=True))
+        read = next(supports) if readout.recordings else readout.shares[:, None]  # (B, 1, T)
         gathered = torch.zeros_like(read)
         for found in supports:
             gathered = gathered + (read + gathered) @ found
     return gathered[:, 0, layout.prefix() :].unflatten(1, layout.grid)
 
 
-def positive_attention(look: AttentionRecord, gradient: Tensor) -> Tensor:
+def positive_attention(record: AttentionRecord, gradient: Tensor) -> Tensor:
     """The positive part of attention times its gradient, averaged over the heads (B, queries, T).
 
     The gradient of the attention follows from that of the mixed values (B, queries, H d), so that no kernel has to keep
     the attention.
     """
-    heads = look.heads.v.shape[1]
-    pull = gradient.unflatten(2, (heads, -1)).transpose(1, 2) @ look.heads.v.mT  # (B, H, queries, T)
-    return pull.mul_(look.attention_weights()).clamp_(min=0).mean(dim=1)
+    heads = record.heads.v.shape[1]
+    pull = gradient.unflatten(2, (heads, -1)).transpose(1, 2) @ record.heads.v.mT  # (B, H, queries, T)
+    return pull.mul_(record.attention_weights()).clamp_(min=0).mean(dim=1)

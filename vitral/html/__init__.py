@@ -1,1 +1,1 @@
-"""What all our pages share: the look, charts, text."""
+"""Shared by all HTML pages: style sheet, charts, text."""

@@ -47,7 +47,7 @@ class Bar(NamedTuple):
 
 
 class LegendEntry(NamedTuple):
-    """A CSS class, what it stands for, and a value beside it."""
+    """A CSS class, the name of what it marks, and a value."""
 
     style: str
     name: str

@@ -1,4 +1,4 @@
-"""Pages: one file each, which needs no network, in the one look that they share."""
+"""HTML pages: one self-contained file each, with a shared style sheet."""
 
 from functools import cache
 from pathlib import Path
@@ -11,7 +11,7 @@ LOOK = Path(__file__).parent  # where look.css is
 
 
 def printable(name: str) -> str:
-    """The name with what would disturb a terminal or a page (control codes, broken unicode) written out."""
+    """The name with control codes and broken Unicode escaped, safe for a terminal or a page."""
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in name)
 
 
@@ -21,13 +21,13 @@ def plural(count: int, noun: str, nouns: str = "") -> str:
 
 
 def render(template: Path, **values: object) -> str:
-    """The page that a template makes of the values, all escaped; it may include `look.css` and its own siblings."""
+    """Render a template; all values are escaped. It may include `look.css` and files beside it."""
     return _environment(template.parent).get_template(template.name).render(values)
 
 
 @cache
 def _environment(folder: Path) -> "Environment":
-    """Where the templates of a folder are compiled, each once."""
+    """The environment of the templates in a folder; each is compiled once."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(

@@ -1,14 +1,14 @@
-"""Numbers as a reader takes them in."""
+"""Numbers and names, formatted for readers."""
 
 from rich.cells import cell_len, set_cell_size
 
-MISSING = "\N{EN DASH}"  # in place of a number that there is not
+MISSING = "\N{EN DASH}"  # shown instead of a missing number
 TIMES = "\N{MULTIPLICATION SIGN}"
 SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def percent(share: float | None) -> str:
-    """`86.3 %`; a share that is not quite all or nothing never reads as if it were. A dash where there is none."""
+    """`86.3 %`; never `0.0 %` or `100.0 %` of a share that is only close to that. A dash for None."""
     if share is None:
         return MISSING
     if 0 < share < 0.0005:
@@ -24,7 +24,7 @@ def format_points(share: float) -> str:
 
 
 def format_loss(value: float) -> str:
-    """Three digits that matter: `0.413`, `12.1`, `0.000210`."""
+    """Three significant digits: `0.413`, `12.1`, `0.000210`."""
     return f"{value:#.3g}" if 0 < abs(value) < 1000 else f"{value:,.0f}"
 
 
@@ -40,7 +40,7 @@ def format_count(count: int) -> str:
 
 
 def shorten(name: str, cells: int) -> str:
-    """The name, cut in the middle where it would take more room than so many letters: its end often tells it apart."""
+    """The name, shortened in the middle to so many terminal cells: names often differ at the end."""
     if cell_len(name) <= cells:
         return name
     end = (cells - 1) // 2

@@ -1,1 +1,1 @@
-"""A model step by step: its shapes, its cost, its equations, and one image on its way through."""
+"""A model step by step: its shapes, cost and equations, and one image traced through it."""

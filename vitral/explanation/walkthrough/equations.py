@@ -53,17 +53,17 @@ def embedding_equations(config: Vit) -> tuple[str, ...]:
 
 
 def ellipsis_terms(form: str, count: int) -> list[str]:
-    """The first and the last of so many, and dots for those between."""
+    """The first and the last of `count` terms, with dots between them."""
     dots = ["..."] if count > 2 else []
     return [form.format(1), *dots, form.format(count)] if count > 1 else [form.format(1)] * count
 
 
 def describe_position(position: BasePosition) -> str:
-    """What the kind says of itself, and where a learned one is added."""
-    said = first_line(position)
+    """The first line of its docstring, and where a learned embedding is added."""
+    text = first_line(position)
     if isinstance(position, Learned1d | Learned2d) and position.where != "stem":
-        said += f" Added before every layer{', with the same weights' if position.where == 'shared' else ''}."
-    return said
+        text += f" Added before every layer{', with the same weights' if position.where == 'shared' else ''}."
+    return text
 
 
 def first_line(kind: Config) -> str:
@@ -109,13 +109,13 @@ def describe_mlp(config: Vit) -> str:
 
 
 def output_equations(config: Vit) -> tuple[str, ...]:
-    message = POOLS.get(config.pool.kind, "gathered by a learned query")
+    pooled = POOLS.get(config.pool.kind, "gathered by a learned query")
     if config.pool.normalizes():
-        message += ", LN of that"
+        pooled += ", LN of that"
     normed = config.block.final_norm and not config.pool.normalizes()
     norm = f"LN(z_{config.depth})" if normed else f"z_{config.depth}"
     cited = "    (eq. 4)" if config.block.final_norm and config.pool.kind == "cls" else ""
-    return (f"y = {norm}, {message}{cited}", describe_head(config))
+    return (f"y = {norm}, {pooled}{cited}", describe_head(config))
 
 
 def describe_head(config: Vit | Resnet) -> str:

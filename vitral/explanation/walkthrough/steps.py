@@ -114,14 +114,11 @@ def convolution_step(body: ResnetBody, image: Tensor, equation: str = "") -> Ste
 class Walkthrough(NamedTuple):
     """What the steps of one image are made from."""
 
-    config: Vit  # for images of this one's size
+    config: Vit  # at the size of this image
     photo: Photo
     trace: Trace
+    grid: Grid
     marked: list[int]  # example patches
-
-    @property
-    def grid(self) -> Grid:
-        return self.trace.layout.grid
 
 
 def walkthrough_steps(model: Model, image: Tensor, photo: Photo, names: Sequence[str]) -> tuple[Step, ...]:
@@ -132,7 +129,8 @@ def walkthrough_steps(model: Model, image: Tensor, photo: Photo, names: Sequence
     assert isinstance(model, VisionTransformer)
     trace = trace_image(model, image)
     config = model.config.model_copy(update={"image_size": Size(*image.shape[2:])})
-    walk = Walkthrough(config, photo, trace, example_patches(photo.crop, trace.layout.grid))
+    grid = trace.layout.grid
+    walk = Walkthrough(config, photo, trace, grid, example_patches(photo.crop, grid))
     root = [convolution_step(model.stem.body, image)] if isinstance(model.stem, HybridStem) else []
     pool, head = equations.output_equations(config)
     return (
@@ -210,16 +208,16 @@ def sequence_step(walk: Walkthrough) -> Step:
 
 def first_layer_steps(walk: Walkthrough) -> list[Step]:
     """The two halves of the first layer (eq. 2 and 3)."""
-    first, mixing, second, thinking = equations.layer_equations(walk.config)
-    moved, size = walk.trace.layers[0], format_shape(*walk.trace.tokens.shape)
-    lengths: Numbers = (("mean norm of a token", moved.before), ("mean norm of the update", moved.mixer))
+    first, mixer, second, mlp = equations.layer_equations(walk.config)
+    change, size = walk.trace.layers[0], format_shape(*walk.trace.tokens.shape)
+    lengths: Numbers = (("mean norm of a token", change.before), ("mean norm of the update", change.mixer))
     if isinstance(walk.config.mixer, BaseAttention):
-        exchange = attention_step(walk, first, mixing.strip(), lengths)
+        attention = attention_step(walk, first, mixer.strip(), lengths)
     else:
-        exchange = Step("Layer 1: token mixing", first, mixing.strip(), size, lengths)
-    text = f"The same two-layer MLP is applied to each token: {thinking.strip()}."
-    lengths = (("mean norm of the update", moved.mlp), ("mean norm of a token after it", moved.after))
-    return [exchange, Step("Layer 1: MLP", second, text, size, lengths)]
+        attention = Step("Layer 1: token mixing", first, mixer.strip(), size, lengths)
+    text = f"The same two-layer MLP is applied to each token: {mlp.strip()}."
+    lengths = (("mean norm of the update", change.mlp), ("mean norm of a token after it", change.after))
+    return [attention, Step("Layer 1: MLP", second, text, size, lengths)]
 
 
 def attention_step(walk: Walkthrough, equation: str, formula: str, lengths: Numbers) -> Step:
@@ -244,19 +242,19 @@ def attention_step(walk: Walkthrough, equation: str, formula: str, lengths: Numb
 
 def later_layers_steps(walk: Walkthrough) -> list[Step]:
     """All further layers in one step."""
-    moved = walk.trace.layers
-    if len(moved) == 1:
+    layers = walk.trace.layers
+    if len(layers) == 1:
         return []
-    changes = [each.change for each in moved]
-    furthest = max(range(len(changes)), key=changes.__getitem__) + 1
-    title = f"Layers 2 to {len(moved)}" if len(moved) > 2 else "Layer 2"
-    message = "the class token" if walk.trace.layout.cls else "the mean of the patches"
+    changes = [each.change for each in layers]
+    largest = max(range(len(changes)), key=changes.__getitem__) + 1
+    title = f"Layers 2 to {len(layers)}" if len(layers) > 2 else "Layer 2"
+    token = "the class token" if walk.trace.layout.cls else "the mean of the patches"
     text = (
         "The same with weights of their own. The numbers are the mean norm of the change of a token, relative to its "
-        f"norm: largest in layer {furthest}. The strips are {message} after each layer, the first at the top."
+        f"norm: largest in layer {largest}. The strips are {token} after each layer, the first at the top."
     )
     numbers = tuple((f"layer {number}", change) for number, change in enumerate(changes, start=1))
-    rows = F.normalize(torch.stack([each.summary for each in moved]), dim=1)  # (layers, D), as norms grow with depth
+    rows = F.normalize(torch.stack([each.summary for each in layers]), dim=1)  # (layers, D), as norms grow with depth
     strips = draw_vector_strips(to_array(rows))
     return [Step(title, "", text, format_shape(*walk.trace.tokens.shape), numbers, (strips,))]
 
