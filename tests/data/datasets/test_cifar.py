@@ -9,15 +9,15 @@ from tests.data import archives
 from tests.data.archives import Truth, planes, python2_pickle, some
 from tests.data.trees import refused_at
 from tests.errors import raises
-from vitral.data.datasets.cifar import BinaryReader, Form, PickleReader, PngReader, find_cifar
+from vitral.data.datasets.cifar import CifarReader, find_cifar
 
 Write = Callable[[Path, Truth, Truth], None]
-FORMS: list[tuple[type[Form], int, Write]] = [
-    (PickleReader, 10, archives.write_cifar10_pickles),
-    (BinaryReader, 10, archives.write_cifar10_records),
-    (PngReader, 10, archives.write_cifar10_pngs),
-    (PickleReader, 100, archives.write_cifar100_pickles),
-    (BinaryReader, 100, archives.write_cifar100_records),
+FORMS: list[tuple[str, int, Write]] = [
+    ("", 10, archives.write_cifar10_pickles),
+    (".bin", 10, archives.write_cifar10_records),
+    (".png", 10, archives.write_cifar10_pngs),
+    ("", 100, archives.write_cifar100_pickles),
+    (".bin", 100, archives.write_cifar100_records),
 ]
 every_form = pytest.mark.parametrize(("form", "classes", "write"), FORMS)
 
@@ -27,7 +27,7 @@ def test_a_batch_that_is_cut_between_two_images_is_noticed(tmp_path: Path) -> No
     path = tmp_path / "data_batch_3.bin"
     path.write_bytes(path.read_bytes()[: 3 * 3073])
     with raises("data.count_mismatch", "4, 4, 3, 4, 4") as caught:
-        BinaryReader(str(tmp_path), 10).load("train")
+        CifarReader(str(tmp_path), 10, ".bin").load("train")
     assert refused_at(caught) == str(tmp_path)
 
 
@@ -35,18 +35,18 @@ def truths(classes: int) -> tuple[Truth, Truth]:
     return some(20, 32, 32, 3, classes=classes), some(5, 32, 32, 3, classes=classes, seed=1)
 
 
-def load_all(reader: Form) -> None:
+def load_all(reader: CifarReader) -> None:
     for part in ("train", "test"):
         reader.load(part)
 
 
 @every_form
 def test_every_form_gives_the_images_and_labels_that_went_in(
-    tmp_path: Path, form: type[Form], classes: int, write: Write
+    tmp_path: Path, form: str, classes: int, write: Write
 ) -> None:
     write(tmp_path, *truths(classes))
     reader = find_cifar(tmp_path, classes)
-    assert reader == form(str(tmp_path), classes)
+    assert reader == CifarReader(str(tmp_path), classes, form)
     for part, truth in zip(("train", "test"), truths(classes), strict=True):
         images, labels = reader.load(part)
         assert images.flags.c_contiguous
@@ -55,44 +55,42 @@ def test_every_form_gives_the_images_and_labels_that_went_in(
 
 
 @every_form
-def test_one_set_is_not_taken_for_the_other(tmp_path: Path, form: type[Form], classes: int, write: Write) -> None:
+def test_one_set_is_not_taken_for_the_other(tmp_path: Path, form: str, classes: int, write: Write) -> None:
     write(tmp_path, *truths(classes))
     assert find_cifar(tmp_path, 110 - classes) is None
     assert find_cifar(tmp_path / "elsewhere", classes) is None
 
 
 @every_form
-def test_a_missing_file_is_named(tmp_path: Path, form: type[Form], classes: int, write: Write) -> None:
+def test_a_missing_file_is_named(tmp_path: Path, form: str, classes: int, write: Write) -> None:
     write(tmp_path, *truths(classes))
     for path in sorted(tmp_path.iterdir()):
         moved = path.rename(tmp_path.parent / "moved")
         with raises("data.missing_file", path.name) as caught:
-            load_all(form(str(tmp_path), classes))
+            load_all(CifarReader(str(tmp_path), classes, form))
         assert refused_at(caught) == str(tmp_path)
         moved.rename(path)
 
 
 @every_form
-def test_half_a_file_is_refused_by_name(tmp_path: Path, form: type[Form], classes: int, write: Write) -> None:
+def test_half_a_file_is_refused_by_name(tmp_path: Path, form: str, classes: int, write: Write) -> None:
     write(tmp_path, *truths(classes))
     for path in sorted(tmp_path.iterdir()):
         whole = path.read_bytes()
         path.write_bytes(whole[: len(whole) // 2 - 1])
         with raises("data.truncated_image" if path.suffix == ".png" else "data.bad_archive") as caught:
-            load_all(form(str(tmp_path), classes))
+            load_all(CifarReader(str(tmp_path), classes, form))
         assert refused_at(caught) == str(path)
         path.write_bytes(whole)
 
 
 @every_form
-def test_a_label_beyond_the_classes_is_refused_by_name(
-    tmp_path: Path, form: type[Form], classes: int, write: Write
-) -> None:
+def test_a_label_beyond_the_classes_is_refused_by_name(tmp_path: Path, form: str, classes: int, write: Write) -> None:
     train, test = truths(classes)
     test.labels[3] = classes
     write(tmp_path, train, test)
     with raises("data.bad_label", classes, 3) as caught:
-        form(str(tmp_path), classes).load("test")
+        CifarReader(str(tmp_path), classes, form).load("test")
     assert Path(refused_at(caught)).parent == tmp_path
 
 
@@ -121,7 +119,7 @@ def test_a_pickle_of_something_else_is_refused_by_name(tmp_path: Path, content: 
     path = tmp_path / "test_batch"
     path.write_bytes(python2_pickle(content))
     with raises(*error) as caught:
-        PickleReader(str(tmp_path), 10).load("test")
+        CifarReader(str(tmp_path), 10, "").load("test")
     assert refused_at(caught) == str(path)
 
 
@@ -142,7 +140,7 @@ def test_labels_in_json_that_are_no_labels_are_refused_by_name(tmp_path: Path, t
     path = tmp_path / "test_lables.json"
     path.write_text(text)
     with raises(code) as caught:
-        PngReader(str(tmp_path), 10).load("test")
+        CifarReader(str(tmp_path), 10, ".png").load("test")
     assert refused_at(caught) == str(path)
 
 
@@ -150,5 +148,5 @@ def test_a_png_with_rows_of_another_length_is_refused_by_name(tmp_path: Path) ->
     archives.write_cifar10_pngs(tmp_path, *truths(10))
     Image.fromarray(truths(10)[1].images.reshape(-1, 512, 3)).save(tmp_path / "test_batch.png")
     with raises("data.bad_archive", 1024, 512) as caught:
-        PngReader(str(tmp_path), 10).load("test")
+        CifarReader(str(tmp_path), 10, ".png").load("test")
     assert refused_at(caught) == str(tmp_path / "test_batch.png")

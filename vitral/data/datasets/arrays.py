@@ -1,8 +1,8 @@
-"""Datasets of small images in a few large arrays, and the idx files of MNIST and Fashion-MNIST, plain or gzipped."""
+"""Datasets of small images in a few large arrays; and the idx files of MNIST and Fashion-MNIST, plain or gzipped."""
 
 import gzip
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from io import BytesIO
@@ -15,21 +15,22 @@ from numpy.typing import NDArray
 
 from vitral.core.errors import DataError
 from vitral.data.datasets.files import read_bytes
-from vitral.data.samples import Item, Row, Samples, Split
+from vitral.data.samples import Item, Samples, Split
 
 Array = NDArray[np.uint8]
 PARTS: tuple[Split, ...] = ("train", "test")
+AGAIN = "download it again"
 
 
 class LabeledImages(NamedTuple):
-    """Images, (images, H, W) or (images, H, W, 3), and the number of the class of each."""
+    """Images, (images, H, W) or (images, H, W, 3), and the class index of each."""
 
     images: Array
     labels: Array
 
 
 class Reader(Protocol):
-    """How to load a part of a data set. A frozen value: it goes to other processes, and equal ones load the same."""
+    """Loads a part of a dataset. A frozen value: it is sent to other processes, and equal ones load the same."""
 
     def load(self, part: str) -> LabeledImages: ...
 
@@ -38,7 +39,7 @@ class Reader(Protocol):
 
 @dataclass(frozen=True)
 class ArrayStore:
-    """A store whose names are `train/0000.npy` and so on: the part and the row. Every process loads a part once."""
+    """A store whose names, such as `train/0000.npy`, are the part and the row. Every process loads a part once."""
 
     where: str
     reader: Reader
@@ -56,7 +57,7 @@ class ArrayStore:
         return len(_header(image.shape)) + image.nbytes
 
     def rows(self, names: Iterable[str]) -> tuple[Array, NDArray[np.int64]] | None:
-        """All images of a part, (images, H, W, C), and the row of each name; nothing if the names are of two parts."""
+        """All images of a part, (images, H, W, C), and the row of each name; None if the names are of two parts."""
         found = [_parse_name(name) for name in names]
         if len({part for part, _ in found}) != 1:
             return None
@@ -76,55 +77,44 @@ def _parse_name(name: str) -> tuple[str, int]:
 
 @cache
 def load_once(reader: Reader, part: str) -> LabeledImages:
-    """The part as its reader gives it, read-only and kept for the life of the process."""
+    """The part that the reader loads, read-only and kept for the life of the process."""
     found = reader.load(part)
     for array in found:
         array.setflags(write=False)
     return found
 
 
-def list_rows(reader: Reader, part: str, split: Split, classes: Sequence[str]) -> list[Row]:
-    """A row for each image of the part."""
+def list_items(reader: Reader, part: str, split: Split) -> list[Item]:
+    """An item for each image of the part."""
     labels = load_once(reader, part).labels.tolist()
-    digits = max(4, len(str(len(labels) - 1)))  # so that the order of names is that of numbers
-    return [Row(f"{part}/{number:0{digits}}.npy", classes[label], split) for number, label in enumerate(labels)]
+    digits = max(4, len(str(len(labels) - 1)))  # so that names sort like numbers
+    return [Item(f"{part}/{number:0{digits}}.npy", label, split) for number, label in enumerate(labels)]
 
 
 def open_arrays(where: str, classes: tuple[str, ...], reader: Reader, notes: tuple[str, ...] = ()) -> Samples:
     """The samples of a reader with a part for training and one for testing."""
-    label = {name: number for number, name in enumerate(classes)}
-    rows = [row for part in PARTS for row in list_rows(reader, part, part, classes)]
-    return Samples(
-        where,
-        classes,
-        tuple(Item(row.name, label[row.label], row.split) for row in rows),
-        ArrayStore(where, reader),
-        notes,
-    )
+    items = tuple(item for part in PARTS for item in list_items(reader, part, part))
+    return Samples(where, classes, items, ArrayStore(where, reader), notes)
 
 
 def check_labels(
     images: Array, labels: NDArray[np.integer[Any]], classes: int, images_file: str, labels_file: str
 ) -> LabeledImages:
-    """Images and labels, checked: a label for every image and a class for every label."""
+    """Images and labels; every image must have a label, and every label a class."""
     if not len(images) or len(images) != len(labels):
         message = f"{len(labels)} labels for the {len(images)} images in {images_file}"
-        raise DataError(message, code="data.count_mismatch", where=labels_file, hint="fetch both files again")
+        raise DataError(message, code="data.count_mismatch", where=labels_file, hint="download both files again")
     wrong = np.flatnonzero((labels < 0) | (labels >= classes))
     if len(wrong):
         message = f"label {int(labels[wrong[0]])} of image {int(wrong[0])} is not below {classes}"
-        raise DataError(
-            message,
-            code="data.bad_label",
-            where=labels_file,
-            hint="fetch the file again, and check that it is of this data set",
-        )
+        hint = "download the file again, and check that it belongs to this dataset"
+        raise DataError(message, code="data.bad_label", where=labels_file, hint=hint)
     return LabeledImages(np.ascontiguousarray(images), labels.astype(np.uint8))
 
 
 @cache
 def _header(shape: tuple[int, ...]) -> bytes:
-    """The first bytes of a `.npy` file of so many uint8."""
+    """The header of a `.npy` file of uint8."""
     file = BytesIO()
     npy.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": shape})
     return file.getvalue()
@@ -148,46 +138,47 @@ class IdxReader:
         return cls(str(folder)) if there else None
 
     def load(self, part: str) -> LabeledImages:
-        images, labels = (_either(Path(self.folder, f"{PREFIXES[part]}-{message}")) for message in (IMAGES, LABELS))
+        images, labels = (_either(Path(self.folder, f"{PREFIXES[part]}-{content}")) for content in (IMAGES, LABELS))
         return check_labels(read_idx(images, 3), read_idx(labels, 1), CLASSES, str(images), str(labels))
 
 
 def read_idx(path: Path, sides: int) -> Array:
-    """The array of so many sides in an idx file of bytes, unpacked where the name ends in `.gz`."""
+    """The array of `sides` dimensions in an idx file of bytes, decompressed if the name ends in `.gz`."""
     data = read_gzip(path) if path.suffix == ".gz" else read_bytes(path)
     head = 4 + 4 * sides
     if data[:4] != bytes([0, 0, 8, sides]) or len(data) < head:
-        message = f"expected an idx file of bytes with {sides} sides, found one that begins {data[:4].hex(' ')!r}"
-        raise DataError(message, code="data.bad_archive", where=path, hint="fetch it again")
+        start = data[:4].hex(" ")
+        raise bad_archive(f"expected an idx file of bytes with {sides} dimensions, found one starting {start!r}", path)
     shape = np.frombuffer(data, ">u4", count=sides, offset=4).tolist()
     promised = head + int(np.prod(shape, dtype=object))
     if len(data) != promised:
-        message = f"its header promises {promised} bytes, found {len(data)}"
-        raise DataError(message, code="data.bad_archive", where=path, hint="fetch it again")
+        raise bad_archive(f"expected {promised} bytes, found {len(data)}", path)
     return np.frombuffer(data, np.uint8, offset=head).reshape(shape)
 
 
 def read_gzip(path: Path) -> bytes:
-    """What is in a file packed with gzip."""
+    """The decompressed content of a gzip file."""
     try:
         return gzip.decompress(read_bytes(path))
     except (OSError, EOFError, zlib.error) as error:
-        raise DataError(
-            f"not a whole gzip file: {error}", code="data.bad_archive", where=path, hint="fetch it again"
-        ) from None
+        raise bad_archive(f"not a complete gzip file: {error}", path) from None
 
 
 def _either(path: Path) -> Path:
-    """The file as it is or packed; one of the two must be there."""
-    packed = path.with_name(f"{path.name}.gz")
-    for file in (path, packed):
+    """The plain or the gzipped file; one of the two must exist."""
+    for file in (path, path.with_name(f"{path.name}.gz")):
         if file.is_file():
             return file
-    raise missing_file(path, f"{path.name} (or {packed.name})")
+    raise missing_file(path, f"{path.name} (or {path.name}.gz)")
 
 
 def missing_file(path: Path, name: str) -> DataError:
-    """The error for a dataset of which one file is not there."""
+    """The error for a dataset that lacks a file."""
     message = f"{name} is missing beside the other files of the dataset"
     hint = "put it there, or unpack the whole dataset again"
     return DataError(message, code="data.missing_file", where=path.parent, hint=hint)
+
+
+def bad_archive(message: str, path: Path) -> DataError:
+    """The error for a damaged file of a published dataset."""
+    return DataError(message, code="data.bad_archive", where=path, hint=AGAIN)

@@ -22,16 +22,17 @@ from vitral.data.datasets.arrays import (
     IdxReader,
     LabeledImages,
     Reader,
+    bad_archive,
     check_labels,
-    list_rows,
+    list_items,
     load_once,
     open_arrays,
     read_gzip,
 )
 from vitral.data.datasets.cifar import find_cifar
-from vitral.data.samples import Samples, Split, StratifiedSplit, build_samples
+from vitral.data.samples import Row, Samples, Split, StratifiedSplit, build_samples
 
-FOLDER = Path(__file__).parent / "sample"
+FOLDER = Path(__file__).with_name("sample")
 CLASSES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
 EACH: dict[Split, int] = {"train": 500, "test": 100}  # images of every class
 
@@ -53,14 +54,13 @@ def open_sample() -> Samples:
 
 
 FILE = "digits.csv.gz"
-INSIDE = "datasets/data"  # of scikit-learn
 HIGHEST = 16  # value of a pixel
-DIGITS_CLASSES = 10
+DIGITS = tuple("0123456789")
 
 
 @dataclass(frozen=True)
 class DigitsReader:
-    """The reader of a folder with the file. It has one part, whatever that is called."""
+    """The reader of a folder with the file. It has one part, of any name."""
 
     folder: str
 
@@ -75,27 +75,19 @@ class DigitsReader:
         try:
             table = np.array([list(map(int, line.split(b","))) for line in lines], np.int64)
         except (ValueError, OverflowError) as error:
-            raise DataError(
-                f"not a table of numbers: {error}", code="data.bad_archive", where=path, hint="fetch it again"
-            ) from None
+            raise bad_archive(f"not a table of numbers: {error}", path) from None
         if table.shape[1:] != (65,) or table[:, :-1].min() < 0 or table[:, :-1].max() > HIGHEST:
-            message = f"expected lines of 64 numbers from 0 to {HIGHEST} and a label"
-            raise DataError(message, code="data.bad_archive", where=path, hint="fetch it again")
-        pixels = (table[:, :-1] * 255 + HIGHEST // 2) // HIGHEST
-        return check_labels(
-            pixels.astype(np.uint8).reshape(-1, 8, 8), table[:, -1], DIGITS_CLASSES, str(path), str(path)
-        )
+            raise bad_archive(f"expected lines of 64 numbers from 0 to {HIGHEST} and a label", path)
+        pixels = ((table[:, :-1] * 255 + HIGHEST // 2) // HIGHEST).astype(np.uint8).reshape(-1, 8, 8)
+        return check_labels(pixels, table[:, -1], len(DIGITS), str(path), str(path))
 
 
 def scikit_learn_folders() -> list[Path]:
-    """Where scikit-learn keeps its data; nowhere if it is not installed."""
+    """The data folder of scikit-learn, if it is installed."""
     spec = find_spec("sklearn")
-    return [Path(place, INSIDE) for place in (spec and spec.submodule_search_locations) or ()]
+    return [Path(place, "datasets/data") for place in (spec and spec.submodule_search_locations) or ()]
 
 
-FASHION_CLASSES = CLASSES
-
-DIGITS = tuple("0123456789")
 CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 FINE_LABELS = """
 apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can castle
@@ -116,13 +108,13 @@ class NamedDataset(NamedTuple):
     find: Callable[[Path], Reader | None]
     folders: tuple[str, ...]  # below the root; the root itself is tried first
     how_to_get: str
-    first_labels: tuple[int, ...] = ()  # the first labels, of sets whose files have the same names
+    first_labels: tuple[int, ...] = ()  # of datasets whose files have the same names
 
 
 IDX_FILES = f"its four files (train-{IMAGES}[.gz] and so on)"
 NAMED_DATASETS = {
     "fashion-mnist": NamedDataset(
-        FASHION_CLASSES,
+        CLASSES,
         IdxReader.find,
         ("fashion-mnist", "FashionMNIST/raw"),
         f"install the Debian package dataset-fashion-mnist, or put {IDX_FILES}",
@@ -154,51 +146,45 @@ NAMED_DATASETS = {
         f"install scikit-learn, or put its {FILE}",
     ),
 }
-ROOTS = ("/usr/share/datasets", "data", ".")  # tried in turn where no root is given
+ROOTS = ("/usr/share/datasets", "data", ".")  # tried in turn if no root is given
 
 
 def open_named(name: str, val_split: StratifiedSplit, root: str) -> Samples:
-    """The data set of that name below the root, or below the usual places where the root is empty.
+    """The dataset of that name below the root, or below the usual places if the root is empty.
 
-    `how` divides digits; the others have images to train on and to test with.
+    `val_split` applies to digits; the others have training and test images.
     """
-    known = NAMED_DATASETS[name]
     reader, folder = _find(name, root)
     note = f"read from {folder}"
     if isinstance(reader, DigitsReader):
-        return build_samples(
-            name, list_rows(reader, name, "train", known.classes), ArrayStore(name, reader), val_split, [note]
-        )
-    samples = open_arrays(name, known.classes, reader, (note,))
+        rows = [Row(item.name, DIGITS[item.label], "train") for item in list_items(reader, name, "train")]
+        return build_samples(name, rows, ArrayStore(name, reader), val_split, [note])
+    samples = open_arrays(name, NAMED_DATASETS[name].classes, reader, (note,))
     _check_not_another(name, reader, folder)
     return samples
 
 
 def _find(name: str, root: str) -> tuple[Reader, Path]:
-    """The reader of the set in the first folder that holds it, and that folder."""
+    """The reader of the dataset in the first folder that holds it, and that folder."""
+    known = NAMED_DATASETS[name]
     for folder in _candidates(name, root):
-        reader = NAMED_DATASETS[name].find(folder)
-        if reader:
+        if reader := known.find(folder):
             return reader, folder
-    roots = [root] if root else ROOTS
-    here = f"; the folder of that name here is ./{name}" if Path(name).is_dir() else ""
-    raise DataError(
-        f"not found in {format_choices(roots)}, nor in {format_choices(NAMED_DATASETS[name].folders)} there",
-        code="data.not_found",
-        where=name,
-        hint=f"{NAMED_DATASETS[name].how_to_get} into ./data or a folder that you name with --root{here}",
-    )
+    roots = format_choices([root] if root else ROOTS)
+    message = f"not found in {roots}, nor in {format_choices(known.folders)} there"
+    here = f"; the local folder of that name is ./{name}" if Path(name).is_dir() else ""
+    hint = f"{known.how_to_get} into ./data or a folder that you give with --root{here}"
+    raise DataError(message, code="data.not_found", where=name, hint=hint)
 
 
 def _candidates(name: str, root: str) -> Iterator[Path]:
-    """The folders to look in. A root is looked at itself only if it was given: files called train are common."""
+    """The folders to search. A root itself is searched only if it was given: files called train are common."""
     folders = NAMED_DATASETS[name].folders
     if root:
         given = Path(root).expanduser()
         if not given.is_dir():
-            raise DataError(
-                "no such folder", code="data.not_found", where=root, hint=f"give the folder that holds {name}"
-            )
+            hint = f"give the folder that holds {name}"
+            raise DataError("no such folder", code="data.not_found", where=root, hint=hint)
         yield from (given / folder for folder in ("", *folders))
         return
     yield from (Path(usual, folder) for usual in ROOTS for folder in folders)
@@ -207,10 +193,9 @@ def _candidates(name: str, root: str) -> Iterator[Path]:
 
 
 def _check_not_another(name: str, reader: Reader, folder: Path) -> None:
-    """Fashion-MNIST has the same files, shapes and number of classes as MNIST; the labels tell them apart."""
+    """Fashion-MNIST has the same files, shapes and number of classes as MNIST; the first labels differ."""
     first_labels = tuple(load_once(reader, "train").labels[:10].tolist())
     for other, known in NAMED_DATASETS.items():
         if other != name and known.first_labels == first_labels:
-            raise DataError(
-                f"holds {other}, not {name}", code="data.wrong_set", where=folder, hint=f"open it as {other}"
-            )
+            message, hint = f"holds {other}, not {name}", f"open it as {other}"
+            raise DataError(message, code="data.wrong_set", where=folder, hint=hint)
