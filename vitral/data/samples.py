@@ -178,11 +178,15 @@ def build_samples(
     return Samples(where, classes, items, store, tuple(notes), divided=undivided)
 
 
-def renumber_classes(samples: Samples, classes: tuple[str, ...], notes: Sequence[str] = ()) -> Samples:
-    """The same samples with their classes in this order, and further notes."""
-    label = {name: number for number, name in enumerate(classes)}
+def reorder_classes(samples: Samples, order: Iterable[str], keep_empty: bool) -> Samples:
+    """The samples with their classes in this order, unchanged if it is empty; a note names classes without images."""
+    classes = tuple(map(normalize_unicode, order))
+    empty = [name for name in classes if name not in samples.classes]
+    note = f"{'no images at all' if keep_empty else 'no images, so not among the classes'}: {format_names(empty)}"
+    classes = classes if keep_empty else tuple(name for name in classes if name in samples.classes)
+    label = {name: number for number, name in enumerate(classes or samples.classes)}
     items = tuple(item._replace(label=label[samples.classes[item.label]]) for item in samples.items)
-    return replace(samples, classes=classes, items=items, notes=(*samples.notes, *notes))
+    return replace(samples, classes=tuple(label), items=items, notes=(*samples.notes, *([note] if empty else [])))
 
 
 def normalize_unicode(name: str) -> str:

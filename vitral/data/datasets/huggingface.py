@@ -4,7 +4,6 @@ In order: reading cells with pyarrow (one at a time, no file is held open), choo
 their splits, and opening the dataset.
 """
 
-import json
 import os
 import re
 from bisect import bisect_right
@@ -18,7 +17,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from vitral.core.errors import ConfigError, DataError, format_choices
-from vitral.data.datasets.files import is_image, read_bytes, suffix, unreadable
+from vitral.data.datasets.files import is_image, parse_json, read_bytes, suffix, unreadable
 from vitral.data.samples import (
     SPLIT_ALIASES,
     SPLITS,
@@ -28,8 +27,7 @@ from vitral.data.samples import (
     StratifiedSplit,
     build_samples,
     format_names,
-    normalize_unicode,
-    renumber_classes,
+    reorder_classes,
 )
 
 Version = tuple[int, int]
@@ -58,20 +56,15 @@ class TableStore:
             raise DataError("no image in this row", code="data.missing_image", where=where, hint="remove the row")
         outside = os.path.join(self.root, path)
         if not os.path.isfile(outside):
-            message = f"holds no image but the path {path}, and there is no such file"
-            raise DataError(
-                message,
-                code="data.missing_file",
-                where=where,
-                hint=f"put it into {self.root}, or save the images in the table",
-            )
+            message, hint = f"no such file: {path}", f"put it into {self.root}, or save the images in the table"
+            raise DataError(message, code="data.missing_file", where=where, hint=hint)
         return read_bytes(outside)
 
     def address(self, name: str) -> str:
         return os.path.join(self.root, name)
 
     def size(self, name: str) -> int:
-        """As many bytes as `read` gives, and as much work: tables have no list of sizes."""
+        """The number of bytes; this reads the image, because tables do not store sizes."""
         return len(self.read(name))
 
 
@@ -83,7 +76,7 @@ def read_schema(path: str) -> Any:
         else:
             with _parquet(path) as file:
                 schema = file.schema_arrow
-        _ = schema.names  # names that are no text raise here, not where they are used
+        _ = schema.names  # names that are not text raise here, not where they are used
         return schema
 
 
@@ -108,20 +101,20 @@ def read_cell(path: str, column: str, row: int) -> Any:
 
 
 def _version(path: str) -> Version:
-    """What changes when a file is written anew, so that nothing old is served from memory."""
+    """What changes when a file is rewritten, so that nothing stale is served from the caches."""
     found = os.stat(path)
     return found.st_mtime_ns, found.st_size
 
 
 @lru_cache(maxsize=TABLES_KEPT)
 def _arrow(path: str, version: Version) -> Any:
-    """The table in a file of Arrow's stream format. It is mapped, not read: a copy of the process shares the pages."""
+    """The table in a file of Arrow's stream format, memory-mapped: forked processes share the pages."""
     import pyarrow
     from pyarrow.ipc import open_stream
 
     with pyarrow.memory_map(path) as file:
         table = open_stream(file).read_all()
-    table.validate(full=True)  # Arrow trusts the offsets in a file, and a wrong one would end the process
+    table.validate(full=True)  # Arrow trusts the offsets in a file, and a wrong one would crash the process
     return table
 
 
@@ -140,7 +133,7 @@ def _group(path: str, version: Version, column: str, group: int) -> Any:
 
 
 def _parquet(path: str) -> Any:
-    """A Parquet file, to be closed again. Threads are not used: they do not survive in a copy of the process."""
+    """A Parquet file, to be closed by the caller. No threads are used: they do not survive a fork."""
     from pyarrow.parquet import ParquetFile
 
     return ParquetFile(path, pre_buffer=False)
@@ -152,19 +145,16 @@ def _wrap_errors(path: str) -> Iterator[None]:
     try:
         from pyarrow import ArrowException
     except ImportError:
-        message = "reading Parquet or Arrow needs more packages"
-        raise ConfigError(
-            message, code="config.missing_package", where=path, hint="pip install 'vitral[hub]'"
-        ) from None
+        message, hint = "reading Parquet or Arrow needs more packages", "pip install 'vitral[hub]'"
+        raise ConfigError(message, code="config.missing_package", where=path, hint=hint) from None
     try:
         yield
     except FileNotFoundError as error:
         raise unreadable(path, error) from None
     except (ArrowException, OSError, UnicodeDecodeError, LookupError) as error:
         reason = str(error).partition("\n")[0] or type(error).__name__
-        raise DataError(
-            f"not a readable table: {reason}", code="data.bad_table", where=path, hint="fetch it again"
-        ) from error
+        message = f"not a readable table: {reason}"
+        raise DataError(message, code="data.bad_table", where=path, hint="download it again") from error
 
 
 IMAGE_NAMES = ("image", "img")
@@ -172,7 +162,7 @@ LABEL_NAMES = ("label", "labels", "fine_label")
 
 
 class Columns(NamedTuple):
-    """The two columns, and the names of the classes by number; no names where the labels are names or mere numbers."""
+    """The two columns, and the names of the classes by number; none if the labels are names or plain numbers."""
 
     image: str
     label: str
@@ -180,7 +170,7 @@ class Columns(NamedTuple):
 
 
 def choose_columns(schema: Any, where: str) -> Columns:
-    """The columns that `datasets` noted as image and label in the schema, else those that look like them."""
+    """The columns that `datasets` recorded as image and label in the schema, else those that look like them."""
     features = _features(schema, where)
     kinds = {name: feature.get("_type") for name, feature in features.items() if isinstance(feature, dict)}
     images = [name for name in schema.names if kinds.get(name) == "Image"]
@@ -194,37 +184,25 @@ def choose_columns(schema: Any, where: str) -> Columns:
 
 
 def _features(schema: Any, where: str) -> dict[str, Any]:
-    """What `datasets` noted of each column; nothing in tables of other origin."""
-    noted = (schema.metadata or {}).get(b"huggingface", b"{}")
-    try:
-        found = json.loads(noted)
-    except (ValueError, RecursionError) as error:
-        raise DataError(
-            f"its note on columns is not JSON: {error}", code="data.bad_table", where=where, hint="save the set anew"
-        ) from None
+    """What `datasets` recorded about each column; nothing in tables from other software."""
+    found = parse_json((schema.metadata or {}).get(b"huggingface", b"{}"), where, "data.bad_table", SAVE_AGAIN)
     for field in ("info", "features"):
         found = found.get(field) if isinstance(found, dict) else None
     return found if isinstance(found, dict) else {}
 
 
 def _only(role: str, candidates: Sequence[str], usual: Sequence[str], names: Sequence[str], where: str) -> str:
-    """The candidate, or of several the one with a usual name."""
+    """The only candidate, or the only one with a usual name."""
     found = [name for name in candidates if name.lower() in usual] if len(candidates) > 1 else candidates
     if len(found) == 1:
         return found[0]
     if not candidates:
-        raise DataError(
-            f"no column of {role}s among {format_choices(names) if names else 'no columns'}",
-            code="data.missing_column",
-            where=where,
-            hint=f"give a table with a column called {usual[0]}",
-        )
-    raise DataError(
-        f"several columns may be the {role}: {', '.join(candidates)}",
-        code="data.ambiguous_column",
-        where=where,
-        hint=f"keep one of them, or call it {usual[0]}",
-    )
+        message = f"no column of {role}s among {format_choices(names) if names else 'no columns'}"
+        hint = f"give a table with a column called {usual[0]}"
+        raise DataError(message, code="data.missing_column", where=where, hint=hint)
+    message = f"several columns may be the {role}: {', '.join(candidates)}"
+    hint = f"keep one of them, or call it {usual[0]}"
+    raise DataError(message, code="data.ambiguous_column", where=where, hint=hint)
 
 
 def _may_be_image(kind: Any) -> bool:
@@ -246,13 +224,14 @@ def _may_be_label(kind: Any) -> bool:
 
 
 TABLES = (".parquet", ".arrow")
-METADATA = "metadata.parquet"  # goes with a folder of images, and has none in it
-DEPTH = 2  # folders between the one that is given and its files: default/train/0000.parquet
+METADATA = "metadata.parquet"  # belongs to a folder of images, and holds none
+DEPTH = 2  # folders between the given one and its files: default/train/0000.parquet
+SAVE_AGAIN = "save the dataset again"
 SHARD = re.compile(r"(?P<stem>.*?)(-(?P<number>\d+)-of-(?P<count>\d+)(-[0-9a-z]+)?)?")
 
 
 class TableFile(NamedTuple):
-    """A file by its path from the root, with `/` between the parts, and what its rows are for."""
+    """A file by its path from the root, with `/` between the parts, and the split of its rows."""
 
     name: str
     split: Split
@@ -264,19 +243,20 @@ class TableFiles(NamedTuple):
 
 
 def holds_tables(path: Path) -> bool:
-    """Whether the path is a Parquet or Arrow file or a folder of them; an image tells a folder of images."""
+    """Whether the path is a Parquet or Arrow file or a folder of them; a folder with images is not."""
     try:
         if not path.is_dir():
             return suffix(path.name) in TABLES and path.is_file()
         return any(_below(path, DEPTH))
     except OSError:
-        return False  # the source of folders says what is wrong with it
+        return False  # opening it as a folder reports the error
 
 
 def find_tables(root: Path) -> TableFiles:
-    """The files of the data set in a folder."""
-    if (root / "dataset_dict.json").is_file():
-        words = _names(root / "dataset_dict.json", "splits", _json(root / "dataset_dict.json").get("splits"))
+    """The files of the dataset in a folder."""
+    splits = root / "dataset_dict.json"
+    if splits.is_file():
+        words = _names(splits, "splits", _json(splits).get("splits"))
         return _by_split(root, {word: _saved(root, word) for word in words})
     if (root / "state.json").is_file():
         return _by_split(root, {"": _saved(root, "")})
@@ -308,20 +288,16 @@ def _below(folder: Path, depth: int) -> Iterator[Path]:
 
 
 def _by_split(root: Path, words: dict[str, list[str]]) -> TableFiles:
-    """The files for each split; those of other words are left out, unless there is nothing else."""
+    """The files for each split; those of other words are skipped, unless there is nothing else."""
     known = {word: SPLIT_ALIASES[word.lower()] for word in words if word.lower() in SPLIT_ALIASES}
     if not known and len(words) == 1:
         known = dict.fromkeys(words, "train")
     if not known:
         message = f"none of its splits is for training: {format_names(list(words))}"
-        raise DataError(
-            message,
-            code="data.no_train_split",
-            where=root,
-            hint="give one of the folders, or call one split train",
-        )
+        hint = "give one of the folders, or call one split train"
+        raise DataError(message, code="data.no_train_split", where=root, hint=hint)
     if len(set(known.values())) < len(known):
-        message = f"two of its splits stand for the same: {format_names(list(known))}"
+        message = f"two of its splits are the same: {format_names(list(known))}"
         raise DataError(message, code="data.ambiguous_split", where=root, hint="rename or remove one")
     in_order = sorted(known, key=lambda word: SPLITS.index(known[word]))
     others = [name for word, names in words.items() if word not in known for name in names]
@@ -330,49 +306,38 @@ def _by_split(root: Path, words: dict[str, list[str]]) -> TableFiles:
 
 
 def _saved(root: Path, folder: str) -> list[str]:
-    """The files that `save_to_disk` wrote into a folder; others there are leftovers of `map` and `filter`."""
+    """The files that `save_to_disk` wrote into a folder; others are leftovers of `map` and `filter`."""
     path = root / folder / "state.json"
     state = _json(path)
     if state.get("_indices_data_files"):
-        message = "its rows are chosen by a file of indices"
-        raise DataError(message, code="data.unsupported_table", where=path, hint="save it anew after flatten_indices()")
+        message, hint = "its rows are selected by a file of indices", "save it again after flatten_indices()"
+        raise DataError(message, code="data.unsupported_table", where=path, hint=hint)
     entries = state.get("_data_files")
     found = [isinstance(file, dict) and file.get("filename") for file in entries] if isinstance(entries, list) else []
     names = [str(PurePosixPath(folder, name)) for name in _names(path, "_data_files", found)]
     for name in names:
         if not (root / name).is_file():
-            raise DataError(
-                f"{name} is missing",
-                code="data.missing_file",
-                where=path,
-                hint="put it back, or save the set anew",
-            )
+            hint = f"put it back, or {SAVE_AGAIN}"
+            raise DataError(f"{name} is missing", code="data.missing_file", where=path, hint=hint)
     return names
 
 
 def _names(path: Path, field: str, found: object) -> list[str]:
-    """What a field lists, once it is names of things that lie beside the file."""
-    if not isinstance(found, list) or not found or not all(map(_is_name, found)):
+    """The names that a field lists, which must be of files or folders beside the file."""
+    names = found if isinstance(found, list) else []
+    if not names or not all(isinstance(name, str) and name != ".." and Path(name).name == name for name in names):
         message = f"expected names of files or folders in {field}"
-        raise DataError(message, code="data.bad_index", where=path, hint="save the set anew")
-    return found
-
-
-def _is_name(value: object) -> bool:
-    return isinstance(value, str) and value != ".." and PurePosixPath(value).name == value
+        raise DataError(message, code="data.bad_index", where=path, hint=SAVE_AGAIN)
+    return names
 
 
 def _json(path: Path) -> dict[str, Any]:
-    text = read_bytes(path)
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"not JSON: {error}", code="data.bad_index", where=path, hint="save the set anew") from None
+    found = parse_json(read_bytes(path), path, "data.bad_index", SAVE_AGAIN)
     return found if isinstance(found, dict) else {}
 
 
 def _word(name: str) -> str:
-    """The word for the split in the name of a file or of its folder; empty where there is none."""
+    """The word for the split in the name of a file or of its folder; empty if there is none."""
     path = PurePosixPath(name)
     parts = re.split(r"[-_.]", _shard(name)["stem"].lower())
     words = (parts[0], parts[-1], path.parent.name.lower())
@@ -381,12 +346,12 @@ def _word(name: str) -> str:
 
 def _shard(name: str) -> re.Match[str]:
     match = SHARD.fullmatch(PurePosixPath(name).stem)
-    assert match  # the stem may be anything
+    assert match  # the pattern matches any stem
     return match
 
 
 def _check_complete(root: Path, names: list[str]) -> None:
-    """Refuse a split of which some files are not there, as after a download that was broken off."""
+    """Refuse a split that lacks files, as after an interrupted download."""
     counts: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
     for name in names:
         shard = _shard(name)
@@ -398,20 +363,16 @@ def _check_complete(root: Path, names: list[str]) -> None:
         if missing:
             absent = format_names([f"{number:05}" for number in missing])
             message = f"{len(missing)} of the {count} files of {stem} are missing: {absent}"
-            raise DataError(message, code="data.missing_file", where=root, hint="fetch them")
+            raise DataError(message, code="data.missing_file", where=root, hint="download them")
 
 
 def _check_one_dataset(root: Path, names: list[str]) -> None:
-    """Refuse folders that hold several data sets, as some on the hub do."""
+    """Refuse a folder that holds several datasets, as some on the hub do."""
     parents = {PurePosixPath(name).parent for name in names}
     sets = sorted({str(parent.parent if parent.name.lower() in SPLIT_ALIASES else parent) for parent in parents})
     if len(sets) > 1:
-        raise DataError(
-            f"holds several data sets: {format_names(sets)}",
-            code="data.several_sets",
-            where=root,
-            hint="give one of these folders",
-        )
+        message = f"holds several datasets: {format_names(sets)}"
+        raise DataError(message, code="data.several_sets", where=root, hint="give one of these folders")
 
 
 def open_tables(path: Path, val_split: StratifiedSplit) -> Samples:
@@ -427,9 +388,10 @@ def open_tables(path: Path, val_split: StratifiedSplit) -> Samples:
         for number, value in enumerate(values)
     ]
     if not rows:
-        raise DataError("holds no rows", code="data.empty", where=path, hint="give a set with images in it")
+        raise DataError("holds no rows", code="data.empty", where=path, hint="give a dataset with images")
     samples = build_samples(str(path), rows, TableStore(str(root), columns.image), val_split, notes)
-    return _in_order(samples, columns.classes or _sorted_numbers(value for values in labels for value in values))
+    order = columns.classes or _sorted_numbers(value for values in labels for value in values)
+    return reorder_classes(samples, order, keep_empty=False)
 
 
 def _columns(root: Path, files: list[TableFile]) -> Columns:
@@ -437,41 +399,25 @@ def _columns(root: Path, files: list[TableFile]) -> Columns:
     found = [choose_columns(read_schema(str(root / file.name)), str(root / file.name)) for file in files]
     for file, columns in zip(files, found, strict=True):
         if columns != found[0]:
-            raise DataError(
-                f"its columns or classes are not those of {files[0].name}",
-                code="data.schema_mismatch",
-                where=root / file.name,
-                hint="let all files have the same columns of images and labels, and the same classes",
-            )
+            message = f"its columns or classes are not those of {files[0].name}"
+            hint = "give all files the same image and label columns, and the same classes"
+            raise DataError(message, code="data.schema_mismatch", where=root / file.name, hint=hint)
     return found[0]
 
 
 def _class(value: Any, classes: tuple[str, ...], where: str) -> str:
-    """The name of the class that a label stands for."""
-    if value is None or value == "":
-        raise DataError(
-            "no label in this row", code="data.bad_label", where=where, hint="remove the row, or give it a label"
-        )
-    if not classes:
-        return str(value)
-    if not isinstance(value, int) or not 0 <= value < len(classes):
-        message = f"label {value!r} is none of the {len(classes)} classes"
-        raise DataError(
-            message, code="data.bad_label", where=where, hint="remove the row, or the file if it has no labels"
-        )
-    return classes[value]
+    """The name of the class of a label."""
+    message = "no label in this row"
+    if value is not None and value != "":
+        if not classes:
+            return str(value)
+        if isinstance(value, int) and 0 <= value < len(classes):
+            return classes[value]
+        message = f"label {value!r} is not one of the {len(classes)} classes"
+    raise DataError(message, code="data.bad_label", where=where, hint="correct the label, or remove the row")
 
 
 def _sorted_numbers(values: Iterable[Any]) -> tuple[str, ...]:
-    """Labels that are mere numbers in the order of numbers, which is not that of their names: 2 before 10."""
+    """Labels that are all numbers, in numeric order: 2 before 10."""
     distinct = set(values)
     return tuple(map(str, sorted(distinct))) if all(isinstance(value, int) for value in distinct) else ()
-
-
-def _in_order(samples: Samples, order: tuple[str, ...]) -> Samples:
-    """The samples with their classes in that order, without those that have no images; as they are if it is empty."""
-    names = [normalize_unicode(name) for name in order]
-    classes = tuple(name for name in names if name in samples.classes)
-    unused = [name for name in names if name not in classes]
-    notes = [f"no images, so not among the classes: {format_names(unused)}"] if unused else []
-    return renumber_classes(samples, classes, notes) if classes else samples

@@ -51,7 +51,7 @@ from vitral.data.samples import (
     by_split_and_name,
     format_names,
     normalize_unicode,
-    renumber_classes,
+    reorder_classes,
 )
 
 INDEX = "shards.json"
@@ -378,9 +378,7 @@ def _from_tars(where: str, paths: Sequence[str], val_split: StratifiedSplit) -> 
     built = build_samples(where, map(Row, names, labels, splits), store, val_split)
     if not classes and all(isinstance(sample.label, int) for _, sample in found):
         classes = tuple(sorted(built.classes, key=int))
-    absent = [name for name in classes if name not in built.classes]
-    notes = [f"no images at all: {format_names(absent)}"] if absent else []
-    return renumber_classes(built, classes, notes) if classes else built
+    return reorder_classes(built, classes, keep_empty=True)
 
 
 def _scan(path: str) -> list[TarSample]:
