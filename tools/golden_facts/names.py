@@ -143,6 +143,8 @@ EXPECTED: dict[str, str] = {
     "settings | *.activation": "bundles and exports say whether softmax or sigmoid gives the probabilities",
     "verbs | describe* | equations": "the sentence on positions is plain technical English",
     "verbs | describe text | *": "the sentence on positions is plain technical English",
+    "verbs | check* | *.title": "a sentence, reworded",
+    "verbs | check* | *.hint": "a sentence, reworded",
     "verbs | explain* | images.*.unavailable": "a sentence, reworded",
     "verbs | file as-*/certificate.json | library": "a sentence, reworded",
     "verbs | file */config.json | format": "bundles are of format 3",
