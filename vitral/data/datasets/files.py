@@ -133,8 +133,5 @@ def unreadable(path: str | PurePath, error: OSError) -> DataError:
     }
     hint = next((advice for kind, advice in remedies.items() if isinstance(error, kind)), "")
     return DataError(
-        f"cannot be read: {(error.strerror or str(error)).lower()}",
-        code="data.unreadable",
-        where=path,
-        hint=hint,
+        f"cannot be read: {(error.strerror or str(error)).lower()}", code="data.unreadable", where=path, hint=hint
     )

@@ -65,10 +65,7 @@ def open_unlabeled(path: Path, val_split: StratifiedSplit) -> Samples:
     names = list(_images(str(path), "", ancestors_of(path)))
     if not names:
         raise DataError(
-            "no images in it or in its folders",
-            code="data.empty",
-            where=path,
-            hint="give a folder with JPEG or PNG",
+            "no images in it or in its folders", code="data.empty", where=path, hint="give a folder with JPEG or PNG"
         )
     rows, _ = stratified_split((Row(name, "", "train") for name in names), val_split)
     note = f"{val_split.fraction:.0%} of the images are kept for validation (seed {val_split.seed})"

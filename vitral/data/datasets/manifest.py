@@ -77,10 +77,7 @@ def open_manifest(path: Path, val_split: StratifiedSplit) -> Samples:
     records = list(_from_table(path, text, delimiter) if delimiter else _from_json(path, text))
     if not records:
         raise DataError(
-            "lists no images",
-            code="data.empty",
-            where=path,
-            hint="write a line with a path and a label for each",
+            "lists no images", code="data.empty", where=path, hint="write a line with a path and a label for each"
         )
     _check_paths(path, records)
     return build_samples(str(path), _rows(path, records), FileStore(str(path.parent)), val_split)
