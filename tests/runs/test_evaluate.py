@@ -16,7 +16,7 @@ from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.evaluation.accuracy import AccuracyResult
 from vitral.evaluation.fewshot import FewShotEvaluator, FewShotResult
 from vitral.recipes.recipe import DataConfig, Recipe
-from vitral.runs.evaluate import choose_split, evaluate, run_split_config
+from vitral.runs.evaluate import choose_split, evaluate, run_recipe, split_config
 from vitral.weights.bundle import write_bundle
 from vitral.weights.load import LoadedModel
 
@@ -157,24 +157,24 @@ def test_a_run_is_judged_by_images_that_it_did_not_learn_from(tmp_path: Path, mo
     (tmp_path / "run/recipe.json").write_text(recipe.to_json())
     (tmp_path / "link").symlink_to(tmp_path / "run/best")
     for place in (tmp_path / "run", tmp_path / "run/best", str(tmp_path / "run"), tmp_path / "link"):
-        assert run_split_config(place) == StratifiedSplit(seed=5)
+        assert split_config(place) == StratifiedSplit(seed=5)
     monkeypatch.chdir(tmp_path / "run/best")
-    assert run_split_config(".") == StratifiedSplit(seed=5)
-    assert run_split_config(bundled(tmp_path, ("bright", "dark"))) is None
+    assert split_config(".") == StratifiedSplit(seed=5)
+    assert run_recipe(bundled(tmp_path, ("bright", "dark"))) is None
 
 
 def test_a_recipe_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     where = bundled(tmp_path, ("bright", "dark"))
     (tmp_path / "recipe.json").write_text("{bad")
     with raises("config.bad_json", tmp_path / "recipe.json") as caught:
-        run_split_config(where)
+        run_recipe(where)
     assert caught.value.hint
 
 
 def test_a_recipe_in_a_folder_of_weights_is_no_run(tmp_path: Path) -> None:
     (tmp_path / "recipe.json").write_text('{"title": "pancakes"}')
     (tmp_path / "weights.npz").touch()
-    assert run_split_config(tmp_path) is None
+    assert run_recipe(tmp_path) is None
 
 
 def test_a_model_apart_from_its_run_is_noted_where_the_set_was_divided_here(tmp_path: Path) -> None:

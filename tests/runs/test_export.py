@@ -43,18 +43,18 @@ def test_a_run_is_judged_by_its_own_images_for_validation(run: Path) -> None:
 
 
 def test_a_bundle_of_a_run_finds_the_same_images(run: Path) -> None:
-    assert open_verification_data(run / "best", loaded().bundle, "", "").samples.where == str(run.parent / "photos")
-    assert open_verification_data(run, loaded().bundle, "sample", "").samples.where == "sample"
+    assert open_verification_data(run / "best", loaded().bundle, "", "")[0].where == str(run.parent / "photos")
+    assert open_verification_data(run, loaded().bundle, "sample", "")[0].where == "sample"
 
 
 def test_a_run_whose_images_are_gone_is_judged_by_the_bundled_ones_and_says_so(run: Path) -> None:
     (run.parent / "photos").rename(run.parent / "elsewhere")
     try:
-        found = open_verification_data(run, loaded().bundle, "", "")
+        samples, message = open_verification_data(run, loaded().bundle, "", "")
     finally:
         (run.parent / "elsewhere").rename(run.parent / "photos")
-    assert found.samples.where == "sample"
-    assert len(found.messages) == 1
+    assert samples.where == "sample"
+    assert message
 
 
 def test_a_bundle_alone_is_judged_by_the_bundled_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,7 +72,7 @@ def test_a_model_without_classes_is_judged_by_images_without_any(tmp_path: Path)
     with raises("data.no_labels", tmp_path):
         open_verification_data(tmp_path / "model", bundle, str(tmp_path), "")
     backbone = bundle.model_copy(update={"task": "features", "classes": ()})
-    assert len(open_verification_data(tmp_path / "model", backbone, str(tmp_path), "").samples.items) == 6
+    assert len(open_verification_data(tmp_path / "model", backbone, str(tmp_path), "")[0].items) == 6
 
 
 def test_images_judge_or_calibrate_never_both() -> None:

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from tests.errors import raises
-from vitral.runs.folder import RunFolder, create_folder, find_run
+from vitral.runs.folder import create_folder, find_run
 
 
 @pytest.fixture(autouse=True)
@@ -54,4 +54,4 @@ def test_what_is_no_run_cannot_be_resumed(here: Path) -> None:
     with raises("config.not_found", here, "recipe.json"):
         find_run(str(here))
     (here / "recipe.json").write_text("{}")
-    assert find_run(str(here)) == RunFolder(here)
+    assert find_run(str(here)).path == here

@@ -9,9 +9,9 @@ import torch
 
 from tests.runs.small import EACH, SETTINGS, photos, recipe_and_samples
 from vitral.runs.artifacts import RunArtifacts
-from vitral.runs.build import build_run
+from vitral.runs.build import build_run, first_split
 from vitral.runs.folder import RunFolder
-from vitral.runs.session import Session, validation_split
+from vitral.runs.session import Session
 from vitral.runs.train import resume, train
 from vitral.training.callbacks import Best, SignalHandler
 from vitral.training.checkpoints.checkpoint import checkpoint_path
@@ -54,7 +54,7 @@ def test_images_for_testing_are_watched_and_choose_nothing(tmp_path: Path) -> No
 
 def test_validation_comes_before_testing(tmp_path: Path) -> None:
     _, samples = recipe_and_samples(photos(tmp_path, {"train": 12, "val": 2, "test": 2}))
-    assert validation_split(samples) == "val"
+    assert first_split(samples, "val", "test") == "val"
 
 
 @pytest.mark.slow

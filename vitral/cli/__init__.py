@@ -1,23 +1,11 @@
-"""The command line: one file a verb.
+"""The command line: one file per verb.
 
-stdout carries data, stderr the talk. Only what every verb needs is imported here; torch waits until work starts.
+Data goes to stdout, messages to stderr. Importing this package does not import torch.
 """
 
 from vitral.cli import bench, check, convert, demo, describe, evaluate, explain, export, pack, predict, train
 from vitral.cli.app import app, main
 
-__all__ = [
-    "app",
-    "bench",
-    "check",
-    "convert",
-    "demo",
-    "describe",
-    "evaluate",
-    "explain",
-    "export",
-    "main",
-    "pack",
-    "predict",
-    "train",
-]
+VERBS = (bench, check, convert, demo, describe, evaluate, explain, export, pack, predict, train)
+
+__all__ = ["VERBS", "app", "main"]

@@ -39,15 +39,9 @@ DATA_HELP = (
     "cifar10, cifar100, digits."
 )
 Data = Annotated[str, typer.Argument(metavar="DATA", help=DATA_HELP)]
+SET_HELP = "Set any setting by its path, such as optimizer.lr=1e-3; repeatable."
 Settings = Annotated[
-    list[str],
-    typer.Option(
-        "--set",
-        metavar="A.B=C",
-        help="Set any setting by its path, such as optimizer.lr=1e-3; repeatable.",
-        default_factory=list,
-        show_default=False,
-    ),
+    list[str], typer.Option("--set", metavar="A.B=C", help=SET_HELP, default_factory=list, show_default=False)
 ]
 Root = Annotated[str, typer.Option(metavar="FOLDER", help="Folder with the files of a named dataset.")]
 
@@ -112,29 +106,19 @@ def _reorder(arguments: Sequence[str]) -> list[str]:
 
 def _unexpected(error: Exception, arguments: Sequence[str]) -> VitralError:
     """An unexpected exception as a VitralError."""
-    if _is_out_of_memory(error):
+    # Python and numpy raise MemoryError; torch raises a RuntimeError that can only be recognized by its message.
+    is_torch = isinstance(error, RuntimeError) and any(text in str(error) for text in OUT_OF_MEMORY)
+    if is_torch or isinstance(error, MemoryError):
         hint = "use smaller batches (--batch-size) or images (--image-size)"
         return VitralError("not enough memory", code="machine.out_of_memory", hint=hint)
     if isinstance(error, RuntimeError) and str(error).startswith(NO_HOME):
-        unknown = [
-            argument for argument in arguments if argument.startswith("~") and os.path.expanduser(argument) == argument
-        ]
-        message = "no home folder of this user"
-        hint = "check the path, or give it without ~"
-        return ConfigError(message, code="config.not_found", where=", ".join(unknown), hint=hint)
+        unknown = ", ".join(each for each in arguments if each.startswith("~") and os.path.expanduser(each) == each)
+        message, hint = "this user has no home folder", "check the path, or give it without ~"
+        return ConfigError(message, code="config.not_found", where=unknown, hint=hint)
     place = traceback.extract_tb(error.__traceback__)[-1]
-    return VitralError(
-        f"{type(error).__name__}: {error}",
-        code="internal.unexpected",
-        where=f"{place.filename}:{place.lineno}",
-        hint="run again with --debug for the traceback, and report it if this is a bug in vitral",
-    )
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    """Python and numpy raise MemoryError; torch raises a RuntimeError that only its message tells apart."""
-    is_torch = isinstance(error, RuntimeError) and any(text in str(error) for text in OUT_OF_MEMORY)
-    return is_torch or isinstance(error, MemoryError)
+    message, where = f"{type(error).__name__}: {error}", f"{place.filename}:{place.lineno}"
+    hint = "run again with --debug for the traceback, and report it if this is a bug in vitral"
+    return VitralError(message, code="internal.unexpected", where=where, hint=hint)
 
 
 def _print_error(error: VitralError) -> None:
@@ -143,10 +127,19 @@ def _print_error(error: VitralError) -> None:
     from rich.text import Text
 
     console = Console(stderr=True)
-    first = f"error[{error.code}]"
-    for label, part, style in ((first, error.message, "red"), ("where", error.where, ""), ("hint", error.hint, "")):
+    console.print(Text(f"error[{error.code}]: {error.message}", style="red"), soft_wrap=True)
+    for label, part in (("where", error.where), ("hint", error.hint)):
         if part:
-            console.print(Text(f"{label}: {part}", style=style), soft_wrap=True)
+            console.print(Text(f"{label}: {part}"), soft_wrap=True)
+
+
+def parse_numbers(text: str, option: str, least: int) -> list[int]:
+    """The whole numbers of an option such as `--batches 1,8,32`."""
+    for each in text.split(","):
+        if not each.strip().isdecimal() or int(each) < least:
+            message = f"expected numbers of at least {least}, such as 1,2,4, got {each!r}"
+            raise ConfigError(message, code="config.wrong_type", where=option)
+    return [int(each) for each in text.split(",")]
 
 
 @contextmanager

@@ -1,10 +1,10 @@
-"""The verb bench."""
+"""`vitral bench`."""
 
 from typing import Annotated
 
 import typer
 
-from vitral.cli.app import app, progress_bar
+from vitral.cli.app import app, parse_numbers, progress_bar
 from vitral.core.errors import ConfigError
 from vitral.core.machine import cpu_count
 
@@ -20,7 +20,7 @@ ENGINES_HELP = (
 @app.command()
 def bench(
     threads: Annotated[
-        int, typer.Option(help="Threads of each engine.", min=1, default_factory=cpu_count, show_default="one a core")
+        int, typer.Option(help="Threads of each engine.", min=1, default_factory=cpu_count, show_default="one per core")
     ],
     models: Annotated[str, typer.Option(metavar="A,B", help="Models such as S/16, or bundles.")] = "Ti/16,S/16,B/16",
     batches: Annotated[str, typer.Option(metavar="N,M", help="Batch sizes.")] = "1,8,32",
@@ -29,32 +29,20 @@ def bench(
     rounds: Annotated[int, typer.Option(help="Rounds of each engine; the median is shown.", min=1)] = 5,
     json: Annotated[bool, typer.Option("--json", help="Print JSON, with every round.")] = False,
 ) -> None:
-    """Measure the images a second of every engine on this machine.
+    """Measure the images per second of every engine on this machine.
 
     Each engine has its own process, and they take turns. The percentage is the share of the FLOP/s that a float32
     matmul reaches with as many threads. It takes minutes; for a quick look: --models Ti/16 --batches 8.
     """
-    from vitral.runs import bench as benching
-    from vitral.runs.bench import format_bench
+    from vitral.runs import bench as runner
 
-    sizes = [_size(text) for text in batches.split(",")]
-    model_names = [_name(text) for text in models.split(",")]
-    names = [f"vitral {name.strip()}" for name in engines.split(",")] if engines else []
-    compared = [*benching.own_engines(names), *(benching.peer_engines() if peers else ())]
-    plan = benching.BenchPlan(model_names, sizes, compared, threads, benching.Duration(rounds))
-    result = benching.bench(plan, progress_bar)
-    typer.echo(result.to_json() if json else format_bench(result))
-
-
-def _name(text: str) -> str:
-    if not text.strip():
-        message = f"expected names such as Ti/16,S/16, got {text!r}"
+    sizes = parse_numbers(batches, "--batches", least=1)
+    model_names = [name.strip() for name in models.split(",")]
+    if not all(model_names):
+        message = f"expected names such as Ti/16,S/16, got '' in {models!r}"
         raise ConfigError(message, code="config.missing_value", where="--models")
-    return text.strip()
-
-
-def _size(text: str) -> int:
-    if not text.strip().isdecimal() or not int(text):
-        message = f"expected numbers such as 1,8,32, got {text!r}"
-        raise ConfigError(message, code="config.wrong_type", where="--batches")
-    return int(text)
+    names = [f"vitral {name.strip()}" for name in engines.split(",")] if engines else []
+    compared = [*runner.own_engines(names), *(runner.peer_engines() if peers else ())]
+    plan = runner.BenchPlan(model_names, sizes, compared, threads, runner.Duration(rounds))
+    result = runner.bench(plan, progress_bar)
+    typer.echo(result.to_json() if json else runner.format_bench(result))

@@ -1,4 +1,4 @@
-"""The verb check."""
+"""`vitral check`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -15,16 +15,18 @@ def check(
     data: Data,
     workers: Annotated[
         int,
-        typer.Option(help="Processes that read files.", min=0, default_factory=cpu_count, show_default="one a core"),
+        typer.Option(help="Processes that read files.", min=0, default_factory=cpu_count, show_default="one per core"),
     ],
     json: Annotated[bool, typer.Option("--json", help="Print JSON, with every example.")] = False,
-    html: Annotated[str, typer.Option(metavar="PAGE", help="Also write a page with the pictures at fault.")] = "",
+    html: Annotated[
+        str, typer.Option(metavar="PAGE", help="Also write a page with the images that have problems.")
+    ] = "",
     root: Root = "",
 ) -> None:
     """Check a dataset: damaged files, duplicates, leaks between splits, label conflicts, imbalance.
 
-    Ends with 3 where something is an error: a file that cannot be read, one picture in two splits or under two
-    labels. Warnings and notes end with 0.
+    The exit code is 3 if there are errors: an unreadable file, or an image in two splits or with two labels. It is 0
+    for warnings and notes.
     """
     from json import dumps
 
@@ -40,7 +42,7 @@ def check(
         typer.echo(dumps(diagnosis_to_dict(diagnosis), indent=2))
     else:
         print_report(format_report(diagnosis), Console())
-    if html:  # last: where it cannot be written, the answer is not lost
+    if html:  # last: if it cannot be written, the report is still printed
         write_page(Path(html).expanduser(), diagnosis)
     if diagnosis.count("error"):
         raise typer.Exit(DataError.exit_code)

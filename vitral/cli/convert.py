@@ -5,28 +5,20 @@ from typing import Annotated
 
 import typer
 
-from vitral.cli.app import app
-from vitral.core.errors import ConfigError
+from vitral.cli.app import app, parse_numbers
 
 log = logging.getLogger("vitral")
-Settings = Annotated[
-    list[str],
-    typer.Option(
-        "--set",
-        metavar="A.B=C",
-        help="A setting that the checkpoint does not record, such as mixer.heads=6 or image_size=224x320; repeatable.",
-        default_factory=list,
-        show_default=False,
-    ),
-]
+SET_HELP = "A setting that the checkpoint does not record, such as mixer.heads=6 or image_size=224x320; repeatable."
 TO_HELP = "Target library: vitral, google, timm, huggingface, torchvision or vit-pytorch."
 
 
 @app.command()
-def convert(  # noqa: PLR0913, PLR0917, one option a wish
+def convert(  # noqa: PLR0913, PLR0917, one parameter per option
     source: Annotated[str, typer.Argument(metavar="FROM", help="A run, a bundle, or weights of another library.")],
     out: Annotated[str, typer.Argument(metavar="TO", help="The new folder.")],
-    set_: Settings,
+    set_: Annotated[
+        list[str], typer.Option("--set", metavar="A.B=C", help=SET_HELP, default_factory=list, show_default=False)
+    ],
     to: Annotated[str, typer.Option("--to", metavar="LIBRARY", help=TO_HELP)] = "vitral",
     image_size: Annotated[
         str, typer.Option(metavar="SIZE", help="New image size, such as 384; resamples positions.")
@@ -40,17 +32,10 @@ def convert(  # noqa: PLR0913, PLR0917, one option a wish
     from vitral.weights.convert import convert as convert_weights
 
     changes = tuple(f"{name}={value}" for name, value in (("image_size", image_size), ("channels", channels)) if value)
-    indices = tuple(_parse_layer(text) for text in layers.split(",")) if layers else ()
+    indices = tuple(parse_numbers(layers, "--layers", least=0)) if layers else ()
     result = convert_weights(
         source, out, *set_, to=to, layers=indices, changes=changes, format=format, allow_pickle=allow_pickle
     )
     for line in (*result.messages, *result.certificate.lines()):
         log.info(line)
     typer.echo(result.folder)
-
-
-def _parse_layer(text: str) -> int:
-    if not text.strip().isdecimal():
-        message = f"expected numbers such as 0,2,4, got {text!r}"
-        raise ConfigError(message, code="config.wrong_type", where="--layers")
-    return int(text)

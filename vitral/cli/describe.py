@@ -1,4 +1,4 @@
-"""vitral describe."""
+"""`vitral describe`."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""vitral evaluate."""
+"""`vitral evaluate`."""
 
 import logging
 from typing import Annotated

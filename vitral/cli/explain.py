@@ -1,4 +1,4 @@
-"""`vitral explain`: a page that explains predictions."""
+"""`vitral explain`."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -19,6 +19,7 @@ log = logging.getLogger("vitral")
 
 MOST = 24  # images on a page: more make it slow to open
 ENDING = ".explain.html"
+PAGE_MARK = b"<title>What "  # near the beginning of a page
 
 
 @app.command()
@@ -76,32 +77,27 @@ def explain(
 
 def page_path(out: str, images: list[str], model: str) -> Path:
     """The path of the page: `out`, or named after the image, the folder or the model. Only pages are replaced."""
+    from vitral.data.datasets.files import read_bytes
+
     named = images[0] if len(images) == 1 else model
     name = f"{Path(named).expanduser().resolve().stem or 'images'}{ENDING}"
     page = Path(out).expanduser() if out else Path(name)
     if page.is_dir():
         page /= name
     if not page.parent.is_dir():
-        message, hint = "no such folder", "create it, or pass another --out"
-        raise ConfigError(message, code="config.not_found", where=page.parent, hint=hint)
-    if page.exists() and not is_page(page):
+        hint = "create it, or pass another --out"
+        raise ConfigError("no such folder", code="config.not_found", where=page.parent, hint=hint)
+    if page.exists() and not (page.is_file() and PAGE_MARK in read_bytes(page)[:2000]):
         message = "this file exists and is not a page of `vitral explain`"
-        hint = "pass another name: --out FILE"
-        raise ConfigError(message, code="config.path_exists", where=page, hint=hint)
+        raise ConfigError(message, code="config.path_exists", where=page, hint="pass another name: --out FILE")
     return page
-
-
-def is_page(path: Path) -> bool:
-    """Whether a file is a page written by this command, which a new one may replace."""
-    from vitral.data.datasets.files import read_bytes
-
-    return path.is_file() and b"<title>What " in read_bytes(path)[:2000]
 
 
 def find_images(images: list[str]) -> "Iterator[Path | EncodedImage]":
     """The given files, the first images of the given folders, and some images of the given datasets."""
     from vitral.data.datasets.named import NAMED_DATASETS
     from vitral.data.datasets.source import SAMPLE
+    from vitral.inference.inputs import FileSource, images_below
 
     for word in images:
         if word == SAMPLE or word in NAMED_DATASETS:
@@ -111,21 +107,15 @@ def find_images(images: list[str]) -> "Iterator[Path | EncodedImage]":
         if not path.is_dir():
             yield path
             continue
-        found = list(islice(image_files(path), MOST + 1))
+        sources = (image.source for image in images_below(str(path)))
+        files = (Path(source.path) for source in sources if isinstance(source, FileSource))
+        found = list(islice(files, MOST + 1))
         if not found:
-            message, hint = "no images in this folder", "pass a folder with JPEG or PNG files"
-            raise DataError(message, code="data.empty", where=word, hint=hint)
+            hint = "pass a folder with JPEG or PNG files"
+            raise DataError("no images in this folder", code="data.empty", where=word, hint=hint)
         if len(found) > MOST:
             log.info(f"{word}: using the first {MOST} images; pass others by name")
         yield from found[:MOST]
-
-
-def image_files(folder: Path) -> Iterator[Path]:
-    """The image files in a folder and in those inside, as `predict` lists them."""
-    from vitral.inference.inputs import FileSource, images_below
-
-    sources = (image.source for image in images_below(str(folder)))
-    return (Path(source.path) for source in sources if isinstance(source, FileSource))
 
 
 def dataset_images(name: str) -> "Iterator[EncodedImage]":
@@ -158,12 +148,9 @@ def explain_all(
             log.error(printable(f"skipped: {error}"))
             errors.append(error)
     if not explanations:
-        message = f"none of the {len(images)} images is readable"
-        hint = "see the errors above"
-        first = images[0]
-        raise DataError(
-            message, code="data.bad_files", where=first.parent if isinstance(first, Path) else first.name, hint=hint
-        )
+        message, first = f"none of the {len(images)} images is readable", images[0]
+        where = first.parent if isinstance(first, Path) else first.name
+        raise DataError(message, code="data.bad_files", where=where, hint="see the errors above")
     return explanations, errors
 
 

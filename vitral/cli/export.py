@@ -18,7 +18,7 @@ VERIFY_HELP = f"Images to verify the export with. Default: the validation images
 
 
 @app.command()
-def export(  # noqa: PLR0913, PLR0917, one parameter an option
+def export(  # noqa: PLR0913, PLR0917, one parameter per option
     model: Annotated[str, typer.Argument(metavar="MODEL", help="Run, bundle, or weights of another library.")],
     to: Annotated[str, typer.Option("--to", metavar="FORMAT", help="Format: onnx, openvino or torch.")] = "onnx",
     int8: Annotated[
@@ -39,17 +39,8 @@ def export(  # noqa: PLR0913, PLR0917, one parameter an option
     """
     from vitral.runs.export import export as run_export
 
-    result = run_export(
-        model,
-        to,
-        int8=int8,
-        batch_size=batch_size,
-        image_size=image_size,
-        data=data,
-        root=root,
-        out=out,
-        images=images,
-    )
+    sizes = {"batch_size": batch_size, "image_size": image_size}
+    result = run_export(model, to, int8=int8, **sizes, data=data, root=root, out=out, images=images)
     metadata = result.metadata
     runner = metadata.runner.line() if metadata.runner else ""
     quantization = metadata.quantization.lines() if metadata.quantization else ()

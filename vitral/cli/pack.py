@@ -1,4 +1,4 @@
-"""The verb pack."""
+"""`vitral pack`."""
 
 import logging
 from pathlib import Path
@@ -14,11 +14,11 @@ log = logging.getLogger("vitral")
 @app.command()
 def pack(
     data: Data,
-    out: Annotated[str, typer.Argument(metavar="OUT", help="The folder for the shards: new, empty, or begun before.")],
-    shard_size: Annotated[str, typer.Option(metavar="SIZE", help="How large a shard may grow.")] = "256MB",
+    out: Annotated[str, typer.Argument(metavar="OUT", help="Folder: new, empty, or of an interrupted pack.")],
+    shard_size: Annotated[str, typer.Option(metavar="SIZE", help="Largest size of a shard.")] = "256MB",
     root: Root = "",
 ) -> None:
-    """Write a data set as tar shards (WebDataset) with an index; run it again to go on after a stop."""
+    """Write a dataset as tar shards (WebDataset) with an index; run it again to continue after an interruption."""
     from vitral.data.datasets.pack import pack as packed
     from vitral.data.datasets.pack import parse_size
     from vitral.data.datasets.source import open_data

@@ -1,11 +1,11 @@
-"""The verb predict: its options, and where the output goes."""
+"""`vitral predict`."""
 
 import logging
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,9 +15,7 @@ from vitral.core.imports import pause_gc
 
 if TYPE_CHECKING:
     from vitral.inference.batches import Batch
-    from vitral.inference.graph.token_merging import Merging
-    from vitral.inference.predictor import PredictionStream
-    from vitral.inference.writers import BatchWriter, Format
+    from vitral.inference.writers import Format
 
 log = logging.getLogger("vitral")
 
@@ -28,25 +26,14 @@ IMAGE_HELP = (
 )
 FORMAT_HELP = "table, json, jsonl or csv; default: by the suffix of --out, else table."
 FEATURES_HELP = "Write the features before the head to this .npz or .parquet instead of classes."
-SHARD_HELP = "Predict one of N shares of the images, such as 2/8."
+SHARD_HELP = "Predict one of N shards of the images, such as 2/8."
 OUT_HELP = "Write to this file, atomically. If it exists, nothing is done."
 ENGINE_HELP = "auto, eager, compiled, onnxruntime or openvino."
-MERGE_HELP = "Tokens that every layer merges with similar ones: faster, slightly different answers."
-
-
-class Target(NamedTuple):
-    """Where the output goes: to stdout, or to a file that an option names."""
-
-    option: str
-    name: str
-
-    @property
-    def path(self) -> Path:
-        return Path(self.name).expanduser()
+MERGE_HELP = "Tokens that every layer merges with similar ones: faster, slightly different predictions."
 
 
 @app.command()
-def predict(  # noqa: PLR0913, PLR0917, one parameter an option
+def predict(  # noqa: PLR0913, PLR0917, one parameter per option
     context: typer.Context,
     model: Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP)],
     image: Annotated[list[str], typer.Argument(metavar="IMAGE", help=IMAGE_HELP)],
@@ -68,59 +55,65 @@ def predict(  # noqa: PLR0913, PLR0917, one parameter an option
         from vitral.core.machine import keep_freed_memory
         from vitral.inference.inputs import find_images, refuse_unlisted
         from vitral.inference.predictor import PredictionStream, Predictor
-        from vitral.inference.writers import WHOLE, open_output, output_exists, parse_shard
+        from vitral.inference.writers import (
+            WHOLE,
+            open_feature_writer,
+            open_output,
+            open_prediction_writer,
+            output_exists,
+            parse_shard,
+        )
 
     share = parse_shard(shard) if shard else WHOLE
-    target = Target("--features", features) if features else Target("--out", out)
+    option, target = ("--features", features) if features else ("--out", out)  # stdout if the target is empty
+    path = Path(target).expanduser()
     if features:
-        _check_features(features, {"--top": _is_given(context, "top"), "--format": bool(format), "--out": bool(out)})
+        _check_features(context, features)
     text_format = _format(format, out)
-    if target.name and output_exists(target.path, target.option):
-        log.info(f"{target.name} exists, so nothing was done; remove it to predict again")
+    if target and output_exists(path, option):
+        log.info(f"{target} exists, so nothing was done; remove it to predict again")
         return
     found = find_images(image, sys.stdin.buffer if sys.stdin else None)  # a daemon has no stdin
-    images = (each for each in (refuse_unlisted(found) if target.name else found) if share.contains(each.name))
+    images = (each for each in (refuse_unlisted(found) if target else found) if share.contains(each.name))
     predicted = failed = 0
-    with open_output(target.path, target.option) if target.name else nullcontext(sys.stdout.buffer) as file:
+    with open_output(path, option) if target else nullcontext(sys.stdout.buffer) as file:
         keep_freed_memory()
+        merging = None
+        if merge:
+            from vitral.inference.graph.token_merging import TokenMerging
+
+            merging = TokenMerging(per_layer=merge)
         with pause_gc():  # while torch is imported
-            predictor = Predictor(model, engine=engine, merging=_merging(merge))
+            predictor = Predictor(model, engine=engine, merging=merging)
         stream = PredictionStream(predictor, images, batch_size)
         outputs = stream.outputs("features" if features else "logits")
-        with _writer(file, target, text_format, top, stream) as writer, _progress(strict) as report:
+        if features:
+            output = open_feature_writer(file, path, predictor.width)
+        else:
+            bundle = predictor.bundle
+            output = open_prediction_writer(file, text_format, bundle.classes, top, bundle.activation, stream.engine)
+        with output as writer, _progress(strict) as report:
             for batch, numbers in outputs:
                 report(batch)
                 writer.write(batch, numbers)
                 predicted, failed = predicted + len(batch.pixels), failed + len(batch.failed)
-    if target.name:
-        log.info(f"{predicted:,} images in {target.name}")
+    if target:
+        log.info(f"{predicted:,} images in {target}")
     if failed:
         message = f"{failed:,} of {predicted + failed:,} files could not be read"
         raise DataError(message, code="data.bad_files", hint="they are listed above; repair or remove them")
 
 
-def _merging(per_layer: int) -> "Merging | None":
-    if not per_layer:
-        return None
-    from vitral.inference.graph.token_merging import TokenMerging
-
-    return TokenMerging(per_layer=per_layer)
-
-
-def _is_given(context: typer.Context, name: str) -> bool:
-    """Whether an option was given, even with its default value."""
-    source = context.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"
-
-
-def _check_features(file: str, given: Mapping[str, bool]) -> None:
-    """Refuse a file that cannot hold features, and options that do not apply to them."""
+def _check_features(context: typer.Context, file: str) -> None:
+    """Refuse options that do not apply to features, even with their default value, and a file that cannot hold them."""
     from vitral.inference.writers import check_features_path
 
-    for option in (option for option, is_given in given.items() if is_given):
-        message = f"{option} is for classes, and --features writes a file of its own"
-        hint = "leave it out, or run the command once for classes and once for features"
-        raise ConfigError(message, code="config.conflict", where=option, hint=hint)
+    for name in ("top", "format", "out"):
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            message = f"--{name} is for classes, and --features writes a file of its own"
+            hint = "leave it out, or run the command once for classes and once for features"
+            raise ConfigError(message, code="config.conflict", where=f"--{name}", hint=hint)
     check_features_path(Path(file))
 
 
@@ -137,17 +130,6 @@ def _format(format: str, out: str) -> "Format":
         message = f"expected a FILE that ends in {format_choices(FORMAT_BY_SUFFIX)}, or --format, got {out!r}"
         raise ConfigError(message, code="config.unknown_format", where="--out", hint="add --format jsonl, for example")
     return FORMAT_BY_SUFFIX[suffix(out)]
-
-
-def _writer(
-    file: BinaryIO, target: Target, format: "Format", top: int, stream: "PredictionStream"
-) -> "AbstractContextManager[BatchWriter]":
-    from vitral.inference.writers import open_feature_writer, open_prediction_writer
-
-    bundle = stream.predictor.bundle
-    if target.option == "--features":
-        return open_feature_writer(file, target.path, stream.predictor.width)
-    return open_prediction_writer(file, format, bundle.classes, top, bundle.activation, stream.engine)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The verb train."""
+"""`vitral train`."""
 
 import logging
 import os

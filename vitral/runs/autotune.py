@@ -8,8 +8,15 @@ from vitral.core.machine import available_memory
 from vitral.data.samples import Samples, Split
 from vitral.models.vit import Vit
 from vitral.recipes.recipe import Recipe
-from vitral.runs.build import RunParts, build_eval_loader, build_run, build_task, cache_bytes, local_processes
-from vitral.runs.session import validation_split
+from vitral.runs.build import (
+    RunParts,
+    build_eval_loader,
+    build_run,
+    build_task,
+    cache_bytes,
+    first_split,
+    local_processes,
+)
 from vitral.training.budget import measure_seconds, plan_memory, steps_within
 from vitral.training.callbacks import evaluate
 from vitral.training.distributed.process_group import ProcessGroup
@@ -77,7 +84,7 @@ def fit_time(recipe: Recipe, samples: Samples, group: ProcessGroup, limit: float
         lambda seconds: group.any(seconds > TRIAL_SECONDS),
     )
     batches.close()
-    split = validation_split(samples)
+    split = first_split(samples, "val", "test")
     evaluation = _seconds_over(parts, split, group) if split else 0.0
     probing = _seconds_over(parts, "train", group) if recipe.finetune.needs_train_images else 0.0
     every = max(1, round(recipe.eval_every * parts.plan.steps_per_epoch))

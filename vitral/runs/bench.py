@@ -28,8 +28,6 @@ from vitral.core.errors import ConfigError, VitralError, did_you_mean, format_ch
 from vitral.core.machine import cpu_name
 from vitral.inference.engines.engine import package_version
 from vitral.models.registry import model_config
-from vitral.models.resnet import Resnet
-from vitral.models.vit import Vit
 from vitral.weights.load import load
 
 IMPORT_ROOT = Path(__file__).resolve().parents[2]  # the folder that this vitral was imported from
@@ -84,11 +82,9 @@ class TimingProcess:
     def request(self, line: str = "go") -> None:
         """Request a timing; `result` waits for it."""
         assert self._process.stdin
-        try:
+        with suppress(BrokenPipeError):  # `result` reports the exit code
             self._process.stdin.write(f"{line}\n")
             self._process.stdin.flush()
-        except BrokenPipeError:
-            pass  # `result` reports the exit code
 
     def result(self) -> Any:
         """The result of the requested timing: seconds, or whatever else the worker prints as JSON."""
@@ -231,16 +227,12 @@ def measure_cells(plan: BenchPlan, progress: Progress) -> Iterator[Cell]:
                 command = [each.module, each.name, model, str(plan.threads)]
                 runners[each] = TimingProcess(f"{each.name} with {model}", command)
                 stack.callback(runners[each].stop, STOP_TIMEOUT)
-            stack.callback(close_workers, tuple(runners.values()))  # all at once, before each is waited for
+            for runner in runners.values():  # all are told to end before any is waited for
+                stack.callback(runner.close_stdin)
             for batch in plan.batches:
                 with progress(f"{model}, batch {batch}", len(runners) * (plan.length.rounds + 1)) as advance:
                     seconds, left_out = time_rounds(runners, batch, plan.length, advance)
                 yield summarize_cell(model, batch, work, seconds, left_out)
-
-
-def close_workers(runners: Sequence[TimingProcess]) -> None:
-    for runner in runners:
-        runner.close_stdin()
 
 
 Seconds = dict[BenchEngine, list[float]]
@@ -252,7 +244,7 @@ def time_rounds(
     """Seconds of a call of each engine in each round, and which engines failed, and why. The first round warms up."""
     seconds: Seconds = {each: [] for each in runners}
     left_out = []
-    started = time.perf_counter()
+    started = 0.0
     for number in range(1 + length.rounds):
         if number == 1:
             started = time.perf_counter()
@@ -260,31 +252,25 @@ def time_rounds(
             break
         # Every other round runs backwards, so that no engine always follows the same one.
         for each in [*seconds] if number % 2 else [*reversed(seconds)]:
-            found = time_call(runners[each], f"{batch} {length.turn if number else 0}")
+            try:
+                found = runners[each].measure(f"{batch} {length.turn if number else 0}")
+            except RuntimeError as error:  # it crashed; its traceback is on stderr
+                found = {"refused": str(error)}
             advance(1)
-            if isinstance(found, str):
+            if isinstance(found, dict):
                 del seconds[each]
-                left_out.append(f"{each.name}: {found}")
+                left_out.append(f"{each.name}: {found['refused']}")
             elif number:
                 seconds[each].append(found)
     return seconds, left_out
 
 
-def time_call(runner: TimingProcess, line: str) -> float | str:
-    """Seconds of a call, or why there are none."""
-    try:
-        found = runner.measure(line)
-    except RuntimeError as error:  # it crashed; its traceback is on stderr
-        return str(error)
-    return str(found["refused"]) if isinstance(found, dict) else float(found)
-
-
 def summarize_cell(model: str, batch: int, work: float, seconds: Seconds, left_out: Sequence[str]) -> Cell:
     """The cell, from the seconds of each engine and the FLOPs of an image."""
-    multiplied = [times for each, times in seconds.items() if each.name == BASELINE]
-    if not multiplied:
+    baseline = next((times for each, times in seconds.items() if each.name == BASELINE), None)
+    if baseline is None:
         raise VitralError(f"the matmul baseline failed: {'; '.join(left_out)}", code="bench.no_baseline")
-    peak = BASELINE_FLOPS / median(multiplied[0])
+    peak = BASELINE_FLOPS / median(baseline)
     rows = []
     for each, times in seconds.items():
         if each.name != BASELINE:
@@ -303,17 +289,12 @@ def quartiles(values: Sequence[float]) -> list[float]:
 
 def flops(model: str) -> float:
     """FLOPs of a plain model (by name, or a bundle by path) for one image, two for each multiply-add."""
-    config: Vit | Resnet
-    if Path(model).expanduser().exists():
-        bundle = load(model).bundle
-        config, image_size = bundle.model, bundle.preprocessing.image_size
-    else:
-        config = model_config(model)
-        image_size = config.image_size
-    plain = config.build_empty().eval()
+    bundle = load(model).bundle if Path(model).expanduser().exists() else None
+    config = bundle.model if bundle else model_config(model)
+    image_size = bundle.preprocessing.image_size if bundle else config.image_size
     images = torch.zeros(1, config.channels, *image_size, device="meta")  # (1, C, H, W)
     with FlopCounterMode(display=False) as counter, torch.no_grad():
-        plain.forward_features(images)
+        config.build_empty().eval().forward_features(images)
     return float(counter.get_total_flops())
 
 
@@ -326,25 +307,17 @@ def own_engines(names: Sequence[str] = ()) -> list[BenchEngine]:
             message = f"expected {format_choices(known)}, got {asked!r}"
             raise ConfigError(message, code="config.unknown_name", where="--engines", hint=did_you_mean(asked, known))
         if missing := [package for package in ENGINES[name] if not find_spec(package)]:
-            hint = "pip install 'vitral[deploy]'"
-            raise ConfigError(
-                f"{asked} needs {' and '.join(missing)}",
-                code="config.missing_package",
-                where="--engines",
-                hint=hint,
-            )
+            message, hint = f"{asked} needs {' and '.join(missing)}", "pip install 'vitral[deploy]'"
+            raise ConfigError(message, code="config.missing_package", where="--engines", hint=hint)
     return [BenchEngine(name, OWN_WORKER) for name in names or ENGINES if all(map(find_spec, ENGINES[name]))]
 
 
 def peer_engines() -> list[BenchEngine]:
     """The other libraries that are installed."""
     if not is_checkout(IMPORT_ROOT):
-        raise ConfigError(
-            f"the workers of other libraries are in a checkout of vitral, and {IMPORT_ROOT} is none",
-            code="config.missing_package",
-            where="--peers",
-            hint="in a checkout, `make bench` sets up an environment for it: .venv-bench/bin/vitral bench --peers",
-        )
+        message = f"the workers of other libraries are in a checkout of vitral, and {IMPORT_ROOT} is none"
+        hint = "in a checkout, `make bench` sets up an environment for it: .venv-bench/bin/vitral bench --peers"
+        raise ConfigError(message, code="config.missing_package", where="--peers", hint=hint)
     names = [name for name, packages in PEERS.items() if all(map(find_spec, packages))]
     if not names:
         message = "none of timm, transformers and vit-pytorch is installed"
@@ -380,21 +353,16 @@ def format_bench(bench: Bench) -> str:
 def format_table(cells: Sequence[Cell]) -> Iterator[str]:
     """One model: a line for each engine, the fastest first, and which failed, and why."""
     rows = {(row.engine, cell.batch): row for cell in cells for row in cell.rows}
-    engines = sorted(dict.fromkeys(engine for engine, _ in rows), key=lambda name: -_rate(name, cells))
+    rates = {engine: row.rate for (engine, _), row in rows.items()}  # at the last batch size that it was measured at
+    engines = sorted(rates, key=lambda engine: -rates[engine])
     width = max(map(len, [*engines, cells[0].model]))
     headers = [f"batch {cell.batch}" for cell in cells]
     texts = [[_format_row(rows.get((engine, cell.batch))) for cell in cells] for engine in engines]
     widths = [max(map(len, column)) for column in zip(headers, *texts, strict=True)]
-    yield "  ".join([f"{cells[0].model:<{width}}", *map(str.ljust, headers, widths)]).rstrip()
-    for engine, row in zip(engines, texts, strict=True):
-        yield "  ".join([f"{engine:<{width}}", *map(str.ljust, row, widths)]).rstrip()
+    for name, row in zip([cells[0].model, *engines], [headers, *texts], strict=True):
+        yield "  ".join([f"{name:<{width}}", *map(str.ljust, row, widths)]).rstrip()
     for reason in dict.fromkeys(reason for cell in cells for reason in cell.left_out):
         yield f"left out: {reason}"
-
-
-def _rate(engine: str, cells: Sequence[Cell]) -> float:
-    """The rate at the last batch size that the engine was measured at."""
-    return [row.rate for cell in cells for row in cell.rows if row.engine == engine][-1]
 
 
 def _format_row(row: Row | None) -> str:

@@ -11,8 +11,8 @@ from torch import nn
 
 from vitral.core.errors import ConfigError
 from vitral.core.machine import cpu_count
-from vitral.data.loading.loader import Loader
-from vitral.data.loading.sampler import Indices, SamplingPlan, Sequential, World
+from vitral.data.loading.loader import ImagePipeline, Loader
+from vitral.data.loading.sampler import Order, SamplingPlan, Sequential, World
 from vitral.data.samples import Samples, Split
 from vitral.evaluation.linear_probe import fit_head
 from vitral.recipes.recipe import Recipe
@@ -100,19 +100,27 @@ def build_loader(recipe: Recipe, samples: Samples, split: Split, world: World) -
     """The loader of a split: for training, or for evaluation of any other split."""
     if split != "train":
         return build_eval_loader(recipe, samples, split, world)
-    plan = SamplingPlan(_labels(samples, split), recipe.data.order, recipe.batch_size, recipe.seed, world)
-    return Loader(
-        samples.of(split), samples.store, recipe.train_pipeline(), plan, num_workers(recipe), cache_bytes(recipe)
-    )
+    return _build_loader(recipe, samples, split, recipe.train_pipeline(), recipe.data.order, recipe.batch_size, world)
 
 
 def build_eval_loader(recipe: Recipe, samples: Samples, split: Split, world: World) -> Loader:
     """The loader of any split for evaluation, in sequential order."""
     batch_size = -(-recipe.batch_size // recipe.microbatches)  # a microbatch fits into memory
-    plan = SamplingPlan(_labels(samples, split), Sequential(), batch_size, recipe.seed, world)
-    return Loader(
-        samples.of(split), samples.store, recipe.eval_pipeline(), plan, num_workers(recipe), cache_bytes(recipe)
-    )
+    return _build_loader(recipe, samples, split, recipe.eval_pipeline(), Sequential(), batch_size, world)
+
+
+def _build_loader(
+    recipe: Recipe, samples: Samples, split: Split, pipeline: ImagePipeline, order: Order, batch_size: int, world: World
+) -> Loader:
+    items = samples.of(split)
+    labels = np.array([item.label for item in items], dtype=np.int64)
+    plan = SamplingPlan(labels, order, batch_size, recipe.seed, world)
+    return Loader(items, samples.store, pipeline, plan, num_workers(recipe), cache_bytes(recipe))
+
+
+def first_split(samples: Samples, *splits: Split) -> Split | None:
+    """The first of the splits that has images."""
+    return next((split for split in splits if samples.of(split)), None)
 
 
 def cache_bytes(recipe: Recipe) -> int:
@@ -123,10 +131,6 @@ def cache_bytes(recipe: Recipe) -> int:
 def local_processes() -> int:
     """The number of processes of this run on this machine."""
     return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-
-
-def _labels(samples: Samples, split: Split) -> Indices:
-    return np.array([item.label for item in samples.of(split)], dtype=np.int64)
 
 
 def select_device(recipe: Recipe) -> torch.device:

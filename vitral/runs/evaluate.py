@@ -1,6 +1,6 @@
 """Evaluate a model on a dataset with one or more evaluators."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -32,7 +32,8 @@ from vitral.inference.graph.graph import build_graph
 from vitral.inference.graph.token_merging import TokenMerging
 from vitral.models.vit import Vit
 from vitral.recipes.recipe import Recipe, read_recipe
-from vitral.runs.build import num_workers, select_device
+from vitral.runs.build import first_split, num_workers, select_device
+from vitral.runs.folder import RunFolder
 from vitral.weights.bundle import Bundle
 from vitral.weights.hub import PREFIX
 from vitral.weights.load import LoadedModel, find_bundle, load
@@ -54,9 +55,8 @@ class EngineFactory:
     def tokens_left(self, bundle: Bundle, per_layer: int) -> int:
         assert isinstance(bundle.model, Vit)
         layout = bundle.model.layout(bundle.preprocessing.image_size)
-        return layout.length() - sum(
-            TokenMerging(per_layer=per_layer).removed_per_layer(layout, bundle.model.depth)[:-1]
-        )
+        removed = TokenMerging(per_layer=per_layer).removed_per_layer(layout, bundle.model.depth)
+        return layout.length() - sum(removed[:-1])
 
     def build(self, loaded: LoadedModel, per_layer: int) -> EngineFunction:
         model, bundle = loaded
@@ -67,27 +67,20 @@ class EngineFactory:
 
 def default_engines() -> EngineFactory:
     """The usually fastest kind of engine that is installed."""
-    if find_spec("onnx") and find_spec("openvino"):
-        return EngineFactory(OpenVino())
-    if find_spec("onnx") and find_spec("onnxruntime"):
-        return EngineFactory(OnnxRuntime())
-    return EngineFactory(Eager())
+    kinds: dict[str, EngineConfig] = {"openvino": OpenVino(), "onnxruntime": OnnxRuntime()}
+    found = (kind for package, kind in kinds.items() if find_spec("onnx") and find_spec(package))
+    return EngineFactory(next(found, Eager()))
 
 
-RECIPE = "recipe.json"  # in a run folder
 EVAL_SPLITS: tuple[Split, ...] = ("test", "val")
 
 
 class EvaluateOptions(Config):
     """Settings of an evaluation."""
 
-    batch_size: int = Field(
-        default=64, ge=1
-    )  # images at a time; those larger than the trained size come fewer at a time
+    batch_size: int = Field(default=64, ge=1)  # images at a time; fewer of those larger than the trained size
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
-    workers: Annotated[int, Field(ge=0)] | Literal["auto"] = (
-        "auto"  # processes that read images; results do not depend on it
-    )
+    workers: Annotated[int, Field(ge=0)] | Literal["auto"] = "auto"  # processes that read images; they change no bit
     seed: int = Field(default=0, ge=0)  # of folds and few-shot draws
     cache: bool = True  # keep features on disk for the next evaluation
 
@@ -118,9 +111,8 @@ def evaluate(
     recipe = Recipe(device=options.device, workers=options.workers)
     device = select_device(recipe)
     cache = default_cache() if options.cache else FeatureCache()
-    context = EvaluationContext(
-        device, options.batch_size, num_workers(recipe), options.seed, cache, progress, default_engines()
-    )
+    workers, engines = num_workers(recipe), default_engines()
+    context = EvaluationContext(device, options.batch_size, workers, options.seed, cache, progress, engines)
     subject = SubjectModel(loaded.model.to(device), loaded.bundle, samples, chosen, context)
     return Evaluation(
         model="a model in memory" if isinstance(model, LoadedModel) else str(model),
@@ -130,23 +122,14 @@ def evaluate(
         classes=len(samples.classes),
         seed=options.seed,
         results=run_evaluators(evaluators, subject),
-        notes=(
-            *samples.notes,
-            *_class_notes(samples, loaded.bundle),
-            *_unknown_split_notes(model, samples, loaded.bundle),
-        ),
+        notes=(*samples.notes, *_notes(model, samples, loaded.bundle)),
     )
 
 
 def split_config(model: str | Path | LoadedModel) -> StratifiedSplit:
     """How to split a dataset without splits: as the run of the model did, so that no training image is evaluated."""
-    return run_split_config(model) or StratifiedSplit()
-
-
-def run_split_config(model: str | Path | LoadedModel) -> StratifiedSplit | None:
-    """The split settings of the run that a model is from, if the run is found."""
     recipe = run_recipe(model)
-    return recipe.data.split if recipe else None
+    return recipe.data.split if recipe else StratifiedSplit()
 
 
 def run_recipe(model: str | Path | LoadedModel) -> Recipe | None:
@@ -154,7 +137,7 @@ def run_recipe(model: str | Path | LoadedModel) -> Recipe | None:
     if isinstance(model, LoadedModel) or str(model).startswith(PREFIX):
         return None
     home = find_bundle(Path(model).expanduser().resolve())  # the run is the parent folder of its bundles
-    file = home.parent / RECIPE if home else None
+    file = RunFolder(home.parent).recipe if home else None
     if file is None or not file.is_file():
         return None
     try:
@@ -167,35 +150,26 @@ def run_recipe(model: str | Path | LoadedModel) -> Recipe | None:
 
 def choose_split(samples: Samples, name: str) -> Split:
     """The split to evaluate: the one named, or test, or val where there is no test."""
-    if name and name not in EVAL_SPLITS:
-        message = f"expected test or val, got {name!r}"
-        hint = "use one of them, or leave it out"
+    if name not in {"", *EVAL_SPLITS}:
+        message, hint = f"expected test or val, got {name!r}", "use one of them, or leave it out"
         raise ConfigError(message, code="config.unknown_name", where="--split", hint=hint)
-    for split in EVAL_SPLITS:
-        if split == (name or split) and samples.of(split):
-            return split
-    held = ", ".join(f"{len(samples.of(each)):,} {each}" for each in SPLITS if samples.of(each))
-    message = f"no images in the split {name or 'test or val'!r}; the dataset has {held}"
-    hint = "choose another split or other data"
-    raise DataError(message, code="data.empty", where=samples.where, hint=hint)
+    split = first_split(samples, *(each for each in EVAL_SPLITS if name in {"", each}))
+    if split is None:
+        held = ", ".join(f"{len(samples.of(each)):,} {each}" for each in SPLITS if samples.of(each))
+        message = f"no images in the split {name or 'test or val'!r}; the dataset has {held}"
+        raise DataError(message, code="data.empty", where=samples.where, hint="choose another split or other data")
+    return split
 
 
-def _unknown_split_notes(model: str | Path | LoadedModel, samples: Samples, bundle: Bundle) -> list[str]:
-    """Without its run, the training images of a model are unknown."""
-    if run_split_config(model) or bundle.task != "classify" or not samples.divided:
-        return []
-    return [
-        "the run of this model was not found: if it was trained on this dataset, some images may be training images"
-    ]
-
-
-def _class_notes(samples: Samples, bundle: Bundle) -> list[str]:
-    if (
-        bundle.task != "classify"
-        or samples.classes == bundle.classes
-        or not set(samples.classes) <= set(bundle.classes)
-    ):
-        return []
-    if len(samples.classes) < len(bundle.classes):
-        return [f"the data has {len(samples.classes):,} of the model's {len(bundle.classes):,} classes"]
-    return ["the classes of the data are in a different order from the model's; they were matched by name"]
+def _notes(model: str | Path | LoadedModel, samples: Samples, bundle: Bundle) -> Iterator[str]:
+    """Remarks on the classes and the split of the data, for a classifier."""
+    if bundle.task != "classify":
+        return
+    if samples.classes != bundle.classes and set(samples.classes) <= set(bundle.classes):
+        if len(samples.classes) < len(bundle.classes):
+            yield f"the data has {len(samples.classes):,} of the model's {len(bundle.classes):,} classes"
+        else:
+            yield "the classes of the data are in a different order from the model's; they were matched by name"
+    if samples.divided and not run_recipe(model):
+        unknown = "the run of this model was not found"
+        yield f"{unknown}: if it was trained on this dataset, some images may be training images"

@@ -34,13 +34,6 @@ class ExportResult(NamedTuple):
     messages: tuple[str, ...]
 
 
-class VerificationData(NamedTuple):
-    """Images to verify with, and messages about their choice."""
-
-    samples: Samples
-    messages: tuple[str, ...] = ()
-
-
 def export(  # noqa: PLR0913, one argument a request
     model: str | Path,
     to: str = "onnx",
@@ -67,10 +60,10 @@ def export(  # noqa: PLR0913, one argument a request
     folder = Path(out).expanduser() if out else EXPORTS / f"{export_name(model)}-{to}{'-int8' if int8 else ''}"
     opened = open_model(model)
     bundle = opened.loaded.bundle
-    verification = open_verification_data(model, bundle, data, root)
-    selected = select_images(verification.samples, bundle, images)
+    samples, message = open_verification_data(model, bundle, data, root)
+    selected = select_images(samples, bundle, images)
     metadata = export_model(ExportSource(opened.loaded, hash_weights(opened.file)), selected, request, folder)
-    return ExportResult(folder, metadata, (*opened.messages, *verification.messages))
+    return ExportResult(folder, metadata, tuple(filter(None, (*opened.messages, message))))
 
 
 def parse_batch_size(given: int | str) -> BatchSize:
@@ -102,21 +95,18 @@ def export_name(model: str | Path) -> str:
     return path.stem if path.is_file() else path.name  # a folder name has no suffix
 
 
-def open_verification_data(model: str | Path, bundle: Bundle, data: str, root: str) -> VerificationData:
-    """The images to verify with: those of `data`, of the run, or the bundled ones."""
+def open_verification_data(model: str | Path, bundle: Bundle, data: str, root: str) -> tuple[Samples, str]:
+    """The images to verify with (those of `data`, of the run, or the bundled ones), and why if they are bundled."""
     if data:
         open_ = open_data if bundle.task == "classify" else open_images  # a model without classes needs no labels
-        return VerificationData(open_(data, split_config(model), root))
-    recipe = run_recipe(model)
-    if recipe is None:
-        return VerificationData(
-            open_sample(), ("verifying with the bundled images: the model is not a run, and --data is not given",)
-        )
-    try:
-        return VerificationData(open_samples(recipe))
-    except DataError as error:
-        message = f"verifying with the bundled images: those of the run cannot be read ({error.message})"
-        return VerificationData(open_sample(), (message,))
+        return open_(data, split_config(model), root), ""
+    reason = "the model is not a run, and --data is not given"
+    if recipe := run_recipe(model):
+        try:
+            return open_samples(recipe), ""
+        except DataError as error:
+            reason = f"those of the run cannot be read ({error.message})"
+    return open_sample(), f"verifying with the bundled images: {reason}"
 
 
 def select_images(samples: Samples, bundle: Bundle, images: int) -> ExportImages:

@@ -14,7 +14,6 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from itertools import count
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 
@@ -23,49 +22,27 @@ from vitral.core.config import Config
 from vitral.core.errors import ConfigError, VitralError
 from vitral.core.jsonl import JsonlLog, read_jsonl
 from vitral.core.machine import cpu_count, cpu_name, peak_memory, total_memory
+from vitral.core.storage import os_error_message
 
 RUNS = Path("runs")
 
 
-class RunFolder(NamedTuple):
+class RunFolder:
     """The paths of a run."""
 
-    path: Path
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.recipe = path / "recipe.json"  # complete; `train --recipe` takes it
+        self.environment = path / "environment.json"
+        self.split = path / "split.csv"  # the split of every image
+        self.checkpoints = path / "checkpoints"
+        self.best = path / "best"  # the bundle of the best validation
+        self.last = path / "last"  # the bundle of the last step
+        self.report = path / "report.html"
 
-    @property
-    def recipe(self) -> Path:
-        """The complete recipe, which `train --recipe` takes."""
-        return self.path / "recipe.json"
-
-    @property
-    def environment(self) -> Path:
-        """Versions, machine, and the fingerprint of the data."""
-        return self.path / "environment.json"
-
-    @property
-    def split(self) -> Path:
-        """The split of every image."""
-        return self.path / "split.csv"
-
-    @property
-    def checkpoints(self) -> Path:
-        """The checkpoints to resume from."""
-        return self.path / "checkpoints"
-
-    @property
-    def best(self) -> Path:
-        """The bundle of the best validation."""
-        return self.path / "best"
-
-    @property
-    def last(self) -> Path:
-        """The bundle of the last step."""
-        return self.path / "last"
-
-    @property
-    def report(self) -> Path:
-        """The HTML report."""
-        return self.path / "report.html"
+    def read_environment(self) -> "Environment":
+        """The contents of environment.json."""
+        return Environment.from_json(self.environment.read_bytes())
 
 
 def refuse_existing(out: str) -> None:
@@ -75,23 +52,27 @@ def refuse_existing(out: str) -> None:
         hint = "choose another folder"
         if RunFolder(path).recipe.exists():
             hint = f"{hint}; to resume the run in it: vitral train --resume {shlex.quote(out)}"
-        message = "already exists, and is not overwritten"
-        raise ConfigError(message, code="config.path_exists", where=out, hint=hint)
+        raise ConfigError("already exists, and is not overwritten", code="config.path_exists", where=out, hint=hint)
 
 
 def create_folder(out: str, data: str) -> RunFolder:
     """Create the folder `out`, or one in `runs` named after the data, with a number if that exists."""
-    if out:
-        refuse_existing(out)
-        return _make(Path(out).expanduser(), exist_ok=True)
+    refuse_existing(out)
     stem = re.split(r"[.*?{\[]", Path(data.rstrip("/")).name)[0]  # of `shards-{00..09}.tar` only `shards-`
     name = stem.strip("-_ ") or "run"
     for number in count(1):
+        path = Path(out).expanduser() if out else RUNS / (name if number == 1 else f"{name}-{number}")
         try:
-            return _make(RUNS / (name if number == 1 else f"{name}-{number}"), exist_ok=False)
+            path.mkdir(parents=True, exist_ok=bool(out))
         except FileExistsError:  # perhaps made by another process
-            continue
-    raise AssertionError("the numbers do not end")
+            if out:
+                raise
+        except OSError as error:
+            message, hint = f"cannot be created: {os_error_message(error)}", "choose a writable folder: --out"
+            raise VitralError(message, code="file.write_failed", where=path, hint=hint) from error
+        else:
+            return RunFolder(path)
+    raise AssertionError("count does not end")
 
 
 def find_run(where: str) -> RunFolder:
@@ -102,18 +83,6 @@ def find_run(where: str) -> RunFolder:
         hint = "give the folder that `vitral train` printed"
         raise ConfigError(f"not a run: {message}", code="config.not_found", where=where, hint=hint)
     return folder
-
-
-def _make(path: Path, exist_ok: bool) -> RunFolder:
-    try:
-        path.mkdir(parents=True, exist_ok=exist_ok)
-    except FileExistsError:
-        raise
-    except OSError as error:
-        message = f"cannot be created: {(error.strerror or str(error)).lower()}"
-        hint = "choose a writable folder: --out"
-        raise VitralError(message, code="file.write_failed", where=path, hint=hint) from error
-    return RunFolder(path)
 
 
 TIMES_FILE = "times.jsonl"
@@ -138,7 +107,7 @@ class TimeLog:
         self.processes, self.device = processes, device
         self.started = utc_now()
         self._clock = time.monotonic()
-        self._journal = JsonlLog(folder / TIMES_FILE)
+        self._log = JsonlLog(folder / TIMES_FILE)
 
     def seconds(self) -> float:
         """Seconds since the session started."""
@@ -146,7 +115,7 @@ class TimeLog:
 
     def add(self, step: int, images: int) -> TimeRecord:
         """Log a record for a step."""
-        moment = TimeRecord(
+        record = TimeRecord(
             step=step,
             seconds=round(self.seconds(), 3),
             images=images,
@@ -155,12 +124,12 @@ class TimeLog:
             threads=torch.get_num_threads(),
             processes=self.processes,
         )
-        self._journal.append(moment.model_dump())
-        return moment
+        self._log.append(record.model_dump())
+        return record
 
     def close(self) -> None:
         """Close the file."""
-        self._journal.close()
+        self._log.close()
 
 
 def read_times(folder: Path) -> list[TimeRecord]:

@@ -48,10 +48,8 @@ def draw_plot(points: Sequence[PlotPoint], across: str, upward: Callable[[float]
     margin = max(map(len, numbers.values()))
     lines = [f"{numbers.get(row, ''):>{margin}} |{''.join(letters)}".rstrip() for row, letters in enumerate(paper)]
     below = [" "] * (WIDTH + 8)
-    for value in rightward.values():
-        text = f"{value:g}"
-        start = round(rightward.scale(value))
-        below[start : start + len(text)] = text
+    for position, text in rightward.ticks():
+        below[round(position) : round(position) + len(text)] = text
     empty = " " * (margin + 2)
     return [*lines, f"{' ' * margin} +{'-' * WIDTH}", f"{empty}{''.join(below).rstrip()}  {across}"]
 
@@ -85,18 +83,15 @@ def format_result(result: object) -> list[str]:
 @format_result.register
 def _(result: AccuracyResult) -> list[str]:
     accuracy, calibration = result.accuracy, result.calibration
+    confidence = percent(calibration.mean_confidence)
     facts = [
         ("top-1", _with_interval(accuracy.top1, accuracy.ci95)),
         ("top-5", percent(accuracy.top5)),
         ("loss", format_loss(accuracy.loss)),
         ("most frequent class", percent(accuracy.majority_baseline)),
-        (
-            "calibration error",
-            f"{format_points(calibration.ece)}; mean confidence {percent(calibration.mean_confidence)}",
-        ),
+        ("calibration error", f"{format_points(calibration.ece)}; mean confidence {confidence}"),
     ]
-    shown = [fact for fact in facts if fact[1] != MISSING]
-    return [*_table(shown), "", *_classes(accuracy)]
+    return [*_table([fact for fact in facts if fact[1] != MISSING]), "", *_classes(accuracy)]
 
 
 @format_result.register
@@ -115,15 +110,14 @@ def _(result: LinearResult) -> list[str]:
 
 @format_result.register
 def _(result: FewShotResult) -> list[str]:
-    rows = [
-        (f"{row.shots:,}", _mean_std(row.score), f"{_mean_std(row.oracle)} at {row.oracle.l2:g}") for row in result.rows
-    ]
-    if not rows:
+    table = [("shots", "l2 = 1024", "best l2 *")]
+    for row in result.rows:
+        table.append((f"{row.shots:,}", _mean_std(row.score), f"{_mean_std(row.oracle)} at {row.oracle.l2:g}"))
+    if not result.rows:
         return list(result.skipped)
-    seeds = f"mean and standard deviation over seeds {', '.join(map(str, result.seeds))}"
     return [
-        *_table([("shots", "l2 = 1024", "best l2 *"), *rows]),
-        seeds,
+        *_table(table),
+        f"mean and standard deviation over seeds {', '.join(map(str, result.seeds))}",
         "* chosen on the test images, as in big_vision: optimistic",
         *(f"skipped: {printable(reason)}" for reason in result.skipped),
     ]
@@ -131,16 +125,11 @@ def _(result: FewShotResult) -> list[str]:
 
 @format_result.register
 def _(result: ResolutionResult) -> list[str]:
-    rows = [
-        (
-            str(row.image_size),
-            str(row.grid),
-            _with_interval(row.top1, row.ci95),
-            "<- training size" if row.is_train_size else "",
-        )
-        for row in result.rows
-    ]
-    return [*_table([("image", "patches", "top-1", ""), *rows]), *_stable_sizes(result)]
+    table = [("image", "patches", "top-1", "")]
+    for row in result.rows:
+        mark = "<- training size" if row.is_train_size else ""
+        table.append((str(row.image_size), str(row.grid), _with_interval(row.top1, row.ci95), mark))
+    return [*_table(table), *_stable_sizes(result)]
 
 
 def _stable_sizes(result: ResolutionResult) -> Iterator[str]:
@@ -154,29 +143,23 @@ def _stable_sizes(result: ResolutionResult) -> Iterator[str]:
     held = f"from {result.min_size} to {result.max_size}" if first < last else f"at {result.min_size} only"
     yield f"accuracy holds {held}, within 2 points of the training size"
     if first:
-        yield f"smaller images lose {_loss(result.rows[first - 1], own)}"
+        yield f"smaller images lose {_lost_points(result.rows[first - 1], own)}"
     if last < len(sizes) - 1:
-        yield f"larger images lose {_loss(result.rows[last + 1], own)}; fine-tune at that size"
+        yield f"larger images lose {_lost_points(result.rows[last + 1], own)}; fine-tune at that size"
 
 
 @format_result.register
 def _(result: TokenMergingResult) -> list[str]:
-    rows = [
-        (
-            str(row.per_layer),
-            str(row.tokens),
-            f"{row.images_per_second:.1f}",
-            f"{row.speedup:.2f}",
-            _with_interval(row.top1, row.ci95),
-        )
-        for row in result.rows
-    ]
+    table = [("merged", "tokens left", "images/s", "speedup", "top-1")]
+    for row in result.rows:
+        speed, top1 = f"{row.images_per_second:.1f}", _with_interval(row.top1, row.ci95)
+        table.append((str(row.per_layer), str(row.tokens), speed, f"{row.speedup:.2f}", top1))
     points = [PlotPoint(row.images_per_second, row.top1, str(row.per_layer)) for row in result.rows]
     best = next(row for row in result.rows if row.per_layer == result.best_per_layer)
     lost = format_points(max(0.0, result.rows[0].top1 - best.top1))
     verdict = f"the fastest within half a point merges {best.per_layer}: {best.speedup:.2f}x, {lost} less"
     return [
-        *_table([("merged", "tokens left", "images/s", "speedup", "top-1"), *rows]),
+        *_table(table),
         f"{result.engine}, batch size {result.batch_size}; merged: patches merged in every layer",
         verdict if best.per_layer else "nothing within half a point is faster than no merging",
         "",
@@ -184,7 +167,7 @@ def _(result: TokenMergingResult) -> list[str]:
     ]
 
 
-def _loss(row: SizeResult, own: SizeResult) -> str:
+def _lost_points(row: SizeResult, own: SizeResult) -> str:
     return f"{format_points(own.top1 - row.top1)} at {row.image_size}"
 
 
@@ -192,22 +175,19 @@ def _classes(accuracy: Accuracy) -> Iterator[str]:
     """The table of classes; the worst come first if there are many."""
     order = sorted(accuracy.classes, key=lambda each: (each.recall is None, each.recall))
     many = len(order) > MAX_CLASSES
-    shown = order[:MAX_CLASSES] if many else accuracy.classes
-    rows = [
-        (
-            shorten(printable(each.name), NAME),
-            f"{each.images:,}",
-            percent(each.recall),
-            percent(each.precision),
-            f"{shorten(printable(each.most_confused_with), NAME)} ({each.most_confused_count:,})"
-            if each.most_confused_count
-            else "",
+    table = [("class", "images", "recall", "precision", "most confused with")]
+    for each in order[:MAX_CLASSES] if many else accuracy.classes:
+        confused = (
+            f"{_shown(each.most_confused_with)} ({each.most_confused_count:,})" if each.most_confused_count else ""
         )
-        for each in shown
-    ]
-    yield from _table([("class", "images", "recall", "precision", "most confused with"), *rows])
+        table.append((_shown(each.name), f"{each.images:,}", percent(each.recall), percent(each.precision), confused))
+    yield from _table(table)
     if many:
         yield f"... and {len(order) - MAX_CLASSES:,} more with higher recall; --json lists all"
+
+
+def _shown(name: str) -> str:
+    return shorten(printable(name), NAME)
 
 
 def _with_interval(share: float, interval: Interval) -> str:

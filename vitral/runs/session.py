@@ -4,9 +4,8 @@ import logging
 
 from vitral.core.errors import VitralError, WeightsError
 from vitral.data.loading.sampler import SamplingPlan
-from vitral.data.samples import Samples, Split
 from vitral.runs.artifacts import RunArtifacts
-from vitral.runs.build import RunParts, build_loader
+from vitral.runs.build import RunParts, build_loader, first_split
 from vitral.runs.folder import RunFolder, TimeLog
 from vitral.training.callbacks import (
     Best,
@@ -39,7 +38,7 @@ class Session:
     ) -> None:
         self.folder, self.parts, self.group, self.stop, self.artifacts = folder, parts, group, stop, artifacts
         self.writer = parts.strategy.checkpoint_writer(folder.checkpoints, parts.recipe.checkpoints.keep)
-        self.split = validation_split(parts.samples)
+        self.split = first_split(parts.samples, "val", "test")
         self.val_loader = build_loader(parts.recipe, parts.samples, self.split, group.world) if self.split else None
         self.metrics: MetricsLog | None = None  # of the main process
         self.evaluations: list[MetricsLine] = []
@@ -51,16 +50,6 @@ class Session:
         """The best evaluation. Test images select nothing: without validation images the last step is the best."""
         return find_best(self.evaluations, "val") if self.split == "val" else Best(self.step, 0)
 
-    @property
-    def latest(self) -> MetricsLine | None:
-        """The newest evaluation."""
-        return self.evaluations[-1] if self.evaluations else None
-
-    @property
-    def best_line(self) -> MetricsLine | None:
-        """The best evaluation in full."""
-        return next((line for line in self.evaluations if line.step == self.best.step), None)
-
     def restore(self) -> None:
         """Restore the newest complete checkpoint, or save a first one."""
         if self.group.is_main:
@@ -70,10 +59,9 @@ class Session:
         for reason in found.rejected if self.group.is_main else ():
             log.warning(f"skipped a damaged checkpoint: {reason}")
         if found.checkpoint is not None:
-            training_state = self.parts.state
             tensors, state = self.parts.strategy.load_checkpoint(found.checkpoint)
             assert isinstance(state, dict)
-            self.step = restore_state(training_state, self.parts.plan, tensors, parse_state(state))
+            self.step = restore_state(self.parts.state, self.parts.plan, tensors, parse_state(state))
         else:
             self._first_checkpoint()
         if self.group.is_main:
@@ -81,7 +69,11 @@ class Session:
             self.metrics.truncate(self.step)
             self.times = TimeLog(self.folder.path, self.group.world.size, self.group.device)
         self.start = self.step
-        self.evaluations = self._read_evaluations()
+        # The main process reads the evaluations so far: others may see an older file on a shared disk.
+        lines = read_metrics(self.folder.path) if self.group.is_main else []
+        shared = self.group.broadcast([[*line[:3], dict(line.values)] for line in lines if line.split == self.split])
+        assert isinstance(shared, list)
+        self.evaluations = [MetricsLine(*line) for line in shared]  # type: ignore[misc]  # JSON of the lines above
 
     def _first_checkpoint(self) -> None:
         """Save step 0, so that there is a checkpoint before the first line of metrics."""
@@ -110,8 +102,7 @@ class Session:
         if self.val_loader is not None:
             every = max(1, round(parts.recipe.eval_every * parts.plan.steps_per_epoch))
             callbacks.append(Validation(every, lambda step: self.evaluate(step, progress)))
-        seconds = parts.recipe.checkpoints.every_seconds
-        several = self.group.world.size > 1
+        seconds, several = parts.recipe.checkpoints.every_seconds, self.group.world.size > 1
         checkpointing = Checkpointing(
             seconds, self.save, self._is_best, lambda: self.should_stop_early, self.stop, several
         )
@@ -130,8 +121,8 @@ class Session:
 
     def evaluate(self, step: int, progress: Progress) -> None:
         """Evaluate the averaged weights, and write a bundle if they are the best so far."""
-        assert self.val_loader is not None
-        assert self.split is not None
+        assert self.split
+        assert self.val_loader
         self.writer.wait()  # the workers of the loader are forked, and a thread does not survive that
         batches = microbatches(self.val_loader, 0, self.val_loader.plan.steps_per_epoch, self.parts.microbatch_config)
         outcome = self.group.reduce_outcome(evaluate(self.parts.state, batches))
@@ -159,18 +150,10 @@ class Session:
     def save(self, step: int) -> None:
         """Start to write a checkpoint."""
         self.step = step
-        training_state = self.parts.state
         if self.metrics is not None:
             self.metrics.flush()  # before the checkpoint: on resume, metrics are cut to its step
-        saved = saved_state(training_state, self.parts.plan, step)
-        self.writer.save(step, state_tensors(training_state), saved.model_dump(mode="json"), self.best.step or None)
-
-    def _read_evaluations(self) -> list[MetricsLine]:
-        """The evaluations so far, read by the main process: others may see an older file on a shared disk."""
-        lines = read_metrics(self.folder.path) if self.group.is_main else []
-        shared = self.group.broadcast([[*line[:3], dict(line.values)] for line in lines if line.split == self.split])
-        assert isinstance(shared, list)
-        return [MetricsLine(*line) for line in shared]  # type: ignore[misc]  # JSON of the lines above
+        saved = saved_state(self.parts.state, self.parts.plan, step).model_dump(mode="json")
+        self.writer.save(step, state_tensors(self.parts.state), saved, self.best.step or None)
 
     @property
     def should_stop_early(self) -> bool:
@@ -191,9 +174,3 @@ class Session:
         newest = f"the newest checkpoint is {last.path}" if last else "there is no checkpoint yet"
         message = f"{error.message}; files of the batch: {', '.join(names[:MAX_FILES])}{more}; {newest}"
         return Diverged(message, step)
-
-
-def validation_split(samples: Samples) -> Split | None:
-    """The split that is evaluated during training: validation, or test if there is none."""
-    splits: tuple[Split, ...] = ("val", "test")
-    return next((split for split in splits if samples.of(split)), None)

@@ -52,13 +52,14 @@ class Run(NamedTuple):
     def summary(self) -> list[str]:
         """The lines that are logged at the end: accuracy, report, next command."""
         if self.signal:
-            name = signal.Signals(self.signal).name
-            return [
-                f"{name}: stopped and saved after step {self.step:,} of {self.steps:,}; resume with:",
-                self.resume_command,
-            ]
-        report = f"report: {self.folder.report}"
-        return [line for line in (self._format_accuracy(), report, f"next: {self._next()}") if line]
+            stopped = f"stopped and saved after step {self.step:,} of {self.steps:,}; resume with:"
+            return [f"{signal.Signals(self.signal).name}: {stopped}", self.resume_command]
+        data = "PHOTOS/"
+        if self.recipe.task.labeled:
+            root = f" --root {shlex.quote(self.recipe.data.root)}" if self.recipe.data.root else ""
+            data = f"{shlex.quote(self.samples.where)}{root}"
+        command = f"vitral train {data} --weights {shlex.quote(str(self.folder.path))}"
+        return [*filter(None, [self._format_accuracy()]), f"report: {self.folder.report}", f"next: {command}"]
 
     @property
     def resume_command(self) -> str:
@@ -71,13 +72,6 @@ class Run(NamedTuple):
         found, split = self.evaluation.accuracy, self.evaluation.split
         interval = f"95% CI {percent(found.ci95.low)} to {percent(found.ci95.high)}"
         return f"{prefix}accuracy {percent(found.top1)} on {found.images:,} {split} images ({interval})"
-
-    def _next(self) -> str:
-        path = shlex.quote(str(self.folder.path))
-        if not self.recipe.task.labeled:
-            return f"vitral train PHOTOS/ --weights {path}"
-        root = f" --root {shlex.quote(self.recipe.data.root)}" if self.recipe.data.root else ""
-        return f"vitral train {shlex.quote(self.samples.where)}{root} --weights {path}"
 
 
 def train(
@@ -162,11 +156,12 @@ def run_session(
 def finish_run(session: Session, artifacts: RunArtifacts) -> Run:
     """Write the bundles, evaluate the best weights, and write their card and the report."""
     folder, group, step, best = artifacts.folder, artifacts.group, session.step, session.best.step
-    artifacts.write_bundle(folder.last, step, session.latest)
+    lines = {line.step: line for line in session.evaluations}
+    artifacts.write_bundle(folder.last, step, lines.get(step))
     if best == step:
-        artifacts.write_bundle(folder.best, step, session.latest)
+        artifacts.write_bundle(folder.best, step, lines.get(step))
     else:
-        artifacts.write_saved_bundle(folder.best, best, session.best_line)
+        artifacts.write_saved_bundle(folder.best, best, lines.get(best))
     group.barrier()
     evaluation = artifacts.evaluate(folder.best)
     if evaluation is not None:
