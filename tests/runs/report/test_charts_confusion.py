@@ -45,7 +45,7 @@ def test_a_name_that_disturbs_is_short_after_it_is_written_out() -> None:
 
 def test_pairs_come_most_confused_first() -> None:
     found = most_confused(compute_accuracy(given_as(ZOO, 4), NAMES))
-    assert [(pair.name, pair.taken_for, pair.images) for pair in found] == [
+    assert [(pair.name, pair.predicted_as, pair.images) for pair in found] == [
         ("dog", "cat", 2), ("cat", "dog", 1), ("cat", "hen", 1), ("fox", "dog", 1)
     ]  # fmt: skip
     assert found[0].share == pytest.approx(2 / 3)

@@ -51,9 +51,8 @@ def _model_view(loaded: LoadedModel, samples: Samples, items: Sequence[Item]) ->
     crops = [pixels for item in items if (pixels := _crop(loaded, samples, item)) is not None]
     images = [_tensor(loaded, pixels) for pixels in crops if has_attention(loaded.model)]  # each (C, H, W)
     distances = mean_attention_distance(loaded.model, batch_images(images)) if images else torch.empty(0, 0)  # (L, H)
-    positions = position_similarity(
-        loaded.model, loaded.model.config.layout(loaded.bundle.preprocessing.image_size)
-    ).values
+    layout = loaded.model.config.layout(loaded.bundle.preprocessing.image_size)
+    positions = position_similarity(loaded.model, layout).values
     return ModelView(filters.components, filters.explained_variance, positions, distances.numpy(), len(images))
 
 
@@ -65,18 +64,15 @@ def _examples(
     predictions, items = evaluation.predictions, samples.of(evaluation.split)
     found = []
     for row in rows:
-        item, chances = (
-            items[int(predictions.indices[row])],
-            probabilities(predictions.logits[row].double(), predictions.activation),
-        )  # (K,)
-        predicted = int(chances.argmax())
+        item = items[int(predictions.indices[row])]
+        scores = probabilities(predictions.logits[row].double(), predictions.activation)  # (K,)
+        predicted = int(scores.argmax())
         pixels = _crop(loaded, samples, item)
-        if pixels is None:
-            continue
-        values = relevance(loaded.model, _tensor(loaded, pixels)[None], [predicted])[0].cpu().numpy()  # (R, S)
-        label, prediction = samples.classes[int(predictions.labels[row])], samples.classes[predicted]
-        pair = (encode_png(enlarge(pixels)), encode_png(overlay_map(pixels, values)))
-        found.append(AttentionExample(item.name, label, prediction, float(chances[predicted]), *pair))
+        if pixels is not None:
+            values = relevance(loaded.model, _tensor(loaded, pixels)[None], [predicted])[0].cpu().numpy()  # (R, S)
+            names = samples.classes[int(predictions.labels[row])], samples.classes[predicted]
+            pictures = encode_png(enlarge(pixels)), encode_png(overlay_map(pixels, values))
+            found.append(AttentionExample(item.name, *names, float(scores[predicted]), *pictures))
     return tuple(found)
 
 

@@ -1,7 +1,7 @@
 """The charts of the report: metrics by epoch, the confusion matrix, and the reliability diagram."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from math import isfinite, sqrt
 from typing import Any, NamedTuple
 
@@ -14,15 +14,18 @@ from vitral.html.text import format_loss, format_points, percent, shorten
 # A line of metrics.jsonl: step, epoch, split and metrics; training steps also have the learning rate.
 MetricLine = Mapping[str, Any]
 
-NOT_MEASURED = ("step", "epoch", "split")
-MAX_POINTS = 300  # of a line: more could not be told apart
-MAX_BANDS = 60  # that tell their numbers under the pointer
+NOT_METRICS = ("step", "epoch", "split")
+ORDER = {"loss": 0, "accuracy": 1, "rate": 3}  # of the charts; 2 for other metrics
+MAX_POINTS = 300  # of a line: more could not be distinguished
+MAX_BANDS = 60  # with a tooltip each
 MAX_DOTS = 80
 BEST = {"loss": (min, "Lowest"), "accuracy": (max, "Highest")}
 
+Format = Callable[[float], str]
+
 
 class MetricPoint(NamedTuple):
-    """A value at a moment of the run."""
+    """A value after a step of the run."""
 
     step: int
     epoch: float
@@ -30,146 +33,112 @@ class MetricPoint(NamedTuple):
 
 
 def metric_charts(lines: Sequence[MetricLine]) -> list[Chart]:
-    """A chart for each thing measured: the loss first, then accuracy and whatever else, and the rate last."""
-    names = dict.fromkeys(name for line in lines for name in line if name not in NOT_MEASURED)
-    first = [name for name in ("loss", "accuracy") if name in names]
-    last = [name for name in ("rate",) if name in names]
-    others = [name for name in names if name not in (*first, *last)]
-    return [_curve(name, lines) for name in (*first, *others, *last) if any(_spots(lines, name).values())]
+    """A chart for each metric: loss and accuracy first, the learning rate last."""
+    names = dict.fromkeys(name for line in lines for name in line if name not in NOT_METRICS)
+    points = {name: _points(lines, name) for name in sorted(names, key=lambda name: ORDER.get(name, 2))}
+    return [_curve(name, found) for name, found in points.items() if any(found.values())]
 
 
 def smooth(values: Sequence[float]) -> list[float]:
     """Means over a twenty-fifth of the values, centered, so that a curve is not late; shorter at the ends."""
     reach = len(values) // 50
-    sums = [0.0]
-    for value in values:
-        sums.append(sums[-1] + value)
+    sums = [*accumulate(values, initial=0.0)]
     spans = ((max(0, place - reach), min(len(values), place + reach + 1)) for place in range(len(values)))
     return [(sums[stop] - sums[start]) / (stop - start) for start, stop in spans]
 
 
-def downsample(spots: Sequence[MetricPoint]) -> list[MetricPoint]:
-    """Few enough spots to draw: of each stretch the lowest and the highest, in turn, so that no outlier is lost."""
-    if len(spots) <= MAX_POINTS:
-        return list(spots)
+def downsample(points: Sequence[MetricPoint]) -> list[MetricPoint]:
+    """Few enough points to draw: the lowest and the highest of each part, in order, so that no outlier is lost."""
+    if len(points) <= MAX_POINTS:
+        return list(points)
     found = []
-    for stretch in split_evenly(spots, MAX_POINTS // 2):
-        ends = {min(stretch, key=lambda spot: spot.value), max(stretch, key=lambda spot: spot.value)}
-        found += sorted(ends)
+    for part in split_evenly(points, MAX_POINTS // 2):
+        found += sorted({min(part, key=lambda point: point.value), max(part, key=lambda point: point.value)})
     return found
 
 
-def split_evenly(spots: Sequence[MetricPoint], most: int) -> Iterator[Sequence[MetricPoint]]:
-    """The spots in at most so many stretches of nearly the same length."""
-    count = min(most, len(spots))
-    ends = [len(spots) * number // count for number in range(count + 1)]
-    return (spots[start:stop] for start, stop in pairwise(ends))
+def split_evenly(points: Sequence[MetricPoint], most: int) -> Iterator[Sequence[MetricPoint]]:
+    """The points in at most `most` parts of nearly the same length, none of them empty."""
+    count = min(most, len(points))
+    return (points[start:stop] for start, stop in pairwise(len(points) * k // max(1, count) for k in range(count + 1)))
 
 
-def _spots(lines: Sequence[MetricLine], name: str) -> dict[str, list[MetricPoint]]:
-    """What was measured on each split; what is infinite has no place on a page."""
-    return {
-        split: [
-            MetricPoint(line["step"], line["epoch"], line[name])
-            for line in lines
-            if line["split"] == split and name in line and isfinite(line[name])
-        ]
-        for split in SPLITS
-    }
+def _points(lines: Sequence[MetricLine], name: str) -> dict[str, list[MetricPoint]]:
+    """The finite values of a metric on each split."""
+    found: dict[str, list[MetricPoint]] = {split: [] for split in SPLITS}
+    for line in lines:
+        if name in line and isfinite(line[name]):
+            found[line["split"]].append(MetricPoint(line["step"], line["epoch"], line[name]))
+    return found
 
 
-def _curve(name: str, lines: Sequence[MetricLine]) -> Chart:
-    found = _spots(lines, name)
+def _curve(name: str, found: dict[str, list[MetricPoint]]) -> Chart:
     train = found["train"]
-    even = name == "rate"  # it is set, not measured: nothing to smooth
-    smoothed = [
-        spot._replace(value=value) for spot, value in zip(train, smooth([spot.value for spot in train]), strict=True)
-    ]
-    shown = [*(train if even else smoothed), *found["val"], *found["test"]]
-    values = [spot.value for spot in shown]
-    x = linear_axis(0.0, max(spot.epoch for spot in shown), 0, WIDTH, 6, nice=False)
-    y = linear_axis(0.0 if even else min(values), max(values), HEIGHT, 0, 6)
-    words = _words(name)
+    is_lr = name == "rate"  # it is set, not measured: nothing to smooth
+    text: Format = percent if name == "accuracy" else format_loss
+    means = smooth([point.value for point in train])
+    smoothed = [point._replace(value=mean) for point, mean in zip(train, means, strict=True)]
+    shown = [*(train if is_lr else smoothed), *found["val"], *found["test"]]
+    values = [point.value for point in shown]
+    x = linear_axis(0.0, max(point.epoch for point in shown), 0, WIDTH, 6, nice=False)
+    y = linear_axis(0.0 if is_lr else min(values), max(values), HEIGHT, 0, 6)
 
-    def point(spot: MetricPoint) -> tuple[float, float]:
-        return x.scale(spot.epoch), y.scale(spot.value)
+    def line(style: str, points: Sequence[MetricPoint]) -> Line:
+        return Line(style, svg_path([(x.scale(point.epoch), y.scale(point.value)) for point in points]))
 
-    lines_drawn = [] if even else [Line("raw", svg_path([point(spot) for spot in downsample(train)]))]
-    lines_drawn.append(
-        Line("train", svg_path([point(spot) for spot in (downsample(train) if even else _thin(smoothed))]))
-    )
-    lines_drawn += [Line(split, svg_path([point(spot) for spot in found[split]])) for split in ("val", "test")]
-    dots = tuple(
-        Dot(split, *point(spot), f"{split}, epoch {spot.epoch:g}: {words(spot.value)}")
+    thinned = [*(part[0] for part in split_evenly(smoothed, MAX_POINTS)), *smoothed[-1:]]
+    lines = [line("train", downsample(train))] if is_lr else [line("raw", downsample(train)), line("train", thinned)]
+    lines += [line(split, found[split]) for split in ("val", "test")]
+    dots = [
+        Dot(split, x.scale(point.epoch), y.scale(point.value), f"{split}, epoch {point.epoch:g}: {text(point.value)}")
         for split in ("val", "test")
-        for spot in _some(found[split])
-    )
-    legend = [] if even else [LegendEntry(split, split) for split in SPLITS if found[split]]
+        for *_, point in split_evenly(found[split], MAX_DOTS)  # the last value is always among them
+    ]
+    ranges = [
+        f"{split} from {text(points[0].value)} to {text(points[-1].value)}"
+        for split, points in (found | {"train": smoothed}).items()
+        if points
+    ]
     return Chart(
-        title="learning rate" if even else name,
-        alt=_told(name, {split: smoothed if split == "train" else found[split] for split in SPLITS}, words),
+        title="learning rate" if is_lr else name,
+        alt=f"{name} by epoch: {', '.join(ranges)}",
         x_ticks=x.ticks(),
-        y_ticks=y.ticks(lambda value: _tick(name, value)),
+        y_ticks=y.ticks(lambda value: f"{100 * value:g} %" if name == "accuracy" else f"{value:g}"),
         x_label="epoch",
-        lines=tuple(line for line in lines_drawn if line.path),
-        bars=tuple(_bands(train, x, words)),
-        dots=dots,
-        legend=tuple(legend),
-        caption=_best(name, found, words),
+        lines=tuple(line for line in lines if line.path),
+        bars=tuple(_bands(train, x, text)),
+        dots=tuple(dots),
+        legend=() if is_lr else tuple(LegendEntry(split, split) for split in SPLITS if found[split]),
+        caption=_best(name, found, text),
     )
 
 
-def _bands(train: Sequence[MetricPoint], x: Axis, words: Callable[[float], str]) -> Iterator[Bar]:
-    """Upright strips side by side, each of which tells the mean of the training steps in it."""
+def _bands(train: Sequence[MetricPoint], x: Axis, text: Format) -> Iterator[Bar]:
+    """Vertical strips side by side, each with the mean of its training steps as a tooltip."""
     left = 0.0
-    for stretch in split_evenly(train, MAX_BANDS) if train else ():
-        right = x.scale(stretch[-1].epoch)
-        mean = sum(spot.value for spot in stretch) / len(stretch)
-        steps = (
-            f"step {stretch[0].step:,}" if len(stretch) == 1 else f"steps {stretch[0].step:,} to {stretch[-1].step:,}"
-        )
-        label = f"train, epoch {stretch[-1].epoch:g}, {steps}: {words(mean)}"
+    for part in split_evenly(train, MAX_BANDS):
+        first, last, right = part[0].step, part[-1].step, x.scale(part[-1].epoch)
+        mean = sum(point.value for point in part) / len(part)
+        steps = f"step {first:,}" if first == last else f"steps {first:,} to {last:,}"
+        label = f"train, epoch {part[-1].epoch:g}, {steps}: {text(mean)}"
         yield Bar("band", left, 0.0, round(right - left, 1), HEIGHT, label)
         left = right
 
 
-def _thin(spots: Sequence[MetricPoint]) -> list[MetricPoint]:
-    return [*(stretch[0] for stretch in split_evenly(spots, MAX_POINTS)), spots[-1]] if spots else []
-
-
-def _some(spots: Sequence[MetricPoint]) -> list[MetricPoint]:
-    """The last of each stretch: what a run ended with is always among them."""
-    return [stretch[-1] for stretch in split_evenly(spots, MAX_DOTS)] if spots else []
-
-
-def _told(name: str, found: dict[str, list[MetricPoint]], words: Callable[[float], str]) -> str:
-    parts = [
-        f"{split} from {words(spots[0].value)} to {words(spots[-1].value)}" for split, spots in found.items() if spots
-    ]
-    return f"{name} by epoch: {', '.join(parts)}"
-
-
-def _best(name: str, found: dict[str, list[MetricPoint]], words: Callable[[float], str]) -> str:
-    """Where the curves of other splits were best; of the rate, where it was highest."""
+def _best(name: str, found: dict[str, list[MetricPoint]], text: Format) -> str:
+    """The best value on each held-out split; of the learning rate the highest."""
     if name == "rate":
-        peak = max((spot for spots in found.values() for spot in spots), key=lambda spot: spot.value)
-        return f"Highest at epoch {peak.epoch:g}: {words(peak.value)}."
-    if name not in BEST:
-        return ""
-    choose, word = BEST[name]
-    best = {split: choose(found[split], key=lambda spot: spot.value) for split in ("val", "test") if found[split]}
-    return " ".join(
-        f"{word} on {split} at epoch {spot.epoch:g}: {words(spot.value)}; last {words(found[split][-1].value)}."
-        for split, spot in best.items()
-    )
-
-
-def _words(name: str) -> Callable[[float], str]:
-    return percent if name == "accuracy" else format_loss
-
-
-def _tick(name: str, value: float) -> str:
-    return f"{100 * value:g} %" if name == "accuracy" else f"{value:g}"
+        peak = max((point for points in found.values() for point in points), key=lambda point: point.value)
+        return f"Highest at epoch {peak.epoch:g}: {text(peak.value)}."
+    captions = []
+    for split in ("val", "test") if name in BEST else ():
+        if points := found[split]:
+            choose, word = BEST[name]
+            best = choose(points, key=lambda point: point.value)
+            captions.append(
+                f"{word} on {split} at epoch {best.epoch:g}: {text(best.value)}; last {text(points[-1].value)}."
+            )
+    return " ".join(captions)
 
 
 MAX_CLASSES = 30  # of a matrix
@@ -211,7 +180,7 @@ class Confused(NamedTuple):
     """Images of one class predicted as another, and their share of that class."""
 
     name: str
-    taken_for: str
+    predicted_as: str
     images: int
     share: float
 
@@ -231,9 +200,8 @@ def confusion_matrix(accuracy: Accuracy) -> Matrix | None:
         label = f"{row.name}: {pair.images:,} of {row.images:,} {verb} ({percent(share)})"
         # The square root makes a few mistakes visible beside many correct predictions.
         strength = round(share if right else sqrt(share), 3)
-        cells.append(
-            Cell(pair.prediction * side, pair.label * side, "right" if right else "wrong", strength, pair.images, label)
-        )
+        x, y, style = pair.prediction * side, pair.label * side, "right" if right else "wrong"
+        cells.append(Cell(x, y, style, strength, pair.images, label))
     names = tuple(
         Name((place + 0.5) * side, shorten(printable(each.name), MAX_NAME), each.name)
         for place, each in enumerate(accuracy.classes)
@@ -243,18 +211,13 @@ def confusion_matrix(accuracy: Accuracy) -> Matrix | None:
 
 def most_confused(accuracy: Accuracy) -> list[Confused]:
     """The pairs of a class and a wrong prediction, most images first."""
-    wrong = sorted(
-        (pair for pair in accuracy.confusion_counts if pair.label != pair.prediction), key=lambda pair: -pair.images
-    )
-    return [
-        Confused(
-            accuracy.classes[pair.label].name,
-            accuracy.classes[pair.prediction].name,
-            pair.images,
-            pair.images / accuracy.classes[pair.label].images,
-        )
-        for pair in wrong[:MAX_PAIRS]
-    ]
+    classes = accuracy.classes
+    wrong = [pair for pair in accuracy.confusion_counts if pair.label != pair.prediction]
+    found = []
+    for pair in sorted(wrong, key=lambda pair: -pair.images)[:MAX_PAIRS]:
+        label, prediction = classes[pair.label], classes[pair.prediction]
+        found.append(Confused(label.name, prediction.name, pair.images, pair.images / label.images))
+    return found
 
 
 def calibration_chart(calibration: Calibration, accuracy: float) -> Chart:
@@ -280,8 +243,7 @@ def calibration_chart(calibration: Calibration, accuracy: float) -> Chart:
         bars=tuple(bars),
         legend=(
             LegendEntry("bin", "accuracy"),
-            LegendEntry("overconfident", "overconfident"),
-            LegendEntry("underconfident", "underconfident"),
+            *(LegendEntry(gap, gap) for gap in ("overconfident", "underconfident")),
         ),
         caption=f"Expected calibration error {percent(calibration.ece)}, Brier score {calibration.brier:.3f}. "
         + _verdict(calibration.mean_confidence - accuracy),

@@ -1,6 +1,7 @@
 """The content of a run's report as plain values, its headline, and the findings that follow from its numbers."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -65,7 +66,7 @@ class Report(NamedTuple):
 
     title: str
     status: Literal["running", "stopped", "done"]
-    answers: str  # what its accuracy counts: "images are named"
+    answers: str  # what its accuracy counts: "images are classified"
     steps: int  # of the whole run
     command: str  # as typed
     summary: Sequence[Fact]  # of the recipe
@@ -93,15 +94,13 @@ class Headline(NamedTuple):
 
 def headline(report: Report) -> Headline:
     """The accuracy of the evaluated model; before an evaluation the latest metric."""
-    evaluation = report.evaluation
-    if evaluation is not None:
-        accuracy = evaluation.accuracy
-        detail = (
-            f"95 % CI {percent(accuracy.ci95.low)} to {percent(accuracy.ci95.high)}; "
-            f"majority class: {percent(accuracy.majority_baseline)}"
+    if report.evaluation:
+        accuracy, images = report.evaluation.accuracy, f"{report.evaluation.split} image"
+        interval = f"95 % CI {percent(accuracy.ci95.low)} to {percent(accuracy.ci95.high)}"
+        detail = f"{interval}; majority class: {percent(accuracy.majority_baseline)}"
+        return Headline(
+            percent(accuracy.top1), f"of {plural(accuracy.images, images)} are classified correctly", detail
         )
-        meaning = f"of {plural(accuracy.images, f'{evaluation.split} image')} are classified correctly"
-        return Headline(percent(accuracy.top1), meaning, detail)
     held_out = [line for line in report.metrics if line["split"] != "train"]
     if not report.metrics:
         return Headline(MISSING, "nothing measured yet", "")
@@ -115,10 +114,8 @@ def headline(report: Report) -> Headline:
 
 def findings(report: Report) -> list[str]:
     """What stands out in the numbers, a sentence each."""
-    found = list(report.notes)
-    if report.evaluation is not None:
-        found += [*_certainty(report.evaluation.accuracy), *_weakest(report.evaluation.accuracy)]
-    return found + _course(report)
+    about_accuracy = _accuracy_findings(report.evaluation.accuracy) if report.evaluation else ()
+    return [*report.notes, *about_accuracy, *_loss_findings(report)]
 
 
 def worst_first(classes: Sequence[ClassAccuracy]) -> list[ClassAccuracy]:
@@ -126,38 +123,29 @@ def worst_first(classes: Sequence[ClassAccuracy]) -> list[ClassAccuracy]:
     return sorted(classes, key=lambda each: (2.0 if each.recall is None else each.recall, -each.images))
 
 
-def _certainty(accuracy: Accuracy) -> list[str]:
-    reach = (accuracy.ci95.high - accuracy.ci95.low) / 2
-    images = plural(accuracy.images, "image")
-    return [f"With {images}, the 95 % CI of the accuracy is ± {format_points(reach)}: smaller differences are noise."]
-
-
-def _weakest(accuracy: Accuracy) -> list[str]:
+def _accuracy_findings(accuracy: Accuracy) -> Iterator[str]:
+    margin, images = format_points((accuracy.ci95.high - accuracy.ci95.low) / 2), plural(accuracy.images, "image")
+    yield f"With {images}, the 95 % CI of the accuracy is ± {margin}: smaller differences are noise."
     weakest = worst_first(accuracy.classes)[0]
-    if weakest.recall is None or weakest.recall >= accuracy.top1:
-        return []
-    right = f"{weakest.name} has the lowest recall: {weakest.correct:,} of {plural(weakest.images, 'image')}"
-    wrong = plural(weakest.most_confused_count, "is", "are")
-    return [f"{right}; {wrong} predicted as {weakest.most_confused_with}."]
+    if weakest.recall is not None and weakest.recall < accuracy.top1:
+        right = f"{weakest.name} has the lowest recall: {weakest.correct:,} of {plural(weakest.images, 'image')}"
+        wrong = plural(weakest.most_confused_count, "is", "are")
+        yield f"{right}; {wrong} predicted as {weakest.most_confused_with}."
 
 
-def _course(report: Report) -> list[str]:
+def _loss_findings(report: Report) -> Iterator[str]:
     """Whether the held-out loss shows overfitting, or a run that was too short."""
     held_out = [line for line in report.metrics if line["split"] != "train" and "loss" in line]
     if len(held_out) < 3:
-        return []
-    split = held_out[-1]["split"]
-    lines = [line for line in held_out if line["split"] == split]
+        return
+    last = held_out[-1]
+    lines = [line for line in held_out if line["split"] == last["split"]]
     lowest: MetricLine = min(lines, key=lambda line: line["loss"])
-    last = lines[-1]
     if last["loss"] > OVERFIT_RATIO * lowest["loss"]:
-        return [
-            f"The {split} loss was lowest at epoch {lowest['epoch']:g} ({format_loss(lowest['loss'])}) and has risen "
-            f"to {format_loss(last['loss'])}: the model overfits."
-        ]
-    if lowest is last and report.status == "done":
-        return [f"The {split} loss was lowest at the end: a longer run may improve it."]
-    return []
+        best = f"was lowest at epoch {lowest['epoch']:g} ({format_loss(lowest['loss'])})"
+        yield f"The {last['split']} loss {best} and has risen to {format_loss(last['loss'])}: the model overfits."
+    elif lowest is last and report.status == "done":
+        yield f"The {last['split']} loss was lowest at the end: a longer run may improve it."
 
 
 MAX_MISTAKES = 24
@@ -178,23 +166,20 @@ class Mistake(NamedTuple):
 def worst_mistakes(evaluation: ReportEvaluation, samples: Samples) -> list[Mistake]:
     """At most 24 wrong predictions, most confident first."""
     predictions, items = evaluation.predictions, samples.of(evaluation.split)
-    wrong = (predictions.predicted != predictions.labels).nonzero()[:, 0]
-    order = wrong[predictions.confidence[wrong].argsort(descending=True, stable=True)][:MAX_MISTAKES]
+    mistakes = (predictions.predicted != predictions.labels).nonzero()[:, 0]
+    order = mistakes[predictions.confidence[mistakes].argsort(descending=True, stable=True)][:MAX_MISTAKES]
     found, left = [], MAX_BYTES
     for row in order.tolist():
         item = items[int(predictions.indices[row])]
         source = ""
         if left > 0:
-            try:
+            with suppress(DataError):  # it was readable when it was evaluated
                 source = thumbnail_url(samples, item)
-            except DataError:  # it was readable when it was evaluated
-                source = ""
         left -= len(source)
-        label, answer = int(predictions.labels[row]), int(predictions.predicted[row])
-        chance = probabilities(predictions.logits[row].double(), predictions.activation).tolist()
-        found.append(
-            Mistake(item.name, samples.classes[label], samples.classes[answer], chance[answer], chance[label], source)
-        )
+        label, wrong = int(predictions.labels[row]), int(predictions.predicted[row])
+        scores = probabilities(predictions.logits[row].double(), predictions.activation).tolist()
+        names = samples.classes[label], samples.classes[wrong]
+        found.append(Mistake(item.name, *names, scores[wrong], scores[label], source))
     return found
 
 
@@ -203,31 +188,31 @@ MAX_CLASSES = 60
 
 
 def write_report(path: Path, report: Report) -> None:
-    """Write the page; whoever looks finds the whole file or the one before it."""
+    """Write the page atomically."""
     write_file_atomically(path, page(report))
 
 
 def page(report: Report) -> str:
     """The page as HTML."""
-    evaluation = report.evaluation
+    evaluation, accuracy = report.evaluation, report.evaluation.accuracy if report.evaluation else None
     charts = metric_charts(report.metrics)
-    if evaluation is not None:
+    if evaluation:
         charts.append(calibration_chart(evaluation.calibration, evaluation.accuracy.top1))
-    rows = worst_first(evaluation.accuracy.classes) if evaluation is not None else []
+    rows = worst_first(accuracy.classes) if accuracy else []
     return render(
         TEMPLATE,
         report=report,
         version=__version__,
         step=max((line["step"] for line in report.metrics), default=0),
         headline=headline(report),
-        tiles=_tiles(evaluation) if evaluation is not None else [],
+        tiles=_tiles(evaluation) if evaluation else [],
         findings=findings(report),
         charts=charts,
-        matrix=confusion_matrix(evaluation.accuracy) if evaluation is not None else None,
-        confused=most_confused(evaluation.accuracy) if evaluation is not None else [],
+        matrix=confusion_matrix(accuracy) if accuracy else None,
+        confused=most_confused(accuracy) if accuracy else [],
         rows=rows[:MAX_CLASSES],
         rest=rows[MAX_CLASSES:],
-        mistakes=worst_mistakes(evaluation, report.samples) if evaluation is not None else [],
+        mistakes=worst_mistakes(evaluation, report.samples) if evaluation else [],
         cost=_costs(report.cost),
         data=[*_data(report.samples), *report.summary],
         percent=percent,
@@ -263,9 +248,7 @@ def _data(samples: Samples) -> list[Fact]:
     facts = [("data", samples.where)]
     facts += [(f"{split} images", f"{len(samples.of(split)):,}") for split in SPLITS if samples.of(split)]
     if len(samples.classes) > 1:
-        facts.append(("classes", f"{len(samples.classes):,}"))
-        counts = samples.counts("train")
-        few, many = min(counts), max(counts)
+        few, many = min(samples.counts("train")), max(samples.counts("train"))
         each = f"{few:,}" if few == many else f"{few:,} to {many:,}"
-        facts.append(("training images each", each))
+        facts += [("classes", f"{len(samples.classes):,}"), ("training images each", each)]
     return facts
