@@ -13,7 +13,7 @@ from vitral.core.errors import ConfigError, did_you_mean, format_choices, sugges
 
 C = TypeVar("C", bound="Config")
 
-# What a field expects, by the type of pydantic's complaint; for any other, pydantic's own words are used.
+# What a field expects, by the type of pydantic's error; for other types the message is pydantic's.
 EXPECTED = {
     "bool_type": "true or false",
     "dict_type": "fields by name",
@@ -45,7 +45,7 @@ class Size(NamedTuple):
 
     @classmethod
     def parse(cls, value: object) -> "Size":
-        """The size that `224`, `"224"`, `"224x320"` or `[224, 320]` stands for."""
+        """The size of `224`, `"224"`, `"224x320"` or `[224, 320]`."""
         sides: object = value
         if isinstance(value, str) and re.fullmatch(r"[0-9]+(x[0-9]+)?", value):
             sides = [int(side) for side in value.split("x")]
@@ -80,7 +80,7 @@ class Config(BaseModel):
 
     @classmethod
     def parse(cls, data: Mapping[str, Any]) -> Self:
-        """The config in plain data, as a reader of JSON or TOML gives it: lists stand for tuples, text for paths."""
+        """The config of plain data, as read from JSON or TOML: lists become tuples, text becomes paths."""
         return cls.from_json(to_json(data))
 
     @classmethod
@@ -112,7 +112,11 @@ def override(config: C, settings: Iterable[str]) -> C:
         path, equals, text = setting.partition("=")
         if not path or not equals:
             raise ConfigError(f"expected field=value, got {setting!r}", code="config.bad_setting")
-        _assign(type(config), data, path, _value(text))
+        try:
+            value = json.loads(text)
+        except ValueError:
+            value = text
+        _assign(type(config), data, path, value)
     return type(config).parse(data)
 
 
@@ -166,42 +170,27 @@ def _defaults(config: Any) -> dict[str, Any]:
     return config.model_construct().model_dump(mode="json")
 
 
-def _value(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
-
-
 def _explain(error: ValidationError, config: type[Config]) -> ConfigError:
-    """What pydantic found wrong, in our words."""
-    fields: dict[str, list[ErrorDetails]] = {}  # pydantic complains once for each type that a field may have
+    """The errors of pydantic as one ConfigError."""
+    fields: dict[str, list[ErrorDetails]] = {}  # pydantic reports an error for each type that a field may have
     for details in error.errors(include_url=False):
         path, _, _ = _locate(config, details["loc"])
         fields.setdefault(".".join(path), []).append(details)
-    return ConfigError.join([problem for where in fields for problem in _problems(fields[where], where, config)])
+    problems: list[ConfigError] = []
+    for where, errors in fields.items():
+        all_expected = all(each["type"] in EXPECTED for each in errors)
+        problems += [_mismatch(errors, where)] if all_expected else [_problem(each, config) for each in errors]
+    return ConfigError.join(problems)
 
 
-def _problems(complaints: Sequence[ErrorDetails], where: str, config: type[Config]) -> list[ConfigError]:
-    """What is wrong with one field: a single problem where all complaints are of what was expected."""
-    if any(each["type"] not in EXPECTED for each in complaints):
-        return [_problem(each, config) for each in complaints]
-    expected = format_choices(dict.fromkeys(map(_expected, complaints)))
-    message = f"expected {expected}, got {_brief(complaints[0]['input'])}"
-    return [ConfigError(message, code=_code({each["type"] for each in complaints}), where=where)]
-
-
-def _code(types: set[str]) -> str:
-    """The code for a value that is not what was expected, by the types of pydantic's complaints."""
-    if types <= OUT_OF_RANGE:
-        return "config.out_of_range"
-    if not types <= EXPECTED.keys():
-        return "config.bad_value"
-    return "config.unknown_name" if types == {"literal_error"} else "config.wrong_type"
-
-
-def _expected(details: ErrorDetails) -> str:
-    return EXPECTED[details["type"]].format(**details.get("ctx", {})).replace("'", "")
+def _mismatch(errors: Sequence[ErrorDetails], where: str) -> ConfigError:
+    """The error for a value that is none of what a field expects."""
+    expected = [EXPECTED[each["type"]].format(**each.get("ctx", {})).replace("'", "") for each in errors]
+    types = {each["type"] for each in errors}
+    code = "config.unknown_name" if types == {"literal_error"} else "config.wrong_type"
+    code = "config.out_of_range" if types <= OUT_OF_RANGE else code
+    message = f"expected {format_choices(dict.fromkeys(expected))}, got {_brief(errors[0]['input'])}"
+    return ConfigError(message, code=code, where=where)
 
 
 def _problem(details: ErrorDetails, config: type[Config]) -> ConfigError:
@@ -211,20 +200,20 @@ def _problem(details: ErrorDetails, config: type[Config]) -> ConfigError:
         return _unknown(holder, str(loc[-1]), ".".join([*path, str(loc[-1])]), siblings)
     path, expected_type, _ = _locate(config, loc)
     where = ".".join(path)
-    found = _brief(details["input"])
     match complaint:
         case "value_error":
             inner = context["error"]
-            known = isinstance(inner, ConfigError)
-            return (inner if known else ConfigError(str(inner), code="config.bad_value")).within(where)
+            known = inner if isinstance(inner, ConfigError) else ConfigError(str(inner), code="config.bad_value")
+            return known.within(where)
         case "missing":
             return ConfigError("a value is required, none was given", code="config.missing_value", where=where)
         case "json_invalid":
             return ConfigError(f"not valid JSON: {context['error']}", code="config.bad_json")
         case "union_tag_invalid" | "union_tag_not_found":
             return _no_such_kind(_kinds(expected_type), context.get("tag"), where)
-    told = f"expected {_expected(details)}" if complaint in EXPECTED else details["msg"]
-    return ConfigError(f"{told}, got {found}", code=_code({complaint}), where=where)
+    if complaint in EXPECTED:
+        return _mismatch([details], where)
+    return ConfigError(f"{details['msg']}, got {_brief(details['input'])}", code="config.bad_value", where=where)
 
 
 def _unknown(config: type[Config], name: str, where: str, siblings: Mapping[str, type[Config]]) -> ConfigError:

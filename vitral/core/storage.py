@@ -22,7 +22,6 @@ from io import BufferedWriter, FileIO
 from pathlib import Path
 from secrets import token_hex
 from tempfile import mkdtemp
-from types import TracebackType
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Self
 
 from vitral.core.errors import ConfigError, VitralError, WeightsError
@@ -61,9 +60,9 @@ def write_hint(error: OSError) -> str:
 
 def write_error(error: OSError, path: Path, kept: str = "", then: str = "resume the run") -> VitralError:
     """The error for a failed write: the file, the reason, what is still intact, and what to do next."""
-    message = "; ".join(filter(None, (f"cannot be written: {os_error_message(error)}", kept)))
-    where, advice = str(error.filename or path), f"{write_hint(error)}, then {then}"
-    return VitralError(message, code="file.write_failed", where=where, hint=advice)
+    message = f"cannot be written: {os_error_message(error)}{f'; {kept}' if kept else ''}"
+    hint = f"{write_hint(error)}, then {then}"
+    return VitralError(message, code="file.write_failed", where=str(error.filename or path), hint=hint)
 
 
 @contextmanager
@@ -82,10 +81,9 @@ def wrap_read_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        advice = READ_HINTS.get(error.errno or 0, "")
+        message, hint = f"cannot be read: {os_error_message(error)}", READ_HINTS.get(error.errno or 0, "")
         code = "weights.not_found" if isinstance(error, FileNotFoundError) else "weights.unreadable"
-        message = f"cannot be read: {os_error_message(error)}"
-        raise WeightsError(message, code=code, where=path, hint=advice) from None
+        raise WeightsError(message, code=code, where=path, hint=hint) from None
 
 
 class FileDigest(NamedTuple):
@@ -95,15 +93,11 @@ class FileDigest(NamedTuple):
     sha256: str
 
 
-def ignore_event(event: str) -> None:
-    """The callback of a storage that nobody observes."""
-
-
 @dataclass(frozen=True)
 class Storage:
     """Durable operations. `on_event` is called after each one, and after each chunk of a file."""
 
-    on_event: Callable[[str], None] = ignore_event
+    on_event: Callable[[str], None] = lambda event: None
 
     def make_folder(self, folder: Path) -> None:
         """Create a folder in an existing one."""
@@ -363,14 +357,20 @@ class Lock:
         self._handle = -1
 
     def __enter__(self) -> Self:
+        handle = -1
         try:
             handle = os.open(self.folder / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o666)
-            try:
-                self._acquire(handle)
-            except BaseException:
-                os.close(handle)
-                raise
+            lock_file(handle)
+            os.ftruncate(handle, 0)
+            os.write(handle, f"process {os.getpid()} on {socket.gethostname()}".encode())
         except OSError as error:
+            holder = os.pread(handle, 1000, 0).decode(errors="replace") if isinstance(error, BlockingIOError) else ""
+            if handle >= 0:
+                os.close(handle)
+            if isinstance(error, BlockingIOError):
+                message = f"{holder or 'another process'} is writing this run"
+                hint = "wait until it ends or stop it, or write to another folder"
+                raise ConfigError(message, code="config.run_locked", where=self.folder, hint=hint) from None
             message = f"cannot be locked for writing: {os_error_message(error)}"
             hint = "fix that, or write to another folder or disk"
             raise VitralError(message, code="file.lock_failed", where=self.folder, hint=hint) from error
@@ -378,21 +378,8 @@ class Lock:
         _held.add(handle)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         # The file stays: if it were removed, a third process could lock a new one beside the one waited for.
         if self._handle in _held:  # not so in a forked process
             _held.remove(self._handle)
             os.close(self._handle)
-
-    def _acquire(self, handle: int) -> None:
-        try:
-            lock_file(handle)
-        except BlockingIOError:
-            holder = os.pread(handle, 1000, 0).decode(errors="replace") or "another process"
-            hint = "wait until it ends or stop it, or write to another folder"
-            message = f"{holder} is writing this run"
-            raise ConfigError(message, code="config.run_locked", where=self.folder, hint=hint) from None
-        os.ftruncate(handle, 0)
-        os.write(handle, f"process {os.getpid()} on {socket.gethostname()}".encode())

@@ -1,5 +1,8 @@
 """Numbers and names, formatted for readers."""
 
+from collections.abc import Sequence
+from itertools import zip_longest
+
 from rich.cells import cell_len, set_cell_size
 
 MISSING = "\N{EN DASH}"  # shown instead of a missing number
@@ -37,6 +40,12 @@ def format_count(count: int) -> str:
             return f"{count / size:.1f} {name}"
     digits, power = f"{count:.1e}".split("e+")
     return f"{digits} {TIMES} 10{str(int(power)).translate(SUPERSCRIPTS)}"
+
+
+def align_columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """The rows as lines, each column as wide as its widest cell."""
+    widths = [max(map(cell_len, column)) for column in zip_longest(*rows, fillvalue="")]
+    return ["  ".join(map(set_cell_size, row, widths)).rstrip() for row in rows]
 
 
 def shorten(name: str, cells: int) -> str:

@@ -1,4 +1,4 @@
-"""Recipes by name, and the one that fits the data where nobody named any."""
+"""Recipes by name, and the default recipe for a dataset."""
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -8,69 +8,49 @@ from vitral.data.samples import Samples
 from vitral.models.registry import model_config
 from vitral.models.resnet import Resnet
 from vitral.models.vit import Vit
-from vitral.recipes.augreg import augreg_imagenet, augreg_imagenet21k, plain_imagenet
-from vitral.recipes.paper import (
-    finetune_cifar,
-    finetune_flowers,
-    finetune_imagenet,
-    finetune_vtab,
-    paper_imagenet,
-    paper_imagenet21k,
-    paper_jft,
-    paper_masked,
-)
+from vitral.recipes import augreg, paper, small
 from vitral.recipes.recipe import Recipe
-from vitral.recipes.small import (
-    cifar10,
-    fashion_finetune,
-    fashion_masked,
-    fashion_mnist,
-    fashion_tenth,
-    photos,
-    sample,
-    small_hundreds,
-    small_thousands,
-)
 
-# For any model: the settings follow the model that is asked for.
+# For any model: the settings depend on the model.
 ANY_MODEL: Mapping[str, Callable[..., Recipe]] = {
     family.__name__: family
     for family in (
-        paper_imagenet, paper_imagenet21k, paper_jft, paper_masked, finetune_imagenet, finetune_cifar,
-        finetune_flowers, finetune_vtab, photos, augreg_imagenet, augreg_imagenet21k, plain_imagenet,
+        paper.paper_imagenet, paper.paper_imagenet21k, paper.paper_jft, paper.paper_masked, paper.finetune_imagenet,
+        paper.finetune_cifar, paper.finetune_flowers, paper.finetune_vtab, small.photos, augreg.augreg_imagenet,
+        augreg.augreg_imagenet21k, augreg.plain_imagenet,
     )
 }  # fmt: skip
-# For one kind of data, with the model that was tried on it.
+# For one kind of data, with a model that was tuned on it.
 FIXED_MODEL: Mapping[str, Callable[[], Recipe]] = {
     fixed.__name__: fixed
     for fixed in (
-        sample, fashion_mnist, fashion_masked, fashion_finetune, fashion_tenth, cifar10, small_hundreds,
-        small_thousands,
+        small.sample, small.fashion_mnist, small.fashion_masked, small.fashion_finetune, small.fashion_tenth,
+        small.cifar10, small.small_hundreds, small.small_thousands,
     )
 }  # fmt: skip
 
-# With given weights too these show images of the recipe's size, not of the size that the weights have seen.
+# These keep their own image size with given weights too; others take that of the weights.
 KEEP_IMAGE_SIZE = ("finetune_imagenet", "finetune_cifar", "finetune_flowers", "finetune_vtab")
 
 BY_DATASET = {
-    "sample": sample,
-    "digits": sample,
-    "fashion-mnist": fashion_mnist,
-    "mnist": fashion_mnist,
-    "cifar10": cifar10,
+    "sample": small.sample,
+    "digits": small.sample,
+    "fashion-mnist": small.fashion_mnist,
+    "mnist": small.fashion_mnist,
+    "cifar10": small.cifar10,
 }
 HUNDREDS, THOUSANDS = 2_000, 200_000  # of training images, the most that a recipe is for
 
 
 class RecipeChoice(NamedTuple):
-    """A recipe that fits the data, and in one line why it is this one."""
+    """A recipe that fits the data, and the reason in one line."""
 
     recipe: Recipe
     reason: str
 
 
 def list_recipes() -> tuple[str, ...]:
-    """Every recipe there is."""
+    """The names of all recipes."""
     return (*FIXED_MODEL, *ANY_MODEL)
 
 
@@ -89,21 +69,21 @@ def get_recipe(name: str, model: str = "") -> Recipe:
 
 
 def choose_recipe(samples: Samples, start: Vit | Resnet | None = None) -> RecipeChoice:
-    """The recipe that was made for this set, or else one for as many images as it has; `photos` for given weights.
+    """The recipe that was made for this dataset, or else for its number of images; `photos` for given weights.
 
-    What was made for a set starts from fresh weights, and its rate would wipe out what others know.
+    The recipe of a dataset trains from random weights: its learning rate would destroy pretrained ones.
     """
     images = len(samples.of("train"))
+    purpose = f"for {images:,} training images"
     if start is not None:
-        chosen, why = photos(start), f"recipe photos, to fine-tune the given weights on {images:,} training images"
+        chosen, purpose = small.photos(start), f"to fine-tune the given weights on {images:,} training images"
     elif samples.where in BY_DATASET:
-        chosen = BY_DATASET[samples.where]()
-        why = f"recipe {chosen.name}, which is for {samples.where}"
+        chosen, purpose = BY_DATASET[samples.where](), f"which is for {samples.where}"
     elif images <= HUNDREDS:
-        chosen, why = small_hundreds(), f"recipe small_hundreds, for {images:,} training images"
+        chosen = small.small_hundreds()
     elif images <= THOUSANDS:
-        chosen, why = small_thousands(), f"recipe small_thousands, for {images:,} training images"
+        chosen = small.small_thousands()
     else:
-        chosen, why = plain_imagenet(), f"recipe plain_imagenet, for {images:,} training images"
+        chosen = augreg.plain_imagenet()
     batch = max(1, min(chosen.batch_size, images))  # a batch cannot be larger than the set
-    return RecipeChoice(chosen.model_copy(update={"batch_size": batch}), why)
+    return RecipeChoice(chosen.model_copy(update={"batch_size": batch}), f"recipe {chosen.name}, {purpose}")

@@ -26,6 +26,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from vitral.core.config import Config
 from vitral.core.errors import ConfigError, VitralError, did_you_mean, format_choices
 from vitral.core.machine import cpu_name
+from vitral.html.text import align_columns
 from vitral.inference.engines.engine import package_version
 from vitral.models.registry import model_config
 from vitral.weights.load import load
@@ -354,13 +355,10 @@ def format_table(cells: Sequence[Cell]) -> Iterator[str]:
     """One model: a line for each engine, the fastest first, and which failed, and why."""
     rows = {(row.engine, cell.batch): row for cell in cells for row in cell.rows}
     rates = {engine: row.rate for (engine, _), row in rows.items()}  # at the last batch size that it was measured at
-    engines = sorted(rates, key=lambda engine: -rates[engine])
-    width = max(map(len, [*engines, cells[0].model]))
-    headers = [f"batch {cell.batch}" for cell in cells]
-    texts = [[_format_row(rows.get((engine, cell.batch))) for cell in cells] for engine in engines]
-    widths = [max(map(len, column)) for column in zip(headers, *texts, strict=True)]
-    for name, row in zip([cells[0].model, *engines], [headers, *texts], strict=True):
-        yield "  ".join([f"{name:<{width}}", *map(str.ljust, row, widths)]).rstrip()
+    table = [[cells[0].model, *(f"batch {cell.batch}" for cell in cells)]]
+    for engine in sorted(rates, key=lambda engine: -rates[engine]):
+        table.append([engine, *(_format_row(rows.get((engine, cell.batch))) for cell in cells)])
+    yield from align_columns(table)
     for reason in dict.fromkeys(reason for cell in cells for reason in cell.left_out):
         yield f"left out: {reason}"
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vitral.core.errors import ConfigError, DataError, VitralError
-from vitral.core.storage import Lock, write_file_atomically
+from vitral.core.storage import Lock, os_error_message, write_file_atomically
 from vitral.data.doctor.diagnosis import check_sample
 from vitral.data.doctor.report import format_example
 from vitral.data.loading.sampler import World
@@ -24,8 +24,7 @@ def check_recipe(recipe: Recipe, samples: Samples, world: World) -> None:
     recipe.schedule.check(recipe.length.total_steps(plan))
     recipe.finetune.check(recipe.weights, recipe.model, recipe.task)
     if isinstance(recipe.early_stopping, Patience) and not samples.of("val"):
-        hint = "set early_stopping=none, or provide validation images"
-        message = "needs validation images, and there are none"
+        message, hint = "needs validation images, and there are none", "set early_stopping=none, or provide some"
         raise ConfigError(message, code="config.no_validation_images", where="early_stopping", hint=hint)
 
 
@@ -34,12 +33,9 @@ def quick_check(samples: Samples) -> list[str]:
     findings = check_sample(samples).findings
     for finding in findings:
         if finding.kind == "corrupt":
-            raise DataError(
-                f"{finding.title}: {format_example(finding.examples[0])}",
-                code="data.corrupt_image",
-                where=samples.where,
-                hint=f"{finding.hint}; for all problems: vitral check {shlex.quote(samples.where)}",
-            )
+            message = f"{finding.title}: {format_example(finding.examples[0])}"
+            hint = f"{finding.hint}; for all problems: vitral check {shlex.quote(samples.where)}"
+            raise DataError(message, code="data.corrupt_image", where=samples.where, hint=hint)
     return [f"{finding.severity}: {finding.title}" for finding in findings if finding.severity != "note"]
 
 
@@ -48,8 +44,7 @@ def create_run(out: str, recipe: Recipe, samples: Samples, call: Sequence[str]) 
     folder = create_folder(out, samples.where)
     with Lock(folder.path):
         if folder.recipe.exists():
-            message = "another process has just started a run in this folder"
-            hint = "choose another folder: --out"
+            message, hint = "another process has just started a run in this folder", "choose another folder: --out"
             raise ConfigError(message, code="config.path_exists", where=folder.path, hint=hint)
         text = recipe.to_json() + "\n"
         record = capture_environment(samples.where, samples.fingerprint(), hash_recipe(text), command_line(call))
@@ -68,20 +63,15 @@ def reopen_run(folder: RunFolder) -> tuple[Recipe, Samples]:
         hint = "restore the file, or start a new run"
         raise ConfigError(str(error), code=error.code, where=folder.path, hint=hint) from None
     if hash_recipe(recipe_text.decode()) != record.recipe:
+        hint = f"restore it, or start a new run: vitral train DATA --weights {shlex.quote(str(folder.path))}"
         raise ConfigError(
-            "was changed after the run started",
-            code="config.recipe_changed",
-            where=folder.recipe,
-            hint=f"restore it, or start a new run: vitral train DATA --weights {shlex.quote(str(folder.path))}",
+            "was changed after the run started", code="config.recipe_changed", where=folder.recipe, hint=hint
         )
     samples = open_samples(recipe)
     if samples.fingerprint() != record.fingerprint:
-        raise DataError(
-            "images, labels or file sizes have changed since the run started",
-            code="data.changed",
-            where=samples.where,
-            hint=f"restore them as listed in {folder.split}, or start a new run",
-        )
+        message = "images, labels or file sizes have changed since the run started"
+        hint = f"restore them as listed in {folder.split}, or start a new run"
+        raise DataError(message, code="data.changed", where=samples.where, hint=hint)
     return recipe, samples
 
 
@@ -101,6 +91,5 @@ def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        message = f"cannot be read: {(error.strerror or str(error)).lower()}"
-        hint = "restore it, or start a new run"
+        message, hint = f"cannot be read: {os_error_message(error)}", "restore it, or start a new run"
         raise VitralError(message, code="file.read_failed", where=path, hint=hint) from None

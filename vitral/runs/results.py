@@ -2,10 +2,8 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import singledispatch
-from itertools import zip_longest
 from typing import NamedTuple
 
-from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
@@ -18,7 +16,7 @@ from vitral.evaluation.resolution import ResolutionResult, SizeResult
 from vitral.evaluation.token_merging import TokenMergingResult
 from vitral.html.charts import linear_axis
 from vitral.html.page import printable
-from vitral.html.text import MISSING, format_loss, format_points, percent, shorten
+from vitral.html.text import MISSING, align_columns, format_loss, format_points, percent, shorten
 
 WIDTH, HEIGHT = 56, 9  # characters and lines between the axes
 
@@ -91,21 +89,21 @@ def _(result: AccuracyResult) -> list[str]:
         ("most frequent class", percent(accuracy.majority_baseline)),
         ("calibration error", f"{format_points(calibration.ece)}; mean confidence {confidence}"),
     ]
-    return [*_table([fact for fact in facts if fact[1] != MISSING]), "", *_classes(accuracy)]
+    return [*align_columns([fact for fact in facts if fact[1] != MISSING]), "", *_classes(accuracy)]
 
 
 @format_result.register
 def _(result: KnnResult) -> list[str]:
     folds = min(FOLDS, result.train_images)
     chosen = f"k = {result.k}, chosen by {folds}-fold cross-validation on {result.train_images:,} training images"
-    return [*_table([("top-1", _with_interval(result.top1, result.ci95))]), chosen]
+    return [*align_columns([("top-1", _with_interval(result.top1, result.ci95))]), chosen]
 
 
 @format_result.register
 def _(result: LinearResult) -> list[str]:
     chosen = f"l2 = {result.l2:g}, chosen on a fifth of {result.train_images:,} training images, then fitted to all"
     doubt = [] if result.converged else ["the fit did not converge: the accuracy may be slightly off"]
-    return [*_table([("top-1", _with_interval(result.top1, result.ci95))]), chosen, *doubt]
+    return [*align_columns([("top-1", _with_interval(result.top1, result.ci95))]), chosen, *doubt]
 
 
 @format_result.register
@@ -116,7 +114,7 @@ def _(result: FewShotResult) -> list[str]:
     if not result.rows:
         return list(result.skipped)
     return [
-        *_table(table),
+        *align_columns(table),
         f"mean and standard deviation over seeds {', '.join(map(str, result.seeds))}",
         "* chosen on the test images, as in big_vision: optimistic",
         *(f"skipped: {printable(reason)}" for reason in result.skipped),
@@ -129,7 +127,7 @@ def _(result: ResolutionResult) -> list[str]:
     for row in result.rows:
         mark = "<- training size" if row.is_train_size else ""
         table.append((str(row.image_size), str(row.grid), _with_interval(row.top1, row.ci95), mark))
-    return [*_table(table), *_stable_sizes(result)]
+    return [*align_columns(table), *_stable_sizes(result)]
 
 
 def _stable_sizes(result: ResolutionResult) -> Iterator[str]:
@@ -159,7 +157,7 @@ def _(result: TokenMergingResult) -> list[str]:
     lost = format_points(max(0.0, result.rows[0].top1 - best.top1))
     verdict = f"the fastest within half a point merges {best.per_layer}: {best.speedup:.2f}x, {lost} less"
     return [
-        *_table(table),
+        *align_columns(table),
         f"{result.engine}, batch size {result.batch_size}; merged: patches merged in every layer",
         verdict if best.per_layer else "nothing within half a point is faster than no merging",
         "",
@@ -181,7 +179,7 @@ def _classes(accuracy: Accuracy) -> Iterator[str]:
             f"{_shown(each.most_confused_with)} ({each.most_confused_count:,})" if each.most_confused_count else ""
         )
         table.append((_shown(each.name), f"{each.images:,}", percent(each.recall), percent(each.precision), confused))
-    yield from _table(table)
+    yield from align_columns(table)
     if many:
         yield f"... and {len(order) - MAX_CLASSES:,} more with higher recall; --json lists all"
 
@@ -196,11 +194,3 @@ def _with_interval(share: float, interval: Interval) -> str:
 
 def _mean_std(score: Score) -> str:
     return f"{percent(score.mean)} +- {100 * score.std:.1f}"
-
-
-def _table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """The rows in columns, each as wide as its widest cell."""
-    widths = [max(map(cell_len, column)) for column in zip_longest(*rows, fillvalue="")]
-    return [
-        "  ".join(set_cell_size(cell, width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    ]
