@@ -38,7 +38,7 @@ def test_a_length_is_a_number_of_steps(length: LengthConfig, steps: int) -> None
 
 
 def test_the_fewest_epochs_are_not_more_than_the_most() -> None:
-    with raises("config.conflict", "fewest", 9, 3):
+    with raises("config.conflict", "min_epochs", 9, 3):
         ImagesSeen(min_epochs=9, max_epochs=3)
 
 

@@ -1,1 +1,1 @@
-"""What everything else builds on: configs, errors, durable storage, the machine, counted randomness."""
+"""Shared by all other packages: configs, errors, durable storage, the machine, counter-based randomness."""

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from torch import Tensor
 
-Activation = Literal["softmax", "sigmoid"]  # one choice among the classes, or each class by itself
+Activation = Literal["softmax", "sigmoid"]  # one class per image, or each class independently
 
 
 @overload

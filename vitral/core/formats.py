@@ -1,8 +1,8 @@
-"""Documents of older formats, read in today's names. This is the only place that knows the old ones.
+"""Reading documents of older formats. This is the only place that knows the old names.
 
 A document is the plain data of a JSON file: `config.json` of a bundle, `recipe.json`, `export.json`, `state.json`. Each
-carries a format number; what was written before it had one is format 1. Renaming a field on disk is a new number and
-a line here, and files of every earlier format stay readable.
+has a format number; documents without one are of format 1. Renaming a field on disk needs a new number and a line
+here, and files of every earlier format stay readable.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from pydantic_core import from_json, to_json
 
 
 class Upgrade(NamedTuple):
-    """What changed since a format: paths are those of the old document, lists are passed through."""
+    """The changes since a format. Paths are those of the old document; items of a list have the path of the list."""
 
     fields: Mapping[str, str]  # path -> the new name of its last field
     values: Mapping[str, Mapping[str, str]]  # path -> old value -> new value
@@ -85,7 +85,7 @@ RECIPE = Upgrade(  # format 1
 
 
 def upgrade(document: Any, changes: Upgrade, path: str = "") -> Any:
-    """The document in today's names. What is already in them stays as it is."""
+    """The document with the current names. Current names stay unchanged."""
     if isinstance(document, dict):
         below = {name: f"{path}.{name}" if path else name for name in document}
         return {
@@ -99,7 +99,7 @@ def upgrade(document: Any, changes: Upgrade, path: str = "") -> Any:
 
 
 def upgrade_json(text: bytes, changes: Upgrade, latest: int) -> bytes:
-    """The JSON of a document, upgraded where it is older than the latest format; what is not JSON is left as it is."""
+    """The JSON of a document, upgraded if it is older than the latest format; text that is not JSON is unchanged."""
     try:
         document = from_json(text)
     except ValueError:

@@ -1,8 +1,8 @@
 """Optional packages, imported on first use and without telemetry; and faster imports of torch.
 
-`import openvino` sends an event to its makers and writes a client number into `~/intel`, unless the package
-openvino_telemetry cannot be imported; so here it cannot. `import onnxruntime` writes a device number and an event
-about the process into the user's cache, on Linux too, unless an environment variable forbids it; so here it does.
+`import openvino` sends an event to Intel and writes a client id into `~/intel`, unless the package openvino_telemetry
+cannot be imported; so its import is blocked here. `import onnxruntime` writes a device id and an event about the
+process into the user's cache, on Linux too, unless an environment variable disables it; so it is set here.
 """
 
 import gc
@@ -22,7 +22,7 @@ from vitral.core.errors import ConfigError, WeightsError
 def pause_gc() -> Iterator[None]:
     """Pause the garbage collector during imports, which saves about 0.1 s.
 
-    What modules create stays alive; afterwards it counts as old, which the collector visits last.
+    Objects that modules create stay alive; afterwards they are in the oldest generation, which is collected last.
     """
     working = gc.isenabled()
     gc.disable()
@@ -30,14 +30,14 @@ def pause_gc() -> Iterator[None]:
         yield
     finally:
         if working:
-            if not gc.get_freeze_count():  # else somebody has frozen what is to stay so
+            if not gc.get_freeze_count():  # else the caller has frozen objects that must stay frozen
                 gc.freeze()
                 gc.unfreeze()  # to the oldest generation
             gc.enable()
 
 
 def is_imported(name: str) -> bool:
-    """Whether a module is there, and whole: another thread may be in the midst of importing it."""
+    """Whether a module is imported completely: another thread may still be importing it."""
     module = sys.modules.get(name)
     return module is not None and not getattr(module.__spec__, "_initializing", False)
 
@@ -53,25 +53,25 @@ def load_onnx() -> Any:
 
 
 def load_onnxruntime() -> Any:
-    """The package onnxruntime, its telemetry off."""
+    """The package onnxruntime, with telemetry disabled."""
     os.environ[ORT_TELEMETRY_SWITCH] = "1"
     package = _loaded("onnxruntime")
-    package.disable_telemetry_events()  # if somebody else had it imported before
+    package.disable_telemetry_events()  # in case it was imported before
     return package
 
 
 def load_openvino() -> Any:
-    """The package openvino, its telemetry never imported."""
+    """The package openvino, without its telemetry."""
     with OPENVINO_IMPORT_LOCK:
         ours = OPENVINO_TELEMETRY not in sys.modules
         before = sys.modules.get(OPENVINO_TELEMETRY)
-        sys.modules[OPENVINO_TELEMETRY] = None  # type: ignore[assignment]  # to import it is an ImportError from here on
+        sys.modules[OPENVINO_TELEMETRY] = None  # type: ignore[assignment]  # its import now raises ImportError
         try:
             return _loaded("openvino")
         finally:
             if ours:
                 del sys.modules[OPENVINO_TELEMETRY]
-            else:  # somebody else's choice, which may be that it cannot be imported either
+            else:  # as before, which may be blocked too
                 sys.modules[OPENVINO_TELEMETRY] = before  # type: ignore[assignment]
 
 
@@ -80,20 +80,18 @@ def model_file_errors(model: bytes | Path) -> Iterator[None]:
     """Turn an error of a package about a model file into a WeightsError that names the file."""
     try:
         yield
-    except Exception as error:  # each package has errors of its own
+    except Exception as error:  # each package has its own error classes
         if isinstance(model, bytes):
             raise
-        told = " ".join(str(error).split())
-        raise WeightsError(
-            f"cannot be opened: {told}", code="weights.corrupt", where=model, hint="export the model again"
-        ) from error
+        message = f"cannot be opened: {' '.join(str(error).split())}"
+        raise WeightsError(message, code="weights.corrupt", where=model, hint="export the model again") from error
 
 
 def _loaded(name: str) -> Any:
     try:
         return import_module(name)
     except ImportError as error:
-        if error.name != name:  # it is there, but something that it needs is not
+        if error.name != name:  # it is installed, but one of its dependencies is not
             raise ConfigError(f"{name} cannot be used: {error}", code="config.broken_package") from None
         raise ConfigError(
             f"{name} is not installed", code="config.missing_package", hint="pip install 'vitral[deploy]'"

@@ -13,21 +13,21 @@ if TYPE_CHECKING:
 
 
 def cpu_count() -> int:
-    """How many processors this process may use."""
+    """The number of processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def default_threads() -> int:
-    """How many threads calculate at once: one for each core that this process has, or fewer by OMP_NUM_THREADS.
+    """The default number of threads: one for each core of this process, or fewer by OMP_NUM_THREADS.
 
-    Two processors that are one core share what multiplies, so two threads there are no quicker than one.
+    Two processors of one core share its multipliers, so two threads there are no faster than one.
     """
     asked = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
     return min(_own_cores(), int(asked) if asked.isdecimal() and int(asked) else cpu_count())
 
 
 def _own_cores() -> int:
-    """Cores of which this process has a processor; as many as processors where the system does not tell."""
+    """The number of cores that this process may use; that of processors where the system does not report cores."""
     if not hasattr(os, "sched_getaffinity"):
         return cpu_count()
     homes = (Path(f"/sys/devices/system/cpu/cpu{each}/topology/thread_siblings") for each in os.sched_getaffinity(0))
@@ -38,7 +38,7 @@ def _own_cores() -> int:
 
 
 def cpu_name() -> str:
-    """The name of the processor, as far as the system tells."""
+    """The name of the processor, as the system reports it."""
     try:
         lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
     except OSError:
@@ -48,9 +48,9 @@ def cpu_name() -> str:
 
 
 def cache_folder(name: str) -> Path:
-    """The user's: `$XDG_CACHE_HOME/vitral/NAME`, or in `~/.cache`."""
+    """A folder in the user's cache: `$XDG_CACHE_HOME/vitral/NAME`, or in `~/.cache`."""
     home = os.environ.get("XDG_CACHE_HOME", "")
-    base = Path(home) if os.path.isabs(home) else Path.home() / ".cache"  # the XDG rules ignore a relative one
+    base = Path(home) if os.path.isabs(home) else Path.home() / ".cache"  # by the XDG rules a relative one is ignored
     return base / "vitral" / name
 
 
@@ -59,11 +59,11 @@ TRIM_THRESHOLD, MMAP_MAX = -1, -4
 
 
 def keep_freed_memory() -> bool:
-    """From now on the process keeps the memory of freed tensors for the next ones, where the C library can do that.
+    """Keep the memory of freed tensors in the process for later ones; False if the C library cannot do that.
 
-    By default glibc returns large blocks to the kernel at once, and each step of a model then pays for thousands of
-    page faults to get them back. The price is that the process stays as large as it has ever been, so this is for
-    processes whose work is the model, and it is theirs to ask for.
+    By default glibc returns large blocks to the kernel at once, and each step of a model then causes thousands of page
+    faults to get them back. The process stays as large as its peak, so this is for processes that mainly run a model,
+    and they must call it themselves.
     """
     if not sys.platform.startswith("linux"):
         return False
@@ -75,15 +75,15 @@ def keep_freed_memory() -> bool:
 
 CGROUP_ROOT = Path("/sys/fs/cgroup")
 PROC_ROOT = Path("/proc")
-UNLIMITED = 2**60  # bytes; version 1 of control groups has no word for it, only a number above this
+UNLIMITED = 2**60  # bytes; version 1 of control groups writes a number above this
 
 
 class CgroupFiles(NamedTuple):
-    """The files in which a version of control groups tells of memory."""
+    """The files with the memory limit and usage, by version of control groups."""
 
     limit: str
     used: str
-    reclaimable: str  # the entry of memory.stat that the kernel gives back when asked: files read a while ago
+    reclaimable: str  # entry of memory.stat: cached files that the kernel frees on demand
 
 
 CGROUP_V1 = CgroupFiles("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
@@ -91,20 +91,20 @@ CGROUP_V2 = CgroupFiles("memory.max", "memory.current", "inactive_file")
 
 
 def available_memory(device: "torch.device") -> int:
-    """Bytes that this process may still take on a device."""
+    """Bytes that this process can still allocate on a device."""
     if device.type == "cuda":
         import torch
 
         return torch.cuda.mem_get_info(device)[0]
     try:
         free = 1024 * int(_entries(PROC_ROOT / "meminfo", ":")["MemAvailable"].split()[0])
-    except (OSError, KeyError):  # not Linux: nobody tells what is free
+    except (OSError, KeyError):  # not Linux: what is free is unknown
         return total_memory() or UNLIMITED
     return min([free, *cgroup_available(_memberships(), CGROUP_ROOT)])
 
 
 def total_memory() -> int:
-    """Bytes of memory that this process could have had at the most; 0 where nobody tells."""
+    """Bytes of memory that this process may use at most; 0 if unknown."""
     if sys.platform == "win32":
         return 0
     installed = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -112,9 +112,9 @@ def total_memory() -> int:
 
 
 def peak_memory(device: "torch.device") -> int:
-    """The most bytes that a run has had so far: on a GPU of its memory, else of this process and its workers.
+    """The peak memory of a run so far, in bytes: of the GPU, or else of this process and its workers.
 
-    Workers count with what they have to themselves at this moment: what they share would be counted twice.
+    Workers count with their private memory at this moment: shared memory would be counted twice.
     """
     if device.type == "cuda":
         import torch
@@ -130,7 +130,7 @@ def peak_memory(device: "torch.device") -> int:
 
 
 def private_bytes(process: int) -> int:
-    """Bytes that a process shares with no other; 0 where nobody tells, or it has ended."""
+    """Bytes that a process shares with no other; 0 if unknown, or if it has ended."""
     try:
         entries = _entries(PROC_ROOT / str(process) / "smaps_rollup", ":")
     except OSError:
@@ -139,7 +139,7 @@ def private_bytes(process: int) -> int:
 
 
 def cgroup_available(memberships: str, root: Path) -> list[int]:
-    """Bytes left under each limit of the control groups that a process is in, told as /proc/self/cgroup does."""
+    """Bytes left under each limit of the control groups of a process, which are listed as in /proc/self/cgroup."""
     found = []
     for folder, group, limit in cgroup_limits(memberships, root):
         used = int((folder / group.used).read_text())
@@ -149,7 +149,7 @@ def cgroup_available(memberships: str, root: Path) -> list[int]:
 
 
 def cgroup_limits(memberships: str, root: Path) -> Iterator[tuple[Path, CgroupFiles, int]]:
-    """The folders of the control groups that limit memory, with the limit in bytes: a group's holds for all in it."""
+    """The folders of the control groups that limit memory, with the limit in bytes; outer groups limit inner ones."""
     for line in memberships.splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers and "memory" not in controllers.split(","):

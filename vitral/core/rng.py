@@ -1,4 +1,4 @@
-"""Randomness that is counted, not streamed: a draw depends on its seed and counts alone."""
+"""Counter-based randomness: a draw depends on its seed and counts alone, not on earlier draws."""
 
 from enum import IntEnum
 
@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 WORD = 2**64
-# Philox4x64 (Salmon et al., 2011): what a word is multiplied by, and what is added to the key from round to round.
+# Philox4x64 (Salmon et al., 2011): multipliers of the words, and increments of the key from round to round.
 MULTIPLIERS = 0xD2E7470EE14C6C93, 0xCA5A826395121157
 STRIDES = 0x9E3779B97F4A7C15, 0xBB67AE8584CAA73B
 ROUNDS = 10
@@ -17,7 +17,7 @@ Words = NDArray[np.uint64]
 
 
 class Purpose(IntEnum):
-    """What is drawn for: draws of one purpose tell nothing of another's."""
+    """The purpose of a draw: draws for different purposes are independent."""
 
     ORDER = 1
     VIEW = 2
@@ -25,10 +25,10 @@ class Purpose(IntEnum):
 
 
 def rng_for(seed: int, purpose: Purpose, first: int, second: int = 0) -> np.random.Generator:
-    """A generator of its own for each seed, purpose and pair of counts, such as an epoch and an index.
+    """An independent generator for each seed, purpose and pair of counts, such as an epoch and an index.
 
-    Philox turns a key and a counter into bits. The counts are the upper half of the counter; the lower half is left
-    for 2**128 draws.
+    Philox maps a key and a counter to bits. The counts are the upper half of the counter; the lower half allows 2**128
+    draws.
     """
     key = np.array([seed % WORD, purpose], dtype=np.uint64)
     counter = np.array([0, 0, first, second], dtype=np.uint64)
@@ -38,8 +38,8 @@ def rng_for(seed: int, purpose: Purpose, first: int, second: int = 0) -> np.rand
 def uniform_for(seed: int, purpose: Purpose, first: int, seconds: NDArray[np.int64], count: int) -> NDArray[np.float64]:
     """The first uniform numbers in [0, 1) of the generator of each second count, (seconds, count).
 
-    A row is `rng_for(seed, purpose, first, second).random(count)`; a generator for each row would take most of the time
-    that a small image takes.
+    A row equals `rng_for(seed, purpose, first, second).random(count)`; creating a generator for each row would take
+    most of the time of a small image.
     """
     blocks = -(-count // 4)  # four words each; NumPy counts them from 1
     counter = np.broadcast_arrays(
@@ -54,7 +54,7 @@ def uniform_for(seed: int, purpose: Purpose, first: int, seconds: NDArray[np.int
 
 
 def philox(key0: int, key1: int, zero: Words, one: Words, two: Words, three: Words) -> tuple[Words, ...]:
-    """The four words of bits that each counter, four words itself, becomes."""
+    """The four output words of each counter of four words."""
     for step in range(ROUNDS):
         keys = [np.uint64((key + step * stride) % WORD) for key, stride in zip((key0, key1), STRIDES, strict=True)]
         high0, low0 = _product(MULTIPLIERS[0], zero)
@@ -64,7 +64,7 @@ def philox(key0: int, key1: int, zero: Words, one: Words, two: Words, three: Wor
 
 
 def _product(factor: int, words: Words) -> tuple[Words, Words]:
-    """The upper and the lower word of the products, by halves of words, for NumPy has no longer whole numbers."""
+    """The upper and the lower word of the products, by half words, since NumPy has no 128-bit integers."""
     high, low = np.uint64(factor >> 32), np.uint64(factor & 0xFFFFFFFF)
     words_high, words_low = words >> HALF, words & LOW
     crossed = low * words_high

@@ -1,4 +1,4 @@
-"""Durable files: atomic writes, fsync, locks, and the errors of the operating system in our words.
+"""Durable files: atomic writes, fsync, locks, and errors of the operating system as VitralError.
 
 Only this module (and `core/jsonl.py`, which appends) renames files and calls fsync; a test holds that rule.
 
@@ -256,11 +256,11 @@ def _create_locked_folder(out: Path) -> tuple[Path, BinaryIO]:
 
 
 def _remove_stale_folders(out: Path) -> None:
-    if sys.platform == "win32":  # no such lock: a draft in use cannot be told from a stale one
+    if sys.platform == "win32":  # without locks a draft in use cannot be distinguished from a stale one
         return
     for home in out.parent.iterdir():
         if home.name.startswith(f"{out.name}.tmp-"):
-            # A folder of another kind has no lock; the lock of a draft in use cannot be taken.
+            # Other folders have no lock file; the lock of a draft in use cannot be taken.
             with suppress(OSError), (home / DRAFT_LOCK).open("r+b") as file:
                 lock_file(file.fileno())
                 shutil.rmtree(home / DRAFT, ignore_errors=True)  # the lock goes last: this can be killed too

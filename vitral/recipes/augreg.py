@@ -1,10 +1,7 @@
-"""AugReg: "How to train your ViT?" (arXiv 2106.10270), as in google-research/big_vision.
+"""AugReg, "How to train your ViT?" (arXiv 2106.10270), and plain ViT baselines for ImageNet-1k (arXiv 2205.01580).
 
-How much augmentation a model wants grows with its size and shrinks with the data; the tables are Google's choice for
-runs of 30 to 300 epochs. A model that they leave out is augmented like B/16.
-
-The augmentations of AugReg, "How to train your ViT?" (arXiv 2106.10270), by its names for them.
-Better plain ViT baselines for ImageNet-1k (arXiv 2205.01580).
+As in google-research/big_vision. Larger models need more augmentation, larger datasets less; the tables are Google's
+choice for runs of 30 to 300 epochs. A model that is not in them is augmented like B/16.
 """
 
 from typing import NamedTuple
@@ -20,7 +17,7 @@ from vitral.training.schedules import Cosine
 
 
 class Preset(NamedTuple):
-    """What is done to each training image, in turn, and then to each batch."""
+    """The augmentations of each training image, in order, and the mixing of each batch."""
 
     augment: tuple[Augment, ...]
     mixing: Mixing
@@ -30,7 +27,7 @@ def _two_layers(magnitude: int) -> tuple[Augment, ...]:
     return (RandAugment(layers=2, magnitude=magnitude),)
 
 
-# light1 is not light: at magnitude 0 images are inverted, darkened to a tenth or left with one bit.
+# light1 is not light: magnitude 0 inverts images, darkens them to a tenth, or leaves one bit.
 AUGREG = {
     "none": Preset((), NoMixing()),
     "light1": Preset(_two_layers(0), NoMixing()),
@@ -54,7 +51,7 @@ IMAGENET21K = {"Ti/16": "none", "S/32": "none", "S/16": "light1", "B/32": "light
 
 
 def augreg_recipe(name: str, model: str, preset: str, bias: float) -> Recipe:
-    """What both sets have in common."""
+    """The settings that both datasets share."""
     augment, mixing = AUGREG[preset]
     return Recipe(
         name=name,
@@ -69,7 +66,7 @@ def augreg_recipe(name: str, model: str, preset: str, bias: float) -> Recipe:
 
 
 def augreg_imagenet(model: str = "B/16") -> Recipe:
-    """Any model on ImageNet, augmented as its size wants.
+    """Any model on ImageNet, augmented according to its size.
 
     Run:     vitral train imagenet/ --recipe augreg_imagenet --model S/16
     Takes:   not measured here
@@ -79,7 +76,7 @@ def augreg_imagenet(model: str = "B/16") -> Recipe:
 
 
 def augreg_imagenet21k(model: str = "B/16") -> Recipe:
-    """Any model on ImageNet-21k, which is so large that small models want no augmentation.
+    """Any model on ImageNet-21k, which is so large that small models need no augmentation.
 
     Run:     vitral train imagenet21k/ --recipe augreg_imagenet21k --model L/16
     Takes:   not measured here

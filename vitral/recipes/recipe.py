@@ -1,4 +1,4 @@
-"""Recipe: a whole run as one frozen value, all that is needed to do it again."""
+"""Recipe: all settings of a run as one frozen value, enough to repeat it."""
 
 from typing import Annotated, Literal, Self
 
@@ -32,18 +32,18 @@ TrainCrop = Annotated[RandomResizedCrop | Resize | CenterCrop, Field(discriminat
 
 
 class DataConfig(Config):
-    """Which images, and in what order they are shown."""
+    """The dataset, its split, and the order of its images."""
 
-    path: str = ""  # as `vitral check` takes it
-    root: str = ""  # where the files of a set known by name are
-    split: StratifiedSplit = StratifiedSplit()  # for sets that have training images only
+    path: str = ""  # of the data, as `vitral check` takes it
+    root: str = ""  # folder with the files of a named dataset
+    split: StratifiedSplit = StratifiedSplit()  # of datasets that have training images only
     fraction: float = Field(default=1.0, gt=0, le=1)  # of the training images of every class
     order: Order = Shuffled()
-    cache_bytes: int = Field(default=CACHE_BYTES, ge=0)  # of decoded images on a machine, shared by its processes
+    cache_bytes: int = Field(default=CACHE_BYTES, ge=0)  # for decoded images, per machine
 
 
 class Images(Config):
-    """How images are seen: in training by chance, in every other use always alike."""
+    """Preprocessing: random crops and augmentation in training, a fixed crop otherwise."""
 
     crop: TrainCrop = RandomResizedCrop()
     augment: tuple[Augment, ...] = ()
@@ -52,7 +52,7 @@ class Images(Config):
 
 
 class Epochs(Config):
-    """So many times over the training images."""
+    """A number of epochs."""
 
     kind: Literal["epochs"] = "epochs"
     epochs: float = Field(default=100, gt=0)
@@ -63,7 +63,7 @@ class Epochs(Config):
 
 
 class Steps(Config):
-    """So many steps, however many images there are: the paper's way for fine-tuning."""
+    """A number of steps, whatever the size of the dataset: as the paper fine-tunes."""
 
     kind: Literal["steps"] = "steps"
     steps: int = Field(default=20_000, ge=1)
@@ -74,18 +74,19 @@ class Steps(Config):
 
 
 class ImagesSeen(Config):
-    """So many images, one as often as another, but within these epochs: few images often, many not too seldom."""
+    """A number of images in total, repetitions included, within limits on the epochs."""
 
     kind: Literal["images_seen"] = "images_seen"
     images: int = Field(default=10_000, ge=1)
-    min_epochs: float = Field(default=5, gt=0)  # epochs
-    max_epochs: float = Field(default=50, gt=0)  # epochs
+    min_epochs: float = Field(default=5, gt=0)
+    max_epochs: float = Field(default=50, gt=0)
 
     @model_validator(mode="after")
     def epochs_rise(self) -> Self:
         if self.min_epochs > self.max_epochs:
-            message = f"the fewest epochs, {self.min_epochs:g}, are more than the most, {self.max_epochs:g}"
-            raise ConfigError(message, code="config.conflict", where="fewest", hint=f"use at most {self.max_epochs:g}")
+            message = f"{self.min_epochs:g} is more than max_epochs={self.max_epochs:g}"
+            hint = f"use at most {self.max_epochs:g}"
+            raise ConfigError(message, code="config.conflict", where="min_epochs", hint=hint)
         return self
 
     def total_steps(self, plan: SamplingPlan) -> int:
@@ -95,30 +96,30 @@ class ImagesSeen(Config):
 
 
 class NoEarlyStopping(Config):
-    """All steps are taken."""
+    """Train all steps."""
 
     kind: Literal["none"] = "none"
 
     def should_stop(self, since_best: int) -> bool:
-        """Whether to stop, so many evaluations after the best."""
+        """Whether to stop, `since_best` evaluations after the best."""
         return False
 
 
 class Patience(Config):
-    """Stop early, once so many evaluations in a row were no better than the best on the validation images."""
+    """Stop once a number of validations in a row were no better than the best."""
 
     kind: Literal["patience"] = "patience"
     evaluations: int = Field(default=10, ge=1)
 
     def should_stop(self, since_best: int) -> bool:
-        """Whether to stop, so many evaluations after the best."""
+        """Whether to stop, `since_best` evaluations after the best."""
         return since_best >= self.evaluations
 
 
 class Checkpoints(Config):
-    """When a checkpoint is written, and how many stay; that of the best evaluation always does."""
+    """How often checkpoints are written, and how many are kept besides that of the best evaluation."""
 
-    every_seconds: float = Field(default=60.0, ge=0)  # between two of them
+    every_seconds: float = Field(default=60.0, ge=0)  # between two checkpoints
     keep: int = Field(default=2, ge=1)
 
 
@@ -127,31 +128,31 @@ EarlyStoppingConfig = Annotated[NoEarlyStopping | Patience, Field(discriminator=
 
 
 class Recipe(Config):
-    """A run. As it stands it is the paper's training on ImageNet (Table 3), of ViT-B/16."""
+    """All settings of a run. The defaults are the paper's training of ViT-B/16 on ImageNet (Table 3)."""
 
     format: Literal[2] = 2  # of recipe.json; core/formats.py reads format 1
     name: str = "custom"
     data: DataConfig = DataConfig()
     model: ModelConfig = Vit()
-    weights: str = ""  # to start from, whatever vitral.load takes; fresh weights if it is empty
+    weights: str = ""  # to start from, anything that vitral.load takes; random weights if empty
     finetune: FinetuneConfig = FullFinetune()
     images: Images = Images()
     task: TaskConfig = Classify()
     length: LengthConfig = Epochs(epochs=300)
     batch_size: int = Field(default=4096, ge=1)  # of all processes together
-    microbatches: int = Field(default=1, ge=1)  # in which a process takes its part of a batch; more need less memory
+    microbatches: int = Field(default=1, ge=1)  # per step and process; more need less memory
     optimizer: OptimizerConfig = AdamW(lr=3e-3, weight_decay=0.3)
     schedule: ScheduleConfig = Cosine(warmup=10_000)
     clip: Annotated[float, Field(gt=0)] | Literal["none"] = 1.0  # maximum norm of the gradient
     average: AverageConfig = NoAverage()
     precision: PrecisionConfig = Auto()
     distributed: DistributedConfig = Ddp()
-    eval_every: float = Field(default=1.0, gt=0)  # every so many epochs, and at the end
+    eval_every: float = Field(default=1.0, gt=0)  # epochs, and at the end
     early_stopping: EarlyStoppingConfig = NoEarlyStopping()
     checkpoints: Checkpoints = Checkpoints()
     seed: int = Field(default=0, ge=0)
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
-    workers: Annotated[int, Field(ge=0)] | Literal["auto"] = "auto"  # processes that read images; they change no bit
+    workers: Annotated[int, Field(ge=0)] | Literal["auto"] = "auto"  # processes that read images; no effect on results
     compile: bool = False  # train with torch.compile: the first steps are slow, later ones faster
 
     @model_validator(mode="after")
@@ -163,28 +164,28 @@ class Recipe(Config):
         return self
 
     def preprocessing(self) -> Preprocessing:
-        """What the trained model needs done to an image."""
+        """The preprocessing of the trained model."""
         image, decoding = self.model.image_size, Decoding(channels=self.model.channels)
         return Preprocessing(
             image_size=image, decoding=decoding, crop=self.images.eval_crop, normalize=self.images.normalize
         )
 
     def train_pipeline(self) -> ImagePipeline:
-        """How training sees the files."""
+        """The image pipeline of training."""
         return ImagePipeline(
             self.model.image_size, Decoding(channels=self.model.channels), self.images.crop, self.images.augment
         )
 
     def eval_pipeline(self) -> ImagePipeline:
-        """How evaluation sees them."""
+        """The image pipeline of evaluation."""
         return ImagePipeline(self.model.image_size, Decoding(channels=self.model.channels), self.images.eval_crop)
 
     def with_classes(self, classes: int) -> "Recipe":
-        """The recipe with a head for so many classes, or with none where the task needs none."""
+        """The recipe with a head for `classes` classes, or without a head if the task needs none."""
         head = f"model.head.num_classes={classes}" if isinstance(self.task, Classify) else "model.head=none"
         return override(self, [head])
 
 
 def read_recipe(text: bytes) -> Recipe:
-    """The recipe that `recipe.json` of any format holds."""
+    """The recipe in a `recipe.json` of any format."""
     return Recipe.from_json(upgrade_json(text, formats.RECIPE, Recipe().format))

@@ -228,7 +228,7 @@ def measure_cells(plan: BenchPlan, progress: Progress) -> Iterator[Cell]:
                 command = [each.module, each.name, model, str(plan.threads)]
                 runners[each] = TimingProcess(f"{each.name} with {model}", command)
                 stack.callback(runners[each].stop, STOP_TIMEOUT)
-            for runner in runners.values():  # all are told to end before any is waited for
+            for runner in runners.values():  # all end at once, before any is waited for
                 stack.callback(runner.close_stdin)
             for batch in plan.batches:
                 with progress(f"{model}, batch {batch}", len(runners) * (plan.length.rounds + 1)) as advance:
