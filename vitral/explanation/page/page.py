@@ -239,28 +239,18 @@ def logit_lens_chart(layers: Sequence[LayerView], classes: Sequence[str]) -> Cha
     probabilities = np.stack([layer.probabilities for layer in layers])  # (L, K)
     last = [int(label) for label in np.argsort(-probabilities[-1])[:3]]
     highest = [int(label) for label in np.argsort(-probabilities.max(axis=0)) if int(label) not in last]
-    leading = (last + highest)[: min(MAX_CLASSES, len(classes))]
+    leading = (last + highest)[:MAX_CLASSES]
     numbers = [layer.layer for layer in layers]
     columns = _layer_columns(numbers)
     centers = [column.x + column.width / 2 for column in columns]
     y = linear_axis(0, max(float(probabilities[:, leading].max()), 0.01), HEIGHT, 0, 5)
-    described = [f"{classes[label]} {', '.join(map(percent, probabilities[:, label]))}" for label in leading[:3]]
-    return Chart(
-        alt=f"Probability after layer {', '.join(map(str, numbers))}: {'; '.join(described)}",
-        x_ticks=_layer_ticks(columns),
-        y_ticks=y.ticks(),
-        x_label="layer",
-        y_label="probability",
-        lines=tuple(
-            Line(f"class{rank}", svg_path([*zip(centers, map(y.scale, probabilities[:, label]), strict=True)]))
-            for rank, label in enumerate(leading)
-        ),
-        bars=columns,
-        legend=tuple(
-            LegendEntry(f"class{rank}", classes[label], percent(float(probabilities[-1, label])))
-            for rank, label in enumerate(leading)
-        ),
-    )
+    curves = [(f"class{rank}", classes[label], probabilities[:, label]) for rank, label in enumerate(leading)]
+    lines = [Line(style, svg_path([*zip(centers, map(y.scale, values), strict=True)])) for style, _, values in curves]
+    legend = [LegendEntry(style, name, percent(float(values[-1]))) for style, name, values in curves]
+    described = [f"{name} {', '.join(map(percent, values))}" for _, name, values in curves[:3]]
+    alt = f"Probability after layer {', '.join(map(str, numbers))}: {'; '.join(described)}"
+    chart = Chart(alt, _layer_ticks(columns), y.ticks(), "layer", "probability", bars=columns)
+    return chart._replace(lines=tuple(lines), legend=tuple(legend))
 
 
 def distance_chart(distances: Array, images: int) -> Chart | None:
@@ -279,17 +269,8 @@ def distance_chart(distances: Array, images: int) -> Chart | None:
     first, last = (f"{np.nanmin(row):.3g} to {np.nanmax(row):.3g} pixels" for row in (distances[0], distances[-1]))
     counted = "1 image" if images == 1 else f"{images:,} images"
     alt = f"Mean attention distance over {counted}: {first} in the first layer, {last} in the last."
-    return Chart(
-        alt=alt,
-        x_ticks=_layer_ticks(columns),
-        y_ticks=y.ticks(),
-        x_label="layer",
-        y_label="pixels",
-        title="Attention distance",
-        bars=columns,
-        dots=tuple(dots),
-        caption=f"One dot per head. {alt}",
-    )
+    chart = Chart(alt, _layer_ticks(columns), y.ticks(), "layer", "pixels", "Attention distance", bars=columns)
+    return chart._replace(dots=tuple(dots), caption=f"One dot per head. {alt}")
 
 
 def _layer_columns(numbers: Sequence[int]) -> tuple[Bar, ...]:
