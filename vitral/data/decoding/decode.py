@@ -1,4 +1,4 @@
-"""The decoder: bytes of a file to uint8 pixels.  H rows, W columns, C channels.
+"""The decoder: from the bytes of a file to uint8 pixels.  H rows, W columns, C channels.
 
 No color profile is applied, alpha is not gamma-corrected, and the first frame of an animation is the image. JPEG is
 decoded by libjpeg-turbo through simplejpeg: the pixels of Pillow in two thirds of the time. Pillow decodes the other

@@ -32,7 +32,7 @@ DRAW_AHEAD = 2_000  # approximate number of in-memory images whose crops are dra
 
 
 class Augmentation(Protocol):
-    """A change of the pixels of an image that keeps its size."""
+    """Changes the pixels of an image, not its size."""
 
     def apply(self, pixels: Pixels, rng: np.random.Generator) -> Pixels:
         """Return changed pixels; the input is not modified."""
@@ -59,7 +59,7 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class BatchWriter:
-    """Writes one row of a batch: read, decode, crop, augment, copy into the ring of batches."""
+    """Writes the rows of batches: read, decode, crop, augment, copy into the ring of batches."""
 
     names: PackedNames
     store: Store

@@ -162,7 +162,7 @@ class SamplingPlan:
         for name, here in self.state(state.step):
             there = getattr(state, name)
             if here != there:
-                message = f"the run was saved with {name} {_kind(there)}, and this one has {_kind(here)}"
+                message = f"expected {_kind(there)}, as in the saved run, got {_kind(here)}"
                 hint = "resume with the same data and settings, or start a new run"
                 raise ConfigError(message, code="config.resume_mismatch", where=name, hint=hint)
         return state.step

@@ -1,4 +1,4 @@
-"""Mixup and CutMix: each image of a batch mixed with another, and its target too.
+"""Mixup and CutMix: mix each image of a batch, and its target, with another.
 
 An image is mixed with the one before it in the batch, the first with the last: big_vision and torchvision roll the
 batch as well, timm flips it. One mixture is drawn for the whole batch, by NumPy, so that it does not depend on the
