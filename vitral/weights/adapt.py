@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from vitral.core.config import Size, override
-from vitral.core.errors import ConfigError, format_choices
+from vitral.core.errors import ConfigError
 from vitral.data.transforms.preprocessing import Normalize, Preprocessing
 from vitral.models.attention import BaseAttention
 from vitral.models.base import Model, find_mismatches, raise_mismatches
@@ -21,7 +21,7 @@ from vitral.models.pool import AttentionPool
 from vitral.models.position import GridDependent
 from vitral.models.resnet import Resnet
 from vitral.models.vit import Vit
-from vitral.weights.load import LoadedModel, stretch_message
+from vitral.weights.load import LoadedModel, check_settings, stretch_message
 
 BLOCK_NAME = re.compile(r"blocks\.(\d+)\.(.+)")
 POSITION_TABLES = ("position.table", "position.x", "position.y")  # one entry per layer if added in every layer
@@ -84,8 +84,7 @@ def adapt_kernel(kernel: Tensor, channels: int) -> Tensor:
     before = kernel.shape[1]
     if channels == 1:
         return kernel.sum(dim=1, keepdim=True)
-    turns = [channel % before for channel in range(channels)]
-    return kernel[:, turns] * (before / channels)
+    return kernel[:, [channel % before for channel in range(channels)]] * (before / channels)
 
 
 CONFIG_HINT = "use the architecture of the weights; only head, image_size, channels and a smaller depth may differ"
@@ -120,12 +119,9 @@ def load_pretrained(model: Model, source: LoadedModel) -> tuple[str, ...]:
     own = model.state_dict()
     weights = {name: tensor for name, tensor in source.model.state_dict().items() if not name.startswith(fresh)}
     faults = config_differences(old, new, fresh)
-    resampled: dict[str, Tensor] = {}
-    if not faults:
-        weights = _adapt_tensors(weights, old, new)
-        resampled = _resample_positions(model, weights, old)
-    weights |= resampled
-    weights |= {name: tensor for name, tensor in own.items() if name.startswith(fresh)}
+    weights = weights if faults else _adapt_tensors(weights, old, new)
+    resampled = {} if faults else _resample_positions(model, weights, old)
+    weights = weights | resampled | {name: tensor for name, tensor in own.items() if name.startswith(fresh)}
     raise_mismatches(faults + find_mismatches(own, weights), "weights", CONFIG_HINT, "weights.config_mismatch")
     model.load_weights(weights)
     for part in model.head.modules():
@@ -146,7 +142,7 @@ def adapt(source: LoadedModel, *settings: str, layers: Sequence[int] = (), class
 
     Settings are `image_size` and `channels`. The head is kept; with class names, a new one starts at zero.
     """
-    check_changes(settings)
+    check_settings(settings, ADAPTABLE, "for existing weights")
     bundle, messages = source.bundle, list[str]()
     old, weights = bundle.model, dict(source.model.state_dict())
     if layers:
@@ -173,14 +169,6 @@ def adapt(source: LoadedModel, *settings: str, layers: Sequence[int] = (), class
     return AdaptedModel(loaded, tuple(messages))
 
 
-def check_changes(settings: Sequence[str]) -> None:
-    """Reject settings that weights cannot be adapted to."""
-    for name in (each.partition("=")[0] for each in settings):
-        if name not in ADAPTABLE:
-            message, hint = "weights cannot be adapted to it", f"change {format_choices(ADAPTABLE)} only"
-            raise ConfigError(message, code="config.unsupported", where=name, hint=hint)
-
-
 def adapt_preprocessing(preprocessing: Preprocessing, image: Size, channels: int) -> Preprocessing:
     """The preprocessing for another image size and number of channels; several means are averaged where needed."""
     normalize, decoding = preprocessing.normalize, preprocessing.decoding.model_copy(update={"channels": channels})
@@ -195,9 +183,8 @@ def _with_classes(source: LoadedModel, classes: tuple[str, ...]) -> LoadedModel:
     model = override(source.bundle.model, ["head=linear", f"head.num_classes={len(classes)}"])
     fresh = model.build()
     load_pretrained(fresh, source)
-    head = {"classes": classes, "task": "classify", "activation": "softmax"}
-    bundle = source.bundle.model_copy(update={"model": model, **head})
-    return LoadedModel(fresh.eval(), bundle)
+    head = {"model": model, "classes": classes, "task": "classify", "activation": "softmax"}
+    return LoadedModel(fresh.eval(), source.bundle.model_copy(update=head))
 
 
 def config_differences(old: Vit | Resnet, new: Vit | Resnet, fresh: tuple[str, ...]) -> list[str]:
