@@ -363,11 +363,43 @@ def test_codes_of_errors_are_well_formed() -> None:
     assert [breach for path, source in PACKAGE.items() for breach in code_breaches(path, source)] == []
 
 
+def code_literals(source: str, prefixes: Iterable[str]) -> set[str]:
+    """Every string of a file that is a code, wherever it stands; names of files and old fields are not codes."""
+    form = re.compile(rf"({'|'.join(prefixes)})\.(?!({'|'.join(NOT_CODES)})$)[a-z0-9_]+")
+    strings = (node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant))
+    return {text for text in strings if isinstance(text, str) and form.fullmatch(text)}
+
+
+def documented_codes(page: str) -> list[str]:
+    """The codes in the first column of the tables of docs/errors.md."""
+    return re.findall(r"^\| `([a-z]+\.[a-z0-9_]+)` \|", page, flags=re.MULTILINE)
+
+
+NOT_CODES = ("json", "py", "npz", "where", "share")
+PREFIXES = {code.split(".")[0] for source in PACKAGE.values() for _, code in error_codes(source)}
+CODES = {code for source in PACKAGE.values() for code in code_literals(source, PREFIXES)}
+
+
+def test_every_code_of_an_error_is_in_the_docs_and_no_other() -> None:
+    found = documented_codes((ROOT / "docs" / "errors.md").read_text(encoding="utf-8"))
+    assert {code for source in PACKAGE.values() for _, code in error_codes(source)} <= CODES
+    assert sorted(CODES - set(found)) == [], "add these to docs/errors.md: meaning, and what to do"
+    assert sorted(set(found) - CODES) == [], "docs/errors.md has codes that no error has"
+    assert len(found) == len(set(found))
+
+
+def test_a_code_is_found_wherever_it_stands() -> None:
+    source = (
+        'code = "data.empty" if x else "data.bad"; Mismatch("", "weights.odd"); open("config.json"); f("html.page")'
+    )
+    assert code_literals(source, ["data", "weights", "config"]) == {"data.empty", "data.bad", "weights.odd"}
+    assert documented_codes("| `data.empty` | No images. | Check. |\ntext `data.bad`") == ["data.empty"]
+
+
 def test_every_code_of_an_error_is_asserted_by_a_test() -> None:
     asserted = "\n".join(source for path, source in FILES.items() if path.startswith("tests/"))
-    codes = {code for source in PACKAGE.values() for _, code in error_codes(source)}
-    assert len(codes) > 100
-    assert sorted(code for code in codes if not re.search(rf"\b{re.escape(code)}\b", asserted)) == []
+    assert len(CODES) > 100
+    assert sorted(code for code in CODES if not re.search(rf"\b{re.escape(code)}\b", asserted)) == []
 
 
 @pytest.mark.parametrize("call", ['DataError("", code="config.empty")', 'DataError("", code="data.Empty")'])

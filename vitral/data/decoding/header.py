@@ -216,17 +216,17 @@ def _check(size: Size, channels: int, name: str, decoding: Decoding) -> None:
     """Raise a DataError if the image exceeds a limit."""
     pixels, short, long, wanted = size.height * size.width, min(size), max(size), decoding.channels
     if channels != wanted and not {channels, wanted} <= {1, 3}:
-        code, message = "channel_mismatch", f"expected {wanted} channels, found {channels}"
+        code, message = "data.channel_mismatch", f"expected {wanted} channels, found {channels}"
         hint = "use .npy arrays of (height, width, channels)"
     elif pixels > decoding.pixel_limit:
-        code, message = "image_too_large", f"{size} is {pixels:,} pixels, the limit is {decoding.pixel_limit:,}"
+        code, message = "data.image_too_large", f"{size} is {pixels:,} pixels, the limit is {decoding.pixel_limit:,}"
         hint = "make it smaller or raise pixel_limit"
     elif short < decoding.shortest_side:
-        code, message = "image_too_small", f"{size} has a side of {short}, the minimum is {decoding.shortest_side}"
+        code, message = "data.image_too_small", f"{size} has a side of {short}, the minimum is {decoding.shortest_side}"
         hint = "remove it or lower shortest_side"
     elif long > short * decoding.longest_aspect:
-        code, message = "extreme_aspect", f"{size} has an aspect ratio of {long / short:.0f}"
+        code, message = "data.extreme_aspect", f"{size} has an aspect ratio of {long / short:.0f}"
         message, hint = f"{message}, the limit is {decoding.longest_aspect:g}", "crop it or raise longest_aspect"
     else:
         return
-    raise DataError(message, code=f"data.{code}", where=name, hint=hint)
+    raise DataError(message, code=code, where=name, hint=hint)

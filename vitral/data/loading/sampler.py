@@ -114,21 +114,21 @@ class SamplingPlan:
     def __post_init__(self) -> None:
         images, batch_size, world, where, hint = len(self.labels), self.batch_size, self.world, "batch_size", ""
         if not images:
-            code, where, message, hint = "empty_split", "split", "there are no images", "choose another split"
+            code, where, message, hint = "config.empty_split", "split", "there are no images", "choose another split"
         elif batch_size < 1:
-            code, message = "out_of_range", f"expected at least 1, got {batch_size}"
+            code, message = "config.out_of_range", f"expected at least 1, got {batch_size}"
         elif world.rank >= world.size:
-            code, where = "out_of_range", "world"
+            code, where = "config.out_of_range", "world"
             message = f"expected a rank below {world.size}, got {world.rank}"
         elif not isinstance(self.order, Sequential) and batch_size % world.size:
-            code, hint = "indivisible", f"use a multiple of {world.size}"
+            code, hint = "config.indivisible", f"use a multiple of {world.size}"
             message = f"a batch of {batch_size} is not divisible by {world.size} processes"
         elif self.steps_per_epoch == 0:
-            code, hint = "out_of_range", f"use at most {images}"
+            code, hint = "config.out_of_range", f"use at most {images}"
             message = f"a batch of {batch_size} is larger than the dataset of {images} images"
         else:
             return
-        raise ConfigError(message, code=f"config.{code}", where=where, hint=hint)
+        raise ConfigError(message, code=code, where=where, hint=hint)
 
     @cached_property
     def steps_per_epoch(self) -> int:
