@@ -54,7 +54,7 @@ def test_a_run_explains_itself(home: Path) -> None:
     assert bundle.classes == ("bright", "dark")
     assert "accuracy" in (folder / "best" / "README.md").read_text()
     assert not model.training
-    assert any(f"vitral train {home / 'photos'} --weights {folder}" in line for line in run.summary())
+    assert any(f"vitral evaluate {folder} {home / 'photos'}" in line for line in run.summary())
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
@@ -233,10 +233,16 @@ def test_training_from_python_does_not_change_the_allocator(home: Path, monkeypa
     assert calls
 
 
-def test_the_next_command_that_is_printed_works(home: Path) -> None:
-    line = begin(home).summary()[-1]
-    words = shlex.split(line.partition("vitral train ")[2])
-    assert train(words[0], "from=" + words[2], "steps=1", "workers=0", out=str(home / "more")).step == 1
+def test_the_next_commands_that_are_printed_work(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(home)
+    lines = begin(home).summary()
+    commands = [shlex.split(line.partition("vitral ")[2]) for line in lines[lines.index("next:") + 1 :]]
+    assert [words[0] for words in commands] == ["evaluate", "predict", "explain"]
+    assert commands[0][1:] == ["run", "photos"], "relative to the working directory"
+    for words in commands:
+        with pytest.raises(SystemExit) as exited:
+            main([*words, *(["--quick"] if words[0] == "explain" else [])])
+        assert exited.value.code == 0
 
 
 def test_a_time_limit_and_a_length_are_one_too_many(home: Path) -> None:

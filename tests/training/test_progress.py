@@ -81,7 +81,7 @@ def test_an_evaluation_is_noted_and_stays_in_view() -> None:
     progress = Progress(COURSE, book)
     progress.show_evaluation(282, "val", {"loss": 0.4512, "accuracy": 0.8313, "calibration": 0.1})
     progress.run(283, outcome(1.0, accuracy=0.5))
-    assert book.notes == ["epoch 3/20  step 282/1880  val loss 0.451  val accuracy 83.1 %"]
+    assert book.notes == ["epoch  3/20  val loss 0.451  val accuracy 83.1 %"]
     assert book.shown[-1][1]["verdict"] == "val 83.1 %"
 
 
@@ -93,7 +93,19 @@ def test_a_task_without_accuracy_is_told_by_its_loss() -> None:
     progress.run(95, outcome(0.25))
     assert "accuracy" not in book.shown[-1][1]
     assert book.shown[-1][1]["verdict"] == "val loss 0.500"
-    assert book.notes == ["epoch 1/20  step 94/1880  val loss 0.500"]
+    assert book.notes == ["epoch  1/20  train loss 0.250  val loss 0.500"]
+
+
+def test_the_lines_of_evaluations_are_aligned_and_the_best_so_far_is_marked() -> None:
+    book = Notebook()
+    progress = Progress(COURSE, book)
+    progress.run(94, outcome(2.0, accuracy=0.1))
+    progress.show_evaluation(94, "val", {"loss": 2.1, "accuracy": 0.094}, is_best=True)
+    progress.show_evaluation(987, "val", {"loss": 0.4512, "accuracy": 0.083}, is_best=False)
+    assert book.notes == [
+        "epoch  1/20  train loss 2.000  val loss 2.100  val accuracy  9.4 %  best so far",
+        "epoch 10.5/20  train loss 2.000  val loss 0.451  val accuracy  8.3 %",
+    ]
 
 
 def test_losses_are_smoothed() -> None:

@@ -25,7 +25,7 @@ shown = create_display(quiet=sys.argv[1:] == ["--quiet"])
 shown.open(0, 3)
 for step in (1, 2, 3):
     shown.show(step, {"epoch": f"epoch {step}/3", "step": f"step {step}/3", "loss": "loss 0.5", "speed": "9 images/s"})
-    shown.print([f"noted {step}"])
+    shown.print([f"noted [{step}]"])
     log.info("saved [red] %d", step)
 print("to stderr", file=sys.stderr)
 shown.close()
@@ -58,11 +58,12 @@ class Screen:
             self.states.append([row.rstrip() for row in self.rows])
 
 
-def in_a_terminal(*arguments: str, **variables: str) -> Screen:
+def in_a_terminal(*arguments: str, program: str = RUN, **variables: str) -> Screen:
     """The screen after the run, and every state that it was in."""
     near, far = pty.openpty()
     places = {**os.environ, "TERM": "xterm", "COLUMNS": "80", "LINES": "25", **variables}
-    process = subprocess.Popen([sys.executable, "-c", RUN, *arguments], cwd=ROOT, env=places, stderr=far, stdout=far)
+    words = [sys.executable, "-c", program, *arguments]
+    process = subprocess.Popen(words, cwd=ROOT, env=places, stderr=far, stdout=far)
     os.close(far)
     screen = Screen()
     screen.feed(b"".join(pieces(near)).decode())
@@ -85,11 +86,29 @@ def pieces(handle: int) -> Iterator[bytes]:
 def test_messages_pass_by_the_bar_without_tearing_it_and_nothing_of_it_is_left() -> None:
     screen = in_a_terminal()
     last = [row for row in screen.states[-1] if row]
-    assert last == ["before", "saved [red] 1", "saved [red] 2", "saved [red] 3", "to stderr", "after"]
+    steps = [line for step in (1, 2, 3) for line in (f"noted [{step}]", f"saved [red] {step}")]
+    assert last == ["before", *steps, "to stderr", "after"]
     seen = {row for state in screen.states for row in state}
     for step in (1, 2, 3):
         assert any(re.fullmatch(rf"\S+ epoch {step}/3  loss 0.5  9 images/s", row) for row in seen), "it was drawn"
-    assert not any("━" in row and "saved" in row for row in seen)
+    assert not any("━" in row and ("saved" in row or "noted" in row) for row in seen)
+
+
+def test_the_message_of_a_signal_replaces_the_bar_and_stands_alone() -> None:
+    message = """
+import os, sys
+from vitral.training.progress import create_display
+shown = create_display(quiet=False)
+shown.open(0, 3)
+shown.show(1, {"epoch": "epoch 1/3"})
+os.write(2, f"{shown.erase_line}saving\\n".encode())
+shown.show(2, {"epoch": "epoch 2/3"})
+shown.close()
+"""
+    screen = in_a_terminal(program=message)
+    assert [row for row in screen.states[-1] if row] == ["saving"]
+    assert any(state[-2:] == ["saving", ""] for state in screen.states)
+    assert any(len(state) > 1 and state[-2] == "saving" and state[-1].endswith("epoch 2/3") for state in screen.states)
 
 
 def test_a_terminal_that_cannot_move_its_cursor_gets_lines() -> None:
@@ -98,9 +117,9 @@ def test_a_terminal_that_cannot_move_its_cursor_gets_lines() -> None:
 
 
 LINES = [
-    *("epoch 1/3  step 1/3  loss 0.5  9 images/s", "noted 1", "saved [red] 1"),
-    *("noted 2", "saved [red] 2"),
-    *("epoch 3/3  step 3/3  loss 0.5  9 images/s", "noted 3", "saved [red] 3"),
+    *("epoch 1/3  step 1/3  loss 0.5  9 images/s", "noted [1]", "saved [red] 1"),
+    *("noted [2]", "saved [red] 2"),
+    *("epoch 3/3  step 3/3  loss 0.5  9 images/s", "noted [3]", "saved [red] 3"),
 ]
 
 

@@ -17,6 +17,7 @@ from vitral.models.vit import Vit
 from vitral.recipes.recipe import Epochs, ImagesSeen, LengthConfig, ModelConfig, Recipe, Steps
 from vitral.runs.build import RunParts, build_loader, first_split
 from vitral.runs.folder import Environment, RunFolder, read_times, total_seconds
+from vitral.runs.messages import next_commands
 from vitral.runs.report.attention import attention_section
 from vitral.runs.report.report import Cost, Fact, Report, ReportEvaluation, write_report
 from vitral.tasks import TaskConfig
@@ -196,13 +197,9 @@ class RunArtifacts:
 
     def _next_commands(self, status: Status) -> list[Fact]:
         """The purpose of each command that the report suggests, and the command."""
-        run, data = shlex.quote(str(self.folder.path)), shlex.quote(self.parts.recipe.data.path)
         if status != "done":
-            return [("resume the run", f"vitral train --resume {run}")]
-        if not self.parts.recipe.task.labeled:
-            return [("fine-tune it", f"vitral train PHOTOS/ --weights {run}")]
-        further = f"vitral train {data} --weights {run}"
-        return [("fine-tune it further", further), ("check the data", f"vitral check {data}")]
+            return [("resume the run", f"vitral train --resume {shlex.quote(str(self.folder.path))}")]
+        return next_commands(self.folder, self.parts.recipe, self.parts.samples)
 
 
 def _result(accuracy: float, interval: Interval, split: str, images: int) -> Result:

@@ -7,6 +7,7 @@ from vitral.data.loading.sampler import SamplingPlan
 from vitral.runs.artifacts import RunArtifacts
 from vitral.runs.build import RunParts, build_loader, first_split
 from vitral.runs.folder import RunFolder, TimeLog
+from vitral.runs.messages import describe_resume, describe_start
 from vitral.training.callbacks import (
     Best,
     Checkpointing,
@@ -93,6 +94,14 @@ class Session:
         """Whether no steps are left."""
         return self.step == self.parts.steps or self.should_stop_early
 
+    def describe(self) -> list[str]:
+        """What is about to be trained, before the first step; later, where the run stands."""
+        if not self.step:
+            return describe_start(self.folder, self.parts, self.group)
+        best = next((line for line in self.evaluations if self._is_best(line.step)), None)
+        left = 0 if self.is_complete else self.parts.steps - self.step
+        return describe_resume(self.folder, self.parts, self.step, best, left)
+
     def run(self, progress: Progress) -> None:
         """Train for the remaining steps; `StopTraining` is raised if the run stops before the last."""
         parts = self.parts
@@ -132,7 +141,7 @@ class Session:
         if self.metrics is not None:
             self.metrics.add(line)
         self.record_time()
-        progress.show_evaluation(step, self.split, line.values)
+        progress.show_evaluation(step, self.split, line.values, self._is_best(step))
         if self._is_best(step):
             self.artifacts.write_bundle(self.folder.best, step, line)
 

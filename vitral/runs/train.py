@@ -17,6 +17,7 @@ from vitral.runs.artifacts import RunArtifacts
 from vitral.runs.autotune import fit_memory, fit_time
 from vitral.runs.build import build_run_for_task, build_task, build_train_images, select_device
 from vitral.runs.folder import RunFolder, find_run, refuse_existing
+from vitral.runs.messages import format_commands, next_commands, suggest_weights
 from vitral.runs.preflight import check_recipe, create_run, quick_check, reopen_run
 from vitral.runs.report.report import ReportEvaluation
 from vitral.runs.request import RunRequest, resolve
@@ -50,16 +51,12 @@ class Run(NamedTuple):
         return f"Run({str(self.folder.path)!r}: step {self.step:,} of {self.steps:,}{self._format_accuracy(', ')})"
 
     def summary(self) -> list[str]:
-        """The lines that are logged at the end: accuracy, report, next command."""
+        """The lines that are logged at the end: accuracy, report, next commands."""
         if self.signal:
             stopped = f"stopped and saved after step {self.step:,} of {self.steps:,}; resume with:"
             return [f"{signal.Signals(self.signal).name}: {stopped}", self.resume_command]
-        data = "PHOTOS/"
-        if self.recipe.task.labeled:
-            root = f" --root {shlex.quote(self.recipe.data.root)}" if self.recipe.data.root else ""
-            data = f"{shlex.quote(self.samples.where)}{root}"
-        command = f"vitral train {data} --weights {shlex.quote(str(self.folder.path))}"
-        return [*filter(None, [self._format_accuracy()]), f"report: {self.folder.report}", f"next: {command}"]
+        commands = format_commands(next_commands(self.folder, self.recipe, self.samples))
+        return [*filter(None, [self._format_accuracy()]), f"report: {self.folder.report}", "next:", *commands]
 
     @property
     def resume_command(self) -> str:
@@ -96,7 +93,7 @@ def train(
     call = [*map(repr, (data, *settings)), *(f"{name}={value!r}" for name, value in named.items() if value)]
     with open_process_group(select_device(complete)) as group:
         check_recipe(complete, samples, group.world)
-        messages = [reason, *samples.notes, *quick_check(samples)]
+        messages = [reason, *samples.notes, *quick_check(samples), suggest_weights(complete, samples)]
         if source and group.is_main:  # a mismatch of the weights is found before a folder is made
             messages += [*source.messages, *load_pretrained(complete.model.build(), source.loaded)]
         _log(group, messages)
@@ -134,16 +131,15 @@ def run_session(
             _log(group, [recipe.finetune.prepare(task, build_train_images(recipe, samples, group))])
         parts = build_run_for_task(task, recipe, samples, group)
         artifacts = RunArtifacts(folder, parts, group)
-        stop = stack.enter_context(SignalHandler(STOP_MESSAGE if group.is_main else ""))
+        display = create_display(quiet=not group.is_main or log.level > logging.INFO)
+        stop = stack.enter_context(SignalHandler(f"{display.erase_line}{STOP_MESSAGE}" if group.is_main else ""))
         session = Session(folder, parts, group, stop, artifacts)
         stack.callback(session.close)
         session.restore()
         group.set_resume_hint(Run(folder, recipe, samples, session.step, parts.steps, 0, None).resume_command)
-        if session.is_complete:
-            _log(group, [f"training is complete: {session.step:,} steps"])
+        _log(group, session.describe())
         span = ProgressSpan(session.step, parts.steps, parts.plan.steps_per_epoch, parts.plan.batch_size)
-        quiet = not group.is_main or log.level > logging.INFO
-        with Progress(span, create_display(quiet)) as progress:
+        with Progress(span, display) as progress:
             try:
                 session.run(progress)
             except StopTraining as stopped:

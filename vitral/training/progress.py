@@ -26,6 +26,8 @@ FILE_FIELDS = ("epoch", "step", "loss", "accuracy", "speed", "left")
 class Display:
     """Shows nothing; the interface of the displays."""
 
+    erase_line = ""  # what to write first so that a message stands on a line of its own
+
     def open(self, start: int, steps: int) -> None:
         """Start before step `start` of `steps`."""
 
@@ -70,11 +72,12 @@ class LineDisplay(Display):
 
 
 class BarDisplay(Display):
-    """A progress bar at the bottom of the terminal; log messages are printed above it, and it is removed at the end.
+    """A progress bar at the bottom of the terminal; messages are printed above it, and it is removed at the end.
 
-    It shows the last evaluation itself, so `print` does nothing. It is not drawn by a thread: a process that is forked
-    while a thread draws may hang.
+    It is not drawn by a thread: a process that is forked while a thread draws may hang.
     """
+
+    erase_line = "\r\x1b[2K"  # the bar, which is drawn again below
 
     def __init__(self) -> None:
         self._bar: RichProgress | None = None
@@ -103,6 +106,12 @@ class BarDisplay(Display):
         parts = [fields[name] for name in TERMINAL_FIELDS if name in fields]
         line = fit_width(parts, self._bar.console.width - BAR_WIDTH - 2)
         self._bar.update(self._bar.task_ids[0], completed=step, description=line, refresh=True)
+
+    def print(self, parts: Sequence[str]) -> None:
+        from rich.text import Text
+
+        assert self._bar is not None
+        self._bar.console.print(Text("  ".join(parts)), soft_wrap=True)
 
     def close(self) -> None:
         assert self._bar is not None
@@ -139,6 +148,11 @@ class ProgressSpan(NamedTuple):
     def format_epoch(self, step: int) -> str:
         """`epoch 3/20`: the epoch that a step ended or was in."""
         return f"epoch {-(-step // self.steps_per_epoch)}/{-(-self.steps // self.steps_per_epoch)}"
+
+    def format_exact_epoch(self, step: int) -> str:
+        """`epoch  2.5/20`: the epochs after a step, as wide as the last."""
+        last = f"{self.steps / self.steps_per_epoch:.4g}"
+        return f"epoch {f'{step / self.steps_per_epoch:.4g}':>{len(last)}}/{last}"
 
 
 class Sample(NamedTuple):
@@ -185,13 +199,20 @@ class Progress:
             self._means[name] = before + share * (value - before)
         self.display.show(step, self._fields(step))
 
-    def show_evaluation(self, step: int, split: str, values: Mapping[str, float]) -> None:
-        """Show the metrics of an evaluation. Its time does not count for the speed."""
+    def show_evaluation(self, step: int, split: str, values: Mapping[str, float], is_best: bool = False) -> None:
+        """Show the metrics of an evaluation, and whether it is the best so far. Its time does not count for the speed.
+
+        The lines of all evaluations are aligned.
+        """
         self._window.clear()
-        found = [format_metric(name, value) for name, value in values.items() if name in ("loss", "accuracy")]
-        self._verdict = f"{split} {found[-1].removeprefix('accuracy ')}" if found else ""
-        place = [self.span.format_epoch(step), f"step {step}/{self.span.steps}"]
-        self.display.print([*place, *(f"{split} {words}" for words in found)])
+        shown = {name: values[name] for name in ("loss", "accuracy") if name in values}
+        for name, value in shown.items():  # the last one: accuracy, if there is one
+            self._verdict = f"{split} {format_metric(name, value).removeprefix('accuracy ')}"
+        columns = [self.span.format_exact_epoch(step)]
+        if "loss" in self._means:
+            columns.append(f"train {format_metric('loss', self._means['loss'], aligned=True)}")
+        columns += [f"{split} {format_metric(name, value, aligned=True)}" for name, value in shown.items()]
+        self.display.print([*columns, *(["best so far"] if is_best else [])])
 
     def _fields(self, step: int) -> dict[str, str]:
         """The fields of a line that are known."""
@@ -210,10 +231,10 @@ class Progress:
         return {name: words for name, words in parts.items() if words}
 
 
-def format_metric(name: str, value: float) -> str:
-    """`loss 0.512`, `accuracy 81.3 %`."""
+def format_metric(name: str, value: float, aligned: bool = False) -> str:
+    """`loss 0.512`, `accuracy 81.3 %`; aligned, usual values are equally wide."""
     if name == "accuracy":
-        return f"{name} {100 * value:.1f} %"
+        return f"{name} {100 * value:{'4.1f' if aligned else '.1f'}} %"
     return f"{name} {value:.3f}" if value >= 0.01 else f"{name} {value:.1e}"
 
 

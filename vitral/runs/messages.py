@@ -1,0 +1,157 @@
+"""What a user reads about a run: its main facts at the start, where it stands when it resumes, and what to do next."""
+
+import os
+import shlex
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+
+from vitral.data.datasets.named import NAMED_DATASETS
+from vitral.data.datasets.source import SAMPLE
+from vitral.data.samples import SPLITS, Samples
+from vitral.html.page import plural, printable
+from vitral.html.text import align_columns, format_count
+from vitral.models.attention import Attention
+from vitral.models.embed import Patches
+from vitral.models.registry import SIZES
+from vitral.models.resnet import Resnet
+from vitral.models.vit import Vit
+from vitral.recipes.recipe import ModelConfig, Recipe
+from vitral.recipes.registry import HUNDREDS
+from vitral.runs.build import RunParts, first_split
+from vitral.runs.folder import RunFolder, read_times, total_seconds
+from vitral.training.distributed.process_group import ProcessGroup
+from vitral.training.metrics import MetricsLine
+from vitral.training.progress import format_duration, format_metric
+
+Fact = tuple[str, str]  # name and value
+
+# Pretrained weights that suit a few hundred photos: small, and better than any training from scratch.
+SUGGESTED_WEIGHTS, SUGGESTED_MEGABYTES = "hf:facebook/dinov2-small", 88
+
+
+def describe_model(model: ModelConfig) -> str:
+    """`ViT-S/16, 12 layers of width 384`; a model that is not in the paper's tables has no name."""
+    if isinstance(model, Resnet):
+        return f"ResNet, stages of {', '.join(map(str, model.layers))}"
+    name = "ViT"
+    if isinstance(model.stem, Patches) and isinstance(model.mixer, Attention):
+        patch, shape = model.stem.patch, (model.width, model.depth, model.mixer.heads)
+        short = str(patch.height) if patch.height == patch.width else str(patch)
+        name = next((f"ViT-{key}/{short}" for key, size in SIZES.items() if size[:3] == shape), name)
+    return f"{name}, {model.depth} layers of width {model.width}"
+
+
+def describe_images(model: ModelConfig) -> str:
+    """`64x64 pixels, 4x4 = 16 patches of 16x16`."""
+    pixels = f"{model.image_size} pixels"
+    if not isinstance(model, Vit):
+        return pixels
+    grid = model.layout(model.image_size).grid
+    return f"{pixels}, {grid} = {plural(grid.cells(), 'patch', 'patches')} of {model.stem.token_size()}"
+
+
+def describe_start(folder: RunFolder, parts: RunParts, group: ProcessGroup) -> list[str]:
+    """The main facts of a run before its first step, as aligned lines."""
+    recipe, samples, model = parts.recipe, parts.samples, parts.recipe.model
+    counts = [f"{len(samples.of(split)):,} {split}" for split in SPLITS if samples.of(split)]
+    classes = f" of {plural(len(samples.classes), 'class', 'classes')}" if recipe.task.labeled else ""
+    epochs = parts.steps / parts.plan.steps_per_epoch
+    length = f"{epochs:.4g} {'epoch' if epochs == 1 else 'epochs'}, {plural(parts.steps, 'step')}"
+    split = f", in {plural(recipe.microbatches, 'microbatch', 'microbatches')}" if recipe.microbatches > 1 else ""
+    facts = [
+        ("model", f"{describe_model(model)}, {_describe_size(parts)}"),
+        ("images", describe_images(model)),
+        ("data", f"{printable(samples.where)}: {', '.join(counts)} images{classes}"),
+        ("training", f"{length}, batch size {recipe.batch_size:,}{split}"),
+        ("device", _describe_device(parts, group)),
+        ("run folder", printable(str(folder.path))),
+    ]
+    return align_columns(facts)
+
+
+def _describe_size(parts: RunParts) -> str:
+    """The parameters of the model, and how many of them are trained if not all are."""
+    everything = sum(weight.numel() for weight in parts.recipe.model.build_empty().parameters())
+    trained = sum(weight.numel() for weight in parts.model.parameters() if weight.requires_grad)
+    share = f" ({format_count(trained)} trained)" if trained < everything else ""
+    return f"{format_count(everything)} parameters{share}"
+
+
+def _describe_device(parts: RunParts, group: ProcessGroup) -> str:
+    device = group.device
+    kind = f"{device.type} ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else device.type
+    dtype = str(parts.state.precision.dtype).removeprefix("torch.")
+    processes = f", {group.world.size:,} processes" if group.world.size > 1 else ""
+    return f"{kind}, {plural(torch.get_num_threads(), 'thread')}{processes}, {dtype}"
+
+
+def describe_resume(folder: RunFolder, parts: RunParts, step: int, best: MetricsLine | None, left: int) -> list[str]:
+    """A run that continues after a step, in two lines: what it is; where it stands and how many steps are left."""
+    model = f"{describe_model(parts.recipe.model)}, {_describe_size(parts)}"
+    what = f"resuming {printable(str(folder.path))}: {model}, on {printable(parts.samples.where)}"
+    each = parts.plan.steps_per_epoch
+    where = f"step {step:,} of {parts.steps:,} (epoch {step / each:.3g} of {parts.steps / each:.3g})"
+    if best is not None:
+        name = "accuracy" if "accuracy" in best.values else "loss"
+        where += f", best {best.split} {format_metric(name, best.values[name])} at epoch {best.epoch:.3g}"
+    if not left:
+        return [what, f"{where}; training is complete"]
+    seconds = total_seconds(read_times(folder.path)) / step * left
+    return [what, f"{where}; {plural(left, 'step')} left{f', about {format_duration(seconds)}' if seconds else ''}"]
+
+
+def suggest_weights(recipe: Recipe, samples: Samples) -> str:
+    """One line with the command that would do better, for a few photos and random weights; else empty."""
+    images = len(samples.of("train"))
+    is_photos = samples.where not in {SAMPLE, *NAMED_DATASETS} and recipe.model.channels == 3
+    if recipe.weights or not recipe.task.labeled or not is_photos or images > HUNDREDS:
+        return ""
+    package = "" if find_spec("huggingface_hub") else " and needs pip install 'vitral[hub]'"
+    command = f"vitral train {data_arguments(recipe)} --weights {SUGGESTED_WEIGHTS}"
+    cost = f"downloads {SUGGESTED_MEGABYTES} MB{package}"
+    return f"tip: {plural(images, 'photo')} train better from pretrained weights; this {cost}: {command}"
+
+
+def data_arguments(recipe: Recipe) -> str:
+    """The data of a recipe as arguments of a command: its path, relative to the working directory if below it."""
+    root = f" --root {_quote(recipe.data.root)}" if recipe.data.root else ""
+    return f"{_quote(recipe.data.path)}{root}"
+
+
+def next_commands(folder: RunFolder, recipe: Recipe, samples: Samples) -> list[Fact]:
+    """What to do with a finished run: the purpose of each command, and the command, which works as it stands."""
+    run, named = _quote(str(folder.path)), recipe.data.path in {SAMPLE, *NAMED_DATASETS}
+    split = first_split(samples, "test", "val", "train")
+    example = SAMPLE if recipe.data.path == SAMPLE else _example_file(samples, split)
+    commands = []
+    if not recipe.task.labeled:
+        data = data_arguments(recipe) if named else "PHOTOS/"
+        commands.append(("fine-tune it on labeled images", f"vitral train {data} --weights {run}"))
+    elif split != "train":
+        commands.append(("evaluate it", f"vitral evaluate {run} {data_arguments(recipe)}"))
+    if example and recipe.task.labeled:
+        commands.append(("predict an image", f"vitral predict {run} {_quote(example)}"))
+    if example and isinstance(recipe.model, Vit):
+        commands.append(("see what it looks at", f"vitral explain {run} {_quote(example)}"))
+    return commands
+
+
+def format_commands(commands: Sequence[Fact]) -> list[str]:
+    """Commands in aligned lines, their purpose first, so that the rest of a line can be pasted into a shell."""
+    return align_columns([(f"  {purpose}", command) for purpose, command in commands])
+
+
+def _example_file(samples: Samples, split: str | None) -> str:
+    """A file of the split; empty where the images are not files of their own."""
+    item = next((item for item in samples.items if item.split == split), None)
+    path = samples.store.address(item.name) if item else ""
+    return path if path and Path(path).is_file() else ""
+
+
+def _quote(path: str) -> str:
+    """A path for the shell, relative to the working directory if it is below it."""
+    here = os.path.abspath(".") + os.sep
+    return shlex.quote(os.path.relpath(path) if path.startswith(here) else path)
