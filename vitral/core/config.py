@@ -1,14 +1,19 @@
-"""Config: the frozen, checked value behind every choice, its JSON and its `a.b=c` overrides."""
+"""Config: the frozen, checked value behind every choice, its JSON and its overrides by path.
+
+A union of configs is open: besides its members it takes a user's own class that has what all of them have.
+"""
 
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import PurePath
 from types import UnionType
 from typing import Annotated, Any, NamedTuple, Self, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationError
 from pydantic_core import CoreSchema, ErrorDetails, core_schema, to_json
 
+from vitral.core.custom import class_reference, find_class, is_reference
 from vitral.core.errors import ConfigError, did_you_mean, format_choices, suggest_choice
 
 C = TypeVar("C", bound="Config")
@@ -79,6 +84,12 @@ class Config(BaseModel):
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
 
     @classmethod
+    def __pydantic_init_subclass__(cls, **arguments: Any) -> None:
+        """Give a user's own class a kind to be named by in messages and reports."""
+        if "kind" not in cls.model_fields and not cls.__module__.startswith("vitral."):
+            cls.kind = cls.__name__  # type: ignore[attr-defined]
+
+    @classmethod
     def parse(cls, data: Mapping[str, Any]) -> Self:
         """The config of plain data, as read from JSON or TOML: lists become tuples, text becomes paths."""
         return cls.from_json(to_json(data))
@@ -96,28 +107,119 @@ class Config(BaseModel):
         return self.model_dump_json(indent=2)
 
 
+CUSTOM = "custom"  # how pydantic calls the member of a union that a user's class is
+
+
+class OpenUnion:
+    """Marks a union of configs that are told apart by `kind`: `Annotated[AdamW | Sgd, OpenUnion()]`.
+
+    A user's own class is written with a kind that says where to import it from: `path/file.py:Lion`.
+    """
+
+    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
+        kinds = _kinds(source)
+        members = {kind: handler.generate_schema(member) for kind, member in kinds.items()}
+
+        def tag(value: Any) -> Any:
+            kind = value.get("kind") if isinstance(value, dict) else getattr(value, "kind", None)
+            custom = isinstance(value, Config) and type(value) not in kinds.values()
+            return CUSTOM if custom or is_reference(kind) else kind
+
+        def validate_custom(value: Any) -> Config:
+            if not isinstance(value, Config):
+                fields = {name: field for name, field in value.items() if name != "kind"}
+                return _custom_class(value["kind"], kinds).parse(fields)
+            _check_interface(type(value), kinds)
+            return value
+
+        def serialize(value: Any, inner: Any, info: Any) -> Any:
+            if type(value) in kinds.values():
+                return inner(value)
+            return {"kind": class_reference(type(value))} | value.model_dump(mode=info.mode, exclude={"kind"})
+
+        known = core_schema.tagged_union_schema(members, discriminator="kind")
+        custom = core_schema.no_info_plain_validator_function(validate_custom)
+        written = core_schema.wrap_serializer_function_ser_schema(serialize, info_arg=True, schema=known)
+        return core_schema.tagged_union_schema({**members, CUSTOM: custom}, discriminator=tag, serialization=written)
+
+
+def _custom_class(reference: str, kinds: Mapping[str, type[Config]]) -> type[Config]:
+    """The class of a user that a kind names; ConfigError unless it has what the members of the union have."""
+    cls: type[Config] = find_class(reference, Config)
+    _check_interface(cls, kinds)
+    return cls
+
+
+def _check_interface(cls: type[Config], kinds: Mapping[str, type[Config]]) -> None:
+    shared = set.intersection(*({*dir(member)} for member in kinds.values())) - {*dir(Config)}
+    if missing := sorted(name for name in shared if not name.startswith("_") and not hasattr(cls, name)):
+        message = f"{cls.__name__} has no {', '.join(missing)}, which {format_choices(kinds)} have"
+        raise ConfigError(message, code="config.wrong_class", hint="derive it from the same class as they are")
+
+
 def union_members(union: object) -> tuple[type[Any], ...]:
     """The classes of a union such as `PositionConfig`, in its order; a class by itself is its only member."""
     return get_args(_bare(union)) if _is_union(union) else (_bare(union),)
 
 
-def override(config: C, settings: Iterable[str]) -> C:
-    """The config with `a.b=c` settings applied in turn, and checked once all of them are in.
+def override(config: C, settings: Iterable[str] | Mapping[str, object]) -> C:
+    """The config with settings applied in turn, and checked once all of them are in.
 
-    A value is JSON where it parses as JSON, else plain text. A union is named by its kind (`position=rope2d`): another
-    kind keeps the fields that both share by descent and has its own defaults for the rest.
+    Settings are values by path, or text as in `parse_settings`. The end of a path suffices where it fits one field:
+    `lr` for `optimizer.lr`. A union is named by its kind (`position=rope2d`): another kind keeps the fields that both
+    share by descent and has its own defaults for the rest.
     """
     data = config.model_dump(mode="json")
-    for setting in settings:
-        path, equals, text = setting.partition("=")
-        if not path or not equals:
-            raise ConfigError(f"expected field=value, got {setting!r}", code="config.bad_setting")
-        try:
-            value = json.loads(text)
-        except ValueError:
-            value = text
-        _assign(type(config), data, path, value)
+    given = settings.items() if isinstance(settings, Mapping) else map(_parse_setting, settings)
+    for path, value in given:
+        _assign(type(config), data, _full_path(type(config), data, path), to_plain(value))
     return type(config).parse(data)
+
+
+def parse_settings(settings: Iterable[str]) -> dict[str, Any]:
+    """Settings of a command line, `path=value`, by path; a value is JSON where it parses as JSON, else text."""
+    return dict(map(_parse_setting, settings))
+
+
+def _parse_setting(setting: str) -> tuple[str, Any]:
+    path, equals, text = setting.partition("=")
+    if not path or not equals:
+        raise ConfigError(f"expected field=value, got {setting!r}", code="config.bad_setting")
+    try:
+        return path, json.loads(text)
+    except ValueError:
+        return path, text
+
+
+def to_plain(value: object) -> Any:
+    """An object as the data of a setting: configs become their fields by name, paths become text."""
+    if isinstance(value, Config):
+        if type(value).__module__.startswith("vitral."):
+            return value.model_dump(mode="json")
+        return {"kind": class_reference(type(value))} | value.model_dump(mode="json", exclude={"kind"})
+    if isinstance(value, list | tuple):
+        return [to_plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return {name: to_plain(item) for name, item in value.items()}
+    return str(value) if isinstance(value, PurePath) else value
+
+
+def _full_path(config: type[Config], data: dict[str, Any], path: str) -> str:
+    """The whole path of a field that is named by the end of its path; the path itself if nothing ends like it."""
+    if path.partition(".")[0] in config.model_fields:
+        return path
+    ends = [whole for whole in _paths(data) if whole.endswith(f".{path}")]
+    if len(ends) > 1:
+        message = f"several settings end like this: {', '.join(ends)}"
+        raise ConfigError(message, code="config.ambiguous_setting", where=path, hint="give the whole path")
+    return ends[0] if ends else path
+
+
+def _paths(data: Mapping[str, Any], prefix: str = "") -> Iterable[str]:
+    for name, value in data.items():
+        yield prefix + name
+        if isinstance(value, dict):
+            yield from _paths(value, f"{prefix}{name}.")
 
 
 def _assign(config: type[Config], data: dict[str, Any], path: str, value: Any) -> None:
@@ -137,7 +239,7 @@ def _assign(config: type[Config], data: dict[str, Any], path: str, value: Any) -
         if not isinstance(inner, dict):
             message = f"{place} is {_brief(inner)}, which has no fields"
             raise ConfigError(message, code="config.unknown_field", where=path, hint=f"set it as {place}=VALUE")
-        config = kinds[inner["kind"]] if kinds else union_members(field)[0]
+        config = _member(kinds, inner["kind"]) if kinds else union_members(field)[0]
         data, siblings = inner, kinds
 
 
@@ -147,12 +249,14 @@ def _chosen(field: object, current: Any, value: Any, where: str) -> Any:
     named = isinstance(value, dict)
     if kinds:
         kind = value.get("kind") if named else value
-        if kind not in list(kinds):
+        if kind not in list(kinds) and not is_reference(kind):
             raise _no_such_kind(kinds, kind, where)
-        if not named and isinstance(current, dict) and current["kind"] == kind:
+        chosen = _member(kinds, kind)
+        if not named and isinstance(current, dict) and _member(kinds, current["kind"]) is chosen:
             return current
-        kept = _inherited(kinds, current, kinds[kind])
-        return _defaults(kinds[kind]) | kept | (value if named else {})
+        kept = _inherited(kinds, current, chosen)
+        kind = next((known for known, member in kinds.items() if member is chosen), class_reference(chosen))
+        return {"kind": kind} | _defaults(chosen) | kept | (value if named else {}) | {"kind": kind}
     return _defaults(field) | value if named and _is_config(field) else value
 
 
@@ -160,7 +264,7 @@ def _inherited(kinds: dict[str, type[Config]], current: Any, new: type[Config]) 
     """What a change of kind leaves as it was: fields that both kinds have from one base mean the same in both."""
     if not isinstance(current, dict):
         return {}
-    old = kinds[current["kind"]]
+    old = _member(kinds, current["kind"])
     bases = [base for base in old.__mro__ if issubclass(base, Config) and base is not Config and issubclass(new, base)]
     return {name: current[name] for base in bases for name in base.model_fields if name != "kind"}
 
@@ -260,6 +364,11 @@ def _kinds(union: object) -> dict[str, type[Config]]:
     """The members of a union by kind; empty when it is not a union of configs with kinds."""
     kinds = {_kind(member): member for member in union_members(union) if _is_config(member)}
     return kinds if all(kinds) and len(kinds) == len(union_members(union)) else {}
+
+
+def _member(kinds: Mapping[str, type[Config]], kind: str) -> type[Config]:
+    """The class of a kind: a member of the union, or a class of a user."""
+    return kinds[kind] if kind in kinds else _custom_class(kind, kinds)
 
 
 def _kind(config: type[Config]) -> str:
