@@ -34,7 +34,7 @@ class Times(NamedTuple):
 
 def large(seconds: float) -> Recipe:
     """A ViT-S/16 on small images that is saved every so many seconds."""
-    recipe = get_recipe("cifar10").model_copy(update={"model": model_config("S/16", "image_size=64")})
+    recipe = get_recipe("cifar10").model_copy(update={"model": model_config("S/16", image_size=64)})
     settings = [
         "average=none",
         "device=cpu",

@@ -22,8 +22,8 @@ from vitral.core.machine import keep_freed_memory
 from vitral.explanation.analysis import analyze
 from vitral.explanation.attention_distance import mean_attention_distance
 from vitral.models.base import Model
-from vitral.models.registry import create_model
 from vitral.runs.bench import TimingProcess
+from vitral.weights.create import create_model
 
 SEEING, FORWARD = "everything", "one forward pass"
 DISTANCE, INFERENCE = "attention distance", "inference"

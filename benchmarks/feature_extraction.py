@@ -17,6 +17,7 @@ import torch
 
 from benchmarks.__main__ import machine, say
 from benchmarks.compare import Case, Length, ratio, run_interleaved, throughput
+from vitral.core.config import parse_settings
 from vitral.core.machine import keep_freed_memory
 from vitral.data.datasets.arrays import LabeledImages, open_arrays
 from vitral.data.decoding.header import Decoding
@@ -54,7 +55,7 @@ class Noise:
 def prepare(engine: str, case: Case) -> Callable[[], object]:
     """A turn of the case."""
     keep_freed_memory()
-    config = model_config("Ti/16", *SETTINGS[case], f"head.num_classes={len(CLASSES)}")
+    config = model_config("Ti/16", settings=parse_settings([*SETTINGS[case], f"head.num_classes={len(CLASSES)}"]))
     needs = Preprocessing(image_size=config.image_size, decoding=Decoding(channels=config.channels))
     bundle = Bundle(model=config, task="classify", preprocessing=needs, classes=CLASSES)
     samples = open_arrays("noise", CLASSES, Noise(case.images, config.image_size.height))

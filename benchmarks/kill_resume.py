@@ -18,6 +18,7 @@ from tempfile import TemporaryDirectory
 import torch
 
 from benchmarks.__main__ import machine
+from vitral.core.config import parse_settings
 from vitral.runs.train import resume, train
 
 SETTINGS = (
@@ -37,7 +38,7 @@ def work(folder: Path) -> None:
         return
     for leftover in folder.iterdir() if folder.exists() else ():  # killed before the run had begun
         leftover.unlink()
-    train("sample", *SETTINGS, recipe="sample", out=str(folder))
+    train("sample", settings=parse_settings([*SETTINGS]), recipe="sample", out=str(folder))
 
 
 def digests(folder: Path) -> dict[str, str]:
@@ -53,7 +54,9 @@ def main() -> None:
     context = multiprocessing.get_context("fork")  # torch is imported once, here
     torch.set_num_threads(1)
     with TemporaryDirectory() as home:
-        train("sample", *SETTINGS, "steps=1", recipe="sample", out=f"{home}/warm")  # so that a child begins at once
+        train(
+            "sample", settings=parse_settings([*SETTINGS, "steps=1"]), recipe="sample", out=f"{home}/warm"
+        )  # so that a child begins at once
         whole, broken = Path(home) / "whole", Path(home) / "broken"
         started = time.monotonic()
         undisturbed = context.Process(target=work, args=(whole,))

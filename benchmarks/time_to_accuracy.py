@@ -50,8 +50,8 @@ class Point(NamedTuple):
 
 def wished(root: str, epochs: int) -> tuple[Recipe, Samples]:
     """Our recipe and its data; 0 epochs are as many as it has itself."""
-    settings = ["device=cpu", "eval_every=1", *([f"epochs={epochs}"] if epochs else [])]
-    found = resolve(RunRequest("fashion-mnist", tuple(settings), recipe="fashion_mnist", root=root))
+    settings = {"device": "cpu", "eval_every": 1, "root": root} | ({"epochs": epochs} if epochs else {})
+    found = resolve(RunRequest("fashion-mnist", recipe="fashion_mnist", settings=settings))
     return found.recipe, found.samples
 
 

@@ -19,6 +19,7 @@ from PIL import Image
 
 import vitral
 from benchmarks.__main__ import machine, say
+from vitral.core.config import parse_settings
 from vitral.data.datasets.arrays import ArrayStore, load_once
 from vitral.data.datasets.source import open_data
 from vitral.evaluation.linear_probe import LinearResult
@@ -82,16 +83,20 @@ def timed(name: str, way: Callable[[], float]) -> float:
 def fresh(data: Path, out: str, seed: int, epochs: int) -> float:
     """From fresh weights, by the recipe for CIFAR-10 with larger patches."""
     settings = (f"epochs={epochs}", "eval_every=1000", f"model.stem.patch={PATCH}", "batch_size=64", f"seed={seed}")
-    return top1(vitral.train(str(data), *settings, recipe="cifar10", out=out))
+    return top1(vitral.train(str(data), settings=parse_settings([*settings]), recipe="cifar10", out=out))
 
 
 def tuned(start: str, data: Path, out: str, seed: int, *settings: str) -> float:
     """From weights, by the recipe that is chosen for them."""
-    return top1(vitral.train(str(data), f"from={start}", f"seed={seed}", "eval_every=1000", *settings, out=out))
+    return top1(
+        vitral.train(
+            str(data), settings=parse_settings([f"from={start}", f"seed={seed}", "eval_every=1000", *settings]), out=out
+        )
+    )
 
 
 def probed(start: str, data: Path, seed: int) -> float:
-    found = vitral.evaluate(start, str(data), f"seed={seed}", with_=("linear",)).results[0]
+    found = vitral.evaluate(start, str(data), seed=seed, with_=("linear",)).results[0]
     assert isinstance(found, LinearResult)
     return found.top1
 

@@ -42,6 +42,7 @@ WHOLE_PACKAGE_TESTS = (
     "tests/models/test_references.py",
     "tests/test_architecture.py",
     "tests/test_before.py",
+    "tests/test_custom_parts.py",
     "tests/test_errata.py",
     "tests/test_layouts.py",
     "tests/test_packaging.py",

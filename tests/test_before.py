@@ -128,7 +128,7 @@ def test_the_runner_of_an_export_prints_what_it_did(name: str, home: Path) -> No
 def test_a_finished_run_opens(home: Path) -> None:
     run = home / "finished"
     shutil.copytree(BEFORE / "finished", run)
-    evaluation = vitral.evaluate(run, "photos", "workers=0", "cache=false", split="val")
+    evaluation = vitral.evaluate(run, "photos", workers=0, cache=False, split="val")
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     best = max(line["accuracy"] for line in lines if line["split"] == "val")
     assert evaluation.results[0].model_dump()["accuracy"]["top1"] == pytest.approx(best)

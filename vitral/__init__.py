@@ -10,6 +10,7 @@ from vitral.core.imports import pause_gc
 
 if TYPE_CHECKING:
     from vitral.core.config import Config as Config
+    from vitral.core.custom import trusted as trusted
     from vitral.core.errors import ConfigError as ConfigError
     from vitral.core.errors import DataError as DataError
     from vitral.core.errors import VitralError as VitralError
@@ -17,35 +18,62 @@ if TYPE_CHECKING:
     from vitral.core.machine import keep_freed_memory as keep_freed_memory
     from vitral.data.datasets.pack import pack as pack
     from vitral.data.datasets.source import open_data as open_data
+    from vitral.data.datasets.torch_dataset import BaseDataset as BaseDataset
     from vitral.data.decoding.header import Decoding as Decoding
+    from vitral.data.decoding.pixels import Pixels as Pixels
     from vitral.data.doctor.diagnosis import check as check
     from vitral.data.loading.loader import ImagePipeline as ImagePipeline
     from vitral.data.loading.loader import Loader as Loader
+    from vitral.data.samples import Split as Split
     from vitral.data.transforms.preprocessing import Preprocessing as Preprocessing
     from vitral.explanation.explain import explain as explain
     from vitral.explanation.walkthrough.describe import describe as describe
     from vitral.inference.predictor import Predictor as Predictor
+    from vitral.models import AdditivePosition as AdditivePosition
+    from vitral.models import BaseInit as BaseInit
+    from vitral.models import BaseMixer as BaseMixer
+    from vitral.models import BasePosition as BasePosition
+    from vitral.models import BuildContext as BuildContext
     from vitral.models import Features as Features
+    from vitral.models import Layout as Layout
+    from vitral.models import Model as Model
+    from vitral.models import Position as Position
     from vitral.models import Resnet as Resnet
     from vitral.models import Vit as Vit
     from vitral.models import attention_maps as attention_maps
     from vitral.models import attention_weights as attention_weights
-    from vitral.models import create_model as create_model
     from vitral.models import model_config as model_config
+    from vitral.models.registry import list_models as list_models
     from vitral.recipes.recipe import Recipe as Recipe
+    from vitral.recipes.registry import list_recipes as list_recipes
     from vitral.runs.evaluate import evaluate as evaluate
     from vitral.runs.export import export as export
+    from vitral.runs.options import TrainOptions as TrainOptions
     from vitral.runs.train import Run as Run
     from vitral.runs.train import resume as resume
     from vitral.runs.train import train as train
+    from vitral.tasks.task import BaseTask as BaseTask
+    from vitral.tasks.task import Outcome as Outcome
+    from vitral.tasks.task import Task as Task
+    from vitral.training.optimizers import BaseOptimizer as BaseOptimizer
+    from vitral.training.optimizers import param_groups as param_groups
     from vitral.weights.adapt import adapt as adapt
     from vitral.weights.bundle import Bundle as Bundle
     from vitral.weights.convert import convert as convert
+    from vitral.weights.create import create_model as create_model
     from vitral.weights.load import load as load
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "AdditivePosition": "vitral.models",
+    "BaseDataset": "vitral.data.datasets.torch_dataset",
+    "BaseInit": "vitral.models",
+    "BaseMixer": "vitral.models",
+    "BaseOptimizer": "vitral.training.optimizers",
+    "BasePosition": "vitral.models",
+    "BaseTask": "vitral.tasks.task",
+    "BuildContext": "vitral.models",
     "Bundle": "vitral.weights.bundle",
     "Config": "vitral.core.config",
     "ConfigError": "vitral.core.errors",
@@ -53,12 +81,20 @@ _HOMES = {
     "Decoding": "vitral.data.decoding.header",
     "Features": "vitral.models",
     "ImagePipeline": "vitral.data.loading.loader",
+    "Layout": "vitral.models",
     "Loader": "vitral.data.loading.loader",
+    "Model": "vitral.models",
+    "Outcome": "vitral.tasks.task",
+    "Pixels": "vitral.data.decoding.pixels",
+    "Position": "vitral.models",
     "Predictor": "vitral.inference.predictor",
     "Preprocessing": "vitral.data.transforms.preprocessing",
     "Recipe": "vitral.recipes.recipe",
     "Resnet": "vitral.models",
     "Run": "vitral.runs.train",
+    "Split": "vitral.data.samples",
+    "Task": "vitral.tasks.task",
+    "TrainOptions": "vitral.runs.options",
     "Vit": "vitral.models",
     "VitralError": "vitral.core.errors",
     "WeightsError": "vitral.core.errors",
@@ -67,18 +103,22 @@ _HOMES = {
     "attention_weights": "vitral.models",
     "check": "vitral.data.doctor.diagnosis",
     "convert": "vitral.weights.convert",
-    "create_model": "vitral.models",
+    "create_model": "vitral.weights.create",
     "describe": "vitral.explanation.walkthrough.describe",
     "evaluate": "vitral.runs.evaluate",
     "explain": "vitral.explanation.explain",
     "export": "vitral.runs.export",
     "keep_freed_memory": "vitral.core.machine",
+    "list_models": "vitral.models.registry",
+    "list_recipes": "vitral.recipes.registry",
     "load": "vitral.weights.load",
     "model_config": "vitral.models",
     "open_data": "vitral.data.datasets.source",
     "pack": "vitral.data.datasets.pack",
+    "param_groups": "vitral.training.optimizers",
     "resume": "vitral.runs.train",
     "train": "vitral.runs.train",
+    "trusted": "vitral.core.custom",
 }
 
 __all__ = list(_HOMES)

@@ -286,5 +286,5 @@ def test_describe_prints_text_or_json() -> None:
 
 
 def test_the_help_names_every_recipe() -> None:
-    listed = cli.train.RECIPE_HELP.partition("One of ")[2].removesuffix(".").split(", ")
+    listed = cli.train.RECIPE_HELP.partition("Names: ")[2].removesuffix(".").split(", ")
     assert tuple(listed) == list_recipes()

@@ -9,7 +9,9 @@ from vitral.runs import train as start
 
 
 def test_the_demo_shows_an_answer_for_each_class_the_page_and_three_commands(tmp_path: Path) -> None:
-    run = start.train("sample", "steps=20", "data.fraction=0.1", recipe="sample", out=str(tmp_path / "run"))
+    run = start.train(
+        "sample", settings={"steps": 20, "data.fraction": 0.1}, recipe="sample", out=str(tmp_path / "run")
+    )
     lines = format_demo(run).splitlines()
     assert lines[0].split() == ["class", "prediction", "score"]
     rows = lines[1:11]

@@ -12,7 +12,7 @@ import pytest
 import vitral
 from tests.evaluation.subjects import files_in
 from vitral import cli
-from vitral.core.config import Size, union_members
+from vitral.core.config import Size, parse_settings, union_members
 from vitral.data.datasets.named import CLASSES
 from vitral.data.decoding.header import Decoding
 from vitral.data.transforms.preprocessing import Preprocessing
@@ -25,7 +25,7 @@ JUDGES = "accuracy,knn,fewshot,linear,resolution,tokens"
 def tiny(folder: Path, classes: tuple[str, ...] = CLASSES) -> str:
     """A bundle of a model that sees the bundled images and has learned nothing."""
     settings = ("image_size=28", "channels=1", "stem.patch=14", "width=8", "depth=1", "mixer.heads=1", "mlp.ratio=1")
-    model = vitral.create_model("Ti/16", *settings, f"head.num_classes={len(classes)}")
+    model = vitral.create_model("Ti/16", settings=parse_settings([*settings, f"head.num_classes={len(classes)}"]))
     needs = Preprocessing(image_size=Size(28, 28), decoding=Decoding(channels=1))
     bundle = Bundle(model=model.config, task="classify", preprocessing=needs, classes=classes)
     write_bundle(folder / "tiny", bundle, model.state_dict(), "a card")
@@ -59,7 +59,7 @@ def test_all_judges_on_the_bundled_images_then_the_same_numbers_from_the_cache_a
     assert [each["kind"] for each in json.loads(again.stdout)["results"]] == ["knn", "accuracy"]
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert vitral.evaluate(model, "sample", "batch_size=50", with_=("knn", "accuracy")) == found
+    assert vitral.evaluate(model, "sample", batch_size=50, with_=("knn", "accuracy")) == found
 
 
 def test_other_classes_are_refused_with_both_lists(tmp_path: Path) -> None:

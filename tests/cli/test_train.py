@@ -8,10 +8,10 @@ from vitral import cli
 @pytest.mark.parametrize(
     ("arguments", "code", "values"),
     [
-        ([], "config.missing_value", ("where: DATA",)),
+        ([], "config.missing_value", ("where: data",)),
         (["--resume", "runs/a b"], "config.not_found", ("where: runs/a b",)),
         (["photos", "--resume", "runs/a b"], "config.conflict", ("where: --resume", "DATA", "--resume 'runs/a b'")),
-        (["--resume", "runs/a", "--lr", "1", "--set", "x=1"], "config.conflict", ("where: --resume", "lr, set")),
+        (["--resume", "runs/a", "--lr", "1", "--set", "x=1"], "config.conflict", ("where: --resume", "lr, x")),
     ],
 )
 def test_what_cannot_begin_is_refused(

@@ -27,9 +27,17 @@ CPU = torch.device("cpu")
 
 def small_model() -> Model:
     model = vitral.create_model(
-        "Ti/16", "image_size=16", "stem.patch=8", "width=16", "depth=2", "mixer.heads=2", "head.num_classes=2",
-        "block.drop_path_rate=0.5",
-    )  # fmt: skip
+        "Ti/16",
+        settings={
+            "image_size": 16,
+            "stem.patch": 8,
+            "width": 16,
+            "depth": 2,
+            "mixer.heads": 2,
+            "head.num_classes": 2,
+            "block.drop_path_rate": 0.5,
+        },
+    )
     nn.init.normal_(model.get_parameter("head.linear.weight"))  # a head of zeros would answer every image alike
     return model
 

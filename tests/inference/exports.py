@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from vitral.core.config import Size
+from vitral.core.config import Size, parse_settings
 from vitral.data.datasets.named import CLASSES, open_sample
 from vitral.data.decoding.header import Decoding
 from vitral.data.transforms.crop import EvalCropConfig, Resize
@@ -24,8 +24,9 @@ from vitral.exporters.verify import (
 )
 from vitral.inference.engines.engine import Precision
 from vitral.inference.graph.graph import Graph, build_graph
-from vitral.models import NoHead, create_model
+from vitral.models import NoHead
 from vitral.weights.bundle import Bundle, write_bundle
+from vitral.weights.create import create_model
 from vitral.weights.load import LoadedModel
 
 SETTINGS = ("image_size=24x32", "stem.patch=8", "width=32", "depth=2", "mixer.heads=2", "head.num_classes=10")
@@ -36,7 +37,9 @@ SCALES = (2.0, 0.7)  # of the fresh weights of the head, and of the layers
 def loaded(channels: int = 3, view: EvalCropConfig = Resize(), head: bool = True) -> LoadedModel:  # noqa: B008, frozen
     """A model with fresh weights, large enough that its answers differ."""
     torch.manual_seed(0)
-    model = create_model("Ti/16", *SETTINGS, f"channels={channels}", *([] if head else ["head=none"])).eval()
+    model = create_model(
+        "Ti/16", settings=parse_settings([*SETTINGS, f"channels={channels}", *([] if head else ["head=none"])])
+    ).eval()
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if weight.ndim > 1:

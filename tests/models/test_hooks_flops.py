@@ -10,6 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from tests.models.variants import VARIANTS
+from vitral.core.config import parse_settings
 from vitral.models import Resnet, Vit, model_config
 from vitral.models.hooks import FlopCounter
 
@@ -24,7 +25,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "Ti/32": ("mlp=swiglu", "pool=attention", "pool.heads=3", "depth=2"),
 }
 CONFIGS: dict[str, Vit | Resnet] = {
-    **{name: model_config(name, *settings) for name, settings in NAMES.items()},
+    **{name: model_config(name, settings=parse_settings([*settings])) for name, settings in NAMES.items()},
     **{name: VARIANTS[name] for name in ("mixer-token_mlp", "mixer-pooling", "local-relative", "axial-rope-registers")},
 }
 

@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from tests.errors import raises
-from vitral.core.config import Size
-from vitral.models import Attention, Hybrid, Model, Patches, Resnet, Vit, create_model, model_config
+from vitral.core.config import Size, parse_settings
+from vitral.models import Attention, Hybrid, Model, Patches, Resnet, Vit, model_config
 from vitral.models.registry import list_models
+from vitral.weights.create import create_model
 
 # google-research/vision_transformer with 1000 classes at 224 pixels.
 GOOGLE = {
@@ -40,11 +41,13 @@ BACKBONES = {
 
 
 def parameters(name: str, *settings: str) -> int:
-    return sum(weight.numel() for weight in model_config(name, *settings).build_empty().parameters())
+    return sum(
+        weight.numel() for weight in model_config(name, settings=parse_settings([*settings])).build_empty().parameters()
+    )
 
 
 def vit(name: str, *settings: str) -> Vit:
-    config = model_config(name, *settings)
+    config = model_config(name, settings=parse_settings([*settings]))
     assert isinstance(config, Vit)
     return config
 
@@ -192,22 +195,22 @@ def test_settings_apply_to_a_name() -> None:
     assert config.head.model_dump() == {"kind": "linear", "num_classes": 10, "bias": 0.0}
     assert config.width == 384
     with raises("config.unknown_field", "head.clases"):
-        model_config("S/16", "head.clases=10")
+        model_config("S/16", settings={"head.clases": 10})
 
 
 def test_settings_apply_to_a_config_as_to_a_name() -> None:
-    assert model_config(vit("S/16"), "depth=3") == model_config("S/16", "depth=3")
+    assert model_config(vit("S/16"), depth=3) == model_config("S/16", depth=3)
     assert model_config(Vit()) == Vit()
 
 
 def test_a_model_is_built_from_a_name_or_a_config() -> None:
     settings = ("depth=1", "width=24", "mixer.heads=3", "head.num_classes=5", "image_size=32")
     models: list[Model] = [
-        create_model("S/16", *settings),
+        create_model("S/16", settings=parse_settings([*settings])),
         create_model(vit("S/16", *settings)),
-        create_model(vit("S/16"), *settings),
+        create_model(vit("S/16"), settings=parse_settings([*settings])),
     ]
     for model in models:
         assert isinstance(model, Model)
         assert model(torch.randn(2, 3, 32, 32)).shape == (2, 5)
-    assert isinstance(create_model("R26x1", "layers=[1]", "root=32"), Model)
+    assert isinstance(create_model("R26x1", settings={"layers": [1], "root": 32}), Model)

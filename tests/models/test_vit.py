@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tests.errors import raises
 from tests.models.variants import VITS, small
-from vitral.core.config import Size
+from vitral.core.config import Size, parse_settings
 from vitral.models import (
     Attention,
     AttentionPool,
@@ -25,9 +25,9 @@ from vitral.models import (
     Tokens,
     VisionTransformer,
     Vit,
-    create_model,
     model_config,
 )
+from vitral.weights.create import create_model
 
 READ_BY_CLASS = {name: config for name, config in VITS.items() if isinstance(config.pool, ClassPool)}
 
@@ -66,7 +66,7 @@ def test_computing_only_the_class_token_last_changes_neither_answer_nor_gradient
 
 
 def test_the_shortcut_agrees_in_single_precision_too() -> None:
-    model = create_model("Ti/16", "depth=3").eval()
+    model = create_model("Ti/16", depth=3).eval()
     torch.nn.init.normal_(model.get_parameter("head.linear.weight"), std=0.02)
     batch = torch.rand(2, 3, 224, 224) * 2 - 1
     with torch.no_grad():
@@ -177,7 +177,7 @@ def test_axial_layers_come_in_pairs() -> None:
     ],
 )
 def test_another_kind_keeps_what_both_kinds_share(settings: tuple[str, ...], path: str, expected: float) -> None:
-    found: Any = model_config("L/16", *settings)
+    found: Any = model_config("L/16", settings=parse_settings([*settings]))
     for name in path.split("."):
         found = getattr(found, name)
     assert found == expected

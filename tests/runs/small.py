@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from vitral.core.config import parse_settings
 from vitral.data.samples import Samples
 from vitral.recipes.recipe import Recipe
 from vitral.runs.request import RunRequest, resolve
@@ -34,7 +35,7 @@ def photos(folder: Path, each: dict[str, int] = EACH) -> Path:
 
 
 def wish(folder: Path, *settings: str) -> RunRequest:
-    return RunRequest(str(folder), (*SETTINGS, *settings), recipe="small_hundreds")
+    return RunRequest(str(folder), recipe="small_hundreds", settings=parse_settings([*SETTINGS, *settings]))
 
 
 def recipe_and_samples(folder: Path, *settings: str) -> tuple[Recipe, Samples]:
@@ -44,7 +45,7 @@ def recipe_and_samples(folder: Path, *settings: str) -> tuple[Recipe, Samples]:
 
 def begin(home: Path, *settings: str, data: str = "", out: str = "run") -> Run:
     where = data or str(home / "photos")
-    return train(where, *SETTINGS, *settings, recipe="small_hundreds", out=str(home / out))
+    return train(where, settings=parse_settings([*SETTINGS, *settings]), recipe="small_hundreds", out=str(home / out))
 
 
 class StopAfterEachStep(SignalHandler):

@@ -6,6 +6,7 @@ import torch
 
 import vitral
 from tests.runs.small import SETTINGS, StopAfterEachStep, begin, content, photos, recipe_and_samples
+from vitral.core.config import parse_settings
 from vitral.explanation.walkthrough.describe import describe
 from vitral.runs import train as start
 from vitral.runs.artifacts import RunArtifacts, environment_facts
@@ -48,7 +49,12 @@ def test_the_cost_counts_a_forward_and_two_backward_passes_an_image(tmp_path: Pa
 
 def test_the_last_word_is_on_images_for_testing_where_there_are_any(tmp_path: Path) -> None:
     photos(tmp_path / "photos", {"train": 12, "val": 3, "test": 5})
-    run = train(str(tmp_path / "photos"), *SETTINGS, "epochs=1", recipe="small_hundreds", out=str(tmp_path / "run"))
+    run = train(
+        str(tmp_path / "photos"),
+        settings=parse_settings([*SETTINGS, "epochs=1"]),
+        recipe="small_hundreds",
+        out=str(tmp_path / "run"),
+    )
     assert run.evaluation is not None
     assert (run.evaluation.split, run.evaluation.accuracy.images) == ("test", 10)
     page = (tmp_path / "run/report.html").read_text()

@@ -67,7 +67,7 @@ def test_evaluation_and_the_report_use_the_same_probabilities(run: Run) -> None:
     expected = sigmoid(predictions.logits.numpy()).max(axis=1)
     np.testing.assert_allclose(predictions.confidence.numpy(), expected, atol=TOLERANCE)
     assert run.evaluation.calibration.mean_confidence == pytest.approx(expected.mean())
-    (found,) = vitral.evaluate(run.folder.path, str(run.folder.path.parent / "photos"), "workers=0").results
+    (found,) = vitral.evaluate(run.folder.path, str(run.folder.path.parent / "photos"), workers=0).results
     assert found.kind == "accuracy"
     assert found.calibration.mean_confidence == pytest.approx(expected.mean(), abs=1e-5)
     targets = np.eye(2)[predictions.labels]

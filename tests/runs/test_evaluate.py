@@ -10,13 +10,13 @@ import vitral
 from tests.errors import raises
 from tests.evaluation.subjects import files_in, striped_model, stripes, without
 from tests.runs.small import photos
-from vitral.core.config import Size
+from vitral.core.config import Size, parse_settings
 from vitral.data.samples import Item, Samples, StratifiedSplit
 from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.evaluation.accuracy import AccuracyResult
 from vitral.evaluation.fewshot import FewShotEvaluator, FewShotResult
 from vitral.recipes.recipe import DataConfig, Recipe
-from vitral.runs.evaluate import choose_split, evaluate, run_recipe, split_config
+from vitral.runs.evaluate import EvaluateKeywords, choose_split, evaluate, run_recipe, split_config
 from vitral.weights.bundle import write_bundle
 from vitral.weights.load import LoadedModel
 
@@ -53,17 +53,18 @@ def test_a_loaded_model_and_opened_samples_find_the_same(tmp_path: Path) -> None
 
 
 def test_features_are_kept_for_the_next_time_unless_told_not_to(cache: Path) -> None:
-    first = evaluate(striped_model(), stripes(), "cache=false", with_="knn")
+    first = evaluate(striped_model(), stripes(), cache=False, with_="knn")
     assert not cache.exists()
     second = evaluate(striped_model(), stripes(), with_="knn")
     assert len(files_in(cache)) == 2  # of train and test
     assert evaluate(striped_model(), stripes(), with_="knn") == second == first
 
 
-@pytest.mark.parametrize("settings", [("batch_size=5",), ("workers=2",), ("batch_size=1000", "device=cpu")])
-def test_batches_and_workers_change_no_finding(settings: tuple[str, ...]) -> None:
-    whole = evaluate(striped_model(), stripes(), "cache=false", with_="accuracy,knn")
-    other = evaluate(striped_model(), stripes(), "cache=false", *settings, with_="accuracy,knn")
+@pytest.mark.parametrize("settings", [{"batch_size": 5}, {"workers": 2}, {"batch_size": 1000, "device": "cpu"}])
+def test_batches_and_workers_change_no_finding(settings: EvaluateKeywords) -> None:
+    whole = evaluate(striped_model(), stripes(), cache=False, with_="accuracy,knn")
+    settings["cache"] = False
+    other = evaluate(striped_model(), stripes(), **settings, with_="accuracy,knn")
     ours, theirs = whole.results[0], other.results[0]
     assert isinstance(ours, AccuracyResult)
     assert isinstance(theirs, AccuracyResult)
@@ -73,7 +74,7 @@ def test_batches_and_workers_change_no_finding(settings: tuple[str, ...]) -> Non
 
 def test_the_seed_draws_other_shots() -> None:
     judge = FewShotEvaluator(shots=(1,), seeds=2)
-    found = [evaluate(striped_model(), stripes(), f"seed={seed}", with_=[judge]).results[0] for seed in (0, 5)]
+    found = [evaluate(striped_model(), stripes(), seed=seed, with_=[judge]).results[0] for seed in (0, 5)]
     assert [each.seeds for each in found if isinstance(each, FewShotResult)] == [(0, 1), (5, 6)]
 
 
@@ -140,7 +141,7 @@ def test_a_backbone_is_judged_by_its_features_alone(task: str) -> None:
 )
 def test_a_wrong_setting_is_refused(setting: str, code: str) -> None:
     with raises(code, setting.partition("=")[0]):
-        evaluate(striped_model(), stripes(), setting)
+        evaluate(striped_model(), stripes(), **parse_settings([setting]))
 
 
 def test_the_weights_are_left_as_they_were() -> None:

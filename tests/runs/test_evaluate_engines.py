@@ -45,12 +45,12 @@ def test_the_tokens_that_the_last_layer_sees_are_counted(fields: dict[str, Any])
 
 def test_what_cannot_be_merged_is_refused() -> None:
     with raises("config.unsupported", "rope2d") as caught:
-        evaluate(striped_model(position=Rope2d()), stripes(), "cache=false", with_="tokens")
+        evaluate(striped_model(position=Rope2d()), stripes(), cache=False, with_="tokens")
     assert caught.value.where == "--with tokens"
 
 
 def test_an_evaluation_has_a_row_for_each_count() -> None:
-    found = evaluate(striped_model(**FINE), stripes(), "cache=false", with_="tokens").results[0]
+    found = evaluate(striped_model(**FINE), stripes(), cache=False, with_="tokens").results[0]
     assert isinstance(found, TokenMergingResult)
     assert [row.per_layer for row in found.rows] == [0, 4, 8, 12, 16, 20, 24, 28]
     assert [row.tokens for row in found.rows] == [65, 61, 57, 53, 49, 45, 41, 37]

@@ -45,13 +45,13 @@ def test_without_a_recipe_one_is_chosen_and_said_why(tmp_path: Path) -> None:
 
 def test_weights_without_a_recipe_are_fine_tuned_as_photos(home: Path) -> None:
     begin(home, "steps=1", out="first")
-    found = resolve(RunRequest(str(home / "photos"), (f"from={home / 'first'}",)))
+    found = resolve(RunRequest(str(home / "photos"), settings={"from": home / "first"}))
     assert found.reason == "recipe photos, to fine-tune the given weights on 24 training images"
     assert (found.recipe.name, found.recipe.finetune.kind, found.recipe.batch_size) == ("photos", "lp_ft", 24)
     assert found.recipe.model.image_size == Size(16, 16)
-    unlabeled = RunRequest(str(home / "photos"), (f"from={home / 'first'}", "task=masked_patches"))
+    unlabeled = RunRequest(str(home / "photos"), settings={"from": home / "first", "task": "masked_patches"})
     assert resolve(unlabeled).recipe.name == "small_hundreds"
-    named = RunRequest(str(home / "photos"), (f"from={home / 'first'}",), recipe="small_hundreds")
+    named = RunRequest(str(home / "photos"), settings={"from": home / "first"}, recipe="small_hundreds")
     assert resolve(named).recipe.finetune.kind == "full"
 
 
@@ -59,7 +59,7 @@ def test_weights_without_a_recipe_are_fine_tuned_as_photos(home: Path) -> None:
 def test_a_model_by_name_keeps_the_images_of_the_recipe(tmp_path: Path, recipe: str) -> None:
     found = resolve(RunRequest(str(photos(tmp_path)), recipe=recipe, model="Ti/16")).recipe.model
     assert (found.kind, found.image_size, found.head) == ("vit", Size(64, 64), LinearHead(num_classes=2))
-    larger = resolve(RunRequest(str(tmp_path), ("image_size=96",), recipe, "Ti/32")).recipe.model
+    larger = resolve(RunRequest(str(tmp_path), recipe=recipe, model="Ti/32", settings={"image_size": 96})).recipe.model
     assert larger.image_size == Size(96, 96)
 
 
@@ -85,16 +85,18 @@ def test_a_wrong_setting_is_named(tmp_path: Path, setting: str, code: str, value
 
 def test_the_papers_fine_tuning_is_at_its_own_size_whatever_the_weights_have_seen(tmp_path: Path) -> None:
     write_bundle(tmp_path / "b", bundle_of(), tensors_of(), "")
-    found = resolve(RunRequest("sample", (f"from={tmp_path / 'b'}",), recipe="finetune_flowers")).recipe
+    found = resolve(RunRequest("sample", settings={"from": tmp_path / "b"}, recipe="finetune_flowers")).recipe
     assert found.model.image_size == (384, 384)
-    asked = resolve(RunRequest("sample", (f"from={tmp_path / 'b'}", "image_size=64"), recipe="finetune_flowers")).recipe
+    asked = resolve(
+        RunRequest("sample", settings={"from": tmp_path / "b", "image_size": 64}, recipe="finetune_flowers")
+    ).recipe
     assert asked.model.image_size == (64, 64)
 
 
 def test_other_channels_bring_one_mean_for_all(tmp_path: Path) -> None:
     seen = Preprocessing(image_size=Size(32, 48), normalize=IMAGENET)
     write_bundle(tmp_path / "b", bundle_of(preprocessing=seen), tensors_of(), "")
-    found = resolve(RunRequest("sample", (f"from={tmp_path / 'b'}", "model.channels=1"))).recipe
+    found = resolve(RunRequest("sample", settings={"from": tmp_path / "b", "model.channels": 1})).recipe
     assert found.model.channels == 1
     assert list(found.images.normalize.mean) == pytest.approx([0.449], abs=1e-3)
 
@@ -102,5 +104,5 @@ def test_other_channels_bring_one_mean_for_all(tmp_path: Path) -> None:
 def test_a_model_that_is_named_sees_images_as_the_weights_did(tmp_path: Path) -> None:
     seen = Preprocessing(image_size=Size(32, 48), normalize=IMAGENET)
     write_bundle(tmp_path / "b", bundle_of(preprocessing=seen), tensors_of(), "")
-    found = resolve(RunRequest("sample", (f"from={tmp_path / 'b'}",), model="Ti/16")).recipe
+    found = resolve(RunRequest("sample", settings={"from": tmp_path / "b"}, model="Ti/16")).recipe
     assert found.images.normalize == IMAGENET

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tests.runs.small import EACH, SETTINGS, photos, recipe_and_samples
+from vitral.core.config import parse_settings
 from vitral.runs.artifacts import RunArtifacts
 from vitral.runs.build import build_run, first_split
 from vitral.runs.folder import RunFolder
@@ -66,7 +67,12 @@ def test_two_processes_record_what_one_does_and_one_goes_on_with_it(tmp_path: Pa
     command = [*several, "train", str(tmp_path / "photos"), "--recipe", "small_hundreds", *words]
     quiet = {**os.environ, "OMP_NUM_THREADS": "1"}
     subprocess.run([*command, "--out", str(tmp_path / "two")], env=quiet, check=True, capture_output=True, timeout=120)
-    train(str(tmp_path / "photos"), *settings, recipe="small_hundreds", out=str(tmp_path / "one"))
+    train(
+        str(tmp_path / "photos"),
+        settings=parse_settings([*settings]),
+        recipe="small_hundreds",
+        out=str(tmp_path / "one"),
+    )
     for late in (10, 11, 12):
         shutil.rmtree(checkpoint_path(tmp_path / "two/checkpoints", late))
     both = read_metrics(tmp_path / "two")

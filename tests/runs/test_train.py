@@ -21,7 +21,7 @@ import vitral
 from tests.errors import raises
 from tests.runs.small import SETTINGS, StopAfterEachStep, begin, content
 from vitral.cli.app import main
-from vitral.core.config import Config
+from vitral.core.config import Config, parse_settings
 from vitral.core.storage import Lock
 from vitral.runs import train as start
 from vitral.runs.train import resume, train
@@ -200,7 +200,13 @@ def test_the_weights_to_start_from_are_opened_once(home: Path, monkeypatch: pyte
     monkeypatch.setattr(weights_load, "read_bundle", counting)
     settings = [setting for setting in SETTINGS if setting != "epochs=3"]
     weights = f"weights={home / 'first'}"
-    train(str(home / "photos"), *settings, weights, recipe="small_hundreds", out=str(home / "run"), time_limit="2s")
+    train(
+        str(home / "photos"),
+        settings=parse_settings([*settings, weights]),
+        recipe="small_hundreds",
+        out=str(home / "run"),
+        time_limit="2s",
+    )
     assert [folder for folder in opened if folder.is_relative_to(home / "first")] == [home / "first/best"]
 
 
@@ -246,8 +252,14 @@ def test_the_next_commands_that_are_printed_work(home: Path, monkeypatch: pytest
 
 
 def test_a_time_limit_and_a_length_are_one_too_many(home: Path) -> None:
-    with raises("config.conflict", "time-limit", "epochs=3"):
-        train(str(home / "photos"), *SETTINGS, recipe="small_hundreds", out=str(home / "run"), time_limit="4s")
+    with raises("config.conflict", "time-limit", "epochs"):
+        train(
+            str(home / "photos"),
+            settings=parse_settings([*SETTINGS]),
+            recipe="small_hundreds",
+            out=str(home / "run"),
+            time_limit="4s",
+        )
 
 
 def test_a_run_that_is_over_can_be_resumed_and_stays_as_it_is(home: Path) -> None:
@@ -301,7 +313,9 @@ def test_a_time_limit_plans_the_steps(home: Path) -> None:
     started = time.monotonic()
     where = str(home / "photos")
     settings = [setting for setting in SETTINGS if setting != "epochs=3"]
-    run = train(where, *settings, recipe="small_hundreds", out=str(home / "run"), time_limit="4s")
+    run = train(
+        where, settings=parse_settings([*settings]), recipe="small_hundreds", out=str(home / "run"), time_limit="4s"
+    )
     assert run.step == run.steps > 12
     assert time.monotonic() - started < 20
     planned: Config = run.recipe.length

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 import vitral
 from tests.errors import raises
+from vitral.core.config import parse_settings
 from vitral.data.transforms.mixup import Mixup
 from vitral.data.transforms.preprocessing import CENTERED
 from vitral.models.hooks import FlopCounter
@@ -29,13 +30,9 @@ SETTINGS: dict[str, tuple[str, ...]] = {
 def task_of(*settings: str, kind: Classify | MaskedPatches | None = None) -> Task:
     model = vitral.create_model(
         "Ti/16",
-        "image_size=32",
-        "stem.patch=8",
-        "width=48",
-        "depth=2",
-        "mixer.heads=3",
-        "head.num_classes=5",
-        *settings,
+        settings=parse_settings(
+            ["image_size=32", "stem.patch=8", "width=48", "depth=2", "mixer.heads=3", "head.num_classes=5", *settings]
+        ),
     )
     return (kind or Classify(mixing=Mixup(alpha=0.5))).build(model, 5, [1] * 5, CENTERED)
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from tests.errors import raises
 from tests.models.variants import small
 from vitral.core.config import union_members
-from vitral.training.ema import AverageConfig, AverageKind, Ema, NoAverage, Polyak, WeightAverage
+from vitral.training.ema import AverageConfig, BaseAverage, Ema, NoAverage, Polyak, WeightAverage
 
 STEPS = 40
 
@@ -38,7 +38,7 @@ def wander(walker: nn.Module, step: int) -> None:
             buffer.add_(1)
 
 
-def walk(kind: AverageKind, steps: int = STEPS) -> tuple[WeightAverage, nn.Module, list[dict[str, Tensor]]]:
+def walk(kind: BaseAverage, steps: int = STEPS) -> tuple[WeightAverage, nn.Module, list[dict[str, Tensor]]]:
     """The average after a run, the model, and the weights after each step in float64."""
     walker, average = model(), kind.build(steps)
     history = []
@@ -124,7 +124,7 @@ def test_an_evaluation_that_fails_leaves_the_model_as_it_was() -> None:
 
 @pytest.mark.parametrize("kind", union_members(AverageConfig))
 @pytest.mark.parametrize("stop", [0, 1, 29, 30, 31, STEPS])
-def test_a_run_that_resumes_has_the_same_averages_to_the_bit(kind: type[AverageKind], stop: int) -> None:
+def test_a_run_that_resumes_has_the_same_averages_to_the_bit(kind: type[BaseAverage], stop: int) -> None:
     whole, _, _ = walk(kind())
     walker, stopped = model(), kind().build(STEPS)
     for step in range(stop):

@@ -9,7 +9,7 @@ from torch import Tensor
 
 import vitral
 from tests.errors import raises
-from vitral.core.config import Config, override, union_members
+from vitral.core.config import Config, override, parse_settings, union_members
 from vitral.data.transforms.preprocessing import CENTERED
 from vitral.evaluation.linear_probe import fit_head
 from vitral.models.registry import model_config
@@ -55,7 +55,7 @@ class Holder(Config):
 
 def task_of(config: TaskConfig = Classify(), *settings: str) -> Task:  # noqa: B008, a frozen value
     torch.manual_seed(0)
-    model = vitral.create_model("Ti/16", *SMALL, *settings)
+    model = vitral.create_model("Ti/16", settings=parse_settings([*SMALL, *settings]))
     torch.nn.init.normal_(model.head.get_parameter("linear.weight"))
     return config.build(model, 2, (1, 1), CENTERED)
 
@@ -169,7 +169,7 @@ def test_what_cannot_be_tuned_is_refused(
     tuning: FinetuneConfig, settings: tuple[str, ...], task: TaskConfig, code: str, values: tuple[object, ...]
 ) -> None:
     with raises(code, *values):
-        tuning.check("runs/a", model_config("Ti/16", *SMALL, *settings), task)
+        tuning.check("runs/a", model_config("Ti/16", settings=parse_settings([*SMALL, *settings])), task)
 
 
 @pytest.mark.parametrize("tuning", KINDS)
@@ -183,7 +183,7 @@ def test_a_resnet_has_a_head_but_no_layers_to_choose(tuning: FinetuneConfig) -> 
 
 
 def test_the_head_of_a_resnet_learns_alone() -> None:
-    model = vitral.create_model("R50x1", "image_size=32", "layers=[1,1,1,1]", "head.num_classes=2")
+    model = vitral.create_model("R50x1", settings={"image_size": 32, "layers": [1, 1, 1, 1], "head.num_classes": 2})
     task = Classify().build(model, 2, (1, 1), CENTERED)
     HeadOnly().apply(task)
     learners = [name for name, weight in task.named_parameters() if weight.requires_grad]

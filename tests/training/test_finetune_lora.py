@@ -5,6 +5,7 @@ import torch
 
 import vitral
 from tests.training.test_budget_memory import CPU
+from vitral.core.config import parse_settings
 from vitral.data.transforms.preprocessing import CENTERED
 from vitral.models.base import Model
 from vitral.tasks.classify import Classify
@@ -21,7 +22,7 @@ SCALE = 1.5
 
 def model_of(*settings: str) -> Model:
     torch.manual_seed(3)
-    model = vitral.create_model("Ti/16", *SMALL, *settings)
+    model = vitral.create_model("Ti/16", settings=parse_settings([*SMALL, *settings]))
     torch.nn.init.normal_(model.head.get_parameter("linear.weight"))  # a head of zeros would answer nothing
     return model.requires_grad_(False)
 

@@ -34,7 +34,8 @@ def look(first: bool, told: list[Tensor]) -> TrainImages:
 def small() -> Model:
     torch.manual_seed(0)
     return vitral.create_model(
-        "Ti/16", "image_size=16", "stem.patch=8", "width=16", "depth=2", "mixer.heads=2", "tokens.dropout=0.5"
+        "Ti/16",
+        settings={"image_size": 16, "stem.patch": 8, "width": 16, "depth": 2, "mixer.heads": 2, "tokens.dropout": 0.5},
     )
 
 

@@ -12,12 +12,12 @@ from torch import nn
 from vitral.core.config import union_members
 from vitral.training.precision import (
     Auto,
+    BasePrecision,
     Bfloat16,
     Float16,
     Float32,
     Precision,
     PrecisionConfig,
-    PrecisionKind,
     cpu_hardware,
     gpu_hardware,
     probe_hardware,
@@ -82,7 +82,7 @@ def test_what_cannot_be_had_is_said_in_one_line() -> None:
 
 
 @pytest.mark.parametrize("kind", union_members(PrecisionConfig))
-def test_what_is_had_as_asked_needs_no_words(kind: type[PrecisionKind]) -> None:
+def test_what_is_had_as_asked_needs_no_words(kind: type[BasePrecision]) -> None:
     assert kind().decide(gpu_hardware("H100", (9, 0))).message == ""
     assert Auto().decide(cpu_hardware(ZEN3)).message == Float32().decide(cpu_hardware(ZEN3)).message == ""
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.errors import raises
 from vitral.core.config import union_members
-from vitral.training.schedules import Constant, Cosine, InverseSquareRoot, Linear, ScheduleConfig, ScheduleKind
+from vitral.training.schedules import BaseSchedule, Constant, Cosine, InverseSquareRoot, Linear, ScheduleConfig
 
 KINDS = union_members(ScheduleConfig)
 
@@ -25,7 +25,7 @@ KINDS = union_members(ScheduleConfig)
     ids=str,
 )
 def test_the_rate_rises_and_falls_as_worked_out_by_hand(
-    schedule: ScheduleKind, first: float, half_way_up: float, top: float, middle: float, last: float
+    schedule: BaseSchedule, first: float, half_way_up: float, top: float, middle: float, last: float
 ) -> None:
     found = [schedule.lr_factor(step, 110) for step in (0, 5, 10, 60, 109)]
     assert found == pytest.approx([first, half_way_up, top, middle, last], rel=1e-12, abs=1e-15)
@@ -74,7 +74,7 @@ def test_the_papers_pre_training_ends_at_a_hundred_thousandth() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("warmup", [0, 1, 3])
-def test_the_rate_never_leaves_its_range(kind: type[ScheduleKind], warmup: int) -> None:
+def test_the_rate_never_leaves_its_range(kind: type[BaseSchedule], warmup: int) -> None:
     for steps in (1, 2, 3, 4, 20):  # also runs that end before the warm-up does
         rates = [kind(warmup=warmup).lr_factor(step, steps) for step in range(steps + 3)]
         assert all(0 <= rate <= 1 for rate in rates)
@@ -85,7 +85,7 @@ def test_the_rate_never_leaves_its_range(kind: type[ScheduleKind], warmup: int) 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_run_that_would_never_reach_the_peak_is_refused(kind: type[ScheduleKind]) -> None:
+def test_a_run_that_would_never_reach_the_peak_is_refused(kind: type[BaseSchedule]) -> None:
     kind(warmup=9).check(10)
     with raises("config.conflict", "warmup", 10):
         kind(warmup=10).check(10)

@@ -52,9 +52,17 @@ class Toy:
         sight = ImagePipeline(Size(16, 16), Decoding(), RandomResizedCrop())
         torch.manual_seed(0)
         model = vitral.create_model(
-            "Ti/16", "image_size=16", "stem.patch=8", "width=16", "depth=2", "mixer.heads=2", "head.num_classes=2",
-            "block.drop_path_rate=0.2",
-        )  # fmt: skip
+            "Ti/16",
+            settings={
+                "image_size": 16,
+                "stem.patch": 8,
+                "width": 16,
+                "depth": 2,
+                "mixer.heads": 2,
+                "head.num_classes": 2,
+                "block.drop_path_rate": 0.2,
+            },
+        )
         task = Classify(mixing=Mixup(alpha=0.5)).build(model, 2, samples.counts("train"), CENTERED)
         self.folder, self.steps = folder, EPOCHS * plan.steps_per_epoch
         optimizer, schedule = AdamW(lr=1e-2), Cosine(warmup=2)

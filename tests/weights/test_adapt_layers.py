@@ -22,7 +22,7 @@ STEMS: dict[str, Vit | Resnet] = {
 def test_a_gray_image_is_answered_as_three_equal_channels_were(config: Vit) -> None:
     source = loaded(config)
     gray = torch.randn(2, 1, *config.image_size)
-    found = adapt(source, "channels=1")
+    found = adapt(source, channels=1)
     with torch.no_grad():
         expected = source.model(gray.expand(-1, 3, -1, -1))
         assert torch.allclose(found.loaded.model(gray), expected, atol=1e-4)
@@ -33,7 +33,7 @@ def test_a_gray_image_is_answered_as_three_equal_channels_were(config: Vit) -> N
 @pytest.mark.parametrize("config", STEMS.values(), ids=STEMS)
 @pytest.mark.parametrize("channels", [1, 2, 4, 6])
 def test_any_stem_takes_any_number_of_channels(config: Vit | Resnet, channels: int) -> None:
-    found = adapt(loaded(config), f"channels={channels}").loaded
+    found = adapt(loaded(config), channels=channels).loaded
     assert found.model(torch.zeros(1, channels, *config.image_size)).shape == (1, 4)
 
 
@@ -89,13 +89,7 @@ def test_images_are_seen_in_the_size_they_were_unless_another_is_asked_for() -> 
     seen = Preprocessing(image_size=Size(16, 24))  # as DINOv2's are smaller than what its positions were made for
     source = loaded(small(depth=2), preprocessing=seen)
     assert adapt(source, layers=(0,)).loaded.bundle.preprocessing.image_size == (16, 24)
-    assert adapt(source, "image_size=64").loaded.bundle.preprocessing.image_size == (64, 64)
-
-
-@pytest.mark.parametrize("setting", ["eps=0.1", "depth=1", "mixer.dropout=0.5", "any_size=false"])
-def test_other_settings_are_refused(setting: str) -> None:
-    with raises("config.unsupported", setting.partition("=")[0]):
-        adapt(loaded(small(depth=2)), setting)
+    assert adapt(source, image_size=64).loaded.bundle.preprocessing.image_size == (64, 64)
 
 
 def test_a_resnet_has_no_layers_to_choose_from() -> None:

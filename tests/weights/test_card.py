@@ -13,9 +13,10 @@ from vitral.core.config import Size
 from vitral.data.decoding.header import Decoding
 from vitral.data.transforms.crop import CenterCrop
 from vitral.data.transforms.preprocessing import IMAGENET, Preprocessing
-from vitral.models import LinearHead, NoHead, Resnet, Vit, create_model, model_config
+from vitral.models import LinearHead, NoHead, Resnet, Vit, model_config
 from vitral.weights.bundle import Bundle, write_bundle
 from vitral.weights.card import CardFacts, Result, TrainingFacts, architecture, format_duration, render_card
+from vitral.weights.create import create_model
 
 TRAINED = TrainingFacts(
     data="my_photos",
@@ -112,7 +113,7 @@ def test_the_architecture_is_told_in_a_line(name: str, words: str) -> None:
 
 
 def test_a_large_model_is_counted_without_being_built() -> None:
-    model = model_config("Ti/16", "head.num_classes=4")
+    model = model_config("Ti/16", settings={"head.num_classes": 4})
     count = sum(weight.numel() for weight in create_model(model).parameters())
     assert f"{count:,} parameters" in render_card(bundle_of(model), FACTS)
 

@@ -16,7 +16,7 @@ from tests.models.variants import small
 from tests.weights.bundles import loaded
 from tests.weights.formats.timms import HINTS, timm_tensors
 from vitral.cli import main
-from vitral.core.config import Size
+from vitral.core.config import Size, parse_settings
 from vitral.models import (
     Attention,
     AttentionPool,
@@ -43,7 +43,7 @@ def source(tmp_path: Path) -> Path:
 
 
 def test_a_file_becomes_a_bundle_that_needs_no_more_telling(source: Path, tmp_path: Path) -> None:
-    convert(str(source), str(tmp_path / "ours"), *HINTS)
+    convert(str(source), str(tmp_path / "ours"), settings=parse_settings([*HINTS]))
     model, bundle = vitral.load(tmp_path / "ours")
     found = json.loads((tmp_path / "ours/certificate.json").read_bytes())
     assert found["again"] == {"tokens": 0.0, "logits": 0.0}
@@ -52,12 +52,12 @@ def test_a_file_becomes_a_bundle_that_needs_no_more_telling(source: Path, tmp_pa
     for subject, file in (("read", source), ("written", tmp_path / "ours/model.safetensors")):
         assert found[subject]["sha256"] == sha256(file.read_bytes()).hexdigest()
     assert bundle.source == "timm's Vision Transformer, from timm.safetensors"
-    expected = vitral.load(source, *HINTS).model.state_dict()
+    expected = vitral.load(source, settings=parse_settings([*HINTS])).model.state_dict()
     assert all(torch.equal(tensor, expected[name]) for name, tensor in model.state_dict().items())
 
 
 def test_there_and_back_again_is_equal_to_the_bit_and_certified(source: Path, tmp_path: Path) -> None:
-    convert(str(source), str(tmp_path / "ours"), *HINTS)
+    convert(str(source), str(tmp_path / "ours"), settings=parse_settings([*HINTS]))
     made = convert(str(tmp_path / "ours"), str(tmp_path / "theirs"), to="timm")
     assert sorted(path.name for path in (tmp_path / "theirs").iterdir()) == [
         "certificate.json",
@@ -77,7 +77,7 @@ def test_there_and_back_again_is_equal_to_the_bit_and_certified(source: Path, tm
 
 
 def test_what_was_done_to_the_weights_is_in_the_certificate_and_the_card(source: Path, tmp_path: Path) -> None:
-    convert(str(source), str(tmp_path / "whole"), *HINTS)
+    convert(str(source), str(tmp_path / "whole"), settings=parse_settings([*HINTS]))
     made = convert(str(tmp_path / "whole"), str(tmp_path / "part"), layers=(1,))
     done = ("layers 1 of 2 taken",)
     assert (made.messages, made.certificate.changed) == (done, done)
@@ -87,11 +87,11 @@ def test_what_was_done_to_the_weights_is_in_the_certificate_and_the_card(source:
 
 
 def test_a_model_that_stays_what_it_was_keeps_its_card(source: Path, tmp_path: Path) -> None:
-    convert(str(source), str(tmp_path / "ours"), *HINTS)
+    convert(str(source), str(tmp_path / "ours"), settings=parse_settings([*HINTS]))
     (tmp_path / "ours/README.md").write_text("# Bees\n\nRight on 91 %.\n")
     convert(str(tmp_path / "ours"), str(tmp_path / "same"))
     assert (tmp_path / "same/README.md").read_text() == "# Bees\n\nRight on 91 %.\n"
-    convert(str(tmp_path / "ours"), str(tmp_path / "other"), changes=("image_size=64",))
+    convert(str(tmp_path / "ours"), str(tmp_path / "other"), image_size=64)
     assert "Not measured" in (tmp_path / "other/README.md").read_text()
 
 
@@ -134,7 +134,7 @@ def test_a_round_trip_through_every_writable_format_is_equal_to_the_bit(
     (tmp_path / "file").write_bytes(b"")
     write_model(before, SourceFile(tmp_path / "file"), tmp_path / "out", kind.library)
     hints = (f"image_size={model.image_size}", *kind.required_settings(model))
-    after = vitral.load(tmp_path / "out", *hints, format=kind.name)
+    after = vitral.load(tmp_path / "out", settings=parse_settings([*hints]), format=kind.name)
     expected = before.model.state_dict()
     assert after.model.state_dict().keys() == expected.keys()
     assert all(torch.equal(tensor, expected[name]) for name, tensor in after.model.state_dict().items())
@@ -155,7 +155,7 @@ def test_a_part_without_counterpart_is_named(tmp_path: Path) -> None:
 def test_what_is_there_is_not_overwritten(source: Path, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     with raises("file.exists", tmp_path / "out"):
-        convert(str(source), str(tmp_path / "out"), *HINTS)
+        convert(str(source), str(tmp_path / "out"), settings=parse_settings([*HINTS]))
 
 
 def test_a_conversion_that_answers_otherwise_is_not_kept(
@@ -166,7 +166,7 @@ def test_a_conversion_that_answers_otherwise_is_not_kept(
 
     monkeypatch.setattr("vitral.weights.convert.export_tensors", changed)
     with raises("weights.conversion_differs", source):
-        convert(str(source), str(tmp_path / "out"), *HINTS, to="timm")
+        convert(str(source), str(tmp_path / "out"), settings=parse_settings([*HINTS]), to="timm")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["timm.safetensors"]
 
 
@@ -202,7 +202,7 @@ def test_positions_that_would_be_resampled_otherwise_for_the_images_seen_are_ref
     with raises("weights.resampling_differs", "32x32", "bicubic_antialias", "timm", "bilinear", "--image-size 48x48"):
         write_model(seen, SourceFile(tmp_path / "file"), tmp_path / "out", "timm")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file"]
-    write_model(vitral.adapt(seen, "image_size=48").loaded, SourceFile(tmp_path / "file"), tmp_path / "out", "timm")
+    write_model(vitral.adapt(seen, image_size=48).loaded, SourceFile(tmp_path / "file"), tmp_path / "out", "timm")
     write_model(seen, SourceFile(tmp_path / "file"), tmp_path / "ours", "vitral")
 
 
@@ -236,17 +236,17 @@ def test_a_library_that_refuses_what_was_written_is_heard(
     monkeypatch.syspath_prepend(home)
     monkeypatch.delitem(sys.modules, "timm", raising=False)
     with raises("weights.conversion_unreadable", "timm 9.9", "Error(s) in loading state_dict"):
-        convert(str(source), str(tmp_path / "out"), *HINTS, to="timm")
+        convert(str(source), str(tmp_path / "out"), settings=parse_settings([*HINTS]), to="timm")
     monkeypatch.delitem(sys.modules, "timm")
     (home / "timm.py").write_text("raise RuntimeError('operator torchvision::nms does not exist')")
-    made = convert(str(source), str(tmp_path / "out"), *HINTS, to="timm")
+    made = convert(str(source), str(tmp_path / "out"), settings=parse_settings([*HINTS]), to="timm")
     assert made.certificate.library == "none: operator torchvision::nms does not exist"
 
 
 @pytest.mark.parametrize("to", ["vitral", "timm"])
 def test_a_place_that_cannot_be_written_to_is_told(source: Path, tmp_path: Path, to: str) -> None:
     with raises("file.write_failed", source):
-        convert(str(source), str(source / "out"), *HINTS, to=to)
+        convert(str(source), str(source / "out"), settings=parse_settings([*HINTS]), to=to)
 
 
 def test_an_unknown_library_is_refused_before_anything_is_read_or_made(tmp_path: Path) -> None:
@@ -257,13 +257,13 @@ def test_an_unknown_library_is_refused_before_anything_is_read_or_made(tmp_path:
 
 def test_settings_tell_what_is_open_and_change_nothing_else(source: Path, tmp_path: Path) -> None:
     with raises("config.unsupported", "position"):
-        convert(str(source), str(tmp_path / "out"), *HINTS, "position=rope2d")
+        convert(str(source), str(tmp_path / "out"), settings=parse_settings([*HINTS, "position=rope2d"]))
 
 
 def test_a_folder_of_the_users_beside_the_result_is_left_alone(source: Path, tmp_path: Path) -> None:
     (tmp_path / "out.tmp-new").mkdir()
     (tmp_path / "out.tmp-new/precious").touch()
-    convert(str(source), str(tmp_path / "out"), *HINTS, to="timm")
+    convert(str(source), str(tmp_path / "out"), settings=parse_settings([*HINTS]), to="timm")
     assert (tmp_path / "out.tmp-new/precious").exists()
 
 

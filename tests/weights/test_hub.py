@@ -74,7 +74,7 @@ def test_a_model_is_fetched_at_its_revision_without_any_pickle(
 
 
 def test_the_commit_is_kept_with_the_model(hub: Hub) -> None:
-    bundle = vitral.load("hf:owner/name", "mixer.heads=3", "image_size=32x48").bundle
+    bundle = vitral.load("hf:owner/name", settings={"mixer.heads": 3, "image_size": "32x48"}).bundle
     assert bundle.source == f"timm's Vision Transformer, from the hub's owner/name at {COMMIT}"
 
 

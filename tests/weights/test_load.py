@@ -11,7 +11,7 @@ from tests.errors import raises
 from tests.models.variants import VARIANTS, small
 from tests.training.states import identical
 from tests.weights.bundles import bundle_of, tensors_of
-from vitral.core.config import Size
+from vitral.core.config import Size, parse_settings
 from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.models import Mlp, Resnet, Rope2d, Vit
 from vitral.weights.bundle import write_bundle
@@ -79,7 +79,7 @@ def test_a_damaged_best_is_told_rather_than_passed_over(tmp_path: Path, file: st
 def test_a_bundle_takes_no_settings_and_no_format(tmp_path: Path, settings: tuple[str, ...], format: str) -> None:
     write(tmp_path / "b")
     with raises("config.conflict", tmp_path / "b", *settings):
-        vitral.load(tmp_path / "b", *settings, format=format)
+        vitral.load(tmp_path / "b", settings=parse_settings([*settings]), format=format)
 
 
 def test_a_best_whose_writer_was_killed_between_its_renames_is_found(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_positions_that_are_stretched_more_than_twofold_are_reported_with_both_g
 def test_converting_to_a_size_that_stretches_positions_more_than_twofold_says_so(tmp_path: Path) -> None:
     write(tmp_path / "b")
     twice, more = (
-        vitral.convert(str(tmp_path / "b"), str(tmp_path / size), changes=(f"image_size={size}",)).messages
+        vitral.convert(str(tmp_path / "b"), str(tmp_path / size), image_size=size).messages
         for size in ("64x96", "72x96")
     )
     assert len(twice) == 1

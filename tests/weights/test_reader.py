@@ -14,6 +14,7 @@ from torch import Tensor
 import vitral
 from tests.errors import raises
 from tests.weights.formats.timms import HINTS, timm_tensors
+from vitral.core.config import parse_settings
 from vitral.weights.load import open_model
 from vitral.weights.reader import read_checkpoint
 
@@ -55,7 +56,7 @@ def test_a_corrupt_file_is_refused_by_name_in_under_a_second(tmp_path: Path, dam
     damage(path)
     started = time.process_time()
     with raises("weights.corrupt") as caught:
-        vitral.load(path, *HINTS)
+        vitral.load(path, settings=parse_settings([*HINTS]))
     assert time.process_time() - started < 1
     assert caught.value.where == str(path)
 
@@ -97,27 +98,27 @@ def test_a_wrong_tensor_is_named_as_the_file_names_it(
     damage(tensors)
     path = write(tmp_path / "w.safetensors", tensors)
     with raises(code, *values) as caught:
-        vitral.load(path, *HINTS)
+        vitral.load(path, settings=parse_settings([*HINTS]))
     assert caught.value.where == str(path)
 
 
 def test_a_wrong_count_of_heads_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "w.safetensors", timm_tensors())
     with raises("weights.bad_setting", path, "mixer.heads", 36, 5):
-        vitral.load(path, "mixer.heads=5", "image_size=32x48")
+        vitral.load(path, settings={"mixer.heads": 5, "image_size": "32x48"})
 
 
 def test_a_file_that_does_not_tell_its_heads_is_refused_not_guessed(tmp_path: Path) -> None:
     path = write(tmp_path / "w.safetensors", timm_tensors())
     with raises("weights.missing_setting", path, "mixer.heads=N"):
-        vitral.load(path, "image_size=32x48")
+        vitral.load(path, settings={"image_size": "32x48"})
 
 
 def test_of_several_files_one_must_be_named(tmp_path: Path) -> None:
     for name in ("a.safetensors", "b.safetensors"):
         write(tmp_path / name, timm_tensors())
     with raises("weights.ambiguous", tmp_path, "a.safetensors", "b.safetensors"):
-        vitral.load(tmp_path, *HINTS)
+        vitral.load(tmp_path, settings=parse_settings([*HINTS]))
 
 
 def test_weights_spread_over_several_files_are_put_together(tmp_path: Path) -> None:
@@ -163,7 +164,7 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
 def test_a_format_of_no_known_name_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "w.safetensors", timm_tensors())
     with raises("config.unknown_name", "tim", "timm"):
-        vitral.load(path, *HINTS, format="tim")
+        vitral.load(path, settings=parse_settings([*HINTS]), format="tim")
 
 
 def test_the_file_that_libraries_look_for_is_taken_among_others(tmp_path: Path) -> None:

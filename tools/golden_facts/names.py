@@ -154,6 +154,7 @@ EXPECTED: dict[str, str] = {
     "verbs | file */export.json | *.quantisation": "spelled quantization",
     "verbs | file */export.json | *.quantization": "was spelled quantisation",
     "verbs | file */export.json | *.certificate.*": "sentences, reworded",
+    "verbs | file */export.json | *.resizing": "a sentence, reworded",
     "verbs | file */export.json | *.files.*": "the preprocessing in the metadata of the file has new names",
     "verbs | file */export.json | *.runner.difference": "the runner takes its softmax in float64",
     "verbs | predict* | *.engine": "predictions say which engine gave them",

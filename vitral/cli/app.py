@@ -13,13 +13,14 @@ from typing import Annotated
 import typer
 
 from vitral import __version__
+from vitral.core.custom import trust_from_now_on
 from vitral.core.errors import ConfigError, VitralError
 
 log = logging.getLogger("vitral")
 
 atexit.register(gc.freeze)  # skips a last garbage collection over all of torch: 0.25 s
 
-GLOBAL_OPTIONS = ("--debug", "--offline", "--quiet")  # global options that may also follow the verb
+GLOBAL_OPTIONS = ("--debug", "--offline", "--quiet", "--trust")  # global options that may also follow the verb
 OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")  # in messages of torch
 NO_HOME = "Could not determine home directory"  # message of pathlib
 
@@ -43,6 +44,7 @@ SET_HELP = "Set any setting by its path, such as optimizer.lr=1e-3; repeatable."
 Settings = Annotated[
     list[str], typer.Option("--set", metavar="A.B=C", help=SET_HELP, default_factory=list, show_default=False)
 ]
+TRUST_HELP = "Import classes of your own that settings, recipes or models name as file.py:Class; this runs their code."
 Root = Annotated[str, typer.Option(metavar="FOLDER", help="Folder with the files of a named dataset.")]
 
 
@@ -58,12 +60,14 @@ def vitral(
     quiet: Annotated[bool, typer.Option("--quiet", help="Log errors only.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of errors.")] = False,
     offline: Annotated[bool, typer.Option("--offline", help="Read hub models from the cache only.")] = False,
+    trust: Annotated[bool, typer.Option("--trust", help=TRUST_HELP)] = False,
 ) -> None:
     """Train, explain, evaluate and export Vision Transformers."""
     logging.basicConfig(format="%(message)s", stream=sys.stderr)
     log.setLevel(logging.ERROR if quiet else logging.INFO)
     if offline:
         os.environ["HF_HUB_OFFLINE"] = "1"  # read by huggingface_hub, also in worker processes
+    trust_from_now_on(trust)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

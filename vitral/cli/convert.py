@@ -23,18 +23,28 @@ def convert(  # noqa: PLR0913, PLR0917, one parameter per option
     image_size: Annotated[
         str, typer.Option(metavar="SIZE", help="New image size, such as 384; resamples positions.")
     ] = "",
-    channels: Annotated[str, typer.Option(metavar="N", help="New number of channels; adapts the first layer.")] = "",
+    channels: Annotated[
+        int | None, typer.Option(metavar="N", help="New number of channels; adapts the first layer.")
+    ] = None,
     layers: Annotated[str, typer.Option(metavar="0,2,4", help="Keep only these layers, counted from 0.")] = "",
     format: Annotated[str, typer.Option(metavar="NAME", help="Format of FROM, if its tensor names fit several.")] = "",
     allow_pickle: Annotated[bool, typer.Option("--allow-pickle", help="Read a .pt or .pth (weights only).")] = False,
 ) -> None:
     """Convert weights between libraries, with a certificate that the outputs agree."""
+    from vitral.core.config import parse_settings
     from vitral.weights.convert import convert as convert_weights
 
-    changes = tuple(f"{name}={value}" for name, value in (("image_size", image_size), ("channels", channels)) if value)
     indices = tuple(parse_numbers(layers, "--layers", least=0)) if layers else ()
     result = convert_weights(
-        source, out, *set_, to=to, layers=indices, changes=changes, format=format, allow_pickle=allow_pickle
+        source,
+        out,
+        to=to,
+        layers=indices,
+        image_size=image_size or None,
+        channels=channels,
+        settings=parse_settings(set_),
+        format=format,
+        allow_pickle=allow_pickle,
     )
     for line in (*result.messages, *result.certificate.lines()):
         log.info(line)

@@ -13,23 +13,29 @@ if TYPE_CHECKING:
     from vitral.models import Resnet, Vit
 
 
+NAME_HELP = "A model such as B/16 or R50+L/32, a JSON or YAML file of its config, or weights."
+
+
 @app.command()
 def describe(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A model such as B/16 or R50+L/32, or weights.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help=NAME_HELP)],
     set_: Settings,
     image_size: Annotated[str, typer.Option(metavar="SIZE", help="The size of the images: 384 or 224x320.")] = "",
     json: Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")] = False,
 ) -> None:
     """Show every shape, parameter, multiply-add and byte of a model."""
+    from vitral.core.config import parse_settings
+    from vitral.core.documents import is_document
     from vitral.explanation.walkthrough.describe import describe as described
     from vitral.weights.hub import PREFIX
     from vitral.weights.load import load
     from vitral.weights.reader import READERS
 
-    is_weights = Path(name).expanduser().exists() or name.startswith(PREFIX) or name.endswith(READERS)
+    there = Path(name).expanduser().exists() and not is_document(name)
+    is_weights = there or name.startswith(PREFIX) or name.endswith(READERS)
     model = load(name).bundle.model if is_weights else _named(name)
-    size = [f"image_size={image_size}"] if image_size else []
-    description = described(model, *size, *set_)
+    size = {"image_size": image_size} if image_size else {}
+    description = described(model, size | parse_settings(set_))
     typer.echo(description.to_json() if json else description)
 
 

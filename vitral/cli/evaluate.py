@@ -1,7 +1,7 @@
 """`vitral evaluate`."""
 
 import logging
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -36,15 +36,16 @@ def evaluate(  # noqa: PLR0913, PLR0917, one option per setting
     """
     from rich.console import Console
 
+    from vitral.core.config import parse_settings
     from vitral.core.machine import keep_freed_memory
     from vitral.runs.evaluate import evaluate as evaluate_model
     from vitral.runs.results import format_evaluation, print_evaluation
 
     options = {"batch_size": batch_size, "workers": workers, "device": device, "seed": seed}
-    settings = [f"{name}={value}" for name, value in options.items() if value]
-    settings += ["cache=false"] if no_cache else []
+    settings: Any = parse_settings(f"{name}={value}" for name, value in options.items() if value)
+    settings |= {"cache": False} if no_cache else {}
     keep_freed_memory()
-    evaluation = evaluate_model(model, data, *settings, with_=with_, split=split, root=root, progress=progress_bar)
+    evaluation = evaluate_model(model, data, **settings, with_=with_, split=split, root=root, progress=progress_bar)
     for note in evaluation.notes:
         log.info(note)
     if json:

@@ -3,9 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Annotated
 
-from pydantic import Field
-
-from vitral.core.config import Config, union_members
+from vitral.core.config import Config, OpenUnion, union_members
 from vitral.core.errors import ConfigError, suggest_choice
 from vitral.data.samples import Split
 from vitral.evaluation.accuracy import AccuracyEvaluator, AccuracyResult
@@ -21,7 +19,7 @@ Evaluator = (
 )
 EvaluatorResult = Annotated[
     AccuracyResult | KnnResult | FewShotResult | LinearResult | ResolutionResult | TokenMergingResult,
-    Field(discriminator="kind"),
+    OpenUnion(),
 ]
 
 

@@ -88,7 +88,7 @@ def collect_outputs(
     assert isinstance(loader.plan.order, Sequential), "other orders skip or repeat images"
     batches: list[Outputs] = []
     for batch in loader.epoch():
-        values = function(scaling.apply(batch.images.to(device))).float()  # (B, ...)
+        values = function(scaling.prepare(batch.images.to(device))).float()  # (B, ...)
         batches.append(Outputs(values, batch.labels.to(device), batch.indices.to(device)))
         advance(len(batch.labels))
     joined = Outputs(*(gather(torch.cat(rows)).cpu() for rows in zip(*batches, strict=True)))

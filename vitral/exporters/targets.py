@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, NamedTuple
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 from torch.nn.functional import interpolate
 
 from vitral.core.activation import Activation
-from vitral.core.config import Config, Size
+from vitral.core.config import Config, OpenUnion, Size
 from vitral.core.errors import ConfigError
 from vitral.core.imports import load_onnx, load_onnxruntime, load_openvino
 from vitral.core.storage import Storage
@@ -150,7 +149,7 @@ class TorchTarget(Config):
 
 
 OnnxBasedTarget = OnnxTarget | OpenVinoTarget  # written from an ONNX model, which may be quantized
-Target = Annotated[OnnxTarget | OpenVinoTarget | TorchTarget, Field(discriminator="kind")]
+Target = Annotated[OnnxTarget | OpenVinoTarget | TorchTarget, OpenUnion()]
 
 
 def build_onnx(plan: ExportPlan) -> "ModelProto":

@@ -18,8 +18,8 @@ from vitral.core.errors import ConfigError, WeightsError
 from vitral.inference.batches import Batch, read_batches
 from vitral.inference.engines.engine import (
     AUTO,
+    BaseEngine,
     Engine,
-    EngineKind,
     EngineSelector,
     FloatArray,
     Lazy,
@@ -69,7 +69,7 @@ class Predictor:
     def __init__(
         self,
         source: "str | Path | LoadedModel",
-        engine: str | EngineKind = AUTO,
+        engine: str | BaseEngine = AUTO,
         merging: "Merging | None" = None,
     ) -> None:
         if isinstance(source, str):
@@ -201,7 +201,7 @@ def predict(
     *,
     top: int = 5,
     batch_size: int = BATCH_SIZE,
-    engine: str | EngineKind = AUTO,
+    engine: str | BaseEngine = AUTO,
     merging: "Merging | None" = None,
     strict: bool = False,
     shard: Shard = WHOLE,
@@ -226,7 +226,7 @@ def _check_finite(batch: Batch, outputs: FloatArray) -> None:
         raise WeightsError(message, code="weights.not_finite", where=batch.readable[bad[0]], hint=hint)
 
 
-def prepare_export(folder: Path, engine: str | EngineKind, merging: "Merging | None") -> Ready:
+def prepare_export(folder: Path, engine: str | BaseEngine, merging: "Merging | None") -> Ready:
     """An export, with the engine that it was made for."""
     notes = read_export(folder)
     own = ENGINES[notes.kind]
@@ -239,7 +239,7 @@ def prepare_export(folder: Path, engine: str | EngineKind, merging: "Merging | N
     return Ready(notes, own, {notes.answer: Lazy(partial(load_engine, folder, notes))})
 
 
-def prepare_model(source: "str | Path | LoadedModel", engine: str | EngineKind, merging: "Merging | None") -> Ready:
+def prepare_model(source: "str | Path | LoadedModel", engine: str | BaseEngine, merging: "Merging | None") -> Ready:
     """A model with any engine."""
     from vitral.inference.engines.auto import build_engine, parse_engine
     from vitral.inference.graph.graph import NO_MERGING

@@ -1,17 +1,82 @@
 """Models: images in, logits and features out. No files, data or training here."""
 
-# ruff: noqa: F401, the public names of this package
-
-from vitral.models.attention import Attention, Axial, Identity, Local, Pooling, TokenMlp, attention_weights
-from vitral.models.base import Features, Grid, Layout, Model
+from vitral.models.attention import Attention, Axial, BaseMixer, Identity, Local, Pooling, TokenMlp, attention_weights
+from vitral.models.base import BuildContext, Features, Grid, Layout, Model
 from vitral.models.block import GradientCheckpointing, KeepActivations, LayerScale, PostNorm, PreNorm
 from vitral.models.embed import Hybrid, Patches
 from vitral.models.head import LinearHead, NoHead, TanhHead
 from vitral.models.hooks import attention_maps
-from vitral.models.init import BigVision, Normal, Zeros
+from vitral.models.init import BaseInit, BigVision, Normal, Zeros
 from vitral.models.mlp import Mlp, SwiGlu
 from vitral.models.pool import AttentionPool, ClassMeanPool, ClassPool, DistilledPool, MeanAllPool, MeanPool
-from vitral.models.position import Learned1d, Learned2d, NoPosition, Relative1d, Relative2d, Rope2d, SinCos1d, SinCos2d
-from vitral.models.registry import create_model, model_config
+from vitral.models.position import (
+    AdditivePosition,
+    BasePosition,
+    Learned1d,
+    Learned2d,
+    NoPosition,
+    Position,
+    Relative1d,
+    Relative2d,
+    Rope2d,
+    SinCos1d,
+    SinCos2d,
+)
+from vitral.models.registry import model_config
 from vitral.models.resnet import Resnet
 from vitral.models.vit import Tokens, VisionTransformer, Vit
+
+__all__ = [
+    "AdditivePosition",
+    "Attention",
+    "AttentionPool",
+    "Axial",
+    "BaseInit",
+    "BaseMixer",
+    "BasePosition",
+    "BigVision",
+    "BuildContext",
+    "ClassMeanPool",
+    "ClassPool",
+    "DistilledPool",
+    "Features",
+    "GradientCheckpointing",
+    "Grid",
+    "Hybrid",
+    "Identity",
+    "KeepActivations",
+    "LayerScale",
+    "Layout",
+    "Learned1d",
+    "Learned2d",
+    "LinearHead",
+    "Local",
+    "MeanAllPool",
+    "MeanPool",
+    "Mlp",
+    "Model",
+    "NoHead",
+    "NoPosition",
+    "Normal",
+    "Patches",
+    "Pooling",
+    "Position",
+    "PostNorm",
+    "PreNorm",
+    "Relative1d",
+    "Relative2d",
+    "Resnet",
+    "Rope2d",
+    "SinCos1d",
+    "SinCos2d",
+    "SwiGlu",
+    "TanhHead",
+    "TokenMlp",
+    "Tokens",
+    "VisionTransformer",
+    "Vit",
+    "Zeros",
+    "attention_maps",
+    "attention_weights",
+    "model_config",
+]

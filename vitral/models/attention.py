@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from vitral.core.config import Config
+from vitral.core.config import Config, OpenUnion
 from vitral.core.errors import ConfigError
 from vitral.models.base import BuildContext, Grid, Layout, check_heads
 from vitral.models.init import BaseInit, InitModule
@@ -295,4 +295,4 @@ class TokenMlpMixer(InitModule):
         return self.contract(hidden).mT[:, :keep]  # (B, keep, D)
 
 
-MixerConfig = Annotated[Attention | Axial | Local | Pooling | Identity | TokenMlp, Field(discriminator="kind")]
+MixerConfig = Annotated[Attention | Axial | Local | Pooling | Identity | TokenMlp, OpenUnion()]

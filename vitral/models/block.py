@@ -10,7 +10,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from vitral.core.config import Config
+from vitral.core.config import Config, OpenUnion
 from vitral.models.base import BuildContext, Layout
 from vitral.models.init import BaseInit, InitModule
 
@@ -35,7 +35,7 @@ class GradientCheckpointing(Config):
         return checkpoint(block, x, layout, keep, use_reentrant=False)
 
 
-MemoryConfig = Annotated[KeepActivations | GradientCheckpointing, Field(discriminator="kind")]
+MemoryConfig = Annotated[KeepActivations | GradientCheckpointing, OpenUnion()]
 
 
 class NoScale(Config):
@@ -57,7 +57,7 @@ class LayerScale(Config):
         return ChannelScale(width, self.init)
 
 
-ScaleConfig = Annotated[NoScale | LayerScale, Field(discriminator="kind")]
+ScaleConfig = Annotated[NoScale | LayerScale, OpenUnion()]
 
 
 class ChannelScale(InitModule):
@@ -154,4 +154,4 @@ class PostNormBlock(EncoderBlock):
         return self.mlp_norm(x + self.mlp_branch(self.mlp(x)))
 
 
-BlockConfig = Annotated[PreNorm | PostNorm, Field(discriminator="kind")]
+BlockConfig = Annotated[PreNorm | PostNorm, OpenUnion()]

@@ -5,10 +5,9 @@ B images, C channels, N = R x S patches of P x Q pixels, D width.
 
 from typing import Annotated, Literal
 
-from pydantic import Field
 from torch import Tensor, nn
 
-from vitral.core.config import Config, Size
+from vitral.core.config import Config, OpenUnion, Size
 from vitral.core.errors import ConfigError
 from vitral.models.base import BuildContext, Grid, patch_grid
 from vitral.models.init import BaseInit, InitModule
@@ -121,4 +120,4 @@ class HybridStem(InitModule):
         return self.project(cut_patches(self.body(images), self.patch))  # (B, N, D)
 
 
-StemConfig = Annotated[Patches | Hybrid, Field(discriminator="kind")]
+StemConfig = Annotated[Patches | Hybrid, OpenUnion()]

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 from torch import Tensor, nn
 
-from vitral.core.config import Config
+from vitral.core.config import Config, OpenUnion
 from vitral.models.init import BaseInit, InitModule
 
 
@@ -71,4 +71,4 @@ class NoHead(Config):
         return nn.Identity()
 
 
-HeadConfig = Annotated[LinearHead | TanhHead | NoHead, Field(discriminator="kind")]
+HeadConfig = Annotated[LinearHead | TanhHead | NoHead, OpenUnion()]

@@ -7,10 +7,9 @@ that of google-research/vision_transformer.
 from typing import Annotated, Literal, TypeVar
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 
-from vitral.core.config import Config
+from vitral.core.config import Config, OpenUnion
 
 M = TypeVar("M", bound=nn.Module)
 # The standard deviation of a normal distribution truncated at two standard deviations; Flax divides by it.
@@ -127,7 +126,7 @@ class Normal(BaseInit):
             nn.init.constant_(linear.bias, bias)
 
 
-InitConfig = Annotated[Original | BigVision | Zeros | Normal, Field(discriminator="kind")]
+InitConfig = Annotated[Original | BigVision | Zeros | Normal, OpenUnion()]
 
 
 class InitModule(nn.Module):

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from vitral.core.config import Config
+from vitral.core.config import Config, OpenUnion
 from vitral.models.base import BuildContext
 from vitral.models.init import BaseInit, InitModule
 
@@ -89,4 +89,4 @@ class GatedFeedForward(BaseFeedForward):
         return self.dropout(self.contract(self.dropout(F.silu(gate) * value)))  # (B, L, D)
 
 
-MlpConfig = Annotated[Mlp | SwiGlu, Field(discriminator="kind")]
+MlpConfig = Annotated[Mlp | SwiGlu, OpenUnion()]

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from vitral.core.config import Config
+from vitral.core.config import Config, OpenUnion
 from vitral.core.errors import ConfigError
 from vitral.models.attention import Qkv, attention_weights
 from vitral.models.base import BuildContext, Layout, check_heads
@@ -231,6 +231,4 @@ class AttentionPooling(Pool):
         return self.attention_weights(self.project_qkv(tokens), layout).mean(dim=1)[:, 0]  # (B, L)
 
 
-PoolConfig = Annotated[
-    ClassPool | DistilledPool | MeanPool | ClassMeanPool | MeanAllPool | AttentionPool, Field(discriminator="kind")
-]
+PoolConfig = Annotated[ClassPool | DistilledPool | MeanPool | ClassMeanPool | MeanAllPool | AttentionPool, OpenUnion()]

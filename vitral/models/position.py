@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from vitral.core.config import Config
+from vitral.core.config import Config, OpenUnion
 from vitral.core.errors import ConfigError
 from vitral.models.base import BuildContext, Grid, Layout
 from vitral.models.init import BaseInit, InitModule
@@ -371,5 +371,5 @@ class RotaryPosition2d(AttentionPosition):
 
 PositionConfig = Annotated[
     NoPosition | Learned1d | Learned2d | SinCos1d | SinCos2d | Relative1d | Relative2d | Rope2d,
-    Field(discriminator="kind"),
+    OpenUnion(),
 ]

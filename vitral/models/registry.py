@@ -1,17 +1,25 @@
 """Models by name: `B/16`, `ViT-L/16`, `vit_large_patch16_224`, `R50+ViT-B/16`, `R152x4`."""
 
 import re
+from collections.abc import Mapping
 from difflib import SequenceMatcher
-from typing import NamedTuple
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import NamedTuple, TypedDict, Unpack
 
-from vitral.core.config import Size, override
+from vitral.core.config import Config, Size, override
+from vitral.core.documents import is_document, read_document
 from vitral.core.errors import ConfigError, format_choices
 from vitral.models.attention import Attention
-from vitral.models.base import Model
+from vitral.models.block import BaseBlock
 from vitral.models.embed import Hybrid, Patches, StemConfig
-from vitral.models.mlp import Mlp
+from vitral.models.head import BaseHead
+from vitral.models.init import BaseInit
+from vitral.models.mlp import BaseMlp, Mlp
+from vitral.models.pool import BasePool
+from vitral.models.position import BasePosition
 from vitral.models.resnet import Resnet
-from vitral.models.vit import Vit
+from vitral.models.vit import Tokens, Vit
 
 
 class ModelSize(NamedTuple):
@@ -44,24 +52,64 @@ TIMM_NAME = re.compile(r"vit_(?P<word>[a-z]+)_patch(?P<patch>[1-9]\d*)(?:_(?P<im
 RESNET_NAME = re.compile(r"(?:BiT-)?R(?P<units>\d+)x(?P<factor>[1-9]\d*)")
 
 
-def list_models() -> tuple[str, ...]:
-    """The known model names: every size with common patch sizes, hybrids and ResNets."""
+def list_models(pattern: str = "*") -> tuple[str, ...]:
+    """The known model names that fit a pattern: every size with common patch sizes, hybrids and ResNets."""
     plain = [f"{scale}/{patch}" for scale in SIZES for patch in PATCHES]
     hybrids = [f"R{units}+{scale}/{stride}" for units in HYBRID_STEMS for scale in SIZES for stride in (16, 32)]
     timm = [f"vit_{word}_patch{patch}_224" for word in TIMM_SIZES for patch in PATCHES]
     baselines = [f"R{units}x{factor}" for units in RESNET_LAYERS for factor in (1, 2, 3, 4)]
-    return (*plain, "R+Ti/16", *hybrids, *timm, *baselines)
+    names = (*plain, "R+Ti/16", *hybrids, *timm, *baselines)
+    return tuple(name for name in names if fnmatchcase(name, pattern))
 
 
-def model_config(model: str | Vit | Resnet, *settings: str) -> Vit | Resnet:
-    """The config of a model by name, or the given config, with `a.b=c` settings applied."""
-    config = parse_name(model) if isinstance(model, str) else model
-    return override(config, settings) if settings else config
+SizeLike = int | str | tuple[int, int] | Size
+ModelLike = str | Path | Vit | Resnet
 
 
-def create_model(model: str | Vit | Resnet, *settings: str) -> Model:
-    """A model with initialized weights, from a name or a config: `create_model("S/16", "head.num_classes=10")`."""
-    return model_config(model, *settings).build()
+class ModelOptions(TypedDict, total=False):
+    """Keywords of `create_model`: the fields of a `Vit`, and the ends of some of their paths."""
+
+    image_size: SizeLike
+    any_size: bool
+    channels: int
+    width: int
+    depth: int
+    stem: Config | str
+    tokens: Tokens
+    position: BasePosition | str
+    block: BaseBlock | str
+    mixer: Config | str
+    mlp: BaseMlp | str
+    pool: BasePool | str
+    head: BaseHead | str
+    eps: float
+    init: BaseInit | str
+    memory: Config | str
+    # ends of paths
+    num_classes: int
+    patch: SizeLike
+    heads: int
+    registers: int
+    drop_path_rate: float
+
+
+def model_config(
+    model: ModelLike, settings: Mapping[str, object] | None = None, **options: Unpack[ModelOptions]
+) -> Vit | Resnet:
+    """The config of a model: by name, from a JSON or YAML file, or as given; with settings by path applied."""
+    config = model if isinstance(model, Vit | Resnet) else _named_config(model)
+    changes = {**options, **(settings or {})}
+    return override(config, changes) if changes else config
+
+
+def _named_config(model: str | Path) -> Vit | Resnet:
+    if not is_document(model):
+        return parse_name(str(model))
+    data = read_document(Path(model).expanduser())
+    try:
+        return Resnet.parse(data) if data.get("kind") == "resnet" else Vit.parse(data)
+    except ConfigError as error:
+        raise ConfigError(error.message, code=error.code, where=f"{model}: {error.where}", hint=error.hint) from None
 
 
 def parse_name(name: str) -> Vit | Resnet:

@@ -55,7 +55,7 @@ def augreg_recipe(name: str, model: str, preset: str, bias: float) -> Recipe:
     augment, mixing = AUGREG[preset]
     return Recipe(
         name=name,
-        model=model_config(model, f"head.bias={bias}"),
+        model=model_config(model, {"head.bias": bias}),
         images=Images(augment=augment, eval_crop=CenterCrop(fraction=0.875)),
         task=Classify(loss=Sigmoid(), mixing=mixing),
         length=Epochs(epochs=300),
@@ -97,7 +97,7 @@ def plain_imagenet(model: str = "S/16") -> Recipe:
     augment, mixing = AUGREG["light2"]
     return Recipe(
         name="plain_imagenet",
-        model=model_config(model, "position=sincos2d", "pool=mean", "tokens.cls=false"),
+        model=model_config(model, {"position": "sincos2d", "pool": "mean", "tokens.cls": False}),
         images=Images(augment=augment, eval_crop=CenterCrop(fraction=0.875)),
         task=Classify(mixing=mixing),
         length=Epochs(epochs=90),

@@ -70,9 +70,9 @@ def pretraining_model(model: str, bias: float, dropout: float) -> ModelConfig:
     """A model for pre-training: a tanh head for transformers, dropout after every dense layer except qkv."""
     config = model_config(model)
     if not isinstance(config, Vit):
-        return model_config(config, f"head.bias={bias}")
-    drops = [f"{part}.dropout={dropout}" for part in ("tokens", "mixer", "mlp")]
-    return model_config(config, "head=tanh", f"head.bias={bias}", *drops)
+        return model_config(config, {"head.bias": bias})
+    drops = {f"{part}.dropout": dropout for part in ("tokens", "mixer", "mlp")}
+    return model_config(config, {"head": "tanh", "head.bias": bias} | drops)
 
 
 def paper_imagenet(model: str = "B/16") -> Recipe:
@@ -155,7 +155,7 @@ def finetune_recipe(name: str, model: str, steps: int, warmup: int, held_out: fl
     return Recipe(
         name=name,
         data=DataConfig(split=StratifiedSplit(fraction=held_out)),
-        model=model_config(config, f"image_size={nearest_image_size(config, FINETUNE_SIZE)}"),
+        model=model_config(config, image_size=nearest_image_size(config, FINETUNE_SIZE)),
         length=Steps(steps=steps),
         batch_size=512,
         optimizer=Sgd(lr=0.01),

@@ -1,11 +1,15 @@
 """Recipe: all settings of a run as one frozen value, enough to repeat it."""
 
+import json
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, JsonValue, model_validator
 
 from vitral.core import formats
-from vitral.core.config import Config, override
+from vitral.core.config import Config, OpenUnion, override
+from vitral.core.documents import read_document, to_yaml
 from vitral.core.errors import ConfigError
 from vitral.core.formats import upgrade_json
 from vitral.data.decoding.header import Decoding
@@ -27,8 +31,8 @@ from vitral.training.optimizers import AdamW, OptimizerConfig
 from vitral.training.precision import Auto, PrecisionConfig
 from vitral.training.schedules import Cosine, ScheduleConfig
 
-ModelConfig = Annotated[Vit | Resnet, Field(discriminator="kind")]
-TrainCrop = Annotated[RandomResizedCrop | Resize | CenterCrop, Field(discriminator="kind")]
+ModelConfig = Annotated[Vit | Resnet, OpenUnion()]
+TrainCrop = Annotated[RandomResizedCrop | Resize | CenterCrop, OpenUnion()]
 
 
 class DataConfig(Config):
@@ -39,6 +43,7 @@ class DataConfig(Config):
     split: StratifiedSplit = StratifiedSplit()  # of datasets that have training images only
     fraction: float = Field(default=1.0, gt=0, le=1)  # of the training images of every class
     order: Order = Shuffled()
+    options: Mapping[str, JsonValue] = Field(default_factory=dict)  # fields of a user's dataset class
     cache_bytes: int = Field(default=CACHE_BYTES, ge=0)  # for decoded images, per machine
 
 
@@ -49,6 +54,7 @@ class Images(Config):
     augment: tuple[Augment, ...] = ()
     eval_crop: EvalCropConfig = Resize()
     normalize: Normalize = CENTERED
+    external: bool = False  # the dataset gives float tensors, which are used as they are
 
 
 class Epochs(Config):
@@ -123,8 +129,8 @@ class Checkpoints(Config):
     keep: int = Field(default=2, ge=1)
 
 
-LengthConfig = Annotated[Epochs | Steps | ImagesSeen, Field(discriminator="kind")]
-EarlyStoppingConfig = Annotated[NoEarlyStopping | Patience, Field(discriminator="kind")]
+LengthConfig = Annotated[Epochs | Steps | ImagesSeen, OpenUnion()]
+EarlyStoppingConfig = Annotated[NoEarlyStopping | Patience, OpenUnion()]
 
 
 class Recipe(Config):
@@ -156,6 +162,13 @@ class Recipe(Config):
     compile: bool = False  # train with torch.compile: the first steps are slow, later ones faster
 
     @model_validator(mode="after")
+    def optimizer_has_lr(self) -> Self:
+        if not hasattr(self.optimizer, "lr"):
+            message, hint = f"{self.optimizer.kind} has no field lr", "declare its peak learning rate: lr: float = 1e-3"
+            raise ConfigError(message, code="config.wrong_class", where="optimizer", hint=hint)
+        return self
+
+    @model_validator(mode="after")
     def scaling_fits_channels(self) -> Self:
         if len(self.images.normalize.mean) not in {1, self.model.channels}:
             message = f"has {len(self.images.normalize.mean)} means for the {self.model.channels} channels of the model"
@@ -163,11 +176,19 @@ class Recipe(Config):
             raise ConfigError(message, code="config.conflict", where="images.normalize", hint=hint)
         return self
 
+    def to_yaml(self) -> str:
+        """Every field as YAML, which `train --recipe` takes."""
+        return to_yaml(self.model_dump(mode="json"))
+
     def preprocessing(self) -> Preprocessing:
         """The preprocessing of the trained model."""
         image, decoding = self.model.image_size, Decoding(channels=self.model.channels)
         return Preprocessing(
-            image_size=image, decoding=decoding, crop=self.images.eval_crop, normalize=self.images.normalize
+            image_size=image,
+            decoding=decoding,
+            crop=self.images.eval_crop,
+            normalize=self.images.normalize,
+            external=self.images.external,
         )
 
     def train_pipeline(self) -> ImagePipeline:
@@ -182,8 +203,18 @@ class Recipe(Config):
 
     def with_classes(self, classes: int) -> "Recipe":
         """The recipe with a head for `classes` classes, or without a head if the task needs none."""
-        head = f"model.head.num_classes={classes}" if isinstance(self.task, Classify) else "model.head=none"
+        head = f"model.head.num_classes={classes}" if self.task.trains == "classify" else "model.head=none"
         return override(self, [head])
+
+
+def load_recipe(path: Path) -> Recipe:
+    """The recipe in a JSON or YAML file, such as the `recipe.json` of a run; missing fields have their default."""
+    data = read_document(path)
+    try:
+        return read_recipe(json.dumps(data if "format" in data else {"format": Recipe().format, **data}).encode())
+    except ConfigError as error:
+        where = f"{path}: {error.where}" if error.where else str(path)
+        raise ConfigError(error.message, code=error.code, where=where, hint=error.hint) from None
 
 
 def read_recipe(text: bytes) -> Recipe:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from vitral.core.errors import ConfigError, suggest_choice
 from vitral.data.samples import Samples
-from vitral.models.registry import model_config
+from vitral.models.registry import ModelLike, model_config
 from vitral.models.resnet import Resnet
 from vitral.models.vit import Vit
 from vitral.recipes import augreg, paper, small
@@ -54,18 +54,18 @@ def list_recipes() -> tuple[str, ...]:
     return (*FIXED_MODEL, *ANY_MODEL)
 
 
-def get_recipe(name: str, model: str = "") -> Recipe:
+def get_recipe(name: str, model: ModelLike | None = None) -> Recipe:
     """The recipe of that name; with a model, that model for the recipe's images."""
     if name in ANY_MODEL:
-        return ANY_MODEL[name](model) if model else ANY_MODEL[name]()
+        return ANY_MODEL[name](model_config(model)) if model else ANY_MODEL[name]()
     if name not in FIXED_MODEL:
         hint = suggest_choice(name, list_recipes())
         raise ConfigError(f"unknown recipe {name!r}", code="config.unknown_name", where="recipe", hint=hint)
     recipe = FIXED_MODEL[name]()
     if not model:
         return recipe
-    sizes = f"image_size={recipe.model.image_size}", f"channels={recipe.model.channels}"
-    return recipe.model_copy(update={"model": model_config(model, *sizes)})
+    sizes = {"image_size": recipe.model.image_size, "channels": recipe.model.channels}
+    return recipe.model_copy(update={"model": model_config(model, sizes)})
 
 
 def choose_recipe(samples: Samples, start: Vit | Resnet | None = None) -> RecipeChoice:

@@ -37,7 +37,7 @@ BACKWARD_COST = 2  # in forward passes
 
 def summarize_recipe(recipe: Recipe) -> list[Fact]:
     """The main settings of a recipe, for the card and the report."""
-    optimizer, warmup = recipe.optimizer, recipe.schedule.warmup
+    optimizer, warmup, decay = recipe.optimizer, recipe.schedule.warmup, getattr(recipe.optimizer, "weight_decay", 0.0)
     warmup_text = f"{warmup:.0%} of the run" if warmup < 1 else f"{warmup:,.0f} steps"
     return [
         ("recipe", recipe.name),
@@ -46,7 +46,7 @@ def summarize_recipe(recipe: Recipe) -> list[Fact]:
         ("fine-tuning", describe_part(recipe.finetune)),
         ("task", describe_part(recipe.task)),
         ("length", f"{describe_part(recipe.length)} in batches of {recipe.batch_size:,}"),
-        ("optimizer", f"{optimizer.kind}, learning rate {optimizer.lr:g}, weight decay {optimizer.weight_decay:g}"),
+        ("optimizer", f"{optimizer.kind}, learning rate {optimizer.lr:g}, weight decay {decay:g}"),
         ("schedule", f"{recipe.schedule.kind}, warmup {warmup_text}"),
         ("images", ", ".join(each.kind for each in (recipe.images.crop, *recipe.images.augment))),
         ("average", recipe.average.kind),
@@ -108,17 +108,17 @@ class RunArtifacts:
         if not self.group.is_main:
             return
         recipe, samples = self.parts.recipe, self.parts.samples
-        classify = recipe.task if isinstance(recipe.task, Classify) else None
+        classifies = recipe.task.trains == "classify"
         bundle = Bundle(
             model=recipe.model,
-            task=recipe.task.kind,
+            task=recipe.task.trains,
             preprocessing=recipe.preprocessing(),
-            classes=samples.classes if classify else (),
-            activation=classify.loss.kind if classify else "softmax",
+            classes=samples.classes if classifies else (),
+            activation=recipe.task.loss.kind if isinstance(recipe.task, Classify) else "softmax",
             source=f"fine-tuned from {recipe.weights}" if recipe.weights else "",
         )
         results = []
-        if line and classify:
+        if line and classifies and "accuracy" in line.values:
             images, value = sum(item.split == line.split for item in samples.items), line.values["accuracy"]
             results = [_result(value, wilson_interval(round(value * images), images), line.split, images)]
         plain = recipe.finetune.merge_state(tensors)
@@ -138,7 +138,7 @@ class RunArtifacts:
         """Evaluate a bundle on the test images, or on the validation images if there are none. A collective."""
         recipe, samples = self.parts.recipe, self.parts.samples
         split = first_split(samples, "test", "val")
-        if split is None or not isinstance(recipe.task, Classify):
+        if split is None or recipe.task.trains != "classify":
             return None
         device = self.parts.microbatch_config.device
         model, loader = load(home).model.to(device), build_loader(recipe, samples, split, self.group.world)
@@ -185,7 +185,7 @@ class RunArtifacts:
         """Time, computation and memory up to a step, over all sessions."""
         records, model = read_times(self.folder.path), self.parts.recipe.model
         images = step * self.parts.plan.batch_size
-        once = multiply_adds(model, in_full=not isinstance(self.parts.recipe.task, Classify))
+        once = multiply_adds(model, in_full=self.parts.recipe.task.trains != "classify")
         parameters = sum(weight.numel() for weight in model.build_empty().parameters())
         peak = max((record.peak_memory for record in records), default=0)
         return Cost(total_seconds(records), images, (1 + BACKWARD_COST) * once * images, peak, parameters)

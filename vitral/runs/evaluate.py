@@ -5,7 +5,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypedDict, Unpack
 
 from pydantic import Field
 
@@ -85,25 +85,36 @@ class EvaluateOptions(Config):
     cache: bool = True  # keep features on disk for the next evaluation
 
 
+class EvaluateKeywords(TypedDict, total=False):
+    """Keywords of `evaluate`: the fields of `EvaluateOptions`."""
+
+    batch_size: int
+    device: Literal["auto", "cpu", "cuda", "mps"]
+    workers: int | Literal["auto"]
+    seed: int
+    cache: bool
+
+
 def evaluate(
     model: str | Path | LoadedModel,
-    data: str | Samples,
-    *settings: str,
+    data: str | Path | Samples,
+    *,
     with_: str | Iterable[str | Evaluator] = "accuracy",
     split: str = "",
     root: str = "",
     preprocessing: Preprocessing | None = None,
     progress: Progress = no_progress,
+    **settings: Unpack[EvaluateKeywords],
 ) -> Evaluation:
-    """Evaluate a model: `vitral.evaluate("runs/photos", "photos/", "seed=1", with_=("accuracy", "knn"))`.
+    """Evaluate a model: `vitral.evaluate("runs/photos", "photos/", with_=("accuracy", "knn"), seed=1)`.
 
     The model is a path that `vitral.load` takes, or its result, which is then moved to the device. The default split is
     test, or val where there is no test. A dataset without splits is split as the run of the model split it; if that run
     is not found, the default split is used and a note says so. The preprocessing is the bundle's; a different one is
-    refused. Settings are `batch_size`, `device`, `workers`, `seed` and `cache`.
+    refused.
     """
     options, evaluators = override(EvaluateOptions(), settings), parse_evaluators(with_)
-    samples = data if isinstance(data, Samples) else open_data(data, split_config(model), root)
+    samples = data if isinstance(data, Samples) else open_data(str(data), split_config(model), root)
     chosen = choose_split(samples, split)
     loaded = model if isinstance(model, LoadedModel) else load(model)
     if preprocessing is not None:

@@ -75,10 +75,15 @@ def create_folder(out: str, data: str) -> RunFolder:
     raise AssertionError("count does not end")
 
 
+def is_run(where: str) -> bool:
+    """Whether there is a run in this folder."""
+    return RunFolder(Path(where).expanduser()).recipe.is_file()
+
+
 def find_run(where: str) -> RunFolder:
     """The folder of an existing run."""
     folder = RunFolder(Path(where).expanduser())
-    if not folder.recipe.is_file():
+    if not is_run(where):
         message = "it has no recipe.json" if folder.path.is_dir() else "no such folder"
         hint = "give the folder that `vitral train` printed"
         raise ConfigError(f"not a run: {message}", code="config.not_found", where=where, hint=hint)

@@ -15,7 +15,7 @@ from vitral.data.samples import Samples, write_split
 from vitral.recipes.recipe import Patience, Recipe, read_recipe
 from vitral.runs.build import build_loader
 from vitral.runs.folder import Environment, RunFolder, capture_environment, create_folder
-from vitral.runs.request import open_samples
+from vitral.runs.request import RunRequest, open_samples
 
 
 def check_recipe(recipe: Recipe, samples: Samples, world: World) -> None:
@@ -54,7 +54,7 @@ def create_run(out: str, recipe: Recipe, samples: Samples, call: Sequence[str]) 
     return folder
 
 
-def reopen_run(folder: RunFolder) -> tuple[Recipe, Samples]:
+def reopen_run(folder: RunFolder, request: RunRequest = RunRequest()) -> tuple[Recipe, Samples]:  # noqa: B008, immutable
     """The recipe and the images of a run to resume, which must be the same as when it started."""
     recipe_text, record_text = _read(folder.recipe), _read(folder.environment)
     try:
@@ -67,7 +67,7 @@ def reopen_run(folder: RunFolder) -> tuple[Recipe, Samples]:
         raise ConfigError(
             "was changed after the run started", code="config.recipe_changed", where=folder.recipe, hint=hint
         )
-    samples = open_samples(recipe)
+    samples = open_samples(recipe, request)
     if samples.fingerprint() != record.fingerprint:
         message = "images, labels or file sizes have changed since the run started"
         hint = f"restore them as listed in {folder.split}, or start a new run"

@@ -1,43 +1,45 @@
 """Resolving a request: from what a user asks for to a complete recipe, its data and its weights."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from vitral.core.config import override
+from torch.utils.data import Dataset
+
+from vitral.core.config import Size, override
+from vitral.core.custom import is_reference
+from vitral.core.documents import is_document
+from vitral.core.errors import ConfigError, DataError
 from vitral.data.datasets.named import NAMED_DATASETS
 from vitral.data.datasets.source import SAMPLE, open_data, open_images
+from vitral.data.datasets.torch_dataset import DatasetStore, gives_tensors, open_dataset, open_dataset_class
 from vitral.data.loading.sampler import subset
 from vitral.data.samples import Samples
+from vitral.data.transforms.preprocessing import Normalize
 from vitral.models.registry import model_config
 from vitral.models.resnet import Resnet
 from vitral.models.vit import Vit
 from vitral.recipes.paper import nearest_image_size
-from vitral.recipes.recipe import Recipe
+from vitral.recipes.recipe import Recipe, load_recipe
 from vitral.recipes.registry import KEEP_IMAGE_SIZE, choose_recipe, get_recipe
 from vitral.weights.adapt import adapt_preprocessing
 from vitral.weights.bundle import Bundle
 from vitral.weights.hub import pinned_name
 from vitral.weights.load import OpenedModel, open_model
 
-# Short names of the settings that are changed most.
-SHORT_SETTINGS = {
-    "epochs": ("length=epochs", "length.epochs="),
-    "steps": ("length=steps", "length.steps="),
-    "image_size": ("model.image_size=",),
-    "lr": ("optimizer.lr=",),
-    "from": ("weights=",),
-}
+DATA_SETTINGS = ("task", "data", "weights", "root")  # which are needed to open the data and the weights
+OBJECT = "a Dataset object: "  # how the path of a recipe begins whose data was passed as an object
 
 
 class RunRequest(NamedTuple):
-    """What a user asks for: data, perhaps a recipe and a model by name, and settings such as `epochs=5`."""
+    """What a user asks for: data, perhaps a recipe and a model, and settings by path."""
 
-    data: str
-    settings: tuple[str, ...] = ()
-    recipe: str = ""
-    model: str = ""
-    root: str = ""
+    data: str | Path | Dataset[Any] = ""
+    val: Dataset[Any] | None = None
+    recipe: str | Path | Recipe = ""
+    model: str | Path | Vit | Resnet = ""
+    settings: Mapping[str, object] = {}
 
 
 class ResolvedRun(NamedTuple):
@@ -51,39 +53,69 @@ class ResolvedRun(NamedTuple):
 
 def resolve(request: RunRequest) -> ResolvedRun:
     """Complete the recipe and open its data and weights; invalid settings are found here, before any work."""
-    settings = [expanded for setting in request.settings for expanded in _expand(setting)]
-    recipe = get_recipe(request.recipe, request.model) if request.recipe else Recipe()
-    early = [setting for setting in settings if setting.startswith(("task", "data.", "weights="))]
-    start = override(_with_data(recipe, request), early)
-    samples, reason = open_samples(start), ""
+    settings = _expand(request.settings)
+    given = _given_recipe(request)
+    base = _with_data(given or Recipe(), request)
+    early = {path: value for path, value in settings.items() if path.partition(".")[0] in DATA_SETTINGS}
+    start = override(base, early)
+    samples, reason = open_samples(start, request), ""
     source = open_model(start.weights) if start.weights else None
     bundle = source.loaded.bundle if source else None
-    if not request.recipe:
+    recipe = given
+    if recipe is None:
         recipe, reason = choose_recipe(samples, bundle.model if bundle and start.task.labeled else None)
-    recipe = recipe.model_copy(update={"model": _choose_model(recipe, request, bundle, settings)})
-    if bundle:
+    complete = isinstance(request.recipe, Recipe) or is_document(request.recipe)  # its own fields hold
+    if not (complete and "model" in recipe.model_fields_set) or request.model:
+        recipe = recipe.model_copy(update={"model": _choose_model(recipe, request, bundle, settings)})
+    if bundle and not (complete and "images" in recipe.model_fields_set):
         recipe = use_preprocessing_of(recipe, bundle)
-        settings.append(f"weights={pinned_name(start.weights)}")
+    if bundle:
+        settings["weights"] = pinned_name(start.weights)
+    if gives_tensors(samples.store):
+        settings = _for_tensors(samples.store, settings)
     recipe = override(_with_data(recipe, request), settings).with_classes(len(samples.classes))
     return ResolvedRun(recipe, samples, reason, source)
 
 
-def _choose_model(recipe: Recipe, request: RunRequest, source: Bundle | None, settings: list[str]) -> Vit | Resnet:
-    """The model that was named, or that of the weights, or that of the recipe, for the images of the run."""
-    prefix = "model."
-    sizes = [
-        setting.removeprefix(prefix)
-        for setting in settings
-        if setting.startswith(("model.image_size=", "model.channels="))
-    ]
-    own_size = recipe.model.image_size
-    if request.model and not request.recipe:
-        return model_config(request.model, f"image_size={own_size}", f"channels={recipe.model.channels}", *sizes)
+def _for_tensors(store: DatasetStore, settings: Mapping[str, object]) -> dict[str, object]:
+    """The settings for float tensors of a dataset: their size, and no transforms of ours."""
+    assert store.tensor_shape is not None
+    channels, *size = store.tensor_shape
+    asked = settings.get("image_size", settings.get("model.image_size", tuple(size)))
+    if Size.parse(asked) != Size(*size):
+        message = f"the dataset gives tensors of {Size(*size)}, which are used as they are, not of {Size.parse(asked)}"
+        hint = "resize in the dataset's transform, or let it return PIL images"
+        raise ConfigError(message, code="config.conflict", where="image_size", hint=hint)
+    plain = {"model.image_size": size, "model.channels": channels, "images.external": True}
+    return {**settings, **plain, "images.augment": [], "images.normalize": Normalize()}
+
+
+def _given_recipe(request: RunRequest) -> Recipe | None:
+    """The recipe that was given: an object, a JSON or YAML file, or a name."""
+    if isinstance(request.recipe, Recipe):
+        return request.recipe
+    if is_document(request.recipe):
+        return load_recipe(Path(request.recipe).expanduser())
+    if not request.recipe:
+        return None
+    return get_recipe(str(request.recipe), request.model or None)
+
+
+def _choose_model(
+    recipe: Recipe, request: RunRequest, source: Bundle | None, settings: Mapping[str, object]
+) -> Vit | Resnet:
+    """The model that was asked for, or that of the weights, or that of the recipe, for the images of the run."""
+    names = ("image_size", "channels")
+    sizes = {name: settings[path] for name in names for path in (name, f"model.{name}") if path in settings}
+    own = {"image_size": recipe.model.image_size, "channels": recipe.model.channels}
+    named = isinstance(request.recipe, str) and request.recipe and not is_document(request.recipe)
+    if request.model and not named:  # a named recipe was made for the model
+        return model_config(request.model, own | sizes)
     if source and not request.model:
         size = source.preprocessing.image_size
-        if request.recipe in KEEP_IMAGE_SIZE:
-            size = nearest_image_size(source.model, own_size)
-        return model_config(source.model, "head=linear", f"image_size={size}", *sizes)
+        if recipe.name in KEEP_IMAGE_SIZE:
+            size = nearest_image_size(source.model, recipe.model.image_size)
+        return model_config(source.model, {"head": "linear", "image_size": size} | sizes)
     return recipe.model
 
 
@@ -96,23 +128,46 @@ def use_preprocessing_of(recipe: Recipe, source: Bundle) -> Recipe:
 
 def _with_data(recipe: Recipe, request: RunRequest) -> Recipe:
     """The recipe for the requested data. Local paths become absolute, since a run may be resumed from elsewhere."""
-    path = Path(request.data).expanduser()
-    is_name = request.data in NAMED_DATASETS or request.data == SAMPLE or not path.exists()
-    where = request.data if is_name else os.path.abspath(path)
-    root = os.path.abspath(Path(request.root).expanduser()) if request.root else ""
-    data = recipe.data.model_copy(update={"path": where, "root": root})
-    return recipe.model_copy(update={"data": data})
+    if isinstance(request.data, Dataset):
+        where = OBJECT + type(request.data).__name__
+    elif not (text := str(request.data)):
+        if not recipe.data.path:
+            hint = "give a folder of images, or sample"
+            raise ConfigError("no data given", code="config.missing_value", where="data", hint=hint)
+        return recipe
+    else:
+        path = Path(text).expanduser()
+        is_name = text in NAMED_DATASETS or text == SAMPLE or not path.exists()
+        where = text if is_name else os.path.abspath(path)
+    return recipe.model_copy(update={"data": recipe.data.model_copy(update={"path": where, "root": ""})})
 
 
-def open_samples(recipe: Recipe) -> Samples:
+def open_samples(recipe: Recipe, request: RunRequest = RunRequest()) -> Samples:  # noqa: B008, an immutable value
     """The images of a recipe."""
-    open_ = open_data if recipe.task.labeled else open_images
-    samples = open_(recipe.data.path, recipe.data.split, recipe.data.root)
-    return subset(samples, recipe.data.fraction, recipe.data.split.seed) if recipe.data.fraction < 1 else samples
+    data = recipe.data
+    if isinstance(request.data, Dataset):
+        samples = open_dataset(request.data, request.val, data.split)
+    elif data.path.startswith(OBJECT):
+        message = f"the run was trained on {data.path}, which is not on disk"
+        hint = "pass the object: vitral.resume(RUN, data=DATASET), or vitral.train(DATASET, recipe=...)"
+        raise DataError(message, code="data.needs_object", where="data", hint=hint)
+    elif is_reference(data.path):
+        samples = open_dataset_class(data.path, data.options, data.split)
+    else:
+        open_ = open_data if recipe.task.labeled else open_images
+        samples = open_(data.path, data.split, data.root)
+    return subset(samples, data.fraction, data.split.seed) if data.fraction < 1 else samples
 
 
-def _expand(setting: str) -> list[str]:
-    """A setting by the full path of its field; the value goes to the last of several."""
-    name, _, value = setting.partition("=")
-    *before, last = SHORT_SETTINGS.get(name, ("",))
-    return [*before, f"{last}{value}"] if last else [setting]
+def _expand(settings: Mapping[str, object]) -> dict[str, object]:
+    """Settings by path, with short names written out; of `epochs` and `steps` the last one counts."""
+    found: dict[str, object] = {}
+    for path, value in settings.items():
+        if path in {"epochs", "steps"}:
+            found = {other: given for other, given in found.items() if other.partition(".")[0] != "length"}
+            found |= {"length": path, f"length.{path}": value}
+        elif path == "root":
+            found[f"data.{path}"] = os.path.abspath(Path(str(value)).expanduser()) if value else ""
+        else:
+            found["weights" if path == "from" else path] = value
+    return found

@@ -4,39 +4,49 @@ import logging
 import shlex
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from typing import NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Unpack
 
+from torch.utils.data import Dataset
+
+from vitral.core.custom import trusted
 from vitral.core.errors import ConfigError
 from vitral.core.storage import Lock
 from vitral.data.samples import Samples
 from vitral.html.text import percent
+from vitral.models.base import Model
+from vitral.models.registry import ModelLike
 from vitral.recipes.recipe import Recipe
 from vitral.runs.artifacts import RunArtifacts
 from vitral.runs.autotune import fit_memory, fit_time
 from vitral.runs.build import build_run_for_task, build_task, build_train_images, select_device
 from vitral.runs.folder import RunFolder, find_run, refuse_existing
 from vitral.runs.messages import format_commands, next_commands, suggest_weights
+from vitral.runs.options import RUN_OPTIONS, TrainOptions
 from vitral.runs.preflight import check_recipe, create_run, quick_check, reopen_run
 from vitral.runs.report.report import ReportEvaluation
 from vitral.runs.request import RunRequest, resolve
 from vitral.runs.session import Session
 from vitral.tasks.task import Task
 from vitral.training.budget import parse_seconds
-from vitral.training.callbacks import SignalHandler, StopTraining
+from vitral.training.callbacks import SignalHandler, StopTraining, find_best
 from vitral.training.distributed.process_group import ProcessGroup, open_process_group
 from vitral.training.metrics import read_metrics
 from vitral.training.precision import probe_hardware
 from vitral.training.progress import Progress, ProgressSpan, create_display
 from vitral.weights.adapt import load_pretrained
-from vitral.weights.load import open_model
+from vitral.weights.load import load, open_model
 
 log = logging.getLogger("vitral")
 STOP_MESSAGE = "saving after this step; interrupt again to stop at once\n"
 
 
-class Run(NamedTuple):
+@dataclass(frozen=True)
+class Run:
     """A run: its folder, recipe and data, the steps it took, and the evaluation of its best weights."""
 
     folder: RunFolder
@@ -46,6 +56,30 @@ class Run(NamedTuple):
     steps: int
     signal: int  # number of the signal that stopped it, 0 for none
     evaluation: ReportEvaluation | None
+
+    @property
+    def path(self) -> Path:
+        """The run folder."""
+        return self.folder.path
+
+    @property
+    def report(self) -> Path:
+        """The HTML report."""
+        return self.folder.report
+
+    @cached_property
+    def model(self) -> Model:
+        """The model with the best weights, in evaluation mode."""
+        return load(self.folder.best).model
+
+    @cached_property
+    def metrics(self) -> dict[str, float]:
+        """The metrics of the best weights on the validation images (or test images), such as `accuracy`."""
+        lines = [line for line in read_metrics(self.folder.path) if line.split != "train"]
+        split = "val" if any(line.split == "val" for line in lines) else "test"
+        best = find_best(lines, "val").step if split == "val" else self.step
+        found = next((dict(line.values) for line in lines if line.split == split and line.step == best), {})
+        return found | ({"accuracy": self.evaluation.accuracy.top1} if self.evaluation else {})
 
     def __repr__(self) -> str:
         return f"Run({str(self.folder.path)!r}: step {self.step:,} of {self.steps:,}{self._format_accuracy(', ')})"
@@ -72,25 +106,45 @@ class Run(NamedTuple):
 
 
 def train(
-    data: str,
-    *settings: str,
-    recipe: str = "",
-    model: str = "",
-    root: str = "",
-    out: str = "",
-    time_limit: str = "",
+    data: str | Path | Dataset[Any] = "",
+    *,
+    val: Dataset[Any] | None = None,
+    recipe: str | Path | Recipe = "",
+    model: ModelLike = "",
+    out: str | Path = "",
+    **options: Unpack[TrainOptions],
 ) -> Run:
-    """Train on images and write a run folder: `vitral.train("photos", "epochs=20", model="S/16")`.
+    """Train on images and write a run folder: `vitral.train("photos/", model="S/16", epochs=50, lr=3e-4)`.
 
-    Settings are paths in the recipe, such as `optimizer.lr=1e-3`, or the short names `epochs`, `steps`, `image_size`,
-    `lr` and `from`. Without a recipe, one is chosen by the data.
+    `data` is a folder, a manifest, a named dataset, or any torch Dataset of (image, label) with `val` beside it. The
+    recipe is an object, a name, or a JSON or YAML file; without one it is chosen by the data. Options override its
+    fields; `settings` takes any field by its path, such as `{"optimizer.betas": (0.9, 0.95)}`.
     """
+    with trusted(options.get("trust", False)):
+        request = request_from_options(data, val, recipe, model, options)
+        return train_request(request, str(out), options.get("time_limit", ""))
+
+
+def request_from_options(
+    data: str | Path | Dataset[Any],
+    val: Dataset[Any] | None,
+    recipe: str | Path | Recipe,
+    model: ModelLike,
+    options: TrainOptions,
+) -> RunRequest:
+    """The request of a call; `settings` come after the other options."""
+    settings = {name: value for name, value in options.items() if name not in RUN_OPTIONS}
+    return RunRequest(data, val, recipe, model, {**settings, **options.get("settings", {})})
+
+
+def train_request(request: RunRequest, out: str = "", time_limit: str = "") -> Run:
+    """Resolve a request, train, and write the artifacts."""
     started = time.monotonic()
     refuse_existing(out)
-    limit = _parse_limit(time_limit, settings)
-    complete, samples, reason, source = resolve(RunRequest(data, settings, recipe, model, root))
-    named = {"recipe": recipe, "model": model, "root": root, "out": out, "time_limit": time_limit}
-    call = [*map(repr, (data, *settings)), *(f"{name}={value!r}" for name, value in named.items() if value)]
+    limit = _parse_limit(time_limit, request.settings)
+    complete, samples, reason, source = resolve(request)
+    named = request._asdict() | {"out": out, "time_limit": time_limit}
+    call = [f"{name}={value!r}" for name, value in named.items() if value]
     with open_process_group(select_device(complete)) as group:
         check_recipe(complete, samples, group.world)
         messages = [reason, *samples.notes, *quick_check(samples), suggest_weights(complete, samples)]
@@ -106,17 +160,27 @@ def train(
         return run_session(find_run(str(path)), complete, samples, group, task, prepare=True)
 
 
-def resume(where: str) -> Run:
-    """Continue a run that was stopped or killed; it ends in the same bits as if it had never stopped."""
-    folder = find_run(where)
-    recipe, samples = reopen_run(folder)
-    with open_process_group(select_device(recipe)) as group:
-        started = bool(group.run_on_main(lambda: bool(read_metrics(folder.path))))
-        # A run that has started has checkpoints; the weights that it started from may be gone.
-        source = open_model(recipe.weights).loaded if recipe.weights and not started else None
-        task = build_task(recipe, samples, group.device, source)
-        del source
-        return run_session(folder, recipe, samples, group, task, prepare=not started)
+def resume(
+    where: str | Path, *, data: Dataset[Any] | None = None, val: Dataset[Any] | None = None, trust: bool = False
+) -> Run:
+    """Continue a run that was stopped or killed; it ends in the same bits as if it had never stopped.
+
+    A run that was trained on a Dataset object needs it again.
+    """
+    folder = find_run(str(where))
+    with trusted(trust), ExitStack() as stack:
+        recipe, samples = reopen_run(folder, RunRequest("" if data is None else data, val))
+        group = stack.enter_context(open_process_group(select_device(recipe)))
+        return _resume(folder, recipe, samples, group)
+
+
+def _resume(folder: RunFolder, recipe: Recipe, samples: Samples, group: ProcessGroup) -> Run:
+    started = bool(group.run_on_main(lambda: bool(read_metrics(folder.path))))
+    # A run that has started has checkpoints; the weights that it started from may be gone.
+    source = open_model(recipe.weights).loaded if recipe.weights and not started else None
+    task = build_task(recipe, samples, group.device, source)
+    del source
+    return run_session(folder, recipe, samples, group, task, prepare=not started)
 
 
 def run_session(
@@ -167,11 +231,11 @@ def finish_run(session: Session, artifacts: RunArtifacts) -> Run:
     return Run(folder, artifacts.parts.recipe, artifacts.parts.samples, step, artifacts.parts.steps, 0, evaluation)
 
 
-def _parse_limit(time_limit: str, settings: Sequence[str]) -> float:
+def _parse_limit(time_limit: str, settings: Mapping[str, object]) -> float:
     """The time limit in seconds, 0 for none."""
     if not time_limit:
         return 0.0
-    if lengths := [setting for setting in settings if setting.startswith(("epochs=", "steps=", "length"))]:
+    if lengths := [path for path in settings if path.partition(".")[0] in {"epochs", "steps", "length"}]:
         message = f"cannot be combined with {lengths[0]}: both set the length of training"
         raise ConfigError(message, code="config.conflict", where="time-limit", hint="remove one of them")
     return parse_seconds(time_limit)

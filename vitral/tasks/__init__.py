@@ -2,9 +2,8 @@
 
 from typing import Annotated
 
-from pydantic import Field
-
+from vitral.core.config import OpenUnion
 from vitral.tasks.classify import Classify
 from vitral.tasks.masked_patches import MaskedPatches
 
-TaskConfig = Annotated[Classify | MaskedPatches, Field(discriminator="kind")]
+TaskConfig = Annotated[Classify | MaskedPatches, OpenUnion()]

@@ -1,7 +1,7 @@
 """Classification and its losses.  B images, K classes."""
 
 from collections.abc import Sequence
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
@@ -9,13 +9,13 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from vitral.core.config import Config
+from vitral.core.config import Config, OpenUnion
 from vitral.core.errors import ConfigError
 from vitral.data.transforms.mixup import Mixing, NoMixing, one_hot
 from vitral.data.transforms.preprocessing import Normalize
 from vitral.models.base import Model
 from vitral.models.head import NoHead
-from vitral.tasks.task import Outcome, Task, batch_mean
+from vitral.tasks.task import BaseTask, Outcome, Task, batch_mean
 
 
 class Softmax(Config):
@@ -52,20 +52,18 @@ class Sigmoid(Config):
         return -(targets * F.logsigmoid(logits) + (1.0 - targets) * F.logsigmoid(-logits)).sum(dim=1)
 
 
-LossConfig = Annotated[Softmax | Sigmoid, Field(discriminator="kind")]
+LossConfig = Annotated[Softmax | Sigmoid, OpenUnion()]
 
 
-class Classify(Config):
+class Classify(BaseTask):
     """Train the model to classify."""
-
-    labeled: ClassVar[bool] = True  # whether the images must have labels
 
     kind: Literal["classify"] = "classify"
     loss: LossConfig = Softmax()
     mixing: Mixing = NoMixing()
     class_weights: Literal["none", "balanced"] = "none"  # balanced: inverse to the number of images of a class
 
-    def build(self, model: Model, classes: int, class_counts: Sequence[int], scaling: Normalize) -> Task:
+    def build(self, model: Model, classes: int, class_counts: Sequence[int], normalize: Normalize) -> Task:
         """The task for a model whose head has this many classes; `class_counts` are training images."""
         head = model.config.head
         outputs = "none" if isinstance(head, NoHead) else str(head.num_classes)

@@ -10,16 +10,15 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 import numpy as np
 import torch
 import torch.nn.functional as F
-from pydantic import Field
 from torch import Tensor, nn
 
-from vitral.core.config import Config, Size
+from vitral.core.config import Config, OpenUnion, Size
 from vitral.core.errors import ConfigError
 from vitral.data.transforms.preprocessing import Normalize
 from vitral.models.base import Grid, Model, split_tokens
 from vitral.models.embed import Patches, cut_patches
 from vitral.models.vit import VisionTransformer
-from vitral.tasks.task import Outcome, Task, batch_mean
+from vitral.tasks.task import BaseTask, Outcome, Task, batch_mean
 
 CORRUPTED = 0.5  # of the patches
 MASKED, SWAPPED = 0.8, 0.1  # of the corrupted patches; the rest stay unchanged and are predicted as well
@@ -143,18 +142,19 @@ class WholePatch(Config):
         return TargetLoss(errors.mean(dim=(1, 2)), {})
 
 
-TargetConfig = Annotated[MeanColor | Downsized | WholePatch, Field(discriminator="kind")]
+TargetConfig = Annotated[MeanColor | Downsized | WholePatch, OpenUnion()]
 
 
-class MaskedPatches(Config):
+class MaskedPatches(BaseTask):
     """Corrupt half of the patches and predict them from the rest."""
 
     labeled: ClassVar[bool] = False
+    trains = "masked_patches"
 
     kind: Literal["masked_patches"] = "masked_patches"
     target: TargetConfig = MeanColor()
 
-    def build(self, model: Model, classes: int, class_counts: Sequence[int], scaling: Normalize) -> Task:
+    def build(self, model: Model, classes: int, class_counts: Sequence[int], normalize: Normalize) -> Task:
         """The task for a model with plain patches. Labels are not used.
 
         The normalization is that of the images; it is undone to compute colors. Pool and head are frozen.
@@ -165,7 +165,7 @@ class MaskedPatches(Config):
             raise ConfigError(message, code="config.unsupported", where="task", hint="choose a model such as S/16")
         check_patch_count(model.config.stem.grid(model.config.image_size))
         self.target.check(model.config.channels, model.config.stem.patch)
-        return PatchPrediction(self, model, model.config.stem, scaling)
+        return PatchPrediction(self, model, model.config.stem, normalize)
 
 
 def check_patch_count(grid: Grid) -> None:

@@ -1,9 +1,14 @@
 """The interface of tasks.  B images, C channels, H rows, W columns."""
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 from torch import Tensor, nn
+
+from vitral.core.config import Config
+from vitral.data.transforms.preprocessing import Normalize
+from vitral.models.base import Model
 
 
 class Outcome(NamedTuple):
@@ -25,6 +30,17 @@ class Task(nn.Module):
 
     def forward(self, images: Tensor, labels: Tensor, rng: np.random.Generator) -> Outcome:
         """The outcome for normalized images (B, C, H, W), float32, and labels (B,), int64. B may be 0."""
+        raise NotImplementedError
+
+
+class BaseTask(Config):
+    """What a model is trained for, and the settings of its loss."""
+
+    labeled: ClassVar[bool] = True  # whether the images must have labels
+    trains: ClassVar[Literal["classify", "masked_patches", "features"]] = "classify"  # what the bundle can be used for
+
+    def build(self, model: Model, classes: int, class_counts: Sequence[int], normalize: Normalize) -> Task:
+        """The task for a model; `class_counts` are numbers of training images."""
         raise NotImplementedError
 
 

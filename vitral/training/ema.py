@@ -9,11 +9,11 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-from vitral.core.config import Config
+from vitral.core.config import Config, OpenUnion
 from vitral.core.errors import WeightsError
 
 
-class AverageKind(Config):
+class BaseAverage(Config):
     """Which steps enter the average and with what weight; these defaults average nothing."""
 
     def includes(self, step: int, steps: int) -> bool:
@@ -29,13 +29,13 @@ class AverageKind(Config):
         return WeightAverage(self, steps)
 
 
-class NoAverage(AverageKind):
+class NoAverage(BaseAverage):
     """No average: the last weights are used."""
 
     kind: Literal["none"] = "none"
 
 
-class Ema(AverageKind):
+class Ema(BaseAverage):
     """Exponential moving average; the paper calls it Polyak averaging, with a decay of 0.9999.
 
     The decay grows to its full value, min(decay, (1 + n) / (10 + n)), so that the initial weights are soon forgotten.
@@ -51,7 +51,7 @@ class Ema(AverageKind):
         return min(self.decay, (1 + count) / (10 + count))
 
 
-class Polyak(AverageKind):
+class Polyak(BaseAverage):
     """The mean of the weights from a fraction of the run on."""
 
     kind: Literal["polyak"] = "polyak"
@@ -64,7 +64,7 @@ class Polyak(AverageKind):
         return count / (count + 1)
 
 
-AverageConfig = Annotated[NoAverage | Ema | Polyak, Field(discriminator="kind")]
+AverageConfig = Annotated[NoAverage | Ema | Polyak, OpenUnion()]
 
 
 class WeightAverage:
@@ -73,7 +73,7 @@ class WeightAverage:
     `tensors` and `count` are its state. Buffers are not averaged: an evaluation uses those of the model.
     """
 
-    def __init__(self, kind: AverageKind, steps: int) -> None:
+    def __init__(self, kind: BaseAverage, steps: int) -> None:
         self.kind, self.steps = kind, steps
         self.tensors: dict[str, Tensor] = {}
         self.count = 0

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import register_parametrization
 
-from vitral.core.config import Config
+from vitral.core.config import Config, OpenUnion
 from vitral.core.errors import ConfigError
 from vitral.models.attention import QkvProjection, SelfAttention
 from vitral.models.base import Model
@@ -115,7 +115,7 @@ def fit_head(features: Tensor, labels: Tensor, images: TrainImages) -> tuple[Ten
     return images.gather(weight), images.gather(bias)
 
 
-class FinetuneMethod(Config):
+class BaseFinetune(Config):
     """A fine-tuning method; the defaults change nothing."""
 
     needs_weights: ClassVar[bool] = True  # whether it refuses random weights
@@ -140,7 +140,7 @@ class FinetuneMethod(Config):
         return dict(tensors)
 
 
-class FullFinetune(FinetuneMethod):
+class FullFinetune(BaseFinetune):
     """All weights train, as in the paper."""
 
     needs_weights: ClassVar[bool] = False
@@ -148,7 +148,7 @@ class FullFinetune(FinetuneMethod):
     kind: Literal["full"] = "full"
 
 
-class HeadOnly(FinetuneMethod):
+class HeadOnly(BaseFinetune):
     """Only the head trains: a linear probe by gradient descent."""
 
     kind: Literal["head"] = "head"
@@ -157,7 +157,7 @@ class HeadOnly(FinetuneMethod):
         freeze_all_but(task.model, [model_of(task).head])
 
 
-class LastLayers(FinetuneMethod):
+class LastLayers(BaseFinetune):
     """The last blocks, norm, pool and head train; the stem and earlier blocks are frozen."""
 
     kind: Literal["last_layers"] = "last_layers"
@@ -177,7 +177,7 @@ class LastLayers(FinetuneMethod):
         freeze_all_but(model, [*model.blocks[-self.count :], model.norm, model.pool, model.head])
 
 
-class LinearProbeThenFinetune(FinetuneMethod):
+class LinearProbeThenFinetune(BaseFinetune):
     """Fit the head to frozen features, then fine-tune all weights (LP-FT, arXiv 2202.10054).
 
     With a random or zero head, the first gradients would distort the features.
@@ -209,7 +209,7 @@ class LinearProbeThenFinetune(FinetuneMethod):
         return f"fitted the head to frozen features: training accuracy {accuracy:.1%} on {len(labels):,} images"
 
 
-class Lora(FinetuneMethod):
+class Lora(BaseFinetune):
     """Low-rank adapters and the head train; all other weights are frozen (LoRA, arXiv 2106.09685)."""
 
     kind: Literal["lora"] = "lora"
@@ -247,9 +247,7 @@ class Lora(FinetuneMethod):
         return merge_adapters(tensors, self.scale)
 
 
-FinetuneConfig = Annotated[
-    FullFinetune | HeadOnly | LastLayers | LinearProbeThenFinetune | Lora, Field(discriminator="kind")
-]
+FinetuneConfig = Annotated[FullFinetune | HeadOnly | LastLayers | LinearProbeThenFinetune | Lora, OpenUnion()]
 
 
 def freeze_all_but(model: nn.Module, trained: Iterable[nn.Module]) -> None:

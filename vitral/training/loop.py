@@ -61,7 +61,7 @@ def split_batch(batch: Batch, step: int, plan: SamplingPlan, config: MicrobatchC
     for number, (images, labels) in enumerate(pieces, plan.world.rank * count):
         rng = rng_for(plan.seed, Purpose.MIXING, step, number)
         seed = int(rng.integers(2**63))
-        normalized = config.normalize.apply(to_device(images, config.device))
+        normalized = config.normalize.prepare(to_device(images, config.device))
         result.append(Microbatch(normalized, to_device(labels, config.device), len(labels) / total, rng, seed))
     return result
 

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from vitral.core.config import Config
+from vitral.core.config import Config, OpenUnion
 from vitral.core.errors import ConfigError
 from vitral.models.resnet import StdConv2d
 from vitral.models.vit import VisionTransformer
@@ -17,13 +17,13 @@ FUSED_DEVICES = {"cpu", "cuda", "mps", "xpu"}  # devices for which torch has fus
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 
 
-class OptimizerKind(Config):
+class BaseOptimizer(Config):
     """Options of every optimizer. It trains the parameters of the task: its model and what the task adds."""
 
     layer_decay: float = Field(default=1.0, gt=0, le=1)  # factor of the learning rate from a layer to the one below it
 
 
-class AdamW(OptimizerKind):
+class AdamW(BaseOptimizer):
     """Adam with decoupled weight decay: the paper's for pre-training (arXiv 1711.05101).
 
     As in torch, a weight decays by lr x weight_decay at each step. big_vision leaves out the peak learning rate, so its
@@ -43,7 +43,7 @@ class AdamW(OptimizerKind):
         return optimizer
 
 
-class Sgd(OptimizerKind):
+class Sgd(BaseOptimizer):
     """Stochastic gradient descent with momentum: the paper's for fine-tuning. Decay is added to the gradient.
 
     It is not fused: torch has no fused SGD step for a sharded model.
@@ -69,7 +69,7 @@ class Sgd(OptimizerKind):
         return optimizer
 
 
-OptimizerConfig = Annotated[AdamW | Sgd, Field(discriminator="kind")]
+OptimizerConfig = Annotated[AdamW | Sgd, OpenUnion()]
 
 
 def set_lr(optimizer: Optimizer, lr: float) -> None:

@@ -8,10 +8,9 @@ from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import torch
-from pydantic import Field
 from torch.amp import GradScaler, autocast
 
-from vitral.core.config import Config
+from vitral.core.config import Config, OpenUnion
 
 # CPU instructions for 16-bit products, by the names of torch.cpu.get_capabilities().
 CPU_INSTRUCTIONS = {
@@ -35,7 +34,7 @@ class Decision(NamedTuple):
     message: str = ""
 
 
-class PrecisionKind(Config):
+class BasePrecision(Config):
     """A requested precision."""
 
     dtype: ClassVar[torch.dtype]
@@ -48,7 +47,7 @@ class PrecisionKind(Config):
         return Decision(torch.float32, f"{name} is not used because {hardware.reason}: training in float32")
 
 
-class Auto(PrecisionKind):
+class Auto(BasePrecision):
     """Mixed precision on a GPU that supports it, else float32."""
 
     kind: Literal["auto"] = "auto"
@@ -57,28 +56,28 @@ class Auto(PrecisionKind):
         return Decision(hardware.best)
 
 
-class Float32(PrecisionKind):
+class Float32(BasePrecision):
     """Everything in float32."""
 
     kind: Literal["float32"] = "float32"
     dtype: ClassVar[torch.dtype] = torch.float32
 
 
-class Bfloat16(PrecisionKind):
+class Bfloat16(BasePrecision):
     """Mixed precision with the range of float32 and 8 bits of precision."""
 
     kind: Literal["bfloat16"] = "bfloat16"
     dtype: ClassVar[torch.dtype] = torch.bfloat16
 
 
-class Float16(PrecisionKind):
+class Float16(BasePrecision):
     """Mixed precision with 11 bits of precision and loss scaling: for GPUs without bfloat16."""
 
     kind: Literal["float16"] = "float16"
     dtype: ClassVar[torch.dtype] = torch.float16
 
 
-PrecisionConfig = Annotated[Auto | Float32 | Bfloat16 | Float16, Field(discriminator="kind")]
+PrecisionConfig = Annotated[Auto | Float32 | Bfloat16 | Float16, OpenUnion()]
 
 
 def probe_hardware(device: torch.device) -> Hardware:

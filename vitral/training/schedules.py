@@ -10,11 +10,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from vitral.core.config import Config
+from vitral.core.config import Config, OpenUnion
 from vitral.core.errors import ConfigError
 
 
-class ScheduleKind(Config):
+class BaseSchedule(Config):
     """Linear warmup to a constant learning rate."""
 
     warmup: float = Field(default=0, ge=0)  # steps; below 1 a fraction of the run
@@ -40,13 +40,13 @@ class ScheduleKind(Config):
         return 1.0
 
 
-class Constant(ScheduleKind):
+class Constant(BaseSchedule):
     """Constant learning rate."""
 
     kind: Literal["constant"] = "constant"
 
 
-class DecayingSchedule(ScheduleKind):
+class DecayingSchedule(BaseSchedule):
     """Decay from the peak to the factor `end`."""
 
     end: float = Field(default=0.0, ge=0, le=1)
@@ -70,7 +70,7 @@ class Cosine(DecayingSchedule):
         return self.end + (1 - self.end) * (1 + cos(pi * fraction_done(step, steps))) / 2
 
 
-class InverseSquareRoot(ScheduleKind):
+class InverseSquareRoot(BaseSchedule):
     """Inverse square root decay, to 0.7 after `timescale` steps, then linear to 0 over the cooldown.
 
     The decay does not depend on the length of the run, so a run can be extended from before its cooldown
@@ -100,4 +100,4 @@ def fraction_done(step: int, steps: int) -> float:
     return min(1.0, step / max(1, steps))
 
 
-ScheduleConfig = Annotated[Constant | Linear | Cosine | InverseSquareRoot, Field(discriminator="kind")]
+ScheduleConfig = Annotated[Constant | Linear | Cosine | InverseSquareRoot, OpenUnion()]

@@ -19,9 +19,10 @@ from vitral.models.head import Classifier, HeadConfig, NoHead
 from vitral.models.init import Original
 from vitral.models.pool import AttentionPool
 from vitral.models.position import GridDependent
+from vitral.models.registry import SizeLike
 from vitral.models.resnet import Resnet
 from vitral.models.vit import Vit
-from vitral.weights.load import LoadedModel, check_settings, stretch_message
+from vitral.weights.load import LoadedModel, stretch_message
 
 BLOCK_NAME = re.compile(r"blocks\.(\d+)\.(.+)")
 POSITION_TABLES = ("position.table", "position.x", "position.y")  # one entry per layer if added in every layer
@@ -84,7 +85,8 @@ def adapt_kernel(kernel: Tensor, channels: int) -> Tensor:
     before = kernel.shape[1]
     if channels == 1:
         return kernel.sum(dim=1, keepdim=True)
-    return kernel[:, [channel % before for channel in range(channels)]] * (before / channels)
+    turns = [channel % before for channel in range(channels)]
+    return kernel[:, turns] * (before / channels)
 
 
 CONFIG_HINT = "use the architecture of the weights; only head, image_size, channels and a smaller depth may differ"
@@ -119,9 +121,12 @@ def load_pretrained(model: Model, source: LoadedModel) -> tuple[str, ...]:
     own = model.state_dict()
     weights = {name: tensor for name, tensor in source.model.state_dict().items() if not name.startswith(fresh)}
     faults = config_differences(old, new, fresh)
-    weights = weights if faults else _adapt_tensors(weights, old, new)
-    resampled = {} if faults else _resample_positions(model, weights, old)
-    weights = weights | resampled | {name: tensor for name, tensor in own.items() if name.startswith(fresh)}
+    resampled: dict[str, Tensor] = {}
+    if not faults:
+        weights = _adapt_tensors(weights, old, new)
+        resampled = _resample_positions(model, weights, old)
+    weights |= resampled
+    weights |= {name: tensor for name, tensor in own.items() if name.startswith(fresh)}
     raise_mismatches(faults + find_mismatches(own, weights), "weights", CONFIG_HINT, "weights.config_mismatch")
     model.load_weights(weights)
     for part in model.head.modules():
@@ -137,12 +142,20 @@ class AdaptedModel(NamedTuple):
     messages: tuple[str, ...]
 
 
-def adapt(source: LoadedModel, *settings: str, layers: Sequence[int] = (), classes: Sequence[str] = ()) -> AdaptedModel:
-    """A model for other images, or with some of its layers: `adapt(loaded, "image_size=384", layers=(0, 2, 4))`.
+def adapt(
+    source: LoadedModel,
+    *,
+    image_size: SizeLike | None = None,
+    channels: int | None = None,
+    layers: Sequence[int] = (),
+    classes: Sequence[str] = (),
+) -> AdaptedModel:
+    """A model for other images, or with some of its layers: `adapt(loaded, image_size=384, layers=(0, 2, 4))`.
 
-    Settings are `image_size` and `channels`. The head is kept; with class names, a new one starts at zero.
+    The head is kept; with class names, a new one starts at zero.
     """
-    check_settings(settings, ADAPTABLE, "for existing weights")
+    given = {"image_size": image_size, "channels": channels}
+    settings = {name: value for name, value in given.items() if value is not None}
     bundle, messages = source.bundle, list[str]()
     old, weights = bundle.model, dict(source.model.state_dict())
     if layers:
@@ -183,8 +196,9 @@ def _with_classes(source: LoadedModel, classes: tuple[str, ...]) -> LoadedModel:
     model = override(source.bundle.model, ["head=linear", f"head.num_classes={len(classes)}"])
     fresh = model.build()
     load_pretrained(fresh, source)
-    head = {"model": model, "classes": classes, "task": "classify", "activation": "softmax"}
-    return LoadedModel(fresh.eval(), source.bundle.model_copy(update=head))
+    head = {"classes": classes, "task": "classify", "activation": "softmax"}
+    bundle = source.bundle.model_copy(update={"model": model, **head})
+    return LoadedModel(fresh.eval(), bundle)
 
 
 def config_differences(old: Vit | Resnet, new: Vit | Resnet, fresh: tuple[str, ...]) -> list[str]:

@@ -6,11 +6,11 @@ whose outputs differ by more than the tolerance is discarded.
 
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from math import isfinite
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ from vitral.core.storage import STORAGE, new_folder
 from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.models.base import Model
 from vitral.models.position import Learned1d, Learned2d
+from vitral.models.registry import SizeLike
 from vitral.models.vit import Vit
 from vitral.weights.adapt import adapt
 from vitral.weights.bundle import CARD, Bundle, is_bundle, write_bundle
@@ -118,30 +119,38 @@ class Conversion(NamedTuple):
     messages: tuple[str, ...]
 
 
+class ConvertOptions(TypedDict, total=False):
+    """How a checkpoint of another library is read, as for `vitral.load`."""
+
+    format: str
+    allow_pickle: bool
+    offline: bool
+
+
 def convert(
-    where: str,
-    out: str,
-    *settings: str,
+    where: str | Path,
+    out: str | Path,
+    *,
     to: str = "vitral",
-    layers: tuple[int, ...] = (),
-    changes: tuple[str, ...] = (),
-    format: str = "",
-    allow_pickle: bool = False,
-    offline: bool = False,
+    layers: Sequence[int] = (),
+    image_size: SizeLike | None = None,
+    channels: int | None = None,
+    settings: Mapping[str, object] | None = None,
+    **options: Unpack[ConvertOptions],
 ) -> Conversion:
     """Read weights, optionally adapt them to other images or fewer layers, and write them for a library.
 
-    Settings give what a checkpoint does not record, as for `vitral.load`; changes are `image_size=384` and
-    `channels=1`.
+    Settings give what a checkpoint does not record, as for `vitral.load`.
     """
     if to != OURS:
         library_formats(to)  # rejects an unknown name before anything is read
-    source, file, messages = open_model(where, *settings, options=LoadOptions(format, allow_pickle, offline))
+    text = [f"{path}={value}" for path, value in (settings or {}).items()]
+    source, file, messages = open_model(where, *text, options=LoadOptions(**options))
     for line in messages:
         log.info(line)
     done: tuple[str, ...] = ()
-    if changes or layers:
-        source, done = adapt(source, *changes, layers=layers)
+    if image_size is not None or channels is not None or layers:
+        source, done = adapt(source, image_size=image_size, channels=channels, layers=layers)
     folder = Path(out).expanduser()
     return Conversion(folder, write_model(source, SourceFile(file, done), folder, to), done)
 

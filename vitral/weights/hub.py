@@ -1,7 +1,7 @@
 """Models of the Hugging Face hub: `hf:owner/name`, or `hf:owner/name@revision`.
 
-Only names that begin with `hf:` are downloaded, so a misspelled path never reaches the network. Only safetensors, npz
-and JSON files are downloaded, never a pickle.
+Nothing is fetched unless the name begins with `hf:`, so a path with a slip in it never reaches the network. Only
+safetensors, npz and JSON files are fetched, never a pickle.
 """
 
 import os
@@ -20,19 +20,19 @@ MISSING_PACKAGE = "loading from the hub needs more packages: pip install 'vitral
 
 
 class FetchedWeights(NamedTuple):
-    """The local path of a model, and a description of its source if it was downloaded."""
+    """Where a model is on this machine, and where it came from, in words, if that was elsewhere."""
 
     path: Path
     source: str
 
 
 def fetch_weights(where: str, offline: bool) -> FetchedWeights:
-    """The folder of a hub model, or the path itself; offline, a model in the cache."""
+    """The folder of a model of the hub, or the path itself; offline, a model that was fetched before."""
     check_not_empty(where)
     if not where.startswith(PREFIX):
         path = Path(where).expanduser()
-        if NAME.fullmatch(where) and not path.parent.exists():  # if the parent exists, it is a misspelled path
-            message, hint = "no such file or folder", f"check the path; for a model of the hub, give {PREFIX}{where}"
+        if NAME.fullmatch(where) and not path.parent.exists():  # where the folder is there, it is a slip in a path
+            message, hint = "there is no such file or folder", f"check the path; a model of the hub is {PREFIX}{where}"
             raise WeightsError(message, code="weights.not_found", where=where, hint=hint)
         return FetchedWeights(path, "")
     match = NAME.fullmatch(where.removeprefix(PREFIX))
@@ -44,14 +44,14 @@ def fetch_weights(where: str, offline: bool) -> FetchedWeights:
 
 
 def check_not_empty(where: str) -> None:
-    """Reject an empty name, which as a path would be the current folder."""
+    """Refuse a name of nothing, which as a path would mean the folder at hand."""
     if not where:
-        message, hint = "expected a model, got an empty name", "check the command; a shell variable may be empty"
+        message, hint = "expected a model, got an empty name", "check the command; a variable of the shell may be empty"
         raise ConfigError(message, code="config.missing_value", where="MODEL", hint=hint)
 
 
 def pinned_name(where: str) -> str:
-    """The same model by a permanent name: an absolute path, or the commit on the hub."""
+    """The same model by a name that will mean it tomorrow and from elsewhere: a whole path, or the hub's commit."""
     if not where.startswith(PREFIX):
         return os.path.abspath(Path(where).expanduser())
     match = NAME.fullmatch(where.removeprefix(PREFIX))
@@ -60,17 +60,26 @@ def pinned_name(where: str) -> str:
 
 
 def _snapshot(name: str, revision: str | None, offline: bool, where: str) -> str:
+    hub = _library()
     try:
-        hub: Any = import_module("huggingface_hub")
+        return str(
+            hub.snapshot_download(name, revision=revision, allow_patterns=FILE_PATTERNS, local_files_only=offline)
+        )
+    except Exception as error:  # the library, and what it stands on, tell of trouble in many ways
+        code, hint = _advice(hub, error, offline)
+        raise WeightsError(_reason(error), code=code, where=where, hint=hint) from None
+
+
+def _library() -> Any:
+    try:
+        return import_module("huggingface_hub")
     except ImportError:
         raise ConfigError(MISSING_PACKAGE, code="config.missing_package") from None
-    options = {"revision": revision, "allow_patterns": FILE_PATTERNS, "local_files_only": offline}
-    try:
-        return str(hub.snapshot_download(name, **options))
-    except Exception as error:  # the library and its dependencies raise many kinds of errors
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        code, hint = _advice(hub, error, offline)
-        raise WeightsError(f"download from the hub failed: {reason}", code=code, where=where, hint=hint) from None
+
+
+def _reason(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return f"cannot be had from the hub: {lines[0] if lines else type(error).__name__}"
 
 
 def _advice(hub: Any, error: Exception, offline: bool) -> tuple[str, str]:
@@ -79,7 +88,8 @@ def _advice(hub: Any, error: Exception, offline: bool) -> tuple[str, str]:
     if isinstance(error, errors.GatedRepoError):
         return "weights.access_denied", "accept its terms on the hub, and log in: hf auth login"
     if isinstance(error, errors.RepositoryNotFoundError | errors.RevisionNotFoundError):
-        return "weights.not_found", "check owner, name and revision; if it is private, log in: hf auth login"
+        advice = "check the owner, the name and the revision; log in if it is private: hf auth login"
+        return "weights.not_found", advice
     if offline or os.environ.get("HF_HUB_OFFLINE"):
-        return "weights.not_cached", "load it once while online"
-    return "weights.download_failed", "check the network and the name; models in the cache load with offline"
+        return "weights.not_cached", "fetch it once while online"
+    return "weights.download_failed", "check the network and the name; what was fetched before is read with offline"

@@ -12,7 +12,7 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
 from tests.models.variants import VARIANTS, small
-from vitral.core.config import Size
+from vitral.core.config import Size, parse_settings
 from vitral.explanation.walkthrough.describe import Description, Part, count_parts, describe
 from vitral.explanation.walkthrough.equations import equations
 from vitral.models import (
@@ -205,8 +205,11 @@ def test_a_description_survives_json(name: str) -> None:
 
 def test_a_model_is_described_by_name_and_settings_or_by_config() -> None:
     settings = ("image_size=32", "depth=1", "width=24", "mixer.heads=3")
-    by_name, by_config = describe("Ti/16", *settings), describe(model_config("Ti/16", *settings))
-    assert by_name == by_config == describe(model_config("Ti/16"), *settings)
+    by_name, by_config = (
+        describe("Ti/16", settings=parse_settings([*settings])),
+        describe(model_config("Ti/16", settings=parse_settings([*settings]))),
+    )
+    assert by_name == by_config == describe(model_config("Ti/16"), settings=parse_settings([*settings]))
     assert (by_name.image, by_name.tokens) == (Size(32, 32), (1, 0, 2, 2))
 
 

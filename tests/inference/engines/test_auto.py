@@ -28,7 +28,7 @@ from vitral.inference.engines.auto import (
     read_choice,
     save_choice,
 )
-from vitral.inference.engines.engine import Engine, EngineKind, FloatArray, Lazy, PixelBatch, Threads, kind_of
+from vitral.inference.engines.engine import BaseEngine, Engine, FloatArray, Lazy, PixelBatch, Threads, kind_of
 from vitral.inference.graph.graph import Graph
 
 
@@ -41,21 +41,21 @@ class Clocked:
         return np.full((len(pixels), 4), self.mark, dtype=np.float32)
 
 
-class Hare(EngineKind):
+class Hare(BaseEngine):
     kind: Literal["hare"] = "hare"
 
     def build(self, graph: Graph, threads: Threads = "torch") -> Engine:
         return Clocked(0.001, 1.0)
 
 
-class Tortoise(EngineKind):
+class Tortoise(BaseEngine):
     kind: Literal["tortoise"] = "tortoise"
 
     def build(self, graph: Graph, threads: Threads = "torch") -> Engine:
         return Clocked(0.004, 2.0)
 
 
-class Snail(EngineKind):
+class Snail(BaseEngine):
     kind: Literal["snail"] = "snail"
 
     def check(self, graph: Graph) -> None:
@@ -68,7 +68,7 @@ class Breathless:
         raise AssertionError
 
 
-class Lame(EngineKind):
+class Lame(BaseEngine):
     kind: Literal["lame"] = "lame"
 
     def build(self, graph: Graph, threads: Threads = "torch") -> Engine:

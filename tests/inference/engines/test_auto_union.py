@@ -16,10 +16,10 @@ from vitral.core.config import union_members
 from vitral.inference.engines.auto import EngineConfig
 from vitral.inference.engines.compiled import Compiled
 from vitral.inference.engines.eager import Eager
-from vitral.inference.engines.engine import Engine, EngineKind
+from vitral.inference.engines.engine import BaseEngine, Engine
 from vitral.inference.graph.graph import Graph, build_graph
 
-KINDS: list[type[EngineKind]] = [
+KINDS: list[type[BaseEngine]] = [
     kind for kind in union_members(EngineConfig) if kind is not Compiled
 ]  # which is slow to make
 NEAR = 1e-4
@@ -32,7 +32,7 @@ def name_of(kind: Any) -> str:
 @pytest.mark.sampled(5)
 @pytest.mark.parametrize("kind", KINDS, ids=name_of)
 @pytest.mark.parametrize("name", GRAPHS)
-def test_an_engine_agrees_with_the_model(kind: type[EngineKind], name: str) -> None:
+def test_an_engine_agrees_with_the_model(kind: type[BaseEngine], name: str) -> None:
     source, made = graph(GRAPHS[name])
     images = pixels(source)
     kind().check(made)
@@ -42,13 +42,13 @@ def test_an_engine_agrees_with_the_model(kind: type[EngineKind], name: str) -> N
 
 
 @cache
-def built(kind: type[EngineKind], threads: int) -> Engine:
+def built(kind: type[BaseEngine], threads: int) -> Engine:
     return kind().build(graph(small())[1], threads)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("kind", KINDS, ids=name_of)
-def test_a_batch_may_have_any_number_of_images(kind: type[EngineKind], threads: int) -> None:
+def test_a_batch_may_have_any_number_of_images(kind: type[BaseEngine], threads: int) -> None:
     source = loaded(small())
     images = pixels(source, 33)
     expected = truth(source, images)
@@ -59,7 +59,7 @@ def test_a_batch_may_have_any_number_of_images(kind: type[EngineKind], threads: 
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=name_of)
-def test_many_threads_are_given_the_same_bytes(kind: type[EngineKind]) -> None:
+def test_many_threads_are_given_the_same_bytes(kind: type[BaseEngine]) -> None:
     source, engine = loaded(small()), built(kind, 2)
     batches = [pixels(source, 7)[:count] for count in (1, 2, 5, 7)]
     alone = [engine.run(images).tobytes() for images in batches]
@@ -69,7 +69,7 @@ def test_many_threads_are_given_the_same_bytes(kind: type[EngineKind]) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=name_of)
-def test_an_answer_is_the_callers_own(kind: type[EngineKind]) -> None:
+def test_an_answer_is_the_callers_own(kind: type[BaseEngine]) -> None:
     source, engine = loaded(small()), built(kind, 2)
     for count in (1, 4):
         first = engine.run(pixels(source, count))
@@ -85,7 +85,7 @@ class Odd(nn.Module):
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind is not Eager], ids=name_of)
-def test_an_engine_refuses_what_it_cannot_run_with_the_name_of_the_part(kind: type[EngineKind]) -> None:
+def test_an_engine_refuses_what_it_cannot_run_with_the_name_of_the_part(kind: type[BaseEngine]) -> None:
     odd = Graph(nn.Sequential(nn.Identity(), Odd()), nn.Identity(), small().image_size, 3, 4)
     for attempt in (kind().check, kind().build):
         with raises("config.unsupported", "model", "body.1", "torch.", "engine=eager"):
@@ -94,7 +94,7 @@ def test_an_engine_refuses_what_it_cannot_run_with_the_name_of_the_part(kind: ty
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=name_of)
-def test_an_engine_gives_features_too(kind: type[EngineKind]) -> None:
+def test_an_engine_gives_features_too(kind: type[BaseEngine]) -> None:
     source = loaded(small())
     images = pixels(source)
     found = kind().build(build_graph(source, "features"), 2).run(images)

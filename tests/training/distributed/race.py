@@ -66,7 +66,15 @@ class Race:
         plan = SamplingPlan(np.array([item.label for item in items]), Sequential(), BATCH, 5, group.world)
         torch.manual_seed(0)
         model = vitral.create_model(
-            "Ti/16", "image_size=16", "stem.patch=8", "width=16", "depth=2", "mixer.heads=2", "head.num_classes=2"
+            "Ti/16",
+            settings={
+                "image_size": 16,
+                "stem.patch": 8,
+                "width": 16,
+                "depth": 2,
+                "mixer.heads": 2,
+                "head.num_classes": 2,
+            },
         )
         task = Classify().build(model, 2, samples.counts("train"), CENTERED)
         self.group = group

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tests.models.references import Reference, reference
 from tests.weights.bundles import bundle_of
-from vitral.core.config import override
+from vitral.core.config import override, parse_settings
 from vitral.models.base import Model
 from vitral.models.vit import Vit
 from vitral.weights.formats.format import Format
@@ -71,7 +71,9 @@ def rewritten(loaded: LoadedModel, kind: Format, folder: Path) -> dict[str, Tens
     for name, pieces in kind.files(bundle, tensors).items():
         (folder / name).write_bytes(b"".join(pieces))
     again = load(
-        folder, f"image_size={bundle.model.image_size}", *kind.required_settings(bundle.model), format=kind.name
+        folder,
+        settings=parse_settings([f"image_size={bundle.model.image_size}", *kind.required_settings(bundle.model)]),
+        format=kind.name,
     )
     assert again.bundle.model == bundle.model
     assert own.keys() == again.model.state_dict().keys()

@@ -14,7 +14,7 @@ import vitral
 from tests.errors import raises
 from tests.models.references import FOLDER
 from tests.weights.formats.files import differences
-from vitral.core.config import Size, override
+from vitral.core.config import Size, override, parse_settings
 from vitral.data.transforms.crop import Resize
 from vitral.data.transforms.preprocessing import CENTERED, Preprocessing
 from vitral.models.embed import Hybrid
@@ -75,7 +75,7 @@ def published(width: int, heads: int, depth: int, patch: int, rows: int, classes
 
 @pytest.mark.parametrize("name", [*ORIGINALS, *NEWER])
 def test_tokens_and_logits_are_flaxs_at_both_sizes(name: str) -> None:
-    model = vitral.load(FOLDER / f"{name}.npz", *SINES.get(name, ())).model
+    model = vitral.load(FOLDER / f"{name}.npz", settings=parse_settings([*SINES.get(name, ())])).model
     expected = answers(name)
     assert {"images", "tokens", "logits", "images_large", "tokens_large", "logits_large"} == expected.keys()
     assert max(differences(model, expected)) < 1e-5
@@ -195,7 +195,7 @@ def test_a_published_file_is_what_it_is_called(tmp_path: Path) -> None:
     names = published(width=768, heads=12, depth=2, patch=16, rows=577, classes=1000)
     path = put(tmp_path / "B_16.npz", {name: torch.zeros(()).expand(shape) for name, shape in names.items()})
     bundle = vitral.load(path).bundle
-    assert bundle.model == model_config("B/16", "depth=2", "image_size=384")
+    assert bundle.model == model_config("B/16", depth=2, image_size=384)
     assert bundle.preprocessing == Preprocessing(image_size=Size(384, 384))
 
 
@@ -230,7 +230,7 @@ def test_an_oblong_table_needs_the_image_size(tmp_path: Path) -> None:
     path = put(tmp_path / "a.npz", weights("google_gap") | {table: torch.zeros(1, 12, 36)})
     with raises("weights.missing_setting", 12, "image_size=HEIGHTxWIDTH"):
         vitral.load(path)
-    assert vitral.load(path, "image_size=12x16").bundle.model.image_size == Size(12, 16)
+    assert vitral.load(path, settings={"image_size": "12x16"}).bundle.model.image_size == Size(12, 16)
 
 
 MISSING, SHAPE = "weights.missing_tensor", "weights.shape_mismatch"

@@ -10,7 +10,7 @@ import vitral
 from tests.models.references import FOLDER
 from tests.weights.bundles import bundle_of
 from tests.weights.formats.files import rewritten, unlike
-from vitral.core.config import override
+from vitral.core.config import override, parse_settings
 from vitral.data.transforms.preprocessing import IMAGENET, Preprocessing
 from vitral.models.registry import model_config
 from vitral.weights.convert import SourceFile, select_format, write_model
@@ -24,7 +24,9 @@ LIKE = ("mlp.gelu=tanh",)  # the small model of the tests has erf
 
 @pytest.mark.parametrize("name", [*ORIGINALS, *NEWER])
 def test_a_round_trip_gives_the_same_bits_by_the_same_names(name: str, tmp_path: Path) -> None:
-    loaded = vitral.load(FOLDER / f"{name}.npz", *(["image_size=16"] if name == "big_vision_sines" else []))
+    loaded = vitral.load(
+        FOLDER / f"{name}.npz", settings=parse_settings([*(["image_size=16"] if name == "big_vision_sines" else [])])
+    )
     kind = select_format(loaded, "google")
     assert kind.name == ("google" if name in ORIGINALS else "big_vision")
     tensors, before = rewritten(loaded, kind, tmp_path / "again"), read_npz(FOLDER / f"{name}.npz")

@@ -10,7 +10,7 @@ import torch
 from tests.errors import raises
 from tests.models.references import reference
 from tests.weights.formats.files import TOLERANCE, differences, fixture, put, rewritten, unlike, vit
-from vitral.core.config import Size
+from vitral.core.config import Size, parse_settings
 from vitral.data.transforms.crop import Resize
 from vitral.models import Attention, DistilledPool, MeanPool, Mlp, SwiGlu
 from vitral.weights.formats.format import Checkpoint
@@ -33,7 +33,7 @@ LABELS = ("ant", "bee", "cat", "dog", "eel")
 @pytest.mark.parametrize("name", BARE)
 def test_a_bare_file_with_what_it_does_not_tell_answers_as_timm_does(tmp_path: Path, name: str) -> None:
     folder, found = fixture(name, tmp_path / "a")
-    loaded = load(folder, *BARE[name])
+    loaded = load(folder, settings=parse_settings([*BARE[name]]))
     assert max(differences(loaded.model, found.answers)) <= TOLERANCE
     if name == "timm_hybrid_r26":  # is read alone
         with torch.no_grad():
@@ -99,7 +99,7 @@ def test_what_a_bare_file_does_not_tell_is_asked_for(
 ) -> None:
     folder, _ = fixture(name, tmp_path / "a")
     with raises(code, *values):
-        load(folder, *hints)
+        load(folder, settings=parse_settings([*hints]))
 
 
 @pytest.mark.parametrize("name", ["blocks.1.attn.qkv.bias", "norm.weight", "patch_embed.proj.bias", "pos_embed"])
@@ -107,7 +107,7 @@ def test_a_tensor_that_is_missing_is_named(tmp_path: Path, name: str) -> None:
     weights = reference("timm_vit").weights
     del weights[name]
     with raises("weights.missing_tensor", name):
-        load(put(tmp_path / "a", weights), *WIDE)
+        load(put(tmp_path / "a", weights), settings=parse_settings([*WIDE]))
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_what_has_no_counterpart_here_is_refused(tmp_path: Path, name: str, note
 def test_a_query_that_gathers_from_patches_alone_is_refused_beside_other_tokens(tmp_path: Path) -> None:
     weights = reference("timm_vit_map").weights | {"cls_token": torch.zeros(1, 1, 36)}
     with raises("weights.unsupported", tmp_path / "a"):
-        load(put(tmp_path / "a", weights), *WIDE, "mlp.gelu=erf")
+        load(put(tmp_path / "a", weights), settings=parse_settings([*WIDE, "mlp.gelu=erf"]))
 
 
 def test_a_gated_mlp_of_a_width_that_ours_cannot_have_is_refused(tmp_path: Path) -> None:
@@ -138,13 +138,13 @@ def test_a_gated_mlp_of_a_width_that_ours_cannot_have_is_refused(tmp_path: Path)
         weights[f"blocks.{layer}.mlp.fc1.weight"] = torch.zeros(2 * 107, 40)
         weights[f"blocks.{layer}.mlp.fc2.weight"] = torch.zeros(40, 107)
     with raises("weights.unsupported", 107, 8):
-        load(put(tmp_path / "a", weights), "mixer.heads=2", "image_size=32x48")
+        load(put(tmp_path / "a", weights), settings={"mixer.heads": 2, "image_size": "32x48"})
 
 
 def test_the_mean_that_the_notes_name_is_read_though_there_is_a_class_token(tmp_path: Path) -> None:
     config = {"architecture": "vit_tiny_patch16_224", "global_pool": "avg", "model_args": {"num_heads": 3}}
     folder = put(tmp_path / "a", reference("timm_vit").weights, config)
-    assert vit(load(folder, "image_size=32x48")).pool == MeanPool()
+    assert vit(load(folder, settings={"image_size": "32x48"})).pool == MeanPool()
 
 
 def test_models_with_one_layout_and_two_numbers_of_heads_are_told_apart_by_name(tmp_path: Path) -> None:

@@ -15,13 +15,13 @@ from vitral.weights.formats.torchvision import Torchvision
 from vitral.weights.load import load
 
 FIXTURES = ("torchvision_vit", "torchvision_vit_tanh")
-HEADS = "mixer.heads=3"
+HEADS = {"mixer.heads": 3}
 
 
 @pytest.mark.parametrize("name", FIXTURES)
 def test_it_answers_as_torchvision_does(tmp_path: Path, name: str) -> None:
     folder, found = fixture(name, tmp_path / "a")
-    loaded = load(folder, HEADS)
+    loaded = load(folder, settings=HEADS)
     assert max(differences(loaded.model, found.answers)) <= TOLERANCE
     written = rewritten(loaded, Torchvision(), tmp_path / "b")
     assert written.keys() == found.weights.keys()
@@ -29,13 +29,13 @@ def test_it_answers_as_torchvision_does(tmp_path: Path, name: str) -> None:
 
 
 def test_what_is_known_of_the_family_comes_with_it(tmp_path: Path) -> None:
-    model, bundle = load(fixture("torchvision_vit", tmp_path / "a")[0], HEADS)
+    model, bundle = load(fixture("torchvision_vit", tmp_path / "a")[0], settings=HEADS)
     assert bundle.preprocessing.normalize == IMAGENET
     assert bundle.preprocessing.crop.kind == "center"
     assert bundle.preprocessing.image_size == Size(32, 32)
     assert bundle.classes == ("0", "1", "2", "3", "4")
     assert isinstance(model.config.head, LinearHead)
-    tanh = load(fixture("torchvision_vit_tanh", tmp_path / "b")[0], HEADS)
+    tanh = load(fixture("torchvision_vit_tanh", tmp_path / "b")[0], settings=HEADS)
     assert tanh.bundle.model.head == TanhHead(num_classes=5, hidden=20)
 
 
@@ -44,12 +44,12 @@ def test_names_before_version_0_13_are_read(tmp_path: Path) -> None:
     older = {name.replace("mlp.0.", "mlp.linear_1.").replace("mlp.3.", "mlp.linear_2."): tensor
              for name, tensor in found.weights.items()}  # fmt: skip
     assert older.keys() != found.weights.keys()
-    assert max(differences(load(put(tmp_path / "a", older), HEADS).model, found.answers)) <= TOLERANCE
+    assert max(differences(load(put(tmp_path / "a", older), settings=HEADS).model, found.answers)) <= TOLERANCE
 
 
 def test_a_backbone_without_its_head_gives_features(tmp_path: Path) -> None:
     weights = {name: each for name, each in reference("torchvision_vit").weights.items() if "heads" not in name}
-    assert load(put(tmp_path / "a", weights), HEADS).bundle.task == "features"
+    assert load(put(tmp_path / "a", weights), settings=HEADS).bundle.task == "features"
 
 
 def test_heads_of_a_width_that_was_not_published_are_asked_for(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_a_tensor_that_is_missing_is_named(tmp_path: Path, name: str) -> None:
     weights = reference("torchvision_vit").weights
     del weights[name]
     with raises("weights.missing_tensor", name):
-        load(put(tmp_path / "a", weights), HEADS, format="torchvision")
+        load(put(tmp_path / "a", weights), settings=HEADS, format="torchvision")
 
 
 @pytest.mark.parametrize(

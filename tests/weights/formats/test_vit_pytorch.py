@@ -8,7 +8,7 @@ import torch
 from tests.errors import raises
 from tests.models.references import reference
 from tests.weights.formats.files import TOLERANCE, differences, fixture, put, rewritten, unlike, vit
-from vitral.core.config import Size
+from vitral.core.config import Size, parse_settings
 from vitral.data.transforms.preprocessing import CENTERED
 from vitral.models import Attention, MeanAllPool
 from vitral.weights.formats.format import Format
@@ -34,7 +34,7 @@ BEFORE = {
 def test_it_answers_as_vit_pytorch_does(tmp_path: Path, name: str) -> None:
     kind, hints = TODAY[name]
     folder, found = fixture(name, tmp_path / "a")
-    loaded = load(folder, *hints)
+    loaded = load(folder, settings=parse_settings([*hints]))
     assert max(differences(loaded.model, found.answers)) <= TOLERANCE
     written = rewritten(loaded, kind, tmp_path / "b")
     assert written.keys() == found.weights.keys()
@@ -44,13 +44,13 @@ def test_it_answers_as_vit_pytorch_does(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("name", BEFORE)
 def test_it_answers_as_older_versions_do(tmp_path: Path, name: str) -> None:
     folder, found = fixture(name, tmp_path / "a")
-    assert max(differences(load(folder, *BEFORE[name]).model, found.answers)) <= TOLERANCE
+    assert max(differences(load(folder, settings=parse_settings([*BEFORE[name]])).model, found.answers)) <= TOLERANCE
 
 
 def test_another_pool_than_was_trained_answers_otherwise(tmp_path: Path) -> None:
     folder, found = fixture("vit_pytorch_1_6", tmp_path / "a")
-    assert isinstance(vit(load(folder, HEADS, "pool=mean_all")).pool, MeanAllPool)
-    assert max(differences(load(folder, HEADS, "pool=cls").model, found.answers)) > 0.1
+    assert isinstance(vit(load(folder, settings=parse_settings([HEADS, "pool=mean_all"]))).pool, MeanAllPool)
+    assert max(differences(load(folder, settings=parse_settings([HEADS, "pool=cls"])).model, found.answers)) > 0.1
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_all_that_a_file_does_not_tell_is_asked_for_at_once(
 ) -> None:
     folder, _ = fixture(name, tmp_path / "a")
     with raises("weights.missing_setting", *wanted, f"vitral convert {folder}") as caught:
-        load(folder, *hints)
+        load(folder, settings=parse_settings([*hints]))
     assert ("mixer.heads=N" in str(caught.value)) == ("mixer.heads=N" in wanted)
 
 
@@ -82,7 +82,7 @@ def test_one_head_without_projection_is_told_by_the_file(tmp_path: Path) -> None
 
 def test_the_width_of_a_head_tells_their_number(tmp_path: Path) -> None:
     folder, found = fixture("vit_pytorch_0_40", tmp_path / "a")
-    model = load(folder, "mixer.head_width=12", "pool=cls").model
+    model = load(folder, settings={"mixer.head_width": 12, "pool": "cls"}).model
     assert max(differences(model, found.answers)) <= TOLERANCE
 
 
@@ -97,23 +97,23 @@ def test_a_patch_is_told_by_its_numbers_where_only_one_square_has_them(
     folder = put(tmp_path / "a", weights)
     if patch is None:
         with raises("weights.missing_setting", "stem.patch=HEIGHTxWIDTH"):
-            load(folder, HEADS, "pool=cls")
+            load(folder, settings=parse_settings([HEADS, "pool=cls"]))
         return
-    model = vit(load(folder, HEADS, "pool=cls"))
+    model = vit(load(folder, settings=parse_settings([HEADS, "pool=cls"])))
     assert (model.stem.patch, model.channels) == (Size(patch, patch), channels)
 
 
 def test_channels_tell_a_patch_that_may_be_of_two_kinds(tmp_path: Path) -> None:
     weights = reference("vit_pytorch_0_40").weights
     weights["to_patch_embedding.1.weight"] = torch.zeros(40, 196)
-    model = vit(load(put(tmp_path / "a", weights), HEADS, "pool=cls", "channels=4"))
+    model = vit(load(put(tmp_path / "a", weights), settings=parse_settings([HEADS, "pool=cls", "channels=4"])))
     assert (model.channels, model.image_size) == (4, Size(28, 28))
 
 
 def test_a_normed_mean_of_all_tokens_is_refused(tmp_path: Path) -> None:
     folder, _ = fixture("vit_pytorch_0_40", tmp_path / "a")
     with raises("weights.unsupported", "mlp_head.0"):
-        load(folder, HEADS, "pool=mean_all")
+        load(folder, settings=parse_settings([HEADS, "pool=mean_all"]))
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_a_normed_mean_of_all_tokens_is_refused(tmp_path: Path) -> None:
 def test_wrong_settings_are_refused(tmp_path: Path, setting: str, code: str, values: tuple[object, ...]) -> None:
     folder, _ = fixture("vit_pytorch", tmp_path / "a")
     with raises(code, *values):
-        load(folder, *WIDE, setting)
+        load(folder, settings=parse_settings([*WIDE, setting]))
 
 
 @pytest.mark.parametrize("name", ["to_patch_embedding.1.bias", "transformer.layers.1.1.net.4.weight", "mlp_head.bias"])
@@ -136,16 +136,16 @@ def test_a_tensor_that_is_missing_or_of_another_shape_is_named(tmp_path: Path, n
     weights = reference("vit_pytorch").weights
     odd = weights | {name: weights[name][:-1]}
     with raises("weights.shape_mismatch", name):
-        load(put(tmp_path / "a", odd), *WIDE)
+        load(put(tmp_path / "a", odd), settings=parse_settings([*WIDE]))
     del weights[name]
     with raises("weights.missing_tensor", name):
-        load(put(tmp_path / "b", weights), *WIDE)
+        load(put(tmp_path / "b", weights), settings=parse_settings([*WIDE]))
 
 
 def test_other_models_of_the_library_are_not_taken_for_these(tmp_path: Path) -> None:
     weights = reference("vit_pytorch").weights | {"transformer.layers.0.0.reattn_weights": torch.ones(2, 2)}  # DeepViT
     with raises("weights.unexpected_tensor", "reattn_weights"):
-        load(put(tmp_path / "a", weights), *WIDE)
+        load(put(tmp_path / "a", weights), settings=parse_settings([*WIDE]))
 
 
 BASE = ("stem.norm=both", "mixer.qkv_bias=false", "eps=1e-5")
@@ -182,7 +182,7 @@ def test_what_one_of_the_two_models_has_the_other_lacks() -> None:
 
 def test_simple_vit_holds_no_bias_of_the_output(tmp_path: Path) -> None:
     folder, _ = fixture("simple_vit", tmp_path / "a")
-    loaded = load(folder, *WIDE)
+    loaded = load(folder, settings=parse_settings([*WIDE]))
     loaded.model.get_parameter("blocks.1.mixer.project.bias").data[3] = 0.5
     with raises("weights.no_counterpart", "blocks.1.mixer.project.bias"):
         rewritten(loaded, SimpleVit(), tmp_path / "b")

@@ -16,6 +16,7 @@ from vitral.core.config import Size
 from vitral.core.errors import ConfigError
 from vitral.core.rng import Purpose, rng_for, uniform_for
 from vitral.data.datasets.arrays import ArrayStore
+from vitral.data.datasets.torch_dataset import gives_tensors
 from vitral.data.decoding.decode import EncodedImage, open_image
 from vitral.data.decoding.header import Decoding
 from vitral.data.decoding.pixels import Pixels
@@ -52,7 +53,7 @@ class ImagePipeline:
 class Batch(NamedTuple):
     """Images, labels, and their indices in the items of the loader."""
 
-    images: Tensor  # (B, C, H, W), uint8
+    images: Tensor  # (B, C, H, W), uint8; float32 as they are where a dataset gives float tensors
     labels: Tensor  # (B,), int64
     indices: Tensor  # (B,), int64
 
@@ -76,6 +77,9 @@ class BatchWriter:
 
     def write_row(self, step: int, row: int, slot: int) -> None:
         index = int(self.plan.indices(step)[row])
+        if gives_tensors(self.store):
+            self.ring.array[slot, row] = self.store.tensor(self.names[index], self.ring.array.shape[2:])
+            return
         rng = rng_for(self.plan.seed, Purpose.VIEW, self.plan.epoch(step), index)
         image = CachedImage(self.cache, index, lambda: self._open(index))
         pixels = decode_and_crop(image, self.pipeline.crop.plan(image.size, self.pipeline.image_size, rng))
@@ -172,7 +176,7 @@ class Loader:
         if self.cache.memory is not shared_memory.process_memory(self.cache_bytes, self.context):  # a worker was killed
             self.cache = self._create_cache()
         shape = (PREFETCH, self.plan.max_rows, *self.pipeline.image_size, self.pipeline.decoding.channels)
-        ring = shared_memory.create_shared(shape, "uint8", self.context)
+        ring = shared_memory.create_shared(shape, "float32" if gives_tensors(self.store) else "uint8", self.context)
         work = BatchWriter(self.names, self.store, self.pipeline, self.plan, self.cache, ring)
         pool = WorkerPool(work, range(start, stop), self.workers, self.context)
         try:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from vitral.core.config import Config
+from vitral.core.config import Config, OpenUnion
 from vitral.core.errors import ConfigError
 from vitral.core.rng import Purpose, rng_for
 from vitral.data.samples import Item, Samples
@@ -77,7 +77,7 @@ class Balanced(Config):
         return images // batch_size
 
 
-Order = Annotated[Sequential | Shuffled | Balanced, Field(discriminator="kind")]
+Order = Annotated[Sequential | Shuffled | Balanced, OpenUnion()]
 
 
 class World(Config):

@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from vitral.core.config import Config
+from vitral.core.config import Config, OpenUnion
 from vitral.data.decoding.pixels import Pixels
 from vitral.data.transforms import image_ops
 from vitral.data.transforms.crop import Box
@@ -177,7 +177,7 @@ class Level(Config):
         return np.full(shape, self.level, dtype=np.uint8)
 
 
-Fill = Annotated[Noise | Level, Field(discriminator="kind")]
+Fill = Annotated[Noise | Level, OpenUnion()]
 
 
 ERASED_AREA, ERASED_ASPECT = (0.02, 0.33), (0.3, 3.3)  # torchvision's; timm goes to 1/3 and 1/0.3
@@ -214,4 +214,4 @@ def draw_erased_box(height: int, width: int, rng: np.random.Generator) -> Box:
     return Box(0, 0, 0, 0)
 
 
-Augment = Annotated[RandAugment | ThreeAugment | ColorJitter | RandomErasing, Field(discriminator="kind")]
+Augment = Annotated[RandAugment | ThreeAugment | ColorJitter | RandomErasing, OpenUnion()]

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from vitral.core.config import Config, Size
+from vitral.core.config import Config, OpenUnion, Size
 from vitral.core.errors import ConfigError
 
 Filter = Literal["bilinear", "bicubic"]
@@ -136,8 +136,8 @@ class RandomResizedCrop(Config):
         return CropBatch(boxes, (uniforms[:, 0] < 0.5) & self.flip)
 
 
-CropConfig = Annotated[Resize | CenterCrop | RandomResizedCrop, Field(discriminator="kind")]
-EvalCropConfig = Annotated[Resize | CenterCrop, Field(discriminator="kind")]  # deterministic
+CropConfig = Annotated[Resize | CenterCrop | RandomResizedCrop, OpenUnion()]
+EvalCropConfig = Annotated[Resize | CenterCrop, OpenUnion()]  # deterministic
 
 
 def random_boxes(

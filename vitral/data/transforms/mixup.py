@@ -13,7 +13,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import one_hot as exact_one_hot
 
-from vitral.core.config import Config
+from vitral.core.config import Config, OpenUnion
 from vitral.data.transforms.crop import Box
 
 
@@ -106,4 +106,4 @@ def _mix(values: Tensor, lam: float) -> Tensor:
     return values * lam + values.roll(1, dims=0) * (1.0 - lam)
 
 
-Mixing = Annotated[NoMixing | Mixup | CutMix | MixupOrCutMix, Field(discriminator="kind")]
+Mixing = Annotated[NoMixing | Mixup | CutMix | MixupOrCutMix, OpenUnion()]

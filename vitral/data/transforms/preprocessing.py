@@ -9,6 +9,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from vitral.core.config import Config, Size
+from vitral.core.errors import ConfigError
 from vitral.data.decoding.decode import open_image
 from vitral.data.decoding.header import Decoding
 from vitral.data.decoding.pixels import Pixels
@@ -47,6 +48,10 @@ class Normalize(Config):
         mean, std = _for_bytes(self.mean, images.device), _for_bytes(self.std, images.device)
         return numbers.sub_(mean).div_(std)  # (B, C, H, W)
 
+    def prepare(self, images: "Tensor") -> "Tensor":
+        """Images of a batch as the model's input: uint8 normalized, floats as they are."""
+        return images if images.is_floating_point() else self.apply(images)
+
     def restore(self, images: "Tensor") -> "Tensor":
         """Undo `apply`: the levels of float32 images (..., C, H, W), rounded, as float32."""
         mean, std = _for_bytes(self.mean, images.device), _for_bytes(self.std, images.device)
@@ -71,6 +76,7 @@ class Preprocessing(Config):
     decoding: Decoding = Decoding()
     crop: EvalCropConfig = Resize()
     normalize: Normalize = CENTERED
+    external: bool = False  # the model was trained on tensors of a user's own transform, so files cannot be read
 
     @model_validator(mode="after")
     def _fit(self) -> "Preprocessing":
@@ -81,6 +87,10 @@ class Preprocessing(Config):
 
     def pixels(self, data: bytes, name: str) -> Pixels:
         """The image in the bytes of a file at the model's input size, (H, W, C)."""
+        if self.external:
+            message = "the model was trained on tensors of your own transform, so it cannot read image files"
+            hint = "pass tensors, or save it with a transform: vitral.save(model, OUT, classes=..., transform=...)"
+            raise ConfigError(message, code="config.external_transform", where=name, hint=hint)
         image = open_image(data, name, self.decoding)
         return decode_and_crop(image, self.crop.plan(image.size, self.image_size))
 

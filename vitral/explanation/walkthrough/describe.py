@@ -1,9 +1,9 @@
 """`vitral describe`: every shape, parameter, multiply-add and byte of a model, from image to prediction."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import NamedTuple
+from typing import NamedTuple, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,7 @@ from vitral.core.config import Config, Size
 from vitral.explanation.walkthrough.equations import equations
 from vitral.models import Model, Resnet, VisionTransformer, Vit, model_config
 from vitral.models.hooks import FlopCounter
+from vitral.models.registry import ModelLike, ModelOptions
 from vitral.models.resnet import ResidualNetwork
 
 BATCHES = (1, 64)
@@ -109,9 +110,11 @@ class TableEntry(NamedTuple):
     modules: tuple[nn.Module, ...]
 
 
-def describe(model: str | Vit | Resnet, *settings: str) -> Description:
-    """Describe a model by name or config without allocating it: `print(describe("B/16", "image_size=384"))`."""
-    config = model_config(model, *settings)
+def describe(
+    model: ModelLike, settings: Mapping[str, object] | None = None, **options: Unpack[ModelOptions]
+) -> Description:
+    """A model by name, file or config, described without allocating it: `print(describe("B/16", image_size=384))`."""
+    config = model_config(model, settings, **options)
     with FakeTensorMode():
         frame = config.build_empty("cpu")
         parts, whole = count_parts(frame, config)

@@ -22,7 +22,7 @@ import numpy as np
 from pydantic import Field
 
 from vitral import __version__
-from vitral.core.config import Config, union_members
+from vitral.core.config import Config, OpenUnion, union_members
 from vitral.core.errors import ConfigError, did_you_mean, format_choices
 from vitral.core.machine import cache_folder, cpu_count, cpu_name
 from vitral.core.storage import STORAGE, os_error_message
@@ -30,8 +30,8 @@ from vitral.inference.engines.compiled import Compiled
 from vitral.inference.engines.eager import Eager
 from vitral.inference.engines.engine import (
     AUTO,
+    BaseEngine,
     Engine,
-    EngineKind,
     FloatArray,
     Lazy,
     NamedEngine,
@@ -48,7 +48,7 @@ from vitral.inference.graph.graph import Graph, build_graph_sharing_weights
 from vitral.inference.graph.token_merging import Merging
 from vitral.weights.load import LoadedModel
 
-EngineConfig = Annotated[Eager | Compiled | OnnxRuntime | OpenVino, Field(discriminator="kind")]
+EngineConfig = Annotated[Eager | Compiled | OnnxRuntime | OpenVino, OpenUnion()]
 
 
 log = logging.getLogger("vitral")
@@ -60,7 +60,7 @@ ROUNDS = 5
 READY_ENGINE = Eager()
 FEW_IMAGES = 31  # a stream of at most this many is over before another engine is built
 BUSY_LOAD = 0.5  # load average a core above which a measurement is noisy
-CANDIDATES: tuple[EngineKind, ...] = (OpenVino(), OnnxRuntime(), Eager())  # any other takes a minute to build
+CANDIDATES: tuple[BaseEngine, ...] = (OpenVino(), OnnxRuntime(), Eager())  # any other takes a minute to build
 
 
 class EngineChoice(Config):
@@ -147,7 +147,7 @@ class AutoEngine:
         self._engines = {best: self._engines[best] for best in map(choice.best, CASES)}  # the others are freed
         return choice
 
-    def _build_lazily(self, kind: EngineKind) -> Lazy[Engine]:
+    def _build_lazily(self, kind: BaseEngine) -> Lazy[Engine]:
         return Lazy(partial(kind.build, self._workload.graph, self._workload.threads))
 
 
@@ -244,7 +244,7 @@ def save_choice(path: Path, choice: EngineChoice) -> None:
         log.info(f"the choice of an engine is not cached: {error.filename or path}: {os_error_message(error)}")
 
 
-def parse_engine(name: str) -> EngineKind | None:
+def parse_engine(name: str) -> BaseEngine | None:
     """The engine of that name with its defaults; None for `auto`."""
     kinds = {kind_of(kind()): kind for kind in union_members(EngineConfig)}
     if name == AUTO:
@@ -256,7 +256,7 @@ def parse_engine(name: str) -> EngineKind | None:
     return kinds[name]()
 
 
-def build_engine(kind: EngineKind | None, loaded: LoadedModel, output: OutputKind, merging: Merging) -> Engine:
+def build_engine(kind: BaseEngine | None, loaded: LoadedModel, output: OutputKind, merging: Merging) -> Engine:
     """An engine for the outputs of a model; without a kind the fastest one."""
     graph = build_graph_sharing_weights(loaded, output, merging)
     if kind is not None:

@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 
 from vitral.core.errors import ConfigError
-from vitral.inference.engines.engine import Engine, EngineKind, FloatArray, PixelBatch, Threads
+from vitral.inference.engines.engine import BaseEngine, Engine, FloatArray, PixelBatch, Threads
 from vitral.inference.graph.graph import Graph
 
 log = logging.getLogger("vitral")
@@ -20,7 +20,7 @@ BACKEND = "inductor"
 CHUNK = 8  # images at a time: the graph is compiled for this batch size and for one
 
 
-class Compiled(EngineKind):
+class Compiled(BaseEngine):
     """torch.compile with frozen weights, with as many threads as torch has. It takes a minute to compile."""
 
     kind: Literal["compiled"] = "compiled"

@@ -11,14 +11,14 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from vitral.inference.engines.engine import Engine, EngineKind, FloatArray, PixelBatch, Threads
+from vitral.inference.engines.engine import BaseEngine, Engine, FloatArray, PixelBatch, Threads
 from vitral.inference.graph.graph import Graph
 from vitral.models.mlp import FeedForward
 
 CHUNK = 16  # images at a time: with more the activations no longer fit the caches
 
 
-class Eager(EngineKind):
+class Eager(BaseEngine):
     """Torch: runs every model and is ready at once, with as many threads as torch has."""
 
     kind: Literal["eager"] = "eager"

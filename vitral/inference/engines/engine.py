@@ -93,7 +93,7 @@ def package_version(package: str) -> str:
         return "none"
 
 
-class EngineKind(Config):
+class BaseEngine(Config):
     """The config of an engine. By default it runs any graph."""
 
     def check(self, graph: "Graph") -> None:
@@ -104,7 +104,7 @@ class EngineKind(Config):
         raise NotImplementedError
 
 
-class OnnxKind(EngineKind):
+class OnnxKind(BaseEngine):
     """The config of an engine that runs the graph as an ONNX model."""
 
     def open(self, model: bytes, outputs: int, threads: int) -> Engine:
@@ -127,7 +127,7 @@ class OnnxKind(EngineKind):
         return self.open(model, graph.outputs, thread_count(threads))
 
 
-def kind_of(engine: EngineKind) -> str:
+def kind_of(engine: BaseEngine) -> str:
     """The name of an engine's kind."""
     return type(engine).model_fields["kind"].default
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from vitral.core.config import Config
+from vitral.core.config import Config, OpenUnion
 from vitral.core.errors import ConfigError
 from vitral.models.attention import Attention
 from vitral.models.base import Layout
@@ -27,7 +27,7 @@ class MergedTokens(NamedTuple):
     sizes: Tensor  # (B, L, 1)
 
 
-class MergingKind(Config):
+class BaseMerging(Config):
     """The config of a merging method. By default it keeps all tokens."""
 
     def check(self, model: Vit | Resnet) -> None:
@@ -46,13 +46,13 @@ class MergingKind(Config):
         return pool(tokens.tokens, layout)
 
 
-class NoMerging(MergingKind):
+class NoMerging(BaseMerging):
     """All tokens are kept."""
 
     kind: Literal["none"] = "none"
 
 
-class TokenMerging(MergingKind):
+class TokenMerging(BaseMerging):
     """Each layer merges its `per_layer` most similar pairs of patches into their mean, weighted by size.
 
     The class token and registers are kept. A layer merges at most half of its patches.
@@ -95,7 +95,7 @@ class TokenMerging(MergingKind):
         return pool(tokens.tokens, layout)  # (B, D); the other poolings read no patches
 
 
-Merging = Annotated[NoMerging | TokenMerging, Field(discriminator="kind")]
+Merging = Annotated[NoMerging | TokenMerging, OpenUnion()]
 
 
 def unsupported(message: str, where: str) -> ConfigError:

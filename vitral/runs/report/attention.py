@@ -77,7 +77,9 @@ def _examples(
 
 
 def _crop(loaded: LoadedModel, samples: Samples, item: Item) -> Pixels | None:
-    """The crop that the model is given (H, W, C); None for a file that has become unreadable."""
+    """The crop that the model is given (H, W, C); None for an unreadable file or a tensor of the user's own."""
+    if loaded.bundle.preprocessing.external:
+        return None
     try:
         return loaded.bundle.preprocessing.pixels(samples.read(item), item.name)
     except DataError:

@@ -7,13 +7,12 @@ from typing import Annotated, Literal
 import numpy as np
 import torch
 import torch.distributed as dist
-from pydantic import Field
 from torch import Tensor, nn
 from torch.distributed import GradBucket  # type: ignore[attr-defined]
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
-from vitral.core.config import Config
+from vitral.core.config import Config, OpenUnion
 from vitral.models.base import Model
 from vitral.tasks.task import Task
 from vitral.training.checkpoints import checkpoint as checkpoints
@@ -114,7 +113,7 @@ class Fsdp(Config):
         return FsdpStrategy(task, group)
 
 
-DistributedConfig = Annotated[Ddp | Fsdp, Field(discriminator="kind")]
+DistributedConfig = Annotated[Ddp | Fsdp, OpenUnion()]
 
 
 def find_newest_for_all(folder: Path, group: ProcessGroup) -> checkpoints.NewestCheckpoint:

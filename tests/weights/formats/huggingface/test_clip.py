@@ -54,7 +54,7 @@ def test_the_numbers_of_positions_in_older_files_are_left_out(tmp_path: Path) ->
 
 def test_without_a_config_the_kind_of_gelu_is_not_guessed(tmp_path: Path) -> None:
     with raises("weights.bad_config", "hidden_act", "config.json"):
-        vitral.load(alone(tmp_path, "hf_clip"), "mixer.heads=3")
+        vitral.load(alone(tmp_path, "hf_clip"), settings={"mixer.heads": 3})
 
 
 def test_what_a_whole_model_leaves_out_is_the_librarys_default(tmp_path: Path) -> None:

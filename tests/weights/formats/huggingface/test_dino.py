@@ -58,12 +58,12 @@ def test_half_of_a_gated_map_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", FIXTURES[:3])
 def test_without_a_config_names_and_shapes_tell(tmp_path: Path, name: str) -> None:
-    check_answers(vitral.load(alone(tmp_path, name), "mixer.heads=3"), name)
+    check_answers(vitral.load(alone(tmp_path, name), settings={"mixer.heads": 3}), name)
 
 
 def test_a_gated_mlp_without_a_config_asks_for_it(tmp_path: Path) -> None:
     with raises("weights.missing_setting", "config.json"):
-        vitral.load(alone(tmp_path, "hf_dinov2_swiglu"), "mixer.heads=4")
+        vitral.load(alone(tmp_path, "hf_dinov2_swiglu"), settings={"mixer.heads": 4})
 
 
 def test_images_may_be_of_another_size_than_the_positions(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def test_the_names_inside_the_library_are_read_too(tmp_path: Path) -> None:
 
 
 def test_without_a_config_names_and_shapes_tell(tmp_path: Path) -> None:
-    check_answers(vitral.load(alone(tmp_path, "hf_dinov3"), "mixer.heads=3"), "hf_dinov3")
+    check_answers(vitral.load(alone(tmp_path, "hf_dinov3"), settings={"mixer.heads": 3}), "hf_dinov3")
 
 
 def test_maps_without_a_bias_are_refused(tmp_path: Path) -> None:

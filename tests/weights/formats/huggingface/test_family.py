@@ -12,7 +12,7 @@ import vitral
 from tests.errors import raises
 from tests.models.references import FOLDER, reference
 from tests.weights.formats.huggingface.folders import check_answers, folder
-from vitral.core.config import override
+from vitral.core.config import override, parse_settings
 from vitral.core.errors import WeightsError
 from vitral.models.vit import Vit
 from vitral.weights.formats.format import Checkpoint
@@ -99,11 +99,11 @@ def test_a_wrong_head_count_is_refused_by_its_field(tmp_path: Path, heads: objec
 @pytest.mark.parametrize("setting", ["mixer.heads=6", "image_size=64", "mlp.gelu=tanh"])
 def test_a_setting_that_contradicts_config_json_is_refused(tmp_path: Path, setting: str) -> None:
     with raises("weights.bad_setting", "config.json", setting):
-        vitral.load(folder(tmp_path, "hf_vit"), setting)
+        vitral.load(folder(tmp_path, "hf_vit"), settings=parse_settings([setting]))
 
 
 def test_a_setting_that_says_the_same_as_config_json_is_welcome(tmp_path: Path) -> None:
-    check_answers(vitral.load(folder(tmp_path, "hf_vit"), "mixer.heads=3"), "hf_vit")
+    check_answers(vitral.load(folder(tmp_path, "hf_vit"), settings={"mixer.heads": 3}), "hf_vit")
 
 
 def fields_of(config: dict[str, Any]) -> Iterator[tuple[str, ...]]:

@@ -92,7 +92,7 @@ def test_without_a_config_the_head_count_has_to_be_told(tmp_path: Path) -> None:
     path = alone(tmp_path, "hf_vit")
     with raises("weights.missing_setting", "--set mixer.heads=N"):
         vitral.load(path)
-    loaded = vitral.load(path, "mixer.heads=3")
+    loaded = vitral.load(path, settings={"mixer.heads": 3})
     check_answers(loaded, "hf_vit")
     assert loaded.bundle.classes == ("0", "1", "2", "3", "4")
 
@@ -101,5 +101,5 @@ def test_without_a_config_a_bare_tower_may_be_two_families(tmp_path: Path) -> No
     weights = {name: tensor for name, tensor in reference("hf_vit_pooler").weights.items() if "pooler" not in name}
     path = alone(tmp_path, "hf_vit_pooler", weights)
     with raises("weights.ambiguous", "hf-vit", "hf-mae"):
-        vitral.load(path, "mixer.heads=3")
-    check_answers(vitral.load(path, "mixer.heads=3", format="hf-vit"), "hf_vit_pooler")
+        vitral.load(path, settings={"mixer.heads": 3})
+    check_answers(vitral.load(path, settings={"mixer.heads": 3}, format="hf-vit"), "hf_vit_pooler")

@@ -26,7 +26,7 @@ def test_it_comes_back_bit_for_bit(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", FIXTURES)
 def test_its_names_tell_it_from_a_plain_vit(tmp_path: Path, name: str) -> None:
-    check_answers(vitral.load(alone(tmp_path, name), "mixer.heads=3"), name)
+    check_answers(vitral.load(alone(tmp_path, name), settings={"mixer.heads": 3}), name)
 
 
 def test_published_files_squash_a_picture_and_ours_keep_its_shape(

@@ -23,6 +23,6 @@ def test_it_comes_back_bit_for_bit(tmp_path: Path) -> None:
 
 
 def test_the_decoder_tells_it_from_a_plain_vit(tmp_path: Path) -> None:
-    loaded = vitral.load(alone(tmp_path, "hf_mae"), "mixer.heads=3")
+    loaded = vitral.load(alone(tmp_path, "hf_mae"), settings={"mixer.heads": 3})
     check_answers(loaded, "hf_mae")
     assert loaded.bundle.source.startswith("Hugging Face's ViT-MAE")
