@@ -31,7 +31,7 @@ def test_a_model_is_named_as_in_the_paper(name: str, text: str) -> None:
 
 
 def test_patches_are_counted_for_the_images_of_the_model() -> None:
-    assert describe_images(model_config("B/16", "image_size=224x320")) == "224x320 pixels, 14x20 = 280 patches of 16x16"
+    assert describe_images(model_config("B/16", image_size="224x320")) == "224x320 pixels, 14x20 = 280 patches of 16x16"
     assert describe_images(model_config("R50x1")) == "224x224 pixels"
 
 
