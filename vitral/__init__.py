@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from vitral.core.errors import WeightsError as WeightsError
     from vitral.core.machine import keep_freed_memory as keep_freed_memory
     from vitral.data.datasets.pack import pack as pack
+    from vitral.data.datasets.source import list_datasets as list_datasets
     from vitral.data.datasets.source import open_data as open_data
     from vitral.data.datasets.torch_dataset import BaseDataset as BaseDataset
     from vitral.data.decoding.header import Decoding as Decoding
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
     from vitral.weights.convert import convert as convert
     from vitral.weights.create import create_model as create_model
     from vitral.weights.load import load as load
+    from vitral.weights.pretrained import list_pretrained as list_pretrained
 
 __version__ = "0.1.0"
 
@@ -109,7 +111,9 @@ _HOMES = {
     "explain": "vitral.explanation.explain",
     "export": "vitral.runs.export",
     "keep_freed_memory": "vitral.core.machine",
+    "list_datasets": "vitral.data.datasets.source",
     "list_models": "vitral.models.registry",
+    "list_pretrained": "vitral.weights.pretrained",
     "list_recipes": "vitral.recipes.registry",
     "load": "vitral.weights.load",
     "model_config": "vitral.models",

@@ -11,7 +11,7 @@ import vitral
 from tests.errors import raises
 from tests.models.references import reference
 from tests.weights.formats.files import put
-from vitral.weights.hub import fetch_weights
+from vitral.weights.hub import fetch_weights, pinned_name
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -69,8 +69,8 @@ def test_a_model_is_fetched_at_its_revision_without_any_pickle(
     assert (found.path / "model.safetensors").is_file()
     assert found.source == f"the hub's owner/name at {COMMIT}"
     wanted = ["*.safetensors", "*.npz", "*.json"]
-    asked = {"repo_id": "owner/name", "revision": revision, "allow_patterns": wanted, "local_files_only": offline}
-    assert hub.asked == [asked]
+    asked = {"repo_id": "owner/name", "revision": revision, "local_files_only": offline, "allow_patterns": wanted}
+    assert hub.asked == [asked | {"ignore_patterns": ["open_clip_*"]}]
 
 
 def test_the_commit_is_kept_with_the_model(hub: Hub) -> None:
@@ -138,3 +138,49 @@ def test_the_library_itself_finds_what_is_in_its_cache(tmp_path: Path, monkeypat
 def test_an_empty_name_is_not_the_folder_at_hand() -> None:
     with raises("config.missing_value", "MODEL"):
         fetch_weights("", offline=False)
+
+
+@pytest.mark.parametrize(
+    ("where", "revision"), [("dinov2-small", None), ("dinov2-small@v1", "v1"), ("hf:facebook/dinov2-small", None)]
+)
+def test_a_short_name_is_the_hub_model(hub: Hub, where: str, revision: str | None) -> None:
+    assert fetch_weights(where, False).source == f"the hub's facebook/dinov2-small at {COMMIT}"
+    assert pinned_name(where) == f"hf:facebook/dinov2-small@{COMMIT}"
+    assert {(asked["repo_id"], asked["revision"]) for asked in hub.asked} == {("facebook/dinov2-small", revision)}
+
+
+def test_a_model_that_is_loaded_by_its_short_name_records_the_hub_id(hub: Hub) -> None:
+    settings = {"mixer.heads": 3, "image_size": "32x48"}
+    bundle = vitral.load("dinov2-small", settings=settings).bundle
+    assert bundle.source == f"timm's Vision Transformer, from the hub's facebook/dinov2-small at {COMMIT}"
+
+
+def test_a_file_or_folder_comes_before_a_short_name(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "dinov2-small").mkdir()
+    assert fetch_weights("dinov2-small", False) == (Path("dinov2-small"), "")
+    assert pinned_name("dinov2-small") == str(tmp_path / "dinov2-small")
+    assert hub.asked == []
+
+
+@pytest.mark.parametrize(
+    ("where", "value"),
+    [
+        ("dinov2-smal", "'dinov2-small'"),
+        ("DINOv2-Small", "'dinov2-small'"),
+        ("B/16", "create_model('B/16')"),
+        ("B/16", "load('augreg-b16')"),
+        ("ViT-L/16", "load('augreg-l16')"),
+        ("vit_base_patch16_224", "create_model('vit_base_patch16_224')"),
+    ],
+)
+def test_a_name_that_is_no_model_gets_the_nearest(hub: Hub, where: str, value: str) -> None:
+    with raises("weights.not_found", where, value):
+        vitral.load(where)
+    assert hub.asked == []
+
+
+def test_an_architecture_without_published_weights_is_not_offered_any(hub: Hub) -> None:
+    with raises("weights.not_found", "create_model('G/14')") as caught:
+        vitral.load("G/14")
+    assert "load(" not in caught.value.hint

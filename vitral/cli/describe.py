@@ -27,12 +27,12 @@ def describe(
     from vitral.core.config import parse_settings
     from vitral.core.documents import is_document
     from vitral.explanation.walkthrough.describe import describe as described
-    from vitral.weights.hub import PREFIX
+    from vitral.weights.hub import PREFIX, expand_short_name
     from vitral.weights.load import load
     from vitral.weights.reader import READERS
 
     there = Path(name).expanduser().exists() and not is_document(name)
-    is_weights = there or name.startswith(PREFIX) or name.endswith(READERS)
+    is_weights = there or expand_short_name(name).startswith(PREFIX) or name.endswith(READERS)
     model = load(name).bundle.model if is_weights else _named(name)
     size = {"image_size": image_size} if image_size else {}
     description = described(model, size | parse_settings(set_))

@@ -29,7 +29,7 @@ from vitral.training.progress import format_duration, format_metric
 Fact = tuple[str, str]  # name and value
 
 # Pretrained weights that suit a few hundred photos: small, and better than any training from scratch.
-SUGGESTED_WEIGHTS, SUGGESTED_MEGABYTES = "hf:facebook/dinov2-small", 88
+SUGGESTED_WEIGHTS, SUGGESTED_MEGABYTES = "dinov2-small", 88
 
 
 def describe_model(model: ModelConfig) -> str:

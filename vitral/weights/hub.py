@@ -1,7 +1,7 @@
-"""Models of the Hugging Face hub: `hf:owner/name`, or `hf:owner/name@revision`.
+"""Models of the Hugging Face hub: `hf:owner/name`, or `hf:owner/name@revision`, or the short name of published weights.
 
-Nothing is fetched unless the name begins with `hf:`, so a path with a slip in it never reaches the network. Only
-safetensors, npz and JSON files are fetched, never a pickle.
+Only names that begin with `hf:` and those in the table of `pretrained.py` are downloaded, so a misspelled path never
+reaches the network. Only safetensors, npz and JSON files are downloaded, never a pickle.
 """
 
 import os
@@ -10,30 +10,32 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from vitral.core.errors import ConfigError, WeightsError
+from vitral.core.errors import ConfigError, WeightsError, did_you_mean
+from vitral.weights.pretrained import PRETRAINED, published_weights
 
 PREFIX = "hf:"
 FILE_PATTERNS = ["*.safetensors", "*.npz", "*.json"]
+SECOND_COPIES = ["open_clip_*"]  # of the weights, in the names of another library
 PART = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
 NAME = re.compile(rf"(?P<id>{PART}/{PART})(?:@(?P<revision>[A-Za-z0-9][A-Za-z0-9._/-]*))?")
 MISSING_PACKAGE = "loading from the hub needs more packages: pip install 'vitral[hub]'"
 
 
 class FetchedWeights(NamedTuple):
-    """Where a model is on this machine, and where it came from, in words, if that was elsewhere."""
+    """The local path of a model, and a description of its source if it was downloaded."""
 
     path: Path
     source: str
 
 
 def fetch_weights(where: str, offline: bool) -> FetchedWeights:
-    """The folder of a model of the hub, or the path itself; offline, a model that was fetched before."""
+    """The folder of a hub model, or the path itself; offline, a model in the cache."""
     check_not_empty(where)
+    where = expand_short_name(where)
     if not where.startswith(PREFIX):
         path = Path(where).expanduser()
-        if NAME.fullmatch(where) and not path.parent.exists():  # where the folder is there, it is a slip in a path
-            message, hint = "there is no such file or folder", f"check the path; a model of the hub is {PREFIX}{where}"
-            raise WeightsError(message, code="weights.not_found", where=where, hint=hint)
+        if not path.exists() and (hint := _suggest_source(where, path)):
+            raise WeightsError("no such file or folder", code="weights.not_found", where=where, hint=hint)
         return FetchedWeights(path, "")
     match = NAME.fullmatch(where.removeprefix(PREFIX))
     if match is None or ".." in where:
@@ -43,15 +45,40 @@ def fetch_weights(where: str, offline: bool) -> FetchedWeights:
     return FetchedWeights(folder, f"the hub's {match['id']} at {folder.name}")  # a snapshot is named after its commit
 
 
+def expand_short_name(where: str) -> str:
+    """`hf:facebook/dinov2-small` for `dinov2-small`; any other name, and a local file or folder, as it is."""
+    name, _, revision = where.partition("@")
+    if name not in PRETRAINED or Path(where).exists():
+        return where
+    return PRETRAINED[name].source + (f"@{revision}" if revision else "")
+
+
+def _suggest_source(where: str, path: Path) -> str:
+    """A hint for a name that is no file: an architecture, a hub id, or a short name with a typing error."""
+    from vitral.models.registry import parse_name  # imports torch, which exports run without
+
+    try:
+        parse_name(where)
+    except ConfigError:
+        if NAME.fullmatch(where) and not path.parent.exists():  # if the parent exists, it is a misspelled path
+            return f"check the path; for a model of the hub, give {PREFIX}{where}"
+        near = did_you_mean(where.lower(), PRETRAINED) if Path(where).name == where else ""
+        return f"{near} vitral models --pretrained lists the published weights" if near else ""
+    published = published_weights(where.removeprefix("ViT-"))
+    weights = f"; load({published!r}) loads published weights" if published else ""
+    return f"{where} is an architecture: create_model({where!r}) builds it with new weights{weights}"
+
+
 def check_not_empty(where: str) -> None:
-    """Refuse a name of nothing, which as a path would mean the folder at hand."""
+    """Reject an empty name, which as a path would be the current folder."""
     if not where:
-        message, hint = "expected a model, got an empty name", "check the command; a variable of the shell may be empty"
+        message, hint = "expected a model, got an empty name", "check the command; a shell variable may be empty"
         raise ConfigError(message, code="config.missing_value", where="MODEL", hint=hint)
 
 
 def pinned_name(where: str) -> str:
-    """The same model by a name that will mean it tomorrow and from elsewhere: a whole path, or the hub's commit."""
+    """The same model by a permanent name: an absolute path, or the commit on the hub."""
+    where = expand_short_name(where)
     if not where.startswith(PREFIX):
         return os.path.abspath(Path(where).expanduser())
     match = NAME.fullmatch(where.removeprefix(PREFIX))
@@ -60,26 +87,18 @@ def pinned_name(where: str) -> str:
 
 
 def _snapshot(name: str, revision: str | None, offline: bool, where: str) -> str:
-    hub = _library()
     try:
-        return str(
-            hub.snapshot_download(name, revision=revision, allow_patterns=FILE_PATTERNS, local_files_only=offline)
-        )
-    except Exception as error:  # the library, and what it stands on, tell of trouble in many ways
-        code, hint = _advice(hub, error, offline)
-        raise WeightsError(_reason(error), code=code, where=where, hint=hint) from None
-
-
-def _library() -> Any:
-    try:
-        return import_module("huggingface_hub")
+        hub: Any = import_module("huggingface_hub")
     except ImportError:
         raise ConfigError(MISSING_PACKAGE, code="config.missing_package") from None
-
-
-def _reason(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return f"cannot be had from the hub: {lines[0] if lines else type(error).__name__}"
+    patterns = {"allow_patterns": FILE_PATTERNS, "ignore_patterns": SECOND_COPIES}
+    options = {"revision": revision, "local_files_only": offline, **patterns}
+    try:
+        return str(hub.snapshot_download(name, **options))
+    except Exception as error:  # the library and its dependencies raise many kinds of errors
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        code, hint = _advice(hub, error, offline)
+        raise WeightsError(f"download from the hub failed: {reason}", code=code, where=where, hint=hint) from None
 
 
 def _advice(hub: Any, error: Exception, offline: bool) -> tuple[str, str]:
@@ -88,8 +107,7 @@ def _advice(hub: Any, error: Exception, offline: bool) -> tuple[str, str]:
     if isinstance(error, errors.GatedRepoError):
         return "weights.access_denied", "accept its terms on the hub, and log in: hf auth login"
     if isinstance(error, errors.RepositoryNotFoundError | errors.RevisionNotFoundError):
-        advice = "check the owner, the name and the revision; log in if it is private: hf auth login"
-        return "weights.not_found", advice
+        return "weights.not_found", "check owner, name and revision; if it is private, log in: hf auth login"
     if offline or os.environ.get("HF_HUB_OFFLINE"):
-        return "weights.not_cached", "fetch it once while online"
-    return "weights.download_failed", "check the network and the name; what was fetched before is read with offline"
+        return "weights.not_cached", "load it once while online"
+    return "weights.download_failed", "check the network and the name; models in the cache load with offline"

@@ -17,6 +17,11 @@ SAMPLE = "sample"
 ARCHIVES = {".7z", ".bz2", ".gz", ".rar", ".tgz", ".xz", ".zip"}
 
 
+def list_datasets() -> tuple[str, ...]:
+    """The names of the datasets that `open_data` knows: the bundled one, and those it searches for on this machine."""
+    return (SAMPLE, *NAMED_DATASETS)
+
+
 def open_data(where: str, val_split: StratifiedSplit = StratifiedSplit(), root: str = "") -> Samples:  # noqa: B008, a frozen value
     """The samples of a named dataset, a folder, a manifest, tables or tar shards; `sample` is the bundled one.
 
