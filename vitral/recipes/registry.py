@@ -1,5 +1,7 @@
 """Recipes by name, and the default recipe for a dataset."""
 
+import inspect
+import re
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
@@ -42,6 +44,21 @@ BY_DATASET = {
 HUNDREDS, THOUSANDS = 2_000, 200_000  # of training images, the most that a recipe is for
 
 
+class RecipeNote(NamedTuple):
+    """The lab note of a recipe: what it is for, the command, how long it takes and what it reaches."""
+
+    name: str
+    purpose: str
+    run: str
+    takes: str
+    reaches: str
+
+    @property
+    def measured(self) -> bool:
+        """Whether its numbers were measured."""
+        return not self.reaches.startswith("not measured")
+
+
 class RecipeChoice(NamedTuple):
     """A recipe that fits the data, and the reason in one line."""
 
@@ -52,6 +69,19 @@ class RecipeChoice(NamedTuple):
 def list_recipes() -> tuple[str, ...]:
     """The names of all recipes."""
     return (*FIXED_MODEL, *ANY_MODEL)
+
+
+def recipe_notes() -> tuple[RecipeNote, ...]:
+    """The lab notes of all recipes, from their docstrings."""
+    return tuple(
+        _parse_note(name, inspect.getdoc(recipe) or "") for name, recipe in {**FIXED_MODEL, **ANY_MODEL}.items()
+    )
+
+
+def _parse_note(name: str, text: str) -> RecipeNote:
+    """The first line of a docstring, and those that begin with `Run:`, `Takes:` and `Reaches:`."""
+    found = dict(re.findall(r"^(Run|Takes|Reaches):\s+(.+)$", text, re.MULTILINE))
+    return RecipeNote(name, text.partition("\n")[0], found["Run"], found["Takes"], found["Reaches"])
 
 
 def get_recipe(name: str, model: ModelLike | None = None) -> Recipe:
