@@ -1,7 +1,6 @@
 """`vitral pack`."""
 
 import logging
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -26,7 +25,7 @@ def pack(
     most = parse_size(shard_size)
     samples = open_data(data, root=root)
     with progress_bar("packing", len(samples.items)) as advance:
-        index = packed(samples, Path(out).expanduser(), most, advance)
+        index = packed(samples, out, most, advance)
     size = sum(shard.bytes for shard in index.shards)
     log.info(f"packed {len(samples.items):,} images into {len(index.shards):,} shards of {size / 1e6:,.1f} MB in all")
     typer.echo(out)

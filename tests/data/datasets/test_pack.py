@@ -27,7 +27,7 @@ SIZE = 40_960  # four records of a tar
 
 
 def packed(where: str | Path, out: Path, size: int = SIZE) -> Samples:
-    pack(open_data(str(where)), out, size)
+    pack(where, out, size)
     return open_data(str(out))
 
 

@@ -19,6 +19,7 @@ from vitral.core.errors import ConfigError, DataError, VitralError
 from vitral.core.storage import STORAGE, open_atomically, write_error
 from vitral.data.datasets.files import is_image, suffix
 from vitral.data.datasets.shards import CLASSES, DRAFT, INDEX, Index, Shard
+from vitral.data.datasets.source import open_data
 from vitral.data.decoding.header import recognize
 from vitral.data.samples import SPLITS, Samples, Split, format_names
 
@@ -105,9 +106,17 @@ def ignore_progress(count: int) -> None:
 
 
 def pack(
-    samples: Samples, out: Path, shard_size: int = SHARD_SIZE, tell: Callable[[int], None] = ignore_progress
+    data: str | Path | Samples,
+    out: str | Path,
+    shard_size: int = SHARD_SIZE,
+    tell: Callable[[int], None] = ignore_progress,
 ) -> Index:
-    """Write the samples as shards into the folder `out`; `tell` is called with the number of images just written."""
+    """Write a dataset as tar shards: `vitral.pack("photos/", "shards/")`.
+
+    The data is whatever `vitral.train` takes by name, or opened already. `tell` is called with the number of images
+    just written.
+    """
+    samples, out = data if isinstance(data, Samples) else open_data(str(data)), Path(out).expanduser()
     _check_destination(samples.where, out)
     index = plan_shards(samples, shard_size)
     try:
