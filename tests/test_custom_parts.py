@@ -54,6 +54,17 @@ def test_each_part_has_at_most_20_lines_of_code() -> None:
         assert len(lines) <= 20, block
 
 
+def test_an_object_of_a_script_trains_and_is_found_from_another_folder(parts: Path, tmp_path: Path) -> None:
+    settings = {**parse_settings(SMALL), "steps": 2}
+    lines = ["import vitral", "from parts import Sine", f"settings = {settings!r} | {{'position': Sine(rate=0.5)}}"]
+    lines += ["vitral.train('sample', recipe='sample', out='run', settings=settings)", "vitral.load('run')"]
+    (tmp_path / "script.py").write_text("\n".join(lines), encoding="utf-8")
+    subprocess.run([sys.executable, "script.py"], cwd=tmp_path, check=True, capture_output=True, timeout=300)
+    (tmp_path / "elsewhere").mkdir()
+    done = vitral_command("describe", str(tmp_path / "run"), "--trust", home=tmp_path / "elsewhere")
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("kind", PARTS)
 def test_a_part_from_a_file_trains_and_loads_with_trust_alone(kind: str, parts: Path, tmp_path: Path) -> None:
     settings = parse_settings(settings_for(kind, parts))

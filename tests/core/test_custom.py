@@ -86,6 +86,12 @@ def test_a_setting_by_path_changes_a_users_object() -> None:
     assert override(hold(Own()), {"part": "large"}).part == Large()
 
 
+def test_a_path_that_is_given_again_replaces_what_was_below_it() -> None:
+    settings = parse_settings(["part=small", "part.size=3", "name=a", "part=large", "part.factor=4"])
+    assert list(settings) == ["name", "part", "part.factor"]
+    assert override(Holder(), settings) == Holder(part=Large(factor=4.0), name="a")
+
+
 def test_members_are_told_apart_by_kind_as_before() -> None:
     assert Holder.parse({"part": {"kind": "large", "factor": 3.0}}).part == Large(factor=3.0)
     with raises("config.unknown_name", "part", "medium"):

@@ -63,7 +63,9 @@ def compare(old: Facts, new: Facts, expected: Mapping[str, str] = EXPECTED) -> t
     for section in dict.fromkeys([*renamed, *new]):
         ours, theirs = renamed.get(section, {}), new.get(section, {})
         keys = dict.fromkeys([*ours, *theirs])
-        different = [key for key in keys if ours.get(key, MISSING) != theirs.get(key, MISSING)]
+        added = [key for key in theirs if key not in ours]  # since then: nothing to compare it with
+        keys = {key: None for key in keys if key not in added}
+        different = [key for key in keys if ours[key] != theirs.get(key, MISSING)]
         reasons: dict[str, int] = {}
         plain = []
         for key in different:
@@ -75,6 +77,7 @@ def compare(old: Facts, new: Facts, expected: Mapping[str, str] = EXPECTED) -> t
                 reasons[expected[pattern]] = reasons.get(expected[pattern], 0) + 1
         agreed = len(keys) - len(different)
         lines.append(f"{section}: {agreed:,} of {len(keys):,} agree" + (f", {len(plain):,} differ" if plain else ""))
+        lines += [f"  added since, {len(added):,}"] if added else []
         lines += [f"  expected, {count:,}: {reason}" for reason, count in reasons.items()]
         lines += [_difference(key, ours, theirs) for key in plain[:SHOWN]]
         lines += [f"  and {len(plain) - SHOWN:,} more"] if len(plain) > SHOWN else []

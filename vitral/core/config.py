@@ -177,8 +177,16 @@ def override(config: C, settings: Iterable[str] | Mapping[str, object]) -> C:
 
 
 def parse_settings(settings: Iterable[str]) -> dict[str, Any]:
-    """Settings of a command line, `path=value`, by path; a value is JSON where it parses as JSON, else text."""
-    return dict(map(_parse_setting, settings))
+    """Settings of a command line, `path=value`, by path; a value is JSON where it parses as JSON, else text.
+
+    A path that is given again replaces what was given for it and below it before.
+    """
+    found: dict[str, Any] = {}
+    for path, value in map(_parse_setting, settings):
+        if path in found:
+            found = {other: given for other, given in found.items() if not f"{other}.".startswith(f"{path}.")}
+        found[path] = value
+    return found
 
 
 def _parse_setting(setting: str) -> tuple[str, Any]:

@@ -9,6 +9,7 @@ import importlib
 import importlib.util
 import os
 import sys
+import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -42,11 +43,17 @@ def is_reference(name: object) -> bool:
 
 
 def class_reference(cls: type) -> str:
-    """The name by which a class can be imported again; `__main__:Class` for one of a notebook, which cannot."""
-    module = sys.modules.get(cls.__module__)
-    file = getattr(module, "__file__", None)
-    by_file = cls.__module__ == "__main__" or cls.__module__.startswith(MODULE_PREFIX)
-    return f"{os.path.abspath(file) if by_file and file else cls.__module__}:{cls.__qualname__}"
+    """The name by which a class can be imported again; `__main__:Class` for one of a notebook, which cannot.
+
+    A module of an installed package goes by its name. A single file is found from another folder only by its path.
+    """
+    file = getattr(sys.modules.get(cls.__module__), "__file__", None)
+    by_file = file and "." not in cls.__module__ and Path(file).name != "__init__.py" and not _is_installed(file)
+    return f"{os.path.abspath(file) if file and by_file else cls.__module__}:{cls.__qualname__}"
+
+
+def _is_installed(file: str) -> bool:
+    return any(Path(file).is_relative_to(sysconfig.get_path(kind)) for kind in ("purelib", "platlib"))
 
 
 MODULE_PREFIX = "vitral_custom_"  # of modules imported from a file
