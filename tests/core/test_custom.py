@@ -141,6 +141,15 @@ def test_what_cannot_be_imported_is_named(name: str, reference: str) -> None:
         find_class(given, Config)
 
 
+def test_a_file_that_moved_is_found_once_its_class_is_imported(reference: str, tmp_path: Path) -> None:
+    moved = f"{tmp_path / 'gone' / 'own_part.py'}:FromFile"
+    with trusted():
+        known = find_class(reference, Config)
+    assert find_class(moved, Config) is known
+    with raises("config.untrusted"):
+        find_class(moved.replace("own_part", "other_part"), Config)
+
+
 def test_a_file_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
     path = tmp_path / "broken.py"
     path.write_text("raise RuntimeError('at import')", encoding="utf-8")

@@ -7,6 +7,7 @@ which `--trust` and `trust=True` enter.
 import hashlib
 import importlib
 import importlib.util
+import logging
 import os
 import sys
 import sysconfig
@@ -19,6 +20,7 @@ from typing import TypeVar
 from vitral.core.errors import ConfigError
 
 T = TypeVar("T")
+log = logging.getLogger("vitral")
 _trusted: ContextVar[bool] = ContextVar("trusted", default=False)
 
 
@@ -64,8 +66,14 @@ def find_class(reference: str, base: type[T], where: str = "") -> type[T]:
     target, _, name = reference.rpartition(":")
     is_file = target.endswith(".py")
     absolute = f"{os.path.abspath(Path(target).expanduser())}:{name}" if is_file else reference
-    if found := [cls for cls in _subclasses(base) if class_reference(cls) == absolute]:
-        return found[-1]  # a notebook may have defined it again
+    known = {class_reference(cls): cls for cls in _subclasses(base)}  # the last, where a notebook defined it again
+    if absolute in known:
+        return known[absolute]
+    if is_file and not Path(absolute.rpartition(":")[0]).exists():  # it was made elsewhere
+        ending = f"{os.sep}{Path(target).name}:{name}"
+        if moved := [other for other in known if other.endswith(ending)]:
+            log.info(f"{reference} is not here; using {moved[-1]}, which is imported and has the same name")
+            return known[moved[-1]]
     if target == "__main__":
         message = f"{name} was defined in a notebook or an interactive session, so it cannot be imported"
         raise ConfigError(message, code="config.not_importable", where=where, hint="define the class again first")
@@ -111,8 +119,8 @@ def _import_file(path: Path, where: str) -> object:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None or not path.is_file():
-        message = f"no such Python file: {path}"
-        raise ConfigError(message, code="config.not_importable", where=where, hint="check the path")
+        message, hint = f"no such Python file: {path}", "put it there, or import the class in Python before loading"
+        raise ConfigError(message, code="config.not_importable", where=where, hint=hint)
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # before it runs: dataclasses and pydantic look themselves up there
     try:
