@@ -211,6 +211,16 @@ def test_what_is_no_batch_of_images_is_refused() -> None:
     model = small().build()
     with raises("config.shape_mismatch", "images", (3, 32, 48), "images[None]"):
         model(torch.zeros(3, 32, 48))
+    with raises("config.shape_mismatch", "images", "(H, W, C)", "images.permute(2, 0, 1)[None]"):
+        model(torch.zeros(32, 48, 3))
+    with raises("config.shape_mismatch", "images", (2, 32, 48, 3), "(B, H, W, C)", "images.permute(0, 3, 1, 2)"):
+        model(torch.zeros(2, 32, 48, 3))
+    with raises("config.wrong_type", "images", "list", "torch.stack(images)"):
+        model([torch.zeros(3, 32, 48)])
+    with raises("config.wrong_type", "images", "ndarray", "torch.from_numpy"):
+        model(torch.zeros(2, 3, 32, 48).numpy())
+    with raises("config.wrong_type", "images", "str", "vitral.Predictor"):
+        model("cat.jpg")
     with raises("config.channel_mismatch", "images", 3, "channels=1"):
         model(torch.zeros(2, 1, 32, 48))
     with raises("config.wrong_type", "images", torch.uint8):

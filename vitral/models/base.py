@@ -112,6 +112,23 @@ class Model(nn.Module):
         """The pooled features (B, D), the input of the head."""
         raise NotImplementedError
 
+    def forward_intermediates(self, images: Tensor, layers: Sequence[int]) -> list[Features]:
+        """All tokens after each of these layers, in the order given, before the final norm.
+
+        Layers count from 0; -1 is the last one. The tokens of the last layer are those of `forward_features` before its
+        norm.
+        """
+        raise self._no_layers()
+
+    def attention(self, images: Tensor) -> list[Tensor]:
+        """The attention (B, H, L, L) of every layer, without dropout or gradients; each row sums to one."""
+        raise self._no_layers()
+
+    def _no_layers(self) -> ConfigError:
+        message = f"a {type(self).__name__} has no Transformer layers"
+        hint = "use forward_features, or a model such as S/16"
+        return ConfigError(message, code="config.unsupported", where="model", hint=hint)
+
     def forward(self, images: Tensor) -> Tensor:
         return self.head(self.forward_pooled(images))  # (B, classes), or (B, D) without a head
 
@@ -173,9 +190,21 @@ def raise_mismatches(faults: Sequence[str], where: str, hint: str, code: str = "
 
 def check_images(images: Tensor, channels: int) -> Size:
     """The size of a batch of images; ConfigError if it is not a batch of float images with these channels."""
+    if not isinstance(images, Tensor):
+        message = f"expected a tensor (B, {channels}, H, W), got {type(images).__name__}"
+        raise ConfigError(message, code="config.wrong_type", where="images", hint=_tensor_hint(images))
+    shape = tuple(images.shape)
     if images.ndim != 4:
-        message = f"expected a batch of images (B, {channels}, H, W), got shape {tuple(images.shape)}"
-        hint = "add the batch dimension with images[None]" if images.ndim == 3 else "use four dimensions"
+        message = f"expected a batch of images (B, {channels}, H, W), got shape {shape}"
+        hint = "use four dimensions"
+        if images.ndim == 3:
+            last = shape[0] != channels and shape[2] == channels
+            message += ", which looks like (H, W, C)" if last else ""
+            hint = "use images.permute(2, 0, 1)[None]" if last else "add the batch dimension with images[None]"
+        raise ConfigError(message, code="config.shape_mismatch", where="images", hint=hint)
+    if shape[1] != channels and shape[3] == channels:
+        message = f"expected (B, {channels}, H, W), got shape {shape}, which looks like (B, H, W, C)"
+        hint = "use images.permute(0, 3, 1, 2)"
         raise ConfigError(message, code="config.shape_mismatch", where="images", hint=hint)
     if images.shape[1] != channels:
         message = f"the model takes {channels} channels, got {images.shape[1]}"
@@ -183,6 +212,15 @@ def check_images(images: Tensor, channels: int) -> Size:
         raise ConfigError(message, code="config.channel_mismatch", where="images", hint=hint)
     if not torch.is_floating_point(images):
         message = f"expected floating point pixels, got {images.dtype}"
-        hint = "normalize them first: images / 127.5 - 1"
+        hint = "normalize them first: images / 127.5 - 1, or make them with bundle.transform"
         raise ConfigError(message, code="config.wrong_type", where="images", hint=hint)
     return Size(*images.shape[2:])
+
+
+def _tensor_hint(images: object) -> str:
+    """How to make a batch of what was given instead."""
+    if isinstance(images, list | tuple) and images and all(isinstance(each, Tensor) for each in images):
+        return "use torch.stack(images)"
+    if type(images).__module__ == "numpy":
+        return "use torch.from_numpy(images)"
+    return "make tensors with bundle.transform and batch them with torch.stack, or use vitral.Predictor"

@@ -1,5 +1,6 @@
 """The Vision Transformer.  B images, C channels, N patches, L tokens, D width."""
 
+from collections.abc import Sequence
 from typing import Literal, Self
 
 import torch
@@ -13,6 +14,7 @@ from vitral.models.base import BuildContext, Features, Layout, Model, check_imag
 from vitral.models.block import BlockConfig, KeepActivations, MemoryConfig, PreNorm
 from vitral.models.embed import Patches, StemConfig
 from vitral.models.head import HeadConfig, LinearHead
+from vitral.models.hooks import attention_maps
 from vitral.models.init import BaseInit, InitConfig, InitModule, Original, initialize
 from vitral.models.mlp import Mlp, MlpConfig
 from vitral.models.pool import ClassPool, PoolConfig
@@ -132,6 +134,22 @@ class VisionTransformer(Model):
         tokens = self.embed(images, layout)
         return self.pool(self.encode(tokens, layout, self.pool.keep(layout)), layout)  # (B, D)
 
+    def forward_intermediates(self, images: Tensor, layers: Sequence[int]) -> list[Features]:
+        depth, layout = len(self.blocks), self.layout(images)
+        if wrong := [layer for layer in layers if not -depth <= layer < depth]:
+            message = f"expected layers from 0 to {depth - 1}, or -1 for the last, got {wrong[0]}"
+            raise ConfigError(message, code="config.out_of_range", where="layers")
+        indices = [layer % depth for layer in layers]
+        tokens, found = self.embed(images, layout), {}
+        for layer in range(max(indices, default=-1) + 1):
+            tokens = self.run_layer(layer, tokens, layout, layout.length())
+            if layer in indices:
+                found[layer] = split_tokens(tokens, layout)
+        return [found[layer] for layer in indices]
+
+    def attention(self, images: Tensor) -> list[Tensor]:
+        return attention_maps(self, images)
+
     def layout(self, images: Tensor) -> Layout:
         size = check_images(images, self.config.channels)
         if size != self.config.image_size and not self.config.any_size:
@@ -152,11 +170,15 @@ class VisionTransformer(Model):
     def encode(self, tokens: Tensor, layout: Layout, keep: int) -> Tensor:
         """The first `keep` tokens after the last layer and norm."""
         last = len(self.blocks) - 1
-        for layer, block in enumerate(self.blocks):
-            if layer:
-                tokens = self.position(tokens, layout, layer)
-            tokens = self.config.memory.run(block, tokens, layout, keep if layer == last else layout.length())
+        for layer in range(len(self.blocks)):
+            tokens = self.run_layer(layer, tokens, layout, keep if layer == last else layout.length())
         return self.norm(tokens)  # (B, keep, D)
+
+    def run_layer(self, layer: int, tokens: Tensor, layout: Layout, keep: int) -> Tensor:
+        """The first `keep` tokens after this layer."""
+        if layer:
+            tokens = self.position(tokens, layout, layer)
+        return self.config.memory.run(self.blocks[layer], tokens, layout, keep)  # (B, keep, D)
 
 
 def build_block(config: Vit, context: BuildContext, layer: int) -> nn.Module:
