@@ -200,6 +200,11 @@ class Export(Config):
     runner: RunnerCheck | None  # null until it was checked
 
     @property
+    def transform(self) -> Preprocessing:
+        """The preprocessing as a function: the model's input (C, H, W) for a path, bytes, a PIL image or an array."""
+        return self.preprocessing
+
+    @property
     def answer(self) -> OutputKind:
         """The kind of output."""
         return "logits" if self.task == "classify" else "features"

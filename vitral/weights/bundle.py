@@ -55,6 +55,14 @@ class Bundle(Config):
     activation: Activation = "softmax"  # what turns logits into probabilities: that of the loss it was trained with
     source: str = ""  # where weights came from: the format and the file, the commit of the hub, what was fine-tuned
 
+    @property
+    def transform(self) -> Preprocessing:
+        """The preprocessing as a function: `bundle.transform("cat.jpg")` is the model's input (C, H, W), float32.
+
+        It takes a path, bytes, a PIL image or an array, and is picklable: a `Dataset`'s transform, in workers too.
+        """
+        return self.preprocessing
+
     @model_validator(mode="after")
     def parts_fit(self) -> Self:
         head, channels, image = self.model.head, self.preprocessing.decoding.channels, self.preprocessing.image_size

@@ -3,6 +3,7 @@
 B images, C channels, H rows, W columns.
 """
 
+import os
 from typing import TYPE_CHECKING, Annotated, Protocol
 
 import numpy as np
@@ -12,6 +13,7 @@ from vitral.core.config import Config, Size
 from vitral.core.errors import ConfigError
 from vitral.data.decoding.decode import open_image
 from vitral.data.decoding.header import Decoding
+from vitral.data.decoding.image_objects import ImageLike, image_bytes
 from vitral.data.decoding.pixels import Pixels
 from vitral.data.transforms.crop import CropPlan, EvalCropConfig, Resize
 from vitral.data.transforms.resize import crop_and_resize
@@ -70,7 +72,10 @@ IMAGENET = Normalize(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
 
 
 class Preprocessing(Config):
-    """What evaluation, prediction and serving do to an image; training differs only in its crop and augmentation."""
+    """What evaluation, prediction and serving do to an image; training differs only in its crop and augmentation.
+
+    It is a function of an image, and the transform of any torch `Dataset`: `tensor = preprocessing("cat.jpg")`.
+    """
 
     image_size: Size = Size(224, 224)
     decoding: Decoding = Decoding()
@@ -84,6 +89,11 @@ class Preprocessing(Config):
         if numbers not in {1, channels}:
             raise ValueError(f"normalize.mean: expected 1 number or one for each of {channels} channels, got {numbers}")
         return self
+
+    def __call__(self, image: ImageLike) -> "Tensor":
+        """The model's input (C, H, W), float32, for a path, the bytes of a file, a PIL image or an array (H, W, C)."""
+        name = image_name(image)
+        return self.tensor(image_bytes(image, name, self.decoding.channels), name)[0]
 
     def pixels(self, data: bytes, name: str) -> Pixels:
         """The image in the bytes of a file at the model's input size, (H, W, C)."""
@@ -100,6 +110,11 @@ class Preprocessing(Config):
 
         pixels = torch.from_numpy(np.ascontiguousarray(self.pixels(data, name)))
         return self.normalize.apply(pixels.permute(2, 0, 1)[None])
+
+
+def image_name(image: object) -> str:
+    """What messages and predictions call an image: its path, or `image`."""
+    return os.fspath(image) if isinstance(image, str | os.PathLike) else "image"
 
 
 class Decodable(Protocol):
