@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from vitral.explanation.explain import explain as explain
     from vitral.explanation.walkthrough.describe import describe as describe
     from vitral.inference.predictor import Predictor as Predictor
+    from vitral.inference.predictor import predict as predict
+    from vitral.inference.writers import Prediction as Prediction
     from vitral.models import AdditivePosition as AdditivePosition
     from vitral.models import BaseInit as BaseInit
     from vitral.models import BaseMixer as BaseMixer
@@ -64,6 +66,7 @@ if TYPE_CHECKING:
     from vitral.weights.create import create_model as create_model
     from vitral.weights.load import load as load
     from vitral.weights.pretrained import list_pretrained as list_pretrained
+    from vitral.weights.save import save as save
 
 __version__ = "0.1.0"
 
@@ -89,6 +92,7 @@ _HOMES = {
     "Outcome": "vitral.tasks.task",
     "Pixels": "vitral.data.decoding.pixels",
     "Position": "vitral.models",
+    "Prediction": "vitral.inference.writers",
     "Predictor": "vitral.inference.predictor",
     "Preprocessing": "vitral.data.transforms.preprocessing",
     "Recipe": "vitral.recipes.recipe",
@@ -120,7 +124,9 @@ _HOMES = {
     "open_data": "vitral.data.datasets.source",
     "pack": "vitral.data.datasets.pack",
     "param_groups": "vitral.training.optimizers",
+    "predict": "vitral.inference.predictor",
     "resume": "vitral.runs.train",
+    "save": "vitral.weights.save",
     "train": "vitral.runs.train",
     "trusted": "vitral.core.custom",
 }

@@ -75,6 +75,16 @@ class FileSource:
 
 
 @dataclass(frozen=True)
+class Encoded:
+    """An image in memory."""
+
+    data: bytes
+
+    def read(self) -> bytes:
+        return self.data
+
+
+@dataclass(frozen=True)
 class ByteRange:
     """A range of bytes of a local or remote file."""
 

@@ -3,18 +3,21 @@
 B images, H x W pixels, C channels, K classes, D width.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeGuard, overload
 
 import numpy as np
 
 from vitral.core.activation import probabilities
 from vitral.core.errors import ConfigError, WeightsError
+from vitral.core.imports import is_imported
+from vitral.data.decoding.image_objects import ImageLike, image_bytes
+from vitral.data.transforms.preprocessing import Preprocessing, image_name
 from vitral.inference.batches import Batch, read_batches
 from vitral.inference.engines.engine import (
     AUTO,
@@ -29,46 +32,64 @@ from vitral.inference.engines.engine import (
     kind_of,
 )
 from vitral.inference.exported import ENGINES, Export, is_export, load_engine, read_export
-from vitral.inference.inputs import FileSource, ImageRef, find_images
-from vitral.inference.writers import WHOLE, Prediction, Shard, make_predictions
+from vitral.inference.inputs import Encoded, FileSource, ImageRef, find_images
+from vitral.inference.writers import WHOLE, Prediction, Shard, make_predictions, name_classes, topk
 from vitral.weights.hub import check_not_empty
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from vitral.inference.graph.token_merging import Merging
+    from vitral.models.base import Model
     from vitral.weights.bundle import Bundle
     from vitral.weights.load import LoadedModel
 
 BATCH_SIZE = 32
+EXACT = 1e-3  # how much an input may differ from one that was made of 8 bits
 COUNTED = 32  # images that are listed first: fewer are a known number
+
+
+class TrainedRun(Protocol):
+    """What `vitral.train` returns."""
+
+    @property
+    def path(self) -> Path:
+        """The folder."""
+        ...
 
 
 class Ready(NamedTuple):
     """What a predictor is made of."""
 
     bundle: "Bundle | Export"
+    model: "Model | None"  # none of an export
     engine: str  # its name, or auto
     engines: Mapping[OutputKind, Lazy[Engine]]
 
 
 @dataclass(init=False, eq=False, repr=False, frozen=True)
 class Predictor:
-    """A model that is ready to run: `Predictor("runs/photos").predict(["cat.jpg"])`.
+    """A model that is ready to run: `predictor = Predictor("runs/photos")`, then `predictor("cat.jpg")`.
 
-    The engine is a name, a config, or `auto`. With `auto` a few images are run by torch, which is ready at once; more
-    by the engine that is fastest on this machine. A stream of images has one engine from its first image to its last,
-    and so have all calls of `logits`, `probabilities` and `features`. Engines are built at their first use: `warm_up`
-    builds them now. A predictor is immutable and thread-safe.
+    It is made from a path, a hub id, a run, what `vitral.load` returns, or a model and its bundle. The engine is a
+    name, a config, or `auto`. With `auto` a few images are run by torch, which is ready at once; more by the engine
+    that is fastest on this machine. A stream of images has one engine from its first image to its last, and so have
+    all calls of `logits`, `probabilities` and `features`. Engines are built at their first use: `warm_up` builds them
+    now. A predictor is immutable and thread-safe.
 
     A folder of `vitral export` is a model too. It has its own engine, and starts faster, since torch is not imported.
     """
 
     bundle: "Bundle | Export"  # either has classes, a task and the preprocessing
+    _model: "Model | None"
     _engine_name: str
     _engines: Mapping[OutputKind, Lazy[Engine]]
 
     def __init__(
         self,
-        source: "str | Path | LoadedModel",
+        source: "str | Path | LoadedModel | Model | TrainedRun",
+        bundle: "Bundle | None" = None,
+        *,
         engine: str | BaseEngine = AUTO,
         merging: "Merging | None" = None,
     ) -> None:
@@ -78,9 +99,28 @@ class Predictor:
         if folder and is_export(folder):
             ready = prepare_export(folder, engine, merging)
         else:
-            ready = prepare_model(source, engine, merging)
-        for field, value in zip(("bundle", "_engine_name", "_engines"), ready, strict=True):
+            ready = prepare_model(load_source(source, bundle), engine, merging)
+        for field, value in zip(("bundle", "_model", "_engine_name", "_engines"), ready, strict=True):
             object.__setattr__(self, field, value)  # it is immutable
+
+    @overload  # a text is a sequence of texts too
+    def __call__(self, images: ImageLike, top: int = 5) -> Prediction: ...  # type: ignore[overload-overlap]
+    @overload
+    def __call__(self, images: "Sequence[ImageLike | Tensor]", top: int = 5) -> list[Prediction]: ...
+    @overload
+    def __call__(self, images: "Tensor", top: int = 5) -> Prediction | list[Prediction]: ...
+
+    def __call__(self, images: object, top: int = 5) -> Prediction | list[Prediction]:
+        """The top classes of an image, or a list of them for a list of images.
+
+        An image is a path, the bytes of a file, a PIL image or an array (H, W, C). A tensor (C, H, W) is used as it is:
+        it was made by `bundle.transform`, or like it; a tensor (B, C, H, W) is a list of such.
+        """
+        if isinstance(images, list | tuple):
+            return self._predict_objects(images, top)
+        if is_tensor(images) and images.ndim == 4:
+            return self._predict_objects(list(images), top)
+        return self._predict_objects([images], top)[0]
 
     def logits(self, pixels: PixelBatch) -> FloatArray:
         """The logits (B, K) of images (B, H, W, C) as `bundle.preprocessing` makes them."""
@@ -120,6 +160,30 @@ class Predictor:
         paths = [images] if isinstance(images, str | Path) else images
         refs = (ImageRef(str(path), FileSource(str(path))) for path in paths)
         return list(PredictionStream(self, refs).predictions(top, strict=True))
+
+    def _predict_objects(self, images: Sequence[object], top: int) -> list[Prediction]:
+        tensors = {index: image for index, image in enumerate(images) if is_tensor(image)}
+        others = (image for index, image in enumerate(images) if index not in tensors)
+        stream = PredictionStream(self, (self._ref(image) for image in others))
+        found = stream.predictions(top, strict=True)
+        rows = iter(self._predict_tensors(list(tensors.values()), top) if tensors else ())
+        return [next(rows if index in tensors else found) for index in range(len(images))]
+
+    def _ref(self, image: object) -> ImageRef:
+        name = image_name(image)
+        return ImageRef(name, Encoded(image_bytes(image, name, self.bundle.preprocessing.decoding.channels)))
+
+    def _predict_tensors(self, images: "list[Tensor]", top: int) -> list[Prediction]:
+        check_top(top)
+        self._check_classes()
+        if self._model is None:
+            engine, logits = self.engine, self.logits(restore_pixels(images, self.bundle.preprocessing))
+        else:
+            engine, logits = "model", run_model(self._model, images)
+        return [
+            Prediction("tensor", *name_classes(row, self.bundle.classes), engine)
+            for row in topk(logits, top, self.bundle.activation)
+        ]
 
     def warm_up(self, *sizes: int, output: OutputKind = "logits") -> None:
         """Build all that batches of these sizes need, so that the first batch is as fast as the next."""
@@ -186,8 +250,7 @@ class PredictionStream:
 
     def predictions(self, top: int, strict: bool = False) -> Iterator[Prediction]:
         """A prediction for each image, in order. With `strict` a file that cannot be read raises its error."""
-        if top < 1:
-            raise ConfigError(f"expected at least 1, got {top}", code="config.out_of_range", where="top")
+        check_top(top)
         bundle = self.predictor.bundle
         for batch, logits in self.outputs("logits"):
             if strict and batch.failed:
@@ -196,7 +259,7 @@ class PredictionStream:
 
 
 def predict(
-    model: "str | Path | LoadedModel | Predictor",
+    model: "str | Path | LoadedModel | TrainedRun | Predictor",
     inputs: str | Path | Iterable[str | Path],
     *,
     top: int = 5,
@@ -212,7 +275,7 @@ def predict(
     its error in its prediction; with `strict` the error is raised.
     """
     sources = [inputs] if isinstance(inputs, str | Path) else inputs
-    predictor = model if isinstance(model, Predictor) else Predictor(model, engine, merging)
+    predictor = model if isinstance(model, Predictor) else Predictor(model, engine=engine, merging=merging)
     images = (image for image in find_images(map(str, sources), None) if shard.contains(image.name))
     return PredictionStream(predictor, images, batch_size).predictions(top, strict)
 
@@ -236,21 +299,85 @@ def prepare_export(folder: Path, engine: str | BaseEngine, merging: "Merging | N
     if merging is not None:
         message, hint = "an export cannot merge tokens", "use the model that it was made from"
         raise ConfigError(message, code="config.conflict", where="merging", hint=hint)
-    return Ready(notes, own, {notes.answer: Lazy(partial(load_engine, folder, notes))})
+    return Ready(notes, None, own, {notes.answer: Lazy(partial(load_engine, folder, notes))})
 
 
-def prepare_model(source: "str | Path | LoadedModel", engine: str | BaseEngine, merging: "Merging | None") -> Ready:
+def load_source(
+    source: "str | Path | LoadedModel | Model | TrainedRun", bundle: "Bundle | None"
+) -> "Callable[[], LoadedModel]":
+    """Loads the model of a predictor. A model in memory is copied, since the caller may go on training it."""
+    from vitral.models.base import Model
+    from vitral.weights.load import LoadedModel, load
+
+    if isinstance(source, LoadedModel):
+        return lambda: LoadedModel(deepcopy(source.model).eval(), bundle or source.bundle)
+    if isinstance(source, Model):
+        if bundle is None:
+            message, hint = "a model alone has no classes or preprocessing", "use Predictor(model, bundle)"
+            raise ConfigError(message, code="config.wrong_type", where="source", hint=hint)
+        return lambda: LoadedModel(deepcopy(source).eval(), bundle)
+    if bundle is not None:
+        message, hint = "a path has a bundle of its own", "leave it out"
+        raise ConfigError(message, code="config.conflict", where="bundle", hint=hint)
+    where = source if isinstance(source, str | Path) else getattr(source, "path", None)
+    if where is None:
+        message = f"expected a path, a run, or what vitral.load returns, got {type(source).__name__}"
+        raise ConfigError(message, code="config.wrong_type", where="source", hint='use Predictor("runs/photos")')
+    return lambda: load(where)
+
+
+def is_tensor(image: object) -> "TypeGuard[Tensor]":
+    """Whether it is a tensor of torch, which is not imported for it."""
+    if not is_imported("torch"):
+        return False
+    import torch
+
+    return isinstance(image, torch.Tensor)
+
+
+def check_top(top: int) -> None:
+    """Raise ConfigError unless this many classes can be given."""
+    if top < 1:
+        raise ConfigError(f"expected at least 1, got {top}", code="config.out_of_range", where="top")
+
+
+def run_model(model: "Model", images: "list[Tensor]") -> FloatArray:
+    """The logits (B, K) of images (C, H, W), which may differ in size, as the model sees them."""
+    import torch
+
+    size = BATCH_SIZE if len({image.shape for image in images}) == 1 else 1
+    device = next(model.parameters()).device
+    with torch.inference_mode():
+        batches = (torch.stack(images[start : start + size]) for start in range(0, len(images), size))
+        return torch.cat([model(batch.to(device)).float().cpu() for batch in batches]).numpy()
+
+
+def restore_pixels(images: "list[Tensor]", needs: Preprocessing) -> PixelBatch:
+    """The pixels (B, H, W, C) that `bundle.transform` made these inputs (C, H, W) from; an export takes no others."""
+    import torch
+
+    from vitral.models.base import check_images
+
+    batch = torch.stack(images).cpu()  # (B, C, H, W)
+    check_images(batch, needs.decoding.channels)
+    levels = needs.normalize.restore(batch)
+    if levels.min() < 0 or levels.max() > 255 or (needs.normalize.apply(levels.byte()) - batch).abs().max() > EXACT:
+        message, hint = "an export takes images of 8 bits, and these tensors are none", "use the model it was made from"
+        raise ConfigError(message, code="config.unsupported", where="images", hint=hint)
+    return levels.byte().permute(0, 2, 3, 1).numpy()
+
+
+def prepare_model(load: "Callable[[], LoadedModel]", engine: str | BaseEngine, merging: "Merging | None") -> Ready:
     """A model with any engine."""
     from vitral.inference.engines.auto import build_engine, parse_engine
     from vitral.inference.graph.graph import NO_MERGING
-    from vitral.weights.load import LoadedModel, load
 
     config = parse_engine(engine) if isinstance(engine, str) else engine
-    # The caller may go on training the model.
-    loaded = LoadedModel(deepcopy(source.model), source.bundle) if isinstance(source, LoadedModel) else load(source)
+    loaded = load()
     outputs: tuple[OutputKind, ...] = ("logits", "features")
     return Ready(
         loaded.bundle,
+        loaded.model,
         kind_of(config) if config else AUTO,
         {each: Lazy(partial(build_engine, config, loaded, each, merging or NO_MERGING)) for each in outputs},
     )

@@ -61,6 +61,11 @@ class Prediction(NamedTuple):
     engine: str = ""  # that computed them
     error: str = ""
 
+    def __repr__(self) -> str:
+        """`Prediction(cat.jpg: cat 97.1%, dog 2.0%)`."""
+        found = ", ".join(f"{label} {score:.1%}" for label, score in zip(self.labels, self.scores, strict=True))
+        return f"Prediction({self.path}: {self.error or found})"
+
 
 class BatchWriter(Protocol):
     """Where the outputs of a model go."""
@@ -153,10 +158,13 @@ def make_predictions(
         if index in batch.failed:
             predictions.append(Prediction(path, (), (), error=batch.failed[index].message))
         else:
-            found = next(rows)
-            labels, scores = tuple(classes[each] for each, _ in found), tuple(score for _, score in found)
-            predictions.append(Prediction(path, labels, scores, engine))
+            predictions.append(Prediction(path, *name_classes(next(rows), classes), engine))
     return predictions
+
+
+def name_classes(row: Sequence[tuple[int, float]], classes: Sequence[str]) -> tuple[tuple[str, ...], tuple[float, ...]]:
+    """The labels and the scores of a row of `topk`."""
+    return tuple(classes[each] for each, _ in row), tuple(score for _, score in row)
 
 
 def _rounded(score: float) -> float:
