@@ -130,8 +130,8 @@ def test_a_dataset_is_one_test_image_of_each_class(home: Path, capsys: pytest.Ca
         (["run", "bad.jpg", "bad.jpg"], 3, "data.bad_files", "2"),
         (["run", "cat.png", "--class", "dgo"], 2, "config.unknown_name", "'dog'"),
         (["run", "cat.png", "--layers", "3"], 2, "config.out_of_range", "1 to 2"),
-        (["nowhere", "cat.png"], 1, "weights.not_found", "nowhere"),
-        (["run", "cat.png", "--out", "no/where.html"], 2, "config.not_found", "where: no"),
+        (["nowhere", "cat.png"], 3, "weights.not_found", "nowhere"),
+        (["run", "cat.png", "--out", "no/where.html"], 3, "config.not_found", "where: no"),
         (["run", "cat.png", "--out", "dog.jpg"], 2, "config.path_exists", "where: dog.jpg"),
     ],
 )

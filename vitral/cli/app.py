@@ -22,6 +22,7 @@ atexit.register(gc.freeze)  # skips a last garbage collection over all of torch:
 
 GLOBAL_OPTIONS = ("--debug", "--offline", "--quiet", "--trust")  # global options that may also follow the verb
 OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")  # in messages of torch
+PIPE_CLOSED = 141  # the reader of stdout went away, as `head` does: the exit code that shells give for SIGPIPE
 NO_HOME = "Could not determine home directory"  # message of pathlib
 
 # Typer's rich help would double the time of --help.
@@ -79,11 +80,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
             app(arguments)
         finally:
             sys.stdout.flush()  # a closed pipe is found here, not while Python shuts down
+    except SystemExit as end:
+        if isinstance(end.__context__, BrokenPipeError):  # typer has handled it
+            sys.exit(PIPE_CLOSED)
+        raise
     except KeyboardInterrupt:  # before typer handles it
         sys.exit(130)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
+        sys.exit(PIPE_CLOSED)
     except Exception as error:
         reported = error if isinstance(error, VitralError) else _unexpected(error, arguments)
         if "--debug" in arguments:

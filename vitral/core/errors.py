@@ -5,6 +5,8 @@ VitralError            exit 1   the base class of all
 ├── DataError          exit 3   an image, a label or a dataset is invalid (a ValueError too)
 └── WeightsError       exit 1   a weight file is damaged or does not fit the model (a ValueError too)
 
+A path that does not exist exits 3, whatever should have been there: its code ends in `.not_found`.
+
 What cannot happen is an `assert`, never one of these.
 """
 
@@ -12,13 +14,15 @@ import copyreg
 from collections.abc import Collection, Iterable, Sequence
 from difflib import get_close_matches
 from pathlib import PurePath
-from typing import Any, ClassVar
+from typing import Any
+
+NOT_FOUND = 3  # the exit code
 
 
 class VitralError(Exception):
     """What went wrong, where, and what to do about it. Programs and tests may rely on `code`."""
 
-    exit_code: ClassVar[int] = 1
+    exit_code: int = 1  # of the command
 
     def __init__(self, message: str, *, code: str, where: str | PurePath = "", hint: str = "") -> None:
         super().__init__(message)
@@ -26,6 +30,8 @@ class VitralError(Exception):
         self.code = code
         self.where = str(where)
         self.hint = hint
+        if code.endswith(".not_found"):
+            self.exit_code = NOT_FOUND
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle without calling the constructor, which needs the code."""
