@@ -62,6 +62,13 @@ class Snail(BaseEngine):
         raise ConfigError("body.blocks.0 is uphill", code="config.unsupported", where="engine")
 
 
+class Absent(BaseEngine):
+    kind: Literal["absent"] = "absent"
+
+    def check(self, graph: Graph) -> None:
+        raise ConfigError("onnx is not installed", code="config.missing_package")
+
+
 class Breathless:
     def run(self, pixels: PixelBatch) -> FloatArray:
         load_onnxruntime().InferenceSession(b"out of breath")  # its errors are no RuntimeErrors
@@ -105,6 +112,16 @@ def test_the_quickest_is_chosen_and_told_with_the_others_and_the_reasons(
     assert "measuring" in first
     assert all("hare; tortoise has 0." in line for line in (single, batches))
     assert all(word in last for word in ("snail", "body.blocks.0 is uphill"))
+
+
+def test_engines_that_are_not_installed_are_one_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(auto, "CANDIDATES", (Absent(), Tortoise()))
+    assert choose(tmp_path).best("batches") == "tortoise"
+    [line] = caplog.messages
+    assert "pip install 'vitral[deploy]'" in line
+    assert "absent" not in line
 
 
 def test_an_engine_that_fails_is_passed_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -60,6 +60,7 @@ ROUNDS = 5
 READY_ENGINE = Eager()
 FEW_IMAGES = 31  # a stream of at most this many is over before another engine is built
 BUSY_LOAD = 0.5  # load average a core above which a measurement is noisy
+MISSING = "not installed"  # why an engine is not measured
 CANDIDATES: tuple[BaseEngine, ...] = (OpenVino(), OnnxRuntime(), Eager())  # any other takes a minute to build
 
 
@@ -85,6 +86,8 @@ class EngineChoice(Config):
         lines = []
         for case, seconds in self.seconds.items():
             (least, best), *others = sorted((time, kind) for kind, time in seconds.items())
+            if not others and not self.failed:
+                continue  # there was no choice
             ratios = [f"{kind} has {least / time:.2f} of its speed" for time, kind in others]
             lines.append("; ".join([f"engine for {case}: {best}", *ratios]))
         return lines + rejection_lines(self.unsupported, self.failed)
@@ -177,16 +180,21 @@ def choose_engine(workload: Workload, engines: EngineBuilders, folder: Path) -> 
 
 def measure_engines(workload: Workload, engines: EngineBuilders, key: str) -> EngineChoice:
     """Time every candidate that can run the graph."""
-    log.info("measuring which engine is fastest for this model; this is done once")
     load = load_per_core()
     noise = {case: workload.images(case) for case in CASES}
     ready: dict[str, Engine] = {}
     unsupported: dict[str, str] = {}
     failed: dict[str, str] = {}
     for each in CANDIDATES:
-        kind = kind_of(each)
         try:
             each.check(workload.graph)
+        except ConfigError as error:
+            unsupported[kind_of(each)] = MISSING if error.code == "config.missing_package" else error.message
+    candidates = [kind_of(each) for each in CANDIDATES if kind_of(each) not in unsupported]
+    if len(candidates) > 1:
+        log.info("measuring which engine is fastest for this model; this is done once")
+    for kind in candidates:
+        try:
             for pixels in noise.values():
                 engines[kind].get().run(pixels)  # warms up
         except ConfigError as error:
@@ -205,7 +213,9 @@ def measure_engines(workload: Workload, engines: EngineBuilders, key: str) -> En
 
 def rejection_lines(unsupported: Mapping[str, str], failed: Mapping[str, str]) -> list[str]:
     """Why engines were not measured, a line each."""
-    lines = [f"{kind} cannot run this model: {why}" for kind, why in unsupported.items()]
+    lines = [f"{kind} cannot run this model: {why}" for kind, why in unsupported.items() if why != MISSING]
+    if MISSING in unsupported.values():
+        lines.append("pip install 'vitral[deploy]' adds engines that may be faster: ONNX Runtime and OpenVINO")
     return lines + [f"{kind} failed: {why}" for kind, why in failed.items()]
 
 
