@@ -9,11 +9,13 @@ import pytest
 import torch
 
 from tests.runs.small import begin, photos, recipe_and_samples
+from vitral.core.config import override
 from vitral.models.registry import model_config
 from vitral.recipes.registry import HUNDREDS
 from vitral.runs import messages
 from vitral.runs.folder import RunFolder
 from vitral.runs.messages import describe_images, describe_model, next_commands, suggest_weights
+from vitral.runs.request import OBJECT
 from vitral.runs.train import resume
 
 
@@ -78,7 +80,7 @@ def test_a_few_photos_from_scratch_name_the_command_that_does_better(
     line = suggest_weights(recipe, samples)
     assert line.startswith("tip: 24 photos ")
     assert "pip install 'vitral[hub]'" in line
-    assert f"{messages.SUGGESTED_MEGABYTES} MB" in line
+    assert " 88 MB " in line
     words = shlex.split(line[line.index("vitral train") :])
     assert words == ["vitral", "train", f"{tmp_path}/my photos", "--weights", messages.SUGGESTED_WEIGHTS]
     monkeypatch.setattr(messages, "find_spec", util.find_spec if util.find_spec("huggingface_hub") else lambda name: 1)
@@ -94,6 +96,14 @@ def test_no_weights_are_suggested_where_they_would_not_help(tmp_path: Path) -> N
     assert not suggest_weights(recipe.model_copy(update={"weights": "runs/first"}), samples)
     gray = recipe.model_copy(update={"model": recipe.model.model_copy(update={"channels": 1})})
     assert not suggest_weights(gray, samples)
+
+
+def test_data_that_no_command_can_name_is_used_from_python(tmp_path: Path) -> None:
+    recipe, samples = recipe_and_samples(photos(tmp_path / "photos"))
+    recipe = override(recipe, {"data.path": f"{OBJECT}Birds"})
+    (command,) = next_commands(RunFolder(Path("runs/a")), recipe, samples)
+    assert command[1] == "vitral.Predictor('runs/a')"
+    assert suggest_weights(recipe, samples).endswith('vitral.train(..., weights="dinov2-small")')
 
 
 def test_images_that_are_no_files_are_not_suggested(tmp_path: Path) -> None:

@@ -38,8 +38,8 @@ def evaluate(  # noqa: PLR0913, PLR0917, one option per setting
 
     from vitral.core.config import parse_settings
     from vitral.core.machine import keep_freed_memory
+    from vitral.evaluation.results import format_evaluation, print_evaluation
     from vitral.runs.evaluate import evaluate as evaluate_model
-    from vitral.runs.results import format_evaluation, print_evaluation
 
     options = {"batch_size": batch_size, "workers": workers, "device": device, "seed": seed}
     settings: Any = parse_settings(f"{name}={value}" for name, value in options.items() if value)

@@ -35,6 +35,12 @@ class Evaluation(Config):
     results: tuple[EvaluatorResult, ...]  # in the order of the evaluators
     notes: tuple[str, ...]  # caveats
 
+    def _repr_html_(self) -> str:
+        """The tables of the results, for a notebook."""
+        from vitral.evaluation.results import evaluation_card
+
+        return evaluation_card(self)
+
 
 def parse_evaluators(names: str | Iterable[str | Evaluator]) -> list[Evaluator]:
     """The evaluators that `accuracy,knn` names, or a list of names or evaluators; repetitions count once."""

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import torch
 
+from vitral.core.custom import is_reference
 from vitral.data.datasets.named import NAMED_DATASETS
 from vitral.data.datasets.source import SAMPLE
 from vitral.data.samples import SPLITS, Samples
+from vitral.html.notebook import Charts, Link, Table, notebook_card
 from vitral.html.page import plural, printable
 from vitral.html.text import align_columns, format_count
 from vitral.models.attention import Attention
@@ -22,9 +24,12 @@ from vitral.recipes.recipe import ModelConfig, Recipe
 from vitral.recipes.registry import HUNDREDS
 from vitral.runs.build import RunParts, first_split
 from vitral.runs.folder import RunFolder, read_times, total_seconds
+from vitral.runs.report.charts import metric_charts, metric_records
+from vitral.runs.request import OBJECT
 from vitral.training.distributed.process_group import ProcessGroup
 from vitral.training.metrics import MetricsLine
 from vitral.training.progress import format_duration, format_metric
+from vitral.weights.pretrained import list_pretrained
 
 Fact = tuple[str, str]  # name and value
 
@@ -56,20 +61,24 @@ def describe_images(model: ModelConfig) -> str:
 def describe_start(folder: RunFolder, parts: RunParts, group: ProcessGroup) -> list[str]:
     """The main facts of a run before its first step, as aligned lines."""
     recipe, samples, model = parts.recipe, parts.samples, parts.recipe.model
-    counts = [f"{len(samples.of(split)):,} {split}" for split in SPLITS if samples.of(split)]
-    classes = f" of {plural(len(samples.classes), 'class', 'classes')}" if recipe.task.labeled else ""
     epochs = parts.steps / parts.plan.steps_per_epoch
     length = f"{epochs:.4g} {'epoch' if epochs == 1 else 'epochs'}, {plural(parts.steps, 'step')}"
     split = f", in {plural(recipe.microbatches, 'microbatch', 'microbatches')}" if recipe.microbatches > 1 else ""
     facts = [
         ("model", f"{describe_model(model)}, {_describe_size(parts)}"),
         ("images", describe_images(model)),
-        ("data", f"{printable(samples.where)}: {', '.join(counts)} images{classes}"),
+        ("data", _describe_data(recipe, samples)),
         ("training", f"{length}, batch size {recipe.batch_size:,}{split}"),
         ("device", _describe_device(parts, group)),
         ("run folder", printable(str(folder.path))),
     ]
     return align_columns(facts)
+
+
+def _describe_data(recipe: Recipe, samples: Samples) -> str:
+    counts = [f"{len(samples.of(split)):,} {split}" for split in SPLITS if samples.of(split)]
+    classes = f" of {plural(len(samples.classes), 'class', 'classes')}" if recipe.task.labeled else ""
+    return f"{printable(samples.where)}: {', '.join(counts)} images{classes}"
 
 
 def _describe_size(parts: RunParts) -> str:
@@ -86,6 +95,19 @@ def _describe_device(parts: RunParts, group: ProcessGroup) -> str:
     dtype = str(parts.state.precision.dtype).removeprefix("torch.")
     processes = f", {group.world.size:,} processes" if group.world.size > 1 else ""
     return f"{kind}, {plural(torch.get_num_threads(), 'thread')}{processes}, {dtype}"
+
+
+def run_card(folder: RunFolder, recipe: Recipe, samples: Samples, lines: Sequence[str]) -> str:
+    """A run as HTML for a notebook: the given lines, its main facts, its curves and a link to its report."""
+    facts = [
+        ("model", describe_model(recipe.model)),
+        ("images", describe_images(recipe.model)),
+        ("data", _describe_data(recipe, samples)),
+        ("recipe", recipe.name),
+    ]
+    charts = [chart for chart in metric_charts(metric_records(folder.path)) if chart.title in ("loss", "accuracy")]
+    report = [Link(f"report: {folder.report}", folder.report)] if folder.report.exists() else []
+    return notebook_card(f"run {folder.path}", {"": [*lines, Table(facts), Charts(charts), *report]})
 
 
 def describe_resume(folder: RunFolder, parts: RunParts, step: int, best: MetricsLine | None, left: int) -> list[str]:
@@ -107,11 +129,14 @@ def suggest_weights(recipe: Recipe, samples: Samples) -> str:
     """One line with the command that would do better, for a few photos and random weights; else empty."""
     images = len(samples.of("train"))
     is_photos = samples.where not in {SAMPLE, *NAMED_DATASETS} and recipe.model.channels == 3
-    if recipe.weights or not recipe.task.labeled or not is_photos or images > HUNDREDS:
+    if recipe.weights or recipe.images.external or not recipe.task.labeled or not is_photos or images > HUNDREDS:
         return ""
     package = "" if find_spec("huggingface_hub") else " and needs pip install 'vitral[hub]'"
     command = f"vitral train {data_arguments(recipe)} --weights {SUGGESTED_WEIGHTS}"
-    cost = f"downloads {SUGGESTED_MEGABYTES} MB{package}"
+    if recipe.data.path.startswith(OBJECT):
+        command = f'vitral.train(..., weights="{SUGGESTED_WEIGHTS}")'
+    (weights,) = list_pretrained(SUGGESTED_WEIGHTS)
+    cost = f"downloads {weights.megabytes:,} MB{package}"
     return f"tip: {plural(images, 'photo')} train better from pretrained weights; this {cost}: {command}"
 
 
@@ -124,13 +149,15 @@ def data_arguments(recipe: Recipe) -> str:
 def next_commands(folder: RunFolder, recipe: Recipe, samples: Samples) -> list[Fact]:
     """What to do with a finished run: the purpose of each command, and the command, which works as it stands."""
     run, named = _quote(str(folder.path)), recipe.data.path in {SAMPLE, *NAMED_DATASETS}
+    if recipe.data.path.startswith(OBJECT):  # no command could name the data
+        return [("use it in Python", f"vitral.Predictor({str(folder.path)!r})")]
     split = first_split(samples, "test", "val", "train")
     example = SAMPLE if recipe.data.path == SAMPLE else _example_file(samples, split)
     commands = []
     if not recipe.task.labeled:
         data = data_arguments(recipe) if named else "PHOTOS/"
         commands.append(("fine-tune it on labeled images", f"vitral train {data} --weights {run}"))
-    elif split != "train":
+    elif split != "train" and not is_reference(recipe.data.path):
         commands.append(("evaluate it", f"vitral evaluate {run} {data_arguments(recipe)}"))
     if example and recipe.task.labeled:
         commands.append(("predict an image", f"vitral predict {run} {_quote(example)}"))

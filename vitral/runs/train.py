@@ -25,7 +25,7 @@ from vitral.runs.artifacts import RunArtifacts
 from vitral.runs.autotune import fit_memory, fit_time
 from vitral.runs.build import build_run_for_task, build_task, build_train_images, select_device
 from vitral.runs.folder import RunFolder, find_run, refuse_existing
-from vitral.runs.messages import format_commands, next_commands, suggest_weights
+from vitral.runs.messages import format_commands, next_commands, run_card, suggest_weights
 from vitral.runs.options import RUN_OPTIONS, TrainOptions
 from vitral.runs.preflight import check_recipe, create_run, quick_check, reopen_run
 from vitral.runs.report.report import ReportEvaluation
@@ -37,7 +37,7 @@ from vitral.training.callbacks import SignalHandler, StopTraining, find_best
 from vitral.training.distributed.process_group import ProcessGroup, open_process_group
 from vitral.training.metrics import read_metrics
 from vitral.training.precision import probe_hardware
-from vitral.training.progress import Progress, ProgressSpan, create_display
+from vitral.training.progress import Progress, ProgressSpan, create_display, format_metric
 from vitral.weights.adapt import load_pretrained
 from vitral.weights.load import load, open_model
 
@@ -83,6 +83,13 @@ class Run:
 
     def __repr__(self) -> str:
         return f"Run({str(self.folder.path)!r}: step {self.step:,} of {self.steps:,}{self._format_accuracy(', ')})"
+
+    def _repr_html_(self) -> str:
+        """Accuracy, main facts and training curves, for a notebook."""
+        status = f"{signal.Signals(self.signal).name}: resume with {self.resume_command}" if self.signal else "done"
+        headline = self._format_accuracy() or ", ".join(format_metric(*metric) for metric in self.metrics.items())
+        where = f"step {self.step:,} of {self.steps:,}, {status}"
+        return run_card(self.folder, self.recipe, self.samples, [headline, where])
 
     def summary(self) -> list[str]:
         """The lines that are logged at the end: accuracy, report, next commands."""

@@ -117,3 +117,28 @@ def test_the_rate_is_drawn_as_it_was_set() -> None:
     (line,) = chart.lines
     assert [y for _, y in places(line.path)] == [HEIGHT / 2, 0.0, HEIGHT]
     assert chart.caption == "Highest at epoch 0.2: 0.00100."
+
+
+@pytest.mark.parametrize("spike", [0, 7, 39])
+def test_no_curve_leaves_its_axes(spike: int) -> None:
+    lines = measured()
+    training = [place for place, line in enumerate(lines) if line["split"] == "train"]
+    lines[training[spike]] = {**lines[training[spike]], "loss": 30.0, "accuracy": 0.0}
+    for chart in metric_charts(lines):
+        spots = [spot for line in chart.lines for spot in places(line.path)] + [(dot.x, dot.y) for dot in chart.dots]
+        assert all(0 <= x <= WIDTH and 0 <= y <= HEIGHT for x, y in spots), chart.title
+
+
+def test_a_loss_with_a_spike_has_a_logarithmic_axis_on_which_the_rest_is_seen() -> None:
+    lines: list[MetricLine] = [
+        {"step": step, "epoch": float(step), "split": "val", "loss": 100.0 if step == 1 else 1.0 / step}
+        for step in range(1, 11)
+    ]
+    chart = by_title(lines)["loss"]
+    assert chart.y_label == "log scale"
+    heights = {float(dot.label.split(": ")[1]): dot.y for dot in chart.dots}
+    assert heights[100.0] == 0
+    assert heights[0.1] == HEIGHT
+    assert heights[0.5] == pytest.approx(HEIGHT * (2 - np.log10(0.5)) / 3, abs=0.1)
+    assert {tick.label: tick.position for tick in chart.y_ticks}["10"] == pytest.approx(HEIGHT / 3, abs=0.1)
+    assert not by_title(measured())["loss"].y_label

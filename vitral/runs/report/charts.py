@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
-from math import isfinite, sqrt
+from math import isfinite, log10, sqrt
+from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple
 
 from vitral.data.samples import SPLITS
@@ -10,6 +12,7 @@ from vitral.evaluation.accuracy import Accuracy, Calibration
 from vitral.html.charts import HEIGHT, WIDTH, Axis, Bar, Chart, Dot, LegendEntry, Line, linear_axis, svg_path
 from vitral.html.page import printable
 from vitral.html.text import format_loss, format_points, percent, shorten
+from vitral.training.metrics import read_metrics
 
 # A line of metrics.jsonl: step, epoch, split and metrics; training steps also have the learning rate.
 MetricLine = Mapping[str, Any]
@@ -19,6 +22,7 @@ ORDER = {"loss": 0, "accuracy": 1, "rate": 3}  # of the charts; 2 for other metr
 MAX_POINTS = 300  # of a line: more could not be distinguished
 MAX_BANDS = 60  # with a tooltip each
 MAX_DOTS = 80
+LOG_RATIO = 8  # of the highest loss to the median, from which the axis is logarithmic: a spike would flatten the rest
 BEST = {"loss": (min, "Lowest"), "accuracy": (max, "Highest")}
 
 Format = Callable[[float], str]
@@ -30,6 +34,13 @@ class MetricPoint(NamedTuple):
     step: int
     epoch: float
     value: float
+
+
+def metric_records(folder: Path) -> list[MetricLine]:
+    """The metrics of a run, as `metric_charts` takes them."""
+    return [
+        {"step": line.step, "epoch": line.epoch, "split": line.split, **line.values} for line in read_metrics(folder)
+    ]
 
 
 def metric_charts(lines: Sequence[MetricLine]) -> list[Chart]:
@@ -78,19 +89,24 @@ def _curve(name: str, found: dict[str, list[MetricPoint]]) -> Chart:
     text: Format = percent if name == "accuracy" else format_loss
     means = smooth([point.value for point in train])
     smoothed = [point._replace(value=mean) for point, mean in zip(train, means, strict=True)]
-    shown = [*(train if is_lr else smoothed), *found["val"], *found["test"]]
+    shown = [*train, *found["val"], *found["test"]]
     values = [point.value for point in shown]
     x = linear_axis(0.0, max(point.epoch for point in shown), 0, WIDTH, 6, nice=False)
-    y = linear_axis(0.0 if is_lr else min(values), max(values), HEIGHT, 0, 6)
+    is_log = name == "loss" and min(values) > 0 and max(values) > LOG_RATIO * median(values)
+    low, high = (log10(min(values)), log10(max(values))) if is_log else (0.0 if is_lr else min(values), max(values))
+    y = linear_axis(low, high, HEIGHT, 0, 6)
+
+    def height(point: MetricPoint) -> float:
+        return y.scale(log10(point.value) if is_log else point.value)
 
     def line(style: str, points: Sequence[MetricPoint]) -> Line:
-        return Line(style, svg_path([(x.scale(point.epoch), y.scale(point.value)) for point in points]))
+        return Line(style, svg_path([(x.scale(point.epoch), height(point)) for point in points]))
 
     thinned = [*(part[0] for part in split_evenly(smoothed, MAX_POINTS)), *smoothed[-1:]]
     lines = [line("train", downsample(train))] if is_lr else [line("raw", downsample(train)), line("train", thinned)]
     lines += [line(split, found[split]) for split in ("val", "test")]
     dots = [
-        Dot(split, x.scale(point.epoch), y.scale(point.value), f"{split}, epoch {point.epoch:g}: {text(point.value)}")
+        Dot(split, x.scale(point.epoch), height(point), f"{split}, epoch {point.epoch:.4g}: {text(point.value)}")
         for split in ("val", "test")
         for *_, point in split_evenly(found[split], MAX_DOTS)  # the last value is always among them
     ]
@@ -103,14 +119,21 @@ def _curve(name: str, found: dict[str, list[MetricPoint]]) -> Chart:
         title="learning rate" if is_lr else name,
         alt=f"{name} by epoch: {', '.join(ranges)}",
         x_ticks=x.ticks(),
-        y_ticks=y.ticks(lambda value: f"{100 * value:g} %" if name == "accuracy" else f"{value:g}"),
+        y_ticks=y.ticks(_tick_format(name, is_log)),
         x_label="epoch",
+        y_label="log scale" if is_log else "",
         lines=tuple(line for line in lines if line.path),
         bars=tuple(_bands(train, x, text)),
         dots=tuple(dots),
         legend=() if is_lr else tuple(LegendEntry(split, split) for split in SPLITS if found[split]),
         caption=_best(name, found, text),
     )
+
+
+def _tick_format(name: str, is_log: bool) -> Format:
+    if name == "accuracy":
+        return lambda value: f"{100 * value:g} %"
+    return (lambda value: f"{10**value:.2g}") if is_log else "{:g}".format
 
 
 def _bands(train: Sequence[MetricPoint], x: Axis, text: Format) -> Iterator[Bar]:
@@ -120,7 +143,7 @@ def _bands(train: Sequence[MetricPoint], x: Axis, text: Format) -> Iterator[Bar]
         first, last, right = part[0].step, part[-1].step, x.scale(part[-1].epoch)
         mean = sum(point.value for point in part) / len(part)
         steps = f"step {first:,}" if first == last else f"steps {first:,} to {last:,}"
-        label = f"train, epoch {part[-1].epoch:g}, {steps}: {text(mean)}"
+        label = f"train, epoch {part[-1].epoch:.4g}, {steps}: {text(mean)}"
         yield Bar("band", left, 0.0, round(right - left, 1), HEIGHT, label)
         left = right
 
@@ -129,14 +152,14 @@ def _best(name: str, found: dict[str, list[MetricPoint]], text: Format) -> str:
     """The best value on each held-out split; of the learning rate the highest."""
     if name == "rate":
         peak = max((point for points in found.values() for point in points), key=lambda point: point.value)
-        return f"Highest at epoch {peak.epoch:g}: {text(peak.value)}."
+        return f"Highest at epoch {peak.epoch:.3g}: {text(peak.value)}."
     captions = []
     for split in ("val", "test") if name in BEST else ():
         if points := found[split]:
             choose, word = BEST[name]
             best = choose(points, key=lambda point: point.value)
             captions.append(
-                f"{word} on {split} at epoch {best.epoch:g}: {text(best.value)}; last {text(points[-1].value)}."
+                f"{word} on {split} at epoch {best.epoch:.4g}: {text(best.value)}; last {text(points[-1].value)}."
             )
     return " ".join(captions)
 

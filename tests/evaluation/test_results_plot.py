@@ -1,6 +1,6 @@
 """Curves in plain text."""
 
-from vitral.runs.results import HEIGHT, WIDTH, PlotPoint, draw_plot
+from vitral.evaluation.results import HEIGHT, WIDTH, PlotPoint, draw_plot
 
 
 def percent(share: float) -> str:

@@ -5,19 +5,21 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
+from tests.data.reader import Reader
 from tests.evaluation.subjects import striped_model, stripes
 from tests.evaluation.test_accuracy import NAMES, ZOO, given_as, random_answers
 from vitral.core.config import Size
 from vitral.evaluation.accuracy import AccuracyResult, Interval, compute_accuracy, compute_calibration, wilson_interval
+from vitral.evaluation.evaluators import Evaluation
 from vitral.evaluation.fewshot import FewShotResult, Score, ShotsResult
 from vitral.evaluation.knn import KnnResult
 from vitral.evaluation.linear_probe import LinearResult
 from vitral.evaluation.resolution import ResolutionResult, SizeResult, stable_range
+from vitral.evaluation.results import format_evaluation, format_result, print_evaluation
 from vitral.evaluation.subject import Predictions
 from vitral.evaluation.token_merging import MergingResult, TokenMergingResult
 from vitral.html.text import MISSING
 from vitral.runs.evaluate import evaluate
-from vitral.runs.results import format_evaluation, format_result, print_evaluation
 
 SURE = Interval(low=0.55, high=0.65)
 
@@ -156,3 +158,23 @@ def test_headings_are_bold_where_there_is_a_terminal(color: bool) -> None:
     print_evaluation("heading\n  a line that is longer than the terminal is wide", console)
     assert ("\x1b[1mheading" in out.getvalue()) == color
     assert "a line that is longer than the terminal is wide" in out.getvalue()
+
+
+def test_an_evaluation_shows_itself_in_a_notebook() -> None:
+    names = ("<b>cat</b>", "dog", "fox", "hen")
+    evaluation = Evaluation(
+        model="runs/<a>",
+        data="zoo",
+        split="test",
+        images=9,
+        classes=4,
+        seed=0,
+        results=(accuracy_of(given_as(ZOO, 4), names),),
+        notes=("some images may be training images",),
+    )
+    text = evaluation._repr_html_()
+    reader = Reader(text)
+    for told in ("runs/<a> on zoo: 9 test images of 4 classes", "top-1", "44.4 %", "<b>cat</b>", *evaluation.notes):
+        assert told in reader.text, told
+    assert [tag for tag, _ in reader.tags].count("table") == 2
+    assert "b" not in [tag for tag, _ in reader.tags]

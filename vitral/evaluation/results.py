@@ -1,4 +1,4 @@
-"""An evaluation as text: a table for each result, and plots for terminals and logs."""
+"""An evaluation for readers: tables and plots for each result, as text for a terminal or HTML for a notebook."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import singledispatch
@@ -15,6 +15,7 @@ from vitral.evaluation.linear_probe import LinearResult
 from vitral.evaluation.resolution import ResolutionResult, SizeResult
 from vitral.evaluation.token_merging import TokenMergingResult
 from vitral.html.charts import linear_axis
+from vitral.html.notebook import Block, Plot, Table, notebook_card
 from vitral.html.page import printable
 from vitral.html.text import MISSING, align_columns, format_loss, format_points, percent, shorten
 
@@ -59,11 +60,15 @@ INDENT = "  "
 
 def format_evaluation(evaluation: Evaluation) -> str:
     """An evaluation as text; lines without indentation are headings."""
-    count = f"{evaluation.images:,} {evaluation.split} images of {evaluation.classes:,} classes"
-    lines = [f"{printable(evaluation.model)} on {printable(evaluation.data)}: {count}"]
+    lines = [_title(evaluation)]
     for result in evaluation.results:
         lines += ["", result.kind, *(f"{INDENT}{line}".rstrip() for line in format_result(result))]
     return "\n".join(lines)
+
+
+def _title(evaluation: Evaluation) -> str:
+    count = f"{evaluation.images:,} {evaluation.split} images of {evaluation.classes:,} classes"
+    return f"{printable(evaluation.model)} on {printable(evaluation.data)}: {count}"
 
 
 def print_evaluation(text: str, console: Console) -> None:
@@ -72,14 +77,36 @@ def print_evaluation(text: str, console: Console) -> None:
         console.print(Text(line, style="" if line.startswith(INDENT) else "bold"), soft_wrap=True)
 
 
-@singledispatch
+def evaluation_card(evaluation: Evaluation) -> str:
+    """An evaluation as HTML for a notebook."""
+    sections: dict[str, Sequence[Block]] = {result.kind: describe_result(result) for result in evaluation.results}
+    if evaluation.notes:
+        sections["notes"] = evaluation.notes
+    return notebook_card(_title(evaluation), sections)
+
+
 def format_result(result: object) -> list[str]:
     """The lines of one result."""
+    lines: list[str] = []
+    for block in describe_result(result):
+        match block:
+            case Table():
+                lines += align_columns(block.rows)
+            case Plot():
+                lines += block.lines
+            case _:
+                lines.append(str(block))
+    return lines
+
+
+@singledispatch
+def describe_result(result: object) -> list[Block]:
+    """One result as lines of text, tables and plots."""
     raise NotImplementedError(type(result).__name__)
 
 
-@format_result.register
-def _(result: AccuracyResult) -> list[str]:
+@describe_result.register
+def _(result: AccuracyResult) -> list[Block]:
     accuracy, calibration = result.accuracy, result.calibration
     confidence = percent(calibration.mean_confidence)
     facts = [
@@ -89,45 +116,45 @@ def _(result: AccuracyResult) -> list[str]:
         ("most frequent class", percent(accuracy.majority_baseline)),
         ("calibration error", f"{format_points(calibration.ece)}; mean confidence {confidence}"),
     ]
-    return [*align_columns([fact for fact in facts if fact[1] != MISSING]), "", *_classes(accuracy)]
+    return [Table([fact for fact in facts if fact[1] != MISSING]), "", *_classes(accuracy)]
 
 
-@format_result.register
-def _(result: KnnResult) -> list[str]:
+@describe_result.register
+def _(result: KnnResult) -> list[Block]:
     folds = min(FOLDS, result.train_images)
     chosen = f"k = {result.k}, chosen by {folds}-fold cross-validation on {result.train_images:,} training images"
-    return [*align_columns([("top-1", _with_interval(result.top1, result.ci95))]), chosen]
+    return [Table([("top-1", _with_interval(result.top1, result.ci95))]), chosen]
 
 
-@format_result.register
-def _(result: LinearResult) -> list[str]:
+@describe_result.register
+def _(result: LinearResult) -> list[Block]:
     chosen = f"l2 = {result.l2:g}, chosen on a fifth of {result.train_images:,} training images, then fitted to all"
     doubt = [] if result.converged else ["the fit did not converge: the accuracy may be slightly off"]
-    return [*align_columns([("top-1", _with_interval(result.top1, result.ci95))]), chosen, *doubt]
+    return [Table([("top-1", _with_interval(result.top1, result.ci95))]), chosen, *doubt]
 
 
-@format_result.register
-def _(result: FewShotResult) -> list[str]:
+@describe_result.register
+def _(result: FewShotResult) -> list[Block]:
     table = [("shots", "l2 = 1024", "best l2 *")]
     for row in result.rows:
         table.append((f"{row.shots:,}", _mean_std(row.score), f"{_mean_std(row.oracle)} at {row.oracle.l2:g}"))
     if not result.rows:
         return list(result.skipped)
     return [
-        *align_columns(table),
+        Table(table, has_header=True),
         f"mean and standard deviation over seeds {', '.join(map(str, result.seeds))}",
         "* chosen on the test images, as in big_vision: optimistic",
         *(f"skipped: {printable(reason)}" for reason in result.skipped),
     ]
 
 
-@format_result.register
-def _(result: ResolutionResult) -> list[str]:
+@describe_result.register
+def _(result: ResolutionResult) -> list[Block]:
     table = [("image", "patches", "top-1", "")]
     for row in result.rows:
         mark = "<- training size" if row.is_train_size else ""
         table.append((str(row.image_size), str(row.grid), _with_interval(row.top1, row.ci95), mark))
-    return [*align_columns(table), *_stable_sizes(result)]
+    return [Table(table, has_header=True), *_stable_sizes(result)]
 
 
 def _stable_sizes(result: ResolutionResult) -> Iterator[str]:
@@ -146,8 +173,8 @@ def _stable_sizes(result: ResolutionResult) -> Iterator[str]:
         yield f"larger images lose {_lost_points(result.rows[last + 1], own)}; fine-tune at that size"
 
 
-@format_result.register
-def _(result: TokenMergingResult) -> list[str]:
+@describe_result.register
+def _(result: TokenMergingResult) -> list[Block]:
     table = [("merged", "tokens left", "images/s", "speedup", "top-1")]
     for row in result.rows:
         speed, top1 = f"{row.images_per_second:.1f}", _with_interval(row.top1, row.ci95)
@@ -157,11 +184,11 @@ def _(result: TokenMergingResult) -> list[str]:
     lost = format_points(max(0.0, result.rows[0].top1 - best.top1))
     verdict = f"the fastest within half a point merges {best.per_layer}: {best.speedup:.2f}x, {lost} less"
     return [
-        *align_columns(table),
+        Table(table, has_header=True),
         f"{result.engine}, batch size {result.batch_size}; merged: patches merged in every layer",
         verdict if best.per_layer else "nothing within half a point is faster than no merging",
         "",
-        *draw_plot(points, "images/s", lambda share: f"{100 * share:g}%"),
+        Plot(draw_plot(points, "images/s", lambda share: f"{100 * share:g}%")),
     ]
 
 
@@ -169,7 +196,7 @@ def _lost_points(row: SizeResult, own: SizeResult) -> str:
     return f"{format_points(own.top1 - row.top1)} at {row.image_size}"
 
 
-def _classes(accuracy: Accuracy) -> Iterator[str]:
+def _classes(accuracy: Accuracy) -> Iterator[Block]:
     """The table of classes; the worst come first if there are many."""
     order = sorted(accuracy.classes, key=lambda each: (each.recall is None, each.recall))
     many = len(order) > MAX_CLASSES
@@ -179,7 +206,7 @@ def _classes(accuracy: Accuracy) -> Iterator[str]:
             f"{_shown(each.most_confused_with)} ({each.most_confused_count:,})" if each.most_confused_count else ""
         )
         table.append((_shown(each.name), f"{each.images:,}", percent(each.recall), percent(each.precision), confused))
-    yield from align_columns(table)
+    yield Table(table, has_header=True)
     if many:
         yield f"... and {len(order) - MAX_CLASSES:,} more with higher recall; --json lists all"
 
