@@ -8,11 +8,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.errors import raises
-from tests.models.variants import join_patches
 from vitral.core.config import Size
 from vitral.models import Grid, Layout, Patches, Vit
 from vitral.models.base import BuildContext
-from vitral.models.embed import PatchStem, cut_patches, kernel_to_linear, linear_to_kernel
+from vitral.models.embed import PatchStem, cut_patches, join_patches, kernel_to_linear, linear_to_kernel
 
 CHANNELS = pytest.mark.parametrize("channels", [1, 2, 3, 4, 5])
 SIZES = pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from tests.errors import raises
-from tests.models.variants import SMALL, join_patches, small
+from tests.models.variants import SMALL, small
 from vitral.core.config import Size, union_members
 from vitral.models import (
     Learned1d,
@@ -22,7 +22,7 @@ from vitral.models import (
     Vit,
 )
 from vitral.models.base import Grid
-from vitral.models.embed import cut_patches
+from vitral.models.embed import cut_patches, join_patches
 from vitral.models.position import PositionConfig, resample_grid
 
 AnyPosition = PositionConfig  # the union itself: a new kind is tested once it is named there

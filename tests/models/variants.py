@@ -2,8 +2,6 @@
 
 from typing import Any
 
-from torch import Tensor
-
 from vitral.core.config import Config, Size, union_members
 from vitral.models import (
     Attention,
@@ -11,7 +9,6 @@ from vitral.models import (
     Axial,
     DistilledPool,
     GradientCheckpointing,
-    Grid,
     Hybrid,
     Identity,
     Learned1d,
@@ -148,9 +145,3 @@ VARIANTS: dict[str, Vit | Resnet] = {
     "resnet": Resnet(layers=(1, 1), root=32, image_size=Size(32, 48), head=LinearHead(num_classes=4)),
 }
 VITS = {name: config for name, config in VARIANTS.items() if isinstance(config, Vit)}
-
-
-def join_patches(patches: Tensor, grid: Grid, patch: Size) -> Tensor:
-    """The images that `cut_patches` cut."""
-    tiles = patches.unflatten(2, (-1, *patch)).unflatten(1, grid)  # (B, R, S, C, P, Q)
-    return tiles.permute(0, 3, 1, 4, 2, 5).flatten(4).flatten(2, 3)  # (B, C, R P, S Q)

@@ -2,6 +2,7 @@
 
 from base64 import b64encode
 from io import BytesIO
+from typing import Literal
 
 import numpy as np
 from PIL import Image
@@ -13,17 +14,29 @@ from vitral.data.decoding.pixels import Pixels, read_array_header
 from vitral.data.samples import Item, Samples
 
 THUMBNAIL_SIDE = 128  # pixels
+JPEG_QUALITY = 85
 
 
-def thumbnail_url(samples: Samples, item: Item) -> str:
-    """A data URL: a JPEG of at most 128 x 128 pixels, or a smaller image unchanged as PNG."""
+def thumbnail_url(samples: Samples, item: Item, side: int = THUMBNAIL_SIDE) -> str:
+    """A data URL: a JPEG of at most `side` x `side` pixels, or a smaller image unchanged as PNG."""
     data = samples.read(item)
-    pixels = decode(data, item.name, native_decoding(data, item.name), Size(THUMBNAIL_SIDE, THUMBNAIL_SIDE))
+    pixels = decode(data, item.name, native_decoding(data, item.name), Size(side, side))
     picture = to_rgb_image(pixels)
-    kind = "png" if max(picture.size) < THUMBNAIL_SIDE else "jpeg"
-    picture.thumbnail((THUMBNAIL_SIDE, THUMBNAIL_SIDE), Image.Resampling.BICUBIC)
+    is_small = max(picture.size) < side
+    picture.thumbnail((side, side), Image.Resampling.BICUBIC)
+    return encode_picture(picture, "png" if is_small else "jpeg")
+
+
+def picture_url(pixels: Pixels) -> str:
+    """A data URL of pixels (H, W, C): a JPEG, or a small image as PNG, which keeps each pixel."""
+    picture = to_rgb_image(pixels)
+    return encode_picture(picture, "png" if max(picture.size) < THUMBNAIL_SIDE else "jpeg")
+
+
+def encode_picture(picture: Image.Image, kind: Literal["png", "jpeg"]) -> str:
+    """A data URL of a picture."""
     stream = BytesIO()
-    picture.save(stream, kind)
+    picture.save(stream, kind, **({"quality": JPEG_QUALITY} if kind == "jpeg" else {}))
     return f"data:image/{kind};base64,{b64encode(stream.getvalue()).decode()}"
 
 

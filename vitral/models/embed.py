@@ -22,6 +22,12 @@ def cut_patches(images: Tensor, patch: Size) -> Tensor:
     return tiles.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)  # (B, N, C P Q)
 
 
+def join_patches(patches: Tensor, grid: Grid, patch: Size) -> Tensor:
+    """The images (B, C, H, W) of flattened patches (B, N, C P Q): undoes `cut_patches`."""
+    tiles = patches.unflatten(2, (-1, *patch)).unflatten(1, (grid.rows, grid.columns))  # (B, R, S, C, P, Q)
+    return tiles.permute(0, 3, 1, 4, 2, 5).flatten(4).flatten(2, 3)  # (B, C, H, W)
+
+
 def kernel_to_linear(kernel: Tensor) -> Tensor:
     """The linear map on flattened patches that equals a strided convolution with this kernel (D, C, P, Q)."""
     return kernel.flatten(1)  # (D, C P Q)

@@ -19,14 +19,17 @@ from vitral.runs.build import RunParts, build_loader, first_split
 from vitral.runs.folder import Environment, RunFolder, read_times, total_seconds
 from vitral.runs.messages import next_commands
 from vitral.runs.report.attention import attention_section
+from vitral.runs.report.charts import metric_records
+from vitral.runs.report.pictures import PictureGrid, augmented_grid, masked_grid
 from vitral.runs.report.report import Cost, Fact, Report, ReportEvaluation, write_report
 from vitral.tasks import TaskConfig
 from vitral.tasks.classify import Classify
 from vitral.tasks.masked_patches import MaskedPatches
 from vitral.training.checkpoints.checkpoint import checkpoint_path, open_checkpoint
+from vitral.training.distributed.fsdp import FsdpStrategy
 from vitral.training.distributed.process_group import ProcessGroup
 from vitral.training.finetune import FinetuneConfig, LastLayers, Lora
-from vitral.training.metrics import MetricsLine, read_metrics
+from vitral.training.metrics import MetricsLine
 from vitral.weights.bundle import Bundle, read_bundle, write_bundle
 from vitral.weights.card import CardFacts, Result, TrainingFacts, render_card
 from vitral.weights.load import load
@@ -169,17 +172,25 @@ class RunArtifacts:
             recipe=recipe.to_json(),
             environment=environment_facts(environment),
             samples=samples,
-            metrics=[
-                {"step": line.step, "epoch": line.epoch, "split": line.split, **line.values}
-                for line in read_metrics(self.folder.path)
-            ],
+            metrics=metric_records(self.folder.path),
             evaluation=evaluation,
             attention=attention_section(load(self.folder.best), samples, evaluation) if evaluation else None,
             cost=self.cost(step),
             notes=[*samples.notes, *self._notes(status, best)],
             next=self._next_commands(status),
+            augmented=augmented_grid(recipe, samples),
+            masked=self._masked_grid(),
+            mixing=recipe.task.mixing.kind if isinstance(recipe.task, Classify) else "none",
         )
         write_report(self.folder.report, report)
+
+    def _masked_grid(self) -> PictureGrid | None:
+        """Masked images and what the averaged weights predict; None for sharded weights, which need all processes."""
+        state = self.parts.state
+        if isinstance(self.parts.strategy, FsdpStrategy):
+            return None
+        with state.average.applied_to(state.task):
+            return masked_grid(state.task, self.parts.recipe, self.parts.samples)
 
     def cost(self, step: int) -> Cost:
         """Time, computation and memory up to a step, over all sessions."""

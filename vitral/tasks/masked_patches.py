@@ -16,9 +16,9 @@ from vitral.core.config import Config, OpenUnion, Size
 from vitral.core.errors import ConfigError
 from vitral.data.transforms.preprocessing import Normalize
 from vitral.models.base import Grid, Model, split_tokens
-from vitral.models.embed import Patches, cut_patches
+from vitral.models.embed import Patches, cut_patches, join_patches
 from vitral.models.vit import VisionTransformer
-from vitral.tasks.task import BaseTask, Outcome, Task, batch_mean
+from vitral.tasks.task import BaseTask, Outcome, Reconstruction, Task, batch_mean
 
 CORRUPTED = 0.5  # of the patches
 MASKED, SWAPPED = 0.8, 0.1  # of the corrupted patches; the rest stay unchanged and are predicted as well
@@ -59,6 +59,14 @@ def corrupt(patches: Tensor, corruption: Corruption, mask: Tensor) -> Tensor:
 
 LEVELS = 8  # of a channel: 3 bits
 MAX_CHANNELS = 4  # their colors are 4,096
+GRAY = 128.0  # of a masked patch in a picture
+
+
+class PatchPictures(NamedTuple):
+    """Patches (B, M, C, P, Q) with levels from 0 to 255."""
+
+    predictions: Tensor
+    targets: Tensor
 
 
 class TargetLoss(NamedTuple):
@@ -79,6 +87,15 @@ def color_classes(pixels: Tensor, side: int) -> Tensor:
     for channel in range(1, levels.shape[1]):
         colors = colors * LEVELS + levels[:, channel]
     return colors.unflatten(0, pixels.shape[:2])  # (B, M, S)
+
+
+def color_patches(colors: Tensor, channels: int, patch: Size) -> Tensor:
+    """Patches (B, M, C, P, Q) of color classes (B, M, S): undoes `color_classes` up to the middle of each color."""
+    levels = [colors // LEVELS ** (channels - 1 - channel) % LEVELS for channel in range(channels)]
+    means = (torch.stack(levels, dim=2) + 0.5) * (256 // LEVELS)  # (B, M, C, S)
+    side = round(colors.shape[2] ** 0.5)
+    tiles = means.unflatten(3, (side, side)).flatten(0, 1)  # (B M, C, side, side)
+    return F.interpolate(tiles, size=tuple(patch), mode="nearest").unflatten(0, colors.shape[:2])
 
 
 class Colors(Config):
@@ -108,6 +125,13 @@ class Colors(Config):
         losses = F.cross_entropy(scores.flatten(0, 2), colors.flatten(), reduction="none")  # (B M S)
         right = (scores.detach().argmax(dim=3) == colors).float()  # (B, M, S)
         return TargetLoss(losses.view_as(right).mean(dim=(1, 2)), {"accuracy": right.mean(dim=(1, 2))})
+
+    def draw(self, predictions: Tensor, patches: Tensor, scaling: Normalize) -> PatchPictures:
+        """The most probable colors of predictions (B, M, S K), and those of scaled patches (B, M, C, P, Q)."""
+        channels, patch = patches.shape[2], Size(*patches.shape[3:])
+        scores = predictions.unflatten(2, (self.side**2, LEVELS**channels))  # (B, M, S, K)
+        colors = scores.argmax(dim=3), color_classes(scaling.restore(patches), self.side)
+        return PatchPictures(*(color_patches(each, channels, patch) for each in colors))
 
 
 class MeanColor(Colors):
@@ -140,6 +164,11 @@ class WholePatch(Config):
         """The error of predictions (B, M, C P Q) for scaled patches (B, M, C, P, Q)."""
         errors = (predictions - patches.flatten(2)).square()  # (B, M, C P Q)
         return TargetLoss(errors.mean(dim=(1, 2)), {})
+
+    def draw(self, predictions: Tensor, patches: Tensor, scaling: Normalize) -> PatchPictures:
+        """The pixels of predictions (B, M, C P Q), and those of scaled patches (B, M, C, P, Q)."""
+        both = predictions.view_as(patches), patches
+        return PatchPictures(*(scaling.restore(each).clamp(0, 255) for each in both))
 
 
 TargetConfig = Annotated[MeanColor | Downsized | WholePatch, OpenUnion()]
@@ -175,6 +204,14 @@ def check_patch_count(grid: Grid) -> None:
         raise ConfigError(message, code="config.unsupported", where="image_size", hint=hint)
 
 
+class Prediction(NamedTuple):
+    """The outputs for the corrupted patches of a batch, and their scaled pixels."""
+
+    corruption: Corruption
+    outputs: Tensor  # (B, M, O), float32
+    pixels: Tensor  # (B, M, C, P, Q)
+
+
 class PatchPrediction(Task):
     """Adds a mask token and a linear prediction head to the model.
 
@@ -197,6 +234,13 @@ class PatchPrediction(Task):
         nn.init.zeros_(self.tell.bias)
 
     def forward(self, images: Tensor, labels: Tensor, rng: np.random.Generator) -> Outcome:
+        _, outputs, pixels = self.predict(images, rng)
+        losses, metrics = self.config.target.compute_loss(outputs, pixels, self.scaling)
+        means = {name: batch_mean(values) for name, values in metrics.items()}
+        return Outcome(batch_mean(losses), len(images), means)
+
+    def predict(self, images: Tensor, rng: np.random.Generator) -> Prediction:
+        """Corrupt the patches of normalized images (B, C, H, W) and predict them."""
         layout = self.model.layout(images)
         check_patch_count(layout.grid)
         corruption = self.corruption(len(images), layout.grid.cells(), rng, images.device)
@@ -205,9 +249,26 @@ class PatchPrediction(Task):
         predicted = gather_patches(split_tokens(tokens, layout).patches, corruption.indices)  # (B, M, D)
         truth = gather_patches(cut_patches(images, self.patch), corruption.indices)  # (B, M, C P Q)
         pixels = truth.unflatten(2, (images.shape[1], *self.patch))  # (B, M, C, P, Q)
-        losses, metrics = self.config.target.compute_loss(self.tell(predicted).float(), pixels, self.scaling)
-        means = {name: batch_mean(values) for name, values in metrics.items()}
-        return Outcome(batch_mean(losses), len(images), means)
+        return Prediction(corruption, self.tell(predicted).float(), pixels)
+
+    def reconstruct(self, images: Tensor) -> Reconstruction | None:
+        if not isinstance(self.config.target, Colors | WholePatch):
+            return None  # a user's own target may be no color
+        corruption, outputs, pixels = self.predict(images, np.random.Generator(np.random.Philox(0)))
+        drawn = self.config.target.draw(outputs, pixels, self.scaling)
+        levels, grid = self.scaling.restore(images), self.model.layout(images).grid
+        patches = cut_patches(levels, self.patch)  # (B, N, C P Q)
+        gray = torch.full(patches.shape[2:], GRAY, device=images.device)
+        places = corruption.indices[..., None].expand(-1, -1, patches.shape[2])  # (B, M, C P Q)
+        joined = [
+            join_patches(each, grid, self.patch)
+            for each in (
+                corrupt(patches, corruption, gray),
+                patches.scatter(1, places, drawn.targets.flatten(2)),
+                patches.scatter(1, places, drawn.predictions.flatten(2)),
+            )
+        ]
+        return Reconstruction(levels, *joined)
 
     def corruption(self, images: int, patches: int, rng: np.random.Generator, device: torch.device) -> Corruption:
         if self.training:

@@ -19,6 +19,15 @@ class Outcome(NamedTuple):
     metrics: dict[str, Tensor]  # detached
 
 
+class Reconstruction(NamedTuple):
+    """What a task predicts as images (B, C, H, W), with levels from 0 to 255."""
+
+    images: Tensor  # as they are
+    inputs: Tensor  # as the model is given them: some patches masked
+    targets: Tensor  # what is to be predicted; the rest as in `images`
+    predictions: Tensor  # what was predicted; the rest as in `images`
+
+
 class Task(nn.Module):
     """A model and its training objective.
 
@@ -31,6 +40,10 @@ class Task(nn.Module):
     def forward(self, images: Tensor, labels: Tensor, rng: np.random.Generator) -> Outcome:
         """The outcome for normalized images (B, C, H, W), float32, and labels (B,), int64. B may be 0."""
         raise NotImplementedError
+
+    def reconstruct(self, images: Tensor) -> Reconstruction | None:
+        """The pictures of a task that predicts pixels or colors of normalized images; None for other tasks."""
+        return None
 
 
 class BaseTask(Config):

@@ -56,7 +56,8 @@ def test_distances_are_of_at_most_so_many_images_and_every_head_has_a_dot(tmp_pa
 def test_the_patch_that_counts_most_is_the_brightest() -> None:
     gray = np.full((32, 32, 1), 60, np.uint8)
     covered = overlay_map(gray, np.array([[0, 1], [0, 0]], np.float32))
-    quarters = [covered[:56, :56], covered[:56, 56:], covered[56:, :56], covered[56:, 56:]]
+    half = SIDE // 2
+    quarters = [covered[:half, :half], covered[:half, half:], covered[half:, :half], covered[half:, half:]]
     assert np.argmax([quarter.mean() for quarter in quarters]) == 1
     assert all((quarter == quarter[0, 0]).all() for quarter in quarters)
 

@@ -13,7 +13,12 @@ from tests.errors import raises
 from tests.evaluation.test_accuracy import given_as
 from tests.runs.report.stories import album, answers_to, evaluation_of, measured, story_of, whole_story
 from vitral.data.samples import Item, Samples
-from vitral.runs.report.report import MAX_CLASSES, Report, page, write_report
+from vitral.runs.report.pictures import PictureGrid, PictureRow
+from vitral.runs.report.report import CONTENTS, MAX_CLASSES, Report, page, write_report
+
+GRID = PictureGrid(
+    ("image", "input"), (PictureRow("a<b>.jpg", ("data:image/png;base64,AA", "data:image/png;base64,BB")),)
+)
 
 
 def read(story: Report) -> Reader:
@@ -48,6 +53,24 @@ def test_every_picture_has_words(tmp_path: Path) -> None:
 def test_a_page_needs_nothing_from_elsewhere(tmp_path: Path) -> None:
     text = page(whole_story(tmp_path))
     assert not re.search(r"https?://|<script|<link|@import|url\(", text)
+
+
+def test_every_section_is_listed_in_the_contents_and_nothing_else(tmp_path: Path) -> None:
+    story = whole_story(tmp_path)
+    for told in (story, story_of(story.samples), story._replace(masked=GRID, augmented=GRID)):
+        reader = read(told)
+        sections = [attributes["id"] for tag, attributes in reader.tags if tag == "section"]
+        links = [attributes["href"] for tag, attributes in reader.tags if tag == "a"]
+        assert links == [f"#{section}" for section in sections]
+        assert sections == [section for section in CONTENTS if section in sections], "in order"
+    assert {"masked", "augmented", "curves", "mistakes"} <= set(sections)
+
+
+def test_every_picture_can_be_enlarged(tmp_path: Path) -> None:
+    text = page(whole_story(tmp_path)._replace(masked=GRID))
+    pictures, enlarged = text.count("<img "), re.findall(r'<details class="zoom"[^>]*><summary[^>]*><img ', text)
+    assert pictures == len(enlarged) > 2
+    assert 'alt="a&lt;b&gt;.jpg, input"' in text
 
 
 ODD = '<b onclick="x">&\'\n\u202e</title></svg>'

@@ -26,7 +26,7 @@ from vitral.data.loading.shared_memory import CachedImage, DecodedCache, SharedA
 from vitral.data.loading.workers import PREFETCH, WorkerPool
 from vitral.data.samples import SPLITS, Item, PackedNames, Samples, Split, Store
 from vitral.data.transforms.crop import CropBatch, CropConfig, RandomResizedCrop, Resize
-from vitral.data.transforms.preprocessing import decode_and_crop
+from vitral.data.transforms.preprocessing import Decodable, decode_and_crop
 from vitral.data.transforms.resize import crop_and_resize_batch
 
 DRAW_AHEAD = 2_000  # approximate number of in-memory images whose crops are drawn together
@@ -48,6 +48,13 @@ class ImagePipeline:
     decoding: Decoding
     crop: CropConfig
     augment: tuple[Augmentation, ...] = ()
+
+    def apply(self, image: Decodable, rng: np.random.Generator) -> Pixels:
+        """One random view of an image (H, W, C)."""
+        pixels = decode_and_crop(image, self.crop.plan(image.size, self.image_size, rng))
+        for augment in self.augment:
+            pixels = augment.apply(pixels, rng)
+        return pixels
 
 
 class Batch(NamedTuple):
@@ -82,10 +89,7 @@ class BatchWriter:
             return
         rng = rng_for(self.plan.seed, Purpose.VIEW, self.plan.epoch(step), index)
         image = CachedImage(self.cache, index, lambda: self._open(index))
-        pixels = decode_and_crop(image, self.pipeline.crop.plan(image.size, self.pipeline.image_size, rng))
-        for augment in self.pipeline.augment:
-            pixels = augment.apply(pixels, rng)
-        self.ring.array[slot, row] = pixels
+        self.ring.array[slot, row] = self.pipeline.apply(image, rng)
 
     def _open(self, index: int) -> EncodedImage:
         name = self.names[index]

@@ -14,11 +14,11 @@ from vitral.core.activation import probabilities
 from vitral.core.errors import DataError
 from vitral.data.decoding.pixels import Pixels
 from vitral.data.samples import Item, Samples
-from vitral.data.thumbnails import to_rgb_image
+from vitral.data.thumbnails import picture_url, to_rgb_image
 from vitral.explanation.attention_distance import mean_attention_distance
 from vitral.explanation.explanation import Array, ModelView
 from vitral.explanation.page.page import model_section
-from vitral.explanation.page.pictures import encode_png, heat_colors, scale_to_unit
+from vitral.explanation.page.pictures import heat_colors, scale_to_unit
 from vitral.explanation.perturbation import batch_images
 from vitral.explanation.relevance import relevance
 from vitral.explanation.similarity import embedding_filters, position_similarity
@@ -27,7 +27,7 @@ from vitral.runs.report.report import AttentionExample, AttentionSection, Report
 from vitral.weights.load import LoadedModel
 
 MAX_EXAMPLES = 8  # images of each kind
-SIDE = 112  # pixels of an image on the page
+SIDE = 224  # pixels of an image, which can be enlarged on the page
 MAX_DISTANCE_IMAGES = 64  # images that the attention distance is averaged over
 STRENGTH = 0.65  # opacity of the map
 
@@ -71,7 +71,7 @@ def _examples(
         if pixels is not None:
             values = relevance(loaded.model, _tensor(loaded, pixels)[None], [predicted])[0].cpu().numpy()  # (R, S)
             names = samples.classes[int(predictions.labels[row])], samples.classes[predicted]
-            pictures = encode_png(enlarge(pixels)), encode_png(overlay_map(pixels, values))
+            pictures = picture_url(enlarge(pixels)), picture_url(overlay_map(pixels, values))
             found.append(AttentionExample(item.name, *names, float(scores[predicted]), *pictures))
     return tuple(found)
 

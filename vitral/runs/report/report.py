@@ -18,6 +18,7 @@ from vitral.explanation.walkthrough.describe import format_bytes
 from vitral.html.page import plural, render
 from vitral.html.text import MISSING, format_count, format_loss, format_points, percent
 from vitral.runs.report.charts import MetricLine, calibration_chart, confusion_matrix, metric_charts, most_confused
+from vitral.runs.report.pictures import PictureGrid
 from vitral.weights.card import format_duration
 
 Fact = tuple[str, str]  # name and value
@@ -79,6 +80,9 @@ class Report(NamedTuple):
     cost: Cost
     notes: Sequence[str]  # whole sentences
     next: Sequence[Fact]  # the purpose of a command, and the command
+    augmented: PictureGrid | None = None  # training images, as training draws them
+    masked: PictureGrid | None = None  # masked images and their reconstruction
+    mixing: str = "none"  # of the images of a batch
 
 
 OVERFIT_RATIO = 1.05  # of the last held-out loss to the lowest
@@ -150,6 +154,7 @@ def _loss_findings(report: Report) -> Iterator[str]:
 
 MAX_MISTAKES = 24
 MAX_BYTES = 1_500_000  # of thumbnails, so that the page stays below 3 MB
+PICTURE_SIDE = 256  # pixels of a thumbnail, which can be enlarged
 
 
 class Mistake(NamedTuple):
@@ -174,7 +179,7 @@ def worst_mistakes(evaluation: ReportEvaluation, samples: Samples) -> list[Mista
         source = ""
         if left > 0:
             with suppress(DataError):  # it was readable when it was evaluated
-                source = thumbnail_url(samples, item)
+                source = thumbnail_url(samples, item, PICTURE_SIDE)
         left -= len(source)
         label, wrong = int(predictions.labels[row]), int(predictions.predicted[row])
         scores = probabilities(predictions.logits[row].double(), predictions.activation).tolist()
@@ -185,6 +190,20 @@ def worst_mistakes(evaluation: ReportEvaluation, samples: Samples) -> list[Mista
 
 TEMPLATE = Path(__file__).with_name("page.html")
 MAX_CLASSES = 60
+# The sections of the page in order, by the name that a link ends with.
+CONTENTS = {
+    "curves": "Training curves",
+    "confusion": "Confusion matrix",
+    "mistakes": "Worst mistakes",
+    "relevance": "Relevance maps",
+    "model": "The model itself",
+    "masked": "Masked images",
+    "augmented": "Augmented training images",
+    "classes": "Classes, worst first",
+    "cost": "Cost",
+    "recipe": "Command and recipe",
+    "next": "Next steps",
+}
 
 
 def write_report(path: Path, report: Report) -> None:
@@ -199,6 +218,21 @@ def page(report: Report) -> str:
     if evaluation:
         charts.append(calibration_chart(evaluation.calibration, evaluation.accuracy.top1))
     rows = worst_first(accuracy.classes) if accuracy else []
+    mistakes = worst_mistakes(evaluation, report.samples) if evaluation else []
+    confused = most_confused(accuracy) if accuracy else []
+    inner = report.attention.model if report.attention else None
+    present = {
+        "curves": bool(charts),
+        "confusion": bool(confused),
+        "mistakes": bool(mistakes),
+        "relevance": bool(report.attention and (report.attention.right or report.attention.wrong)),
+        "model": bool(inner and (inner.filters or inner.positions or inner.distances)),
+        "masked": bool(report.masked),
+        "augmented": bool(report.augmented),
+        "classes": bool(rows),
+        "cost": bool(evaluation),
+        "next": bool(report.next),
+    }
     return render(
         TEMPLATE,
         report=report,
@@ -208,11 +242,12 @@ def page(report: Report) -> str:
         tiles=_tiles(evaluation) if evaluation else [],
         findings=findings(report),
         charts=charts,
+        contents={place: title for place, title in CONTENTS.items() if present.get(place, True)},
         matrix=confusion_matrix(accuracy) if accuracy else None,
-        confused=most_confused(accuracy) if accuracy else [],
+        confused=confused,
         rows=rows[:MAX_CLASSES],
         rest=rows[MAX_CLASSES:],
-        mistakes=worst_mistakes(evaluation, report.samples) if evaluation else [],
+        mistakes=mistakes,
         cost=_costs(report.cost),
         data=[*_data(report.samples), *report.summary],
         percent=percent,
