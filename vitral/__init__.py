@@ -3,10 +3,15 @@
 The names below are imported when they are first used, so that `import vitral` does not wait for torch.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING
+from vitral.core.import_path import remove_working_directory
 
-from vitral.core.imports import pause_gc
+remove_working_directory()  # before any import that a file in it could replace
+
+# isort: split
+from importlib import import_module  # noqa: E402
+from typing import TYPE_CHECKING  # noqa: E402
+
+from vitral.core.imports import pause_gc  # noqa: E402
 
 if TYPE_CHECKING:
     from vitral.core.config import Config as Config
