@@ -7,15 +7,16 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from tests.weights.bundles import bundle_of, tensors_of
 from vitral import __version__, cli
-from vitral.recipes.registry import list_recipes
 from vitral.weights.bundle import write_bundle
 
+APP = import_module("vitral.cli.app")  # vitral.cli.app is the Typer object
 VERBS = [command.name or command.callback.__name__ for command in cli.app.registered_commands if command.callback]
 
 # The real program with verbs that fail in every way there is.
@@ -108,7 +109,7 @@ def test_importing_vitral_does_not_wait_for_torch() -> None:
 def test_no_verb_shows_the_help_and_is_a_mistake() -> None:
     done = run()
     assert done.returncode == 2
-    assert "Commands:" in done.stderr
+    assert "Prepare data:" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -285,6 +286,27 @@ def test_describe_prints_text_or_json() -> None:
     assert json.loads(run("describe", "B/16", "--image-size", "384", "--json").stdout)["image"] == [384, 384]
 
 
-def test_the_help_names_every_recipe() -> None:
-    listed = cli.train.RECIPE_HELP.partition("Names: ")[2].removesuffix(".").split(", ")
-    assert tuple(listed) == list_recipes()
+@pytest.mark.parametrize("notebook", [True, False])
+def test_a_notebook_gets_no_control_sequences(notebook: bool, tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm-color"} | ({"JPY_PARENT_PID": "1"} if notebook else {})
+    line = command(["pack", "sample", str(tmp_path / "shards")])
+    done = subprocess.run(line, stdout=theirs, stderr=theirs, env=environment, timeout=60, check=False)
+    os.close(theirs)
+    shown = os.read(ours, 65536).decode()
+    os.close(ours)
+    assert done.returncode == 0
+    assert "6,000 images" in shown
+    assert ("\x1b[" in shown) == (not notebook)
+
+
+def test_without_a_terminal_progress_is_a_line_now_and_then(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(APP, "LINE_SECONDS", 0.0)
+    monkeypatch.setenv("TTY_COMPATIBLE", "0")
+    caplog.set_level("INFO", "vitral")
+    with APP.progress_bar("explaining", 1200) as advance:
+        advance(1000)
+        advance(200)
+    assert caplog.messages == ["explaining: 1,000 of 1,200"]

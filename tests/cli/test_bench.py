@@ -8,12 +8,23 @@ import pytest
 
 from tests.cli.test_evaluate import tiny
 from vitral import cli
-from vitral.runs.bench import ENGINES, Bench, format_bench
+from vitral.runs.bench import Bench, format_bench
 
 
 def test_a_bundle_is_measured_with_each_engine_at_each_batch(tmp_path: Path) -> None:
     model = tiny(tmp_path)
-    options = ("--batches", "1,3", "--engines", "eager,openvino", "--rounds", "2", "--threads", "1", "--json")
+    options = (
+        "--batches",
+        "1,3",
+        "--engines",
+        "eager,openvino",
+        "--rounds",
+        "2",
+        "--threads",
+        "1",
+        "--json",
+        "--quiet",
+    )
     words = [sys.executable, "-m", "vitral", "bench", "--models", model, *options]
     done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, done.stderr) == (0, "")
@@ -44,8 +55,3 @@ def test_a_wrong_option_is_refused(
     first = talk.splitlines()[0]
     assert first.startswith(f"error[{code}]: ")
     assert value in first
-
-
-def test_the_help_names_every_engine() -> None:
-    listed = cli.bench.ENGINES_HELP.removeprefix("Some of ").partition(";")[0].split(", ")
-    assert listed == [name.removeprefix("vitral ") for name in ENGINES]

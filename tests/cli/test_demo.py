@@ -22,7 +22,7 @@ def test_the_demo_shows_an_answer_for_each_class_the_page_and_three_commands(tmp
     assert lines[12].startswith("accuracy ")
     assert f"report: {tmp_path / 'run' / 'report.html'}" in lines
     assert (tmp_path / "run" / "report.html").exists()
-    assert [line.strip().split()[1] for line in lines[-3:]] == ["describe", "check", "train"]
+    assert [line.strip().removeprefix("python -m ").split()[1] for line in lines[-3:]] == ["describe", "check", "train"]
 
 
 def test_a_demo_that_is_stopped_says_how_to_go_on(

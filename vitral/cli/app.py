@@ -8,45 +8,64 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Annotated
+from shutil import which
+from time import monotonic
+from typing import Annotated, Any, TypeVar
 
 import typer
 
 from vitral import __version__
+from vitral.cli.terminal.completion import DATASETS, DEVICES, complete_name_or_path, complete_weights
+from vitral.cli.terminal.help import WIDEST, Program, Verb
+from vitral.cli.terminal.usage import usage_error
 from vitral.core.custom import trust_from_now_on
-from vitral.core.errors import ConfigError, VitralError
+from vitral.core.errors import ConfigError, VitralError, format_choices
 
 log = logging.getLogger("vitral")
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 atexit.register(gc.freeze)  # skips a last garbage collection over all of torch: 0.25 s
 
 GLOBAL_OPTIONS = ("--debug", "--offline", "--quiet", "--trust")  # global options that may also follow the verb
 OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")  # in messages of torch
 PIPE_CLOSED = 141  # the reader of stdout went away, as `head` does: the exit code that shells give for SIGPIPE
+NOTEBOOK = "JPY_PARENT_PID"  # which Jupyter sets for its kernels
+LINE_SECONDS = 10.0  # between two lines of progress
 NO_HOME = "Could not determine home directory"  # message of pathlib
 
 # Typer's rich help would double the time of --help.
 app = typer.Typer(
     name="vitral",
+    cls=Program,
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    subcommand_metavar="VERB ...",
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": WIDEST},
 )
+
+
+def verb(*examples: str) -> Callable[[Command], Command]:
+    """Register a function as the verb of its name; the help ends with the examples."""
+    return app.command(cls=Verb, epilog="\n".join(examples))
 
 
 DATA_HELP = (
-    "Folder of images, manifest, tar shards, Parquet or Arrow files, or a dataset: sample, fashion-mnist, mnist, "
-    "cifar10, cifar100, digits."
+    "A folder of images, a manifest, tar shards, Parquet or Arrow files, or a named dataset: "
+    f"{format_choices(DATASETS)}."
 )
-Data = Annotated[str, typer.Argument(metavar="DATA", help=DATA_HELP)]
+complete_data = complete_name_or_path(DATASETS)
+Data = Annotated[str, typer.Argument(metavar="DATA", help=DATA_HELP, autocompletion=complete_data)]
+MODEL_HELP = "A run, a bundle, weights of another library, or a name that vitral models lists, such as dinov2-small."
+Model = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP, autocompletion=complete_weights)]
+DEVICE_HELP = f"The device: {format_choices(DEVICES)}."
 SET_HELP = "Set any setting by its path, such as optimizer.lr=1e-3; repeatable."
 Settings = Annotated[
-    list[str], typer.Option("--set", metavar="A.B=C", help=SET_HELP, default_factory=list, show_default=False)
+    list[str], typer.Option("--set", metavar="A.B=C", help=SET_HELP, default_factory=list, show_default="none")
 ]
 TRUST_HELP = "Import classes of your own that settings, recipes or models name as file.py:Class; this runs their code."
-Root = Annotated[str, typer.Option(metavar="FOLDER", help="Folder with the files of a named dataset.")]
+ROOT_HELP = "Folder with the files of a named dataset, such as ~/datasets."
+Root = Annotated[str, typer.Option(metavar="FOLDER", help=ROOT_HELP, show_default="/usr/share/datasets, ./data or .")]
 
 
 def _version(requested: bool) -> None:
@@ -73,13 +92,17 @@ def vitral(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command line and exit with its code."""
+    if NOTEBOOK in os.environ:  # the output of `!vitral` there looks like a terminal, but cannot move the cursor
+        os.environ.setdefault("TTY_COMPATIBLE", "0")  # read by rich
     _replace_closed_streams()
     arguments = _reorder(sys.argv[1:] if arguments is None else arguments)
     try:
         try:
-            app(arguments)
+            # A fixed name, also for python -m vitral: that of the program that the shell completes.
+            code = app(arguments, prog_name="vitral", standalone_mode=False)
         finally:
             sys.stdout.flush()  # a closed pipe is found here, not while Python shuts down
+        sys.exit(code if isinstance(code, int) else 0)
     except SystemExit as end:
         if isinstance(end.__context__, BrokenPipeError):  # typer has handled it
             sys.exit(PIPE_CLOSED)
@@ -90,6 +113,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(PIPE_CLOSED)
     except Exception as error:
+        if type(error).__name__ == "NoArgsIsHelpError":  # typer's, for no arguments at all
+            typer.echo(str(error), err=True)
+            sys.exit(ConfigError.exit_code)
         reported = error if isinstance(error, VitralError) else _unexpected(error, arguments)
         if "--debug" in arguments:
             traceback.print_exc()
@@ -114,7 +140,9 @@ def _reorder(arguments: Sequence[str]) -> list[str]:
 
 
 def _unexpected(error: Exception, arguments: Sequence[str]) -> VitralError:
-    """An unexpected exception as a VitralError."""
+    """Any other exception as a VitralError."""
+    if isinstance(error, typer.TyperException):
+        return usage_error(error)
     # Python and numpy raise MemoryError; torch raises a RuntimeError that can only be recognized by its message.
     is_torch = isinstance(error, RuntimeError) and any(text in str(error) for text in OUT_OF_MEMORY)
     if is_torch or isinstance(error, MemoryError):
@@ -142,6 +170,13 @@ def _print_error(error: VitralError) -> None:
             console.print(Text(f"{label}: {part}"), soft_wrap=True)
 
 
+def program() -> str:
+    """What to type to run vitral again: its name where the shell finds it, else as it was started."""
+    if which("vitral"):
+        return "vitral"
+    return sys.argv[0] if os.path.basename(sys.argv[0]) == "vitral" else "python -m vitral"
+
+
 def parse_numbers(text: str, option: str, least: int) -> list[int]:
     """The whole numbers of an option such as `--batches 1,8,32`."""
     for each in text.split(","):
@@ -153,12 +188,32 @@ def parse_numbers(text: str, option: str, least: int) -> list[int]:
 
 @contextmanager
 def progress_bar(message: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A progress bar on stderr; call the result with the number of items done. Hidden in a pipe or with --quiet."""
+    """Show progress on stderr; call the result with the number of items done. Hidden with --quiet.
+
+    A bar on a terminal; in a pipe or a notebook a line now and then.
+    """
     from rich.console import Console
     from rich.progress import Progress
 
     console = Console(stderr=True)
-    hidden = not console.is_terminal or not log.isEnabledFor(logging.INFO)
+    if not console.is_terminal or console.is_dumb_terminal:
+        yield _progress_lines(message, total)
+        return
+    hidden = not log.isEnabledFor(logging.INFO)
     with Progress(console=console, transient=True, disable=hidden) as progress:
         task = progress.add_task(message, total=total)
         yield lambda count: progress.advance(task, count)
+
+
+def _progress_lines(message: str, total: int) -> Callable[[int], None]:
+    """Logs the progress every few seconds."""
+    done, logged = 0, monotonic()
+
+    def advance(count: int) -> None:
+        nonlocal done, logged
+        done += count
+        if done < total and monotonic() - logged >= LINE_SECONDS:
+            logged = monotonic()
+            log.info(f"{message}: {done:,} of {total:,}")
+
+    return advance

@@ -4,7 +4,8 @@ from typing import Annotated
 
 import typer
 
-from vitral.cli.app import app, parse_numbers, progress_bar
+from vitral.cli.app import parse_numbers, progress_bar, verb
+from vitral.cli.terminal.completion import BENCH_ENGINES, MODELS, complete_list
 from vitral.core.errors import ConfigError
 from vitral.core.machine import cpu_count
 
@@ -12,27 +13,40 @@ PEERS_HELP = (
     "Also measure timm, transformers, vit-pytorch, and timm's graph on ONNX Runtime and OpenVINO, where installed; "
     "needs a checkout of vitral, where `make bench` sets up an environment with them."
 )
-ENGINES_HELP = (
-    "Some of eager, compiled, onnxruntime, openvino, onnxruntime int8, openvino int8; default: all that are installed."
-)
+ENGINES_HELP = f"Engines to measure, separated by commas: {', '.join(BENCH_ENGINES)}."
+MODELS_HELP = "Models to measure, separated by commas: names such as S/16, runs or bundles."
+ROUNDS_HELP = "How often each engine is measured; the median is shown."
 
 
-@app.command()
+@verb("vitral bench --models Ti/16 --batches 8", "vitral bench --models runs/photos --engines eager,openvino")
 def bench(
     threads: Annotated[
-        int, typer.Option(help="Threads of each engine.", min=1, default_factory=cpu_count, show_default="one per core")
+        int,
+        typer.Option(
+            metavar="N", help="Threads of each engine.", min=1, default_factory=cpu_count, show_default="one per core"
+        ),
     ],
-    models: Annotated[str, typer.Option(metavar="A,B", help="Models such as S/16, or bundles.")] = "Ti/16,S/16,B/16",
-    batches: Annotated[str, typer.Option(metavar="N,M", help="Batch sizes.")] = "1,8,32",
-    engines: Annotated[str, typer.Option(metavar="A,B", help=ENGINES_HELP)] = "",
+    models: Annotated[
+        str, typer.Option(metavar="A,B", help=MODELS_HELP, autocompletion=complete_list(MODELS))
+    ] = "Ti/16,S/16,B/16",
+    batches: Annotated[str, typer.Option(metavar="N,M", help="Batch sizes, separated by commas.")] = "1,8,32",
+    engines: Annotated[
+        str,
+        typer.Option(
+            metavar="A,B",
+            help=ENGINES_HELP,
+            show_default="all that are installed",
+            autocompletion=complete_list(BENCH_ENGINES),
+        ),
+    ] = "",
     peers: Annotated[bool, typer.Option("--peers", help=PEERS_HELP)] = False,
-    rounds: Annotated[int, typer.Option(help="Rounds of each engine; the median is shown.", min=1)] = 5,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON, with every round.")] = False,
+    rounds: Annotated[int, typer.Option(metavar="N", help=ROUNDS_HELP, min=1)] = 5,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON, with the time of every round.")] = False,
 ) -> None:
-    """Measure the images per second of every engine on this machine.
+    """Measure the images per second of each engine on this machine.
 
-    Each engine has its own process, and they take turns. The percentage is the share of the FLOP/s that a float32
-    matmul reaches with as many threads. It takes minutes; for a quick look: --models Ti/16 --batches 8.
+    Each engine runs in its own process, in turns. The percentage is the share of the FLOP/s that a float32 matmul
+    reaches with as many threads. With the default options it takes minutes.
     """
     from vitral.runs import bench as runner
 

@@ -5,25 +5,31 @@ from typing import Annotated
 
 import typer
 
-from vitral.cli.app import Data, Root, app
+from vitral.cli.app import Data, Root, verb
 from vitral.core.errors import DataError
 from vitral.core.machine import cpu_count
 
+HTML_HELP = "Also write a page that shows the images with problems, such as check.html."
 
-@app.command()
+
+@verb("vitral check photos/", "vitral check photos/ --html check.html")
 def check(
     data: Data,
     workers: Annotated[
         int,
-        typer.Option(help="Processes that read files.", min=0, default_factory=cpu_count, show_default="one per core"),
+        typer.Option(
+            metavar="N",
+            help="Processes that read files.",
+            min=0,
+            default_factory=cpu_count,
+            show_default="one per core",
+        ),
     ],
-    json: Annotated[bool, typer.Option("--json", help="Print JSON, with every example.")] = False,
-    html: Annotated[
-        str, typer.Option(metavar="PAGE", help="Also write a page with the images that have problems.")
-    ] = "",
+    json: Annotated[bool, typer.Option("--json", help="Print JSON, with all examples of each problem.")] = False,
+    html: Annotated[str, typer.Option(metavar="FILE", help=HTML_HELP, show_default="no page")] = "",
     root: Root = "",
 ) -> None:
-    """Check a dataset: damaged files, duplicates, leaks between splits, label conflicts, imbalance.
+    """Find damaged files, duplicates, leaks and wrong labels.
 
     The exit code is 3 if there are errors: an unreadable file, or an image in two splits or with two labels. It is 0
     for warnings and notes.

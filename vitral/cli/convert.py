@@ -5,32 +5,45 @@ from typing import Annotated
 
 import typer
 
-from vitral.cli.app import app, parse_numbers
+from vitral.cli.app import MODEL_HELP, parse_numbers, verb
+from vitral.cli.terminal.completion import LIBRARIES, complete_from, complete_weights
+from vitral.core.errors import format_choices
 
 log = logging.getLogger("vitral")
 SET_HELP = "A setting that the checkpoint does not record, such as mixer.heads=6 or image_size=224x320; repeatable."
-TO_HELP = "Target library: vitral, google, timm, huggingface, torchvision or vit-pytorch."
+TO_HELP = f"The library to write for: {format_choices(LIBRARIES)}."
+SIZE_HELP = "Resample the positions for images of this size: 384, or 224x320 (height x width)."
+CHANNELS_HELP = "Adapt the first layer to this number of channels, such as 1 for grayscale."
+LAYERS_HELP = "Keep only these layers, counted from 0, such as 0,2,4."
+FORMAT_HELP = "The format of FROM, needed only if its tensor names fit several formats."
 
 
-@app.command()
+@verb(
+    "vitral convert timm.safetensors models/b16",
+    "vitral convert runs/photos photos-hf --to huggingface",
+    "vitral convert models/b16 models/b16-384 --image-size 384",
+)
 def convert(  # noqa: PLR0913, PLR0917, one parameter per option
-    source: Annotated[str, typer.Argument(metavar="FROM", help="A run, a bundle, or weights of another library.")],
-    out: Annotated[str, typer.Argument(metavar="TO", help="The new folder.")],
+    source: Annotated[str, typer.Argument(metavar="FROM", help=MODEL_HELP, autocompletion=complete_weights)],
+    out: Annotated[str, typer.Argument(metavar="TO", help="The folder to create.")],
     set_: Annotated[
-        list[str], typer.Option("--set", metavar="A.B=C", help=SET_HELP, default_factory=list, show_default=False)
+        list[str], typer.Option("--set", metavar="A.B=C", help=SET_HELP, default_factory=list, show_default="none")
     ],
-    to: Annotated[str, typer.Option("--to", metavar="LIBRARY", help=TO_HELP)] = "vitral",
-    image_size: Annotated[
-        str, typer.Option(metavar="SIZE", help="New image size, such as 384; resamples positions.")
-    ] = "",
+    to: Annotated[
+        str, typer.Option("--to", metavar="LIBRARY", help=TO_HELP, autocompletion=complete_from(LIBRARIES))
+    ] = "vitral",
+    image_size: Annotated[str, typer.Option(metavar="SIZE", help=SIZE_HELP, show_default="unchanged")] = "",
     channels: Annotated[
-        int | None, typer.Option(metavar="N", help="New number of channels; adapts the first layer.")
+        int | None, typer.Option(metavar="N", min=1, help=CHANNELS_HELP, show_default="unchanged")
     ] = None,
-    layers: Annotated[str, typer.Option(metavar="0,2,4", help="Keep only these layers, counted from 0.")] = "",
-    format: Annotated[str, typer.Option(metavar="NAME", help="Format of FROM, if its tensor names fit several.")] = "",
+    layers: Annotated[str, typer.Option(metavar="N,M", help=LAYERS_HELP, show_default="all")] = "",
+    format: Annotated[str, typer.Option(metavar="NAME", help=FORMAT_HELP, show_default="by the tensor names")] = "",
     allow_pickle: Annotated[bool, typer.Option("--allow-pickle", help="Read a .pt or .pth (weights only).")] = False,
 ) -> None:
-    """Convert weights between libraries, with a certificate that the outputs agree."""
+    """Convert weights between libraries, and verify the outputs.
+
+    A certificate in the new folder says how closely the outputs agree.
+    """
     from vitral.core.config import parse_settings
     from vitral.weights.convert import convert as convert_weights
 

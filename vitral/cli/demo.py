@@ -1,12 +1,10 @@
 """`vitral demo`."""
 
-import sys
-from shutil import which
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vitral.cli.app import app
+from vitral.cli.app import program, verb
 from vitral.cli.train import show_run
 
 if TYPE_CHECKING:
@@ -19,11 +17,11 @@ NEXT = {
 }
 
 
-@app.command()
+@verb("vitral demo")
 def demo(
-    out: Annotated[str, typer.Option(metavar="FOLDER", help="New run folder; default runs/sample.")] = "",
+    out: Annotated[str, typer.Option(metavar="FOLDER", help="New run folder.", show_default="runs/sample")] = "",
 ) -> None:
-    """Train on the bundled images for about a minute, and show some predictions."""
+    """Train on the bundled images for a minute and show predictions."""
     from vitral.core.machine import keep_freed_memory
     from vitral.runs.train import train
 
@@ -48,7 +46,6 @@ def format_demo(run: "Run") -> str:
         mark = "" if predicted == label else "wrong"
         lines.append(f"{name:<14}{classes[predicted]:<14}{scores[index, predicted]:>9.0%}  {mark}".rstrip())
     lines += ["", f"accuracy {accuracy.top1:.1%} on {accuracy.images:,} test images", f"report: {run.folder.report}"]
-    program = "vitral" if which("vitral") else sys.argv[0]
-    commands = {command.replace("vitral", program, 1): purpose for command, purpose in NEXT.items()}
+    commands = {command.replace("vitral", program(), 1): purpose for command, purpose in NEXT.items()}
     width = max(map(len, commands))
     return "\n".join([*lines, "", "next:", *(f"  {each:<{width}}   {purpose}" for each, purpose in commands.items())])

@@ -6,24 +6,29 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vitral.cli.app import Settings, app
+from vitral.cli.app import verb
+from vitral.cli.terminal.completion import MODELS, complete_name_or_path
 from vitral.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from vitral.models import Resnet, Vit
 
 
+SIZE_HELP = "Image size in pixels: 384, or 224x320 (height x width)."
+SET_HELP = "Change the model by the path of a setting, such as position=rope2d or mixer.heads=6; repeatable."
 NAME_HELP = "A model such as B/16 or R50+L/32, a JSON or YAML file of its config, or weights."
 
 
-@app.command()
+@verb("vitral describe B/16", "vitral describe S/16 --image-size 384 --set position=rope2d")
 def describe(
-    name: Annotated[str, typer.Argument(metavar="NAME", help=NAME_HELP)],
-    set_: Settings,
-    image_size: Annotated[str, typer.Option(metavar="SIZE", help="The size of the images: 384 or 224x320.")] = "",
+    name: Annotated[str, typer.Argument(metavar="NAME", help=NAME_HELP, autocompletion=complete_name_or_path(MODELS))],
+    set_: Annotated[
+        list[str], typer.Option("--set", metavar="A.B=C", help=SET_HELP, default_factory=list, show_default="none")
+    ],
+    image_size: Annotated[str, typer.Option(metavar="SIZE", help=SIZE_HELP, show_default="that of the model")] = "",
     json: Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")] = False,
 ) -> None:
-    """Show every shape, parameter, multiply-add and byte of a model."""
+    """Show the shapes, parameters, multiply-adds and memory of a model."""
     from vitral.core.config import parse_settings
     from vitral.core.documents import is_document
     from vitral.explanation.walkthrough.describe import describe as described

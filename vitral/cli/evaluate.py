@@ -5,32 +5,44 @@ from typing import Annotated, Any
 
 import typer
 
-from vitral.cli.app import Data, Root, app, progress_bar
+from vitral.cli.app import DEVICE_HELP, Data, Model, Root, progress_bar, verb
+from vitral.cli.terminal.completion import DEVICES, EVALUATORS, SPLITS, complete_from, complete_list
+from vitral.core.errors import ConfigError
 
 log = logging.getLogger("vitral")
 
-WITH_HELP = "Evaluators, separated by commas: accuracy, knn, fewshot, linear, resolution, tokens."
+WITH_HELP = f"Evaluators, separated by commas: {', '.join(EVALUATORS)}."
+WORKERS_HELP = "Processes that decode images, or auto, which is 0 on a CPU."
 
 
-@app.command()
+@verb("vitral evaluate runs/photos photos/", "vitral evaluate runs/photos photos/ --with accuracy,knn --json")
 def evaluate(  # noqa: PLR0913, PLR0917, one option per setting
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A run, a bundle, or weights of another library.")],
+    model: Model,
     data: Data,
-    with_: Annotated[str, typer.Option("--with", metavar="NAMES", help=WITH_HELP)] = "accuracy",
+    with_: Annotated[
+        str, typer.Option("--with", metavar="A,B", help=WITH_HELP, autocompletion=complete_list(EVALUATORS))
+    ] = "accuracy",
     split: Annotated[
-        str, typer.Option(metavar="NAME", help="test or val. Default: test, or val where there is no test.")
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="The split to evaluate on: test or val.",
+            show_default="test, or val where there is no test",
+            autocompletion=complete_from(SPLITS),
+        ),
     ] = "",
-    json: Annotated[
-        bool, typer.Option("--json", help="Print JSON, with all classes and the confusion matrix.")
-    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON, with the confusion matrix.")] = False,
     root: Root = "",
-    batch_size: Annotated[str, typer.Option(metavar="N", help="Images per batch. Default: 64.")] = "",
-    workers: Annotated[str, typer.Option(metavar="N", help="Processes that read images. Default: auto.")] = "",
-    device: Annotated[str, typer.Option(metavar="KIND", help="cpu, cuda, mps or auto. Default: auto.")] = "",
-    seed: Annotated[str, typer.Option(metavar="N", help="Random seed of folds and few-shot draws. Default: 0.")] = "",
+    batch_size: Annotated[int, typer.Option(metavar="N", min=1, help="Images per batch.")] = 64,
+    workers: Annotated[str, typer.Option(metavar="N", help=WORKERS_HELP)] = "auto",
+    device: Annotated[
+        str,
+        typer.Option(metavar="KIND", help=DEVICE_HELP, autocompletion=complete_from(DEVICES)),
+    ] = "auto",
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Random seed of folds and few-shot draws.")] = 0,
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Do not cache features on disk.")] = False,
 ) -> None:
-    """Evaluate a model: accuracy, features, other image sizes, token merging.
+    """Measure the accuracy of a model, or the quality of its features.
 
     Features are cached in the user's cache folder for the next evaluation.
     """
@@ -41,8 +53,11 @@ def evaluate(  # noqa: PLR0913, PLR0917, one option per setting
     from vitral.evaluation.results import format_evaluation, print_evaluation
     from vitral.runs.evaluate import evaluate as evaluate_model
 
+    if workers != "auto" and not workers.isdecimal():
+        message = f"expected a whole number of at least 0, or auto, got {workers!r}"
+        raise ConfigError(message, code="config.wrong_type", where="--workers")
     options = {"batch_size": batch_size, "workers": workers, "device": device, "seed": seed}
-    settings: Any = parse_settings(f"{name}={value}" for name, value in options.items() if value)
+    settings: Any = parse_settings(f"{name}={value}" for name, value in options.items())
     settings |= {"cache": False} if no_cache else {}
     keep_freed_memory()
     evaluation = evaluate_model(model, data, **settings, with_=with_, split=split, root=root, progress=progress_bar)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vitral.cli.app import app, progress_bar
+from vitral.cli.app import Model, complete_data, progress_bar, verb
 from vitral.core.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -22,19 +22,23 @@ ENDING = ".explain.html"
 PAGE_MARK = b"<title>What "  # near the beginning of a page
 
 
-@app.command()
+IMAGE_HELP = "Image files, folders of images, or a named dataset such as sample."
+LAYERS_HELP = "Show only these layers, counted from 1, such as 1,6,12 or 1-4,12."
+PNG_HELP = "Also write the figures as PNG files to this folder."
+
+
+@verb("vitral explain runs/photos cat.jpg", "vitral explain runs/photos cat.jpg --class dog --out dog.html")
 def explain(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A run, a bundle, or weights of another library.")],
-    images: Annotated[
-        list[str],
-        typer.Argument(metavar="IMAGE", help="Image files, folders of images, or a name such as sample."),
-    ],
-    out: Annotated[str, typer.Option(metavar="FILE", help="The page to write [default: IMAGE.explain.html].")] = "",
-    class_: Annotated[
-        str, typer.Option("--class", metavar="NAME", help="Explain this class [default: the predicted one].")
+    model: Model,
+    images: Annotated[list[str], typer.Argument(metavar="IMAGE", help=IMAGE_HELP, autocompletion=complete_data)],
+    out: Annotated[
+        str, typer.Option(metavar="FILE", help="The page to write.", show_default="IMAGE.explain.html")
     ] = "",
-    layers: Annotated[str, typer.Option(metavar="LIST", help="Keep these layers only: 1,6,12 or 1-4,12.")] = "",
-    png: Annotated[str, typer.Option(metavar="FOLDER", help="Also write the figures as PNG files.")] = "",
+    class_: Annotated[
+        str, typer.Option("--class", metavar="NAME", help="The class to explain.", show_default="the predicted one")
+    ] = "",
+    layers: Annotated[str, typer.Option(metavar="LIST", help=LAYERS_HELP, show_default="all")] = "",
+    png: Annotated[str, typer.Option(metavar="FOLDER", help=PNG_HELP, show_default="no PNG files")] = "",
     quick: Annotated[bool, typer.Option("--quick", help="Skip occlusion and the faithfulness test.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print predictions and faithfulness as JSON.")] = False,
 ) -> None:

@@ -5,37 +5,55 @@ from typing import Annotated
 
 import typer
 
-from vitral.cli.app import DATA_HELP, Root, app
+from vitral.cli.app import DATA_HELP, Model, Root, complete_data, verb
+from vitral.cli.terminal.completion import EXPORT_FORMATS, complete_from
+from vitral.core.errors import format_choices
 
 log = logging.getLogger("vitral")
 
-IMAGE_HELP = (
-    "Size of the images that the exported model takes and resizes, or dynamic. "
-    "Default: preprocessed pixels. Example: 480x640."
+SIZE_HELP = (
+    "Put resizing into the exported model: the size of the images that it takes, such as 480x640 (height x width), or "
+    "dynamic."
 )
-OUT_HELP = "New folder. Default: exports/NAME-FORMAT, or exports/NAME-FORMAT-int8."
-VERIFY_HELP = f"Images to verify the export with. Default: the validation images of the run, else sample. {DATA_HELP}"
+VERIFY_HELP = f"Images to verify the export with. {DATA_HELP}"
+VERIFY_DEFAULT = "the validation images of the run, else sample"
 
 
-@app.command()
+@verb("vitral export runs/photos", "vitral export runs/photos --to openvino --int8")
 def export(  # noqa: PLR0913, PLR0917, one parameter per option
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="Run, bundle, or weights of another library.")],
-    to: Annotated[str, typer.Option("--to", metavar="FORMAT", help="Format: onnx, openvino or torch.")] = "onnx",
+    model: Model,
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to",
+            metavar="FORMAT",
+            help=f"The format: {format_choices(EXPORT_FORMATS)}.",
+            autocompletion=complete_from(EXPORT_FORMATS),
+        ),
+    ] = "onnx",
     int8: Annotated[
         bool, typer.Option("--int8", help="Quantize to int8, except sensitive layers. Not for torch.")
     ] = False,
     batch_size: Annotated[
-        str, typer.Option(metavar="N", help="Batch size of the exported model, or dynamic.")
+        str, typer.Option(metavar="N", help="Batch size of the exported model, such as 1, or dynamic.")
     ] = "dynamic",
-    image_size: Annotated[str, typer.Option(metavar="SIZE", help=IMAGE_HELP)] = "",
-    data: Annotated[str, typer.Option(metavar="DATA", help=VERIFY_HELP)] = "",
+    image_size: Annotated[
+        str, typer.Option(metavar="SIZE", help=SIZE_HELP, show_default="it takes preprocessed pixels")
+    ] = "",
+    data: Annotated[
+        str,
+        typer.Option(metavar="DATA", help=VERIFY_HELP, show_default=VERIFY_DEFAULT, autocompletion=complete_data),
+    ] = "",
     root: Root = "",
-    images: Annotated[int, typer.Option(metavar="N", help="How many images to verify with.")] = 500,
-    out: Annotated[str, typer.Option(metavar="FOLDER", help=OUT_HELP)] = "",
+    images: Annotated[int, typer.Option(metavar="N", min=1, help="How many images to verify with.")] = 500,
+    out: Annotated[
+        str, typer.Option(metavar="FOLDER", help="New folder.", show_default="exports/NAME-FORMAT[-int8]")
+    ] = "",
 ) -> None:
-    """Export a model to files that run without Vitral. Refused unless the outputs agree with the model.
+    """Export a model to ONNX, OpenVINO or torch files, and verify them.
 
-    The export is compared with the model on real images. The result is printed and written to export.json.
+    The files run without Vitral. The export is compared with the model on real images, and is refused unless the
+    outputs agree. The result is printed and written to export.json.
     """
     from vitral.runs.export import export as run_export
 

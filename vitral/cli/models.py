@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vitral.cli.app import app, progress_bar
+from vitral.cli.app import progress_bar, verb
 from vitral.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ COMMON = ("Ti/16", "S/32", "S/16", "B/32", "B/16", "L/32", "L/16", "L/14", "H/14
 Row = tuple[str, ...]
 
 
-@app.command()
+@verb("vitral models", "vitral models 'dinov2*'", "vitral models --recipes")
 def models(
     pattern: Annotated[str, typer.Argument(metavar="PATTERN", help=PATTERN_HELP, show_default=False)] = "",
     architectures: Annotated[bool, typer.Option("--architectures", help="Show architectures, all of them.")] = False,

@@ -5,19 +5,27 @@ from typing import Annotated
 
 import typer
 
-from vitral.cli.app import Data, Root, app, progress_bar
+from vitral.cli.app import Data, Root, progress_bar, verb
 
 log = logging.getLogger("vitral")
 
 
-@app.command()
+OUT_HELP = "The folder to write to: new, empty, or left by an interrupted pack."
+
+
+@verb("vitral pack photos/ shards/", "vitral pack cifar10 shards/ --shard-size 1GB")
 def pack(
     data: Data,
-    out: Annotated[str, typer.Argument(metavar="OUT", help="Folder: new, empty, or of an interrupted pack.")],
-    shard_size: Annotated[str, typer.Option(metavar="SIZE", help="Largest size of a shard.")] = "256MB",
+    out: Annotated[str, typer.Argument(metavar="OUT", help=OUT_HELP)],
+    shard_size: Annotated[
+        str, typer.Option(metavar="SIZE", help="Largest size of a shard, such as 64MB or 1GB.")
+    ] = "256MB",
     root: Root = "",
 ) -> None:
-    """Write a dataset as tar shards (WebDataset) with an index; run it again to continue after an interruption."""
+    """Write a dataset as tar shards (WebDataset) with an index.
+
+    After an interruption, the same command continues.
+    """
     from vitral.data.datasets.pack import pack as packed
     from vitral.data.datasets.pack import parse_size
     from vitral.data.datasets.source import open_data

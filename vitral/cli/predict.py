@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vitral.cli.app import app
+from vitral.cli.app import complete_data, verb
+from vitral.cli.terminal.completion import ENGINES, PREDICTION_FORMATS, complete_from, complete_weights
 from vitral.core.errors import ConfigError, DataError, format_choices
 from vitral.core.imports import pause_gc
 
@@ -19,37 +20,52 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("vitral")
 
-MODEL_HELP = "A run, a bundle, weights of another library, or a folder of vitral export."
+MODEL_HELP = "A run, a bundle, weights of another library, or a folder that vitral export wrote."
 IMAGE_HELP = (
-    "Files, folders, patterns in quotes, manifests (.csv, .tsv or .jsonl with a column path), tar shards, a name such "
-    "as sample, or - for paths on stdin."
+    "Image files, folders, patterns in quotes, manifests (.csv, .tsv or .jsonl with a column path), tar shards, a "
+    "named dataset such as sample, or - for paths on stdin."
 )
-FORMAT_HELP = "table, json, jsonl or csv; default: by the suffix of --out, else table."
-FEATURES_HELP = "Write the features before the head to this .npz or .parquet instead of classes."
+FORMAT_HELP = f"The output format: {format_choices(PREDICTION_FORMATS)}."
+FEATURES_HELP = "Write the features before the head, instead of classes, to this .npz or .parquet file."
 SHARD_HELP = "Predict one of N shards of the images, such as 2/8."
-OUT_HELP = "Write to this file, atomically. If it exists, nothing is done."
-ENGINE_HELP = "auto, eager, compiled, onnxruntime or openvino."
-MERGE_HELP = "Tokens that every layer merges with similar ones: faster, slightly different predictions."
+OUT_HELP = "Write to this file, such as answers.csv, atomically. If it exists, nothing is done."
+ENGINES_OR_AUTO = ("auto", *ENGINES)
+ENGINE_HELP = f"The engine: {format_choices(ENGINES_OR_AUTO)}. auto measures which is the fastest."
+MERGE_HELP = "Tokens that every layer merges with similar ones, such as 8: faster, slightly different predictions."
 
 
-@app.command()
+@verb(
+    "vitral predict runs/photos cat.jpg",
+    "vitral predict runs/photos photos/ --top 1 --out answers.csv",
+    "vitral predict runs/photos photos/ --features features.npz",
+)
 def predict(  # noqa: PLR0913, PLR0917, one parameter per option
     context: typer.Context,
-    model: Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP)],
-    image: Annotated[list[str], typer.Argument(metavar="IMAGE", help=IMAGE_HELP)],
-    top: Annotated[int, typer.Option(metavar="N", min=1, help="Classes to print for each image.")] = 5,
-    format: Annotated[str, typer.Option(metavar="NAME", help=FORMAT_HELP)] = "",
-    features: Annotated[str, typer.Option(metavar="FILE", help=FEATURES_HELP)] = "",
-    shard: Annotated[str, typer.Option(metavar="I/N", help=SHARD_HELP)] = "",
-    out: Annotated[str, typer.Option(metavar="FILE", help=OUT_HELP)] = "",
+    model: Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP, autocompletion=complete_weights)],
+    image: Annotated[list[str], typer.Argument(metavar="IMAGE", help=IMAGE_HELP, autocompletion=complete_data)],
+    top: Annotated[int, typer.Option(metavar="N", min=1, help="How many classes to print for each image.")] = 5,
+    format: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help=FORMAT_HELP,
+            show_default="by the suffix of --out, else table",
+            autocompletion=complete_from(PREDICTION_FORMATS),
+        ),
+    ] = "",
+    features: Annotated[str, typer.Option(metavar="FILE", help=FEATURES_HELP, show_default="classes")] = "",
+    shard: Annotated[str, typer.Option(metavar="I/N", help=SHARD_HELP, show_default="all images")] = "",
+    out: Annotated[str, typer.Option(metavar="FILE", help=OUT_HELP, show_default="stdout")] = "",
     strict: Annotated[bool, typer.Option("--strict", help="Stop at the first file that cannot be read.")] = False,
-    batch_size: Annotated[int, typer.Option(metavar="N", min=1, help="Images in a batch.")] = 32,
-    engine: Annotated[str, typer.Option(metavar="NAME", help=ENGINE_HELP)] = "auto",
+    batch_size: Annotated[int, typer.Option(metavar="N", min=1, help="Images per batch.")] = 32,
+    engine: Annotated[
+        str, typer.Option(metavar="NAME", help=ENGINE_HELP, autocompletion=complete_from(ENGINES_OR_AUTO))
+    ] = "auto",
     merge: Annotated[int, typer.Option(metavar="N", min=0, help=MERGE_HELP)] = 0,
 ) -> None:
-    """Classify images: predictions on stdout, messages on stderr.
+    """Classify images.
 
-    Unreadable files are reported and skipped; the exit code is then 3.
+    Predictions go to stdout, messages to stderr. Unreadable files are reported and skipped; the exit code is then 3.
     """
     with pause_gc():
         from vitral.core.machine import keep_freed_memory
@@ -100,8 +116,8 @@ def predict(  # noqa: PLR0913, PLR0917, one parameter per option
     if target:
         log.info(f"{predicted:,} images in {target}")
     if failed:
-        message = f"{failed:,} of {predicted + failed:,} files could not be read"
-        raise DataError(message, code="data.bad_files", hint="they are listed above; repair or remove them")
+        message = f"{failed:,} of {predicted + failed:,} images could not be read"
+        raise DataError(message, code="data.bad_files", hint="see above for each; repair, remove or rename them")
 
 
 def _check_features(context: typer.Context, file: str) -> None:

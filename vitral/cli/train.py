@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vitral.cli.app import DATA_HELP, Root, Settings, app
+from vitral.cli.app import DATA_HELP, DEVICE_HELP, Root, Settings, complete_data, verb
+from vitral.cli.terminal.completion import (
+    DEVICES,
+    MODELS,
+    RECIPES,
+    TASKS,
+    complete_from,
+    complete_name_or_path,
+    complete_weights,
+)
 from vitral.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -15,49 +24,98 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("vitral")
 
-RECIPE_HELP = (
-    "Recipe: a JSON or YAML file, or a name; default: chosen by the data. Names: sample, fashion_mnist, "
-    "fashion_masked, fashion_finetune, fashion_tenth, cifar10, small_hundreds, small_thousands, paper_imagenet, "
-    "paper_imagenet21k, paper_jft, paper_masked, finetune_imagenet, finetune_cifar, finetune_flowers, finetune_vtab, "
-    "photos, augreg_imagenet, augreg_imagenet21k, plain_imagenet."
-)
-MODEL_HELP = "Model: a name such as S/16, or a JSON or YAML file; default: that of the weights or the recipe."
+RECIPE_HELP = f"A recipe: a JSON or YAML file, or one of {', '.join(RECIPES)}."
+MODEL_HELP = "A model: a name such as S/16, or a JSON or YAML file of its config."
 WEIGHTS_HELP = (
     "Weights to fine-tune: a run, a bundle, a checkpoint of another library, a short name such as dinov2-small "
-    "(see vitral models), or hf:owner/name; default: none, random weights."
+    "(see vitral models), or hf:owner/name."
 )
-SIZE_HELP = "Image size in pixels: 64, or 224x320 (height x width); default: that of the recipe or the weights."
-BATCH_HELP = "Images per step, over all processes; default: that of the recipe."
-TASK_HELP = "classify (default), or masked_patches, which needs no labels."
-WORKERS_HELP = "Processes that decode images; default: auto, which is 0 on a CPU."
-TIME_HELP = "Train for as many steps as fit into this time: 90s, 10m, 1h30m; default: the length of the recipe."
+SIZE_HELP = "Image size in pixels: 64, or 224x320 (height x width)."
+TASK_HELP = "What to train for: classify, or masked_patches, which needs no labels."
+WORKERS_HELP = "Processes that decode images, or auto, which is 0 on a CPU."
+TIME_HELP = "Train for as many steps as fit into this time: 90s, 10m or 1h30m."
+OF_RECIPE = "that of the recipe"
 AUTO_RESUME_HELP = "Resume the run in --out if there is one, else start it there: for jobs that may be restarted."
 PRINT_HELP = "Print the complete recipe as YAML, which --recipe takes, and train nothing."
 
 
-@app.command()
+@verb(
+    "vitral train photos/",
+    "vitral train photos/ --weights dinov2-small --epochs 10",
+    "vitral train photos/ --model S/16 --set optimizer.weight_decay=0.1",
+    "vitral train --resume runs/photos",
+)
 def train(  # noqa: PLR0913, PLR0917, one parameter per option
     set_: Settings,
-    data: Annotated[str, typer.Argument(metavar="[DATA]", help=DATA_HELP)] = "",
-    resume: Annotated[str, typer.Option(metavar="RUN", help="Resume a run; takes no other options.")] = "",
-    recipe: Annotated[str, typer.Option(metavar="NAME|FILE", help=RECIPE_HELP)] = "",
-    model: Annotated[str, typer.Option(metavar="NAME|FILE", help=MODEL_HELP)] = "",
-    weights: Annotated[str, typer.Option("--weights", "--from", metavar="WEIGHTS", help=WEIGHTS_HELP)] = "",
-    image_size: Annotated[str, typer.Option(metavar="SIZE", help=SIZE_HELP)] = "",
-    epochs: Annotated[float | None, typer.Option(metavar="N", help="Epochs, such as 20 or 0.5.")] = None,
-    batch_size: Annotated[int | None, typer.Option(metavar="N", help=BATCH_HELP)] = None,
-    lr: Annotated[float | None, typer.Option(metavar="RATE", help="Peak learning rate, such as 3e-4.")] = None,
-    task: Annotated[str, typer.Option(metavar="KIND", help=TASK_HELP)] = "",
-    seed: Annotated[int | None, typer.Option(metavar="N", help="Random seed; default: 0.")] = None,
-    device: Annotated[str, typer.Option(metavar="KIND", help="cpu, cuda, mps or auto (default).")] = "",
-    workers: Annotated[str, typer.Option(metavar="N", help=WORKERS_HELP)] = "",
-    out: Annotated[str, typer.Option(metavar="FOLDER", help="New run folder; default: runs/NAME.")] = "",
+    data: Annotated[str, typer.Argument(metavar="DATA", help=DATA_HELP, autocompletion=complete_data)] = "",
+    resume: Annotated[
+        str, typer.Option(metavar="RUN", help="Resume a run; takes no other options.", show_default="a new run")
+    ] = "",
+    recipe: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME|FILE",
+            help=RECIPE_HELP,
+            show_default="chosen by the data",
+            autocompletion=complete_name_or_path(RECIPES),
+        ),
+    ] = "",
+    model: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME|FILE",
+            help=MODEL_HELP,
+            show_default="that of the weights or the recipe",
+            autocompletion=complete_name_or_path(MODELS),
+        ),
+    ] = "",
+    weights: Annotated[
+        str,
+        typer.Option(
+            "--weights",
+            "--from",
+            metavar="WEIGHTS",
+            help=WEIGHTS_HELP,
+            show_default="random weights",
+            autocompletion=complete_weights,
+        ),
+    ] = "",
+    image_size: Annotated[
+        str, typer.Option(metavar="SIZE", help=SIZE_HELP, show_default="that of the recipe or the weights")
+    ] = "",
+    epochs: Annotated[
+        float | None, typer.Option(metavar="N", help="Epochs, such as 20 or 0.5.", show_default=OF_RECIPE)
+    ] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(metavar="N", help="Images per step, over all processes.", show_default=OF_RECIPE)
+    ] = None,
+    lr: Annotated[
+        float | None, typer.Option(metavar="RATE", help="Peak learning rate, such as 3e-4.", show_default=OF_RECIPE)
+    ] = None,
+    task: Annotated[
+        str,
+        typer.Option(metavar="KIND", help=TASK_HELP, show_default=OF_RECIPE, autocompletion=complete_from(TASKS)),
+    ] = "",
+    seed: Annotated[int | None, typer.Option(metavar="N", help="Random seed.", show_default=OF_RECIPE)] = None,
+    device: Annotated[
+        str,
+        typer.Option(
+            metavar="KIND",
+            help=DEVICE_HELP,
+            show_default="auto",
+            autocompletion=complete_from(DEVICES),
+        ),
+    ] = "",
+    workers: Annotated[str, typer.Option(metavar="N", help=WORKERS_HELP, show_default="auto")] = "",
+    out: Annotated[str, typer.Option(metavar="FOLDER", help="New run folder.", show_default="runs/NAME")] = "",
     auto_resume: Annotated[bool, typer.Option("--auto-resume", help=AUTO_RESUME_HELP)] = False,
-    time_limit: Annotated[str, typer.Option(metavar="TIME", help=TIME_HELP)] = "",
+    time_limit: Annotated[
+        str, typer.Option(metavar="TIME", help=TIME_HELP, show_default="the epochs of the recipe")
+    ] = "",
     print_recipe: Annotated[bool, typer.Option("--print-recipe", help=PRINT_HELP)] = False,
     root: Root = "",
 ) -> None:
-    """Train or fine-tune a model on a folder of images, and write a run folder with a report.
+    """Train or fine-tune a model, and write a run folder with a report.
 
     Options that are not given have the value of the recipe. Ctrl-C or SIGTERM saves a checkpoint after the current step
     and prints the command that resumes the run.

@@ -1,0 +1,1 @@
+"""What every verb shares on a terminal: help, usage errors and shell completion."""
