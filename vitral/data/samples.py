@@ -8,13 +8,13 @@ import hashlib
 import os
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from io import StringIO
 from itertools import groupby
 from math import floor
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple, Protocol, get_args
+from typing import Annotated, Literal, NamedTuple, NoReturn, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -156,14 +156,28 @@ def format_names(names: Sequence[str]) -> str:
     return ", ".join(names[:MAX_NAMES]) + more
 
 
+# Called with each structural fault of a dataset. If it returns, the source goes on without the faulty part.
+OnFault = Callable[[DataError], object]
+
+
+def refuse(fault: DataError) -> NoReturn:
+    """Raise the first fault, since training needs data without any; a check collects them: `faults.append`."""
+    raise fault
+
+
 def build_samples(
-    where: str, found: Iterable[Row], store: Store, val_split: StratifiedSplit, notes: Sequence[str] = ()
+    where: str,
+    found: Iterable[Row],
+    store: Store,
+    val_split: StratifiedSplit,
+    notes: Sequence[str] = (),
+    on_fault: OnFault = refuse,
 ) -> Samples:
     """The samples of the rows. If all rows are for training, they are split here; otherwise they keep their splits."""
     rows = sorted((row._replace(label=normalize_unicode(row.label)) for row in found), key=by_split_and_name)
-    _check_ambiguous_classes(where, {row.label: row.name for row in reversed(rows)})
+    _check_ambiguous_classes(where, {row.label: row.name for row in reversed(rows)}, on_fault)
     classes = tuple(sorted({row.label for row in rows}))
-    _check_classes(where, classes, rows)
+    _check_classes(where, classes, rows, on_fault)
     undivided = all(row.split == "train" for row in rows)
     if undivided:
         rows, singletons = stratified_split(rows, val_split)
@@ -194,18 +208,15 @@ def normalize_unicode(name: str) -> str:
     return unicodedata.normalize("NFC", name)
 
 
-def _check_ambiguous_classes(where: str, examples: dict[str, str]) -> None:
-    """Refuse classes such as Cat and cat, given an image of each."""
+def _check_ambiguous_classes(where: str, examples: dict[str, str], on_fault: OnFault) -> None:
+    """Find classes such as Cat and cat, given an image of each."""
     ordered = sorted(examples, key=lambda name: (name.casefold(), name))
     for _, group in groupby(ordered, key=str.casefold):
         first, *others = group
-        if others:
-            raise DataError(
-                f"classes {first!r} and {others[0]!r} differ only in case ({examples[first]}, {examples[others[0]]})",
-                code="data.ambiguous_class",
-                where=where,
-                hint="use the same name if they are one class, otherwise use distinct names",
-            )
+        for other in others:
+            message = f"classes {first!r} and {other!r} differ only in case ({examples[first]}, {examples[other]})"
+            hint = "use the same name if they are one class, otherwise use distinct names"
+            on_fault(DataError(message, code="data.ambiguous_class", where=where, hint=hint))
 
 
 def _missing_classes(classes: tuple[str, ...], rows: Sequence[Row]) -> list[str]:
@@ -215,21 +226,22 @@ def _missing_classes(classes: tuple[str, ...], rows: Sequence[Row]) -> list[str]
     return [f"no images in {split}: {format_names(names)}" for split, names in missing.items() if names]
 
 
-def _check_classes(where: str, classes: tuple[str, ...], rows: Sequence[Row]) -> None:
+def _check_classes(where: str, classes: tuple[str, ...], rows: Sequence[Row], on_fault: OnFault) -> None:
+    """Find classes that are not in train (the first, if train has no images at all), and datasets of one class."""
     in_train = {row.label for row in rows if row.split == "train"}
-    for name in classes:
+    for name in classes if in_train else classes[:1]:
         if name not in in_train:
             images = [row for row in rows if row.label == name]
             split = images[0].split
-            raise DataError(
-                f"class {name!r} is in {split} but not in train ({format_names([row.name for row in images])})",
-                code="data.class_not_in_train",
-                where=where,
-                hint=f"add images of it to train, or remove it from {split}",
-            )
+            message = f"class {name!r} is in {split} but not in train ({format_names([row.name for row in images])})"
+            hint = f"add images of it to train, or remove it from {split}"
+            on_fault(DataError(message, code="data.class_not_in_train", where=where, hint=hint))
     if len(classes) == 1:
-        hint = "a classifier needs two or more: one folder or label for each"
-        raise DataError(f"only one class, {classes[0]!r}", code="data.too_few", where=where, hint=hint)
+        hint = (
+            "a classifier needs two or more classes, one folder or label for each; "
+            "to train without labels: --task masked_patches"
+        )
+        on_fault(DataError(f"only one class, {classes[0]!r}", code="data.too_few", where=where, hint=hint))
 
 
 def stratified_split(rows: Iterable[Row], val_split: StratifiedSplit) -> tuple[list[Row], list[str]]:

@@ -10,6 +10,7 @@ import pytest
 
 from tests.data.trees import labeled, plant, refused_at
 from tests.errors import raises
+from vitral.core.errors import DataError
 from vitral.data.datasets.folder import open_folder, open_unlabeled
 from vitral.data.samples import Samples, StratifiedSplit
 
@@ -295,3 +296,65 @@ def test_a_link_that_loops_is_named_without_labels_too(tmp_path: Path) -> None:
     (tmp_path / "again").symlink_to(tmp_path)
     with raises("data.link_loop", tmp_path / "again"):
         open_unlabeled(tmp_path, HOW)
+
+
+def faults_of(root: Path, names: list[str]) -> tuple[Samples, list[tuple[str, str]]]:
+    """The samples, and the code and place of every fault."""
+    found: list[DataError] = []
+    samples = open_folder(plant(root, names), HOW, found.append)
+    return samples, [(fault.code, fault.where.removeprefix(str(root)).lstrip("/")) for fault in found]
+
+
+@pytest.mark.parametrize(("names", "place", "error"), BAD.values(), ids=BAD)
+def test_a_fault_is_collected_once_and_the_rest_is_read(
+    tmp_path: Path, names: list[str], place: str, error: tuple[str, ...]
+) -> None:
+    samples, faults = faults_of(tmp_path, names)
+    assert faults[0] == (error[0], place)
+    assert len(set(faults)) == len(faults)
+    assert all(samples.read(item) == item.name.encode() for item in samples.items)
+
+
+def test_all_faults_of_a_folder_are_collected(tmp_path: Path) -> None:
+    names = [
+        *below("train"),
+        *["train/Cat/3.jpg", "train/lynx/", "train/puma/1.jpg", "train/puma/kitten/1.jpg", "train/elk/train/a/1.jpg"],
+        *[*below("val"), "val/owl/1.jpg", "val/empty/", "val/yak/1.heic"],
+    ]
+    root = plant(tmp_path, names)
+    (root / "train/cat/9.jpg").symlink_to("nowhere.jpg")
+    (root / "train/dog/loop").symlink_to(root)
+    samples, faults = faults_of(tmp_path, [])
+    assert sorted(faults) == [
+        ("data.ambiguous_class", ""),
+        ("data.bad_layout", "train/elk"),
+        ("data.bad_layout", "train/puma"),
+        ("data.broken_link", "train/cat/9.jpg"),
+        ("data.class_not_in_train", ""),
+        ("data.empty_class", "train/lynx"),
+        ("data.empty_class", "val/empty"),
+        ("data.link_loop", "train/dog/loop"),
+    ]
+    assert samples.classes == ("Cat", "cat", "dog", "owl", "puma/kitten")
+    assert len(samples.items) == 4 + 1 + 1 + 4 + 1
+
+
+def test_both_folders_of_an_ambiguous_split_are_read(tmp_path: Path) -> None:
+    samples, faults = faults_of(tmp_path, below("train") + below("val") + below("valid"))
+    assert faults == [("data.ambiguous_split", "")]
+    assert samples.counts("val") == (4, 4)
+
+
+def test_without_train_the_classes_are_not_reported_one_by_one(tmp_path: Path) -> None:
+    samples, faults = faults_of(tmp_path, below("val"))
+    assert faults == [("data.no_train_split", "")]
+    assert samples.counts("val") == (2, 2)
+
+
+def test_links_that_lead_nowhere_are_collected_without_labels_too(tmp_path: Path) -> None:
+    plant(tmp_path, ["a.jpg", "b.jpg"])
+    (tmp_path / "gone.jpg").symlink_to("nowhere.jpg")
+    found: list[DataError] = []
+    samples = open_unlabeled(tmp_path, HOW, found.append)
+    assert [fault.code for fault in found] == ["data.broken_link"]
+    assert len(samples.items) == 2

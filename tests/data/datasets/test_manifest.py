@@ -7,6 +7,7 @@ import pytest
 
 from tests.data.trees import labeled, plant, refused_at
 from tests.errors import raises
+from vitral.core.errors import DataError
 from vitral.data.datasets.manifest import open_manifest
 from vitral.data.samples import Samples, StratifiedSplit
 
@@ -184,3 +185,40 @@ def test_a_manifest_that_cannot_be_right_is_refused(
     with raises(*error) as caught:
         opened(tmp_path, name, text)
     assert refused_at(caught) == f"{tmp_path / name}{place}"
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_all_faults_of_a_manifest_are_collected(tmp_path: Path, kind: str) -> None:
+    plant(tmp_path, [f"{pet}/{n}.jpg" for pet in ("cat", "dog") for n in (1, 2)])
+    rows = [
+        *[("cat/1.jpg", "cat", "train"), ("dog/1.jpg", "dog", "train"), ("cat/1.jpg", "cat", "train")],
+        *[("cat/2.jpg", "", "train"), ("cat/2.jpg", "cat", "trian"), ("gone.jpg", "cat", "val")],
+        ("dog/2.jpg", "Dog", "val"),
+    ]
+    if kind == "csv":
+        text = "".join(f"{','.join(row)}\n" for row in [("path", "label", "split"), *rows, ("too", "few")])
+    else:
+        text = "".join(f"{json.dumps(dict(zip(('path', 'label', 'split'), row, strict=True)))}\n" for row in rows) + "{"
+    path = tmp_path / f"m.{kind}"
+    path.write_text(text)
+    found: list[DataError] = []
+    samples = open_manifest(path, StratifiedSplit(), found.append)
+    first = 2 if kind == "csv" else 1
+    assert sorted((fault.code, fault.where.removeprefix(str(path))) for fault in found) == [
+        ("data.ambiguous_class", ""),
+        ("data.bad_manifest", f":{first + 2}"),
+        ("data.bad_manifest", f":{first + 3}"),
+        ("data.bad_manifest", f":{first + 7}"),
+        ("data.bad_split", f":{first + 4}"),
+        ("data.class_not_in_train", ""),
+        ("data.missing_file", ""),
+    ]
+    assert [item.name for item in samples.items] == ["cat/1.jpg", "dog/1.jpg", "dog/2.jpg"]
+
+
+def test_a_manifest_without_good_lines_is_empty_samples(tmp_path: Path) -> None:
+    (tmp_path / "m.csv").write_text("path,label\n,\n")
+    found: list[DataError] = []
+    samples = open_manifest(tmp_path / "m.csv", StratifiedSplit(), found.append)
+    assert [fault.code for fault in found] == ["data.bad_manifest", "data.bad_manifest", "data.empty"]
+    assert (samples.classes, samples.items) == ((), ())

@@ -1,4 +1,4 @@
-"""Image files: how a folder is listed, and how a file is read. Every source and verb lists folders by this one."""
+"""Image files: list folders and read files. All sources and commands use these functions."""
 
 import json
 import os
@@ -15,7 +15,7 @@ IMAGE_SUFFIXES = frozenset(
 
 
 def is_image(name: str) -> bool:
-    """Whether the name ends as an image's does, in any case; what is inside is for the decoder to say."""
+    """Whether the name has the suffix of an image, in any case; the content is not read."""
     return suffix(name) in IMAGE_SUFFIXES
 
 
@@ -23,19 +23,19 @@ def suffix(name: str) -> str:
     return os.path.splitext(name)[1].lower()
 
 
-# What systems leave behind in folders, in any case; so is every name that begins with a dot.
+# Files and folders that operating systems create, in any case; names that begin with a dot count too.
 LITTER = frozenset(("$recycle.bin", "@eadir", "__macosx", "__pycache__", "desktop.ini", "lost+found", "thumbs.db"))
 
-Identity = tuple[int, int]  # device and inode: one folder, whatever path leads to it
+Identity = tuple[int, int]  # device and inode: the same for all paths to a folder
 
 
 def is_litter(name: str) -> bool:
-    """Whether a file or folder is hidden or left behind by the system."""
+    """Whether a file or folder is hidden or was created by the operating system."""
     return name.startswith(".") or name.lower() in LITTER
 
 
 class Folder(NamedTuple):
-    """The names in one folder, sorted, apart from litter; and the folders above it, itself included."""
+    """The sorted names in a folder, without litter, and the identities of the folder and of those above it."""
 
     folders: list[str]
     images: list[str]
@@ -48,11 +48,11 @@ def list_folder(path: str, ancestors: tuple[Identity, ...], key: Callable[[str],
     """List one folder. Links are followed; one that leads back to an ancestor is a DataError."""
     here = identity(path)
     if here in ancestors:
-        raise DataError("leads back to a folder above it", code="data.link_loop", where=path, hint="remove the link")
+        raise DataError("a link to a folder above it", code="data.link_loop", where=path, hint="remove the link")
     found = Folder([], [], [], [], (*ancestors, here))
     try:
         with os.scandir(path or ".") as entries:
-            for entry in entries:  # only links cost a call: the type of the rest comes with the name
+            for entry in entries:  # fast: only links need a system call for their type
                 if not is_litter(entry.name):
                     _names_like(entry, found).append(entry.name)
     except OSError as error:
@@ -67,7 +67,7 @@ def _names_like(entry: "os.DirEntry[str]", folder: Folder) -> list[str]:
     try:
         if entry.is_dir():
             return folder.folders
-    except OSError:  # a link in circles, or to where one may not look: whoever enters it learns why
+    except OSError:  # a circular or forbidden link: reading it raises the reason
         return folder.broken_links if is_image(entry.name) else folder.folders
     if entry.is_symlink() and not os.path.isfile(entry.path):
         return folder.broken_links
@@ -75,7 +75,7 @@ def _names_like(entry: "os.DirEntry[str]", folder: Folder) -> list[str]:
 
 
 def identity(path: str) -> Identity:
-    """What tells whether two paths lead to the same folder."""
+    """A value that is equal for two paths to the same folder."""
     try:
         status = os.stat(path or ".")
     except OSError as error:
@@ -84,13 +84,13 @@ def identity(path: str) -> Identity:
 
 
 def ancestors_of(path: str | Path) -> tuple[Identity, ...]:
-    """The folders above a path, for `list_folder`."""
+    """The identities of the folders above a path, for `list_folder`."""
     return tuple(identity(str(folder)) for folder in Path(path).resolve().parents)
 
 
 @dataclass(frozen=True)
 class FileStore:
-    """A store of files, named by their path from the root with `/` between the parts."""
+    """A store of files. A name is the path from the root, with `/` between folders."""
 
     root: str
 
@@ -109,7 +109,7 @@ class FileStore:
 
 
 def read_bytes(path: str | PurePath) -> bytes:
-    """All of a file."""
+    """The content of a file."""
     try:
         with open(path, "rb") as file:
             return file.read()
@@ -118,7 +118,7 @@ def read_bytes(path: str | PurePath) -> bytes:
 
 
 def parse_json(text: bytes | str, where: str | PurePath, code: str, hint: str) -> Any:
-    """The value of a JSON text; text that is not JSON is a DataError."""
+    """The value of a JSON text; DataError if it is not JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -126,12 +126,12 @@ def parse_json(text: bytes | str, where: str | PurePath, code: str, hint: str) -
 
 
 def unreadable(path: str | PurePath, error: OSError) -> DataError:
-    """The error for a file or folder that the system does not hand out."""
-    remedies = {
-        FileNotFoundError: "it was there when the data was listed; put it back, or start again",
-        PermissionError: "give yourself the right to read it: chmod -R u+rX",
+    """The error for a file or folder that cannot be read."""
+    hints = {
+        FileNotFoundError: "it existed when the data was listed: restore it, or start again",
+        PermissionError: "give yourself permission to read it: chmod -R u+rX",
     }
-    hint = next((advice for kind, advice in remedies.items() if isinstance(error, kind)), "")
+    hint = next((hint for kind, hint in hints.items() if isinstance(error, kind)), "")
     return DataError(
         f"cannot be read: {(error.strerror or str(error)).lower()}", code="data.unreadable", where=path, hint=hint
     )

@@ -21,12 +21,14 @@ from vitral.data.datasets.files import is_image, parse_json, read_bytes, suffix,
 from vitral.data.samples import (
     SPLIT_ALIASES,
     SPLITS,
+    OnFault,
     Row,
     Samples,
     Split,
     StratifiedSplit,
     build_samples,
     format_names,
+    refuse,
     reorder_classes,
 )
 
@@ -375,7 +377,7 @@ def _check_one_dataset(root: Path, names: list[str]) -> None:
         raise DataError(message, code="data.several_sets", where=root, hint="give one of these folders")
 
 
-def open_tables(path: Path, val_split: StratifiedSplit) -> Samples:
+def open_tables(path: Path, val_split: StratifiedSplit, on_fault: OnFault = refuse) -> Samples:
     """The images of a folder of tables, or of one table, all of which are then for training."""
     alone = path.is_file()
     root = path.parent if alone else path
@@ -389,7 +391,7 @@ def open_tables(path: Path, val_split: StratifiedSplit) -> Samples:
     ]
     if not rows:
         raise DataError("holds no rows", code="data.empty", where=path, hint="give a dataset with images")
-    samples = build_samples(str(path), rows, TableStore(str(root), columns.image), val_split, notes)
+    samples = build_samples(str(path), rows, TableStore(str(root), columns.image), val_split, notes, on_fault)
     order = columns.classes or _sorted_numbers(value for values in labels for value in values)
     return reorder_classes(samples, order, keep_empty=False)
 

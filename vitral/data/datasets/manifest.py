@@ -1,7 +1,7 @@
-"""A manifest: a CSV, TSV or JSON Lines file with a path, a label and perhaps a split for each image.
+"""A manifest: a CSV, TSV or JSON Lines file with a path, a label and an optional split for each image.
 
-Paths are relative to the manifest and may lead out of its folder (`../raw/1.jpg`, `/photos/1.jpg`). Labels are class
-names, so 7 is the class called "7". Other columns are ignored. Errors name the file and the line.
+Paths are relative to the manifest and may point outside its folder (`../raw/1.jpg`, `/photos/1.jpg`). Labels are class
+names: 7 is the class "7". Other columns are ignored. Errors name the file and the line.
 """
 
 import csv
@@ -15,11 +15,24 @@ from typing import NamedTuple
 
 from vitral.core.errors import DataError, did_you_mean, format_choices
 from vitral.data.datasets.files import FileStore, suffix, unreadable
-from vitral.data.samples import SPLIT_ALIASES, Row, Samples, StratifiedSplit, build_samples, format_names
+from vitral.data.samples import (
+    SPLIT_ALIASES,
+    OnFault,
+    Row,
+    Samples,
+    StratifiedSplit,
+    build_samples,
+    format_names,
+    refuse,
+)
 
 
 def read_table(
-    path: str | Path, lines: Iterable[str], delimiter: str, check: Callable[[list[str]], None]
+    path: str | Path,
+    lines: Iterable[str],
+    delimiter: str,
+    check: Callable[[list[str]], None],
+    on_fault: OnFault = refuse,
 ) -> Iterator[tuple[int, dict[str, str]]]:
     """The line number and the fields of each row, after `check` has accepted the header; empty rows are skipped."""
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
@@ -27,32 +40,30 @@ def read_table(
         header = [name.strip().lower() for name in next(reader, [])]
         check(header)
         for fields in reader:
-            if not fields:
-                continue
-            if len(fields) != len(header):
+            if len(fields) == len(header):
+                yield reader.line_num, dict(zip(header, fields, strict=True))
+            elif fields:
                 message = f"expected {len(header)} fields ({', '.join(header)}), found {len(fields)}"
-                hint = f'put a field that has a {delimiter!r} in it between "quotes"'
-                raise DataError(message, code="data.bad_manifest", where=f"{path}:{reader.line_num}", hint=hint)
-            yield reader.line_num, dict(zip(header, fields, strict=True))
+                hint = f'put a field that contains {delimiter!r} in double quotes: "a{delimiter}b"'
+                where = f"{path}:{reader.line_num}"
+                on_fault(DataError(message, code="data.bad_manifest", where=where, hint=hint))
     except csv.Error as error:
-        where = f"{path}:{reader.line_num}"
-        raise DataError(
-            f"not a table: {error}", code="data.bad_manifest", where=where, hint="close every quote"
-        ) from None
+        message, where = f"not a valid table: {error}", f"{path}:{reader.line_num}"
+        on_fault(DataError(message, code="data.bad_manifest", where=where, hint="close every quote"))
 
 
-def read_json_lines(path: str | Path, lines: Iterable[str]) -> Iterator[tuple[int, object]]:
+def read_json_lines(path: str | Path, lines: Iterable[str], on_fault: OnFault = refuse) -> Iterator[tuple[int, object]]:
     """The number and the value of each line of JSON; empty lines are skipped."""
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:
-            yield number, json.loads(line)
+            value = json.loads(line)
         except (ValueError, RecursionError) as error:
-            where = f"{path}:{number}"
-            raise DataError(
-                f"not JSON: {error}", code="data.bad_manifest", where=where, hint="write one object a line"
-            ) from None
+            message, where = f"not JSON: {error}", f"{path}:{number}"
+            on_fault(DataError(message, code="data.bad_manifest", where=where, hint="write one JSON object per line"))
+        else:
+            yield number, value
 
 
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
@@ -62,7 +73,7 @@ COLUMNS = (*REQUIRED, "split")
 
 
 class Record(NamedTuple):
-    """One line of a manifest; an empty split was not given."""
+    """One line of a manifest; the split is empty if none was given."""
 
     line: int
     path: str
@@ -70,17 +81,18 @@ class Record(NamedTuple):
     split: str
 
 
-def open_manifest(path: Path, val_split: StratifiedSplit) -> Samples:
-    """The images that a manifest lists; if it has no splits, some are set aside for validation."""
+def open_manifest(path: Path, val_split: StratifiedSplit, on_fault: OnFault = refuse) -> Samples:
+    """The images that a manifest lists. If it has no splits, some images of each class are kept for validation."""
     text = _text(path)
     delimiter = DELIMITERS.get(suffix(path.name))
-    records = list(_from_table(path, text, delimiter) if delimiter else _from_json(path, text))
+    listed = _from_table(path, text, delimiter, on_fault) if delimiter else _from_json(path, text, on_fault)
+    records = list(listed)
     if not records:
-        raise DataError(
-            "lists no images", code="data.empty", where=path, hint="write a line with a path and a label for each"
-        )
-    _check_paths(path, records)
-    return build_samples(str(path), _rows(path, records), FileStore(str(path.parent)), val_split)
+        hint = "write a line with a path and a label for each image"
+        on_fault(DataError("lists no images", code="data.empty", where=path, hint=hint))
+    records = _existing(path, records, on_fault)
+    rows = list(_rows(path, records, on_fault))
+    return build_samples(str(path), rows, FileStore(str(path.parent)), val_split, on_fault=on_fault)
 
 
 def _text(path: Path) -> str:
@@ -93,105 +105,113 @@ def _text(path: Path) -> str:
         raise DataError(message, code="data.bad_manifest", where=path, hint="save it as UTF-8") from None
 
 
-def _from_table(path: Path, text: str, delimiter: str) -> Iterator[Record]:
+def _from_table(path: Path, text: str, delimiter: str, on_fault: OnFault) -> Iterator[Record]:
     def check(header: list[str]) -> None:
         _check_header(path, header, delimiter)
 
-    for number, fields in read_table(path, StringIO(text, newline=""), delimiter, check):
-        yield _record(path, number, fields)
+    for number, fields in read_table(path, StringIO(text, newline=""), delimiter, check, on_fault):
+        yield from _record(path, number, fields, on_fault)
 
 
 def _check_header(path: Path, header: list[str], delimiter: str) -> None:
     missing = [name for name in REQUIRED if name not in header]
     if missing:
         raise DataError(
-            f"no column {format_choices(missing)} in the header, which is {delimiter.join(header)!r}",
+            f"no column {format_choices(missing)} in the header {delimiter.join(header)!r}",
             code="data.bad_manifest",
             where=path,
-            hint=f"let the first line name the columns: {delimiter.join(REQUIRED)} and, if you like, split",
+            hint=f"name the columns in the first line: {delimiter.join(REQUIRED)}, and optionally split",
         )
     repeated = [name for name, times in Counter(header).items() if name in COLUMNS and times > 1]
     if repeated:
-        raise DataError(
-            f"two columns are called {repeated[0]!r}", code="data.bad_manifest", where=path, hint="rename one"
-        )
-    _check_misspelled(str(path), header)
+        message, hint = f"two columns are named {repeated[0]!r}", "rename one of them"
+        raise DataError(message, code="data.bad_manifest", where=path, hint=hint)
+    if meant := _misspelled(header):
+        raise _unknown_column(str(path), *meant)
 
 
-def _check_misspelled(where: str, names: Iterable[str]) -> None:
-    """Refuse a column whose name is nearly `split`: it must not be ignored by mistake."""
+def _misspelled(names: Iterable[str]) -> tuple[str, str] | None:
+    """A column whose name is nearly `split`, which would be ignored by mistake, and a hint."""
     others = set(names)
     for name in sorted(others.difference(COLUMNS)):
         meant = did_you_mean(name, ["split"])
         if meant and "split" not in others:
-            raise DataError(f"unknown column {name!r}", code="data.bad_manifest", where=where, hint=meant)
+            return name, meant
+    return None
 
 
-def _from_json(path: Path, text: str) -> Iterator[Record]:
-    for number, fields in read_json_lines(path, text.split("\n")):
-        where = f"{path}:{number}"
-        if not isinstance(fields, dict) or any(name not in fields for name in REQUIRED):
-            example = '{"path": "cat/1.jpg", "label": "cat"}'
-            raise DataError(
-                f"no {format_choices(REQUIRED)} in it", code="data.bad_manifest", where=where, hint=f"write {example}"
-            )
-        _check_misspelled(where, fields)
-        for name in COLUMNS:
-            value = fields.get(name, "")
-            numeric = name == "label" and isinstance(value, int | float) and not isinstance(value, bool)
-            if not isinstance(value, str) and not numeric:
-                raise DataError(
-                    f"{name}: expected text, got {json.dumps(value)[:60]}",
-                    code="data.bad_manifest",
-                    where=where,
-                    hint="write one text in quotes",
-                )
-        yield _record(path, number, {name: str(fields[name]) for name in COLUMNS if name in fields})
+def _unknown_column(where: str, name: str, hint: str) -> DataError:
+    return DataError(f"unknown column {name!r}", code="data.bad_manifest", where=where, hint=hint)
 
 
-def _record(path: Path, line: int, fields: dict[str, str]) -> Record:
-    """A path is kept as it is; spaces around a label or a split are stripped."""
+def _from_json(path: Path, text: str, on_fault: OnFault) -> Iterator[Record]:
+    for number, fields in read_json_lines(path, text.split("\n"), on_fault):
+        fault = _json_fault(f"{path}:{number}", fields)
+        if fault:
+            on_fault(fault)
+            continue
+        assert isinstance(fields, dict)
+        yield from _record(path, number, {name: str(fields[name]) for name in COLUMNS if name in fields}, on_fault)
+
+
+def _json_fault(where: str, fields: object) -> DataError | None:
+    """What is wrong with the value of a line, if anything."""
+    if not isinstance(fields, dict) or any(name not in fields for name in REQUIRED):
+        message, hint = f"no {format_choices(REQUIRED)} in it", 'write {"path": "cat/1.jpg", "label": "cat"}'
+        return DataError(message, code="data.bad_manifest", where=where, hint=hint)
+    if meant := _misspelled(fields):
+        return _unknown_column(where, *meant)
+    for name in COLUMNS:
+        value = fields.get(name, "")
+        numeric = name == "label" and isinstance(value, int | float) and not isinstance(value, bool)
+        if not isinstance(value, str) and not numeric:
+            message, hint = f"{name}: expected text, got {json.dumps(value)[:60]}", "write one text in quotes"
+            return DataError(message, code="data.bad_manifest", where=where, hint=hint)
+    return None
+
+
+def _record(path: Path, line: int, fields: dict[str, str], on_fault: OnFault) -> Iterator[Record]:
+    """The record of a line, if it is complete. The path is kept as it is; label and split are stripped of spaces."""
     record = Record(line, fields["path"], fields["label"].strip(), fields.get("split", "").strip())
-    for name in REQUIRED:
-        if not getattr(record, name):
-            raise DataError(
-                f"the {name} is empty",
-                code="data.bad_manifest",
-                where=f"{path}:{line}",
-                hint="fill it in or remove the line",
-            )
-    return record
+    empty = [name for name in REQUIRED if not getattr(record, name)]
+    for name in empty:
+        message, hint = f"the {name} is empty", "fill it in, or remove the line"
+        on_fault(DataError(message, code="data.bad_manifest", where=f"{path}:{line}", hint=hint))
+    if not empty:
+        yield record
 
 
-def _check_paths(path: Path, records: list[Record]) -> None:
+def _existing(path: Path, records: list[Record], on_fault: OnFault) -> list[Record]:
+    """The records whose files exist, each file once."""
     lines: dict[str, int] = {}
     missing: list[str] = []
+    existing: list[Record] = []
     for record in records:
         address = os.path.normpath(os.path.join(path.parent, record.path))
         if address in lines:
-            message = f"{record.path} is on line {lines[address]} already"
-            raise DataError(
-                message, code="data.bad_manifest", where=f"{path}:{record.line}", hint="remove one of the two lines"
-            )
+            message, hint = f"{record.path} is already on line {lines[address]}", "remove one of the two lines"
+            on_fault(DataError(message, code="data.bad_manifest", where=f"{path}:{record.line}", hint=hint))
+            continue
         lines[address] = record.line
-        if not os.path.isfile(address):
+        if os.path.isfile(address):
+            existing.append(record)
+        else:
             missing.append(record.path)
     if missing:
+        message = f"{len(missing)} of {len(records)} files are missing: {format_names(missing)}"
         slashes = " with / between folders" if any("\\" in name for name in missing) else ""
-        raise DataError(
-            f"{len(missing)} of {len(records)} files are missing: {format_names(missing)}",
-            code="data.missing_file",
-            where=path,
-            hint=f"put them back, or remove their lines; paths are relative to {path.parent}{slashes}",
-        )
+        hint = f"restore the files, or remove their lines; paths are relative to {path.parent}{slashes}"
+        on_fault(DataError(message, code="data.missing_file", where=path, hint=hint))
+    return existing
 
 
-def _rows(path: Path, records: list[Record]) -> Iterator[Row]:
+def _rows(path: Path, records: list[Record], on_fault: OnFault) -> Iterator[Row]:
     divided = any(record.split for record in records)
     for record in records:
         word = record.split.lower() if divided else "train"
-        if word not in SPLIT_ALIASES:
-            found = f"split: expected {format_choices(SPLIT_ALIASES)}, got {record.split!r}"
-            hint = did_you_mean(word, SPLIT_ALIASES) or "give every line a split, or none of them"
-            raise DataError(found, code="data.bad_split", where=f"{path}:{record.line}", hint=hint)
-        yield Row(record.path, record.label, SPLIT_ALIASES[word])
+        if word in SPLIT_ALIASES:
+            yield Row(record.path, record.label, SPLIT_ALIASES[word])
+            continue
+        message = f"split: expected {format_choices(SPLIT_ALIASES)}, got {record.split!r}"
+        hint = did_you_mean(word, SPLIT_ALIASES) or "give every line a split, or none of them"
+        on_fault(DataError(message, code="data.bad_split", where=f"{path}:{record.line}", hint=hint))

@@ -42,6 +42,7 @@ from vitral.data.samples import (
     SPLIT_ALIASES,
     SPLITS,
     Item,
+    OnFault,
     PackedNames,
     Row,
     Samples,
@@ -51,6 +52,7 @@ from vitral.data.samples import (
     by_split_and_name,
     format_names,
     normalize_unicode,
+    refuse,
     reorder_classes,
 )
 
@@ -314,14 +316,14 @@ def names_shards(path: str) -> bool:
     return not beside and any(is_tar(entry.name) for entry in seen)
 
 
-def open_shards(where: str, val_split: StratifiedSplit) -> Samples:
+def open_shards(where: str, val_split: StratifiedSplit, on_fault: OnFault = refuse) -> Samples:
     """The samples of a pack, or of the tars at a path, a pattern or a URL."""
     if where.startswith(("http://", "https://")) and not is_tar(where):
         hint = "download it and give the folder; only tar shards (.tar) are read from a URL"
         raise DataError("a URL, and vitral downloads nothing", code="data.remote_address", where=where, hint=hint)
     check_protocol(where)
     if (is_tar(where) or is_pattern(where)) and not os.path.isdir(where):
-        return _from_tars(where, list_tars(where), val_split)
+        return _from_tars(where, list_tars(where), val_split, on_fault)
     beside = file_sizes(where)
     if INDEX in beside:
         return _from_index(where, beside)
@@ -331,7 +333,7 @@ def open_shards(where: str, val_split: StratifiedSplit) -> Samples:
     if not found:
         hint = "give the folder of the shards, or a pattern that matches them"
         raise DataError("no tar files in it", code="data.empty", where=where, hint=hint)
-    return _from_tars(where, found, val_split)
+    return _from_tars(where, found, val_split, on_fault)
 
 
 def _unfinished(where: str) -> DataError:
@@ -359,7 +361,7 @@ def _from_index(where: str, beside: dict[str, int]) -> Samples:
     return Samples(where, classes, tuple(sorted(items, key=by_split_and_name)), store, notes)
 
 
-def _from_tars(where: str, paths: Sequence[str], val_split: StratifiedSplit) -> Samples:
+def _from_tars(where: str, paths: Sequence[str], val_split: StratifiedSplit, on_fault: OnFault) -> Samples:
     prefix = os.path.commonprefix(paths)  # noqa: RUF071, commonpath breaks the // of an address
     parent = prefix[: prefix.rfind("/") + 1]
     if exists(f"{parent}{DRAFT}"):
@@ -375,7 +377,7 @@ def _from_tars(where: str, paths: Sequence[str], val_split: StratifiedSplit) -> 
     numbers = [number for number, samples in enumerate(scans) for _ in samples]
     starts, lengths = [sample.start for _, sample in found], [sample.length for _, sample in found]
     store = build_store(paths, names, numbers, starts, lengths)
-    built = build_samples(where, map(Row, names, labels, splits), store, val_split)
+    built = build_samples(where, map(Row, names, labels, splits), store, val_split, on_fault=on_fault)
     if not classes and all(isinstance(sample.label, int) for _, sample in found):
         classes = tuple(sorted(built.classes, key=int))
     return reorder_classes(built, classes, keep_empty=True)
