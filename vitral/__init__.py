@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from vitral.data.datasets.torch_dataset import BaseDataset as BaseDataset
     from vitral.data.decoding.header import Decoding as Decoding
     from vitral.data.decoding.pixels import Pixels as Pixels
-    from vitral.data.doctor.diagnosis import check as check
     from vitral.data.loading.loader import ImagePipeline as ImagePipeline
     from vitral.data.loading.loader import Loader as Loader
     from vitral.data.samples import Split as Split
@@ -57,6 +56,7 @@ if TYPE_CHECKING:
     from vitral.runs.evaluate import evaluate as evaluate
     from vitral.runs.export import export as export
     from vitral.runs.options import TrainOptions as TrainOptions
+    from vitral.runs.preflight import check as check
     from vitral.runs.train import Run as Run
     from vitral.runs.train import resume as resume
     from vitral.runs.train import train as train
@@ -112,7 +112,7 @@ _HOMES = {
     "adapt": "vitral.weights.adapt",
     "attention_maps": "vitral.models",
     "attention_weights": "vitral.models",
-    "check": "vitral.data.doctor.diagnosis",
+    "check": "vitral.runs.preflight",
     "convert": "vitral.weights.convert",
     "create_model": "vitral.weights.create",
     "describe": "vitral.explanation.walkthrough.describe",

@@ -34,6 +34,11 @@ def trusted(trust: bool = True) -> Iterator[None]:
         _trusted.reset(token)
 
 
+def is_trusted() -> bool:
+    """Whether classes of users may be imported here."""
+    return _trusted.get()
+
+
 def trust_from_now_on(trust: bool) -> None:
     """Trust or distrust for the rest of the process, as the command line does."""
     _trusted.set(trust)
@@ -77,7 +82,7 @@ def find_class(reference: str, base: type[T], where: str = "") -> type[T]:
     if target == "__main__":
         message = f"{name} was defined in a notebook or an interactive session, so it cannot be imported"
         raise ConfigError(message, code="config.not_importable", where=where, hint="define the class again first")
-    if not _trusted.get():
+    if not is_trusted():
         raise ConfigError(
             f"{reference} is code of a user, which is imported only on request",
             code="config.untrusted",

@@ -1,21 +1,123 @@
-"""Checks before a run starts or resumes, and the files that are written before its first step."""
+"""`check`, the checks of every run before it starts or resumes, and the files written before its first step."""
 
 import hashlib
+import json
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, Unpack
 
+from torch.utils.data import Dataset
+
+from vitral.core.config import to_plain
+from vitral.core.custom import is_trusted, trusted
 from vitral.core.errors import ConfigError, DataError, VitralError
+from vitral.core.machine import cpu_count
 from vitral.core.storage import Lock, os_error_message, write_file_atomically
-from vitral.data.doctor.diagnosis import check_sample
+from vitral.data.doctor.checks import ModelInput
+from vitral.data.doctor.diagnosis import Diagnosis, TrainingForecast, diagnose_all, diagnose_sample
 from vitral.data.doctor.report import format_example
-from vitral.data.loading.sampler import World
+from vitral.data.loading.sampler import SINGLE_PROCESS, World
 from vitral.data.samples import Samples, write_split
+from vitral.data.transforms.crop import Resize
+from vitral.models.registry import ModelLike
 from vitral.recipes.recipe import Patience, Recipe, read_recipe
 from vitral.runs.build import build_loader
 from vitral.runs.folder import Environment, RunFolder, capture_environment, create_folder
-from vitral.runs.request import RunRequest, open_samples
+from vitral.runs.messages import data_arguments, describe_model
+from vitral.runs.options import RUN_OPTIONS, TrainOptions
+from vitral.runs.request import RunRequest, data_recipe, open_samples, resolve
+
+UNLABELED_TASK = "masked_patches"
+OPTIONS = ("image_size", "root", "task", "weights")  # settings with an option of their own on the command line
+
+
+def check(
+    data: str | Path | Dataset[Any] = "",
+    *,
+    val: Dataset[Any] | None = None,
+    recipe: str | Path | Recipe = "",
+    model: ModelLike = "",
+    **options: Unpack[TrainOptions],
+) -> Diagnosis:
+    """Check every image of a dataset, and describe the training on it: `vitral.check("photos/", model="S/16")`.
+
+    The arguments are those of `vitral.train`. Structural faults, which stop a training, are findings here. A folder of
+    images without labels is checked for a training without labels. `workers` is the number of processes that read
+    files, by default one per core.
+    """
+    workers = options.pop("workers", "auto")
+    settings = {name: value for name, value in options.items() if name not in RUN_OPTIONS}
+    with trusted(options.get("trust", False)):
+        request = RunRequest(data, val, recipe, model, {**settings, **options.get("settings", {})})
+        return check_request(request, cpu_count() if workers == "auto" else workers)
+
+
+def check_request(request: RunRequest, workers: int) -> Diagnosis:
+    """The diagnosis of the data of a request, with the training that the request would run."""
+    faults: list[DataError] = []
+    samples = open_samples(data_recipe(request), request, faults.append)
+    if not samples.items and faults and all(fault.code == "data.no_labels" for fault in faults):
+        request = request._replace(settings={**request.settings, "task": UNLABELED_TASK})
+        faults.clear()
+        samples = open_samples(data_recipe(request), request, faults.append)
+    forecast = forecast_training(request, samples, bool(faults))
+    if isinstance(request.data, str | Path) and str(request.data):  # show the path as the user wrote it
+        faults = [_with_path(fault, samples.where, str(request.data)) for fault in faults]
+        samples = replace(samples, where=str(request.data))
+    return diagnose_all(samples, workers, faults, forecast, _arguments(request, samples.where))
+
+
+def forecast_training(request: RunRequest, samples: Samples, has_faults: bool = False) -> TrainingForecast | None:
+    """The training of a request on its open data; None without training images, or if faults make it impossible."""
+    if not samples.of("train"):
+        return None
+    try:
+        recipe, _, reason, _ = resolve(request, samples)
+        check_recipe(recipe, samples, SINGLE_PROCESS)
+    except ConfigError:
+        if has_faults:
+            return None
+        raise
+    plan = build_loader(recipe, samples, "train", SINGLE_PROCESS).plan
+    steps, model = recipe.length.total_steps(plan), recipe.model
+    return TrainingForecast(
+        recipe=recipe.name,
+        reason=reason,
+        task=recipe.task.kind,
+        weights=recipe.weights,
+        model=describe_model(model),
+        parameters=sum(weight.numel() for weight in model.build_empty().parameters()),
+        image_size=model.image_size,
+        patch=model.token_size(),
+        patches=model.layout(model.image_size).grid.cells(),
+        squeezes=isinstance(recipe.images.eval_crop, Resize),
+        epochs=steps / plan.steps_per_epoch,
+        steps=steps,
+        batch_size=recipe.batch_size,
+    )
+
+
+def _with_path(fault: DataError, opened: str, given: str) -> DataError:
+    """The fault with the path of the data as the user wrote it."""
+    where, hint = (text.replace(opened, given.rstrip("/") or given) for text in (fault.where, fault.hint))
+    return DataError(fault.message, code=fault.code, where=where, hint=hint)
+
+
+def _arguments(request: RunRequest, data: str) -> str:
+    """The request as arguments of `vitral train` and `vitral check`, quoted for a shell; empty if it has objects."""
+    if not all(isinstance(each, str | Path) for each in (request.data, request.recipe, request.model)):
+        return ""
+    words = [f"./{data}" if data.startswith("-") else data]
+    for name, value in (("recipe", str(request.recipe)), ("model", str(request.model))):
+        words += [f"--{name}", value] if value else []
+    for path, given in request.settings.items():
+        plain = to_plain(given)
+        text = plain if isinstance(plain, str) else json.dumps(plain)
+        words += [f"--{path.replace('_', '-')}", text] if path in OPTIONS else ["--set", f"{path}={text}"]
+    return shlex.join([*words, *(["--trust"] if is_trusted() else [])])
 
 
 def check_recipe(recipe: Recipe, samples: Samples, world: World) -> None:
@@ -28,13 +130,13 @@ def check_recipe(recipe: Recipe, samples: Samples, world: World) -> None:
         raise ConfigError(message, code="config.no_validation_images", where="early_stopping", hint=hint)
 
 
-def quick_check(samples: Samples) -> list[str]:
+def quick_check(samples: Samples, recipe: Recipe) -> list[str]:
     """The warnings of the quick data check; DataError if a file cannot be decoded."""
-    findings = check_sample(samples).findings
+    findings = diagnose_sample(samples, ModelInput(recipe.model.image_size, recipe.model.token_size())).findings
     for finding in findings:
         if finding.kind == "corrupt":
             message = f"{finding.title}: {format_example(finding.examples[0])}"
-            hint = f"{finding.hint}; for all problems: vitral check {shlex.quote(samples.where)}"
+            hint = f"{finding.hint}; to list all problems: vitral check {data_arguments(recipe)}"
             raise DataError(message, code="data.corrupt_image", where=samples.where, hint=hint)
     return [f"{finding.severity}: {finding.title}" for finding in findings if finding.severity != "note"]
 

@@ -15,7 +15,7 @@ from vitral.data.datasets.named import NAMED_DATASETS
 from vitral.data.datasets.source import SAMPLE, open_data, open_images
 from vitral.data.datasets.torch_dataset import DatasetStore, gives_tensors, open_dataset, open_dataset_class
 from vitral.data.loading.sampler import subset
-from vitral.data.samples import Samples
+from vitral.data.samples import OnFault, Samples, refuse
 from vitral.data.transforms.preprocessing import Normalize
 from vitral.models.registry import model_config
 from vitral.models.resnet import Resnet
@@ -51,14 +51,15 @@ class ResolvedRun(NamedTuple):
     source: OpenedModel | None  # the weights to start from
 
 
-def resolve(request: RunRequest) -> ResolvedRun:
-    """Complete the recipe and open its data and weights; invalid settings are found here, before any work."""
+def resolve(request: RunRequest, samples: Samples | None = None) -> ResolvedRun:
+    """Complete the recipe and open its data and weights; invalid settings are found here, before any work.
+
+    `samples` is the data of the request if it is already open.
+    """
     settings = _expand(request.settings)
     given = _given_recipe(request)
-    base = _with_data(given or Recipe(), request)
-    early = {path: value for path, value in settings.items() if path.partition(".")[0] in DATA_SETTINGS}
-    start = override(base, early)
-    samples, reason = open_samples(start, request), ""
+    start = data_recipe(request)
+    samples, reason = samples or open_samples(start, request), ""
     source = open_model(start.weights) if start.weights else None
     bundle = source.loaded.bundle if source else None
     recipe = given
@@ -75,6 +76,13 @@ def resolve(request: RunRequest) -> ResolvedRun:
         settings = _for_tensors(samples.store, settings)
     recipe = override(_with_data(recipe, request), settings).with_classes(len(samples.classes))
     return ResolvedRun(recipe, samples, reason, source)
+
+
+def data_recipe(request: RunRequest) -> Recipe:
+    """The recipe of a request with the settings that are needed to open its data and weights, and no others."""
+    base = _with_data(_given_recipe(request) or Recipe(), request)
+    settings = _expand(request.settings)
+    return override(base, {path: value for path, value in settings.items() if path.partition(".")[0] in DATA_SETTINGS})
 
 
 def _for_tensors(store: DatasetStore, settings: Mapping[str, object]) -> dict[str, object]:
@@ -142,8 +150,12 @@ def _with_data(recipe: Recipe, request: RunRequest) -> Recipe:
     return recipe.model_copy(update={"data": recipe.data.model_copy(update={"path": where, "root": ""})})
 
 
-def open_samples(recipe: Recipe, request: RunRequest = RunRequest()) -> Samples:  # noqa: B008, an immutable value
-    """The images of a recipe."""
+def open_samples(
+    recipe: Recipe,
+    request: RunRequest = RunRequest(),  # noqa: B008, an immutable value
+    on_fault: OnFault = refuse,
+) -> Samples:
+    """The images of a recipe; structural faults of files go to `on_fault`."""
     data = recipe.data
     if isinstance(request.data, Dataset):
         samples = open_dataset(request.data, request.val, data.split)
@@ -155,7 +167,7 @@ def open_samples(recipe: Recipe, request: RunRequest = RunRequest()) -> Samples:
         samples = open_dataset_class(data.path, data.options, data.split)
     else:
         open_ = open_data if recipe.task.labeled else open_images
-        samples = open_(data.path, data.split, data.root)
+        samples = open_(data.path, data.split, data.root, on_fault)
     return subset(samples, data.fraction, data.split.seed) if data.fraction < 1 else samples
 
 

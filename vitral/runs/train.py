@@ -154,7 +154,7 @@ def train_request(request: RunRequest, out: str = "", time_limit: str = "") -> R
     call = [f"{name}={value!r}" for name, value in named.items() if value]
     with open_process_group(select_device(complete)) as group:
         check_recipe(complete, samples, group.world)
-        messages = [reason, *samples.notes, *quick_check(samples), suggest_weights(complete, samples)]
+        messages = [reason, *samples.notes, *quick_check(samples, complete), suggest_weights(complete, samples)]
         if source and group.is_main:  # a mismatch of the weights is found before a folder is made
             messages += [*source.messages, *load_pretrained(complete.model.build(), source.loaded)]
         _log(group, messages)

@@ -1,6 +1,7 @@
 """Real folders of real pictures for the tests of the doctor."""
 
 import os
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -8,10 +9,27 @@ import numpy as np
 from PIL import Image
 
 from tests.data.pictures import encoded
+from vitral.core.config import Size
 from vitral.data.datasets.source import open_data
 from vitral.data.doctor.checks import Finding
-from vitral.data.doctor.diagnosis import Diagnosis, diagnose
+from vitral.data.doctor.diagnosis import Diagnosis, TrainingForecast, diagnose
 from vitral.data.doctor.examine import examine_all
+
+TRAINING = TrainingForecast(
+    recipe="small_hundreds",
+    reason="",
+    task="classify",
+    weights="",
+    model="ViT, 4 layers of width 128",
+    parameters=5_000,
+    image_size=Size(224, 224),
+    patch=Size(16, 16),
+    patches=196,
+    squeezes=True,
+    epochs=60.0,
+    steps=60,
+    batch_size=24,
+)
 
 
 def scene(seed: int, height: int = 240, width: int = 320) -> Image.Image:
@@ -46,9 +64,10 @@ def pets(train: int = 12, val: int = 3) -> dict[str, bytes]:
 
 
 def diagnosed(root: Path, files: Mapping[str, bytes]) -> Diagnosis:
-    """What the doctor says of the files, examined by this process."""
+    """The diagnosis of the files, examined by this process, for a training at 224 pixels."""
     samples = open_data(str(fill(root, files)))
-    return diagnose(samples, list(examine_all(samples, workers=0)))
+    examined = list(examine_all(samples, workers=0))
+    return diagnose(samples, examined, training=TRAINING, arguments=shlex.quote(str(root)))
 
 
 def found(diagnosis: Diagnosis) -> dict[str, Finding]:

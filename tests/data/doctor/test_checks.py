@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.data.doctor.albums import diagnosed, found, names, pets, photo, scene
+from tests.data.doctor.albums import diagnosed, fill, found, names, pets, photo, scene
 from tests.data.pictures import deep_png, encoded, exif, noise, npy
 from vitral.core.config import Size
-from vitral.data.doctor.checks import enlargement, mode_name
+from vitral.data.datasets.source import open_data
+from vitral.data.doctor.checks import ModelInput, enlargement, file_findings, mode_name
+from vitral.data.doctor.examine import examine_all
 
 GRAY = noise(240, 320).astype(np.uint8)
 
@@ -56,7 +58,7 @@ def test_arrays_that_all_have_five_channels_are_well(tmp_path: Path) -> None:
     assert "channels" not in found(diagnosed(tmp_path, files))
 
 
-def test_a_set_of_small_pictures_is_told_the_size_to_train_at(tmp_path: Path) -> None:
+def test_small_images_are_reported_with_a_size_to_train_at(tmp_path: Path) -> None:
     files = {
         f"{part}/{n:02}.png": encoded(noise(28, 28, seed=n + 50 * (part == "b")).astype(np.uint8), "PNG")
         for n in range(12)
@@ -64,7 +66,21 @@ def test_a_set_of_small_pictures_is_told_the_size_to_train_at(tmp_path: Path) ->
     }
     finding = found(diagnosed(tmp_path, files))["enlarged"]
     assert (finding.severity, finding.count) == ("note", 24)
-    assert "32" in finding.hint
+    assert finding.hint.endswith("--image-size 32")
+
+
+@pytest.mark.parametrize(("patch", "size"), [(Size(7, 7), "28"), (Size(16, 16), "32"), (Size(16, 12), "32x36")])
+def test_the_suggested_size_is_a_multiple_of_the_patch(patch: Size, size: str, tmp_path: Path) -> None:
+    files = {f"{part}/1.png": encoded(noise(28, 28, seed=n).astype(np.uint8), "PNG") for n, part in enumerate("ab")}
+    samples = open_data(str(fill(tmp_path, files)))
+    findings = file_findings(list(examine_all(samples, 0)), ModelInput(Size(224, 224), patch))
+    assert next(finding for finding in findings if finding.kind == "enlarged").hint.endswith(f"--image-size {size}")
+
+
+def test_without_an_input_size_nothing_is_said_of_sizes(tmp_path: Path) -> None:
+    files = {f"{part}/1.png": encoded(noise(28, 28, seed=n).astype(np.uint8), "PNG") for n, part in enumerate("ab")}
+    samples = open_data(str(fill(tmp_path, files)))
+    assert file_findings(list(examine_all(samples, 0)), None) == []
 
 
 @pytest.mark.parametrize(

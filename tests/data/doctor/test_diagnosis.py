@@ -32,13 +32,16 @@ def test_the_json_has_everything_and_its_keys_stay(tmp_path: Path) -> None:
     data = json.loads(json.dumps(diagnosis_to_dict(diagnosed(tmp_path, {**pets(), **leaks}))))
     assert list(data) == [
         *["where", "classes", "splits", "counts", "examined", "formats", "modes", "resizing", "findings"],
-        *["errors", "warnings", "notes"],
+        *["errors", "warnings", "notes", "training", "command"],
     ]
     assert data["splits"] == {"train": 24, "val": 15, "test": 0}
     assert data["counts"] == {"cat": {"train": 12, "val": 3, "test": 0}, "dog": {"train": 12, "val": 12, "test": 0}}
-    assert data["resizing"]["median"] == [240, 320]
+    assert (data["resizing"]["image"], data["resizing"]["median"]) == ([224, 224], [240, 320])
+    assert (data["training"]["recipe"], data["training"]["patches"]) == ("small_hundreds", 196)
+    assert data["training"]["images_per_class"] == {"smallest": 12, "median": 12, "largest": 12}
+    assert data["command"] == f"vitral check {tmp_path}"
     (finding,) = data["findings"]
-    assert list(finding) == ["severity", "kind", "title", "count", "examples", "hint"]
+    assert list(finding) == ["severity", "kind", "title", "count", "examples", "hint", "code"]
     assert len(finding["examples"]) == finding["count"] == 9
     assert finding["examples"][0] == {
         "files": [
@@ -55,3 +58,8 @@ def test_a_set_of_which_nothing_decodes_has_no_sizes(tmp_path: Path) -> None:
     )
     assert data["resizing"] is None
     assert data["errors"] == 1
+
+
+def test_a_diagnosis_is_short_in_a_shell(tmp_path: Path) -> None:
+    diagnosis = diagnosed(tmp_path, {**pets(), "train/cat/x.jpg": b"<html>"})
+    assert repr(diagnosis) == f"Diagnosis({str(tmp_path)!r}: 31 images, 1 error, 0 warnings, 0 notes)"

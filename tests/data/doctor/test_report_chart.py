@@ -50,3 +50,9 @@ def test_the_rarest_sizes_are_left_out() -> None:
 def test_more_images_make_a_larger_dot() -> None:
     large, small = size_chart(Counter({Size(100, 100): 90, Size(200, 200): 10}), IMAGE).dots
     assert large.radius > small.radius
+
+
+def test_the_box_is_visible_where_the_images_are_larger_than_a_power_of_two() -> None:
+    x, y = corner(size_chart(Counter({Size(256, 341): 3}), Size(64, 64)))
+    assert x > 0
+    assert y < SIDE

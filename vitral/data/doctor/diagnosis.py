@@ -1,30 +1,54 @@
-"""The data doctor: check every file of a dataset, or a random sample in seconds. The result is a `Diagnosis`."""
+"""The diagnosis of a dataset: all of its files are examined, or a random sample of them within seconds."""
 
 import random
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
 from vitral.core.config import Size
 from vitral.core.errors import DataError
 from vitral.data.doctor import checks
-from vitral.data.doctor.checks import SEVERITIES, Example, Finding, Severity
+from vitral.data.doctor.checks import SEVERITIES, Example, Finding, ModelInput, Severity
 from vitral.data.doctor.duplicates import duplicate_findings
 from vitral.data.doctor.examine import ExaminedItem, examine, examine_all, with_progress
 from vitral.data.samples import SPLITS, Samples
+from vitral.html.page import plural
 
-IMAGE_SIZE = Size(224, 224)  # the input size of the paper's models
-MAX_SQUEEZE = 1.5  # the ratio of the sides above which a resize to a square is visible
+MAX_SQUEEZE = 1.5  # aspect ratio above which a resize to a square is visible
 FEW_FILES = 200
-FEW_BYTES = 64_000_000  # of encoded images: some seconds of decoding, whatever their size
+FEW_BYTES = 64_000_000  # of encoded images, which decode in some seconds
 
 
 @dataclass(frozen=True)
+class TrainingForecast:
+    """The training that `vitral train` would run on the data, from its recipe."""
+
+    recipe: str
+    reason: str  # why this recipe was chosen, if none was named
+    task: str
+    weights: str  # to start from, empty for random weights
+    model: str  # in words
+    parameters: int  # of the model
+    image_size: Size
+    patch: Size  # in pixels
+    patches: int  # of an image
+    squeezes: bool  # whether images are resized to the image size without keeping their aspect ratio
+    epochs: float
+    steps: int
+    batch_size: int
+
+    @property
+    def model_input(self) -> ModelInput:
+        """What the model takes."""
+        return ModelInput(self.image_size, self.patch)
+
+
+@dataclass(frozen=True, repr=False)
 class Diagnosis:
-    """What a dataset holds, and the findings about it, worst first."""
+    """What a dataset contains, the findings about it, worst first, and the training that it is for."""
 
     samples: Samples
     examined: int  # number of files
@@ -32,6 +56,12 @@ class Diagnosis:
     formats: Counter[str]
     modes: Counter[str]
     findings: tuple[Finding, ...]
+    training: TrainingForecast | None = None  # unknown for a sample of the files, and without training images
+    arguments: str = ""  # of `vitral train` and `vitral check` for this data; empty if it was passed as an object
+
+    def __repr__(self) -> str:
+        found = ", ".join(plural(self.count(severity), severity) for severity in SEVERITIES)
+        return f"Diagnosis({self.samples.where!r}: {plural(len(self.samples.items), 'image')}, {found})"
 
     def count(self, severity: Severity) -> int:
         """The number of findings of this severity."""
@@ -45,44 +75,95 @@ class ResizeSummary:
     smallest: Size
     median: Size  # of the heights and of the widths
     largest: Size
-    enlarged: int  # images of which a side becomes longer
+    enlarged: int  # images with a side that becomes longer
     reduction: float  # median ratio of the longer side before to that side after
     squeezed: int  # images of which one side shrinks more than MAX_SQUEEZE times as much as the other
 
 
-def check(samples: Samples, workers: int) -> Diagnosis:
-    """Examine every file with so many worker processes, and a progress bar on a terminal."""
-    return diagnose(samples, list(with_progress(examine_all(samples, workers), len(samples.items))))
+@dataclass(frozen=True)
+class ImagesPerClass:
+    """The number of training images of the classes."""
+
+    smallest: int
+    median: int
+    largest: int
 
 
-def check_sample(samples: Samples) -> Diagnosis:
+def diagnose_all(
+    samples: Samples,
+    workers: int,
+    faults: Sequence[DataError] = (),
+    training: TrainingForecast | None = None,
+    arguments: str = "",
+) -> Diagnosis:
+    """Examine every file in worker processes, with a progress bar on a terminal.
+
+    `faults` are the structural faults that were found when the data was opened.
+    """
+    examined = list(with_progress(examine_all(samples, workers), len(samples.items)))
+    return diagnose(samples, examined, faults, training, arguments)
+
+
+def diagnose_sample(samples: Samples, model_input: ModelInput) -> Diagnosis:
     """Run the checks that read no files, and examine a fixed random sample of the files."""
     examined, left = [], FEW_BYTES
     for item in random.Random(0).sample(samples.items, min(FEW_FILES, len(samples.items))):
         examined.append(ExaminedItem(item, examine(samples.store, item)))
-        with suppress(DataError):  # a file that vanished: its result says so
+        with suppress(DataError):  # the file was deleted, and its result says so
             left -= samples.store.size(item.name)
         if left < 0:
             break
-    return diagnose(samples, examined)
+    return _build(samples, examined, find_all(samples, examined, model_input))
 
 
-def diagnose(samples: Samples, examined: Sequence[ExaminedItem]) -> Diagnosis:
-    """The diagnosis of a dataset of which these files, all or some, were examined."""
+def diagnose(
+    samples: Samples,
+    examined: Sequence[ExaminedItem],
+    faults: Sequence[DataError] = (),
+    training: TrainingForecast | None = None,
+    arguments: str = "",
+) -> Diagnosis:
+    """The diagnosis of a dataset of which these files were examined."""
+    findings = find_all(samples, examined, training.model_input if training else None, faults)
+    return replace(_build(samples, examined, findings), training=training, arguments=arguments)
+
+
+def _build(samples: Samples, examined: Sequence[ExaminedItem], findings: tuple[Finding, ...]) -> Diagnosis:
     items = checks.readable_items(examined)
-    found = (*checks.class_findings(samples), *checks.file_findings(examined, IMAGE_SIZE), *duplicate_findings(items))
     return Diagnosis(
         samples,
         len(examined),
         Counter(info.header.size for _, info in items),
         Counter(info.header.format for _, info in items),
         Counter(checks.mode_name(info.header.mode) for _, info in items),
-        checks.sort_by_severity(found),
+        findings,
     )
 
 
-def summarize_resize(sizes: Counter[Size], image: Size = IMAGE_SIZE) -> ResizeSummary:
-    """How images of these sizes are resized to the model's input size."""
+def find_all(
+    samples: Samples,
+    examined: Sequence[ExaminedItem],
+    model_input: ModelInput | None,
+    faults: Sequence[DataError] = (),
+) -> tuple[Finding, ...]:
+    """All findings, worst first."""
+    found = (
+        *checks.fault_findings(faults),
+        *checks.class_findings(samples),
+        *checks.file_findings(examined, model_input),
+        *duplicate_findings(checks.readable_items(examined), checks.is_labeled(samples)),
+    )
+    return checks.sort_by_severity(found)
+
+
+def images_per_class(samples: Samples) -> ImagesPerClass:
+    """The number of training images of the classes that have any; there must be one."""
+    counts = [count for count in samples.counts("train") if count]
+    return ImagesPerClass(min(counts), round(median(counts)), max(counts))
+
+
+def summarize_resize(sizes: Counter[Size], image: Size) -> ResizeSummary:
+    """How images of these sizes are resized to the input size `image`."""
     every = sorted(sizes.elements(), key=lambda size: size.height * size.width)
     return ResizeSummary(
         smallest=every[0],
@@ -97,18 +178,24 @@ def summarize_resize(sizes: Counter[Size], image: Size = IMAGE_SIZE) -> ResizeSu
 def diagnosis_to_dict(diagnosis: Diagnosis) -> dict[str, Any]:
     """Plain data for JSON.
 
-    where, classes            what was examined, and the names of the classes
+    where, classes            the dataset, and the names of its classes; one empty name if it has no labels
     splits                    images by split
     counts                    images by class and split
     examined                  number of files that were examined
     formats, modes            files by format and by mode, of those that decode
-    resizing                  sizes as [height, width], and what a resize to `image` does; null when nothing decodes
-    findings                  severity, kind, title, count, hint, and all examples with their files (name, class,
-                              split) and a detail
+    resizing                  sizes as [height, width], and what a resize to `image` does; null if nothing decodes
+    findings                  severity, kind, title, count, hint, the error code of structural faults, and all examples
+                              with their files (name, class, split) and a detail
     errors, warnings, notes   number of findings of each severity
+    training                  the training that `vitral train` would run: recipe, image size, patches, length, and
+                              training images per class; null if there are no training images
+    command                   what to run next
     """
-    samples, sizes = diagnosis.samples, diagnosis.sizes
+    samples, sizes, training = diagnosis.samples, diagnosis.sizes, diagnosis.training
     counts = {split: samples.counts(split) for split in SPLITS}
+    resizing = None
+    if sizes and training:
+        resizing = {"image": training.image_size, **vars(summarize_resize(sizes, training.image_size))}
     return {
         "where": samples.where,
         "classes": list(samples.classes),
@@ -119,13 +206,21 @@ def diagnosis_to_dict(diagnosis: Diagnosis) -> dict[str, Any]:
         "examined": diagnosis.examined,
         "formats": dict(diagnosis.formats),
         "modes": dict(diagnosis.modes),
-        "resizing": {"image": IMAGE_SIZE, **vars(summarize_resize(sizes))} if sizes else None,
+        "resizing": resizing,
         "findings": [
             {**vars(finding), "examples": [_example(example, samples) for example in finding.examples]}
             for finding in diagnosis.findings
         ],
         **{f"{severity}s": diagnosis.count(severity) for severity in SEVERITIES},
+        "training": vars(training) | {"images_per_class": vars(images_per_class(samples))} if training else None,
+        "command": next_command(diagnosis),
     }
+
+
+def next_command(diagnosis: Diagnosis) -> str:
+    """The command to run next: `vitral train`, or `vitral check` after the errors are fixed."""
+    verb = "check" if diagnosis.count("error") else "train"
+    return f"vitral {verb} {diagnosis.arguments}" if diagnosis.arguments else f"vitral.{verb}(...)"
 
 
 def _example(example: Example, samples: Samples) -> dict[str, Any]:

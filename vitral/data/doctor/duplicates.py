@@ -1,7 +1,8 @@
 """Exact and near duplicates: in two splits, under two labels, or repeated within a class.
 
-Near duplicates (saved again, resized, a little brighter) are found by a perceptual hash of 63 bits, and confirmed by
-the correlation of their thumbnails.  N images, P pairs.
+Near duplicates (saved again, resized, slightly brighter) are found by a perceptual hash of 63 bits and confirmed by the
+correlation of their thumbnails. A group of duplicates is reported once, by the worst of its problems.
+N images, P pairs.
 """
 
 from collections import defaultdict
@@ -11,16 +12,16 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
-from vitral.data.doctor.checks import Example, Finding, ReadableItem, nonempty
+from vitral.data.doctor.checks import Example, Finding, FindingKind, ReadableItem, nonempty
 from vitral.data.doctor.examine import THUMBNAIL_SIDE
 from vitral.data.samples import Item
 from vitral.html.page import plural
 
-MAX_HASH_DISTANCE = 6  # by which the hashes of two copies may differ
+MAX_HASH_DISTANCE = 6  # bits in which the hashes of two duplicates may differ
 MIN_CORRELATION = 0.997
-MIN_CONTRAST = 2.0  # standard deviation of a thumbnail: flatter ones all look alike, and are skipped
-BAND = 9  # bits; 7 bands make 63, so that two hashes within 6 bits are equal in at least one
-MAX_LEADERS = 32  # distinct images compared within one hash; a hash shared by more is uninformative
+MIN_CONTRAST = 2.0  # standard deviation of a thumbnail; images with less are skipped, because all of them look alike
+BAND = 9  # bits; of 7 bands, two hashes that differ in 6 bits agree in at least one
+MAX_LEADERS = 32  # different images compared for one hash; a hash that more images share is uninformative
 BLOCK = 4096  # thumbnails, or pairs of them, processed at once
 
 Thumbnails = NDArray[np.uint8]  # (N, 16 * 16 * 3)
@@ -29,7 +30,7 @@ Hashes = NDArray[np.uint64]  # (N)
 
 
 def near_duplicates(thumbnails: Thumbnails) -> list[list[int]]:
-    """Groups of two or more images that look the same, each in order."""
+    """Groups of two or more images that look the same, as sorted indices."""
     groups = _Groups(len(thumbnails))
     hashes, contrast = perceptual_hashes(thumbnails)
     informative = np.flatnonzero(contrast >= MIN_CONTRAST)
@@ -61,8 +62,7 @@ def perceptual_hashes(thumbnails: Thumbnails) -> tuple[Hashes, NDArray[np.float6
 def near_pairs(hashes: Hashes) -> Iterator[tuple[Indices, Indices]]:
     """All pairs within MAX_HASH_DISTANCE, each once or more, in batches of first and second: (P), (P).
 
-    Sorting by a band puts hashes that agree in it next to each other. Each is then compared with the next one, the
-    one after, and so on to the end of its bucket.
+    Sorted by a band, hashes with the same band are neighbors. Each is compared with the following ones of its band.
     """
     for band in range(0, 63, BAND):
         keys = (hashes >> np.uint64(band)) & np.uint64(2**BAND - 1)
@@ -80,7 +80,7 @@ def near_pairs(hashes: Hashes) -> Iterator[tuple[Indices, Indices]]:
 
 
 def correlation(thumbnails: Thumbnails, first: Indices, second: Indices) -> NDArray[np.float64]:
-    """The correlation of each pair: 1 for the same image at any brightness and contrast; (P)."""
+    """The correlation of each pair, (P): 1 for the same image at any brightness and contrast."""
     found = np.empty(len(first))
     for start in range(0, len(first), BLOCK):
         block = slice(start, start + BLOCK)
@@ -96,7 +96,7 @@ def _centered(thumbnails: Thumbnails) -> NDArray[np.float32]:
 
 
 class _Groups:
-    """Disjoint sets of images. `roots` follows the unions with a delay: equal roots are always one group."""
+    """Disjoint sets of images. Equal `roots` mean the same group; roots of one group may still differ until `root`."""
 
     def __init__(self, size: int) -> None:
         self.roots = np.arange(size)
@@ -126,7 +126,10 @@ def _join(thumbnails: Thumbnails, first: Indices, second: Indices, groups: _Grou
 
 
 def _merge_equal_hashes(thumbnails: Thumbnails, hashes: Hashes, members: Indices, groups: _Groups) -> Indices:
-    """One image of each look among those of equal hash, so that a thousand copies take a thousand comparisons."""
+    """Group the images of equal hash that look the same, and return one image of each group.
+
+    So a thousand copies need a thousand comparisons, not a million.
+    """
     order = members[np.argsort(hashes[members], kind="stable")]
     starts = np.flatnonzero(np.diff(hashes[order])) + 1
     leaders: list[int] = []
@@ -149,23 +152,29 @@ SameFiles = list[Item]  # with the same bytes
 DuplicateGroup = list[SameFiles]  # all the files that look the same
 
 
-def duplicate_findings(readable: Sequence[ReadableItem]) -> list[Finding]:
-    """Findings about exact and near duplicates."""
-    groups = group_duplicates(readable)
-    exact = [files for group in groups for files in group]
-    leaks = list(_across(groups, "split"))
+def duplicate_findings(readable: Sequence[ReadableItem], labeled: bool = True) -> list[Finding]:
+    """Findings about exact and near duplicates. Each group is an example of one finding, with all of its files.
+
+    Without labels the split is drawn at random from all images, so only duplicates as such matter.
+    """
+    found: defaultdict[FindingKind, list[tuple[Example, DuplicateGroup]]] = defaultdict(list)
+    for group in group_duplicates(readable):
+        kind, example = _classify(group) if labeled else _classify_copies(group, by_split=False)
+        found[kind].append((example, group))
+    examples = {kind: [example for example, _ in pairs] for kind, pairs in found.items()}
+    extra = sum(_exact_copies(group, by_split=labeled) for _, group in found["duplicates"])
     return nonempty(
-        _contradictions(list(_across([[files] for files in exact], "label"))),
-        _leaks([example for example in leaks if example.detail == IDENTICAL]),
-        _near_leaks([example for example in leaks if example.detail == LOOKS_THE_SAME]),
-        _near_labels([example for example in _across(groups, "label") if example.detail == LOOKS_THE_SAME]),
-        _exact_copies([Example(tuple(same), IDENTICAL) for files in exact for same in _together(files)]),
-        _near_copies(groups),
+        _contradictions(examples.get("contradiction", [])),
+        _leaks(examples.get("leak", [])),
+        _near_leaks(examples.get("look-alike leak", [])),
+        _near_labels(examples.get("look-alike labels", [])),
+        _duplicates(examples.get("duplicates", []), extra, "a class" if labeled else "the dataset"),
+        _near_copies(examples.get("look-alikes", []), "a class" if labeled else "the dataset"),
     )
 
 
 def group_duplicates(readable: Sequence[ReadableItem]) -> list[DuplicateGroup]:
-    """The groups of two or more files that show the same image, in the order of the first."""
+    """The groups of two or more files that show the same image, ordered by their first file."""
     files: defaultdict[bytes, SameFiles] = defaultdict(list)
     thumbnails: dict[bytes, bytes] = {}
     for item, result in readable:
@@ -180,6 +189,41 @@ def group_duplicates(readable: Sequence[ReadableItem]) -> list[DuplicateGroup]:
     return [group for group in found if len(group) > 1 or len(group[0]) > 1]
 
 
+def _classify(group: DuplicateGroup) -> tuple[FindingKind, Example]:
+    """The worst problem of a group, and the group as its example: the files that show the problem, then the others."""
+    problems: tuple[tuple[str, FindingKind, FindingKind], ...] = (
+        ("label", "contradiction", "look-alike labels"),
+        ("split", "leak", "look-alike leak"),
+    )
+    for field, kind, _ in problems:
+        if exact := next((files for files in group if len(first_of_each(files, field)) > 1), None):
+            return kind, _example(group, first_of_each(exact, field), IDENTICAL)
+    every = list(chain.from_iterable(group))
+    for field, _, kind in problems:
+        if len(first := first_of_each(every, field)) > 1:
+            return kind, _example(group, first, LOOKS_THE_SAME)
+    return _classify_copies(group, by_split=True)
+
+
+def _classify_copies(group: DuplicateGroup, by_split: bool) -> tuple[FindingKind, Example]:
+    if _exact_copies(group, by_split):
+        exact = next(same for files in group for same in _together(files, by_split) if len(same) > 1)
+        return "duplicates", _example(group, exact, IDENTICAL)
+    return "look-alikes", _example(group, [], LOOKS_THE_SAME)
+
+
+def _example(group: DuplicateGroup, first: Sequence[Item], relation: str) -> Example:
+    """All files of the group, those of the problem first; the detail says so if others only look the same."""
+    others = [item for files in group for item in files if item not in first]
+    mixed = relation == IDENTICAL and len(group) > 1
+    detail = (
+        f"{relation}, and {plural(len(group) - 1, 'file that looks', 'files that look')} the same"
+        if mixed
+        else relation
+    )
+    return Example((*first, *others), detail)
+
+
 def first_of_each(items: Sequence[Item], field: str) -> tuple[Item, ...]:
     """The first item of every split, or of every label."""
     firsts: dict[Hashable, Item] = {}
@@ -188,54 +232,47 @@ def first_of_each(items: Sequence[Item], field: str) -> tuple[Item, ...]:
     return tuple(firsts.values())
 
 
-def _across(groups: Sequence[DuplicateGroup], field: str) -> Iterator[Example]:
-    """The images in two splits, or under two labels; an exact duplicate rather than a near one."""
-    for group in groups:
-        exact = next((files for files in group if len(first_of_each(files, field)) > 1), None)
-        items = first_of_each(exact or list(chain.from_iterable(group)), field)
-        if len(items) > 1:
-            yield Example(items, IDENTICAL if exact else LOOKS_THE_SAME)
+def _exact_copies(group: DuplicateGroup, by_split: bool) -> int:
+    """The number of files that could be removed because another one has the same bytes."""
+    return sum(len(same) - 1 for files in group for same in _together(files, by_split))
+
+
+def _together(items: Sequence[Item], by_split: bool) -> list[SameFiles]:
+    """The items by split and label, or all of them together."""
+    groups: defaultdict[tuple[str, int], SameFiles] = defaultdict(list)
+    for item in items:
+        groups[(item.split, item.label) if by_split else ("", 0)].append(item)
+    return list(groups.values())
 
 
 def _contradictions(found: Sequence[Example]) -> Finding:
-    title = f"{plural(len(found), 'file is', 'files are')} under two labels or more"
-    return Finding.of("error", "contradiction", title, found, "keep the one with the right label")
+    title = f"{plural(len(found), 'file has', 'files have')} copies under different labels"
+    return Finding.of("error", "contradiction", title, found, "keep the copy with the right label")
 
 
 def _leaks(found: Sequence[Example]) -> Finding:
-    title = f"{plural(len(found), 'file is', 'files are')} in two splits: accuracy will look too high"
-    return Finding.of("error", "leak", title, found, "keep each in one split only")
+    title = f"{plural(len(found), 'file is', 'files are')} in more than one split: accuracy will look too high"
+    return Finding.of("error", "leak", title, found, "remove all copies but one")
 
 
 def _near_leaks(found: Sequence[Example]) -> Finding:
-    """A near duplicate, such as the next photo of a burst, is no error: a person must decide."""
-    title = f"{plural(len(found), 'image looks', 'images look')} the same in two splits"
+    """A near duplicate, such as the next photo of a burst, is not an error: a person has to decide."""
+    title = f"{plural(len(found), 'image looks', 'images look')} the same in more than one split"
     hint = "look at them: if they are copies, accuracy will look too high"
     return Finding.of("warning", "look-alike leak", title, found, hint)
 
 
 def _near_labels(found: Sequence[Example]) -> Finding:
-    title = f"{plural(len(found), 'image looks', 'images look')} the same under two labels"
-    return Finding.of("warning", "look-alike labels", title, found, "look at them, and keep the right one")
+    title = f"{plural(len(found), 'image looks', 'images look')} the same under different labels"
+    return Finding.of("warning", "look-alike labels", title, found, "look at them, and keep the right label")
 
 
-def _exact_copies(groups: Sequence[Example]) -> Finding:
-    found = tuple(example for example in groups if len(example.items) > 1)
-    extra = sum(len(example.items) - 1 for example in found)
-    title = f"{plural(extra, 'file is an exact copy', 'files are exact copies')} within a class"
-    return Finding("warning", "duplicates", title, extra, found, "remove the copies: they count double in training")
+def _duplicates(found: Sequence[Example], extra: int, where: str) -> Finding:
+    title = f"{plural(extra, 'file is an exact copy', 'files are exact copies')} within {where}"
+    hint = "remove the copies: they count more than other images in training"
+    return Finding("warning", "duplicates", title, extra, tuple(found), hint)
 
 
-def _near_copies(groups: Sequence[DuplicateGroup]) -> Finding:
-    firsts = [[same[0] for files in group for same in _together(files)] for group in groups]
-    found = [Example(tuple(same), LOOKS_THE_SAME) for some in firsts for same in _together(some) if len(same) > 1]
-    title = f"{plural(len(found), 'image has', 'images have')} near duplicates within a class"
+def _near_copies(found: Sequence[Example], where: str) -> Finding:
+    title = f"{plural(len(found), 'image has', 'images have')} near duplicates within {where}"
     return Finding.of("note", "look-alikes", title, found, "keep one of each, unless they are intended")
-
-
-def _together(items: Sequence[Item]) -> list[SameFiles]:
-    """The items by split and label."""
-    groups: defaultdict[tuple[str, int], SameFiles] = defaultdict(list)
-    for item in items:
-        groups[item.split, item.label].append(item)
-    return list(groups.values())

@@ -1,6 +1,6 @@
-"""Examine files: the header, whether each decodes, and a small thumbnail to compare it with others.
+"""Examine files: read the header, decode the image, and make a small thumbnail to compare it with others.
 
-Several worker processes examine files in parallel; results come in the order of the items.
+Worker processes examine files in parallel; results come in the order of the items.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ from vitral.data.samples import Item, Samples, Store
 from vitral.data.thumbnails import native_decoding, to_rgb_image
 
 THUMBNAIL_SIDE = 16  # rows and columns
-# A JPEG is decoded at four times this size: at less, a copy saved as PNG gives another thumbnail.
+# A JPEG is decoded at four times this size; if smaller, a copy saved as PNG would have a different thumbnail.
 MIN_SIZE = Size(4 * THUMBNAIL_SIDE, 4 * THUMBNAIL_SIDE)
 
 
@@ -33,12 +33,12 @@ class ImageInfo(NamedTuple):
 
     header: Header
     digest: bytes  # of the whole file
-    contrast: int  # from the darkest to the brightest pixel, in the channel where that is most
+    contrast: int  # brightest minus darkest value, in the channel with the largest difference
     thumbnail: bytes  # 16 x 16 x 3
 
 
 class Unreadable(NamedTuple):
-    """A file that does not decode, with the text of the error."""
+    """A file that cannot be decoded, with the text of the error."""
 
     code: str
     message: str
@@ -66,7 +66,7 @@ def examine(store: Store, item: Item) -> ExamResult:
 def _decode(data: bytes, name: str) -> ImageInfo:
     encoded = open_image(data, name, native_decoding(data, name))
     picture = to_rgb_image(encoded.pixels(MIN_SIZE))
-    contrast = int(np.diff(np.array(picture.getextrema())).max())  # Pillow is faster at this than NumPy by far
+    contrast = int(np.diff(np.array(picture.getextrema())).max())  # much faster in Pillow than in NumPy
     thumbnail = picture.resize((THUMBNAIL_SIDE, THUMBNAIL_SIDE), Image.Resampling.BILINEAR)
     return ImageInfo(encoded.header, hashlib.blake2b(data, digest_size=16).digest(), contrast, thumbnail.tobytes())
 
@@ -78,7 +78,7 @@ Chunk = Sequence[Item]
 
 
 class Worker(NamedTuple):
-    """A worker process, the pipe of its results, and its index in the current chunk."""
+    """A worker process, the pipe for its results, and the index of its current item in the chunk."""
 
     process: BaseProcess
     answers: Connection
@@ -92,13 +92,13 @@ class Worker(NamedTuple):
             self.process.join()
             item = chunk[int(self.at.array[0])]
             message = f"a worker process died with exit code {self.process.exitcode} while it read this image"
-            hint = "remove the image if it happens there again; if memory ran out, use --workers 1"
+            hint = "if it happens again with this image, remove it; if memory ran out, use --workers 1"
             where = store.address(item.name)
             raise VitralError(message, code="run.lost_process", where=where, hint=hint) from None
 
 
 def examine_all(samples: Samples, workers: int) -> Generator[ExaminedItem, None, None]:
-    """Examine every item, in order; without workers, or for few items, in this process."""
+    """Examine every item, in order; in this process if there are no workers or only a few items."""
     if workers < 1 or len(samples.items) <= CHUNK:
         for item in samples.items:
             yield ExaminedItem(item, examine(samples.store, item))
@@ -119,14 +119,16 @@ def examine_all(samples: Samples, workers: int) -> Generator[ExaminedItem, None,
 
 
 def with_progress(results: Generator[ExaminedItem, None, None], total: int) -> Iterator[ExaminedItem]:
-    """The same results, with a progress bar on stderr if it is a terminal and not silenced."""
+    """The same results, with a progress bar on stderr if it is a terminal and --quiet is not set."""
     from rich.console import Console
     from rich.progress import track
 
     console = Console(stderr=True)
     silent = not (console.is_terminal and log.isEnabledFor(logging.INFO))
     try:
-        begun = list(islice(results, 1))  # starts the workers: nothing may be forked once the bar has a thread
+        begun = list(
+            islice(results, 1)
+        )  # start the workers before the progress bar starts a thread, which must not be forked
         yield from track(chain(begun, results), "examining", total, console=console, transient=True, disable=silent)
     finally:
         results.close()
@@ -137,12 +139,12 @@ def _start_worker(store: Store, chunks: Sequence[Chunk]) -> Worker:
     at = create_shared((1,), "int64", DEFAULT_CONTEXT)
     process = DEFAULT_CONTEXT.Process(target=_run_worker, args=(store, chunks, end, at), daemon=True)
     process.start()
-    end.close()  # so that the death of the worker ends its results
+    end.close()  # so that the pipe closes if the worker dies
     return Worker(process, answers, at)
 
 
 def _run_worker(store: Store, chunks: Sequence[Chunk], answers: Connection, at: SharedArray) -> None:
-    """The loop of a worker. It ignores interrupts: the parent handles them and ends the workers."""
+    """The loop of a worker. It ignores interrupts, because the parent handles them and stops the workers."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for chunk in chunks:

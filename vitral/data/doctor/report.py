@@ -1,9 +1,8 @@
-"""The diagnosis as text, one screen for an ordinary dataset, and as one HTML file with thumbnails of the images."""
+"""The diagnosis as text, which fits on a screen for most datasets, and as one HTML file with thumbnails."""
 
-import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from math import floor, log2, sqrt
+from math import ceil, floor, log2, sqrt
 from pathlib import Path
 from textwrap import TextWrapper
 
@@ -15,24 +14,36 @@ from vitral import __version__
 from vitral.core.config import Size
 from vitral.core.errors import DataError
 from vitral.core.storage import write_file_atomically
-from vitral.data.doctor.checks import Example, Finding
-from vitral.data.doctor.diagnosis import IMAGE_SIZE, MAX_SQUEEZE, Diagnosis, summarize_resize
+from vitral.data.doctor.checks import Example, Finding, is_labeled
+from vitral.data.doctor.diagnosis import (
+    MAX_SQUEEZE,
+    Diagnosis,
+    ResizeSummary,
+    TrainingForecast,
+    images_per_class,
+    next_command,
+    summarize_resize,
+)
 from vitral.data.samples import SPLITS, Item, Samples, Split
 from vitral.data.thumbnails import thumbnail_url
 from vitral.html.charts import Axis, Chart, Dot, Line
 from vitral.html.page import plural, printable, render
+from vitral.html.text import format_count
 
 COLUMNS = 100
 TEXT_CLASSES = 12
 TEXT_EXAMPLES = {"error": 8, "warning": 2, "note": 1}
 MAX_NAMES = 3  # of one example
 MARGIN = 9  # columns for the severity
+NO_SIZE = Size(1, 1)  # where only the sizes of the files matter
 STYLES = {"error": "bold red", "warning": "bold yellow", "note": "bold cyan"}
 
 
 def format_report(diagnosis: Diagnosis) -> str:
     """The whole report, in lines of at most 100 columns unless a name is longer."""
-    parts = [_headline(diagnosis), _classes(diagnosis.samples), _sizes(diagnosis)]
+    samples = diagnosis.samples
+    classes = _classes(samples) if is_labeled(samples) and samples.items else ""
+    parts = [_headline(diagnosis), classes, _files(diagnosis), _training(diagnosis)]
     parts.append("\n".join(line for finding in diagnosis.findings for line in _finding(finding)))
     return "\n\n".join([*filter(None, parts), verdict(diagnosis)])
 
@@ -47,14 +58,14 @@ def print_report(text: str, console: Console) -> None:
 
 
 def verdict(diagnosis: Diagnosis) -> str:
-    """The last line: train, or correct the errors first."""
-    data = printable(shlex.quote(diagnosis.samples.where))
+    """The last line: train, or fix the errors first."""
+    command = printable(next_command(diagnosis))
     errors, warnings = diagnosis.count("error"), diagnosis.count("warning")
     if errors:
         more = f" and {plural(warnings, 'warning')}" if warnings else ""
-        return f"{plural(errors, 'error')}{more}: fix the errors, then run  vitral check {data}"
+        return f"{plural(errors, 'error')}{more}: fix the errors, then run  {command}"
     found = f"{plural(warnings, 'warning')}, no errors" if warnings else "no errors, no warnings"
-    return f"{found}: train on it with  vitral train {data}"
+    return f"{found}: train with  {command}"
 
 
 def format_example(example: Example) -> str:
@@ -66,11 +77,16 @@ def format_example(example: Example) -> str:
 
 
 def _headline(diagnosis: Diagnosis) -> str:
+    return f"{printable(diagnosis.samples.where)}: {_summary(diagnosis)}"
+
+
+def _summary(diagnosis: Diagnosis) -> str:
+    """`396 images of 2 classes (243 train, 153 val)`."""
     samples = diagnosis.samples
     splits = ", ".join(f"{len(samples.of(split)):,} {split}" for split in _nonempty_splits(samples))
-    count = f"{plural(len(samples.items), 'image')} of {plural(len(samples.classes), 'class', 'classes')}"
+    labels = f"of {plural(len(samples.classes), 'class', 'classes')}" if is_labeled(samples) else "without labels"
     some = f"; {diagnosis.examined:,} examined" if diagnosis.examined < len(samples.items) else ""
-    return f"{printable(samples.where)}: {count} ({splits}){some}"
+    return f"{plural(len(samples.items), 'image')} {labels}{f' ({splits})' if splits else ''}{some}"
 
 
 def _nonempty_splits(samples: Samples) -> list[Split]:
@@ -103,20 +119,59 @@ def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
         yield "  ".join([set_cell_size(cut, first), *cells])
 
 
-def _sizes(diagnosis: Diagnosis) -> str:
+def _files(diagnosis: Diagnosis) -> str:
+    """The formats and sizes of the files."""
     if not diagnosis.sizes:
         return ""
-    found = summarize_resize(diagnosis.sizes)
+    found = summarize_resize(diagnosis.sizes, NO_SIZE)
     same = found.smallest == found.largest
     span = str(found.median) if same else f"{found.smallest} to {found.largest}, median {found.median}"
-    ratio = found.reduction
-    scale = f"{1 / ratio:.1f} times larger" if ratio < 1 else f"{ratio:.1f} times smaller"
-    squeezed = f"{found.squeezed:,} squeezed by more than {MAX_SQUEEZE:g} times"
     return (
         f"{'files':<{MARGIN}}{_tally(diagnosis.formats)}; {_tally(diagnosis.modes)}\n"
-        f"{'sizes':<{MARGIN}}{span} (height x width)\n"
-        f"{'resize':<{MARGIN}}to {IMAGE_SIZE}: {scale} at the median; {found.enlarged:,} enlarged, {squeezed}"
+        f"{'sizes':<{MARGIN}}{span} (height x width)"
     )
+
+
+def _training(diagnosis: Diagnosis) -> str:
+    """The training that `vitral train` would run, in rows of a name and a text."""
+    return "\n".join(
+        line for name, text in training_rows(diagnosis) for line in _wrapped(text, f"{name:<{MARGIN}}", " " * MARGIN)
+    )
+
+
+def training_rows(diagnosis: Diagnosis) -> list[tuple[str, str]]:
+    """The training that `vitral train` would run: recipe, model, length, and what is done to the images."""
+    training = diagnosis.training
+    if training is None:
+        return []
+    image, patch = training.image_size, training.patch
+    chosen = training.reason or f"recipe {training.recipe}"
+    start = f", from {training.weights}" if training.weights else ", from random weights"
+    tokens = f"{image} pixels, {plural(training.patches, 'patch', 'patches')} of {patch}"
+    epochs = f"{training.epochs:.4g} {'epoch' if training.epochs == 1 else 'epochs'}"
+    rows = [
+        ("training", f"{chosen}; task {training.task}"),
+        ("model", f"{training.model}, {format_count(training.parameters)} parameters{start}"),
+        ("images", tokens),
+        ("length", f"{epochs}, {plural(training.steps, 'step')}, batch size {training.batch_size:,}"),
+    ]
+    if is_labeled(diagnosis.samples):
+        found = images_per_class(diagnosis.samples)
+        span = f" ({found.smallest:,} to {found.largest:,})" if found.smallest < found.largest else ""
+        rows.append(("classes", f"about {plural(found.median, 'training image')} per class{span}"))
+    if diagnosis.sizes:
+        rows.append(("resize", _resize(summarize_resize(diagnosis.sizes, image), training)))
+    return rows
+
+
+def _resize(found: ResizeSummary, training: TrainingForecast) -> str:
+    ratio = found.reduction
+    scale = f"{1 / ratio:.1f} times larger" if ratio < 1 else f"{ratio:.1f} times smaller"
+    scale = "the same size" if 0.95 < ratio < 1.05 else scale
+    wide = f"{found.squeezed:,} squeezed by more than {MAX_SQUEEZE:g} times"
+    if not training.squeezes:
+        wide = f"{found.squeezed:,} cropped because they are more than {MAX_SQUEEZE:g} times as long as wide"
+    return f"to {training.image_size}: {scale} at the median; {found.enlarged:,} upscaled, {wide}"
 
 
 def _tally(counted: Counter[str]) -> str:
@@ -129,7 +184,7 @@ def _tally(counted: Counter[str]) -> str:
 def _finding(finding: Finding) -> Iterator[str]:
     indent = " " * MARGIN
     yield from _wrapped(finding.title, f"{finding.severity:<{MARGIN}}", indent)
-    if finding.kind != "missing":  # whose title has the names already
+    if finding.kind != "missing":  # the title has the names
         most = TEXT_EXAMPLES[finding.severity]
         examples = [format_example(example) for example in finding.examples[:most]]
         left = len(finding.examples) - most
@@ -141,7 +196,7 @@ def _finding(finding: Finding) -> Iterator[str]:
 
 
 def _wrapped(text: str, first: str, indent: str) -> list[str]:
-    """The text in lines that fit the columns, unless a name is longer."""
+    """The text in lines of at most COLUMNS, unless a name is longer."""
     wrapper = TextWrapper(COLUMNS, first, indent, break_long_words=False, break_on_hyphens=False)
     return wrapper.wrap(printable(text))
 
@@ -169,10 +224,14 @@ def render_page(diagnosis: Diagnosis) -> str:
         samples=samples,
         version=__version__,
         verdict=verdict(diagnosis),
+        summary=_summary(diagnosis),
+        training=training_rows(diagnosis),
         splits=_nonempty_splits(samples),
-        classes=sorted(_class_counts(samples), key=lambda row: -sum(row[1])),
+        classes=sorted(_class_counts(samples), key=lambda row: -sum(row[1])) if is_labeled(samples) else [],
         max_classes=MAX_CLASSES,
-        sizes=size_chart(diagnosis.sizes, IMAGE_SIZE) if diagnosis.sizes else None,
+        sizes=size_chart(diagnosis.sizes, diagnosis.training.image_size)
+        if diagnosis.sizes and diagnosis.training
+        else None,
         max_examples=MAX_EXAMPLES,
         max_images=MAX_IMAGES,
         thumbnail=_thumbnails(samples),
@@ -180,7 +239,7 @@ def render_page(diagnosis: Diagnosis) -> str:
 
 
 def _thumbnails(samples: Samples) -> Callable[[Item], str]:
-    """A function that gives data URLs of images; empty ones after a total of MAX_BYTES."""
+    """A function that returns the data URL of an image, or an empty one after a total of MAX_BYTES."""
     used = 0
 
     def thumbnail(item: Item) -> str:
@@ -189,7 +248,7 @@ def _thumbnails(samples: Samples) -> Callable[[Item], str]:
             return ""
         try:
             source = thumbnail_url(samples, item)
-        except DataError:  # it decoded when it was examined: the page does not report it
+        except DataError:  # the file has changed since it was examined
             return ""
         used += len(source)
         return source
@@ -198,23 +257,24 @@ def _thumbnails(samples: Samples) -> Callable[[Item], str]:
 
 
 def size_chart(sizes: Counter[Size], image: Size) -> Chart:
-    """A dot for each image size on logarithmic axes, its area by the number of images of that size.
+    """A dot for each image size on logarithmic axes; the area of a dot shows the number of images of that size.
 
-    The dashed box marks the sizes that fit into the model's input.
+    The dashed box contains the sizes that are upscaled to the input size `image`.
     """
     shown, summary = sizes.most_common(MAX_DOTS), summarize_resize(sizes, image)
     sides = [side for size, _ in shown for side in size] + list(image)
-    low, high, most = floor(log2(min(sides))), floor(log2(max(sides))) + 1, shown[0][1]
+    box = log2(max(image))
+    low = min(floor(log2(min(sides))), ceil(box) - 1)  # so that the box is not empty
+    high, most = floor(log2(max(sides))) + 1, shown[0][1]
     x, y = Axis(low, high, 1, 0, SIDE), Axis(low, high, 1, SIDE, 0)
 
     def label(power: float) -> str:
         return str(2 ** int(power))
 
-    box = log2(max(image))
     grid = "".join(f"M{tick.position} 0V{SIDE}" for tick in x.ticks())
     caption = (
-        f"The dashed box is the model's input size, {image}. {summary.enlarged:,} images are enlarged, "
-        f"{summary.squeezed:,} squeezed by more than {MAX_SQUEEZE} times"
+        f"The dashed box is the input size of the model, {image}: "
+        f"{plural(summary.enlarged, 'image is', 'images are')} upscaled"
     )
     hidden = len(sizes) - len(shown)
     return Chart(

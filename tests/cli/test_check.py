@@ -1,0 +1,28 @@
+"""`vitral check` as its users meet it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.runs.small import photos
+
+
+def run(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, "-m", "vitral", "check", *arguments, "--workers", "0"]
+    return subprocess.run(line, cwd=home, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_a_report_a_page_and_json_of_faults_and_the_exit_code(tmp_path: Path) -> None:
+    data = photos(tmp_path / "photos")
+    (data / "train/empty").mkdir()
+    (data / "val/only").mkdir()
+    (data / "val/only/1.png").write_bytes((data / "train/dark/0.png").read_bytes())
+    report = run(tmp_path, "photos", "--html", "page.html")
+    assert (report.returncode, report.stderr) == (3, "")
+    assert report.stdout.splitlines()[-1].endswith("  vitral check photos")
+    assert "train/empty" in (tmp_path / "page.html").read_text()
+    answer = json.loads(run(tmp_path, "photos", "--image-size", "32", "--json").stdout)
+    assert {finding["code"] for finding in answer["findings"]} == {*["", "data.empty_class", "data.class_not_in_train"]}
+    assert answer["training"]["image_size"] == [32, 32]
+    assert answer["command"] == "vitral check photos --image-size 32"
