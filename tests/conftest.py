@@ -1,9 +1,11 @@
 """Every test runs in one thread, from the same seeds."""
 
+import logging
 import os
 import random
 import sys
 from collections import Counter
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
@@ -25,6 +27,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if counts[name] % sampled.args[0]:
                 item.add_marker("slow")
             counts[name] += 1
+
+
+@pytest.fixture(autouse=True)
+def log_level() -> Iterator[None]:
+    """Restore the level that a command line sets, so that the next test captures the same messages in any order."""
+    log = logging.getLogger("vitral")
+    level = log.level
+    yield
+    log.setLevel(level)
 
 
 @pytest.fixture(autouse=True)
