@@ -119,9 +119,9 @@ def test_the_rate_is_drawn_as_it_was_set() -> None:
     assert chart.caption == "Highest at epoch 0.2: 0.00100."
 
 
-@pytest.mark.parametrize("spike", [0, 7, 39])
+@pytest.mark.parametrize("spike", [0, 70, 159])
 def test_no_curve_leaves_its_axes(spike: int) -> None:
-    lines = measured()
+    lines = measured(epochs=8, each=20)  # enough that the bold line is smoother than the steps
     training = [place for place, line in enumerate(lines) if line["split"] == "train"]
     lines[training[spike]] = {**lines[training[spike]], "loss": 30.0, "accuracy": 0.0}
     for chart in metric_charts(lines):
