@@ -16,6 +16,7 @@ from vitral.data.samples import Item, Samples
 from vitral.recipes.recipe import Recipe
 from vitral.runs.artifacts import RunArtifacts
 from vitral.runs.build import build_run, select_device
+from vitral.runs.callbacks.events import EventDispatcher
 from vitral.runs.folder import find_run
 from vitral.runs.preflight import create_run
 from vitral.runs.session import Session
@@ -75,7 +76,8 @@ class StepwiseRun:
             self._stack.callback(rmtree, self.folder.path, ignore_errors=True)
         parts = build_run(recipe, samples, team)
         parts = replace(parts, loader=Gated(parts.loader, samples.of("train"), self._gate))
-        session = Session(self.folder, parts, team, SignalHandler(), RunArtifacts(self.folder, parts, team))
+        artifacts = RunArtifacts(self.folder, parts, team)
+        session = Session(self.folder, parts, team, SignalHandler(), artifacts, EventDispatcher())
         session.restore()
         course = ProgressSpan(session.step, parts.steps, parts.plan.steps_per_epoch, parts.plan.batch_size)
         nowhere = self._stack.enter_context(open(os.devnull, "w"))  # noqa: SIM115, the stack closes it

@@ -53,6 +53,12 @@ if TYPE_CHECKING:
     from vitral.models.registry import list_models as list_models
     from vitral.recipes.recipe import Recipe as Recipe
     from vitral.recipes.registry import list_recipes as list_recipes
+    from vitral.runs.callbacks.events import Evaluated as Evaluated
+    from vitral.runs.callbacks.events import Finished as Finished
+    from vitral.runs.callbacks.events import Logged as Logged
+    from vitral.runs.callbacks.events import RunEvent as RunEvent
+    from vitral.runs.callbacks.events import Saved as Saved
+    from vitral.runs.callbacks.events import Started as Started
     from vitral.runs.evaluate import evaluate as evaluate
     from vitral.runs.export import export as export
     from vitral.runs.options import TrainOptions as TrainOptions
@@ -89,10 +95,13 @@ _HOMES = {
     "ConfigError": "vitral.core.errors",
     "DataError": "vitral.core.errors",
     "Decoding": "vitral.data.decoding.header",
+    "Evaluated": "vitral.runs.callbacks.events",
     "Features": "vitral.models",
+    "Finished": "vitral.runs.callbacks.events",
     "ImagePipeline": "vitral.data.loading.loader",
     "Layout": "vitral.models",
     "Loader": "vitral.data.loading.loader",
+    "Logged": "vitral.runs.callbacks.events",
     "Model": "vitral.models",
     "Outcome": "vitral.tasks.task",
     "Pixels": "vitral.data.decoding.pixels",
@@ -103,7 +112,10 @@ _HOMES = {
     "Recipe": "vitral.recipes.recipe",
     "Resnet": "vitral.models",
     "Run": "vitral.runs.train",
+    "RunEvent": "vitral.runs.callbacks.events",
+    "Saved": "vitral.runs.callbacks.events",
     "Split": "vitral.data.samples",
+    "Started": "vitral.runs.callbacks.events",
     "Task": "vitral.tasks.task",
     "TrainOptions": "vitral.runs.options",
     "Vit": "vitral.models",

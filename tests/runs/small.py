@@ -1,6 +1,7 @@
 """A small run: a folder of little photos, and settings under which it is over in a second."""
 
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,8 @@ from PIL import Image
 from vitral.core.config import parse_settings
 from vitral.data.samples import Samples
 from vitral.recipes.recipe import Recipe
+from vitral.runs.callbacks.events import RunCallback, TrackerLike
+from vitral.runs.options import TrainOptions
 from vitral.runs.request import RunRequest, resolve
 from vitral.runs.train import Run, train
 from vitral.training.callbacks import SignalHandler
@@ -43,9 +46,17 @@ def recipe_and_samples(folder: Path, *settings: str) -> tuple[Recipe, Samples]:
     return found.recipe, found.samples
 
 
-def begin(home: Path, *settings: str, data: str = "", out: str = "run") -> Run:
-    where = data or str(home / "photos")
-    return train(where, settings=parse_settings([*SETTINGS, *settings]), recipe="small_hundreds", out=str(home / out))
+def begin(
+    home: Path,
+    *settings: str,
+    data: str = "",
+    out: str = "run",
+    callbacks: Sequence[RunCallback] = (),
+    tracker: TrackerLike = (),
+) -> Run:
+    complete = parse_settings([*SETTINGS, *settings])
+    options: TrainOptions = {"settings": complete, "callbacks": callbacks, "tracker": tracker}
+    return train(data or str(home / "photos"), recipe="small_hundreds", out=str(home / out), **options)
 
 
 class StopAfterEachStep(SignalHandler):

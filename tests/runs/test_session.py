@@ -11,6 +11,7 @@ from tests.runs.small import EACH, SETTINGS, photos, recipe_and_samples
 from vitral.core.config import parse_settings
 from vitral.runs.artifacts import RunArtifacts
 from vitral.runs.build import build_run, first_split
+from vitral.runs.callbacks.events import EventDispatcher
 from vitral.runs.folder import RunFolder
 from vitral.runs.session import Session
 from vitral.runs.train import resume, train
@@ -26,7 +27,7 @@ def session(home: Path, splits: dict[str, int], *settings: str) -> Session:
     recipe, samples = recipe_and_samples(photos(home / "photos", splits), *settings)
     parts = build_run(recipe, samples, HERE)
     folder = RunFolder(home)
-    found = Session(folder, parts, HERE, SignalHandler(), RunArtifacts(folder, parts, HERE))
+    found = Session(folder, parts, HERE, SignalHandler(), RunArtifacts(folder, parts, HERE), EventDispatcher())
     found.restore()
     return found
 

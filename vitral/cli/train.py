@@ -36,6 +36,10 @@ WORKERS_HELP = "Processes that decode images, or auto, which is 0 on a CPU."
 TIME_HELP = "Train for as many steps as fit into this time: 90s, 10m or 1h30m."
 OF_RECIPE = "that of the recipe"
 AUTO_RESUME_HELP = "Resume the run in --out if there is one, else start it there: for jobs that may be restarted."
+TRACKER_HELP = (
+    "Send metrics to tensorboard, wandb or mlflow; repeatable. TensorBoard only writes files to the run folder. "
+    "Example: --tracker wandb."
+)
 PRINT_HELP = "Print the complete recipe as YAML, which --recipe takes, and train nothing."
 
 
@@ -49,7 +53,7 @@ def train(  # noqa: PLR0913, PLR0917, one parameter per option
     set_: Settings,
     data: Annotated[str, typer.Argument(metavar="DATA", help=DATA_HELP, autocompletion=complete_data)] = "",
     resume: Annotated[
-        str, typer.Option(metavar="RUN", help="Resume a run; takes no other options.", show_default="a new run")
+        str, typer.Option(metavar="RUN", help="Resume a run; takes only --tracker.", show_default="a new run")
     ] = "",
     recipe: Annotated[
         str,
@@ -112,6 +116,15 @@ def train(  # noqa: PLR0913, PLR0917, one parameter per option
     time_limit: Annotated[
         str, typer.Option(metavar="TIME", help=TIME_HELP, show_default="the epochs of the recipe")
     ] = "",
+    tracker: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help=TRACKER_HELP,
+            show_default="tensorboard, where it is installed",
+            autocompletion=complete_from(("tensorboard", "wandb", "mlflow")),
+        ),
+    ] = None,
     print_recipe: Annotated[bool, typer.Option("--print-recipe", help=PRINT_HELP)] = False,
     root: Root = "",
 ) -> None:
@@ -122,6 +135,8 @@ def train(  # noqa: PLR0913, PLR0917, one parameter per option
     """
     from vitral.core.config import parse_settings
     from vitral.core.machine import keep_freed_memory
+    from vitral.runs.callbacks.events import EventDispatcher
+    from vitral.runs.callbacks.trackers import open_trackers
     from vitral.runs.folder import is_run
     from vitral.runs.request import RunRequest, resolve
     from vitral.runs.train import resume as resume_run
@@ -138,18 +153,19 @@ def train(  # noqa: PLR0913, PLR0917, one parameter per option
     if resume:
         others = {"DATA": data, "recipe": recipe, "model": model, "out": out, "time-limit": time_limit} | settings
         if given := [name for name, value in others.items() if value]:
-            message = f"takes no other options, since a run continues as it started; got {', '.join(given)}"
+            message = f"takes only --tracker, since a run continues as it started; got {', '.join(given)}"
             hint = f"vitral train --resume {shlex.quote(resume)}"
             raise ConfigError(message, code="config.conflict", where="--resume", hint=hint)
-        show_run(resume_run(resume))
+        show_run(resume_run(resume, tracker=tracker or ()))
     elif auto_resume and is_run(out):
-        show_run(resume_run(out))
+        show_run(resume_run(out, tracker=tracker or ()))
     else:
         request = RunRequest(data, None, recipe, model, settings)
         if print_recipe:
             typer.echo(resolve(request).recipe.to_yaml(), nl=False)
         else:
-            show_run(train_request(request, out, time_limit))
+            events = EventDispatcher(trackers=open_trackers(tracker or ()))
+            show_run(train_request(request, out, time_limit, events))
 
 
 def show_run(run: "Run") -> None:

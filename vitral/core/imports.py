@@ -2,7 +2,8 @@
 
 `import openvino` sends an event to Intel and writes a client id into `~/intel`, unless the package openvino_telemetry
 cannot be imported; so its import is blocked here. `import onnxruntime` writes a device id and an event about the
-process into the user's cache, on Linux too, unless an environment variable disables it; so it is set here.
+process into the user's cache, on Linux too, unless an environment variable disables it; so it is set here. So are
+those of wandb, which reports its errors, and of mlflow, which reports its use, unless the user has set them.
 """
 
 import gc
@@ -75,6 +76,25 @@ def load_openvino() -> Any:
                 sys.modules[OPENVINO_TELEMETRY] = before  # type: ignore[assignment]
 
 
+def load_tensorboard() -> Any:
+    """The part of torch that writes files for TensorBoard, which needs the package tensorboard."""
+    return _loaded("torch.utils.tensorboard", "pip install 'vitral[tracking]'")
+
+
+def load_wandb() -> Any:
+    """The package wandb, which then reports none of its own errors to its makers."""
+    os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
+    return _loaded("wandb", "pip install wandb")
+
+
+def load_mlflow() -> Any:
+    """The package mlflow, without telemetry; folders may be stores, and a server that is lost is given up in 15 s."""
+    defaults = {"DISABLE_TELEMETRY": "true", "ALLOW_FILE_STORE": "true", "HTTP_REQUEST_MAX_RETRIES": "3"}
+    for name, value in defaults.items():
+        os.environ.setdefault(f"MLFLOW_{name}", value)
+    return _loaded("mlflow", "pip install mlflow")
+
+
 @contextmanager
 def model_file_errors(model: bytes | Path) -> Iterator[None]:
     """Turn an error of a package about a model file into a WeightsError that names the file."""
@@ -87,12 +107,10 @@ def model_file_errors(model: bytes | Path) -> Iterator[None]:
         raise WeightsError(message, code="weights.corrupt", where=model, hint="export the model again") from error
 
 
-def _loaded(name: str) -> Any:
+def _loaded(name: str, hint: str = "pip install 'vitral[deploy]'") -> Any:
     try:
         return import_module(name)
     except ImportError as error:
         if error.name != name:  # it is installed, but one of its dependencies is not
             raise ConfigError(f"{name} cannot be used: {error}", code="config.broken_package") from None
-        raise ConfigError(
-            f"{name} is not installed", code="config.missing_package", hint="pip install 'vitral[deploy]'"
-        ) from None
+        raise ConfigError(f"{name} is not installed", code="config.missing_package", hint=hint) from None

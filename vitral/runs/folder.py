@@ -55,11 +55,16 @@ def refuse_existing(out: str) -> None:
         raise ConfigError("already exists, and is not overwritten", code="config.path_exists", where=out, hint=hint)
 
 
+def data_name(data: str) -> str:
+    """A name for runs on the data at a path."""
+    stem = re.split(r"[.*?{\[]", Path(data.rstrip("/")).name)[0]  # of `shards-{00..09}.tar` only `shards-`
+    return stem.strip("-_ ") or "run"
+
+
 def create_folder(out: str, data: str) -> RunFolder:
     """Create the folder `out`, or one in `runs` named after the data, with a number if that exists."""
     refuse_existing(out)
-    stem = re.split(r"[.*?{\[]", Path(data.rstrip("/")).name)[0]  # of `shards-{00..09}.tar` only `shards-`
-    name = stem.strip("-_ ") or "run"
+    name = data_name(data)
     for number in count(1):
         path = Path(out).expanduser() if out else RUNS / (name if number == 1 else f"{name}-{number}")
         try:

@@ -12,6 +12,7 @@ from vitral.core.config import Config
 from vitral.data.loading.loader import Augmentation
 from vitral.models.registry import SizeLike
 from vitral.recipes.recipe import Checkpoints, Images
+from vitral.runs.callbacks.events import RunCallback, TrackerLike
 from vitral.training.ema import BaseAverage
 from vitral.training.finetune import BaseFinetune
 from vitral.training.optimizers import BaseOptimizer
@@ -57,6 +58,8 @@ class TrainOptions(TypedDict, total=False):
     settings: Mapping[str, Any]
     time_limit: str
     trust: bool
+    callbacks: Sequence[RunCallback]
+    tracker: TrackerLike
 
 
-RUN_OPTIONS = ("settings", "time_limit", "trust")  # not part of the recipe
+RUN_OPTIONS = ("settings", "time_limit", "trust", "callbacks", "tracker")  # not part of the recipe

@@ -1,11 +1,13 @@
 """One session of a run: from its newest checkpoint or its first step until it ends or is stopped."""
 
 import logging
+from dataclasses import dataclass
 
 from vitral.core.errors import VitralError, WeightsError
 from vitral.data.loading.sampler import SamplingPlan
 from vitral.runs.artifacts import RunArtifacts
 from vitral.runs.build import RunParts, build_loader, first_split
+from vitral.runs.callbacks.events import Evaluated, EventDispatcher, Logged, RunEvent, Saved, Started
 from vitral.runs.folder import RunFolder, TimeLog
 from vitral.runs.messages import describe_resume, describe_start
 from vitral.training.callbacks import (
@@ -19,12 +21,12 @@ from vitral.training.callbacks import (
     find_best,
     metrics_line,
 )
-from vitral.training.checkpoints.checkpoint import find_newest, recover_drafts
+from vitral.training.checkpoints.checkpoint import checkpoint_path, find_newest, recover_drafts
 from vitral.training.checkpoints.state import parse_state, restore_state, saved_state, state_tensors
 from vitral.training.distributed.process_group import ProcessGroup
 from vitral.training.distributed.strategy import find_newest_for_all
-from vitral.training.loop import Callback, Diverged, microbatches, train
-from vitral.training.metrics import MetricsLine, MetricsLog, read_metrics, round_values
+from vitral.training.loop import Callback, Diverged, StepResult, microbatches, train
+from vitral.training.metrics import TRAIN, MetricsLine, MetricsLog, read_metrics, round_values
 from vitral.training.progress import Progress
 
 log = logging.getLogger("vitral")
@@ -32,12 +34,19 @@ MAX_FILES = 5  # that an error names
 
 
 class Session:
-    """Trains the parts of a run. Every process has a session; only the main process writes files."""
+    """Trains the parts of a run. Every process has a session; only the main process writes files and sends events."""
 
     def __init__(
-        self, folder: RunFolder, parts: RunParts, group: ProcessGroup, stop: SignalHandler, artifacts: RunArtifacts
+        self,
+        folder: RunFolder,
+        parts: RunParts,
+        group: ProcessGroup,
+        stop: SignalHandler,
+        artifacts: RunArtifacts,
+        events: EventDispatcher,
     ) -> None:
         self.folder, self.parts, self.group, self.stop, self.artifacts = folder, parts, group, stop, artifacts
+        self.events = events
         self.writer = parts.strategy.checkpoint_writer(folder.checkpoints, parts.recipe.checkpoints.keep)
         self.split = first_split(parts.samples, "val", "test")
         self.val_loader = build_loader(parts.recipe, parts.samples, self.split, group.world) if self.split else None
@@ -45,6 +54,7 @@ class Session:
         self.evaluations: list[MetricsLine] = []
         self.times: TimeLog | None = None
         self.start = self.step = 0
+        self._unreported: int | None = None  # step of a checkpoint whose event was not sent yet
 
     @property
     def best(self) -> Best:
@@ -66,7 +76,7 @@ class Session:
         else:
             self._first_checkpoint()
         if self.group.is_main:
-            self.metrics = MetricsLog(self.folder.path)
+            self.metrics = MetricsLog(self.folder.path, on_line=self._report_line)
             self.metrics.truncate(self.step)
             self.times = TimeLog(self.folder.path, self.group.world.size, self.group.device)
         self.start = self.step
@@ -75,6 +85,8 @@ class Session:
         shared = self.group.broadcast([[*line[:3], dict(line.values)] for line in lines if line.split == self.split])
         assert isinstance(shared, list)
         self.evaluations = [MetricsLine(*line) for line in shared]  # type: ignore[misc]  # JSON of the lines above
+        self._send(Started(self.folder.path, self.parts.recipe, self.step, self.parts.steps))
+        self.report_saved()
 
     def _first_checkpoint(self) -> None:
         """Save step 0, so that there is a checkpoint before the first line of metrics."""
@@ -115,7 +127,7 @@ class Session:
         checkpointing = Checkpointing(
             seconds, self.save, self._is_best, lambda: self.should_stop_early, self.stop, several
         )
-        callbacks.append(checkpointing)
+        callbacks += [checkpointing, SavedReporter(self)]
         last = self.step if self.is_complete else parts.steps
         batches = microbatches(parts.loader, self.step, last, parts.microbatch_config)
         try:
@@ -125,6 +137,7 @@ class Session:
         finally:
             batches.close()
             self.writer.close()
+            self.report_saved()
             self.record_time()
         self.step = last
 
@@ -133,6 +146,7 @@ class Session:
         assert self.split
         assert self.val_loader
         self.writer.wait()  # the workers of the loader are forked, and a thread does not survive that
+        self.report_saved()
         batches = microbatches(self.val_loader, 0, self.val_loader.plan.steps_per_epoch, self.parts.microbatch_config)
         outcome = self.group.reduce_outcome(evaluate(self.parts.state, batches))
         line = round_values(metrics_line(step, self.parts.plan.steps_per_epoch, self.split, outcome))
@@ -141,9 +155,11 @@ class Session:
         if self.metrics is not None:
             self.metrics.add(line)
         self.record_time()
-        progress.show_evaluation(step, self.split, line.values, self._is_best(step))
-        if self._is_best(step):
+        is_best = self._is_best(step)
+        progress.show_evaluation(step, self.split, line.values, is_best)
+        if is_best:
             self.artifacts.write_bundle(self.folder.best, step, line)
+        self._send(Evaluated(step, line.epoch, self.split, dict(line.values), is_best))
 
     def record_time(self) -> None:
         """Log the time and memory of the session so far."""
@@ -162,7 +178,27 @@ class Session:
         if self.metrics is not None:
             self.metrics.flush()  # before the checkpoint: on resume, metrics are cut to its step
         saved = saved_state(self.parts.state, self.parts.plan, step).model_dump(mode="json")
+        self.writer.wait()
+        self.report_saved()
         self.writer.save(step, state_tensors(self.parts.state), saved, self.best.step or None)
+        self._unreported = step
+
+    def report_saved(self) -> None:
+        """Send the event of a checkpoint once it is on disk."""
+        if self._unreported is not None and self.writer.is_saved:
+            step, self._unreported = self._unreported, None
+            self._send(Saved(step, checkpoint_path(self.folder.checkpoints, step)))
+
+    def _send(self, event: RunEvent) -> None:
+        """Send an event, in the main process; if a callback raises, all processes save and stop after a step."""
+        if self.group.is_main:
+            self.events.send(event)
+            if self.events.error is not None:
+                self.stop.request_stop()
+
+    def _report_line(self, line: MetricsLine) -> None:
+        if line.split == TRAIN:  # `evaluate` sends the others
+            self._send(Logged(line.step, line.epoch, line.values))
 
     @property
     def should_stop_early(self) -> bool:
@@ -183,3 +219,16 @@ class Session:
         newest = f"the newest checkpoint is {last.path}" if last else "there is no checkpoint yet"
         message = f"{error.message}; files of the batch: {', '.join(names[:MAX_FILES])}{more}; {newest}"
         return Diverged(message, step)
+
+
+@dataclass(frozen=True)
+class SavedReporter:
+    """Looks after every step whether the checkpoint that is being written is complete."""
+
+    session: Session
+
+    def due(self, step: int, steps: int) -> bool:
+        return True
+
+    def run(self, step: int, result: StepResult) -> None:
+        self.session.report_saved()

@@ -24,6 +24,8 @@ from vitral.recipes.recipe import Recipe
 from vitral.runs.artifacts import RunArtifacts
 from vitral.runs.autotune import fit_memory, fit_time
 from vitral.runs.build import build_run_for_task, build_task, build_train_images, select_device
+from vitral.runs.callbacks.events import EventDispatcher, Finished, RunCallback, TrackerLike
+from vitral.runs.callbacks.trackers import open_trackers, read_ids
 from vitral.runs.folder import RunFolder, find_run, refuse_existing
 from vitral.runs.messages import format_commands, next_commands, run_card, suggest_weights
 from vitral.runs.options import RUN_OPTIONS, TrainOptions
@@ -101,8 +103,9 @@ class Run:
 
     @property
     def resume_command(self) -> str:
-        """The command that resumes the run."""
-        return f"vitral train --resume {shlex.quote(str(self.folder.path))}"
+        """The command that resumes the run, with the services that it was sent to."""
+        trackers = "".join(f" --tracker {name}" for name in read_ids(self.folder.path))
+        return f"vitral train --resume {shlex.quote(str(self.folder.path))}{trackers}"
 
     def _format_accuracy(self, prefix: str = "") -> str:
         if self.evaluation is None:
@@ -125,11 +128,13 @@ def train(
 
     `data` is a folder, a manifest, a named dataset, or any torch Dataset of (image, label) with `val` beside it. The
     recipe is an object, a name, or a JSON or YAML file; without one it is chosen by the data. Options override its
-    fields; `settings` takes any field by its path, such as `{"optimizer.betas": (0.9, 0.95)}`.
+    fields; `settings` takes any field by its path, such as `{"optimizer.betas": (0.9, 0.95)}`. Each of `callbacks` is
+    called with every `RunEvent`; `tracker` is `tensorboard`, `wandb`, `mlflow`, an object, or several of them.
     """
+    events = EventDispatcher(options.get("callbacks", ()), open_trackers(options.get("tracker", ())))
     with trusted(options.get("trust", False)):
         request = request_from_options(data, val, recipe, model, options)
-        return train_request(request, str(out), options.get("time_limit", ""))
+        return train_request(request, str(out), options.get("time_limit", ""), events)
 
 
 def request_from_options(
@@ -144,7 +149,7 @@ def request_from_options(
     return RunRequest(data, val, recipe, model, {**settings, **options.get("settings", {})})
 
 
-def train_request(request: RunRequest, out: str = "", time_limit: str = "") -> Run:
+def train_request(request: RunRequest, out: str, time_limit: str, events: EventDispatcher) -> Run:
     """Resolve a request, train, and write the artifacts."""
     started = time.monotonic()
     refuse_existing(out)
@@ -164,34 +169,47 @@ def train_request(request: RunRequest, out: str = "", time_limit: str = "") -> R
         path = group.run_on_main(lambda: str(create_run(out, complete, samples, call).path))
         task = build_task(complete, samples, group.device, source.loaded if source else None)
         del source  # training needs the memory
-        return run_session(find_run(str(path)), complete, samples, group, task, prepare=True)
+        return run_session(find_run(str(path)), complete, samples, group, task, prepare=True, events=events)
 
 
 def resume(
-    where: str | Path, *, data: Dataset[Any] | None = None, val: Dataset[Any] | None = None, trust: bool = False
+    where: str | Path,
+    *,
+    data: Dataset[Any] | None = None,
+    val: Dataset[Any] | None = None,
+    trust: bool = False,
+    callbacks: Sequence[RunCallback] = (),
+    tracker: TrackerLike = (),
 ) -> Run:
     """Continue a run that was stopped or killed; it ends in the same bits as if it had never stopped.
 
-    A run that was trained on a Dataset object needs it again.
+    A run that was trained on a Dataset object needs it again. Callbacks and trackers are those that are given here.
     """
+    events = EventDispatcher(callbacks, open_trackers(tracker))
     folder = find_run(str(where))
     with trusted(trust), ExitStack() as stack:
         recipe, samples = reopen_run(folder, RunRequest("" if data is None else data, val))
         group = stack.enter_context(open_process_group(select_device(recipe)))
-        return _resume(folder, recipe, samples, group)
+        return _resume(folder, recipe, samples, group, events)
 
 
-def _resume(folder: RunFolder, recipe: Recipe, samples: Samples, group: ProcessGroup) -> Run:
+def _resume(folder: RunFolder, recipe: Recipe, samples: Samples, group: ProcessGroup, events: EventDispatcher) -> Run:
     started = bool(group.run_on_main(lambda: bool(read_metrics(folder.path))))
     # A run that has started has checkpoints; the weights that it started from may be gone.
     source = open_model(recipe.weights).loaded if recipe.weights and not started else None
     task = build_task(recipe, samples, group.device, source)
     del source
-    return run_session(folder, recipe, samples, group, task, prepare=not started)
+    return run_session(folder, recipe, samples, group, task, prepare=not started, events=events)
 
 
 def run_session(
-    folder: RunFolder, recipe: Recipe, samples: Samples, group: ProcessGroup, task: Task, prepare: bool
+    folder: RunFolder,
+    recipe: Recipe,
+    samples: Samples,
+    group: ProcessGroup,
+    task: Task,
+    prepare: bool,
+    events: EventDispatcher,
 ) -> Run:
     """Train a task for the remaining steps, and write the artifacts; `prepare` it before its first step."""
     _log(group, [recipe.precision.decide(probe_hardware(group.device)).message])
@@ -204,9 +222,13 @@ def run_session(
         artifacts = RunArtifacts(folder, parts, group)
         display = create_display(quiet=not group.is_main or log.level > logging.INFO)
         stop = stack.enter_context(SignalHandler(f"{display.erase_line}{STOP_MESSAGE}" if group.is_main else ""))
-        session = Session(folder, parts, group, stop, artifacts)
+        if group.is_main:
+            stack.callback(events.close)
+        session = Session(folder, parts, group, stop, artifacts, events)
         stack.callback(session.close)
         session.restore()
+        note = f"the run is saved; to resume it: vitral.resume({str(folder.path)!r})"
+        events.raise_error(note)
         group.set_resume_hint(Run(folder, recipe, samples, session.step, parts.steps, 0, None).resume_command)
         _log(group, session.describe())
         span = ProgressSpan(session.step, parts.steps, parts.plan.steps_per_epoch, parts.plan.batch_size)
@@ -216,8 +238,14 @@ def run_session(
             except StopTraining as stopped:
                 if stopped.signal:
                     artifacts.write_report(stopped.step, "stopped", session.best.step, None)
+                    events.raise_error(note)
                     return Run(folder, recipe, samples, stopped.step, parts.steps, stopped.signal, None)
-        return finish_run(session, artifacts)
+        events.raise_error(note)
+        run = finish_run(session, artifacts)
+        if group.is_main:
+            events.send(Finished(run.step, folder.path, dict(run.metrics)))
+            events.raise_error(note)
+        return run
 
 
 def finish_run(session: Session, artifacts: RunArtifacts) -> Run:

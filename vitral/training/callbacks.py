@@ -93,6 +93,10 @@ class SignalHandler:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 
+    def request_stop(self) -> None:
+        """Stop the run as SIGTERM does."""
+        self.signal = self.signal or signal.SIGTERM
+
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.signal:  # the second one does not wait
             signal.signal(number, signal.SIG_DFL)

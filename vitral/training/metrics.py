@@ -1,4 +1,4 @@
-"""The metrics of a run: metrics.jsonl, results.csv and TensorBoard scalars.
+"""The metrics of a run: metrics.jsonl and results.csv.
 
     {"step": 50, "epoch": 0.5319149, "split": "train", "loss": 2.1, "accuracy": 0.31, "rate": 0.0005}
     {"step": 94, "epoch": 1.0, "split": "val", "loss": 1.7, "accuracy": 0.41}
@@ -8,62 +8,13 @@ No time is recorded, so a resumed run ends with the same bytes as an uninterrupt
 
 import csv
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property
-from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from vitral.core.errors import VitralError
 from vitral.core.jsonl import JsonlLog, Record, read_jsonl
 from vitral.core.storage import STORAGE, Storage, write_error
-
-if TYPE_CHECKING:
-    from torch.utils.tensorboard import SummaryWriter
-
-
-FOLDER = "tensorboard"
-
-
-class TensorBoardWriter:
-    """Writes scalars to `tensorboard/` in a folder; does nothing where the package is not installed.
-
-    The package is imported with the first scalar, since that takes a second.
-    """
-
-    def __init__(self, folder: Path, step: int) -> None:
-        """Continue the scalars of a run after `step`; those of later steps are hidden."""
-        self.folder, self.step = folder / FOLDER, step
-        self.installed = find_spec("tensorboard") is not None
-
-    def add(self, step: int, values: Mapping[str, float]) -> None:
-        """Write the scalars of a step."""
-        if not self.installed:
-            return
-        try:
-            for name, value in values.items():
-                self._writer.add_scalar(name, value, step)
-            self._writer.flush()
-        except OSError as error:
-            raise write_error(error, self.folder, "its earlier scalars are whole") from error
-
-    def truncate(self, step: int) -> None:
-        """Hide the scalars after a step."""
-        self.close()
-        self.step = step
-
-    def close(self) -> None:
-        """Close the files."""
-        if "_writer" in vars(self):
-            self._writer.close()
-            del self._writer
-
-    @cached_property
-    def _writer(self) -> "SummaryWriter":
-        from torch.utils.tensorboard import SummaryWriter
-
-        return SummaryWriter(str(self.folder), purge_step=self.step + 1)
-
 
 FILE, RESULTS = "metrics.jsonl", "results.csv"
 TRAIN = "train"
@@ -79,14 +30,18 @@ class MetricsLine(NamedTuple):
 
 
 class MetricsLog:
-    """Appends to metrics.jsonl of a run, and updates results.csv after each evaluation."""
+    """Appends to metrics.jsonl of a run, and updates results.csv after each evaluation.
 
-    def __init__(self, folder: Path, disk: Storage = STORAGE) -> None:
-        self.folder, self.disk = folder, disk
+    `on_line` is called with every line that is in the file.
+    """
+
+    def __init__(
+        self, folder: Path, disk: Storage = STORAGE, on_line: Callable[[MetricsLine], None] = lambda line: None
+    ) -> None:
+        self.folder, self.disk, self.on_line = folder, disk, on_line
         self._jsonl = JsonlLog(folder / FILE, disk)
         self._lines = read_metrics(folder)
         self._pending: Callable[[], MetricsLine] | None = None
-        self._tensorboard = TensorBoardWriter(folder, self._lines[-1].step if self._lines else 0)
 
     def add_later(self, line: Callable[[], MetricsLine]) -> None:
         """Append a line before anything else is added, flushed or read: its values may still be on the device."""
@@ -107,15 +62,14 @@ class MetricsLog:
         record = _record(line)
         self._jsonl.append(record)
         self._lines.append(_line(record))
-        self._tensorboard.add(line.step, {f"{name}/{line.split}": value for name, value in line.values.items()})
         if line.split != TRAIN:
             self._write_results()
+        self.on_line(_line(record))
 
     def truncate(self, step: int) -> None:
         """Remove the lines after a step, from which a run resumes."""
         self._jsonl.filter(lambda record: _line(record).step <= step)
         self._lines = [line for line in self._lines if line.step <= step]
-        self._tensorboard.truncate(step)
         self._write_results()
 
     def lines(self) -> list[MetricsLine]:
@@ -129,9 +83,8 @@ class MetricsLog:
         self._jsonl.flush()
 
     def close(self) -> None:
-        """Close the files."""
+        """Close the file."""
         self._jsonl.close()
-        self._tensorboard.close()
 
     def _write_results(self) -> None:
         path = self.folder / RESULTS

@@ -326,6 +326,11 @@ class CheckpointWriter:
     def save(self, step: int, tensors: Tensors, state: JsonValue, best: int | None) -> None:
         """Copy the tensors and the state and start to write them, after the previous checkpoint is written."""
 
+    @property
+    def is_saved(self) -> bool:
+        """Whether everything is on disk. Unlike `wait`, it is no collective."""
+        return self._saving is None or (self._saving.done() and self._saving.exception() is None)
+
     def wait(self) -> None:
         """Return once everything is on disk; raise the error if saving failed. Call it before forking processes."""
         if self._saving is not None:
