@@ -85,8 +85,7 @@ def adapt_kernel(kernel: Tensor, channels: int) -> Tensor:
     before = kernel.shape[1]
     if channels == 1:
         return kernel.sum(dim=1, keepdim=True)
-    turns = [channel % before for channel in range(channels)]
-    return kernel[:, turns] * (before / channels)
+    return kernel[:, [channel % before for channel in range(channels)]] * (before / channels)
 
 
 CONFIG_HINT = "use the architecture of the weights; only head, image_size, channels and a smaller depth may differ"
@@ -121,12 +120,9 @@ def load_pretrained(model: Model, source: LoadedModel) -> tuple[str, ...]:
     own = model.state_dict()
     weights = {name: tensor for name, tensor in source.model.state_dict().items() if not name.startswith(fresh)}
     faults = config_differences(old, new, fresh)
-    resampled: dict[str, Tensor] = {}
-    if not faults:
-        weights = _adapt_tensors(weights, old, new)
-        resampled = _resample_positions(model, weights, old)
-    weights |= resampled
-    weights |= {name: tensor for name, tensor in own.items() if name.startswith(fresh)}
+    weights = weights if faults else _adapt_tensors(weights, old, new)
+    resampled = {} if faults else _resample_positions(model, weights, old)
+    weights = weights | resampled | {name: tensor for name, tensor in own.items() if name.startswith(fresh)}
     raise_mismatches(faults + find_mismatches(own, weights), "weights", CONFIG_HINT, "weights.config_mismatch")
     model.load_weights(weights)
     for part in model.head.modules():
@@ -196,9 +192,8 @@ def _with_classes(source: LoadedModel, classes: tuple[str, ...]) -> LoadedModel:
     model = override(source.bundle.model, ["head=linear", f"head.num_classes={len(classes)}"])
     fresh = model.build()
     load_pretrained(fresh, source)
-    head = {"classes": classes, "task": "classify", "activation": "softmax"}
-    bundle = source.bundle.model_copy(update={"model": model, **head})
-    return LoadedModel(fresh.eval(), bundle)
+    head = {"model": model, "classes": classes, "task": "classify", "activation": "softmax"}
+    return LoadedModel(fresh.eval(), source.bundle.model_copy(update=head))
 
 
 def config_differences(old: Vit | Resnet, new: Vit | Resnet, fresh: tuple[str, ...]) -> list[str]:

@@ -1,13 +1,13 @@
-"""Bundles: a model on disk, with all that its weights need.
+"""Bundles: a model on disk, with everything its weights need.
 
     best/
         model.safetensors   the model's tensors by name
         config.json         the architecture, the task, the preprocessing, the class names, the format
         README.md           the model card
 
-A bundle is written as `best.tmp-new` and gets its name once all of it is on the disk; the one before it is called
-`best.tmp-old` between the two renames, and is read under that name if nothing has the right one. So whatever ends a
-process, and whenever, the old bundle or the new one is found.
+A bundle is written as `best.tmp-new` and renamed once it is complete on disk; the previous one is called
+`best.tmp-old` between the two renames, and is read under that name if there is no `best`. So the old bundle or the new
+one is found whenever a process is killed.
 """
 
 import os
@@ -44,16 +44,16 @@ COPY_AGAIN = "copy the bundle again, or take another one of the run"
 
 
 class Bundle(Config):
-    """All that a model's weights need: what `config.json` says."""
+    """Everything that a model's weights need: the content of `config.json`."""
 
     format: Literal[3] = 3
     vitral: str = __version__  # that wrote it
     model: Annotated[Vit | Resnet, OpenUnion()]
-    task: Literal["classify", "masked_patches", "features"]  # what it was trained for; of a backbone nobody knows
+    task: Literal["classify", "masked_patches", "features"]  # what it was trained for; features if that is unknown
     preprocessing: Preprocessing
-    classes: tuple[str, ...]  # by label; a model that was not trained to classify knows none
-    activation: Activation = "softmax"  # what turns logits into probabilities: that of the loss it was trained with
-    source: str = ""  # where weights came from: the format and the file, the commit of the hub, what was fine-tuned
+    classes: tuple[str, ...]  # by label; empty unless the task is classify
+    activation: Activation = "softmax"  # from logits to probabilities, as in the loss it was trained with
+    source: str = ""  # of the weights: the format and file, the commit on the hub, what was fine-tuned
 
     @property
     def transform(self) -> Preprocessing:
@@ -67,17 +67,19 @@ class Bundle(Config):
     def parts_fit(self) -> Self:
         head, channels, image = self.model.head, self.preprocessing.decoding.channels, self.preprocessing.image_size
         expected = 0 if self.task != "classify" or isinstance(head, NoHead) else head.num_classes
+        where = message = ""
         if self.task == "classify" and isinstance(head, NoHead):
-            raise ConfigError("a model that classifies needs a head", code="config.conflict", where="model.head")
-        if len(self.classes) != expected:
-            message = f"expected {expected} names of classes, got {len(self.classes)}"
-            raise ConfigError(message, code="config.conflict", where="classes")
-        if channels != self.model.channels:
-            message = f"expected {self.model.channels}, as the model has, got {channels}"
-            raise ConfigError(message, code="config.conflict", where="preprocessing.decoding.channels")
-        if isinstance(self.model, Vit) and not self.model.any_size and image != self.model.image_size:
-            message = f"expected {self.model.image_size}, the only size that the model takes, got {image}"
-            raise ConfigError(message, code="config.conflict", where="preprocessing.image_size")
+            where, message = "model.head", "a model that classifies needs a head"
+        elif len(self.classes) != expected:
+            where, message = "classes", f"expected {expected} class names, got {len(self.classes)}"
+        elif channels != self.model.channels:
+            where = "preprocessing.decoding.channels"
+            message = f"expected {self.model.channels} as in the model, got {channels}"
+        elif isinstance(self.model, Vit) and not self.model.any_size and image != self.model.image_size:
+            where = "preprocessing.image_size"
+            message = f"expected {self.model.image_size}, the only size that the model accepts, got {image}"
+        if message:
+            raise ConfigError(message, code="config.conflict", where=where)
         try:
             self.model.layout(image)
         except ConfigError as error:
@@ -93,26 +95,19 @@ class BundleContents(NamedTuple):
 
 
 def is_bundle(folder: Path) -> bool:
-    """Whether a bundle is to be had under this name, whole or damaged; other libraries' folders have the same files."""
+    """Whether there is a bundle, complete or damaged; folders of other libraries have files of the same names.
+
+    If config.json is damaged, the names of the tensors decide.
+    """
     home = _present(folder)
-    return ((home / CONFIG).is_file() and _says_so(home / CONFIG)) or (
-        (home / MODEL).is_file() and _is_ours(home / MODEL)
-    )
-
-
-def _says_so(config: Path) -> bool:
-    """Whether a config.json is of a bundle; of a damaged one, the names of the tensors decide."""
     try:
-        data = from_json(config.read_bytes())
+        data = from_json((home / CONFIG).read_bytes())
+        if isinstance(data, dict) and "format" in data and "vitral" in data:
+            return True
     except (ValueError, OSError):
-        return False
-    return isinstance(data, dict) and "format" in data and "vitral" in data
-
-
-def _is_ours(file: Path) -> bool:
-    """Whether the tensors of a file have our names."""
+        pass
     try:
-        found = set(tensor_names(file))
+        found = set(tensor_names(home / MODEL))
     except WeightsError:
         return False
     return any(ours <= found for ours in OUR_TENSORS)
@@ -133,9 +128,9 @@ def read_bundle(folder: Path) -> BundleContents:
 def write_bundle(
     folder: Path, bundle: Bundle, tensors: Mapping[str, Tensor], card: str, disk: Storage = STORAGE
 ) -> None:
-    """Write a bundle, in the place of the one that may be there: all of it, or nothing is changed.
+    """Write a bundle and replace the one that may exist: completely, or nothing is changed.
 
-    The tensors are those of the model's `state_dict`. Only one process at a time may write under a name.
+    The tensors are those of the model's `state_dict`. Only one process at a time may write to a folder.
     """
     own = bundle.model.build_empty().state_dict()
     raise_mismatches(
@@ -184,12 +179,14 @@ def _read_config(path: Path) -> Bundle:
 
 
 def _check_format(data: Any, path: Path) -> None:
-    """Refuse what no vitral wrote, and what a later one did: its other fields are not to be judged here."""
+    """Reject files that vitral did not write, and those of later versions, before their other fields are checked."""
     found = data.get("format") if isinstance(data, dict) else None
     if type(found) is not int:
-        message = f"not of a bundle of vitral: its format is {found!r}, expected a whole number"
-        advice = "give a bundle or a run of vitral"
-        raise WeightsError(message, code="weights.unknown_format", where=path, hint=advice)
+        message, hint = (
+            f"not a bundle: its format is {found!r}, expected a whole number",
+            "give a bundle or a run of vitral",
+        )
+        raise WeightsError(message, code="weights.unknown_format", where=path, hint=hint)
     if found < 1:
         message = f"format: expected a number from 1 to {FORMAT}, got {found}"
         raise WeightsError(message, code="weights.bad_config", where=path, hint=COPY_AGAIN)
@@ -203,25 +200,23 @@ def _check_format(data: Any, path: Path) -> None:
 
 
 def _refuse_other_files(folder: Path) -> None:
-    """What is replaced is removed, so it may be nothing but a bundle."""
+    """Reject a folder that is not a bundle, because what is replaced is deleted."""
     if not os.path.lexists(folder):
         return
     if not folder.is_dir():
-        message, advice = "is a file, expected a folder", "choose another name"
-        raise VitralError(message, code="file.exists", where=folder, hint=advice)
+        raise VitralError("is a file, expected a folder", code="file.exists", where=folder, hint="choose another name")
     if others := sorted(path.name for path in folder.iterdir() if path.name not in FILES):
         more = f" and {len(others) - 1} more" if len(others) > 1 else ""
-        message = f"holds {others[0]}{more}, which is no part of a bundle and would be lost"
-        advice = "move it elsewhere, or choose another name"
-        raise VitralError(message, code="file.exists", where=folder, hint=advice)
+        message = f"holds {others[0]}{more}, which is not part of a bundle and would be lost"
+        raise VitralError(message, code="file.exists", where=folder, hint="move it elsewhere, or choose another name")
 
 
 def _present(folder: Path) -> Path:
-    """The folder itself, or what stood aside when its writer was killed between the renames."""
+    """The folder itself, or the previous bundle if the writer was killed between the renames."""
     aside = _beside(folder, "old")
     return aside if aside.exists() and not folder.exists() else folder
 
 
-def _beside(folder: Path, message: str) -> Path:
+def _beside(folder: Path, suffix: str) -> Path:
     home = Path(os.path.abspath(folder))  # `.` has no name
-    return home.parent / f"{home.name}.tmp-{message}"
+    return home.parent / f"{home.name}.tmp-{suffix}"

@@ -3,7 +3,7 @@
 import hashlib
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,11 +25,14 @@ from vitral.weights.hub import FetchedWeights, fetch_weights
 from vitral.weights.reader import read_checkpoint, shard_files
 
 log = logging.getLogger("vitral")
-CHUNK_BYTES = 2**24
 MAX_STRETCH = 2.0  # of a position table, before a message says so
 # Settings that some checkpoints do not record.
 SETTINGS = ("image_size", "channels", "stem.patch", "mixer.heads", "mixer.head_width", "mlp.gelu", "pool")
 RUN = ("recipe.json", "environment.json")  # the files of a run that has no bundle yet
+# Bundles of older formats do not record the activation.
+UNRECORDED_ACTIVATION = (
+    "assumed: softmax probabilities; this older bundle does not record them, and sigmoid loss would need sigmoid"
+)
 EXPECTED = "expected a run (best/, last/), a bundle (model.safetensors, config.json), or weights of another library"
 
 
@@ -98,8 +101,10 @@ def open_model(where: str | Path, *settings: str, options: LoadOptions = DEFAULT
     except WeightsError as error:
         raise WeightsError(error.message, code=error.code, where=home / MODEL, hint=error.hint) from None
     model.activation = bundle.activation
-    messages = (*_stretch_message(model, bundle), *_activation_message(bundle))
-    return OpenedModel(LoadedModel(model.eval(), bundle), home / MODEL, messages)
+    messages = _stretch_message(model, bundle)
+    if bundle.task == "classify" and "activation" not in bundle.model_fields_set:
+        messages.append(UNRECORDED_ACTIVATION)
+    return OpenedModel(LoadedModel(model.eval(), bundle), home / MODEL, tuple(messages))
 
 
 def find_bundle(path: Path) -> Path | None:
@@ -110,45 +115,35 @@ def find_bundle(path: Path) -> Path | None:
 
 def check_path(path: Path) -> None:
     """Reject a path without loadable weights, and say what to give instead."""
-    where = str(path)
+    run, code = path.parent.parent, "weights.wrong_path"
     if is_bundle(path):
         return
     if not path.exists():
-        message = f"no such file or folder; {EXPECTED}"
-        raise WeightsError(message, code="weights.not_found", where=where, hint="check the path")
-    if path.is_file() and is_bundle(path.parent):
-        hint = f"give the folder: {path.parent}"
-        raise WeightsError("a file of a bundle", code="weights.wrong_path", where=where, hint=hint)
-    if (path / "export.json").exists():
+        message, hint, code = f"no such file or folder; {EXPECTED}", "check the path", "weights.not_found"
+    elif path.is_file() and is_bundle(path.parent):
+        message, hint = "a file of a bundle", f"give the folder: {path.parent}"
+    elif (path / "export.json").exists():
         message, hint = f"an export, which only vitral predict reads; {EXPECTED}", "give the model it was made from"
-        raise WeightsError(message, code="weights.wrong_path", where=where, hint=hint)
-    if path.is_file() and (path.parent / "export.json").exists():
-        hint = f"give the folder, to predict: {path.parent}"
-        raise WeightsError("a file of an export", code="weights.wrong_path", where=where, hint=hint)
-    if re.fullmatch(r"step-[0-9]+", path.name) and path.parent.name == "checkpoints":
-        run = path.parent.parent
-        raise WeightsError(
-            f"a training checkpoint, which only its run resumes from; {EXPECTED}",
-            code="weights.wrong_path",
-            where=where,
-            hint=f"give the run, {run}, or one of its bundles, {run / 'best'} and {run / 'last'}",
-        )
-    if all((path / name).exists() for name in RUN) and not any(is_bundle(path / name) for name in ("best", "last")):
+    elif path.is_file() and (path.parent / "export.json").exists():
+        message, hint = "a file of an export", f"give the folder, to predict: {path.parent}"
+    elif re.fullmatch(r"step-[0-9]+", path.name) and path.parent.name == "checkpoints":
+        message = f"a training checkpoint, which only its run resumes from; {EXPECTED}"
+        hint = f"give the run, {run}, or one of its bundles, {run / 'best'} and {run / 'last'}"
+    elif all((path / name).exists() for name in RUN) and find_bundle(path) is None:
+        message, code = "a run that has written no bundle yet", "weights.no_bundle"
         hint = f"resume it until its first evaluation: vitral train --resume {path}"
-        message = "a run that has written no bundle yet"
-        raise WeightsError(message, code="weights.no_bundle", where=where, hint=hint)
+    else:
+        return
+    raise WeightsError(message, code=code, where=path, hint=hint)
 
 
 def _open_checkpoint(source: FetchedWeights, settings: tuple[str, ...], options: LoadOptions) -> OpenedModel:
     """A model from a checkpoint of another library, with the outputs that library would give."""
-    from vitral.weights.formats.registry import (  # all formats, which a bundle does not need
-        detect_format,
-        strip_wrapper,
-    )
+    from vitral.weights.formats.registry import detect_format, strip_wrapper  # not needed for bundles
 
     ckpt, wrapper = strip_wrapper(read_checkpoint(source.path, options.allow_pickle)._replace(settings=settings))
     format = detect_format(ckpt, options.format)
-    check_settings(settings)
+    check_settings(settings, SETTINGS, "while loading")
     try:
         found = format.detect(ckpt)
         config = override(found.model, settings)
@@ -189,15 +184,6 @@ def _open_checkpoint(source: FetchedWeights, settings: tuple[str, ...], options:
     return OpenedModel(LoadedModel(model.eval(), bundle), ckpt.path, tuple(messages))
 
 
-def _activation_message(bundle: Bundle) -> list[str]:
-    """What is assumed of a bundle of an older format, which does not record how probabilities are computed."""
-    if bundle.task != "classify" or "activation" in bundle.model_fields_set:
-        return []
-    return [
-        "assumed: softmax probabilities; this older bundle does not record them, and sigmoid loss would need sigmoid"
-    ]
-
-
 def _stretch_message(model: Model, bundle: Bundle) -> list[str]:
     """A line where learned positions are resampled more than twofold for the images of the preprocessing."""
     learned = any(part.state_dict() for part in model.modules() if isinstance(part, GridDependent))
@@ -221,18 +207,19 @@ def _in_file(path: Path, error: ConfigError, code: str) -> WeightsError:
 
 def describe_non_finite(tensors: Mapping[str, Tensor]) -> str:
     """The tensors with values that are not finite, by the names in the file."""
-    counts = {name: int((~tensor.isfinite()).sum()) for name, tensor in tensors.items()}
     faults = [
-        f"{name} has {count} of {tensors[name].numel()} values not finite" for name, count in counts.items() if count
+        f"{name} has {count} of {tensor.numel()} values not finite"
+        for name, tensor in tensors.items()
+        if (count := int((~tensor.isfinite()).sum()))
     ]
     return "; ".join(faults[:5]) + (f"; and {len(faults) - 5} more" if len(faults) > 5 else "")
 
 
-def check_settings(settings: tuple[str, ...]) -> None:
-    """Reject settings other than those that a checkpoint may leave open."""
+def check_settings(settings: Sequence[str], allowed: Sequence[str], purpose: str) -> None:
+    """Reject settings that are not allowed for a purpose: `while loading`."""
     for name in (each.partition("=")[0] for each in settings):
-        if name not in SETTINGS:
-            message, hint = "cannot be set while loading", f"settings are {format_choices(SETTINGS)}"
+        if name not in allowed:
+            message, hint = f"cannot be set {purpose}", f"settings are {format_choices(allowed)}"
             raise ConfigError(message, code="config.unsupported", where=name, hint=hint)
 
 
@@ -253,6 +240,5 @@ def hash_weights(path: Path) -> str:
     digest = hashlib.sha256()
     for shard in shard_files(path):
         with shard.open("rb") as file:
-            while chunk := file.read(CHUNK_BYTES):
-                digest.update(chunk)
+            hashlib.file_digest(file, lambda: digest)
     return digest.hexdigest()

@@ -71,7 +71,7 @@ def test_the_most_faithful_map_is_named_and_so_are_the_doubtful_ones() -> None:
     assert text.startswith("Relevance ")
     assert text.endswith(": Occlusion.")
     assert "Occlusion" not in describe_scores({"rollout": good, "relevance": better})
-    assert describe_scores({"occlusion": poor._replace(combined=1.0), "rollout": good}).startswith("Attention rollout")
+    assert describe_scores({"occlusion": poor._replace(combined=9.0), "rollout": good}).startswith("Attention rollout")
     assert describe_scores({"occlusion": poor}).startswith("No map")
     assert describe_scores({}) == ""
 
@@ -79,12 +79,12 @@ def test_the_most_faithful_map_is_named_and_so_are_the_doubtful_ones() -> None:
 def test_maps_without_a_clear_difference_are_not_told_apart() -> None:
     first, close, far = MapScore(6, 6, 6.0), MapScore(5, 5, 4.1), MapScore(3, 3, 3.9)
     text = describe_scores({"rollout": close, "occlusion": far, "relevance": first})
-    assert text.startswith("Relevance and Attention rollout cannot be told apart")
+    assert text.startswith("Relevance cannot be told apart from Attention rollout:")
     assert "most faithful" not in text
     assert "Occlusion" not in text
     doubtful = close._replace(insertion=1.0)  # not clearly better than random, and not clearly worse than the best
     text = describe_scores({"relevance": first, "rollout": doubtful})
-    assert text.startswith("Relevance and Attention rollout cannot be told apart")
+    assert text.startswith("Relevance cannot be told apart from Attention rollout:")
     assert text.endswith("Not clearly better than random: Attention rollout.")
     assert describe_scores({"relevance": first, "occlusion": far}).startswith("Relevance is the most faithful")
 

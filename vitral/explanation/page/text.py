@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from markupsafe import Markup, escape
 
+from vitral.core.errors import format_choices
 from vitral.explanation.explanation import (
     CLEAR,
     MAP_TITLES,
@@ -93,12 +94,10 @@ def describe_scores(scores: Mapping[MapKind, MapScore]) -> str:
     if not faithful:
         return "No map is clearly better than a random one in both tests: do not rely on any of them for this image."
     best = max(faithful, key=lambda kind: scores[kind].combined)
-    rivals = [kind for kind in scores if scores[best].combined - scores[kind].combined < CLEAR]
-    if len(rivals) == 1:
-        text = f"{MAP_TITLES[best]} is the most faithful map for this image."
-    else:
-        names = [MAP_TITLES[kind] for kind in sorted(rivals, key=lambda kind: -scores[kind].combined)]
-        text = f"{', '.join(names[:-1])} and {names[-1]} cannot be told apart: no difference between them is clear."
+    lead = {kind: abs(scores[best].combined - score.combined) for kind, score in scores.items() if kind != best}
+    text = f"{MAP_TITLES[best]} is the most faithful map for this image."
+    if rivals := [MAP_TITLES[kind] for kind in sorted(lead, key=lead.__getitem__) if lead[kind] < CLEAR]:
+        text = f"{MAP_TITLES[best]} cannot be told apart from {format_choices(rivals)}: the difference is not clear."
     if others := [MAP_TITLES[kind] for kind in scores if kind not in faithful]:
         text += f" Not clearly better than random: {', '.join(others)}."
     return text

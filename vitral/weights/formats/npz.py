@@ -1,7 +1,7 @@
-"""Arrays of numpy in a .npz file: a zip of .npy files, mapped from the disk where they lie in it uncompressed.
+"""Arrays of numpy in a .npz file: a zip of .npy files, memory-mapped where they are uncompressed.
 
-Nothing in a file is run and nothing it says is believed: what a member claims to hold is compared with the bytes that
-are there before they are read.
+No code in a file is run and no header is trusted: what a member claims to hold is compared with the bytes that are
+there before they are read.
 """
 
 import struct
@@ -11,7 +11,6 @@ from io import BytesIO
 from math import prod
 from mmap import ACCESS_COPY, mmap
 from pathlib import Path
-from typing import Any, NamedTuple
 from zipfile import ZIP64_LIMIT, ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 from zlib import error as ZlibError
 
@@ -22,39 +21,24 @@ from torch import Tensor
 
 from vitral.core.errors import WeightsError
 from vitral.core.storage import wrap_read_errors
+from vitral.weights.tensors import CHUNK_BYTES
 
 ENDING = ".npy"
-LOCAL = struct.Struct(
-    "<4s22xHH"
-)  # what stands before a member: a mark, ..., the length of its name and of extra fields
+LOCAL = struct.Struct("<4s22xHH")  # the header of a member: a mark, ..., the length of its name and of extra fields
 EXTRA = struct.Struct("<HH")  # before an extra field: its kind, its length
 PADDING = 0xD935  # the kind of extra field that aligns what follows it
 ALIGNMENT = 64
 LONG_EXTRA = 20  # bytes of the field that zipfile adds to a member of 2 GB and more
-LONGEST_HEADER = 2**14  # of an array; numpy itself takes none beyond 10,000
-UNPACKED, RATIO = 2**26, 20  # bytes that compressed members may take in any file, and else by the bytes of the file
-CHUNK_BYTES = 2**24  # bytes; few enough that the other threads are not kept waiting
+LONGEST_HEADER = 2**14  # of an array; numpy itself accepts 10,000
+UNPACKED, RATIO = 2**26, 20  # limits of unpacked bytes: in any file, and relative to the bytes of the file
 DOWNLOAD_AGAIN = "copy or download it again"
 REPACK = "write it anew: numpy.savez(FILE, **arrays), with arrays of numbers alone"
 
 
-class Header(NamedTuple):
-    """What a .npy file says of its array."""
-
-    shape: tuple[int, ...]
-    fortran: bool  # the first index is the quickest
-    dtype: np.dtype[Any]
-    length: int  # of the header, in bytes
-
-    def size(self) -> int:
-        """How many bytes the array claims."""
-        return prod(self.shape) * self.dtype.itemsize
-
-
 def read_npz(path: Path) -> dict[str, Tensor]:
-    """The arrays by name; changing them changes no file. WeightsError names the member that is wrong.
+    """The arrays by name; changing them does not change the file. WeightsError names the wrong member.
 
-    An array that does not begin at a multiple of its numbers' width is copied: torch may not compute on it.
+    An array that is not aligned is copied: torch may not compute on it.
     """
     with wrap_read_errors(path), _damage(path), path.open("rb") as file, ZipFile(file) as archive:
         whole = mmap(file.fileno(), 0, access=ACCESS_COPY)
@@ -71,12 +55,12 @@ def read_npz(path: Path) -> dict[str, Tensor]:
 
 
 def write_npz(tensors: Mapping[str, Tensor]) -> Iterator[memoryview]:
-    """The bytes of an uncompressed .npz file, which are the same whatever the order of the names and the day."""
+    """The bytes of an uncompressed .npz file, independent of the order of the names and of the date."""
     sink = _Sink()
     with ZipFile(sink, "w") as archive:
         for name in sorted(tensors):
             header, data = _array(tensors[name])
-            info = ZipInfo(name + ENDING)  # of 1980, as long as nobody says otherwise
+            info = ZipInfo(name + ENDING)  # dated 1980 by default
             info.create_system, info.file_size = 3, len(header) + len(data)
             long = info.file_size * 1.05 > ZIP64_LIMIT  # as zipfile has it
             before = sink.tell() + LOCAL.size + len(info.filename.encode()) + long * LONG_EXTRA + EXTRA.size
@@ -91,7 +75,7 @@ def write_npz(tensors: Mapping[str, Tensor]) -> Iterator[memoryview]:
 
 
 class _Sink:
-    """Where zipfile writes to, piece by piece."""
+    """A file for zipfile that keeps what is written until it is taken."""
 
     def __init__(self) -> None:
         self.pieces: list[memoryview] = []
@@ -106,13 +90,13 @@ class _Sink:
         return self.length
 
     def flush(self) -> None:
-        """Nothing is kept back."""
+        """Nothing to do."""
 
     def close(self) -> None:
-        """Nothing is to be closed."""
+        """Nothing to do."""
 
     def drained(self) -> Iterable[memoryview]:
-        """What was written since the last time."""
+        """What was written since the last call."""
         pieces, self.pieces = self.pieces, []
         return pieces
 
@@ -128,7 +112,7 @@ def _array(tensor: Tensor) -> tuple[bytes, memoryview]:
 
 
 def _starts(path: Path, archive: ZipFile, whole: mmap) -> dict[str, int]:
-    """Where the bytes of each member begin, once it is sure that they are its own and not too many."""
+    """Where the bytes of each member begin, after checking that they are its own and not too many."""
     members = sorted(archive.infolist(), key=lambda info: info.header_offset)
     ends = [*(info.header_offset for info in members[1:]), archive.start_dir]
     starts: dict[str, int] = {}
@@ -137,7 +121,7 @@ def _starts(path: Path, archive: ZipFile, whole: mmap) -> dict[str, int]:
         if fault := _fault(info):
             raise WeightsError(f"{name} {fault}", code="weights.bad_archive", where=path, hint=REPACK)
         if info.filename in starts:
-            message = f"{name} is there twice"
+            message = f"{name} occurs twice"
             raise WeightsError(message, code="weights.duplicate_tensor", where=path, hint=REPACK)
         starts[info.filename] = start = _start(info, end, whole)
         if not 0 <= start <= end - info.compress_size:
@@ -153,9 +137,9 @@ def _starts(path: Path, archive: ZipFile, whole: mmap) -> dict[str, int]:
 
 
 def _fault(info: ZipInfo) -> str:
-    """Why a member cannot be taken, by what the list of members says."""
+    """Why a member cannot be read, according to the list of members."""
     if not info.filename.endswith(ENDING):
-        return "is no array of numpy"
+        return "is not an array of numpy"
     if info.filename.startswith("/") or "\\" in info.filename or ".." in info.filename.split("/"):
         return "has a name that leads out of the file"
     if info.flag_bits & 1:
@@ -168,7 +152,7 @@ def _fault(info: ZipInfo) -> str:
 
 
 def _start(info: ZipInfo, end: int, whole: mmap) -> int:
-    """Where the bytes of a member begin, by what stands before them; -1 if nothing of a member does."""
+    """Where the bytes of a member begin, according to its header; -1 if there is none."""
     if not 0 <= info.header_offset <= end - LOCAL.size:
         return -1
     mark, name, extra = LOCAL.unpack_from(whole, info.header_offset)
@@ -177,41 +161,33 @@ def _start(info: ZipInfo, end: int, whole: mmap) -> int:
 
 def _tensor(data: mmap | bytearray, start: int, size: int) -> Tensor:
     """The tensor of a .npy file that has so many bytes of the data; ValueError where it is not one."""
-    header = _header(bytes(data[start : start + min(size, LONGEST_HEADER)]))
-    dtype = header.dtype
-    brain = dtype.kind == "V" and dtype.itemsize == 2 and dtype.names is None and dtype.subdtype is None
+    text = BytesIO(bytes(data[start : start + min(size, LONGEST_HEADER)]))
+    try:
+        parse = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}[npy.read_magic(text)]
+        shape, fortran, dtype = parse(text)
+    except Exception as error:  # numpy reports a bad header in many ways
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ValueError(f"has no header that numpy reads: {first}") from None
+    brain = dtype.kind == "V" and dtype.itemsize == 2 and dtype.names is None and dtype.subdtype is None  # bfloat16
     if not brain and (dtype.kind not in "fiub" or dtype.itemsize > 8):
         raise ValueError(f"holds {dtype}, expected numbers")
-    if min(header.shape, default=0) < 0 or header.size() != size - header.length:
-        raise ValueError(f"of shape {header.shape} claims {header.size():,} bytes and has {size - header.length:,}")
+    claimed, present = prod(shape) * dtype.itemsize, size - text.tell()
+    if min(shape, default=0) < 0 or claimed != present:
+        raise ValueError(f"of shape {shape} claims {claimed:,} bytes and has {present:,}")
     kept = np.dtype(np.int16) if brain else dtype
-    content = np.frombuffer(data, np.uint8, header.size(), start + header.length)
+    content = np.frombuffer(data, np.uint8, claimed, start + text.tell())
     array = content.view(kept)
     if not array.flags.aligned:
         array = content.copy().view(kept)
     if not kept.isnative:
         array = array.astype(kept.newbyteorder("="))
-    shaped = array.reshape(header.shape, order="F" if header.fortran else "C")
-    found = torch.from_numpy(shaped)
+    found = torch.from_numpy(array.reshape(shape, order="F" if fortran else "C"))
     return found.view(torch.bfloat16) if brain else found
-
-
-def _header(data: bytes) -> Header:
-    """The header of a .npy file; ValueError where there is none that numpy would read."""
-    text = BytesIO(data)
-    try:
-        version = npy.read_magic(text)
-        parse = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}[version]
-        shape, fortran, dtype = parse(text)
-    except Exception as error:  # numpy tells of a bad header in many ways
-        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ValueError(f"has no header that numpy reads: {first}") from None
-    return Header(shape, fortran, dtype, text.tell())
 
 
 @contextmanager
 def _damage(path: Path) -> Iterator[None]:
-    """What is no zip file is a WeightsError."""
+    """Raise WeightsError for a file that is not a zip file."""
     try:
         yield
     except WeightsError:
@@ -223,7 +199,7 @@ def _damage(path: Path) -> Iterator[None]:
 
 @contextmanager
 def _naming(path: Path, name: str) -> Iterator[None]:
-    """What is wrong with a member is a WeightsError that names it."""
+    """Raise WeightsError with the name of a member that is wrong."""
     try:
         yield
     except (BadZipFile, ZlibError, EOFError) as error:

@@ -1,9 +1,8 @@
-"""Which format a file is of: told by names and shapes, and an error where that leaves two."""
+"""The list of formats, and the format of a file: detected from names and shapes, an error if two match."""
 
-import shlex
 from collections.abc import Sequence
 
-from vitral.core.errors import ConfigError, WeightsError, format_choices, suggest_choice
+from vitral.core.errors import ConfigError, format_choices, suggest_choice
 from vitral.weights.formats.dino import Dino, Dinov2Facebook
 from vitral.weights.formats.format import Checkpoint, Format
 from vitral.weights.formats.google import BigVision, Google
@@ -31,13 +30,13 @@ FORMATS: tuple[Format, ...] = (
 LIBRARIES = tuple(dict.fromkeys(each.library for each in FORMATS))
 WRITABLE = ("vitral", *(each for each in LIBRARIES if each != Dino.library))  # facebook's files are only read
 SHOWN = 5  # tensors that a message names
-WRAPPERS = ("module.", "model.", "_orig_mod.")  # that DDP, Lightning and torch.compile put before every name
+WRAPPERS = ("module.", "model.", "_orig_mod.")  # prefixes that DDP, Lightning and torch.compile add to every name
 
 
 def strip_wrapper(ckpt: Checkpoint) -> tuple[Checkpoint, str]:
-    """The file without what a training script put before all names, and what that was: where it is known only so."""
+    """The file without a prefix that a training script added to all names, if only that matches, and the prefix."""
     inner, removed = ckpt, ""
-    while not _claimed(inner):
+    while not any(each.matches(inner) for each in FORMATS):
         found = next((each for each in WRAPPERS if all(name.startswith(each) for name in inner.tensors)), "")
         if not found or not inner.tensors:
             return ckpt, ""
@@ -46,32 +45,27 @@ def strip_wrapper(ckpt: Checkpoint) -> tuple[Checkpoint, str]:
     return inner, removed
 
 
-def _claimed(ckpt: Checkpoint) -> bool:
-    return any(each.matches(ckpt) for each in FORMATS)
-
-
 def detect_format(ckpt: Checkpoint, name: str = "") -> Format:
-    """The only format that claims the file, or the one that is named."""
+    """The only format that matches the file, or the given one."""
     if name:
-        return _named(name)
+        if given := [each for each in FORMATS if each.name == name]:
+            return given[0]
+        hint = suggest_choice(name, [each.name for each in FORMATS])
+        raise ConfigError(f"unknown format {name!r}", code="config.unknown_name", where="format", hint=hint)
     found = [each for each in FORMATS if each.matches(ckpt)]
     if len(found) == 1:
         return found[0]
     if found:
         names = [each.name for each in found]
         message = f"may be {format_choices(names)}: their files have the same names and shapes"
-        raise WeightsError(
-            message,
-            code="weights.ambiguous",
-            where=ckpt.path,
-            hint=f"say which: vitral convert {shlex.quote(str(ckpt.path))} NEW-FOLDER --format {names[0]}",
-        )
+        hint = f"choose one: {ckpt.convert_command(f'--format {names[0]}')}"
+        raise ckpt.error(message, "weights.ambiguous", hint)
     some = ", ".join(sorted(ckpt.tensors)[:SHOWN])
     kind = f" (model_type {ckpt.config['model_type']!r})" if "model_type" in ckpt.config else ""
     more = ", ..." if len(ckpt.tensors) > SHOWN else ""
-    message = f"no Vision Transformer that is known here{kind}; its tensors: {some}{more}"
-    hint = f"known are {format_choices(each.name for each in FORMATS)}"
-    raise WeightsError(message, code="weights.unknown_format", where=ckpt.path, hint=hint)
+    message = f"not a known Vision Transformer{kind}; its tensors: {some}{more}"
+    hint = f"known formats are {format_choices(each.name for each in FORMATS)}"
+    raise ckpt.error(message, "weights.unknown_format", hint)
 
 
 def library_formats(library: str) -> Sequence[Format]:
@@ -80,12 +74,4 @@ def library_formats(library: str) -> Sequence[Format]:
     if not found:
         message, hint = f"unknown library {library!r}", suggest_choice(library, WRITABLE)
         raise ConfigError(message, code="config.unknown_name", where="to", hint=hint)
-    return found
-
-
-def _named(name: str) -> Format:
-    found = next((each for each in FORMATS if each.name == name), None)
-    if found is None:
-        hint = suggest_choice(name, [each.name for each in FORMATS])
-        raise ConfigError(f"unknown format {name!r}", code="config.unknown_name", where="format", hint=hint)
     return found

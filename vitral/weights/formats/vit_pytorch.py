@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from math import isqrt
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from safetensors.torch import load_file
@@ -20,8 +20,8 @@ from vitral.models.attention import Attention
 from vitral.models.embed import Patches
 from vitral.models.head import LinearHead, NoHead
 from vitral.models.mlp import Mlp
-from vitral.models.pool import ClassPool, MeanAllPool, MeanPool, PoolConfig
-from vitral.models.position import Learned1d, PositionConfig, SinCos2d
+from vitral.models.pool import ClassPool, MeanAllPool, MeanPool
+from vitral.models.position import Learned1d, SinCos2d
 from vitral.models.vit import Tokens, Vit
 from vitral.weights.bundle import Bundle
 from vitral.weights.formats.format import (
@@ -40,6 +40,7 @@ from vitral.weights.formats.rules import TABLE, TOKENS, Names, Rule, constant, m
 LAYER, EMBED = "transformer.layers.*", "to_patch_embedding"
 FIRST = LAYER.replace("*", "0")
 EPS = 1e-5
+HEADS = ("mlp_head.weight", "linear_head.weight", "linear_head.1.weight")
 CHANNELS = (1, 3, 4)  # that a patch of unknown shape may have
 OLDER = (  # before 1.2 a norm was wrapped around each branch, and the last one was in the head
     (r"(layers\.\d+\.0)\.fn\.", r"\1."),
@@ -49,16 +50,6 @@ OLDER = (  # before 1.2 a norm was wrapped around each branch, and the last one 
     (r"^mlp_head\.0\.", "transformer.norm."),
     (r"^mlp_head\.1\.", "mlp_head."),
 )
-
-
-class Ends(NamedTuple):
-    """The parts before and after the layers, in which the two models differ."""
-
-    image: Size
-    tokens: Tokens
-    position: PositionConfig
-    pool: PoolConfig
-    head: str  # the name of its linear layer
 
 
 class BaseVitPytorch(Format):
@@ -90,28 +81,24 @@ class BaseVitPytorch(Format):
         ckpt = ckpt._replace(tensors=current_names(ckpt.tensors))
         width = ckpt.shape(f"{EMBED}.2.weight", 2)[0]
         patch, channels, mixer = self._required(ckpt, width)
-        ends = self.ends(ckpt, patch)
-        named = f"{ends.head}.weight"
+        head = next((name for name in HEADS if name in ckpt.tensors), "")
         model = Vit(
-            image_size=ends.image,
+            **self.ends(ckpt, patch),
             channels=channels,
             width=width,
             depth=count_layers(ckpt.tensors, LAYER.partition("*")[0]),
             stem=Patches(patch=patch, norm="both" if f"{EMBED}.1.weight" in ckpt.tensors else "none"),
-            tokens=ends.tokens,
-            position=ends.position,
             mixer=mixer,
             mlp=Mlp(ratio=ckpt.shape(f"{FIRST}.1.net.1.weight", 2)[0] / width, gelu="erf"),
-            pool=ends.pool,
-            head=LinearHead(num_classes=ckpt.shape(named, 2)[0]) if named in ckpt.tensors else NoHead(),
+            head=LinearHead(num_classes=ckpt.shape(head, 2)[0]) if head else NoHead(),
             eps=EPS,
         )
         assumed = "whole images, resized and scaled to [-1, 1]: vit-pytorch has no preprocessing of its own"
         ckpt = ckpt._replace(tensors=drop_batch_dim(ckpt.tensors))
-        return self.detected(ckpt, model, assumed_preprocessing(ends.image, channels), (assumed,))
+        return self.detected(ckpt, model, assumed_preprocessing(model.image_size, channels), (assumed,))
 
-    def ends(self, ckpt: Checkpoint, patch: Size) -> Ends:
-        """The parts before and after the layers, once no setting is missing."""
+    def ends(self, ckpt: Checkpoint, patch: Size) -> dict[str, Any]:
+        """The image size, tokens, position and pool of the model, once no setting is missing."""
         raise NotImplementedError
 
     def missing(self, ckpt: Checkpoint) -> list[str]:
@@ -203,12 +190,13 @@ class VitPytorch(BaseVitPytorch):
         known = ckpt.tensors["cls_token"].ndim == 2 or ckpt.setting("pool") in {"cls", "mean_all"}
         return [] if known else ["pool=cls, or pool=mean_all for what is called mean there"]
 
-    def ends(self, ckpt: Checkpoint, patch: Size) -> Ends:
+    def ends(self, ckpt: Checkpoint, patch: Size) -> dict[str, Any]:
         plain = ckpt._replace(tensors=drop_batch_dim(ckpt.tensors))
         cls = plain.shape("cls_token", 2)[0] if ckpt.tensors["cls_token"].numel() else 0
         image, _ = ckpt.infer_image_size(plain.shape("pos_embedding", 2)[0], [cls], patch)
         pool = MeanAllPool() if ckpt.setting("pool") == "mean_all" else ClassPool() if cls else MeanPool()
-        return Ends(image, Tokens(cls=bool(cls)), Learned1d(cls=bool(cls)), pool, "mlp_head")
+        tokens, position = Tokens(cls=bool(cls)), Learned1d(cls=bool(cls))
+        return {"image_size": image, "tokens": tokens, "position": position, "pool": pool}
 
     def projects(self, mixer: Attention, width: int) -> bool:
         return mixer.heads > 1 or mixer.head_width_for(width) != width
@@ -250,11 +238,10 @@ class SimpleVit(BaseVitPytorch):
     def missing(self, ckpt: Checkpoint) -> list[str]:
         return [] if ckpt.setting("image_size") else ["image_size=HEIGHTxWIDTH"]
 
-    def ends(self, ckpt: Checkpoint, patch: Size) -> Ends:
+    def ends(self, ckpt: Checkpoint, patch: Size) -> dict[str, Any]:
         early = "linear_head.0.weight" in ckpt.tensors  # the mean was normalized, not the tokens
-        pool = MeanPool(norm="after" if early else "before")
-        head = "linear_head.1" if early else "linear_head"
-        return Ends(Size.parse(ckpt.setting("image_size")), Tokens(cls=False), SinCos2d(), pool, head)
+        image, pool = Size.parse(ckpt.setting("image_size")), MeanPool(norm="after" if early else "before")
+        return {"image_size": image, "tokens": Tokens(cls=False), "position": SinCos2d(), "pool": pool}
 
     def other_faults(self, model: Vit, bundle: Bundle) -> Iterator[str]:
         yield from super().other_faults(model, bundle)
@@ -307,14 +294,13 @@ def infer_mixer(ckpt: Checkpoint, width: int) -> Attention | None:
     """The attention, if its heads are given, or if it has no output projection, which only a single head lacks."""
     inner = ckpt.shape(f"{FIRST}.0.to_qkv.weight", 2)[0] // 3
     project = any(name.startswith(f"{FIRST}.0.to_out.") for name in ckpt.tensors)
+    heads = 1
     if given := ckpt.setting("mixer.heads"):
         heads = parse_positive_int(given, "mixer.heads")
     elif given := ckpt.setting("mixer.head_width"):
         heads = inner // parse_positive_int(given, "mixer.head_width")
     elif project:
         return None
-    else:
-        heads = 1
     if not heads or inner % heads:
         message = f"a width of {inner} does not divide into {heads} heads"
         raise ckpt.missing_setting(message, "mixer.heads=N", "weights.bad_setting")
