@@ -43,6 +43,7 @@ WHOLE_PACKAGE_TESTS = (
     "tests/test_architecture.py",
     "tests/test_before.py",
     "tests/test_custom_parts.py",
+    "tests/test_docs.py",
     "tests/test_errata.py",
     "tests/test_layouts.py",
     "tests/test_packaging.py",
