@@ -46,7 +46,7 @@ def test_a_trial_and_a_choice_are_told_in_a_line() -> None:
         method="static", layers=46, floats=("blocks.0.mlp",), calibrated=128, float_rate=4.0, trials=(trial,)
     )
     assert chosen.lines() == [
-        "int8, static: static 12.3, float32 4.0 images a second; kept in float32: patch embedding, head, blocks.0.mlp"
+        "int8, static: static 12.3, float32 4.0 images per second; kept in float32: patch embedding, head, blocks.0.mlp"
     ]
     assert Quantization.from_json(chosen.to_json()) == chosen
 

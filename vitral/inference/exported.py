@@ -134,7 +134,7 @@ class Trial(Config):
     difference: float
     agreement: float | None
     lost: float | None  # of accuracy
-    rate: float | None  # images a second, if accepted
+    rate: float | None  # images per second, if accepted
 
     def line(self) -> str:
         """The trial as text."""
@@ -151,7 +151,7 @@ class Quantization(Config):
     layers: int  # quantized
     floats: tuple[str, ...]  # modules left in float32, besides the patch embedding and the head
     calibrated: int  # images
-    float_rate: float  # images a second of the same model in float32
+    float_rate: float  # images per second of the same model in float32
     trials: tuple[Trial, ...]
 
     def lines(self) -> list[str]:
@@ -159,7 +159,7 @@ class Quantization(Config):
         rates = [f"{each.method} {each.rate:.1f}" for each in self.trials if each.rate is not None]
         rates.append(f"float32 {self.float_rate:.1f}")
         kept = join_names(("patch embedding", "head", *self.floats))
-        return [f"int8, {self.method}: {', '.join(rates)} images a second; kept in float32: {kept}"]
+        return [f"int8, {self.method}: {', '.join(rates)} images per second; kept in float32: {kept}"]
 
 
 class RunnerCheck(Config):

@@ -70,7 +70,7 @@ class FileSource:
         except OSError as error:
             raise unreadable(self.path, error) from None
         except ValueError:  # a zero byte, or half a surrogate from JSON
-            hint = "write one path a line" if "\0" in self.path else "correct the path"
+            hint = "write one path per line" if "\0" in self.path else "correct the path"
             raise DataError("no file can have such a name", code="data.bad_path", where=self.path, hint=hint) from None
 
 
@@ -245,7 +245,7 @@ def natural_key(name: str) -> tuple[list[str | int], str]:
 def _expand_input(text: str, stdin: BinaryIO | None) -> Iterator[ImageRef]:
     if text == STDIN:
         if stdin is None:
-            hint = "pipe paths into it, one a line"
+            hint = "pipe paths into it, one per line"
             raise DataError("stdin is closed", code="data.stdin_closed", where=STDIN, hint=hint)
         return (ImageRef(path, FileSource(path)) for path in stream_paths(stdin))
     if text == SAMPLE or text in NAMED_DATASETS:
@@ -279,7 +279,7 @@ def _images_at_path(path: str) -> Iterator[ImageRef]:
     if holds_tables(Path(path)) and not (os.path.isdir(path) and any(map(_is_there, images_below(path)))):
         return _dataset_images(path, open_data(path))
     if os.path.isdir(path):
-        hint = "give a folder with JPEG or PNG"
+        hint = "give a folder with JPEG or PNG files"
         error = DataError("no images in it or in its folders", code="data.empty", where=path, hint=hint)
         return _at_least_one(images_below(path), error)
     if is_tar(path):

@@ -169,7 +169,7 @@ def choose_engine(workload: Workload, engines: EngineBuilders, folder: Path) -> 
         log.info(f"engine, as measured before: {best}")
         return choice
     if choice is not None:
-        log.info(f"the engines were measured on a busy machine (load {choice.load:.1f} a core); measuring again")
+        log.info(f"the engines were measured on a busy machine (load {choice.load:.1f} per core); measuring again")
     choice = measure_engines(workload, engines, key)
     for line in choice.lines():
         log.info(line)
