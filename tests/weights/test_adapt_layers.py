@@ -60,7 +60,7 @@ def test_chosen_layers_stand_in_the_chosen_order() -> None:
     assert torch.equal(found["position.table"], weights["position.table"][[3, 0]])
     assert not any(name.startswith(("blocks.2.", "blocks.3.")) for name in found)
     made = adapt(loaded(config), layers=(3, 0))
-    assert made.messages == ("layers 3, 0 of 4 taken",)
+    assert made.messages == ("layers 3, 0 of 4 kept",)
     assert made.loaded.model(torch.zeros(1, 3, *config.image_size)).shape == (1, 4)
 
 
@@ -73,7 +73,7 @@ def test_layers_that_are_not_there_are_refused(layers: tuple[int, ...]) -> None:
 def test_a_shallower_model_starts_from_the_first_layers() -> None:
     model, source = small(depth=1).build(), loaded(small(depth=2))
     told = load_pretrained(model, source)
-    assert "the first 1 of 2 layers taken" in told
+    assert "the first 1 of 2 layers kept" in told
     own = model.state_dict()
     assert torch.equal(own["blocks.0.mixer.project.weight"], source.model.state_dict()["blocks.0.mixer.project.weight"])
 

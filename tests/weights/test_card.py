@@ -42,7 +42,7 @@ def test_the_card_says_what_a_colleague_would_ask() -> None:
     text = render_card(bundle_of(), FACTS)
     assert "\n# my\\_photos \\[2\\]\n" in text
     assert f"{sum(weight.numel() for weight in TINY.build().parameters()):,} parameters" in text
-    assert "It tells which of 4 classes an image is of." in text
+    assert "It classifies images into 4 classes." in text
     assert section(text, "Classes").endswith("config.json`: cat, dog, Ünlü, a\\|b.")
     assert section(text, "Data").startswith("my\\_photos; images: 1,200 for train, 300 for val. Fingerprint")
     assert "`ab12`" in section(text, "Data")
@@ -51,7 +51,7 @@ def test_the_card_says_what_a_colleague_would_ask() -> None:
         "| accuracy | 91.33% | 87.60% to 94.23% | 300 for val |",
         "| accuracy | 90.00% | 85.00% to 94.00% | 1,000 for test |",
     ]
-    assert "- The images for val also chose which weights were kept" in section(text, "Limits")
+    assert "- The images for val also selected the best weights" in section(text, "Limits")
     assert section(text, "License").startswith("Not stated.")
 
 
@@ -70,10 +70,10 @@ def test_a_model_without_figures_or_classes_claims_none() -> None:
     assert section(text, "Results") == "Not measured."
     assert "## Classes" not in text
     assert "metrics:" not in text
-    assert "chose which" not in text
+    assert "selected the best" not in text
     assert "pipeline_tag: image-feature-extraction" in text
-    assert "It was trained on masked patches" in text
-    assert "names one of" not in text
+    assert "It was pre-trained on masked patches" in text
+    assert "always predicts" not in text
 
 
 def test_of_many_classes_the_first_hundred_are_named() -> None:
@@ -103,7 +103,8 @@ def test_the_lines_of_the_card_run_as_they_stand(
         ("Ti/16", "12 layers of width 192, 3 heads, 14x14 patches of 16x16 pixels, for 224x224 images"),
         (
             "R50+B/16",
-            "12 layers of width 768, 12 heads, 14x14 patches of 1x1 places of a ResNet's map, for 224x224 images",
+            "12 layers of width 768, 12 heads, "
+            "14x14 patches of 1x1 positions of a ResNet feature map, for 224x224 images",
         ),
         ("R50x1", "A ResNet (BiT): stages of 3, 4, 6, 3 units, root of width 64, for 224x224 images"),
     ],
@@ -128,10 +129,10 @@ def test_every_kind_of_model_has_a_card(config: Vit | Resnet) -> None:
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({}, "The model sees the whole picture, whatever its shape, resized to 32x48 (bilinear), in red,"),
-        ({}, "with mean 0.5 and deviation 0.5."),
-        ({"crop": CenterCrop(filter="bicubic")}, "so much that 87.5% of its shorter side fills the image, resized to"),
-        ({"normalize": IMAGENET}, "with mean 0.485, 0.456, 0.406 and deviation 0.229, 0.224, 0.225."),
+        ({}, "The model takes the whole image, resized to 32x48 (bilinear), in red,"),
+        ({}, "with mean 0.5 and std 0.5."),
+        ({"crop": CenterCrop(filter="bicubic")}, "a center crop (87.5% of the shorter side), resized to"),
+        ({"normalize": IMAGENET}, "with mean 0.485, 0.456, 0.406 and std 0.229, 0.224, 0.225."),
     ],
 )
 def test_preprocessing_is_told_in_words(fields: dict[str, Any], words: str) -> None:

@@ -79,9 +79,9 @@ def test_there_and_back_again_is_equal_to_the_bit_and_certified(source: Path, tm
 def test_what_was_done_to_the_weights_is_in_the_certificate_and_the_card(source: Path, tmp_path: Path) -> None:
     convert(str(source), str(tmp_path / "whole"), settings=parse_settings([*HINTS]))
     made = convert(str(tmp_path / "whole"), str(tmp_path / "part"), layers=(1,))
-    done = ("layers 1 of 2 taken",)
+    done = ("layers 1 of 2 kept",)
     assert (made.messages, made.certificate.changed) == (done, done)
-    told = "timm's Vision Transformer, from timm.safetensors; layers 1 of 2 taken"
+    told = "timm's Vision Transformer, from timm.safetensors; layers 1 of 2 kept"
     assert vitral.load(tmp_path / "part").bundle.source == told
     assert told in (tmp_path / "part/README.md").read_text()
 

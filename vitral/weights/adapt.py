@@ -49,7 +49,7 @@ def check_layers(layers: Sequence[int], depth: int) -> None:
     """Reject layers that do not exist or are repeated."""
     if not layers or len(set(layers)) != len(layers) or not all(0 <= layer < depth for layer in layers):
         message = f"expected layers from 0 to {depth - 1}, each once, got {', '.join(map(str, layers)) or 'none'}"
-        raise ConfigError(message, code="config.out_of_range", where="layers", hint="give for example 0,2,4")
+        raise ConfigError(message, code="config.out_of_range", where="layers", hint="for example 0,2,4")
 
 
 def check_windows(layers: Sequence[int], model: Vit) -> None:
@@ -159,7 +159,7 @@ def adapt(
             message = "a ResNet has no layers to choose from"
             raise ConfigError(message, code="config.unsupported", where="layers", hint="omit them")
         weights = select_layers(weights, old, layers)
-        messages.append(f"layers {', '.join(map(str, layers))} of {old.depth} taken")
+        messages.append(f"layers {', '.join(map(str, layers))} of {old.depth} kept")
         old = old.model_copy(update={"depth": len(layers)})
     new = override(old, settings)
     model = new.build_empty()
@@ -244,7 +244,7 @@ def _messages(new: Vit | Resnet, source: LoadedModel, resampled: bool) -> Iterat
     if masked and isinstance(new, Vit) and isinstance(new.pool, AttentionPool):
         yield "the pool, which masked patches do not train, is newly initialized"
     if isinstance(old, Vit) and isinstance(new, Vit) and new.depth < old.depth:
-        yield f"the first {new.depth} of {old.depth} layers taken"
+        yield f"the first {new.depth} of {old.depth} layers kept"
     yield from _image_messages(old, new, resampled)
 
 

@@ -26,8 +26,7 @@ import torch
 import vitral
 
 model, bundle = vitral.load("PATH/TO/THIS/FOLDER")
-with open("photo.jpg", "rb") as file:
-    image = bundle.preprocessing.tensor(file.read(), "photo.jpg")
+image = bundle.transform("photo.jpg").unsqueeze(0)  # (1, C, H, W)
 with torch.inference_mode():
 """
 ANSWERS = {
@@ -78,10 +77,10 @@ def render_card(bundle: Bundle, facts: CardFacts) -> str:
         "Classes": _classes(bundle.classes),
         "Origin": _plain(bundle.source),
         "Data": _data(facts.trained) if facts.trained else "",
-        "Preprocessing": f"{_preprocessing(bundle.preprocessing)} `bundle.preprocessing.tensor` does all of it.",
+        "Preprocessing": f"{_preprocessing(bundle.preprocessing)} `bundle.transform` does all of it.",
         "Training": _training(facts.trained) if facts.trained else "",
         "Limits": _bullets(_limits(bundle, facts)),
-        "License": "Not stated. Whoever shares these weights states it here, with regard to the images' own license.",
+        "License": "Not stated. If you share these weights, state it here, and consider the license of the images.",
     }
     body = "\n\n".join(f"## {title}\n\n{text}" if title else text for title, text in sections.items() if text)
     return f"{_header(bundle, facts)}\n# {_plain(facts.name)}\n\n{body}\n"
@@ -98,9 +97,9 @@ def _header(bundle: Bundle, facts: CardFacts) -> str:
 
 def _summary(bundle: Bundle, parameters: int) -> str:
     purpose = {
-        "classify": f"It tells which of {len(bundle.classes):,} classes an image is of.",
-        "masked_patches": "It was trained on masked patches, without labels: a start for other tasks, not an answer.",
-        "features": "It has no head: it gives one vector for an image, a start for other tasks.",
+        "classify": f"It classifies images into {len(bundle.classes):,} classes.",
+        "masked_patches": "It was pre-trained on masked patches, without labels. Fine-tune it for a task.",
+        "features": "It has no head and computes one feature vector per image.",
     }
     return f"{architecture(bundle.model)}, {parameters:,} parameters. {purpose[bundle.task]}"
 
@@ -110,7 +109,7 @@ def architecture(model: Vit | Resnet) -> str:
     if isinstance(model, Resnet):
         units = ", ".join(map(str, model.layers))
         return f"A ResNet (BiT): stages of {units} units, root of width {model.root}, for {model.image_size} images"
-    stem = "places of a ResNet's map" if isinstance(model.stem, Hybrid) else "pixels"
+    stem = "positions of a ResNet feature map" if isinstance(model.stem, Hybrid) else "pixels"
     heads = f", {model.mixer.heads} heads" if isinstance(model.mixer, BaseAttention) else f", {model.mixer.kind} mixer"
     return (
         f"A Vision Transformer (arXiv 2010.11929): {model.depth} layers of width {model.width}{heads}, "
@@ -121,7 +120,7 @@ def architecture(model: Vit | Resnet) -> str:
 def _results(results: tuple[Result, ...]) -> str:
     if not results:
         return "Not measured."
-    table = ["| measure | value | 95 % interval | images |", "|---|---|---|---|"]
+    table = ["| metric | value | 95% confidence interval | images |", "|---|---|---|---|"]
     for each in results:
         interval, images = f"{each.low:.2%} to {each.high:.2%}", f"{each.images:,} for {each.split}"
         table.append(f"| {_plain(each.name)} | {each.value:.2%} | {interval} | {images} |")
@@ -148,13 +147,13 @@ def _preprocessing(given: Preprocessing) -> str:
     channels, view, scaling = given.decoding.channels, given.crop, given.normalize
     colors = {1: "gray", 3: "red, green and blue"}.get(channels, f"{channels} channels")
     if isinstance(view, CenterCrop):
-        seen = f"the middle of the picture, so much that {view.fraction:.1%} of its shorter side fills the image"
+        seen = f"a center crop ({view.fraction:.1%} of the shorter side)"
     else:
-        seen = "the whole picture, whatever its shape"
+        seen = "the whole image"
     mean, deviation = (", ".join(f"{number:g}" for number in each) for each in (scaling.mean, scaling.std))
     return (
-        f"The model sees {seen}, resized to {given.image_size} ({view.filter}), in {colors}. Each byte x becomes "
-        f"(x / 255 - mean) / deviation, with mean {mean} and deviation {deviation}."
+        f"The model takes {seen}, resized to {given.image_size} ({view.filter}), in {colors}. Each byte x becomes "
+        f"(x / 255 - mean) / std, with mean {mean} and std {deviation}."
     )
 
 
@@ -166,11 +165,11 @@ def _training(trained: TrainingFacts) -> str:
 def _limits(bundle: Bundle, facts: CardFacts) -> Iterator[str]:
     """What the figures do not say."""
     if bundle.task == "classify":
-        yield f"It names one of its {len(bundle.classes):,} classes whatever the picture shows, other things included."
+        yield f"It always predicts one of its {len(bundle.classes):,} classes, even if the image shows something else."
     if chosen := sorted({result.split for result in facts.results if result.chosen}):
         images = f"The images for {' and '.join(chosen)}"
-        yield f"{images} also chose which weights were kept, so their figure flatters a little."
-    yield "The figures are for images like those it was trained on; on others they must be measured."
+        yield f"{images} also selected the best weights, so their results are slightly optimistic."
+    yield "The results hold for images like those it was trained on. Evaluate it on other images before you rely on it."
 
 
 def format_duration(seconds: float) -> str:

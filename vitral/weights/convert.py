@@ -37,7 +37,7 @@ CERTIFICATE_FILE = "certificate.json"
 OURS, BUNDLE = "vitral", "a bundle of vitral"
 NUM_IMAGES, SEED = 2, 0
 TOLERANCE = 1e-4
-REPORT_BUG = "report this as a bug of the conversion; nothing was written"
+REPORT_BUG = "report this as a bug; nothing was written"
 
 
 class CertifiedFile(Config):

@@ -216,7 +216,7 @@ def first_layer_steps(walk: Walkthrough) -> list[Step]:
     else:
         attention = Step("Layer 1: token mixing", first, mixer.strip(), size, lengths)
     text = f"The same two-layer MLP is applied to each token: {mlp.strip()}."
-    lengths = (("mean norm of the update", change.mlp), ("mean norm of a token after it", change.after))
+    lengths = (("mean norm of the update", change.mlp), ("mean norm of a token after the update", change.after))
     return [attention, Step("Layer 1: MLP", second, text, size, lengths)]
 
 
@@ -250,8 +250,9 @@ def later_layers_steps(walk: Walkthrough) -> list[Step]:
     title = f"Layers 2 to {len(layers)}" if len(layers) > 2 else "Layer 2"
     token = "the class token" if walk.trace.layout.cls else "the mean of the patches"
     text = (
-        "The same with weights of their own. The numbers are the mean norm of the change of a token, relative to its "
-        f"norm: largest in layer {largest}. The strips are {token} after each layer, the first at the top."
+        "Each of the other layers does the same with its own weights. The numbers are the mean norm of the update of a "
+        f"token, relative to its norm; layer {largest} has the largest. "
+        f"The strips are {token} after each layer, the first at the top."
     )
     numbers = tuple((f"layer {number}", change) for number, change in enumerate(changes, start=1))
     rows = F.normalize(torch.stack([each.summary for each in layers]), dim=1)  # (layers, D), as norms grow with depth
