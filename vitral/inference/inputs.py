@@ -71,7 +71,7 @@ class FileSource:
             raise unreadable(self.path, error) from None
         except ValueError:  # a zero byte, or half a surrogate from JSON
             hint = "write one path per line" if "\0" in self.path else "correct the path"
-            raise DataError("no file can have such a name", code="data.bad_path", where=self.path, hint=hint) from None
+            raise DataError("not a valid file name", code="data.bad_path", where=self.path, hint=hint) from None
 
 
 @dataclass(frozen=True)
