@@ -135,7 +135,7 @@ def log_progress(message: str, total: int) -> Iterator[Callable[[int], None]]:
         nonlocal done
         before, done = done, done + count
         if 8 * before // total != 8 * done // total:
-            say(f"{message}: {100 * done // total} %")
+            say(f"{message}: {100 * done // total}%")
 
     yield advance
 
@@ -182,7 +182,7 @@ def verdict(cell: Cell) -> Iterator[str]:
             yield (
                 f"{cell.model}@{cell.batch} {message}: {own.engine} {own.rate:.2f}/s is {found.median:.2f} x "
                 f"{peer.engine} {peer.rate:.2f}/s ({found.low:.2f} to {found.high:.2f}); "
-                f"{100 * own.share:.0f} % of the matmul peak; goal {goal:g} x: {met}{note}"
+                f"{100 * own.share:.0f}% of the matmul peak; goal {goal:g} x: {met}{note}"
             )
 
 
@@ -208,7 +208,7 @@ def summary(cells: Sequence[Cell]) -> Iterator[str]:
         if cell.model in {"S/16", "B/16"} and cell.batch == 8 and floats(cell):
             share = max(row.share for row in floats(cell))
             met = "met" if share >= SHARE else "NOT met"
-            yield f"{cell.model}@8: {100 * share:.0f} % of the matmul peak; goal {100 * SHARE:.0f} %: {met}"
+            yield f"{cell.model}@8: {100 * share:.0f}% of the matmul peak; goal {100 * SHARE:.0f}%: {met}"
 
 
 def main(words: Sequence[str] | None = None) -> None:

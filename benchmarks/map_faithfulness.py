@@ -122,7 +122,7 @@ def table(found: dict[MapKind, Areas]) -> str:
 
 def cells(area: NDArray[np.float64], better: NDArray[np.float64]) -> str:
     error = better.std(ddof=1) / math.sqrt(len(better))
-    return f"{spread(area)} | {better.mean():+.3f} +- {error:.3f} | {100 * (better > 0).mean():.0f} %"
+    return f"{spread(area)} | {better.mean():+.3f} +- {error:.3f} | {100 * (better > 0).mean():.0f}%"
 
 
 def spread(values: NDArray[np.float64]) -> str:

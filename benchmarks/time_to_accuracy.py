@@ -1,4 +1,4 @@
-"""`python -m benchmarks.time_to_accuracy [--root FOLDER]`: seconds to 90 % on Fashion-MNIST, vitral against timm.
+"""`python -m benchmarks.time_to_accuracy [--root FOLDER]`: seconds to 90% on Fashion-MNIST, vitral against timm.
 
 Ours is the recipe `fashion_mnist` as it stands. The other is a plain loop around timm's VisionTransformer of the same
 shape, with timm's optimizer and schedule at their usual settings, the images in memory, and the same crops by
@@ -175,7 +175,7 @@ def raced(root: str, epochs: int) -> dict[str, list[Point]]:
                 seconds, reached = runners[name].measure()
                 before = curves[name][-1].seconds if curves[name] else 0.0
                 curves[name].append(Point(before + seconds, reached))
-                say(f"epoch {number + 1} of {total}: {name} {100 * reached:.2f} % after {before + seconds:.0f} s")
+                say(f"epoch {number + 1} of {total}: {name} {100 * reached:.2f}% after {before + seconds:.0f} s")
             if all(curve[-1].accuracy >= GOAL for curve in curves.values()):
                 break
     finally:
@@ -190,22 +190,22 @@ def seconds_to(level: float, curve: Sequence[Point]) -> float:
 
 
 def measure(root: str = "", epochs: int = 0) -> str:
-    """The curves, and the ratio of the seconds to 90 %, or to the best that both reach."""
+    """The curves, and the ratio of the seconds to 90%, or to the best that both reach."""
     if not find_spec("timm"):
-        return "seconds to 90 % on Fashion-MNIST: NOT measured, for want of timm; use the Python of `make bench`"
+        return "seconds to 90% on Fashion-MNIST: NOT measured, for want of timm; use the Python of `make bench`"
     curves = raced(root, epochs)
     best = {name: max(point.accuracy for point in curve) for name, curve in curves.items()}
     level = min(GOAL, *best.values())
-    lines = ["seconds to 90 % on Fashion-MNIST, an evaluation after each epoch:"]
+    lines = ["seconds to 90% on Fashion-MNIST, an evaluation after each epoch:"]
     for name, curve in curves.items():
-        points = ", ".join(f"{100 * point.accuracy:.2f} % {point.seconds:.0f} s" for point in curve)
+        points = ", ".join(f"{100 * point.accuracy:.2f}% {point.seconds:.0f} s" for point in curve)
         lines.append(f"  {name:<7} {points}")
     for name, reached in best.items():
         if reached < GOAL:
-            lines.append(f"  {name} does not come to 90 % in {len(curves[name])} epochs: {100 * reached:.2f} % at best")
+            lines.append(f"  {name} does not come to 90% in {len(curves[name])} epochs: {100 * reached:.2f}% at best")
     ours, theirs = (seconds_to(level, curves[name]) for name in ENGINES)
     lines.append(
-        f"  to {100 * level:.2f} %: vitral {ours:.0f} s, timm {theirs:.0f} s; "
+        f"  to {100 * level:.2f}%: vitral {ours:.0f} s, timm {theirs:.0f} s; "
         f"ours takes {ours / theirs:.2f} x the seconds of timm"
     )
     return "\n".join(lines)

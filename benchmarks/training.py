@@ -5,7 +5,7 @@
     start       seconds from the start of `vitral train sample` to its first step, beyond importing torch
     memory      of a run of 5,000 steps, tenth by tenth
     save        how long a save stalls a step
-    accuracy    seconds to 90 % on Fashion-MNIST against a plain loop with timm's model
+    accuracy    seconds to 90% on Fashion-MNIST against a plain loop with timm's model
 
 TEXT is one of these words, or a part of one. For the last, run it with the Python of `make bench`.
 """

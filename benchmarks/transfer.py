@@ -76,7 +76,7 @@ def judged(home: Path, data: Path, start: str, seed: int) -> dict[str, float]:
 def timed(name: str, way: Callable[[], float]) -> float:
     began = time.perf_counter()
     right = way()
-    say(f"{name}: {100 * right:.2f} % after {time.perf_counter() - began:.0f} s")
+    say(f"{name}: {100 * right:.2f}% after {time.perf_counter() - began:.0f} s")
     return right
 
 

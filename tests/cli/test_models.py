@@ -65,7 +65,7 @@ def test_published_weights_come_with_their_hub_ids_in_100_columns(capsys: pytest
 
 def test_a_recipe_comes_with_its_lab_note(capsys: pytest.CaptureFixture[str]) -> None:
     text = " ".join(shown(capsys, "sample", "--recipes").split())
-    for part in ("run: vitral train sample", "takes: 1 minute", "reaches: 85.8 %"):
+    for part in ("run: vitral train sample", "takes: 1 minute", "reaches: 85.8%"):
         assert part in text
 
 

@@ -30,15 +30,15 @@ def accuracy_of(answers: Predictions, names: tuple[str, ...]) -> AccuracyResult:
 
 def test_the_accuracy_of_a_small_zoo() -> None:
     lines = format_result(accuracy_of(given_as(ZOO, 4), NAMES))
-    assert lines[0] == "top-1                44.4 %  (95% CI 18.9 % to 73.3 %)"
+    assert lines[0] == "top-1                44.4%  (95% CI 18.9% to 73.3%)"
     assert not any(line.startswith("top-5") for line in lines), "of four classes every answer is among the top 5"
-    assert "most frequent class  55.6 %" in lines
+    assert "most frequent class  55.6%" in lines
     assert lines[-5:] == [
         "class  images  recall  precision  most confused with",
-        "cat    5       60.0 %  60.0 %     dog (1)",
-        "dog    3       33.3 %  33.3 %     cat (2)",
-        f"fox    1       0.0 %   {MISSING}          dog (1)",
-        f"hen    0       {MISSING}       0.0 %",
+        "cat    5       60.0%   60.0%      dog (1)",
+        "dog    3       33.3%   33.3%      cat (2)",
+        f"fox    1       0.0%    {MISSING}          dog (1)",
+        f"hen    0       {MISSING}       0.0%",
     ]
 
 
@@ -57,7 +57,7 @@ def test_of_many_classes_the_worst_are_shown() -> None:
 def test_neighbors_and_probe_say_what_was_chosen_and_how() -> None:
     knn = KnnResult(images=100, train_images=500, k=10, top1=0.6, ci95=SURE, trials=())
     assert format_result(knn) == [
-        "top-1  60.0 %  (95% CI 55.0 % to 65.0 %)",
+        "top-1  60.0%  (95% CI 55.0% to 65.0%)",
         "k = 10, chosen by 5-fold cross-validation on 500 training images",
     ]
     linear = LinearResult(images=9, train_images=500, l2=0.001, top1=0.6, ci95=SURE, converged=True, trials=())
@@ -71,8 +71,8 @@ def test_the_best_of_the_grid_is_said_to_flatter() -> None:
     rows = (ShotsResult(shots=5, score=own, oracle=best),)
     found = FewShotResult(images=10, seeds=(0, 1), rows=rows, skipped=("25 shots: too few training images of bee",))
     assert format_result(found) == [
-        "shots  l2 = 1024      best l2 *",
-        "5      50.0 % +- 2.0  60.0 % +- 1.0 at 16",
+        "shots  l2 = 1024     best l2 *",
+        "5      50.0% +- 2.0  60.0% +- 1.0 at 16",
         "mean and standard deviation over seeds 0, 1",
         "* chosen on the test images, as in big_vision: optimistic",
         "skipped: 25 shots: too few training images of bee",
@@ -100,7 +100,7 @@ def over_sizes(right: list[int]) -> ResolutionResult:
 
 def test_where_accuracy_falls_off_is_said_in_words() -> None:
     lines = format_result(over_sizes([40, 79, 80, 79, 70, 20]))
-    assert next(line for line in lines if "training size" in line).startswith("24x24  3x3      80.0 %")
+    assert next(line for line in lines if "training size" in line).startswith("24x24  3x3      80.0%")
     assert lines[-3:] == [
         "accuracy holds from 16x16 to 32x32, within 2 points of the training size",
         "smaller images lose 40.0 points at 8x8",
@@ -132,9 +132,9 @@ def test_accuracy_against_speed_is_a_table_a_verdict_and_a_curve() -> None:
     lines = format_result(over_counts([80, 80, 60], most=4))
     assert lines[:6] == [
         "merged  tokens left  images/s  speedup  top-1",
-        "0       65           10.0      1.00     80.0 %  (95% CI 71.1 % to 86.7 %)",
-        "4       64           20.0      2.00     80.0 %  (95% CI 71.1 % to 86.7 %)",
-        "8       63           40.0      4.00     60.0 %  (95% CI 50.2 % to 69.1 %)",
+        "0       65           10.0      1.00     80.0%  (95% CI 71.1% to 86.7%)",
+        "4       64           20.0      2.00     80.0%  (95% CI 71.1% to 86.7%)",
+        "8       63           40.0      4.00     60.0%  (95% CI 50.2% to 69.1%)",
         "openvino, batch size 64; merged: patches merged in every layer",
         "the fastest within half a point merges 4: 2.00x, 0.0 points less",
     ]
@@ -174,7 +174,7 @@ def test_an_evaluation_shows_itself_in_a_notebook() -> None:
     )
     text = evaluation._repr_html_()
     reader = Reader(text)
-    for told in ("runs/<a> on zoo: 9 test images of 4 classes", "top-1", "44.4 %", "<b>cat</b>", *evaluation.notes):
+    for told in ("runs/<a> on zoo: 9 test images of 4 classes", "top-1", "44.4%", "<b>cat</b>", *evaluation.notes):
         assert told in reader.text, told
     assert [tag for tag, _ in reader.tags].count("table") == 2
     assert "b" not in [tag for tag, _ in reader.tags]

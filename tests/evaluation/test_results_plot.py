@@ -4,14 +4,14 @@ from vitral.evaluation.results import HEIGHT, WIDTH, PlotPoint, draw_plot
 
 
 def percent(share: float) -> str:
-    return f"{100 * share:g} %"
+    return f"{100 * share:g}%"
 
 
 def test_spots_stand_between_their_axes() -> None:
     lines = draw_plot([PlotPoint(10, 0.9, "0"), PlotPoint(15, 0.9, "4"), PlotPoint(20, 0.8, "16")], "images/s", percent)
-    assert lines[0] == "90 % |0" + " " * 27 + "4"
-    assert lines[HEIGHT - 1] == "80 % |" + " " * (WIDTH - 1) + "16"
-    assert lines[HEIGHT] == "     +" + "-" * WIDTH
+    assert lines[0] == "90% |0" + " " * 27 + "4"
+    assert lines[HEIGHT - 1] == "80% |" + " " * (WIDTH - 1) + "16"
+    assert lines[HEIGHT] == "    +" + "-" * WIDTH
     assert lines[-1].split() == ["10", "12", "14", "16", "18", "20", "images/s"]
     assert len(lines) == HEIGHT + 2
 

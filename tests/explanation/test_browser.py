@@ -106,7 +106,7 @@ def top_cell(explanation: Explanation, layer: int, head: int, token: int) -> str
     weights = explanation.layers[layer].attention
     row = (weights[head - 1] if head else weights.mean(axis=0))[token, prefix:]
     cell = int(row.argmax())
-    return f"attends most to row {cell // columns + 1}, column {cell % columns + 1} ({100 * row.max():.1f} %)"
+    return f"attends most to row {cell // columns + 1}, column {cell % columns + 1} ({100 * row.max():.1f}%)"
 
 
 def test_the_page_opens_by_itself_with_the_class_token_in_the_last_layer(visit: Opener) -> None:

@@ -159,10 +159,10 @@ def test_a_difference_too_small_to_matter_is_never_clear() -> None:
     chance = tuple(flat(0.65 + shift, 0.65 + shift) for shift in (-0.001, 0.0, 0.001))  # the image has 0.65
     assert verdict(0.63, 0.67, chance).verdict == "unclear"
     assert verdict(0.67, 0.63, chance).verdict == "unclear"
-    assert verdict(0.65 - 0.034, 0.65 + 0.034, chance).verdict == "better"  # 5 % of 0.65 is 0.0325
+    assert verdict(0.65 - 0.034, 0.65 + 0.034, chance).verdict == "better"  # 5% of 0.65 is 0.0325
     found = Faithfulness({"rollout": flat(0.10, 0.91), "relevance": flat(0.10, 0.90)}, chance).scores()
     assert found["rollout"].combined - found["relevance"].combined < 2
-    few = tuple(flat(value, value) for value in (0.02, 0.0201, 0.0199))  # an improbable class: 5 % of little
+    few = tuple(flat(value, value) for value in (0.02, 0.0201, 0.0199))  # an improbable class: 5% of little
     assert verdict(0.01, 0.03, few).verdict == "better"
 
 

@@ -12,20 +12,20 @@ ODD = '<b onclick="x">&\'\u202e'
 
 
 def test_a_card_shows_each_kind_of_block() -> None:
-    table = Table([("class", "recall"), ("cat", "60 %")], has_header=True)
+    table = Table([("class", "recall"), ("cat", "60%")], has_header=True)
     charts = Charts(metric_charts(measured())[:2])
     blocks: list[Block] = [
         "a line",
         "",
         table,
-        Table([("top-1", "60 %")]),
+        Table([("top-1", "60%")]),
         Plot(["|  *", "+---"]),
         charts,
         Link("page", Path("a b")),
     ]
     text = notebook_card("title", {"heading": blocks})
     reader = Reader(text)
-    for told in ("title", "heading", "a line", "class", "60 %", "|  *", "page"):
+    for told in ("title", "heading", "a line", "class", "60%", "|  *", "page"):
         assert told in reader.text
     tags = [tag for tag, _ in reader.tags]
     assert (tags.count("table"), tags.count("pre"), tags.count("svg"), tags.count("a")) == (2, 1, 2, 1)

@@ -8,8 +8,8 @@ from vitral.html.text import format_count, format_loss, format_points, percent, 
 @pytest.mark.parametrize(
     ("share", "shown"),
     [
-        (0.863, "86.3 %"), (0.0, "0.0 %"), (1.0, "100.0 %"), (None, "\u2013"), (0.9994, "99.9 %"), (0.9995, "> 99.9 %"),
-        (0.99999, "> 99.9 %"), (0.0004, "< 0.1 %"), (0.0005, "0.1 %"),
+        (0.863, "86.3%"), (0.0, "0.0%"), (1.0, "100.0%"), (None, "\u2013"), (0.9994, "99.9%"), (0.9995, "> 99.9%"),
+        (0.99999, "> 99.9%"), (0.0004, "< 0.1%"), (0.0005, "0.1%"),
     ],
 )  # fmt: skip
 def test_a_share_never_reads_as_all_or_nothing_when_it_is_not(share: float | None, shown: str) -> None:

@@ -67,7 +67,7 @@ def test_a_run_that_resumes_is_recalled_in_two_lines(home: Path, caplog: pytest.
     assert what.startswith(f"resuming {home / 'run'}: ViT, 2 layers of width 16, ")
     assert what.endswith(f", on {home / 'photos'}")
     assert run.evaluation is not None
-    best = f"best val accuracy {100 * run.evaluation.accuracy.top1:.1f} %"
+    best = f"best val accuracy {100 * run.evaluation.accuracy.top1:.1f}%"
     assert where.startswith(f"step 12 of 12 (epoch 3 of 3), {best} at epoch ")
     assert where.endswith("; training is complete")
 

@@ -44,7 +44,7 @@ def test_the_first_look_says_where_the_run_stands_and_nothing_that_nobody_knows_
     progress = Progress(COURSE, book)
     progress.run(1, outcome(2.3026, accuracy=0.125))
     assert book.shown == [
-        (1, {"epoch": "epoch 1/20", "step": "step 1/1880", "loss": "loss 2.303", "accuracy": "accuracy 12.5 %"})
+        (1, {"epoch": "epoch 1/20", "step": "step 1/1880", "loss": "loss 2.303", "accuracy": "accuracy 12.5%"})
     ]
 
 
@@ -81,8 +81,8 @@ def test_an_evaluation_is_noted_and_stays_in_view() -> None:
     progress = Progress(COURSE, book)
     progress.show_evaluation(282, "val", {"loss": 0.4512, "accuracy": 0.8313, "calibration": 0.1})
     progress.run(283, outcome(1.0, accuracy=0.5))
-    assert book.notes == ["epoch  3/20  val loss 0.451  val accuracy 83.1 %"]
-    assert book.shown[-1][1]["verdict"] == "val 83.1 %"
+    assert book.notes == ["epoch  3/20  val loss 0.451  val accuracy 83.1%"]
+    assert book.shown[-1][1]["verdict"] == "val 83.1%"
 
 
 def test_a_task_without_accuracy_is_told_by_its_loss() -> None:
@@ -103,8 +103,8 @@ def test_the_lines_of_evaluations_are_aligned_and_the_best_so_far_is_marked() ->
     progress.show_evaluation(94, "val", {"loss": 2.1, "accuracy": 0.094}, is_best=True)
     progress.show_evaluation(987, "val", {"loss": 0.4512, "accuracy": 0.083}, is_best=False)
     assert book.notes == [
-        "epoch  1/20  train loss 2.000  val loss 2.100  val accuracy  9.4 %  best so far",
-        "epoch 10.5/20  train loss 2.000  val loss 0.451  val accuracy  8.3 %",
+        "epoch  1/20  train loss 2.000  val loss 2.100  val accuracy  9.4%  best so far",
+        "epoch 10.5/20  train loss 2.000  val loss 0.451  val accuracy  8.3%",
     ]
 
 
@@ -149,8 +149,8 @@ def test_the_epoch_is_the_one_that_the_step_is_in(step: int, place: str) -> None
         ("loss", 0.5123, "loss 0.512"),
         ("loss", 12.0, "loss 12.000"),
         ("loss", 0.00042, "loss 4.2e-04"),
-        ("accuracy", 0.8134, "accuracy 81.3 %"),
-        ("accuracy", 1.0, "accuracy 100.0 %"),
+        ("accuracy", 0.8134, "accuracy 81.3%"),
+        ("accuracy", 1.0, "accuracy 100.0%"),
         ("loss", float("nan"), "loss nan"),
     ],
 )

@@ -88,9 +88,9 @@ def test_what_was_done_to_the_weights_is_in_the_certificate_and_the_card(source:
 
 def test_a_model_that_stays_what_it_was_keeps_its_card(source: Path, tmp_path: Path) -> None:
     convert(str(source), str(tmp_path / "ours"), settings=parse_settings([*HINTS]))
-    (tmp_path / "ours/README.md").write_text("# Bees\n\nRight on 91 %.\n")
+    (tmp_path / "ours/README.md").write_text("# Bees\n\nRight on 91%.\n")
     convert(str(tmp_path / "ours"), str(tmp_path / "same"))
-    assert (tmp_path / "same/README.md").read_text() == "# Bees\n\nRight on 91 %.\n"
+    assert (tmp_path / "same/README.md").read_text() == "# Bees\n\nRight on 91%.\n"
     convert(str(tmp_path / "ours"), str(tmp_path / "other"), image_size=64)
     assert "Not measured" in (tmp_path / "other/README.md").read_text()
 

@@ -11,14 +11,14 @@ SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def percent(share: float | None) -> str:
-    """`86.3 %`; never `0.0 %` or `100.0 %` of a share that is only close to that. A dash for None."""
+    """`86.3%`; never `0.0%` or `100.0%` of a share that is only close to that. A dash for None."""
     if share is None:
         return MISSING
     if 0 < share < 0.0005:
-        return "< 0.1 %"
+        return "< 0.1%"
     if 0.9995 <= share < 1:
-        return "> 99.9 %"
-    return f"{100 * share:.1f} %"
+        return "> 99.9%"
+    return f"{100 * share:.1f}%"
 
 
 def format_points(share: float) -> str:

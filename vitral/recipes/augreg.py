@@ -88,7 +88,7 @@ def augreg_imagenet21k(model: str = "B/16") -> Recipe:
 def plain_imagenet(model: str = "S/16") -> Recipe:
     """S/16 on ImageNet in 90 epochs: mean pooling, fixed positions, small batches, light augmentation.
 
-    The paper has 76.5 % after 90 epochs and 80.0 % after 300: --epochs 300.
+    The paper has 76.5% after 90 epochs and 80.0% after 300: --epochs 300.
 
     Run:     vitral train imagenet/ --recipe plain_imagenet
     Takes:   not measured here

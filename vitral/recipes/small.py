@@ -38,7 +38,7 @@ def small_hundreds() -> Recipe:
 
     Run:     vitral train photos/
     Takes:   44 s of one core for 243 photos
-    Reaches: 70.6 % of 153 photos of ants and bees (seed 0); the majority class has 54 %
+    Reaches: 70.6% of 153 photos of ants and bees (seed 0); the majority class has 54%
     """
     return Recipe(
         name="small_hundreds",
@@ -88,7 +88,7 @@ def photos(model: str | Vit | Resnet = "S/16") -> Recipe:
 
     Run:     vitral train photos/ --from WEIGHTS
     Takes:   1 minute on two cores of an AMD EPYC for 1,000 images of 32x32 pixels and a small ViT
-    Reaches: 67.3 % on those images, 60.8 % from scratch; 91.5 % with a ViT-S/14 on 243 photos of 2 classes
+    Reaches: 67.3% on those images, 60.8% from scratch; 91.5% with a ViT-S/14 on 243 photos of 2 classes
     """
     config = model_config(model)
     width, decay = (config.width, 0.75) if isinstance(config, Vit) else (config.out_channels(), 1.0)
@@ -117,7 +117,7 @@ def cifar10() -> Recipe:
 
     Run:     vitral train cifar10
     Takes:   60 minutes on two cores of an AMD EPYC as planned; 81 when it was run, since other work shared the cores
-    Reaches: 70.8 % of the 10,000 test images (seed 0); 51.0, 57.7, 62.2, 65.7, 68.3, 70.0, 70.6 after 2, 4, ... epochs
+    Reaches: 70.8% of the 10,000 test images (seed 0); 51.0, 57.7, 62.2, 65.7, 68.3, 70.0, 70.6 after 2, 4, ... epochs
     """
     return Recipe(
         name="cifar10",
@@ -150,7 +150,7 @@ def sample() -> Recipe:
 
     Run:     vitral train sample
     Takes:   1 minute on two cores of an AMD EPYC
-    Reaches: 85.8 % of the 1,000 test images (seed 0)
+    Reaches: 85.8% of the 1,000 test images (seed 0)
     """
     return Recipe(
         name="sample",
@@ -168,12 +168,12 @@ def sample() -> Recipe:
 def fashion_mnist() -> Recipe:
     """A plain ViT of four large patches on all of Fashion-MNIST from scratch.
 
-    In these few minutes, large patches reach the highest accuracy: 87.8 % of held-out images after 4 epochs, against
-    86.0 % with 7x7 patches and a width of 64 at the same cost.
+    In these few minutes, large patches reach the highest accuracy: 87.8% of held-out images after 4 epochs, against
+    86.0% with 7x7 patches and a width of 64 at the same cost.
 
     Run:     vitral train fashion-mnist
     Takes:   7 minutes on one core of an AMD EPYC
-    Reaches: 89.7 % of the 10,000 test images (seeds 0-2: 89.65, 89.59, 89.80)
+    Reaches: 89.7% of the 10,000 test images (seeds 0-2: 89.65, 89.59, 89.80)
     """
     return Recipe(
         name="fashion_mnist",
@@ -212,7 +212,7 @@ def fashion_tenth() -> Recipe:
 
     Run:     vitral train fashion-mnist --recipe fashion_tenth
     Takes:   1 to 2 minutes on one core of an AMD EPYC
-    Reaches: 80.2 % of the 10,000 test images (seeds 0-2: 80.4, 80.0, 80.1)
+    Reaches: 80.2% of the 10,000 test images (seeds 0-2: 80.4, 80.0, 80.1)
     """
     return Recipe(
         name="fashion_tenth",
@@ -232,6 +232,6 @@ def fashion_finetune() -> Recipe:
 
     Run:     vitral train fashion-mnist --recipe fashion_finetune --from RUN
     Takes:   1 to 2 minutes on one core of an AMD EPYC, after `fashion_masked`
-    Reaches: 83.0 % of the 10,000 test images (seeds 0-2, each with its own pre-training: 83.1, 82.7, 83.3)
+    Reaches: 83.0% of the 10,000 test images (seeds 0-2, each with its own pre-training: 83.1, 82.7, 83.3)
     """
     return fashion_tenth().model_copy(update={"name": "fashion_finetune"})

@@ -368,4 +368,4 @@ def _format_row(row: Row | None) -> str:
         return "-"
     digits = 1 if row.rate < 100 else 0
     low, middle, high = (f"{rate:.{digits}f}" for rate in (row.low, row.rate, row.high))
-    return f"{middle} ({low} to {high}) {100 * row.share:.0f} %"
+    return f"{middle} ({low} to {high}) {100 * row.share:.0f}%"

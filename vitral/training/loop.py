@@ -177,7 +177,7 @@ def train(
     The task is a `Task`, or a wrapper of one (DDP, a compiled module) that is called like it.
     """
     optimizer, scaler = rule.optimizer, rule.precision.scaler
-    weights = list(task.parameters())  # a walk through all modules takes 3 % of a small model's step
+    weights = list(task.parameters())  # a walk through all modules takes 3% of a small model's step
     previous: StepResult | None = None
     task.train()
     for step in range(start, steps):
@@ -216,7 +216,7 @@ def backward(task: nn.Module, microbatches: Sequence[Microbatch], rule: UpdateRu
 def seed_model(seed: int, device: torch.device) -> None:
     """Seed the random draws of the model itself, such as dropout and drop path.
 
-    torch.manual_seed would seed every type of device, and record the call stack for those not in use: 5 % of the time
+    torch.manual_seed would seed every type of device, and record the call stack for those not in use: 5% of the time
     of a small model's step.
     """
     torch.default_generator.manual_seed(seed)

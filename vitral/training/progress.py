@@ -232,9 +232,9 @@ class Progress:
 
 
 def format_metric(name: str, value: float, aligned: bool = False) -> str:
-    """`loss 0.512`, `accuracy 81.3 %`; aligned, usual values are equally wide."""
+    """`loss 0.512`, `accuracy 81.3%`; aligned, usual values are equally wide."""
     if name == "accuracy":
-        return f"{name} {100 * value:{'4.1f' if aligned else '.1f'}} %"
+        return f"{name} {100 * value:{'4.1f' if aligned else '.1f'}}%"
     return f"{name} {value:.3f}" if value >= 0.01 else f"{name} {value:.1e}"
 
 

@@ -48,7 +48,7 @@ class TrainingFacts(NamedTuple):
 
 
 class Result(NamedTuple):
-    """A share of images that were answered rightly, with its 95 % interval."""
+    """A share of images that were answered rightly, with its 95% interval."""
 
     name: str  # `accuracy`
     value: float

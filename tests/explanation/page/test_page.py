@@ -34,7 +34,7 @@ def test_a_page_tells_what_a_visitor_would_ask() -> None:
     reader = read(explanation)
     assert headings(reader) == ALL
     for told in (
-        "B/16 on insects", "bee.jpg", f"{100 * explanation.probabilities.max():.1f} %", "96x128 pixels, 6x8 patches",
+        "B/16 on insects", "bee.jpg", f"{100 * explanation.probabilities.max():.1f}%", "96x128 pixels, 6x8 patches",
         "Relevance is the most faithful", "better than random", "The maps are about", "leads from layer",
         "28 principal components", "Mean cosine similarity", "Mean attention distance over 32 images",
         "The picture is cut into patches", "length of the first", "0.4213", "This is a stand-in", "vitral 0.1.0",
@@ -126,7 +126,7 @@ def test_thumbnails_carry_the_prediction() -> None:
     one, two = stand_in(seed=0), replace(stand_in(seed=1, name="ant.jpg"), probabilities=np.eye(7, dtype=np.float32)[0])
     found = re.findall(r'<button [^>]*data-show="\d"[^>]*>(.*?)</button>', page([one, two]), re.S)
     captions = [re.findall(r'<span class="under[^>]*>(.*?)</span>', button) for button in found]
-    assert captions == [["bees", percent(float(one.probabilities.max())), "bee.jpg"], ["ants", "100.0 %", "ant.jpg"]]
+    assert captions == [["bees", percent(float(one.probabilities.max())), "bee.jpg"], ["ants", "100.0%", "ant.jpg"]]
     nameless = [stand_in(classes=()), stand_in(classes=(), name="ant.jpg")]
     assert page(nameless).count('<span class="under') == 2
 

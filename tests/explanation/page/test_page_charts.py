@@ -47,7 +47,7 @@ def test_the_logit_lens_shows_the_classes_that_lead_in_the_end_and_those_that_le
     assert len(chart.lines) == len(chart.legend) == MAX_CLASSES
     order = np.argsort(-explanation.layers[-1].probabilities)
     assert [entry.name for entry in chart.legend[:3]] == [CLASSES[label] for label in order[:3]]
-    assert chart.legend[0].value == f"{100 * explanation.probabilities.max():.1f} %"
+    assert chart.legend[0].value == f"{100 * explanation.probabilities.max():.1f}%"
     assert [bar.layer for bar in chart.bars] == [1, 2, 3, 4, 5]
     x, y = points(chart.lines[0].path)[-1]
     assert x == pytest.approx(0.9 * WIDTH)

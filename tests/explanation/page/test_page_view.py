@@ -76,7 +76,7 @@ def test_pictures_of_a_long_walk_through_stay_small() -> None:
 def test_the_model_shows_what_it_has() -> None:
     figures = model_section(stand_in().model)
     assert len(figures.filters) == 28
-    assert figures.filters[0][1] == "50.0 %"
+    assert figures.filters[0][1] == "50.0%"
     assert figures.positions.startswith("data:image/png")
     assert figures.distances is not None
     bare = model_section(stand_in_resnet().model)

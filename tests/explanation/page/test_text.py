@@ -46,7 +46,7 @@ def test_a_map_is_told_by_its_brightest_patches() -> None:
     assert "row 3, column 4; row 1, column 2; row 4, column 1" in text
     assert re.findall(r"\d+", text)[6:] == ["2", "20", "51"]
     assert "1 patch is negative" in described([[1, -0.5], [0, 0]])
-    assert "100 %" in described([[1, 0], [0, 0]])
+    assert "100%" in described([[1, 0], [0, 0]])
     assert "%" not in described([[0, 0], [0, 0]])
 
 
@@ -106,8 +106,8 @@ def test_the_layer_from_which_the_answer_stands_is_told() -> None:
 def test_calm_colors_are_told_from_noise() -> None:
     calm = np.zeros((4, 4, 3), np.float32)
     calm[:2] = 1
-    assert "; 83 % of neighbors" in describe_colors(calm)  # all but 4 of 24 pairs
-    assert "100 %" in describe_colors(np.zeros((1, 1, 3), np.float32))
+    assert "; 83% of neighbors" in describe_colors(calm)  # all but 4 of 24 pairs
+    assert "100%" in describe_colors(np.zeros((1, 1, 3), np.float32))
 
 
 def test_positions_are_told_by_how_near_they_are() -> None:

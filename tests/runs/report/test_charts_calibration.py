@@ -23,7 +23,7 @@ def test_bars_are_as_high_as_the_answers_are_right() -> None:
     assert gap.y + gap.height == pytest.approx(sure.y) == pytest.approx(0.5 * HEIGHT)
     assert modest.x == pytest.approx(9 / 15 * WIDTH + 1)
     assert re.findall(r"[\d.]+", gap.label) == ["2", "90.0", "50.0"]
-    assert "37.5 %" in chart.alt
+    assert "37.5%" in chart.alt
 
 
 @pytest.mark.parametrize(

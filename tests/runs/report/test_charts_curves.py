@@ -58,10 +58,10 @@ def test_points_stand_where_their_numbers_say() -> None:
 
 def test_accuracy_reads_in_percent_and_tells_its_best() -> None:
     chart = by_title(measured())["accuracy"]
-    assert all(tick.label.endswith(" %") for tick in chart.y_ticks)
+    assert all(tick.label.endswith("%") for tick in chart.y_ticks)
     best = max(line["accuracy"] for line in measured() if line["split"] == "val")
     assert chart.caption.startswith("Highest on val at epoch ")
-    assert f"{100 * best:.1f} %" in chart.caption
+    assert f"{100 * best:.1f}%" in chart.caption
     assert [entry.name for entry in chart.legend] == ["train", "val"]
 
 

@@ -33,9 +33,9 @@ def test_a_judged_run_tells_what_a_colleague_would_ask(tmp_path: Path) -> None:
     story = whole_story(tmp_path)
     assert story.evaluation is not None
     text = read(story).text
-    assert f"{100 * story.evaluation.accuracy.top1:.1f} %" in text
+    assert f"{100 * story.evaluation.accuracy.top1:.1f}%" in text
     for told in (
-        "of 60 val images", "95 % CI", "vitral train photos", '"seed": 0', "Ti/16",
+        "of 60 val images", "95% CI", "vitral train photos", '"seed": 0', "Ti/16",
         "a quick one", "12 min 34 s", "3.0 \u00d7 10¹⁵", "1.5 GB", "5.7 million", "3 images/s", "train images",
         "cat as", "vitral evaluate runs/photos-2 photos", "Expected calibration error", "step 40 of 40",
     ):  # fmt: skip
@@ -111,7 +111,7 @@ def test_a_model_without_mistakes_has_a_page(tmp_path: Path) -> None:
     samples = album(tmp_path, ("cat", "dog"))
     perfect = given_as([(item.label, item.label) for item in samples.of("val")], 2)
     reader = read(story_of(samples)._replace(evaluation=evaluation_of(samples, perfect)))
-    assert "100.0 %" in reader.text
+    assert "100.0%" in reader.text
     assert "Confusion matrix" not in reader.text
     assert reader.images() == []
 

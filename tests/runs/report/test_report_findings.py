@@ -24,20 +24,20 @@ def losses(*values: float) -> list[MetricLine]:
 def test_a_judged_run_is_told_by_its_accuracy(begun: Report) -> None:
     story = begun._replace(metrics=measured(), evaluation=evaluation_of(begun.samples, given_as(ZOO, 4)))
     found = headline(story)
-    assert found.number == "44.4 %"
-    assert re.findall(r"[\d.]+ %", found.detail) == ["95 %", "18.9 %", "73.3 %", "55.6 %"]
+    assert found.number == "44.4%"
+    assert re.findall(r"[\d.]+%", found.detail) == ["95%", "18.9%", "73.3%", "55.6%"]
 
 
 def test_a_run_under_way_is_told_by_its_latest_measurement(begun: Report) -> None:
     assert headline(begun) == Headline("\u2013", "nothing measured yet", "")
     train: MetricLine = {"step": 5, "epoch": 0.5, "split": "train", "loss": 2.0, "accuracy": 0.25, "rate": 0.1}
     assert headline(begun._replace(metrics=[train])) == Headline(
-        "25.0 %", "of the latest training images are named correctly", "epoch 0.5, step 5 of 40"
+        "25.0%", "of the latest training images are named correctly", "epoch 0.5, step 5 of 40"
     )
     val: MetricLine = {"step": 10, "epoch": 1.0, "split": "val", "loss": 1.5, "accuracy": 0.5}
     later = {**train, "step": 15, "epoch": 1.5}
     assert headline(begun._replace(metrics=[train, val, later])) == Headline(
-        "50.0 %", "of the val images are named correctly", "epoch 1, step 10 of 40"
+        "50.0%", "of the val images are named correctly", "epoch 1, step 10 of 40"
     )
 
 
@@ -51,7 +51,7 @@ def test_notes_come_first_and_numbers_after(begun: Report) -> None:
     story = story._replace(evaluation=evaluation_of(begun.samples, given_as(ZOO, 4)))
     assert findings(story) == [
         "There is no validation split.",
-        "With 9 images, the 95 % CI of the accuracy is ± 27.2 points: smaller differences are noise.",
+        "With 9 images, the 95% CI of the accuracy is ± 27.2 points: smaller differences are noise.",
         "fox has the lowest recall: 0 of 1 image; 1 is predicted as dog.",
     ]
 

@@ -2,7 +2,7 @@
 
 const all = (selector, from = document) => [...from.querySelectorAll(selector)];
 const one = (selector, from = document) => from.querySelector(selector);
-const percent = (share) => (share >= 0.0005 || share === 0 ? `${(100 * share).toFixed(1)}\u00a0%` : "<\u00a00.1\u00a0%");
+const percent = (share) => (share >= 0.0005 || share === 0 ? `${(100 * share).toFixed(1)}%` : "<\u00a00.1%");
 const wrapped = (place, count) => ((place % count) + count) % count;
 
 const roots = all("div.image");

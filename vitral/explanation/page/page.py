@@ -228,7 +228,7 @@ def _curve_chart(fractions: Array, values: Array, random: Sequence[Array], y: Ax
         band = svg_path([*points(np.max(random, axis=0)), *reversed(points(np.min(random, axis=0)))])
         lines = [Line("band", f"{band}Z"), Line("random", svg_path(points(mean))), *lines]
         alt += f", of random maps {np.trapezoid(mean, fractions):.2f}"
-    return Chart(f"{alt}.", x.ticks(lambda share: f"{100 * share:.0f} %"), y.ticks(), "", lines=tuple(lines))
+    return Chart(f"{alt}.", x.ticks(lambda share: f"{100 * share:.0f}%"), y.ticks(), "", lines=tuple(lines))
 
 
 def logit_lens_chart(layers: Sequence[LayerView], classes: Sequence[str]) -> Chart | None:

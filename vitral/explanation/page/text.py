@@ -53,7 +53,7 @@ def describe_crop(photo: Photo) -> str:
     height, width = photo.crop.shape[:2]
     if min(photo.height, photo.width) > 0.995:
         return f"The model is given the whole image, at {height} x {width} pixels."
-    part = f"{100 * photo.width:.0f} % of the width and {100 * photo.height:.0f} % of the height"
+    part = f"{100 * photo.width:.0f}% of the width and {100 * photo.height:.0f}% of the height"
     return f"The frame marks what the model is given: {part}, at {height} x {width} pixels."
 
 
@@ -68,7 +68,7 @@ def describe_map(title: str, values: Array) -> str:
         tenth = max(1, flat.size // 10)
         share = np.sort(positive)[-tenth:].sum() / positive.sum()
         hold = "patch holds" if tenth == 1 else f"{tenth} of {flat.size} patches hold"
-        text += f" The top {hold} {100 * share:.0f} % of the total."
+        text += f" The top {hold} {100 * share:.0f}% of the total."
     if below := int((flat < -0.05 * np.abs(flat).max()).sum()) if flat.any() else 0:
         text += f" {plural(below, 'patch is', 'patches are')} negative (blue)."
     return text
@@ -121,7 +121,7 @@ def describe_colors(colors: Array) -> str:
     steps = np.concatenate([np.abs(np.diff(colors, axis=axis)).max(axis=-1).ravel() for axis in (0, 1)])
     alike = float((steps < NEAR).mean()) if steps.size else 1.0
     rows, columns = colors.shape[:2]
-    return f"{rows} x {columns} patches; {100 * alike:.0f} % of neighbors have almost the same color."
+    return f"{rows} x {columns} patches; {100 * alike:.0f}% of neighbors have almost the same color."
 
 
 def describe_positions(positions: Array, tiles: Grid, cells: Grid) -> str:

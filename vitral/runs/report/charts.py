@@ -132,7 +132,7 @@ def _curve(name: str, found: dict[str, list[MetricPoint]]) -> Chart:
 
 def _tick_format(name: str, is_log: bool) -> Format:
     if name == "accuracy":
-        return lambda value: f"{100 * value:g} %"
+        return lambda value: f"{100 * value:g}%"
     return (lambda value: f"{10**value:.2g}") if is_log else "{:g}".format
 
 
@@ -259,8 +259,8 @@ def calibration_chart(calibration: Calibration, accuracy: float) -> Chart:
     return Chart(
         title="calibration",
         alt=f"Calibration: expected calibration error {percent(calibration.ece)}",
-        x_ticks=x.ticks(lambda value: f"{100 * value:g} %"),
-        y_ticks=y.ticks(lambda value: f"{100 * value:g} %"),
+        x_ticks=x.ticks(lambda value: f"{100 * value:g}%"),
+        y_ticks=y.ticks(lambda value: f"{100 * value:g}%"),
         x_label="confidence",
         lines=(Line("even", f"M0 {HEIGHT:g}L{WIDTH:g} 0"),),
         bars=tuple(bars),

@@ -100,7 +100,7 @@ def headline(report: Report) -> Headline:
     """The accuracy of the evaluated model; before an evaluation the latest metric."""
     if report.evaluation:
         accuracy, images = report.evaluation.accuracy, f"{report.evaluation.split} image"
-        interval = f"95 % CI {percent(accuracy.ci95.low)} to {percent(accuracy.ci95.high)}"
+        interval = f"95% CI {percent(accuracy.ci95.low)} to {percent(accuracy.ci95.high)}"
         detail = f"{interval}; majority class: {percent(accuracy.majority_baseline)}"
         return Headline(
             percent(accuracy.top1), f"of {plural(accuracy.images, images)} are classified correctly", detail
@@ -129,7 +129,7 @@ def worst_first(classes: Sequence[ClassAccuracy]) -> list[ClassAccuracy]:
 
 def _accuracy_findings(accuracy: Accuracy) -> Iterator[str]:
     margin, images = format_points((accuracy.ci95.high - accuracy.ci95.low) / 2), plural(accuracy.images, "image")
-    yield f"With {images}, the 95 % CI of the accuracy is ± {margin}: smaller differences are noise."
+    yield f"With {images}, the 95% CI of the accuracy is ± {margin}: smaller differences are noise."
     weakest = worst_first(accuracy.classes)[0]
     if weakest.recall is not None and weakest.recall < accuracy.top1:
         right = f"{weakest.name} has the lowest recall: {weakest.correct:,} of {plural(weakest.images, 'image')}"
