@@ -133,7 +133,7 @@ def test_int8_on_trial_is_held_to_what_the_file_is_held_to(tmp_path: Path, monke
 
 def test_what_is_there_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
-    with raises("file.exists", tmp_path / "out"):
+    with raises("config.path_exists", tmp_path / "out"):
         export(source(), export_images(), ExportRequest(OnnxTarget()), tmp_path / "out")
     assert list((tmp_path / "out").iterdir()) == []
 

@@ -154,7 +154,7 @@ def test_a_part_without_counterpart_is_named(tmp_path: Path) -> None:
 
 def test_what_is_there_is_not_overwritten(source: Path, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
-    with raises("file.exists", tmp_path / "out"):
+    with raises("config.path_exists", tmp_path / "out"):
         convert(str(source), str(tmp_path / "out"), settings=parse_settings([*HINTS]))
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import singledispatch
+from math import log2
 from typing import NamedTuple
 
 from rich.console import Console
@@ -133,11 +134,18 @@ def _(result: LinearResult) -> list[Block]:
     return [Table([("top-1", _with_interval(result.top1, result.ci95))]), chosen, *doubt]
 
 
+def _format_l2(l2: float) -> str:
+    """A power of two as it reads best: `1024`, `2^-10`."""
+    return f"{l2:g}" if l2 >= 1 else f"2^{round(log2(l2))}"
+
+
 @describe_result.register
 def _(result: FewShotResult) -> list[Block]:
     table = [("shots", "l2 = 1024", "best l2 *")]
     for row in result.rows:
-        table.append((f"{row.shots:,}", _mean_std(row.score), f"{_mean_std(row.oracle)} at {row.oracle.l2:g}"))
+        table.append(
+            (f"{row.shots:,}", _mean_std(row.score), f"{_mean_std(row.oracle)} at {_format_l2(row.oracle.l2)}")
+        )
     if not result.rows:
         return list(result.skipped)
     return [

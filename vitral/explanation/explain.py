@@ -203,7 +203,7 @@ def suggest_classes(name: str, classes: Sequence[str]) -> str:
     """`did you mean 'tabby cat' or 'tiger cat'?`: classes that contain the name, or are spelled like it."""
     by_name = {each.lower(): each for each in classes}
     near = [each for each in by_name if name.lower() in each][:MAX_SUGGESTIONS]
-    near = near or get_close_matches(name.lower(), by_name, n=MAX_SUGGESTIONS, cutoff=0.5)
+    near = near or get_close_matches(name.lower(), by_name, n=MAX_SUGGESTIONS)
     if near:
         return f"did you mean {format_choices(repr(by_name[each]) for each in near)}?"
     more = f" and {len(classes) - MAX_SUGGESTIONS:,} more" if len(classes) > MAX_SUGGESTIONS else ""

@@ -104,7 +104,7 @@ def check_request(bundle: Bundle, images: ExportImages, request: ExportRequest, 
     """Raise an error for a request that cannot succeed, before any work."""
     if os.path.lexists(out):
         hint = "choose another folder: --out"
-        raise VitralError("already exists and is not overwritten", code="file.exists", where=out, hint=hint)
+        raise ConfigError("already exists and is not overwritten", code="config.path_exists", where=out, hint=hint)
     if bundle.model.channels not in (1, 3):
         message = f"run.py reads image files, which have 1 or 3 channels; the model has {bundle.model.channels}"
         hint = "use vitral.Predictor in Python"

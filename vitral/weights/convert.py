@@ -17,7 +17,7 @@ from torch import Tensor
 
 from vitral import __version__
 from vitral.core.config import Config, Size
-from vitral.core.errors import VitralError, WeightsError
+from vitral.core.errors import ConfigError, WeightsError
 from vitral.core.storage import STORAGE, new_folder
 from vitral.data.transforms.preprocessing import Preprocessing
 from vitral.models.base import Model
@@ -80,7 +80,10 @@ class Certificate(Config):
 
     def lines(self) -> list[str]:
         """The certificate as text."""
-        theirs = f"{self.library}: {self.theirs.describe()}" if self.theirs else f"reference: {self.library}"
+        reason = self.library.removeprefix("none: ")
+        theirs = (
+            f"{self.library}: {self.theirs.describe()}" if self.theirs else f"not compared with a library: {reason}"
+        )
         return [theirs, f"read back: {self.again.describe()}", *self.untold]
 
     @property
@@ -158,8 +161,8 @@ def convert(
 def write_model(source: LoadedModel, origin: SourceFile, out: Path, to: str) -> Certificate:
     """Write a model as a new folder in the format of a library."""
     if os.path.lexists(out):
-        message, hint = "exists already and is not overwritten", "choose another name"
-        raise VitralError(message, code="file.exists", where=out, hint=hint)
+        message, hint = "already exists and is not overwritten", "choose another name"
+        raise ConfigError(message, code="config.path_exists", where=out, hint=hint)
     format = None if to == OURS else select_format(source, to)
     with new_folder(out) as draft:
         written = _write_files(source, draft, format) if format else _write_bundle(source, draft, origin, out.name)

@@ -34,7 +34,7 @@ def parse_size(text: str) -> int:
     match = re.fullmatch(r"([0-9]+) ?([A-Z]*)", text.strip().upper())
     if not match or match[2] not in UNITS or not int(match[1]):
         message = f"expected a size such as 256MB or 1GB, got {text!r}"
-        raise ConfigError(message, code="config.wrong_type", where="shard size")
+        raise ConfigError(message, code="config.wrong_type", where="--shard-size")
     return int(match[1]) * UNITS[match[2]]
 
 
