@@ -54,6 +54,7 @@ def test_each_part_has_at_most_20_lines_of_code() -> None:
         assert len(lines) <= 20, block
 
 
+@pytest.mark.slow
 def test_an_object_of_a_script_trains_and_is_found_from_another_folder(parts: Path, tmp_path: Path) -> None:
     settings = {**parse_settings(SMALL), "steps": 2}
     lines = ["import vitral", "from parts import Sine", f"settings = {settings!r} | {{'position': Sine(rate=0.5)}}"]
@@ -75,6 +76,7 @@ def test_a_part_from_a_file_trains_and_loads_with_trust_alone(kind: str, parts: 
     assert vitral.load(run.path).bundle.model == run.recipe.model  # imported by now
 
 
+@pytest.mark.slow
 def test_a_killed_run_with_parts_of_a_user_resumes_to_the_same_bytes(parts: Path, tmp_path: Path) -> None:
     words = [*settings_for("position", parts), *PARTS["task"], "checkpoints.every_seconds=0", "eval_every=1000"]
     options = [word for each in words for word in ("--set", each.format(parts=parts))]
