@@ -54,7 +54,7 @@ def test_the_folder_goes_to_stdout_and_the_certificate_to_stderr_and_the_runner_
     assert named.stderr == ""
 
     again = run(tmp_path, str(bundled(tmp_path)), "--images", "20", "--out", "out", "--quiet")
-    assert (again.returncode, again.stdout) == (1, "")
+    assert (again.returncode, again.stdout) == (2, "")
     assert again.stderr.startswith("error[config.path_exists]: ")
     assert "where: out\n" in again.stderr
 
