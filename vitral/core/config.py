@@ -111,7 +111,7 @@ CUSTOM = "custom"  # how pydantic calls the member of a union that a user's clas
 
 
 class OpenUnion:
-    """Marks a union of configs that are told apart by `kind`: `Annotated[AdamW | Sgd, OpenUnion()]`.
+    """Marks a union of configs whose `kind` says which one is meant: `Annotated[AdamW | Sgd, OpenUnion()]`.
 
     A user's own class is written with a kind that says where to import it from: `path/file.py:Lion`.
     """

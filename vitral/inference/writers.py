@@ -412,7 +412,7 @@ def output_exists(path: Path, option: str) -> bool:
 
 @contextmanager
 def open_output(path: Path, option: str) -> Iterator[BinaryIO]:
-    """A file that gets its name at the end of the block; after an error there is no file.
+    """A file that has its final name only after the block succeeds; after an error there is no file.
 
     An OSError of the disk becomes an error that names the file; other errors pass through.
     """

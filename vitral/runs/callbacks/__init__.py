@@ -1,1 +1,1 @@
-"""What is told while a run goes on: its events, and the trackers that pass them on."""
+"""Callbacks: the events of a run, and the trackers that record them."""

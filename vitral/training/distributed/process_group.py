@@ -34,7 +34,7 @@ from vitral.tasks.task import Outcome
 INTERVAL = 0.5  # seconds between two beats
 TIMEOUT = 15.0  # seconds without a beat after which a process counts as lost
 TIMEOUT_AFTER_ERROR = 3.0  # the same once a collective has failed
-EXIT_GRACE = 8.0  # seconds in which a process may end by itself
+EXIT_GRACE = 8.0  # seconds before a process that does not exit is killed
 END_KEY = "end"
 
 
