@@ -47,6 +47,7 @@ WHOLE_PACKAGE_TESTS = (
     "tests/test_errata.py",
     "tests/test_layouts.py",
     "tests/test_packaging.py",
+    "tests/test_zoo.py",
 )
 
 
